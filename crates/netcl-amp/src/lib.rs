@@ -1,0 +1,1 @@
+//! Automatic mixed precision: autocast and gradient scaling.

@@ -1,0 +1,1 @@
+//! Device-side augmentation and bound transfer of batches.

@@ -1,0 +1,1 @@
+//! The differentiable tensor, the tape, gradient rules and the JIT compiler.

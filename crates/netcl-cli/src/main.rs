@@ -1,0 +1,3 @@
+//! The `netcl` command.
+
+fn main() {}

@@ -1,0 +1,234 @@
+//! The error type of the core: what was asked, what is wrong, what to do.
+
+use crate::dtype::DType;
+use crate::shape::Shape;
+
+/// A result of the core.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Which Python exception (or exit code) an error becomes; every crate's error enum answers with one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// A value that cannot be used: `ValueError`.
+    Value,
+    /// A value of the wrong type: `TypeError`.
+    Type,
+    /// An index outside its range: `IndexError`.
+    Index,
+    /// Out of memory, on the host or a device: `MemoryError`.
+    Memory,
+    /// A missing file: `FileNotFoundError`.
+    NotFound,
+    /// Any other failure of the operating system: `OSError`.
+    Io,
+    /// A kernel that does not compile: `netcl.BuildError`.
+    Build,
+    /// A failure of a driver or an impossible state: `RuntimeError`.
+    Runtime,
+}
+
+/// Everything that can go wrong in the core.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    // ---- dtypes ------------------------------------------------------------------------------------------------
+    /// A dtype name that is not in the table.
+    #[error("unsupported dtype {name:?}: use one of {}", DType::NAMES.join(", "))]
+    UnsupportedDtype {
+        /// The name as given.
+        name: String,
+    },
+    /// An operation met a dtype it does not work on.
+    #[error("{op}: expected {expected}, got a tensor of {got}")]
+    Dtype {
+        /// The operation.
+        op: &'static str,
+        /// What it takes.
+        expected: String,
+        /// What it was given.
+        got: DType,
+    },
+    /// Two tensors of one operation have different dtypes.
+    #[error("{op}: mixes {lhs} and {rhs}; cast one of them first")]
+    DtypeMismatch {
+        /// The operation.
+        op: &'static str,
+        /// The first tensor's dtype.
+        lhs: DType,
+        /// The other tensor's dtype.
+        rhs: DType,
+    },
+
+    // ---- shapes ------------------------------------------------------------------------------------------------
+    /// Two shapes that cannot be broadcast together.
+    #[error("{op}: shapes {lhs} and {rhs} do not broadcast: axis {axis} from the end has lengths {left} and {right}")]
+    Broadcast {
+        /// The operation.
+        op: &'static str,
+        /// The first shape.
+        lhs: Shape,
+        /// The second shape.
+        rhs: Shape,
+        /// The axis that differs, counted from the end (1 is the last).
+        axis: usize,
+        /// The first shape's length there.
+        left: usize,
+        /// The second shape's length there.
+        right: usize,
+    },
+    /// A reshape that would change the number of elements.
+    #[error("reshape: cannot give {from} ({} elements) the shape {to} ({} elements); the counts must be equal", from.size(), to.size())]
+    ReshapeCount {
+        /// The tensor's shape.
+        from: Shape,
+        /// The requested shape.
+        to: Shape,
+    },
+    /// A shape that an operation cannot use.
+    #[error("{op}: shape {shape} does not fit: {why}")]
+    Shape {
+        /// The operation.
+        op: &'static str,
+        /// The offending shape.
+        shape: Shape,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A shape with more elements than can be addressed.
+    #[error("{op}: shape {dims:?} of {dtype} needs more bytes than can be addressed")]
+    TooLarge {
+        /// The operation.
+        op: &'static str,
+        /// The requested lengths.
+        dims: Vec<usize>,
+        /// The element type.
+        dtype: DType,
+    },
+    /// Data that does not have as many elements as the shape it was given.
+    #[error("{op}: {got} values given for shape {shape}, which has {} elements", shape.size())]
+    Length {
+        /// The operation.
+        op: &'static str,
+        /// The number of values.
+        got: usize,
+        /// The shape.
+        shape: Shape,
+    },
+    /// An axis that a tensor does not have.
+    #[error("{op}: axis {axis} is out of range for shape {shape} with {} axes", shape.ndim())]
+    Axis {
+        /// The operation.
+        op: &'static str,
+        /// The axis as given.
+        axis: isize,
+        /// The tensor's shape.
+        shape: Shape,
+    },
+    /// An index outside an axis.
+    #[error("{op}: index {index} is out of range for axis {axis} of shape {shape}")]
+    Index {
+        /// The operation.
+        op: &'static str,
+        /// The index as given.
+        index: isize,
+        /// The axis.
+        axis: usize,
+        /// The tensor's shape.
+        shape: Shape,
+    },
+    /// An argument with a value that cannot be used.
+    #[error("{op}: {what}")]
+    Argument {
+        /// The operation.
+        op: &'static str,
+        /// What is wrong and what to do.
+        what: String,
+    },
+
+    // ---- devices -----------------------------------------------------------------------------------------------
+    /// Tensors of two devices in one operation.
+    #[error("{op}: tensors live on different devices, {lhs} and {rhs}; move one with t.to(queue)")]
+    DeviceMismatch {
+        /// The operation.
+        op: &'static str,
+        /// The first tensor's device.
+        lhs: String,
+        /// The other tensor's device.
+        rhs: String,
+    },
+    /// A selector that matches no device.
+    #[error("no device matches {selector:?}; available: {available}")]
+    NoDevice {
+        /// The selector as given.
+        selector: String,
+        /// The devices there are.
+        available: String,
+    },
+    /// Something a device cannot do.
+    #[error("{op}: {device} cannot do this: {why}")]
+    Unsupported {
+        /// The operation.
+        op: &'static str,
+        /// The device.
+        device: String,
+        /// What is missing and what to use instead.
+        why: String,
+    },
+
+    // ---- memory ------------------------------------------------------------------------------------------------
+    /// An allocation that failed, also after the caches were emptied.
+    #[error("{device}: out of memory allocating {bytes} bytes; {holders}")]
+    OutOfMemory {
+        /// The device.
+        device: String,
+        /// The size asked for.
+        bytes: usize,
+        /// Who holds how much.
+        holders: String,
+    },
+
+    // ---- states ------------------------------------------------------------------------------------------------
+    /// A worker of the CPU backend panicked: a bug of ours, reported instead of taking the process down.
+    #[error("{op}: a worker thread failed: {message}; please report this")]
+    Worker {
+        /// The operation.
+        op: &'static str,
+        /// The panic's message.
+        message: String,
+    },
+    /// Reading values while a computation is being recorded.
+    #[error("{op}: {what}")]
+    State {
+        /// The operation.
+        op: &'static str,
+        /// What the object's state forbids and what to do.
+        what: String,
+    },
+}
+
+impl Error {
+    /// An [`Error::Argument`].
+    pub fn argument(op: &'static str, what: impl Into<String>) -> Self {
+        Error::Argument { op, what: what.into() }
+    }
+
+    /// Which Python exception this becomes.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::UnsupportedDtype { .. }
+            | Error::Broadcast { .. }
+            | Error::ReshapeCount { .. }
+            | Error::Shape { .. }
+            | Error::TooLarge { .. }
+            | Error::Length { .. }
+            | Error::Argument { .. }
+            | Error::DeviceMismatch { .. }
+            | Error::NoDevice { .. }
+            | Error::Axis { .. } => ErrorKind::Value,
+            Error::Dtype { .. } | Error::DtypeMismatch { .. } => ErrorKind::Type,
+            Error::Index { .. } => ErrorKind::Index,
+            Error::OutOfMemory { .. } => ErrorKind::Memory,
+            Error::Unsupported { .. } | Error::Worker { .. } | Error::State { .. } => ErrorKind::Runtime,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The launch seam, the expression IR and the kernel source helpers.

@@ -1,0 +1,15 @@
+//! Devices, tensors, memory, backends and kernels: the layer that talks to OpenCL and to the native CPU.
+//!
+//! Nothing here knows what a gradient is. File names follow the documentation: `netcl.core.device` is [`device`],
+//! `netcl.core.memory` is [`memory`], and so on.
+
+pub mod backend;
+pub mod dtype;
+pub mod error;
+pub mod kernels;
+pub mod memory;
+pub mod shape;
+
+pub use half;
+
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,1 @@
+//! Pools, leases and statistics.

@@ -1,0 +1,1 @@
+//! The host-side input pipeline: data sets, loaders, transforms. Depends on no other crate of the workspace.

@@ -1,0 +1,1 @@
+//! Collectives and data-parallel training over several devices of one host.

@@ -1,0 +1,1 @@
+//! Modules, layers and models, built on autograd alone.

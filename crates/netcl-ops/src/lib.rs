@@ -1,0 +1,1 @@
+//! Forward-only operations on tensors; nothing in this crate knows what a gradient is.

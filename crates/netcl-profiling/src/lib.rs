@@ -1,0 +1,1 @@
+//! Profiling reports and the autotuner's front end.

@@ -1,0 +1,1 @@
+//! The Python extension module: conversion only, no logic.

@@ -1,0 +1,1 @@
+//! Cross-cutting services: capture and replay, scheduling, kernel cache tools.

@@ -1,0 +1,1 @@
+//! netcl: deep learning on any OpenCL device. The facade that Rust users depend on.

@@ -1,0 +1,3 @@
+//! The contributor command.
+
+fn main() {}
