@@ -4,11 +4,15 @@
 //! `netcl.core.memory` is [`memory`], and so on.
 
 pub mod backend;
+pub mod device;
 pub mod dtype;
 pub mod error;
+pub mod index;
 pub mod kernels;
 pub mod memory;
 pub mod shape;
+pub mod storage;
+pub mod tensor;
 
 pub use half;
 

@@ -1,1 +1,31 @@
-//! The Python extension module: conversion only, no logic.
+//! The Python extension module: conversion only, no logic. `python/netcl/` gives its names their documented paths.
+
+mod device;
+mod dlpack;
+mod error;
+mod index;
+mod ndarray;
+mod random;
+mod tensor;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("BuildError", module.py().get_type::<error::BuildError>())?;
+    module.add_class::<device::CpuDevice>()?;
+    module.add_class::<device::CpuQueue>()?;
+    module.add_class::<device::DeviceHandle>()?;
+    module.add_class::<device::DeviceManager>()?;
+    module.add_class::<device::Device>()?;
+    module.add_class::<tensor::Tensor>()?;
+    module.add_class::<index::IndexTensor>()?;
+    module.add_function(wrap_pyfunction!(device::get_active_device, module)?)?;
+    module.add_function(wrap_pyfunction!(device::num_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(device::set_num_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(tensor::reshape, module)?)?;
+    module.add_function(wrap_pyfunction!(dlpack::from_dlpack, module)?)?;
+    module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
+    Ok(())
+}

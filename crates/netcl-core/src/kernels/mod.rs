@@ -1,1 +1,4 @@
 //! The launch seam, the expression IR and the kernel source helpers.
+
+pub mod copy;
+pub mod launch;

@@ -1,0 +1,95 @@
+//! Native functions as launchable work.
+
+use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::kernels::launch::{Access, Arg, Scalar};
+use crate::storage::Storage;
+
+type Body = dyn Fn(&CpuArgs<'_>) -> Result<()> + Send + Sync;
+
+/// A native function that takes a launch's arguments.
+#[derive(Clone)]
+pub struct CpuKernel(Arc<Body>);
+
+/// The arguments of a running native kernel. While it exists, nobody else writes the buffers that the kernel reads, and
+/// nobody else touches those it writes.
+pub struct CpuArgs<'a> {
+    args: &'a [Arg],
+}
+
+enum Guard<'a> {
+    Read(#[expect(dead_code, reason = "held for its drop")] RwLockReadGuard<'a, ()>),
+    Write(#[expect(dead_code, reason = "held for its drop")] RwLockWriteGuard<'a, ()>),
+}
+
+impl CpuKernel {
+    /// Wraps a function. It may be run many times, from any thread.
+    pub fn new(body: impl Fn(&CpuArgs<'_>) -> Result<()> + Send + Sync + 'static) -> Self {
+        CpuKernel(Arc::new(body))
+    }
+
+    pub(crate) fn run(&self, args: &[Arg]) -> Result<()> {
+        let _guards = lock(args);
+        (self.0)(&CpuArgs { args })
+    }
+}
+
+/// Locks every storage of a launch once, with the strongest access it is used with, in the order of their addresses:
+/// two launches that share buffers can neither run into each other's writes nor wait for each other in a circle.
+fn lock(args: &[Arg]) -> SmallVec<[Guard<'_>; 4]> {
+    let mut wanted: SmallVec<[(&Storage, Access); 4]> = SmallVec::new();
+    for arg in args {
+        if let Arg::Buffer(storage, access) = arg {
+            match wanted.iter_mut().find(|(seen, _)| std::ptr::eq(*seen, &**storage)) {
+                Some((_, strongest)) => *strongest = (*strongest).max(*access),
+                None => wanted.push((storage, *access)),
+            }
+        }
+    }
+    wanted.sort_unstable_by_key(|(storage, _)| std::ptr::from_ref(*storage) as usize);
+    wanted
+        .into_iter()
+        .map(|(storage, access)| match access {
+            Access::Read => Guard::Read(storage.guard().read().unwrap_or_else(PoisonError::into_inner)),
+            Access::Write => Guard::Write(storage.guard().write().unwrap_or_else(PoisonError::into_inner)),
+        })
+        .collect()
+}
+
+impl CpuArgs<'_> {
+    /// The memory of the argument at a position, as a pointer and its length in bytes.
+    ///
+    /// Dereferencing it is up to the caller's `unsafe`: stay inside the length, write only what the launch declared as
+    /// written, and keep it no longer than the kernel runs.
+    pub fn memory(&self, at: usize) -> Result<(*mut u8, usize)> {
+        match self.args.get(at) {
+            Some(Arg::Buffer(storage, _)) => storage.cpu_memory(),
+            _ => Err(Error::argument("launch", format!("argument {at} of the kernel is not a buffer"))),
+        }
+    }
+
+    /// The whole number at a position.
+    pub fn integer(&self, at: usize) -> Result<i64> {
+        match self.args.get(at) {
+            Some(Arg::Scalar(Scalar::I32(v))) => Ok(i64::from(*v)),
+            Some(Arg::Scalar(Scalar::U32(v))) => Ok(i64::from(*v)),
+            Some(Arg::Scalar(Scalar::I64(v))) => Ok(*v),
+            Some(Arg::Scalar(Scalar::U64(v))) => Ok(*v as i64),
+            Some(Arg::Scalar(Scalar::SlotU64(slot))) => Ok(slot.get_integer() as i64),
+            _ => Err(Error::argument("launch", format!("argument {at} of the kernel is not a whole number"))),
+        }
+    }
+
+    /// The float at a position.
+    pub fn float(&self, at: usize) -> Result<f64> {
+        match self.args.get(at) {
+            Some(Arg::Scalar(Scalar::F32(v))) => Ok(f64::from(*v)),
+            Some(Arg::Scalar(Scalar::F64(v))) => Ok(*v),
+            Some(Arg::Scalar(Scalar::SlotF32(slot))) => Ok(slot.get_float()),
+            _ => Err(Error::argument("launch", format!("argument {at} of the kernel is not a float"))),
+        }
+    }
+}

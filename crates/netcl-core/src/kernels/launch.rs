@@ -1,0 +1,305 @@
+//! The launch seam: every op, on either backend, becomes a [`Launch`] that is handed to the current thread's [`Sink`].
+//!
+//! Running is only the default sink. Capture, profiling, debug print-outs and launch-count tests are other sinks, so
+//! they need to know nothing of the layers above, and no op needs to know of them.
+//!
+//! ```
+//! use std::rc::Rc;
+//! use netcl_core::{device::manager, dtype::DType, kernels::launch, tensor::Tensor};
+//!
+//! let queue = manager().cpu().queue;
+//! let counter = Rc::new(launch::Counter::default());
+//! launch::with_sink(counter.clone(), || Tensor::full(&queue, [1000], DType::F32, 2.5))?;
+//! assert_eq!(counter.launches(), 1);
+//! assert_eq!(counter.of("fill"), 1);
+//! # Ok::<(), netcl_core::Error>(())
+//! ```
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+
+use crate::backend::Queue;
+use crate::backend::cpu::CpuKernel;
+use crate::error::{Error, Result};
+use crate::storage::Storage;
+
+/// One piece of work for a device: what to run, on which memory, with which numbers, and what it should cost.
+///
+/// A launch owns all it needs, so a sink may keep it and run it again.
+#[derive(Clone)]
+pub struct Launch {
+    /// What print-outs and counters call it.
+    pub name: Cow<'static, str>,
+    /// Where it runs.
+    pub queue: Queue,
+    /// The code.
+    pub work: Work,
+    /// The arguments, in the order of the kernel's parameters.
+    pub args: SmallVec<[Arg; 8]>,
+    /// What it should cost, for GFLOP/s and GB/s.
+    pub cost: Cost,
+}
+
+/// The code of a launch.
+#[derive(Clone)]
+pub enum Work {
+    /// A native function; it is handed the arguments.
+    Cpu(CpuKernel),
+}
+
+/// One argument of a launch.
+#[derive(Clone)]
+pub enum Arg {
+    /// Memory, and what is done to it.
+    Buffer(Arc<Storage>, Access),
+    /// A number.
+    Scalar(Scalar),
+}
+
+/// What a launch does to one of its buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Only reads it.
+    Read,
+    /// Writes it, possibly after reading: the storage's version counter is raised.
+    Write,
+}
+
+/// A number handed to a kernel, of the kernel parameter's exact type.
+#[derive(Clone, Debug)]
+pub enum Scalar {
+    /// `int`
+    I32(i32),
+    /// `uint`
+    U32(u32),
+    /// `long`
+    I64(i64),
+    /// `ulong`
+    U64(u64),
+    /// `float`
+    F32(f32),
+    /// `double`
+    F64(f64),
+    /// A `float` that changes between runs of the same recorded launch: learning rate, step count, loss scale.
+    SlotF32(Arc<Slot>),
+    /// A `ulong` that changes between runs of the same recorded launch: a random generator's offset.
+    SlotU64(Arc<Slot>),
+}
+
+/// A number that lives outside the launches that use it, so that a recorded launch sees its value of the moment.
+#[derive(Debug, Default)]
+pub struct Slot(AtomicU64);
+
+impl Slot {
+    /// A slot holding a float.
+    pub fn float(value: f64) -> Arc<Slot> {
+        Arc::new(Slot(AtomicU64::new(value.to_bits())))
+    }
+
+    /// A slot holding a whole number.
+    pub fn integer(value: u64) -> Arc<Slot> {
+        Arc::new(Slot(AtomicU64::new(value)))
+    }
+
+    /// Changes the float.
+    pub fn set_float(&self, value: f64) {
+        self.0.store(value.to_bits(), Ordering::Release);
+    }
+
+    /// Changes the whole number.
+    pub fn set_integer(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+
+    /// The float of the moment.
+    pub fn get_float(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Acquire))
+    }
+
+    /// The whole number of the moment.
+    pub fn get_integer(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What a launch should cost: the work that cannot be avoided, not what a variant happens to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Floating-point operations.
+    pub flops: f64,
+    /// Bytes read and written.
+    pub bytes: f64,
+}
+
+/// A request for memory, which passes through the seam as well so that a sink can plan it.
+#[derive(Clone, Debug)]
+pub struct Allocation {
+    /// Where.
+    pub queue: Queue,
+    /// How much; never zero.
+    pub nbytes: usize,
+    /// What the memory is for, in out-of-memory reports.
+    pub label: &'static str,
+}
+
+/// Where launches and allocations of a thread go.
+pub trait Sink {
+    /// Takes a launch: runs it, keeps it, counts it.
+    fn launch(&self, launch: Launch) -> Result<()> {
+        launch.run()
+    }
+
+    /// Takes a request for memory.
+    fn allocate(&self, request: &Allocation) -> Result<Arc<Storage>> {
+        request.queue.allocate_now(request.nbytes, request.label)
+    }
+
+    /// Asked before values are read on the host; a sink whose launches have not run yet refuses.
+    fn check_readable(&self, _op: &'static str) -> Result<()> {
+        Ok(())
+    }
+}
+
+thread_local! {
+    static SINKS: RefCell<Vec<Rc<dyn Sink>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs a closure while launches and allocations of this thread go to `sink`. Scopes nest; the inner one wins.
+pub fn with_sink<R>(sink: Rc<dyn Sink>, f: impl FnOnce() -> R) -> R {
+    struct Scope;
+    impl Drop for Scope {
+        fn drop(&mut self) {
+            SINKS.with(|sinks| sinks.borrow_mut().pop());
+        }
+    }
+    SINKS.with(|sinks| sinks.borrow_mut().push(sink));
+    let _scope = Scope;
+    f()
+}
+
+fn current() -> Option<Rc<dyn Sink>> {
+    SINKS.with(|sinks| sinks.borrow().last().cloned())
+}
+
+/// Hands a launch to the current sink; without one it runs.
+pub fn submit(launch: Launch) -> Result<()> {
+    match current() {
+        Some(sink) => sink.launch(launch),
+        None => launch.run(),
+    }
+}
+
+/// Asks the current sink for memory; zero bytes need none.
+pub fn allocate(queue: &Queue, nbytes: usize, label: &'static str) -> Result<Arc<Storage>> {
+    if nbytes == 0 {
+        return Ok(Arc::new(Storage::empty()));
+    }
+    match current() {
+        Some(sink) => sink.allocate(&Allocation { queue: queue.clone(), nbytes, label }),
+        None => queue.allocate_now(nbytes, label),
+    }
+}
+
+/// An error if the current sink's launches have not run, so that there are no values to read.
+pub fn check_readable(op: &'static str) -> Result<()> {
+    current().map_or(Ok(()), |sink| sink.check_readable(op))
+}
+
+impl Launch {
+    /// Runs the work now and raises the version of every storage it writes.
+    pub fn run(&self) -> Result<()> {
+        match &self.work {
+            Work::Cpu(kernel) => kernel.run(&self.args)?,
+        }
+        for arg in &self.args {
+            if let Arg::Buffer(storage, Access::Write) = arg {
+                storage.raise_version();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A sink that runs everything and counts it: what launch-count tests assert on.
+#[derive(Default)]
+pub struct Counter {
+    launches: RefCell<BTreeMap<Cow<'static, str>, usize>>,
+    allocations: Cell<usize>,
+    allocated_bytes: Cell<usize>,
+}
+
+impl Counter {
+    /// How many launches passed.
+    pub fn launches(&self) -> usize {
+        self.launches.borrow().values().sum()
+    }
+
+    /// How many launches of this name passed.
+    pub fn of(&self, name: &str) -> usize {
+        self.launches.borrow().get(name).copied().unwrap_or(0)
+    }
+
+    /// Launch names with their counts, sorted by name.
+    pub fn names(&self) -> Vec<(String, usize)> {
+        self.launches.borrow().iter().map(|(name, n)| (name.to_string(), *n)).collect()
+    }
+
+    /// How many allocations passed, and their bytes.
+    pub fn allocations(&self) -> (usize, usize) {
+        (self.allocations.get(), self.allocated_bytes.get())
+    }
+}
+
+impl Sink for Counter {
+    fn launch(&self, launch: Launch) -> Result<()> {
+        *self.launches.borrow_mut().entry(launch.name.clone()).or_default() += 1;
+        launch.run()
+    }
+
+    fn allocate(&self, request: &Allocation) -> Result<Arc<Storage>> {
+        self.allocations.set(self.allocations.get() + 1);
+        self.allocated_bytes.set(self.allocated_bytes.get() + request.nbytes);
+        request.queue.allocate_now(request.nbytes, request.label)
+    }
+}
+
+/// A sink that keeps launches instead of running them; [`Recorder::replay`] runs them, as often as wanted.
+#[derive(Default)]
+pub struct Recorder {
+    launches: RefCell<Vec<Launch>>,
+}
+
+impl Recorder {
+    /// Runs what was recorded, in order, with the slots' values of the moment.
+    pub fn replay(&self) -> Result<()> {
+        self.launches.borrow().iter().try_for_each(Launch::run)
+    }
+
+    /// How many launches were recorded.
+    pub fn len(&self) -> usize {
+        self.launches.borrow().len()
+    }
+
+    /// Whether nothing was recorded.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Sink for Recorder {
+    fn launch(&self, launch: Launch) -> Result<()> {
+        self.launches.borrow_mut().push(launch);
+        Ok(())
+    }
+
+    fn check_readable(&self, op: &'static str) -> Result<()> {
+        let what = "values cannot be read while launches are being recorded: nothing has run yet; read after the replay";
+        Err(Error::State { op, what: what.to_owned() })
+    }
+}

@@ -1,0 +1,86 @@
+//! The memory behind tensors: a closed choice of backends, a version counter, and the pending upload.
+
+use std::fmt;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::backend::cpu::CpuBuffer;
+use crate::error::{Error, Result};
+
+/// A block of device memory that tensors share. Views, reshapes and clones of a tensor all point to one storage.
+pub struct Storage {
+    memory: Memory,
+    /// Raised by every write, so that whoever saved a tensor can tell that it has changed.
+    version: AtomicU64,
+    persistent: AtomicBool,
+    /// Guards native memory while a kernel runs; OpenCL orders its kernels by queue instead.
+    guard: RwLock<()>,
+}
+
+enum Memory {
+    /// Of zero-size tensors.
+    Empty,
+    Cpu(CpuBuffer),
+}
+
+impl Storage {
+    fn new(memory: Memory) -> Self {
+        Storage { memory, version: AtomicU64::new(0), persistent: AtomicBool::new(false), guard: RwLock::new(()) }
+    }
+
+    /// The storage of a zero-size tensor: no memory at all.
+    pub fn empty() -> Self {
+        Storage::new(Memory::Empty)
+    }
+
+    /// A storage over native memory.
+    pub fn cpu(buffer: CpuBuffer) -> Self {
+        Storage::new(Memory::Cpu(buffer))
+    }
+
+    /// The size in bytes.
+    pub fn nbytes(&self) -> usize {
+        match &self.memory {
+            Memory::Empty => 0,
+            Memory::Cpu(buffer) => buffer.nbytes(),
+        }
+    }
+
+    /// How often the contents were written.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn raise_version(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether the memory is given back to the system, instead of to a pool, when the last tensor lets go of it.
+    pub fn persistent(&self) -> bool {
+        self.persistent.load(Ordering::Acquire)
+    }
+
+    /// Sets [`Storage::persistent`].
+    pub fn set_persistent(&self, persistent: bool) {
+        self.persistent.store(persistent, Ordering::Release);
+    }
+
+    pub(crate) fn guard(&self) -> &RwLock<()> {
+        &self.guard
+    }
+
+    /// Native memory as a pointer and its length; an error on a device.
+    pub(crate) fn cpu_memory(&self) -> Result<(*mut u8, usize)> {
+        match &self.memory {
+            // Well aligned for every element type, never dereferenced.
+            Memory::Empty => Ok((std::ptr::without_provenance_mut(64), 0)),
+            Memory::Cpu(buffer) => Ok((buffer.as_ptr(), buffer.nbytes())),
+        }
+    }
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Storage({} bytes, version {})", self.nbytes(), self.version())
+    }
+}

@@ -1,0 +1,315 @@
+//! The raw tensor: storage + layout + dtype + queue. No gradients here; `netcl_autograd::Tensor` wraps this one.
+
+mod foreign;
+mod format;
+
+use std::sync::Arc;
+
+use crate::backend::{Backend, Queue};
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::kernels::{copy, launch};
+use crate::shape::{Layout, Shape, Slice};
+use crate::storage::Storage;
+
+/// An n-dimensional array on a device. Cloning is cheap and shares the storage.
+///
+/// ```
+/// use netcl_core::{device::manager, dtype::DType, tensor::{Tensor, reshape}};
+///
+/// let queue = manager().cpu().queue;
+/// let host: Vec<f32> = (0..12).map(|i| i as f32).collect();
+/// let dev = Tensor::from_host(&queue, &host, [3, 4])?;
+/// assert_eq!(dev.to_host::<f32>()?, host);
+///
+/// let flat = reshape(&dev, [12])?; // a view, no copy
+/// assert!(flat.shares_storage(&dev));
+/// let zeros = Tensor::from_shape(&queue, [4, 8], DType::F32)?;
+/// assert_eq!(zeros.size(), 32);
+/// # Ok::<(), netcl_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tensor {
+    storage: Arc<Storage>,
+    layout: Layout,
+    dtype: DType,
+    queue: Queue,
+}
+
+/// How [`Tensor::from_host_with`] copies; the defaults are the environment's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostOptions {
+    /// The tensor's dtype; `None` keeps the data's.
+    pub dtype: Option<DType>,
+    /// Whether the copy may still be under way when the call returns; `None` means `NETCL_ASYNC_H2D`, on by default.
+    pub async_copy: Option<bool>,
+    /// Whether to go through page-locked memory; `None` means `NETCL_PINNED_H2D`, on by default.
+    pub use_pinned: Option<bool>,
+}
+
+impl Tensor {
+    // ---- construction ------------------------------------------------------------------------------------------
+
+    /// Copies host data (always: the caller may change it at once) into a new tensor of the data's dtype.
+    pub fn from_host<T: Element>(queue: &Queue, data: &[T], shape: impl Into<Shape>) -> Result<Tensor> {
+        Tensor::from_host_with(queue, data, shape, HostOptions::default())
+    }
+
+    /// [`Tensor::from_host`] with a cast on copy or a chosen transfer path.
+    ///
+    /// ```
+    /// use netcl_core::{device::manager, dtype::DType, tensor::{HostOptions, Tensor}};
+    ///
+    /// let queue = manager().cpu().queue;
+    /// let half = HostOptions { dtype: Some(DType::F16), ..Default::default() };
+    /// let x = Tensor::from_host_with(&queue, &[1.0f32, 0.1], [2], half)?;
+    /// assert_eq!(x.to_f64_vec()?, [1.0, 0.0999755859375]);
+    /// # Ok::<(), netcl_core::Error>(())
+    /// ```
+    pub fn from_host_with<T: Element>(
+        queue: &Queue,
+        data: &[T],
+        shape: impl Into<Shape>,
+        options: HostOptions,
+    ) -> Result<Tensor> {
+        Tensor::from_host_bytes(queue, bytemuck::cast_slice(data), T::DTYPE, shape.into(), options)
+    }
+
+    /// [`Tensor::from_host_with`] for dense row-major data whose type is only known at run time.
+    pub fn from_host_bytes(
+        queue: &Queue,
+        data: &[u8],
+        data_dtype: DType,
+        shape: Shape,
+        options: HostOptions,
+    ) -> Result<Tensor> {
+        let expected = shape.nbytes("from_host", data_dtype)?;
+        if data.len() != expected {
+            return Err(Error::Length { op: "from_host", got: data.len() / data_dtype.size(), shape });
+        }
+        let dtype = options.dtype.unwrap_or(data_dtype);
+        let tensor = Tensor::uninit(queue, shape, dtype)?;
+        queue.upload(&tensor.storage, data, data_dtype, dtype, options)?;
+        Ok(tensor)
+    }
+
+    /// A new tensor filled with zeros.
+    pub fn from_shape(queue: &Queue, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        Tensor::full(queue, shape, dtype, 0.0)
+    }
+
+    /// A new tensor filled with a value.
+    pub fn full(queue: &Queue, shape: impl Into<Shape>, dtype: DType, fill: f64) -> Result<Tensor> {
+        let tensor = Tensor::uninit(queue, shape, dtype)?;
+        copy::fill(&tensor, fill)?;
+        Ok(tensor)
+    }
+
+    /// A new dense tensor with arbitrary contents, for ops that write every element.
+    pub fn uninit(queue: &Queue, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        let shape = shape.into();
+        let nbytes = shape.nbytes("tensor", dtype)?;
+        let storage = launch::allocate(queue, nbytes, "tensor")?;
+        Ok(Tensor { storage, layout: Layout::contiguous(shape), dtype, queue: queue.clone() })
+    }
+
+    /// A tensor over an existing storage; the layout must lie inside it.
+    pub fn from_storage(queue: &Queue, storage: Arc<Storage>, layout: Layout, dtype: DType) -> Result<Tensor> {
+        layout.shape().nbytes("tensor", dtype)?;
+        if layout.end().saturating_mul(dtype.size()) > storage.nbytes() {
+            let why = format!("it does not fit a storage of {} bytes of {dtype}", storage.nbytes());
+            return Err(Error::Shape { op: "tensor", shape: layout.shape().clone(), why });
+        }
+        Ok(Tensor { storage, layout, dtype, queue: queue.clone() })
+    }
+
+    // ---- facts -------------------------------------------------------------------------------------------------
+
+    /// The lengths of the axes.
+    pub fn shape(&self) -> &Shape {
+        self.layout.shape()
+    }
+
+    /// Shape, strides and offset.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The queue the tensor was created on.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// The transport that owns the memory.
+    pub fn backend(&self) -> Backend {
+        self.queue.backend()
+    }
+
+    /// The number of elements.
+    pub fn size(&self) -> usize {
+        self.shape().size()
+    }
+
+    /// The number of axes.
+    pub fn ndim(&self) -> usize {
+        self.shape().ndim()
+    }
+
+    /// The memory behind the tensor.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+
+    /// Whether two tensors are views of one storage.
+    pub fn shares_storage(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.storage, &other.storage)
+    }
+
+    /// How often the storage was written.
+    pub fn version(&self) -> u64 {
+        self.storage.version()
+    }
+
+    /// An error unless the dtype is a float type.
+    pub fn check_float(&self, op: &'static str) -> Result<()> {
+        if self.dtype.is_float() {
+            return Ok(());
+        }
+        Err(Error::Dtype { op, expected: "a float tensor".to_owned(), got: self.dtype })
+    }
+
+    // ---- reading -----------------------------------------------------------------------------------------------
+
+    /// Waits for whatever is still being copied into the tensor. Harmless to call twice.
+    pub fn wait(&self) -> Result<()> {
+        self.queue.wait_for_upload(&self.storage)
+    }
+
+    /// All elements in row-major order. The type must be the tensor's; [`Tensor::to_f64_vec`] converts.
+    pub fn to_host<T: Element>(&self) -> Result<Vec<T>> {
+        if T::DTYPE != self.dtype {
+            let expected = format!("a tensor of {}, as asked for by to_host::<{}>", T::DTYPE, T::DTYPE);
+            return Err(Error::Dtype { op: "to_host", expected, got: self.dtype });
+        }
+        let mut out = vec![T::default(); self.size()];
+        self.read_bytes(bytemuck::cast_slice_mut(&mut out))?;
+        Ok(out)
+    }
+
+    /// All elements in row-major order, converted to f64.
+    pub fn to_f64_vec(&self) -> Result<Vec<f64>> {
+        crate::with_element!(self.dtype, T => Ok(self.to_host::<T>()?.into_iter().map(T::to_f64).collect()))
+    }
+
+    /// The raw bytes of all elements in row-major order, into a slice of exactly that length.
+    pub fn read_bytes(&self, out: &mut [u8]) -> Result<()> {
+        let nbytes = self.size() * self.dtype.size();
+        if out.len() != nbytes {
+            let what = format!("the destination has {} bytes, the tensor {nbytes}", out.len());
+            return Err(Error::argument("to_host", what));
+        }
+        if nbytes == 0 {
+            return Ok(());
+        }
+        let dense = self.contiguous()?;
+        self.queue.download(&dense.storage, dense.layout.offset() * self.dtype.size(), out)
+    }
+
+    /// The only element.
+    pub fn item(&self) -> Result<f64> {
+        if self.size() != 1 {
+            let why = format!("item() needs exactly one element, this tensor has {}", self.size());
+            return Err(Error::Shape { op: "item", shape: self.shape().clone(), why });
+        }
+        Ok(self.to_f64_vec()?[0])
+    }
+
+    // ---- views -------------------------------------------------------------------------------------------------
+
+    /// The same storage seen through another layout, which must lie inside it.
+    pub fn with_layout(&self, layout: Layout) -> Result<Tensor> {
+        Tensor::from_storage(&self.queue, self.storage.clone(), layout, self.dtype)
+    }
+
+    /// The axes in another order, as a view.
+    pub fn permute(&self, axes: &[isize]) -> Result<Tensor> {
+        self.with_layout(self.layout.permute("permute", axes)?)
+    }
+
+    /// A part of one axis, as a view.
+    pub fn slice(&self, axis: isize, slice: Slice) -> Result<Tensor> {
+        self.with_layout(self.layout.slice(self.shape().axis("slice", axis)?, slice)?)
+    }
+
+    /// One index of an axis, which disappears; a view.
+    pub fn select(&self, axis: isize, index: isize) -> Result<Tensor> {
+        self.with_layout(self.layout.select("select", self.shape().axis("select", axis)?, index)?)
+    }
+
+    /// The elements repeated along new or length-1 axes, as a view that cannot be written to.
+    pub fn expand(&self, shape: impl Into<Shape>) -> Result<Tensor> {
+        self.with_layout(self.layout.expand("expand", &shape.into())?)
+    }
+
+    // ---- copies ------------------------------------------------------------------------------------------------
+
+    /// This tensor if its elements lie densely in row-major order, else a copy in which they do.
+    pub fn contiguous(&self) -> Result<Tensor> {
+        if self.layout.is_contiguous() {
+            return Ok(self.clone());
+        }
+        self.duplicate()
+    }
+
+    /// A dense copy with storage of its own.
+    pub fn duplicate(&self) -> Result<Tensor> {
+        self.cast_always(self.dtype)
+    }
+
+    /// The values in another dtype; this tensor itself if it has that dtype already.
+    pub fn cast(&self, dtype: DType) -> Result<Tensor> {
+        if dtype == self.dtype { Ok(self.clone()) } else { self.cast_always(dtype) }
+    }
+
+    fn cast_always(&self, dtype: DType) -> Result<Tensor> {
+        let out = Tensor::uninit(&self.queue, self.shape().clone(), dtype)?;
+        copy::copy(self, &out)?;
+        Ok(out)
+    }
+
+    /// The values on another queue's device; this tensor itself if it lives on that device already.
+    pub fn to(&self, queue: &Queue) -> Result<Tensor> {
+        if self.queue.same_device(queue) {
+            return Ok(self.clone());
+        }
+        let mut bytes = vec![0u8; self.size() * self.dtype.size()];
+        self.read_bytes(&mut bytes)?;
+        Tensor::from_host_bytes(queue, &bytes, self.dtype, self.shape().clone(), HostOptions::default())
+    }
+
+    /// Overwrites the elements with those of another tensor, which is expanded and cast as needed.
+    pub fn assign(&self, source: &Tensor) -> Result<()> {
+        copy::copy(&source.expand(self.shape())?, self)
+    }
+
+    /// Overwrites every element with a value.
+    pub fn fill(&self, value: f64) -> Result<()> {
+        copy::fill(self, value)
+    }
+}
+
+/// The same elements with other axes: a view wherever strides can express it, else a dense copy.
+///
+/// The number of elements must stay the same; nothing is inferred.
+pub fn reshape(tensor: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
+    let shape = shape.into();
+    match tensor.layout.reshape(&shape)? {
+        Some(layout) => tensor.with_layout(layout),
+        None => Ok(Tensor { layout: Layout::contiguous(shape), ..tensor.duplicate()? }),
+    }
+}

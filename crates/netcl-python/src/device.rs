@@ -1,0 +1,295 @@
+//! `netcl.core.device`: handles, the manager, the active-device scope, and the CPU's queue.
+
+use std::cell::RefCell;
+
+use netcl::core::backend::Queue;
+use netcl::core::backend::cpu::{self, threads};
+use netcl::core::device as core;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::error::IntoPyResult;
+
+/// The machine's own processor, as a queue's ``device``.
+#[pyclass(name = "CPUDevice", module = "netcl.core.device", frozen, eq, skip_from_py_object)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct CpuDevice(cpu::CpuDevice);
+
+#[pymethods]
+impl CpuDevice {
+    /// The processor's name.
+    #[getter]
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// Always ``"cpu"``.
+    #[getter(r#type)]
+    fn device_type(&self) -> &'static str {
+        self.0.device_type()
+    }
+
+    /// How many threads the backend computes with.
+    #[getter]
+    fn max_compute_units(&self) -> usize {
+        self.0.compute_units()
+    }
+
+    /// The instruction set that loops were dispatched to.
+    #[getter]
+    fn simd(&self) -> &'static str {
+        self.0.simd()
+    }
+
+    fn __hash__(&self) -> u64 {
+        1
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<CPUDevice {:?}, {} threads, {}>", self.name(), self.max_compute_units(), self.simd())
+    }
+}
+
+/// The queue of the native CPU backend. Work is done when the call that asked for it returns.
+#[pyclass(name = "CPUQueue", module = "netcl.core.device", frozen, eq, from_py_object)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct CpuQueue(cpu::CpuQueue);
+
+#[pymethods]
+impl CpuQueue {
+    #[new]
+    fn new() -> Self {
+        CpuQueue(cpu::CpuQueue::default())
+    }
+
+    /// The device behind the queue.
+    #[getter]
+    fn device(&self) -> CpuDevice {
+        CpuDevice(self.0.device())
+    }
+
+    /// The OpenCL context: always ``None`` here.
+    #[getter]
+    fn context(&self) -> Option<Py<PyAny>> {
+        None
+    }
+
+    /// Always ``"cpu"``.
+    #[getter]
+    fn backend(&self) -> &'static str {
+        "cpu"
+    }
+
+    /// Returns at once: nothing is ever outstanding.
+    fn finish(&self) -> PyResult<()> {
+        self.0.finish().py()
+    }
+
+    /// Returns at once: nothing is ever outstanding.
+    fn flush(&self) -> PyResult<()> {
+        self.0.flush().py()
+    }
+
+    fn __hash__(&self) -> u64 {
+        2
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<CPUQueue on {:?}>", self.0.device().name())
+    }
+}
+
+/// A chosen device: platform and device name, backend, device type, context and queue. Immutable.
+#[pyclass(module = "netcl.core.device", frozen, eq, from_py_object)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct DeviceHandle(pub(crate) core::DeviceHandle);
+
+#[pymethods]
+impl DeviceHandle {
+    /// The platform, e.g. ``"NVIDIA CUDA"``; ``"netcl"`` for the native CPU.
+    #[getter]
+    fn platform_name(&self) -> &str {
+        &self.0.platform_name
+    }
+
+    /// The device, e.g. ``"Tesla T4"``.
+    #[getter]
+    fn device_name(&self) -> &str {
+        &self.0.device_name
+    }
+
+    /// ``"cl"`` or ``"cpu"``.
+    #[getter]
+    fn backend(&self) -> &'static str {
+        self.0.backend.name()
+    }
+
+    /// ``"gpu"``, ``"cpu"``, ``"accel"`` or ``"other"``.
+    #[getter]
+    fn device_type(&self) -> &'static str {
+        self.0.device_type.name()
+    }
+
+    /// The OpenCL context; ``None`` for the native CPU.
+    #[getter]
+    fn context(&self) -> Option<Py<PyAny>> {
+        None
+    }
+
+    /// The queue that tensors are created on.
+    #[getter]
+    fn queue(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        queue_to_py(py, &self.0.queue)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}
+
+/// Finds devices and hands out one cached handle per selector. Use the ``manager`` singleton.
+#[pyclass(module = "netcl.core.device", frozen)]
+pub(crate) struct DeviceManager;
+
+#[pymethods]
+impl DeviceManager {
+    #[new]
+    fn new() -> Self {
+        DeviceManager
+    }
+
+    /// The device a selector names, or ``None`` where there is no such device.
+    #[pyo3(signature = (selector=None, *, device=None))]
+    fn default(
+        &self,
+        py: Python<'_>,
+        selector: Option<&Bound<'_, PyAny>>,
+        device: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<DeviceHandle>> {
+        let selector = match (selector, device) {
+            (Some(_), Some(_)) => return Err(PyTypeError::new_err("default: give the selector or device=, not both")),
+            (Some(one), None) | (None, Some(one)) => selector_text(one)?,
+            (None, None) => "auto".to_owned(),
+        };
+        let handle = py.detach(|| core::manager().default(&selector)).py()?;
+        Ok(handle.map(DeviceHandle))
+    }
+}
+
+fn selector_text(selector: &Bound<'_, PyAny>) -> PyResult<String> {
+    if let Ok(text) = selector.cast::<PyString>() {
+        return Ok(text.to_str()?.to_owned());
+    }
+    match selector.extract::<usize>() {
+        Ok(index) => Ok(index.to_string()),
+        Err(_) => {
+            let kind = selector.get_type().name()?;
+            Err(PyTypeError::new_err(format!("a device selector is a str or an index from discover(), not {kind}")))
+        }
+    }
+}
+
+/// ``with device("gpu") as dev:`` makes a device the thread's active one; on exit the previous one is restored.
+#[pyclass(name = "device", module = "netcl.core.device", unsendable)]
+pub(crate) struct Device {
+    handle: core::DeviceHandle,
+    scopes: RefCell<Vec<core::DeviceScope>>,
+}
+
+#[pymethods]
+impl Device {
+    #[new]
+    #[pyo3(signature = (selector=None))]
+    fn new(py: Python<'_>, selector: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let handle = match selector {
+            None => core::current_device().py()?,
+            Some(given) => match given.extract::<DeviceHandle>() {
+                Ok(handle) => handle.0,
+                Err(_) => {
+                    let selector = selector_text(given)?;
+                    py.detach(|| core::manager().get(&selector)).py()?
+                }
+            },
+        };
+        Ok(Device { handle, scopes: RefCell::default() })
+    }
+
+    fn __enter__(&self) -> DeviceHandle {
+        self.scopes.borrow_mut().push(core::activate(self.handle.clone()));
+        DeviceHandle(self.handle.clone())
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyAny>) -> bool {
+        self.scopes.borrow_mut().pop();
+        false
+    }
+}
+
+/// The thread's active device, or ``None`` outside any ``with device(...)`` block.
+#[pyfunction]
+pub(crate) fn get_active_device() -> Option<DeviceHandle> {
+    core::get_active_device().map(DeviceHandle)
+}
+
+/// How many threads the native CPU backend computes with.
+#[pyfunction]
+pub(crate) fn num_threads() -> usize {
+    threads::num_threads()
+}
+
+/// Sets how many threads the native CPU backend computes with.
+#[pyfunction]
+pub(crate) fn set_num_threads(n: usize) -> PyResult<()> {
+    if n == 0 {
+        return Err(PyValueError::new_err("set_num_threads: at least one thread is needed"));
+    }
+    threads::set_num_threads(n);
+    Ok(())
+}
+
+/// The Python object for a queue.
+pub(crate) fn queue_to_py(py: Python<'_>, queue: &Queue) -> PyResult<Py<PyAny>> {
+    match queue {
+        Queue::Cpu(queue) => Ok(Py::new(py, CpuQueue(*queue))?.into_any()),
+    }
+}
+
+/// The queue behind a Python object: one of ours or a handle; `None` for anything else.
+pub(crate) fn queue_from_py(object: &Bound<'_, PyAny>) -> Option<Queue> {
+    if let Ok(queue) = object.cast::<CpuQueue>() {
+        return Some(Queue::Cpu(queue.get().0));
+    }
+    object.cast::<DeviceHandle>().ok().map(|handle| handle.get().0.queue.clone())
+}
+
+/// The queue an argument names; the active or default device's where it is `None`. `backend` must agree with it.
+pub(crate) fn resolve_queue(queue: Option<&Bound<'_, PyAny>>, backend: Option<&str>) -> PyResult<Queue> {
+    if let Some(name) = backend
+        && !matches!(name, "cl" | "cpu")
+    {
+        return Err(PyValueError::new_err(format!("unknown backend {name:?}: use \"cl\" or \"cpu\"")));
+    }
+    let resolved = match queue.filter(|object| !object.is_none()) {
+        Some(object) => queue_from_py(object).ok_or_else(|| {
+            let kind = object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+            PyTypeError::new_err(format!("a queue is needed (manager.default(...).queue) or None, not {kind}"))
+        })?,
+        None => {
+            let current = core::current_device().py()?;
+            match backend {
+                Some("cpu") if current.queue.backend().name() != "cpu" => core::manager().cpu().queue,
+                Some("cl") if current.queue.backend().name() != "cl" => core::manager().get("opencl").py()?.queue,
+                _ => current.queue,
+            }
+        }
+    };
+    match backend {
+        Some(name) if name != resolved.backend().name() => Err(PyValueError::new_err(format!(
+            "backend={name:?} was asked for, but the queue belongs to the {:?} backend",
+            resolved.backend().name()
+        ))),
+        _ => Ok(resolved),
+    }
+}

@@ -1,0 +1,105 @@
+//! `IndexTensor`: labels and indices.
+
+use netcl::core::dtype::DType;
+use netcl::core::index::IndexTensor as Core;
+use netcl::core::tensor::{HostOptions, Tensor as Raw};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyTuple, PyType};
+
+use crate::device::{queue_from_py, queue_to_py, resolve_queue};
+use crate::error::IntoPyResult;
+use crate::ndarray::{self, HostData};
+
+/// Whole numbers that are not differentiated: labels, indices, positions (int32 or int64).
+#[pyclass(module = "netcl.core.index", frozen, weakref)]
+pub(crate) struct IndexTensor(Core);
+
+#[pymethods]
+impl IndexTensor {
+    /// Copies an array of whole numbers to a device; other values are an error. ``from_host(data)`` works too.
+    #[classmethod]
+    #[pyo3(signature = (queue=None, data=None, dtype="int64"))]
+    fn from_host(
+        _cls: &Bound<'_, PyType>,
+        py: Python<'_>,
+        queue: Option<&Bound<'_, PyAny>>,
+        data: Option<&Bound<'_, PyAny>>,
+        dtype: &str,
+    ) -> PyResult<Self> {
+        let dtype = match dtype {
+            "int32" => DType::I32,
+            "int64" => DType::I64,
+            other => return Err(PyValueError::new_err(format!("unsupported dtype {other:?}: use int32 or int64"))),
+        };
+        let (queue, data) = match (queue, data) {
+            (queue, Some(data)) => (queue, data),
+            (Some(data), None) if !data.is_none() && queue_from_py(data).is_none() => (None, data),
+            _ => return Err(PyTypeError::new_err("from_host: no data given")),
+        };
+        let queue = resolve_queue(queue, None)?;
+        let host = HostData::new(data, DType::F64)?;
+        let options = HostOptions { dtype: Some(dtype), ..HostOptions::default() };
+        let index = if host.dtype.is_float() {
+            let float = Raw::from_host_bytes(&queue, host.bytes(), host.dtype, host.shape.clone(), HostOptions::default());
+            let whole = float.and_then(|float| Core::from_float(&float)).py()?;
+            py.detach(|| Core::from_tensor(whole.tensor().cast(dtype)?)).py()?
+        } else {
+            let raw = Raw::from_host_bytes(&queue, host.bytes(), host.dtype, host.shape.clone(), options);
+            raw.and_then(Core::from_tensor).py()?
+        };
+        Ok(IndexTensor(index))
+    }
+
+    /// The lengths of the axes.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.0.tensor().shape().iter())
+    }
+
+    /// ``"int32"`` or ``"int64"``.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.0.tensor().dtype().name()
+    }
+
+    /// The number of elements.
+    #[getter]
+    fn size(&self) -> usize {
+        self.0.tensor().size()
+    }
+
+    /// The queue the tensor was created on.
+    #[getter]
+    fn queue(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        queue_to_py(py, self.0.tensor().queue())
+    }
+
+    /// A fresh ndarray with the values.
+    fn to_host<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        ndarray::copy_out(py, self.0.tensor())
+    }
+
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if copy == Some(false) {
+            return Err(PyValueError::new_err("an IndexTensor's values are always copied out"));
+        }
+        let array = self.to_host(py)?;
+        match dtype.filter(|d| !d.is_none()) {
+            Some(dtype) => array.call_method1("astype", (dtype,)),
+            None => Ok(array),
+        }
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let values = ndarray::numpy(py)?.call_method1("array2string", (self.to_host(py)?,))?;
+        let (tensor, device) = (self.0.tensor(), self.0.tensor().queue().device_name());
+        Ok(format!("IndexTensor({values}, shape={}, dtype={}, device={device:?})", tensor.shape(), tensor.dtype()))
+    }
+}

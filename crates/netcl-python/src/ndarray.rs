@@ -1,0 +1,179 @@
+//! NumPy arrays in and out, without needless copies.
+
+use std::sync::Arc;
+
+use netcl::core::dtype::DType;
+use netcl::core::shape::Shape;
+use netcl::core::storage::Storage;
+use netcl::core::tensor::Tensor;
+use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NPY_TYPES, NpyTypes, PY_ARRAY_API, PyArrayObject, npy_intp};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::error::IntoPyResult;
+
+/// The `numpy` module, imported on first use so that `import netcl` does not pay for it.
+pub(crate) fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static NUMPY: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    Ok(NUMPY.get_or_try_init(py, || py.import("numpy").map(Bound::unbind))?.bind(py))
+}
+
+/// NumPy's name for a dtype; bfloat16 has none.
+pub(crate) fn numpy_name(dtype: DType) -> Option<&'static str> {
+    (dtype != DType::BF16).then(|| dtype.name())
+}
+
+fn type_number(dtype: DType) -> Option<NPY_TYPES> {
+    Some(match dtype {
+        DType::F32 => NPY_TYPES::NPY_FLOAT,
+        DType::F64 => NPY_TYPES::NPY_DOUBLE,
+        DType::F16 => NPY_TYPES::NPY_HALF,
+        DType::U8 => NPY_TYPES::NPY_UBYTE,
+        DType::I32 => NPY_TYPES::NPY_INT,
+        DType::I64 => NPY_TYPES::NPY_LONGLONG,
+        DType::BF16 => return None,
+    })
+}
+
+/// The dtype of an array's elements, if they are of one of our types in native byte order; booleans count as bytes.
+fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {
+    if descr.is_native_byteorder() == Some(false) {
+        return None;
+    }
+    match (descr.kind(), descr.itemsize()) {
+        (b'f', 4) => Some(DType::F32),
+        (b'f', 8) => Some(DType::F64),
+        (b'f', 2) => Some(DType::F16),
+        (b'u', 1) | (b'b', 1) => Some(DType::U8),
+        (b'i', 4) => Some(DType::I32),
+        (b'i', 8) => Some(DType::I64),
+        _ => None,
+    }
+}
+
+/// Dense host data of one of our dtypes, borrowed from a NumPy array that is kept alive.
+pub(crate) struct HostData<'py> {
+    array: Bound<'py, PyUntypedArray>,
+    /// The elements' type.
+    pub(crate) dtype: DType,
+    /// The array's shape.
+    pub(crate) shape: Shape,
+}
+
+impl<'py> HostData<'py> {
+    /// What `np.asarray` makes of an object, dense and of a type we know; other real types become `fallback`.
+    pub(crate) fn new(data: &Bound<'py, PyAny>, fallback: DType) -> PyResult<Self> {
+        let py = data.py();
+        let mut array = match data.cast::<PyUntypedArray>() {
+            Ok(array) => array.clone(),
+            Err(_) => numpy(py)?.call_method1("asarray", (data,))?.cast_into::<PyUntypedArray>()?,
+        };
+        let dtype = match dtype_of(&array.dtype()) {
+            Some(dtype) if array.is_c_contiguous() && array.is_aligned() => dtype,
+            found => {
+                let kind = array.dtype().kind();
+                if !matches!(kind, b'f' | b'i' | b'u' | b'b' | b'V') {
+                    let text = format!("cannot make a tensor of an array of dtype {}", array.dtype());
+                    return Err(PyTypeError::new_err(text));
+                }
+                // ml_dtypes' bfloat16 reports kind 'V' and casts to float32 by itself; true structs fail in astype.
+                let wanted = found.unwrap_or(if fallback == DType::F64 { DType::F64 } else { DType::F32 });
+                let dense = numpy(py)?.call_method1("ascontiguousarray", (&array, numpy_name(wanted)))?;
+                // ascontiguousarray turns a 0-d array into a 1-d one.
+                let dense = dense.call_method1("reshape", (array.getattr("shape")?,))?;
+                array = dense.cast_into::<PyUntypedArray>()?;
+                wanted
+            }
+        };
+        let shape = Shape::from(array.shape());
+        Ok(HostData { array, dtype, shape })
+    }
+
+    /// The raw bytes. Valid while Python runs no code that writes to the array.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let nbytes = self.array.len() * self.dtype.size();
+        if nbytes == 0 {
+            return &[];
+        }
+        // SAFETY: `new` made sure that the array is dense and of this element size; `array` keeps it alive.
+        unsafe { std::slice::from_raw_parts((*self.array.as_array_ptr()).data.cast(), nbytes) }
+    }
+}
+
+/// What an ndarray over our memory keeps alive.
+#[pyclass(frozen)]
+struct StorageOwner {
+    _storage: Arc<Storage>,
+}
+
+/// An ndarray that shares a CPU tensor's memory and keeps it alive; `None` where NumPy has no such dtype.
+pub(crate) fn share<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some(number) = type_number(tensor.dtype()) else { return Ok(None) };
+    let Some(first) = tensor.cpu_ptr() else { return Ok(None) };
+    let mut dims: Vec<npy_intp> = tensor.shape().iter().map(|&n| n as npy_intp).collect();
+    let mut strides: Vec<npy_intp> =
+        tensor.layout().strides().iter().map(|&s| s * tensor.dtype().size() as npy_intp).collect();
+    let owner = Py::new(py, StorageOwner { _storage: tensor.storage().clone() })?;
+    // SAFETY: the pointer, shape and strides describe memory of the storage, which the array's base keeps alive;
+    // NewFromDescr takes over the descriptor's reference, SetBaseObject the owner's.
+    unsafe {
+        let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number as _);
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            PY_ARRAY_API.get_type_object(py, NpyTypes::PyArray_Type),
+            descr,
+            dims.len() as _,
+            dims.as_mut_ptr(),
+            strides.as_mut_ptr(),
+            first.cast(),
+            NPY_ARRAY_WRITEABLE,
+            std::ptr::null_mut(),
+        );
+        let array = Bound::from_owned_ptr_or_err(py, array)?;
+        let failed = PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast::<PyArrayObject>(), owner.into_ptr());
+        if failed != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        Ok(Some(array))
+    }
+}
+
+/// A fresh ndarray with a tensor's values; bfloat16 becomes float32.
+pub(crate) fn copy_out<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let tensor = if tensor.dtype() == DType::BF16 { tensor.cast(DType::F32).py()? } else { tensor.clone() };
+    let shape = tensor.shape().to_vec();
+    let array = numpy(py)?.call_method1("empty", (shape, numpy_name(tensor.dtype())))?;
+    let target = array.cast::<PyUntypedArray>()?;
+    let nbytes = target.len() * tensor.dtype().size();
+    if nbytes > 0 {
+        // SAFETY: a fresh dense array of exactly this many bytes that nobody else has seen yet.
+        let bytes = unsafe { std::slice::from_raw_parts_mut((*target.as_array_ptr()).data.cast::<u8>(), nbytes) };
+        py.detach(|| tensor.read_bytes(bytes)).py()?;
+    }
+    Ok(array)
+}
+
+/// A tensor over an ndarray's own memory, for the keyword constructor: nothing is copied.
+pub(crate) fn alias(array: &Bound<'_, PyUntypedArray>, dtype: DType) -> PyResult<Tensor> {
+    let found = dtype_of(&array.dtype());
+    if found != Some(dtype) {
+        let text = format!("array has dtype {}, the tensor {dtype}; use Tensor.from_host to convert", array.dtype());
+        return Err(PyValueError::new_err(text));
+    }
+    // SAFETY: reading the flags of a live array.
+    let writeable = unsafe { (*array.as_array_ptr()).flags } & NPY_ARRAY_WRITEABLE != 0;
+    let size = dtype.size() as isize;
+    if !writeable || !array.is_aligned() || array.strides().iter().any(|s| s % size != 0) {
+        let text = "array is read-only or not aligned, so it cannot be a tensor's memory; use Tensor.from_host";
+        return Err(PyValueError::new_err(text));
+    }
+    let strides: Vec<isize> = array.strides().iter().map(|s| s / size).collect();
+    let owner = Box::new(array.clone().unbind());
+    // SAFETY: pointer, shape and strides are those of a live array, which the owner keeps alive.
+    unsafe {
+        let first = (*array.as_array_ptr()).data.cast::<u8>();
+        Tensor::from_foreign(first, Shape::from(array.shape()), &strides, dtype, owner).py()
+    }
+}

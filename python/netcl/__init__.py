@@ -1,0 +1,33 @@
+"""netcl: deep learning on any OpenCL device, or on none.
+
+The subpackages mirror the documentation: ``netcl.core.tensor``, ``netcl.core.device``, and so on. Importing this package
+needs neither NumPy's nor OpenCL's attention; both are looked up when first used.
+"""
+
+from netcl._netcl import (
+    BuildError,
+    IndexTensor,
+    Tensor,
+    __version__,
+    device,
+    from_dlpack,
+    manual_seed,
+    num_threads,
+    reshape,
+    set_num_threads,
+)
+from netcl.core.device import manager
+
+__all__ = [
+    "BuildError",
+    "IndexTensor",
+    "Tensor",
+    "__version__",
+    "device",
+    "from_dlpack",
+    "manager",
+    "manual_seed",
+    "num_threads",
+    "reshape",
+    "set_num_threads",
+]

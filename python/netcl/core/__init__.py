@@ -1,0 +1,6 @@
+"""Devices, tensors, memory and kernels: the foundation everything else stands on."""
+
+from netcl.core.device import DeviceHandle, DeviceManager, manager
+from netcl.core.tensor import Tensor
+
+__all__ = ["DeviceHandle", "DeviceManager", "Tensor", "manager"]

@@ -1,0 +1,1 @@
+"""The two transports: OpenCL and the native CPU."""
