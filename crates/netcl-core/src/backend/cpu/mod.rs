@@ -6,10 +6,10 @@
 //! |---|---|
 //! | [`buffer`] | aligned blocks and the process-wide cache they return to |
 //! | [`threads`] | the thread pool, which survives `fork` |
-//! | [`simd`] | choosing a loop's instruction set at run time |
-//! | [`copy`] | filling, copying, permuting and casting memory |
 
 pub mod buffer;
 mod fork;
+pub mod threads;
 
 pub use buffer::{CpuBuffer, CpuMemoryStats};
+pub use threads::{num_threads, parallel_for, set_num_threads};
