@@ -6,9 +6,11 @@
 //! |---|---|
 //! | [`buffer`] | aligned blocks and the process-wide cache they return to |
 //! | [`threads`] | the thread pool, which survives `fork` |
+//! | [`simd`] | choosing the instruction set of a loop at run time |
 
 pub mod buffer;
 mod fork;
+pub mod simd;
 pub mod threads;
 
 pub use buffer::{CpuBuffer, CpuMemoryStats};

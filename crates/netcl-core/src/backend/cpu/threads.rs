@@ -111,21 +111,34 @@ where
     T: Send,
     F: Fn(usize, &mut [T]) + Sync,
 {
-    struct Base<T>(*mut T);
-    // SAFETY: the pointer is only used for disjoint parts of a slice whose elements may be sent to other threads.
-    unsafe impl<T: Send> Sync for Base<T> {}
-    impl<T> Base<T> {
-        fn at(&self, index: usize) -> *mut T {
-            self.0.wrapping_add(index)
-        }
-    }
-
-    let base = Base(data.as_mut_ptr());
+    let base = SharedPtr::new(data.as_mut_ptr());
     parallel_for(op, data.len(), grain, |range| {
         // SAFETY: ranges are disjoint and inside `data`, which stays mutably borrowed until all of them are done.
-        let part = unsafe { std::slice::from_raw_parts_mut(base.at(range.start), range.len()) };
+        let part = unsafe { std::slice::from_raw_parts_mut(base.get().add(range.start), range.len()) };
         body(range.start, part);
     })
+}
+
+/// A pointer that a job's closure may capture. Every use of it is `unsafe` and must not race with another.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedPtr<T>(*mut T);
+
+// SAFETY: carrying an address to another thread does nothing; whoever dereferences it answers for the access, and the
+// bound makes sure that the elements themselves may be used there.
+unsafe impl<T: Send> Send for SharedPtr<T> {}
+// SAFETY: see `Send`.
+unsafe impl<T: Send> Sync for SharedPtr<T> {}
+
+impl<T> SharedPtr<T> {
+    /// Wraps a pointer.
+    pub fn new(ptr: *mut T) -> Self {
+        SharedPtr(ptr)
+    }
+
+    /// The pointer. (A method, so that closures capture the wrapper and not its field.)
+    pub fn get(self) -> *mut T {
+        self.0
+    }
 }
 
 fn worker_error(op: &'static str, panic: &(dyn Any + Send)) -> Error {
