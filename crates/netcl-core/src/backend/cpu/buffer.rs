@@ -1,0 +1,260 @@
+//! Aligned memory of the CPU backend, recycled through a bounded cache so that training loops do not fault pages in anew
+//! at every step.
+//!
+//! Blocks come in size classes with four mantissa bits (at most 6.25 % larger than asked for). A dropped buffer's block
+//! waits in the cache of its class; when the cache would hold more than `NETCL_CPU_CACHE_MB` (1024 by default) the blocks
+//! that waited longest go back to the system.
+//!
+//! Every byte of a buffer is initialised at any time: fresh blocks are zeroed by the system, recycled ones hold what this
+//! process last wrote there. "Uninit" therefore means *unspecified values*, never undefined behaviour.
+
+mod cache;
+mod system;
+
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+
+use crate::error::{Error, Result};
+
+use cache::{CACHE, Found};
+
+/// Alignment of every block.
+pub const ALIGN: usize = 64;
+/// From this size on blocks start on a page, as zero-copy buffers of OpenCL want it.
+pub const PAGE_FROM: usize = 64 << 10;
+/// Alignment of blocks of at least [`PAGE_FROM`] bytes.
+pub const PAGE: usize = 4096;
+
+/// A block of host memory that may be shared between threads and is written through raw pointers.
+///
+/// ```
+/// use netcl_core::backend::cpu::CpuBuffer;
+///
+/// let buffer = CpuBuffer::zeroed(1000)?;
+/// assert_eq!(buffer.nbytes(), 1000);
+/// assert_eq!(buffer.as_ptr() as usize % 64, 0);
+/// // SAFETY: nobody else knows this buffer yet, and it has 1000 bytes.
+/// unsafe { buffer.as_ptr().add(999).write(7) };
+/// # Ok::<(), netcl_core::Error>(())
+/// ```
+///
+/// The buffer hands out `*mut u8` from a shared reference: who writes must make sure that nobody reads or writes the
+/// same bytes meanwhile. Within the crate the launch seam orders that.
+pub struct CpuBuffer {
+    ptr: NonNull<u8>,
+    nbytes: usize,
+    origin: Origin,
+}
+
+enum Origin {
+    /// No memory: zero bytes.
+    Nothing,
+    /// A block of the cache, of this many bytes.
+    Block(usize),
+    /// Memory of somebody else, alive as long as this value is.
+    Foreign(#[expect(dead_code, reason = "held only to be dropped")] Box<dyn Any + Send + Sync>),
+}
+
+// SAFETY: the buffer owns its block (or what keeps it alive, which is Send + Sync); access through `as_ptr` is the caller's
+// responsibility, as stated there.
+unsafe impl Send for CpuBuffer {}
+// SAFETY: see `Send`.
+unsafe impl Sync for CpuBuffer {}
+
+impl CpuBuffer {
+    /// A block of `nbytes` bytes of unspecified (but initialised) content.
+    pub fn uninit(nbytes: usize) -> Result<Self> {
+        Ok(Self::allocate(nbytes)?.0)
+    }
+
+    /// A block of `nbytes` zero bytes.
+    pub fn zeroed(nbytes: usize) -> Result<Self> {
+        let (buffer, found) = Self::allocate(nbytes)?;
+        if found == Found::Recycled {
+            // SAFETY: the block has `nbytes` bytes and nobody else knows it yet.
+            unsafe { std::ptr::write_bytes(buffer.as_ptr(), 0, nbytes) };
+        }
+        Ok(buffer)
+    }
+
+    /// Memory that somebody else allocated (a NumPy array, a DLPack capsule) and that `owner` keeps alive.
+    ///
+    /// # Safety
+    /// `ptr` must point to `nbytes` initialised bytes that stay valid, for reads and writes from any thread, until `owner`
+    /// is dropped. It may have any alignment; kernels that need more must copy.
+    pub unsafe fn foreign(ptr: *mut u8, nbytes: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
+        let ptr = NonNull::new(ptr).unwrap_or(dangling());
+        CpuBuffer { ptr, nbytes, origin: Origin::Foreign(owner) }
+    }
+
+    fn allocate(nbytes: usize) -> Result<(Self, Found)> {
+        if nbytes == 0 {
+            return Ok((CpuBuffer { ptr: dangling(), nbytes, origin: Origin::Nothing }, Found::Fresh));
+        }
+        let out_of_memory = || {
+            let s = stats();
+            let holders = format!(
+                "{} bytes are in use in {} buffers (at most {} at once so far), {} more wait in the cache; \
+                 drop tensors or use smaller batches",
+                s.live_bytes, s.live_buffers, s.peak_bytes, s.cached_bytes
+            );
+            Error::OutOfMemory { device: "cpu".to_owned(), bytes: nbytes, holders }
+        };
+        let block = size_class(nbytes).ok_or_else(out_of_memory)?;
+        let (ptr, found) = CACHE.take(block).ok_or_else(out_of_memory)?;
+        Ok((CpuBuffer { ptr, nbytes, origin: Origin::Block(block) }, found))
+    }
+
+    /// The first byte; dangling (but aligned and not null) when the buffer is empty.
+    ///
+    /// Reading or writing through it is sound only while no other thread writes the same bytes, and only up to
+    /// [`CpuBuffer::nbytes`].
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// The size asked for.
+    pub fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    /// Whether the memory belongs to somebody else.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self.origin, Origin::Foreign(_))
+    }
+}
+
+impl Drop for CpuBuffer {
+    fn drop(&mut self) {
+        if let Origin::Block(block) = self.origin {
+            // SAFETY: `take(block)` gave this pointer, and the buffer that owned it is going away.
+            unsafe { CACHE.give(self.ptr, block) };
+        }
+    }
+}
+
+impl fmt::Debug for CpuBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let origin = match self.origin {
+            Origin::Nothing => "empty",
+            Origin::Block(_) => "owned",
+            Origin::Foreign(_) => "foreign",
+        };
+        write!(f, "CpuBuffer({:p}, {} bytes, {origin})", self.ptr, self.nbytes)
+    }
+}
+
+fn dangling() -> NonNull<u8> {
+    NonNull::without_provenance(const { std::num::NonZero::new(ALIGN).expect("not zero") })
+}
+
+/// The size of the block that serves a request: four bits after the leading one, and whole cache lines.
+/// `None` where the address space ends.
+pub fn size_class(nbytes: usize) -> Option<usize> {
+    let step = match nbytes.checked_ilog2() {
+        Some(log) if log >= 4 => (1usize << (log - 4)).max(ALIGN),
+        _ => ALIGN,
+    };
+    nbytes.checked_next_multiple_of(step).filter(|&n| n <= isize::MAX as usize).map(|n| n.max(ALIGN))
+}
+
+/// What the CPU backend holds. Byte counts are sizes of blocks, so `live + cached` is what the system gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuMemoryStats {
+    /// Bytes of blocks that buffers own.
+    pub live_bytes: usize,
+    /// How many buffers own a block.
+    pub live_buffers: usize,
+    /// The highest `live_bytes` since the process started or [`reset_peak`].
+    pub peak_bytes: usize,
+    /// Bytes of blocks that wait for reuse.
+    pub cached_bytes: usize,
+    /// Requests that a cached block served.
+    pub hits: u64,
+    /// Requests that went to the system.
+    pub misses: u64,
+}
+
+/// The counters of the process-wide cache.
+pub fn stats() -> CpuMemoryStats {
+    CACHE.stats()
+}
+
+/// Gives every cached block back to the system and says how many bytes that were.
+pub fn trim() -> usize {
+    CACHE.trim()
+}
+
+/// Makes the present use the peak.
+pub fn reset_peak() {
+    CACHE.reset_peak();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_classes_waste_at_most_a_sixteenth() {
+        assert_eq!(size_class(1), Some(64));
+        assert_eq!(size_class(65), Some(128));
+        assert_eq!(size_class(1 << 20), Some(1 << 20));
+        assert_eq!(size_class((1 << 20) + 1), Some((1 << 20) + (1 << 16)));
+        assert_eq!(size_class(usize::MAX), None);
+        for nbytes in (1024..300_000).chain((1 << 30)..(1 << 30) + 1000) {
+            let block = size_class(nbytes).unwrap();
+            assert!(block >= nbytes && (block - nbytes) * 16 <= nbytes, "{nbytes} -> {block}");
+            assert_eq!(size_class(block), Some(block));
+            assert_eq!(block % if block >= PAGE_FROM { PAGE } else { ALIGN }, 0);
+        }
+    }
+
+    #[test]
+    fn alignment_and_emptiness() {
+        for nbytes in [1, 63, 64, 1000, 65_535, 65_536, 70_000, 3 << 20] {
+            let buffer = CpuBuffer::uninit(nbytes).unwrap();
+            assert_eq!(buffer.as_ptr() as usize % if nbytes >= PAGE_FROM { PAGE } else { ALIGN }, 0, "{nbytes}");
+            assert_eq!(buffer.nbytes(), nbytes);
+        }
+        let empty = CpuBuffer::zeroed(0).unwrap();
+        assert!(matches!(empty.origin, Origin::Nothing));
+        assert!(!empty.as_ptr().is_null());
+    }
+
+    #[test]
+    fn zeroed_clears_recycled_blocks() {
+        for nbytes in [100usize, 100_000, 5 << 20] {
+            for _ in 0..3 {
+                let buffer = CpuBuffer::zeroed(nbytes).unwrap();
+                // SAFETY: this test owns the buffer, all of whose bytes are initialised.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.as_ptr(), nbytes) };
+                assert!(bytes.iter().all(|&b| b == 0));
+                bytes.fill(0xa5);
+            }
+        }
+    }
+
+    #[test]
+    fn foreign_memory_is_kept_alive_and_returned() {
+        use std::sync::Arc;
+        let mut data = vec![1u8, 2, 3];
+        let ptr = data.as_mut_ptr();
+        let owner = Arc::new(data);
+        // SAFETY: the Arc's clone keeps the vector's heap block alive.
+        let buffer = unsafe { CpuBuffer::foreign(ptr, 3, Box::new(Arc::clone(&owner))) };
+        assert!(buffer.is_foreign() && Arc::strong_count(&owner) == 2);
+        drop(buffer);
+        assert_eq!(Arc::strong_count(&owner), 1);
+    }
+
+    #[test]
+    fn an_impossible_size_is_an_error_that_says_who_holds_what() {
+        let _held = CpuBuffer::uninit(4096).unwrap();
+        for nbytes in [usize::MAX, isize::MAX as usize / 2] {
+            let error = CpuBuffer::uninit(nbytes).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::Memory);
+            assert!(error.to_string().contains("bytes are in use in"), "{error}");
+        }
+    }
+}

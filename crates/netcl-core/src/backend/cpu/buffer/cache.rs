@@ -1,0 +1,256 @@
+//! The process-wide cache of blocks: free lists per size class, exact counters, oldest out first.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::{CpuMemoryStats, system};
+use crate::backend::cpu::fork::ForkLock;
+
+/// The cache that [`CpuBuffer`](super::CpuBuffer)s use.
+pub(super) static CACHE: Cache = Cache::new(usize::MAX);
+
+/// Whether the fork handlers of [`CACHE`] are in place.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a block is straight from the system (all zeros) or was used before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Fresh,
+    Recycled,
+}
+
+/// A block that waits for reuse, and when it was given back.
+struct Waiting {
+    ptr: NonNull<u8>,
+    since: u64,
+}
+
+// SAFETY: the cache is the only owner of a waiting block.
+unsafe impl Send for Waiting {}
+
+struct State {
+    classes: BTreeMap<usize, VecDeque<Waiting>>,
+    clock: u64,
+    stats: CpuMemoryStats,
+}
+
+pub(super) struct Cache {
+    state: ForkLock<State>,
+    /// Bytes to keep at most; `usize::MAX` until the environment was read.
+    cap: AtomicUsize,
+}
+
+impl Cache {
+    pub(super) const fn new(cap: usize) -> Self {
+        let stats =
+            CpuMemoryStats { live_bytes: 0, live_buffers: 0, peak_bytes: 0, cached_bytes: 0, hits: 0, misses: 0 };
+        let state = State { classes: BTreeMap::new(), clock: 0, stats };
+        Cache { state: ForkLock::new(state), cap: AtomicUsize::new(cap) }
+    }
+
+    /// Bytes the cache may keep: `NETCL_CPU_CACHE_MB`, read once.
+    fn cap(&self) -> usize {
+        match self.cap.load(Ordering::Relaxed) {
+            usize::MAX => {
+                let asked = std::env::var("NETCL_CPU_CACHE_MB").ok().and_then(|v| v.trim().parse::<usize>().ok());
+                let cap = asked.unwrap_or(1024).saturating_mul(1 << 20).min(usize::MAX - 1);
+                self.cap.store(cap, Ordering::Relaxed);
+                cap
+            }
+            cap => cap,
+        }
+    }
+
+    /// A block of a size class, from the cache or the system; when the system has none, the cache is emptied and the
+    /// system asked again.
+    pub(super) fn take(&self, block: usize) -> Option<(NonNull<u8>, Found)> {
+        watch_forks();
+        {
+            let mut state = self.state.lock();
+            if let Some(waiting) = state.classes.get_mut(&block).and_then(VecDeque::pop_back) {
+                state.stats.cached_bytes -= block;
+                state.stats.hits += 1;
+                state.count_live(block);
+                return Some((waiting.ptr, Found::Recycled));
+            }
+        }
+        // The system is asked outside the lock: mapping memory takes microseconds.
+        let ptr = system::allocate(block).or_else(|| {
+            self.trim();
+            system::allocate(block)
+        })?;
+        let mut state = self.state.lock();
+        state.stats.misses += 1;
+        state.count_live(block);
+        Some((ptr, Found::Fresh))
+    }
+
+    /// Takes a block back.
+    ///
+    /// # Safety
+    /// `ptr` must come from [`Cache::take`] of this cache with the same `block` and not be used any more.
+    pub(super) unsafe fn give(&self, ptr: NonNull<u8>, block: usize) {
+        let cap = self.cap();
+        let keep = {
+            let mut state = self.state.lock();
+            state.stats.live_bytes -= block;
+            state.stats.live_buffers -= 1;
+            block <= cap && state.wait(ptr, block)
+        };
+        if keep {
+            self.shrink(cap);
+        } else {
+            // SAFETY: the caller's promise; the block did not enter the cache.
+            unsafe { system::release(ptr, block) };
+        }
+    }
+
+    /// Gives the blocks that waited longest back until at most `cap` bytes wait.
+    fn shrink(&self, cap: usize) -> usize {
+        let mut freed = 0;
+        loop {
+            // One block at a time, released outside the lock.
+            let Some((ptr, block)) = self.state.lock().oldest_beyond(cap) else { return freed };
+            freed += block;
+            // SAFETY: the block just left the cache, its only owner.
+            unsafe { system::release(ptr, block) };
+        }
+    }
+
+    pub(super) fn trim(&self) -> usize {
+        watch_forks();
+        self.shrink(0)
+    }
+
+    pub(super) fn stats(&self) -> CpuMemoryStats {
+        watch_forks();
+        self.state.lock().stats
+    }
+
+    pub(super) fn reset_peak(&self) {
+        watch_forks();
+        let mut state = self.state.lock();
+        state.stats.peak_bytes = state.stats.live_bytes;
+    }
+}
+
+impl State {
+    fn count_live(&mut self, block: usize) {
+        self.stats.live_bytes += block;
+        self.stats.live_buffers += 1;
+        self.stats.peak_bytes = self.stats.peak_bytes.max(self.stats.live_bytes);
+    }
+
+    /// Lets a block wait for reuse; `false` if there is no memory even to note it down.
+    fn wait(&mut self, ptr: NonNull<u8>, block: usize) -> bool {
+        self.clock += 1;
+        let since = self.clock;
+        let class = self.classes.entry(block).or_default();
+        if class.try_reserve(1).is_err() {
+            return false;
+        }
+        class.push_back(Waiting { ptr, since });
+        self.stats.cached_bytes += block;
+        true
+    }
+
+    /// Takes out the block that waited longest, if more than `cap` bytes wait.
+    fn oldest_beyond(&mut self, cap: usize) -> Option<(NonNull<u8>, usize)> {
+        if self.stats.cached_bytes <= cap {
+            return None;
+        }
+        let oldest = self.classes.iter().filter_map(|(&block, class)| Some((class.front()?.since, block)));
+        let (_, block) = oldest.min()?;
+        let class = self.classes.get_mut(&block)?;
+        let waiting = class.pop_front()?;
+        if class.is_empty() {
+            self.classes.remove(&block);
+        }
+        self.stats.cached_bytes -= block;
+        Some((waiting.ptr, block))
+    }
+}
+
+/// Makes forks of this process wait for the cache's lock, so that a child inherits a whole cache and a free lock.
+/// Must run before the lock is taken for the first time; running twice does no harm.
+fn watch_forks() {
+    if WATCHED.load(Ordering::Acquire) {
+        return;
+    }
+    #[cfg(unix)]
+    {
+        unsafe extern "C" fn before() {
+            CACHE.state.hold();
+        }
+        unsafe extern "C" fn after() {
+            CACHE.state.release();
+        }
+        // SAFETY: the handlers only touch an atomic of a static. Registration fails only for lack of memory; then forking
+        // while another thread allocates stays as risky as with any other library.
+        unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+    }
+    WATCHED.store(true, Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_exact() {
+        let cache = Cache::new(1 << 20);
+        let (a, found) = cache.take(4096).unwrap();
+        assert_eq!(found, Found::Fresh);
+        let (b, _) = cache.take(128 << 10).unwrap();
+        let both = 4096 + (128 << 10);
+        let expected =
+            CpuMemoryStats { live_bytes: both, live_buffers: 2, peak_bytes: both, misses: 2, ..Default::default() };
+        assert_eq!(cache.stats(), expected);
+        // SAFETY: `b` came from this cache with this size.
+        unsafe { cache.give(b, 128 << 10) };
+        let one = CpuMemoryStats { live_bytes: 4096, live_buffers: 1, cached_bytes: 128 << 10, ..expected };
+        assert_eq!(cache.stats(), one);
+        assert_eq!(cache.take(128 << 10).unwrap(), (b, Found::Recycled));
+        assert_eq!(cache.stats(), CpuMemoryStats { hits: 1, ..expected });
+        // SAFETY: as above.
+        unsafe {
+            cache.give(a, 4096);
+            cache.give(b, 128 << 10);
+        }
+        assert_eq!(cache.trim(), both);
+        assert_eq!(cache.trim(), 0);
+        assert_eq!(cache.stats(), CpuMemoryStats { peak_bytes: both, hits: 1, misses: 2, ..Default::default() });
+        cache.reset_peak();
+        assert_eq!(cache.stats().peak_bytes, 0);
+    }
+
+    #[test]
+    fn the_cap_holds_and_the_oldest_go_first() {
+        let cache = Cache::new(256 << 10);
+        let sizes: Vec<usize> = (0..5).map(|i| (64 + 4 * i) << 10).collect();
+        let blocks: Vec<_> = sizes.iter().map(|&size| cache.take(size).unwrap().0).collect();
+        for (&ptr, &size) in blocks.iter().zip(&sizes) {
+            // SAFETY: taken above with this size.
+            unsafe { cache.give(ptr, size) };
+            assert!(cache.stats().cached_bytes <= 256 << 10);
+        }
+        // 64 + 68 + 72 + 76 + 80 KiB do not fit into 256: the two that came first went.
+        assert_eq!(cache.stats().cached_bytes, (72 + 76 + 80) << 10);
+        let (first, found) = cache.take(sizes[0]).unwrap();
+        assert_eq!(found, Found::Fresh);
+        let (last, found) = cache.take(sizes[4]).unwrap();
+        assert_eq!(found, Found::Recycled);
+        let (huge, _) = cache.take(1 << 20).unwrap();
+        // SAFETY: taken above with this size.
+        unsafe { cache.give(huge, 1 << 20) };
+        assert_eq!(cache.stats().cached_bytes, (72 + 76) << 10, "a block above the cap is never kept");
+        // SAFETY: taken above with these sizes.
+        unsafe {
+            cache.give(first, sizes[0]);
+            cache.give(last, sizes[4]);
+        }
+        cache.trim();
+        assert_eq!(cache.stats().live_bytes + cache.stats().cached_bytes, 0);
+    }
+}
