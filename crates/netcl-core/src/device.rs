@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use crate::backend::cpu::CpuQueue;
@@ -78,18 +79,21 @@ impl fmt::Debug for DeviceHandle {
 /// assert_eq!((dev.backend.name(), dev.device_type.name()), ("cpu", "cpu"));
 /// # Ok::<(), netcl_core::Error>(())
 /// ```
-#[derive(Default)]
 pub struct DeviceManager {
     handles: Mutex<HashMap<String, Option<DeviceHandle>>>,
 }
 
 /// The process-wide [`DeviceManager`].
 pub fn manager() -> &'static DeviceManager {
-    static MANAGER: LazyLock<DeviceManager> = LazyLock::new(DeviceManager::default);
+    static MANAGER: LazyLock<DeviceManager> = LazyLock::new(DeviceManager::new);
     &MANAGER
 }
 
 impl DeviceManager {
+    fn new() -> Self {
+        DeviceManager { handles: Mutex::default() }
+    }
+
     /// The device a selector names, or `None` where there is no such device.
     pub fn default(&self, selector: &str) -> Result<Option<DeviceHandle>> {
         let selector = match selector {
@@ -131,12 +135,14 @@ impl DeviceManager {
 }
 
 thread_local! {
-    static ACTIVE: RefCell<Vec<DeviceHandle>> = const { RefCell::new(Vec::new()) };
+    /// The open scopes with their numbers, innermost last.
+    static ACTIVE: RefCell<Vec<(u64, DeviceHandle)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// While this lives, its device is the thread's active one; dropping it restores the previous one.
 pub struct DeviceScope {
     handle: DeviceHandle,
+    number: u64,
     /// A scope belongs to the thread that opened it.
     _thread: PhantomData<*const ()>,
 }
@@ -150,7 +156,8 @@ impl DeviceScope {
 
 impl Drop for DeviceScope {
     fn drop(&mut self) {
-        ACTIVE.with(|active| active.borrow_mut().pop());
+        // By number, not by position: a generator in Python may close its scope out of order.
+        ACTIVE.with(|active| active.borrow_mut().retain(|(number, _)| *number != self.number));
     }
 }
 
@@ -172,13 +179,15 @@ pub fn device(selector: &str) -> Result<DeviceScope> {
 
 /// Makes a device that was already chosen the thread's active one until the returned scope is dropped.
 pub fn activate(handle: DeviceHandle) -> DeviceScope {
-    ACTIVE.with(|active| active.borrow_mut().push(handle.clone()));
-    DeviceScope { handle, _thread: PhantomData }
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    ACTIVE.with(|active| active.borrow_mut().push((number, handle.clone())));
+    DeviceScope { handle, number, _thread: PhantomData }
 }
 
 /// The thread's active device, if a [`device`] scope is open.
 pub fn get_active_device() -> Option<DeviceHandle> {
-    ACTIVE.with(|active| active.borrow().last().cloned())
+    ACTIVE.with(|active| active.borrow().last().map(|(_, handle)| handle.clone()))
 }
 
 /// The thread's active device, else the default one: where things go when nobody names a queue.

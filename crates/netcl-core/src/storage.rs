@@ -5,7 +5,7 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::backend::cpu::CpuBuffer;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// A block of device memory that tensors share. Views, reshapes and clones of a tensor all point to one storage.
 pub struct Storage {

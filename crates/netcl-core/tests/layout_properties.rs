@@ -1,6 +1,6 @@
 //! Random chains of views against the `ndarray` crate, and shape rules against a naive reading of NumPy's.
 
-use ndarray::{ArrayD, ArrayViewD, Axis, IxDyn, Slice as NdSlice};
+use ndarray::{ArrayD, ArrayViewD, Axis, IxDyn};
 use netcl_core::device::manager;
 use netcl_core::shape::{Layout, Shape, Slice};
 use netcl_core::tensor::{Tensor, reshape};

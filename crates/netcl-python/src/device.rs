@@ -12,7 +12,7 @@ use pyo3::types::PyString;
 use crate::error::IntoPyResult;
 
 /// The machine's own processor, as a queue's ``device``.
-#[pyclass(name = "CPUDevice", module = "netcl.core.device", frozen, eq, skip_from_py_object)]
+#[pyclass(name = "CPUDevice", module = "netcl.core.device", frozen, eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct CpuDevice(cpu::CpuDevice);
 

@@ -6,7 +6,10 @@ use netcl::core::dtype::DType;
 use netcl::core::shape::Shape;
 use netcl::core::storage::Storage;
 use netcl::core::tensor::Tensor;
-use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NPY_TYPES, NpyTypes, PY_ARRAY_API, PyArrayObject, npy_intp};
+use numpy::npyffi::{
+    _PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE, NPY_TYPES, NpyTypes, PY_ARRAY_API, PyArrayObject, PyArrayObject_fields,
+    get_type_object, npy_intp,
+};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -51,6 +54,12 @@ fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {
         (b'i', 8) => Some(DType::I64),
         _ => None,
     }
+}
+
+/// The C fields of an array, valid while it lives.
+fn fields(array: &Bound<'_, PyUntypedArray>) -> *mut PyArrayObject_fields {
+    // SAFETY: a live array, and the interpreter is attached.
+    unsafe { _PyArray_GET_ITEM_DATA(array.as_array_ptr()) }
 }
 
 /// Dense host data of one of our dtypes, borrowed from a NumPy array that is kept alive.
@@ -98,7 +107,7 @@ impl<'py> HostData<'py> {
             return &[];
         }
         // SAFETY: `new` made sure that the array is dense and of this element size; `array` keeps it alive.
-        unsafe { std::slice::from_raw_parts((*self.array.as_array_ptr()).data.cast(), nbytes) }
+        unsafe { std::slice::from_raw_parts((*fields(&self.array)).data.cast(), nbytes) }
     }
 }
 
@@ -122,7 +131,7 @@ pub(crate) fn share<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bo
         let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number as _);
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
-            PY_ARRAY_API.get_type_object(py, NpyTypes::PyArray_Type),
+            get_type_object(py, NpyTypes::PyArray_Type),
             descr,
             dims.len() as _,
             dims.as_mut_ptr(),
@@ -149,7 +158,7 @@ pub(crate) fn copy_out<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<
     let nbytes = target.len() * tensor.dtype().size();
     if nbytes > 0 {
         // SAFETY: a fresh dense array of exactly this many bytes that nobody else has seen yet.
-        let bytes = unsafe { std::slice::from_raw_parts_mut((*target.as_array_ptr()).data.cast::<u8>(), nbytes) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut((*fields(target)).data.cast::<u8>(), nbytes) };
         py.detach(|| tensor.read_bytes(bytes)).py()?;
     }
     Ok(array)
@@ -163,7 +172,7 @@ pub(crate) fn alias(array: &Bound<'_, PyUntypedArray>, dtype: DType) -> PyResult
         return Err(PyValueError::new_err(text));
     }
     // SAFETY: reading the flags of a live array.
-    let writeable = unsafe { (*array.as_array_ptr()).flags } & NPY_ARRAY_WRITEABLE != 0;
+    let writeable = unsafe { (*fields(array)).flags } & NPY_ARRAY_WRITEABLE != 0;
     let size = dtype.size() as isize;
     if !writeable || !array.is_aligned() || array.strides().iter().any(|s| s % size != 0) {
         let text = "array is read-only or not aligned, so it cannot be a tensor's memory; use Tensor.from_host";
@@ -173,7 +182,7 @@ pub(crate) fn alias(array: &Bound<'_, PyUntypedArray>, dtype: DType) -> PyResult
     let owner = Box::new(array.clone().unbind());
     // SAFETY: pointer, shape and strides are those of a live array, which the owner keeps alive.
     unsafe {
-        let first = (*array.as_array_ptr()).data.cast::<u8>();
+        let first = (*fields(array)).data.cast::<u8>();
         Tensor::from_foreign(first, Shape::from(array.shape()), &strides, dtype, owner).py()
     }
 }

@@ -9,9 +9,15 @@
 //! | [`simd`] | choosing the instruction set of a loop at run time |
 
 pub mod buffer;
+pub mod copy;
 mod fork;
+mod kernel;
+pub(crate) mod memory_kernels;
+mod queue;
 pub mod simd;
 pub mod threads;
 
 pub use buffer::{CpuBuffer, CpuMemoryStats};
+pub use kernel::{CpuArgs, CpuKernel};
+pub use queue::{CpuDevice, CpuQueue};
 pub use threads::{num_threads, parallel_for, set_num_threads};

@@ -30,7 +30,11 @@ impl CpuDevice {
 
     /// The instruction set that loops were dispatched to.
     pub fn simd(&self) -> &'static str {
-        simd::level().name()
+        match simd::level() {
+            simd::Level::Avx2 => "AVX2",
+            simd::Level::Baseline if cfg!(target_arch = "aarch64") => "NEON",
+            simd::Level::Baseline => "baseline",
+        }
     }
 }
 
