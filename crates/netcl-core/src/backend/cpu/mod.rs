@@ -7,6 +7,7 @@
 //! | [`buffer`] | aligned blocks and the process-wide cache they return to |
 //! | [`threads`] | the thread pool, which survives `fork` |
 //! | [`simd`] | choosing the instruction set of a loop at run time |
+//! | [`copy`] | filling, copying, permuting and casting memory |
 
 pub mod buffer;
 pub mod copy;

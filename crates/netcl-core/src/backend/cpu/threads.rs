@@ -120,8 +120,16 @@ where
 }
 
 /// A pointer that a job's closure may capture. Every use of it is `unsafe` and must not race with another.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct SharedPtr<T>(*mut T);
+
+impl<T> Clone for SharedPtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for SharedPtr<T> {}
 
 // SAFETY: carrying an address to another thread does nothing; whoever dereferences it answers for the access, and the
 // bound makes sure that the elements themselves may be used there.

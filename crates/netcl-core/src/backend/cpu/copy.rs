@@ -1,0 +1,67 @@
+//! Filling, copying, permuting and casting memory, in parallel.
+//!
+//! The functions work on raw pointers: whoever calls them answers for the memory, as each one states.
+
+mod cast;
+mod strided;
+mod transpose;
+
+use super::threads::{SharedPtr, parallel_for};
+use crate::error::{Error, Result};
+
+pub use cast::{cast, cast_strided};
+pub use strided::copy_strided;
+
+/// The least a thread is woken for: copying this much takes longer than waking it.
+const GRAIN: usize = 128 << 10;
+
+/// Repeats a pattern of 1, 2, 4 or 8 bytes over `nbytes` bytes.
+///
+/// # Safety
+/// `dst` must be valid for writing `nbytes` bytes that nobody else reads or writes meanwhile.
+///
+/// # Errors
+/// [`Error::Argument`] for another length of the pattern, or if `nbytes` is not a multiple of it.
+pub unsafe fn fill(dst: *mut u8, nbytes: usize, pattern: &[u8]) -> Result<()> {
+    if !matches!(pattern.len(), 1 | 2 | 4 | 8) || !nbytes.is_multiple_of(pattern.len()) {
+        let what = format!("cannot fill {nbytes} bytes with a pattern of {} bytes", pattern.len());
+        return Err(Error::argument("fill", what));
+    }
+    let uniform = pattern.iter().all(|&b| b == pattern[0]);
+    let mut word = [0u8; 8];
+    for (byte, &from) in word.iter_mut().zip(pattern.iter().cycle()) {
+        *byte = from;
+    }
+    let dst = SharedPtr::new(dst);
+    parallel_for("fill", nbytes, GRAIN, |range| {
+        // SAFETY: ranges are disjoint parts of what the caller vouched for.
+        let part = unsafe { std::slice::from_raw_parts_mut(dst.get().add(range.start), range.len()) };
+        if uniform {
+            part.fill(word[0]);
+        } else {
+            // Ranges start at multiples of the grain, hence of the pattern.
+            fill_words(part, word);
+        }
+    })
+}
+
+crate::simd! {
+    fn fill_words(part: &mut [u8], word: [u8; 8]) {
+        let (words, rest) = part.as_chunks_mut::<8>();
+        words.fill(word);
+        rest.copy_from_slice(&word[..rest.len()]);
+    }
+}
+
+/// Copies `nbytes` bytes.
+///
+/// # Safety
+/// `src` must be valid for reading and `dst` for writing `nbytes` bytes, the two must not overlap, and nobody may write the
+/// former or use the latter meanwhile.
+pub unsafe fn copy(src: *const u8, dst: *mut u8, nbytes: usize) -> Result<()> {
+    let (src, dst) = (SharedPtr::new(src.cast_mut()), SharedPtr::new(dst));
+    parallel_for("copy", nbytes, GRAIN, |range| {
+        // SAFETY: the caller's promise, for disjoint ranges.
+        unsafe { std::ptr::copy_nonoverlapping(src.get().add(range.start), dst.get().add(range.start), range.len()) };
+    })
+}
