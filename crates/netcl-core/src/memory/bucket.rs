@@ -74,6 +74,7 @@ impl BucketTable {
     }
 
     /// The size of the block that serves a request.
+    #[inline]
     pub const fn block_size(&self, bytes: usize) -> usize {
         match self.class(bytes) {
             Class::Bucket(bucket) => self.size_of(bucket),
@@ -82,6 +83,7 @@ impl BucketTable {
     }
 
     /// The free list that serves a request: the exponent and leading mantissa bits of `bytes - 1`, plus one.
+    #[inline]
     pub(super) const fn class(&self, bytes: usize) -> Class {
         if bytes > 1 << self.largest {
             return Class::Exact;
@@ -95,6 +97,7 @@ impl BucketTable {
         Class::Bucket(((exponent - self.smallest) << self.mantissa_bits) + mantissa + 1)
     }
 
+    #[inline]
     const fn size_of(&self, bucket: u32) -> usize {
         let exponent = self.smallest + (bucket >> self.mantissa_bits);
         let mantissa = bucket & ((1 << self.mantissa_bits) - 1);

@@ -28,6 +28,12 @@ macro_rules! pool_kind {
             }
         }
 
+        impl<S: BlockSource> From<$kind<S>> for Pool<S> {
+            fn from(pool: $kind<S>) -> Self {
+                pool.0
+            }
+        }
+
         impl<S: BlockSource> Clone for $kind<S> {
             fn clone(&self) -> Self {
                 $kind(self.0.clone())

@@ -315,3 +315,46 @@ impl<S: BlockSource> Registered for Shared<S> {
         Some(format!("{} holds {in_use} in {leases}, and {cached} cached", self.name))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Blocks that can be counted from outside.
+    struct Counted(Arc<()>);
+
+    impl BlockSource for Counted {
+        type Block = Arc<()>;
+
+        fn allocate(&self, _: usize) -> Result<Arc<()>> {
+            Ok(self.0.clone())
+        }
+
+        fn device(&self) -> String {
+            "counted".into()
+        }
+
+        fn hand_over(&self, _: &Arc<()>, _: QueueId, _: QueueId) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_forked_child_leaks_or_errs_but_never_waits_for_the_parents_lock() {
+        let blocks = Arc::new(());
+        let pool = Pool::with_policy("pool", Counted(blocks.clone()), BucketTable::POWERS_OF_TWO, Limits::NONE);
+        let (handle, other) = (pool.allocate(1).unwrap(), pool.allocate(1).unwrap());
+        pool.shared.state.disown();
+        let held = pool.shared.state.lock().unwrap();
+        drop(handle);
+        assert_eq!(Arc::strong_count(&blocks), 4, "the source's, the leaked, the live one and our own");
+        assert!(matches!(pool.allocate(1), Err(Error::State { op: "allocate", .. })));
+        assert_eq!((pool.stats(), pool.trim(0)), (PoolStats::default(), 0));
+        assert_eq!(pool.shared.holdings(), None);
+        drop(held);
+        drop(other);
+        assert_eq!(pool.stats().releases, 1, "a lock that is free works in any process");
+    }
+}

@@ -26,6 +26,7 @@ pub(super) struct Uses {
 }
 
 impl Uses {
+    #[inline]
     pub(super) fn new(owner: u32, before: QueueSet) -> Self {
         let sets = Sets { before, now: QueueSet::new() };
         Uses { latest: AtomicU64::new(0), sets: ProcessMutex::owned_by(owner, sets) }
@@ -55,6 +56,7 @@ impl Uses {
     }
 
     /// Whom the next lease has to wait for. The users of this lease waited for the earlier ones, so they are enough.
+    #[inline]
     pub(super) fn finish(&mut self) -> QueueSet {
         let sets = self.sets.get_mut();
         std::mem::take(if sets.now.is_empty() { &mut sets.before } else { &mut sets.now })

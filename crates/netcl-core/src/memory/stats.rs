@@ -44,6 +44,7 @@ impl PoolStats {
     }
 
     /// A lease was served from the cache.
+    #[inline]
     pub(super) fn hit(&mut self, size: usize) {
         self.hits += 1;
         self.bytes_cached -= size;
@@ -58,12 +59,14 @@ impl PoolStats {
         self.lease(size);
     }
 
+    #[inline]
     fn lease(&mut self, size: usize) {
         self.bytes_in_use += size;
         self.peak_bytes_in_use = self.peak_bytes_in_use.max(self.bytes_in_use);
     }
 
     /// A lease ended and its block joined the cache, or left the pool.
+    #[inline]
     pub(super) fn release(&mut self, size: usize, cached: bool) {
         self.releases += 1;
         self.bytes_in_use -= size;
