@@ -63,7 +63,7 @@ pub use bucket::{BucketTable, Limits};
 pub use handle::BufferHandle;
 pub use kinds::{BufferPool, PersistentBufferPool, PinnedBufferPool, max_cached_bytes};
 pub use pool::Pool;
-pub use registry::holders;
+pub use registry::{holders, trim_device};
 pub use stats::{BucketStats, PersistentPoolStats, PoolStats};
 
 use crate::error::Result;
@@ -91,6 +91,10 @@ pub trait BlockSource: Send + Sync + 'static {
     fn largest(&self) -> usize {
         usize::MAX
     }
+
+    /// Called after caches were emptied for want of memory and before the next try: waits until the dropped blocks are really
+    /// free. OpenCL keeps a released buffer for as long as enqueued commands use it, so its source finishes its queues.
+    fn settle(&self) {}
 
     /// Called before `to` first uses a block whose earlier lease was used by `from`: makes `to` wait for all that `from` was
     /// given so far.

@@ -233,10 +233,14 @@ impl<S: BlockSource> Shared<S> {
                 Attempt::AsIs => (class, size),
                 // Own cache first: other pools keep theirs where that is enough.
                 Attempt::OwnCacheEmptied if self.trim(0) == 0 => continue,
-                Attempt::OwnCacheEmptied => (class, size),
+                Attempt::OwnCacheEmptied => {
+                    self.source.settle();
+                    (class, size)
+                }
                 // Tried even if nothing was cached: another thread may have freed memory meanwhile.
                 Attempt::AllCachesEmptied => {
-                    registry::trim_all(&self.device);
+                    registry::trim_device(&self.device);
+                    self.source.settle();
                     (class, size)
                 }
                 // A block without the bucket's slack may still fit; it belongs to no bucket, so it is not kept later.

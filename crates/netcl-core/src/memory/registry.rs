@@ -38,11 +38,12 @@ fn pools_of(device: &str) -> Vec<Arc<dyn Registered>> {
     living.into_iter().filter(|pool| pool.device() == device).collect()
 }
 
-/// Frees everything that the pools of a device have cached.
-pub(super) fn trim_all(device: &str) {
-    for pool in pools_of(device) {
-        pool.trim(0);
-    }
+/// Frees everything that the pools of a device have cached; answers how many bytes were freed.
+///
+/// Pools do this by themselves when an allocation fails. It is also the cure where a driver allocates lazily and reports the
+/// lack of memory only at the first command that uses a block. `device` is as for [`holders`].
+pub fn trim_device(device: &str) -> usize {
+    pools_of(device).iter().map(|pool| pool.trim(0)).sum()
 }
 
 /// Who holds how much of a device's memory: one sentence per pool with its bytes in use and cached and its largest leases.

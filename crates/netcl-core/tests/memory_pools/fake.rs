@@ -23,12 +23,15 @@ struct Books {
     hand_overs: Vec<HandOver>,
     refuse_blocks: usize,
     refuse_hand_overs: usize,
+    /// Bytes of dropped blocks that commands still use, on a device that has such.
+    lingering: usize,
 }
 
 struct Device {
     name: String,
     largest: usize,
     capacity: usize,
+    lingers: bool,
     books: Mutex<Books>,
 }
 
@@ -44,9 +47,18 @@ impl Fake {
 
     /// A device of its own name with `capacity` bytes, in blocks of at most `largest`.
     pub(crate) fn with(capacity: usize, largest: usize) -> Self {
+        Fake::build(capacity, largest, false)
+    }
+
+    /// A device of `capacity` bytes on which dropped blocks take up room until `settle`.
+    pub(crate) fn lingering(capacity: usize) -> Self {
+        Fake::build(capacity, usize::MAX, true)
+    }
+
+    fn build(capacity: usize, largest: usize, lingers: bool) -> Self {
         static DEVICES: AtomicU64 = AtomicU64::new(0);
         let name = format!("fake {}", DEVICES.fetch_add(1, Ordering::Relaxed));
-        Fake(Arc::new(Device { name, largest, capacity, books: Mutex::default() }))
+        Fake(Arc::new(Device { name, largest, capacity, lingers, books: Mutex::default() }))
     }
 
     fn books<T>(&self, read: impl FnOnce(&mut Books) -> T) -> T {
@@ -80,7 +92,7 @@ impl BlockSource for Fake {
     fn allocate(&self, bytes: usize) -> Result<FakeBlock> {
         self.books(|books| {
             books.attempts.push(bytes);
-            let used: usize = books.live.values().sum();
+            let used = books.live.values().sum::<usize>() + books.lingering;
             if books.refuse_blocks > 0 || bytes > self.0.capacity - used {
                 books.refuse_blocks = books.refuse_blocks.saturating_sub(1);
                 return Err(Error::OutOfMemory { device: self.device(), bytes, holders: "driver code -4".into() });
@@ -102,6 +114,10 @@ impl BlockSource for Fake {
 
     fn largest(&self) -> usize {
         self.0.largest
+    }
+
+    fn settle(&self) {
+        self.books(|books| books.lingering = 0);
     }
 
     fn hand_over(&self, block: &FakeBlock, from: QueueId, to: QueueId) -> Result<()> {
@@ -164,6 +180,9 @@ impl Drop for FakeBlock {
     fn drop(&mut self) {
         assert_eq!(self.leases.load(Ordering::SeqCst), 0, "block {} was freed while leased", self.id);
         let known = self.device.books(|books| books.live.remove(&self.id));
-        assert!(known.is_some(), "block {} was freed twice", self.id);
+        let Some(bytes) = known else { panic!("block {} was freed twice", self.id) };
+        if self.device.0.lingers {
+            self.device.books(|books| books.lingering += bytes);
+        }
     }
 }

@@ -31,6 +31,8 @@ fn tables_rise_from_end_to_end() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn a_block_holds_its_request_and_little_more(bytes in (0u32..40).prop_flat_map(|e| 1usize << e..2 << e)) {
         let fine = BucketTable::PERSISTENT.block_size(bytes);

@@ -1,7 +1,9 @@
 //! What happens when the device is full: caches are emptied, then the error says who holds what.
 
 use netcl_core::Error;
-use netcl_core::memory::{BlockSource, BufferPool, Limits, PersistentBufferPool, PinnedBufferPool, QueueId, holders};
+use netcl_core::memory::{
+    BlockSource, BufferPool, Limits, PersistentBufferPool, PinnedBufferPool, QueueId, holders, trim_device,
+};
 
 use crate::fake::Fake;
 
@@ -37,6 +39,19 @@ fn other_pools_of_the_device_give_up_their_caches_and_other_devices_do_not() {
     assert_eq!(elsewhere.stats().bytes_cached, 4 * MB);
     assert_eq!((pool.stats().hits, pool.stats().misses), (0, 1));
     drop(handle);
+}
+
+#[test]
+fn blocks_that_commands_still_use_are_waited_for() {
+    let device = Fake::lingering(8 * MB);
+    let (pool, other) = (BufferPool::new(device.clone()), BufferPool::new(device.clone()));
+    drop(pool.allocate(8 * MB).unwrap());
+    drop(pool.allocate(4 * MB).unwrap()); // the own cache had it
+    drop(other.allocate(2 * MB).unwrap()); // there was room
+    assert_eq!((pool.stats().evictions, pool.stats().bytes_cached, other.stats().bytes_cached), (1, 4 * MB, 2 * MB));
+    drop(other.allocate(8 * MB).unwrap()); // both caches had it
+    assert_eq!((pool.stats().bytes_cached, other.stats().bytes_cached), (0, 8 * MB));
+    assert_eq!((trim_device(&device.device()), other.stats().bytes_allocated), (8 * MB, 0));
 }
 
 #[test]
