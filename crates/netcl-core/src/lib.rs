@@ -8,6 +8,7 @@ pub mod dtype;
 pub mod error;
 pub mod kernels;
 pub mod memory;
+pub mod random;
 pub mod shape;
 
 pub use half;
