@@ -10,6 +10,7 @@ pub mod error;
 pub mod index;
 pub mod kernels;
 pub mod memory;
+pub mod random;
 pub mod shape;
 pub mod storage;
 pub mod tensor;

@@ -161,7 +161,8 @@ unsafe fn through_f32(src: *const u8, src_dtype: DType, dst: *mut u8, dst_dtype:
         match dst_dtype {
             DType::F16 => write!(f16).convert_from_f32_slice(stage),
             DType::BF16 => round_bf16(stage, write!(u16)),
-            // SAFETY: `to` has room for `len` elements; neither type is a 16-bit float, so this does not come back here.
+            DType::F32 => write!(f32).copy_from_slice(stage),
+            // SAFETY: `to` has room for `len` elements; f32 to another primitive type does not come back here.
             _ => unsafe { cast_run(stage.as_ptr().cast(), DType::F32, to, dst_dtype, len) },
         }
     }

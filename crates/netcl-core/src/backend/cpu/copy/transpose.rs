@@ -122,14 +122,16 @@ mod x86 {
         let (b2, b3) = (_mm256_shuffle_ps::<0x44>(a1, a3), _mm256_shuffle_ps::<0xee>(a1, a3));
         let (b4, b5) = (_mm256_shuffle_ps::<0x44>(a4, a6), _mm256_shuffle_ps::<0xee>(a4, a6));
         let (b6, b7) = (_mm256_shuffle_ps::<0x44>(a5, a7), _mm256_shuffle_ps::<0xee>(a5, a7));
-        let low = [(b0, b4), (b1, b5), (b2, b6), (b3, b7)];
-        for (j, (x, y)) in (0..4).zip(low) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                _mm256_storeu_ps(dst.offset(j * dst_row), _mm256_permute2f128_ps::<0x20>(x, y));
-                _mm256_storeu_ps(dst.offset((j + 4) * dst_row), _mm256_permute2f128_ps::<0x31>(x, y));
-            }
-        }
+        // SAFETY: the caller's promise.
+        let store = |j: isize, v: __m256| unsafe { _mm256_storeu_ps(dst.offset(j * dst_row), v) };
+        store(0, _mm256_permute2f128_ps::<0x20>(b0, b4));
+        store(1, _mm256_permute2f128_ps::<0x20>(b1, b5));
+        store(2, _mm256_permute2f128_ps::<0x20>(b2, b6));
+        store(3, _mm256_permute2f128_ps::<0x20>(b3, b7));
+        store(4, _mm256_permute2f128_ps::<0x31>(b0, b4));
+        store(5, _mm256_permute2f128_ps::<0x31>(b1, b5));
+        store(6, _mm256_permute2f128_ps::<0x31>(b2, b6));
+        store(7, _mm256_permute2f128_ps::<0x31>(b3, b7));
     }
 
     /// 4 x 4 elements of 8 bytes.
@@ -142,13 +144,12 @@ mod x86 {
         let row = |k: isize| unsafe { _mm256_loadu_pd(src.offset(k * src_row)) };
         let (a0, a1) = (_mm256_unpacklo_pd(row(0), row(1)), _mm256_unpackhi_pd(row(0), row(1)));
         let (a2, a3) = (_mm256_unpacklo_pd(row(2), row(3)), _mm256_unpackhi_pd(row(2), row(3)));
-        for (j, (x, y)) in (0..2).zip([(a0, a2), (a1, a3)]) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                _mm256_storeu_pd(dst.offset(j * dst_row), _mm256_permute2f128_pd::<0x20>(x, y));
-                _mm256_storeu_pd(dst.offset((j + 2) * dst_row), _mm256_permute2f128_pd::<0x31>(x, y));
-            }
-        }
+        // SAFETY: the caller's promise.
+        let store = |j: isize, v: __m256d| unsafe { _mm256_storeu_pd(dst.offset(j * dst_row), v) };
+        store(0, _mm256_permute2f128_pd::<0x20>(a0, a2));
+        store(1, _mm256_permute2f128_pd::<0x20>(a1, a3));
+        store(2, _mm256_permute2f128_pd::<0x31>(a0, a2));
+        store(3, _mm256_permute2f128_pd::<0x31>(a1, a3));
     }
 
     /// 8 x 8 elements of 2 bytes, with what every x86-64 processor has.
@@ -168,12 +169,15 @@ mod x86 {
         let (b2, b3) = (_mm_unpacklo_epi32(a1, a3), _mm_unpackhi_epi32(a1, a3));
         let (b4, b5) = (_mm_unpacklo_epi32(a4, a6), _mm_unpackhi_epi32(a4, a6));
         let (b6, b7) = (_mm_unpacklo_epi32(a5, a7), _mm_unpackhi_epi32(a5, a7));
-        for (j, (x, y)) in (0..4).zip([(b0, b4), (b1, b5), (b2, b6), (b3, b7)]) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                _mm_storeu_si128(dst.offset(2 * j * dst_row).cast(), _mm_unpacklo_epi64(x, y));
-                _mm_storeu_si128(dst.offset((2 * j + 1) * dst_row).cast(), _mm_unpackhi_epi64(x, y));
-            }
-        }
+        // SAFETY: the caller's promise.
+        let store = |j: isize, v: __m128i| unsafe { _mm_storeu_si128(dst.offset(j * dst_row).cast(), v) };
+        store(0, _mm_unpacklo_epi64(b0, b4));
+        store(1, _mm_unpackhi_epi64(b0, b4));
+        store(2, _mm_unpacklo_epi64(b1, b5));
+        store(3, _mm_unpackhi_epi64(b1, b5));
+        store(4, _mm_unpacklo_epi64(b2, b6));
+        store(5, _mm_unpackhi_epi64(b2, b6));
+        store(6, _mm_unpacklo_epi64(b3, b7));
+        store(7, _mm_unpackhi_epi64(b3, b7));
     }
 }

@@ -1,0 +1,202 @@
+//! Random numbers that depend on a seed and a position only: not on the device, the number of threads or the order of calls.
+//!
+//! The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): a keyed bijection
+//! turns a counter into a *block* of four 32-bit words. A [`Generator`] is a seed and an offset in blocks; whoever draws
+//! reserves the blocks it needs with [`Generator::reserve`] and computes them in any order.
+//!
+//! Bits and uniforms are the same on every device ([`PHILOX_CL`] is the OpenCL side). Element `i` of a fill takes word
+//! `i % 4` of block `offset + i / 4`; 64-bit elements take two words each, the low half first.
+
+mod fill;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use fill::{
+    fill_below_i64, fill_bernoulli_u8, fill_bits, fill_normal_f32, fill_normal_f64, fill_uniform_f32, fill_uniform_f64,
+    permutation,
+};
+
+/// The generator in OpenCL C: `netcl_philox4x32`, `netcl_random_block`, `netcl_uniform_f32`, `netcl_uniform_f64` (where the
+/// device has doubles) and `netcl_random_below`, to be put in front of a kernel's source.
+pub const PHILOX_CL: &str = include_str!("random/philox.cl");
+
+const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+const ROUNDS: usize = 10;
+
+/// The words of one block: a bijection of the counter for each key.
+///
+/// ```
+/// use netcl_core::random::philox4x32;
+///
+/// assert_eq!(philox4x32([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
+/// ```
+pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+    philox_lanes(counter.map(|word| [word]), key).map(|[word]| word)
+}
+
+/// `L` blocks side by side, word by word, as vector units like it.
+#[inline(always)]
+fn philox_lanes<const L: usize>(counter: [[u32; L]; 4], mut key: [u32; 2]) -> [[u32; L]; 4] {
+    let [mut x, mut y, mut z, mut w] = counter;
+    for _ in 0..ROUNDS {
+        for i in 0..L {
+            let a = u64::from(MULTIPLIERS[0]) * u64::from(x[i]);
+            let b = u64::from(MULTIPLIERS[1]) * u64::from(z[i]);
+            x[i] = (b >> 32) as u32 ^ y[i] ^ key[0];
+            y[i] = b as u32;
+            z[i] = (a >> 32) as u32 ^ w[i] ^ key[1];
+            w[i] = a as u32;
+        }
+        key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+    }
+    [x, y, z, w]
+}
+
+/// A seed and a stream: an endless row of blocks. Different streams of one seed never share a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Philox {
+    seed: u64,
+    stream: u64,
+}
+
+impl Philox {
+    /// The blocks of a seed and a stream.
+    pub fn new(seed: u64, stream: u64) -> Self {
+        Philox { seed, stream }
+    }
+
+    /// The words of the block at an index.
+    pub fn block(self, index: u64) -> [u32; 4] {
+        self.blocks::<1>(index).map(|[word]| word)
+    }
+
+    #[inline(always)]
+    fn blocks<const L: usize>(self, first: u64) -> [[u32; L]; 4] {
+        let index: [u64; L] = std::array::from_fn(|i| first.wrapping_add(i as u64));
+        let counter = [
+            index.map(|i| i as u32),
+            index.map(|i| (i >> 32) as u32),
+            [self.stream as u32; L],
+            [(self.stream >> 32) as u32; L],
+        ];
+        philox_lanes(counter, [self.seed as u32, (self.seed >> 32) as u32])
+    }
+}
+
+/// A place in the random numbers of a seed.
+///
+/// ```
+/// use netcl_core::random::{Generator, fill_uniform_f32};
+///
+/// let mut generator = Generator::new(42);
+/// let mut values = [0.0f32; 6];
+/// let here = generator.reserve_words(6);
+/// fill_uniform_f32(&mut values, &here)?;
+/// assert!(values.iter().all(|x| (0.0..1.0).contains(x)));
+/// assert_eq!(generator.offset, 2); // six words are two blocks of four
+/// # Ok::<(), netcl_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generator {
+    /// What makes two runs equal or different.
+    pub seed: u64,
+    /// The next block.
+    pub offset: u64,
+}
+
+impl Generator {
+    /// The beginning of a seed's numbers.
+    pub fn new(seed: u64) -> Self {
+        Generator { seed, offset: 0 }
+    }
+
+    /// Sets `blocks` blocks aside: returns the place where they start and moves on behind them.
+    pub fn reserve(&mut self, blocks: u64) -> Generator {
+        let here = *self;
+        self.offset = self.offset.wrapping_add(blocks);
+        here
+    }
+
+    /// Sets aside the blocks that hold `words` 32-bit words (two per 64-bit number).
+    pub fn reserve_words(&mut self, words: usize) -> Generator {
+        self.reserve(blocks_for(words))
+    }
+
+    /// The blocks of this seed.
+    pub fn philox(&self) -> Philox {
+        Philox::new(self.seed, 0)
+    }
+}
+
+/// How many blocks hold this many 32-bit words.
+pub fn blocks_for(words: usize) -> u64 {
+    words.div_ceil(4) as u64
+}
+
+static SEED: AtomicU64 = AtomicU64::new(0);
+static OFFSET: AtomicU64 = AtomicU64::new(0);
+
+/// Restarts the process-wide generator with a seed; it is 0 at the start of the program, so that runs are repeatable.
+/// Seed before starting threads that draw: what they draw meanwhile may come from the old seed or the new one.
+pub fn manual_seed(seed: u64) {
+    SEED.store(seed, Ordering::SeqCst);
+    OFFSET.store(0, Ordering::SeqCst);
+}
+
+/// Sets aside blocks of the process-wide generator and returns where they start. Threads that draw at the same time get
+/// different blocks; which thread gets which is up to the scheduler.
+pub fn reserve_default(blocks: u64) -> Generator {
+    Generator { seed: SEED.load(Ordering::SeqCst), offset: OFFSET.fetch_add(blocks, Ordering::SeqCst) }
+}
+
+/// Where the process-wide generator stands: what a checkpoint saves.
+pub fn default_generator() -> Generator {
+    Generator { seed: SEED.load(Ordering::SeqCst), offset: OFFSET.load(Ordering::SeqCst) }
+}
+
+/// Puts the process-wide generator back to where a checkpoint found it.
+pub fn set_default_generator(generator: Generator) {
+    SEED.store(generator.seed, Ordering::SeqCst);
+    OFFSET.store(generator.offset, Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The known answers of the Random123 distribution.
+    #[test]
+    fn known_answers() {
+        assert_eq!(philox4x32([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
+        assert_eq!(philox4x32([!0; 4], [!0; 2]), [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
+        let digits_of_pi = [0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344];
+        assert_eq!(
+            philox4x32(digits_of_pi, [0xa4093822, 0x299f31d0]),
+            [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1]
+        );
+    }
+
+    #[test]
+    fn blocks_put_index_stream_and_seed_where_the_kernel_does() {
+        let block = Philox::new(0x2222_2222_1111_1111, 0x6666_6666_5555_5555).block(0x4444_4444_3333_3333);
+        let counter = [0x3333_3333, 0x4444_4444, 0x5555_5555, 0x6666_6666];
+        assert_eq!(block, philox4x32(counter, [0x1111_1111, 0x2222_2222]));
+        // Lanes carry into the upper half of the index.
+        let lanes = Philox::new(1, 0).blocks::<4>(u64::from(u32::MAX) - 1);
+        for i in 0..4u64 {
+            let expected = Philox::new(1, 0).block(u64::from(u32::MAX) - 1 + i);
+            assert_eq!(lanes.map(|words| words[i as usize]), expected);
+        }
+    }
+
+    #[test]
+    fn the_default_generator_restarts_and_resumes() {
+        manual_seed(7);
+        assert_eq!(reserve_default(3), Generator { seed: 7, offset: 0 });
+        assert_eq!(default_generator(), Generator { seed: 7, offset: 3 });
+        set_default_generator(Generator { seed: 9, offset: 5 });
+        assert_eq!(reserve_default(1), Generator { seed: 9, offset: 5 });
+        assert_eq!(blocks_for(0) + blocks_for(1) + blocks_for(4) + blocks_for(5), 4);
+    }
+}
