@@ -4,10 +4,13 @@
 //! `netcl.core.memory` is [`memory`], and so on.
 
 pub mod backend;
+pub mod capabilities;
+pub mod device_profile;
 pub mod dtype;
 pub mod error;
 pub mod kernels;
 pub mod memory;
+pub mod quirks;
 pub mod shape;
 
 pub use half;
