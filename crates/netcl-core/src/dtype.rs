@@ -160,13 +160,34 @@ element! {
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            $crate::dtype::DType::F32 => { type $T = f32; $body }
-            $crate::dtype::DType::F64 => { type $T = f64; $body }
-            $crate::dtype::DType::F16 => { type $T = $crate::half::f16; $body }
-            $crate::dtype::DType::BF16 => { type $T = $crate::half::bf16; $body }
-            $crate::dtype::DType::U8 => { type $T = u8; $body }
-            $crate::dtype::DType::I32 => { type $T = i32; $body }
-            $crate::dtype::DType::I64 => { type $T = i64; $body }
+            $crate::dtype::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::dtype::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            $crate::dtype::DType::F16 => {
+                type $T = $crate::half::f16;
+                $body
+            }
+            $crate::dtype::DType::BF16 => {
+                type $T = $crate::half::bf16;
+                $body
+            }
+            $crate::dtype::DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            $crate::dtype::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            $crate::dtype::DType::I64 => {
+                type $T = i64;
+                $body
+            }
         }
     };
 }

@@ -1,5 +1,6 @@
 //! The error type of the core: what was asked, what is wrong, what to do.
 
+use crate::backend::opencl::ClError;
 use crate::dtype::DType;
 use crate::shape::Shape;
 
@@ -175,6 +176,10 @@ pub enum Error {
         why: String,
     },
 
+    /// A driver refused a call, a program does not compile, or there is no OpenCL.
+    #[error(transparent)]
+    OpenCl(#[from] ClError),
+
     // ---- memory ------------------------------------------------------------------------------------------------
     /// An allocation that failed, also after the caches were emptied.
     #[error("{device}: out of memory allocating {bytes} bytes; {holders}")]
@@ -228,6 +233,7 @@ impl Error {
             Error::Dtype { .. } | Error::DtypeMismatch { .. } => ErrorKind::Type,
             Error::Index { .. } => ErrorKind::Index,
             Error::OutOfMemory { .. } => ErrorKind::Memory,
+            Error::OpenCl(error) => error.kind(),
             Error::Unsupported { .. } | Error::Worker { .. } | Error::State { .. } => ErrorKind::Runtime,
         }
     }

@@ -4,12 +4,15 @@
 //! `netcl.core.memory` is [`memory`], and so on.
 
 pub mod backend;
+pub mod capabilities;
 pub mod device;
+pub mod device_profile;
 pub mod dtype;
 pub mod error;
 pub mod index;
 pub mod kernels;
 pub mod memory;
+pub mod quirks;
 pub mod random;
 pub mod shape;
 pub mod storage;

@@ -242,11 +242,9 @@ impl Layout {
 
     /// The layout of one index along an axis, which disappears.
     pub fn select(&self, op: &'static str, axis: usize, index: isize) -> Result<Layout> {
-        let n = *self.shape.get(axis).ok_or_else(|| Error::Axis {
-            op,
-            axis: axis as isize,
-            shape: self.shape.clone(),
-        })? as isize;
+        let n =
+            *self.shape.get(axis).ok_or_else(|| Error::Axis { op, axis: axis as isize, shape: self.shape.clone() })?
+                as isize;
         let at = if index < 0 { index + n } else { index };
         if !(0..n).contains(&at) {
             return Err(Error::Index { op, index, axis, shape: self.shape.clone() });

@@ -1,1 +1,48 @@
-//! The OpenCL backend.
+//! The OpenCL backend: a thin, safe layer over a library that is loaded at run time. It knows nothing of tensors.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `api`, `fork`, `handle`, `info`, `error` | the library, children of `fork`, object ownership, queries, errors |
+//! | `platform`, `device`, `limits`, `probe` | what there is, what it says, what it may show, what it really does |
+//! | `context`, `queue`, `event`, `buffer`, `transfer`, `kernel`, `program` | the objects and commands |
+//! | `build`, `cache`, `ptx` | from source to program, kept on disk, NVIDIA's intermediate text |
+//!
+//! Every object has `int_ptr()` and `from_int_ptr()`, so that it can be shared with other code that uses OpenCL (PyOpenCL).
+//! Queues are in order; commands make events only when asked ([`Deps`]). In a child that was forked after the library was
+//! loaded every call is an error and every drop does nothing.
+
+mod api;
+mod buffer;
+mod build;
+pub mod cache;
+mod context;
+mod device;
+mod error;
+mod event;
+mod fork;
+mod handle;
+mod info;
+mod kernel;
+mod limits;
+mod platform;
+mod probe;
+mod program;
+pub mod ptx;
+mod queue;
+mod transfer;
+
+pub use api::{Api, LIBRARY_VARIABLE, LoadError};
+pub use buffer::{Buffer, MemFlags, StableBytes, StableBytesMut};
+pub use build::{BuildStats, Builder, Source, build};
+pub use context::Context;
+pub use device::{Device, DeviceInfo, DeviceType};
+pub use error::{BuildError, ClError, ClResult};
+pub use event::{Deps, Event, EventStatus, EventTimes};
+pub use fork::is_forked_child;
+pub use kernel::{Arg, ArgInfo, Grid, Kernel, Scalar, WorkGroupInfo};
+pub use limits::{LIMITS_VARIABLE, Limits, LimitsError};
+pub use platform::{Discovery, Platform, PlatformReport, discover};
+pub use probe::{DeviceProbes, Subgroups};
+pub use program::Program;
+pub use queue::{PROFILE_VARIABLE, Queue};
+pub use transfer::{MapMode, Mapped, Transfer};

@@ -1,0 +1,307 @@
+//! Building programs through the cache.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use super::cache::{Header, Key, Lookup, Store};
+use super::context::Context;
+use super::device::Device;
+use super::error::{BuildError, ClError, ClResult};
+use super::program::Program;
+use super::ptx;
+
+/// A program to build.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// OpenCL C.
+    pub text: String,
+    /// Compiler options; `-cl-std` is added from the device's version unless it is among them.
+    pub options: String,
+    /// The source holds marked PTX instructions (see [`ptx`]) that the target `sm_NNa` brings to life.
+    pub retarget: bool,
+}
+
+impl Source {
+    /// Plain OpenCL C.
+    pub fn new(text: impl Into<String>, options: impl Into<String>) -> Source {
+        Source { text: text.into(), options: options.into(), retarget: false }
+    }
+
+    /// With marked PTX instructions.
+    #[must_use]
+    pub fn retargeted(mut self) -> Source {
+        self.retarget = true;
+        self
+    }
+}
+
+/// Exact counts of what a [`Builder`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BuildStats {
+    /// Compiler runs, good and bad.
+    pub builds: u64,
+    /// Compiler runs that failed.
+    pub failures: u64,
+    /// Programs loaded from the cache.
+    pub hits: u64,
+    /// Failures answered from the cache.
+    pub negative_hits: u64,
+    /// Look-ups that led to a compiler run.
+    pub misses: u64,
+    /// Damaged entries found and deleted.
+    pub corrupt: u64,
+    /// Intact entries that the driver refused; deleted as well.
+    pub rejected: u64,
+    /// Entries that could not be written (full or read-only disk); the program works all the same.
+    pub unwritten: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    builds: AtomicU64,
+    failures: AtomicU64,
+    hits: AtomicU64,
+    negative_hits: AtomicU64,
+    misses: AtomicU64,
+    corrupt: AtomicU64,
+    rejected: AtomicU64,
+    unwritten: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Builds programs, through a cache or without.
+#[derive(Debug)]
+pub struct Builder {
+    store: Option<Store>,
+    counters: Counters,
+}
+
+impl Builder {
+    /// A builder over the given store, or over none.
+    pub fn new(store: Option<Store>) -> Builder {
+        Builder { store, counters: Counters::default() }
+    }
+
+    /// The process's builder, over the user's cache as the environment says.
+    pub fn global() -> &'static Builder {
+        static GLOBAL: OnceLock<Builder> = OnceLock::new();
+        GLOBAL.get_or_init(|| Builder::new(Store::programs()))
+    }
+
+    /// The store it uses.
+    pub fn store(&self) -> Option<&Store> {
+        self.store.as_ref()
+    }
+
+    /// What it did so far.
+    pub fn stats(&self) -> BuildStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let c = &self.counters;
+        BuildStats {
+            builds: get(&c.builds),
+            failures: get(&c.failures),
+            hits: get(&c.hits),
+            negative_hits: get(&c.negative_hits),
+            misses: get(&c.misses),
+            corrupt: get(&c.corrupt),
+            rejected: get(&c.rejected),
+            unwritten: get(&c.unwritten),
+        }
+    }
+
+    /// Builds a program for one device, or loads it from the cache. A program that does not compile is
+    /// [`ClError::Build`], and the cache remembers that too.
+    pub fn build(&self, context: &Context, device: &Device, source: &Source) -> ClResult<Program> {
+        let options = full_options(device, &source.options);
+        let key = key(device, source, &options);
+        if let Some(found) = self.look_up(context, device, source, &options, &key)? {
+            return Ok(found);
+        }
+        count(&self.counters.builds);
+        let built = compile(context, device, source, &options);
+        match &built {
+            Ok(program) => self.remember(&key, device, &options, program),
+            Err(error) => {
+                count(&self.counters.failures);
+                // Only what the compiler itself says is worth remembering; lack of memory passes.
+                if let ClError::Build(build) = error
+                    && !build.log.is_empty()
+                {
+                    let header = Header { device: build.device.clone(), options, kernels: Vec::new(), failed: true };
+                    self.put(&key, &header, build.log.as_bytes());
+                }
+            }
+        }
+        built
+    }
+
+    /// Builds several programs with up to `threads` threads (0: one per core); the results come in the order of the sources.
+    pub fn build_many(
+        &self,
+        context: &Context,
+        device: &Device,
+        sources: &[Source],
+        threads: usize,
+    ) -> Vec<ClResult<Program>> {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if threads == 0 { cores() } else { threads }.min(sources.len());
+        let results: Vec<OnceLock<ClResult<Program>>> = sources.iter().map(|_| OnceLock::new()).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(index) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < sources.len()) {
+                // The index is handed out once, so the cell is empty.
+                let _ = results[index].set(self.build(context, device, &sources[index]));
+            }
+        };
+        std::thread::scope(|scope| {
+            // This thread works as well.
+            for _ in 1..threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let missing = || Err(ClError::usage("build_many", "a build thread ended without a result"));
+        results.into_iter().map(|cell| cell.into_inner().unwrap_or_else(missing)).collect()
+    }
+
+    fn look_up(
+        &self,
+        context: &Context,
+        device: &Device,
+        source: &Source,
+        options: &str,
+        key: &Key,
+    ) -> ClResult<Option<Program>> {
+        let Some(store) = &self.store else { return Ok(None) };
+        match store.get(key) {
+            Lookup::Hit(entry) if entry.header.failed => {
+                count(&self.counters.negative_hits);
+                return Err(ClError::Build(Box::new(BuildError {
+                    device: entry.header.device,
+                    options: entry.header.options,
+                    log: String::from_utf8_lossy(&entry.payload).into_owned(),
+                    source: source.text.clone(),
+                })));
+            }
+            Lookup::Hit(entry) => match Program::from_binary(context, device, &entry.payload, options) {
+                Ok(program) if program.kernel_names() == entry.header.kernels => {
+                    count(&self.counters.hits);
+                    return Ok(Some(program));
+                }
+                Err(error @ (ClError::Forked { .. } | ClError::Load(_))) => return Err(error),
+                // An update of the driver that kept its version, say. The source is at hand, so build it again.
+                Ok(_) | Err(_) => {
+                    count(&self.counters.rejected);
+                    store.remove(key);
+                }
+            },
+            Lookup::Corrupt => count(&self.counters.corrupt),
+            Lookup::Miss => {}
+        }
+        count(&self.counters.misses);
+        Ok(None)
+    }
+
+    fn remember(&self, key: &Key, device: &Device, options: &str, program: &Program) {
+        if self.store.is_none() {
+            return;
+        }
+        // A driver without binaries is no reason to fail: the program runs, it is only not kept.
+        let Some(binary) = program.binary().ok().filter(|binary| !binary.is_empty()) else { return };
+        let header = Header {
+            device: device.name().to_owned(),
+            options: options.to_owned(),
+            kernels: program.kernel_names().to_vec(),
+            failed: false,
+        };
+        self.put(key, &header, &binary);
+    }
+
+    fn put(&self, key: &Key, header: &Header, payload: &[u8]) {
+        if let Some(store) = &self.store
+            && store.put(key, header, payload).is_err()
+        {
+            count(&self.counters.unwritten);
+        }
+    }
+}
+
+/// Builds OpenCL C for one device with the process's [`Builder`].
+///
+/// ```
+/// use netcl_core::backend::opencl::{Arg, Buffer, Context, Deps, Grid, MemFlags, Queue, build, discover};
+/// let source = "__kernel void twice(__global float* x) { x[get_global_id(0)] *= 2.0f; }";
+/// # unsafe { std::env::set_var("NETCL_CACHE", "0") };
+/// for device in discover().map(|found| found.devices()).unwrap_or_default() {
+///     let context = Context::new(&[device.clone()])?;
+///     let queue = Queue::new(&context, &device)?;
+///     let twice = build(&context, &device, source, "")?.kernel("twice")?;
+///     let x = Buffer::new(&context, MemFlags::READ_WRITE, 8)?;
+///     queue.write(&x, 0, &[1.5_f32, 2.5])?;
+///     queue.launch(&twice, Grid::new([2]), &[Arg::Buffer(&x)], Deps::NONE)?;
+///     let mut back = [0.0_f32; 2];
+///     queue.read(&x, 0, &mut back)?;
+///     assert_eq!(back, [3.0, 5.0]);
+/// }
+/// # Ok::<(), netcl_core::backend::opencl::ClError>(())
+/// ```
+pub fn build(context: &Context, device: &Device, source: &str, options: &str) -> ClResult<Program> {
+    Builder::global().build(context, device, &Source::new(source, options))
+}
+
+fn compile(context: &Context, device: &Device, source: &Source, options: &str) -> ClResult<Program> {
+    let program = Program::from_source(context, device, &source.text, options)?;
+    if !source.retarget {
+        return Ok(program);
+    }
+    let binary = program.binary()?;
+    let text =
+        ptx::retarget(&String::from_utf8_lossy(&binary)).map_err(|e| ClError::usage("retarget", e.to_string()))?;
+    Program::from_binary(context, device, text.as_bytes(), options)
+}
+
+fn key(device: &Device, source: &Source, options: &str) -> Key {
+    let retarget = if source.retarget { "retarget" } else { "plain" };
+    Key::new(&[env!("CARGO_PKG_VERSION"), &device.identity(), options, retarget, &source.text])
+}
+
+/// The options with `-cl-std` added. The device's own version decides: asking for more than it has is an error there, and
+/// asking for less hides features.
+fn full_options(device: &Device, options: &str) -> String {
+    let options = options.trim();
+    if options.contains("-cl-std=") {
+        return options.to_owned();
+    }
+    match standard(device.info().opencl_c) {
+        Some(standard) if options.is_empty() => format!("-cl-std={standard}"),
+        Some(standard) => format!("-cl-std={standard} {options}"),
+        None => options.to_owned(),
+    }
+}
+
+fn standard(version: (u32, u32)) -> Option<&'static str> {
+    match version {
+        (3.., _) => Some("CL3.0"),
+        (2, _) => Some("CL2.0"),
+        (1, 2..) => Some("CL1.2"),
+        (1, 1) => Some("CL1.1"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_standard_follows_the_device() {
+        assert_eq!(standard((1, 0)), None);
+        assert_eq!(standard((1, 1)), Some("CL1.1"));
+        assert_eq!(standard((1, 2)), Some("CL1.2"));
+        assert_eq!(standard((2, 1)), Some("CL2.0"));
+        assert_eq!(standard((3, 1)), Some("CL3.0"));
+    }
+}

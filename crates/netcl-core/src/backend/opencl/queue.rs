@@ -1,0 +1,162 @@
+//! Queues: in order, one command after the other; made for profiling only on request.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use opencl_sys::*;
+
+use super::api::api;
+use super::context::Context;
+use super::device::Device;
+use super::error::{ClError, ClResult, check};
+use super::event::{Deps, Event};
+use super::handle::{Handle, QueueObject};
+use super::info;
+
+/// The variable that makes queues profile their commands.
+pub const PROFILE_VARIABLE: &str = "NETCL_PROFILE_EVENTS";
+
+/// An in-order command queue; clones are the same queue, and threads may share it.
+#[derive(Clone)]
+pub struct Queue(Arc<Inner>);
+
+struct Inner {
+    handle: Handle<QueueObject>,
+    context: Context,
+    device: Device,
+    profiling: bool,
+}
+
+impl Queue {
+    /// A queue that profiles its commands only when `NETCL_PROFILE_EVENTS=1` (profiling nearly doubles a launch's cost).
+    pub fn new(context: &Context, device: &Device) -> ClResult<Queue> {
+        let profiling = std::env::var_os(PROFILE_VARIABLE).is_some_and(|value| value == "1");
+        Queue::with_profiling(context, device, profiling)
+    }
+
+    /// A queue that does or does not profile its commands.
+    pub fn with_profiling(context: &Context, device: &Device, profiling: bool) -> ClResult<Queue> {
+        let bits = if profiling { CL_QUEUE_PROFILING_ENABLE } else { 0 };
+        let mut code = 0;
+        // The old call is deprecated but everywhere; the new one only where the device says 2.0, whatever the loader exports.
+        let modern =
+            api("clCreateCommandQueue")?.clCreateCommandQueueWithProperties.filter(|_| device.info().opencl >= (2, 0));
+        let (call, raw) = if let Some(create) = modern {
+            let properties = [CL_QUEUE_PROPERTIES as cl_queue_properties, bits, 0];
+            // SAFETY: context and device are alive, the property list ends with a zero.
+            let raw = unsafe { create(context.raw(), device.raw_id(), properties.as_ptr(), &mut code) };
+            ("clCreateCommandQueueWithProperties", raw)
+        } else {
+            const CALL: &str = "clCreateCommandQueue";
+            // SAFETY: context and device are alive.
+            let raw = unsafe { (api(CALL)?.clCreateCommandQueue)(context.raw(), device.raw_id(), bits, &mut code) };
+            (CALL, raw)
+        };
+        check(call, code).map_err(|e| e.about(|| format!("{device:?}")))?;
+        // SAFETY: the call returned a new reference.
+        let handle = unsafe { Handle::adopt(call, raw)? };
+        Ok(Queue(Arc::new(Inner { handle, context: context.clone(), device: device.clone(), profiling })))
+    }
+
+    /// Wraps a `cl_command_queue` made by other code; a reference is added. It must be an in-order queue of the host.
+    ///
+    /// # Safety
+    /// `ptr` is a valid `cl_command_queue` of the loaded library.
+    pub unsafe fn from_int_ptr(ptr: usize) -> ClResult<Queue> {
+        const CALL: &str = "clGetCommandQueueInfo";
+        let api = api(CALL)?;
+        // SAFETY: the caller vouches for the pointer.
+        let handle = unsafe { Handle::<QueueObject>::share(ptr as *mut c_void)? };
+        let query = |what| {
+            // SAFETY: the queue is alive, and `info` passes a matching capacity.
+            move |size, to, got| unsafe { (api.clGetCommandQueueInfo)(ptr as cl_command_queue, what, size, to, got) }
+        };
+        let bits: cl_command_queue_properties = info::scalar(CALL, query(CL_QUEUE_PROPERTIES))?;
+        if bits & (CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE | CL_QUEUE_ON_DEVICE) != 0 {
+            return Err(ClError::usage(
+                CALL,
+                "the queue runs out of order or on the device; make an in-order host queue",
+            ));
+        }
+        let context = info::pointer(CALL, query(CL_QUEUE_CONTEXT))?;
+        let device = info::pointer(CALL, query(CL_QUEUE_DEVICE))?;
+        // SAFETY: the driver names the queue's own context and device.
+        let (context, device) =
+            unsafe { (Context::from_int_ptr(context as usize)?, Device::from_int_ptr(device as usize)?) };
+        let profiling = bits & CL_QUEUE_PROFILING_ENABLE != 0;
+        Ok(Queue(Arc::new(Inner { handle, context, device, profiling })))
+    }
+
+    /// The `cl_command_queue` as a number.
+    pub fn int_ptr(&self) -> usize {
+        self.0.handle.raw() as usize
+    }
+
+    pub(super) fn raw(&self) -> cl_command_queue {
+        self.0.handle.raw()
+    }
+
+    /// Its context.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// True when its events carry device times.
+    pub fn profiling(&self) -> bool {
+        self.0.profiling
+    }
+
+    /// Hands everything enqueued so far to the device, without waiting.
+    pub fn flush(&self) -> ClResult<()> {
+        const CALL: &str = "clFlush";
+        // SAFETY: the queue is alive.
+        check(CALL, unsafe { (api(CALL)?.clFlush)(self.raw()) })
+    }
+
+    /// Waits until everything enqueued so far is done.
+    pub fn finish(&self) -> ClResult<()> {
+        const CALL: &str = "clFinish";
+        // SAFETY: the queue is alive.
+        check(CALL, unsafe { (api(CALL)?.clFinish)(self.raw()) })
+    }
+
+    /// An event for everything enqueued so far and the given events.
+    pub fn marker(&self, after: &[&Event]) -> ClResult<Event> {
+        const CALL: &str = "clEnqueueMarkerWithWaitList";
+        let api = api(CALL)?;
+        let event = Deps::after(after).event().enqueue(CALL, |count, list, event| {
+            // SAFETY: the queue is alive, and `Deps` passes a matching list.
+            unsafe { (api.clEnqueueMarkerWithWaitList)(self.raw(), count, list, event) }
+        })?;
+        event.ok_or_else(|| ClError::usage(CALL, "the driver returned no event"))
+    }
+
+    /// Later commands wait for the given events (of any queue of this context).
+    pub fn barrier(&self, deps: Deps<'_>) -> ClResult<Option<Event>> {
+        const CALL: &str = "clEnqueueBarrierWithWaitList";
+        let api = api(CALL)?;
+        deps.enqueue(CALL, |count, list, event| {
+            // SAFETY: the queue is alive, and `Deps` passes a matching list.
+            unsafe { (api.clEnqueueBarrierWithWaitList)(self.raw(), count, list, event) }
+        })
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queue({:?})", self.device())
+    }
+}
+
+impl PartialEq for Queue {
+    fn eq(&self, other: &Self) -> bool {
+        self.int_ptr() == other.int_ptr()
+    }
+}
+
+impl Eq for Queue {}
