@@ -5,11 +5,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::cpu::CpuQueue;
+use crate::backend::opencl::{self, Context, Device, Discovery, LoadError, Stream};
 use crate::backend::{Backend, Queue};
 use crate::error::{Error, Result};
+
+pub use crate::backend::opencl::DeviceType;
 
 /// A chosen device, ready to be computed on: everything the layers above need.
 #[derive(Clone, PartialEq)]
@@ -26,41 +29,30 @@ pub struct DeviceHandle {
     pub queue: Queue,
 }
 
-/// What kind of device a handle leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DeviceType {
-    /// A graphics processor.
-    Gpu,
-    /// A processor, native or through an OpenCL driver.
-    Cpu,
-    /// An accelerator card.
-    Accelerator,
-    /// Anything else.
-    Other,
-}
-
-impl DeviceType {
-    /// `"gpu"`, `"cpu"`, `"accel"` or `"other"`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DeviceType::Gpu => "gpu",
-            DeviceType::Cpu => "cpu",
-            DeviceType::Accelerator => "accel",
-            DeviceType::Other => "other",
-        }
-    }
-}
-
-impl fmt::Display for DeviceType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl fmt::Debug for DeviceHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DeviceHandle({:?}, {:?}, ", self.platform_name, self.device_name)?;
-        write!(f, "backend={:?}, device_type={:?})", self.backend.name(), self.device_type.name())
+        write!(f, "backend={:?}, device_type={:?})", self.backend.name(), self.device_type.as_str())
+    }
+}
+
+impl DeviceHandle {
+    /// The OpenCL context; `None` for the native CPU.
+    pub fn context(&self) -> Option<&Context> {
+        match &self.queue {
+            Queue::Cpu(_) => None,
+            Queue::OpenCl(stream) => Some(stream.context()),
+        }
+    }
+
+    fn opencl(device: &Device) -> Result<DeviceHandle> {
+        Ok(DeviceHandle {
+            platform_name: device.platform().name().to_owned(),
+            device_name: device.name().to_owned(),
+            backend: Backend::OpenCl,
+            device_type: device.device_type(),
+            queue: Queue::OpenCl(Stream::on_device(device)?),
+        })
     }
 }
 
@@ -70,17 +62,24 @@ impl fmt::Debug for DeviceHandle {
 /// |---|---|
 /// | `"auto"` | what `NETCL_DEVICE` says, else the best OpenCL device (GPU, accelerator, CPU), else the native CPU |
 /// | `"cpu"` | the native CPU |
-/// | `"gpu"` | the best OpenCL GPU |
+/// | `"gpu"`, `"accel"` | the best OpenCL device of that kind |
+/// | `"opencl"` | the best OpenCL device of any kind |
+/// | `"0"`, `"1"`, ... | the device at that place of [`DeviceManager::discover`] |
+/// | `"<platform>:<device>"` | the device at that place of that platform, both counted from 0 |
+/// | `"fp16"`, `"fp64"`, `"subgroups"`, `"matrix"` | the best OpenCL device that has half-precision arithmetic, double precision, subgroups or matrix units |
+/// | anything else | the first device whose name, or else whose platform's name, contains it, whatever the case |
 ///
 /// ```
 /// use netcl_core::device::manager;
 ///
 /// let dev = manager().default("cpu")?.expect("the native CPU is always there");
-/// assert_eq!((dev.backend.name(), dev.device_type.name()), ("cpu", "cpu"));
+/// assert_eq!((dev.backend.name(), dev.device_type.as_str()), ("cpu", "cpu"));
 /// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub struct DeviceManager {
     handles: Mutex<HashMap<String, Option<DeviceHandle>>>,
+    /// One handle per OpenCL device, whatever selector found it: all selectors share its stream, pools and kernels.
+    by_device: Mutex<HashMap<usize, DeviceHandle>>,
 }
 
 /// The process-wide [`DeviceManager`].
@@ -91,34 +90,62 @@ pub fn manager() -> &'static DeviceManager {
 
 impl DeviceManager {
     fn new() -> Self {
-        DeviceManager { handles: Mutex::default() }
+        DeviceManager { handles: Mutex::default(), by_device: Mutex::default() }
+    }
+
+    /// Every OpenCL device of every platform. Where there is no OpenCL library there are none.
+    pub fn discover(&self) -> Result<Vec<Device>> {
+        Ok(self.report()?.devices())
+    }
+
+    /// What every platform answered, also those that failed.
+    pub fn report(&self) -> Result<Discovery> {
+        match opencl::discover() {
+            Ok(found) => Ok(found),
+            Err(opencl::ClError::Load(LoadError { .. })) => Ok(Discovery::default()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The device a selector names, or `None` where there is no such device.
     pub fn default(&self, selector: &str) -> Result<Option<DeviceHandle>> {
-        let selector = match selector {
+        let asked = match selector {
             "auto" => std::env::var("NETCL_DEVICE").unwrap_or_default(),
             other => other.to_owned(),
         };
-        let selector = if selector.is_empty() { "auto" } else { selector.as_str() };
-        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(handle) = handles.get(selector) {
+        let asked = if asked.is_empty() { "auto".to_owned() } else { asked };
+        if let Some(handle) = lock(&self.handles).get(&asked) {
             return Ok(handle.clone());
         }
-        let handle = match selector {
-            "auto" | "cpu" => Some(self.cpu()),
-            _ => None,
+        let handle = match asked.as_str() {
+            "cpu" => Some(self.cpu()),
+            other => match choose(other, &self.discover()?) {
+                Some(device) => Some(self.handle(&device)?),
+                None => (other == "auto").then(|| self.cpu()),
+            },
         };
-        handles.insert(selector.to_owned(), handle.clone());
+        // NETCL_DEVICE names something that is not there: falling back in silence would hide the mistake.
+        if handle.is_none() && selector == "auto" {
+            return Err(self.no_device(&asked));
+        }
+        lock(&self.handles).insert(asked, handle.clone());
         Ok(handle)
     }
 
     /// The device a selector names, or an error that lists the devices there are.
     pub fn get(&self, selector: &str) -> Result<DeviceHandle> {
-        self.default(selector)?.ok_or_else(|| Error::NoDevice {
-            selector: selector.to_owned(),
-            available: format!("cpu ({})", self.cpu().device_name),
-        })
+        self.default(selector)?.ok_or_else(|| self.no_device(selector))
+    }
+
+    /// The handle of an OpenCL device; the same device always has the same one.
+    pub fn handle(&self, device: &Device) -> Result<DeviceHandle> {
+        let mut handles = lock(&self.by_device);
+        if let Some(handle) = handles.get(&device.int_ptr()) {
+            return Ok(handle.clone());
+        }
+        let handle = DeviceHandle::opencl(device)?;
+        handles.insert(device.int_ptr(), handle.clone());
+        Ok(handle)
     }
 
     /// The native CPU, which is always there.
@@ -132,6 +159,62 @@ impl DeviceManager {
             queue: Queue::Cpu(queue),
         }
     }
+
+    fn no_device(&self, selector: &str) -> Error {
+        let devices = self.discover().unwrap_or_default();
+        let mut available: Vec<String> =
+            devices.iter().enumerate().map(|(i, d)| format!("{i} ({}: {})", d.platform().name(), d.name())).collect();
+        available.push(format!("cpu ({})", self.cpu().device_name));
+        Error::NoDevice { selector: selector.to_owned(), available: available.join(", ") }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The OpenCL device a selector names.
+fn choose(selector: &str, devices: &[Device]) -> Option<Device> {
+    let best = |fits: &dyn Fn(&Device) -> bool| devices.iter().rev().filter(|d| fits(d)).max_by_key(|d| merit(d)).cloned();
+    let number = |text: &str| text.trim().parse::<usize>().ok();
+    match selector {
+        "auto" | "opencl" => best(&|_| true),
+        "gpu" => best(&|d| d.device_type() == DeviceType::Gpu),
+        "accel" => best(&|d| d.device_type() == DeviceType::Accelerator),
+        "fp16" => best(&|d| d.probes().fp16_arithmetic()),
+        "fp64" => best(&|d| d.has_extension("cl_khr_fp64") || d.has_extension("cl_amd_fp64")),
+        "subgroups" => best(&|d| d.probes().subgroups().is_some()),
+        "matrix" => best(&|d| d.probes().nvidia_mma() || d.probes().nvidia_wgmma()),
+        _ => {
+            if let Some(index) = number(selector) {
+                return devices.get(index).cloned();
+            }
+            if let Some((platform, device)) = selector.split_once(':')
+                && let (Some(platform), Some(device)) = (number(platform), number(device))
+            {
+                let mut platforms: Vec<_> = devices.iter().map(Device::platform).collect();
+                platforms.dedup();
+                let platform = *platforms.get(platform)?;
+                return devices.iter().filter(|d| d.platform() == platform).nth(device).cloned();
+            }
+            let part = selector.to_lowercase();
+            let named = |name: &str| name.to_lowercase().contains(&part);
+            let by_name = devices.iter().find(|d| named(d.name()));
+            by_name.or_else(|| devices.iter().find(|d| named(d.platform().name()))).cloned()
+        }
+    }
+}
+
+/// GPUs before accelerators before CPUs; among equals the one that computes most. (`max_by_key` takes the last of equals, hence
+/// the `rev` above: the first in the list wins.)
+fn merit(device: &Device) -> (u8, u64) {
+    let kind = match device.device_type() {
+        DeviceType::Gpu => 3,
+        DeviceType::Accelerator => 2,
+        DeviceType::Cpu => 1,
+        DeviceType::Other => 0,
+    };
+    (kind, u64::from(device.info().compute_units) * u64::from(device.info().clock_mhz.max(1)))
 }
 
 thread_local! {

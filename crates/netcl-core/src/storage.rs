@@ -5,7 +5,8 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::backend::cpu::CpuBuffer;
-use crate::error::Result;
+use crate::backend::opencl::ClMemory;
+use crate::error::{Error, Result};
 
 /// A block of device memory that tensors share. Views, reshapes and clones of a tensor all point to one storage.
 pub struct Storage {
@@ -21,6 +22,7 @@ enum Memory {
     /// Of zero-size tensors.
     Empty,
     Cpu(CpuBuffer),
+    OpenCl(ClMemory),
 }
 
 impl Storage {
@@ -38,11 +40,17 @@ impl Storage {
         Storage::new(Memory::Cpu(buffer))
     }
 
+    /// A storage over OpenCL memory.
+    pub fn opencl(memory: ClMemory) -> Self {
+        Storage::new(Memory::OpenCl(memory))
+    }
+
     /// The size in bytes.
     pub fn nbytes(&self) -> usize {
         match &self.memory {
             Memory::Empty => 0,
             Memory::Cpu(buffer) => buffer.nbytes(),
+            Memory::OpenCl(memory) => memory.nbytes(),
         }
     }
 
@@ -63,6 +71,9 @@ impl Storage {
     /// Sets [`Storage::persistent`].
     pub fn set_persistent(&self, persistent: bool) {
         self.persistent.store(persistent, Ordering::Release);
+        if let Memory::OpenCl(memory) = &self.memory {
+            memory.set_persistent(persistent);
+        }
     }
 
     pub(crate) fn guard(&self) -> &RwLock<()> {
@@ -75,7 +86,24 @@ impl Storage {
             // Well aligned for every element type, never dereferenced.
             Memory::Empty => Ok((std::ptr::without_provenance_mut(64), 0)),
             Memory::Cpu(buffer) => Ok((buffer.as_ptr(), buffer.nbytes())),
+            Memory::OpenCl(_) => {
+                let what = "the memory belongs to an OpenCL device; read it with to_host or move it with t.to(queue)";
+                Err(Error::argument("tensor", what))
+            }
         }
+    }
+
+    /// OpenCL memory, if that is what it is.
+    pub fn cl_memory(&self) -> Option<&ClMemory> {
+        match &self.memory {
+            Memory::OpenCl(memory) => Some(memory),
+            Memory::Empty | Memory::Cpu(_) => None,
+        }
+    }
+
+    /// OpenCL memory, or an error that names the operation.
+    pub(crate) fn require_cl(&self, op: &'static str) -> Result<&ClMemory> {
+        self.cl_memory().ok_or_else(|| Error::argument(op, "the tensor's memory does not belong to an OpenCL device"))
     }
 }
 

@@ -47,6 +47,23 @@ pub struct HostOptions {
     pub use_pinned: Option<bool>,
 }
 
+impl HostOptions {
+    /// Whether the copy may outlive the call.
+    pub fn is_async(&self) -> bool {
+        self.async_copy.unwrap_or_else(|| env_flag("NETCL_ASYNC_H2D"))
+    }
+
+    /// Whether the copy goes through page-locked memory.
+    pub fn is_pinned(&self) -> bool {
+        self.use_pinned.unwrap_or_else(|| env_flag("NETCL_PINNED_H2D"))
+    }
+}
+
+/// A switch of the environment that is on unless set to 0.
+fn env_flag(name: &str) -> bool {
+    std::env::var_os(name).is_none_or(|value| value != "0")
+}
+
 impl Tensor {
     // ---- construction ------------------------------------------------------------------------------------------
 
@@ -108,6 +125,7 @@ impl Tensor {
     /// A new dense tensor with arbitrary contents, for ops that write every element.
     pub fn uninit(queue: &Queue, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
         let shape = shape.into();
+        queue.check_dtype("tensor", dtype)?;
         let nbytes = shape.nbytes("tensor", dtype)?;
         let storage = launch::allocate(queue, nbytes, "tensor")?;
         Ok(Tensor { storage, layout: Layout::contiguous(shape), dtype, queue: queue.clone() })

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::error::IntoPyResult;
+use crate::opencl::CommandQueue;
 
 /// The machine's own processor, as a queue's ``device``.
 #[pyclass(name = "CPUDevice", module = "netcl.core.device", frozen, eq)]
@@ -128,7 +129,7 @@ impl DeviceHandle {
     /// ``"gpu"``, ``"cpu"``, ``"accel"`` or ``"other"``.
     #[getter]
     fn device_type(&self) -> &'static str {
-        self.0.device_type.name()
+        self.0.device_type.as_str()
     }
 
     /// The OpenCL context; ``None`` for the native CPU.
@@ -253,6 +254,7 @@ pub(crate) fn set_num_threads(n: usize) -> PyResult<()> {
 pub(crate) fn queue_to_py(py: Python<'_>, queue: &Queue) -> PyResult<Py<PyAny>> {
     match queue {
         Queue::Cpu(queue) => Ok(Py::new(py, CpuQueue(*queue))?.into_any()),
+        Queue::OpenCl(stream) => Ok(Py::new(py, CommandQueue(stream.clone()))?.into_any()),
     }
 }
 
@@ -260,6 +262,9 @@ pub(crate) fn queue_to_py(py: Python<'_>, queue: &Queue) -> PyResult<Py<PyAny>> 
 pub(crate) fn queue_from_py(object: &Bound<'_, PyAny>) -> Option<Queue> {
     if let Ok(queue) = object.cast::<CpuQueue>() {
         return Some(Queue::Cpu(queue.get().0));
+    }
+    if let Ok(queue) = object.cast::<CommandQueue>() {
+        return Some(Queue::OpenCl(queue.get().0.clone()));
     }
     object.cast::<DeviceHandle>().ok().map(|handle| handle.get().0.queue.clone())
 }

@@ -5,6 +5,7 @@ mod dlpack;
 mod error;
 mod index;
 mod ndarray;
+mod opencl;
 mod random;
 mod tensor;
 
@@ -19,6 +20,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<device::DeviceHandle>()?;
     module.add_class::<device::DeviceManager>()?;
     module.add_class::<device::Device>()?;
+    module.add_class::<opencl::CommandQueue>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<index::IndexTensor>()?;
     module.add_function(wrap_pyfunction!(device::get_active_device, module)?)?;

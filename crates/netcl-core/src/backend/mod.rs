@@ -9,12 +9,14 @@ pub mod opencl;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::capabilities::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::launch;
 use crate::storage::Storage;
 use crate::tensor::HostOptions;
 use cpu::{CpuBuffer, CpuQueue, memory_kernels};
+use opencl::{ClMemory, Stream, UploadPath};
 
 /// Which transport a queue, tensor or device belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,17 +44,32 @@ impl fmt::Display for Backend {
 }
 
 /// Where work is ordered: a tensor is created on a queue, and ops run on the queue of their first input.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Queue {
     /// The native CPU, which has finished whatever it was given when the call returns.
     Cpu(CpuQueue),
+    /// An OpenCL device's stream, which works while the host goes on.
+    OpenCl(Arc<Stream>),
 }
+
+impl PartialEq for Queue {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Queue::Cpu(_), Queue::Cpu(_)) => true,
+            (Queue::OpenCl(a), Queue::OpenCl(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Queue {}
 
 impl Queue {
     /// Which transport this is.
     pub fn backend(&self) -> Backend {
         match self {
             Queue::Cpu(_) => Backend::Cpu,
+            Queue::OpenCl(_) => Backend::OpenCl,
         }
     }
 
@@ -60,6 +77,7 @@ impl Queue {
     pub fn device_name(&self) -> String {
         match self {
             Queue::Cpu(queue) => queue.device().name().to_owned(),
+            Queue::OpenCl(stream) => stream.device().name().to_owned(),
         }
     }
 
@@ -67,6 +85,7 @@ impl Queue {
     pub fn finish(&self) -> Result<()> {
         match self {
             Queue::Cpu(queue) => queue.finish(),
+            Queue::OpenCl(stream) => Ok(stream.finish()?),
         }
     }
 
@@ -74,6 +93,7 @@ impl Queue {
     pub fn flush(&self) -> Result<()> {
         match self {
             Queue::Cpu(queue) => queue.flush(),
+            Queue::OpenCl(stream) => Ok(stream.flush()?),
         }
     }
 
@@ -81,7 +101,28 @@ impl Queue {
     pub fn same_device(&self, other: &Queue) -> bool {
         match (self, other) {
             (Queue::Cpu(_), Queue::Cpu(_)) => true,
+            (Queue::OpenCl(a), Queue::OpenCl(b)) => a.same_device(b),
+            _ => false,
         }
+    }
+
+    /// What the device can do.
+    pub fn profile(&self) -> DeviceProfile {
+        match self {
+            Queue::Cpu(_) => DeviceProfile::cpu(),
+            Queue::OpenCl(stream) => DeviceProfile::from_opencl(stream.device()),
+        }
+    }
+
+    /// An error if the device has no memory format for a dtype: float64 where there is no double precision.
+    pub fn check_dtype(&self, op: &'static str, dtype: DType) -> Result<()> {
+        let Queue::OpenCl(stream) = self else { return Ok(()) };
+        let device = stream.device();
+        if dtype != DType::F64 || device.has_extension("cl_khr_fp64") || device.has_extension("cl_amd_fp64") {
+            return Ok(());
+        }
+        let why = "it has no cl_khr_fp64, so float64 tensors cannot be computed with; use float32".to_owned();
+        Err(Error::Unsupported { op, device: self.device_name(), why })
     }
 
     /// An error unless two queues lead to the same device.
@@ -94,9 +135,13 @@ impl Queue {
 
     /// Memory from this queue's pool, without asking the current sink; ops call
     /// [`launch::allocate`](crate::kernels::launch::allocate). The contents are whatever was there before.
-    pub fn allocate_now(&self, nbytes: usize, _label: &'static str) -> Result<Arc<Storage>> {
+    pub fn allocate_now(&self, nbytes: usize, label: &'static str) -> Result<Arc<Storage>> {
         match self {
             Queue::Cpu(_) => Ok(Arc::new(Storage::cpu(CpuBuffer::uninit(nbytes)?))),
+            Queue::OpenCl(stream) => {
+                let lease = stream.pool().allocate_on(nbytes, label, stream.id())?;
+                Ok(Arc::new(Storage::opencl(ClMemory::leased(lease))))
+            }
         }
     }
 
@@ -107,13 +152,19 @@ impl Queue {
         data: &[u8],
         data_dtype: DType,
         dtype: DType,
-        _options: HostOptions,
+        options: HostOptions,
     ) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
         match self {
             Queue::Cpu(_) => memory_kernels::upload(storage, data, data_dtype, dtype),
+            Queue::OpenCl(stream) => {
+                let path = UploadPath { asynchronous: options.is_async(), pinned: options.is_pinned() };
+                storage.require_cl("from_host")?.write(stream, data, data_dtype, dtype, path)?;
+                storage.raise_version();
+                Ok(())
+            }
         }
     }
 
@@ -122,13 +173,12 @@ impl Queue {
         launch::check_readable("to_host")?;
         match self {
             Queue::Cpu(_) => memory_kernels::download(storage, offset, out),
+            Queue::OpenCl(stream) => storage.require_cl("to_host")?.read(stream, offset, out),
         }
     }
 
     /// Waits for an upload into a storage that is still under way, if any.
-    pub(crate) fn wait_for_upload(&self, _storage: &Arc<Storage>) -> Result<()> {
-        match self {
-            Queue::Cpu(_) => Ok(()),
-        }
+    pub(crate) fn wait_for_upload(&self, storage: &Arc<Storage>) -> Result<()> {
+        storage.cl_memory().map_or(Ok(()), ClMemory::wait)
     }
 }

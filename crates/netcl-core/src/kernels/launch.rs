@@ -26,6 +26,7 @@ use smallvec::SmallVec;
 
 use crate::backend::Queue;
 use crate::backend::cpu::CpuKernel;
+use crate::backend::opencl::{self, Grid, Kernel};
 use crate::error::{Error, Result};
 use crate::storage::Storage;
 
@@ -51,6 +52,8 @@ pub struct Launch {
 pub enum Work {
     /// A native function; it is handed the arguments.
     Cpu(CpuKernel),
+    /// A kernel of an OpenCL program, and how many work-items run it.
+    OpenCl(Kernel, Grid),
 }
 
 /// One argument of a launch.
@@ -60,6 +63,8 @@ pub enum Arg {
     Buffer(Arc<Storage>, Access),
     /// A number.
     Scalar(Scalar),
+    /// So many bytes of local memory; OpenCL only.
+    Local(usize),
 }
 
 /// What a launch does to one of its buffers.
@@ -216,6 +221,12 @@ impl Launch {
     pub fn run(&self) -> Result<()> {
         match &self.work {
             Work::Cpu(kernel) => kernel.run(&self.args)?,
+            Work::OpenCl(kernel, grid) => match &self.queue {
+                Queue::OpenCl(stream) => opencl::run(stream, kernel, *grid, &self.args)?,
+                Queue::Cpu(_) => {
+                    return Err(Error::argument("launch", "an OpenCL kernel cannot run on the native CPU's queue"));
+                }
+            },
         }
         for arg in &self.args {
             if let Arg::Buffer(storage, Access::Write) = arg {

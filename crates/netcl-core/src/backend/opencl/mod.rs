@@ -1,10 +1,11 @@
-//! The OpenCL backend: a thin, safe layer over a library that is loaded at run time. It knows nothing of tensors.
+//! The OpenCL backend: a thin, safe layer over a library that is loaded at run time. It knows nothing of shapes and dtypes beyond casting uploads.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `api`, `fork`, `handle`, `info`, `error` | the library, children of `fork`, object ownership, queries, errors |
 //! | `platform`, `device`, `limits`, `probe` | what there is, what it says, what it may show, what it really does |
 //! | `context`, `queue`, `event`, `buffer`, `transfer`, `kernel`, `program` | the objects and commands |
+//! | `stream`, `memory`, `source` | a device's queues with pools and kernels, a tensor's memory, the pools' blocks |
 //! | `build`, `cache`, `ptx` | from source to program, kept on disk, NVIDIA's intermediate text |
 //!
 //! Every object has `int_ptr()` and `from_int_ptr()`, so that it can be shared with other code that uses OpenCL (PyOpenCL).
@@ -24,11 +25,14 @@ mod handle;
 mod info;
 mod kernel;
 mod limits;
+mod memory;
 mod platform;
 mod probe;
 mod program;
 pub mod ptx;
 mod queue;
+mod source;
+mod stream;
 mod transfer;
 
 pub use api::{Api, LIBRARY_VARIABLE, LoadError};
@@ -40,9 +44,13 @@ pub use error::{BuildError, ClError, ClResult};
 pub use event::{Deps, Event, EventStatus, EventTimes};
 pub use fork::is_forked_child;
 pub use kernel::{Arg, ArgInfo, Grid, Kernel, Scalar, WorkGroupInfo};
+pub(crate) use memory::run;
+pub use memory::{ClMemory, SharedLease, Upload, UploadPath};
 pub use limits::{LIMITS_VARIABLE, Limits, LimitsError};
 pub use platform::{Discovery, Platform, PlatformReport, discover};
 pub use probe::{DeviceProbes, Subgroups};
 pub use program::Program;
 pub use queue::{PROFILE_VARIABLE, Queue};
+pub use source::ClSource;
+pub use stream::{Stream, finish_all};
 pub use transfer::{MapMode, Mapped, Transfer};

@@ -1,6 +1,8 @@
 //! Filling, copying and casting: the launches that move elements without computing with them.
 
-use smallvec::smallvec;
+mod opencl;
+
+use smallvec::{SmallVec, smallvec};
 
 use super::launch::{self, Access, Arg, Cost, Launch, Work};
 use crate::backend::Queue;
@@ -14,16 +16,22 @@ pub fn fill(tensor: &Tensor, value: f64) -> Result<()> {
     if tensor.size() == 0 {
         return Ok(());
     }
-    let work = match tensor.queue() {
-        Queue::Cpu(_) => Work::Cpu(memory_kernels::fill(tensor.layout().clone(), tensor.dtype(), value)),
+    let works = match tensor.queue() {
+        Queue::Cpu(_) => {
+            let kernel = memory_kernels::fill(tensor.layout().clone(), tensor.dtype(), value);
+            vec![(Work::Cpu(kernel), smallvec![Arg::Buffer(tensor.storage().clone(), Access::Write)])]
+        }
+        Queue::OpenCl(stream) => opencl::fill(stream, tensor, value)?,
     };
-    launch::submit(Launch {
-        name: "fill".into(),
-        queue: tensor.queue().clone(),
-        work,
-        args: smallvec![Arg::Buffer(tensor.storage().clone(), Access::Write)],
-        cost: Cost { flops: 0.0, bytes: (tensor.size() * tensor.dtype().size()) as f64 },
-    })
+    submit("fill", tensor, works, tensor.dtype().size())
+}
+
+fn submit(name: &'static str, dst: &Tensor, works: Vec<(Work, SmallVec<[Arg; 8]>)>, bytes: usize) -> Result<()> {
+    let cost = Cost { flops: 0.0, bytes: (dst.size() * bytes / works.len()) as f64 };
+    for (work, args) in works {
+        launch::submit(Launch { name: name.into(), queue: dst.queue().clone(), work, args, cost })?;
+    }
+    Ok(())
 }
 
 /// Writes `src` into `dst`, element by element, casting where the dtypes differ. Shapes must be equal (expand the source
@@ -47,22 +55,20 @@ pub fn copy(src: &Tensor, dst: &Tensor) -> Result<()> {
         copy(src, &own)?;
         return copy(&own, dst);
     }
-    let work = match dst.queue() {
-        Queue::Cpu(_) => Work::Cpu(memory_kernels::copy(
-            (src.layout().clone(), src.dtype()),
-            (dst.layout().clone(), dst.dtype()),
-        )),
+    let works = match dst.queue() {
+        Queue::Cpu(_) => {
+            let kernel =
+                memory_kernels::copy((src.layout().clone(), src.dtype()), (dst.layout().clone(), dst.dtype()));
+            let args = smallvec![
+                Arg::Buffer(src.storage().clone(), Access::Read),
+                Arg::Buffer(dst.storage().clone(), Access::Write)
+            ];
+            vec![(Work::Cpu(kernel), args)]
+        }
+        Queue::OpenCl(stream) => opencl::copy(stream, src, dst)?,
     };
-    launch::submit(Launch {
-        name: if src.dtype() == dst.dtype() { "copy".into() } else { "cast".into() },
-        queue: dst.queue().clone(),
-        work,
-        args: smallvec![
-            Arg::Buffer(src.storage().clone(), Access::Read),
-            Arg::Buffer(dst.storage().clone(), Access::Write)
-        ],
-        cost: Cost { flops: 0.0, bytes: (src.size() * (src.dtype().size() + dst.dtype().size())) as f64 },
-    })
+    let name = if src.dtype() == dst.dtype() { "copy" } else { "cast" };
+    submit(name, dst, works, src.dtype().size() + dst.dtype().size())
 }
 
 fn check_writable(op: &'static str, tensor: &Tensor) -> Result<()> {

@@ -1,0 +1,279 @@
+//! A tensor's OpenCL memory: a lease or a foreign buffer, the queue that used it last, and an upload under way.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+use super::buffer::Buffer;
+use super::event::{Deps, Event};
+use super::kernel::Arg as ClArg;
+use super::queue::Queue;
+use super::source::{ClSource, out_of_memory};
+use super::stream::{self, Stream};
+use super::{Grid, Kernel, MapMode};
+use crate::backend::cpu::copy;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernels::launch::{Arg, Scalar};
+use crate::memory::{BufferHandle, QueueId, trim_device};
+
+/// A lease that a tensor's storage and a Python `BufferHandle` hold together.
+pub type SharedLease = Arc<RwLock<BufferHandle<ClSource>>>;
+
+/// The memory of an OpenCL storage.
+pub struct ClMemory {
+    block: Block,
+    nbytes: usize,
+    /// The queue that used the memory last; 0 for none.
+    last: AtomicU64,
+    upload: Mutex<Option<Upload>>,
+}
+
+enum Block {
+    Lease(SharedLease),
+    /// Made by the user or by other code; no pool knows it.
+    Foreign(Buffer),
+}
+
+/// A host-to-device copy that may still be under way.
+pub struct Upload {
+    /// Complete when the data has arrived.
+    pub event: Event,
+    /// The queue that copies.
+    queue: QueueId,
+    /// The page-locked memory the data goes through.
+    pub pinned: Option<SharedLease>,
+    /// The data itself, where it does not go through page-locked memory.
+    pub snapshot: Option<Arc<[u8]>>,
+}
+
+/// How host data travels.
+#[derive(Clone, Copy, Debug)]
+pub struct UploadPath {
+    /// Return before the data has arrived.
+    pub asynchronous: bool,
+    /// Go through page-locked memory.
+    pub pinned: bool,
+}
+
+impl ClMemory {
+    /// Memory of a pool.
+    pub fn leased(lease: BufferHandle<ClSource>) -> Self {
+        ClMemory { nbytes: lease.nbytes(), ..ClMemory::over(Block::Lease(Arc::new(RwLock::new(lease))), 0) }
+    }
+
+    /// Memory that somebody else made.
+    pub fn foreign(buffer: Buffer) -> Self {
+        let nbytes = buffer.size();
+        ClMemory::over(Block::Foreign(buffer), nbytes)
+    }
+
+    fn over(block: Block, nbytes: usize) -> Self {
+        ClMemory { block, nbytes, last: AtomicU64::new(0), upload: Mutex::new(None) }
+    }
+
+    /// The bytes that were asked for.
+    pub fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    /// The lease, if the memory came from a pool.
+    pub fn lease(&self) -> Option<&SharedLease> {
+        match &self.block {
+            Block::Lease(lease) => Some(lease),
+            Block::Foreign(_) => None,
+        }
+    }
+
+    /// The buffer; an error if somebody has released the lease by hand.
+    pub fn buffer(&self) -> Result<Buffer> {
+        match &self.block {
+            Block::Lease(lease) => read(lease).block().cloned(),
+            Block::Foreign(buffer) => Ok(buffer.clone()),
+        }
+    }
+
+    /// Released memory goes to the driver instead of to the pool.
+    pub fn set_persistent(&self, persistent: bool) {
+        if let Block::Lease(lease) = &self.block {
+            read(lease).set_persistent(persistent);
+        }
+    }
+
+    /// The upload that may still be under way.
+    pub fn upload(&self) -> MutexGuard<'_, Option<Upload>> {
+        self.upload.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the upload, then gives its page-locked memory back. Harmless without one.
+    pub fn wait(&self) -> Result<()> {
+        // The event is cloned out so that others may look at the upload while this one waits.
+        let event = self.upload().as_ref().map(|upload| upload.event.clone());
+        if let Some(event) = event {
+            event.wait()?;
+            *self.upload() = None;
+        }
+        Ok(())
+    }
+
+    /// The buffer, ready for a command on a queue: whatever another queue does with the memory comes first.
+    fn ready(&self, queue: &Queue, id: QueueId) -> Result<Buffer> {
+        if let Block::Lease(lease) = &self.block {
+            read(lease).note_use(id)?;
+        }
+        let last = self.last.swap(id.0, Ordering::AcqRel);
+        if last != 0 && last != id.0 {
+            match &*self.upload() {
+                Some(upload) if upload.queue.0 == last => {
+                    queue.barrier(Deps::after(&[&upload.event]))?;
+                }
+                _ => stream::order(QueueId(last), id)?,
+            }
+        }
+        self.buffer()
+    }
+
+    /// Copies dense host data to the start of the memory, casting on the way.
+    pub fn write(&self, stream: &Stream, data: &[u8], from: DType, to: DType, path: UploadPath) -> Result<()> {
+        let n = data.len() / from.size();
+        let nbytes = n * to.size();
+        if nbytes > self.nbytes {
+            let what = format!("{nbytes} bytes do not fit a buffer of {}", self.nbytes);
+            return Err(Error::argument("from_host", what));
+        }
+        if !path.asynchronous && from == to && !path.pinned {
+            let buffer = self.ready(stream.queue(), stream.id())?;
+            stream.queue().write(&buffer, 0, data)?;
+            return Ok(());
+        }
+        let (queue, id) = stream.copy_queue()?;
+        let upload = if path.pinned {
+            let lease = stream.pinned_pool().allocate_on(nbytes, "upload", id)?;
+            let staging = lease.block()?.clone();
+            // The map waits for earlier copies out of this block, which the copy queue ran in order.
+            let mut mapped = queue.map(&staging, 0..nbytes, MapMode::Overwrite, &[])?;
+            convert(data, from, mapped.bytes_mut().unwrap_or_default(), to, n)?;
+            mapped.unmap(Deps::NONE)?;
+            let target = self.ready(queue, id)?;
+            let event = queue.copy(&staging, 0, &target, 0, nbytes, Deps::EVENT)?;
+            Upload::new(event, id, Some(Arc::new(RwLock::new(lease))), None)?
+        } else {
+            let mut snapshot = vec![0u8; nbytes];
+            convert(data, from, &mut snapshot, to, n)?;
+            let snapshot: Arc<[u8]> = snapshot.into();
+            let target = self.ready(queue, id)?;
+            // SAFETY: the snapshot never moves and lives in the upload until its event is complete: `wait` waits for it, and so
+            // does the upload's drop.
+            let event =
+                unsafe { queue.write_raw(&target, 0, snapshot.as_ptr(), nbytes, false, Deps::EVENT)? };
+            Upload::new(event, id, None, Some(snapshot))?
+        };
+        queue.flush()?;
+        *self.upload() = Some(upload);
+        if path.asynchronous { Ok(()) } else { self.wait() }
+    }
+
+    /// Reads bytes, after everything given to the stream so far.
+    pub fn read(&self, stream: &Stream, offset: usize, out: &mut [u8]) -> Result<()> {
+        let buffer = self.ready(stream.queue(), stream.id())?;
+        Ok(stream.queue().read(&buffer, offset, out)?)
+    }
+
+    /// Starts a read and returns its event.
+    ///
+    /// # Safety
+    /// `out` is valid for writes of `len` bytes until the event is complete, and nobody else uses it meanwhile.
+    pub unsafe fn read_async(&self, stream: &Stream, offset: usize, out: *mut u8, len: usize) -> Result<Option<Event>> {
+        let buffer = self.ready(stream.queue(), stream.id())?;
+        // SAFETY: the caller vouches for the memory.
+        let event = unsafe { stream.queue().read_raw(&buffer, offset, out, len, false, Deps::EVENT)? };
+        stream.queue().flush()?;
+        Ok(event)
+    }
+}
+
+impl Upload {
+    fn new(
+        event: Option<Event>,
+        queue: QueueId,
+        pinned: Option<SharedLease>,
+        snapshot: Option<Arc<[u8]>>,
+    ) -> Result<Upload> {
+        let what = "the driver made no event for an upload".to_owned();
+        let event = event.ok_or(Error::State { op: "from_host", what })?;
+        Ok(Upload { event, queue, pinned, snapshot })
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // The driver may still read the snapshot. (Page-locked memory needs no wait: its next use is ordered behind the copy.)
+        if let Some(snapshot) = self.snapshot.take()
+            && self.event.wait().is_err()
+        {
+            std::mem::forget(snapshot);
+        }
+    }
+}
+
+fn read(lease: &SharedLease) -> RwLockReadGuard<'_, BufferHandle<ClSource>> {
+    lease.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Copies or casts `n` elements between host memories of the right sizes.
+fn convert(data: &[u8], from: DType, out: &mut [u8], to: DType, n: usize) -> Result<()> {
+    if data.len() < n * from.size() || out.len() < n * to.size() {
+        return Err(Error::argument("from_host", "the staging memory is too small"));
+    }
+    // SAFETY: both slices hold `n` elements, as just checked, and cannot overlap.
+    unsafe {
+        if from == to {
+            copy::copy(data.as_ptr(), out.as_mut_ptr(), data.len())
+        } else {
+            copy::cast(data.as_ptr(), from, out.as_mut_ptr(), to, n)
+        }
+    }
+}
+
+/// Runs a launch's kernel on a stream.
+pub(crate) fn run(stream: &Stream, kernel: &Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
+    let mut buffers: smallvec::SmallVec<[Buffer; 8]> = smallvec::SmallVec::new();
+    for arg in args {
+        if let Arg::Buffer(storage, _) = arg {
+            let memory = storage.cl_memory().ok_or_else(|| {
+                Error::argument("launch", format!("a buffer of kernel {} is not OpenCL memory", kernel.name()))
+            })?;
+            buffers.push(memory.ready(stream.queue(), stream.id())?);
+        }
+    }
+    let mut next = buffers.iter();
+    let args: smallvec::SmallVec<[ClArg<'_>; 16]> = args
+        .iter()
+        .map(|arg| match arg {
+            // One buffer was collected per buffer argument.
+            Arg::Buffer(..) => next.next().map_or(ClArg::Null, ClArg::Buffer),
+            Arg::Local(bytes) => ClArg::Local(*bytes),
+            Arg::Scalar(Scalar::I32(v)) => ClArg::scalar(*v),
+            Arg::Scalar(Scalar::U32(v)) => ClArg::scalar(*v),
+            Arg::Scalar(Scalar::I64(v)) => ClArg::scalar(*v),
+            Arg::Scalar(Scalar::U64(v)) => ClArg::scalar(*v),
+            Arg::Scalar(Scalar::F32(v)) => ClArg::scalar(*v),
+            Arg::Scalar(Scalar::F64(v)) => ClArg::scalar(*v),
+            Arg::Scalar(Scalar::SlotF32(slot)) => ClArg::scalar(slot.get_float() as f32),
+            Arg::Scalar(Scalar::SlotU64(slot)) => ClArg::scalar(slot.get_integer()),
+        })
+        .collect();
+    let launch = || stream.queue().launch(kernel, grid, &args, Deps::NONE);
+    match launch() {
+        // Drivers allocate lazily: want of memory may show only here. Empty the caches and try once more.
+        Err(error) if error.is_out_of_memory() => {
+            let device = crate::memory::BlockSource::device(stream.pool().source());
+            trim_device(&device);
+            stream::finish_device(stream.device());
+            launch().map_err(|error| out_of_memory(error, &device, buffers.iter().map(Buffer::size).sum()))?;
+        }
+        other => {
+            other?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Where the pools' OpenCL blocks come from.
+
+use super::buffer::{Buffer, MemFlags};
+use super::context::Context;
+use super::device::Device;
+use super::error::ClError;
+use super::stream;
+use crate::error::{Error, Result};
+use crate::memory::{BlockSource, QueueId, holders};
+
+/// Buffers of one context: device memory, or page-locked host memory.
+#[derive(Clone, Debug)]
+pub struct ClSource {
+    context: Context,
+    device: Device,
+    flags: MemFlags,
+}
+
+impl ClSource {
+    /// Device memory of a context, for the pool of one of its devices.
+    pub fn device_memory(context: &Context, device: &Device) -> ClSource {
+        ClSource { context: context.clone(), device: device.clone(), flags: MemFlags::READ_WRITE }
+    }
+
+    /// Page-locked host memory that a device of the context copies fast from and to.
+    pub fn pinned_memory(context: &Context, device: &Device) -> ClSource {
+        let flags = MemFlags::READ_WRITE | MemFlags::ALLOC_HOST_PTR;
+        ClSource { context: context.clone(), device: device.clone(), flags }
+    }
+
+    /// The context the buffers belong to.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+}
+
+impl BlockSource for ClSource {
+    type Block = Buffer;
+
+    fn allocate(&self, bytes: usize) -> Result<Buffer> {
+        Buffer::new(&self.context, self.flags, bytes).map_err(|error| out_of_memory(error, &self.device(), bytes))
+    }
+
+    fn device(&self) -> String {
+        // Two boards of one model have one name: the driver's own handle tells them apart.
+        format!("{} [{:#x}]", self.device.name(), self.device.int_ptr())
+    }
+
+    fn largest(&self) -> usize {
+        usize::try_from(self.context.max_alloc()).unwrap_or(usize::MAX)
+    }
+
+    fn settle(&self) {
+        stream::finish_device(&self.device);
+    }
+
+    fn hand_over(&self, _block: &Buffer, from: QueueId, to: QueueId) -> Result<()> {
+        stream::order(from, to)
+    }
+}
+
+/// A driver's failure to allocate in the pools' own words; other failures stay what they are.
+pub(super) fn out_of_memory(error: ClError, device: &str, bytes: usize) -> Error {
+    if error.is_out_of_memory() {
+        return Error::OutOfMemory { device: device.to_owned(), bytes, holders: holders(device) };
+    }
+    error.into()
+}

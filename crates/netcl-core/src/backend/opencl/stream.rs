@@ -1,0 +1,227 @@
+//! A stream: one device's compute queue and copy queue, with the pools and kernels they share.
+//!
+//! Work of a stream runs in the order it was given. What crosses queues (an upload on the copy queue, a tensor made on another
+//! stream of the same context) is joined by an event at its first use, never by waiting on the host.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use super::build::{Builder, Source};
+use super::context::Context;
+use super::device::Device;
+use super::error::ClResult;
+use super::event::Deps;
+use super::kernel::Kernel;
+use super::queue::Queue;
+use super::source::ClSource;
+use crate::error::Result;
+use crate::memory::{PersistentBufferPool, PinnedBufferPool, QueueId};
+
+/// A compute queue and what belongs to it.
+pub struct Stream {
+    queue: Queue,
+    id: QueueId,
+    /// Made when the first asynchronous copy needs it.
+    copies: OnceLock<(Queue, QueueId)>,
+    shared: Arc<Shared>,
+}
+
+/// What all streams of one device in one context share.
+struct Shared {
+    context: Context,
+    device: Device,
+    pool: PersistentBufferPool<ClSource>,
+    pinned: PinnedBufferPool<ClSource>,
+    kernels: Mutex<HashMap<String, Kernel>>,
+}
+
+#[derive(Default)]
+struct Registry {
+    /// By the address of the `cl_command_queue`.
+    streams: HashMap<usize, Weak<Stream>>,
+    /// By the addresses of context and device.
+    shared: HashMap<(usize, usize), Weak<Shared>>,
+    /// By the identifiers of compute and copy queues.
+    queues: HashMap<QueueId, Queue>,
+}
+
+static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
+
+fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stream {
+    /// A stream on a device with a context of its own.
+    pub fn on_device(device: &Device) -> Result<Arc<Stream>> {
+        let context = Context::new(std::slice::from_ref(device))?;
+        Stream::new(&Queue::new(&context, device)?)
+    }
+
+    /// The stream of a queue; the same queue always gives the same stream.
+    pub fn new(queue: &Queue) -> Result<Arc<Stream>> {
+        if let Some(stream) = registry().streams.get(&queue.int_ptr()).and_then(Weak::upgrade) {
+            return Ok(stream);
+        }
+        let shared = Shared::of(queue.context(), queue.device())?;
+        let made = Arc::new(Stream { queue: queue.clone(), id: QueueId::next(), copies: OnceLock::new(), shared });
+        let mut registry = registry();
+        // Another thread may have been faster; its stream wins.
+        if let Some(stream) = registry.streams.get(&queue.int_ptr()).and_then(Weak::upgrade) {
+            return Ok(stream);
+        }
+        registry.streams.insert(queue.int_ptr(), Arc::downgrade(&made));
+        registry.queues.insert(made.id, queue.clone());
+        Ok(made)
+    }
+
+    /// The compute queue.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// The compute queue's identifier in leases.
+    pub fn id(&self) -> QueueId {
+        self.id
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.shared.device
+    }
+
+    /// The pool that tensors of this device come from.
+    pub fn pool(&self) -> &PersistentBufferPool<ClSource> {
+        &self.shared.pool
+    }
+
+    /// The pool of page-locked memory that uploads go through.
+    pub fn pinned_pool(&self) -> &PinnedBufferPool<ClSource> {
+        &self.shared.pinned
+    }
+
+    /// The queue for copies that overlap with compute, and its identifier.
+    pub fn copy_queue(&self) -> Result<(&Queue, QueueId)> {
+        if let Some((queue, id)) = self.copies.get() {
+            return Ok((queue, *id));
+        }
+        let queue = Queue::with_profiling(self.context(), self.device(), self.queue.profiling())?;
+        let (queue, id) = self.copies.get_or_init(|| (queue, QueueId::next()));
+        registry().queues.insert(*id, queue.clone());
+        Ok((queue, *id))
+    }
+
+    /// Whether tensors of two streams can meet in one op: they share a context and a device.
+    pub fn same_device(&self, other: &Stream) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Waits for everything given to either queue.
+    pub fn finish(&self) -> ClResult<()> {
+        if let Some((queue, _)) = self.copies.get() {
+            queue.finish()?;
+        }
+        self.queue.finish()
+    }
+
+    /// Sends everything given to either queue on its way.
+    pub fn flush(&self) -> ClResult<()> {
+        if let Some((queue, _)) = self.copies.get() {
+            queue.flush()?;
+        }
+        self.queue.flush()
+    }
+
+    /// A kernel that was made before under this key, or the one that `make` describes: a source and the kernel's name in it.
+    ///
+    /// The key must name everything that the source depends on.
+    pub fn kernel<'n>(&self, key: &str, make: impl FnOnce() -> (Source, &'n str)) -> Result<Kernel> {
+        let kernels = || self.shared.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = kernels().get(key) {
+            return Ok(kernel.clone());
+        }
+        // Built without the lock: a build takes long, and building the same kernel twice is harmless.
+        let (source, name) = make();
+        let kernel = Builder::global().build(self.context(), self.device(), &source)?.kernel(name)?;
+        Ok(kernels().entry(key.to_owned()).or_insert(kernel).clone())
+    }
+}
+
+impl Shared {
+    fn of(context: &Context, device: &Device) -> Result<Arc<Shared>> {
+        let key = (context.int_ptr(), device.int_ptr());
+        if let Some(shared) = registry().shared.get(&key).and_then(Weak::upgrade) {
+            return Ok(shared);
+        }
+        let made = Arc::new(Shared {
+            context: context.clone(),
+            device: device.clone(),
+            pool: PersistentBufferPool::new(ClSource::device_memory(context, device))?,
+            pinned: PinnedBufferPool::new(ClSource::pinned_memory(context, device)),
+            kernels: Mutex::default(),
+        });
+        let mut registry = registry();
+        if let Some(shared) = registry.shared.get(&key).and_then(Weak::upgrade) {
+            return Ok(shared);
+        }
+        registry.shared.insert(key, Arc::downgrade(&made));
+        Ok(made)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // Blocks of this stream may be handed to another queue once it is unknown: their work must be over by then.
+        let _ = self.finish();
+        let mut registry = registry();
+        registry.streams.retain(|_, stream| stream.strong_count() > 0);
+        registry.shared.retain(|_, shared| shared.strong_count() > 0);
+        registry.queues.remove(&self.id);
+        if let Some((_, id)) = self.copies.get() {
+            registry.queues.remove(id);
+        }
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Stream({:?})", self.queue)
+    }
+}
+
+/// Makes everything `to` is given from now on wait for everything `from` was given so far. A queue that is gone has finished.
+pub(super) fn order(from: QueueId, to: QueueId) -> Result<()> {
+    let (from, to) = {
+        let registry = registry();
+        match (registry.queues.get(&from), registry.queues.get(&to)) {
+            (Some(from), Some(to)) => (from.clone(), to.clone()),
+            _ => return Ok(()),
+        }
+    };
+    let marker = from.marker(&[])?;
+    // Without the flush the marker might never reach its device, and the other queue would wait for ever.
+    from.flush()?;
+    to.barrier(Deps::after(&[&marker]))?;
+    Ok(())
+}
+
+/// Waits for every known queue of a device, so that released memory is really free. Errors have nobody to go to here.
+pub(super) fn finish_device(device: &Device) {
+    let queues: Vec<Queue> = registry().queues.values().filter(|q| q.device() == device).cloned().collect();
+    for queue in queues {
+        let _ = queue.finish();
+    }
+}
+
+/// Waits for every known queue: what a clean exit does.
+pub fn finish_all() {
+    let queues: Vec<Queue> = registry().queues.values().cloned().collect();
+    for queue in queues {
+        let _ = queue.finish();
+    }
+}

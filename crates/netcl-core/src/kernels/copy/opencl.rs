@@ -1,0 +1,169 @@
+//! Launches of `copy.cl`.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::backend::opencl::{Grid, Source, Stream};
+use crate::dtype::{DType, Element};
+use crate::error::Result;
+use crate::kernels::launch::{Access, Arg, Scalar, Work};
+use crate::shape::Layout;
+use crate::tensor::Tensor;
+use crate::with_element;
+
+/// The axes `copy.cl` has arguments for; views with more are copied slice by slice.
+const MAX_RANK: usize = 6;
+
+type Args = SmallVec<[Arg; 8]>;
+
+/// Sets the elements of a tensor; one piece of work per slice of at most [`MAX_RANK`] axes.
+pub(super) fn fill(stream: &Stream, tensor: &Tensor, value: f64) -> Result<Vec<(Work, Args)>> {
+    let bits = with_element!(tensor.dtype(), T => {
+        let mut raw = [0u8; 8];
+        let element = T::from_f64(value);
+        raw[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&element));
+        u64::from_le_bytes(raw)
+    });
+    let size = tensor.dtype().size();
+    slices(&[tensor.layout()], |shape, strides, offsets| {
+        let name = if strides[0].is_none() { "fill_dense" } else { "fill_strided" };
+        let kernel = stream.kernel(&format!("copy.cl:{name}:{size}"), || {
+            (source(format!("#define BITS {}\n", bits_type(size))), name)
+        })?;
+        let n: u64 = shape.iter().product();
+        let mut args: Args = smallvec![
+            Arg::Buffer(tensor.storage().clone(), Access::Write),
+            scalar(offsets[0]),
+            scalar(n),
+            scalar(bits),
+        ];
+        if let Some(strides) = &strides[0] {
+            args.extend(shape[1..].iter().map(|&n| scalar(n)));
+            args.extend(strides.iter().map(|&s| Arg::Scalar(Scalar::I64(s))));
+        }
+        Ok((Work::OpenCl(kernel, grid(stream, n)), args))
+    })
+}
+
+/// Copies or casts one tensor into another of the same shape.
+pub(super) fn copy(stream: &Stream, src: &Tensor, dst: &Tensor) -> Result<Vec<(Work, Args)>> {
+    let (from, to) = (src.dtype(), dst.dtype());
+    slices(&[src.layout(), dst.layout()], |shape, strides, offsets| {
+        let dense = strides.iter().all(Option::is_none);
+        let name = if dense { "copy_dense" } else { "copy_strided" };
+        // Equal dtypes are copied bit by bit, so one program serves all types of a size.
+        let (key, defines) = if from == to {
+            let bits = bits_type(from.size());
+            (format!("copy.cl:{name}:{bits}"), format!("#define SRC {bits}\n#define DST {bits}\n"))
+        } else {
+            (format!("copy.cl:{name}:{from}:{to}"), cast_defines(from, to))
+        };
+        let kernel = stream.kernel(&key, || (source(defines), name))?;
+        let n: u64 = shape.iter().product();
+        let mut args: Args = smallvec![
+            Arg::Buffer(src.storage().clone(), Access::Read),
+            scalar(offsets[0]),
+            Arg::Buffer(dst.storage().clone(), Access::Write),
+            scalar(offsets[1]),
+            scalar(n),
+        ];
+        if !dense {
+            args.extend(shape[1..].iter().map(|&n| scalar(n)));
+            for strides in strides {
+                // Where only the other side is strided, this one walks its dense order.
+                let strides = strides.unwrap_or_else(|| dense_strides(shape));
+                args.extend(strides.iter().map(|&s| Arg::Scalar(Scalar::I64(s))));
+            }
+        }
+        Ok((Work::OpenCl(kernel, grid(stream, n)), args))
+    })
+}
+
+/// Calls `make` for each slice of at most [`MAX_RANK`] merged axes, with the padded shape, each layout's padded strides
+/// (`None` where they are dense) and its offset.
+fn slices(
+    layouts: &[&Layout],
+    mut make: impl FnMut(&[u64; MAX_RANK], &[Option<[i64; MAX_RANK]>], &[u64]) -> Result<(Work, Args)>,
+) -> Result<Vec<(Work, Args)>> {
+    let (merged, strides) = Layout::collapse(layouts);
+    let outer = merged.ndim().saturating_sub(MAX_RANK);
+    let mut shape = [1u64; MAX_RANK];
+    for (slot, &n) in shape.iter_mut().rev().zip(merged[outer..].iter().rev()) {
+        *slot = n as u64;
+    }
+    let padded: Vec<Option<[i64; MAX_RANK]>> = strides
+        .iter()
+        .map(|strides| {
+            let mut padded = [0i64; MAX_RANK];
+            for (slot, &s) in padded.iter_mut().rev().zip(strides[outer..].iter().rev()) {
+                *slot = s as i64;
+            }
+            let dense = dense_strides(&shape);
+            let same = shape.iter().zip(padded.iter().zip(&dense)).all(|(&n, (a, b))| n == 1 || a == b);
+            (!same).then_some(padded)
+        })
+        .collect();
+    let starts = layouts
+        .iter()
+        .zip(&strides)
+        .map(|(layout, strides)| {
+            let outer = Layout::strided(merged[..outer].into(), &strides[..outer], layout.offset())?;
+            Ok(outer.offsets().map(|at| at as u64).collect())
+        })
+        .collect::<Result<Vec<Vec<u64>>>>()?;
+    (0..starts[0].len())
+        .map(|i| make(&shape, &padded, &starts.iter().map(|starts| starts[i]).collect::<SmallVec<[u64; 2]>>()))
+        .collect()
+}
+
+fn dense_strides(shape: &[u64; MAX_RANK]) -> [i64; MAX_RANK] {
+    let mut strides = [1i64; MAX_RANK];
+    for axis in (0..MAX_RANK - 1).rev() {
+        strides[axis] = strides[axis + 1] * shape[axis + 1] as i64;
+    }
+    strides
+}
+
+fn scalar(value: u64) -> Arg {
+    Arg::Scalar(Scalar::U64(value))
+}
+
+fn grid(stream: &Stream, n: u64) -> Grid {
+    let local = stream.device().info().max_work_group_size.min(256);
+    Grid::new([(n as usize).next_multiple_of(local)]).local([local])
+}
+
+fn bits_type(size: usize) -> &'static str {
+    match size {
+        1 => "uchar",
+        2 => "ushort",
+        4 => "uint",
+        _ => "ulong",
+    }
+}
+
+fn source(mut defines: String) -> Source {
+    defines.push_str(include_str!("copy.cl"));
+    Source::new(defines, "")
+}
+
+/// How values are read, converted and written when the dtypes differ. 16-bit floats pass through float.
+fn cast_defines(from: DType, to: DType) -> String {
+    let load = match from {
+        DType::F16 => "vload_half(i,p)",
+        DType::BF16 => "from_bf16((p)[i])",
+        _ => "((p)[i])",
+    };
+    let store = match to {
+        DType::F16 if from == DType::F64 => "vstore_half_rte(v,i,p)",
+        DType::F16 => "vstore_half_rte(convert_float(v),i,p)",
+        DType::BF16 => "((p)[i]=to_bf16(convert_float(v)))",
+        DType::F32 => "((p)[i]=convert_float(v))",
+        DType::F64 => "((p)[i]=convert_double(v))",
+        // Like Rust's `as`: towards zero, saturating, NaN to 0.
+        DType::U8 => "((p)[i]=convert_uchar_sat_rtz(v))",
+        DType::I32 => "((p)[i]=convert_int_sat_rtz(v))",
+        DType::I64 => "((p)[i]=convert_long_sat_rtz(v))",
+    };
+    let (src, dst) = (from.cl_type(), to.cl_type());
+    format!("#define SRC {src}\n#define DST {dst}\n#define LOAD(p, i) {load}\n#define STORE(v, p, i) {store}\n")
+}
