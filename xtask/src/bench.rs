@@ -13,17 +13,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let targets = bench_targets(&metadata(workspace)?);
     println!("{} bench targets", targets.len());
     for (package, bench) in targets {
-        stream(&mut workspace.cargo([
-            "bench",
-            "--profile",
-            "ci",
-            "--package",
-            &package,
-            "--bench",
-            &bench,
-            "--",
-            "--test",
-        ]))?;
+        stream(&mut workspace.cargo(&format!("bench --profile ci --package {package} --bench {bench} -- --test")))?;
     }
     Ok(Outcome::Passed)
 }

@@ -66,7 +66,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
 
 /// What cargo knows of the workspace's own crates.
 pub(crate) fn metadata(workspace: &Workspace) -> Result<Value> {
-    let text = capture(&mut workspace.cargo(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let text = capture(&mut workspace.cargo("metadata --no-deps --format-version 1"))?;
     serde_json::from_str(&text).context("cargo metadata printed something that is not JSON")
 }
 

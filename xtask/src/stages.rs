@@ -81,31 +81,15 @@ impl Stage {
             Stage::Python => return python_tests(workspace, report),
             Stage::Book => return book(workspace),
             Stage::Deny => return deny(workspace, report),
-            Stage::Fmt => stream(&mut workspace.cargo(["fmt", "--all", "--check"]))?,
-            Stage::Clippy => stream(&mut workspace.cargo([
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--profile",
-                "ci",
-                "--",
-                "-D",
-                "warnings",
-            ]))?,
-            Stage::Doctests => {
-                stream(&mut workspace.cargo([
-                    "test",
-                    "--doc",
-                    "--workspace",
-                    "--exclude",
-                    "netcl-python",
-                    "--profile",
-                    "ci",
-                ]))?;
+            Stage::Fmt => stream(&mut workspace.cargo("fmt --all --check"))?,
+            Stage::Clippy => {
+                stream(&mut workspace.cargo("clippy --workspace --all-targets --profile ci -- -D warnings"))?
             }
+            // The whole workspace, also where it has no listings: a smaller selection has other features, and compiles anew.
+            Stage::Doctests => stream(&mut workspace.cargo("test --doc --workspace --profile ci"))?,
             // Libraries only: the command line tool bears the facade's name, and the pages of the two would collide.
             Stage::Docs => {
-                let mut command = workspace.cargo(["doc", "--workspace", "--lib", "--no-deps", "--profile", "ci"]);
+                let mut command = workspace.cargo("doc --workspace --lib --no-deps --profile ci");
                 stream(command.env("RUSTDOCFLAGS", "-Dwarnings"))?;
             }
         }
@@ -117,7 +101,7 @@ fn rust(workspace: &Workspace, full: bool) -> Result<Outcome> {
     if let Some(gap) = cargo_tools::gap(workspace, "cargo-nextest") {
         return Ok(Outcome::Skipped(gap));
     }
-    let mut command = workspace.cargo(["nextest", "run", "--workspace", "--cargo-profile", "ci"]);
+    let mut command = workspace.cargo("nextest run --workspace --cargo-profile ci");
     if full {
         command.args(["--run-ignored", "all"]);
     }
@@ -136,16 +120,16 @@ fn wheel(workspace: &Workspace) -> Result<Outcome> {
         std::fs::remove_dir_all(&folder).with_context(|| format!("{} could not be removed", folder.display()))?;
     }
     // The tag of this machine ("linux"): a wheel that is installed here need not prove that it runs elsewhere.
-    let mut build =
-        workspace.python_module("maturin", ["build", "--profile", "ci", "--compatibility", "linux", "--out"]);
+    let mut build = workspace.python_module("maturin build --profile ci --compatibility linux --out");
     stream(build.arg(&folder).arg("--interpreter").arg(workspace.python()))?;
     let wheel = std::fs::read_dir(&folder)?
         .flatten()
         .map(|entry| entry.path())
         .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
         .with_context(|| format!("maturin left no wheel in {}", folder.display()))?;
-    let flags = ["install", "--quiet", "--disable-pip-version-check", "--force-reinstall", "--no-deps"];
-    stream(workspace.python_module("pip", flags).arg(wheel))?;
+    let mut install =
+        workspace.python_module("pip install --quiet --disable-pip-version-check --force-reinstall --no-deps");
+    stream(install.arg(wheel))?;
     Ok(Outcome::Passed)
 }
 
@@ -156,7 +140,7 @@ fn python_tests(workspace: &Workspace, report: &Report) -> Result<Outcome> {
     if report.did_not_pass(Stage::Wheel) {
         bail!("there is no new wheel to test");
     }
-    stream(&mut workspace.python_module("pytest", ["python/tests"]))?;
+    stream(&mut workspace.python_module("pytest python/tests"))?;
     Ok(Outcome::Passed)
 }
 
@@ -172,10 +156,10 @@ fn deny(workspace: &Workspace, report: &mut Report) -> Result<Outcome> {
     if let Some(gap) = cargo_tools::gap(workspace, "cargo-deny") {
         return Ok(Outcome::Skipped(gap));
     }
-    stream(&mut workspace.cargo(["deny", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"]))?;
+    stream(&mut workspace.cargo("deny check --hide-inclusion-graph bans licenses sources"))?;
     // The advisories live in a repository that a machine behind a mirror may not reach: that is a gap, not a finding.
-    if succeeds(&mut workspace.cargo(["deny", "fetch", "db"])) {
-        stream(&mut workspace.cargo(["deny", "check", "--disable-fetch", "advisories"]))?;
+    if succeeds(&mut workspace.cargo("deny fetch db")) {
+        stream(&mut workspace.cargo("deny check advisories"))?;
     } else {
         report.gap("the advisory database could not be fetched", "security advisories of the dependencies");
     }

@@ -65,17 +65,17 @@ impl Workspace {
         self.check().join("pyo3-config.txt")
     }
 
-    /// `cargo <arguments>` in the shared environment.
-    pub(crate) fn cargo<const N: usize>(&self, arguments: [&str; N]) -> Command {
+    /// `cargo <line>` in the shared environment; the line is split at spaces.
+    pub(crate) fn cargo(&self, line: &str) -> Command {
         let mut command = self.command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.args(arguments);
+        command.args(line.split_whitespace());
         command
     }
 
-    /// The virtual environment's `python -m <module> <arguments>` in the shared environment.
-    pub(crate) fn python_module<const N: usize>(&self, module: &str, arguments: [&str; N]) -> Command {
+    /// The virtual environment's `python -m <line>` in the shared environment; the line is split at spaces.
+    pub(crate) fn python_module(&self, line: &str) -> Command {
         let mut command = self.command(self.python());
-        command.args(["-m", module]).args(arguments);
+        command.arg("-m").args(line.split_whitespace());
         command
     }
 

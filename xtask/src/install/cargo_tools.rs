@@ -49,7 +49,7 @@ pub(crate) fn all_present(workspace: &Workspace, full: bool) -> bool {
 pub(crate) fn install(workspace: &Workspace, full: bool, report: &mut Report) -> bool {
     let mut complete = true;
     for tool in wanted(full).filter(|tool| !is_present(workspace, tool.name)) {
-        let mut command = workspace.cargo(["install", "--locked", "--root"]);
+        let mut command = workspace.cargo("install --locked --root");
         command.arg(workspace.tools()).arg(tool.name);
         // A test runner need not be fast itself; light optimisation about halves its build on a small machine.
         command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1").env("CARGO_PROFILE_RELEASE_DEBUG", "0");

@@ -47,7 +47,7 @@ pub(crate) fn install(workspace: &Workspace, report: &mut Report) -> bool {
 }
 
 fn pip_install(workspace: &Workspace, requirements: &[&str]) -> anyhow::Result<()> {
-    let mut command = workspace.python_module("pip", ["install", "--quiet", "--disable-pip-version-check"]);
+    let mut command = workspace.python_module("pip install --quiet --disable-pip-version-check");
     stream(command.args(requirements))
 }
 
