@@ -14,6 +14,8 @@
 //! # Ok::<(), netcl::Error>(())
 //! ```
 
+mod book;
+
 pub use netcl_amp as amp;
 pub use netcl_augment as augment;
 pub use netcl_autograd as autograd;

@@ -1,0 +1,192 @@
+//! The stages of `cargo xtask test`, in the order in which they run.
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use crate::install::{self, cargo_tools, python};
+use crate::process::{stream, succeeds};
+use crate::report::{Outcome, Report};
+use crate::workspace::Workspace;
+use crate::{bench, layers};
+
+/// One stage. Those after `Python` belong to the full run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Stage {
+    Install,
+    Fmt,
+    Layers,
+    Clippy,
+    Rust,
+    Doctests,
+    Docs,
+    Wheel,
+    Python,
+    Benches,
+    Book,
+    Deny,
+}
+
+impl Stage {
+    /// The stages of a run: the named ones, or all of the plain or full run.
+    pub(crate) fn select(full: bool, only: &[Stage]) -> Vec<Stage> {
+        let wanted =
+            |stage: &Stage| if only.is_empty() { full || *stage <= Stage::Python } else { only.contains(stage) };
+        Self::value_variants().iter().copied().filter(wanted).collect()
+    }
+
+    /// The name on the command line and in the closing table.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Stage::Install => "install",
+            Stage::Fmt => "fmt",
+            Stage::Layers => "layers",
+            Stage::Clippy => "clippy",
+            Stage::Rust => "rust",
+            Stage::Doctests => "doctests",
+            Stage::Docs => "docs",
+            Stage::Wheel => "wheel",
+            Stage::Python => "python",
+            Stage::Benches => "benches",
+            Stage::Book => "book",
+            Stage::Deny => "deny",
+        }
+    }
+
+    /// What the stage does, in a few words.
+    pub(crate) fn about(self) -> &'static str {
+        match self {
+            Stage::Install => "install what the tests need",
+            Stage::Fmt => "formatting",
+            Stage::Layers => "each crate sees only the layers it may see",
+            Stage::Clippy => "lints, warnings are errors",
+            Stage::Rust => "Rust tests",
+            Stage::Doctests => "examples in doc comments, README and book",
+            Stage::Docs => "API documentation, warnings are errors",
+            Stage::Wheel => "build the wheel and install it into .check/venv",
+            Stage::Python => "Python tests and listings",
+            Stage::Benches => "every benchmark once",
+            Stage::Book => "build the book",
+            Stage::Deny => "licences, sources and advisories of the dependencies",
+        }
+    }
+
+    /// Runs the stage.
+    pub(crate) fn run(self, workspace: &Workspace, full: bool, report: &mut Report) -> Result<Outcome> {
+        match self {
+            Stage::Install => return install::run(workspace, full, report),
+            Stage::Layers => return layers::run(workspace),
+            Stage::Benches => return bench::run(workspace),
+            Stage::Rust => return rust(workspace, full),
+            Stage::Wheel => return wheel(workspace),
+            Stage::Python => return python_tests(workspace, report),
+            Stage::Book => return book(workspace),
+            Stage::Deny => return deny(workspace, report),
+            Stage::Fmt => stream(&mut workspace.cargo("fmt --all --check"))?,
+            Stage::Clippy => {
+                stream(&mut workspace.cargo("clippy --workspace --all-targets --profile ci -- -D warnings"))?
+            }
+            // The whole workspace, also where it has no listings: a smaller selection has other features, and compiles anew.
+            Stage::Doctests => stream(&mut workspace.cargo("test --doc --workspace --profile ci"))?,
+            // Libraries only: the command line tool bears the facade's name, and the pages of the two would collide.
+            Stage::Docs => {
+                let mut command = workspace.cargo("doc --workspace --lib --no-deps --profile ci");
+                stream(command.env("RUSTDOCFLAGS", "-Dwarnings"))?;
+            }
+        }
+        Ok(Outcome::Passed)
+    }
+}
+
+fn rust(workspace: &Workspace, full: bool) -> Result<Outcome> {
+    if let Some(gap) = cargo_tools::gap(workspace, "cargo-nextest") {
+        return Ok(Outcome::Skipped(gap));
+    }
+    let mut command = workspace.cargo("nextest run --workspace --cargo-profile ci");
+    if full {
+        command.args(["--run-ignored", "all"]);
+    }
+    stream(&mut command)?;
+    Ok(Outcome::Passed)
+}
+
+/// Builds the wheel with the profile of the tests, so that only the binding itself is left to compile.
+fn wheel(workspace: &Workspace) -> Result<Outcome> {
+    if let Some(gap) = python::gap(workspace) {
+        return Ok(Outcome::Skipped(gap));
+    }
+    // An old wheel must not be mistaken for the new one.
+    let folder = workspace.wheels();
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).with_context(|| format!("{} could not be removed", folder.display()))?;
+    }
+    // The tag of this machine ("linux"): a wheel that is installed here need not prove that it runs elsewhere.
+    let mut build = workspace.python_module("maturin build --profile ci --compatibility linux --out");
+    stream(build.arg(&folder).arg("--interpreter").arg(workspace.python()))?;
+    let wheel = std::fs::read_dir(&folder)?
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
+        .with_context(|| format!("maturin left no wheel in {}", folder.display()))?;
+    let mut install =
+        workspace.python_module("pip install --quiet --disable-pip-version-check --force-reinstall --no-deps");
+    stream(install.arg(wheel))?;
+    Ok(Outcome::Passed)
+}
+
+fn python_tests(workspace: &Workspace, report: &Report) -> Result<Outcome> {
+    if let Some(gap) = python::gap(workspace) {
+        return Ok(Outcome::Skipped(gap));
+    }
+    if report.did_not_pass(Stage::Wheel) {
+        bail!("there is no new wheel to test");
+    }
+    stream(&mut workspace.python_module("pytest python/tests"))?;
+    Ok(Outcome::Passed)
+}
+
+fn book(workspace: &Workspace) -> Result<Outcome> {
+    if let Some(gap) = cargo_tools::gap(workspace, "mdbook") {
+        return Ok(Outcome::Skipped(gap));
+    }
+    stream(workspace.command("mdbook").args(["build", "docs"]))?;
+    Ok(Outcome::Passed)
+}
+
+fn deny(workspace: &Workspace, report: &mut Report) -> Result<Outcome> {
+    if let Some(gap) = cargo_tools::gap(workspace, "cargo-deny") {
+        return Ok(Outcome::Skipped(gap));
+    }
+    stream(&mut workspace.cargo("deny check --hide-inclusion-graph bans licenses sources"))?;
+    // The advisories live in a repository that a machine behind a mirror may not reach: that is a gap, not a finding.
+    if succeeds(&mut workspace.cargo("deny fetch db")) {
+        stream(&mut workspace.cargo("deny check advisories"))?;
+    } else {
+        report.gap("the advisory database could not be fetched", "security advisories of the dependencies");
+    }
+    Ok(Outcome::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_run_leaves_out_the_slow_stages_and_a_full_run_has_all() {
+        let plain = Stage::select(false, &[]);
+        assert_eq!(plain.first(), Some(&Stage::Install));
+        assert_eq!(plain.last(), Some(&Stage::Python));
+        assert_eq!(Stage::select(true, &[]), Stage::value_variants());
+    }
+
+    #[test]
+    fn named_stages_run_in_the_usual_order_even_the_slow_ones() {
+        assert_eq!(Stage::select(false, &[Stage::Book, Stage::Fmt]), [Stage::Fmt, Stage::Book]);
+    }
+
+    #[test]
+    fn names_are_those_of_the_command_line() {
+        for stage in Stage::value_variants() {
+            assert_eq!(stage.to_possible_value().unwrap().get_name(), stage.name());
+        }
+    }
+}
