@@ -175,7 +175,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The OpenCL device a selector names.
 fn choose(selector: &str, devices: &[Device]) -> Option<Device> {
-    let best = |fits: &dyn Fn(&Device) -> bool| devices.iter().rev().filter(|d| fits(d)).max_by_key(|d| merit(d)).cloned();
+    let best =
+        |fits: &dyn Fn(&Device) -> bool| devices.iter().rev().filter(|d| fits(d)).max_by_key(|d| merit(d)).cloned();
     let number = |text: &str| text.trim().parse::<usize>().ok();
     match selector {
         "auto" | "opencl" => best(&|_| true),

@@ -43,7 +43,8 @@ impl IndexTensor {
     pub fn from_float(tensor: &Tensor) -> Result<Self> {
         tensor.check_float("IndexTensor")?;
         let values = tensor.to_f64_vec()?;
-        if let Some((row, value)) = values.iter().enumerate().find(|(_, v)| v.trunc() != **v || v.abs() > 2f64.powi(53)) {
+        if let Some((row, value)) = values.iter().enumerate().find(|(_, v)| v.trunc() != **v || v.abs() > 2f64.powi(53))
+        {
             let what = format!("element {row} is {value}, which is not a whole number");
             return Err(Error::argument("IndexTensor", what));
         }

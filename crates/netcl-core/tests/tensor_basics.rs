@@ -108,7 +108,10 @@ fn bad_requests_are_explained() {
 fn printing_shows_values_and_facts() {
     let tensor = Tensor::from_host(&cpu(), &[1.0f32, 0.25, -3.0, 1e-9], [2, 2]).unwrap();
     let text = tensor.to_string();
-    assert!(text.starts_with("Tensor([[1., 0.25],\n        [-3., 1.0000e-9]], shape=(2, 2), dtype=float32, device="), "{text}");
+    assert!(
+        text.starts_with("Tensor([[1., 0.25],\n        [-3., 1.0000e-9]], shape=(2, 2), dtype=float32, device="),
+        "{text}"
+    );
     let long = Tensor::from_shape(&cpu(), [5000], DType::F32).unwrap().to_string();
     assert!(long.contains("0., 0., 0., ..., 0., 0., 0."), "{long}");
 }

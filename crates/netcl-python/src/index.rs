@@ -41,7 +41,8 @@ impl IndexTensor {
         let host = HostData::new(data, DType::F64)?;
         let options = HostOptions { dtype: Some(dtype), ..HostOptions::default() };
         let index = if host.dtype.is_float() {
-            let float = Raw::from_host_bytes(&queue, host.bytes(), host.dtype, host.shape.clone(), HostOptions::default());
+            let float =
+                Raw::from_host_bytes(&queue, host.bytes(), host.dtype, host.shape.clone(), HostOptions::default());
             let whole = float.and_then(|float| Core::from_float(&float)).py()?;
             py.detach(|| Core::from_tensor(whole.tensor().cast(dtype)?)).py()?
         } else {

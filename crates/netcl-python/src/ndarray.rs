@@ -7,8 +7,8 @@ use netcl::core::shape::Shape;
 use netcl::core::storage::Storage;
 use netcl::core::tensor::Tensor;
 use numpy::npyffi::{
-    _PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE, NPY_TYPES, NpyTypes, PY_ARRAY_API, PyArrayObject, PyArrayObject_fields,
-    get_type_object, npy_intp,
+    _PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE, NPY_TYPES, NpyTypes, PY_ARRAY_API, PyArrayObject,
+    PyArrayObject_fields, get_type_object, npy_intp,
 };
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};

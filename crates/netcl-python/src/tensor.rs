@@ -70,9 +70,10 @@ fn parse_shape(shape: &Bound<'_, PyAny>) -> PyResult<Shape> {
     let one = |n: &Bound<'_, PyAny>| -> PyResult<usize> {
         let n: i64 = match n.extract() {
             Ok(n) => n,
-            Err(_) => n.call_method0("__int__").and_then(|n| n.extract()).map_err(|_| {
-                PyTypeError::new_err(format!("a shape is made of whole numbers, not {}", n.get_type()))
-            })?,
+            Err(_) => n
+                .call_method0("__int__")
+                .and_then(|n| n.extract())
+                .map_err(|_| PyTypeError::new_err(format!("a shape is made of whole numbers, not {}", n.get_type())))?,
         };
         usize::try_from(n).map_err(|_| PyValueError::new_err(format!("a shape cannot hold the negative length {n}")))
     };

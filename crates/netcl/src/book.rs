@@ -20,6 +20,8 @@ pages! {
     readme: "README.md",
     introduction: "docs/src/introduction.md",
     getting_started: "docs/src/getting-started.md",
+    reference_device: "docs/src/reference/device.md",
+    reference_tensor: "docs/src/reference/tensor.md",
     architecture: "docs/src/architecture.md",
     testing: "docs/src/testing.md",
 }

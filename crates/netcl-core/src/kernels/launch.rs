@@ -310,7 +310,8 @@ impl Sink for Recorder {
     }
 
     fn check_readable(&self, op: &'static str) -> Result<()> {
-        let what = "values cannot be read while launches are being recorded: nothing has run yet; read after the replay";
+        let what =
+            "values cannot be read while launches are being recorded: nothing has run yet; read after the replay";
         Err(Error::State { op, what: what.to_owned() })
     }
 }

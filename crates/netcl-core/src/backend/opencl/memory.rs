@@ -163,8 +163,7 @@ impl ClMemory {
             let target = self.ready(queue, id)?;
             // SAFETY: the snapshot never moves and lives in the upload until its event is complete: `wait` waits for it, and so
             // does the upload's drop.
-            let event =
-                unsafe { queue.write_raw(&target, 0, snapshot.as_ptr(), nbytes, false, Deps::EVENT)? };
+            let event = unsafe { queue.write_raw(&target, 0, snapshot.as_ptr(), nbytes, false, Deps::EVENT)? };
             Upload::new(event, id, None, Some(snapshot))?
         };
         queue.flush()?;

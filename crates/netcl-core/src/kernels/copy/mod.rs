@@ -57,8 +57,7 @@ pub fn copy(src: &Tensor, dst: &Tensor) -> Result<()> {
     }
     let works = match dst.queue() {
         Queue::Cpu(_) => {
-            let kernel =
-                memory_kernels::copy((src.layout().clone(), src.dtype()), (dst.layout().clone(), dst.dtype()));
+            let kernel = memory_kernels::copy((src.layout().clone(), src.dtype()), (dst.layout().clone(), dst.dtype()));
             let args = smallvec![
                 Arg::Buffer(src.storage().clone(), Access::Read),
                 Arg::Buffer(dst.storage().clone(), Access::Write)

@@ -1,0 +1,199 @@
+//! Tensors on every OpenCL device of this machine, held against the native CPU.
+
+use std::rc::Rc;
+
+use netcl_core::backend::Queue;
+use netcl_core::device::{DeviceHandle, manager};
+use netcl_core::dtype::DType;
+use netcl_core::kernels::launch;
+use netcl_core::shape::Slice;
+use netcl_core::tensor::{HostOptions, Tensor, reshape};
+
+/// Every OpenCL device; a machine without one is named, and fails the run where everything must be tested.
+fn devices() -> Vec<DeviceHandle> {
+    let found = manager().discover().unwrap();
+    if found.is_empty() {
+        eprintln!("NOT TESTED: there is no OpenCL device here");
+        assert!(std::env::var_os("CI").is_none(), "CI needs an OpenCL device: install pocl-opencl-icd");
+    }
+    found.iter().map(|device| manager().handle(device).unwrap()).collect()
+}
+
+fn values(n: usize) -> Vec<f64> {
+    (0..n).map(|i| ((i * 37 + 11) % 101) as f64 * 0.37 - 17.5).collect()
+}
+
+fn options(dtype: DType, asynchronous: bool, pinned: bool) -> HostOptions {
+    HostOptions { dtype: Some(dtype), async_copy: Some(asynchronous), use_pinned: Some(pinned) }
+}
+
+#[test]
+fn round_trips_by_every_path_and_dtype() {
+    for device in devices() {
+        for n in [1, 7, 1000, 100_003] {
+            let data = values(n);
+            for dtype in DType::FLOATS {
+                let expected = Tensor::from_host_with(&manager().cpu().queue, &data, [n], options(dtype, false, false));
+                let expected = expected.unwrap().to_f64_vec().unwrap();
+                for (asynchronous, pinned) in [(false, false), (false, true), (true, false), (true, true)] {
+                    let tensor =
+                        Tensor::from_host_with(&device.queue, &data, [n], options(dtype, asynchronous, pinned))
+                            .unwrap();
+                    if asynchronous {
+                        tensor.wait().unwrap();
+                        tensor.wait().unwrap();
+                    }
+                    assert_eq!(
+                        tensor.to_f64_vec().unwrap(),
+                        expected,
+                        "{device:?} {dtype} {n} {asynchronous} {pinned}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_upload_is_finished_before_a_kernel_reads_it() {
+    for device in devices() {
+        for round in 0..20 {
+            let n = 1 << 18;
+            let data: Vec<f32> = (0..n).map(|i| (i + round) as f32).collect();
+            let tensor =
+                Tensor::from_host_with(&device.queue, &data, [n], options(DType::F32, true, round % 2 == 0)).unwrap();
+            let twin = tensor.duplicate().unwrap();
+            drop(tensor);
+            assert_eq!(twin.to_host::<f32>().unwrap(), data, "{device:?}");
+        }
+    }
+}
+
+#[test]
+fn strided_copies_fills_and_casts_equal_the_cpu() {
+    for device in devices() {
+        for dtype in DType::FLOATS {
+            let results: Vec<Vec<Vec<f64>>> = [&device.queue, &manager().cpu().queue]
+                .into_iter()
+                .map(|q| {
+                    let data = values(2 * 3 * 4 * 5);
+                    let base = Tensor::from_host_with(q, &data, [2, 3, 4, 5], options(dtype, true, true)).unwrap();
+                    let flipped = base
+                        .permute(&[3, 1, 0, 2])
+                        .unwrap()
+                        .slice(0, Slice::new(None, None, -2))
+                        .unwrap()
+                        .slice(3, Slice::new(Some(1), None, 1))
+                        .unwrap();
+                    let expanded = base.select(2, 1).unwrap().expand([6, 2, 3, 5]).unwrap();
+                    let assigned = base.duplicate().unwrap();
+                    assigned.select(1, 2).unwrap().fill(0.25).unwrap();
+                    assigned
+                        .permute(&[1, 0, 3, 2])
+                        .unwrap()
+                        .select(0, 0)
+                        .unwrap()
+                        .assign(&base.select(1, 1).unwrap().permute(&[0, 2, 1]).unwrap())
+                        .unwrap();
+                    let mut out = vec![
+                        flipped.to_f64_vec().unwrap(),
+                        expanded.contiguous().unwrap().to_f64_vec().unwrap(),
+                        assigned.to_f64_vec().unwrap(),
+                        reshape(&flipped, [flipped.size()]).unwrap().to_f64_vec().unwrap(),
+                    ];
+                    for target in [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8] {
+                        out.push(flipped.cast(target).unwrap().to_f64_vec().unwrap());
+                        out.push(base.cast(target).unwrap().to_f64_vec().unwrap());
+                    }
+                    out
+                })
+                .collect();
+            assert_eq!(results[0], results[1], "{device:?} {dtype}");
+        }
+    }
+}
+
+#[test]
+fn views_with_more_axes_than_the_kernel_has() {
+    for device in devices() {
+        let shape: Vec<usize> = vec![2; 14];
+        let data: Vec<f32> = (0..1 << 14).map(|i| i as f32).collect();
+        let axes: Vec<isize> = (0..14).map(|i| (i * 5) % 14).collect();
+        let permuted = |q: &Queue| {
+            Tensor::from_host(q, &data, shape.as_slice()).unwrap().permute(&axes).unwrap().to_host::<f32>().unwrap()
+        };
+        assert_eq!(permuted(&device.queue), permuted(&manager().cpu().queue), "{device:?}");
+    }
+}
+
+#[test]
+fn special_values_survive_casts() {
+    for device in devices() {
+        let data =
+            [f64::NAN, f64::INFINITY, -f64::INFINITY, 0.0, -0.0, 65519.9, 65520.0, 1e-8, 3.4e38, 1e300, 300.7, -3.9];
+        for dtype in DType::FLOATS {
+            let cast = |q: &Queue| {
+                let tensor = Tensor::from_host(q, &data, [data.len()]).unwrap().cast(dtype).unwrap();
+                let back = tensor.cast(DType::F64).unwrap().to_f64_vec().unwrap();
+                let whole = tensor.cast(DType::I32).unwrap().to_f64_vec().unwrap();
+                (back.into_iter().map(f64::to_bits).collect::<Vec<_>>(), whole)
+            };
+            let (ours, reference) = (cast(&device.queue), cast(&manager().cpu().queue));
+            let quiet = |bits: &Vec<u64>| -> Vec<u64> {
+                bits.iter().map(|&b| if f64::from_bits(b).is_nan() { f64::NAN.to_bits() } else { b }).collect()
+            };
+            assert_eq!(quiet(&ours.0), quiet(&reference.0), "{device:?} {dtype}");
+            assert_eq!(ours.1, reference.1, "{device:?} {dtype}");
+        }
+    }
+}
+
+#[test]
+fn memory_comes_from_the_pool_and_goes_back() {
+    for device in devices() {
+        let Queue::OpenCl(stream) = &device.queue else { panic!("not an OpenCL device") };
+        let before = stream.pool().stats();
+        let bytes = 3 << 20;
+        drop(Tensor::from_shape(&device.queue, [bytes / 4], DType::F32).unwrap());
+        let counter = Rc::new(launch::Counter::default());
+        let tensor = launch::with_sink(counter.clone(), || Tensor::full(&device.queue, [bytes / 4], DType::F32, 1.5));
+        let tensor = tensor.unwrap();
+        let after = stream.pool().stats();
+        assert!(after.hits > before.hits, "{device:?}: {after}");
+        assert_eq!(counter.of("fill"), 1);
+        assert!(tensor.to_host::<f32>().unwrap().iter().all(|&v| v == 1.5), "a recycled buffer was not filled");
+        assert!(Tensor::from_shape(&device.queue, [0, 4], DType::F32).unwrap().storage().cl_memory().is_none());
+    }
+}
+
+#[test]
+fn mixing_devices_is_an_error_that_says_what_to_do() {
+    let cpu = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0], [2]).unwrap();
+    for device in devices() {
+        let there = cpu.to(&device.queue).unwrap();
+        let text = there.assign(&cpu).unwrap_err().to_string();
+        assert!(text.contains("different devices") && text.contains("t.to(queue)"), "{text}");
+        assert_eq!(there.to(&manager().cpu().queue).unwrap().to_host::<f32>().unwrap(), [1.0, 2.0]);
+    }
+}
+
+#[test]
+fn selectors_find_what_they_name() {
+    let found = manager().discover().unwrap();
+    for (index, device) in found.iter().enumerate() {
+        let handle = manager().handle(device).unwrap();
+        assert_eq!(manager().default(&index.to_string()).unwrap().as_ref(), Some(&handle));
+        assert!(manager().default(&device.name().to_uppercase()).unwrap().is_some());
+        assert!(manager().default(device.platform().name()).unwrap().is_some());
+    }
+    if !found.is_empty() {
+        assert_eq!(manager().default("opencl").unwrap().unwrap().backend.name(), "cl");
+        assert!(manager().default("0:0").unwrap().is_some());
+        assert!(manager().default("fp64").unwrap().is_some());
+    }
+    assert!(manager().default("matrix").unwrap().is_none_or(|h| h.device_type.as_str() == "gpu"));
+    assert!(manager().default("99").unwrap().is_none() && manager().default("99:0").unwrap().is_none());
+    assert_eq!(manager().default("cpu").unwrap().unwrap().backend.name(), "cpu");
+    let text = manager().get("no such device").unwrap_err().to_string();
+    assert!(text.contains("no device matches \"no such device\"; available:") && text.contains("cpu ("), "{text}");
+}
