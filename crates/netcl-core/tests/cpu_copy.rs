@@ -1,5 +1,7 @@
 //! Strided copies and casts against a plain loop over `Layout::offsets`.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use half::{bf16, f16};
 use netcl_core::backend::cpu::copy::{cast, cast_strided, copy, copy_strided, fill};
 use netcl_core::backend::cpu::set_num_threads;
