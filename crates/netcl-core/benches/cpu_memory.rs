@@ -1,7 +1,9 @@
 //! Memory kernels of the CPU backend against plain memset/memcpy split over the same number of threads.
 //!
-//! `cargo bench -p netcl-core --bench cpu_memory`. Ours and the peer run in turns within one loop, so that a noisy machine
+//! `cargo bench -p netcl-core --bench cpu_memory [-- section]`. Ours and the peer run in turns within one loop, so that a noisy machine
 //! disturbs both alike; the figure is the ratio of the medians (above 1: ours is slower).
+
+#![expect(clippy::expect_used, reason = "a benchmark that cannot run should say so and stop")]
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -51,13 +53,19 @@ fn split(nbytes: usize, f: impl Fn(usize, usize) + Sync) {
 
 fn main() {
     println!("{} threads, {:?}", num_threads(), simd::level());
-    dispatch_latency();
-    for nbytes in [MB, 8 * MB, 64 * MB, 256 * MB] {
-        fills_and_copies(nbytes, if nbytes > 100 * MB { 15 } else { 41 });
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let sections: [(&str, fn()); 5] = [
+        ("dispatch", dispatch_latency),
+        ("fill-copy", fills_and_copies),
+        ("permute", permutations),
+        ("cast", casts),
+        ("first-touch", first_touch),
+    ];
+    for (name, section) in sections {
+        if wanted.is_empty() || wanted.iter().any(|w| name.contains(w)) {
+            section();
+        }
     }
-    permutations();
-    casts();
-    first_touch();
 }
 
 fn dispatch_latency() {
@@ -76,20 +84,30 @@ fn dispatch_latency() {
     println!("dispatch on all threads {:.2} us, inline {:.3} us", run(num_threads().max(2)), run(1));
 }
 
-fn fills_and_copies(nbytes: usize, rounds: usize) {
+fn fills_and_copies() {
+    for nbytes in [MB, 8 * MB, 64 * MB, 256 * MB] {
+        fill_and_copy(nbytes, if nbytes > 100 * MB { 15 } else { 41 });
+    }
+}
+
+fn fill_and_copy(nbytes: usize, rounds: usize) {
     let (a, b) = (CpuBuffer::zeroed(nbytes).expect("memory"), CpuBuffer::zeroed(nbytes).expect("memory"));
     let (src, dst) = (SharedPtr::new(a.as_ptr()), SharedPtr::new(b.as_ptr()));
     let size = format!("{} MB", nbytes / MB);
-    // SAFETY (all blocks here): the buffers have `nbytes` bytes each and this thread waits for every job.
+    // SAFETY: parts of a buffer of `nbytes` bytes.
     let memset = || split(nbytes, |at, n| unsafe { std::ptr::write_bytes(dst.get().add(at), 0, n) });
     let memcpy = || {
+        // SAFETY: parts of two buffers of `nbytes` bytes.
         split(nbytes, |at, n| unsafe { std::ptr::copy_nonoverlapping(src.get().add(at), dst.get().add(at), n) });
     };
+    // SAFETY: the buffers have `nbytes` bytes.
     let zeros = || unsafe { fill(dst.get(), nbytes, &[0]).expect("fill") };
     report(&format!("fill zeros {size}"), nbytes, race(rounds, zeros, memset));
     let ones = 1.0f32.to_le_bytes();
+    // SAFETY: the buffers have `nbytes` bytes.
     let floats = || unsafe { fill(dst.get(), nbytes, &ones).expect("fill") };
     report(&format!("fill f32 1.0 {size} / memset"), nbytes, race(rounds, floats, memset));
+    // SAFETY: the buffers have `nbytes` bytes.
     let copies = || unsafe { copy(src.get(), dst.get(), nbytes).expect("copy") };
     report(&format!("copy {size}"), 2 * nbytes, race(rounds, copies, memcpy));
 }

@@ -182,6 +182,8 @@ mod tests {
         let block = Philox::new(0x2222_2222_1111_1111, 0x6666_6666_5555_5555).block(0x4444_4444_3333_3333);
         let counter = [0x3333_3333, 0x4444_4444, 0x5555_5555, 0x6666_6666];
         assert_eq!(block, philox4x32(counter, [0x1111_1111, 0x2222_2222]));
+        // What `netcl_random_block(42, 0, 5)` of PHILOX_CL gave on an OpenCL device (PoCL).
+        assert_eq!(Philox::new(42, 0).block(5), [0x5099d809, 0x4b20b5d2, 0x0d41b5e2, 0x0a653407]);
         // Lanes carry into the upper half of the index.
         let lanes = Philox::new(1, 0).blocks::<4>(u64::from(u32::MAX) - 1);
         for i in 0..4u64 {

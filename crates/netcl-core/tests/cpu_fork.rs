@@ -1,5 +1,6 @@
 //! Real forks: a child must be able to allocate and to compute in parallel, whatever other threads were doing.
 #![cfg(unix)]
+#![expect(clippy::panic, reason = "a helper of the test")]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

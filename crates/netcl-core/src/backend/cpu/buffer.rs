@@ -73,7 +73,7 @@ impl CpuBuffer {
         let (buffer, found) = Self::allocate(nbytes)?;
         if found == Found::Recycled {
             // SAFETY: the block has `nbytes` bytes and nobody else knows it yet.
-            unsafe { std::ptr::write_bytes(buffer.as_ptr(), 0, nbytes) };
+            unsafe { super::copy::fill(buffer.as_ptr(), nbytes, &[0])? };
         }
         Ok(buffer)
     }

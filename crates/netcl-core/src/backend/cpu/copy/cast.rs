@@ -5,6 +5,8 @@
 //! rounding: an i64 above 2^53 becomes a bf16 through f64, as `i64 as f64` does.
 
 use half::f16;
+use std::mem::MaybeUninit;
+
 use half::slice::HalfFloatSliceExt;
 
 use super::strided::{Axis, Plan, TILE, Tile, copy_tile};
@@ -67,13 +69,15 @@ pub unsafe fn cast_strided(
     let (from, to) = (SharedPtr::new(src_ptr.cast_mut()), SharedPtr::new(dst_ptr));
     plan.for_each(op, from_size + to_size, |tile| {
         // A tile is gathered into a dense one, converted, and spread out again, all inside the cache.
-        let (mut gathered, mut converted) = ([0u64; TILE], [0u64; TILE]);
+        let mut gathered = MaybeUninit::<[u64; TILE]>::uninit();
+        let mut converted = MaybeUninit::<[u64; TILE]>::uninit();
         let (gathered, converted) = (gathered.as_mut_ptr().cast::<u8>(), converted.as_mut_ptr().cast::<u8>());
         let Tile { j, k, .. } = tile;
         let row = k.n as isize;
         let gather = Tile { dst: 0, j: Axis { dst: row, ..j }, k: Axis { dst: 1, ..k }, ..tile };
         let spread = Tile { src: 0, j: Axis { src: row, ..j }, k: Axis { src: 1, ..k }, ..tile };
-        // SAFETY: tiles are disjoint parts of what the caller vouched for and have at most TILE elements of 8 bytes.
+        // SAFETY: tiles are disjoint parts of what the caller vouched for and have at most TILE elements of 8 bytes;
+        // each step reads what the one before has written.
         unsafe {
             copy_tile(from.get(), gathered, gather, from_size);
             cast_run(gathered, src_dtype, converted, dst_dtype, j.n * k.n);

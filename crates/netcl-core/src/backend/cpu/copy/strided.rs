@@ -14,10 +14,13 @@ use crate::backend::cpu::threads::{SharedPtr, parallel_for};
 use crate::error::{Error, Result};
 use crate::shape::{Layout, Slice};
 
-/// Elements per tile at most.
-pub(super) const TILE: usize = 4096;
-/// The side of a transposed tile.
+/// Elements per tile at most, for plans that need to know it beforehand.
+pub(super) const TILE: usize = SIDE * SIDE;
+/// The side of such a plan's transposed tiles.
 const SIDE: usize = 64;
+/// The side of the transposed tiles of a plain copy, in bytes: long runs of neighbouring lines for the memory, and a tile that
+/// stays in the second-level cache.
+const SIDE_BYTES: usize = 512;
 
 /// One axis: its length and the distance of neighbours in source and destination, in elements.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +52,13 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// `None` where there is nothing to copy.
+    /// Tiles of at most [`TILE`] elements; `None` where there is nothing to copy.
     pub(super) fn new(op: &'static str, src: &Layout, dst: &Layout) -> Result<Option<Plan>> {
+        Self::with_side(op, src, dst, SIDE)
+    }
+
+    /// Tiles of at most `side * side` elements; `None` where there is nothing to copy.
+    fn with_side(op: &'static str, src: &Layout, dst: &Layout, side: usize) -> Result<Option<Plan>> {
         if src.shape() != dst.shape() {
             let why = format!("the destination has shape {}", dst.shape());
             return Err(Error::Shape { op, shape: src.shape().clone(), why });
@@ -83,11 +91,12 @@ impl Plan {
             None => axes.pop().unwrap_or(single),
         };
         let (tile_j, tile_k) = if transposing.is_some() {
-            let tile_k = if j.n < SIDE { (TILE / j.n).min(k.n) } else { SIDE.min(k.n) };
-            ((TILE / tile_k).min(j.n).min(if k.n < SIDE { TILE } else { SIDE }), tile_k)
+            // A short axis makes room for more of the other.
+            let tile_k = if j.n < side { (side * side / j.n).min(k.n) } else { side.min(k.n) };
+            (if k.n < side { (side * side / tile_k).min(j.n) } else { side.min(j.n) }, tile_k)
         } else {
-            let tile_k = k.n.min(TILE);
-            ((TILE / tile_k).min(j.n), tile_k)
+            let tile_k = k.n.min(side * side);
+            ((side * side / tile_k).min(j.n), tile_k)
         };
         let (src, dst) = (src.offset() as isize, dst.offset() as isize);
         Ok(Some(Plan { outer: axes, j, k, tile_j, tile_k, src, dst }))
@@ -165,7 +174,8 @@ pub unsafe fn copy_strided(
     if !matches!(elem_size, 1 | 2 | 4 | 8) {
         return Err(Error::argument(op, format!("elements of {elem_size} bytes cannot be copied; use 1, 2, 4 or 8")));
     }
-    let Some(plan) = Plan::new(op, src, dst)? else { return Ok(()) };
+    let side = (SIDE_BYTES / elem_size).min(256);
+    let Some(plan) = Plan::with_side(op, src, dst, side)? else { return Ok(()) };
     if let Some((from, to, n)) = plan.dense() {
         // SAFETY: the caller's promise: the layouts' positions are these two runs.
         return unsafe { copy(src_ptr.add(from * elem_size), dst_ptr.add(to * elem_size), n * elem_size) };

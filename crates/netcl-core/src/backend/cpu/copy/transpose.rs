@@ -19,6 +19,16 @@ pub(super) unsafe fn transpose<T: Copy>(
     // 16 x 16 elements at a time: whole cache lines on both sides are used up before others push them out.
     const BLOCK: usize = 16;
     let (whole_j, whole_k) = (nj / BLOCK * BLOCK, nk / BLOCK * BLOCK);
+    if whole_j > 0 && whole_k > 0 {
+        for k in 0..nk as isize {
+            // SAFETY: the row is inside what the caller vouched for.
+            unsafe { prefetch(src.offset(k * src_row), nj) };
+        }
+        for j in 0..nj as isize {
+            // SAFETY: as above.
+            unsafe { prefetch(dst.offset(j * dst_row), nk) };
+        }
+    }
     for j in (0..whole_j).step_by(BLOCK) {
         for k in (0..whole_k).step_by(BLOCK) {
             // SAFETY: `j + BLOCK <= nj` and `k + BLOCK <= nk`, so the block is inside what the caller vouched for.
@@ -34,6 +44,23 @@ pub(super) unsafe fn transpose<T: Copy>(
         simple(src, src_row, dst, dst_row, 0..whole_j, whole_k..nk);
         simple(src, src_row, dst, dst_row, whole_j..nj, 0..nk);
     }
+}
+
+/// Asks for a row ahead of its use: rows lie too far apart for the processor to guess the next one.
+///
+/// # Safety
+/// `row` must point to `n` elements.
+#[inline]
+unsafe fn prefetch<T>(row: *const T, n: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // The last element may lie on a line of its own.
+    for at in (0..n).step_by(64 / size_of::<T>()).chain([n.saturating_sub(1)]) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: inside the row; a prefetch changes nothing but the caches.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(row.add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (row, n);
 }
 
 /// # Safety
