@@ -169,18 +169,11 @@ impl BuildError {
         text
     }
 
-    /// The line numbers in the log: compilers write `name:12:5: error` (Clang) or `name(12): error`.
+    /// The line numbers in the log: `name:12:5: error: ...` (Clang), `error: name:12:5: ...` (PoCL), `name(12): error: ...`.
     fn blamed_lines(&self) -> Vec<usize> {
-        let mut lines = Vec::new();
-        for text in self.log.lines() {
-            let Some(end) = text.find("error").or_else(|| text.find("warning")) else { continue };
-            let number = text[..end]
-                .split([':', '(', ')', ','])
-                .skip(1)
-                .find_map(|part| part.trim().parse::<usize>().ok().filter(|&n| n > 0));
-            lines.extend(number);
-        }
-        lines
+        let complaints = self.log.lines().filter(|text| text.contains("error") || text.contains("warning"));
+        let number = |part: &str| part.trim().parse::<usize>().ok().filter(|&n| n > 0);
+        complaints.filter_map(|text| text.split([':', '(', ')', ',']).skip(1).find_map(number)).collect()
     }
 }
 
@@ -309,8 +302,9 @@ mod tests {
     }
 
     #[test]
-    fn build_errors_mark_the_lines_of_both_styles_of_log() {
+    fn build_errors_mark_the_lines_of_all_styles_of_log() {
         assert_eq!(error("/tmp/x.cl:3:7: error: no", 5).blamed_lines(), [3]);
+        assert_eq!(error("error: /tmp/x.cl:2:26: unknown type", 5).blamed_lines(), [2]);
         assert_eq!(error("<kernel>(4): error: no\n1 error generated.", 5).blamed_lines(), [4]);
         assert_eq!(error("fine", 5).blamed_lines(), [] as [usize; 0]);
         let text = error("p:2:1: error: bad", 3).to_string();

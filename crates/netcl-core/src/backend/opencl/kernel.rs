@@ -244,9 +244,9 @@ impl Kernel {
         let clone = api(CALL)?.clCloneKernel.filter(|_| self.program().device().info().opencl >= (2, 1));
         let Some(clone) = clone else { return Kernel::new(self.program(), self.name()) };
         let mut code = 0;
-        // SAFETY: the kernel is alive; the lock keeps its arguments still while they are copied.
         let raw = {
             let _lock = self.0.launch.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: the kernel is alive; the lock keeps its arguments still while they are copied.
             unsafe { clone(self.raw(), &mut code) }
         };
         if code != CL_SUCCESS {

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_void};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use opencl_sys::*;
 
@@ -12,6 +12,10 @@ use super::error::{ClError, ClResult, check};
 use super::info;
 
 const CL_PLATFORM_NOT_FOUND_KHR: cl_int = -1001;
+
+/// Held while a driver is asked for its devices. PoCL 3.1 sets itself up in the first such call and, when a second thread asks
+/// meanwhile, hands it devices that are not ready: a crash.
+static SETTING_UP: Mutex<()> = Mutex::new(());
 
 /// One installed driver.
 #[derive(Clone)]
@@ -96,6 +100,7 @@ impl Platform {
         const CALL: &str = "clGetDeviceIDs";
         let api = api(CALL)?;
         let platform = self.0.id as cl_platform_id;
+        let setting_up = SETTING_UP.lock().unwrap_or_else(PoisonError::into_inner);
         let mut count = 0;
         // SAFETY: the platform is valid; a null list with room for none asks for the count alone.
         let code = unsafe { (api.clGetDeviceIDs)(platform, CL_DEVICE_TYPE_ALL, 0, std::ptr::null_mut(), &mut count) };
@@ -109,6 +114,7 @@ impl Platform {
             (api.clGetDeviceIDs)(platform, CL_DEVICE_TYPE_ALL, count, ids.as_mut_ptr(), &mut count)
         })?;
         ids.truncate(count as usize);
+        drop(setting_up);
         // SAFETY: the ids are the driver's own.
         ids.into_iter().map(|id| unsafe { Device::from_int_ptr(id as usize) }).collect()
     }
@@ -152,6 +158,7 @@ impl Eq for Platform {}
 fn platform_ids() -> ClResult<Vec<usize>> {
     const CALL: &str = "clGetPlatformIDs";
     let api = api(CALL)?;
+    let _setting_up = SETTING_UP.lock().unwrap_or_else(PoisonError::into_inner);
     let mut count = 0;
     // SAFETY: a null list with room for none asks for the count alone.
     let code = unsafe { (api.clGetPlatformIDs)(0, std::ptr::null_mut(), &mut count) };

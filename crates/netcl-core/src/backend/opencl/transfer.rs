@@ -161,7 +161,7 @@ impl Queue {
         let api = api(CALL)?;
         let (unit, len) = (size_of::<T>(), range.end.saturating_sub(range.start));
         buffer.check_range(CALL, range.start, len)?;
-        if !unit.is_power_of_two() || unit > 128 || range.start % unit != 0 || len % unit != 0 {
+        if !unit.is_power_of_two() || unit > 128 || !range.start.is_multiple_of(unit) || !len.is_multiple_of(unit) {
             let what =
                 format!("bytes {range:?} cannot be filled with a pattern of {unit} bytes; it must divide both ends");
             return Err(ClError::usage(CALL, what));
