@@ -80,8 +80,8 @@ impl Shape {
         let n = self.ndim().max(other.ndim());
         let mut out: SmallVec<[usize; 6]> = SmallVec::from_elem(1, n);
         for from_end in 1..=n {
-            let left = self.from_end(from_end);
-            let right = other.from_end(from_end);
+            let left = self.length_from_end(from_end);
+            let right = other.length_from_end(from_end);
             out[n - from_end] = match (left, right) {
                 (l, r) if l == r => l,
                 (1, r) => r,
@@ -102,7 +102,7 @@ impl Shape {
     }
 
     /// The length of an axis counted from the end (1 is the last); missing axes have length 1.
-    fn from_end(&self, from_end: usize) -> usize {
+    fn length_from_end(&self, from_end: usize) -> usize {
         if from_end <= self.ndim() { self.0[self.ndim() - from_end] } else { 1 }
     }
 

@@ -134,7 +134,7 @@ impl Queue {
     }
 
     /// Memory from this queue's pool, without asking the current sink; ops call
-    /// [`launch::allocate`](crate::kernels::launch::allocate). The contents are whatever was there before.
+    /// [`launch::allocate`]. The contents are whatever was there before.
     pub fn allocate_now(&self, nbytes: usize, label: &'static str) -> Result<Arc<Storage>> {
         match self {
             Queue::Cpu(_) => Ok(Arc::new(Storage::cpu(CpuBuffer::uninit(nbytes)?))),
