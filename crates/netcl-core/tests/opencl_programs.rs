@@ -1,4 +1,5 @@
 //! Building programs: error texts, the cache within and across processes, damage, parallel builds.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail the test")]
 
 mod opencl_support;
 

@@ -1,5 +1,6 @@
 //! What the OpenCL tests share: the devices of this machine, and children that run one test of the same binary.
 #![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use std::io::Write;
 use std::path::PathBuf;
