@@ -25,6 +25,11 @@ pub(crate) fn devices() -> Vec<Device> {
     devices
 }
 
+/// How many different devices there are, where two of one model count once: they share compiled programs and facts.
+pub(crate) fn distinct(devices: &[Device]) -> usize {
+    devices.iter().map(Device::identity).collect::<std::collections::HashSet<_>>().len()
+}
+
 pub(crate) struct Setup {
     pub(crate) device: Device,
     pub(crate) context: Context,
