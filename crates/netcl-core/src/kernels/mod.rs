@@ -1,1 +1,3 @@
 //! The launch seam, the expression IR and the kernel source helpers.
+
+pub mod expr;
