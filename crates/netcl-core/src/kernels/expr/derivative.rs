@@ -47,128 +47,134 @@ pub fn vjp(expr: &Expr, wrt: &[usize]) -> Expr {
 pub fn derivative(expr: &Expr, output: usize, input: usize) -> Expr {
     let g = Graph::new();
     let nodes = g.inline_all(expr, &[], &[]);
-    let outputs: Vec<_> = expr.outputs().get(output).map(|id| (nodes[id.index()], g.constant(1.0))).into_iter().collect();
+    let outputs: Vec<_> =
+        expr.outputs().get(output).map(|id| (nodes[id.index()], g.constant(1.0))).into_iter().collect();
     let gradients = gradient(&g, &outputs, &[g.input(input)]);
     g.finish_with(&gradients, expr.inputs(), expr.scalars())
 }
 
-/// Reverse accumulation inside a graph: the gradients of `sum(upstream * output)` with respect to some values, which may
-/// be inputs, scalars or anything in between. Values that the outputs do not depend on get the constant 0.
+/// The gradients of `sum(upstream * output)` with respect to some values of a graph, which may be inputs, scalars or
+/// anything in between. Values that the outputs do not depend on get the constant 0.
+///
+/// Tangents are carried forwards, once per wanted value, and meet the upstream gradient last. Carried backwards, a zero
+/// from a branch not taken would meet that branch's infinities, and 0 * inf is NaN; forwards, `select` drops them. With
+/// the few inputs of elementwise operations, and shared subexpressions, it costs nothing.
 pub fn gradient<'g>(g: &'g Graph, outputs: &[(Val<'g>, Val<'g>)], wrt: &[Val<'g>]) -> Vec<Val<'g>> {
-    // Only the nodes that lie on a path from a wanted value matter: everything else would be derived in vain.
     let count = g.len();
-    let mut reaches = vec![false; count];
-    for value in wrt {
-        reaches[value.id().index()] = true;
-    }
-    for index in 0..count {
-        if g.node(Id(index as u32)).operands().any(|o| reaches[o.index()]) {
-            reaches[index] = true;
-        }
-    }
-    let mut gradients: Vec<Option<Val<'g>>> = vec![None; count];
-    let accumulate = |gradients: &mut Vec<Option<Val<'g>>>, to: Id, part: Val<'g>| {
-        let slot = &mut gradients[to.index()];
-        *slot = Some(slot.map_or(part, |sum| sum + part));
-    };
-    for &(output, upstream) in outputs {
-        accumulate(&mut gradients, output.id(), upstream);
-    }
-    for index in (0..count).rev() {
-        let Some(upstream) = gradients[index].filter(|_| reaches[index]) else { continue };
-        let id = Id(index as u32);
-        for (position, operand) in g.node(id).operands().enumerate() {
-            if reaches[operand.index()]
-                && let Some(part) = pull_back(g, id, position, upstream)
-            {
-                accumulate(&mut gradients, operand, part);
+    wrt.iter()
+        .map(|value| {
+            let mut tangents: Vec<Option<Val<'g>>> = vec![None; count];
+            tangents[value.id().index()] = Some(g.constant(1.0));
+            for index in value.id().index() + 1..count {
+                tangents[index] = tangent(g, Id(index as u32), &tangents);
             }
-        }
-    }
-    wrt.iter().map(|value| gradients[value.id().index()].unwrap_or_else(|| g.constant(0.0))).collect()
+            outputs
+                .iter()
+                .filter_map(|(output, upstream)| Some(times(tangents[output.id().index()]?, *upstream)))
+                .reduce(|sum, part| sum + part)
+                .unwrap_or_else(|| g.constant(0.0))
+        })
+        .collect()
 }
 
-/// The part of a node's gradient that its operand at `position` receives; `None` where it is zero everywhere.
-fn pull_back<'g>(g: &'g Graph, id: Id, position: usize, up: Val<'g>) -> Option<Val<'g>> {
+/// `slope * upstream`, with the product moved into a choice that has a constant branch: the mask of a relu stays a mask,
+/// and an infinite upstream gradient does not turn its zeros into NaN.
+fn times<'g>(slope: Val<'g>, upstream: Val<'g>) -> Val<'g> {
+    let g = slope.graph();
+    match (slope.literal(), g.node(slope.id())) {
+        (Some(0.0), _) => slope,
+        (None, Node::Ternary(TernaryOp::Select, condition, a, b))
+            if g.val(a).literal().is_some() || g.val(b).literal().is_some() =>
+        {
+            g.select(g.val(condition), times(g.val(a), upstream), times(g.val(b), upstream))
+        }
+        _ => slope * upstream,
+    }
+}
+
+/// The derivative of a node from those of its operands; `None` where it is zero everywhere.
+fn tangent<'g>(g: &'g Graph, id: Id, tangents: &[Option<Val<'g>>]) -> Option<Val<'g>> {
     let result = g.val(id);
+    let of = |operand: Id| tangents[operand.index()];
+    let sum = |a: Option<Val<'g>>, b: Option<Val<'g>>| match (a, b) {
+        (Some(a), Some(b)) => Some(a + b),
+        (a, b) => a.or(b),
+    };
     match g.node(id) {
         Node::Input(_) | Node::Scalar(_) | Node::Const(_) => None,
-        Node::Unary(op, x) => unary(op, g.val(x), result, up),
-        Node::Binary(op, a, b) => binary(op, g.val(a), g.val(b), result, position, up),
-        Node::Ternary(TernaryOp::Fma, a, b, _) => Some(match position {
-            0 => up * g.val(b),
-            1 => up * g.val(a),
-            _ => up,
-        }),
-        Node::Ternary(TernaryOp::Select, condition, ..) => match position {
-            1 => Some(g.val(condition).select(up, 0.0)),
-            2 => Some(g.val(condition).select(0.0, up)),
-            _ => None,
-        },
+        Node::Unary(op, x) => unary(op, g.val(x), result, of(x)?),
+        Node::Binary(op, a, b) => {
+            let part = |first: bool, t: Val<'g>| binary(op, g.val(a), g.val(b), result, first, t);
+            sum(of(a).and_then(|t| part(true, t)), of(b).and_then(|t| part(false, t)))
+        }
+        Node::Ternary(TernaryOp::Fma, a, b, c) => {
+            let product = sum(of(a).map(|t| t * g.val(b)), of(b).map(|t| t * g.val(a)));
+            sum(product, of(c))
+        }
+        Node::Ternary(TernaryOp::Select, condition, a, b) => {
+            let (a, b) = (of(a), of(b));
+            a.or(b)?;
+            let zero = g.constant(0.0);
+            Some(g.select(g.val(condition), a.unwrap_or(zero), b.unwrap_or(zero)))
+        }
     }
 }
 
-fn unary<'g>(op: UnaryOp, x: Val<'g>, result: Val<'g>, up: Val<'g>) -> Option<Val<'g>> {
+/// The tangent `t` of an operand, carried through an operation of one operand.
+fn unary<'g>(op: UnaryOp, x: Val<'g>, result: Val<'g>, t: Val<'g>) -> Option<Val<'g>> {
     Some(match op {
-        UnaryOp::Neg => -up,
-        UnaryOp::Abs => up * x.sign(),
+        UnaryOp::Neg => -t,
+        UnaryOp::Abs => t * x.sign(),
         UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round => return None,
-        UnaryOp::Sqrt => up * (0.5 / result),
-        UnaryOp::Rsqrt => up * (-0.5 * (result * result * result)),
-        UnaryOp::Exp => up * result,
+        UnaryOp::Sqrt => t * (0.5 / result),
+        UnaryOp::Rsqrt => t * (-0.5 * (result * result * result)),
+        UnaryOp::Exp => t * result,
         // exp(x) rather than expm1(x) + 1, which loses every digit for very negative x.
-        UnaryOp::Expm1 => up * x.exp(),
-        UnaryOp::Log => up / x,
-        UnaryOp::Log1p => up / (x + 1.0),
-        UnaryOp::Sin => up * x.cos(),
-        UnaryOp::Cos => up * -x.sin(),
-        UnaryOp::Tan => up * (result * result + 1.0),
-        UnaryOp::Tanh => up * (1.0 - result * result),
-        UnaryOp::Sigmoid => up * (result * (1.0 - result)),
-        UnaryOp::Erf => up * ((-(x * x)).exp() * TWO_OVER_SQRT_PI),
-        UnaryOp::NormCdf => up * ((x * x * -0.5).exp() * ONE_OVER_SQRT_TWO_PI),
+        UnaryOp::Expm1 => t * x.exp(),
+        UnaryOp::Log => t / x,
+        UnaryOp::Log1p => t / (x + 1.0),
+        UnaryOp::Sin => t * x.cos(),
+        UnaryOp::Cos => t * -x.sin(),
+        UnaryOp::Tan => t * (result * result + 1.0),
+        UnaryOp::Tanh => t * (1.0 - result * result),
+        UnaryOp::Sigmoid => t * (result * (1.0 - result)),
+        UnaryOp::Erf => t * ((-(x * x)).exp() * TWO_OVER_SQRT_PI),
+        UnaryOp::NormCdf => t * ((x * x * -0.5).exp() * ONE_OVER_SQRT_TWO_PI),
     })
 }
 
-fn binary<'g>(
-    op: BinaryOp,
-    a: Val<'g>,
-    b: Val<'g>,
-    result: Val<'g>,
-    position: usize,
-    up: Val<'g>,
-) -> Option<Val<'g>> {
-    let first = position == 0;
+/// The tangent `t` of the first or second operand, carried through an operation of two.
+fn binary<'g>(op: BinaryOp, a: Val<'g>, b: Val<'g>, result: Val<'g>, first: bool, t: Val<'g>) -> Option<Val<'g>> {
     Some(match op {
-        BinaryOp::Add => up,
+        BinaryOp::Add => t,
         BinaryOp::Sub => {
             if first {
-                up
+                t
             } else {
-                -up
+                -t
             }
         }
-        BinaryOp::Mul => up * if first { b } else { a },
+        BinaryOp::Mul => t * if first { b } else { a },
         BinaryOp::Div => {
             if first {
-                up / b
+                t / b
             } else {
-                -(up * result / b)
+                -(t * result / b)
             }
         }
         BinaryOp::Min | BinaryOp::Max => {
             let (own, other) = if first { (a, b) } else { (b, a) };
             let wins = if op == BinaryOp::Max { own.gt(other) } else { own.lt(other) };
-            wins.select(up, own.eq(other).select(up * 0.5, 0.0))
+            wins.select(t, own.eq(other).select(t * 0.5, 0.0))
         }
         BinaryOp::Pow => {
             if first {
                 // b * a^(b - 1), which is 0 for b = 0 even where a^-1 is infinite.
-                b.eq(0.0).select(0.0, up * (b * a.pow(b - 1.0)))
+                b.eq(0.0).select(0.0, t * (b * a.pow(b - 1.0)))
             } else {
                 // a^b * log(a), which tends to 0 at a = 0 for b > 0.
                 let at_zero = a.eq(0.0).select(b.ge(0.0), 0.0);
-                at_zero.select(0.0, up * (result * a.log()))
+                at_zero.select(0.0, t * (result * a.log()))
             }
         }
         BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => return None,

@@ -115,12 +115,8 @@ impl Graph {
         for node in expr.nodes() {
             let v = |id: Id| values[id.index()];
             let value = match *node {
-                Node::Input(i) => {
-                    inputs.get(usize::from(i)).copied().unwrap_or_else(|| self.input(usize::from(i)))
-                }
-                Node::Scalar(i) => {
-                    scalars.get(usize::from(i)).copied().unwrap_or_else(|| self.scalar(usize::from(i)))
-                }
+                Node::Input(i) => inputs.get(usize::from(i)).copied().unwrap_or_else(|| self.input(usize::from(i))),
+                Node::Scalar(i) => scalars.get(usize::from(i)).copied().unwrap_or_else(|| self.scalar(usize::from(i))),
                 Node::Const(c) => self.constant(c.value()),
                 Node::Unary(op, a) => v(a).unary(op),
                 Node::Binary(op, a, b) => v(a).binary(op, v(b)),

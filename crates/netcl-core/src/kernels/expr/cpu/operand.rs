@@ -83,11 +83,13 @@ impl Compute for f64 {
 /// # Safety
 /// `from` must point to that many initialised elements of `dtype`, aligned for it.
 pub(super) unsafe fn load<T: Compute>(dtype: DType, from: *const u8, stride: isize, to: &mut [T]) {
-    // SAFETY (all three): the caller vouches for the memory.
-    match dtype {
-        DType::F16 if stride == 1 => T::from_f16(unsafe { slice::from_raw_parts(from.cast(), to.len()) }, to),
-        DType::BF16 if stride == 1 => T::from_bf16(unsafe { slice::from_raw_parts(from.cast(), to.len()) }, to),
-        _ => crate::with_element!(dtype, E => unsafe { gather::<E, T>(from.cast(), stride, to) }),
+    // SAFETY: the caller vouches for `to.len()` elements of this dtype at these places.
+    unsafe {
+        match dtype {
+            DType::F16 if stride == 1 => T::from_f16(slice::from_raw_parts(from.cast(), to.len()), to),
+            DType::BF16 if stride == 1 => T::from_bf16(slice::from_raw_parts(from.cast(), to.len()), to),
+            _ => crate::with_element!(dtype, E => gather::<E, T>(from.cast(), stride, to)),
+        }
     }
 }
 
@@ -96,11 +98,13 @@ pub(super) unsafe fn load<T: Compute>(dtype: DType, from: *const u8, stride: isi
 /// # Safety
 /// `to` must point to that many writable elements of `dtype`, aligned for it.
 pub(super) unsafe fn store<T: Compute>(dtype: DType, from: &[T], to: *mut u8, stride: isize) {
-    // SAFETY (all three): the caller vouches for the memory.
-    match dtype {
-        DType::F16 if stride == 1 => T::to_f16(from, unsafe { slice::from_raw_parts_mut(to.cast(), from.len()) }),
-        DType::BF16 if stride == 1 => T::to_bf16(from, unsafe { slice::from_raw_parts_mut(to.cast(), from.len()) }),
-        _ => crate::with_element!(dtype, E => unsafe { scatter::<E, T>(from, to.cast(), stride) }),
+    // SAFETY: the caller vouches for `from.len()` elements of this dtype at these places.
+    unsafe {
+        match dtype {
+            DType::F16 if stride == 1 => T::to_f16(from, slice::from_raw_parts_mut(to.cast(), from.len())),
+            DType::BF16 if stride == 1 => T::to_bf16(from, slice::from_raw_parts_mut(to.cast(), from.len())),
+            _ => crate::with_element!(dtype, E => scatter::<E, T>(from, to.cast(), stride)),
+        }
     }
 }
 

@@ -70,9 +70,11 @@ impl Program {
             return;
         }
         // SAFETY: the caller's contract, passed on.
-        match self.compute {
-            DType::F64 => unsafe { Run::<f64>::new(self, nest, inputs, outputs, scalars).go(range) },
-            _ => unsafe { Run::<f32>::new(self, nest, inputs, outputs, scalars).go(range) },
+        unsafe {
+            match self.compute {
+                DType::F64 => Run::<f64>::new(self, nest, inputs, outputs, scalars).go(range),
+                _ => Run::<f32>::new(self, nest, inputs, outputs, scalars).go(range),
+            }
         }
     }
 
@@ -215,7 +217,8 @@ impl<'a, T: Compute> Run<'a, T> {
             let inner = input.strides.last().copied().unwrap_or(1);
             let dense = self.dense[i];
             // SAFETY: the position of an element of the range.
-            let from = unsafe { input.data.offset(walk.offset(input.strides, at, dense) * input.dtype.size() as isize) };
+            let from =
+                unsafe { input.data.offset(walk.offset(input.strides, at, dense) * input.dtype.size() as isize) };
             let straight = dense || (one_row && inner == 1);
             if straight && input.dtype == T::DTYPE {
                 self.slots[i] = from.cast_mut().cast();

@@ -1,84 +1,6 @@
-//! Elementary functions as branch-free code over single lanes, for the compiler to vectorise.
-//!
-//! The f32 functions are polynomials of our own; where f32 would lose digits (argument reduction of angles, powers) they
-//! go through f64 lanes. The f64 functions are the platform's. `FMA` says whether a fused multiply-add is one
-//! instruction here: the polynomials use it then, and separate products and sums elsewhere (a software fma is a call
-//! per lane).
+//! f32: polynomials of our own.
 
-use std::ops::{Add, Div, Mul, Neg, Sub};
-
-/// The two types expressions are computed in.
-pub trait Real:
-    Copy
-    + PartialOrd
-    + Default
-    + Send
-    + Sync
-    + 'static
-    + Add<Output = Self>
-    + Sub<Output = Self>
-    + Mul<Output = Self>
-    + Div<Output = Self>
-    + Neg<Output = Self>
-{
-    /// Zero.
-    const ZERO: Self;
-    /// One.
-    const ONE: Self;
-    /// Rounded from f64.
-    fn from_f64(x: f64) -> Self;
-    /// Exact product and sum, rounded once.
-    fn fused(self, b: Self, c: Self) -> Self;
-    /// Absolute value.
-    fn abs(self) -> Self;
-    /// Towards negative infinity.
-    fn floor(self) -> Self;
-    /// Towards positive infinity.
-    fn ceil(self) -> Self;
-    /// To the nearest, halves to even.
-    fn round(self) -> Self;
-    /// Square root.
-    fn sqrt(self) -> Self;
-    /// e to the power of this.
-    fn exp<const FMA: bool>(self) -> Self;
-    /// `exp(x) - 1`.
-    fn expm1<const FMA: bool>(self) -> Self;
-    /// Natural logarithm.
-    fn log<const FMA: bool>(self) -> Self;
-    /// `log(1 + x)`.
-    fn log1p<const FMA: bool>(self) -> Self;
-    /// Sine; only for arguments within [`Real::ANGLE_LIMIT`].
-    fn sin<const FMA: bool>(self) -> Self;
-    /// Cosine; only for arguments within [`Real::ANGLE_LIMIT`].
-    fn cos<const FMA: bool>(self) -> Self;
-    /// Tangent; only for arguments within [`Real::ANGLE_LIMIT`].
-    fn tan<const FMA: bool>(self) -> Self;
-    /// Hyperbolic tangent.
-    fn tanh<const FMA: bool>(self) -> Self;
-    /// `1 / (1 + exp(-x))`.
-    fn sigmoid<const FMA: bool>(self) -> Self;
-    /// Error function.
-    fn erf<const FMA: bool>(self) -> Self;
-    /// Distribution function of the standard normal.
-    fn norm_cdf<const FMA: bool>(self) -> Self;
-    /// Power.
-    fn pow<const FMA: bool>(self, y: Self) -> Self;
-    /// Up to which magnitude the vectorised argument reduction of the trigonometric functions holds.
-    const ANGLE_LIMIT: Self;
-    /// Sine, cosine and tangent of any magnitude, one at a time.
-    fn angle_slow(self, function: Angle) -> Self;
-}
-
-/// A trigonometric function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Angle {
-    /// Sine.
-    Sin,
-    /// Cosine.
-    Cos,
-    /// Tangent.
-    Tan,
-}
+use super::{Angle, Real};
 
 #[inline(always)]
 fn fma32<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
@@ -156,7 +78,8 @@ fn exp32<const FMA: bool>(x: f32) -> f32 {
 
 #[inline(always)]
 fn expm1_32<const FMA: bool>(x: f32) -> f32 {
-    let clamped = clamp32(x, -18.0, 90.0);
+    // Beyond 89 the half-scale power itself would overflow; the result is infinite well before.
+    let clamped = clamp32(x, -18.0, 89.0);
     let (n, r, p) = exp_reduced::<FMA>(clamped);
     let m = fma32::<FMA>(r * r, p, r);
     // 2^n * (1 + m) - 1 at half scale, so that n = 128 does not overflow early.
@@ -272,8 +195,15 @@ fn norm_cdf32<const FMA: bool>(x: f32) -> f32 {
 
 #[inline(always)]
 fn erf32<const FMA: bool>(x: f32) -> f32 {
-    const P: [f32; 7] =
-        [1.128_379_1, -0.376_126_26, 0.112_835_854, -0.026_853_81, 0.005_188_327_7, -8.010_194e-4, 7.853_861e-5];
+    const P: [f32; 7] = [
+        std::f32::consts::FRAC_2_SQRT_PI,
+        -0.376_126_26,
+        0.112_835_854,
+        -0.026_853_81,
+        0.005_188_327_7,
+        -8.010_194e-4,
+        7.853_861e-5,
+    ];
     let a = x.abs();
     let small = x * poly32::<FMA, 7>(x * x, P);
     let z = (if a > 4.5 { 4.5 } else { a }) * std::f32::consts::SQRT_2;
@@ -466,97 +396,5 @@ impl Real for f32 {
             Angle::Cos => x.cos(),
             Angle::Tan => x.tan(),
         }) as f32
-    }
-}
-
-/// The platform's functions, one lane at a time.
-impl Real for f64 {
-    const ZERO: f64 = 0.0;
-    const ONE: f64 = 1.0;
-    const ANGLE_LIMIT: f64 = f64::INFINITY;
-
-    #[inline(always)]
-    fn from_f64(x: f64) -> f64 {
-        x
-    }
-    #[inline(always)]
-    fn fused(self, b: f64, c: f64) -> f64 {
-        self.mul_add(b, c)
-    }
-    #[inline(always)]
-    fn abs(self) -> f64 {
-        f64::abs(self)
-    }
-    #[inline(always)]
-    fn floor(self) -> f64 {
-        f64::floor(self)
-    }
-    #[inline(always)]
-    fn ceil(self) -> f64 {
-        f64::ceil(self)
-    }
-    #[inline(always)]
-    fn round(self) -> f64 {
-        f64::round_ties_even(self)
-    }
-    #[inline(always)]
-    fn sqrt(self) -> f64 {
-        f64::sqrt(self)
-    }
-    #[inline(always)]
-    fn exp<const FMA: bool>(self) -> f64 {
-        f64::exp(self)
-    }
-    #[inline(always)]
-    fn expm1<const FMA: bool>(self) -> f64 {
-        self.exp_m1()
-    }
-    #[inline(always)]
-    fn log<const FMA: bool>(self) -> f64 {
-        self.ln()
-    }
-    #[inline(always)]
-    fn log1p<const FMA: bool>(self) -> f64 {
-        self.ln_1p()
-    }
-    #[inline(always)]
-    fn sin<const FMA: bool>(self) -> f64 {
-        f64::sin(self)
-    }
-    #[inline(always)]
-    fn cos<const FMA: bool>(self) -> f64 {
-        f64::cos(self)
-    }
-    #[inline(always)]
-    fn tan<const FMA: bool>(self) -> f64 {
-        f64::tan(self)
-    }
-    #[inline(always)]
-    fn tanh<const FMA: bool>(self) -> f64 {
-        f64::tanh(self)
-    }
-    #[inline(always)]
-    fn sigmoid<const FMA: bool>(self) -> f64 {
-        let e = f64::exp(-f64::abs(self));
-        (if self >= 0.0 { 1.0 } else { e }) / (1.0 + e)
-    }
-    #[inline(always)]
-    fn erf<const FMA: bool>(self) -> f64 {
-        libm::erf(self)
-    }
-    #[inline(always)]
-    fn norm_cdf<const FMA: bool>(self) -> f64 {
-        super::op::norm_cdf(self)
-    }
-    #[inline(always)]
-    fn pow<const FMA: bool>(self, y: f64) -> f64 {
-        self.powf(y)
-    }
-    fn angle_slow(self, function: Angle) -> f64 {
-        match function {
-            Angle::Sin => f64::sin(self),
-            Angle::Cos => f64::cos(self),
-            Angle::Tan => f64::tan(self),
-        }
     }
 }
