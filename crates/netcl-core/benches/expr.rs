@@ -53,6 +53,19 @@ fn main() {
     let p = program(&table::op("pow").unwrap().expr());
     measure("pow", 3, || p.run_slices(&[&x, &y], &[], &mut [black_box(&mut out)]).unwrap());
 
+    // The arithmetic alone: operands that stay in the second-level cache.
+    let few = 1 << 15;
+    for op in table::ops().iter().filter(|op| op.ulp.native_f32 > 0.5 || op.name == "add" || op.name == "relu") {
+        let p = program(&op.expr());
+        let inputs: Vec<&[f32]> = [&x[..few], &y[..few], &x[..few]][..op.arity()].to_vec();
+        let defaults = op.defaults();
+        measure(&format!("{} in cache", op.name), op.arity() + 1, || {
+            for _ in 0..N / few {
+                p.run_slices(&inputs, &defaults, &mut [black_box(&mut out[..few])]).unwrap();
+            }
+        });
+    }
+
     let g = Graph::new();
     let (a, b) = (g.input(0), g.input(1));
     let chain = program(&g.finish(&[(a * b + 1.0).tanh() * a.sigmoid() + b.relu()]));

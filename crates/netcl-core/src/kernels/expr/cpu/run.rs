@@ -69,11 +69,13 @@ impl Program {
         if range.is_empty() {
             return;
         }
+        // Small tensors are common and should not pay for large registers.
+        let chunk = CHUNK.min(range.len());
         // SAFETY: the caller's contract, passed on.
         unsafe {
             match self.compute {
-                DType::F64 => Run::<f64>::new(self, nest, inputs, outputs, scalars).go(range),
-                _ => Run::<f32>::new(self, nest, inputs, outputs, scalars).go(range),
+                DType::F64 => Run::<f64>::new(self, nest, inputs, outputs, scalars, chunk).go(range),
+                _ => Run::<f32>::new(self, nest, inputs, outputs, scalars, chunk).go(range),
             }
         }
     }
@@ -147,6 +149,8 @@ impl Program {
 struct Run<'a, T> {
     program: &'a Program,
     nest: Nest<'a>,
+    /// Elements per slot.
+    chunk: usize,
     inputs: &'a [Source<'a>],
     outputs: &'a [Target<'a>],
     /// A chunk for each slot: staging for inputs and outputs, then the registers. Only its owner; all access goes
@@ -169,11 +173,12 @@ impl<'a, T: Compute> Run<'a, T> {
         inputs: &'a [Source<'a>],
         outputs: &'a [Target<'a>],
         scalars: &[f64],
+        chunk: usize,
     ) -> Self {
-        let mut memory = vec![T::ZERO; program.slots * CHUNK];
+        let mut memory = vec![T::ZERO; program.slots * chunk];
         let base = memory.as_mut_ptr();
-        // SAFETY: slot s has the chunk at s * CHUNK of memory, which is large enough.
-        let slots: SmallVec<[*mut T; 16]> = (0..program.slots).map(|s| unsafe { base.add(s * CHUNK) }).collect();
+        // SAFETY: slot s has the chunk at s * chunk of memory, which is large enough.
+        let slots: SmallVec<[*mut T; 16]> = (0..program.slots).map(|s| unsafe { base.add(s * chunk) }).collect();
         let uniform = program
             .constants
             .iter()
@@ -181,15 +186,15 @@ impl<'a, T: Compute> Run<'a, T> {
             .chain(program.parameters.iter().map(|&(slot, i)| (slot, scalars[i])));
         for (slot, value) in uniform {
             // SAFETY: the slot's own chunk, which nothing borrows.
-            unsafe { slice::from_raw_parts_mut(slots[usize::from(slot)], CHUNK) }.fill(<T as Real>::from_f64(value));
+            unsafe { slice::from_raw_parts_mut(slots[usize::from(slot)], chunk) }.fill(<T as Real>::from_f64(value));
         }
         // SAFETY: every slot is a chunk of memory, and compilation never makes a target one of its sources.
-        unsafe { exec::execute(program.level, &program.prologue, &slots, CHUNK) };
+        unsafe { exec::execute(program.level, &program.prologue, &slots, chunk) };
         let contiguous = Shape::from(nest.shape).contiguous_strides();
         let dense = |strides: &[isize]| strides == contiguous.as_slice();
         let dense = inputs.iter().map(|i| dense(i.strides)).chain(outputs.iter().map(|o| dense(o.strides))).collect();
         let filled = SmallVec::from_elem(std::ptr::null(), inputs.len());
-        Run { program, nest, inputs, outputs, _memory: memory, base, slots, dense, filled }
+        Run { program, nest, chunk, inputs, outputs, _memory: memory, base, slots, dense, filled }
     }
 
     /// # Safety
@@ -200,9 +205,9 @@ impl<'a, T: Compute> Run<'a, T> {
         let mut at = range.start;
         while at < range.end {
             let in_row = row - walk.index.last().copied().unwrap_or(0);
-            let left = (range.end - at).min(CHUNK);
+            let left = (range.end - at).min(self.chunk);
             let n = if row >= LONG_ROW { left.min(in_row) } else { left };
-            // SAFETY: the chunk lies inside the range, so all its positions are valid; n is at most CHUNK.
+            // SAFETY: the chunk lies inside the range, so all its positions are valid; n is at most self.chunk.
             unsafe { self.chunk(&walk, at, n, n <= in_row) };
             at += n;
             walk.advance(self.nest.shape, n);
@@ -210,7 +215,7 @@ impl<'a, T: Compute> Run<'a, T> {
     }
 
     /// # Safety
-    /// As [`Program::run_nest`], for the `n <= CHUNK` elements from `at`.
+    /// As [`Program::run_nest`], for the `n <= self.chunk` elements from `at`.
     unsafe fn chunk(&mut self, walk: &Walk, at: usize, n: usize, one_row: bool) {
         let (inputs, outputs) = (self.inputs, self.outputs);
         for (i, input) in inputs.iter().enumerate() {
@@ -224,8 +229,8 @@ impl<'a, T: Compute> Run<'a, T> {
                 self.slots[i] = from.cast_mut().cast();
                 continue;
             }
-            // SAFETY: slot i has the chunk at i * CHUNK to itself, and nothing borrows it now.
-            let staging = unsafe { slice::from_raw_parts_mut(self.base.add(i * CHUNK), CHUNK) };
+            // SAFETY: slot i has the chunk at i * self.chunk to itself, and nothing borrows it now.
+            let staging = unsafe { slice::from_raw_parts_mut(self.base.add(i * self.chunk), self.chunk) };
             self.slots[i] = staging.as_mut_ptr();
             if one_row && inner == 0 {
                 if self.filled[i] != from {
@@ -258,7 +263,7 @@ impl<'a, T: Compute> Run<'a, T> {
             // In place, a later instruction may still want the input: write only when all are done.
             let direct = straight && output.dtype == T::DTYPE && inputs.iter().all(|i| i.data != output.data);
             // SAFETY: every slot has a chunk of its own.
-            self.slots[first + o] = if direct { to.cast() } else { unsafe { self.base.add((first + o) * CHUNK) } };
+            self.slots[first + o] = if direct { to.cast() } else { unsafe { self.base.add((first + o) * self.chunk) } };
             staged.push(!direct);
         }
         // SAFETY: every slot points to n elements: operands of the chunk in memory or chunks of our own. A target is a
@@ -266,7 +271,7 @@ impl<'a, T: Compute> Run<'a, T> {
         unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, n) };
         for (o, output) in outputs.iter().enumerate().filter(|&(o, _)| staged[o]) {
             // SAFETY: the output's own chunk, which the program has filled.
-            let values = unsafe { slice::from_raw_parts(self.base.add((first + o) * CHUNK), n) };
+            let values = unsafe { slice::from_raw_parts(self.base.add((first + o) * self.chunk), n) };
             let inner = output.strides.last().copied().unwrap_or(1);
             let dense = self.dense[first + o];
             if dense || one_row {

@@ -117,9 +117,10 @@ fn log_core<const FMA: bool>(u: f32, c: f32, extra: f32) -> f32 {
 
 #[inline(always)]
 fn log32<const FMA: bool>(x: f32) -> f32 {
-    let tiny = x < f32::MIN_POSITIVE;
-    let u = if tiny { x * 8_388_608.0 } else { x };
-    let y = log_core::<FMA>(u, 0.0, if tiny { -23.0 } else { 0.0 });
+    // Subnormals are scaled by 2^23. As arithmetic on the truth value: with a branch the compiler would run the
+    // polynomial for either case and choose afterwards.
+    let tiny = u32::from(x < f32::MIN_POSITIVE) as f32;
+    let y = log_core::<FMA>(x * (1.0 + 8_388_607.0 * tiny), 0.0, -23.0 * tiny);
     let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
     let y = if x < 0.0 { f32::NAN } else { y };
     if x < f32::INFINITY { y } else { x }
