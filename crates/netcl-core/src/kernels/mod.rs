@@ -1,4 +1,5 @@
 //! The launch seam, the expression IR and the kernel source helpers.
 
 pub mod copy;
+pub mod expr;
 pub mod launch;
