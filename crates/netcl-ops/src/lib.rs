@@ -14,7 +14,10 @@
 //! ```
 
 pub mod elementwise;
+pub mod layout;
+pub mod random;
 
 pub use netcl_core as core;
 
 pub use elementwise::*;
+pub use layout::*;
