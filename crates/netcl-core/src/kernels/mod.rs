@@ -2,3 +2,5 @@
 
 pub mod copy;
 pub mod launch;
+pub mod primitives;
+pub mod work_group;
