@@ -184,7 +184,8 @@ impl WorkGroupTuner {
 /// Each candidate may cost a compiler run, so there are few.
 const MOST_CANDIDATES: usize = 8;
 
-fn power_of_two_up_to(n: usize) -> usize {
+/// The largest power of two that is at most `n`.
+pub(crate) fn power_of_two_up_to(n: usize) -> usize {
     1 << n.max(1).ilog2()
 }
 
