@@ -157,6 +157,8 @@ pub enum Error {
         parameter: String,
         /// What is wrong and what to pass instead.
         why: String,
+        /// The argument has the right type and a value that the parameter's type cannot hold.
+        out_of_range: bool,
     },
 
     // ---- devices -----------------------------------------------------------------------------------------------
@@ -242,6 +244,7 @@ impl Error {
             | Error::Argument { .. }
             | Error::DeviceMismatch { .. }
             | Error::NoDevice { .. }
+            | Error::KernelArgument { out_of_range: true, .. }
             | Error::Axis { .. } => ErrorKind::Value,
             Error::Dtype { .. } | Error::DtypeMismatch { .. } | Error::KernelArgument { .. } => ErrorKind::Type,
             Error::Index { .. } => ErrorKind::Index,

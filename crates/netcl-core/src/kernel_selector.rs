@@ -187,6 +187,14 @@ impl KernelSelector {
         KernelSelector { profile, state: Mutex::new(state) }
     }
 
+    /// A selector of its own for the device of a queue.
+    pub fn for_queue(queue: &Queue) -> KernelSelector {
+        KernelSelector::new(match queue {
+            Queue::Cpu(_) => ExtendedDeviceProfile::cpu(),
+            Queue::OpenCl(stream) => ExtendedDeviceProfile::from_opencl(stream.device()),
+        })
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -280,11 +288,17 @@ impl KernelSelector {
             state.hits += 1;
             return found;
         }
-        let mut config = state.table.config(key.class, &self.profile);
-        for flag in key.flags.split(',').filter_map(|flag| flag.split_once('=')) {
-            apply_flag(&mut config, flag);
-        }
-        let config = fit::fit(config, dtype, &self.profile);
+        let with_flags = |class| {
+            let mut config = state.table.config(class, &self.profile);
+            for flag in key.flags.split(',').filter_map(|flag| flag.split_once('=')) {
+                apply_flag(&mut config, flag);
+            }
+            config
+        };
+        let config = fit::fit(with_flags(key.class), dtype, &self.profile)
+            // The class to fall back to needs no local memory, so it fits.
+            .or_else(|simpler| fit::fit(with_flags(simpler), dtype, &self.profile))
+            .unwrap_or_else(|simplest| with_flags(simplest));
         state.misses += 1;
         state.cache.insert(key, config.clone());
         config
@@ -341,16 +355,12 @@ pub fn get_kernel_selector(queue: Option<&Queue>) -> Result<Arc<KernelSelector>>
         Some(queue) => queue.clone(),
         None => current_device()?.queue,
     };
-    let (key, profile) = match &queue {
-        Queue::Cpu(_) => (0, None),
-        Queue::OpenCl(stream) => (stream.device().int_ptr(), Some(stream.device())),
+    let key = match &queue {
+        Queue::Cpu(_) => 0,
+        Queue::OpenCl(stream) => stream.device().int_ptr(),
     };
     let mut selectors = SELECTORS.lock().unwrap_or_else(PoisonError::into_inner);
-    let make = || match profile {
-        None => ExtendedDeviceProfile::cpu(),
-        Some(device) => ExtendedDeviceProfile::from_opencl(device),
-    };
-    Ok(selectors.entry(key).or_insert_with(|| Arc::new(KernelSelector::new(make()))).clone())
+    Ok(selectors.entry(key).or_insert_with(|| Arc::new(KernelSelector::for_queue(&queue))).clone())
 }
 
 /// The matmul kernel of the active or default device, for f32.

@@ -1,21 +1,26 @@
 //! Cutting a configuration down to what a device can run.
 
 use super::config::{KernelConfig, KernelVariant};
+use super::defaults::Class;
 use crate::device_profile::ExtendedDeviceProfile;
 use crate::dtype::DType;
 use crate::kernels::work_group::power_of_two_up_to;
 
-/// The configuration with its work-groups and local tiles inside the device's limits. Where no tile fits at all, the variant
-/// without tiles takes over.
-pub(super) fn fit(mut config: KernelConfig, dtype: DType, profile: &ExtendedDeviceProfile) -> KernelConfig {
+/// The configuration with its work-groups and local tiles inside the device's limits; where nothing of it fits, the class that
+/// goes without.
+pub(super) fn fit(
+    mut config: KernelConfig,
+    dtype: DType,
+    profile: &ExtendedDeviceProfile,
+) -> Result<KernelConfig, Class> {
     let most = profile.base.max_work_group_size.max(1);
+    let local_bytes = profile.base.local_mem_size;
     config.local_size_1d = config.local_size_1d.min(power_of_two_up_to(most));
     if is_tiled(config.variant) {
         shrink_group(&mut config, most);
-        shrink_tile(&mut config, dtype, profile.base.local_mem_size);
-        if tile_bytes(&config, dtype) > profile.base.local_mem_size {
-            config.variant = without_tiles(config.variant);
-            config.use_local_memory = false;
+        shrink_tile(&mut config, dtype, local_bytes);
+        if tile_bytes(&config, dtype) > local_bytes {
+            return Err(without_tiles(config.variant));
         }
     } else {
         let (x, y) = &mut config.local_size_2d;
@@ -26,15 +31,14 @@ pub(super) fn fit(mut config: KernelConfig, dtype: DType, profile: &ExtendedDevi
     if is_group_reduction(config.variant) {
         // One partial sum of the accumulator's type per work-item.
         let per_item = dtype.accumulator().size() as u64;
-        while config.local_size_1d > 1 && config.local_size_1d as u64 * per_item > profile.base.local_mem_size {
+        while config.local_size_1d > 1 && config.local_size_1d as u64 * per_item > local_bytes {
             config.local_size_1d /= 2;
         }
         if config.local_size_1d == 1 {
-            config.variant = KernelVariant::ReductionSequential;
-            config.use_local_memory = false;
+            return Err(Class::ReductionSequential);
         }
     }
-    config
+    Ok(config)
 }
 
 /// Bytes of local memory that the tiles of both factors take.
@@ -54,10 +58,10 @@ fn is_group_reduction(variant: KernelVariant) -> bool {
     matches!(variant, KernelVariant::ReductionParallel | KernelVariant::ReductionWorkgroup)
 }
 
-fn without_tiles(variant: KernelVariant) -> KernelVariant {
+fn without_tiles(variant: KernelVariant) -> Class {
     match variant {
-        KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled => KernelVariant::MatmulNaive,
-        _ => KernelVariant::Conv2dNaive,
+        KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled => Class::MatmulVectorized,
+        _ => Class::Conv2dNaive,
     }
 }
 

@@ -218,7 +218,7 @@ fn without_local_memory_there_are_no_tiles() {
     profile.base.local_mem_size = 0;
     let selector = KernelSelector::new(profile);
     let config = selector.select_matmul_kernel(1024, 1024, 1024, DType::F32);
-    assert_eq!((config.variant, config.use_local_memory), (KernelVariant::MatmulNaive, false));
+    assert_eq!((config.variant, config.use_local_memory), (KernelVariant::MatmulVectorized, false));
     assert_eq!(selector.select_conv2d_kernel(conv(3), DType::F32).variant, KernelVariant::Conv2dNaive);
     assert_eq!(selector.select_reduction_kernel(1 << 20, "sum").variant, KernelVariant::ReductionSequential);
 }

@@ -29,6 +29,8 @@ pub enum KernelArg {
     Tensor(Tensor),
     /// A buffer of the kernel's context, for pointers to anything.
     Buffer(Buffer),
+    /// The memory of a tensor without its shape, for pointers to anything.
+    Storage(Arc<Storage>),
     /// A whole number.
     Integer(i128),
     /// A float.
@@ -73,6 +75,7 @@ impl KernelArg {
         match self {
             KernelArg::Tensor(tensor) => format!("a {} tensor of shape {}", tensor.dtype(), tensor.shape()),
             KernelArg::Buffer(buffer) => format!("a buffer of {} bytes", buffer.size()),
+            KernelArg::Storage(storage) => format!("memory of {} bytes", storage.nbytes()),
             KernelArg::Integer(value) => format!("the whole number {value}"),
             KernelArg::Float(value) => format!("the float {value}"),
             KernelArg::Typed(ty, _) => format!("a {} number", ty.numpy_name()),
@@ -89,6 +92,13 @@ impl KernelArg {
             index,
             parameter: parameter.declaration.clone(),
             why,
+            out_of_range: false,
+        };
+        let misfit = |misfit: Misfit| match (misfit, wrong(String::new())) {
+            (Misfit::Range(why), Error::KernelArgument { kernel, index, parameter, .. }) => {
+                Error::KernelArgument { kernel, index, parameter, why, out_of_range: true }
+            }
+            (Misfit::Type(why) | Misfit::Range(why), _) => wrong(why),
         };
         let unfit = |hint: &str| wrong(format!("it cannot take {}; {hint}", self.describe()));
         match (&parameter.kind, self) {
@@ -99,6 +109,10 @@ impl KernelArg {
             (ParameterKind::Memory { read_only, .. }, KernelArg::Buffer(buffer)) => {
                 check_buffer(buffer, queue).map_err(wrong)?;
                 Ok(buffer_arg(buffer, access(*read_only)))
+            }
+            (ParameterKind::Memory { read_only, .. }, KernelArg::Storage(storage)) => {
+                check_storage(storage, queue).map_err(wrong)?;
+                Ok(Arg::Buffer(storage.clone(), access(*read_only)))
             }
             (ParameterKind::Memory { .. } | ParameterKind::Unknown, KernelArg::Null) => Ok(Arg::Null),
             (ParameterKind::Memory { .. }, _) => Err(unfit("pass a tensor, a buffer or None")),
@@ -112,14 +126,14 @@ impl KernelArg {
                 }
                 let mut bytes = SmallVec::new();
                 for value in values {
-                    bytes.extend(value.encode(*ty).map_err(wrong)?);
+                    bytes.extend(value.encode(*ty).map_err(misfit)?);
                 }
                 // A vector of three occupies the memory of four.
                 bytes.resize(width.next_power_of_two() * ty.size(), 0);
                 Ok(Arg::Scalar(Scalar::Bytes(bytes)))
             }
             (ParameterKind::Value(ElementType::Numbers(ty, 1)), _) => {
-                Ok(Arg::Scalar(scalar(*ty, self.encode(*ty).map_err(wrong)?)))
+                Ok(Arg::Scalar(scalar(*ty, self.encode(*ty).map_err(misfit)?)))
             }
             (ParameterKind::Value(ElementType::Numbers(_, width)), _) => {
                 Err(unfit(&format!("pass a tuple of {width} numbers")))
@@ -140,6 +154,10 @@ impl KernelArg {
                 check_buffer(buffer, queue).map_err(wrong)?;
                 Ok(buffer_arg(buffer, Access::Write))
             }
+            (ParameterKind::Unknown, KernelArg::Storage(storage)) => {
+                check_storage(storage, queue).map_err(wrong)?;
+                Ok(Arg::Buffer(storage.clone(), Access::Write))
+            }
             (ParameterKind::Unknown, _) => {
                 Err(unfit("the driver does not tell its type, so pass a NumPy scalar of the very type"))
             }
@@ -147,26 +165,32 @@ impl KernelArg {
     }
 
     /// The bytes of a number as another type, or why it cannot be one.
-    fn encode(&self, ty: ScalarType) -> Result<SmallVec<[u8; 16]>, String> {
+    fn encode(&self, ty: ScalarType) -> Result<SmallVec<[u8; 16]>, Misfit> {
         let name = ty.name();
         match self {
             KernelArg::Typed(own, bytes) if *own == ty => Ok(bytes.iter().copied().collect()),
-            KernelArg::Typed(own, _) => Err(format!(
+            KernelArg::Typed(own, _) => Err(Misfit::Type(format!(
                 "it cannot take a {} number; pass numpy.{}(...) or a plain Python number, which is converted",
                 own.numpy_name(),
                 ty.numpy_name()
-            )),
+            ))),
             KernelArg::Integer(value) if ty.is_float() => encode_float(*value as f64, ty),
             KernelArg::Integer(value) => {
-                encode_integer(*value, ty).ok_or_else(|| format!("{value} does not fit the type {name}"))
+                encode_integer(*value, ty).ok_or_else(|| Misfit::Range(format!("{value} does not fit the type {name}")))
             }
             KernelArg::Float(value) if ty.is_float() => encode_float(*value, ty),
-            KernelArg::Float(value) => {
-                Err(format!("it cannot take the float {value}; pass a whole number, int({value}) for example"))
-            }
-            other => Err(format!("it cannot take {}; pass a number", other.describe())),
+            KernelArg::Float(value) => Err(Misfit::Type(format!(
+                "it cannot take the float {value}; pass a whole number, int({value}) for example"
+            ))),
+            other => Err(Misfit::Type(format!("it cannot take {}; pass a number", other.describe()))),
         }
     }
+}
+
+/// Why a number cannot be of a type.
+enum Misfit {
+    Type(String),
+    Range(String),
 }
 
 fn access(read_only: bool) -> Access {
@@ -214,6 +238,11 @@ fn check_tensor(tensor: &Tensor, element: &ElementType, queue: &Queue) -> Result
     Ok(())
 }
 
+fn check_storage(storage: &Storage, queue: &Queue) -> Result<(), String> {
+    let memory = storage.cl_memory().ok_or("it is no OpenCL memory; move the tensor with t.to(queue)")?;
+    check_buffer(&memory.buffer().map_err(|error| error.to_string())?, queue)
+}
+
 fn check_buffer(buffer: &Buffer, queue: &Queue) -> Result<(), String> {
     match queue {
         Queue::OpenCl(stream) if buffer.context() == stream.context() => Ok(()),
@@ -250,7 +279,7 @@ fn encode_integer(value: i128, ty: ScalarType) -> Option<SmallVec<[u8; 16]>> {
     })
 }
 
-fn encode_float(value: f64, ty: ScalarType) -> Result<SmallVec<[u8; 16]>, String> {
+fn encode_float(value: f64, ty: ScalarType) -> Result<SmallVec<[u8; 16]>, Misfit> {
     let (bytes, infinite): (SmallVec<[u8; 16]>, bool) = match ty {
         ScalarType::Half => {
             let half = f16::from_f64(value);
@@ -260,7 +289,7 @@ fn encode_float(value: f64, ty: ScalarType) -> Result<SmallVec<[u8; 16]>, String
         _ => (value.to_ne_bytes()[..].into(), value.is_infinite()),
     };
     if infinite && value.is_finite() {
-        return Err(format!("{value:e} is too large for the type {}", ty.name()));
+        return Err(Misfit::Range(format!("{value:e} is too large for the type {}", ty.name())));
     }
     Ok(bytes)
 }
@@ -296,6 +325,8 @@ mod tests {
     #[test]
     fn numbers_that_do_not_fit_are_refused_with_the_parameter() {
         assert!(text("int n", 1i64 << 31).starts_with("kernel k, argument 2 (int n): 2147483648 does not fit"));
+        assert_eq!(fit("int n", 1i64 << 31).err().unwrap().kind(), crate::ErrorKind::Value);
+        assert_eq!(fit("int n", 0.5).err().unwrap().kind(), crate::ErrorKind::Type);
         assert!(text("uint n", -1).contains("-1 does not fit the type uint"));
         assert!(text("int n", 0.5).contains("pass a whole number"));
         assert!(text("float x", 1e300).contains("too large for the type float"));
