@@ -298,7 +298,7 @@ impl KernelSelector {
         let config = fit::fit(with_flags(key.class), dtype, &self.profile)
             // The class to fall back to needs no local memory, so it fits.
             .or_else(|simpler| fit::fit(with_flags(simpler), dtype, &self.profile))
-            .unwrap_or_else(|simplest| with_flags(simplest));
+            .unwrap_or_else(with_flags);
         state.misses += 1;
         state.cache.insert(key, config.clone());
         config

@@ -389,16 +389,15 @@ impl Place {
         if let Some(queue) = queue_from_py(object) {
             return Ok(Place::Queue(queue));
         }
-        match pointer(object, "Context")? {
-            // SAFETY: a context's wrapper, ours or PyOpenCL's, keeps its `cl_context` alive, and it is alive here.
-            Some(address) => {
-                Ok(Place::Context(unsafe { Context::from_int_ptr(address) }.map_err(netcl::Error::from).py()?))
-            }
-            None => {
-                let kind = object.get_type().name()?;
-                Err(PyTypeError::new_err(format!("a queue or a context is needed (manager.default(...)), not {kind}")))
-            }
-        }
+        let Some(address) = pointer(object, "Context")? else {
+            let kind = object.get_type().name()?;
+            return Err(PyTypeError::new_err(format!(
+                "a queue or a context is needed (manager.default(...)), not {kind}"
+            )));
+        };
+        // SAFETY: a context's wrapper, ours or PyOpenCL's, keeps its `cl_context` alive, and it is alive here.
+        let context = unsafe { Context::from_int_ptr(address) };
+        Ok(Place::Context(context.map_err(netcl::Error::from).py()?))
     }
 
     fn build(&self, spec: &core::KernelSpec) -> netcl::Result<core::KernelProgram> {
