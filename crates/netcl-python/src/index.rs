@@ -13,7 +13,7 @@ use crate::ndarray::{self, HostData};
 
 /// Whole numbers that are not differentiated: labels, indices, positions (int32 or int64).
 #[pyclass(module = "netcl.core.index", frozen, weakref)]
-pub(crate) struct IndexTensor(Core);
+pub(crate) struct IndexTensor(pub(crate) Core);
 
 #[pymethods]
 impl IndexTensor {

@@ -4,9 +4,11 @@ mod device;
 mod dlpack;
 mod error;
 mod index;
+mod kernels;
 mod ndarray;
 mod opencl;
 mod random;
+mod selector;
 mod tensor;
 
 use pyo3::prelude::*;
@@ -29,5 +31,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tensor::reshape, module)?)?;
     module.add_function(wrap_pyfunction!(dlpack::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
+    kernels::register(module)?;
+    selector::register(module)?;
     Ok(())
 }

@@ -21,6 +21,7 @@ pages! {
     introduction: "docs/src/introduction.md",
     getting_started: "docs/src/getting-started.md",
     reference_device: "docs/src/reference/device.md",
+    reference_kernels: "docs/src/reference/kernels.md",
     reference_tensor: "docs/src/reference/tensor.md",
     architecture: "docs/src/architecture.md",
     testing: "docs/src/testing.md",

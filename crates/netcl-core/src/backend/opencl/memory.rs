@@ -251,6 +251,8 @@ pub(crate) fn run(stream: &Stream, kernel: &Kernel, grid: Grid, args: &[Arg]) ->
             // One buffer was collected per buffer argument.
             Arg::Buffer(..) => next.next().map_or(ClArg::Null, ClArg::Buffer),
             Arg::Local(bytes) => ClArg::Local(*bytes),
+            Arg::Null => ClArg::Null,
+            Arg::Scalar(Scalar::Bytes(bytes)) => ClArg::Bytes(bytes),
             Arg::Scalar(Scalar::I32(v)) => ClArg::scalar(*v),
             Arg::Scalar(Scalar::U32(v)) => ClArg::scalar(*v),
             Arg::Scalar(Scalar::I64(v)) => ClArg::scalar(*v),
