@@ -1,9 +1,11 @@
 //! The Python extension module: conversion only, no logic. `python/netcl/` gives its names their documented paths.
 
+mod capabilities;
 mod device;
 mod dlpack;
 mod error;
 mod index;
+mod memory;
 mod ndarray;
 mod opencl;
 mod random;
@@ -19,8 +21,10 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<device::CpuQueue>()?;
     module.add_class::<device::DeviceHandle>()?;
     module.add_class::<device::DeviceManager>()?;
-    module.add_class::<device::Device>()?;
-    module.add_class::<opencl::CommandQueue>()?;
+    module.add_class::<device::DeviceScope>()?;
+    opencl::register(module)?;
+    memory::register(module)?;
+    capabilities::register(module)?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<index::IndexTensor>()?;
     module.add_function(wrap_pyfunction!(device::get_active_device, module)?)?;
