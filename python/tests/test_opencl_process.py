@@ -83,7 +83,6 @@ def test_a_forked_child_is_told(q):
         tried = [
             refuses(x.to_host),
             refuses(x.to_host_async),
-            refuses(lambda: x.buffer.int_ptr),
             refuses(lambda: Tensor.from_host(q, np.zeros(3))),
             refuses(lambda: Tensor.from_shape(q, (3,))),
             refuses(lambda: pool.allocate(1 << 20)),

@@ -10,12 +10,14 @@ use netcl::core::backend::Queue;
 use netcl::core::backend::opencl as cl;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 
 use super::{Buffer, CommandQueue, Context, Device, Event, Owner};
 use crate::device::{CpuQueue, DeviceHandle};
 use crate::error::IntoPyResult;
+
+/// The attribute under which a PyOpenCL queue keeps our side of it: the stream, with its pools and kernels, lives as long.
+const KNOWN_AS: &str = "_netcl_queue";
 
 /// The address in a PyOpenCL object whose class is, or derives from, `pyopencl.<class>`; `None` for any other object.
 fn pyopencl(object: &Bound<'_, PyAny>, class: &str) -> PyResult<Option<usize>> {
@@ -69,25 +71,17 @@ pub(crate) fn stream_from_py(object: &Bound<'_, PyAny>) -> PyResult<Option<Arc<c
         return Ok(Some(queue.get().stream().clone()));
     }
     let Some(pointer) = pyopencl(object, "CommandQueue")? else { return Ok(None) };
-    let known = known_queues(object.py())?;
-    if let Ok(queue) = known.get_item(object)
-        && let Ok(queue) = queue.cast::<CommandQueue>()
+    if let Ok(known) = object.getattr(KNOWN_AS)
+        && let Ok(queue) = known.cast::<CommandQueue>()
     {
         return Ok(Some(queue.get().stream().clone()));
     }
     // SAFETY: as for devices.
     let queue = unsafe { cl::Queue::from_int_ptr(pointer) }.py()?;
     let stream = cl::Stream::new(&queue).py()?;
-    // An object that takes no weak reference gets its stream anew each time: slower, not wrong.
-    let _ = known.set_item(object, CommandQueue::new(stream.clone()));
+    // An object that takes no attribute gets its stream anew each time: slower, not wrong.
+    let _ = object.setattr(KNOWN_AS, CommandQueue::new(stream.clone()));
     Ok(Some(stream))
-}
-
-/// PyOpenCL's queues and the streams made for them: a stream, with its pools and kernels, lives as long as its queue's wrapper.
-fn known_queues(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    static KNOWN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let make = || Ok::<_, PyErr>(py.import("weakref")?.getattr("WeakKeyDictionary")?.call0()?.unbind());
-    Ok(KNOWN.get_or_try_init(py, make)?.bind(py))
 }
 
 /// The buffer behind an object, ours or PyOpenCL's, and what keeps its memory from being used anew.

@@ -33,7 +33,10 @@ pub struct ClMemory {
 enum Block {
     Lease(SharedLease),
     /// Made by the user or by other code; no pool of ours will take it back. The owner is what keeps it from being used anew.
-    Foreign { buffer: Buffer, _owner: Option<Arc<dyn Any + Send + Sync>> },
+    Foreign {
+        buffer: Buffer,
+        _owner: Option<Arc<dyn Any + Send + Sync>>,
+    },
 }
 
 /// A host-to-device copy that may still be under way.
