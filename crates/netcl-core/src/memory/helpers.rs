@@ -43,13 +43,17 @@ pub fn create_pinned_buffer(context: &Context, nbytes: usize) -> Result<Buffer> 
     }
     let device = context.devices().first().ok_or_else(|| Error::argument(OP, "the context has no device"))?;
     let source = ClSource::pinned_memory(context, device);
-    if nbytes > source.largest() {
-        let device = source.device();
-        let holders =
-            format!("the device allows at most {} bytes in one block; {}", source.largest(), holders(&device));
-        return Err(Error::OutOfMemory { device, bytes: nbytes, holders });
-    }
-    source.allocate(nbytes)
+    let why = if nbytes > source.largest() {
+        format!("the device allows at most {} bytes in one block", source.largest())
+    } else {
+        match source.allocate(nbytes) {
+            Err(Error::OutOfMemory { holders, .. }) => holders,
+            other => return other,
+        }
+    };
+    let device = source.device();
+    let holders = format!("{why}; {}", holders(&device));
+    Err(Error::OutOfMemory { device, bytes: nbytes, holders })
 }
 
 /// What host memory must look like for a context's devices to work on it in place.
