@@ -1,7 +1,7 @@
 //! `netcl.core.kernels.primitives`: kernels of one's own.
 
 use netcl::core::backend::Queue;
-use netcl::core::backend::opencl::{Buffer, Context};
+use netcl::core::backend::opencl::Context;
 use netcl::core::device as core_device;
 use netcl::core::kernels::primitives as core;
 use netcl::core::kernels::primitives::{KernelArg, ScalarType};
@@ -13,6 +13,7 @@ use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyTuple};
 use crate::device::{queue_from_py, resolve_queue};
 use crate::error::IntoPyResult;
 use crate::index::IndexTensor;
+use crate::opencl::{Owner, buffer_from_py, context_from_py};
 use crate::tensor::{Tensor, parse_dtype};
 
 /// Adds this file's names to the module.
@@ -123,12 +124,14 @@ impl KernelProgram {
     #[pyo3(signature = (queue, global_size, local_size=None, *args))]
     fn run(
         &self,
+        py: Python<'_>,
+        py: Python<'_>,
         queue: Option<&Bound<'_, PyAny>>,
         global_size: &Bound<'_, PyAny>,
         local_size: Option<&Bound<'_, PyAny>>,
         args: &Bound<'_, PyTuple>,
     ) -> PyResult<()> {
-        KernelFunction(self.0.main().py()?).run(queue, global_size, local_size, args)
+        KernelFunction(self.0.main().py()?).run(py, queue, global_size, local_size, args)
     }
 
     /// Times a few work-group sizes of the kernel that the spec is named after; see ``KernelFunction.tune``.
@@ -174,12 +177,13 @@ pub(crate) struct KernelFunction(core::KernelFunction);
 impl KernelFunction {
     fn run(
         &self,
+        py: Python<'_>,
         queue: Option<&Bound<'_, PyAny>>,
         global_size: &Bound<'_, PyAny>,
         local_size: Option<&Bound<'_, PyAny>>,
         args: &Bound<'_, PyTuple>,
     ) -> PyResult<()> {
-        let queue = resolve_queue(queue, None)?;
+        let queue = resolve_queue(py, queue, None)?;
         let global = sizes(global_size, "global_size")?;
         let local = local_size.filter(|size| !size.is_none()).map(|size| sizes(size, "local_size")).transpose()?;
         let args = args.iter().map(|arg| argument(&arg)).collect::<PyResult<Vec<_>>>()?;
@@ -192,12 +196,13 @@ impl KernelFunction {
     #[pyo3(signature = (queue, global_size, local_size=None, *args))]
     fn __call__(
         &self,
+        py: Python<'_>,
         queue: Option<&Bound<'_, PyAny>>,
         global_size: &Bound<'_, PyAny>,
         local_size: Option<&Bound<'_, PyAny>>,
         args: &Bound<'_, PyTuple>,
     ) -> PyResult<()> {
-        self.run(queue, global_size, local_size, args)
+        self.run(py, queue, global_size, local_size, args)
     }
 
     /// Times a few work-group sizes, remembers the fastest for later runs and returns it (``None``: the driver's own choice).
@@ -211,7 +216,7 @@ impl KernelFunction {
         global_size: &Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let queue = resolve_queue(queue, None)?;
+        let queue = resolve_queue(py, queue, None)?;
         let global = sizes(global_size, "global_size")?;
         let args = args.iter().map(|arg| argument(&arg)).collect::<PyResult<Vec<_>>>()?;
         let tuned = py.detach(|| self.0.tune(&queue, &global, &args)).py()?;
@@ -226,7 +231,7 @@ impl KernelFunction {
         queue: Option<&Bound<'py, PyAny>>,
         global_size: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let local = self.0.local_size(&resolve_queue(queue, None)?, &sizes(global_size, "global_size")?).py()?;
+        let local = self.0.local_size(&resolve_queue(py, queue, None)?, &sizes(global_size, "global_size")?).py()?;
         local.map(|local| PyTuple::new(py, local)).transpose()
     }
 
@@ -312,7 +317,7 @@ impl WorkGroupTuner {
         queue: Option<&Bound<'py, PyAny>>,
         global_size: &Bound<'py, PyAny>,
     ) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyTuple>)> {
-        let limits = match resolve_queue(queue, None)? {
+        let limits = match resolve_queue(py, queue, None)? {
             Queue::OpenCl(stream) => GroupLimits::of_device(stream.device()),
             Queue::Cpu(_) => return Err(PyValueError::new_err("WorkGroupTuner: the native CPU has no work-groups")),
         };
@@ -386,18 +391,10 @@ impl Place {
         let Some(object) = object.filter(|object| !object.is_none()) else {
             return Ok(Place::Queue(core_device::current_device().py()?.queue));
         };
-        if let Some(queue) = queue_from_py(object) {
-            return Ok(Place::Queue(queue));
+        match queue_from_py(object)? {
+            Some(queue) => Ok(Place::Queue(queue)),
+            None => context_from_py(object).map(Place::Context),
         }
-        let Some(address) = pointer(object, "Context")? else {
-            let kind = object.get_type().name()?;
-            return Err(PyTypeError::new_err(format!(
-                "a queue or a context is needed (manager.default(...)), not {kind}"
-            )));
-        };
-        // SAFETY: a context's wrapper, ours or PyOpenCL's, keeps its `cl_context` alive, and it is alive here.
-        let context = unsafe { Context::from_int_ptr(address) };
-        Ok(Place::Context(context.map_err(netcl::Error::from).py()?))
     }
 
     fn build(&self, spec: &core::KernelSpec) -> netcl::Result<core::KernelProgram> {
@@ -406,19 +403,6 @@ impl Place {
             Place::Context(context) => spec.build_for(context),
         }
     }
-}
-
-/// The address in an OpenCL object, ours or PyOpenCL's, whose class or a base of it has this name.
-fn pointer(object: &Bound<'_, PyAny>, class: &str) -> PyResult<Option<usize>> {
-    for base in object.get_type().mro().iter() {
-        let module = base.getattr("__module__")?;
-        let from_us =
-            module.extract::<&str>().is_ok_and(|name| name.starts_with("pyopencl") || name.starts_with("netcl"));
-        if from_us && base.getattr("__name__")?.extract::<&str>()? == class {
-            return object.getattr("int_ptr")?.extract().map(Some);
-        }
-    }
-    Ok(None)
 }
 
 /// A size or a sequence of sizes.
@@ -455,9 +439,12 @@ fn argument(object: &Bound<'_, PyAny>) -> PyResult<KernelArg> {
         let values = object.try_iter()?.map(|value| argument(&value?)).collect::<PyResult<Vec<_>>>()?;
         return Ok(KernelArg::Vector(values));
     }
-    if let Some(address) = pointer(object, "MemoryObjectHolder")?.or(pointer(object, "Buffer")?) {
-        // SAFETY: a buffer's wrapper, ours or PyOpenCL's, keeps its `cl_mem` alive, and it is alive here.
-        return Ok(KernelArg::Buffer(unsafe { Buffer::from_int_ptr(address) }.map_err(netcl::Error::from).py()?));
+    if let Some((buffer, owner)) = buffer_from_py(object)? {
+        return Ok(match owner {
+            // As the tensor's memory: an upload is waited for, and the version is raised.
+            Owner::Storage(storage) => KernelArg::Storage(storage),
+            _ => KernelArg::Buffer(buffer),
+        });
     }
     if let Some(number) = numpy_number(object)? {
         return Ok(number);

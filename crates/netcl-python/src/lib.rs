@@ -1,12 +1,15 @@
 //! The Python extension module: conversion only, no logic. `python/netcl/` gives its names their documented paths.
 
+mod capabilities;
 mod device;
 mod dlpack;
 mod error;
 mod index;
 mod kernels;
+mod memory;
 mod ndarray;
 mod opencl;
+mod ops;
 mod random;
 mod selector;
 mod tensor;
@@ -21,8 +24,10 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<device::CpuQueue>()?;
     module.add_class::<device::DeviceHandle>()?;
     module.add_class::<device::DeviceManager>()?;
-    module.add_class::<device::Device>()?;
-    module.add_class::<opencl::CommandQueue>()?;
+    module.add_class::<device::DeviceScope>()?;
+    opencl::register(module)?;
+    memory::register(module)?;
+    capabilities::register(module)?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<index::IndexTensor>()?;
     module.add_function(wrap_pyfunction!(device::get_active_device, module)?)?;
@@ -32,6 +37,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dlpack::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
     kernels::register(module)?;
+    ops::register(module)?;
     selector::register(module)?;
     Ok(())
 }

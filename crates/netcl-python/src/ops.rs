@@ -192,6 +192,7 @@ fn triu(x: &Tensor, diagonal: isize) -> PyResult<Tensor> {
 #[pyfunction]
 #[pyo3(signature = (start, stop=None, step=1.0, dtype=None, queue=None))]
 fn arange(
+    py: Python<'_>,
     start: f64,
     stop: Option<f64>,
     step: f64,
@@ -199,19 +200,20 @@ fn arange(
     queue: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Tensor> {
     let (start, stop) = stop.map_or((0.0, start), |stop| (start, stop));
-    wrap(ops::arange(&resolve_queue(queue, None)?, start, stop, step, parse_dtype(dtype)?))
+    wrap(ops::arange(&resolve_queue(py, queue, None)?, start, stop, step, parse_dtype(dtype)?))
 }
 
 /// A tensor filled with a value.
 #[pyfunction]
 #[pyo3(signature = (shape, value, dtype=None, queue=None))]
 fn full(
+    py: Python<'_>,
     shape: &Bound<'_, PyAny>,
     value: f64,
     dtype: Option<&Bound<'_, PyAny>>,
     queue: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Tensor> {
-    wrap(ops::full(&resolve_queue(queue, None)?, parse_shape(shape)?, value, parse_dtype(dtype)?))
+    wrap(ops::full(&resolve_queue(py, queue, None)?, parse_shape(shape)?, value, parse_dtype(dtype)?))
 }
 
 /// A generator for one call: of a seed, or `None` for the process-wide one.
@@ -223,6 +225,7 @@ fn seeded(seed: Option<u64>) -> Option<Generator> {
 #[pyfunction]
 #[pyo3(signature = (shape, low=0.0, high=1.0, dtype=None, queue=None, seed=None))]
 fn uniform(
+    py: Python<'_>,
     shape: &Bound<'_, PyAny>,
     low: f64,
     high: f64,
@@ -230,7 +233,7 @@ fn uniform(
     queue: Option<&Bound<'_, PyAny>>,
     seed: Option<u64>,
 ) -> PyResult<Tensor> {
-    let (queue, shape) = (resolve_queue(queue, None)?, parse_shape(shape)?);
+    let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
     wrap(ops::random::uniform(&queue, shape, parse_dtype(dtype)?, low, high, seeded(seed).as_mut()))
 }
 
@@ -238,6 +241,7 @@ fn uniform(
 #[pyfunction]
 #[pyo3(signature = (shape, mean=0.0, std=1.0, dtype=None, queue=None, seed=None))]
 fn normal(
+    py: Python<'_>,
     shape: &Bound<'_, PyAny>,
     mean: f64,
     std: f64,
@@ -245,7 +249,7 @@ fn normal(
     queue: Option<&Bound<'_, PyAny>>,
     seed: Option<u64>,
 ) -> PyResult<Tensor> {
-    let (queue, shape) = (resolve_queue(queue, None)?, parse_shape(shape)?);
+    let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
     wrap(ops::random::normal(&queue, shape, parse_dtype(dtype)?, mean, std, seeded(seed).as_mut()))
 }
 
@@ -253,22 +257,23 @@ fn normal(
 #[pyfunction]
 #[pyo3(signature = (shape, p, dtype=None, queue=None, seed=None))]
 fn bernoulli(
+    py: Python<'_>,
     shape: &Bound<'_, PyAny>,
     p: f64,
     dtype: Option<&Bound<'_, PyAny>>,
     queue: Option<&Bound<'_, PyAny>>,
     seed: Option<u64>,
 ) -> PyResult<Tensor> {
-    let (queue, shape) = (resolve_queue(queue, None)?, parse_shape(shape)?);
+    let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
     wrap(ops::random::bernoulli(&queue, shape, parse_dtype(dtype)?, p, seeded(seed).as_mut()))
 }
 
 /// The numbers 0 to n - 1 in a random order, as an ``IndexTensor``.
 #[pyfunction]
 #[pyo3(signature = (n, queue=None, seed=None))]
-fn permutation(n: usize, queue: Option<&Bound<'_, PyAny>>, seed: Option<u64>) -> PyResult<IndexTensor> {
-    let index = ops::random::permutation(&resolve_queue(queue, None)?, n, seeded(seed).as_mut()).py()?;
-    Ok(IndexTensor::new(index))
+fn permutation(py: Python<'_>, n: usize, queue: Option<&Bound<'_, PyAny>>, seed: Option<u64>) -> PyResult<IndexTensor> {
+    let index = ops::random::permutation(&resolve_queue(py, queue, None)?, n, seeded(seed).as_mut()).py()?;
+    Ok(IndexTensor(index))
 }
 
 /// An axis, several axes, or none.

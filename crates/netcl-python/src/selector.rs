@@ -153,7 +153,7 @@ fn get_kernel_selector(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> PyR
 fn queue_of(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> PyResult<Queue> {
     match device.map(|device| device.extract::<String>()) {
         Some(Ok(selector)) => Ok(py.detach(|| core_device::manager().get(&selector)).py()?.queue),
-        _ => resolve_queue(device, None),
+        _ => resolve_queue(py, device, None),
     }
 }
 

@@ -6,11 +6,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use super::api::api;
 use super::build::{Builder, Source};
 use super::context::Context;
 use super::device::Device;
 use super::error::ClResult;
 use super::event::Deps;
+use super::fork::is_forked_child;
 use super::kernel::Kernel;
 use super::queue::Queue;
 use super::source::ClSource;
@@ -60,6 +62,8 @@ impl Stream {
 
     /// The stream of a queue; the same queue always gives the same stream.
     pub fn new(queue: &Queue) -> Result<Arc<Stream>> {
+        // The registry's lock may be held by a thread that a forked child does not have.
+        api("clCreateCommandQueue")?;
         if let Some(stream) = registry().streams.get(&queue.int_ptr()).and_then(Weak::upgrade) {
             return Ok(stream);
         }
@@ -176,6 +180,9 @@ impl Shared {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if is_forked_child() {
+            return; // the queue is the parent's, and so is whoever holds the registry's lock
+        }
         // Blocks of this stream may be handed to another queue once it is unknown: their work must be over by then.
         let _ = self.finish();
         let mut registry = registry();
@@ -196,6 +203,7 @@ impl std::fmt::Debug for Stream {
 
 /// Makes everything `to` is given from now on wait for everything `from` was given so far. A queue that is gone has finished.
 pub(super) fn order(from: QueueId, to: QueueId) -> Result<()> {
+    api("clEnqueueMarkerWithWaitList")?; // refuses in a forked child before the lock is touched
     let (from, to) = {
         let registry = registry();
         match (registry.queues.get(&from), registry.queues.get(&to)) {
@@ -212,6 +220,9 @@ pub(super) fn order(from: QueueId, to: QueueId) -> Result<()> {
 
 /// Waits for every known queue of a device, so that released memory is really free. Errors have nobody to go to here.
 pub(super) fn finish_device(device: &Device) {
+    if is_forked_child() {
+        return;
+    }
     let queues: Vec<Queue> = registry().queues.values().filter(|q| q.device() == device).cloned().collect();
     for queue in queues {
         let _ = queue.finish();
@@ -220,6 +231,9 @@ pub(super) fn finish_device(device: &Device) {
 
 /// Waits for every known queue: what a clean exit does.
 pub fn finish_all() {
+    if is_forked_child() {
+        return;
+    }
     let queues: Vec<Queue> = registry().queues.values().cloned().collect();
     for queue in queues {
         let _ = queue.finish();
