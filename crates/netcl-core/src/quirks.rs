@@ -19,7 +19,7 @@ use serde::Deserialize;
 ///     compute_capability: Some((9, 0)),
 /// };
 /// assert!(quirks(&id).ptx);
-/// assert_eq!(netcl_core::quirks::architecture(&id).map(|a| a.name.as_str()), Some("hopper"));
+/// assert_eq!(netcl_core::quirks::architecture(&id).map(|a| a.name).as_deref(), Some("hopper"));
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceId<'a> {

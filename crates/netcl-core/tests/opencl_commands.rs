@@ -1,4 +1,5 @@
 //! Objects and commands of the OpenCL layer, on every device of the machine.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail the test")]
 
 mod opencl_support;
 

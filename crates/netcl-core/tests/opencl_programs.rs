@@ -1,4 +1,5 @@
 //! Building programs: error texts, the cache within and across processes, damage, parallel builds.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail the test")]
 
 mod opencl_support;
 
@@ -8,7 +9,7 @@ use netcl_core::Error;
 use netcl_core::ErrorKind;
 use netcl_core::backend::opencl::cache::{Header, Key, Store};
 use netcl_core::backend::opencl::*;
-use opencl_support::{Folder, Setup, child_ok, devices, setups};
+use opencl_support::{Folder, Setup, child_ok, devices, distinct, setups};
 
 const GOOD: &str =
     "__kernel void one(__global int* x) { x[0] = 41; }\n__kernel void two(__global int* x) { x[0] += VALUE; }\n";
@@ -176,7 +177,8 @@ fn child_builds_and_reports() {
 
 #[test]
 fn processes_share_the_cache() {
-    let count = devices().len();
+    let devices = devices();
+    let (count, models) = (devices.len(), distinct(&devices));
     if count == 0 {
         return;
     }
@@ -187,7 +189,7 @@ fn processes_share_the_cache() {
         child_ok("child_builds_and_reports", &variables)
     };
     let first = run(&[]);
-    assert!(first.contains(&format!("builds={count} hits=0 misses={count}")), "{first}");
+    assert!(first.contains(&format!("builds={models} hits={} misses={models}", count - models)), "{first}");
     let second = run(&[]);
     assert!(second.contains(&format!("builds=0 hits={count} misses=0")), "{second}");
     let off = run(&[("NETCL_CACHE", "0")]);
@@ -201,6 +203,6 @@ fn processes_share_the_cache() {
         }
     });
     let entries = Store::new(folder.0.join("programs"), 1 << 30).entries().unwrap();
-    assert_eq!(entries.len(), count);
+    assert_eq!(entries.len(), models);
     assert!(entries.iter().all(|e| e.header.is_some()));
 }

@@ -1,1 +1,20 @@
 //! Forward-only operations on tensors; nothing in this crate knows what a gradient is.
+//!
+//! Elementwise operations come from one table ([`core::kernels::expr::table`]); a heavy operation is one folder with its
+//! checks and shape rule (`mod.rs`), native code (`cpu.rs`), launch code (`opencl.rs`) and kernel (`.cl`).
+//!
+//! ```
+//! use netcl_ops::core::{device::manager, tensor::Tensor};
+//!
+//! let queue = manager().cpu().queue;
+//! let x = Tensor::from_host(&queue, &[-1.0f32, 0.0, 2.0], [3])?;
+//! let y = netcl_ops::relu(&netcl_ops::mul(&x, 3.0)?)?;
+//! assert_eq!(y.to_host::<f32>()?, [0.0, 0.0, 6.0]);
+//! # Ok::<(), netcl_ops::core::Error>(())
+//! ```
+
+pub mod elementwise;
+
+pub use netcl_core as core;
+
+pub use elementwise::*;

@@ -93,6 +93,8 @@ pub enum Scalar {
     F64(f64),
     /// A `float` that changes between runs of the same recorded launch: learning rate, step count, loss scale.
     SlotF32(Arc<Slot>),
+    /// The same as a `double`.
+    SlotF64(Arc<Slot>),
     /// A `ulong` that changes between runs of the same recorded launch: a random generator's offset.
     SlotU64(Arc<Slot>),
 }

@@ -1,4 +1,6 @@
 //! The launch seam, the expression IR and the kernel source helpers.
 
 pub mod copy;
+pub mod elementwise;
+pub mod expr;
 pub mod launch;

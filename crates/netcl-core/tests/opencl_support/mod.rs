@@ -1,5 +1,6 @@
 //! What the OpenCL tests share: the devices of this machine, and children that run one test of the same binary.
 #![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,6 +23,11 @@ pub(crate) fn devices() -> Vec<Device> {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{text}");
     }
     devices
+}
+
+/// How many different devices there are, where two of one model count once: they share compiled programs and facts.
+pub(crate) fn distinct(devices: &[Device]) -> usize {
+    devices.iter().map(Device::identity).collect::<std::collections::HashSet<_>>().len()
 }
 
 pub(crate) struct Setup {

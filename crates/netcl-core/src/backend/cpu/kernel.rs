@@ -71,6 +71,15 @@ impl CpuArgs<'_> {
         }
     }
 
+    /// The memory of the argument at a position, which must reach at least to `end`.
+    pub fn checked_memory(&self, at: usize, end: usize) -> Result<*mut u8> {
+        let (ptr, nbytes) = self.memory(at)?;
+        if end <= nbytes {
+            return Ok(ptr);
+        }
+        Err(Error::argument("launch", format!("argument {at} reaches {end} bytes into a storage of {nbytes}")))
+    }
+
     /// The whole number at a position.
     pub fn integer(&self, at: usize) -> Result<i64> {
         match self.args.get(at) {
@@ -88,7 +97,9 @@ impl CpuArgs<'_> {
         match self.args.get(at) {
             Some(Arg::Scalar(Scalar::F32(v))) => Ok(f64::from(*v)),
             Some(Arg::Scalar(Scalar::F64(v))) => Ok(*v),
-            Some(Arg::Scalar(Scalar::SlotF32(slot))) => Ok(slot.get_float()),
+            // As a device would see it: a `float` argument has float's precision.
+            Some(Arg::Scalar(Scalar::SlotF32(slot))) => Ok(f64::from(slot.get_float() as f32)),
+            Some(Arg::Scalar(Scalar::SlotF64(slot))) => Ok(slot.get_float()),
             _ => Err(Error::argument("launch", format!("argument {at} of the kernel is not a float"))),
         }
     }

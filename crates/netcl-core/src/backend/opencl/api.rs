@@ -155,7 +155,7 @@ fn load() -> Result<Api, LoadError> {
         // SAFETY: loading runs the library's initialisers. That is inherent to using OpenCL; the names are the
         // platform's own for its OpenCL loader, or the user's explicit choice.
         let library = unsafe { Library::new(&name) };
-        match library.map_err(|e| e.to_string()).and_then(Api::from_library) {
+        match library.map_err(|e| reason(&e)).and_then(Api::from_library) {
             Ok(api) => return Ok(api),
             Err(why) => tried.push(format!("{}: {why}", name.to_string_lossy())),
         }
@@ -163,6 +163,11 @@ fn load() -> Result<Api, LoadError> {
     // Where there is no OpenCL, a child is as good as its parent.
     fork::set_loaded(false);
     Err(LoadError { tried })
+}
+
+/// What the system's loader said: libloading keeps it one level down.
+fn reason(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 fn candidates() -> Vec<OsString> {

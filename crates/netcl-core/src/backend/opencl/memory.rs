@@ -258,6 +258,7 @@ pub(crate) fn run(stream: &Stream, kernel: &Kernel, grid: Grid, args: &[Arg]) ->
             Arg::Scalar(Scalar::F32(v)) => ClArg::scalar(*v),
             Arg::Scalar(Scalar::F64(v)) => ClArg::scalar(*v),
             Arg::Scalar(Scalar::SlotF32(slot)) => ClArg::scalar(slot.get_float() as f32),
+            Arg::Scalar(Scalar::SlotF64(slot)) => ClArg::scalar(slot.get_float()),
             Arg::Scalar(Scalar::SlotU64(slot)) => ClArg::scalar(slot.get_integer()),
         })
         .collect();

@@ -70,7 +70,8 @@ pub fn copy(src: &Tensor, dst: &Tensor) -> Result<()> {
     submit(name, dst, works, src.dtype().size() + dst.dtype().size())
 }
 
-fn check_writable(op: &'static str, tensor: &Tensor) -> Result<()> {
+/// An error if elements of a tensor share memory, so that writing it makes no sense.
+pub(crate) fn check_writable(op: &'static str, tensor: &Tensor) -> Result<()> {
     if tensor.layout().overlaps_itself() {
         let why = "it is an expanded view whose elements share memory; make it contiguous before writing".to_owned();
         return Err(Error::Shape { op, shape: tensor.shape().clone(), why });

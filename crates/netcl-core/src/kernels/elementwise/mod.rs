@@ -1,0 +1,185 @@
+//! Running an expression over tensors: one launch, any number of inputs and outputs, any strides.
+
+mod cpu;
+mod opencl;
+
+use std::sync::{Arc, OnceLock};
+
+use smallvec::SmallVec;
+
+use super::copy::check_writable;
+use super::expr::Expr;
+use super::expr::cpu::Program;
+use super::launch::{self, Access, Arg, Cost, Launch, Scalar, Slot, Work};
+use crate::backend::Queue;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::shape::Layout;
+use crate::tensor::Tensor;
+
+/// An expression with its compiled forms, made once and run often.
+///
+/// ```
+/// use netcl_core::device::manager;
+/// use netcl_core::kernels::elementwise::Elementwise;
+/// use netcl_core::kernels::expr::table;
+/// use netcl_core::{dtype::DType, tensor::Tensor};
+///
+/// let queue = manager().cpu().queue;
+/// let mul = Elementwise::new("mul", table::op("mul").unwrap().expr());
+/// let column = Tensor::from_host(&queue, &[1.0f32, 2.0], [2, 1])?.expand([2, 3])?;
+/// let row = Tensor::from_host(&queue, &[10.0f32, 20.0, 30.0], [3])?.expand([2, 3])?;
+/// let out = Tensor::uninit(&queue, [2, 3], DType::F32)?;
+/// mul.run(&[&column, &row], &[], &[&out])?;
+/// assert_eq!(out.to_host::<f32>()?, [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]);
+/// # Ok::<(), netcl_core::Error>(())
+/// ```
+pub struct Elementwise {
+    label: String,
+    expr: Expr,
+    in_f32: OnceLock<Arc<Program>>,
+    in_f64: OnceLock<Arc<Program>>,
+}
+
+/// A run-time scalar of an expression: a value, or a slot whose value is read at each run.
+#[derive(Clone, Debug)]
+pub enum Number {
+    /// A value.
+    Value(f64),
+    /// A value that changes between runs of a recorded launch.
+    Slot(Arc<Slot>),
+}
+
+impl From<f64> for Number {
+    fn from(value: f64) -> Self {
+        Number::Value(value)
+    }
+}
+
+impl Elementwise {
+    /// An expression under the name that launches and kernels will carry.
+    pub fn new(label: impl Into<String>, expr: Expr) -> Arc<Self> {
+        Arc::new(Elementwise { label: label.into(), expr, in_f32: OnceLock::new(), in_f64: OnceLock::new() })
+    }
+
+    /// The expression.
+    pub fn expr(&self) -> &Expr {
+        &self.expr
+    }
+
+    /// The name.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Computes every element of the outputs. All tensors have one shape (expand the inputs first) and one device. An output
+    /// may be an input (in place), or overlap one in any other way.
+    pub fn run(&self, inputs: &[&Tensor], scalars: &[Number], outputs: &[&Tensor]) -> Result<()> {
+        let first = self.check(inputs, scalars, outputs)?;
+        if first.size() == 0 {
+            return Ok(());
+        }
+        // An input that shares memory with an output, but not element by element, is moved out of the way.
+        let clashes =
+            |input: &Tensor| outputs.iter().any(|o| o.shares_storage(input) && (o.layout(), o.dtype()) != (input.layout(), input.dtype()));
+        let moved: SmallVec<[Tensor; 4]> = inputs
+            .iter()
+            .map(|input| if clashes(input) { input.duplicate() } else { Ok((*input).clone()) })
+            .collect::<Result<_>>()?;
+        let compute = Program::compute_type(moved.iter().map(Tensor::dtype).chain(outputs.iter().map(|o| o.dtype())));
+        let operands: SmallVec<[&Tensor; 6]> = moved.iter().chain(outputs.iter().copied()).collect();
+        let layouts: SmallVec<[&Layout; 6]> = operands.iter().map(|t| t.layout()).collect();
+        let (shape, strides) = Layout::collapse(&layouts);
+        let nest = Nest { operands, inputs: moved.len(), shape, strides, compute };
+        let (work, args) = match first.queue() {
+            Queue::Cpu(_) => cpu::work(self, &nest, scalars)?,
+            Queue::OpenCl(stream) => opencl::work(self, stream, &nest, scalars)?,
+        };
+        let bytes: usize = nest.operands.iter().map(|t| t.dtype().size() * touched(t)).sum();
+        launch::submit(Launch {
+            name: self.label.clone().into(),
+            queue: first.queue().clone(),
+            work,
+            args,
+            cost: Cost { flops: (first.size() * self.expr.flops()) as f64, bytes: bytes as f64 },
+        })
+    }
+
+    fn check<'t>(&self, inputs: &[&Tensor], scalars: &[Number], outputs: &[&'t Tensor]) -> Result<&'t Tensor> {
+        let op = "elementwise";
+        let (given, expected) = (
+            [inputs.len(), scalars.len(), outputs.len()],
+            [self.expr.inputs(), self.expr.scalars(), self.expr.outputs().len()],
+        );
+        let Some(&first) = outputs.first().filter(|_| given == expected) else {
+            let what = format!("{} takes (inputs, scalars, outputs) = {expected:?}, got {given:?}", self.label);
+            return Err(Error::argument(op, what));
+        };
+        for (i, tensor) in inputs.iter().chain(outputs).enumerate() {
+            first.queue().check_same_device(op, tensor.queue())?;
+            if tensor.shape() != first.shape() {
+                let why = format!("operand {i} of {} must be expanded to {} first", self.label, first.shape());
+                return Err(Error::Shape { op, shape: tensor.shape().clone(), why });
+            }
+        }
+        for (i, output) in outputs.iter().enumerate() {
+            check_writable(op, output)?;
+            if outputs[..i].iter().any(|other| other.shares_storage(output)) {
+                return Err(Error::argument(op, format!("two outputs of {} share memory", self.label)));
+            }
+        }
+        Ok(first)
+    }
+
+    fn program(&self, compute: DType) -> Result<Arc<Program>> {
+        let cell = if compute == DType::F64 { &self.in_f64 } else { &self.in_f32 };
+        if let Some(program) = cell.get() {
+            return Ok(program.clone());
+        }
+        let program = Arc::new(Program::compile(&self.expr, compute)?);
+        Ok(cell.get_or_init(|| program).clone())
+    }
+}
+
+/// Elements of a tensor that really lie in memory: an expanded axis is read once.
+fn touched(tensor: &Tensor) -> usize {
+    let strides = tensor.layout().strides();
+    tensor.shape().iter().zip(strides).map(|(&n, &s)| if s == 0 { 1 } else { n }).product()
+}
+
+/// A collapsed loop nest over all operands, inputs first.
+struct Nest<'t> {
+    operands: SmallVec<[&'t Tensor; 6]>,
+    inputs: usize,
+    shape: crate::shape::Shape,
+    strides: Vec<SmallVec<[isize; 6]>>,
+    compute: DType,
+}
+
+impl Nest<'_> {
+    fn inputs(&self) -> &[&Tensor] {
+        &self.operands[..self.inputs]
+    }
+
+    fn outputs(&self) -> &[&Tensor] {
+        &self.operands[self.inputs..]
+    }
+
+    fn buffer(&self, operand: usize) -> Arg {
+        let access = if operand < self.inputs { Access::Read } else { Access::Write };
+        Arg::Buffer(self.operands[operand].storage().clone(), access)
+    }
+}
+
+type Args = SmallVec<[Arg; 8]>;
+type Prepared = (Work, Args);
+
+/// A run-time scalar as an argument of the type the kernel computes in.
+fn scalar_arg(number: &Number, compute: DType) -> Arg {
+    Arg::Scalar(match (number, compute) {
+        (Number::Value(value), DType::F64) => Scalar::F64(*value),
+        (Number::Value(value), _) => Scalar::F32(*value as f32),
+        (Number::Slot(slot), DType::F64) => Scalar::SlotF64(slot.clone()),
+        (Number::Slot(slot), _) => Scalar::SlotF32(slot.clone()),
+    })
+}

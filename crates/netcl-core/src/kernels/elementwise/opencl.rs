@@ -1,0 +1,90 @@
+//! Expressions as OpenCL kernels, built once per structure, dtypes and addressing; sizes and strides are arguments.
+
+use super::{Args, Elementwise, Nest, Number, Prepared, scalar_arg};
+use crate::backend::opencl::{Grid, Source, Stream};
+use crate::device::DeviceType;
+use crate::error::{Error, Result};
+use crate::kernels::expr::opencl::{
+    Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, elementwise_source,
+};
+use crate::kernels::launch::{Arg, Scalar, Work};
+
+/// Tensors below this size are not worth vector loads (core.txt's rule for `select_elementwise_kernel`).
+const VECTORISE_FROM: usize = 1024;
+
+pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: &[Number]) -> Result<Prepared> {
+    let n = nest.shape.size();
+    let (addressing, inputs) = addressing(stream, nest, n);
+    let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(n);
+    let spec = ElementwiseSpec {
+        label: op.label(),
+        expr: op.expr(),
+        inputs,
+        outputs: nest.outputs().iter().map(|t| t.dtype()).collect(),
+        addressing,
+        index: IndexWidth::for_span(span),
+    };
+    let made = elementwise_source(&spec)?;
+    let limit = stream.device().info().max_parameter_size;
+    let bytes = made.args.len() * 8;
+    if bytes > limit {
+        let why = format!("{} needs {bytes} bytes of kernel arguments, the device takes {limit}; split it", op.label());
+        return Err(Error::Unsupported { op: "elementwise", device: stream.device().name().to_owned(), why });
+    }
+    let kernel = stream.kernel(&made.name, || (Source::new(made.source(), ""), made.name.as_str()))?;
+    let args = arguments(nest, &made, scalars, n);
+    let local = kernel.work_group_info()?.max_size.min(256);
+    let grid = Grid::new([made.work_items(n).next_multiple_of(local)]).local([local]);
+    Ok((Work::OpenCl(kernel, grid), args))
+}
+
+/// Dense vector access where every operand is one run (or one element), else one element per work-item.
+fn addressing(stream: &Stream, nest: &Nest<'_>, n: usize) -> (Addressing, Vec<InputSpec>) {
+    let step = |i: usize| nest.strides[i].first().copied().unwrap_or(1);
+    let rank = nest.shape.ndim();
+    let runs = rank <= 1
+        && (0..nest.inputs).all(|i| matches!(step(i), 0 | 1))
+        && (nest.inputs..nest.operands.len()).all(|i| step(i) == 1);
+    let kind = |i: usize| if runs && rank == 1 && step(i) == 0 { InputKind::Single } else { InputKind::Dense };
+    let inputs = nest.inputs().iter().enumerate().map(|(i, t)| InputSpec { dtype: t.dtype(), kind: kind(i) }).collect();
+    if !runs {
+        return (Addressing::Strided { rank }, inputs);
+    }
+    let width = match stream.device().device_type() {
+        _ if n < VECTORISE_FROM => 1,
+        DeviceType::Cpu => 8,
+        _ => 4,
+    };
+    (Addressing::Dense { width }, inputs)
+}
+
+fn arguments(nest: &Nest<'_>, made: &KernelSource, scalars: &[Number], n: usize) -> Args {
+    let output = |i: usize| nest.inputs + i;
+    let offset = |operand: usize| Arg::Scalar(Scalar::U64(nest.operands[operand].layout().offset() as u64));
+    let unsigned = |value: usize| {
+        Arg::Scalar(match made.index {
+            IndexWidth::Bits32 => Scalar::U32(value as u32),
+            IndexWidth::Bits64 => Scalar::U64(value as u64),
+        })
+    };
+    let signed = |value: isize| {
+        Arg::Scalar(match made.index {
+            IndexWidth::Bits32 => Scalar::I32(value as i32),
+            IndexWidth::Bits64 => Scalar::I64(value as i64),
+        })
+    };
+    made.args
+        .iter()
+        .map(|place| match *place {
+            Place::Output(i) => nest.buffer(output(i)),
+            Place::OutputOffset(i) => offset(output(i)),
+            Place::Input(i) => nest.buffer(i),
+            Place::InputOffset(i) => offset(i),
+            Place::Scalar(i) => scalar_arg(&scalars[i], made.scalar),
+            Place::Count => unsigned(n),
+            Place::Length(axis) => unsigned(nest.shape[axis]),
+            Place::OutputStride(i, axis) => signed(nest.strides[output(i)][axis]),
+            Place::InputStride(i, axis) => signed(nest.strides[i][axis]),
+        })
+        .collect()
+}

@@ -1,0 +1,188 @@
+//! The instructions: one vectorised loop per primitive and instruction set.
+
+use std::slice;
+
+use super::{Code, Instr};
+use crate::kernels::expr::vecmath::{Angle, Real};
+use crate::kernels::expr::{BinaryOp, UnaryOp};
+
+/// The instruction sets loops are compiled for. (AVX-512 is left out: rustc 1.95 miscompiles it, rust#158622.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// What every processor of the target has: SSE2 on x86-64, NEON on aarch64.
+    Baseline,
+    /// AVX2 with fused multiply-add.
+    Avx2Fma,
+}
+
+impl Level {
+    /// The best one this processor has.
+    pub fn detect() -> Level {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+            return Level::Avx2Fma;
+        }
+        Level::Baseline
+    }
+}
+
+/// Whether the baseline has fused multiply-add as one instruction.
+const BASELINE_FMA: bool = cfg!(target_arch = "aarch64");
+
+/// Runs instructions over the first `n` elements of the slots.
+///
+/// # Safety
+/// Every slot an instruction names must be an index of `slots` and point to `n` elements, initialised where it is read
+/// and writable where it is written; a target must not overlap a source of the same instruction; and the processor must
+/// have `level`.
+pub(super) unsafe fn execute<T: Real>(level: Level, code: &[Instr], slots: &[*mut T], n: usize) {
+    match level {
+        // SAFETY: the caller vouches for the slots and the level.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2Fma => unsafe { execute_avx2(code, slots, n) },
+        // SAFETY: the caller vouches for the slots.
+        _ => unsafe { execute_on::<T, BASELINE_FMA>(code, slots, n) },
+    }
+}
+
+/// # Safety
+/// As [`execute`], on a processor with AVX2 and FMA.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn execute_avx2<T: Real>(code: &[Instr], slots: &[*mut T], n: usize) {
+    // SAFETY: the caller vouches for the slots.
+    unsafe { execute_on::<T, true>(code, slots, n) }
+}
+
+/// Inlined into one function per level, so that the loops are compiled for its instruction set.
+///
+/// # Safety
+/// As [`execute`].
+#[inline(always)]
+unsafe fn execute_on<T: Real, const FMA: bool>(code: &[Instr], slots: &[*mut T], n: usize) {
+    for instr in code {
+        let s = instr.sources.map(|s| slots[usize::from(s)].cast_const());
+        // SAFETY: every slot holds n elements, and the target overlaps no source, so the slices do not alias.
+        let (s, o) = unsafe {
+            (s.map(|p| slice::from_raw_parts(p, n)), slice::from_raw_parts_mut(slots[usize::from(instr.target)], n))
+        };
+        match instr.code {
+            Code::Copy => o.copy_from_slice(s[0]),
+            Code::Unary(op) => unary::<T, FMA>(op, s[0], o),
+            Code::Binary(op) => binary::<T, FMA>(op, s[0], s[1], o),
+            Code::Fma => map3(s[0], s[1], s[2], o, |a, b, c| a.fused(b, c)),
+            Code::Select => map3(s[0], s[1], s[2], o, |a, b, c| if a != T::ZERO { b } else { c }),
+            Code::Choose(op) => match op {
+                BinaryOp::Eq => map4(s, o, |a, b, x, y| if a == b { x } else { y }),
+                BinaryOp::Ne => map4(s, o, |a, b, x, y| if a != b { x } else { y }),
+                BinaryOp::Lt => map4(s, o, |a, b, x, y| if a < b { x } else { y }),
+                BinaryOp::Le => map4(s, o, |a, b, x, y| if a <= b { x } else { y }),
+                BinaryOp::Gt => map4(s, o, |a, b, x, y| if a > b { x } else { y }),
+                _ => map4(s, o, |a, b, x, y| if a >= b { x } else { y }),
+            },
+        }
+    }
+}
+
+#[inline(always)]
+fn unary<T: Real, const FMA: bool>(op: UnaryOp, a: &[T], o: &mut [T]) {
+    match op {
+        UnaryOp::Neg => map1(a, o, |x| -x),
+        UnaryOp::Abs => map1(a, o, T::abs),
+        UnaryOp::Sign => map1(a, o, |x| {
+            let negative = if x < T::ZERO { -T::ONE } else { x };
+            if x > T::ZERO { T::ONE } else { negative }
+        }),
+        UnaryOp::Floor => map1(a, o, T::floor),
+        UnaryOp::Ceil => map1(a, o, T::ceil),
+        UnaryOp::Round => map1(a, o, T::round),
+        UnaryOp::Sqrt => map1(a, o, T::sqrt),
+        UnaryOp::Rsqrt => map1(a, o, |x| T::ONE / x.sqrt()),
+        UnaryOp::Exp => map1(a, o, T::exp::<FMA>),
+        UnaryOp::Expm1 => map1(a, o, T::expm1::<FMA>),
+        UnaryOp::Log => map1(a, o, T::log::<FMA>),
+        UnaryOp::Log1p => map1(a, o, T::log1p::<FMA>),
+        UnaryOp::Sin => {
+            map1(a, o, T::sin::<FMA>);
+            far_angles(a, o, Angle::Sin);
+        }
+        UnaryOp::Cos => {
+            map1(a, o, T::cos::<FMA>);
+            far_angles(a, o, Angle::Cos);
+        }
+        UnaryOp::Tan => {
+            map1(a, o, T::tan::<FMA>);
+            far_angles(a, o, Angle::Tan);
+        }
+        UnaryOp::Tanh => map1(a, o, T::tanh::<FMA>),
+        UnaryOp::Sigmoid => map1(a, o, T::sigmoid::<FMA>),
+        UnaryOp::Erf => map1(a, o, T::erf::<FMA>),
+        UnaryOp::NormCdf => map1(a, o, T::norm_cdf::<FMA>),
+    }
+}
+
+#[inline(always)]
+#[expect(clippy::eq_op, reason = "x != x is the test for NaN that works for both types and vectorises")]
+fn binary<T: Real, const FMA: bool>(op: BinaryOp, a: &[T], b: &[T], o: &mut [T]) {
+    let truth = |holds: bool| if holds { T::ONE } else { T::ZERO };
+    match op {
+        BinaryOp::Add => map2(a, b, o, |x, y| x + y),
+        BinaryOp::Sub => map2(a, b, o, |x, y| x - y),
+        BinaryOp::Mul => map2(a, b, o, |x, y| x * y),
+        BinaryOp::Div => map2(a, b, o, |x, y| x / y),
+        BinaryOp::Min => map2(a, b, o, |x, y| if (x <= y) | (x != x) { x } else { y }),
+        BinaryOp::Max => map2(a, b, o, |x, y| if (x >= y) | (x != x) { x } else { y }),
+        BinaryOp::Pow => map2(a, b, o, T::pow::<FMA>),
+        BinaryOp::Eq => map2(a, b, o, |x, y| truth(x == y)),
+        BinaryOp::Ne => map2(a, b, o, |x, y| truth(x != y)),
+        BinaryOp::Lt => map2(a, b, o, |x, y| truth(x < y)),
+        BinaryOp::Le => map2(a, b, o, |x, y| truth(x <= y)),
+        BinaryOp::Gt => map2(a, b, o, |x, y| truth(x > y)),
+        BinaryOp::Ge => map2(a, b, o, |x, y| truth(x >= y)),
+    }
+}
+
+/// Replaces the results for angles too far out for the vectorised reduction: rare, so one scan decides.
+#[inline(always)]
+fn far_angles<T: Real>(a: &[T], o: &mut [T], function: Angle) {
+    let mut far = false;
+    for x in a {
+        far |= x.abs() > T::ANGLE_LIMIT;
+    }
+    if far {
+        for (o, x) in o.iter_mut().zip(a) {
+            if x.abs() > T::ANGLE_LIMIT {
+                *o = x.angle_slow(function);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn map1<T: Copy>(a: &[T], o: &mut [T], f: impl Fn(T) -> T) {
+    for (o, &a) in o.iter_mut().zip(a) {
+        *o = f(a);
+    }
+}
+
+#[inline(always)]
+fn map2<T: Copy>(a: &[T], b: &[T], o: &mut [T], f: impl Fn(T, T) -> T) {
+    for ((o, &a), &b) in o.iter_mut().zip(a).zip(b) {
+        *o = f(a, b);
+    }
+}
+
+#[inline(always)]
+fn map3<T: Copy>(a: &[T], b: &[T], c: &[T], o: &mut [T], f: impl Fn(T, T, T) -> T) {
+    for (((o, &a), &b), &c) in o.iter_mut().zip(a).zip(b).zip(c) {
+        *o = f(a, b, c);
+    }
+}
+
+#[inline(always)]
+fn map4<T: Copy>(s: [&[T]; 4], o: &mut [T], f: impl Fn(T, T, T, T) -> T) {
+    let [a, b, c, d] = s;
+    for ((((o, &a), &b), &c), &d) in o.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+        *o = f(a, b, c, d);
+    }
+}

@@ -1,0 +1,110 @@
+//! Native evaluation: an expression becomes a short program of whole-chunk instructions.
+//!
+//! A chunk is as many elements as keep every temporary in the first-level cache; each instruction is one vectorised loop
+//! over it, so that the cost of interpreting is spread over hundreds of elements. Inputs that lie densely in memory in
+//! the type of the computation are read where they are, and the last instruction writes the result where it belongs.
+
+mod compile;
+mod exec;
+mod operand;
+mod run;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+use super::{BinaryOp, Expr, Literal, UnaryOp};
+pub use exec::Level;
+pub use run::{Nest, Source, Target};
+
+/// A compiled expression. Immutable and shareable; every run has its own registers.
+///
+/// Results do not depend on how a range is split among calls, and are the same bits on every run on one machine.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Instructions whose operands are only scalars and constants: run once, not once per chunk.
+    prologue: Vec<Instr>,
+    body: Vec<Instr>,
+    constants: Vec<(Slot, Literal)>,
+    parameters: Vec<(Slot, usize)>,
+    inputs: usize,
+    outputs: usize,
+    scalars: usize,
+    slots: usize,
+    compute: DType,
+    level: Level,
+}
+
+/// Where a chunk lies: first the inputs, then the outputs, then the registers.
+type Slot = u16;
+
+/// What an instruction does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    Copy,
+    Unary(UnaryOp),
+    Binary(BinaryOp),
+    Fma,
+    Select,
+    /// A comparison and the choice made from it in one pass: relu and its relatives.
+    Choose(BinaryOp),
+}
+
+/// One loop over a chunk. The destination is never one of the sources.
+#[derive(Clone, Copy, Debug)]
+struct Instr {
+    code: Code,
+    sources: [Slot; 4],
+    target: Slot,
+}
+
+impl Program {
+    /// Compiles an expression to be computed in f32 or f64.
+    pub fn compile(expr: &Expr, compute: DType) -> Result<Program> {
+        if !matches!(compute, DType::F32 | DType::F64) {
+            let expected = "float32 or float64 to compute in (16-bit types compute in float32)".to_owned();
+            return Err(Error::Dtype { op: "expression", expected, got: compute });
+        }
+        let slots = expr.nodes().len() + expr.inputs() + 2 * expr.outputs().len();
+        if slots > usize::from(u16::MAX) {
+            let what = format!("{} nodes are too many for one program; split the expression", expr.nodes().len());
+            return Err(Error::argument("expression", what));
+        }
+        Ok(compile::compile(expr, compute))
+    }
+
+    /// The type to compute in for operands of some types: f64 if one of them is, else f32.
+    pub fn compute_type(dtypes: impl IntoIterator<Item = DType>) -> DType {
+        if dtypes.into_iter().any(|d| d == DType::F64) { DType::F64 } else { DType::F32 }
+    }
+
+    /// The same program on another instruction set, to test and compare; one the processor lacks is ignored.
+    pub fn with_level(mut self, level: Level) -> Program {
+        self.level = level.min(Level::detect());
+        self
+    }
+
+    /// The number of inputs.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// The number of outputs.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// The number of run-time scalars.
+    pub fn scalars(&self) -> usize {
+        self.scalars
+    }
+
+    /// The type it computes in.
+    pub fn compute(&self) -> DType {
+        self.compute
+    }
+
+    /// The number of loops per chunk and of registers: what fusion heuristics may want to know.
+    pub fn cost(&self) -> (usize, usize) {
+        (self.body.len(), self.slots - self.inputs - self.outputs)
+    }
+}

@@ -1,0 +1,351 @@
+//! Running a program over a loop nest: which chunks there are, and where their operands lie.
+
+use std::ops::Range;
+use std::slice;
+
+use smallvec::SmallVec;
+
+use super::operand::{Compute, load, store};
+use super::{Program, exec};
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::kernels::expr::vecmath::Real;
+use crate::shape::{Layout, Shape};
+
+/// Elements per chunk: 2 KB a register in f32, so that a dozen of them share a first-level cache with the operands.
+const CHUNK: usize = 512;
+
+/// Rows at least this long are run one by one, reading operands in place; shorter ones are gathered into full chunks.
+const LONG_ROW: usize = 128;
+
+/// A loop nest: the shape all operands share, as [`Layout::collapse`] gives it.
+#[derive(Clone, Copy, Debug)]
+pub struct Nest<'a> {
+    /// The lengths of the axes, outermost first. No axes mean one element.
+    pub shape: &'a [usize],
+}
+
+/// An input: where its first element lies and how far apart its elements are.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The first element.
+    pub data: *const u8,
+    /// Its type; anything but the program's compute type is converted on the way.
+    pub dtype: DType,
+    /// One stride per axis of the nest, in elements; zero where the input is broadcast.
+    pub strides: &'a [isize],
+}
+
+/// An output.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The first element.
+    pub data: *mut u8,
+    /// Its type. Integers truncate and saturate.
+    pub dtype: DType,
+    /// One stride per axis of the nest, in elements.
+    pub strides: &'a [isize],
+}
+
+impl Program {
+    /// Evaluates the elements `range` of a nest, counted in row-major order. Single-threaded: the caller hands disjoint
+    /// ranges to its threads.
+    ///
+    /// # Safety
+    /// * There are as many inputs, outputs and scalars as the program has, and each operand has one stride per axis.
+    /// * Every position an operand's strides reach inside the nest is valid memory of its dtype, aligned for it:
+    ///   initialised and not written by anyone else for inputs, writable and not accessed by anyone else for outputs.
+    /// * No two positions of the outputs coincide. An output may be the very memory of an input (same first element,
+    ///   dtype and strides: in-place), else it must not overlap any.
+    /// * `range` lies inside the nest.
+    pub unsafe fn run_nest(
+        &self,
+        nest: Nest<'_>,
+        inputs: &[Source<'_>],
+        outputs: &[Target<'_>],
+        scalars: &[f64],
+        range: Range<usize>,
+    ) {
+        if range.is_empty() {
+            return;
+        }
+        // Small tensors are common and should not pay for large registers.
+        let chunk = CHUNK.min(range.len());
+        // SAFETY: the caller's contract, passed on.
+        unsafe {
+            match self.compute {
+                DType::F64 => Run::<f64>::new(self, nest, inputs, outputs, scalars, chunk).go(range),
+                _ => Run::<f32>::new(self, nest, inputs, outputs, scalars, chunk).go(range),
+            }
+        }
+    }
+
+    /// Evaluates over slices of one type: all as long as the outputs, or of length 1, which broadcasts.
+    pub fn run_slices<E: Element>(&self, inputs: &[&[E]], scalars: &[f64], outputs: &mut [&mut [E]]) -> Result<()> {
+        let n = outputs.first().map_or(0, |o| o.len());
+        let layout = Layout::contiguous(Shape::from([n]));
+        let one = Layout::contiguous(Shape::from([1])).expand("expression", layout.shape())?;
+        let inputs: Vec<(&[E], &Layout)> =
+            inputs.iter().map(|&i| (i, if i.len() == 1 && n != 1 { &one } else { &layout })).collect();
+        let mut outputs: Vec<(&mut [E], &Layout)> = outputs.iter_mut().map(|o| (&mut **o, &layout)).collect();
+        self.run_layouts(&inputs, scalars, &mut outputs)
+    }
+
+    /// Evaluates over slices seen through layouts of one shape (expand broadcast operands first).
+    pub fn run_layouts<A: Element, B: Element>(
+        &self,
+        inputs: &[(&[A], &Layout)],
+        scalars: &[f64],
+        outputs: &mut [(&mut [B], &Layout)],
+    ) -> Result<()> {
+        let counts = [inputs.len(), outputs.len(), scalars.len()];
+        let expected = [self.inputs, self.outputs, self.scalars];
+        if counts != expected {
+            let what = format!("takes (inputs, outputs, scalars) = {expected:?}, got {counts:?}");
+            return Err(Error::argument("expression", what));
+        }
+        let ends = inputs.iter().map(|(d, l)| (d.len(), *l)).chain(outputs.iter().map(|(d, l)| (d.len(), *l)));
+        let shape = outputs.first().map(|(_, l)| l.shape().clone()).unwrap_or_default();
+        for (len, layout) in ends {
+            if layout.shape() != &shape || layout.end() > len {
+                let why = format!("it must equal the output's shape {shape} and stay inside its {len} values");
+                return Err(Error::Shape { op: "expression", shape: layout.shape().clone(), why });
+            }
+        }
+        if let Some((_, layout)) = outputs.iter().find(|(_, l)| l.overlaps_itself()) {
+            let why = "two of its elements share one place, which cannot be written".to_owned();
+            return Err(Error::Shape { op: "expression", shape: layout.shape().clone(), why });
+        }
+        let layouts: Vec<&Layout> = inputs.iter().map(|(_, l)| *l).chain(outputs.iter().map(|(_, l)| *l)).collect();
+        let (nest, strides) = Layout::collapse(&layouts);
+        let sources: Vec<Source<'_>> = inputs
+            .iter()
+            .zip(&strides)
+            .filter(|_| shape.size() > 0)
+            .map(|((data, layout), strides)| Source {
+                data: data[layout.offset()..].as_ptr().cast(),
+                dtype: A::DTYPE,
+                strides,
+            })
+            .collect();
+        let targets: Vec<Target<'_>> = outputs
+            .iter_mut()
+            .zip(&strides[inputs.len()..])
+            .filter(|_| shape.size() > 0)
+            .map(|((data, layout), strides)| Target {
+                data: data[layout.offset()..].as_mut_ptr().cast(),
+                dtype: B::DTYPE,
+                strides,
+            })
+            .collect();
+        // SAFETY: counts, shapes and reaches were checked above; the slices borrow shared and exclusively, so outputs
+        // overlap nothing; an output does not overlap itself; collapsed strides reach what the layouts reach.
+        unsafe { self.run_nest(Nest { shape: &nest }, &sources, &targets, scalars, 0..shape.size()) };
+        Ok(())
+    }
+}
+
+/// One run: its registers and where each slot of the current chunk lies.
+struct Run<'a, T> {
+    program: &'a Program,
+    nest: Nest<'a>,
+    /// Elements per slot.
+    chunk: usize,
+    inputs: &'a [Source<'a>],
+    outputs: &'a [Target<'a>],
+    /// A chunk for each slot: staging for inputs and outputs, then the registers. Only its owner; all access goes
+    /// through `base`, because the slots point into it.
+    _memory: Vec<T>,
+    base: *mut T,
+    slots: SmallVec<[*mut T; 16]>,
+    /// Which operands lie densely over the whole nest, inputs first.
+    dense: SmallVec<[bool; 16]>,
+    /// The element an input's staging chunk is filled with, for inputs that are constant along the innermost axis.
+    filled: SmallVec<[*const u8; 8]>,
+}
+
+impl<'a, T: Compute> Run<'a, T> {
+    /// # Safety
+    /// As [`Program::run_nest`].
+    unsafe fn new(
+        program: &'a Program,
+        nest: Nest<'a>,
+        inputs: &'a [Source<'a>],
+        outputs: &'a [Target<'a>],
+        scalars: &[f64],
+        chunk: usize,
+    ) -> Self {
+        let mut memory = vec![T::ZERO; program.slots * chunk];
+        let base = memory.as_mut_ptr();
+        // SAFETY: slot s has the chunk at s * chunk of memory, which is large enough.
+        let slots: SmallVec<[*mut T; 16]> = (0..program.slots).map(|s| unsafe { base.add(s * chunk) }).collect();
+        let uniform = program
+            .constants
+            .iter()
+            .map(|&(slot, c)| (slot, c.value()))
+            .chain(program.parameters.iter().map(|&(slot, i)| (slot, scalars[i])));
+        for (slot, value) in uniform {
+            // SAFETY: the slot's own chunk, which nothing borrows.
+            unsafe { slice::from_raw_parts_mut(slots[usize::from(slot)], chunk) }.fill(<T as Real>::from_f64(value));
+        }
+        // SAFETY: every slot is a chunk of memory, and compilation never makes a target one of its sources.
+        unsafe { exec::execute(program.level, &program.prologue, &slots, chunk) };
+        let contiguous = Shape::from(nest.shape).contiguous_strides();
+        let dense = |strides: &[isize]| strides == contiguous.as_slice();
+        let dense = inputs.iter().map(|i| dense(i.strides)).chain(outputs.iter().map(|o| dense(o.strides))).collect();
+        let filled = SmallVec::from_elem(std::ptr::null(), inputs.len());
+        Run { program, nest, chunk, inputs, outputs, _memory: memory, base, slots, dense, filled }
+    }
+
+    /// # Safety
+    /// As [`Program::run_nest`].
+    unsafe fn go(mut self, range: Range<usize>) {
+        let row = self.nest.shape.last().copied().unwrap_or(1);
+        let mut walk = Walk::at(self.nest.shape, range.start);
+        let mut at = range.start;
+        while at < range.end {
+            let in_row = row - walk.index.last().copied().unwrap_or(0);
+            let left = (range.end - at).min(self.chunk);
+            let n = if row >= LONG_ROW { left.min(in_row) } else { left };
+            // SAFETY: the chunk lies inside the range, so all its positions are valid; n is at most self.chunk.
+            unsafe { self.chunk(&walk, at, n, n <= in_row) };
+            at += n;
+            walk.advance(self.nest.shape, n);
+        }
+    }
+
+    /// # Safety
+    /// As [`Program::run_nest`], for the `n <= self.chunk` elements from `at`.
+    unsafe fn chunk(&mut self, walk: &Walk, at: usize, n: usize, one_row: bool) {
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        for (i, input) in inputs.iter().enumerate() {
+            let inner = input.strides.last().copied().unwrap_or(1);
+            let dense = self.dense[i];
+            // SAFETY: the position of an element of the range.
+            let from =
+                unsafe { input.data.offset(walk.offset(input.strides, at, dense) * input.dtype.size() as isize) };
+            let straight = dense || (one_row && inner == 1);
+            if straight && input.dtype == T::DTYPE {
+                self.slots[i] = from.cast_mut().cast();
+                continue;
+            }
+            // SAFETY: slot i has the chunk at i * self.chunk to itself, and nothing borrows it now.
+            let staging = unsafe { slice::from_raw_parts_mut(self.base.add(i * self.chunk), self.chunk) };
+            self.slots[i] = staging.as_mut_ptr();
+            if one_row && inner == 0 {
+                if self.filled[i] != from {
+                    let mut value = [T::ZERO];
+                    // SAFETY: one element of the input.
+                    unsafe { load(input.dtype, from, 1, &mut value) };
+                    staging.fill(value[0]);
+                    self.filled[i] = from;
+                }
+            } else if straight || one_row {
+                // SAFETY: a dense run, or the elements of one row.
+                unsafe { load(input.dtype, from, if dense { 1 } else { inner }, &mut staging[..n]) };
+            } else {
+                let staging = &mut staging[..n];
+                // SAFETY: each piece is part of one row of the range.
+                walk.pieces(self.nest.shape, input.strides, n, |offset, start, len| unsafe {
+                    let from = input.data.offset(offset * input.dtype.size() as isize);
+                    load(input.dtype, from, inner, &mut staging[start..start + len]);
+                });
+            }
+        }
+        let first = inputs.len();
+        let mut staged: SmallVec<[bool; 8]> = SmallVec::new();
+        for (o, output) in outputs.iter().enumerate() {
+            let dense = self.dense[first + o];
+            // SAFETY: the position of an element of the range.
+            let to =
+                unsafe { output.data.offset(walk.offset(output.strides, at, dense) * output.dtype.size() as isize) };
+            let straight = dense || (one_row && output.strides.last().copied().unwrap_or(1) == 1);
+            // In place, a later instruction may still want the input: write only when all are done.
+            let direct = straight && output.dtype == T::DTYPE && inputs.iter().all(|i| i.data != output.data);
+            // SAFETY: every slot has a chunk of its own.
+            self.slots[first + o] = if direct { to.cast() } else { unsafe { self.base.add((first + o) * self.chunk) } };
+            staged.push(!direct);
+        }
+        // SAFETY: every slot points to n elements: operands of the chunk in memory or chunks of our own. A target is a
+        // register or an output; neither overlaps a source (in-place outputs are staged).
+        unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, n) };
+        for (o, output) in outputs.iter().enumerate().filter(|&(o, _)| staged[o]) {
+            // SAFETY: the output's own chunk, which the program has filled.
+            let values = unsafe { slice::from_raw_parts(self.base.add((first + o) * self.chunk), n) };
+            let inner = output.strides.last().copied().unwrap_or(1);
+            let dense = self.dense[first + o];
+            if dense || one_row {
+                let offset = walk.offset(output.strides, at, dense) * output.dtype.size() as isize;
+                // SAFETY: a dense run, or the elements of one row.
+                unsafe { store(output.dtype, values, output.data.offset(offset), if dense { 1 } else { inner }) };
+            } else {
+                // SAFETY: each piece is part of one row of the range.
+                walk.pieces(self.nest.shape, output.strides, n, |offset, start, len| unsafe {
+                    let to = output.data.offset(offset * output.dtype.size() as isize);
+                    store(output.dtype, &values[start..start + len], to, inner);
+                });
+            }
+        }
+    }
+}
+
+/// The index of a chunk's first element.
+#[derive(Clone)]
+struct Walk {
+    index: SmallVec<[usize; 6]>,
+}
+
+impl Walk {
+    fn at(shape: &[usize], mut position: usize) -> Walk {
+        let mut index: SmallVec<[usize; 6]> = SmallVec::from_elem(0, shape.len());
+        for (i, &n) in index.iter_mut().zip(shape).rev() {
+            *i = position % n;
+            position /= n;
+        }
+        Walk { index }
+    }
+
+    fn advance(&mut self, shape: &[usize], by: usize) {
+        let mut carry = by;
+        for (i, &n) in self.index.iter_mut().zip(shape).rev() {
+            let sum = *i + carry;
+            if sum < n {
+                *i = sum;
+                return;
+            }
+            *i = sum % n;
+            carry = sum / n;
+        }
+    }
+
+    /// The distance from an operand's first element, in elements.
+    fn offset(&self, strides: &[isize], at: usize, dense: bool) -> isize {
+        if dense { at as isize } else { self.index.iter().zip(strides).map(|(&i, &s)| i as isize * s).sum() }
+    }
+
+    /// Calls `f(offset, start, len)` for each part of a row among the next `n` elements.
+    fn pieces(&self, shape: &[usize], strides: &[isize], n: usize, mut f: impl FnMut(isize, usize, usize)) {
+        let (Some(&row), Some(&inner)) = (shape.last(), strides.last()) else { return f(0, 0, n) };
+        let mut index = self.index.clone();
+        let last = index.len() - 1;
+        let mut offset = self.offset(strides, 0, false);
+        let mut start = 0;
+        while start < n {
+            let len = (row - index[last]).min(n - start);
+            f(offset, start, len);
+            start += len;
+            // On to the next row: back to the row's start, then carry outwards.
+            offset -= index[last] as isize * inner;
+            index[last] = 0;
+            for axis in (0..last).rev() {
+                index[axis] += 1;
+                offset += strides[axis];
+                if index[axis] < shape[axis] {
+                    break;
+                }
+                offset -= strides[axis] * shape[axis] as isize;
+                index[axis] = 0;
+            }
+        }
+    }
+}

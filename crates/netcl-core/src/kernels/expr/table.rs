@@ -1,0 +1,256 @@
+//! The table of elementwise operations: one declaration each. Kernels, native loops, gradients, public functions and tests
+//! are all made from it.
+
+use super::{Expr, Graph, Val};
+
+/// A run-time parameter of an operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Param {
+    /// Its keyword.
+    pub name: &'static str,
+    /// Its value where none is given.
+    pub default: f64,
+}
+
+/// The largest error of an operation over its whole domain, in units in the last place of the result. Results below the
+/// smallest normal number are held to 128 units of the smallest subnormal instead.
+///
+/// 16-bit results come from the f32 computation rounded once and are within 1 ulp of their type throughout.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ulp {
+    /// Native f32 loops.
+    pub native_f32: f64,
+    /// Native f64 loops.
+    pub native_f64: f64,
+    /// OpenCL C in f32, from the limits the standard sets for its built-in functions.
+    pub device_f32: f64,
+    /// OpenCL C in f64.
+    pub device_f64: f64,
+}
+
+/// An elementwise operation.
+#[derive(Clone, Copy, Debug)]
+pub struct OpDef {
+    /// Its name: `gelu_tanh`.
+    pub name: &'static str,
+    /// What it computes, in one line.
+    pub doc: &'static str,
+    /// The names of its tensor operands.
+    pub inputs: &'static [&'static str],
+    /// Its run-time scalar parameters, in the order of the expression's scalars.
+    pub params: &'static [Param],
+    /// For each operand, the range in which tests draw random values (the special values come on top).
+    pub domain: &'static [(f64, f64)],
+    /// The stated accuracy.
+    pub ulp: Ulp,
+    build: for<'g> fn(&'g Graph) -> Val<'g>,
+}
+
+impl OpDef {
+    /// The number of tensor operands.
+    pub fn arity(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// The expression, with one output.
+    pub fn expr(&self) -> Expr {
+        let g = Graph::new();
+        let output = (self.build)(&g);
+        g.finish_with(&[output], self.inputs.len(), self.params.len())
+    }
+
+    /// The operation applied to values of a graph: how expressions are put together from table entries. An operand or
+    /// parameter that is not given keeps its own input or scalar number.
+    pub fn apply<'g>(&self, g: &'g Graph, inputs: &[Val<'g>], params: &[Val<'g>]) -> Val<'g> {
+        g.inline(&self.expr(), inputs, params)[0]
+    }
+
+    /// The parameters' default values.
+    pub fn defaults(&self) -> Vec<f64> {
+        self.params.iter().map(|p| p.default).collect()
+    }
+}
+
+/// The whole table, in the order of the documentation.
+pub fn ops() -> &'static [OpDef] {
+    TABLE
+}
+
+/// The operation of a name; `swish` is `silu`.
+///
+/// ```
+/// use netcl_core::kernels::expr::table;
+///
+/// let leaky = table::op("leaky_relu").unwrap();
+/// assert_eq!((leaky.arity(), leaky.params[0].name, leaky.params[0].default), (1, "negative_slope", 0.01));
+/// assert_eq!(leaky.expr().eval(&[-2.0], &[0.5]), [-1.0]);
+/// ```
+pub fn op(name: &str) -> Option<&'static OpDef> {
+    let name = if name == "swish" { "silu" } else { name };
+    TABLE.iter().find(|op| op.name == name)
+}
+
+/// One line per operation: documentation, name, operands, parameters with defaults, formula, test domain, accuracy as
+/// `native f32, f64; device f32, f64`.
+macro_rules! elementwise {
+    ($(
+        #[doc = $doc:literal]
+        $name:literal ($($x:ident),* $(; $($p:ident = $default:expr),*)?) = $body:expr,
+        on [$($domain:expr),*], ulp ($n32:expr, $n64:expr; $d32:expr, $d64:expr);
+    )*) => {
+        static TABLE: &[OpDef] = &[$(OpDef {
+            name: $name,
+            doc: $doc.trim_ascii(),
+            inputs: &[$(stringify!($x)),*],
+            params: &[$($(Param { name: stringify!($p), default: $default }),*)?],
+            domain: &[$($domain),*],
+            ulp: Ulp { native_f32: $n32, native_f64: $n64, device_f32: $d32, device_f64: $d64 },
+            build: |g| {
+                let [$($x),*] = std::array::from_fn(|i| g.input(i));
+                $(let [$($p),*] = std::array::from_fn(|i| g.scalar(i));)?
+                $body
+            },
+        }),*];
+    };
+}
+
+/// Where the range of a function is the point, not its shape.
+const WIDE: (f64, f64) = (-1e4, 1e4);
+/// Where an activation bends.
+const BEND: (f64, f64) = (-12.0, 12.0);
+/// sqrt(2 / pi) and its product with 0.044715, twice: the two constants of gelu's tanh approximation in sigmoid form.
+const GELU_1: f64 = 1.595_769_121_605_730_8;
+const GELU_3: f64 = 0.071_354_816_272_600_25;
+/// The constants with which selu keeps mean 0 and variance 1.
+const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
+const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+
+elementwise! {
+    // ---- arithmetic ------------------------------------------------------------------------------------------------
+    /// `x + y`
+    "add"(x, y) = x + y, on [WIDE, WIDE], ulp (0.5, 0.5; 0.5, 0.5);
+    /// `x - y`
+    "sub"(x, y) = x - y, on [WIDE, WIDE], ulp (0.5, 0.5; 0.5, 0.5);
+    /// `x * y`
+    "mul"(x, y) = x * y, on [WIDE, WIDE], ulp (0.5, 0.5; 0.5, 0.5);
+    /// `x / y`
+    "div"(x, y) = x / y, on [WIDE, WIDE], ulp (0.5, 0.5; 2.5, 0.5);
+    /// The smaller operand; NaN if either is NaN
+    "minimum"(x, y) = x.min(y), on [WIDE, WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// The larger operand; NaN if either is NaN
+    "maximum"(x, y) = x.max(y), on [WIDE, WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// `x` to the power of `y`
+    "pow"(x, y) = x.pow(y), on [(0.0, 30.0), (-8.0, 8.0)], ulp (1.0, 1.0; 16.0, 16.0);
+    /// `x * y + z`, rounded once
+    "fma"(x, y, z) = x.fma(y, z), on [WIDE, WIDE, WIDE], ulp (0.5, 0.5; 0.5, 0.5);
+    /// `-x`
+    "neg"(x) = -x, on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// `|x|`
+    "abs"(x) = x.abs(), on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// `1 / x`
+    "reciprocal"(x) = 1.0 / x, on [WIDE], ulp (0.5, 0.5; 2.5, 0.5);
+    /// `x * x`
+    "square"(x) = x.square(), on [WIDE], ulp (0.5, 0.5; 0.5, 0.5);
+    /// -1, 0 or 1; NaN stays NaN
+    "sign"(x) = x.sign(), on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// The largest whole number not above `x`
+    "floor"(x) = x.floor(), on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// The smallest whole number not below `x`
+    "ceil"(x) = x.ceil(), on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// The nearest whole number; halves go to the even neighbour
+    "round"(x) = x.round(), on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// `x`, stored as the output's dtype
+    "cast"(x) = x, on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+
+    // ---- comparisons and choice ------------------------------------------------------------------------------------
+    /// 1 where `x == y`, else 0
+    "eq"(x, y) = x.eq(y), on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where `x != y`, else 0
+    "ne"(x, y) = x.ne(y), on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where `x < y`, else 0
+    "lt"(x, y) = x.lt(y), on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where `x <= y`, else 0
+    "le"(x, y) = x.le(y), on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where `x > y`, else 0
+    "gt"(x, y) = x.gt(y), on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where `x >= y`, else 0
+    "ge"(x, y) = x.ge(y), on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
+    /// `x` where the condition is not 0, else `y`
+    "where"(condition, x, y) = condition.select(x, y), on [(-1.0, 1.0), WIDE, WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// `x` held between two bounds; the upper one wins where they cross; NaN stays NaN; the gradient passes at the bounds
+    "clamp"(x; min = -1.0, max = 1.0) = {
+        let raised = x.lt(min).select(min, x);
+        raised.gt(max).select(max, raised)
+    }, on [BEND], ulp (0.0, 0.0; 0.0, 0.0);
+
+    // ---- exponentials, logarithms, roots, angles -------------------------------------------------------------------
+    /// e to the power of `x`
+    "exp"(x) = x.exp(), on [(-90.0, 89.0)], ulp (1.5, 1.0; 3.0, 3.0);
+    /// `exp(x) - 1`, accurate near zero
+    "expm1"(x) = x.expm1(), on [(-20.0, 89.0)], ulp (1.5, 1.0; 3.0, 3.0);
+    /// Natural logarithm
+    "log"(x) = x.log(), on [(0.0, 30.0)], ulp (1.5, 1.0; 3.0, 3.0);
+    /// `log(1 + x)`, accurate near zero
+    "log1p"(x) = x.log1p(), on [(-1.0, 30.0)], ulp (1.5, 1.0; 2.0, 2.0);
+    /// Square root
+    "sqrt"(x) = x.sqrt(), on [(0.0, 1e4)], ulp (0.5, 0.5; 3.0, 0.5);
+    /// One over the square root
+    "rsqrt"(x) = x.rsqrt(), on [(0.0, 1e4)], ulp (1.5, 1.5; 2.0, 2.0);
+    /// Sine of an angle in radians
+    "sin"(x) = x.sin(), on [WIDE], ulp (1.0, 1.0; 4.0, 4.0);
+    /// Cosine
+    "cos"(x) = x.cos(), on [WIDE], ulp (1.0, 1.0; 4.0, 4.0);
+    /// Tangent
+    "tan"(x) = x.tan(), on [WIDE], ulp (1.0, 1.0; 5.0, 5.0);
+    /// Hyperbolic tangent
+    "tanh"(x) = x.tanh(), on [BEND], ulp (2.5, 2.0; 5.0, 5.0);
+    /// The error function
+    "erf"(x) = x.erf(), on [(-6.0, 6.0)], ulp (2.5, 1.0; 16.0, 16.0);
+
+    // ---- activations -----------------------------------------------------------------------------------------------
+    /// `1 / (1 + exp(-x))`
+    "sigmoid"(x) = x.sigmoid(), on [(-85.0, 85.0)], ulp (2.5, 2.5; 8.0, 8.0);
+    /// `log(sigmoid(x))`
+    "logsigmoid"(x) = x.lt(-40.0).select(x, -(-x).exp().log1p()), on [(-85.0, 85.0)], ulp (4.0, 4.0; 8.0, 8.0);
+    /// `max(x, 0)`
+    "relu"(x) = x.relu(), on [BEND], ulp (0.0, 0.0; 0.0, 0.0);
+    /// `min(max(x, 0), 6)`
+    "relu6"(x) = x.le(0.0).select(0.0, x.ge(6.0).select(6.0, x)), on [BEND], ulp (0.0, 0.0; 0.0, 0.0);
+    /// `x` above 0, a multiple of it below
+    "leaky_relu"(x; negative_slope = 0.01) = x.gt(0.0).select(x, x * negative_slope),
+    on [BEND], ulp (0.5, 0.5; 0.5, 0.5);
+    /// `x` above 0, `alpha * (exp(x) - 1)` below
+    "elu"(x; alpha = 1.0) = x.gt(0.0).select(x, x.expm1() * alpha), on [BEND], ulp (2.5, 2.0; 4.0, 4.0);
+    /// elu with the two constants that keep mean 0 and variance 1
+    "selu"(x) = x.gt(0.0).select(x * SELU_SCALE, x.expm1() * (SELU_SCALE * SELU_ALPHA)),
+    on [BEND], ulp (3.0, 3.0; 6.0, 6.0);
+    /// `x * normcdf(x)`, exactly
+    "gelu"(x) = x * x.norm_cdf(), on [BEND], ulp (7.0, 4.0; 24.0, 24.0);
+    /// `x * normcdf(x)` in its tanh approximation, `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`
+    "gelu_tanh"(x) = x * (x * (x * x * GELU_3 + GELU_1)).sigmoid(), on [BEND], ulp (220.0, 1600.0; 250.0, 1600.0);
+    /// `x * sigmoid(x)`
+    "silu"(x) = x * x.sigmoid(), on [(-80.0, 80.0)], ulp (3.0, 3.0; 9.0, 9.0);
+    /// `log(1 + exp(beta * x)) / beta`; linear where `beta * x` exceeds the threshold
+    "softplus"(x; beta = 1.0, threshold = 20.0) = {
+        let z = x * beta;
+        z.gt(threshold).select(x, z.exp().log1p() / beta)
+    }, on [(-85.0, 85.0)], ulp (4.0, 4.0; 10.0, 10.0);
+    /// `x * tanh(softplus(x))`
+    "mish"(x) = {
+        // tanh(log(1 + e)) = n / (n + 2) with n = e * (e + 2): one exponential, no cancellation; 1 in f64 beyond 20.
+        let e = x.exp();
+        let n = e * (e + 2.0);
+        x.gt(20.0).select(x, x * (n / (n + 2.0)))
+    }, on [(-80.0, 80.0)], ulp (6.0, 5.0; 12.0, 10.0);
+    /// `x / (1 + |x|)`
+    "softsign"(x) = x / (x.abs() + 1.0), on [WIDE], ulp (1.5, 1.5; 3.5, 1.5);
+    /// `x` between two bounds, constant outside; the gradient at the bounds is 0
+    "hardtanh"(x; min_val = -1.0, max_val = 1.0) = x.le(min_val).select(min_val, x.ge(max_val).select(max_val, x)),
+    on [BEND], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 0 below -3, 1 above 3, a line between
+    "hardsigmoid"(x) = x.le(-3.0).select(0.0, x.ge(3.0).select(1.0, (x + 3.0) / 6.0)),
+    on [BEND], ulp (1.5, 1.5; 3.5, 1.5);
+    /// `x * hardsigmoid(x)`
+    "hardswish"(x) = x.le(-3.0).select(0.0, x.ge(3.0).select(x, x * (x + 3.0) / 6.0)),
+    on [BEND], ulp (2.0, 2.0; 4.5, 2.0);
+}

@@ -1,0 +1,133 @@
+//! The test grid: every op on every device and dtype, held against f64; cells are counted, skips are named.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use netcl_core::backend::Queue;
+use netcl_core::device::{DeviceHandle, manager};
+use netcl_core::dtype::DType;
+use netcl_core::shape::Shape;
+use netcl_core::tensor::{HostOptions, Tensor};
+
+/// The native CPU and every OpenCL device. A machine without OpenCL is named, and fails the run where all must be tested.
+pub fn devices() -> Vec<DeviceHandle> {
+    let found = manager().discover().unwrap();
+    if found.is_empty() {
+        eprintln!("NOT TESTED on OpenCL: there is no device here");
+        assert!(std::env::var_os("CI").is_none(), "CI needs an OpenCL device: install pocl-opencl-icd");
+    }
+    let mut handles = vec![manager().cpu()];
+    handles.extend(found.iter().map(|device| manager().handle(device).unwrap()));
+    handles
+}
+
+/// Numbers without a pattern, the same for the same seed, uniform between the bounds.
+pub fn random(n: usize, seed: u64, (low, high): (f64, f64)) -> Vec<f64> {
+    let generator = netcl_core::random::Generator::new(seed);
+    let mut out = vec![0.0f64; n];
+    netcl_core::random::fill_uniform_f64(&mut out, &generator).unwrap();
+    out.into_iter().map(|u| low + u * (high - low)).collect()
+}
+
+/// A tensor of a dtype, and the values it really holds after rounding.
+pub fn tensor(queue: &Queue, values: &[f64], shape: impl Into<Shape>, dtype: DType) -> (Tensor, Vec<f64>) {
+    let options = HostOptions { dtype: Some(dtype), ..Default::default() };
+    let tensor = Tensor::from_host_with(queue, values, shape, options).unwrap();
+    let rounded = tensor.to_f64_vec().unwrap();
+    (tensor, rounded)
+}
+
+/// How far a result may lie from its reference: a multiple of the dtype's rounding, relative and absolute.
+#[derive(Clone, Copy, Debug)]
+pub struct Tolerance {
+    pub relative: f64,
+    pub absolute: f64,
+}
+
+impl Tolerance {
+    /// A few roundings of single operations.
+    pub fn strict(dtype: DType) -> Self {
+        Tolerance { relative: 4.0 * epsilon(dtype), absolute: 4.0 * epsilon(dtype) * 1e-3 }
+    }
+
+    /// Short sums and compositions.
+    pub fn balanced(dtype: DType) -> Self {
+        Tolerance { relative: 32.0 * epsilon(dtype), absolute: 32.0 * epsilon(dtype) }
+    }
+
+    /// Long sums with cancellation.
+    pub fn permissive(dtype: DType) -> Self {
+        Tolerance { relative: 256.0 * epsilon(dtype), absolute: 256.0 * epsilon(dtype) }
+    }
+
+    /// An error that names the first element outside the tolerance. NaN equals NaN, infinities must be equal.
+    pub fn check(self, got: &[f64], expected: &[f64]) -> Result<(), String> {
+        if got.len() != expected.len() {
+            return Err(format!("{} elements instead of {}", got.len(), expected.len()));
+        }
+        for (i, (&g, &e)) in got.iter().zip(expected).enumerate() {
+            let same = g == e || (g.is_nan() && e.is_nan());
+            if !same && !((g - e).abs() <= self.absolute + self.relative * e.abs()) {
+                return Err(format!("element {i} is {g:e}, expected {e:e} (tolerance {self:?})"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The distance from 1 to the next number of a dtype.
+pub fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::EPSILON,
+        DType::F16 => 2f64.powi(-10),
+        DType::BF16 => 2f64.powi(-7),
+        _ => f64::from(f32::EPSILON),
+    }
+}
+
+/// Counts the cells of a test: run, failed, and skipped with the reason.
+pub struct Grid {
+    name: &'static str,
+    run: BTreeMap<String, usize>,
+    skipped: BTreeMap<String, usize>,
+    failures: Vec<String>,
+}
+
+impl Grid {
+    pub fn new(name: &'static str) -> Self {
+        Grid { name, run: BTreeMap::new(), skipped: BTreeMap::new(), failures: Vec::new() }
+    }
+
+    /// Runs one cell; `what` names it in a failure.
+    pub fn cell(&mut self, device: &DeviceHandle, what: impl Display, body: impl FnOnce() -> Result<(), String>) {
+        *self.run.entry(device.platform_name.clone()).or_default() += 1;
+        if let Err(why) = body() {
+            self.failures.push(format!("{} / {what}: {why}", device.device_name));
+        }
+    }
+
+    /// Leaves a cell out for a reason that must be in the list of accepted ones.
+    pub fn skip(&mut self, reason: &'static str) {
+        const ACCEPTED: [&str; 1] = ["the device has no float64"];
+        assert!(ACCEPTED.contains(&reason), "{reason:?} is not an accepted reason to skip a cell");
+        *self.skipped.entry(reason.to_owned()).or_default() += 1;
+    }
+
+    /// Prints the counts; fails on any failure and on fewer cells than expected on the native CPU.
+    pub fn finish(self, at_least: usize) {
+        println!("grid {}: run {:?}, skipped {:?}, failed {}", self.name, self.run, self.skipped, self.failures.len());
+        for failure in self.failures.iter().take(20) {
+            println!("  {failure}");
+        }
+        assert!(self.failures.is_empty(), "{} cells of {} failed", self.failures.len(), self.name);
+        let cpu = self.run.get("netcl").copied().unwrap_or(0);
+        assert!(cpu >= at_least, "{}: only {cpu} cells ran on the CPU, {at_least} are expected", self.name);
+    }
+}
+
+/// Whether a device can hold a dtype.
+pub fn supports(device: &DeviceHandle, dtype: DType) -> bool {
+    device.queue.check_dtype("grid", dtype).is_ok()
+}
