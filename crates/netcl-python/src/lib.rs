@@ -7,6 +7,7 @@ mod index;
 mod ndarray;
 mod opencl;
 mod random;
+mod shutdown;
 mod tensor;
 
 use pyo3::prelude::*;
@@ -29,5 +30,6 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tensor::reshape, module)?)?;
     module.add_function(wrap_pyfunction!(dlpack::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
+    shutdown::register(module)?;
     Ok(())
 }
