@@ -12,7 +12,7 @@ use std::io::{PipeReader, PipeWriter};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::ptr::null_mut;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::{GRACE, NEXT, in_flight_before};
@@ -47,9 +47,9 @@ static EARLIER: [Stack; 2] = [const { Stack::new() }; 2];
 /// More handlers in front of each other than this are not kept.
 const DEPTH: usize = 8;
 
-/// The handlers that ours stands in front of, the host's own lowest. Only [`arm`] changes it, under a lock; handlers read it.
+/// The handlers that were found where ours should be, the one that was there last on top. Only [`take_front`] changes it.
 struct Stack {
-    handlers: [AtomicPtr<libc::sigaction>; DEPTH],
+    handlers: [Handler; DEPTH],
     len: AtomicUsize,
     /// The thread that is calling handlers; 0 for none.
     caller: AtomicUsize,
@@ -57,10 +57,16 @@ struct Stack {
     left: AtomicUsize,
 }
 
+/// The parts of a `sigaction` that a call needs, in atomics because signals come at any time.
+struct Handler {
+    address: AtomicUsize,
+    flags: AtomicI32,
+}
+
 impl Stack {
     const fn new() -> Stack {
         Stack {
-            handlers: [const { AtomicPtr::new(null_mut()) }; DEPTH],
+            handlers: [const { Handler { address: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; DEPTH],
             len: AtomicUsize::new(0),
             caller: AtomicUsize::new(0),
             left: AtomicUsize::new(0),
@@ -71,21 +77,30 @@ impl Stack {
         &EARLIER[usize::from(signal != SIGNALS[0])]
     }
 
-    fn get(&self, index: usize) -> Option<&'static libc::sigaction> {
-        // SAFETY: null, or leaked by `found`.
-        self.handlers.get(index).and_then(|slot| unsafe { slot.load(Ordering::SeqCst).as_ref() })
+    fn get(&self, index: usize) -> Option<(libc::sighandler_t, c_int)> {
+        let handler = self.handlers.get(index).filter(|_| index < self.len.load(Ordering::SeqCst))?;
+        Some((handler.address.load(Ordering::SeqCst), handler.flags.load(Ordering::SeqCst)))
     }
 
-    /// The handler that was found where ours should be: a new one goes on top; one that is known has displaced those above it.
-    fn found(&self, now: libc::sigaction) {
+    fn set(&self, index: usize, (address, flags): (libc::sighandler_t, c_int)) {
+        self.handlers[index].address.store(address, Ordering::SeqCst);
+        self.handlers[index].flags.store(flags, Ordering::SeqCst);
+    }
+
+    /// Puts a handler on top, or moves it there.
+    fn raise(&self, new: (libc::sighandler_t, c_int)) {
         let len = self.len.load(Ordering::SeqCst);
-        let known = |index: &usize| self.get(*index).is_some_and(|one| one.sa_sigaction == now.sa_sigaction);
-        let index = (0..len).find(known).unwrap_or(len.min(DEPTH - 1));
-        // What a handler may still be looking at is never freed, but taken again when the same handler comes back.
-        if !self.get(index).is_some_and(|one| one.sa_sigaction == now.sa_sigaction && one.sa_flags == now.sa_flags) {
-            self.handlers[index].store(Box::leak(Box::new(now)), Ordering::SeqCst);
+        let known = (0..len).find(|&index| self.get(index).is_some_and(|(address, _)| address == new.0));
+        // A full stack loses its lowest but one: the lowest is the host's.
+        let from = known.unwrap_or(if len < DEPTH { len } else { 1 });
+        let top = from.max(len.saturating_sub(usize::from(known.is_some() || len == DEPTH)));
+        for index in from..top {
+            if let Some(above) = self.get(index + 1) {
+                self.set(index, above);
+            }
         }
-        self.len.store(index + 1, Ordering::SeqCst);
+        self.set(top, new);
+        self.len.store(len.max(top + 1), Ordering::SeqCst);
     }
 }
 
@@ -129,20 +144,21 @@ pub(super) fn arm() {
     if !ARMED.load(Ordering::Relaxed) || OWNER.load(Ordering::Relaxed) != std::process::id() {
         return;
     }
-    static ARMING: AtomicBool = AtomicBool::new(false);
-    if ARMING.swap(true, Ordering::SeqCst) {
-        return; // another thread is at it
+    SIGNALS.into_iter().for_each(take_front);
+}
+
+/// Puts our handler in front of another function. What is default or ignored stays so. May be called in a handler.
+fn take_front(signal: c_int) {
+    static BUSY: AtomicBool = AtomicBool::new(false);
+    if let Some(now) = handler_of(signal)
+        && ![libc::SIG_DFL, libc::SIG_IGN, ours()].contains(&now.sa_sigaction)
+        && !BUSY.swap(true, Ordering::SeqCst)
+    {
+        // Known before ours can be called.
+        Stack::of(signal).raise((now.sa_sigaction, now.sa_flags));
+        put(signal, now.sa_flags & (libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER));
+        BUSY.store(false, Ordering::SeqCst);
     }
-    for signal in SIGNALS {
-        if let Some(now) = handler_of(signal)
-            && ![libc::SIG_DFL, libc::SIG_IGN, ours()].contains(&now.sa_sigaction)
-        {
-            // Known before ours can be called.
-            Stack::of(signal).found(now);
-            put(signal, now.sa_flags & (libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER));
-        }
-    }
-    ARMING.store(false, Ordering::SeqCst);
 }
 
 fn ours() -> libc::sighandler_t {
@@ -188,6 +204,10 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
             stack.left.store(len.saturating_sub(1), Ordering::SeqCst);
             earlier(stack, len, child, signal, info, context);
             stack.caller.store(0, Ordering::SeqCst);
+            if !child {
+                // LLVM's handler put back what it had found, which need not have been ours.
+                take_front(signal);
+            }
         } else {
             // Another thread is handling the same signal: the host's own handler must know of this one all the same.
             earlier(stack, len.min(1), child, signal, info, context);
@@ -219,15 +239,19 @@ fn earlier(stack: &Stack, count: usize, child: bool, signal: c_int, info: *mut l
     }
 }
 
-fn call(previous: &libc::sigaction, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+fn call(
+    (address, flags): (libc::sighandler_t, c_int),
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
     // SAFETY: the address came from the system, which would have called it in one of these two ways.
     unsafe {
-        if previous.sa_flags & libc::SA_SIGINFO != 0 {
-            let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
-                std::mem::transmute(previous.sa_sigaction);
+        if flags & libc::SA_SIGINFO != 0 {
+            let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = std::mem::transmute(address);
             handler(signal, info, context);
         } else {
-            let handler: extern "C" fn(c_int) = std::mem::transmute(previous.sa_sigaction);
+            let handler: extern "C" fn(c_int) = std::mem::transmute(address);
             handler(signal);
         }
     }
@@ -318,5 +342,30 @@ fn errno() -> *mut c_int {
         return libc::__errno();
         #[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
         return libc::__error();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handler_that_was_there_last_is_on_top() {
+        let stack = Stack::new();
+        let addresses =
+            || (0..DEPTH).map_while(|index| stack.get(index)).map(|(address, _)| address).collect::<Vec<_>>();
+        for address in [10, 20, 30, 20, 20, 10] {
+            stack.raise((address, 0));
+        }
+        assert_eq!(addresses(), [30, 20, 10]);
+        stack.raise((30, 4));
+        assert_eq!((addresses(), stack.get(2)), (vec![20, 10, 30], Some((30, 4))));
+        for address in 40..60 {
+            stack.raise((address, 0));
+        }
+        let full = addresses();
+        assert_eq!((full.len(), full[0], full[DEPTH - 1]), (DEPTH, 20, 59));
+        stack.raise((20, 0));
+        assert_eq!((addresses().len(), addresses()[DEPTH - 1]), (DEPTH, 20));
     }
 }
