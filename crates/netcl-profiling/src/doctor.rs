@@ -12,7 +12,7 @@ use crate::core::backend::opencl::{
 use crate::core::capabilities::STRATEGY_VARIABLE;
 use crate::core::device::DeviceHandle;
 use crate::core::dtype::DType;
-use crate::core::error::{Error, Result};
+use crate::core::error::Result;
 use crate::core::random::{Generator, PHILOX_CL, fill_bits};
 use crate::core::shape::Slice;
 use crate::core::tensor::{HostOptions, Tensor};
@@ -326,21 +326,12 @@ pub fn settings() -> Vec<Setting> {
     VARIABLES.into_iter().filter_map(set).collect()
 }
 
-/// What [`advice`] needs: OpenCL as it is here, where a missing library is an answer rather than an error of the caller.
-pub fn discover() -> std::result::Result<Discovery, ClError> {
-    crate::core::backend::opencl::discover()
-}
-
-/// The devices that a selector names, or all of them, the native CPU last.
-pub fn devices(selector: Option<&str>) -> Result<Vec<DeviceHandle>> {
+/// Every device of this machine, the native CPU last.
+#[cfg(test)]
+pub(crate) fn devices() -> Vec<DeviceHandle> {
     let manager = crate::core::device::manager();
-    if let Some(selector) = selector {
-        return Ok(vec![manager.get(selector)?]);
-    }
-    let mut devices =
-        manager.discover()?.iter().map(|device| manager.handle(device)).collect::<Result<Vec<_>, Error>>()?;
-    devices.push(manager.cpu());
-    Ok(devices)
+    let found = manager.discover().unwrap();
+    found.iter().map(|device| manager.handle(device).unwrap()).chain([manager.cpu()]).collect()
 }
 
 #[cfg(test)]
@@ -349,7 +340,7 @@ mod tests {
 
     #[test]
     fn every_device_here_passes() {
-        for device in devices(None).unwrap() {
+        for device in devices() {
             let checks = self_test(&device, |_| true);
             assert_eq!(checks.len(), CHECKS.len());
             for check in checks {
