@@ -60,10 +60,14 @@ def make_spin():
 def turns_per_second(spin):
     spin(1)
     queue.finish()
-    start = time.perf_counter()
-    spin(50_000_000)
-    queue.finish()
-    return 50_000_000 / (time.perf_counter() - start)
+    count, seconds = 100_000, 0.0
+    while seconds < 0.05:
+        count *= 4
+        start = time.perf_counter()
+        spin(count)
+        queue.finish()
+        seconds = time.perf_counter() - start
+    return count / seconds
 
 def ready():
     print("READY", flush=True)
