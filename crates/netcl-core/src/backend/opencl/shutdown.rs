@@ -1,7 +1,7 @@
 //! How a process with device work ends: interrupts while a driver call does not return, waits with a time limit, the finish at exit.
 //!
 //! A thread inside a driver call cannot be told to stop, and a kernel that never ends keeps it there for ever: Python would
-//! never get to raise `KeyboardInterrupt`. So every call that may wait is counted ([`InFlight`]), and a program that asks for it
+//! never get to raise `KeyboardInterrupt`. So every call that may wait is counted, and a program that asks for it
 //! ([`install_interrupt_handler`] for a host with handlers of its own such as Python, [`catch_interrupts`] for a program
 //! without) is ended when a call that was in flight at the signal is still in flight [`GRACE`] later.
 //! A Rust program that asks for nothing keeps its signals as they are.
@@ -40,7 +40,7 @@ static IN_FLIGHT: [AtomicU64; SLOTS] = [const { AtomicU64::new(0) }; SLOTS];
 pub(super) struct InFlight(Option<&'static AtomicU64>);
 
 impl InFlight {
-    /// A call that should be short, but may wait where a driver's queue is full. Costs some 10 ns.
+    /// A call that should be short, but may wait where a driver's queue is full. Costs some tens of nanoseconds.
     #[inline]
     pub(super) fn begin() -> InFlight {
         thread_local!(static PLACE: Cell<usize> = Cell::new(first_place()));
@@ -66,7 +66,7 @@ impl Drop for InFlight {
     #[inline]
     fn drop(&mut self) {
         if let Some(place) = self.0 {
-            place.store(0, Ordering::SeqCst);
+            place.store(0, Ordering::Release);
         }
     }
 }
