@@ -11,7 +11,7 @@ use netcl_core::Error;
 use netcl_core::backend::Queue;
 use netcl_core::backend::opencl as cl;
 use netcl_core::backend::opencl::{
-    Arg, Buffer, ClSource, Context, Deps, FinishOutcome, Grid, MemFlags, Stream, interruptible_finish,
+    Arg, Buffer, ClSource, Context, Deps, Grid, MemFlags, Stream, shutdown::finish_timeout,
 };
 use netcl_core::device::manager;
 use netcl_core::dtype::DType;
@@ -131,8 +131,8 @@ fn buffers_of_host_memory() {
 #[test]
 fn waits_finish_time_out_or_are_given_up() {
     on_every_device(|queue, stream| {
-        let outcome = interruptible_finish(stream, None, || true).unwrap();
-        assert_eq!(outcome, FinishOutcome::Finished);
+        let go_on = || Ok::<(), netcl_core::Error>(());
+        assert!(finish_timeout(stream, Duration::MAX, go_on).unwrap());
         // A kernel of a second or so: one work-item that counts.
         let source = "__kernel void spin(__global uint *x, ulong n) { uint v = x[0]; \
              for (ulong i = 0; i < n; i++) v = v * 1664525u + 1013904223u + (uint)(i >> 7); x[0] = v; }";
@@ -153,10 +153,10 @@ fn waits_finish_time_out_or_are_given_up() {
         let per_second = 2e7 / start.elapsed().as_secs_f64();
         spin((per_second * 1.5) as u64);
         let start = Instant::now();
-        let outcome = interruptible_finish(stream, Some(Duration::from_millis(50)), || true).unwrap();
-        assert_eq!(outcome, FinishOutcome::TimedOut);
-        assert_eq!(interruptible_finish(stream, None, || false).unwrap(), FinishOutcome::Interrupted);
+        assert!(!finish_timeout(stream, Duration::from_millis(50), go_on).unwrap());
+        let give_up = || Err(netcl_core::Error::argument("test", "given up"));
+        assert!(finish_timeout(stream, Duration::MAX, give_up).unwrap_err().to_string().contains("given up"));
         assert!(start.elapsed() < Duration::from_secs(1));
-        assert_eq!(interruptible_finish(stream, None, || true).unwrap(), FinishOutcome::Finished);
+        assert!(finish_timeout(stream, Duration::MAX, go_on).unwrap());
     });
 }

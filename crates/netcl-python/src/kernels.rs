@@ -125,7 +125,6 @@ impl KernelProgram {
     fn run(
         &self,
         py: Python<'_>,
-        py: Python<'_>,
         queue: Option<&Bound<'_, PyAny>>,
         global_size: &Bound<'_, PyAny>,
         local_size: Option<&Bound<'_, PyAny>>,

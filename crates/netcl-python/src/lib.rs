@@ -12,6 +12,7 @@ mod opencl;
 mod ops;
 mod random;
 mod selector;
+mod shutdown;
 mod tensor;
 
 use pyo3::prelude::*;
@@ -39,5 +40,6 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     kernels::register(module)?;
     ops::register(module)?;
     selector::register(module)?;
+    shutdown::register(module)?;
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use netcl::core::backend::Queue;
 use netcl::core::backend::opencl as cl;
-use netcl::core::backend::opencl::FinishOutcome;
-use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError};
+use netcl::core::backend::opencl::shutdown::finish_timeout;
+use pyo3::exceptions::{PyTimeoutError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -184,23 +184,31 @@ pub(super) fn interruptible_finish(py: Python<'_>, queue: &Bound<'_, PyAny>, tim
         PyValueError::new_err(format!("interruptible_finish: timeout={}: {error}", timeout.unwrap_or(f64::NAN)))
     })?;
     let Queue::OpenCl(stream) = resolve_queue(py, Some(queue), None)? else { return Ok(true) };
-    let mut raised = None;
     let outcome = py.detach(|| {
-        cl::interruptible_finish(&stream, limit, || {
-            raised = Python::attach(|py| py.check_signals()).err();
-            raised.is_none()
+        finish_timeout(&stream, limit.unwrap_or(Duration::MAX), || {
+            Python::attach(|py| py.check_signals()).map_err(WaitError::Signal)
         })
     });
-    if let Some(error) = raised {
-        return Err(error);
-    }
-    match outcome.py()? {
-        FinishOutcome::Finished => Ok(true),
-        FinishOutcome::TimedOut => Err(PyTimeoutError::new_err(format!(
+    match outcome {
+        Ok(true) => Ok(true),
+        Ok(false) => Err(PyTimeoutError::new_err(format!(
             "interruptible_finish: {} is still busy after {} s; it goes on",
             stream.device().name(),
             timeout.unwrap_or(f64::INFINITY)
         ))),
-        FinishOutcome::Interrupted => Err(PyRuntimeError::new_err("interruptible_finish: interrupted")),
+        Err(WaitError::Signal(raised)) => Err(raised),
+        Err(WaitError::Driver(error)) => Err(error).py(),
+    }
+}
+
+/// Why a wait ended early.
+enum WaitError {
+    Signal(PyErr),
+    Driver(netcl::Error),
+}
+
+impl From<netcl::Error> for WaitError {
+    fn from(error: netcl::Error) -> Self {
+        WaitError::Driver(error)
     }
 }

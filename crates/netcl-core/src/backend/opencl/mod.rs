@@ -5,7 +5,8 @@
 //! | `api`, `fork`, `handle`, `info`, `error` | the library, children of `fork`, object ownership, queries, errors |
 //! | `platform`, `device`, `limits`, `probe` | what there is, what it says, what it may show, what it really does |
 //! | `context`, `queue`, `event`, `buffer`, `transfer`, `kernel`, `program` | the objects and commands |
-//! | `stream`, `memory`, `source`, `interruptible` | a device's queues with pools and kernels, a tensor's memory, the pools' blocks, patience |
+//! | `stream`, `memory`, `source` | a device's queues with pools and kernels, a tensor's memory, the pools' blocks |
+//! | `shutdown` | interrupts, waits with a time limit, the finish at exit |
 //! | `build`, `cache`, `ptx` | from source to program, kept on disk, NVIDIA's intermediate text |
 //!
 //! Every object has `int_ptr()` and `from_int_ptr()`, so that it can be shared with other code that uses OpenCL (PyOpenCL).
@@ -23,7 +24,6 @@ mod event;
 mod fork;
 mod handle;
 mod info;
-mod interruptible;
 mod kernel;
 mod limits;
 mod memory;
@@ -32,6 +32,7 @@ mod probe;
 mod program;
 pub mod ptx;
 mod queue;
+pub mod shutdown;
 mod source;
 mod stream;
 mod transfer;
@@ -44,7 +45,6 @@ pub use device::{Device, DeviceInfo, DeviceType};
 pub use error::{BuildError, ClError, ClResult};
 pub use event::{Deps, Event, EventStatus, EventTimes};
 pub use fork::is_forked_child;
-pub use interruptible::{FinishOutcome, interruptible_finish};
 pub use kernel::{Arg, ArgInfo, Grid, Kernel, Scalar, WorkGroupInfo};
 pub use limits::{LIMITS_VARIABLE, Limits, LimitsError};
 pub(crate) use memory::run;
