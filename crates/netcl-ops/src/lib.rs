@@ -14,7 +14,9 @@
 //! ```
 
 pub mod elementwise;
+pub mod reduce;
 
 pub use netcl_core as core;
 
 pub use elementwise::*;
+pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
