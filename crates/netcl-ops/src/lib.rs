@@ -14,9 +14,15 @@
 //! ```
 
 pub mod elementwise;
+mod lines;
+mod lines_opencl;
 pub mod reduce;
+pub mod scan;
+pub mod softmax;
 
 pub use netcl_core as core;
 
 pub use elementwise::*;
 pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
+pub use scan::cumsum;
+pub use softmax::{log_softmax, softmax};

@@ -67,7 +67,12 @@ const OPS: [(&str, Reduce, Reference, (f64, f64)); 13] = [
     ("std", |x, a, k| ops::std(x, a, 1.0, k), |x| var(x).sqrt(), (-1.0, 1.0)),
     ("norm 1", |x, a, k| ops::norm(x, 1.0, a, k), |x| x.iter().map(|v| v.abs()).sum(), (-0.01, 0.01)),
     ("norm 2", |x, a, k| ops::norm(x, 2.0, a, k), |x| x.iter().map(|v| v * v).sum::<f64>().sqrt(), (-1.0, 1.0)),
-    ("norm 3", |x, a, k| ops::norm(x, 3.0, a, k), |x| x.iter().map(|v| v.abs().powi(3)).sum::<f64>().cbrt(), (-1.0, 1.0)),
+    (
+        "norm 3",
+        |x, a, k| ops::norm(x, 3.0, a, k),
+        |x| x.iter().map(|v| v.abs().powi(3)).sum::<f64>().cbrt(),
+        (-1.0, 1.0),
+    ),
     ("logsumexp", |x, a, k| ops::logsumexp(x, a, k), |x| x.iter().map(|v| v.exp()).sum::<f64>().ln(), (-2.0, 3.0)),
     ("any", |x, a, k| ops::any(x, a, k), |x| f64::from(u8::from(x.iter().any(|&v| v != 0.0))), (0.0, 1e-12)),
     ("all", |x, a, k| ops::all(x, a, k), |x| f64::from(u8::from(x.iter().all(|&v| v != 0.0))), (0.0, 1.0)),
@@ -141,7 +146,14 @@ fn tolerance(name: &str, dtype: DType, terms: &[f64]) -> Tolerance {
     Tolerance { relative: own + 8.0 * compute, absolute: 8.0 * compute * size + 1e-12 }
 }
 
-fn check(device: &DeviceHandle, op: usize, case: usize, small: bool, dtype: DType, keepdims: bool) -> Result<(), String> {
+fn check(
+    device: &DeviceHandle,
+    op: usize,
+    case: usize,
+    small: bool,
+    dtype: DType,
+    keepdims: bool,
+) -> Result<(), String> {
     let (name, run, reference, range) = OPS[op];
     let (kind, shape, axes) = cases(small)[case].clone();
     let x = view(kind, device, &shape, range, dtype);
@@ -236,7 +248,12 @@ fn every_variant_computes_the_same() {
                 });
                 let mut expected = vec![format!("argmin_{}", variant.name()), format!("sum_{}", variant.name())];
                 if variant == Variant::Workgroup {
-                    expected = vec!["argmin_finish".into(), "argmin_workgroup".into(), "sum_finish".into(), "sum_workgroup".into()];
+                    expected = vec![
+                        "argmin_finish".into(),
+                        "argmin_workgroup".into(),
+                        "sum_finish".into(),
+                        "sum_workgroup".into(),
+                    ];
                 }
                 assert_eq!(names(&counter), expected, "{device:?}");
                 for (i, terms) in groups.iter().enumerate() {
@@ -250,11 +267,16 @@ fn every_variant_computes_the_same() {
             }
         }
         // Without force, size decides.
-        for (n, expected) in [(255, vec!["sum_sequential"]), (65535, vec!["sum_parallel"]), (65536, vec!["sum_finish", "sum_workgroup"])] {
+        for (n, expected) in
+            [(255, vec!["sum_sequential"]), (65535, vec!["sum_parallel"]), (65536, vec!["sum_finish", "sum_workgroup"])]
+        {
             let x = Tensor::full(&device.queue, [n], DType::F32, 1.0).unwrap();
             let counter = Rc::new(Counter::default());
             let total = with_sink(counter.clone(), || ops::sum(&x, (), false).unwrap());
-            assert_eq!((names(&counter), total.item().unwrap()), (expected.iter().map(|n| n.to_string()).collect(), n as f64));
+            assert_eq!(
+                (names(&counter), total.item().unwrap()),
+                (expected.iter().map(|n| n.to_string()).collect(), n as f64)
+            );
         }
     }
 }
@@ -276,7 +298,8 @@ fn positions_follow_numpy() {
         let (x, _) = tensor(&device.queue, &values, [6, 4], DType::F32);
         for variant in [Variant::Sequential, Variant::Parallel, Variant::Workgroup] {
             force_variant(variant, || {
-                let (largest, smallest) = (ops::argmax(&x, Some(1), false).unwrap(), ops::argmin(&x, Some(-1), true).unwrap());
+                let (largest, smallest) =
+                    (ops::argmax(&x, Some(1), false).unwrap(), ops::argmin(&x, Some(-1), true).unwrap());
                 assert_eq!(largest.to_host().unwrap(), rows.map(|r| r.1), "{device:?} {variant:?}");
                 assert_eq!(smallest.to_host().unwrap(), rows.map(|r| r.2), "{device:?} {variant:?}");
                 assert_eq!(smallest.tensor().shape(), &Shape::from([6, 1]));
@@ -296,7 +319,9 @@ fn positions_follow_numpy() {
         let (x, _) = tensor(&device.queue, &values, [200_000], DType::F32);
         assert_eq!(ops::argmax(&x, None, false).unwrap().to_host().unwrap(), [70_003], "{device:?}");
         let columns = ops::argmax(&reshape(&x, [100_000, 2]).unwrap(), Some(0), false).unwrap().to_host().unwrap();
-        let expected = |c: usize| (0..100_000).max_by(|&a, &b| values[2 * a + c].total_cmp(&values[2 * b + c]).then(b.cmp(&a))).unwrap();
+        let expected = |c: usize| {
+            (0..100_000).max_by(|&a, &b| values[2 * a + c].total_cmp(&values[2 * b + c]).then(b.cmp(&a))).unwrap()
+        };
         assert_eq!(columns, [expected(0) as i64, 35_001], "{device:?}");
     }
 }
@@ -342,8 +367,9 @@ fn nothing_and_mistakes() {
         assert_eq!(values(ops::logsumexp(&empty, (), false)), [f64::NEG_INFINITY]);
         assert_eq!((values(ops::any(&empty, (), false)), values(ops::all(&empty, (), false))), (vec![0.0], vec![1.0]));
         assert_eq!(ops::max(&empty, 0, false).unwrap().shape(), &Shape::from([0, 3]), "no result needs an element");
-        for text in [ops::max(&empty, 1, false), ops::min(&empty, (), false), ops::norm(&empty, f64::INFINITY, (), false)]
-            .map(|r| r.unwrap_err().to_string())
+        for text in
+            [ops::max(&empty, 1, false), ops::min(&empty, (), false), ops::norm(&empty, f64::INFINITY, (), false)]
+                .map(|r| r.unwrap_err().to_string())
         {
             assert!(text.contains("of no elements has no value"), "{text}");
         }
@@ -386,7 +412,9 @@ fn the_same_bits_with_any_number_of_threads() {
     let bits = || -> Vec<u32> {
         [Axes::All, Axes::One(0), Axes::One(1)]
             .into_iter()
-            .flat_map(|axes| [ops::sum(&x, axes, false), ops::var(&x, axes, 1.0, false), ops::logsumexp(&x, axes, false)])
+            .flat_map(|axes| {
+                [ops::sum(&x, axes, false), ops::var(&x, axes, 1.0, false), ops::logsumexp(&x, axes, false)]
+            })
             .flat_map(|t| t.unwrap().to_host::<f32>().unwrap())
             .map(f32::to_bits)
             .collect()

@@ -164,9 +164,8 @@ impl Body<'_> {
             for task in range {
                 let (block, split) = (block(task / splits), task % splits);
                 // SAFETY: every task has its own block of its own split, inside the vector, which outlives the loop.
-                let own = unsafe {
-                    std::slice::from_raw_parts_mut(base.get().add(split * results + block.first), block.len)
-                };
+                let own =
+                    unsafe { std::slice::from_raw_parts_mut(base.get().add(split * results + block.first), block.len) };
                 self.block::<T, F>(block, split * part..total.min((split + 1) * part), &mut scratch, own);
             }
         })?;
@@ -214,7 +213,8 @@ impl Body<'_> {
             false => (block.len, len, along_kept, along_reduced),
         };
         let place = self.job.places[0];
-        let readable = self.job.plain && place.dtype == T::DTYPE && (inner == 1 || cols == 1) && (step >= 0 || rows == 1);
+        let readable =
+            self.job.plain && place.dtype == T::DTYPE && (inner == 1 || cols == 1) && (step >= 0 || rows == 1);
         if readable {
             let from = kept.place(0, block.first) + reduced.place(0, at);
             let step = if rows == 1 { 0 } else { step as usize };
@@ -289,8 +289,7 @@ impl Body<'_> {
         let kept = &self.job.plan.kept;
         let values: Vec<T> = partials.iter().map(|&p| <T as Element>::from_f64(p)).collect();
         let out = self.job.inputs;
-        let strides: SmallVec<[[isize; 1]; 4]> =
-            (out..self.job.places.len()).map(|i| [kept.inner_stride(i)]).collect();
+        let strides: SmallVec<[[isize; 1]; 4]> = (out..self.job.places.len()).map(|i| [kept.inner_stride(i)]).collect();
         let data = |i: usize| self.at(i, kept.place(i, block.first));
         let mut sources: SmallVec<[Source<'_>; 4]> = SmallVec::new();
         sources.push(Source { data: values.as_ptr().cast(), dtype: T::DTYPE, strides: &[1] });

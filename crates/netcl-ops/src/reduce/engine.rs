@@ -156,7 +156,8 @@ impl Reduction {
     }
 
     fn check(&self, operands: &Operands<'_>) -> Result<()> {
-        let counts = |expr: &Option<Expr>| expr.as_ref().map_or((1, 0, 1), |e| (e.inputs(), e.scalars(), e.outputs().len()));
+        let counts =
+            |expr: &Option<Expr>| expr.as_ref().map_or((1, 0, 1), |e| (e.inputs(), e.scalars(), e.outputs().len()));
         let given = (operands.inputs.len(), operands.prologue_scalars.len(), 1);
         let given_after = (operands.extras.len() + 1, operands.epilogue_scalars.len(), 1);
         for (part, given, expected) in

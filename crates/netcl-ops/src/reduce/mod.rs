@@ -14,7 +14,7 @@
 mod cpu;
 mod engine;
 mod fold;
-mod opencl;
+pub(crate) mod opencl;
 pub(crate) mod plan;
 
 use std::sync::LazyLock;
@@ -27,7 +27,7 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 pub use engine::{Combine, Operands, Reduction};
-pub(crate) use fold::{Lane, Op, Plain, Sum};
+pub(crate) use fold::{Lane, Max, Op, Sum, plain_row};
 pub use opencl::{Variant, force_variant};
 
 /// The axes a reduction removes. Negative ones count from the end.
@@ -99,7 +99,14 @@ impl Named {
         self.run_with(x, axes, keepdims, &[], &[])
     }
 
-    fn run_with(&self, x: &Tensor, axes: Axes<'_>, keepdims: bool, before: &[Number], after: &[Number]) -> Result<Tensor> {
+    fn run_with(
+        &self,
+        x: &Tensor,
+        axes: Axes<'_>,
+        keepdims: bool,
+        before: &[Number],
+        after: &[Number],
+    ) -> Result<Tensor> {
         let op = self.reduction.name();
         if let (0, Some(value)) = (x.size(), self.of_nothing) {
             x.check_float(op)?;
@@ -251,12 +258,8 @@ fn variance(op: &Reduction, x: &Tensor, axes: Axes<'_>, correction: f64, keepdim
     let mean = MEAN.reduction.run(&first, axes, true)?.expand(x.shape())?;
     // Fewer elements than the correction give 0 / 0 or x / 0, as in NumPy and PyTorch.
     let divisor = [(n as f64 - correction).max(0.0).into()];
-    let second = Operands {
-        inputs: &[x, &mean],
-        epilogue_scalars: &divisor,
-        dtype: Some(x.dtype()),
-        ..Default::default()
-    };
+    let second =
+        Operands { inputs: &[x, &mean], epilogue_scalars: &divisor, dtype: Some(x.dtype()), ..Default::default() };
     op.run(&second, axes, keepdims)
 }
 

@@ -104,7 +104,13 @@ pub(super) fn launch(run: &Run<'_>, stream: &Stream) -> Result<()> {
             let bytes = results * shape.parts * writer.accumulator();
             let partial = launch::allocate(run.out.queue(), bytes, "reduce")?;
             args.push(Arg::Buffer(partial.clone(), Access::Write));
-            args.extend([writer.count(results), writer.count(n), columns.clone(), writer.count(shape.part), local.clone()]);
+            args.extend([
+                writer.count(results),
+                writer.count(n),
+                columns.clone(),
+                writer.count(shape.part),
+                local.clone(),
+            ]);
             let grid = Grid::new([groups * shape.group, shape.parts]).local([shape.group, 1]);
             run.submit(name("workgroup"), (Work::OpenCl(kernel("reduce_workgroup")?, grid), args))?;
             let mut args: Args = Args::new();
@@ -124,7 +130,8 @@ impl Shape {
         let (results, n) = (run.plan.kept.size(), run.plan.reduced.size());
         let by_memory = (info.local_mem_size as usize / accumulator).max(1);
         let mut group = floor_power_of_two(info.max_work_group_size.min(256).min(by_memory));
-        let columns = if run.plan.columns { floor_power_of_two(run.plan.kept.inner().min(COLUMNS)).min(group) } else { 1 };
+        let columns =
+            if run.plan.columns { floor_power_of_two(run.plan.kept.inner().min(COLUMNS)).min(group) } else { 1 };
         let groups = results.div_ceil(columns);
         // Enough work-groups to keep every compute unit busy.
         let busy = info.compute_units as usize * if stream.device().device_type() == DeviceType::Cpu { 2 } else { 16 };
@@ -198,7 +205,8 @@ impl<'r> Writer<'r> {
     fn kernel(&self, stream: &Stream, variant: Variant, name: &str) -> Result<Kernel> {
         let run = self.run;
         let key = |expr: &Option<Expr>| expr.as_ref().map_or(0, Expr::key);
-        let dtypes: String = run.inputs.iter().chain([run.out]).chain(run.extras).map(|t| format!(":{}", t.dtype())).collect();
+        let dtypes: String =
+            run.inputs.iter().chain([run.out]).chain(run.extras).map(|t| format!(":{}", t.dtype())).collect();
         let key = format!(
             "reduce.cl:{name}:{:?}:{:?}:{}:{}{dtypes}:{:032x}:{:032x}",
             run.op.carry,
@@ -211,7 +219,8 @@ impl<'r> Writer<'r> {
         let limit = stream.device().info().max_parameter_size;
         let bytes = 8 * (8 + self.inputs().len() + self.kept().len() + self.outputs().len());
         if bytes > limit {
-            let why = format!("it needs {bytes} bytes of kernel arguments, the device takes {limit}; make inputs contiguous");
+            let why =
+                format!("it needs {bytes} bytes of kernel arguments, the device takes {limit}; make inputs contiguous");
             return Err(Error::Unsupported { op: run.op.name(), device: stream.device().name().to_owned(), why });
         }
         stream.kernel(&key, || (Source::new(self.source(variant), ""), name))
@@ -327,7 +336,14 @@ impl<'r> Writer<'r> {
     }
 
     /// Appends an expression's statements and returns the name of its value.
-    fn inline(&self, text: &mut String, helpers: &mut Vec<Helper>, expr: Option<&Expr>, names: &[String], scalar: char) -> String {
+    fn inline(
+        &self,
+        text: &mut String,
+        helpers: &mut Vec<Helper>,
+        expr: Option<&Expr>,
+        names: &[String],
+        scalar: char,
+    ) -> String {
         let Some(expr) = expr else { return names[0].clone() };
         let scalars: Vec<String> = (0..expr.scalars()).map(|s| format!("{scalar}{s}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -387,21 +403,24 @@ fn strides(text: &mut String, int: &str, prefix: &str, nest: &Nest) {
 }
 
 /// Declares the index along each axis of a nest, from the flat one.
-fn indices(uint: &str, letter: &str, flat: &str, nest: &Nest) -> String {
+pub(crate) fn indices(uint: &str, letter: &str, flat: &str, nest: &Nest) -> String {
     let rank = nest.shape.len();
     if rank == 1 {
         return format!("const {uint} {letter}_0 = {flat}; ");
     }
     let mut text = format!("{uint} {letter}_rest = {flat}; ");
     for axis in (1..rank).rev() {
-        let _ = write!(text, "const {uint} {letter}_{axis} = {letter}_rest % {letter}_n{axis}; {letter}_rest /= {letter}_n{axis}; ");
+        let _ = write!(
+            text,
+            "const {uint} {letter}_{axis} = {letter}_rest % {letter}_n{axis}; {letter}_rest /= {letter}_n{axis}; "
+        );
     }
     let _ = write!(text, "const {uint} {letter}_0 = {letter}_rest; ");
     text
 }
 
 /// The distance of an operand's element from its first one.
-fn terms(int: &str, letter: &str, prefix: &str, nest: &Nest) -> String {
+pub(crate) fn terms(int: &str, letter: &str, prefix: &str, nest: &Nest) -> String {
     let terms: Vec<String> = (0..nest.shape.len()).map(|a| format!("({int}){letter}_{a} * {prefix}{a}")).collect();
     terms.join(" + ")
 }
