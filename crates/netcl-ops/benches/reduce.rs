@@ -1,4 +1,4 @@
-//! GB/s of native reductions and softmax beside plain loops written by hand.
+//! GB/s of reductions and softmax: native beside plain loops written by hand, then on every OpenCL device.
 //!
 //! `cargo bench -p netcl-ops --bench reduce`
 
@@ -7,7 +7,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use netcl_core::backend::Queue;
 use netcl_core::device::manager;
+use netcl_core::dtype::DType;
 use netcl_core::tensor::{Tensor, reshape};
 
 /// The fastest of several runs, as bytes per nanosecond.
@@ -23,7 +25,35 @@ fn measure(name: &str, bytes: usize, mut run: impl FnMut()) {
     println!("{name:<28} {:9.3} ms {:7.1} GB/s", best * 1e3, bytes as f64 / best / 1e9);
 }
 
+/// The same on an OpenCL device, which must have finished when the time is taken.
+fn on_device(queue: &Queue) {
+    println!("{}", queue.device_name());
+    let n = 4096;
+    let x = Tensor::full(queue, [4 * n, n], DType::F32, 0.5).unwrap();
+    let all = 4 * x.size();
+    let timed = |name: &str, bytes: usize, run: &dyn Fn() -> Tensor| {
+        measure(name, bytes, || {
+            let _result = run();
+            queue.finish().unwrap();
+        });
+    };
+    timed("copy 16384x4096", 2 * all, &|| x.duplicate().unwrap());
+    timed("sum all", all, &|| netcl_ops::sum(&x, (), false).unwrap());
+    timed("sum axis 0", all, &|| netcl_ops::sum(&x, 0, false).unwrap());
+    timed("sum axis 1", all, &|| netcl_ops::sum(&x, 1, false).unwrap());
+    timed("softmax axis 1", 2 * all, &|| netcl_ops::softmax(&x, 1).unwrap());
+    timed("softmax axis 0", 2 * all, &|| netcl_ops::softmax(&x, 0).unwrap());
+    timed("cumsum axis 1", 2 * all, &|| netcl_ops::cumsum(&x, 1).unwrap());
+}
+
 fn main() {
+    native();
+    for device in manager().discover().unwrap() {
+        on_device(&manager().handle(&device).unwrap().queue);
+    }
+}
+
+fn native() {
     let n = 4096;
     let host: Vec<f32> = (0..n * n).map(|i| (i % 4001) as f32 * 0.002 - 4.0).collect();
     let queue = manager().cpu().queue;

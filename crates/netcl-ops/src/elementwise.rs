@@ -274,7 +274,11 @@ unary! {
 }
 
 /// `x * y + z`, rounded once.
-pub fn fma<'t>(x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>, z: impl Into<Operand<'t>>) -> Result<Tensor> {
+pub fn fma<'t>(
+    x: impl Into<Operand<'t>>,
+    y: impl Into<Operand<'t>>,
+    z: impl Into<Operand<'t>>,
+) -> Result<Tensor> {
     apply("fma", &[x.into(), y.into(), z.into()], &[], None)
 }
 

@@ -94,6 +94,9 @@ pub(crate) trait LineKernel: Copy + Send + Sync + 'static {
     fn block<T: Lane>(self, x: &[T], step: usize, rows: usize, y: &mut RowsMut<'_, T>);
 }
 
+/// The work of a launch and its arguments.
+pub(crate) type Prepared = (Work, SmallVec<[Arg; 8]>);
+
 /// The native work of an operation, with its arguments.
 pub(crate) fn cpu_work(
     op: &'static str,
@@ -101,7 +104,7 @@ pub(crate) fn cpu_work(
     lines: Lines,
     x: &Tensor,
     out: &Tensor,
-) -> Result<(Work, SmallVec<[Arg; 8]>)> {
+) -> Result<Prepared> {
     let args =
         smallvec![Arg::Buffer(x.storage().clone(), Access::Read), Arg::Buffer(out.storage().clone(), Access::Write)];
     let compute = Program::compute_type([x.dtype()]);

@@ -22,16 +22,8 @@ enum Case {
     Number,
 }
 
-const CASES: [Case; 8] = [
-    Case::Dense(1),
-    Case::Dense(7),
-    Case::Dense(1025),
-    Case::Dense(4099),
-    Case::Broadcast,
-    Case::Strided,
-    Case::Empty,
-    Case::Number,
-];
+const CASES: [Case; 8] =
+    [Case::Dense(1), Case::Dense(7), Case::Dense(1025), Case::Dense(4099), Case::Broadcast, Case::Strided, Case::Empty, Case::Number];
 
 /// One operand as a tensor and as the values of the broadcast result.
 fn operand(queue: &Queue, case: Case, which: usize, op: &OpDef, dtype: DType) -> (Tensor, Vec<f64>) {
@@ -189,8 +181,7 @@ fn results_may_go_into_given_memory() {
         apply("relu", &[(&x).into()], &[], Some(&out)).unwrap();
         assert!(out.to_f64_vec().unwrap().iter().zip(&xs).all(|(o, x)| (o - (x * 2.0).max(0.0)).abs() < 0.01));
         // Overlapping: each row gets the row above it.
-        let (above, below) =
-            (x.slice(0, Slice::new(None, Some(5), 1)).unwrap(), x.slice(0, Slice::new(Some(1), None, 1)).unwrap());
+        let (above, below) = (x.slice(0, Slice::new(None, Some(5), 1)).unwrap(), x.slice(0, Slice::new(Some(1), None, 1)).unwrap());
         let expected: Vec<f64> = xs[..50].iter().map(|v| v * -2.0).collect();
         apply("neg", &[(&above).into()], &[], Some(&below)).unwrap();
         assert_eq!(below.to_f64_vec().unwrap(), expected, "{device:?}");
@@ -226,21 +217,10 @@ fn bad_operands_are_explained() {
     let text = |r: netcl_core::Result<Tensor>| r.unwrap_err().to_string();
     assert!(text(netcl_ops::add(&f32s, &f64s)).contains("mixes float32 and float64; cast one"));
     assert!(text(netcl_ops::add(1.0, 2.0)).contains("at least one operand must be a tensor"));
-    assert!(
-        text(netcl_ops::mul(&f32s, &Tensor::from_shape(&q, [4], DType::F32).unwrap())).contains("do not broadcast")
-    );
+    assert!(text(netcl_ops::mul(&f32s, &Tensor::from_shape(&q, [4], DType::F32).unwrap())).contains("do not broadcast"));
     assert!(text(apply("no_such_op", &[], &[], None)).contains("there is no operation \"no_such_op\""));
     let bytes = Tensor::from_host(&q, &[1u8, 0], [2]).unwrap();
     assert!(text(netcl_ops::relu(&bytes)).contains("got a tensor of uint8"));
-    assert_eq!(
-        netcl_ops::where_(&bytes, &Tensor::full(&q, [2], DType::F64, 3.0).unwrap(), -1.0)
-            .unwrap()
-            .to_f64_vec()
-            .unwrap(),
-        [3.0, -1.0]
-    );
-    assert_eq!(
-        netcl_ops::add(&Tensor::from_shape(&q, (), DType::F32).unwrap(), 2.0).unwrap().shape(),
-        &Shape::scalar()
-    );
+    assert_eq!(netcl_ops::where_(&bytes, &Tensor::full(&q, [2], DType::F64, 3.0).unwrap(), -1.0).unwrap().to_f64_vec().unwrap(), [3.0, -1.0]);
+    assert_eq!(netcl_ops::add(&Tensor::from_shape(&q, (), DType::F32).unwrap(), 2.0).unwrap().shape(), &Shape::scalar());
 }

@@ -4,9 +4,8 @@ use netcl_core::Result;
 use netcl_core::backend::opencl::{Grid, Source, Stream};
 use netcl_core::kernels::launch::{Arg, Work};
 use netcl_core::tensor::Tensor;
-use smallvec::SmallVec;
 
-use crate::lines::Lines;
+use crate::lines::{Lines, Prepared};
 use crate::lines_opencl::Access;
 
 /// Lines shorter than this are not worth a work-group each.
@@ -14,12 +13,7 @@ const GROUP_FROM: usize = 256;
 /// So many neighbouring lines keep a device busy with one work-item each.
 const MANY_LINES: usize = 1 << 14;
 
-pub(super) fn work(
-    stream: &Stream,
-    lines: &Lines,
-    x: &Tensor,
-    out: &Tensor,
-) -> Result<(&'static str, (Work, SmallVec<[Arg; 8]>))> {
+pub(super) fn work(stream: &Stream, lines: &Lines, x: &Tensor, out: &Tensor) -> Result<(&'static str, Prepared)> {
     let access = Access::new(lines, x, out);
     let info = stream.device().info();
     let size = x.dtype().accumulator().size();

@@ -2,12 +2,10 @@
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::{Grid, Source, Stream};
-use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
-use smallvec::SmallVec;
 
-use crate::lines::Lines;
+use crate::lines::{Lines, Prepared};
 use crate::lines_opencl::Access;
 
 /// Neighbouring lines that make reads coalesced when the axis is not the innermost.
@@ -15,13 +13,7 @@ const COLUMNS: usize = 32;
 /// Local memory that a work-group may fill: enough for lines of 8192 floats, little enough for several groups at once.
 const CACHE_BYTES: usize = 32 << 10;
 
-pub(super) fn work(
-    stream: &Stream,
-    lines: &Lines,
-    x: &Tensor,
-    out: &Tensor,
-    log: bool,
-) -> Result<(Work, SmallVec<[Arg; 8]>)> {
+pub(super) fn work(stream: &Stream, lines: &Lines, x: &Tensor, out: &Tensor, log: bool) -> Result<Prepared> {
     let access = Access::new(lines, x, out);
     let info = stream.device().info();
     let size = x.dtype().accumulator().size();
@@ -32,7 +24,8 @@ pub(super) fn work(
     let together = group / lanes;
     let cache = n.div_ceil(lanes) * group * size;
     let room = CACHE_BYTES.min(info.local_mem_size as usize / 2).saturating_sub(group * size);
-    let cached = info.local_mem_dedicated && cache <= room;
+    // Worth it also where local memory is ordinary memory: every exponential is computed once instead of twice.
+    let cached = cache <= room;
     let key = format!("softmax.cl:{}:{log}", access.key());
     let kernel = stream.kernel(&key, || {
         let source = format!("#define LOG {}\n{}{}", u8::from(log), access.defines(), include_str!("softmax.cl"));
@@ -43,7 +36,6 @@ pub(super) fn work(
     args.extend([access.count(count), access.count(n)]);
     args.extend([together, line_step, lane_step, usize::from(cached)].map(|v| Arg::Scalar(Scalar::U32(v as u32))));
     args.push(Arg::Local(group * size + if cached { cache } else { 0 }));
-    debug_assert_ne!(size, DType::F16.size(), "16-bit types compute in float");
     let grid = Grid::new([count.div_ceil(together) * group]).local([group]);
     Ok((Work::OpenCl(kernel, grid), args))
 }
