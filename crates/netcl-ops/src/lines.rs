@@ -88,10 +88,12 @@ impl<T> RowsMut<'_, T> {
 
 /// What to do with lines on the native CPU.
 pub(crate) trait LineKernel: Copy + Send + Sync + 'static {
+    /// Elements of a block that should stay in a core's own cache; few where a kernel passes over them several times.
+    const BLOCK: usize;
     /// One line.
     fn line<T: Lane>(self, x: &[T], y: &mut [T]);
-    /// A block of at most [`MAX_LINES`] lines side by side: row i of `x` starts at `i * step`.
-    fn block<T: Lane>(self, x: &[T], step: usize, rows: usize, y: &mut RowsMut<'_, T>);
+    /// A block of at most [`MAX_LINES`] lines side by side: row i of `x` starts at `i * step`. `scratch` is for its own use.
+    fn block<T: Lane>(self, x: &[T], step: usize, rows: usize, y: &mut RowsMut<'_, T>, scratch: &mut Vec<T>);
 }
 
 /// The work of a launch and its arguments.
@@ -115,8 +117,8 @@ pub(crate) fn cpu_work(
     let body = CpuKernel::new(move |args| {
         let job = Job { op, lines: &lines, places, same: &same };
         match compute {
-            DType::F64 => job.run::<f64>(args, kernel),
-            _ => job.run::<f32>(args, kernel),
+            DType::F64 => job.run::<f64, _>(args, kernel),
+            _ => job.run::<f32, _>(args, kernel),
         }
     });
     Ok((Work::Cpu(body), args))
@@ -132,7 +134,7 @@ struct Job<'j> {
 }
 
 impl Job<'_> {
-    fn run<T: Lane>(&self, args: &CpuArgs<'_>, kernel: impl LineKernel) -> Result<()> {
+    fn run<T: Lane, K: LineKernel>(&self, args: &CpuArgs<'_>, kernel: K) -> Result<()> {
         let memory = |i: usize| {
             let (_, start, end) = self.places[i];
             Ok::<_, Error>(SharedPtr::new(args.checked_memory(i, end)?.wrapping_add(start)))
@@ -140,11 +142,11 @@ impl Job<'_> {
         let memory = [memory(0)?, memory(1)?];
         let Lines { kept, len, columns, .. } = self.lines;
         let inner = kept.inner();
-        let width = if *columns { inner.min((TASK / len).clamp(16, MAX_LINES)) } else { 1 };
+        let width = if *columns { inner.min((K::BLOCK / len).clamp(32, MAX_LINES)) } else { 1 };
         let per_row = inner.div_ceil(width);
         let blocks = kept.size() / inner * per_row;
         parallel_for(self.op, blocks, (TASK / (width * len)).max(1), |range| {
-            let mut scratch = [Vec::<T>::new(), Vec::new()];
+            let mut scratch = [Vec::<T>::new(), Vec::new(), Vec::new()];
             for i in range {
                 let start = i % per_row * width;
                 let first = i / per_row * inner + start;
@@ -160,7 +162,7 @@ impl Job<'_> {
         memory: &[SharedPtr<u8>; 2],
         first: usize,
         width: usize,
-        scratch: &mut [Vec<T>; 2],
+        scratch: &mut [Vec<T>; 3],
     ) {
         let Lines { kept, len, step, columns } = self.lines;
         let len = *len;
@@ -171,7 +173,7 @@ impl Job<'_> {
         let usable = |i: usize| self.places[i].0 == T::DTYPE && (strides(i)[1] == 1 || cols == 1);
         let shape = [rows, cols];
         let dense = [cols as isize, 1];
-        let [from, to] = scratch;
+        let [from, to, own] = scratch;
         let (x, x_step): (&[T], usize) = if usable(0) && strides(0)[0] >= 0 {
             let step = strides(0)[0] as usize;
             // SAFETY: the block's rows are elements of the input, whose layout lies inside its memory (checked by `run`);
@@ -195,7 +197,7 @@ impl Job<'_> {
             unsafe { RowsMut::new(to.as_mut_ptr(), cols as isize, rows, cols) }
         };
         if *columns {
-            kernel.block(x, x_step, rows, &mut y);
+            kernel.block(x, x_step, rows, &mut y, own);
         } else {
             kernel.line(x, y.row(0));
         }

@@ -71,6 +71,8 @@ struct Shape {
     variant: Variant,
     group: usize,
     columns: usize,
+    /// Neighbouring elements per lane, or 0 where lanes take turns.
+    chunk: usize,
     parts: usize,
     part: usize,
 }
@@ -96,7 +98,7 @@ pub(super) fn launch(run: &Run<'_>, stream: &Stream) -> Result<()> {
         }
         Variant::Parallel => {
             args.extend(writer.outputs());
-            args.extend([writer.count(results), writer.count(n), columns, local]);
+            args.extend([writer.count(results), writer.count(n), columns, writer.count(shape.chunk), local]);
             let grid = Grid::new([groups * shape.group]).local([shape.group]);
             run.submit(name("parallel"), (Work::OpenCl(kernel("reduce_parallel")?, grid), args))
         }
@@ -108,6 +110,7 @@ pub(super) fn launch(run: &Run<'_>, stream: &Stream) -> Result<()> {
                 writer.count(results),
                 writer.count(n),
                 columns.clone(),
+                writer.count(shape.chunk),
                 writer.count(shape.part),
                 local.clone(),
             ]);
@@ -129,12 +132,15 @@ impl Shape {
         let info = stream.device().info();
         let (results, n) = (run.plan.kept.size(), run.plan.reduced.size());
         let by_memory = (info.local_mem_size as usize / accumulator).max(1);
-        let mut group = floor_power_of_two(info.max_work_group_size.min(256).min(by_memory));
+        // A processor's core works through a group alone: many work-items only mean many passes over the same elements.
+        let processor = stream.device().device_type() == DeviceType::Cpu;
+        let most = if processor { 16 } else { 256 };
+        let mut group = floor_power_of_two(info.max_work_group_size.min(most).min(by_memory));
         let columns =
             if run.plan.columns { floor_power_of_two(run.plan.kept.inner().min(COLUMNS)).min(group) } else { 1 };
         let groups = results.div_ceil(columns);
         // Enough work-groups to keep every compute unit busy.
-        let busy = info.compute_units as usize * if stream.device().device_type() == DeviceType::Cpu { 2 } else { 16 };
+        let busy = info.compute_units as usize * if processor { 2 } else { 16 };
         let variant = FORCED.get().unwrap_or(if n < SEQUENTIAL_BELOW {
             Variant::Sequential
         } else if n.saturating_mul(columns) < WORKGROUP_FROM || groups >= busy {
@@ -150,7 +156,9 @@ impl Shape {
         let wanted = busy.div_ceil(groups).clamp(1, most);
         // Whole rounds of the unrolled loop in every part but the last.
         let part = n.div_ceil(wanted).next_multiple_of(lanes * 8);
-        Shape { variant, group, columns, parts: n.div_ceil(part), part }
+        let share = if variant == Variant::Workgroup { part } else { n };
+        let chunk = if processor && columns == 1 { share.div_ceil(lanes) } else { 0 };
+        Shape { variant, group, columns, chunk, parts: n.div_ceil(part), part }
     }
 }
 

@@ -11,11 +11,13 @@ use crate::reduce::Lane;
 pub(super) struct Cumsum;
 
 impl LineKernel for Cumsum {
+    const BLOCK: usize = usize::MAX;
+
     fn line<T: Lane>(self, x: &[T], y: &mut [T]) {
         line(x, y);
     }
 
-    fn block<T: Lane>(self, x: &[T], step: usize, rows: usize, y: &mut RowsMut<'_, T>) {
+    fn block<T: Lane>(self, x: &[T], step: usize, rows: usize, y: &mut RowsMut<'_, T>, _scratch: &mut Vec<T>) {
         block(x, step, rows, y);
     }
 }

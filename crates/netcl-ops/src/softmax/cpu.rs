@@ -33,6 +33,9 @@ impl Fused for No {
 }
 
 impl LineKernel for Softmax {
+    /// A megabyte of f32.
+    const BLOCK: usize = 1 << 18;
+
     fn line<T: Lane>(self, x: &[T], y: &mut [T]) {
         match level() {
             Level::Avx2 => line(Yes, x, y, self.log),
@@ -40,10 +43,11 @@ impl LineKernel for Softmax {
         }
     }
 
-    fn block<T: Lane>(self, x: &[T], step: usize, rows: usize, y: &mut RowsMut<'_, T>) {
+    fn block<T: Lane>(self, x: &[T], step: usize, rows: usize, y: &mut RowsMut<'_, T>, scratch: &mut Vec<T>) {
+        scratch.resize(rows * y.row(0).len(), T::ZERO);
         match level() {
-            Level::Avx2 => block(Yes, x, step, rows, y, self.log),
-            Level::Baseline => block(No, x, step, rows, y, self.log),
+            Level::Avx2 => block(Yes, x, step, rows, y, scratch, self.log),
+            Level::Baseline => block(No, x, step, rows, y, scratch, self.log),
         }
     }
 }
@@ -81,23 +85,34 @@ simd! {
         }
     }
 
-    fn block<F: Fused, T: Lane>(_fused: F, x: &[T], step: usize, rows: usize, y: &mut RowsMut<'_, T>, log: bool) {
+    fn block<F: Fused, T: Lane>(
+        _fused: F,
+        x: &[T],
+        step: usize,
+        rows: usize,
+        y: &mut RowsMut<'_, T>,
+        scratch: &mut [T],
+        log: bool,
+    ) {
         let n = y.row(0).len();
-        let row = |i: usize| &x[i * step..i * step + n];
         let (mut top, mut sums, mut totals) = ([T::ZERO; MAX_LINES], [T::ZERO; MAX_LINES], [0.0; MAX_LINES]);
         let (top, sums, totals) = (&mut top[..n], &mut sums[..n], &mut totals[..n]);
-        top.copy_from_slice(row(0));
-        for i in 1..rows {
-            for (top, &x) in top.iter_mut().zip(row(i)) {
+        top.fill(<T as Real>::from_f64(Max::IDENTITY));
+        // The rows of a block lie far apart, often at distances that share few sets of a cache: a dense copy stays in it.
+        for (i, copy) in scratch.chunks_exact_mut(n).enumerate() {
+            for ((top, copy), &x) in top.iter_mut().zip(copy).zip(&x[i * step..i * step + n]) {
+                *copy = x;
                 *top = Max::join(*top, x);
             }
         }
-        for first in (0..rows).step_by(RUN_ROWS) {
+        for run in scratch.chunks_mut(RUN_ROWS * n) {
             sums.fill(T::ZERO);
-            for i in first..rows.min(first + RUN_ROWS) {
-                for (((y, &x), &top), sum) in y.row(i).iter_mut().zip(row(i)).zip(&*top).zip(&mut *sums) {
-                    *y = exp::<T, F>(x - top);
-                    *sum = *sum + *y;
+            for row in run.chunks_exact_mut(n) {
+                for ((v, &top), sum) in row.iter_mut().zip(&*top).zip(&mut *sums) {
+                    let shifted = *v - top;
+                    let e = exp::<T, F>(shifted);
+                    *sum = *sum + e;
+                    *v = if log { shifted } else { e };
                 }
             }
             for (total, &sum) in totals.iter_mut().zip(&*sums) {
@@ -108,15 +123,9 @@ simd! {
         for (sum, &total) in sums.iter_mut().zip(&*totals) {
             *sum = <T as Real>::from_f64(if log { total.ln() } else { total.recip() });
         }
-        for i in 0..rows {
-            if log {
-                for (((y, &x), &top), &total) in y.row(i).iter_mut().zip(row(i)).zip(&*top).zip(&*sums) {
-                    *y = (x - top) - total;
-                }
-            } else {
-                for (y, &scale) in y.row(i).iter_mut().zip(&*sums) {
-                    *y = *y * scale;
-                }
+        for (i, row) in scratch.chunks_exact(n).take(rows).enumerate() {
+            for ((y, &v), &last) in y.row(i).iter_mut().zip(row).zip(&*sums) {
+                *y = if log { v - last } else { v * last };
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::{Grid, Source, Stream};
+use netcl_core::device::DeviceType;
 use netcl_core::kernels::launch::{Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
 
@@ -18,7 +19,10 @@ pub(super) fn work(stream: &Stream, lines: &Lines, x: &Tensor, out: &Tensor, log
     let info = stream.device().info();
     let size = x.dtype().accumulator().size();
     let (count, n) = (lines.kept.size(), lines.len);
-    let group = 1 << info.max_work_group_size.min(256).min(info.local_mem_size as usize / size).max(1).ilog2();
+    let processor = stream.device().device_type() == DeviceType::Cpu;
+    // A processor's core works through a group alone: few work-items keep its reads close together.
+    let most = if processor { 16 } else { 256 };
+    let group = 1 << info.max_work_group_size.min(most).min(info.local_mem_size as usize / size).max(1).ilog2();
     // Four elements for each work-item at least; what is left of the group takes further lines.
     let lanes = if lines.columns { group / COLUMNS.min(group) } else { n.div_ceil(4).next_power_of_two().min(group) };
     let together = group / lanes;
