@@ -33,8 +33,8 @@ impl Fused for No {
 }
 
 impl LineKernel for Softmax {
-    /// A megabyte of f32.
-    const BLOCK: usize = 1 << 18;
+    /// Four megabytes of f32: rows long enough for the prefetcher matter more than the second-level cache.
+    const BLOCK: usize = 1 << 20;
 
     fn line<T: Lane>(self, x: &[T], y: &mut [T]) {
         match level() {
@@ -97,6 +97,7 @@ simd! {
         let n = y.row(0).len();
         let (mut top, mut sums, mut totals) = ([T::ZERO; MAX_LINES], [T::ZERO; MAX_LINES], [0.0; MAX_LINES]);
         let (top, sums, totals) = (&mut top[..n], &mut sums[..n], &mut totals[..n]);
+        let powers = &mut [T::ZERO; MAX_LINES][..n];
         top.fill(<T as Real>::from_f64(Max::IDENTITY));
         // The rows of a block lie far apart, often at distances that share few sets of a cache: a dense copy stays in it.
         for (i, copy) in scratch.chunks_exact_mut(n).enumerate() {
@@ -107,12 +108,19 @@ simd! {
         }
         for run in scratch.chunks_mut(RUN_ROWS * n) {
             sums.fill(T::ZERO);
+            // One simple loop after the other over a row that stays in the first-level cache: each one vectorises.
             for row in run.chunks_exact_mut(n) {
-                for ((v, &top), sum) in row.iter_mut().zip(&*top).zip(&mut *sums) {
-                    let shifted = *v - top;
-                    let e = exp::<T, F>(shifted);
+                for (v, &top) in row.iter_mut().zip(&*top) {
+                    *v = *v - top;
+                }
+                for (e, &v) in powers.iter_mut().zip(&*row) {
+                    *e = exp::<T, F>(v);
+                }
+                for (sum, &e) in sums.iter_mut().zip(&*powers) {
                     *sum = *sum + e;
-                    *v = if log { shifted } else { e };
+                }
+                if !log {
+                    row.copy_from_slice(powers);
                 }
             }
             for (total, &sum) in totals.iter_mut().zip(&*sums) {
@@ -124,8 +132,11 @@ simd! {
             *sum = <T as Real>::from_f64(if log { total.ln() } else { total.recip() });
         }
         for (i, row) in scratch.chunks_exact(n).take(rows).enumerate() {
-            for ((y, &v), &last) in y.row(i).iter_mut().zip(row).zip(&*sums) {
-                *y = if log { v - last } else { v * last };
+            let row = y.row(i).iter_mut().zip(row).zip(&*sums);
+            if log {
+                row.for_each(|((y, &v), &last)| *y = v - last);
+            } else {
+                row.for_each(|((y, &v), &last)| *y = v * last);
             }
         }
     }
