@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::set_num_threads;
+use netcl_core::backend::opencl::Source;
 use netcl_core::device::DeviceHandle;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{Counter, with_sink};
@@ -438,6 +439,21 @@ fn devices_repeat_their_bits() {
             let bits = || ops::sum(&x, axes, false).unwrap().to_host::<f32>().unwrap();
             let first = bits();
             assert!((0..5).all(|_| bits() == first), "{device:?} {axes:?}");
+        }
+    }
+}
+
+#[test]
+fn kernel_files_compile_alone() {
+    let files = [
+        (include_str!("../src/reduce/reduce.cl"), "reduce_finish"),
+        (include_str!("../src/softmax/softmax.cl"), "softmax_group"),
+        (include_str!("../src/scan/scan.cl"), "scan_group"),
+    ];
+    for device in devices() {
+        let Queue::OpenCl(stream) = &device.queue else { continue };
+        for (text, name) in files {
+            stream.kernel(&format!("alone:{name}"), || (Source::new(text, ""), name)).unwrap();
         }
     }
 }
