@@ -14,7 +14,9 @@
 //! ```
 
 pub mod elementwise;
+pub mod matmul;
 
 pub use netcl_core as core;
 
 pub use elementwise::*;
+pub use matmul::{bias_add, build_matmul_kernel, linear, matmul, matmul_with};
