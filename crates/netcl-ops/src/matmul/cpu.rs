@@ -30,15 +30,15 @@ const GRAIN: usize = 1 << 18;
 /// Tiles to aim for, so that a dozen threads have something to do.
 const ENOUGH_TILES: usize = 32;
 
-pub(super) fn run(mut problem: Problem) -> Result<()> {
+pub(super) fn run(mut problem: Problem<'_>) -> Result<()> {
     // Few columns are few rows of the transposed product; `gemm` itself also likes the longer side to be the columns.
     if problem.n < problem.m && problem.n <= skinny::ROWS {
         problem.transpose();
     }
     let in_place = problem.c.tensor.dtype() == problem.sum
         && problem.compute == problem.sum
-        && !problem.inputs.iter().any(|i| i.tensor.shares_storage(&problem.c.tensor));
-    let program = match &problem.epilogue {
+        && !problem.inputs.iter().any(|i| i.tensor.shares_storage(problem.c.tensor));
+    let program = match problem.epilogue {
         Some(expr) => Some(program(expr, problem.compute)?),
         None if in_place => None,
         None => Some(program(&COPY, problem.compute)?),
@@ -99,7 +99,7 @@ struct Place {
 }
 
 impl Place {
-    fn new(matrix: Matrix) -> Place {
+    fn new(matrix: Matrix<'_>) -> Place {
         let layout = matrix.tensor.layout();
         let (offset, end, dtype) = (layout.offset(), layout.end(), matrix.tensor.dtype());
         Place { dtype, offset, end, rs: matrix.rs, cs: matrix.cs, batch: matrix.batch }
@@ -131,7 +131,7 @@ struct Geometry {
     a: Place,
     b: Place,
     c: Place,
-    inputs: SmallVec<[Place; 2]>,
+    inputs: Vec<Place>,
     scalars: usize,
     /// The tile's sides, and how many tiles there are in each direction.
     tile: (usize, usize),
@@ -143,7 +143,7 @@ struct Geometry {
 }
 
 impl Geometry {
-    fn new(p: Problem, in_place: bool) -> Geometry {
+    fn new(p: Problem<'_>, in_place: bool) -> Geometry {
         let skinny = skinny::fits(p.m, p.n, p.k, (p.b.rs, p.b.cs));
         let matrices = p.matrices();
         let tile = if skinny { skinny::tile(p.m, p.n, p.k) } else { tile(p.m, p.n, p.k, matrices) };
@@ -173,11 +173,11 @@ fn tile(m: usize, n: usize, k: usize, matrices: usize) -> (usize, usize) {
     while count(rows, cols) < ENOUGH_TILES && rows * cols * k > 16 * GRAIN && rows.max(cols) > 64 {
         if rows > cols { rows = rows.div_ceil(2) } else { cols = cols.div_ceil(2) }
     }
-    // Whole vectors along the rows, and few strips at the edges.
+    // Whole blocks of the micro-kernels: 6 or 4 rows, and 64 columns or a divisor.
     let even = |length: usize, side: usize, unit: usize| {
         length.div_ceil(length.div_ceil(side)).next_multiple_of(unit).min(length.max(1))
     };
-    (even(m, rows, 8), even(n, cols, 32))
+    (even(m, rows, 12), even(n, cols, 64))
 }
 
 /// Multiplies operands of `E` with sums of `S`.

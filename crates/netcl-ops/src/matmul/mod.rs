@@ -123,26 +123,26 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// ```
 pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Result<Tensor> {
     check_operands(a, b)?;
-    let a = if options.transpose_a { transposed(a)? } else { a.clone() };
-    let b = if options.transpose_b { transposed(b)? } else { b.clone() };
-    let rule = ShapeRule::new(&a, &b)?;
+    let views = (transposed(a, options.transpose_a)?, transposed(b, options.transpose_b)?);
+    let (a, b) = (views.0.as_ref().unwrap_or(a), views.1.as_ref().unwrap_or(b));
+    let rule = ShapeRule::new(a, b)?;
     if let Some(epilogue) = &options.epilogue {
-        check_epilogue(&a, epilogue)?;
+        check_epilogue(a, epilogue)?;
     }
     let dtype = options.epilogue.as_ref().and_then(|e| e.dtype).unwrap_or(a.dtype());
-    let out = output(&a, rule.out.clone(), dtype, options.out)?;
+    let out = output(a, rule.out.clone(), dtype, options.out)?;
     if out.size() == 0 {
         return Ok(out);
     }
     let inputs = epilogue_inputs(options.epilogue.as_ref(), &out)?;
     if rule.k == 0 {
-        empty_sum(&a, &out, inputs, options.epilogue.as_ref())?;
+        empty_sum(a, &out, inputs, options.epilogue.as_ref())?;
         return Ok(out);
     }
     // An operand that the result would overwrite is moved out of the way.
-    let a = if overlap(&a, &out) { a.duplicate()? } else { a };
-    let b = if overlap(&b, &out) { b.duplicate()? } else { b };
-    let problem = Problem::new(&rule, &a, &b, &out, &inputs, options.epilogue.as_ref())?;
+    let copies = (apart(a, &out)?, apart(b, &out)?);
+    let (a, b) = (copies.0.as_ref().unwrap_or(a), copies.1.as_ref().unwrap_or(b));
+    let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref())?;
     match out.queue() {
         Queue::Cpu(_) => cpu::run(problem)?,
         Queue::OpenCl(stream) => opencl::run(stream, problem, options.variant)?,
@@ -258,14 +258,19 @@ fn batch_axes(tensor: &Tensor) -> Shape {
     tensor.shape()[..tensor.ndim().saturating_sub(2)].into()
 }
 
-/// A view with the last two axes swapped; vectors stay as they are.
-fn transposed(tensor: &Tensor) -> Result<Tensor> {
+/// A view with the last two axes swapped, if that is asked for and they exist.
+fn transposed(tensor: &Tensor, asked: bool) -> Result<Option<Tensor>> {
     let n = tensor.ndim() as isize;
-    if n < 2 {
-        return Ok(tensor.clone());
+    if !asked || n < 2 {
+        return Ok(None);
     }
     let axes: Vec<isize> = (0..n - 2).chain([n - 1, n - 2]).collect();
-    tensor.permute(&axes)
+    tensor.permute(&axes).map(Some)
+}
+
+/// A copy of an operand that shares elements with the result.
+fn apart(operand: &Tensor, out: &Tensor) -> Result<Option<Tensor>> {
+    if overlap(operand, out) { operand.duplicate().map(Some) } else { Ok(None) }
 }
 
 fn check_operands(a: &Tensor, b: &Tensor) -> Result<()> {

@@ -26,7 +26,7 @@ const BATCH_AXES: usize = 2;
 
 type Args = SmallVec<[Arg; 8]>;
 
-pub(super) fn run(stream: &Stream, mut problem: Problem, variant: Option<Variant>) -> Result<()> {
+pub(super) fn run(stream: &Stream, mut problem: Problem<'_>, variant: Option<Variant>) -> Result<()> {
     let device = Device::new(stream);
     let variant = variant.unwrap_or_else(|| choice::choose(&device, &problem));
     // Vectors run along the columns: let them be the longer side.
@@ -75,7 +75,7 @@ pub fn build_matmul_kernel(queue: &Queue, dtype: DType) -> Result<Program> {
 struct Multiplication<'p> {
     stream: &'p Stream,
     device: &'p Device,
-    problem: &'p Problem,
+    problem: &'p Problem<'p>,
     /// The lengths of the two batch axes.
     batch: [usize; BATCH_AXES],
     /// Outer batch axes and which of their matrices this is.
@@ -106,7 +106,7 @@ impl<'p> Multiplication<'p> {
     fn new(
         stream: &'p Stream,
         device: &'p Device,
-        problem: &'p Problem,
+        problem: &'p Problem<'p>,
         outer: &'p [usize],
         slice: usize,
     ) -> Self {
@@ -130,7 +130,7 @@ impl<'p> Multiplication<'p> {
         self.batch.iter().product()
     }
 
-    fn operand(&self, matrix: &Matrix, access: Access) -> Operand {
+    fn operand(&self, matrix: &Matrix<'_>, access: Access) -> Operand {
         let (outer, inner) = matrix.batch.split_at(self.outer.len());
         let mut at = matrix.offset() as isize;
         let mut slice = self.slice;

@@ -13,9 +13,8 @@ use smallvec::SmallVec;
 use super::{Epilogue, ShapeRule};
 
 /// A batch of matrices in a tensor's memory.
-#[derive(Clone)]
-pub(super) struct Matrix {
-    pub(super) tensor: Tensor,
+pub(super) struct Matrix<'t> {
+    pub(super) tensor: &'t Tensor,
     /// The distance between rows, in elements.
     pub(super) rs: isize,
     /// The distance between columns.
@@ -24,7 +23,7 @@ pub(super) struct Matrix {
     pub(super) batch: SmallVec<[isize; 4]>,
 }
 
-impl Matrix {
+impl Matrix<'_> {
     /// The first element, counted from the start of the storage.
     pub(super) fn offset(&self) -> usize {
         self.tensor.layout().offset()
@@ -36,20 +35,19 @@ impl Matrix {
 }
 
 /// What is to be computed. No length is zero.
-#[derive(Clone)]
-pub(super) struct Problem {
+pub(super) struct Problem<'t> {
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) k: usize,
     /// The merged batch axes.
     pub(super) batch: SmallVec<[usize; 4]>,
-    pub(super) a: Matrix,
-    pub(super) b: Matrix,
-    pub(super) c: Matrix,
+    pub(super) a: Matrix<'t>,
+    pub(super) b: Matrix<'t>,
+    pub(super) c: Matrix<'t>,
     /// The epilogue's tensors, addressed like the result.
-    pub(super) inputs: SmallVec<[Matrix; 2]>,
-    pub(super) epilogue: Option<Expr>,
-    pub(super) scalars: SmallVec<[Number; 2]>,
+    pub(super) inputs: Vec<Matrix<'t>>,
+    pub(super) epilogue: Option<&'t Expr>,
+    pub(super) scalars: &'t [Number],
     /// The type of the sum: f32, or f64 for f64 operands.
     pub(super) sum: DType,
     /// The type the epilogue computes in.
@@ -57,17 +55,63 @@ pub(super) struct Problem {
     pub(super) cost: Cost,
 }
 
-impl Problem {
+impl<'t> Problem<'t> {
     pub(super) fn new(
         rule: &ShapeRule,
-        a: &Tensor,
-        b: &Tensor,
-        out: &Tensor,
-        inputs: &[Tensor],
-        epilogue: Option<&Epilogue<'_>>,
-    ) -> Result<Problem> {
-        let operands: SmallVec<[&Tensor; 6]> = [a, b, out].into_iter().chain(inputs).collect();
-        // The batch axes of every operand as layouts of one shape, merged where all of them allow it.
+        a: &'t Tensor,
+        b: &'t Tensor,
+        out: &'t Tensor,
+        inputs: &'t [Tensor],
+        epilogue: Option<&'t Epilogue<'_>>,
+    ) -> Result<Problem<'t>> {
+        let operands: SmallVec<[&'t Tensor; 6]> = [a, b, out].into_iter().chain(inputs).collect();
+        let (batch, strides) = Self::batch(rule, &operands)?;
+        let result = |strides: &[isize]| {
+            let at = rule.batch.ndim();
+            let rs = if rule.rows { strides[at] } else { 0 };
+            let cs = if rule.cols { strides[at + usize::from(rule.rows)] } else { 0 };
+            (rs, cs)
+        };
+        let mut matrices = operands.iter().enumerate().map(|(i, &tensor)| {
+            let (rs, cs) = match (i, tensor.layout().strides()) {
+                (0, [.., rs, cs]) | (1, [.., rs, cs]) => (*rs, *cs),
+                (0, [cs]) => (0, *cs),
+                (1, [rs]) => (*rs, 0),
+                (_, strides) => result(strides),
+            };
+            let batch = strides.get(i).map(|s| s.iter().copied().collect()).unwrap_or_default();
+            Matrix { tensor, rs, cs, batch }
+        });
+        let (Some(a), Some(b), Some(c)) = (matrices.next(), matrices.next(), matrices.next()) else {
+            return Err(netcl_core::Error::argument(super::OP, "a product has two operands and a result"));
+        };
+        let inputs: Vec<Matrix<'t>> = matrices.collect();
+        let sum = a.tensor.dtype().accumulator();
+        let types = inputs.iter().map(|i| i.tensor.dtype()).chain([sum, c.tensor.dtype()]);
+        let mut problem = Problem {
+            m: rule.m,
+            n: rule.n,
+            k: rule.k,
+            batch,
+            sum,
+            compute: Program::compute_type(types),
+            epilogue: epilogue.map(|e| e.expr),
+            scalars: epilogue.map(|e| e.scalars.as_slice()).unwrap_or_default(),
+            cost: rule.cost(&operands),
+            a,
+            b,
+            c,
+            inputs,
+        };
+        problem.fold_rows();
+        Ok(problem)
+    }
+
+    /// The batch axes that are left when those are merged that all operands space evenly, and each operand's strides.
+    fn batch(rule: &ShapeRule, operands: &[&Tensor]) -> Result<(SmallVec<[usize; 4]>, Vec<SmallVec<[isize; 6]>>)> {
+        if rule.batch.ndim() == 0 {
+            return Ok(Default::default());
+        }
         let batches = operands
             .iter()
             .enumerate()
@@ -81,44 +125,7 @@ impl Problem {
             })
             .collect::<Result<SmallVec<[Layout; 6]>>>()?;
         let (batch, strides) = Layout::collapse(&batches.iter().collect::<SmallVec<[&Layout; 6]>>());
-        let result = |strides: &[isize]| {
-            let at = rule.batch.ndim();
-            let rs = if rule.rows { strides[at] } else { 0 };
-            let cs = if rule.cols { strides[at + usize::from(rule.rows)] } else { 0 };
-            (rs, cs)
-        };
-        let mut matrices = operands.iter().zip(strides).enumerate().map(|(i, (&tensor, batch))| {
-            let (rs, cs) = match (i, tensor.layout().strides()) {
-                (0, [.., rs, cs]) | (1, [.., rs, cs]) => (*rs, *cs),
-                (0, [cs]) => (0, *cs),
-                (1, [rs]) => (*rs, 0),
-                (_, strides) => result(strides),
-            };
-            Matrix { tensor: tensor.clone(), rs, cs, batch: batch.into_iter().collect() }
-        });
-        let (Some(a), Some(b), Some(c)) = (matrices.next(), matrices.next(), matrices.next()) else {
-            return Err(netcl_core::Error::argument(super::OP, "a product has two operands and a result"));
-        };
-        let inputs: SmallVec<[Matrix; 2]> = matrices.collect();
-        let sum = a.tensor.dtype().accumulator();
-        let types = inputs.iter().map(|i| i.tensor.dtype()).chain([sum, c.tensor.dtype()]);
-        let mut problem = Problem {
-            m: rule.m,
-            n: rule.n,
-            k: rule.k,
-            batch: batch.iter().copied().collect(),
-            sum,
-            compute: Program::compute_type(types),
-            epilogue: epilogue.map(|e| e.expr.clone()),
-            scalars: epilogue.map(|e| e.scalars.iter().cloned().collect()).unwrap_or_default(),
-            cost: rule.cost(&operands),
-            a,
-            b,
-            c,
-            inputs,
-        };
-        problem.fold_rows();
-        Ok(problem)
+        Ok((batch.iter().copied().collect(), strides))
     }
 
     /// Number of matrices.

@@ -75,7 +75,7 @@ impl Tile {
 }
 
 /// The kernel for a product: tiles pay from a certain size on, and processors want vectors rather than local memory.
-pub(super) fn choose(device: &Device, p: &Problem) -> Variant {
+pub(super) fn choose(device: &Device, p: &Problem<'_>) -> Variant {
     let (results, work) = (p.m * p.n, p.m * p.n * p.k);
     if work <= TINY {
         Variant::Naive
@@ -91,7 +91,7 @@ pub(super) fn choose(device: &Device, p: &Problem) -> Variant {
 }
 
 /// The tile of a kernel for a product, within the device's limits.
-pub(super) fn tile(device: &Device, variant: Variant, p: &Problem, matrices: usize) -> Tile {
+pub(super) fn tile(device: &Device, variant: Variant, p: &Problem<'_>, matrices: usize) -> Tile {
     let bytes = p.sum.size();
     match variant {
         Variant::Naive => Tile::One,
@@ -107,7 +107,7 @@ pub(super) fn square_tile(device: &Device, bytes: usize) -> usize {
     [16, 8, 4, 2].into_iter().find(|&side| fits(side)).unwrap_or(1)
 }
 
-fn register_tile(device: &Device, p: &Problem, matrices: usize, bytes: usize) -> Tile {
+fn register_tile(device: &Device, p: &Problem<'_>, matrices: usize, bytes: usize) -> Tile {
     // (side, depth, results per work-item and direction), from the largest.
     const SIDES: [(usize, usize, usize); 5] = [(128, 8, 8), (64, 16, 4), (32, 16, 4), (16, 8, 4), (8, 4, 4)];
     let fits = |&&(side, depth, r): &&(usize, usize, usize)| {
@@ -121,7 +121,7 @@ fn register_tile(device: &Device, p: &Problem, matrices: usize, bytes: usize) ->
     Tile::Registers { rows: side, cols: side, depth, r, c: r }
 }
 
-fn vector_tile(p: &Problem) -> Tile {
+fn vector_tile(p: &Problem<'_>) -> Tile {
     // 512 bits: one register of the widest processors, two or four of the others.
     let width = if p.sum == DType::F64 { 8 } else { 16 };
     let vectors = 2;
@@ -139,7 +139,7 @@ pub(super) fn flat_group(device: &Device) -> [usize; 2] {
 }
 
 /// How many parts the terms are split into: as many as it takes to fill the device, if each is long enough.
-pub(super) fn split(device: &Device, p: &Problem, matrices: usize, groups: usize) -> Split {
+pub(super) fn split(device: &Device, p: &Problem<'_>, matrices: usize, groups: usize) -> Split {
     let wanted = if device.processor { 2 * device.units } else { 4 * device.units };
     let partial = matrices * p.m * p.n * p.sum.size();
     let parts = (wanted / groups.max(1))

@@ -52,7 +52,7 @@ impl Prelude {
     }
 
     /// Defines what becomes of a sum and how it is stored.
-    pub(super) fn result(&mut self, problem: &Problem, what: Outcome) {
+    pub(super) fn result(&mut self, problem: &Problem<'_>, what: Outcome) {
         if what == Outcome::Partial {
             self.define("OUT", problem.sum.cl_type());
             return;
@@ -70,8 +70,8 @@ impl Prelude {
         self.epilogue(problem);
     }
 
-    fn epilogue(&mut self, problem: &Problem) {
-        let Some(expr) = &problem.epilogue else { return };
+    fn epilogue(&mut self, problem: &Problem<'_>) {
+        let Some(expr) = problem.epilogue else { return };
         let compute = problem.compute;
         let ctype = if compute == DType::F64 { CType::DOUBLE } else { CType::FLOAT };
         let ty = compute.cl_type();
