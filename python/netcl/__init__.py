@@ -17,7 +17,9 @@ from netcl._netcl import (
     reshape,
     set_num_threads,
 )
+from netcl import ops
 from netcl.core.device import manager
+from netcl.ops import bias_add, build_matmul_kernel, elementwise_binary, matmul, reduce_sum, relu, softmax
 
 __all__ = [
     "BuildError",
@@ -25,11 +27,19 @@ __all__ = [
     "KernelSpec",
     "Tensor",
     "__version__",
+    "bias_add",
+    "build_matmul_kernel",
     "device",
+    "elementwise_binary",
     "from_dlpack",
     "manager",
     "manual_seed",
+    "matmul",
     "num_threads",
+    "ops",
+    "reduce_sum",
+    "relu",
     "reshape",
     "set_num_threads",
+    "softmax",
 ]
