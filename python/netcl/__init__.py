@@ -7,6 +7,7 @@ needs neither NumPy's nor OpenCL's attention; both are looked up when first used
 from netcl._netcl import (
     BuildError,
     IndexTensor,
+    KernelSpec,
     Tensor,
     __version__,
     device,
@@ -21,6 +22,7 @@ from netcl.core.device import manager
 __all__ = [
     "BuildError",
     "IndexTensor",
+    "KernelSpec",
     "Tensor",
     "__version__",
     "device",

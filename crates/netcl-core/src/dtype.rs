@@ -141,11 +141,25 @@ macro_rules! element {
 element! {
     f32, F32, |v| v as f32, |v| v as f64;
     f64, F64, |v| v, |v| v;
-    f16, F16, f16::from_f64, f16::to_f64;
-    bf16, BF16, bf16::from_f64, bf16::to_f64;
+    f16, F16, |v| f16::from_f32(odd_f32(v)), f16::to_f64;
+    bf16, BF16, |v| bf16::from_f32(odd_f32(v)), bf16::to_f64;
     u8, U8, |v| v as u8, |v| v as f64;
     i32, I32, |v| v as i32, |v| v as f64;
     i64, I64, |v| v as i64, |v| v as f64;
+}
+
+/// Rounds to an odd f32: an inexact value gets a set last bit, so that rounding it again to 16 bits is as good as rounding
+/// the original once.
+#[inline(always)]
+pub(crate) fn odd_f32(value: f64) -> f32 {
+    let nearest = value as f32;
+    let bits = nearest.to_bits();
+    let exact = f64::from(nearest);
+    let inexact_and_even = (exact != value) & (bits & 1 == 0) & !value.is_nan();
+    // The neighbour towards `value`: away from zero if the nearest is too small. Zero itself has only that direction.
+    let outwards = exact.abs() < value.abs();
+    let neighbour = if outwards { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
+    f32::from_bits(if inexact_and_even { neighbour } else { bits })
 }
 
 /// Runs a block with a type alias bound to the Rust type of a run-time dtype.
@@ -190,4 +204,20 @@ macro_rules! with_element {
             }
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_bit_floats_are_rounded_once() {
+        // Just above the middle between 1 and the next f16: by way of f32 it would be rounded to the middle, then down.
+        let above = 1.0 + 2f64.powi(-11) + 2f64.powi(-40);
+        assert_eq!(<f16 as Element>::from_f64(above).to_f64(), 1.0 + 2f64.powi(-10));
+        assert_eq!(<f16 as Element>::from_f64(1.0 + 2f64.powi(-11)).to_f64(), 1.0);
+        let above = 1.0 + 2f64.powi(-8) + 2f64.powi(-40);
+        assert_eq!(<bf16 as Element>::from_f64(above).to_f64(), 1.0 + 2f64.powi(-7));
+        assert!(<f16 as Element>::from_f64(f64::NAN).is_nan());
+    }
 }

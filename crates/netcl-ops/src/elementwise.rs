@@ -146,6 +146,119 @@ fn compiled(index: usize, op: &'static OpDef, operands: &[Operand<'_>]) -> Arc<E
     cache.entry((index, mask)).or_insert_with(|| Elementwise::new(op.name, expr)).clone()
 }
 
+/// The functions of the elementwise table: calls `$binary!` and `$unary!` with one line per function (documentation, name, the
+/// table's name where it differs, parameters). Every layer that offers these functions makes its own from this list.
+#[macro_export]
+macro_rules! elementwise_functions {
+    ($unary:ident $binary:ident) => {
+        $binary! {
+            /// `x + y`
+            add;
+            /// `x - y`
+            sub;
+            /// `x * y`
+            mul;
+            /// `x / y`
+            div;
+            /// The smaller operand; NaN if either is NaN.
+            minimum;
+            /// The larger operand; NaN if either is NaN.
+            maximum;
+            /// `x` to the power of `y`.
+            pow;
+            /// 1 where `x == y`, else 0.
+            eq;
+            /// 1 where `x != y`, else 0.
+            ne;
+            /// 1 where `x < y`, else 0.
+            lt;
+            /// 1 where `x <= y`, else 0.
+            le;
+            /// 1 where `x > y`, else 0.
+            gt;
+            /// 1 where `x >= y`, else 0.
+            ge;
+        }
+
+        $unary! {
+            /// `-x`
+            neg;
+            /// `|x|`
+            abs;
+            /// `1 / x`
+            reciprocal;
+            /// `x * x`
+            square;
+            /// -1, 0 or 1; NaN stays NaN.
+            sign;
+            /// The largest whole number not above `x`.
+            floor;
+            /// The smallest whole number not below `x`.
+            ceil;
+            /// The nearest whole number; halves go to the even neighbour.
+            round;
+            /// `x` held between two bounds.
+            clamp, min, max;
+            /// e to the power of `x`.
+            exp;
+            /// `exp(x) - 1`, accurate near zero.
+            expm1;
+            /// Natural logarithm.
+            log;
+            /// `log(1 + x)`, accurate near zero.
+            log1p;
+            /// Square root.
+            sqrt;
+            /// One over the square root.
+            rsqrt;
+            /// Sine of an angle in radians.
+            sin;
+            /// Cosine.
+            cos;
+            /// Tangent.
+            tan;
+            /// Hyperbolic tangent.
+            tanh;
+            /// The error function.
+            erf;
+            /// `1 / (1 + exp(-x))`
+            sigmoid;
+            /// `log(sigmoid(x))`, stable.
+            logsigmoid;
+            /// `max(x, 0)`
+            relu;
+            /// `min(max(x, 0), 6)`
+            relu6;
+            /// `x` above 0, a multiple of it below.
+            leaky_relu, negative_slope;
+            /// `x` above 0, `alpha * (exp(x) - 1)` below.
+            elu, alpha;
+            /// elu with the two constants that keep mean 0 and variance 1.
+            selu;
+            /// `x * normcdf(x)`, exactly.
+            gelu;
+            /// `x * normcdf(x)` in its tanh approximation.
+            gelu_tanh;
+            /// `x * sigmoid(x)`
+            silu;
+            /// Another name of [`silu`].
+            swish = "silu";
+            /// `log(1 + exp(beta * x)) / beta`; linear where `beta * x` exceeds the threshold.
+            softplus, beta, threshold;
+            /// `x * tanh(softplus(x))`
+            mish;
+            /// `x / (1 + |x|)`
+            softsign;
+            /// `x` between two bounds, constant outside.
+            hardtanh, min_val, max_val;
+            /// 0 below -3, 1 above 3, a line between.
+            hardsigmoid;
+            /// `x * hardsigmoid(x)`
+            hardswish;
+        }
+    };
+}
+
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident $(= $table:literal)? $(, $param:ident)*;)*) => {$(
         $(#[$doc])*
@@ -167,118 +280,10 @@ macro_rules! binary {
     )*};
 }
 
-binary! {
-    /// `x + y`
-    add;
-    /// `x - y`
-    sub;
-    /// `x * y`
-    mul;
-    /// `x / y`
-    div;
-    /// The smaller operand; NaN if either is NaN.
-    minimum;
-    /// The larger operand; NaN if either is NaN.
-    maximum;
-    /// `x` to the power of `y`.
-    pow;
-    /// 1 where `x == y`, else 0.
-    eq;
-    /// 1 where `x != y`, else 0.
-    ne;
-    /// 1 where `x < y`, else 0.
-    lt;
-    /// 1 where `x <= y`, else 0.
-    le;
-    /// 1 where `x > y`, else 0.
-    gt;
-    /// 1 where `x >= y`, else 0.
-    ge;
-}
-
-unary! {
-    /// `-x`
-    neg;
-    /// `|x|`
-    abs;
-    /// `1 / x`
-    reciprocal;
-    /// `x * x`
-    square;
-    /// -1, 0 or 1; NaN stays NaN.
-    sign;
-    /// The largest whole number not above `x`.
-    floor;
-    /// The smallest whole number not below `x`.
-    ceil;
-    /// The nearest whole number; halves go to the even neighbour.
-    round;
-    /// `x` held between two bounds.
-    clamp, min, max;
-    /// e to the power of `x`.
-    exp;
-    /// `exp(x) - 1`, accurate near zero.
-    expm1;
-    /// Natural logarithm.
-    log;
-    /// `log(1 + x)`, accurate near zero.
-    log1p;
-    /// Square root.
-    sqrt;
-    /// One over the square root.
-    rsqrt;
-    /// Sine of an angle in radians.
-    sin;
-    /// Cosine.
-    cos;
-    /// Tangent.
-    tan;
-    /// Hyperbolic tangent.
-    tanh;
-    /// The error function.
-    erf;
-    /// `1 / (1 + exp(-x))`
-    sigmoid;
-    /// `log(sigmoid(x))`, stable.
-    logsigmoid;
-    /// `max(x, 0)`
-    relu;
-    /// `min(max(x, 0), 6)`
-    relu6;
-    /// `x` above 0, a multiple of it below.
-    leaky_relu, negative_slope;
-    /// `x` above 0, `alpha * (exp(x) - 1)` below.
-    elu, alpha;
-    /// elu with the two constants that keep mean 0 and variance 1.
-    selu;
-    /// `x * normcdf(x)`, exactly.
-    gelu;
-    /// `x * normcdf(x)` in its tanh approximation.
-    gelu_tanh;
-    /// `x * sigmoid(x)`
-    silu;
-    /// Another name of [`silu`].
-    swish = "silu";
-    /// `log(1 + exp(beta * x)) / beta`; linear where `beta * x` exceeds the threshold.
-    softplus, beta, threshold;
-    /// `x * tanh(softplus(x))`
-    mish;
-    /// `x / (1 + |x|)`
-    softsign;
-    /// `x` between two bounds, constant outside.
-    hardtanh, min_val, max_val;
-    /// 0 below -3, 1 above 3, a line between.
-    hardsigmoid;
-    /// `x * hardsigmoid(x)`
-    hardswish;
-}
+crate::elementwise_functions!(unary binary);
 
 /// `x * y + z`, rounded once.
-pub fn fma<'t>(
-    x: impl Into<Operand<'t>>,
-    y: impl Into<Operand<'t>>,
-    z: impl Into<Operand<'t>>,
-) -> Result<Tensor> {
+pub fn fma<'t>(x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>, z: impl Into<Operand<'t>>) -> Result<Tensor> {
     apply("fma", &[x.into(), y.into(), z.into()], &[], None)
 }
 

@@ -8,6 +8,8 @@ use crate::workspace::Workspace;
 
 struct Tool {
     name: &'static str,
+    /// Flags that leave out what a test run has no use for (updating itself, serving pages) and would have to compile.
+    features: &'static [&'static str],
     /// Only the full run needs it.
     full: bool,
     /// What is not tested without it.
@@ -15,9 +17,19 @@ struct Tool {
 }
 
 const TOOLS: [Tool; 3] = [
-    Tool { name: "cargo-nextest", full: false, untested: "the Rust tests" },
-    Tool { name: "mdbook", full: true, untested: "that the book builds" },
-    Tool { name: "cargo-deny", full: true, untested: "licences, duplicates and advisories of the dependencies" },
+    Tool { name: "cargo-nextest", features: &["--no-default-features"], full: false, untested: "the Rust tests" },
+    Tool {
+        name: "mdbook",
+        features: &["--no-default-features", "--features", "search"],
+        full: true,
+        untested: "that the book builds",
+    },
+    Tool {
+        name: "cargo-deny",
+        features: &[],
+        full: true,
+        untested: "licences, duplicates and advisories of the dependencies",
+    },
 ];
 
 fn wanted(full: bool) -> impl Iterator<Item = &'static Tool> {
@@ -50,8 +62,8 @@ pub(crate) fn install(workspace: &Workspace, full: bool, report: &mut Report) ->
     let mut complete = true;
     for tool in wanted(full).filter(|tool| !is_present(workspace, tool.name)) {
         let mut command = workspace.cargo("install --locked --root");
-        command.arg(workspace.tools()).arg(tool.name);
-        // A test runner need not be fast itself; light optimisation about halves its build on a small machine.
+        command.arg(workspace.tools()).args(tool.features).arg(tool.name);
+        // The tools need not be fast themselves, but a small machine has to compile them.
         command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1").env("CARGO_PROFILE_RELEASE_DEBUG", "0");
         if let Err(error) = stream(&mut command) {
             report.gap(format!("{} ({error:#})", tool.name), tool.untested);

@@ -41,11 +41,14 @@ crate::simd! {
     }
 
     fn normals_f32(words: &[u32], out: &mut [f32]) {
+        let words = words.as_chunks::<2>().0;
         let (pairs, last) = out.as_chunks_mut::<2>();
-        for (out, &[a, b]) in pairs.iter_mut().zip(words.as_chunks::<2>().0) {
+        // Words come in whole blocks: there may be more of them than the slice needs.
+        let next = words.get(pairs.len());
+        for (out, &[a, b]) in pairs.iter_mut().zip(words) {
             *out = box_muller_f32(a, b);
         }
-        if let ([out], Some(&[a, b])) = (last, words.as_chunks::<2>().0.last()) {
+        if let ([out], Some(&[a, b])) = (last, next) {
             *out = box_muller_f32(a, b)[0];
         }
     }

@@ -1,5 +1,5 @@
 //! The test grid: every op on every device and dtype, held against f64; cells are counted, skips are named.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 use std::collections::BTreeMap;

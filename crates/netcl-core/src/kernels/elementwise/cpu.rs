@@ -42,7 +42,14 @@ pub(super) fn work(op: &Elementwise, nest: &Nest<'_>, scalars: &[Number]) -> Res
     Ok((Work::Cpu(kernel), args))
 }
 
-fn run(args: &CpuArgs<'_>, program: &Program, places: &[Place], inputs: usize, shape: &Shape, count: usize) -> Result<()> {
+fn run(
+    args: &CpuArgs<'_>,
+    program: &Program,
+    places: &[Place],
+    inputs: usize,
+    shape: &Shape,
+    count: usize,
+) -> Result<()> {
     let pointers: SmallVec<[SharedPtr<u8>; 6]> = places
         .iter()
         .enumerate()

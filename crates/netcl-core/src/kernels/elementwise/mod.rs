@@ -80,8 +80,11 @@ impl Elementwise {
             return Ok(());
         }
         // An input that shares memory with an output, but not element by element, is moved out of the way.
-        let clashes =
-            |input: &Tensor| outputs.iter().any(|o| o.shares_storage(input) && (o.layout(), o.dtype()) != (input.layout(), input.dtype()));
+        let clashes = |input: &Tensor| {
+            outputs
+                .iter()
+                .any(|o| o.shares_storage(input) && (o.layout(), o.dtype()) != (input.layout(), input.dtype()))
+        };
         let moved: SmallVec<[Tensor; 4]> = inputs
             .iter()
             .map(|input| if clashes(input) { input.duplicate() } else { Ok((*input).clone()) })

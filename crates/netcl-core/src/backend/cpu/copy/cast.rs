@@ -12,7 +12,7 @@ use half::slice::HalfFloatSliceExt;
 use super::strided::{Axis, Plan, TILE, Tile, copy_tile};
 use super::{GRAIN, copy};
 use crate::backend::cpu::threads::{SharedPtr, parallel_for};
-use crate::dtype::DType;
+use crate::dtype::{DType, odd_f32};
 use crate::error::Result;
 use crate::shape::Layout;
 
@@ -170,20 +170,6 @@ unsafe fn through_f32(src: *const u8, src_dtype: DType, dst: *mut u8, dst_dtype:
             _ => unsafe { cast_run(stage.as_ptr().cast(), DType::F32, to, dst_dtype, len) },
         }
     }
-}
-
-/// Rounds to an odd f32: an inexact value gets a set last bit, so that rounding it again to 16 bits is as good as rounding
-/// the original once.
-#[inline(always)]
-fn odd_f32(value: f64) -> f32 {
-    let nearest = value as f32;
-    let bits = nearest.to_bits();
-    let exact = f64::from(nearest);
-    let inexact_and_even = (exact != value) & (bits & 1 == 0) & !value.is_nan();
-    // The neighbour towards `value`: away from zero if the nearest is too small. Zero itself has only that direction.
-    let outwards = exact.abs() < value.abs();
-    let neighbour = if outwards { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
-    f32::from_bits(if inexact_and_even { neighbour } else { bits })
 }
 
 fn to_odd_f32<T: Copy>(from: &[T], to: &mut [f32], widen: impl Fn(T) -> f64) {

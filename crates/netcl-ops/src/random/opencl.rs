@@ -1,0 +1,27 @@
+//! Random tensors on OpenCL devices.
+
+use netcl_core::Result;
+use netcl_core::backend::opencl::{Grid, Source, Stream};
+use netcl_core::dtype::DType;
+use netcl_core::kernels::launch::Work;
+use netcl_core::random::PHILOX_CL;
+
+use super::Law;
+
+pub(super) fn work(stream: &Stream, law: Law, dtype: DType, n: u64) -> Result<Work> {
+    let kernel = stream.kernel(&format!("random.cl:{}:{dtype}", law.name()), || (source(dtype), law.name()))?;
+    let per_block = if dtype == DType::F64 && !matches!(law, Law::Bernoulli { .. }) { 2 } else { 4 };
+    let local = kernel.work_group_info()?.max_size.min(128);
+    let grid = Grid::new([n.div_ceil(per_block).next_multiple_of(local as u64) as usize]).local([local]);
+    Ok(Work::OpenCl(kernel, grid))
+}
+
+fn source(dtype: DType) -> Source {
+    let defines = match dtype {
+        DType::F64 => "#define OUT double\n#define WIDE\n",
+        DType::F16 => "#define OUT half\n#define STORE(v, p, i) vstore_half_rte(v, i, p)\n",
+        DType::BF16 => "#define OUT ushort\n#define STORE(v, p, i) ((p)[i] = netcl_to_bf16(v))\n",
+        _ => "#define OUT float\n",
+    };
+    Source::new([defines, PHILOX_CL, "\n", include_str!("random.cl")].concat(), "")
+}

@@ -1,0 +1,288 @@
+//! `netcl.ops`: forward-only operations.
+
+use netcl::core::kernels::expr::table;
+use netcl::core::random::Generator;
+use netcl::core::tensor::Tensor as Raw;
+use netcl::ops::{self, Operand};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::device::resolve_queue;
+use crate::error::IntoPyResult;
+use crate::index::IndexTensor;
+use crate::tensor::{Tensor, parse_dtype, parse_shape};
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    macro_rules! add {
+        ($($function:ident),*) => {$(module.add_function(wrap_pyfunction!($function, module)?)?;)*};
+    }
+    add!(elementwise, elementwise_table, permute, transpose, expand, squeeze, unsqueeze, flip, contiguous, cast);
+    add!(cat, stack, split, chunk, repeat, tril, triu, arange, full, uniform, normal, bernoulli, permutation);
+    Ok(())
+}
+
+fn wrap(raw: netcl::Result<Raw>) -> PyResult<Tensor> {
+    Ok(Tensor::new(raw.py()?.into()))
+}
+
+fn wrap_all(raw: netcl::Result<Vec<Raw>>) -> PyResult<Vec<Tensor>> {
+    Ok(raw.py()?.into_iter().map(|raw| Tensor::new(raw.into())).collect())
+}
+
+/// Applies an operation of the elementwise table by name; operands are tensors and numbers.
+#[pyfunction]
+#[pyo3(signature = (name, operands, params=vec![], out=None))]
+fn elementwise(
+    py: Python<'_>,
+    name: &str,
+    operands: Vec<Bound<'_, PyAny>>,
+    params: Vec<f64>,
+    out: Option<Bound<'_, Tensor>>,
+) -> PyResult<Py<Tensor>> {
+    enum Given<'p> {
+        Tensor(&'p Bound<'p, Tensor>),
+        Number(f64),
+    }
+    let given: Vec<Given<'_>> = operands
+        .iter()
+        .map(|object| match object.cast::<Tensor>() {
+            Ok(tensor) => Ok(Given::Tensor(tensor)),
+            Err(_) => object.extract::<f64>().map(Given::Number).map_err(|_| {
+                PyTypeError::new_err(format!("{name}: operands are tensors and numbers, not {}", object.get_type()))
+            }),
+        })
+        .collect::<PyResult<_>>()?;
+    let operands: Vec<Operand<'_>> = given
+        .iter()
+        .map(|operand| match operand {
+            Given::Tensor(tensor) => Operand::Tensor(tensor.get().inner.raw()),
+            Given::Number(number) => Operand::Number(*number),
+        })
+        .collect();
+    let target = out.as_ref().map(|out| out.get().inner.raw());
+    let result = py.detach(|| ops::elementwise::apply(name, &operands, &params, target)).py()?;
+    match out {
+        Some(out) => Ok(out.unbind()),
+        None => Py::new(py, Tensor::new(result.into())),
+    }
+}
+
+/// Name, documentation, operand names and (parameter, default) pairs of every elementwise operation.
+#[pyfunction]
+#[expect(clippy::type_complexity, reason = "a table for Python to read")]
+fn elementwise_table() -> Vec<(&'static str, &'static str, Vec<&'static str>, Vec<(&'static str, f64)>)> {
+    let row = |op: &table::OpDef| {
+        (op.name, op.doc, op.inputs.to_vec(), op.params.iter().map(|p| (p.name, p.default)).collect())
+    };
+    table::ops().iter().map(row).collect()
+}
+
+/// The axes in another order, as a view.
+#[pyfunction]
+fn permute(x: &Tensor, axes: Vec<isize>) -> PyResult<Tensor> {
+    wrap(ops::permute(x.inner.raw(), &axes))
+}
+
+/// Two axes exchanged, as a view; the last two unless named.
+#[pyfunction]
+#[pyo3(signature = (x, axis0=-2, axis1=-1))]
+fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> PyResult<Tensor> {
+    wrap(ops::transpose(x.inner.raw(), axis0, axis1))
+}
+
+/// The elements repeated along new or length-1 axes, as a view.
+#[pyfunction]
+fn expand(x: &Tensor, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    wrap(ops::expand(x.inner.raw(), parse_shape(shape)?))
+}
+
+/// Without axes of length 1: the given one(s), or all of them. A view.
+#[pyfunction]
+#[pyo3(signature = (x, axis=None))]
+fn squeeze(x: &Tensor, axis: Option<&Bound<'_, PyAny>>) -> PyResult<Tensor> {
+    wrap(ops::squeeze(x.inner.raw(), &axes(axis)?))
+}
+
+/// With a new axis of length 1, as a view.
+#[pyfunction]
+fn unsqueeze(x: &Tensor, axis: isize) -> PyResult<Tensor> {
+    wrap(ops::unsqueeze(x.inner.raw(), axis))
+}
+
+/// The elements in reverse order along some axes, as a view.
+#[pyfunction]
+fn flip(x: &Tensor, axis: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    wrap(ops::flip(x.inner.raw(), &axes(Some(axis))?))
+}
+
+/// The tensor itself if its elements lie densely in row-major order, else a copy in which they do.
+#[pyfunction]
+fn contiguous(x: &Tensor) -> PyResult<Tensor> {
+    wrap(ops::contiguous(x.inner.raw()))
+}
+
+/// The values in another dtype.
+#[pyfunction]
+fn cast(x: &Tensor, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    wrap(ops::cast(x.inner.raw(), parse_dtype(Some(dtype))?))
+}
+
+fn raws<'a>(tensors: &'a [Bound<'_, Tensor>]) -> Vec<&'a Raw> {
+    tensors.iter().map(|t| t.get().inner.raw()).collect()
+}
+
+/// Tensors joined along an existing axis.
+#[pyfunction]
+#[pyo3(signature = (tensors, axis=0))]
+fn cat(tensors: Vec<Bound<'_, Tensor>>, axis: isize) -> PyResult<Tensor> {
+    wrap(ops::cat(&raws(&tensors), axis))
+}
+
+/// Tensors of one shape joined along a new axis.
+#[pyfunction]
+#[pyo3(signature = (tensors, axis=0))]
+fn stack(tensors: Vec<Bound<'_, Tensor>>, axis: isize) -> PyResult<Tensor> {
+    wrap(ops::stack(&raws(&tensors), axis))
+}
+
+/// Views of consecutive parts: of the given lengths, or all of one length (the last may be shorter).
+#[pyfunction]
+#[pyo3(signature = (x, lengths, axis=0))]
+fn split(x: &Tensor, lengths: &Bound<'_, PyAny>, axis: isize) -> PyResult<Vec<Tensor>> {
+    let raw = x.inner.raw();
+    let lengths = match lengths.extract::<usize>() {
+        Ok(0) => return Err(PyValueError::new_err("split: a part cannot have length 0")),
+        Ok(one) => {
+            let total = raw.shape()[raw.shape().axis("split", axis).py()?];
+            (0..total).step_by(one).map(|start| one.min(total - start)).collect()
+        }
+        Err(_) => lengths.extract::<Vec<usize>>()?,
+    };
+    wrap_all(ops::split(raw, &lengths, axis))
+}
+
+/// Views of at most ``n`` parts of equal length; the last may be shorter.
+#[pyfunction]
+#[pyo3(signature = (x, n, axis=0))]
+fn chunk(x: &Tensor, n: usize, axis: isize) -> PyResult<Vec<Tensor>> {
+    wrap_all(ops::chunk(x.inner.raw(), n, axis))
+}
+
+/// The tensor repeated along each axis so many times; new axes come first.
+#[pyfunction]
+fn repeat(x: &Tensor, times: Vec<usize>) -> PyResult<Tensor> {
+    wrap(ops::repeat(x.inner.raw(), &times))
+}
+
+/// The lower triangle of the last two axes; zero elsewhere.
+#[pyfunction]
+#[pyo3(signature = (x, diagonal=0))]
+fn tril(x: &Tensor, diagonal: isize) -> PyResult<Tensor> {
+    wrap(ops::tril(x.inner.raw(), diagonal))
+}
+
+/// The upper triangle of the last two axes; zero elsewhere.
+#[pyfunction]
+#[pyo3(signature = (x, diagonal=0))]
+fn triu(x: &Tensor, diagonal: isize) -> PyResult<Tensor> {
+    wrap(ops::triu(x.inner.raw(), diagonal))
+}
+
+/// ``start``, ``start + step``, ... up to but not including ``stop``; ``arange(stop)`` starts at 0.
+#[pyfunction]
+#[pyo3(signature = (start, stop=None, step=1.0, dtype=None, queue=None))]
+fn arange(
+    py: Python<'_>,
+    start: f64,
+    stop: Option<f64>,
+    step: f64,
+    dtype: Option<&Bound<'_, PyAny>>,
+    queue: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Tensor> {
+    let (start, stop) = stop.map_or((0.0, start), |stop| (start, stop));
+    wrap(ops::arange(&resolve_queue(py, queue, None)?, start, stop, step, parse_dtype(dtype)?))
+}
+
+/// A tensor filled with a value.
+#[pyfunction]
+#[pyo3(signature = (shape, value, dtype=None, queue=None))]
+fn full(
+    py: Python<'_>,
+    shape: &Bound<'_, PyAny>,
+    value: f64,
+    dtype: Option<&Bound<'_, PyAny>>,
+    queue: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Tensor> {
+    wrap(ops::full(&resolve_queue(py, queue, None)?, parse_shape(shape)?, value, parse_dtype(dtype)?))
+}
+
+/// A generator for one call: of a seed, or `None` for the process-wide one.
+fn seeded(seed: Option<u64>) -> Option<Generator> {
+    seed.map(Generator::new)
+}
+
+/// Uniform numbers in [low, high); the same on every device. ``seed`` makes the draw independent of earlier ones.
+#[pyfunction]
+#[pyo3(signature = (shape, low=0.0, high=1.0, dtype=None, queue=None, seed=None))]
+fn uniform(
+    py: Python<'_>,
+    shape: &Bound<'_, PyAny>,
+    low: f64,
+    high: f64,
+    dtype: Option<&Bound<'_, PyAny>>,
+    queue: Option<&Bound<'_, PyAny>>,
+    seed: Option<u64>,
+) -> PyResult<Tensor> {
+    let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
+    wrap(ops::random::uniform(&queue, shape, parse_dtype(dtype)?, low, high, seeded(seed).as_mut()))
+}
+
+/// Normal numbers of a mean and a standard deviation.
+#[pyfunction]
+#[pyo3(signature = (shape, mean=0.0, std=1.0, dtype=None, queue=None, seed=None))]
+fn normal(
+    py: Python<'_>,
+    shape: &Bound<'_, PyAny>,
+    mean: f64,
+    std: f64,
+    dtype: Option<&Bound<'_, PyAny>>,
+    queue: Option<&Bound<'_, PyAny>>,
+    seed: Option<u64>,
+) -> PyResult<Tensor> {
+    let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
+    wrap(ops::random::normal(&queue, shape, parse_dtype(dtype)?, mean, std, seeded(seed).as_mut()))
+}
+
+/// 1 with probability ``p``, else 0.
+#[pyfunction]
+#[pyo3(signature = (shape, p, dtype=None, queue=None, seed=None))]
+fn bernoulli(
+    py: Python<'_>,
+    shape: &Bound<'_, PyAny>,
+    p: f64,
+    dtype: Option<&Bound<'_, PyAny>>,
+    queue: Option<&Bound<'_, PyAny>>,
+    seed: Option<u64>,
+) -> PyResult<Tensor> {
+    let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
+    wrap(ops::random::bernoulli(&queue, shape, parse_dtype(dtype)?, p, seeded(seed).as_mut()))
+}
+
+/// The numbers 0 to n - 1 in a random order, as an ``IndexTensor``.
+#[pyfunction]
+#[pyo3(signature = (n, queue=None, seed=None))]
+fn permutation(py: Python<'_>, n: usize, queue: Option<&Bound<'_, PyAny>>, seed: Option<u64>) -> PyResult<IndexTensor> {
+    let index = ops::random::permutation(&resolve_queue(py, queue, None)?, n, seeded(seed).as_mut()).py()?;
+    Ok(IndexTensor(index))
+}
+
+/// An axis, several axes, or none.
+pub(crate) fn axes(axis: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<isize>> {
+    match axis.filter(|a| !a.is_none()) {
+        None => Ok(Vec::new()),
+        Some(axis) => match axis.extract::<isize>() {
+            Ok(one) => Ok(vec![one]),
+            Err(_) => axis.extract::<Vec<isize>>(),
+        },
+    }
+}
