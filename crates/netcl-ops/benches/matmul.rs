@@ -76,7 +76,8 @@ fn main() {
         cells = vec![((n, n, n), DType::F32)];
     }
     if options.skinny {
-        let shapes = [(1, 4096, 4096), (4096, 1, 4096), (4, 4096, 4096), (8, 4096, 4096), (32, 4096, 1024), (64, 64, 65536)];
+        let shapes =
+            [(1, 4096, 4096), (4096, 1, 4096), (4, 4096, 4096), (8, 4096, 4096), (32, 4096, 1024), (64, 64, 65536)];
         cells.extend(shapes.map(|shape| (shape, DType::F32)));
         cells.push(((1, 4096, 4096), DType::BF16));
     }
@@ -92,7 +93,9 @@ fn main() {
             let t = seconds(device, (m, n, k), dtype);
             let rate = 2.0 * (m * n * k) as f64 / t / 1e9;
             if options.json {
-                println!(r#"{{"device": "{name}", "m": {m}, "n": {n}, "k": {k}, "dtype": "{dtype}", "seconds": {t:e}}}"#);
+                println!(
+                    r#"{{"device": "{name}", "m": {m}, "n": {n}, "k": {k}, "dtype": "{dtype}", "seconds": {t:e}}}"#
+                );
             } else {
                 println!("{name:<60.60} {dtype:<9} {m:>5} x {n:>5} x {k:>5} {:>12.2} us {rate:>9.1} GFLOP/s", t * 1e6);
             }

@@ -11,9 +11,9 @@ use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::threads::set_num_threads;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
+use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::{self, Counter, Recorder, Slot};
-use netcl_core::kernels::elementwise::Number;
 use netcl_core::shape::{Shape, Slice};
 use netcl_core::tensor::Tensor;
 use netcl_ops::matmul::{Epilogue, MatmulOptions, Variant, build_matmul_kernel, linear, matmul, matmul_with};
@@ -83,10 +83,8 @@ fn reference(a: &Tensor, b: &Tensor) -> (Vec<f64>, Vec<f64>, Shape) {
     let batch_a = Shape::from(&a.shape()[..a.ndim() - 2]);
     let batch = batch_a.broadcast("test", &Shape::from(&b.shape()[..b.ndim() - 2])).unwrap();
     let full = |tail: [usize; 2]| batch.iter().copied().chain(tail).collect::<Shape>();
-    let (va, vb) = (
-        a.expand(full([m, k])).unwrap().to_f64_vec().unwrap(),
-        b.expand(full([k, n])).unwrap().to_f64_vec().unwrap(),
-    );
+    let (va, vb) =
+        (a.expand(full([m, k])).unwrap().to_f64_vec().unwrap(), b.expand(full([k, n])).unwrap().to_f64_vec().unwrap());
     let mut sums = vec![0.0; batch.size() * m * n];
     let mut sizes = sums.clone();
     for (at, (sum, size)) in sums.iter_mut().zip(&mut sizes).enumerate() {
@@ -109,7 +107,7 @@ fn check(got: &Tensor, sums: &[f64], sizes: &[f64], k: usize, dtype: DType) -> R
     let (sum_eps, out_eps) = (epsilon(dtype.accumulator()), epsilon(got.dtype()));
     for (i, ((&g, &e), &size)) in got_values.iter().zip(sums).zip(sizes).enumerate() {
         let bound = (k + 4) as f64 * sum_eps * size + out_eps * e.abs() + 1e-7 * f64::from(u8::from(out_eps > 1e-4));
-        if !((g - e).abs() <= bound) {
+        if g.is_nan() || (g - e).abs() > bound {
             return Err(format!("element {i} is {g:e}, expected {e:e} within {bound:e}"));
         }
     }
@@ -138,7 +136,13 @@ fn every_size_form_dtype_and_device() {
                 continue;
             }
             for (m, n, k) in SIZES {
-                for forms in [[Dense, Dense], [Dense, Transposed], [Transposed, Dense], [Transposed, Transposed], [Strided, Strided]] {
+                for forms in [
+                    [Dense, Dense],
+                    [Dense, Transposed],
+                    [Transposed, Dense],
+                    [Transposed, Transposed],
+                    [Strided, Strided],
+                ] {
                     grid.cell(&device, format!("{dtype} {m}x{n}x{k} {forms:?}"), || {
                         multiply(&device, dtype, [&[m, k], &[k, n]], forms)
                     });
@@ -168,7 +172,9 @@ fn batches_broadcast() {
         for dtype in [DType::F32, DType::BF16] {
             for shapes in cases {
                 for forms in [[Form::Dense; 2], [Form::Transposed, Form::Strided]] {
-                    grid.cell(&device, format!("{dtype} {shapes:?} {forms:?}"), || multiply(&device, dtype, shapes, forms));
+                    grid.cell(&device, format!("{dtype} {shapes:?} {forms:?}"), || {
+                        multiply(&device, dtype, shapes, forms)
+                    });
                 }
             }
         }
@@ -206,13 +212,24 @@ fn fused() -> Expr {
     g.finish(&[(g.input(0) * g.scalar(0) + g.input(1)).relu() + g.input(2)])
 }
 
-fn epilogue_cell(device: &DeviceHandle, dtype: DType, to: DType, bias: &[usize], (m, n, k): (usize, usize, usize)) -> Result<(), String> {
+fn epilogue_cell(
+    device: &DeviceHandle,
+    dtype: DType,
+    to: DType,
+    bias: &[usize],
+    (m, n, k): (usize, usize, usize),
+) -> Result<(), String> {
     let (q, expr) = (&device.queue, fused());
     let a = operand(q, &[2, m, k], Form::Transposed, 3, dtype);
     let b = operand(q, &[k, n], Form::Dense, 4, dtype);
     let bias = operand(q, &[&[1], bias].concat(), Form::Dense, 5, dtype);
     let residual = operand(q, &[2, m, n], Form::Strided, 6, DType::F32);
-    let epilogue = Epilogue { expr: &expr, inputs: vec![bias.clone(), residual.clone()], scalars: vec![0.75.into()], dtype: Some(to) };
+    let epilogue = Epilogue {
+        expr: &expr,
+        inputs: vec![bias.clone(), residual.clone()],
+        scalars: vec![0.75.into()],
+        dtype: Some(to),
+    };
     let counter = Rc::new(Counter::default());
     let options = MatmulOptions { epilogue: Some(epilogue), ..Default::default() };
     let got = launch::with_sink(counter.clone(), || matmul_with(&a, &b, &options)).map_err(|e| e.to_string())?;
@@ -233,7 +250,13 @@ fn epilogue_cell(device: &DeviceHandle, dtype: DType, to: DType, bias: &[usize],
 fn epilogues_are_applied_in_the_same_launch() {
     let mut grid = Grid::new("matmul epilogues");
     for device in devices() {
-        for (dtype, to) in [(DType::F32, DType::F32), (DType::F32, DType::F64), (DType::BF16, DType::F16), (DType::F16, DType::BF16), (DType::F64, DType::F32)] {
+        for (dtype, to) in [
+            (DType::F32, DType::F32),
+            (DType::F32, DType::F64),
+            (DType::BF16, DType::F16),
+            (DType::F16, DType::BF16),
+            (DType::F64, DType::F32),
+        ] {
             if !supports(&device, dtype) || !supports(&device, to) {
                 grid.skip("the device has no float64");
                 continue;
@@ -251,7 +274,13 @@ fn epilogues_are_applied_in_the_same_launch() {
 }
 
 /// Runs a product with a forced kernel, checks the launch's name and the result.
-fn forced(device: &DeviceHandle, dtype: DType, variant: Variant, (m, n, k): (usize, usize, usize), form: Form) -> Result<Counter, String> {
+fn forced(
+    device: &DeviceHandle,
+    dtype: DType,
+    variant: Variant,
+    (m, n, k): (usize, usize, usize),
+    form: Form,
+) -> Result<Counter, String> {
     let a = operand(&device.queue, &[2, m, k], form, 7, dtype);
     let b = operand(&device.queue, &[2, k, n], form, 8, dtype);
     let counter = Rc::new(Counter::default());
@@ -309,8 +338,12 @@ fn long_sums_are_split_and_added_in_order() {
                 Ok(())
             });
         }
-        let (a, b) = (operand(&device.queue, &[6, 9000], Form::Dense, 1, DType::F32), operand(&device.queue, &[9000, 6], Form::Dense, 2, DType::F32));
-        let bits = || matmul(&a, &b).unwrap().to_host::<f32>().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        let (a, b) = (
+            operand(&device.queue, &[6, 9000], Form::Dense, 1, DType::F32),
+            operand(&device.queue, &[9000, 6], Form::Dense, 2, DType::F32),
+        );
+        let bits =
+            || matmul(&a, &b).unwrap().to_host::<f32>().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>();
         let first = bits();
         assert!((0..5).all(|_| bits() == first), "the same product gave other bits");
     }
@@ -323,14 +356,22 @@ fn small_devices_are_respected() {
         return;
     }
     for limits in ["wg=64,local=16k,alloc=64M,no_fp64", "wg=7,local=1k"] {
-        for test in ["each_variant_launches_its_own_kernel", "long_sums_are_split_and_added_in_order", "vectors_and_transposes_follow_numpy"] {
+        for test in [
+            "each_variant_launches_its_own_kernel",
+            "long_sums_are_split_and_added_in_order",
+            "vectors_and_transposes_follow_numpy",
+        ] {
             let output = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", test, "--nocapture"])
                 .env("NETCL_LIMITS", limits)
                 .output()
                 .unwrap();
             let text = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success(), "{test} under {limits}:\n{text}{}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{test} under {limits}:\n{text}{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             assert!(text.contains("1 passed"), "{test} did not run:\n{text}");
         }
     }
@@ -341,7 +382,8 @@ fn native_results_do_not_depend_on_the_number_of_threads() {
     let queue = manager().cpu().queue;
     for dtype in [DType::F32, DType::F64, DType::BF16] {
         for (m, n, k) in [(300, 517, 260), (1, 3000, 700), (700, 3, 900), (64, 64, 4000), (513, 513, 513)] {
-            let (a, b) = (operand(&queue, &[m, k], Form::Dense, 1, dtype), operand(&queue, &[k, n], Form::Dense, 2, dtype));
+            let (a, b) =
+                (operand(&queue, &[m, k], Form::Dense, 1, dtype), operand(&queue, &[k, n], Form::Dense, 2, dtype));
             let bits = |threads: usize| {
                 set_num_threads(threads);
                 matmul(&a, &b).unwrap().to_f64_vec().unwrap().into_iter().map(f64::to_bits).collect::<Vec<_>>()
@@ -358,7 +400,12 @@ fn native_results_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn large_native_products_are_right() {
     let device = manager().cpu();
-    for (dtype, m, n, k) in [(DType::F32, 530, 700, 300), (DType::F16, 300, 290, 1100), (DType::BF16, 270, 530, 600), (DType::F64, 300, 280, 500)] {
+    for (dtype, m, n, k) in [
+        (DType::F32, 530, 700, 300),
+        (DType::F16, 300, 290, 1100),
+        (DType::BF16, 270, 530, 600),
+        (DType::F64, 300, 280, 500),
+    ] {
         for forms in [[Form::Dense, Form::Dense], [Form::Transposed, Form::Strided]] {
             multiply(&device, dtype, [&[m, k], &[k, n]], forms).unwrap();
         }
@@ -400,7 +447,8 @@ fn results_go_where_they_are_asked_to_even_over_an_operand() {
         let sum = Tensor::full(q, [40, 40], DType::F32, 1.0).unwrap();
         let c = operand(q, &[40, 40], Form::Dense, 2, DType::F32);
         let epilogue = Epilogue { expr: &add, inputs: vec![sum.clone()], scalars: vec![], dtype: None };
-        matmul_with(&a, &c, &MatmulOptions { out: Some(&sum), epilogue: Some(epilogue), ..Default::default() }).unwrap();
+        matmul_with(&a, &c, &MatmulOptions { out: Some(&sum), epilogue: Some(epilogue), ..Default::default() })
+            .unwrap();
         for (got, e) in sum.to_host::<f32>().unwrap().iter().zip(&expected) {
             assert!((got - (e + 1.0)).abs() <= 1e-6, "{got} instead of {}", e + 1.0);
         }
@@ -408,7 +456,10 @@ fn results_go_where_they_are_asked_to_even_over_an_operand() {
         let both = Tensor::full(q, [2, 16, 16], DType::F32, 1.0).unwrap();
         let (x, y) = (both.select(0, 0).unwrap(), both.select(0, 1).unwrap());
         let counter = Rc::new(Counter::default());
-        launch::with_sink(counter.clone(), || matmul_with(&x, &x, &MatmulOptions { out: Some(&y), ..Default::default() })).unwrap();
+        launch::with_sink(counter.clone(), || {
+            matmul_with(&x, &x, &MatmulOptions { out: Some(&y), ..Default::default() })
+        })
+        .unwrap();
         assert_eq!(counter.of("copy"), 0);
         assert_eq!(y.to_host::<f32>().unwrap(), [16.0; 256]);
     }
@@ -423,7 +474,8 @@ fn recorded_products_see_slots_of_the_moment() {
         let g = Graph::new();
         let scale = g.finish(&[g.input(0) * g.scalar(0)]);
         let slot = Slot::float(1.0);
-        let epilogue = Epilogue { expr: &scale, inputs: vec![], scalars: vec![Number::Slot(slot.clone())], dtype: None };
+        let epilogue =
+            Epilogue { expr: &scale, inputs: vec![], scalars: vec![Number::Slot(slot.clone())], dtype: None };
         let recorder = Rc::new(Recorder::default());
         let options = MatmulOptions { epilogue: Some(epilogue), out: Some(&out), ..Default::default() };
         launch::with_sink(recorder.clone(), || matmul_with(&a, &a, &options)).unwrap();
@@ -438,7 +490,8 @@ fn recorded_products_see_slots_of_the_moment() {
 #[test]
 fn a_shared_second_operand_makes_one_product() {
     let q = manager().cpu().queue;
-    let (x, w) = (operand(&q, &[4, 5, 6], Form::Dense, 1, DType::F32), operand(&q, &[7, 6], Form::Dense, 2, DType::F32));
+    let (x, w) =
+        (operand(&q, &[4, 5, 6], Form::Dense, 1, DType::F32), operand(&q, &[7, 6], Form::Dense, 2, DType::F32));
     let bias = operand(&q, &[1, 7], Form::Dense, 3, DType::F32);
     let bias = netcl_core::tensor::reshape(&bias, [7]).unwrap();
     let counter = Rc::new(Counter::default());

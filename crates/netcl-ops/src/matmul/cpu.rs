@@ -10,25 +10,27 @@ mod skinny;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
+use netcl_core::Result;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::elementwise::Number;
-use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::expr::cpu::{Nest, Program, Source, Target};
+use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::{self, Access, Arg, Launch, Scalar, Work};
-use netcl_core::Result;
 use smallvec::{SmallVec, smallvec};
 
 use super::problem::{Matrix, Problem};
 use panels::{Operand, Scratch, Sum, View};
 
-/// The longest side of a tile: its sums and both panels of a block of terms stay in the second-level cache.
-const SIDE: usize = 256;
+/// The largest tile: each pass over a panel of the second operand serves as many rows as its cache lines last.
+const TILE: (usize, usize) = (1024, 512);
+/// The smallest one that still reuses what it packs often enough.
+const SMALLEST: (usize, usize) = (96, 128);
 /// Multiply-adds below which another thread costs more than it brings.
 const GRAIN: usize = 1 << 18;
-/// Tiles to aim for, so that a dozen threads have something to do.
-const ENOUGH_TILES: usize = 32;
+/// Tiles to aim for: one for each of many threads costs more in packing than a few idle threads do.
+const ENOUGH_TILES: usize = 8;
 
 pub(super) fn run(mut problem: Problem<'_>) -> Result<()> {
     // Few columns are few rows of the transposed product; `gemm` itself also likes the longer side to be the columns.
@@ -95,7 +97,7 @@ struct Place {
     end: usize,
     rs: isize,
     cs: isize,
-    batch: SmallVec<[isize; 4]>,
+    batch: SmallVec<[isize; 6]>,
 }
 
 impl Place {
@@ -166,12 +168,19 @@ impl Geometry {
     }
 }
 
-/// The sides of a tile: as large as the cache likes, smaller where there would be too few tiles, evenly cut.
+/// The sides of a tile: as large as the caches like, smaller where there would be too few tiles, evenly cut.
 fn tile(m: usize, n: usize, k: usize, matrices: usize) -> (usize, usize) {
-    let (mut rows, mut cols) = (m.min(SIDE), n.min(2 * SIDE));
-    let count = |rows: usize, cols: usize| matrices * m.div_ceil(rows) * n.div_ceil(cols);
-    while count(rows, cols) < ENOUGH_TILES && rows * cols * k > 16 * GRAIN && rows.max(cols) > 64 {
-        if rows > cols { rows = rows.div_ceil(2) } else { cols = cols.div_ceil(2) }
+    let (mut rows, mut cols) = (m.min(TILE.0), n.min(TILE.1));
+    let few = |rows: usize, cols: usize| matrices * m.div_ceil(rows) * n.div_ceil(cols) < ENOUGH_TILES;
+    while few(rows, cols) && rows * cols * k > 16 * GRAIN {
+        // Tall tiles are the better ones, to a point.
+        if cols > SMALLEST.1 && (rows <= 2 * cols || rows <= SMALLEST.0) {
+            cols = cols.div_ceil(2);
+        } else if rows > SMALLEST.0 {
+            rows = rows.div_ceil(2);
+        } else {
+            break;
+        }
     }
     // Whole blocks of the micro-kernels: 6 or 4 rows, and 64 columns or a divisor.
     let even = |length: usize, side: usize, unit: usize| {

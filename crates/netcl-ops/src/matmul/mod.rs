@@ -234,7 +234,11 @@ impl ShapeRule {
             [] => return Err(scalar_operand(b)),
         };
         if ka != kb {
-            let why = format!("the operands have shapes {} and {}; the inner lengths {ka} and {kb} must be equal", a.shape(), b.shape());
+            let why = format!(
+                "the operands have shapes {} and {}; the inner lengths {ka} and {kb} must be equal",
+                a.shape(),
+                b.shape()
+            );
             return Err(Error::Shape { op: OP, shape: a.shape().clone(), why });
         }
         let batch = batch_axes(a).broadcast(OP, &batch_axes(b))?;

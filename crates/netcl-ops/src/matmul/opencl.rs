@@ -16,10 +16,10 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 use smallvec::{SmallVec, smallvec};
 
-use super::problem::{Matrix, Problem};
 use super::Variant;
+use super::problem::{Matrix, Problem};
 use choice::{Device, Tile};
-use source::{Prelude, Outcome};
+use source::{Outcome, Prelude};
 
 /// Batch axes that the kernels have arguments for; products with more are launched slice by slice.
 const BATCH_AXES: usize = 2;
@@ -55,7 +55,10 @@ pub(super) fn run(stream: &Stream, mut problem: Problem<'_>, variant: Option<Var
 /// ```
 pub fn build_matmul_kernel(queue: &Queue, dtype: DType) -> Result<Program> {
     let Queue::OpenCl(stream) = queue else {
-        return Err(Error::argument("build_matmul_kernel", "the native CPU has no OpenCL kernels; use an OpenCL queue"));
+        return Err(Error::argument(
+            "build_matmul_kernel",
+            "the native CPU has no OpenCL kernels; use an OpenCL queue",
+        ));
     };
     if !dtype.is_float() {
         return Err(Error::Dtype { op: "build_matmul_kernel", expected: "a float dtype".to_owned(), got: dtype });
@@ -103,13 +106,7 @@ struct Split {
 }
 
 impl<'p> Multiplication<'p> {
-    fn new(
-        stream: &'p Stream,
-        device: &'p Device,
-        problem: &'p Problem<'p>,
-        outer: &'p [usize],
-        slice: usize,
-    ) -> Self {
+    fn new(stream: &'p Stream, device: &'p Device, problem: &'p Problem<'p>, outer: &'p [usize], slice: usize) -> Self {
         let inner = &problem.batch[outer.len()..];
         let batch = match *inner {
             [] => [1, 1],
@@ -330,7 +327,8 @@ impl<'p> Multiplication<'p> {
     fn pack(&self, from: &Operand, panel: usize, lines: usize, strides: (isize, isize)) -> Result<Operand> {
         let p = self.problem;
         // A broadcast operand is packed once.
-        let batch = [(self.batch[0], from.b0), (self.batch[1], from.b1)].map(|(n, stride)| if stride == 0 { 1 } else { n });
+        let batch =
+            [(self.batch[0], from.b0), (self.batch[1], from.b1)].map(|(n, stride)| if stride == 0 { 1 } else { n });
         let panels = lines.div_ceil(panel);
         let matrices: usize = batch.iter().product();
         let packed = Tensor::uninit(p.c.tensor.queue(), [matrices, panels, p.k, panel], p.sum)?;

@@ -12,6 +12,11 @@ use smallvec::SmallVec;
 
 use super::{Epilogue, ShapeRule};
 
+/// The lengths of the batch axes.
+type Lengths = SmallVec<[usize; 4]>;
+/// An operand's strides along them.
+type Strides = SmallVec<[isize; 6]>;
+
 /// A batch of matrices in a tensor's memory.
 pub(super) struct Matrix<'t> {
     pub(super) tensor: &'t Tensor,
@@ -20,7 +25,7 @@ pub(super) struct Matrix<'t> {
     /// The distance between columns.
     pub(super) cs: isize,
     /// The distance along each batch axis of the problem; zero where it is broadcast.
-    pub(super) batch: SmallVec<[isize; 4]>,
+    pub(super) batch: Strides,
 }
 
 impl Matrix<'_> {
@@ -40,7 +45,7 @@ pub(super) struct Problem<'t> {
     pub(super) n: usize,
     pub(super) k: usize,
     /// The merged batch axes.
-    pub(super) batch: SmallVec<[usize; 4]>,
+    pub(super) batch: Lengths,
     pub(super) a: Matrix<'t>,
     pub(super) b: Matrix<'t>,
     pub(super) c: Matrix<'t>,
@@ -79,7 +84,7 @@ impl<'t> Problem<'t> {
                 (1, [rs]) => (*rs, 0),
                 (_, strides) => result(strides),
             };
-            let batch = strides.get(i).map(|s| s.iter().copied().collect()).unwrap_or_default();
+            let batch = strides.get(i).cloned().unwrap_or_default();
             Matrix { tensor, rs, cs, batch }
         });
         let (Some(a), Some(b), Some(c)) = (matrices.next(), matrices.next(), matrices.next()) else {
@@ -108,7 +113,7 @@ impl<'t> Problem<'t> {
     }
 
     /// The batch axes that are left when those are merged that all operands space evenly, and each operand's strides.
-    fn batch(rule: &ShapeRule, operands: &[&Tensor]) -> Result<(SmallVec<[usize; 4]>, Vec<SmallVec<[isize; 6]>>)> {
+    fn batch(rule: &ShapeRule, operands: &[&Tensor]) -> Result<(Lengths, Vec<Strides>)> {
         if rule.batch.ndim() == 0 {
             return Ok(Default::default());
         }

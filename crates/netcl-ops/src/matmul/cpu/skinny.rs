@@ -6,7 +6,7 @@ use netcl_core::simd;
 use super::panels::{Operand, Sum, View};
 
 /// The most rows that are done this way.
-pub(super) const ROWS: usize = 4;
+pub(super) const ROWS: usize = 8;
 /// Columns whose sums stay in registers and the first-level cache while rows of the second operand stream by.
 const STRIP: usize = 256;
 /// Elements of the second operand that make a tile worth a thread.
