@@ -84,13 +84,22 @@ unsafe fn dense_rows<E: Operand>(
         };
         let whole = k - k % UNROLL;
         for first in (0..whole).step_by(UNROLL) {
+            let parts: [&[E]; UNROLL] = std::array::from_fn(|i| part(first + i));
+            if E::WIDENS_IN_LOOPS {
+                for (row, sums) in rows.chunks_exact(k).zip(&mut sums) {
+                    add_rows(&row[first..first + UNROLL], parts, &mut sums[..width]);
+                }
+                continue;
+            }
             let [w, x, y, z] = &mut *buffers;
-            let w = E::widen(part(first), &mut w[..width]);
-            let x = E::widen(part(first + 1), &mut x[..width]);
-            let y = E::widen(part(first + 2), &mut y[..width]);
-            let z = E::widen(part(first + 3), &mut z[..width]);
+            let parts = [
+                E::widen(parts[0], &mut w[..width]),
+                E::widen(parts[1], &mut x[..width]),
+                E::widen(parts[2], &mut y[..width]),
+                E::widen(parts[3], &mut z[..width]),
+            ];
             for (row, sums) in rows.chunks_exact(k).zip(&mut sums) {
-                add_rows(&row[first..first + UNROLL], w, x, y, z, &mut sums[..width]);
+                add_rows(&row[first..first + UNROLL], parts, &mut sums[..width]);
             }
         }
         for last in whole..k {
@@ -110,12 +119,12 @@ unsafe fn dense_rows<E: Operand>(
 
 simd! {
     /// Adds four rows, scaled, to the sums.
-    fn add_rows<S: Sum>(by: &[S], w: &[S], x: &[S], y: &[S], z: &[S], sums: &mut [S]) {
+    fn add_rows<E: Operand>(by: &[E::Sum], parts: [&[E]; UNROLL], sums: &mut [E::Sum]) {
         let n = sums.len();
-        let (w, x, y, z) = (&w[..n], &x[..n], &y[..n], &z[..n]);
+        let [w, x, y, z] = parts.map(|part| &part[..n]);
         let (a, b, c, d) = (by[0], by[1], by[2], by[3]);
         for i in 0..n {
-            sums[i] = (sums[i] + a * w[i]) + b * x[i] + (c * y[i] + d * z[i]);
+            sums[i] = (sums[i] + a * w[i].wide()) + b * x[i].wide() + (c * y[i].wide() + d * z[i].wide());
         }
     }
 
