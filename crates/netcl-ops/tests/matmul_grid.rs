@@ -20,7 +20,7 @@ use netcl_ops::matmul::{Epilogue, MatmulOptions, Variant, build_matmul_kernel, l
 use support::{Grid, devices, epsilon, random, supports, tensor};
 
 /// m, n, k around the edges of every tile.
-const SIZES: [(usize, usize, usize); 16] = [
+const SIZES: [(usize, usize, usize); 17] = [
     (1, 1, 1),
     (2, 3, 1),
     (3, 15, 16),
@@ -37,6 +37,7 @@ const SIZES: [(usize, usize, usize); 16] = [
     (5, 257, 31),
     (96, 128, 17),
     (130, 70, 1),
+    (3, 1100, 37),
 ];
 
 /// How an operand lies in memory.

@@ -31,7 +31,7 @@ pub(super) struct Scratch<S> {
 }
 
 /// A type to sum in.
-pub(super) trait Sum: Element + Mul<Output = Self> + Add<Output = Self> {
+pub(super) trait Sum: Operand<Sum = Self> + Mul<Output = Self> + Add<Output = Self> {
     const ZERO: Self;
     const ONE: Self;
 }
@@ -49,6 +49,9 @@ impl Sum for f64 {
 /// A type of operands, which are summed in [`Operand::Sum`].
 pub(super) trait Operand: Element {
     type Sum: Sum;
+
+    /// Whether [`Operand::wide`] vectorises inside a loop, so that widening beforehand would only cost.
+    const WIDENS_IN_LOOPS: bool;
 
     /// The value in the type of the sum.
     fn wide(self) -> Self::Sum;
@@ -104,6 +107,7 @@ macro_rules! direct {
     ($($ty:ty),*) => {$(
         impl Operand for $ty {
             type Sum = $ty;
+            const WIDENS_IN_LOOPS: bool = true;
 
             #[inline(always)]
             fn wide(self) -> $ty {
@@ -132,13 +136,14 @@ macro_rules! direct {
 direct!(f32, f64);
 
 macro_rules! widened {
-    ($($ty:ty, $widen:expr;)*) => {$(
+    ($($ty:ty, $in_loops:expr, $wide:expr, $widen:expr;)*) => {$(
         impl Operand for $ty {
             type Sum = f32;
+            const WIDENS_IN_LOOPS: bool = $in_loops;
 
             #[inline(always)]
             fn wide(self) -> f32 {
-                self.to_f32()
+                $wide(self)
             }
 
             fn widen<'v>(from: &'v [$ty], buffer: &'v mut [f32]) -> &'v [f32] {
@@ -168,15 +173,21 @@ macro_rules! widened {
 }
 
 widened! {
-    f16, |from: &[f16], to: &mut [f32]| from.convert_to_f32_slice(to);
-    bf16, widen_bf16;
+    // The conversion instruction is behind a run-time check, which is made once per slice.
+    f16, false, f16::to_f32, |from: &[f16], to: &mut [f32]| from.convert_to_f32_slice(to);
+    bf16, true, wide_bf16, widen_bf16;
+}
+
+/// A bfloat16 is the upper half of a float; a plain shift vectorises where the library's conversion does not.
+#[inline(always)]
+fn wide_bf16(value: bf16) -> f32 {
+    f32::from_bits(u32::from(value.to_bits()) << 16)
 }
 
 simd! {
-    /// The upper half of a float is a bfloat16; plain shifts vectorise where the general conversion does not.
     fn widen_bf16(from: &[bf16], to: &mut [f32]) {
         for (to, from) in to.iter_mut().zip(from) {
-            *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+            *to = wide_bf16(*from);
         }
     }
 }

@@ -7,8 +7,9 @@ use super::panels::{Operand, Sum, View};
 
 /// The most rows that are done this way.
 pub(super) const ROWS: usize = 8;
-/// Columns whose sums stay in registers and the first-level cache while rows of the second operand stream by.
-const STRIP: usize = 256;
+/// Columns whose sums stay in the first-level cache while rows of the second operand stream by: a page of memory for each row,
+/// because that is how far prefetchers look.
+const STRIP: usize = 1024;
 /// Elements of the second operand that make a tile worth a thread.
 const TILE: usize = 1 << 16;
 /// Independent partial sums of a dot product: enough to hide the latency of an addition.
@@ -22,7 +23,9 @@ pub(super) fn fits(m: usize, n: usize, k: usize, (rs, cs): (isize, isize)) -> bo
 
 /// Rows and columns of a tile.
 pub(super) fn tile(m: usize, n: usize, k: usize) -> (usize, usize) {
-    (m, (TILE / k.max(1)).next_multiple_of(STRIP).max(STRIP).min(n))
+    // Narrower strips read memory more slowly, but several threads make up for that.
+    let strip = if n >= 4 * STRIP { STRIP } else { STRIP / 4 };
+    (m, (TILE / k.max(1)).next_multiple_of(strip).max(strip).min(n))
 }
 
 /// Rows of the second operand that are added at once, so that sums are loaded and stored a quarter as often.
@@ -39,8 +42,9 @@ pub(super) unsafe fn multiply<E: Operand>(
     out: View<E::Sum>,
     values: &mut Vec<E::Sum>,
 ) {
-    // The rows of the first operand, and room for a widened column.
-    values.resize((m + 1) * k, E::Sum::ZERO);
+    // The rows of the first operand, and room for a widened column, or for widened parts of rows and the sums.
+    let width = n.min(STRIP);
+    values.resize(m * k + k.max((UNROLL + m) * width), E::Sum::ZERO);
     let (rows, buffer) = values.split_at_mut(m * k);
     for (i, row) in rows.chunks_exact_mut(k).enumerate() {
         for (j, value) in row.iter_mut().enumerate() {
@@ -50,12 +54,12 @@ pub(super) unsafe fn multiply<E: Operand>(
     }
     if b.cs == 1 {
         // SAFETY: the caller's promise, passed on.
-        unsafe { dense_rows((m, n, k), rows, b, out, &mut [[E::Sum::ZERO; STRIP]; UNROLL]) }
+        unsafe { dense_rows((m, n, k), rows, b, out, buffer) }
     } else {
         for j in 0..n {
             // SAFETY: column j of the second operand, whose k elements lie densely.
             let column = unsafe { std::slice::from_raw_parts(b.data.offset(j as isize * b.cs), k) };
-            let column = E::widen(column, buffer);
+            let column = E::widen(column, &mut buffer[..k]);
             for (i, row) in rows.chunks_exact(k).enumerate() {
                 // SAFETY: element (i, j) of the result.
                 unsafe { *out.data.offset(i as isize * out.rs + j as isize * out.cs) = dot(row, column) };
@@ -73,34 +77,42 @@ unsafe fn dense_rows<E: Operand>(
     rows: &[E::Sum],
     b: View<E>,
     out: View<E::Sum>,
-    buffers: &mut [[E::Sum; STRIP]; UNROLL],
+    buffer: &mut [E::Sum],
 ) {
     for start in (0..n).step_by(STRIP) {
         let width = STRIP.min(n - start);
-        let mut sums = [[E::Sum::ZERO; STRIP]; ROWS];
+        let (widened, sums) = buffer.split_at_mut(UNROLL * width);
+        let sums = &mut sums[..m * width];
+        sums.fill(E::Sum::ZERO);
         // SAFETY: a part of a row of the second operand, whose elements lie densely.
         let part = |row: usize| unsafe {
             std::slice::from_raw_parts(b.data.offset(row as isize * b.rs + start as isize), width)
         };
         let whole = k - k % UNROLL;
         for first in (0..whole).step_by(UNROLL) {
-            let [w, x, y, z] = &mut *buffers;
-            let w = E::widen(part(first), &mut w[..width]);
-            let x = E::widen(part(first + 1), &mut x[..width]);
-            let y = E::widen(part(first + 2), &mut y[..width]);
-            let z = E::widen(part(first + 3), &mut z[..width]);
-            for (row, sums) in rows.chunks_exact(k).zip(&mut sums) {
-                add_rows(&row[first..first + UNROLL], w, x, y, z, &mut sums[..width]);
+            let parts: [&[E]; UNROLL] = std::array::from_fn(|i| part(first + i));
+            if E::WIDENS_IN_LOOPS {
+                for (row, sums) in rows.chunks_exact(k).zip(sums.chunks_exact_mut(width)) {
+                    add_rows(&row[first..first + UNROLL], parts, sums);
+                }
+                continue;
+            }
+            for (part, to) in parts.iter().zip(widened.chunks_exact_mut(width)) {
+                E::widen(part, to);
+            }
+            let parts = std::array::from_fn(|i| &widened[i * width..(i + 1) * width]);
+            for (row, sums) in rows.chunks_exact(k).zip(sums.chunks_exact_mut(width)) {
+                add_rows(&row[first..first + UNROLL], parts, sums);
             }
         }
         for last in whole..k {
-            let x = E::widen(part(last), &mut buffers[0][..width]);
-            for (row, sums) in rows.chunks_exact(k).zip(&mut sums) {
-                add_row(row[last], x, &mut sums[..width]);
+            let x = E::widen(part(last), &mut widened[..width]);
+            for (row, sums) in rows.chunks_exact(k).zip(sums.chunks_exact_mut(width)) {
+                add_row(row[last], x, sums);
             }
         }
-        for (i, sums) in sums.iter().enumerate().take(m) {
-            for (j, &sum) in sums.iter().enumerate().take(width) {
+        for (i, sums) in sums.chunks_exact(width).enumerate() {
+            for (j, &sum) in sums.iter().enumerate() {
                 // SAFETY: element (i, start + j) of the result.
                 unsafe { *out.data.offset(i as isize * out.rs + (start + j) as isize * out.cs) = sum };
             }
@@ -110,12 +122,12 @@ unsafe fn dense_rows<E: Operand>(
 
 simd! {
     /// Adds four rows, scaled, to the sums.
-    fn add_rows<S: Sum>(by: &[S], w: &[S], x: &[S], y: &[S], z: &[S], sums: &mut [S]) {
+    fn add_rows<E: Operand>(by: &[E::Sum], parts: [&[E]; UNROLL], sums: &mut [E::Sum]) {
         let n = sums.len();
-        let (w, x, y, z) = (&w[..n], &x[..n], &y[..n], &z[..n]);
+        let [w, x, y, z] = parts.map(|part| &part[..n]);
         let (a, b, c, d) = (by[0], by[1], by[2], by[3]);
         for i in 0..n {
-            sums[i] = (sums[i] + a * w[i]) + b * x[i] + (c * y[i] + d * z[i]);
+            sums[i] = (sums[i] + a * w[i].wide()) + b * x[i].wide() + (c * y[i].wide() + d * z[i].wide());
         }
     }
 
