@@ -41,7 +41,10 @@ fn cumsum(line: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-const OPS: [(&str, Along, fn(&[f64]) -> Vec<f64>); 3] = [
+/// The same in f64, for one line.
+type Reference = fn(&[f64]) -> Vec<f64>;
+
+const OPS: [(&str, Along, Reference); 3] = [
     ("softmax", ops::softmax, softmax),
     ("log_softmax", ops::log_softmax, log_softmax),
     ("cumsum", ops::cumsum, cumsum),

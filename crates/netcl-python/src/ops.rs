@@ -333,7 +333,13 @@ reductions! {
 /// The variance over some axes; ``correction=1`` divides by one less than the count.
 #[pyfunction]
 #[pyo3(signature = (x, axis=None, correction=1.0, keepdims=false))]
-fn var(py: Python<'_>, x: &Tensor, axis: Option<&Bound<'_, PyAny>>, correction: f64, keepdims: bool) -> PyResult<Tensor> {
+fn var(
+    py: Python<'_>,
+    x: &Tensor,
+    axis: Option<&Bound<'_, PyAny>>,
+    correction: f64,
+    keepdims: bool,
+) -> PyResult<Tensor> {
     let raw = x.inner.raw();
     wrap(with_axes(axis, |axes| py.detach(|| ops::var(raw, axes, correction, keepdims)))?)
 }
@@ -341,7 +347,13 @@ fn var(py: Python<'_>, x: &Tensor, axis: Option<&Bound<'_, PyAny>>, correction: 
 /// The standard deviation over some axes; ``correction=1`` divides by one less than the count.
 #[pyfunction]
 #[pyo3(name = "std", signature = (x, axis=None, correction=1.0, keepdims=false))]
-fn std_(py: Python<'_>, x: &Tensor, axis: Option<&Bound<'_, PyAny>>, correction: f64, keepdims: bool) -> PyResult<Tensor> {
+fn std_(
+    py: Python<'_>,
+    x: &Tensor,
+    axis: Option<&Bound<'_, PyAny>>,
+    correction: f64,
+    keepdims: bool,
+) -> PyResult<Tensor> {
     let raw = x.inner.raw();
     wrap(with_axes(axis, |axes| py.detach(|| ops::std(raw, axes, correction, keepdims)))?)
 }
