@@ -24,6 +24,7 @@ pages! {
     reference_device: "docs/src/reference/device.md",
     reference_kernels: "docs/src/reference/kernels.md",
     reference_memory: "docs/src/reference/memory.md",
+    reference_ops: "docs/src/reference/ops.md",
     reference_opencl: "docs/src/reference/opencl.md",
     reference_tensor: "docs/src/reference/tensor.md",
     architecture: "docs/src/architecture.md",

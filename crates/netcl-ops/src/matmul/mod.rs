@@ -19,6 +19,7 @@ use std::sync::LazyLock;
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
+use netcl_core::kernel_selector::get_kernel_selector;
 use netcl_core::kernels::elementwise::{Elementwise, Number};
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::Cost;
@@ -145,7 +146,17 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
     let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref())?;
     match out.queue() {
         Queue::Cpu(_) => cpu::run(problem)?,
-        Queue::OpenCl(stream) => opencl::run(stream, problem, options.variant)?,
+        queue @ Queue::OpenCl(stream) => {
+            let selected = || {
+                get_kernel_selector(Some(queue))
+                    .map(|s| s.select_matmul_kernel(problem.m, problem.n, problem.k, a.dtype()))
+            };
+            let variant = match options.variant {
+                Some(forced) => forced,
+                None => opencl::variant(stream, &problem, selected()?.variant),
+            };
+            opencl::run(stream, problem, variant)?;
+        }
     }
     Ok(out)
 }

@@ -9,6 +9,7 @@ mod source;
 use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{Grid, Kernel, Program, Source, Stream};
 use netcl_core::dtype::DType;
+use netcl_core::kernel_selector::KernelVariant;
 use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
@@ -26,9 +27,13 @@ const BATCH_AXES: usize = 2;
 
 type Args = SmallVec<[Arg; 8]>;
 
-pub(super) fn run(stream: &Stream, mut problem: Problem<'_>, variant: Option<Variant>) -> Result<()> {
+/// The kernel for a product where nobody forces one.
+pub(super) fn variant(stream: &Stream, problem: &Problem<'_>, selected: KernelVariant) -> Variant {
+    choice::choose(&Device::new(stream), problem, selected)
+}
+
+pub(super) fn run(stream: &Stream, mut problem: Problem<'_>, variant: Variant) -> Result<()> {
     let device = Device::new(stream);
-    let variant = variant.unwrap_or_else(|| choice::choose(&device, &problem));
     // Vectors run along the columns: let them be the longer side.
     if variant == Variant::Vectorized && problem.n < problem.m && problem.n < 64 {
         problem.transpose();

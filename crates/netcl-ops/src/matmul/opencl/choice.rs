@@ -3,6 +3,7 @@
 use netcl_core::backend::opencl::Stream;
 use netcl_core::device::DeviceType;
 use netcl_core::dtype::DType;
+use netcl_core::kernel_selector::KernelVariant;
 
 use super::super::Variant;
 use super::super::problem::Problem;
@@ -16,8 +17,6 @@ pub(super) const LARGEST_PANEL: usize = 64;
 const SHORTEST_PART: usize = 128;
 /// Multiply-adds below which tiles only cost.
 const TINY: usize = 16 * 16 * 16;
-/// Results below which a GPU is better filled by small tiles.
-const SMALL: usize = 128 * 128;
 /// Rows from which reading the first operand from a packed panel saves more than packing it costs.
 const PACK_ROWS: usize = 32;
 
@@ -74,19 +73,18 @@ impl Tile {
     }
 }
 
-/// The kernel for a product: tiles pay from a certain size on, and processors want vectors rather than local memory.
-pub(super) fn choose(device: &Device, p: &Problem<'_>) -> Variant {
-    let (results, work) = (p.m * p.n, p.m * p.n * p.k);
-    if work <= TINY {
-        Variant::Naive
-    } else if device.processor {
-        Variant::Vectorized
-    } else if p.m.min(p.n) < 8 {
-        Variant::Naive
-    } else if results <= SMALL {
-        Variant::Tiled
-    } else {
-        Variant::RegisterTiled
+/// The kernel for a product: the selector's word, except that processors want vectors rather than local memory and that a tile
+/// over a few rows or columns would be mostly empty.
+pub(super) fn choose(device: &Device, p: &Problem<'_>, selected: KernelVariant) -> Variant {
+    match selected {
+        KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled if device.processor => Variant::Vectorized,
+        KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled if p.m.min(p.n) < 8 => Variant::Naive,
+        KernelVariant::MatmulTiled => Variant::Tiled,
+        KernelVariant::MatmulRegisterTiled => Variant::RegisterTiled,
+        KernelVariant::MatmulVectorized => Variant::Vectorized,
+        // The selector takes products below a cube of 32 for tiny; on a processor vectors pay earlier.
+        _ if device.processor && p.m * p.n * p.k > TINY => Variant::Vectorized,
+        _ => Variant::Naive,
     }
 }
 
