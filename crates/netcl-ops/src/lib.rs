@@ -27,7 +27,7 @@ pub use netcl_core as core;
 
 pub use elementwise::*;
 pub use layout::*;
+pub use matmul::{bias_add, build_matmul_kernel, linear, matmul, matmul_with};
 pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
 pub use scan::cumsum;
 pub use softmax::{log_softmax, softmax};
-pub use matmul::{bias_add, build_matmul_kernel, linear, matmul, matmul_with};
