@@ -8,7 +8,7 @@
 //
 //   reduce_columns   the results are dense            work-item (i, s) -> tiles i * per, ..., part s of their elements
 //
-//               WIDTH  WIDTH  WIDTH  WIDTH
+//               WIDTH  WIDTH  WIDTH  WIDTH  (TILE of them)
 //             +------+------+------+------+           an accumulator per vector of neighbouring results; eight rows at a
 //      part 0 |  |   |  |   |  |   |  |   |           time are added up first. What is left of a line of results beside
 //             |  v   |  v   |  v   |  v   |           whole tiles goes in single vectors, then in single columns.
@@ -172,7 +172,7 @@ __kernel void reduce_rows(INPUT_PARAMS KEPT_PARAMS TARGET_PARAMS const UINT resu
     for (uint k = 0; k < K; ++k) { SETTLE(T, acc[k], lost[k]); }
 
 // Vectors of a tile.
-#define TILE 4
+#define TILE 8
 
 __kernel void reduce_columns(INPUT_PARAMS KEPT_PARAMS TARGET_PARAMS const UINT results, const UINT n, const UINT dense,
                              const UINT part, const UINT per) {

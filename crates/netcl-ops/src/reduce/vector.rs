@@ -18,7 +18,7 @@ use super::opencl::{
 };
 
 /// Vectors of a tile of columns: `TILE` of the kernel.
-const TILE: usize = 4;
+const TILE: usize = 8;
 /// Work-items per compute unit: enough that one which starts late leaves little to wait for.
 const PER_UNIT: usize = 4;
 /// Bytes of a vector: float16 or double8, which compilers split for narrower registers.

@@ -49,7 +49,7 @@ pub(super) fn work(stream: &Stream, lines: &Lines, x: &Tensor, out: &Tensor, log
 }
 
 /// Vectors of a tile of lines: `TILE` of the kernel.
-const TILE: usize = 2;
+const TILE: usize = 4;
 /// Work-items per compute unit: enough that one which starts late leaves little to wait for.
 const PER_UNIT: usize = 8;
 

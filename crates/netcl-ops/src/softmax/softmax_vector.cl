@@ -6,7 +6,7 @@
 //
 //   softmax_columns   lines lie side by side          work-item i -> tiles i * per, ...
 //
-//        WIDTH  WIDTH                                 vectors across neighbouring lines; what is left beside whole
+//        WIDTH  WIDTH  (TILE of them)                 vectors across neighbouring lines; what is left beside whole
 //      +------+------+                                tiles goes in single vectors, then in single lines
 //      |  |   |  |   |
 //      |  v   |  v   |
@@ -56,28 +56,24 @@
 #define LANES(array, v) PASTE(vstore, WIDTH)(v, 0, array)
 
 #if OWN_EXP
-#ifdef FP_FAST_FMAF
-#define MAD(a, b, c) fma(a, b, c)
-#else
-#define MAD(a, b, c) ((a) * (b) + (c))
-#endif
-// exp of x <= 0, within 1.5 ulp: x = k ln 2 + r, a polynomial for exp(r), and 2^k in two factors, because it may be
+// Fused where the device does that fast: the polynomial is exact enough either way.
+#pragma OPENCL FP_CONTRACT ON
+// exp of x <= 0, within a few ulp: x = k ln 2 + r, a polynomial for exp(r), and 2^k in two factors, because it may be
 // subnormal where the result is not yet. Built-in functions of vectors are often loops over their lanes.
 #define DEFINE_EXP(name, T, I)                                                                                    \
     T name(T x) {                                                                                                 \
         const T magic = (T)(12582912.0f), c = (x < -105.0f) ? (T)(-105.0f) : x;                                   \
-        const T shifted = MAD(c, (T)(1.44269504f), magic), k = shifted - magic;                                   \
-        const T r = MAD(k, (T)(2.12194440e-4f), MAD(k, (T)(-0.693359375f), c));                                   \
-        T p = MAD((T)(0.0013813145f), r, (T)(0.008369419f));                                                      \
-        p = MAD(p, r, (T)(0.041668456f));                                                                         \
-        p = MAD(p, r, (T)(0.16666515f));                                                                          \
-        p = MAD(p, r, (T)(0.49999994f));                                                                          \
-        const T e = MAD(r * r, p, r) + 1.0f;                                                                      \
-        const I whole = PASTE(as_, I)(shifted) - 0x4b400000, low = whole >> 1;                                    \
-        return e * PASTE(as_, T)((low + 127) << 23) * PASTE(as_, T)((whole - low + 127) << 23);                   \
+        /* The low bits of this are k. */                                                                         \
+        const T shifted = c * 1.44269504f + magic, k = shifted - magic;                                           \
+        const T r = k * 2.12194440e-4f + (k * -0.693359375f + c);                                                 \
+        const T p = (((0.0013813145f * r + 0.008369419f) * r + 0.041668456f) * r + 0.16666515f) * r + 0.49999994f; \
+        const T e = (r * r * p + r) + 1.0f;                                                                       \
+        /* 2^(k + 64) * 2^-64 */                                                                                  \
+        return e * PASTE(as_, T)((PASTE(as_, I)(shifted) << 23) + ((127 + 64) << 23)) * 5.42101086e-20f;          \
     }
 DEFINE_EXP(exp1, COMPUTE, int)
 DEFINE_EXP(expv, VCOMPUTE, VINT)
+#pragma OPENCL FP_CONTRACT OFF
 #else
 #define exp1(x) exp(x)
 #define expv(x) exp(x)
@@ -189,7 +185,7 @@ __kernel void softmax_rows(KEPT_PARAMS const UINT count, const UINT n, const UIN
     }
 
 // Vectors of a tile.
-#define TILE 2
+#define TILE 4
 
 __kernel void softmax_columns(KEPT_PARAMS const UINT count, const UINT n, const UINT per, const UINT dense) {
     const UINT tiles = (dense + TILE * WIDTH - 1) / (TILE * WIDTH), all = count / dense * tiles;
