@@ -1,0 +1,15 @@
+//! The graph behind tensors: nodes owned by their results, gradient rules, and the walk backwards.
+//!
+//! A node is made when an op consumes a tensor that needs a gradient. It holds the edges to its inputs, the raw values its rule
+//! asked for, and the rule. Nothing points forwards, so a graph lives exactly as long as somebody holds one of its results, and
+//! an inference loop keeps nothing.
+
+mod engine;
+mod mode;
+mod node;
+
+pub use engine::{BackwardOptions, backward, grad};
+pub use mode::{Anomaly, NoGrad, anomaly_enabled, detect_anomaly, enable_grad, grad_enabled, no_grad};
+pub use node::{Edge, Node, Rule, RuleContext, Save};
+
+pub(crate) use node::record;

@@ -1,0 +1,4 @@
+//! Recordable operations: the forward op and its gradient rule, one file per family.
+
+pub mod elementwise;
+pub mod layout;
