@@ -7,6 +7,7 @@ needs neither NumPy's nor OpenCL's attention; both are looked up when first used
 from netcl._netcl import (
     BuildError,
     IndexTensor,
+    KernelSpec,
     Tensor,
     __version__,
     device,
@@ -16,18 +17,29 @@ from netcl._netcl import (
     reshape,
     set_num_threads,
 )
+from netcl import ops
 from netcl.core.device import manager
+from netcl.ops import bias_add, build_matmul_kernel, elementwise_binary, matmul, reduce_sum, relu, softmax
 
 __all__ = [
     "BuildError",
     "IndexTensor",
+    "KernelSpec",
     "Tensor",
     "__version__",
+    "bias_add",
+    "build_matmul_kernel",
     "device",
+    "elementwise_binary",
     "from_dlpack",
     "manager",
     "manual_seed",
+    "matmul",
     "num_threads",
+    "ops",
+    "reduce_sum",
+    "relu",
     "reshape",
     "set_num_threads",
+    "softmax",
 ]

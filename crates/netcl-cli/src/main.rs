@@ -1,3 +1,86 @@
-//! The `netcl` command.
+//! The `netcl` command: what devices are here, what can they do, do they work, and what lies in the program cache.
 
-fn main() {}
+mod cache;
+mod devices;
+mod doctor;
+mod output;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use netcl::core::backend::opencl::shutdown;
+
+/// Deep learning on any OpenCL device. Without a command: a report of the devices here and a self-test of each.
+#[derive(Parser)]
+#[command(
+    name = "netcl",
+    version,
+    after_help = "Exit code: 0 all is well, 1 a device or a command failed, 2 wrong usage, 130 interrupted."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List platforms and devices with what they can do
+    Devices {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Test every device, measure copies, launches, allocations and builds, and say what to install or fix
+    Doctor {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Only this device: cpu, gpu, opencl, an index of the list, <platform>:<device>, or part of a name
+        #[arg(long, value_name = "SELECTOR")]
+        device: Option<String>,
+    },
+    /// Look at or empty the cache of compiled programs
+    Cache {
+        #[command(subcommand)]
+        action: cache::Action,
+    },
+}
+
+/// How a command ended.
+enum Verdict {
+    /// As it should.
+    Good,
+    /// A device failed its self-test.
+    Bad,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    // The first Ctrl+C ends the command at its next step, a second or a stuck device ends it at once.
+    shutdown::catch_interrupts();
+    let result = run(arguments.command);
+    shutdown::finish_at_exit();
+    if shutdown::interrupted() {
+        eprintln!("netcl: interrupted");
+        return ExitCode::from(130);
+    }
+    match result {
+        Ok(Verdict::Good) => ExitCode::SUCCESS,
+        Ok(Verdict::Bad) => ExitCode::FAILURE,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("netcl: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Option<Command>) -> Result<Verdict> {
+    match command {
+        None => doctor::report(),
+        Some(Command::Devices { json }) => devices::run(json),
+        Some(Command::Doctor { json, device }) => doctor::run(json, device.as_deref()),
+        Some(Command::Cache { action }) => cache::run(&action),
+    }
+}

@@ -1,4 +1,5 @@
 //! What a lease costs: `cargo bench -p netcl-core --bench pool`. Prints nanoseconds per lease and release.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::backend::cpu::CpuQueue;
-use crate::backend::opencl::{self, Context, Device, Discovery, LoadError, Stream};
+use crate::backend::opencl::{self, ClError, Context, Device, Discovery, LoadError, Stream};
 use crate::backend::{Backend, Queue};
 use crate::error::{Error, Result};
 
@@ -102,7 +102,7 @@ impl DeviceManager {
     pub fn report(&self) -> Result<Discovery> {
         match opencl::discover() {
             Ok(found) => Ok(found),
-            Err(opencl::ClError::Load(LoadError { .. })) => Ok(Discovery::default()),
+            Err(ClError::Load(LoadError { .. })) => Ok(Discovery::default()),
             Err(error) => Err(error.into()),
         }
     }
@@ -114,21 +114,22 @@ impl DeviceManager {
             other => other.to_owned(),
         };
         let asked = if asked.is_empty() { "auto".to_owned() } else { asked };
-        if let Some(handle) = lock(&self.handles).get(&asked) {
+        // Needs no lock, so that a forked child always gets it.
+        if asked == "cpu" {
+            return Ok(Some(self.cpu()));
+        }
+        if let Some(handle) = lock(&self.handles)?.get(&asked) {
             return Ok(handle.clone());
         }
-        let handle = match asked.as_str() {
-            "cpu" => Some(self.cpu()),
-            other => match choose(other, &self.discover()?) {
-                Some(device) => Some(self.handle(&device)?),
-                None => (other == "auto").then(|| self.cpu()),
-            },
+        let handle = match choose(&asked, &self.discover()?) {
+            Some(device) => Some(self.handle(&device)?),
+            None => (asked == "auto").then(|| self.cpu()),
         };
         // NETCL_DEVICE names something that is not there: falling back in silence would hide the mistake.
         if handle.is_none() && selector == "auto" {
             return Err(self.no_device(&asked));
         }
-        lock(&self.handles).insert(asked, handle.clone());
+        lock(&self.handles)?.insert(asked, handle.clone());
         Ok(handle)
     }
 
@@ -139,7 +140,7 @@ impl DeviceManager {
 
     /// The handle of an OpenCL device; the same device always has the same one.
     pub fn handle(&self, device: &Device) -> Result<DeviceHandle> {
-        let mut handles = lock(&self.by_device);
+        let mut handles = lock(&self.by_device)?;
         if let Some(handle) = handles.get(&device.int_ptr()) {
             return Ok(handle.clone());
         }
@@ -169,8 +170,16 @@ impl DeviceManager {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks; in a forked child, where the owner of a held lock may not exist, an error instead of a wait.
+fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+    if opencl::is_forked_child() {
+        return match mutex.try_lock() {
+            Ok(guard) => Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(ClError::Forked { call: "DeviceManager" }.into()),
+        };
+    }
+    Ok(mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The OpenCL device a selector names.

@@ -146,6 +146,21 @@ pub enum Error {
         what: String,
     },
 
+    /// An argument of a kernel that its parameter cannot take.
+    #[error("kernel {kernel}, argument {index} ({parameter}): {why}")]
+    KernelArgument {
+        /// The kernel.
+        kernel: String,
+        /// The argument's place, counted from 0.
+        index: usize,
+        /// The parameter as declared.
+        parameter: String,
+        /// What is wrong and what to pass instead.
+        why: String,
+        /// The argument has the right type and a value that the parameter's type cannot hold.
+        out_of_range: bool,
+    },
+
     // ---- devices -----------------------------------------------------------------------------------------------
     /// Tensors of two devices in one operation.
     #[error("{op}: tensors live on different devices, {lhs} and {rhs}; move one with t.to(queue)")]
@@ -229,8 +244,9 @@ impl Error {
             | Error::Argument { .. }
             | Error::DeviceMismatch { .. }
             | Error::NoDevice { .. }
+            | Error::KernelArgument { out_of_range: true, .. }
             | Error::Axis { .. } => ErrorKind::Value,
-            Error::Dtype { .. } | Error::DtypeMismatch { .. } => ErrorKind::Type,
+            Error::Dtype { .. } | Error::DtypeMismatch { .. } | Error::KernelArgument { .. } => ErrorKind::Type,
             Error::Index { .. } => ErrorKind::Index,
             Error::OutOfMemory { .. } => ErrorKind::Memory,
             Error::OpenCl(error) => error.kind(),

@@ -10,6 +10,7 @@ pub mod device_profile;
 pub mod dtype;
 pub mod error;
 pub mod index;
+pub mod kernel_selector;
 pub mod kernels;
 pub mod memory;
 pub mod quirks;

@@ -2,6 +2,7 @@
 
 mod foreign;
 mod format;
+mod opencl;
 
 use std::sync::Arc;
 
@@ -11,6 +12,8 @@ use crate::error::{Error, Result};
 use crate::kernels::{copy, launch};
 use crate::shape::{Layout, Shape, Slice};
 use crate::storage::Storage;
+
+pub use opencl::HostTransfer;
 
 /// An n-dimensional array on a device. Cloning is cheap and shares the storage.
 ///

@@ -1,4 +1,5 @@
 //! Real forks: a child must be able to allocate and to compute in parallel, whatever other threads were doing.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 #![cfg(unix)]
 #![expect(clippy::panic, reason = "a helper of the test")]
 

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use netcl_core::backend::cpu::simd::{self, Level};
 use netcl_core::dtype::{DType, Element};
 use netcl_core::half::{bf16, f16};
-use netcl_core::kernels::expr::cpu::{Level, Program};
+use netcl_core::kernels::expr::cpu::Program;
 use netcl_core::kernels::expr::table::{OpDef, ops};
 
 /// A type's precision: mantissa bits with the hidden one, and the exponents of the smallest and largest normal number.
@@ -195,7 +196,7 @@ fn measure_f64(level: Level) -> BTreeMap<&'static str, f64> {
 }
 
 fn levels() -> Vec<Level> {
-    let mut levels = vec![Level::Baseline, Level::detect()];
+    let mut levels = vec![Level::Baseline, simd::level()];
     levels.dedup();
     levels
 }
@@ -277,7 +278,7 @@ const REGENERATE: &str = "run `cargo test -p netcl-core --test expr_accuracy -- 
 #[test]
 #[ignore = "writes docs/src/accuracy.md"]
 fn regenerate() {
-    let level = Level::detect();
+    let level = simd::level();
     let f64_errors = measure_f64(level);
     let mut text = include_str!("data/accuracy_intro.md").to_owned();
     for op in ops() {

@@ -1,4 +1,5 @@
 //! Random chains of views against the `ndarray` crate, and shape rules against a naive reading of NumPy's.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 use ndarray::{ArrayD, ArrayViewD, Axis, IxDyn};
 use netcl_core::device::manager;

@@ -1,4 +1,5 @@
 //! The memory pools against a fake device: a model for every step, threads, memory that runs out, limits and environment.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 #[cfg(test)]
 #[path = "memory_pools/fake.rs"]

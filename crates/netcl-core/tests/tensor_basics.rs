@@ -1,4 +1,5 @@
 //! What a tensor promises: copies, views, versions, errors, threads.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 use std::rc::Rc;
 use std::sync::Barrier;

@@ -130,17 +130,17 @@ fn output(op: &OpDef, first: &Tensor, shape: Shape, out: Option<&Tensor>) -> Res
 
 /// The compiled expression of an operation with some operands turned into scalars; made once per process.
 fn compiled(index: usize, op: &'static OpDef, operands: &[Operand<'_>]) -> Arc<Elementwise> {
-    static CACHE: LazyLock<RwLock<HashMap<(usize, u8), Arc<Elementwise>>>> = LazyLock::new(RwLock::default);
+    /// By the place in the table and the operands that are numbers.
+    type Cache = RwLock<HashMap<(usize, u8), Arc<Elementwise>>>;
+    static CACHE: LazyLock<Cache> = LazyLock::new(RwLock::default);
     let mask = operands.iter().enumerate().fold(0u8, |m, (i, o)| m | (u8::from(o.number().is_some()) << i));
     if let Some(found) = CACHE.read().unwrap_or_else(PoisonError::into_inner).get(&(index, mask)) {
         return found.clone();
     }
     let mut expr = op.expr();
-    let mut bound = 0;
-    for i in (0..operands.len()).filter(|i| mask >> i & 1 == 1) {
+    for (bound, i) in (0..operands.len()).filter(|i| mask >> i & 1 == 1).enumerate() {
         // Inputs before this one that became scalars have moved it down.
         expr = expr.input_as_scalar(i - bound);
-        bound += 1;
     }
     let mut cache = CACHE.write().unwrap_or_else(PoisonError::into_inner);
     cache.entry((index, mask)).or_insert_with(|| Elementwise::new(op.name, expr)).clone()

@@ -15,9 +15,19 @@
 
 pub mod elementwise;
 pub mod layout;
+mod lines;
+mod lines_opencl;
+pub mod matmul;
 pub mod random;
+pub mod reduce;
+pub mod scan;
+pub mod softmax;
 
 pub use netcl_core as core;
 
 pub use elementwise::*;
 pub use layout::*;
+pub use matmul::{bias_add, build_matmul_kernel, linear, matmul, matmul_with};
+pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
+pub use scan::cumsum;
+pub use softmax::{log_softmax, softmax};

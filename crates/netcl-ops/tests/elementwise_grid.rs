@@ -1,5 +1,5 @@
 //! Every operation of the elementwise table: devices x dtypes x {dense odd sizes, broadcast, strided, zero-size, numbers}.
-#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 mod support;
 

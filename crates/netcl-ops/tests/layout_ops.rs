@@ -1,5 +1,5 @@
 //! Layout operations on every device, held against plain index arithmetic.
-#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 mod support;
 

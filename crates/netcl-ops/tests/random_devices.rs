@@ -1,5 +1,5 @@
 //! Random tensors: the same bits on every device, the right moments, and honest errors.
-#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 mod support;
 

@@ -10,12 +10,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::error::IntoPyResult;
-use crate::opencl::CommandQueue;
+use crate::opencl::{CommandQueue, Context, Device, Platform, stream_from_py};
 
 /// The machine's own processor, as a queue's ``device``.
 #[pyclass(name = "CPUDevice", module = "netcl.core.device", frozen, eq)]
 #[derive(Clone, PartialEq)]
-pub(crate) struct CpuDevice(cpu::CpuDevice);
+pub(crate) struct CpuDevice(pub(crate) cpu::CpuDevice);
 
 #[pymethods]
 impl CpuDevice {
@@ -27,6 +27,12 @@ impl CpuDevice {
 
     /// Always ``"cpu"``.
     #[getter(r#type)]
+    fn kind(&self) -> &'static str {
+        self.0.device_type()
+    }
+
+    /// Always ``"cpu"``.
+    #[getter]
     fn device_type(&self) -> &'static str {
         self.0.device_type()
     }
@@ -134,8 +140,8 @@ impl DeviceHandle {
 
     /// The OpenCL context; ``None`` for the native CPU.
     #[getter]
-    fn context(&self) -> Option<Py<PyAny>> {
-        None
+    fn context(&self) -> Option<Context> {
+        self.0.context().cloned().map(Context)
     }
 
     /// The queue that tensors are created on.
@@ -160,10 +166,17 @@ impl DeviceManager {
         DeviceManager
     }
 
+    /// Every OpenCL device of every platform as ``(platform, device)``; none where there is no OpenCL.
+    #[staticmethod]
+    fn discover(py: Python<'_>) -> PyResult<Vec<(Platform, Device)>> {
+        let devices = py.detach(|| core::manager().discover()).py()?;
+        Ok(devices.into_iter().map(|device| (Platform(device.platform().clone()), Device(device))).collect())
+    }
+
     /// The device a selector names, or ``None`` where there is no such device.
+    #[staticmethod]
     #[pyo3(signature = (selector=None, *, device=None))]
     fn default(
-        &self,
         py: Python<'_>,
         selector: Option<&Bound<'_, PyAny>>,
         device: Option<&Bound<'_, PyAny>>,
@@ -175,6 +188,24 @@ impl DeviceManager {
         };
         let handle = py.detach(|| core::manager().default(&selector)).py()?;
         Ok(handle.map(DeviceHandle))
+    }
+
+    /// ``"gpu"``, ``"cpu"``, ``"accel"`` or ``"other"`` for a device (ours, PyOpenCL's, the native CPU's) or its ``type`` bits.
+    #[staticmethod]
+    fn _device_type(dev: &Bound<'_, PyAny>) -> PyResult<&'static str> {
+        if dev.cast::<CpuDevice>().is_ok() {
+            return Ok(core::DeviceType::Cpu.as_str());
+        }
+        let bits = match dev.extract::<u64>() {
+            Ok(bits) => bits,
+            Err(_) => dev.getattr("type").and_then(|bits| bits.extract()).map_err(|_| {
+                PyTypeError::new_err(format!(
+                    "_device_type: a device or its type bits are needed, not {}",
+                    dev.get_type()
+                ))
+            })?,
+        };
+        Ok(core::DeviceType::from_bits(bits).as_str())
     }
 }
 
@@ -193,18 +224,18 @@ fn selector_text(selector: &Bound<'_, PyAny>) -> PyResult<String> {
 
 /// ``with device("gpu") as dev:`` makes a device the thread's active one; on exit the previous one is restored.
 #[pyclass(name = "device", module = "netcl.core.device", unsendable)]
-pub(crate) struct Device {
+pub(crate) struct DeviceScope {
     handle: core::DeviceHandle,
     scopes: RefCell<Vec<core::DeviceScope>>,
 }
 
 #[pymethods]
-impl Device {
+impl DeviceScope {
     #[new]
     #[pyo3(signature = (selector=None))]
     fn new(py: Python<'_>, selector: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let handle = match selector {
-            None => core::current_device().py()?,
+            None => py.detach(core::current_device).py()?,
             Some(given) => match given.extract::<DeviceHandle>() {
                 Ok(handle) => handle.0,
                 Err(_) => {
@@ -213,7 +244,7 @@ impl Device {
                 }
             },
         };
-        Ok(Device { handle, scopes: RefCell::default() })
+        Ok(DeviceScope { handle, scopes: RefCell::default() })
     }
 
     fn __enter__(&self) -> DeviceHandle {
@@ -254,38 +285,44 @@ pub(crate) fn set_num_threads(n: usize) -> PyResult<()> {
 pub(crate) fn queue_to_py(py: Python<'_>, queue: &Queue) -> PyResult<Py<PyAny>> {
     match queue {
         Queue::Cpu(queue) => Ok(Py::new(py, CpuQueue(*queue))?.into_any()),
-        Queue::OpenCl(stream) => Ok(Py::new(py, CommandQueue(stream.clone()))?.into_any()),
+        Queue::OpenCl(stream) => Ok(Py::new(py, CommandQueue::new(stream.clone()))?.into_any()),
     }
 }
 
-/// The queue behind a Python object: one of ours or a handle; `None` for anything else.
-pub(crate) fn queue_from_py(object: &Bound<'_, PyAny>) -> Option<Queue> {
+/// The queue behind a Python object: one of ours, one of PyOpenCL's, or a handle; `None` for anything else.
+pub(crate) fn queue_from_py(object: &Bound<'_, PyAny>) -> PyResult<Option<Queue>> {
     if let Ok(queue) = object.cast::<CpuQueue>() {
-        return Some(Queue::Cpu(queue.get().0));
+        return Ok(Some(Queue::Cpu(queue.get().0)));
     }
-    if let Ok(queue) = object.cast::<CommandQueue>() {
-        return Some(Queue::OpenCl(queue.get().0.clone()));
+    if let Ok(handle) = object.cast::<DeviceHandle>() {
+        return Ok(Some(handle.get().0.queue.clone()));
     }
-    object.cast::<DeviceHandle>().ok().map(|handle| handle.get().0.queue.clone())
+    Ok(stream_from_py(object)?.map(Queue::OpenCl))
 }
 
 /// The queue an argument names; the active or default device's where it is `None`. `backend` must agree with it.
-pub(crate) fn resolve_queue(queue: Option<&Bound<'_, PyAny>>, backend: Option<&str>) -> PyResult<Queue> {
+pub(crate) fn resolve_queue(
+    py: Python<'_>,
+    queue: Option<&Bound<'_, PyAny>>,
+    backend: Option<&str>,
+) -> PyResult<Queue> {
     if let Some(name) = backend
         && !matches!(name, "cl" | "cpu")
     {
         return Err(PyValueError::new_err(format!("unknown backend {name:?}: use \"cl\" or \"cpu\"")));
     }
     let resolved = match queue.filter(|object| !object.is_none()) {
-        Some(object) => queue_from_py(object).ok_or_else(|| {
+        Some(object) => queue_from_py(object)?.ok_or_else(|| {
             let kind = object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
             PyTypeError::new_err(format!("a queue is needed (manager.default(...).queue) or None, not {kind}"))
         })?,
         None => {
-            let current = core::current_device().py()?;
+            let current = py.detach(core::current_device).py()?;
             match backend {
                 Some("cpu") if current.queue.backend().name() != "cpu" => core::manager().cpu().queue,
-                Some("cl") if current.queue.backend().name() != "cl" => core::manager().get("opencl").py()?.queue,
+                Some("cl") if current.queue.backend().name() != "cl" => {
+                    py.detach(|| core::manager().get("opencl")).py()?.queue
+                }
                 _ => current.queue,
             }
         }

@@ -34,8 +34,8 @@ pub(crate) trait IntoPyResult<T> {
     fn py(self) -> PyResult<T>;
 }
 
-impl<T> IntoPyResult<T> for netcl::Result<T> {
+impl<T, E: Into<netcl::Error>> IntoPyResult<T> for Result<T, E> {
     fn py(self) -> PyResult<T> {
-        self.map_err(to_py)
+        self.map_err(|error| to_py(error.into()))
     }
 }

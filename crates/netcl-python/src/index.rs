@@ -13,7 +13,7 @@ use crate::ndarray::{self, HostData};
 
 /// Whole numbers that are not differentiated: labels, indices, positions (int32 or int64).
 #[pyclass(module = "netcl.core.index", frozen, weakref)]
-pub(crate) struct IndexTensor(Core);
+pub(crate) struct IndexTensor(pub(crate) Core);
 
 #[pymethods]
 impl IndexTensor {
@@ -34,20 +34,22 @@ impl IndexTensor {
         };
         let (queue, data) = match (queue, data) {
             (queue, Some(data)) => (queue, data),
-            (Some(data), None) if !data.is_none() && queue_from_py(data).is_none() => (None, data),
+            (Some(data), None) if !data.is_none() && queue_from_py(data)?.is_none() => (None, data),
             _ => return Err(PyTypeError::new_err("from_host: no data given")),
         };
-        let queue = resolve_queue(queue, None)?;
+        let queue = resolve_queue(py, queue, None)?;
         let host = HostData::new(data, DType::F64)?;
         let options = HostOptions { dtype: Some(dtype), ..HostOptions::default() };
         let index = if host.dtype.is_float() {
-            let float =
-                Raw::from_host_bytes(&queue, host.bytes(), host.dtype, host.shape.clone(), HostOptions::default());
-            let whole = float.and_then(|float| Core::from_float(&float)).py()?;
-            py.detach(|| Core::from_tensor(whole.tensor().cast(dtype)?)).py()?
+            let (bytes, from, shape) = (host.bytes(), host.dtype, host.shape.clone());
+            let make = || {
+                let float = Raw::from_host_bytes(&queue, bytes, from, shape, HostOptions::default())?;
+                Core::from_tensor(Core::from_float(&float)?.tensor().cast(dtype)?)
+            };
+            py.detach(make).py()?
         } else {
-            let raw = Raw::from_host_bytes(&queue, host.bytes(), host.dtype, host.shape.clone(), options);
-            raw.and_then(Core::from_tensor).py()?
+            let (bytes, from, shape) = (host.bytes(), host.dtype, host.shape.clone());
+            py.detach(|| Core::from_tensor(Raw::from_host_bytes(&queue, bytes, from, shape, options)?)).py()?
         };
         Ok(IndexTensor(index))
     }

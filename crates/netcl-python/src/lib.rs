@@ -1,12 +1,18 @@
 //! The Python extension module: conversion only, no logic. `python/netcl/` gives its names their documented paths.
 
+mod capabilities;
 mod device;
 mod dlpack;
 mod error;
 mod index;
+mod kernels;
+mod memory;
 mod ndarray;
 mod opencl;
+mod ops;
 mod random;
+mod selector;
+mod shutdown;
 mod tensor;
 
 use pyo3::prelude::*;
@@ -19,8 +25,10 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<device::CpuQueue>()?;
     module.add_class::<device::DeviceHandle>()?;
     module.add_class::<device::DeviceManager>()?;
-    module.add_class::<device::Device>()?;
-    module.add_class::<opencl::CommandQueue>()?;
+    module.add_class::<device::DeviceScope>()?;
+    opencl::register(module)?;
+    memory::register(module)?;
+    capabilities::register(module)?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<index::IndexTensor>()?;
     module.add_function(wrap_pyfunction!(device::get_active_device, module)?)?;
@@ -29,5 +37,9 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tensor::reshape, module)?)?;
     module.add_function(wrap_pyfunction!(dlpack::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
+    kernels::register(module)?;
+    ops::register(module)?;
+    selector::register(module)?;
+    shutdown::register(module)?;
     Ok(())
 }

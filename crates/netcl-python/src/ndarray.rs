@@ -1,10 +1,11 @@
 //! NumPy arrays in and out, without needless copies.
 
+use std::any::Any;
+use std::ffi::c_int;
 use std::sync::Arc;
 
 use netcl::core::dtype::DType;
 use netcl::core::shape::Shape;
-use netcl::core::storage::Storage;
 use netcl::core::tensor::Tensor;
 use numpy::npyffi::{
     _PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE, NPY_TYPES, NpyTypes, PY_ARRAY_API, PyArrayObject,
@@ -113,20 +114,61 @@ impl<'py> HostData<'py> {
 
 /// What an ndarray over our memory keeps alive.
 #[pyclass(frozen)]
-struct StorageOwner {
-    _storage: Arc<Storage>,
+struct MemoryOwner {
+    _memory: Box<dyn Any + Send + Sync>,
 }
 
 /// An ndarray that shares a CPU tensor's memory and keeps it alive; `None` where NumPy has no such dtype.
 pub(crate) fn share<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bound<'py, PyAny>>> {
+    share_with(py, tensor, Box::new(tensor.storage().clone()))
+}
+
+/// [`share`] with something else to keep alive, which keeps the memory alive in turn.
+pub(crate) fn share_with<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+    owner: Box<dyn Any + Send + Sync>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(number) = type_number(tensor.dtype()) else { return Ok(None) };
     let Some(first) = tensor.cpu_ptr() else { return Ok(None) };
-    let mut dims: Vec<npy_intp> = tensor.shape().iter().map(|&n| n as npy_intp).collect();
-    let mut strides: Vec<npy_intp> =
+    let dims: Vec<npy_intp> = tensor.shape().iter().map(|&n| n as npy_intp).collect();
+    let strides: Vec<npy_intp> =
         tensor.layout().strides().iter().map(|&s| s * tensor.dtype().size() as npy_intp).collect();
-    let owner = Py::new(py, StorageOwner { _storage: tensor.storage().clone() })?;
-    // SAFETY: the pointer, shape and strides describe memory of the storage, which the array's base keeps alive;
-    // NewFromDescr takes over the descriptor's reference, SetBaseObject the owner's.
+    // SAFETY: the pointer, shape and strides describe memory of the storage, which the owner keeps alive.
+    unsafe { over(py, first, number, dims, Some(strides), NPY_ARRAY_WRITEABLE, owner) }.map(Some)
+}
+
+/// A read-only ndarray over the bytes of an upload, of the tensor's shape where they are all of it. bfloat16 shows as uint16.
+pub(crate) fn snapshot<'py>(py: Python<'py>, bytes: Arc<[u8]>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let number = type_number(tensor.dtype()).unwrap_or(NPY_TYPES::NPY_USHORT);
+    let size = tensor.dtype().size();
+    let dims = if bytes.len() == tensor.size() * size {
+        tensor.shape().iter().map(|&n| n as npy_intp).collect()
+    } else {
+        vec![(bytes.len() / size) as npy_intp]
+    };
+    let first = bytes.as_ptr().cast_mut();
+    // SAFETY: the dense bytes are immutable, the array is read-only, and the owner keeps them alive. (The bytes of an `Arc` begin
+    // behind two counters, so they are aligned for eight-byte elements.)
+    unsafe { over(py, first, number, dims, None, 0, Box::new(bytes)) }
+}
+
+/// An ndarray over memory.
+///
+/// # Safety
+/// Everything that `dims` and `strides` (dense if `None`) reach from `first` is valid while `owner` lives, for writes too if the
+/// flags say so.
+unsafe fn over<'py>(
+    py: Python<'py>,
+    first: *mut u8,
+    number: NPY_TYPES,
+    mut dims: Vec<npy_intp>,
+    mut strides: Option<Vec<npy_intp>>,
+    flags: c_int,
+    owner: Box<dyn Any + Send + Sync>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let owner = Py::new(py, MemoryOwner { _memory: owner })?;
+    // SAFETY: as the caller promises; NewFromDescr takes over the descriptor's reference, SetBaseObject the owner's.
     unsafe {
         let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number as _);
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
@@ -135,9 +177,9 @@ pub(crate) fn share<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bo
             descr,
             dims.len() as _,
             dims.as_mut_ptr(),
-            strides.as_mut_ptr(),
+            strides.as_mut().map_or(std::ptr::null_mut(), Vec::as_mut_ptr),
             first.cast(),
-            NPY_ARRAY_WRITEABLE,
+            flags,
             std::ptr::null_mut(),
         );
         let array = Bound::from_owned_ptr_or_err(py, array)?;
@@ -145,13 +187,26 @@ pub(crate) fn share<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bo
         if failed != 0 {
             return Err(PyErr::fetch(py));
         }
-        Ok(Some(array))
+        Ok(array)
     }
+}
+
+/// The memory of a dense, writeable array, for a device to work on.
+pub(crate) fn writeable_bytes(array: &Bound<'_, PyUntypedArray>) -> PyResult<(*mut u8, usize)> {
+    // SAFETY: reading the fields of a live array.
+    let (data, flags) = unsafe { ((*fields(array)).data.cast::<u8>(), (*fields(array)).flags) };
+    let why = match (array.is_c_contiguous(), flags & NPY_ARRAY_WRITEABLE != 0) {
+        (true, true) => return Ok((data, array.len() * array.dtype().itemsize())),
+        (false, _) => "not dense (C-contiguous); copy it with np.ascontiguousarray",
+        (_, false) => "read-only, and kernels may write",
+    };
+    Err(PyValueError::new_err(format!("the array cannot be shared with a device: it is {why}")))
 }
 
 /// A fresh ndarray with a tensor's values; bfloat16 becomes float32.
 pub(crate) fn copy_out<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
-    let tensor = if tensor.dtype() == DType::BF16 { tensor.cast(DType::F32).py()? } else { tensor.clone() };
+    let tensor =
+        if tensor.dtype() == DType::BF16 { py.detach(|| tensor.cast(DType::F32)).py()? } else { tensor.clone() };
     let shape = tensor.shape().to_vec();
     let array = numpy(py)?.call_method1("empty", (shape, numpy_name(tensor.dtype())))?;
     let target = array.cast::<PyUntypedArray>()?;

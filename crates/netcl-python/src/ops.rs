@@ -3,13 +3,15 @@
 use netcl::core::kernels::expr::table;
 use netcl::core::random::Generator;
 use netcl::core::tensor::Tensor as Raw;
-use netcl::ops::{self, Operand};
+use netcl::ops::matmul::MatmulOptions;
+use netcl::ops::{self, Axes, Operand};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::device::resolve_queue;
 use crate::error::IntoPyResult;
 use crate::index::IndexTensor;
+use crate::opencl::Program;
 use crate::tensor::{Tensor, parse_dtype, parse_shape};
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -17,6 +19,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ($($function:ident),*) => {$(module.add_function(wrap_pyfunction!($function, module)?)?;)*};
     }
     add!(elementwise, elementwise_table, permute, transpose, expand, squeeze, unsqueeze, flip, contiguous, cast);
+    add!(sum, mean, prod, max, min, any, all, logsumexp, var, std_, norm, argmax, argmin, cumsum, softmax, log_softmax);
+    add!(matmul, linear, bias_add, build_matmul_kernel);
     add!(cat, stack, split, chunk, repeat, tril, triu, arange, full, uniform, normal, bernoulli, permutation);
     Ok(())
 }
@@ -192,6 +196,7 @@ fn triu(x: &Tensor, diagonal: isize) -> PyResult<Tensor> {
 #[pyfunction]
 #[pyo3(signature = (start, stop=None, step=1.0, dtype=None, queue=None))]
 fn arange(
+    py: Python<'_>,
     start: f64,
     stop: Option<f64>,
     step: f64,
@@ -199,19 +204,20 @@ fn arange(
     queue: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Tensor> {
     let (start, stop) = stop.map_or((0.0, start), |stop| (start, stop));
-    wrap(ops::arange(&resolve_queue(queue, None)?, start, stop, step, parse_dtype(dtype)?))
+    wrap(ops::arange(&resolve_queue(py, queue, None)?, start, stop, step, parse_dtype(dtype)?))
 }
 
 /// A tensor filled with a value.
 #[pyfunction]
 #[pyo3(signature = (shape, value, dtype=None, queue=None))]
 fn full(
+    py: Python<'_>,
     shape: &Bound<'_, PyAny>,
     value: f64,
     dtype: Option<&Bound<'_, PyAny>>,
     queue: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Tensor> {
-    wrap(ops::full(&resolve_queue(queue, None)?, parse_shape(shape)?, value, parse_dtype(dtype)?))
+    wrap(ops::full(&resolve_queue(py, queue, None)?, parse_shape(shape)?, value, parse_dtype(dtype)?))
 }
 
 /// A generator for one call: of a seed, or `None` for the process-wide one.
@@ -223,6 +229,7 @@ fn seeded(seed: Option<u64>) -> Option<Generator> {
 #[pyfunction]
 #[pyo3(signature = (shape, low=0.0, high=1.0, dtype=None, queue=None, seed=None))]
 fn uniform(
+    py: Python<'_>,
     shape: &Bound<'_, PyAny>,
     low: f64,
     high: f64,
@@ -230,7 +237,7 @@ fn uniform(
     queue: Option<&Bound<'_, PyAny>>,
     seed: Option<u64>,
 ) -> PyResult<Tensor> {
-    let (queue, shape) = (resolve_queue(queue, None)?, parse_shape(shape)?);
+    let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
     wrap(ops::random::uniform(&queue, shape, parse_dtype(dtype)?, low, high, seeded(seed).as_mut()))
 }
 
@@ -238,6 +245,7 @@ fn uniform(
 #[pyfunction]
 #[pyo3(signature = (shape, mean=0.0, std=1.0, dtype=None, queue=None, seed=None))]
 fn normal(
+    py: Python<'_>,
     shape: &Bound<'_, PyAny>,
     mean: f64,
     std: f64,
@@ -245,7 +253,7 @@ fn normal(
     queue: Option<&Bound<'_, PyAny>>,
     seed: Option<u64>,
 ) -> PyResult<Tensor> {
-    let (queue, shape) = (resolve_queue(queue, None)?, parse_shape(shape)?);
+    let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
     wrap(ops::random::normal(&queue, shape, parse_dtype(dtype)?, mean, std, seeded(seed).as_mut()))
 }
 
@@ -253,22 +261,23 @@ fn normal(
 #[pyfunction]
 #[pyo3(signature = (shape, p, dtype=None, queue=None, seed=None))]
 fn bernoulli(
+    py: Python<'_>,
     shape: &Bound<'_, PyAny>,
     p: f64,
     dtype: Option<&Bound<'_, PyAny>>,
     queue: Option<&Bound<'_, PyAny>>,
     seed: Option<u64>,
 ) -> PyResult<Tensor> {
-    let (queue, shape) = (resolve_queue(queue, None)?, parse_shape(shape)?);
+    let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
     wrap(ops::random::bernoulli(&queue, shape, parse_dtype(dtype)?, p, seeded(seed).as_mut()))
 }
 
 /// The numbers 0 to n - 1 in a random order, as an ``IndexTensor``.
 #[pyfunction]
 #[pyo3(signature = (n, queue=None, seed=None))]
-fn permutation(n: usize, queue: Option<&Bound<'_, PyAny>>, seed: Option<u64>) -> PyResult<IndexTensor> {
-    let index = ops::random::permutation(&resolve_queue(queue, None)?, n, seeded(seed).as_mut()).py()?;
-    Ok(IndexTensor::new(index))
+fn permutation(py: Python<'_>, n: usize, queue: Option<&Bound<'_, PyAny>>, seed: Option<u64>) -> PyResult<IndexTensor> {
+    let index = ops::random::permutation(&resolve_queue(py, queue, None)?, n, seeded(seed).as_mut()).py()?;
+    Ok(IndexTensor(index))
 }
 
 /// An axis, several axes, or none.
@@ -280,4 +289,164 @@ pub(crate) fn axes(axis: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<isize>> {
             Err(_) => axis.extract::<Vec<isize>>(),
         },
     }
+}
+
+/// `Axes` of an axis argument: all of them where it is left out.
+fn with_axes<R>(axis: Option<&Bound<'_, PyAny>>, body: impl FnOnce(Axes<'_>) -> R) -> PyResult<R> {
+    match axis.filter(|a| !a.is_none()) {
+        None => Ok(body(Axes::All)),
+        some => Ok(body(Axes::Several(&axes(some)?))),
+    }
+}
+
+macro_rules! reductions {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[pyfunction]
+        #[pyo3(signature = (x, axis=None, keepdims=false))]
+        fn $name(py: Python<'_>, x: &Tensor, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
+            let raw = x.inner.raw();
+            wrap(with_axes(axis, |axes| py.detach(|| ops::$name(raw, axes, keepdims)))?)
+        }
+    )*};
+}
+
+reductions! {
+    /// The sum over some axes, or over all of them.
+    sum;
+    /// The mean over some axes, or over all of them.
+    mean;
+    /// The product over some axes, or over all of them.
+    prod;
+    /// The largest value; NaN if there is one.
+    max;
+    /// The smallest value; NaN if there is one.
+    min;
+    /// 1 where any value is not 0, else 0.
+    any;
+    /// 1 where no value is 0, else 0.
+    all;
+    /// ``log(sum(exp(x)))``, stable.
+    logsumexp;
+}
+
+/// The variance over some axes; ``correction=1`` divides by one less than the count.
+#[pyfunction]
+#[pyo3(signature = (x, axis=None, correction=1.0, keepdims=false))]
+fn var(
+    py: Python<'_>,
+    x: &Tensor,
+    axis: Option<&Bound<'_, PyAny>>,
+    correction: f64,
+    keepdims: bool,
+) -> PyResult<Tensor> {
+    let raw = x.inner.raw();
+    wrap(with_axes(axis, |axes| py.detach(|| ops::var(raw, axes, correction, keepdims)))?)
+}
+
+/// The standard deviation over some axes; ``correction=1`` divides by one less than the count.
+#[pyfunction]
+#[pyo3(name = "std", signature = (x, axis=None, correction=1.0, keepdims=false))]
+fn std_(
+    py: Python<'_>,
+    x: &Tensor,
+    axis: Option<&Bound<'_, PyAny>>,
+    correction: f64,
+    keepdims: bool,
+) -> PyResult<Tensor> {
+    let raw = x.inner.raw();
+    wrap(with_axes(axis, |axes| py.detach(|| ops::std(raw, axes, correction, keepdims)))?)
+}
+
+/// The p-norm over some axes.
+#[pyfunction]
+#[pyo3(signature = (x, p=2.0, axis=None, keepdims=false))]
+fn norm(py: Python<'_>, x: &Tensor, p: f64, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
+    let raw = x.inner.raw();
+    wrap(with_axes(axis, |axes| py.detach(|| ops::norm(raw, p, axes, keepdims)))?)
+}
+
+/// Where the largest value is: along an axis, or in the flattened tensor. The first of equals; NaN counts as largest.
+#[pyfunction]
+#[pyo3(signature = (x, axis=None, keepdims=false))]
+fn argmax(py: Python<'_>, x: &Tensor, axis: Option<isize>, keepdims: bool) -> PyResult<IndexTensor> {
+    let raw = x.inner.raw();
+    Ok(IndexTensor(py.detach(|| ops::argmax(raw, axis, keepdims)).py()?))
+}
+
+/// Where the smallest value is: along an axis, or in the flattened tensor. The first of equals; NaN counts as smallest.
+#[pyfunction]
+#[pyo3(signature = (x, axis=None, keepdims=false))]
+fn argmin(py: Python<'_>, x: &Tensor, axis: Option<isize>, keepdims: bool) -> PyResult<IndexTensor> {
+    let raw = x.inner.raw();
+    Ok(IndexTensor(py.detach(|| ops::argmin(raw, axis, keepdims)).py()?))
+}
+
+macro_rules! along_an_axis {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[pyfunction]
+        #[pyo3(signature = (x, axis=-1))]
+        fn $name(py: Python<'_>, x: &Tensor, axis: isize) -> PyResult<Tensor> {
+            let raw = x.inner.raw();
+            wrap(py.detach(|| ops::$name(raw, axis)))
+        }
+    )*};
+}
+
+along_an_axis! {
+    /// The running sum along an axis.
+    cumsum;
+    /// ``exp(x) / sum(exp(x))`` along an axis, stable.
+    softmax;
+    /// ``log(softmax(x))`` along an axis, stable.
+    log_softmax;
+}
+
+/// The matrix product by NumPy's rules: the last two axes are multiplied, axes before them broadcast.
+#[pyfunction]
+#[pyo3(signature = (a, b, *, transpose_a=false, transpose_b=false, out=None))]
+fn matmul(
+    py: Python<'_>,
+    a: &Tensor,
+    b: &Tensor,
+    transpose_a: bool,
+    transpose_b: bool,
+    out: Option<Bound<'_, Tensor>>,
+) -> PyResult<Py<Tensor>> {
+    let target = out.as_ref().map(|out| out.get().inner.raw());
+    let options = MatmulOptions { transpose_a, transpose_b, out: target, ..Default::default() };
+    let (a, b) = (a.inner.raw(), b.inner.raw());
+    let result = py.detach(|| ops::matmul_with(a, b, &options)).py()?;
+    match out {
+        Some(out) => Ok(out.unbind()),
+        None => Py::new(py, Tensor::new(result.into())),
+    }
+}
+
+/// ``x`` times the transposed ``weight`` (of shape ``(out_features, in_features)``) plus ``bias``, in one launch.
+#[pyfunction]
+#[pyo3(signature = (x, weight, bias=None))]
+fn linear(py: Python<'_>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> PyResult<Tensor> {
+    let (x, weight, bias) = (x.inner.raw(), weight.inner.raw(), bias.map(|bias| bias.inner.raw()));
+    wrap(py.detach(|| ops::linear(x, weight, bias)))
+}
+
+/// Adds a vector along the channel axis: the last axis of matrices and sequences, axis 1 of images (4 or 5 axes).
+#[pyfunction]
+fn bias_add(py: Python<'_>, x: &Tensor, bias: &Tensor) -> PyResult<Tensor> {
+    let (x, bias) = (x.inner.raw(), bias.inner.raw());
+    wrap(py.detach(|| ops::bias_add(x, bias)))
+}
+
+/// The OpenCL program of the tiled product for a dtype, built for a queue's device (the active or default one for ``None``).
+#[pyfunction]
+#[pyo3(signature = (queue=None, dtype=None))]
+fn build_matmul_kernel(
+    py: Python<'_>,
+    queue: Option<&Bound<'_, PyAny>>,
+    dtype: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Program> {
+    let (queue, dtype) = (resolve_queue(py, queue, None)?, parse_dtype(dtype)?);
+    Ok(Program(py.detach(|| ops::build_matmul_kernel(&queue, dtype)).py()?))
 }

@@ -1,6 +1,7 @@
 """Devices, tensors, memory and kernels: the foundation everything else stands on."""
 
 from netcl.core.device import DeviceHandle, DeviceManager, manager
+from netcl.core.memory import BufferHandle, BufferPool
 from netcl.core.tensor import Tensor
 
-__all__ = ["DeviceHandle", "DeviceManager", "Tensor", "manager"]
+__all__ = ["BufferHandle", "BufferPool", "DeviceHandle", "DeviceManager", "Tensor", "manager"]

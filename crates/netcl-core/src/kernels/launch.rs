@@ -65,6 +65,8 @@ pub enum Arg {
     Scalar(Scalar),
     /// So many bytes of local memory; OpenCL only.
     Local(usize),
+    /// A pointer to nothing; OpenCL only.
+    Null,
 }
 
 /// What a launch does to one of its buffers.
@@ -91,6 +93,8 @@ pub enum Scalar {
     F32(f32),
     /// `double`
     F64(f64),
+    /// Any other plain value by its bytes: narrow integers, `half`, vectors; OpenCL only.
+    Bytes(SmallVec<[u8; 16]>),
     /// A `float` that changes between runs of the same recorded launch: learning rate, step count, loss scale.
     SlotF32(Arc<Slot>),
     /// The same as a `double`.

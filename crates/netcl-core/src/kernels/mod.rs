@@ -4,3 +4,5 @@ pub mod copy;
 pub mod elementwise;
 pub mod expr;
 pub mod launch;
+pub mod primitives;
+pub mod work_group;

@@ -49,6 +49,7 @@
 mod bucket;
 mod cache;
 mod handle;
+mod helpers;
 mod kinds;
 mod leases;
 mod lock;
@@ -61,6 +62,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use bucket::{BucketTable, Limits};
 pub use handle::BufferHandle;
+pub use helpers::{ZeroCopyRules, create_pinned_buffer, create_zero_copy_buffer, has_svm_support, is_integrated_gpu};
 pub use kinds::{BufferPool, PersistentBufferPool, PinnedBufferPool, max_cached_bytes};
 pub use pool::Pool;
 pub use registry::{holders, trim_device};

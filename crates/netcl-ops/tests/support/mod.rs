@@ -69,7 +69,8 @@ impl Tolerance {
         }
         for (i, (&g, &e)) in got.iter().zip(expected).enumerate() {
             let same = g == e || (g.is_nan() && e.is_nan());
-            if !same && !((g - e).abs() <= self.absolute + self.relative * e.abs()) {
+            let near = (g - e).abs() <= self.absolute + self.relative * e.abs();
+            if !same && !near {
                 return Err(format!("element {i} is {g:e}, expected {e:e} (tolerance {self:?})"));
             }
         }

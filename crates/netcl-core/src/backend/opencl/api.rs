@@ -149,6 +149,7 @@ pub(super) fn api(call: &'static str) -> ClResult<&'static Api> {
 fn load() -> Result<Api, LoadError> {
     // Registered before the driver's own threads can exist.
     fork::register();
+    fork::set_loaded(true);
     let mut tried = Vec::new();
     for name in candidates() {
         // SAFETY: loading runs the library's initialisers. That is inherent to using OpenCL; the names are the
@@ -159,6 +160,8 @@ fn load() -> Result<Api, LoadError> {
             Err(why) => tried.push(format!("{}: {why}", name.to_string_lossy())),
         }
     }
+    // Where there is no OpenCL, a child is as good as its parent.
+    fork::set_loaded(false);
     Err(LoadError { tried })
 }
 

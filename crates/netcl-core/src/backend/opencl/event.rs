@@ -10,6 +10,7 @@ use super::api::api;
 use super::error::{ClError, ClResult, check};
 use super::handle::{EventObject, Handle};
 use super::info;
+use super::shutdown::InFlight;
 
 /// How far a command has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +92,10 @@ impl Event {
             return Ok(());
         }
         let list: SmallVec<[cl_event; 8]> = events.iter().map(|e| e.raw()).collect();
+        let call = InFlight::blocking();
         // SAFETY: the list holds `len` live events.
         let code = unsafe { (api.clWaitForEvents)(list.len() as cl_uint, list.as_ptr()) };
+        drop(call);
         if code != CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST {
             return check(CALL, code);
         }
@@ -158,23 +161,30 @@ impl std::fmt::Debug for Event {
 pub struct Deps<'a> {
     wait: &'a [&'a Event],
     event: bool,
+    blocking: bool,
 }
 
 impl<'a> Deps<'a> {
     /// Wait for nothing but the queue's order, make no event.
-    pub const NONE: Deps<'static> = Deps { wait: &[], event: false };
+    pub const NONE: Deps<'static> = Deps { wait: &[], event: false, blocking: false };
     /// Wait for nothing, make an event.
-    pub const EVENT: Deps<'static> = Deps { wait: &[], event: true };
+    pub const EVENT: Deps<'static> = Deps { wait: &[], event: true, blocking: false };
 
     /// Wait for these events first.
     pub fn after(wait: &'a [&'a Event]) -> Self {
-        Deps { wait, event: false }
+        Deps { wait, event: false, blocking: false }
     }
 
     /// Make an event as well.
     #[must_use]
     pub fn event(mut self) -> Self {
         self.event = true;
+        self
+    }
+
+    /// The command waits for its own end.
+    pub(super) fn blocking(mut self, blocking: bool) -> Self {
+        self.blocking = blocking;
         self
     }
 
@@ -189,7 +199,12 @@ impl<'a> Deps<'a> {
         let pointer = if list.is_empty() { std::ptr::null() } else { list.as_ptr() };
         let mut raw = std::ptr::null_mut();
         let wanted = if self.event { &raw mut raw } else { std::ptr::null_mut() };
-        check(call, enqueue(list.len() as cl_uint, pointer, wanted))?;
+        let code = {
+            // Counted also when it does not block: a full queue makes some drivers wait here.
+            let _call = if self.blocking { InFlight::blocking() } else { InFlight::begin() };
+            enqueue(list.len() as cl_uint, pointer, wanted)
+        };
+        check(call, code)?;
         // SAFETY: a successful enqueue stored a new event reference.
         if self.event { unsafe { Event::adopt(call, raw).map(Some) } } else { Ok(None) }
     }

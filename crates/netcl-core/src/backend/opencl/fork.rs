@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static FORKED: AtomicBool = AtomicBool::new(false);
+static LOADED: AtomicBool = AtomicBool::new(false);
 
 /// True in a child that was forked after this process had loaded OpenCL.
 ///
@@ -19,13 +20,20 @@ pub fn is_forked_child() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
+/// Says whether there is a library that a child must not call.
+pub(super) fn set_loaded(loaded: bool) {
+    LOADED.store(loaded, Ordering::Relaxed);
+}
+
 /// Makes `fork` mark its children. Called once, before the library is loaded.
 #[cfg(unix)]
 pub(super) fn register() {
     extern "C" fn in_child() {
-        FORKED.store(true, Ordering::Relaxed);
+        if LOADED.load(Ordering::Relaxed) {
+            FORKED.store(true, Ordering::Relaxed);
+        }
     }
-    // SAFETY: the handler only stores to an atomic, which is safe in the restricted world of a child after fork. A
+    // SAFETY: the handler only touches atomics, which is safe in the restricted world of a child after fork. A
     // failure (ENOMEM) leaves the process as it was: unprotected, but working.
     unsafe {
         libc::pthread_atfork(None, None, Some(in_child));

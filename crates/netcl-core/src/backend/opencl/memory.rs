@@ -1,14 +1,16 @@
 //! A tensor's OpenCL memory: a lease or a foreign buffer, the queue that used it last, and an upload under way.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, StableBytesMut};
 use super::event::{Deps, Event};
 use super::kernel::Arg as ClArg;
 use super::queue::Queue;
 use super::source::{ClSource, out_of_memory};
 use super::stream::{self, Stream};
+use super::transfer::Transfer;
 use super::{Grid, Kernel, MapMode};
 use crate::backend::cpu::copy;
 use crate::dtype::DType;
@@ -30,8 +32,11 @@ pub struct ClMemory {
 
 enum Block {
     Lease(SharedLease),
-    /// Made by the user or by other code; no pool knows it.
-    Foreign(Buffer),
+    /// Made by the user or by other code; no pool of ours will take it back. The owner is what keeps it from being used anew.
+    Foreign {
+        buffer: Buffer,
+        _owner: Option<Arc<dyn Any + Send + Sync>>,
+    },
 }
 
 /// A host-to-device copy that may still be under way.
@@ -58,13 +63,24 @@ pub struct UploadPath {
 impl ClMemory {
     /// Memory of a pool.
     pub fn leased(lease: BufferHandle<ClSource>) -> Self {
-        ClMemory { nbytes: lease.nbytes(), ..ClMemory::over(Block::Lease(Arc::new(RwLock::new(lease))), 0) }
+        ClMemory::shared(Arc::new(RwLock::new(lease)))
+    }
+
+    /// Memory of a lease that somebody else holds, too. Whoever ends it first ends it for both.
+    pub fn shared(lease: SharedLease) -> Self {
+        let nbytes = read(&lease).nbytes();
+        ClMemory::over(Block::Lease(lease), nbytes)
     }
 
     /// Memory that somebody else made.
     pub fn foreign(buffer: Buffer) -> Self {
+        ClMemory::foreign_of(buffer, None)
+    }
+
+    /// Memory that somebody else made, with what must live as long as it is in use.
+    pub fn foreign_of(buffer: Buffer, owner: Option<Arc<dyn Any + Send + Sync>>) -> Self {
         let nbytes = buffer.size();
-        ClMemory::over(Block::Foreign(buffer), nbytes)
+        ClMemory::over(Block::Foreign { buffer, _owner: owner }, nbytes)
     }
 
     fn over(block: Block, nbytes: usize) -> Self {
@@ -80,7 +96,7 @@ impl ClMemory {
     pub fn lease(&self) -> Option<&SharedLease> {
         match &self.block {
             Block::Lease(lease) => Some(lease),
-            Block::Foreign(_) => None,
+            Block::Foreign { .. } => None,
         }
     }
 
@@ -88,7 +104,7 @@ impl ClMemory {
     pub fn buffer(&self) -> Result<Buffer> {
         match &self.block {
             Block::Lease(lease) => read(lease).block().cloned(),
-            Block::Foreign(buffer) => Ok(buffer.clone()),
+            Block::Foreign { buffer, .. } => Ok(buffer.clone()),
         }
     }
 
@@ -130,6 +146,12 @@ impl ClMemory {
             }
         }
         self.buffer()
+    }
+
+    /// The buffer for commands that others enqueue on the stream's own queue: they run after whatever is under way in the
+    /// memory, an upload included.
+    pub fn acquire(&self, stream: &Stream) -> Result<Buffer> {
+        self.ready(stream.queue(), stream.id())
     }
 
     /// Copies dense host data to the start of the memory, casting on the way.
@@ -174,7 +196,17 @@ impl ClMemory {
     /// Reads bytes, after everything given to the stream so far.
     pub fn read(&self, stream: &Stream, offset: usize, out: &mut [u8]) -> Result<()> {
         let buffer = self.ready(stream.queue(), stream.id())?;
-        Ok(stream.queue().read(&buffer, offset, out)?)
+        stream.queue().read(&buffer, offset, out)?;
+        // The read came after the upload, so this only gives the upload's page-locked memory back.
+        self.wait()
+    }
+
+    /// Starts a read of as many bytes as `out` has; the transfer keeps `out` until it is done.
+    pub fn download<T: StableBytesMut>(&self, stream: &Stream, offset: usize, out: T) -> Result<Transfer<T>> {
+        let buffer = self.ready(stream.queue(), stream.id())?;
+        let transfer = stream.queue().read_async(&buffer, offset, out, &[])?;
+        stream.queue().flush()?;
+        Ok(transfer)
     }
 
     /// Starts a read and returns its event.
@@ -187,6 +219,15 @@ impl ClMemory {
         let event = unsafe { stream.queue().read_raw(&buffer, offset, out, len, false, Deps::EVENT)? };
         stream.queue().flush()?;
         Ok(event)
+    }
+}
+
+impl Drop for ClMemory {
+    fn drop(&mut self) {
+        // The lease ends with the last tensor, also where somebody still holds its handle.
+        if let Block::Lease(lease) = &self.block {
+            lease.write().unwrap_or_else(PoisonError::into_inner).release();
+        }
     }
 }
 
@@ -251,6 +292,8 @@ pub(crate) fn run(stream: &Stream, kernel: &Kernel, grid: Grid, args: &[Arg]) ->
             // One buffer was collected per buffer argument.
             Arg::Buffer(..) => next.next().map_or(ClArg::Null, ClArg::Buffer),
             Arg::Local(bytes) => ClArg::Local(*bytes),
+            Arg::Null => ClArg::Null,
+            Arg::Scalar(Scalar::Bytes(bytes)) => ClArg::Bytes(bytes),
             Arg::Scalar(Scalar::I32(v)) => ClArg::scalar(*v),
             Arg::Scalar(Scalar::U32(v)) => ClArg::scalar(*v),
             Arg::Scalar(Scalar::I64(v)) => ClArg::scalar(*v),

@@ -6,6 +6,7 @@
 //! | `platform`, `device`, `limits`, `probe` | what there is, what it says, what it may show, what it really does |
 //! | `context`, `queue`, `event`, `buffer`, `transfer`, `kernel`, `program` | the objects and commands |
 //! | `stream`, `memory`, `source` | a device's queues with pools and kernels, a tensor's memory, the pools' blocks |
+//! | `shutdown` | interrupts, waits with a time limit, the finish at exit |
 //! | `build`, `cache`, `ptx` | from source to program, kept on disk, NVIDIA's intermediate text |
 //!
 //! Every object has `int_ptr()` and `from_int_ptr()`, so that it can be shared with other code that uses OpenCL (PyOpenCL).
@@ -31,6 +32,7 @@ mod probe;
 mod program;
 pub mod ptx;
 mod queue;
+pub mod shutdown;
 mod source;
 mod stream;
 mod transfer;

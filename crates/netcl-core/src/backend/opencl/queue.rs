@@ -12,6 +12,7 @@ use super::error::{ClError, ClResult, check};
 use super::event::{Deps, Event};
 use super::handle::{Handle, QueueObject};
 use super::info;
+use super::shutdown::InFlight;
 
 /// The variable that makes queues profile their commands.
 pub const PROFILE_VARIABLE: &str = "NETCL_PROFILE_EVENTS";
@@ -114,12 +115,20 @@ impl Queue {
     /// Hands everything enqueued so far to the device, without waiting.
     pub fn flush(&self) -> ClResult<()> {
         const CALL: &str = "clFlush";
+        let api = api(CALL)?;
+        let _call = InFlight::begin();
         // SAFETY: the queue is alive.
-        check(CALL, unsafe { (api(CALL)?.clFlush)(self.raw()) })
+        check(CALL, unsafe { (api.clFlush)(self.raw()) })
     }
 
     /// Waits until everything enqueued so far is done.
     pub fn finish(&self) -> ClResult<()> {
+        let _call = InFlight::blocking();
+        self.finish_uncounted()
+    }
+
+    /// As [`Queue::finish`], for a thread that nobody depends on.
+    pub(super) fn finish_uncounted(&self) -> ClResult<()> {
         const CALL: &str = "clFinish";
         // SAFETY: the queue is alive.
         check(CALL, unsafe { (api(CALL)?.clFinish)(self.raw()) })

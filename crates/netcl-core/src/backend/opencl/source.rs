@@ -38,7 +38,11 @@ impl BlockSource for ClSource {
     type Block = Buffer;
 
     fn allocate(&self, bytes: usize) -> Result<Buffer> {
-        Buffer::new(&self.context, self.flags, bytes).map_err(|error| out_of_memory(error, &self.device(), bytes))
+        Buffer::new(&self.context, self.flags, bytes).map_err(|error| match error.is_out_of_memory() {
+            // The driver's own words; the pool that asked adds who holds what.
+            true => Error::OutOfMemory { device: self.device(), bytes, holders: error.to_string() },
+            false => error.into(),
+        })
     }
 
     fn device(&self) -> String {

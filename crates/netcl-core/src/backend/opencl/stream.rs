@@ -9,10 +9,12 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use super::build::{Builder, Source};
 use super::context::Context;
 use super::device::Device;
-use super::error::ClResult;
+use super::error::{ClError, ClResult};
 use super::event::Deps;
+use super::fork;
 use super::kernel::Kernel;
 use super::queue::Queue;
+use super::shutdown;
 use super::source::ClSource;
 use crate::error::Result;
 use crate::memory::{PersistentBufferPool, PinnedBufferPool, QueueId};
@@ -47,6 +49,11 @@ struct Registry {
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 
+/// An error in a forked child, before it can meet a lock that a thread of the parent held.
+fn check_process(call: &'static str) -> ClResult<()> {
+    if fork::is_forked_child() { Err(ClError::Forked { call }) } else { Ok(()) }
+}
+
 fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -60,6 +67,7 @@ impl Stream {
 
     /// The stream of a queue; the same queue always gives the same stream.
     pub fn new(queue: &Queue) -> Result<Arc<Stream>> {
+        check_process("Stream::new")?;
         if let Some(stream) = registry().streams.get(&queue.int_ptr()).and_then(Weak::upgrade) {
             return Ok(stream);
         }
@@ -72,6 +80,8 @@ impl Stream {
         }
         registry.streams.insert(queue.int_ptr(), Arc::downgrade(&made));
         registry.queues.insert(made.id, queue.clone());
+        drop(registry);
+        shutdown::stream_made();
         Ok(made)
     }
 
@@ -107,6 +117,7 @@ impl Stream {
 
     /// The queue for copies that overlap with compute, and its identifier.
     pub fn copy_queue(&self) -> Result<(&Queue, QueueId)> {
+        check_process("Stream::copy_queue")?;
         if let Some((queue, id)) = self.copies.get() {
             return Ok((queue, *id));
         }
@@ -129,6 +140,14 @@ impl Stream {
         self.queue.finish()
     }
 
+    /// As [`Stream::finish`], for a thread that nobody depends on.
+    pub(super) fn finish_uncounted(&self) -> ClResult<()> {
+        if let Some((queue, _)) = self.copies.get() {
+            queue.finish_uncounted()?;
+        }
+        self.queue.finish_uncounted()
+    }
+
     /// Sends everything given to either queue on its way.
     pub fn flush(&self) -> ClResult<()> {
         if let Some((queue, _)) = self.copies.get() {
@@ -141,6 +160,7 @@ impl Stream {
     ///
     /// The key must name everything that the source depends on.
     pub fn kernel<'n>(&self, key: &str, make: impl FnOnce() -> (Source, &'n str)) -> Result<Kernel> {
+        check_process("Stream::kernel")?;
         let kernels = || self.shared.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels().get(key) {
             return Ok(kernel.clone());
@@ -176,6 +196,10 @@ impl Shared {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        // In a forked child the registry's lock may belong to a thread that is not there.
+        if fork::is_forked_child() {
+            return;
+        }
         // Blocks of this stream may be handed to another queue once it is unknown: their work must be over by then.
         let _ = self.finish();
         let mut registry = registry();
@@ -196,6 +220,7 @@ impl std::fmt::Debug for Stream {
 
 /// Makes everything `to` is given from now on wait for everything `from` was given so far. A queue that is gone has finished.
 pub(super) fn order(from: QueueId, to: QueueId) -> Result<()> {
+    check_process("Stream::order")?;
     let (from, to) = {
         let registry = registry();
         match (registry.queues.get(&from), registry.queues.get(&to)) {
@@ -212,14 +237,21 @@ pub(super) fn order(from: QueueId, to: QueueId) -> Result<()> {
 
 /// Waits for every known queue of a device, so that released memory is really free. Errors have nobody to go to here.
 pub(super) fn finish_device(device: &Device) {
+    if fork::is_forked_child() {
+        return;
+    }
     let queues: Vec<Queue> = registry().queues.values().filter(|q| q.device() == device).cloned().collect();
     for queue in queues {
         let _ = queue.finish();
     }
 }
 
-/// Waits for every known queue: what a clean exit does.
+/// Waits for every known queue; does nothing in a forked child. The end of a program calls
+/// [`finish_at_exit`](shutdown::finish_at_exit), which does not wait for ever after an interrupt.
 pub fn finish_all() {
+    if fork::is_forked_child() {
+        return;
+    }
     let queues: Vec<Queue> = registry().queues.values().cloned().collect();
     for queue in queues {
         let _ = queue.finish();

@@ -76,7 +76,7 @@ impl Queue {
             return self.nothing(blocking, deps);
         }
         // SAFETY: queue and buffer are alive, the range lies in the buffer, and the caller vouches for the memory.
-        deps.enqueue(CALL, |count, list, event| unsafe {
+        deps.blocking(blocking).enqueue(CALL, |count, list, event| unsafe {
             (api.clEnqueueWriteBuffer)(
                 self.raw(),
                 buffer.raw(),
@@ -111,7 +111,7 @@ impl Queue {
             return self.nothing(blocking, deps);
         }
         // SAFETY: queue and buffer are alive, the range lies in the buffer, and the caller vouches for the memory.
-        deps.enqueue(CALL, |count, list, event| unsafe {
+        deps.blocking(blocking).enqueue(CALL, |count, list, event| unsafe {
             (api.clEnqueueReadBuffer)(
                 self.raw(),
                 buffer.raw(),
@@ -200,7 +200,7 @@ impl Queue {
         }
         let mut pointer = std::ptr::null_mut();
         // SAFETY: queue and buffer are alive, the range lies in the buffer.
-        let result = Deps::after(after).enqueue(CALL, |count, list, event| unsafe {
+        let result = Deps::after(after).blocking(true).enqueue(CALL, |count, list, event| unsafe {
             let mut code = 0;
             pointer = (api.clEnqueueMapBuffer)(
                 self.raw(),

@@ -159,10 +159,10 @@ fn cast_defines(from: DType, to: DType) -> String {
         DType::BF16 => "((p)[i]=to_bf16(convert_float(v)))",
         DType::F32 => "((p)[i]=convert_float(v))",
         DType::F64 => "((p)[i]=convert_double(v))",
-        // Like Rust's `as`: towards zero, saturating, NaN to 0.
-        DType::U8 => "((p)[i]=convert_uchar_sat_rtz(v))",
-        DType::I32 => "((p)[i]=convert_int_sat_rtz(v))",
-        DType::I64 => "((p)[i]=convert_long_sat_rtz(v))",
+        // Like Rust's `as`: towards zero, saturating, NaN to 0 (which drivers do not all do by themselves).
+        DType::U8 => "((p)[i]=v!=v?(uchar)0:convert_uchar_sat_rtz(v))",
+        DType::I32 => "((p)[i]=v!=v?0:convert_int_sat_rtz(v))",
+        DType::I64 => "((p)[i]=v!=v?0L:convert_long_sat_rtz(v))",
     };
     let (src, dst) = (from.cl_type(), to.cl_type());
     format!("#define SRC {src}\n#define DST {dst}\n#define LOAD(p, i) {load}\n#define STORE(v, p, i) {store}\n")

@@ -2,19 +2,17 @@
 
 use super::{Args, Elementwise, Nest, Number, Prepared, scalar_arg};
 use crate::backend::opencl::{Grid, Source, Stream};
-use crate::device::DeviceType;
 use crate::error::{Error, Result};
+use crate::kernel_selector::{KernelConfig, KernelVariant, get_kernel_selector};
 use crate::kernels::expr::opencl::{
     Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, elementwise_source,
 };
 use crate::kernels::launch::{Arg, Scalar, Work};
 
-/// Tensors below this size are not worth vector loads (core.txt's rule for `select_elementwise_kernel`).
-const VECTORISE_FROM: usize = 1024;
-
 pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: &[Number]) -> Result<Prepared> {
     let n = nest.shape.size();
-    let (addressing, inputs) = addressing(stream, nest, n);
+    let config = get_kernel_selector(Some(nest.operands[0].queue()))?.select_elementwise_kernel(n, nest.compute);
+    let (addressing, inputs) = addressing(&config, nest);
     let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(n);
     let spec = ElementwiseSpec {
         label: op.label(),
@@ -33,13 +31,13 @@ pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: 
     }
     let kernel = stream.kernel(&made.name, || (Source::new(made.source(), ""), made.name.as_str()))?;
     let args = arguments(nest, &made, scalars, n);
-    let local = kernel.work_group_info()?.max_size.min(256);
+    let local = kernel.work_group_info()?.max_size.min(config.local_size_1d);
     let grid = Grid::new([made.work_items(n).next_multiple_of(local)]).local([local]);
     Ok((Work::OpenCl(kernel, grid), args))
 }
 
 /// Dense vector access where every operand is one run (or one element), else one element per work-item.
-fn addressing(stream: &Stream, nest: &Nest<'_>, n: usize) -> (Addressing, Vec<InputSpec>) {
+fn addressing(config: &KernelConfig, nest: &Nest<'_>) -> (Addressing, Vec<InputSpec>) {
     let step = |i: usize| nest.strides[i].first().copied().unwrap_or(1);
     let rank = nest.shape.ndim();
     let runs = rank <= 1
@@ -50,11 +48,8 @@ fn addressing(stream: &Stream, nest: &Nest<'_>, n: usize) -> (Addressing, Vec<In
     if !runs {
         return (Addressing::Strided { rank }, inputs);
     }
-    let width = match stream.device().device_type() {
-        _ if n < VECTORISE_FROM => 1,
-        DeviceType::Cpu => 8,
-        _ => 4,
-    };
+    let vectors = config.variant == KernelVariant::ElementwiseVectorized;
+    let width = if vectors { config.vector_width } else { 1 };
     (Addressing::Dense { width }, inputs)
 }
 

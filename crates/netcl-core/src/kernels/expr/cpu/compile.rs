@@ -1,6 +1,7 @@
 //! From an expression to instructions and registers.
 
-use super::{Code, Instr, Level, Program, Slot};
+use super::{Code, Instr, Program, Slot};
+use crate::backend::cpu::simd;
 use crate::dtype::DType;
 use crate::kernels::expr::{BinaryOp, Expr, Id, Node, TernaryOp};
 
@@ -17,7 +18,7 @@ pub(super) fn compile(expr: &Expr, compute: DType) -> Program {
         scalars: expr.scalars(),
         slots: 0,
         compute,
-        level: Level::detect(),
+        level: simd::level(),
     };
     let mut registers = Registers { first: (expr.inputs() + expr.outputs().len()) as Slot, used: 0, free: Vec::new() };
     let mut slot: Vec<Slot> = vec![0; expr.nodes().len()];

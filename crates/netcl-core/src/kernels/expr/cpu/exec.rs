@@ -3,28 +3,9 @@
 use std::slice;
 
 use super::{Code, Instr};
+use crate::backend::cpu::simd::Level;
 use crate::kernels::expr::vecmath::{Angle, Real};
 use crate::kernels::expr::{BinaryOp, UnaryOp};
-
-/// The instruction sets loops are compiled for. (AVX-512 is left out: rustc 1.95 miscompiles it, rust#158622.)
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
-    /// What every processor of the target has: SSE2 on x86-64, NEON on aarch64.
-    Baseline,
-    /// AVX2 with fused multiply-add.
-    Avx2Fma,
-}
-
-impl Level {
-    /// The best one this processor has.
-    pub fn detect() -> Level {
-        #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-            return Level::Avx2Fma;
-        }
-        Level::Baseline
-    }
-}
 
 /// Whether the baseline has fused multiply-add as one instruction.
 const BASELINE_FMA: bool = cfg!(target_arch = "aarch64");
@@ -39,7 +20,7 @@ pub(super) unsafe fn execute<T: Real>(level: Level, code: &[Instr], slots: &[*mu
     match level {
         // SAFETY: the caller vouches for the slots and the level.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2Fma => unsafe { execute_avx2(code, slots, n) },
+        Level::Avx2 => unsafe { execute_avx2(code, slots, n) },
         // SAFETY: the caller vouches for the slots.
         _ => unsafe { execute_on::<T, BASELINE_FMA>(code, slots, n) },
     }

@@ -9,11 +9,11 @@ mod exec;
 mod operand;
 mod run;
 
+use crate::backend::cpu::simd::{self, Level};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
 use super::{BinaryOp, Expr, Literal, UnaryOp};
-pub use exec::Level;
 pub use run::{Nest, Source, Target};
 
 /// A compiled expression. Immutable and shareable; every run has its own registers.
@@ -79,7 +79,7 @@ impl Program {
 
     /// The same program on another instruction set, to test and compare; one the processor lacks is ignored.
     pub fn with_level(mut self, level: Level) -> Program {
-        self.level = level.min(Level::detect());
+        self.level = level.min(simd::level());
         self
     }
 

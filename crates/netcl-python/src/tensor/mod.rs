@@ -1,20 +1,30 @@
 //! `netcl.core.tensor`: the Tensor class and `reshape`.
 
-use std::sync::{Mutex, PoisonError};
+mod arguments;
+mod indexing;
+mod wrapping;
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use netcl::core::backend::Queue;
 use netcl::core::dtype::DType;
-use netcl::core::shape::{Layout, Shape, Slice};
 use netcl::core::tensor::{HostOptions, Tensor as Raw};
-use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyEllipsis, PySlice, PyTuple, PyType};
+use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::device::{queue_from_py, queue_to_py, resolve_queue};
 use crate::dlpack;
 use crate::error::IntoPyResult;
+use crate::memory::{BufferHandle, Pool};
 use crate::ndarray::{self, HostData};
+use crate::opencl::{Buffer, Context, Event, Owner, download};
+pub(crate) use arguments::parse_shape;
+use indexing::index_layout;
+use wrapping::Wrapping;
+
+pub(crate) use arguments::parse_dtype;
 
 /// Copies below this size are not worth letting other Python threads run meanwhile.
 const DETACH_ABOVE: usize = 1 << 18;
@@ -39,7 +49,8 @@ impl Tensor {
     }
 
     fn view(inner: netcl::Tensor, base: &Bound<'_, Tensor>) -> Self {
-        Tensor { base: Some(base.clone().into_any().unbind()), ..Tensor::new(inner) }
+        let base = Some(base.clone().into_any().unbind());
+        Tensor { inner, base, grad_fn: Mutex::new(None), array: PyOnceLock::new() }
     }
 
     fn shared<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -57,30 +68,16 @@ impl Tensor {
     }
 }
 
-/// Reads a dtype argument: one of the table's names, or the default.
-pub(crate) fn parse_dtype(dtype: Option<&Bound<'_, PyAny>>) -> PyResult<DType> {
-    let Some(given) = dtype.filter(|d| !d.is_none()) else { return Ok(DType::F32) };
-    match given.extract::<&str>() {
-        Ok(name) => DType::parse(name).py(),
-        Err(_) => DType::parse(&given.repr()?.to_string()).py(),
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        // The last owner of memory waits for an upload out of pageable memory: other Python threads run meanwhile.
+        let storage = self.inner.storage();
+        let last = Arc::strong_count(storage) == 1;
+        if let Some(memory) = storage.cl_memory().filter(|memory| last && memory.upload().is_some()) {
+            // Errors have nobody to go to; the storage's own drop deals with them.
+            let _ = Python::try_attach(|py| py.detach(|| memory.wait()));
+        }
     }
-}
-
-fn parse_shape(shape: &Bound<'_, PyAny>) -> PyResult<Shape> {
-    let one = |n: &Bound<'_, PyAny>| -> PyResult<usize> {
-        let n: i64 = match n.extract() {
-            Ok(n) => n,
-            Err(_) => n
-                .call_method0("__int__")
-                .and_then(|n| n.extract())
-                .map_err(|_| PyTypeError::new_err(format!("a shape is made of whole numbers, not {}", n.get_type())))?,
-        };
-        usize::try_from(n).map_err(|_| PyValueError::new_err(format!("a shape cannot hold the negative length {n}")))
-    };
-    if let Ok(items) = shape.try_iter() {
-        return items.map(|n| one(&n?)).collect();
-    }
-    Ok(Shape::from([one(shape)?]))
 }
 
 #[pymethods]
@@ -91,7 +88,6 @@ impl Tensor {
         requires_grad=false, grad=None, grad_fn=None, pending_event=None, pending_release=None, host_ref=None,
         array=None, backend=None))]
     #[expect(clippy::too_many_arguments, reason = "the documented constructor has every attribute as a keyword")]
-    #[expect(unused_variables, reason = "accepted for the documented signature; the memory carries them here")]
     fn construct(
         py: Python<'_>,
         buffer: Option<&Bound<'_, PyAny>>,
@@ -111,27 +107,12 @@ impl Tensor {
         backend: Option<&str>,
     ) -> PyResult<Self> {
         let dtype = parse_dtype(dtype)?;
-        let queue = resolve_queue(queue, backend.or(array.map(|_| "cpu")))?;
         let shape = shape.map(parse_shape).transpose()?;
-        let raw = match array {
-            Some(array) => {
-                let array = array.cast::<PyUntypedArray>().map_err(|_| {
-                    PyTypeError::new_err("array must be an ndarray; use Tensor.from_host for other data")
-                })?;
-                let raw = ndarray::alias(array, dtype)?;
-                match shape {
-                    Some(shape) => netcl::core::tensor::reshape(&raw, shape).py()?,
-                    None => raw,
-                }
-            }
-            None => match shape {
-                Some(shape) if shape.size() == 0 => Raw::uninit(&queue, shape, dtype).py()?,
-                _ => {
-                    let text = "Tensor(...) allocates nothing: give array= (or buffer=), or call Tensor.from_shape";
-                    return Err(PyValueError::new_err(text));
-                }
-            },
-        };
+        let wrapping = Wrapping { buffer, array, pool_handle, context, queue, backend, shape, dtype };
+        let raw = wrapping.tensor(py)?;
+        wrapping::settle(py, pending_event, pending_release)?;
+        // Only a copy under way needs its source, and there is none any more.
+        let _ = host_ref;
         let tensor = Tensor::new(raw.into());
         tensor.inner.storage().set_persistent(persistent);
         tensor.inner.set_requires_grad(requires_grad);
@@ -159,7 +140,7 @@ impl Tensor {
     ) -> PyResult<Self> {
         let (queue, data, dtype) = match (queue, data) {
             (None, None) => return Err(PyTypeError::new_err("from_host: no data given")),
-            (Some(first), second) if !first.is_none() && queue_from_py(first).is_none() => match (second, dtype) {
+            (Some(first), second) if !first.is_none() && queue_from_py(first)?.is_none() => match (second, dtype) {
                 (None, dtype) => (None, first, dtype),
                 (second @ Some(_), None) => (None, first, second),
                 _ => return Err(PyTypeError::new_err("from_host: the first of two arguments must be a queue or None")),
@@ -168,12 +149,13 @@ impl Tensor {
             (Some(_), None) => return Err(PyTypeError::new_err("from_host: a queue but no data given")),
         };
         let dtype = parse_dtype(dtype)?;
-        let queue = resolve_queue(queue, backend)?;
+        let queue = resolve_queue(py, queue, backend)?;
         let host = HostData::new(data, dtype)?;
         let options = HostOptions { dtype: Some(dtype), async_copy, use_pinned };
         let (bytes, shape) = (host.bytes(), host.shape.clone());
         let make = || Raw::from_host_bytes(&queue, bytes, host.dtype, shape, options);
-        let raw = if bytes.len() < DETACH_ABOVE {
+        // Drivers may wait or compile; a small copy on the CPU does neither.
+        let raw = if bytes.len() < DETACH_ABOVE && queue.backend().name() == "cpu" {
             make()
         } else {
             let (bytes, from, shape) = (bytes, host.dtype, host.shape.clone());
@@ -196,22 +178,40 @@ impl Tensor {
         pool: Option<&Bound<'_, PyAny>>,
         backend: Option<&str>,
     ) -> PyResult<Self> {
-        if let Some(pool) = pool.filter(|p| !p.is_none()) {
-            let text = format!("from_shape: pool must be a BufferPool of an OpenCL context, not {}", pool.get_type());
-            return Err(PyTypeError::new_err(text));
-        }
+        let pool = match pool.filter(|pool| !pool.is_none()) {
+            None => None,
+            Some(pool) => Some(pool.cast::<Pool>().map(|pool| pool.get().0.clone()).map_err(|_| {
+                let kind = pool.get_type();
+                PyTypeError::new_err(format!("from_shape: pool must be a BufferPool of an OpenCL context, not {kind}"))
+            })?),
+        };
         let dtype = parse_dtype(dtype)?;
-        let queue = resolve_queue(queue, backend)?;
+        let queue = resolve_queue(py, queue, backend)?;
         let shape = parse_shape(shape)?;
-        Ok(Tensor::new(py.detach(|| netcl::Tensor::full(&queue, shape, dtype, fill)).py()?))
+        let make = || match &pool {
+            Some(pool) => Raw::full_in(&queue, pool, shape, dtype, fill),
+            None => Raw::full(&queue, shape, dtype, fill),
+        };
+        Ok(Tensor::new(py.detach(make).py()?.into()))
     }
 
     // ---- attributes --------------------------------------------------------------------------------------------
 
-    /// The OpenCL buffer; ``None`` on the CPU backend.
+    /// The OpenCL buffer; ``None`` on the CPU backend and for zero-size tensors. Commands that others enqueue on the tensor's queue
+    /// after this call see the tensor's values, also where an upload is still under way.
     #[getter]
-    fn buffer(&self) -> Option<Py<PyAny>> {
-        None
+    fn buffer(&self, py: Python<'_>) -> PyResult<Option<Buffer>> {
+        let (Queue::OpenCl(stream), Some(memory)) = (self.inner.queue(), self.inner.storage().cl_memory()) else {
+            return Ok(None);
+        };
+        let buffer = py.detach(|| memory.acquire(stream)).py()?;
+        Ok(Some(Buffer::new(buffer, Owner::Storage(self.inner.storage().clone()))))
+    }
+
+    /// Where the first element lies in the memory, in elements: not 0 for some views.
+    #[getter]
+    fn offset(&self) -> usize {
+        self.inner.layout().offset()
     }
 
     /// The lengths of the axes.
@@ -234,8 +234,11 @@ impl Tensor {
 
     /// The OpenCL context; ``None`` on the CPU backend.
     #[getter]
-    fn context(&self) -> Option<Py<PyAny>> {
-        None
+    fn context(&self) -> Option<Context> {
+        match self.inner.queue() {
+            Queue::OpenCl(stream) => Some(Context(stream.context().clone())),
+            Queue::Cpu(_) => None,
+        }
     }
 
     /// The queue the tensor was created on.
@@ -246,8 +249,8 @@ impl Tensor {
 
     /// The lease of the pool the memory came from, if any.
     #[getter]
-    fn pool_handle(&self) -> Option<Py<PyAny>> {
-        None
+    fn pool_handle(&self) -> Option<BufferHandle> {
+        self.inner.storage().cl_memory()?.lease().cloned().map(BufferHandle)
     }
 
     /// If true, the memory is released instead of pooled when the last reference drops.
@@ -296,20 +299,22 @@ impl Tensor {
 
     /// The event of an upload that is still under way.
     #[getter]
-    fn pending_event(&self) -> Option<Py<PyAny>> {
-        None
+    fn pending_event(&self) -> Option<Event> {
+        self.inner.storage().cl_memory()?.upload().as_ref().map(|upload| Event::new(upload.event.clone()))
     }
 
     /// The page-locked memory of an upload that is still under way.
     #[getter]
-    fn pending_release(&self) -> Option<Py<PyAny>> {
-        None
+    fn pending_release(&self) -> Option<BufferHandle> {
+        self.inner.storage().cl_memory()?.upload().as_ref().and_then(|upload| upload.pinned.clone()).map(BufferHandle)
     }
 
-    /// The host data of an upload that is still under way.
+    /// The host data of an upload that is still under way (read-only), where it does not go through page-locked memory.
     #[getter]
-    fn host_ref(&self) -> Option<Py<PyAny>> {
-        None
+    fn host_ref<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let memory = self.inner.storage().cl_memory();
+        let bytes = memory.and_then(|memory| memory.upload().as_ref().and_then(|upload| upload.snapshot.clone()));
+        bytes.map(|bytes| ndarray::snapshot(py, bytes, self.inner.raw())).transpose()
     }
 
     /// On the CPU backend the tensor's memory as an ndarray (``None`` for bfloat16, which NumPy lacks); else ``None``.
@@ -352,9 +357,13 @@ impl Tensor {
         }
     }
 
-    /// Like ``to_host``; also returns the event that marks the copy as complete (``None`` on the CPU backend).
-    fn to_host_async<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Option<Py<PyAny>>)> {
-        Ok((self.to_host(py)?, None))
+    /// Like ``to_host`` without waiting: the array holds the values once the event is complete (``None``: it does already). The
+    /// array's memory lives until then, whatever is dropped meanwhile.
+    fn to_host_async<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Option<Event>)> {
+        match self.shared(py)? {
+            Some(array) => Ok((array, None)),
+            None => download(py, self.inner.raw()),
+        }
     }
 
     /// The same as ``to_host()``.
@@ -398,7 +407,7 @@ impl Tensor {
         };
         let tensor = &slf.get().inner;
         let target = match queue.filter(|object| named.is_none() && !object.is_none()) {
-            Some(_) => resolve_queue(queue, None)?,
+            Some(_) => resolve_queue(py, queue, None)?,
             None => tensor.queue().clone(),
         };
         if dtype == tensor.dtype() && target.same_device(tensor.queue()) {
@@ -502,43 +511,10 @@ impl Tensor {
     }
 }
 
-/// The part of a layout that a subscript names.
-fn index_layout(layout: &Layout, keys: &[Bound<'_, PyAny>]) -> PyResult<Layout> {
-    let consumed = keys.iter().filter(|k| !k.is_none() && !k.is_instance_of::<PyEllipsis>()).count();
-    let axes = layout.shape().ndim();
-    if consumed > axes || keys.iter().filter(|k| k.is_instance_of::<PyEllipsis>()).count() > 1 {
-        let text = format!("{consumed} indices (and at most one ...) for a tensor of shape {}", layout.shape());
-        return Err(pyo3::exceptions::PyIndexError::new_err(text));
-    }
-    let mut out = layout.clone();
-    let mut axis = 0;
-    for key in keys {
-        if key.is_none() {
-            out = out.unsqueeze("indexing", axis as isize).py()?;
-            axis += 1;
-        } else if key.is_instance_of::<PyEllipsis>() {
-            axis += axes - consumed;
-        } else if let Ok(slice) = key.cast::<PySlice>() {
-            let part = |name: &str| -> PyResult<Option<isize>> {
-                let value = slice.getattr(name)?;
-                if value.is_none() { Ok(None) } else { value.extract().map(Some) }
-            };
-            let slice = Slice::new(part("start")?, part("stop")?, part("step")?.unwrap_or(1));
-            out = out.slice(axis, slice).py()?;
-            axis += 1;
-        } else if let Ok(index) = key.extract::<isize>() {
-            out = out.select("indexing", axis, index).py()?;
-        } else {
-            let text = format!("a tensor is indexed by whole numbers, slices, ... and None, not {}", key.get_type());
-            return Err(PyTypeError::new_err(text));
-        }
-    }
-    Ok(out)
-}
-
 /// The same elements with another shape: a view that shares the storage, whose ``_base`` is ``t``.
 #[pyfunction]
 pub(crate) fn reshape(t: &Bound<'_, Tensor>, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    let reshaped = netcl::reshape(&t.get().inner, parse_shape(shape)?).py()?;
+    let (tensor, shape) = (&t.get().inner, parse_shape(shape)?);
+    let reshaped = t.py().detach(|| netcl::reshape(tensor, shape)).py()?;
     Ok(Tensor::view(reshaped, t))
 }

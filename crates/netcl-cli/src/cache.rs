@@ -1,0 +1,155 @@
+//! `netcl cache`: what lies in the program cache, and how to make it smaller.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use netcl::core::backend::opencl::cache::{CACHE_VARIABLE, EntryInfo, Pruned};
+use netcl::runtime::cache::{self, Listing};
+use serde_json::{Value, json};
+
+use crate::Verdict;
+use crate::output::{age, bytes, print, print_json, print_table, table};
+
+#[derive(Subcommand)]
+pub(crate) enum Action {
+    /// List the compiled programs, the most recently used first
+    List(Format),
+    /// Remove the programs that were not used for long, then the least recently used ones down to a size
+    Prune {
+        /// Keep at most this much: bytes, or a number with K, M or G
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        max_size: Option<u64>,
+        /// Remove what was not used for this many days
+        #[arg(long, value_name = "DAYS")]
+        older_than: Option<u64>,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Remove everything; programs are compiled again when next needed
+    Clear(Format),
+}
+
+#[derive(Args)]
+pub(crate) struct Format {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(action: &Action) -> Result<Verdict> {
+    match action {
+        Action::List(format) => list(format.json)?,
+        Action::Clear(format) => removed(cache::clear()?, format.json)?,
+        Action::Prune { max_size: None, older_than: None, .. } => {
+            bail!("cache prune: say what to keep: --max-size 200M, --older-than 30, or both")
+        }
+        Action::Prune { max_size, older_than, format } => {
+            let limit = older_than.map(|days| Duration::from_secs(days.saturating_mul(86_400)));
+            removed(cache::prune(*max_size, limit)?, format.json)?;
+        }
+    }
+    Ok(Verdict::Good)
+}
+
+fn list(as_json: bool) -> Result<()> {
+    let listings = cache::list()?;
+    if as_json {
+        let stores: Vec<Value> = listings.iter().map(listing_json).collect();
+        return print_json(&json!({ "enabled": !listings.is_empty(), "stores": stores }));
+    }
+    if listings.is_empty() {
+        return print(&format!("The program cache is switched off ({CACHE_VARIABLE}=0) or has no folder."));
+    }
+    for listing in &listings {
+        let (count, size) = (listing.entries.len(), bytes(listing.bytes()));
+        print(&format!("{}: {count} entries, {size} in {}", listing.kind, listing.dir.display()))?;
+        if listing.kind == "programs" && count > 0 {
+            print_programs(&listing.entries)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_programs(entries: &[EntryInfo]) -> Result<()> {
+    let mut rows = table(&["used", "size", "kernels", "device"].map(str::to_owned));
+    for entry in entries {
+        let (kernels, device) = match &entry.header {
+            None => ("(damaged)".to_owned(), String::new()),
+            Some(header) if header.failed => ("(does not compile)".to_owned(), header.device.clone()),
+            Some(header) => (shortened(&header.kernels.join(", "), 60), header.device.clone()),
+        };
+        rows.add_row([age(entry.age), bytes(entry.bytes), kernels, device]);
+    }
+    print_table(&rows)
+}
+
+fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        text.to_owned()
+    } else {
+        text.chars().take(most - 3).chain("...".chars()).collect()
+    }
+}
+
+fn listing_json(listing: &Listing) -> Value {
+    let entries: Vec<Value> = listing
+        .entries
+        .iter()
+        .map(|entry| {
+            let header = entry.header.as_ref();
+            json!({
+                "path": entry.path,
+                "bytes": entry.bytes,
+                "unused_seconds": entry.age.as_secs(),
+                "damaged": header.is_none(),
+                "device": header.map(|header| &header.device),
+                "options": header.map(|header| &header.options),
+                "kernels": header.map(|header| &header.kernels),
+                "failed_build": header.map(|header| header.failed),
+            })
+        })
+        .collect();
+    json!({ "kind": listing.kind, "dir": listing.dir, "bytes": listing.bytes(), "entries": entries })
+}
+
+fn removed(pruned: Pruned, as_json: bool) -> Result<()> {
+    if as_json {
+        return print_json(&json!({ "removed": pruned.entries, "bytes": pruned.bytes }));
+    }
+    print(&format!("Removed {} entries, {}.", pruned.entries, bytes(pruned.bytes)))
+}
+
+/// Reads `4096`, `512K`, `200M` or `1G`.
+fn parse_size(text: &str) -> Result<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KB" | "KIB" => 1 << 10,
+        "M" | "MB" | "MIB" => 1 << 20,
+        "G" | "GB" | "GIB" => 1 << 30,
+        other => bail!("{other} is no unit: use K, M or G"),
+    };
+    let number: u64 = digits.trim().parse().with_context(|| format!("{digits:?} is not a whole number"))?;
+    number.checked_mul(unit).context("the size is too large")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(parse_size("4096").unwrap(), 4096);
+        assert_eq!(parse_size("512k").unwrap(), 512 << 10);
+        assert_eq!(parse_size("200M").unwrap(), 200 << 20);
+        assert_eq!(parse_size("1 GiB").unwrap(), 1 << 30);
+        assert!(parse_size("many").is_err() && parse_size("5X").is_err() && parse_size("99999999999G").is_err());
+    }
+
+    #[test]
+    fn long_lists_are_shortened() {
+        assert_eq!(shortened("abc", 5), "abc");
+        assert_eq!(shortened("abcdef", 5), "ab...");
+    }
+}

@@ -1,0 +1,127 @@
+//! Printing: tables for eyes, plain text for pipes, JSON for programs, and a sign of life for what takes long.
+
+use std::io::{IsTerminal, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use comfy_table::Table;
+
+/// Writes lines to standard output; a closed pipe is an error like any other, not a panic.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    if !text.ends_with('\n') {
+        out.write_all(b"\n")?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Writes a value as indented JSON.
+pub(crate) fn print_json(value: &serde_json::Value) -> Result<()> {
+    print(&serde_json::to_string_pretty(value)?)
+}
+
+/// Whether an error only says that nobody reads the output any more (`netcl devices | head -1`).
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// A table with lines around its cells on a terminal, and aligned columns elsewhere.
+pub(crate) fn table(header: &[String]) -> Table {
+    let mut table = Table::new();
+    let lines = std::io::stdout().is_terminal();
+    table.load_style(if lines { comfy_table::presets::UTF8_FULL_CONDENSED } else { comfy_table::presets::NOTHING });
+    table.set_header(header);
+    table
+}
+
+/// Prints a table without trailing blanks.
+pub(crate) fn print_table(table: &Table) -> Result<()> {
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    print(&lines.join("\n"))
+}
+
+/// `12.3 MiB`, with a unit that keeps the number short.
+pub(crate) fn bytes(count: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 || value.fract() == 0.0 {
+        format!("{value:.0} {}", units[unit])
+    } else {
+        format!("{value:.1} {}", units[unit])
+    }
+}
+
+/// A time since something happened, in its largest unit.
+pub(crate) fn age(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86_400 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// Steps that take longer than this are named on standard error while they run.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Names the current step on standard error whenever another [`PATIENCE`] has passed in it.
+pub(crate) struct Progress {
+    step: Arc<Mutex<Option<(String, Instant)>>>,
+}
+
+impl Progress {
+    /// Begins with no step.
+    pub(crate) fn start() -> Progress {
+        let step = Arc::new(Mutex::new(None::<(String, Instant)>));
+        let watched = Arc::downgrade(&step);
+        // Without the thread there are no lines, which is no reason to fail. It ends when the progress is dropped.
+        let _ = std::thread::Builder::new().name("progress".into()).spawn(move || {
+            let mut said: Option<(Instant, u64)> = None;
+            loop {
+                std::thread::sleep(Duration::from_millis(100));
+                let Some(step) = watched.upgrade() else { return };
+                let Some((name, since)) = lock(&step).clone() else { continue };
+                let turn = since.elapsed().as_secs() / PATIENCE.as_secs();
+                if turn > 0 && said != Some((since, turn)) {
+                    eprintln!("... {name} ({} s)", since.elapsed().as_secs());
+                    said = Some((since, turn));
+                }
+            }
+        });
+        Progress { step }
+    }
+
+    /// The step that begins now.
+    pub(crate) fn step(&self, name: String) {
+        *lock(&self.step) = Some((name, Instant::now()));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_ages_are_short() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(8 << 30), "8 GiB");
+        assert_eq!(age(Duration::from_secs(59)), "59 s");
+        assert_eq!(age(Duration::from_secs(7200)), "2 h");
+        assert_eq!(age(Duration::from_secs(200_000)), "2 d");
+    }
+}

@@ -1,0 +1,148 @@
+//! Variants and their tile and launch parameters.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+
+macro_rules! variants {
+    ($($variant:ident = $name:literal, $doc:literal;)*) => {
+        /// Every implementation the selector knows about.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum KernelVariant {
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl KernelVariant {
+            /// All variants, in the order of the documentation.
+            pub const ALL: &'static [KernelVariant] = &[$(KernelVariant::$variant),*];
+
+            /// The documented name: `"MATMUL_TILED"`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(KernelVariant::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+variants! {
+    MatmulNaive = "MATMUL_NAIVE", "One result per work-item, no local memory.";
+    MatmulTiled = "MATMUL_TILED", "Tiles of both factors in local memory.";
+    MatmulRegisterTiled = "MATMUL_REGISTER_TILED", "Tiles in local memory, and a block of results in registers.";
+    MatmulVectorized = "MATMUL_VECTORIZED", "Vector loads of rows, no local memory.";
+    Conv2dNaive = "CONV2D_NAIVE", "One result per work-item.";
+    Conv2dIm2col = "CONV2D_IM2COL", "Patches written out as a matrix, then a product.";
+    Conv2dImplicitGemm = "CONV2D_IMPLICIT_GEMM", "A product whose loader finds the patches.";
+    Conv2dTiledLocal = "CONV2D_TILED_LOCAL", "An input tile in local memory, for small outputs.";
+    Conv2dWinograd = "CONV2D_WINOGRAD", "3x3 filters with fewer multiplications.";
+    ElementwiseScalar = "ELEMENTWISE_SCALAR", "One element per work-item.";
+    ElementwiseVectorized = "ELEMENTWISE_VECTORIZED", "A vector of elements per work-item.";
+    ReductionSequential = "REDUCTION_SEQUENTIAL", "One work-item per result.";
+    ReductionParallel = "REDUCTION_PARALLEL", "One work-group per result.";
+    ReductionWorkgroup = "REDUCTION_WORKGROUP", "Several work-groups per result, in stages.";
+    BatchnormNaive = "BATCHNORM_NAIVE", "Statistics and normalisation, each on its own.";
+    BatchnormFused = "BATCHNORM_FUSED", "Normalisation and ReLU in one pass, for inference.";
+}
+
+impl fmt::Display for KernelVariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A further parameter of one variant.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Extra {
+    /// A switch.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A float.
+    Float(f64),
+    /// A word.
+    Text(String),
+}
+
+/// The tile and launch parameters of a chosen kernel.
+///
+/// Where tiles are used, `tile_m * tile_n` results are made by `local_size_2d` work-items with `work_per_thread` results each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelConfig {
+    /// The implementation.
+    pub variant: KernelVariant,
+    /// Rows of a work-group's tile.
+    pub tile_m: usize,
+    /// Columns of a work-group's tile.
+    pub tile_n: usize,
+    /// Depth of a tile: how much of the sum is in local memory at once.
+    pub tile_k: usize,
+    /// Results per work-item.
+    pub work_per_thread: usize,
+    /// Work-group size of one-dimensional launches.
+    pub local_size_1d: usize,
+    /// Work-group size of two-dimensional launches.
+    pub local_size_2d: (usize, usize),
+    /// Tiles go through local memory.
+    pub use_local_memory: bool,
+    /// Loads are vectors.
+    pub use_vectorization: bool,
+    /// Elements per vector load.
+    pub vector_width: usize,
+    /// Further parameters of the variant.
+    pub extra: BTreeMap<String, Extra>,
+}
+
+impl KernelConfig {
+    /// The documented defaults for a variant.
+    pub fn new(variant: KernelVariant) -> KernelConfig {
+        KernelConfig {
+            variant,
+            tile_m: 32,
+            tile_n: 32,
+            tile_k: 8,
+            work_per_thread: 4,
+            local_size_1d: 256,
+            local_size_2d: (16, 16),
+            use_local_memory: true,
+            use_vectorization: true,
+            vector_width: 4,
+            extra: BTreeMap::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_defaults_are_those_of_the_documentation() {
+        let names: Vec<&str> = KernelVariant::ALL.iter().map(|variant| variant.name()).collect();
+        let expected = [
+            "MATMUL_NAIVE",
+            "MATMUL_TILED",
+            "MATMUL_REGISTER_TILED",
+            "MATMUL_VECTORIZED",
+            "CONV2D_NAIVE",
+            "CONV2D_IM2COL",
+            "CONV2D_IMPLICIT_GEMM",
+            "CONV2D_TILED_LOCAL",
+            "CONV2D_WINOGRAD",
+            "ELEMENTWISE_SCALAR",
+            "ELEMENTWISE_VECTORIZED",
+            "REDUCTION_SEQUENTIAL",
+            "REDUCTION_PARALLEL",
+            "REDUCTION_WORKGROUP",
+            "BATCHNORM_NAIVE",
+            "BATCHNORM_FUSED",
+        ];
+        assert_eq!(names, expected);
+        let config = KernelConfig::new(KernelVariant::MatmulTiled);
+        assert_eq!((config.tile_m, config.tile_n, config.tile_k, config.work_per_thread), (32, 32, 8, 4));
+        assert_eq!((config.local_size_1d, config.local_size_2d, config.vector_width), (256, (16, 16), 4));
+        assert!(config.use_local_memory && config.use_vectorization && config.extra.is_empty());
+    }
+}

@@ -1,0 +1,268 @@
+//! The table of defaults: what to use where nothing was measured, from the most general entry to the most specific.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::config::{Extra, KernelConfig, KernelVariant};
+use crate::device_profile::ExtendedDeviceProfile;
+
+/// The class of problems an entry is for: one per variant, named like it in lower case (`matmul_tiled`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "they are the variants of the same names, described there")]
+pub enum Class {
+    MatmulNaive,
+    MatmulTiled,
+    MatmulRegisterTiled,
+    MatmulVectorized,
+    Conv2dNaive,
+    Conv2dIm2col,
+    Conv2dImplicitGemm,
+    Conv2dTiledLocal,
+    Conv2dWinograd,
+    ElementwiseScalar,
+    ElementwiseVectorized,
+    ReductionSequential,
+    ReductionParallel,
+    ReductionWorkgroup,
+    BatchnormNaive,
+    BatchnormFused,
+}
+
+impl Class {
+    fn variant(self) -> KernelVariant {
+        match self {
+            Class::MatmulNaive => KernelVariant::MatmulNaive,
+            Class::MatmulTiled => KernelVariant::MatmulTiled,
+            Class::MatmulRegisterTiled => KernelVariant::MatmulRegisterTiled,
+            Class::MatmulVectorized => KernelVariant::MatmulVectorized,
+            Class::Conv2dNaive => KernelVariant::Conv2dNaive,
+            Class::Conv2dIm2col => KernelVariant::Conv2dIm2col,
+            Class::Conv2dImplicitGemm => KernelVariant::Conv2dImplicitGemm,
+            Class::Conv2dTiledLocal => KernelVariant::Conv2dTiledLocal,
+            Class::Conv2dWinograd => KernelVariant::Conv2dWinograd,
+            Class::ElementwiseScalar => KernelVariant::ElementwiseScalar,
+            Class::ElementwiseVectorized => KernelVariant::ElementwiseVectorized,
+            Class::ReductionSequential => KernelVariant::ReductionSequential,
+            Class::ReductionParallel => KernelVariant::ReductionParallel,
+            Class::ReductionWorkgroup => KernelVariant::ReductionWorkgroup,
+            Class::BatchnormNaive => KernelVariant::BatchnormNaive,
+            Class::BatchnormFused => KernelVariant::BatchnormFused,
+        }
+    }
+}
+
+/// Which devices an entry is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target<'a> {
+    /// All.
+    Default,
+    /// Those whose vendor's name contains this.
+    Vendor(&'a str),
+    /// Those of this family.
+    Architecture(&'a str),
+    /// Those of exactly this name.
+    Device(&'a str),
+}
+
+/// Parameters for a class of problems on some devices; a field that is left out falls back to a less specific entry.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(missing_docs, reason = "the parameters are those of KernelConfig, described there")]
+pub struct Entry {
+    /// The class of problems.
+    pub class: Option<Class>,
+    /// A part of the vendor's name, whatever the case.
+    pub vendor: Option<String>,
+    /// The family, as in [`ExtendedDeviceProfile::architecture`].
+    pub architecture: Option<String>,
+    /// The device's name.
+    pub device: Option<String>,
+    pub tile_m: Option<usize>,
+    pub tile_n: Option<usize>,
+    pub tile_k: Option<usize>,
+    pub work_per_thread: Option<usize>,
+    pub local_size_1d: Option<usize>,
+    pub local_size_2d: Option<(usize, usize)>,
+    pub use_local_memory: Option<bool>,
+    pub use_vectorization: Option<bool>,
+    pub vector_width: Option<usize>,
+    pub extra: BTreeMap<String, Extra>,
+}
+
+impl Entry {
+    /// Which devices it is for: the most specific of the names it has.
+    pub fn target(&self) -> Target<'_> {
+        match (&self.device, &self.architecture, &self.vendor) {
+            (Some(name), _, _) => Target::Device(name),
+            (_, Some(name), _) => Target::Architecture(name),
+            (_, _, Some(name)) => Target::Vendor(name),
+            _ => Target::Default,
+        }
+    }
+
+    /// Every name it has must fit.
+    fn fits(&self, profile: &ExtendedDeviceProfile) -> bool {
+        let vendor = profile.base.vendor.to_ascii_lowercase();
+        self.vendor.as_ref().is_none_or(|part| vendor.contains(&part.to_ascii_lowercase()))
+            && self.architecture.as_ref().is_none_or(|name| *name == profile.architecture)
+            && self.device.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(&profile.base.name))
+    }
+
+    fn apply(&self, config: &mut KernelConfig) {
+        let set = |to: &mut usize, from: Option<usize>| *to = from.unwrap_or(*to);
+        set(&mut config.tile_m, self.tile_m);
+        set(&mut config.tile_n, self.tile_n);
+        set(&mut config.tile_k, self.tile_k);
+        set(&mut config.work_per_thread, self.work_per_thread);
+        set(&mut config.local_size_1d, self.local_size_1d);
+        set(&mut config.vector_width, self.vector_width);
+        config.local_size_2d = self.local_size_2d.unwrap_or(config.local_size_2d);
+        config.use_local_memory = self.use_local_memory.unwrap_or(config.use_local_memory);
+        config.use_vectorization = self.use_vectorization.unwrap_or(config.use_vectorization);
+        config.extra.extend(self.extra.iter().map(|(name, value)| (name.clone(), value.clone())));
+    }
+}
+
+/// A table of entries that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// The text is no such table.
+    #[error("the table of kernel defaults cannot be read: {0}")]
+    Syntax(String),
+    /// An entry without a class, or with a size of zero.
+    #[error("entry {index} of the table of kernel defaults: {why}")]
+    Entry {
+        /// The entry's place, counted from 0.
+        index: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Table {
+    #[serde(default)]
+    kernel: Vec<Entry>,
+}
+
+impl Table {
+    /// The table that is compiled in.
+    pub(super) fn shipped() -> Table {
+        // A test parses it, so the default is never seen; and it would only mean the documented defaults.
+        Table::parse(include_str!("../kernel_defaults.toml")).unwrap_or_default()
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Table, TableError> {
+        let table: Table = toml::from_str(text).map_err(|error| TableError::Syntax(error.to_string()))?;
+        for (index, entry) in table.kernel.iter().enumerate() {
+            let wrong = |why| Err(TableError::Entry { index, why });
+            if entry.class.is_none() {
+                return wrong("it needs a class");
+            }
+            let (x, y) = entry.local_size_2d.unwrap_or((1, 1));
+            let sizes = [entry.tile_m, entry.tile_n, entry.tile_k, entry.work_per_thread, entry.local_size_1d];
+            if sizes.into_iter().chain([entry.vector_width, Some(x), Some(y)]).any(|size| size == Some(0)) {
+                return wrong("a size is zero");
+            }
+        }
+        Ok(table)
+    }
+
+    pub(super) fn into_entries(self) -> Vec<Entry> {
+        self.kernel
+    }
+
+    pub(super) fn extend(&mut self, entries: impl IntoIterator<Item = Entry>) {
+        self.kernel.extend(entries);
+    }
+
+    /// The parameters of a class on a device: all entries that fit, the more specific over the more general, the later over the
+    /// earlier.
+    pub(super) fn config(&self, class: Class, profile: &ExtendedDeviceProfile) -> KernelConfig {
+        let mut entries: Vec<&Entry> =
+            self.kernel.iter().filter(|entry| entry.class == Some(class) && entry.fits(profile)).collect();
+        entries.sort_by_key(|entry| match entry.target() {
+            Target::Default => 0,
+            Target::Vendor(_) => 1,
+            Target::Architecture(_) => 2,
+            Target::Device(_) => 3,
+        });
+        let mut config = KernelConfig::new(class.variant());
+        entries.iter().for_each(|entry| entry.apply(&mut config));
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_compiled_in_table_parses_and_covers_every_class() {
+        let table = Table::parse(include_str!("../kernel_defaults.toml")).unwrap();
+        let variants: Vec<KernelVariant> = table
+            .kernel
+            .iter()
+            .filter(|entry| entry.target() == Target::Default)
+            .filter_map(|entry| entry.class.map(Class::variant))
+            .collect();
+        for variant in KernelVariant::ALL {
+            assert!(variants.contains(variant), "{variant} has no default entry");
+        }
+    }
+
+    #[test]
+    fn the_more_specific_entry_wins_field_by_field() {
+        let text = r#"
+            [[kernel]]
+            class = "matmul_tiled"
+            device = "RX 6800"
+            tile_k = 32
+            [[kernel]]
+            class = "matmul_tiled"
+            architecture = "rdna2"
+            tile_k = 16
+            tile_n = 48
+            [[kernel]]
+            class = "matmul_tiled"
+            vendor = "advanced micro"
+            tile_k = 8
+            tile_n = 24
+            vector_width = 2
+            [[kernel]]
+            class = "matmul_tiled"
+            tile_k = 4
+            tile_n = 12
+            vector_width = 1
+            tile_m = 6
+            [[kernel]]
+            class = "matmul_naive"
+            tile_m = 1
+        "#;
+        let table = Table::parse(text).unwrap();
+        let mut profile = ExtendedDeviceProfile::cpu();
+        let mut got = |vendor: &str, architecture: &str, name: &str| {
+            profile.base.vendor = vendor.to_owned();
+            profile.base.name = name.to_owned();
+            profile.architecture = architecture.to_owned();
+            let config = table.config(Class::MatmulTiled, &profile);
+            (config.tile_k, config.tile_n, config.vector_width, config.tile_m)
+        };
+        assert_eq!(got("Advanced Micro Devices, Inc.", "rdna2", "rx 6800"), (32, 48, 2, 6));
+        assert_eq!(got("Advanced Micro Devices, Inc.", "rdna2", "RX 6700"), (16, 48, 2, 6));
+        assert_eq!(got("Advanced Micro Devices, Inc.", "vega", "gfx906"), (8, 24, 2, 6));
+        assert_eq!(got("ARM", "mali", "Mali"), (4, 12, 1, 6));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let text = |text| Table::parse(text).unwrap_err().to_string();
+        assert!(text("[[kernel]]\nclass = \"matmul_fast\"").contains("matmul_fast"));
+        assert!(text("[[kernel]]\ntile_q = 1").contains("tile_q"));
+        assert!(text("[[kernel]]\ntile_m = 1").contains("entry 0") && text("[[kernel]]").contains("class"));
+        assert!(text("[[kernel]]\nclass = \"matmul_tiled\"\nlocal_size_2d = [0, 4]").contains("zero"));
+    }
+}

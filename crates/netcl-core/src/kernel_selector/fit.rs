@@ -1,0 +1,105 @@
+//! Cutting a configuration down to what a device can run.
+
+use super::config::{KernelConfig, KernelVariant};
+use super::defaults::Class;
+use crate::device_profile::ExtendedDeviceProfile;
+use crate::dtype::DType;
+use crate::kernels::work_group::power_of_two_up_to;
+
+/// The configuration with its work-groups and local tiles inside the device's limits; where nothing of it fits, the class that
+/// goes without.
+pub(super) fn fit(
+    mut config: KernelConfig,
+    dtype: DType,
+    profile: &ExtendedDeviceProfile,
+) -> Result<KernelConfig, Class> {
+    let most = profile.base.max_work_group_size.max(1);
+    let local_bytes = profile.base.local_mem_size;
+    config.local_size_1d = config.local_size_1d.min(power_of_two_up_to(most));
+    if is_tiled(config.variant) {
+        shrink_group(&mut config, most);
+        shrink_tile(&mut config, dtype, local_bytes);
+        if tile_bytes(&config, dtype) > local_bytes {
+            return Err(without_tiles(config.variant));
+        }
+    } else {
+        let (x, y) = &mut config.local_size_2d;
+        while *x * *y > most {
+            halve_larger(x, y);
+        }
+    }
+    if is_group_reduction(config.variant) {
+        // One partial sum of the accumulator's type per work-item.
+        let per_item = dtype.accumulator().size() as u64;
+        while config.local_size_1d > 1 && config.local_size_1d as u64 * per_item > local_bytes {
+            config.local_size_1d /= 2;
+        }
+        if config.local_size_1d == 1 {
+            return Err(Class::ReductionSequential);
+        }
+    }
+    Ok(config)
+}
+
+/// Bytes of local memory that the tiles of both factors take.
+pub(super) fn tile_bytes(config: &KernelConfig, dtype: DType) -> u64 {
+    if !config.use_local_memory || !is_tiled(config.variant) {
+        return 0;
+    }
+    ((config.tile_m + config.tile_n) * config.tile_k * dtype.size()) as u64
+}
+
+fn is_tiled(variant: KernelVariant) -> bool {
+    use KernelVariant::*;
+    matches!(variant, MatmulTiled | MatmulRegisterTiled | Conv2dImplicitGemm | Conv2dTiledLocal | Conv2dWinograd)
+}
+
+fn is_group_reduction(variant: KernelVariant) -> bool {
+    matches!(variant, KernelVariant::ReductionParallel | KernelVariant::ReductionWorkgroup)
+}
+
+fn without_tiles(variant: KernelVariant) -> Class {
+    match variant {
+        KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled => Class::MatmulVectorized,
+        _ => Class::Conv2dNaive,
+    }
+}
+
+/// Fewer work-items make a smaller tile, so that each keeps its share of results.
+fn shrink_group(config: &mut KernelConfig, most: usize) {
+    while config.local_size_2d.0 * config.local_size_2d.1 > most {
+        if config.local_size_2d.0 >= config.local_size_2d.1 {
+            config.local_size_2d.0 /= 2;
+            config.tile_m = (config.tile_m / 2).max(1);
+        } else {
+            config.local_size_2d.1 /= 2;
+            config.tile_n = (config.tile_n / 2).max(1);
+        }
+    }
+}
+
+/// Shallower tiles first, which costs only barriers; then smaller ones, together with their groups.
+fn shrink_tile(config: &mut KernelConfig, dtype: DType, local_bytes: u64) {
+    while tile_bytes(config, dtype) > local_bytes {
+        if config.tile_k > 4 {
+            config.tile_k /= 2;
+            continue;
+        }
+        let (x, y) = config.local_size_2d;
+        if x * y == 1 {
+            break;
+        }
+        if x >= y {
+            config.local_size_2d.0 = x / 2;
+            config.tile_m = (config.tile_m / 2).max(1);
+        } else {
+            config.local_size_2d.1 = y / 2;
+            config.tile_n = (config.tile_n / 2).max(1);
+        }
+    }
+}
+
+fn halve_larger(x: &mut usize, y: &mut usize) {
+    let larger = if *x >= *y { x } else { y };
+    *larger = (*larger / 2).max(1);
+}

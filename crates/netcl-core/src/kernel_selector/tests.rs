@@ -1,0 +1,289 @@
+//! Every rule of the documentation's table, the environment, the fall-back order and the limits.
+
+use std::process::Command;
+
+use super::fit::tile_bytes;
+use super::*;
+
+fn gpu(vendor: &str, architecture: &str) -> ExtendedDeviceProfile {
+    let mut profile = ExtendedDeviceProfile::cpu();
+    profile.base.device_type = "gpu";
+    profile.base.vendor = vendor.to_owned();
+    profile.base.local_mem_size = 48 << 10;
+    profile.base.max_work_group_size = 1024;
+    profile.architecture = architecture.to_owned();
+    profile.vector_width_float = 1;
+    profile.local_mem_dedicated = true;
+    profile
+}
+
+fn nvidia() -> KernelSelector {
+    KernelSelector::new(gpu("NVIDIA Corporation", "ampere"))
+}
+
+fn conv(kernel: usize) -> ConvShape {
+    ConvShape::new([8, 16, 56, 56], 32, [kernel, kernel])
+}
+
+#[test]
+fn matmul_by_size() {
+    let selector = nvidia();
+    let variant = |m, n, k| selector.select_matmul_kernel(m, n, k, DType::F32).variant;
+    assert_eq!(variant(0, 5, 5), KernelVariant::MatmulNaive);
+    assert_eq!(variant(31, 32, 32), KernelVariant::MatmulNaive);
+    assert_eq!(variant(32, 32, 32), KernelVariant::MatmulTiled);
+    assert_eq!(variant(256, 256, 256), KernelVariant::MatmulTiled);
+    assert_eq!(variant(511, 512, 512), KernelVariant::MatmulTiled);
+    assert_eq!(variant(512, 512, 512), KernelVariant::MatmulRegisterTiled);
+    assert_eq!(variant(usize::MAX, usize::MAX, 1), KernelVariant::MatmulRegisterTiled);
+    // Much work in a strip: a register tile would be mostly empty.
+    assert_eq!(variant(63, 1 << 20, 512), KernelVariant::MatmulTiled);
+    assert_eq!(variant(64, 1 << 20, 512), KernelVariant::MatmulRegisterTiled);
+}
+
+#[test]
+fn matmul_of_vendors_and_families() {
+    let tile = |vendor: &str, architecture: &str| {
+        let config = KernelSelector::new(gpu(vendor, architecture)).select_matmul_kernel(1024, 1024, 1024, DType::F32);
+        assert_eq!(config.variant, KernelVariant::MatmulRegisterTiled, "{vendor} {architecture}");
+        (config.tile_m, config.tile_n, config.tile_k)
+    };
+    assert_eq!(tile("NVIDIA Corporation", "ampere"), (128, 128, 16));
+    assert_eq!(tile("NVIDIA Corporation", "turing"), (128, 64, 8));
+    assert_eq!(tile("NVIDIA Corporation", "pascal"), (64, 64, 16)); // the vendor's
+    assert_eq!(tile("Advanced Micro Devices, Inc.", "rdna2"), (64, 128, 8));
+    assert_eq!(tile("Advanced Micro Devices, Inc.", "rdna3"), (128, 128, 8));
+    assert_eq!(tile("Advanced Micro Devices, Inc.", "gcn"), (64, 64, 8)); // everybody's
+}
+
+#[test]
+fn portable_devices_go_without_register_tiles() {
+    let large = |profile| KernelSelector::new(profile).select_matmul_kernel(1024, 1024, 1024, DType::F32);
+    // Nothing is known to be fast on this one, but its local memory is real.
+    assert_eq!(large(gpu("ARM", "mali")).variant, KernelVariant::MatmulTiled);
+    let config = large(ExtendedDeviceProfile::cpu());
+    assert_eq!((config.variant, config.use_local_memory), (KernelVariant::MatmulVectorized, false));
+}
+
+#[test]
+fn convolutions() {
+    let selector = nvidia();
+    let variant = |shape| selector.select_conv2d_kernel(shape, DType::F32).variant;
+    assert_eq!(variant(conv(1)), KernelVariant::Conv2dImplicitGemm);
+    assert_eq!(variant(conv(1).stride([2, 2])), KernelVariant::Conv2dImplicitGemm);
+    assert_eq!(variant(conv(3)), KernelVariant::Conv2dWinograd);
+    assert_eq!(variant(conv(3).pad([1, 1])), KernelVariant::Conv2dWinograd);
+    for other in [conv(3).stride([2, 2]), conv(3).stride([1, 2]), conv(3).dilation([2, 2]), conv(3).groups(4), conv(5)]
+    {
+        assert_eq!(variant(other), KernelVariant::Conv2dImplicitGemm, "{other:?}");
+    }
+    assert_eq!(variant(ConvShape { kernel: [1, 3], ..conv(3) }), KernelVariant::Conv2dImplicitGemm);
+    let cpu = KernelSelector::new(ExtendedDeviceProfile::cpu());
+    for shape in [conv(1), conv(3), conv(7)] {
+        assert_eq!(cpu.select_conv2d_kernel(shape, DType::F32).variant, KernelVariant::Conv2dIm2col);
+    }
+}
+
+#[test]
+fn output_sizes() {
+    assert_eq!(conv(3).output(), (54, 54));
+    assert_eq!(conv(3).pad([1, 1]).stride([2, 2]).output(), (28, 28));
+    assert_eq!(conv(3).dilation([2, 1]).output(), (52, 54));
+    assert_eq!(conv(60).output(), (0, 0));
+    assert_eq!(conv(0).stride([0, 0]).output(), (56, 56));
+}
+
+#[test]
+fn elementwise() {
+    let selector = nvidia();
+    let scalar = selector.select_elementwise_kernel(1024, DType::F32);
+    assert_eq!((scalar.variant, scalar.vector_width), (KernelVariant::ElementwiseScalar, 1));
+    assert!(!scalar.use_vectorization);
+    for (dtype, width) in [(DType::F32, 4), (DType::F64, 4), (DType::F16, 8), (DType::BF16, 8)] {
+        let config = selector.select_elementwise_kernel(1025, dtype);
+        assert_eq!((config.variant, config.vector_width), (KernelVariant::ElementwiseVectorized, width), "{dtype}");
+        assert!(config.use_vectorization);
+    }
+    let mut wide = gpu("NVIDIA Corporation", "ampere");
+    wide.vector_width_float = 8;
+    assert_eq!(KernelSelector::new(wide).select_elementwise_kernel(1 << 20, DType::F32).vector_width, 8);
+}
+
+#[test]
+fn reductions() {
+    let selector = nvidia();
+    let variant = |n| selector.select_reduction_kernel(n, "sum").variant;
+    assert_eq!((variant(0), variant(255)), (KernelVariant::ReductionSequential, KernelVariant::ReductionSequential));
+    assert_eq!((variant(256), variant(65535)), (KernelVariant::ReductionParallel, KernelVariant::ReductionParallel));
+    assert_eq!(
+        (variant(65536), variant(1 << 30)),
+        (KernelVariant::ReductionWorkgroup, KernelVariant::ReductionWorkgroup)
+    );
+    let config = selector.select_reduction_kernel(1 << 20, "max");
+    assert_eq!(config.extra["kind"], Extra::Text("max".to_owned()));
+    assert_eq!(config.extra["stages"], Extra::Int(2));
+}
+
+#[test]
+fn batch_normalisation() {
+    let selector = nvidia();
+    let get = |fuse, training| selector.select_batchnorm_kernel([8, 64, 16, 16], fuse, training, DType::F32);
+    assert_eq!(get(true, false).variant, KernelVariant::BatchnormFused);
+    for (fuse, training) in [(true, true), (false, false), (false, true)] {
+        assert_eq!(get(fuse, training).variant, KernelVariant::BatchnormNaive);
+    }
+    assert_eq!(get(true, false).local_size_1d, 256);
+    assert_eq!(selector.select_batchnorm_kernel([3, 64, 3, 5], false, true, DType::F32).local_size_1d, 64);
+    assert_eq!(get(true, false).extra["fuse_relu"], Extra::Bool(true));
+}
+
+#[test]
+fn the_cache_counts_exactly_and_shares_shape_classes() {
+    let selector = nvidia();
+    let counts = |selector: &KernelSelector| (selector.stats().hits, selector.stats().misses, selector.stats().entries);
+    selector.select_matmul_kernel(100, 100, 100, DType::F32);
+    selector.select_matmul_kernel(100, 100, 100, DType::F32);
+    selector.select_matmul_kernel(101, 100, 90, DType::F32); // the same class
+    assert_eq!(counts(&selector), (2, 1, 1));
+    selector.select_matmul_kernel(100, 100, 100, DType::F16);
+    selector.select_reduction_kernel(1000, "sum");
+    selector.select_reduction_kernel(1000, "max");
+    assert_eq!(counts(&selector), (2, 4, 4));
+    let before = selector.select_matmul_kernel(100, 100, 100, DType::F32);
+    selector.clear_cache();
+    assert_eq!(counts(&selector), (0, 0, 0));
+    assert_eq!(selector.select_matmul_kernel(100, 100, 100, DType::F32), before);
+    assert_eq!(counts(&selector), (0, 1, 1));
+}
+
+#[test]
+fn tuner_results_extend_the_table() {
+    let selector = nvidia();
+    assert_eq!(selector.select_matmul_kernel(1024, 1024, 1024, DType::F32).tile_m, 128);
+    let text =
+        "[[kernel]]\nclass = \"matmul_register_tiled\"\ndevice = \"native CPU\"\ntile_m = 96\nwork_per_thread = 48";
+    selector.extend_from_toml(text).unwrap();
+    let config = selector.select_matmul_kernel(1024, 1024, 1024, DType::F32);
+    assert_eq!((config.tile_m, config.tile_n, config.work_per_thread), (96, 128, 48));
+    // Later entries win among equals, and other devices' entries do not count.
+    selector.extend_from_toml(&text.replace("96", "80")).unwrap();
+    selector.extend_from_toml(&text.replace("native CPU", "another").replace("96", "72")).unwrap();
+    assert_eq!(selector.select_matmul_kernel(1024, 1024, 1024, DType::F32).tile_m, 80);
+    assert!(selector.extend_from_toml("[[kernel]]").unwrap_err().to_string().contains("entry 0"));
+}
+
+/// Every decision of a selector.
+fn all_decisions(selector: &KernelSelector, dtype: DType) -> Vec<KernelConfig> {
+    let mut found = Vec::new();
+    for n in [8, 128, 2048] {
+        found.push(selector.select_matmul_kernel(n, n, n, dtype));
+        found.push(selector.select_elementwise_kernel(n, dtype));
+        found.push(selector.select_reduction_kernel(n * n, "sum"));
+        found.push(selector.select_batchnorm_kernel([n, n, n, n], true, false, dtype));
+    }
+    found.extend([1, 3, 5].map(|kernel| selector.select_conv2d_kernel(conv(kernel), dtype)));
+    found
+}
+
+#[test]
+fn every_choice_fits_the_device() {
+    for (vendor, architecture) in
+        [("NVIDIA", "ampere"), ("NVIDIA", "hopper"), ("AMD", "rdna3"), ("Intel", "xe"), ("ARM", "mali")]
+    {
+        for most in [1, 2, 3, 16, 48, 64, 100, 256, 1024] {
+            for local in [0, 16, 64, 1 << 10, 16 << 10, 32 << 10, 64 << 10] {
+                let mut profile = gpu(vendor, architecture);
+                profile.base.max_work_group_size = most;
+                profile.base.local_mem_size = local;
+                let selector = KernelSelector::new(profile);
+                for dtype in DType::FLOATS {
+                    for config in all_decisions(&selector, dtype) {
+                        let (x, y) = config.local_size_2d;
+                        assert!(x * y <= most && x * y > 0, "{config:?} with {most}");
+                        assert!((1..=most).contains(&config.local_size_1d), "{config:?} with {most}");
+                        assert!(tile_bytes(&config, dtype) <= local, "{config:?} with {local}");
+                        if tile_bytes(&config, dtype) > 0 {
+                            assert_eq!(config.tile_m * config.tile_n, x * y * config.work_per_thread, "{config:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn without_local_memory_there_are_no_tiles() {
+    let mut profile = gpu("NVIDIA Corporation", "ampere");
+    profile.base.local_mem_size = 0;
+    let selector = KernelSelector::new(profile);
+    let config = selector.select_matmul_kernel(1024, 1024, 1024, DType::F32);
+    assert_eq!((config.variant, config.use_local_memory), (KernelVariant::MatmulVectorized, false));
+    assert_eq!(selector.select_conv2d_kernel(conv(3), DType::F32).variant, KernelVariant::Conv2dNaive);
+    assert_eq!(selector.select_reduction_kernel(1 << 20, "sum").variant, KernelVariant::ReductionSequential);
+}
+
+#[test]
+fn one_selector_per_device() {
+    let cpu = crate::device::manager().cpu().queue;
+    let one = get_kernel_selector(Some(&cpu)).unwrap();
+    assert!(Arc::ptr_eq(&one, &get_kernel_selector(Some(&cpu)).unwrap()));
+    let _scope = crate::device::activate(crate::device::manager().cpu());
+    assert!(Arc::ptr_eq(&one, &get_kernel_selector(None).unwrap()));
+    assert_eq!(select_matmul_config(8, 8, 8).unwrap().variant, KernelVariant::MatmulNaive);
+    assert_eq!(select_conv2d_config(conv(3)).unwrap().variant, KernelVariant::Conv2dIm2col);
+    for device in crate::device::manager().discover().unwrap() {
+        let queue = crate::device::manager().handle(&device).unwrap().queue;
+        let selector = get_kernel_selector(Some(&queue)).unwrap();
+        assert!(!Arc::ptr_eq(&one, &selector));
+        assert_eq!(selector.profile().base.name, device.name());
+    }
+}
+
+/// What a process with these variables decides for a large product, a 3x3 convolution with a large and with a small output.
+fn in_a_child(variables: &[(&str, &str)]) -> String {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "kernel_selector::tests::print_decisions", "--ignored", "--nocapture"]);
+    for name in ["NETCL_KERNEL_STRATEGY", WINOGRAD_VARIABLE, TILED_LOCAL_VARIABLE] {
+        command.env_remove(name);
+    }
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    let line = text.lines().find_map(|line| line.split_once("decided: ")).unwrap();
+    line.1.to_owned()
+}
+
+#[test]
+#[ignore = "run in children by the_environment_decides"]
+fn print_decisions() {
+    let selector = nvidia();
+    let small = ConvShape::new([8, 16, 16, 16], 32, [3, 3]);
+    let variants = [
+        selector.select_matmul_kernel(1024, 1024, 1024, DType::F32).variant,
+        selector.select_conv2d_kernel(conv(3), DType::F32).variant,
+        selector.select_conv2d_kernel(small, DType::F32).variant,
+        selector.select_conv2d_kernel(ConvShape { kernel: [1, 1], ..small }, DType::F32).variant,
+    ];
+    println!("decided: {}", variants.map(KernelVariant::name).join(" "));
+}
+
+#[test]
+fn the_environment_decides() {
+    let plain = "MATMUL_REGISTER_TILED CONV2D_WINOGRAD CONV2D_WINOGRAD CONV2D_IMPLICIT_GEMM";
+    assert_eq!(in_a_child(&[]), plain);
+    assert_eq!(in_a_child(&[(WINOGRAD_VARIABLE, "1"), (TILED_LOCAL_VARIABLE, "0")]), plain);
+    assert_eq!(in_a_child(&[("NETCL_KERNEL_STRATEGY", "auto")]), plain);
+    assert_eq!(
+        in_a_child(&[("NETCL_KERNEL_STRATEGY", "portable")]),
+        "MATMUL_TILED CONV2D_WINOGRAD CONV2D_WINOGRAD CONV2D_IMPLICIT_GEMM"
+    );
+    assert_eq!(
+        in_a_child(&[(WINOGRAD_VARIABLE, "0")]),
+        "MATMUL_REGISTER_TILED CONV2D_IMPLICIT_GEMM CONV2D_IMPLICIT_GEMM CONV2D_IMPLICIT_GEMM"
+    );
+    assert_eq!(
+        in_a_child(&[(TILED_LOCAL_VARIABLE, "1")]),
+        "MATMUL_REGISTER_TILED CONV2D_WINOGRAD CONV2D_TILED_LOCAL CONV2D_IMPLICIT_GEMM"
+    );
+}

@@ -1,0 +1,155 @@
+//! What tensors have to do with OpenCL objects: buffers from elsewhere, pools of one's own, reads that do not wait.
+
+use std::sync::Arc;
+
+use super::Tensor;
+use crate::backend::Queue;
+use crate::backend::opencl::{Buffer, ClMemory, ClSource, Context, Event, SharedLease, Stream, Transfer};
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::kernels::{copy, launch};
+use crate::memory::Pool;
+use crate::shape::{Layout, Shape};
+use crate::storage::Storage;
+
+impl Tensor {
+    /// A tensor over a buffer that exists already; nothing is copied. The buffer must belong to the queue's context and be large
+    /// enough.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a queue of the native CPU or a buffer of another context; [`Error::Shape`] for a small one.
+    pub fn from_buffer(queue: &Queue, buffer: Buffer, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        Tensor::from_cl_memory(queue, ClMemory::foreign(buffer), shape, dtype)
+    }
+
+    /// A tensor over the memory of a lease, which ends with the last tensor over it.
+    ///
+    /// # Errors
+    /// As for [`Tensor::from_buffer`]; [`Error::State`] when the lease has ended.
+    pub fn from_lease(queue: &Queue, lease: SharedLease, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        Tensor::from_cl_memory(queue, ClMemory::shared(lease), shape, dtype)
+    }
+
+    /// A tensor over OpenCL memory of any kind.
+    ///
+    /// # Errors
+    /// As for [`Tensor::from_buffer`] and [`Tensor::from_lease`].
+    pub fn from_cl_memory(queue: &Queue, memory: ClMemory, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        check_context(queue, "buffer", memory.buffer()?.context())?;
+        queue.check_dtype("tensor", dtype)?;
+        let layout = Layout::contiguous(shape.into());
+        Tensor::from_storage(queue, Arc::new(Storage::opencl(memory)), layout, dtype)
+    }
+
+    /// A new tensor filled with a value, in memory of a pool of the caller's choice.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a pool of another context; otherwise those of [`Tensor::full`].
+    pub fn full_in(
+        queue: &Queue,
+        pool: &Pool<ClSource>,
+        shape: impl Into<Shape>,
+        dtype: DType,
+        fill: f64,
+    ) -> Result<Tensor> {
+        let stream = check_context(queue, "pool", pool.source().context())?;
+        queue.check_dtype("from_shape", dtype)?;
+        let shape = shape.into();
+        let nbytes = shape.nbytes("from_shape", dtype)?;
+        if nbytes == 0 {
+            return Tensor::uninit(queue, shape, dtype);
+        }
+        let lease = pool.allocate_on(nbytes, "tensor", stream.id())?;
+        let tensor = Tensor::from_cl_memory(queue, ClMemory::leased(lease), shape, dtype)?;
+        copy::fill(&tensor, fill)?;
+        Ok(tensor)
+    }
+
+    /// Starts to read all elements in row-major order; [`HostTransfer::wait`] gives them. Ready at once on the native CPU.
+    ///
+    /// ```
+    /// use netcl_core::{device::manager, tensor::Tensor};
+    /// let queue = manager().get("auto")?.queue;
+    /// let tensor = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0], [3])?;
+    /// let transfer = tensor.to_host_async::<f32>()?;
+    /// // ... other work ...
+    /// assert_eq!(transfer.wait()?, [1.0, 2.0, 3.0]);
+    /// # Ok::<(), netcl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Tensor::to_host`].
+    pub fn to_host_async<T: Element>(&self) -> Result<HostTransfer<T>> {
+        let Queue::OpenCl(stream) = self.queue() else {
+            return Ok(HostTransfer(State::Ready(self.to_host()?)));
+        };
+        if T::DTYPE != self.dtype() || self.size() == 0 {
+            return Ok(HostTransfer(State::Ready(self.to_host()?)));
+        }
+        launch::check_readable("to_host_async")?;
+        let dense = self.contiguous()?;
+        let memory = dense.storage().require_cl("to_host_async")?;
+        let offset = dense.layout().offset() * self.dtype().size();
+        let transfer = memory.download(stream, offset, vec![T::default(); self.size()])?;
+        Ok(HostTransfer(State::Pending(transfer)))
+    }
+}
+
+/// The stream of an OpenCL queue, provided that an object belongs to its context.
+fn check_context<'q>(queue: &'q Queue, what: &str, context: &Context) -> Result<&'q Arc<Stream>> {
+    match queue {
+        Queue::OpenCl(stream) if stream.context() == context => Ok(stream),
+        Queue::OpenCl(stream) => {
+            let text = format!(
+                "the {what} belongs to another OpenCL context ({context:?}) than the queue ({:?}); make it with queue.context",
+                stream.context()
+            );
+            Err(Error::argument("tensor", text))
+        }
+        Queue::Cpu(_) => Err(Error::argument(
+            "tensor",
+            format!("the {what} is OpenCL's, the queue the native CPU's; name its queue"),
+        )),
+    }
+}
+
+/// Elements on their way to the host. Dropping it waits for them.
+#[must_use = "dropping a transfer waits for it"]
+pub struct HostTransfer<T>(State<T>);
+
+enum State<T> {
+    Ready(Vec<T>),
+    Pending(Transfer<Vec<T>>),
+}
+
+impl<T> HostTransfer<T> {
+    /// Waits for the elements.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn wait(self) -> Result<Vec<T>> {
+        match self.0 {
+            State::Ready(data) => Ok(data),
+            State::Pending(transfer) => Ok(transfer.wait()?),
+        }
+    }
+
+    /// The event that marks the copy as complete; `None` when it already is.
+    pub fn event(&self) -> Option<&Event> {
+        match &self.0 {
+            State::Ready(_) => None,
+            State::Pending(transfer) => transfer.event(),
+        }
+    }
+
+    /// Whether [`HostTransfer::wait`] would return at once.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn is_complete(&self) -> Result<bool> {
+        match &self.0 {
+            State::Ready(_) => Ok(true),
+            State::Pending(transfer) => Ok(transfer.is_complete()?),
+        }
+    }
+}

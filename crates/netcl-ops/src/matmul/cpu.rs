@@ -1,0 +1,253 @@
+//! Products on the native CPU: tiles of the result for the threads of netcl-core's pool, each one a single-threaded `gemm`.
+//!
+//! How a result is cut depends on its shape alone, so that the bits do not depend on the number of threads. The `gemm` crate
+//! packs each tile's operands and dispatches on the processor; 16-bit operands are widened block by block before it sees
+//! them, and products with a few rows, which are all about memory, are done by [`skinny`] without packing.
+
+mod panels;
+mod skinny;
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+
+use netcl_core::Result;
+use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
+use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
+use netcl_core::dtype::DType;
+use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::expr::cpu::{Nest, Program, Source, Target};
+use netcl_core::kernels::expr::{Expr, Graph};
+use netcl_core::kernels::launch::{self, Access, Arg, Launch, Scalar, Work};
+use smallvec::{SmallVec, smallvec};
+
+use super::problem::{Matrix, Problem};
+use panels::{Operand, Scratch, Sum, View};
+
+/// The largest tile: each pass over a panel of the second operand serves as many rows as its cache lines last.
+const TILE: (usize, usize) = (1024, 512);
+/// The smallest one that still reuses what it packs often enough.
+const SMALLEST: (usize, usize) = (96, 128);
+/// Multiply-adds below which another thread costs more than it brings.
+const GRAIN: usize = 1 << 18;
+/// Tiles to aim for: one for each of many threads costs more in packing than a few idle threads do.
+const ENOUGH_TILES: usize = 8;
+
+pub(super) fn run(mut problem: Problem<'_>) -> Result<()> {
+    // Few columns are few rows of the transposed product; `gemm` itself also likes the longer side to be the columns.
+    if problem.n < problem.m && problem.n <= skinny::ROWS {
+        problem.transpose();
+    }
+    let in_place = problem.c.tensor.dtype() == problem.sum
+        && problem.compute == problem.sum
+        && !problem.inputs.iter().any(|i| i.tensor.shares_storage(problem.c.tensor));
+    let program = match problem.epilogue {
+        Some(expr) => Some(program(expr, problem.compute)?),
+        None if in_place => None,
+        None => Some(program(&COPY, problem.compute)?),
+    };
+    let mut args: SmallVec<[Arg; 8]> = smallvec![
+        Arg::Buffer(problem.a.tensor.storage().clone(), Access::Read),
+        Arg::Buffer(problem.b.tensor.storage().clone(), Access::Read),
+        Arg::Buffer(problem.c.tensor.storage().clone(), Access::Write),
+    ];
+    args.extend(problem.inputs.iter().map(|i| Arg::Buffer(i.tensor.storage().clone(), Access::Read)));
+    args.extend(problem.scalars.iter().map(|number| scalar_arg(number, problem.compute)));
+    let (queue, cost) = (problem.c.tensor.queue().clone(), problem.cost);
+    let geometry = Geometry::new(problem, in_place);
+    let kernel = CpuKernel::new(move |args| match geometry.dtype {
+        DType::F32 => multiply::<f32, f32>(args, &geometry, program.as_deref()),
+        DType::F64 => multiply::<f64, f64>(args, &geometry, program.as_deref()),
+        DType::F16 => multiply::<half::f16, f32>(args, &geometry, program.as_deref()),
+        _ => multiply::<half::bf16, f32>(args, &geometry, program.as_deref()),
+    });
+    launch::submit(Launch { name: super::OP.into(), queue, work: Work::Cpu(kernel), args, cost })
+}
+
+/// The epilogue of a product that has none, for results of another type than the sums.
+static COPY: LazyLock<Expr> = LazyLock::new(|| {
+    let g = Graph::new();
+    g.finish(&[g.input(0)])
+});
+
+fn scalar_arg(number: &Number, compute: DType) -> Arg {
+    Arg::Scalar(match (number, compute) {
+        (Number::Value(value), DType::F64) => Scalar::F64(*value),
+        (Number::Value(value), _) => Scalar::F32(*value as f32),
+        (Number::Slot(slot), DType::F64) => Scalar::SlotF64(slot.clone()),
+        (Number::Slot(slot), _) => Scalar::SlotF32(slot.clone()),
+    })
+}
+
+/// The compiled epilogue; made once per process and expression.
+fn program(expr: &Expr, compute: DType) -> Result<Arc<Program>> {
+    type Cache = HashMap<(Expr, DType), Arc<Program>>;
+    static CACHE: LazyLock<RwLock<Cache>> = LazyLock::new(RwLock::default);
+    let key = (expr.clone(), compute);
+    if let Some(found) = CACHE.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return Ok(found.clone());
+    }
+    let made = Arc::new(Program::compile(expr, compute)?);
+    Ok(CACHE.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(made).clone())
+}
+
+/// Where a matrix lies; the memory itself comes with the launch.
+struct Place {
+    dtype: DType,
+    offset: usize,
+    end: usize,
+    rs: isize,
+    cs: isize,
+    batch: SmallVec<[isize; 6]>,
+}
+
+impl Place {
+    fn new(matrix: Matrix<'_>) -> Place {
+        let layout = matrix.tensor.layout();
+        let (offset, end, dtype) = (layout.offset(), layout.end(), matrix.tensor.dtype());
+        Place { dtype, offset, end, rs: matrix.rs, cs: matrix.cs, batch: matrix.batch }
+    }
+
+    fn pointer(&self, args: &CpuArgs<'_>, at: usize) -> Result<SharedPtr<u8>> {
+        let size = self.dtype.size();
+        Ok(SharedPtr::new(args.checked_memory(at, self.end * size)?.wrapping_add(self.offset * size)))
+    }
+
+    /// The distance in elements of an element of the matrix at a batch index.
+    fn at(&self, lengths: &[usize], mut index: usize, row: usize, col: usize) -> isize {
+        let mut at = row as isize * self.rs + col as isize * self.cs;
+        for (&n, &stride) in lengths.iter().zip(&self.batch).rev() {
+            at += (index % n) as isize * stride;
+            index /= n;
+        }
+        at
+    }
+}
+
+/// Everything about a product but its memory.
+struct Geometry {
+    m: usize,
+    n: usize,
+    k: usize,
+    batch: SmallVec<[usize; 4]>,
+    dtype: DType,
+    a: Place,
+    b: Place,
+    c: Place,
+    inputs: Vec<Place>,
+    scalars: usize,
+    /// The tile's sides, and how many tiles there are in each direction.
+    tile: (usize, usize),
+    tiles: (usize, usize),
+    /// Sums may be built up in the result itself: it has their type, and no input of the epilogue lies there.
+    in_place: bool,
+    /// Done by [`skinny`].
+    skinny: bool,
+}
+
+impl Geometry {
+    fn new(p: Problem<'_>, in_place: bool) -> Geometry {
+        let skinny = skinny::fits(p.m, p.n, p.k, (p.b.rs, p.b.cs));
+        let matrices = p.matrices();
+        let tile = if skinny { skinny::tile(p.m, p.n, p.k) } else { tile(p.m, p.n, p.k, matrices) };
+        Geometry {
+            m: p.m,
+            n: p.n,
+            k: p.k,
+            dtype: p.a.tensor.dtype(),
+            a: Place::new(p.a),
+            b: Place::new(p.b),
+            c: Place::new(p.c),
+            inputs: p.inputs.into_iter().map(Place::new).collect(),
+            batch: p.batch,
+            scalars: p.scalars.len(),
+            tile,
+            tiles: (p.m.div_ceil(tile.0), p.n.div_ceil(tile.1)),
+            in_place,
+            skinny,
+        }
+    }
+}
+
+/// The sides of a tile: as large as the caches like, smaller where there would be too few tiles, evenly cut.
+fn tile(m: usize, n: usize, k: usize, matrices: usize) -> (usize, usize) {
+    let (mut rows, mut cols) = (m.min(TILE.0), n.min(TILE.1));
+    let few = |rows: usize, cols: usize| matrices * m.div_ceil(rows) * n.div_ceil(cols) < ENOUGH_TILES;
+    while few(rows, cols) && rows * cols * k > 16 * GRAIN {
+        // Tall tiles are the better ones, to a point.
+        if cols > SMALLEST.1 && (rows <= 2 * cols || rows <= SMALLEST.0) {
+            cols = cols.div_ceil(2);
+        } else if rows > SMALLEST.0 {
+            rows = rows.div_ceil(2);
+        } else {
+            break;
+        }
+    }
+    // Whole blocks of the micro-kernels: 6 or 4 rows, and 64 columns or a divisor.
+    let even = |length: usize, side: usize, unit: usize| {
+        length.div_ceil(length.div_ceil(side)).next_multiple_of(unit).min(length.max(1))
+    };
+    (even(m, rows, 12), even(n, cols, 64))
+}
+
+/// Multiplies operands of `E` with sums of `S`.
+fn multiply<E, S>(args: &CpuArgs<'_>, g: &Geometry, program: Option<&Program>) -> Result<()>
+where
+    E: Operand<Sum = S>,
+    S: Sum,
+{
+    let (a, b, c) = (g.a.pointer(args, 0)?, g.b.pointer(args, 1)?, g.c.pointer(args, 2)?);
+    let inputs: SmallVec<[SharedPtr<u8>; 2]> =
+        g.inputs.iter().enumerate().map(|(i, place)| place.pointer(args, 3 + i)).collect::<Result<_>>()?;
+    let first = 3 + g.inputs.len();
+    let scalars: SmallVec<[f64; 4]> = (0..g.scalars).map(|i| args.float(first + i)).collect::<Result<_>>()?;
+    let per_matrix = g.tiles.0 * g.tiles.1;
+    let matrices: usize = g.batch.iter().product();
+    let work = g.tile.0.saturating_mul(g.tile.1).saturating_mul(g.k).max(1);
+    let grain = if g.skinny { GRAIN / 8 } else { GRAIN } / work;
+    parallel_for(super::OP, per_matrix * matrices, grain, |range| {
+        let mut scratch = Scratch::<S>::default();
+        for index in range {
+            let (matrix, tile) = (index / per_matrix, index % per_matrix);
+            // Down the rows first: neighbouring tiles share a panel of the second operand.
+            let (row, col) = ((tile % g.tiles.0) * g.tile.0, (tile / g.tiles.0) * g.tile.1);
+            let (m, n) = (g.tile.0.min(g.m - row), g.tile.1.min(g.n - col));
+            let size = size_of::<E>() as isize;
+            let at = |place: &Place, row, col| place.at(&g.batch, matrix, row, col);
+            // SAFETY: every matrix lies inside its storage (`Place::pointer` checked the end, layouts the start), the launch
+            // holds the storages, and no tile of the result meets another tile, an operand, or an input elsewhere than
+            // in the very same elements (`matmul_with` moved what would).
+            unsafe {
+                let a = View { data: a.get().offset(at(&g.a, row, 0) * size).cast::<E>(), rs: g.a.rs, cs: g.a.cs };
+                let b = View { data: b.get().offset(at(&g.b, 0, col) * size).cast::<E>(), rs: g.b.rs, cs: g.b.cs };
+                let c_size = g.c.dtype.size() as isize;
+                let target = c.get().offset(at(&g.c, row, col) * c_size);
+                let (sums, rs, cs) = if g.in_place {
+                    (target.cast::<S>(), g.c.rs, g.c.cs)
+                } else {
+                    scratch.sums.resize(m * n, S::default());
+                    (scratch.sums.as_mut_ptr(), n as isize, 1)
+                };
+                let out = View { data: sums, rs, cs };
+                if g.skinny {
+                    skinny::multiply((m, n, g.k), a, b, out, &mut scratch.values);
+                } else {
+                    E::multiply((m, n, g.k), a, b, out, &mut scratch);
+                }
+                let Some(program) = program else { continue };
+                let shape = [m, n];
+                let sum = Source { data: sums.cast::<u8>(), dtype: S::DTYPE, strides: &[rs, cs] };
+                let target = Target { data: target, dtype: g.c.dtype, strides: &[g.c.rs, g.c.cs] };
+                let strides: SmallVec<[[isize; 2]; 2]> = g.inputs.iter().map(|i| [i.rs, i.cs]).collect();
+                let sources: SmallVec<[Source<'_>; 4]> = std::iter::once(sum)
+                    .chain(g.inputs.iter().zip(&inputs).zip(&strides).map(|((place, data), strides)| Source {
+                        data: data.get().offset(at(place, row, col) * place.dtype.size() as isize),
+                        dtype: place.dtype,
+                        strides,
+                    }))
+                    .collect();
+                let sources = &sources[..program.inputs()];
+                program.run_nest(Nest { shape: &shape }, sources, &[target], &scalars, 0..m * n);
+            }
+        }
+    })
+}

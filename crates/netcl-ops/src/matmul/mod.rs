@@ -1,0 +1,359 @@
+//! Matrix products: batches, any strides, and an epilogue expression applied before a result is written.
+//!
+//! ```text
+//!            k                 n                     n
+//!       +---------+       +---------+          +-----------+
+//!     m |    a    |  x  k |    b    |  ->    m | epilogue( |   for every index of the batch axes,
+//!       +---------+       +---------+          |   a x b)  |   which broadcast as NumPy's do
+//!                                              +-----------+
+//! ```
+//!
+//! Operands are read where they lie: a transposed or sliced view is a pair of strides, a broadcast batch axis a stride of
+//! zero. `cpu` is the native engine; `opencl` has one kernel per [`Variant`], each in a `.cl` file of its own.
+
+mod cpu;
+mod opencl;
+mod problem;
+
+use std::sync::LazyLock;
+
+use netcl_core::backend::Queue;
+use netcl_core::dtype::DType;
+use netcl_core::kernel_selector::get_kernel_selector;
+use netcl_core::kernels::elementwise::{Elementwise, Number};
+use netcl_core::kernels::expr::{Expr, Graph};
+use netcl_core::kernels::launch::Cost;
+use netcl_core::shape::Shape;
+use netcl_core::tensor::Tensor;
+use netcl_core::{Error, Result};
+
+pub use opencl::build_matmul_kernel;
+use problem::{Problem, overlap};
+
+const OP: &str = "matmul";
+
+/// A portable OpenCL kernel. The native CPU has an engine of its own and takes no notice of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Variant {
+    /// One work-item per element, no local memory: tiny products.
+    Naive,
+    /// Square tiles in local memory, one element per work-item: small products.
+    Tiled,
+    /// Tiles in local memory, a block of elements per work-item: large products on GPUs.
+    RegisterTiled,
+    /// Blocks of vectors per work-item, no barriers, operands packed into panels where that pays: processors.
+    Vectorized,
+}
+
+impl Variant {
+    /// All of them, in order of growing work per work-item.
+    pub const ALL: [Variant; 4] = [Variant::Naive, Variant::Tiled, Variant::RegisterTiled, Variant::Vectorized];
+
+    /// The name of the kernel, which its launches carry.
+    pub const fn kernel_name(self) -> &'static str {
+        match self {
+            Variant::Naive => "matmul_naive",
+            Variant::Tiled => "matmul_tiled",
+            Variant::RegisterTiled => "matmul_register_tiled",
+            Variant::Vectorized => "matmul_vectorized",
+        }
+    }
+}
+
+/// What happens to each element between the sum and the store: bias, activation, residual, scale, cast.
+#[derive(Clone, Debug)]
+pub struct Epilogue<'e> {
+    /// One output; input 0 is the sum, further inputs are the tensors of `inputs`.
+    pub expr: &'e Expr,
+    /// Tensors that broadcast to the result, of any float dtype: a bias row or column, a residual.
+    pub inputs: Vec<Tensor>,
+    /// The expression's run-time scalars.
+    pub scalars: Vec<Number>,
+    /// The dtype of the result; `None` keeps that of the operands.
+    pub dtype: Option<DType>,
+}
+
+/// How [`matmul_with`] multiplies.
+#[derive(Clone, Debug, Default)]
+pub struct MatmulOptions<'e> {
+    /// Swap the last two axes of the first operand (of a matrix; a vector stays one).
+    pub transpose_a: bool,
+    /// Swap the last two axes of the second operand.
+    pub transpose_b: bool,
+    /// Applied to each element before it is written.
+    pub epilogue: Option<Epilogue<'e>>,
+    /// Where the result goes, instead of a new tensor. It may be an operand.
+    pub out: Option<&'e Tensor>,
+    /// The OpenCL kernel to use, instead of the one that the shape and the device suggest.
+    pub variant: Option<Variant>,
+}
+
+/// The matrix product by NumPy's rules: the last two axes are multiplied, axes before them broadcast, a vector on the left
+/// is a row and on the right a column whose axis disappears again.
+///
+/// Operands share one float dtype, which is the result's. 16-bit floats are summed in float32.
+///
+/// ```
+/// use netcl_ops::core::{device::manager, tensor::Tensor};
+///
+/// let queue = manager().cpu().queue;
+/// let a = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+/// let x = Tensor::from_host(&queue, &[10.0f32, 1.0], [2])?;
+/// assert_eq!(netcl_ops::matmul(&a, &x)?.to_host::<f32>()?, [12.0, 34.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    matmul_with(a, b, &MatmulOptions::default())
+}
+
+/// [`matmul`] with transposes, an epilogue, an output or a chosen kernel.
+///
+/// ```
+/// use netcl_ops::core::{device::manager, dtype::DType, kernels::expr::Graph, tensor::Tensor};
+/// use netcl_ops::matmul::{Epilogue, MatmulOptions, matmul_with};
+///
+/// let queue = manager().cpu().queue;
+/// let a = Tensor::from_host(&queue, &[1.0f32, -2.0], [2, 1])?;
+/// let g = Graph::new();
+/// let scaled_relu = g.finish(&[(g.input(0) * g.scalar(0)).relu()]);
+/// let epilogue = Epilogue { expr: &scaled_relu, inputs: vec![], scalars: vec![0.5.into()], dtype: Some(DType::F64) };
+/// let options = MatmulOptions { transpose_b: true, epilogue: Some(epilogue), ..Default::default() };
+/// let outer = matmul_with(&a, &a, &options)?;
+/// assert_eq!(outer.to_host::<f64>()?, [0.5, 0.0, 0.0, 2.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Result<Tensor> {
+    check_operands(a, b)?;
+    let views = (transposed(a, options.transpose_a)?, transposed(b, options.transpose_b)?);
+    let (a, b) = (views.0.as_ref().unwrap_or(a), views.1.as_ref().unwrap_or(b));
+    let rule = ShapeRule::new(a, b)?;
+    if let Some(epilogue) = &options.epilogue {
+        check_epilogue(a, epilogue)?;
+    }
+    let dtype = options.epilogue.as_ref().and_then(|e| e.dtype).unwrap_or(a.dtype());
+    let out = output(a, rule.out.clone(), dtype, options.out)?;
+    if out.size() == 0 {
+        return Ok(out);
+    }
+    let inputs = epilogue_inputs(options.epilogue.as_ref(), &out)?;
+    if rule.k == 0 {
+        empty_sum(a, &out, inputs, options.epilogue.as_ref())?;
+        return Ok(out);
+    }
+    // An operand that the result would overwrite is moved out of the way.
+    let copies = (apart(a, &out)?, apart(b, &out)?);
+    let (a, b) = (copies.0.as_ref().unwrap_or(a), copies.1.as_ref().unwrap_or(b));
+    let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref())?;
+    match out.queue() {
+        Queue::Cpu(_) => cpu::run(problem)?,
+        queue @ Queue::OpenCl(stream) => {
+            let selected = || {
+                get_kernel_selector(Some(queue))
+                    .map(|s| s.select_matmul_kernel(problem.m, problem.n, problem.k, a.dtype()))
+            };
+            let variant = match options.variant {
+                Some(forced) => forced,
+                None => opencl::variant(stream, &problem, selected()?.variant),
+            };
+            opencl::run(stream, problem, variant)?;
+        }
+    }
+    Ok(out)
+}
+
+/// `x` times the transposed `weight` (of shape `[out_features, in_features]`) plus `bias`, in one launch.
+///
+/// ```
+/// use netcl_ops::core::{device::manager, tensor::Tensor};
+///
+/// let queue = manager().cpu().queue;
+/// let x = Tensor::from_host(&queue, &[1.0f32, 2.0], [1, 2])?;
+/// let weight = Tensor::from_host(&queue, &[1.0f32, 1.0, 0.0, 3.0, 2.0, 2.0], [3, 2])?;
+/// let bias = Tensor::from_host(&queue, &[0.5f32, 0.0, -1.0], [3])?;
+/// assert_eq!(netcl_ops::linear(&x, &weight, Some(&bias))?.to_host::<f32>()?, [3.5, 6.0, 5.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    static ADD: LazyLock<Expr> = LazyLock::new(|| {
+        let g = Graph::new();
+        g.finish(&[g.input(0) + g.input(1)])
+    });
+    if weight.ndim() != 2 {
+        let why = "the weight must be a matrix of shape (out_features, in_features)".to_owned();
+        return Err(Error::Shape { op: "linear", shape: weight.shape().clone(), why });
+    }
+    let epilogue = match bias {
+        Some(bias) if bias.shape() != &Shape::from([weight.shape()[0]]) => {
+            let why = format!("the bias must have one element for each of the {} output features", weight.shape()[0]);
+            return Err(Error::Shape { op: "linear", shape: bias.shape().clone(), why });
+        }
+        Some(bias) => Some(Epilogue { expr: &ADD, inputs: vec![bias.clone()], scalars: vec![], dtype: None }),
+        None => None,
+    };
+    matmul_with(x, weight, &MatmulOptions { transpose_b: true, epilogue, ..Default::default() })
+}
+
+/// Adds a vector along the channel axis: the last axis of vectors, matrices and sequences, axis 1 of images (4 or 5 axes, NCHW).
+///
+/// ```
+/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+///
+/// let queue = manager().cpu().queue;
+/// let bias = Tensor::from_host(&queue, &[1.0f32, 2.0], [2])?;
+/// let rows = Tensor::from_shape(&queue, [2, 2], DType::F32)?;
+/// assert_eq!(netcl_ops::bias_add(&rows, &bias)?.to_host::<f32>()?, [1.0, 2.0, 1.0, 2.0]);
+/// let image = Tensor::from_shape(&queue, [1, 2, 1, 2], DType::F32)?;
+/// assert_eq!(netcl_ops::bias_add(&image, &bias)?.to_host::<f32>()?, [1.0, 1.0, 2.0, 2.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+pub fn bias_add(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    let axis = if matches!(x.ndim(), 4 | 5) { 1 } else { x.ndim().saturating_sub(1) };
+    let channels = x.shape().get(axis).copied();
+    if bias.ndim() != 1 || channels != Some(bias.size()) {
+        let why = format!("it must be a vector as long as axis {axis} of a tensor of shape {}", x.shape());
+        return Err(Error::Shape { op: "bias_add", shape: bias.shape().clone(), why });
+    }
+    let mut shape = vec![1; x.ndim()];
+    shape[axis] = bias.size();
+    let column = netcl_core::tensor::reshape(bias, shape.as_slice())?;
+    crate::elementwise::add(x, &column)
+}
+
+/// The lengths of a product, and the shape of its result.
+struct ShapeRule {
+    m: usize,
+    n: usize,
+    k: usize,
+    /// The broadcast batch axes.
+    batch: Shape,
+    out: Shape,
+    /// Whether the row and the column axis appear in the result: not those of vectors.
+    rows: bool,
+    cols: bool,
+}
+
+impl ShapeRule {
+    fn new(a: &Tensor, b: &Tensor) -> Result<Self> {
+        let (m, ka) = match **a.shape() {
+            [k] => (1, k),
+            [.., m, k] => (m, k),
+            [] => return Err(scalar_operand(a)),
+        };
+        let (kb, n) = match **b.shape() {
+            [k] => (k, 1),
+            [.., k, n] => (k, n),
+            [] => return Err(scalar_operand(b)),
+        };
+        if ka != kb {
+            let why = format!(
+                "the operands have shapes {} and {}; the inner lengths {ka} and {kb} must be equal",
+                a.shape(),
+                b.shape()
+            );
+            return Err(Error::Shape { op: OP, shape: a.shape().clone(), why });
+        }
+        let batch = batch_axes(a).broadcast(OP, &batch_axes(b))?;
+        let (rows, cols) = (a.ndim() > 1, b.ndim() > 1);
+        let out = batch.iter().copied().chain(rows.then_some(m)).chain(cols.then_some(n)).collect();
+        Ok(ShapeRule { m, n, k: ka, batch, out, rows, cols })
+    }
+
+    fn cost(&self, operands: &[&Tensor]) -> Cost {
+        let bytes: usize = operands.iter().map(|t| t.size() * t.dtype().size()).sum();
+        Cost { flops: 2.0 * self.batch.size() as f64 * (self.m * self.n) as f64 * self.k as f64, bytes: bytes as f64 }
+    }
+}
+
+fn scalar_operand(tensor: &Tensor) -> Error {
+    let why = "operands need at least one axis; multiply by a number with mul".to_owned();
+    Error::Shape { op: OP, shape: tensor.shape().clone(), why }
+}
+
+fn batch_axes(tensor: &Tensor) -> Shape {
+    tensor.shape()[..tensor.ndim().saturating_sub(2)].into()
+}
+
+/// A view with the last two axes swapped, if that is asked for and they exist.
+fn transposed(tensor: &Tensor, asked: bool) -> Result<Option<Tensor>> {
+    let n = tensor.ndim() as isize;
+    if !asked || n < 2 {
+        return Ok(None);
+    }
+    let axes: Vec<isize> = (0..n - 2).chain([n - 1, n - 2]).collect();
+    tensor.permute(&axes).map(Some)
+}
+
+/// A copy of an operand that shares elements with the result.
+fn apart(operand: &Tensor, out: &Tensor) -> Result<Option<Tensor>> {
+    if overlap(operand, out) { operand.duplicate().map(Some) } else { Ok(None) }
+}
+
+fn check_operands(a: &Tensor, b: &Tensor) -> Result<()> {
+    a.check_float(OP)?;
+    b.check_float(OP)?;
+    if a.dtype() != b.dtype() {
+        return Err(Error::DtypeMismatch { op: OP, lhs: a.dtype(), rhs: b.dtype() });
+    }
+    a.queue().check_same_device(OP, b.queue())
+}
+
+fn check_epilogue(a: &Tensor, epilogue: &Epilogue<'_>) -> Result<()> {
+    let given = [1 + epilogue.inputs.len(), epilogue.scalars.len(), 1];
+    let expected = [epilogue.expr.inputs().max(1), epilogue.expr.scalars(), epilogue.expr.outputs().len()];
+    if given != expected {
+        let what = format!(
+            "the epilogue takes (inputs with the sum, scalars, outputs) = {expected:?}, but {given:?} are given; it must \
+             have one output"
+        );
+        return Err(Error::argument(OP, what));
+    }
+    for input in &epilogue.inputs {
+        input.check_float(OP)?;
+        a.queue().check_same_device(OP, input.queue())?;
+    }
+    match epilogue.dtype {
+        Some(dtype) if !dtype.is_float() => {
+            Err(Error::Dtype { op: OP, expected: "a float dtype for the result".to_owned(), got: dtype })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The given output after checking it, or a new one.
+fn output(a: &Tensor, shape: Shape, dtype: DType, out: Option<&Tensor>) -> Result<Tensor> {
+    let Some(out) = out else { return Tensor::uninit(a.queue(), shape, dtype) };
+    a.queue().check_same_device(OP, out.queue())?;
+    if out.dtype() != dtype {
+        return Err(Error::Dtype { op: OP, expected: format!("out to be a tensor of {dtype}"), got: out.dtype() });
+    }
+    let wrong = |why: String| Error::Shape { op: OP, shape: out.shape().clone(), why };
+    if out.shape() != &shape {
+        return Err(wrong(format!("the result has shape {shape}, so out must have it too")));
+    }
+    if out.layout().overlaps_itself() {
+        return Err(wrong("elements of out share memory, which cannot be written".to_owned()));
+    }
+    Ok(out.clone())
+}
+
+/// The epilogue's tensors, expanded to the result. One that the result would overwrite before it is read is copied.
+fn epilogue_inputs(epilogue: Option<&Epilogue<'_>>, out: &Tensor) -> Result<Vec<Tensor>> {
+    let Some(epilogue) = epilogue else { return Ok(Vec::new()) };
+    let place = |input: &Tensor| -> Result<Tensor> {
+        let input = input.expand(out.shape())?;
+        // The very same elements are read before they are written.
+        let in_place = (input.layout(), input.dtype()) == (out.layout(), out.dtype());
+        if overlap(&input, out) && !in_place { input.duplicate() } else { Ok(input) }
+    };
+    epilogue.inputs.iter().map(place).collect()
+}
+
+/// A product over no terms: zeros, then the epilogue.
+fn empty_sum(a: &Tensor, out: &Tensor, inputs: Vec<Tensor>, epilogue: Option<&Epilogue<'_>>) -> Result<()> {
+    let Some(epilogue) = epilogue else { return out.fill(0.0) };
+    let zero = Tensor::full(a.queue(), (), a.dtype(), 0.0)?.expand(out.shape())?;
+    let operands: Vec<&Tensor> = std::iter::once(&zero).chain(&inputs).collect();
+    // An epilogue that does not look at the sum at all may have no inputs.
+    let operands = &operands[..epilogue.expr.inputs()];
+    Elementwise::new(OP, epilogue.expr.clone()).run(operands, &epilogue.scalars, &[out])
+}

@@ -1,0 +1,190 @@
+//! A product as both backends see it: matrices as strides, batch axes merged, rows of a batch folded where they can be.
+
+use netcl_core::Result;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::expr::Expr;
+use netcl_core::kernels::expr::cpu::Program;
+use netcl_core::kernels::launch::Cost;
+use netcl_core::shape::Layout;
+use netcl_core::tensor::Tensor;
+use smallvec::SmallVec;
+
+use super::{Epilogue, ShapeRule};
+
+/// The lengths of the batch axes.
+type Lengths = SmallVec<[usize; 4]>;
+/// An operand's strides along them.
+type Strides = SmallVec<[isize; 6]>;
+
+/// A batch of matrices in a tensor's memory.
+pub(super) struct Matrix<'t> {
+    pub(super) tensor: &'t Tensor,
+    /// The distance between rows, in elements.
+    pub(super) rs: isize,
+    /// The distance between columns.
+    pub(super) cs: isize,
+    /// The distance along each batch axis of the problem; zero where it is broadcast.
+    pub(super) batch: Strides,
+}
+
+impl Matrix<'_> {
+    /// The first element, counted from the start of the storage.
+    pub(super) fn offset(&self) -> usize {
+        self.tensor.layout().offset()
+    }
+
+    fn transpose(&mut self) {
+        std::mem::swap(&mut self.rs, &mut self.cs);
+    }
+}
+
+/// What is to be computed. No length is zero.
+pub(super) struct Problem<'t> {
+    pub(super) m: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    /// The merged batch axes.
+    pub(super) batch: Lengths,
+    pub(super) a: Matrix<'t>,
+    pub(super) b: Matrix<'t>,
+    pub(super) c: Matrix<'t>,
+    /// The epilogue's tensors, addressed like the result.
+    pub(super) inputs: Vec<Matrix<'t>>,
+    pub(super) epilogue: Option<&'t Expr>,
+    pub(super) scalars: &'t [Number],
+    /// The type of the sum: f32, or f64 for f64 operands.
+    pub(super) sum: DType,
+    /// The type the epilogue computes in.
+    pub(super) compute: DType,
+    pub(super) cost: Cost,
+}
+
+impl<'t> Problem<'t> {
+    pub(super) fn new(
+        rule: &ShapeRule,
+        a: &'t Tensor,
+        b: &'t Tensor,
+        out: &'t Tensor,
+        inputs: &'t [Tensor],
+        epilogue: Option<&'t Epilogue<'_>>,
+    ) -> Result<Problem<'t>> {
+        let operands: SmallVec<[&'t Tensor; 6]> = [a, b, out].into_iter().chain(inputs).collect();
+        let (batch, strides) = Self::batch(rule, &operands)?;
+        let result = |strides: &[isize]| {
+            let at = rule.batch.ndim();
+            let rs = if rule.rows { strides[at] } else { 0 };
+            let cs = if rule.cols { strides[at + usize::from(rule.rows)] } else { 0 };
+            (rs, cs)
+        };
+        let mut matrices = operands.iter().enumerate().map(|(i, &tensor)| {
+            let (rs, cs) = match (i, tensor.layout().strides()) {
+                (0, [.., rs, cs]) | (1, [.., rs, cs]) => (*rs, *cs),
+                (0, [cs]) => (0, *cs),
+                (1, [rs]) => (*rs, 0),
+                (_, strides) => result(strides),
+            };
+            let batch = strides.get(i).cloned().unwrap_or_default();
+            Matrix { tensor, rs, cs, batch }
+        });
+        let (Some(a), Some(b), Some(c)) = (matrices.next(), matrices.next(), matrices.next()) else {
+            return Err(netcl_core::Error::argument(super::OP, "a product has two operands and a result"));
+        };
+        let inputs: Vec<Matrix<'t>> = matrices.collect();
+        let sum = a.tensor.dtype().accumulator();
+        let types = inputs.iter().map(|i| i.tensor.dtype()).chain([sum, c.tensor.dtype()]);
+        let mut problem = Problem {
+            m: rule.m,
+            n: rule.n,
+            k: rule.k,
+            batch,
+            sum,
+            compute: Program::compute_type(types),
+            epilogue: epilogue.map(|e| e.expr),
+            scalars: epilogue.map(|e| e.scalars.as_slice()).unwrap_or_default(),
+            cost: rule.cost(&operands),
+            a,
+            b,
+            c,
+            inputs,
+        };
+        problem.fold_rows();
+        Ok(problem)
+    }
+
+    /// The batch axes that are left when those are merged that all operands space evenly, and each operand's strides.
+    fn batch(rule: &ShapeRule, operands: &[&Tensor]) -> Result<(Lengths, Vec<Strides>)> {
+        if rule.batch.ndim() == 0 {
+            return Ok(Default::default());
+        }
+        let batches = operands
+            .iter()
+            .enumerate()
+            .map(|(i, t)| {
+                let axes = match i {
+                    0 | 1 => t.ndim().saturating_sub(2),
+                    _ => rule.batch.ndim(),
+                };
+                Layout::strided(t.shape()[..axes].into(), &t.layout().strides()[..axes], t.layout().offset())?
+                    .expand(super::OP, &rule.batch)
+            })
+            .collect::<Result<SmallVec<[Layout; 6]>>>()?;
+        let (batch, strides) = Layout::collapse(&batches.iter().collect::<SmallVec<[&Layout; 6]>>());
+        Ok((batch.iter().copied().collect(), strides))
+    }
+
+    /// Number of matrices.
+    pub(super) fn matrices(&self) -> usize {
+        self.batch.iter().product()
+    }
+
+    /// The same product seen from the other side: c' = b' x a'.
+    pub(super) fn transpose(&mut self) {
+        std::mem::swap(&mut self.m, &mut self.n);
+        std::mem::swap(&mut self.a, &mut self.b);
+        self.a.transpose();
+        self.b.transpose();
+        self.c.transpose();
+        self.inputs.iter_mut().for_each(Matrix::transpose);
+    }
+
+    /// A batch that shares its second operand is one product with more rows, where rows are evenly spaced throughout.
+    fn fold_rows(&mut self) {
+        while let Some(&length) = self.batch.last() {
+            let m = self.m as isize;
+            let even = |matrix: &Matrix| {
+                let step = matrix.batch.last().copied().unwrap_or(0);
+                step == matrix.rs * m || m == 1
+            };
+            let shared = self.b.batch.last() == Some(&0);
+            if !shared || !even(&self.a) || !even(&self.c) || !self.inputs.iter().all(even) {
+                return;
+            }
+            self.b.batch.pop();
+            for matrix in [&mut self.a, &mut self.c].into_iter().chain(&mut self.inputs) {
+                let step = matrix.batch.pop().unwrap_or(0);
+                if m == 1 {
+                    matrix.rs = step;
+                }
+            }
+            self.batch.pop();
+            self.m *= length;
+        }
+    }
+}
+
+/// Whether two tensors may share elements: one storage, and ranges that meet.
+pub(super) fn overlap(a: &Tensor, b: &Tensor) -> bool {
+    let range = |t: &Tensor| {
+        let size = t.dtype().size();
+        let below: isize =
+            t.shape().iter().zip(t.layout().strides()).map(|(&n, &s)| s.min(0) * (n as isize - 1).max(0)).sum();
+        let start = t.layout().offset().saturating_add_signed(below);
+        (start * size, t.layout().end() * size)
+    };
+    if !a.shares_storage(b) {
+        return false;
+    }
+    let ((a0, a1), (b0, b1)) = (range(a), range(b));
+    a0 < b1 && b0 < a1
+}

@@ -1,0 +1,460 @@
+//! Launches of `reduce.cl`: which variant, which macros, which arguments.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+
+use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
+use netcl_core::device::DeviceType;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::expr::Expr;
+use netcl_core::kernels::expr::opencl::{CType, Helper, IndexWidth, inline_c};
+use netcl_core::kernels::launch::{self, Access, Arg, Scalar, Work};
+use netcl_core::tensor::Tensor;
+use netcl_core::{Error, Result};
+
+use super::engine::{Args, Carry, Combine, Run};
+use super::plan::Nest;
+
+/// The three kernels a reduction may run as on an OpenCL device. Launches carry the variant in their name:
+/// `sum_sequential`, `sum_parallel`, `sum_workgroup` (followed by `sum_finish`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Variant {
+    /// One work-item per result: reductions of fewer than 256 elements.
+    Sequential,
+    /// One work-group per result (or per few neighbouring ones) and a tree in local memory.
+    Parallel,
+    /// Several work-groups per result, whose partial results a second launch combines: for few long reductions.
+    Workgroup,
+}
+
+impl Variant {
+    /// `"sequential"`, `"parallel"` or `"workgroup"`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Variant::Sequential => "sequential",
+            Variant::Parallel => "parallel",
+            Variant::Workgroup => "workgroup",
+        }
+    }
+}
+
+/// Reductions below this size run one after the other in a work-item (core.txt's rule for `select_reduction_kernel`).
+const SEQUENTIAL_BELOW: usize = 256;
+/// From this many elements on, a reduction may take several work-groups.
+const WORKGROUP_FROM: usize = 1 << 16;
+/// Elements a work-item of the multi-stage variant should have at least.
+const PER_ITEM: usize = 16;
+/// Partial results per result at most.
+const MAX_PARTS: usize = 1024;
+/// Neighbouring results that make reads coalesced when the reduced axis is not the innermost.
+const COLUMNS: usize = 32;
+
+thread_local! {
+    static FORCED: Cell<Option<Variant>> = const { Cell::new(None) };
+}
+
+/// Runs a closure in which reductions of this thread on OpenCL devices use one variant, whatever their size: for tests
+/// and measurements.
+pub fn force_variant<R>(variant: Variant, f: impl FnOnce() -> R) -> R {
+    struct Scope(Option<Variant>);
+    impl Drop for Scope {
+        fn drop(&mut self) {
+            FORCED.set(self.0);
+        }
+    }
+    let _scope = Scope(FORCED.replace(Some(variant)));
+    f()
+}
+
+/// How a run is cut into work-groups.
+struct Shape {
+    variant: Variant,
+    group: usize,
+    columns: usize,
+    /// Neighbouring elements per lane, or 0 where lanes take turns.
+    chunk: usize,
+    parts: usize,
+    part: usize,
+}
+
+/// Launches a reduction: one launch, or two for the multi-stage variant.
+pub(super) fn launch(run: &Run<'_>, stream: &Stream) -> Result<()> {
+    let writer = Writer::new(run);
+    let shape = Shape::choose(run, stream, writer.accumulator());
+    let (results, n) = (run.plan.kept.size(), run.plan.reduced.size());
+    let kernel = |name: &str| writer.kernel(stream, shape.variant, name);
+    let mut args = writer.inputs();
+    args.extend(writer.kept());
+    let local = Arg::Local(shape.group * writer.accumulator());
+    let columns = Arg::Scalar(Scalar::U32(shape.columns as u32));
+    let groups = results.div_ceil(shape.columns);
+    let name = |suffix: &str| format!("{}_{suffix}", run.op.name());
+    match shape.variant {
+        Variant::Sequential => {
+            args.extend(writer.outputs());
+            args.extend([writer.count(results), writer.count(n)]);
+            let grid = Grid::new([results.next_multiple_of(shape.group)]).local([shape.group]);
+            run.submit(name("sequential"), (Work::OpenCl(kernel("reduce_sequential")?, grid), args))
+        }
+        Variant::Parallel => {
+            args.extend(writer.outputs());
+            args.extend([writer.count(results), writer.count(n), columns, writer.count(shape.chunk), local]);
+            let grid = Grid::new([groups * shape.group]).local([shape.group]);
+            run.submit(name("parallel"), (Work::OpenCl(kernel("reduce_parallel")?, grid), args))
+        }
+        Variant::Workgroup => {
+            let bytes = results * shape.parts * writer.accumulator();
+            let partial = launch::allocate(run.out.queue(), bytes, "reduce")?;
+            args.push(Arg::Buffer(partial.clone(), Access::Write));
+            args.extend([
+                writer.count(results),
+                writer.count(n),
+                columns.clone(),
+                writer.count(shape.chunk),
+                writer.count(shape.part),
+                local.clone(),
+            ]);
+            let grid = Grid::new([groups * shape.group, shape.parts]).local([shape.group, 1]);
+            run.submit(name("workgroup"), (Work::OpenCl(kernel("reduce_workgroup")?, grid), args))?;
+            let mut args: Args = Args::new();
+            args.push(Arg::Buffer(partial, Access::Read));
+            args.extend(writer.kept());
+            args.extend(writer.outputs());
+            args.extend([writer.count(results), Arg::Scalar(Scalar::U32(shape.parts as u32)), columns, local]);
+            let grid = Grid::new([groups * shape.group]).local([shape.group]);
+            run.submit(name("finish"), (Work::OpenCl(kernel("reduce_finish")?, grid), args))
+        }
+    }
+}
+
+impl Shape {
+    fn choose(run: &Run<'_>, stream: &Stream, accumulator: usize) -> Shape {
+        let info = stream.device().info();
+        let (results, n) = (run.plan.kept.size(), run.plan.reduced.size());
+        let by_memory = (info.local_mem_size as usize / accumulator).max(1);
+        // A processor's core works through a group alone: many work-items only mean many passes over the same elements.
+        let processor = stream.device().device_type() == DeviceType::Cpu;
+        let most = if processor { 16 } else { 256 };
+        let mut group = floor_power_of_two(info.max_work_group_size.min(most).min(by_memory));
+        let columns =
+            if run.plan.columns { floor_power_of_two(run.plan.kept.inner().min(COLUMNS)).min(group) } else { 1 };
+        let groups = results.div_ceil(columns);
+        // Enough work-groups to keep every compute unit busy.
+        let busy = info.compute_units as usize * if processor { 2 } else { 16 };
+        let variant = FORCED.get().unwrap_or(if n < SEQUENTIAL_BELOW {
+            Variant::Sequential
+        } else if n.saturating_mul(columns) < WORKGROUP_FROM || groups >= busy {
+            Variant::Parallel
+        } else {
+            Variant::Workgroup
+        });
+        if variant == Variant::Sequential {
+            group = group.min(64);
+        }
+        let lanes = group / columns;
+        let most = n.div_ceil(lanes * PER_ITEM).clamp(1, MAX_PARTS);
+        let wanted = busy.div_ceil(groups).clamp(1, most);
+        // Whole rounds of the unrolled loop in every part but the last.
+        let part = n.div_ceil(wanted).next_multiple_of(lanes * 8);
+        let share = if variant == Variant::Workgroup { part } else { n };
+        let chunk = if processor && columns == 1 { share.div_ceil(lanes) } else { 0 };
+        Shape { variant, group, columns, chunk, parts: n.div_ceil(part), part }
+    }
+}
+
+fn floor_power_of_two(n: usize) -> usize {
+    1 << n.max(1).ilog2()
+}
+
+/// Writes the macros that `reduce.cl` is compiled with, and the matching arguments.
+struct Writer<'r> {
+    run: &'r Run<'r>,
+    ctype: CType,
+    index: IndexWidth,
+}
+
+impl<'r> Writer<'r> {
+    fn new(run: &'r Run<'r>) -> Self {
+        let operands = run.inputs.iter().chain([run.out]).chain(run.extras);
+        let span = operands.map(|t| t.layout().end().max(t.size())).max().unwrap_or(0);
+        let ctype = if run.compute == DType::F64 { CType::DOUBLE } else { CType::FLOAT };
+        Writer { run, ctype, index: IndexWidth::for_span(span) }
+    }
+
+    /// The bytes of a partial result.
+    fn accumulator(&self) -> usize {
+        match self.run.op.carry {
+            Carry::Value(_) => self.run.compute.size(),
+            Carry::Position(_) => 16,
+        }
+    }
+
+    fn count(&self, n: usize) -> Arg {
+        Arg::Scalar(match self.index {
+            IndexWidth::Bits32 => Scalar::U32(n as u32),
+            IndexWidth::Bits64 => Scalar::U64(n as u64),
+        })
+    }
+
+    fn step(&self, n: isize) -> Arg {
+        Arg::Scalar(match self.index {
+            IndexWidth::Bits32 => Scalar::I32(n as i32),
+            IndexWidth::Bits64 => Scalar::I64(n as i64),
+        })
+    }
+
+    fn types(&self) -> (&'static str, &'static str) {
+        match self.index {
+            IndexWidth::Bits32 => ("uint", "int"),
+            IndexWidth::Bits64 => ("ulong", "long"),
+        }
+    }
+
+    fn kernel(&self, stream: &Stream, variant: Variant, name: &str) -> Result<Kernel> {
+        let run = self.run;
+        let key = |expr: &Option<Expr>| expr.as_ref().map_or(0, Expr::key);
+        let dtypes: String =
+            run.inputs.iter().chain([run.out]).chain(run.extras).map(|t| format!(":{}", t.dtype())).collect();
+        let key = format!(
+            "reduce.cl:{name}:{:?}:{:?}:{}:{}{dtypes}:{:032x}:{:032x}",
+            run.op.carry,
+            self.index,
+            run.plan.kept.shape.len(),
+            run.plan.reduced.shape.len(),
+            key(&run.op.prologue),
+            key(&run.op.epilogue),
+        );
+        let limit = stream.device().info().max_parameter_size;
+        let bytes = 8 * (8 + self.inputs().len() + self.kept().len() + self.outputs().len());
+        if bytes > limit {
+            let why =
+                format!("it needs {bytes} bytes of kernel arguments, the device takes {limit}; make inputs contiguous");
+            return Err(Error::Unsupported { op: run.op.name(), device: stream.device().name().to_owned(), why });
+        }
+        stream.kernel(&key, || (Source::new(self.source(variant), ""), name))
+    }
+
+    fn source(&self, variant: Variant) -> String {
+        let run = self.run;
+        let (uint, int) = self.types();
+        let op = match run.op.carry {
+            Carry::Value(Combine::Sum) => 0,
+            Carry::Value(Combine::Prod) => 1,
+            Carry::Value(Combine::Max) => 2,
+            Carry::Value(Combine::Min) => 3,
+            Carry::Position(true) => 4,
+            Carry::Position(false) => 5,
+        };
+        let variant = match variant {
+            Variant::Sequential => 1,
+            Variant::Parallel => 2,
+            Variant::Workgroup => 3,
+        };
+        let mut text = "#pragma OPENCL FP_CONTRACT OFF\n".to_owned();
+        let mut helpers: Vec<Helper> = Vec::new();
+        let value = self.value(&mut helpers);
+        let result = self.result(&mut helpers);
+        if run.out.dtype() == DType::BF16 {
+            text.push_str(BF16_BITS);
+        }
+        for helper in helpers {
+            text.push_str(&helper.text);
+        }
+        let mut define = |name: &str, body: &str| {
+            let _ = writeln!(text, "#define {name} {body}");
+        };
+        define("COMPUTE", &self.ctype.name());
+        define("UINT", uint);
+        define("OP", &op.to_string());
+        define("VARIANT", &variant.to_string());
+        let (kept, reduced) = (&run.plan.kept, &run.plan.reduced);
+        let mut params = String::new();
+        for (i, input) in run.inputs.iter().enumerate() {
+            let _ = write!(params, "__global const {} *x{i}, const ulong x{i}_at, ", input.dtype().cl_type());
+            strides(&mut params, int, &format!("x{i}_k"), kept);
+            strides(&mut params, int, &format!("x{i}_r"), reduced);
+        }
+        params.extend((1..reduced.shape.len()).map(|a| format!("const {uint} r_n{a}, ")));
+        params.extend((0..self.prologue_scalars()).map(|s| format!("const {} p{s}, ", self.ctype.name())));
+        define("INPUT_PARAMS", &params);
+        let lengths: String = (1..kept.shape.len()).map(|a| format!("const {uint} k_n{a}, ")).collect();
+        define("KEPT_PARAMS", &lengths);
+        let mut params = format!("__global {} *y, const ulong y_at, ", run.out.dtype().cl_type());
+        strides(&mut params, int, "y_k", kept);
+        for (i, extra) in run.extras.iter().enumerate() {
+            let _ = write!(params, "__global const {} *e{i}, const ulong e{i}_at, ", extra.dtype().cl_type());
+            strides(&mut params, int, &format!("e{i}_k"), kept);
+        }
+        let scalars = run.scalars.len() - self.prologue_scalars();
+        params.extend((0..scalars).map(|s| format!("const {} q{s}, ", self.ctype.name())));
+        define("OUTPUT_PARAMS", &params);
+        let mut places = indices(uint, "k", "o_", kept);
+        for (i, input) in run.inputs.iter().enumerate() {
+            let sum = terms(int, "k", &format!("x{i}_k"), kept);
+            let _ = write!(places, "__global const {} *x{i}_o = x{i} + x{i}_at + ({sum}); ", input.dtype().cl_type());
+        }
+        define("KEPT(o_)", &places);
+        define("VALUE(v_, r_i)", &value);
+        define("RESULT(a_, o_)", &result);
+        text.push_str(include_str!("reduce.cl"));
+        text
+    }
+
+    fn prologue_scalars(&self) -> usize {
+        self.run.op.prologue.as_ref().map_or(0, Expr::scalars)
+    }
+
+    /// The statement that computes the prologue's value of an element.
+    fn value(&self, helpers: &mut Vec<Helper>) -> String {
+        let (uint, int) = self.types();
+        let reduced = &self.run.plan.reduced;
+        let mut text = format!("{{ {}", indices(uint, "r", "r_i", reduced));
+        for (i, input) in self.run.inputs.iter().enumerate() {
+            let sum = terms(int, "r", &format!("x{i}_r"), reduced);
+            let load = load(input.dtype(), &format!("x{i}_o + ({sum})"));
+            let _ = write!(text, "const {} in{i}_ = {load}; ", self.ctype.name());
+        }
+        let names: Vec<String> = (0..self.run.inputs.len()).map(|i| format!("in{i}_")).collect();
+        let output = self.inline(&mut text, helpers, self.run.op.prologue.as_ref(), &names, 'p');
+        let _ = write!(text, "v_ = {output}; }}");
+        text
+    }
+
+    /// The statement that writes the epilogue's value of a result.
+    fn result(&self, helpers: &mut Vec<Helper>) -> String {
+        let (uint, int) = self.types();
+        let (run, kept) = (self.run, &self.run.plan.kept);
+        let mut text = format!("{{ {}", indices(uint, "k", "o_", kept));
+        let at = format!("y + y_at + ({})", terms(int, "k", "y_k", kept));
+        if matches!(run.op.carry, Carry::Position(_)) {
+            let _ = write!(text, "*({at}) = (a_).at; }}");
+            return text;
+        }
+        let _ = write!(text, "const {} total_ = a_; ", self.ctype.name());
+        let mut names = vec!["total_".to_owned()];
+        for (i, extra) in run.extras.iter().enumerate() {
+            let sum = terms(int, "k", &format!("e{i}_k"), kept);
+            let load = load(extra.dtype(), &format!("e{i} + e{i}_at + ({sum})"));
+            let _ = write!(text, "const {} extra{i}_ = {load}; ", self.ctype.name());
+            names.push(format!("extra{i}_"));
+        }
+        let output = self.inline(&mut text, helpers, run.op.epilogue.as_ref(), &names, 'q');
+        let _ = write!(text, "{} }}", store(run.out.dtype(), &at, &output));
+        text
+    }
+
+    /// Appends an expression's statements and returns the name of its value.
+    fn inline(
+        &self,
+        text: &mut String,
+        helpers: &mut Vec<Helper>,
+        expr: Option<&Expr>,
+        names: &[String],
+        scalar: char,
+    ) -> String {
+        let Some(expr) = expr else { return names[0].clone() };
+        let scalars: Vec<String> = (0..expr.scalars()).map(|s| format!("{scalar}{s}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let scalars: Vec<&str> = scalars.iter().map(String::as_str).collect();
+        let inlined = inline_c(expr, &names, &scalars, self.ctype);
+        for helper in inlined.helpers {
+            if !helpers.contains(&helper) {
+                helpers.push(helper);
+            }
+        }
+        for statement in &inlined.statements {
+            let _ = write!(text, "{statement} ");
+        }
+        inlined.outputs.into_iter().next().unwrap_or_default()
+    }
+
+    fn buffer(&self, tensor: &Tensor, access: Access) -> [Arg; 2] {
+        [Arg::Buffer(tensor.storage().clone(), access), Arg::Scalar(Scalar::U64(tensor.layout().offset() as u64))]
+    }
+
+    /// The arguments of `INPUT_PARAMS`.
+    fn inputs(&self) -> Args {
+        let (kept, reduced) = (&self.run.plan.kept, &self.run.plan.reduced);
+        let mut args = Args::new();
+        for (i, input) in self.run.inputs.iter().enumerate() {
+            args.extend(self.buffer(input, Access::Read));
+            args.extend(kept.strides[i].iter().chain(&reduced.strides[i]).map(|&s| self.step(s)));
+        }
+        args.extend(reduced.shape[1..].iter().map(|&n| self.count(n)));
+        args.extend(self.run.scalars[..self.prologue_scalars()].iter().cloned().map(Arg::Scalar));
+        args
+    }
+
+    /// The arguments of `KEPT_PARAMS`.
+    fn kept(&self) -> Args {
+        self.run.plan.kept.shape[1..].iter().map(|&n| self.count(n)).collect()
+    }
+
+    /// The arguments of `OUTPUT_PARAMS`.
+    fn outputs(&self) -> Args {
+        let (run, kept) = (self.run, &self.run.plan.kept);
+        let mut args = Args::new();
+        for (i, tensor) in [run.out].into_iter().chain(run.extras).enumerate() {
+            args.extend(self.buffer(tensor, if i == 0 { Access::Write } else { Access::Read }));
+            args.extend(kept.strides[run.inputs.len() + i].iter().map(|&s| self.step(s)));
+        }
+        args.extend(run.scalars[self.prologue_scalars()..].iter().cloned().map(Arg::Scalar));
+        args
+    }
+}
+
+/// Parameters for an operand's strides along the axes of a nest.
+fn strides(text: &mut String, int: &str, prefix: &str, nest: &Nest) {
+    for axis in 0..nest.shape.len() {
+        let _ = write!(text, "const {int} {prefix}{axis}, ");
+    }
+}
+
+/// Declares the index along each axis of a nest, from the flat one.
+pub(crate) fn indices(uint: &str, letter: &str, flat: &str, nest: &Nest) -> String {
+    let rank = nest.shape.len();
+    if rank == 1 {
+        return format!("const {uint} {letter}_0 = {flat}; ");
+    }
+    let mut text = format!("{uint} {letter}_rest = {flat}; ");
+    for axis in (1..rank).rev() {
+        let _ = write!(
+            text,
+            "const {uint} {letter}_{axis} = {letter}_rest % {letter}_n{axis}; {letter}_rest /= {letter}_n{axis}; "
+        );
+    }
+    let _ = write!(text, "const {uint} {letter}_0 = {letter}_rest; ");
+    text
+}
+
+/// The distance of an operand's element from its first one.
+pub(crate) fn terms(int: &str, letter: &str, prefix: &str, nest: &Nest) -> String {
+    let terms: Vec<String> = (0..nest.shape.len()).map(|a| format!("({int}){letter}_{a} * {prefix}{a}")).collect();
+    terms.join(" + ")
+}
+
+/// The element at a place, as a float or double.
+pub(crate) fn load(dtype: DType, at: &str) -> String {
+    match dtype {
+        DType::F16 => format!("vload_half(0, {at})"),
+        DType::BF16 => format!("as_float((uint)*({at}) << 16)"),
+        _ => format!("*({at})"),
+    }
+}
+
+/// The statement that writes a value to a place.
+pub(crate) fn store(dtype: DType, at: &str, value: &str) -> String {
+    match dtype {
+        DType::F16 => format!("vstore_half_rte({value}, 0, {at});"),
+        DType::BF16 => format!("*({at}) = bf16_bits(convert_float({value}));"),
+        DType::F64 => format!("*({at}) = convert_double({value});"),
+        _ => format!("*({at}) = convert_float({value});"),
+    }
+}
+
+/// Rounds to the nearest bfloat16, ties to even; a NaN stays one.
+pub(crate) const BF16_BITS: &str = "ushort bf16_bits(float x) {
+    const uint bits = as_uint(x);
+    return (ushort)((x != x) ? ((bits >> 16) | 0x40u) : ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
+}
+";

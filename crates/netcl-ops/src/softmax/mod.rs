@@ -1,0 +1,48 @@
+//! Softmax and its logarithm along any axis.
+
+mod cpu;
+mod opencl;
+
+use netcl_core::Result;
+use netcl_core::backend::Queue;
+use netcl_core::kernels::launch::{self, Cost, Launch};
+use netcl_core::tensor::Tensor;
+
+use crate::lines::{Lines, check};
+
+/// `exp(x) / sum(exp(x))` along an axis, computed without overflow for any finite input.
+///
+/// As in PyTorch, entries of minus infinity give 0, and a line of nothing but minus infinity gives NaN.
+///
+/// ```
+/// use netcl_ops::core::{device::manager, tensor::Tensor};
+///
+/// let x = Tensor::from_host(&manager().cpu().queue, &[1e4f32, 1e4, f32::NEG_INFINITY], [3])?;
+/// assert_eq!(netcl_ops::softmax(&x, -1)?.to_host::<f32>()?, [0.5, 0.5, 0.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+pub fn softmax(x: &Tensor, axis: isize) -> Result<Tensor> {
+    run("softmax", x, axis, false)
+}
+
+/// `log(softmax(x))` along an axis, exact also where the softmax itself is 0.
+pub fn log_softmax(x: &Tensor, axis: isize) -> Result<Tensor> {
+    run("log_softmax", x, axis, true)
+}
+
+fn run(op: &'static str, x: &Tensor, axis: isize, log: bool) -> Result<Tensor> {
+    let axis = check(op, x, axis)?;
+    let out = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
+    if x.size() == 0 {
+        return Ok(out);
+    }
+    let lines = Lines::new(x, &out, axis);
+    let (work, args) = match x.queue() {
+        Queue::Cpu(_) => crate::lines::cpu_work(op, cpu::Softmax { log }, lines, x, &out)?,
+        Queue::OpenCl(stream) => opencl::work(stream, &lines, x, &out, log)?,
+    };
+    // A subtraction, an exponential (counted as one), an addition and a product each.
+    let cost = Cost { flops: 4.0 * x.size() as f64, bytes: (2 * x.size() * x.dtype().size()) as f64 };
+    launch::submit(Launch { name: op.into(), queue: x.queue().clone(), work, args, cost })?;
+    Ok(out)
+}

@@ -1,0 +1,45 @@
+//! Launches of `softmax.cl`.
+
+use netcl_core::Result;
+use netcl_core::backend::opencl::{Grid, Source, Stream};
+use netcl_core::device::DeviceType;
+use netcl_core::kernels::launch::{Arg, Scalar, Work};
+use netcl_core::tensor::Tensor;
+
+use crate::lines::{Lines, Prepared};
+use crate::lines_opencl::Access;
+
+/// Neighbouring lines that make reads coalesced when the axis is not the innermost.
+const COLUMNS: usize = 32;
+/// Local memory that a work-group may fill: enough for lines of 8192 floats, little enough for several groups at once.
+const CACHE_BYTES: usize = 32 << 10;
+
+pub(super) fn work(stream: &Stream, lines: &Lines, x: &Tensor, out: &Tensor, log: bool) -> Result<Prepared> {
+    let access = Access::new(lines, x, out);
+    let info = stream.device().info();
+    let size = x.dtype().accumulator().size();
+    let (count, n) = (lines.kept.size(), lines.len);
+    let processor = stream.device().device_type() == DeviceType::Cpu;
+    // A processor's core works through a group alone: few work-items keep its reads close together.
+    let most = if processor { 16 } else { 256 };
+    let group = 1 << info.max_work_group_size.min(most).min(info.local_mem_size as usize / size).max(1).ilog2();
+    // Four elements for each work-item at least; what is left of the group takes further lines.
+    let lanes = if lines.columns { group / COLUMNS.min(group) } else { n.div_ceil(4).next_power_of_two().min(group) };
+    let together = group / lanes;
+    let cache = n.div_ceil(lanes) * group * size;
+    let room = CACHE_BYTES.min(info.local_mem_size as usize / 2).saturating_sub(group * size);
+    // Worth it also where local memory is ordinary memory: every exponential is computed once instead of twice.
+    let cached = cache <= room;
+    let key = format!("softmax.cl:{}:{log}", access.key());
+    let kernel = stream.kernel(&key, || {
+        let source = format!("#define LOG {}\n{}{}", u8::from(log), access.defines(), include_str!("softmax.cl"));
+        (Source::new(source, ""), "softmax_group")
+    })?;
+    let mut args = access.args();
+    let (line_step, lane_step) = if lines.columns { (1, together) } else { (lanes, 1) };
+    args.extend([access.count(count), access.count(n)]);
+    args.extend([together, line_step, lane_step, usize::from(cached)].map(|v| Arg::Scalar(Scalar::U32(v as u32))));
+    args.push(Arg::Local(group * size + if cached { cache } else { 0 }));
+    let grid = Grid::new([count.div_ceil(together) * group]).local([group]);
+    Ok((Work::OpenCl(kernel, grid), args))
+}

@@ -1,0 +1,234 @@
+//! Softmax, log_softmax and cumsum: devices x dtypes x axes x {dense, permuted, strided, expanded}, against f64.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
+
+mod support;
+
+use std::process::Command;
+use std::rc::Rc;
+
+use netcl_core::backend::cpu::set_num_threads;
+use netcl_core::device::DeviceHandle;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::launch::{Counter, with_sink};
+use netcl_core::shape::Slice;
+use netcl_core::tensor::Tensor;
+use netcl_ops as ops;
+use support::{Grid, Tolerance, devices, epsilon, random, supports, tensor};
+
+type Along = fn(&Tensor, isize) -> netcl_core::Result<Tensor>;
+
+fn log_sum(line: &[f64]) -> f64 {
+    let top = line.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    top + line.iter().map(|v| (v - top).exp()).sum::<f64>().ln()
+}
+
+fn softmax(line: &[f64]) -> Vec<f64> {
+    let total = log_sum(line);
+    line.iter().map(|v| (v - total).exp()).collect()
+}
+
+fn log_softmax(line: &[f64]) -> Vec<f64> {
+    let total = log_sum(line);
+    line.iter().map(|v| v - total).collect()
+}
+
+fn cumsum(line: &[f64]) -> Vec<f64> {
+    line.iter()
+        .scan(0.0, |total, v| {
+            *total += v;
+            Some(*total)
+        })
+        .collect()
+}
+
+/// The same in f64, for one line.
+type Reference = fn(&[f64]) -> Vec<f64>;
+
+const OPS: [(&str, Along, Reference); 3] = [
+    ("softmax", ops::softmax, softmax),
+    ("log_softmax", ops::log_softmax, log_softmax),
+    ("cumsum", ops::cumsum, cumsum),
+];
+
+/// Applies a function to every line of row-major values.
+fn along(values: &[f64], shape: &[usize], axis: usize, f: fn(&[f64]) -> Vec<f64>) -> Vec<f64> {
+    let (n, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
+    let mut out = vec![0.0; values.len()];
+    for outer in 0..values.len() / (n * inner) {
+        for i in 0..inner {
+            let at = |r: usize| (outer * n + r) * inner + i;
+            let line: Vec<f64> = (0..n).map(|r| values[at(r)]).collect();
+            for (r, v) in f(&line).into_iter().enumerate() {
+                out[at(r)] = v;
+            }
+        }
+    }
+    out
+}
+
+const CASES: [(&str, &[usize], isize); 15] = [
+    ("dense", &[1], 0),
+    ("dense", &[7, 1], 1),
+    ("dense", &[1000, 3], 1),
+    ("dense", &[5, 255], -1),
+    ("dense", &[4, 257], 1),
+    ("dense", &[3, 1024], 1),
+    ("dense", &[2, 9001], 1),
+    ("dense", &[255, 3], 0),
+    ("dense", &[300, 129], 0),
+    ("dense", &[3, 65, 5], 1),
+    ("dense", &[2, 3, 4, 33], 2),
+    ("permuted", &[20, 300, 6], 1),
+    ("permuted", &[20, 30, 6], 0),
+    ("strided", &[9, 300], 1),
+    ("expanded", &[6, 70], 0),
+];
+
+fn view(kind: &str, device: &DeviceHandle, shape: &[usize], dtype: DType) -> Tensor {
+    let n: usize = shape.iter().product();
+    let make = |n: usize, shape: &[usize]| tensor(&device.queue, &random(n, 3, (-4.0, 4.0)), shape, dtype).0;
+    match kind {
+        "permuted" => make(n, &[shape[2], shape[0], shape[1]]).permute(&[1, 2, 0]).unwrap(),
+        "strided" => {
+            let t = make(4 * n, &[2 * shape[0], 2 * shape[1]]).slice(0, Slice::new(None, None, 2)).unwrap();
+            t.slice(1, Slice::new(None, None, -2)).unwrap()
+        }
+        "expanded" => make(shape[1], &[1, shape[1]]).expand(shape).unwrap(),
+        _ => make(n, shape),
+    }
+}
+
+fn check(device: &DeviceHandle, op: usize, case: usize, dtype: DType) -> Result<(), String> {
+    let ((name, run, reference), (kind, shape, axis)) = (OPS[op], CASES[case]);
+    let x = view(kind, device, shape, dtype);
+    let got = run(&x, axis).map_err(|e| e.to_string())?;
+    if (got.shape(), got.dtype()) != (x.shape(), dtype) {
+        return Err(format!("shape {} dtype {}", got.shape(), got.dtype()));
+    }
+    let expected = along(&x.to_f64_vec().unwrap(), shape, x.shape().axis("test", axis).unwrap(), reference);
+    let compute = if dtype == DType::F64 { epsilon(DType::F64) * 8.0 } else { epsilon(DType::F32) };
+    let own = if matches!(dtype, DType::F16 | DType::BF16) { epsilon(dtype) } else { 0.0 };
+    let smallest = if dtype == DType::F16 { 2f64.powi(-24) } else { 0.0 };
+    // A running sum is only as exact as its largest value; the others are a few roundings off.
+    let size = if name == "cumsum" { expected.iter().fold(0.0, |m: f64, v| m.max(v.abs())) } else { 1.0 };
+    let absolute = match name {
+        "softmax" => smallest,
+        _ => 16.0 * compute * size,
+    };
+    Tolerance { relative: own + 24.0 * compute, absolute }.check(&got.to_f64_vec().unwrap(), &expected)
+}
+
+fn whole_grid(name: &'static str) {
+    let mut grid = Grid::new(name);
+    for device in devices() {
+        let portable = device.platform_name.contains("Portable");
+        for dtype in DType::FLOATS {
+            if !supports(&device, dtype) {
+                grid.skip("the device has no float64");
+                continue;
+            }
+            for (op, (name, ..)) in OPS.iter().enumerate() {
+                for (case, (kind, shape, axis)) in CASES.into_iter().enumerate() {
+                    // PoCL takes up to a second for a kernel: f32 and a sample of the rest.
+                    if !portable || dtype == DType::F32 || (case + op + dtype as usize).is_multiple_of(9) {
+                        let what = format!("{name} {dtype} {kind} {shape:?} {axis}");
+                        grid.cell(&device, what, || check(&device, op, case, dtype));
+                    }
+                }
+            }
+        }
+    }
+    grid.finish(3 * 4 * CASES.len());
+}
+
+#[test]
+fn every_operation_on_every_device_and_dtype() {
+    whole_grid("lines");
+}
+
+/// The same on a device that pretends to be small, in a process of its own: limits are read once.
+#[test]
+fn small_devices() {
+    if std::env::var_os("NETCL_LINES_CHILD").is_some() {
+        return whole_grid("lines on small devices");
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "small_devices", "--nocapture"])
+        .env("NETCL_LINES_CHILD", "1")
+        .env("NETCL_LIMITS", "wg=64,local=16k,alloc=64M")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("grid lines on small devices"), "{text}");
+}
+
+#[test]
+fn extreme_logits() {
+    let inf = f64::INFINITY;
+    for device in devices() {
+        let rows = [
+            [1e4, 1e4, -1e4, 0.0],
+            [-1e4, -1e4, -1e4, -1e4],
+            [-inf, 0.0, 0.0, -inf],
+            [-inf; 4],
+            [88.0, 0.0, 0.0, -104.0],
+        ];
+        let values: Vec<f64> = rows.concat();
+        let (x, _) = tensor(&device.queue, &values, [5, 4], DType::F32);
+        for (name, view, axis) in
+            [("rows", x.clone(), 1), ("columns", x.permute(&[1, 0]).unwrap().contiguous().unwrap(), 0)]
+        {
+            let by_row = |t: Tensor| if axis == 0 { t.permute(&[1, 0]).unwrap() } else { t }.to_f64_vec().unwrap();
+            let got = by_row(ops::softmax(&view, axis).unwrap());
+            assert_eq!(got[..4], [0.5, 0.5, 0.0, 0.0], "{device:?} {name}");
+            assert_eq!(got[4..12], [0.25, 0.25, 0.25, 0.25, 0.0, 0.5, 0.5, 0.0], "{device:?} {name}");
+            assert!(got[12..16].iter().all(|v| v.is_nan()) && got[16] == 1.0, "{device:?} {name}");
+            let got = by_row(ops::log_softmax(&view, axis).unwrap());
+            assert!((got[0] + 2f64.ln()).abs() < 1e-6 && (got[2] + 2e4 + 2f64.ln()).abs() < 2e-3, "{device:?} {name}");
+            assert_eq!((got[8], got[19]), (-inf, -192.0), "{device:?} {name}");
+        }
+        let (x, _) = tensor(&device.queue, &[1.0, inf, 1.0, -inf, 1.0], [5], DType::F32);
+        let got = ops::cumsum(&x, 0).unwrap().to_f64_vec().unwrap();
+        assert_eq!(got[..3], [1.0, inf, inf]);
+        assert!(got[3].is_nan() && got[4].is_nan());
+    }
+}
+
+#[test]
+fn one_launch_and_clear_errors() {
+    for device in devices() {
+        let x = Tensor::full(&device.queue, [3, 300], DType::F32, 1.0).unwrap();
+        let counter = Rc::new(Counter::default());
+        with_sink(counter.clone(), || ops::softmax(&x, 1).unwrap());
+        assert_eq!(counter.names(), [("softmax".to_owned(), 1)]);
+        let counter = Rc::new(Counter::default());
+        with_sink(counter.clone(), || (ops::cumsum(&x, 1).unwrap(), ops::cumsum(&x, 0).unwrap()));
+        let expected =
+            if device.backend.name() == "cpu" { vec!["cumsum"] } else { vec!["cumsum_group", "cumsum_sequential"] };
+        assert_eq!(counter.names().into_iter().map(|(n, _)| n).collect::<Vec<_>>(), expected);
+        assert_eq!(ops::softmax(&Tensor::from_shape(&device.queue, [2, 0], DType::F32).unwrap(), 1).unwrap().size(), 0);
+        assert!(ops::softmax(&x, 2).unwrap_err().to_string().contains("axis 2 is out of range"));
+        let scalar = Tensor::from_shape(&device.queue, (), DType::F32).unwrap();
+        assert!(ops::cumsum(&scalar, 0).unwrap_err().to_string().contains("a scalar has no axis"));
+    }
+}
+
+#[test]
+fn long_running_sums_stay_exact_and_repeat() {
+    for device in devices() {
+        let n = 500_000;
+        let x = Tensor::full(&device.queue, [n], DType::F32, 0.1).unwrap();
+        let got = ops::cumsum(&x, 0).unwrap().to_f64_vec().unwrap();
+        for i in [1000, 123_456, n - 1] {
+            let exact = (i + 1) as f64 * f64::from(0.1f32);
+            assert!((got[i] / exact - 1.0).abs() < 1e-6, "{device:?} {i}: {} {exact}", got[i]);
+        }
+        let (y, _) = tensor(&device.queue, &random(300_000, 4, (-1.0, 1.0)), [100, 3000], DType::F32);
+        let bits = || [ops::cumsum(&y, 1), ops::softmax(&y, 0)].map(|t| t.unwrap().to_host::<f32>().unwrap());
+        set_num_threads(1);
+        let first = bits();
+        set_num_threads(5);
+        assert!(bits() == first && bits() == first, "{device:?}");
+        set_num_threads(0);
+    }
+}
