@@ -88,5 +88,5 @@ pub fn sum_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
         .filter(|&axis| axis < new || (shape[axis - new] == 1 && x.shape()[axis] != 1))
         .map(|axis| axis as isize)
         .collect();
-    reshape(&super::reduce::sum(x, &axes, true)?, shape.clone())
+    reshape(&super::reduce::sum(x, axes.as_slice(), true)?, shape.clone())
 }

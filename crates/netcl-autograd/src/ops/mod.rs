@@ -2,3 +2,6 @@
 
 pub mod elementwise;
 pub mod layout;
+pub mod matmul;
+pub mod reduce;
+pub mod softmax;
