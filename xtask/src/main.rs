@@ -4,6 +4,8 @@
 mod bench;
 mod install;
 mod layers;
+mod limits;
+mod oclgrind;
 mod process;
 mod report;
 mod stages;
@@ -33,7 +35,8 @@ enum Command {
 
 #[derive(Args)]
 struct TestArgs {
-    /// Add the stages that are too slow for every change: ignored tests, benchmarks run once, the book, cargo-deny.
+    /// Add the stages that are too slow for every change: ignored tests, kernels under oclgrind and on devices that
+    /// pretend to be small, benchmarks run once, the book, cargo-deny.
     #[arg(long)]
     full: bool,
     /// Run only these stages, in their usual order (comma separated).

@@ -7,7 +7,7 @@ use crate::install::{self, cargo_tools, python};
 use crate::process::{stream, succeeds};
 use crate::report::{Outcome, Report};
 use crate::workspace::Workspace;
-use crate::{bench, layers};
+use crate::{bench, layers, limits, oclgrind};
 
 /// One stage. Those after `Python` belong to the full run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -21,6 +21,8 @@ pub(crate) enum Stage {
     Docs,
     Wheel,
     Python,
+    Oclgrind,
+    Limits,
     Benches,
     Book,
     Deny,
@@ -46,6 +48,8 @@ impl Stage {
             Stage::Docs => "docs",
             Stage::Wheel => "wheel",
             Stage::Python => "python",
+            Stage::Oclgrind => "oclgrind",
+            Stage::Limits => "limits",
             Stage::Benches => "benches",
             Stage::Book => "book",
             Stage::Deny => "deny",
@@ -64,6 +68,8 @@ impl Stage {
             Stage::Docs => "API documentation, warnings are errors",
             Stage::Wheel => "build the wheel and install it into .check/venv",
             Stage::Python => "Python tests and listings",
+            Stage::Oclgrind => "kernels under a checker of memory accesses and races",
+            Stage::Limits => "device tests on devices that pretend to be small",
             Stage::Benches => "every benchmark once",
             Stage::Book => "build the book",
             Stage::Deny => "licences, sources and advisories of the dependencies",
@@ -75,6 +81,8 @@ impl Stage {
         match self {
             Stage::Install => return install::run(workspace, full, report),
             Stage::Layers => return layers::run(workspace),
+            Stage::Oclgrind => return oclgrind::run(workspace, report),
+            Stage::Limits => return limits::run(workspace),
             Stage::Benches => return bench::run(workspace),
             Stage::Rust => return rust(workspace, full),
             Stage::Wheel => return wheel(workspace),

@@ -136,6 +136,8 @@ fn child_with_limits() {
         let launch = |size| setup.queue.launch(&kernel, Grid::new([128]).local([size]), &[(&x).into()], Deps::NONE);
         launch(64).unwrap();
         assert_eq!(launch(128).unwrap_err().code(), Some(-54));
+        // Intel's runtime crashes now and then in a process that ends with work under way.
+        setup.queue.finish().unwrap();
     }
 }
 

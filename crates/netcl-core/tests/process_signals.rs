@@ -212,10 +212,12 @@ fn child_with_a_handler() {
         });
         stream.finish().unwrap();
         sender.join().unwrap();
-        // Not in flight at the signal, so it may take longer than the grace after it.
-        spin(&stream, (per_second * 3.0) as u64);
-        stream.finish().unwrap();
-        assert!(start.elapsed() > GRACE, "{:?}: the kernels are too short for this test", start.elapsed());
+        // Not in flight at the signal, so a wait may be under way when the grace ends. (In pieces: how long one takes depends on
+        // what else the machine does.)
+        while start.elapsed() < GRACE + Duration::from_secs(1) {
+            spin(&stream, (per_second * 0.5) as u64);
+            stream.finish().unwrap();
+        }
         assert_eq!(HANDLED.load(Ordering::SeqCst), round);
         assert!(interrupted());
     }

@@ -43,6 +43,17 @@ fn on_device(queue: &Queue) {
     timed("sum axis 1", all, &|| netcl_ops::sum(&x, 1, false).unwrap());
     timed("softmax axis 1", 2 * all, &|| netcl_ops::softmax(&x, 1).unwrap());
     timed("softmax axis 0", 2 * all, &|| netcl_ops::softmax(&x, 0).unwrap());
+    timed("log_softmax axis 1", 2 * all, &|| netcl_ops::log_softmax(&x, 1).unwrap());
+    let x = Tensor::full(queue, [n, n], DType::F32, 0.5).unwrap();
+    let all = 4 * x.size();
+    timed("sum 16M", all, &|| netcl_ops::sum(&x, (), false).unwrap());
+    timed("max 16M", all, &|| netcl_ops::max(&x, (), false).unwrap());
+    timed("var 4096x4096 axis 1", 2 * all, &|| netcl_ops::var(&x, 1, 1.0, false).unwrap());
+    let x = Tensor::full(queue, [n, n / 4], DType::F32, 0.5).unwrap();
+    let all = 4 * x.size();
+    timed("copy 4096x1024", 2 * all, &|| x.duplicate().unwrap());
+    timed("softmax 4096x1024 axis 1", 2 * all, &|| netcl_ops::softmax(&x, 1).unwrap());
+    timed("softmax 4096x1024 axis 0", 2 * all, &|| netcl_ops::softmax(&x, 0).unwrap());
     timed("cumsum axis 1", 2 * all, &|| netcl_ops::cumsum(&x, 1).unwrap());
 }
 

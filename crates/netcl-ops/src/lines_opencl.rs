@@ -9,7 +9,12 @@ use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
 
 use crate::lines::Lines;
-use crate::reduce::opencl::{BF16_BITS, indices, load, store, terms};
+use crate::reduce::opencl::{BF16_BITS, indices, load, load_vector, store, terms};
+
+/// Lanes of a vector on processors: float16 or double8, which compilers split for narrower registers.
+pub(crate) fn vector_width(dtype: DType) -> usize {
+    64 / dtype.accumulator().size()
+}
 
 /// The input and output of a kernel over lines.
 pub(crate) struct Access<'l> {
@@ -61,6 +66,32 @@ impl<'l> Access<'l> {
         )
     }
 
+    /// For kernels on processors: `VCOMPUTE`, `WIDTH`, `STEP`, `X_STEP`, `Y_STEP`, and `LOAD1(d)`, `LOADV(d)`,
+    /// `STORE1(v, d)` and `STOREV(v, d)`, which reach elements by their distance from a line's first.
+    pub(crate) fn vector_defines(&self) -> String {
+        let dtype = self.x.dtype();
+        let width = vector_width(dtype);
+        let step = match self.index {
+            IndexWidth::Bits32 => "int",
+            IndexWidth::Bits64 => "long",
+        };
+        let compute = if dtype == DType::F64 { "double" } else { "float" };
+        let (one, vector) = (load(dtype, "x_o + (d_)"), load_vector(dtype, "x_o + (d_)", width));
+        let put_one = store(dtype, "y_o + (d_)", "(v_)");
+        let put_one = put_one.trim_end_matches(';');
+        let put_vector = match dtype {
+            DType::F16 => format!("vstore_half{width}_rte(v_, 0, y_o + (d_))"),
+            DType::BF16 => format!("vstore{width}(bf16_vector(v_), 0, y_o + (d_))"),
+            _ => format!("vstore{width}(v_, 0, y_o + (d_))"),
+        };
+        let bits = if dtype == DType::BF16 { BF16_VECTOR } else { "" };
+        format!(
+            "{bits}#define VCOMPUTE {compute}{width}\n#define WIDTH {width}\n#define STEP {step}\n\
+             #define X_STEP x_r\n#define Y_STEP y_r\n#define LOAD1(d_) ({one})\n#define LOADV(d_) ({vector})\n\
+             #define STORE1(v_, d_) {put_one}\n#define STOREV(v_, d_) {put_vector}\n"
+        )
+    }
+
     /// The arguments of `KEPT_PARAMS`.
     pub(crate) fn args(&self) -> SmallVec<[Arg; 8]> {
         let kept = &self.lines.kept;
@@ -91,3 +122,10 @@ impl<'l> Access<'l> {
         })
     }
 }
+
+/// `bf16_bits` for a vector.
+const BF16_VECTOR: &str = "ushort16 bf16_vector(float16 x) {
+    const uint16 bits = as_uint16(x);
+    return convert_ushort16((x != x) ? ((bits >> 16) | 0x40u) : ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
+}
+";

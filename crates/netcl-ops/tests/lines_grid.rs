@@ -195,6 +195,23 @@ fn extreme_logits() {
 }
 
 #[test]
+fn one_nan_spoils_its_whole_line_and_no_other() {
+    for device in devices() {
+        // Lines shorter and longer than a vector, the NaN in a vector and in the rest behind the last one.
+        for (length, at) in [(5, 2), (100, 3), (100, 99)] {
+            let mut values = vec![0.25; 2 * length];
+            values[length + at] = f64::NAN;
+            let (x, _) = tensor(&device.queue, &values, [2, length], DType::F32);
+            for (name, y) in [("softmax", ops::softmax(&x, 1)), ("log_softmax", ops::log_softmax(&x, 1))] {
+                let y = y.unwrap().to_f64_vec().unwrap();
+                assert!(y[..length].iter().all(|v| v.is_finite()), "{device:?} {name} {length} {at}");
+                assert!(y[length..].iter().all(|v| v.is_nan()), "{device:?} {name} {length} {at}");
+            }
+        }
+    }
+}
+
+#[test]
 fn one_launch_and_clear_errors() {
     for device in devices() {
         let x = Tensor::full(&device.queue, [3, 300], DType::F32, 1.0).unwrap();

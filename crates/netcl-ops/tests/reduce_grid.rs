@@ -447,7 +447,9 @@ fn devices_repeat_their_bits() {
 fn kernel_files_compile_alone() {
     let files = [
         (include_str!("../src/reduce/reduce.cl"), "reduce_finish"),
+        (include_str!("../src/reduce/reduce_vector.cl"), "reduce_columns"),
         (include_str!("../src/softmax/softmax.cl"), "softmax_group"),
+        (include_str!("../src/softmax/softmax_vector.cl"), "softmax_columns"),
         (include_str!("../src/scan/scan.cl"), "scan_group"),
     ];
     for device in devices() {

@@ -8,22 +8,23 @@ use crate::report::Report;
 
 /// What the tests need of Debian.
 pub(crate) const PACKAGES: [&str; 4] = ["gcc", "ocl-icd-libopencl1", "pocl-opencl-icd", "python3-venv"];
-const UNTESTED: &str = "what needs these packages (PoCL is one of the OpenCL implementations of the test grid)";
+pub(crate) const UNTESTED: &str =
+    "what needs these packages (PoCL is one of the OpenCL implementations of the test grid)";
 
-/// Installs missing packages; `false` when some are still missing.
-pub(crate) fn install(report: &mut Report) -> bool {
+/// Installs the missing ones of some packages; `false` when some are still missing. `untested` is what they are wanted for.
+pub(crate) fn install(packages: &[&str], untested: &str, report: &mut Report) -> bool {
     if find_program("dpkg-query", &[]).is_none() {
         // Another system may have its own PoCL; whether it is there is for the OpenCL check to say.
-        println!("not a Debian system: install {} in its own way", PACKAGES.join(", "));
+        println!("not a Debian system: install {} in its own way", packages.join(", "));
         return true;
     }
-    let missing: Vec<_> = PACKAGES.into_iter().filter(|package| !is_installed(package)).collect();
+    let missing: Vec<&str> = packages.iter().copied().filter(|package| !is_installed(package)).collect();
     if missing.is_empty() {
-        println!("Debian packages are there: {}", PACKAGES.join(", "));
+        println!("Debian packages are there: {}", packages.join(", "));
         return true;
     }
     let Some(prefix) = root_prefix() else {
-        report.gap(format!("Debian packages {} (neither root nor sudo)", missing.join(", ")), UNTESTED);
+        report.gap(format!("Debian packages {} (neither root nor sudo)", missing.join(", ")), untested);
         return false;
     };
     // A failing update is not the end: the lists that are there may be good enough.
@@ -35,7 +36,7 @@ pub(crate) fn install(report: &mut Report) -> bool {
     match stream(&mut command) {
         Ok(()) => true,
         Err(error) => {
-            report.gap(format!("Debian packages {} ({error:#})", missing.join(", ")), UNTESTED);
+            report.gap(format!("Debian packages {} ({error:#})", missing.join(", ")), untested);
             false
         }
     }

@@ -4,7 +4,7 @@
 //! the next run's stage a matter of milliseconds; it is written only after a run without gaps.
 
 pub(crate) mod cargo_tools;
-mod debian;
+pub(crate) mod debian;
 pub(crate) mod opencl;
 pub(crate) mod python;
 
@@ -22,7 +22,7 @@ pub(crate) fn run(workspace: &Workspace, full: bool, report: &mut Report) -> Res
         println!("everything is installed; remove {} to check again", stamp_file.display());
         return Ok(Outcome::Passed);
     }
-    let mut complete = debian::install(report);
+    let mut complete = debian::install(&debian::PACKAGES, debian::UNTESTED, report);
     complete &= cargo_tools::components(report);
     complete &= cargo_tools::install(workspace, full, report);
     if python::install(workspace, report) {

@@ -109,7 +109,7 @@ impl BucketTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The most bytes that released blocks may occupy together. Blocks above the bucket table are freed first (largest
-    /// first), then those that were released longest ago.
+    /// first), then those that were released longest ago. With 0, blocks are never reused and have exactly the size asked for.
     pub max_cached_bytes: usize,
     /// The most blocks that one bucket may hold; a fuller one frees its oldest. Exact blocks are not counted.
     pub max_blocks_per_bucket: usize,

@@ -181,6 +181,10 @@ impl<S: BlockSource> Shared<S> {
 
     #[inline]
     fn class(&self, bytes: usize) -> (Class, usize) {
+        // Where nothing is kept for reuse, a bucket's slack is only waste, and hides overruns from memory checkers.
+        if self.limits.max_cached_bytes == 0 {
+            return (self.table.class(bytes), bytes);
+        }
         // The bucket that the device's limit falls into holds blocks of that limit, whoever asks: still one size per bucket.
         (self.table.class(bytes), self.table.block_size(bytes).min(self.largest.max(bytes)))
     }

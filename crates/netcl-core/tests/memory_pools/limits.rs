@@ -115,6 +115,16 @@ fn the_oldest_block_goes_first_but_blocks_above_the_table_before_it() {
 }
 
 #[test]
+fn a_pool_that_keeps_nothing_has_blocks_of_the_size_asked_for() {
+    let pool = PersistentBufferPool::with_limits(Fake::new(), Limits::bytes(0));
+    assert_eq!((pool.block_size(1), pool.block_size(3001)), (1, 3001));
+    drop(pool.allocate(7).unwrap());
+    drop(pool.allocate(7).unwrap());
+    let stats = pool.stats();
+    assert_eq!((stats.hits, stats.misses, stats.bytes_cached, stats.bytes_in_use), (0, 2, 0, 0));
+}
+
+#[test]
 fn the_pinned_pool_is_bounded() {
     let device = Fake::new();
     let pool = PinnedBufferPool::new(device.clone());

@@ -95,6 +95,9 @@ impl Model {
     }
 
     fn block_size(&self, bytes: usize) -> usize {
+        if self.setup.limits.max_cached_bytes == 0 {
+            return bytes;
+        }
         let bucket = self.sizes.iter().copied().find(|&size| size >= bytes).unwrap_or(bytes);
         bucket.min(self.setup.largest)
     }

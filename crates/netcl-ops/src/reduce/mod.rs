@@ -16,6 +16,7 @@ mod engine;
 mod fold;
 pub(crate) mod opencl;
 pub(crate) mod plan;
+mod vector;
 
 use std::sync::LazyLock;
 

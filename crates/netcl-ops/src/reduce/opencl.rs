@@ -14,9 +14,11 @@ use netcl_core::{Error, Result};
 
 use super::engine::{Args, Carry, Combine, Run};
 use super::plan::Nest;
+use super::vector::Vectors;
 
 /// The three kernels a reduction may run as on an OpenCL device. Launches carry the variant in their name:
-/// `sum_sequential`, `sum_parallel`, `sum_workgroup` (followed by `sum_finish`).
+/// `sum_sequential`, `sum_parallel`, `sum_workgroup` (followed by `sum_finish`). On a processor a result (or a few
+/// neighbouring ones) takes one work-item where the others take a work-group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Variant {
     /// One work-item per result: reductions of fewer than 256 elements.
@@ -39,9 +41,9 @@ impl Variant {
 }
 
 /// Reductions below this size run one after the other in a work-item (core.txt's rule for `select_reduction_kernel`).
-const SEQUENTIAL_BELOW: usize = 256;
+pub(super) const SEQUENTIAL_BELOW: usize = 256;
 /// From this many elements on, a reduction may take several work-groups.
-const WORKGROUP_FROM: usize = 1 << 16;
+pub(super) const WORKGROUP_FROM: usize = 1 << 16;
 /// Elements a work-item of the multi-stage variant should have at least.
 const PER_ITEM: usize = 16;
 /// Partial results per result at most.
@@ -50,7 +52,7 @@ const MAX_PARTS: usize = 1024;
 const COLUMNS: usize = 32;
 
 thread_local! {
-    static FORCED: Cell<Option<Variant>> = const { Cell::new(None) };
+    pub(super) static FORCED: Cell<Option<Variant>> = const { Cell::new(None) };
 }
 
 /// Runs a closure in which reductions of this thread on OpenCL devices use one variant, whatever their size: for tests
@@ -80,9 +82,13 @@ struct Shape {
 /// Launches a reduction: one launch, or two for the multi-stage variant.
 pub(super) fn launch(run: &Run<'_>, stream: &Stream) -> Result<()> {
     let writer = Writer::new(run);
+    if let Some(vectors) = Vectors::new(&writer, stream) {
+        return vectors.launch(stream);
+    }
     let shape = Shape::choose(run, stream, writer.accumulator());
     let (results, n) = (run.plan.kept.size(), run.plan.reduced.size());
-    let kernel = |name: &str| writer.kernel(stream, shape.variant, name);
+    let kernel =
+        |name: &str| writer.kernel(stream, "reduce.cl", name, || Source::new(writer.source(shape.variant), ""));
     let mut args = writer.inputs();
     args.extend(writer.kept());
     let local = Arg::Local(shape.group * writer.accumulator());
@@ -166,10 +172,10 @@ fn floor_power_of_two(n: usize) -> usize {
     1 << n.max(1).ilog2()
 }
 
-/// Writes the macros that `reduce.cl` is compiled with, and the matching arguments.
-struct Writer<'r> {
-    run: &'r Run<'r>,
-    ctype: CType,
+/// Writes the macros that `reduce.cl` and `reduce_vector.cl` are compiled with, and the matching arguments.
+pub(super) struct Writer<'r> {
+    pub(super) run: &'r Run<'r>,
+    pub(super) ctype: CType,
     index: IndexWidth,
 }
 
@@ -189,7 +195,7 @@ impl<'r> Writer<'r> {
         }
     }
 
-    fn count(&self, n: usize) -> Arg {
+    pub(super) fn count(&self, n: usize) -> Arg {
         Arg::Scalar(match self.index {
             IndexWidth::Bits32 => Scalar::U32(n as u32),
             IndexWidth::Bits64 => Scalar::U64(n as u64),
@@ -203,20 +209,27 @@ impl<'r> Writer<'r> {
         })
     }
 
-    fn types(&self) -> (&'static str, &'static str) {
+    pub(super) fn types(&self) -> (&'static str, &'static str) {
         match self.index {
             IndexWidth::Bits32 => ("uint", "int"),
             IndexWidth::Bits64 => ("ulong", "long"),
         }
     }
 
-    fn kernel(&self, stream: &Stream, variant: Variant, name: &str) -> Result<Kernel> {
+    /// A kernel of a file; `file` also says what the source depends on beside the reduction itself.
+    pub(super) fn kernel(
+        &self,
+        stream: &Stream,
+        file: &str,
+        name: &str,
+        source: impl FnOnce() -> Source,
+    ) -> Result<Kernel> {
         let run = self.run;
         let key = |expr: &Option<Expr>| expr.as_ref().map_or(0, Expr::key);
         let dtypes: String =
             run.inputs.iter().chain([run.out]).chain(run.extras).map(|t| format!(":{}", t.dtype())).collect();
         let key = format!(
-            "reduce.cl:{name}:{:?}:{:?}:{}:{}{dtypes}:{:032x}:{:032x}",
+            "{file}:{name}:{:?}:{:?}:{}:{}{dtypes}:{:032x}:{:032x}",
             run.op.carry,
             self.index,
             run.plan.kept.shape.len(),
@@ -231,10 +244,29 @@ impl<'r> Writer<'r> {
                 format!("it needs {bytes} bytes of kernel arguments, the device takes {limit}; make inputs contiguous");
             return Err(Error::Unsupported { op: run.op.name(), device: stream.device().name().to_owned(), why });
         }
-        stream.kernel(&key, || (Source::new(self.source(variant), ""), name))
+        stream.kernel(&key, || (source(), name))
     }
 
     fn source(&self, variant: Variant) -> String {
+        let variant = match variant {
+            Variant::Sequential => 1,
+            Variant::Parallel => 2,
+            Variant::Workgroup => 3,
+        };
+        let mut helpers: Vec<Helper> = Vec::new();
+        let value = self.value(&mut helpers);
+        let shared = self.defines(&mut helpers);
+        let bits = if self.run.out.dtype() == DType::BF16 { BF16_BITS } else { "" };
+        let helpers: String = helpers.into_iter().map(|h| h.text).collect();
+        format!(
+            "#pragma OPENCL FP_CONTRACT OFF\n{bits}{helpers}{shared}#define VARIANT {variant}\n\
+             #define VALUE(v_, r_i) {value}\n{}",
+            include_str!("reduce.cl")
+        )
+    }
+
+    /// `COMPUTE`, `UINT`, `OP`, the parameters, `KEPT(o)` and `RESULT(a, o)`.
+    pub(super) fn defines(&self, helpers: &mut Vec<Helper>) -> String {
         let run = self.run;
         let (uint, int) = self.types();
         let op = match run.op.carry {
@@ -245,28 +277,14 @@ impl<'r> Writer<'r> {
             Carry::Position(true) => 4,
             Carry::Position(false) => 5,
         };
-        let variant = match variant {
-            Variant::Sequential => 1,
-            Variant::Parallel => 2,
-            Variant::Workgroup => 3,
-        };
-        let mut text = "#pragma OPENCL FP_CONTRACT OFF\n".to_owned();
-        let mut helpers: Vec<Helper> = Vec::new();
-        let value = self.value(&mut helpers);
-        let result = self.result(&mut helpers);
-        if run.out.dtype() == DType::BF16 {
-            text.push_str(BF16_BITS);
-        }
-        for helper in helpers {
-            text.push_str(&helper.text);
-        }
+        let result = self.result(helpers);
+        let mut text = String::new();
         let mut define = |name: &str, body: &str| {
             let _ = writeln!(text, "#define {name} {body}");
         };
         define("COMPUTE", &self.ctype.name());
         define("UINT", uint);
         define("OP", &op.to_string());
-        define("VARIANT", &variant.to_string());
         let (kept, reduced) = (&run.plan.kept, &run.plan.reduced);
         let mut params = String::new();
         for (i, input) in run.inputs.iter().enumerate() {
@@ -294,13 +312,11 @@ impl<'r> Writer<'r> {
             let _ = write!(places, "__global const {} *x{i}_o = x{i} + x{i}_at + ({sum}); ", input.dtype().cl_type());
         }
         define("KEPT(o_)", &places);
-        define("VALUE(v_, r_i)", &value);
         define("RESULT(a_, o_)", &result);
-        text.push_str(include_str!("reduce.cl"));
         text
     }
 
-    fn prologue_scalars(&self) -> usize {
+    pub(super) fn prologue_scalars(&self) -> usize {
         self.run.op.prologue.as_ref().map_or(0, Expr::scalars)
     }
 
@@ -315,7 +331,8 @@ impl<'r> Writer<'r> {
             let _ = write!(text, "const {} in{i}_ = {load}; ", self.ctype.name());
         }
         let names: Vec<String> = (0..self.run.inputs.len()).map(|i| format!("in{i}_")).collect();
-        let output = self.inline(&mut text, helpers, self.run.op.prologue.as_ref(), &names, 'p');
+        let scalars: Vec<String> = (0..self.prologue_scalars()).map(|s| format!("p{s}")).collect();
+        let output = self.inline(&mut text, helpers, self.run.op.prologue.as_ref(), &names, &scalars, self.ctype);
         let _ = write!(text, "v_ = {output}; }}");
         text
     }
@@ -338,25 +355,27 @@ impl<'r> Writer<'r> {
             let _ = write!(text, "const {} extra{i}_ = {load}; ", self.ctype.name());
             names.push(format!("extra{i}_"));
         }
-        let output = self.inline(&mut text, helpers, run.op.epilogue.as_ref(), &names, 'q');
+        let scalars = run.scalars.len() - self.prologue_scalars();
+        let scalars: Vec<String> = (0..scalars).map(|s| format!("q{s}")).collect();
+        let output = self.inline(&mut text, helpers, run.op.epilogue.as_ref(), &names, &scalars, self.ctype);
         let _ = write!(text, "{} }}", store(run.out.dtype(), &at, &output));
         text
     }
 
     /// Appends an expression's statements and returns the name of its value.
-    fn inline(
+    pub(super) fn inline(
         &self,
         text: &mut String,
         helpers: &mut Vec<Helper>,
         expr: Option<&Expr>,
         names: &[String],
-        scalar: char,
+        scalars: &[String],
+        ctype: CType,
     ) -> String {
         let Some(expr) = expr else { return names[0].clone() };
-        let scalars: Vec<String> = (0..expr.scalars()).map(|s| format!("{scalar}{s}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let scalars: Vec<&str> = scalars.iter().map(String::as_str).collect();
-        let inlined = inline_c(expr, &names, &scalars, self.ctype);
+        let inlined = inline_c(expr, &names, &scalars, ctype);
         for helper in inlined.helpers {
             if !helpers.contains(&helper) {
                 helpers.push(helper);
@@ -373,7 +392,7 @@ impl<'r> Writer<'r> {
     }
 
     /// The arguments of `INPUT_PARAMS`.
-    fn inputs(&self) -> Args {
+    pub(super) fn inputs(&self) -> Args {
         let (kept, reduced) = (&self.run.plan.kept, &self.run.plan.reduced);
         let mut args = Args::new();
         for (i, input) in self.run.inputs.iter().enumerate() {
@@ -386,12 +405,12 @@ impl<'r> Writer<'r> {
     }
 
     /// The arguments of `KEPT_PARAMS`.
-    fn kept(&self) -> Args {
+    pub(super) fn kept(&self) -> Args {
         self.run.plan.kept.shape[1..].iter().map(|&n| self.count(n)).collect()
     }
 
     /// The arguments of `OUTPUT_PARAMS`.
-    fn outputs(&self) -> Args {
+    pub(super) fn outputs(&self) -> Args {
         let (run, kept) = (self.run, &self.run.plan.kept);
         let mut args = Args::new();
         for (i, tensor) in [run.out].into_iter().chain(run.extras).enumerate() {
@@ -439,6 +458,15 @@ pub(crate) fn load(dtype: DType, at: &str) -> String {
         DType::F16 => format!("vload_half(0, {at})"),
         DType::BF16 => format!("as_float((uint)*({at}) << 16)"),
         _ => format!("*({at})"),
+    }
+}
+
+/// The vector of elements that begins at a place; float for 16-bit types.
+pub(crate) fn load_vector(dtype: DType, at: &str, width: usize) -> String {
+    match dtype {
+        DType::F16 => format!("vload_half{width}(0, {at})"),
+        DType::BF16 => format!("as_float{width}(convert_uint{width}(vload{width}(0, {at})) << 16)"),
+        _ => format!("vload{width}(0, {at})"),
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Elementwise {
     expr: Expr,
     in_f32: OnceLock<Arc<Program>>,
     in_f64: OnceLock<Arc<Program>>,
+    /// Kernel texts written so far: a launch should not write one again.
+    sources: opencl::Sources,
 }
 
 /// A run-time scalar of an expression: a value, or a slot whose value is read at each run.
@@ -59,7 +61,13 @@ impl From<f64> for Number {
 impl Elementwise {
     /// An expression under the name that launches and kernels will carry.
     pub fn new(label: impl Into<String>, expr: Expr) -> Arc<Self> {
-        Arc::new(Elementwise { label: label.into(), expr, in_f32: OnceLock::new(), in_f64: OnceLock::new() })
+        Arc::new(Elementwise {
+            label: label.into(),
+            expr,
+            in_f32: OnceLock::new(),
+            in_f64: OnceLock::new(),
+            sources: opencl::Sources::default(),
+        })
     }
 
     /// The expression.

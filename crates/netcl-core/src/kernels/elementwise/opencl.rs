@@ -1,7 +1,11 @@
 //! Expressions as OpenCL kernels, built once per structure, dtypes and addressing; sizes and strides are arguments.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use super::{Args, Elementwise, Nest, Number, Prepared, scalar_arg};
 use crate::backend::opencl::{Grid, Source, Stream};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_selector::{KernelConfig, KernelVariant, get_kernel_selector};
 use crate::kernels::expr::opencl::{
@@ -9,20 +13,45 @@ use crate::kernels::expr::opencl::{
 };
 use crate::kernels::launch::{Arg, Scalar, Work};
 
+/// What a kernel's text depends on, beside its expression.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Form {
+    inputs: Vec<InputSpec>,
+    outputs: Vec<DType>,
+    addressing: Addressing,
+    index: IndexWidth,
+}
+
+/// The kernel texts of one expression, by form.
+#[derive(Default)]
+pub(super) struct Sources(Mutex<HashMap<Form, Arc<KernelSource>>>);
+
+impl Sources {
+    fn get(&self, op: &Elementwise, form: Form) -> Result<Arc<KernelSource>> {
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = made.get(&form) {
+            return Ok(found.clone());
+        }
+        let source = Arc::new(elementwise_source(&ElementwiseSpec {
+            label: op.label(),
+            expr: op.expr(),
+            inputs: form.inputs.clone(),
+            outputs: form.outputs.clone(),
+            addressing: form.addressing,
+            index: form.index,
+        })?);
+        made.insert(form, source.clone());
+        Ok(source)
+    }
+}
+
 pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: &[Number]) -> Result<Prepared> {
     let n = nest.shape.size();
     let config = get_kernel_selector(Some(nest.operands[0].queue()))?.select_elementwise_kernel(n, nest.compute);
     let (addressing, inputs) = addressing(&config, nest);
     let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(n);
-    let spec = ElementwiseSpec {
-        label: op.label(),
-        expr: op.expr(),
-        inputs,
-        outputs: nest.outputs().iter().map(|t| t.dtype()).collect(),
-        addressing,
-        index: IndexWidth::for_span(span),
-    };
-    let made = elementwise_source(&spec)?;
+    let outputs = nest.outputs().iter().map(|t| t.dtype()).collect();
+    let made = op.sources.get(op, Form { inputs, outputs, addressing, index: IndexWidth::for_span(span) })?;
     let limit = stream.device().info().max_parameter_size;
     let bytes = made.args.len() * 8;
     if bytes > limit {

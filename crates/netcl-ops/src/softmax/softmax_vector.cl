@@ -1,0 +1,207 @@
+// Softmax on processors: work-items that need nobody else, and vectors along the axis that lies densely in memory.
+//
+//   softmax_rows      a line lies densely             work-item i -> lines i * per, ...
+//
+//      [VVVV VVVV VVVV vv t]                          four vectors at a time, then single ones (v), then elements (t)
+//
+//   softmax_columns   lines lie side by side          work-item i -> tiles i * per, ...
+//
+//        WIDTH  WIDTH  (TILE of them)                 vectors across neighbouring lines; what is left beside whole
+//      +------+------+                                tiles goes in single vectors, then in single lines
+//      |  |   |  |   |
+//      |  v   |  v   |
+//      +------+------+
+//
+//   1. maximum     2. exponentials and their sum     3. scaling
+//
+// A NaN among the elements needs no care in step 1: it makes the sum NaN.
+//
+// Compiled with: COMPUTE, UINT, KEPT_PARAMS, KEPT(o), LOG: see softmax.cl
+//                VCOMPUTE, WIDTH            a vector of COMPUTE and its length
+//                OWN_EXP                    1: floats, with VINT as many 32-bit integers as a vector has lanes
+//                LOAD1(d), LOADV(d)         the element or vector that begins d elements behind the line's first
+//                STORE1(v, d), STOREV(v, d) the same of the output
+//                X_STEP, Y_STEP             the distance between the elements of a line, of type STEP
+//                KEEP                       1: exponentials wait in the output for their scaling. 0: computed again, where
+//                                           the output would round them
+// The defaults make this file compile alone: rows of a dense matrix.
+
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#pragma OPENCL FP_CONTRACT OFF
+
+#ifndef COMPUTE
+#define COMPUTE float
+#define VCOMPUTE float16
+#define WIDTH 16
+#define VINT int16
+#define OWN_EXP 1
+#define UINT uint
+#define LOG 0
+#define KEEP 1
+#define KEPT_PARAMS __global const float *x, __global float *y,
+#define KEPT(o) __global const float *x_o = x + (o) * n; __global float *y_o = y + (o) * n
+#define LOAD1(d) x_o[d]
+#define LOADV(d) vload16(0, x_o + (d))
+#define STORE1(v, d) y_o[d] = (v)
+#define STOREV(v, d) vstore16(v, 0, y_o + (d))
+#define X_STEP 1
+#define Y_STEP 1
+#define STEP int
+#endif
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+#define LANES(array, v) PASTE(vstore, WIDTH)(v, 0, array)
+
+#if OWN_EXP
+// Fused where the device does that fast: the polynomial is exact enough either way.
+#pragma OPENCL FP_CONTRACT ON
+// exp of x <= 0, within a few ulp: x = k ln 2 + r, a polynomial for exp(r), and 2^k in two factors, because it may be
+// subnormal where the result is not yet. Built-in functions of vectors are often loops over their lanes.
+#define DEFINE_EXP(name, T, I)                                                                                    \
+    T name(T x) {                                                                                                 \
+        const T magic = (T)(12582912.0f), c = (x < -105.0f) ? (T)(-105.0f) : x;                                   \
+        /* The low bits of this are k. */                                                                         \
+        const T shifted = c * 1.44269504f + magic, k = shifted - magic;                                           \
+        const T r = k * 2.12194440e-4f + (k * -0.693359375f + c);                                                 \
+        const T p = (((0.0013813145f * r + 0.008369419f) * r + 0.041668456f) * r + 0.16666515f) * r + 0.49999994f; \
+        const T e = (r * r * p + r) + 1.0f;                                                                       \
+        /* 2^(k + 64) * 2^-64 */                                                                                  \
+        return e * PASTE(as_, T)((PASTE(as_, I)(shifted) << 23) + ((127 + 64) << 23)) * 5.42101086e-20f;          \
+    }
+DEFINE_EXP(exp1, COMPUTE, int)
+DEFINE_EXP(expv, VCOMPUTE, VINT)
+#pragma OPENCL FP_CONTRACT OFF
+#else
+#define exp1(x) exp(x)
+#define expv(x) exp(x)
+#endif
+
+#define HIGHER(a, b) ((b) > (a) ? (b) : (a))
+COMPUTE higher(COMPUTE a, COMPUTE b) { return HIGHER(a, b); }
+VCOMPUTE vhigher(VCOMPUTE a, VCOMPUTE b) { return HIGHER(a, b); }
+
+// What each addition rounds off is carried along (Knuth's two-sum).
+#define FOLD(T, total, lost, v)                                           \
+    {                                                                     \
+        const T v_ = (v), sum_ = total + v_, part_ = sum_ - total;        \
+        lost += (total - (sum_ - part_)) + (v_ - part_);                  \
+        total = sum_;                                                     \
+    }
+
+// The last step for one element or vector.
+#if LOG
+#define SCALED(exp_, x, kept, top, last) (((x) - (top)) - (last))
+#define DIVISOR(total) log(total)
+#elif KEEP
+#define SCALED(exp_, x, kept, top, last) ((kept) * (last))
+#define DIVISOR(total) (1 / (total))
+#else
+#define SCALED(exp_, x, kept, top, last) (exp_((x) - (top)) * (last))
+#define DIVISOR(total) (1 / (total))
+#endif
+#if KEEP
+#define PUT1(v, d) STORE1(v, d)
+#define PUTV(v, d) STOREV(v, d)
+#define KEPT1(d) y_o[d]
+#define KEPTV(d) PASTE(vload, WIDTH)(0, y_o + (d))
+#else
+#define PUT1(v, d)
+#define PUTV(v, d)
+#endif
+
+__kernel void softmax_rows(KEPT_PARAMS const UINT count, const UINT n, const UINT per) {
+    const UINT first = (UINT)get_global_id(0) * per;
+    const UINT last_line = first + per < count ? first + per : count;
+    const UINT fours = n / (4 * WIDTH) * (4 * WIDTH), ones = n / WIDTH * WIDTH;
+    for (UINT o = first; o < last_line; ++o) {
+        KEPT(o);
+        COMPUTE lanes[WIDTH];
+
+        VCOMPUTE tops[4];
+        for (uint j = 0; j < 4; ++j) tops[j] = (VCOMPUTE)(-INFINITY);
+        for (UINT r = 0; r < fours; r += 4 * WIDTH)
+            for (uint j = 0; j < 4; ++j) tops[j] = vhigher(tops[j], LOADV(r + j * WIDTH));
+        for (UINT r = fours; r < ones; r += WIDTH) tops[0] = vhigher(tops[0], LOADV(r));
+        LANES(lanes, vhigher(vhigher(tops[0], tops[1]), vhigher(tops[2], tops[3])));
+        COMPUTE top = -INFINITY;
+        for (uint j = 0; j < WIDTH; ++j) top = higher(top, lanes[j]);
+        for (UINT r = ones; r < n; ++r) top = higher(top, LOAD1(r));
+
+        VCOMPUTE vtotal = (VCOMPUTE)(0), vlost = (VCOMPUTE)(0);
+        COMPUTE total = 0, lost = 0;
+        for (UINT r = 0; r < fours; r += 4 * WIDTH) {
+            VCOMPUTE e[4];
+            for (uint j = 0; j < 4; ++j) {
+                e[j] = expv(LOADV(r + j * WIDTH) - top);
+                PUTV(e[j], r + j * WIDTH);
+            }
+            FOLD(VCOMPUTE, vtotal, vlost, (e[0] + e[1]) + (e[2] + e[3]))
+        }
+        for (UINT r = fours; r < ones; r += WIDTH) {
+            const VCOMPUTE e = expv(LOADV(r) - top);
+            PUTV(e, r);
+            FOLD(VCOMPUTE, vtotal, vlost, e)
+        }
+        for (UINT r = ones; r < n; ++r) {
+            const COMPUTE e = exp1(LOAD1(r) - top);
+            PUT1(e, r);
+            FOLD(COMPUTE, total, lost, e)
+        }
+        LANES(lanes, vtotal + vlost);
+        for (uint j = 0; j < WIDTH; ++j) FOLD(COMPUTE, total, lost, lanes[j])
+        total += lost;
+
+        const COMPUTE last = DIVISOR(total);
+        for (UINT r = 0; r < ones; r += WIDTH) STOREV(SCALED(expv, LOADV(r), KEPTV(r), top, last), r);
+        for (UINT r = ones; r < n; ++r) STORE1(SCALED(exp1, LOAD1(r), KEPT1(r), top, last), r);
+    }
+}
+
+// K vectors (or lines) of type T, each across `width` lines, from line c of the tile on.
+#define COLUMNS(T, K, width, load, store, put, kept, exp_, c)                                                 \
+    {                                                                                                         \
+        T top[K], total[K], lost[K];                                                                          \
+        for (uint k = 0; k < K; ++k) { top[k] = (T)(-INFINITY); total[k] = lost[k] = (T)(0); }                \
+        for (UINT r = 0; r < n; ++r)                                                                          \
+            for (uint k = 0; k < K; ++k) {                                                                    \
+                const T v = load((STEP)r * X_STEP + (STEP)((c) + k * width));                                 \
+                top[k] = HIGHER(top[k], v);                                                                   \
+            }                                                                                                 \
+        for (UINT r = 0; r < n; ++r)                                                                          \
+            for (uint k = 0; k < K; ++k) {                                                                    \
+                const T e = exp_(load((STEP)r * X_STEP + (STEP)((c) + k * width)) - top[k]);                  \
+                put(e, (STEP)r * Y_STEP + (STEP)((c) + k * width));                                           \
+                FOLD(T, total[k], lost[k], e)                                                                 \
+            }                                                                                                 \
+        for (uint k = 0; k < K; ++k) total[k] = DIVISOR(total[k] + lost[k]);                                  \
+        for (UINT r = 0; r < n; ++r)                                                                          \
+            for (uint k = 0; k < K; ++k) {                                                                    \
+                const STEP to = (STEP)r * Y_STEP + (STEP)((c) + k * width);                                   \
+                store(SCALED(exp_, load((STEP)r * X_STEP + (STEP)((c) + k * width)), kept(to), top[k], total[k]), to); \
+            }                                                                                                 \
+    }
+
+// Vectors of a tile.
+#define TILE 4
+
+__kernel void softmax_columns(KEPT_PARAMS const UINT count, const UINT n, const UINT per, const UINT dense) {
+    const UINT tiles = (dense + TILE * WIDTH - 1) / (TILE * WIDTH), all = count / dense * tiles;
+    const UINT first = (UINT)get_global_id(0) * per;
+    const UINT last = first + per < all ? first + per : all;
+    for (UINT b = first; b < last; ++b) {
+        const UINT column = b % tiles * (TILE * WIDTH);
+        const UINT o = b / tiles * dense + column;
+        const UINT width = dense - column < TILE * WIDTH ? dense - column : TILE * WIDTH;
+        KEPT(o);
+        UINT c = 0;
+        if (width == TILE * WIDTH) {
+            COLUMNS(VCOMPUTE, TILE, WIDTH, LOADV, STOREV, PUTV, KEPTV, expv, 0)
+            c = TILE * WIDTH;
+        }
+        for (; width - c >= WIDTH; c += WIDTH) COLUMNS(VCOMPUTE, 1, WIDTH, LOADV, STOREV, PUTV, KEPTV, expv, c)
+        for (; c < width; ++c) COLUMNS(COMPUTE, 1, 1, LOAD1, STORE1, PUT1, KEPT1, exp1, c)
+    }
+}

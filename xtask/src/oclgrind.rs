@@ -1,0 +1,99 @@
+//! The oclgrind stage: small shapes of every kernel on a simulated device that watches each access to memory.
+//!
+//! oclgrind is used as one more OpenCL driver (its wrapper program preloads a library, which fails where the loader is opened at
+//! run time). It reports findings to a log and lets the kernel go on, so the log decides, not the exit status.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::install::debian;
+use crate::process::stream;
+use crate::report::{Gap, Outcome, Report};
+use crate::workspace::{Workspace, write_if_changed};
+
+const PACKAGE: &str = "oclgrind";
+const UNTESTED: &str = "kernels under oclgrind (invalid accesses to memory, races)";
+
+/// Where Debian and a build from source put the driver.
+const LIBRARIES: [&str; 2] =
+    ["/usr/lib/oclgrind/liboclgrind-rt-icd.so", "/usr/local/lib/oclgrind/liboclgrind-rt-icd.so"];
+
+/// Log lines of a finding that are shown; the file has the rest.
+const SHOWN: usize = 60;
+
+/// What is checked, and what makes errors visible.
+///
+/// `OCLGRIND_UNINITIALIZED` is not among them: with it oclgrind 21.10 reported values whose results are right, aborted on
+/// optimised kernels and crashed with a caching pool; why is not known. Reads of uninitialised memory are therefore not checked.
+const SETTINGS: [(&str, &str); 7] = [
+    ("OCLGRIND_CHECK_API", "1"),
+    ("OCLGRIND_DATA_RACES", "1"),
+    // Kernels do what is written, also what an optimizer would find useless, and findings name their line.
+    ("OCLGRIND_BUILD_OPTIONS", "-cl-opt-disable"),
+    // More than one unit, so that long sums are split over them.
+    ("OCLGRIND_COMPUTE_UNITS", "4"),
+    ("OCLGRIND_MAX_ERRORS", "200"),
+    ("NETCL_CACHE", "0"),
+    // Blocks of exactly the size asked for: a pool's slack would swallow overruns.
+    ("NETCL_MAX_CACHED_GB", "0"),
+];
+
+/// Runs the small tests on oclgrind alone and reads its log.
+pub(crate) fn run(workspace: &Workspace, report: &mut Report) -> Result<Outcome> {
+    debian::install(&[PACKAGE], UNTESTED, report);
+    let Some(library) = LIBRARIES.into_iter().find(|file| Path::new(file).is_file()) else {
+        let missing = format!("{PACKAGE} is not installed");
+        return Ok(Outcome::Skipped(Gap { missing, untested: UNTESTED.to_owned() }));
+    };
+    let folder = workspace.check().join("oclgrind");
+    let (vendors, log) = (folder.join("vendors"), folder.join("log"));
+    std::fs::create_dir_all(&vendors).with_context(|| format!("{} could not be created", vendors.display()))?;
+    write_if_changed(&vendors.join("oclgrind.icd"), &format!("{library}\n"))?;
+    std::fs::write(&log, "").with_context(|| format!("{} could not be written", log.display()))?;
+
+    // One process: each would begin the log anew. The whole workspace: a smaller selection has other features, and compiles anew.
+    let mut command =
+        workspace.cargo("test --workspace --profile ci --test oclgrind_small -- --test-threads 1 --nocapture");
+    command.env("OCL_ICD_VENDORS", &vendors).env("OCLGRIND_LOG", &log).envs(SETTINGS);
+    command.env_remove("NETCL_LIMITS").env_remove("NETCL_DEVICE");
+    let tests = stream(&mut command);
+
+    // A finding explains a failed test better than the wrong numbers do.
+    let text = std::fs::read(&log).with_context(|| format!("{} could not be read", log.display()))?;
+    let text = String::from_utf8_lossy(&text);
+    if let Some(finding) = finding(&text) {
+        text.lines().take(SHOWN).for_each(|line| println!("{line}"));
+        bail!("{finding} (the whole log: {})", log.display());
+    }
+    tests?;
+    println!("oclgrind found nothing");
+    Ok(Outcome::Passed)
+}
+
+/// What a log complains of, in a line; `None` for a clean one. oclgrind writes nothing else into its log, so whatever is
+/// there counts: a list of known words would let an unknown complaint pass.
+fn finding(log: &str) -> Option<String> {
+    let mut lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next()?;
+    // Each finding is a heading at the margin with indented details below.
+    let headings = log.lines().filter(|line| line.starts_with(|c: char| !c.is_whitespace())).count().max(1);
+    Some(format!("oclgrind reports {headings} errors, the first: {first}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OVERRUN: &str = "\nInvalid write of size 4 at global memory address 0x100000000001c\n\tKernel: fill\n\
+                           \tEntity: Global(7,0,0) Local(7,0,0) Group(0,0,0)\n\nRead-write data race at local memory\n\tKernel: sum\n";
+
+    #[test]
+    fn a_log_with_anything_in_it_is_a_finding() {
+        assert_eq!(finding(""), None);
+        assert_eq!(finding("\n \n"), None);
+        let text = finding(OVERRUN).unwrap();
+        assert!(text.contains("2 errors") && text.contains("Invalid write of size 4"), "{text}");
+        assert!(finding("something unheard of").is_some());
+    }
+}
