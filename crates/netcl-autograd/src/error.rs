@@ -31,7 +31,9 @@ pub enum Error {
         place: &'static Location<'static>,
     },
     /// A saved value that has changed since.
-    #[error("backward of {op} (called at {place}) needs {which} that was overwritten in place since; write to a copy instead")]
+    #[error(
+        "backward of {op} (called at {place}) needs {which} that was overwritten in place since; write to a copy instead"
+    )]
     Overwritten {
         /// The operation.
         op: &'static str,
@@ -41,7 +43,9 @@ pub enum Error {
         place: &'static Location<'static>,
     },
     /// A second walk over a graph whose saved values are gone.
-    #[error("backward of {op} (called at {place}) ran before and freed its saved values; pass retain_graph the first time")]
+    #[error(
+        "backward of {op} (called at {place}) ran before and freed its saved values; pass retain_graph the first time"
+    )]
     Freed {
         /// The operation.
         op: &'static str,
