@@ -74,6 +74,12 @@ pub enum Error {
     },
 }
 
+impl From<netcl_core::backend::opencl::ClError> for Error {
+    fn from(error: netcl_core::backend::opencl::ClError) -> Self {
+        Error::Core(error.into())
+    }
+}
+
 impl Error {
     /// Which Python exception this becomes.
     pub fn kind(&self) -> ErrorKind {

@@ -67,7 +67,6 @@ macro_rules! binary_methods {
         impl Tensor {$(
             $(#[$doc])*
             #[track_caller]
-            #[expect(clippy::should_implement_trait, reason = "the operators exist as well, for references")]
             pub fn $name<'t>(&'t self, y: impl Into<Operand<'t>>) -> Result<Tensor> {
                 elementwise::$name(self, y)
             }

@@ -147,7 +147,7 @@ impl ExprOp {
 }
 
 fn zeros(like: &Tensor, shape: &Shape) -> Result<Tensor> {
-    Ok(Tensor::from_shape(like.queue(), shape.clone(), like.dtype())?)
+    Tensor::from_shape(like.queue(), shape.clone(), like.dtype())
 }
 
 /// `add` -> `add_backward`, interned: names live as long as the process, and there are few.
@@ -213,7 +213,8 @@ pub fn apply(name: &str, operands: &[Operand<'_>], params: &[f64]) -> Result<Ten
 
 /// The recordable form of a table entry with some operands turned into scalars; made once per process.
 fn compiled(index: usize, op: &'static table::OpDef, mask: u8) -> Arc<ExprOp> {
-    static CACHE: LazyLock<RwLock<HashMap<(usize, u8), Arc<ExprOp>>>> = LazyLock::new(RwLock::default);
+    type Cache = RwLock<HashMap<(usize, u8), Arc<ExprOp>>>;
+    static CACHE: LazyLock<Cache> = LazyLock::new(RwLock::default);
     if let Some(found) = CACHE.read().unwrap_or_else(PoisonError::into_inner).get(&(index, mask)) {
         return found.clone();
     }
