@@ -5,11 +5,13 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use netcl_core::Result;
 use netcl_core::backend::Queue;
 use netcl_core::dtype::{DType, Element};
 use netcl_core::shape::Shape;
 use netcl_core::tensor::{self as raw, HostOptions};
+
+use crate::error::{Error, Result};
+use crate::graph::{self, BackwardOptions, Edge, HookHandle, Hooks, Node};
 
 /// An n-dimensional array on a device that can take part in automatic differentiation.
 ///
@@ -23,24 +25,38 @@ use netcl_core::tensor::{self as raw, HostOptions};
 /// let weight = Tensor::from_shape(&queue, [3, 4], DType::F32)?.with_grad();
 /// assert!(weight.requires_grad() && weight.grad().is_none());
 /// assert!(!weight.detach().requires_grad());
-/// # Ok::<(), netcl_autograd::core::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Tensor {
     raw: raw::Tensor,
-    grad: Arc<GradCell>,
+    cell: Arc<GradCell>,
+    /// The op that made it; `None` for leaves.
+    node: Option<Arc<Node>>,
 }
 
-/// What autograd knows of a tensor; shared by its clones, not by its views.
+/// What autograd knows of a leaf; shared by the tensor's clones, not by its views.
 #[derive(Default)]
-struct GradCell {
+pub struct GradCell {
     requires_grad: AtomicBool,
     grad: Mutex<Option<Tensor>>,
+    pub(crate) hooks: Hooks,
+}
+
+impl GradCell {
+    pub(crate) fn grad(&self) -> Option<Tensor> {
+        self.grad.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_grad(&self, grad: Option<Tensor>) {
+        // The old gradient is dropped after the lock: freeing memory may take a while.
+        let _old = std::mem::replace(&mut *self.grad.lock().unwrap_or_else(PoisonError::into_inner), grad);
+    }
 }
 
 impl From<raw::Tensor> for Tensor {
     fn from(raw: raw::Tensor) -> Self {
-        Tensor { raw, grad: Arc::default() }
+        Tensor { raw, cell: Arc::default(), node: None }
     }
 }
 
@@ -82,31 +98,98 @@ impl Tensor {
         &self.raw
     }
 
-    /// Whether ops that consume this tensor are recorded.
+    /// Whether ops that consume this tensor are recorded: set by hand on a leaf, inherited by results.
     pub fn requires_grad(&self) -> bool {
-        self.grad.requires_grad.load(Ordering::Acquire)
+        self.needs_grad()
     }
 
-    /// Sets [`Tensor::requires_grad`].
-    pub fn set_requires_grad(&self, requires_grad: bool) {
-        self.grad.requires_grad.store(requires_grad, Ordering::Release);
+    /// Sets [`Tensor::requires_grad`] of a leaf.
+    ///
+    /// # Errors
+    /// For a result of a recorded op: its flag follows from its inputs; use [`Tensor::detach`].
+    pub fn set_requires_grad(&self, requires_grad: bool) -> Result<()> {
+        if let Some(node) = self.node.as_ref().filter(|_| !requires_grad) {
+            let what = format!("the tensor is the result of {}; use detach() to cut it off", node.op());
+            return Err(Error::NoGradient { op: "requires_grad", what });
+        }
+        self.cell.requires_grad.store(requires_grad, Ordering::Release);
+        Ok(())
     }
 
     /// This tensor with `requires_grad` set, for building leaves in one expression.
     pub fn with_grad(self) -> Tensor {
-        self.set_requires_grad(true);
+        self.cell.requires_grad.store(true, Ordering::Release);
         self
     }
 
-    /// The gradient accumulated so far.
+    /// Whether it was made by the user rather than by a recorded op.
+    pub fn is_leaf(&self) -> bool {
+        self.node.is_none()
+    }
+
+    /// The op that made it.
+    pub fn grad_fn(&self) -> Option<&Arc<Node>> {
+        self.node.as_ref()
+    }
+
+    /// The gradient accumulated so far; only leaves have one.
     pub fn grad(&self) -> Option<Tensor> {
-        self.grad.grad.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.cell.grad()
     }
 
     /// Replaces the accumulated gradient.
     pub fn set_grad(&self, grad: Option<Tensor>) {
-        // The old gradient is dropped after the lock: freeing memory may take a while.
-        let _old = std::mem::replace(&mut *self.grad.grad.lock().unwrap_or_else(PoisonError::into_inner), grad);
+        self.cell.set_grad(grad);
+    }
+
+    /// Registers a function that sees this tensor's gradient, once it is complete and before it flows on, and may replace it.
+    ///
+    /// On a leaf it sees what one walk contributes, before that is added to [`Tensor::grad`].
+    ///
+    /// # Errors
+    /// For a tensor without a gradient: the hook could never run.
+    pub fn register_hook(
+        &self,
+        hook: impl Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
+        if !self.needs_grad() {
+            let what = "the tensor does not require a gradient, so the hook would never run".to_owned();
+            return Err(Error::NoGradient { op: "register_hook", what });
+        }
+        let hooks = self.node.as_ref().map_or(&self.cell.hooks, |node| &node.hooks);
+        Ok(hooks.add(Arc::new(hook)))
+    }
+
+    /// Computes the gradients of this one-element tensor and accumulates them on the leaves.
+    pub fn backward(&self) -> Result<()> {
+        graph::backward(self, None, BackwardOptions::default())
+    }
+
+    /// [`Tensor::backward`] from a given gradient, keeping or recording the graph.
+    pub fn backward_with(&self, gradient: Option<&Tensor>, options: BackwardOptions) -> Result<()> {
+        graph::backward(self, gradient, options)
+    }
+
+    pub(crate) fn needs_grad(&self) -> bool {
+        self.node.is_some() || self.cell.requires_grad.load(Ordering::Acquire)
+    }
+
+    /// Where this tensor's gradient flows to.
+    pub(crate) fn edge(&self) -> Edge {
+        match &self.node {
+            Some(node) => Edge::Node(node.clone()),
+            None if self.needs_grad() => Edge::Leaf(self.cell.clone()),
+            None => Edge::None,
+        }
+    }
+
+    /// A value whose gradient flows to a known place.
+    pub(crate) fn with_edge(raw: raw::Tensor, edge: Edge) -> Tensor {
+        match edge {
+            Edge::Node(node) => Tensor { raw, cell: Arc::default(), node: Some(node) },
+            Edge::Leaf(cell) => Tensor { raw, cell, node: None },
+            Edge::None => raw.into(),
+        }
     }
 
     /// The same values, cut off from autograd; the storage is shared.
@@ -129,19 +212,4 @@ impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.raw, f)
     }
-}
-
-/// The same elements with other axes: a view wherever strides can express it, else a dense copy.
-///
-/// ```
-/// use netcl_autograd::{Tensor, reshape, core::{device::manager, dtype::DType}};
-///
-/// let flat = Tensor::from_shape(&manager().cpu().queue, [12], DType::F32)?;
-/// let mat = reshape(&flat, [3, 4])?;
-/// assert!(mat.shares_storage(&flat));
-/// assert!(reshape(&flat, [5, 2]).is_err()); // the number of elements must stay the same
-/// # Ok::<(), netcl_autograd::core::Error>(())
-/// ```
-pub fn reshape(tensor: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
-    Ok(raw::reshape(tensor.raw(), shape)?.into())
 }

@@ -1,0 +1,92 @@
+//! What can go wrong when differentiating.
+
+use std::panic::Location;
+
+use netcl_core::ErrorKind;
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong in autograd.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An error of the layers below.
+    #[error(transparent)]
+    Core(#[from] netcl_core::Error),
+    /// A gradient that cannot be computed as asked.
+    #[error("{op}: {what}")]
+    NoGradient {
+        /// The operation.
+        op: &'static str,
+        /// What is wrong and what to do.
+        what: String,
+    },
+    /// An op without a gradient.
+    #[error("{op} at {place} has no gradient; use detach() on its input if none is wanted")]
+    NotDifferentiable {
+        /// The operation.
+        op: &'static str,
+        /// Where it was called.
+        place: &'static Location<'static>,
+    },
+    /// A saved value that has changed since.
+    #[error(
+        "backward of {op} (called at {place}) needs {which} that was overwritten in place since; write to a copy instead"
+    )]
+    Overwritten {
+        /// The operation.
+        op: &'static str,
+        /// Which value.
+        which: &'static str,
+        /// Where the op was called.
+        place: &'static Location<'static>,
+    },
+    /// A second walk over a graph whose saved values are gone.
+    #[error(
+        "backward of {op} (called at {place}) ran before and freed its saved values; pass retain_graph the first time"
+    )]
+    Freed {
+        /// The operation.
+        op: &'static str,
+        /// Where the op was called.
+        place: &'static Location<'static>,
+    },
+    /// The first value that is not finite, in anomaly mode.
+    #[error("anomaly: the {pass} pass of {op} (called at {place}) gave a value that is not finite at element {at}")]
+    Anomaly {
+        /// The operation.
+        op: &'static str,
+        /// `"forward"` or `"backward"`.
+        pass: &'static str,
+        /// The element, in row-major order.
+        at: usize,
+        /// Where the op was called.
+        place: &'static Location<'static>,
+    },
+    /// A rule that contradicts itself: a bug of the op's author.
+    #[error("the gradient rule of {op} is wrong: {what}")]
+    Rule {
+        /// The operation.
+        op: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+impl From<netcl_core::backend::opencl::ClError> for Error {
+    fn from(error: netcl_core::backend::opencl::ClError) -> Self {
+        Error::Core(error.into())
+    }
+}
+
+impl Error {
+    /// Which Python exception this becomes.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Core(error) => error.kind(),
+            Error::NoGradient { .. } => ErrorKind::Value,
+            _ => ErrorKind::Runtime,
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The walk backwards.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::mode::{anomaly_enabled, enable_grad, no_grad, suspend_anomaly};
+use super::node::{Edge, Gradients, Node, check_finite};
+use crate::error::{Error, Result};
+use crate::ops::elementwise::add;
+use crate::tensor::{GradCell, Tensor};
+
+/// How a walk treats the graph.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackwardOptions {
+    /// Keep saved values, so that the same graph can be walked again.
+    pub retain_graph: bool,
+    /// Record the walk itself, so that gradients can be differentiated; implies `retain_graph`.
+    pub create_graph: bool,
+}
+
+/// A node in the order of the walk: the latest first.
+struct Next(Arc<Node>);
+
+impl PartialEq for Next {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.number() == other.0.number()
+    }
+}
+impl Eq for Next {}
+impl PartialOrd for Next {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Next {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.number().cmp(&other.0.number())
+    }
+}
+
+/// Computes the gradients of `loss` and accumulates them on the leaves. `gradient` is the gradient of the loss itself; a loss of
+/// one element needs none.
+pub fn backward(loss: &Tensor, gradient: Option<&Tensor>, options: BackwardOptions) -> Result<()> {
+    let seed = seed("backward", loss, gradient)?;
+    Walk::new(options, Goal::Leaves).run([(loss.edge(), seed)])
+}
+
+/// The gradients of some outputs with respect to some inputs, without touching any `grad`. `None` for an input that no output
+/// depends on. `gradients` are those of the outputs, in order; an output of one element needs none.
+///
+/// Only what lies between outputs and inputs is walked, and freed unless it is to be kept.
+///
+/// ```
+/// use netcl_autograd::{Tensor, core::device::manager, grad, ops::elementwise::mul};
+///
+/// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f64], [1])?.with_grad();
+/// let cube = mul(&mul(&x, &x)?, &x)?;
+/// let slope = grad(&[&cube], &[&x], &[], Default::default())?;
+/// assert_eq!(slope[0].as_ref().unwrap().item()?, 27.0);
+/// assert!(x.grad().is_none());
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+pub fn grad(
+    outputs: &[&Tensor],
+    inputs: &[&Tensor],
+    gradients: &[Option<&Tensor>],
+    options: BackwardOptions,
+) -> Result<Vec<Option<Tensor>>> {
+    let roots = outputs
+        .iter()
+        .enumerate()
+        .map(|(i, output)| Ok((output.edge(), seed("grad", output, gradients.get(i).copied().flatten())?)))
+        .collect::<Result<Vec<_>>>()?;
+    for (i, input) in inputs.iter().enumerate() {
+        if !input.needs_grad() {
+            return Err(Error::NoGradient { op: "grad", what: format!("input {i} does not require a gradient") });
+        }
+    }
+    let wanted: HashSet<usize> = inputs.iter().map(|t| t.edge().key()).collect();
+    let useful = leading_to(&wanted, roots.iter().map(|(edge, _)| edge), |_| true);
+    let mut found = HashMap::new();
+    Walk::new(options, Goal::Inputs { wanted, useful, found: &mut found }).run(roots)?;
+    Ok(inputs.iter().map(|t| found.get(&t.edge().key()).cloned()).collect())
+}
+
+/// The gradients that arrive at some places of a graph when the walk goes no further than these.
+pub(crate) fn grad_up_to(
+    output: &Tensor,
+    gradient: &Tensor,
+    places: &[Edge],
+    options: BackwardOptions,
+) -> Result<Gradients> {
+    let wanted: HashSet<usize> = places.iter().filter(|place| !matches!(place, Edge::None)).map(Edge::key).collect();
+    let root = output.edge();
+    let useful = leading_to(&wanted, std::iter::once(&root), |key| !wanted.contains(&key));
+    let mut found = HashMap::new();
+    Walk::new(options, Goal::Inputs { wanted, useful, found: &mut found }).run([(root, gradient.clone())])?;
+    Ok(places.iter().map(|place| found.get(&place.key()).cloned()).collect())
+}
+
+/// The nodes from which a wanted place can be reached, going through nodes that `passes` allows.
+fn leading_to<'e>(
+    wanted: &HashSet<usize>,
+    roots: impl Iterator<Item = &'e Edge>,
+    passes: impl Fn(usize) -> bool,
+) -> HashSet<usize> {
+    let mut reached: HashMap<usize, Arc<Node>> = HashMap::new();
+    let mut pending: Vec<Arc<Node>> = Vec::new();
+    let mut visit = |edge: &Edge, pending: &mut Vec<Arc<Node>>| {
+        if let Edge::Node(node) = edge
+            && passes(edge.key())
+            && reached.insert(edge.key(), node.clone()).is_none()
+        {
+            pending.push(node.clone());
+        }
+    };
+    roots.for_each(|edge| visit(edge, &mut pending));
+    while let Some(node) = pending.pop() {
+        node.edges().iter().for_each(|edge| visit(edge, &mut pending));
+    }
+    let mut nodes: Vec<(usize, Arc<Node>)> = reached.into_iter().collect();
+    nodes.sort_by_key(|(_, node)| node.number());
+    // Inputs come before the nodes that use them.
+    let mut useful = HashSet::new();
+    for (key, node) in nodes {
+        if node.edges().iter().any(|edge| wanted.contains(&edge.key()) || useful.contains(&edge.key())) {
+            useful.insert(key);
+        }
+    }
+    useful
+}
+
+fn seed(op: &'static str, loss: &Tensor, gradient: Option<&Tensor>) -> Result<Tensor> {
+    if !loss.needs_grad() {
+        let what = "the tensor does not depend on anything with requires_grad (or was made under no_grad)".to_owned();
+        return Err(Error::NoGradient { op, what });
+    }
+    match gradient {
+        Some(given) if given.shape() == loss.shape() && given.dtype() == loss.dtype() => Ok(given.clone()),
+        Some(given) => Err(Error::NoGradient {
+            op,
+            what: format!(
+                "the given gradient has shape {} and dtype {}, the tensor {} and {}",
+                given.shape(),
+                given.dtype(),
+                loss.shape(),
+                loss.dtype()
+            ),
+        }),
+        None if loss.size() == 1 => Ok(Tensor::full(loss.queue(), loss.shape().clone(), loss.dtype(), 1.0)?),
+        None => Err(Error::NoGradient {
+            op,
+            what: format!(
+                "a tensor of shape {} has no single gradient; reduce it to one element or give one",
+                loss.shape()
+            ),
+        }),
+    }
+}
+
+/// What a walk is for.
+enum Goal<'f> {
+    /// Gradients of all leaves, accumulated there.
+    Leaves,
+    /// Gradients at certain places.
+    Inputs {
+        /// The places.
+        wanted: HashSet<usize>,
+        /// The nodes on the way to them.
+        useful: HashSet<usize>,
+        /// The gradients so far.
+        found: &'f mut HashMap<usize, Tensor>,
+    },
+}
+
+struct Walk<'f> {
+    options: BackwardOptions,
+    goal: Goal<'f>,
+    /// Gradients that have arrived at leaves and at nodes not yet visited.
+    pending: HashMap<usize, Tensor>,
+    queue: BinaryHeap<Next>,
+    /// The leaves reached, in order.
+    leaves: Vec<Arc<GradCell>>,
+}
+
+impl<'f> Walk<'f> {
+    fn new(options: BackwardOptions, goal: Goal<'f>) -> Self {
+        Walk { options, goal, pending: HashMap::new(), queue: BinaryHeap::new(), leaves: Vec::new() }
+    }
+
+    fn run(mut self, roots: impl IntoIterator<Item = (Edge, Tensor)>) -> Result<()> {
+        let check = anomaly_enabled();
+        // What a rule computes is reported as the backward pass of its op, below.
+        let _anomaly = suspend_anomaly();
+        let _recording = if self.options.create_graph { enable_grad() } else { no_grad() };
+        let retain = self.options.retain_graph || self.options.create_graph;
+        for (edge, gradient) in roots {
+            self.arrive(&edge, gradient)?;
+        }
+        while let Some(Next(node)) = self.queue.pop() {
+            let key = Arc::as_ptr(&node) as usize;
+            let Some(gradient) = self.pending.remove(&key) else { continue };
+            let gradient = node.hooks.run(gradient)?;
+            if let Goal::Inputs { wanted, useful, found } = &mut self.goal {
+                if wanted.contains(&key) {
+                    found.insert(key, gradient.clone());
+                }
+                if !useful.contains(&key) {
+                    continue;
+                }
+            }
+            let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(|edge| self.wants(edge)).collect();
+            let gradients = node.run(&gradient, &wanted, retain)?;
+            drop(gradient);
+            for ((edge, gradient), wanted) in node.edges().iter().zip(gradients).zip(wanted) {
+                let Some(gradient) = gradient.filter(|_| wanted) else { continue };
+                if check {
+                    check_finite(node.op(), node.place(), "backward", gradient.raw())?;
+                }
+                self.arrive(edge, gradient)?;
+            }
+        }
+        // A leaf that is used in several places gets the sum at once, so that its hooks see the whole.
+        for cell in std::mem::take(&mut self.leaves) {
+            let key = Arc::as_ptr(&cell) as usize;
+            let Some(gradient) = self.pending.remove(&key) else { continue };
+            let gradient = cell.hooks.run(gradient)?;
+            match &mut self.goal {
+                Goal::Leaves => accumulate(&cell, gradient, self.options.create_graph)?,
+                Goal::Inputs { found, .. } => {
+                    found.insert(key, gradient);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a gradient has to be computed for an edge.
+    fn wants(&self, edge: &Edge) -> bool {
+        match (&self.goal, edge) {
+            (_, Edge::None) => false,
+            (Goal::Leaves, _) => true,
+            (Goal::Inputs { wanted, useful, .. }, edge) => wanted.contains(&edge.key()) || useful.contains(&edge.key()),
+        }
+    }
+
+    /// Adds a gradient to what its place has received so far.
+    fn arrive(&mut self, edge: &Edge, gradient: Tensor) -> Result<()> {
+        if !self.wants(edge) {
+            return Ok(());
+        }
+        let before = self.pending.remove(&edge.key());
+        let first = before.is_none();
+        let sum = match before {
+            Some(before) => add(&before, &gradient)?,
+            None => gradient,
+        };
+        self.pending.insert(edge.key(), sum);
+        match edge {
+            Edge::Node(node) if first => self.queue.push(Next(node.clone())),
+            Edge::Leaf(cell) if first => self.leaves.push(cell.clone()),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Adds a gradient to what a leaf has from earlier walks.
+fn accumulate(cell: &GradCell, gradient: Tensor, create_graph: bool) -> Result<()> {
+    let sum = match cell.grad() {
+        Some(before) => add(&before, &gradient)?,
+        None if create_graph => gradient,
+        // A gradient that passed through (of a sum, of a reshape) is shared with others, or a view: a leaf's own may be
+        // written to.
+        None if Arc::strong_count(gradient.storage()) > 1 => gradient.raw().duplicate()?.into(),
+        None => gradient.raw().contiguous()?.into(),
+    };
+    cell.set_grad(Some(sum));
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! Elementwise operations. Their gradient is the symbolic derivative of the same expression, itself an operation of this kind, so
+//! that any derivative can be differentiated again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
+
+use netcl_core::dtype::DType;
+use netcl_core::kernels::elementwise::{Elementwise, Number};
+use netcl_core::kernels::expr::derivative::vjp;
+use netcl_core::kernels::expr::{BinaryOp, Expr, Graph, Node as ExprNode, Val, table};
+use netcl_core::shape::Shape;
+use netcl_core::tensor::Tensor as Raw;
+use smallvec::SmallVec;
+
+use super::layout::sum_to;
+use crate::error::{Error, Result};
+use crate::graph::{Rule, Save, record};
+use crate::tensor::Tensor;
+
+/// An expression as a recordable operation.
+pub struct ExprOp {
+    name: &'static str,
+    forward: Arc<Elementwise>,
+    /// False for comparisons: which case holds is a fact, not a function that could have a slope.
+    differentiable: bool,
+    /// Made when first needed; one per input.
+    gradients: Vec<OnceLock<Option<Gradient>>>,
+}
+
+/// The derivative with respect to one input, reduced to the operands it really depends on.
+#[derive(Clone)]
+struct Gradient {
+    op: Arc<ExprOp>,
+    /// Which of (inputs..., upstream) it takes, in order.
+    operands: Arc<[usize]>,
+}
+
+impl ExprOp {
+    /// An expression with one output under a name.
+    pub fn new(name: &'static str, expr: Expr) -> Arc<Self> {
+        let gradients = (0..expr.inputs()).map(|_| OnceLock::new()).collect();
+        let comparison = matches!(
+            expr.nodes()[expr.outputs()[0].index()],
+            ExprNode::Binary(
+                BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge,
+                ..
+            )
+        );
+        Arc::new(ExprOp { name, forward: Elementwise::new(name, expr), differentiable: !comparison, gradients })
+    }
+
+    fn expr(&self) -> &Expr {
+        self.forward.expr()
+    }
+
+    /// The derivative with respect to an input; `None` where it is zero everywhere.
+    fn gradient(&self, input: usize) -> Option<&Gradient> {
+        let made = self.gradients[input].get_or_init(|| {
+            let full = vjp(self.expr(), &[input]);
+            if let ExprNode::Const(literal) = full.nodes()[full.outputs()[0].index()]
+                && literal.value() == 0.0
+            {
+                return None;
+            }
+            let used: Vec<usize> = (0..full.inputs())
+                .filter(|&i| full.nodes().iter().any(|node| matches!(node, ExprNode::Input(at) if *at as usize == i)))
+                .collect();
+            let g = Graph::new();
+            let inputs: Vec<Val<'_>> = (0..full.inputs())
+                .map(|i| used.iter().position(|&u| u == i).map_or_else(|| g.constant(0.0), |at| g.input(at)))
+                .collect();
+            let scalars: Vec<Val<'_>> = (0..full.scalars()).map(|i| g.scalar(i)).collect();
+            let outputs = g.inline(&full, &inputs, &scalars);
+            let expr = g.finish_with(&outputs, used.len(), full.scalars());
+            Some(Gradient { op: ExprOp::new(backward_name(self.name), expr), operands: used.into() })
+        });
+        made.as_ref()
+    }
+
+    /// The inputs that some wanted derivative depends on.
+    fn saved(&self, wanted: impl Fn(usize) -> bool) -> u32 {
+        let n = self.expr().inputs();
+        (0..n)
+            .filter(|&i| wanted(i))
+            .filter_map(|i| self.gradient(i))
+            .flat_map(|gradient| gradient.operands.iter().copied())
+            .filter(|&operand| operand < n)
+            .fold(0, |mask, operand| mask | 1 << operand)
+    }
+
+    /// Applies the operation to tensors of one dtype, broadcast together.
+    #[track_caller]
+    pub fn apply(self: &Arc<Self>, inputs: &[&Tensor], numbers: &[Number]) -> Result<Tensor> {
+        let output = self.forward(inputs, numbers)?;
+        if !self.differentiable {
+            return Ok(output.into());
+        }
+        let save = Save { inputs: self.saved(|i| inputs[i].needs_grad()), output: false };
+        let shapes: SmallVec<[Shape; 3]> = inputs.iter().map(|t| t.shape().clone()).collect();
+        record(self.name, inputs, output, save, || self.clone().rule(shapes, numbers.into()))
+    }
+
+    fn forward(&self, inputs: &[&Tensor], numbers: &[Number]) -> Result<Raw> {
+        let Some(first) = inputs.first() else {
+            return Err(netcl_core::Error::argument(self.name, "at least one operand must be a tensor").into());
+        };
+        let mut shape = first.shape().clone();
+        for tensor in inputs {
+            tensor.check_float(self.name)?;
+            first.queue().check_same_device(self.name, tensor.queue())?;
+            if tensor.dtype() != first.dtype() {
+                let (lhs, rhs) = (first.dtype(), tensor.dtype());
+                return Err(netcl_core::Error::DtypeMismatch { op: self.name, lhs, rhs }.into());
+            }
+            shape = shape.broadcast(self.name, tensor.shape())?;
+        }
+        let expanded: SmallVec<[Raw; 3]> =
+            inputs.iter().map(|t| t.raw().expand(&shape)).collect::<netcl_core::Result<_>>()?;
+        let out = Raw::uninit(first.queue(), shape, first.dtype())?;
+        self.forward.run(&expanded.iter().collect::<SmallVec<[&Raw; 3]>>(), numbers, &[&out])?;
+        Ok(out)
+    }
+
+    fn rule(self: Arc<Self>, shapes: SmallVec<[Shape; 3]>, numbers: Box<[Number]>) -> Rule {
+        Box::new(move |context, upstream| {
+            let n = self.expr().inputs();
+            (0..n)
+                .map(|i| {
+                    let Some(gradient) = self.gradient(i).filter(|_| context.wants(i)) else {
+                        // Zero everywhere (sign, floor, comparisons): the gradient is zero, not missing.
+                        return match context.wants(i) {
+                            true => zeros(upstream, &shapes[i]).map(Some),
+                            false => Ok(None),
+                        };
+                    };
+                    let operands: SmallVec<[Tensor; 4]> = gradient
+                        .operands
+                        .iter()
+                        .map(|&at| if at == n { Ok(upstream.clone()) } else { context.input(at) })
+                        .collect::<Result<_>>()?;
+                    let full = gradient.op.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), &numbers)?;
+                    sum_to(&full, &shapes[i]).map(Some)
+                })
+                .collect()
+        })
+    }
+}
+
+fn zeros(like: &Tensor, shape: &Shape) -> Result<Tensor> {
+    Tensor::from_shape(like.queue(), shape.clone(), like.dtype())
+}
+
+/// `add` -> `add_backward`, interned: names live as long as the process, and there are few.
+fn backward_name(name: &'static str) -> &'static str {
+    static NAMES: LazyLock<RwLock<HashMap<&'static str, &'static str>>> = LazyLock::new(RwLock::default);
+    if let Some(found) = NAMES.read().unwrap_or_else(PoisonError::into_inner).get(name) {
+        return found;
+    }
+    let mut names = NAMES.write().unwrap_or_else(PoisonError::into_inner);
+    names.entry(name).or_insert_with(|| Box::leak(format!("{name}_backward").into_boxed_str()))
+}
+
+/// An operand of an elementwise operation: a tensor, or a number that applies to every element.
+#[derive(Clone, Copy)]
+pub enum Operand<'t> {
+    /// A tensor, broadcast as needed.
+    Tensor(&'t Tensor),
+    /// A number.
+    Number(f64),
+}
+
+impl<'t> From<&'t Tensor> for Operand<'t> {
+    fn from(tensor: &'t Tensor) -> Self {
+        Operand::Tensor(tensor)
+    }
+}
+
+impl From<f64> for Operand<'_> {
+    fn from(number: f64) -> Self {
+        Operand::Number(number)
+    }
+}
+
+/// Applies an operation of the elementwise table by name; parameters not given take their defaults.
+#[track_caller]
+pub fn apply(name: &str, operands: &[Operand<'_>], params: &[f64]) -> Result<Tensor> {
+    let Some((index, op)) = table::ops().iter().enumerate().find(|(_, op)| op.name == name) else {
+        return Err(Error::NoGradient { op: "elementwise", what: format!("there is no operation {name:?}") });
+    };
+    if operands.len() != op.arity() {
+        let what = format!("{name} takes {} operands, got {}", op.arity(), operands.len());
+        return Err(netcl_core::Error::argument(op.name, what).into());
+    }
+    let mask = operands
+        .iter()
+        .enumerate()
+        .fold(0u8, |mask, (i, operand)| mask | u8::from(matches!(operand, Operand::Number(_))) << i);
+    let tensors: SmallVec<[&Tensor; 3]> = operands
+        .iter()
+        .filter_map(|operand| match operand {
+            Operand::Tensor(tensor) => Some(*tensor),
+            Operand::Number(_) => None,
+        })
+        .collect();
+    let own = op.params.iter().enumerate().map(|(i, p)| params.get(i).copied().unwrap_or(p.default));
+    let given = operands.iter().filter_map(|operand| match operand {
+        Operand::Tensor(_) => None,
+        Operand::Number(number) => Some(*number),
+    });
+    let numbers: SmallVec<[Number; 4]> = own.chain(given).map(Number::Value).collect();
+    compiled(index, op, mask).apply(&tensors, &numbers)
+}
+
+/// The recordable form of a table entry with some operands turned into scalars; made once per process.
+fn compiled(index: usize, op: &'static table::OpDef, mask: u8) -> Arc<ExprOp> {
+    type Cache = RwLock<HashMap<(usize, u8), Arc<ExprOp>>>;
+    static CACHE: LazyLock<Cache> = LazyLock::new(RwLock::default);
+    if let Some(found) = CACHE.read().unwrap_or_else(PoisonError::into_inner).get(&(index, mask)) {
+        return found.clone();
+    }
+    let mut expr = op.expr();
+    for (bound, i) in (0..op.arity()).filter(|i| mask >> i & 1 == 1).enumerate() {
+        // Inputs before this one that became scalars have moved it down.
+        expr = expr.input_as_scalar(i - bound);
+    }
+    let mut cache = CACHE.write().unwrap_or_else(PoisonError::into_inner);
+    cache.entry((index, mask)).or_insert_with(|| ExprOp::new(op.name, expr)).clone()
+}
+
+macro_rules! unary {
+    ($($(#[$doc:meta])* $name:ident $(= $table:literal)? $(, $param:ident)*;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(x: &Tensor $(, $param: f64)*) -> Result<Tensor> {
+            #[allow(unused_variables, reason = "one of the two names is used")]
+            let name = stringify!($name);
+            $(let name = $table;)?
+            apply(name, &[x.into()], &[$($param),*])
+        }
+    )*};
+}
+
+macro_rules! binary {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name<'t>(x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>) -> Result<Tensor> {
+            apply(stringify!($name), &[x.into(), y.into()], &[])
+        }
+    )*};
+}
+
+netcl_ops::elementwise_functions!(unary binary);
+
+/// `x * y + z`, rounded once.
+#[track_caller]
+pub fn fma<'t>(x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>, z: impl Into<Operand<'t>>) -> Result<Tensor> {
+    apply("fma", &[x.into(), y.into(), z.into()], &[])
+}
+
+/// `x` where the condition is not 0, else `y`. No gradient flows to the condition.
+#[track_caller]
+pub fn where_<'t>(condition: &Tensor, x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>) -> Result<Tensor> {
+    let (x, y) = (x.into(), y.into());
+    let dtype = [&x, &y].into_iter().find_map(|operand| match operand {
+        Operand::Tensor(tensor) => Some(tensor.dtype()),
+        Operand::Number(_) => None,
+    });
+    let condition: Tensor = condition.raw().cast(dtype.unwrap_or(DType::F32))?.into();
+    apply("where", &[(&condition).into(), x, y], &[])
+}
+
+/// The values in another dtype; the gradient comes back in the tensor's own.
+#[track_caller]
+pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor> {
+    if x.dtype() == dtype {
+        return Ok(x.clone());
+    }
+    let from = x.dtype();
+    record("cast", &[x], x.raw().cast(dtype)?, Save::NOTHING, || {
+        Box::new(move |_, upstream| Ok(smallvec::smallvec![Some(cast(upstream, from)?)]))
+    })
+}

@@ -1,0 +1,83 @@
+//! Matrix products.
+
+use netcl_ops as ops;
+use netcl_ops::matmul::MatmulOptions;
+use smallvec::{SmallVec, smallvec};
+
+use super::elementwise::add;
+use super::layout::{expand, reshape, sum_to, transpose};
+use crate::error::Result;
+use crate::graph::{Gradients, Save, record};
+use crate::tensor::Tensor;
+
+/// The matrix product by NumPy's rules: the last two axes are multiplied, axes before them broadcast.
+#[track_caller]
+pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    // A vector is a matrix of one row (left) or one column (right), whose axis disappears again.
+    match (a.ndim(), b.ndim()) {
+        (1, 1) => {
+            let product = matmul(&reshape(a, [1, a.size()])?, &reshape(b, [b.size(), 1])?)?;
+            reshape(&product, ())
+        }
+        (1, _) => {
+            let product = matmul(&reshape(a, [1, a.size()])?, b)?;
+            let mut shape = product.shape().to_vec();
+            shape.remove(shape.len() - 2);
+            reshape(&product, shape)
+        }
+        (_, 1) => {
+            let product = matmul(a, &reshape(b, [b.size(), 1])?)?;
+            let shape = product.shape()[..product.ndim() - 1].to_vec();
+            reshape(&product, shape)
+        }
+        _ => matrices(a, b),
+    }
+}
+
+#[track_caller]
+fn matrices(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let (shape_a, shape_b) = (a.shape().clone(), b.shape().clone());
+    let out = ops::matmul_with(a.raw(), b.raw(), &MatmulOptions::default())?;
+    record("matmul", &[a, b], out, Save::INPUTS, || {
+        Box::new(move |context, upstream| {
+            let left = || sum_to(&matmul(upstream, &transpose(&context.input(1)?, -1, -2)?)?, &shape_a);
+            let right = || sum_to(&matmul(&transpose(&context.input(0)?, -1, -2)?, upstream)?, &shape_b);
+            Ok(smallvec![context.if_wanted(0, left)?, context.if_wanted(1, right)?])
+        })
+    })
+}
+
+/// `x` times the transposed `weight` (of shape `[out_features, in_features]`) plus `bias`, in one launch.
+#[track_caller]
+pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let out = ops::linear(x.raw(), weight.raw(), bias.map(Tensor::raw))?;
+    let (rows, features) =
+        (x.size() / x.shape().last().copied().unwrap_or(1).max(1), x.shape().last().copied().unwrap_or(0));
+    let (shape, outputs) = (x.shape().clone(), weight.shape()[0]);
+    let biased = bias.is_some();
+    let inputs: SmallVec<[&Tensor; 3]> = [x, weight].into_iter().chain(bias).collect();
+    // The bias itself is not needed again.
+    record("linear", &inputs, out, Save { inputs: 0b011, output: false }, || {
+        Box::new(move |context, upstream| {
+            let flat = reshape(upstream, [rows, outputs])?;
+            let of_x = || reshape(&matmul(&flat, &context.input(1)?)?, shape.clone());
+            let of_weight = || matmul(&transpose(&flat, 0, 1)?, &reshape(&context.input(0)?, [rows, features])?);
+            let mut gradients: Gradients = smallvec![context.if_wanted(0, of_x)?, context.if_wanted(1, of_weight)?];
+            if biased {
+                gradients.push(context.if_wanted(2, || sum_to(&flat, &[outputs].into()))?);
+            }
+            Ok(gradients)
+        })
+    })
+}
+
+/// Adds a vector along the channel axis: the last axis of matrices and sequences, axis 1 of images (4 or 5 axes).
+#[track_caller]
+pub fn bias_add(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    let axis = if matches!(x.ndim(), 4 | 5) { 1 } else { x.ndim().saturating_sub(1) };
+    let mut shape = vec![1; x.ndim()];
+    if let Some(channels) = shape.get_mut(axis) {
+        *channels = bias.size();
+    }
+    add(x, &expand(&reshape(bias, shape)?, x.shape())?)
+}
