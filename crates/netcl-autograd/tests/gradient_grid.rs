@@ -83,10 +83,8 @@ fn gradients_in_f32_and_16_bits_agree_with_f64_on_every_device() {
                 *cells.entry(format!("{} {dtype}", device.platform_name)).or_default() += 1;
                 for (i, (got, expected)) in gradients(case, &leaves).iter().zip(gradients(case, &exact)).enumerate() {
                     let largest = expected.iter().fold(0.0f64, |most, v| most.max(v.abs()));
-                    let wrong = got
-                        .iter()
-                        .zip(&expected)
-                        .position(|(g, e)| !((g - e).abs() <= absolute * largest.max(1.0) + relative * e.abs()));
+                    let near = |g: f64, e: f64| (g - e).abs() <= absolute * largest.max(1.0) + relative * e.abs();
+                    let wrong = got.iter().zip(&expected).position(|(&g, &e)| !near(g, e));
                     if let Some(at) = wrong {
                         failures.push(format!(
                             "{} {dtype} on {}: element {at} of gradient {i} is {}, expected {}",

@@ -22,7 +22,7 @@ fn in_use(queue: &Queue) -> (usize, usize) {
         Queue::Cpu(_) => (buffer::stats().live_bytes, buffer::stats().peak_bytes),
         Queue::OpenCl(stream) => {
             let stats = stream.pool().stats();
-            (stats.bytes_in_use as usize, stats.peak_bytes_in_use as usize)
+            (stats.bytes_in_use, stats.peak_bytes_in_use)
         }
     }
 }
@@ -58,7 +58,7 @@ fn the_backward_pass_of_fifty_layers_needs_little_more_than_the_forward_pass_kep
         let kept = in_use(queue).0 - before;
         // tanh keeps its input, linear keeps its own: two activations per layer.
         assert!(
-            kept >= 2 * (LAYERS - 1) * ACTIVATION && kept <= 2 * (LAYERS + 1) * ACTIVATION,
+            (2 * (LAYERS - 1) * ACTIVATION..=2 * (LAYERS + 1) * ACTIVATION).contains(&kept),
             "{kept} bytes are kept"
         );
         reset_peak(queue);
