@@ -18,8 +18,12 @@ pub mod layout;
 mod lines;
 mod lines_opencl;
 pub mod matmul;
+pub mod norm;
+pub mod pad;
+pub mod pool;
 pub mod random;
 pub mod reduce;
+pub mod resample;
 pub mod scan;
 pub mod softmax;
 

@@ -1,0 +1,223 @@
+//! Batch normalisation: each channel (axis 1) by its statistics over all samples and places.
+
+use netcl_core::backend::Queue;
+use netcl_core::kernels::launch::Access;
+use netcl_core::tensor::Tensor;
+use netcl_core::{Error, Result};
+
+use super::dense::{Args, Job, check_shape};
+use super::rows::Saved;
+use super::{Affine, NormGradients, Normalized, Parameters, check_eps, checked, cost, cpu, opencl};
+
+/// Averages over past batches, which training updates in place: `new = (1 - momentum) * old + momentum * batch`.
+#[derive(Clone, Copy, Debug)]
+pub struct Running<'t> {
+    /// The average of means, one per channel.
+    pub mean: &'t Tensor,
+    /// The average of variances (divided by n - 1, as in PyTorch), one per channel.
+    pub var: &'t Tensor,
+    /// The share of the new batch.
+    pub momentum: f64,
+}
+
+/// A tensor seen as samples x channels x places.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planes {
+    pub(super) samples: usize,
+    pub(super) channels: usize,
+    /// Elements of a channel of one sample, which lie side by side.
+    pub(super) span: usize,
+}
+
+impl Planes {
+    fn new(op: &'static str, x: &Tensor) -> Result<Planes> {
+        x.check_float(op)?;
+        let &[samples, channels, ref rest @ ..] = &x.shape()[..] else {
+            let why = "it needs a batch axis and a channel axis".to_owned();
+            return Err(Error::Shape { op, shape: x.shape().clone(), why });
+        };
+        Ok(Planes { samples, channels, span: rest.iter().product() })
+    }
+
+    /// Elements of a channel.
+    pub(super) fn count(self) -> usize {
+        self.samples * self.span
+    }
+}
+
+/// Normalises every channel (axis 1) to mean 0 and variance 1 over the batch, and updates the running averages.
+///
+/// The parameters, the statistics and the averages have one element per channel.
+///
+/// ```
+/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_ops::norm::{Affine, Running, batch_norm};
+///
+/// let queue = manager().cpu().queue;
+/// let x = Tensor::from_host(&queue, &[1.0f32, 10.0, 3.0, 30.0], [2, 2])?;
+/// let (mean, var) = (Tensor::full(&queue, [2], DType::F32, 0.0)?, Tensor::full(&queue, [2], DType::F32, 1.0)?);
+/// let running = Running { mean: &mean, var: &var, momentum: 0.5 };
+/// let y = batch_norm(&x, Affine::default(), Some(running), 0.0)?;
+/// assert_eq!(y.output.to_host::<f32>()?, [-1.0, -1.0, 1.0, 1.0]);
+/// assert_eq!(mean.to_host::<f32>()?, [1.0, 10.0]);
+/// assert_eq!(var.to_host::<f32>()?, [1.5, 100.5]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+pub fn batch_norm(x: &Tensor, affine: Affine<'_>, running: Option<Running<'_>>, eps: f64) -> Result<Normalized> {
+    let op = "batch_norm";
+    let planes = Planes::new(op, x)?;
+    check_eps(op, eps)?;
+    let channels = [planes.channels];
+    let Parameters { weight, bias } = affine.prepare(op, x, &channels)?;
+    if let Some(running) = &running {
+        check_running(op, x, running.mean, running.var, &channels)?;
+        if !running.momentum.is_finite() {
+            return Err(Error::argument(op, format!("momentum is {}; use a number such as 0.1", running.momentum)));
+        }
+    }
+    if planes.count() == 1 && planes.channels > 0 {
+        let why = "one value per channel has no variance; train with larger batches or use batch_norm_eval".to_owned();
+        return Err(Error::Shape { op, shape: x.shape().clone(), why });
+    }
+    let x = x.contiguous()?;
+    let output = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
+    let make = || Tensor::uninit(x.queue(), channels, x.dtype().accumulator());
+    let (mean, rstd) = (make()?, make()?);
+    if x.size() == 0 {
+        mean.fill(f64::NAN)?;
+        rstd.fill(f64::NAN)?;
+        return Ok(Normalized { output, mean, rstd });
+    }
+    // The kernels update averages of the type they compute in; others through a copy.
+    let own = |t: &Tensor| t.cast(x.dtype().accumulator())?.contiguous();
+    let averages = running.map(|r| Ok::<_, Error>((own(r.mean)?, own(r.var)?))).transpose()?;
+    let momentum = running.map_or(0.0, |r| r.momentum);
+    let forward = Forward {
+        x: &x,
+        weight: weight.as_ref(),
+        bias: bias.as_ref(),
+        output: &output,
+        mean: &mean,
+        rstd: &rstd,
+        running: averages.as_ref().map(|(mean, var)| [mean, var]),
+    };
+    match x.queue() {
+        Queue::Cpu(_) => cpu::batch::forward(forward.job(op), planes, momentum, eps)?,
+        Queue::OpenCl(stream) => opencl::batch_forward(stream, op, &forward, planes, momentum, eps)?,
+    }
+    if let (Some(running), Some((mean, var))) = (running, averages) {
+        for (target, new) in [(running.mean, mean), (running.var, var)] {
+            if !target.shares_storage(&new) {
+                target.assign(&new)?;
+            }
+        }
+    }
+    Ok(Normalized { output, mean, rstd })
+}
+
+/// Normalises every channel with given averages instead of the batch's statistics.
+///
+/// The returned statistics are those averages in the type of the computation, as [`batch_norm_backward`] takes them.
+pub fn batch_norm_eval(x: &Tensor, affine: Affine<'_>, mean: &Tensor, var: &Tensor, eps: f64) -> Result<Normalized> {
+    let op = "batch_norm_eval";
+    let planes = Planes::new(op, x)?;
+    check_eps(op, eps)?;
+    let channels = [planes.channels];
+    let Parameters { weight, bias } = affine.prepare(op, x, &channels)?;
+    check_running(op, x, mean, var, &channels)?;
+    let compute = x.dtype().accumulator();
+    let mean = mean.cast(compute)?.contiguous()?;
+    let rstd = crate::rsqrt(&crate::add(&var.cast(compute)?, eps)?)?.contiguous()?;
+    let x = x.contiguous()?;
+    let output = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
+    if x.size() > 0 {
+        let args = Args::default()
+            .read(&x)
+            .maybe(weight.as_ref(), Access::Read)
+            .maybe(bias.as_ref(), Access::Read)
+            .write(&output)
+            .read(&mean)
+            .read(&rstd);
+        let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(&x, 2, 2), args };
+        match x.queue() {
+            Queue::Cpu(_) => cpu::batch::apply(job, planes)?,
+            Queue::OpenCl(stream) => opencl::batch_apply(stream, job, planes)?,
+        }
+    }
+    Ok(Normalized { output, mean, rstd })
+}
+
+/// The gradients of [`batch_norm`] (`training`), or of [`batch_norm_eval`], whose statistics do not depend on the input.
+pub fn batch_norm_backward(
+    grad: &Tensor,
+    x: &Tensor,
+    affine: Affine<'_>,
+    mean: &Tensor,
+    rstd: &Tensor,
+    training: bool,
+) -> Result<NormGradients> {
+    let op = "batch_norm_backward";
+    let planes = Planes::new(op, x)?;
+    let channels = [planes.channels];
+    let Parameters { weight, .. } = affine.prepare(op, x, &channels)?;
+    let grad = checked(op, "the output's gradient", grad, x, x.shape(), false)?;
+    let mean = checked(op, "mean", mean, x, &channels, true)?;
+    let rstd = checked(op, "rstd", rstd, x, &channels, true)?;
+    let x = x.contiguous()?;
+    let input = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
+    let make = || Tensor::uninit(x.queue(), channels, x.dtype().accumulator());
+    let (d_weight, d_bias) = (make()?, make()?);
+    if x.size() == 0 {
+        d_weight.fill(0.0)?;
+        d_bias.fill(0.0)?;
+        return affine.finish(input, d_weight, d_bias);
+    }
+    let saved = Saved { grad: &grad, x: &x, weight: weight.as_ref(), mean: Some(&mean), rstd: &rstd };
+    match x.queue() {
+        Queue::Cpu(_) => {
+            let args = saved.args().write(&input).write(&d_weight).write(&d_bias);
+            let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(&x, 3, 10), args };
+            cpu::batch::backward(job, planes, training)?;
+        }
+        Queue::OpenCl(stream) => {
+            opencl::batch_backward(stream, op, &saved, planes, &input, [&d_weight, &d_bias], training)?;
+        }
+    }
+    affine.finish(input, d_weight, d_bias)
+}
+
+fn check_running(op: &'static str, x: &Tensor, mean: &Tensor, var: &Tensor, channels: &[usize]) -> Result<()> {
+    for (what, t) in [("the running mean", mean), ("the running variance", var)] {
+        t.check_float(op)?;
+        x.queue().check_same_device(op, t.queue())?;
+        check_shape(op, what, t, channels)?;
+    }
+    Ok(())
+}
+
+/// The tensors of a training step.
+pub(super) struct Forward<'t> {
+    pub(super) x: &'t Tensor,
+    pub(super) weight: Option<&'t Tensor>,
+    pub(super) bias: Option<&'t Tensor>,
+    pub(super) output: &'t Tensor,
+    pub(super) mean: &'t Tensor,
+    pub(super) rstd: &'t Tensor,
+    /// Mean and variance.
+    pub(super) running: Option<[&'t Tensor; 2]>,
+}
+
+impl Forward<'_> {
+    fn job(&self, op: &'static str) -> Job {
+        let args = Args::default()
+            .read(self.x)
+            .maybe(self.weight, Access::Read)
+            .maybe(self.bias, Access::Read)
+            .write(self.output)
+            .write(self.mean)
+            .write(self.rstd)
+            .maybe(self.running.map(|r| r[0]), Access::Write)
+            .maybe(self.running.map(|r| r[1]), Access::Write);
+        Job { name: op, queue: self.x.queue().clone(), dtype: self.x.dtype(), cost: cost(self.x, 2, 8), args }
+    }
+}

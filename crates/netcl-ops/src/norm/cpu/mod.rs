@@ -1,0 +1,9 @@
+//! Normalisations on the native CPU. Partial results follow from shapes alone: the number of threads changes only the time.
+
+pub(super) mod batch;
+mod columns;
+mod moments;
+pub(super) mod rows;
+
+/// Elements that one task should have at least.
+const TASK: usize = 1 << 14;

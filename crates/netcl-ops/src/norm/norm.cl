@@ -1,0 +1,159 @@
+// Normalisation, forward.
+//
+//   norm_rows      a group takes local size / lanes rows; the lanes of a row meet in local memory
+//
+//      row 0   [l l l l | l l l l | ...]        1. mean      2. squared deviations from it      3. result
+//      row 1   [l l l l | l l l l | ...]
+//
+//   norm_moments   x is samples x channels x span; a group takes part p of channel c: elements p * per .. of its
+//                  samples * span -> partial[c][p] = (mean, sum of squared deviations)
+//   norm_finish    a work-item merges the parts of a channel, in order -> mean, rstd, running averages
+//   norm_apply     a work-item per element
+//
+// Compiled with: ELEMENT            the type in memory
+//                COMPUTE            float, or double for itself: also of parameters and statistics
+//                UINT, INT          indices
+//                LOAD(p, i), STORE(v, p, i)
+// A parameter that is not there is a null pointer. The defaults make this file compile alone.
+
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#pragma OPENCL FP_CONTRACT OFF
+
+#ifndef COMPUTE
+#define ELEMENT float
+#define COMPUTE float
+#define UINT uint
+#define INT int
+#define LOAD(p, i) (p)[i]
+#define STORE(v, p, i) (p)[i] = (v)
+#endif
+
+// What each addition rounds off is carried along (Knuth's two-sum).
+#define FOLD(total, lost, v)                                                  \
+    {                                                                         \
+        const COMPUTE v_ = (v), sum_ = total + v_, part_ = sum_ - total;      \
+        lost += (total - (sum_ - part_)) + (v_ - part_);                      \
+        total = sum_;                                                         \
+    }
+
+// Adds up `value` over the lanes of a row; all of them get the result.
+#define JOIN(value)                                                                 \
+    tile[lid] = value;                                                              \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                   \
+    for (uint half_ = lanes / 2; half_ > 0; half_ /= 2) {                           \
+        if (lane < half_) tile[lid] += tile[lid + half_];                           \
+        barrier(CLK_LOCAL_MEM_FENCE);                                               \
+    }                                                                               \
+    value = tile[lid - lane];                                                       \
+    barrier(CLK_LOCAL_MEM_FENCE);
+
+__kernel void norm_rows(__global const ELEMENT *x, const ulong x_at, __global const COMPUTE *weight,
+                        const ulong weight_at, __global const COMPUTE *bias, const ulong bias_at, __global ELEMENT *y,
+                        const ulong y_at, __global COMPUTE *mean, const ulong mean_at, __global COMPUTE *rstd,
+                        const ulong rstd_at, const UINT rows, const UINT n, const UINT groups, const UINT channels,
+                        const UINT span, const COMPUTE eps, const uint centred, const uint lanes,
+                        __local COMPUTE *tile) {
+    const uint lid = get_local_id(0), lane = lid % lanes;
+    const UINT row = (UINT)get_group_id(0) * ((uint)get_local_size(0) / lanes) + lid / lanes;
+    // Rows beyond the last read nothing and write nothing, but meet the others at the barriers.
+    const UINT at = row < rows ? row : 0, end = row < rows ? n : 0;
+    x += x_at + at * n;
+    y += y_at + at * n;
+    const UINT first = at % groups * channels;
+
+    COMPUTE middle = 0;
+    if (centred) {
+        COMPUTE lost = 0;
+        for (UINT r = lane; r < end; r += lanes) FOLD(middle, lost, LOAD(x, r))
+        middle += lost;
+        JOIN(middle)
+        middle /= n;
+    }
+    COMPUTE squares = 0, rest = 0;
+    for (UINT r = lane; r < end; r += lanes) {
+        const COMPUTE d = LOAD(x, r) - middle;
+        FOLD(squares, rest, d * d)
+    }
+    squares += rest;
+    JOIN(squares)
+    const COMPUTE by = 1 / sqrt(squares / n + eps);
+    for (UINT r = lane; r < end; r += lanes) {
+        const UINT c = first + r / span;
+        COMPUTE v = (LOAD(x, r) - middle) * by;
+        if (weight) v *= weight[weight_at + c];
+        if (bias) v += bias[bias_at + c];
+        STORE(v, y, r);
+    }
+    if (lane == 0 && row < rows) {
+        mean[mean_at + row] = middle;
+        rstd[rstd_at + row] = by;
+    }
+}
+
+__kernel void norm_moments(__global const ELEMENT *x, const ulong x_at, __global COMPUTE *partial,
+                           const ulong partial_at, const UINT channels, const UINT span, const UINT count,
+                           const UINT parts, const UINT per, __local COMPUTE *tile) {
+    const uint lid = get_local_id(0), lane = lid, lanes = get_local_size(0);
+    const UINT c = (UINT)get_group_id(0) / parts, part = (UINT)get_group_id(0) % parts;
+    const UINT first = part * per, last = first + per < count ? first + per : count;
+    x += x_at;
+#define AT(i) (((i) / span * channels + c) * span + (i) % span)
+    COMPUTE middle = 0, lost = 0;
+    for (UINT i = first + lane; i < last; i += lanes) FOLD(middle, lost, LOAD(x, AT(i)))
+    middle += lost;
+    JOIN(middle)
+    middle /= last - first;
+    COMPUTE squares = 0, rest = 0;
+    for (UINT i = first + lane; i < last; i += lanes) {
+        const COMPUTE d = LOAD(x, AT(i)) - middle;
+        FOLD(squares, rest, d * d)
+    }
+    squares += rest;
+    JOIN(squares)
+    if (lane == 0) {
+        partial[partial_at + (c * parts + part) * 2] = middle;
+        partial[partial_at + (c * parts + part) * 2 + 1] = squares;
+    }
+}
+
+__kernel void norm_finish(__global const COMPUTE *partial, const ulong partial_at, __global COMPUTE *mean,
+                          const ulong mean_at, __global COMPUTE *rstd, const ulong rstd_at,
+                          __global COMPUTE *running_mean, const ulong running_mean_at, __global COMPUTE *running_var,
+                          const ulong running_var_at, const UINT channels, const UINT count, const UINT parts,
+                          const UINT per, const COMPUTE eps, const COMPUTE momentum) {
+    const UINT c = get_global_id(0);
+    if (c >= channels) return;
+    partial += partial_at + c * parts * 2;
+    COMPUTE middle = partial[0], squares = partial[1], n = per < count ? per : count;
+    for (UINT p = 1; p < parts; ++p) {
+        const UINT first = p * per;
+        const COMPUTE more = first + per < count ? per : count - first;
+        const COMPUTE step = partial[2 * p] - middle, share = more / (n + more);
+        middle += step * share;
+        squares += partial[2 * p + 1] + step * step * n * share;
+        n += more;
+    }
+    mean[mean_at + c] = middle;
+    rstd[rstd_at + c] = 1 / sqrt(squares / n + eps);
+    if (running_mean) {
+        __global COMPUTE *m = running_mean + running_mean_at + c, *v = running_var + running_var_at + c;
+        *m = (1 - momentum) * *m + momentum * middle;
+        *v = (1 - momentum) * *v + momentum * (squares / (n - 1));
+    }
+}
+
+__kernel void norm_apply(__global const ELEMENT *x, const ulong x_at, __global const COMPUTE *weight,
+                         const ulong weight_at, __global const COMPUTE *bias, const ulong bias_at, __global ELEMENT *y,
+                         const ulong y_at, __global const COMPUTE *mean, const ulong mean_at,
+                         __global const COMPUTE *rstd, const ulong rstd_at, const UINT size, const UINT channels,
+                         const UINT span) {
+    const UINT i = get_global_id(0);
+    if (i >= size) return;
+    const UINT c = i / span % channels;
+    COMPUTE v = (LOAD(x, x_at + i) - mean[mean_at + c]) * rstd[rstd_at + c];
+    if (weight) v *= weight[weight_at + c];
+    if (bias) v += bias[bias_at + c];
+    STORE(v, y, y_at + i);
+}

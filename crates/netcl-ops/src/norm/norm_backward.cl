@@ -1,0 +1,158 @@
+// Normalisation, backward. g is the gradient of the output, h = (x - mean) * rstd the normalised input.
+//
+//   norm_rows_backward    a group takes local size / lanes rows:  sums of g * w and g * w * h, then the input's gradient
+//
+//   norm_sums_columns     few elements to a channel: a work-item takes part p of channel c, samples p * per ..
+//   norm_sums_planes      many: a group does            -> partial[p][0][c] = sum of g * h, partial[p][1][c] = sum of g
+//   norm_sums_finish      a work-item adds up the parts of a channel, in order -> gradients of weight and bias
+//   norm_batch_backward   a work-item per element: the input's gradient from its channel's sums
+//
+// x is samples x channels x span. The statistics of a channel stand at sample * by_sample + channel / per_line * by_line.
+//
+// Compiled with: see norm.cl. A weight that is not there is a null pointer, and so is a mean that is zero everywhere.
+
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#pragma OPENCL FP_CONTRACT OFF
+
+#ifndef COMPUTE
+#define ELEMENT float
+#define COMPUTE float
+#define UINT uint
+#define INT int
+#define LOAD(p, i) (p)[i]
+#define STORE(v, p, i) (p)[i] = (v)
+#endif
+
+// What each addition rounds off is carried along (Knuth's two-sum).
+#define FOLD(total, lost, v)                                                  \
+    {                                                                         \
+        const COMPUTE v_ = (v), sum_ = total + v_, part_ = sum_ - total;      \
+        lost += (total - (sum_ - part_)) + (v_ - part_);                      \
+        total = sum_;                                                         \
+    }
+
+// Adds up `value` over the lanes of a row; all of them get the result.
+#define JOIN(value)                                                                 \
+    tile[lid] = value;                                                              \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                   \
+    for (uint half_ = lanes / 2; half_ > 0; half_ /= 2) {                           \
+        if (lane < half_) tile[lid] += tile[lid + half_];                           \
+        barrier(CLK_LOCAL_MEM_FENCE);                                               \
+    }                                                                               \
+    value = tile[lid - lane];                                                       \
+    barrier(CLK_LOCAL_MEM_FENCE);
+
+#define SAVED                                                                                             \
+    __global const ELEMENT *grad, const ulong grad_at, __global const ELEMENT *x, const ulong x_at,       \
+    __global const COMPUTE *weight, const ulong weight_at, __global const COMPUTE *mean, const ulong mean_at, \
+    __global const COMPUTE *rstd, const ulong rstd_at
+
+__kernel void norm_rows_backward(SAVED, __global ELEMENT *to, const ulong to_at, const UINT rows, const UINT n,
+                                 const UINT groups, const UINT channels, const UINT span, const uint centred,
+                                 const uint lanes, __local COMPUTE *tile) {
+    const uint lid = get_local_id(0), lane = lid % lanes;
+    const UINT row = (UINT)get_group_id(0) * ((uint)get_local_size(0) / lanes) + lid / lanes;
+    const UINT at = row < rows ? row : 0, end = row < rows ? n : 0;
+    grad += grad_at + at * n;
+    x += x_at + at * n;
+    to += to_at + at * n;
+    const UINT first = at % groups * channels;
+    const COMPUTE middle = mean ? mean[mean_at + at] : 0, by = rstd[rstd_at + at];
+#define G(r) (weight ? LOAD(grad, r) * weight[weight_at + first + (r) / span] : LOAD(grad, r))
+#define H(r) ((LOAD(x, r) - middle) * by)
+    COMPUTE plain = 0, plain_lost = 0, mixed = 0, mixed_lost = 0;
+    for (UINT r = lane; r < end; r += lanes) {
+        const COMPUTE g = G(r);
+        FOLD(plain, plain_lost, g)
+        FOLD(mixed, mixed_lost, g * H(r))
+    }
+    plain += plain_lost;
+    mixed += mixed_lost;
+    JOIN(plain)
+    JOIN(mixed)
+    plain = centred ? plain / n : 0;
+    mixed /= n;
+    for (UINT r = lane; r < end; r += lanes) STORE((G(r) - plain - H(r) * mixed) * by, to, r);
+}
+
+__kernel void norm_sums_columns(SAVED, __global COMPUTE *partial, const ulong partial_at, const UINT samples,
+                                const UINT channels, const UINT span, const UINT parts, const UINT per,
+                                const UINT by_sample, const UINT per_line, const UINT by_line) {
+    const UINT c = (UINT)get_global_id(0) % channels, part = (UINT)get_global_id(0) / channels;
+    if (part >= parts) return;
+    const UINT first = part * per, last = first + per < samples ? first + per : samples;
+    COMPUTE plain = 0, plain_lost = 0, mixed = 0, mixed_lost = 0;
+    for (UINT n = first; n < last; ++n) {
+        const UINT line = n * by_sample + c / per_line * by_line;
+        const COMPUTE middle = mean ? mean[mean_at + line] : 0, by = rstd[rstd_at + line];
+        const UINT at = (n * channels + c) * span;
+        for (UINT s = at; s < at + span; ++s) {
+            const COMPUTE g = LOAD(grad, grad_at + s);
+            FOLD(plain, plain_lost, g)
+            FOLD(mixed, mixed_lost, g * ((LOAD(x, x_at + s) - middle) * by))
+        }
+    }
+    partial[partial_at + 2 * part * channels + c] = mixed + mixed_lost;
+    partial[partial_at + (2 * part + 1) * channels + c] = plain + plain_lost;
+}
+
+__kernel void norm_sums_planes(SAVED, __global COMPUTE *partial, const ulong partial_at, const UINT samples,
+                               const UINT channels, const UINT span, const UINT parts, const UINT per,
+                               const UINT by_sample, const UINT per_line, const UINT by_line, __local COMPUTE *tile) {
+    const uint lid = get_local_id(0), lane = lid, lanes = get_local_size(0);
+    const UINT c = (UINT)get_group_id(0) % channels, part = (UINT)get_group_id(0) / channels;
+    const UINT first = part * per, last = first + per < samples ? first + per : samples;
+    COMPUTE plain = 0, plain_lost = 0, mixed = 0, mixed_lost = 0;
+    for (UINT n = first; n < last; ++n) {
+        const UINT line = n * by_sample + c / per_line * by_line;
+        const COMPUTE middle = mean ? mean[mean_at + line] : 0, by = rstd[rstd_at + line];
+        const UINT at = (n * channels + c) * span;
+        for (UINT s = at + lane; s < at + span; s += lanes) {
+            const COMPUTE g = LOAD(grad, grad_at + s);
+            FOLD(plain, plain_lost, g)
+            FOLD(mixed, mixed_lost, g * ((LOAD(x, x_at + s) - middle) * by))
+        }
+    }
+    plain += plain_lost;
+    mixed += mixed_lost;
+    JOIN(plain)
+    JOIN(mixed)
+    if (lane == 0) {
+        partial[partial_at + 2 * part * channels + c] = mixed;
+        partial[partial_at + (2 * part + 1) * channels + c] = plain;
+    }
+}
+
+__kernel void norm_sums_finish(__global const COMPUTE *partial, const ulong partial_at, __global COMPUTE *d_weight,
+                               const ulong d_weight_at, __global COMPUTE *d_bias, const ulong d_bias_at,
+                               const UINT channels, const UINT parts) {
+    const UINT c = get_global_id(0);
+    if (c >= channels) return;
+    partial += partial_at + c;
+    COMPUTE plain = 0, plain_lost = 0, mixed = 0, mixed_lost = 0;
+    for (UINT p = 0; p < parts; ++p) {
+        FOLD(mixed, mixed_lost, partial[2 * p * channels])
+        FOLD(plain, plain_lost, partial[(2 * p + 1) * channels])
+    }
+    d_weight[d_weight_at + c] = mixed + mixed_lost;
+    d_bias[d_bias_at + c] = plain + plain_lost;
+}
+
+__kernel void norm_batch_backward(SAVED, __global const COMPUTE *d_weight, const ulong d_weight_at,
+                                  __global const COMPUTE *d_bias, const ulong d_bias_at, __global ELEMENT *to,
+                                  const ulong to_at, const UINT size, const UINT channels, const UINT span,
+                                  const COMPUTE count, const uint training) {
+    const UINT i = get_global_id(0);
+    if (i >= size) return;
+    const UINT c = i / span % channels;
+    const COMPUTE by = rstd[rstd_at + c];
+    COMPUTE v = LOAD(grad, grad_at + i);
+    if (training) {
+        const COMPUTE h = (LOAD(x, x_at + i) - mean[mean_at + c]) * by;
+        v -= d_bias[d_bias_at + c] / count + h * (d_weight[d_weight_at + c] / count);
+    }
+    if (weight) v *= weight[weight_at + c];
+    STORE(v * by, to, to_at + i);
+}

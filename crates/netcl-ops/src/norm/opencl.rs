@@ -1,0 +1,204 @@
+//! Launches of `norm.cl` and `norm_backward.cl`.
+
+use netcl_core::Result;
+use netcl_core::backend::opencl::Stream;
+use netcl_core::kernels::launch::{Access, Cost};
+use netcl_core::tensor::Tensor;
+
+use super::batch::{Forward, Planes};
+use super::cost;
+use super::dense::{Args, ClCode, Job, Number, group_size, is_processor};
+use super::rows::{Rows, Saved};
+
+/// Elements of a row that each lane should have.
+const PER_LANE: usize = 4;
+/// Elements of a part of a channel at least.
+const PART: usize = 4096;
+/// Channels with fewer neighbouring elements are added up by single work-items.
+const PLANE: usize = 32;
+
+fn forward_code(kernel: &'static str) -> ClCode<'static> {
+    let text = include_str!("norm.cl");
+    ClCode { file: "norm.cl", text, kernel, scalars: &[], items: 0, group: None, local: 0 }
+}
+
+fn backward_code(kernel: &'static str) -> ClCode<'static> {
+    let text = include_str!("norm_backward.cl");
+    ClCode { file: "norm_backward.cl", text, kernel, scalars: &[], items: 0, group: None, local: 0 }
+}
+
+/// The cost of a step that touches next to nothing.
+const SMALL: Cost = Cost { flops: 0.0, bytes: 0.0 };
+
+/// The number of work-items over rows, those of a group, and the lanes of a row.
+fn lanes(stream: &Stream, job: &Job, rows: Rows) -> (usize, usize, usize) {
+    let group = group_size(stream, job.dtype);
+    let lanes = rows.n.div_ceil(PER_LANE).next_power_of_two().min(group);
+    (rows.rows.div_ceil(group / lanes) * group, group, lanes)
+}
+
+/// How many parts something is cut into so that every compute unit is busy, and the size of each but the last.
+fn cut(stream: &Stream, total: usize, smallest: usize, already: usize) -> (usize, usize) {
+    let units = stream.device().info().compute_units as usize * if is_processor(stream) { 2 } else { 8 };
+    let parts = units.div_ceil(already).min(total / smallest.max(1)).max(1);
+    let per = total.div_ceil(parts);
+    (total.div_ceil(per), per)
+}
+
+pub(super) fn rows_forward(stream: &Stream, job: Job, rows: Rows, eps: f64) -> Result<()> {
+    let (items, group, lanes) = lanes(stream, &job, rows);
+    let scalars = [
+        Number::Count(rows.rows),
+        Number::Count(rows.n),
+        Number::Count(rows.groups),
+        Number::Count(rows.channels),
+        Number::Count(rows.span),
+        Number::Real(eps),
+        Number::Flag(usize::from(rows.centred)),
+        Number::Flag(lanes),
+    ];
+    let code = ClCode { scalars: &scalars, items, group: Some(group), local: group, ..forward_code("norm_rows") };
+    job.run_cl(stream, &code)
+}
+
+pub(super) fn batch_forward(
+    stream: &Stream,
+    op: &'static str,
+    forward: &Forward<'_>,
+    planes: Planes,
+    momentum: f64,
+    eps: f64,
+) -> Result<()> {
+    let (x, count) = (forward.x, planes.count());
+    let (parts, per) = cut(stream, count, PART, planes.channels);
+    let partial = Tensor::uninit(x.queue(), [planes.channels * parts * 2], x.dtype().accumulator())?;
+    let job = |cost, args| Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost, args };
+    let group = group_size(stream, x.dtype());
+    let [channels, span] = [Number::Count(planes.channels), Number::Count(planes.span)];
+    let [all, parts_, per] = [Number::Count(count), Number::Count(parts), Number::Count(per)];
+    job(cost(x, 1, 6), Args::default().read(x).write(&partial)).run_cl(
+        stream,
+        &ClCode {
+            scalars: &[channels, span, all, parts_, per],
+            items: planes.channels * parts * group,
+            group: Some(group),
+            local: group,
+            ..forward_code("norm_moments")
+        },
+    )?;
+    let [running_mean, running_var] = forward.running.map_or([None; 2], |r| r.map(Some));
+    let args = Args::default()
+        .read(&partial)
+        .write(forward.mean)
+        .write(forward.rstd)
+        .maybe(running_mean, Access::Write)
+        .maybe(running_var, Access::Write);
+    job(SMALL, args).run_cl(
+        stream,
+        &ClCode {
+            scalars: &[channels, all, parts_, per, Number::Real(eps), Number::Real(momentum)],
+            items: planes.channels,
+            ..forward_code("norm_finish")
+        },
+    )?;
+    let args = Args::default()
+        .read(x)
+        .maybe(forward.weight, Access::Read)
+        .maybe(forward.bias, Access::Read)
+        .write(forward.output)
+        .read(forward.mean)
+        .read(forward.rstd);
+    batch_apply(stream, job(cost(x, 2, 2), args), planes)
+}
+
+pub(super) fn batch_apply(stream: &Stream, job: Job, planes: Planes) -> Result<()> {
+    let size = planes.count() * planes.channels;
+    let scalars = [size, planes.channels, planes.span].map(Number::Count);
+    job.run_cl(stream, &ClCode { scalars: &scalars, items: size, ..forward_code("norm_apply") })
+}
+
+/// Where the statistics of a channel of a sample stand.
+struct Lines {
+    by_sample: usize,
+    per_line: usize,
+    by_line: usize,
+}
+
+/// The sums of g * h and of g per channel.
+fn sums(
+    stream: &Stream,
+    op: &'static str,
+    saved: &Saved<'_>,
+    planes: Planes,
+    lines: &Lines,
+    [d_weight, d_bias]: [&Tensor; 2],
+) -> Result<()> {
+    let (x, Planes { samples, channels, span }) = (saved.x, planes);
+    let columns = span < PLANE;
+    let group = group_size(stream, x.dtype());
+    let already = if columns { channels.div_ceil(group) } else { channels };
+    let (parts, per) = cut(stream, samples, if columns { 16 } else { PART.div_ceil(span) }, already);
+    let partial = Tensor::uninit(x.queue(), [2 * parts * channels], x.dtype().accumulator())?;
+    let job = |cost, args| Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost, args };
+    let scalars =
+        [samples, channels, span, parts, per, lines.by_sample, lines.per_line, lines.by_line].map(Number::Count);
+    let code = if columns {
+        ClCode { scalars: &scalars, items: parts * channels, ..backward_code("norm_sums_columns") }
+    } else {
+        let items = parts * channels * group;
+        let kernel = backward_code("norm_sums_planes");
+        ClCode { scalars: &scalars, items, group: Some(group), local: group, ..kernel }
+    };
+    job(cost(x, 2, 6), saved.args().write(&partial)).run_cl(stream, &code)?;
+    let scalars = [Number::Count(channels), Number::Count(parts)];
+    let code = ClCode { scalars: &scalars, items: channels, ..backward_code("norm_sums_finish") };
+    job(SMALL, Args::default().read(&partial).write(d_weight).write(d_bias)).run_cl(stream, &code)
+}
+
+pub(super) fn rows_backward(
+    stream: &Stream,
+    op: &'static str,
+    saved: &Saved<'_>,
+    rows: Rows,
+    input: &Tensor,
+    parameters: Option<[&Tensor; 2]>,
+) -> Result<()> {
+    let x = saved.x;
+    let args = saved.args().write(input);
+    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 12), args };
+    let (items, group, lanes) = lanes(stream, &job, rows);
+    let scalars = [
+        Number::Count(rows.rows),
+        Number::Count(rows.n),
+        Number::Count(rows.groups),
+        Number::Count(rows.channels),
+        Number::Count(rows.span),
+        Number::Flag(usize::from(rows.centred)),
+        Number::Flag(lanes),
+    ];
+    let kernel = backward_code("norm_rows_backward");
+    job.run_cl(stream, &ClCode { scalars: &scalars, items, group: Some(group), local: group, ..kernel })?;
+    let Some(gradients) = parameters else { return Ok(()) };
+    let planes = Planes { samples: rows.rows / rows.groups, channels: rows.groups * rows.channels, span: rows.span };
+    let lines = Lines { by_sample: rows.groups, per_line: rows.channels, by_line: 1 };
+    sums(stream, op, saved, planes, &lines, gradients)
+}
+
+pub(super) fn batch_backward(
+    stream: &Stream,
+    op: &'static str,
+    saved: &Saved<'_>,
+    planes: Planes,
+    input: &Tensor,
+    [d_weight, d_bias]: [&Tensor; 2],
+    training: bool,
+) -> Result<()> {
+    let x = saved.x;
+    let lines = Lines { by_sample: 0, per_line: 1, by_line: 1 };
+    sums(stream, op, saved, planes, &lines, [d_weight, d_bias])?;
+    let args = saved.args().read(d_weight).read(d_bias).write(input);
+    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 6), args };
+    let [size, channels, span] = [x.size(), planes.channels, planes.span].map(Number::Count);
+    let scalars = [size, channels, span, Number::Real(planes.count() as f64), Number::Flag(usize::from(training))];
+    job.run_cl(stream, &ClCode { scalars: &scalars, items: x.size(), ..backward_code("norm_batch_backward") })
+}
