@@ -13,7 +13,9 @@
 //! # Ok::<(), netcl_ops::core::Error>(())
 //! ```
 
+pub mod dropout;
 pub mod elementwise;
+pub mod indexing;
 pub mod layout;
 mod lines;
 mod lines_opencl;
@@ -29,7 +31,12 @@ pub mod softmax;
 
 pub use netcl_core as core;
 
+pub use dropout::{dropout, dropout_at, dropout_backward, dropout_blocks};
 pub use elementwise::*;
+pub use indexing::{
+    embedding, embedding_backward, gather, gather_backward, index_add, index_select, index_select_backward,
+    masked_fill, one_hot, scatter_add,
+};
 pub use layout::*;
 pub use matmul::{bias_add, build_matmul_kernel, linear, matmul, matmul_with};
 pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
