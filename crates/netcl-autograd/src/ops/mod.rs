@@ -1,7 +1,15 @@
 //! Recordable operations: the forward op and its gradient rule, one file per family.
 
+pub mod dropout;
 pub mod elementwise;
+mod fused;
+pub mod indexing;
 pub mod layout;
+mod linear_map;
 pub mod matmul;
+pub mod norm;
+pub mod pad;
+pub mod pool;
 pub mod reduce;
+pub mod resample;
 pub mod softmax;

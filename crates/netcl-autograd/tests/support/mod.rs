@@ -5,12 +5,16 @@
 use netcl_autograd::core::backend::Queue;
 use netcl_autograd::core::device::{DeviceHandle, manager};
 use netcl_autograd::core::dtype::DType;
+use netcl_autograd::core::index::IndexTensor;
 use netcl_autograd::core::kernels::expr::table;
 use netcl_autograd::core::random::{Generator, fill_uniform_f64};
 use netcl_autograd::core::shape::Slice;
 use netcl_autograd::core::tensor::HostOptions;
 use netcl_autograd::gradcheck::Tolerance;
-use netcl_autograd::ops::{elementwise, layout, matmul};
+use netcl_autograd::ops::dropout::dropout;
+use netcl_autograd::ops::pad::PadMode;
+use netcl_autograd::ops::pool::Window;
+use netcl_autograd::ops::{elementwise, indexing, layout, matmul, norm, pad, pool, resample};
 use netcl_autograd::{Result, Tensor};
 
 pub fn cpu() -> Queue {
@@ -189,5 +193,104 @@ pub fn cases() -> Vec<Case> {
     case("repeat", false, &[x], Box::new(|t| layout::repeat(t[0], &[2, 1, 3, 2])));
     case("tril", false, &[y], Box::new(|t| layout::tril(t[0], -1)));
     case("triu", false, &[y], Box::new(|t| layout::triu(t[0], 1)));
+
+    // Normalisation. Weights away from zero, so that scaling matters.
+    let (image, channel): ((&[usize], _), (&[usize], _)) = ((&[2, 4, 3, 2], (-2.0, 2.0)), (&[4], (0.5, 1.5)));
+    let (line, width): ((&[usize], _), (&[usize], _)) = ((&[3, 2, 5], (-2.0, 2.0)), (&[2, 5], (0.5, 1.5)));
+    case(
+        "batch_norm",
+        true,
+        &[image, channel, channel],
+        Box::new(|t| norm::batch_norm(t[0], Some(t[1]), Some(t[2]), None, 1e-3)),
+    );
+    case("batch_norm, plain", true, &[image], Box::new(|t| norm::batch_norm(t[0], None, None, None, 1e-3)));
+    case(
+        "batch_norm, eval",
+        true,
+        &[image, channel, channel],
+        Box::new(|t| {
+            let fixed = |low, high| leaf(t[0].queue(), t[0].dtype(), &[4], 5, (low, high)).raw().clone();
+            norm::batch_norm_eval(t[0], Some(t[1]), Some(t[2]), (&fixed(-1.0, 1.0), &fixed(0.5, 2.0)), 1e-3)
+        }),
+    );
+    case(
+        "layer_norm",
+        true,
+        &[line, width, width],
+        Box::new(|t| norm::layer_norm(t[0], 2, Some(t[1]), Some(t[2]), 1e-3)),
+    );
+    case("layer_norm, plain", true, &[line], Box::new(|t| norm::layer_norm(t[0], 1, None, None, 1e-3)));
+    case(
+        "group_norm",
+        true,
+        &[image, channel, channel],
+        Box::new(|t| norm::group_norm(t[0], 2, Some(t[1]), Some(t[2]), 1e-3)),
+    );
+    case("rms_norm", true, &[line, width], Box::new(|t| norm::rms_norm(t[0], 2, Some(t[1]), 1e-3)));
+
+    // Windows, images, margins.
+    let plane: (&[usize], _) = (&[2, 2, 5, 4], ONE);
+    let window = Window { stride: [2, 1], padding: [1, 1], ..Window::new([3, 2]) };
+    let line: (&[usize], _) = (&[2, 3, 7], ONE);
+    case("max_pool2d", true, &[plane], Box::new(move |t| pool::max_pool2d(t[0], &window)));
+    case(
+        "max_pool1d",
+        true,
+        &[line],
+        Box::new(|t| pool::max_pool1d(t[0], &Window { stride: [2], ..Window::new([3]) })),
+    );
+    case("adaptive_max_pool2d", true, &[plane], Box::new(|t| pool::adaptive_max_pool2d(t[0], [3, 2])));
+    case("adaptive_max_pool1d", true, &[line], Box::new(|t| pool::adaptive_max_pool1d(t[0], 3)));
+    case("avg_pool2d", true, &[plane], Box::new(move |t| pool::avg_pool2d(t[0], &window, Default::default())));
+    case("avg_pool1d", true, &[line], Box::new(|t| pool::avg_pool1d(t[0], &Window::new([2]), Default::default())));
+    case("adaptive_avg_pool2d", true, &[plane], Box::new(|t| pool::adaptive_avg_pool2d(t[0], [3, 2])));
+    case("adaptive_avg_pool1d", true, &[line], Box::new(|t| pool::adaptive_avg_pool1d(t[0], 3)));
+    case("upsample_nearest", true, &[plane], Box::new(|t| resample::upsample_nearest(t[0], [7, 9])));
+    case("upsample_bilinear", true, &[plane], Box::new(|t| resample::upsample_bilinear(t[0], 2.0, false)));
+    case("upsample_bilinear, corners", true, &[plane], Box::new(|t| resample::upsample_bilinear(t[0], [7, 3], true)));
+    for mode in [PadMode::Constant(1.5), PadMode::Reflect, PadMode::Replicate] {
+        case(&format!("pad {mode:?}"), true, &[plane], Box::new(move |t| pad::pad(t[0], &[(1, 2), (2, 0)], mode)));
+    }
+
+    // Chosen by index.
+    let indices = |t: &Tensor, values: &[i64], shape: &[usize]| IndexTensor::from_host(t.queue(), values, shape);
+    let table: (&[usize], _) = (&[4, 3], ONE);
+    case(
+        "index_select",
+        true,
+        &[table],
+        Box::new(move |t| indexing::index_select(t[0], 0, &indices(t[0], &[2, 0, 2], &[3])?)),
+    );
+    case(
+        "gather",
+        true,
+        &[table],
+        Box::new(move |t| indexing::gather(t[0], 0, &indices(t[0], &[3, 0, 1, 3, 0, 2], &[2, 3])?)),
+    );
+    case(
+        "scatter_add",
+        true,
+        &[table, (&[3, 3], ONE)],
+        Box::new(move |t| indexing::scatter_add(t[0], 0, &indices(t[0], &[3, 0, 1, 3, 0, 2], &[2, 3])?, t[1])),
+    );
+    case(
+        "index_add",
+        true,
+        &[table, (&[2, 3], ONE)],
+        Box::new(move |t| indexing::index_add(t[0], 0, &indices(t[0], &[1, 1], &[2])?, t[1])),
+    );
+    case(
+        "embedding",
+        true,
+        &[table],
+        Box::new(move |t| indexing::embedding(t[0], &indices(t[0], &[3, 3, 0, 1], &[2, 2])?, None)),
+    );
+    case(
+        "masked_fill",
+        false,
+        &[table],
+        Box::new(|t| indexing::masked_fill(t[0], leaf(t[0].queue(), t[0].dtype(), &[3], 8, ONE).gt(0.0)?.raw(), 2.0)),
+    );
+    case("dropout", true, &[table], Box::new(|t| dropout(t[0], 0.4, Some(&mut Generator::new(3)))));
     all
 }

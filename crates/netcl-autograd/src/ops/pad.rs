@@ -1,0 +1,23 @@
+//! Margins around the last axes.
+
+use netcl_ops::pad as raw;
+pub use netcl_ops::pad::PadMode;
+
+use super::linear_map::LinearMap;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// Margins before and after each of the last axes (in the order of the axes); negative ones cut off, where a constant pads.
+#[track_caller]
+pub fn pad(x: &Tensor, pads: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
+    let output = raw::pad(x.raw(), pads, mode)?;
+    let (shape, own, again) = (x.shape().clone(), pads.to_vec(), pads.to_vec());
+    // A constant is added, not mapped: it has no part in derivatives.
+    let linear = if let PadMode::Constant(_) = mode { PadMode::Constant(0.0) } else { mode };
+    LinearMap::new(
+        ["pad", "pad_backward"],
+        move |x| raw::pad(x, &own, linear),
+        move |grad| raw::pad_backward(grad, &shape, &again, linear),
+    )
+    .record(x, output)
+}

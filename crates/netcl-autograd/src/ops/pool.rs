@@ -1,0 +1,134 @@
+//! Pooling over windows of images and lines.
+
+use netcl_core::index::IndexTensor;
+use netcl_core::shape::Shape;
+use netcl_core::tensor::{Tensor as Raw, reshape as raw_reshape};
+use netcl_ops as ops;
+use netcl_ops::pool::{self as raw, MaxPooled};
+pub use netcl_ops::pool::{Averaging, Window};
+
+use super::linear_map::LinearMap;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// The elements of each image or line that the maximum was found at.
+fn chosen(x: &Raw, indices: &IndexTensor, leading: usize) -> netcl_core::Result<Raw> {
+    let flat = |raw: &Raw| -> netcl_core::Result<Raw> {
+        let (outer, inner) = raw.shape().split_at(leading);
+        raw_reshape(raw, Shape::from([outer.iter().product(), inner.iter().product()]))
+    };
+    let flat_indices = IndexTensor::from_tensor(flat(indices.tensor())?)?;
+    raw_reshape(&ops::gather(&flat(x)?, 1, &flat_indices)?, indices.tensor().shape().clone())
+}
+
+/// Records a maximum: a linear choice, once it is known where the largest elements were.
+#[track_caller]
+fn record_max(
+    names: [&'static str; 2],
+    x: &Tensor,
+    pooled: MaxPooled,
+    spatial: usize,
+    backward: impl Fn(&Raw, &IndexTensor) -> netcl_core::Result<Raw> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    let leading = x.ndim() - spatial;
+    let (at, again) = (pooled.indices.clone(), pooled.indices);
+    let map = LinearMap::new(names, move |raw| chosen(raw, &at, leading), move |grad| backward(grad, &again));
+    map.record(x, pooled.output)
+}
+
+/// The largest element of each window of `[N, C, H, W]` (or `[C, H, W]`).
+///
+/// ```
+/// use netcl_autograd::{Tensor, core::device::manager, ops::pool::{Window, max_pool2d}};
+///
+/// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 4.0, 3.0], [1, 1, 2, 2])?.with_grad();
+/// max_pool2d(&x, &Window::new([2, 2]))?.sum((), false)?.backward()?;
+/// assert_eq!(x.grad().unwrap().to_host::<f32>()?, [0.0, 0.0, 1.0, 0.0]);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+#[track_caller]
+pub fn max_pool2d(x: &Tensor, window: &Window<2>) -> Result<Tensor> {
+    let pooled = raw::max_pool2d(x.raw(), window)?;
+    let (shape, window) = (x.shape().clone(), *window);
+    record_max(["max_pool2d", "max_pool2d_backward"], x, pooled, 2, move |grad, indices| {
+        raw::max_pool2d_backward(grad, &shape, indices, &window)
+    })
+}
+
+/// The largest element of each window of `[N, C, L]` (or `[C, L]`).
+#[track_caller]
+pub fn max_pool1d(x: &Tensor, window: &Window<1>) -> Result<Tensor> {
+    let pooled = raw::max_pool1d(x.raw(), window)?;
+    let (shape, window) = (x.shape().clone(), *window);
+    record_max(["max_pool1d", "max_pool1d_backward"], x, pooled, 1, move |grad, indices| {
+        raw::max_pool1d_backward(grad, &shape, indices, &window)
+    })
+}
+
+/// The largest element of windows chosen so that the output has the given height and width.
+#[track_caller]
+pub fn adaptive_max_pool2d(x: &Tensor, output: [usize; 2]) -> Result<Tensor> {
+    let pooled = raw::adaptive_max_pool2d(x.raw(), output)?;
+    let shape = x.shape().clone();
+    record_max(["adaptive_max_pool2d", "adaptive_max_pool2d_backward"], x, pooled, 2, move |grad, indices| {
+        raw::adaptive_max_pool2d_backward(grad, &shape, indices)
+    })
+}
+
+/// The largest element of windows chosen so that the output has the given length.
+#[track_caller]
+pub fn adaptive_max_pool1d(x: &Tensor, output: usize) -> Result<Tensor> {
+    let pooled = raw::adaptive_max_pool1d(x.raw(), output)?;
+    let shape = x.shape().clone();
+    record_max(["adaptive_max_pool1d", "adaptive_max_pool1d_backward"], x, pooled, 1, move |grad, indices| {
+        raw::adaptive_max_pool1d_backward(grad, &shape, indices)
+    })
+}
+
+/// The mean of each window of `[N, C, H, W]` (or `[C, H, W]`).
+#[track_caller]
+pub fn avg_pool2d(x: &Tensor, window: &Window<2>, averaging: Averaging) -> Result<Tensor> {
+    let (shape, window) = (x.shape().clone(), *window);
+    LinearMap::new(
+        ["avg_pool2d", "avg_pool2d_backward"],
+        move |x| raw::avg_pool2d(x, &window, averaging),
+        move |grad| raw::avg_pool2d_backward(grad, &shape, &window, averaging),
+    )
+    .apply(x)
+}
+
+/// The mean of each window of `[N, C, L]` (or `[C, L]`).
+#[track_caller]
+pub fn avg_pool1d(x: &Tensor, window: &Window<1>, averaging: Averaging) -> Result<Tensor> {
+    let (shape, window) = (x.shape().clone(), *window);
+    LinearMap::new(
+        ["avg_pool1d", "avg_pool1d_backward"],
+        move |x| raw::avg_pool1d(x, &window, averaging),
+        move |grad| raw::avg_pool1d_backward(grad, &shape, &window, averaging),
+    )
+    .apply(x)
+}
+
+/// The mean of windows chosen so that the output has the given height and width.
+#[track_caller]
+pub fn adaptive_avg_pool2d(x: &Tensor, output: [usize; 2]) -> Result<Tensor> {
+    let shape = x.shape().clone();
+    LinearMap::new(
+        ["adaptive_avg_pool2d", "adaptive_avg_pool2d_backward"],
+        move |x| raw::adaptive_avg_pool2d(x, output),
+        move |grad| raw::adaptive_avg_pool2d_backward(grad, &shape),
+    )
+    .apply(x)
+}
+
+/// The mean of windows chosen so that the output has the given length.
+#[track_caller]
+pub fn adaptive_avg_pool1d(x: &Tensor, output: usize) -> Result<Tensor> {
+    let shape = x.shape().clone();
+    LinearMap::new(
+        ["adaptive_avg_pool1d", "adaptive_avg_pool1d_backward"],
+        move |x| raw::adaptive_avg_pool1d(x, output),
+        move |grad| raw::adaptive_avg_pool1d_backward(grad, &shape),
+    )
+    .apply(x)
+}
