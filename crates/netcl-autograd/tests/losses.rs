@@ -407,7 +407,9 @@ fn certain_and_wrong_probabilities_still_learn() {
 #[test]
 fn sixteen_bits_are_reduced_in_f32() {
     for device in devices() {
-        let dtypes: &[DType] = if slow_compiler(&device) { &[DType::F16] } else { &[DType::F16, DType::BF16] };
+        // Both take the same path; only the sum of float16 can overflow.
+        let native = device.backend.name() == "cpu";
+        let dtypes: &[DType] = if native { &[DType::F16, DType::BF16] } else { &[DType::F16] };
         for &dtype in dtypes {
             // 20000 rows of about 9: their sum does not fit a float16, their mean does.
             let (n, c) = (20_000, 4);
