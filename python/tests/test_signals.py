@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -362,7 +363,7 @@ def in_child():
 @pytest.mark.parametrize("leave", ["sys.exit(42)", "os._exit(42)"])
 def test_a_child_of_os_fork(tmp_path: Path, leave: str) -> None:
     body = f"""
-        import threading
+        import faulthandler, threading
         # Other threads are inside the driver and the pools while the process forks.
         stop = threading.Event()
         def work():
@@ -372,21 +373,44 @@ def test_a_child_of_os_fork(tmp_path: Path, leave: str) -> None:
         for worker in workers:
             worker.start()
         ready()
-        for _ in range(5):
-            pid = os.fork()
-            if pid == 0:
-                signal.alarm(20)
-                in_child()
-                {leave}
-            _, status = os.waitpid(pid, 0)
-            assert os.waitstatus_to_exitcode(status) == 42, status
-        stop.set()
+        try:
+            for _ in range(5):
+                pid = os.fork()
+                if pid == 0:
+                    # A child that hangs says where.
+                    faulthandler.register(signal.SIGALRM, chain=True)
+                    signal.alarm(12)
+                    in_child()
+                    {leave}
+                _, status = os.waitpid(pid, 0)
+                assert os.waitstatus_to_exitcode(status) == 42, status
+        finally:
+            stop.set()
         for worker in workers:
             worker.join()
         print(x.to_host().sum())
     """
     code, _, out, err = Script(FORKS + textwrap.dedent(body), tmp_path).end()
     assert (code, out) == (0, "6.0\n"), err
+
+
+@needs_opencl
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc tells an exit handler the exit code")
+def test_a_forked_child_skips_the_exit_handlers_of_drivers(tmp_path: Path) -> None:
+    body = """
+        library = ctypes.CDLL(None)
+        library["__cxa_atexit"](library.abort, None, None)
+        ready()
+        pid = os.fork()
+        if pid == 0:
+            print("child", end=" ")
+            sys.exit(42)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status))
+    """
+    code, _, out, err = Script(FORKS + textwrap.dedent(body), tmp_path).end()
+    # The parent, whose drivers they are, runs them.
+    assert (code, out) == (-signal.SIGABRT, "child 42\n"), err
 
 
 @needs_opencl

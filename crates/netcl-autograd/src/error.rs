@@ -31,7 +31,9 @@ pub enum Error {
         place: &'static Location<'static>,
     },
     /// A saved value that has changed since.
-    #[error("backward of {op} (called at {place}) needs {which} that was overwritten in place since; write to a copy instead")]
+    #[error(
+        "backward of {op} (called at {place}) needs {which} that was overwritten in place since; write to a copy instead"
+    )]
     Overwritten {
         /// The operation.
         op: &'static str,
@@ -41,7 +43,9 @@ pub enum Error {
         place: &'static Location<'static>,
     },
     /// A second walk over a graph whose saved values are gone.
-    #[error("backward of {op} (called at {place}) ran before and freed its saved values; pass retain_graph the first time")]
+    #[error(
+        "backward of {op} (called at {place}) ran before and freed its saved values; pass retain_graph the first time"
+    )]
     Freed {
         /// The operation.
         op: &'static str,
@@ -68,6 +72,12 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+}
+
+impl From<netcl_core::backend::opencl::ClError> for Error {
+    fn from(error: netcl_core::backend::opencl::ClError) -> Self {
+        Error::Core(error.into())
+    }
 }
 
 impl Error {

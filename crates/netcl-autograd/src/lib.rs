@@ -13,15 +13,20 @@
 //! # Ok::<(), netcl_autograd::Error>(())
 //! ```
 
+mod checkpoint;
 pub mod error;
+pub mod function;
 pub mod gradcheck;
 pub mod graph;
+mod methods;
 pub mod ops;
 pub mod tensor;
 
 pub use netcl_core as core;
 
+pub use checkpoint::checkpoint;
 pub use error::{Error, Result};
-pub use graph::{detect_anomaly, enable_grad, grad, no_grad};
+pub use function::{Function, call};
+pub use graph::{BackwardOptions, Tape, backward, detect_anomaly, enable_grad, grad, no_grad};
 pub use ops::layout::reshape;
 pub use tensor::Tensor;

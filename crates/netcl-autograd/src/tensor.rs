@@ -11,7 +11,7 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::{self as raw, HostOptions};
 
 use crate::error::{Error, Result};
-use crate::graph::{self, BackwardOptions, Edge, Node};
+use crate::graph::{self, BackwardOptions, Edge, HookHandle, Hooks, Node};
 
 /// An n-dimensional array on a device that can take part in automatic differentiation.
 ///
@@ -40,11 +40,8 @@ pub struct Tensor {
 pub struct GradCell {
     requires_grad: AtomicBool,
     grad: Mutex<Option<Tensor>>,
-    hooks: Mutex<Vec<Hook>>,
+    pub(crate) hooks: Hooks,
 }
-
-/// Sees a leaf's gradient before it is accumulated and may replace it.
-pub type Hook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
 
 impl GradCell {
     pub(crate) fn grad(&self) -> Option<Tensor> {
@@ -54,16 +51,6 @@ impl GradCell {
     pub(crate) fn set_grad(&self, grad: Option<Tensor>) {
         // The old gradient is dropped after the lock: freeing memory may take a while.
         let _old = std::mem::replace(&mut *self.grad.lock().unwrap_or_else(PoisonError::into_inner), grad);
-    }
-
-    pub(crate) fn run_hooks(&self, mut gradient: Tensor) -> Result<Tensor> {
-        let hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for hook in hooks {
-            if let Some(replaced) = hook(&gradient)? {
-                gradient = replaced;
-            }
-        }
-        Ok(gradient)
     }
 }
 
@@ -155,9 +142,22 @@ impl Tensor {
         self.cell.set_grad(grad);
     }
 
-    /// Registers a function that sees this leaf's gradient before it is accumulated and may replace it.
-    pub fn register_hook(&self, hook: impl Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static) {
-        self.cell.hooks.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(hook));
+    /// Registers a function that sees this tensor's gradient, once it is complete and before it flows on, and may replace it.
+    ///
+    /// On a leaf it sees what one walk contributes, before that is added to [`Tensor::grad`].
+    ///
+    /// # Errors
+    /// For a tensor without a gradient: the hook could never run.
+    pub fn register_hook(
+        &self,
+        hook: impl Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
+        if !self.needs_grad() {
+            let what = "the tensor does not require a gradient, so the hook would never run".to_owned();
+            return Err(Error::NoGradient { op: "register_hook", what });
+        }
+        let hooks = self.node.as_ref().map_or(&self.cell.hooks, |node| &node.hooks);
+        Ok(hooks.add(Arc::new(hook)))
     }
 
     /// Computes the gradients of this one-element tensor and accumulates them on the leaves.

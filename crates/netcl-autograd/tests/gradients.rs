@@ -11,7 +11,8 @@ use netcl_autograd::gradcheck::{Tolerance, gradcheck, gradgradcheck};
 use netcl_autograd::graph::BackwardOptions;
 use netcl_autograd::ops::elementwise::{self, Operand, add, exp, mul, relu};
 use netcl_autograd::ops::{layout, matmul as products, reduce, softmax as soft};
-use netcl_autograd::{Tensor, detect_anomaly, grad, no_grad, reshape};
+use netcl_autograd::{Tape, Tensor, checkpoint, detect_anomaly, grad, no_grad, reshape};
+use std::sync::{Arc, Mutex};
 
 fn cpu() -> Queue {
     manager().cpu().queue
@@ -44,8 +45,7 @@ fn smooth(op: &table::OpDef, operand: usize) -> (f64, f64) {
 #[test]
 fn every_elementwise_op_once_and_twice() {
     for op in table::ops() {
-        let inputs: Vec<Tensor> =
-            (0..op.arity()).map(|i| random(&[2, 3], 11 + i as u64, smooth(op, i))).collect();
+        let inputs: Vec<Tensor> = (0..op.arity()).map(|i| random(&[2, 3], 11 + i as u64, smooth(op, i))).collect();
         let refs: Vec<&Tensor> = inputs.iter().collect();
         let function = |given: &[&Tensor]| {
             let operands: Vec<Operand<'_>> = given.iter().map(|t| (*t).into()).collect();
@@ -96,7 +96,9 @@ fn reductions_and_softmax() {
 #[test]
 fn products_and_layout() {
     let second = Tolerance { eps: 1e-5, atol: 1e-4, rtol: 1e-3 };
-    for (a, b) in [(&[2, 3][..], &[3, 4][..]), (&[3], &[3]), (&[3], &[2, 3, 2]), (&[2, 1, 2, 3], &[4, 3, 2]), (&[4, 3], &[3])] {
+    for (a, b) in
+        [(&[2, 3][..], &[3, 4][..]), (&[3], &[3]), (&[3], &[2, 3, 2]), (&[2, 1, 2, 3], &[4, 3, 2]), (&[4, 3], &[3])]
+    {
         let (x, y) = (random(a, 3, (-1.0, 1.0)), random(b, 4, (-1.0, 1.0)));
         gradcheck(|t| products::matmul(t[0], t[1]), &[&x, &y], Tolerance::default()).unwrap();
         gradgradcheck(|t| products::matmul(t[0], t[1]), &[&x, &y], second).unwrap();
@@ -112,6 +114,63 @@ fn products_and_layout() {
     gradgradcheck(|t| exp(&layout::slice(t[0], 1, Slice::new(None, None, 2))?), &[&x], second).unwrap();
     gradcheck(|t| reshape(&layout::transpose(t[0], 0, 2)?, [30]), &[&x], Tolerance::default()).unwrap();
     gradcheck(|t| layout::expand(t[0], [2, 2, 5, 3]), &[&x], Tolerance::default()).unwrap();
+}
+
+#[test]
+fn every_layout_op_once_and_twice() {
+    let (x, y) = (random(&[2, 1, 3], 1, (-1.0, 1.0)), random(&[2, 4, 3], 2, (-1.0, 1.0)));
+    type Case<'c> = (&'c str, &'c dyn Fn(&[&Tensor]) -> netcl_autograd::Result<Tensor>);
+    let cases: [Case<'_>; 16] = [
+        ("cat", &|t| layout::cat(&[t[0], t[1], t[0]], 1)),
+        ("stack", &|t| layout::stack(&[t[0], t[0]], -1)),
+        ("split", &|t| {
+            let parts = layout::split(t[1], &[1, 3], 1)?;
+            layout::cat(&[&parts[1], &exp(&parts[0])?], 1)
+        }),
+        ("chunk", &|t| layout::chunk(t[1], 3, 1)?.pop().ok_or_else(|| unreachable!()).and_then(|last| exp(&last))),
+        ("flip", &|t| layout::flip(t[1], &[0, -1])),
+        ("repeat", &|t| layout::repeat(t[0], &[2, 1, 3, 2])),
+        ("tril", &|t| layout::tril(t[1], -1)),
+        ("triu", &|t| layout::triu(t[1], 1)),
+        ("select", &|t| layout::select(t[1], 1, -2)),
+        ("squeeze", &|t| layout::squeeze(t[0], &[])),
+        ("unsqueeze", &|t| layout::unsqueeze(t[0], 1)),
+        ("flatten", &|t| layout::flatten(t[1], 1, -1)),
+        ("contiguous", &|t| layout::contiguous(&layout::transpose(t[1], 0, 2)?)),
+        ("duplicate", &|t| layout::duplicate(t[1])),
+        ("where", &|t| elementwise::where_(&elementwise::gt(t[1], 0.1)?, t[1], t[0])),
+        ("cast", &|t| elementwise::cast(&elementwise::cast(t[1], DType::F64)?, DType::F64)),
+    ];
+    let second = Tolerance { eps: 1e-5, atol: 1e-4, rtol: 1e-3 };
+    for (name, case) in cases {
+        gradcheck(case, &[&x, &y], Tolerance::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        // Squared, so that there is a second derivative.
+        let squared = |t: &[&Tensor]| elementwise::square(&case(t)?);
+        gradgradcheck(squared, &[&x, &y], second).unwrap_or_else(|e| panic!("{name} twice: {e}"));
+    }
+    let half = elementwise::cast(&x, DType::F32).unwrap();
+    reduce::sum(&half, (), false).unwrap().backward().unwrap();
+    assert_eq!(x.grad().unwrap().dtype(), DType::F64);
+}
+
+#[test]
+fn gradients_where_formulas_divide_by_zero() {
+    let x = vector(&[2.0, 0.0, 3.0]);
+    gradcheck(|t| reduce::prod(t[0], 0, false), &[&x], Tolerance::default()).unwrap();
+    gradgradcheck(|t| reduce::prod(t[0], 0, false), &[&x], Tolerance { eps: 1e-5, atol: 1e-4, rtol: 1e-3 }).unwrap();
+    let two = vector(&[0.0, 5.0, 0.0]);
+    gradcheck(|t| reduce::prod(t[0], 0, false), &[&two], Tolerance::default()).unwrap();
+    let zero = vector(&[0.0, 0.0]);
+    for p in [1.0, 2.0, 3.0] {
+        reduce::norm(&zero, p, (), false).unwrap().backward().unwrap();
+        reduce::std(&zero, (), 1.0, false).unwrap().backward().unwrap();
+        assert_eq!(zero.grad().unwrap().to_f64_vec().unwrap(), [0.0, 0.0], "norm {p}");
+    }
+    let signed = vector(&[-2.0, 0.5, 1.5]);
+    for p in [1.0, 2.0, 2.5, f64::INFINITY, f64::NEG_INFINITY] {
+        gradcheck(|t| reduce::norm(t[0], p, 0, true), &[&signed], Tolerance::default())
+            .unwrap_or_else(|e| panic!("norm {p}: {e}"));
+    }
 }
 
 #[test]
@@ -157,7 +216,10 @@ fn a_value_overwritten_in_place_is_noticed() {
     let loss = reduce::sum(&exp(&y).unwrap(), (), false).unwrap();
     y.fill(0.0).unwrap();
     let text = loss.backward().unwrap_err().to_string();
-    assert!(text.contains("backward of exp") && text.contains("overwritten in place") && text.contains("gradients.rs"), "{text}");
+    assert!(
+        text.contains("backward of exp") && text.contains("overwritten in place") && text.contains("gradients.rs"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -165,7 +227,10 @@ fn anomaly_mode_names_the_first_bad_op() {
     let _scope = detect_anomaly();
     let x = vector(&[-1.0, 2.0]);
     let text = elementwise::log(&x).unwrap_err().to_string();
-    assert!(text.contains("forward pass of log") && text.contains("element 0") && text.contains("gradients.rs"), "{text}");
+    assert!(
+        text.contains("forward pass of log") && text.contains("element 0") && text.contains("gradients.rs"),
+        "{text}"
+    );
     let zero = vector(&[0.0]);
     let root = elementwise::sqrt(&zero).unwrap();
     let text = reduce::sum(&root, (), false).unwrap().backward().unwrap_err().to_string();
@@ -203,9 +268,112 @@ fn grad_leaves_the_leaves_alone() {
 #[test]
 fn hooks_see_and_replace_gradients() {
     let x = vector(&[1.0, 2.0]);
-    x.register_hook(|gradient| mul(gradient, 10.0).map(Some));
+    let handle = x.register_hook(|gradient| mul(gradient, 10.0).map(Some)).unwrap();
     reduce::sum(&x, (), false).unwrap().backward().unwrap();
     assert_eq!(x.grad().unwrap().to_f64_vec().unwrap(), [10.0, 10.0]);
+    handle.remove();
+    x.set_grad(None);
+    // A result's hook sees the complete gradient before it flows on; a leaf's sees the sum of all its uses.
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let middle = mul(&x, 2.0).unwrap();
+    for (name, tensor) in [("x", &x), ("middle", &middle)] {
+        let seen = seen.clone();
+        let note = move |gradient: &Tensor| {
+            seen.lock().unwrap().push((name, gradient.to_f64_vec()?));
+            Ok(None)
+        };
+        tensor.register_hook(note).unwrap();
+    }
+    let twice = add(&mul(&middle, 3.0).unwrap(), &add(&middle, &x).unwrap()).unwrap();
+    reduce::sum(&twice, (), false).unwrap().backward().unwrap();
+    assert_eq!(*seen.lock().unwrap(), [("middle", vec![4.0, 4.0]), ("x", vec![9.0, 9.0])]);
+    assert!(x.detach().register_hook(|_| Ok(None)).is_err());
+    x.register_hook(|gradient| reduce::sum(gradient, (), false).map(Some)).unwrap();
+    let text = reduce::sum(&x, (), false).unwrap().backward().unwrap_err().to_string();
+    assert!(text.contains("a hook replaced a gradient of shape"), "{text}");
+}
+
+#[test]
+fn a_leafs_gradient_is_its_own() {
+    let (x, y) = (vector(&[1.0, 2.0]), vector(&[3.0, 4.0]));
+    reduce::sum(&add(&x, &y).unwrap(), (), false).unwrap().backward().unwrap();
+    let (of_x, of_y) = (x.grad().unwrap(), y.grad().unwrap());
+    of_x.fill(7.0).unwrap();
+    assert_eq!(of_y.to_f64_vec().unwrap(), [1.0, 1.0]);
+}
+
+#[test]
+fn comparisons_are_facts_and_missing_gradients_are_errors_by_name() {
+    let x = vector(&[-1.0, 2.0]);
+    let positive = elementwise::gt(&x, 0.0).unwrap();
+    assert!(!positive.requires_grad());
+    reduce::sum(&(&x * &positive).unwrap(), (), false).unwrap().backward().unwrap();
+    assert_eq!(x.grad().unwrap().to_f64_vec().unwrap(), [0.0, 1.0]);
+    let text = reduce::any(&x, (), false).unwrap().backward().unwrap_err().to_string();
+    assert!(text.contains("any at") && text.contains("has no gradient"), "{text}");
+    let text = x.norm(0.0, (), false).unwrap().backward().unwrap_err().to_string();
+    assert!(text.contains("norm with p = 0"), "{text}");
+}
+
+#[test]
+fn checkpoints_give_the_same_gradients_for_less_memory() {
+    let (x, weight) = (random(&[4], 1, (-1.0, 1.0)), random(&[4], 2, (-1.0, 1.0)));
+    let outside = mul(&weight, &weight).unwrap();
+    let (captured, made) = (weight.clone(), outside.clone());
+    let part = move |inputs: &[&Tensor]| -> netcl_autograd::Result<Tensor> {
+        let noisy = mul(
+            inputs[0],
+            &Tensor::from(netcl_ops::random::uniform(inputs[0].queue(), [4], DType::F64, 0.5, 1.5, None)?),
+        )?;
+        mul(&exp(&mul(&noisy, &captured)?)?, &made)
+    };
+    let run = |checkpointed: bool| {
+        netcl_autograd::core::random::manual_seed(5);
+        for tensor in [&x, &weight] {
+            tensor.set_grad(None);
+        }
+        let input = elementwise::sin(&x).unwrap();
+        let y = if checkpointed { checkpoint(part.clone(), &[&input]).unwrap() } else { part(&[&input]).unwrap() };
+        let loss = reduce::sum(&y, (), false).unwrap();
+        loss.backward_with(None, BackwardOptions { retain_graph: true, create_graph: false }).unwrap();
+        // The generator stands where it would have stood.
+        let next = netcl_autograd::core::random::default_generator();
+        [&x, &weight]
+            .map(|t| t.grad().unwrap().to_f64_vec().unwrap())
+            .into_iter()
+            .chain([vec![next.offset as f64]])
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(run(true), run(false));
+    let captured = weight.clone();
+    let smooth = move |inputs: &[&Tensor]| exp(&mul(inputs[0], &captured)?);
+    let second = Tolerance { eps: 1e-5, atol: 1e-4, rtol: 1e-3 };
+    gradgradcheck(|t| checkpoint(smooth.clone(), &[&elementwise::sin(t[0])?]), &[&x], second).unwrap();
+}
+
+#[test]
+fn recording_is_a_matter_of_the_thread() {
+    let x = vector(&[1.0]);
+    let _scope = no_grad();
+    let other = x.clone();
+    assert!(std::thread::spawn(move || exp(&other).unwrap().requires_grad()).join().unwrap());
+    assert!(!exp(&x).unwrap().requires_grad());
+    let tape = Tape::new();
+    let y = exp(&x).unwrap();
+    assert_eq!(tape.recorded(), 1);
+    tape.backward(&y).unwrap();
+    assert!(x.grad().is_some());
+}
+
+#[test]
+fn operators_and_methods_record() {
+    let (x, y) = (random(&[2, 3], 1, (0.5, 1.5)), random(&[3], 2, (0.5, 1.5)));
+    let function = |t: &[&Tensor]| {
+        let a = (&(t[0] + t[1])? * 2.0)?;
+        let b = (&(1.0 - &a)? / t[1])?;
+        (-&b)?.tanh()?.mean(1, true)?.expand([2, 3])?.transpose(0, 1)?.matmul(t[0])
+    };
+    gradcheck(function, &[&x, &y], Tolerance::default()).unwrap();
 }
 
 #[test]

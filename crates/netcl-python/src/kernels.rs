@@ -396,7 +396,7 @@ impl Place {
         }
     }
 
-    fn build(&self, spec: &core::KernelSpec) -> netcl::Result<core::KernelProgram> {
+    fn build(&self, spec: &core::KernelSpec) -> netcl::core::Result<core::KernelProgram> {
         match self {
             Place::Queue(queue) => spec.build(queue),
             Place::Context(context) => spec.build_for(context),

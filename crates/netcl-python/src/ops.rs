@@ -25,11 +25,11 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-fn wrap(raw: netcl::Result<Raw>) -> PyResult<Tensor> {
+fn wrap(raw: netcl::core::Result<Raw>) -> PyResult<Tensor> {
     Ok(Tensor::new(raw.py()?.into()))
 }
 
-fn wrap_all(raw: netcl::Result<Vec<Raw>>) -> PyResult<Vec<Tensor>> {
+fn wrap_all(raw: netcl::core::Result<Vec<Raw>>) -> PyResult<Vec<Tensor>> {
     Ok(raw.py()?.into_iter().map(|raw| Tensor::new(raw.into())).collect())
 }
 

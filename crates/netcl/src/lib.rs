@@ -30,12 +30,12 @@ pub use netcl_profiling as profiling;
 pub use netcl_runtime as runtime;
 pub use netcl_trainer as trainer;
 
-pub use netcl_autograd::{Tensor, reshape};
-pub use netcl_core::{Error, ErrorKind, Result};
+pub use netcl_autograd::{Error, Result, Tensor, reshape};
+pub use netcl_core::ErrorKind;
 
 /// What most programs start with.
 pub mod prelude {
-    pub use netcl_autograd::{Tensor, reshape};
+    pub use netcl_autograd::{Tape, Tensor, enable_grad, no_grad, reshape};
     pub use netcl_core::backend::Queue;
     pub use netcl_core::device::{DeviceHandle, device, get_active_device, manager};
     pub use netcl_core::dtype::DType;

@@ -4,14 +4,16 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::mode::{anomaly_enabled, enable_grad, no_grad};
-use super::node::{Edge, Node, check_finite};
+use smallvec::SmallVec;
+
+use super::mode::{anomaly_enabled, enable_grad, no_grad, suspend_anomaly};
+use super::node::{Edge, Gradients, Node, check_finite};
 use crate::error::{Error, Result};
 use crate::ops::elementwise::add;
 use crate::tensor::{GradCell, Tensor};
 
 /// How a walk treats the graph.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackwardOptions {
     /// Keep saved values, so that the same graph can be walked again.
     pub retain_graph: bool,
@@ -43,12 +45,24 @@ impl Ord for Next {
 /// one element needs none.
 pub fn backward(loss: &Tensor, gradient: Option<&Tensor>, options: BackwardOptions) -> Result<()> {
     let seed = seed("backward", loss, gradient)?;
-    let mut leaves = Leaves::Accumulate;
-    walk(&[(loss.clone(), seed)], options, &mut leaves)
+    Walk::new(options, Goal::Leaves).run([(loss.edge(), seed)])
 }
 
 /// The gradients of some outputs with respect to some inputs, without touching any `grad`. `None` for an input that no output
-/// depends on.
+/// depends on. `gradients` are those of the outputs, in order; an output of one element needs none.
+///
+/// Only what lies between outputs and inputs is walked, and freed unless it is to be kept.
+///
+/// ```
+/// use netcl_autograd::{Tensor, core::device::manager, grad, ops::elementwise::mul};
+///
+/// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f64], [1])?.with_grad();
+/// let cube = mul(&mul(&x, &x)?, &x)?;
+/// let slope = grad(&[&cube], &[&x], &[], Default::default())?;
+/// assert_eq!(slope[0].as_ref().unwrap().item()?, 27.0);
+/// assert!(x.grad().is_none());
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
 pub fn grad(
     outputs: &[&Tensor],
     inputs: &[&Tensor],
@@ -58,32 +72,65 @@ pub fn grad(
     let roots = outputs
         .iter()
         .enumerate()
-        .map(|(i, output)| Ok(((*output).clone(), seed("grad", output, gradients.get(i).copied().flatten())?)))
+        .map(|(i, output)| Ok((output.edge(), seed("grad", output, gradients.get(i).copied().flatten())?)))
         .collect::<Result<Vec<_>>>()?;
     for (i, input) in inputs.iter().enumerate() {
         if !input.needs_grad() {
             return Err(Error::NoGradient { op: "grad", what: format!("input {i} does not require a gradient") });
         }
     }
-    let mut leaves = Leaves::Collect { wanted: inputs.iter().map(|t| key(&t.edge())).collect(), found: HashMap::new() };
-    walk(&roots, options, &mut leaves)?;
-    let Leaves::Collect { mut found, .. } = leaves else { return Ok(Vec::new()) };
-    Ok(inputs.iter().map(|t| found.get_mut(&key(&t.edge())).cloned()).collect())
+    let wanted: HashSet<usize> = inputs.iter().map(|t| t.edge().key()).collect();
+    let useful = leading_to(&wanted, roots.iter().map(|(edge, _)| edge), |_| true);
+    let mut found = HashMap::new();
+    Walk::new(options, Goal::Inputs { wanted, useful, found: &mut found }).run(roots)?;
+    Ok(inputs.iter().map(|t| found.get(&t.edge().key()).cloned()).collect())
 }
 
-/// What happens to gradients that arrive where they were meant to.
-enum Leaves {
-    Accumulate,
-    Collect { wanted: HashSet<usize>, found: HashMap<usize, Tensor> },
+/// The gradients that arrive at some places of a graph when the walk goes no further than these.
+pub(crate) fn grad_up_to(
+    output: &Tensor,
+    gradient: &Tensor,
+    places: &[Edge],
+    options: BackwardOptions,
+) -> Result<Gradients> {
+    let wanted: HashSet<usize> = places.iter().filter(|place| !matches!(place, Edge::None)).map(Edge::key).collect();
+    let root = output.edge();
+    let useful = leading_to(&wanted, std::iter::once(&root), |key| !wanted.contains(&key));
+    let mut found = HashMap::new();
+    Walk::new(options, Goal::Inputs { wanted, useful, found: &mut found }).run([(root, gradient.clone())])?;
+    Ok(places.iter().map(|place| found.get(&place.key()).cloned()).collect())
 }
 
-/// Identifies the place an edge leads to.
-fn key(edge: &Edge) -> usize {
-    match edge {
-        Edge::Node(node) => Arc::as_ptr(node) as usize,
-        Edge::Leaf(cell) => Arc::as_ptr(cell) as usize,
-        Edge::None => 0,
+/// The nodes from which a wanted place can be reached, going through nodes that `passes` allows.
+fn leading_to<'e>(
+    wanted: &HashSet<usize>,
+    roots: impl Iterator<Item = &'e Edge>,
+    passes: impl Fn(usize) -> bool,
+) -> HashSet<usize> {
+    let mut reached: HashMap<usize, Arc<Node>> = HashMap::new();
+    let mut pending: Vec<Arc<Node>> = Vec::new();
+    let mut visit = |edge: &Edge, pending: &mut Vec<Arc<Node>>| {
+        if let Edge::Node(node) = edge
+            && passes(edge.key())
+            && reached.insert(edge.key(), node.clone()).is_none()
+        {
+            pending.push(node.clone());
+        }
+    };
+    roots.for_each(|edge| visit(edge, &mut pending));
+    while let Some(node) = pending.pop() {
+        node.edges().iter().for_each(|edge| visit(edge, &mut pending));
     }
+    let mut nodes: Vec<(usize, Arc<Node>)> = reached.into_iter().collect();
+    nodes.sort_by_key(|(_, node)| node.number());
+    // Inputs come before the nodes that use them.
+    let mut useful = HashSet::new();
+    for (key, node) in nodes {
+        if node.edges().iter().any(|edge| wanted.contains(&edge.key()) || useful.contains(&edge.key())) {
+            useful.insert(key);
+        }
+    }
+    useful
 }
 
 fn seed(op: &'static str, loss: &Tensor, gradient: Option<&Tensor>) -> Result<Tensor> {
@@ -106,87 +153,130 @@ fn seed(op: &'static str, loss: &Tensor, gradient: Option<&Tensor>) -> Result<Te
         None if loss.size() == 1 => Ok(Tensor::full(loss.queue(), loss.shape().clone(), loss.dtype(), 1.0)?),
         None => Err(Error::NoGradient {
             op,
-            what: format!("a tensor of shape {} has no single gradient; reduce it to one element or give one", loss.shape()),
+            what: format!(
+                "a tensor of shape {} has no single gradient; reduce it to one element or give one",
+                loss.shape()
+            ),
         }),
     }
 }
 
-fn walk(roots: &[(Tensor, Tensor)], options: BackwardOptions, leaves: &mut Leaves) -> Result<()> {
-    let _mode = if options.create_graph { enable_grad() } else { no_grad() };
-    let retain = options.retain_graph || options.create_graph;
-    let mut pending: HashMap<usize, Tensor> = HashMap::new();
-    let mut queue = BinaryHeap::new();
-    for (root, gradient) in roots {
-        arrive(&root.edge(), gradient.clone(), &mut pending, &mut queue, leaves)?;
+/// What a walk is for.
+enum Goal<'f> {
+    /// Gradients of all leaves, accumulated there.
+    Leaves,
+    /// Gradients at certain places.
+    Inputs {
+        /// The places.
+        wanted: HashSet<usize>,
+        /// The nodes on the way to them.
+        useful: HashSet<usize>,
+        /// The gradients so far.
+        found: &'f mut HashMap<usize, Tensor>,
+    },
+}
+
+struct Walk<'f> {
+    options: BackwardOptions,
+    goal: Goal<'f>,
+    /// Gradients that have arrived at leaves and at nodes not yet visited.
+    pending: HashMap<usize, Tensor>,
+    queue: BinaryHeap<Next>,
+    /// The leaves reached, in order.
+    leaves: Vec<Arc<GradCell>>,
+}
+
+impl<'f> Walk<'f> {
+    fn new(options: BackwardOptions, goal: Goal<'f>) -> Self {
+        Walk { options, goal, pending: HashMap::new(), queue: BinaryHeap::new(), leaves: Vec::new() }
     }
-    while let Some(Next(node)) = queue.pop() {
-        let at = Arc::as_ptr(&node) as usize;
-        let Some(gradient) = pending.remove(&at) else { continue };
-        let gradient = match leaves {
-            Leaves::Collect { wanted, found } if wanted.contains(&at) => {
-                found.insert(at, gradient.clone());
-                gradient
+
+    fn run(mut self, roots: impl IntoIterator<Item = (Edge, Tensor)>) -> Result<()> {
+        let check = anomaly_enabled();
+        // What a rule computes is reported as the backward pass of its op, below.
+        let _anomaly = suspend_anomaly();
+        let _recording = if self.options.create_graph { enable_grad() } else { no_grad() };
+        let retain = self.options.retain_graph || self.options.create_graph;
+        for (edge, gradient) in roots {
+            self.arrive(&edge, gradient)?;
+        }
+        while let Some(Next(node)) = self.queue.pop() {
+            let key = Arc::as_ptr(&node) as usize;
+            let Some(gradient) = self.pending.remove(&key) else { continue };
+            let gradient = node.hooks.run(gradient)?;
+            if let Goal::Inputs { wanted, useful, found } = &mut self.goal {
+                if wanted.contains(&key) {
+                    found.insert(key, gradient.clone());
+                }
+                if !useful.contains(&key) {
+                    continue;
+                }
             }
-            _ => gradient,
+            let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(|edge| self.wants(edge)).collect();
+            let gradients = node.run(&gradient, &wanted, retain)?;
+            drop(gradient);
+            for ((edge, gradient), wanted) in node.edges().iter().zip(gradients).zip(wanted) {
+                let Some(gradient) = gradient.filter(|_| wanted) else { continue };
+                if check {
+                    check_finite(node.op(), node.place(), "backward", gradient.raw())?;
+                }
+                self.arrive(edge, gradient)?;
+            }
+        }
+        // A leaf that is used in several places gets the sum at once, so that its hooks see the whole.
+        for cell in std::mem::take(&mut self.leaves) {
+            let key = Arc::as_ptr(&cell) as usize;
+            let Some(gradient) = self.pending.remove(&key) else { continue };
+            let gradient = cell.hooks.run(gradient)?;
+            match &mut self.goal {
+                Goal::Leaves => accumulate(&cell, gradient, self.options.create_graph)?,
+                Goal::Inputs { found, .. } => {
+                    found.insert(key, gradient);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a gradient has to be computed for an edge.
+    fn wants(&self, edge: &Edge) -> bool {
+        match (&self.goal, edge) {
+            (_, Edge::None) => false,
+            (Goal::Leaves, _) => true,
+            (Goal::Inputs { wanted, useful, .. }, edge) => wanted.contains(&edge.key()) || useful.contains(&edge.key()),
+        }
+    }
+
+    /// Adds a gradient to what its place has received so far.
+    fn arrive(&mut self, edge: &Edge, gradient: Tensor) -> Result<()> {
+        if !self.wants(edge) {
+            return Ok(());
+        }
+        let before = self.pending.remove(&edge.key());
+        let first = before.is_none();
+        let sum = match before {
+            Some(before) => add(&before, &gradient)?,
+            None => gradient,
         };
-        let wanted: Vec<bool> = node.edges().iter().map(|edge| !matches!(edge, Edge::None)).collect();
-        let gradients = node.run(&gradient, &wanted, retain)?;
-        for ((edge, gradient), wanted) in node.edges().iter().zip(gradients).zip(wanted) {
-            let Some(gradient) = gradient.filter(|_| wanted) else { continue };
-            if anomaly_enabled() {
-                check_finite(node.op(), node.place(), "backward", gradient.raw())?;
-            }
-            arrive(edge, gradient, &mut pending, &mut queue, leaves)?;
+        self.pending.insert(edge.key(), sum);
+        match edge {
+            Edge::Node(node) if first => self.queue.push(Next(node.clone())),
+            Edge::Leaf(cell) if first => self.leaves.push(cell.clone()),
+            _ => {}
         }
-    }
-    Ok(())
-}
-
-/// Adds a gradient to what its place has received so far.
-fn arrive(
-    edge: &Edge,
-    gradient: Tensor,
-    pending: &mut HashMap<usize, Tensor>,
-    queue: &mut BinaryHeap<Next>,
-    leaves: &mut Leaves,
-) -> Result<()> {
-    match edge {
-        Edge::None => Ok(()),
-        Edge::Node(node) => {
-            let at = Arc::as_ptr(node) as usize;
-            match pending.remove(&at) {
-                Some(before) => {
-                    pending.insert(at, add(&before, &gradient)?);
-                }
-                None => {
-                    pending.insert(at, gradient);
-                    queue.push(Next(node.clone()));
-                }
-            }
-            Ok(())
-        }
-        Edge::Leaf(cell) => match leaves {
-            Leaves::Accumulate => accumulate(cell, gradient),
-            Leaves::Collect { wanted, found } => {
-                let at = Arc::as_ptr(cell) as usize;
-                if wanted.contains(&at) {
-                    let sum = match found.remove(&at) {
-                        Some(before) => add(&before, &gradient)?,
-                        None => gradient,
-                    };
-                    found.insert(at, sum);
-                }
-                Ok(())
-            }
-        },
+        Ok(())
     }
 }
 
-fn accumulate(cell: &GradCell, gradient: Tensor) -> Result<()> {
-    let gradient = cell.run_hooks(gradient)?;
+/// Adds a gradient to what a leaf has from earlier walks.
+fn accumulate(cell: &GradCell, gradient: Tensor, create_graph: bool) -> Result<()> {
     let sum = match cell.grad() {
         Some(before) => add(&before, &gradient)?,
-        None => gradient,
+        None if create_graph => gradient,
+        // A gradient that passed through (of a sum, of a reshape) is shared with others, or a view: a leaf's own may be
+        // written to.
+        None if Arc::strong_count(gradient.storage()) > 1 => gradient.raw().duplicate()?.into(),
+        None => gradient.raw().contiguous()?.into(),
     };
     cell.set_grad(Some(sum));
     Ok(())

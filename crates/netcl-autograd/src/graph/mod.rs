@@ -5,11 +5,17 @@
 //! an inference loop keeps nothing.
 
 mod engine;
+mod hook;
 mod mode;
 mod node;
+mod tape;
 
 pub use engine::{BackwardOptions, backward, grad};
-pub use mode::{Anomaly, NoGrad, anomaly_enabled, detect_anomaly, enable_grad, grad_enabled, no_grad};
-pub use node::{Edge, Node, Rule, RuleContext, Save};
+pub use hook::{Hook, HookHandle};
+pub use mode::{Anomaly, GradMode, anomaly_enabled, detect_anomaly, enable_grad, grad_enabled, no_grad};
+pub use node::{Edge, Gradients, Node, Rule, RuleContext, Save};
+pub use tape::Tape;
 
-pub(crate) use node::record;
+pub(crate) use engine::grad_up_to;
+pub(crate) use hook::Hooks;
+pub(crate) use node::{next_number, record, record_edges, record_without_gradient};

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 thread_local! {
     static RECORDING: Cell<bool> = const { Cell::new(true) };
     static ANOMALY: Cell<bool> = const { Cell::new(false) };
+    static RECORDED: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Whether ops of this thread are recorded.
@@ -13,9 +14,18 @@ pub fn grad_enabled() -> bool {
     RECORDING.get()
 }
 
+/// How many ops this thread has recorded.
+pub(super) fn recorded() -> u64 {
+    RECORDED.get()
+}
+
+pub(super) fn count_recorded() {
+    RECORDED.set(RECORDED.get() + 1);
+}
+
 /// While this lives, recording is on or off; dropping it restores what was before.
 #[must_use = "recording changes back when this is dropped"]
-pub struct NoGrad {
+pub struct GradMode {
     before: bool,
     /// The mode belongs to the thread.
     _thread: PhantomData<*const ()>,
@@ -32,16 +42,16 @@ pub struct NoGrad {
 /// }
 /// assert!(grad_enabled());
 /// ```
-pub fn no_grad() -> NoGrad {
-    NoGrad { before: RECORDING.replace(false), _thread: PhantomData }
+pub fn no_grad() -> GradMode {
+    GradMode { before: RECORDING.replace(false), _thread: PhantomData }
 }
 
 /// Turns recording on until the returned scope is dropped, also inside [`no_grad`].
-pub fn enable_grad() -> NoGrad {
-    NoGrad { before: RECORDING.replace(true), _thread: PhantomData }
+pub fn enable_grad() -> GradMode {
+    GradMode { before: RECORDING.replace(true), _thread: PhantomData }
 }
 
-impl Drop for NoGrad {
+impl Drop for GradMode {
     fn drop(&mut self) {
         RECORDING.set(self.before);
     }
@@ -63,6 +73,11 @@ pub struct Anomaly {
 /// names the op. Slow, for finding bugs.
 pub fn detect_anomaly() -> Anomaly {
     Anomaly { before: ANOMALY.replace(true), _thread: PhantomData }
+}
+
+/// Leaves results alone until the returned scope is dropped.
+pub(super) fn suspend_anomaly() -> Anomaly {
+    Anomaly { before: ANOMALY.replace(false), _thread: PhantomData }
 }
 
 impl Drop for Anomaly {

@@ -2,11 +2,12 @@
 
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netcl_core::tensor::Tensor as Raw;
 use smallvec::SmallVec;
 
+use super::hook::Hooks;
 use super::mode::{anomaly_enabled, grad_enabled};
 use crate::error::{Error, Result};
 use crate::tensor::{GradCell, Tensor};
@@ -22,15 +23,29 @@ pub enum Edge {
     None,
 }
 
-/// The gradients of an op's inputs from the gradient of its output, one per input; `None` where there is none.
+impl Edge {
+    /// Identifies the place that the edge leads to.
+    pub(crate) fn key(&self) -> usize {
+        match self {
+            Edge::Node(node) => Arc::as_ptr(node) as usize,
+            Edge::Leaf(cell) => Arc::as_ptr(cell) as usize,
+            Edge::None => 0,
+        }
+    }
+}
+
+/// The gradients of an op's inputs; `None` where there is none.
+pub type Gradients = SmallVec<[Option<Tensor>; 3]>;
+
+/// The gradients of an op's inputs from the gradient of its output, one per input.
 ///
 /// Rules are written with recordable ops, so that a gradient can be differentiated again.
-pub type Rule = Box<dyn Fn(&RuleContext<'_>, &Tensor) -> Result<SmallVec<[Option<Tensor>; 3]>> + Send + Sync>;
+pub type Rule = Box<dyn Fn(&RuleContext<'_>, &Tensor) -> Result<Gradients> + Send + Sync>;
 
 /// Which values a rule wants to see again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Save {
-    /// One bit per input.
+    /// One bit per input; the last bit stands for all inputs from 31 on.
     pub inputs: u32,
     /// The output.
     pub output: bool,
@@ -43,6 +58,12 @@ impl Save {
     pub const INPUTS: Save = Save { inputs: u32::MAX, output: false };
     /// The output.
     pub const OUTPUT: Save = Save { inputs: 0, output: true };
+    /// All inputs and the output.
+    pub const EVERYTHING: Save = Save { inputs: u32::MAX, output: true };
+
+    fn keeps(self, input: usize) -> bool {
+        self.inputs >> input.min(31) & 1 == 1
+    }
 }
 
 /// One recorded op. Owned by its result; drops its whole history without recursion.
@@ -51,14 +72,15 @@ pub struct Node {
     /// Later nodes have higher numbers, so the walk backwards needs no sorting.
     number: u64,
     place: &'static Location<'static>,
-    edges: Vec<Edge>,
-    state: Mutex<Option<State>>,
+    edges: SmallVec<[Edge; 3]>,
+    state: Mutex<Option<Arc<State>>>,
+    pub(crate) hooks: Hooks,
 }
 
 /// What a walk backwards uses up.
 struct State {
     rule: Rule,
-    inputs: SmallVec<[Option<Saved>; 2]>,
+    inputs: SmallVec<[Option<Saved>; 3]>,
     output: Option<Saved>,
 }
 
@@ -87,6 +109,11 @@ impl RuleContext<'_> {
         self.wanted.get(input).copied().unwrap_or(false)
     }
 
+    /// A gradient that is computed only if it is wanted.
+    pub fn if_wanted(&self, input: usize, gradient: impl FnOnce() -> Result<Tensor>) -> Result<Option<Tensor>> {
+        self.wants(input).then(gradient).transpose()
+    }
+
     /// An input as it was; an error if it has been overwritten since.
     pub fn input(&self, at: usize) -> Result<Tensor> {
         let saved = self.state.inputs.get(at).and_then(Option::as_ref).ok_or_else(|| self.not_saved("input"))?;
@@ -107,7 +134,7 @@ impl RuleContext<'_> {
     }
 
     fn not_saved(&self, which: &str) -> Error {
-        Error::Rule { op: self.node.op, what: format!("its rule asks for an {which} that was not saved") }
+        Error::Rule { op: self.node.op, what: format!("it asks for an {which} that was not saved") }
     }
 }
 
@@ -127,27 +154,29 @@ impl Node {
         &self.edges
     }
 
-    pub(super) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Runs the rule. Without `retain` the saved values are freed: a second walk is an error.
-    pub(super) fn run(
-        self: &Arc<Self>,
-        gradient: &Tensor,
-        wanted: &[bool],
-        retain: bool,
-    ) -> Result<SmallVec<[Option<Tensor>; 3]>> {
-        let taken = self.lock().take();
-        let Some(state) = taken else { return Err(Error::Freed { op: self.op, place: self.place }) };
-        let result = (state.rule)(&RuleContext { node: self, state: &state, wanted }, gradient);
-        if retain {
-            *self.lock() = Some(state);
-        }
-        result
+    /// The gradients of the inputs for a gradient of the output, one per input; saved values stay.
+    pub fn gradients(self: &Arc<Self>, upstream: &Tensor) -> Result<Gradients> {
+        let wanted: SmallVec<[bool; 3]> = self.edges.iter().map(|edge| !matches!(edge, Edge::None)).collect();
+        self.run(upstream, &wanted, true)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<State>> {
+    /// Runs the rule. Without `retain` the saved values are freed: a second walk is an error.
+    pub(super) fn run(self: &Arc<Self>, gradient: &Tensor, wanted: &[bool], retain: bool) -> Result<Gradients> {
+        let state = if retain { self.lock().clone() } else { self.lock().take() };
+        let Some(state) = state else { return Err(Error::Freed { op: self.op, place: self.place }) };
+        let gradients = (state.rule)(&RuleContext { node: self, state: &state, wanted }, gradient)?;
+        if gradients.len() != self.edges.len() {
+            let what = format!("it gave {} gradients for {} inputs", gradients.len(), self.edges.len());
+            return Err(Error::Rule { op: self.op, what });
+        }
+        Ok(gradients)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<State>>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -166,9 +195,23 @@ impl Drop for Node {
     }
 }
 
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// The number that the next node will have at least.
+pub(crate) fn next_number() -> u64 {
+    NUMBER.load(Ordering::Relaxed)
+}
+
 /// Makes the result of an op: with a node if this thread records and an input needs a gradient.
 #[track_caller]
-pub(crate) fn record(op: &'static str, inputs: &[&Tensor], output: Raw, save: Save, rule: impl FnOnce() -> Rule) -> Result<Tensor> {
+#[inline]
+pub(crate) fn record(
+    op: &'static str,
+    inputs: &[&Tensor],
+    output: Raw,
+    save: Save,
+    rule: impl FnOnce() -> Rule,
+) -> Result<Tensor> {
     let place = Location::caller();
     if anomaly_enabled() {
         check_finite(op, place, "forward", &output)?;
@@ -176,23 +219,51 @@ pub(crate) fn record(op: &'static str, inputs: &[&Tensor], output: Raw, save: Sa
     if !grad_enabled() || !inputs.iter().any(|input| input.needs_grad()) {
         return Ok(output.into());
     }
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let keep = |i: usize| save.inputs >> i.min(31) & 1 == 1;
+    let edges = inputs.iter().map(|input| input.edge()).collect();
+    let saved = inputs.iter().enumerate().map(|(i, t)| save.keeps(i).then(|| Saved::new(t.raw()))).collect();
+    let kept = save.output.then(|| Saved::new(&output));
+    Ok(make(op, place, edges, State { rule: rule(), inputs: saved, output: kept }, output))
+}
+
+fn make(
+    op: &'static str,
+    place: &'static Location<'static>,
+    edges: SmallVec<[Edge; 3]>,
+    state: State,
+    output: Raw,
+) -> Tensor {
+    super::mode::count_recorded();
     let node = Arc::new(Node {
         op,
         number: NUMBER.fetch_add(1, Ordering::Relaxed),
         place,
-        edges: inputs.iter().map(|input| input.edge()).collect(),
-        state: Mutex::new(Some(State {
-            rule: rule(),
-            inputs: inputs.iter().enumerate().map(|(i, t)| keep(i).then(|| Saved::new(t.raw()))).collect(),
-            output: save.output.then(|| Saved::new(&output)),
-        })),
+        edges,
+        state: Mutex::new(Some(Arc::new(state))),
+        hooks: Hooks::default(),
     });
-    Ok(Tensor::with_edge(output, Edge::Node(node)))
+    Tensor::with_edge(output, Edge::Node(node))
 }
 
-pub(super) fn check_finite(op: &'static str, place: &'static Location<'static>, pass: &'static str, raw: &Raw) -> Result<()> {
+/// As [`record`], for an op whose gradients flow to given places and whose inputs the rule keeps itself.
+#[track_caller]
+pub(crate) fn record_edges(op: &'static str, edges: SmallVec<[Edge; 3]>, output: Raw, rule: Rule) -> Tensor {
+    make(op, Location::caller(), edges, State { rule, inputs: SmallVec::new(), output: None }, output)
+}
+
+/// The result of an op that has no gradient: a walk that arrives there is an error that names the op. The second derivative of a
+/// fused gradient kernel is such an op.
+#[track_caller]
+pub(crate) fn record_without_gradient(op: &'static str, inputs: &[&Tensor], output: Raw) -> Result<Tensor> {
+    let place = Location::caller();
+    record(op, inputs, output, Save::NOTHING, || Box::new(move |_, _| Err(Error::NotDifferentiable { op, place })))
+}
+
+pub(super) fn check_finite(
+    op: &'static str,
+    place: &'static Location<'static>,
+    pass: &'static str,
+    raw: &Raw,
+) -> Result<()> {
     match raw.to_f64_vec()?.iter().position(|v| !v.is_finite()) {
         None => Ok(()),
         Some(at) => Err(Error::Anomaly { op, pass, at, place }),

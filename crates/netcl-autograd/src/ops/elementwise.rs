@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::elementwise::{Elementwise, Number};
 use netcl_core::kernels::expr::derivative::vjp;
-use netcl_core::kernels::expr::{Expr, Graph, Node as ExprNode, Val, table};
+use netcl_core::kernels::expr::{BinaryOp, Expr, Graph, Node as ExprNode, Val, table};
 use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor as Raw;
 use smallvec::SmallVec;
@@ -21,6 +21,8 @@ use crate::tensor::Tensor;
 pub struct ExprOp {
     name: &'static str,
     forward: Arc<Elementwise>,
+    /// False for comparisons: which case holds is a fact, not a function that could have a slope.
+    differentiable: bool,
     /// Made when first needed; one per input.
     gradients: Vec<OnceLock<Option<Gradient>>>,
 }
@@ -37,7 +39,14 @@ impl ExprOp {
     /// An expression with one output under a name.
     pub fn new(name: &'static str, expr: Expr) -> Arc<Self> {
         let gradients = (0..expr.inputs()).map(|_| OnceLock::new()).collect();
-        Arc::new(ExprOp { name, forward: Elementwise::new(name, expr), gradients })
+        let comparison = matches!(
+            expr.nodes()[expr.outputs()[0].index()],
+            ExprNode::Binary(
+                BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge,
+                ..
+            )
+        );
+        Arc::new(ExprOp { name, forward: Elementwise::new(name, expr), differentiable: !comparison, gradients })
     }
 
     fn expr(&self) -> &Expr {
@@ -83,6 +92,9 @@ impl ExprOp {
     #[track_caller]
     pub fn apply(self: &Arc<Self>, inputs: &[&Tensor], numbers: &[Number]) -> Result<Tensor> {
         let output = self.forward(inputs, numbers)?;
+        if !self.differentiable {
+            return Ok(output.into());
+        }
         let save = Save { inputs: self.saved(|i| inputs[i].needs_grad()), output: false };
         let shapes: SmallVec<[Shape; 3]> = inputs.iter().map(|t| t.shape().clone()).collect();
         record(self.name, inputs, output, save, || self.clone().rule(shapes, numbers.into()))
@@ -102,7 +114,8 @@ impl ExprOp {
             }
             shape = shape.broadcast(self.name, tensor.shape())?;
         }
-        let expanded: SmallVec<[Raw; 3]> = inputs.iter().map(|t| t.expand(&shape)).collect::<netcl_core::Result<_>>()?;
+        let expanded: SmallVec<[Raw; 3]> =
+            inputs.iter().map(|t| t.raw().expand(&shape)).collect::<netcl_core::Result<_>>()?;
         let out = Raw::uninit(first.queue(), shape, first.dtype())?;
         self.forward.run(&expanded.iter().collect::<SmallVec<[&Raw; 3]>>(), numbers, &[&out])?;
         Ok(out)
@@ -134,7 +147,7 @@ impl ExprOp {
 }
 
 fn zeros(like: &Tensor, shape: &Shape) -> Result<Tensor> {
-    Ok(Tensor::from_shape(like.queue(), shape.clone(), like.dtype())?)
+    Tensor::from_shape(like.queue(), shape.clone(), like.dtype())
 }
 
 /// `add` -> `add_backward`, interned: names live as long as the process, and there are few.
@@ -200,7 +213,8 @@ pub fn apply(name: &str, operands: &[Operand<'_>], params: &[f64]) -> Result<Ten
 
 /// The recordable form of a table entry with some operands turned into scalars; made once per process.
 fn compiled(index: usize, op: &'static table::OpDef, mask: u8) -> Arc<ExprOp> {
-    static CACHE: LazyLock<RwLock<HashMap<(usize, u8), Arc<ExprOp>>>> = LazyLock::new(RwLock::default);
+    type Cache = RwLock<HashMap<(usize, u8), Arc<ExprOp>>>;
+    static CACHE: LazyLock<Cache> = LazyLock::new(RwLock::default);
     if let Some(found) = CACHE.read().unwrap_or_else(PoisonError::into_inner).get(&(index, mask)) {
         return found.clone();
     }

@@ -1,7 +1,9 @@
 //! Operations that move or view elements, and the sum that undoes broadcasting.
 
+use netcl_core::backend::Queue;
 use netcl_core::shape::{Shape, Slice};
 use netcl_core::tensor::{Tensor as Raw, reshape as raw_reshape};
+use netcl_ops as ops;
 use smallvec::smallvec;
 
 use crate::error::Result;
@@ -74,6 +76,177 @@ fn unslice(x: &Tensor, shape: &Shape, axis: isize, part: Slice) -> Result<Tensor
     out.slice(axis, part)?.assign(x.raw())?;
     record("slice_backward", &[x], out, Save::NOTHING, || {
         Box::new(move |_, upstream| Ok(smallvec![Some(slice(upstream, axis, part)?)]))
+    })
+}
+
+/// One index of an axis, which disappears.
+#[track_caller]
+pub fn select(x: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
+    let shape = x.raw().select(axis, index)?.shape().clone();
+    reshape(&slice(x, axis, Slice::index(index))?, shape)
+}
+
+/// Without axes of length 1: the given ones, or all of them where none is given.
+#[track_caller]
+pub fn squeeze(x: &Tensor, axes: &[isize]) -> Result<Tensor> {
+    let shape = ops::squeeze(x.raw(), axes)?.shape().clone();
+    reshape(x, shape)
+}
+
+/// With a new axis of length 1.
+#[track_caller]
+pub fn unsqueeze(x: &Tensor, axis: isize) -> Result<Tensor> {
+    let shape = ops::unsqueeze(x.raw(), axis)?.shape().clone();
+    reshape(x, shape)
+}
+
+/// All axes from `start` to `end`, both included, as one.
+#[track_caller]
+pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
+    if x.ndim() == 0 {
+        return reshape(x, [1]);
+    }
+    let (first, last) = (x.shape().axis("flatten", start)?, x.shape().axis("flatten", end)?);
+    if first > last {
+        let what = format!("axis {start} comes after axis {end} of shape {}", x.shape());
+        return Err(netcl_core::Error::argument("flatten", what).into());
+    }
+    let mut shape = x.shape().to_vec();
+    let length = shape[first..=last].iter().product();
+    shape.splice(first..=last, [length]);
+    reshape(x, shape)
+}
+
+/// The elements in reverse order along some axes, as a view.
+#[track_caller]
+pub fn flip(x: &Tensor, axes: &[isize]) -> Result<Tensor> {
+    let own = axes.to_vec();
+    record("flip", &[x], ops::flip(x.raw(), axes)?, Save::NOTHING, || {
+        Box::new(move |_, upstream| Ok(smallvec![Some(flip(upstream, &own)?)]))
+    })
+}
+
+/// The tensor itself if its elements lie densely in row-major order, else a copy in which they do.
+#[track_caller]
+pub fn contiguous(x: &Tensor) -> Result<Tensor> {
+    if x.layout().is_contiguous() { Ok(x.clone()) } else { duplicate(x) }
+}
+
+/// A dense copy with storage of its own.
+#[track_caller]
+pub fn duplicate(x: &Tensor) -> Result<Tensor> {
+    record("duplicate", &[x], x.raw().duplicate()?, Save::NOTHING, || {
+        Box::new(|_, upstream| Ok(smallvec![Some(upstream.clone())]))
+    })
+}
+
+/// The values on another device; the gradient comes back to this one.
+#[track_caller]
+pub fn to(x: &Tensor, queue: &Queue) -> Result<Tensor> {
+    if x.queue().same_device(queue) {
+        return Ok(x.clone());
+    }
+    let home = x.queue().clone();
+    record("to", &[x], x.raw().to(queue)?, Save::NOTHING, || {
+        Box::new(move |_, upstream| Ok(smallvec![Some(to(upstream, &home)?)]))
+    })
+}
+
+/// Tensors joined along an existing axis.
+///
+/// ```
+/// use netcl_autograd::{Tensor, core::device::manager, ops::layout::{cat, split}};
+///
+/// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+/// let wide = cat(&[&x, &x], 1)?;
+/// assert_eq!(wide.to_host::<f32>()?, [1.0, 2.0, 1.0, 2.0, 3.0, 4.0, 3.0, 4.0]);
+/// assert_eq!(split(&wide, &[1, 3], 1)?[1].shape().to_vec(), [2, 3]);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+#[track_caller]
+pub fn cat(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+    let out = ops::cat(&tensors.iter().map(|t| t.raw()).collect::<Vec<_>>(), axis)?;
+    let at = out.shape().axis("cat", axis)?;
+    let lengths: Vec<usize> = tensors.iter().map(|t| t.shape()[at]).collect();
+    record("cat", tensors, out, Save::NOTHING, || {
+        Box::new(move |context, upstream| {
+            let mut start = 0;
+            let part = |(i, &length): (usize, &usize)| {
+                let part = Slice::new(Some(start), Some(start + length as isize), 1);
+                start += length as isize;
+                context.if_wanted(i, || slice(upstream, axis, part))
+            };
+            lengths.iter().enumerate().map(part).collect()
+        })
+    })
+}
+
+/// Tensors of one shape joined along a new axis.
+#[track_caller]
+pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+    if let [first, rest @ ..] = tensors
+        && let Some(other) = rest.iter().find(|t| t.shape() != first.shape())
+    {
+        let why = format!("the first tensor has shape {}; all must be equal", first.shape());
+        return Err(netcl_core::Error::Shape { op: "stack", shape: other.shape().clone(), why }.into());
+    }
+    let raised = tensors.iter().map(|t| unsqueeze(t, axis)).collect::<Result<Vec<_>>>()?;
+    cat(&raised.iter().collect::<Vec<_>>(), axis)
+}
+
+/// Views of consecutive parts with the given lengths, which must add up to the axis.
+#[track_caller]
+pub fn split(x: &Tensor, lengths: &[usize], axis: isize) -> Result<Vec<Tensor>> {
+    // The raw op checks the lengths.
+    ops::split(x.raw(), lengths, axis)?;
+    let mut start = 0;
+    let part = |&length: &usize| {
+        let part = Slice::new(Some(start), Some(start + length as isize), 1);
+        start += length as isize;
+        slice(x, axis, part)
+    };
+    lengths.iter().map(part).collect()
+}
+
+/// Views of at most `n` parts of equal length; the last may be shorter.
+#[track_caller]
+pub fn chunk(x: &Tensor, n: usize, axis: isize) -> Result<Vec<Tensor>> {
+    let at = x.shape().axis("chunk", axis)?;
+    let lengths: Vec<usize> = ops::chunk(x.raw(), n, axis)?.iter().map(|part| part.shape()[at]).collect();
+    split(x, &lengths, axis)
+}
+
+/// The tensor repeated along each axis so many times; new axes come first.
+#[track_caller]
+pub fn repeat(x: &Tensor, times: &[usize]) -> Result<Tensor> {
+    let out = ops::repeat(x.raw(), times)?;
+    let before = x.shape().clone();
+    let new = times.len() - x.ndim();
+    // Each axis is a pair (repeats, length), of which the repeats are summed.
+    let pairs: Vec<usize> =
+        times.iter().enumerate().flat_map(|(i, &t)| [t, if i < new { 1 } else { before[i - new] }]).collect();
+    let repeats: Vec<isize> = (0..times.len() as isize).map(|i| 2 * i).collect();
+    record("repeat", &[x], out, Save::NOTHING, || {
+        Box::new(move |_, upstream| {
+            let total = super::reduce::sum(&reshape(upstream, pairs.clone())?, repeats.as_slice(), false)?;
+            Ok(smallvec![Some(reshape(&total, before.clone())?)])
+        })
+    })
+}
+
+/// The lower triangle of the last two axes, up to and including a diagonal; zero elsewhere.
+#[track_caller]
+pub fn tril(x: &Tensor, diagonal: isize) -> Result<Tensor> {
+    record("tril", &[x], ops::tril(x.raw(), diagonal)?, Save::NOTHING, || {
+        Box::new(move |_, upstream| Ok(smallvec![Some(tril(upstream, diagonal)?)]))
+    })
+}
+
+/// The upper triangle of the last two axes, from a diagonal on; zero elsewhere.
+#[track_caller]
+pub fn triu(x: &Tensor, diagonal: isize) -> Result<Tensor> {
+    record("triu", &[x], ops::triu(x.raw(), diagonal)?, Save::NOTHING, || {
+        Box::new(move |_, upstream| Ok(smallvec![Some(triu(upstream, diagonal)?)]))
     })
 }
 

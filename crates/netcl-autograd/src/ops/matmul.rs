@@ -2,12 +2,12 @@
 
 use netcl_ops as ops;
 use netcl_ops::matmul::MatmulOptions;
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use super::elementwise::add;
 use super::layout::{expand, reshape, sum_to, transpose};
 use crate::error::Result;
-use crate::graph::{Save, record};
+use crate::graph::{Gradients, Save, record};
 use crate::tensor::Tensor;
 
 /// The matrix product by NumPy's rules: the last two axes are multiplied, axes before them broadcast.
@@ -40,15 +40,9 @@ fn matrices(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let out = ops::matmul_with(a.raw(), b.raw(), &MatmulOptions::default())?;
     record("matmul", &[a, b], out, Save::INPUTS, || {
         Box::new(move |context, upstream| {
-            let left = match context.wants(0) {
-                true => Some(sum_to(&matmul(upstream, &transpose(&context.input(1)?, -1, -2)?)?, &shape_a)?),
-                false => None,
-            };
-            let right = match context.wants(1) {
-                true => Some(sum_to(&matmul(&transpose(&context.input(0)?, -1, -2)?, upstream)?, &shape_b)?),
-                false => None,
-            };
-            Ok(smallvec![left, right])
+            let left = || sum_to(&matmul(upstream, &transpose(&context.input(1)?, -1, -2)?)?, &shape_a);
+            let right = || sum_to(&matmul(&transpose(&context.input(0)?, -1, -2)?, upstream)?, &shape_b);
+            Ok(smallvec![context.if_wanted(0, left)?, context.if_wanted(1, right)?])
         })
     })
 }
@@ -57,24 +51,20 @@ fn matrices(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 #[track_caller]
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let out = ops::linear(x.raw(), weight.raw(), bias.map(Tensor::raw))?;
-    let (rows, features) = (x.size() / x.shape().last().copied().unwrap_or(1).max(1), x.shape().last().copied().unwrap_or(0));
+    let (rows, features) =
+        (x.size() / x.shape().last().copied().unwrap_or(1).max(1), x.shape().last().copied().unwrap_or(0));
     let (shape, outputs) = (x.shape().clone(), weight.shape()[0]);
-    let mut inputs = vec![x, weight];
-    inputs.extend(bias);
+    let biased = bias.is_some();
+    let inputs: SmallVec<[&Tensor; 3]> = [x, weight].into_iter().chain(bias).collect();
     // The bias itself is not needed again.
     record("linear", &inputs, out, Save { inputs: 0b011, output: false }, || {
         Box::new(move |context, upstream| {
             let flat = reshape(upstream, [rows, outputs])?;
-            let mut gradients = smallvec![None, None];
-            if context.wants(0) {
-                gradients[0] = Some(reshape(&matmul(&flat, &context.input(1)?)?, shape.clone())?);
-            }
-            if context.wants(1) {
-                let x = reshape(&context.input(0)?, [rows, features])?;
-                gradients[1] = Some(matmul(&transpose(&flat, 0, 1)?, &x)?);
-            }
-            if context.wants(2) {
-                gradients.push(Some(sum_to(&flat, &[outputs].into())?));
+            let of_x = || reshape(&matmul(&flat, &context.input(1)?)?, shape.clone());
+            let of_weight = || matmul(&transpose(&flat, 0, 1)?, &reshape(&context.input(0)?, [rows, features])?);
+            let mut gradients: Gradients = smallvec![context.if_wanted(0, of_x)?, context.if_wanted(1, of_weight)?];
+            if biased {
+                gradients.push(context.if_wanted(2, || sum_to(&flat, &[outputs].into()))?);
             }
             Ok(gradients)
         })

@@ -1,25 +1,31 @@
 //! Reductions.
 
+use netcl_core::index::IndexTensor;
 use netcl_core::shape::Shape;
 use netcl_ops as ops;
 use netcl_ops::Axes;
 use smallvec::smallvec;
 
-use super::elementwise::{abs, add, div, eq, exp, mul, pow, sign, sqrt, sub};
-use super::layout::{expand, reshape};
+use super::elementwise::{abs, div, eq, exp, mul, ne, pow, sign, sub, where_};
+use super::layout::{expand, flip, permute, reshape};
 use crate::error::Result;
-use crate::graph::{Rule, Save, record};
+use crate::graph::{Rule, Save, grad_enabled, record, record_without_gradient};
 use crate::tensor::Tensor;
 
-/// The shape with reduced axes kept as ones, and the number of elements behind each result.
-fn kept(x: &Tensor, axes: Axes<'_>) -> Result<(Shape, usize)> {
-    let reduced: Vec<usize> = match axes {
+/// The reduced axes, counted from the front.
+fn reduced(x: &Tensor, axes: Axes<'_>) -> Result<Vec<usize>> {
+    Ok(match axes {
         Axes::All => (0..x.ndim()).collect(),
         Axes::One(axis) => vec![x.shape().axis("reduce", axis)?],
         Axes::Several(axes) => {
             axes.iter().map(|&axis| x.shape().axis("reduce", axis)).collect::<netcl_core::Result<_>>()?
         }
-    };
+    })
+}
+
+/// The shape with reduced axes kept as ones, and the number of elements behind each result.
+fn kept(x: &Tensor, axes: Axes<'_>) -> Result<(Shape, usize)> {
+    let reduced = reduced(x, axes)?;
     let shape = (0..x.ndim()).map(|a| if reduced.contains(&a) { 1 } else { x.shape()[a] }).collect();
     Ok((shape, reduced.iter().map(|&a| x.shape()[a]).product()))
 }
@@ -69,8 +75,7 @@ pub fn min<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<
 fn extreme(op: &'static str, x: &Tensor, axes: Axes<'_>, out: netcl_core::tensor::Tensor) -> Result<Tensor> {
     let (kept, _) = kept(x, axes)?;
     let full = x.shape().clone();
-    let reduced: Vec<isize> =
-        (0..full.ndim()).filter(|&a| kept[a] != full[a]).map(|a| a as isize).collect();
+    let reduced: Vec<isize> = (0..full.ndim()).filter(|&a| kept[a] != full[a]).map(|a| a as isize).collect();
     let rule = move || -> Rule {
         Box::new(move |context, upstream| {
             let x = context.input(0)?;
@@ -83,18 +88,52 @@ fn extreme(op: &'static str, x: &Tensor, axes: Axes<'_>, out: netcl_core::tensor
     record(op, &[x], out, Save { inputs: 1, output: true }, rule)
 }
 
-/// The product over some axes. Its gradient divides the product by each element, so elements must not be zero.
+/// The product over some axes. Zeros are fine: the gradient of an element is the product of the others.
 #[track_caller]
 pub fn prod<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
     let (kept, _) = kept(x, axes)?;
+    let reduced = reduced(x, axes)?;
     let full = x.shape().clone();
-    record("prod", &[x], ops::prod(x.raw(), axes, keepdims)?, Save { inputs: 1, output: true }, || {
+    record("prod", &[x], ops::prod(x.raw(), axes, keepdims)?, Save::INPUTS, || {
         Box::new(move |context, upstream| {
-            let product = mul(upstream, &context.output()?)?;
-            Ok(smallvec![Some(div(&spread(&product, &kept, &full)?, &context.input(0)?)?)])
+            let x = context.input(0)?;
+            // Dividing by the element is cheap, but what it says about zeros is not a formula to differentiate again.
+            let others =
+                if grad_enabled() { products_of_others(&x, &reduced)? } else { divided_products(&x, &reduced)? };
+            Ok(smallvec![Some(mul(&spread(upstream, &kept, &full)?, &others)?)])
         })
     })
+}
+
+/// For each element the product of the others on its line, by division; an element that is zero gets the product of the rest.
+fn divided_products(x: &Tensor, reduced: &[usize]) -> Result<Tensor> {
+    let axes: Vec<isize> = reduced.iter().map(|&axis| axis as isize).collect();
+    let zero = eq(x, 0.0)?;
+    let zeros = sum(&zero, axes.as_slice(), true)?;
+    let safe = where_(&zero, 1.0, x)?;
+    let product: Tensor = ops::prod(safe.raw(), axes.as_slice(), true)?.into();
+    let alone = mul(&eq(&zeros, 0.0)?, &div(&product, &safe)?)?;
+    let at_zero = mul(&eq(&zeros, 1.0)?, &product)?;
+    where_(&zero, &expand(&at_zero, x.shape())?, &alone)
+}
+
+/// The same without division, in memory quadratic in the length of a line: differentiable as often as one likes.
+fn products_of_others(x: &Tensor, reduced: &[usize]) -> Result<Tensor> {
+    let others: Vec<usize> = (0..x.ndim()).filter(|axis| !reduced.contains(axis)).collect();
+    let order: Vec<isize> = others.iter().chain(reduced).map(|&axis| axis as isize).collect();
+    let moved = permute(x, &order)?;
+    let n: usize = reduced.iter().map(|&axis| x.shape()[axis]).product();
+    let lines = x.size().checked_div(n).unwrap_or(0);
+    let square = expand(&reshape(&moved, [lines, 1, n])?, [lines, n, n])?;
+    let diagonal = Tensor::full(x.queue(), [n, n], x.dtype(), 1.0)?;
+    let diagonal: Tensor = ops::tril(&ops::triu(diagonal.raw(), 0)?, 0)?.into();
+    let products = prod(&where_(&expand(&diagonal, square.shape())?, 1.0, &square)?, -1, false)?;
+    let mut back = vec![0isize; order.len()];
+    for (from, &to) in order.iter().enumerate() {
+        back[to as usize] = from as isize;
+    }
+    permute(&reshape(&products, moved.shape().clone())?, &back)
 }
 
 /// The variance over some axes; `correction` is subtracted from the count.
@@ -102,40 +141,84 @@ pub fn prod<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result
 pub fn var<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, correction: f64, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
     let (kept, n) = kept(x, axes)?;
-    let full = x.shape().clone();
-    let own: Option<Vec<isize>> = match axes {
-        Axes::All => None,
-        Axes::One(axis) => Some(vec![axis]),
-        Axes::Several(axes) => Some(axes.to_vec()),
-    };
+    let (full, own) = (x.shape().clone(), Own::of(axes));
     record("var", &[x], ops::var(x.raw(), axes, correction, keepdims)?, Save::INPUTS, || {
         Box::new(move |context, upstream| {
             let x = context.input(0)?;
-            let centre = mean(&x, own.as_deref().map_or(Axes::All, Axes::Several), true)?;
-            let slope = mul(&sub(&x, &centre)?, 2.0 / (n as f64 - correction))?;
+            let slope = mul(&sub(&x, &mean(&x, own.axes(), true)?)?, 2.0 / (n as f64 - correction))?;
             Ok(smallvec![Some(mul(&spread(upstream, &kept, &full)?, &slope)?)])
         })
     })
 }
 
-/// The standard deviation over some axes; `correction` is subtracted from the count.
+/// The standard deviation over some axes; `correction` is subtracted from the count. Where it is zero, so is its gradient.
 #[track_caller]
 pub fn std<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, correction: f64, keepdims: bool) -> Result<Tensor> {
-    sqrt(&var(x, axes, correction, keepdims)?)
+    let axes = axes.into();
+    let (kept, n) = kept(x, axes)?;
+    let (full, own) = (x.shape().clone(), Own::of(axes));
+    record("std", &[x], ops::std(x.raw(), axes, correction, keepdims)?, Save::EVERYTHING, || {
+        Box::new(move |context, upstream| {
+            let (x, y) = (context.input(0)?, context.output()?);
+            let centred = mul(&sub(&x, &mean(&x, own.axes(), true)?)?, 1.0 / (n as f64 - correction))?;
+            let share = spread(&over_or_zero(upstream, &y)?, &kept, &full)?;
+            Ok(smallvec![Some(mul(&share, &centred)?)])
+        })
+    })
 }
 
-/// The p-norm over some axes, for finite p of at least 1.
+/// `x / y`, and 0 where `y` is 0: no infinity is made on the way, which a mask could not undo.
+fn over_or_zero(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    let there = ne(y, 0.0)?;
+    mul(&div(x, &where_(&there, y, 1.0)?)?, &there)
+}
+
+/// Axes that a rule can keep.
+struct Own(Option<Vec<isize>>);
+
+impl Own {
+    fn of(axes: Axes<'_>) -> Own {
+        Own(match axes {
+            Axes::All => None,
+            Axes::One(axis) => Some(vec![axis]),
+            Axes::Several(axes) => Some(axes.to_vec()),
+        })
+    }
+
+    fn axes(&self) -> Axes<'_> {
+        self.0.as_deref().map_or(Axes::All, Axes::Several)
+    }
+}
+
+/// The p-norm `(sum |x|^p)^(1/p)` over some axes; `inf` and `-inf` are the largest and smallest magnitude. Where it is zero, so is
+/// its gradient; counting with `p = 0` has none.
 #[track_caller]
 pub fn norm<'a>(x: &Tensor, p: f64, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    let out = ops::norm(x.raw(), p, axes, keepdims)?;
+    match p {
+        0.0 => return record_without_gradient("norm with p = 0", &[x], out),
+        f64::INFINITY => return max(&abs(x)?, axes, keepdims),
+        f64::NEG_INFINITY => return min(&abs(x)?, axes, keepdims),
+        _ => {}
+    }
     let (kept, _) = kept(x, axes)?;
     let full = x.shape().clone();
-    record("norm", &[x], ops::norm(x.raw(), p, axes, keepdims)?, Save { inputs: 1, output: true }, || {
+    record("norm", &[x], out, Save::EVERYTHING, || {
         Box::new(move |context, upstream| {
-            let x = context.input(0)?;
             // d norm / dx = sign(x) * (|x| / norm)^(p - 1)
-            let share = div(&abs(&x)?, &spread(&context.output()?, &kept, &full)?)?;
-            let slope = mul(&sign(&x)?, &pow(&share, p - 1.0)?)?;
+            let x = context.input(0)?;
+            if p == 2.0 {
+                let share = over_or_zero(upstream, &context.output()?)?;
+                return Ok(smallvec![Some(mul(&spread(&share, &kept, &full)?, &x)?)]);
+            }
+            let slope = match p {
+                1.0 => sign(&x)?,
+                _ => {
+                    let share = over_or_zero(&abs(&x)?, &spread(&context.output()?, &kept, &full)?)?;
+                    mul(&sign(&x)?, &pow(&share, p - 1.0)?)?
+                }
+            };
             Ok(smallvec![Some(mul(&spread(upstream, &kept, &full)?, &slope)?)])
         })
     })
@@ -160,9 +243,30 @@ pub fn logsumexp<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> R
 pub fn cumsum(x: &Tensor, axis: isize) -> Result<Tensor> {
     record("cumsum", &[x], ops::cumsum(x.raw(), axis)?, Save::NOTHING, || {
         Box::new(move |_, upstream| {
-            // The sum of everything from here on: total - running + own.
-            let total = sum(upstream, Axes::One(axis), true)?;
-            Ok(smallvec![Some(add(&sub(&total, &cumsum(upstream, axis)?)?, upstream)?)])
+            let reversed = flip(upstream, &[axis])?;
+            Ok(smallvec![Some(flip(&cumsum(&reversed, axis)?, &[axis])?)])
         })
     })
+}
+
+/// 1 where any element is not zero, else 0. Has no gradient.
+#[track_caller]
+pub fn any<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
+    record_without_gradient("any", &[x], ops::any(x.raw(), axes, keepdims)?)
+}
+
+/// 1 where all elements are not zero, else 0. Has no gradient.
+#[track_caller]
+pub fn all<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
+    record_without_gradient("all", &[x], ops::all(x.raw(), axes, keepdims)?)
+}
+
+/// Where the largest element of an axis (of the flattened tensor where none is given) is; the first of equals.
+pub fn argmax(x: &Tensor, axis: Option<isize>, keepdims: bool) -> Result<IndexTensor> {
+    Ok(ops::argmax(x.raw(), axis, keepdims)?)
+}
+
+/// Where the smallest element of an axis (of the flattened tensor where none is given) is; the first of equals.
+pub fn argmin(x: &Tensor, axis: Option<isize>, keepdims: bool) -> Result<IndexTensor> {
+    Ok(ops::argmin(x.raw(), axis, keepdims)?)
 }

@@ -110,7 +110,7 @@ impl CommandQueue {
             Some(device) => need_device(device)?,
             None => context.devices().first().cloned().ok_or_else(|| PyValueError::new_err("the context is empty"))?,
         };
-        let make = || -> netcl::Result<_> {
+        let make = || -> netcl::core::Result<_> {
             let queue = match profiling {
                 Some(profiling) => cl::Queue::with_profiling(&context, &device, profiling)?,
                 None => cl::Queue::new(&context, &device)?,
@@ -204,11 +204,11 @@ pub(super) fn interruptible_finish(py: Python<'_>, queue: &Bound<'_, PyAny>, tim
 /// Why a wait ended early.
 enum WaitError {
     Signal(PyErr),
-    Driver(netcl::Error),
+    Driver(netcl::core::Error),
 }
 
-impl From<netcl::Error> for WaitError {
-    fn from(error: netcl::Error) -> Self {
+impl From<netcl::core::Error> for WaitError {
+    fn from(error: netcl::core::Error) -> Self {
         WaitError::Driver(error)
     }
 }

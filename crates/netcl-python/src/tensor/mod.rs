@@ -115,7 +115,7 @@ impl Tensor {
         let _ = host_ref;
         let tensor = Tensor::new(raw.into());
         tensor.inner.storage().set_persistent(persistent);
-        tensor.inner.set_requires_grad(requires_grad);
+        tensor.inner.set_requires_grad(requires_grad).py()?;
         tensor.inner.set_grad(grad.map(|grad| grad.get().inner.clone()));
         *tensor.grad_fn.lock().unwrap_or_else(PoisonError::into_inner) = grad_fn;
         Ok(tensor)
@@ -271,8 +271,8 @@ impl Tensor {
     }
 
     #[setter]
-    fn set_requires_grad(&self, requires_grad: bool) {
-        self.inner.set_requires_grad(requires_grad);
+    fn set_requires_grad(&self, requires_grad: bool) -> PyResult<()> {
+        self.inner.set_requires_grad(requires_grad).py()
     }
 
     /// The accumulated gradient.
@@ -414,7 +414,7 @@ impl Tensor {
             return Ok(slf.clone().unbind());
         }
         let moved = py.detach(|| tensor.cast(dtype)?.to(&target)).py()?;
-        Py::new(py, Tensor::new(moved.into()))
+        Py::new(py, Tensor::new(moved))
     }
 
     #[pyo3(signature = (dtype=None, copy=None))]
