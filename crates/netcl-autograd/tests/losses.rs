@@ -255,7 +255,7 @@ fn smooth(golden: &Golden, case: &Value) -> Option<Vec<Tensor>> {
 #[test]
 fn finite_differences_of_every_loss_and_option() {
     let golden = golden();
-    let (mut first, mut second) = (0, 0);
+    let mut checked = 0;
     for case in &golden.cases {
         let Some(inputs) = smooth(&golden, case) else { continue };
         let names: Vec<&str> = case["inputs"].as_array().unwrap().iter().map(|n| n.as_str().unwrap()).collect();
@@ -268,21 +268,11 @@ fn finite_differences_of_every_loss_and_option() {
             golden.run(case, &all)
         };
         gradcheck(function, &varied, Tolerance::default()).unwrap_or_else(|e| panic!("{}: {e}", describe(case)));
-        first += 1;
-        let options = &case["options"];
-        let linear = match case["loss"].as_str().unwrap() {
-            "l1_loss" | "nll_loss" => true,
-            "smooth_l1_loss" => options["beta"] == 0.0,
-            "triplet_margin_loss" => options["p"] == 1.0,
-            _ => false,
-        };
-        if !linear {
-            let tolerance = Tolerance { eps: 1e-5, atol: 1e-4, rtol: 1e-3 };
-            gradgradcheck(function, &varied, tolerance).unwrap_or_else(|e| panic!("{} twice: {e}", describe(case)));
-            second += 1;
-        }
+        checked += 1;
+        let tolerance = Tolerance { eps: 1e-5, atol: 1e-4, rtol: 1e-3 };
+        gradgradcheck(function, &varied, tolerance).unwrap_or_else(|e| panic!("{} twice: {e}", describe(case)));
     }
-    assert!(first >= 80 && second >= 65, "{first} cases once, {second} twice");
+    assert!(checked >= 80, "{checked} cases");
 }
 
 #[test]
