@@ -22,6 +22,7 @@ mod lines_opencl;
 pub mod matmul;
 pub mod norm;
 pub mod pad;
+pub mod pick;
 pub mod pool;
 pub mod random;
 pub mod reduce;
@@ -39,6 +40,7 @@ pub use indexing::{
 };
 pub use layout::*;
 pub use matmul::{bias_add, build_matmul_kernel, linear, matmul, matmul_with};
+pub use pick::{pick, unpick};
 pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
 pub use scan::cumsum;
 pub use softmax::{log_softmax, softmax};

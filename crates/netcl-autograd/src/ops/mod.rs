@@ -6,6 +6,7 @@ mod fused;
 pub mod indexing;
 pub mod layout;
 mod linear_map;
+pub mod loss;
 pub mod matmul;
 pub mod norm;
 pub mod pad;
