@@ -1,6 +1,7 @@
 //! Recordable operations: the forward op and its gradient rule, one file per family.
 
 pub mod dropout;
+pub mod einsum;
 pub mod elementwise;
 mod fused;
 pub mod indexing;
