@@ -41,6 +41,18 @@ pub use indexing::{
 pub use layout::*;
 pub use matmul::{bias_add, build_matmul_kernel, linear, matmul, matmul_with};
 pub use pick::{pick, unpick};
+pub use norm::{
+    batch_norm, batch_norm_backward, batch_norm_eval, group_norm, group_norm_backward, layer_norm, layer_norm_backward,
+    rms_norm, rms_norm_backward,
+};
+pub use pad::{pad, pad_backward};
+pub use pool::{
+    adaptive_avg_pool1d, adaptive_avg_pool1d_backward, adaptive_avg_pool2d, adaptive_avg_pool2d_backward,
+    adaptive_max_pool1d, adaptive_max_pool1d_backward, adaptive_max_pool2d, adaptive_max_pool2d_backward, avg_pool1d,
+    avg_pool1d_backward, avg_pool2d, avg_pool2d_backward, max_pool1d, max_pool1d_backward, max_pool2d,
+    max_pool2d_backward,
+};
 pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
+pub use resample::{upsample_bilinear, upsample_bilinear_backward, upsample_nearest, upsample_nearest_backward};
 pub use scan::cumsum;
 pub use softmax::{log_softmax, softmax};

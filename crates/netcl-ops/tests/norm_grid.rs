@@ -1,6 +1,7 @@
 //! Normalisations and their gradients: devices x dtypes x shapes x {dense, channels-last, strided}, against plain f64.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
+mod golden;
 mod support;
 
 use netcl_core::Result;
@@ -408,4 +409,42 @@ fn the_number_of_threads_changes_no_bit() {
     };
     let one = run(1);
     assert!(one == run(3) && one == run(16), "results depend on the number of threads");
+}
+
+#[test]
+fn pytorch_gives_the_same() {
+    for device in devices() {
+        let (queue, name) = (&device.queue, device.device_name.as_str());
+        for case in golden::cases(include_str!("golden/norm.txt")) {
+            let [x, weight, grad] = ["x", "weight", "grad"].map(|key| case.tensor(queue, key));
+            let bias = case.values("bias").map(|_| case.tensor(queue, "bias"));
+            let averages = case.values("old_mean").map(|_| ["old_mean", "old_var"].map(|key| case.tensor(queue, key)));
+            let affine = Affine { weight: Some(&weight), bias: bias.as_ref() };
+            let kind = match case.name.as_str() {
+                "batch_norm" => Kind::Batch,
+                "batch_norm_eval" => Kind::BatchEval,
+                "layer_norm" => Kind::Layer(1),
+                "group_norm" => Kind::Group(2),
+                "rms_norm" => Kind::Rms(1),
+                other => panic!("the golden file has a case {other}"),
+            };
+            let y = match (&averages, kind) {
+                (Some([mean, var]), Kind::Batch) => {
+                    let y = batch_norm(&x, affine, Some(Running { mean, var, momentum: 0.3 }), EPS).unwrap();
+                    case.check(name, "new_mean", mean);
+                    case.check(name, "new_var", var);
+                    y
+                }
+                (Some([mean, var]), _) => forward(kind, &x, affine, [mean, var]).unwrap(),
+                (None, _) => forward(kind, &x, affine, [&x, &x]).unwrap(),
+            };
+            case.check(name, "y", &y.output);
+            let back = backward(kind, &grad, &x, affine, &y).unwrap();
+            case.check(name, "d_x", &back.input);
+            case.check(name, "d_weight", &back.weight.unwrap());
+            if let Some(d_bias) = back.bias {
+                case.check(name, "d_bias", &d_bias);
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Pooling and its gradients: devices x dtypes x geometries, against plain f64.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
+mod golden;
 mod support;
 
 use netcl_core::backend::Queue;
@@ -276,7 +277,8 @@ fn gradients_match_finite_differences() {
         let (g, gs) =
             tensor(&queue, &random(pooled.output.size(), 4, (-1.0, 1.0)), pooled.output.shape().clone(), DType::F64);
         let dot = |y: Tensor| y.to_f64_vec().unwrap().iter().zip(&gs).map(|(y, g)| y * g).sum::<f64>();
-        let mut pairs: Vec<(&str, Tensor, Box<dyn Fn(&Tensor) -> f64>)> = vec![(
+        type Value<'v> = Box<dyn Fn(&Tensor) -> f64 + 'v>;
+        let mut pairs: Vec<(&str, Tensor, Value<'_>)> = vec![(
             "max",
             max_backward(&g, &shape, &pooled, of).unwrap(),
             Box::new(|x: &Tensor| dot(max(x, of).unwrap().output)),
@@ -380,5 +382,50 @@ fn empty_batches_and_clear_errors() {
         let y = max_pool2d(&x, &window).unwrap();
         let wrong = max_pool2d_backward(&x, x.shape(), &y.indices, &window).unwrap_err().to_string();
         assert!(wrong.contains("the output's gradient must have shape [1, 2, 2]"), "{wrong}");
+    }
+}
+
+#[test]
+fn pytorch_gives_the_same() {
+    for device in devices() {
+        let (queue, name) = (&device.queue, device.device_name.as_str());
+        for case in golden::cases(include_str!("golden/pool.txt")) {
+            let x = case.tensor(queue, "x");
+            if case.name == "max_pool_special" {
+                let y = max_pool2d(&x, &Window::new([2, 2])).unwrap();
+                case.check(name, "y", &y.output);
+                case.check(name, "indices", y.indices.tensor());
+                continue;
+            }
+            let grad = case.tensor(queue, "grad");
+            let square = |[kernel, stride, padding, dilation, ceil]: [usize; 5]| {
+                let [kernel, stride, padding, dilation] = [kernel, stride, padding, dilation].map(|n| [n, n]);
+                Windows::Fixed(Window { kernel, stride, padding, dilation, ceil_mode: ceil == 1 })
+            };
+            match case.name.as_str() {
+                "max_pool" | "adaptive_max_pool" => {
+                    let fixed = case.name == "max_pool";
+                    let of =
+                        if fixed { square(case.numbers("window")) } else { Windows::Adaptive(case.numbers("size")) };
+                    let y = max(&x, of).unwrap();
+                    case.check(name, "y", &y.output);
+                    case.check(name, "indices", y.indices.tensor());
+                    case.check(name, "d_x", &max_backward(&grad, x.shape(), &y, of).unwrap());
+                }
+                "avg_pool" | "adaptive_avg_pool" => {
+                    let (of, averaging) = if case.name == "avg_pool" {
+                        let [kernel, stride, padding, dilation, ceil, include, divisor] = case.numbers("window");
+                        let averaging =
+                            Averaging { count_include_pad: include == 1, divisor: (divisor > 0).then_some(divisor) };
+                        (square([kernel, stride, padding, dilation, ceil]), averaging)
+                    } else {
+                        (Windows::Adaptive(case.numbers("size")), Averaging::default())
+                    };
+                    case.check(name, "y", &average(&x, of, averaging).unwrap());
+                    case.check(name, "d_x", &average_backward(&grad, x.shape(), of, averaging).unwrap());
+                }
+                other => panic!("the golden file has a case {other}"),
+            }
+        }
     }
 }

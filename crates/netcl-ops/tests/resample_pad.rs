@@ -1,6 +1,7 @@
 //! Resampling and padding with their gradients: devices x dtypes x geometries, against plain f64.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
+mod golden;
 mod support;
 
 use netcl_core::device::{DeviceHandle, manager};
@@ -121,7 +122,7 @@ fn check_resize(device: &DeviceHandle, index: usize, mode: Mode, dtype: DType) -
     // Every other time a view whose channels lie innermost.
     let shape = Shape::from([2, 3, height, width]);
     let values = random(shape.size(), 1, (-1.0, 1.0));
-    let x = if index % 2 == 0 {
+    let x = if index.is_multiple_of(2) {
         tensor(&device.queue, &values, shape.clone(), dtype).0
     } else {
         tensor(&device.queue, &values, [2, height, width, 3], dtype).0.permute(&[0, 3, 1, 2]).unwrap()
@@ -322,5 +323,41 @@ fn empty_batches_and_clear_errors() {
         assert!(error(pad(&make(&[2, 0]), &[(1, 0)], PadMode::Replicate)).contains("no edge to repeat"));
         let wrong = error(pad_backward(&x, x.shape(), &[(1, 1)], PadMode::Reflect));
         assert!(wrong.contains("the output's gradient must have shape [1, 4, 6]"), "{wrong}");
+    }
+}
+
+#[test]
+fn pytorch_gives_the_same() {
+    for device in devices() {
+        let (queue, name) = (&device.queue, device.device_name.as_str());
+        for case in golden::cases(include_str!("golden/resample_pad.txt")) {
+            let [x, grad] = ["x", "grad"].map(|key| case.tensor(queue, key));
+            let mode = match case.name.as_str() {
+                "nearest" => Some(Mode::Nearest),
+                "bilinear" => Some(Mode::Bilinear(false)),
+                "bilinear_corners" => Some(Mode::Bilinear(true)),
+                _ => None,
+            };
+            if let Some(mode) = mode {
+                let to = match (case.values("size"), case.values("scale_factor")) {
+                    (Some(size), _) => Resize::Size([size[0] as usize, size[1] as usize]),
+                    (_, Some(by)) => Resize::Scale([by[0], by[1]]),
+                    _ => panic!("{} has neither a size nor a factor", case.name),
+                };
+                case.check(name, "y", &resize(&x, to, mode).unwrap());
+                case.check(name, "d_x", &resize_backward(&grad, x.shape(), to, mode).unwrap());
+                continue;
+            }
+            let mode = match case.name.as_str() {
+                "reflect" => PadMode::Reflect,
+                "replicate" => PadMode::Replicate,
+                "constant" => PadMode::Constant(0.5),
+                other => panic!("the golden file has a case {other}"),
+            };
+            let pads: Vec<isize> = case.values("pads").unwrap().iter().map(|&v| v as isize).collect();
+            let pads = [(pads[0], pads[1]), (pads[2], pads[3])];
+            case.check(name, "y", &pad(&x, &pads, mode).unwrap());
+            case.check(name, "d_x", &pad_backward(&grad, x.shape(), &pads, mode).unwrap());
+        }
     }
 }

@@ -244,6 +244,13 @@ pub(crate) trait Stored: Element {
     type Lane: Lane;
     /// The values, in `scratch` unless they can be used where they lie.
     fn widen<'a>(from: &'a [Self], scratch: &'a mut Vec<Self::Lane>) -> &'a [Self::Lane];
+    /// The values of rows of `columns` elements that lie `step` apart, and how far apart they lie now.
+    fn widen_rows<'a>(
+        from: &'a [Self],
+        step: usize,
+        columns: usize,
+        scratch: &'a mut Vec<Self::Lane>,
+    ) -> (&'a [Self::Lane], usize);
     /// Lets `fill` write all values, into `scratch` first unless they can be written where they belong.
     fn fill(to: &mut [Self], scratch: &mut Vec<Self::Lane>, fill: impl FnOnce(&mut [Self::Lane]));
 }
@@ -255,6 +262,15 @@ macro_rules! computed_as_stored {
             #[inline(always)]
             fn widen<'a>(from: &'a [$ty], _scratch: &'a mut Vec<$ty>) -> &'a [$ty] {
                 from
+            }
+            #[inline(always)]
+            fn widen_rows<'a>(
+                from: &'a [$ty],
+                step: usize,
+                _columns: usize,
+                _scratch: &'a mut Vec<$ty>,
+            ) -> (&'a [$ty], usize) {
+                (from, step)
             }
             #[inline(always)]
             fn fill(to: &mut [$ty], _scratch: &mut Vec<$ty>, fill: impl FnOnce(&mut [$ty])) {
@@ -273,6 +289,18 @@ macro_rules! computed_in_f32 {
                 scratch.resize(from.len(), 0.0);
                 from.convert_to_f32_slice(scratch);
                 scratch
+            }
+            fn widen_rows<'a>(
+                from: &'a [$ty],
+                step: usize,
+                columns: usize,
+                scratch: &'a mut Vec<f32>,
+            ) -> (&'a [f32], usize) {
+                scratch.resize(from.len().div_ceil(step) * columns, 0.0);
+                for (to, from) in scratch.chunks_exact_mut(columns).zip(from.chunks(step)) {
+                    from[..columns].convert_to_f32_slice(to);
+                }
+                (scratch, columns)
             }
             fn fill(to: &mut [$ty], scratch: &mut Vec<f32>, fill: impl FnOnce(&mut [f32])) {
                 scratch.resize(to.len(), 0.0);

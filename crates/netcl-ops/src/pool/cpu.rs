@@ -3,8 +3,11 @@
 //! Fixed windows go tap by tap: element (kh, kw) of all windows of a row lies at a fixed distance, which makes loops without
 //! branches. Adaptive windows differ in size and go one by one.
 
+use std::ops::Range;
+
 use netcl_core::Result;
 use netcl_core::backend::cpu::parallel_for;
+use netcl_core::dtype::Element;
 use netcl_core::kernels::expr::vecmath::Real;
 use netcl_core::simd;
 
@@ -16,44 +19,183 @@ use crate::reduce::{Lane, Sum, plain_row};
 /// Elements that one task should have at least.
 const TASK: usize = 1 << 14;
 
+/// The elements of fixed windows: which rows meet, and which columns.
+struct Taps {
+    /// A row of windows and a row of the input that it has, in the order of both.
+    rows: Vec<(usize, usize)>,
+    columns: Vec<Tap>,
+    stride: usize,
+    /// The widths of the input and of the results.
+    width: [usize; 2],
+}
+
+/// One element of all windows of a row that have it.
+#[derive(Clone, Copy)]
+struct Tap {
+    /// The first window.
+    start: usize,
+    len: usize,
+    /// Where the first window has it.
+    column: usize,
+}
+
+impl Taps {
+    fn new(plane: Plane) -> Taps {
+        let [height, width] = plane.axes;
+        let columns = (0..width.kernel).map(|k| {
+            let (windows, column) = width.tap(k);
+            Tap { start: windows.start, len: windows.len(), column }
+        });
+        // By rows of windows, so that their results stay in the cache until they are done.
+        let rows = (0..height.output).flat_map(|o| {
+            (0..height.kernel).filter_map(move |k| {
+                let (windows, row) = height.tap(k);
+                windows.contains(&o).then(|| (o, row + (o - windows.start) * height.stride))
+            })
+        });
+        Taps {
+            rows: rows.collect(),
+            columns: columns.filter(|tap| tap.len > 0).collect(),
+            stride: width.stride,
+            width: [width.input, width.output],
+        }
+    }
+
+    /// Calls `body` with the range of the results and the first place of the input, for every row and tap.
+    #[inline(always)]
+    fn each(&self, mut body: impl FnMut(Range<usize>, usize)) {
+        let [from, to] = self.width;
+        for &(o, row) in &self.rows {
+            for tap in &self.columns {
+                let start = o * to + tap.start;
+                body(start..start + tap.len, row * from + tap.column);
+            }
+        }
+    }
+}
+
+/// The places of every `stride`-th element of a slice that are used by so many results.
+#[inline(always)]
+fn reach(first: usize, stride: usize, results: usize) -> Range<usize> {
+    first..first + (results - 1) * stride + 1
+}
+
+/// Calls `body` with each result and its element, which are `S` apart (any distance: `S = 0`).
+///
+/// Pieces of a known length are what the compiler vectorises; the last element has no such piece behind it.
+#[inline(always)]
+fn pairs<T: Lane, const S: usize, R>(x: &[T], stride: usize, results: &mut [R], mut body: impl FnMut(&mut R, T)) {
+    match (S, x) {
+        (0, _) => results.iter_mut().zip(x.iter().step_by(stride)).for_each(|(r, &x)| body(r, x)),
+        (1, _) => results.iter_mut().zip(x).for_each(|(r, &x)| body(r, x)),
+        (_, [before @ .., last]) => {
+            if let [first @ .., end] = results {
+                first.iter_mut().zip(before.chunks_exact(S)).for_each(|(r, x)| body(r, x[0]));
+                body(end, *last);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A maximum so far, and where it was found; -1 is nowhere yet.
+#[derive(Clone, Copy)]
+struct Best<T> {
+    value: T,
+    place: i32,
+}
+
+impl<T: Lane> Best<T> {
+    #[inline(always)]
+    fn nothing() -> Self {
+        Best { value: <T as Real>::from_f64(f64::NEG_INFINITY), place: -1 }
+    }
+
+    /// Takes a later element into account: the first of equals wins, and a NaN over everything.
+    #[inline(always)]
+    fn offer(&mut self, x: T, place: i32) {
+        #[allow(clippy::eq_op, reason = "x != x is the test for NaN that vectorises")]
+        let better = (x > self.value) | (x != x) | (self.place < 0);
+        *self = Best { value: if better { x } else { self.value }, place: if better { place } else { self.place } };
+    }
+}
+
+/// The sum of a few elements, or of many in lanes.
+#[inline(always)]
+fn run_sum<T: Lane>(x: &[T]) -> f64 {
+    const LANES: usize = 16;
+    if x.len() > 256 {
+        return plain_row::<T, Sum>(x);
+    }
+    let mut lanes = [T::ZERO; LANES];
+    let mut parts = x.chunks_exact(LANES);
+    for part in &mut parts {
+        lanes.iter_mut().zip(part).for_each(|(lane, &x)| *lane = *lane + x);
+    }
+    lanes.iter_mut().zip(parts.remainder()).for_each(|(lane, &x)| *lane = *lane + x);
+    let mut width = LANES / 2;
+    while width > 0 {
+        let (low, high) = lanes.split_at_mut(width);
+        low.iter_mut().zip(&*high).for_each(|(low, &high)| *low = *low + high);
+        width /= 2;
+    }
+    Element::to_f64(lanes[0])
+}
+
 simd! {
-    /// Keeps the larger of `best` and every `stride`-th element of `x`, and where it was found; -1 is nowhere yet.
-    fn keep_larger<T: Lane>(x: &[T], stride: usize, best: &mut [T], place: &mut [i32], first: i32) {
-        #[inline(always)]
-        fn keep<T: Lane>(x: T, at: i32, best: &mut T, place: &mut i32) {
-            #[allow(clippy::eq_op, reason = "x != x is the test for NaN that vectorises")]
-            let better = (x > *best) | (x != x) | (*place < 0);
-            *best = if better { x } else { *best };
-            *place = if better { at } else { *place };
-        }
-        let results = best.iter_mut().zip(place).enumerate();
-        if stride == 1 {
-            for ((i, (best, place)), &x) in results.zip(x) {
-                keep(x, first + i as i32, best, place);
+    fn max_fixed<T: Lane>(taps: &Taps, x: &[T], best: &mut [Best<T>]) {
+        let stride = taps.stride;
+        taps.each(|to, first| {
+            let (x, best) = (&x[reach(first, stride, to.len())], &mut best[to]);
+            let mut at = first as i32;
+            let offer = |best: &mut Best<T>, x: T| {
+                best.offer(x, at);
+                at = at.wrapping_add(stride as i32);
+            };
+            match stride {
+                1 => pairs::<T, 1, _>(x, 1, best, offer),
+                2 => pairs::<T, 2, _>(x, 2, best, offer),
+                _ => pairs::<T, 0, _>(x, stride, best, offer),
             }
-        } else {
-            for ((i, (best, place)), x) in results.zip(x.chunks(stride)) {
-                keep(x[0], first + (i * stride) as i32, best, place);
+        });
+    }
+
+    fn sum_fixed<T: Lane>(taps: &Taps, x: &[T], sums: &mut [T]) {
+        let stride = taps.stride;
+        taps.each(|to, first| {
+            let (x, sums) = (&x[reach(first, stride, to.len())], &mut sums[to]);
+            let add = |sum: &mut T, x: T| *sum = *sum + x;
+            match stride {
+                1 => pairs::<T, 1, _>(x, 1, sums, add),
+                2 => pairs::<T, 2, _>(x, 2, sums, add),
+                _ => pairs::<T, 0, _>(x, stride, sums, add),
             }
+        });
+    }
+
+    /// The means of planes of `size` elements.
+    fn means<T: Lane>(x: &[T], size: usize, by: T, y: &mut [T]) {
+        for (x, y) in x.chunks_exact(size).zip(y) {
+            *y = <T as Real>::from_f64(run_sum(x)) * by;
         }
     }
 
-    /// `total += x`, for every `stride`-th element.
-    fn add_strided<T: Lane>(x: &[T], stride: usize, total: &mut [T]) {
-        if stride == 1 {
-            total.iter_mut().zip(x).for_each(|(total, &x)| *total = *total + x);
-        } else {
-            total.iter_mut().zip(x.chunks(stride)).for_each(|(total, x)| *total = *total + x[0]);
-        }
-    }
-
-    /// The reverse: adds to every `stride`-th element of `to`.
-    fn spread_strided<T: Lane>(x: &[T], stride: usize, to: &mut [T]) {
-        if stride == 1 {
-            to.iter_mut().zip(x).for_each(|(to, &x)| *to = *to + x);
-        } else {
-            to.chunks_mut(stride).zip(x).for_each(|(to, &x)| to[0] = to[0] + x);
-        }
+    /// The reverse of `sum_fixed`.
+    fn spread_fixed<T: Lane>(taps: &Taps, shares: &[T], to: &mut [T]) {
+        let stride = taps.stride;
+        taps.each(|from, first| {
+            let (shares, to) = (&shares[from.clone()], &mut to[reach(first, stride, from.len())]);
+            let add = |to: &mut T, x: T| *to = *to + x;
+            match (stride, to) {
+                (1, to) => to.iter_mut().zip(shares).for_each(|(to, &x)| add(to, x)),
+                // Pieces of a known length are what the compiler vectorises; the last element has none behind it.
+                (2, [before @ .., last]) => {
+                    before.chunks_exact_mut(2).zip(shares).for_each(|(to, &x)| add(&mut to[0], x));
+                    add(last, shares[shares.len() - 1]);
+                }
+                (_, to) => to.iter_mut().step_by(stride).zip(shares).for_each(|(to, &x)| add(to, x)),
+            }
+        });
     }
 
     /// `y = x * by`, element by element.
@@ -63,8 +205,24 @@ simd! {
         }
     }
 
-    fn row_sum<T: Lane>(x: &[T]) -> f64 {
-        plain_row::<T, Sum>(x)
+    /// The sums of rectangles; `rows` and `columns` say which.
+    fn sum_adaptive<T: Lane>(
+        rows: &[Range<usize>],
+        columns: &[Range<usize>],
+        width: usize,
+        x: &[T],
+        by: &[T],
+        y: &mut [T],
+    ) {
+        for (i, (y, &by)) in y.iter_mut().zip(by).enumerate() {
+            let (rows, columns) = (rows[i / columns.len()].clone(), columns[i % columns.len()].clone());
+            let total = if columns.len() == width {
+                run_sum(&x[rows.start * width..rows.end * width])
+            } else {
+                rows.map(|row| run_sum(&x[row * width..][columns.clone()])).sum()
+            };
+            *y = <T as Real>::from_f64(total) * by;
+        }
     }
 }
 
@@ -89,36 +247,9 @@ fn sizes(plane: Plane) -> (usize, usize) {
     (height.input * width.input, height.output * width.output)
 }
 
-/// Calls `body` with row of results, row of the input, and the taps of the width, for every tap of the height.
-fn each_tap(plane: Plane, mut body: impl FnMut(usize, usize, Tap)) {
-    let [height, width] = plane.axes;
-    let taps: Vec<Tap> = (0..width.kernel)
-        .map(|k| {
-            let (windows, column) = width.tap(k);
-            Tap { start: windows.start, len: windows.len(), column }
-        })
-        .filter(|tap| tap.len > 0)
-        .collect();
-    // Height taps by row, so that a row of results stays in the cache until it is done.
-    for o in 0..height.output {
-        for k in 0..height.kernel {
-            let (windows, row) = height.tap(k);
-            if windows.contains(&o) {
-                let row = row + (o - windows.start) * height.stride;
-                taps.iter().for_each(|&tap| body(o, row, tap));
-            }
-        }
-    }
-}
-
-/// One element of all windows of a row that have it.
-#[derive(Clone, Copy)]
-struct Tap {
-    /// The first window.
-    start: usize,
-    len: usize,
-    /// Where the first window has it.
-    column: usize,
+/// The elements of adaptive windows along an axis.
+fn ranges(axis: Axis) -> Vec<Range<usize>> {
+    (0..axis.output).map(|o| axis.covered(o, true)).collect()
 }
 
 /// Tensors: x, output, places.
@@ -127,43 +258,41 @@ pub(super) fn max(job: Job, plane: Plane, count: usize) -> Result<()> {
     job.run_cpu(move |views| with_stored!(dtype, E => max_of::<E>(op, views, plane, count)))
 }
 
+/// The memory of a task.
+#[derive(Default)]
+struct MaxScratch<T> {
+    from: Vec<T>,
+    to: Vec<T>,
+    best: Vec<Best<T>>,
+}
+
 fn max_of<E: Stored>(op: &'static str, views: &Views<'_, '_>, plane: Plane, count: usize) -> Result<()> {
     let (x, y, places) = (views.input::<E>(0)?, views.output::<E>(1)?, views.output::<i32>(2)?);
-    let (size, results) = sizes(plane);
-    each_plane(op, plane, count, |i, (from, to): &mut (Vec<E::Lane>, Vec<E::Lane>)| {
+    let ((size, results), taps) = (sizes(plane), Taps::new(plane));
+    let [rows, columns] = plane.axes.map(ranges);
+    let width = plane.axes[1].input;
+    each_plane(op, plane, count, |i, MaxScratch { from, to, best }: &mut MaxScratch<E::Lane>| {
         let x = E::widen(&x[i * size..][..size], from);
-        // SAFETY: every plane belongs to one task.
-        let (y, places) = unsafe { (y.part(i * results, results), places.part(i * results, results)) };
-        places.fill(-1);
-        E::fill(y, to, |y| {
-            y.fill(<E::Lane as Real>::from_f64(f64::NEG_INFINITY));
-            if plane.adaptive { max_adaptive(plane, x, y, places) } else { max_fixed(plane, x, y, places) }
-        });
-    })
-}
-
-fn max_fixed<T: Lane>(plane: Plane, x: &[T], y: &mut [T], places: &mut [i32]) {
-    let width = plane.axes[1];
-    each_tap(plane, |o, row, tap| {
-        let (at, to) = (row * width.input + tap.column, o * width.output + tap.start);
-        let x = &x[at..(row + 1) * width.input];
-        keep_larger(x, width.stride, &mut y[to..][..tap.len], &mut places[to..][..tap.len], at as i32);
-    });
-}
-
-fn max_adaptive<T: Lane>(plane: Plane, x: &[T], y: &mut [T], places: &mut [i32]) {
-    let [height, width] = plane.axes;
-    for oh in 0..height.output {
-        for row in height.covered(oh, true) {
-            for ow in 0..width.output {
-                let (columns, to) = (width.covered(ow, true), oh * width.output + ow);
-                for column in columns {
-                    let at = row * width.input + column;
-                    keep_larger(&x[at..=at], 1, &mut y[to..=to], &mut places[to..=to], at as i32);
+        best.clear();
+        best.resize(results, Best::nothing());
+        if plane.adaptive {
+            for (best, to) in best.iter_mut().zip(0..) {
+                for row in rows[to / columns.len()].clone() {
+                    let (column, at) = (columns[to % columns.len()].clone(), row * width);
+                    x[at..][column.clone()]
+                        .iter()
+                        .zip(at + column.start..)
+                        .for_each(|(&x, at)| best.offer(x, at as i32));
                 }
             }
+        } else {
+            max_fixed(&taps, x, best);
         }
-    }
+        // SAFETY: every plane belongs to one task.
+        let (y, places) = unsafe { (y.part(i * results, results), places.part(i * results, results)) };
+        places.iter_mut().zip(&*best).for_each(|(place, best)| *place = best.place);
+        E::fill(y, to, |y| y.iter_mut().zip(&*best).for_each(|(y, best)| *y = best.value));
+    })
 }
 
 /// Tensors: gradient, places, input gradient.
@@ -221,22 +350,29 @@ fn average_of<E: Stored>(
     count: usize,
 ) -> Result<()> {
     let by = reciprocals::<E::Lane>(plane, averaging);
-    let (size, results) = sizes(plane);
+    let ((size, results), taps) = (sizes(plane), Taps::new(plane));
+    let [rows, columns] = plane.axes.map(ranges);
+    let width = plane.axes[1].input;
+    if plane.adaptive && results == 1 {
+        return parallel_for(op, count, (TASK / size).max(1), |range| {
+            let (mut from, mut to) = (Vec::new(), Vec::new());
+            let x = E::widen(&x[range.start * size..range.end * size], &mut from);
+            // SAFETY: ranges are disjoint.
+            E::fill(unsafe { y.part(range.start, range.len()) }, &mut to, |y| means(x, size, by[0], y));
+        });
+    }
     each_plane(op, plane, count, |i, [from, to, sums]: &mut [Vec<E::Lane>; 3]| {
         let x = E::widen(&x[i * size..][..size], from);
-        sums.clear();
-        sums.resize(results, E::Lane::ZERO);
-        let width = plane.axes[1];
-        if plane.adaptive {
-            sum_adaptive(plane, x, sums);
-        } else {
-            each_tap(plane, |o, row, tap| {
-                let x = &x[row * width.input + tap.column..(row + 1) * width.input];
-                add_strided(x, width.stride, &mut sums[o * width.output + tap.start..][..tap.len]);
-            });
-        }
         // SAFETY: every plane belongs to one task.
-        E::fill(unsafe { y.part(i * results, results) }, to, |y| multiply(sums, &by, y));
+        E::fill(unsafe { y.part(i * results, results) }, to, |y| {
+            if plane.adaptive {
+                return sum_adaptive(&rows, &columns, width, x, &by, y);
+            }
+            sums.clear();
+            sums.resize(results, E::Lane::ZERO);
+            sum_fixed(&taps, x, sums);
+            multiply(sums, &by, y);
+        });
     })
 }
 
@@ -244,19 +380,6 @@ fn average_of<E: Stored>(
 fn reciprocals<T: Lane>(plane: Plane, averaging: Averaging) -> Vec<T> {
     let [rows, columns] = shares(plane, averaging);
     rows.iter().flat_map(|r| columns.iter().map(move |c| <T as Real>::from_f64((r * c).recip()))).collect()
-}
-
-fn sum_adaptive<T: Lane>(plane: Plane, x: &[T], sums: &mut [T]) {
-    let [height, width] = plane.axes;
-    for (i, sum) in sums.iter_mut().enumerate() {
-        let (rows, columns) = (height.covered(i / width.output, true), width.covered(i % width.output, true));
-        let total = if columns.len() == width.input {
-            row_sum(&x[rows.start * width.input..rows.end * width.input])
-        } else {
-            rows.map(|row| row_sum(&x[row * width.input..][columns.clone()])).sum()
-        };
-        *sum = <T as Real>::from_f64(total);
-    }
 }
 
 /// Tensors: gradient, input gradient.
@@ -279,7 +402,7 @@ fn average_backward_of<E: Stored>(
     count: usize,
 ) -> Result<()> {
     let by = reciprocals::<E::Lane>(plane, averaging);
-    let (size, results) = sizes(plane);
+    let ((size, results), taps) = (sizes(plane), Taps::new(plane));
     let [height, width] = plane.axes;
     each_plane(op, plane, count, |i, [from, own, shared]: &mut [Vec<E::Lane>; 3]| {
         shared.resize(results, E::Lane::ZERO);
@@ -295,10 +418,7 @@ fn average_backward_of<E: Stored>(
                     }
                 }
             } else {
-                each_tap(plane, |o, row, tap| {
-                    let to = &mut to[row * width.input + tap.column..(row + 1) * width.input];
-                    spread_strided(&shared[o * width.output + tap.start..][..tap.len], width.stride, to);
-                });
+                spread_fixed(&taps, shared, to);
             }
         });
     })

@@ -6,37 +6,80 @@ use std::ops::Range;
 use netcl_core::Result;
 use netcl_core::backend::cpu::parallel_for;
 use netcl_core::dtype::Element;
+use netcl_core::kernels::expr::vecmath::Real;
 use netcl_core::simd;
 
 use super::TASK;
 use super::batch::{Backward, Channel, Results};
 use super::moments::{Moments, drain, real};
+
 use crate::norm::batch::Planes;
 use crate::norm::dense::{Output, Stored};
 use crate::reduce::Lane;
 
 /// Columns of a block: a few cache lines.
-const COLUMNS: usize = 64;
+const COLUMNS: usize = 128;
 /// Rows that are added up in the type of the computation.
 const RUN_ROWS: usize = 16;
 
+/// A few rows, `step` apart.
+#[derive(Clone, Copy)]
+struct Tile<'t, T> {
+    values: &'t [T],
+    step: usize,
+}
+
+impl<'t, T> Tile<'t, T> {
+    /// Its rows, of so many columns each.
+    #[inline(always)]
+    fn rows(self, columns: usize) -> impl Iterator<Item = &'t [T]> {
+        self.values.chunks(self.step).map(move |row| &row[..columns])
+    }
+}
+
 simd! {
-    fn add<T: Lane>(x: &[T], sums: &mut [T]) {
-        for (sum, &x) in sums.iter_mut().zip(x) {
-            *sum = *sum + x;
+    /// Merges the moments of a few rows into those of the rows before: `before` rows, `means` and `m2` for each column.
+    fn merge<T: Lane>(x: Tile<'_, T>, before: f64, scratch: &mut [Vec<T>; 2], means: &mut [f64], m2: &mut [f64]) {
+        let [centres, squares] = scratch;
+        let columns = means.len();
+        let n = x.values.len().div_ceil(x.step) as f64;
+        let by = real::<T>(n.recip());
+        centres.fill(T::ZERO);
+        for x in x.rows(columns) {
+            for (sum, &x) in centres.iter_mut().zip(x) {
+                *sum = *sum + x;
+            }
+        }
+        for centre in centres.iter_mut() {
+            *centre = *centre * by;
+        }
+        // The mean as computed is rounded; the sum of what is left of it.
+        squares.fill(T::ZERO);
+        let mut rest = [T::ZERO; COLUMNS];
+        let rest = &mut rest[..columns];
+        for x in x.rows(columns) {
+            for (((square, rest), &x), &centre) in squares.iter_mut().zip(&mut *rest).zip(x).zip(&*centres) {
+                let d = x - centre;
+                *square = *square + d * d;
+                *rest = *rest + d;
+            }
+        }
+        let share = n / (before + n);
+        let parts = centres.iter().zip(&*squares).zip(&*rest);
+        for ((mean, m2), ((&centre, &square), &rest)) in means.iter_mut().zip(m2).zip(parts) {
+            let off = Element::to_f64(rest) / n;
+            let step = Element::to_f64(centre) + off - *mean;
+            *mean += step * share;
+            *m2 += Element::to_f64(square) - off * off * n + step * step * before * share;
         }
     }
 
-    fn add_squares<T: Lane>(x: &[T], means: &[T], sums: &mut [T]) {
-        for ((sum, &x), &mean) in sums.iter_mut().zip(x).zip(means) {
-            *sum = *sum + (x - mean) * (x - mean);
-        }
-    }
-
-    fn add_products<T: Lane>(g: &[T], x: &[T], means: &[T], plain: &mut [T], mixed: &mut [T]) {
-        for ((((plain, mixed), &g), &x), &mean) in plain.iter_mut().zip(mixed).zip(g).zip(x).zip(means) {
-            *plain = *plain + g;
-            *mixed = *mixed + g * (x - mean);
+    fn add_products<T: Lane>(g: Tile<'_, T>, x: Tile<'_, T>, means: &[T], plain: &mut [T], mixed: &mut [T]) {
+        for (g, x) in g.rows(means.len()).zip(x.rows(means.len())) {
+            for ((((plain, mixed), &g), &x), &mean) in plain.iter_mut().zip(&mut *mixed).zip(g).zip(x).zip(means) {
+                *plain = *plain + g;
+                *mixed = *mixed + g * (x - mean);
+            }
         }
     }
 
@@ -98,20 +141,32 @@ impl Block {
         (0..self.width()).map(|column| of(self.channels.start + column / span)).collect()
     }
 
-    /// Sums over the rows, one per channel: `row` adds a row's values to `K` lists of columns.
-    fn sums<T: Lane, const K: usize>(&self, mut row: impl FnMut(Range<usize>, &mut [Vec<T>; K])) -> [Vec<f64>; K] {
-        let (mut runs, mut totals) =
-            ([(); K].map(|()| vec![T::ZERO; self.width()]), [(); K].map(|()| vec![0.0; self.width()]));
-        let mut flush = |runs: &mut [Vec<T>; K]| {
-            runs.iter_mut().zip(&mut totals).for_each(|(run, total)| drain(run, total));
-        };
-        for (i, columns) in self.rows().enumerate() {
-            row(columns, &mut runs);
-            if (i + 1).is_multiple_of(RUN_ROWS) {
-                flush(&mut runs);
-            }
+    /// A few rows of a tensor at a time: from the first one's first column to the last one's last.
+    fn runs(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let Planes { samples, channels, span } = self.planes;
+        let (start, end) = (self.channels.start * span, self.channels.end * span);
+        let row = move |sample: usize| sample * channels * span;
+        (0..samples).step_by(RUN_ROWS).map(move |first| {
+            let last = samples.min(first + RUN_ROWS) - 1;
+            row(first) + start..row(last) + end
+        })
+    }
+
+    /// Rows of a tensor that [`Block::runs`] gave.
+    fn tile<'a, E: Stored>(&self, x: &'a [E], run: Range<usize>, scratch: &'a mut Vec<E::Lane>) -> Tile<'a, E::Lane> {
+        let Planes { channels, span, .. } = self.planes;
+        let (values, step) = E::widen_rows(&x[run], channels * span, self.width(), scratch);
+        Tile { values, step }
+    }
+
+    /// Sums over the rows, one per channel: `run` adds the values of a few rows to `K` lists of columns.
+    fn sums<T: Lane, const K: usize>(&self, mut run: impl FnMut(Range<usize>, &mut [Vec<T>; K])) -> [Vec<f64>; K] {
+        let mut lanes = [(); K].map(|()| vec![T::ZERO; self.width()]);
+        let mut totals = [(); K].map(|()| vec![0.0; self.width()]);
+        for rows in self.runs() {
+            run(rows, &mut lanes);
+            lanes.iter_mut().zip(&mut totals).for_each(|(lanes, total)| drain(lanes, total));
         }
-        flush(&mut runs);
         totals.map(|total| total.chunks_exact(self.planes.span).map(|channel| channel.iter().sum()).collect())
     }
 }
@@ -124,21 +179,20 @@ pub(super) fn forward<E: Stored>(
     results: &Results<'_, E>,
 ) -> Result<()> {
     blocks(op, planes, |block| {
-        let (mut from, n) = (Vec::new(), planes.count() as f64);
-        let [means] = block.sums::<E::Lane, 1>(|columns, [sums]| add(E::widen(&x[columns], &mut from), sums));
-        let first = block.channels.start;
-        let rounded: Vec<E::Lane> = block.spread(|c| real(means[c - first] / n));
-        let [squares] = block.sums::<E::Lane, 1>(|columns, [sums]| {
-            add_squares(E::widen(&x[columns], &mut from), &rounded, sums);
-        });
+        let mut from = Vec::new();
+        let mut scratch = [(); 2].map(|()| vec![E::Lane::ZERO; block.width()]);
+        let (mut means, mut m2) = (vec![0.0; block.width()], vec![0.0; block.width()]);
+        for (i, run) in block.runs().enumerate() {
+            let before = (i * RUN_ROWS) as f64;
+            merge(block.tile(x, run, &mut from), before, &mut scratch, &mut means, &mut m2);
+        }
+        let columns = means.iter().zip(&m2).map(|(&mean, &m2)| Moments::around(planes.samples as f64, mean, m2, 0.0));
+        let columns: Vec<Moments> = columns.collect();
         let channels: Vec<Channel<_>> = block
             .channels
             .clone()
-            .map(|c| {
-                let mean = means[c - first] / n;
-                let off = mean - Element::to_f64(real::<E::Lane>(mean));
-                results.finish(c, Moments::around(n, mean, squares[c - first], off))
-            })
+            .zip(columns.chunks_exact(planes.span))
+            .map(|(c, columns)| results.finish(c, columns.iter().fold(Moments::default(), |all, &one| all.merge(one))))
             .collect();
         map_block(&block, x, y, &channels);
     })
@@ -172,9 +226,9 @@ pub(super) fn backward<E: Stored>(op: &'static str, of: &Backward<'_, E>) -> Res
     blocks(op, of.planes, |block| {
         let (mut first, mut second, mut third) = (Vec::new(), Vec::new(), Vec::new());
         let means = block.spread(|c| of.mean[c]);
-        let [plain, mixed] = block.sums::<E::Lane, 2>(|columns, [plain, mixed]| {
-            let grad = E::widen(&of.grad[columns.clone()], &mut first);
-            add_products(grad, E::widen(&of.x[columns], &mut second), &means, plain, mixed);
+        let [plain, mixed] = block.sums::<E::Lane, 2>(|run, [plain, mixed]| {
+            let grad = block.tile(of.grad, run.clone(), &mut first);
+            add_products(grad, block.tile(of.x, run, &mut second), &means, plain, mixed);
         });
         let start = block.channels.start;
         let slopes: Vec<_> =
