@@ -13,6 +13,7 @@
 //! # Ok::<(), netcl_ops::core::Error>(())
 //! ```
 
+pub mod conv;
 pub mod elementwise;
 pub mod layout;
 mod lines;
@@ -25,6 +26,7 @@ pub mod softmax;
 
 pub use netcl_core as core;
 
+pub use conv::{conv_transpose2d, conv1d, conv2d, conv2d_backward_data, conv2d_backward_weight};
 pub use elementwise::*;
 pub use layout::*;
 pub use matmul::{bias_add, build_matmul_kernel, linear, matmul, matmul_with};
