@@ -8,8 +8,9 @@
 //!      ...  +--------+--------+--------+     value of every filter                   F gradients and T taps, F * T products
 //! ```
 //!
-//! AVX-512 is written with intrinsics, which the compiler's trouble with auto-vectorised AVX-512 does not touch. Pointers move by
-//! `wrapping_add`, because a build with assertions would check every step of `add`.
+//! AVX-512 is written with intrinsics, which the compiler's trouble with auto-vectorised AVX-512 does not touch. Memory is read
+//! through slices and copied arrays rather than with the intrinsics for it: their checks in builds with assertions would
+//! cost more than the products.
 
 use std::sync::OnceLock;
 
@@ -29,11 +30,12 @@ pub(super) const VECTORS: usize = 3;
 pub(super) const TAPS: usize = 3;
 
 /// `out[f][..] = sum over channels and taps of weights[channel][tap][f] * x[channel * stride + tap + ..]`, for a block of `F`
-/// filters by `P` vectors of pixels; `out` is dense.
-type Block<S> = unsafe fn(x: *const S, stride: usize, channels: usize, taps: &[usize], weights: *const S, out: *mut S);
+/// filters by `P` vectors of pixels; `out` is dense. The processor must have the instructions.
+type Block<S> = unsafe fn(x: &[S], stride: usize, channels: usize, taps: &[usize], weights: &[S], out: &mut [S]);
 
-/// `sums[f][t] += grad[f * stride + ..] * x[t][..]`, lane by lane, over so many vectors, for F gradients and [`TAPS`] taps.
-type Dots<S> = unsafe fn(grad: *const S, stride: usize, x: [*const S; TAPS], vectors: usize, sums: *mut S);
+/// `sums[f][t] += grad[f * stride + ..] * x[t][..]`, lane by lane, over so many vectors, for F gradients and [`TAPS`] taps. The
+/// processor must have the instructions.
+type Dots<S> = unsafe fn(grad: &[S], stride: usize, x: [&[S]; TAPS], vectors: usize, sums: &mut [S]);
 
 /// The loops of an instruction set.
 pub(super) struct Loops<S: 'static> {
@@ -47,93 +49,107 @@ pub(super) struct Loops<S: 'static> {
     pub(super) dots: &'static [Dots<S>],
 }
 
-/// A register.
+/// A register. Whoever computes with it makes sure of its instructions.
 trait Vector: Copy {
     type Lane: Copy;
+    type Array: Copy;
     const LANES: usize;
     unsafe fn zero() -> Self;
     unsafe fn splat(value: Self::Lane) -> Self;
-    unsafe fn load(from: *const Self::Lane) -> Self;
-    unsafe fn store(self, to: *mut Self::Lane);
+    unsafe fn of(array: Self::Array) -> Self;
+    unsafe fn array(self) -> Self::Array;
     /// `a * b + self`.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
+    /// The first elements of a slice, if there are enough.
+    fn first(from: &[Self::Lane]) -> Option<&Self::Array>;
+    /// A slice in whole vectors.
+    fn arrays(from: &[Self::Lane]) -> &[Self::Array];
+    fn arrays_mut(from: &mut [Self::Lane]) -> &mut [Self::Array];
 }
 
 /// # Safety
-/// As [`Block`] reads and writes; the processor has the vector's instructions.
+/// The processor has the vector's instructions.
 #[inline(always)]
 unsafe fn block<V: Vector, const F: usize, const P: usize>(
-    x: *const V::Lane,
+    x: &[V::Lane],
     stride: usize,
     channels: usize,
     taps: &[usize],
-    mut weights: *const V::Lane,
-    out: *mut V::Lane,
+    weights: &[V::Lane],
+    out: &mut [V::Lane],
 ) {
-    // SAFETY: the caller's promise: every tap may be read for P vectors of pixels in every channel, there are F weights for each
-    // of them, and `out` has room for F * P vectors.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[V::zero(); P]; F];
+        let mut weights = weights.as_chunks::<F>().0.iter();
         for channel in 0..channels {
-            let x = x.wrapping_add(channel.wrapping_mul(stride));
             for &tap in taps {
-                let x = x.wrapping_add(tap);
+                let at = channel.wrapping_mul(stride).wrapping_add(tap);
+                // One comparison for all vectors.
+                let Some(x) = x.get(at..at.wrapping_add(P * V::LANES)) else { return };
                 let mut pixels = [V::zero(); P];
                 for p in 0..P {
-                    pixels[p] = V::load(x.wrapping_add(p * V::LANES));
+                    if let Some(array) = x.get(p * V::LANES..).and_then(V::first) {
+                        pixels[p] = V::of(*array);
+                    }
                 }
+                let Some(weights) = weights.next() else { return };
                 for f in 0..F {
-                    let weight = V::splat(weights.wrapping_add(f).read_unaligned());
+                    let weight = V::splat(weights[f]);
                     for p in 0..P {
                         sums[f][p] = sums[f][p].fma(weight, pixels[p]);
                     }
                 }
-                weights = weights.wrapping_add(F);
             }
         }
+        // By index: an iterator over the sums would make memory of the registers.
+        let out = V::arrays_mut(out);
         for f in 0..F {
             for p in 0..P {
-                sums[f][p].store(out.add((f * P + p) * V::LANES));
+                if let Some(to) = out.get_mut(f * P + p) {
+                    *to = sums[f][p].array();
+                }
             }
         }
     }
 }
 
 /// # Safety
-/// As [`Dots`] reads and writes; the processor has the vector's instructions.
+/// The processor has the vector's instructions.
 #[inline(always)]
 unsafe fn dots<V: Vector, const F: usize>(
-    grad: *const V::Lane,
+    grad: &[V::Lane],
     stride: usize,
-    x: [*const V::Lane; TAPS],
+    x: [&[V::Lane]; TAPS],
     vectors: usize,
-    out: *mut V::Lane,
+    out: &mut [V::Lane],
 ) {
-    // SAFETY: the caller's promise: so many vectors may be read of F gradients and at each tap, and `out` has F * TAPS vectors.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[V::zero(); TAPS]; F];
+        for (sum, from) in sums.as_flattened_mut().iter_mut().zip(V::arrays(out)) {
+            *sum = V::of(*from);
+        }
+        // All of one length, so that one comparison is enough.
+        let pixels = x.map(|x| &V::arrays(x)[..vectors]);
+        let mut rows: [&[V::Array]; F] = [&[]; F];
         for f in 0..F {
-            for t in 0..TAPS {
-                sums[f][t] = V::load(out.add((f * TAPS + t) * V::LANES));
-            }
+            rows[f] = &V::arrays(&grad[f * stride..])[..vectors];
         }
         for step in 0..vectors {
-            let at = step.wrapping_mul(V::LANES);
-            let mut pixels = [V::zero(); TAPS];
+            let mut at = [V::zero(); TAPS];
             for t in 0..TAPS {
-                pixels[t] = V::load(x[t].wrapping_add(at));
+                at[t] = V::of(pixels[t][step]);
             }
             for f in 0..F {
-                let gradient = V::load(grad.wrapping_add(f.wrapping_mul(stride).wrapping_add(at)));
+                let gradient = V::of(rows[f][step]);
                 for t in 0..TAPS {
-                    sums[f][t] = sums[f][t].fma(gradient, pixels[t]);
+                    sums[f][t] = sums[f][t].fma(gradient, at[t]);
                 }
             }
         }
-        for f in 0..F {
-            for t in 0..TAPS {
-                sums[f][t].store(out.add((f * TAPS + t) * V::LANES));
-            }
+        for (to, sum) in V::arrays_mut(out).iter_mut().zip(sums.as_flattened()) {
+            *to = sum.array();
         }
     }
 }
@@ -146,12 +162,12 @@ macro_rules! loops {
 
             $(#[$feature])?
             unsafe fn block<const F: usize, const P: usize>(
-                x: *const $lane,
+                x: &[$lane],
                 stride: usize,
                 channels: usize,
                 taps: &[usize],
-                weights: *const $lane,
-                out: *mut $lane,
+                weights: &[$lane],
+                out: &mut [$lane],
             ) {
                 // SAFETY: the caller's promise, passed on.
                 unsafe { super::block::<$vector, F, P>(x, stride, channels, taps, weights, out) }
@@ -159,11 +175,11 @@ macro_rules! loops {
 
             $(#[$feature])?
             unsafe fn dots<const F: usize>(
-                grad: *const $lane,
+                grad: &[$lane],
                 stride: usize,
-                x: [*const $lane; TAPS],
+                x: [&[$lane]; TAPS],
                 vectors: usize,
-                sums: *mut $lane,
+                sums: &mut [$lane],
             ) {
                 // SAFETY: the caller's promise, passed on.
                 unsafe { super::dots::<$vector, F>(grad, stride, x, vectors, sums) }
@@ -179,13 +195,36 @@ macro_rules! loops {
     };
 }
 
+/// What all registers have in common.
+macro_rules! slices {
+    ($lane:ty, $lanes:literal) => {
+        type Lane = $lane;
+        type Array = [$lane; $lanes];
+        const LANES: usize = $lanes;
+
+        #[inline(always)]
+        fn first(from: &[$lane]) -> Option<&[$lane; $lanes]> {
+            from.first_chunk()
+        }
+
+        #[inline(always)]
+        fn arrays(from: &[$lane]) -> &[[$lane; $lanes]] {
+            from.as_chunks().0
+        }
+
+        #[inline(always)]
+        fn arrays_mut(from: &mut [$lane]) -> &mut [[$lane; $lanes]] {
+            from.as_chunks_mut().0
+        }
+    };
+}
+
 /// A register of intrinsics.
 #[cfg(target_arch = "x86_64")]
 macro_rules! intrinsics {
-    ($vector:ident, $lane:ty, $lanes:literal, $zero:ident, $splat:ident, $load:ident, $store:ident, $fma:ident) => {
+    ($vector:ident, $lane:ty, $lanes:literal, $zero:ident, $splat:ident, $fma:ident) => {
         impl Vector for $vector {
-            type Lane = $lane;
-            const LANES: usize = $lanes;
+            slices!($lane, $lanes);
 
             #[inline(always)]
             unsafe fn zero() -> Self {
@@ -200,20 +239,20 @@ macro_rules! intrinsics {
             }
 
             #[inline(always)]
-            unsafe fn load(from: *const $lane) -> Self {
-                // SAFETY: as above; the caller may read there.
-                unsafe { $load(from) }
+            unsafe fn of(array: [$lane; $lanes]) -> Self {
+                // SAFETY: a register is so many lanes, of which any bits are values.
+                unsafe { std::mem::transmute::<[$lane; $lanes], $vector>(array) }
             }
 
             #[inline(always)]
-            unsafe fn store(self, to: *mut $lane) {
-                // SAFETY: as above; the caller may write there.
-                unsafe { $store(to, self) }
+            unsafe fn array(self) -> [$lane; $lanes] {
+                // SAFETY: as above.
+                unsafe { std::mem::transmute::<$vector, [$lane; $lanes]>(self) }
             }
 
             #[inline(always)]
             unsafe fn fma(self, a: Self, b: Self) -> Self {
-                // SAFETY: as above.
+                // SAFETY: whoever uses the type made sure of its instructions.
                 unsafe { $fma(a, b, self) }
             }
         }
@@ -226,10 +265,10 @@ mod x86 {
 
     use super::*;
 
-    intrinsics!(__m512, f32, 16, _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
-    intrinsics!(__m512d, f64, 8, _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_fmadd_pd);
-    intrinsics!(__m256, f32, 8, _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
-    intrinsics!(__m256d, f64, 4, _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd);
+    intrinsics!(__m512, f32, 16, _mm512_setzero_ps, _mm512_set1_ps, _mm512_fmadd_ps);
+    intrinsics!(__m512d, f64, 8, _mm512_setzero_pd, _mm512_set1_pd, _mm512_fmadd_pd);
+    intrinsics!(__m256, f32, 8, _mm256_setzero_ps, _mm256_set1_ps, _mm256_fmadd_ps);
+    intrinsics!(__m256d, f64, 4, _mm256_setzero_pd, _mm256_set1_pd, _mm256_fmadd_pd);
 
     // 32 registers hold 24 sums, 16 hold 12.
     loops!(avx512_f32, f32, __m512, 8, [1, 2, 4, 8], #[target_feature(enable = "avx512f")]);
@@ -280,8 +319,7 @@ mod x86 {
 macro_rules! arrays {
     ($lane:ty, $lanes:literal) => {
         impl Vector for [$lane; $lanes] {
-            type Lane = $lane;
-            const LANES: usize = $lanes;
+            slices!($lane, $lanes);
 
             #[inline(always)]
             unsafe fn zero() -> Self {
@@ -294,15 +332,13 @@ macro_rules! arrays {
             }
 
             #[inline(always)]
-            unsafe fn load(from: *const $lane) -> Self {
-                // SAFETY: the caller may read so many elements; an array of them has their alignment.
-                unsafe { *from.cast() }
+            unsafe fn of(array: [$lane; $lanes]) -> Self {
+                array
             }
 
             #[inline(always)]
-            unsafe fn store(self, to: *mut $lane) {
-                // SAFETY: the caller may write so many elements.
-                unsafe { *to.cast() = self }
+            unsafe fn array(self) -> [$lane; $lanes] {
+                self
             }
 
             #[inline(always)]

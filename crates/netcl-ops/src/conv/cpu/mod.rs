@@ -18,16 +18,14 @@ use super::finish::Finish;
 use super::geometry::Geometry;
 
 const OP: &str = "conv2d";
-/// Bytes of planes that are filled before they are used: they should still be in a cache by then.
-const CHUNK_BYTES: usize = 4 << 20;
 /// Multiply-adds below which another thread costs more than it brings.
 const GRAIN: usize = 1 << 18;
 /// Tasks to aim for; the shape alone decides.
 const ENOUGH_TASKS: usize = 16;
 
-/// Images that are copied to planes at a time.
-fn chunk(images: usize, bytes_per_image: usize) -> usize {
-    (CHUNK_BYTES / bytes_per_image.max(1)).clamp(1, images.max(1))
+/// Images that are copied to planes at a time, so that they take so many bytes.
+fn chunk(images: usize, bytes_per_image: usize, bytes: usize) -> usize {
+    (bytes / bytes_per_image.max(1)).clamp(1, images.max(1))
 }
 
 /// The convolution.

@@ -50,9 +50,9 @@ impl Planes {
         self.rows.starts.len() * self.cols.starts.len() * self.plane()
     }
 
-    /// The distance between channels.
+    /// The distance between channels: whole vectors, so that none that starts with a channel lies across cache lines.
     pub(super) fn channel(&self) -> usize {
-        self.used() + SLACK
+        self.used().next_multiple_of(SLACK) + SLACK
     }
 }
 
@@ -141,11 +141,11 @@ pub(super) fn backward(g: &Geometry) -> (Planes, Vec<Part>) {
                 (low, low + p.count as isize)
             })
         });
-        let (low, high) = reached
-            .reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
-            .unwrap_or((0, phases.iter().map(|p| p.count).max().unwrap_or(1) as isize));
-        let axis =
-            Axis { starts: SmallVec::from_elem(low, 1), step: 1, length: (high - low) as usize, source: g.output[i] };
+        let (low, high) = reached.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or((0, 0));
+        // A phase that no tap reaches still has pixels, whose rows must not run into each other.
+        let longest = phases.iter().map(|p| p.count).max().unwrap_or(1);
+        let length = ((high - low) as usize).max(longest);
+        let axis = Axis { starts: SmallVec::from_elem(low, 1), step: 1, length, source: g.output[i] };
         (axis, phases, low)
     };
     let ((rows, row_phases, top), (cols, col_phases, left)) = (axis(0), axis(1));

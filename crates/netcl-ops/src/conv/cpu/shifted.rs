@@ -21,6 +21,9 @@ use super::lanes::{Sum, VECTORS};
 use super::plan::{Part, Planes};
 use super::{ENOUGH_TASKS, GRAIN, chunk, scratch, with_pixel};
 
+/// Bytes of planes that are filled before they are used: they should still be in a cache by then.
+const CHUNK_BYTES: usize = 4 << 20;
+
 /// Who is who: in the data gradient, filters are summed over and channels are the result.
 #[derive(Clone, Copy)]
 pub(super) struct Roles {
@@ -61,7 +64,7 @@ pub(super) fn run(
     finish: &Finish,
 ) -> Result<()> {
     let depth = g.groups * roles.depth;
-    let chunk = chunk(g.n, depth * planes.channel() * finish.sum.size());
+    let chunk = chunk(g.n, depth * planes.channel() * finish.sum.size(), CHUNK_BYTES);
     let plane_memory = scratch(out, chunk * depth * planes.channel(), finish.sum)?;
     let taps: usize = parts.iter().map(|part| part.taps.len()).sum();
     let rows = padded(roles.rows, with_pixel!(finish.sum, E => width::<E>()));
@@ -201,27 +204,30 @@ impl Problem {
                 let (group, first) = (index / blocks, index % blocks * width);
                 let block = (rows - first).min(width).next_power_of_two();
                 let mut before = group * all * depth * taps;
+                let [first_axis, second_axis, down, right] = self.weight.strides;
+                let (by_row, by_channel, start) = match transposed {
+                    false => (first_axis, second_axis, group * rows),
+                    true => (second_axis, first_axis, group * depth),
+                };
+                let start = start as isize * first_axis + first as isize * by_row;
+                let real = block.min(rows - first);
                 for part in &self.parts {
                     // SAFETY: the block's own room in the packed weights, whose size was checked; weights lie inside their
                     // storage (`Place::pointer` checked the end, layouts the start).
-                    unsafe {
-                        let mut to = packed.get().add(before + first * depth * part.taps.len());
-                        for channel in 0..depth {
-                            for tap in &part.taps {
-                                let (ky, kx) = (tap.weight / self.kernel_width, tap.weight % self.kernel_width);
-                                for row in first..first + block {
-                                    let at = match transposed {
-                                        false => [group * rows + row, channel, ky, kx],
-                                        true => [group * depth + channel, row, ky, kx],
-                                    };
-                                    *to = match row < rows {
-                                        true => (*weight.get().offset(self.weight.bytes(at)).cast::<E>()).wide(),
-                                        false => E::Sum::ZERO,
-                                    };
-                                    to = to.add(1);
-                                }
-                            }
+                    let to = unsafe {
+                        let to = packed.get().add(before + first * depth * part.taps.len());
+                        std::slice::from_raw_parts_mut(to, depth * part.taps.len() * block)
+                    };
+                    let terms = (0..depth).flat_map(|channel| part.taps.iter().map(move |tap| (channel, tap.weight)));
+                    for (to, (channel, tap)) in to.chunks_exact_mut(block).zip(terms) {
+                        let (ky, kx) = ((tap / self.kernel_width) as isize, (tap % self.kernel_width) as isize);
+                        let at = start + channel as isize * by_channel + ky * down + kx * right;
+                        let from = weight.get().cast::<E>().wrapping_offset(at);
+                        for (row, to) in to[..real].iter_mut().enumerate() {
+                            // SAFETY: an element of the weight.
+                            *to = unsafe { *from.wrapping_offset(row as isize * by_row) }.wide();
                         }
+                        to[real..].fill(E::Sum::ZERO);
                     }
                     before += all * depth * part.taps.len();
                 }
@@ -295,7 +301,10 @@ impl Problem {
                     };
                     let group_planes = (image * self.groups + group) * depth * self.planes.channel();
                     let x = planes.get().add(group_planes + first_row * self.planes.pitch());
+                    let x =
+                        std::slice::from_raw_parts(x, depth * self.planes.channel() - first_row * self.planes.pitch());
                     let weights = packed.get().add((group * taps_of_all + taps_before) * all * depth);
+                    let weights = std::slice::from_raw_parts(weights, all * depth * taps.len());
                     self.band::<E>(part, &taps, (x, weights), channels.clone(), height, (to, strides), &mut segments);
                     let Some(program) = &self.program else { continue };
                     let shape = [channels.len(), height, part.extent[1]];
@@ -326,17 +335,17 @@ impl Problem {
         <E::Sum as netcl_core::dtype::Element>::DTYPE
     }
 
-    /// The sums of so many rows of pixels, for some channels of the result.
+    /// The sums of so many rows of pixels, for some channels of the result. `x` starts at the first pixel in the planes of the
+    /// first channel, `weights` are the packed ones of the group and part.
     ///
     /// # Safety
-    /// `x` is the first pixel of the first channel in the planes, `weights` the packed weights of the group and part; sums of all
-    /// channels, rows and columns may be written, their `strides` apart from `to` on.
+    /// Sums of all channels, rows and columns may be written, their `strides` apart from `to` on.
     #[expect(clippy::too_many_arguments, reason = "each is one thing that a band consists of")]
     unsafe fn band<E: Pixel>(
         &self,
         part: &Part,
         taps: &[usize],
-        (x, weights): (*const E::Sum, *const E::Sum),
+        (x, weights): (&[E::Sum], &[E::Sum]),
         channels: std::ops::Range<usize>,
         height: usize,
         (to, strides): (*mut E::Sum, [isize; 3]),
@@ -357,12 +366,9 @@ impl Problem {
             for first in channels.clone().step_by(width) {
                 let count = width.min(channels.end - first);
                 let block = loops.blocks[count.next_power_of_two().ilog2() as usize][vectors - 1];
-                // SAFETY: planes have slack for a vector after each channel, and no block starts behind the last pixel; the packed
-                // weights of a block start at its first row; the tile has room for the largest block.
-                unsafe {
-                    let weights = weights.add(first * depth * taps.len());
-                    block(x.add(at), self.planes.channel(), depth, taps, weights, tile.as_mut_ptr());
-                }
+                let weights = &weights[first * depth * taps.len()..];
+                // SAFETY: these are the loops for this processor.
+                unsafe { block(&x[at..], self.planes.channel(), depth, taps, weights, &mut tile) };
                 for (f, row) in tile.chunks_exact(vectors * lanes).take(count).enumerate() {
                     for segment in segments.iter() {
                         let channel = (first - channels.start + f) as isize;

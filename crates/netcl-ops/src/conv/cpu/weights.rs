@@ -10,10 +10,12 @@ use smallvec::smallvec;
 use super::super::geometry::Geometry;
 use super::images::{self, Pixel, Place};
 use super::lanes::{Sum, TAPS};
-use super::plan::{self, Planes};
+use super::plan::{self, Planes, SLACK};
 use super::{ENOUGH_TASKS, GRAIN, chunk, scratch, with_pixel};
 
 const OP: &str = "conv2d_backward_weight";
+/// Bytes of planes that are filled before they are used: the more images, the fewer partial results.
+const CHUNK_BYTES: usize = 16 << 20;
 /// Bytes of the gradient's planes that stay in the first-level cache while columns pass by.
 const SEGMENT_BYTES: usize = 24 << 10;
 
@@ -37,7 +39,7 @@ pub(super) fn run(g: &Geometry, grad: &Tensor, x: &Tensor, out: &Tensor) -> Resu
     let under = plan::under(g, &planes);
     let (channels, filters) = (g.groups * g.channels, g.groups * g.filters);
     let per_image = channels * planes.channel() + filters * under.channel();
-    let chunk = chunk(g.n, per_image * out.dtype().size());
+    let chunk = chunk(g.n, per_image * out.dtype().size(), CHUNK_BYTES);
     let memory =
         [chunk * channels * planes.channel(), chunk * filters * under.channel()].map(|n| scratch(out, n, out.dtype()));
     let [x_memory, grad_memory] = memory;
@@ -89,7 +91,14 @@ impl Problem {
             let images = self.chunk.min(g.n - start);
             images::fill::<E>(OP, (&self.x, x), (&self.planes, planes), (start, images, channels))?;
             images::fill::<E>(OP, (&self.grad, grad), (&self.under, under), (start, images, filters))?;
-            self.accumulate::<E>((planes, under, out), images, start == 0)?;
+            // SAFETY: so many images were just copied there, and nobody writes them until they are used.
+            let filled = unsafe {
+                (
+                    std::slice::from_raw_parts(planes.get().cast_const(), images * channels * self.planes.channel()),
+                    std::slice::from_raw_parts(under.get().cast_const(), images * filters * self.under.channel()),
+                )
+            };
+            self.accumulate::<E>((filled.0, filled.1, out), images, start == 0)?;
         }
         Ok(())
     }
@@ -97,7 +106,7 @@ impl Problem {
     /// Adds the products of some images to the result, or starts it with them.
     fn accumulate<E: Pixel>(
         &self,
-        memory: (SharedPtr<E::Sum>, SharedPtr<E::Sum>, SharedPtr<E::Sum>),
+        memory: (&[E::Sum], &[E::Sum], SharedPtr<E::Sum>),
         images: usize,
         starts: bool,
     ) -> Result<()> {
@@ -116,19 +125,19 @@ impl Problem {
                 let channels = per_split.min(g.channels - first_channel);
                 let group = rest / blocks.len();
                 let task = Task { group, first_filter, filters, first_channel, channels, images };
-                // SAFETY: the planes were filled for these images, and no other task writes these elements of the result.
+                // SAFETY: no other task writes these elements of the result.
                 unsafe { self.task::<E>(&task, memory, starts, &mut sums) };
             }
         })
     }
 
     /// # Safety
-    /// Both kinds of planes are filled for the task's images; the elements of the result for its filters and channels may be
+    /// The elements of the result for its filters and channels may be
     /// written, and read unless the task `starts` them.
     unsafe fn task<E: Pixel>(
         &self,
         task: &Task,
-        (planes, under, out): (SharedPtr<E::Sum>, SharedPtr<E::Sum>, SharedPtr<E::Sum>),
+        (planes, under, out): (&[E::Sum], &[E::Sum], SharedPtr<E::Sum>),
         starts: bool,
         sums: &mut Vec<E::Sum>,
     ) {
@@ -147,18 +156,17 @@ impl Problem {
             let filter = (image * g.groups + task.group) * g.filters + task.first_filter;
             for first in (0..vectors).step_by(segment) {
                 let count = segment.min(vectors - first);
+                let grad = &under[filter * self.under.channel() + first * lanes..];
                 for (i, sums) in sums.chunks_exact_mut(triple).enumerate() {
-                    // SAFETY: the caller's promise; planes have slack for the last vector. Columns past the last repeat it.
-                    unsafe {
-                        let grad = under.get().add(filter * self.under.channel() + first * lanes);
-                        let mut x = [std::ptr::null(); TAPS];
-                        for (t, x) in x.iter_mut().enumerate() {
-                            let column = (i * TAPS + t).min(columns - 1);
-                            let at = (channel + column / taps) * self.planes.channel() + self.taps[column % taps];
-                            *x = planes.get().add(at + first * lanes).cast_const();
-                        }
-                        dots(grad, self.under.channel(), x, count, sums.as_mut_ptr());
+                    let mut x: [&[E::Sum]; TAPS] = [&[]; TAPS];
+                    for (t, x) in x.iter_mut().enumerate() {
+                        // Columns past the last repeat it.
+                        let column = (i * TAPS + t).min(columns - 1);
+                        let at = (channel + column / taps) * self.planes.channel() + self.taps[column % taps];
+                        *x = &planes[at + first * lanes..];
                     }
+                    // SAFETY: these are the loops for this processor.
+                    unsafe { dots(grad, self.under.channel(), x, count, sums) };
                 }
             }
         }
@@ -189,13 +197,16 @@ fn blocks(filters: usize, widest: usize) -> Vec<(usize, usize)> {
     blocks
 }
 
+/// The sum of at most 16 lanes, pairwise.
 fn pairwise<S: Sum>(values: &[S]) -> S {
-    match values {
-        [] => S::ZERO,
-        [one] => *one,
-        _ => {
-            let (a, b) = values.split_at(values.len() / 2);
-            pairwise(a) + pairwise(b)
+    let mut lanes = [S::ZERO; SLACK];
+    lanes[..values.len()].copy_from_slice(values);
+    let mut width = SLACK;
+    while width > 1 {
+        width /= 2;
+        for i in 0..width {
+            lanes[i] = lanes[i] + lanes[i + width];
         }
     }
+    lanes[0]
 }

@@ -4,10 +4,12 @@
 //! Operands that do not lie densely are copied first.
 
 mod im2col;
+mod implicit;
 mod source;
+mod tiled;
+mod winograd;
 
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
-use netcl_core::device::DeviceType;
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::{KernelVariant, get_kernel_selector};
 use netcl_core::kernels::elementwise::Number;
@@ -20,6 +22,7 @@ use smallvec::SmallVec;
 use super::Variant;
 use super::finish::Finish;
 use super::geometry::Geometry;
+use implicit::Mode;
 use source::Prelude;
 
 type Args = SmallVec<[Arg; 8]>;
@@ -58,7 +61,10 @@ pub(super) fn forward(
     let (x, weight) = (x.contiguous()?, weight.contiguous()?);
     match forced.map_or_else(|| this.choose(&x), Ok)? {
         Variant::Im2col => im2col::forward(&this, &x, &weight, out),
-        _ => this.naive("conv_naive", [&x, &weight, out], [g.pixels(), g.groups * g.filters, g.n]),
+        Variant::ImplicitGemm => implicit::run(&this, Mode::Forward, [&x, &weight, out]),
+        Variant::TiledLocal => tiled::run(&this, [&x, &weight, out]),
+        Variant::Winograd => winograd::run(&this, g, false, [&x, &weight, out]),
+        Variant::Naive => this.naive("conv_naive", [&x, &weight, out], [g.pixels(), g.groups * g.filters, g.n]),
     }
 }
 
@@ -74,9 +80,20 @@ pub(super) fn backward_data(
 ) -> Result<()> {
     let this = Convolution::new(stream, g, finish, &[grad, weight, out]);
     let (grad, weight) = (grad.contiguous()?, weight.contiguous()?);
-    match forced.map_or_else(|| this.choose(&grad), Ok)? {
-        Variant::Im2col => im2col::backward_data(&this, &grad, &weight, out),
-        _ => {
+    let flipped = g.flipped();
+    // Only some of the variants have this gradient; where the forced one has not, the device decides.
+    let forced = forced.filter(|variant| match variant {
+        Variant::TiledLocal => false,
+        Variant::Winograd => flipped.is_some() && winograd_fits(g, grad.dtype()),
+        _ => true,
+    });
+    match (forced.map_or_else(|| this.choose(&grad), Ok)?, flipped) {
+        (Variant::Winograd, Some(flipped)) => winograd::run(&this, &flipped, true, [&grad, &weight, out]),
+        (Variant::Im2col, _) => im2col::backward_data(&this, &grad, &weight, out),
+        (Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd, _) => {
+            implicit::run(&this, Mode::Data, [&grad, &weight, out])
+        }
+        (Variant::Naive, _) => {
             let pixels = g.input[0] * g.input[1];
             this.naive("conv_naive_data", [&grad, &weight, out], [pixels, g.groups * g.channels, g.n])
         }
@@ -95,9 +112,15 @@ pub(super) fn backward_weight(
     let finish = Finish::plain(x.dtype());
     let this = Convolution::new(stream, g, &finish, &[grad, x, out]);
     let (grad, x) = (grad.contiguous()?, x.contiguous()?);
+    let forced = forced.filter(|variant| !matches!(variant, Variant::TiledLocal | Variant::Winograd));
     match forced.map_or_else(|| this.choose(&x), Ok)? {
         Variant::Im2col => im2col::backward_weight(&this, &grad, &x, out),
-        _ => this.naive("conv_naive_weight", [&grad, &x, out], [g.channels * g.taps(), g.groups * g.filters, 1]),
+        Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd => {
+            implicit::run(&this, Mode::Weight, [&grad, &x, out])
+        }
+        Variant::Naive => {
+            this.naive("conv_naive_weight", [&grad, &x, out], [g.channels * g.taps(), g.groups * g.filters, 1])
+        }
     }
 }
 
@@ -116,7 +139,8 @@ impl<'c> Convolution<'c> {
         // Positions between the zeros around an image count as well.
         let around = (0..2).map(|i| g.input[i] + g.before[i] + g.after[i]).max();
         let columns = im2col::images_at_once(stream, g, finish.sum) * g.groups * g.channels * g.taps() * g.pixels();
-        let span = ends.chain([columns]).chain(around).max().unwrap_or(0);
+        let scratch = [columns, winograd::elements(g), implicit::MAX_PARTS * g.weight_shape().size()];
+        let span = ends.chain(scratch).chain(around).max().unwrap_or(0);
         Convolution { stream, g, finish, index: IndexWidth::for_span(span), cost: g.cost(tensors) }
     }
 
@@ -130,12 +154,11 @@ impl<'c> Convolution<'c> {
             get_kernel_selector(Some(operand.queue()))?.select_conv2d_kernel(g.selector_shape(), operand.dtype());
         Ok(match selected.variant {
             KernelVariant::Conv2dNaive => Variant::Naive,
-            _ => Variant::Im2col,
+            KernelVariant::Conv2dIm2col => Variant::Im2col,
+            KernelVariant::Conv2dTiledLocal => Variant::TiledLocal,
+            KernelVariant::Conv2dWinograd if winograd_fits(g, operand.dtype()) => Variant::Winograd,
+            _ => Variant::ImplicitGemm,
         })
-    }
-
-    fn is_processor(&self) -> bool {
-        self.stream.device().device_type() == DeviceType::Cpu
     }
 
     fn kernel(&self, name: &str, prelude: Prelude, text: &str) -> Result<Kernel> {
