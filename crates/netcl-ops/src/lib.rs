@@ -14,6 +14,7 @@
 //! ```
 
 pub mod dropout;
+pub mod conv;
 pub mod elementwise;
 pub mod indexing;
 pub mod layout;
@@ -33,6 +34,7 @@ pub mod softmax;
 pub use netcl_core as core;
 
 pub use dropout::{dropout, dropout_at, dropout_backward, dropout_blocks};
+pub use conv::{conv_transpose2d, conv1d, conv2d, conv2d_backward_data, conv2d_backward_weight};
 pub use elementwise::*;
 pub use indexing::{
     embedding, embedding_backward, gather, gather_backward, index_add, index_select, index_select_backward,

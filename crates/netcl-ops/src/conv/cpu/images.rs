@@ -1,0 +1,172 @@
+//! Copying images to planes: padding, phases, and 16-bit floats widened, in one pass.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use netcl_core::Result;
+use netcl_core::backend::cpu::CpuArgs;
+use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
+use netcl_core::dtype::{DType, Element};
+use netcl_core::simd;
+use netcl_core::tensor::Tensor;
+
+use super::lanes::Sum;
+use super::plan::{Axis, Planes};
+
+/// Elements below which another thread costs more than it brings.
+const GRAIN: usize = 1 << 15;
+
+/// A type of pixels, which are summed in [`Pixel::Sum`].
+pub(super) trait Pixel: Element {
+    type Sum: Sum;
+
+    /// The value in the type of the sum.
+    fn wide(self) -> Self::Sum;
+
+    /// A run of values in the type of the sum. Both slices have one length.
+    fn widen(from: &[Self], to: &mut [Self::Sum]);
+}
+
+macro_rules! pixels {
+    ($($ty:ty, $sum:ty, $wide:expr, $widen:expr;)*) => {$(
+        impl Pixel for $ty {
+            type Sum = $sum;
+
+            #[inline(always)]
+            fn wide(self) -> $sum {
+                $wide(self)
+            }
+
+            #[inline(always)]
+            fn widen(from: &[$ty], to: &mut [$sum]) {
+                $widen(from, to);
+            }
+        }
+    )*};
+}
+
+pixels! {
+    f32, f32, |v| v, |from: &[f32], to: &mut [f32]| to.copy_from_slice(from);
+    f64, f64, |v| v, |from: &[f64], to: &mut [f64]| to.copy_from_slice(from);
+    f16, f32, f16::to_f32, |from: &[f16], to: &mut [f32]| from.convert_to_f32_slice(to);
+    bf16, f32, wide_bf16, widen_bf16;
+}
+
+/// A bfloat16 is the upper half of a float; a plain shift vectorises where the library's conversion does not.
+#[inline(always)]
+fn wide_bf16(value: bf16) -> f32 {
+    f32::from_bits(u32::from(value.to_bits()) << 16)
+}
+
+simd! {
+    fn widen_bf16(from: &[bf16], to: &mut [f32]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = wide_bf16(*from);
+        }
+    }
+}
+
+/// Where a tensor of four axes lies; the memory itself comes with the launch.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) dtype: DType,
+    offset: usize,
+    end: usize,
+    pub(super) strides: [isize; 4],
+}
+
+impl Place {
+    pub(super) fn new(tensor: &Tensor) -> Place {
+        let layout = tensor.layout();
+        let mut strides = [0; 4];
+        for (to, &from) in strides.iter_mut().zip(layout.strides()) {
+            *to = from;
+        }
+        Place { dtype: tensor.dtype(), offset: layout.offset(), end: layout.end(), strides }
+    }
+
+    /// The first element, in the memory of an argument.
+    pub(super) fn pointer(&self, args: &CpuArgs<'_>, at: usize) -> Result<SharedPtr<u8>> {
+        let size = self.dtype.size();
+        Ok(SharedPtr::new(args.checked_memory(at, self.end * size)?.wrapping_add(self.offset * size)))
+    }
+
+    /// The distance of an element from the first, in bytes.
+    pub(super) fn bytes(&self, index: [usize; 4]) -> isize {
+        let elements: isize = index.iter().zip(self.strides).map(|(&i, stride)| i as isize * stride).sum();
+        elements * self.dtype.size() as isize
+    }
+}
+
+/// The positions of an axis's phase that lie inside the source.
+fn inside(axis: &Axis, start: isize) -> (usize, usize) {
+    let step = axis.step as isize;
+    let first = if start < 0 { (-start + step - 1) / step } else { 0 };
+    let end = if (axis.source as isize) > start { (axis.source as isize - start + step - 1) / step } else { 0 };
+    let end = (end as usize).min(axis.length);
+    ((first as usize).min(end), end)
+}
+
+/// Copies so many images, of so many channels each, to planes that have room for them.
+pub(super) fn fill<E: Pixel>(
+    op: &'static str,
+    (place, from): (&Place, SharedPtr<u8>),
+    (planes, to): (&Planes, SharedPtr<E::Sum>),
+    (start, images, channels): (usize, usize, usize),
+) -> Result<()> {
+    let [_, _, rows, cols] = place.strides;
+    parallel_for(op, images * channels, GRAIN / planes.channel(), |range| {
+        for index in range {
+            let at = [start + index / channels, index % channels, 0, 0];
+            // SAFETY: the image's channel lies inside its storage, and the planes have a place of their own for it.
+            unsafe {
+                let from = from.get().offset(place.bytes(at)).cast::<E>();
+                copy(from, [rows, cols], planes, to.get().add(index * planes.channel()));
+            }
+        }
+    })
+}
+
+/// Copies one channel of one image to its planes, and zeros around it.
+///
+/// # Safety
+/// `from` is the channel's first element: rows and columns `strides` apart may be read as far as the axes' sources go, and
+/// `Planes::channel` elements from `to` on may be written.
+unsafe fn copy<E: Pixel>(from: *const E, strides: [isize; 2], planes: &Planes, to: *mut E::Sum) {
+    // SAFETY: the caller's promise: the slice is the channel's own room.
+    let mut to = unsafe { std::slice::from_raw_parts_mut(to, planes.channel()) };
+    let pitch = planes.pitch();
+    for &top in &planes.rows.starts {
+        let (first, end) = inside(&planes.rows, top);
+        for &left in &planes.cols.starts {
+            let (before, after) = inside(&planes.cols, left);
+            let (plane, rest) = to.split_at_mut(planes.rows.length * pitch);
+            to = rest;
+            plane[..first * pitch].fill(E::Sum::ZERO);
+            plane[end * pitch..].fill(E::Sum::ZERO);
+            for (i, row) in plane[first * pitch..end * pitch].chunks_exact_mut(pitch).enumerate() {
+                row[..before].fill(E::Sum::ZERO);
+                row[after..].fill(E::Sum::ZERO);
+                let row = &mut row[before..after];
+                if row.is_empty() {
+                    continue;
+                }
+                let y = top + ((first + i) * planes.rows.step) as isize;
+                let x = left + (before * planes.cols.step) as isize;
+                let step = strides[1] * planes.cols.step as isize;
+                // SAFETY: `inside` kept to the rows and columns that the source has.
+                unsafe {
+                    let from = from.offset(y * strides[0] + x * strides[1]);
+                    if step == 1 {
+                        E::widen(std::slice::from_raw_parts(from, row.len()), row);
+                    } else {
+                        for (j, to) in row.iter_mut().enumerate() {
+                            *to = (*from.offset(j as isize * step)).wide();
+                        }
+                    }
+                }
+            }
+        }
+    }
+    // What follows may be read, and must be no number that spoils a sum by being multiplied by zero.
+    to.fill(E::Sum::ZERO);
+}

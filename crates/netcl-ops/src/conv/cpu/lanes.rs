@@ -1,0 +1,375 @@
+//! The inner loops: blocks of sums in registers, for each instruction set.
+//!
+//! ```text
+//!   block:  one row of registers per filter, P vectors of pixels              dots:  one register per filter and tap, whose
+//!           +--------+--------+--------+                                             lanes are partial sums over pixels
+//!      f0   |  sums  |        |        |     per tap: load P vectors of
+//!      f1   |        |        |        |     pixels, multiply each by one            each step: load a vector of pixels for
+//!      ...  +--------+--------+--------+     value of every filter                   F gradients and T taps, F * T products
+//! ```
+//!
+//! AVX-512 is written with intrinsics, which the compiler's trouble with auto-vectorised AVX-512 does not touch. Memory is read
+//! through slices and copied arrays rather than with the intrinsics for it: their checks in builds with assertions would
+//! cost more than the products.
+
+use std::sync::OnceLock;
+
+use netcl_core::backend::cpu::simd::{Level, level};
+use netcl_core::dtype::Element;
+
+/// A type of sums.
+pub(super) trait Sum: Element + std::ops::Add<Output = Self> {
+    const ZERO: Self;
+    /// The loops for this processor.
+    fn loops() -> &'static Loops<Self>;
+}
+
+/// Vectors of pixels in a block, at most.
+pub(super) const VECTORS: usize = 3;
+/// Taps in a block of dot products.
+pub(super) const TAPS: usize = 3;
+
+/// `out[f][..] = sum over channels and taps of weights[channel][tap][f] * x[channel * stride + tap + ..]`, for a block of `F`
+/// filters by `P` vectors of pixels; `out` is dense. The processor must have the instructions.
+type Block<S> = unsafe fn(x: &[S], stride: usize, channels: usize, taps: &[usize], weights: &[S], out: &mut [S]);
+
+/// `sums[f][t] += grad[f * stride + ..] * x[t][..]`, lane by lane, over so many vectors, for F gradients and [`TAPS`] taps. The
+/// processor must have the instructions.
+type Dots<S> = unsafe fn(grad: &[S], stride: usize, x: [&[S]; TAPS], vectors: usize, sums: &mut [S]);
+
+/// The loops of an instruction set.
+pub(super) struct Loops<S: 'static> {
+    /// Elements of a vector.
+    pub(super) lanes: usize,
+    /// Filters of the largest block.
+    pub(super) filters: usize,
+    /// By the binary logarithm of the filters, then by vectors less one.
+    pub(super) blocks: &'static [[Block<S>; VECTORS]],
+    /// By the binary logarithm of the gradients.
+    pub(super) dots: &'static [Dots<S>],
+}
+
+/// A register. Whoever computes with it makes sure of its instructions.
+trait Vector: Copy {
+    type Lane: Copy;
+    type Array: Copy;
+    const LANES: usize;
+    unsafe fn zero() -> Self;
+    unsafe fn splat(value: Self::Lane) -> Self;
+    unsafe fn of(array: Self::Array) -> Self;
+    unsafe fn array(self) -> Self::Array;
+    /// `a * b + self`.
+    unsafe fn fma(self, a: Self, b: Self) -> Self;
+    /// The first elements of a slice, if there are enough.
+    fn first(from: &[Self::Lane]) -> Option<&Self::Array>;
+    /// A slice in whole vectors.
+    fn arrays(from: &[Self::Lane]) -> &[Self::Array];
+    fn arrays_mut(from: &mut [Self::Lane]) -> &mut [Self::Array];
+}
+
+/// # Safety
+/// The processor has the vector's instructions.
+#[inline(always)]
+unsafe fn block<V: Vector, const F: usize, const P: usize>(
+    x: &[V::Lane],
+    stride: usize,
+    channels: usize,
+    taps: &[usize],
+    weights: &[V::Lane],
+    out: &mut [V::Lane],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [[V::zero(); P]; F];
+        let mut weights = weights.as_chunks::<F>().0.iter();
+        for channel in 0..channels {
+            for &tap in taps {
+                let at = channel.wrapping_mul(stride).wrapping_add(tap);
+                // One comparison for all vectors.
+                let Some(x) = x.get(at..at.wrapping_add(P * V::LANES)) else { return };
+                let mut pixels = [V::zero(); P];
+                for p in 0..P {
+                    if let Some(array) = x.get(p * V::LANES..).and_then(V::first) {
+                        pixels[p] = V::of(*array);
+                    }
+                }
+                let Some(weights) = weights.next() else { return };
+                for f in 0..F {
+                    let weight = V::splat(weights[f]);
+                    for p in 0..P {
+                        sums[f][p] = sums[f][p].fma(weight, pixels[p]);
+                    }
+                }
+            }
+        }
+        // By index: an iterator over the sums would make memory of the registers.
+        let out = V::arrays_mut(out);
+        for f in 0..F {
+            for p in 0..P {
+                if let Some(to) = out.get_mut(f * P + p) {
+                    *to = sums[f][p].array();
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The processor has the vector's instructions.
+#[inline(always)]
+unsafe fn dots<V: Vector, const F: usize>(
+    grad: &[V::Lane],
+    stride: usize,
+    x: [&[V::Lane]; TAPS],
+    vectors: usize,
+    out: &mut [V::Lane],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [[V::zero(); TAPS]; F];
+        for (sum, from) in sums.as_flattened_mut().iter_mut().zip(V::arrays(out)) {
+            *sum = V::of(*from);
+        }
+        // All of one length, so that one comparison is enough.
+        let pixels = x.map(|x| &V::arrays(x)[..vectors]);
+        let mut rows: [&[V::Array]; F] = [&[]; F];
+        for f in 0..F {
+            rows[f] = &V::arrays(&grad[f * stride..])[..vectors];
+        }
+        for step in 0..vectors {
+            let mut at = [V::zero(); TAPS];
+            for t in 0..TAPS {
+                at[t] = V::of(pixels[t][step]);
+            }
+            for f in 0..F {
+                let gradient = V::of(rows[f][step]);
+                for t in 0..TAPS {
+                    sums[f][t] = sums[f][t].fma(gradient, at[t]);
+                }
+            }
+        }
+        for (to, sum) in V::arrays_mut(out).iter_mut().zip(sums.as_flattened()) {
+            *to = sum.array();
+        }
+    }
+}
+
+/// The loops of an instruction set in a module of their own, and the table of them.
+macro_rules! loops {
+    ($module:ident, $lane:ty, $vector:ty, $filters:expr, [$($size:literal),*] $(, #[$feature:meta])?) => {
+        mod $module {
+            use super::*;
+
+            $(#[$feature])?
+            unsafe fn block<const F: usize, const P: usize>(
+                x: &[$lane],
+                stride: usize,
+                channels: usize,
+                taps: &[usize],
+                weights: &[$lane],
+                out: &mut [$lane],
+            ) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { super::block::<$vector, F, P>(x, stride, channels, taps, weights, out) }
+            }
+
+            $(#[$feature])?
+            unsafe fn dots<const F: usize>(
+                grad: &[$lane],
+                stride: usize,
+                x: [&[$lane]; TAPS],
+                vectors: usize,
+                sums: &mut [$lane],
+            ) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { super::dots::<$vector, F>(grad, stride, x, vectors, sums) }
+            }
+
+            pub(super) static LOOPS: Loops<$lane> = Loops {
+                lanes: <$vector as Vector>::LANES,
+                filters: $filters,
+                blocks: &[$([block::<$size, 1>, block::<$size, 2>, block::<$size, 3>]),*],
+                dots: &[$(dots::<$size>),*],
+            };
+        }
+    };
+}
+
+/// What all registers have in common.
+macro_rules! slices {
+    ($lane:ty, $lanes:literal) => {
+        type Lane = $lane;
+        type Array = [$lane; $lanes];
+        const LANES: usize = $lanes;
+
+        #[inline(always)]
+        fn first(from: &[$lane]) -> Option<&[$lane; $lanes]> {
+            from.first_chunk()
+        }
+
+        #[inline(always)]
+        fn arrays(from: &[$lane]) -> &[[$lane; $lanes]] {
+            from.as_chunks().0
+        }
+
+        #[inline(always)]
+        fn arrays_mut(from: &mut [$lane]) -> &mut [[$lane; $lanes]] {
+            from.as_chunks_mut().0
+        }
+    };
+}
+
+/// A register of intrinsics.
+#[cfg(target_arch = "x86_64")]
+macro_rules! intrinsics {
+    ($vector:ident, $lane:ty, $lanes:literal, $zero:ident, $splat:ident, $fma:ident) => {
+        impl Vector for $vector {
+            slices!($lane, $lanes);
+
+            #[inline(always)]
+            unsafe fn zero() -> Self {
+                // SAFETY: whoever uses the type made sure of its instructions.
+                unsafe { $zero() }
+            }
+
+            #[inline(always)]
+            unsafe fn splat(value: $lane) -> Self {
+                // SAFETY: as above.
+                unsafe { $splat(value) }
+            }
+
+            #[inline(always)]
+            unsafe fn of(array: [$lane; $lanes]) -> Self {
+                // SAFETY: a register is so many lanes, of which any bits are values.
+                unsafe { std::mem::transmute::<[$lane; $lanes], $vector>(array) }
+            }
+
+            #[inline(always)]
+            unsafe fn array(self) -> [$lane; $lanes] {
+                // SAFETY: as above.
+                unsafe { std::mem::transmute::<$vector, [$lane; $lanes]>(self) }
+            }
+
+            #[inline(always)]
+            unsafe fn fma(self, a: Self, b: Self) -> Self {
+                // SAFETY: whoever uses the type made sure of its instructions.
+                unsafe { $fma(a, b, self) }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::*;
+
+    intrinsics!(__m512, f32, 16, _mm512_setzero_ps, _mm512_set1_ps, _mm512_fmadd_ps);
+    intrinsics!(__m512d, f64, 8, _mm512_setzero_pd, _mm512_set1_pd, _mm512_fmadd_pd);
+    intrinsics!(__m256, f32, 8, _mm256_setzero_ps, _mm256_set1_ps, _mm256_fmadd_ps);
+    intrinsics!(__m256d, f64, 4, _mm256_setzero_pd, _mm256_set1_pd, _mm256_fmadd_pd);
+
+    // 32 registers hold 24 sums, 16 hold 12.
+    loops!(avx512_f32, f32, __m512, 8, [1, 2, 4, 8], #[target_feature(enable = "avx512f")]);
+    loops!(avx512_f64, f64, __m512d, 8, [1, 2, 4, 8], #[target_feature(enable = "avx512f")]);
+    loops!(avx2_f32, f32, __m256, 4, [1, 2, 4], #[target_feature(enable = "avx2,fma")]);
+    loops!(avx2_f64, f64, __m256d, 4, [1, 2, 4], #[target_feature(enable = "avx2,fma")]);
+
+    /// AVX-512, unless the environment asks for less.
+    fn has_avx512() -> bool {
+        static FOUND: OnceLock<bool> = OnceLock::new();
+        *FOUND.get_or_init(|| {
+            let asked = std::env::var("NETCL_SIMD").unwrap_or_default();
+            asked.trim() != "avx2" && is_x86_feature_detected!("avx512f")
+        })
+    }
+
+    pub(super) fn single() -> Option<&'static Loops<f32>> {
+        match level() {
+            Level::Avx2 if has_avx512() => Some(&avx512_f32::LOOPS),
+            Level::Avx2 => Some(&avx2_f32::LOOPS),
+            Level::Baseline => None,
+        }
+    }
+
+    pub(super) fn double() -> Option<&'static Loops<f64>> {
+        match level() {
+            Level::Avx2 if has_avx512() => Some(&avx512_f64::LOOPS),
+            Level::Avx2 => Some(&avx2_f64::LOOPS),
+            Level::Baseline => None,
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod x86 {
+    use super::*;
+
+    pub(super) fn single() -> Option<&'static Loops<f32>> {
+        None
+    }
+
+    pub(super) fn double() -> Option<&'static Loops<f64>> {
+        None
+    }
+}
+
+/// A register of the architecture's baseline, as an array that the compiler makes one of.
+macro_rules! arrays {
+    ($lane:ty, $lanes:literal) => {
+        impl Vector for [$lane; $lanes] {
+            slices!($lane, $lanes);
+
+            #[inline(always)]
+            unsafe fn zero() -> Self {
+                [0.0; $lanes]
+            }
+
+            #[inline(always)]
+            unsafe fn splat(value: $lane) -> Self {
+                [value; $lanes]
+            }
+
+            #[inline(always)]
+            unsafe fn of(array: [$lane; $lanes]) -> Self {
+                array
+            }
+
+            #[inline(always)]
+            unsafe fn array(self) -> [$lane; $lanes] {
+                self
+            }
+
+            #[inline(always)]
+            unsafe fn fma(self, a: Self, b: Self) -> Self {
+                let mut sum = self;
+                for i in 0..$lanes {
+                    sum[i] += a[i] * b[i];
+                }
+                sum
+            }
+        }
+    };
+}
+
+arrays!(f32, 4);
+arrays!(f64, 2);
+loops!(baseline_f32, f32, [f32; 4], 4, [1, 2, 4]);
+loops!(baseline_f64, f64, [f64; 2], 4, [1, 2, 4]);
+
+impl Sum for f32 {
+    const ZERO: f32 = 0.0;
+
+    fn loops() -> &'static Loops<f32> {
+        x86::single().unwrap_or(&baseline_f32::LOOPS)
+    }
+}
+
+impl Sum for f64 {
+    const ZERO: f64 = 0.0;
+
+    fn loops() -> &'static Loops<f64> {
+        x86::double().unwrap_or(&baseline_f64::LOOPS)
+    }
+}

@@ -1,0 +1,83 @@
+//! Convolutions on the native CPU, as shifted products: a few images at a time are copied to padded planes ([`images`]), and
+//! blocks of sums in registers ([`lanes`]) read them once per tap, at a fixed distance ([`plan`]). Windows are never written
+//! out, so that scratch memory is about the size of the images themselves, and strides and dilation cost nothing extra.
+//!
+//! Each sum is added up in one order, whatever the blocks: the bits do not depend on the number of threads.
+
+mod images;
+mod lanes;
+mod plan;
+mod shifted;
+mod weights;
+
+use netcl_core::Result;
+use netcl_core::dtype::DType;
+use netcl_core::tensor::Tensor;
+
+use super::finish::Finish;
+use super::geometry::Geometry;
+
+const OP: &str = "conv2d";
+/// Multiply-adds below which another thread costs more than it brings.
+const GRAIN: usize = 1 << 18;
+/// Tasks to aim for; the shape alone decides.
+const ENOUGH_TASKS: usize = 16;
+
+/// Images that are copied to planes at a time, so that they take so many bytes.
+fn chunk(images: usize, bytes_per_image: usize, bytes: usize) -> usize {
+    (bytes / bytes_per_image.max(1)).clamp(1, images.max(1))
+}
+
+/// The convolution.
+pub(super) fn forward(g: &Geometry, x: &Tensor, weight: &Tensor, out: &Tensor, finish: &Finish) -> Result<()> {
+    let (planes, part) = plan::forward(g);
+    let roles = shifted::Roles { rows: g.filters, depth: g.channels, transposed: false };
+    shifted::run(OP, g, roles, (planes, vec![part]), [x, weight, out], finish)
+}
+
+/// The gradient of the input.
+pub(super) fn backward_data(g: &Geometry, grad: &Tensor, weight: &Tensor, out: &Tensor, finish: &Finish) -> Result<()> {
+    let roles = shifted::Roles { rows: g.channels, depth: g.filters, transposed: true };
+    shifted::run("conv2d_backward_data", g, roles, plan::backward(g), [grad, weight, out], finish)
+}
+
+/// The gradient of the weight.
+pub(super) fn backward_weight(g: &Geometry, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
+    let sum = x.dtype().accumulator();
+    if out.dtype() == sum {
+        return weights::run(g, grad, x, out);
+    }
+    let sums = Tensor::uninit(out.queue(), out.shape().clone(), sum)?;
+    weights::run(g, grad, x, &sums)?;
+    out.assign(&sums)
+}
+
+/// Runs a block with the type of pixels of a dtype.
+macro_rules! with_pixel {
+    ($dtype:expr, $E:ident => $body:expr) => {
+        match $dtype {
+            ::netcl_core::dtype::DType::F64 => {
+                type $E = f64;
+                $body
+            }
+            ::netcl_core::dtype::DType::F16 => {
+                type $E = half::f16;
+                $body
+            }
+            ::netcl_core::dtype::DType::BF16 => {
+                type $E = half::bf16;
+                $body
+            }
+            _ => {
+                type $E = f32;
+                $body
+            }
+        }
+    };
+}
+use with_pixel;
+
+/// Memory for `n` elements that lives as long as the launch.
+fn scratch(like: &Tensor, n: usize, dtype: DType) -> Result<Tensor> {
+    Tensor::uninit(like.queue(), [n], dtype)
+}

@@ -1,0 +1,290 @@
+//! Convolutions of images, their gradients, and the transposed convolution.
+//!
+//! ```text
+//!    x [N, C, H, W]                weight [F, C / groups, KH, KW]            out [N, F, OH, OW]
+//!    +-----------+
+//!    | +---+     |                   +---+                                    +---------+
+//!    | |   |->   |       x           |   |   one for each of F      ->        | .       |   OH = (H + top + bottom
+//!    | +---+     |                   +---+   filters                          |         |         - dilation * (KH - 1) - 1)
+//!    +-----------+                                                            +---------+         / stride + 1
+//! ```
+//!
+//! As everywhere in deep learning, filters are not flipped. A filter of group g sees the channels of group g only: `groups = C`
+//! is a depthwise convolution. Tensors may have any strides, channels-last included; results are dense. 16-bit floats are
+//! summed in float32.
+//!
+//! The two gradients are functions of their own. [`conv_transpose2d`] *is* the data gradient with the roles of input and output
+//! exchanged, so that its gradients are the other two functions, and [`conv1d`] is a view.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `geometry` | lengths, and what can be wrong with them |
+//! | `finish` | bias and epilogue as one expression |
+//! | `cpu` | the native engine: shifted products, whatever the stride or dilation |
+//! | `opencl` | one way of computing per [`Variant`], each with its `.cl` file |
+//! | `transposed`, `line` | the operations that are convolutions seen differently |
+
+mod cpu;
+mod finish;
+mod geometry;
+mod line;
+mod opencl;
+mod transposed;
+
+use netcl_core::backend::Queue;
+use netcl_core::shape::Shape;
+use netcl_core::tensor::{Tensor, reshape};
+use netcl_core::{Error, Result};
+
+use crate::matmul::{Epilogue, MatmulOptions, matmul_with};
+use finish::Finish;
+use geometry::Geometry;
+
+pub use line::{Conv1dOptions, conv1d, conv1d_backward_data, conv1d_backward_weight};
+pub use transposed::{
+    ConvTransposeOptions, conv_transpose2d, conv_transpose2d_backward_data, conv_transpose2d_backward_weight,
+};
+
+/// A way of computing on OpenCL devices. The native CPU has an engine of its own and takes no notice of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Variant {
+    /// One work-item per result, no local memory: any geometry.
+    Naive,
+    /// Windows written out as a matrix, a few images at a time, for the matrix product: any geometry.
+    Im2col,
+    /// A matrix product that reads windows where they are: any geometry.
+    ImplicitGemm,
+    /// A part of the image in local memory, one pixel of several filters per work-item. Forward only.
+    TiledLocal,
+    /// F(2x2, 3x3): 2.25 times fewer multiplications. Filters of 3x3 with stride 1, no dilation, one group, float32; forward
+    /// and data gradient.
+    Winograd,
+}
+
+impl Variant {
+    /// All of them.
+    pub const ALL: [Variant; 5] =
+        [Variant::Naive, Variant::Im2col, Variant::ImplicitGemm, Variant::TiledLocal, Variant::Winograd];
+}
+
+/// How [`conv2d`] moves its filters over the image, and what happens to the sums.
+///
+/// ```
+/// use netcl_ops::conv::{ConvOptions, same};
+///
+/// let options = ConvOptions { stride: [2, 2], padding: same([1, 1]), ..Default::default() };
+/// assert_eq!(options.padding, [1, 1, 1, 1]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct ConvOptions<'e> {
+    /// Steps down and to the right.
+    pub stride: [usize; 2],
+    /// Zeros at the top, bottom, left and right; [`same`] makes it from one number per axis.
+    pub padding: [usize; 4],
+    /// Distance between the taps of a filter.
+    pub dilation: [usize; 2],
+    /// Independent groups of channels.
+    pub groups: usize,
+    /// Applied to each element of the result, after the bias; its tensors broadcast to the result. Gradients ignore it.
+    pub epilogue: Option<Epilogue<'e>>,
+    /// How OpenCL devices compute, instead of what the geometry and the device suggest. One that cannot do a convolution is an
+    /// error; one that has no gradient leaves that to the device.
+    pub variant: Option<Variant>,
+}
+
+impl Default for ConvOptions<'_> {
+    fn default() -> Self {
+        ConvOptions { stride: [1, 1], padding: [0; 4], dilation: [1, 1], groups: 1, epilogue: None, variant: None }
+    }
+}
+
+/// The padding (top, bottom, left, right) of as many zeros on both sides of the rows and of the columns.
+pub const fn same([rows, columns]: [usize; 2]) -> [usize; 4] {
+    [rows, rows, columns, columns]
+}
+
+/// The convolution of images `[N, C, H, W]` with filters `[F, C / groups, KH, KW]`, plus a bias of F elements.
+///
+/// ```
+/// use netcl_ops::conv::{ConvOptions, conv2d, same};
+/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+///
+/// let queue = manager().cpu().queue;
+/// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1, 1, 3, 3])?;
+/// let box_filter = Tensor::full(&queue, [1, 1, 3, 3], DType::F32, 1.0)?;
+/// let options = ConvOptions { padding: same([1, 1]), ..Default::default() };
+/// let out = conv2d(&x, &box_filter, None, &options)?;
+/// assert_eq!(out.to_host::<f32>()?, [12.0, 21.0, 16.0, 27.0, 45.0, 33.0, 24.0, 39.0, 28.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+pub fn conv2d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &ConvOptions<'_>) -> Result<Tensor> {
+    conv2d_as("conv2d", x, weight, bias, options)
+}
+
+fn conv2d_as(
+    op: &'static str,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    options: &ConvOptions<'_>,
+) -> Result<Tensor> {
+    check_operands(op, x, weight)?;
+    let g = Geometry::new(op, x.shape(), weight.shape(), options)?;
+    let finish = Finish::new(op, x, bias, options.epilogue.as_ref(), &g.output_shape())?;
+    let out = Tensor::uninit(x.queue(), g.output_shape(), finish.dtype)?;
+    match x.queue() {
+        Queue::OpenCl(stream) => {
+            if let Some(variant) = options.variant {
+                opencl::check(op, variant, &g, x.dtype())?;
+            }
+            match options.variant {
+                _ if g.n == 0 => {}
+                None if g.is_product() => product(&g, x, weight, &out, &finish)?,
+                variant => opencl::forward(stream, &g, x, weight, &out, &finish, variant)?,
+            }
+        }
+        _ if g.n == 0 => {}
+        Queue::Cpu(_) if g.is_product() => product(&g, x, weight, &out, &finish)?,
+        Queue::Cpu(_) => cpu::forward(&g, x, weight, &out, &finish)?,
+    }
+    Ok(out)
+}
+
+/// The gradient of a sum over [`conv2d`] with respect to its input: `grad` is the gradient of the output, `input_shape` the shape
+/// of the input.
+///
+/// ```
+/// use netcl_ops::conv::{ConvOptions, conv2d_backward_data};
+/// use netcl_ops::core::{device::manager, shape::Shape, tensor::Tensor};
+///
+/// let queue = manager().cpu().queue;
+/// let weight = Tensor::from_host(&queue, &[1.0f32, 10.0], [1, 1, 1, 2])?;
+/// let grad = Tensor::from_host(&queue, &[1.0f32, 2.0], [1, 1, 1, 2])?;
+/// let dx = conv2d_backward_data(&grad, &weight, &Shape::from([1, 1, 1, 3]), &ConvOptions::default())?;
+/// assert_eq!(dx.to_host::<f32>()?, [1.0, 12.0, 20.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+pub fn conv2d_backward_data(
+    grad: &Tensor,
+    weight: &Tensor,
+    input_shape: &Shape,
+    options: &ConvOptions<'_>,
+) -> Result<Tensor> {
+    const OP: &str = "conv2d_backward_data";
+    check_operands(OP, grad, weight)?;
+    let g = Geometry::new(OP, input_shape, weight.shape(), options)?;
+    check_gradient(OP, grad, &g)?;
+    data_gradient(&g, grad, weight, &Finish::plain(grad.dtype()), options.variant)
+}
+
+/// The data gradient of a checked convolution, with an end of its own.
+fn data_gradient(
+    g: &Geometry,
+    grad: &Tensor,
+    weight: &Tensor,
+    finish: &Finish,
+    variant: Option<Variant>,
+) -> Result<Tensor> {
+    let out = Tensor::uninit(grad.queue(), g.input_shape(), finish.dtype)?;
+    match grad.queue() {
+        _ if g.n == 0 => {}
+        Queue::Cpu(_) if g.is_product() => product(&g.swapped(), grad, &swapped(g, weight)?, &out, finish)?,
+        Queue::Cpu(_) => cpu::backward_data(g, grad, weight, &out, finish)?,
+        Queue::OpenCl(_) if variant.is_none() && g.is_product() => {
+            product(&g.swapped(), grad, &swapped(g, weight)?, &out, finish)?;
+        }
+        Queue::OpenCl(stream) => opencl::backward_data(stream, g, grad, weight, &out, finish, variant)?,
+    }
+    Ok(out)
+}
+
+/// The gradient of a sum over [`conv2d`] with respect to its weight, which has the shape `weight_shape`.
+///
+/// ```
+/// use netcl_ops::conv::{ConvOptions, conv2d_backward_weight};
+/// use netcl_ops::core::{device::manager, shape::Shape, tensor::Tensor};
+///
+/// let queue = manager().cpu().queue;
+/// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0], [1, 1, 1, 3])?;
+/// let grad = Tensor::from_host(&queue, &[1.0f32, 10.0], [1, 1, 1, 2])?;
+/// let dw = conv2d_backward_weight(&grad, &x, &Shape::from([1, 1, 1, 2]), &ConvOptions::default())?;
+/// assert_eq!(dw.to_host::<f32>()?, [21.0, 32.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+pub fn conv2d_backward_weight(
+    grad: &Tensor,
+    x: &Tensor,
+    weight_shape: &Shape,
+    options: &ConvOptions<'_>,
+) -> Result<Tensor> {
+    weight_gradient("conv2d_backward_weight", grad, x, weight_shape, options)
+}
+
+fn weight_gradient(
+    op: &'static str,
+    grad: &Tensor,
+    x: &Tensor,
+    weight_shape: &Shape,
+    options: &ConvOptions<'_>,
+) -> Result<Tensor> {
+    check_operands(op, grad, x)?;
+    let g = Geometry::new(op, x.shape(), weight_shape, options)?;
+    check_gradient(op, grad, &g)?;
+    if g.n == 0 {
+        return Tensor::from_shape(x.queue(), weight_shape.clone(), x.dtype());
+    }
+    let out = Tensor::uninit(x.queue(), weight_shape.clone(), x.dtype())?;
+    match x.queue() {
+        Queue::Cpu(_) => cpu::backward_weight(&g, grad, x, &out)?,
+        Queue::OpenCl(stream) => opencl::backward_weight(stream, &g, grad, x, &out, options.variant)?,
+    }
+    Ok(out)
+}
+
+/// A 1x1 convolution: for every image and group, filters x channels times channels x pixels.
+fn product(g: &Geometry, x: &Tensor, weight: &Tensor, out: &Tensor, finish: &Finish) -> Result<()> {
+    let pixels = g.pixels();
+    let x = reshape(x, [g.n, g.groups, g.channels, pixels])?;
+    let weight = reshape(weight, [g.groups, g.filters, g.channels])?;
+    let result = [g.n, g.groups, g.filters, pixels];
+    let inputs = finish.inputs.iter().map(|input| reshape(input, result)).collect::<Result<_>>()?;
+    let out = reshape(out, result)?;
+    let options = MatmulOptions { epilogue: finish.epilogue(inputs), out: Some(&out), ..Default::default() };
+    matmul_with(&weight, &x, &options).map(|_| ())
+}
+
+impl Geometry {
+    /// The 1x1 convolution that is the data gradient of this one.
+    fn swapped(&self) -> Geometry {
+        Geometry { channels: self.filters, filters: self.channels, input: self.output, output: self.input, ..*self }
+    }
+}
+
+/// The weight of the data gradient: in every group, filters become channels. A view where strides can say it.
+fn swapped(g: &Geometry, weight: &Tensor) -> Result<Tensor> {
+    let [kh, kw] = g.kernel;
+    let groups = reshape(weight, [g.groups, g.filters, g.channels, kh, kw])?.permute(&[0, 2, 1, 3, 4])?;
+    reshape(&groups, [g.groups * g.channels, g.filters, kh, kw])
+}
+
+fn check_operands(op: &'static str, first: &Tensor, second: &Tensor) -> Result<()> {
+    first.check_float(op)?;
+    second.check_float(op)?;
+    if first.dtype() != second.dtype() {
+        return Err(Error::DtypeMismatch { op, lhs: first.dtype(), rhs: second.dtype() });
+    }
+    first.queue().check_same_device(op, second.queue())
+}
+
+fn check_gradient(op: &'static str, grad: &Tensor, g: &Geometry) -> Result<()> {
+    if grad.shape() == &g.output_shape() {
+        return Ok(());
+    }
+    let why = format!(
+        "the gradient of the output must have the output's shape, {} for an input of {} and a weight of {}",
+        g.output_shape(),
+        g.input_shape(),
+        g.weight_shape()
+    );
+    Err(Error::Shape { op, shape: grad.shape().clone(), why })
+}

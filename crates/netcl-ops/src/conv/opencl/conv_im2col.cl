@@ -1,0 +1,83 @@
+// Windows as columns of a matrix, for the matrix product, and back.
+//
+//      x: one image, C x H x W                cols: K x P                        K = channels * KH * KW rows
+//     +-----------------+                  p0  p1  p2 ...                        P = OH * OW columns, one for each window
+//     | +-----+         |              k0 | w00 w00 w00 |
+//     | | w0  |-> w1 -> |     ->       k1 | w01 w01 w01 |    row (c, ky, kx) of column (oy, ox) is
+//     | +-----+         |                 |     ...     |    x[c, oy * sh + ky * dh - top, ox * sw + kx * dw - left], or 0
+//     +-----------------+
+//
+//   im2col:  work-item (p, group and k, image)      copies bits: one program for all types of a size
+//   col2im:  work-item (pixel, channel, image)      adds up what each pixel went into; a gather, so that the order is fixed
+//
+// Compiled with: BITS           an unsigned integer of the elements' size (im2col)
+//                SUM, OUT       the types of cols and sums, of the result in memory (col2im)
+//                INDEX          int where all positions fit, else long
+//                STORE(v, p, i) a value as the result's element
+//                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
+//                DATA           1 for col2im, 0 for im2col
+// The defaults make this file compile alone.
+
+#ifndef BITS
+#define BITS uint
+#endif
+#ifndef SUM
+#define SUM float
+#endif
+#ifndef OUT
+#define OUT float
+#endif
+#ifndef INDEX
+#define INDEX long
+#endif
+#ifndef STORE
+#define STORE(v, p, i) ((p)[i] = (v))
+#endif
+#ifndef EPILOGUE
+#define EPILOGUE_PARAMS
+#define EPILOGUE(sum, n, c, y, x) (sum)
+#endif
+#ifndef DATA
+#define DATA 0
+#endif
+
+#define GEOMETRY                                                                                                    \
+    INDEX images, INDEX groups, INDEX channels, INDEX filters, INDEX h, INDEX w, INDEX oh, INDEX ow, INDEX kh,      \
+        INDEX kw, INDEX sh, INDEX sw, INDEX dh, INDEX dw, INDEX top, INDEX left
+
+#pragma OPENCL FP_CONTRACT OFF
+
+#if DATA
+kernel void col2im(
+    global const SUM *cols, global OUT *out, ulong out_at, INDEX first, GEOMETRY EPILOGUE_PARAMS) {
+    const INDEX pixel = get_global_id(0), channel = get_global_id(1), image = get_global_id(2);
+    if (pixel >= h * w) return;
+    const INDEX y = pixel / w, x = pixel % w;
+    cols += (image * groups * channels + channel) * kh * kw * oh * ow;
+    SUM sum = 0;
+    for (INDEX ky = 0; ky < kh; ++ky) {
+        const INDEX down = y + top - ky * dh, oy = down / sh;
+        if (down < 0 || down % sh != 0 || oy >= oh) continue;
+        for (INDEX kx = 0; kx < kw; ++kx) {
+            const INDEX right = x + left - kx * dw, ox = right / sw;
+            if (right < 0 || right % sw != 0 || ox >= ow) continue;
+            sum += cols[((ky * kw + kx) * oh + oy) * ow + ox];
+        }
+    }
+    out += out_at;
+    // The images of this launch start at `first`.
+    const INDEX at = (((first + image) * groups * channels + channel) * h + y) * w + x;
+    STORE(EPILOGUE(sum, first + image, channel, y, x), out, at);
+}
+#else
+kernel void im2col(
+    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, GEOMETRY) {
+    const INDEX p = get_global_id(0), row = get_global_id(1), image = get_global_id(2);
+    if (p >= oh * ow) return;
+    const INDEX channel = row / (kh * kw), ky = row / kw % kh, kx = row % kw;
+    const INDEX y = p / ow * sh + ky * dh - top, column = p % ow * sw + kx * dw - left;
+    const int inside = y >= 0 && y < h && column >= 0 && column < w;
+    x += x_at + ((first + image) * groups * channels + channel) * h * w;
+    cols[image * image_step + row * row_step + p] = inside ? x[y * w + column] : 0;
+}
+#endif

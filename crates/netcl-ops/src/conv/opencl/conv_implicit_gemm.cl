@@ -1,0 +1,184 @@
+// Convolutions as one matrix product whose second operand is read through the geometry: windows are never written out.
+//
+//          DEPTH                  COLS                       COLS
+//         +-----+              +---------+            +----+----+----+
+//         |  a  |              |    b    | DEPTH      | 0  | 1  | 0 1|   work-group: a ROWS x COLS tile of the product
+//    ROWS |     |      x       +---------+    ->      +----+----+----+   work-item (x, y): rows y, y + ROWS/R, ...
+//         |     |                                ROWS | 2  | 3  | 2 3|                   columns x, x + COLS/C, ...
+//         +-----+                                     +----+----+----+   R x C sums, interleaved as the digits show
+//
+//   MODE 0, forward:          filters x (channel, tap)   times   (channel, tap) x (image, output pixel)
+//   MODE 1, data gradient:    channels x (filter, tap)   times   (filter, tap) x (image, input pixel)
+//   MODE 2, weight gradient:  filters x (image, pixel)   times   (image, pixel) x (channel, tap)
+//
+// Group z of the grid is a group of channels and, in the weight gradient, one of `parts` parts of the sum, which lie one after the
+// other in the result. In each column of the tile the geometry is divided out once, in each row of it once per step.
+//
+// Compiled with: T, SUM, OUT    the types of the operands in memory, of the sums, of the result in memory
+//                INDEX          int where all positions fit, else long
+//                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
+//                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
+//                MODE           which of the three
+//                ROWS, COLS, DEPTH, R, C   the tile; (ROWS / R) * (COLS / C) work-items in a group
+// The defaults make this file compile alone.
+
+#ifndef T
+#define T float
+#endif
+#ifndef SUM
+#define SUM float
+#endif
+#ifndef OUT
+#define OUT float
+#endif
+#ifndef INDEX
+#define INDEX long
+#endif
+#ifndef LOAD
+#define LOAD(p, i) ((p)[i])
+#endif
+#ifndef STORE
+#define STORE(v, p, i) ((p)[i] = (v))
+#endif
+#ifndef EPILOGUE
+#define EPILOGUE_PARAMS
+#define EPILOGUE(sum, n, c, y, x) (sum)
+#endif
+#ifndef MODE
+#define MODE 0
+#endif
+#ifndef ROWS
+#define ROWS 64
+#define COLS 64
+#define DEPTH 16
+#define R 4
+#define C 4
+#endif
+
+#define GEOMETRY                                                                                                    \
+    INDEX images, INDEX groups, INDEX channels, INDEX filters, INDEX h, INDEX w, INDEX oh, INDEX ow, INDEX kh,      \
+        INDEX kw, INDEX sh, INDEX sw, INDEX dh, INDEX dw, INDEX top, INDEX left
+
+#define Y (ROWS / R)
+#define X (COLS / C)
+
+#pragma OPENCL FP_CONTRACT OFF
+
+// `first` is x, or the gradient of the output; `second` is the weight, or x in the weight gradient.
+kernel __attribute__((reqd_work_group_size(X, Y, 1))) void conv_implicit_gemm(
+    global const T *first, ulong first_at, global const T *second, ulong second_at, global OUT *out, ulong out_at, INDEX parts,
+    INDEX depth, GEOMETRY EPILOGUE_PARAMS) {
+    local SUM a_tile[DEPTH][ROWS + 1], b_tile[DEPTH][COLS + 1];
+    const int x = get_local_id(0), y = get_local_id(1), item = y * X + x;
+    const INDEX z = get_group_id(2), group = z / parts, part = z % parts;
+    const INDEX row0 = (INDEX)get_group_id(1) * ROWS, col0 = (INDEX)get_group_id(0) * COLS;
+    const INDEX taps = kh * kw;
+#if MODE == 0
+    const INDEX rows = filters, cols = images * oh * ow, terms = channels * taps;
+    first += first_at + group * channels * h * w;
+    second += second_at + group * filters * channels * taps;
+#elif MODE == 1
+    const INDEX rows = channels, cols = images * h * w, terms = filters * taps;
+    first += first_at + group * filters * oh * ow;
+    second += second_at + group * filters * channels * taps;
+#else
+    const INDEX rows = filters, cols = channels * taps, terms = images * oh * ow;
+    first += first_at + group * filters * oh * ow;
+    second += second_at + group * channels * h * w;
+#endif
+    const INDEX begin = part * depth, end = min(terms, begin + depth);
+    SUM sums[R][C];
+#pragma unroll
+    for (int r = 0; r < R; ++r)
+#pragma unroll
+        for (int s = 0; s < C; ++s) sums[r][s] = 0;
+    for (INDEX start = begin; start < end; start += DEPTH) {
+        for (int at = item; at < ROWS * DEPTH; at += X * Y) {
+            // Neighbouring work-items on neighbouring addresses: terms of a filter, or pixels of a gradient.
+            const int i = at % DEPTH, r = at / DEPTH;
+            const INDEX row = row0 + r, term = start + i;
+            SUM value = 0;
+            if (row < rows && term < end) {
+#if MODE == 0
+                value = LOAD(second, row * terms + term);
+#elif MODE == 1
+                value = LOAD(second, (term / taps * channels + row) * taps + term % taps);
+#else
+                const INDEX image = term / (oh * ow), pixel = term % (oh * ow);
+                value = LOAD(first, (image * groups * filters + row) * oh * ow + pixel);
+#endif
+            }
+            a_tile[i][r] = value;
+        }
+        for (int at = item; at < DEPTH * COLS; at += X * Y) {
+#if MODE == 2
+            const int i = at % DEPTH, s = at / DEPTH;
+#else
+            const int i = at / COLS, s = at % COLS;
+#endif
+            const INDEX col = col0 + s, term = start + i;
+            SUM value = 0;
+            if (col < cols && term < end) {
+#if MODE == 0
+                const INDEX image = col / (oh * ow), oy = col / ow % oh, ox = col % ow;
+                const INDEX channel = term / taps, ky = term / kw % kh, kx = term % kw;
+                const INDEX down = oy * sh + ky * dh - top, right = ox * sw + kx * dw - left;
+                if (down >= 0 && down < h && right >= 0 && right < w)
+                    value = LOAD(first, ((image * groups * channels + channel) * h + down) * w + right);
+#elif MODE == 1
+                const INDEX image = col / (h * w), iy = col / w % h, ix = col % w;
+                const INDEX filter = term / taps, ky = term / kw % kh, kx = term % kw;
+                const INDEX down = iy + top - ky * dh, right = ix + left - kx * dw;
+                const INDEX oy = down / sh, ox = right / sw;
+                if (down >= 0 && right >= 0 && down % sh == 0 && right % sw == 0 && oy < oh && ox < ow)
+                    value = LOAD(first, ((image * groups * filters + filter) * oh + oy) * ow + ox);
+#else
+                const INDEX image = term / (oh * ow), oy = term / ow % oh, ox = term % ow;
+                const INDEX channel = col / taps, ky = col / kw % kh, kx = col % kw;
+                const INDEX down = oy * sh + ky * dh - top, right = ox * sw + kx * dw - left;
+                if (down >= 0 && down < h && right >= 0 && right < w)
+                    value = LOAD(second, ((image * groups * channels + channel) * h + down) * w + right);
+#endif
+            }
+            b_tile[i][s] = value;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int i = 0; i < DEPTH; ++i) {
+            SUM above[R], beside[C];
+#pragma unroll
+            for (int r = 0; r < R; ++r) above[r] = a_tile[i][y + r * Y];
+#pragma unroll
+            for (int s = 0; s < C; ++s) beside[s] = b_tile[i][x + s * X];
+#pragma unroll
+            for (int r = 0; r < R; ++r)
+#pragma unroll
+                for (int s = 0; s < C; ++s) sums[r][s] = fma(above[r], beside[s], sums[r][s]);
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    out += out_at;
+#pragma unroll
+    for (int s = 0; s < C; ++s) {
+        const INDEX col = col0 + x + s * X;
+        if (col >= cols) continue;
+#if MODE == 2
+        const INDEX base = part * groups * filters * cols + group * filters * cols + col, step = cols;
+#elif MODE == 1
+        const INDEX image = col / (h * w), py = col / w % h, px = col % w;
+        const INDEX base = ((image * groups + group) * channels * h + py) * w + px, step = h * w;
+#else
+        const INDEX image = col / (oh * ow), py = col / ow % oh, px = col % ow;
+        const INDEX base = ((image * groups + group) * filters * oh + py) * ow + px, step = oh * ow;
+#endif
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            const INDEX row = row0 + y + r * Y;
+            if (row >= rows) continue;
+#if MODE == 2
+            STORE(sums[r][s], out, base + row * step);
+#else
+            STORE(EPILOGUE(sums[r][s], image, group * rows + row, py, px), out, base + row * step);
+#endif
+        }
+    }
+}

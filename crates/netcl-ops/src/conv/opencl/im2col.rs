@@ -1,0 +1,157 @@
+//! Windows written out as a matrix, so many images at a time, for the matrix product.
+
+use std::sync::LazyLock;
+
+use netcl_core::Result;
+use netcl_core::backend::opencl::Stream;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::expr::{Expr, Graph};
+use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
+use netcl_core::shape::Slice;
+use netcl_core::tensor::{Tensor, reshape};
+
+use super::super::geometry::Geometry;
+use super::source::Prelude;
+use super::{Args, Convolution};
+use crate::matmul::{Epilogue, MatmulOptions, matmul_with};
+
+/// Bytes of windows that are written out at once. Processors want them back from a cache; others want large products.
+const BYTES: (usize, usize) = (8 << 20, 128 << 20);
+
+/// Images whose windows are written out at once.
+pub(super) fn images_at_once(stream: &Stream, g: &Geometry, sum: DType) -> usize {
+    let info = stream.device().info();
+    let largest = usize::try_from(info.max_mem_alloc_size).unwrap_or(usize::MAX);
+    let processor = stream.device().device_type() == netcl_core::device::DeviceType::Cpu;
+    let bytes = if processor { BYTES.0 } else { BYTES.1 }.min(largest);
+    let image = g.groups * g.channels * g.taps() * g.pixels() * sum.size();
+    (bytes / image.max(1)).clamp(1, g.n.max(1))
+}
+
+/// Weights times windows.
+pub(super) fn forward(this: &Convolution<'_>, x: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
+    let g = this.g;
+    let (k, pixels) = (g.channels * g.taps(), g.pixels());
+    let weight = reshape(weight, [g.groups, g.filters, k])?;
+    let result = [g.n, g.groups, g.filters, pixels];
+    let out = reshape(out, result)?;
+    let inputs = this.finish.inputs.iter().map(|input| reshape(input, result)).collect::<Result<Vec<_>>>()?;
+    for (first, images) in chunks(this) {
+        let cols = Tensor::uninit(x.queue(), [images, g.groups, k, pixels], x.dtype())?;
+        windows(this, x, &cols, first, images, [pixels, g.groups * k * pixels])?;
+        let part = |tensor: &Tensor| slice(tensor, first, images);
+        let epilogue = this.finish.epilogue(inputs.iter().map(part).collect::<Result<_>>()?);
+        let out = part(&out)?;
+        matmul_with(&weight, &cols, &MatmulOptions { epilogue, out: Some(&out), ..Default::default() })?;
+    }
+    Ok(())
+}
+
+/// Transposed weights times gradients give the gradients of windows, which are added up where they overlap.
+pub(super) fn backward_data(this: &Convolution<'_>, grad: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
+    static KEEP: LazyLock<Expr> = LazyLock::new(|| {
+        let g = Graph::new();
+        g.finish(&[g.input(0)])
+    });
+    let g = this.g;
+    let (k, pixels) = (g.channels * g.taps(), g.pixels());
+    let weight = reshape(weight, [g.groups, g.filters, k])?;
+    let grad = reshape(grad, [g.n, g.groups, g.filters, pixels])?;
+    // Sums of 16-bit floats are not rounded before they are added up.
+    let wide = |dtype: DType| Epilogue { expr: &KEEP, inputs: vec![], scalars: vec![], dtype: Some(dtype) };
+    for (first, images) in chunks(this) {
+        let epilogue = (grad.dtype() != this.finish.sum).then(|| wide(this.finish.sum));
+        let options = MatmulOptions { transpose_a: true, epilogue, ..Default::default() };
+        let cols = matmul_with(&weight, &slice(&grad, first, images)?, &options)?;
+        let mut prelude = Prelude::new(this.index);
+        prelude.sums(this.finish.sum);
+        prelude.result(this.finish);
+        prelude.define("DATA", 1);
+        let kernel = this.kernel("col2im", prelude, include_str!("conv_im2col.cl"))?;
+        let mut args: Args = Args::new();
+        args.push(Arg::Buffer(cols.storage().clone(), Access::Read));
+        args.push(Arg::Buffer(out.storage().clone(), Access::Write));
+        args.push(Arg::Scalar(Scalar::U64(out.layout().offset() as u64)));
+        args.push(this.number(first));
+        args.extend(this.geometry());
+        args.extend(this.epilogue());
+        let grid = this.grid([g.input[0] * g.input[1], g.groups * g.channels, images]);
+        let bytes = (cols.size() * cols.dtype().size()) as f64;
+        this.send("col2im", kernel, grid, args, out, Cost { flops: cols.size() as f64, bytes })?;
+    }
+    Ok(())
+}
+
+/// Gradients times transposed windows, over the pixels of so many images; further images are added.
+pub(super) fn backward_weight(this: &Convolution<'_>, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
+    static FIRST: LazyLock<Expr> = LazyLock::new(|| {
+        let g = Graph::new();
+        g.finish(&[g.input(0)])
+    });
+    static ADD: LazyLock<Expr> = LazyLock::new(|| {
+        let g = Graph::new();
+        g.finish(&[g.input(0) + g.input(1)])
+    });
+    let g = this.g;
+    let (k, pixels, sum) = (g.channels * g.taps(), g.pixels(), this.finish.sum);
+    let single = g.n <= images_at_once(this.stream, g, sum);
+    let shape = [g.groups, g.filters, k];
+    // One product writes the result itself; several add up in the type of the sums.
+    let sums = if single { reshape(out, shape)? } else { Tensor::uninit(out.queue(), shape, sum)? };
+    let grad = reshape(grad, [g.n, g.groups, g.filters, pixels])?.permute(&[1, 2, 0, 3])?;
+    for (first, images) in chunks(this) {
+        let cols = Tensor::uninit(x.queue(), [g.groups, k, images * pixels], x.dtype())?;
+        windows(this, x, &cols, first, images, [images * pixels, pixels])?;
+        let slice = Slice::new(Some(first as isize), Some((first + images) as isize), 1);
+        let grad = reshape(&grad.slice(2, slice)?, [g.groups, g.filters, images * pixels])?;
+        let (expr, inputs) = if first == 0 { (&*FIRST, vec![]) } else { (&*ADD, vec![sums.clone()]) };
+        let epilogue = (first > 0 || sums.dtype() != x.dtype()).then(|| Epilogue {
+            expr,
+            inputs,
+            scalars: vec![],
+            dtype: Some(sums.dtype()),
+        });
+        let options = MatmulOptions { transpose_b: true, epilogue, out: Some(&sums), ..Default::default() };
+        matmul_with(&grad, &cols, &options)?;
+    }
+    if single { Ok(()) } else { out.assign(&reshape(&sums, out.shape())?) }
+}
+
+/// The first image and the number of images of each round.
+fn chunks(this: &Convolution<'_>) -> impl Iterator<Item = (usize, usize)> {
+    let (n, step) = (this.g.n, images_at_once(this.stream, this.g, this.finish.sum));
+    (0..n).step_by(step).map(move |first| (first, step.min(n - first)))
+}
+
+fn slice(tensor: &Tensor, first: usize, images: usize) -> Result<Tensor> {
+    tensor.slice(0, Slice::new(Some(first as isize), Some((first + images) as isize), 1))
+}
+
+/// Writes the windows of so many images out; `steps` are the distances between rows of the matrix and between images.
+fn windows(
+    this: &Convolution<'_>,
+    x: &Tensor,
+    cols: &Tensor,
+    first: usize,
+    images: usize,
+    steps: [usize; 2],
+) -> Result<()> {
+    let g = this.g;
+    let mut prelude = Prelude::new(this.index);
+    let bits = match x.dtype().size() {
+        2 => "ushort",
+        4 => "uint",
+        _ => "ulong",
+    };
+    prelude.define("BITS", bits);
+    let kernel = this.kernel("im2col", prelude, include_str!("conv_im2col.cl"))?;
+    let mut args: Args = Args::new();
+    args.push(Arg::Buffer(x.storage().clone(), Access::Read));
+    args.push(Arg::Scalar(Scalar::U64(x.layout().offset() as u64)));
+    args.push(Arg::Buffer(cols.storage().clone(), Access::Write));
+    args.extend([first, steps[0], steps[1]].map(|value| this.number(value)));
+    args.extend(this.geometry());
+    let grid = this.grid([g.pixels(), g.groups * g.channels * g.taps(), images]);
+    let bytes = (2 * cols.size() * cols.dtype().size()) as f64;
+    this.send("im2col", kernel, grid, args, cols, Cost { flops: 0.0, bytes })
+}

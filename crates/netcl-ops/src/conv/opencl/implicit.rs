@@ -1,0 +1,84 @@
+//! The product that reads windows where they are: tiles, and parts of long sums.
+
+use netcl_core::Result;
+use netcl_core::backend::opencl::Grid;
+use netcl_core::device::DeviceType;
+use netcl_core::tensor::{Tensor, reshape};
+
+use super::source::Prelude;
+use super::{Convolution, places};
+use crate::reduce::{Axes, sum};
+
+/// Which of the three the kernel computes: its MODE.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Forward = 0,
+    Data = 1,
+    Weight = 2,
+}
+
+/// The most parts that the sums of a weight gradient are split into, and the fewest terms of one.
+pub(super) const MAX_PARTS: usize = 32;
+const SHORTEST_PART: usize = 256;
+
+/// (side, depth, results per work-item and direction), from the largest.
+const TILES: [(usize, usize, usize); 5] = [(128, 8, 8), (64, 16, 4), (32, 16, 4), (16, 8, 4), (8, 4, 4)];
+
+/// Runs the kernel on two operands and a result.
+pub(super) fn run(this: &Convolution<'_>, mode: Mode, [first, second, out]: [&Tensor; 3]) -> Result<()> {
+    let g = this.g;
+    let (rows, cols, terms) = match mode {
+        Mode::Forward => (g.filters, g.n * g.pixels(), g.channels * g.taps()),
+        Mode::Data => (g.channels, g.n * g.input[0] * g.input[1], g.filters * g.taps()),
+        Mode::Weight => (g.filters, g.channels * g.taps(), g.n * g.pixels()),
+    };
+    let info = this.stream.device().info();
+    let units = info.compute_units.max(1) as usize;
+    let local = usize::try_from(info.local_mem_size).unwrap_or(usize::MAX);
+    let bytes = this.finish.sum.size();
+    let tiles = |side: usize| rows.div_ceil(side) * cols.div_ceil(side) * g.groups;
+    let fits = |&&(side, depth, r): &&(usize, usize, usize)| {
+        // Large tiles reuse more, but must be full and fill the device.
+        let full = side <= 32 || (rows.min(cols) * 2 > side && (side <= 64 || tiles(side) >= 2 * units));
+        full && (side / r).pow(2) <= info.max_work_group_size && 2 * depth * (side + 1) * bytes <= local
+    };
+    let (side, depth, r) = TILES.iter().find(fits).copied().unwrap_or((2, 2, 2));
+    let parts = match mode {
+        Mode::Weight => {
+            let wanted = if this.stream.device().device_type() == DeviceType::Cpu { 2 * units } else { 4 * units };
+            let partial = out.size() * bytes;
+            let room = usize::try_from(info.max_mem_alloc_size).unwrap_or(usize::MAX) / partial.max(1);
+            (wanted / tiles(side)).min(terms / SHORTEST_PART).min(MAX_PARTS).min(room).max(1)
+        }
+        _ => 1,
+    };
+    let length = terms.div_ceil(parts);
+    let parts = terms.div_ceil(length);
+    let shape: Vec<usize> = std::iter::once(parts).chain(out.shape().iter().copied()).collect();
+    let partial = (parts > 1).then(|| Tensor::uninit(out.queue(), shape.as_slice(), this.finish.sum)).transpose()?;
+    let target = partial.as_ref().unwrap_or(out);
+    let mut prelude = Prelude::new(this.index);
+    prelude.sums(this.finish.sum);
+    prelude.loads(first.dtype());
+    match &partial {
+        Some(_) => prelude.result(&super::Finish::plain(this.finish.sum)),
+        None => prelude.result(this.finish),
+    }
+    for (name, value) in [("MODE", mode as usize), ("ROWS", side), ("COLS", side), ("DEPTH", depth), ("R", r), ("C", r)]
+    {
+        prelude.define(name, value);
+    }
+    const NAME: &str = "conv_implicit_gemm";
+    let kernel = this.kernel(NAME, prelude, include_str!("conv_implicit_gemm.cl"))?;
+    let mut args = places([first, second, target]);
+    args.extend([parts, length].map(|value| this.number(value)));
+    args.extend(this.geometry());
+    args.extend(this.epilogue());
+    let items = side / r;
+    let grid = Grid::new([cols.div_ceil(side) * items, rows.div_ceil(side) * items, g.groups * parts]);
+    this.send(NAME, kernel, grid.local([items, items, 1]), args, target, this.cost)?;
+    let Some(partial) = partial else { return Ok(()) };
+    // The parts are added in the type of the sums and in their order.
+    let total = sum(&partial, Axes::One(0), false)?;
+    out.assign(&reshape(&total, out.shape())?)
+}

@@ -1,0 +1,252 @@
+//! Convolutions on OpenCL devices: which variant, and its launches.
+//!
+//! Sizes and offsets are arguments; only types, tiles and the epilogue are compiled in, so that a network needs few programs.
+//! Operands that do not lie densely are copied first.
+
+mod im2col;
+mod implicit;
+mod source;
+mod tiled;
+mod winograd;
+
+use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
+use netcl_core::dtype::DType;
+use netcl_core::kernel_selector::{KernelVariant, get_kernel_selector};
+use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::expr::opencl::IndexWidth;
+use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
+use netcl_core::tensor::Tensor;
+use netcl_core::{Error, Result};
+use smallvec::SmallVec;
+
+use super::Variant;
+use super::finish::Finish;
+use super::geometry::Geometry;
+use implicit::Mode;
+use source::Prelude;
+
+type Args = SmallVec<[Arg; 8]>;
+
+/// An error if a variant was asked for that cannot compute a convolution.
+pub(super) fn check(op: &'static str, variant: Variant, g: &Geometry, dtype: DType) -> Result<()> {
+    let reason = match variant {
+        Variant::Winograd if !winograd_fits(g, dtype) => {
+            "filters of 3x3 with stride 1, no dilation and one group, in float32"
+        }
+        _ => return Ok(()),
+    };
+    let what = format!(
+        "the variant {variant:?} computes {reason} only, not filters of {:?} with stride {:?}, dilation {:?} and {} group(s) in \
+         {dtype}; leave the variant open",
+        g.kernel, g.stride, g.dilation, g.groups
+    );
+    Err(Error::argument(op, what))
+}
+
+fn winograd_fits(g: &Geometry, dtype: DType) -> bool {
+    g.kernel == [3, 3] && g.stride == [1, 1] && g.dilation == [1, 1] && g.groups == 1 && dtype == DType::F32
+}
+
+/// The convolution.
+pub(super) fn forward(
+    stream: &Stream,
+    g: &Geometry,
+    x: &Tensor,
+    weight: &Tensor,
+    out: &Tensor,
+    finish: &Finish,
+    forced: Option<Variant>,
+) -> Result<()> {
+    let this = Convolution::new(stream, g, finish, &[x, weight, out]);
+    let (x, weight) = (x.contiguous()?, weight.contiguous()?);
+    match forced.map_or_else(|| this.choose(&x), Ok)? {
+        Variant::Im2col => im2col::forward(&this, &x, &weight, out),
+        Variant::ImplicitGemm => implicit::run(&this, Mode::Forward, [&x, &weight, out]),
+        Variant::TiledLocal => tiled::run(&this, [&x, &weight, out]),
+        Variant::Winograd => winograd::run(&this, g, false, [&x, &weight, out]),
+        Variant::Naive => this.naive("conv_naive", [&x, &weight, out], [g.pixels(), g.groups * g.filters, g.n]),
+    }
+}
+
+/// The gradient of the input.
+pub(super) fn backward_data(
+    stream: &Stream,
+    g: &Geometry,
+    grad: &Tensor,
+    weight: &Tensor,
+    out: &Tensor,
+    finish: &Finish,
+    forced: Option<Variant>,
+) -> Result<()> {
+    let this = Convolution::new(stream, g, finish, &[grad, weight, out]);
+    let (grad, weight) = (grad.contiguous()?, weight.contiguous()?);
+    let flipped = g.flipped();
+    // Only some of the variants have this gradient; where the forced one has not, the device decides.
+    let forced = forced.filter(|variant| match variant {
+        Variant::TiledLocal => false,
+        Variant::Winograd => flipped.is_some() && winograd_fits(g, grad.dtype()),
+        _ => true,
+    });
+    match (forced.map_or_else(|| this.choose(&grad), Ok)?, flipped) {
+        (Variant::Winograd, Some(flipped)) => winograd::run(&this, &flipped, true, [&grad, &weight, out]),
+        (Variant::Im2col, _) => im2col::backward_data(&this, &grad, &weight, out),
+        (Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd, _) => {
+            implicit::run(&this, Mode::Data, [&grad, &weight, out])
+        }
+        (Variant::Naive, _) => {
+            let pixels = g.input[0] * g.input[1];
+            this.naive("conv_naive_data", [&grad, &weight, out], [pixels, g.groups * g.channels, g.n])
+        }
+    }
+}
+
+/// The gradient of the weight.
+pub(super) fn backward_weight(
+    stream: &Stream,
+    g: &Geometry,
+    grad: &Tensor,
+    x: &Tensor,
+    out: &Tensor,
+    forced: Option<Variant>,
+) -> Result<()> {
+    let finish = Finish::plain(x.dtype());
+    let this = Convolution::new(stream, g, &finish, &[grad, x, out]);
+    let (grad, x) = (grad.contiguous()?, x.contiguous()?);
+    let forced = forced.filter(|variant| !matches!(variant, Variant::TiledLocal | Variant::Winograd));
+    match forced.map_or_else(|| this.choose(&x), Ok)? {
+        Variant::Im2col => im2col::backward_weight(&this, &grad, &x, out),
+        Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd => {
+            implicit::run(&this, Mode::Weight, [&grad, &x, out])
+        }
+        Variant::Naive => {
+            this.naive("conv_naive_weight", [&grad, &x, out], [g.channels * g.taps(), g.groups * g.filters, 1])
+        }
+    }
+}
+
+/// One convolution or gradient on a device.
+struct Convolution<'c> {
+    stream: &'c Stream,
+    g: &'c Geometry,
+    finish: &'c Finish,
+    index: IndexWidth,
+    cost: Cost,
+}
+
+impl<'c> Convolution<'c> {
+    fn new(stream: &'c Stream, g: &'c Geometry, finish: &'c Finish, tensors: &[&Tensor]) -> Self {
+        let ends = tensors.iter().copied().chain(&finish.inputs).map(|t| t.layout().end());
+        // Positions between the zeros around an image count as well.
+        let around = (0..2).map(|i| g.input[i] + g.before[i] + g.after[i]).max();
+        let columns = im2col::images_at_once(stream, g, finish.sum) * g.groups * g.channels * g.taps() * g.pixels();
+        let scratch = [columns, winograd::elements(g), implicit::MAX_PARTS * g.weight_shape().size()];
+        let span = ends.chain(scratch).chain(around).max().unwrap_or(0);
+        Convolution { stream, g, finish, index: IndexWidth::for_span(span), cost: g.cost(tensors) }
+    }
+
+    /// The selector's word, except that a filter over one channel is too little for a product.
+    fn choose(&self, operand: &Tensor) -> Result<Variant> {
+        let g = self.g;
+        if g.channels == 1 && g.filters < 8 {
+            return Ok(Variant::Naive);
+        }
+        let selected =
+            get_kernel_selector(Some(operand.queue()))?.select_conv2d_kernel(g.selector_shape(), operand.dtype());
+        Ok(match selected.variant {
+            KernelVariant::Conv2dNaive => Variant::Naive,
+            KernelVariant::Conv2dIm2col => Variant::Im2col,
+            KernelVariant::Conv2dTiledLocal => Variant::TiledLocal,
+            KernelVariant::Conv2dWinograd if winograd_fits(g, operand.dtype()) => Variant::Winograd,
+            _ => Variant::ImplicitGemm,
+        })
+    }
+
+    fn kernel(&self, name: &str, prelude: Prelude, text: &str) -> Result<Kernel> {
+        let key = format!("{name}{}", prelude.key);
+        self.stream.kernel(&key, || (Source::new(prelude.text + text, ""), name))
+    }
+
+    fn number(&self, value: usize) -> Arg {
+        Arg::Scalar(match self.index {
+            IndexWidth::Bits32 => Scalar::I32(value as i32),
+            IndexWidth::Bits64 => Scalar::I64(value as i64),
+        })
+    }
+
+    /// The arguments that the kernels call GEOMETRY.
+    fn geometry(&self) -> impl Iterator<Item = Arg> {
+        let g = self.g;
+        let ([h, w], [oh, ow], [kh, kw]) = (g.input, g.output, g.kernel);
+        let ([sh, sw], [dh, dw], [top, left]) = (g.stride, g.dilation, g.before);
+        [g.n, g.groups, g.channels, g.filters, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left]
+            .map(|value| self.number(value))
+            .into_iter()
+    }
+
+    /// The arguments that the kernels call EPILOGUE_PARAMS.
+    fn epilogue(&self) -> Args {
+        let mut args = Args::new();
+        if self.finish.expr.is_none() {
+            return args;
+        }
+        for input in &self.finish.inputs {
+            args.push(Arg::Buffer(input.storage().clone(), Access::Read));
+            args.push(Arg::Scalar(Scalar::U64(input.layout().offset() as u64)));
+            args.extend(input.layout().strides().iter().map(|&stride| {
+                Arg::Scalar(match self.index {
+                    IndexWidth::Bits32 => Scalar::I32(stride as i32),
+                    IndexWidth::Bits64 => Scalar::I64(stride as i64),
+                })
+            }));
+        }
+        args.extend(self.finish.scalars.iter().map(|number| {
+            Arg::Scalar(match (number, self.finish.compute) {
+                (Number::Value(value), DType::F64) => Scalar::F64(*value),
+                (Number::Value(value), _) => Scalar::F32(*value as f32),
+                (Number::Slot(slot), DType::F64) => Scalar::SlotF64(slot.clone()),
+                (Number::Slot(slot), _) => Scalar::SlotF32(slot.clone()),
+            })
+        }));
+        args
+    }
+
+    /// Work-items along the first axis in groups, one by one along the others.
+    fn grid(&self, [x, y, z]: [usize; 3]) -> Grid {
+        let group = self.stream.device().info().max_work_group_size.min(64);
+        Grid::new([x.next_multiple_of(group), y, z]).local([group, 1, 1])
+    }
+
+    fn send(&self, name: &'static str, kernel: Kernel, grid: Grid, args: Args, out: &Tensor, cost: Cost) -> Result<()> {
+        launch::submit(Launch {
+            name: name.into(),
+            queue: out.queue().clone(),
+            work: Work::OpenCl(kernel, grid),
+            args,
+            cost,
+        })
+    }
+
+    /// A kernel of `conv_naive.cl`.
+    fn naive(&self, name: &'static str, operands: [&Tensor; 3], items: [usize; 3]) -> Result<()> {
+        let mut prelude = Prelude::new(self.index);
+        prelude.sums(self.finish.sum);
+        prelude.loads(operands[0].dtype());
+        prelude.result(self.finish);
+        let kernel = self.kernel(name, prelude, include_str!("conv_naive.cl"))?;
+        let mut args = places(operands);
+        args.extend(self.geometry());
+        args.extend(self.epilogue());
+        self.send(name, kernel, self.grid(items), args, operands[2], self.cost)
+    }
+}
+
+/// Two operands and a result, each with its offset.
+fn places(tensors: [&Tensor; 3]) -> Args {
+    let mut args = Args::new();
+    for (i, tensor) in tensors.into_iter().enumerate() {
+        let access = if i == 2 { Access::Write } else { Access::Read };
+        args.push(Arg::Buffer(tensor.storage().clone(), access));
+        args.push(Arg::Scalar(Scalar::U64(tensor.layout().offset() as u64)));
+    }
+    args
+}

@@ -1,0 +1,556 @@
+//! Convolutions and their gradients: devices x dtypes x geometries x variants, held against plain f64 loops with a bound that grows
+//! with the number of terms; and PyTorch's own numbers, exactly.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
+
+mod support;
+
+use std::process::Command;
+
+use netcl_core::backend::Queue;
+use netcl_core::backend::cpu::threads::set_num_threads;
+use netcl_core::device::{DeviceHandle, manager};
+use netcl_core::dtype::DType;
+use netcl_core::kernels::expr::Graph;
+use netcl_core::shape::{Shape, Slice};
+use netcl_core::tensor::Tensor;
+use netcl_ops::conv::*;
+use netcl_ops::matmul::Epilogue;
+use support::{Grid, devices, epsilon, random, supports, tensor};
+
+/// How an input lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Form {
+    Dense,
+    ChannelsLast,
+    /// Every second column, rows backwards.
+    Strided,
+}
+
+/// A convolution.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    x: [usize; 4],
+    filters: usize,
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    padding: [usize; 4],
+    dilation: [usize; 2],
+    groups: usize,
+    form: Form,
+}
+
+const fn case(x: [usize; 4], filters: usize, kernel: [usize; 2]) -> Case {
+    let (stride, dilation) = ([1, 1], [1, 1]);
+    Case { x, filters, kernel, stride, padding: [0; 4], dilation, groups: 1, form: Form::Dense }
+}
+
+impl Case {
+    const fn stride(self, h: usize, w: usize) -> Case {
+        Case { stride: [h, w], ..self }
+    }
+    const fn pad(self, padding: [usize; 4]) -> Case {
+        Case { padding, ..self }
+    }
+    const fn dilate(self, h: usize, w: usize) -> Case {
+        Case { dilation: [h, w], ..self }
+    }
+    const fn groups(self, groups: usize) -> Case {
+        Case { groups, ..self }
+    }
+    const fn form(self, form: Form) -> Case {
+        Case { form, ..self }
+    }
+
+    fn weight(&self) -> [usize; 4] {
+        [self.filters, self.x[1] / self.groups, self.kernel[0], self.kernel[1]]
+    }
+
+    fn options(&self, variant: Option<Variant>) -> ConvOptions<'static> {
+        let Case { stride, padding, dilation, groups, .. } = *self;
+        ConvOptions { stride, padding, dilation, groups, epilogue: None, variant }
+    }
+
+    fn output(&self) -> [usize; 2] {
+        let pad = [self.padding[0] + self.padding[1], self.padding[2] + self.padding[3]];
+        [0, 1].map(|i| (self.x[2 + i] + pad[i] - self.dilation[i] * (self.kernel[i] - 1) - 1) / self.stride[i] + 1)
+    }
+
+    /// Calls back with the flat positions of output, input and weight of every product.
+    fn products(&self, mut each: impl FnMut(usize, usize, usize)) {
+        let ([n, c, h, w], [f, per_group, kh, kw], [oh, ow]) = (self.x, self.weight(), self.output());
+        for (image, filter) in (0..n).flat_map(|i| (0..f).map(move |f| (i, f))) {
+            let group = filter / (f / self.groups);
+            for (oy, ox) in (0..oh).flat_map(|y| (0..ow).map(move |x| (y, x))) {
+                for channel in 0..per_group {
+                    for (ky, kx) in (0..kh).flat_map(|y| (0..kw).map(move |x| (y, x))) {
+                        let y = (oy * self.stride[0] + ky * self.dilation[0]).wrapping_sub(self.padding[0]);
+                        let x = (ox * self.stride[1] + kx * self.dilation[1]).wrapping_sub(self.padding[2]);
+                        if y < h && x < w {
+                            each(
+                                ((image * f + filter) * oh + oy) * ow + ox,
+                                ((image * c + group * per_group + channel) * h + y) * w + x,
+                                ((filter * per_group + channel) * kh + ky) * kw + kx,
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+const CASES: [Case; 27] = [
+    case([2, 3, 7, 9], 5, [3, 3]).pad([1, 1, 1, 1]),
+    case([1, 1, 1, 1], 1, [1, 1]),
+    case([2, 9, 8, 8], 17, [3, 3]).pad([1, 1, 1, 1]),
+    case([2, 4, 11, 13], 3, [3, 3]).stride(2, 2).pad([1, 1, 1, 1]),
+    case([1, 3, 15, 15], 8, [7, 7]).stride(2, 2).pad([3, 3, 3, 3]),
+    case([2, 6, 7, 5], 4, [1, 1]),
+    case([2, 6, 7, 5], 4, [1, 1]).stride(2, 3),
+    case([2, 6, 7, 5], 4, [1, 1]).pad([1, 0, 2, 1]),
+    case([1, 4, 9, 10], 6, [3, 3]).pad([0, 2, 1, 3]),
+    case([2, 3, 8, 9], 4, [2, 5]).pad([1, 0, 2, 2]),
+    case([1, 2, 12, 6], 3, [5, 1]).stride(3, 1),
+    case([1, 2, 4, 14], 3, [1, 4]).stride(1, 3).pad([0, 0, 2, 0]),
+    case([2, 3, 11, 12], 4, [3, 3]).dilate(2, 3).pad([2, 2, 3, 3]),
+    case([1, 3, 13, 13], 4, [3, 3]).dilate(3, 2).stride(2, 3).pad([1, 2, 0, 3]),
+    case([2, 6, 6, 7], 9, [3, 3]).groups(3).pad([1, 1, 1, 1]),
+    case([2, 5, 9, 8], 5, [3, 3]).groups(5).pad([1, 1, 1, 1]),
+    case([1, 4, 9, 8], 12, [3, 3]).groups(4).stride(2, 2).pad([1, 1, 1, 1]),
+    case([2, 8, 5, 5], 6, [1, 1]).groups(2),
+    case([0, 3, 5, 5], 4, [3, 3]),
+    case([3, 2, 3, 3], 2, [3, 3]),
+    case([2, 3, 6, 7], 4, [3, 3]).pad([1, 1, 1, 1]).form(Form::ChannelsLast),
+    case([2, 4, 6, 7], 3, [3, 2]).stride(2, 1).form(Form::Strided),
+    case([2, 4, 6, 7], 3, [1, 1]).form(Form::ChannelsLast),
+    // The filter is taller than the image, which the padding makes up for; a stride longer than the filter.
+    case([1, 2, 2, 9], 3, [4, 3]).pad([2, 2, 0, 0]).stride(1, 5),
+    // More padding than the filter reaches.
+    case([1, 2, 4, 3], 2, [2, 2]).pad([3, 2, 2, 4]).stride(2, 2),
+    case([5, 3, 17, 19], 10, [3, 3]).pad([1, 1, 1, 1]),
+    case([1, 20, 10, 33], 19, [3, 3]).pad([1, 1, 1, 1]),
+];
+
+fn positions(shape: &[usize]) -> usize {
+    shape.iter().product()
+}
+
+/// A tensor of a shape that lies in memory in some form, and its values in row-major order.
+fn operand(queue: &Queue, shape: [usize; 4], form: Form, seed: u64, dtype: DType) -> (Tensor, Vec<f64>) {
+    let [n, c, h, w] = shape;
+    let t = match form {
+        Form::Dense => tensor(queue, &random(positions(&shape), seed, (-1.0, 1.0)), shape, dtype).0,
+        Form::ChannelsLast => {
+            let (t, _) = tensor(queue, &random(positions(&shape), seed, (-1.0, 1.0)), [n, h, w, c], dtype);
+            t.permute(&[0, 3, 1, 2]).unwrap()
+        }
+        Form::Strided => {
+            let (t, _) = tensor(queue, &random(2 * positions(&shape), seed, (-1.0, 1.0)), [n, c, h, 2 * w], dtype);
+            t.slice(3, Slice::new(Some(1), None, 2)).unwrap().slice(2, Slice::new(None, None, -1)).unwrap()
+        }
+    };
+    let values = t.to_f64_vec().unwrap();
+    (t, values)
+}
+
+/// Sums of products, the sums of their magnitudes, and the largest number of terms.
+struct Reference {
+    sums: Vec<f64>,
+    sizes: Vec<f64>,
+    terms: Vec<usize>,
+}
+
+impl Reference {
+    fn new(n: usize) -> Reference {
+        Reference { sums: vec![0.0; n], sizes: vec![0.0; n], terms: vec![0; n] }
+    }
+
+    fn add(&mut self, at: usize, term: f64) {
+        self.sums[at] += term;
+        self.sizes[at] += term.abs();
+        self.terms[at] += 1;
+    }
+
+    /// Every element within the rounding errors of a sum of its terms and of the result's own type. Winograd's transforms mix
+    /// neighbours: `spread` is how many times the largest magnitude of the result they may add to the error of each.
+    fn check(&self, got: &Tensor, dtype: DType, spread: f64) -> Result<(), String> {
+        let values = got.to_f64_vec().map_err(|e| e.to_string())?;
+        if values.len() != self.sums.len() {
+            return Err(format!("shape {} instead of {} elements", got.shape(), self.sums.len()));
+        }
+        let (sum_eps, out_eps) = (epsilon(dtype.accumulator()), epsilon(got.dtype()));
+        let largest = self.sizes.iter().copied().fold(0.0, f64::max);
+        for (i, (&g, &e)) in values.iter().zip(&self.sums).enumerate() {
+            let bound = (self.terms[i] + 4) as f64 * sum_eps * self.sizes[i]
+                + spread * sum_eps * largest
+                + out_eps * e.abs()
+                + 1e-7 * f64::from(u8::from(out_eps > 1e-4));
+            if g.is_nan() || (g - e).abs() > bound {
+                return Err(format!("element {i} is {g:e}, expected {e:e} within {bound:e}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What Winograd's F(2x2, 3x3) may add: measured below 1, stated with room.
+const WINOGRAD: f64 = 8.0;
+
+/// Forward and both gradients of a case.
+fn run(device: &DeviceHandle, dtype: DType, case: &Case, variant: Option<Variant>) -> Result<(), String> {
+    let (q, [oh, ow]) = (&device.queue, case.output());
+    let (x, vx) = operand(q, case.x, case.form, 1, dtype);
+    let (weight, vw) = operand(q, case.weight(), case.form, 2, dtype);
+    let (grad, vg) = operand(q, [case.x[0], case.filters, oh, ow], case.form, 3, dtype);
+    let mut out = Reference::new(vg.len());
+    let (mut dx, mut dw) = (Reference::new(vx.len()), Reference::new(vw.len()));
+    case.products(|o, i, w| {
+        out.add(o, vx[i] * vw[w]);
+        dx.add(i, vg[o] * vw[w]);
+        dw.add(w, vg[o] * vx[i]);
+    });
+    // By default Winograd may be what a device's selector chooses.
+    let spread = if variant.is_none_or(|v| v == Variant::Winograd) && dtype == DType::F32 { WINOGRAD } else { 0.0 };
+    let options = case.options(variant);
+    let named = |what: &'static str| move |why: String| format!("{what}: {why}");
+    let text = |e: netcl_core::Error| e.to_string();
+    let got = conv2d(&x, &weight, None, &options).map_err(text)?;
+    if got.shape() != grad.shape() || got.dtype() != dtype {
+        return Err(format!("{} of {}", got.shape(), got.dtype()));
+    }
+    out.check(&got, dtype, spread).map_err(named("out"))?;
+    let got = conv2d_backward_data(&grad, &weight, x.shape(), &options).map_err(text)?;
+    dx.check(&got, dtype, spread).map_err(named("data gradient"))?;
+    let got = conv2d_backward_weight(&grad, &x, weight.shape(), &options).map_err(text)?;
+    dw.check(&got, dtype, 0.0).map_err(named("weight gradient"))
+}
+
+fn is_pocl(device: &DeviceHandle) -> bool {
+    device.platform_name.contains("Portable")
+}
+
+#[test]
+fn every_geometry_dtype_and_device() {
+    let mut grid = Grid::new("conv2d");
+    for device in devices() {
+        for dtype in DType::FLOATS {
+            if !supports(&device, dtype) {
+                grid.skip("the device has no float64");
+                continue;
+            }
+            // A PoCL kernel takes a fifth of a second to build: types other than f32 are sampled there.
+            let step = if is_pocl(&device) && dtype != DType::F32 { 6 } else { 1 };
+            for case in CASES.iter().step_by(step) {
+                grid.cell(&device, format!("{dtype} {case:?}"), || run(&device, dtype, case, None));
+            }
+        }
+    }
+    grid.finish(4 * CASES.len());
+}
+
+fn opencl_devices() -> Vec<DeviceHandle> {
+    devices().into_iter().filter(|d| d.backend.name() == "cl").collect()
+}
+
+fn winograd_fits(case: &Case, dtype: DType) -> bool {
+    let plain = case.stride == [1, 1] && case.dilation == [1, 1] && case.groups == 1;
+    plain && case.kernel == [3, 3] && dtype == DType::F32
+}
+
+#[test]
+fn every_variant() {
+    let mut grid = Grid::new("conv2d variants");
+    for device in opencl_devices() {
+        for variant in Variant::ALL {
+            for dtype in DType::FLOATS {
+                if !supports(&device, dtype) {
+                    grid.skip("the device has no float64");
+                    continue;
+                }
+                // Kernels with local memory take a second to build for each tile and type.
+                let cases: Vec<&Case> = match (dtype, variant) {
+                    (DType::F32, Variant::Naive | Variant::Im2col | Variant::Winograd) => CASES.iter().collect(),
+                    (DType::F32, _) => CASES.iter().step_by(if is_pocl(&device) { 3 } else { 1 }).collect(),
+                    _ => CASES.iter().step_by(if is_pocl(&device) { 40 } else { 9 }).collect(),
+                };
+                for case in cases {
+                    if variant == Variant::Winograd && !winograd_fits(case, dtype) {
+                        continue;
+                    }
+                    grid.cell(&device, format!("{variant:?} {dtype} {case:?}"), || {
+                        run(&device, dtype, case, Some(variant))
+                    });
+                }
+            }
+        }
+    }
+    grid.finish(0);
+}
+
+/// The whole numbers of `golden/conv2d.py`.
+fn whole(queue: &Queue, shape: &[usize], seed: usize, dtype: DType) -> Tensor {
+    let values: Vec<f64> =
+        (0..positions(shape)).map(|i| ((i * 7919 + seed * 104_729) % 1013 % 9) as f64 - 4.0).collect();
+    tensor(queue, &values, shape, dtype).0
+}
+
+fn golden(device: &DeviceHandle, dtype: DType, lines: &[&str]) -> Result<(), String> {
+    let q = &device.queue;
+    let mut head = lines[0].split_whitespace();
+    let kind = head.next().unwrap();
+    let numbers: Vec<usize> = head.map(|n| n.parse().unwrap()).collect();
+    let [n, c, h, w, filters, kh, kw, sh, sw, top, bottom, left, right, dh, dw, groups] = numbers[..16] else {
+        return Err("a case has at least 16 numbers".to_owned());
+    };
+    let (stride, padding, dilation) = ([sh, sw], [top, bottom, left, right], [dh, dw]);
+    let expected: Vec<Vec<f64>> =
+        lines[1..].iter().map(|l| l.split_whitespace().map(|v| v.parse().unwrap()).collect()).collect();
+    let x = whole(q, &[n, c, h, w], 1, dtype);
+    let bias = whole(q, &[filters], 4, dtype);
+    let text = |e: netcl_core::Error| e.to_string();
+    let (out, dx, dw) = if kind == "conv2d" {
+        let weight = whole(q, &[filters, c / groups, kh, kw], 2, dtype);
+        let options = ConvOptions { stride, padding, dilation, groups, ..Default::default() };
+        let out = conv2d(&x, &weight, Some(&bias), &options).map_err(text)?;
+        let grad = whole(q, out.shape(), 3, dtype);
+        let dx = conv2d_backward_data(&grad, &weight, x.shape(), &options).map_err(text)?;
+        (out, dx, conv2d_backward_weight(&grad, &x, weight.shape(), &options).map_err(text)?)
+    } else {
+        let weight = whole(q, &[c, filters / groups, kh, kw], 2, dtype);
+        let output_padding = [numbers[16], numbers[17]];
+        let options = ConvTransposeOptions { stride, padding, output_padding, dilation, groups, ..Default::default() };
+        let out = conv_transpose2d(&x, &weight, Some(&bias), &options).map_err(text)?;
+        let grad = whole(q, out.shape(), 3, dtype);
+        let dx = conv_transpose2d_backward_data(&grad, &weight, x.shape(), &options).map_err(text)?;
+        (out, dx, conv_transpose2d_backward_weight(&grad, &x, weight.shape(), &options).map_err(text)?)
+    };
+    for (what, got, expected) in [("out", out, &expected[0]), ("dx", dx, &expected[1]), ("dw", dw, &expected[2])] {
+        let got = got.to_f64_vec().map_err(text)?;
+        if &got != expected {
+            return Err(format!("{what} is {got:?}, expected {expected:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn pytorch_computes_the_same() {
+    let text = include_str!("golden/conv2d.txt");
+    let lines: Vec<&str> = text.lines().collect();
+    let mut grid = Grid::new("conv2d golden");
+    let mut cells = vec![(manager().cpu(), DType::F64), (manager().cpu(), DType::F32)];
+    // One other device is enough: all of them are held against f64 above.
+    cells.extend(opencl_devices().pop().map(|device| (device, DType::F32)));
+    for (device, dtype) in cells {
+        for case in lines.chunks(4) {
+            grid.cell(&device, format!("{dtype} {}", case[0]), || golden(&device, dtype, case));
+        }
+    }
+    grid.finish(152);
+}
+
+#[test]
+fn bias_and_epilogue_end_every_variant() {
+    let g = Graph::new();
+    // relu(s0 * (sum + bias)) + residual, to another type.
+    let expr = g.finish(&[(g.input(0) * g.scalar(0)).relu() + g.input(1)]);
+    let case = case([2, 3, 7, 6], 5, [3, 3]).pad([1, 1, 1, 1]);
+    let product = Case { kernel: [1, 1], padding: [0; 4], ..case };
+    let mut grid = Grid::new("conv2d epilogues");
+    for device in devices() {
+        let q = &device.queue;
+        let variants: Vec<Option<Variant>> = match device.backend.name() {
+            "cl" => std::iter::once(None).chain(Variant::ALL.map(Some)).collect(),
+            _ => vec![None],
+        };
+        for (dtype, to) in [(DType::F32, DType::F32), (DType::BF16, DType::F32)] {
+            for (case, &variant) in [case, product].iter().flat_map(|c| variants.iter().map(move |v| (c, v))) {
+                let sampled = is_pocl(&device) && dtype != DType::F32;
+                if sampled || (variant == Some(Variant::Winograd) && !winograd_fits(case, dtype)) {
+                    continue;
+                }
+                grid.cell(&device, format!("{dtype} {case:?} {variant:?}"), || {
+                    let (x, _) = operand(q, case.x, Form::Dense, 1, dtype);
+                    let (weight, _) = operand(q, case.weight(), Form::Dense, 2, dtype);
+                    let (bias, vb) = tensor(q, &random(5, 5, (-1.0, 1.0)), [5], dtype);
+                    // Broadcast along channels and columns.
+                    let (residual, vr) = tensor(q, &random(14, 6, (-1.0, 1.0)), [2, 1, 7, 1], DType::F32);
+                    let plain = ConvOptions { epilogue: None, ..case.options(variant) };
+                    let wide = |t: &Tensor| t.to(&manager().cpu().queue).unwrap().cast(DType::F64).unwrap();
+                    let expected = conv2d(&wide(&x), &wide(&weight), None, &plain).unwrap().to_f64_vec().unwrap();
+                    let expected: Vec<f64> = expected
+                        .iter()
+                        .enumerate()
+                        .map(|(i, sum)| {
+                            let (image, filter, row) = (i / (5 * 42), i / 42 % 5, i / 6 % 7);
+                            (0.75 * (sum + vb[filter])).max(0.0) + vr[image * 7 + row]
+                        })
+                        .collect();
+                    let epilogue =
+                        Epilogue { expr: &expr, inputs: vec![residual], scalars: vec![0.75.into()], dtype: Some(to) };
+                    let options = ConvOptions { epilogue: Some(epilogue), ..case.options(variant) };
+                    let got = conv2d(&x, &weight, Some(&bias), &options).map_err(|e| e.to_string())?;
+                    if got.dtype() != to {
+                        return Err(format!("{} instead of {to}", got.dtype()));
+                    }
+                    support::Tolerance::balanced(to).check(&got.to_f64_vec().unwrap(), &expected)
+                });
+            }
+        }
+    }
+    grid.finish(4);
+}
+
+#[test]
+fn sequences_are_images_of_one_row() {
+    for device in devices() {
+        let q = &device.queue;
+        let x = whole(q, &[2, 4, 11], 1, DType::F32);
+        let weight = whole(q, &[6, 2, 3], 2, DType::F32);
+        let bias = whole(q, &[6], 4, DType::F32);
+        let options = Conv1dOptions { stride: 2, padding: [1, 2], dilation: 2, groups: 2, ..Default::default() };
+        let out = conv1d(&x, &weight, Some(&bias), &options).unwrap();
+        assert_eq!(out.shape(), &Shape::from([2, 6, 5]));
+        let image = |t: &Tensor| {
+            let [a, b, c] = t.shape()[..] else { panic!("three axes") };
+            netcl_core::tensor::reshape(t, [a, b, 1, c]).unwrap()
+        };
+        let same_options =
+            ConvOptions { stride: [1, 2], padding: [0, 0, 1, 2], dilation: [1, 2], groups: 2, ..Default::default() };
+        let reference = conv2d(&image(&x), &image(&weight), Some(&bias), &same_options).unwrap();
+        assert_eq!(out.to_host::<f32>().unwrap(), reference.to_host::<f32>().unwrap());
+        let grad = whole(q, out.shape(), 3, DType::F32);
+        let dx = conv1d_backward_data(&grad, &weight, x.shape(), &options).unwrap();
+        let dw = conv1d_backward_weight(&grad, &x, weight.shape(), &options).unwrap();
+        assert_eq!((dx.shape(), dw.shape()), (x.shape(), weight.shape()));
+        // Both are gradients of one bilinear form: <dx, x> = <dw, weight> = <grad, out - bias>.
+        let dot = |a: &Tensor, b: &Tensor| -> f64 {
+            a.to_f64_vec().unwrap().iter().zip(b.to_f64_vec().unwrap()).map(|(a, b)| a * b).sum()
+        };
+        let form = dot(&grad, &conv1d(&x, &weight, None, &options).unwrap());
+        assert_eq!((dot(&dx, &x), dot(&dw, &weight)), (form, form));
+    }
+}
+
+#[test]
+fn mistakes_say_what_to_do() {
+    let queue = manager().cpu().queue;
+    let zeros = |shape: &[usize]| Tensor::from_shape(&queue, shape, DType::F32).unwrap();
+    let (x, weight) = (zeros(&[1, 4, 5, 5]), zeros(&[6, 4, 3, 3]));
+    let message = |x: &Tensor, weight: &Tensor, options: &ConvOptions<'_>| {
+        conv2d(x, weight, None, options).unwrap_err().to_string()
+    };
+    let plain = ConvOptions::default();
+    let with = |f: fn(&mut ConvOptions<'static>)| {
+        let mut options = ConvOptions::default();
+        f(&mut options);
+        options
+    };
+    assert!(message(&zeros(&[4, 5, 5]), &weight, &plain).contains("four axes"));
+    assert!(message(&x, &zeros(&[6, 4, 3]), &plain).contains("four axes"));
+    assert!(message(&x, &zeros(&[6, 3, 3, 3]), &plain).contains("needs filters of 4 channels"));
+    assert!(message(&x, &zeros(&[6, 4, 0, 3]), &plain).contains("empty"));
+    assert!(message(&zeros(&[1, 4, 0, 5]), &weight, &plain).contains("only the batch"));
+    assert!(message(&x, &weight, &with(|o| o.stride = [0, 1])).contains("at least 1"));
+    assert!(message(&x, &weight, &with(|o| o.dilation = [1, 0])).contains("at least 1"));
+    assert!(message(&x, &weight, &with(|o| o.groups = 0)).contains("at least 1"));
+    assert!(message(&x, &weight, &with(|o| o.groups = 3)).contains("multiples"));
+    assert!(message(&x, &weight, &with(|o| o.dilation = [3, 1])).contains("reaches over 7"));
+    assert!(message(&x, &weight, &with(|o| o.padding = [usize::MAX, 0, 0, 0])).contains("addressed"));
+    assert!(message(&x, &weight, &with(|o| o.dilation = [usize::MAX, 1])).contains("addressed"));
+    assert!(conv2d(&x, &weight, Some(&zeros(&[5])), &plain).unwrap_err().to_string().contains("6 output channels"));
+    assert!(conv2d(&x, &weight.cast(DType::F64).unwrap(), None, &plain).unwrap_err().to_string().contains("mixes"));
+    let wrong = conv2d_backward_data(&zeros(&[1, 6, 2, 3]), &weight, x.shape(), &plain).unwrap_err().to_string();
+    assert!(wrong.contains("(1, 6, 3, 3)"), "{wrong}");
+    let up = |options: &ConvTransposeOptions<'_>| {
+        conv_transpose2d(&x, &zeros(&[4, 6, 3, 3]), None, options).unwrap_err().to_string()
+    };
+    let extra = ConvTransposeOptions { output_padding: [1, 0], ..Default::default() };
+    assert!(up(&extra).contains("less than the stride"));
+    assert!(up(&ConvTransposeOptions { padding: [9, 9, 0, 0], ..Default::default() }).contains("pad less"));
+    for device in opencl_devices() {
+        let x = Tensor::from_shape(&device.queue, [1, 4, 9, 9], DType::F32).unwrap();
+        let weight = Tensor::from_shape(&device.queue, [6, 4, 5, 5], DType::F32).unwrap();
+        let options = ConvOptions { variant: Some(Variant::Winograd), ..Default::default() };
+        assert!(message(&x, &weight, &options).contains("leave the variant open"));
+    }
+}
+
+#[test]
+fn native_results_do_not_depend_on_the_number_of_threads() {
+    let queue = manager().cpu().queue;
+    let cases = [
+        case([7, 20, 19, 18], 21, [3, 3]).pad([1, 1, 1, 1]),
+        case([1, 6, 40, 40], 50, [5, 5]).stride(2, 2),
+        case([3, 48, 20, 20], 48, [3, 3]).groups(48).pad([1, 1, 1, 1]),
+        case([2, 200, 6, 6], 130, [3, 3]).pad([1, 1, 1, 1]),
+    ];
+    for case in cases {
+        let (x, _) = operand(&queue, case.x, Form::Dense, 1, DType::F32);
+        let (weight, _) = operand(&queue, case.weight(), Form::Dense, 2, DType::F32);
+        let options = case.options(None);
+        let bits = |threads: usize| {
+            set_num_threads(threads);
+            let out = conv2d(&x, &weight, None, &options).unwrap();
+            let dx = conv2d_backward_data(&out, &weight, x.shape(), &options).unwrap();
+            let dw = conv2d_backward_weight(&out, &x, weight.shape(), &options).unwrap();
+            [out, dx, dw].map(|t| t.to_host::<f32>().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>())
+        };
+        let one = bits(1);
+        for threads in [2, 3, 8] {
+            assert!(bits(threads) == one, "{case:?}: {threads} threads give other bits than one");
+        }
+        set_num_threads(0);
+    }
+}
+
+#[test]
+fn scratch_memory_is_bounded() {
+    // Windows of the whole batch would take 9 times the input; planes and columns are made for a few images at a time.
+    let case = case([64, 32, 32, 32], 8, [3, 3]).pad([1, 1, 1, 1]);
+    for device in devices() {
+        let queue = &device.queue;
+        let x = Tensor::from_shape(queue, case.x, DType::F32).unwrap();
+        let weight = Tensor::from_shape(queue, case.weight(), DType::F32).unwrap();
+        let largest = std::rc::Rc::new(Largest::default());
+        let out = netcl_core::kernels::launch::with_sink(largest.clone(), || {
+            let out = conv2d(&x, &weight, None, &case.options(None)).unwrap();
+            conv2d_backward_data(&out, &weight, x.shape(), &case.options(None)).unwrap();
+            conv2d_backward_weight(&out, &x, weight.shape(), &case.options(None)).unwrap();
+            out
+        });
+        let (input, most) = (x.size() * 4, largest.0.get());
+        assert!(most <= 2 * input.max(out.size() * 4), "{}: {most} bytes at once", device.device_name);
+    }
+}
+
+/// Remembers the largest allocation.
+#[derive(Default)]
+struct Largest(std::cell::Cell<usize>);
+
+impl netcl_core::kernels::launch::Sink for Largest {
+    fn allocate(
+        &self,
+        request: &netcl_core::kernels::launch::Allocation,
+    ) -> netcl_core::Result<std::sync::Arc<netcl_core::storage::Storage>> {
+        self.0.set(self.0.get().max(request.nbytes));
+        request.queue.allocate_now(request.nbytes, request.label)
+    }
+}
+
+#[test]
+fn small_devices_are_respected() {
+    if opencl_devices().is_empty() {
+        return;
+    }
+    for limits in ["wg=64,local=16k,alloc=64M,no_fp64", "wg=7,local=1k"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "bias_and_epilogue_end_every_variant", "--nocapture"])
+            .env("NETCL_LIMITS", limits)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "under {limits}:\n{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("1 passed"), "did not run:\n{text}");
+    }
+}
