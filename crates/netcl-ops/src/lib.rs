@@ -13,6 +13,7 @@
 //! # Ok::<(), netcl_ops::core::Error>(())
 //! ```
 
+pub mod attention;
 pub mod dropout;
 pub mod elementwise;
 pub mod indexing;
@@ -27,6 +28,7 @@ pub mod softmax;
 
 pub use netcl_core as core;
 
+pub use attention::{scaled_dot_product_attention, scaled_dot_product_attention_backward};
 pub use dropout::{dropout, dropout_at, dropout_backward, dropout_blocks};
 pub use elementwise::*;
 pub use indexing::{
