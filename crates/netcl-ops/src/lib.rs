@@ -25,6 +25,7 @@ pub mod random;
 pub mod reduce;
 pub mod scan;
 pub mod softmax;
+pub mod sort;
 
 pub use netcl_core as core;
 
@@ -40,3 +41,4 @@ pub use matmul::{bias_add, build_matmul_kernel, linear, matmul, matmul_with};
 pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
 pub use scan::cumsum;
 pub use softmax::{log_softmax, softmax};
+pub use sort::{argsort, sort, sort_backward, topk};
