@@ -13,6 +13,7 @@
 //! # Ok::<(), netcl_ops::core::Error>(())
 //! ```
 
+pub mod attention;
 pub mod dropout;
 pub mod conv;
 pub mod elementwise;
@@ -30,9 +31,11 @@ pub mod reduce;
 pub mod resample;
 pub mod scan;
 pub mod softmax;
+pub mod sort;
 
 pub use netcl_core as core;
 
+pub use attention::{scaled_dot_product_attention, scaled_dot_product_attention_backward};
 pub use dropout::{dropout, dropout_at, dropout_backward, dropout_blocks};
 pub use conv::{conv_transpose2d, conv1d, conv2d, conv2d_backward_data, conv2d_backward_weight};
 pub use elementwise::*;
@@ -58,3 +61,4 @@ pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm
 pub use resample::{upsample_bilinear, upsample_bilinear_backward, upsample_nearest, upsample_nearest_backward};
 pub use scan::cumsum;
 pub use softmax::{log_softmax, softmax};
+pub use sort::{argsort, sort, sort_backward, topk};

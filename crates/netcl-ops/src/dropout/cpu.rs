@@ -1,5 +1,6 @@
 //! Dropout on the native CPU: bits, comparison and product, piece by piece.
 
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use netcl_core::backend::cpu::threads::SharedPtr;
@@ -59,6 +60,20 @@ pub(crate) fn keep_below(keep: f32) -> u32 {
     (f64::from(keep) * f64::from(1 << 24)).ceil() as u32
 }
 
+/// [`parallel_for`] for a body that may fail; one of the errors comes back.
+pub(crate) fn try_parallel_for<F>(op: &'static str, n: usize, grain: usize, body: F) -> Result<()>
+where
+    F: Fn(Range<usize>) -> Result<()> + Sync,
+{
+    let failed = Mutex::new(None);
+    parallel_for(op, n, grain, |range| {
+        if let Err(error) = body(range) {
+            *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        }
+    })?;
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
 struct Run {
     op: &'static str,
     n: usize,
@@ -69,17 +84,13 @@ struct Run {
 
 impl Run {
     fn run<E: Scaled>(&self, x: SharedPtr<u8>, out: SharedPtr<u8>) -> Result<()> {
-        let failed = Mutex::new(None);
-        parallel_for(self.op, self.n.div_ceil(PIECE), 8, |range| {
+        try_parallel_for(self.op, self.n.div_ceil(PIECE), 8, |range| {
             let mut bits = vec![0u32; PIECE];
             for piece in range {
                 let (start, end) = (piece * PIECE, self.n.min((piece + 1) * PIECE));
                 let bits = &mut bits[..end - start];
                 let place = Generator { offset: self.place.offset.wrapping_add((start / 4) as u64), ..self.place };
-                if let Err(error) = fill_bits(bits, &place) {
-                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                    return;
-                }
+                fill_bits(bits, &place)?;
                 // SAFETY: pieces are disjoint parts of two dense tensors of `n` elements, whose ends the launch checked.
                 let (x, out) = unsafe {
                     (
@@ -89,8 +100,8 @@ impl Run {
                 };
                 apply(x, bits, out, self.threshold, E::Compute::from_f64(self.scale));
             }
-        })?;
-        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+            Ok(())
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Dropout whose mask is never stored: forward and backward compute it from the seed and the place of its first random block.
 
-mod cpu;
+pub(crate) mod cpu;
 mod opencl;
 
 use std::sync::Arc;

@@ -1,0 +1,184 @@
+//! Attention on the native CPU: a block of scores is a single-threaded `gemm`, blocks of queries (or keys) are the tasks.
+
+mod tile;
+
+use netcl_core::Result;
+use netcl_core::backend::cpu::CpuKernel;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::launch::{Access, Arg, Scalar, Work};
+use netcl_core::tensor::Tensor;
+use smallvec::SmallVec;
+
+use super::problem::{Backward, Problem, Saved};
+use crate::dropout::cpu::try_parallel_for;
+use crate::reduce::Lane;
+use tile::{Geometry, Memory, Tile, multiply_rows, product};
+
+/// Queries and keys of a block: scores that stay in the second-level cache.
+const QUERIES: usize = 128;
+const KEYS: usize = 256;
+
+type Args = SmallVec<[Arg; 8]>;
+
+fn read(t: &Tensor) -> Arg {
+    Arg::Buffer(t.storage().clone(), Access::Read)
+}
+
+fn write(t: &Tensor) -> Arg {
+    Arg::Buffer(t.storage().clone(), Access::Write)
+}
+
+/// The arguments that forward and backward share: tensors, then where the dropout's random numbers begin.
+fn arguments(problem: &Problem) -> Args {
+    let [seed, block] = problem.drop.as_ref().map_or([Scalar::U64(0), Scalar::U64(0)], |drop| drop.place.scalars());
+    let mask = problem.mask.as_ref().unwrap_or(&problem.q);
+    let mut args: Args = [&problem.q, &problem.k, &problem.v, mask].into_iter().map(read).collect();
+    args.extend([seed, block].map(Arg::Scalar));
+    args
+}
+
+pub(super) fn forward(problem: &Problem, saved: Saved<'_>) -> (Work, Args) {
+    let mut args = arguments(problem);
+    args.extend([write(saved.out), write(saved.logsumexp)]);
+    let geometry = Geometry::new(problem, &[saved.out, saved.logsumexp]);
+    let kernel = CpuKernel::new(move |args| match geometry.dtype {
+        DType::F64 => run_forward::<f64>(&geometry, &Memory::new(&geometry, args)?),
+        _ => run_forward::<f32>(&geometry, &Memory::new(&geometry, args)?),
+    });
+    (Work::Cpu(kernel), args)
+}
+
+fn run_forward<T: Lane>(g: &Geometry, memory: &Memory<T>) -> Result<()> {
+    let blocks = g.l.div_ceil(QUERIES);
+    try_parallel_for(g.op, g.matrices * blocks, 1, |range| {
+        let mut tile = Tile::new(g, QUERIES, KEYS);
+        let mut sums = vec![T::ZERO; QUERIES * g.dv];
+        let (mut tops, mut totals) = (vec![0.0f64; QUERIES], vec![0.0f64; QUERIES]);
+        for task in range {
+            // The last blocks of a causal matrix have most to do: they come first.
+            let (matrix, block) = (task / blocks, blocks - 1 - task % blocks);
+            let queries = block * QUERIES..g.l.min((block + 1) * QUERIES);
+            let rows = queries.len();
+            tops.fill(f64::NEG_INFINITY);
+            totals.fill(0.0);
+            let mut first = true;
+            for keys in g.keys(&queries, KEYS) {
+                tile.scores(g, memory, matrix, &queries, &keys);
+                for row in 0..rows {
+                    let scores = tile.row(row, keys.len());
+                    let before = tops[row];
+                    let (top, sum) = tile::exponentials(scores, before);
+                    // Nothing was added up yet where the maximum still was minus infinity.
+                    let shrink = if before == f64::NEG_INFINITY { 0.0 } else { (before - top).exp() };
+                    tops[row] = top;
+                    totals[row] = totals[row] * shrink + sum;
+                    if !first && shrink != 1.0 {
+                        multiply_rows(&mut sums[row * g.dv..][..g.dv], shrink);
+                    }
+                }
+                tile.drop_probabilities(g, memory, matrix, &queries, &keys)?;
+                // SAFETY: the tile holds rows x keys probabilities, `v` has these keys, `sums` rows x dv elements.
+                unsafe {
+                    let v = memory.v(g, matrix, keys.start);
+                    let p = (tile.scores.as_ptr(), keys.len() as isize, 1);
+                    product((rows, g.dv, keys.len()), p, v, (sums.as_mut_ptr(), g.dv as isize, 1), !first, T::ONE);
+                }
+                first = false;
+            }
+            for (row, query) in queries.enumerate() {
+                // SAFETY: the query is one of the matrix's, and no other task writes its row.
+                unsafe {
+                    let sums = &sums[row * g.dv..][..g.dv];
+                    memory.write_outputs(g, (matrix, query), sums, (tops[row], totals[row]));
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn backward(problem: &Problem, backward: &Backward<'_>) -> (Work, Args) {
+    let mut args = arguments(problem);
+    let [dq, dk, dv] = backward.gradients;
+    args.extend([read(backward.out), read(backward.logsumexp), read(backward.grad), write(backward.delta)]);
+    args.extend([dq, dk, dv].map(write));
+    let others = [backward.out, backward.logsumexp, backward.grad, backward.delta, dq, dk, dv];
+    let geometry = Geometry::new(problem, &others);
+    let kernel = CpuKernel::new(move |args| match geometry.dtype {
+        DType::F64 => run_backward::<f64>(&geometry, &Memory::new(&geometry, args)?),
+        _ => run_backward::<f32>(&geometry, &Memory::new(&geometry, args)?),
+    });
+    (Work::Cpu(kernel), args)
+}
+
+fn run_backward<T: Lane>(g: &Geometry, memory: &Memory<T>) -> Result<()> {
+    of_queries(g, memory)?;
+    of_keys(g, memory)
+}
+
+/// The gradient of q, block by block of queries, after each query's sum of output times gradient.
+fn of_queries<T: Lane>(g: &Geometry, memory: &Memory<T>) -> Result<()> {
+    let blocks = g.l.div_ceil(QUERIES);
+    let scale = <T as netcl_core::dtype::Element>::from_f64(g.scale);
+    try_parallel_for(g.op, g.matrices * blocks, 1, |range| {
+        let mut tile = Tile::new(g, QUERIES, KEYS);
+        for task in range {
+            let (matrix, block) = (task / blocks, blocks - 1 - task % blocks);
+            let queries = block * QUERIES..g.l.min((block + 1) * QUERIES);
+            for query in queries.clone() {
+                // SAFETY: the query is one of the matrix's, and no other task writes its sum.
+                unsafe { memory.write_delta(g, matrix, query) };
+            }
+            let mut first = true;
+            for keys in g.keys(&queries, KEYS) {
+                tile.gradients(g, memory, matrix, &queries, &keys)?;
+                // SAFETY: the tile holds rows x keys gradients of scores, `k` has these keys, and the rows of `dq` are this
+                // task's alone.
+                unsafe {
+                    let k = memory.k(g, matrix, keys.start);
+                    let ds = (tile.gradients.as_ptr(), keys.len() as isize, 1);
+                    let (to, rs, cs) = memory.gradient(g, 0, matrix, queries.start);
+                    product((queries.len(), g.d, keys.len()), ds, k, (to, rs, cs), !first, scale);
+                }
+                first = false;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The gradients of k and v, block by block of keys.
+fn of_keys<T: Lane>(g: &Geometry, memory: &Memory<T>) -> Result<()> {
+    let blocks = g.s.div_ceil(KEYS);
+    let scale = <T as netcl_core::dtype::Element>::from_f64(g.scale);
+    try_parallel_for(g.op, g.matrices * blocks, 1, |range| {
+        let mut tile = Tile::new(g, QUERIES, KEYS);
+        for task in range {
+            let (matrix, block) = (task / blocks, task % blocks);
+            let keys = block * KEYS..g.s.min((block + 1) * KEYS);
+            let mut first = true;
+            for queries in g.queries(&keys, QUERIES) {
+                tile.gradients(g, memory, matrix, &queries, &keys)?;
+                let rows = queries.len();
+                // SAFETY: as in `of_queries`, with the rows of `dk` and `dv` that belong to these keys. Both factors on the
+                // left are read transposed.
+                unsafe {
+                    let (q, grad) = (memory.q(g, matrix, queries.start), memory.grad(g, matrix, queries.start));
+                    let p = (tile.scores.as_ptr(), 1, keys.len() as isize);
+                    let ds = (tile.gradients.as_ptr(), 1, keys.len() as isize);
+                    let (to, rs, cs) = memory.gradient(g, 1, matrix, keys.start);
+                    product((keys.len(), g.d, rows), ds, q, (to, rs, cs), !first, scale);
+                    let (to, rs, cs) = memory.gradient(g, 2, matrix, keys.start);
+                    product((keys.len(), g.dv, rows), p, grad, (to, rs, cs), !first, T::ONE);
+                }
+                first = false;
+            }
+            if first {
+                // Keys that no query sees.
+                // SAFETY: as above.
+                unsafe { memory.clear_keys(g, matrix, &keys) };
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,183 @@
+//! Attention whose memory grows with the length of the sequences, not with its square, and rotary position embedding.
+//!
+//! Forward keeps, for each query, the output and the logarithm of the softmax's denominator; scores exist only for a block of
+//! queries and keys at a time. Backward computes them again, block by block: one pass over keys for the gradient of the
+//! queries, one over queries for those of keys and values, each element of a gradient owned by one task. No atomics, the same
+//! bits on every run.
+//!
+//! ```text
+//!                 keys ->                  forward, backward of q:  a task owns a row of blocks and walks to the right
+//!            +----+----+----+----+
+//!    queries | P  |    |    |    |         backward of k and v:     a task owns a column and walks down
+//!       |    +----+----+----+----+
+//!       v    |    |    |    |    |         P = exp(q k^T * scale + mask - logsumexp)
+//!            +----+----+----+----+
+//! ```
+//!
+//! | file | subject |
+//! |---|---|
+//! | `problem.rs` | shapes, strides, checks |
+//! | `cpu.rs`, `cpu/tile.rs` | native: blocks of scores as matrix products |
+//! | `opencl.rs`, `attention.cl`, `attention_backward.cl` | the kernels and how they are launched |
+//! | `rotary.rs` | rotary position embedding |
+
+mod cpu;
+mod opencl;
+mod problem;
+mod rotary;
+
+use netcl_core::Result;
+use netcl_core::backend::Queue;
+use netcl_core::kernels::launch::{self, Cost, Launch};
+use netcl_core::random::Generator;
+use netcl_core::tensor::Tensor;
+
+use crate::dropout::{MaskPlace, reserve};
+use problem::{Problem, Saved};
+
+pub use opencl::force_group;
+pub use rotary::{RotaryForm, RotaryTables, rotary, rotary_backward};
+
+/// What changes the plain `softmax(q k^T / sqrt(width)) v`.
+#[derive(Clone, Debug, Default)]
+pub struct AttentionOptions<'t> {
+    /// Query i sees the keys 0 to i only (counted from the first key, as in PyTorch, also where there are more keys).
+    pub causal: bool,
+    /// Added to the scores; broadcast to `[batch, heads, queries, keys]`. Minus infinity hides a key. It has no gradient.
+    pub mask: Option<&'t Tensor>,
+    /// Drops probabilities: how likely, and where the random numbers begin (see [`AttentionOptions::with_dropout`]).
+    pub dropout: Option<(f64, MaskPlace)>,
+    /// What scores are multiplied by; `1 / sqrt(width)` if not given.
+    pub scale: Option<f64>,
+}
+
+impl AttentionOptions<'_> {
+    /// With a new dropout mask for these queries `[batch, heads, queries, width]` and keys: as many random blocks as it takes
+    /// are reserved from the generator, or from the process-wide one.
+    #[must_use]
+    pub fn with_dropout(mut self, p: f64, q: &Tensor, k: &Tensor, generator: Option<&mut Generator>) -> Self {
+        let keys = k.shape().get(2).copied().unwrap_or(0);
+        let rows: usize = q.shape().iter().take(3).product();
+        self.dropout = Some((p, reserve(generator, attention_blocks(rows, keys))));
+        self
+    }
+}
+
+/// How many random blocks a dropout mask over so many queries (of all batches and heads) and keys takes.
+pub fn attention_blocks(queries: usize, keys: usize) -> u64 {
+    // Every row starts with a block of its own, so that a tile of any row starts with a whole block.
+    queries as u64 * keys.div_ceil(4) as u64
+}
+
+/// The result of [`scaled_dot_product_attention`], with what its gradient needs.
+#[derive(Clone, Debug)]
+pub struct Attention {
+    /// `[batch, heads, queries, value width]`
+    pub out: Tensor,
+    /// The logarithm of each softmax's denominator, `[batch, heads, queries]`, in float32 (float64 for float64).
+    pub logsumexp: Tensor,
+}
+
+/// The gradients of [`scaled_dot_product_attention`].
+#[derive(Clone, Debug)]
+pub struct AttentionGradients {
+    /// For the queries.
+    pub q: Tensor,
+    /// For the keys.
+    pub k: Tensor,
+    /// For the values.
+    pub v: Tensor,
+}
+
+/// `softmax(q k^T * scale + mask) v` for every batch and head, in memory linear in the number of queries and keys.
+///
+/// `q` is `[batch, heads, queries, width]`, `k` `[batch, heads, keys, width]`, `v` `[batch, heads, keys, value width]`. A query
+/// whose keys are all hidden gives zeros. 16-bit tensors are computed in float32.
+///
+/// ```
+/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_ops::attention::{AttentionOptions, scaled_dot_product_attention};
+///
+/// let queue = manager().cpu().queue;
+/// let q = Tensor::full(&queue, [1, 1, 2, 4], DType::F32, 0.0)?;
+/// let v = Tensor::from_host(&queue, &[1.0f32, 3.0], [1, 1, 2, 1])?;
+/// let options = AttentionOptions { causal: true, ..Default::default() };
+/// // The first query sees the first key, the second both, with equal weight.
+/// let attention = scaled_dot_product_attention(&q, &q, &v, &options)?;
+/// assert_eq!(attention.out.to_host::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+pub fn scaled_dot_product_attention(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    options: &AttentionOptions<'_>,
+) -> Result<Attention> {
+    const OP: &str = "scaled_dot_product_attention";
+    let problem = Problem::new(OP, q, k, v, options)?;
+    let (queue, dtype) = (q.queue(), problem.q.dtype());
+    let (rows, width) = (problem.rows_shape(), problem.dv);
+    let out = Tensor::uninit(queue, [rows[0], rows[1], rows[2], width], dtype)?;
+    let logsumexp = Tensor::uninit(queue, rows, dtype.accumulator())?;
+    if problem.rows() > 0 {
+        if problem.s == 0 {
+            // Nothing to attend to.
+            out.fill(0.0)?;
+            logsumexp.fill(f64::NEG_INFINITY)?;
+        } else {
+            let saved = Saved { out: &out, logsumexp: &logsumexp };
+            let (work, args) = match queue {
+                Queue::Cpu(_) => cpu::forward(&problem, saved),
+                Queue::OpenCl(stream) => opencl::forward(&problem, stream, saved)?,
+            };
+            let cost = Cost { flops: problem.flops(2), bytes: problem.bytes() };
+            launch::submit(Launch { name: OP.into(), queue: queue.clone(), work, args, cost })?;
+        }
+    }
+    Ok(Attention { out: out.cast(q.dtype())?, logsumexp })
+}
+
+/// The gradients of [`scaled_dot_product_attention`] for the same tensors, its result and the gradient of that result.
+///
+/// The options must be those of the forward call, the dropout's place included.
+pub fn scaled_dot_product_attention_backward(
+    grad: &Tensor,
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    saved: &Attention,
+    options: &AttentionOptions<'_>,
+) -> Result<AttentionGradients> {
+    const OP: &str = "scaled_dot_product_attention_backward";
+    let problem = Problem::new(OP, q, k, v, options)?;
+    let (grad, out, logsumexp) = problem.check_saved(grad, saved)?;
+    let queue = q.queue();
+    let make = |shape: &netcl_core::shape::Shape| Tensor::uninit(queue, shape.clone(), problem.q.dtype());
+    let (dq, dk, dv) = (make(q.shape())?, make(k.shape())?, make(v.shape())?);
+    if problem.rows() == 0 || problem.s == 0 {
+        // No scores at all: nothing depends on anything.
+        [&dq, &dk, &dv].into_iter().filter(|t| t.size() > 0).try_for_each(|t| t.fill(0.0))?;
+    } else {
+        let delta = Tensor::uninit(queue, problem.rows_shape(), logsumexp.dtype())?;
+        let backward = problem::Backward {
+            grad: &grad,
+            out: &out,
+            logsumexp: &logsumexp,
+            delta: &delta,
+            gradients: [&dq, &dk, &dv],
+        };
+        let works = match queue {
+            Queue::Cpu(_) => vec![cpu::backward(&problem, &backward)],
+            Queue::OpenCl(stream) => opencl::backward(&problem, stream, &backward)?,
+        };
+        // Two products recomputed or formed for q's gradient and its own; four and two for those of k and v.
+        let (products, count) = (7, works.len());
+        for (work, args) in works {
+            let cost =
+                Cost { flops: problem.flops(products) / count as f64, bytes: 2.0 * problem.bytes() / count as f64 };
+            launch::submit(Launch { name: OP.into(), queue: queue.clone(), work, args, cost })?;
+        }
+    }
+    let narrow = |t: Tensor| t.cast(q.dtype());
+    Ok(AttentionGradients { q: narrow(dq)?, k: narrow(dk)?, v: narrow(dv)? })
+}

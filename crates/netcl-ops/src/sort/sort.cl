@@ -1,0 +1,139 @@
+// Sorting lines: pieces in local memory by a bitonic network, pieces into lines by merging, a few of many by keeping the best.
+//
+//   line   |  piece 0  |  piece 1  |  piece 2  | .. |      a piece has at most `slots` elements, a power of two
+//          sort_pieces: every piece in order               a group sorts several short pieces at once
+//          |  in order             |  in order      |      merge_runs, again and again
+//          |  in order                              |      sort_finish: positions into values and indices
+//
+//   few of many:   sort_pieces keeps the first `keep` of each piece, then sorts what was kept, until one piece is left
+//
+// An element becomes a key, a whole number that grows with it (NaN the largest); equal keys are ordered by position. Slots
+// without an element hold the largest key and position and so come last.
+//
+// Compiled with: BITS          an unsigned integer of the element's size
+//                KEY           uint or ulong
+//                TO_KEY(bits)  the key of an element, ascending; DESCENDING turns it round
+//                IS_NAN(bits)
+//                UINT          the type that counts elements
+
+#ifndef BITS
+#define BITS uint
+#define KEY uint
+#define TO_KEY(bits) float_key(bits)
+#define IS_NAN(bits) (((bits) & 0x7fffffffu) > 0x7f800000u)
+#define UINT uint
+#endif
+
+#define NOWHERE 0xffffffffu
+
+// Of the bits of a float, not its value: devices may take tiny numbers for 0. But -0 is 0.
+uint float_key(uint bits) {
+    if ((bits & 0x7fffffffu) == 0) bits = 0;
+    return (bits >> 31) ? ~bits : bits | 0x80000000u;
+}
+
+// The same for double.
+ulong double_key(ulong bits) {
+    if ((bits & 0x7fffffffffffffffUL) == 0) bits = 0;
+    return (bits >> 63) ? ~bits : bits | 0x8000000000000000UL;
+}
+
+// Sorts pieces of lines of `n` elements, `span` to a piece, and writes the first `keep` of each: as keys and positions, or
+// (`last`) as values and indices of lines of `keep` elements. Elements come from x, or as keys and positions.
+__kernel void sort_pieces(__global const BITS *x, const ulong x_at, __global const KEY *in_keys, __global const uint *in_places,
+                          __global KEY *out_keys, __global uint *out_places, __global BITS *values, const ulong values_at,
+                          __global long *indices, const ulong indices_at, const UINT lines, const UINT n, const UINT span,
+                          const UINT keep, const UINT whole, const uint slots, const uint piece, const uint from_pairs,
+                          const uint last, const uint descending, __local KEY *keys, __local uint *places) {
+    const uint lid = get_local_id(0), group = get_local_size(0);
+    const UINT per_line = (n + span - 1) / span, pieces = lines * per_line;
+    const UINT first = (UINT)get_group_id(0) * (slots / piece);
+    for (uint s = lid; s < slots; s += group) {
+        const UINT p = first + s / piece, line = p / per_line, at = p % per_line * span + s % piece;
+        KEY key = ~(KEY)0;
+        uint place = NOWHERE;
+        if (p < pieces && s % piece < span && at < n) {
+            if (from_pairs) {
+                key = in_keys[line * n + at];
+                place = in_places[line * n + at];
+            } else {
+                const BITS bits = x[x_at + line * n + at];
+                const KEY own = TO_KEY(bits);
+                if (!IS_NAN(bits)) key = descending ? ~own : own;
+                place = (uint)at;
+            }
+        }
+        keys[s] = key;
+        places[s] = place;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (uint size = 2; size <= piece; size *= 2) {
+        for (uint step = size / 2; step > 0; step /= 2) {
+            for (uint i = lid; i < slots / 2; i += group) {
+                const uint low = i / step * step * 2 + i % step, high = low + step;
+                const KEY a = keys[low], b = keys[high];
+                const uint a_place = places[low], b_place = places[high];
+                const bool later = a > b || (a == b && a_place > b_place);
+                // Whole pieces are ascending; halves take turns, so that each pair of them is a bitonic row.
+                const bool ascending = ((low & (piece - 1)) & size) == 0;
+                if (later == ascending) {
+                    keys[low] = b;
+                    keys[high] = a;
+                    places[low] = b_place;
+                    places[high] = a_place;
+                }
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+        }
+    }
+    for (uint s = lid; s < slots; s += group) {
+        const UINT p = first + s / piece, line = p / per_line, i = s % piece;
+        if (p >= pieces || i >= keep) continue;
+        const UINT to = p * keep + i;
+        if (last) {
+            const uint place = places[s];
+            values[values_at + to] = x[x_at + line * whole + place];
+            indices[indices_at + to] = place;
+        } else {
+            out_keys[to] = keys[s];
+            out_places[to] = places[s];
+        }
+    }
+}
+
+// Merges neighbouring runs of `run` pairs in lines of `n`: every pair finds its place by bisection in the other run.
+__kernel void merge_runs(__global const KEY *in_keys, __global const uint *in_places, __global KEY *out_keys,
+                         __global uint *out_places, const UINT total, const UINT n, const UINT run) {
+    const UINT g = get_global_id(0);
+    if (g >= total) return;
+    const UINT line = g / n * n, at = g % n, start = at / (2 * run) * (2 * run);
+    const UINT middle = min(start + run, n), end = min(start + 2 * run, n);
+    const KEY key = in_keys[g];
+    const uint place = in_places[g];
+    const bool left = at < middle;
+    UINT low = left ? middle : start, high = left ? end : middle;
+    const UINT base = low;
+    while (low < high) {
+        const UINT half_ = low + (high - low) / 2;
+        const KEY other = in_keys[line + half_];
+        const uint other_place = in_places[line + half_];
+        // Empty slots are all equal: those of the left run go first.
+        const bool before = other < key || (other == key && (other_place < place || (!left && other_place == place)));
+        if (before) low = half_ + 1;
+        else high = half_;
+    }
+    const UINT to = line + start + (left ? at - start : at - middle) + (low - base);
+    out_keys[to] = key;
+    out_places[to] = place;
+}
+
+// The first k positions of sorted lines (`pitch` apart) as values and indices.
+__kernel void sort_finish(__global const BITS *x, const ulong x_at, __global const uint *places, __global BITS *values,
+                          const ulong values_at, __global long *indices, const ulong indices_at, const UINT total,
+                          const UINT n, const UINT k, const UINT pitch) {
+    const UINT g = get_global_id(0);
+    if (g >= total) return;
+    const uint place = places[g / k * pitch + g % k];
+    values[values_at + g] = x[x_at + g / k * n + place];
+    indices[indices_at + g] = place;
+}
