@@ -14,8 +14,8 @@
 //! ```
 
 pub mod attention;
-pub mod dropout;
 pub mod conv;
+pub mod dropout;
 pub mod elementwise;
 pub mod indexing;
 pub mod layout;
@@ -36,8 +36,8 @@ pub mod sort;
 pub use netcl_core as core;
 
 pub use attention::{scaled_dot_product_attention, scaled_dot_product_attention_backward};
-pub use dropout::{dropout, dropout_at, dropout_backward, dropout_blocks};
 pub use conv::{conv_transpose2d, conv1d, conv2d, conv2d_backward_data, conv2d_backward_weight};
+pub use dropout::{dropout, dropout_at, dropout_backward, dropout_blocks};
 pub use elementwise::*;
 pub use indexing::{
     embedding, embedding_backward, gather, gather_backward, index_add, index_select, index_select_backward,
@@ -45,12 +45,12 @@ pub use indexing::{
 };
 pub use layout::*;
 pub use matmul::{bias_add, build_matmul_kernel, linear, matmul, matmul_with};
-pub use pick::{pick, unpick};
 pub use norm::{
     batch_norm, batch_norm_backward, batch_norm_eval, group_norm, group_norm_backward, layer_norm, layer_norm_backward,
     rms_norm, rms_norm_backward,
 };
 pub use pad::{pad, pad_backward};
+pub use pick::{pick, unpick};
 pub use pool::{
     adaptive_avg_pool1d, adaptive_avg_pool1d_backward, adaptive_avg_pool2d, adaptive_avg_pool2d_backward,
     adaptive_max_pool1d, adaptive_max_pool1d_backward, adaptive_max_pool2d, adaptive_max_pool2d_backward, avg_pool1d,

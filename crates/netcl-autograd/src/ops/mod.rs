@@ -1,5 +1,7 @@
 //! Recordable operations: the forward op and its gradient rule, one file per family.
 
+pub mod attention;
+pub mod conv;
 pub mod dropout;
 pub mod einsum;
 pub mod elementwise;
@@ -15,3 +17,4 @@ pub mod pool;
 pub mod reduce;
 pub mod resample;
 pub mod softmax;
+pub mod sort;

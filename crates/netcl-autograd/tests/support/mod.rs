@@ -11,10 +11,12 @@ use netcl_autograd::core::random::{Generator, fill_uniform_f64};
 use netcl_autograd::core::shape::Slice;
 use netcl_autograd::core::tensor::HostOptions;
 use netcl_autograd::gradcheck::Tolerance;
+use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, rotary, scaled_dot_product_attention};
+use netcl_autograd::ops::conv::{self, Convolution, same};
 use netcl_autograd::ops::dropout::dropout;
 use netcl_autograd::ops::pad::PadMode;
 use netcl_autograd::ops::pool::Window;
-use netcl_autograd::ops::{elementwise, indexing, layout, matmul, norm, pad, pool, resample};
+use netcl_autograd::ops::{elementwise, indexing, layout, matmul, norm, pad, pool, resample, sort};
 use netcl_autograd::{Result, Tensor};
 
 pub fn cpu() -> Queue {
@@ -252,7 +254,75 @@ pub fn cases() -> Vec<Case> {
         case(&format!("pad {mode:?}"), true, &[plane], Box::new(move |t| pad::pad(t[0], &[(1, 2), (2, 0)], mode)));
     }
 
-    // Chosen by index.
+    // Convolutions: a plain one, one with every option, one whose channels are on their own.
+    let filters: (&[usize], _) = (&[3, 2, 3, 2], ONE);
+    let all_options = Convolution { stride: [2, 1], padding: [1, 0, 2, 1], dilation: [1, 2], ..Default::default() };
+    case(
+        "conv2d",
+        true,
+        &[plane, filters, (&[3], ONE)],
+        Box::new(|t| {
+            conv::conv2d(t[0], t[1], Some(t[2]), &Convolution { padding: same([1, 1]), ..Default::default() })
+        }),
+    );
+    case(
+        "conv2d, every option",
+        true,
+        &[plane, filters],
+        Box::new(move |t| conv::conv2d(t[0], t[1], None, &all_options)),
+    );
+    case(
+        "conv2d, depthwise",
+        true,
+        &[plane, (&[4, 1, 2, 2], ONE)],
+        Box::new(|t| conv::conv2d(t[0], t[1], None, &Convolution { groups: 2, ..Default::default() })),
+    );
+    case(
+        "conv2d, 1x1",
+        true,
+        &[plane, (&[3, 2, 1, 1], ONE)],
+        Box::new(|t| conv::conv2d(t[0], t[1], None, &Convolution::default())),
+    );
+    case(
+        "conv1d",
+        true,
+        &[(&[2, 2, 6], ONE), (&[3, 2, 3], ONE), (&[3], ONE)],
+        Box::new(|t| conv::conv1d(t[0], t[1], Some(t[2]), &Convolution { stride: [1, 2], ..Default::default() })),
+    );
+    case(
+        "conv_transpose2d",
+        true,
+        &[(&[2, 3, 3, 2], ONE), filters, (&[2], ONE)],
+        Box::new(|t| {
+            let how = Convolution { stride: [2, 2], padding: same([1, 0]), ..Default::default() };
+            conv::conv_transpose2d(t[0], t[1], Some(t[2]), &how, [1, 0])
+        }),
+    );
+
+    // Attention.
+    let (queries, keys): ((&[usize], _), (&[usize], _)) = ((&[1, 2, 3, 4], ONE), (&[1, 2, 5, 4], ONE));
+    for (name, causal, masked, dropout) in [
+        ("attention", false, false, 0.0),
+        ("attention, causal", true, false, 0.0),
+        ("attention, masked", false, true, 0.0),
+        ("attention, dropout", false, false, 0.3),
+    ] {
+        let function = move |t: &[&Tensor]| {
+            let mask = leaf(t[0].queue(), t[0].dtype(), &[3, 5], 8, ONE).detach();
+            let how = Attention { causal, mask: masked.then_some(&mask), dropout, scale: None };
+            scaled_dot_product_attention(t[0], t[1], t[2], &how, Some(&mut Generator::new(3)))
+        };
+        case(name, true, &[queries, keys, keys], Box::new(function));
+    }
+    for form in [RotaryForm::Interleaved, RotaryForm::HalfSplit] {
+        let function =
+            move |t: &[&Tensor]| rotary(t[0], &RotaryTables::new(t[0].queue(), 2, 3, 4, 1e4, t[0].dtype())?, form);
+        case(&format!("rotary {form:?}"), true, &[queries], Box::new(function));
+    }
+
+    // In order, and chosen by index.
+    case("sort", true, &[(&[3, 4], ONE)], Box::new(|t| Ok(sort::sort(t[0], 0, true)?.0)));
+    case("topk", true, &[(&[3, 4], ONE)], Box::new(|t| Ok(sort::topk(t[0], 2, 1, true)?.0)));
     let indices = |t: &Tensor, values: &[i64], shape: &[usize]| IndexTensor::from_host(t.queue(), values, shape);
     let table: (&[usize], _) = (&[4, 3], ONE);
     case(

@@ -1,0 +1,168 @@
+//! Convolutions.
+//!
+//! Three operations are each other's gradients: the convolution of an image with filters, the data gradient (of an output's
+//! gradient and filters), and the weight gradient (of an output's gradient and an image). All are linear in both operands, so
+//! any derivative is one of the three again.
+
+use netcl_core::shape::Shape;
+use netcl_ops::conv as raw;
+pub use netcl_ops::conv::same;
+use smallvec::{SmallVec, smallvec};
+
+use super::layout::reshape;
+use super::reduce::sum;
+use crate::error::Result;
+use crate::graph::{Gradients, RuleContext, Save, record};
+use crate::tensor::Tensor;
+
+/// How filters move over images.
+///
+/// ```
+/// use netcl_autograd::ops::conv::{Convolution, same};
+///
+/// let halving = Convolution { stride: [2, 2], padding: same([1, 1]), ..Default::default() };
+/// assert_eq!(halving.padding, [1, 1, 1, 1]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Convolution {
+    /// Steps down and to the right.
+    pub stride: [usize; 2],
+    /// Zeros at the top, bottom, left and right; [`same`] makes it from one number per axis.
+    pub padding: [usize; 4],
+    /// Distance between the taps of a filter.
+    pub dilation: [usize; 2],
+    /// Independent groups of channels.
+    pub groups: usize,
+}
+
+impl Default for Convolution {
+    fn default() -> Self {
+        Convolution { stride: [1, 1], padding: [0; 4], dilation: [1, 1], groups: 1 }
+    }
+}
+
+impl Convolution {
+    fn options(&self) -> raw::ConvOptions<'static> {
+        let Convolution { stride, padding, dilation, groups } = *self;
+        raw::ConvOptions { stride, padding, dilation, groups, ..Default::default() }
+    }
+
+    /// The gradient of an image.
+    #[track_caller]
+    fn data_gradient(self, grad: &Tensor, weight: &Tensor, image: &Shape) -> Result<Tensor> {
+        let output = raw::conv2d_backward_data(grad.raw(), weight.raw(), image, &self.options())?;
+        let filters = weight.shape().clone();
+        record("conv2d_backward_data", &[grad, weight], output, Save::INPUTS, || {
+            Box::new(move |context, upstream| {
+                let of_grad = || conv2d(upstream, &context.input(1)?, None, &self);
+                let of_weight = || self.weight_gradient(&context.input(0)?, upstream, &filters);
+                Ok(smallvec![context.if_wanted(0, of_grad)?, context.if_wanted(1, of_weight)?])
+            })
+        })
+    }
+
+    /// The gradient of filters.
+    #[track_caller]
+    fn weight_gradient(self, grad: &Tensor, image: &Tensor, filters: &Shape) -> Result<Tensor> {
+        let output = raw::conv2d_backward_weight(grad.raw(), image.raw(), filters, &self.options())?;
+        let shape = image.shape().clone();
+        record("conv2d_backward_weight", &[grad, image], output, Save::INPUTS, || {
+            Box::new(move |context, upstream| {
+                let of_grad = || conv2d(&context.input(1)?, upstream, None, &self);
+                let of_image = || self.data_gradient(&context.input(0)?, upstream, &shape);
+                Ok(smallvec![context.if_wanted(0, of_grad)?, context.if_wanted(1, of_image)?])
+            })
+        })
+    }
+}
+
+/// The gradients of an image, of filters and of a bias that may not be there.
+fn with_bias(
+    context: &RuleContext<'_>,
+    upstream: &Tensor,
+    biased: bool,
+    of_image: impl FnOnce() -> Result<Tensor>,
+    of_weight: impl FnOnce() -> Result<Tensor>,
+) -> Result<Gradients> {
+    let mut gradients: Gradients = smallvec![context.if_wanted(0, of_image)?, context.if_wanted(1, of_weight)?];
+    if biased {
+        gradients.push(context.if_wanted(2, || sum(upstream, &[0, 2, 3], false))?);
+    }
+    Ok(gradients)
+}
+
+/// The convolution of images `[N, C, H, W]` with filters `[F, C / groups, KH, KW]`, plus a bias of F elements.
+///
+/// ```
+/// use netcl_autograd::core::{device::manager, dtype::DType};
+/// use netcl_autograd::{Tensor, ops::conv::{Convolution, conv2d, same}};
+///
+/// let queue = manager().cpu().queue;
+/// let x = Tensor::full(&queue, [1, 1, 4, 4], DType::F32, 1.0)?;
+/// let weight = Tensor::full(&queue, [2, 1, 3, 3], DType::F32, 0.5)?.with_grad();
+/// let y = conv2d(&x, &weight, None, &Convolution { padding: same([1, 1]), ..Default::default() })?;
+/// assert_eq!(y.shape().to_vec(), [1, 2, 4, 4]);
+/// y.sum((), false)?.backward()?;
+/// assert_eq!(weight.grad().unwrap().to_host::<f32>()?[..3], [9.0, 12.0, 9.0]);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+#[track_caller]
+pub fn conv2d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, how: &Convolution) -> Result<Tensor> {
+    let output = raw::conv2d(x.raw(), weight.raw(), bias.map(Tensor::raw), &how.options())?;
+    let (how, biased) = (*how, bias.is_some());
+    let (image, filters) = (x.shape().clone(), weight.shape().clone());
+    let inputs: SmallVec<[&Tensor; 3]> = [x, weight].into_iter().chain(bias).collect();
+    record("conv2d", &inputs, output, Save { inputs: 0b011, output: false }, || {
+        Box::new(move |context, upstream| {
+            let of_image = || how.data_gradient(upstream, &context.input(1)?, &image);
+            let of_weight = || how.weight_gradient(upstream, &context.input(0)?, &filters);
+            with_bias(context, upstream, biased, of_image, of_weight)
+        })
+    })
+}
+
+/// The convolution of sequences `[N, C, L]` with filters `[F, C / groups, K]`, plus a bias of F elements. Of the options, those
+/// for columns count.
+#[track_caller]
+pub fn conv1d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, how: &Convolution) -> Result<Tensor> {
+    let row = |t: &Tensor| match t.shape()[..] {
+        [first, second, length] => reshape(t, [first, second, 1, length]),
+        _ => {
+            let why = "three axes are needed: [N, C, L] for sequences, [F, C / groups, K] for filters".to_owned();
+            Err(netcl_core::Error::Shape { op: "conv1d", shape: t.shape().clone(), why }.into())
+        }
+    };
+    let how = Convolution {
+        stride: [1, how.stride[1]],
+        padding: [0, 0, how.padding[2], how.padding[3]],
+        dilation: [1, how.dilation[1]],
+        groups: how.groups,
+    };
+    let out = conv2d(&row(x)?, &row(weight)?, bias, &how)?;
+    let [n, filters, _, length] = out.shape()[..] else { return Ok(out) };
+    reshape(&out, [n, filters, length])
+}
+
+/// The transposed convolution of `[N, C, H, W]` with `[C, F / groups, KH, KW]`, plus a bias of F elements: each pixel adds a
+/// scaled filter to the result, `stride` apart. `output_padding` rows and columns are added at the bottom and the right.
+#[track_caller]
+pub fn conv_transpose2d(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    how: &Convolution,
+    output_padding: [usize; 2],
+) -> Result<Tensor> {
+    let Convolution { stride, padding, dilation, groups } = *how;
+    let options = raw::ConvTransposeOptions { stride, padding, output_padding, dilation, groups, ..Default::default() };
+    let output = raw::conv_transpose2d(x.raw(), weight.raw(), bias.map(Tensor::raw), &options)?;
+    let (how, biased, filters) = (*how, bias.is_some(), weight.shape().clone());
+    let inputs: SmallVec<[&Tensor; 3]> = [x, weight].into_iter().chain(bias).collect();
+    record("conv_transpose2d", &inputs, output, Save { inputs: 0b011, output: false }, || {
+        Box::new(move |context, upstream| {
+            let of_input = || conv2d(upstream, &context.input(1)?, None, &how);
+            let of_weight = || how.weight_gradient(&context.input(0)?, upstream, &filters);
+            with_bias(context, upstream, biased, of_input, of_weight)
+        })
+    })
+}
