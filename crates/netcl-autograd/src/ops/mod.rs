@@ -4,5 +4,6 @@ pub mod elementwise;
 pub mod layout;
 pub mod loss;
 pub mod matmul;
+pub mod random;
 pub mod reduce;
 pub mod softmax;
