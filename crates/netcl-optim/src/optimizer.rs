@@ -19,6 +19,12 @@ pub trait Optimizer: Send {
     /// The groups of parameters.
     fn groups(&self) -> &[ParamGroup];
 
+    /// Adds parameters with a learning rate and a weight decay of their own.
+    ///
+    /// # Errors
+    /// For no parameters, for parameters that are given twice or are not leaves, and for settings out of range.
+    fn add_group(&mut self, params: Vec<Tensor>, learning_rate: f64, weight_decay: f64) -> Result<()>;
+
     /// Everything a run needs to go on exactly where this one stands, apart from the parameters themselves.
     fn state(&self) -> State;
 
@@ -66,8 +72,9 @@ pub trait Optimizer: Send {
 
 /// Parameters with a learning rate and a weight decay of their own.
 ///
-/// Both live in slots outside the launches that use them: a captured step sees the value of the moment.
-#[derive(Debug)]
+/// Both live in slots outside the launches that use them: a captured step sees the value of the moment. A clone is the same
+/// group.
+#[derive(Clone, Debug)]
 pub struct ParamGroup {
     params: Vec<Tensor>,
     learning_rate: Arc<Slot>,

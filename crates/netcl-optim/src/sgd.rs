@@ -92,16 +92,8 @@ impl SGD {
             return Err(CoreError::argument(OP, what).into());
         }
         let mut sgd = SGD { groups: Vec::new(), buffers: Vec::new(), momentum, dampening, nesterov, maximize };
-        sgd.add_group(params, lr, weight_decay)?;
+        sgd.add_group(params.into_iter().collect(), lr, weight_decay)?;
         Ok(sgd)
-    }
-
-    /// Adds parameters with a learning rate and a weight decay of their own.
-    pub fn add_group(&mut self, params: impl IntoIterator<Item = Tensor>, lr: f64, weight_decay: f64) -> Result<()> {
-        let group = ParamGroup::new(OP, params.into_iter().collect(), lr, weight_decay, &self.groups)?;
-        self.buffers.push(vec![None; group.params().len()]);
-        self.groups.push(group);
-        Ok(())
     }
 
     /// The settings, with the learning rate and weight decay of the first group.
@@ -155,6 +147,13 @@ impl Optimizer for SGD {
 
     fn groups(&self) -> &[ParamGroup] {
         &self.groups
+    }
+
+    fn add_group(&mut self, params: Vec<Tensor>, learning_rate: f64, weight_decay: f64) -> Result<()> {
+        let group = ParamGroup::new(OP, params, learning_rate, weight_decay, &self.groups)?;
+        self.buffers.push(vec![None; group.params().len()]);
+        self.groups.push(group);
+        Ok(())
     }
 
     fn state(&self) -> State {

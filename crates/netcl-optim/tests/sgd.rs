@@ -159,7 +159,7 @@ fn views_groups_and_16_bit_parameters_are_updated() {
     let column = table.select(1, 1).unwrap().with_grad();
     let other = tensor(&queue, &[1.0], &[1], DType::F32).with_grad();
     let mut opt = SGD::new([column.clone()], 1.0).unwrap();
-    opt.add_group([other.clone()], 0.5, 1.0).unwrap();
+    opt.add_group(vec![other.clone()], 0.5, 1.0).unwrap();
     column.sum((), false).unwrap().backward().unwrap();
     other.set_grad(Some(tensor(&queue, &[1.0], &[1], DType::F32)));
     opt.step().unwrap();
@@ -226,7 +226,7 @@ fn wrong_settings_are_named() {
     let result = (&p * 2.0).unwrap();
     assert!(SGD::new([result], 0.1).unwrap_err().to_string().contains("only leaves"));
     let mut opt = SGD::new([p.clone()], 0.1).unwrap();
-    assert!(opt.add_group([p.clone()], 0.1, 0.0).unwrap_err().to_string().contains("given before"));
+    assert!(opt.add_group(vec![p.clone()], 0.1, 0.0).unwrap_err().to_string().contains("given before"));
     p.set_grad(Some(tensor(&cpu(), &[1.0, 2.0], &[2], DType::F32)));
     assert!(opt.step().is_err(), "a gradient of another shape");
 }

@@ -8,8 +8,10 @@ mod index;
 mod kernels;
 mod memory;
 mod ndarray;
+mod nn;
 mod opencl;
 mod ops;
+mod optim;
 mod random;
 mod selector;
 mod shutdown;
@@ -39,6 +41,8 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
     kernels::register(module)?;
     ops::register(module)?;
+    nn::register(module)?;
+    optim::register(module)?;
     selector::register(module)?;
     shutdown::register(module)?;
     Ok(())
