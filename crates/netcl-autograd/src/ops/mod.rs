@@ -2,6 +2,7 @@
 
 pub mod elementwise;
 pub mod layout;
+pub mod loss;
 pub mod matmul;
 pub mod reduce;
 pub mod softmax;
