@@ -17,7 +17,7 @@ from netcl._netcl import (
     reshape,
     set_num_threads,
 )
-from netcl import ops
+from netcl import autograd, ops
 from netcl.core.device import manager
 from netcl.ops import bias_add, build_matmul_kernel, elementwise_binary, matmul, reduce_sum, relu, softmax
 
@@ -27,6 +27,7 @@ __all__ = [
     "KernelSpec",
     "Tensor",
     "__version__",
+    "autograd",
     "bias_add",
     "build_matmul_kernel",
     "device",
