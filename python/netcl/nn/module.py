@@ -71,7 +71,7 @@ class Module:
             home: dict[str, Any] | None = self._modules
         elif isinstance(value, Tensor):
             # A result of a recorded operation has requires_grad, too, but is nothing to train.
-            trainable = value.requires_grad and value.grad_fn is None
+            trainable = value.requires_grad and value.is_leaf
             home = self._buffers if name in self._buffers else self._parameters if trainable else None
         elif value is None:
             home = next((table for table in tables if name in table), None)
@@ -226,10 +226,11 @@ class Module:
         moved: dict[int, Tensor] = {}
 
         def change(tensor: Tensor) -> Tensor:
-            target = tensor.detach().to(queue, dtype)
-            if target.dtype == tensor.dtype and target.queue == tensor.queue:
+            here = tensor.detach()
+            there = here.to(queue, dtype)
+            if there is here:
                 return tensor
-            made = ag.tensor(target, requires_grad=tensor.requires_grad)
+            made = ag.tensor(there, requires_grad=tensor.requires_grad)
             made.grad = None if tensor.grad is None else tensor.grad.detach().to(queue, dtype)
             return made
 
