@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -278,6 +279,25 @@ class Module:
             target = targets[name]
             assign(target, Tensor.from_host(target.queue, array, dtype=target.dtype))
         return keys
+
+    def __deepcopy__(self: _M, memo: dict[int, Any]) -> _M:
+        # Tensors stay on their devices, and shared ones stay shared.
+        def twin(tensor: Tensor | None) -> Tensor | None:
+            if tensor is None:
+                return None
+            if id(tensor) not in memo:
+                memo[id(tensor)] = ag.tensor(ag.clone(tensor.detach()), requires_grad=tensor.requires_grad)
+            made: Tensor = memo[id(tensor)]
+            return made
+
+        other = type(self).__new__(type(self))
+        memo[id(self)] = other
+        for name, value in self.__dict__.items():
+            if name in ("_parameters", "_buffers"):
+                other.__dict__[name] = {key: twin(tensor) for key, tensor in value.items()}
+            else:
+                other.__dict__[name] = copy.deepcopy(value, memo)
+        return other
 
     # ---- printing --------------------------------------------------------------------------------------------------
 
