@@ -2,7 +2,8 @@
 
 use netcl::Tensor as Recorded;
 use netcl::autograd::gradcheck::{self as check, Tolerance};
-use pyo3::exceptions::PyTypeError;
+use netcl::core::dtype::DType;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -78,7 +79,7 @@ fn checkpoint(py: Python<'_>, function: &Bound<'_, PyAny>, inputs: &Bound<'_, Py
 #[pyo3(signature = (function, inputs, eps=1e-6, atol=1e-5, rtol=1e-3))]
 fn gradcheck(function: &Bound<'_, PyAny>, inputs: &Bound<'_, PyAny>, eps: f64, atol: f64, rtol: f64) -> PyResult<bool> {
     let (callable, tensors) = Callable::new(function, &arguments(inputs)?);
-    let tensors: Vec<&Recorded> = tensors.iter().collect();
+    let tensors = double(&tensors)?;
     check::gradcheck(|tensors| callable.call(tensors), &tensors, Tolerance { eps, atol, rtol }).py()?;
     Ok(true)
 }
@@ -94,7 +95,7 @@ fn gradgradcheck(
     rtol: f64,
 ) -> PyResult<bool> {
     let (callable, tensors) = Callable::new(function, &arguments(inputs)?);
-    let tensors: Vec<&Recorded> = tensors.iter().collect();
+    let tensors = double(&tensors)?;
     check::gradgradcheck(|tensors| callable.call(tensors), &tensors, Tolerance { eps, atol, rtol }).py()?;
     Ok(true)
 }
@@ -102,4 +103,13 @@ fn gradgradcheck(
 /// One tensor, or a sequence of arguments.
 fn arguments<'py>(inputs: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     if inputs.is_instance_of::<Tensor>() { Ok(vec![inputs.clone()]) } else { inputs.try_iter()?.collect() }
+}
+
+/// Inputs of a check: differences of fewer bits than float64 has say nothing.
+fn double(tensors: &[Recorded]) -> PyResult<Vec<&Recorded>> {
+    if let Some((i, other)) = tensors.iter().enumerate().find(|(_, t)| t.requires_grad() && t.dtype() != DType::F64) {
+        let text = format!("input {i} is {}; differences need float64", other.dtype());
+        return Err(PyValueError::new_err(text));
+    }
+    Ok(tensors.iter().collect())
 }

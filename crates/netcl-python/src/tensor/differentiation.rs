@@ -121,16 +121,40 @@ impl Tensor {
     }
 
     /// The sum over some axes, or over all of them.
-    #[pyo3(signature = (axis=None, keepdims=false))]
-    fn sum(&self, py: Python<'_>, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
+    #[pyo3(signature = (axis=None, keepdims=false, *, dtype=None, out=None))]
+    fn sum(
+        &self,
+        py: Python<'_>,
+        axis: Option<&Bound<'_, PyAny>>,
+        keepdims: bool,
+        dtype: Option<&Bound<'_, PyAny>>,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Tensor> {
+        numpys_own(dtype, out)?;
         let axes = OwnAxes::new(axis)?;
         record(py, &self.inner, || reduce::sum(&self.inner, axes.axes(), keepdims))
     }
 
     /// The mean over some axes, or over all of them.
-    #[pyo3(signature = (axis=None, keepdims=false))]
-    fn mean(&self, py: Python<'_>, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
+    #[pyo3(signature = (axis=None, keepdims=false, *, dtype=None, out=None))]
+    fn mean(
+        &self,
+        py: Python<'_>,
+        axis: Option<&Bound<'_, PyAny>>,
+        keepdims: bool,
+        dtype: Option<&Bound<'_, PyAny>>,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Tensor> {
+        numpys_own(dtype, out)?;
         let axes = OwnAxes::new(axis)?;
         record(py, &self.inner, || reduce::mean(&self.inner, axes.axes(), keepdims))
+    }
+}
+
+/// `np.sum(tensor)` calls the method with these keywords, which are accepted as long as they say nothing.
+fn numpys_own(dtype: Option<&Bound<'_, PyAny>>, out: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    match dtype.filter(|d| !d.is_none()).or(out.filter(|out| !out.is_none())) {
+        None => Ok(()),
+        Some(_) => Err(PyTypeError::new_err("a tensor's reductions take neither dtype nor out; see Tensor.to")),
     }
 }
