@@ -199,6 +199,7 @@ def test_activations_are_their_functions(queue):
         (nn.SELU(), F.selu(x)),
         (nn.GELU(), F.gelu(x)),
         (nn.GELU("tanh"), F.gelu_tanh(x)),
+        (nn.GELU(approximate=True), F.gelu_tanh(x)),
         (nn.SiLU(), F.silu(x)),
         (nn.Swish(), F.silu(x)),
         (nn.Mish(), F.mish(x)),
@@ -222,6 +223,8 @@ def test_activations_are_their_functions(queue):
         made = getattr(layers, name)
         if isinstance(made, type) and issubclass(made, layers._Activation):
             assert made in tested, name
+    with pytest.raises(TypeError):
+        nn.ReLU(inplace=True)
 
 
 def test_containers(queue):

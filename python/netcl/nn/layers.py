@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 from netcl import autograd as ag
@@ -161,13 +161,11 @@ class ModuleList(Module):
 
 
 class _Activation(Module):
-    """An elementwise function as a module; settings are keyword arguments of the function."""
+    """An elementwise function as a module."""
 
     _function: Callable[..., Tensor]
-    _settings: dict[str, Any]
-
-    def __init__(self, **settings: Any) -> None:
-        self._settings = settings
+    # The function's keyword arguments; a subclass with settings has its own.
+    _settings: Mapping[str, Any] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         return type(self)._function(x, **self._settings)
@@ -194,7 +192,7 @@ class LeakyReLU(_Activation):
     _function = staticmethod(ag.leaky_relu)
 
     def __init__(self, negative_slope: float = 0.01) -> None:
-        super().__init__(negative_slope=negative_slope)
+        self._settings = {"negative_slope": negative_slope}
 
 
 class ELU(_Activation):
@@ -203,7 +201,7 @@ class ELU(_Activation):
     _function = staticmethod(ag.elu)
 
     def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__(alpha=alpha)
+        self._settings = {"alpha": alpha}
 
 
 class SELU(_Activation):
@@ -217,8 +215,10 @@ class GELU(_Activation):
 
     _function = staticmethod(ag.gelu)
 
-    def __init__(self, approximate: str = "none") -> None:
-        super().__init__(approximate=approximate)
+    def __init__(self, approximate: str | bool = "none") -> None:
+        if isinstance(approximate, bool):
+            approximate = "tanh" if approximate else "none"
+        self._settings = {"approximate": approximate}
 
 
 class SiLU(_Activation):
@@ -257,7 +257,7 @@ class Softplus(_Activation):
     _function = staticmethod(ag.softplus)
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
-        super().__init__(beta=beta, threshold=threshold)
+        self._settings = {"beta": beta, "threshold": threshold}
 
 
 class Softsign(_Activation):
@@ -272,7 +272,7 @@ class HardTanh(_Activation):
     _function = staticmethod(ag.hardtanh)
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
-        super().__init__(min_val=min_val, max_val=max_val)
+        self._settings = {"min_val": min_val, "max_val": max_val}
 
 
 class HardSigmoid(_Activation):
@@ -293,7 +293,7 @@ class Softmax(_Activation):
     _function = staticmethod(ag.softmax)
 
     def __init__(self, axis: int = -1) -> None:
-        super().__init__(axis=axis)
+        self._settings = {"axis": axis}
 
 
 class LogSoftmax(_Activation):
@@ -302,7 +302,7 @@ class LogSoftmax(_Activation):
     _function = staticmethod(ag.log_softmax)
 
     def __init__(self, axis: int = -1) -> None:
-        super().__init__(axis=axis)
+        self._settings = {"axis": axis}
 
 
 Swish = SiLU

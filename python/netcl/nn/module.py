@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from netcl import autograd as ag
 from netcl._netcl import Tensor
 from netcl._netcl.nn import assign
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["IncompatibleKeys", "Module", "Parameter"]
 
@@ -56,6 +57,9 @@ class Module:
             object.__setattr__(module, name, empty)
         object.__setattr__(module, "training", True)
         return module
+
+    def __init__(self) -> None:
+        """Takes nothing: a module without settings refuses them."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The result; what a subclass writes."""
@@ -254,6 +258,9 @@ class Module:
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all parameters and buffers under their dotted names."""
+        # NumPy is imported where it is needed: a program that never saves need not wait for it.
+        import numpy as np
+
         return {name: np.array(tensor.to_host()) for name, tensor in self._saved()}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
@@ -262,6 +269,8 @@ class Module:
         A KeyError names every missing and unexpected key, a ValueError every array of the wrong shape; nothing has changed then.
         With ``strict=False`` keys without a partner are left alone and returned.
         """
+        import numpy as np
+
         targets = dict(self._saved())
         keys = IncompatibleKeys([k for k in targets if k not in state], [k for k in state if k not in targets])
         if strict and (keys.missing_keys or keys.unexpected_keys):
