@@ -17,7 +17,7 @@ from netcl._netcl import (
     reshape,
     set_num_threads,
 )
-from netcl import ops
+from netcl import autograd, nn, ops, optim
 from netcl.core.device import manager
 from netcl.ops import bias_add, build_matmul_kernel, elementwise_binary, matmul, reduce_sum, relu, softmax
 
@@ -27,6 +27,7 @@ __all__ = [
     "KernelSpec",
     "Tensor",
     "__version__",
+    "autograd",
     "bias_add",
     "build_matmul_kernel",
     "device",
@@ -35,8 +36,10 @@ __all__ = [
     "manager",
     "manual_seed",
     "matmul",
+    "nn",
     "num_threads",
     "ops",
+    "optim",
     "reduce_sum",
     "relu",
     "reshape",

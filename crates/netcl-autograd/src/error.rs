@@ -72,6 +72,9 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+    /// An error of the user's own, from a hook, a custom op or a checkpointed function.
+    #[error(transparent)]
+    Custom(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl From<netcl_core::backend::opencl::ClError> for Error {

@@ -1,1 +1,33 @@
 //! Modules, layers and models, built on autograd alone.
+//!
+//! ```
+//! use netcl_nn::autograd::{Tape, Tensor, core::device::manager};
+//! use netcl_nn::{Linear, Module, ReLU, functional as F, sequential};
+//!
+//! let queue = manager().cpu().queue;
+//! let model = sequential![Linear::new(&queue, 2, 32)?, ReLU, Linear::new(&queue, 32, 2)?];
+//! let x = Tensor::from_host(&queue, &[0.5f32, -1.0, 2.0, 0.0], [2, 2])?;
+//!
+//! let tape = Tape::new();
+//! let loss = F::cross_entropy(&model.forward(&x)?, &[0, 1], &F::CrossEntropyOptions::default())?;
+//! tape.backward(&loss)?;
+//! assert!(model.parameters().iter().all(|parameter| parameter.grad().is_some()));
+//! # Ok::<(), netcl_nn::autograd::Error>(())
+//! ```
+
+pub mod activation;
+pub mod flatten;
+pub mod functional;
+pub mod init;
+pub mod linear;
+pub mod module;
+pub mod sequential;
+
+pub use netcl_autograd as autograd;
+
+pub use activation::*;
+pub use flatten::Flatten;
+pub use init::Init;
+pub use linear::{Linear, LinearOptions};
+pub use module::{Member, MemberMut, Module};
+pub use sequential::Sequential;

@@ -1,1 +1,26 @@
 //! Optimizers and learning-rate schedules.
+//!
+//! ```
+//! use netcl_optim::autograd::{Tape, Tensor, core::device::manager};
+//! use netcl_optim::{Optimizer, SGD};
+//!
+//! let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32], [1])?.with_grad();
+//! let mut opt = SGD::new([x.clone()], 0.25)?;
+//! for _ in 0..3 {
+//!     let tape = Tape::new();
+//!     let loss = (&x * &x)?;
+//!     tape.backward(&loss)?;
+//!     opt.step()?;
+//!     opt.zero_grad();
+//! }
+//! assert_eq!(x.to_host::<f32>()?, [0.375]); // each step takes half: x - 0.25 * 2 * x
+//! # Ok::<(), netcl_optim::autograd::Error>(())
+//! ```
+
+pub mod optimizer;
+pub mod sgd;
+
+pub use netcl_autograd as autograd;
+
+pub use optimizer::{Optimizer, ParamGroup, State};
+pub use sgd::{SGD, SgdOptions};

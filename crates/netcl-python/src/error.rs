@@ -1,11 +1,13 @@
 //! Errors of the Rust layers as Python exceptions.
 
-use netcl::ErrorKind;
+use netcl::{Error, ErrorKind};
 use pyo3::create_exception;
 use pyo3::exceptions::{
     PyFileNotFoundError, PyIndexError, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError,
 };
 use pyo3::prelude::*;
+
+use crate::autograd::site;
 
 create_exception!(
     netcl,
@@ -15,8 +17,16 @@ create_exception!(
 );
 
 /// The exception an error becomes.
-pub(crate) fn to_py(error: netcl::Error) -> PyErr {
-    let text = error.to_string();
+pub(crate) fn to_py(error: Error) -> PyErr {
+    let error = match error {
+        Error::Custom(custom) => match custom.downcast::<PyErr>() {
+            // It has been an exception before, whose type and traceback the caller is to see.
+            Ok(raised) => return *raised,
+            Err(other) => Error::Custom(other),
+        },
+        other => other,
+    };
+    let text = text(&error);
     match error.kind() {
         ErrorKind::Value => PyValueError::new_err(text),
         ErrorKind::Type => PyTypeError::new_err(text),
@@ -29,12 +39,45 @@ pub(crate) fn to_py(error: netcl::Error) -> PyErr {
     }
 }
 
+/// The text of an error. Where an operation was called is a line of Python, not the line of this crate that the error knows.
+fn text(error: &Error) -> String {
+    let site = site::current();
+    let called = site.as_ref().map_or_else(String::new, |site| format!(" (called at {site})"));
+    let hint = match site {
+        Some(_) => "",
+        None => "; run it under netcl.autograd.detect_anomaly() to see where the operation was called",
+    };
+    match error {
+        Error::NotDifferentiable { op, .. } => {
+            format!("{op}{called} has no gradient; use detach() on its input if none is wanted{hint}")
+        }
+        Error::Overwritten { op, which, .. } => format!(
+            "backward of {op}{called} needs {which} that was overwritten in place since; write to a copy instead{hint}"
+        ),
+        Error::Freed { op, .. } => format!(
+            "backward of {op}{called} ran before and freed its saved values; pass retain_graph=True the first time{hint}"
+        ),
+        Error::Anomaly { op, pass: "forward", at, .. } => {
+            format!("anomaly: {op} gave a value that is not finite at element {at}")
+        }
+        Error::Anomaly { op, pass, at, .. } => {
+            format!("anomaly: the {pass} pass of {op}{called} gave a value that is not finite at element {at}")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// An exception on its way through the Rust layers.
+pub(crate) fn carry(raised: PyErr) -> Error {
+    Error::Custom(Box::new(raised))
+}
+
 /// `result.py()?` in a function that returns a `PyResult`.
 pub(crate) trait IntoPyResult<T> {
     fn py(self) -> PyResult<T>;
 }
 
-impl<T, E: Into<netcl::Error>> IntoPyResult<T> for Result<T, E> {
+impl<T, E: Into<Error>> IntoPyResult<T> for Result<T, E> {
     fn py(self) -> PyResult<T> {
         self.map_err(|error| to_py(error.into()))
     }

@@ -1,5 +1,6 @@
 //! `IndexTensor`: labels and indices.
 
+use netcl::core::backend::Queue;
 use netcl::core::dtype::DType;
 use netcl::core::index::IndexTensor as Core;
 use netcl::core::tensor::{HostOptions, Tensor as Raw};
@@ -38,20 +39,7 @@ impl IndexTensor {
             _ => return Err(PyTypeError::new_err("from_host: no data given")),
         };
         let queue = resolve_queue(py, queue, None)?;
-        let host = HostData::new(data, DType::F64)?;
-        let options = HostOptions { dtype: Some(dtype), ..HostOptions::default() };
-        let index = if host.dtype.is_float() {
-            let (bytes, from, shape) = (host.bytes(), host.dtype, host.shape.clone());
-            let make = || {
-                let float = Raw::from_host_bytes(&queue, bytes, from, shape, HostOptions::default())?;
-                Core::from_tensor(Core::from_float(&float)?.tensor().cast(dtype)?)
-            };
-            py.detach(make).py()?
-        } else {
-            let (bytes, from, shape) = (host.bytes(), host.dtype, host.shape.clone());
-            py.detach(|| Core::from_tensor(Raw::from_host_bytes(&queue, bytes, from, shape, options)?)).py()?
-        };
-        Ok(IndexTensor(index))
+        Ok(IndexTensor(index_from_host(&queue, data, dtype)?))
     }
 
     /// The lengths of the axes.
@@ -105,4 +93,19 @@ impl IndexTensor {
         let (tensor, device) = (self.0.tensor(), self.0.tensor().queue().device_name());
         Ok(format!("IndexTensor({values}, shape={}, dtype={}, device={device:?})", tensor.shape(), tensor.dtype()))
     }
+}
+
+/// Copies an array of whole numbers to a device.
+pub(crate) fn index_from_host(queue: &Queue, data: &Bound<'_, PyAny>, dtype: DType) -> PyResult<Core> {
+    let host = HostData::new(data, DType::F64)?;
+    let options = HostOptions { dtype: Some(dtype), ..HostOptions::default() };
+    let (bytes, from, shape) = (host.bytes(), host.dtype, host.shape.clone());
+    let make = || {
+        if from.is_float() {
+            let float = Raw::from_host_bytes(queue, bytes, from, shape, HostOptions::default())?;
+            return Core::from_tensor(Core::from_float(&float)?.tensor().cast(dtype)?);
+        }
+        Core::from_tensor(Raw::from_host_bytes(queue, bytes, from, shape, options)?)
+    };
+    data.py().detach(make).py()
 }

@@ -1,5 +1,6 @@
 //! The Python extension module: conversion only, no logic. `python/netcl/` gives its names their documented paths.
 
+mod autograd;
 mod capabilities;
 mod device;
 mod dlpack;
@@ -8,8 +9,10 @@ mod index;
 mod kernels;
 mod memory;
 mod ndarray;
+mod nn;
 mod opencl;
 mod ops;
+mod optim;
 mod random;
 mod selector;
 mod shutdown;
@@ -39,6 +42,9 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
     kernels::register(module)?;
     ops::register(module)?;
+    autograd::register(module)?;
+    nn::register(module)?;
+    optim::register(module)?;
     selector::register(module)?;
     shutdown::register(module)?;
     Ok(())

@@ -18,7 +18,19 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     macro_rules! add {
         ($($function:ident),*) => {$(module.add_function(wrap_pyfunction!($function, module)?)?;)*};
     }
-    add!(elementwise, elementwise_table, permute, transpose, expand, squeeze, unsqueeze, flip, contiguous, cast);
+    add!(
+        elementwise,
+        elementwise_table,
+        reshape_forward,
+        permute,
+        transpose,
+        expand,
+        squeeze,
+        unsqueeze,
+        flip,
+        contiguous,
+        cast
+    );
     add!(sum, mean, prod, max, min, any, all, logsumexp, var, std_, norm, argmax, argmin, cumsum, softmax, log_softmax);
     add!(matmul, linear, bias_add, build_matmul_kernel);
     add!(cat, stack, split, chunk, repeat, tril, triu, arange, full, uniform, normal, bernoulli, permutation);
@@ -79,6 +91,14 @@ fn elementwise_table() -> Vec<(&'static str, &'static str, Vec<&'static str>, Ve
         (op.name, op.doc, op.inputs.to_vec(), op.params.iter().map(|p| (p.name, p.default)).collect())
     };
     table::ops().iter().map(row).collect()
+}
+
+/// ``reshape`` without recording.
+#[pyfunction]
+fn reshape_forward(x: &Bound<'_, Tensor>, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let (raw, shape) = (x.get().inner.raw(), parse_shape(shape)?);
+    let reshaped = x.py().detach(|| netcl::core::tensor::reshape(raw, shape)).py()?;
+    Ok(Tensor::view(reshaped.into(), x))
 }
 
 /// The axes in another order, as a view.
@@ -154,15 +174,19 @@ fn stack(tensors: Vec<Bound<'_, Tensor>>, axis: isize) -> PyResult<Tensor> {
 #[pyo3(signature = (x, lengths, axis=0))]
 fn split(x: &Tensor, lengths: &Bound<'_, PyAny>, axis: isize) -> PyResult<Vec<Tensor>> {
     let raw = x.inner.raw();
-    let lengths = match lengths.extract::<usize>() {
-        Ok(0) => return Err(PyValueError::new_err("split: a part cannot have length 0")),
+    wrap_all(ops::split(raw, &split_lengths(raw, lengths, axis)?, axis))
+}
+
+/// The lengths of the parts of an axis: as given, or all of one length with a shorter one at the end.
+pub(crate) fn split_lengths(raw: &Raw, lengths: &Bound<'_, PyAny>, axis: isize) -> PyResult<Vec<usize>> {
+    match lengths.extract::<usize>() {
+        Ok(0) => Err(PyValueError::new_err("split: a part cannot have length 0")),
         Ok(one) => {
             let total = raw.shape()[raw.shape().axis("split", axis).py()?];
-            (0..total).step_by(one).map(|start| one.min(total - start)).collect()
+            Ok((0..total).step_by(one).map(|start| one.min(total - start)).collect())
         }
-        Err(_) => lengths.extract::<Vec<usize>>()?,
-    };
-    wrap_all(ops::split(raw, &lengths, axis))
+        Err(_) => lengths.extract::<Vec<usize>>(),
+    }
 }
 
 /// Views of at most ``n`` parts of equal length; the last may be shorter.

@@ -42,4 +42,6 @@ pub mod prelude {
     pub use netcl_core::index::IndexTensor;
     pub use netcl_core::shape::Shape;
     pub use netcl_core::tensor::HostOptions;
+    pub use netcl_nn::{Linear, Module, ReLU, Sequential, functional as F, sequential};
+    pub use netcl_optim::{Optimizer, SGD, SgdOptions};
 }

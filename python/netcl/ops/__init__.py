@@ -35,7 +35,6 @@ from netcl._netcl import (
     permute,
     prod,
     repeat,
-    reshape,
     softmax,
     split,
     squeeze,
@@ -49,6 +48,7 @@ from netcl._netcl import (
     unsqueeze,
     var,
 )
+from netcl._netcl import reshape_forward as reshape
 from netcl.ops import elementwise as _elementwise
 from netcl.ops.elementwise import *  # noqa: F403
 

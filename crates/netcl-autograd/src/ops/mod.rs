@@ -14,6 +14,7 @@ pub mod matmul;
 pub mod norm;
 pub mod pad;
 pub mod pool;
+pub mod random;
 pub mod reduce;
 pub mod resample;
 pub mod softmax;

@@ -1,11 +1,14 @@
 //! `netcl.core.tensor`: the Tensor class and `reshape`.
 
 mod arguments;
+mod differentiation;
 mod indexing;
+mod operators;
 mod wrapping;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use netcl::autograd::graph::anomaly_enabled;
 use netcl::core::backend::Queue;
 use netcl::core::dtype::DType;
 use netcl::core::tensor::{HostOptions, Tensor as Raw};
@@ -14,6 +17,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
+use crate::autograd::{self, site};
 use crate::device::{queue_from_py, queue_to_py, resolve_queue};
 use crate::dlpack;
 use crate::error::IntoPyResult;
@@ -21,13 +25,13 @@ use crate::memory::{BufferHandle, Pool};
 use crate::ndarray::{self, HostData};
 use crate::opencl::{Buffer, Context, Event, Owner, download};
 pub(crate) use arguments::parse_shape;
-use indexing::index_layout;
+use indexing::{Step, index};
 use wrapping::Wrapping;
 
 pub(crate) use arguments::parse_dtype;
 
 /// Copies below this size are not worth letting other Python threads run meanwhile.
-const DETACH_ABOVE: usize = 1 << 18;
+pub(crate) const DETACH_ABOVE: usize = 1 << 18;
 
 /// An n-dimensional array on a device.
 ///
@@ -48,7 +52,7 @@ impl Tensor {
         Tensor { inner, base: None, grad_fn: Mutex::new(None), array: PyOnceLock::new() }
     }
 
-    fn view(inner: netcl::Tensor, base: &Bound<'_, Tensor>) -> Self {
+    pub(crate) fn view(inner: netcl::Tensor, base: &Bound<'_, Tensor>) -> Self {
         let base = Some(base.clone().into_any().unbind());
         Tensor { inner, base, grad_fn: Mutex::new(None), array: PyOnceLock::new() }
     }
@@ -264,39 +268,6 @@ impl Tensor {
         self.inner.storage().set_persistent(persistent);
     }
 
-    /// If true, operations that consume this tensor are recorded.
-    #[getter]
-    fn requires_grad(&self) -> bool {
-        self.inner.requires_grad()
-    }
-
-    #[setter]
-    fn set_requires_grad(&self, requires_grad: bool) -> PyResult<()> {
-        self.inner.set_requires_grad(requires_grad).py()
-    }
-
-    /// The accumulated gradient.
-    #[getter]
-    fn grad(&self) -> Option<Tensor> {
-        self.inner.grad().map(Tensor::new)
-    }
-
-    #[setter]
-    fn set_grad(&self, grad: Option<Bound<'_, Tensor>>) {
-        self.inner.set_grad(grad.map(|grad| grad.get().inner.clone()));
-    }
-
-    /// The local-gradient callback.
-    #[getter]
-    fn grad_fn(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.grad_fn.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|f| f.clone_ref(py))
-    }
-
-    #[setter]
-    fn set_grad_fn(&self, grad_fn: Option<Py<PyAny>>) {
-        let _old = std::mem::replace(&mut *self.grad_fn.lock().unwrap_or_else(PoisonError::into_inner), grad_fn);
-    }
-
     /// The event of an upload that is still under way.
     #[getter]
     fn pending_event(&self) -> Option<Event> {
@@ -385,14 +356,9 @@ impl Tensor {
         self.wait(py)
     }
 
-    /// The same values, cut off from autograd; the memory is shared.
-    fn detach(slf: &Bound<'_, Self>) -> Tensor {
-        Tensor::view(slf.get().inner.detach(), slf)
-    }
-
-    /// The values on another queue's device, or in another dtype.
+    /// The values on another queue's device, or in another dtype; the gradient comes back in the tensor's own.
     #[pyo3(signature = (queue=None, dtype=None))]
-    fn to(
+    pub(crate) fn to(
         slf: &Bound<'_, Self>,
         py: Python<'_>,
         queue: Option<&Bound<'_, PyAny>>,
@@ -414,7 +380,7 @@ impl Tensor {
             return Ok(slf.clone().unbind());
         }
         let moved = py.detach(|| tensor.cast(dtype)?.to(&target)).py()?;
-        Py::new(py, Tensor::new(moved))
+        Py::new(py, autograd::wrap(py, moved)?)
     }
 
     #[pyo3(signature = (dtype=None, copy=None))]
@@ -493,8 +459,11 @@ impl Tensor {
             Err(_) => vec![key.clone()],
         };
         let tensor = &slf.get().inner;
-        let layout = index_layout(tensor.layout(), &keys)?;
-        Ok(Tensor::view(tensor.with_layout(layout).py()?.into(), slf))
+        let part = index(tensor, &Step::parse(tensor.shape(), &keys)?).py()?;
+        if anomaly_enabled() {
+            site::note(slf.py(), &part)?;
+        }
+        Ok(Tensor::view(part, slf))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
@@ -515,6 +484,9 @@ impl Tensor {
 #[pyfunction]
 pub(crate) fn reshape(t: &Bound<'_, Tensor>, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let (tensor, shape) = (&t.get().inner, parse_shape(shape)?);
-    let reshaped = t.py().detach(|| netcl::reshape(tensor, shape)).py()?;
+    let reshaped = autograd::run(t.py(), tensor, || netcl::reshape(tensor, shape)).py()?;
+    if anomaly_enabled() {
+        site::note(t.py(), &reshaped)?;
+    }
     Ok(Tensor::view(reshaped, t))
 }

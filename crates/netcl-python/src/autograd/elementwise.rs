@@ -1,0 +1,104 @@
+//! Elementwise operations, recorded.
+
+use netcl::Tensor as Recorded;
+use netcl::autograd::ops::elementwise::{self, Operand};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use smallvec::SmallVec;
+
+use super::{like, record};
+use crate::tensor::{Tensor, parse_dtype};
+
+pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(elementwise_, module)?)?;
+    module.add_function(wrap_pyfunction!(where_, module)?)?;
+    module.add_function(wrap_pyfunction!(cast, module)?)
+}
+
+/// An operand as Python gives it.
+pub(crate) enum Given<'a> {
+    Tensor(&'a Recorded),
+    Number(f64),
+}
+
+impl<'a> Given<'a> {
+    /// A tensor or a number; `None` for anything else.
+    pub(crate) fn new(object: &'a Bound<'_, PyAny>) -> Option<Self> {
+        if let Ok(tensor) = object.cast::<Tensor>() {
+            return Some(Given::Tensor(&tensor.get().inner));
+        }
+        object.extract::<f64>().ok().map(Given::Number)
+    }
+
+    /// As the operations take it.
+    pub(crate) fn operand(&self) -> Operand<'_> {
+        match self {
+            Given::Tensor(tensor) => Operand::Tensor(tensor),
+            Given::Number(number) => Operand::Number(*number),
+        }
+    }
+}
+
+/// Applies an operation of the elementwise table by name and records it; operands are tensors and numbers.
+#[pyfunction]
+#[pyo3(name = "elementwise", signature = (name, *operands, params=None))]
+fn elementwise_(
+    py: Python<'_>,
+    name: &str,
+    operands: &Bound<'_, PyTuple>,
+    params: Option<Vec<f64>>,
+) -> PyResult<Tensor> {
+    let objects: SmallVec<[Bound<'_, PyAny>; 3]> = operands.iter().collect();
+    let given = objects.iter().map(|object| {
+        Given::new(object).ok_or_else(|| {
+            let kind = object.get_type();
+            PyTypeError::new_err(format!(
+                "{name}: operands are tensors and numbers, not {kind}; see netcl.autograd.tensor"
+            ))
+        })
+    });
+    let given: SmallVec<[Given<'_>; 3]> = given.collect::<PyResult<_>>()?;
+    let tensor = given.iter().find_map(|given| match given {
+        Given::Tensor(tensor) => Some(*tensor),
+        Given::Number(_) => None,
+    });
+    let Some(tensor) = tensor else {
+        return Err(PyTypeError::new_err(format!("{name}: at least one operand must be a tensor")));
+    };
+    let operands: SmallVec<[Operand<'_>; 3]> = given.iter().map(Given::operand).collect();
+    let params = params.unwrap_or_default();
+    record(py, tensor, || elementwise::apply(name, &operands, &params))
+}
+
+/// ``x`` where the condition (a tensor or an array) is not 0, else ``y``. No gradient flows to the condition.
+#[pyfunction]
+#[pyo3(name = "where")]
+fn where_(
+    py: Python<'_>,
+    condition: &Bound<'_, PyAny>,
+    x: &Bound<'_, PyAny>,
+    y: &Bound<'_, PyAny>,
+) -> PyResult<Tensor> {
+    let wrong = |object: &Bound<'_, PyAny>| {
+        PyTypeError::new_err(format!("where: x and y are tensors and numbers, not {}", object.get_type()))
+    };
+    let (x, y) = (Given::new(x).ok_or_else(|| wrong(x))?, Given::new(y).ok_or_else(|| wrong(y))?);
+    let condition = match (&x, &y) {
+        (Given::Tensor(near), _) | (_, Given::Tensor(near)) => like(condition, near)?,
+        _ => {
+            let given = condition
+                .cast::<Tensor>()
+                .map_err(|_| PyTypeError::new_err("where: of the condition, x and y at least one must be a tensor"))?;
+            given.get().inner.clone()
+        }
+    };
+    record(py, &condition, || elementwise::where_(&condition, x.operand(), y.operand()))
+}
+
+/// The values in another dtype; the gradient comes back in the tensor's own.
+#[pyfunction]
+fn cast(py: Python<'_>, x: &Tensor, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let dtype = parse_dtype(Some(dtype))?;
+    record(py, &x.inner, || elementwise::cast(&x.inner, dtype))
+}

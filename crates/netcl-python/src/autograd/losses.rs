@@ -1,0 +1,230 @@
+//! Losses. Argument names, order and defaults are PyTorch's.
+
+use netcl::Tensor as Recorded;
+use netcl::autograd::ops::loss::{
+    self, BceOptions, BceWithLogitsOptions, CosineEmbeddingOptions, CrossEntropyOptions, HuberOptions, KlDivOptions,
+    NllOptions, Reduction, SmoothL1Options, Target, TripletMarginOptions,
+};
+use netcl::core::dtype::DType;
+use netcl::core::index::IndexTensor as Index;
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+
+use super::{like, record};
+use crate::error::IntoPyResult;
+use crate::index::{IndexTensor, index_from_host};
+use crate::ndarray::numpy;
+use crate::tensor::Tensor;
+
+pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    macro_rules! add {
+        ($($function:ident),*) => {$(module.add_function(wrap_pyfunction!($function, module)?)?;)*};
+    }
+    add!(mse_loss, l1_loss, smooth_l1_loss, huber_loss, cross_entropy, nll_loss, kl_div);
+    add!(binary_cross_entropy, binary_cross_entropy_with_logits, cosine_embedding_loss, triplet_margin_loss);
+    Ok(())
+}
+
+/// Labels as Python gives them.
+enum Labels {
+    Index(Index),
+    Tensor(Recorded),
+}
+
+impl Labels {
+    /// An ``IndexTensor``, a ``Tensor``, or an array: whole numbers are labels, other numbers probabilities.
+    fn new(object: &Bound<'_, PyAny>, logits: &Recorded) -> PyResult<Self> {
+        if let Ok(tensor) = object.cast::<Tensor>() {
+            return Ok(Labels::Tensor(tensor.get().inner.clone()));
+        }
+        if let Ok(index) = object.cast::<IndexTensor>() {
+            return Ok(Labels::Index(index.get().0.clone()));
+        }
+        let array = numpy(object.py())?.call_method1("asarray", (object,))?;
+        match array.cast::<PyUntypedArray>()?.dtype().kind() {
+            b'f' => Ok(Labels::Tensor(like(&array, logits)?)),
+            _ => Ok(Labels::Index(index_from_host(logits.queue(), &array, DType::I64)?)),
+        }
+    }
+
+    fn target(&self) -> Target<'_> {
+        match self {
+            Labels::Index(index) => index.into(),
+            Labels::Tensor(tensor) => tensor.into(),
+        }
+    }
+}
+
+fn optional(tensor: Option<&Tensor>) -> Option<Recorded> {
+    tensor.map(|tensor| tensor.inner.clone())
+}
+
+macro_rules! of_two {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[pyfunction]
+        #[pyo3(signature = (input, target, reduction="mean"))]
+        fn $name(py: Python<'_>, input: &Tensor, target: &Bound<'_, PyAny>, reduction: &str) -> PyResult<Tensor> {
+            let (input, target) = (&input.inner, like(target, &input.inner)?);
+            let reduction = Reduction::parse(reduction).py()?;
+            record(py, input, || loss::$name(input, &target, reduction))
+        }
+    )*};
+}
+
+of_two! {
+    /// The squared difference.
+    mse_loss;
+    /// The absolute difference.
+    l1_loss;
+}
+
+/// The squared difference below ``beta``, the absolute one above.
+#[pyfunction]
+#[pyo3(signature = (input, target, reduction="mean", beta=1.0))]
+fn smooth_l1_loss(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    reduction: &str,
+    beta: f64,
+) -> PyResult<Tensor> {
+    let (input, target) = (&input.inner, like(target, &input.inner)?);
+    let options = SmoothL1Options { beta, reduction: Reduction::parse(reduction).py()? };
+    record(py, input, || loss::smooth_l1_loss(input, &target, &options))
+}
+
+/// ``delta`` times the smooth L1 loss with ``beta=delta``.
+#[pyfunction]
+#[pyo3(signature = (input, target, reduction="mean", delta=1.0))]
+fn huber_loss(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    reduction: &str,
+    delta: f64,
+) -> PyResult<Tensor> {
+    let (input, target) = (&input.inner, like(target, &input.inner)?);
+    let options = HuberOptions { delta, reduction: Reduction::parse(reduction).py()? };
+    record(py, input, || loss::huber_loss(input, &target, &options))
+}
+
+/// The negative log-likelihood of labels under ``softmax(input)``. Labels are an array of whole numbers, an ``IndexTensor`` or a
+/// ``Tensor`` that holds whole numbers; a target of the input's shape is probabilities.
+#[pyfunction]
+#[pyo3(signature = (input, target, weight=None, ignore_index=Some(-100), reduction="mean", label_smoothing=0.0))]
+fn cross_entropy(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    weight: Option<&Tensor>,
+    ignore_index: Option<i64>,
+    reduction: &str,
+    label_smoothing: f64,
+) -> PyResult<Tensor> {
+    let (input, target) = (&input.inner, Labels::new(target, &input.inner)?);
+    let reduction = Reduction::parse(reduction).py()?;
+    let options = CrossEntropyOptions { weight: optional(weight), ignore_index, label_smoothing, reduction };
+    record(py, input, || loss::cross_entropy(input, target.target(), &options))
+}
+
+/// The negative log-likelihood of labels under log-probabilities; labels as for ``cross_entropy``.
+#[pyfunction]
+#[pyo3(signature = (input, target, weight=None, ignore_index=Some(-100), reduction="mean"))]
+fn nll_loss(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    weight: Option<&Tensor>,
+    ignore_index: Option<i64>,
+    reduction: &str,
+) -> PyResult<Tensor> {
+    let (input, target) = (&input.inner, Labels::new(target, &input.inner)?);
+    let options = NllOptions { weight: optional(weight), ignore_index, reduction: Reduction::parse(reduction).py()? };
+    record(py, input, || loss::nll_loss(input, target.target(), &options))
+}
+
+/// The cross entropy of probabilities and targets between 0 and 1.
+#[pyfunction]
+#[pyo3(signature = (input, target, weight=None, reduction="mean"))]
+fn binary_cross_entropy(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    weight: Option<&Tensor>,
+    reduction: &str,
+) -> PyResult<Tensor> {
+    let (input, target) = (&input.inner, like(target, &input.inner)?);
+    let options = BceOptions { weight: optional(weight), reduction: Reduction::parse(reduction).py()? };
+    record(py, input, || loss::binary_cross_entropy(input, &target, &options))
+}
+
+/// ``binary_cross_entropy(sigmoid(input), target)``, stable; ``pos_weight`` scales the positive examples.
+#[pyfunction]
+#[pyo3(signature = (input, target, weight=None, reduction="mean", pos_weight=None))]
+fn binary_cross_entropy_with_logits(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    weight: Option<&Tensor>,
+    reduction: &str,
+    pos_weight: Option<&Tensor>,
+) -> PyResult<Tensor> {
+    let (input, target) = (&input.inner, like(target, &input.inner)?);
+    let reduction = Reduction::parse(reduction).py()?;
+    let options = BceWithLogitsOptions { weight: optional(weight), pos_weight: optional(pos_weight), reduction };
+    record(py, input, || loss::binary_cross_entropy_with_logits(input, &target, &options))
+}
+
+/// The Kullback-Leibler divergence of log-probabilities from a target; ``reduction="batchmean"`` divides the sum by the batch.
+#[pyfunction]
+#[pyo3(signature = (input, target, reduction="mean", log_target=false))]
+fn kl_div(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    reduction: &str,
+    log_target: bool,
+) -> PyResult<Tensor> {
+    let (input, target) = (&input.inner, like(target, &input.inner)?);
+    let batch_mean = reduction == "batchmean";
+    let reduction = if batch_mean { Reduction::Mean } else { Reduction::parse(reduction).py()? };
+    let options = KlDivOptions { log_target, batch_mean, reduction };
+    record(py, input, || loss::kl_div(input, &target, &options))
+}
+
+/// One minus the cosine where the target is 1, the cosine above ``margin`` where it is -1.
+#[pyfunction]
+#[pyo3(signature = (input1, input2, target, margin=0.0, reduction="mean"))]
+fn cosine_embedding_loss(
+    py: Python<'_>,
+    input1: &Tensor,
+    input2: &Tensor,
+    target: &Bound<'_, PyAny>,
+    margin: f64,
+    reduction: &str,
+) -> PyResult<Tensor> {
+    let (first, second, target) = (&input1.inner, &input2.inner, like(target, &input1.inner)?);
+    let options = CosineEmbeddingOptions { margin, reduction: Reduction::parse(reduction).py()? };
+    record(py, first, || loss::cosine_embedding_loss(first, second, &target, &options))
+}
+
+/// How far the positive is not nearer to the anchor than the negative, by a margin.
+#[pyfunction]
+#[pyo3(signature = (anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=false, reduction="mean"))]
+#[expect(clippy::too_many_arguments, reason = "PyTorch's signature")]
+fn triplet_margin_loss(
+    py: Python<'_>,
+    anchor: &Tensor,
+    positive: &Tensor,
+    negative: &Tensor,
+    margin: f64,
+    p: f64,
+    eps: f64,
+    swap: bool,
+    reduction: &str,
+) -> PyResult<Tensor> {
+    let (anchor, positive, negative) = (&anchor.inner, &positive.inner, &negative.inner);
+    let options = TripletMarginOptions { margin, p, eps, swap, reduction: Reduction::parse(reduction).py()? };
+    record(py, anchor, || loss::triplet_margin_loss(anchor, positive, negative, &options))
+}

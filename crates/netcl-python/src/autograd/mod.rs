@@ -1,0 +1,103 @@
+//! `netcl.autograd`: recorded operations, the walk backwards, and operations of the user's own.
+
+mod checks;
+mod elementwise;
+mod engine;
+mod function;
+mod layout;
+mod losses;
+mod products;
+mod reduce;
+mod scope;
+pub(crate) mod site;
+
+use netcl::autograd::graph::anomaly_enabled;
+use netcl::core::backend::Queue;
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+use crate::device::queue_to_py;
+use crate::error::IntoPyResult;
+use crate::tensor::{DETACH_ABOVE, Tensor};
+pub(crate) use elementwise::Given;
+pub(crate) use engine::{HookHandle, Node, seed, walk};
+pub(crate) use reduce::OwnAxes;
+
+/// Fills the module `netcl._netcl.autograd`.
+pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
+    let module = PyModule::new(parent.py(), "autograd")?;
+    module.add("__doc__", "The extension's part of ``netcl.autograd``.")?;
+    module.add_function(wrap_pyfunction!(tensor, &module)?)?;
+    elementwise::register(&module)?;
+    layout::register(&module)?;
+    reduce::register(&module)?;
+    products::register(&module)?;
+    losses::register(&module)?;
+    engine::register(&module)?;
+    scope::register(&module)?;
+    checks::register(&module)?;
+    function::register(&module)?;
+    parent.add_submodule(&module)?;
+    // Without this the module is an attribute, from which nothing can be imported.
+    parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.autograd", &module)
+}
+
+/// Runs an operation on a tensor: other Python threads go on meanwhile, unless it is too short for that to pay.
+pub(crate) fn run<T: Send>(py: Python<'_>, on: &netcl::Tensor, operation: impl FnOnce() -> T + Send) -> T {
+    let short = matches!(on.queue(), Queue::Cpu(_)) && on.size() * on.dtype().size() < DETACH_ABOVE;
+    if short { operation() } else { py.detach(operation) }
+}
+
+/// [`run`] of an operation that gives a tensor.
+pub(crate) fn record(
+    py: Python<'_>,
+    on: &netcl::Tensor,
+    operation: impl FnOnce() -> netcl::Result<netcl::Tensor> + Send,
+) -> PyResult<Tensor> {
+    wrap(py, run(py, on, operation).py()?)
+}
+
+/// A result as Python sees it; in anomaly mode it remembers the line of Python that asked for it.
+pub(crate) fn wrap(py: Python<'_>, result: netcl::Tensor) -> PyResult<Tensor> {
+    if anomaly_enabled() {
+        site::note(py, &result)?;
+    }
+    Ok(Tensor::new(result))
+}
+
+/// An operand that may be given as a tensor or as data, which becomes a tensor like another one.
+pub(crate) fn like(object: &Bound<'_, PyAny>, other: &netcl::Tensor) -> PyResult<netcl::Tensor> {
+    if let Ok(tensor) = object.cast::<Tensor>() {
+        return Ok(tensor.get().inner.clone());
+    }
+    let py = object.py();
+    let made = py
+        .get_type::<Tensor>()
+        .call_method1("from_host", (queue_to_py(py, other.queue())?, object, other.dtype().name()))?;
+    Ok(made.cast::<Tensor>()?.get().inner.clone())
+}
+
+/// A leaf: a tensor that shares ``x``'s memory (of the same device and dtype), or a new one with the values of an array.
+#[pyfunction]
+#[pyo3(signature = (x, requires_grad=true, dtype=None, queue=None))]
+fn tensor(
+    py: Python<'_>,
+    x: &Bound<'_, PyAny>,
+    requires_grad: bool,
+    dtype: Option<&Bound<'_, PyAny>>,
+    queue: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Tensor> {
+    let (made, base) = match x.cast::<Tensor>() {
+        Ok(x) => (Tensor::to(x, py, queue, dtype)?.into_bound(py), Some(x)),
+        Err(_) => {
+            let class: Bound<'_, PyType> = py.get_type::<Tensor>();
+            (class.call_method1("from_host", (queue, x, dtype))?.cast_into::<Tensor>()?, None)
+        }
+    };
+    let inner = made.get().inner.detach();
+    inner.set_requires_grad(requires_grad).py()?;
+    Ok(match base {
+        Some(base) if base.get().inner.shares_storage(&inner) => Tensor::view(inner, base),
+        _ => Tensor::new(inner),
+    })
+}

@@ -1,0 +1,60 @@
+//! Which line of Python asked for an operation: known in anomaly mode only, because looking costs more than a small operation.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyString;
+
+thread_local! {
+    /// The line whose operation this thread's walk backwards is at.
+    static CURRENT: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+}
+
+/// Where the operation was called that a walk of this thread was at last.
+pub(crate) fn current() -> Option<Arc<str>> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
+/// Before a walk.
+pub(super) fn forget() {
+    CURRENT.set(None);
+}
+
+/// Lets a walk that comes to a result's operation know who called it. All operations that one call records follow each other in a
+/// walk, the result's first, so that the parts of a compound one are found as well.
+pub(crate) fn note(py: Python<'_>, result: &netcl::Tensor) -> PyResult<()> {
+    if result.is_leaf() {
+        return Ok(());
+    }
+    if let Some(site) = caller(py)? {
+        let hook = move |_: &netcl::Tensor| {
+            CURRENT.set(Some(site.clone()));
+            Ok(None)
+        };
+        // The result needs a gradient, so that there is nothing to refuse.
+        let _ = result.register_hook(hook);
+    }
+    Ok(())
+}
+
+/// `file:line` of the innermost frame outside of the package.
+fn caller(py: Python<'_>) -> PyResult<Option<Arc<str>>> {
+    static PACKAGE: PyOnceLock<String> = PyOnceLock::new();
+    let package = PACKAGE.get_or_try_init(py, || -> PyResult<String> {
+        let paths: Vec<String> = py.import("netcl")?.getattr("__path__")?.extract()?;
+        Ok(paths.into_iter().next().unwrap_or_default())
+    })?;
+    let mut frame = py.import("sys")?.call_method0("_getframe")?;
+    while !frame.is_none() {
+        let file = frame.getattr("f_code")?.getattr("co_filename")?.cast_into::<PyString>()?;
+        let file = file.to_string_lossy();
+        if !file.starts_with(package.as_str()) {
+            let line: usize = frame.getattr("f_lineno")?.extract()?;
+            return Ok(Some(format!("{file}:{line}").into()));
+        }
+        frame = frame.getattr("f_back")?;
+    }
+    Ok(None)
+}

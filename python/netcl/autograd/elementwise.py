@@ -1,0 +1,72 @@
+"""The elementwise operations as recorded functions, made from the library's table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netcl._netcl import Tensor, elementwise_table
+from netcl._netcl.autograd import elementwise
+from netcl.ops.elementwise import python_name
+
+__all__ = ["gelu", "swish"]
+
+
+def _make(name: str, doc: str, operands: list[str], params: list[tuple[str, float]]) -> Any:
+    """A function of the table's operands, then its parameters."""
+    function: Any
+    # What most operations look like gets a function without a loop in it: a small operation takes a microsecond.
+    if not params and operands == ["x"]:
+
+        def function(x: Any) -> Tensor:
+            return elementwise(name, x)
+
+    elif not params and operands == ["x", "y"]:
+
+        def function(x: Any, y: Any) -> Tensor:
+            return elementwise(name, x, y)
+
+    else:
+        function = _with_parameters(name, operands, dict(params))
+    signature = ", ".join([*operands, *(f"{k}={d:g}" for k, d in params)])
+    function.__name__ = function.__qualname__ = python_name(name)
+    function.__doc__ = f"{python_name(name)}({signature})\n\n{doc}"
+    function.__text_signature__ = f"({signature})"
+    return function
+
+
+def _with_parameters(name: str, operands: list[str], defaults: dict[str, float]) -> Any:
+    parameters = [*operands, *defaults]
+
+    def function(*args: Any, **kwargs: Any) -> Tensor:
+        if len(args) > len(parameters):
+            raise TypeError(f"{name} takes at most {len(parameters)} arguments ({', '.join(parameters)}), got {len(args)}")
+        given = dict(zip(parameters, args))
+        for key, value in kwargs.items():
+            if key not in parameters or key in given:
+                raise TypeError(f"{name} got an unexpected or repeated argument {key!r}; it takes {', '.join(parameters)}")
+            given[key] = value
+        missing = [operand for operand in operands if operand not in given]
+        if missing:
+            raise TypeError(f"{name} is missing {', '.join(missing)}")
+        params = [given.get(key, default) for key, default in defaults.items()]
+        return elementwise(name, *(given[operand] for operand in operands), params=params)
+
+    return function
+
+
+for _name, _doc, _operands, _params in elementwise_table():
+    # The condition of ``where`` has no gradient, and a cast is more than an expression: the extension has both.
+    if _name not in ("cast", "where"):
+        globals()[python_name(_name)] = _make(_name, _doc, _operands, _params)
+        __all__.append(python_name(_name))
+
+_gelu_exact, _gelu_tanh = globals()["gelu"], globals()["gelu_tanh"]
+swish = globals()["silu"]
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """``x * normcdf(x)``: exactly, or with ``approximate="tanh"`` in its tanh approximation."""
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f'approximate must be "none" or "tanh", not {approximate!r}')
+    result: Tensor = (_gelu_tanh if approximate == "tanh" else _gelu_exact)(x)
+    return result

@@ -1,0 +1,87 @@
+"""What is recorded: the tape and the scopes that turn recording on and off. All of them belong to the thread that enters them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from netcl._netcl import Tensor
+from netcl._netcl.autograd import backward as _backward
+from netcl._netcl.autograd import enter_scope, leave_scope
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_S = TypeVar("_S", bound="_Scope")
+
+__all__ = ["Tape", "detect_anomaly", "enable_grad", "no_grad"]
+
+
+class _Scope:
+    """A context manager and a decorator; what it changes is restored at the end, also after an exception."""
+
+    _kind: str
+
+    @overload
+    def __new__(cls: type[_S]) -> _S: ...
+    @overload
+    def __new__(cls, function: _F) -> _F: ...
+    def __new__(cls, function: Any = None) -> Any:
+        scope = super().__new__(cls)
+        return scope if function is None else scope(function)
+
+    def __enter__(self: _S) -> _S:
+        enter_scope(self._kind)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        leave_scope()
+
+    def __call__(self, function: _F) -> _F:
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return inside  # type: ignore[return-value]
+
+
+class no_grad(_Scope):
+    """Nothing is recorded inside: ``with no_grad(): ...`` or ``@no_grad()``."""
+
+    _kind = "no_grad"
+
+
+class enable_grad(_Scope):
+    """Recording is on inside, also within ``no_grad``."""
+
+    _kind = "enable_grad"
+
+
+class detect_anomaly(_Scope):
+    """Every result and gradient is looked at: the first that is not finite is an error that names the operation and the line that
+    called it. Slow; for finding bugs."""
+
+    _kind = "detect_anomaly"
+
+
+class Tape:
+    """A scope in which operations are recorded, also within ``no_grad``.
+
+    Recording is on by default, so that a tape is never needed: it makes the extent visible. It owns nothing: a graph belongs to
+    its results and goes with them.
+    """
+
+    def __enter__(self) -> Tape:
+        enter_scope("enable_grad")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        leave_scope()
+
+    def backward(self, loss: Tensor, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
+        """Computes the gradients of ``loss`` and adds them to the ``grad`` of the leaves; inside the scope or after it.
+
+        A loss of other than one element needs its own gradient ``grad``. ``retain_graph`` keeps what the walk uses, so that it can
+        be repeated; ``create_graph`` records the walk itself, so that gradients can be differentiated.
+        """
+        _backward(loss, grad, retain_graph, create_graph)
