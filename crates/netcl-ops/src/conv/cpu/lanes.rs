@@ -70,6 +70,7 @@ trait Vector: Copy {
 /// # Safety
 /// The processor has the vector's instructions.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "counted loops unroll into registers, iterators need not")]
 unsafe fn block<V: Vector, const F: usize, const P: usize>(
     x: &[V::Lane],
     stride: usize,

@@ -41,13 +41,19 @@ impl Planes {
         self.cols.length
     }
 
-    fn plane(&self) -> usize {
+    /// Elements of a plane.
+    pub(super) fn plane(&self) -> usize {
         self.rows.length * self.cols.length
+    }
+
+    /// Planes of a channel.
+    pub(super) fn phases(&self) -> usize {
+        self.rows.starts.len() * self.cols.starts.len()
     }
 
     /// Elements of all planes of a channel.
     pub(super) fn used(&self) -> usize {
-        self.rows.starts.len() * self.cols.starts.len() * self.plane()
+        self.phases() * self.plane()
     }
 
     /// The distance between channels: whole vectors, so that none that starts with a channel lies across cache lines.
@@ -167,8 +173,8 @@ pub(super) fn backward(g: &Geometry) -> (Planes, Vec<Part>) {
     (planes, parts)
 }
 
-/// The planes of the output's gradient that lie under those of the input: the same pitch, zeros between the rows.
+/// The planes of the output's gradient that lie under those of the input: as many rows of the same pitch, zeros between them.
 pub(super) fn under(g: &Geometry, planes: &Planes) -> Planes {
     let one = |length: usize, source: usize| Axis { starts: SmallVec::from_elem(0, 1), step: 1, length, source };
-    Planes { rows: one(g.output[0], g.output[0]), cols: one(planes.pitch(), g.output[1]) }
+    Planes { rows: one(planes.rows.length, g.output[0]), cols: one(planes.pitch(), g.output[1]) }
 }
