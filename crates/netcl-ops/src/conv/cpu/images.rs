@@ -10,7 +10,7 @@ use netcl_core::simd;
 use netcl_core::tensor::Tensor;
 
 use super::lanes::Sum;
-use super::plan::{Axis, Planes};
+use super::plan::Planes;
 
 /// Elements below which another thread costs more than it brings.
 const GRAIN: usize = 1 << 15;
@@ -97,15 +97,6 @@ impl Place {
     }
 }
 
-/// The positions of an axis's phase that lie inside the source.
-fn inside(axis: &Axis, start: isize) -> (usize, usize) {
-    let step = axis.step as isize;
-    let first = if start < 0 { (-start + step - 1) / step } else { 0 };
-    let end = if (axis.source as isize) > start { (axis.source as isize - start + step - 1) / step } else { 0 };
-    let end = (end as usize).min(axis.length);
-    ((first as usize).min(end), end)
-}
-
 /// How planes lie in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
@@ -162,9 +153,9 @@ unsafe fn copy<E: Pixel>(from: *const E, strides: [isize; 2], planes: &Planes, t
     let pitch = planes.pitch();
     let mut index = 0;
     for &top in &planes.rows.starts {
-        let (first, end) = inside(&planes.rows, top);
+        let (first, end) = planes.rows.inside(top);
         for &left in &planes.cols.starts {
-            let (before, after) = inside(&planes.cols, left);
+            let (before, after) = planes.cols.inside(left);
             // SAFETY: the caller's promise.
             let plane = unsafe { std::slice::from_raw_parts_mut(to.add(index * phase), planes.plane()) };
             index += 1;
@@ -180,11 +171,17 @@ unsafe fn copy<E: Pixel>(from: *const E, strides: [isize; 2], planes: &Planes, t
                 let y = top + ((first + i) * planes.rows.step) as isize;
                 let x = left + (before * planes.cols.step) as isize;
                 let step = strides[1] * planes.cols.step as isize;
-                // SAFETY: `inside` kept to the rows and columns that the source has.
+                // SAFETY: `Axis::inside` kept to the rows and columns that the source has.
                 unsafe {
                     let from = from.offset(y * strides[0] + x * strides[1]);
                     if step == 1 {
                         E::widen(std::slice::from_raw_parts(from, row.len()), row);
+                    } else if step > 1 {
+                        let step = step as usize;
+                        let from = std::slice::from_raw_parts(from, (row.len() - 1) * step + 1);
+                        for (to, from) in row.iter_mut().zip(from.iter().step_by(step)) {
+                            *to = from.wide();
+                        }
                     } else {
                         for (j, to) in row.iter_mut().enumerate() {
                             *to = (*from.offset(j as isize * step)).wide();

@@ -270,7 +270,7 @@ impl Problem {
         let taps_before: usize = self.parts[..part].iter().map(|part| part.taps.len()).sum();
         let taps_of_all: usize = self.parts.iter().map(|part| part.taps.len()).sum();
         let part = &self.parts[part];
-        let taps: Vec<usize> = part.taps.iter().map(|tap| tap.at).collect();
+        let taps: Vec<usize> = part.taps.iter().map(|tap| tap.phase * self.planes.plane() + tap.at).collect();
         let tiles = self.tiles(part, images, VECTORS * loops.lanes, loops.filters);
         let tasks = images * self.groups * tiles.bands * tiles.slices;
         let work = tiles.rows_per_band * part.extent[1] * tiles.rows_per_slice * depth * taps.len();

@@ -23,6 +23,8 @@ const OP: &str = "conv2d_backward_weight";
 const CHUNK_BYTES: usize = 16 << 20;
 /// Bytes of the gradient's planes that stay in the first-level cache while columns pass by.
 const SEGMENT_BYTES: usize = 24 << 10;
+/// Bytes of partial sums that a task keeps: they should stay in the second-level cache.
+const SUMS_BYTES: usize = 256 << 10;
 
 /// Everything about a launch but its memory.
 struct Problem {
@@ -30,6 +32,8 @@ struct Problem {
     planes: Planes,
     /// The gradient's planes, with the same pitch and size.
     under: Planes,
+    /// Zeros after the last image that may be read.
+    after: usize,
     /// Pixels of an image from the first to the last.
     span: usize,
     taps: Vec<Tap>,
@@ -40,11 +44,10 @@ struct Problem {
 
 /// Writes the gradient of the weight to a dense tensor of the type of the sums.
 pub(super) fn run(g: &Geometry, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
-    let (planes, part) = plan::forward(g);
-    let under = plan::under(g, &planes);
+    let (planes, under, part, after) = plan::one_after_the_other(g);
     let lines = [g.groups * g.channels * planes.phases(), g.groups * g.filters];
     let chunk = chunk(g.n, (lines[0] + lines[1]) * planes.plane() * out.dtype().size(), CHUNK_BYTES);
-    let [x_memory, grad_memory] = lines.map(|lines| scratch(out, lines * line(&planes, chunk), out.dtype()));
+    let [x_memory, grad_memory] = lines.map(|lines| scratch(out, lines * line(&planes, chunk, after), out.dtype()));
     let args = smallvec![
         Arg::Buffer(grad.storage().clone(), Access::Read),
         Arg::Buffer(x.storage().clone(), Access::Read),
@@ -54,15 +57,15 @@ pub(super) fn run(g: &Geometry, grad: &Tensor, x: &Tensor, out: &Tensor) -> Resu
     ];
     let span = part.span(planes.pitch(), part.extent[0]);
     let (grad_place, x_place) = (Place::new(grad), Place::new(x));
-    let problem = Problem { g: *g, planes, under, span, taps: part.taps, chunk, grad: grad_place, x: x_place };
+    let problem = Problem { g: *g, planes, under, after, span, taps: part.taps, chunk, grad: grad_place, x: x_place };
     let kernel = CpuKernel::new(move |args| with_pixel!(problem.x.dtype, E => problem.run::<E>(args)));
     let (queue, cost) = (out.queue().clone(), g.cost(&[grad, x, out]));
     launch::submit(Launch { name: OP.into(), queue, work: Work::Cpu(kernel), args, cost })
 }
 
 /// Elements of a line: one plane of every image, and zeros that may be read.
-fn line(planes: &Planes, images: usize) -> usize {
-    (images * planes.plane()).next_multiple_of(SLACK) + SLACK
+fn line(planes: &Planes, images: usize, after: usize) -> usize {
+    (images * planes.plane() + after).next_multiple_of(SLACK)
 }
 
 /// The memory of a round: lines of channels and gradients, and the result.
@@ -96,11 +99,11 @@ impl Problem {
         let out = memory(2, filters * g.channels * g.taps())?;
         let (phases, plane) = (self.planes.phases(), self.planes.plane());
         let lines = [channels * phases, filters];
-        let longest = line(&self.planes, self.chunk);
+        let longest = line(&self.planes, self.chunk, self.after);
         let (planes, under) = (memory(3, lines[0] * longest)?, memory(4, lines[1] * longest)?);
         for start in (0..g.n).step_by(self.chunk) {
             let images = self.chunk.min(g.n - start);
-            let (line, used) = (line(&self.planes, images), images * plane);
+            let (line, used) = (line(&self.planes, images, self.after), images * plane);
             let room = Room { image: plane, channel: phases * line, phase: line };
             let grad_room = Room { channel: line, ..room };
             // SAFETY: both kinds of lines are this launch's own; their sizes were checked, and those of fewer images are smaller.
@@ -125,7 +128,8 @@ impl Problem {
         let g = &self.g;
         let blocks = blocks(g.filters, E::Sum::loops().filters);
         let splits = ENOUGH_TASKS.div_ceil(g.groups * blocks.len()).min(g.channels.div_ceil(4));
-        let per_split = g.channels.div_ceil(splits);
+        let channel_bytes = self.taps.len() * blocks[0].1 * E::Sum::loops().lanes * size_of::<E::Sum>();
+        let per_split = g.channels.div_ceil(splits).min((SUMS_BYTES / channel_bytes).max(1));
         let splits = g.channels.div_ceil(per_split);
         let work = memory.images * self.span * blocks[0].1 * per_split * self.taps.len();
         parallel_for(OP, g.groups * blocks.len() * splits, GRAIN / work.max(1), |range| {
@@ -147,7 +151,7 @@ impl Problem {
     unsafe fn task<E: Pixel>(&self, task: &Task, memory: &Memory<'_, E::Sum>, sums: &mut Vec<E::Sum>) {
         let (g, loops) = (&self.g, E::Sum::loops());
         let (lanes, taps) = (loops.lanes, self.taps.len());
-        let (plane, line) = (self.planes.plane(), line(&self.planes, memory.images));
+        let (plane, line) = (self.planes.plane(), line(&self.planes, memory.images, self.after));
         let dots = loops.dots[task.filters.ilog2() as usize];
         let columns = task.channels * taps;
         let triple = TAPS * task.filters * lanes;
@@ -167,9 +171,9 @@ impl Problem {
                 for (t, x) in x.iter_mut().enumerate() {
                     // Columns past the last repeat it.
                     let column = (i * TAPS + t).min(columns - 1);
-                    let (phase, at) = (self.taps[column % taps].at / plane, self.taps[column % taps].at % plane);
-                    let start = ((channel + column / taps) * self.planes.phases() + phase) * line;
-                    *x = &memory.planes[start + at + first * lanes..];
+                    let tap = self.taps[column % taps];
+                    let start = ((channel + column / taps) * self.planes.phases() + tap.phase) * line;
+                    *x = &memory.planes[start + tap.at + first * lanes..];
                 }
                 // SAFETY: these are the loops for this processor.
                 unsafe { dots(grad, line, x, count, sums) };
@@ -202,16 +206,24 @@ fn blocks(filters: usize, widest: usize) -> Vec<(usize, usize)> {
     blocks
 }
 
-/// The sum of at most 16 lanes, pairwise.
+/// The sum of the lanes of a vector, pairwise.
 fn pairwise<S: Sum>(values: &[S]) -> S {
-    let mut lanes = [S::ZERO; SLACK];
-    lanes[..values.len()].copy_from_slice(values);
-    let mut width = SLACK;
-    while width > 1 {
-        width /= 2;
-        for i in 0..width {
-            lanes[i] = lanes[i] + lanes[i + width];
+    fn fold<S: Sum, const N: usize>(mut lanes: [S; N]) -> S {
+        let mut width = N;
+        while width > 1 {
+            width /= 2;
+            for i in 0..width {
+                lanes[i] = lanes[i] + lanes[i + width];
+            }
         }
+        lanes[0]
     }
-    lanes[0]
+    // Arrays, so that the loops unroll.
+    if let Ok(lanes) = <[S; 16]>::try_from(values) {
+        fold(lanes)
+    } else if let Ok(lanes) = <[S; 8]>::try_from(values) {
+        fold(lanes)
+    } else {
+        values.iter().fold(S::ZERO, |sum, &value| sum + value)
+    }
 }
