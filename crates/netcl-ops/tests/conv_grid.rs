@@ -538,19 +538,32 @@ impl netcl_core::kernels::launch::Sink for Largest {
     }
 }
 
+/// Runs one of these tests in a process of its own with a variable of the environment set.
+fn again(test: &str, variable: &str, value: &str) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(variable, value)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{test} with {variable}={value}:\n{text}{errors}");
+    assert!(text.contains("1 passed"), "{test} did not run:\n{text}");
+}
+
 #[test]
 fn small_devices_are_respected() {
     if opencl_devices().is_empty() {
         return;
     }
     for limits in ["wg=64,local=16k,alloc=64M,no_fp64", "wg=7,local=1k"] {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "bias_and_epilogue_end_every_variant", "--nocapture"])
-            .env("NETCL_LIMITS", limits)
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "under {limits}:\n{text}{}", String::from_utf8_lossy(&output.stderr));
-        assert!(text.contains("1 passed"), "did not run:\n{text}");
+        again("bias_and_epilogue_end_every_variant", "NETCL_LIMITS", limits);
+    }
+}
+
+#[test]
+fn every_instruction_set_computes_the_same() {
+    for level in ["baseline", "avx2"] {
+        again("pytorch_computes_the_same", "NETCL_SIMD", level);
     }
 }

@@ -10,7 +10,7 @@ use netcl_core::simd;
 use netcl_core::tensor::Tensor;
 
 use super::lanes::Sum;
-use super::plan::{Axis, Planes};
+use super::plan::Planes;
 
 /// Elements below which another thread costs more than it brings.
 const GRAIN: usize = 1 << 15;
@@ -97,50 +97,68 @@ impl Place {
     }
 }
 
-/// The positions of an axis's phase that lie inside the source.
-fn inside(axis: &Axis, start: isize) -> (usize, usize) {
-    let step = axis.step as isize;
-    let first = if start < 0 { (-start + step - 1) / step } else { 0 };
-    let end = if (axis.source as isize) > start { (axis.source as isize - start + step - 1) / step } else { 0 };
-    let end = (end as usize).min(axis.length);
-    ((first as usize).min(end), end)
+/// How planes lie in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// The distance between images.
+    pub(super) image: usize,
+    /// The distance between channels.
+    pub(super) channel: usize,
+    /// The distance between the planes of a channel.
+    pub(super) phase: usize,
 }
 
-/// Copies so many images, of so many channels each, to planes that have room for them.
-pub(super) fn fill<E: Pixel>(
+/// Copies so many images, of so many channels each, to planes.
+///
+/// # Safety
+/// Nobody else uses the memory from `to` on, as far as the planes in it go.
+pub(super) unsafe fn fill<E: Pixel>(
     op: &'static str,
     (place, from): (&Place, SharedPtr<u8>),
-    (planes, to): (&Planes, SharedPtr<E::Sum>),
+    (planes, room, to): (&Planes, Room, SharedPtr<E::Sum>),
     (start, images, channels): (usize, usize, usize),
 ) -> Result<()> {
     let [_, _, rows, cols] = place.strides;
-    parallel_for(op, images * channels, GRAIN / planes.channel(), |range| {
+    parallel_for(op, images * channels, GRAIN / planes.used(), |range| {
         for index in range {
-            let at = [start + index / channels, index % channels, 0, 0];
-            // SAFETY: the image's channel lies inside its storage, and the planes have a place of their own for it.
+            let (image, channel) = (index / channels, index % channels);
+            let at = [start + image, channel, 0, 0];
+            // SAFETY: the image's channel lies inside its storage, and the caller's promise.
             unsafe {
                 let from = from.get().offset(place.bytes(at)).cast::<E>();
-                copy(from, [rows, cols], planes, to.get().add(index * planes.channel()));
+                let to = to.get().add(image * room.image + channel * room.channel);
+                copy(from, [rows, cols], planes, to, room.phase);
             }
         }
     })
 }
 
+/// Zeros between planes, which may be read: they must be no numbers that spoil a sum by being multiplied by zero.
+///
+/// # Safety
+/// `length` elements from each of `count` places, `step` apart, may be written.
+pub(super) unsafe fn zero<S: Sum>(first: *mut S, count: usize, step: usize, length: usize) {
+    for i in 0..count {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(first.add(i * step), length).fill(S::ZERO) };
+    }
+}
+
 /// Copies one channel of one image to its planes, and zeros around it.
 ///
 /// # Safety
-/// `from` is the channel's first element: rows and columns `strides` apart may be read as far as the axes' sources go, and
-/// `Planes::channel` elements from `to` on may be written.
-unsafe fn copy<E: Pixel>(from: *const E, strides: [isize; 2], planes: &Planes, to: *mut E::Sum) {
-    // SAFETY: the caller's promise: the slice is the channel's own room.
-    let mut to = unsafe { std::slice::from_raw_parts_mut(to, planes.channel()) };
+/// `from` is the channel's first element: rows and columns `strides` apart may be read as far as the axes' sources go, and the
+/// planes, which lie `phase` apart from `to` on, may be written.
+unsafe fn copy<E: Pixel>(from: *const E, strides: [isize; 2], planes: &Planes, to: *mut E::Sum, phase: usize) {
     let pitch = planes.pitch();
+    let mut index = 0;
     for &top in &planes.rows.starts {
-        let (first, end) = inside(&planes.rows, top);
+        let (first, end) = planes.rows.inside(top);
         for &left in &planes.cols.starts {
-            let (before, after) = inside(&planes.cols, left);
-            let (plane, rest) = to.split_at_mut(planes.rows.length * pitch);
-            to = rest;
+            let (before, after) = planes.cols.inside(left);
+            // SAFETY: the caller's promise.
+            let plane = unsafe { std::slice::from_raw_parts_mut(to.add(index * phase), planes.plane()) };
+            index += 1;
             plane[..first * pitch].fill(E::Sum::ZERO);
             plane[end * pitch..].fill(E::Sum::ZERO);
             for (i, row) in plane[first * pitch..end * pitch].chunks_exact_mut(pitch).enumerate() {
@@ -153,11 +171,17 @@ unsafe fn copy<E: Pixel>(from: *const E, strides: [isize; 2], planes: &Planes, t
                 let y = top + ((first + i) * planes.rows.step) as isize;
                 let x = left + (before * planes.cols.step) as isize;
                 let step = strides[1] * planes.cols.step as isize;
-                // SAFETY: `inside` kept to the rows and columns that the source has.
+                // SAFETY: `Axis::inside` kept to the rows and columns that the source has.
                 unsafe {
                     let from = from.offset(y * strides[0] + x * strides[1]);
                     if step == 1 {
                         E::widen(std::slice::from_raw_parts(from, row.len()), row);
+                    } else if step > 1 {
+                        let step = step as usize;
+                        let from = std::slice::from_raw_parts(from, (row.len() - 1) * step + 1);
+                        for (to, from) in row.iter_mut().zip(from.iter().step_by(step)) {
+                            *to = from.wide();
+                        }
                     } else {
                         for (j, to) in row.iter_mut().enumerate() {
                             *to = (*from.offset(j as isize * step)).wide();
@@ -167,6 +191,4 @@ unsafe fn copy<E: Pixel>(from: *const E, strides: [isize; 2], planes: &Planes, t
             }
         }
     }
-    // What follows may be read, and must be no number that spoils a sum by being multiplied by zero.
-    to.fill(E::Sum::ZERO);
 }

@@ -70,6 +70,7 @@ trait Vector: Copy {
 /// # Safety
 /// The processor has the vector's instructions.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "counted loops unroll into registers, iterators need not")]
 unsafe fn block<V: Vector, const F: usize, const P: usize>(
     x: &[V::Lane],
     stride: usize,
@@ -117,18 +118,22 @@ unsafe fn block<V: Vector, const F: usize, const P: usize>(
 /// # Safety
 /// The processor has the vector's instructions.
 #[inline(always)]
-unsafe fn dots<V: Vector, const F: usize>(
+unsafe fn dots<V: Vector, const F: usize, const N: usize>(
     grad: &[V::Lane],
     stride: usize,
     x: [&[V::Lane]; TAPS],
     vectors: usize,
     out: &mut [V::Lane],
 ) {
+    // An array, so that its elements become registers without a question asked.
+    let Some(out) = V::arrays_mut(out).first_chunk_mut::<N>() else { return };
     // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[V::zero(); TAPS]; F];
-        for (sum, from) in sums.as_flattened_mut().iter_mut().zip(V::arrays(out)) {
-            *sum = V::of(*from);
+        for f in 0..F {
+            for t in 0..TAPS {
+                sums[f][t] = V::of(out[f * TAPS + t]);
+            }
         }
         // All of one length, so that one comparison is enough.
         let pixels = x.map(|x| &V::arrays(x)[..vectors]);
@@ -148,8 +153,10 @@ unsafe fn dots<V: Vector, const F: usize>(
                 }
             }
         }
-        for (to, sum) in V::arrays_mut(out).iter_mut().zip(sums.as_flattened()) {
-            *to = sum.array();
+        for f in 0..F {
+            for t in 0..TAPS {
+                out[f * TAPS + t] = sums[f][t].array();
+            }
         }
     }
 }
@@ -174,7 +181,7 @@ macro_rules! loops {
             }
 
             $(#[$feature])?
-            unsafe fn dots<const F: usize>(
+            unsafe fn dots<const F: usize, const N: usize>(
                 grad: &[$lane],
                 stride: usize,
                 x: [&[$lane]; TAPS],
@@ -182,14 +189,14 @@ macro_rules! loops {
                 sums: &mut [$lane],
             ) {
                 // SAFETY: the caller's promise, passed on.
-                unsafe { super::dots::<$vector, F>(grad, stride, x, vectors, sums) }
+                unsafe { super::dots::<$vector, F, N>(grad, stride, x, vectors, sums) }
             }
 
             pub(super) static LOOPS: Loops<$lane> = Loops {
                 lanes: <$vector as Vector>::LANES,
                 filters: $filters,
                 blocks: &[$([block::<$size, 1>, block::<$size, 2>, block::<$size, 3>]),*],
-                dots: &[$(dots::<$size>),*],
+                dots: &[$(dots::<$size, { TAPS * $size }>),*],
             };
         }
     };

@@ -10,13 +10,14 @@
 //! ```
 //!
 //! Pixels of the result are numbered with the planes' pitch: between two rows of it lie a few numbers that mean nothing. They
-//! are computed with the rest, so that a block of pixels may run over the ends of rows, and are never written.
+//! are computed with the rest, so that a block of pixels may run over the ends of rows, and are never written. Zeros at the end
+//! of a row are those at the start of the next, so that there are as few of these numbers as can be.
 
 use smallvec::SmallVec;
 
 use super::super::geometry::Geometry;
 
-/// Elements after each channel that may be read: as many as the widest vector has.
+/// As many elements as the widest vector has. Twice as many after each channel may be read: a vector, and shared zeros.
 pub(super) const SLACK: usize = 16;
 
 /// One axis of the planes: position q of phase i holds the source's element `starts[i] + q * step`, or zero outside of it.
@@ -26,6 +27,29 @@ pub(super) struct Axis {
     pub(super) step: usize,
     pub(super) length: usize,
     pub(super) source: usize,
+}
+
+impl Axis {
+    /// The positions of a phase that lie inside the source.
+    pub(super) fn inside(&self, start: isize) -> (usize, usize) {
+        let step = self.step as isize;
+        let first = if start < 0 { (-start + step - 1) / step } else { 0 };
+        let end = if (self.source as isize) > start { (self.source as isize - start + step - 1) / step } else { 0 };
+        let end = (end as usize).min(self.length);
+        ((first as usize).min(end), end)
+    }
+
+    /// Drops as many positions from the end as hold zeros that the start of the next row (or plane) holds as well, and says how
+    /// many. At least `extent` positions stay, and at most `most` go.
+    fn share(&mut self, extent: usize, most: usize) -> usize {
+        let zeros = self.starts.iter().map(|&start| {
+            let (first, end) = self.inside(start);
+            first.min(self.length - end)
+        });
+        let shared = zeros.min().unwrap_or(0).min(self.length - extent).min(most);
+        self.length -= shared;
+        shared
+    }
 }
 
 /// The planes of one channel, phases of rows and columns side by side.
@@ -41,24 +65,33 @@ impl Planes {
         self.cols.length
     }
 
-    fn plane(&self) -> usize {
+    /// Elements of a plane.
+    pub(super) fn plane(&self) -> usize {
         self.rows.length * self.cols.length
+    }
+
+    /// Planes of a channel.
+    pub(super) fn phases(&self) -> usize {
+        self.rows.starts.len() * self.cols.starts.len()
     }
 
     /// Elements of all planes of a channel.
     pub(super) fn used(&self) -> usize {
-        self.rows.starts.len() * self.cols.starts.len() * self.plane()
+        self.phases() * self.plane()
     }
 
     /// The distance between channels: whole vectors, so that none that starts with a channel lies across cache lines.
     pub(super) fn channel(&self) -> usize {
-        self.used().next_multiple_of(SLACK) + SLACK
+        self.used().next_multiple_of(SLACK) + 2 * SLACK
     }
 }
 
 /// A filter's tap: where it reads for pixel 0, and which element of the filter it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tap {
+    /// Which of the channel's planes.
+    pub(super) phase: usize,
+    /// Where in that plane.
     pub(super) at: usize,
     pub(super) weight: usize,
 }
@@ -95,13 +128,14 @@ pub(super) fn forward(g: &Geometry) -> (Planes, Part) {
         let axis = Axis { starts, step: stride, length: g.output[i] + longest, source: g.input[i] };
         (axis, taps)
     };
-    let ((rows, row_taps), (cols, col_taps)) = (axis(0), axis(1));
+    let ((rows, row_taps), (mut cols, col_taps)) = (axis(0), axis(1));
+    cols.share(g.output[1], SLACK);
     let planes = Planes { rows, cols };
     let mut taps = Vec::with_capacity(g.taps());
     for &(row_phase, y) in &row_taps {
         for &(col_phase, x) in &col_taps {
-            let plane = row_phase * planes.cols.starts.len() + col_phase;
-            taps.push(Tap { at: plane * planes.plane() + y * planes.pitch() + x, weight: taps.len() });
+            let phase = row_phase * planes.cols.starts.len() + col_phase;
+            taps.push(Tap { phase, at: y * planes.pitch() + x, weight: taps.len() });
         }
     }
     let part = Part { taps, extent: g.output, first: [0, 0], step: [1, 1] };
@@ -148,7 +182,8 @@ pub(super) fn backward(g: &Geometry) -> (Planes, Vec<Part>) {
         let axis = Axis { starts: SmallVec::from_elem(low, 1), step: 1, length, source: g.output[i] };
         (axis, phases, low)
     };
-    let ((rows, row_phases, top), (cols, col_phases, left)) = (axis(0), axis(1));
+    let ((rows, row_phases, top), (mut cols, col_phases, left)) = (axis(0), axis(1));
+    cols.share(col_phases.iter().map(|phase| phase.count).max().unwrap_or(0), SLACK);
     let planes = Planes { rows, cols };
     let mut parts = Vec::with_capacity(row_phases.len() * col_phases.len());
     for r in &row_phases {
@@ -158,7 +193,7 @@ pub(super) fn backward(g: &Geometry) -> (Planes, Vec<Part>) {
                 for &(kx, back) in &c.taps {
                     let y = (r.start as isize - up as isize - top) as usize;
                     let x = (c.start as isize - back as isize - left) as usize;
-                    taps.push(Tap { at: y * planes.pitch() + x, weight: ky * g.kernel[1] + kx });
+                    taps.push(Tap { phase: 0, at: y * planes.pitch() + x, weight: ky * g.kernel[1] + kx });
                 }
             }
             parts.push(Part { taps, extent: [r.count, c.count], first: [r.first, c.first], step: g.stride });
@@ -167,8 +202,13 @@ pub(super) fn backward(g: &Geometry) -> (Planes, Vec<Part>) {
     (planes, parts)
 }
 
-/// The planes of the output's gradient that lie under those of the input: the same pitch, zeros between the rows.
-pub(super) fn under(g: &Geometry, planes: &Planes) -> Planes {
+/// For the weight gradient: the planes of the input, of which one image's follow the other's and share the zeros between them, those
+/// of the output's gradient of the same size, and how many shared zeros follow the last image.
+pub(super) fn one_after_the_other(g: &Geometry) -> (Planes, Planes, Part, usize) {
+    let (mut planes, part) = forward(g);
+    let shared = planes.rows.share(g.output[0], usize::MAX);
     let one = |length: usize, source: usize| Axis { starts: SmallVec::from_elem(0, 1), step: 1, length, source };
-    Planes { rows: one(g.output[0], g.output[0]), cols: one(planes.pitch(), g.output[1]) }
+    let under = Planes { rows: one(planes.rows.length, g.output[0]), cols: one(planes.pitch(), g.output[1]) };
+    let after = shared * planes.pitch() + 2 * SLACK;
+    (planes, under, part, after)
 }

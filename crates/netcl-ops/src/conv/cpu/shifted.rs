@@ -16,7 +16,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::super::finish::Finish;
 use super::super::geometry::Geometry;
-use super::images::{self, Pixel, Place};
+use super::images::{self, Pixel, Place, Room};
 use super::lanes::{Sum, VECTORS};
 use super::plan::{Part, Planes};
 use super::{ENOUGH_TASKS, GRAIN, chunk, scratch, with_pixel};
@@ -179,12 +179,14 @@ impl Problem {
         self.pack::<E>(self.weight.pointer(args, 1)?, packed)?;
         for start in (0..self.n).step_by(self.chunk) {
             let images = self.chunk.min(self.n - start);
-            images::fill::<E>(
-                self.op,
-                (&self.source, source),
-                (&self.planes, planes),
-                (start, images, self.channels()),
-            )?;
+            let (channel, used) = (self.planes.channel(), self.planes.used());
+            let room = Room { image: self.channels() * channel, channel, phase: self.planes.plane() };
+            // SAFETY: the planes are this launch's own, and their size was checked.
+            unsafe {
+                let counts = (start, images, self.channels());
+                images::fill::<E>(self.op, (&self.source, source), (&self.planes, room, planes), counts)?;
+                images::zero(planes.get().add(used), images * self.channels(), channel, channel - used);
+            }
             for part in 0..self.parts.len() {
                 self.part::<E>(part, (start, images), (planes, packed, out), &inputs, &scalars)?;
             }
@@ -268,7 +270,7 @@ impl Problem {
         let taps_before: usize = self.parts[..part].iter().map(|part| part.taps.len()).sum();
         let taps_of_all: usize = self.parts.iter().map(|part| part.taps.len()).sum();
         let part = &self.parts[part];
-        let taps: Vec<usize> = part.taps.iter().map(|tap| tap.at).collect();
+        let taps: Vec<usize> = part.taps.iter().map(|tap| tap.phase * self.planes.plane() + tap.at).collect();
         let tiles = self.tiles(part, images, VECTORS * loops.lanes, loops.filters);
         let tasks = images * self.groups * tiles.bands * tiles.slices;
         let work = tiles.rows_per_band * part.extent[1] * tiles.rows_per_slice * depth * taps.len();
