@@ -362,3 +362,34 @@ fn one_launch_each_and_recorded_reads() {
         }
     }
 }
+
+/// Additions that were recorded follow the indices of the moment, with the bits of eager ones.
+#[test]
+fn recorded_additions() {
+    for device in devices() {
+        let queue = &device.queue;
+        let source = view("dense", &device, &[40, 3], DType::F32, 1);
+        let base = view("dense", &device, &[7, 3], DType::F32, 2);
+        let rows = IndexTensor::from_host(queue, &below(7, 40, 1), [40]).unwrap();
+        let table = IndexTensor::from_host(queue, &below(7, 120, 2), [40, 3]).unwrap();
+        let run = || {
+            [
+                ops::embedding_backward(&source, &rows, 7, Some(2)).unwrap(),
+                ops::index_add(&base, 0, &rows, &source).unwrap(),
+                ops::scatter_add(&base, 0, &table, &source).unwrap(),
+            ]
+        };
+        let recorder = Rc::new(Recorder::default());
+        let recorded = with_sink(recorder.clone(), run);
+        for seed in [3, 4] {
+            for (indices, n) in [(&rows, 40), (&table, 120)] {
+                let fresh = Tensor::from_host(queue, &below(7, n, seed), indices.tensor().shape().clone()).unwrap();
+                indices.tensor().assign(&fresh).unwrap();
+            }
+            recorder.replay().unwrap();
+            for (got, expected) in recorded.iter().zip(run()) {
+                assert_eq!(got.to_host::<f32>().unwrap(), expected.to_host::<f32>().unwrap(), "{device:?}");
+            }
+        }
+    }
+}

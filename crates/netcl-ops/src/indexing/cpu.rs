@@ -11,7 +11,7 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Result, simd};
 use smallvec::smallvec;
 
-use super::order::Order;
+use super::order::Pairs;
 use super::problem::{Args, Rows, outside};
 
 /// Bytes that one task should move at least.
@@ -160,7 +160,7 @@ pub(super) fn add(rows: Rows, base: Option<&Tensor>, at: &Tensor, source: &Tenso
     let base = base.map(|base| Place::new(3, base));
     let indices = Indices::new(rows.op, 0, at, rows.n);
     let kernel = CpuKernel::new(move |args| {
-        let order = Order::new(&rows, &indices.read(args)?, |index| index as u64);
+        let order = Pairs::new(&rows, &indices.read(args)?, |index| index as u64);
         let base = base.map(|base| base.pointer(args)).transpose()?;
         let memory = (base, from.pointer(args)?, to.pointer(args)?);
         match dtype {
@@ -176,12 +176,8 @@ pub(super) fn add(rows: Rows, base: Option<&Tensor>, at: &Tensor, source: &Tenso
 /// Base (or nothing), source and result.
 type Memory = (Option<SharedPtr<u8>>, SharedPtr<u8>, SharedPtr<u8>);
 
-fn run_add<E: Element>(rows: &Rows, order: &Order, (base, from, to): Memory) -> Result<()> {
-    // Where every place has indices of its own, destinations are single elements.
-    let (outer, n, k, inner) = match rows.along {
-        true => (1, rows.outer * rows.n * rows.inner, rows.outer * rows.k * rows.inner, 1),
-        false => (rows.outer, rows.n, rows.k, rows.inner),
-    };
+fn run_add<E: Element>(rows: &Rows, order: &Pairs, (base, from, to): Memory) -> Result<()> {
+    let (outer, n, k, inner) = rows.destinations();
     let size = size_of::<E>();
     parallel_for(rows.op, outer * n * inner, TASK / size, |range| {
         // SAFETY: ranges are disjoint parts of dense tensors of one shape, whose ends the launch checked.

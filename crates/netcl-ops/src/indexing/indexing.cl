@@ -18,6 +18,7 @@
 //                TYPE, COMPUTE   the element in memory and in sums (add_rows, one_hot)
 //                LOAD(p, i), STORE(v, p, i)
 //                WITH_BASE       1 where there is something to add to
+//                KEYS, PLACES    the types of sorted destinations and their sources: int or long
 
 #ifndef BITS
 #define BITS uint
@@ -36,6 +37,10 @@
 #endif
 #ifndef WITH_BASE
 #define WITH_BASE 1
+#endif
+#ifndef KEYS
+#define KEYS int
+#define PLACES int
 #endif
 
 #ifdef cl_khr_fp64
@@ -65,8 +70,18 @@ __kernel void take_along(__global const BITS *x, const ulong x_at, __global cons
     y[y_at + g] = inside ? x[x_at + (o * n + (UINT)v) * inner + i] : (BITS)outside;
 }
 
-__kernel void add_rows(__global const TYPE *source, const ulong source_at, __global const uint *keys,
-                       __global const uint *order, __global TYPE *y, const ulong y_at, const UINT total, const UINT n,
+// Where every place has indices of its own: the element that each source is added to, or -1.
+__kernel void destinations(__global const INDEX *indices, const ulong indices_at, __global long *y, const ulong y_at,
+                           const UINT total, const UINT n, const UINT k, const UINT inner) {
+    const UINT g = get_global_id(0);
+    if (g >= total) return;
+    const INDEX v = indices[indices_at + g];
+    const bool inside = v >= 0 && (ulong)v < n;
+    y[y_at + g] = inside ? ((long)(g / inner / k) * n + (long)v) * inner + g % inner : -1L;
+}
+
+__kernel void add_rows(__global const TYPE *source, const ulong source_at, __global const KEYS *keys, const ulong keys_at,
+                       __global const PLACES *order, const ulong order_at, __global TYPE *y, const ulong y_at, const UINT total, const UINT n,
                        const UINT k, const UINT inner, const uint count
 #if WITH_BASE
                        , __global const TYPE *x, const ulong x_at
@@ -75,7 +90,9 @@ __kernel void add_rows(__global const TYPE *source, const ulong source_at, __glo
     const UINT g = get_global_id(0);
     if (g >= total) return;
     const UINT row = g / inner, i = g % inner, o = row / n;
-    const uint own = (uint)(row % n);
+    const KEYS own = (KEYS)(row % n);
+    keys += keys_at;
+    order += order_at;
     uint low = 0, high = count;
     while (low < high) {
         const uint middle = low + (high - low) / 2;
@@ -85,7 +102,7 @@ __kernel void add_rows(__global const TYPE *source, const ulong source_at, __glo
     // What each addition rounds off is carried along (Knuth's two-sum).
     COMPUTE sum = 0, lost = 0;
     for (; low < count && keys[low] == own; ++low) {
-        const COMPUTE v = LOAD(source, source_at + (o * k + order[low]) * inner + i);
+        const COMPUTE v = LOAD(source, source_at + (o * k + (UINT)order[low]) * inner + i);
         const COMPUTE next = sum + v, part = next - sum;
         lost += (sum - (next - part)) + (v - part);
         sum = next;

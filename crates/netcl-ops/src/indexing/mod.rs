@@ -2,8 +2,9 @@
 //!
 //! Every tensor is seen as `[outer, axis, inner]`. Indices lie in `0..length`; negative ones are refused, as in PyTorch, because
 //! an ignore mark such as -1 or -100 that silently meant "from the end" would be a bug nobody sees. An index outside its range
-//! is an error that names its position and value. While launches are only being recorded there are no values to look at:
-//! a read at a wrong index then gives NaN, an addition at one is left out, and memory outside the tensor is never touched.
+//! is an error that names its position and value. While launches for an OpenCL device are only being recorded there are no
+//! values to look at: a read at a wrong index then gives NaN, an addition at one is left out, and memory outside the tensor is
+//! never touched.
 //!
 //! Additions at indices are deterministic and need no atomics: sources are sorted by their destination, stably, and whoever owns a
 //! destination sums its sources in the order of the indices, rounding once.

@@ -2,12 +2,12 @@
 
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
-use netcl_core::kernels::launch::{Access, Arg, Scalar, Work};
-use netcl_core::tensor::Tensor;
+use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
+use netcl_core::tensor::{Tensor, reshape};
 use netcl_core::{Error, Result};
 use smallvec::smallvec;
 
-use super::order::Order;
+use super::order::Pairs;
 use super::problem::{Args, Rows, check, host};
 use crate::reduce::opencl::BF16_BITS;
 
@@ -50,45 +50,98 @@ pub(super) fn add(
     source: &Tensor,
     out: &Tensor,
 ) -> Result<Option<(Work, Args)>> {
-    let values = host(at)?;
-    check(rows.op, &values, at.shape(), rows.n)?;
+    let sorted = match launch::check_readable(rows.op) {
+        Ok(()) => sort_on_host(rows, stream, at, out)?,
+        Err(_) if at.size() > 0 && out.size() > 0 => sort_on_device(rows, stream, at)?,
+        Err(_) => Order::none(out)?,
+    };
     if out.size() == 0 {
         return Ok(None);
     }
-    let (outer, n, k, inner) = match rows.along {
-        true => (1, rows.outer * rows.n * rows.inner, rows.outer * rows.k * rows.inner, 1),
-        false => (rows.outer, rows.n, rows.k, rows.inner),
-    };
-    debug_assert_eq!(outer * n * inner, out.size(), "the result has the shape of the rows");
-    if n.max(k) >= u32::MAX as usize {
-        let why = format!("{n} destinations and {k} indices need more than 32 bits; cut the tensor along another axis");
-        return Err(Error::Unsupported { op: rows.op, device: stream.device().name().to_owned(), why });
-    }
-    let order = Order::new(rows, &values, |index| index as u64);
-    let (keys, order): (Vec<i32>, Vec<i32>) =
-        order.0.into_iter().map(|(key, source)| (key as i32, source as i32)).unzip();
-    let count = keys.len();
-    let upload = |values: &[i32]| match values {
-        // Nothing is read of it, but a kernel wants a buffer.
-        [] => Tensor::from_host(out.queue(), &[0i32], [1]),
-        values => Tensor::from_host(out.queue(), values, [values.len()]),
-    };
-    let (keys, order) = (upload(&keys)?, upload(&order)?);
+    let (_, n, k, inner) = rows.destinations();
     // A source without elements has no memory; nothing reads it.
     let source = if source.size() == 0 { out } else { source };
     let uint = Uint::for_span(source.size().max(out.size()));
-    let with_base = base.is_some();
-    let kernel = typed(stream, "add_rows", out.dtype(), &format!("#define WITH_BASE {}\n", u8::from(with_base)), uint)?;
+    let [keys, places] = sorted.types();
+    let more =
+        format!("#define WITH_BASE {}\n#define KEYS {keys}\n#define PLACES {places}\n", u8::from(base.is_some()));
+    let kernel = typed(stream, "add_rows", out.dtype(), &more, uint)?;
     let mut args = Args::new();
     args.extend(buffer(source, Access::Read));
-    args.extend([&keys, &order].map(|t| Arg::Buffer(t.storage().clone(), Access::Read)));
+    args.extend(buffer(&sorted.keys, Access::Read));
+    args.extend(buffer(&sorted.places, Access::Read));
     args.extend(buffer(out, Access::Write));
     args.extend([out.size(), n, k, inner].map(|v| uint.arg(v)));
-    args.push(Arg::Scalar(Scalar::U32(count as u32)));
+    args.push(Arg::Scalar(Scalar::U32(sorted.count as u32)));
     if let Some(base) = base {
         args.extend(buffer(base, Access::Read));
     }
     Ok(Some((work(kernel, out.size())?, args)))
+}
+
+/// Destinations in order and the sources that go there, in device memory.
+struct Order {
+    keys: Tensor,
+    places: Tensor,
+    count: usize,
+}
+
+impl Order {
+    /// No sources. Nothing is read of the tensors, but a kernel wants buffers.
+    fn none(out: &Tensor) -> Result<Order> {
+        let keys = Tensor::uninit(out.queue(), [1], DType::I32)?;
+        Ok(Order { places: keys.clone(), keys, count: 0 })
+    }
+
+    fn types(&self) -> [&'static str; 2] {
+        [&self.keys, &self.places].map(|t| t.dtype().cl_type())
+    }
+}
+
+/// The indices are read to be checked, so they are sorted here, too.
+fn sort_on_host(rows: &Rows, stream: &Stream, at: &Tensor, out: &Tensor) -> Result<Order> {
+    let values = host(at)?;
+    check(rows.op, &values, at.shape(), rows.n)?;
+    let (_, n, k, _) = rows.destinations();
+    if n.max(k) > i32::MAX as usize {
+        let why = format!("{n} destinations and {k} indices need more than 31 bits; cut the tensor along another axis");
+        return Err(Error::Unsupported { op: rows.op, device: stream.device().name().to_owned(), why });
+    }
+    let pairs = Pairs::new(rows, &values, |index| index as u64).0;
+    if pairs.is_empty() || out.size() == 0 {
+        return Order::none(out);
+    }
+    let upload = |pick: fn(&(u64, u64)) -> u64| {
+        let values: Vec<i32> = pairs.iter().map(|pair| pick(pair) as i32).collect();
+        Tensor::from_host(out.queue(), &values, [values.len()])
+    };
+    Ok(Order { keys: upload(|pair| pair.0)?, places: upload(|pair| pair.1)?, count: pairs.len() })
+}
+
+/// While launches are only recorded, the device sorts at each replay. Wrong indices find no destination.
+fn sort_on_device(rows: &Rows, stream: &Stream, at: &Tensor) -> Result<Order> {
+    let count = at.size();
+    let keys = if rows.along {
+        let uint = Uint::for_span(count);
+        let (index, uint_type) = (at.dtype().cl_type(), uint.name());
+        let kernel = stream.kernel(&format!("indexing.cl:destinations:{index}:{uint_type}"), || {
+            let defines = format!("#define INDEX {index}\n#define UINT {uint_type}\n");
+            (Source::new(defines + include_str!("indexing.cl"), ""), "destinations")
+        })?;
+        let keys = Tensor::uninit(at.queue(), [count], DType::I64)?;
+        let mut args = Args::new();
+        args.extend(buffer(at, Access::Read));
+        args.extend(buffer(&keys, Access::Write));
+        args.extend([count, rows.n, rows.k, rows.inner].map(|v| uint.arg(v)));
+        let cost = Cost { flops: 0.0, bytes: (count * (8 + at.dtype().size())) as f64 };
+        let work = work(kernel, count)?;
+        launch::submit(Launch { name: "destinations".into(), queue: at.queue().clone(), work, args, cost })?;
+        keys
+    } else {
+        reshape(at, [count])?
+    };
+    let sorted = crate::sort::sort(&keys, 0, false)?;
+    Ok(Order { keys: sorted.values, places: sorted.indices.tensor().clone(), count })
 }
 
 pub(super) fn one_hot(stream: &Stream, at: &Tensor, out: &Tensor, classes: usize) -> Result<(Work, Args)> {

@@ -3,11 +3,11 @@
 use super::problem::Rows;
 
 /// Pairs of destination and source, sorted.
-pub(super) struct Order(pub(super) Vec<(u64, u64)>);
+pub(super) struct Pairs(pub(super) Vec<(u64, u64)>);
 
-impl Order {
+impl Pairs {
     /// Sorts checked indices: destinations are rows along the axis, or single elements where every place has its own indices.
-    pub(super) fn new<I: Copy>(rows: &Rows, indices: &[I], value: impl Fn(I) -> u64) -> Order {
+    pub(super) fn new<I: Copy>(rows: &Rows, indices: &[I], value: impl Fn(I) -> u64) -> Pairs {
         let (n, k, inner) = (rows.n as u64, rows.k as u64, rows.inner as u64);
         let mut pairs: Vec<(u64, u64)> = if rows.along {
             let destination = |(at, &index): (usize, &I)| {
@@ -21,7 +21,7 @@ impl Order {
         };
         // Sources are distinct and sorted after their destination, so this order is the stable one.
         pairs.sort_unstable();
-        Order(pairs)
+        Pairs(pairs)
     }
 
     /// The pairs of each destination that has any.

@@ -45,6 +45,15 @@ impl Rows {
         (0..shape.ndim()).map(|a| if a == self.axis { length } else { shape[a] }).collect()
     }
 
+    /// What additions see: outer length, destinations, sources, inner length. Where every place has indices of its own,
+    /// destinations are single elements.
+    pub(super) fn destinations(&self) -> (usize, usize, usize, usize) {
+        match self.along {
+            true => (1, self.outer * self.n * self.inner, self.outer * self.k * self.inner, 1),
+            false => (self.outer, self.n, self.k, self.inner),
+        }
+    }
+
     /// Reads a tensor at the indices.
     pub(super) fn take(self, x: &Tensor, indices: &IndexTensor, shape: Shape) -> Result<Tensor> {
         x.queue().check_same_device(self.op, indices.tensor().queue())?;
