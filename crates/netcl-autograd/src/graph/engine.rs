@@ -86,7 +86,8 @@ pub fn grad(
     Ok(inputs.iter().map(|t| found.get(&t.edge().key()).cloned()).collect())
 }
 
-/// The gradients that arrive at some places of a graph when the walk goes no further than these.
+/// The gradients that arrive at some places of a graph when the walk goes no further than these; `None` also for a place that
+/// was named before.
 pub(crate) fn grad_up_to(
     output: &Tensor,
     gradient: &Tensor,
@@ -98,7 +99,8 @@ pub(crate) fn grad_up_to(
     let useful = leading_to(&wanted, std::iter::once(&root), |key| !wanted.contains(&key));
     let mut found = HashMap::new();
     Walk::new(options, Goal::Inputs { wanted, useful, found: &mut found }).run([(root, gradient.clone())])?;
-    Ok(places.iter().map(|place| found.get(&place.key()).cloned()).collect())
+    // A place that is named twice gets its gradient once.
+    Ok(places.iter().map(|place| found.remove(&place.key())).collect())
 }
 
 /// The nodes from which a wanted place can be reached, going through nodes that `passes` allows.

@@ -13,7 +13,7 @@ use netcl_core::tensor::Tensor as Raw;
 use smallvec::SmallVec;
 
 use super::layout::sum_to;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::graph::{Rule, Save, record};
 use crate::tensor::Tensor;
 
@@ -28,11 +28,11 @@ pub struct ExprOp {
 }
 
 /// The derivative with respect to one input, reduced to the operands it really depends on.
-#[derive(Clone)]
 struct Gradient {
-    op: Arc<ExprOp>,
+    /// `None` where the upstream gradient passes unchanged.
+    op: Option<Arc<ExprOp>>,
     /// Which of (inputs..., upstream) it takes, in order.
-    operands: Arc<[usize]>,
+    operands: SmallVec<[usize; 4]>,
 }
 
 impl ExprOp {
@@ -62,7 +62,7 @@ impl ExprOp {
             {
                 return None;
             }
-            let used: Vec<usize> = (0..full.inputs())
+            let used: SmallVec<[usize; 4]> = (0..full.inputs())
                 .filter(|&i| full.nodes().iter().any(|node| matches!(node, ExprNode::Input(at) if *at as usize == i)))
                 .collect();
             let g = Graph::new();
@@ -72,7 +72,9 @@ impl ExprOp {
             let scalars: Vec<Val<'_>> = (0..full.scalars()).map(|i| g.scalar(i)).collect();
             let outputs = g.inline(&full, &inputs, &scalars);
             let expr = g.finish_with(&outputs, used.len(), full.scalars());
-            Some(Gradient { op: ExprOp::new(backward_name(self.name), expr), operands: used.into() })
+            let passes = matches!(expr.nodes()[expr.outputs()[0].index()], ExprNode::Input(_));
+            let op = (!passes).then(|| ExprOp::new(backward_name(self.name), expr));
+            Some(Gradient { op, operands: used })
         });
         made.as_ref()
     }
@@ -96,8 +98,10 @@ impl ExprOp {
             return Ok(output.into());
         }
         let save = Save { inputs: self.saved(|i| inputs[i].needs_grad()), output: false };
-        let shapes: SmallVec<[Shape; 3]> = inputs.iter().map(|t| t.shape().clone()).collect();
-        record(self.name, inputs, output, save, || self.clone().rule(shapes, numbers.into()))
+        record(self.name, inputs, output, save, || {
+            let shapes = inputs.iter().map(|t| t.shape().clone()).collect();
+            self.clone().rule(shapes, numbers.into())
+        })
     }
 
     fn forward(&self, inputs: &[&Tensor], numbers: &[Number]) -> Result<Raw> {
@@ -138,7 +142,10 @@ impl ExprOp {
                         .iter()
                         .map(|&at| if at == n { Ok(upstream.clone()) } else { context.input(at) })
                         .collect::<Result<_>>()?;
-                    let full = gradient.op.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), &numbers)?;
+                    let full = match &gradient.op {
+                        Some(op) => op.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), &numbers)?,
+                        None => operands[0].clone(),
+                    };
                     sum_to(&full, &shapes[i]).map(Some)
                 })
                 .collect()
@@ -184,47 +191,77 @@ impl From<f64> for Operand<'_> {
 /// Applies an operation of the elementwise table by name; parameters not given take their defaults.
 #[track_caller]
 pub fn apply(name: &str, operands: &[Operand<'_>], params: &[f64]) -> Result<Tensor> {
-    let Some((index, op)) = table::ops().iter().enumerate().find(|(_, op)| op.name == name) else {
-        return Err(Error::NoGradient { op: "elementwise", what: format!("there is no operation {name:?}") });
-    };
-    if operands.len() != op.arity() {
-        let what = format!("{name} takes {} operands, got {}", op.arity(), operands.len());
-        return Err(netcl_core::Error::argument(op.name, what).into());
-    }
-    let mask = operands
-        .iter()
-        .enumerate()
-        .fold(0u8, |mask, (i, operand)| mask | u8::from(matches!(operand, Operand::Number(_))) << i);
-    let tensors: SmallVec<[&Tensor; 3]> = operands
-        .iter()
-        .filter_map(|operand| match operand {
-            Operand::Tensor(tensor) => Some(*tensor),
-            Operand::Number(_) => None,
-        })
-        .collect();
-    let own = op.params.iter().enumerate().map(|(i, p)| params.get(i).copied().unwrap_or(p.default));
-    let given = operands.iter().filter_map(|operand| match operand {
-        Operand::Tensor(_) => None,
-        Operand::Number(number) => Some(*number),
-    });
-    let numbers: SmallVec<[Number; 4]> = own.chain(given).map(Number::Value).collect();
-    compiled(index, op, mask).apply(&tensors, &numbers)
+    entry(name)?.apply(operands, params)
 }
 
-/// The recordable form of a table entry with some operands turned into scalars; made once per process.
-fn compiled(index: usize, op: &'static table::OpDef, mask: u8) -> Arc<ExprOp> {
-    type Cache = RwLock<HashMap<(usize, u8), Arc<ExprOp>>>;
-    static CACHE: LazyLock<Cache> = LazyLock::new(RwLock::default);
-    if let Some(found) = CACHE.read().unwrap_or_else(PoisonError::into_inner).get(&(index, mask)) {
-        return found.clone();
+/// An operation of the table in its recordable forms.
+struct Entry {
+    op: &'static table::OpDef,
+    /// One form for every choice of operands that are numbers, as a bit mask; made when first used.
+    forms: [OnceLock<Arc<ExprOp>>; 8],
+}
+
+/// The entry of a name; there is one per operation and process.
+fn entry(name: &str) -> Result<&'static Entry> {
+    static ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| {
+        let all = table::ops().iter();
+        all.map(|op| Entry { op, forms: std::array::from_fn(|_| OnceLock::new()) }).collect()
+    });
+    ENTRIES
+        .iter()
+        .find(|entry| entry.op.name == name)
+        .ok_or_else(|| netcl_core::Error::argument("elementwise", format!("there is no operation {name:?}")).into())
+}
+
+impl Entry {
+    #[track_caller]
+    fn apply(&self, operands: &[Operand<'_>], params: &[f64]) -> Result<Tensor> {
+        let op = self.op;
+        if operands.len() != op.arity() {
+            let what = format!("it takes {} operands, got {}", op.arity(), operands.len());
+            return Err(netcl_core::Error::argument(op.name, what).into());
+        }
+        let mut mask = 0;
+        let mut tensors: SmallVec<[&Tensor; 3]> = SmallVec::new();
+        let own = op.params.iter().enumerate().map(|(i, p)| params.get(i).copied().unwrap_or(p.default));
+        let mut numbers: SmallVec<[Number; 4]> = own.map(Number::Value).collect();
+        for (i, operand) in operands.iter().enumerate() {
+            match *operand {
+                Operand::Tensor(tensor) => tensors.push(tensor),
+                Operand::Number(number) => {
+                    mask |= 1 << i;
+                    numbers.push(Number::Value(number));
+                }
+            }
+        }
+        self.form(mask).apply(&tensors, &numbers)
     }
-    let mut expr = op.expr();
-    for (bound, i) in (0..op.arity()).filter(|i| mask >> i & 1 == 1).enumerate() {
-        // Inputs before this one that became scalars have moved it down.
-        expr = expr.input_as_scalar(i - bound);
+
+    /// The operation with some operands turned into scalars.
+    fn form(&self, mask: usize) -> &Arc<ExprOp> {
+        self.forms[mask].get_or_init(|| {
+            let mut expr = self.op.expr();
+            for (bound, i) in (0..self.op.arity()).filter(|i| mask >> i & 1 == 1).enumerate() {
+                // Inputs before this one that became scalars have moved it down.
+                expr = expr.input_as_scalar(i - bound);
+            }
+            ExprOp::new(self.op.name, expr)
+        })
     }
-    let mut cache = CACHE.write().unwrap_or_else(PoisonError::into_inner);
-    cache.entry((index, mask)).or_insert_with(|| ExprOp::new(op.name, expr)).clone()
+}
+
+/// The entry of a name, looked up once per place.
+macro_rules! known {
+    ($name:expr) => {{
+        static ENTRY: OnceLock<&'static Entry> = OnceLock::new();
+        match ENTRY.get() {
+            Some(entry) => *entry,
+            None => *ENTRY.get_or_init({
+                let found = entry($name)?;
+                move || found
+            }),
+        }
+    }};
 }
 
 macro_rules! unary {
@@ -235,7 +272,7 @@ macro_rules! unary {
             #[allow(unused_variables, reason = "one of the two names is used")]
             let name = stringify!($name);
             $(let name = $table;)?
-            apply(name, &[x.into()], &[$($param),*])
+            known!(name).apply(&[x.into()], &[$($param),*])
         }
     )*};
 }
@@ -245,7 +282,7 @@ macro_rules! binary {
         $(#[$doc])*
         #[track_caller]
         pub fn $name<'t>(x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>) -> Result<Tensor> {
-            apply(stringify!($name), &[x.into(), y.into()], &[])
+            known!(stringify!($name)).apply(&[x.into(), y.into()], &[])
         }
     )*};
 }
@@ -255,7 +292,7 @@ netcl_ops::elementwise_functions!(unary binary);
 /// `x * y + z`, rounded once.
 #[track_caller]
 pub fn fma<'t>(x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>, z: impl Into<Operand<'t>>) -> Result<Tensor> {
-    apply("fma", &[x.into(), y.into(), z.into()], &[])
+    known!("fma").apply(&[x.into(), y.into(), z.into()], &[])
 }
 
 /// `x` where the condition is not 0, else `y`. No gradient flows to the condition.
@@ -267,7 +304,7 @@ pub fn where_<'t>(condition: &Tensor, x: impl Into<Operand<'t>>, y: impl Into<Op
         Operand::Number(_) => None,
     });
     let condition: Tensor = condition.raw().cast(dtype.unwrap_or(DType::F32))?.into();
-    apply("where", &[(&condition).into(), x, y], &[])
+    known!("where").apply(&[(&condition).into(), x, y], &[])
 }
 
 /// The values in another dtype; the gradient comes back in the tensor's own.

@@ -113,6 +113,13 @@ impl<S: BlockSource> Pool<S> {
         self.shared.state.lock().map(|state| (state.stats, state.cache.occupied())).unwrap_or_default()
     }
 
+    /// Starts the peaks anew from what is allocated and in use now, to measure a part of a program.
+    pub fn reset_peak(&self) {
+        if let Ok(mut state) = self.shared.state.lock() {
+            state.stats.reset_peak();
+        }
+    }
+
     /// Frees cached blocks until at most `keep` bytes are cached; answers how many bytes were freed. Blocks above the bucket
     /// table go first (largest first), then those released longest ago.
     pub fn trim(&self, keep: usize) -> usize {

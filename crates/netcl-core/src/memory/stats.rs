@@ -43,6 +43,12 @@ impl PoolStats {
         }
     }
 
+    /// The peaks start anew from now.
+    pub(super) fn reset_peak(&mut self) {
+        self.peak_bytes_allocated = self.bytes_allocated;
+        self.peak_bytes_in_use = self.bytes_in_use;
+    }
+
     /// A lease was served from the cache.
     #[inline]
     pub(super) fn hit(&mut self, size: usize) {

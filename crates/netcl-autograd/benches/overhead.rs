@@ -1,0 +1,55 @@
+//! Microseconds per small op: raw, recorded, and recorded with its backward pass, on every device.
+//!
+//! `cargo bench -p netcl-autograd --bench overhead`; `benches/autograd_overhead.py` times the same from Python beside PyTorch.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark stops at its first surprise")]
+
+use std::time::Instant;
+
+use netcl_autograd::core::device::manager;
+use netcl_autograd::ops::elementwise::add;
+use netcl_autograd::{Tensor, no_grad};
+
+const OPS: usize = 1000;
+
+/// The fastest of several runs of a chain of ops, in microseconds per op.
+fn measure(name: &str, queue: &netcl_autograd::core::backend::Queue, run: impl Fn()) {
+    run();
+    let best = (0..15)
+        .map(|_| {
+            let start = Instant::now();
+            run();
+            queue.finish().unwrap();
+            start.elapsed().as_secs_f64()
+        })
+        .fold(f64::INFINITY, f64::min);
+    println!("  {name:<34} {:8.3} us per op", best / OPS as f64 * 1e6);
+}
+
+fn main() {
+    let found = manager().discover().unwrap();
+    let handles = found.iter().map(|device| manager().handle(device).unwrap());
+    for handle in std::iter::once(manager().cpu()).chain(handles) {
+        println!("{} ({})", handle.device_name, handle.platform_name);
+        let queue = &handle.queue;
+        let x = Tensor::from_host(queue, &[0.5f32; 8], [8]).unwrap().with_grad();
+        let y = Tensor::from_host(queue, &[0.25f32; 8], [8]).unwrap();
+        let chain = || (0..OPS).fold(x.clone(), |sum, _| add(&sum, &y).unwrap());
+        measure("netcl_ops::add", queue, || {
+            (0..OPS).fold(x.raw().clone(), |sum, _| netcl_ops::add(&sum, y.raw()).unwrap());
+        });
+        measure("add under no_grad", queue, || {
+            let _scope = no_grad();
+            chain();
+        });
+        measure("add, recorded", queue, || drop(chain()));
+        let seed = y.clone();
+        measure("add, recorded, and backward", queue, || {
+            chain().backward_with(Some(&seed), Default::default()).unwrap();
+        });
+        let mul_chain = || (0..OPS).fold(x.clone(), |sum, _| (&sum * &y).unwrap());
+        measure("mul, recorded, and backward", queue, || {
+            mul_chain().backward_with(Some(&seed), Default::default()).unwrap();
+        });
+    }
+}
