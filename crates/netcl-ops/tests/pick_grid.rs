@@ -110,9 +110,9 @@ fn every_device_and_dtype() {
                 grid.skip("the device has no float64");
                 continue;
             }
-            for case in 0..CASES.len() {
+            for (case, described) in CASES.iter().enumerate() {
                 for wide in [true, false] {
-                    let what = format!("{:?} {dtype} {}", CASES[case], if wide { "int64" } else { "int32" });
+                    let what = format!("{described:?} {dtype} {}", if wide { "int64" } else { "int32" });
                     grid.cell(&device, what, || check(&device, case, dtype, wide));
                 }
             }

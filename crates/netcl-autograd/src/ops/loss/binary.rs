@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use netcl_core::kernels::expr::{Graph, Val};
+use netcl_core::kernels::expr::{Graph, Node, Val};
 use netcl_core::shape::Shape;
 use smallvec::{SmallVec, smallvec};
 
@@ -44,37 +44,38 @@ const LOWEST: f64 = -100.0;
 /// The gradient is therefore the one of the formula without the bound, divided by no less than [`SMALLEST`].
 struct Bce {
     loss: Arc<ExprOp>,
-    gradients: SmallVec<[(SmallVec<[usize; 4]>, Arc<ExprOp>); 3]>,
+    gradients: SmallVec<[Gradient; 3]>,
+}
+
+/// Which of (inputs..., upstream) a gradient takes, and how it is computed from them.
+type Gradient = (SmallVec<[usize; 4]>, Arc<ExprOp>);
+
+/// A gradient with the inputs that its expression really depends on.
+fn gradient(g: &Graph, value: Val<'_>) -> Gradient {
+    let full = g.finish(&[value]);
+    let is_used = |i: &usize| full.nodes().iter().any(|node| matches!(node, Node::Input(at) if usize::from(*at) == *i));
+    let used: SmallVec<[usize; 4]> = (0..full.inputs()).filter(is_used).collect();
+    let h = Graph::new();
+    let place = |i: usize| used.iter().position(|&u| u == i).unwrap_or_default();
+    let inputs: Vec<Val<'_>> = (0..full.inputs()).map(|i| h.input(place(i))).collect();
+    let outputs = h.inline(&full, &inputs, &[]);
+    (used, ExprOp::new("binary_cross_entropy_backward", h.finish(&outputs)))
 }
 
 impl Bce {
     fn new(weighted: bool) -> Self {
         let g = Graph::new();
-        let upstream = g.input(2 + usize::from(weighted));
+        let (p, t, upstream) = (g.input(0), g.input(1), g.input(2 + usize::from(weighted)));
         let scaled = |value| if weighted { value * g.input(2) } else { value };
-        let (p, t) = (g.input(0), g.input(1));
         let (is, is_not) = (p.log().max(LOWEST), (-p).log1p().max(LOWEST));
         let loss = -(t * is + (1.0 - t) * is_not);
         let by_p = (p - t) / ((1.0 - p) * p).max(SMALLEST);
-        let op = |name, value: Val<'_>| ExprOp::new(name, g.finish(&[value]));
-        let end = 2 + usize::from(weighted);
-        // The target does not appear in its own gradient, the weight not in its own: inputs are numbered without it.
-        let without = |skipped: usize, value: Val<'_>| {
-            let h = Graph::new();
-            let inputs: Vec<Val<'_>> = (0..=end).map(|i| h.input(if i > skipped { i - 1 } else { i })).collect();
-            let expr = g.finish_with(&[value], end + 1, 0);
-            let outputs = h.inline(&expr, &inputs, &[]);
-            let operands: SmallVec<[usize; 4]> = (0..=end).filter(|&i| i != skipped).collect();
-            (operands, ExprOp::new("binary_cross_entropy_backward", h.finish_with(&outputs, end, 0)))
-        };
-        let mut gradients = smallvec![
-            ((0..=end).collect(), op("binary_cross_entropy_backward", scaled(by_p) * upstream)),
-            without(1, scaled(is_not - is) * upstream),
-        ];
+        let mut gradients =
+            smallvec![gradient(&g, scaled(by_p) * upstream), gradient(&g, scaled(is_not - is) * upstream),];
         if weighted {
-            gradients.push(without(2, loss * upstream));
+            gradients.push(gradient(&g, loss * upstream));
         }
-        Bce { loss: op("binary_cross_entropy", scaled(loss)), gradients }
+        Bce { loss: ExprOp::new("binary_cross_entropy", g.finish(&[scaled(loss)])), gradients }
     }
 
     #[track_caller]
