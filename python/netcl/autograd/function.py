@@ -28,9 +28,10 @@ class Function:
 
         y = Square.apply(x)
 
-    ``forward`` takes the context and any arguments, runs without recording, and returns one tensor. ``backward`` takes the context
-    and the gradient of that tensor and returns one gradient per argument of ``forward``, None for those that have none. Written
-    with operations of ``netcl.autograd`` it can be differentiated again. ``gradcheck`` holds the one against the other.
+    ``forward`` takes the context and any arguments, runs without recording, and returns one tensor. ``backward`` takes the
+    context and the gradient of that tensor and returns one gradient per argument of ``forward``, None for those that have
+    none. Written with operations of ``netcl.autograd`` it can be differentiated again. ``gradcheck`` holds the one against the
+    other.
     """
 
     @staticmethod

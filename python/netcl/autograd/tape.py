@@ -1,4 +1,4 @@
-"""What is recorded: the tape and the scopes that turn recording on and off. All of them belong to the thread that enters them."""
+"""What is recorded: the tape, and the scopes that turn recording on and off. All belong to the thread that enters them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Scope:
     @overload
     def __new__(cls: type[_S]) -> _S: ...
     @overload
-    def __new__(cls, function: _F) -> _F: ...
+    def __new__(cls, function: _F) -> _F: ...  # type: ignore[misc]
     def __new__(cls, function: Any = None) -> Any:
         scope = super().__new__(cls)
         return scope if function is None else scope(function)
@@ -58,8 +58,8 @@ class enable_grad(_Scope):
 
 
 class detect_anomaly(_Scope):
-    """Every result and gradient is looked at: the first that is not finite is an error that names the operation and the line that
-    called it. Slow; for finding bugs."""
+    """Every result and gradient is looked at: the first that is not finite is an error that names the operation and the line
+    that called it. Slow; for finding bugs."""
 
     _kind = "detect_anomaly"
 
@@ -81,7 +81,7 @@ class Tape:
     def backward(self, loss: Tensor, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
         """Computes the gradients of ``loss`` and adds them to the ``grad`` of the leaves; inside the scope or after it.
 
-        A loss of other than one element needs its own gradient ``grad``. ``retain_graph`` keeps what the walk uses, so that it can
-        be repeated; ``create_graph`` records the walk itself, so that gradients can be differentiated.
+        A loss of other than one element needs its own gradient ``grad``. ``retain_graph`` keeps what the walk uses, so that it
+        can be repeated; ``create_graph`` records the walk itself, so that gradients can be differentiated.
         """
         _backward(loss, grad, retain_graph, create_graph)

@@ -2,9 +2,10 @@
 
 use netcl::Tensor as Recorded;
 use netcl::autograd::ops::elementwise::{self, Operand};
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyFloat, PyInt, PyTuple};
 use smallvec::SmallVec;
 
 use super::{like, record};
@@ -27,6 +28,11 @@ impl<'a> Given<'a> {
     pub(crate) fn new(object: &'a Bound<'_, PyAny>) -> Option<Self> {
         if let Ok(tensor) = object.cast::<Tensor>() {
             return Some(Given::Tensor(&tensor.get().inner));
+        }
+        let number = object.is_instance_of::<PyFloat>() || object.is_instance_of::<PyInt>();
+        // Some versions of NumPy take an array of one element for a number.
+        if !number && object.cast::<PyUntypedArray>().is_ok_and(|array| array.ndim() > 0) {
+            return None;
         }
         object.extract::<f64>().ok().map(Given::Number)
     }
