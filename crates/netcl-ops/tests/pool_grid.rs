@@ -386,6 +386,8 @@ fn empty_batches_and_clear_errors() {
         let y = max_pool2d(&x, &window).unwrap();
         let wrong = max_pool2d_backward(&x, x.shape(), &y.indices, &window).unwrap_err().to_string();
         assert!(wrong.contains("the output's gradient must have shape [1, 2, 2]"), "{wrong}");
+        // Intel's runtime crashes now and then in a process that ends with work under way.
+        device.queue.finish().unwrap();
     }
 }
 

@@ -327,6 +327,8 @@ fn empty_batches_and_clear_errors() {
         assert!(error(pad(&make(&[2, 0]), &[(1, 0)], PadMode::Replicate)).contains("no edge to repeat"));
         let wrong = error(pad_backward(&x, x.shape(), &[(1, 1)], PadMode::Reflect));
         assert!(wrong.contains("the output's gradient must have shape [1, 4, 6]"), "{wrong}");
+        // Intel's runtime crashes now and then in a process that ends with work under way.
+        device.queue.finish().unwrap();
     }
 }
 
