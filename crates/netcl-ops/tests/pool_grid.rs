@@ -257,6 +257,10 @@ fn every_pooling_on_every_device_and_dtype() {
                 grid.skip("the device has no float64");
                 continue;
             }
+            // PoCL takes long for a kernel; one of the 16-bit types is enough there.
+            if dtype == DType::F16 && device.platform_name.contains("Portable") {
+                continue;
+            }
             for (index, case) in CASES.iter().enumerate() {
                 grid.cell(&device, format!("{dtype} {case:?}"), || check(&device, index, dtype));
             }
@@ -382,6 +386,8 @@ fn empty_batches_and_clear_errors() {
         let y = max_pool2d(&x, &window).unwrap();
         let wrong = max_pool2d_backward(&x, x.shape(), &y.indices, &window).unwrap_err().to_string();
         assert!(wrong.contains("the output's gradient must have shape [1, 2, 2]"), "{wrong}");
+        // Intel's runtime crashes now and then in a process that ends with work under way.
+        device.queue.finish().unwrap();
     }
 }
 

@@ -224,6 +224,10 @@ fn every_geometry_on_every_device_and_dtype() {
                 grid.skip("the device has no float64");
                 continue;
             }
+            // PoCL takes long for a kernel; one of the 16-bit types is enough there.
+            if dtype == DType::F16 && device.platform_name.contains("Portable") {
+                continue;
+            }
             for (index, case) in RESIZES.iter().enumerate() {
                 for mode in MODES {
                     let what = format!("{dtype} {mode:?} {case:?}");
@@ -323,6 +327,8 @@ fn empty_batches_and_clear_errors() {
         assert!(error(pad(&make(&[2, 0]), &[(1, 0)], PadMode::Replicate)).contains("no edge to repeat"));
         let wrong = error(pad_backward(&x, x.shape(), &[(1, 1)], PadMode::Reflect));
         assert!(wrong.contains("the output's gradient must have shape [1, 4, 6]"), "{wrong}");
+        // Intel's runtime crashes now and then in a process that ends with work under way.
+        device.queue.finish().unwrap();
     }
 }
 

@@ -145,7 +145,7 @@ impl Job {
 
 // ---- OpenCL ----------------------------------------------------------------------------------------------------
 
-/// Builds a kernel with `ELEMENT`, `COMPUTE`, `UINT`, `INT`, `LOAD(p, i)` and `STORE(v, p, i)` for a dtype.
+/// Builds one kernel of a file with `ELEMENT`, `COMPUTE`, `UINT`, `INT`, `LOAD(p, i)` and `STORE(v, p, i)` for a dtype.
 fn kernel(stream: &Stream, code: &ClCode<'_>, dtype: DType, index: IndexWidth) -> Result<Kernel> {
     stream.kernel(&format!("{}:{}:{dtype}:{index:?}", code.file, code.kernel), || {
         let (uint, int) = match index {
@@ -157,9 +157,10 @@ fn kernel(stream: &Stream, code: &ClCode<'_>, dtype: DType, index: IndexWidth) -
         let (load, store) = (load(dtype, "(p_) + (i_)"), store(dtype, "(p_) + (i_)", "(v_)"));
         let defines = format!(
             "{bits}#define ELEMENT {}\n#define COMPUTE {compute}\n#define UINT {uint}\n#define INT {int}\n\
-             #define LOAD(p_, i_) ({load})\n#define STORE(v_, p_, i_) {}\n",
+             #define LOAD(p_, i_) ({load})\n#define STORE(v_, p_, i_) {}\n#define KERNEL_{}\n",
             dtype.cl_type(),
             store.trim_end_matches(';'),
+            code.kernel,
         );
         (Source::new(defines + code.text, ""), code.kernel)
     })

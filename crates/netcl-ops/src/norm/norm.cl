@@ -14,6 +14,7 @@
 //                COMPUTE            float, or double for itself: also of parameters and statistics
 //                UINT, INT          indices
 //                LOAD(p, i), STORE(v, p, i)
+//                KERNEL_name        for the kernel that is wanted: some drivers compile all there are, at length
 // A parameter that is not there is a null pointer. The defaults make this file compile alone.
 
 #ifdef cl_khr_fp64
@@ -28,6 +29,10 @@
 #define INT int
 #define LOAD(p, i) (p)[i]
 #define STORE(v, p, i) (p)[i] = (v)
+#define KERNEL_norm_rows
+#define KERNEL_norm_moments
+#define KERNEL_norm_finish
+#define KERNEL_norm_apply
 #endif
 
 // What each addition rounds off is carried along (Knuth's two-sum).
@@ -38,17 +43,22 @@
         total = sum_;                                                         \
     }
 
-// Adds up `value` over the lanes of a row; all of them get the result.
-#define JOIN(value)                                                                 \
-    tile[lid] = value;                                                              \
-    barrier(CLK_LOCAL_MEM_FENCE);                                                   \
-    for (uint half_ = lanes / 2; half_ > 0; half_ /= 2) {                           \
-        if (lane < half_) tile[lid] += tile[lid + half_];                           \
-        barrier(CLK_LOCAL_MEM_FENCE);                                               \
-    }                                                                               \
-    value = tile[lid - lane];                                                       \
-    barrier(CLK_LOCAL_MEM_FENCE);
+// Adds up `value` over the lanes of a row: every 16th lane, then the 16 sums. No barrier stands in a loop, which compilers
+// for processors take long over.
+#define JOIN(value)                                                                             \
+    {                                                                                           \
+        __local COMPUTE *row_ = tile + (lid - lane);                                            \
+        row_[lane] = value;                                                                     \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
+        if (lane < 16)                                                                          \
+            for (uint j_ = lane + 16; j_ < lanes; j_ += 16) row_[lane] += row_[j_];             \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
+        value = row_[0];                                                                        \
+        for (uint j_ = 1; j_ < 16 && j_ < lanes; ++j_) value += row_[j_];                       \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
+    }
 
+#ifdef KERNEL_norm_rows
 __kernel void norm_rows(__global const ELEMENT *x, const ulong x_at, __global const COMPUTE *weight,
                         const ulong weight_at, __global const COMPUTE *bias, const ulong bias_at, __global ELEMENT *y,
                         const ulong y_at, __global COMPUTE *mean, const ulong mean_at, __global COMPUTE *rstd,
@@ -91,7 +101,9 @@ __kernel void norm_rows(__global const ELEMENT *x, const ulong x_at, __global co
         rstd[rstd_at + row] = by;
     }
 }
+#endif
 
+#ifdef KERNEL_norm_moments
 __kernel void norm_moments(__global const ELEMENT *x, const ulong x_at, __global COMPUTE *partial,
                            const ulong partial_at, const UINT channels, const UINT span, const UINT count,
                            const UINT parts, const UINT per, __local COMPUTE *tile) {
@@ -117,7 +129,9 @@ __kernel void norm_moments(__global const ELEMENT *x, const ulong x_at, __global
         partial[partial_at + (c * parts + part) * 2 + 1] = squares;
     }
 }
+#endif
 
+#ifdef KERNEL_norm_finish
 __kernel void norm_finish(__global const COMPUTE *partial, const ulong partial_at, __global COMPUTE *mean,
                           const ulong mean_at, __global COMPUTE *rstd, const ulong rstd_at,
                           __global COMPUTE *running_mean, const ulong running_mean_at, __global COMPUTE *running_var,
@@ -143,7 +157,9 @@ __kernel void norm_finish(__global const COMPUTE *partial, const ulong partial_a
         *v = (1 - momentum) * *v + momentum * (squares / (n - 1));
     }
 }
+#endif
 
+#ifdef KERNEL_norm_apply
 __kernel void norm_apply(__global const ELEMENT *x, const ulong x_at, __global const COMPUTE *weight,
                          const ulong weight_at, __global const COMPUTE *bias, const ulong bias_at, __global ELEMENT *y,
                          const ulong y_at, __global const COMPUTE *mean, const ulong mean_at,
@@ -157,3 +173,4 @@ __kernel void norm_apply(__global const ELEMENT *x, const ulong x_at, __global c
     if (bias) v += bias[bias_at + c];
     STORE(v, y, y_at + i);
 }
+#endif

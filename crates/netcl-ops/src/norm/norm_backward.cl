@@ -23,6 +23,11 @@
 #define INT int
 #define LOAD(p, i) (p)[i]
 #define STORE(v, p, i) (p)[i] = (v)
+#define KERNEL_norm_rows_backward
+#define KERNEL_norm_sums_columns
+#define KERNEL_norm_sums_planes
+#define KERNEL_norm_sums_finish
+#define KERNEL_norm_batch_backward
 #endif
 
 // What each addition rounds off is carried along (Knuth's two-sum).
@@ -33,22 +38,27 @@
         total = sum_;                                                         \
     }
 
-// Adds up `value` over the lanes of a row; all of them get the result.
-#define JOIN(value)                                                                 \
-    tile[lid] = value;                                                              \
-    barrier(CLK_LOCAL_MEM_FENCE);                                                   \
-    for (uint half_ = lanes / 2; half_ > 0; half_ /= 2) {                           \
-        if (lane < half_) tile[lid] += tile[lid + half_];                           \
-        barrier(CLK_LOCAL_MEM_FENCE);                                               \
-    }                                                                               \
-    value = tile[lid - lane];                                                       \
-    barrier(CLK_LOCAL_MEM_FENCE);
+// Adds up `value` over the lanes of a row: every 16th lane, then the 16 sums. No barrier stands in a loop, which compilers
+// for processors take long over.
+#define JOIN(value)                                                                             \
+    {                                                                                           \
+        __local COMPUTE *row_ = tile + (lid - lane);                                            \
+        row_[lane] = value;                                                                     \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
+        if (lane < 16)                                                                          \
+            for (uint j_ = lane + 16; j_ < lanes; j_ += 16) row_[lane] += row_[j_];             \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
+        value = row_[0];                                                                        \
+        for (uint j_ = 1; j_ < 16 && j_ < lanes; ++j_) value += row_[j_];                       \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
+    }
 
 #define SAVED                                                                                             \
     __global const ELEMENT *grad, const ulong grad_at, __global const ELEMENT *x, const ulong x_at,       \
     __global const COMPUTE *weight, const ulong weight_at, __global const COMPUTE *mean, const ulong mean_at, \
     __global const COMPUTE *rstd, const ulong rstd_at
 
+#ifdef KERNEL_norm_rows_backward
 __kernel void norm_rows_backward(SAVED, __global ELEMENT *to, const ulong to_at, const UINT rows, const UINT n,
                                  const UINT groups, const UINT channels, const UINT span, const uint centred,
                                  const uint lanes, __local COMPUTE *tile) {
@@ -76,7 +86,9 @@ __kernel void norm_rows_backward(SAVED, __global ELEMENT *to, const ulong to_at,
     mixed /= n;
     for (UINT r = lane; r < end; r += lanes) STORE((G(r) - plain - H(r) * mixed) * by, to, r);
 }
+#endif
 
+#ifdef KERNEL_norm_sums_columns
 __kernel void norm_sums_columns(SAVED, __global COMPUTE *partial, const ulong partial_at, const UINT samples,
                                 const UINT channels, const UINT span, const UINT parts, const UINT per,
                                 const UINT by_sample, const UINT per_line, const UINT by_line) {
@@ -97,7 +109,9 @@ __kernel void norm_sums_columns(SAVED, __global COMPUTE *partial, const ulong pa
     partial[partial_at + 2 * part * channels + c] = mixed + mixed_lost;
     partial[partial_at + (2 * part + 1) * channels + c] = plain + plain_lost;
 }
+#endif
 
+#ifdef KERNEL_norm_sums_planes
 __kernel void norm_sums_planes(SAVED, __global COMPUTE *partial, const ulong partial_at, const UINT samples,
                                const UINT channels, const UINT span, const UINT parts, const UINT per,
                                const UINT by_sample, const UINT per_line, const UINT by_line, __local COMPUTE *tile) {
@@ -124,7 +138,9 @@ __kernel void norm_sums_planes(SAVED, __global COMPUTE *partial, const ulong par
         partial[partial_at + (2 * part + 1) * channels + c] = plain;
     }
 }
+#endif
 
+#ifdef KERNEL_norm_sums_finish
 __kernel void norm_sums_finish(__global const COMPUTE *partial, const ulong partial_at, __global COMPUTE *d_weight,
                                const ulong d_weight_at, __global COMPUTE *d_bias, const ulong d_bias_at,
                                const UINT channels, const UINT parts) {
@@ -139,7 +155,9 @@ __kernel void norm_sums_finish(__global const COMPUTE *partial, const ulong part
     d_weight[d_weight_at + c] = mixed + mixed_lost;
     d_bias[d_bias_at + c] = plain + plain_lost;
 }
+#endif
 
+#ifdef KERNEL_norm_batch_backward
 __kernel void norm_batch_backward(SAVED, __global const COMPUTE *d_weight, const ulong d_weight_at,
                                   __global const COMPUTE *d_bias, const ulong d_bias_at, __global ELEMENT *to,
                                   const ulong to_at, const UINT size, const UINT channels, const UINT span,
@@ -156,3 +174,4 @@ __kernel void norm_batch_backward(SAVED, __global const COMPUTE *d_weight, const
     if (weight) v *= weight[weight_at + c];
     STORE(v * by, to, to_at + i);
 }
+#endif

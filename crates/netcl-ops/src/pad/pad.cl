@@ -22,6 +22,8 @@
 #define INT int
 #define LOAD(p, i) (p)[i]
 #define STORE(v, p, i) (p)[i] = (v)
+#define KERNEL_pad
+#define KERNEL_pad_backward
 #endif
 
 typedef struct {
@@ -44,6 +46,7 @@ INT source(Axis x, INT o, uint mode) {
     return at < 0 ? -at : at >= x.in ? 2 * (x.in - 1) - at : at;
 }
 
+#ifdef KERNEL_pad
 __kernel void pad(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, const ulong y_at, GEOMETRY,
                   const COMPUTE value) {
     const UINT i = get_global_id(0);
@@ -60,6 +63,7 @@ __kernel void pad(__global const ELEMENT *x, const ulong x_at, __global ELEMENT 
     }
     STORE(v, y, y_at + i);
 }
+#endif
 
 // The places of the result that element i was copied to: `run` neighbours from `first` on.
 typedef struct {
@@ -85,6 +89,7 @@ INT place(Axis x, Places p, INT i, INT k) {
     return i < x.in - 1 && image < x.out ? image : -1;
 }
 
+#ifdef KERNEL_pad_backward
 __kernel void pad_backward(__global const ELEMENT *grad, const ulong grad_at, __global ELEMENT *to, const ulong to_at,
                            GEOMETRY) {
     const UINT i = get_global_id(0);
@@ -112,3 +117,4 @@ __kernel void pad_backward(__global const ELEMENT *grad, const ulong grad_at, __
     }
     STORE(total, to, to_at + i);
 }
+#endif

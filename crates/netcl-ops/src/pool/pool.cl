@@ -22,6 +22,10 @@
 #define INT int
 #define LOAD(p, i) (p)[i]
 #define STORE(v, p, i) (p)[i] = (v)
+#define KERNEL_max_pool
+#define KERNEL_max_pool_backward
+#define KERNEL_avg_pool
+#define KERNEL_avg_pool_backward
 #endif
 
 typedef struct {
@@ -65,6 +69,7 @@ INT counted(Axis a, INT o, uint adaptive, uint include_pad) {
     return min(a.kern, a.in + 2 * a.pad - o * a.stride);
 }
 
+#ifdef KERNEL_max_pool
 __kernel void max_pool(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, const ulong y_at,
                        __global int *place, const ulong place_at, GEOMETRY) {
     const UINT i = get_global_id(0);
@@ -89,7 +94,9 @@ __kernel void max_pool(__global const ELEMENT *x, const ulong x_at, __global ELE
     STORE(best, y, y_at + i);
     place[place_at + i] = (int)at;
 }
+#endif
 
+#ifdef KERNEL_max_pool_backward
 __kernel void max_pool_backward(__global const ELEMENT *grad, const ulong grad_at, __global const int *place,
                                 const ulong place_at, __global ELEMENT *to, const ulong to_at, GEOMETRY) {
     const UINT i = get_global_id(0);
@@ -107,11 +114,13 @@ __kernel void max_pool_backward(__global const ELEMENT *grad, const ulong grad_a
             if (place[place_at + first + r * w.out + c] == here) total += LOAD(grad, grad_at + first + r * w.out + c);
     STORE(total, to, to_at + i);
 }
+#endif
 
 // The divisor of a window; `divisor` itself unless it is 0.
 #define SHARE(r, c) \
     (divisor > 0 ? divisor : (COMPUTE)(counted(h, r, adaptive, include_pad) * counted(w, c, adaptive, include_pad)))
 
+#ifdef KERNEL_avg_pool
 __kernel void avg_pool(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, const ulong y_at, GEOMETRY,
                        const uint include_pad, const COMPUTE divisor) {
     const UINT i = get_global_id(0);
@@ -131,7 +140,9 @@ __kernel void avg_pool(__global const ELEMENT *x, const ulong x_at, __global ELE
     }
     STORE(total / SHARE(oh, ow), y, y_at + i);
 }
+#endif
 
+#ifdef KERNEL_avg_pool_backward
 __kernel void avg_pool_backward(__global const ELEMENT *grad, const ulong grad_at, __global ELEMENT *to,
                                 const ulong to_at, GEOMETRY, const uint include_pad, const COMPUTE divisor) {
     const UINT i = get_global_id(0);
@@ -147,3 +158,4 @@ __kernel void avg_pool_backward(__global const ELEMENT *grad, const ulong grad_a
         for (INT c = left; c <= right; ++c) total += LOAD(grad, first + r * w.out + c) / SHARE(r, c);
     STORE(total, to, to_at + i);
 }
+#endif

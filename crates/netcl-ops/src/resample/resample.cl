@@ -25,6 +25,8 @@
 #define INT int
 #define LOAD(p, i) (p)[i]
 #define STORE(v, p, i) (p)[i] = (v)
+#define KERNEL_resample
+#define KERNEL_resample_backward
 #endif
 
 typedef struct {
@@ -67,6 +69,7 @@ INT first_result(Axis a, INT i, uint mode) {
     return o;
 }
 
+#ifdef KERNEL_resample
 __kernel void resample(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, const ulong y_at, GEOMETRY) {
     const UINT i = get_global_id(0);
     if (i >= items) return;
@@ -85,6 +88,7 @@ __kernel void resample(__global const ELEMENT *x, const ulong x_at, __global ELE
     }
     STORE(v, y, y_at + i);
 }
+#endif
 
 // The part of element i in a result between `first` and its neighbour.
 COMPUTE part_of(Axis a, INT i, INT first, COMPUTE share) {
@@ -94,6 +98,7 @@ COMPUTE part_of(Axis a, INT i, INT first, COMPUTE share) {
     return part;
 }
 
+#ifdef KERNEL_resample_backward
 __kernel void resample_backward(__global const ELEMENT *grad, const ulong grad_at, __global ELEMENT *to,
                                 const ulong to_at, GEOMETRY) {
     const UINT i = get_global_id(0);
@@ -119,3 +124,4 @@ __kernel void resample_backward(__global const ELEMENT *grad, const ulong grad_a
     }
     STORE(total, to, to_at + i);
 }
+#endif
