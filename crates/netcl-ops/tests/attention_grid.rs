@@ -76,7 +76,7 @@ fn cases() -> Vec<Case> {
             ..case.clone()
         },
         Case { name: "odd widths", sizes: [1, 2, 66, 35, 5, 3], mask: Some([1, 2, 66, 1]), ..case.clone() },
-        Case { name: "wide", sizes: [1, 1, 65, 130, 64, 64], causal: true, dropout: 0.1, ..case },
+        Case { name: "wide", sizes: [1, 1, 65, 130, 64, 64], causal: true, ..case },
     ]
 }
 
@@ -245,8 +245,11 @@ fn whole_grid(name: &'static str, dtypes: &[DType], chosen: impl Fn(&DeviceHandl
 
 #[test]
 fn every_case_on_every_device_and_dtype() {
-    // A program takes a second or two: everything in f32, else what the same two programs can do.
-    whole_grid("attention", &DType::FLOATS, |_, i, dtype| dtype == DType::F32 || i < 5);
+    // A program takes a second or two: everything in f32, else what the same two programs can do; less on PoCL, the slowest.
+    whole_grid("attention", &DType::FLOATS, |device, i, dtype| match device.platform_name.contains("Portable") {
+        true => dtype == DType::F32 || (dtype == DType::F16 && i < 5),
+        false => dtype == DType::F32 || i < 5,
+    });
 }
 
 /// Runs one test of this file in a process of its own, with an environment.
@@ -273,7 +276,7 @@ fn small_devices() {
         return force_group(16, || {
             whole_grid("attention on small devices", &[DType::F32], |device, i, _| {
                 // PoCL takes several seconds for these.
-                !device.platform_name.contains("Portable") || i == 3
+                if device.platform_name.contains("Portable") { i == 3 } else { [2, 3, 5, 7].contains(&i) }
             });
         });
     }
@@ -462,6 +465,8 @@ fn hidden_rows_are_zero_and_nan_stays_in_its_row() {
         let large = tensor(queue, &[1e4; 96], [1, 1, 6, 16], DType::F32).0;
         let out = attend(&large, &large, &x, &AttentionOptions::default()).unwrap().out;
         assert!(out.to_host::<f32>().unwrap().iter().all(|v| v.is_finite()));
+        // Nothing may be under way when the process ends.
+        device.queue.finish().unwrap();
     }
 }
 
@@ -544,6 +549,8 @@ fn launches_and_replays() {
         slot.set_integer(generator.offset);
         recorder.replay().unwrap();
         assert_ne!(first, out.to_host::<f32>().unwrap());
+        // Nothing may be under way when the process ends.
+        device.queue.finish().unwrap();
     }
 }
 
@@ -591,6 +598,8 @@ fn rotary_turns_pairs_and_back() {
         assert!(text.contains("must be 4 positions and width 6"), "{text}");
         let none = Tensor::from_shape(&device.queue, [0, 4, 6], DType::F32).unwrap();
         assert_eq!(rotary(&none, &tables, RotaryForm::HalfSplit).unwrap().size(), 0);
+        // Nothing may be under way when the process ends.
+        device.queue.finish().unwrap();
     }
     grid.finish(8);
 }

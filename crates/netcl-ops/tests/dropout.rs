@@ -69,6 +69,8 @@ fn extreme_probabilities_and_values() {
             let text = ops::dropout(&x, p, None).unwrap_err().to_string();
             assert!(text.contains("is not a probability"), "{text}");
         }
+        // Nothing may be under way when the process ends.
+        device.queue.finish().unwrap();
     }
     let labels = Tensor::from_host(&manager().cpu().queue, &[1i64], [1]).unwrap();
     assert!(ops::dropout(&labels, 0.5, None).unwrap_err().to_string().contains("expected a float tensor"));
@@ -126,5 +128,7 @@ fn one_launch() {
         let counter = Rc::new(Counter::default());
         with_sink(counter.clone(), || ops::dropout(&x, 0.5, None).unwrap());
         assert_eq!((counter.launches(), counter.of("dropout"), counter.allocations().0), (1, 1, 1));
+        // Nothing may be under way when the process ends.
+        device.queue.finish().unwrap();
     }
 }

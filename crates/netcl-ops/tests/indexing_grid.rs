@@ -243,6 +243,8 @@ fn wrong_indices_are_named() {
         let at = IndexTensor::from_host(queue, &[7i64], [1]).unwrap();
         assert!(message(ops::index_select(&empty, 0, &at)).contains("indices[0] is 7"));
         assert!(message(ops::embedding(&empty, &at)).contains("indices[0] is 7"));
+        // Nothing may be under way when the process ends.
+        device.queue.finish().unwrap();
     }
 }
 
@@ -295,6 +297,8 @@ fn nothing_to_do() {
         let table = IndexTensor::from_host(queue, &[0i64; 0], [0, 2]).unwrap();
         assert_eq!(ops::gather(&x, 0, &table).unwrap().size(), 0);
         assert_eq!(ops::gather_backward(&source, 0, &table, [3, 2]).unwrap().to_f64_vec().unwrap(), [0.0; 6]);
+        // Nothing may be under way when the process ends.
+        device.queue.finish().unwrap();
     }
 }
 
@@ -360,6 +364,8 @@ fn one_launch_each_and_recorded_reads() {
             Ok(()) => assert!(rows.to_host::<f32>().unwrap()[1].is_nan(), "{device:?}"),
             Err(error) => assert!(error.to_string().contains("indices[1] is 1099511627776"), "{error}"),
         }
+        // Nothing may be under way when the process ends.
+        device.queue.finish().unwrap();
     }
 }
 

@@ -224,6 +224,8 @@ fn nothing_to_sort_and_clear_errors() {
         ] {
             assert!(text.contains(words), "{text:?} does not contain {words:?}");
         }
+        // Nothing may be under way when the process ends.
+        device.queue.finish().unwrap();
     }
 }
 

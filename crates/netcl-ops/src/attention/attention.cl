@@ -14,7 +14,7 @@
 //
 // Maximum and total of a query live in registers of all its TX items, which compute them in one order: the same bits.
 //
-// Compiled with: TYPE, COMPUTE, LOAD(p, i), STORE(v, p, i): see indexing.cl
+// Compiled with: TYPE, COMPUTE, LOAD(p, i), STORE(v, p, i): see add_rows.cl
 //                QUERIES, KEYS, TX, TY   the tile; TX divides KEYS, TY divides QUERIES
 //                D, DV                   the width of queries and keys, and of values
 //                DROPOUT                 1: philox.cl is put before this text

@@ -3,7 +3,7 @@
 //   x   | 4g  4g+1  4g+2  4g+3 |        kept where the upper 24 bits of the element's word lie below `below`
 //   w   |  x    y     z     w  |
 //
-// Compiled with: TYPE, COMPUTE, LOAD(p, i), STORE(v, p, i): see indexing.cl. Philox (philox.cl) is put before this text.
+// Compiled with: TYPE, COMPUTE, LOAD(p, i), STORE(v, p, i): see add_rows.cl. Philox (philox.cl) is put before this text.
 
 #ifndef TYPE
 #define TYPE float

@@ -14,7 +14,7 @@
 //! | `problem.rs` | shapes, strides and checks shared by both backends |
 //! | `order.rs` | sources sorted by destination |
 //! | `cpu.rs` | the native loops |
-//! | `opencl.rs`, `indexing.cl` | the kernels and how they are launched |
+//! | `opencl.rs`, `take.cl`, `add_rows.cl` | the kernels and how they are launched |
 
 mod cpu;
 pub(crate) mod opencl;

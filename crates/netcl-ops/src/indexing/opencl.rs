@@ -1,4 +1,4 @@
-//! Launches of `indexing.cl`.
+//! Launches of `take.cl` and `add_rows.cl`.
 
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
@@ -19,11 +19,10 @@ pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &
         4 => "uint",
         _ => "ulong",
     };
-    let name = if rows.along { "take_along" } else { "take" };
     let (index, uint_type) = (at.dtype().cl_type(), uint.name());
-    let kernel = stream.kernel(&format!("indexing.cl:{name}:{bits}:{index}:{uint_type}"), || {
+    let kernel = stream.kernel(&format!("take.cl:take:{bits}:{index}:{uint_type}"), || {
         let defines = format!("#define BITS {bits}\n#define INDEX {index}\n#define UINT {uint_type}\n");
-        (Source::new(defines + include_str!("indexing.cl"), ""), name)
+        (Source::new(defines + include_str!("take.cl"), ""), "take")
     })?;
     let nan = match x.dtype() {
         DType::F32 => u64::from(f32::NAN.to_bits()),
@@ -37,7 +36,7 @@ pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &
     args.extend(buffer(at, Access::Read));
     args.extend(buffer(out, Access::Write));
     args.extend([out.size(), rows.n, rows.k, rows.inner].map(|v| uint.arg(v)));
-    args.push(Arg::Scalar(Scalar::U64(nan)));
+    args.extend([Scalar::U32(u32::from(rows.along)), Scalar::U64(nan)].map(Arg::Scalar));
     Ok((work(kernel, out.size())?, args))
 }
 
@@ -62,10 +61,7 @@ pub(super) fn add(
     // A source without elements has no memory; nothing reads it.
     let source = if source.size() == 0 { out } else { source };
     let uint = Uint::for_span(source.size().max(out.size()));
-    let [keys, places] = sorted.types();
-    let more =
-        format!("#define WITH_BASE {}\n#define KEYS {keys}\n#define PLACES {places}\n", u8::from(base.is_some()));
-    let kernel = typed(stream, "add_rows", out.dtype(), &more, uint)?;
+    let kernel = typed(stream, "add_rows", out.dtype(), sorted.types(), uint)?;
     let mut args = Args::new();
     args.extend(buffer(source, Access::Read));
     args.extend(buffer(&sorted.keys, Access::Read));
@@ -73,9 +69,8 @@ pub(super) fn add(
     args.extend(buffer(out, Access::Write));
     args.extend([out.size(), n, k, inner].map(|v| uint.arg(v)));
     args.push(Arg::Scalar(Scalar::U32(sorted.count as u32)));
-    if let Some(base) = base {
-        args.extend(buffer(base, Access::Read));
-    }
+    args.extend(buffer(base.unwrap_or(source), Access::Read));
+    args.push(Arg::Scalar(Scalar::U32(u32::from(base.is_some()))));
     Ok(Some((work(kernel, out.size())?, args)))
 }
 
@@ -124,9 +119,9 @@ fn sort_on_device(rows: &Rows, stream: &Stream, at: &Tensor) -> Result<Order> {
     let keys = if rows.along {
         let uint = Uint::for_span(count);
         let (index, uint_type) = (at.dtype().cl_type(), uint.name());
-        let kernel = stream.kernel(&format!("indexing.cl:destinations:{index}:{uint_type}"), || {
+        let kernel = stream.kernel(&format!("take.cl:destinations:{index}:{uint_type}"), || {
             let defines = format!("#define INDEX {index}\n#define UINT {uint_type}\n");
-            (Source::new(defines + include_str!("indexing.cl"), ""), "destinations")
+            (Source::new(defines + include_str!("take.cl"), ""), "destinations")
         })?;
         let keys = Tensor::uninit(at.queue(), [count], DType::I64)?;
         let mut args = Args::new();
@@ -146,8 +141,8 @@ fn sort_on_device(rows: &Rows, stream: &Stream, at: &Tensor) -> Result<Order> {
 
 pub(super) fn one_hot(stream: &Stream, at: &Tensor, out: &Tensor, classes: usize) -> Result<(Work, Args)> {
     let uint = Uint::for_span(out.size());
-    let index = format!("#define INDEX {}\n", at.dtype().cl_type());
-    let kernel = typed(stream, "one_hot", out.dtype(), &index, uint)?;
+    let index = at.dtype().cl_type();
+    let kernel = typed(stream, "one_hot", out.dtype(), [index, index], uint)?;
     let mut args: Args = smallvec![];
     args.extend(buffer(at, Access::Read));
     args.extend(buffer(out, Access::Write));
@@ -155,10 +150,12 @@ pub(super) fn one_hot(stream: &Stream, at: &Tensor, out: &Tensor, classes: usize
     Ok((work(kernel, out.size())?, args))
 }
 
-/// A kernel that loads and stores elements of a dtype.
-fn typed(stream: &Stream, name: &'static str, dtype: DType, more: &str, uint: Uint) -> Result<Kernel> {
-    stream.kernel(&format!("indexing.cl:{name}:{dtype}:{}:{more}", uint.name()), || {
-        let source = [&element_defines(dtype), more, "#define UINT ", uint.name(), "\n", include_str!("indexing.cl")];
+/// A kernel of `add_rows.cl` for elements of a dtype and these types of destinations and sources.
+fn typed(stream: &Stream, name: &'static str, dtype: DType, [keys, places]: [&str; 2], uint: Uint) -> Result<Kernel> {
+    let uint = uint.name();
+    stream.kernel(&format!("add_rows.cl:{name}:{dtype}:{keys}:{places}:{uint}"), || {
+        let defines = format!("#define KEYS {keys}\n#define PLACES {places}\n#define UINT {uint}\n");
+        let source = [&element_defines(dtype), &defines, include_str!("add_rows.cl")];
         (Source::new(source.concat(), ""), name)
     })
 }

@@ -1,0 +1,72 @@
+// Adding at indices, and their one-hot form. Tensors are dense and seen as [outer, axis, inner].
+//
+//   add_rows     source [outer, k, inner]  ->  [outer, n, inner]     work-item g: element g of the result
+//
+//        keys    0  0  2  2  2  5            destinations, sorted
+//        order   3  7  0  1  9  4            their sources, in the order of the indices
+//                      ^--------^            the owner of row 2 finds its first key by bisection and sums up to the next
+//
+//   one_hot      indices                   ->  [count, classes]
+//
+// Compiled with: TYPE, COMPUTE             the element in memory and in sums
+//                LOAD(p, i), STORE(v, p, i)
+//                KEYS, PLACES              the types of sorted destinations (or indices) and of sources: int or long
+//                UINT                      the type that counts elements
+
+#ifndef UINT
+#define UINT uint
+#endif
+#ifndef TYPE
+#define TYPE float
+#define COMPUTE float
+#define LOAD(p, i) ((p)[i])
+#define STORE(v, p, i) ((p)[i] = (v))
+#endif
+#ifndef KEYS
+#define KEYS int
+#define PLACES int
+#endif
+
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#pragma OPENCL FP_CONTRACT OFF
+
+// What is added to: element g of x, or nothing.
+__kernel void add_rows(__global const TYPE *source, const ulong source_at, __global const KEYS *keys, const ulong keys_at,
+                       __global const PLACES *order, const ulong order_at, __global TYPE *y, const ulong y_at,
+                       const UINT total, const UINT n, const UINT k, const UINT inner, const uint count,
+                       __global const TYPE *x, const ulong x_at, const uint has_x) {
+    const UINT g = get_global_id(0);
+    if (g >= total) return;
+    const UINT row = g / inner, i = g % inner, o = row / n;
+    const KEYS own = (KEYS)(row % n);
+    keys += keys_at;
+    order += order_at;
+    uint low = 0, high = count;
+    while (low < high) {
+        const uint middle = low + (high - low) / 2;
+        if (keys[middle] < own) low = middle + 1;
+        else high = middle;
+    }
+    // What each addition rounds off is carried along (Knuth's two-sum).
+    COMPUTE sum = 0, lost = 0;
+    for (; low < count && keys[low] == own; ++low) {
+        const COMPUTE v = LOAD(source, source_at + (o * k + (UINT)order[low]) * inner + i);
+        const COMPUTE next = sum + v, part = next - sum;
+        lost += (sum - (next - part)) + (v - part);
+        sum = next;
+    }
+    // An infinite sum has lost nothing (the formula above says NaN).
+    if (isfinite(sum)) sum += lost;
+    if (has_x) sum += LOAD(x, x_at + g);
+    STORE(sum, y, y_at + g);
+}
+
+__kernel void one_hot(__global const KEYS *indices, const ulong indices_at, __global TYPE *y, const ulong y_at,
+                      const UINT total, const UINT classes) {
+    const UINT g = get_global_id(0);
+    if (g >= total) return;
+    const COMPUTE v = indices[indices_at + g / classes] == (KEYS)(g % classes) ? 1 : 0;
+    STORE(v, y, y_at + g);
+}
