@@ -1,12 +1,10 @@
 //! Less memory for more arithmetic.
 
 use std::collections::HashSet;
-use std::panic::Location;
 
 use netcl_core::random::{default_generator, set_default_generator};
-use smallvec::SmallVec;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::graph::{
     BackwardOptions, Edge, RuleContext, enable_grad, grad_enabled, grad_up_to, next_number, record_edges,
 };
@@ -42,34 +40,28 @@ pub fn checkpoint(
     let start = next_number();
     // Recorded once and dropped at once: the graph tells which captured tensors take part.
     let output = function(inputs)?;
-    let mut edges: SmallVec<[Edge; 3]> = inputs.iter().map(|input| input.edge()).collect();
-    edges.extend(captured(&output, &edges, start));
+    let own: Vec<Edge> = inputs.iter().map(|input| input.edge()).collect();
+    let others = captured(&output, &own, start);
     let value = output.raw().clone();
     drop(output);
-    if edges.iter().all(|edge| matches!(edge, Edge::None)) {
+    if own.iter().all(|edge| matches!(edge, Edge::None)) && others.is_empty() {
         return Ok(value.into());
     }
-    let place = Location::caller();
-    let kept: Vec<(Tensor, u64)> = inputs.iter().map(|input| ((*input).clone(), input.version())).collect();
-    let places = edges.clone();
+    let (count, captured) = (inputs.len(), others.clone());
     let rule = move |context: &RuleContext<'_>, upstream: &Tensor| {
-        if kept.iter().any(|(input, version)| input.version() != *version) {
-            return Err(Error::Overwritten { op: "checkpoint", which: "an input", place });
-        }
+        let inputs = (0..count).map(|i| context.input(i)).collect::<Result<Vec<_>>>()?;
+        let places = inputs.iter().map(|input| input.edge()).chain(captured.iter().cloned());
+        let wanted: Vec<Edge> =
+            places.enumerate().map(|(i, edge)| if context.wants(i) { edge } else { Edge::None }).collect();
         let options = BackwardOptions { create_graph: grad_enabled(), ..Default::default() };
         let _recording = enable_grad();
         let now = default_generator();
         set_default_generator(generator);
-        let output = function(&kept.iter().map(|(input, _)| input).collect::<Vec<_>>());
+        let output = function(&inputs.iter().collect::<Vec<_>>());
         set_default_generator(now);
-        let wanted: Vec<Edge> = places
-            .iter()
-            .enumerate()
-            .map(|(i, edge)| if context.wants(i) { edge.clone() } else { Edge::None })
-            .collect();
         grad_up_to(&output?, upstream, &wanted, options)
     };
-    Ok(record_edges("checkpoint", edges, value, Box::new(rule)))
+    Ok(record_edges("checkpoint", inputs, &others, value, Box::new(rule)))
 }
 
 /// Where gradients leave the graph of a result other than through its inputs: leaves, and ops recorded before the start.

@@ -125,6 +125,11 @@ fn deep_graphs_drop_without_recursion() {
         z = relu(&z).unwrap();
     }
     drop(z);
+    let mut z = exp(&x).unwrap();
+    for _ in 0..30_000 {
+        z = checkpoint(|t| relu(t[0]), &[&z]).unwrap();
+    }
+    drop(z);
 }
 
 #[test]

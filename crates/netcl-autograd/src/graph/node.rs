@@ -244,10 +244,12 @@ fn make(
     Tensor::with_edge(output, Edge::Node(node))
 }
 
-/// As [`record`], for an op whose gradients flow to given places and whose inputs the rule keeps itself.
+/// As [`record`], for an op whose gradients also flow to places other than its inputs; those come first.
 #[track_caller]
-pub(crate) fn record_edges(op: &'static str, edges: SmallVec<[Edge; 3]>, output: Raw, rule: Rule) -> Tensor {
-    make(op, Location::caller(), edges, State { rule, inputs: SmallVec::new(), output: None }, output)
+pub(crate) fn record_edges(op: &'static str, inputs: &[&Tensor], others: &[Edge], output: Raw, rule: Rule) -> Tensor {
+    let edges = inputs.iter().map(|input| input.edge()).chain(others.iter().cloned()).collect();
+    let saved = inputs.iter().map(|input| Some(Saved::new(input.raw()))).collect();
+    make(op, Location::caller(), edges, State { rule, inputs: saved, output: None }, output)
 }
 
 /// The result of an op that has no gradient: a walk that arrives there is an error that names the op. The second derivative of a
