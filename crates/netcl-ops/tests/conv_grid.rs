@@ -305,7 +305,7 @@ fn bias_and_epilogue_end_every_variant() {
         };
         for (dtype, to) in [(DType::F32, DType::F32), (DType::BF16, DType::F32)] {
             for (case, &variant) in [case, product].iter().flat_map(|c| variants.iter().map(move |v| (c, v))) {
-                let sampled = is_pocl(&device) && dtype != DType::F32;
+                let sampled = dtype != DType::F32 && (is_pocl(&device) || variant.is_some());
                 if sampled || (variant == Some(Variant::Winograd) && !winograd_fits(case, dtype)) {
                     continue;
                 }
@@ -459,6 +459,8 @@ fn scratch_memory_is_bounded() {
             conv2d_backward_weight(&out, &x, weight.shape(), &case.options(None)).unwrap();
             out
         });
+        // A process that ends while a driver still computes may not end well.
+        queue.finish().unwrap();
         let (input, most) = (x.size() * 4, largest.0.get());
         assert!(most <= 2 * input.max(out.size() * 4), "{}: {most} bytes at once", device.device_name);
     }
@@ -490,9 +492,6 @@ fn again(test: &str, variable: &str, value: &str) {
 
 #[test]
 fn small_devices_are_respected() {
-    if opencl_devices().is_empty() {
-        return;
-    }
     for limits in ["wg=64,local=16k,alloc=64M,no_fp64", "wg=7,local=1k"] {
         again("bias_and_epilogue_end_every_variant", "NETCL_LIMITS", limits);
     }

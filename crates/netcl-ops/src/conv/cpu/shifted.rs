@@ -357,6 +357,12 @@ impl Problem {
         let (lanes, width) = (loops.lanes, loops.filters);
         let pitch = self.planes.pitch();
         let span = part.span(pitch, height);
+        // What keeps segments, and so everything that is written, inside the rows of the part.
+        debug_assert!(
+            pitch >= part.extent[1],
+            "rows of {} pixels run into each other at a pitch of {pitch}",
+            part.extent[1]
+        );
         // Without taps there is nothing to add.
         let depth = if taps.is_empty() { 0 } else { self.roles.depth };
         let mut tile = [E::Sum::ZERO; 8 * VECTORS * 16];

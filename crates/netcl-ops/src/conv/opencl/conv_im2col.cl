@@ -16,6 +16,7 @@
 //                STORE(v, p, i) a value as the result's element
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
 //                DATA           1 for col2im, 0 for im2col
+//                UNIT           1 where both strides are 1, so that looking back needs no division
 // The defaults make this file compile alone.
 
 #ifndef BITS
@@ -41,6 +42,19 @@
 #define DATA 0
 #endif
 
+#ifndef UNIT
+#define UNIT 0
+#endif
+
+// Position v of the padded input, in steps of s: which output it is, and whether it is one.
+#if UNIT
+#define OVER(v, s) (v)
+#define WHOLE(v, s) 1
+#else
+#define OVER(v, s) ((v) / (s))
+#define WHOLE(v, s) ((v) % (s) == 0)
+#endif
+
 #define GEOMETRY                                                                                                    \
     INDEX images, INDEX groups, INDEX channels, INDEX filters, INDEX h, INDEX w, INDEX oh, INDEX ow, INDEX kh,      \
         INDEX kw, INDEX sh, INDEX sw, INDEX dh, INDEX dw, INDEX top, INDEX left
@@ -56,11 +70,11 @@ kernel void col2im(
     cols += (image * groups * channels + channel) * kh * kw * oh * ow;
     SUM sum = 0;
     for (INDEX ky = 0; ky < kh; ++ky) {
-        const INDEX down = y + top - ky * dh, oy = down / sh;
-        if (down < 0 || down % sh != 0 || oy >= oh) continue;
+        const INDEX down = y + top - ky * dh, oy = OVER(down, sh);
+        if (down < 0 || !WHOLE(down, sh) || oy >= oh) continue;
         for (INDEX kx = 0; kx < kw; ++kx) {
-            const INDEX right = x + left - kx * dw, ox = right / sw;
-            if (right < 0 || right % sw != 0 || ox >= ow) continue;
+            const INDEX right = x + left - kx * dw, ox = OVER(right, sw);
+            if (right < 0 || !WHOLE(right, sw) || ox >= ow) continue;
             sum += cols[((ky * kw + kx) * oh + oy) * ow + ox];
         }
     }

@@ -20,6 +20,7 @@
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
 //                MODE           which of the three
 //                ROWS, COLS, DEPTH, R, C   the tile; (ROWS / R) * (COLS / C) work-items in a group
+//                UNIT           1 where both strides are 1, so that looking back needs no division
 // The defaults make this file compile alone.
 
 #ifndef T
@@ -53,6 +54,19 @@
 #define DEPTH 16
 #define R 4
 #define C 4
+#endif
+
+#ifndef UNIT
+#define UNIT 0
+#endif
+
+// Position v of the padded input, in steps of s: which output it is, and whether it is one.
+#if UNIT
+#define OVER(v, s) (v)
+#define WHOLE(v, s) 1
+#else
+#define OVER(v, s) ((v) / (s))
+#define WHOLE(v, s) ((v) % (s) == 0)
 #endif
 
 #define GEOMETRY                                                                                                    \
@@ -129,8 +143,8 @@ kernel __attribute__((reqd_work_group_size(X, Y, 1))) void conv_implicit_gemm(
                 const INDEX image = col / (h * w), iy = col / w % h, ix = col % w;
                 const INDEX filter = term / taps, ky = term / kw % kh, kx = term % kw;
                 const INDEX down = iy + top - ky * dh, right = ix + left - kx * dw;
-                const INDEX oy = down / sh, ox = right / sw;
-                if (down >= 0 && right >= 0 && down % sh == 0 && right % sw == 0 && oy < oh && ox < ow)
+                const INDEX oy = OVER(down, sh), ox = OVER(right, sw);
+                if (down >= 0 && right >= 0 && WHOLE(down, sh) && WHOLE(right, sw) && oy < oh && ox < ow)
                     value = LOAD(first, ((image * groups * filters + filter) * oh + oy) * ow + ox);
 #else
                 const INDEX image = term / (oh * ow), oy = term / ow % oh, ox = term % ow;

@@ -16,6 +16,7 @@
 //                INDEX          int where all positions fit, else long
 //                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
+//                UNIT           1 where both strides are 1, so that looking back needs no division
 // The defaults make this file compile alone.
 
 #ifndef T
@@ -39,6 +40,19 @@
 #ifndef EPILOGUE
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, n, c, y, x) (sum)
+#endif
+
+#ifndef UNIT
+#define UNIT 0
+#endif
+
+// Position v of the padded input, in steps of s: which output it is, and whether it is one.
+#if UNIT
+#define OVER(v, s) (v)
+#define WHOLE(v, s) 1
+#else
+#define OVER(v, s) ((v) / (s))
+#define WHOLE(v, s) ((v) % (s) == 0)
 #endif
 
 #define GEOMETRY                                                                                                    \
@@ -82,11 +96,11 @@ kernel void conv_naive_data(
     SUM sum = 0;
     for (INDEX f = 0; f < filters; ++f) {
         for (INDEX ky = 0; ky < kh; ++ky) {
-            const INDEX down = y + top - ky * dh, oy = down / sh;
-            if (down < 0 || down % sh != 0 || oy >= oh) continue;
+            const INDEX down = y + top - ky * dh, oy = OVER(down, sh);
+            if (down < 0 || !WHOLE(down, sh) || oy >= oh) continue;
             for (INDEX kx = 0; kx < kw; ++kx) {
-                const INDEX right = x + left - kx * dw, ox = right / sw;
-                if (right < 0 || right % sw != 0 || ox >= ow) continue;
+                const INDEX right = x + left - kx * dw, ox = OVER(right, sw);
+                if (right < 0 || !WHOLE(right, sw) || ox >= ow) continue;
                 sum = fma(LOAD(weight, (f * channels * kh + ky) * kw + kx), LOAD(grad, (f * oh + oy) * ow + ox), sum);
             }
         }

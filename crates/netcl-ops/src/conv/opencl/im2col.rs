@@ -67,6 +67,7 @@ pub(super) fn backward_data(this: &Convolution<'_>, grad: &Tensor, weight: &Tens
         prelude.sums(this.finish.sum);
         prelude.result(this.finish);
         prelude.define("DATA", 1);
+        prelude.define("UNIT", this.unit());
         let kernel = this.kernel("col2im", prelude, include_str!("conv_im2col.cl"))?;
         let mut args: Args = Args::new();
         args.push(Arg::Buffer(cols.storage().clone(), Access::Read));

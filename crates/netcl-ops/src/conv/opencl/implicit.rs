@@ -68,6 +68,8 @@ pub(super) fn run(this: &Convolution<'_>, mode: Mode, [first, second, out]: [&Te
     {
         prelude.define(name, value);
     }
+    // Only the data gradient looks back.
+    prelude.define("UNIT", if mode == Mode::Data { this.unit() } else { 0 });
     const NAME: &str = "conv_implicit_gemm";
     let kernel = this.kernel(NAME, prelude, include_str!("conv_implicit_gemm.cl"))?;
     let mut args = places([first, second, target]);

@@ -173,6 +173,11 @@ impl<'c> Convolution<'c> {
         })
     }
 
+    /// The value of the macro UNIT.
+    fn unit(&self) -> u8 {
+        u8::from(self.g.stride == [1, 1])
+    }
+
     /// The arguments that the kernels call GEOMETRY.
     fn geometry(&self) -> impl Iterator<Item = Arg> {
         let g = self.g;
@@ -232,6 +237,7 @@ impl<'c> Convolution<'c> {
         prelude.sums(self.finish.sum);
         prelude.loads(operands[0].dtype());
         prelude.result(self.finish);
+        prelude.define("UNIT", if name == "conv_naive_data" { self.unit() } else { 0 });
         let kernel = self.kernel(name, prelude, include_str!("conv_naive.cl"))?;
         let mut args = places(operands);
         args.extend(self.geometry());
