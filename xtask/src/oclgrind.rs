@@ -53,8 +53,9 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report) -> Result<Outcome>
     std::fs::write(&log, "").with_context(|| format!("{} could not be written", log.display()))?;
 
     // One process: each would begin the log anew. The whole workspace: a smaller selection has other features, and compiles anew.
-    let mut command =
-        workspace.cargo("test --workspace --profile ci --test oclgrind_small -- --test-threads 1 --nocapture");
+    let mut command = workspace.cargo(
+        "test --workspace --profile ci --test oclgrind_small --test oclgrind_layers -- --test-threads 1 --nocapture",
+    );
     command.env("OCL_ICD_VENDORS", &vendors).env("OCLGRIND_LOG", &log).envs(SETTINGS);
     command.env_remove("NETCL_LIMITS").env_remove("NETCL_DEVICE");
     let tests = stream(&mut command);
