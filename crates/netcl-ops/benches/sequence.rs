@@ -36,7 +36,7 @@ fn uniform(queue: &Queue, shape: &[usize], dtype: DType) -> Tensor {
 
 fn attention(device: &DeviceHandle) {
     let queue = &device.queue;
-    let processor = device.backend.name() == "cpu" || queue.profile().device_type == "CPU";
+    let processor = device.backend.name() == "cpu" || queue.profile().device_type.eq_ignore_ascii_case("cpu");
     let sizes: &[[usize; 4]] =
         if processor { &[[1, 8, 512, 64], [1, 8, 2048, 64]] } else { &[[8, 16, 512, 64], [8, 16, 2048, 64]] };
     for &[b, h, l, d] in sizes {
