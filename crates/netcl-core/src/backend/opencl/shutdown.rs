@@ -132,31 +132,11 @@ pub fn on_first_stream(hook: fn()) {
 /// A stream was made.
 pub(super) fn stream_made() {
     static CALLED: AtomicBool = AtomicBool::new(false);
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
-    if !REGISTERED.swap(true, Ordering::Relaxed) {
-        finish_before_drivers_go();
-    }
     if let Some(hook) = FIRST_STREAM.get()
         && !CALLED.swap(true, Ordering::Relaxed)
     {
         hook();
     }
-}
-
-/// Has the end of the process wait for work under way. The drivers are loaded, so their own exit handlers run after this one:
-/// Intel's runtime crashes in them while its threads still work.
-fn finish_before_drivers_go() {
-    extern "C" fn at_exit() {
-        // A panic must not cross into C; there is nobody to report it to any more.
-        let _ = std::panic::catch_unwind(finish_at_exit);
-    }
-    #[cfg(unix)]
-    // SAFETY: the handler is a function of this program that takes nothing. Without memory for it, the process ends as before.
-    unsafe {
-        libc::atexit(at_exit);
-    }
-    #[cfg(not(unix))]
-    let _ = at_exit;
 }
 
 /// Waits for everything given to a stream, but at most `timeout`; `true` when it is done.
@@ -217,10 +197,7 @@ pub fn finish_timeout<E: From<Error>>(
     }
 }
 
-/// Waits for every known queue. In a forked child it does nothing.
-///
-/// The end of a process calls it by itself where the C library has exit handlers; a program calls it to have errors and output
-/// of its own after the wait.
+/// Waits for every known queue: what the end of a program calls. In a forked child it does nothing.
 ///
 /// After an interrupt it waits [`GRACE`] at most and then ends the process at once, since a driver's own clean-up would wait
 /// for the stuck kernel as well.
