@@ -399,6 +399,8 @@ MISTAKES = {
     "two paddings": (lambda: ops.conv2d(X, W, pad=1, padding=1), ValueError, "conv2d: pad and padding"),
     "three paddings": (lambda: ops.conv2d(X, W, pad=(1, 2, 3)), ValueError, r"pad is one number.*top.*\(1, 2, 3\)"),
     "negative": (lambda: ops.conv2d(X, W, padding=-1), ValueError, "conv2d: padding cannot be negative, and -1"),
+    "negative groups": (lambda: F.conv2d(X, W, groups=-1), ValueError, "conv2d: groups cannot be negative, and -1"),
+    "negative k": (lambda: ops.topk(L, -1), ValueError, "topk: k cannot be negative, and -1"),
     "text": (lambda: ops.conv2d(X, W, stride=["a"]), TypeError, r"conv2d: stride .*\['a'\]"),
     "three strides": (lambda: ops.max_pool2d(X, 2, (1, 1, 1)), ValueError, "stride is one number or 2"),
     "stride 0": (lambda: ops.conv2d(X, W, stride=0), ValueError, "at least 1"),

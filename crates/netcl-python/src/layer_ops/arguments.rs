@@ -65,6 +65,11 @@ pub(super) fn numbers<const N: usize>(
     }
 }
 
+/// One number that is not negative.
+pub(super) fn count(op: &str, name: &str, given: &Bound<'_, PyAny>) -> PyResult<usize> {
+    numbers(op, name, Some(given), [1]).map(|[one]| one)
+}
+
 /// The zeros around an image: of its four sides. The argument has two names, of which one may be used.
 pub(super) fn margins2(op: &str, pad: Given<'_, '_>, padding: Given<'_, '_>) -> PyResult<[usize; 4]> {
     let Some((name, given)) = either(op, pad, padding)? else { return Ok([0; 4]) };

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::arguments::{Given, present};
+use super::arguments::{Given, numbers, present};
 use super::{Mode, both};
 use crate::autograd::{like, wrap};
 use crate::error::IntoPyResult;
@@ -56,12 +56,13 @@ both! {
     ///
     /// Pair i is element i and element ``i + width / 2``, or with ``interleaved`` the neighbours ``2 * i`` and ``2 * i + 1``. The
     /// first position is ``start``. ``cos`` and ``sin`` of shape (length, width / 2) replace the angles; they have no gradient.
-    #[signature(x, cos=None, sin=None, *, base=10000.0, start=0, interleaved=false)]
+    #[signature(x, cos=None, sin=None, *, base=10000.0, start=None, interleaved=false)]
     #[text("(x, cos=None, sin=None, *, base=10000.0, start=0, interleaved=False)")]
     fn rotary(
-        mode, py, x: &Tensor, cos: Given<'_, '_>, sin: Given<'_, '_>, base: f64, start: usize, interleaved: bool,
+        mode, py, x: &Tensor, cos: Given<'_, '_>, sin: Given<'_, '_>, base: f64, start: Given<'_, '_>, interleaved: bool,
     ) -> Tensor {
         let x = &x.inner;
+        let [start] = numbers("rotary", "start", start, [0])?;
         let form = if interleaved { RotaryForm::Interleaved } else { RotaryForm::HalfSplit };
         let tables = match (present(cos), present(sin)) {
             (Some(cos), Some(sin)) => {

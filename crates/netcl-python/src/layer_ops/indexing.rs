@@ -5,7 +5,7 @@ use netcl::ops;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::arguments::{Given, indices as index};
+use super::arguments::{Given, count, indices as index};
 use super::{Mode, both};
 use crate::autograd::{like, wrap};
 use crate::device::resolve_queue;
@@ -74,16 +74,18 @@ both! {
     #[signature(indices, num_classes, dtype=None, queue=None)]
     #[text("(indices, num_classes, dtype='float32', queue=None)")]
     fn one_hot(
-        _mode, py, indices: &Bound<'_, PyAny>, num_classes: usize, dtype: Given<'_, '_>, queue: Given<'_, '_>,
+        _mode, py, indices: &Bound<'_, PyAny>, num_classes: &Bound<'_, PyAny>, dtype: Given<'_, '_>, queue: Given<'_, '_>,
     ) -> Tensor {
+        let classes = count("one_hot", "num_classes", num_classes)?;
         let (at, dtype) = (index(indices, &resolve_queue(py, queue, None)?)?, parse_dtype(dtype)?);
-        Ok(Tensor::new(py.detach(|| ops::one_hot(&at, num_classes, dtype)).py()?.into()))
+        Ok(Tensor::new(py.detach(|| ops::one_hot(&at, classes, dtype)).py()?.into()))
     }
 
     /// The ``k`` largest (or smallest) elements along an axis, the best first, and where they were: ``(values, indices)``.
     #[signature(x, k, axis=-1, largest=true)]
     #[text("(x, k, axis=-1, largest=True)")]
-    fn topk(mode, py, x: &Tensor, k: usize, axis: isize, largest: bool) -> (Tensor, IndexTensor) {
+    fn topk(mode, py, x: &Tensor, k: &Bound<'_, PyAny>, axis: isize, largest: bool) -> (Tensor, IndexTensor) {
+        let k = count("topk", "k", k)?;
         let (values, indices) = mode.call(py, &x.inner, || order::topk(&x.inner, k, axis, largest))?;
         Ok((wrap(py, values)?, IndexTensor(indices)))
     }

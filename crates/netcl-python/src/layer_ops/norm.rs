@@ -6,7 +6,7 @@ use netcl::ops::norm::Running;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::arguments::inner;
+use super::arguments::{count, inner};
 use super::{Mode, both};
 use crate::tensor::{Tensor, parse_shape};
 
@@ -65,10 +65,11 @@ both! {
     #[signature(x, num_groups, weight=None, bias=None, eps=1e-5)]
     #[text("(x, num_groups, weight=None, bias=None, eps=1e-5)")]
     fn group_norm(
-        mode, py, x: &Tensor, num_groups: usize, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64,
+        mode, py, x: &Tensor, num_groups: &Bound<'_, PyAny>, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64,
     ) -> Tensor {
         let (x, weight, bias) = (&x.inner, inner(weight), inner(bias));
-        mode.tensor(py, x, || norm::group_norm(x, num_groups, weight, bias, eps))
+        let groups = count("group_norm", "num_groups", num_groups)?;
+        mode.tensor(py, x, || norm::group_norm(x, groups, weight, bias, eps))
     }
 
     /// Divides by the root of the mean square over the last axes, whose lengths are ``normalized_shape``; ``weight`` has that shape.
