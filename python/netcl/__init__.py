@@ -19,7 +19,7 @@ from netcl._netcl import (
 )
 from netcl import autograd, nn, ops, optim
 from netcl.core.device import manager
-from netcl.ops import bias_add, build_matmul_kernel, elementwise_binary, matmul, reduce_sum, relu, softmax
+from netcl.ops import bias_add, build_matmul_kernel, conv2d, elementwise_binary, matmul, reduce_sum, relu, softmax
 
 __all__ = [
     "BuildError",
@@ -30,6 +30,7 @@ __all__ = [
     "autograd",
     "bias_add",
     "build_matmul_kernel",
+    "conv2d",
     "device",
     "elementwise_binary",
     "from_dlpack",

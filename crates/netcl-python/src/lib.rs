@@ -7,6 +7,7 @@ mod dlpack;
 mod error;
 mod index;
 mod kernels;
+mod layer_ops;
 mod memory;
 mod ndarray;
 mod nn;
@@ -42,6 +43,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
     kernels::register(module)?;
     ops::register(module)?;
+    layer_ops::register_forward(module)?;
     autograd::register(module)?;
     nn::register(module)?;
     optim::register(module)?;

@@ -245,7 +245,7 @@ fn full(
 }
 
 /// A generator for one call: of a seed, or `None` for the process-wide one.
-fn seeded(seed: Option<u64>) -> Option<Generator> {
+pub(crate) fn seeded(seed: Option<u64>) -> Option<Generator> {
     seed.map(Generator::new)
 }
 

@@ -801,3 +801,138 @@ def matmul(
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor: ...
 def bias_add(x: Tensor, bias: Tensor) -> Tensor: ...
 def build_matmul_kernel(queue: Any = None, dtype: str | None = None) -> Program: ...
+
+# ---- operations of layers ------------------------------------------------------------------------------------------
+
+_Indices = IndexTensor | Tensor | ArrayLike
+_Numbers = int | Sequence[int]
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: _Numbers | None = 1,
+    pad: _Numbers | None = 0,
+    dilation: _Numbers | None = 1,
+    groups: int = 1,
+    *,
+    padding: _Numbers | None = None,
+) -> Tensor: ...
+def conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: _Numbers | None = 1,
+    pad: _Numbers | None = 0,
+    dilation: _Numbers | None = 1,
+    groups: int = 1,
+    *,
+    padding: _Numbers | None = None,
+) -> Tensor: ...
+def conv_transpose2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: _Numbers | None = 1,
+    pad: _Numbers | None = 0,
+    output_padding: _Numbers | None = 0,
+    groups: int = 1,
+    dilation: _Numbers | None = 1,
+    *,
+    padding: _Numbers | None = None,
+) -> Tensor: ...
+def max_pool2d(
+    x: Tensor,
+    kernel_size: _Numbers,
+    stride: _Numbers | None = None,
+    padding: _Numbers | None = 0,
+    dilation: _Numbers | None = 1,
+    ceil_mode: bool = False,
+) -> Tensor: ...
+def max_pool1d(
+    x: Tensor,
+    kernel_size: _Numbers,
+    stride: _Numbers | None = None,
+    padding: _Numbers | None = 0,
+    dilation: _Numbers | None = 1,
+    ceil_mode: bool = False,
+) -> Tensor: ...
+def avg_pool2d(
+    x: Tensor,
+    kernel_size: _Numbers,
+    stride: _Numbers | None = None,
+    padding: _Numbers | None = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor: ...
+def avg_pool1d(
+    x: Tensor,
+    kernel_size: _Numbers,
+    stride: _Numbers | None = None,
+    padding: _Numbers | None = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor: ...
+def adaptive_max_pool2d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor: ...
+def adaptive_max_pool1d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor: ...
+def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor: ...
+def adaptive_avg_pool1d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor: ...
+def pad(x: Tensor, pad: Sequence[Sequence[int]], mode: str = "constant", value: float = 0.0) -> Tensor: ...
+def interpolate(
+    x: Tensor,
+    size: _Numbers | None = None,
+    scale_factor: float | tuple[float, float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = False,
+) -> Tensor: ...
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor: ...
+def layer_norm(
+    x: Tensor, normalized_shape: _Numbers, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor: ...
+def group_norm(
+    x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor: ...
+def rms_norm(x: Tensor, normalized_shape: _Numbers, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor: ...
+def scaled_dot_product_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | ArrayLike | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    *,
+    seed: int | None = None,
+) -> Tensor: ...
+def rotary(
+    x: Tensor,
+    cos: Tensor | ArrayLike | None = None,
+    sin: Tensor | ArrayLike | None = None,
+    *,
+    base: float = 10000.0,
+    start: int = 0,
+    interleaved: bool = False,
+) -> Tensor: ...
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | None = None) -> Tensor: ...
+def einsum(notation: str, *operands: Tensor) -> Tensor: ...
+def embedding(indices: _Indices, weight: Tensor, padding_idx: int | None = None) -> Tensor: ...
+def index_select(x: Tensor, axis: int, indices: _Indices) -> Tensor: ...
+def gather(x: Tensor, axis: int, indices: _Indices) -> Tensor: ...
+def scatter_add(x: Tensor, axis: int, indices: _Indices, source: Tensor) -> Tensor: ...
+def index_add(x: Tensor, axis: int, indices: _Indices, source: Tensor) -> Tensor: ...
+def masked_fill(x: Tensor, mask: Tensor | ArrayLike, value: float) -> Tensor: ...
+def one_hot(indices: _Indices, num_classes: int, dtype: str | None = "float32", queue: Any = None) -> Tensor: ...
+def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, IndexTensor]: ...
+def sort(x: Tensor, axis: int = -1, descending: bool = False) -> tuple[Tensor, IndexTensor]: ...
+def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> IndexTensor: ...

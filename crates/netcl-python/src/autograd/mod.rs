@@ -33,6 +33,7 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     reduce::register(&module)?;
     products::register(&module)?;
     losses::register(&module)?;
+    crate::layer_ops::register_recorded(&module)?;
     engine::register(&module)?;
     scope::register(&module)?;
     checks::register(&module)?;

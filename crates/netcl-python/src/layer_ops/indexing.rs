@@ -1,0 +1,107 @@
+//! Elements chosen by index, and elements in order.
+
+use netcl::autograd::ops::{indexing, sort as order};
+use netcl::ops;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::arguments::{Given, count, indices as index};
+use super::{Mode, both};
+use crate::autograd::{like, wrap};
+use crate::device::resolve_queue;
+use crate::error::IntoPyResult;
+use crate::index::IndexTensor;
+use crate::tensor::{Tensor, parse_dtype};
+
+both! {
+    /// The rows of the table ``weight`` with the given indices, of any shape. The row ``padding_idx`` gets no gradient.
+    #[signature(indices, weight, padding_idx=None)]
+    #[text("(indices, weight, padding_idx=None)")]
+    fn embedding(mode, py, indices: &Bound<'_, PyAny>, weight: &Tensor, padding_idx: Option<isize>) -> Tensor {
+        let weight = &weight.inner;
+        let rows = weight.shape().first().copied().unwrap_or(0);
+        let row = |at: isize| {
+            let from_start = if at < 0 { at.checked_add_unsigned(rows) } else { Some(at) };
+            from_start.and_then(|at| usize::try_from(at).ok()).filter(|&at| at < rows).ok_or_else(|| {
+                PyValueError::new_err(format!("embedding: padding_idx {at} is no row of a table of {rows} rows"))
+            })
+        };
+        let (at, padding) = (index(indices, weight.queue())?, padding_idx.map(row).transpose()?);
+        mode.tensor(py, weight, || indexing::embedding(weight, &at, padding))
+    }
+
+    /// The slices of an axis with the given indices, in their order.
+    #[signature(x, axis, indices)]
+    #[text("(x, axis, indices)")]
+    fn index_select(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>) -> Tensor {
+        let (x, at) = (&x.inner, index(indices, x.inner.queue())?);
+        mode.tensor(py, x, || indexing::index_select(x, axis, &at))
+    }
+
+    /// ``out[i][j][k] = x[indices[i][j][k]][j][k]`` for axis 0, and likewise for others.
+    #[signature(x, axis, indices)]
+    #[text("(x, axis, indices)")]
+    fn gather(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>) -> Tensor {
+        let (x, at) = (&x.inner, index(indices, x.inner.queue())?);
+        mode.tensor(py, x, || indexing::gather(x, axis, &at))
+    }
+
+    /// ``x`` with ``out[indices[i][j][k]][j][k] += source[i][j][k]`` for axis 0, and likewise for others. Sums have a fixed order.
+    #[signature(x, axis, indices, source)]
+    #[text("(x, axis, indices, source)")]
+    fn scatter_add(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>, source: &Tensor) -> Tensor {
+        let (x, at, source) = (&x.inner, index(indices, x.inner.queue())?, &source.inner);
+        mode.tensor(py, x, || indexing::scatter_add(x, axis, &at, source))
+    }
+
+    /// ``x`` with the slices of ``source`` added at indices of an axis. Sums have a fixed order.
+    #[signature(x, axis, indices, source)]
+    #[text("(x, axis, indices, source)")]
+    fn index_add(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>, source: &Tensor) -> Tensor {
+        let (x, at, source) = (&x.inner, index(indices, x.inner.queue())?, &source.inner);
+        mode.tensor(py, x, || indexing::index_add(x, axis, &at, source))
+    }
+
+    /// ``value`` where ``mask`` (a tensor or an array that broadcasts to ``x``) is not 0, else ``x``.
+    #[signature(x, mask, value)]
+    #[text("(x, mask, value)")]
+    fn masked_fill(mode, py, x: &Tensor, mask: &Bound<'_, PyAny>, value: f64) -> Tensor {
+        let (x, mask) = (&x.inner, like(mask, &x.inner)?);
+        mode.tensor(py, x, || indexing::masked_fill(x, mask.raw(), value))
+    }
+
+    /// 1 at the index and 0 elsewhere, along a new last axis of ``num_classes``. An array of indices goes to ``queue``.
+    #[signature(indices, num_classes, dtype=None, queue=None)]
+    #[text("(indices, num_classes, dtype='float32', queue=None)")]
+    fn one_hot(
+        _mode, py, indices: &Bound<'_, PyAny>, num_classes: &Bound<'_, PyAny>, dtype: Given<'_, '_>, queue: Given<'_, '_>,
+    ) -> Tensor {
+        let classes = count("one_hot", "num_classes", num_classes)?;
+        let (at, dtype) = (index(indices, &resolve_queue(py, queue, None)?)?, parse_dtype(dtype)?);
+        Ok(Tensor::new(py.detach(|| ops::one_hot(&at, classes, dtype)).py()?.into()))
+    }
+
+    /// The ``k`` largest (or smallest) elements along an axis, the best first, and where they were: ``(values, indices)``.
+    #[signature(x, k, axis=-1, largest=true)]
+    #[text("(x, k, axis=-1, largest=True)")]
+    fn topk(mode, py, x: &Tensor, k: &Bound<'_, PyAny>, axis: isize, largest: bool) -> (Tensor, IndexTensor) {
+        let k = count("topk", "k", k)?;
+        let (values, indices) = mode.call(py, &x.inner, || order::topk(&x.inner, k, axis, largest))?;
+        Ok((wrap(py, values)?, IndexTensor(indices)))
+    }
+
+    /// The elements in order along an axis, and where they were: ``(values, indices)``. Stable; NaN comes last.
+    #[signature(x, axis=-1, descending=false)]
+    #[text("(x, axis=-1, descending=False)")]
+    fn sort(mode, py, x: &Tensor, axis: isize, descending: bool) -> (Tensor, IndexTensor) {
+        let (values, indices) = mode.call(py, &x.inner, || order::sort(&x.inner, axis, descending))?;
+        Ok((wrap(py, values)?, IndexTensor(indices)))
+    }
+
+    /// The positions that put the elements in order along an axis. Stable; NaN comes last.
+    #[signature(x, axis=-1, descending=false)]
+    #[text("(x, axis=-1, descending=False)")]
+    fn argsort(mode, py, x: &Tensor, axis: isize, descending: bool) -> IndexTensor {
+        Ok(IndexTensor(mode.call(py, &x.inner, || order::argsort(&x.inner, axis, descending))?))
+    }
+}

@@ -1,0 +1,85 @@
+//! Normalisations.
+
+use netcl::Tensor as Recorded;
+use netcl::autograd::ops::norm;
+use netcl::ops::norm::Running;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::arguments::{count, inner};
+use super::{Mode, both};
+use crate::tensor::{Tensor, parse_shape};
+
+/// How many of the last axes a shape names.
+fn last_axes(op: &str, x: &Recorded, normalized_shape: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let wanted = parse_shape(normalized_shape)?;
+    if wanted.ndim() == 0 || !x.shape().ends_with(&wanted) {
+        let what = format!("{op}: a tensor of shape {} does not end with the normalized_shape {wanted}", x.shape());
+        return Err(PyValueError::new_err(what));
+    }
+    Ok(wanted.ndim())
+}
+
+both! {
+    /// Normalises every channel (axis 1): with ``training`` by the statistics of the batch, which also move the running averages in
+    /// place (``new = (1 - momentum) * old + momentum * batch``), else by the running averages.
+    #[signature(x, running_mean, running_var, weight=None, bias=None, training=false, momentum=0.1, eps=1e-5)]
+    #[text("(x, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5)")]
+    fn batch_norm(
+        mode, py, x: &Tensor, running_mean: Option<&Tensor>, running_var: Option<&Tensor>, weight: Option<&Tensor>,
+        bias: Option<&Tensor>, training: bool, momentum: f64, eps: f64,
+    ) -> Tensor {
+        let (x, weight, bias) = (&x.inner, inner(weight), inner(bias));
+        let running = match (running_mean, running_var) {
+            (Some(mean), Some(var)) => Some((mean.inner.raw(), var.inner.raw())),
+            (None, None) => None,
+            _ => return Err(PyValueError::new_err("batch_norm: give both running_mean and running_var, or neither")),
+        };
+        match running {
+            Some(averages) if !training => {
+                mode.tensor(py, x, || norm::batch_norm_eval(x, weight, bias, averages, eps))
+            }
+            None if !training => Err(PyValueError::new_err(
+                "batch_norm: running_mean and running_var are needed unless training=True",
+            )),
+            running => mode.tensor(py, x, || {
+                norm::batch_norm(x, weight, bias, running.map(|(mean, var)| Running { mean, var, momentum }), eps)
+            }),
+        }
+    }
+
+    /// Normalises over the last axes, whose lengths are ``normalized_shape`` (a number for one axis); ``weight`` and ``bias`` have
+    /// that shape.
+    #[signature(x, normalized_shape, weight=None, bias=None, eps=1e-5)]
+    #[text("(x, normalized_shape, weight=None, bias=None, eps=1e-5)")]
+    fn layer_norm(
+        mode, py, x: &Tensor, normalized_shape: &Bound<'_, PyAny>, weight: Option<&Tensor>, bias: Option<&Tensor>,
+        eps: f64,
+    ) -> Tensor {
+        let (x, weight, bias) = (&x.inner, inner(weight), inner(bias));
+        let axes = last_axes("layer_norm", x, normalized_shape)?;
+        mode.tensor(py, x, || norm::layer_norm(x, axes, weight, bias, eps))
+    }
+
+    /// Normalises ``num_groups`` groups of channels (axis 1) of each sample; ``weight`` and ``bias`` have one element per channel.
+    #[signature(x, num_groups, weight=None, bias=None, eps=1e-5)]
+    #[text("(x, num_groups, weight=None, bias=None, eps=1e-5)")]
+    fn group_norm(
+        mode, py, x: &Tensor, num_groups: &Bound<'_, PyAny>, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64,
+    ) -> Tensor {
+        let (x, weight, bias) = (&x.inner, inner(weight), inner(bias));
+        let groups = count("group_norm", "num_groups", num_groups)?;
+        mode.tensor(py, x, || norm::group_norm(x, groups, weight, bias, eps))
+    }
+
+    /// Divides by the root of the mean square over the last axes, whose lengths are ``normalized_shape``; ``weight`` has that shape.
+    #[signature(x, normalized_shape, weight=None, eps=1e-6)]
+    #[text("(x, normalized_shape, weight=None, eps=1e-6)")]
+    fn rms_norm(
+        mode, py, x: &Tensor, normalized_shape: &Bound<'_, PyAny>, weight: Option<&Tensor>, eps: f64,
+    ) -> Tensor {
+        let (x, weight) = (&x.inner, inner(weight));
+        let axes = last_axes("rms_norm", x, normalized_shape)?;
+        mode.tensor(py, x, || norm::rms_norm(x, axes, weight, eps))
+    }
+}
