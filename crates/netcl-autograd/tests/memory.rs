@@ -124,5 +124,6 @@ fn an_inference_loop_keeps_nothing() {
             drop(pass());
         }
         assert!(in_use(queue).1 - before <= 4 * ACTIVATION, "{}: nothing is recorded", device.platform_name);
+        queue.finish().unwrap();
     }
 }
