@@ -46,19 +46,28 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report) -> Result<Outcome>
         let missing = format!("{PACKAGE} is not installed");
         return Ok(Outcome::Skipped(Gap { missing, untested: UNTESTED.to_owned() }));
     };
+    // Each process begins its log anew, so each binary has one of its own.
+    for tests in ["oclgrind_small", "oclgrind_layers"] {
+        check(workspace, library, tests)?;
+    }
+    println!("oclgrind found nothing");
+    Ok(Outcome::Passed)
+}
+
+/// Runs one test binary under the checker.
+fn check(workspace: &Workspace, library: &str, tests: &str) -> Result<()> {
     let folder = workspace.check().join("oclgrind");
-    let (vendors, log) = (folder.join("vendors"), folder.join("log"));
+    let (vendors, log) = (folder.join("vendors"), folder.join(format!("{tests}.log")));
     std::fs::create_dir_all(&vendors).with_context(|| format!("{} could not be created", vendors.display()))?;
     write_if_changed(&vendors.join("oclgrind.icd"), &format!("{library}\n"))?;
     std::fs::write(&log, "").with_context(|| format!("{} could not be written", log.display()))?;
 
-    // One process: each would begin the log anew. The whole workspace: a smaller selection has other features, and compiles anew.
-    let mut command = workspace.cargo(
-        "test --workspace --profile ci --test oclgrind_small --test oclgrind_layers -- --test-threads 1 --nocapture",
-    );
+    // The whole workspace: a smaller selection has other features, and compiles anew.
+    let arguments = format!("test --workspace --profile ci --test {tests} -- --test-threads 1 --nocapture");
+    let mut command = workspace.cargo(&arguments);
     command.env("OCL_ICD_VENDORS", &vendors).env("OCLGRIND_LOG", &log).envs(SETTINGS);
     command.env_remove("NETCL_LIMITS").env_remove("NETCL_DEVICE");
-    let tests = stream(&mut command);
+    let outcome = stream(&mut command);
 
     // A finding explains a failed test better than the wrong numbers do.
     let text = std::fs::read(&log).with_context(|| format!("{} could not be read", log.display()))?;
@@ -67,9 +76,7 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report) -> Result<Outcome>
         text.lines().take(SHOWN).for_each(|line| println!("{line}"));
         bail!("{finding} (the whole log: {})", log.display());
     }
-    tests?;
-    println!("oclgrind found nothing");
-    Ok(Outcome::Passed)
+    outcome
 }
 
 /// What a log complains of, in a line; `None` for a clean one. oclgrind writes nothing else into its log, so whatever is

@@ -211,8 +211,9 @@ fn run(device: &DeviceHandle, dtype: DType, case: &Case, variant: Option<Variant
         dx.add(i, vg[o] * vw[w]);
         dw.add(w, vg[o] * vx[i]);
     });
-    // By default Winograd may be what a device's selector chooses.
-    let spread = if variant.is_none_or(|v| v == Variant::Winograd) && dtype == DType::F32 { WINOGRAD } else { 0.0 };
+    // By default Winograd may be what a device's selector chooses, also for a gradient that a variant does not have.
+    let own = matches!(variant, Some(Variant::Naive | Variant::Im2col));
+    let spread = if !own && dtype == DType::F32 { WINOGRAD } else { 0.0 };
     let options = case.options(variant);
     let named = |what: &'static str| move |why: String| format!("{what}: {why}");
     let text = |e: netcl_core::Error| e.to_string();
@@ -462,7 +463,9 @@ fn scratch_memory_is_bounded() {
         // A process that ends while a driver still computes may not end well.
         queue.finish().unwrap();
         let (input, most) = (x.size() * 4, largest.0.get());
-        assert!(most <= 2 * input.max(out.size() * 4), "{}: {most} bytes at once", device.device_name);
+        // A GPU is only fast with many images at a time: Winograd's transforms may take a fixed number of bytes there.
+        let allowed = if device.device_type.as_str() == "gpu" { 256 << 20 } else { 2 * input.max(out.size() * 4) };
+        assert!(most <= allowed, "{}: {most} bytes at once", device.device_name);
     }
 }
 

@@ -62,6 +62,8 @@ kernel __attribute__((reqd_work_group_size(TX, TY, 1))) void conv_tiled_local(
     const INDEX block = z % blocks, group = z / blocks % groups, image = z / blocks / groups;
     const INDEX ox = ox0 + lx, oy = oy0 + ly, y0 = oy0 * sh - top, x0 = ox0 * sw - left;
     const INDEX taps = kh * kw;
+    // The tile covers the pixels that exist; work-items past the end of the image help to copy, but must not read it.
+    const bool inside = ox < ow && oy < oh;
     x += x_at + (image * groups + group) * channels * h * w;
     weight += weight_at + group * filters * channels * taps;
     SUM sums[FILTERS];
@@ -77,7 +79,7 @@ kernel __attribute__((reqd_work_group_size(TX, TY, 1))) void conv_tiled_local(
             tile[at] = y >= 0 && y < h && column >= 0 && column < w ? LOAD(x, (c * h + y) * w + column) : (SUM)0;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (INDEX ky = 0; ky < kh; ++ky) {
+        for (INDEX ky = 0; inside && ky < kh; ++ky) {
             for (INDEX kx = 0; kx < kw; ++kx) {
                 const SUM pixel = tile[(ly * sh + ky * dh) * cols + lx * sw + kx * dw];
                 const INDEX tap = c * taps + ky * kw + kx;
@@ -86,7 +88,7 @@ kernel __attribute__((reqd_work_group_size(TX, TY, 1))) void conv_tiled_local(
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    if (ox >= ow || oy >= oh) return;
+    if (!inside) return;
     out += out_at;
     for (int f = 0; f < FILTERS; ++f) {
         const INDEX filter = block * FILTERS + f, channel = group * filters + filter;
