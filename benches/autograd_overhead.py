@@ -1,8 +1,9 @@
 """What a recorded small operation costs from Python, beside PyTorch where there is one.
 
     python benches/autograd_overhead.py
-    python benches/autograd_overhead.py --peer-python <venv with torch>/bin/python
+    python benches/autograd_overhead.py --peer-python <venv with torch>/bin/python --rust <bench binary>
 
+The binary is the one that ``cargo bench -p netcl-autograd --bench overhead --no-run`` names: the same operations without Python.
 The interpreter that runs this file must have our netcl; the peer's may also be named by ``NETCL_BENCH_TORCH``. Eight floats on
 the CPU, so that what is seen is the bookkeeping. Workers in separate processes take turns on each workload, several rounds;
 the best of each round is taken, the median over the rounds is shown. A ratio above 1 means that ours is faster.
@@ -103,8 +104,7 @@ def worker(side):
 
 
 class Worker:
-    def __init__(self, python, side):
-        command = [python, os.path.abspath(__file__), "--worker", side]
+    def __init__(self, *command):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, name):
@@ -120,27 +120,32 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worker", choices=SIDES)
     parser.add_argument("--peer-python", default=os.environ.get("NETCL_BENCH_TORCH"), help="an interpreter that has torch")
+    parser.add_argument("--rust", help="the executable of the Rust benchmark")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", help="write the figures to this file")
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments.worker)
         return
-    ours = Worker(sys.executable, "netcl")
-    peer = Worker(arguments.peer_python, "torch") if arguments.peer_python else None
-    print(f"{'8 floats on the CPU':<34} {'netcl us':>10} {'torch us':>10} {'ratio':>7}")
+    this = os.path.abspath(__file__)
+    sides = {"netcl": Worker(sys.executable, this, "--worker", "netcl")}
+    if arguments.peer_python:
+        sides["torch"] = Worker(arguments.peer_python, this, "--worker", "torch")
+    if arguments.rust:
+        sides["rust"] = Worker(arguments.rust, "--worker")
+    print(f"{'8 floats on the CPU':<34}" + "".join(f"{side + ' us':>10}" for side in sides) + f"{'ratio':>8}")
     figures = {}
     for name in workloads(*[None] * 8):
-        pairs = [(ours.ask(name), peer.ask(name) if peer else None) for _ in range(arguments.rounds)]
-        mine = statistics.median(own for own, _ in pairs)
-        figures[name] = {"netcl_us": mine}
-        if peer:
-            theirs = statistics.median(other for _, other in pairs)
-            ratio = statistics.median(other / own for own, other in pairs)
-            figures[name] |= {"torch_us": theirs, "ratio": ratio}
-            print(f"{name:<34} {mine:>10.2f} {theirs:>10.2f} {ratio:>7.2f}", flush=True)
-        else:
-            print(f"{name:<34} {mine:>10.2f}", flush=True)
+        rounds = [{side: worker.ask(name) for side, worker in sides.items()} for _ in range(arguments.rounds)]
+        medians = {
+            side: None if rounds[0][side] is None else statistics.median(times[side] for times in rounds) for side in sides
+        }
+        figures[name] = {f"{side}_us": value for side, value in medians.items()}
+        line = "".join(f"{'-':>10}" if value is None else f"{value:>10.2f}" for value in medians.values())
+        if "torch" in sides:
+            figures[name]["ratio"] = statistics.median(times["torch"] / times["netcl"] for times in rounds)
+            line += f"{figures[name]['ratio']:>8.2f}"
+        print(f"{name:<34}{line}", flush=True)
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(figures, file, indent=1)
