@@ -241,7 +241,7 @@ macro_rules! elementwise_functions {
             gelu_tanh;
             /// `x * sigmoid(x)`
             silu;
-            /// Another name of [`silu`].
+            /// Another name of `silu`.
             swish = "silu";
             /// `log(1 + exp(beta * x)) / beta`; linear where `beta * x` exceeds the threshold.
             softplus, beta, threshold;

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::graph::{Save, record};
 use crate::tensor::Tensor;
 
-/// For every index of the other axes, the element of `axis` that a label names; see [`netcl_ops::pick`]. Lines with the
+/// For every index of the other axes, the element of `axis` that a label names; see [`netcl_ops::pick()`]. Lines with the
 /// label `ignore` are 0 and pass no gradient.
 #[track_caller]
 pub fn pick(x: &Tensor, axis: isize, labels: &IndexTensor, ignore: Option<i64>) -> Result<Tensor> {
