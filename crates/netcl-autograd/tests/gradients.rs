@@ -1,26 +1,20 @@
 //! Gradient rules against finite differences in f64, and the promises of the graph.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::device::manager;
+mod support;
+
+use std::sync::{Arc, Mutex};
+
 use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::random::{Generator, fill_uniform_f64};
 use netcl_autograd::gradcheck::{Tolerance, gradcheck, gradgradcheck};
 use netcl_autograd::graph::BackwardOptions;
 use netcl_autograd::ops::elementwise::{self, add, exp, mul, relu};
 use netcl_autograd::ops::reduce;
 use netcl_autograd::{Tape, Tensor, checkpoint, detect_anomaly, grad, no_grad};
-use std::sync::{Arc, Mutex};
+use support::{cpu, leaf};
 
-fn cpu() -> Queue {
-    manager().cpu().queue
-}
-
-fn random(shape: &[usize], seed: u64, (low, high): (f64, f64)) -> Tensor {
-    let mut values = vec![0.0; shape.iter().product()];
-    fill_uniform_f64(&mut values, &Generator::new(seed)).unwrap();
-    let values: Vec<f64> = values.into_iter().map(|u| low + u * (high - low)).collect();
-    Tensor::from_host(&cpu(), &values, shape).unwrap().with_grad()
+fn random(shape: &[usize], seed: u64, bounds: (f64, f64)) -> Tensor {
+    leaf(&cpu(), DType::F64, shape, seed, bounds)
 }
 
 fn vector(values: &[f64]) -> Tensor {

@@ -26,6 +26,7 @@ pub mod norm;
 pub mod pad;
 pub mod pick;
 pub mod pool;
+mod prelude;
 pub mod random;
 pub mod reduce;
 pub mod resample;

@@ -21,17 +21,7 @@ use netcl_ops::conv::{conv2d_backward_data, conv2d_backward_weight};
 use netcl_ops::norm::Affine;
 use netcl_ops::pad::PadMode;
 use netcl_ops::pool::{Averaging, Window};
-use support::{Tolerance, devices, random, tensor};
-
-/// Every OpenCL device. Under the checker there must be one, and it must be the checker: tests of nothing would pass.
-fn opencl() -> Vec<DeviceHandle> {
-    let found: Vec<DeviceHandle> = devices().into_iter().filter(|d| d.backend.name() == "cl").collect();
-    if std::env::var_os("OCLGRIND_LOG").is_some() {
-        let names: Vec<&str> = found.iter().map(|d| d.platform_name.as_str()).collect();
-        assert_eq!(names, ["Oclgrind"], "this run is meant for the checker alone");
-    }
-    found
-}
+use support::{Tolerance, opencl, random, tensor};
 
 /// Runs the same code on the native CPU and on a device, and holds the results against each other.
 fn same(device: &DeviceHandle, what: &str, run: impl Fn(&Queue) -> Result<Vec<Tensor>>) {

@@ -21,17 +21,7 @@ use netcl_ops::elementwise::{Operand, apply};
 use netcl_ops::matmul::{Epilogue, MatmulOptions, Variant as Product, linear, matmul, matmul_with};
 use netcl_ops::reduce::{Variant as Reduction, force_variant};
 use netcl_ops::{self as ops, Axes};
-use support::{Tolerance, devices, random, supports, tensor};
-
-/// Every OpenCL device. Under the checker there must be one, and it must be the checker: tests of nothing would pass.
-fn opencl() -> Vec<DeviceHandle> {
-    let found: Vec<DeviceHandle> = devices().into_iter().filter(|d| d.backend.name() == "cl").collect();
-    if std::env::var_os("OCLGRIND_LOG").is_some() {
-        let names: Vec<&str> = found.iter().map(|d| d.platform_name.as_str()).collect();
-        assert_eq!(names, ["Oclgrind"], "this run is meant for the checker alone");
-    }
-    found
-}
+use support::{Tolerance, opencl, random, supports, tensor};
 
 /// Runs the same code on the native CPU and on a device, and holds the results against each other.
 fn same(device: &DeviceHandle, dtype: DType, what: &str, run: impl Fn(&Queue) -> Result<Tensor>) {

@@ -1,12 +1,13 @@
 //! Elements chosen by index. Gradients are summed at their indices in a fixed order, without atomics.
 
 use netcl_core::index::IndexTensor;
-use netcl_core::shape::{Shape, Slice};
+use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor as Raw;
 use netcl_ops as ops;
 use smallvec::smallvec;
 
 use super::linear_map::LinearMap;
+use super::pad::{PadMode, pad};
 use crate::error::Result;
 use crate::graph::{Save, record};
 use crate::tensor::Tensor;
@@ -56,23 +57,9 @@ fn embed(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     if x.shape() == shape {
         return Ok(x.clone());
     }
-    let (small, large) = (x.shape().clone(), shape.clone());
-    let corner = move |raw: &Raw| -> netcl_core::Result<Raw> {
-        (0..small.ndim()).try_fold(raw.clone(), |raw, axis| {
-            raw.slice(axis as isize, Slice::new(None, Some(small[axis] as isize), 1))
-        })
-    };
-    let back = corner.clone();
-    LinearMap::new(
-        ["scatter_add_backward", "slice"],
-        move |x| {
-            let out = Raw::from_shape(x.queue(), large.clone(), x.dtype())?;
-            corner(&out)?.assign(x)?;
-            Ok(out)
-        },
-        back,
-    )
-    .apply(x)
+    let pads: Vec<(isize, isize)> =
+        x.shape().iter().zip(shape.iter()).map(|(&n, &full)| (0, (full - n) as isize)).collect();
+    pad(x, &pads, PadMode::Constant(0.0))
 }
 
 /// `x` with slices of `source` added at indices of an axis.

@@ -19,8 +19,9 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Variant;
 use super::problem::{Matrix, Problem};
+use crate::prelude::Prelude;
 use choice::{Device, Tile};
-use source::{Outcome, Prelude};
+use source::{Outcome, result};
 
 /// Batch axes that the kernels have arguments for; products with more are launched slice by slice.
 const BATCH_AXES: usize = 2;
@@ -215,9 +216,9 @@ impl<'p> Multiplication<'p> {
     }
 
     fn plain_prelude(&self, what: Outcome) -> Prelude {
-        let mut prelude = Prelude::new(self.problem.sum, self.index);
+        let mut prelude = Prelude::with_sums(self.problem.sum, self.index);
         prelude.loads("T", "LOAD", self.problem.a.tensor.dtype(), self.problem.sum);
-        prelude.result(self.problem, what);
+        result(&mut prelude, self.problem, what);
         prelude
     }
 
@@ -234,10 +235,10 @@ impl<'p> Multiplication<'p> {
         what: Outcome,
     ) -> Result<Kernel> {
         let p = self.problem;
-        let mut prelude = Prelude::new(p.sum, self.index);
+        let mut prelude = Prelude::with_sums(p.sum, self.index);
         let a = if pack_a { p.sum } else { p.a.tensor.dtype() };
         prelude.loads("A", "LOAD_A", a, p.sum);
-        prelude.result(p, what);
+        result(&mut prelude, p, what);
         prelude.define("VEC", format_args!("{}{width}", p.sum.cl_type()));
         prelude.define("VLOAD", format_args!("vload{width}"));
         prelude.define("VSTORE", format_args!("vstore{width}"));
@@ -337,7 +338,7 @@ impl<'p> Multiplication<'p> {
         let panels = lines.div_ceil(panel);
         let matrices: usize = batch.iter().product();
         let packed = Tensor::uninit(p.c.tensor.queue(), [matrices, panels, p.k, panel], p.sum)?;
-        let mut prelude = Prelude::new(p.sum, self.index);
+        let mut prelude = Prelude::with_sums(p.sum, self.index);
         let dtype = p.a.tensor.dtype();
         prelude.loads("T", "LOAD", dtype, p.sum);
         prelude.define("PANEL", panel);
@@ -368,8 +369,8 @@ impl<'p> Multiplication<'p> {
     fn reduce(&self, parts: &Tensor, split: Split) -> Result<()> {
         const NAME: &str = "matmul_splitk_reduce";
         let p = self.problem;
-        let mut prelude = Prelude::new(p.sum, self.index);
-        prelude.result(p, Outcome::Final);
+        let mut prelude = Prelude::with_sums(p.sum, self.index);
+        result(&mut prelude, p, Outcome::Final);
         let kernel = self.build_named(NAME, prelude, include_str!("matmul_splitk_reduce.cl"))?;
         let c = self.operand(&p.c, Access::Write);
         let mut args: Args = smallvec![

@@ -23,6 +23,16 @@ pub fn devices() -> Vec<DeviceHandle> {
     handles
 }
 
+/// Every OpenCL device. Under the checker there must be one, and it must be the checker: tests of nothing would pass.
+pub fn opencl() -> Vec<DeviceHandle> {
+    let found: Vec<DeviceHandle> = devices().into_iter().filter(|d| d.backend.name() == "cl").collect();
+    if std::env::var_os("OCLGRIND_LOG").is_some() {
+        let names: Vec<&str> = found.iter().map(|d| d.platform_name.as_str()).collect();
+        assert_eq!(names, ["Oclgrind"], "this run is meant for the checker alone");
+    }
+    found
+}
+
 /// Numbers without a pattern, the same for the same seed, uniform between the bounds.
 pub fn random(n: usize, seed: u64, (low, high): (f64, f64)) -> Vec<f64> {
     let generator = netcl_core::random::Generator::new(seed);

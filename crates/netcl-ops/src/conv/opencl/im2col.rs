@@ -11,9 +11,10 @@ use netcl_core::shape::Slice;
 use netcl_core::tensor::{Tensor, reshape};
 
 use super::super::geometry::Geometry;
-use super::source::Prelude;
+use super::source::result;
 use super::{Args, Convolution};
 use crate::matmul::{Epilogue, MatmulOptions, matmul_with};
+use crate::prelude::Prelude;
 
 /// Bytes of windows that are written out at once. Processors want them back from a cache; others want large products.
 const BYTES: (usize, usize) = (8 << 20, 128 << 20);
@@ -63,9 +64,8 @@ pub(super) fn backward_data(this: &Convolution<'_>, grad: &Tensor, weight: &Tens
         let epilogue = (grad.dtype() != this.finish.sum).then(|| wide(this.finish.sum));
         let options = MatmulOptions { transpose_a: true, epilogue, ..Default::default() };
         let cols = matmul_with(&weight, &slice(&grad, first, images)?, &options)?;
-        let mut prelude = Prelude::new(this.index);
-        prelude.sums(this.finish.sum);
-        prelude.result(this.finish);
+        let mut prelude = Prelude::with_sums(this.finish.sum, this.index);
+        result(&mut prelude, this.finish);
         prelude.define("DATA", 1);
         prelude.define("UNIT", this.unit());
         let kernel = this.kernel("col2im", prelude, include_str!("conv_im2col.cl"))?;

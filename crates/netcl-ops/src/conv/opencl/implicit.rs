@@ -5,8 +5,9 @@ use netcl_core::backend::opencl::Grid;
 use netcl_core::device::DeviceType;
 use netcl_core::tensor::{Tensor, reshape};
 
-use super::source::Prelude;
+use super::source::{loads, result};
 use super::{Convolution, places};
+use crate::prelude::Prelude;
 use crate::reduce::{Axes, sum};
 
 /// Which of the three the kernel computes: its MODE.
@@ -57,12 +58,11 @@ pub(super) fn run(this: &Convolution<'_>, mode: Mode, [first, second, out]: [&Te
     let shape: Vec<usize> = std::iter::once(parts).chain(out.shape().iter().copied()).collect();
     let partial = (parts > 1).then(|| Tensor::uninit(out.queue(), shape.as_slice(), this.finish.sum)).transpose()?;
     let target = partial.as_ref().unwrap_or(out);
-    let mut prelude = Prelude::new(this.index);
-    prelude.sums(this.finish.sum);
-    prelude.loads(first.dtype());
+    let mut prelude = Prelude::with_sums(this.finish.sum, this.index);
+    loads(&mut prelude, first.dtype());
     match &partial {
-        Some(_) => prelude.result(&super::Finish::plain(this.finish.sum)),
-        None => prelude.result(this.finish),
+        Some(_) => result(&mut prelude, &super::Finish::plain(this.finish.sum)),
+        None => result(&mut prelude, this.finish),
     }
     for (name, value) in [("MODE", mode as usize), ("ROWS", side), ("COLS", side), ("DEPTH", depth), ("R", r), ("C", r)]
     {

@@ -22,8 +22,9 @@ use smallvec::SmallVec;
 use super::Variant;
 use super::finish::Finish;
 use super::geometry::Geometry;
+use crate::prelude::Prelude;
 use implicit::Mode;
-use source::Prelude;
+use source::{loads, result};
 
 type Args = SmallVec<[Arg; 8]>;
 
@@ -233,10 +234,9 @@ impl<'c> Convolution<'c> {
 
     /// A kernel of `conv_naive.cl`.
     fn naive(&self, name: &'static str, operands: [&Tensor; 3], items: [usize; 3]) -> Result<()> {
-        let mut prelude = Prelude::new(self.index);
-        prelude.sums(self.finish.sum);
-        prelude.loads(operands[0].dtype());
-        prelude.result(self.finish);
+        let mut prelude = Prelude::with_sums(self.finish.sum, self.index);
+        loads(&mut prelude, operands[0].dtype());
+        result(&mut prelude, self.finish);
         prelude.define("UNIT", if name == "conv_naive_data" { self.unit() } else { 0 });
         let kernel = self.kernel(name, prelude, include_str!("conv_naive.cl"))?;
         let mut args = places(operands);

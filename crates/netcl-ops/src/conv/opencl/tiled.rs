@@ -5,8 +5,9 @@ use netcl_core::kernels::launch::Arg;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use super::source::Prelude;
+use super::source::{loads, result};
 use super::{Convolution, places};
+use crate::prelude::Prelude;
 
 const NAME: &str = "conv_tiled_local";
 /// Filters of a work-item.
@@ -28,10 +29,9 @@ pub(super) fn run(this: &Convolution<'_>, [x, weight, out]: [&Tensor; 3]) -> Res
         );
         return Err(Error::Unsupported { op: "conv2d", device: this.stream.device().name().to_owned(), why });
     };
-    let mut prelude = Prelude::new(this.index);
-    prelude.sums(this.finish.sum);
-    prelude.loads(x.dtype());
-    prelude.result(this.finish);
+    let mut prelude = Prelude::with_sums(this.finish.sum, this.index);
+    loads(&mut prelude, x.dtype());
+    result(&mut prelude, this.finish);
     for (name, value) in [("TX", side), ("TY", side), ("FILTERS", FILTERS)] {
         prelude.define(name, value);
     }

@@ -6,9 +6,10 @@ use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::tensor::Tensor;
 
 use super::super::geometry::Geometry;
-use super::source::Prelude;
+use super::source::result;
 use super::{Args, Convolution};
 use crate::matmul::matmul;
+use crate::prelude::Prelude;
 
 /// Bytes of transformed tiles at once, on processors and on others.
 const BYTES: (usize, usize) = (8 << 20, 256 << 20);
@@ -73,9 +74,8 @@ fn written(tensor: &Tensor) -> Arg {
 }
 
 fn launch(this: &Convolution<'_>, name: &'static str, [x, y]: [usize; 2], args: Args, out: &Tensor) -> Result<()> {
-    let mut prelude = Prelude::new(this.index);
-    prelude.sums(this.finish.sum);
-    prelude.result(this.finish);
+    let mut prelude = Prelude::with_sums(this.finish.sum, this.index);
+    result(&mut prelude, this.finish);
     let kernel = this.kernel(name, prelude, TEXT)?;
     // Each transform reads and writes about as much as its result has elements.
     let bytes = (2 * out.size() * 4) as f64;

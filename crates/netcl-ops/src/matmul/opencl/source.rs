@@ -1,17 +1,7 @@
-//! What stands before a kernel's text: its types, its tile, and the epilogue as a function.
-
-use std::fmt::Write as _;
-
-use netcl_core::dtype::DType;
-use netcl_core::kernels::expr::opencl::{CType, IndexWidth, inline_c};
+//! What stands before a product's kernel.
 
 use super::Problem;
-
-/// The settings of one program: the text that defines them, and a key that tells them apart.
-pub(super) struct Prelude {
-    pub(super) text: String,
-    pub(super) key: String,
-}
+use crate::prelude::{Ending, Prelude};
 
 /// What a kernel writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,123 +12,16 @@ pub(super) enum Outcome {
     Partial,
 }
 
-impl Prelude {
-    /// For a kernel that reads no operand of the product itself.
-    pub(super) fn new(sum: DType, index: IndexWidth) -> Prelude {
-        let mut text = String::new();
-        if sum == DType::F64 {
-            text.push_str(FP64);
-        }
-        let mut prelude = Prelude { text, key: String::new() };
-        prelude.define("SUM", sum.cl_type());
-        prelude.define("INDEX", if index == IndexWidth::Bits32 { "int" } else { "long" });
-        prelude
-    }
-
-    /// Defines a macro; its value becomes part of the key.
-    pub(super) fn define(&mut self, name: &str, value: impl std::fmt::Display) {
-        let _ = writeln!(self.text, "#define {name} {value}");
-        let _ = write!(self.key, ":{value}");
-    }
-
-    /// Defines how elements of a dtype are loaded as sums.
-    pub(super) fn loads(&mut self, ty: &str, load: &str, dtype: DType, sum: DType) {
-        self.define(ty, dtype.cl_type());
-        if dtype == DType::BF16 {
-            self.text.push_str(FROM_BF16);
-        }
-        let _ = writeln!(self.text, "#define {load}(p, i) {}", load_element(dtype, "p", "i", sum));
-        let _ = write!(self.key, "{}", dtype.name());
-    }
-
-    /// Defines what becomes of a sum and how it is stored.
-    pub(super) fn result(&mut self, problem: &Problem<'_>, what: Outcome) {
-        if what == Outcome::Partial {
-            self.define("OUT", problem.sum.cl_type());
-            return;
-        }
-        let (dtype, compute) = (problem.c.tensor.dtype(), problem.compute);
-        if compute == DType::F64 && problem.sum != DType::F64 {
-            self.text.push_str(FP64);
-        }
-        self.define("OUT", dtype.cl_type());
-        if dtype == DType::BF16 {
-            self.text.push_str(TO_BF16);
-        }
-        let _ = writeln!(self.text, "#define STORE(v, p, i) {}", store_element(dtype, compute));
-        let _ = write!(self.key, "{}{}", dtype.name(), compute.name());
-        self.epilogue(problem);
-    }
-
-    fn epilogue(&mut self, problem: &Problem<'_>) {
-        let Some(expr) = problem.epilogue else { return };
-        let compute = problem.compute;
-        let ctype = if compute == DType::F64 { CType::DOUBLE } else { CType::FLOAT };
-        let ty = compute.cl_type();
-        let (mut params, mut arguments, mut loads) = (String::new(), String::new(), String::new());
-        for (i, input) in problem.inputs.iter().enumerate() {
-            let dtype = input.tensor.dtype();
-            if dtype == DType::BF16 && !self.text.contains(FROM_BF16) {
-                self.text.push_str(FROM_BF16);
-            }
-            let _ = write!(
-                params,
-                ", global const {} *e{i}, ulong e{i}_at, INDEX e{i}_rs, INDEX e{i}_cs, INDEX e{i}_b0, INDEX e{i}_b1",
-                dtype.cl_type()
-            );
-            let _ = write!(arguments, ", e{i}, e{i}_at, e{i}_rs, e{i}_cs, e{i}_b0, e{i}_b1");
-            let at = format!("e{i}_at + row * e{i}_rs + col * e{i}_cs + i0 * e{i}_b0 + i1 * e{i}_b1");
-            let load = load_element(dtype, &format!("e{i}"), &at, compute);
-            let _ = writeln!(loads, "    const {ty} x{} = {load};", i + 1);
-            let _ = write!(self.key, ":{}", dtype.name());
-        }
-        for i in 0..expr.scalars() {
-            let _ = write!(params, ", {ty} s{i}");
-            let _ = write!(arguments, ", s{i}");
-        }
-        let inlined = inline_c(expr, &[], &[], ctype);
-        self.text.push_str("#pragma OPENCL FP_CONTRACT OFF\n");
-        for helper in &inlined.helpers {
-            self.text.push_str(&helper.text);
-        }
-        let statements: String = inlined.statements.iter().map(|s| format!("    {s}\n")).collect();
-        let value = inlined.outputs.first().map_or("x0", String::as_str);
-        let _ = write!(
-            self.text,
-            "// {expr}\n{ty} epilogue(SUM sum, INDEX row, INDEX col, INDEX i0, INDEX i1{params}) {{\n    \
-             const {ty} x0 = sum;\n{loads}{statements}    return {value};\n}}\n\
-             #define EPILOGUE_PARAMS {params}\n\
-             #define EPILOGUE(sum, row, col, i0, i1) epilogue(sum, row, col, i0, i1{arguments})\n"
-        );
-        let _ = write!(self.key, ":{:032x}", expr.key());
-    }
-}
-
-const FP64: &str = "#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n";
-
-/// bfloat16 is the upper half of a float.
-const FROM_BF16: &str = "float from_bf16(ushort bits) { return as_float((uint)bits << 16); }\n";
-
-/// Rounds to nearest even; a NaN stays a (quiet) NaN.
-const TO_BF16: &str = "ushort to_bf16(float value) {\n    const uint bits = as_uint(value);\n    \
-    return isnan(value) ? (ushort)((bits >> 16) | 0x40) : (ushort)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);\n}\n";
-
-fn load_element(dtype: DType, pointer: &str, at: &str, to: DType) -> String {
-    let value = match dtype {
-        DType::F16 => format!("vload_half({at}, {pointer})"),
-        DType::BF16 => format!("from_bf16(({pointer})[{at}])"),
-        _ => format!("(({pointer})[{at}])"),
-    };
-    // Float to double is the only conversion there is: `Program::compute_type` never narrows.
-    if to == DType::F64 && dtype != DType::F64 { format!("((double){value})") } else { value }
-}
-
-fn store_element(dtype: DType, from: DType) -> &'static str {
-    match (dtype, from) {
-        (DType::F16, _) => "vstore_half_rte(v, i, p)",
-        (DType::BF16, DType::F64) => "((p)[i] = to_bf16(convert_float(v)))",
-        (DType::BF16, _) => "((p)[i] = to_bf16(v))",
-        (DType::F32, DType::F64) => "((p)[i] = convert_float(v))",
-        _ => "((p)[i] = (v))",
+/// Defines what becomes of a sum and how it is stored.
+pub(super) fn result(prelude: &mut Prelude, problem: &Problem<'_>, what: Outcome) {
+    match what {
+        Outcome::Partial => prelude.define("OUT", problem.sum.cl_type()),
+        Outcome::Final => prelude.ending(&Ending {
+            dtype: problem.c.tensor.dtype(),
+            compute: problem.compute,
+            expr: problem.epilogue,
+            inputs: problem.inputs.iter().map(|input| input.tensor.dtype()).collect(),
+            coordinates: [("row", "rs"), ("col", "cs"), ("i0", "b0"), ("i1", "b1")],
+        }),
     }
 }
