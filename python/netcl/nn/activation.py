@@ -201,19 +201,23 @@ class LogSoftmax(Activation):
 class PReLU(Module):
     """``x`` above 0, a learned multiple of it below: one slope for all, or one for each channel (axis 1)."""
 
-    _settings = ("num_parameters", "init")
     weight: Tensor
 
     @queue_first
     def __init__(self, queue: Any = None, num_parameters: int = 1, init: float = 0.25, dtype: str | None = None) -> None:
         positive("PReLU", num_parameters=num_parameters)
-        self.num_parameters, self.init = num_parameters, init
+        self.init = init
         self.weight = parameter(queue, (num_parameters,), init, dtype)
 
+    def settings(self) -> dict[str, Any]:
+        return {"num_parameters": self.weight.size, "init": self.init}
+
     def forward(self, x: Tensor) -> Tensor:
-        if self.num_parameters > 1 and (x.ndim < 2 or x.shape[1] != self.num_parameters):
-            raise ValueError(f"PReLU has {self.num_parameters} slopes, one for each channel; the input has shape {tuple(x.shape)}")
-        slope = self.weight if self.num_parameters == 1 else ag.reshape(self.weight, (-1, *(1,) * (x.ndim - 2)))
+        slope, count = self.weight, self.weight.size
+        if count > 1:
+            if x.ndim < 2 or x.shape[1] != count:
+                raise ValueError(f"PReLU has {count} slopes, one for each channel; the input has shape {tuple(x.shape)}")
+            slope = ag.reshape(slope, (count, *(1,) * (x.ndim - 2)))
         return ag.relu(x) - ag.relu(-x) * slope
 
 

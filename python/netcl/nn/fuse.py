@@ -18,9 +18,6 @@ from netcl.nn.shape import Identity
 
 __all__ = ["fuse_conv_bn"]
 
-_M = Any
-
-
 @overload
 def fuse_conv_bn(model: Module) -> Any: ...
 @overload
@@ -91,7 +88,7 @@ def _fold(layer: Any, norm: Any) -> Any:
             shift = shift + norm.bias
         rank = layer.weight.ndim
         axis = 1 if isinstance(layer, ConvTranspose2d) else 0
-        factor = ag.reshape(scale, tuple(-1 if i == axis else 1 for i in range(rank)))
+        factor = ag.reshape(scale, tuple(scale.size if i == axis else 1 for i in range(rank)))
         layer.weight = _parameter(layer.weight * factor, layer.weight)
         layer.bias = None
         layer.bias = _parameter(shift, layer.weight)
