@@ -22,6 +22,8 @@ __all__ = ["GPT", "GPTBlock", "CausalSelfAttention"]
 class CausalSelfAttention(Module):
     """Attention of several heads in which a place sees itself and those before it: (batch, length, n_embd) to the same."""
 
+    _settings = ("n_embd", "n_head", "dropout", "bias")
+
     @queue_first
     def __init__(
         self,
@@ -35,7 +37,7 @@ class CausalSelfAttention(Module):
         positive("CausalSelfAttention", n_embd=n_embd, n_head=n_head)
         if n_embd % n_head:
             raise ValueError(f"CausalSelfAttention: n_head={n_head} must divide n_embd={n_embd}")
-        self.n_embd, self.n_head, self.p = n_embd, n_head, dropout
+        self.n_embd, self.n_head, self.dropout, self.bias = n_embd, n_head, dropout, bias
         self.c_attn = Linear(queue, n_embd, 3 * n_embd, bias=bias, dtype=dtype)
         self.c_proj = Linear(queue, n_embd, n_embd, bias=bias, dtype=dtype)
         self.resid_dropout = Dropout(dropout)
@@ -46,7 +48,7 @@ class CausalSelfAttention(Module):
             ag.permute(ag.reshape(part, (batch, length, self.n_head, width // self.n_head)), (0, 2, 1, 3))
             for part in ag.split(self.c_attn(x), width, -1)
         )
-        y = ag.scaled_dot_product_attention(q, k, v, None, self.p if self.training else 0.0, True)
+        y = ag.scaled_dot_product_attention(q, k, v, None, self.dropout if self.training else 0.0, True)
         y = ag.reshape(ag.permute(y, (0, 2, 1, 3)), (batch, length, width))
         return self.resid_dropout(self.c_proj(y))
 
@@ -66,10 +68,13 @@ class FeedForward(Module):
 class GPTBlock(Module):
     """``x + attn(ln_1(x))``, then ``x + mlp(ln_2(x))``."""
 
+    _settings = ("n_embd", "n_head", "dropout", "bias")
+
     @queue_first
     def __init__(
         self, queue: Any, n_embd: int, n_head: int, dropout: float = 0.0, bias: bool = True, dtype: str | None = None
     ) -> None:
+        self.n_embd, self.n_head, self.dropout, self.bias = n_embd, n_head, dropout, bias
         self.ln_1 = LayerNorm(queue, n_embd, bias=bias, dtype=dtype)
         self.attn = CausalSelfAttention(queue, n_embd, n_head, dropout, bias, dtype)
         self.ln_2 = LayerNorm(queue, n_embd, bias=bias, dtype=dtype)
@@ -87,6 +92,8 @@ class GPT(Module):
     is the table of tokens itself. ``generate`` goes on from a beginning.
     """
 
+    _settings = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout", "bias")
+
     @queue_first
     def __init__(
         self,
@@ -102,6 +109,7 @@ class GPT(Module):
     ) -> None:
         positive("GPT", vocab_size=vocab_size, block_size=block_size, n_layer=n_layer)
         self.vocab_size, self.block_size, self.n_layer, self.n_head, self.n_embd = vocab_size, block_size, n_layer, n_head, n_embd
+        self.dropout, self.bias = dropout, bias
         self.wte = Embedding(queue, vocab_size, n_embd, dtype=dtype)
         self.wpe = Embedding(queue, block_size, n_embd, dtype=dtype)
         self.drop = Dropout(dropout)
@@ -115,12 +123,6 @@ class GPT(Module):
             elif weight.ndim == 2:
                 # What is added up along the shortcuts starts smaller, so that the sum keeps its size.
                 normal_(weight, 0.0, 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02)
-
-    def extra_repr(self) -> str:
-        return (
-            f"vocab_size={self.vocab_size}, block_size={self.block_size}, n_layer={self.n_layer}, "
-            f"n_head={self.n_head}, n_embd={self.n_embd}"
-        )
 
     def forward(self, tokens: Any) -> Tensor:
         """The logits of what comes after each token."""
