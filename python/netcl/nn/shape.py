@@ -83,7 +83,8 @@ class Upsample(Module):
             raise ValueError(f"Upsample: give either size or scale_factor, not {'both' if size is not None else 'neither'}")
         if mode not in ("nearest", "bilinear"):
             raise ValueError(f'Upsample: mode is "nearest" or "bilinear", not {mode!r}')
-        self.size, self.scale_factor, self.mode, self.align_corners = size, scale_factor, mode, align_corners
+        self.size, self.scale_factor = (tuple(x) if isinstance(x, (list, tuple)) else x for x in (size, scale_factor))
+        self.mode, self.align_corners = mode, align_corners
 
     def forward(self, x: Tensor) -> Tensor:
         return ag.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners)
