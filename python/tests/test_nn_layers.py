@@ -190,7 +190,11 @@ def test_constructors_say_what_is_wrong(queue, kind, match, make):
 @pytest.mark.parametrize(
     ("match", "make", "shape"),
     [
-        (r"Conv2d\(in_channels=3\) takes \(N, 3, H, W\); the input has shape \(2, 4, 5, 5\)", lambda q: nn.Conv2d(q, 3, 4, 3), (2, 4, 5, 5)),
+        (
+            r"Conv2d\(in_channels=3\) takes \(N, 3, H, W\); the input has shape \(2, 4, 5, 5\)",
+            lambda q: nn.Conv2d(q, 3, 4, 3),
+            (2, 4, 5, 5),
+        ),
         (r"Conv1d\(in_channels=3\) takes \(N, 3, L\)", lambda q: nn.Conv1d(q, 3, 4, 3), (2, 4, 5)),
         (r"the window|kernel|larger", lambda q: nn.Conv2d(q, 3, 4, 7), (2, 3, 5, 5)),
         (r"takes \(N, 3, H, W\)", lambda q: nn.ConvTranspose2d(q, 3, 4, 7), (3, 5, 5)),

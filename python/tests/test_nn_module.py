@@ -228,24 +228,82 @@ def test_residual(queue):
 def every_layer(queue):
     """One layer of each kind that a configuration can name, with unusual settings."""
     return [
-        *(nn.Linear(queue, 3, 4, bias=False), nn.Conv1d(queue, 2, 4, 3, pad=(2, 0)), nn.Conv2d(queue, 2, 4, (3, 1), pad=1, groups=2)),
-        *(nn.DepthwiseConv2d(queue, 3, 3, pad=1), nn.ConvTranspose2d(queue, 2, 4, 3, 2, 1, 1), nn.BatchNorm1d(queue, 3, momentum=None)),
-        *(nn.BatchNorm2d(queue, 3, eps=1e-3), nn.LayerNorm(queue, (4, 4), bias=False), nn.GroupNorm(queue, 2, 4), nn.RMSNorm(queue, 4)),
-        *(nn.Embedding(queue, 5, 3, padding_idx=-1), nn.MaxPool2d(3, 2, 1), nn.MaxPool1d(2), nn.AvgPool2d((2, 1)), nn.AvgPool1d(3)),
-        *(nn.AdaptiveAvgPool2d((2, None)), nn.AdaptiveAvgPool1d(2), nn.AdaptiveMaxPool2d(1), nn.AdaptiveMaxPool1d(1)),
-        *(nn.GlobalAvgPool2d(), nn.ZeroPad1d(1), nn.ZeroPad2d((1, 2, 3, 4)), nn.ConstantPad1d(1, 2.0), nn.ConstantPad2d(1, 2.0)),
-        *(nn.ReflectionPad1d(1), nn.ReflectionPad2d(1), nn.ReplicationPad1d(1), nn.ReplicationPad2d((1, 1, 2, 2))),
-        *(nn.Flatten(2), nn.Unflatten(1, (2, 2)), nn.Identity(), nn.Concat(-1), nn.Upsample(scale_factor=2), nn.Dropout(0.1, seed=3)),
-        *(nn.Dropout1d(0.2), nn.Dropout2d(0.2), nn.PReLU(queue, 3), nn.LeakyReLU(0.3), nn.ELU(0.5), nn.GELU("tanh")),
-        *(nn.Softplus(2.0), nn.HardTanh(-2.0, 2.0), nn.Softmax(0), nn.LogSoftmax(0), nn.MSELoss("sum"), nn.L1Loss(), nn.HuberLoss(delta=0.5)),
-        *(nn.SmoothL1Loss(beta=0.5), nn.CrossEntropyLoss(label_smoothing=0.1), nn.NLLLoss(), nn.BCELoss(), nn.BCEWithLogitsLoss()),
-        *(nn.KLDivLoss("batchmean"), nn.CosineEmbeddingLoss(0.1), nn.TripletMarginLoss(0.5)),
-        *(nn.MultiheadAttention(queue, 4, 2, bias=False), nn.TransformerEncoderLayer(queue, 4, 2, 8, norm_first=True)),
-        *(nn.LSTM(queue, 2, 3, 2, bidirectional=True), nn.GRU(queue, 2, 3, bias=False), nn.Residual(nn.Tanh(), activation=nn.ReLU())),
-        *(nn.ReLU(), nn.ReLU6(), nn.SELU(), nn.SiLU(), nn.Mish(), nn.Tanh(), nn.Sigmoid(), nn.LogSigmoid(), nn.Softsign()),
-        *(nn.HardSigmoid(), nn.HardSwish(), nn.Sequential(nn.ReLU(), nn.Residual(nn.Sequential(nn.ReLU(), nn.Tanh())))),
-        *(nn.GPT(queue, 5, 4, 1, 2, 4), nn.GPTBlock(queue, 4, 2), nn.CausalSelfAttention(queue, 4, 2)),
-    ]  # fmt: skip
+        nn.Linear(queue, 3, 4, bias=False),
+        nn.Conv1d(queue, 2, 4, 3, pad=(2, 0)),
+        nn.Conv2d(queue, 2, 4, (3, 1), pad=1, groups=2),
+        nn.DepthwiseConv2d(queue, 3, 3, pad=1),
+        nn.ConvTranspose2d(queue, 2, 4, 3, 2, 1, 1),
+        nn.BatchNorm1d(queue, 3, momentum=None),
+        nn.BatchNorm2d(queue, 3, eps=1e-3),
+        nn.LayerNorm(queue, (4, 4), bias=False),
+        nn.GroupNorm(queue, 2, 4),
+        nn.RMSNorm(queue, 4),
+        nn.Embedding(queue, 5, 3, padding_idx=-1),
+        nn.MaxPool2d(3, 2, 1),
+        nn.MaxPool1d(2),
+        nn.AvgPool2d((2, 1)),
+        nn.AvgPool1d(3),
+        nn.AdaptiveAvgPool2d((2, None)),
+        nn.AdaptiveAvgPool1d(2),
+        nn.AdaptiveMaxPool2d(1),
+        nn.AdaptiveMaxPool1d(1),
+        nn.GlobalAvgPool2d(),
+        nn.ZeroPad1d(1),
+        nn.ZeroPad2d((1, 2, 3, 4)),
+        nn.ConstantPad1d(1, 2.0),
+        nn.ConstantPad2d(1, 2.0),
+        nn.ReflectionPad1d(1),
+        nn.ReflectionPad2d(1),
+        nn.ReplicationPad1d(1),
+        nn.ReplicationPad2d((1, 1, 2, 2)),
+        nn.Flatten(2),
+        nn.Unflatten(1, (2, 2)),
+        nn.Identity(),
+        nn.Concat(-1),
+        nn.Upsample(scale_factor=2),
+        nn.Dropout(0.1, seed=3),
+        nn.Dropout1d(0.2),
+        nn.Dropout2d(0.2),
+        nn.PReLU(queue, 3),
+        nn.LeakyReLU(0.3),
+        nn.ELU(0.5),
+        nn.GELU("tanh"),
+        nn.Softplus(2.0),
+        nn.HardTanh(-2.0, 2.0),
+        nn.Softmax(0),
+        nn.LogSoftmax(0),
+        nn.MSELoss("sum"),
+        nn.L1Loss(),
+        nn.HuberLoss(delta=0.5),
+        nn.SmoothL1Loss(beta=0.5),
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        nn.NLLLoss(),
+        nn.BCELoss(),
+        nn.BCEWithLogitsLoss(),
+        nn.KLDivLoss("batchmean"),
+        nn.CosineEmbeddingLoss(0.1),
+        nn.TripletMarginLoss(0.5),
+        nn.MultiheadAttention(queue, 4, 2, bias=False),
+        nn.TransformerEncoderLayer(queue, 4, 2, 8, norm_first=True),
+        nn.LSTM(queue, 2, 3, 2, bidirectional=True),
+        nn.GRU(queue, 2, 3, bias=False),
+        nn.Residual(nn.Tanh(), activation=nn.ReLU()),
+        nn.ReLU(),
+        nn.ReLU6(),
+        nn.SELU(),
+        nn.SiLU(),
+        nn.Mish(),
+        nn.Tanh(),
+        nn.Sigmoid(),
+        nn.LogSigmoid(),
+        nn.Softsign(),
+        nn.HardSigmoid(),
+        nn.HardSwish(),
+        nn.Sequential(nn.ReLU(), nn.Residual(nn.Sequential(nn.ReLU(), nn.Tanh()))),
+        nn.GPT(queue, 5, 4, 1, 2, 4),
+        nn.GPTBlock(queue, 4, 2),
+        nn.CausalSelfAttention(queue, 4, 2),
+    ]
 
 
 def test_every_layer_becomes_a_configuration_and_comes_back(queue):
@@ -388,9 +446,11 @@ def test_folding_keeps_the_results(queue, bias):
 
 
 def test_folding_a_resnet(queue):
-    model = settled(nn.ResNet18(queue, base_channels=4, stem="imagenet"), 2, 3, 64, 64)
+    model = settled(nn.ResNet18(queue, base_channels=4, stem="imagenet"), 2, 3, 64, 64).freeze()
     x = drawn(queue, 2, 3, 64, 64, seed=9)
     fused = nn.fuse_conv_bn(model)
+    # Frozen parameters are parameters still: those of 20 convolutions, all with a bias now, and of the head.
+    assert len(fused.parameters()) == 2 * 20 + 2 and not any(parameter.requires_grad for parameter in fused.parameters())
     assert not any(isinstance(part, nn.BatchNorm2d) for part in fused.modules())
     np.testing.assert_allclose(fused(x).to_host(), model(x).to_host(), rtol=1e-3, atol=1e-4)
 

@@ -132,9 +132,8 @@ def test_keyword_names_of_the_published_layers():
 
     queue = manager.default(device=DEVICE).queue
     x = Tensor.from_shape(queue, (2, 4, 6, 6), fill=1.0)
-    assert Conv2d(queue, in_channels=4, out_channels=8, kernel_size=3, stride=1, pad=1, bias=True, dilation=1, groups=2)(x).shape == (
-        *(2, 8, 6, 6),
-    )
+    conv = Conv2d(queue, in_channels=4, out_channels=8, kernel_size=3, stride=1, pad=1, bias=True, dilation=1, groups=2)
+    assert conv(x).shape == (2, 8, 6, 6)
     assert BatchNorm2d(queue, num_features=4, momentum=0.1, eps=1e-5)(x).shape == x.shape
     assert ConvTranspose2d(4, 8, 2, stride=2, pad=0, queue=queue)(x).shape == (2, 8, 12, 12)
     assert GroupNorm(2, 4, eps=1e-5, queue=queue)(x).shape == x.shape

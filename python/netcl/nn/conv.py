@@ -27,7 +27,10 @@ def _text(settings: dict[str, Any]) -> str:
 class _Convolution(Module):
     """Filters over one or two axes."""
 
-    _settings = ("in_channels", "out_channels", "kernel_size", "stride", "pad", "dilation", "groups", "bias", "padding_mode")
+    _settings: tuple[str, ...] = (
+        *("in_channels", "out_channels", "kernel_size", "stride", "pad"),
+        *("dilation", "groups", "bias", "padding_mode"),
+    )
     _axes: int
     _function: Callable[..., Tensor]
     weight: Tensor
@@ -155,15 +158,8 @@ class ConvTranspose2d(Module):
     """
 
     _settings = (
-        "in_channels",
-        "out_channels",
-        "kernel_size",
-        "stride",
-        "pad",
-        "output_padding",
-        "groups",
-        "bias",
-        "dilation",
+        *("in_channels", "out_channels", "kernel_size", "stride", "pad"),
+        *("output_padding", "groups", "bias", "dilation"),
     )
     weight: Tensor
     bias: Tensor | None
@@ -210,9 +206,9 @@ class ConvTranspose2d(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1] != self.in_channels:
-            given = tuple(x.shape)
             raise ValueError(
-                f"{type(self).__name__}(in_channels={self.in_channels}) takes (N, {self.in_channels}, H, W); the input has shape {given}"
+                f"{type(self).__name__}(in_channels={self.in_channels}) takes (N, {self.in_channels}, H, W); "
+                f"the input has shape {tuple(x.shape)}"
             )
         return ag.conv_transpose2d(
             x, self.weight, self.bias, self.stride, self.pad, self.output_padding, self.groups, self.dilation

@@ -67,7 +67,7 @@ def get_registry() -> dict[str, Callable[..., Module]]:
 
 def _built_in() -> dict[str, Callable[..., Module]]:
     containers = ("Module", "ModuleList", "ModuleDict", "Sequential", "Residual", "TransformerEncoder")
-    found = {}
+    found: dict[str, Callable[..., Module]] = {}
     for name in _layers.__all__:
         made = getattr(_layers, name)
         if isinstance(made, type) and issubclass(made, Module) and name not in containers:
@@ -131,9 +131,9 @@ def _layer(queue: Any, entry: Any, at: str) -> Module:
     if made is None:
         names = ", ".join(sorted([*get_registry(), "Residual", "Sequential"]))
         raise ValueError(f"{at}: there is no layer type {kind!r}; there are {names}")
-    takes_queue = "queue" in inspect.signature(made.__init__).parameters  # type: ignore[misc]
+    takes_queue = "queue" in inspect.signature(made.__init__).parameters
     given = {"queue": queue, **args} if takes_queue else dict(args)
-    _bind(made.__init__, (None,), given, at, kind)  # type: ignore[misc]
+    _bind(made.__init__, (None,), given, at, kind)
     try:
         return made(**given)
     except (TypeError, ValueError) as problem:

@@ -90,7 +90,6 @@ def _fold(layer: Any, norm: Any) -> Any:
         axis = 1 if isinstance(layer, ConvTranspose2d) else 0
         factor = ag.reshape(scale, tuple(scale.size if i == axis else 1 for i in range(rank)))
         layer.weight = _parameter(layer.weight * factor, layer.weight)
-        layer.bias = None
         layer.bias = _parameter(shift, layer.weight)
     return layer
 

@@ -80,9 +80,10 @@ class Module:
         if isinstance(value, Module):
             home: dict[str, Any] | None = self._modules
         elif isinstance(value, Tensor):
-            # A result of a recorded operation has requires_grad, too, but is nothing to train.
-            trainable = value.requires_grad and value.is_leaf
-            home = self._buffers if name in self._buffers else self._parameters if trainable else None
+            # A result of a recorded operation has requires_grad, too, but is nothing to train. What replaces a parameter is
+            # one, even if it is frozen.
+            trained = value.is_leaf and (value.requires_grad or name in self._parameters)
+            home = self._buffers if name in self._buffers else self._parameters if trained else None
         elif value is None:
             home = next((table for table in tables if name in table), None)
         else:

@@ -109,10 +109,8 @@ class LayerNorm(Module):
     ) -> None:
         self.normalized_shape = _shape("LayerNorm", normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        made = [parameter(queue, self.normalized_shape, fill, dtype) if wanted else None
-                for fill, wanted in ((1.0, elementwise_affine), (0.0, elementwise_affine and bias))]  # fmt: skip
-        self.register_parameter("weight", made[0])
-        self.register_parameter("bias", made[1])
+        for name, fill, wanted in (("weight", 1.0, elementwise_affine), ("bias", 0.0, elementwise_affine and bias)):
+            self.register_parameter(name, parameter(queue, self.normalized_shape, fill, dtype) if wanted else None)
 
     def forward(self, x: Tensor) -> Tensor:
         return ag.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)

@@ -45,7 +45,8 @@ class TransformerEncoderLayer(Module):
         if activation not in _ACTIVATIONS:
             raise ValueError(f"TransformerEncoderLayer: activation is one of {', '.join(_ACTIVATIONS)}, not {activation!r}")
         self.d_model, self.nhead, self.dim_feedforward, self.p = d_model, nhead, dim_feedforward, dropout
-        self.activation, self.layer_norm_eps, self.batch_first, self.norm_first = activation, layer_norm_eps, batch_first, norm_first
+        self.activation, self.layer_norm_eps = activation, layer_norm_eps
+        self.batch_first, self.norm_first = batch_first, norm_first
         self.self_attn = MultiheadAttention(
             queue, d_model, nhead, dropout=dropout, bias=bias, batch_first=batch_first, dtype=dtype
         )

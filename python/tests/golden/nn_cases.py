@@ -1,4 +1,4 @@
-"""What is compared with PyTorch: layers, their arguments and inputs. Imported by ``make_nn.py`` (PyTorch) and ``test_nn_golden.py`` (netcl).
+"""What is compared with PyTorch: layers, their arguments and inputs. ``make_nn.py`` runs them in PyTorch, ``test_nn_golden.py`` in netcl.
 
 Weights and inputs are not stored: both sides compute them from their names.
 """
@@ -75,7 +75,12 @@ CASES = [
     Case("Linear", {"in_features": 3, "out_features": 4}, ((2, 5, 3),)),
     Case("Linear", {"in_features": 3, "out_features": 4, "bias": False}, ((5, 3),), label="plain"),
     Case("Conv2d", CONV, (IMAGE,)),
-    Case("Conv2d", {**CONV, "kernel_size": (3, 2), "stride": (2, 1), "padding": (1, 2), "dilation": (1, 2)}, (IMAGE,), label="sizes"),
+    Case(
+        "Conv2d",
+        {**CONV, "kernel_size": (3, 2), "stride": (2, 1), "padding": (1, 2), "dilation": (1, 2)},
+        (IMAGE,),
+        label="sizes",
+    ),
     Case("Conv2d", {**CONV, "groups": 2, "bias": False, "padding": "same"}, (IMAGE,), label="groups"),
     Case("Conv2d", {**CONV, "kernel_size": 2, "padding": "same"}, (IMAGE,), label="uneven"),
     Case("Conv2d", {**CONV, "padding": 1, "padding_mode": "reflect"}, (IMAGE,), label="reflect"),
