@@ -120,6 +120,64 @@ def test_generation(queue):
         model.generate([[1]], 1, temperature=-1)
 
 
+@pytest.mark.parametrize("kind", ["TransformerBlock", "DecoderBlock"])
+def test_a_cache_gives_what_the_whole_sequence_gives(queue, kind):
+    block = getattr(nn, kind)(queue, 8, 2, dtype="float64").eval()
+    x = drawn(queue, 3, 6, 8, dtype="float64")
+    with ag.no_grad():
+        whole = block(x).to_host()
+        cache = nn.KVCache(n_layer=1, batch=3, n_head=2, head_dim=4, capacity=6, queue=queue, dtype="float64")
+        parts = [block(x[:, :3], cache)]
+        cache.advance(3)
+        for place in range(3, 6):
+            parts.append(block(x[:, place : place + 1], cache))
+            cache.advance()
+        np.testing.assert_allclose(np.concatenate([part.to_host() for part in parts], 1), whole, rtol=1e-9, atol=1e-12)
+        with pytest.raises(ValueError, match="KVCache holds 6 places: 1 more do not fit behind 6"):
+            block(x[:, :1], cache)
+        cache.reset()
+        np.testing.assert_allclose(block(x[:, :3], cache).to_host(), whole[:, :3], rtol=1e-9, atol=1e-12)
+        cache.advance(3)
+        with pytest.raises(ValueError, match="2 places cannot follow 3 at once"):
+            block(x[:, :2], cache)
+
+
+def test_rotary_attention_counts_distances_alone(queue):
+    layer = nn.RotaryAttention(queue, 8, 2, dtype="float64")
+    x = drawn(queue, 1, 6, 8, dtype="float64")
+    expected = layer(x).to_host()
+    # Three places on the scores are the same.
+    q, k, _ = (nn.decoder._heads(part, 2) for part in F.split(layer.qkv(x), 8, -1))
+    scores = [F.matmul(F.rotary(q, start=s), F.rotary(k, start=s), transpose_b=True).to_host() for s in (0, 3)]
+    np.testing.assert_allclose(scores[1], scores[0], rtol=1e-9, atol=1e-12)
+    assert expected.shape == (1, 6, 8)
+    # A place sees nothing behind it.
+    changed = layer(F.cat([x[:, :4], x[:, 4:] * 3.0], 1)).to_host()
+    np.testing.assert_array_equal(changed[:, :4], expected[:, :4])
+    assert not np.allclose(changed[:, 4:], expected[:, 4:])
+
+
+def test_parts_of_decoders(queue):
+    table = nn.Embedding(queue, 7, 4)
+    head = nn.TiedLinear(table.weight)
+    x = drawn(queue, 2, 3, 4)
+    np.testing.assert_allclose(head(x).to_host(), x.to_host() @ table.weight.to_host().T, rtol=1e-5, atol=1e-6)
+    assert nn.Sequential(table, head).num_parameters() == 28
+    gated = nn.SwiGLU(queue, 4, hidden=6)
+    up, gate = gated.up(x).to_host(), gated.gate(x).to_host()
+    expected = (gate / (1 + np.exp(-gate)) * up) @ gated.down.weight.to_host().T
+    np.testing.assert_allclose(gated(x).to_host(), expected, rtol=1e-4, atol=1e-5)
+    assert nn.SwiGLU(queue, 96).hidden == 256
+    places = nn.PositionalEmbedding(queue, 5, 4)
+    np.testing.assert_array_equal(places(3, start=2).to_host(), places.weight.to_host()[2:])
+    with pytest.raises(ValueError, match="knows the places 0 to 4, not 6 from 0 on"):
+        places(6)
+    # Everything in a block is trained.
+    for block in (nn.TransformerBlock(queue, 4, 2), nn.DecoderBlock(queue, 4, 2)):
+        block(x).sum().backward()
+        assert all(parameter.grad is not None for parameter in block.parameters())
+
+
 # ---- functions ---------------------------------------------------------------------------------------------------------
 
 

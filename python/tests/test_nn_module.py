@@ -301,8 +301,12 @@ def every_layer(queue):
         nn.HardSwish(),
         nn.Sequential(nn.ReLU(), nn.Residual(nn.Sequential(nn.ReLU(), nn.Tanh()))),
         nn.GPT(queue, 5, 4, 1, 2, 4),
-        nn.GPTBlock(queue, 4, 2),
-        nn.CausalSelfAttention(queue, 4, 2),
+        nn.TransformerBlock(queue, 4, 2, 6, activation="relu"),
+        nn.CausalSelfAttention(queue, 4, 2, causal=False),
+        nn.PositionalEmbedding(queue, 5, 4),
+        nn.SwiGLU(queue, 4),
+        nn.RotaryAttention(queue, 4, 2, qk_norm=False),
+        nn.DecoderBlock(queue, 4, 2, hidden=6),
     ]
 
 

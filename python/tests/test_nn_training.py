@@ -86,7 +86,7 @@ def test_a_network_trains_in_parts(queue):
     model = nn.Sequential(body, head)
     body.freeze()
     before = model.state_dict()
-    opt = SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    opt = SGD(model.trainable_parameters(), lr=0.1)
     x = Tensor.from_host(queue, np.random.default_rng(0).normal(size=(16, 4)))
     losses = []
     for _ in range(20):

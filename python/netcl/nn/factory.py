@@ -66,7 +66,8 @@ def get_registry() -> dict[str, Callable[..., Module]]:
 
 
 def _built_in() -> dict[str, Callable[..., Module]]:
-    containers = ("Module", "ModuleList", "ModuleDict", "Sequential", "Residual", "TransformerEncoder")
+    # These are made of modules or tensors, not of settings.
+    containers = ("Module", "ModuleList", "ModuleDict", "Sequential", "Residual", "TransformerEncoder", "TiedLinear")
     found: dict[str, Callable[..., Module]] = {}
     for name in _layers.__all__:
         made = getattr(_layers, name)

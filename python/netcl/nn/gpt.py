@@ -10,79 +10,13 @@ from netcl._netcl import Tensor
 from netcl._netcl.nn import constant_, normal_
 from netcl.nn._arguments import positive, queue_first
 from netcl.nn.container import ModuleList
+from netcl.nn.decoder import KVCache, TiedLinear, TransformerBlock
 from netcl.nn.dropout import Dropout
 from netcl.nn.embedding import Embedding
-from netcl.nn.linear import Linear
 from netcl.nn.module import Module
 from netcl.nn.normalization import LayerNorm
 
-__all__ = ["GPT", "GPTBlock", "CausalSelfAttention"]
-
-
-class CausalSelfAttention(Module):
-    """Attention of several heads in which a place sees itself and those before it: (batch, length, n_embd) to the same."""
-
-    _settings = ("n_embd", "n_head", "dropout", "bias")
-
-    @queue_first
-    def __init__(
-        self,
-        queue: Any,
-        n_embd: int,
-        n_head: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        dtype: str | None = None,
-    ) -> None:
-        positive("CausalSelfAttention", n_embd=n_embd, n_head=n_head)
-        if n_embd % n_head:
-            raise ValueError(f"CausalSelfAttention: n_head={n_head} must divide n_embd={n_embd}")
-        self.n_embd, self.n_head, self.dropout, self.bias = n_embd, n_head, dropout, bias
-        self.c_attn = Linear(queue, n_embd, 3 * n_embd, bias=bias, dtype=dtype)
-        self.c_proj = Linear(queue, n_embd, n_embd, bias=bias, dtype=dtype)
-        self.resid_dropout = Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        q, k, v = (
-            ag.permute(ag.reshape(part, (batch, length, self.n_head, width // self.n_head)), (0, 2, 1, 3))
-            for part in ag.split(self.c_attn(x), width, -1)
-        )
-        y = ag.scaled_dot_product_attention(q, k, v, None, self.dropout if self.training else 0.0, True)
-        y = ag.reshape(ag.permute(y, (0, 2, 1, 3)), (batch, length, width))
-        return self.resid_dropout(self.c_proj(y))
-
-
-class FeedForward(Module):
-    """Two linear layers with a GELU between them; the inner width is four times the outer."""
-
-    def __init__(self, queue: Any, n_embd: int, dropout: float, bias: bool, dtype: str | None) -> None:
-        self.c_fc = Linear(queue, n_embd, 4 * n_embd, bias=bias, dtype=dtype)
-        self.c_proj = Linear(queue, 4 * n_embd, n_embd, bias=bias, dtype=dtype)
-        self.dropout = Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.c_proj(ag.gelu(self.c_fc(x))))
-
-
-class GPTBlock(Module):
-    """``x + attn(ln_1(x))``, then ``x + mlp(ln_2(x))``."""
-
-    _settings = ("n_embd", "n_head", "dropout", "bias")
-
-    @queue_first
-    def __init__(
-        self, queue: Any, n_embd: int, n_head: int, dropout: float = 0.0, bias: bool = True, dtype: str | None = None
-    ) -> None:
-        self.n_embd, self.n_head, self.dropout, self.bias = n_embd, n_head, dropout, bias
-        self.ln_1 = LayerNorm(queue, n_embd, bias=bias, dtype=dtype)
-        self.attn = CausalSelfAttention(queue, n_embd, n_head, dropout, bias, dtype)
-        self.ln_2 = LayerNorm(queue, n_embd, bias=bias, dtype=dtype)
-        self.mlp = FeedForward(queue, n_embd, dropout, bias, dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
+__all__ = ["GPT"]
 
 
 class GPT(Module):
@@ -113,10 +47,11 @@ class GPT(Module):
         self.wte = Embedding(queue, vocab_size, n_embd, dtype=dtype)
         self.wpe = Embedding(queue, block_size, n_embd, dtype=dtype)
         self.drop = Dropout(dropout)
-        self.h = ModuleList(GPTBlock(queue, n_embd, n_head, dropout, bias, dtype) for _ in range(n_layer))
+        self.h = ModuleList(
+            TransformerBlock(queue, n_embd, n_head, dropout=dropout, bias=bias, dtype=dtype) for _ in range(n_layer)
+        )
         self.ln_f = LayerNorm(queue, n_embd, bias=bias, dtype=dtype)
-        self.lm_head = Linear(queue, n_embd, vocab_size, bias=False, dtype=dtype)
-        self.lm_head.weight = self.wte.weight
+        self.lm_head = TiedLinear(self.wte.weight)
         for name, weight in self.named_parameters():
             if name.endswith("bias"):
                 constant_(weight, 0.0)
@@ -124,15 +59,17 @@ class GPT(Module):
                 # What is added up along the shortcuts starts smaller, so that the sum keeps its size.
                 normal_(weight, 0.0, 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02)
 
-    def forward(self, tokens: Any) -> Tensor:
-        """The logits of what comes after each token."""
+    def forward(self, tokens: Any, cache: KVCache | None = None) -> Tensor:
+        """The logits of what comes after each token; with a cache, of tokens that follow those it has seen."""
         shape = tuple(getattr(tokens, "shape", None) or _shape(tokens))
-        if len(shape) != 2 or not 1 <= shape[1] <= self.block_size:
-            raise ValueError(f"GPT takes tokens (batch, 1 to {self.block_size}); these have shape {shape}")
-        x = self.wte(tokens) + self.wpe(list(range(shape[1])))
-        x = self.drop(x)
-        for block in self.h:
-            x = block(x)
+        start = 0 if cache is None else cache.length
+        if len(shape) != 2 or not 1 <= shape[1] <= self.block_size - start:
+            raise ValueError(f"GPT takes tokens (batch, 1 to {self.block_size - start}); these have shape {shape}")
+        x = self.drop(self.wte(tokens) + ag.slice(self.wpe.weight, 0, start, start + shape[1]))
+        for layer, block in enumerate(self.h):
+            x = block(x, cache, layer)
+        if cache is not None:
+            cache.advance(shape[1])
         return self.lm_head(self.ln_f(x))
 
     def generate(
@@ -151,12 +88,19 @@ class GPT(Module):
         if temperature < 0 or (top_k is not None and top_k < 1):
             raise ValueError(f"generate: temperature={temperature} must not be negative, top_k={top_k} must be at least 1")
         draw = np.random.default_rng(seed)
-        mode = self.training
+        mode, weight = self.training, self.wte.weight
+        cache = KVCache(
+            self.n_layer, len(known), self.n_head, self.n_embd // self.n_head, self.block_size, weight.queue, weight.dtype
+        )
         self.eval()
         try:
             with ag.no_grad():
                 for _ in range(max_new_tokens):
-                    logits = self(known[:, -self.block_size :])[:, -1]
+                    # Beyond the last place every token moves to another one, and what was cached is of no use.
+                    if known.shape[1] <= self.block_size:
+                        logits = self(known[:, cache.length :], cache)[:, -1]
+                    else:
+                        logits = self(known[:, -self.block_size :])[:, -1]
                     known = np.concatenate([known, _drawn(logits.to_host(), temperature, top_k, draw)], 1)
         finally:
             self.train(mode)

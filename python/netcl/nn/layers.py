@@ -5,6 +5,7 @@ from netcl.nn import (
     attention,
     container,
     conv,
+    decoder,
     dropout,
     embedding,
     gpt,
@@ -21,6 +22,7 @@ from netcl.nn.activation import *  # noqa: F403
 from netcl.nn.attention import *  # noqa: F403
 from netcl.nn.container import *  # noqa: F403
 from netcl.nn.conv import *  # noqa: F403
+from netcl.nn.decoder import *  # noqa: F403
 from netcl.nn.dropout import *  # noqa: F403
 from netcl.nn.embedding import *  # noqa: F403
 from netcl.nn.gpt import *  # noqa: F403
@@ -41,6 +43,7 @@ __all__ = [
     *attention.__all__,
     *container.__all__,
     *conv.__all__,
+    *decoder.__all__,
     *dropout.__all__,
     *embedding.__all__,
     *gpt.__all__,

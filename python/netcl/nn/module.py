@@ -184,6 +184,10 @@ class Module:
         """All parameters: what an optimizer takes."""
         return [parameter for _, parameter in self.named_parameters(recurse=recurse)]
 
+    def trainable_parameters(self) -> list[Tensor]:
+        """The parameters that are not frozen."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
     def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
         """All buffers with their dotted names."""
         return self._named_tensors("_buffers", prefix, recurse)

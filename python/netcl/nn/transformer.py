@@ -17,7 +17,7 @@ from netcl.nn.normalization import LayerNorm
 
 __all__ = ["TransformerEncoder", "TransformerEncoderLayer"]
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": ag.relu, "gelu": ag.gelu, "silu": ag.silu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": ag.relu, "gelu": ag.gelu, "silu": ag.silu}
 
 
 class TransformerEncoderLayer(Module):
@@ -42,8 +42,8 @@ class TransformerEncoderLayer(Module):
         bias: bool = True,
         dtype: str | None = None,
     ) -> None:
-        if activation not in _ACTIVATIONS:
-            raise ValueError(f"TransformerEncoderLayer: activation is one of {', '.join(_ACTIVATIONS)}, not {activation!r}")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"TransformerEncoderLayer: activation is one of {', '.join(ACTIVATIONS)}, not {activation!r}")
         self.d_model, self.nhead, self.dim_feedforward, self.p = d_model, nhead, dim_feedforward, dropout
         self.activation, self.layer_norm_eps = activation, layer_norm_eps
         self.batch_first, self.norm_first = batch_first, norm_first
@@ -71,7 +71,7 @@ class TransformerEncoderLayer(Module):
             return self.dropout1(y)
 
         def feed(x: Tensor) -> Tensor:
-            return self.dropout2(self.linear2(self.dropout(_ACTIVATIONS[self.activation](self.linear1(x)))))
+            return self.dropout2(self.linear2(self.dropout(ACTIVATIONS[self.activation](self.linear1(x)))))
 
         if self.norm_first:
             x = src + attend(self.norm1(src))
