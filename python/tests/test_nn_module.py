@@ -62,6 +62,18 @@ def test_shared_weights_are_one_parameter_with_several_names(queue):
     assert model.shared.weight.grad is None
 
 
+def test_a_list_of_modules_is_warned_of(queue, recwarn):
+    model = nn.Module()
+    model.sizes, model.table, model.apart = [1, 2], {}, (nn.ReLU(),)
+    model.layers = nn.ModuleList([nn.ReLU()])
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="Module.layers is a list of modules, whose parameters are not found .* nn.ModuleList") as seen:
+        model.layers = [nn.Linear(queue, 1, 1)]
+    assert seen[0].filename == __file__ and model.parameters() == []
+    with pytest.warns(UserWarning, match="nn.ModuleDict"):
+        model.named = {"a": nn.ReLU()}
+
+
 # ---- hooks -----------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,11 +28,23 @@ def Parameter(data: Any, requires_grad: bool = True, dtype: str | None = None, q
     return ag.tensor(data, requires_grad=requires_grad, dtype=dtype, queue=queue)
 
 
+def _warn_of_hidden(owner: str, name: str, value: list[Any] | dict[Any, Any]) -> None:
+    """Says that modules in an ordinary list or dictionary would not be trained, moved or saved."""
+    if any(isinstance(part, Module) for part in (value.values() if isinstance(value, dict) else value)):
+        kind = "ModuleDict" if isinstance(value, dict) else "ModuleList"
+        warnings.warn(
+            f"{owner}.{name} is a {type(value).__name__} of modules, whose parameters are not found there: use nn.{kind}, or a "
+            "tuple to keep them apart on purpose",
+            stacklevel=3,
+        )
+
+
 class Module:
     """A layer or a model: write ``forward``, set parameters and other modules as attributes.
 
     A tensor with ``requires_grad`` that becomes an attribute is a parameter, a module is a child, ``register_buffer`` names
-    tensors that are saved but not trained. Names are dotted paths: ``"0.weight"``. Everything else is an ordinary attribute.
+    tensors that are saved but not trained. Names are dotted paths: ``"0.weight"``. Everything else is an ordinary attribute;
+    several modules belong into a ``ModuleList`` or ``ModuleDict``.
 
         class Residual(Module):
             def __init__(self, width):
@@ -88,6 +101,8 @@ class Module:
             home = next((table for table in tables if name in table), None)
         else:
             home = None
+            if isinstance(value, (list, dict)):
+                _warn_of_hidden(type(self).__name__, name, value)
         for table in tables:
             if table is not home:
                 table.pop(name, None)
