@@ -51,6 +51,18 @@ def test_channel_dropout_drops_whole_channels(queue, kind, function, axes):
         layer(drawn(queue, 2, 2))
 
 
+def test_dropout_between_recurrent_layers(queue):
+    x = drawn(queue, 5, 2, 3)
+    layer = nn.GRU(queue, 3, 4, num_layers=2, dropout=1.0)
+    second = nn.GRU(queue, 4, 4)
+    second.load_state_dict({name: layer.state_dict()[name.replace("l0", "l1")] for name in second.state_dict()})
+    # With everything dropped the second layer sees zeros.
+    np.testing.assert_array_equal(layer(x)[0].to_host(), second(Tensor.from_shape(queue, (5, 2, 4)))[0].to_host())
+    plain = nn.GRU(queue, 3, 4, num_layers=2)
+    plain.load_state_dict(layer.state_dict())
+    np.testing.assert_array_equal(layer.eval()(x)[0].to_host(), plain(x)[0].to_host())
+
+
 # ---- attention, transformers, GPT --------------------------------------------------------------------------------------
 
 

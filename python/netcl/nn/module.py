@@ -113,10 +113,15 @@ class Module:
             home[name] = value
 
     def __getattr__(self, name: str) -> Any:
-        for table in ("_parameters", "_buffers", "_modules"):
-            found = self.__dict__.get(table, {})
-            if name in found:
-                return found[name]
+        # Every use of a weight comes through here: no loop, and nothing made on the way.
+        own = self.__dict__
+        if "_modules" in own:
+            if name in (table := own["_parameters"]):
+                return table[name]
+            if name in (table := own["_modules"]):
+                return table[name]
+            if name in (table := own["_buffers"]):
+                return table[name]
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:

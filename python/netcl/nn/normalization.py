@@ -58,10 +58,11 @@ class _BatchNorm(Module):
             self.num_batches_tracked = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim not in self._ranks or x.shape[1] != self.num_features:
+        shape = x.shape
+        if len(shape) not in self._ranks or shape[1] != self.num_features:
             raise ValueError(
                 f"{type(self).__name__}({self.num_features}) takes {self._layout.format(self.num_features)}; "
-                f"the input has shape {tuple(x.shape)}"
+                f"the input has shape {shape}"
             )
         momentum = self.momentum
         if self.training and self.track_running_stats:
