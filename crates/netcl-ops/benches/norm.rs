@@ -5,14 +5,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a benchmark stops at its first surprise")]
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use netcl_core::backend::Queue;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
-use netcl_core::kernels::elementwise::Elementwise;
-use netcl_core::kernels::expr::Graph;
 use netcl_core::random::Generator;
 use netcl_core::tensor::Tensor;
 use netcl_ops::norm::{
@@ -25,7 +22,7 @@ use netcl_ops::pool::{
 };
 use netcl_ops::random::normal;
 use netcl_ops::resample::{upsample_bilinear, upsample_nearest};
-use netcl_ops::{Axes, log_softmax, mul, softmax, sum};
+use netcl_ops::{log_softmax, log_softmax_backward, softmax, softmax_backward};
 
 /// A case and the shape of its input.
 const CASES: [(&str, &[usize]); 27] = [
@@ -58,23 +55,6 @@ const CASES: [(&str, &[usize]); 27] = [
     ("bilinear", &[8, 64, 32, 32]),
 ];
 
-/// The last steps of the gradients of softmax and its logarithm, of the upstream gradient, the result and a sum.
-fn slopes() -> [Arc<Elementwise>; 2] {
-    let g = Graph::new();
-    let [upstream, y, total] = std::array::from_fn(|i| g.input(i));
-    let log = Graph::new();
-    let [log_upstream, log_y, log_total] = std::array::from_fn(|i| log.input(i));
-    [
-        Elementwise::new("softmax_backward", g.finish(&[y * (upstream - total)])),
-        Elementwise::new("log_softmax_backward", log.finish(&[log_upstream - log_y.exp() * log_total])),
-    ]
-}
-
-fn map(op: &Arc<Elementwise>, g: &Tensor, y: &Tensor, total: &Tensor) {
-    let out = Tensor::uninit(y.queue(), y.shape().clone(), y.dtype()).unwrap();
-    op.run(&[g, y, &total.expand(y.shape()).unwrap()], &[], &[&out]).unwrap();
-}
-
 /// One run of a case.
 fn work(case: &str, shape: &[usize], queue: &Queue) -> Box<dyn Fn()> {
     let mut generator = Generator::new(1);
@@ -95,7 +75,6 @@ fn work(case: &str, shape: &[usize], queue: &Queue) -> Box<dyn Fn()> {
         _ if case.contains("pool") => Some(max_pool2d(&x, &window).unwrap().output),
         _ => None,
     };
-    let [softmax_slope, log_softmax_slope] = slopes();
     let name = name.to_owned();
     Box::new(move || {
         let affine = Affine { weight: Some(&weight), bias: Some(&bias) };
@@ -126,18 +105,16 @@ fn work(case: &str, shape: &[usize], queue: &Queue) -> Box<dyn Fn()> {
                     group_norm_backward(&g, &x, 32, affine, &y.mean, &y.rstd).unwrap();
                 }
             }
-            // As `netcl-autograd` does it.
             "softmax" => {
                 let y = softmax(&x, -1).unwrap();
                 if backward {
-                    let total = sum(&mul(&g, &y).unwrap(), Axes::One(-1), true).unwrap();
-                    map(&softmax_slope, &g, &y, &total);
+                    softmax_backward(&g, &y, -1).unwrap();
                 }
             }
             "log_softmax" => {
                 let y = log_softmax(&x, -1).unwrap();
                 if backward {
-                    map(&log_softmax_slope, &g, &y, &sum(&g, Axes::One(-1), true).unwrap());
+                    log_softmax_backward(&g, &y, -1).unwrap();
                 }
             }
             "max_pool" | "max_pool_2x2" => {

@@ -61,5 +61,5 @@ pub use pool::{
 pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
 pub use resample::{upsample_bilinear, upsample_bilinear_backward, upsample_nearest, upsample_nearest_backward};
 pub use scan::cumsum;
-pub use softmax::{log_softmax, softmax};
+pub use softmax::{log_softmax, log_softmax_backward, softmax, softmax_backward};
 pub use sort::{argsort, sort, sort_backward, topk};

@@ -1,4 +1,4 @@
-//! Softmax, log_softmax and cumsum: devices x dtypes x axes x {dense, permuted, strided, expanded}, against f64.
+//! Softmax, log_softmax, their gradients and cumsum: devices x dtypes x axes x {dense, permuted, strided, expanded}, against f64.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 mod support;
@@ -41,13 +41,38 @@ fn cumsum(line: &[f64]) -> Vec<f64> {
         .collect()
 }
 
+/// What stands for a result of softmax: small enough that no sum leaves a 16-bit float's range.
+const SHARE: f64 = 1.0 / 256.0;
+
+/// The gradient for an upstream gradient of `x` and a result of `SHARE * x`, in the way of the other operations.
+fn backward(
+    x: &Tensor,
+    axis: isize,
+    run: fn(&Tensor, &Tensor, isize) -> netcl_core::Result<Tensor>,
+) -> netcl_core::Result<Tensor> {
+    let shares: Vec<f64> = x.to_f64_vec()?.into_iter().map(|v| v * SHARE).collect();
+    run(x, &tensor(x.queue(), &shares, &x.shape()[..], x.dtype()).0, axis)
+}
+
+fn softmax_gradient(line: &[f64]) -> Vec<f64> {
+    let total: f64 = line.iter().map(|v| v * v * SHARE).sum();
+    line.iter().map(|v| v * SHARE * (v - total)).collect()
+}
+
+fn log_softmax_gradient(line: &[f64]) -> Vec<f64> {
+    let total: f64 = line.iter().sum();
+    line.iter().map(|v| v - (v * SHARE).exp() * total).collect()
+}
+
 /// The same in f64, for one line.
 type Reference = fn(&[f64]) -> Vec<f64>;
 
-const OPS: [(&str, Along, Reference); 3] = [
+const OPS: [(&str, Along, Reference); 5] = [
     ("softmax", ops::softmax, softmax),
     ("log_softmax", ops::log_softmax, log_softmax),
     ("cumsum", ops::cumsum, cumsum),
+    ("softmax_backward", |x, axis| backward(x, axis, ops::softmax_backward), softmax_gradient),
+    ("log_softmax_backward", |x, axis| backward(x, axis, ops::log_softmax_backward), log_softmax_gradient),
 ];
 
 /// Applies a function to every line of row-major values.
@@ -109,8 +134,12 @@ fn check(device: &DeviceHandle, op: usize, case: usize, dtype: DType) -> Result<
     let compute = if dtype == DType::F64 { epsilon(DType::F64) * 8.0 } else { epsilon(DType::F32) };
     let own = if matches!(dtype, DType::F16 | DType::BF16) { epsilon(dtype) } else { 0.0 };
     let smallest = if dtype == DType::F16 { 2f64.powi(-24) } else { 0.0 };
-    // A running sum is only as exact as its largest value; the others are a few roundings off.
-    let size = if name == "cumsum" { expected.iter().fold(0.0, |m: f64, v| m.max(v.abs())) } else { 1.0 };
+    // A running sum and a gradient are only as exact as their largest value; the others are a few roundings off.
+    let size = if name == "cumsum" || name.ends_with("backward") {
+        expected.iter().fold(0.0, |m: f64, v| m.max(v.abs()))
+    } else {
+        1.0
+    };
     let absolute = match name {
         "softmax" => smallest,
         _ => 16.0 * compute * size,
@@ -138,7 +167,7 @@ fn whole_grid(name: &'static str) {
             }
         }
     }
-    grid.finish(3 * 4 * CASES.len());
+    grid.finish(OPS.len() * 4 * CASES.len());
 }
 
 #[test]
@@ -218,6 +247,12 @@ fn one_launch_and_clear_errors() {
         let counter = Rc::new(Counter::default());
         with_sink(counter.clone(), || ops::softmax(&x, 1).unwrap());
         assert_eq!(counter.names(), [("softmax".to_owned(), 1)]);
+        let counter = Rc::new(Counter::default());
+        with_sink(counter.clone(), || ops::softmax_backward(&x, &x, 0).unwrap());
+        assert_eq!(counter.names(), [("softmax_backward".to_owned(), 1)]);
+        let why =
+            ops::softmax_backward(&x.slice(0, Slice::new(None, Some(2), 1)).unwrap(), &x, 1).unwrap_err().to_string();
+        assert!(why.contains("the gradient of the result must have shape [3, 300]"), "{why}");
         let counter = Rc::new(Counter::default());
         with_sink(counter.clone(), || (ops::cumsum(&x, 1).unwrap(), ops::cumsum(&x, 0).unwrap()));
         let expected =

@@ -197,8 +197,12 @@ type Along = fn(&Tensor, isize) -> Result<Tensor>;
 
 #[test]
 fn softmax_and_running_sums() {
-    let lines: [(&str, Along); 3] =
-        [("softmax", ops::softmax), ("log_softmax", ops::log_softmax), ("cumsum", ops::cumsum)];
+    let lines: [(&str, Along); 4] = [
+        ("softmax", ops::softmax),
+        ("log_softmax", ops::log_softmax),
+        ("cumsum", ops::cumsum),
+        ("softmax_backward", |x, axis| ops::softmax_backward(x, x, axis)),
+    ];
     let cases: [(&[usize], isize); 6] =
         [(&[3, 5], 1), (&[5, 3], 0), (&[2, 261], 1), (&[261, 2], 0), (&[2, 67, 3], 1), (&[1, 1], 0)];
     for device in opencl() {

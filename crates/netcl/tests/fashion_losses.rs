@@ -46,7 +46,8 @@ fn model(queue: &Queue, dtype: DType) -> Sequential {
         linear(64, 10),
     ];
     for (salt, parameter) in model.parameters().iter().enumerate() {
-        let first = Tensor::from_host(queue, &spread(parameter.shape(), salt as u32), parameter.shape().clone()).unwrap();
+        let first =
+            Tensor::from_host(queue, &spread(parameter.shape(), salt as u32), parameter.shape().clone()).unwrap();
         parameter.assign(&first.raw().cast(dtype).unwrap()).unwrap();
     }
     model

@@ -15,14 +15,14 @@ pub(super) struct Softmax {
 }
 
 /// Whether a fused multiply-add is one instruction, as a type: `simd!` knows no constants.
-trait Fused: Copy {
+pub(super) trait Fused: Copy {
     const FMA: bool;
 }
 
 #[derive(Clone, Copy)]
-struct Yes;
+pub(super) struct Yes;
 #[derive(Clone, Copy)]
-struct No;
+pub(super) struct No;
 
 impl Fused for Yes {
     const FMA: bool = true;
@@ -53,7 +53,7 @@ impl LineKernel for Softmax {
 }
 
 #[inline(always)]
-fn exp<T: Real, F: Fused>(x: T) -> T {
+pub(super) fn exp<T: Real, F: Fused>(x: T) -> T {
     if F::FMA { x.exp::<true>() } else { x.exp::<false>() }
 }
 

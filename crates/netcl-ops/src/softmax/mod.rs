@@ -1,5 +1,6 @@
 //! Softmax and its logarithm along any axis.
 
+mod backward;
 mod cpu;
 mod opencl;
 
@@ -7,6 +8,8 @@ use netcl_core::Result;
 use netcl_core::backend::Queue;
 use netcl_core::kernels::launch::{self, Cost, Launch};
 use netcl_core::tensor::Tensor;
+
+pub use backward::{log_softmax_backward, softmax_backward};
 
 use crate::lines::{Lines, check};
 
