@@ -15,19 +15,31 @@
 //! # Ok::<(), netcl_nn::autograd::Error>(())
 //! ```
 
+// So that what the derive macro writes resolves in this crate as well.
+extern crate self as netcl_nn;
+
 pub mod activation;
 pub mod flatten;
 pub mod functional;
+pub mod hooks;
 pub mod init;
 pub mod linear;
+mod members;
 pub mod module;
+mod print;
 pub mod sequential;
+pub mod state;
+mod walk;
 
 pub use netcl_autograd as autograd;
+/// The macro that makes a struct a module; [`trait@Module`] documents it.
+pub use netcl_derive::Module;
 
 pub use activation::*;
 pub use flatten::Flatten;
+pub use hooks::{ForwardHook, Hooked};
 pub use init::Init;
 pub use linear::{Linear, LinearOptions};
-pub use module::{Member, MemberMut, Module};
+pub use module::{Member, MemberMut, Module, Summary};
 pub use sequential::Sequential;
+pub use state::{LoadReport, StateDict, StateMismatch, Strict};
