@@ -1,7 +1,8 @@
 //! `#[derive(Module)]`: members from fields, and `forward` from the method of this name.
 
-use proc_macro2::{TokenStream, TokenTree};
+use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Error, GenericParam, Generics, Path, Result, parse_quote};
 
 use crate::fields::{Part, Role, parts};
@@ -121,8 +122,8 @@ fn forward(input: &DeriveInput, generics: &Generics, options: &Options) -> (Toke
         let name = ident.to_string();
         return (TokenStream::new(), quote!(#nn::module::derive::no_forward(#name, input)));
     }
-    let span = ident.span();
-    // With the struct's span the compiler points at the struct.
+    // The compiler points at the struct, but knows that a macro wrote this, and suggests no changes to the name.
+    let span = Span::call_site().located_at(ident.span());
     let call = quote_spanned!(span=> module.forward(input));
     let signature = quote!(input: &#nn::autograd::Tensor);
     let output = quote!(#nn::autograd::Result<#nn::autograd::Tensor>);
@@ -164,8 +165,10 @@ fn members(parts: &[Part<'_>], nn: &Path, change: bool) -> Vec<TokenStream> {
     let of = |role: Role| {
         let statements = parts.iter().filter(move |part| part.role == role).map(move |part| {
             let (member, name) = (&part.member, &part.name);
-            let span = syn::spanned::Spanned::span(part.ty);
-            let field = if change { quote!(&mut self.#member) } else { quote!(&self.#member) };
+            // The compiler points at the type of a field that is neither tensor nor module.
+            let span = Span::call_site().located_at(part.ty.span());
+            let field =
+                if change { quote_spanned!(span=> &mut self.#member) } else { quote_spanned!(span=> &self.#member) };
             let (method, kind) =
                 if change { (quote!(change), quote!(MemberMut)) } else { (quote!(see), quote!(Member)) };
             match role {

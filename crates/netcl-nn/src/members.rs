@@ -109,6 +109,11 @@ impl Tensors for Tensor {
 }
 
 /// What a field of modules may be: a module, or an `Option`, `Vec`, array or tuple of what may be one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither a module nor a collection of modules",
+    note = "mark a field that is not part of the module `#[module(skip)]`, one of tensors `#[module(parameter)]` or \
+            `#[module(buffer)]`"
+)]
 pub trait Children {
     /// Shows the modules in a field of a name.
     fn see<'m>(&'m self, name: &str, see: &mut dyn FnMut(&str, Member<'m>));

@@ -101,8 +101,7 @@ use crate::{print, state};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a module",
-    note = "a struct becomes one by `#[derive(Module)]` and a method `forward(&self, input: &Tensor) -> Result<Tensor>`",
-    note = "a field that is not part of the module is marked `#[module(skip)]`, one of tensors `#[module(parameter)]`"
+    note = "a struct becomes one by `#[derive(Module)]` and a method `forward(&self, input: &Tensor) -> Result<Tensor>`"
 )]
 pub trait Module: Any + Send + Sync {
     /// The result for an input; recorded where a gradient is wanted.
