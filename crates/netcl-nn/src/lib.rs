@@ -19,14 +19,18 @@
 extern crate self as netcl_nn;
 
 pub mod activation;
+pub mod config;
 pub mod flatten;
 pub mod functional;
 pub mod hooks;
 pub mod init;
+pub mod lambda;
 pub mod linear;
 mod members;
 pub mod module;
+pub mod module_list;
 mod print;
+pub mod residual;
 pub mod sequential;
 pub mod state;
 mod walk;
@@ -36,10 +40,14 @@ pub use netcl_autograd as autograd;
 pub use netcl_derive::Module;
 
 pub use activation::*;
+pub use config::{Build, Configured, LayerConfig, build_layer, build_sequential, layer_config, register_layer};
 pub use flatten::Flatten;
 pub use hooks::{ForwardHook, Hooked};
 pub use init::Init;
+pub use lambda::Lambda;
 pub use linear::{Linear, LinearOptions};
 pub use module::{Member, MemberMut, Module, Summary};
+pub use module_list::ModuleList;
+pub use residual::Residual;
 pub use sequential::Sequential;
 pub use state::{LoadReport, StateDict, StateMismatch, Strict};

@@ -58,7 +58,7 @@ struct Everything {
     notes: Notes,
     #[module(skip)]
     activation: Activation,
-    function: Box<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>,
+    function: Box<dyn Fn(f64) -> f64 + Send + Sync>,
     #[module(show)]
     r#type: usize,
     #[module(show)]
@@ -72,7 +72,7 @@ struct Everything {
 impl Everything {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _ = (&self.notes, &self.sizes, self.dtype, self.verbose, &self.cache);
-        (self.activation)(&(self.function)(&self.first.forward(input)?)?)
+        (self.activation)(&functional::mul(&self.first.forward(input)?, (self.function)(1.5))?)
     }
 }
 
@@ -93,7 +93,7 @@ fn everything() -> Everything {
         cache: ones(&[9]),
         notes: Notes,
         activation: functional::neg,
-        function: Box::new(functional::relu),
+        function: Box::new(|x| 2.0 * x),
         r#type: 3,
         name: "net",
         sizes: vec![(1, 2)],
@@ -151,7 +151,8 @@ fn the_trait_calls_the_struct_s_own_forward() {
     let x = Tensor::from_host(&cpu(), &[1.0f32, -2.0], [1, 2]).unwrap();
     let through_the_trait = (&module as &dyn Module).forward(&x).unwrap().to_host::<f32>().unwrap();
     assert_eq!(through_the_trait, module.forward(&x).unwrap().to_host::<f32>().unwrap());
-    assert!(through_the_trait.iter().all(|&y| y <= 0.0));
+    let inner = module.first.forward(&x).unwrap().to_host::<f32>().unwrap();
+    assert_eq!(through_the_trait, inner.iter().map(|y| -3.0 * y).collect::<Vec<_>>());
 }
 
 /// Defined inside a function, as in examples: the macro must not need the module's path.
