@@ -103,7 +103,7 @@ use crate::{print, state};
     message = "`{Self}` is not a module",
     note = "a struct becomes one by `#[derive(Module)]` and a method `forward(&self, input: &Tensor) -> Result<Tensor>`"
 )]
-pub trait Module: Any + Send + Sync {
+pub trait Module: AsModule + Any + Send + Sync {
     /// The result for an input; recorded where a gradient is wanted.
     fn forward(&self, input: &Tensor) -> Result<Tensor>;
 
@@ -154,11 +154,11 @@ pub trait Module: Any + Send + Sync {
         found
     }
 
-    /// All modules inside this one with their dotted names, each before those inside it.
+    /// This module and all modules inside it with their dotted names (this one's is empty), each before those inside it.
     ///
     /// `dyn Module` has `downcast_ref` to tell what they are.
     fn named_modules(&self) -> Vec<(String, &dyn Module)> {
-        let mut found = Vec::new();
+        let mut found = vec![(String::new(), self.as_module())];
         walk(self, "", &mut |name, member| {
             if let Member::Child(child) = member {
                 found.push((name.to_owned(), child));
@@ -275,7 +275,7 @@ pub trait Module: Any + Send + Sync {
     ///
     /// let queue = manager().cpu().queue;
     /// let mut model = sequential![Linear::new(&queue, 2, 8)?, ReLU, Linear::new(&queue, 8, 1)?];
-    /// model.apply(|_name, module| match module.downcast_ref::<Linear>().and_then(Linear::bias) {
+    /// model.apply(&mut |_name, module| match module.downcast_ref::<Linear>().and_then(Linear::bias) {
     ///     Some(bias) => Init::Constant(0.0).fill(bias, None),
     ///     None => Ok(()),
     /// })?;
@@ -285,12 +285,25 @@ pub trait Module: Any + Send + Sync {
     ///
     /// # Errors
     /// The first one that the function returns; it is not called again then.
-    fn apply<F>(&mut self, mut change: F) -> Result<()>
-    where
-        Self: Sized,
-        F: FnMut(&str, &mut dyn Module) -> Result<()>,
-    {
-        apply(self, "", &mut change)
+    fn apply(&mut self, change: &mut dyn FnMut(&str, &mut dyn Module) -> Result<()>) -> Result<()> {
+        apply(self.as_module_mut(), "", change)
+    }
+}
+
+/// A module without its type, also where that is not known to have a size; every module has it.
+pub trait AsModule {
+    /// To look at.
+    fn as_module(&self) -> &dyn Module;
+    /// To change.
+    fn as_module_mut(&mut self) -> &mut dyn Module;
+}
+
+impl<M: Module> AsModule for M {
+    fn as_module(&self) -> &dyn Module {
+        self
+    }
+    fn as_module_mut(&mut self) -> &mut dyn Module {
+        self
     }
 }
 
@@ -338,14 +351,6 @@ impl dyn Module {
             let hooked = any.downcast_mut::<Hooked<Box<dyn Module>>>()?;
             (**hooked.inner_mut()).downcast_mut()
         }
-    }
-
-    /// [`Module::apply`] for a module whose type is not known.
-    pub fn apply<F>(&mut self, mut change: F) -> Result<()>
-    where
-        F: FnMut(&str, &mut dyn Module) -> Result<()>,
-    {
-        apply(self, "", &mut change)
     }
 }
 

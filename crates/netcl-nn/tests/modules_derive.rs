@@ -124,7 +124,7 @@ fn fields_become_members_by_their_types_and_attributes() {
         "grid.1.0.bias",
     ];
     assert_eq!(parameter_names(&module), expected);
-    assert_eq!(module_names(&module), ["first", "boxed", "list.0", "list.1", "pair.0", "pair.1", "grid.1.0"]);
+    assert_eq!(module_names(&module), ["", "first", "boxed", "list.0", "list.1", "pair.0", "pair.1", "grid.1.0"]);
     let buffers: Vec<String> = module.named_buffers().into_iter().map(|(name, _)| name).collect();
     assert_eq!(buffers, ["mean"]);
     assert_eq!((module.kind(), module.arguments().as_str()), ("Everything", "type=3, name=net"));
