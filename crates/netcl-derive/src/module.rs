@@ -3,7 +3,10 @@
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Data, DeriveInput, Error, GenericParam, Generics, Path, Result, parse_quote};
+use syn::{
+    Data, DeriveInput, Error, GenericParam, Generics, Path, PredicateType, Result, Type, TypeParamBound,
+    WherePredicate, parse_quote,
+};
 
 use crate::fields::{Part, Role, parts};
 
@@ -85,19 +88,27 @@ fn options(input: &DeriveInput, nn: Path) -> Result<Options> {
 /// can be held.
 fn bounded(generics: &Generics, parts: &[Part<'_>], nn: &Path) -> Generics {
     let mut bounded = generics.clone();
-    for parameter in &mut bounded.params {
+    let Generics { params, where_clause, .. } = &mut bounded;
+    for parameter in params {
         let GenericParam::Type(parameter) = parameter else { continue };
         let ident = parameter.ident.to_string();
         let inside = |part: &Part<'_>| part.role == Role::Child && mentions(part.ty.to_token_stream(), &ident);
-        if parts.iter().any(inside) {
-            parameter.bounds.push(parse_quote!(#nn::Module));
+        let bounds: Vec<TypeParamBound> = if parts.iter().any(inside) {
+            vec![parse_quote!(#nn::Module)]
         } else {
-            parameter.bounds.extend::<[syn::TypeParamBound; 3]>([
-                parse_quote!(::core::marker::Send),
-                parse_quote!(::core::marker::Sync),
-                parse_quote!('static),
-            ]);
-        }
+            vec![parse_quote!(::core::marker::Send), parse_quote!(::core::marker::Sync), parse_quote!('static)]
+        };
+        // Beside the bounds that the user wrote: Clippy wants those of one parameter in one place.
+        let existing =
+            where_clause.iter_mut().flat_map(|clause| &mut clause.predicates).find_map(|predicate| match predicate {
+                WherePredicate::Type(PredicateType { bounded_ty: Type::Path(path), bounds, .. })
+                    if path.path.is_ident(&ident) =>
+                {
+                    Some(bounds)
+                }
+                _ => None,
+            });
+        existing.unwrap_or(&mut parameter.bounds).extend(bounds);
     }
     bounded
 }

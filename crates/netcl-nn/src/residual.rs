@@ -3,8 +3,8 @@
 use netcl_autograd::ops::elementwise::add;
 use netcl_autograd::{Result, Tensor};
 
-use crate::members;
-use crate::module::{Module, print_as_module};
+use crate::Module;
+use crate::module::print_as_module;
 
 /// `activation(inner(x) + shortcut(x))`.
 ///
@@ -22,6 +22,7 @@ use crate::module::{Module, print_as_module};
 /// assert_eq!(block.named_parameters()[4].0, "shortcut.weight");
 /// # Ok::<(), netcl_nn::autograd::Error>(())
 /// ```
+#[derive(Module)]
 pub struct Residual {
     inner: Box<dyn Module>,
     shortcut: Option<Box<dyn Module>>,
@@ -60,10 +61,9 @@ impl Residual {
     pub fn activation(&self) -> Option<&dyn Module> {
         self.activation.as_deref()
     }
-}
 
-impl Module for Residual {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let inner = self.inner.forward(input)?;
         let sum = match &self.shortcut {
             Some(shortcut) => add(&inner, &shortcut.forward(input)?)?,
@@ -74,8 +74,6 @@ impl Module for Residual {
             None => Ok(sum),
         }
     }
-
-    members! { children: inner, shortcut, activation }
 }
 
 print_as_module!(Residual);

@@ -203,6 +203,42 @@ fn generic_tuple_and_unit_structs_work_anywhere() {
     assert_eq!(Module::forward(&twice, &x).unwrap().to_host::<f32>().unwrap(), composed.to_host::<f32>().unwrap());
 }
 
+mod elsewhere {
+    use super::*;
+
+    #[derive(Module)]
+    pub(crate) struct Hidden<M = ReLU>
+    where
+        M: Module,
+    {
+        pub(crate) inner: M,
+    }
+
+    // Private, and yet what the trait calls; with the same name as the trait's, which others see instead.
+    impl<M: Module> Hidden<M> {
+        fn forward(&self, input: &Tensor) -> Result<Tensor> {
+            functional::neg(&self.inner.forward(input)?)
+        }
+    }
+
+    #[derive(netcl_nn::Module)]
+    pub(crate) struct Plain;
+
+    impl Plain {
+        fn forward(&self, input: &Tensor) -> Result<Tensor> {
+            functional::neg(input)
+        }
+    }
+}
+
+#[test]
+fn a_private_forward_is_reached_through_the_trait() {
+    let x = Tensor::from_host(&cpu(), &[2.0f32, -3.0], [2]).unwrap();
+    let hidden: elsewhere::Hidden = elsewhere::Hidden { inner: ReLU };
+    assert_eq!(hidden.forward(&x).unwrap().to_host::<f32>().unwrap(), [-2.0, -0.0]);
+    assert_eq!(elsewhere::Plain.forward(&x).unwrap().to_host::<f32>().unwrap(), [-2.0, 3.0]);
+}
+
 #[test]
 fn a_module_of_several_inputs_is_one_without_the_trait_s_forward() {
     #[derive(Module)]
