@@ -13,6 +13,7 @@ from netcl.core.device import manager
 from netcl.core.tensor import Tensor
 from netcl.nn import functional as F
 from netcl.nn import init, layers
+from netcl.nn.activation import Activation
 from netcl.nn.module import Module
 from netcl.optim import SGD
 
@@ -74,13 +75,13 @@ def test_attributes_become_members(queue):
 def test_printing(queue):
     assert repr(nn.Sequential(nn.Linear(queue, 2, 32), nn.Sequential(nn.ReLU(), nn.LeakyReLU(0.5)), nn.Flatten())) == (
         "Sequential(\n"
-        "  (0): Linear(in_features=2, out_features=32, bias=True)\n"
+        "  (0): Linear(in_features=2, out_features=32, bias=True)  # 96 parameters\n"
         "  (1): Sequential(\n"
         "    (0): ReLU()\n"
         "    (1): LeakyReLU(negative_slope=0.5)\n"
         "  )\n"
         "  (2): Flatten(start_dim=1, end_dim=-1)\n"
-        ")"
+        ")  # 96 parameters"
     )
 
 
@@ -126,7 +127,7 @@ def test_state_dicts(selector):
     queue = manager.default(selector).queue
     block, other = Block(queue), Block(queue)
     state = block.state_dict()
-    assert list(state) == ["scale", "seen", "inner.weight", "body.1.weight", "body.1.bias"]
+    assert list(state) == ["scale", "seen", "inner.weight", "again.weight", "body.1.weight", "body.1.bias"]
     assert all(type(array) is np.ndarray and array.dtype == np.float32 for array in state.values())
     weight = other.inner.weight
     assert other.load_state_dict(state) == ([], [])
@@ -138,15 +139,30 @@ def test_state_dicts(selector):
     assert (state["scale"] == 2).all() and not block.scale.to_host().any()
 
     values = other.state_dict()
-    with pytest.raises(KeyError, match="missing 'scale', 'seen'; unexpected 'extra', 'inner.bias'"):
+    with pytest.raises(nn.StateDictError) as problem:
         named = {name: array for name, array in state.items() if name not in ("scale", "seen")}
-        other.load_state_dict({**named, "extra": np.ones(1), "inner.bias": np.ones(3)})
+        other.load_state_dict({**named, "extra": np.ones(1), "inner.bias": np.ones(3), "body.1.bias": np.ones(3)})
+    assert isinstance(problem.value, KeyError) and isinstance(problem.value, ValueError)
+    assert str(problem.value) == (
+        "the state_dict does not fit Block, and nothing was loaded:\n"
+        "  missing 'scale', 'seen'\n"
+        "  unexpected 'extra', 'inner.bias'\n"
+        "  'body.1.bias' has shape (3,), the module's has (2,)"
+    )
     with pytest.raises(ValueError, match=r"'body.1.bias' has shape \(3,\), the module's has \(2,\)"):
-        other.load_state_dict({**state, "scale": np.ones(3), "body.1.bias": np.ones(3)})
+        other.load_state_dict({"scale": np.ones(3), "body.1.bias": np.ones(3)}, strict=False)
+    with pytest.raises(ValueError, match="'again.weight' differs from 'inner.weight', which is the same tensor"):
+        other.load_state_dict({**state, "scale": np.zeros(3), "again.weight": np.zeros((3, 3))})
+    with pytest.raises(ValueError, match="'seen' holds <U3 values instead of numbers"):
+        other.load_state_dict({**state, "scale": np.zeros(3), "seen": ["one"]})
     assert all(np.array_equal(other.state_dict()[name], values[name]) for name in values)
     keys = other.load_state_dict({"scale": np.array([1.0, 2.0, 3.0]), "extra": 1}, strict=False)
     assert keys.unexpected_keys == ["extra"] and "seen" in keys.missing_keys
     assert other.scale.to_host().tolist() == [1, 2, 3]
+    # One name of what is shared is enough, and tensors do as well as arrays.
+    del state["again.weight"]
+    assert other.load_state_dict({**state, "scale": block.scale}) == ([], [])
+    assert not other.scale.to_host().any()
 
 
 def test_copies_and_pickles(queue):
@@ -221,7 +237,7 @@ def test_activations_are_their_functions(queue):
     tested = {type(module) for module, _ in pairs}
     for name in layers.__all__:
         made = getattr(layers, name)
-        if isinstance(made, type) and issubclass(made, layers._Activation):
+        if isinstance(made, type) and issubclass(made, Activation):
             assert made in tested, name
     with pytest.raises(TypeError):
         nn.ReLU(inplace=True)

@@ -1,15 +1,18 @@
-//! Milliseconds of normalisations and pooling, forward and forward with backward.
+//! Milliseconds of normalisations, softmax and pooling, forward and forward with backward.
 //!
 //! `cargo bench -p netcl-ops --bench norm` prints every device; `--json --device <part of a name> --case <name>` prints one line
 //! per case for `benches/norm_peers.py`.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark stops at its first surprise")]
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use netcl_core::backend::Queue;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
+use netcl_core::kernels::elementwise::Elementwise;
+use netcl_core::kernels::expr::Graph;
 use netcl_core::random::Generator;
 use netcl_core::tensor::Tensor;
 use netcl_ops::norm::{
@@ -17,13 +20,15 @@ use netcl_ops::norm::{
     layer_norm_backward, rms_norm, rms_norm_backward,
 };
 use netcl_ops::pool::{
-    Averaging, Window, adaptive_avg_pool2d, avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward,
+    Averaging, Window, adaptive_avg_pool2d, adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d,
+    max_pool2d_backward,
 };
 use netcl_ops::random::normal;
 use netcl_ops::resample::{upsample_bilinear, upsample_nearest};
+use netcl_ops::{Axes, log_softmax, mul, softmax, sum};
 
 /// A case and the shape of its input.
-const CASES: [(&str, &[usize]); 20] = [
+const CASES: [(&str, &[usize]); 27] = [
     ("batch_norm", &[32, 64, 32, 32]),
     ("batch_norm+backward", &[32, 64, 32, 32]),
     ("batch_norm_small", &[32, 512, 4, 4]),
@@ -37,14 +42,38 @@ const CASES: [(&str, &[usize]); 20] = [
     ("rms_norm+backward", &[4096, 768]),
     ("group_norm", &[32, 64, 32, 32]),
     ("group_norm+backward", &[32, 64, 32, 32]),
+    ("softmax", &[4096, 1024]),
+    ("softmax+backward", &[4096, 1024]),
+    ("log_softmax", &[4096, 1024]),
+    ("log_softmax+backward", &[4096, 1024]),
+    ("max_pool_2x2", &[32, 64, 32, 32]),
+    ("max_pool_2x2+backward", &[32, 64, 32, 32]),
     ("max_pool", &[32, 64, 32, 32]),
     ("max_pool+backward", &[32, 64, 32, 32]),
     ("avg_pool", &[32, 64, 32, 32]),
     ("avg_pool+backward", &[32, 64, 32, 32]),
     ("adaptive_avg_pool", &[32, 512, 7, 7]),
+    ("adaptive_avg_pool+backward", &[32, 512, 7, 7]),
     ("nearest", &[8, 64, 32, 32]),
     ("bilinear", &[8, 64, 32, 32]),
 ];
+
+/// The last steps of the gradients of softmax and its logarithm, of the upstream gradient, the result and a sum.
+fn slopes() -> [Arc<Elementwise>; 2] {
+    let g = Graph::new();
+    let [upstream, y, total] = std::array::from_fn(|i| g.input(i));
+    let log = Graph::new();
+    let [log_upstream, log_y, log_total] = std::array::from_fn(|i| log.input(i));
+    [
+        Elementwise::new("softmax_backward", g.finish(&[y * (upstream - total)])),
+        Elementwise::new("log_softmax_backward", log.finish(&[log_upstream - log_y.exp() * log_total])),
+    ]
+}
+
+fn map(op: &Arc<Elementwise>, g: &Tensor, y: &Tensor, total: &Tensor) {
+    let out = Tensor::uninit(y.queue(), y.shape().clone(), y.dtype()).unwrap();
+    op.run(&[g, y, &total.expand(y.shape()).unwrap()], &[], &[&out]).unwrap();
+}
 
 /// One run of a case.
 fn work(case: &str, shape: &[usize], queue: &Queue) -> Box<dyn Fn()> {
@@ -56,12 +85,17 @@ fn work(case: &str, shape: &[usize], queue: &Queue) -> Box<dyn Fn()> {
     let var = Tensor::full(queue, [channels], DType::F32, 1.0).unwrap();
     let (name, backward) = case.split_once('+').map_or((case, false), |(name, _)| (name, true));
     let queue = queue.clone();
-    let window = Window { stride: [2, 2], padding: [1, 1], ..Window::new([3, 3]) };
-    let pooled = if case.contains("pool") && !case.starts_with("adaptive") {
-        Some(max_pool2d(&x, &window).unwrap().output)
+    let window = if case.contains("2x2") {
+        Window::new([2, 2])
     } else {
-        None
+        Window { stride: [2, 2], padding: [1, 1], ..Window::new([3, 3]) }
     };
+    let pooled = match case {
+        _ if case.starts_with("adaptive") => Some(adaptive_avg_pool2d(&x, [1, 1]).unwrap()),
+        _ if case.contains("pool") => Some(max_pool2d(&x, &window).unwrap().output),
+        _ => None,
+    };
+    let [softmax_slope, log_softmax_slope] = slopes();
     let name = name.to_owned();
     Box::new(move || {
         let affine = Affine { weight: Some(&weight), bias: Some(&bias) };
@@ -92,7 +126,21 @@ fn work(case: &str, shape: &[usize], queue: &Queue) -> Box<dyn Fn()> {
                     group_norm_backward(&g, &x, 32, affine, &y.mean, &y.rstd).unwrap();
                 }
             }
-            "max_pool" => {
+            // As `netcl-autograd` does it.
+            "softmax" => {
+                let y = softmax(&x, -1).unwrap();
+                if backward {
+                    let total = sum(&mul(&g, &y).unwrap(), Axes::One(-1), true).unwrap();
+                    map(&softmax_slope, &g, &y, &total);
+                }
+            }
+            "log_softmax" => {
+                let y = log_softmax(&x, -1).unwrap();
+                if backward {
+                    map(&log_softmax_slope, &g, &y, &sum(&g, Axes::One(-1), true).unwrap());
+                }
+            }
+            "max_pool" | "max_pool_2x2" => {
                 let y = max_pool2d(&x, &window).unwrap();
                 if backward {
                     max_pool2d_backward(pooled.as_ref().unwrap(), x.shape(), &y.indices, &window).unwrap();
@@ -105,7 +153,12 @@ fn work(case: &str, shape: &[usize], queue: &Queue) -> Box<dyn Fn()> {
                     avg_pool2d_backward(g, x.shape(), &window, Averaging::default()).unwrap();
                 }
             }
-            "adaptive_avg_pool" => drop(adaptive_avg_pool2d(&x, [1, 1]).unwrap()),
+            "adaptive_avg_pool" => {
+                adaptive_avg_pool2d(&x, [1, 1]).unwrap();
+                if backward {
+                    adaptive_avg_pool2d_backward(pooled.as_ref().unwrap(), x.shape()).unwrap();
+                }
+            }
             "nearest" => drop(upsample_nearest(&x, 2.0).unwrap()),
             _ => drop(upsample_bilinear(&x, 2.0, false).unwrap()),
         }

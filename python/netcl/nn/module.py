@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from netcl import autograd as ag
 from netcl._netcl import Tensor
-from netcl._netcl.nn import assign
+from netcl.nn import _state
+from netcl.nn._arguments import resolve_queue
+from netcl.nn._hooks import Hooks, RemovableHandle
+from netcl.nn._state import IncompatibleKeys, StateDictError
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["IncompatibleKeys", "Module", "Parameter"]
+__all__ = ["IncompatibleKeys", "Module", "Parameter", "RemovableHandle", "StateDictError"]
 
 _M = TypeVar("_M", bound="Module")
-
-
-class IncompatibleKeys(NamedTuple):
-    """What ``load_state_dict(..., strict=False)`` could not match."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "half", "float", "double")
 
 
 def Parameter(data: Any, requires_grad: bool = True, dtype: str | None = None, queue: Any = None) -> Tensor:
@@ -30,11 +28,23 @@ def Parameter(data: Any, requires_grad: bool = True, dtype: str | None = None, q
     return ag.tensor(data, requires_grad=requires_grad, dtype=dtype, queue=queue)
 
 
+def _warn_of_hidden(owner: str, name: str, value: list[Any] | dict[Any, Any]) -> None:
+    """Says that modules in an ordinary list or dictionary would not be trained, moved or saved."""
+    if any(isinstance(part, Module) for part in (value.values() if isinstance(value, dict) else value)):
+        kind = "ModuleDict" if isinstance(value, dict) else "ModuleList"
+        warnings.warn(
+            f"{owner}.{name} is a {type(value).__name__} of modules, whose parameters are not found there: use nn.{kind}, or a "
+            "tuple to keep them apart on purpose",
+            stacklevel=3,
+        )
+
+
 class Module:
     """A layer or a model: write ``forward``, set parameters and other modules as attributes.
 
     A tensor with ``requires_grad`` that becomes an attribute is a parameter, a module is a child, ``register_buffer`` names
-    tensors that are saved but not trained. Names are dotted paths: ``"0.weight"``. Everything else is an ordinary attribute.
+    tensors that are saved but not trained. Names are dotted paths: ``"0.weight"``. Everything else is an ordinary attribute;
+    several modules belong into a ``ModuleList`` or ``ModuleDict``.
 
         class Residual(Module):
             def __init__(self, width):
@@ -49,6 +59,11 @@ class Module:
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
     _unsaved: set[str]
+    _hooks: Hooks | None
+    # Attributes that are whole numbers and are saved, such as the number of batches seen.
+    _saved_numbers: tuple[str, ...] = ()
+    # Attributes that are constructor arguments of the same name: what print-outs show and configurations hold.
+    _settings: tuple[str, ...] = ()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # Here rather than in __init__, so that a subclass that does not call it works all the same.
@@ -56,6 +71,7 @@ class Module:
         for name, empty in (("_parameters", {}), ("_buffers", {}), ("_modules", {}), ("_unsaved", set())):
             object.__setattr__(module, name, empty)
         object.__setattr__(module, "training", True)
+        object.__setattr__(module, "_hooks", None)
         return module
 
     def __init__(self) -> None:
@@ -66,7 +82,9 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward(...)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        if self._hooks is None:
+            return self.forward(*args, **kwargs)
+        return self._hooks.call(self, args, kwargs)
 
     # ---- attributes ------------------------------------------------------------------------------------------------
 
@@ -75,13 +93,16 @@ class Module:
         if isinstance(value, Module):
             home: dict[str, Any] | None = self._modules
         elif isinstance(value, Tensor):
-            # A result of a recorded operation has requires_grad, too, but is nothing to train.
-            trainable = value.requires_grad and value.is_leaf
-            home = self._buffers if name in self._buffers else self._parameters if trainable else None
+            # A result of a recorded operation has requires_grad, too, but is nothing to train. What replaces a parameter is
+            # one, even if it is frozen.
+            trained = value.is_leaf and (value.requires_grad or name in self._parameters)
+            home = self._buffers if name in self._buffers else self._parameters if trained else None
         elif value is None:
             home = next((table for table in tables if name in table), None)
         else:
             home = None
+            if isinstance(value, (list, dict)):
+                _warn_of_hidden(type(self).__name__, name, value)
         for table in tables:
             if table is not home:
                 table.pop(name, None)
@@ -92,10 +113,15 @@ class Module:
             home[name] = value
 
     def __getattr__(self, name: str) -> Any:
-        for table in ("_parameters", "_buffers", "_modules"):
-            found = self.__dict__.get(table, {})
-            if name in found:
-                return found[name]
+        # Every use of a weight comes through here: no loop, and nothing made on the way.
+        own = self.__dict__
+        if "_modules" in own:
+            if name in (table := own["_parameters"]):
+                return table[name]
+            if name in (table := own["_modules"]):
+                return table[name]
+            if name in (table := own["_buffers"]):
+                return table[name]
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:
@@ -178,6 +204,10 @@ class Module:
         """All parameters: what an optimizer takes."""
         return [parameter for _, parameter in self.named_parameters(recurse=recurse)]
 
+    def trainable_parameters(self) -> list[Tensor]:
+        """The parameters that are not frozen."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
     def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
         """All buffers with their dotted names."""
         return self._named_tensors("_buffers", prefix, recurse)
@@ -197,6 +227,42 @@ class Module:
         function(self)
         return self
 
+    def get_submodule(self, path: str) -> Module:
+        """The module under a dotted name; the empty name is this one."""
+        module: Module = self
+        for name in path.split(".") if path else ():
+            found = module._modules.get(name)
+            if found is None:
+                known = ", ".join(child for child, _ in module.named_children()) or "none"
+                raise AttributeError(f"{type(self).__name__} has no module {path!r}: {type(module).__name__} has {known}")
+            module = found
+        return module
+
+    # ---- hooks -----------------------------------------------------------------------------------------------------
+
+    def _own_hooks(self) -> Hooks:
+        if self._hooks is None:
+            object.__setattr__(self, "_hooks", Hooks())
+        hooks = self._hooks
+        assert hooks is not None
+        return hooks
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """``hook(module, args)`` is called before ``forward``; what it returns, unless None, replaces the arguments."""
+        return (hooks := self._own_hooks()).add(hooks.before, hook)
+
+    def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """``hook(module, args, output)`` is called after ``forward``; what it returns, unless None, replaces the output."""
+        return (hooks := self._own_hooks()).add(hooks.after, hook)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """``hook(module, grad_input, grad_output)`` is called when the gradients of a call's positional inputs are known.
+
+        Both are tuples with None for what has no gradient. What the hook returns, unless None, replaces ``grad_input``; that
+        is possible where one input has a gradient. Hooks see results that are tensors, or lists or tuples of them.
+        """
+        return (hooks := self._own_hooks()).add(hooks.backward, hook)
+
     # ---- modes, gradients, devices ---------------------------------------------------------------------------------
 
     def train(self: _M, mode: bool = True) -> _M:
@@ -215,6 +281,14 @@ class Module:
             parameter.requires_grad = requires_grad
         return self
 
+    def freeze(self: _M) -> _M:
+        """Parameters get no gradients from now on and stay as they are."""
+        return self.requires_grad_(False)
+
+    def unfreeze(self: _M) -> _M:
+        """Parameters are trained again."""
+        return self.requires_grad_(True)
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of all parameters, or replaces them by zeros."""
         for parameter in self.parameters():
@@ -223,11 +297,20 @@ class Module:
             else:
                 parameter.grad = Tensor.from_shape(parameter.queue, parameter.shape, parameter.dtype)
 
-    def to(self: _M, queue: Any = None, dtype: str | None = None) -> _M:
-        """Moves parameters, their gradients and buffers to a queue's device, or into another dtype.
+    def to(self: _M, queue: Any = None, dtype: str | None = None, *, device: Any = None) -> _M:
+        """Moves parameters, their gradients and buffers to a device, or into another dtype.
 
+        The device is a queue, a handle or a selector: ``to("cpu")``, ``to(queue)``, ``to("float64")``, ``to("gpu", "float16")``.
         What moves is a new tensor: make the optimizer afterwards. Shared parameters stay shared.
         """
+        if device is not None and queue is not None:
+            raise TypeError("to: give one device, not two")
+        queue = device if queue is None else queue
+        if isinstance(queue, str) and queue in _DTYPES:
+            if dtype is not None:
+                raise TypeError("to: give one dtype, not two")
+            queue, dtype = None, queue
+        queue = resolve_queue(queue)
         moved: dict[int, Tensor] = {}
 
         def change(tensor: Tensor) -> Tensor:
@@ -250,44 +333,21 @@ class Module:
 
     # ---- saving ----------------------------------------------------------------------------------------------------
 
-    def _saved(self) -> Iterator[tuple[str, Tensor]]:
-        for path, module in self.named_modules():
-            for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
-                if tensor is not None and name not in module._unsaved:
-                    yield (f"{path}.{name}" if path else name), tensor
-
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters and buffers under their dotted names."""
-        # NumPy is imported where it is needed: a program that never saves need not wait for it.
-        import numpy as np
+        """Copies of all parameters and buffers under their dotted names, which are those of the same model in PyTorch.
 
-        return {name: np.array(tensor.to_host()) for name, tensor in self._saved()}
+        What occurs twice in the module has two names here.
+        """
+        return _state.save(self)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
-        """Overwrites parameters and buffers with the arrays (or tensors) of a ``state_dict``.
+        """Overwrites parameters and buffers with the arrays (or tensors) of a ``state_dict``, in place.
 
-        A KeyError names every missing and unexpected key, a ValueError every array of the wrong shape; nothing has changed then.
-        With ``strict=False`` keys without a partner are left alone and returned.
+        A ``StateDictError`` names every missing, unexpected and mis-shaped key at once; nothing has changed then. With
+        ``strict=False`` keys without a partner are left alone and returned. A model of PyTorch is loaded with
+        ``load_state_dict({name: tensor.numpy() for name, tensor in model.state_dict().items()})``.
         """
-        import numpy as np
-
-        targets = dict(self._saved())
-        keys = IncompatibleKeys([k for k in targets if k not in state], [k for k in state if k not in targets])
-        if strict and (keys.missing_keys or keys.unexpected_keys):
-            parts = [f"{what} {', '.join(map(repr, names))}" for what, names in zip(("missing", "unexpected"), keys) if names]
-            raise KeyError(f"state_dict of {type(self).__name__}: {'; '.join(parts)}")
-        sources = {name: np.asarray(state[name]) for name in targets if name in state}
-        wrong = [
-            f"{name!r} has shape {tuple(array.shape)}, the module's has {tuple(targets[name].shape)}"
-            for name, array in sources.items()
-            if tuple(array.shape) != tuple(targets[name].shape)
-        ]
-        if wrong:
-            raise ValueError(f"state_dict of {type(self).__name__}: {'; '.join(wrong)}")
-        for name, array in sources.items():
-            target = targets[name]
-            assign(target, Tensor.from_host(target.queue, array, dtype=target.dtype))
-        return keys
+        return _state.load(self, state, strict)
 
     def __deepcopy__(self: _M, memo: dict[int, Any]) -> _M:
         # Tensors stay on their devices, and shared ones stay shared.
@@ -312,11 +372,37 @@ class Module:
 
     def extra_repr(self) -> str:
         """What print-outs say between the parentheses."""
-        return ""
+        return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor arguments that make a layer like this one, apart from the queue; empty for modules of one's own."""
+        found = {}
+        for name in self._settings:
+            value = getattr(self, name)
+            # A bias that is there, or not, is a truth value to the constructor.
+            found[name] = value is not None if name == "bias" and (value is None or isinstance(value, Tensor)) else value
+        return found
 
     def __repr__(self) -> str:
-        lines = [f"  ({name}): " + repr(child).replace("\n", "\n  ") for name, child in self.named_children()]
-        extra = self.extra_repr()
-        if not lines:
-            return f"{type(self).__name__}({extra})"
-        return "\n".join([f"{type(self).__name__}(", *([f"  {extra}"] if extra else []), *lines, ")"])
+        return self._tree()
+
+    def _tree(self, name: str = "", indent: str = "") -> str:
+        extra, children = self.extra_repr(), list(self.named_children())
+        count = self.num_parameters()
+        label = f"{indent}({name}): " if name else indent
+        note = f"  # {count:,} parameter{'s' if count != 1 else ''}" if count else ""
+        if not children:
+            return f"{label}{type(self).__name__}({extra}){note}"
+        inner = indent + "  "
+        lines = [f"{label}{type(self).__name__}(", *([inner + extra] if extra else [])]
+        lines += [child._tree(at, inner) for at, child in children]
+        return "\n".join([*lines, f"{indent}){note}"])
+
+    def summary(self, *inputs: Any) -> str:
+        """A table of the modules inside: kind, parameters, and with an input (or its shape) what comes out of each.
+
+        ``print(model.summary((1, 3, 32, 32)))``. The forward pass runs in inference mode, unrecorded.
+        """
+        from netcl.nn._summary import table
+
+        return table(self, inputs)

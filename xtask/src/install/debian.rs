@@ -11,6 +11,12 @@ pub(crate) const PACKAGES: [&str; 4] = ["gcc", "ocl-icd-libopencl1", "pocl-openc
 pub(crate) const UNTESTED: &str =
     "what needs these packages (PoCL is one of the OpenCL implementations of the test grid)";
 
+/// Data sets that the full run trains on.
+pub(crate) const DATA: [&str; 1] = ["dataset-fashion-mnist"];
+
+/// What is not tested without [`DATA`].
+pub(crate) const UNTESTED_DATA: &str = "training on Fashion-MNIST";
+
 /// Installs the missing ones of some packages; `false` when some are still missing. `untested` is what they are wanted for.
 pub(crate) fn install(packages: &[&str], untested: &str, report: &mut Report) -> bool {
     if find_program("dpkg-query", &[]).is_none() {

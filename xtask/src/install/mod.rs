@@ -23,6 +23,9 @@ pub(crate) fn run(workspace: &Workspace, full: bool, report: &mut Report) -> Res
         return Ok(Outcome::Passed);
     }
     let mut complete = debian::install(&debian::PACKAGES, debian::UNTESTED, report);
+    if full {
+        complete &= debian::install(&debian::DATA, debian::UNTESTED_DATA, report);
+    }
     complete &= cargo_tools::components(report);
     complete &= cargo_tools::install(workspace, full, report);
     if python::install(workspace, report) {
@@ -48,6 +51,7 @@ fn stamp(full: bool) -> String {
     ];
     if full {
         lines.push(format!("cargo for the full run {}", cargo_tools::names(true).join(" ")));
+        lines.push(format!("data {}", debian::DATA.join(" ")));
     }
     lines.join("\n") + "\n"
 }

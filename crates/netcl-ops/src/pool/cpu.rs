@@ -123,23 +123,23 @@ impl<T: Lane> Best<T> {
 /// The sum of a few elements, or of many in lanes.
 #[inline(always)]
 fn run_sum<T: Lane>(x: &[T]) -> f64 {
-    const LANES: usize = 16;
+    const LANES: usize = 8;
     if x.len() > 256 {
         return plain_row::<T, Sum>(x);
     }
     let mut lanes = [T::ZERO; LANES];
-    let mut parts = x.chunks_exact(LANES);
-    for part in &mut parts {
+    let (parts, rest) = x.as_chunks::<LANES>();
+    for part in parts {
         lanes.iter_mut().zip(part).for_each(|(lane, &x)| *lane = *lane + x);
     }
-    lanes.iter_mut().zip(parts.remainder()).for_each(|(lane, &x)| *lane = *lane + x);
     let mut width = LANES / 2;
     while width > 0 {
         let (low, high) = lanes.split_at_mut(width);
         low.iter_mut().zip(&*high).for_each(|(low, &high)| *low = *low + high);
         width /= 2;
     }
-    Element::to_f64(lanes[0])
+    // One after the other: a loop over lanes costs more than these few additions.
+    Element::to_f64(rest.iter().fold(lanes[0], |sum, &x| sum + x))
 }
 
 simd! {
@@ -404,6 +404,17 @@ fn average_backward_of<E: Stored>(
     let by = reciprocals::<E::Lane>(plane, averaging);
     let ((size, results), taps) = (sizes(plane), Taps::new(plane));
     let [height, width] = plane.axes;
+    if plane.adaptive && results == 1 {
+        return parallel_for(op, count, (TASK / size).max(1), |range| {
+            let (mut from, mut own) = (Vec::new(), Vec::new());
+            let grad = E::widen(&grad[range.clone()], &mut from);
+            // SAFETY: ranges are disjoint.
+            let to = unsafe { to.part(range.start * size, range.len() * size) };
+            E::fill(to, &mut own, |to| {
+                to.chunks_exact_mut(size).zip(grad).for_each(|(to, &g)| to.fill(g * by[0]));
+            });
+        });
+    }
     each_plane(op, plane, count, |i, [from, own, shared]: &mut [Vec<E::Lane>; 3]| {
         shared.resize(results, E::Lane::ZERO);
         multiply(E::widen(&grad[i * results..][..results], from), &by, shared);

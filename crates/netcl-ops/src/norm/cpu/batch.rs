@@ -45,7 +45,7 @@ pub(in crate::norm) fn apply(job: Job, planes: Planes) -> Result<()> {
 }
 
 /// What a channel's elements are mapped with: `(x - mean) * scale + shift`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Channel<T> {
     pub(super) mean: T,
     pub(super) scale: T,
@@ -111,7 +111,7 @@ impl<'v, E: Stored> Results<'v, E> {
                         // SAFETY: every channel belongs to one task.
                         let y = unsafe { y.part(at, span) };
                         let x = E::widen(&x[at..][..span], &mut from);
-                        E::fill(y, &mut to, |y| scale(x, y, channel.mean, channel.scale, channel.shift));
+                        E::fill(y, &mut to, |y| scale(x, y, channel.mean, channel.scale, channel.shift, x.as_ptr()));
                     }
                 }
             });
@@ -151,7 +151,9 @@ fn apply_planes<E: Stored>(
             let Channel { mean, scale: by, shift } = channels[plane % planes.channels];
             let x = E::widen(&x[plane * span..][..span], &mut from);
             // SAFETY: every plane belongs to one task.
-            E::fill(unsafe { y.part(plane * span, span) }, &mut to, |y| scale(x, y, mean, by, shift));
+            E::fill(unsafe { y.part(plane * span, span) }, &mut to, |y| {
+                scale(x, y, mean, by, shift, x.as_ptr().wrapping_add(span))
+            });
         }
     })
 }

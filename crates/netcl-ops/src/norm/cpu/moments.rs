@@ -7,11 +7,15 @@ use netcl_core::dtype::Element;
 use netcl_core::kernels::expr::vecmath::Real;
 use netcl_core::simd;
 
-use crate::reduce::{Lane, Sum, plain_row};
+use crate::reduce::Lane;
 
 /// Elements of a run.
 const RUN: usize = 1024;
-const LANES: usize = 32;
+/// Lanes of a sum: enough to hide how long one addition takes. Two sums at once share them.
+const LANES: usize = 64;
+const HALF_LANES: usize = LANES / 2;
+/// Elements between two hints about what is read next: a cache line of f32.
+pub(super) const LINE: usize = 16;
 
 /// Count, mean and sum of squared deviations from it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,7 +53,7 @@ impl Moments {
 }
 
 /// What gradients are mapped with: `g * scale - (x - mean) * slope - shift`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Slopes<T> {
     pub(super) scale: T,
     pub(super) slope: T,
@@ -64,8 +68,8 @@ pub(super) fn real<T: Lane>(value: f64) -> T {
 
 /// Adds up lanes in a fixed tree.
 #[inline(always)]
-fn total<T: Lane>(mut lanes: [T; LANES]) -> f64 {
-    let mut width = LANES / 2;
+fn total<T: Lane, const N: usize>(mut lanes: [T; N]) -> f64 {
+    let mut width = N / 2;
     while width > 0 {
         let (low, high) = lanes.split_at_mut(width);
         for (low, &high) in low.iter_mut().zip(&*high) {
@@ -76,79 +80,99 @@ fn total<T: Lane>(mut lanes: [T; LANES]) -> f64 {
     Element::to_f64(lanes[0])
 }
 
-/// The sum of squared distances from a value.
+/// The sum of something of each element of a run.
 #[inline(always)]
-fn squares<T: Lane>(x: &[T], from: T) -> f64 {
+fn run_sum<T: Lane>(run: &[T], of: impl Fn(T) -> T) -> f64 {
     let mut lanes = [T::ZERO; LANES];
-    let mut parts = x.chunks_exact(LANES);
-    for part in &mut parts {
+    let (parts, rest) = run.as_chunks::<LANES>();
+    for part in parts {
         for (lane, &x) in lanes.iter_mut().zip(part) {
-            *lane = *lane + (x - from) * (x - from);
+            *lane = *lane + of(x);
         }
     }
-    for (lane, &x) in lanes.iter_mut().zip(parts.remainder()) {
-        *lane = *lane + (x - from) * (x - from);
+    for (lane, &x) in lanes.iter_mut().zip(rest) {
+        *lane = *lane + of(x);
     }
     total(lanes)
 }
 
+/// Asks for memory that will be read soon. The place may be anywhere: nothing is read.
+#[inline(always)]
+pub(super) fn prefetch<E>(place: *const E) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint that every x86-64 processor knows, and that never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
 simd! {
-    /// The moments of a row.
+    /// The moments of a row. (Loops, not `fold`: that would be compiled on its own, without these instructions.)
     pub(super) fn moments<T: Lane>(x: &[T]) -> Moments {
-        x.chunks(RUN).fold(Moments::default(), |so_far, run| {
+        let mut so_far = Moments::default();
+        for run in x.chunks(RUN) {
             let n = run.len() as f64;
-            let mean = plain_row::<T, Sum>(run) / n;
+            let mean = run_sum(run, |x| x) / n;
             let rounded = real::<T>(mean);
             let off = mean - Element::to_f64(rounded);
-            so_far.merge(Moments::around(n, mean, squares(run, rounded), off))
-        })
+            let squares = run_sum(run, |x| (x - rounded) * (x - rounded));
+            so_far = so_far.merge(Moments::around(n, mean, squares, off));
+        }
+        so_far
     }
 
     /// The same around zero: the mean of the result is 0, its `m2` the sum of squares.
     pub(super) fn square_sum<T: Lane>(x: &[T]) -> Moments {
-        let m2 = x.chunks(RUN).map(|run| squares(run, T::ZERO)).sum();
+        let mut m2 = 0.0;
+        for run in x.chunks(RUN) {
+            m2 += run_sum(run, |x| x * x);
+        }
         Moments { n: x.len() as f64, mean: 0.0, m2 }
     }
 
-    /// `y = (x - mean) * scale + shift`.
-    pub(super) fn scale<T: Lane>(x: &[T], y: &mut [T], mean: T, scale: T, shift: T) {
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = (x - mean) * scale + shift;
+    /// `y = (x - mean) * scale + shift`. Meanwhile the memory at `next`, which is read next, moves into the cache.
+    pub(super) fn scale<T: Lane, E: Element>(x: &[T], y: &mut [T], mean: T, scale: T, shift: T, next: *const E) {
+        let each = |(y, &x): (&mut T, &T)| *y = (x - mean) * scale + shift;
+        let ((lines, x), (to, y)) = (x.as_chunks::<LINE>(), y.as_chunks_mut::<LINE>());
+        let mut ahead = next;
+        for (x, y) in lines.iter().zip(to) {
+            prefetch(ahead);
+            ahead = ahead.wrapping_add(LINE);
+            y.iter_mut().zip(x).for_each(each);
         }
+        y.iter_mut().zip(x).for_each(each);
     }
 
-    /// `y = (x - mean) * rstd * weight + bias`; parameters that are not there have no elements.
-    pub(super) fn scale_each<T: Lane>(x: &[T], y: &mut [T], mean: T, rstd: T, weight: &[T], bias: &[T]) {
-        match (weight.is_empty(), bias.is_empty()) {
-            (true, true) => {
-                for (y, &x) in y.iter_mut().zip(x) {
-                    *y = (x - mean) * rstd;
-                }
-            }
-            (false, true) => {
-                for ((y, &x), &w) in y.iter_mut().zip(x).zip(weight) {
-                    *y = (x - mean) * rstd * w;
-                }
-            }
-            (true, false) => {
-                for ((y, &x), &b) in y.iter_mut().zip(x).zip(bias) {
-                    *y = (x - mean) * rstd + b;
-                }
-            }
-            (false, false) => {
-                for (((y, &x), &w), &b) in y.iter_mut().zip(x).zip(weight).zip(bias) {
-                    *y = (x - mean) * rstd * w + b;
-                }
-            }
+    /// `y = (x - mean) * rstd * weight + bias`, and the same with `next`.
+    pub(super) fn scale_each<T: Lane, E: Element>(
+        x: &[T],
+        y: &mut [T],
+        mean: T,
+        rstd: T,
+        weight: &[T],
+        bias: &[T],
+        next: *const E,
+    ) {
+        let each = |(((y, &x), &w), &b): (((&mut T, &T), &T), &T)| *y = (x - mean) * rstd * w + b;
+        let ((lines, x), (to, y)) = (x.as_chunks::<LINE>(), y.as_chunks_mut::<LINE>());
+        let ((weights, weight), (biases, bias)) = (weight.as_chunks::<LINE>(), bias.as_chunks::<LINE>());
+        let mut ahead = next;
+        for (((x, y), w), b) in lines.iter().zip(to).zip(weights).zip(biases) {
+            prefetch(ahead);
+            ahead = ahead.wrapping_add(LINE);
+            y.iter_mut().zip(x).zip(w).zip(b).for_each(each);
         }
+        y.iter_mut().zip(x).zip(weight).zip(bias).for_each(each);
     }
 
     /// The sums of `g` and of `g * (x - mean)`.
     pub(super) fn products<T: Lane>(g: &[T], x: &[T], mean: T) -> [f64; 2] {
         let mut sums = [0.0; 2];
         for (g, x) in g.chunks(RUN).zip(x.chunks(RUN)) {
-            let (mut plain, mut mixed) = ([T::ZERO; LANES], [T::ZERO; LANES]);
-            let (mut gs, mut xs) = (g.chunks_exact(LANES), x.chunks_exact(LANES));
+            let (mut plain, mut mixed) = ([T::ZERO; HALF_LANES], [T::ZERO; HALF_LANES]);
+            let (mut gs, mut xs) = (g.chunks_exact(HALF_LANES), x.chunks_exact(HALF_LANES));
             for (g, x) in (&mut gs).zip(&mut xs) {
                 for (((plain, mixed), &g), &x) in plain.iter_mut().zip(&mut mixed).zip(g).zip(x) {
                     *plain = *plain + g;
@@ -169,8 +193,8 @@ simd! {
     pub(super) fn weighted_products<T: Lane>(g: &[T], w: &[T], x: &[T], mean: T) -> [f64; 2] {
         let mut sums = [0.0; 2];
         for ((g, w), x) in g.chunks(RUN).zip(w.chunks(RUN)).zip(x.chunks(RUN)) {
-            let (mut plain, mut mixed) = ([T::ZERO; LANES], [T::ZERO; LANES]);
-            let (mut gs, mut ws, mut xs) = (g.chunks_exact(LANES), w.chunks_exact(LANES), x.chunks_exact(LANES));
+            let (mut plain, mut mixed) = ([T::ZERO; HALF_LANES], [T::ZERO; HALF_LANES]);
+            let (mut gs, mut ws, mut xs) = (g.chunks_exact(HALF_LANES), w.chunks_exact(HALF_LANES), x.chunks_exact(HALF_LANES));
             for ((g, w), x) in (&mut gs).zip(&mut ws).zip(&mut xs) {
                 for ((((plain, mixed), &g), &w), &x) in plain.iter_mut().zip(&mut mixed).zip(g).zip(w).zip(x) {
                     *plain = *plain + g * w;

@@ -15,6 +15,8 @@ use crate::norm::rows::Rows;
 
 /// Parts that the sums over rows are cut into at most.
 const PARTS: usize = 32;
+/// Elements of rows that are short enough to have the next one in the first-level cache as well.
+const AHEAD: usize = 1 << 12;
 /// Rows whose parameter gradients are added up in the type of the computation.
 const RUN_ROWS: usize = 16;
 
@@ -34,9 +36,24 @@ fn forward_of<E: Stored>(op: &'static str, views: &Views<'_, '_>, rows: Rows, ep
     let y = views.output::<E>(3)?;
     let [means, rstds] = [views.output::<E::Lane>(4)?, views.output::<E::Lane>(5)?];
     let n = rows.n;
+    // Parameters that are not there change nothing.
+    let (ones, zeros);
+    let weight = if weight.is_empty() {
+        ones = vec![real::<E::Lane>(1.0); rows.groups * rows.channels];
+        &ones[..]
+    } else {
+        weight
+    };
+    let bias = if bias.is_empty() {
+        zeros = vec![E::Lane::default(); rows.groups * rows.channels];
+        &zeros[..]
+    } else {
+        bias
+    };
     parallel_for(op, rows.rows, (TASK / n).max(1), |range| {
         let (mut from, mut to) = (Vec::new(), Vec::new());
         for row in range {
+            let next = x.as_ptr().wrapping_add(if n <= AHEAD { (row + 1) * n } else { row * n });
             let x = E::widen(&x[row * n..][..n], &mut from);
             let found: Moments = if rows.centred { moments(x) } else { square_sum(x) };
             let (mean, rstd) = (real::<E::Lane>(found.mean), real::<E::Lane>(found.rstd(eps)));
@@ -45,12 +62,11 @@ fn forward_of<E: Stored>(op: &'static str, views: &Views<'_, '_>, rows: Rows, ep
             let (y, [mean_to, rstd_to]) = unsafe { (y.part(row * n, n), [means.part(row, 1), rstds.part(row, 1)]) };
             E::fill(y, &mut to, |y| {
                 if rows.span == 1 {
-                    return scale_each(x, y, mean, rstd, weight, bias);
+                    return scale_each(x, y, mean, rstd, weight, bias, next);
                 }
                 let channels = x.chunks_exact(rows.span).zip(y.chunks_exact_mut(rows.span)).enumerate();
                 for (c, (x, y)) in channels {
-                    let by = weight.get(c).map_or(rstd, |&w| rstd * w);
-                    scale(x, y, mean, by, bias.get(c).copied().unwrap_or_default());
+                    scale(x, y, mean, rstd * weight[c], bias[c], next.wrapping_add(c * rows.span));
                 }
             });
             (mean_to[0], rstd_to[0]) = (mean, rstd);

@@ -1,0 +1,78 @@
+"""What the constructors of layers have in common: the queue that may be left out, sizes, and first values."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from netcl import autograd as ag
+from netcl._netcl import DeviceHandle, Tensor
+from netcl._netcl.nn import uniform_
+from netcl.core.device import manager
+
+__all__ = ["numbers", "parameter", "positive", "queue_first", "resolve_queue", "uniform_parameter"]
+
+
+def queue_first(init: Callable[..., None]) -> Callable[..., None]:
+    """Lets a constructor be called with or without the queue that its first parameter names.
+
+    ``Linear(queue, 2, 32)``, ``Linear(2, 32)``, ``Linear(2, 32, queue=queue)`` and ``Linear(2, 32, device="cpu")`` all work.
+    """
+
+    @functools.wraps(init)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        if "device" in kwargs:
+            device = kwargs.pop("device")
+            if device is not None:
+                if kwargs.get("queue") is not None:
+                    raise TypeError(f"{type(self).__name__}: give a queue or a device, not both")
+                kwargs["queue"] = resolve_queue(device)
+        # Sizes are numbers or sequences of them, kinds of blocks are classes; queues are none of these.
+        if "queue" in kwargs or not args or isinstance(args[0], (list, tuple, type)) or hasattr(args[0], "__index__"):
+            args = (kwargs.pop("queue", None), *args)
+        init(self, *args, **kwargs)
+
+    return wrapper
+
+
+def resolve_queue(device: Any) -> Any:
+    """The queue of a device: of a selector (``"cpu"``, ``"gpu"``, ``0``), of a handle, or the queue itself."""
+    if isinstance(device, (str, int)):
+        handle = manager.default(device)
+        if handle is None:
+            raise ValueError(f"there is no device {device!r}; netcl.manager.discover() lists those that there are")
+        return handle.queue
+    return device.queue if isinstance(device, DeviceHandle) else device
+
+
+def positive(layer: str, **sizes: int) -> None:
+    """Refuses sizes that are not whole numbers above 0, by name."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not hasattr(size, "__index__"):
+            raise TypeError(f"{layer}: {name} is a whole number, not {size!r}")
+        if size < 1:
+            raise ValueError(f"{layer}: {name} is {size}; it must be at least 1")
+
+
+def numbers(layer: str, name: str, given: Any, axes: int, least: int = 1) -> tuple[int, ...]:
+    """One number per axis, of a number that stands for all axes or of a sequence."""
+    values = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,) * axes
+    if len(values) != axes or any(isinstance(value, bool) or not hasattr(value, "__index__") for value in values):
+        wanted = "a whole number" if axes == 1 else f"a whole number or {axes} of them"
+        raise TypeError(f"{layer}: {name} is {wanted}, not {given!r}")
+    if any(value < least for value in values):
+        raise ValueError(f"{layer}: {name} is {given!r}; it must be at least {least}")
+    return values
+
+
+def parameter(queue: Any, shape: Sequence[int], fill: float = 0.0, dtype: str | None = None) -> Tensor:
+    """A parameter that starts with one value everywhere."""
+    return ag.tensor(Tensor.from_shape(queue, tuple(shape), dtype, fill), requires_grad=True)
+
+
+def uniform_parameter(queue: Any, shape: Sequence[int], fan_in: int, dtype: str | None = None) -> Tensor:
+    """A parameter that starts uniform within ``1 / sqrt(fan_in)``."""
+    bound = 1.0 / math.sqrt(max(fan_in, 1))
+    return uniform_(parameter(queue, shape, dtype=dtype), -bound, bound)

@@ -1,0 +1,149 @@
+"""Saving and loading: modules as dictionaries of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from netcl._netcl import Tensor
+from netcl._netcl.nn import assign
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from netcl.nn.module import Module
+
+__all__ = ["IncompatibleKeys", "StateDictError", "load", "save"]
+
+
+class IncompatibleKeys(NamedTuple):
+    """What ``load_state_dict(..., strict=False)`` could not match."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class StateDictError(ValueError, KeyError):
+    """A ``state_dict`` does not fit a module; nothing was loaded. The text and the attributes name every key at once."""
+
+    def __init__(
+        self, module: str, missing_keys: list[str], unexpected_keys: list[str], mismatched_keys: dict[str, str]
+    ) -> None:
+        self.module = module
+        self.missing_keys, self.unexpected_keys = missing_keys, unexpected_keys
+        #: What is wrong with the values of a key: their shape, their kind, or that names of one tensor have different ones.
+        self.mismatched_keys = mismatched_keys
+        super().__init__(module, missing_keys, unexpected_keys, mismatched_keys)
+
+    def __str__(self) -> str:
+        lines = [f"the state_dict does not fit {self.module}, and nothing was loaded:"]
+        if self.missing_keys:
+            lines.append(f"  missing {', '.join(map(repr, self.missing_keys))}")
+        if self.unexpected_keys:
+            lines.append(f"  unexpected {', '.join(map(repr, self.unexpected_keys))}")
+        lines += [f"  {key!r} {what}" for key, what in self.mismatched_keys.items()]
+        if not self.mismatched_keys:
+            lines.append("load_state_dict(..., strict=False) loads what the two have in common")
+        return "\n".join(lines)
+
+
+def _walk(module: Module, prefix: str = "") -> Iterator[tuple[str, Module]]:
+    """Every module under each of its names: one that is used twice comes twice."""
+    yield prefix, module
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _walk(child, f"{prefix}{name}.")
+
+
+def _tensors(module: Module) -> Iterator[tuple[str, Tensor]]:
+    for prefix, part in _walk(module):
+        for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
+            if tensor is not None and name not in part._unsaved:
+                yield prefix + name, tensor
+
+
+def _numbers(module: Module) -> Iterator[tuple[str, Module, str]]:
+    for prefix, part in _walk(module):
+        for name in part._saved_numbers:
+            yield prefix + name, part, name
+
+
+def save(module: Module) -> dict[str, np.ndarray]:
+    """Copies of what a module saves, in PyTorch's order."""
+    import numpy as np
+
+    state: dict[str, np.ndarray] = {}
+    for prefix, part in _walk(module):
+        for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
+            if tensor is not None and name not in part._unsaved:
+                state[prefix + name] = np.array(tensor.to_host())
+        for name in part._saved_numbers:
+            state[prefix + name] = np.array(getattr(part, name), np.int64)
+    return state
+
+
+def load(module: Module, state: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
+    """Overwrites what a module saves, or changes nothing and says all that is wrong."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"load_state_dict takes a dictionary of arrays by name, not {type(state).__name__}")
+    targets = dict(_tensors(module))
+    numbers = {key: (part, name) for key, part, name in _numbers(module)}
+    names: dict[int, list[str]] = {}
+    for key, tensor in targets.items():
+        names.setdefault(id(tensor), []).append(key)
+    # One name of a shared tensor is enough. Counters are not needed for the result: files of other origin leave them out.
+    missing = [key for key, tensor in targets.items() if not any(name in state for name in names[id(tensor)])]
+    unexpected = [key for key in state if key not in targets and key not in numbers]
+    wrong: dict[str, str] = {}
+    sources: dict[int, tuple[Tensor, Tensor]] = {}
+    for key, target in targets.items():
+        if key not in state:
+            continue
+        try:
+            source = _source(state[key], target)
+        except (TypeError, ValueError) as problem:
+            wrong[key] = str(problem)
+            continue
+        first = sources.setdefault(id(target), (target, source))[1]
+        if first is not source and not _equal(first, source):
+            others = [name for name in names[id(target)] if name != key]
+            wrong[key] = f"differs from {', '.join(map(repr, others))}, which is the same tensor in the module"
+    counts: dict[str, int] = {}
+    for key in numbers:
+        if key in state:
+            try:
+                counts[key] = int(state[key])
+            except (TypeError, ValueError):
+                wrong[key] = f"is a whole number, not {type(state[key]).__name__}"
+    if wrong or (strict and (missing or unexpected)):
+        raise StateDictError(type(module).__name__, missing if strict else [], unexpected if strict else [], wrong)
+    for target, source in sources.values():
+        assign(target, source)
+    for key, count in counts.items():
+        part, name = numbers[key]
+        setattr(part, name, count)
+    return IncompatibleKeys(missing, unexpected)
+
+
+def _source(value: Any, target: Tensor) -> Tensor:
+    """The values for a tensor, on its device and in its dtype."""
+    import numpy as np
+
+    if isinstance(value, Tensor):
+        shape = tuple(value.shape)
+    else:
+        value = np.asarray(value)
+        shape = value.shape
+        if value.dtype.kind in "OSUMm":
+            raise TypeError(f"holds {value.dtype} values instead of numbers")
+    if shape != tuple(target.shape):
+        raise ValueError(f"has shape {shape}, the module's has {tuple(target.shape)}")
+    if isinstance(value, Tensor):
+        return value.detach().to(target.queue, target.dtype)
+    return Tensor.from_host(target.queue, value, dtype=target.dtype)
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    import numpy as np
+
+    return np.array_equal(a.to_host(), b.to_host(), equal_nan=True)

@@ -1,0 +1,128 @@
+"""A small GPT: a transformer that predicts the next token."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from netcl import autograd as ag
+from netcl._netcl import Tensor
+from netcl._netcl.nn import constant_, normal_
+from netcl.nn._arguments import positive, queue_first
+from netcl.nn.container import ModuleList
+from netcl.nn.decoder import KVCache, TiedLinear, TransformerBlock
+from netcl.nn.dropout import Dropout
+from netcl.nn.embedding import Embedding
+from netcl.nn.module import Module
+from netcl.nn.normalization import LayerNorm
+
+__all__ = ["GPT"]
+
+
+class GPT(Module):
+    """Predicts the next token: ``GPT(queue, vocab_size=96, block_size=64, n_layer=2, n_head=4, n_embd=64)``.
+
+    Takes token numbers (batch, length) with at most ``block_size`` places and gives logits (batch, length, vocab_size). The head
+    is the table of tokens itself. ``generate`` goes on from a beginning.
+    """
+
+    _settings = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout", "bias")
+
+    @queue_first
+    def __init__(
+        self,
+        queue: Any,
+        vocab_size: int,
+        block_size: int,
+        n_layer: int = 4,
+        n_head: int = 4,
+        n_embd: int = 128,
+        dropout: float = 0.0,
+        bias: bool = True,
+        dtype: str | None = None,
+    ) -> None:
+        positive("GPT", vocab_size=vocab_size, block_size=block_size, n_layer=n_layer)
+        self.vocab_size, self.block_size, self.n_layer, self.n_head, self.n_embd = vocab_size, block_size, n_layer, n_head, n_embd
+        self.dropout, self.bias = dropout, bias
+        self.wte = Embedding(queue, vocab_size, n_embd, dtype=dtype)
+        self.wpe = Embedding(queue, block_size, n_embd, dtype=dtype)
+        self.drop = Dropout(dropout)
+        self.h = ModuleList(
+            TransformerBlock(queue, n_embd, n_head, dropout=dropout, bias=bias, dtype=dtype) for _ in range(n_layer)
+        )
+        self.ln_f = LayerNorm(queue, n_embd, bias=bias, dtype=dtype)
+        self.lm_head = TiedLinear(self.wte.weight)
+        for name, weight in self.named_parameters():
+            if name.endswith("bias"):
+                constant_(weight, 0.0)
+            elif weight.ndim == 2:
+                # What is added up along the shortcuts starts smaller, so that the sum keeps its size.
+                normal_(weight, 0.0, 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02)
+
+    def forward(self, tokens: Any, cache: KVCache | None = None) -> Tensor:
+        """The logits of what comes after each token; with a cache, of tokens that follow those it has seen."""
+        shape = tuple(getattr(tokens, "shape", None) or _shape(tokens))
+        start = 0 if cache is None else cache.length
+        if len(shape) != 2 or not 1 <= shape[1] <= self.block_size - start:
+            raise ValueError(f"GPT takes tokens (batch, 1 to {self.block_size - start}); these have shape {shape}")
+        x = self.drop(self.wte(tokens) + ag.slice(self.wpe.weight, 0, start, start + shape[1]))
+        for layer, block in enumerate(self.h):
+            x = block(x, cache, layer)
+        if cache is not None:
+            cache.advance(shape[1])
+        return self.lm_head(self.ln_f(x))
+
+    def generate(
+        self, tokens: Any, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None, seed: int | None = None
+    ) -> Any:
+        """An int64 array of the tokens given and those drawn after them, one at a time.
+
+        ``temperature=0`` takes the likeliest token; ``top_k`` draws among the k likeliest; a ``seed`` makes the drawing
+        repeatable. The mode (``train`` or ``eval``) is restored afterwards.
+        """
+        import numpy as np
+
+        known = np.array(tokens, np.int64)
+        if known.ndim != 2 or known.shape[1] < 1:
+            raise ValueError(f"generate takes tokens (batch, at least 1); these have shape {known.shape}")
+        if temperature < 0 or (top_k is not None and top_k < 1):
+            raise ValueError(f"generate: temperature={temperature} must not be negative, top_k={top_k} must be at least 1")
+        draw = np.random.default_rng(seed)
+        mode, weight = self.training, self.wte.weight
+        cache = KVCache(
+            self.n_layer, len(known), self.n_head, self.n_embd // self.n_head, self.block_size, weight.queue, weight.dtype
+        )
+        self.eval()
+        try:
+            with ag.no_grad():
+                for _ in range(max_new_tokens):
+                    # Beyond the last place every token moves to another one, and what was cached is of no use.
+                    if known.shape[1] <= self.block_size:
+                        logits = self(known[:, cache.length :], cache)[:, -1]
+                    else:
+                        logits = self(known[:, -self.block_size :])[:, -1]
+                    known = np.concatenate([known, _drawn(logits.to_host(), temperature, top_k, draw)], 1)
+        finally:
+            self.train(mode)
+        return known
+
+
+def _shape(tokens: Any) -> tuple[int, ...]:
+    import numpy as np
+
+    return np.shape(tokens)
+
+
+def _drawn(logits: Any, temperature: float, top_k: int | None, draw: Any) -> Any:
+    """One token for each row of logits."""
+    import numpy as np
+
+    logits = np.asarray(logits, np.float64)
+    if temperature == 0:
+        return logits.argmax(-1)[:, None]
+    logits = logits / temperature
+    if top_k is not None and top_k < logits.shape[-1]:
+        least = np.partition(logits, -top_k, -1)[:, -top_k, None]
+        logits = np.where(logits < least, -np.inf, logits)
+    # The largest of logits with Gumbel noise is a draw from their softmax.
+    return (logits + draw.gumbel(size=logits.shape)).argmax(-1)[:, None]
