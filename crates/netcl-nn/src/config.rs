@@ -25,7 +25,7 @@
 //!    `#[serde(default)]` for what may be left out, `#[serde(alias = "...")]` for other names of the same setting.
 //! 2. [`Configured`] for the layer: the type's name, the settings of a layer, a layer from settings. Layers inside are
 //!    settings of type [`LayerConfig`], turned by [`layer_config`] and [`Build::layer`].
-//! 3. A layer of this crate gets a line in the table of `config/built_in.rs`, where the existing ones stand as models (one without
+//! 3. A layer of this crate gets a line in the table of `config/built_in.rs`, where the existing ones stand as models (`config/image.rs` has more) (one without
 //!    settings, or with numbers only, is a line in a macro there). Everybody else calls [`register_layer`].
 //!
 //! ```
@@ -74,6 +74,7 @@
 //! ```
 
 mod built_in;
+mod image;
 
 use std::any::TypeId;
 use std::sync::{PoisonError, RwLock};

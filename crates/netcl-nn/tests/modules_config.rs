@@ -31,6 +31,26 @@ fn needed(kind: &str) -> &'static str {
                 "shortcut": {"type": "Linear", "args": {"in_features": 3, "out_features": 4, "bias": false}},
                 "activation": {"type": "LeakyReLU", "args": {"negative_slope": 0.25}}}"#
         }
+        "Conv1d" => {
+            r#"{"in_channels": 4, "out_channels": 6, "kernel_size": 3, "stride": 2, "pad": 1, "dilation": 2, "groups": 2}"#
+        }
+        "Conv2d" => {
+            r#"{"in_channels": 4, "out_channels": 6, "kernel_size": [3, 5], "stride": [2, 1], "padding": [1, 2],
+                "dilation": [1, 2], "groups": 2, "bias": false, "dtype": "float64"}"#
+        }
+        "ConvTranspose2d" => {
+            r#"{"in_channels": 4, "out_channels": 6, "kernel_size": [3, 5], "stride": [2, 3], "pad": [1, 2],
+                "output_padding": [1, 0], "groups": 2}"#
+        }
+        "BatchNorm" | "BatchNorm1d" => {
+            r#"{"num_features": 3, "eps": 0.25, "momentum": null, "track_running_stats": true}"#
+        }
+        "BatchNorm2d" => r#"{"num_features": 3, "momentum": 0.5, "affine": false, "dtype": "float64"}"#,
+        "MaxPool1d" => r#"{"kernel_size": 3, "stride": null, "ceil_mode": true}"#,
+        "MaxPool2d" => r#"{"kernel_size": [3, 2], "stride": 1, "padding": 1, "dilation": [1, 2]}"#,
+        "AvgPool2d" => r#"{"kernel_size": 3, "padding": 1, "count_include_pad": false, "divisor_override": 5}"#,
+        "AdaptiveAvgPool2d" | "AdaptiveMaxPool2d" => r#"{"output_size": [1, 2]}"#,
+        "Dropout" => r#"{"p": 0.25, "seed": null}"#,
         _ => "{}",
     }
 }
@@ -38,7 +58,7 @@ fn needed(kind: &str) -> &'static str {
 #[test]
 fn every_kind_can_be_made_and_written_down() {
     let kinds = layer_kinds();
-    assert!(kinds.len() >= 24, "{kinds:?}");
+    assert!(kinds.len() >= 38, "{kinds:?}");
     for kind in kinds {
         let json = format!(r#"[{{"type": "{kind}", "args": {}}}]"#, needed(kind));
         let model = build_sequential(&cpu(), &from_json(&json).unwrap()).unwrap();
@@ -77,6 +97,42 @@ fn settings_arrive_in_the_layer_and_come_back() {
     assert_eq!(layer_config(&Mish).unwrap(), LayerConfig { kind: "Mish".to_owned(), settings: Default::default() });
 }
 
+/// The published package's `example_cnn_config`, and what its settings do.
+#[test]
+fn the_published_package_s_convolutional_network_is_made() {
+    let config = from_json(
+        r#"[{"type": "Conv2d", "args": {"in_channels": 3, "out_channels": 4, "kernel_size": 3, "stride": 1, "pad": 1}},
+            {"type": "BatchNorm2d", "args": {"num_features": 4}}, {"type": "ReLU"},
+            {"type": "MaxPool2d", "args": {"kernel_size": 2, "stride": 2}}, {"type": "Flatten"},
+            {"type": "Dropout", "args": {"p": 0.3}},
+            {"type": "Linear", "args": {"in_features": 64, "out_features": 10}}]"#,
+    );
+    let mut model = build_sequential(&cpu(), &config.unwrap()).unwrap();
+    model.eval();
+    let images = Tensor::from_host(&cpu(), &[0.5f32; 2 * 3 * 64], [2, 3, 8, 8]).unwrap();
+    assert_eq!(model.forward(&images).unwrap().shape()[..], [2, 10]);
+    let text = error(r#"[{"type": "MaxPool2d", "args": {"kernel_size": [1, 2, 3]}}]"#);
+    assert!(text.contains("kernel_size: expected a number or a list of 2 numbers, not of 3"), "{text}");
+    let text = error(r#"[{"type": "MaxPool2d", "args": {"stride": "two"}}]"#);
+    assert!(text.contains("stride: expected a number or a list of numbers"), "{text}");
+    let text = error(r#"[{"type": "Dropout", "args": {"seed": 3}}]"#);
+    assert!(text.contains("layer 0 (Dropout)") && text.contains("seed"), "{text}");
+    let text =
+        error(r#"[{"type": "Conv2d", "args": {"in_channels": 3, "out_channels": 4, "kernel_size": 1, "groups": 2}}]"#);
+    assert!(text.contains("layer 0 (Conv2d): Conv2d"), "{text}");
+}
+
+#[test]
+fn a_list_of_layers_stands_for_a_sequence() {
+    let config = from_json(
+        r#"[{"type": "Residual", "args": {"inner": [{"type": "Tanh"}, {"type": "ReLU"}], "activation": [{"type": "Mish"}]}}]"#,
+    );
+    let model = build_sequential(&cpu(), &config.unwrap()).unwrap();
+    let names: Vec<_> = model.named_modules().into_iter().map(|(name, module)| (name, module.kind())).collect();
+    let expected = [("0.inner", "Sequential"), ("0.inner.0", "Tanh"), ("0.inner.1", "ReLU"), ("0.activation", "Mish")];
+    assert_eq!(names[2..].iter().map(|(name, kind)| (name.as_str(), *kind)).collect::<Vec<_>>(), expected);
+}
+
 #[test]
 fn other_spellings_of_the_format_are_read() {
     let spellings =
@@ -96,7 +152,10 @@ fn other_spellings_of_the_format_are_read() {
 #[test]
 fn errors_name_the_layer_and_what_is_wrong_with_it() {
     let text = error(r#"[{"type": "ReLU"}, {"type": "Linaer"}]"#);
-    assert!(text.starts_with("build_sequential: layer 1 has the unknown type \"Linaer\"; there are ELU, "), "{text}");
+    assert!(
+        text.starts_with("build_sequential: layer 1 has the unknown type \"Linaer\"; there are AdaptiveAvgPool2d, "),
+        "{text}"
+    );
     assert!(text.contains("Linear, ") && text.contains("register_layer"), "{text}");
     let text = error(r#"[{"type": "Linear", "args": {"in_features": 3}}]"#);
     assert_eq!(text, "build_sequential: layer 0 (Linear): missing field `out_features`");

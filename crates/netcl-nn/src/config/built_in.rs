@@ -2,19 +2,37 @@
 
 use netcl_autograd::Result;
 use netcl_autograd::core::dtype::DType;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
 
 use super::{Build, Configured, Entry, LayerConfig, layer_config};
 use crate::activation::*;
+use crate::batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d};
+use crate::conv::{Conv1d, Conv2d, ConvTranspose2d};
+use crate::dropout::{Dropout, Dropout2d};
 use crate::flatten::Flatten;
 use crate::linear::{Linear, LinearOptions};
 use crate::module::Module;
 use crate::module_list::ModuleList;
+use crate::pool::{AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d};
 use crate::residual::Residual;
 use crate::sequential::Sequential;
 
 /// All of them: one line each.
 pub(super) static TABLE: &[Entry] = &[
+    Entry::of::<AdaptiveAvgPool2d>(),
+    Entry::of::<AdaptiveMaxPool2d>(),
+    Entry::of::<AvgPool1d>(),
+    Entry::of::<AvgPool2d>(),
+    Entry::of::<BatchNorm>(),
+    Entry::of::<BatchNorm1d>(),
+    Entry::of::<BatchNorm2d>(),
+    Entry::of::<Conv1d>(),
+    Entry::of::<Conv2d>(),
+    Entry::of::<ConvTranspose2d>(),
+    Entry::of::<Dropout>(),
+    Entry::of::<Dropout2d>(),
     Entry::of::<ELU>(),
     Entry::of::<Flatten>(),
     Entry::of::<GELU>(),
@@ -26,6 +44,8 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<Linear>(),
     Entry::of::<LogSigmoid>(),
     Entry::of::<LogSoftmax>(),
+    Entry::of::<MaxPool1d>(),
+    Entry::of::<MaxPool2d>(),
     Entry::of::<Mish>(),
     Entry::of::<ModuleList>(),
     Entry::of::<ReLU>(),
@@ -105,10 +125,9 @@ of_fields! {
 }
 
 /// Settings of type [`DType`] by their names, for `#[serde(with = "dtype_name")]`.
-pub(crate) mod dtype_name {
+pub(super) mod dtype_name {
     use super::*;
-    use serde::de::Error;
-    use serde::{Deserializer, Serializer};
+    use serde::Serializer;
 
     /// What is left out of configurations.
     pub(crate) fn is_default(dtype: &DType) -> bool {
@@ -140,7 +159,7 @@ pub struct LinearSettings {
     dtype: DType,
 }
 
-fn yes() -> bool {
+pub(super) fn yes() -> bool {
     true
 }
 
@@ -201,11 +220,27 @@ impl Configured for ModuleList {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResidualSettings {
-    inner: LayerConfig,
+    inner: OneOrMore,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    shortcut: Option<LayerConfig>,
+    shortcut: Option<OneOrMore>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    activation: Option<LayerConfig>,
+    activation: Option<OneOrMore>,
+}
+
+/// A layer; a list of them, as the Python package writes it, is read as a [`Sequential`] unless it has but one.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct OneOrMore(LayerConfig);
+
+impl<'de> Deserialize<'de> for OneOrMore {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let layer = match Value::deserialize(from)? {
+            Value::Array(mut layers) if layers.len() == 1 => layers.swap_remove(0),
+            Value::Array(layers) => json!({ "type": "Sequential", "args": { "layers": layers } }),
+            layer => layer,
+        };
+        LayerConfig::deserialize(layer).map(OneOrMore).map_err(D::Error::custom)
+    }
 }
 
 impl Configured for Residual {
@@ -213,18 +248,18 @@ impl Configured for Residual {
     type Settings = ResidualSettings;
     fn settings(&self) -> Result<ResidualSettings> {
         Ok(ResidualSettings {
-            inner: layer_config(self.inner())?,
-            shortcut: self.shortcut().map(layer_config).transpose()?,
-            activation: self.activation().map(layer_config).transpose()?,
+            inner: OneOrMore(layer_config(self.inner())?),
+            shortcut: self.shortcut().map(layer_config).transpose()?.map(OneOrMore),
+            activation: self.activation().map(layer_config).transpose()?.map(OneOrMore),
         })
     }
     fn build(settings: ResidualSettings, build: &Build<'_>) -> Result<Residual> {
-        let mut residual = Residual::new(build.layer("inner", &settings.inner)?);
+        let mut residual = Residual::new(build.layer("inner", &settings.inner.0)?);
         if let Some(shortcut) = &settings.shortcut {
-            residual = residual.with_shortcut(build.layer("shortcut", shortcut)?);
+            residual = residual.with_shortcut(build.layer("shortcut", &shortcut.0)?);
         }
         if let Some(activation) = &settings.activation {
-            residual = residual.with_activation(build.layer("activation", activation)?);
+            residual = residual.with_activation(build.layer("activation", &activation.0)?);
         }
         Ok(residual)
     }
