@@ -15,33 +15,53 @@
 //! # Ok::<(), netcl_nn::autograd::Error>(())
 //! ```
 
+// So that what the derive macro writes resolves in this crate as well.
+extern crate self as netcl_nn;
+
 pub mod activation;
 pub mod batch_norm;
+pub mod config;
 pub mod conv;
 pub mod dropout;
 pub mod flatten;
 pub mod functional;
 pub mod fuse;
+pub mod hooks;
 pub mod init;
+pub mod lambda;
 pub mod linear;
+mod members;
 pub mod models;
 pub mod module;
+pub mod module_list;
 pub mod pool;
+mod print;
+pub mod residual;
 pub mod sequential;
 mod size;
+pub mod state;
+mod walk;
 
 pub use netcl_autograd as autograd;
+/// The macro that makes a struct a module; [`trait@Module`] documents it.
+pub use netcl_derive::Module;
 
 pub use activation::*;
 pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNormOptions};
+pub use config::{Build, Configured, LayerConfig, build_layer, build_sequential, layer_config, register_layer};
 pub use conv::{Conv1d, Conv1dOptions, Conv2d, Conv2dOptions, ConvTranspose2d, ConvTranspose2dOptions};
 pub use dropout::{Dropout, Dropout2d};
 pub use flatten::Flatten;
 pub use fuse::fuse_conv_bn;
+pub use hooks::{ForwardHook, Hooked};
 pub use init::Init;
+pub use lambda::Lambda;
 pub use linear::{Linear, LinearOptions};
 pub use models::resnet::{Depth, ResNet, ResNetOptions, Stem};
-pub use module::{Member, MemberMut, Module};
+pub use module::{Member, MemberMut, Module, Summary};
+pub use module_list::ModuleList;
 pub use pool::{AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d};
+pub use residual::Residual;
 pub use sequential::Sequential;
 pub use size::Size;
+pub use state::{LoadReport, StateDict, StateMismatch, Strict};

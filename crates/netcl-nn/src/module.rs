@@ -1,18 +1,83 @@
 //! What every layer and model is: a function of a tensor with named parameters.
 
-use std::fmt;
+use std::any::Any;
 
 use netcl_autograd::core::backend::Queue;
 use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::tensor::Tensor as Raw;
 use netcl_autograd::{Result, Tensor};
+
+use crate::hooks::Hooked;
+pub use crate::members::{Children, Member, MemberMut, Tensors, Wrap, WrapMut};
+pub(crate) use crate::print::print_as_module;
+pub use crate::print::{Summary, SummaryLine};
+use crate::state::{LoadReport, StateDict, Strict};
+use crate::walk::{apply, replace, same, set_mode, set_trained, walk};
+use crate::{print, state};
 
 /// A layer or a model.
 ///
-/// A module says what it computes ([`Module::forward`]) and what it is made of ([`Module::visit`] and
-/// [`Module::visit_mut`], which [`members!`](crate::members) writes); everything else follows. Parameters are tensors with
-/// `requires_grad`; a clone of one is the same parameter, so that an optimizer made from [`Module::parameters`] trains the
-/// module.
+/// A module says what it computes and what it is made of; everything else follows: names, counting, modes, moving, saving,
+/// printing. Parameters are tensors with `requires_grad`; a clone of one is the same parameter, so that an optimizer made from
+/// [`Module::parameters`] trains the module.
+///
+/// # `#[derive(Module)]`
+///
+/// The macro of the same name reads the fields of a struct, and `forward` is the struct's own method:
+///
+/// ```
+/// use netcl_nn::autograd::{Result, Tensor, core::device::manager};
+/// use netcl_nn::{Linear, Module, functional as F};
+///
+/// #[derive(Module)]
+/// struct Block {
+///     inner: Linear,
+///     scale: Tensor,
+///     #[module(buffer)]
+///     seen: Tensor,
+///     #[module(show)]
+///     width: usize,
+/// }
+///
+/// impl Block {
+///     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+///         F::add(input, &F::mul(&F::gelu(&self.inner.forward(input)?)?, &self.scale)?)
+///     }
+/// }
+///
+/// let queue = manager().cpu().queue;
+/// let block = Block {
+///     inner: Linear::new(&queue, 4, 4)?,
+///     scale: Tensor::from_host(&queue, &[1.0f32; 4], [4])?.with_grad(),
+///     seen: Tensor::from_host(&queue, &[0.0f32], [1])?,
+///     width: 4,
+/// };
+/// let names: Vec<String> = block.named_parameters().into_iter().map(|(name, _)| name).collect();
+/// assert_eq!(names, ["scale", "inner.weight", "inner.bias"]);
+/// assert_eq!(block.summary().to_string(), "\
+/// Block(width=4                                                24
+///   (inner): Linear(in_features=4, out_features=4, bias=true)  20
+/// )
+/// 24 parameters (24 trained, 0 frozen); 1 in buffers; 100 bytes");
+/// # Ok::<(), netcl_nn::autograd::Error>(())
+/// ```
+///
+/// | field | |
+/// |---|---|
+/// | `Tensor`; `Option`, `Vec`, arrays and tuples of it | a parameter |
+/// | numbers, strings, `PhantomData`, functions; `DType`, `Shape`, `Queue`, `Generator` | not a part of the module |
+/// | `training: bool` | whether the module behaves as in training |
+/// | anything else: modules, boxed or not; `Option`, `Vec`, arrays and tuples of them | a child |
+///
+/// The macro sees the names of types only. `#[module(...)]` on a field overrules it: `parameter`, `buffer` (saved but not
+/// trained), `constant` (moved, but neither saved nor trained), `child`, `mode` (another name for `training`), `skip`; `show`
+/// prints the field's value. On the struct, `#[module(no_forward)]` is for modules that are more than a function of one tensor:
+/// their own methods take what they need, and the trait's `forward` is an error. A type parameter that occurs in a child must
+/// be a module, so write `impl<M: Module> Block<M> { fn forward ... }`.
+///
+/// # By hand
+///
+/// [`members!`](crate::members) lists the fields inside an `impl`, and [`Module::visit`] and [`Module::visit_mut`] can be
+/// written for anything else:
 ///
 /// ```
 /// use netcl_nn::autograd::{Result, Tensor, core::device::manager};
@@ -31,12 +96,14 @@ use netcl_autograd::{Result, Tensor};
 /// }
 ///
 /// let block = Residual { inner: Linear::new(&manager().cpu().queue, 4, 4)? };
-/// let names: Vec<String> = block.named_parameters().into_iter().map(|(name, _)| name).collect();
-/// assert_eq!(names, ["inner.weight", "inner.bias"]);
 /// assert_eq!(block.num_parameters(), 20);
 /// # Ok::<(), netcl_nn::autograd::Error>(())
 /// ```
-pub trait Module: Send + Sync {
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a module",
+    note = "a struct becomes one by `#[derive(Module)]` and a method `forward(&self, input: &Tensor) -> Result<Tensor>`"
+)]
+pub trait Module: AsModule + Any + Send + Sync {
     /// The result for an input; recorded where a gradient is wanted.
     fn forward(&self, input: &Tensor) -> Result<Tensor>;
 
@@ -87,6 +154,19 @@ pub trait Module: Send + Sync {
         found
     }
 
+    /// This module and all modules inside it with their dotted names (this one's is empty), each before those inside it.
+    ///
+    /// `dyn Module` has `downcast_ref` to tell what they are.
+    fn named_modules(&self) -> Vec<(String, &dyn Module)> {
+        let mut found = vec![(String::new(), self.as_module())];
+        walk(self, "", &mut |name, member| {
+            if let Member::Child(child) = member {
+                found.push((name.to_owned(), child));
+            }
+        });
+        found
+    }
+
     /// The number of elements of all parameters.
     fn num_parameters(&self) -> usize {
         self.parameters().iter().map(|parameter| parameter.size()).sum()
@@ -123,158 +203,153 @@ pub trait Module: Send + Sync {
         });
     }
 
-    /// Moves parameters, their gradients and buffers to another device.
+    /// Stops training all parameters: nothing is recorded for them, and optimizers pass them by.
+    fn freeze(&self) -> Result<()> {
+        set_trained(self, "", false).map(|_| ())
+    }
+
+    /// Trains all parameters again.
+    fn unfreeze(&self) -> Result<()> {
+        set_trained(self, "", true).map(|_| ())
+    }
+
+    /// [`Module::freeze`] for a part: `"layer1"` is `layer1.0.weight`, but not `layer10.weight`. Returns how many tensors.
     ///
-    /// Parameters that move are new tensors, so make the optimizer afterwards. Shared parameters stay shared.
+    /// # Errors
+    /// If no parameter's name begins so.
+    fn freeze_named(&self, prefix: &str) -> Result<usize> {
+        set_trained(self, prefix, false)
+    }
+
+    /// [`Module::unfreeze`] for a part, named as in [`Module::freeze_named`].
+    ///
+    /// # Errors
+    /// If no parameter's name begins so.
+    fn unfreeze_named(&self, prefix: &str) -> Result<usize> {
+        set_trained(self, prefix, true)
+    }
+
+    /// Moves parameters, their gradients, buffers and constants to another device.
+    ///
+    /// Parameters that move are new tensors, so make the optimizer afterwards. Shared parameters stay shared. After an error
+    /// the module is as it was.
     fn to(&mut self, queue: &Queue) -> Result<()> {
         replace(self, &|raw| raw.to(queue))
     }
 
-    /// Turns parameters, their gradients and buffers into another float dtype; what [`Module::to`] says holds here, too.
+    /// Turns float parameters, their gradients, buffers and constants into another float dtype; what [`Module::to`] says holds
+    /// here, too. Integers stay what they are.
     fn cast(&mut self, dtype: DType) -> Result<()> {
-        replace(self, &|raw| raw.cast(dtype))
+        replace(self, &|raw| if raw.dtype().is_float() { raw.cast(dtype) } else { Ok(raw.clone()) })
+    }
+
+    /// All parameters and buffers by name; a shared one under each of its names, as in PyTorch.
+    ///
+    /// The tensors share their values with the module; [`StateDict::snapshot`] copies them.
+    fn state_dict(&self) -> StateDict {
+        state::collect(self)
+    }
+
+    /// Copies values into the parameters and buffers of the same names, cast and moved as needed, so that optimizers
+    /// keep training them.
+    ///
+    /// For a shared tensor one of its names is enough.
+    ///
+    /// # Errors
+    /// A [`StateMismatch`](state::StateMismatch) that lists every name that is missing, unexpected (both only with
+    /// [`Strict::Yes`]) or has another shape; nothing is changed then.
+    fn load_state_dict(&self, state: &StateDict, strict: Strict) -> Result<LoadReport> {
+        state::load(self, state, strict)
+    }
+
+    /// The tree of modules with the number of parameters of each, and totals.
+    fn summary(&self) -> Summary {
+        print::summary(self)
+    }
+
+    /// Calls a function with every module inside and then this one, with their dotted names (this one's is empty).
+    ///
+    /// ```
+    /// use netcl_nn::autograd::core::device::manager;
+    /// use netcl_nn::{Linear, Init, Module, ReLU, sequential};
+    ///
+    /// let queue = manager().cpu().queue;
+    /// let mut model = sequential![Linear::new(&queue, 2, 8)?, ReLU, Linear::new(&queue, 8, 1)?];
+    /// model.apply(&mut |_name, module| match module.downcast_ref::<Linear>().and_then(Linear::bias) {
+    ///     Some(bias) => Init::Constant(0.0).fill(bias, None),
+    ///     None => Ok(()),
+    /// })?;
+    /// assert_eq!(model.parameters()[1].to_host::<f32>()?, [0.0; 8]);
+    /// # Ok::<(), netcl_nn::autograd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The first one that the function returns; it is not called again then.
+    fn apply(&mut self, change: &mut dyn FnMut(&str, &mut dyn Module) -> Result<()>) -> Result<()> {
+        apply(self.as_module_mut(), "", change)
     }
 }
 
-/// A part of a module, to look at.
-#[derive(Clone, Copy)]
-pub enum Member<'m> {
-    /// A tensor that is trained.
-    Parameter(&'m Tensor),
-    /// A tensor that is saved but not trained.
-    Buffer(&'m Tensor),
-    /// A module inside.
-    Child(&'m dyn Module),
-    /// Whether the module behaves as in training.
-    Mode(bool),
+/// A module without its type, also where that is not known to have a size; every module has it.
+pub trait AsModule {
+    /// To look at.
+    fn as_module(&self) -> &dyn Module;
+    /// To change.
+    fn as_module_mut(&mut self) -> &mut dyn Module;
 }
 
-/// A part of a module, to change.
-pub enum MemberMut<'m> {
-    /// A tensor that is trained.
-    Parameter(&'m mut Tensor),
-    /// A tensor that is saved but not trained.
-    Buffer(&'m mut Tensor),
-    /// A module inside.
-    Child(&'m mut dyn Module),
-    /// Whether the module behaves as in training.
-    Mode(&'m mut bool),
-}
-
-/// Writes [`Module::visit`] and [`Module::visit_mut`] from lists of fields, inside `impl Module for ...`.
-///
-/// `parameters` and `buffers` are fields of type `Tensor` or `Option<Tensor>`; `children` are modules (also boxed), or
-/// `Option`s and `Vec`s of them; `mode` is the `bool` that says whether the module is training.
-#[macro_export]
-macro_rules! members {
-    ($($kind:ident: $($field:ident),+ $(,)?);* $(;)?) => {
-        fn visit<'m>(&'m self, see: &mut dyn FnMut(&str, $crate::Member<'m>)) {
-            $($($crate::members!(@see $kind self see $field);)+)*
-        }
-
-        fn visit_mut<'m>(&'m mut self, see: &mut dyn FnMut(&str, $crate::MemberMut<'m>)) {
-            $($($crate::members!(@change $kind self see $field);)+)*
-        }
-    };
-    (@see parameters $self:ident $see:ident $field:ident) => {
-        if let Some(tensor) = $crate::module::MaybeTensor::tensor(&$self.$field) {
-            $see(stringify!($field), $crate::Member::Parameter(tensor));
-        }
-    };
-    (@change parameters $self:ident $see:ident $field:ident) => {
-        if let Some(tensor) = $crate::module::MaybeTensor::tensor_mut(&mut $self.$field) {
-            $see(stringify!($field), $crate::MemberMut::Parameter(tensor));
-        }
-    };
-    (@see buffers $self:ident $see:ident $field:ident) => {
-        if let Some(tensor) = $crate::module::MaybeTensor::tensor(&$self.$field) {
-            $see(stringify!($field), $crate::Member::Buffer(tensor));
-        }
-    };
-    (@change buffers $self:ident $see:ident $field:ident) => {
-        if let Some(tensor) = $crate::module::MaybeTensor::tensor_mut(&mut $self.$field) {
-            $see(stringify!($field), $crate::MemberMut::Buffer(tensor));
-        }
-    };
-    (@see children $self:ident $see:ident $field:ident) => {
-        $crate::module::Children::see(&$self.$field, stringify!($field), $see);
-    };
-    (@change children $self:ident $see:ident $field:ident) => {
-        $crate::module::Children::change(&mut $self.$field, stringify!($field), $see);
-    };
-    (@see mode $self:ident $see:ident $field:ident) => {
-        $see(stringify!($field), $crate::Member::Mode($self.$field));
-    };
-    (@change mode $self:ident $see:ident $field:ident) => {
-        $see(stringify!($field), $crate::MemberMut::Mode(&mut $self.$field));
-    };
-}
-
-/// What may be listed as `parameters` or `buffers` in [`members!`](crate::members).
-pub trait MaybeTensor {
-    /// The tensor, if there is one.
-    fn tensor(&self) -> Option<&Tensor>;
-    /// The same to change.
-    fn tensor_mut(&mut self) -> Option<&mut Tensor>;
-}
-
-impl MaybeTensor for Tensor {
-    fn tensor(&self) -> Option<&Tensor> {
-        Some(self)
+impl<M: Module> AsModule for M {
+    fn as_module(&self) -> &dyn Module {
+        self
     }
-    fn tensor_mut(&mut self) -> Option<&mut Tensor> {
-        Some(self)
+    fn as_module_mut(&mut self) -> &mut dyn Module {
+        self
     }
 }
 
-impl MaybeTensor for Option<Tensor> {
-    fn tensor(&self) -> Option<&Tensor> {
-        self.as_ref()
+/// Asking what a module is, also through boxes and [`Hooked`].
+impl dyn Module {
+    /// Whether it is of a type.
+    pub fn is<T: Module>(&self) -> bool {
+        self.downcast_ref::<T>().is_some()
     }
-    fn tensor_mut(&mut self) -> Option<&mut Tensor> {
-        self.as_mut()
-    }
-}
 
-/// What may be listed as `children` in [`members!`](crate::members).
-pub trait Children {
-    /// Shows the modules in a field of a name.
-    fn see<'m>(&'m self, name: &str, see: &mut dyn FnMut(&str, Member<'m>));
-    /// The same to change.
-    fn change<'m>(&'m mut self, name: &str, see: &mut dyn FnMut(&str, MemberMut<'m>));
-}
+    /// The module as what it is, if it is of this type.
+    ///
+    /// ```
+    /// use netcl_nn::autograd::core::device::manager;
+    /// use netcl_nn::{Linear, Module, ReLU};
+    ///
+    /// let boxed: Box<dyn Module> = Box::new(Linear::new(&manager().cpu().queue, 2, 3)?);
+    /// assert_eq!(boxed.downcast_ref::<Linear>().map(Linear::out_features), Some(3));
+    /// assert!(!boxed.is::<ReLU>());
+    /// # Ok::<(), netcl_nn::autograd::Error>(())
+    /// ```
+    pub fn downcast_ref<T: Module>(&self) -> Option<&T> {
+        let any: &dyn Any = self;
+        any.downcast_ref::<T>()
+            .or_else(|| any.downcast_ref::<Box<T>>().map(|boxed| &**boxed))
+            .or_else(|| any.downcast_ref::<Hooked<T>>().map(Hooked::inner))
+            .or_else(|| any.downcast_ref::<Box<dyn Module>>().and_then(|boxed| (**boxed).downcast_ref()))
+            .or_else(|| {
+                any.downcast_ref::<Hooked<Box<dyn Module>>>().and_then(|hooked| (**hooked.inner()).downcast_ref())
+            })
+    }
 
-impl<M: Module> Children for M {
-    fn see<'m>(&'m self, name: &str, see: &mut dyn FnMut(&str, Member<'m>)) {
-        see(name, Member::Child(self));
-    }
-    fn change<'m>(&'m mut self, name: &str, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
-        see(name, MemberMut::Child(self));
-    }
-}
-
-impl<M: Module> Children for Option<M> {
-    fn see<'m>(&'m self, name: &str, see: &mut dyn FnMut(&str, Member<'m>)) {
-        if let Some(module) = self {
-            see(name, Member::Child(module));
-        }
-    }
-    fn change<'m>(&'m mut self, name: &str, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
-        if let Some(module) = self {
-            see(name, MemberMut::Child(module));
-        }
-    }
-}
-
-impl<M: Module> Children for Vec<M> {
-    fn see<'m>(&'m self, name: &str, see: &mut dyn FnMut(&str, Member<'m>)) {
-        for (i, module) in self.iter().enumerate() {
-            see(&format!("{name}.{i}"), Member::Child(module));
-        }
-    }
-    fn change<'m>(&'m mut self, name: &str, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
-        for (i, module) in self.iter_mut().enumerate() {
-            see(&format!("{name}.{i}"), MemberMut::Child(module));
+    /// [`downcast_ref`](#method.downcast_ref) to change it.
+    pub fn downcast_mut<T: Module>(&mut self) -> Option<&mut T> {
+        let any: &mut dyn Any = self;
+        if any.is::<T>() {
+            any.downcast_mut::<T>()
+        } else if any.is::<Box<T>>() {
+            any.downcast_mut::<Box<T>>().map(|boxed| &mut **boxed)
+        } else if any.is::<Hooked<T>>() {
+            any.downcast_mut::<Hooked<T>>().map(Hooked::inner_mut)
+        } else if any.is::<Box<dyn Module>>() {
+            any.downcast_mut::<Box<dyn Module>>().and_then(|boxed| (**boxed).downcast_mut())
+        } else {
+            let hooked = any.downcast_mut::<Hooked<Box<dyn Module>>>()?;
+            (**hooked.inner_mut()).downcast_mut()
         }
     }
 }
@@ -297,129 +372,86 @@ impl<M: Module + ?Sized> Module for Box<M> {
     }
 }
 
-/// `a.b`, or `b` at the top.
-fn joined(prefix: &str, name: &str) -> String {
-    if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
-}
+/// What the code that `#[derive(Module)]` writes needs; not for anybody else.
+///
+/// A struct without `forward`, generic or not, does not compile (this would, with `#[module(no_forward)]`):
+///
+/// ```compile_fail,E0277
+/// use netcl_nn::Module;
+/// #[derive(Module)]
+/// struct Net;
+/// ```
+///
+/// ```compile_fail,E0034
+/// use netcl_nn::Module;
+/// #[derive(Module)]
+/// struct Net<M>(M);
+/// ```
+///
+/// ```
+/// use netcl_nn::Module;
+/// #[derive(Module)]
+/// #[module(no_forward)]
+/// struct Net;
+/// #[derive(Module)]
+/// #[module(no_forward)]
+/// struct Generic<M>(M);
+/// ```
+///
+/// Neither does a field of an unknown type that is no module (this would, with `#[module(skip)]`):
+///
+/// ```compile_fail,E0277
+/// use netcl_nn::Module;
+/// struct Plain;
+/// #[derive(Module)]
+/// #[module(no_forward)]
+/// struct Net { plain: Plain }
+/// ```
+///
+/// ```
+/// use netcl_nn::Module;
+/// struct Plain;
+/// #[derive(Module)]
+/// #[module(no_forward)]
+/// struct Net { #[module(skip)] plain: Plain }
+/// ```
+#[doc(hidden)]
+pub mod derive {
+    use netcl_autograd::core::Error as CoreError;
+    use netcl_autograd::{Result, Tensor};
 
-/// Shows the members of a module and of all modules inside it, with dotted names.
-fn walk<'m, M: Module + ?Sized>(module: &'m M, prefix: &str, see: &mut dyn FnMut(&str, Member<'m>)) {
-    module.visit(&mut |name, member| {
-        let path = joined(prefix, name);
-        see(&path, member);
-        if let Member::Child(child) = member {
-            walk(child, &path, see);
+    /// Names a type in a place that cannot see it.
+    pub trait Derived {
+        type Module;
+    }
+
+    /// What a struct without a method `forward` lacks; no type has it.
+    #[diagnostic::on_unimplemented(
+        message = "`{Self}` derives `Module` but has no method `forward`",
+        label = "`forward` is missing",
+        note = "write `impl {Self} {{ fn forward(&self, input: &Tensor) -> Result<Tensor> {{ ... }} }}`",
+        note = "or mark the struct `#[module(no_forward)]` if it is more than a function of one tensor"
+    )]
+    pub trait MethodForward {}
+
+    /// Takes the place of a method `forward` that was not written, to say so.
+    pub trait WriteAMethodForward {
+        fn forward(&self, input: &Tensor) -> Result<Tensor>
+        where
+            Self: MethodForward,
+        {
+            no_forward("this module", input)
         }
-    });
-}
-
-fn set_mode<M: Module + ?Sized>(module: &mut M, training: bool) {
-    module.visit_mut(&mut |_, member| match member {
-        MemberMut::Mode(mode) => *mode = training,
-        MemberMut::Child(child) => set_mode(child, training),
-        MemberMut::Parameter(_) | MemberMut::Buffer(_) => {}
-    });
-}
-
-/// Whether two tensors are the same elements of the same memory.
-fn same(a: &Tensor, b: &Tensor) -> bool {
-    a.shares_storage(b) && a.layout() == b.layout()
-}
-
-/// Replaces every parameter and buffer by what a function makes of its values.
-fn replace<M: Module + ?Sized>(
-    module: &mut M,
-    change: &dyn Fn(&Raw) -> netcl_autograd::core::Result<Raw>,
-) -> Result<()> {
-    fn inner<M: Module + ?Sized>(
-        module: &mut M,
-        change: &dyn Fn(&Raw) -> netcl_autograd::core::Result<Raw>,
-        done: &mut Vec<(Tensor, Tensor)>,
-    ) -> Result<()> {
-        let mut outcome = Ok(());
-        module.visit_mut(&mut |_, member| {
-            if outcome.is_err() {
-                return;
-            }
-            outcome = match member {
-                MemberMut::Child(child) => inner(child, change, done),
-                MemberMut::Parameter(tensor) | MemberMut::Buffer(tensor) => {
-                    replaced(tensor, change, done).map(|new| *tensor = new)
-                }
-                MemberMut::Mode(_) => Ok(()),
-            };
-        });
-        outcome
     }
-    inner(module, change, &mut Vec::new())
-}
 
-fn replaced(
-    tensor: &Tensor,
-    change: &dyn Fn(&Raw) -> netcl_autograd::core::Result<Raw>,
-    done: &mut Vec<(Tensor, Tensor)>,
-) -> Result<Tensor> {
-    if let Some((_, new)) = done.iter().find(|(old, _)| same(old, tensor)) {
-        return Ok(new.clone());
-    }
-    let raw = change(tensor.raw())?;
-    let new = if raw.shares_storage(tensor) {
-        // Nothing to do: it stays the very tensor that an optimizer may hold.
-        tensor.clone()
-    } else {
-        let new = Tensor::from(raw);
-        new.set_requires_grad(tensor.requires_grad())?;
-        new.set_grad(tensor.grad().map(|grad| change(grad.raw())).transpose()?.map(Tensor::from));
-        new
-    };
-    done.push((tensor.clone(), new.clone()));
-    Ok(new)
-}
+    impl<T: ?Sized> WriteAMethodForward for T {}
 
-/// The tree of modules, as PyTorch prints it.
-impl fmt::Display for dyn Module + '_ {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_tree(self, f, 0)
+    /// The result of a `forward` that a module does not have.
+    pub fn no_forward(kind: &str, input: &Tensor) -> Result<Tensor> {
+        let what = format!(
+            "{kind} is no function of one tensor (it was given one of shape {}); call its own methods or its children",
+            input.shape()
+        );
+        Err(CoreError::argument("forward", what).into())
     }
 }
-
-impl fmt::Debug for dyn Module + '_ {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-fn write_tree(module: &dyn Module, f: &mut fmt::Formatter<'_>, depth: usize) -> fmt::Result {
-    let mut children: Vec<(String, &dyn Module)> = Vec::new();
-    module.visit(&mut |name, member| {
-        if let Member::Child(child) = member {
-            children.push((name.to_owned(), child));
-        }
-    });
-    write!(f, "{}({}", module.kind(), module.arguments())?;
-    for (name, child) in &children {
-        write!(f, "\n{:indent$}({name}): ", "", indent = 2 * (depth + 1))?;
-        write_tree(*child, f, depth + 1)?;
-    }
-    if !children.is_empty() {
-        write!(f, "\n{:indent$}", "", indent = 2 * depth)?;
-    }
-    f.write_str(")")
-}
-
-/// Prints modules of concrete types like `dyn Module`.
-macro_rules! print_as_module {
-    ($($type:ty),* $(,)?) => {$(
-        impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Display::fmt(self as &dyn $crate::Module, f)
-            }
-        }
-        impl std::fmt::Debug for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Display::fmt(self, f)
-            }
-        }
-    )*};
-}
-pub(crate) use print_as_module;

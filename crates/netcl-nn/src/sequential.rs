@@ -1,7 +1,12 @@
 //! Modules one after the other.
 
+use std::any::Any;
+
+use netcl_autograd::core::Error as CoreError;
 use netcl_autograd::{Result, Tensor};
 
+use crate::config::{LayerConfig, layer_config};
+use crate::hooks::{ForwardHook, Hooked};
 use crate::module::{Member, MemberMut, Module, print_as_module};
 
 /// Modules that are applied one after the other; their names are their numbers.
@@ -58,9 +63,46 @@ impl Sequential {
         self.layers.get(index).map(|layer| &**layer as &dyn Module)
     }
 
+    /// The module at an index, to change.
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut dyn Module> {
+        self.layers.get_mut(index).map(|layer| &mut **layer as &mut dyn Module)
+    }
+
     /// The modules in order.
-    pub fn iter(&self) -> impl Iterator<Item = &dyn Module> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &dyn Module> + ExactSizeIterator {
         self.layers.iter().map(|layer| &**layer as &dyn Module)
+    }
+
+    /// Calls a function with every input and result of the module at an index; see [`Hooked::on_forward`].
+    ///
+    /// # Errors
+    /// If there is no such module.
+    pub fn hook(
+        &mut self,
+        index: usize,
+        hook: impl Fn(&Tensor, &Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static,
+    ) -> Result<ForwardHook> {
+        let len = self.layers.len();
+        let Some(layer) = self.layers.get_mut(index) else {
+            let what = format!("there is no module {index} among {len}");
+            return Err(CoreError::argument("Sequential::hook", what).into());
+        };
+        let any: &mut dyn Any = &mut **layer;
+        if let Some(hooked) = any.downcast_ref::<Hooked<Box<dyn Module>>>() {
+            return Ok(hooked.on_forward(hook));
+        }
+        let hooked = Hooked::new(std::mem::replace(layer, Box::new(Sequential::default())));
+        let handle = hooked.on_forward(hook);
+        *layer = Box::new(hooked);
+        Ok(handle)
+    }
+
+    /// The modules as data, from which [`build_sequential`](crate::build_sequential) makes the same network with new values.
+    ///
+    /// # Errors
+    /// For a module that is not [`Configured`](crate::Configured) or not registered, by its name.
+    pub fn config(&self) -> Result<Vec<LayerConfig>> {
+        self.layers.iter().map(|layer| layer_config(&**layer)).collect()
     }
 }
 

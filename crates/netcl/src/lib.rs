@@ -23,7 +23,6 @@ pub use netcl_core as core;
 pub use netcl_data as data;
 pub use netcl_distributed as distributed;
 pub use netcl_io as io;
-pub use netcl_nn as nn;
 pub use netcl_ops as ops;
 pub use netcl_optim as optim;
 pub use netcl_profiling as profiling;
@@ -33,8 +32,17 @@ pub use netcl_trainer as trainer;
 pub use netcl_autograd::{Error, Result, Tensor, reshape};
 pub use netcl_core::ErrorKind;
 
+/// Modules, layers and models.
+pub mod nn {
+    // This derive writes paths that crates with no more than the facade can resolve; it hides the one of netcl-nn.
+    pub use netcl_derive::FacadeModule as Module;
+    #[doc(inline)]
+    pub use netcl_nn::*;
+}
+
 /// What most programs start with.
 pub mod prelude {
+    pub use crate::nn::{Linear, Module, ReLU, Sequential, functional as F, sequential};
     pub use netcl_autograd::{Tape, Tensor, enable_grad, no_grad, reshape};
     pub use netcl_core::backend::Queue;
     pub use netcl_core::device::{DeviceHandle, device, get_active_device, manager};
@@ -42,6 +50,5 @@ pub mod prelude {
     pub use netcl_core::index::IndexTensor;
     pub use netcl_core::shape::Shape;
     pub use netcl_core::tensor::HostOptions;
-    pub use netcl_nn::{Linear, Module, ReLU, Sequential, functional as F, sequential};
     pub use netcl_optim::{Optimizer, SGD, SgdOptions};
 }

@@ -1,0 +1,120 @@
+//! Walks over the tree of modules, which the methods of [`Module`] are made of.
+
+use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::core::Result as CoreResult;
+use netcl_autograd::core::tensor::Tensor as Raw;
+use netcl_autograd::{Result, Tensor};
+
+use crate::members::{Member, MemberMut};
+use crate::module::Module;
+
+/// `a.b`, or `b` at the top.
+pub(crate) fn joined(prefix: &str, name: &str) -> String {
+    if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
+}
+
+/// Shows the members of a module and of all modules inside it, with dotted names.
+pub(crate) fn walk<'m, M: Module + ?Sized>(module: &'m M, prefix: &str, see: &mut dyn FnMut(&str, Member<'m>)) {
+    module.visit(&mut |name, member| {
+        let path = joined(prefix, name);
+        see(&path, member);
+        if let Member::Child(child) = member {
+            walk(child, &path, see);
+        }
+    });
+}
+
+/// Calls a function with every module, those inside first, and stops at the first error.
+pub(crate) fn apply(
+    module: &mut dyn Module,
+    path: &str,
+    change: &mut dyn FnMut(&str, &mut dyn Module) -> Result<()>,
+) -> Result<()> {
+    let mut outcome = Ok(());
+    module.visit_mut(&mut |name, member| {
+        if let MemberMut::Child(child) = member
+            && outcome.is_ok()
+        {
+            outcome = apply(child, &joined(path, name), change);
+        }
+    });
+    outcome?;
+    change(path, module)
+}
+
+pub(crate) fn set_mode<M: Module + ?Sized>(module: &mut M, training: bool) {
+    module.visit_mut(&mut |_, member| match member {
+        MemberMut::Mode(mode) => *mode = training,
+        MemberMut::Child(child) => set_mode(child, training),
+        MemberMut::Parameter(_) | MemberMut::Buffer(_) | MemberMut::Constant(_) => {}
+    });
+}
+
+/// Sets `requires_grad` of the parameters whose name starts with whole parts of a prefix, and counts them.
+pub(crate) fn set_trained<M: Module + ?Sized>(module: &M, prefix: &str, trained: bool) -> Result<usize> {
+    let (mut count, mut outcome, mut names) = (0, Ok(()), Vec::new());
+    walk(module, "", &mut |name, member| {
+        let Member::Parameter(tensor) = member else { return };
+        let rest = name.strip_prefix(prefix);
+        if prefix.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) {
+            count += 1;
+            let set = tensor.set_requires_grad(trained);
+            outcome = std::mem::replace(&mut outcome, Ok(())).and(set);
+        }
+        names.push(name.to_owned());
+    });
+    outcome?;
+    if count == 0 && !prefix.is_empty() {
+        let what = format!("no parameter's name starts with {prefix:?}; there are {}", names.join(", "));
+        return Err(CoreError::argument("freeze", what).into());
+    }
+    Ok(count)
+}
+
+/// Whether two tensors are the same elements of the same memory.
+pub(crate) fn same(a: &Tensor, b: &Tensor) -> bool {
+    a.shares_storage(b) && a.layout() == b.layout()
+}
+
+/// Replaces every parameter, buffer and constant by what a function makes of its values.
+pub(crate) fn replace<M: Module + ?Sized>(module: &mut M, change: &dyn Fn(&Raw) -> CoreResult<Raw>) -> Result<()> {
+    // All new values first: where one fails (no memory, no such dtype there), the module stays as it was.
+    let mut done: Vec<(Tensor, Tensor)> = Vec::new();
+    let mut outcome = Ok(());
+    walk(module, "", &mut |_, member| {
+        let (Member::Parameter(tensor) | Member::Buffer(tensor) | Member::Constant(tensor)) = member else { return };
+        if outcome.is_ok() && !done.iter().any(|(old, _)| same(old, tensor)) {
+            match replaced(tensor, change) {
+                Ok(new) => done.push((tensor.clone(), new)),
+                Err(error) => outcome = Err(error),
+            }
+        }
+    });
+    outcome?;
+    exchange(module, &done);
+    Ok(())
+}
+
+fn exchange<M: Module + ?Sized>(module: &mut M, pairs: &[(Tensor, Tensor)]) {
+    module.visit_mut(&mut |_, member| match member {
+        MemberMut::Child(child) => exchange(child, pairs),
+        MemberMut::Parameter(tensor) | MemberMut::Buffer(tensor) | MemberMut::Constant(tensor) => {
+            if let Some((_, new)) = pairs.iter().find(|(old, _)| same(old, tensor)) {
+                *tensor = new.clone();
+            }
+        }
+        MemberMut::Mode(_) => {}
+    });
+}
+
+fn replaced(tensor: &Tensor, change: &dyn Fn(&Raw) -> CoreResult<Raw>) -> Result<Tensor> {
+    let raw = change(tensor.raw())?;
+    if raw.shares_storage(tensor) {
+        // Nothing to do: it stays the very tensor that an optimizer may hold.
+        return Ok(tensor.clone());
+    }
+    let new = Tensor::from(raw);
+    new.set_requires_grad(tensor.requires_grad())?;
+    new.set_grad(tensor.grad().map(|grad| change(grad.raw())).transpose()?.map(Tensor::from));
+    Ok(new)
+}
