@@ -129,6 +129,16 @@ impl MultiheadAttention {
         self.heads
     }
 
+    /// The probability with which a weight is dropped in training.
+    pub fn dropout(&self) -> f64 {
+        self.dropout
+    }
+
+    /// Whether inputs are `[batch, length, width]`.
+    pub fn batch_first(&self) -> bool {
+        self.batch_first
+    }
+
     /// For every query the mean of the values, weighted by how well its key fits.
     ///
     /// Queries are `[batch, queries, width]`, keys and values `[batch, keys, width]`, or with the first two axes exchanged,

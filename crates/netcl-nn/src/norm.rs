@@ -85,6 +85,16 @@ impl LayerNorm {
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
     }
+
+    /// The axes that are normalised.
+    pub fn normalized_shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// What is added to variances.
+    pub fn eps(&self) -> f64 {
+        self.eps
+    }
 }
 
 impl Module for LayerNorm {
@@ -148,6 +158,16 @@ impl RMSNorm {
     /// The scales.
     pub fn weight(&self) -> Option<&Tensor> {
         self.weight.as_ref()
+    }
+
+    /// The axes that are normalised.
+    pub fn normalized_shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// What is added to mean squares.
+    pub fn eps(&self) -> f64 {
+        self.eps
     }
 }
 
@@ -223,6 +243,21 @@ impl GroupNorm {
     /// The shifts, one per channel.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
+    }
+
+    /// The number of groups.
+    pub fn num_groups(&self) -> usize {
+        self.groups
+    }
+
+    /// The number of channels.
+    pub fn num_channels(&self) -> usize {
+        self.channels
+    }
+
+    /// What is added to variances.
+    pub fn eps(&self) -> f64 {
+        self.eps
     }
 }
 

@@ -46,6 +46,11 @@ macro_rules! paddings {
             pub fn new(margins: impl Into<Margins<$n>>) -> $name {
                 $name { margins: margins.into() }
             }
+
+            /// The widths of the margins.
+            pub fn margins(&self) -> Margins<$n> {
+                self.margins
+            }
         }
 
         impl Module for $name {
@@ -100,6 +105,16 @@ macro_rules! constant_paddings {
             /// Margins of these widths, in PyTorch's order, filled with a value.
             pub fn new(margins: impl Into<Margins<$n>>, value: f64) -> $name {
                 $name { margins: margins.into(), value }
+            }
+
+            /// The widths of the margins.
+            pub fn margins(&self) -> Margins<$n> {
+                self.margins
+            }
+
+            /// What they are filled with.
+            pub fn value(&self) -> f64 {
+                self.value
             }
         }
 

@@ -131,7 +131,7 @@ impl Recurrent {
             }
         }
         let mut x = if self.batch_first { transpose(input, 0, 1)? } else { input.clone() };
-        let directions = 1 + usize::from(self.bidirectional);
+        let directions = self.directions();
         let mut last: Vec<Vec<Tensor>> = vec![Vec::new(); initial.len()];
         for (layer, cells) in self.cells.chunks(directions).enumerate() {
             if layer > 0 && self.training && self.dropout > 0.0 {
@@ -170,9 +170,13 @@ impl Recurrent {
         Ok((out, last))
     }
 
+    fn directions(&self) -> usize {
+        1 + usize::from(self.bidirectional)
+    }
+
     /// The name of a weight: `weight_ih_l0`, `bias_hh_l1_reverse`.
     fn name(&self, kind: &str, cell: usize) -> String {
-        let directions = 1 + usize::from(self.bidirectional);
+        let directions = self.directions();
         let suffix = if cell % directions == 1 { "_reverse" } else { "" };
         format!("{kind}_l{}{suffix}", cell / directions)
     }
@@ -206,10 +210,9 @@ impl Recurrent {
         see("training", MemberMut::Mode(&mut self.training));
     }
 
-    fn arguments(&self, gates: usize) -> String {
-        let (inputs, hidden) = (self.cells[0].weight_ih.shape()[1], self.cells[0].weight_ih.shape()[0] / gates);
-        let mut text = format!("input_size={inputs}, hidden_size={hidden}");
-        text += &format!(", num_layers={}", self.cells.len() / (1 + usize::from(self.bidirectional)));
+    fn arguments(&self) -> String {
+        let mut text = format!("input_size={}, hidden_size={}", self.cells[0].weight_ih.shape()[1], self.hidden);
+        text += &format!(", num_layers={}", self.cells.len() / self.directions());
         text += &format!(", bias={}, batch_first={}", self.cells[0].bias_ih.is_some(), self.batch_first);
         text + &format!(", dropout={}, bidirectional={}", self.dropout, self.bidirectional)
     }
@@ -294,9 +297,29 @@ macro_rules! recurrent {
                 Ok($name { inner })
             }
 
+            /// The width of the input.
+            pub fn input_size(&self) -> usize {
+                self.inner.cells[0].weight_ih.shape()[1]
+            }
+
             /// The length of a state.
             pub fn hidden_size(&self) -> usize {
                 self.inner.hidden
+            }
+
+            /// The number of layers.
+            pub fn num_layers(&self) -> usize {
+                self.inner.cells.len() / self.inner.directions()
+            }
+
+            /// Whether every layer also reads backwards.
+            pub fn bidirectional(&self) -> bool {
+                self.inner.bidirectional
+            }
+
+            /// Whether inputs are `[batch, length, width]`.
+            pub fn batch_first(&self) -> bool {
+                self.inner.batch_first
             }
         }
 
@@ -315,7 +338,7 @@ macro_rules! recurrent {
             }
 
             fn arguments(&self) -> String {
-                self.inner.arguments($gates)
+                self.inner.arguments()
             }
         }
 

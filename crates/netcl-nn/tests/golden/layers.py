@@ -89,7 +89,7 @@ def attend(module, x, causal=False, cross=False):
 
 
 case("attention", nn.MultiheadAttention(8, 2), (3, 2, 8), call=attend)
-case("attention_causal", nn.MultiheadAttention(8, 4, bias=False, batch_first=True), (2, 3, 8), call=lambda m, x: attend(m, x, causal=True))
+case("attention_causal", nn.MultiheadAttention(8, 2, bias=False, batch_first=True), (2, 3, 8), call=lambda m, x: attend(m, x, causal=True))
 case("attention_masked", nn.MultiheadAttention(8, 2, batch_first=True), (2, 3, 8), call=lambda m, x: attend(m, x, cross=True))
 
 
@@ -118,5 +118,46 @@ case("lstm", nn.LSTM(3, 4, 2, bidirectional=True), (5, 2, 3), call=recur)
 case("lstm_plain", nn.LSTM(3, 2, bias=False, batch_first=True), (2, 4, 3), call=lambda m, x: m(x)[0])
 case("gru", nn.GRU(3, 4, 2, bidirectional=True), (5, 2, 3), call=recur)
 case("gru_plain", nn.GRU(3, 2, bias=False, batch_first=True), (2, 4, 3), call=lambda m, x: m(x)[0])
+
+
+class GPT(nn.Module):
+    """Blocks that normalise first and look back only, between token vectors and scores by the same vectors."""
+
+    def __init__(self, vocab, context, width, heads, layers, rotary):
+        super().__init__()
+        self.wte = nn.Embedding(vocab, width)
+        self.wpe = None if rotary else nn.Embedding(context, width)
+        block = lambda: nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.h = nn.ModuleList(block() for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width)
+
+    def forward(self, tokens):
+        x = self.wte(tokens)
+        if self.wpe is not None:
+            x = x + self.wpe.weight[: tokens.shape[1]]
+        for block in self.h:
+            x = x + self.turned(block, block.norm1(x)) if self.wpe is None else encode(block, x)
+            if self.wpe is None:
+                x = x + block.linear2(nn.functional.gelu(block.linear1(block.norm2(x))))
+        return nn.functional.linear(self.ln_f(x), self.wte.weight)
+
+    @staticmethod
+    def turned(block, x):
+        """Self-attention with queries and keys turned by their positions, the first half of a head's width with the second."""
+        batch, length, width = x.shape
+        heads, half = block.self_attn.num_heads, width // block.self_attn.num_heads // 2
+        projected = nn.functional.linear(x, block.self_attn.in_proj_weight, block.self_attn.in_proj_bias)
+        q, k, v = (part.reshape(batch, length, heads, -1).transpose(1, 2) for part in projected.chunk(3, -1))
+        angles = torch.arange(length)[:, None].double() * 10000.0 ** (-torch.arange(half).double() / half)
+        turn = lambda t: torch.cat(
+            (t[..., :half] * angles.cos() - t[..., half:] * angles.sin(), t[..., half:] * angles.cos() + t[..., :half] * angles.sin()), -1
+        )
+        out = nn.functional.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True)
+        return block.self_attn.out_proj(out.transpose(1, 2).reshape(batch, length, width))
+
+
+TOKENS = [1, 4, 4, 0, 6, 3, 1, 2]
+case("gpt", GPT(7, 6, 8, 2, 2, False), (2, 4), integers=TOKENS)
+case("gpt_rotary", GPT(7, 6, 8, 2, 1, True), (2, 4), integers=TOKENS)
 
 print("[\n" + ",\n".join(json.dumps(entry) for entry in cases) + "\n]")
