@@ -218,7 +218,7 @@ impl GPT {
         if prompt.is_empty() {
             return Err(CoreError::argument(OP, "the prompt is empty; begin with at least one token").into());
         }
-        if !(sampling.temperature >= 0.0) {
+        if sampling.temperature.is_nan() || sampling.temperature < 0.0 {
             let what = format!("the temperature is {}; use 0 or a positive number", sampling.temperature);
             return Err(CoreError::argument(OP, what).into());
         }

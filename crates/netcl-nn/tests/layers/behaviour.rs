@@ -155,7 +155,8 @@ fn dropout_drops_in_training_only() {
     assert!(values.chunks(9).all(|channel| channel.iter().all(|v| *v == channel[0])));
     let dropped = values.chunks(9).filter(|channel| channel[0] == 0.0).count();
     assert!((10..60).contains(&dropped), "{dropped} of 128 channels");
-    (layer.eval(), channels.eval());
+    layer.eval();
+    channels.eval();
     assert!(layer.forward(&x).unwrap().shares_storage(&x) && channels.forward(&x).unwrap().shares_storage(&x));
 
     let options = RecurrentOptions { num_layers: 2, dropout: 0.5, ..Default::default() };
@@ -218,7 +219,8 @@ fn a_folded_convolution_is_the_two_layers() {
         let conv = Conv2d::new_with(&cpu(), 2, 3, 3, options).unwrap();
         let options = BatchNormOptions { affine, dtype: DType::F64, ..Default::default() };
         let mut norm = BatchNorm2d::new_with(&cpu(), 3, options).unwrap();
-        (fill(&conv), fill(&norm));
+        fill(&conv);
+        fill(&norm);
         let x = named(&cpu(), DType::F64, "x", &[2, 2, 6, 5]);
         norm.forward(&conv.forward(&x).unwrap()).unwrap();
         assert!(refused(fuse_conv_bn(&conv, &norm)).contains("call eval() first"));
