@@ -243,6 +243,13 @@ fn layers_equal_pytorch_in_float64_on_the_cpu() {
     compare(&cpu(), DType::F64, 1e-10, |_| true);
 }
 
+/// 16-bit layers compute in float32 and store rounded values in between.
+#[test]
+fn layers_come_close_to_pytorch_in_16_bits_on_the_cpu() {
+    compare(&cpu(), DType::F16, 0.01, |_| true);
+    compare(&cpu(), DType::BF16, 0.08, |_| true);
+}
+
 #[test]
 fn layers_equal_pytorch_in_float32_on_every_device() {
     for device in devices().iter().filter(|device| !slow_compiler(device)) {
