@@ -17,15 +17,11 @@ pub use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, ro
 pub use netcl_autograd::ops::conv::{Convolution, conv_transpose2d, conv1d, conv2d, same};
 pub use netcl_autograd::ops::dropout::dropout;
 pub use netcl_autograd::ops::einsum::einsum;
-pub use netcl_autograd::ops::elementwise::{
-    abs, add, apply, cast, clamp, div, elu, exp, fma, gelu, gelu_tanh, hardsigmoid, hardswish, hardtanh, leaky_relu,
-    log, logsigmoid, maximum, minimum, mish, mul, neg, pow, relu, relu6, selu, sigmoid, silu, softplus, softsign, sqrt,
-    sub, tanh, where_,
-};
+pub use netcl_autograd::ops::elementwise::*;
 pub use netcl_autograd::ops::indexing::{embedding, gather, index_add, index_select, masked_fill, scatter_add};
 pub use netcl_autograd::ops::layout::{
-    cat, chunk, expand, flatten, flip, permute, repeat, reshape, split, squeeze, stack, transpose, tril, triu,
-    unsqueeze,
+    cat, chunk, expand, flatten, flip, permute, repeat, reshape, select, slice, split, squeeze, stack, transpose, tril,
+    triu, unsqueeze,
 };
 pub use netcl_autograd::ops::loss::*;
 pub use netcl_autograd::ops::matmul::{bias_add, linear, matmul};
@@ -35,7 +31,9 @@ pub use netcl_autograd::ops::pool::{
     Averaging, Window, adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_max_pool1d, adaptive_max_pool2d, avg_pool1d,
     avg_pool2d, max_pool1d, max_pool2d,
 };
-pub use netcl_autograd::ops::reduce::{argmax, argmin, cumsum, logsumexp, max, mean, min, norm, prod, std, sum, var};
+pub use netcl_autograd::ops::reduce::{
+    all, any, argmax, argmin, cumsum, logsumexp, max, mean, min, norm, prod, std, sum, var,
+};
 pub use netcl_autograd::ops::resample::{Resize, upsample_bilinear, upsample_nearest};
 pub use netcl_autograd::ops::softmax::{log_softmax, softmax};
 pub use netcl_autograd::ops::sort::{argsort, sort, topk};

@@ -9,7 +9,7 @@ use netcl_autograd::core::kernels::expr::Graph;
 use netcl_autograd::core::random::Generator;
 use netcl_autograd::ops::dropout::dropout;
 use netcl_autograd::ops::elementwise::{ExprOp, add};
-use netcl_autograd::ops::layout::{cat, reshape, select, split, stack, transpose};
+use netcl_autograd::ops::layout::{cat, reshape, select, split, squeeze, stack, transpose, unsqueeze};
 use netcl_autograd::ops::matmul::linear;
 use netcl_autograd::{Result, Tensor};
 
@@ -114,8 +114,18 @@ impl Recurrent {
         initial: &[Option<&Tensor>],
         step: Step,
     ) -> Result<(Tensor, Vec<Tensor>)> {
+        if input.ndim() == 2 {
+            let raised = |state: &Option<&Tensor>| state.map(|state| unsqueeze(state, 1)).transpose();
+            let states = initial.iter().map(raised).collect::<Result<Vec<_>>>()?;
+            let states: Vec<Option<&Tensor>> = states.iter().map(Option::as_ref).collect();
+            let axis = isize::from(!self.batch_first);
+            let (out, last) = self.run(op, &unsqueeze(input, axis)?, &states, step)?;
+            let last = last.iter().map(|state| squeeze(state, &[1])).collect::<Result<_>>()?;
+            return Ok((squeeze(&out, &[axis])?, last));
+        }
         let &[first, second, _] = &input.shape()[..] else {
-            let why = "it takes (length, batch, width), or (batch, length, width) with batch_first".to_owned();
+            let why = "it takes (length, batch, width), or (batch, length, width) with batch_first, or (length, width)";
+            let why = why.to_owned();
             return Err(CoreError::Shape { op, shape: input.shape().clone(), why }.into());
         };
         let (length, batch) = if self.batch_first { (second, first) } else { (first, second) };
@@ -347,8 +357,8 @@ macro_rules! recurrent {
 }
 
 recurrent! {
-    /// Long short-term memory (Hochreiter and Schmidhuber, 1997) over `[length, batch, width]`. Names, layouts and the order of
-    /// the gates (input, forget, candidate, output) are PyTorch's.
+    /// Long short-term memory (Hochreiter and Schmidhuber, 1997) over `[length, batch, width]`, or a sequence
+    /// `[length, width]`. Names, layouts and the order of the gates (input, forget, candidate, output) are PyTorch's.
     ///
     /// ```
     /// use netcl_nn::autograd::{Tensor, core::device::manager};
@@ -364,8 +374,8 @@ recurrent! {
     /// # Ok::<(), netcl_nn::autograd::Error>(())
     /// ```
     LSTM, 4;
-    /// Gated recurrent units (Cho et al., 2014) over `[length, batch, width]`. Names, layouts, the order of the gates (reset,
-    /// update, candidate) and the place of the candidate's bias are PyTorch's.
+    /// Gated recurrent units (Cho et al., 2014) over `[length, batch, width]`, or a sequence `[length, width]`. Names, layouts,
+    /// the order of the gates (reset, update, candidate) and the place of the candidate's bias are PyTorch's.
     GRU, 3;
 }
 

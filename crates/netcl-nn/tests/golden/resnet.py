@@ -52,9 +52,8 @@ def case(name, depth, cifar, shape, choice):
     buffers = {key: short(model.state_dict()[key]) for key in ("bn1.running_mean", "layer4.1.bn2.running_var")}
     with torch.no_grad():
         evaluated = model.eval()(values(source, shape))
-    cases.append(
-        {"name": name, "shape": list(shape), "input": source, "distance": distance, "logits": short(logits), "eval": short(evaluated), "grads": grads, "buffers": buffers}
-    )
+    entry = {"name": name, "shape": list(shape), "input": source, "distance": distance}
+    cases.append(entry | {"logits": short(logits), "eval": short(evaluated), "grads": grads, "buffers": buffers})
 
 
 case("resnet18", "resnet18", False, (2, 3, 64, 64), True)

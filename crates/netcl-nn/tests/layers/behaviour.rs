@@ -125,6 +125,7 @@ fn truncated_normal_numbers_keep_their_bounds_and_moments() {
 #[test]
 fn single_samples_are_batches_of_one() {
     let options = MultiheadAttentionOptions { batch_first: true, ..Default::default() };
+    let first = || RecurrentOptions { batch_first: true, ..Default::default() };
     let layers: Vec<(Box<dyn Module>, &[usize])> = vec![
         (Box::new(Conv1d::new(&cpu(), 2, 3, 3).unwrap()), &[2, 5]),
         (Box::new(Conv2d::new(&cpu(), 2, 3, 3).unwrap()), &[2, 5, 4]),
@@ -132,6 +133,8 @@ fn single_samples_are_batches_of_one() {
         (Box::new(MaxPool2d::new(2)), &[2, 5, 4]),
         (Box::new(AdaptiveAvgPool2d::new(2)), &[2, 5, 4]),
         (Box::new(MultiheadAttention::new_with(&cpu(), 4, 2, options).unwrap()), &[3, 4]),
+        (Box::new(LSTM::new_with(&cpu(), 4, 2, first()).unwrap()), &[3, 4]),
+        (Box::new(GRU::new_with(&cpu(), 4, 2, first()).unwrap()), &[3, 4]),
     ];
     for (layer, shape) in layers {
         let x = named(&cpu(), DType::F32, "x", shape);
