@@ -1,12 +1,39 @@
 //! The recordable operations as functions, under PyTorch's name for the place: `use netcl_nn::functional as F`.
+//!
+//! ```
+//! use netcl_nn::autograd::{Tensor, core::device::manager};
+//! use netcl_nn::functional as F;
+//!
+//! let queue = manager().cpu().queue;
+//! let x = Tensor::from_host(&queue, &[0.5f32; 16], [1, 1, 4, 4])?;
+//! let filters = Tensor::from_host(&queue, &[1.0f32; 9], [1, 1, 3, 3])?.with_grad();
+//! let y = F::conv2d(&x, &filters, None, &F::Convolution { padding: F::same([1, 1]), ..Default::default() })?;
+//! let pooled = F::max_pool2d(&F::relu(&y)?, &F::Window::new([2, 2]))?;
+//! assert_eq!(pooled.to_host::<f32>()?, [4.5; 4]);
+//! # Ok::<(), netcl_nn::autograd::Error>(())
+//! ```
 
-pub use netcl_autograd::ops::elementwise::{
-    abs, add, apply, cast, clamp, div, elu, exp, fma, gelu, gelu_tanh, hardsigmoid, hardswish, hardtanh, leaky_relu,
-    log, logsigmoid, maximum, minimum, mish, mul, neg, pow, relu, relu6, selu, sigmoid, silu, softplus, softsign, sqrt,
-    sub, tanh, where_,
+pub use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, rotary, scaled_dot_product_attention};
+pub use netcl_autograd::ops::conv::{Convolution, conv_transpose2d, conv1d, conv2d, same};
+pub use netcl_autograd::ops::dropout::dropout;
+pub use netcl_autograd::ops::einsum::einsum;
+pub use netcl_autograd::ops::elementwise::*;
+pub use netcl_autograd::ops::indexing::{embedding, gather, index_add, index_select, masked_fill, scatter_add};
+pub use netcl_autograd::ops::layout::{
+    cat, chunk, expand, flatten, flip, permute, repeat, reshape, select, slice, split, squeeze, stack, transpose, tril,
+    triu, unsqueeze,
 };
-pub use netcl_autograd::ops::layout::{cat, flatten, permute, reshape, split, stack, transpose};
 pub use netcl_autograd::ops::loss::*;
 pub use netcl_autograd::ops::matmul::{bias_add, linear, matmul};
-pub use netcl_autograd::ops::reduce::{argmax, argmin, cumsum, logsumexp, max, mean, min, norm, prod, std, sum, var};
+pub use netcl_autograd::ops::norm::{Running, batch_norm, batch_norm_eval, group_norm, layer_norm, rms_norm};
+pub use netcl_autograd::ops::pad::{PadMode, pad};
+pub use netcl_autograd::ops::pool::{
+    Averaging, Window, adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_max_pool1d, adaptive_max_pool2d, avg_pool1d,
+    avg_pool2d, max_pool1d, max_pool2d,
+};
+pub use netcl_autograd::ops::reduce::{
+    all, any, argmax, argmin, cumsum, logsumexp, max, mean, min, norm, prod, std, sum, var,
+};
+pub use netcl_autograd::ops::resample::{Resize, upsample_bilinear, upsample_nearest};
 pub use netcl_autograd::ops::softmax::{log_softmax, softmax};
+pub use netcl_autograd::ops::sort::{argsort, sort, topk};

@@ -1,12 +1,15 @@
 //! How parameters start.
 
+mod host;
+
 use netcl_autograd::core::Error as CoreError;
 use netcl_autograd::core::backend::Queue;
 use netcl_autograd::core::dtype::DType;
 use netcl_autograd::core::random::Generator;
 use netcl_autograd::core::shape::Shape;
+use netcl_autograd::core::tensor::HostOptions;
 use netcl_autograd::ops::random::{normal, uniform};
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{Error, Result, Tensor};
 
 /// A rule for the first values of a parameter. Random numbers come from netcl's Philox generator: a seed and a shape give the
 /// same uniform bits on every device.
@@ -40,6 +43,23 @@ pub enum Init {
         mean: f64,
         /// The standard deviation.
         std: f64,
+    },
+    /// Normal, but only between two bounds.
+    TruncNormal {
+        /// The mean.
+        mean: f64,
+        /// The standard deviation before the tails are cut off.
+        std: f64,
+        /// The lower bound.
+        low: f64,
+        /// The upper bound.
+        high: f64,
+    },
+    /// A random matrix with orthonormal rows, or columns where there are fewer of them (Saxe et al., 2013); axes from the second
+    /// on count as one.
+    Orthogonal {
+        /// What the activation behind it does to the deviation.
+        gain: Gain,
     },
     /// Uniform with the deviation `gain * sqrt(2 / (fan in + fan out))` (Glorot and Bengio, 2010).
     XavierUniform {
@@ -145,6 +165,8 @@ enum Law {
     Constant(f64),
     Uniform(f64, f64),
     Normal(f64, f64),
+    Truncated { law: (f64, f64), bounds: (f64, f64) },
+    Orthogonal { rows: usize, columns: usize, factor: f64 },
 }
 
 impl Init {
@@ -164,6 +186,14 @@ impl Init {
             Law::Constant(value) => Tensor::full(queue, shape, dtype, value),
             Law::Uniform(low, high) => uniform(queue, shape, dtype, low, high, generator),
             Law::Normal(mean, std) => normal(queue, shape, dtype, mean, std, generator),
+            Law::Truncated { law, bounds } => {
+                let values = host::truncated(shape.size(), law, bounds, generator)?;
+                from_values(queue, &values, shape, dtype)
+            }
+            Law::Orthogonal { rows, columns, factor } => {
+                let values = host::orthogonal(rows, columns, factor, generator)?;
+                from_values(queue, &values, shape, dtype)
+            }
         }
     }
 
@@ -180,6 +210,14 @@ impl Init {
             Init::Constant(value) => Law::Constant(value),
             Init::Uniform { low, high } => Law::Uniform(low, high),
             Init::Normal { mean, std } => Law::Normal(mean, std),
+            Init::TruncNormal { mean, std, low, high } => Law::Truncated { law: (mean, std), bounds: (low, high) },
+            Init::Orthogonal { gain } => {
+                let &[rows, ref rest @ ..] = &shape[..] else { return Err(too_flat(shape)) };
+                if rest.is_empty() {
+                    return Err(too_flat(shape));
+                }
+                Law::Orthogonal { rows, columns: rest.iter().product(), factor: gain.factor() }
+            }
             Init::XavierUniform { gain } => even(xavier(gain, shape)?),
             Init::XavierNormal { gain } => bell(xavier(gain, shape)?),
             Init::KaimingUniform { gain, fan } => even(kaiming(gain, fan, shape)?),
@@ -205,12 +243,18 @@ pub(crate) fn weight_and_bias(
     Ok((weight, bias))
 }
 
+fn from_values(queue: &Queue, values: &[f64], shape: Shape, dtype: DType) -> Result<Tensor> {
+    Tensor::from_host_with(queue, values, shape, HostOptions { dtype: Some(dtype), ..Default::default() })
+}
+
+fn too_flat(shape: &Shape) -> Error {
+    let why = "the rule is for weights of shape (out, in, ...): at least two axes are needed".to_owned();
+    CoreError::Shape { op: "init", shape: shape.clone(), why }.into()
+}
+
 /// The number of inputs of an output and of outputs of an input.
 fn fans(shape: &Shape) -> Result<(f64, f64)> {
-    let [out, input, window @ ..] = &shape[..] else {
-        let why = "fans are those of (out, in, ...): at least two axes are needed".to_owned();
-        return Err(CoreError::Shape { op: "init", shape: shape.clone(), why }.into());
-    };
+    let [out, input, window @ ..] = &shape[..] else { return Err(too_flat(shape)) };
     let window: usize = window.iter().product();
     Ok(((input * window) as f64, (out * window) as f64))
 }

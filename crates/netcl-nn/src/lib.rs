@@ -19,10 +19,12 @@
 extern crate self as netcl_nn;
 
 pub mod activation;
+pub mod attention;
 pub mod batch_norm;
 pub mod config;
 pub mod conv;
 pub mod dropout;
+pub mod embedding;
 pub mod flatten;
 pub mod functional;
 pub mod fuse;
@@ -41,22 +43,33 @@ pub mod sequential;
 mod size;
 pub mod state;
 mod walk;
+pub mod norm;
+pub mod padding;
+pub mod pool;
+pub mod rnn;
+pub mod sequential;
+mod size;
+pub mod transformer;
+pub mod upsample;
 
 pub use netcl_autograd as autograd;
 /// The macro that makes a struct a module; [`trait@Module`] documents it.
 pub use netcl_derive::Module;
 
 pub use activation::*;
+pub use attention::{Masks, MultiheadAttention, MultiheadAttentionOptions};
 pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNormOptions};
 pub use config::{Build, Configured, LayerConfig, build_layer, build_sequential, layer_config, register_layer};
 pub use conv::{Conv1d, Conv1dOptions, Conv2d, Conv2dOptions, ConvTranspose2d, ConvTranspose2dOptions};
 pub use dropout::{Dropout, Dropout2d};
+pub use embedding::{Embedding, EmbeddingOptions};
 pub use flatten::Flatten;
 pub use fuse::fuse_conv_bn;
 pub use hooks::{ForwardHook, Hooked};
 pub use init::Init;
 pub use lambda::Lambda;
 pub use linear::{Linear, LinearOptions};
+pub use models::gpt::{GPT, GPTOptions, Positions, Sampling};
 pub use models::resnet::{Depth, ResNet, ResNetOptions, Stem};
 pub use module::{Member, MemberMut, Module, Summary};
 pub use module_list::ModuleList;
@@ -65,3 +78,15 @@ pub use residual::Residual;
 pub use sequential::Sequential;
 pub use size::Size;
 pub use state::{LoadReport, StateDict, StateMismatch, Strict};
+pub use module::{Member, MemberMut, Module};
+pub use norm::{GroupNorm, GroupNormOptions, LayerNorm, LayerNormOptions, RMSNorm, RMSNormOptions};
+pub use padding::{
+    ConstantPad1d, ConstantPad2d, Margins, ReflectionPad1d, ReflectionPad2d, ReplicationPad1d, ReplicationPad2d,
+    ZeroPad1d, ZeroPad2d,
+};
+pub use pool::{AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d};
+pub use rnn::{GRU, LSTM, RecurrentOptions};
+pub use sequential::Sequential;
+pub use size::Size;
+pub use transformer::{FeedForward, TransformerEncoderLayer, TransformerEncoderLayerOptions};
+pub use upsample::{Resize, Upsample, UpsampleMode};

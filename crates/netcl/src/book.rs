@@ -24,6 +24,7 @@ pages! {
     reference_core: "docs/src/reference/core.md",
     reference_device: "docs/src/reference/device.md",
     reference_kernels: "docs/src/reference/kernels.md",
+    reference_layers: "docs/src/reference/layers.md",
     reference_layers_ops: "docs/src/reference/layers-ops.md",
     reference_memory: "docs/src/reference/memory.md",
     reference_nn: "docs/src/reference/nn.md",

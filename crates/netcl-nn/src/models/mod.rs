@@ -1,3 +1,4 @@
 //! Whole networks.
 
+pub mod gpt;
 pub mod resnet;

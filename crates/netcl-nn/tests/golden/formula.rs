@@ -25,6 +25,11 @@ pub fn devices() -> Vec<DeviceHandle> {
     handles
 }
 
+/// Whether kernels are so slow to build that a sample of them must do.
+pub fn slow_compiler(device: &DeviceHandle) -> bool {
+    device.platform_name.contains("Portable")
+}
+
 /// Numbers without a pattern in [-1, 1), multiples of 1/1024, the same for the same name.
 pub fn values(name: &str, n: usize) -> Vec<f64> {
     let seed = name.bytes().fold(0x811C_9DC5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -68,6 +73,10 @@ pub fn fill(module: &dyn Module) {
         let values = parameter(&name, parameter_.shape());
         parameter_.assign(&tensor(parameter_.queue(), parameter_.dtype(), &values, parameter_.shape())).unwrap();
     }
+}
+
+pub fn host(t: &Tensor) -> Vec<f64> {
+    t.to_f64_vec().unwrap()
 }
 
 pub fn numbers(value: &Value) -> Vec<f64> {
