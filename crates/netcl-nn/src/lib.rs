@@ -36,21 +36,18 @@ mod members;
 pub mod models;
 pub mod module;
 pub mod module_list;
-pub mod pool;
-mod print;
-pub mod residual;
-pub mod sequential;
-mod size;
-pub mod state;
-mod walk;
 pub mod norm;
 pub mod padding;
 pub mod pool;
+mod print;
+pub mod residual;
 pub mod rnn;
 pub mod sequential;
 mod size;
+pub mod state;
 pub mod transformer;
 pub mod upsample;
+mod walk;
 
 pub use netcl_autograd as autograd;
 /// The macro that makes a struct a module; [`trait@Module`] documents it.
@@ -73,20 +70,16 @@ pub use models::gpt::{GPT, GPTOptions, Positions, Sampling};
 pub use models::resnet::{Depth, ResNet, ResNetOptions, Stem};
 pub use module::{Member, MemberMut, Module, Summary};
 pub use module_list::ModuleList;
-pub use pool::{AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d};
-pub use residual::Residual;
-pub use sequential::Sequential;
-pub use size::Size;
-pub use state::{LoadReport, StateDict, StateMismatch, Strict};
-pub use module::{Member, MemberMut, Module};
 pub use norm::{GroupNorm, GroupNormOptions, LayerNorm, LayerNormOptions, RMSNorm, RMSNormOptions};
 pub use padding::{
     ConstantPad1d, ConstantPad2d, Margins, ReflectionPad1d, ReflectionPad2d, ReplicationPad1d, ReplicationPad2d,
     ZeroPad1d, ZeroPad2d,
 };
 pub use pool::{AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d};
+pub use residual::Residual;
 pub use rnn::{GRU, LSTM, RecurrentOptions};
 pub use sequential::Sequential;
 pub use size::Size;
+pub use state::{LoadReport, StateDict, StateMismatch, Strict};
 pub use transformer::{FeedForward, TransformerEncoderLayer, TransformerEncoderLayerOptions};
 pub use upsample::{Resize, Upsample, UpsampleMode};
