@@ -87,11 +87,7 @@ pub fn clip_grad_value<'t>(params: impl IntoIterator<Item = &'t Tensor>, limit: 
     Ok(())
 }
 
-fn clip<'t>(
-    op: &'static str,
-    params: impl IntoIterator<Item = &'t Tensor>,
-    max_norm: f64,
-) -> Result<Option<Raw>> {
+fn clip<'t>(op: &'static str, params: impl IntoIterator<Item = &'t Tensor>, max_norm: f64) -> Result<Option<Raw>> {
     static SCALE: LazyLock<Arc<Many>> = LazyLock::new(|| {
         let g = Graph::new();
         Many::new("clip_grad_norm", g.finish(&[g.input(0) * g.input(1)]), 1, 0, vec![Target::List(0)])
@@ -145,9 +141,7 @@ fn lists<'t>(params: impl IntoIterator<Item = &'t Tensor>) -> Result<Vec<Vec<Raw
         } else {
             grad.raw().clone()
         };
-        let fits = |list: &&mut Vec<Raw>| {
-            list[0].dtype() == grad.dtype() && list[0].queue().same_device(grad.queue())
-        };
+        let fits = |list: &&mut Vec<Raw>| list[0].dtype() == grad.dtype() && list[0].queue().same_device(grad.queue());
         match lists.iter_mut().find(fits) {
             Some(list) => list.push(grad),
             None => lists.push(vec![grad]),
