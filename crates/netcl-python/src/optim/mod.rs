@@ -1,7 +1,7 @@
 //! `netcl.optim`: optimizers, schedules, clipping and averages.
 
-mod adam;
 mod adagrad;
+mod adam;
 mod clip;
 mod ema;
 mod optimizer;

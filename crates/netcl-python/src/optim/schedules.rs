@@ -28,9 +28,9 @@ pub(crate) struct StepLR;
 impl StepLR {
     #[new]
     #[pyo3(signature = (optimizer, step_size, gamma=0.1))]
-    fn new(optimizer: &Bound<'_, PyAny>, step_size: u64, gamma: f64) -> PyResult<(StepLR, LRScheduler)> {
+    fn new(optimizer: &Bound<'_, PyAny>, step_size: u64, gamma: f64) -> PyResult<PyClassInitializer<StepLR>> {
         let make = |groups| Ok(Box::new(schedule::StepLR::of_groups(groups, step_size, gamma)?) as _);
-        Ok((StepLR, LRScheduler::of(optimizer, make)?))
+        Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(StepLR))
     }
 }
 
@@ -42,9 +42,13 @@ pub(crate) struct MultiStepLR;
 impl MultiStepLR {
     #[new]
     #[pyo3(signature = (optimizer, milestones, gamma=0.1))]
-    fn new(optimizer: &Bound<'_, PyAny>, milestones: Vec<u64>, gamma: f64) -> PyResult<(MultiStepLR, LRScheduler)> {
+    fn new(
+        optimizer: &Bound<'_, PyAny>,
+        milestones: Vec<u64>,
+        gamma: f64,
+    ) -> PyResult<PyClassInitializer<MultiStepLR>> {
         let make = |groups| Ok(Box::new(schedule::MultiStepLR::of_groups(groups, milestones, gamma)?) as _);
-        Ok((MultiStepLR, LRScheduler::of(optimizer, make)?))
+        Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(MultiStepLR))
     }
 }
 
@@ -55,9 +59,9 @@ pub(crate) struct ExponentialLR;
 #[pymethods]
 impl ExponentialLR {
     #[new]
-    fn new(optimizer: &Bound<'_, PyAny>, gamma: f64) -> PyResult<(ExponentialLR, LRScheduler)> {
+    fn new(optimizer: &Bound<'_, PyAny>, gamma: f64) -> PyResult<PyClassInitializer<ExponentialLR>> {
         let make = |groups| Ok(Box::new(schedule::ExponentialLR::of_groups(groups, gamma)?) as _);
-        Ok((ExponentialLR, LRScheduler::of(optimizer, make)?))
+        Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(ExponentialLR))
     }
 }
 
@@ -70,9 +74,9 @@ impl CosineAnnealingLR {
     #[new]
     #[pyo3(signature = (optimizer, T_max, eta_min=0.0))]
     #[expect(non_snake_case, reason = "the keyword's name in PyTorch and in the published package")]
-    fn new(optimizer: &Bound<'_, PyAny>, T_max: u64, eta_min: f64) -> PyResult<(CosineAnnealingLR, LRScheduler)> {
+    fn new(optimizer: &Bound<'_, PyAny>, T_max: u64, eta_min: f64) -> PyResult<PyClassInitializer<CosineAnnealingLR>> {
         let make = |groups| Ok(Box::new(schedule::CosineAnnealingLR::of_groups(groups, T_max, eta_min)?) as _);
-        Ok((CosineAnnealingLR, LRScheduler::of(optimizer, make)?))
+        Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(CosineAnnealingLR))
     }
 }
 
@@ -96,7 +100,7 @@ impl WarmupCosine {
         min_lr: f64,
         total_steps: Option<u64>,
         warmup_steps: Option<u64>,
-    ) -> PyResult<(WarmupCosine, LRScheduler)> {
+    ) -> PyResult<PyClassInitializer<WarmupCosine>> {
         let twice = |name: &str| PyTypeError::new_err(format!("give {name} as epochs or as steps, not both"));
         let total = match (max_epochs, total_steps) {
             (Some(n), None) | (None, Some(n)) => n,
@@ -112,7 +116,8 @@ impl WarmupCosine {
         let base_lr = target.groups.first().map_or(0.0, |group| group.initial_learning_rate());
         let schedule = schedule::WarmupCosine::of_groups(target.groups, total, warmup, min_lr).py()?;
         let copy = schedule.clone();
-        Ok((WarmupCosine { schedule, base_lr }, LRScheduler::of(optimizer, |_| Ok(Box::new(copy) as _))?))
+        let base = LRScheduler::of(optimizer, |_| Ok(Box::new(copy) as _))?;
+        Ok(PyClassInitializer::from(base).add_subclass(WarmupCosine { schedule, base_lr }))
     }
 
     /// The first group's learning rate at an epoch, counted from 0; changes nothing.
@@ -128,7 +133,7 @@ pub(crate) struct LambdaLR;
 #[pymethods]
 impl LambdaLR {
     #[new]
-    fn new(optimizer: &Bound<'_, PyAny>, lr_lambda: &Bound<'_, PyAny>) -> PyResult<(LambdaLR, LRScheduler)> {
+    fn new(optimizer: &Bound<'_, PyAny>, lr_lambda: &Bound<'_, PyAny>) -> PyResult<PyClassInitializer<LambdaLR>> {
         let functions: Vec<Py<PyAny>> = if lr_lambda.is_callable() {
             vec![lr_lambda.clone().unbind()]
         } else {
@@ -142,7 +147,7 @@ impl LambdaLR {
         };
         let factors = functions.into_iter().map(factor).collect();
         let make = |groups| Ok(Box::new(schedule::LambdaLR::of_groups(groups, factors)?) as _);
-        Ok((LambdaLR, LRScheduler::of(optimizer, make)?))
+        Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(LambdaLR))
     }
 }
 
@@ -173,7 +178,7 @@ impl OneCycleLR {
         div_factor: f64,
         final_div_factor: f64,
         three_phase: bool,
-    ) -> PyResult<(OneCycleLR, LRScheduler)> {
+    ) -> PyResult<PyClassInitializer<OneCycleLR>> {
         let product = epochs.zip(steps_per_epoch).map(|(epochs, steps)| epochs.saturating_mul(steps));
         let Some(total_steps) = total_steps.or(product) else {
             return Err(PyTypeError::new_err("give total_steps, or epochs and steps_per_epoch"));
@@ -197,7 +202,7 @@ impl OneCycleLR {
             three_phase,
         };
         let make = |groups| Ok(Box::new(schedule::OneCycleLR::of_groups(groups, options)?) as _);
-        Ok((OneCycleLR, LRScheduler::of(optimizer, make)?))
+        Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(OneCycleLR))
     }
 }
 
@@ -208,9 +213,9 @@ pub(crate) struct ChainedScheduler;
 #[pymethods]
 impl ChainedScheduler {
     #[new]
-    fn new(schedulers: &Bound<'_, PyAny>) -> PyResult<(ChainedScheduler, LRScheduler)> {
+    fn new(schedulers: &Bound<'_, PyAny>) -> PyResult<PyClassInitializer<ChainedScheduler>> {
         let make = |parts| Ok(Box::new(schedule::ChainedScheduler::new(parts)?) as _);
-        Ok((ChainedScheduler, LRScheduler::from_parts(schedulers, make)?))
+        Ok(PyClassInitializer::from(LRScheduler::from_parts(schedulers, make)?).add_subclass(ChainedScheduler))
     }
 }
 
@@ -225,11 +230,11 @@ impl SequentialLR {
         optimizer: &Bound<'_, PyAny>,
         schedulers: &Bound<'_, PyAny>,
         milestones: Vec<u64>,
-    ) -> PyResult<(SequentialLR, LRScheduler)> {
+    ) -> PyResult<PyClassInitializer<SequentialLR>> {
         // The parts know their groups; this is what tells a forgotten argument from a right call.
         Target::of(optimizer)?;
         let make = |parts| Ok(Box::new(schedule::SequentialLR::new(parts, milestones)?) as _);
-        Ok((SequentialLR, LRScheduler::from_parts(schedulers, make)?))
+        Ok(PyClassInitializer::from(LRScheduler::from_parts(schedulers, make)?).add_subclass(SequentialLR))
     }
 }
 

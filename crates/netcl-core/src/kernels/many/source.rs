@@ -60,7 +60,7 @@ pub(super) fn row_length(many: &Many) -> usize {
 /// Writes the kernel. The width is one that exists in OpenCL C.
 pub(super) fn write(many: &Many, form: &Form) -> Text {
     let ctype = CType::new(form.compute, form.width).unwrap_or(CType::FLOAT);
-    let mut writer = Writer { many, form, ctype, helpers: Vec::new(), body: String::new() };
+    let mut writer = Writer { many, form, ctype, helpers: Vec::new(), body: String::new(), in_loop: false };
     writer.pick();
     writer.numbers();
     writer.elements();
@@ -92,11 +92,13 @@ struct Writer<'a> {
     ctype: CType,
     helpers: Vec<Helper>,
     body: String,
+    in_loop: bool,
 }
 
 impl Writer<'_> {
     fn line(&mut self, text: &str) {
-        let _ = writeln!(self.body, "    {text}");
+        let indent = if self.in_loop { "        " } else { "    " };
+        let _ = writeln!(self.body, "{indent}{text}");
     }
 
     fn need(&mut self, helpers: impl IntoIterator<Item = Helper>) {
@@ -217,6 +219,7 @@ impl Writer<'_> {
         }
         let (first, step) = (format!("get_local_id(0) * {width}"), format!("get_local_size(0) * {width}"));
         self.line(&format!("for (uint i = {first}; i < n; i += {step}) {{"));
+        self.in_loop = true;
         // What is declared from here on hides the prologue's names, which nobody needs any more.
         self.line("const ulong left = n - i;");
         for (l, dtype) in self.form.lists.iter().enumerate() {
@@ -238,6 +241,7 @@ impl Writer<'_> {
         }
         if sum {
             self.add_lanes(&inlined.outputs[0]);
+            self.in_loop = false;
             self.line("}");
             self.tree();
             return;
@@ -252,6 +256,7 @@ impl Writer<'_> {
             self.need(helpers);
             self.line(&format!("{name}({value}, {data} + i, left);"));
         }
+        self.in_loop = false;
         self.line("}");
     }
 
@@ -276,9 +281,9 @@ impl Writer<'_> {
     fn tree(&mut self) {
         for text in [
             "scratch[get_local_id(0)] = sum;",
-            "for (uint half = get_local_size(0) / 2; half > 0; half /= 2) {",
+            "for (uint reach = get_local_size(0) / 2; reach > 0; reach /= 2) {",
             "    barrier(CLK_LOCAL_MEM_FENCE);",
-            "    if (get_local_id(0) < half) scratch[get_local_id(0)] += scratch[get_local_id(0) + half];",
+            "    if (get_local_id(0) < reach) scratch[get_local_id(0)] += scratch[get_local_id(0) + reach];",
             "}",
             "if (get_local_id(0) == 0) sums[first_sum + get_group_id(0)] = scratch[0];",
         ] {

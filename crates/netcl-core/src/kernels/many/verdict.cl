@@ -37,9 +37,9 @@ kernel void verdict(global REAL *controls, const ulong at, global const SUM *sum
         for (uint i = lane; i < count; i += get_local_size(0)) sum += sums[i];
     }
     scratch[lane] = sum;
-    for (uint half = get_local_size(0) / 2; half > 0; half /= 2) {
+    for (uint reach = get_local_size(0) / 2; reach > 0; reach /= 2) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (lane < half) scratch[lane] += scratch[lane + half];
+        if (lane < reach) scratch[lane] += scratch[lane + reach];
     }
     if (lane > 0) return;
     const SUM unscale = (SUM)inverse / (flags & HAS_SCALE ? (SUM)scale[scale_at] : (SUM)1);
