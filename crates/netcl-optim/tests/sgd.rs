@@ -1,41 +1,17 @@
 //! SGD: PyTorch's values (golden/sgd.json), what a step leaves alone, its launches, its state and its errors.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
+mod support;
+
 use std::rc::Rc;
 
 use netcl_optim::autograd::core::backend::Queue;
-use netcl_optim::autograd::core::device::{DeviceHandle, manager};
 use netcl_optim::autograd::core::dtype::DType;
 use netcl_optim::autograd::core::kernels::launch::{Counter, Recorder, with_sink};
-use netcl_optim::autograd::core::tensor::HostOptions;
 use netcl_optim::autograd::{Tape, Tensor};
 use netcl_optim::{Optimizer, SGD, SgdOptions};
 use serde_json::Value;
-
-fn cpu() -> Queue {
-    manager().cpu().queue
-}
-
-/// The native CPU and every OpenCL device.
-fn devices() -> Vec<DeviceHandle> {
-    let found = manager().discover().unwrap();
-    if found.is_empty() {
-        eprintln!("NOT TESTED on OpenCL: there is no device here");
-        assert!(std::env::var_os("CI").is_none(), "CI needs an OpenCL device: install pocl-opencl-icd");
-    }
-    let mut handles = vec![manager().cpu()];
-    handles.extend(found.iter().map(|device| manager().handle(device).unwrap()));
-    handles
-}
-
-fn tensor(queue: &Queue, values: &[f64], shape: &[usize], dtype: DType) -> Tensor {
-    let options = HostOptions { dtype: Some(dtype), ..Default::default() };
-    Tensor::from_host_with(queue, values, shape, options).unwrap()
-}
-
-fn numbers(value: &Value) -> Vec<f64> {
-    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
-}
+use support::{cpu, devices, numbers, tensor};
 
 fn shapes(golden: &Value) -> Vec<Vec<usize>> {
     let shape = |value: &Value| numbers(value).into_iter().map(|n| n as usize).collect();
@@ -85,8 +61,9 @@ fn five_steps_are_pytorchs_in_every_combination() {
     let golden: Value = serde_json::from_str(include_str!("golden/sgd.json")).unwrap();
     let cases = golden["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 20);
-    for device in devices() {
-        for case in cases {
+    for (i, device) in devices().iter().enumerate() {
+        // A kernel takes long to build: the native CPU has all combinations, the devices a few.
+        for case in cases.iter().step_by(if i == 0 { 1 } else { 7 }) {
             let error = worst_error(&golden, case, &device.queue, DType::F32);
             assert!(error < 1e-6, "{} {}: {error:e}", device.device_name, case["options"]);
         }
@@ -103,7 +80,7 @@ fn with_momentum(parameter: &Tensor) -> SGD {
 }
 
 #[test]
-fn a_step_is_one_launch_per_parameter_and_allocates_nothing() {
+fn a_step_is_one_launch_and_allocates_nothing() {
     let queue = cpu();
     let params: Vec<Tensor> = (1..4).map(|n| tensor(&queue, &vec![1.0; n], &[n], DType::F32).with_grad()).collect();
     let mut opt = SGD::new_with(params.clone(), SgdOptions { momentum: 0.9, ..Default::default() }).unwrap();
@@ -114,7 +91,7 @@ fn a_step_is_one_launch_per_parameter_and_allocates_nothing() {
     let versions: Vec<u64> = params.iter().map(|p| p.version()).collect();
     let counter = Rc::new(Counter::default());
     with_sink(counter.clone(), || opt.step()).unwrap();
-    assert_eq!((counter.launches(), counter.of("sgd"), counter.allocations().0), (2, 2, 0));
+    assert_eq!((counter.launches(), counter.of("sgd"), counter.allocations().0), (1, 1, 0));
     // In place: the values' version goes up, for those with a gradient alone.
     let raised: Vec<bool> = params.iter().zip(versions).map(|(p, before)| p.version() > before).collect();
     assert_eq!(raised, [true, true, false]);
