@@ -1,9 +1,13 @@
-"""Convolutions beside PyTorch's, with the same number of threads, in alternating runs.
+"""Convolutions beside PyTorch's or the published package's (netcl 0.4.4), in alternating runs.
 
 ``python benches/conv_peers.py <bench binary>`` takes the executable that ``cargo bench -p netcl-ops --bench conv --no-run`` names. Each
-round times PyTorch in this process and netcl in a fresh one, one after the other, so that a busy machine slows both; the ratio
+round times the peer in this process and netcl in a fresh one, one after the other, so that a busy machine slows both; the ratio
 of a case is the median over the rounds. ``all`` is the forward pass and both gradients, which for PyTorch is a forward pass
 that autograd follows and its backward pass. A ratio above 1 means that netcl is faster.
+
+The interpreter decides about the peer: ``--peer torch`` (with as many threads as netcl) needs PyTorch, ``--peer published`` netcl
+0.4.4, which runs on the OpenCL device that it finds first: set OCL_ICD_VENDORS so that there is one, and give its name to
+``--device``.
 """
 
 import argparse
@@ -32,16 +36,13 @@ parser.add_argument("binary", help="the executable of the Rust benchmark")
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
 parser.add_argument("--rounds", type=int, default=5)
+parser.add_argument("--peer", choices=["torch", "published"], default="torch")
 parser.add_argument("--device", default="netcl", help="part of the device's name; 'netcl' is the native CPU")
 options = parser.parse_args()
 
 # Both libraries read these when they are first imported.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NETCL_NUM_THREADS"):
     os.environ[variable] = str(options.threads)
-
-import torch  # noqa: E402
-
-torch.set_num_threads(options.threads)
 
 
 def best(body):
@@ -56,7 +57,10 @@ def best(body):
     return shortest
 
 
-def peer_seconds(case):
+def torch_seconds(case):
+    import torch
+
+    torch.set_num_threads(options.threads)
     shape, (filters, kernel, stride, padding, groups) = CASES[case]
     x = torch.rand(shape, requires_grad=True)
     weight = torch.rand(filters, shape[1] // groups, kernel, kernel, requires_grad=True)
@@ -73,6 +77,38 @@ def peer_seconds(case):
     return {"forward": best(forward), "all": best(lambda: torch.autograd.grad(convolve(), (x, weight), grad))}
 
 
+def published_seconds(case):
+    import numpy as np
+    from netcl.core.device import manager
+    from netcl.core.tensor import Tensor
+    from netcl.ops.conv2d import conv2d, conv2d_backward
+
+    queue = manager.default("auto").queue
+    shape, (filters, kernel, stride, padding, groups) = CASES[case]
+    random = np.random.default_rng(0)
+
+    def make(shape):
+        return Tensor.from_host(queue, random.random(shape, dtype=np.float32))
+
+    x, weight = make(shape), make((filters, shape[1] // groups, kernel, kernel))
+    how = {"stride": stride, "pad": padding, "groups": groups}
+    grad = make(conv2d(x, weight, **how).shape)
+
+    def forward():
+        conv2d(x, weight, **how)
+        queue.finish()
+
+    def everything():
+        conv2d(x, weight, **how)
+        conv2d_backward(x, weight, grad, **how)
+        queue.finish()
+
+    return {"forward": best(forward), "all": best(everything)}
+
+
+PEERS = {"torch": ("PyTorch", torch_seconds), "published": ("netcl 0.4.4", published_seconds)}
+
+
 def netcl_seconds(case):
     command = [options.binary, "--json", "--device", options.device, "--case", case]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
@@ -81,13 +117,14 @@ def netcl_seconds(case):
 
 
 def main():
-    print(f"PyTorch {torch.__version__}, {options.threads} threads, median of {options.rounds} alternating rounds")
+    name, peer_seconds = PEERS[options.peer]
+    print(f"{name}, {options.threads} threads, median of {options.rounds} alternating rounds")
     for case in options.cases:
         rounds = [(peer_seconds(case), netcl_seconds(case)) for _ in range(options.rounds)]
         for what in ("forward", "all"):
             ratio = statistics.median(peer[what] / ours[what] for peer, ours in rounds)
             peer, ours = (1e3 * statistics.median(side[what] for side in sides) for sides in zip(*rounds))
-            print(f"{case:<16} {what:<8} PyTorch {peer:8.2f} ms, netcl {ours:8.2f} ms, ratio {ratio:5.2f}")
+            print(f"{case:<16} {what:<8} {name} {peer:8.2f} ms, netcl {ours:8.2f} ms, ratio {ratio:5.2f}", flush=True)
 
 
 if __name__ == "__main__":

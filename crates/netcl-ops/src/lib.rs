@@ -47,8 +47,8 @@ pub use indexing::{
 pub use layout::*;
 pub use matmul::{bias_add, build_matmul_kernel, linear, matmul, matmul_with};
 pub use norm::{
-    batch_norm, batch_norm_backward, batch_norm_eval, group_norm, group_norm_backward, layer_norm, layer_norm_backward,
-    rms_norm, rms_norm_backward,
+    batch_norm, batch_norm_backward, batch_norm_eval, batch_norm_with, group_norm, group_norm_backward, layer_norm,
+    layer_norm_backward, rms_norm, rms_norm_backward,
 };
 pub use pad::{pad, pad_backward};
 pub use pick::{pick, unpick};

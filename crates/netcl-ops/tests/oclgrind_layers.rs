@@ -17,7 +17,7 @@ use netcl_ops as ops;
 use netcl_ops::attention::{AttentionOptions, RotaryForm, RotaryTables, force_group, rotary};
 use netcl_ops::attention::{scaled_dot_product_attention, scaled_dot_product_attention_backward};
 use netcl_ops::conv::{ConvOptions, ConvTransposeOptions, Variant, conv_transpose2d, conv2d};
-use netcl_ops::conv::{conv2d_backward_data, conv2d_backward_weight};
+use netcl_ops::conv::{conv2d_backward_data, conv2d_backward_weight, conv2d_with_statistics};
 use netcl_ops::norm::Affine;
 use netcl_ops::pad::PadMode;
 use netcl_ops::pool::{Averaging, Window};
@@ -60,6 +60,25 @@ fn convolutions_in_every_variant() {
                 Ok(vec![dx, conv2d_backward_weight(&grad, &x, &filters, &options())?, y])
             });
         }
+        for variant in [None, Some(Variant::ImplicitGemm)] {
+            same(&device, &format!("conv2d with statistics, {variant:?}"), |q| {
+                let (x, w) = (values(q, &image, 1), values(q, &filters, 2));
+                // Channels side by side in memory.
+                let x = x.permute(&[0, 2, 3, 1])?.contiguous()?.permute(&[0, 3, 1, 2])?;
+                let options = ConvOptions { padding: [1, 1, 1, 1], variant, ..Default::default() };
+                let (y, statistics) = conv2d_with_statistics(&x, &w, None, &options)?;
+                let normal = ops::batch_norm_with(&y, &statistics, Affine::default(), None, 1e-5)?;
+                Ok(vec![y, normal.output, normal.mean, normal.rstd])
+            });
+        }
+        same(&device, "statistics in many parts", |q| {
+            // More tiles than one work-item merges.
+            let (x, w) = (values(q, &[3, 1, 24, 30], 1), values(q, &[2, 1, 1, 1], 2));
+            let options = ConvOptions { variant: Some(Variant::ImplicitGemm), ..Default::default() };
+            let (y, statistics) = conv2d_with_statistics(&x, &w, None, &options)?;
+            let normal = ops::batch_norm_with(&y, &statistics, Affine::default(), None, 1e-5)?;
+            Ok(vec![normal.output, normal.mean, normal.rstd])
+        });
         same(&device, "conv2d with stride, dilation and groups", |q| {
             let options = ConvOptions {
                 stride: [2, 1],

@@ -7,12 +7,15 @@
 use netcl_core::shape::Shape;
 use netcl_ops::conv as raw;
 pub use netcl_ops::conv::same;
+use netcl_ops::norm::{Affine, Normalized, Running, batch_norm_backward, batch_norm_with};
 use smallvec::{SmallVec, smallvec};
 
+use super::fused;
 use super::layout::reshape;
+use super::norm::batch_norm;
 use super::reduce::sum;
 use crate::error::Result;
-use crate::graph::{Gradients, RuleContext, Save, record};
+use crate::graph::{Gradients, RuleContext, Save, grad_enabled, record};
 use crate::tensor::Tensor;
 
 /// How filters move over images.
@@ -117,6 +120,83 @@ pub fn conv2d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, how: &Convolut
             let of_image = || how.data_gradient(upstream, &context.input(1)?, &image);
             let of_weight = || how.weight_gradient(upstream, &context.input(0)?, &filters);
             with_bias(context, upstream, biased, of_image, of_weight)
+        })
+    })
+}
+
+/// The batch normalisation that follows a convolution in [`conv2d_batch_norm`].
+#[derive(Clone, Copy, Debug)]
+pub struct BatchNorm<'t> {
+    /// What normalised values are multiplied by, one element per filter.
+    pub weight: Option<&'t Tensor>,
+    /// What is added to them afterwards.
+    pub bias: Option<&'t Tensor>,
+    /// The averages that training updates in place.
+    pub running: Option<Running<'t>>,
+    /// What is added to variances.
+    pub eps: f64,
+}
+
+impl Default for BatchNorm<'_> {
+    fn default() -> Self {
+        BatchNorm { weight: None, bias: None, running: None, eps: 1e-5 }
+    }
+}
+
+/// [`batch_norm`] of [`conv2d`], as training needs it: where the device can, the convolution finds the statistics of its channels
+/// itself, which saves a pass over its result.
+///
+/// ```
+/// use netcl_autograd::core::{device::manager, dtype::DType};
+/// use netcl_autograd::{Tensor, ops::conv::{BatchNorm, Convolution, conv2d_batch_norm}};
+///
+/// let queue = manager().cpu().queue;
+/// let x = Tensor::from_host(&queue, &[1.0f32, 3.0, 1.0, 3.0], [1, 1, 2, 2])?;
+/// let weight = Tensor::full(&queue, [1, 1, 1, 1], DType::F32, 7.0)?.with_grad();
+/// let norm = BatchNorm { eps: 0.0, ..Default::default() };
+/// let y = conv2d_batch_norm(&x, &weight, None, &Convolution::default(), &norm)?;
+/// assert_eq!(y.to_host::<f32>()?, [-1.0, 1.0, -1.0, 1.0]);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+#[track_caller]
+pub fn conv2d_batch_norm(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    how: &Convolution,
+    norm: &BatchNorm<'_>,
+) -> Result<Tensor> {
+    let (convolved, statistics) =
+        raw::conv2d_with_statistics(x.raw(), weight.raw(), bias.map(Tensor::raw), &how.options())?;
+    let affine = Affine { weight: norm.weight.map(Tensor::raw), bias: norm.bias.map(Tensor::raw) };
+    let Normalized { output, mean, rstd } = batch_norm_with(&convolved, &statistics, affine, norm.running, norm.eps)?;
+    let (how, eps, image, filters) = (*how, norm.eps, x.shape().clone(), weight.shape().clone());
+    let (biased, scaled) = (bias.is_some(), norm.weight.is_some());
+    let inputs: SmallVec<[&Tensor; 5]> =
+        [x, weight].into_iter().chain(bias).chain(norm.weight).chain(norm.bias).collect();
+    let n = inputs.len();
+    record("conv2d_batch_norm", &inputs, output, Save::INPUTS, || {
+        Box::new(move |context, upstream| {
+            let inputs = (0..n).map(|i| context.input(i)).collect::<Result<SmallVec<[Tensor; 5]>>>()?;
+            if grad_enabled() {
+                return fused::through(context, &inputs, upstream, |inputs| {
+                    let mut rest = inputs[2..].iter();
+                    let bias = if biased { rest.next() } else { None };
+                    let out = conv2d(&inputs[0], &inputs[1], bias, &how)?;
+                    let scale = if scaled { rest.next() } else { None };
+                    batch_norm(&out, scale, rest.next(), None, eps)
+                });
+            }
+            let mut rest = inputs[2 + usize::from(biased)..].iter().map(Tensor::raw);
+            let weight = if scaled { rest.next() } else { None };
+            let affine = Affine { weight, bias: rest.next() };
+            let back = batch_norm_backward(upstream.raw(), &convolved, affine, &mean, &rstd, true)?;
+            let grad = Tensor::from(back.input);
+            let of_image = || how.data_gradient(&grad, &inputs[1], &image);
+            let of_weight = || how.weight_gradient(&grad, &inputs[0], &filters);
+            let mut gradients = with_bias(context, &grad, biased, of_image, of_weight)?;
+            gradients.extend(back.weight.into_iter().chain(back.bias).map(|raw| Some(raw.into())));
+            Ok(gradients)
         })
     })
 }

@@ -12,7 +12,7 @@ use netcl_autograd::core::shape::Slice;
 use netcl_autograd::core::tensor::HostOptions;
 use netcl_autograd::gradcheck::Tolerance;
 use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, rotary, scaled_dot_product_attention};
-use netcl_autograd::ops::conv::{self, Convolution, same};
+use netcl_autograd::ops::conv::{self, BatchNorm, Convolution, same};
 use netcl_autograd::ops::dropout::dropout;
 use netcl_autograd::ops::pad::PadMode;
 use netcl_autograd::ops::pool::Window;
@@ -283,6 +283,15 @@ pub fn cases() -> Vec<Case> {
         &[plane, (&[3, 2, 1, 1], ONE)],
         Box::new(|t| conv::conv2d(t[0], t[1], None, &Convolution::default())),
     );
+    // All parameters, and none but the filters.
+    let both: [(&[usize], _); 5] = [plane, filters, (&[3], ONE), (&[3], ONE), (&[3], ONE)];
+    for (name, parameters) in [("conv2d_batch_norm", 5), ("conv2d_batch_norm, plain", 2)] {
+        let function = move |t: &[&Tensor]| {
+            let norm = BatchNorm { weight: t.get(3).copied(), bias: t.get(4).copied(), running: None, eps: 1e-3 };
+            conv::conv2d_batch_norm(t[0], t[1], t.get(2).copied(), &all_options, &norm)
+        };
+        case(name, true, &both[..parameters], Box::new(function));
+    }
     case(
         "conv1d",
         true,

@@ -37,6 +37,8 @@ use netcl_core::tensor::{Tensor, reshape};
 use netcl_core::{Error, Result};
 
 use crate::matmul::{Epilogue, MatmulOptions, matmul_with};
+use crate::norm::ChannelStatistics;
+use crate::norm::statistics::Cut;
 use finish::Finish;
 use geometry::Geometry;
 
@@ -121,6 +123,36 @@ pub fn conv2d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &Conv
     conv2d_as("conv2d", x, weight, bias, options)
 }
 
+/// [`conv2d`], and the statistics of the result's channels that batch normalisation starts with.
+///
+/// The native CPU and the implicit product on OpenCL devices find them while the results are still at hand; other ways of
+/// computing pass over the result once more.
+///
+/// ```
+/// use netcl_ops::conv::{ConvOptions, conv2d_with_statistics};
+/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+///
+/// let queue = manager().cpu().queue;
+/// let x = Tensor::full(&queue, [2, 3, 8, 8], DType::F32, 1.0)?;
+/// let weight = Tensor::full(&queue, [4, 3, 3, 3], DType::F32, 0.5)?;
+/// let (out, statistics) = conv2d_with_statistics(&x, &weight, None, &ConvOptions::default())?;
+/// assert_eq!((statistics.channels(), statistics.count()), (4, 2 * 6 * 6));
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+pub fn conv2d_with_statistics(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    options: &ConvOptions<'_>,
+) -> Result<(Tensor, ChannelStatistics)> {
+    let (out, found) = convolve("conv2d_with_statistics", x, weight, bias, options, true)?;
+    let statistics = match found {
+        Some(found) => found,
+        None => ChannelStatistics::of(&out)?,
+    };
+    Ok((out, statistics))
+}
+
 fn conv2d_as(
     op: &'static str,
     x: &Tensor,
@@ -128,10 +160,23 @@ fn conv2d_as(
     bias: Option<&Tensor>,
     options: &ConvOptions<'_>,
 ) -> Result<Tensor> {
+    convolve(op, x, weight, bias, options, false).map(|(out, _)| out)
+}
+
+/// The convolution, and the statistics of its channels if they are wanted and cost less than a pass over the result.
+fn convolve(
+    op: &'static str,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    options: &ConvOptions<'_>,
+    statistics: bool,
+) -> Result<(Tensor, Option<ChannelStatistics>)> {
     check_operands(op, x, weight)?;
     let g = Geometry::new(op, x.shape(), weight.shape(), options)?;
     let finish = Finish::new(op, x, bias, options.epilogue.as_ref(), &g.output_shape())?;
     let out = Tensor::uninit(x.queue(), g.output_shape(), finish.dtype)?;
+    let mut found = None;
     match x.queue() {
         Queue::OpenCl(stream) => {
             if let Some(variant) = options.variant {
@@ -140,14 +185,20 @@ fn conv2d_as(
             match options.variant {
                 _ if g.n == 0 => {}
                 None if g.is_product() => product(&g, x, weight, &out, &finish)?,
-                variant => opencl::forward(stream, &g, x, weight, &out, &finish, variant)?,
+                variant => found = opencl::forward(stream, &g, [x, weight, &out], &finish, variant, statistics)?,
             }
         }
         _ if g.n == 0 => {}
         Queue::Cpu(_) if g.is_product() => product(&g, x, weight, &out, &finish)?,
-        Queue::Cpu(_) => cpu::forward(&g, x, weight, &out, &finish)?,
+        Queue::Cpu(_) => {
+            if statistics {
+                let parts = Tensor::uninit(x.queue(), [out.shape()[1], 1, 2], out.dtype().accumulator())?;
+                found = Some(ChannelStatistics { parts, cut: Cut::whole(g.n * g.pixels()) });
+            }
+            cpu::forward(&g, x, weight, &out, &finish, found.as_ref().map(|found| &found.parts))?;
+        }
     }
-    Ok(out)
+    Ok((out, found))
 }
 
 /// The gradient of a sum over [`conv2d`] with respect to its input: `grad` is the gradient of the output, `input_shape` the shape

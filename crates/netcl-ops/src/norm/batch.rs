@@ -7,6 +7,7 @@ use netcl_core::{Error, Result};
 
 use super::dense::{Args, Job, check_shape};
 use super::rows::Saved;
+use super::statistics::ChannelStatistics;
 use super::{Affine, NormGradients, Normalized, Parameters, check_eps, checked, cost, cpu, opencl};
 
 /// Averages over past batches, which training updates in place: `new = (1 - momentum) * old + momentum * batch`.
@@ -30,7 +31,7 @@ pub(super) struct Planes {
 }
 
 impl Planes {
-    fn new(op: &'static str, x: &Tensor) -> Result<Planes> {
+    pub(super) fn new(op: &'static str, x: &Tensor) -> Result<Planes> {
         x.check_float(op)?;
         let &[samples, channels, ref rest @ ..] = &x.shape()[..] else {
             let why = "it needs a batch axis and a channel axis".to_owned();
@@ -64,7 +65,42 @@ impl Planes {
 /// # Ok::<(), netcl_ops::core::Error>(())
 /// ```
 pub fn batch_norm(x: &Tensor, affine: Affine<'_>, running: Option<Running<'_>>, eps: f64) -> Result<Normalized> {
-    let op = "batch_norm";
+    train("batch_norm", x, None, affine, running, eps)
+}
+
+/// [`batch_norm`] of a tensor whose statistics are known: no pass over the tensor is needed to find them.
+///
+/// ```
+/// use netcl_ops::conv::{ConvOptions, conv2d_with_statistics};
+/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_ops::norm::{Affine, batch_norm_with};
+///
+/// let queue = manager().cpu().queue;
+/// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 2.0], [1, 1, 2, 2])?;
+/// let double = Tensor::full(&queue, [1, 1, 1, 1], DType::F32, 2.0)?;
+/// let (y, statistics) = conv2d_with_statistics(&x, &double, None, &ConvOptions::default())?;
+/// let normal = batch_norm_with(&y, &statistics, Affine::default(), None, 0.0)?;
+/// assert_eq!(normal.mean.to_host::<f32>()?, [4.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+pub fn batch_norm_with(
+    x: &Tensor,
+    statistics: &ChannelStatistics,
+    affine: Affine<'_>,
+    running: Option<Running<'_>>,
+    eps: f64,
+) -> Result<Normalized> {
+    train("batch_norm_with", x, Some(statistics), affine, running, eps)
+}
+
+fn train(
+    op: &'static str,
+    x: &Tensor,
+    statistics: Option<&ChannelStatistics>,
+    affine: Affine<'_>,
+    running: Option<Running<'_>>,
+    eps: f64,
+) -> Result<Normalized> {
     let planes = Planes::new(op, x)?;
     check_eps(op, eps)?;
     let channels = [planes.channels];
@@ -78,6 +114,9 @@ pub fn batch_norm(x: &Tensor, affine: Affine<'_>, running: Option<Running<'_>>, 
     if planes.count() == 1 && planes.channels > 0 {
         let why = "one value per channel has no variance; train with larger batches or use batch_norm_eval".to_owned();
         return Err(Error::Shape { op, shape: x.shape().clone(), why });
+    }
+    if let Some(statistics) = statistics {
+        check_statistics(op, x, statistics, planes)?;
     }
     let x = x.contiguous()?;
     let output = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
@@ -101,9 +140,23 @@ pub fn batch_norm(x: &Tensor, affine: Affine<'_>, running: Option<Running<'_>>, 
         rstd: &rstd,
         running: averages.as_ref().map(|(mean, var)| [mean, var]),
     };
-    match x.queue() {
-        Queue::Cpu(_) => cpu::batch::forward(forward.job(op), planes, momentum, eps)?,
-        Queue::OpenCl(stream) => opencl::batch_forward(stream, op, &forward, planes, momentum, eps)?,
+    match (x.queue(), statistics) {
+        (Queue::Cpu(_), None) => cpu::batch::forward(forward.job(op), planes, momentum, eps)?,
+        (Queue::Cpu(_), Some(given)) => {
+            let job = forward.finish(op, &given.parts);
+            cpu::statistics::finish(job, planes.channels, given.cut, momentum, eps)?;
+            cpu::batch::apply(forward.apply(op), planes)?;
+        }
+        (Queue::OpenCl(stream), given) => {
+            let found = match given {
+                Some(_) => None,
+                None => Some(opencl::statistics(stream, op, &x, planes)?),
+            };
+            if let Some(statistics) = given.or(found.as_ref()) {
+                opencl::finish(stream, op, &forward, statistics, momentum, eps)?;
+            }
+            opencl::batch_apply(stream, forward.apply(op), planes)?;
+        }
     }
     if let (Some(running), Some((mean, var))) = (running, averages) {
         for (target, new) in [(running.mean, mean), (running.var, var)] {
@@ -186,6 +239,22 @@ pub fn batch_norm_backward(
     affine.finish(input, d_weight, d_bias)
 }
 
+fn check_statistics(op: &'static str, x: &Tensor, statistics: &ChannelStatistics, planes: Planes) -> Result<()> {
+    x.queue().check_same_device(op, statistics.parts.queue())?;
+    let given = (statistics.channels(), statistics.count());
+    if given != (planes.channels, planes.count()) {
+        let why = format!(
+            "the statistics are those of {} channels with {} values each; give those of this tensor",
+            given.0, given.1
+        );
+        return Err(Error::Shape { op, shape: x.shape().clone(), why });
+    }
+    match statistics.parts.dtype() == x.dtype().accumulator() {
+        true => Ok(()),
+        false => Err(Error::DtypeMismatch { op, lhs: x.dtype(), rhs: statistics.parts.dtype() }),
+    }
+}
+
 fn check_running(op: &'static str, x: &Tensor, mean: &Tensor, var: &Tensor, channels: &[usize]) -> Result<()> {
     for (what, t) in [("the running mean", mean), ("the running variance", var)] {
         t.check_float(op)?;
@@ -219,5 +288,28 @@ impl Forward<'_> {
             .maybe(self.running.map(|r| r[0]), Access::Write)
             .maybe(self.running.map(|r| r[1]), Access::Write);
         Job { name: op, queue: self.x.queue().clone(), dtype: self.x.dtype(), cost: cost(self.x, 2, 8), args }
+    }
+
+    /// What becomes of statistics: means, scales and averages.
+    pub(super) fn finish(&self, op: &'static str, statistics: &Tensor) -> Job {
+        let args = Args::default()
+            .read(statistics)
+            .write(self.mean)
+            .write(self.rstd)
+            .maybe(self.running.map(|r| r[0]), Access::Write)
+            .maybe(self.running.map(|r| r[1]), Access::Write);
+        Job { name: op, queue: self.x.queue().clone(), dtype: self.x.dtype(), cost: cost(statistics, 1, 2), args }
+    }
+
+    /// What becomes of the values once the statistics are known.
+    fn apply(&self, op: &'static str) -> Job {
+        let args = Args::default()
+            .read(self.x)
+            .maybe(self.weight, Access::Read)
+            .maybe(self.bias, Access::Read)
+            .write(self.output)
+            .read(self.mean)
+            .read(self.rstd);
+        Job { name: op, queue: self.x.queue().clone(), dtype: self.x.dtype(), cost: cost(self.x, 2, 2), args }
     }
 }

@@ -7,23 +7,26 @@
 //! | file | subject |
 //! |---|---|
 //! | `batch.rs` | statistics per channel, over all other axes |
+//! | `statistics.rs` | statistics per channel that something else found |
 //! | `rows.rs` | statistics per row of the last axes: layer, group and root-mean-square normalisation |
 //! | `cpu/` | the native loops: `moments.rs`, `rows.rs`, `batch.rs` |
 //! | `opencl.rs`, `norm.cl`, `norm_backward.cl` | the kernels and how they are launched |
 //! | `dense.rs` | arguments and element types that operations over dense tensors share |
 
 mod batch;
-mod cpu;
+pub(crate) mod cpu;
 pub(crate) mod dense;
 mod opencl;
 mod rows;
+pub(crate) mod statistics;
 
 use netcl_core::kernels::launch::Cost;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-pub use batch::{Running, batch_norm, batch_norm_backward, batch_norm_eval};
+pub use batch::{Running, batch_norm, batch_norm_backward, batch_norm_eval, batch_norm_with};
 pub use rows::{group_norm, group_norm_backward, layer_norm, layer_norm_backward, rms_norm, rms_norm_backward};
+pub use statistics::ChannelStatistics;
 
 /// The learnt scale and shift of a normalisation; either may be left out.
 ///

@@ -7,6 +7,7 @@
 //
 //   norm_moments   x is samples x channels x span; a group takes part p of channel c: elements p * per .. of its
 //                  samples * span -> partial[c][p] = (mean, sum of squared deviations)
+//   norm_merge     a work-item merges `take` parts of a channel, in order: for channels in many parts
 //   norm_finish    a work-item merges the parts of a channel, in order -> mean, rstd, running averages
 //   norm_apply     a work-item per element
 //
@@ -31,6 +32,7 @@
 #define STORE(v, p, i) (p)[i] = (v)
 #define KERNEL_norm_rows
 #define KERNEL_norm_moments
+#define KERNEL_norm_merge
 #define KERNEL_norm_finish
 #define KERNEL_norm_apply
 #endif
@@ -131,6 +133,32 @@ __kernel void norm_moments(__global const ELEMENT *x, const ulong x_at, __global
 }
 #endif
 
+// Adds part p of (mean, squared deviations) pairs, all of `per` values but the last, to those of n values.
+#define MERGE(p)                                                              \
+    {                                                                         \
+        const UINT first_ = (p) * per;                                        \
+        const COMPUTE more_ = first_ + per < count ? per : count - first_;    \
+        const COMPUTE step_ = partial[2 * (p)] - middle, share_ = more_ / (n + more_); \
+        middle += step_ * share_;                                             \
+        squares += partial[2 * (p) + 1] + step_ * step_ * n * share_;         \
+        n += more_;                                                           \
+    }
+
+#ifdef KERNEL_norm_merge
+__kernel void norm_merge(__global const COMPUTE *partial, const ulong partial_at, __global COMPUTE *merged,
+                         const ulong merged_at, const UINT channels, const UINT count, const UINT parts, const UINT per,
+                         const UINT take) {
+    const UINT at = get_global_id(0), fewer = (parts + take - 1) / take, c = at / fewer, begin = at % fewer * take;
+    if (c >= channels) return;
+    const UINT end = begin + take < parts ? begin + take : parts;
+    partial += partial_at + c * parts * 2;
+    COMPUTE middle = 0, squares = 0, n = 0;
+    for (UINT p = begin; p < end; ++p) MERGE(p)
+    merged[merged_at + 2 * at] = middle;
+    merged[merged_at + 2 * at + 1] = squares;
+}
+#endif
+
 #ifdef KERNEL_norm_finish
 __kernel void norm_finish(__global const COMPUTE *partial, const ulong partial_at, __global COMPUTE *mean,
                           const ulong mean_at, __global COMPUTE *rstd, const ulong rstd_at,
@@ -141,14 +169,7 @@ __kernel void norm_finish(__global const COMPUTE *partial, const ulong partial_a
     if (c >= channels) return;
     partial += partial_at + c * parts * 2;
     COMPUTE middle = partial[0], squares = partial[1], n = per < count ? per : count;
-    for (UINT p = 1; p < parts; ++p) {
-        const UINT first = p * per;
-        const COMPUTE more = first + per < count ? per : count - first;
-        const COMPUTE step = partial[2 * p] - middle, share = more / (n + more);
-        middle += step * share;
-        squares += partial[2 * p + 1] + step * step * n * share;
-        n += more;
-    }
+    for (UINT p = 1; p < parts; ++p) MERGE(p)
     mean[mean_at + c] = middle;
     rstd[rstd_at + c] = 1 / sqrt(squares / n + eps);
     if (running_mean) {

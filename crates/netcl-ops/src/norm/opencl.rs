@@ -2,13 +2,14 @@
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::Stream;
-use netcl_core::kernels::launch::{Access, Cost};
+use netcl_core::kernels::launch::Cost;
 use netcl_core::tensor::Tensor;
 
 use super::batch::{Forward, Planes};
 use super::cost;
 use super::dense::{Args, ClCode, Job, Number, group_size, is_processor};
 use super::rows::{Rows, Saved};
+use super::statistics::{ChannelStatistics, Cut};
 
 /// Elements of a row that each lane should have.
 const PER_LANE: usize = 4;
@@ -16,6 +17,9 @@ const PER_LANE: usize = 4;
 const PART: usize = 4096;
 /// Channels with fewer neighbouring elements are added up by single work-items.
 const PLANE: usize = 32;
+/// Parts of a channel that one work-item merges at last, and those that it merges before where there are more.
+const FEW: usize = 64;
+const MERGED: usize = 32;
 
 fn forward_code(kernel: &'static str) -> ClCode<'static> {
     let text = include_str!("norm.cl");
@@ -61,54 +65,51 @@ pub(super) fn rows_forward(stream: &Stream, job: Job, rows: Rows, eps: f64) -> R
     job.run_cl(stream, &code)
 }
 
-pub(super) fn batch_forward(
+/// The statistics of a dense tensor.
+pub(super) fn statistics(stream: &Stream, op: &'static str, x: &Tensor, planes: Planes) -> Result<ChannelStatistics> {
+    let count = planes.count();
+    let (parts, per) = cut(stream, count, PART, planes.channels);
+    let partial = Tensor::uninit(x.queue(), [planes.channels, parts, 2], x.dtype().accumulator())?;
+    let group = group_size(stream, x.dtype());
+    let args = Args::default().read(x).write(&partial);
+    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 1, 6), args };
+    let code = ClCode {
+        scalars: &[planes.channels, planes.span, count, parts, per].map(Number::Count),
+        items: planes.channels * parts * group,
+        group: Some(group),
+        local: group,
+        ..forward_code("norm_moments")
+    };
+    job.run_cl(stream, &code)?;
+    Ok(ChannelStatistics { parts: partial, cut: Cut { count, per } })
+}
+
+/// What becomes of statistics: means, scales and averages.
+pub(super) fn finish(
     stream: &Stream,
     op: &'static str,
     forward: &Forward<'_>,
-    planes: Planes,
+    statistics: &ChannelStatistics,
     momentum: f64,
     eps: f64,
 ) -> Result<()> {
-    let (x, count) = (forward.x, planes.count());
-    let (parts, per) = cut(stream, count, PART, planes.channels);
-    let partial = Tensor::uninit(x.queue(), [planes.channels * parts * 2], x.dtype().accumulator())?;
-    let job = |cost, args| Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost, args };
-    let group = group_size(stream, x.dtype());
-    let [channels, span] = [Number::Count(planes.channels), Number::Count(planes.span)];
-    let [all, parts_, per] = [Number::Count(count), Number::Count(parts), Number::Count(per)];
-    job(cost(x, 1, 6), Args::default().read(x).write(&partial)).run_cl(
-        stream,
-        &ClCode {
-            scalars: &[channels, span, all, parts_, per],
-            items: planes.channels * parts * group,
-            group: Some(group),
-            local: group,
-            ..forward_code("norm_moments")
-        },
-    )?;
-    let [running_mean, running_var] = forward.running.map_or([None; 2], |r| r.map(Some));
-    let args = Args::default()
-        .read(&partial)
-        .write(forward.mean)
-        .write(forward.rstd)
-        .maybe(running_mean, Access::Write)
-        .maybe(running_var, Access::Write);
-    job(SMALL, args).run_cl(
-        stream,
-        &ClCode {
-            scalars: &[channels, all, parts_, per, Number::Real(eps), Number::Real(momentum)],
-            items: planes.channels,
-            ..forward_code("norm_finish")
-        },
-    )?;
-    let args = Args::default()
-        .read(x)
-        .maybe(forward.weight, Access::Read)
-        .maybe(forward.bias, Access::Read)
-        .write(forward.output)
-        .read(forward.mean)
-        .read(forward.rstd);
-    batch_apply(stream, job(cost(x, 2, 2), args), planes)
+    let channels = statistics.channels();
+    let (mut parts, mut cut) = (statistics.parts.clone(), statistics.cut);
+    while cut.parts() > FEW {
+        let fewer = Cut { per: cut.per * MERGED, ..cut };
+        let merged = Tensor::uninit(parts.queue(), [channels, fewer.parts(), 2], parts.dtype())?;
+        let args = Args::default().read(&parts).write(&merged);
+        let dtype = forward.x.dtype();
+        let job = Job { name: op, queue: parts.queue().clone(), dtype, cost: cost(&parts, 1, 4), args };
+        let scalars = [channels, cut.count, cut.parts(), cut.per, MERGED].map(Number::Count);
+        let items = channels * fewer.parts();
+        job.run_cl(stream, &ClCode { scalars: &scalars, items, ..forward_code("norm_merge") })?;
+        (parts, cut) = (merged, fewer);
+    }
+    let [channels_, all, parts_, per] = [channels, cut.count, cut.parts(), cut.per].map(Number::Count);
+    let scalars = [channels_, all, parts_, per, Number::Real(eps), Number::Real(momentum)];
+    let code = ClCode { scalars: &scalars, items: channels, ..forward_code("norm_finish") };
+    forward.finish(op, &parts).run_cl(stream, &code)
 }
 
 pub(super) fn batch_apply(stream: &Stream, job: Job, planes: Planes) -> Result<()> {

@@ -28,17 +28,24 @@ fn chunk(images: usize, bytes_per_image: usize, bytes: usize) -> usize {
     (bytes / bytes_per_image.max(1)).clamp(1, images.max(1))
 }
 
-/// The convolution.
-pub(super) fn forward(g: &Geometry, x: &Tensor, weight: &Tensor, out: &Tensor, finish: &Finish) -> Result<()> {
+/// The convolution, and the statistics of its channels where there is a tensor for them: `[channels, 1, 2]`.
+pub(super) fn forward(
+    g: &Geometry,
+    x: &Tensor,
+    weight: &Tensor,
+    out: &Tensor,
+    finish: &Finish,
+    statistics: Option<&Tensor>,
+) -> Result<()> {
     let (planes, part) = plan::forward(g);
     let roles = shifted::Roles { rows: g.filters, depth: g.channels, transposed: false };
-    shifted::run(OP, g, roles, (planes, vec![part]), [x, weight, out], finish)
+    shifted::run(OP, g, roles, (planes, vec![part]), [x, weight, out], finish, statistics)
 }
 
 /// The gradient of the input.
 pub(super) fn backward_data(g: &Geometry, grad: &Tensor, weight: &Tensor, out: &Tensor, finish: &Finish) -> Result<()> {
     let roles = shifted::Roles { rows: g.channels, depth: g.filters, transposed: true };
-    shifted::run("conv2d_backward_data", g, roles, plan::backward(g), [grad, weight, out], finish)
+    shifted::run("conv2d_backward_data", g, roles, plan::backward(g), [grad, weight, out], finish, None)
 }
 
 /// The gradient of the weight.

@@ -20,6 +20,8 @@ use super::images::{self, Pixel, Place, Room};
 use super::lanes::{Sum, VECTORS};
 use super::plan::{Part, Planes};
 use super::{ENOUGH_TASKS, GRAIN, chunk, scratch, with_pixel};
+use crate::norm::cpu::statistics;
+use crate::norm::dense::with_stored;
 
 /// Bytes of planes that are filled before they are used: they should still be in a cache by then.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -53,7 +55,12 @@ struct Problem {
     scalars: usize,
     /// What becomes of the sums; `None` where they are written straight into the result.
     program: Option<Arc<Program>>,
+    /// The argument that the statistics of the result's channels go to, if anybody wants them.
+    statistics: Option<(usize, Place)>,
 }
+
+/// The number of values that were seen, their mean, and the sum of squared deviations from it.
+type Moments = (usize, [f64; 2]);
 
 pub(super) fn run(
     op: &'static str,
@@ -62,6 +69,7 @@ pub(super) fn run(
     (planes, parts): (Planes, Vec<Part>),
     [source, weight, out]: [&Tensor; 3],
     finish: &Finish,
+    statistics: Option<&Tensor>,
 ) -> Result<()> {
     let depth = g.groups * roles.depth;
     let chunk = chunk(g.n, depth * planes.channel() * finish.sum.size(), CHUNK_BYTES);
@@ -83,6 +91,10 @@ pub(super) fn run(
     ];
     args.extend(finish.inputs.iter().map(|input| Arg::Buffer(input.storage().clone(), Access::Read)));
     args.extend(finish.scalars.iter().map(|number| scalar_arg(number, finish.compute)));
+    let statistics = statistics.map(|tensor| {
+        args.push(Arg::Buffer(tensor.storage().clone(), Access::Write));
+        (args.len() - 1, Place::new(tensor))
+    });
     let problem = Problem {
         op,
         n: g.n,
@@ -98,6 +110,7 @@ pub(super) fn run(
         inputs: finish.inputs.iter().map(Place::new).collect(),
         scalars: finish.scalars.len(),
         program,
+        statistics,
     };
     let kernel = CpuKernel::new(move |args| with_pixel!(problem.source.dtype, E => problem.run::<E>(args)));
     let (queue, cost) = (out.queue().clone(), g.cost(&[source, weight, out]));
@@ -177,6 +190,10 @@ impl Problem {
         let first = 5 + self.inputs.len();
         let scalars: SmallVec<[f64; 4]> = (0..self.scalars).map(|i| args.float(first + i)).collect::<Result<_>>()?;
         self.pack::<E>(self.weight.pointer(args, 1)?, packed)?;
+        let mut found: Vec<Moments> = match &self.statistics {
+            Some(_) => vec![(0, [0.0; 2]); self.groups * self.roles.rows],
+            None => Vec::new(),
+        };
         for start in (0..self.n).step_by(self.chunk) {
             let images = self.chunk.min(self.n - start);
             let (channel, used) = (self.planes.channel(), self.planes.used());
@@ -188,7 +205,20 @@ impl Problem {
                 images::zero(planes.get().add(used), images * self.channels(), channel, channel - used);
             }
             for part in 0..self.parts.len() {
-                self.part::<E>(part, (start, images), (planes, packed, out), &inputs, &scalars)?;
+                self.part::<E>(part, (start, images), (planes, packed, out), &inputs, &scalars, &mut found)?;
+            }
+        }
+        let Some((at, place)) = &self.statistics else { return Ok(()) };
+        let to = place.pointer(args, *at)?.get();
+        for (channel, (_, found)) in found.into_iter().enumerate() {
+            for (i, value) in found.into_iter().enumerate() {
+                // SAFETY: two elements for each channel, inside the storage.
+                unsafe {
+                    match place.dtype {
+                        DType::F64 => *to.cast::<f64>().add(2 * channel + i) = value,
+                        _ => *to.cast::<f32>().add(2 * channel + i) = value as f32,
+                    }
+                }
             }
         }
         Ok(())
@@ -255,7 +285,7 @@ impl Problem {
         }
     }
 
-    /// The pixels of a part of some images.
+    /// The pixels of a part of some images; `found` grows by their statistics if those are wanted.
     fn part<E: Pixel>(
         &self,
         part: usize,
@@ -263,6 +293,7 @@ impl Problem {
         (planes, packed, out): (SharedPtr<E::Sum>, SharedPtr<E::Sum>, SharedPtr<u8>),
         inputs: &[SharedPtr<u8>],
         scalars: &[f64],
+        found: &mut [Moments],
     ) -> Result<()> {
         let Roles { rows, depth, .. } = self.roles;
         let loops = E::Sum::loops();
@@ -274,6 +305,9 @@ impl Problem {
         let tiles = self.tiles(part, images, VECTORS * loops.lanes, loops.filters);
         let tasks = images * self.groups * tiles.bands * tiles.slices;
         let work = tiles.rows_per_band * part.extent[1] * tiles.rows_per_slice * depth * taps.len();
+        let mut moments = vec![[0.0; 2]; if found.is_empty() { 0 } else { tasks * tiles.rows_per_slice }];
+        let moments_of_tasks = SharedPtr::new(moments.as_mut_ptr());
+        let wanted = !found.is_empty();
         parallel_for(self.op, tasks, GRAIN / work.max(1), |range| {
             let mut sums: Vec<E::Sum> = Vec::new();
             let mut segments: Vec<Segment> = Vec::new();
@@ -308,29 +342,51 @@ impl Problem {
                     let weights = packed.get().add((group * taps_of_all + taps_before) * all * depth);
                     let weights = std::slice::from_raw_parts(weights, all * depth * taps.len());
                     self.band::<E>(part, &taps, (x, weights), channels.clone(), height, (to, strides), &mut segments);
-                    let Some(program) = &self.program else { continue };
-                    let shape = [channels.len(), height, part.extent[1]];
-                    let sum = Source { data: to.cast::<u8>(), dtype: self.sum::<E>(), strides: &strides };
-                    let steps_of: SmallVec<[[isize; 3]; 2]> = self
-                        .inputs
-                        .iter()
-                        .map(|i| {
-                            let [_, channel, row, col] = i.strides;
-                            [channel, row * part.step[0] as isize, col * part.step[1] as isize]
-                        })
-                        .collect();
-                    let sources: SmallVec<[Source<'_>; 4]> =
-                        std::iter::once(sum)
-                            .chain(self.inputs.iter().zip(inputs).zip(&steps_of).map(|((input, data), strides)| {
-                                Source { data: data.get().offset(place(input)), dtype: input.dtype, strides }
-                            }))
+                    if let Some(program) = &self.program {
+                        let shape = [channels.len(), height, part.extent[1]];
+                        let sum = Source { data: to.cast::<u8>(), dtype: self.sum::<E>(), strides: &strides };
+                        let steps_of: SmallVec<[[isize; 3]; 2]> = self
+                            .inputs
+                            .iter()
+                            .map(|i| {
+                                let [_, channel, row, col] = i.strides;
+                                [channel, row * part.step[0] as isize, col * part.step[1] as isize]
+                            })
                             .collect();
-                    let target = Target { data: target, dtype: self.out.dtype, strides: &steps };
-                    let range = 0..shape.iter().product();
-                    program.run_nest(Nest { shape: &shape }, &sources[..program.inputs()], &[target], scalars, range);
+                        let rest = self.inputs.iter().zip(inputs).zip(&steps_of).map(|((input, data), strides)| {
+                            Source { data: data.get().offset(place(input)), dtype: input.dtype, strides }
+                        });
+                        let sources: SmallVec<[Source<'_>; 4]> = std::iter::once(sum).chain(rest).collect();
+                        let end = Target { data: target, dtype: self.out.dtype, strides: &steps };
+                        let range = 0..shape.iter().product();
+                        program.run_nest(Nest { shape: &shape }, &sources[..program.inputs()], &[end], scalars, range);
+                    }
+                    if wanted {
+                        // The task's pixels of a channel lie side by side and are still in a cache.
+                        let (length, plane) = (height * part.extent[1], out_channel * self.out.dtype.size() as isize);
+                        for channel in 0..channels.len() {
+                            let values = target.offset(channel as isize * plane);
+                            *moments_of_tasks.get().add(task * tiles.rows_per_slice + channel) = with_stored!(self.out.dtype, O => {
+                                let values = std::slice::from_raw_parts(values.cast::<O>(), length);
+                                statistics::plane(values, &mut Vec::new())
+                            });
+                        }
+                    }
                 }
             }
-        })
+        })?;
+        // Channel by channel in the order of images and rows, whoever computed them.
+        for (task, moments) in moments.chunks_exact(tiles.rows_per_slice).enumerate() {
+            let (first, rest) = (task % tiles.slices * tiles.rows_per_slice, task / tiles.slices);
+            let (band, group) = (rest % tiles.bands, rest / tiles.bands % self.groups);
+            let height = tiles.rows_per_band.min(part.extent[0] - band * tiles.rows_per_band);
+            let channels = group * rows + first..group * rows + rows.min(first + tiles.rows_per_slice);
+            for (so_far, &more) in found[channels].iter_mut().zip(moments) {
+                let length = height * part.extent[1];
+                *so_far = (so_far.0 + length, statistics::merge([*so_far, (length, more)]));
+            }
+        }
+        Ok(())
     }
 
     fn sum<E: Pixel>(&self) -> DType {

@@ -8,6 +8,7 @@
 //     +-----------------+
 //
 //   im2col:  work-item (p, group and k, image)      copies bits: one program for all types of a size
+//   im2col_planes:  work-item (group and k, image)  the same for processors, which copy a run of columns faster than one by one
 //   col2im:  work-item (pixel, channel, image)      adds up what each pixel went into; a gather, so that the order is fixed
 //
 // Compiled with: BITS           an unsigned integer of the elements' size (im2col)
@@ -59,6 +60,9 @@
     INDEX images, INDEX groups, INDEX channels, INDEX filters, INDEX h, INDEX w, INDEX oh, INDEX ow, INDEX kh,      \
         INDEX kw, INDEX sh, INDEX sw, INDEX dh, INDEX dw, INDEX top, INDEX left
 
+// How far apart the neighbours of an operand lie along each axis.
+#define STRIDES(t) INDEX t##_n, INDEX t##_c, INDEX t##_y, INDEX t##_x
+
 #pragma OPENCL FP_CONTRACT OFF
 
 #if DATA
@@ -85,13 +89,47 @@ kernel void col2im(
 }
 #else
 kernel void im2col(
-    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, GEOMETRY) {
+    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x), GEOMETRY) {
     const INDEX p = get_global_id(0), row = get_global_id(1), image = get_global_id(2);
     if (p >= oh * ow) return;
     const INDEX channel = row / (kh * kw), ky = row / kw % kh, kx = row % kw;
     const INDEX y = p / ow * sh + ky * dh - top, column = p % ow * sw + kx * dw - left;
     const int inside = y >= 0 && y < h && column >= 0 && column < w;
-    x += x_at + ((first + image) * groups * channels + channel) * h * w;
-    cols[image * image_step + row * row_step + p] = inside ? x[y * w + column] : 0;
+    x += x_at;
+    const INDEX from = (first + image) * x_n + channel * x_c;
+    cols[image * image_step + row * row_step + p] = inside ? x[from + y * x_y + column * x_x] : 0;
+}
+
+// The first of `count` outputs, `step` apart, whose tap at `offset` from the output's own place lies at 0 or behind it.
+#define BEGIN(offset, step, count) clamp((INDEX)((step) - 1 - (offset)) / (step), (INDEX)0, (count))
+
+kernel void im2col_planes(
+    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x), GEOMETRY) {
+    const INDEX row = get_global_id(0), image = get_global_id(1);
+    const INDEX channel = row / (kh * kw), ky = row / kw % kh, kx = row % kw;
+    const INDEX up = ky * dh - top, over = kx * dw - left, step = sw * x_x;
+    // Columns that read inside the image; a window that lies beside it has none.
+    const INDEX begin = BEGIN(over, sw, ow), end = max(begin, BEGIN(over - w, sw, ow));
+    x += x_at;
+    cols += image * image_step + row * row_step;
+    const INDEX from = (first + image) * x_n + channel * x_c + over * x_x;
+    for (INDEX oy = 0; oy < oh; ++oy, cols += ow) {
+        const INDEX y = oy * sh + up;
+        if (y < 0 || y >= h) {
+            for (INDEX i = 0; i < ow; ++i) cols[i] = 0;
+            continue;
+        }
+        for (INDEX i = 0; i < begin; ++i) cols[i] = 0;
+        for (INDEX i = end; i < ow; ++i) cols[i] = 0;
+        const INDEX line = from + y * x_y;
+        INDEX i = begin;
+        if (step == 1 && end - begin >= 8) {
+            for (; i + 8 <= end; i += 8) vstore8(vload8(0, x + line + i), 0, cols + i);
+            // The last vector may repeat some of the one before.
+            vstore8(vload8(0, x + line + end - 8), 0, cols + end - 8);
+        } else {
+            for (; i < end; ++i) cols[i] = x[line + i * step];
+        }
+    }
 }
 #endif

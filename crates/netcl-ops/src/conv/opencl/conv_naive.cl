@@ -10,7 +10,7 @@
 //     |  .   .   .  |         +--------+
 //     +-------------+        o = sum of weight[ky, kx] * x[oy * sh + ky * dh - top, ox * sw + kx * dw - left]
 //
-// Tensors lie densely. Channels and filters are counted within one of `groups` groups.
+// Images may have any strides; weights and results lie densely. Channels and filters are counted within one of `groups` groups.
 //
 // Compiled with: T, SUM, OUT    the types of the operands in memory, of the sums, of the result in memory
 //                INDEX          int where all positions fit, else long
@@ -59,15 +59,19 @@
     INDEX images, INDEX groups, INDEX channels, INDEX filters, INDEX h, INDEX w, INDEX oh, INDEX ow, INDEX kh,      \
         INDEX kw, INDEX sh, INDEX sw, INDEX dh, INDEX dw, INDEX top, INDEX left
 
+// How far apart the neighbours of an operand lie along each axis.
+#define STRIDES(t) INDEX t##_n, INDEX t##_c, INDEX t##_y, INDEX t##_x
+
 #pragma OPENCL FP_CONTRACT OFF
 
 kernel void conv_naive(
-    global const T *x, ulong x_at, global const T *weight, ulong weight_at, global OUT *out, ulong out_at, GEOMETRY
-    EPILOGUE_PARAMS) {
+    global const T *x, ulong x_at, global const T *weight, ulong weight_at, global OUT *out, ulong out_at, STRIDES(x),
+    GEOMETRY EPILOGUE_PARAMS) {
     const INDEX pixel = get_global_id(0), filter = get_global_id(1), image = get_global_id(2);
     if (pixel >= oh * ow) return;
     const INDEX oy = pixel / ow, ox = pixel % ow, group = filter / filters;
-    x += x_at + (image * groups + group) * channels * h * w;
+    x += x_at;
+    const INDEX from = image * x_n + group * channels * x_c;
     weight += weight_at + filter * channels * kh * kw;
     SUM sum = 0;
     for (INDEX c = 0; c < channels; ++c) {
@@ -77,7 +81,7 @@ kernel void conv_naive(
             for (INDEX kx = 0; kx < kw; ++kx) {
                 const INDEX column = ox * sw + kx * dw - left;
                 if (column < 0 || column >= w) continue;
-                sum = fma(LOAD(weight, (c * kh + ky) * kw + kx), LOAD(x, (c * h + y) * w + column), sum);
+                sum = fma(LOAD(weight, (c * kh + ky) * kw + kx), LOAD(x, from + c * x_c + y * x_y + column * x_x), sum);
             }
         }
     }
@@ -86,12 +90,13 @@ kernel void conv_naive(
 }
 
 kernel void conv_naive_data(
-    global const T *grad, ulong grad_at, global const T *weight, ulong weight_at, global OUT *out, ulong out_at, GEOMETRY
-    EPILOGUE_PARAMS) {
+    global const T *grad, ulong grad_at, global const T *weight, ulong weight_at, global OUT *out, ulong out_at, STRIDES(grad),
+    GEOMETRY EPILOGUE_PARAMS) {
     const INDEX pixel = get_global_id(0), channel = get_global_id(1), image = get_global_id(2);
     if (pixel >= h * w) return;
     const INDEX y = pixel / w, x = pixel % w, group = channel / channels;
-    grad += grad_at + (image * groups + group) * filters * oh * ow;
+    grad += grad_at;
+    const INDEX from = image * grad_n + group * filters * grad_c;
     weight += weight_at + (group * filters * channels + channel % channels) * kh * kw;
     SUM sum = 0;
     for (INDEX f = 0; f < filters; ++f) {
@@ -101,7 +106,8 @@ kernel void conv_naive_data(
             for (INDEX kx = 0; kx < kw; ++kx) {
                 const INDEX right = x + left - kx * dw, ox = OVER(right, sw);
                 if (right < 0 || !WHOLE(right, sw) || ox >= ow) continue;
-                sum = fma(LOAD(weight, (f * channels * kh + ky) * kw + kx), LOAD(grad, (f * oh + oy) * ow + ox), sum);
+                const SUM value = LOAD(grad, from + f * grad_c + oy * grad_y + ox * grad_x);
+                sum = fma(LOAD(weight, (f * channels * kh + ky) * kw + kx), value, sum);
             }
         }
     }
@@ -110,7 +116,8 @@ kernel void conv_naive_data(
 }
 
 kernel void conv_naive_weight(
-    global const T *grad, ulong grad_at, global const T *x, ulong x_at, global OUT *out, ulong out_at, GEOMETRY) {
+    global const T *grad, ulong grad_at, global const T *x, ulong x_at, global OUT *out, ulong out_at, STRIDES(grad),
+    STRIDES(x), GEOMETRY) {
     const INDEX element = get_global_id(0), filter = get_global_id(1);
     if (element >= channels * kh * kw) return;
     const INDEX c = element / (kh * kw), ky = element / kw % kh, kx = element % kw, group = filter / filters;
@@ -121,13 +128,14 @@ kernel void conv_naive_weight(
         for (INDEX oy = 0; oy < oh; ++oy) {
             const INDEX y = oy * sh + ky * dh - top;
             if (y < 0 || y >= h) continue;
-            const INDEX from = (((image * groups + group) * channels + c) * h + y) * w;
-            const INDEX over = ((image * groups * filters + filter) * oh + oy) * ow;
+            const INDEX from = image * x_n + (group * channels + c) * x_c + y * x_y;
+            const INDEX over = image * grad_n + filter * grad_c + oy * grad_y;
             // Row by row, so that the error grows with the rows and not with the pixels.
             SUM row = 0;
             for (INDEX ox = 0; ox < ow; ++ox) {
                 const INDEX column = ox * sw + kx * dw - left;
-                if (column >= 0 && column < w) row = fma(LOAD(grad, over + ox), LOAD(x, from + column), row);
+                if (column >= 0 && column < w)
+                    row = fma(LOAD(grad, over + ox * grad_x), LOAD(x, from + column * x_x), row);
             }
             sum += row;
         }

@@ -51,11 +51,14 @@
     INDEX images, INDEX groups, INDEX channels, INDEX filters, INDEX h, INDEX w, INDEX oh, INDEX ow, INDEX kh,      \
         INDEX kw, INDEX sh, INDEX sw, INDEX dh, INDEX dw, INDEX top, INDEX left
 
+// How far apart the neighbours of an operand lie along each axis.
+#define STRIDES(t) INDEX t##_n, INDEX t##_c, INDEX t##_y, INDEX t##_x
+
 #pragma OPENCL FP_CONTRACT OFF
 
 kernel __attribute__((reqd_work_group_size(TX, TY, 1))) void conv_tiled_local(
     global const T *x, ulong x_at, global const T *weight, ulong weight_at, global OUT *out, ulong out_at, local SUM *tile,
-    INDEX rows, INDEX cols, GEOMETRY EPILOGUE_PARAMS) {
+    INDEX rows, INDEX cols, STRIDES(x), GEOMETRY EPILOGUE_PARAMS) {
     const int lx = get_local_id(0), ly = get_local_id(1), item = ly * TX + lx;
     const INDEX ox0 = (INDEX)get_group_id(0) * TX, oy0 = (INDEX)get_group_id(1) * TY, z = get_group_id(2);
     const INDEX blocks = (filters + FILTERS - 1) / FILTERS;
@@ -64,7 +67,8 @@ kernel __attribute__((reqd_work_group_size(TX, TY, 1))) void conv_tiled_local(
     const INDEX taps = kh * kw;
     // The tile covers the pixels that exist; work-items past the end of the image help to copy, but must not read it.
     const bool inside = ox < ow && oy < oh;
-    x += x_at + (image * groups + group) * channels * h * w;
+    x += x_at;
+    const INDEX from = image * x_n + group * channels * x_c;
     weight += weight_at + group * filters * channels * taps;
     SUM sums[FILTERS];
     INDEX filter_at[FILTERS];
@@ -76,7 +80,8 @@ kernel __attribute__((reqd_work_group_size(TX, TY, 1))) void conv_tiled_local(
     for (INDEX c = 0; c < channels; ++c) {
         for (INDEX at = item; at < rows * cols; at += TX * TY) {
             const INDEX y = y0 + at / cols, column = x0 + at % cols;
-            tile[at] = y >= 0 && y < h && column >= 0 && column < w ? LOAD(x, (c * h + y) * w + column) : (SUM)0;
+            const bool there = y >= 0 && y < h && column >= 0 && column < w;
+            tile[at] = there ? LOAD(x, from + c * x_c + y * x_y + column * x_x) : (SUM)0;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         for (INDEX ky = 0; inside && ky < kh; ++ky) {

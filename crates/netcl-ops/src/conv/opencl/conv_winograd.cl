@@ -67,18 +67,20 @@ kernel void winograd_filter(
 }
 
 kernel void winograd_input(
-    global const float *x, ulong x_at, global float *v, INDEX first, INDEX tiles, INDEX channels, INDEX h, INDEX w, INDEX down,
-    INDEX right, INDEX top, INDEX left) {
+    global const float *x, ulong x_at, global float *v, INDEX x_n, INDEX x_c, INDEX x_y, INDEX x_x, INDEX first, INDEX tiles,
+    INDEX channels, INDEX h, INDEX w, INDEX down, INDEX right, INDEX top, INDEX left) {
     const INDEX tile = get_global_id(0), channel = get_global_id(1);
     if (tile >= tiles) return;
     const INDEX image = first + tile / (down * right);
     const INDEX y0 = tile / right % down * 2 - top, x0 = tile % right * 2 - left;
-    x += x_at + (image * channels + channel) * h * w;
+    x += x_at;
+    const INDEX from = image * x_n + channel * x_c;
     float d[4][4], half_way[4][4];
     for (int i = 0; i < 4; ++i) {
         for (int j = 0; j < 4; ++j) {
             const INDEX y = y0 + i, column = x0 + j;
-            d[i][j] = y >= 0 && y < h && column >= 0 && column < w ? x[y * w + column] : 0.0f;
+            const bool there = y >= 0 && y < h && column >= 0 && column < w;
+            d[i][j] = there ? x[from + y * x_y + column * x_x] : 0.0f;
         }
     }
     for (int j = 0; j < 4; ++j) {

@@ -3,7 +3,8 @@
 use std::sync::LazyLock;
 
 use netcl_core::Result;
-use netcl_core::backend::opencl::Stream;
+use netcl_core::backend::opencl::{Grid, Stream};
+use netcl_core::device::DeviceType;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
@@ -15,16 +16,26 @@ use super::source::result;
 use super::{Args, Convolution};
 use crate::matmul::{Epilogue, MatmulOptions, matmul_with};
 use crate::prelude::Prelude;
+use crate::reduce::{Axes, sum};
 
-/// Bytes of windows that are written out at once. Processors want them back from a cache; others want large products.
-const BYTES: (usize, usize) = (8 << 20, 128 << 20);
+/// Bytes of windows that are written out at once. Processors want them back from the second-level cache; others want large
+/// products.
+const BYTES: (usize, usize) = (2 << 20, 128 << 20);
+/// Up to so many times as many windows' elements as pixels, the weight gradients of single images take less than their windows do.
+const DEEPEST: usize = 4;
+
+/// The kernel that writes windows out on processors.
+const PLANES: &str = "im2col_planes";
+
+fn processor(stream: &Stream) -> bool {
+    stream.device().device_type() == DeviceType::Cpu
+}
 
 /// Images whose windows are written out at once.
 pub(super) fn images_at_once(stream: &Stream, g: &Geometry, sum: DType) -> usize {
     let info = stream.device().info();
     let largest = usize::try_from(info.max_mem_alloc_size).unwrap_or(usize::MAX);
-    let processor = stream.device().device_type() == netcl_core::device::DeviceType::Cpu;
-    let bytes = if processor { BYTES.0 } else { BYTES.1 }.min(largest);
+    let bytes = if processor(stream) { BYTES.0 } else { BYTES.1 }.min(largest);
     let image = g.groups * g.channels * g.taps() * g.pixels() * sum.size();
     (bytes / image.max(1)).clamp(1, g.n.max(1))
 }
@@ -48,21 +59,26 @@ pub(super) fn forward(this: &Convolution<'_>, x: &Tensor, weight: &Tensor, out: 
     Ok(())
 }
 
+/// What keeps a product as it is, in another type.
+static KEEP: LazyLock<Expr> = LazyLock::new(|| {
+    let g = Graph::new();
+    g.finish(&[g.input(0)])
+});
+
+/// The end of a product of 16-bit floats that is not rounded before it is added up.
+fn wide(this: &Convolution<'_>, operands: DType) -> Option<Epilogue<'static>> {
+    let sum = this.finish.sum;
+    (operands != sum).then(|| Epilogue { expr: &KEEP, inputs: vec![], scalars: vec![], dtype: Some(sum) })
+}
+
 /// Transposed weights times gradients give the gradients of windows, which are added up where they overlap.
 pub(super) fn backward_data(this: &Convolution<'_>, grad: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
-    static KEEP: LazyLock<Expr> = LazyLock::new(|| {
-        let g = Graph::new();
-        g.finish(&[g.input(0)])
-    });
     let g = this.g;
     let (k, pixels) = (g.channels * g.taps(), g.pixels());
     let weight = reshape(weight, [g.groups, g.filters, k])?;
     let grad = reshape(grad, [g.n, g.groups, g.filters, pixels])?;
-    // Sums of 16-bit floats are not rounded before they are added up.
-    let wide = |dtype: DType| Epilogue { expr: &KEEP, inputs: vec![], scalars: vec![], dtype: Some(dtype) };
     for (first, images) in chunks(this) {
-        let epilogue = (grad.dtype() != this.finish.sum).then(|| wide(this.finish.sum));
-        let options = MatmulOptions { transpose_a: true, epilogue, ..Default::default() };
+        let options = MatmulOptions { transpose_a: true, epilogue: wide(this, grad.dtype()), ..Default::default() };
         let cols = matmul_with(&weight, &slice(&grad, first, images)?, &options)?;
         let mut prelude = Prelude::with_sums(this.finish.sum, this.index);
         result(&mut prelude, this.finish);
@@ -83,29 +99,52 @@ pub(super) fn backward_data(this: &Convolution<'_>, grad: &Tensor, weight: &Tens
     Ok(())
 }
 
-/// Gradients times transposed windows, over the pixels of so many images; further images are added.
+/// Gradients times transposed windows.
 pub(super) fn backward_weight(this: &Convolution<'_>, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
-    static FIRST: LazyLock<Expr> = LazyLock::new(|| {
-        let g = Graph::new();
-        g.finish(&[g.input(0)])
-    });
+    let g = this.g;
+    if g.n > 1 && g.channels * g.taps() <= DEEPEST * g.pixels() {
+        weight_by_image(this, grad, x, out)
+    } else {
+        weight_by_round(this, grad, x, out)
+    }
+}
+
+/// A product for each image, whose results are added up: gradients are read where they are.
+fn weight_by_image(this: &Convolution<'_>, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
+    let g = this.g;
+    let (k, pixels) = (g.channels * g.taps(), g.pixels());
+    let grad = reshape(grad, [g.n, g.groups, g.filters, pixels])?;
+    let partial = Tensor::uninit(x.queue(), [g.n, g.groups, g.filters, k], this.finish.sum)?;
+    for (first, images) in chunks(this) {
+        let cols = Tensor::uninit(x.queue(), [images, g.groups, k, pixels], x.dtype())?;
+        windows(this, x, &cols, first, images, [pixels, g.groups * k * pixels])?;
+        let target = slice(&partial, first, images)?;
+        let epilogue = wide(this, x.dtype());
+        let options = MatmulOptions { transpose_b: true, epilogue, out: Some(&target), ..Default::default() };
+        matmul_with(&slice(&grad, first, images)?, &cols, &options)?;
+    }
+    out.assign(&reshape(&sum(&partial, Axes::One(0), false)?, out.shape())?)
+}
+
+/// One product over the pixels of so many images; further images are added.
+fn weight_by_round(this: &Convolution<'_>, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
     static ADD: LazyLock<Expr> = LazyLock::new(|| {
         let g = Graph::new();
         g.finish(&[g.input(0) + g.input(1)])
     });
     let g = this.g;
-    let (k, pixels, sum) = (g.channels * g.taps(), g.pixels(), this.finish.sum);
-    let single = g.n <= images_at_once(this.stream, g, sum);
+    let (k, pixels, wide) = (g.channels * g.taps(), g.pixels(), this.finish.sum);
+    let single = g.n <= images_at_once(this.stream, g, wide);
     let shape = [g.groups, g.filters, k];
     // One product writes the result itself; several add up in the type of the sums.
-    let sums = if single { reshape(out, shape)? } else { Tensor::uninit(out.queue(), shape, sum)? };
+    let sums = if single { reshape(out, shape)? } else { Tensor::uninit(out.queue(), shape, wide)? };
     let grad = reshape(grad, [g.n, g.groups, g.filters, pixels])?.permute(&[1, 2, 0, 3])?;
     for (first, images) in chunks(this) {
         let cols = Tensor::uninit(x.queue(), [g.groups, k, images * pixels], x.dtype())?;
         windows(this, x, &cols, first, images, [images * pixels, pixels])?;
         let slice = Slice::new(Some(first as isize), Some((first + images) as isize), 1);
         let grad = reshape(&grad.slice(2, slice)?, [g.groups, g.filters, images * pixels])?;
-        let (expr, inputs) = if first == 0 { (&*FIRST, vec![]) } else { (&*ADD, vec![sums.clone()]) };
+        let (expr, inputs) = if first == 0 { (&*KEEP, vec![]) } else { (&*ADD, vec![sums.clone()]) };
         let epilogue = (first > 0 || sums.dtype() != x.dtype()).then(|| Epilogue {
             expr,
             inputs,
@@ -145,14 +184,19 @@ fn windows(
         _ => "ulong",
     };
     prelude.define("BITS", bits);
-    let kernel = this.kernel("im2col", prelude, include_str!("conv_im2col.cl"))?;
+    let rows = g.groups * g.channels * g.taps();
+    let (name, grid) = match processor(this.stream) {
+        true => (PLANES, Grid::new([rows, images, 1]).local([1, 1, 1])),
+        false => ("im2col", this.grid([g.pixels(), rows, images])),
+    };
+    let kernel = this.kernel(name, prelude, include_str!("conv_im2col.cl"))?;
     let mut args: Args = Args::new();
     args.push(Arg::Buffer(x.storage().clone(), Access::Read));
     args.push(Arg::Scalar(Scalar::U64(x.layout().offset() as u64)));
     args.push(Arg::Buffer(cols.storage().clone(), Access::Write));
     args.extend([first, steps[0], steps[1]].map(|value| this.number(value)));
+    args.extend(this.strides(x));
     args.extend(this.geometry());
-    let grid = this.grid([g.pixels(), g.groups * g.channels * g.taps(), images]);
     let bytes = (2 * cols.size() * cols.dtype().size()) as f64;
-    this.send("im2col", kernel, grid, args, cols, Cost { flops: 0.0, bytes })
+    this.send(name, kernel, grid, args, cols, Cost { flops: 0.0, bytes })
 }

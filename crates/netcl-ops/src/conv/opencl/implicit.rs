@@ -3,10 +3,13 @@
 use netcl_core::Result;
 use netcl_core::backend::opencl::Grid;
 use netcl_core::device::DeviceType;
+use netcl_core::kernels::launch::{Access, Arg};
 use netcl_core::tensor::{Tensor, reshape};
 
 use super::source::{loads, result};
 use super::{Convolution, places};
+use crate::norm::ChannelStatistics;
+use crate::norm::statistics::Cut;
 use crate::prelude::Prelude;
 use crate::reduce::{Axes, sum};
 
@@ -25,8 +28,28 @@ const SHORTEST_PART: usize = 256;
 /// (side, depth, results per work-item and direction), from the largest.
 const TILES: [(usize, usize, usize); 5] = [(128, 8, 8), (64, 16, 4), (32, 16, 4), (16, 8, 4), (8, 4, 4)];
 
+/// The convolution, and the statistics of its channels if they are wanted: a work-group has a tile of the result at hand.
+pub(super) fn forward(
+    this: &Convolution<'_>,
+    operands: [&Tensor; 3],
+    statistics: bool,
+) -> Result<Option<ChannelStatistics>> {
+    // Where the result has a wider type than the sums, its statistics have as well.
+    launch(this, Mode::Forward, operands, statistics && this.finish.dtype.accumulator() == this.finish.sum)
+}
+
+/// A gradient.
+pub(super) fn run(this: &Convolution<'_>, mode: Mode, operands: [&Tensor; 3]) -> Result<()> {
+    launch(this, mode, operands, false).map(|_| ())
+}
+
 /// Runs the kernel on two operands and a result.
-pub(super) fn run(this: &Convolution<'_>, mode: Mode, [first, second, out]: [&Tensor; 3]) -> Result<()> {
+fn launch(
+    this: &Convolution<'_>,
+    mode: Mode,
+    [first, second, out]: [&Tensor; 3],
+    statistics: bool,
+) -> Result<Option<ChannelStatistics>> {
     let g = this.g;
     let (rows, cols, terms) = match mode {
         Mode::Forward => (g.filters, g.n * g.pixels(), g.channels * g.taps()),
@@ -41,7 +64,9 @@ pub(super) fn run(this: &Convolution<'_>, mode: Mode, [first, second, out]: [&Te
     let fits = |&&(side, depth, r): &&(usize, usize, usize)| {
         // Large tiles reuse more, but must be full and fill the device.
         let full = side <= 32 || (rows.min(cols) * 2 > side && (side <= 64 || tiles(side) >= 2 * units));
-        full && (side / r).pow(2) <= info.max_work_group_size && 2 * depth * (side + 1) * bytes <= local
+        // Two tiles, or a sum for each row and work-item beside it.
+        let elements = (2 * depth * (side + 1)).max(side * (side / r + 1));
+        full && (side / r).pow(2) <= info.max_work_group_size && elements * bytes <= local
     };
     let (side, depth, r) = TILES.iter().find(fits).copied().unwrap_or((2, 2, 2));
     let parts = match mode {
@@ -70,17 +95,32 @@ pub(super) fn run(this: &Convolution<'_>, mode: Mode, [first, second, out]: [&Te
     }
     // Only the data gradient looks back.
     prelude.define("UNIT", if mode == Mode::Data { this.unit() } else { 0 });
+    let statistics = if statistics {
+        prelude.loads("KEPT_T", "KEPT", this.finish.dtype, this.finish.sum);
+        let cut = Cut { count: cols, per: side };
+        let shape = [g.groups * g.filters, cut.parts(), 2];
+        Some(ChannelStatistics { parts: Tensor::uninit(out.queue(), shape, this.finish.sum)?, cut })
+    } else {
+        None
+    };
+    prelude.define("STATISTICS", u8::from(statistics.is_some()));
     const NAME: &str = "conv_implicit_gemm";
     let kernel = this.kernel(NAME, prelude, include_str!("conv_implicit_gemm.cl"))?;
     let mut args = places([first, second, target]);
     args.extend([parts, length].map(|value| this.number(value)));
+    args.extend(statistics.iter().map(|found| Arg::Buffer(found.parts.storage().clone(), Access::Write)));
+    args.extend(this.strides(first));
+    if mode == Mode::Weight {
+        args.extend(this.strides(second));
+    }
     args.extend(this.geometry());
     args.extend(this.epilogue());
     let items = side / r;
     let grid = Grid::new([cols.div_ceil(side) * items, rows.div_ceil(side) * items, g.groups * parts]);
     this.send(NAME, kernel, grid.local([items, items, 1]), args, target, this.cost)?;
-    let Some(partial) = partial else { return Ok(()) };
+    let Some(partial) = partial else { return Ok(statistics) };
     // The parts are added in the type of the sums and in their order.
     let total = sum(&partial, Axes::One(0), false)?;
-    out.assign(&reshape(&total, out.shape())?)
+    out.assign(&reshape(&total, out.shape())?)?;
+    Ok(None)
 }

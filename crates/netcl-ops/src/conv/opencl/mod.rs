@@ -1,7 +1,7 @@
 //! Convolutions on OpenCL devices: which variant, and its launches.
 //!
 //! Sizes and offsets are arguments; only types, tiles and the epilogue are compiled in, so that a network needs few programs.
-//! Operands that do not lie densely are copied first.
+//! Images are read where they are, whatever their strides; weights that do not lie densely are copied first.
 
 mod im2col;
 mod implicit;
@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 use super::Variant;
 use super::finish::Finish;
 use super::geometry::Geometry;
+use crate::norm::ChannelStatistics;
 use crate::prelude::Prelude;
 use implicit::Mode;
 use source::{loads, result};
@@ -48,25 +49,25 @@ fn winograd_fits(g: &Geometry, dtype: DType) -> bool {
     g.kernel == [3, 3] && g.stride == [1, 1] && g.dilation == [1, 1] && g.groups == 1 && dtype == DType::F32
 }
 
-/// The convolution.
+/// The convolution, and the statistics of its channels if they are wanted and the variant has them at hand.
 pub(super) fn forward(
     stream: &Stream,
     g: &Geometry,
-    x: &Tensor,
-    weight: &Tensor,
-    out: &Tensor,
+    [x, weight, out]: [&Tensor; 3],
     finish: &Finish,
     forced: Option<Variant>,
-) -> Result<()> {
+    statistics: bool,
+) -> Result<Option<ChannelStatistics>> {
     let this = Convolution::new(stream, g, finish, &[x, weight, out]);
-    let (x, weight) = (x.contiguous()?, weight.contiguous()?);
-    match forced.map_or_else(|| this.choose(&x), Ok)? {
-        Variant::Im2col => im2col::forward(&this, &x, &weight, out),
-        Variant::ImplicitGemm => implicit::run(&this, Mode::Forward, [&x, &weight, out]),
-        Variant::TiledLocal => tiled::run(&this, [&x, &weight, out]),
-        Variant::Winograd => winograd::run(&this, g, false, [&x, &weight, out]),
-        Variant::Naive => this.naive("conv_naive", [&x, &weight, out], [g.pixels(), g.groups * g.filters, g.n]),
-    }
+    let weight = weight.contiguous()?;
+    match forced.map_or_else(|| this.choose(x), Ok)? {
+        Variant::Im2col => im2col::forward(&this, x, &weight, out),
+        Variant::ImplicitGemm => return implicit::forward(&this, [x, &weight, out], statistics),
+        Variant::TiledLocal => tiled::run(&this, [x, &weight, out]),
+        Variant::Winograd => winograd::run(&this, g, false, [x, &weight, out]),
+        Variant::Naive => this.naive("conv_naive", [x, &weight, out], [g.pixels(), g.groups * g.filters, g.n]),
+    }?;
+    Ok(None)
 }
 
 /// The gradient of the input.
@@ -80,7 +81,7 @@ pub(super) fn backward_data(
     forced: Option<Variant>,
 ) -> Result<()> {
     let this = Convolution::new(stream, g, finish, &[grad, weight, out]);
-    let (grad, weight) = (grad.contiguous()?, weight.contiguous()?);
+    let weight = weight.contiguous()?;
     let flipped = g.flipped();
     // Only some of the variants have this gradient; where the forced one has not, the device decides.
     let forced = forced.filter(|variant| match variant {
@@ -88,15 +89,15 @@ pub(super) fn backward_data(
         Variant::Winograd => flipped.is_some() && winograd_fits(g, grad.dtype()),
         _ => true,
     });
-    match (forced.map_or_else(|| this.choose(&grad), Ok)?, flipped) {
-        (Variant::Winograd, Some(flipped)) => winograd::run(&this, &flipped, true, [&grad, &weight, out]),
-        (Variant::Im2col, _) => im2col::backward_data(&this, &grad, &weight, out),
+    match (forced.map_or_else(|| this.choose(grad), Ok)?, flipped) {
+        (Variant::Winograd, Some(flipped)) => winograd::run(&this, &flipped, true, [grad, &weight, out]),
+        (Variant::Im2col, _) => im2col::backward_data(&this, grad, &weight, out),
         (Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd, _) => {
-            implicit::run(&this, Mode::Data, [&grad, &weight, out])
+            implicit::run(&this, Mode::Data, [grad, &weight, out])
         }
         (Variant::Naive, _) => {
             let pixels = g.input[0] * g.input[1];
-            this.naive("conv_naive_data", [&grad, &weight, out], [pixels, g.groups * g.channels, g.n])
+            this.naive("conv_naive_data", [grad, &weight, out], [pixels, g.groups * g.channels, g.n])
         }
     }
 }
@@ -112,15 +113,14 @@ pub(super) fn backward_weight(
 ) -> Result<()> {
     let finish = Finish::plain(x.dtype());
     let this = Convolution::new(stream, g, &finish, &[grad, x, out]);
-    let (grad, x) = (grad.contiguous()?, x.contiguous()?);
     let forced = forced.filter(|variant| !matches!(variant, Variant::TiledLocal | Variant::Winograd));
-    match forced.map_or_else(|| this.choose(&x), Ok)? {
-        Variant::Im2col => im2col::backward_weight(&this, &grad, &x, out),
+    match forced.map_or_else(|| this.choose(x), Ok)? {
+        Variant::Im2col => im2col::backward_weight(&this, grad, x, out),
         Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd => {
-            implicit::run(&this, Mode::Weight, [&grad, &x, out])
+            implicit::run(&this, Mode::Weight, [grad, x, out])
         }
         Variant::Naive => {
-            this.naive("conv_naive_weight", [&grad, &x, out], [g.channels * g.taps(), g.groups * g.filters, 1])
+            this.naive("conv_naive_weight", [grad, x, out], [g.channels * g.taps(), g.groups * g.filters, 1])
         }
     }
 }
@@ -179,6 +179,16 @@ impl<'c> Convolution<'c> {
         u8::from(self.g.stride == [1, 1])
     }
 
+    /// The arguments that the kernels call STRIDES.
+    fn strides(&self, tensor: &Tensor) -> impl Iterator<Item = Arg> {
+        tensor.layout().strides().iter().map(|&stride| {
+            Arg::Scalar(match self.index {
+                IndexWidth::Bits32 => Scalar::I32(stride as i32),
+                IndexWidth::Bits64 => Scalar::I64(stride as i64),
+            })
+        })
+    }
+
     /// The arguments that the kernels call GEOMETRY.
     fn geometry(&self) -> impl Iterator<Item = Arg> {
         let g = self.g;
@@ -198,12 +208,7 @@ impl<'c> Convolution<'c> {
         for input in &self.finish.inputs {
             args.push(Arg::Buffer(input.storage().clone(), Access::Read));
             args.push(Arg::Scalar(Scalar::U64(input.layout().offset() as u64)));
-            args.extend(input.layout().strides().iter().map(|&stride| {
-                Arg::Scalar(match self.index {
-                    IndexWidth::Bits32 => Scalar::I32(stride as i32),
-                    IndexWidth::Bits64 => Scalar::I64(stride as i64),
-                })
-            }));
+            args.extend(self.strides(input));
         }
         args.extend(self.finish.scalars.iter().map(|number| {
             Arg::Scalar(match (number, self.finish.compute) {
@@ -240,6 +245,10 @@ impl<'c> Convolution<'c> {
         prelude.define("UNIT", if name == "conv_naive_data" { self.unit() } else { 0 });
         let kernel = self.kernel(name, prelude, include_str!("conv_naive.cl"))?;
         let mut args = places(operands);
+        args.extend(self.strides(operands[0]));
+        if name == "conv_naive_weight" {
+            args.extend(self.strides(operands[1]));
+        }
         args.extend(self.geometry());
         args.extend(self.epilogue());
         self.send(name, kernel, self.grid(items), args, operands[2], self.cost)

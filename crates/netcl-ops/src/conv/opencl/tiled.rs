@@ -40,6 +40,7 @@ pub(super) fn run(this: &Convolution<'_>, [x, weight, out]: [&Tensor; 3]) -> Res
     let mut args = places([x, weight, out]);
     args.push(Arg::Local(bytes(side)));
     args.extend([rows, cols].map(|value| this.number(value)));
+    args.extend(this.strides(x));
     args.extend(this.geometry());
     args.extend(this.epilogue());
     let [oh, ow] = g.output.map(|length| length.next_multiple_of(side));

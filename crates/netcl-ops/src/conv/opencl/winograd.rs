@@ -32,6 +32,7 @@ pub(super) fn run(this: &Convolution<'_>, g: &Geometry, flip: bool, [x, weight, 
         let v = Tensor::uninit(x.queue(), [16, channels, tiles], x.dtype())?;
         let mut args = place(x);
         args.push(written(&v));
+        args.extend(this.strides(x));
         let ([h, w], [top, left]) = (g.input, g.before);
         args.extend([first, tiles, channels, h, w, down, right, top, left].map(|value| this.number(value)));
         launch(this, "winograd_input", [tiles, channels], args, &v)?;

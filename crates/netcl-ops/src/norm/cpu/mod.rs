@@ -4,6 +4,7 @@ pub(super) mod batch;
 mod columns;
 mod moments;
 pub(super) mod rows;
+pub(crate) mod statistics;
 
 /// Elements that one task should have at least.
 const TASK: usize = 1 << 14;
