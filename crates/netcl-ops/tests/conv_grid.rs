@@ -212,7 +212,7 @@ fn run(device: &DeviceHandle, dtype: DType, case: &Case, variant: Option<Variant
         dw.add(w, vg[o] * vx[i]);
     });
     // By default Winograd may be what a device's selector chooses, also for a gradient that a variant does not have.
-    let own = matches!(variant, Some(Variant::Naive | Variant::Im2col));
+    let own = matches!(variant, Some(Variant::Naive | Variant::Im2col | Variant::Im2colPlanes));
     let spread = if !own && dtype == DType::F32 { WINOGRAD } else { 0.0 };
     let options = case.options(variant);
     let named = |what: &'static str| move |why: String| format!("{what}: {why}");
@@ -272,7 +272,9 @@ fn every_variant() {
                 }
                 // Kernels with local memory take a second to build for each tile and type.
                 let cases: Vec<&Case> = match (dtype, variant) {
-                    (DType::F32, Variant::Naive | Variant::Im2col | Variant::Winograd) => CASES.iter().collect(),
+                    (DType::F32, Variant::Naive | Variant::Im2col | Variant::Im2colPlanes | Variant::Winograd) => {
+                        CASES.iter().collect()
+                    }
                     (DType::F32, _) => CASES.iter().step_by(if is_pocl(&device) { 3 } else { 1 }).collect(),
                     _ => CASES.iter().step_by(if is_pocl(&device) { 40 } else { 9 }).collect(),
                 };

@@ -47,6 +47,7 @@ fn convolutions_in_every_variant() {
             None,
             Some(Variant::Naive),
             Some(Variant::Im2col),
+            Some(Variant::Im2colPlanes),
             Some(Variant::ImplicitGemm),
             Some(Variant::TiledLocal),
             Some(Variant::Winograd),

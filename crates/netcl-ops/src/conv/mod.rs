@@ -54,6 +54,8 @@ pub enum Variant {
     Naive,
     /// Windows written out as a matrix, a few images at a time, for the matrix product: any geometry.
     Im2col,
+    /// The same with a work-item for each plane of windows, which copies whole runs of columns: what processors are good at.
+    Im2colPlanes,
     /// A matrix product that reads windows where they are: any geometry.
     ImplicitGemm,
     /// A part of the image in local memory, one pixel of several filters per work-item. Forward only.
@@ -65,8 +67,14 @@ pub enum Variant {
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Variant; 5] =
-        [Variant::Naive, Variant::Im2col, Variant::ImplicitGemm, Variant::TiledLocal, Variant::Winograd];
+    pub const ALL: [Variant; 6] = [
+        Variant::Naive,
+        Variant::Im2col,
+        Variant::Im2colPlanes,
+        Variant::ImplicitGemm,
+        Variant::TiledLocal,
+        Variant::Winograd,
+    ];
 }
 
 /// How [`conv2d`] moves its filters over the image, and what happens to the sums.

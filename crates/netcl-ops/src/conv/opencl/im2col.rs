@@ -24,10 +24,17 @@ const BYTES: (usize, usize) = (2 << 20, 128 << 20);
 /// Up to so many times as many windows' elements as pixels, the weight gradients of single images take less than their windows do.
 const DEEPEST: usize = 4;
 
-/// The kernel that writes windows out on processors.
-const PLANES: &str = "im2col_planes";
+/// How windows are written out.
+#[derive(Clone, Copy)]
+pub(super) enum Windows {
+    /// A work-item for each element.
+    Single,
+    /// A work-item for each plane.
+    Planes,
+}
 
-fn processor(stream: &Stream) -> bool {
+/// Whether the device is a processor.
+pub(super) fn processor(stream: &Stream) -> bool {
     stream.device().device_type() == DeviceType::Cpu
 }
 
@@ -41,7 +48,7 @@ pub(super) fn images_at_once(stream: &Stream, g: &Geometry, sum: DType) -> usize
 }
 
 /// Weights times windows.
-pub(super) fn forward(this: &Convolution<'_>, x: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
+pub(super) fn forward(this: &Convolution<'_>, how: Windows, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
     let (k, pixels) = (g.channels * g.taps(), g.pixels());
     let weight = reshape(weight, [g.groups, g.filters, k])?;
@@ -50,7 +57,7 @@ pub(super) fn forward(this: &Convolution<'_>, x: &Tensor, weight: &Tensor, out: 
     let inputs = this.finish.inputs.iter().map(|input| reshape(input, result)).collect::<Result<Vec<_>>>()?;
     for (first, images) in chunks(this) {
         let cols = Tensor::uninit(x.queue(), [images, g.groups, k, pixels], x.dtype())?;
-        windows(this, x, &cols, first, images, [pixels, g.groups * k * pixels])?;
+        windows(this, how, [x, &cols], (first, images), [pixels, g.groups * k * pixels])?;
         let part = |tensor: &Tensor| slice(tensor, first, images);
         let epilogue = this.finish.epilogue(inputs.iter().map(part).collect::<Result<_>>()?);
         let out = part(&out)?;
@@ -100,24 +107,24 @@ pub(super) fn backward_data(this: &Convolution<'_>, grad: &Tensor, weight: &Tens
 }
 
 /// Gradients times transposed windows.
-pub(super) fn backward_weight(this: &Convolution<'_>, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
+pub(super) fn backward_weight(this: &Convolution<'_>, how: Windows, operands: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
     if g.n > 1 && g.channels * g.taps() <= DEEPEST * g.pixels() {
-        weight_by_image(this, grad, x, out)
+        weight_by_image(this, how, operands)
     } else {
-        weight_by_round(this, grad, x, out)
+        weight_by_round(this, how, operands)
     }
 }
 
 /// A product for each image, whose results are added up: gradients are read where they are.
-fn weight_by_image(this: &Convolution<'_>, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
+fn weight_by_image(this: &Convolution<'_>, how: Windows, [grad, x, out]: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
     let (k, pixels) = (g.channels * g.taps(), g.pixels());
     let grad = reshape(grad, [g.n, g.groups, g.filters, pixels])?;
     let partial = Tensor::uninit(x.queue(), [g.n, g.groups, g.filters, k], this.finish.sum)?;
     for (first, images) in chunks(this) {
         let cols = Tensor::uninit(x.queue(), [images, g.groups, k, pixels], x.dtype())?;
-        windows(this, x, &cols, first, images, [pixels, g.groups * k * pixels])?;
+        windows(this, how, [x, &cols], (first, images), [pixels, g.groups * k * pixels])?;
         let target = slice(&partial, first, images)?;
         let epilogue = wide(this, x.dtype());
         let options = MatmulOptions { transpose_b: true, epilogue, out: Some(&target), ..Default::default() };
@@ -127,7 +134,7 @@ fn weight_by_image(this: &Convolution<'_>, grad: &Tensor, x: &Tensor, out: &Tens
 }
 
 /// One product over the pixels of so many images; further images are added.
-fn weight_by_round(this: &Convolution<'_>, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
+fn weight_by_round(this: &Convolution<'_>, how: Windows, [grad, x, out]: [&Tensor; 3]) -> Result<()> {
     static ADD: LazyLock<Expr> = LazyLock::new(|| {
         let g = Graph::new();
         g.finish(&[g.input(0) + g.input(1)])
@@ -141,7 +148,7 @@ fn weight_by_round(this: &Convolution<'_>, grad: &Tensor, x: &Tensor, out: &Tens
     let grad = reshape(grad, [g.n, g.groups, g.filters, pixels])?.permute(&[1, 2, 0, 3])?;
     for (first, images) in chunks(this) {
         let cols = Tensor::uninit(x.queue(), [g.groups, k, images * pixels], x.dtype())?;
-        windows(this, x, &cols, first, images, [images * pixels, pixels])?;
+        windows(this, how, [x, &cols], (first, images), [images * pixels, pixels])?;
         let slice = Slice::new(Some(first as isize), Some((first + images) as isize), 1);
         let grad = reshape(&grad.slice(2, slice)?, [g.groups, g.filters, images * pixels])?;
         let (expr, inputs) = if first == 0 { (&*KEEP, vec![]) } else { (&*ADD, vec![sums.clone()]) };
@@ -170,10 +177,9 @@ fn slice(tensor: &Tensor, first: usize, images: usize) -> Result<Tensor> {
 /// Writes the windows of so many images out; `steps` are the distances between rows of the matrix and between images.
 fn windows(
     this: &Convolution<'_>,
-    x: &Tensor,
-    cols: &Tensor,
-    first: usize,
-    images: usize,
+    how: Windows,
+    [x, cols]: [&Tensor; 2],
+    (first, images): (usize, usize),
     steps: [usize; 2],
 ) -> Result<()> {
     let g = this.g;
@@ -185,9 +191,9 @@ fn windows(
     };
     prelude.define("BITS", bits);
     let rows = g.groups * g.channels * g.taps();
-    let (name, grid) = match processor(this.stream) {
-        true => (PLANES, Grid::new([rows, images, 1]).local([1, 1, 1])),
-        false => ("im2col", this.grid([g.pixels(), rows, images])),
+    let (name, grid) = match how {
+        Windows::Planes => ("im2col_planes", Grid::new([rows, images, 1]).local([1, 1, 1])),
+        Windows::Single => ("im2col", this.grid([g.pixels(), rows, images])),
     };
     let kernel = this.kernel(name, prelude, include_str!("conv_im2col.cl"))?;
     let mut args: Args = Args::new();

@@ -24,6 +24,7 @@ use super::finish::Finish;
 use super::geometry::Geometry;
 use crate::norm::ChannelStatistics;
 use crate::prelude::Prelude;
+use im2col::Windows;
 use implicit::Mode;
 use source::{loads, result};
 
@@ -61,7 +62,8 @@ pub(super) fn forward(
     let this = Convolution::new(stream, g, finish, &[x, weight, out]);
     let weight = weight.contiguous()?;
     match forced.map_or_else(|| this.choose(x), Ok)? {
-        Variant::Im2col => im2col::forward(&this, x, &weight, out),
+        Variant::Im2col => im2col::forward(&this, Windows::Single, [x, &weight, out]),
+        Variant::Im2colPlanes => im2col::forward(&this, Windows::Planes, [x, &weight, out]),
         Variant::ImplicitGemm => return implicit::forward(&this, [x, &weight, out], statistics),
         Variant::TiledLocal => tiled::run(&this, [x, &weight, out]),
         Variant::Winograd => winograd::run(&this, g, false, [x, &weight, out]),
@@ -91,7 +93,7 @@ pub(super) fn backward_data(
     });
     match (forced.map_or_else(|| this.choose(grad), Ok)?, flipped) {
         (Variant::Winograd, Some(flipped)) => winograd::run(&this, &flipped, true, [grad, &weight, out]),
-        (Variant::Im2col, _) => im2col::backward_data(&this, grad, &weight, out),
+        (Variant::Im2col | Variant::Im2colPlanes, _) => im2col::backward_data(&this, grad, &weight, out),
         (Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd, _) => {
             implicit::run(&this, Mode::Data, [grad, &weight, out])
         }
@@ -115,7 +117,8 @@ pub(super) fn backward_weight(
     let this = Convolution::new(stream, g, &finish, &[grad, x, out]);
     let forced = forced.filter(|variant| !matches!(variant, Variant::TiledLocal | Variant::Winograd));
     match forced.map_or_else(|| this.choose(x), Ok)? {
-        Variant::Im2col => im2col::backward_weight(&this, grad, x, out),
+        Variant::Im2col => im2col::backward_weight(&this, Windows::Single, [grad, x, out]),
+        Variant::Im2colPlanes => im2col::backward_weight(&this, Windows::Planes, [grad, x, out]),
         Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd => {
             implicit::run(&this, Mode::Weight, [grad, x, out])
         }
@@ -155,6 +158,7 @@ impl<'c> Convolution<'c> {
             get_kernel_selector(Some(operand.queue()))?.select_conv2d_kernel(g.selector_shape(), operand.dtype());
         Ok(match selected.variant {
             KernelVariant::Conv2dNaive => Variant::Naive,
+            KernelVariant::Conv2dIm2col if im2col::processor(self.stream) => Variant::Im2colPlanes,
             KernelVariant::Conv2dIm2col => Variant::Im2col,
             KernelVariant::Conv2dTiledLocal => Variant::TiledLocal,
             KernelVariant::Conv2dWinograd if winograd_fits(g, operand.dtype()) => Variant::Winograd,
