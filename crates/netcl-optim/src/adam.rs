@@ -162,14 +162,14 @@ impl Rule for AdamRule {
             Some(decay) => (x.p, d + x.p * decay),
             None => (x.p, d),
         };
-        let mean = x.state[0] + (d - x.state[0]) * rest1;
-        let square = x.state[1] * beta2 + d * d * rest2;
+        let mean = (d - x.state[0]).fma(rest1, x.state[0]);
+        let square = (d * d).fma(rest2, x.state[1] * beta2);
         // 1 - beta^t, with all digits also where beta^t is nearly one.
         let correction = |log: Val<'g>| -(x.step * log).expm1();
         let largest = self.options.amsgrad.then(|| x.state[2].max(square));
-        // sqrt(v) / sqrt(1 - beta2^t) + eps
-        let root = largest.unwrap_or(square).sqrt() / correction(log2).sqrt() + eps;
-        let p = p - x.lr / correction(log1) * mean / root;
+        // sqrt(v) / sqrt(1 - beta2^t) + eps: what is the same for all elements is divided once.
+        let root = largest.unwrap_or(square).sqrt().fma(correction(log2).rsqrt(), eps);
+        let p = (mean / root).fma(-(x.lr / correction(log1)), p);
         let mut state = vec![mean, square];
         state.extend(largest);
         Updated { p, state }

@@ -37,7 +37,10 @@ pub struct Base {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Form {
     decay: bool,
-    controlled: bool,
+    /// Gradients are multiplied by a factor on the device.
+    scaled: bool,
+    /// The update may be skipped.
+    skips: bool,
 }
 
 /// A parameter with its gradient, both dense.
@@ -91,8 +94,11 @@ impl Base {
 
     pub(crate) fn step(&mut self, options: &StepOptions) -> Result<Option<Tensor>> {
         let pairs = self.pairs()?;
-        let form =
-            Form { decay: self.groups.iter().any(|group| group.weight_decay() != 0.0), controlled: options.controls() };
+        let form = Form {
+            decay: self.groups.iter().any(|group| group.weight_decay() != 0.0),
+            scaled: options.controls(),
+            skips: options.may_skip(),
+        };
         let update = self.update(form);
         for (arena, pairs) in self.arenas.iter_mut().zip(&pairs) {
             arena.prepare(pairs, &mut self.members, &*self.rule, options)?;
@@ -100,7 +106,7 @@ impl Base {
         let sums = if options.needs_norm() { self.sums(&pairs)? } else { None };
         let mut norm = None;
         for (i, pairs) in pairs.iter().enumerate().filter(|(_, pairs)| !pairs.is_empty()) {
-            if form.controlled {
+            if form.scaled {
                 let (controls, at) = self.arenas[i].controls()?;
                 verdict(&decide(options, sums.as_ref()), controls, at)?;
                 if options.needs_norm() {
@@ -176,23 +182,27 @@ impl Base {
         let step = g.scalar(2);
         let terms = Terms {
             p,
-            grad: if form.controlled { grad * control(0) } else { grad },
+            grad: if form.scaled { grad * control(0) } else { grad },
             state: state.clone(),
             lr: g.scalar(0),
             weight_decay: form.decay.then(|| g.scalar(1)),
-            step: if form.controlled { step - control(2) } else { step },
+            step: if form.skips { step - control(2) } else { step },
             settings: (0..settings).map(|s| g.scalar(3 + s)).collect(),
         };
         let updated = rule.update(&terms);
         let mut outputs = vec![updated.p];
         outputs.extend(updated.state);
-        if form.controlled {
+        if form.skips {
             for (output, before) in outputs.iter_mut().zip(std::iter::once(p).chain(state)) {
                 *output = control(1).select(before, *output);
             }
         }
         let targets: Vec<Target> = std::iter::once(Target::List(0)).chain((0..rows).map(Target::Row)).collect();
-        let controls = if form.controlled { 3 } else { 0 };
+        let controls = match (form.scaled, form.skips) {
+            (_, true) => 3,
+            (true, false) => 1,
+            (false, false) => 0,
+        };
         let expr = g.finish_with(&outputs, 2 + rows + controls, 3 + settings);
         let update = Many::new(rule.label(), expr, 2, rows, targets);
         self.updates.push((form, update.clone()));
