@@ -188,6 +188,23 @@ impl Init {
     }
 }
 
+/// PyTorch's start of linear and convolutional layers: weight and bias uniform between plus and minus `1 / sqrt(fan in)`.
+pub(crate) fn weight_and_bias(
+    queue: &Queue,
+    shape: impl Into<Shape>,
+    bias: Option<usize>,
+    dtype: DType,
+    mut generator: Option<&mut Generator>,
+) -> Result<(Tensor, Option<Tensor>)> {
+    let shape = shape.into();
+    let (inputs, _) = fans(&shape)?;
+    let bound = if inputs == 0.0 { 0.0 } else { 1.0 / inputs.sqrt() };
+    let law = Init::Uniform { low: -bound, high: bound };
+    let weight = law.tensor(queue, shape, dtype, generator.as_deref_mut())?;
+    let bias = bias.map(|length| law.tensor(queue, [length], dtype, generator)).transpose()?;
+    Ok((weight, bias))
+}
+
 /// The number of inputs of an output and of outputs of an input.
 fn fans(shape: &Shape) -> Result<(f64, f64)> {
     let [out, input, window @ ..] = &shape[..] else {

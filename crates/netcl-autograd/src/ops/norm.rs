@@ -2,7 +2,8 @@
 
 use netcl_core::tensor::Tensor as Raw;
 use netcl_ops::norm as raw;
-use netcl_ops::norm::{Affine, NormGradients, Running};
+pub use netcl_ops::norm::Running;
+use netcl_ops::norm::{Affine, NormGradients};
 use smallvec::SmallVec;
 
 use super::elementwise::{add, mul, rsqrt, square, sub};

@@ -1,0 +1,87 @@
+//! Dropout.
+
+use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::ops::dropout::dropout;
+use netcl_autograd::ops::elementwise::mul;
+use netcl_autograd::{Result, Tensor};
+
+use crate::members;
+use crate::module::{Module, print_as_module};
+
+/// A module of a probability that passes everything in evaluation.
+macro_rules! dropouts {
+    ($($(#[$doc:meta])* $name:ident = $function:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone)]
+        pub struct $name {
+            p: f64,
+            training: bool,
+        }
+
+        impl $name {
+            /// Drops with this probability.
+            ///
+            /// # Errors
+            /// If it is not a number from 0 to 1.
+            pub fn new(p: f64) -> Result<$name> {
+                if !(0.0..=1.0).contains(&p) {
+                    let what = format!("{p} is not a probability; use a number from 0 to 1");
+                    return Err(CoreError::argument(stringify!($name), what).into());
+                }
+                Ok($name { p, training: true })
+            }
+
+            /// The probability with which something is dropped.
+            pub fn p(&self) -> f64 {
+                self.p
+            }
+        }
+
+        impl Module for $name {
+            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                if !self.training || self.p == 0.0 {
+                    return Ok(input.clone());
+                }
+                let function: fn(&Tensor, f64) -> Result<Tensor> = $function;
+                function(input, self.p)
+            }
+
+            fn arguments(&self) -> String {
+                format!("p={}", self.p)
+            }
+
+            members! { mode: training }
+        }
+
+        print_as_module!($name);
+    )*};
+}
+
+dropouts! {
+    /// In training sets elements to zero with probability `p` and divides the others by `1 - p`; in evaluation passes
+    /// everything. Random numbers come from the process-wide generator
+    /// ([`manual_seed`](netcl_autograd::core::random::manual_seed)).
+    ///
+    /// ```
+    /// use netcl_nn::autograd::{Tensor, core::device::manager};
+    /// use netcl_nn::{Dropout, Module};
+    ///
+    /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32; 100], [100])?;
+    /// let mut layer = Dropout::new(0.5)?;
+    /// assert!(layer.forward(&x)?.to_host::<f32>()?.iter().all(|&y| y == 0.0 || y == 2.0));
+    /// layer.eval();
+    /// assert_eq!(layer.forward(&x)?.to_host::<f32>()?, [1.0; 100]);
+    /// # Ok::<(), netcl_nn::autograd::Error>(())
+    /// ```
+    Dropout = |x, p| dropout(x, p, None);
+    /// [`Dropout`] of whole channels of `[N, C, ...]`: neighbouring pixels are too alike for single ones to matter.
+    Dropout2d = |x, p| {
+        let &[samples, channels, ref places @ ..] = &x.shape()[..] else {
+            let why = "it takes [N, C, ...]".to_owned();
+            return Err(CoreError::Shape { op: "Dropout2d", shape: x.shape().clone(), why }.into());
+        };
+        let mut shape = vec![1; 2 + places.len()];
+        shape[..2].copy_from_slice(&[samples, channels]);
+        mul(x, &dropout(&Tensor::full(x.queue(), shape, x.dtype(), 1.0)?, p, None)?)
+    };
+}

@@ -1,0 +1,62 @@
+//! Batch normalisations folded into the convolutions before them, for inference.
+
+use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::ops::elementwise::{add, div, mul, sqrt, sub};
+use netcl_autograd::ops::layout::reshape;
+use netcl_autograd::{Result, Tensor, no_grad};
+
+use crate::batch_norm::BatchNorm2d;
+use crate::conv::Conv2d;
+use crate::module::Module;
+
+/// The one convolution that a convolution and a batch normalisation in evaluation come down to.
+///
+/// With the averages m and v, the scale g and the shift b, `(conv(x) - m) / sqrt(v + eps) * g + b` is a convolution whose
+/// filters are multiplied by `g / sqrt(v + eps)`. The result has parameters of its own and always a bias.
+///
+/// ```
+/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::{BatchNorm2d, Conv2d, Module, fuse_conv_bn};
+///
+/// let queue = manager().cpu().queue;
+/// let (conv, mut norm) = (Conv2d::new(&queue, 1, 2, 1)?, BatchNorm2d::new(&queue, 2)?);
+/// norm.eval();
+/// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 4.0], [1, 1, 2, 2])?;
+/// let apart = norm.forward(&conv.forward(&x)?)?.to_host::<f32>()?;
+/// let folded = fuse_conv_bn(&conv, &norm)?.forward(&x)?.to_host::<f32>()?;
+/// assert!(apart.iter().zip(&folded).all(|(a, b)| (a - b).abs() < 1e-5));
+/// # Ok::<(), netcl_nn::autograd::Error>(())
+/// ```
+///
+/// # Errors
+/// If the normalisation is still training, keeps no averages, or is of another number of channels.
+pub fn fuse_conv_bn(conv: &Conv2d, norm: &BatchNorm2d) -> Result<Conv2d> {
+    const OP: &str = "fuse_conv_bn";
+    if Module::training(norm) {
+        return Err(CoreError::argument(OP, "the normalisation is in training mode; call eval() first").into());
+    }
+    let Some((mean, var)) = norm.running_mean().zip(norm.running_var()) else {
+        let what = "the normalisation keeps no averages; make it with track_running_stats";
+        return Err(CoreError::argument(OP, what).into());
+    };
+    let channels = conv.out_channels();
+    if norm.num_features() != channels {
+        let what = format!("{channels} filters are followed by a normalisation of {} channels", norm.num_features());
+        return Err(CoreError::argument(OP, what).into());
+    }
+    let _scope = no_grad();
+    let mut scale: Tensor = div(1.0, &sqrt(&add(var, norm.eps())?)?)?;
+    if let Some(weight) = norm.weight() {
+        scale = mul(weight, &scale)?;
+    }
+    let mut shift = mul(mean, -1.0)?;
+    if let Some(bias) = conv.bias() {
+        shift = sub(bias, mean)?;
+    }
+    shift = mul(&shift, &scale)?;
+    if let Some(bias) = norm.bias() {
+        shift = add(&shift, bias)?;
+    }
+    let weight = mul(conv.weight(), &reshape(&scale, [channels, 1, 1, 1])?)?;
+    Conv2d::from_parameters(weight, Some(shift), *conv.how())
+}

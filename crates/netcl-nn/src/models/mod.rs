@@ -1,0 +1,3 @@
+//! Whole networks.
+
+pub mod resnet;
