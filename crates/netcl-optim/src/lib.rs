@@ -17,10 +17,24 @@
 //! # Ok::<(), netcl_optim::autograd::Error>(())
 //! ```
 
-pub mod optimizer;
-pub mod sgd;
+mod adam;
+mod adamw;
+mod base;
+mod group;
+mod momentum;
+mod optimizer;
+pub mod rule;
+mod settings;
+mod sgd;
+mod state;
 
 pub use netcl_autograd as autograd;
 
-pub use optimizer::{Optimizer, ParamGroup, State};
+pub use adam::{Adam, AdamOptions};
+pub use adamw::{AdamW, AdamWOptions};
+pub use base::Base;
+pub use group::ParamGroup;
+pub use momentum::{Momentum, MomentumOptions};
+pub use optimizer::{GradScale, Optimizer, StepOptions};
 pub use sgd::{SGD, SgdOptions};
+pub use state::State;

@@ -1,38 +1,89 @@
 //! What every optimizer is: groups of parameters and a step.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::kernels::elementwise::Number;
-use netcl_autograd::core::kernels::launch::Slot;
 use netcl_autograd::{Result, Tensor};
+
+use crate::base::Base;
+use crate::group::ParamGroup;
+use crate::state::State;
 
 /// Changes parameters by their gradients.
 ///
-/// An optimizer holds clones of the parameters: the same tensors as the model's. Updates are written in place and never
-/// recorded; a graph that was recorded before a step and still needs the old values refuses its backward pass by name.
+/// An optimizer holds clones of the parameters: the same tensors as the model's. A step is one launch for all parameters of
+/// a dtype. Updates are written in place and never recorded; a graph that was recorded before a step and still needs the old
+/// values refuses its backward pass by name.
 pub trait Optimizer: Send {
+    /// What all optimizers have in common.
+    fn base(&self) -> &Base;
+
+    /// What all optimizers have in common, to change it.
+    fn base_mut(&mut self) -> &mut Base;
+
     /// One update of all parameters that have a gradient; the others, and their state, stay as they are.
-    fn step(&mut self) -> Result<()>;
+    fn step(&mut self) -> Result<()> {
+        self.base_mut().step(&StepOptions::default()).map(|_| ())
+    }
+
+    /// A step that unscales and clips the gradients on the way, or leaves everything as it is, without asking the host.
+    ///
+    /// Gives the gradients' norm after unscaling and before clipping where one was needed, as a tensor without axes that the
+    /// next such step overwrites. The gradients themselves stay as they are.
+    fn step_with(&mut self, options: &StepOptions) -> Result<Option<Tensor>> {
+        self.base_mut().step(options)
+    }
+
+    /// Counts a step without running one: for whoever replays a captured step, before each replay.
+    ///
+    /// ```
+    /// use std::rc::Rc;
+    /// use netcl_optim::autograd::core::{device::manager, kernels::launch::{Recorder, with_sink}};
+    /// use netcl_optim::autograd::Tensor;
+    /// use netcl_optim::{Adam, Optimizer};
+    ///
+    /// let queue = manager().cpu().queue;
+    /// let p = Tensor::from_host(&queue, &[1.0f32], [1])?.with_grad();
+    /// p.set_grad(Some(Tensor::from_host(&queue, &[0.5f32], [1])?));
+    /// let mut opt = Adam::new([p.clone()], 0.25)?;
+    /// opt.step()?; // the first step makes the state
+    ///
+    /// let recorder = Rc::new(Recorder::default());
+    /// with_sink(recorder.clone(), || opt.step())?; // counted, not yet run
+    /// recorder.replay()?;
+    /// opt.set_learning_rate(0.5); // seen by the next replay
+    /// opt.advance();
+    /// recorder.replay()?;
+    /// // A constant gradient moves Adam by its learning rate each time.
+    /// assert!((p.item()? - (1.0 - 0.25 - 0.25 - 0.5)).abs() < 1e-6);
+    /// # Ok::<(), netcl_optim::autograd::Error>(())
+    /// ```
+    fn advance(&mut self) {
+        self.base_mut().advance();
+    }
 
     /// The groups of parameters.
-    fn groups(&self) -> &[ParamGroup];
+    fn groups(&self) -> &[ParamGroup] {
+        self.base().groups()
+    }
 
     /// Adds parameters with a learning rate and a weight decay of their own.
     ///
     /// # Errors
     /// For no parameters, for parameters that are given twice or are not leaves, and for settings out of range.
-    fn add_group(&mut self, params: Vec<Tensor>, learning_rate: f64, weight_decay: f64) -> Result<()>;
+    fn add_group(&mut self, params: Vec<Tensor>, learning_rate: f64, weight_decay: f64) -> Result<()> {
+        self.base_mut().add_group(params, learning_rate, weight_decay)
+    }
 
     /// Everything a run needs to go on exactly where this one stands, apart from the parameters themselves.
-    fn state(&self) -> State;
+    fn state(&self) -> State {
+        self.base().state()
+    }
 
     /// Goes on from a state that [`Optimizer::state`] gave for the same parameters.
     ///
     /// # Errors
-    /// Names the first entry that is missing, unknown or of the wrong shape; nothing has changed then.
-    fn load_state(&mut self, state: &State) -> Result<()>;
+    /// Names every entry that is missing, unknown or of the wrong shape; nothing has changed then.
+    fn load_state(&mut self, state: &State) -> Result<()> {
+        self.base_mut().load_state(state)
+    }
 
     /// Drops the gradients of all parameters.
     fn zero_grad(&self) {
@@ -70,129 +121,56 @@ pub trait Optimizer: Send {
     }
 }
 
-/// Parameters with a learning rate and a weight decay of their own.
+/// What a step does to gradients on the way; see [`Optimizer::step_with`].
 ///
-/// Both live in slots outside the launches that use them: a captured step sees the value of the moment. A clone is the same
-/// group.
-#[derive(Clone, Debug)]
-pub struct ParamGroup {
-    params: Vec<Tensor>,
-    learning_rate: Arc<Slot>,
-    weight_decay: Arc<Slot>,
-}
-
-impl ParamGroup {
-    pub(crate) fn new(
-        op: &'static str,
-        params: Vec<Tensor>,
-        learning_rate: f64,
-        weight_decay: f64,
-        earlier: &[ParamGroup],
-    ) -> Result<ParamGroup> {
-        check_not_negative(op, "learning rate", learning_rate)?;
-        check_not_negative(op, "weight decay", weight_decay)?;
-        if params.is_empty() {
-            return Err(CoreError::argument(op, "there are no parameters; pass model.parameters()").into());
-        }
-        for (i, parameter) in params.iter().enumerate() {
-            parameter.check_float(op)?;
-            if !parameter.is_leaf() {
-                let what = format!("parameter {i} is the result of a recorded op; only leaves can be trained");
-                return Err(CoreError::argument(op, what).into());
-            }
-            let mut known = earlier.iter().flat_map(ParamGroup::params).chain(&params[..i]);
-            if known.any(|other| other.shares_storage(parameter) && other.layout() == parameter.layout()) {
-                let what = format!("parameter {i} was given before; it would be updated twice in a step");
-                return Err(CoreError::argument(op, what).into());
-            }
-        }
-        Ok(ParamGroup { params, learning_rate: Slot::float(learning_rate), weight_decay: Slot::float(weight_decay) })
-    }
-
-    /// The parameters.
-    pub fn params(&self) -> &[Tensor] {
-        &self.params
-    }
-
-    /// The learning rate.
-    pub fn learning_rate(&self) -> f64 {
-        self.learning_rate.get_float()
-    }
-
-    /// Changes the learning rate, also of captured steps.
-    pub fn set_learning_rate(&self, learning_rate: f64) {
-        self.learning_rate.set_float(learning_rate);
-    }
-
-    /// The weight decay.
-    pub fn weight_decay(&self) -> f64 {
-        self.weight_decay.get_float()
-    }
-
-    /// Changes the weight decay. A captured step sees it unless decay was off when it was captured.
-    pub fn set_weight_decay(&self, weight_decay: f64) {
-        self.weight_decay.set_float(weight_decay);
-    }
-
-    pub(crate) fn learning_rate_number(&self) -> Number {
-        Number::Slot(self.learning_rate.clone())
-    }
-
-    pub(crate) fn weight_decay_number(&self) -> Number {
-        Number::Slot(self.weight_decay.clone())
-    }
-}
-
-/// An optimizer's state under plain names, ready to be stored.
+/// ```
+/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_optim::{GradScale, Optimizer, SGD, StepOptions};
 ///
-/// Numbers of groups are `"groups.0.lr"`; tensors of parameters, counted over all groups, are `"3.momentum_buffer"`.
+/// let queue = manager().cpu().queue;
+/// let p = Tensor::from_host(&queue, &[0.0f32, 0.0], [2])?.with_grad();
+/// let mut opt = SGD::new([p.clone()], 1.0)?;
+/// p.set_grad(Some(Tensor::from_host(&queue, &[48.0f32, 64.0], [2])?)); // of a loss that was multiplied by 16
+/// let options = StepOptions { grad_scale: Some(GradScale::Number(16.0)), max_norm: Some(1.0), ..Default::default() };
+/// let norm = opt.step_with(&options)?.map(|norm| norm.item()).transpose()?;
+/// assert_eq!(norm, Some(5.0));
+/// assert!((p.to_f64_vec()?[0] + 0.6).abs() < 1e-6); // (3, 4) / 5
+/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
-pub struct State {
-    /// Settings and counters.
-    pub numbers: BTreeMap<String, f64>,
-    /// Tensors. They share the optimizer's memory: store or duplicate them before the next step.
-    pub tensors: BTreeMap<String, Tensor>,
+pub struct StepOptions {
+    /// What the loss was multiplied by: gradients are divided by it.
+    pub grad_scale: Option<GradScale>,
+    /// The largest norm of all gradients together, after unscaling; larger ones are scaled down to it.
+    pub max_norm: Option<f64>,
+    /// One float32 number on the parameters' device: anything but zero skips the update.
+    pub found_inf: Option<Tensor>,
+    /// Whether gradients that are not all finite skip the update.
+    pub skip_non_finite: bool,
 }
 
-impl State {
-    /// The learning rates and weight decays of groups.
-    pub(crate) fn of_groups(groups: &[ParamGroup]) -> State {
-        let mut state = State::default();
-        for (i, group) in groups.iter().enumerate() {
-            state.numbers.insert(format!("groups.{i}.lr"), group.learning_rate());
-            state.numbers.insert(format!("groups.{i}.weight_decay"), group.weight_decay());
-        }
-        state
+impl StepOptions {
+    /// Whether anything is asked for.
+    pub(crate) fn controls(&self) -> bool {
+        self.grad_scale.is_some() || self.may_skip() || self.max_norm.is_some()
     }
 
-    /// An error unless there is exactly one learning rate and weight decay for each group.
-    pub(crate) fn check_groups(&self, op: &'static str, groups: &[ParamGroup]) -> Result<()> {
-        let expected = State::of_groups(groups).numbers;
-        let missing = expected.keys().find(|key| !self.numbers.contains_key(*key)).map(|key| ("has no", key));
-        let unknown = self.numbers.keys().find(|key| !expected.contains_key(*key)).map(|key| ("has an unknown", key));
-        match missing.or(unknown) {
-            Some((how, key)) => Err(CoreError::argument(op, format!("the state {how} number {key:?}")).into()),
-            None => Ok(()),
-        }
+    /// Whether the gradients' norm is needed.
+    pub(crate) fn needs_norm(&self) -> bool {
+        self.max_norm.is_some() || self.skip_non_finite
     }
 
-    /// Sets learning rates and weight decays, after a check.
-    pub(crate) fn restore_groups(&self, groups: &[ParamGroup]) {
-        for (i, group) in groups.iter().enumerate() {
-            if let Some(&learning_rate) = self.numbers.get(&format!("groups.{i}.lr")) {
-                group.set_learning_rate(learning_rate);
-            }
-            if let Some(&weight_decay) = self.numbers.get(&format!("groups.{i}.weight_decay")) {
-                group.set_weight_decay(weight_decay);
-            }
-        }
+    /// Whether the update may be skipped.
+    pub(crate) fn may_skip(&self) -> bool {
+        self.found_inf.is_some() || self.skip_non_finite
     }
 }
 
-/// An error for a setting that is negative or not a number.
-pub(crate) fn check_not_negative(op: &'static str, name: &str, value: f64) -> Result<()> {
-    if value.is_finite() && value >= 0.0 {
-        return Ok(());
-    }
-    Err(CoreError::argument(op, format!("the {name} is {value}; use a finite number that is not negative")).into())
+/// What a loss was multiplied by.
+#[derive(Clone, Debug)]
+pub enum GradScale {
+    /// A number.
+    Number(f64),
+    /// One float32 number on the parameters' device.
+    Device(Tensor),
 }

@@ -1,24 +1,22 @@
 //! Stochastic gradient descent.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
-
 use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::kernels::elementwise::{Elementwise, Number};
-use netcl_autograd::core::kernels::expr::{Expr, Graph};
-use netcl_autograd::core::tensor::Tensor as Raw;
+use netcl_autograd::core::kernels::elementwise::Number;
 use netcl_autograd::{Result, Tensor};
 
-use crate::optimizer::{Optimizer, ParamGroup, State, check_not_negative};
+use crate::base::Base;
+use crate::group::ParamGroup;
+use crate::optimizer::Optimizer;
+use crate::rule::{Rule, Terms, Updated};
+use crate::settings::not_negative;
 
 const OP: &str = "SGD";
-const BUFFER: &str = "momentum_buffer";
 
 /// Stochastic gradient descent with momentum, as PyTorch defines it.
 ///
 /// With the gradient `d` of a parameter `p`: `d` is negated if the loss is maximised, `weight_decay * p` is added, the
 /// buffer becomes `d` at the first step and `momentum * buffer + (1 - dampening) * d` later, `d` becomes the buffer (with
-/// Nesterov `d + momentum * buffer`), and `p` becomes `p - lr * d`. All of it is one launch for each parameter.
+/// Nesterov `d + momentum * buffer`), and `p` becomes `p - lr * d`.
 ///
 /// ```
 /// use netcl_optim::autograd::{Tensor, core::device::manager};
@@ -37,13 +35,8 @@ const BUFFER: &str = "momentum_buffer";
 /// ```
 #[derive(Debug)]
 pub struct SGD {
-    groups: Vec<ParamGroup>,
-    /// For each parameter of each group; made by the first step that needs it.
-    buffers: Vec<Vec<Option<Raw>>>,
-    momentum: f64,
-    dampening: f64,
-    nesterov: bool,
-    maximize: bool,
+    base: Base,
+    options: SgdOptions,
 }
 
 /// The settings of [`SGD`].
@@ -80,163 +73,93 @@ impl SGD {
     /// # Errors
     /// For settings out of range, for no parameters, and for parameters that are given twice or are not leaves.
     pub fn new_with(params: impl IntoIterator<Item = Tensor>, options: SgdOptions) -> Result<SGD> {
-        let SgdOptions { lr, momentum, dampening, weight_decay, nesterov, maximize } = options;
-        check_not_negative(OP, "momentum", momentum)?;
-        if !dampening.is_finite() {
-            return Err(CoreError::argument(OP, format!("the dampening is {dampening}; use a finite number")).into());
-        }
-        if nesterov && (momentum == 0.0 || dampening != 0.0) {
-            let what = format!(
-                "nesterov needs a momentum above 0 and no dampening; momentum is {momentum}, dampening {dampening}"
-            );
-            return Err(CoreError::argument(OP, what).into());
-        }
-        let mut sgd = SGD { groups: Vec::new(), buffers: Vec::new(), momentum, dampening, nesterov, maximize };
-        sgd.add_group(params.into_iter().collect(), lr, weight_decay)?;
-        Ok(sgd)
+        let base = base(OP, params, options)?;
+        Ok(SGD { base, options })
     }
 
-    /// The settings, with the learning rate and weight decay of the first group.
+    /// The settings, with the learning rate, weight decay and momentum of the first group.
     pub fn options(&self) -> SgdOptions {
-        SgdOptions {
-            lr: self.learning_rate(),
-            momentum: self.momentum,
-            dampening: self.dampening,
-            weight_decay: self.groups.first().map_or(0.0, ParamGroup::weight_decay),
-            nesterov: self.nesterov,
-            maximize: self.maximize,
-        }
+        current(&self.base, self.options)
     }
 }
 
 impl Optimizer for SGD {
-    fn step(&mut self) -> Result<()> {
-        for (group, buffers) in self.groups.iter().zip(&mut self.buffers) {
-            let numbers = [
-                group.learning_rate_number(),
-                group.weight_decay_number(),
-                Number::Value(self.momentum),
-                Number::Value(1.0 - self.dampening),
-                Number::Value(if self.maximize { -1.0 } else { 1.0 }),
-            ];
-            let decay = group.weight_decay() != 0.0;
-            let mut form = Form { momentum: Momentum::Off, decay, nesterov: self.nesterov };
-            for (parameter, buffer) in group.params().iter().zip(buffers) {
-                let Some(grad) = parameter.grad() else { continue };
-                let (p, d) = (parameter.raw(), grad.raw());
-                if self.momentum == 0.0 {
-                    compiled(form).run(&[p, d], &numbers, &[p])?;
-                    continue;
-                }
-                match buffer {
-                    Some(buffer) => {
-                        form.momentum = Momentum::Later;
-                        compiled(form).run(&[p, d, buffer], &numbers, &[p, buffer])?;
-                    }
-                    None => {
-                        form.momentum = Momentum::First;
-                        let first = Raw::uninit(p.queue(), p.shape().clone(), p.dtype())?;
-                        compiled(form).run(&[p, d], &numbers, &[p, &first])?;
-                        *buffer = Some(first);
-                    }
-                }
-            }
-        }
-        Ok(())
+    fn base(&self) -> &Base {
+        &self.base
     }
 
-    fn groups(&self) -> &[ParamGroup] {
-        &self.groups
-    }
-
-    fn add_group(&mut self, params: Vec<Tensor>, learning_rate: f64, weight_decay: f64) -> Result<()> {
-        let group = ParamGroup::new(OP, params, learning_rate, weight_decay, &self.groups)?;
-        self.buffers.push(vec![None; group.params().len()]);
-        self.groups.push(group);
-        Ok(())
-    }
-
-    fn state(&self) -> State {
-        let mut state = State::of_groups(&self.groups);
-        for (i, buffer) in self.buffers.iter().flatten().enumerate() {
-            if let Some(buffer) = buffer {
-                state.tensors.insert(format!("{i}.{BUFFER}"), buffer.clone().into());
-            }
-        }
-        state
-    }
-
-    fn load_state(&mut self, state: &State) -> Result<()> {
-        state.check_groups(OP, &self.groups)?;
-        let mut unknown: Vec<&String> = state.tensors.keys().collect();
-        let mut restored = Vec::new();
-        for (i, parameter) in self.groups.iter().flat_map(ParamGroup::params).enumerate() {
-            let name = format!("{i}.{BUFFER}");
-            unknown.retain(|key| **key != name);
-            let Some(tensor) = state.tensors.get(&name) else {
-                restored.push(None);
-                continue;
-            };
-            if tensor.shape() != parameter.shape() {
-                let (got, expected) = (tensor.shape(), parameter.shape());
-                let what = format!("the state's {name:?} has shape {got}, its parameter has shape {expected}");
-                return Err(CoreError::argument(OP, what).into());
-            }
-            // A copy of its own: steps write to it.
-            restored.push(Some(tensor.raw().to(parameter.queue())?.cast(parameter.dtype())?.duplicate()?));
-        }
-        if let Some(name) = unknown.first() {
-            return Err(CoreError::argument(OP, format!("the state has an unknown tensor {name:?}")).into());
-        }
-        let mut restored = restored.into_iter();
-        for buffer in self.buffers.iter_mut().flatten() {
-            *buffer = restored.next().flatten();
-        }
-        state.restore_groups(&self.groups);
-        Ok(())
+    fn base_mut(&mut self) -> &mut Base {
+        &mut self.base
     }
 }
 
-/// Which of the update's formulas holds.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Form {
-    momentum: Momentum,
-    decay: bool,
-    nesterov: bool,
+/// The base of [`SGD`] and [`Momentum`](crate::Momentum), which differ in name and defaults only.
+pub(crate) fn base(op: &'static str, params: impl IntoIterator<Item = Tensor>, options: SgdOptions) -> Result<Base> {
+    let SgdOptions { lr, momentum, dampening, weight_decay, nesterov, .. } = options;
+    not_negative(op, "momentum", momentum)?;
+    if !dampening.is_finite() {
+        return Err(CoreError::argument(op, format!("the dampening is {dampening}; use a finite number")).into());
+    }
+    if nesterov && (momentum == 0.0 || dampening != 0.0) {
+        let what = format!(
+            "nesterov needs a momentum above 0 and no dampening; momentum is {momentum}, dampening {dampening}"
+        );
+        return Err(CoreError::argument(op, what).into());
+    }
+    Base::new(SgdRule { op, options }, params.into_iter().collect(), lr, weight_decay)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Momentum {
-    Off,
-    /// The buffer is made from the first gradient.
-    First,
-    Later,
-}
-
-impl Form {
-    /// (p, d[, buffer]) -> (p[, buffer]) with the scalars lr, weight decay, momentum, 1 - dampening, and -1 to climb.
-    fn expr(self) -> Expr {
-        let g = Graph::new();
-        let (p, grad) = (g.input(0), g.input(1));
-        let [lr, decay, momentum, intake, sign] = std::array::from_fn(|i| g.scalar(i));
-        let d = grad * sign;
-        let d = if self.decay { d + p * decay } else { d };
-        let buffer = match self.momentum {
-            Momentum::Off => return g.finish_with(&[p - d * lr], 2, 5),
-            Momentum::First => d,
-            Momentum::Later => g.input(2) * momentum + d * intake,
-        };
-        let d = if self.nesterov { d + buffer * momentum } else { buffer };
-        g.finish_with(&[p - d * lr, buffer], 2, 5)
+/// Options with what the first group has now.
+pub(crate) fn current(base: &Base, options: SgdOptions) -> SgdOptions {
+    let Some(group) = base.groups().first() else { return options };
+    SgdOptions {
+        lr: group.learning_rate(),
+        weight_decay: group.weight_decay(),
+        momentum: group.momentum().unwrap_or(options.momentum),
+        ..options
     }
 }
 
-/// The update of a form; made once per process.
-fn compiled(form: Form) -> Arc<Elementwise> {
-    static UPDATES: LazyLock<RwLock<HashMap<Form, Arc<Elementwise>>>> = LazyLock::new(RwLock::default);
-    if let Some(update) = UPDATES.read().unwrap_or_else(PoisonError::into_inner).get(&form) {
-        return update.clone();
+#[derive(Debug)]
+struct SgdRule {
+    op: &'static str,
+    options: SgdOptions,
+}
+
+impl Rule for SgdRule {
+    fn op(&self) -> &'static str {
+        self.op
     }
-    let mut updates = UPDATES.write().unwrap_or_else(PoisonError::into_inner);
-    updates.entry(form).or_insert_with(|| Elementwise::new("sgd", form.expr())).clone()
+
+    fn label(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn state(&self) -> &'static [&'static str] {
+        if self.options.momentum == 0.0 { &[] } else { &["momentum_buffer"] }
+    }
+
+    fn momentum(&self) -> Option<f64> {
+        (self.options.momentum != 0.0).then_some(self.options.momentum)
+    }
+
+    fn counts(&self) -> bool {
+        self.options.momentum != 0.0 && self.options.dampening != 0.0
+    }
+
+    fn settings(&self, group: &ParamGroup) -> Vec<Number> {
+        vec![group.momentum_number(), Number::Value(1.0 - self.options.dampening)]
+    }
+
+    fn update<'g>(&self, x: &Terms<'g>) -> Updated<'g> {
+        let d = if self.options.maximize { -x.grad } else { x.grad };
+        let d = x.weight_decay.map_or(d, |decay| d + x.p * decay);
+        let Some(&before) = x.state.first() else { return Updated { p: x.p - d * x.lr, state: Vec::new() } };
+        let (momentum, intake) = (x.settings[0], x.settings[1]);
+        // The first gradient enters the (still empty) buffer whole.
+        let taken = if self.counts() { d * x.step.le(1.0).select(1.0, intake) } else { d };
+        let buffer = before * momentum + taken;
+        let d = if self.options.nesterov { d + buffer * momentum } else { buffer };
+        Updated { p: x.p - d * x.lr, state: vec![buffer] }
+    }
 }

@@ -103,7 +103,7 @@ fn with_momentum(parameter: &Tensor) -> SGD {
 }
 
 #[test]
-fn a_step_is_one_launch_per_parameter_and_allocates_nothing() {
+fn a_step_is_one_launch_and_allocates_nothing() {
     let queue = cpu();
     let params: Vec<Tensor> = (1..4).map(|n| tensor(&queue, &vec![1.0; n], &[n], DType::F32).with_grad()).collect();
     let mut opt = SGD::new_with(params.clone(), SgdOptions { momentum: 0.9, ..Default::default() }).unwrap();
@@ -114,7 +114,7 @@ fn a_step_is_one_launch_per_parameter_and_allocates_nothing() {
     let versions: Vec<u64> = params.iter().map(|p| p.version()).collect();
     let counter = Rc::new(Counter::default());
     with_sink(counter.clone(), || opt.step()).unwrap();
-    assert_eq!((counter.launches(), counter.of("sgd"), counter.allocations().0), (2, 2, 0));
+    assert_eq!((counter.launches(), counter.of("sgd"), counter.allocations().0), (1, 1, 0));
     // In place: the values' version goes up, for those with a gradient alone.
     let raised: Vec<bool> = params.iter().zip(versions).map(|(p, before)| p.version() > before).collect();
     assert_eq!(raised, [true, true, false]);
@@ -205,7 +205,7 @@ fn a_run_goes_on_from_a_stored_state() {
     let mut wrong = state.clone();
     wrong.tensors.insert("0.momentum_buffer".to_owned(), tensor(&cpu(), &[1.0], &[1], DType::F32));
     let error = resumed.load_state(&wrong).unwrap_err().to_string();
-    assert!(error.contains("has shape (1,), its parameter has shape (2,)"), "{error}");
+    assert!(error.contains("in shape (1,), its parameter has shape (2,)"), "{error}");
     let mut wrong = state.clone();
     wrong.numbers.remove("groups.0.lr");
     let error = resumed.load_state(&wrong).unwrap_err().to_string();

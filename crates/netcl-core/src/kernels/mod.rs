@@ -4,5 +4,6 @@ pub mod copy;
 pub mod elementwise;
 pub mod expr;
 pub mod launch;
+pub mod many;
 pub mod primitives;
 pub mod work_group;

@@ -142,7 +142,7 @@ impl Elementwise {
         Ok(first)
     }
 
-    fn program(&self, compute: DType) -> Result<Arc<Program>> {
+    pub(super) fn program(&self, compute: DType) -> Result<Arc<Program>> {
         let cell = if compute == DType::F64 { &self.in_f64 } else { &self.in_f32 };
         if let Some(program) = cell.get() {
             return Ok(program.clone());
@@ -186,7 +186,7 @@ type Args = SmallVec<[Arg; 8]>;
 type Prepared = (Work, Args);
 
 /// A run-time scalar as an argument of the type the kernel computes in.
-fn scalar_arg(number: &Number, compute: DType) -> Arg {
+pub(super) fn scalar_arg(number: &Number, compute: DType) -> Arg {
     Arg::Scalar(match (number, compute) {
         (Number::Value(value), DType::F64) => Scalar::F64(*value),
         (Number::Value(value), _) => Scalar::F32(*value as f32),

@@ -103,7 +103,7 @@ impl CType {
     }
 
     /// The function that loads up to a vector's worth of elements: `left` says how many there are.
-    pub(super) fn load_helper(self, dtype: DType) -> Helper {
+    pub(crate) fn load_helper(self, dtype: DType) -> Helper {
         let (name, ty) = (format!("load_{}_{}", tag(dtype), self.name()), self.name());
         let mut text = format!("{ty} {name}(global const {} *p, ulong left) {{\n", dtype.cl_type());
         if self.width > 1 {
@@ -122,7 +122,7 @@ impl CType {
     }
 
     /// The function that stores up to a vector's worth of elements, with what it needs itself before it.
-    pub(super) fn store_helpers(self, dtype: DType) -> Vec<Helper> {
+    pub(crate) fn store_helpers(self, dtype: DType) -> Vec<Helper> {
         let name = format!("store_{}_{}", tag(dtype), self.name());
         let mut text = format!("void {name}({} v, global {} *p, ulong left) {{\n", self.name(), dtype.cl_type());
         if self.width > 1 {
@@ -163,7 +163,7 @@ fn bf16_bits(width: usize) -> Helper {
 }
 
 /// The short name of a dtype in kernel and helper names.
-pub(super) const fn tag(dtype: DType) -> &'static str {
+pub(crate) const fn tag(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "f32",
         DType::F64 => "f64",

@@ -9,6 +9,7 @@ mod inline;
 mod kernel;
 
 pub use ctype::CType;
+pub(crate) use ctype::tag;
 pub use inline::{Inlined, inline_c};
 pub use kernel::{
     Addressing, Arg, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, batch, elementwise_source,

@@ -1,0 +1,137 @@
+//! Many tensors on the native CPU: threads take chunks of all tensors from one list.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::segments::Chunk;
+use super::{Many, Operands, Segments, Target};
+use crate::backend::cpu::threads::{SharedPtr, parallel_for};
+use crate::backend::cpu::{CpuArgs, CpuKernel};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernels::elementwise::scalar_arg;
+use crate::kernels::expr::cpu::{Nest, Program, Source, Target as CpuTarget};
+use crate::kernels::launch::{Arg, Work};
+use crate::tensor::Tensor;
+
+/// Fewer elements than this are one thread's work.
+const ALONE: usize = 1 << 13;
+
+type Args = SmallVec<[Arg; 8]>;
+
+/// Where an operand's first element lies in its storage, and where its last one ends, in bytes.
+#[derive(Clone, Copy)]
+struct Place {
+    offset: usize,
+    end: usize,
+}
+
+impl Place {
+    pub(super) fn of(tensor: &Tensor) -> Place {
+        let size = tensor.dtype().size();
+        Place { offset: tensor.layout().offset() * size, end: tensor.layout().end() * size }
+    }
+}
+
+/// An expression over segments, ready to run any number of times.
+struct Job {
+    program: Arc<Program>,
+    chunks: Arc<[Chunk]>,
+    /// The tensors of the first list, of the second, ..., then the flat one.
+    places: Vec<Place>,
+    /// For each list its dtype.
+    lists: SmallVec<[DType; 2]>,
+    tensors: usize,
+    rows: usize,
+    controls: usize,
+    targets: SmallVec<[Target; 4]>,
+    /// For each segment where its part of a row starts, and its set.
+    segments: Vec<(usize, usize)>,
+    stride: usize,
+    elements: usize,
+    scalars: usize,
+    sets: usize,
+}
+
+pub(super) fn map(many: &Many, segments: &Segments, operands: &Operands<'_>, compute: DType) -> Result<(Work, Args)> {
+    let mut args: Args = SmallVec::new();
+    let mut places = Vec::new();
+    for (l, list) in operands.lists.iter().enumerate() {
+        places.extend(list.iter().map(Place::of));
+        args.extend(list.iter().map(|tensor| Arg::Buffer(tensor.storage().clone(), many.list_access(l))));
+    }
+    if let Some(flat) = operands.flat {
+        places.push(Place::of(flat));
+        args.push(Arg::Buffer(flat.storage().clone(), many.flat_access()));
+    }
+    args.extend(operands.sets.iter().flatten().map(|number| scalar_arg(number, compute)));
+    let job = Job {
+        program: many.map.program(compute)?,
+        chunks: segments.cpu_chunks(),
+        places,
+        lists: operands.lists.iter().filter_map(|list| list.first()).map(Tensor::dtype).collect(),
+        tensors: segments.len(),
+        rows: many.rows,
+        controls: many.controls(),
+        targets: many.targets.iter().copied().collect(),
+        segments: segments.all().iter().map(|s| (s.flat, s.set)).collect(),
+        stride: segments.stride(),
+        elements: segments.elements(),
+        scalars: many.map.expr().scalars(),
+        sets: operands.sets.len(),
+    };
+    Ok((Work::Cpu(CpuKernel::new(move |args| job.run(args))), args))
+}
+
+impl Job {
+    fn run(&self, args: &CpuArgs<'_>) -> Result<()> {
+        let pointers = self
+            .places
+            .iter()
+            .enumerate()
+            .map(|(i, place)| Ok(SharedPtr::new(args.checked_memory(i, place.end)?.wrapping_add(place.offset))))
+            .collect::<Result<Vec<SharedPtr<u8>>>>()?;
+        let numbers = (0..self.sets * self.scalars)
+            .map(|i| args.float(self.places.len() + i))
+            .collect::<Result<SmallVec<[f64; 16]>>>()?;
+        // A handful of small tensors is not worth waking a thread for.
+        let grain = if self.elements < ALONE { self.chunks.len() } else { 1 };
+        parallel_for("many tensors", self.chunks.len(), grain, |range| {
+            for chunk in &self.chunks[range] {
+                self.chunk(*chunk, &pointers, &numbers);
+            }
+        })
+    }
+
+    fn chunk(&self, Chunk { segment, start, len }: Chunk, pointers: &[SharedPtr<u8>], numbers: &[f64]) {
+        let compute = self.program.compute();
+        let (flat, set) = self.segments[segment];
+        let list = |l: usize| pointers[l * self.tensors + segment].get().wrapping_add(start * self.lists[l].size());
+        let rows = pointers.get(self.lists.len() * self.tensors).map(|flat| flat.get());
+        // Without rows and controls nobody asks for one.
+        let row = |at: usize| rows.unwrap_or(std::ptr::null_mut()).wrapping_add(at * compute.size());
+        let in_row = |r: usize| row(r * self.stride + flat + start);
+        let mut sources: SmallVec<[Source<'_>; 8]> = SmallVec::new();
+        for (l, dtype) in self.lists.iter().enumerate() {
+            sources.push(Source { data: list(l), dtype: *dtype, strides: &[1] });
+        }
+        sources.extend((0..self.rows).map(|r| Source { data: in_row(r), dtype: compute, strides: &[1] }));
+        let control = |c: usize| Source { data: row(self.rows * self.stride + c), dtype: compute, strides: &[0] };
+        sources.extend((0..self.controls).map(control));
+        let targets: SmallVec<[CpuTarget<'_>; 4]> = self
+            .targets
+            .iter()
+            .map(|target| match *target {
+                Target::List(l) => CpuTarget { data: list(l), dtype: self.lists[l], strides: &[1] },
+                Target::Row(r) => CpuTarget { data: in_row(r), dtype: compute, strides: &[1] },
+            })
+            .collect();
+        let scalars = &numbers[set * self.scalars..][..self.scalars];
+        // SAFETY: `Many::check` has compared counts, lengths and dtypes, and `run` every operand's end with its memory; the
+        // launch holds the buffers. A chunk lies inside its segment, chunks are disjoint, and an output is the very memory of an
+        // input or of its own: the tensors of a launch are distinct (the contract of `Many::run`), rows do not overlap, and the
+        // controls, which are only read, lie behind them.
+        unsafe { self.program.run_nest(Nest { shape: &[len] }, &sources, &targets, scalars, 0..len) };
+    }
+}

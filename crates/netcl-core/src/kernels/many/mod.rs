@@ -1,0 +1,265 @@
+//! One launch over many tensors: what an optimizer's step, gradient clipping and weight averaging are made of.
+//!
+//! ```text
+//!   lists (tensors of their own)        rows (one flat tensor)           controls
+//!   p0 [..]  p1 [.......]  p2 [...]     m |..|.......|...|  <- stride     the flat tensor's last elements,
+//!   g0 [..]  g1 [.......]  g2 [...]     v |..|.......|...|                read by every element
+//!       \________ \___________ \_____________/
+//!                  segments, each cut into chunks: one chunk is the work of one work-group (or of one thread's turn)
+//! ```
+//!
+//! Tensors stay where they are: their buffers are arguments of the kernel, and a work-group picks its own by the segment of
+//! its chunk. A table on the device says which chunk lies where; it is uploaded again only when lengths, offsets or fixed
+//! numbers change. Where a device takes fewer bytes of arguments than the tensors need, there are as many launches as it
+//! takes.
+
+mod cpu;
+mod fold;
+mod opencl;
+mod segments;
+mod source;
+mod uniform;
+mod verdict;
+
+use std::sync::Arc;
+
+use super::copy::check_writable;
+use super::elementwise::{Elementwise, Number};
+use super::expr::cpu::Program;
+use super::expr::{Expr, Node};
+use super::launch::{self, Access, Arg, Cost, Launch};
+use crate::backend::Queue;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+pub use fold::sum_of_squares;
+pub use segments::{Segment, Segments};
+pub use verdict::{CONTROLS, Verdict, verdict};
+
+const OP: &str = "many tensors";
+
+/// An expression over many tensors at once, with its compiled forms.
+///
+/// The expression's inputs are, in this order: an element of each list, an element of each row, the controls.
+///
+/// ```
+/// use netcl_core::kernels::elementwise::Number;
+/// use netcl_core::kernels::expr::Graph;
+/// use netcl_core::kernels::many::{Many, Operands, Segment, Segments, Target};
+/// use netcl_core::{device::manager, tensor::Tensor};
+///
+/// let queue = manager().cpu().queue;
+/// let g = Graph::new();
+/// let step = g.finish(&[g.input(0) - g.input(1) * g.scalar(0)]);
+/// let step = Many::new("step", step, 2, 0, vec![Target::List(0)]);
+///
+/// let p = [Tensor::from_host(&queue, &[1.0f32, 2.0], [2])?, Tensor::from_host(&queue, &[3.0f32], [])?];
+/// let g = [Tensor::from_host(&queue, &[4.0f32, 8.0], [2])?, Tensor::from_host(&queue, &[2.0f32], [])?];
+/// let segments = Segments::new(vec![Segment::of(2), Segment::of(1)]);
+/// step.run(&segments, &Operands { lists: &[&p, &g], flat: None, sets: &[vec![Number::Value(0.25)]] })?;
+/// assert_eq!(p[0].to_host::<f32>()?, [0.0, 0.0]);
+/// assert_eq!(p[1].to_host::<f32>()?, [2.5]);
+/// # Ok::<(), netcl_core::Error>(())
+/// ```
+pub struct Many {
+    map: Arc<Elementwise>,
+    lists: usize,
+    rows: usize,
+    targets: Vec<Target>,
+    /// Which run-time scalars the expression reads; the others need no argument.
+    used: Vec<bool>,
+    split: uniform::Split,
+    sources: opencl::Sources,
+}
+
+/// Where an output of the expression is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// To the tensors of a list.
+    List(usize),
+    /// To a row of the flat tensor.
+    Row(usize),
+}
+
+/// What a [`Many`] works on.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<'a> {
+    /// For each list a dense tensor per segment. A list has one dtype, all lists are on one device.
+    pub lists: &'a [&'a [Tensor]],
+    /// The rows, [`Segments::stride`] elements each, followed by the controls; dense, in the type of the computation.
+    pub flat: Option<&'a Tensor>,
+    /// The run-time scalars of each set; a segment names its set. Slots become arguments of the kernel, values stand in the
+    /// table: give a value to what stays the same from run to run.
+    pub sets: &'a [Vec<Number>],
+}
+
+impl Many {
+    /// An expression over `lists` lists and `rows` rows under the name that launches carry, and where each output goes.
+    pub fn new(label: &'static str, expr: Expr, lists: usize, rows: usize, targets: Vec<Target>) -> Arc<Many> {
+        let mut used = vec![false; expr.scalars()];
+        for node in expr.nodes() {
+            if let Node::Scalar(i) = node {
+                used[usize::from(*i)] = true;
+            }
+        }
+        let split = uniform::Split::new(&expr, lists + rows);
+        let map = Elementwise::new(label, expr);
+        Arc::new(Many { map, lists, rows, targets, used, split, sources: opencl::Sources::default() })
+    }
+
+    /// The name that launches carry.
+    pub fn label(&self) -> &str {
+        self.map.label()
+    }
+
+    /// Computes every element of every segment: one launch, or as many as the device's limit on arguments asks for.
+    ///
+    /// # Errors
+    /// For operands that do not fit the expression, the segments or each other.
+    pub fn run(&self, segments: &Segments, operands: &Operands<'_>) -> Result<()> {
+        let Some((queue, compute)) = self.check(segments, operands)? else { return Ok(()) };
+        match &queue {
+            Queue::Cpu(_) => {
+                let (work, args) = cpu::map(self, segments, operands, compute)?;
+                self.submit(&queue, segments.elements(), work, args, compute)
+            }
+            Queue::OpenCl(stream) => {
+                for batch in opencl::map(self, stream, segments, operands, compute)? {
+                    self.submit(&queue, batch.elements, batch.work, batch.args, compute)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn submit(
+        &self,
+        queue: &Queue,
+        elements: usize,
+        work: launch::Work,
+        args: smallvec::SmallVec<[Arg; 8]>,
+        compute: DType,
+    ) -> Result<()> {
+        let streams = self.lists + self.rows + self.targets.len();
+        let cost = Cost {
+            flops: (elements * self.map.expr().flops()) as f64,
+            bytes: (elements * streams * compute.size()) as f64,
+        };
+        launch::submit(Launch { name: self.label().to_owned().into(), queue: queue.clone(), work, args, cost })
+    }
+
+    /// The queue and the type to compute in; nothing where there are no elements.
+    fn check(&self, segments: &Segments, operands: &Operands<'_>) -> Result<Option<(Queue, DType)>> {
+        let expr = self.map.expr();
+        let wrong = |what: String| Err(Error::argument(OP, format!("{}: {what}", self.label())));
+        let controls = expr.inputs().saturating_sub(self.lists + self.rows);
+        if operands.lists.len() != self.lists || operands.lists.iter().any(|list| list.len() != segments.len()) {
+            let got: Vec<usize> = operands.lists.iter().map(|list| list.len()).collect();
+            return wrong(format!("{} lists of {} tensors are needed, got {got:?}", self.lists, segments.len()));
+        }
+        if operands.sets.len() < segments.sets() || operands.sets.iter().any(|set| set.len() != expr.scalars()) {
+            let got: Vec<usize> = operands.sets.iter().map(Vec::len).collect();
+            return wrong(format!("{} sets of {} numbers are needed, got {got:?}", segments.sets(), expr.scalars()));
+        }
+        let Some(first) = operands.lists.first().and_then(|list| list.first()) else { return Ok(None) };
+        let compute = Program::compute_type(operands.lists.iter().filter_map(|list| list.first()).map(Tensor::dtype));
+        for (l, list) in operands.lists.iter().enumerate() {
+            let written = self.targets.contains(&Target::List(l));
+            for (tensor, segment) in list.iter().zip(segments.all()) {
+                first.queue().check_same_device(OP, tensor.queue())?;
+                if tensor.dtype() != list[0].dtype() {
+                    return Err(Error::DtypeMismatch { op: OP, lhs: list[0].dtype(), rhs: tensor.dtype() });
+                }
+                if tensor.size() != segment.count || !tensor.layout().is_contiguous() {
+                    let why = format!("{} needs a dense tensor of {} elements here", self.label(), segment.count);
+                    return Err(Error::Shape { op: OP, shape: tensor.shape().clone(), why });
+                }
+                if written {
+                    check_writable(OP, tensor)?;
+                }
+            }
+        }
+        self.check_apart(segments, operands)?;
+        let needed = self.rows * segments.stride() + controls;
+        match operands.flat {
+            None if needed > 0 => return wrong("it has rows or controls, so it needs a flat tensor".to_owned()),
+            Some(flat) if needed > 0 => {
+                first.queue().check_same_device(OP, flat.queue())?;
+                if flat.dtype() != compute {
+                    return Err(Error::DtypeMismatch { op: OP, lhs: compute, rhs: flat.dtype() });
+                }
+                if flat.size() < needed || !flat.layout().is_contiguous() {
+                    let why = format!("{} needs a dense flat tensor of {needed} elements", self.label());
+                    return Err(Error::Shape { op: OP, shape: flat.shape().clone(), why });
+                }
+            }
+            _ => {}
+        }
+        Ok((segments.elements() > 0).then(|| (first.queue().clone(), compute)))
+    }
+
+    /// An error if memory that is written is used for anything else in the same launch.
+    fn check_apart(&self, segments: &Segments, operands: &Operands<'_>) -> Result<()> {
+        let mut spans = Vec::with_capacity(self.lists * segments.len());
+        for (l, list) in operands.lists.iter().enumerate() {
+            let written = self.targets.contains(&Target::List(l));
+            for (t, tensor) in list.iter().enumerate().filter(|(_, tensor)| tensor.size() > 0) {
+                let (start, end) = (tensor.layout().offset(), tensor.layout().end());
+                let size = tensor.dtype().size();
+                let storage = Arc::as_ptr(tensor.storage()) as usize;
+                spans.push((storage, start * size, end * size, written, t));
+            }
+        }
+        spans.sort_unstable();
+        // The furthest end so far of anything, and of what is written, in the current storage.
+        let (mut storage, mut end, mut written_end) = (0, 0, 0);
+        for (i, &(of, start, stop, written, t)) in spans.iter().enumerate() {
+            if of != storage {
+                (storage, end, written_end) = (of, 0, 0);
+            }
+            let clash = start < written_end || (written && start < end);
+            if clash {
+                let what = format!(
+                    "{}: tensor {t} shares memory with another one of the same launch, and one of them is written; \
+                     make it a copy first",
+                    self.label()
+                );
+                let same = |other: &(usize, usize, usize, bool, usize)| {
+                    (other.0, other.1, other.2, other.4) == (of, start, stop, t)
+                };
+                // The very same elements, at the same position of two lists: read and written one by one.
+                if !spans[..i].last().is_some_and(same) {
+                    return Err(Error::argument(OP, what));
+                }
+            }
+            end = end.max(stop);
+            if written {
+                written_end = written_end.max(stop);
+            }
+        }
+        if self.rows > 0 && !segments.rows_are_apart() {
+            return Err(Error::argument(OP, format!("{}: two segments share a part of the rows", self.label())));
+        }
+        Ok(())
+    }
+
+    fn controls(&self) -> usize {
+        self.map.expr().inputs().saturating_sub(self.lists + self.rows)
+    }
+
+    fn list_access(&self, list: usize) -> Access {
+        if self.targets.contains(&Target::List(list)) { Access::Write } else { Access::Read }
+    }
+
+    fn flat_access(&self) -> Access {
+        let rows = self.targets.iter().any(|target| matches!(target, Target::Row(_)));
+        if rows { Access::Write } else { Access::Read }
+    }
+}
+
+impl std::fmt::Debug for Many {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Many({}: {})", self.label(), self.map.expr())
+    }
+}

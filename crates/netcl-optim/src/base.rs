@@ -1,0 +1,226 @@
+//! What all optimizers have in common: groups, flat state, one launch for all parameters of a dtype.
+
+mod arena;
+mod stored;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::core::kernels::elementwise::Number;
+use netcl_autograd::core::kernels::expr::Graph;
+use netcl_autograd::core::kernels::many::{Many, Target, Verdict, sum_of_squares, verdict};
+use netcl_autograd::core::tensor::Tensor as Raw;
+use netcl_autograd::{Result, Tensor};
+
+use crate::group::ParamGroup;
+use crate::optimizer::{GradScale, StepOptions};
+use crate::rule::{Rule, Terms};
+use arena::{Arena, Member};
+
+/// The part that all optimizers share; see [`Rule`] for an optimizer of your own.
+#[derive(Debug)]
+pub struct Base {
+    rule: Box<dyn Rule>,
+    groups: Vec<ParamGroup>,
+    /// For each parameter of all groups, in order.
+    members: Vec<Member>,
+    /// One for each dtype and device.
+    arenas: Vec<Arena>,
+    /// The updates made so far, by form.
+    updates: Vec<(Form, Arc<Many>)>,
+    /// The storages of all parameters: a gradient that lies in one of them is copied before it is overwritten.
+    storages: HashSet<usize>,
+}
+
+/// Which parts of an update there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Form {
+    decay: bool,
+    controlled: bool,
+}
+
+/// A parameter with its gradient, both dense.
+struct Pair {
+    member: usize,
+    parameter: Raw,
+    gradient: Raw,
+    /// The parameter itself, where it is not dense: the updated copy is written back.
+    home: Option<Raw>,
+}
+
+impl Base {
+    /// A base with its first group.
+    ///
+    /// # Errors
+    /// For no parameters, for parameters that are given twice or are not leaves, and for settings out of range.
+    pub fn new(rule: impl Rule, params: Vec<Tensor>, learning_rate: f64, weight_decay: f64) -> Result<Base> {
+        let mut base = Base {
+            rule: Box::new(rule),
+            groups: Vec::new(),
+            members: Vec::new(),
+            arenas: Vec::new(),
+            updates: Vec::new(),
+            storages: HashSet::new(),
+        };
+        base.add_group(params, learning_rate, weight_decay)?;
+        Ok(base)
+    }
+
+    pub(crate) fn groups(&self) -> &[ParamGroup] {
+        &self.groups
+    }
+
+    pub(crate) fn add_group(&mut self, params: Vec<Tensor>, learning_rate: f64, weight_decay: f64) -> Result<()> {
+        let momentum = self.rule.momentum();
+        let group = ParamGroup::new(self.rule.op(), params, learning_rate, weight_decay, momentum, &self.groups)?;
+        self.settle()?;
+        for (at, parameter) in group.params().iter().enumerate() {
+            self.storages.insert(Arc::as_ptr(parameter.storage()) as usize);
+            let known = self.arenas.iter().position(|arena| arena.holds(parameter));
+            let arena = known.unwrap_or_else(|| {
+                self.arenas.push(Arena::new(parameter, self.rule.state().len()));
+                self.arenas.len() - 1
+            });
+            let flat = self.arenas[arena].reserve(parameter.size());
+            self.members.push(Member { group: self.groups.len(), at, arena, flat, steps: 0 });
+        }
+        self.groups.push(group);
+        Ok(())
+    }
+
+    pub(crate) fn step(&mut self, options: &StepOptions) -> Result<Option<Tensor>> {
+        let pairs = self.pairs()?;
+        let form =
+            Form { decay: self.groups.iter().any(|group| group.weight_decay() != 0.0), controlled: options.controls() };
+        let update = self.update(form);
+        for (arena, pairs) in self.arenas.iter_mut().zip(&pairs) {
+            arena.prepare(pairs, &mut self.members, &*self.rule, options)?;
+        }
+        let sums = if options.needs_norm() { self.sums(&pairs)? } else { None };
+        let mut norm = None;
+        for (i, pairs) in pairs.iter().enumerate().filter(|(_, pairs)| !pairs.is_empty()) {
+            if form.controlled {
+                let (controls, at) = self.arenas[i].controls()?;
+                verdict(&decide(options, sums.as_ref()), controls, at)?;
+                if options.needs_norm() {
+                    norm.get_or_insert(self.arenas[i].norm()?);
+                }
+            }
+            self.arenas[i].run(&update, pairs, &mut self.members, &self.groups, &*self.rule)?;
+            for pair in pairs {
+                if let Some(home) = &pair.home {
+                    home.assign(&pair.parameter)?;
+                }
+            }
+        }
+        Ok(norm.map(Tensor::from))
+    }
+
+    pub(crate) fn advance(&mut self) {
+        for arena in &mut self.arenas {
+            arena.advance(&mut self.members);
+        }
+    }
+
+    /// Parameters that have a gradient, for each arena.
+    fn pairs(&self) -> Result<Vec<Vec<Pair>>> {
+        let op = self.rule.op();
+        let mut pairs: Vec<Vec<Pair>> = self.arenas.iter().map(|_| Vec::new()).collect();
+        for (i, member) in self.members.iter().enumerate() {
+            let parameter = &self.groups[member.group].params()[member.at];
+            let Some(grad) = parameter.grad().filter(|_| parameter.size() > 0) else { continue };
+            if grad.shape() != parameter.shape() {
+                let (got, expected) = (grad.shape(), parameter.shape());
+                let what = format!("parameter {i} has shape {expected}, its gradient has shape {got}");
+                return Err(CoreError::argument(op, what).into());
+            }
+            parameter.queue().check_same_device(op, grad.queue())?;
+            let inside = self.storages.contains(&(Arc::as_ptr(grad.storage()) as usize));
+            let gradient = grad.raw().cast(parameter.dtype())?;
+            let gradient = if inside { gradient.duplicate()? } else { gradient.contiguous()? };
+            let dense = parameter.layout().is_contiguous();
+            pairs[member.arena].push(Pair {
+                member: i,
+                parameter: parameter.raw().contiguous()?,
+                gradient,
+                home: (!dense).then(|| parameter.raw().clone()),
+            });
+        }
+        Ok(pairs)
+    }
+
+    /// Partial sums of the squares of all gradients.
+    fn sums(&self, pairs: &[Vec<Pair>]) -> Result<Option<Raw>> {
+        let lists: Vec<Vec<Raw>> =
+            pairs.iter().map(|pairs| pairs.iter().map(|pair| pair.gradient.clone()).collect()).collect();
+        let mut parts = Vec::new();
+        for (arena, list) in self.arenas.iter().zip(&lists).filter(|(_, list)| !list.is_empty()) {
+            parts.extend(arena.segments().map(|segments| (segments, list.as_slice())));
+        }
+        if parts.is_empty() { Ok(None) } else { Ok(Some(sum_of_squares(&parts)?)) }
+    }
+
+    /// The update of a form; made once.
+    fn update(&mut self, form: Form) -> Arc<Many> {
+        if let Some((_, update)) = self.updates.iter().find(|(known, _)| *known == form) {
+            return update.clone();
+        }
+        let rule = &*self.rule;
+        let rows = rule.state().len();
+        let settings = self.groups.first().map_or(0, |group| rule.settings(group).len());
+        let g = Graph::new();
+        let (p, grad) = (g.input(0), g.input(1));
+        let state: Vec<_> = (0..rows).map(|r| g.input(2 + r)).collect();
+        let control = |c: usize| g.input(2 + rows + c);
+        let step = g.scalar(2);
+        let terms = Terms {
+            p,
+            grad: if form.controlled { grad * control(0) } else { grad },
+            state: state.clone(),
+            lr: g.scalar(0),
+            weight_decay: form.decay.then(|| g.scalar(1)),
+            step: if form.controlled { step - control(2) } else { step },
+            settings: (0..settings).map(|s| g.scalar(3 + s)).collect(),
+        };
+        let updated = rule.update(&terms);
+        let mut outputs = vec![updated.p];
+        outputs.extend(updated.state);
+        if form.controlled {
+            for (output, before) in outputs.iter_mut().zip(std::iter::once(p).chain(state)) {
+                *output = control(1).select(before, *output);
+            }
+        }
+        let targets: Vec<Target> = std::iter::once(Target::List(0)).chain((0..rows).map(Target::Row)).collect();
+        let controls = if form.controlled { 3 } else { 0 };
+        let expr = g.finish_with(&outputs, 2 + rows + controls, 3 + settings);
+        let update = Many::new(rule.label(), expr, 2, rows, targets);
+        self.updates.push((form, update.clone()));
+        update
+    }
+
+    /// Takes skipped steps, which only the device knows of, out of the counts.
+    fn settle(&mut self) -> Result<()> {
+        for arena in &mut self.arenas {
+            arena.settle(&mut self.members)?;
+        }
+        Ok(())
+    }
+}
+
+/// What the device decides by.
+fn decide<'a>(options: &'a StepOptions, sums: Option<&'a Raw>) -> Verdict<'a> {
+    let (inverse, scale) = match &options.grad_scale {
+        None => (1.0, None),
+        Some(GradScale::Number(scale)) => (1.0 / scale, None),
+        Some(GradScale::Device(scale)) => (1.0, Some(scale.raw())),
+    };
+    Verdict {
+        sums,
+        inverse_scale: Number::Value(inverse),
+        scale,
+        max_norm: options.max_norm.map(Number::Value),
+        found_inf: options.found_inf.as_ref().map(Tensor::raw),
+        skip_non_finite: options.skip_non_finite,
+    }
+}

@@ -1,0 +1,254 @@
+//! The parameters of one dtype on one device, and the flat tensor that holds what is kept for them.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use netcl_autograd::Result;
+use netcl_autograd::core::backend::Queue;
+use netcl_autograd::core::dtype::DType;
+use netcl_autograd::core::kernels::elementwise::Number;
+use netcl_autograd::core::kernels::launch::{Sink, Slot, with_sink};
+use netcl_autograd::core::kernels::many::{CONTROLS, Many, Operands, Segment, Segments};
+use netcl_autograd::core::shape::{Layout, Shape};
+use netcl_autograd::core::tensor::Tensor as Raw;
+
+use super::Pair;
+use crate::group::ParamGroup;
+use crate::optimizer::StepOptions;
+use crate::rule::Rule;
+
+/// Parts of rows start at multiples of this, which suits vectors and cache lines.
+const ALIGN: usize = 16;
+
+/// Where a parameter is at home.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member {
+    pub(super) group: usize,
+    /// Its place in the group.
+    pub(super) at: usize,
+    pub(super) arena: usize,
+    /// Where its part of each row starts.
+    pub(super) flat: usize,
+    /// How many steps it has seen.
+    pub(super) steps: u64,
+}
+
+/// All parameters of a dtype and device.
+#[derive(Debug)]
+pub(super) struct Arena {
+    queue: Queue,
+    dtype: DType,
+    rows: usize,
+    stride: usize,
+    /// The rows, then the controls; made by the first step.
+    flat: Option<Raw>,
+    plan: Option<Plan>,
+}
+
+/// How one step after the other is run, as long as the same parameters have gradients.
+#[derive(Debug)]
+struct Plan {
+    members: Vec<usize>,
+    segments: Segments,
+    /// The group of each set of numbers, and its step count.
+    sets: Vec<(usize, u64, Arc<Slot>)>,
+    /// Whether the device may have skipped steps.
+    may_skip: bool,
+}
+
+/// Runs launches at once, whatever the caller does with his own: memory is prepared once, not at every replay.
+pub(super) struct Now;
+
+impl Sink for Now {}
+
+impl Arena {
+    pub(super) fn new(parameter: &Raw, rows: usize) -> Arena {
+        let (queue, dtype) = (parameter.queue().clone(), parameter.dtype());
+        Arena { queue, dtype, rows, stride: 0, flat: None, plan: None }
+    }
+
+    pub(super) fn holds(&self, parameter: &Raw) -> bool {
+        self.dtype == parameter.dtype() && self.queue.same_device(parameter.queue())
+    }
+
+    /// The type of what is kept: that of the computation.
+    fn compute(&self) -> DType {
+        if self.dtype == DType::F64 { DType::F64 } else { DType::F32 }
+    }
+
+    /// A part of every row for a new parameter.
+    pub(super) fn reserve(&mut self, elements: usize) -> usize {
+        let flat = self.stride;
+        self.stride += elements.next_multiple_of(ALIGN);
+        flat
+    }
+
+    fn controls_at(&self) -> usize {
+        self.rows * self.stride
+    }
+
+    /// The flat tensor, made or enlarged as needed.
+    pub(super) fn flat(&mut self, initial: f64) -> Result<&Raw> {
+        let size = self.controls_at() + CONTROLS;
+        let made = match self.flat.take() {
+            Some(flat) if flat.size() == size => flat,
+            old => {
+                let made = with_sink(Rc::new(Now), || -> Result<Raw> {
+                    let made = Raw::from_shape(&self.queue, [size], self.compute())?;
+                    if initial != 0.0 {
+                        part(&made, 0, [self.controls_at()])?.fill(initial)?;
+                    }
+                    if let Some(old) = old {
+                        let stride = (old.size() - CONTROLS) / self.rows.max(1);
+                        for row in 0..self.rows {
+                            part(&made, row * self.stride, [stride])?.assign(&part(&old, row * stride, [stride])?)?;
+                        }
+                    }
+                    Ok(made)
+                })?;
+                made
+            }
+        };
+        Ok(self.flat.insert(made))
+    }
+
+    /// What is kept for a parameter in a row.
+    pub(super) fn kept(&self, row: usize, member: &Member, shape: &Shape) -> Result<Option<Raw>> {
+        let Some(flat) = &self.flat else { return Ok(None) };
+        Ok(Some(part(flat, row * self.stride + member.flat, shape.clone())?))
+    }
+
+    /// The segments of the parameters that have gradients.
+    pub(super) fn segments(&self) -> Option<&Segments> {
+        self.plan.as_ref().map(|plan| &plan.segments)
+    }
+
+    /// The tensor that holds the controls, and where.
+    pub(super) fn controls(&mut self) -> Result<(&Raw, usize)> {
+        let at = self.controls_at();
+        Ok((self.flat(0.0)?, at))
+    }
+
+    /// The norm that the last decision was made by.
+    pub(super) fn norm(&mut self) -> Result<Raw> {
+        let at = self.controls_at() + CONTROLS - 1;
+        Ok(part(self.flat(0.0)?, at, ())?)
+    }
+
+    /// Sees to it that the plan fits the parameters that have gradients now.
+    pub(super) fn prepare(
+        &mut self,
+        pairs: &[Pair],
+        members: &mut [Member],
+        rule: &dyn Rule,
+        options: &StepOptions,
+    ) -> Result<()> {
+        let fits = |plan: &Plan| {
+            plan.may_skip == options.may_skip() && plan.members.iter().copied().eq(pairs.iter().map(|pair| pair.member))
+        };
+        if self.plan.as_ref().is_some_and(fits) {
+            return Ok(());
+        }
+        self.settle(members)?;
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        if self.rows > 0 || options.controls() {
+            self.flat(rule.initial())?;
+        }
+        let mut sets: Vec<(usize, u64, Arc<Slot>)> = Vec::new();
+        let mut segments = Vec::with_capacity(pairs.len());
+        for pair in pairs {
+            let member = members[pair.member];
+            // Without a count in the formula a group is one set, whatever its parameters have seen.
+            let steps = if rule.counts() { member.steps } else { 0 };
+            let known = sets.iter().position(|(group, count, _)| (*group, *count) == (member.group, steps));
+            let set = known.unwrap_or_else(|| {
+                sets.push((member.group, steps, Slot::float(steps as f64)));
+                sets.len() - 1
+            });
+            segments.push(Segment { count: pair.parameter.size(), flat: member.flat, set });
+        }
+        self.plan = Some(Plan {
+            members: pairs.iter().map(|pair| pair.member).collect(),
+            segments: Segments::with_stride(segments, self.stride),
+            sets,
+            may_skip: options.may_skip(),
+        });
+        Ok(())
+    }
+
+    /// Counts and runs a step.
+    pub(super) fn run(
+        &mut self,
+        update: &Many,
+        pairs: &[Pair],
+        members: &mut [Member],
+        groups: &[ParamGroup],
+        rule: &dyn Rule,
+    ) -> Result<()> {
+        if self.flat.is_some() {
+            self.flat(rule.initial())?;
+        }
+        let Some(plan) = &self.plan else { return Ok(()) };
+        let sets: Vec<Vec<Number>> = plan
+            .sets
+            .iter()
+            .map(|(group, steps, slot)| {
+                slot.set_float((steps + 1) as f64);
+                let group = &groups[*group];
+                let common = [group.learning_rate_number(), group.weight_decay_number(), Number::Slot(slot.clone())];
+                common.into_iter().chain(rule.settings(group)).collect()
+            })
+            .collect();
+        let parameters: Vec<Raw> = pairs.iter().map(|pair| pair.parameter.clone()).collect();
+        let gradients: Vec<Raw> = pairs.iter().map(|pair| pair.gradient.clone()).collect();
+        let operands = Operands { lists: &[&parameters, &gradients], flat: self.flat.as_ref(), sets: &sets };
+        update.run(&plan.segments, &operands)?;
+        self.advance(members);
+        Ok(())
+    }
+
+    /// Counts a step of the parameters that have gradients.
+    pub(super) fn advance(&mut self, members: &mut [Member]) {
+        let Some(plan) = &mut self.plan else { return };
+        for (_, steps, slot) in &mut plan.sets {
+            *steps += 1;
+            slot.set_float(*steps as f64);
+        }
+        for &member in &plan.members {
+            members[member].steps += 1;
+        }
+    }
+
+    /// The steps that the device has skipped under the current plan, for the parameters of that plan.
+    pub(super) fn skipped(&self) -> Result<(&[usize], u64)> {
+        match (&self.plan, &self.flat) {
+            (Some(plan), Some(flat)) if plan.may_skip => {
+                let count = part(flat, self.controls_at() + 2, ())?.item()?;
+                Ok((&plan.members, count as u64))
+            }
+            _ => Ok((&[], 0)),
+        }
+    }
+
+    /// Ends the current plan: skipped steps are taken out of the counts.
+    pub(super) fn settle(&mut self, members: &mut [Member]) -> Result<()> {
+        let (skipping, skipped) = self.skipped()?;
+        for &member in skipping {
+            members[member].steps = members[member].steps.saturating_sub(skipped);
+        }
+        if skipped > 0
+            && let Some(flat) = &self.flat
+        {
+            with_sink(Rc::new(Now), || part(flat, self.controls_at(), [CONTROLS])?.fill(0.0))?;
+        }
+        self.plan = None;
+        Ok(())
+    }
+}
+
+/// A view of some elements of a flat tensor.
+fn part(flat: &Raw, at: usize, shape: impl Into<Shape>) -> netcl_autograd::core::Result<Raw> {
+    flat.with_layout(Layout::contiguous(shape.into()).shifted(flat.layout().offset() + at))
+}

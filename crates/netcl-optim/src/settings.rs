@@ -1,0 +1,36 @@
+//! Checks of settings.
+
+use netcl_autograd::Result;
+use netcl_autograd::core::Error as CoreError;
+
+/// An error for a setting that is negative or not a number.
+pub(crate) fn not_negative(op: &'static str, name: &str, value: f64) -> Result<()> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(());
+    }
+    Err(CoreError::argument(op, format!("the {name} is {value}; use a finite number that is not negative")).into())
+}
+
+/// An error for a setting that is not above zero.
+pub(crate) fn positive(op: &'static str, name: &str, value: f64) -> Result<()> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(CoreError::argument(op, format!("the {name} is {value}; use a finite number above 0")).into())
+}
+
+/// An error for a decay rate that is not in `[0, 1)`.
+pub(crate) fn rate(op: &'static str, name: &str, value: f64) -> Result<()> {
+    if (0.0..1.0).contains(&value) {
+        return Ok(());
+    }
+    Err(CoreError::argument(op, format!("{name} is {value}; use a number from 0 up to, but not including, 1")).into())
+}
+
+/// An error for a count of zero.
+pub(crate) fn at_least_one(op: &'static str, name: &str, value: u64) -> Result<()> {
+    if value > 0 {
+        return Ok(());
+    }
+    Err(CoreError::argument(op, format!("{name} is 0; use at least 1")).into())
+}
