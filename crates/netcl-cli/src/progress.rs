@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use netcl::core::backend::opencl::build::Builder;
+use netcl::core::backend::opencl::Builder;
 use netcl::trainer::{Epoch, Observer, Step};
 
 use crate::output::{Progress, print};

@@ -6,7 +6,7 @@ use netcl_data::{Dataset, Normalization, catalog};
 use netcl_io::nn::Module;
 use netcl_io::nn::autograd::core::backend::Queue;
 use netcl_io::nn::autograd::core::random::{Generator, manual_seed};
-use netcl_io::optim::{SGD, SgdOptions};
+use netcl_io::optim::{AdamW, AdamWOptions};
 use netcl_io::{Checkpoint, save_model};
 use serde_json::{Map, Value, json};
 
@@ -37,7 +37,7 @@ pub struct Run {
     folder: PathBuf,
     description: Description,
     model: Box<dyn Module>,
-    optimizer: SGD,
+    optimizer: AdamW,
     schedule: OneCycle,
     progress: Progress,
     data_folder: Option<PathBuf>,
@@ -104,10 +104,10 @@ impl Run {
         // while they train comes from the process-wide one.
         let model = architecture.build(queue, &mut Generator::new(settings.seed))?;
         manual_seed(settings.seed.wrapping_add(1));
-        let options = SgdOptions { lr: settings.lr * 10.0, momentum: 0.9, ..Default::default() };
-        let optimizer = SGD::new_with(model.parameters(), options)?;
+        let options = AdamWOptions { lr: settings.lr, weight_decay: settings.weight_decay, ..Default::default() };
+        let optimizer = AdamW::new_with(model.parameters(), options)?;
         let steps = data.train.len().div_ceil(settings.batch_size) * settings.epochs;
-        let schedule = OneCycle::new(settings.lr * 10.0, steps);
+        let schedule = OneCycle::new(settings.lr, steps);
         Ok(Run {
             settings,
             data,
