@@ -335,7 +335,8 @@ def test_a_run_goes_on_from_a_state_dict(queue):
     p, opt = make([1.0, 2.0])
     halfway = run(p, opt, range(3))
     state = opt.state_dict()
-    assert sorted(state) == ["0.momentum_buffer", "groups.0.lr", "groups.0.weight_decay"]
+    settings = ["groups.0.lr", "groups.0.momentum", "groups.0.weight_decay"]
+    assert sorted(state) == ["0.momentum_buffer", "0.step", *settings]
     resumed, other = make(halfway)
     other.lr = 99.0
     other.load_state_dict(state)

@@ -17,24 +17,34 @@
 //! # Ok::<(), netcl_optim::autograd::Error>(())
 //! ```
 
+mod adagrad;
 mod adam;
 mod adamw;
 mod base;
+mod clip;
+mod ema;
 mod group;
 mod momentum;
 mod optimizer;
+mod rmsprop;
 pub mod rule;
+pub mod schedule;
 mod settings;
 mod sgd;
 mod state;
 
 pub use netcl_autograd as autograd;
 
+pub use adagrad::{Adagrad, AdagradOptions};
 pub use adam::{Adam, AdamOptions};
 pub use adamw::{AdamW, AdamWOptions};
 pub use base::Base;
+pub use clip::{clip_grad_norm, clip_grad_norm_device, clip_grad_value};
+pub use ema::{Ema, EmaOptions};
 pub use group::ParamGroup;
 pub use momentum::{Momentum, MomentumOptions};
 pub use optimizer::{GradScale, Optimizer, StepOptions};
+pub use rmsprop::{RMSProp, RmsPropOptions};
+pub use schedule::Schedule;
 pub use sgd::{SGD, SgdOptions};
 pub use state::State;

@@ -76,7 +76,8 @@ impl StateCheck {
                 None => self.problems.push(format!("has no tensor {name:?}")),
                 Some(tensor) if tensor.shape() != shape => {
                     let got = tensor.shape();
-                    self.problems.push(format!("has {name:?} in shape {got}, its parameter has shape {shape}"));
+                    let what = format!("has {name:?}, which has shape {got}, its parameter has shape {shape}");
+                    self.problems.push(what);
                 }
                 Some(_) => {}
             }

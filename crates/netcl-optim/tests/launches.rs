@@ -7,14 +7,15 @@ use std::rc::Rc;
 
 use netcl_optim::autograd::Tensor;
 use netcl_optim::autograd::core::backend::Queue;
+use netcl_optim::autograd::core::backend::cpu::buffer;
 use netcl_optim::autograd::core::dtype::DType;
 use netcl_optim::autograd::core::kernels::launch::{Counter, with_sink};
-use netcl_optim::{Adam, Optimizer};
-use support::{devices, formula, resnet18_shapes, tensor};
+use netcl_optim::{Adam, Ema, EmaOptions, Optimizer, StepOptions, clip_grad_norm_device, clip_grad_value};
+use support::{cpu, devices, formula, resnet18_shapes, tensor};
 
-/// ResNet-18's 62 parameters with its channels divided by four, which changes lengths but not their number.
+/// ResNet-18's 62 parameters with its channels divided by sixteen, which changes their lengths but not their number.
 fn parameters(queue: &Queue, dtype: DType) -> Vec<Tensor> {
-    let shapes = resnet18_shapes(4);
+    let shapes = resnet18_shapes(16);
     assert_eq!(shapes.len(), 62);
     shapes.iter().enumerate().map(|(i, shape)| tensor(queue, &formula(i, 0, shape), shape, dtype).with_grad()).collect()
 }
@@ -26,16 +27,104 @@ fn set_gradients(params: &[Tensor], step: usize) {
     }
 }
 
+/// The launches of a call, with their counts.
+fn launches<R>(call: impl FnOnce() -> netcl_optim::autograd::Result<R>) -> Vec<(String, usize)> {
+    let counter = Rc::new(Counter::default());
+    with_sink(counter.clone(), call).unwrap();
+    counter.names()
+}
+
+fn named(names: &[(&str, usize)]) -> Vec<(String, usize)> {
+    names.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
 #[test]
-fn an_adam_step_of_resnet18_is_one_launch_per_dtype() {
+fn an_adam_step_of_resnet18_is_one_launch() {
     for device in devices() {
         let params = parameters(&device.queue, DType::F32);
         let mut opt = Adam::new(params.clone(), 1e-3).unwrap();
+        opt.groups()[0].set_weight_decay(0.1);
         for step in 0..3 {
             set_gradients(&params, step);
-            let counter = Rc::new(Counter::default());
-            with_sink(counter.clone(), || opt.step()).unwrap();
-            assert_eq!(counter.names(), [("adam".to_owned(), 1)], "{}", device.device_name);
+            assert_eq!(launches(|| opt.step()), named(&[("adam", 1)]), "{}", device.device_name);
         }
+        assert!(launches(|| clip_grad_norm_device(&params, 1.0)).iter().map(|(_, n)| n).sum::<usize>() <= 3);
+        assert_eq!(launches(|| clip_grad_value(&params, 1.0)), named(&[("clip_grad_value", 1)]));
+        // Clipping on the way costs two small launches, and leaves the gradients alone.
+        let options = StepOptions { max_norm: Some(1.0), skip_non_finite: true, ..Default::default() };
+        let expected = named(&[("adam", 1), ("sum_of_squares", 1), ("verdict", 1)]);
+        assert_eq!(launches(|| opt.step_with(&options)), expected, "{}", device.device_name);
+    }
+}
+
+#[test]
+fn every_dtype_has_a_launch_of_its_own() {
+    let queue = cpu();
+    let mut params = Vec::new();
+    for (i, dtype) in [DType::F32, DType::F64, DType::F16, DType::F32, DType::BF16].into_iter().enumerate() {
+        params.push(tensor(&queue, &formula(i, 0, &[5]), &[5], dtype).with_grad());
+    }
+    set_gradients(&params, 0);
+    let mut opt = Adam::new(params.clone(), 0.5).unwrap();
+    opt.add_group(vec![tensor(&queue, &[1.0], &[], DType::F32).with_grad()], 0.25, 0.5).unwrap();
+    assert_eq!(launches(|| opt.step()), named(&[("adam", 4)]));
+    // What is kept for 16-bit parameters has the precision of the computation.
+    let state = opt.state();
+    assert_eq!(state.tensors["2.exp_avg_sq"].dtype(), DType::F32);
+    assert_eq!(state.tensors["1.exp_avg_sq"].dtype(), DType::F64);
+    // The first step of Adam is the learning rate, whatever the gradient.
+    for (i, (parameter, tolerance)) in params.iter().zip([1e-6, 1e-7, 1e-3, 1e-6, 1e-2]).enumerate() {
+        for ((got, start), grad) in
+            parameter.to_f64_vec().unwrap().into_iter().zip(formula(i, 0, &[5])).zip(formula(i, 1, &[5]))
+        {
+            let expected = if grad == 0.0 { start } else { start - 0.5 * grad.signum() };
+            assert!((got - expected).abs() < tolerance, "parameter {i}: {got} {expected}");
+        }
+    }
+}
+
+#[test]
+fn groups_share_the_launch() {
+    for device in devices() {
+        let params = parameters(&device.queue, DType::F32);
+        let mut opt = Adam::new(params[..30].to_vec(), 1e-3).unwrap();
+        opt.add_group(params[30..40].to_vec(), 1e-2, 0.0).unwrap();
+        set_gradients(&params[..40], 0);
+        assert_eq!(launches(|| opt.step()), named(&[("adam", 1)]), "{}", device.device_name);
+    }
+}
+
+/// The bytes of tensors that live now.
+fn live_bytes(queue: &Queue) -> usize {
+    match queue {
+        Queue::Cpu(_) => buffer::stats().live_bytes,
+        Queue::OpenCl(stream) => stream.pool().stats().bytes_in_use,
+    }
+}
+
+#[test]
+fn two_hundred_steps_need_no_more_memory_than_three() {
+    for device in devices() {
+        let queue = &device.queue;
+        let params: Vec<Tensor> =
+            (1..6).map(|n| tensor(queue, &formula(n, 0, &[100 * n]), &[100 * n], DType::F32).with_grad()).collect();
+        let mut opt = Adam::new(params.clone(), 1e-3).unwrap();
+        let mut ema = Ema::new(params.clone(), EmaOptions::default()).unwrap();
+        let options = StepOptions { max_norm: Some(1.0), skip_non_finite: true, ..Default::default() };
+        let mut after = Vec::new();
+        for step in 0..200 {
+            set_gradients(&params, step % 7);
+            if step % 2 == 0 {
+                opt.step_with(&options).unwrap();
+            } else {
+                clip_grad_norm_device(&params, 1.0).unwrap();
+                opt.step().unwrap();
+            }
+            ema.update().unwrap();
+            opt.zero_grad();
+            queue.finish().unwrap();
+            after.push(live_bytes(queue));
+        }
+        assert_eq!(after[3], after[199], "{}", device.device_name);
     }
 }

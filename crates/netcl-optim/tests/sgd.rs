@@ -1,41 +1,17 @@
 //! SGD: PyTorch's values (golden/sgd.json), what a step leaves alone, its launches, its state and its errors.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
+mod support;
+
 use std::rc::Rc;
 
 use netcl_optim::autograd::core::backend::Queue;
-use netcl_optim::autograd::core::device::{DeviceHandle, manager};
 use netcl_optim::autograd::core::dtype::DType;
 use netcl_optim::autograd::core::kernels::launch::{Counter, Recorder, with_sink};
-use netcl_optim::autograd::core::tensor::HostOptions;
 use netcl_optim::autograd::{Tape, Tensor};
 use netcl_optim::{Optimizer, SGD, SgdOptions};
 use serde_json::Value;
-
-fn cpu() -> Queue {
-    manager().cpu().queue
-}
-
-/// The native CPU and every OpenCL device.
-fn devices() -> Vec<DeviceHandle> {
-    let found = manager().discover().unwrap();
-    if found.is_empty() {
-        eprintln!("NOT TESTED on OpenCL: there is no device here");
-        assert!(std::env::var_os("CI").is_none(), "CI needs an OpenCL device: install pocl-opencl-icd");
-    }
-    let mut handles = vec![manager().cpu()];
-    handles.extend(found.iter().map(|device| manager().handle(device).unwrap()));
-    handles
-}
-
-fn tensor(queue: &Queue, values: &[f64], shape: &[usize], dtype: DType) -> Tensor {
-    let options = HostOptions { dtype: Some(dtype), ..Default::default() };
-    Tensor::from_host_with(queue, values, shape, options).unwrap()
-}
-
-fn numbers(value: &Value) -> Vec<f64> {
-    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
-}
+use support::{cpu, devices, numbers, tensor};
 
 fn shapes(golden: &Value) -> Vec<Vec<usize>> {
     let shape = |value: &Value| numbers(value).into_iter().map(|n| n as usize).collect();
@@ -85,8 +61,9 @@ fn five_steps_are_pytorchs_in_every_combination() {
     let golden: Value = serde_json::from_str(include_str!("golden/sgd.json")).unwrap();
     let cases = golden["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 20);
-    for device in devices() {
-        for case in cases {
+    for (i, device) in devices().iter().enumerate() {
+        // A kernel takes long to build: the native CPU has all combinations, the devices a few.
+        for case in cases.iter().step_by(if i == 0 { 1 } else { 7 }) {
             let error = worst_error(&golden, case, &device.queue, DType::F32);
             assert!(error < 1e-6, "{} {}: {error:e}", device.device_name, case["options"]);
         }
@@ -205,7 +182,7 @@ fn a_run_goes_on_from_a_stored_state() {
     let mut wrong = state.clone();
     wrong.tensors.insert("0.momentum_buffer".to_owned(), tensor(&cpu(), &[1.0], &[1], DType::F32));
     let error = resumed.load_state(&wrong).unwrap_err().to_string();
-    assert!(error.contains("in shape (1,), its parameter has shape (2,)"), "{error}");
+    assert!(error.contains("has shape (1,), its parameter has shape (2,)"), "{error}");
     let mut wrong = state.clone();
     wrong.numbers.remove("groups.0.lr");
     let error = resumed.load_state(&wrong).unwrap_err().to_string();

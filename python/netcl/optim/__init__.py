@@ -1,11 +1,48 @@
-"""Optimizers.
+"""Optimizers, learning-rate schedules, clipping of gradients, averages of weights.
 
-    opt = SGD(model.parameters(), lr=0.1, momentum=0.9)
-    ...
-    opt.step()
-    opt.zero_grad()
+    opt = Adam(model.parameters(), lr=1e-3)
+    schedule = CosineAnnealingLR(opt, T_max=10)
+    for epoch in range(10):
+        for x, y in batches:
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step(max_norm=1.0)
+            opt.zero_grad()
+        schedule.step()
 """
 
-from netcl._netcl.optim import SGD, Optimizer, ParamGroup
+from netcl._netcl.optim import (
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Ema,
+    Momentum,
+    Optimizer,
+    ParamGroup,
+    RMSProp,
+    clip_grad_norm,
+    clip_grad_norm_device,
+    clip_grad_value,
+)
+from netcl.optim import lr_scheduler
+from netcl.optim.ema import ModelEMA
+from netcl.optim.lr_scheduler import *  # noqa: F403
 
-__all__ = ["Optimizer", "ParamGroup", "SGD"]
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Ema",
+    "ModelEMA",
+    "Momentum",
+    "Optimizer",
+    "ParamGroup",
+    "RMSProp",
+    "clip_grad_norm",
+    "clip_grad_norm_device",
+    "clip_grad_value",
+    "lr_scheduler",
+    *lr_scheduler.__all__,
+]

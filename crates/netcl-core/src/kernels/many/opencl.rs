@@ -64,7 +64,7 @@ impl Shape {
         let info = stream.device().info();
         if info.device_type == DeviceType::Cpu {
             // A core does neighbouring elements one after the other.
-            let width = if compute == DType::F64 { 8 } else { 16 };
+            let width = if compute == DType::F64 { 4 } else { 8 };
             return Ok(Shape { width, local: 1, chunk: CPU_CHUNK });
         }
         let width = config.vector_width.min(8);

@@ -1,29 +1,15 @@
-//! `netcl.optim`: optimizers.
+//! What all optimizers have in common, and groups of parameters as callers write them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use netcl::core::device::manager;
-use netcl::optim::{self, Optimizer as _, SgdOptions, State};
+use netcl::optim::{self, GradScale, StepOptions};
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::device::queue_to_py;
+use super::state::{from_dict, to_dict};
 use crate::error::IntoPyResult;
-use crate::ndarray;
 use crate::tensor::Tensor;
-
-/// Fills the module `netcl._netcl.optim`.
-pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
-    let module = PyModule::new(parent.py(), "optim")?;
-    module.add("__doc__", "The extension's part of ``netcl.optim``.")?;
-    module.add_class::<Optimizer>()?;
-    module.add_class::<ParamGroup>()?;
-    module.add_class::<Sgd>()?;
-    parent.add_submodule(&module)?;
-    // Without this the module is an attribute, from which nothing can be imported.
-    parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.optim", &module)
-}
 
 /// Changes parameters by their gradients: what all optimizers have in common.
 #[pyclass(module = "netcl.optim", frozen, subclass)]
@@ -32,7 +18,28 @@ pub(crate) struct Optimizer {
 }
 
 impl Optimizer {
-    fn lock(&self) -> MutexGuard<'_, Box<dyn optim::Optimizer>> {
+    /// A new optimizer from parameters or groups of them; `make` gets the first group, the others are added.
+    pub(super) fn build<O: optim::Optimizer + 'static>(
+        params: &Bound<'_, PyAny>,
+        lr: f64,
+        weight_decay: f64,
+        make: impl FnOnce(Vec<netcl::Tensor>, f64, f64) -> netcl::Result<O>,
+    ) -> PyResult<Optimizer> {
+        let mut groups = Given::all(params, lr, weight_decay)?.into_iter();
+        let first = groups.next().unwrap_or(Given { params: Vec::new(), lr, weight_decay });
+        let mut inner = make(first.params, first.lr, first.weight_decay).py()?;
+        for group in groups {
+            inner.add_group(group.params, group.lr, group.weight_decay).py()?;
+        }
+        Ok(Optimizer { inner: Mutex::new(Box::new(inner)) })
+    }
+
+    /// The momentum (or first beta) of the first group.
+    pub(super) fn momentum(&self) -> Option<f64> {
+        self.lock().groups().first().and_then(optim::ParamGroup::momentum)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Box<dyn optim::Optimizer>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -40,8 +47,35 @@ impl Optimizer {
 #[pymethods]
 impl Optimizer {
     /// One update of all parameters that have a gradient; the others stay as they are. Written in place, never recorded.
-    fn step(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.lock().step()).py()
+    ///
+    /// Gradients can be divided by ``grad_scale`` (a number, or a float32 tensor of one element) and clipped to ``max_norm`` on
+    /// the way; a ``found_inf`` tensor that is not zero, or with ``skip_non_finite`` a gradient that is not finite, leaves
+    /// everything as it is. Returns the gradients' norm before clipping where it was needed: a tensor that the next such step
+    /// overwrites.
+    #[pyo3(signature = (max_norm=None, *, grad_scale=None, found_inf=None, skip_non_finite=false))]
+    fn step(
+        &self,
+        py: Python<'_>,
+        max_norm: Option<f64>,
+        grad_scale: Option<&Bound<'_, PyAny>>,
+        found_inf: Option<&Tensor>,
+        skip_non_finite: bool,
+    ) -> PyResult<Option<Tensor>> {
+        let grad_scale = match grad_scale {
+            None => None,
+            Some(scale) => Some(match scale.cast::<Tensor>() {
+                Ok(scale) => GradScale::Device(scale.get().inner.clone()),
+                Err(_) => GradScale::Number(scale.extract()?),
+            }),
+        };
+        let found_inf = found_inf.map(|flag| flag.inner.clone());
+        let options = StepOptions { grad_scale, max_norm, found_inf, skip_non_finite };
+        Ok(py.detach(|| self.lock().step_with(&options)).py()?.map(Tensor::new))
+    }
+
+    /// Counts a step without running one: for whoever replays a captured step, before each replay.
+    fn advance(&self) {
+        self.lock().advance();
     }
 
     /// Drops the gradients of all parameters, or fills them with zeros where they lie.
@@ -82,34 +116,16 @@ impl Optimizer {
         self.lock().add_group(group.params, group.lr, group.weight_decay).py()
     }
 
-    /// Everything a run needs to go on exactly: numbers as ``"groups.0.lr"``, arrays as ``"3.momentum_buffer"``.
+    /// Everything a run needs to go on exactly: numbers as ``"groups.0.lr"`` and ``"3.step"``, arrays as ``"3.exp_avg"``.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let State { numbers, tensors } = self.lock().state();
-        let state = PyDict::new(py);
-        for (name, number) in numbers {
-            state.set_item(name, number)?;
-        }
-        for (name, tensor) in tensors {
-            state.set_item(name, ndarray::copy_out(py, tensor.raw())?)?;
-        }
-        Ok(state)
+        let state = self.lock().state();
+        to_dict(py, state)
     }
 
-    /// Goes on from a ``state_dict`` of the same parameters.
+    /// Goes on from a ``state_dict`` of the same parameters; an error names everything that does not fit.
     fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
-        let mut parsed = State::default();
-        let queue = queue_to_py(py, &manager().cpu().queue)?;
-        for (name, value) in state {
-            let name: String = name.extract()?;
-            if name.starts_with("groups.") {
-                parsed.numbers.insert(name, value.extract()?);
-            } else {
-                let dtype = value.getattr("dtype")?.str()?;
-                let tensor = py.get_type::<Tensor>().call_method1("from_host", (&queue, value, dtype))?;
-                parsed.tensors.insert(name, tensor.cast::<Tensor>()?.get().inner.clone());
-            }
-        }
-        py.detach(|| self.lock().load_state(&parsed)).py()
+        let state = from_dict(state)?;
+        py.detach(|| self.lock().load_state(&state)).py()
     }
 }
 
@@ -147,16 +163,41 @@ impl ParamGroup {
         self.0.set_weight_decay(weight_decay);
     }
 
-    /// The entries: ``"params"``, ``"lr"``, ``"weight_decay"``.
-    fn keys(&self) -> [&'static str; 3] {
-        ["params", "lr", "weight_decay"]
+    /// The momentum, or Adam's first beta; ``None`` for an optimizer without one.
+    #[getter]
+    fn momentum(&self) -> Option<f64> {
+        self.0.momentum()
+    }
+
+    #[setter]
+    fn set_momentum(&self, momentum: f64) -> PyResult<()> {
+        match self.0.momentum() {
+            Some(_) => self.0.set_momentum(momentum),
+            None => return Err(PyKeyError::new_err("this optimizer has no momentum")),
+        }
+        Ok(())
+    }
+
+    /// The learning rate before any schedule changed it.
+    #[getter]
+    fn initial_lr(&self) -> f64 {
+        self.0.initial_learning_rate()
+    }
+
+    /// The entries: ``"params"``, ``"lr"``, ``"weight_decay"``, ``"initial_lr"`` and, where there is one, ``"momentum"``.
+    fn keys(&self) -> Vec<&'static str> {
+        let mut keys = vec!["params", "lr", "weight_decay", "initial_lr"];
+        keys.extend(self.0.momentum().map(|_| "momentum"));
+        keys
     }
 
     fn __getitem__<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Bound<'py, PyAny>> {
-        match key {
-            "params" => Ok(PyList::new(py, self.params())?.into_any()),
-            "lr" => Ok(self.lr().into_pyobject(py)?.into_any()),
-            "weight_decay" => Ok(self.weight_decay().into_pyobject(py)?.into_any()),
+        match (key, self.0.momentum()) {
+            ("params", _) => Ok(PyList::new(py, self.params())?.into_any()),
+            ("lr", _) => Ok(self.lr().into_pyobject(py)?.into_any()),
+            ("weight_decay", _) => Ok(self.weight_decay().into_pyobject(py)?.into_any()),
+            ("initial_lr", _) => Ok(self.initial_lr().into_pyobject(py)?.into_any()),
+            ("momentum", Some(momentum)) => Ok(momentum.into_pyobject(py)?.into_any()),
             _ => Err(PyKeyError::new_err(key.to_owned())),
         }
     }
@@ -165,6 +206,7 @@ impl ParamGroup {
         match key {
             "lr" => self.set_lr(value),
             "weight_decay" => self.set_weight_decay(value),
+            "momentum" => return self.set_momentum(value),
             _ => return Err(PyKeyError::new_err(key.to_owned())),
         }
         Ok(())
@@ -218,7 +260,8 @@ impl Given {
     }
 }
 
-fn tensors(params: &Bound<'_, PyAny>) -> PyResult<Vec<netcl::Tensor>> {
+/// Tensors from anything that can be walked through, or from one.
+pub(super) fn tensors(params: &Bound<'_, PyAny>) -> PyResult<Vec<netcl::Tensor>> {
     let tensor = |item: PyResult<Bound<'_, PyAny>>| -> PyResult<netcl::Tensor> {
         let item = item?;
         match item.cast::<Tensor>() {
@@ -232,52 +275,17 @@ fn tensors(params: &Bound<'_, PyAny>) -> PyResult<Vec<netcl::Tensor>> {
     params.try_iter()?.map(tensor).collect()
 }
 
-/// Stochastic gradient descent with momentum, as PyTorch defines it; one launch for each parameter.
-#[pyclass(module = "netcl.optim", frozen, subclass, extends = Optimizer, name = "SGD")]
-pub(crate) struct Sgd(SgdOptions);
-
-#[pymethods]
-impl Sgd {
-    /// ``params`` are tensors, or dicts ``{"params": [...], "lr": ..., "weight_decay": ...}``.
-    #[new]
-    #[pyo3(signature = (params, lr=0.01, momentum=0.0, *, dampening=0.0, weight_decay=0.0, nesterov=false, maximize=false))]
-    fn new(
-        params: &Bound<'_, PyAny>,
-        lr: f64,
-        momentum: f64,
-        dampening: f64,
-        weight_decay: f64,
-        nesterov: bool,
-        maximize: bool,
-    ) -> PyResult<PyClassInitializer<Sgd>> {
-        let options = SgdOptions { lr, momentum, dampening, weight_decay, nesterov, maximize };
-        let mut groups = Given::all(params, lr, weight_decay)?.into_iter();
-        let first = groups.next().map(|group| (group.params, group.lr, group.weight_decay));
-        let (params, lr, weight_decay) = first.unwrap_or((Vec::new(), lr, weight_decay));
-        let mut inner = optim::SGD::new_with(params, SgdOptions { lr, weight_decay, ..options }).py()?;
-        for group in groups {
-            inner.add_group(group.params, group.lr, group.weight_decay).py()?;
-        }
-        let base = Optimizer { inner: Mutex::new(Box::new(inner)) };
-        Ok(PyClassInitializer::from(base).add_subclass(Sgd(options)))
+/// An optimizer's settings in one line, with the learning rate and weight decay of the first group.
+pub(super) fn describe(name: &str, optimizer: &Optimizer, numbers: &[(&str, f64)], flags: &[(&str, bool)]) -> String {
+    let inner = optimizer.lock();
+    let (lr, weight_decay) =
+        inner.groups().first().map_or((0.0, 0.0), |group| (group.learning_rate(), group.weight_decay()));
+    let mut text = format!("{name}(lr={lr}");
+    for (key, value) in numbers.iter().chain(&[("weight_decay", weight_decay)]) {
+        text.push_str(&format!(", {key}={value}"));
     }
-
-    /// How much of the last step is kept.
-    #[getter]
-    fn momentum(&self) -> f64 {
-        self.0.momentum
+    for (key, flag) in flags {
+        text.push_str(&format!(", {key}={}", if *flag { "True" } else { "False" }));
     }
-
-    fn __repr__(slf: PyRef<'_, Self>) -> String {
-        let SgdOptions { momentum, dampening, nesterov, maximize, .. } = slf.0;
-        let python = |flag: bool| if flag { "True" } else { "False" };
-        let inner = slf.as_super().lock();
-        let (lr, weight_decay) =
-            inner.groups().first().map_or((0.0, 0.0), |group| (group.learning_rate(), group.weight_decay()));
-        format!(
-            "SGD(lr={lr}, momentum={momentum}, dampening={dampening}, weight_decay={weight_decay}, nesterov={}, maximize={})",
-            python(nesterov),
-            python(maximize)
-        )
-    }
+    text + ")"
 }

@@ -1,0 +1,155 @@
+//! Keeping gradients within bounds.
+
+use std::sync::{Arc, LazyLock};
+
+use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::core::dtype::DType;
+use netcl_autograd::core::kernels::elementwise::Number;
+use netcl_autograd::core::kernels::expr::Graph;
+use netcl_autograd::core::kernels::many::{
+    CONTROLS, Many, Operands, Segment, Segments, Target, Verdict, sum_of_squares, verdict,
+};
+use netcl_autograd::core::shape::Layout;
+use netcl_autograd::core::tensor::Tensor as Raw;
+use netcl_autograd::{Result, Tensor};
+
+use crate::settings::not_negative;
+
+/// Scales the gradients of all parameters down so that their norm together is at most `max_norm`. Gives the norm
+/// they had; zero if there are none.
+///
+/// Gradients are changed in place, and replaced where somebody else holds their memory. As in PyTorch the factor is `max_norm / (norm + 1e-6)`, at most one. The norm is read by the host, which waits for it:
+/// [`clip_grad_norm_device`] does not.
+///
+/// ```
+/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_optim::clip_grad_norm;
+///
+/// let queue = manager().cpu().queue;
+/// let p = Tensor::from_host(&queue, &[0.0f32, 0.0], [2])?.with_grad();
+/// p.set_grad(Some(Tensor::from_host(&queue, &[3.0f32, 4.0], [2])?));
+/// assert_eq!(clip_grad_norm([&p], 1.0)?, 5.0);
+/// assert!((p.grad().unwrap().to_f64_vec()?[0] - 0.6).abs() < 1e-6);
+/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// ```
+///
+/// # Errors
+/// For a bound that is negative or not a number, and for parameters on several devices.
+pub fn clip_grad_norm<'t>(params: impl IntoIterator<Item = &'t Tensor>, max_norm: f64) -> Result<f64> {
+    match clip("clip_grad_norm", params, max_norm)? {
+        Some(norm) => Ok(norm.item()?),
+        None => Ok(0.0),
+    }
+}
+
+/// [`clip_grad_norm`] without a word to the host: the norm stays on the device, as a tensor without axes. `None` if no
+/// parameter has a gradient.
+///
+/// Two launches and one for each dtype to add up, and one for each dtype to scale: three for most models.
+///
+/// # Errors
+/// As [`clip_grad_norm`].
+pub fn clip_grad_norm_device<'t>(
+    params: impl IntoIterator<Item = &'t Tensor>,
+    max_norm: f64,
+) -> Result<Option<Tensor>> {
+    Ok(clip("clip_grad_norm_device", params, max_norm)?.map(Tensor::from))
+}
+
+/// Limits every element of the gradients of all parameters to `[-limit, limit]`, in one launch per dtype; in place as
+/// in [`clip_grad_norm`].
+///
+/// ```
+/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_optim::clip_grad_value;
+///
+/// let queue = manager().cpu().queue;
+/// let p = Tensor::from_host(&queue, &[0.0f32; 3], [3])?.with_grad();
+/// p.set_grad(Some(Tensor::from_host(&queue, &[3.0f32, -4.0, 0.5], [3])?));
+/// clip_grad_value([&p], 1.0)?;
+/// assert_eq!(p.grad().unwrap().to_f64_vec()?, [1.0, -1.0, 0.5]);
+/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// ```
+///
+/// # Errors
+/// For a limit that is negative or not a number.
+pub fn clip_grad_value<'t>(params: impl IntoIterator<Item = &'t Tensor>, limit: f64) -> Result<()> {
+    static CLAMP: LazyLock<Arc<Many>> = LazyLock::new(|| {
+        let g = Graph::new();
+        let clamped = g.input(0).max(-g.scalar(0)).min(g.scalar(0));
+        Many::new("clip_grad_value", g.finish(&[clamped]), 1, 0, vec![Target::List(0)])
+    });
+    not_negative("clip_grad_value", "limit", limit)?;
+    for list in lists(params)? {
+        let sets = [vec![Number::Value(limit)]];
+        CLAMP.run(&segments(&list), &Operands { lists: &[&list], flat: None, sets: &sets })?;
+    }
+    Ok(())
+}
+
+fn clip<'t>(op: &'static str, params: impl IntoIterator<Item = &'t Tensor>, max_norm: f64) -> Result<Option<Raw>> {
+    static SCALE: LazyLock<Arc<Many>> = LazyLock::new(|| {
+        let g = Graph::new();
+        Many::new("clip_grad_norm", g.finish(&[g.input(0) * g.input(1)]), 1, 0, vec![Target::List(0)])
+    });
+    if max_norm.is_nan() || max_norm < 0.0 {
+        let what = format!("max_norm is {max_norm}; use a number that is not negative");
+        return Err(CoreError::argument(op, what).into());
+    }
+    let lists = lists(params)?;
+    let Some(first) = lists.first() else { return Ok(None) };
+    for list in &lists {
+        first[0].queue().check_same_device(op, list[0].queue())?;
+    }
+    let segments: Vec<Segments> = lists.iter().map(|list| segments(list)).collect();
+    let parts: Vec<(&Segments, &[Raw])> =
+        segments.iter().zip(&lists).map(|(segments, list)| (segments, list.as_slice())).collect();
+    let sums = sum_of_squares(&parts)?;
+    let mut norm = None;
+    for (segments, list) in parts {
+        // A factor in the type that this list is computed in.
+        let compute = if list[0].dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let controls = Raw::uninit(list[0].queue(), [CONTROLS], compute)?;
+        let by = Verdict {
+            sums: Some(&sums),
+            inverse_scale: Number::Value(1.0),
+            scale: None,
+            max_norm: Some(Number::Value(max_norm)),
+            found_inf: None,
+            skip_non_finite: false,
+        };
+        verdict(&by, &controls, 0)?;
+        SCALE.run(segments, &Operands { lists: &[list], flat: Some(&controls), sets: &[Vec::new()] })?;
+        let last = Layout::contiguous(().into()).shifted(CONTROLS - 1);
+        norm.get_or_insert(controls.with_layout(last)?);
+    }
+    Ok(norm)
+}
+
+/// The gradients of parameters by dtype and device, dense and theirs alone.
+fn lists<'t>(params: impl IntoIterator<Item = &'t Tensor>) -> Result<Vec<Vec<Raw>>> {
+    let mut lists: Vec<Vec<Raw>> = Vec::new();
+    for parameter in params {
+        let Some(grad) = parameter.grad().filter(|grad| grad.size() > 0) else { continue };
+        // The parameter's and ours. Whoever else holds the memory (another parameter, a tensor of the user's that the gradient
+        // happens to be) does not expect it to change.
+        let shared = Arc::strong_count(grad.storage()) > 2;
+        let grad = if shared || !grad.layout().is_contiguous() {
+            let own = grad.raw().duplicate()?;
+            parameter.set_grad(Some(own.clone().into()));
+            own
+        } else {
+            grad.raw().clone()
+        };
+        let fits = |list: &&mut Vec<Raw>| list[0].dtype() == grad.dtype() && list[0].queue().same_device(grad.queue());
+        match lists.iter_mut().find(fits) {
+            Some(list) => list.push(grad),
+            None => lists.push(vec![grad]),
+        }
+    }
+    Ok(lists)
+}
+
+fn segments(list: &[Raw]) -> Segments {
+    Segments::new(list.iter().map(|tensor| Segment::of(tensor.size())).collect())
+}

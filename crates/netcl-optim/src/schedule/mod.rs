@@ -1,0 +1,183 @@
+//! Learning rates that change with the epochs (or steps) of a training.
+//!
+//! A schedule holds on to an optimizer's groups, not to the optimizer: make it after the optimizer, and call its
+//! [`step`](Schedule::step) after each epoch, or after each step where that is what it counts.
+//!
+//! ```
+//! use netcl_optim::autograd::{Tensor, core::device::manager};
+//! use netcl_optim::schedule::{CosineAnnealingLR, Schedule};
+//! use netcl_optim::{Adam, Optimizer};
+//!
+//! let p = Tensor::from_host(&manager().cpu().queue, &[1.0f32], [1])?.with_grad();
+//! let opt = Adam::new([p], 0.4)?;
+//! let mut schedule = CosineAnnealingLR::new(&opt, 10, 0.0)?;
+//! for _ in 0..5 {
+//!     schedule.step()?; // after each epoch
+//! }
+//! assert!((opt.learning_rate() - 0.2).abs() < 1e-12);
+//! # Ok::<(), netcl_optim::autograd::Error>(())
+//! ```
+
+mod chained;
+mod cosine;
+mod exponential;
+mod lambda;
+mod multi_step;
+mod one_cycle;
+mod per_group;
+mod plateau;
+mod sequential;
+mod step;
+mod warmup_cosine;
+
+use netcl_autograd::Result;
+
+use crate::group::ParamGroup;
+use crate::optimizer::Optimizer;
+use crate::state::State;
+
+pub use chained::ChainedScheduler;
+pub use cosine::CosineAnnealingLR;
+pub use exponential::ExponentialLR;
+pub use lambda::{Factor, LambdaLR};
+pub use multi_step::MultiStepLR;
+pub use one_cycle::{Anneal, OneCycleLR, OneCycleOptions};
+pub use per_group::PerGroup;
+pub use plateau::{Better, PlateauOptions, ReduceLROnPlateau, Threshold};
+pub use sequential::SequentialLR;
+pub use step::StepLR;
+pub use warmup_cosine::WarmupCosine;
+
+/// A learning rate that changes from epoch to epoch.
+///
+/// Most schedules change the rate as it stands by what the epoch asks for, so that several can work on one optimizer; see
+/// [`ChainedScheduler`] and [`SequentialLR`].
+pub trait Schedule: Send {
+    /// The groups it drives, and how far it has come.
+    fn driver(&self) -> &Driver;
+
+    /// The groups it drives, to change them.
+    fn driver_mut(&mut self) -> &mut Driver;
+
+    /// A group's learning rate when an epoch begins.
+    fn rate(&self, at: &At) -> Result<f64>;
+
+    /// A group's momentum when an epoch begins; `None` leaves it as it is.
+    fn momentum(&self, _at: &At) -> Option<f64> {
+        None
+    }
+
+    /// Ends an epoch: sets the learning rates of the next one.
+    fn step(&mut self) -> Result<()> {
+        self.arrive(self.driver().epoch + 1)
+    }
+
+    /// Back to the first epoch and its learning rates.
+    fn restart(&mut self) -> Result<()> {
+        self.arrive(0)
+    }
+
+    /// Sets the learning rates of an epoch that has just begun.
+    fn arrive(&mut self, epoch: u64) -> Result<()> {
+        let (mut rates, mut momenta) = (Vec::new(), Vec::new());
+        for (group, (of, base)) in self.driver().groups.iter().zip(&self.driver().base).enumerate() {
+            let current = if epoch == 0 { *base } else { of.learning_rate() };
+            let at = At { epoch, group, base: *base, current };
+            rates.push(self.rate(&at)?);
+            momenta.push(self.momentum(&at));
+        }
+        let driver = self.driver_mut();
+        driver.epoch = epoch;
+        for ((group, rate), momentum) in driver.groups.iter().zip(rates).zip(momenta) {
+            group.set_learning_rate(rate);
+            if let Some(momentum) = momentum {
+                group.set_momentum(momentum);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many epochs are over.
+    fn epoch(&self) -> u64 {
+        self.driver().epoch
+    }
+
+    /// The learning rate of each group.
+    fn last_lr(&self) -> Vec<f64> {
+        self.driver().groups.iter().map(ParamGroup::learning_rate).collect()
+    }
+
+    /// Everything a schedule with the same settings needs to go on exactly where this one stands.
+    fn state(&self) -> State {
+        self.driver().state()
+    }
+
+    /// Goes on from a state that [`Schedule::state`] gave for a schedule of the same kind. The learning rate itself is part of
+    /// the optimizer's state.
+    ///
+    /// # Errors
+    /// Names every entry that is missing or unknown; nothing has changed then.
+    fn load_state(&mut self, state: &State) -> Result<()> {
+        state.check_numbers("load_state", &self.state())?;
+        self.driver_mut().restore(state);
+        Ok(())
+    }
+}
+
+/// When and for what a schedule is asked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct At {
+    /// The epoch that begins, counted from 0.
+    pub epoch: u64,
+    /// The group.
+    pub group: usize,
+    /// The group's learning rate before any schedule changed it.
+    pub base: f64,
+    /// The group's learning rate in the epoch before; the base at epoch 0.
+    pub current: f64,
+}
+
+/// The groups that a schedule drives, and how far it has come.
+#[derive(Clone, Debug)]
+pub struct Driver {
+    groups: Vec<ParamGroup>,
+    base: Vec<f64>,
+    epoch: u64,
+}
+
+impl Driver {
+    /// A driver of groups, at the first epoch.
+    pub fn new(groups: Vec<ParamGroup>) -> Driver {
+        let base = groups.iter().map(ParamGroup::initial_learning_rate).collect();
+        Driver { groups, base, epoch: 0 }
+    }
+
+    /// The groups.
+    pub fn groups(&self) -> &[ParamGroup] {
+        &self.groups
+    }
+
+    fn state(&self) -> State {
+        let mut state = State::default();
+        state.numbers.insert("epoch".to_owned(), self.epoch as f64);
+        state.insert_list("base_lr", self.base.iter().copied());
+        state.insert_list("last_lr", self.groups.iter().map(ParamGroup::learning_rate));
+        state
+    }
+
+    fn restore(&mut self, state: &State) {
+        self.epoch = state.number("epoch") as u64;
+        self.base = state.list("base_lr", self.groups.len());
+        // A rate that belongs to no optimizer is stored nowhere else.
+        for (group, rate) in self.groups.iter().zip(state.list("last_lr", self.groups.len())) {
+            if group.params().is_empty() {
+                group.set_learning_rate(rate);
+            }
+        }
+    }
+}
+
+/// The groups of an optimizer, to drive them.
+pub(crate) fn groups_of(optimizer: &dyn Optimizer) -> Vec<ParamGroup> {
+    optimizer.groups().to_vec()
+}

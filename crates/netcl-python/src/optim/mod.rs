@@ -1,0 +1,35 @@
+//! `netcl.optim`: optimizers, schedules, clipping and averages.
+
+mod adam;
+mod adagrad;
+mod clip;
+mod ema;
+mod optimizer;
+mod rmsprop;
+mod schedule;
+mod schedules;
+mod sgd;
+mod state;
+
+use pyo3::prelude::*;
+
+/// Fills the module `netcl._netcl.optim`.
+pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
+    let module = PyModule::new(parent.py(), "optim")?;
+    module.add("__doc__", "The extension's part of ``netcl.optim``.")?;
+    macro_rules! classes {
+        ($($class:path),* $(,)?) => {$(module.add_class::<$class>()?;)*};
+    }
+    macro_rules! functions {
+        ($($function:path),* $(,)?) => {$(module.add_function(wrap_pyfunction!($function, &module)?)?;)*};
+    }
+    classes!(optimizer::Optimizer, optimizer::ParamGroup, ema::Ema);
+    classes!(sgd::Sgd, sgd::Momentum, adam::Adam, adam::AdamW, rmsprop::RmsProp, adagrad::Adagrad);
+    classes!(schedule::LRScheduler, schedules::StepLR, schedules::MultiStepLR, schedules::ExponentialLR);
+    classes!(schedules::CosineAnnealingLR, schedules::WarmupCosine, schedules::LambdaLR, schedules::OneCycleLR);
+    classes!(schedules::ChainedScheduler, schedules::SequentialLR, schedules::ReduceLROnPlateau);
+    functions!(clip::clip_grad_norm, clip::clip_grad_norm_device, clip::clip_grad_value);
+    parent.add_submodule(&module)?;
+    // Without this the module is an attribute, from which nothing can be imported.
+    parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.optim", &module)
+}

@@ -1,0 +1,40 @@
+//! Stored state as a dict of numbers and arrays.
+
+use netcl::core::device::manager;
+use netcl::optim::State;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyFloat, PyInt};
+
+use crate::device::queue_to_py;
+use crate::ndarray;
+use crate::tensor::Tensor;
+
+/// Numbers as floats, tensors as arrays of their own.
+pub(super) fn to_dict(py: Python<'_>, state: State) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    for (name, number) in state.numbers {
+        dict.set_item(name, number)?;
+    }
+    for (name, tensor) in state.tensors {
+        dict.set_item(name, ndarray::copy_out(py, tensor.raw())?)?;
+    }
+    Ok(dict)
+}
+
+/// The way back: floats and ints are numbers, anything else is an array.
+pub(super) fn from_dict(dict: &Bound<'_, PyDict>) -> PyResult<State> {
+    let py = dict.py();
+    let mut state = State::default();
+    let queue = queue_to_py(py, &manager().cpu().queue)?;
+    for (name, value) in dict {
+        let name: String = name.extract()?;
+        if value.is_instance_of::<PyFloat>() || value.is_instance_of::<PyInt>() {
+            state.numbers.insert(name, value.extract()?);
+        } else {
+            let dtype = value.getattr("dtype")?.str()?;
+            let tensor = py.get_type::<Tensor>().call_method1("from_host", (&queue, value, dtype))?;
+            state.tensors.insert(name, tensor.cast::<Tensor>()?.get().inner.clone());
+        }
+    }
+    Ok(state)
+}
