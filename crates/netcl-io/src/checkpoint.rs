@@ -4,20 +4,22 @@ use std::path::Path;
 
 use netcl_nn::Module;
 use netcl_nn::autograd::core::random::{Generator, default_generator, set_default_generator};
-use netcl_optim::{Optimizer, State};
+use netcl_optim::{Optimizer, Schedule, State};
 use serde_json::{Map, Value, json};
 
 use crate::archive::Archive;
 use crate::error::{Error, Result};
-use crate::model::{OPTIMIZER, insert_model};
+use crate::model::insert_model;
 use crate::npy::Array;
 
 const NUMBERS: &str = "optimizer/numbers/";
 const TENSORS: &str = "optimizer/tensors/";
+const SCHEDULE: &str = "schedule/numbers/";
 const GENERATOR: &str = "generator";
 const PROGRESS: &str = "progress";
 
-/// A checkpoint in memory: the model's arrays, the optimizer's state, the random generator and whatever the loop adds.
+/// A checkpoint in memory: the model's arrays, the states of optimizer and schedule, the random generator and whatever the
+/// loop adds.
 ///
 /// The file is a model file as well: whoever reads only the model's arrays needs to know nothing of the rest.
 ///
@@ -28,10 +30,10 @@ const PROGRESS: &str = "progress";
 ///
 /// let mut model = Linear::new(&manager().cpu().queue, 2, 3)?;
 /// let mut opt = SGD::new(model.parameters(), 0.1)?;
-/// let saved = Checkpoint::new(&model, &opt, Default::default(), "epoch 3".into())?;
+/// let saved = Checkpoint::new(&model, &opt, None, Default::default(), "epoch 3".into())?;
 ///
 /// opt.set_learning_rate(0.5);
-/// saved.restore(&mut model, &mut opt)?;
+/// saved.restore(&mut model, &mut opt, None)?;
 /// assert_eq!(opt.learning_rate(), 0.1);
 /// assert_eq!(saved.progress(), "epoch 3");
 /// # Ok::<(), netcl_io::Error>(())
@@ -46,6 +48,7 @@ impl Checkpoint {
     pub fn new(
         model: &dyn Module,
         optimizer: &dyn Optimizer,
+        schedule: Option<&dyn Schedule>,
         metadata: Map<String, Value>,
         progress: Value,
     ) -> Result<Checkpoint> {
@@ -57,6 +60,9 @@ impl Checkpoint {
         }
         for (name, tensor) in tensors {
             archive.insert(format!("{TENSORS}{name}"), Array::from_tensor(&tensor)?);
+        }
+        for (name, number) in schedule.map(Schedule::state).unwrap_or_default().numbers {
+            archive.insert(format!("{SCHEDULE}{name}"), Array::scalar(number));
         }
         let Generator { seed, offset } = default_generator();
         archive.metadata.insert(GENERATOR.to_owned(), json!({ "seed": seed, "offset": offset }));
@@ -99,22 +105,32 @@ impl Checkpoint {
         Some(Generator { seed: number("seed")?, offset: number("offset")? })
     }
 
-    /// Puts the model, the optimizer and the process-wide random generator back to where they were.
+    /// Puts the model, the optimizer, the schedule and the process-wide random generator back to where they were.
     ///
     /// # Errors
-    /// If the weights or the optimizer's state do not fit.
-    pub fn restore(&self, model: &mut dyn Module, optimizer: &mut dyn Optimizer) -> Result<()> {
+    /// If the weights or a state do not fit.
+    pub fn restore(
+        &self,
+        model: &mut dyn Module,
+        optimizer: &mut dyn Optimizer,
+        schedule: Option<&mut dyn Schedule>,
+    ) -> Result<()> {
         self.archive.restore(model)?;
         let queue = model.parameters().first().map(|parameter| parameter.queue().clone());
-        let mut state = State::default();
-        for (name, array) in self.archive.arrays().filter(|(name, _)| name.starts_with(OPTIMIZER)) {
+        let (mut of_optimizer, mut of_schedule) = (State::default(), State::default());
+        for (name, array) in self.archive.arrays() {
             if let (Some(name), Some(number)) = (name.strip_prefix(NUMBERS), array.as_scalar()) {
-                state.numbers.insert(name.to_owned(), number);
+                of_optimizer.numbers.insert(name.to_owned(), number);
             } else if let (Some(name), Some(queue)) = (name.strip_prefix(TENSORS), &queue) {
-                state.tensors.insert(name.to_owned(), array.to_tensor(queue)?);
+                of_optimizer.tensors.insert(name.to_owned(), array.to_tensor(queue)?);
+            } else if let (Some(name), Some(number)) = (name.strip_prefix(SCHEDULE), array.as_scalar()) {
+                of_schedule.numbers.insert(name.to_owned(), number);
             }
         }
-        optimizer.load_state(&state)?;
+        optimizer.load_state(&of_optimizer)?;
+        if let Some(schedule) = schedule {
+            schedule.load_state(&of_schedule)?;
+        }
         if let Some(generator) = self.generator() {
             set_default_generator(generator);
         }

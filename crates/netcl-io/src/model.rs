@@ -42,8 +42,8 @@ pub(crate) fn insert_model(archive: &mut Archive, model: &dyn Module) -> Result<
     Ok(())
 }
 
-/// Arrays under this prefix belong to an optimizer, not to a model.
-pub(crate) const OPTIMIZER: &str = "optimizer/";
+/// Arrays under these prefixes belong to an optimizer or a schedule, not to a model.
+const OTHERS: [&str; 2] = ["optimizer/", "schedule/"];
 
 impl Archive {
     /// Copies the arrays into the parameters and buffers of a model that is already built.
@@ -64,7 +64,7 @@ impl Archive {
                 Some(_) => {}
             }
         }
-        let unexpected = self.names().filter(|name| !name.starts_with(OPTIMIZER));
+        let unexpected = self.names().filter(|name| !OTHERS.iter().any(|other| name.starts_with(other)));
         for name in unexpected.filter(|name| !wanted.iter().any(|(known, _)| known == name)) {
             problems.push(format!("{name:?} is unexpected"));
         }

@@ -11,7 +11,8 @@ use netcl_io::nn::autograd::core::random::default_generator;
 use netcl_io::nn::autograd::ops::dropout::dropout;
 use netcl_io::nn::autograd::{Tape, Tensor};
 use netcl_io::nn::{Linear, LinearOptions, Module, ReLU, Sequential, functional as F, sequential};
-use netcl_io::optim::{Optimizer, SGD, SgdOptions};
+use netcl_io::optim::schedule::StepLR;
+use netcl_io::optim::{Optimizer, SGD, Schedule, SgdOptions};
 use netcl_io::{Archive, Checkpoint, load_weights, save_model};
 
 fn queue() -> Queue {
@@ -80,20 +81,23 @@ fn a_checkpoint_continues_bit_for_bit() {
     let mut model = model(5);
     let options = SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() };
     let mut optimizer = SGD::new_with(model.parameters(), options).unwrap();
+    let mut schedule = StepLR::new(&optimizer, 2, 1.0 / 3.0).unwrap();
     train(&model, &mut optimizer, 3);
-    optimizer.set_learning_rate(1.0 / 3.0);
-    Checkpoint::new(&model, &optimizer, Default::default(), serde_json::json!({ "step": 3 }))
+    (0..3).for_each(|_| schedule.step().unwrap());
+    let rate = optimizer.learning_rate();
+    Checkpoint::new(&model, &optimizer, Some(&schedule), Default::default(), serde_json::json!({ "step": 3 }))
         .unwrap()
         .write(&path)
         .unwrap();
     let generator = default_generator();
     train(&model, &mut optimizer, 4);
+    (0..4).for_each(|_| schedule.step().unwrap());
     let expected = bits(&model);
 
     let saved = Checkpoint::read(&path).unwrap();
     assert_eq!(saved.progress()["step"], 3);
-    saved.restore(&mut model, &mut optimizer).unwrap();
-    assert_eq!((default_generator(), optimizer.learning_rate()), (generator, 1.0 / 3.0));
+    saved.restore(&mut model, &mut optimizer, Some(&mut schedule)).unwrap();
+    assert_eq!((default_generator(), optimizer.learning_rate(), schedule.epoch()), (generator, rate, 3));
     assert_ne!(bits(&model), expected);
     train(&model, &mut optimizer, 4);
     assert_eq!(bits(&model), expected);

@@ -9,14 +9,13 @@ use netcl_io::nn::autograd::core::backend::Queue;
 use netcl_io::nn::autograd::core::index::IndexTensor;
 use netcl_io::nn::autograd::{Tape, Tensor};
 use netcl_io::nn::{Module, functional as F};
-use netcl_io::optim::Optimizer;
+use netcl_io::optim::{Optimizer, Schedule};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::evaluate::evaluate;
 use crate::history::{Epoch, History, Step};
-use crate::schedule::Schedule;
 
 /// How [`fit`] goes about it.
 pub struct FitOptions<'o> {
@@ -104,7 +103,7 @@ pub enum Outcome {
     Stopped,
 }
 
-/// Trains a model to classify images, and tests it after every epoch.
+/// Trains a model to classify images, and tests it after every epoch. A schedule is moved on after every step.
 ///
 /// The same model, data, optimizer state and options give the same bits on the native CPU, however often the run was
 /// stopped and continued from its [`Progress`] in between.
@@ -113,7 +112,7 @@ pub enum Outcome {
 /// use netcl_data::Dataset;
 /// use netcl_io::nn::{Flatten, Linear, Module, autograd::core::device::manager, sequential};
 /// use netcl_io::optim::SGD;
-/// use netcl_trainer::{Constant, FitOptions, Outcome, Progress, fit};
+/// use netcl_trainer::{FitOptions, Outcome, Progress, fit};
 ///
 /// let queue = manager().cpu().queue;
 /// let digits = Dataset::digits()?;
@@ -121,7 +120,7 @@ pub enum Outcome {
 /// let mut opt = SGD::new(model.parameters(), 0.5)?;
 /// let mut progress = Progress::default();
 /// let options = FitOptions { epochs: 3, batch_size: 32, ..Default::default() };
-/// let outcome = fit(&mut model, &queue, &digits, &mut opt, &Constant, &options, &mut progress, &mut ())?;
+/// let outcome = fit(&mut model, &queue, &digits, &mut opt, None, &options, &mut progress, &mut ())?;
 /// assert_eq!(outcome, Outcome::Finished);
 /// assert!(progress.history.epochs[2].test_accuracy > 0.85);
 /// # Ok::<(), netcl_trainer::Error>(())
@@ -135,17 +134,11 @@ pub fn fit(
     queue: &Queue,
     data: &Dataset,
     optimizer: &mut dyn Optimizer,
-    schedule: &dyn Schedule,
+    mut schedule: Option<&mut dyn Schedule>,
     options: &FitOptions<'_>,
     progress: &mut Progress,
     observer: &mut dyn Observer,
 ) -> Result<Outcome> {
-    let keep = |model: &dyn Module, optimizer: &dyn Optimizer, progress: &Progress| -> Result<()> {
-        let Some(path) = &options.checkpoint else { return Ok(()) };
-        let state = serde_json::to_value(progress)
-            .map_err(|error| Error::setting(format!("the progress cannot be written as JSON: {error}")))?;
-        Ok(Checkpoint::new(model, optimizer, options.metadata.clone(), state)?.write(path)?)
-    };
     model.train();
     let per_epoch = data.train.len().div_ceil(options.batch_size.max(1));
     while progress.epochs < options.epochs {
@@ -164,14 +157,14 @@ pub fn fit(
             if (options.stop)() {
                 finish_step(&mut pending, progress, observer)?;
                 progress.seconds = before + start.elapsed().as_secs_f64();
-                keep(model, optimizer, progress)?;
+                keep(model, optimizer, schedule.as_deref(), options, progress)?;
                 return Ok(Outcome::Stopped);
             }
             let number = progress.epochs * per_epoch + progress.batches + 1;
-            if let Some(lr) = schedule.rate(number - 1) {
-                optimizer.set_learning_rate(lr);
-            }
             let next = train_step(model, queue, data, optimizer, options, batch, number, epoch)?;
+            if let Some(schedule) = &mut schedule {
+                schedule.step()?;
+            }
             finish_step(&mut pending, progress, observer)?;
             pending = Some(next);
             progress.batches += 1;
@@ -193,10 +186,24 @@ pub fn fit(
         progress.history.epochs.push(done);
         progress.epochs = epoch;
         (progress.batches, progress.seconds) = (0, 0.0);
-        keep(model, optimizer, progress)?;
+        keep(model, optimizer, schedule.as_deref(), options, progress)?;
         observer.epoch_ends(&done);
     }
     Ok(Outcome::Finished)
+}
+
+/// Writes a checkpoint where one is wanted.
+fn keep(
+    model: &dyn Module,
+    optimizer: &dyn Optimizer,
+    schedule: Option<&dyn Schedule>,
+    options: &FitOptions<'_>,
+    progress: &Progress,
+) -> Result<()> {
+    let Some(path) = &options.checkpoint else { return Ok(()) };
+    let state = serde_json::to_value(progress)
+        .map_err(|error| Error::setting(format!("the progress cannot be written as JSON: {error}")))?;
+    Ok(Checkpoint::new(model, optimizer, schedule, options.metadata.clone(), state)?.write(path)?)
 }
 
 /// Without gradients to keep, larger batches use a device better.

@@ -30,7 +30,6 @@ pub mod history;
 mod metrics;
 pub mod report;
 pub mod run;
-pub mod schedule;
 pub mod settings;
 
 pub use netcl_data as data;
@@ -43,5 +42,4 @@ pub use evaluate::{Evaluation, Mistake, evaluate};
 pub use fit::{FitOptions, Observer, Outcome, Progress, fit};
 pub use history::{Epoch, History, Step};
 pub use run::{Run, Summary};
-pub use schedule::{Constant, OneCycle, Schedule};
 pub use settings::Settings;

@@ -6,6 +6,7 @@ use netcl_data::{Dataset, Normalization, catalog};
 use netcl_io::nn::Module;
 use netcl_io::nn::autograd::core::backend::Queue;
 use netcl_io::nn::autograd::core::random::{Generator, manual_seed};
+use netcl_io::optim::schedule::{OneCycleLR, OneCycleOptions};
 use netcl_io::optim::{AdamW, AdamWOptions};
 use netcl_io::{Checkpoint, save_model};
 use serde_json::{Map, Value, json};
@@ -17,7 +18,6 @@ use crate::evaluate::{Evaluation, evaluate};
 use crate::fit::{FitOptions, Observer, Outcome, Progress, fit};
 use crate::metrics::Metrics;
 use crate::report;
-use crate::schedule::OneCycle;
 use crate::settings::Settings;
 
 /// The trained weights, in the run's folder.
@@ -38,7 +38,7 @@ pub struct Run {
     description: Description,
     model: Box<dyn Module>,
     optimizer: AdamW,
-    schedule: OneCycle,
+    schedule: OneCycleLR,
     progress: Progress,
     data_folder: Option<PathBuf>,
 }
@@ -107,7 +107,7 @@ impl Run {
         let options = AdamWOptions { lr: settings.lr, weight_decay: settings.weight_decay, ..Default::default() };
         let optimizer = AdamW::new_with(model.parameters(), options)?;
         let steps = data.train.len().div_ceil(settings.batch_size) * settings.epochs;
-        let schedule = OneCycle::new(settings.lr, steps);
+        let schedule = OneCycleLR::new(&optimizer, OneCycleOptions::new(settings.lr, steps as u64))?;
         Ok(Run {
             settings,
             data,
@@ -142,7 +142,7 @@ impl Run {
             let what = format!("was written with other data than what {:?} is now", run.settings.data);
             return Err(Error::File { path, what });
         }
-        checkpoint.restore(&mut *run.model, &mut run.optimizer)?;
+        checkpoint.restore(&mut *run.model, &mut run.optimizer, Some(&mut run.schedule))?;
         run.progress = Progress::of(&checkpoint)?;
         Ok(run)
     }
@@ -192,7 +192,7 @@ impl Run {
             &self.queue,
             &self.data,
             &mut self.optimizer,
-            &self.schedule,
+            Some(&mut self.schedule),
             &options,
             &mut self.progress,
             &mut metrics,

@@ -6,8 +6,9 @@ use netcl::data::{Augment, Dataset, Normalization};
 use netcl::io::{load_weights, save_model};
 use netcl::nn::{BatchNorm2d, Conv2d, Conv2dOptions, Flatten, MaxPool2d};
 use netcl::optim::AdamW;
+use netcl::optim::schedule::{OneCycleLR, OneCycleOptions};
 use netcl::prelude::*;
-use netcl::trainer::{Epoch, FitOptions, Observer, OneCycle, Progress, evaluate, fit};
+use netcl::trainer::{Epoch, FitOptions, Observer, Progress, evaluate, fit};
 
 /// Prints a line after every epoch.
 struct Lines;
@@ -53,8 +54,9 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Default::default()
     };
     let mut opt = AdamW::new(model.parameters(), 1e-3)?;
-    let schedule = OneCycle::new(0.01, options.epochs * digits.train.len().div_ceil(options.batch_size));
-    fit(&mut model, &queue, &digits, &mut opt, &schedule, &options, &mut Progress::default(), &mut Lines)?;
+    let steps = options.epochs * digits.train.len().div_ceil(options.batch_size);
+    let mut cycle = OneCycleLR::new(&opt, OneCycleOptions::new(0.01, steps as u64))?;
+    fit(&mut model, &queue, &digits, &mut opt, Some(&mut cycle), &options, &mut Progress::default(), &mut Lines)?;
 
     let folder = std::env::temp_dir().join(format!("netcl-example-{}", std::process::id()));
     save_model(&folder.join("cnn.netcl"), &model, Default::default())?;
