@@ -37,7 +37,7 @@ impl Settings {
         let small = data == "digits";
         let (epochs, batch_size, lr) = match (small, network) {
             (true, Network::Mlp) => (40, 32, 3e-3),
-            (true, Network::Cnn) => (15, 32, 5e-3),
+            (true, Network::Cnn) => (20, 32, 5e-3),
             (true, Network::Resnet18) => (6, 32, 3e-3),
             (false, Network::Mlp) => (10, 128, 2e-3),
             (false, Network::Cnn) => (5, 64, 3e-3),
