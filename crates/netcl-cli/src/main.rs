@@ -1,9 +1,13 @@
-//! The `netcl` command: what devices are here, what can they do, do they work, and what lies in the program cache.
+//! The `netcl` command: trains networks and asks them; says what devices are here, what they can do, whether they work, and
+//! what lies in the program cache.
 
 mod cache;
 mod devices;
 mod doctor;
 mod output;
+mod predict;
+mod progress;
+mod train;
 
 use std::process::ExitCode;
 
@@ -25,6 +29,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Train a network on images: a CNN on handwritten digits that come with netcl, unless told otherwise
+    #[command(after_help = train::AFTER_HELP)]
+    Train(train::Arguments),
+    /// Ask a trained network what a picture shows
+    Predict(predict::Arguments),
     /// List platforms and devices with what they can do
     Devices {
         /// Print JSON
@@ -79,6 +88,8 @@ fn main() -> ExitCode {
 fn run(command: Option<Command>) -> Result<Verdict> {
     match command {
         None => doctor::report(),
+        Some(Command::Train(arguments)) => train::run(&arguments),
+        Some(Command::Predict(arguments)) => predict::run(&arguments),
         Some(Command::Devices { json }) => devices::run(json),
         Some(Command::Doctor { json, device }) => doctor::run(json, device.as_deref()),
         Some(Command::Cache { action }) => cache::run(&action),

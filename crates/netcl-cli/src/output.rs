@@ -104,6 +104,11 @@ impl Progress {
     pub(crate) fn step(&self, name: String) {
         *lock(&self.step) = Some((name, Instant::now()));
     }
+
+    /// The step is over and no other begins.
+    pub(crate) fn done(&self) {
+        *lock(&self.step) = None;
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

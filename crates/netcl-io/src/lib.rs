@@ -1,1 +1,39 @@
-//! Model files, checkpoints and exchange formats.
+//! Models and checkpoints in files.
+//!
+//! A `.netcl` file is an NPZ archive: `np.load(path, allow_pickle=False)` opens it, and each tensor is an array under its
+//! dotted name. One entry more, [`archive::METADATA`], is text: JSON that says what the file is.
+//!
+//! ```
+//! use netcl_io::nn::{Linear, Module, ReLU, autograd::core::device::manager, sequential};
+//! use netcl_io::{Archive, load_weights, save_model};
+//!
+//! let folder = std::env::temp_dir().join(format!("netcl-io-{}", std::process::id()));
+//! let path = folder.join("model.netcl");
+//! let queue = manager().cpu().queue;
+//! let model = sequential![Linear::new(&queue, 2, 8)?, ReLU, Linear::new(&queue, 8, 1)?];
+//! save_model(&path, &model, Default::default())?;
+//!
+//! let mut other = sequential![Linear::new(&queue, 2, 8)?, ReLU, Linear::new(&queue, 8, 1)?];
+//! load_weights(&path, &mut other)?;
+//! assert_eq!(other.parameters()[0].to_host::<f32>()?, model.parameters()[0].to_host::<f32>()?);
+//! assert_eq!(Archive::read(&path)?.names().next(), Some("0.weight"));
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod archive;
+pub mod atomic;
+pub mod checkpoint;
+pub mod error;
+pub mod model;
+pub mod npy;
+
+pub use netcl_nn as nn;
+pub use netcl_optim as optim;
+
+pub use archive::Archive;
+pub use atomic::write_atomically;
+pub use checkpoint::Checkpoint;
+pub use error::{Error, Result};
+pub use model::{load_weights, save_model};
+pub use npy::Array;

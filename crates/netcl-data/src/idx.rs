@@ -1,0 +1,181 @@
+//! idx files: the format of MNIST and its relatives, plain or compressed by gzip.
+//!
+//! Four bytes (0, 0, the element type, the number of axes), the length of each axis as a big-endian 32-bit number, the
+//! elements. Only bytes occur as elements in the data sets that are read here.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+
+use crate::dataset::ImageSet;
+use crate::error::{Error, Result};
+
+/// The bytes of an idx file, with the lengths of its axes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Array {
+    /// The length of each axis.
+    pub shape: Vec<usize>,
+    /// The elements, the last axis fastest.
+    pub bytes: Vec<u8>,
+}
+
+const UNSIGNED_BYTES: u8 = 8;
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// What a file may hold at most, decompressed: a small file can unpack to anything.
+const LARGEST: u64 = 1 << 32;
+
+impl Array {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Array> {
+        let bytes = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        Array::parse(path, &bytes)
+    }
+
+    /// Reads the content of a file; the path is for messages.
+    ///
+    /// ```
+    /// use netcl_data::idx::Array;
+    /// use std::path::Path;
+    ///
+    /// let array = Array::parse(Path::new("labels"), &[0, 0, 8, 1, 0, 0, 0, 3, 7, 2, 1])?;
+    /// assert_eq!((array.shape, array.bytes), (vec![3], vec![7, 2, 1]));
+    /// # Ok::<(), netcl_data::Error>(())
+    /// ```
+    pub fn parse(path: &Path, content: &[u8]) -> Result<Array> {
+        let malformed = |what: String| Error::Malformed { path: path.to_owned(), expected: "idx file", what };
+        if !content.starts_with(&GZIP) {
+            return parse_plain(content).map_err(malformed);
+        }
+        let mut plain = Vec::new();
+        let mut decoder = MultiGzDecoder::new(content).take(LARGEST + 1);
+        decoder.read_to_end(&mut plain).map_err(|error| malformed(format!("its gzip data is damaged ({error})")))?;
+        if plain.len() as u64 > LARGEST {
+            return Err(malformed("it unpacks to more than 4 GiB".to_owned()));
+        }
+        parse_plain(&plain).map_err(malformed)
+    }
+}
+
+fn parse_plain(content: &[u8]) -> Result<Array, String> {
+    let &[a, b, kind, axes, ref rest @ ..] = content else {
+        return Err(format!("it has {} bytes, fewer than a header", content.len()));
+    };
+    if (a, b) != (0, 0) || !(1..=4).contains(&axes) {
+        return Err(format!(
+            "it starts with {a:02x} {b:02x} {kind:02x} {axes:02x} instead of 00 00 08 01 to 00 00 08 04"
+        ));
+    }
+    if kind != UNSIGNED_BYTES {
+        return Err(format!("its elements are of type {kind:#04x}; only bytes (0x08) are read"));
+    }
+    let axes = usize::from(axes);
+    let Some((header, elements)) = rest.split_at_checked(4 * axes) else {
+        return Err(format!("it ends within the lengths of its {axes} axes"));
+    };
+    let shape: Vec<usize> = header
+        .chunks_exact(4)
+        .map(|bytes| bytes.iter().fold(0, |length, &byte| length << 8 | usize::from(byte)))
+        .collect();
+    let expected = shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length));
+    match expected {
+        Some(expected) if expected == elements.len() => Ok(Array { shape, bytes: elements.to_vec() }),
+        Some(expected) => {
+            let how = if elements.len() < expected { "is truncated" } else { "goes on behind its end" };
+            Err(format!("it {how}: its header announces {shape:?} elements, {} follow", elements.len()))
+        }
+        None => Err(format!("its header announces {shape:?} elements, more than fit into memory")),
+    }
+}
+
+/// The files of one part of a data set in a folder: `train-images-idx3-ubyte`, `train-images.idx3-ubyte`, or either with
+/// `.gz`.
+pub(crate) fn find(folder: &Path, part: &str, what: &str, axes: u32) -> Option<PathBuf> {
+    let names = ['-', '.'].map(|dot| format!("{part}-{what}{dot}idx{axes}-ubyte"));
+    names.iter().flat_map(|name| [folder.join(name), folder.join(format!("{name}.gz"))]).find(|path| path.is_file())
+}
+
+/// Reads the images and labels of one part (`"train"` or `"t10k"`).
+pub(crate) fn read_part(folder: &Path, part: &str) -> Result<ImageSet> {
+    let path = |what: &str, axes: u32| {
+        find(folder, part, what, axes).ok_or_else(|| Error::Read {
+            path: folder.join(format!("{part}-{what}-idx{axes}-ubyte")),
+            source: std::io::Error::new(std::io::ErrorKind::NotFound, "no such file, neither plain nor with .gz"),
+        })
+    };
+    let (images_path, labels_path) = (path("images", 3)?, path("labels", 1)?);
+    let (images, labels) = (Array::read(&images_path)?, Array::read(&labels_path)?);
+    let &[count, height, width] = &images.shape[..] else {
+        let what = format!("it has {} axes instead of 3", images.shape.len());
+        return Err(Error::Malformed { path: images_path, expected: "idx file of images", what });
+    };
+    if labels.shape.len() != 1 {
+        let what = format!("it has {} axes instead of 1", labels.shape.len());
+        return Err(Error::Malformed { path: labels_path, expected: "idx file of labels", what });
+    }
+    if count != labels.bytes.len() {
+        let place = format!("{} and {}", images_path.display(), labels_path.display());
+        let what = format!("there are {count} images but {} labels", labels.bytes.len());
+        return Err(Error::Mismatch { place, what });
+    }
+    ImageSet::new(&images_path.display().to_string(), images.bytes, labels.bytes, [1, height, width])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::Write;
+
+    fn parse(content: &[u8]) -> Result<Array, String> {
+        Array::parse(Path::new("file"), content).map_err(|error| error.to_string())
+    }
+
+    fn gzip(content: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(content).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    const LABELS: [u8; 11] = [0, 0, 8, 1, 0, 0, 0, 3, 7, 2, 1];
+
+    #[test]
+    fn plain_and_compressed_files_are_the_same() {
+        let plain = parse(&LABELS).unwrap();
+        assert_eq!(plain, Array { shape: vec![3], bytes: vec![7, 2, 1] });
+        assert_eq!(parse(&gzip(&LABELS)).unwrap(), plain);
+    }
+
+    #[test]
+    fn every_kind_of_damage_is_named() {
+        let cases: [(&[u8], &str); 8] = [
+            (b"", "it has 0 bytes, fewer than a header"),
+            (b"\x89PNG", "starts with 89 50 4e 47"),
+            (&[0, 0, 8, 0], "starts with 00 00 08 00"),
+            (&[0, 0, 13, 1, 0, 0, 0, 1], "type 0x0d; only bytes"),
+            (&[0, 0, 8, 3, 0, 0, 0, 1], "ends within the lengths of its 3 axes"),
+            (&LABELS[..10], "is truncated: its header announces [3] elements, 2 follow"),
+            (&[0, 0, 8, 1, 0, 0, 0, 0, 9], "goes on behind its end"),
+            (&[0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255], "more than fit"),
+        ];
+        for (content, expected) in cases {
+            let text = parse(content).unwrap_err();
+            assert!(text.starts_with("file is no idx file: ") && text.contains(expected), "{text}");
+        }
+        let whole = gzip(&LABELS);
+        assert!(parse(&whole[..whole.len() - 3]).unwrap_err().contains("gzip data is damaged"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_content_is_too_wild(mut content in proptest::collection::vec(any::<u8>(), 0..64), header in any::<bool>()) {
+            if header && content.len() >= 4 {
+                content[..4].copy_from_slice(&[0, 0, 8, 2]);
+            }
+            if let Ok(array) = parse(&content) {
+                prop_assert_eq!(array.shape.iter().product::<usize>(), array.bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A small generator of random numbers for orders and augmentation.
+
+/// SplitMix64 (Steele, Lea and Flood, 2014): a counter whose values are mixed until they look random.
+///
+/// Orders and augmentation are functions of a seed and of what they are for (an epoch, an image), so there is no state to save:
+/// a run that goes on later asks for the same numbers again. Not for secrets.
+///
+/// ```
+/// use netcl_data::Random;
+///
+/// assert_eq!(Random::new(7).permutation(5), Random::new(7).permutation(5));
+/// assert_ne!(Random::new(7).permutation(100), Random::new(8).permutation(100));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Random {
+    state: u64,
+}
+
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+impl Random {
+    /// The numbers of a seed.
+    pub fn new(seed: u64) -> Random {
+        Random { state: mix(seed.wrapping_add(STEP)) }
+    }
+
+    /// The numbers of a seed for one purpose: `Random::keyed(seed, &[epoch, image])`.
+    pub fn keyed(seed: u64, key: &[u64]) -> Random {
+        let mut random = Random::new(seed);
+        for &part in key {
+            random.state = mix(random.state ^ mix(part.wrapping_add(STEP)));
+        }
+        random
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(STEP);
+        mix(self.state)
+    }
+
+    /// A number below `limit`, each equally likely; 0 where the limit is 0.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        // Multiplication instead of a remainder (Lemire, 2019); numbers that would be too likely are drawn again.
+        loop {
+            let product = u128::from(self.bits()) * u128::from(limit);
+            if product as u64 >= limit.wrapping_neg().checked_rem(limit).unwrap_or(0) {
+                return (product >> 64) as u64;
+            }
+        }
+    }
+
+    /// The numbers below `n` in a random order.
+    pub fn permutation(&mut self, n: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..n).collect();
+        for i in (1..n).rev() {
+            order.swap(i, self.below(i as u64 + 1) as usize);
+        }
+        order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_those_of_the_paper() {
+        // The reference implementation's first numbers for the seed 1234567.
+        let mut random = Random { state: 1_234_567 };
+        let expected = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
+        assert_eq!([random.bits(), random.bits(), random.bits()], expected);
+    }
+
+    #[test]
+    fn every_order_has_every_number_once_and_every_place_is_likely() {
+        let mut seen = [0u32; 6];
+        for seed in 0..6000 {
+            let order = Random::new(seed).permutation(6);
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, [0, 1, 2, 3, 4, 5]);
+            seen[order[0]] += 1;
+        }
+        assert!(seen.iter().all(|&count| (880..1120).contains(&count)), "{seen:?}");
+    }
+
+    #[test]
+    fn keys_matter_in_order() {
+        let first = |key: &[u64]| Random::keyed(1, key).bits();
+        let all = [first(&[]), first(&[0]), first(&[1]), first(&[0, 1]), first(&[1, 0]), first(&[0, 0])];
+        for (i, a) in all.iter().enumerate() {
+            assert!(!all[..i].contains(a), "{all:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_stay_below_their_limit() {
+        let mut random = Random::new(3);
+        assert_eq!(random.below(0), 0);
+        assert_eq!(random.below(1), 0);
+        assert!((0..1000).all(|_| random.below(10) < 10));
+    }
+}

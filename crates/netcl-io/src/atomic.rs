@@ -1,0 +1,72 @@
+//! Files that are either there as a whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+
+/// Writes a file so that a crash, a full disk or another process never leaves half of it: the content goes to a new file beside
+/// it, is forced to the disk, and takes the name at the end. Missing folders are made.
+///
+/// # Errors
+/// What could not be written and why; the file that was there before is still there.
+pub fn write_atomically(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
+    let failed = |source| Error::Write { path: path.to_owned(), source };
+    let Some(name) = path.file_name() else {
+        return Err(failed(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path names no file")));
+    };
+    // The empty parent of a bare name is the current folder.
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(folder).map_err(failed)?;
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let temporary = Temporary(folder.join(format!(".{}.{process}-{count}.tmp", name.to_string_lossy())));
+    let mut writer = BufWriter::new(File::create(&temporary.0).map_err(failed)?);
+    content(&mut writer).map_err(failed)?;
+    writer.flush().map_err(failed)?;
+    writer.get_ref().sync_all().map_err(failed)?;
+    fs::rename(&temporary.0, path).map_err(failed)
+}
+
+/// Removed when it is not needed any more; after the renaming there is nothing to remove.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_or_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b/file");
+        write_atomically(&path, |out| out.write_all(b"one")).unwrap();
+        let error = write_atomically(&path, |out| {
+            out.write_all(b"tw")?;
+            Err(std::io::Error::other("the disk is full"))
+        });
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("a/b/file cannot be written: the disk is full"), "{text}");
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        write_atomically(&path, |out| out.write_all(b"three")).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"three");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file stays behind");
+    }
+
+    #[test]
+    fn places_that_cannot_be_written_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, b"").unwrap();
+        let text = write_atomically(&file.join("x"), |_| Ok(())).unwrap_err().to_string();
+        assert!(text.contains("file/x cannot be written"), "{text}");
+        assert!(write_atomically(Path::new("/"), |_| Ok(())).unwrap_err().to_string().contains("names no file"));
+    }
+}

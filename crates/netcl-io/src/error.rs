@@ -1,0 +1,75 @@
+//! What can go wrong with files.
+
+use std::path::PathBuf;
+
+use netcl_nn::autograd::core::ErrorKind;
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong when models are written and read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file that cannot be read.
+    #[error("{} cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file that cannot be written.
+    #[error("{} cannot be written: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file that is not what it should be.
+    #[error("{} is no netcl file: {what}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// A file of another kind than what was asked for.
+    #[error("{} {what}", path.display())]
+    Unsuitable {
+        /// The file.
+        path: PathBuf,
+        /// What is missing in it.
+        what: String,
+    },
+    /// Weights that do not fit a model.
+    #[error("the weights in {} do not fit the model: {}", path.display(), problems.join("; "))]
+    Weights {
+        /// The file.
+        path: PathBuf,
+        /// Everything that is wrong.
+        problems: Vec<String>,
+    },
+    /// An error of a device or a tensor.
+    #[error(transparent)]
+    Tensor(#[from] netcl_nn::autograd::Error),
+}
+
+impl From<netcl_nn::autograd::core::Error> for Error {
+    fn from(error: netcl_nn::autograd::core::Error) -> Self {
+        Error::Tensor(error.into())
+    }
+}
+
+impl Error {
+    /// Which Python exception this becomes.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+            Error::Read { .. } | Error::Write { .. } => ErrorKind::Io,
+            Error::Malformed { .. } | Error::Unsuitable { .. } | Error::Weights { .. } => ErrorKind::Value,
+            Error::Tensor(error) => error.kind(),
+        }
+    }
+}
