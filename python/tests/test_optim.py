@@ -184,8 +184,12 @@ def test_schedules_drive_the_optimizer():
     np.testing.assert_allclose(warm, [0.25, 0.5, 0.75, 1, 0.5, 0], atol=1e-12)
     chained = rates(lambda o: optim.ChainedScheduler([optim.StepLR(o, 2, 0.5), optim.ExponentialLR(o, 0.5)]), 3)
     assert chained == [1, 0.5, 0.125]
-    parts = lambda o: [optim.LambdaLR(o, lambda epoch: 0.1), optim.ExponentialLR(o, 0.5)]
-    assert rates(lambda o: optim.SequentialLR(o, parts(o), [2]), 4) == [0.1, 0.1, 1, 0.5]
+
+    def sequential(opt):
+        parts = [optim.LambdaLR(opt, lambda epoch: 0.1), optim.ExponentialLR(opt, 0.5)]
+        return optim.SequentialLR(opt, parts, [2])
+
+    assert rates(sequential, 4) == [0.1, 0.1, 1, 0.5]
     cycle = rates(lambda o: optim.OneCycleLR(o, 2.0, epochs=2, steps_per_epoch=3), 6, momentum=0.9)
     assert cycle[0] == pytest.approx(0.08) and max(cycle) <= 2.0 and cycle[-1] < 1e-5
 

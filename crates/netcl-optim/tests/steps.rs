@@ -41,7 +41,7 @@ fn gradients_are_unscaled_and_clipped_on_the_way() {
         let mut opt = SGD::new([p.clone(), q.clone()], 1.0).unwrap();
         set_gradient(&p, &[16.0, 32.0]);
         set_gradient(&q, &[32.0]);
-        let scale = Tensor::from(tensor(queue, &[16.0], &[1], DType::F32).raw().clone());
+        let scale = tensor(queue, &[16.0], &[1], DType::F32);
         for grad_scale in [GradScale::Number(16.0), GradScale::Device(scale)] {
             p.fill(0.0).unwrap();
             q.fill(0.0).unwrap();
@@ -140,7 +140,7 @@ fn clipping_sums_over_dtypes_and_repeated_gradients() {
     let h = tensor(&queue, &[0.0], &[1], DType::F16).with_grad();
     // One tensor for two parameters, and one element that is repeated.
     let shared = tensor(&queue, &[1.0], &[1], DType::F32).expand([2]).unwrap();
-    p.set_grad(Some(shared.into()));
+    p.set_grad(Some(shared));
     set_gradient(&q, &[1.0]);
     set_gradient(&h, &[1.0]);
     let norm = clip_grad_norm([&p, &q, &h], 1.0).unwrap();

@@ -90,24 +90,21 @@ impl Arena {
     /// The flat tensor, made or enlarged as needed.
     pub(super) fn flat(&mut self, initial: f64) -> Result<&Raw> {
         let size = self.controls_at() + CONTROLS;
-        let made = match self.flat.take() {
-            Some(flat) if flat.size() == size => flat,
-            old => {
-                let made = with_sink(Rc::new(Now), || -> Result<Raw> {
-                    let made = Raw::from_shape(&self.queue, [size], self.compute())?;
-                    if initial != 0.0 {
-                        part(&made, 0, [self.controls_at()])?.fill(initial)?;
+        let made = match &self.flat {
+            Some(flat) if flat.size() == size => flat.clone(),
+            old => with_sink(Rc::new(Now), || -> Result<Raw> {
+                let made = Raw::from_shape(&self.queue, [size], self.compute())?;
+                if initial != 0.0 {
+                    part(&made, 0, [self.controls_at()])?.fill(initial)?;
+                }
+                if let Some(old) = old {
+                    let stride = (old.size() - CONTROLS) / self.rows.max(1);
+                    for row in 0..self.rows {
+                        part(&made, row * self.stride, [stride])?.assign(&part(old, row * stride, [stride])?)?;
                     }
-                    if let Some(old) = old {
-                        let stride = (old.size() - CONTROLS) / self.rows.max(1);
-                        for row in 0..self.rows {
-                            part(&made, row * self.stride, [stride])?.assign(&part(&old, row * stride, [stride])?)?;
-                        }
-                    }
-                    Ok(made)
-                })?;
-                made
-            }
+                }
+                Ok(made)
+            })?,
         };
         Ok(self.flat.insert(made))
     }

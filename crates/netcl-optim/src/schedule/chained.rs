@@ -47,8 +47,7 @@ impl Schedule for ChainedScheduler {
     }
 
     fn rate(&self, at: &At) -> Result<f64> {
-        let one = |current: f64, schedule: &Box<dyn Schedule>| schedule.rate(&At { current, ..*at });
-        self.schedules.iter().try_fold(at.current, one)
+        self.schedules.iter().try_fold(at.current, |current, schedule| schedule.rate(&At { current, ..*at }))
     }
 
     fn arrive(&mut self, epoch: u64) -> Result<()> {

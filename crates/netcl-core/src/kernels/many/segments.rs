@@ -11,6 +11,9 @@ const CPU_CHUNK: usize = 1 << 15;
 /// Tables kept on the device: an update's, a norm's, a scaling's, and one to spare.
 const TABLES: usize = 4;
 
+/// The tables of one kind of run, under what they depend on.
+type Tables = (Vec<u64>, Arc<[Tensor]>);
+
 /// One of many tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -36,7 +39,7 @@ pub struct Segments {
     stride: usize,
     apart: bool,
     cpu: OnceLock<Arc<[Chunk]>>,
-    tables: Mutex<Vec<(Vec<u64>, Arc<[Tensor]>)>>,
+    tables: Mutex<Vec<Tables>>,
 }
 
 /// A part of a segment.
