@@ -39,6 +39,7 @@ fn network(queue: &Queue) -> netcl::Result<Sequential> {
     ])
 }
 
+/// Trains the network and prints how well it does.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queue = manager().cpu().queue;
     let digits = Dataset::digits()?;
