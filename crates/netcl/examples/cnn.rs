@@ -39,8 +39,7 @@ fn network(queue: &Queue) -> netcl::Result<Sequential> {
     ])
 }
 
-/// Trains the network and prints how well it does.
-pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queue = manager().cpu().queue;
     let digits = Dataset::digits()?;
     let normalization = Normalization::of(&digits.train);

@@ -7,8 +7,7 @@ use netcl::nn::Flatten;
 use netcl::optim::{AdamW, AdamWOptions};
 use netcl::prelude::*;
 
-/// Trains the network and prints how well it does.
-pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queue = manager().cpu().queue; // or manager().get("auto")?.queue: the best device of this machine
     let digits = Dataset::digits()?;
     let pixels = Normalization::of(&digits.train);

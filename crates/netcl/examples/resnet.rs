@@ -9,8 +9,7 @@ use netcl::nn::{Depth, ResNet, ResNetOptions, Stem};
 use netcl::optim::AdamW;
 use netcl::prelude::*;
 
-/// Trains the network and prints how well it does.
-pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queue = manager().cpu().queue;
     let digits = Dataset::digits()?;
     let pixels = Normalization::of(&digits.train);
