@@ -55,6 +55,8 @@
 #define STAGE_BYTES (PARTS * (A_PART + B_PART))
 // One instruction takes 32 bytes along k of every row.
 #define STEPS (ROW_BYTES / 32)
+// Lines of a box of an operand that does not lie along k: 128 bytes.
+#define BLOCK (128 / SIZE)
 #define CONSUMERS 2
 #define MAP_WORDS 32
 
@@ -94,16 +96,16 @@ void copy_lines(uint to, ulong map, int along_k, int lines, int line, int term, 
     if (along_k) {
         copy_box(to, map, term, line, z, w, bar);
     } else {
-        for (int i = 0; i < lines; i += 64) copy_box(to + i * ROW_BYTES, map, line + i, term, z, w, bar);
+        for (int i = 0; i < lines; i += BLOCK) copy_box(to + i * ROW_BYTES, map, line + i, term, z, w, bar);
     }
 }
 
 // Where an operand of the matrix unit lies in local memory and how it is swizzled.
 ulong describe(uint address, int along_k) {
     const ulong start = (address & 0x3ffff) >> 4;
-    // Along k: rows of ROW_BYTES, eight of them repeat the pattern. Else: 64 lines to a block, eight terms repeat it.
+    // Along k: rows of ROW_BYTES, eight of them repeat the pattern. Else: BLOCK lines to a box, eight terms repeat it.
     return along_k ? start | (ulong)(8 * ROW_BYTES >> 4) << 32 | (ROW_BYTES == 128 ? 1UL : 2UL) << 62
-                   : start | (ulong)(64 * ROW_BYTES >> 4) << 16 | (ulong)(1024 >> 4) << 32 | 1UL << 62;
+                   : start | (ulong)(BLOCK * ROW_BYTES >> 4) << 16 | (ulong)(1024 >> 4) << 32 | 1UL << 62;
 }
 
 // How far one instruction goes along k, in units of 16 bytes.
@@ -114,6 +116,23 @@ ulong describe(uint address, int along_k) {
                  : SUMS                                                                                                 \
                  : "l"(a), "l"(b)                                                                                       \
                  : "memory")
+
+#define BY_REGISTERS (SIZE == 4 && !A_ALONG_K)
+#if BY_REGISTERS
+#define MULTIPLY_REGISTERS(x, b)                                                                                        \
+    asm volatile("//@@" INSTRUCTION " {" REGISTERS "}, " OPERANDS ", 1, 1, 1;"                                            \
+                 : SUMS                                                                                                 \
+                 : "r"(left[x]), "r"(left[(x) + 1]), "r"(left[(x) + 2]), "r"(left[(x) + 3]), "l"(b)                       \
+                 : "memory")
+
+// Element (line, term) of a tile of 32-bit numbers that lie along the lines, swizzled over 128 bytes.
+uint element(uint tile, uint line, uint term) {
+    uint value;
+    const uint at = tile + (line / BLOCK * BK + term) * 128 + ((line % BLOCK / 4) ^ (term % 8)) * 16 + line % 4 * 4;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+    return value;
+}
+#endif
 
 // Matrix, row and column of tile number t.
 int3 tile_at(int t, int tiles_m, int tiles_n) {
@@ -230,6 +249,21 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
             barrier_wait(full + 8 * s, phase);
             const uint at = base + s * STAGE_BYTES;
             const ulong a_tile = describe(at + mine * ROW_BYTES, A_ALONG_K), b_tile = describe(at + A_BYTES, B_ALONG_K);
+#if BY_REGISTERS
+            // Four registers for each of the STEPS instructions: rows r and r + 8, terms t and t + 4 of eight.
+            uint left[4 * STEPS];
+#pragma unroll
+            for (int i = 0; i < 4 * STEPS; ++i)
+                left[i] = element(at, mine + (warp & 3) * 16 + (lane >> 2) + (i & 1) * 8,
+                                  i / 4 * 8 + (lane & 3) + (i & 2) * 2);
+            asm volatile("//@@wgmma.fence.sync.aligned;" : SUMS, LEFT : : "memory");
+#pragma unroll
+            for (int step = 0; step < STEPS; ++step) MULTIPLY_REGISTERS(4 * step, b_tile + step * STRIDE(B_ALONG_K));
+            asm volatile("//@@wgmma.commit_group.sync.aligned;" ::: "memory");
+            // The other warp group multiplies while this one waits and loads.
+            asm volatile("//@@wgmma.wait_group.sync.aligned 0;" : SUMS, LEFT : : "memory");
+            if (lane == 0) barrier_arrive(empty + 8 * s);
+#else
             asm volatile("//@@wgmma.fence.sync.aligned;" : SUMS : : "memory");
 #if PARTS == 3
 #define MULTIPLY_PARTS(i, j)                                                                                            \
@@ -258,6 +292,7 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
             asm volatile("//@@wgmma.wait_group.sync.aligned 1;" : SUMS : : "memory");
             if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
             held = (int)s;
+#endif
 #endif
             if (++s == STAGES) {
                 s = 0;

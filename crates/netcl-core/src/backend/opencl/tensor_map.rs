@@ -123,7 +123,9 @@ pub enum TensorMapError {
         stride: u64,
     },
     /// A box that the copy engine cannot copy.
-    #[error("a box of {box_length} elements along axis {axis}: a tensor map takes 1 to {LONGEST_BOX}, along axis 0 whole multiples of 16 bytes within the swizzle")]
+    #[error(
+        "a box of {box_length} elements along axis {axis}: a tensor map takes 1 to {LONGEST_BOX}, along axis 0 whole multiples of 16 bytes within the swizzle"
+    )]
     Box {
         /// Which.
         axis: usize,
@@ -222,15 +224,7 @@ mod tests {
     #[test]
     fn matrices_are_encoded_as_by_the_driver() {
         let axes = [axis(8192, 0, 64), axis(4096, 16384, 128)];
-        let rest = [
-            (3, 0x400),
-            (8, 0x1fff),
-            (9, 0xfff),
-            (13, 0x3f00_0000),
-            (14, 0x7f),
-            (16, 0x4000),
-            (18, 0x400),
-        ];
+        let rest = [(3, 0x400), (8, 0x1fff), (9, 0xfff), (13, 0x3f00_0000), (14, 0x7f), (16, 0x4000), (18, 0x400)];
         let with = |two: u32| expected(&[&rest[..], &[(2, two)]].concat());
         assert_eq!(encoded(MapElement::BF16, &axes, Swizzle::Bytes128), with(0x6510));
         assert_eq!(encoded(MapElement::F16, &axes, Swizzle::Bytes128), with(0x6310));
@@ -270,10 +264,7 @@ mod tests {
         let dense = axis(64, 0, 64);
         assert_eq!(map(&[], Swizzle::None), TensorMapError::Rank(0));
         assert_eq!(map(&[axis(0, 0, 64)], Swizzle::None), TensorMapError::Length { axis: 0, length: 0 });
-        assert_eq!(
-            map(&[dense, axis(4, 24, 1)], Swizzle::Bytes128),
-            TensorMapError::Stride { axis: 1, stride: 24 }
-        );
+        assert_eq!(map(&[dense, axis(4, 24, 1)], Swizzle::Bytes128), TensorMapError::Stride { axis: 1, stride: 24 });
         assert_eq!(map(&[dense], Swizzle::Bytes64), TensorMapError::Box { axis: 0, box_length: 64 });
         assert_eq!(
             map(&[dense, axis(4, 128, 257)], Swizzle::Bytes128),
