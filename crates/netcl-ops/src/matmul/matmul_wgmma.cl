@@ -31,6 +31,7 @@
 //                A_ALONG_K, B_ALONG_K   1 where neighbours in memory lie along k, 0 where they lie along m or n
 //                INSTRUCTION, MAJORS    the matrix instruction and its flags for operands that lie along m or n
 //                REGISTERS, DESCRIPTORS, SUMS   its operands: "%0, %1, ...", the two after them, "+f"(d[0]), ...
+//                OPERANDS       the same with the first operand in registers: "{%n, ...}, %m"
 //                EACH_SUM(X), EACH_PAIR(X)      X(0) X(1) ... for every sum; X(0) X(2) ... for every pair of 8 columns
 //                INDEX, OUT, STORE, EPILOGUE, EPILOGUE_PARAMS   as in matmul_naive.cl;   VALUE   what the epilogue gives
 //                DENSE          how four results are written at once: 0 not at all, 1 float, 2 half, 3 bfloat16
@@ -117,21 +118,22 @@ ulong describe(uint address, int along_k) {
                  : "l"(a), "l"(b)                                                                                       \
                  : "memory")
 
+// 32-bit numbers of a that do not lie along k reach the matrix units through registers, four for each instruction: rows r and
+// r + 8 of 16, terms t and t + 4 of 8.
 #define BY_REGISTERS (SIZE == 4 && !A_ALONG_K)
 #if BY_REGISTERS
-#define MULTIPLY_REGISTERS(x, b)                                                                                        \
+#define FOUR(x) "+r"(x[0]), "+r"(x[1]), "+r"(x[2]), "+r"(x[3])
+#define LOAD_FOUR(x, step)                                                                                              \
+    asm volatile("ld.shared.b32 %0, [%4+%8]; ld.shared.b32 %1, [%5+%8]; "                                                \
+                 "ld.shared.b32 %2, [%6+%8]; ld.shared.b32 %3, [%7+%8];"                                                 \
+                 : "=&r"(x[0]), "=&r"(x[1]), "=&r"(x[2]), "=&r"(x[3])                                                    \
+                 : "r"(from0), "r"(from1), "r"(from2), "r"(from3), "n"((step) * 1024)                                    \
+                 : "memory")
+#define MULTIPLY_FOUR(x, b)                                                                                             \
     asm volatile("//@@" INSTRUCTION " {" REGISTERS "}, " OPERANDS ", 1, 1, 1;"                                            \
                  : SUMS                                                                                                 \
-                 : "r"(left[x]), "r"(left[(x) + 1]), "r"(left[(x) + 2]), "r"(left[(x) + 3]), "l"(b)                       \
+                 : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(b)                                                    \
                  : "memory")
-
-// Element (line, term) of a tile of 32-bit numbers that lie along the lines, swizzled over 128 bytes.
-uint element(uint tile, uint line, uint term) {
-    uint value;
-    const uint at = tile + (line / BLOCK * BK + term) * 128 + ((line % BLOCK / 4) ^ (term % 8)) * 16 + line % 4 * 4;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
-    return value;
-}
 #endif
 
 // Matrix, row and column of tile number t.
@@ -195,6 +197,8 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
     barrier(CLK_LOCAL_MEM_FENCE);
     uint s = 0;
     if (warp_group == 0) {
+        // Registers that copying does not need go to those who add up.
+        asm volatile("//@@setmaxnreg.dec.sync.aligned.u32 40;");
         if (item != 0) return;
         global uint *a_map = maps + get_group_id(0) * 2 * MAP_WORDS, *b_map = a_map + MAP_WORDS;
         vstore16(a_map0, 0, a_map);
@@ -229,8 +233,17 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
         }
         return;
     }
+    asm volatile("//@@setmaxnreg.inc.sync.aligned.u32 232;");
     uint phase = 0;
     const uint mine = (warp_group - 1) * 64;
+#if BY_REGISTERS
+    uint x0[4] = {0, 0, 0, 0}, x1[4] = {0, 0, 0, 0}, x2[4] = {0, 0, 0, 0}, x3[4] = {0, 0, 0, 0};
+    // Where this work-item's four numbers lie in a tile: box, term, swizzled piece of 16 bytes, place in the piece.
+    const uint line = mine + (warp & 3) * 16 + (lane >> 2), term = lane & 3, piece = line % BLOCK / 4;
+    const uint box = line / BLOCK * (BK * 128) + term * 128 + line % 4 * 4;
+    const uint corner0 = box + (piece ^ term) * 16, corner1 = box + ((piece + 2) ^ term) * 16;
+    const uint corner2 = (corner0 ^ 64) + 512, corner3 = (corner1 ^ 64) + 512;
+#endif
     for (int t = (int)get_group_id(0); t < total; t += (int)get_num_groups(0)) {
         const int3 tile = tile_at(t, tiles_m, tiles_n);
         float d[BN / 2];
@@ -250,19 +263,24 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
             const uint at = base + s * STAGE_BYTES;
             const ulong a_tile = describe(at + mine * ROW_BYTES, A_ALONG_K), b_tile = describe(at + A_BYTES, B_ALONG_K);
 #if BY_REGISTERS
-            // Four registers for each of the STEPS instructions: rows r and r + 8, terms t and t + 4 of eight.
-            uint left[4 * STEPS];
-#pragma unroll
-            for (int i = 0; i < 4 * STEPS; ++i)
-                left[i] = element(at, mine + (warp & 3) * 16 + (lane >> 2) + (i & 1) * 8,
-                                  i / 4 * 8 + (lane & 3) + (i & 2) * 2);
-            asm volatile("//@@wgmma.fence.sync.aligned;" : SUMS, LEFT : : "memory");
-#pragma unroll
-            for (int step = 0; step < STEPS; ++step) MULTIPLY_REGISTERS(4 * step, b_tile + step * STRIDE(B_ALONG_K));
+            // Two instructions run while the numbers of the next two are loaded.
+            const uint from0 = at + corner0, from1 = at + corner1, from2 = at + corner2, from3 = at + corner3;
+            LOAD_FOUR(x0, 0);
+            LOAD_FOUR(x1, 1);
+            asm volatile("//@@wgmma.fence.sync.aligned;" : SUMS, FOUR(x0), FOUR(x1) : : "memory");
+            MULTIPLY_FOUR(x0, b_tile);
+            MULTIPLY_FOUR(x1, b_tile + 2);
             asm volatile("//@@wgmma.commit_group.sync.aligned;" ::: "memory");
-            // The other warp group multiplies while this one waits and loads.
-            asm volatile("//@@wgmma.wait_group.sync.aligned 0;" : SUMS, LEFT : : "memory");
-            if (lane == 0) barrier_arrive(empty + 8 * s);
+            asm volatile("//@@wgmma.wait_group.sync.aligned 1;" : SUMS, FOUR(x2), FOUR(x3) : : "memory");
+            if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
+            held = (int)s;
+            LOAD_FOUR(x2, 2);
+            LOAD_FOUR(x3, 3);
+            asm volatile("//@@wgmma.fence.sync.aligned;" : SUMS, FOUR(x2), FOUR(x3) : : "memory");
+            MULTIPLY_FOUR(x2, b_tile + 4);
+            MULTIPLY_FOUR(x3, b_tile + 6);
+            asm volatile("//@@wgmma.commit_group.sync.aligned;" ::: "memory");
+            asm volatile("//@@wgmma.wait_group.sync.aligned 1;" : SUMS, FOUR(x0), FOUR(x1) : : "memory");
 #else
             asm volatile("//@@wgmma.fence.sync.aligned;" : SUMS : : "memory");
 #if PARTS == 3

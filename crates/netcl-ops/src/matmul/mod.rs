@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Operands are read where they lie: a transposed or sliced view is a pair of strides, a broadcast batch axis a stride of
-//! zero. `cpu` is the native engine; `opencl` has one kernel per [`Variant`], each in a `.cl` file of its own.
+//! zero. `cpu` is the native engine; `opencl` has a kernel for each [`Variant`], in `.cl` files of their own.
 
 mod cpu;
 mod opencl;

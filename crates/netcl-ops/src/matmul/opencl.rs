@@ -53,11 +53,11 @@ pub(super) fn run(
     precision: MatmulPrecision,
 ) -> Result<()> {
     let device = Device::new(stream);
-    // Vectors run along the columns: let them be the longer side. Matrix units write along rows: let these be dense.
-    let flip = match variant {
-        Variant::Vectorized => problem.n < problem.m && problem.n < 64,
-        Variant::Wgmma | Variant::WgmmaSplit => problem.c.rs == 1 && problem.c.cs != 1,
-        _ => false,
+    let arithmetic = Arithmetic::of(variant, problem.a.tensor.dtype(), precision);
+    let flip = match arithmetic {
+        Some(arithmetic) => arithmetic.flips(&problem),
+        // Vectors run along the columns: let them be the longer side.
+        None => variant == Variant::Vectorized && problem.n < problem.m && problem.n < 64,
     };
     if flip {
         problem.transpose();
@@ -65,7 +65,6 @@ pub(super) fn run(
     let outer = problem.batch.len().saturating_sub(BATCH_AXES);
     let lengths: SmallVec<[usize; 4]> = problem.batch[..outer].iter().copied().collect();
     let slices: usize = lengths.iter().product();
-    let arithmetic = Arithmetic::of(variant, problem.a.tensor.dtype(), precision);
     for slice in 0..slices {
         let this = Multiplication::new(stream, &device, &problem, &lengths, slice);
         match arithmetic {
@@ -154,9 +153,9 @@ impl<'p> Multiplication<'p> {
         };
         let p = problem;
         let ends = [&p.a, &p.b, &p.c].into_iter().chain(&p.inputs).map(|matrix| matrix.tensor.layout().end());
-        // Packed panels are padded, and partial results come in up to `MAX_PARTS` copies.
+        // Packed panels and staged rows are padded, and partial results come in up to `MAX_PARTS` copies.
         let matrices: usize = batch.iter().product();
-        let panels = matrices * p.k * (p.m.max(p.n) + choice::LARGEST_PANEL);
+        let panels = matrices * (p.k + stage::PITCH) * (p.m.max(p.n) + choice::LARGEST_PANEL);
         let partial = matrices * p.m * p.n * choice::MAX_PARTS;
         let span = ends.chain([panels, partial]).max().unwrap_or(0);
         Multiplication { stream, device, problem, batch, outer, slice, index: IndexWidth::for_span(span) }

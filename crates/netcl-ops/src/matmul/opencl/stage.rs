@@ -14,7 +14,7 @@ use super::{Args, Multiplication, Operand};
 use crate::prelude::Prelude;
 
 /// Rows of copies are multiples of so many elements: 16 bytes of the smallest.
-const PITCH: usize = 8;
+pub(super) const PITCH: usize = 8;
 /// The copy engine's units, in bytes.
 const UNIT: usize = 16;
 /// Bytes that a stride must stay below.
@@ -34,25 +34,34 @@ pub(super) struct Staged {
 
 /// An operand's lines (rows of the first, columns of the second) in memory.
 #[derive(Clone, Copy)]
-struct Lines {
-    count: usize,
+pub(super) struct Lines {
+    pub(super) count: usize,
     /// How many of them a tile has.
-    tile: usize,
-    step: isize,
-    term_step: isize,
+    pub(super) tile: usize,
+    /// Elements from one to the next.
+    pub(super) step: isize,
+    /// Elements from one term to the next.
+    pub(super) term_step: isize,
+    /// They are those of the first operand, which may reach the matrix units through registers.
+    pub(super) first: bool,
+}
+
+impl Lines {
+    /// Whether neighbours may lie along the lines: matrix units take 32-bit numbers out of local memory along k only.
+    fn any_order(self, arithmetic: Arithmetic) -> bool {
+        self.first || arithmetic.element().size() == 2
+    }
 }
 
 impl Multiplication<'_> {
-    /// An operand of so many lines, `tile` of which are multiplied together, with the strides between lines and between terms.
+    /// Makes an operand readable; copies in parts lower the flag.
     pub(super) fn stage(
         &self,
         arithmetic: Arithmetic,
         from: &Operand,
-        (count, tile): (usize, usize),
-        (step, term_step): (isize, isize),
+        lines: Lines,
         flag: Option<&Tensor>,
     ) -> Result<Staged> {
-        let lines = Lines { count, tile, step, term_step };
         match self.readable_along(arithmetic, from, lines) {
             Some(along_k) => self.in_place(arithmetic, from, lines, along_k),
             None => self.copied(arithmetic, from, lines, flag),
@@ -78,7 +87,7 @@ impl Multiplication<'_> {
         let k = self.problem.k;
         if rows_of(k, lines.term_step, lines.count, lines.step) {
             Some(true)
-        } else if size == 2 && rows_of(lines.count, lines.step, k, lines.term_step) {
+        } else if lines.any_order(arithmetic) && rows_of(lines.count, lines.step, k, lines.term_step) {
             Some(false)
         } else {
             None
@@ -118,8 +127,7 @@ impl Multiplication<'_> {
         let swizzle = if swizzled == 64 { Swizzle::Bytes64 } else { Swizzle::Bytes128 };
         let axes = match along_k {
             true => [axis(k, 0, depth), axis(lines.count, pitch, lines.tile), z, w],
-            // 64 lines are 128 bytes.
-            false => [axis(lines.count, 0, 64), axis(k, pitch, depth), z, w],
+            false => [axis(lines.count, 0, 128 / arithmetic.element().size()), axis(k, pitch, depth), z, w],
         };
         TensorMap::new(arithmetic.element(), &axes, swizzle).map_err(|error| Error::argument(OP, error.to_string()))
     }
@@ -128,8 +136,8 @@ impl Multiplication<'_> {
     fn copied(&self, arithmetic: Arithmetic, from: &Operand, lines: Lines, flag: Option<&Tensor>) -> Result<Staged> {
         let p = self.problem;
         let element = arithmetic.element();
-        // Matrix units take 32-bit numbers along k only; else the copy keeps the operand's order.
-        let along_k = arithmetic == Arithmetic::Tf32 || lines.term_step.abs() <= lines.step.abs();
+        // The copy keeps the operand's order where it may.
+        let along_k = !lines.any_order(arithmetic) || lines.term_step.abs() <= lines.step.abs();
         let (length, rows) = if along_k { (p.k, lines.count) } else { (lines.count, p.k) };
         let pitch = length.next_multiple_of(PITCH);
         let batch =
@@ -148,7 +156,7 @@ impl Multiplication<'_> {
         let arg = |access| Arg::Buffer(to.storage().clone(), access);
         let mut args: Args = smallvec![from.arg.clone(), Arg::Scalar(Scalar::U64(from.at as u64)), arg(Access::Write)];
         args.extend([length, rows, pitch, batch[1]].map(|value| self.count(value)));
-        if along_k && lines.step == 1 && lines.term_step != 1 && arithmetic == Arithmetic::Tf32 {
+        if arithmetic == Arithmetic::Tf32 && along_k && lines.step == 1 && lines.term_step != 1 {
             args.extend([lines.term_step, from.b0, from.b1].map(|stride| self.number(stride)));
             let prelude = Prelude::new(self.index);
             let kernel = self.build_named("matmul_turn", prelude, include_str!("../matmul_turn.cl"))?;

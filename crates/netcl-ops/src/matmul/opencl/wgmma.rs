@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use super::super::problem::Problem;
 use super::super::{OP, Variant};
 use super::source::{Outcome, result};
+use super::stage::Lines;
 use super::{Args, Multiplication, Operand};
 use crate::prelude::Prelude;
 
@@ -77,6 +78,16 @@ impl Arithmetic {
         if self == Arithmetic::Split { 32 } else { 128 / self.element().size() }
     }
 
+    /// Whether the product is better computed as the transposed product of the transposed operands.
+    pub(super) fn flips(self, p: &Problem<'_>) -> bool {
+        match self {
+            // 32-bit numbers of the second operand must lie along k.
+            Arithmetic::Tf32 => p.b.rs != 1 && p.a.cs == 1,
+            // Results are written along rows: let these be dense.
+            _ => p.c.rs == 1 && p.c.cs != 1,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self.element() {
             MapElement::F16 => "f16",
@@ -120,8 +131,8 @@ pub(super) fn choose(
     // Measured on an H200, in multiply-adds: below, a launch or the packing of operands costs more than is gained.
     let smallest: usize = match (variant, dtype) {
         (Variant::WgmmaSplit, _) => 640 * 640 * 640,
-        (_, DType::F32) => 256 * 256 * 256,
-        _ => 128 * 128 * 128,
+        (_, DType::F32) => 384 * 384 * 384,
+        _ => 256 * 256 * 256,
     };
     let work = p.m.saturating_mul(p.n).saturating_mul(p.k).saturating_mul(p.matrices());
     let units = stream.device().info().compute_units.max(1) as usize;
@@ -166,8 +177,10 @@ impl Multiplication<'_> {
             _ => None,
         };
         let (a, b) = (self.operand(&p.a, Access::Read), self.operand(&p.b, Access::Read));
-        let a = self.stage(arithmetic, &a, (p.m, ROWS), (a.rs, a.cs), flag.as_ref())?;
-        let b = self.stage(arithmetic, &b, (p.n, columns), (b.cs, b.rs), flag.as_ref())?;
+        let rows = Lines { count: p.m, tile: ROWS, step: a.rs, term_step: a.cs, first: true };
+        let cols = Lines { count: p.n, tile: columns, step: b.cs, term_step: b.rs, first: false };
+        let a = self.stage(arithmetic, &a, rows, flag.as_ref())?;
+        let b = self.stage(arithmetic, &b, cols, flag.as_ref())?;
         let c = self.operand(&p.c, Access::Write);
         let (name, kernel) = self.wgmma_kernel(arithmetic, columns, a.along_k, b.along_k)?;
         let groups = tiles.min(units);
@@ -232,13 +245,15 @@ impl Multiplication<'_> {
         let instruction =
             format_args!("\"wgmma.mma_async.sync.aligned.m64n{columns}k{}.f32.{ty}.{ty}\"", 32 / size).to_string();
         prelude.define("INSTRUCTION", instruction);
-        // 32-bit operands have no such flags: they must lie along k.
+        // 32-bit operands have no such flags: they lie along k or go through registers.
         let majors = format!(", {}, {}", u8::from(!a_along_k), u8::from(!b_along_k));
         prelude.define("MAJORS", format_args!("\"{}\"", if size == 2 { majors.as_str() } else { "" }));
-        // These follow from BN, so the key need not hold them.
-        prelude.text.push_str(&operand_lists(columns));
         let key = format!("{name}{}", prelude.key);
-        let source = || (Source::new(prelude.text + include_str!("../matmul_wgmma.cl"), "").retargeted(), name);
+        let source = || {
+            // The lists follow from BN, so the key need not hold them.
+            let text = prelude.text + &operand_lists(columns) + include_str!("../matmul_wgmma.cl");
+            (Source::new(text, "").retargeted(), name)
+        };
         Ok((name, self.stream.kernel(&key, source)?))
     }
 }
@@ -253,6 +268,8 @@ fn operand_lists(columns: usize) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "#define REGISTERS \"{}\"", list(sums, 1, ", ", &|i| format!("%{i}")));
     let _ = writeln!(text, "#define DESCRIPTORS \"%{sums}, %{}\"", sums + 1);
+    let four = (sums..sums + 4).map(|i| format!("%{i}")).collect::<Vec<_>>().join(", ");
+    let _ = writeln!(text, "#define OPERANDS \"{{{four}}}, %{}\"", sums + 4);
     let _ = writeln!(text, "#define SUMS {}", list(sums, 1, ", ", &|i| format!("\"+f\"(d[{i}])")));
     let _ = writeln!(text, "#define EACH_SUM(X) {}", list(sums, 1, " ", &|i| format!("X({i})")));
     let _ = writeln!(text, "#define EACH_PAIR(X) {}", list(columns / 8, 2, " ", &|i| format!("X({i})")));
@@ -287,6 +304,7 @@ mod tests {
         let text = operand_lists(64);
         assert!(text.contains("#define REGISTERS \"%0, %1, ") && text.contains(", %31\"\n"));
         assert!(text.contains("#define DESCRIPTORS \"%32, %33\"\n"));
+        assert!(text.contains("#define OPERANDS \"{%32, %33, %34, %35}, %36\"\n"));
         assert!(text.contains("\"+f\"(d[31])\n") && text.contains(" X(31)\n") && text.contains(" X(6)\n"));
     }
 
