@@ -8,6 +8,8 @@ mod support;
 use std::rc::Rc;
 
 use matmul_support::{Form, operand, reference};
+use netcl_core::backend::Queue;
+use netcl_core::backend::opencl::{self, Arg, Buffer, Deps, Grid as Grid3, MemFlags};
 use netcl_core::device::DeviceHandle;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::{Expr, Graph};
@@ -16,7 +18,7 @@ use netcl_core::precision::MatmulPrecision;
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_ops::matmul::{Epilogue, MatmulOptions, Variant, matmul_with};
-use support::{Grid, epsilon, opencl, random};
+use support::{Grid, epsilon, random};
 
 /// A kernel with operands that it takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,8 +79,9 @@ impl Kind {
 
 /// Devices with matrix units that every kernel of [`KINDS`] can use.
 fn devices(grid: &mut Grid) -> Vec<DeviceHandle> {
-    let (with, without): (Vec<_>, Vec<_>) =
-        opencl().into_iter().partition(|d| KINDS.iter().all(|kind| kind.variant.runs_on(&d.queue, kind.dtype)));
+    let (with, without): (Vec<_>, Vec<_>) = support::opencl()
+        .into_iter()
+        .partition(|d| KINDS.iter().all(|kind| kind.variant.runs_on(&d.queue, kind.dtype)));
     for device in without {
         println!("NOT TESTED on {}: it has no matrix units", device.device_name);
         grid.skip("the device has no matrix units");
@@ -467,6 +470,71 @@ fn the_precision_decides_which_kernel_runs() {
         });
     }
     grid.finish(0);
+}
+
+/// The kernels that prepare operands are portable, so every device tests them.
+#[test]
+fn operands_are_cut_into_parts_and_turned() {
+    for device in support::opencl() {
+        let Queue::OpenCl(stream) = &device.queue else { continue };
+        let (context, queue) = (stream.context(), stream.queue());
+        let kernel = |source: &str, name: &str| {
+            opencl::build(context, stream.device(), source, "").unwrap().kernel(name).unwrap()
+        };
+        let filled = |bytes: usize| {
+            let buffer = Buffer::new(context, MemFlags::READ_WRITE, bytes).unwrap();
+            queue.fill(&buffer, 0..bytes, 0xff_u8, Deps::NONE).unwrap();
+            buffer
+        };
+        // Two matrices of 5 lines of 13 elements, every second one, lines 30 apart, from the third on.
+        let (length, lines, pitch) = (13_usize, 5, 16);
+        let mut values: Vec<f32> = random(320, 5, (-1.0, 1.0)).into_iter().map(|x| x as f32).collect();
+        (values[3], values[5], values[7]) = (3.4e38, f32::NAN, 1e-30);
+        let (from, to, flag) = (filled(320 * 4), filled(3 * 2 * lines * pitch * 2), filled(4));
+        queue.write(&from, 0, &values).unwrap();
+        let number = |value: usize| Arg::from(value as i64);
+        let part = 2 * lines * pitch;
+        let mut args = vec![Arg::Buffer(&from), Arg::from(3_u64), Arg::Buffer(&to)];
+        args.extend([length, lines, pitch, 2, 2, 30, 0, 155].map(number));
+        args.extend([Arg::from(part as u64), Arg::Buffer(&flag)]);
+        let split = kernel(include_str!("../src/matmul/matmul_split.cl"), "matmul_split");
+        queue.launch(&split, Grid3::new([2, lines, 2]).local([1, 1, 1]), &args, Deps::NONE).unwrap();
+        let (mut parts, mut lowered) = (vec![0_u16; 3 * part], [7_u32]);
+        queue.read(&to, 0, &mut parts).unwrap();
+        queue.read(&flag, 0, &mut lowered).unwrap();
+        assert_eq!(lowered, [0]);
+        for at in 0..part {
+            let (matrix, line, i) = (at / (lines * pitch), at / pitch % lines, at % pitch);
+            let got = [0, 1, 2].map(|p| f32::from_bits(u32::from(parts[p * part + at]) << 16));
+            let x = if i < length { values[3 + matrix * 155 + line * 30 + i * 2] } else { 0.0 };
+            let sum = got.iter().map(|&p| f64::from(p)).sum::<f64>();
+            if x.is_nan() || x > 3e38 {
+                assert!(!sum.is_finite(), "{x} in parts is {got:?} on {}", device.device_name);
+            } else {
+                assert_eq!(sum, f64::from(x), "{x} in parts is {got:?} on {}", device.device_name);
+                assert!(got[0].abs() >= got[1].abs() && got[1].abs() >= got[2].abs());
+            }
+        }
+        // Two matrices of 45 terms of 37 lines each become lines of 48, of which 45 are terms.
+        let (terms, lines, pitch) = (45_usize, 37, 48);
+        if stream.device().info().max_work_group_size < 256 {
+            continue;
+        }
+        let numbers: Vec<u32> = (0..2 * terms * 40).map(|i| i as u32).collect();
+        let (from, to) = (filled(numbers.len() * 4), filled(2 * lines * pitch * 4));
+        queue.write(&from, 0, &numbers).unwrap();
+        let mut args = vec![Arg::Buffer(&from), Arg::from(1_u64), Arg::Buffer(&to)];
+        args.extend([terms, lines, pitch, 2, 40, 0, terms * 40].map(number));
+        let turn = kernel(include_str!("../src/matmul/matmul_turn.cl"), "matmul_turn");
+        queue.launch(&turn, Grid3::new([64, 16, 2]).local([32, 8, 1]), &args, Deps::NONE).unwrap();
+        let mut got = vec![0_u32; 2 * lines * pitch];
+        queue.read(&to, 0, &mut got).unwrap();
+        for (at, &x) in got.iter().enumerate() {
+            let (matrix, line, term) = (at / (lines * pitch), at / pitch % lines, at % pitch);
+            let expected = if term < terms { (1 + matrix * terms * 40 + term * 40 + line) as u32 } else { u32::MAX };
+            assert_eq!(x, expected, "element {at} on {}", device.device_name);
+        }
+    }
 }
 
 #[test]
