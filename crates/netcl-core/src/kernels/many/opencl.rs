@@ -111,9 +111,9 @@ pub(super) fn batches(
         plan.ranges.iter().map(|range| upload(many, segments, operands, range, &slots, &shape, compute)).collect()
     })?;
     let mut first_sum = sums.map_or(0, |sums| sums.first);
-    plan.ranges
-        .iter()
-        .zip(tables.iter())
+    let full = |range: &&Range<usize>| segments.all()[(*range).clone()].iter().any(|segment| segment.count > 0);
+    let batches = plan.ranges.iter().zip(tables.iter()).filter(|(range, _)| full(range));
+    batches
         .map(|(range, table)| {
             let part = &segments.all()[range.clone()];
             let sets = sets_of(part);
@@ -143,10 +143,14 @@ pub(super) fn batches(
             for (l, list) in operands.lists.iter().enumerate() {
                 let access = if sums.is_some() { Access::Read } else { many.list_access(l) };
                 let list = &list[range.clone()];
-                args.extend(list.iter().map(|tensor| Arg::Buffer(tensor.storage().clone(), access)));
-                // Room that is not needed is filled with what is there anyway.
-                let spare = form.tensors - list.len();
-                args.extend((0..spare).map(|_| Arg::Buffer(list[0].storage().clone(), Access::Read)));
+                // Room that is not needed, and tensors without elements, get a buffer that is there anyway.
+                let other = list.iter().find(|tensor| tensor.size() > 0).unwrap_or(&list[0]);
+                let spare = || Arg::Buffer(other.storage().clone(), Access::Read);
+                args.extend(list.iter().map(|tensor| match tensor.size() {
+                    0 => spare(),
+                    _ => Arg::Buffer(tensor.storage().clone(), access),
+                }));
+                args.extend((list.len()..form.tensors).map(|_| spare()));
             }
             for s in (0..slots.len()).filter(|&s| slots[s]) {
                 let set = |g: usize| sets.get(g).or(sets.last()).copied().unwrap_or(0);
