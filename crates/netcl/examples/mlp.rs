@@ -12,12 +12,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let digits = Dataset::digits()?;
     let pixels = Normalization::of(&digits.train);
 
-    let model = sequential![
-        Flatten::default(),
-        Linear::new(&queue, 64, 128)?,
-        ReLU,
-        Linear::new(&queue, 128, 10)?,
-    ];
+    let model = sequential![Flatten::default(), Linear::new(&queue, 64, 128)?, ReLU, Linear::new(&queue, 128, 10)?,];
     let mut opt = AdamW::new_with(model.parameters(), AdamWOptions { lr: 3e-3, ..Default::default() })?;
 
     for epoch in 1..=10 {
