@@ -64,7 +64,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let width = classes.iter().map(|class| class.chars().count()).max().unwrap_or(0);
     for (class, share) in ranked.iter().take(10) {
         let bar = brick.repeat((share * WIDTH).round() as usize);
-        text.push_str(&format!("\n  {class:<width$}  {:>5.1} %  {bar}", share * 100.0));
+        let line = format!("\n  {class:<width$}  {:>5.1} %  {bar}", share * 100.0);
+        text.push_str(line.trim_end());
     }
     print(&text)?;
     Ok(Verdict::Good)

@@ -29,7 +29,7 @@ const LARGEST: u64 = 1 << 32;
 impl Array {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Array> {
-        let bytes = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let bytes = std::fs::read(path).map_err(|reason| Error::Read { path: path.to_owned(), reason })?;
         Array::parse(path, &bytes)
     }
 
@@ -101,7 +101,7 @@ pub(crate) fn read_part(folder: &Path, part: &str) -> Result<ImageSet> {
     let path = |what: &str, axes: u32| {
         find(folder, part, what, axes).ok_or_else(|| Error::Read {
             path: folder.join(format!("{part}-{what}-idx{axes}-ubyte")),
-            source: std::io::Error::new(std::io::ErrorKind::NotFound, "no such file, neither plain nor with .gz"),
+            reason: std::io::Error::new(std::io::ErrorKind::NotFound, "no such file, neither plain nor with .gz"),
         })
     };
     let (images_path, labels_path) = (path("images", 3)?, path("labels", 1)?);

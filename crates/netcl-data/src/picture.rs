@@ -25,7 +25,7 @@ const LONGEST: usize = 1 << 14;
 impl Picture {
     /// Reads a PNG or JPEG file, whatever its name says; colours become grey, what is transparent becomes white paper.
     pub fn read(path: &Path) -> Result<Picture> {
-        let content = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let content = std::fs::read(path).map_err(|reason| Error::Read { path: path.to_owned(), reason })?;
         let malformed = |what: String| Error::Malformed { path: path.to_owned(), expected: "usable picture", what };
         let picture = if content.starts_with(b"\x89PNG") {
             decode_png(&content)

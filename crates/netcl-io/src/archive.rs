@@ -115,7 +115,7 @@ impl Archive {
     /// If it cannot be read, is no NPZ archive, has no metadata, is of a newer format, or an array of it is damaged.
     pub fn read(path: &Path) -> Result<Archive> {
         let malformed = |what: String| Error::Malformed { path: path.to_owned(), what };
-        let file = File::open(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let file = File::open(path).map_err(|reason| Error::Read { path: path.to_owned(), reason })?;
         let mut zip = ZipArchive::new(file).map_err(|error| malformed(format!("it is no NPZ archive ({error})")))?;
         let mut contents: Vec<(String, Vec<u8>)> = Vec::with_capacity(zip.len());
         for index in 0..zip.len() {

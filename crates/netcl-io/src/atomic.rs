@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// # Errors
 /// What could not be written and why; the file that was there before is still there.
 pub fn write_atomically(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
-    let failed = |source| Error::Write { path: path.to_owned(), source };
+    let failed = |reason| Error::Write { path: path.to_owned(), reason };
     let Some(name) = path.file_name() else {
         return Err(failed(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path names no file")));
     };

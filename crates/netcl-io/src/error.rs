@@ -12,20 +12,20 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A file that cannot be read.
-    #[error("{} cannot be read: {source}", path.display())]
+    #[error("{} cannot be read: {reason}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// A file that cannot be written.
-    #[error("{} cannot be written: {source}", path.display())]
+    #[error("{} cannot be written: {reason}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// A file that is not what it should be.
     #[error("{} is no netcl file: {what}", path.display())]
@@ -66,7 +66,7 @@ impl Error {
     /// Which Python exception this becomes.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+            Error::Read { reason, .. } if reason.kind() == std::io::ErrorKind::NotFound => ErrorKind::NotFound,
             Error::Read { .. } | Error::Write { .. } => ErrorKind::Io,
             Error::Malformed { .. } | Error::Unsuitable { .. } | Error::Weights { .. } => ErrorKind::Value,
             Error::Tensor(error) => error.kind(),

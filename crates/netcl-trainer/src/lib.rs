@@ -17,7 +17,7 @@
 //! let classifier = Classifier::load(&summary.model, &queue)?;
 //! let image = run.data().test.image(0);
 //! assert_eq!(classifier.probabilities(image)?.len(), 10);
-//! # std::fs::remove_dir_all(&folder).map_err(|source| netcl_io::Error::Write { path: folder, source })?;
+//! # std::fs::remove_dir_all(&folder).map_err(|reason| netcl_io::Error::Write { path: folder, reason })?;
 //! # Ok::<(), netcl_trainer::Error>(())
 //! ```
 

@@ -23,7 +23,7 @@ pub(crate) struct Metrics<'o> {
 impl<'o> Metrics<'o> {
     /// Starts the file with what happened before.
     pub(crate) fn start(path: &Path, history: &History, observer: &'o mut dyn Observer) -> Result<Metrics<'o>> {
-        let file = File::create(path).map_err(|source| netcl_io::Error::Write { path: path.to_owned(), source })?;
+        let file = File::create(path).map_err(|reason| netcl_io::Error::Write { path: path.to_owned(), reason })?;
         let mut metrics = Metrics { path: path.to_owned(), file: BufWriter::new(file), observer, problem: None };
         let mut epochs = history.epochs.iter().peekable();
         for step in &history.steps {
@@ -55,7 +55,7 @@ impl<'o> Metrics<'o> {
         let flushed = self.file.flush();
         match self.problem.take().map_or(flushed, Err) {
             Ok(()) => Ok(()),
-            Err(source) => Err(netcl_io::Error::Write { path: self.path, source }.into()),
+            Err(reason) => Err(netcl_io::Error::Write { path: self.path, reason }.into()),
         }
     }
 }

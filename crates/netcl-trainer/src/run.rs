@@ -75,8 +75,8 @@ impl Run {
     pub fn start_over(settings: Settings, data_folder: Option<&Path>, queue: &Queue, folder: &Path) -> Result<Run> {
         let old = folder.join(CHECKPOINT);
         match std::fs::remove_file(&old) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound && folder.is_dir() => {
-                Err(netcl_io::Error::Write { path: old, source }.into())
+            Err(reason) if reason.kind() != std::io::ErrorKind::NotFound && folder.is_dir() => {
+                Err(netcl_io::Error::Write { path: old, reason }.into())
             }
             _ => Run::new(settings, data_folder, queue, folder),
         }
@@ -89,7 +89,7 @@ impl Run {
             data = data.truncated(limit, limit);
         }
         // A folder that cannot be written is better known now than after the training.
-        std::fs::create_dir_all(folder).map_err(|source| netcl_io::Error::Write { path: folder.to_owned(), source })?;
+        std::fs::create_dir_all(folder).map_err(|reason| netcl_io::Error::Write { path: folder.to_owned(), reason })?;
         let architecture =
             Architecture { network: settings.network, input: data.train.shape(), classes: data.classes.len() };
         let normalization = Normalization::of(&data.train);
