@@ -166,6 +166,11 @@ impl DeviceProfile {
         units
     }
 
+    /// Boxes of arrays can be copied to local memory by hardware (NVIDIA's tensor maps).
+    pub fn tensor_copies(&self) -> bool {
+        self.device.as_ref().is_some_and(|device| device.probes().nvidia_tensor_copies())
+    }
+
     /// Subgroups, when they exist and compute right.
     pub fn subgroups(&self) -> Option<Subgroups> {
         self.device.as_ref().and_then(|device| device.probes().subgroups())

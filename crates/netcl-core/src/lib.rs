@@ -13,6 +13,7 @@ pub mod index;
 pub mod kernel_selector;
 pub mod kernels;
 pub mod memory;
+pub mod precision;
 pub mod quirks;
 pub mod random;
 pub mod shape;

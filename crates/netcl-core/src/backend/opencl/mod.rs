@@ -8,6 +8,7 @@
 //! | `stream`, `memory`, `source` | a device's queues with pools and kernels, a tensor's memory, the pools' blocks |
 //! | `shutdown` | interrupts, waits with a time limit, the finish at exit |
 //! | `build`, `cache`, `ptx` | from source to program, kept on disk, NVIDIA's intermediate text |
+//! | `tensor_map` | how NVIDIA's copy engine is told where an array lies |
 //!
 //! Every object has `int_ptr()` and `from_int_ptr()`, so that it can be shared with other code that uses OpenCL (PyOpenCL).
 //! Queues are in order; commands make events only when asked ([`Deps`]). In a child that was forked after the library was
@@ -35,6 +36,7 @@ mod queue;
 pub mod shutdown;
 mod source;
 mod stream;
+pub mod tensor_map;
 mod transfer;
 
 pub use api::{Api, LIBRARY_VARIABLE, LoadError};

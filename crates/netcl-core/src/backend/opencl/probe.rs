@@ -15,6 +15,7 @@ use super::error::{ClError, ClResult};
 use super::event::Deps;
 use super::kernel::{Arg, Grid};
 use super::queue::Queue;
+use super::tensor_map::{MapAxis, MapElement, Swizzle, TensorMap, TensorMapError};
 
 /// Raised when the meaning of a probe changes, so that old results on disk are not believed.
 const VERSION: &str = "1";
@@ -40,6 +41,7 @@ pub(super) struct Probes {
     static_local: OnceLock<u64>,
     mma: OnceLock<u64>,
     wgmma: OnceLock<u64>,
+    tensor_copies: OnceLock<u64>,
 }
 
 /// The probes of one device; see [`Device::probes`].
@@ -97,6 +99,15 @@ impl<'a> DeviceProbes<'a> {
         self.ptx_since((9, 0))
             && self.device.raw_info().compute_capability.is_some_and(|(major, _)| major == 9)
             && self.fact("wgmma", &self.probes.wgmma, |lab| lab.product("wgmma")) != 0
+    }
+
+    /// NVIDIA's engine that copies boxes of arrays to local memory, told how by our own [tensor maps](super::tensor_map),
+    /// copies right.
+    pub fn nvidia_tensor_copies(&self) -> bool {
+        // Encodings are known for Hopper alone.
+        self.ptx_since((9, 0))
+            && self.device.raw_info().compute_capability.is_some_and(|(major, _)| major == 9)
+            && self.fact("tensor_copies", &self.probes.tensor_copies, |lab| lab.tensor_copies()) != 0
     }
 
     fn ptx_since(&self, capability: (u32, u32)) -> bool {
@@ -254,6 +265,35 @@ impl Lab {
         };
         self.expect(&source, Grid::new([items]).local([items]), &[], &product(rows))
     }
+
+    fn tensor_copies(&self) -> ClResult<u64> {
+        let Ok(map) = box_map() else { return Ok(0) };
+        let words: Vec<String> = map.words().iter().map(|word| format!("{word}u")).collect();
+        let text = format!("#define MAP {}\n{}", words.join(", "), include_str!("probes/tensor_map.cl"));
+        let scratch = [104 * 20 * 6 * 2, 4 * words.len()];
+        self.expect(&Source::new(text, ""), Grid::new([128]).local([128]), &scratch, &copied_box())
+    }
+}
+
+/// The map of the array in `probes/tensor_map.cl`.
+fn box_map() -> Result<TensorMap, TensorMapError> {
+    let axis = |length, stride, box_length| MapAxis { length, stride, box_length };
+    // Rows have four numbers more in memory than in the map.
+    let axes = [axis(100, 0, 64), axis(20, 208, 16), axis(3, 4160, 1), axis(2, 12480, 1)];
+    TensorMap::new(MapElement::BF16, &axes, Swizzle::Bytes128)
+}
+
+/// What `probes/tensor_map.cl` finds in local memory: 16 rows of 64 numbers, from (48, 8, 2, 1) on.
+fn copied_box() -> Vec<u32> {
+    let number = |x: u32, y: u32| if x < 100 && y < 20 { (1 + x + 128 * (y + 20 * 5)) & 0xffff } else { 0 };
+    let mut words = vec![0; 512];
+    for y in 0..16 {
+        for x in (0..64).step_by(2) {
+            let piece = (x / 8) ^ (y % 8);
+            words[(y * 32 + piece * 4 + x % 8 / 2) as usize] = number(48 + x, 8 + y) | number(49 + x, 8 + y) << 16;
+        }
+    }
+    words
 }
 
 /// What `probes/local.cl` computes.
@@ -295,5 +335,8 @@ mod tests {
         assert_eq!(product(16).len(), 128);
         assert_eq!(local_sums(256, 2).len(), 256);
         assert_ne!(local_sums(256, 2)[..128], local_sums(256, 2)[128..]);
+        assert_eq!(box_map().unwrap().box_bytes(), 4 * copied_box().len());
+        // 52 columns and 12 rows of the box lie in the array; its numbers are never 0.
+        assert_eq!(copied_box().iter().filter(|&&word| word != 0).count(), 26 * 12);
     }
 }
