@@ -12,9 +12,11 @@ from netcl._netcl import (
     __version__,
     device,
     from_dlpack,
+    get_matmul_precision,
     manual_seed,
     num_threads,
     reshape,
+    set_matmul_precision,
     set_num_threads,
 )
 from netcl import autograd, nn, ops, optim
@@ -34,6 +36,7 @@ __all__ = [
     "device",
     "elementwise_binary",
     "from_dlpack",
+    "get_matmul_precision",
     "manager",
     "manual_seed",
     "matmul",
@@ -44,6 +47,7 @@ __all__ = [
     "reduce_sum",
     "relu",
     "reshape",
+    "set_matmul_precision",
     "set_num_threads",
     "softmax",
 ]

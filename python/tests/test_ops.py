@@ -157,3 +157,18 @@ def test_random_numbers_are_the_same_everywhere(q):
     nc.manual_seed(5)
     assert (ops.uniform((4,), queue=q).to_host() == first).all()
     assert sorted(ops.permutation(10, queue=q, seed=2).to_host()) == list(range(10))
+
+
+def test_the_precision_of_products_can_be_set(q):
+    before = nc.get_matmul_precision()
+    a = tensor(q, rng.standard_normal((5, 7)))
+    try:
+        for precision in ("high", "medium", "highest"):
+            nc.set_matmul_precision(precision)
+            assert nc.get_matmul_precision() == precision
+            # Small products are float32 products whatever the precision.
+            close(ops.matmul(a, a, transpose_b=True).to_host(), a.to_host() @ a.to_host().T)
+        with pytest.raises(ValueError, match="no precision"):
+            nc.set_matmul_precision("exact")
+    finally:
+        nc.set_matmul_precision(before)

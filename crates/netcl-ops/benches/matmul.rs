@@ -1,31 +1,58 @@
 //! GFLOP/s of matrix products on the native CPU and on every OpenCL device.
 //!
 //! `cargo bench -p netcl-ops --bench matmul` prints a table. Options after `--`: `--device <part of a name>` and
-//! `--size <n>` narrow it, `--json` prints one line per product for `benches/matmul_peers.py`, `--skinny` adds products with few
-//! rows or columns. Times are the best of several, so that a busy machine shows the code and not its neighbours.
+//! `--size <n>` (of `--dtype <name>`) narrow it, `--json` prints one line per product for `benches/matmul_peers.py`, `--skinny`
+//! adds products with few rows or columns, `--precision <name>` and `--kernel <name>` say how to multiply, `--bunch <n>` gives
+//! the device so many products at once. Times are the best of several, so that a busy machine shows the code and not its
+//! neighbours; the median stands beside it.
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run should stop")]
 
 use std::time::{Duration, Instant};
 
 use netcl_ops::core::device::{DeviceHandle, manager};
 use netcl_ops::core::dtype::DType;
+use netcl_ops::core::precision::MatmulPrecision;
 use netcl_ops::core::tensor::{HostOptions, Tensor};
-use netcl_ops::matmul::matmul;
+use netcl_ops::matmul::{MatmulOptions, Variant, matmul_with};
 
 struct Options {
     device: String,
     size: Option<usize>,
+    dtype: DType,
     json: bool,
     skinny: bool,
+    precision: Option<MatmulPrecision>,
+    kernel: Option<Variant>,
+    bunch: usize,
 }
 
 fn options() -> Options {
-    let mut options = Options { device: String::new(), size: None, json: false, skinny: false };
+    let mut options = Options {
+        device: String::new(),
+        size: None,
+        dtype: DType::F32,
+        json: false,
+        skinny: false,
+        precision: None,
+        kernel: None,
+        bunch: 1,
+    };
+    let kernels = || Variant::PORTABLE.into_iter().chain(Variant::MATRIX_UNITS);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--device" => options.device = args.next().unwrap().to_lowercase(),
             "--size" => options.size = Some(args.next().unwrap().parse().unwrap()),
+            "--dtype" => {
+                let name = args.next().unwrap();
+                options.dtype = DType::FLOATS.into_iter().find(|dtype| dtype.name() == name).unwrap();
+            }
+            "--precision" => options.precision = Some(args.next().unwrap().parse().unwrap()),
+            "--kernel" => {
+                let name = args.next().unwrap();
+                options.kernel = Some(kernels().find(|kernel| kernel.kernel_name() == name).unwrap());
+            }
+            "--bunch" => options.bunch = args.next().unwrap().parse().unwrap(),
             "--json" => options.json = true,
             "--skinny" => options.skinny = true,
             // Cargo's own.
@@ -36,8 +63,9 @@ fn options() -> Options {
     options
 }
 
-/// Seconds of one product: the best of as many as fit into half a second, at least five.
-fn seconds(device: &DeviceHandle, (m, n, k): (usize, usize, usize), dtype: DType) -> f64 {
+/// Seconds of one product: the best and the median of as many as fit into half a second, at least five.
+fn seconds(options: &Options, device: &DeviceHandle, (m, n, k): (usize, usize, usize), dtype: DType) -> (f64, f64) {
+    let how = MatmulOptions { variant: options.kernel, precision: options.precision, ..Default::default() };
     let make = |rows: usize, cols: usize| {
         let values: Vec<f32> = (0..rows * cols).map(|i| ((i * 7919) % 1013) as f32 / 1013.0 - 0.5).collect();
         let cast = HostOptions { dtype: Some(dtype), ..Default::default() };
@@ -45,24 +73,23 @@ fn seconds(device: &DeviceHandle, (m, n, k): (usize, usize, usize), dtype: DType
     };
     let (a, b) = (make(m, k), make(k, n));
     // Tiny products are timed in bunches.
-    let bunch = (200_000 / (m * n * k)).max(1);
+    let bunch = (200_000 / (m * n * k)).max(options.bunch);
     let once = || {
         let start = Instant::now();
         for _ in 0..bunch {
-            std::hint::black_box(matmul(&a, &b).unwrap());
+            std::hint::black_box(matmul_with(&a, &b, &how).unwrap());
         }
         device.queue.finish().unwrap();
         start.elapsed().as_secs_f64() / bunch as f64
     };
     once();
     let start = Instant::now();
-    let mut best = f64::INFINITY;
-    let mut runs = 0;
-    while runs < 5 || start.elapsed() < Duration::from_millis(500) {
-        best = best.min(once());
-        runs += 1;
+    let mut times = Vec::new();
+    while times.len() < 5 || start.elapsed() < Duration::from_millis(500) {
+        times.push(once());
     }
-    best
+    times.sort_by(f64::total_cmp);
+    (times[0], times[times.len() / 2])
 }
 
 fn main() {
@@ -73,7 +100,7 @@ fn main() {
         [8, 16, 32, 64, 128, 256, 512, 1024, 2048].map(|n| ((n, n, n), DType::F32)).to_vec();
     cells.extend([DType::F16, DType::BF16, DType::F64].map(|dtype| ((1024, 1024, 1024), dtype)));
     if let Some(n) = options.size {
-        cells = vec![((n, n, n), DType::F32)];
+        cells = vec![((n, n, n), options.dtype)];
     }
     if options.skinny {
         let shapes =
@@ -90,14 +117,17 @@ fn main() {
             if device.queue.check_dtype("bench", dtype).is_err() {
                 continue;
             }
-            let t = seconds(device, (m, n, k), dtype);
+            let (t, median) = seconds(&options, device, (m, n, k), dtype);
             let rate = 2.0 * (m * n * k) as f64 / t / 1e9;
             if options.json {
                 println!(
                     r#"{{"device": "{name}", "m": {m}, "n": {n}, "k": {k}, "dtype": "{dtype}", "seconds": {t:e}}}"#
                 );
             } else {
-                println!("{name:<60.60} {dtype:<9} {m:>5} x {n:>5} x {k:>5} {:>12.2} us {rate:>9.1} GFLOP/s", t * 1e6);
+                let (best, median) = (t * 1e6, median * 1e6);
+                println!(
+                    "{name:<60.60} {dtype:<9} {m:>5} x {n:>5} x {k:>5} {best:>12.2} us (median {median:.2}) {rate:>9.1} GFLOP/s"
+                );
             }
         }
     }

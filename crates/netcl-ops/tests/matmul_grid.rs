@@ -2,11 +2,13 @@
 //! against f64 with a bound that grows with the number of terms.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
+mod matmul_support;
 mod support;
 
 use std::process::Command;
 use std::rc::Rc;
 
+use matmul_support::{Form, operand, reference};
 use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::threads::set_num_threads;
 use netcl_core::device::{DeviceHandle, manager};
@@ -14,10 +16,10 @@ use netcl_core::dtype::DType;
 use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::{self, Counter, Recorder, Slot};
-use netcl_core::shape::{Shape, Slice};
+use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_ops::matmul::{Epilogue, MatmulOptions, Variant, build_matmul_kernel, linear, matmul, matmul_with};
-use support::{Grid, devices, epsilon, random, supports, tensor};
+use support::{Grid, devices, epsilon, supports};
 
 /// m, n, k around the edges of every tile.
 const SIZES: [(usize, usize, usize); 17] = [
@@ -39,65 +41,6 @@ const SIZES: [(usize, usize, usize); 17] = [
     (130, 70, 1),
     (3, 1100, 37),
 ];
-
-/// How an operand lies in memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Form {
-    Dense,
-    Transposed,
-    /// Every second row backwards, every third column.
-    Strided,
-}
-
-/// A matrix (or batch of them) of a shape, whose last two axes lie in memory in some form.
-fn operand(queue: &Queue, shape: &[usize], form: Form, seed: u64, dtype: DType) -> Tensor {
-    let n = shape.len();
-    let mut stored = shape.to_vec();
-    match form {
-        Form::Dense => {}
-        Form::Transposed => stored.swap(n - 1, n - 2),
-        Form::Strided => {
-            stored[n - 2] = shape[n - 2] * 2 + 1;
-            stored[n - 1] = shape[n - 1] * 3;
-        }
-    }
-    let values = random(stored.iter().product(), seed, (-1.0, 1.0));
-    let (t, _) = tensor(queue, &values, stored.as_slice(), dtype);
-    match form {
-        Form::Dense => t,
-        Form::Transposed => {
-            let axes: Vec<isize> = (0..n as isize - 2).chain([n as isize - 1, n as isize - 2]).collect();
-            t.permute(&axes).unwrap()
-        }
-        Form::Strided => {
-            let (row, col) = (n as isize - 2, n as isize - 1);
-            let stop = Some(0).filter(|_| shape[n - 2] > 0);
-            t.slice(row, Slice::new(None, stop, -2)).unwrap().slice(col, Slice::new(Some(1), None, 3)).unwrap()
-        }
-    }
-}
-
-/// The product in f64, and for each element the sum of the terms' magnitudes.
-fn reference(a: &Tensor, b: &Tensor) -> (Vec<f64>, Vec<f64>, Shape) {
-    let (m, k) = (a.shape()[a.ndim() - 2], a.shape()[a.ndim() - 1]);
-    let n = b.shape()[b.ndim() - 1];
-    let batch_a = Shape::from(&a.shape()[..a.ndim() - 2]);
-    let batch = batch_a.broadcast("test", &Shape::from(&b.shape()[..b.ndim() - 2])).unwrap();
-    let full = |tail: [usize; 2]| batch.iter().copied().chain(tail).collect::<Shape>();
-    let (va, vb) =
-        (a.expand(full([m, k])).unwrap().to_f64_vec().unwrap(), b.expand(full([k, n])).unwrap().to_f64_vec().unwrap());
-    let mut sums = vec![0.0; batch.size() * m * n];
-    let mut sizes = sums.clone();
-    for (at, (sum, size)) in sums.iter_mut().zip(&mut sizes).enumerate() {
-        let (matrix, row, col) = (at / (m * n), at / n % m, at % n);
-        for i in 0..k {
-            let term = va[(matrix * m + row) * k + i] * vb[(matrix * k + i) * n + col];
-            *sum += term;
-            *size += term.abs();
-        }
-    }
-    (sums, sizes, full([m, n]))
-}
 
 /// Every element within the rounding errors of a sum of k terms and of the result's own type.
 fn check(got: &Tensor, sums: &[f64], sizes: &[f64], k: usize, dtype: DType) -> Result<(), String> {
@@ -303,7 +246,7 @@ fn opencl_devices() -> Vec<DeviceHandle> {
 fn each_variant_launches_its_own_kernel() {
     let mut grid = Grid::new("matmul variants");
     for device in opencl_devices() {
-        for variant in Variant::ALL {
+        for variant in Variant::PORTABLE {
             for dtype in DType::FLOATS {
                 if !supports(&device, dtype) {
                     grid.skip("the device has no float64");
@@ -329,7 +272,7 @@ fn each_variant_launches_its_own_kernel() {
 fn long_sums_are_split_and_added_in_order() {
     let mut grid = Grid::new("matmul split-K");
     for device in opencl_devices() {
-        for variant in Variant::ALL {
+        for variant in Variant::PORTABLE {
             grid.cell(&device, format!("{variant:?}"), || {
                 let run = || forced(&device, DType::F32, variant, (2, 2, 5000), Form::Dense);
                 let counter = run()?;
@@ -549,6 +492,8 @@ fn every_kernel_compiles_alone() {
         include_str!("../src/matmul/matmul_vectorized.cl"),
         include_str!("../src/matmul/matmul_pack.cl"),
         include_str!("../src/matmul/matmul_splitk_reduce.cl"),
+        include_str!("../src/matmul/matmul_split.cl"),
+        include_str!("../src/matmul/matmul_turn.cl"),
     ];
     for device in opencl_devices() {
         let Queue::OpenCl(stream) = &device.queue else { continue };

@@ -241,7 +241,7 @@ fn products() {
         [&[33, 3], &[3, 34]],
     ];
     for device in opencl() {
-        for variant in Product::ALL {
+        for variant in Product::PORTABLE {
             for (at, shapes) in sizes.into_iter().enumerate() {
                 // Dense in float32, and one more form and type.
                 for (i, form) in FORMS.into_iter().enumerate().filter(|(i, _)| *i == 0 || *i == 1 + at % 2) {
@@ -268,7 +268,7 @@ fn products() {
 #[test]
 fn products_in_parts() {
     for device in opencl() {
-        for variant in Product::ALL {
+        for variant in Product::PORTABLE {
             let shapes: [&[usize]; 2] = [&[3, 261], &[261, 2]];
             let run = |q: &Queue| product(q, shapes, Form::Dense, DType::F32, variant);
             let (_, counter) = run(&device.queue).unwrap();
@@ -283,7 +283,7 @@ fn products_with_an_epilogue() {
     let g = Graph::new();
     let expr = g.finish(&[(g.input(0) * g.scalar(0) + g.input(1)).relu() + g.input(2)]);
     for device in opencl() {
-        for variant in Product::ALL {
+        for variant in Product::PORTABLE {
             // The second in parts: there the kernel that adds them up applies the epilogue.
             for (m, n, k) in [(5, 7, 9), (3, 5, 261)] {
                 for bias in [[1, n], [m, 1]] {

@@ -1,6 +1,7 @@
 //! `netcl.ops`: forward-only operations.
 
 use netcl::core::kernels::expr::table;
+use netcl::core::precision;
 use netcl::core::random::Generator;
 use netcl::core::tensor::Tensor as Raw;
 use netcl::ops::matmul::MatmulOptions;
@@ -32,7 +33,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         cast
     );
     add!(sum, mean, prod, max, min, any, all, logsumexp, var, std_, norm, argmax, argmin, cumsum, softmax, log_softmax);
-    add!(matmul, linear, bias_add, build_matmul_kernel);
+    add!(matmul, linear, bias_add, build_matmul_kernel, set_matmul_precision, get_matmul_precision);
     add!(cat, stack, split, chunk, repeat, tril, triu, arange, full, uniform, normal, bernoulli, permutation);
     Ok(())
 }
@@ -461,6 +462,20 @@ fn linear(py: Python<'_>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) ->
 fn bias_add(py: Python<'_>, x: &Tensor, bias: &Tensor) -> PyResult<Tensor> {
     let (x, bias) = (x.inner.raw(), bias.inner.raw());
     wrap(py.detach(|| ops::bias_add(x, bias)))
+}
+
+/// Sets how exactly float32 products are computed from now on, on all threads: ``"highest"`` (as accurate as float32, by whatever
+/// is fastest), ``"high"`` (tf32) or ``"medium"`` (bfloat16). Only devices with matrix units know the difference.
+#[pyfunction]
+fn set_matmul_precision(precision: &str) -> PyResult<()> {
+    precision::set_matmul_precision(precision.parse().py()?);
+    Ok(())
+}
+
+/// How exactly float32 products are computed: ``"highest"``, ``"high"`` or ``"medium"``.
+#[pyfunction]
+fn get_matmul_precision() -> &'static str {
+    precision::matmul_precision().as_str()
 }
 
 /// The OpenCL program of the tiled product for a dtype, built for a queue's device (the active or default one for ``None``).

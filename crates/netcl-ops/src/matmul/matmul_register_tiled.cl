@@ -16,6 +16,7 @@
 //                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
 //                EPILOGUE(sum, row, col, i0, i1), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
 //                ROWS, COLS, DEPTH, R, C   the tile; (ROWS / R) * (COLS / C) work-items in a group
+//                GUARDED                   1 where a flag in memory says whether there is anything to do
 //                A_BY_ROWS, B_BY_COLS      1 where neighbours in memory lie along m in a, along k in b
 // The defaults make this file compile alone.
 
@@ -53,6 +54,15 @@
 #define B_BY_COLS 0
 #endif
 
+#ifndef GUARDED
+#define GUARDED 0
+#endif
+#if GUARDED
+#define GUARD_PARAM , global const uint *guard
+#else
+#define GUARD_PARAM
+#endif
+
 #define Y (ROWS / R)
 #define X (COLS / C)
 
@@ -62,8 +72,11 @@ kernel __attribute__((reqd_work_group_size(X, Y, 1))) void matmul_register_tiled
     global const T *a, ulong a_at, global const T *b, ulong b_at, global OUT *c, ulong c_at,
     INDEX m, INDEX n, INDEX k, INDEX batch1, INDEX splits, INDEX depth,
     INDEX a_rs, INDEX a_cs, INDEX a_b0, INDEX a_b1, INDEX b_rs, INDEX b_cs, INDEX b_b0, INDEX b_b1,
-    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS) {
+    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS GUARD_PARAM) {
     local SUM a_tile[DEPTH][ROWS + 1], b_tile[DEPTH][COLS + 1];
+#if GUARDED
+    if (*guard == 0) return;
+#endif
     const int x = get_local_id(0), y = get_local_id(1), item = y * X + x;
     const INDEX z = get_group_id(2), row0 = (INDEX)get_group_id(1) * ROWS, col0 = (INDEX)get_group_id(0) * COLS;
     const INDEX split = z % splits, i1 = z / splits % batch1, i0 = z / splits / batch1;

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Operands are read where they lie: a transposed or sliced view is a pair of strides, a broadcast batch axis a stride of
-//! zero. `cpu` is the native engine; `opencl` has one kernel per [`Variant`], each in a `.cl` file of its own.
+//! zero. `cpu` is the native engine; `opencl` has a kernel for each [`Variant`], in `.cl` files of their own.
 
 mod cpu;
 mod opencl;
@@ -23,6 +23,7 @@ use netcl_core::kernel_selector::get_kernel_selector;
 use netcl_core::kernels::elementwise::{Elementwise, Number};
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::Cost;
+use netcl_core::precision::{MatmulPrecision, matmul_precision};
 use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
@@ -32,7 +33,7 @@ use problem::{Problem, overlap};
 
 const OP: &str = "matmul";
 
-/// A portable OpenCL kernel. The native CPU has an engine of its own and takes no notice of it.
+/// An OpenCL kernel. The native CPU has an engine of its own and takes no notice of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Variant {
     /// One work-item per element, no local memory: tiny products.
@@ -43,11 +44,19 @@ pub enum Variant {
     RegisterTiled,
     /// Blocks of vectors per work-item, no barriers, operands packed into panels where that pays: processors.
     Vectorized,
+    /// Hopper's matrix units on 16-bit operands as they are; on float32 ones as tf32, or as bfloat16 at
+    /// [`MatmulPrecision::Medium`].
+    Wgmma,
+    /// Hopper's matrix units on float32 operands in three bfloat16 parts: as accurate as float32.
+    WgmmaSplit,
 }
 
 impl Variant {
-    /// All of them, in order of growing work per work-item.
-    pub const ALL: [Variant; 4] = [Variant::Naive, Variant::Tiled, Variant::RegisterTiled, Variant::Vectorized];
+    /// The kernels that every device runs, in order of growing work per work-item.
+    pub const PORTABLE: [Variant; 4] = [Variant::Naive, Variant::Tiled, Variant::RegisterTiled, Variant::Vectorized];
+
+    /// The kernels that need matrix units.
+    pub const MATRIX_UNITS: [Variant; 2] = [Variant::Wgmma, Variant::WgmmaSplit];
 
     /// The name of the kernel, which its launches carry.
     pub const fn kernel_name(self) -> &'static str {
@@ -56,6 +65,21 @@ impl Variant {
             Variant::Tiled => "matmul_tiled",
             Variant::RegisterTiled => "matmul_register_tiled",
             Variant::Vectorized => "matmul_vectorized",
+            Variant::Wgmma => "matmul_wgmma",
+            Variant::WgmmaSplit => "matmul_wgmma_split",
+        }
+    }
+
+    /// Whether a queue's device runs the kernel on operands of a dtype. The first question of this kind may build and run a
+    /// small program.
+    pub fn runs_on(self, queue: &Queue, dtype: DType) -> bool {
+        let Queue::OpenCl(stream) = queue else { return false };
+        match self {
+            Variant::Wgmma | Variant::WgmmaSplit => {
+                opencl::Arithmetic::of(self, dtype, MatmulPrecision::Highest).is_some()
+                    && opencl::wgmma_available(stream)
+            }
+            _ => dtype.is_float() && queue.check_dtype(OP, dtype).is_ok(),
         }
     }
 }
@@ -86,6 +110,9 @@ pub struct MatmulOptions<'e> {
     pub out: Option<&'e Tensor>,
     /// The OpenCL kernel to use, instead of the one that the shape and the device suggest.
     pub variant: Option<Variant>,
+    /// How exactly float32 operands are multiplied, instead of what
+    /// [`set_matmul_precision`](netcl_core::precision::set_matmul_precision) says.
+    pub precision: Option<MatmulPrecision>,
 }
 
 /// The matrix product by NumPy's rules: the last two axes are multiplied, axes before them broadcast, a vector on the left
@@ -147,15 +174,19 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
     match out.queue() {
         Queue::Cpu(_) => cpu::run(problem)?,
         queue @ Queue::OpenCl(stream) => {
-            let selected = || {
-                get_kernel_selector(Some(queue))
-                    .map(|s| s.select_matmul_kernel(problem.m, problem.n, problem.k, a.dtype()))
-            };
+            let precision = options.precision.unwrap_or_else(matmul_precision);
             let variant = match options.variant {
-                Some(forced) => forced,
-                None => opencl::variant(stream, &problem, selected()?.variant),
+                Some(forced) => check_variant(forced, queue, a.dtype())?,
+                None => opencl::variant(stream, &*get_kernel_selector(Some(queue))?, &problem, precision),
             };
-            opencl::run(stream, problem, variant)?;
+            // A product by parts may be computed a second time, when what it overwrites is no longer there to be read.
+            if variant == Variant::WgmmaSplit && inputs.iter().any(|input| overlap(input, &out)) {
+                let inputs = inputs.iter().map(Tensor::duplicate).collect::<Result<Vec<Tensor>>>()?;
+                let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref())?;
+                opencl::run(stream, problem, variant, precision)?;
+            } else {
+                opencl::run(stream, problem, variant, precision)?;
+            }
         }
     }
     Ok(out)
@@ -295,6 +326,17 @@ fn check_operands(a: &Tensor, b: &Tensor) -> Result<()> {
         return Err(Error::DtypeMismatch { op: OP, lhs: a.dtype(), rhs: b.dtype() });
     }
     a.queue().check_same_device(OP, b.queue())
+}
+
+fn check_variant(variant: Variant, queue: &Queue, dtype: DType) -> Result<Variant> {
+    if variant.runs_on(queue, dtype) {
+        return Ok(variant);
+    }
+    let what = format!(
+        "the kernel {} does not run here on operands of {dtype}; ask Variant::runs_on, or leave the kernel to netcl",
+        variant.kernel_name()
+    );
+    Err(Error::argument(OP, what))
 }
 
 fn check_epilogue(a: &Tensor, epilogue: &Epilogue<'_>) -> Result<()> {

@@ -5,14 +5,17 @@
 
 mod choice;
 mod source;
+mod stage;
+mod wgmma;
 
 use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{Grid, Kernel, Program, Source, Stream};
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::KernelVariant;
+use netcl_core::kernel_selector::KernelSelector;
 use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
+use netcl_core::precision::MatmulPrecision;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 use smallvec::{SmallVec, smallvec};
@@ -22,6 +25,7 @@ use super::problem::{Matrix, Problem};
 use crate::prelude::Prelude;
 use choice::{Device, Tile};
 use source::{Outcome, result};
+pub(super) use wgmma::{Arithmetic, available as wgmma_available};
 
 /// Batch axes that the kernels have arguments for; products with more are launched slice by slice.
 const BATCH_AXES: usize = 2;
@@ -29,21 +33,49 @@ const BATCH_AXES: usize = 2;
 type Args = SmallVec<[Arg; 8]>;
 
 /// The kernel for a product where nobody forces one.
-pub(super) fn variant(stream: &Stream, problem: &Problem<'_>, selected: KernelVariant) -> Variant {
-    choice::choose(&Device::new(stream), problem, selected)
+pub(super) fn variant(
+    stream: &Stream,
+    selector: &KernelSelector,
+    problem: &Problem<'_>,
+    precision: MatmulPrecision,
+) -> Variant {
+    let portable = || {
+        let selected = selector.select_matmul_kernel(problem.m, problem.n, problem.k, problem.a.tensor.dtype());
+        choice::choose(&Device::new(stream), problem, selected.variant)
+    };
+    wgmma::choose(stream, selector, problem, precision).unwrap_or_else(portable)
 }
 
-pub(super) fn run(stream: &Stream, mut problem: Problem<'_>, variant: Variant) -> Result<()> {
+pub(super) fn run(
+    stream: &Stream,
+    mut problem: Problem<'_>,
+    variant: Variant,
+    precision: MatmulPrecision,
+) -> Result<()> {
     let device = Device::new(stream);
-    // Vectors run along the columns: let them be the longer side.
-    if variant == Variant::Vectorized && problem.n < problem.m && problem.n < 64 {
+    let arithmetic = Arithmetic::of(variant, problem.a.tensor.dtype(), precision);
+    let flip = match arithmetic {
+        Some(arithmetic) => arithmetic.flips(&problem),
+        // Vectors run along the columns: let them be the longer side.
+        None => variant == Variant::Vectorized && problem.n < problem.m && problem.n < 64,
+    };
+    if flip {
         problem.transpose();
     }
     let outer = problem.batch.len().saturating_sub(BATCH_AXES);
     let lengths: SmallVec<[usize; 4]> = problem.batch[..outer].iter().copied().collect();
     let slices: usize = lengths.iter().product();
     for slice in 0..slices {
-        Multiplication::new(stream, &device, &problem, &lengths, slice).launch(variant)?;
+        let this = Multiplication::new(stream, &device, &problem, &lengths, slice);
+        match arithmetic {
+            None => this.launch(variant, None)?,
+            Some(arithmetic) => {
+                if let Some(flag) = this.launch_wgmma(arithmetic)? {
+                    // Does nothing unless the flag is raised; the host never waits for it.
+                    this.launch(Variant::RegisterTiled, Some(&flag))?;
+                }
+            }
+        }
     }
     Ok(())
 }
@@ -121,9 +153,9 @@ impl<'p> Multiplication<'p> {
         };
         let p = problem;
         let ends = [&p.a, &p.b, &p.c].into_iter().chain(&p.inputs).map(|matrix| matrix.tensor.layout().end());
-        // Packed panels are padded, and partial results come in up to `MAX_PARTS` copies.
+        // Packed panels and staged rows are padded, and partial results come in up to `MAX_PARTS` copies.
         let matrices: usize = batch.iter().product();
-        let panels = matrices * p.k * (p.m.max(p.n) + choice::LARGEST_PANEL);
+        let panels = matrices * (p.k + stage::PITCH) * (p.m.max(p.n) + choice::LARGEST_PANEL);
         let partial = matrices * p.m * p.n * choice::MAX_PARTS;
         let span = ends.chain([panels, partial]).max().unwrap_or(0);
         Multiplication { stream, device, problem, batch, outer, slice, index: IndexWidth::for_span(span) }
@@ -150,11 +182,15 @@ impl<'p> Multiplication<'p> {
         Operand { arg, at: at as usize, rs: matrix.rs, cs: matrix.cs, b0, b1 }
     }
 
-    fn launch(&self, variant: Variant) -> Result<()> {
+    /// Launches a portable kernel; with a flag, one that does nothing while the flag is down.
+    fn launch(&self, variant: Variant, flag: Option<&Tensor>) -> Result<()> {
         let p = self.problem;
         let tile = choice::tile(self.device, variant, p, self.matrices());
         let groups = p.m.div_ceil(tile.rows()) * p.n.div_ceil(tile.cols()) * self.matrices();
-        let split = choice::split(self.device, p, self.matrices(), groups);
+        let split = match flag {
+            None => choice::split(self.device, p, self.matrices(), groups),
+            Some(_) => Split { parts: 1, depth: p.k },
+        };
         let what = if split.parts > 1 { Outcome::Partial } else { Outcome::Final };
         let (a, b) = (self.operand(&p.a, Access::Read), self.operand(&p.b, Access::Read));
         let parts = match what {
@@ -174,31 +210,32 @@ impl<'p> Multiplication<'p> {
                 let local = choice::flat_group(self.device);
                 let global = [p.n.next_multiple_of(local[0]), p.m.next_multiple_of(local[1]), self.z(split)];
                 let grid = Grid::new(global).local([local[0], local[1], 1]);
-                self.submit(variant, kernel, grid, [a, b, c], split, what)?;
+                self.submit(variant, kernel, grid, [a, b, c], split, (what, flag))?;
             }
             Tile::Square(side) => {
                 let kernel = self.tiled_kernel(side, what)?;
                 let global = [p.n.next_multiple_of(side), p.m.next_multiple_of(side), self.z(split)];
-                self.submit(variant, kernel, Grid::new(global).local([side, side, 1]), [a, b, c], split, what)?;
+                self.submit(variant, kernel, Grid::new(global).local([side, side, 1]), [a, b, c], split, (what, flag))?;
             }
             Tile::Registers { rows, cols, depth, r, c: columns } => {
                 let mut prelude = self.plain_prelude(what);
                 for (name, value) in [("ROWS", rows), ("COLS", cols), ("DEPTH", depth), ("R", r), ("C", columns)] {
                     prelude.define(name, value);
                 }
+                prelude.define("GUARDED", u8::from(flag.is_some()));
                 prelude.define("A_BY_ROWS", u8::from(a.rs.abs() < a.cs.abs()));
                 prelude.define("B_BY_COLS", u8::from(b.rs.abs() < b.cs.abs()));
                 let kernel = self.build(variant, prelude, include_str!("matmul_register_tiled.cl"))?;
                 let (x, y) = (cols / columns, rows / r);
                 let grid = Grid::new([p.n.div_ceil(cols) * x, p.m.div_ceil(rows) * y, self.z(split)]).local([x, y, 1]);
-                self.submit(variant, kernel, grid, [a, b, c], split, what)?;
+                self.submit(variant, kernel, grid, [a, b, c], split, (what, flag))?;
             }
             Tile::Vectors { rows, width, vectors, pack_a, pack_b } => {
                 let a = if pack_a { self.pack(&a, rows, p.m, (a.rs, a.cs))? } else { a };
                 let b = if pack_b { self.pack(&b, width * vectors, p.n, (b.cs, b.rs))? } else { b };
                 let kernel = self.vectorized_kernel((rows, width, vectors), (pack_a, pack_b), what)?;
                 let global = [p.m.div_ceil(rows), p.n.div_ceil(width * vectors), self.z(split)];
-                self.submit(variant, kernel, Grid::new(global).local([1, 1, 1]), [a, b, c], split, what)?;
+                self.submit(variant, kernel, Grid::new(global).local([1, 1, 1]), [a, b, c], split, (what, flag))?;
             }
         }
         parts.map_or(Ok(()), |parts| self.reduce(&parts, split))
@@ -304,7 +341,7 @@ impl<'p> Multiplication<'p> {
         grid: Grid,
         operands: [Operand; 3],
         split: Split,
-        what: Outcome,
+        (what, flag): (Outcome, Option<&Tensor>),
     ) -> Result<()> {
         let p = self.problem;
         let mut args: Args = SmallVec::new();
@@ -318,6 +355,10 @@ impl<'p> Multiplication<'p> {
         args.push(self.count(self.matrices() * p.m * p.n));
         if what == Outcome::Final {
             self.epilogue_args(&mut args);
+        }
+        if let Some(flag) = flag {
+            args.push(Arg::Buffer(flag.storage().clone(), Access::Read));
+            return self.send(variant.kernel_name(), kernel, grid, args, Cost::default());
         }
         let slices: usize = self.outer.iter().product();
         let cost = Cost { flops: p.cost.flops / slices as f64, bytes: p.cost.bytes / slices as f64 };

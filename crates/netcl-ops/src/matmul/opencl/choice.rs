@@ -94,7 +94,8 @@ pub(super) fn tile(device: &Device, variant: Variant, p: &Problem<'_>, matrices:
     match variant {
         Variant::Naive => Tile::One,
         Variant::Tiled => Tile::Square(square_tile(device, bytes)),
-        Variant::RegisterTiled => register_tile(device, p, matrices, bytes),
+        // The matrix units' kernels have tiles of their own (`wgmma`); what they cannot do, this one does.
+        Variant::RegisterTiled | Variant::Wgmma | Variant::WgmmaSplit => register_tile(device, p, matrices, bytes),
         Variant::Vectorized => vector_tile(p),
     }
 }

@@ -1,0 +1,359 @@
+// A matrix product on Hopper's matrix units: one work-group per compute unit walks over tiles of c.
+//
+//           BK                     BN                              BN
+//         +-----+            +-----------+                  +-----------------+
+//         |  a  | BM         |     b     | BK               | warp group 1    | 64 rows: BN / 2 sums in each of
+//         |     |      x     +-----------+         ->    BM +-----------------+ its 128 work-items
+//         |     |                                           | warp group 2    | 64 rows
+//         +-----+                                           +-----------------+
+//
+//   time ->      warp group 0     copy 0 | copy 1 | copy 2 | copy 3 | wait | copy 4 | ...     (one work-item of it)
+//                                    |  ^
+//                               full |  | empty     two barriers for each of STAGES places in local memory
+//                                    v  |
+//                warp groups 1, 2  wait | multiply 0 | multiply 1 | ...                       then the epilogue
+//
+// The copies are the tensor copy engine's: a map (netcl-core, tensor_map.rs) says how an operand lies in memory, a box of it
+// arrives in the order in which the matrix units want to read it (swizzled), zeros stand for what lies outside. Each group
+// writes its maps to memory of its own first, since only the kernel knows the addresses. While group 1 and 2 write results
+// the copies for the next tile are already under way. Tiles come in bands of BAND rows of tiles, so that the tiles that run
+// together share what they read in the cache.
+//
+// With PARTS == 3 the operands are float32 numbers that matmul_split.cl has cut into three bfloat16 parts, the first the
+// largest. Of the nine products of parts the six that matter to float32 are added, the smallest first, while all parts lie in
+// local memory. Matrix units cut off low bits when they add, so their sums start anew every BK terms and are added up
+// outside, rounded. A sum that is no finite number raises `flag`: parts of an Inf or a NaN mean nothing, and the caller then
+// multiplies again without parts.
+//
+// Compiled with: KERNEL         the name
+//                BN, BK, STAGES the tile (BM is 128), places in local memory
+//                SIZE, PARTS    bytes of an element, parts of an operand
+//                A_ALONG_K, B_ALONG_K   1 where neighbours in memory lie along k, 0 where they lie along m or n
+//                INSTRUCTION, MAJORS    the matrix instruction and its flags for operands that lie along m or n
+//                REGISTERS, DESCRIPTORS, SUMS   its operands: "%0, %1, ...", the two after them, "+f"(d[0]), ...
+//                OPERANDS       the same with the first operand in registers: "{%n, ...}, %m"
+//                EACH_SUM(X), EACH_PAIR(X)      X(0) X(1) ... for every sum; X(0) X(2) ... for every pair of 8 columns
+//                INDEX, OUT, STORE, EPILOGUE, EPILOGUE_PARAMS   as in matmul_naive.cl;   VALUE   what the epilogue gives
+//                DENSE          how four results are written at once: 0 not at all, 1 float, 2 half, 3 bfloat16
+// Lines that begin with //@@ are instructions of sm_90a, which netcl-core's ptx.rs brings to life.
+
+#ifndef EPILOGUE
+#define EPILOGUE_PARAMS
+#define EPILOGUE(sum, row, col, i0, i1) (sum)
+#endif
+#if PARTS == 3
+#define FLAG_PARAM , global uint *flag
+#else
+#define FLAG_PARAM
+#endif
+
+#define BM 128
+#define BAND 8
+#define ROW_BYTES (BK * SIZE)
+#define A_PART (BM * ROW_BYTES)
+#define B_PART (BN * ROW_BYTES)
+#define A_BYTES (PARTS * A_PART)
+#define STAGE_BYTES (PARTS * (A_PART + B_PART))
+// One instruction takes 32 bytes along k of every row.
+#define STEPS (ROW_BYTES / 32)
+// Lines of a box of an operand that does not lie along k: 128 bytes.
+#define BLOCK (128 / SIZE)
+#define CONSUMERS 2
+#define MAP_WORDS 32
+
+#pragma OPENCL FP_CONTRACT OFF
+
+uint shared_address(local void *p) { return (uint)(ulong)p; }
+
+void barrier_init(uint bar, uint arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+
+void barrier_arrive(uint bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
+
+void barrier_expect(uint bar, uint bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
+void barrier_wait(uint bar, uint parity) {
+    uint done;
+    do {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+
+// Copies one box; the barrier counts its bytes.
+void copy_box(uint to, ulong map, int x, int y, int z, int w, uint bar) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
+                 ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar)
+                 : "memory");
+}
+
+// Copies `lines` rows of a (columns of b) from `line` on, BK terms of each from `term` on.
+void copy_lines(uint to, ulong map, int along_k, int lines, int line, int term, int z, int w, uint bar) {
+    if (along_k) {
+        copy_box(to, map, term, line, z, w, bar);
+    } else {
+        for (int i = 0; i < lines; i += BLOCK) copy_box(to + i * ROW_BYTES, map, line + i, term, z, w, bar);
+    }
+}
+
+// Where an operand of the matrix unit lies in local memory and how it is swizzled.
+ulong describe(uint address, int along_k) {
+    const ulong start = (address & 0x3ffff) >> 4;
+    // Along k: rows of ROW_BYTES, eight of them repeat the pattern. Else: BLOCK lines to a box, eight terms repeat it.
+    return along_k ? start | (ulong)(8 * ROW_BYTES >> 4) << 32 | (ROW_BYTES == 128 ? 1UL : 2UL) << 62
+                   : start | (ulong)(BLOCK * ROW_BYTES >> 4) << 16 | (ulong)(1024 >> 4) << 32 | 1UL << 62;
+}
+
+// How far one instruction goes along k, in units of 16 bytes.
+#define STRIDE(along_k) ((along_k) ? 2 : 128)
+
+#define MULTIPLY(a, b)                                                                                                  \
+    asm volatile("//@@" INSTRUCTION " {" REGISTERS "}, " DESCRIPTORS ", 1, 1, 1" MAJORS ";"                              \
+                 : SUMS                                                                                                 \
+                 : "l"(a), "l"(b)                                                                                       \
+                 : "memory")
+
+// 32-bit numbers of a that do not lie along k reach the matrix units through registers, four for each instruction: rows r and
+// r + 8 of 16, terms t and t + 4 of 8.
+#define BY_REGISTERS (SIZE == 4 && !A_ALONG_K)
+#if BY_REGISTERS
+#define FOUR(x) "+r"(x[0]), "+r"(x[1]), "+r"(x[2]), "+r"(x[3])
+#define LOAD_FOUR(x, step)                                                                                              \
+    asm volatile("ld.shared.b32 %0, [%4+%8]; ld.shared.b32 %1, [%5+%8]; "                                                \
+                 "ld.shared.b32 %2, [%6+%8]; ld.shared.b32 %3, [%7+%8];"                                                 \
+                 : "=&r"(x[0]), "=&r"(x[1]), "=&r"(x[2]), "=&r"(x[3])                                                    \
+                 : "r"(from0), "r"(from1), "r"(from2), "r"(from3), "n"((step) * 1024)                                    \
+                 : "memory")
+#define MULTIPLY_FOUR(x, b)                                                                                             \
+    asm volatile("//@@" INSTRUCTION " {" REGISTERS "}, " OPERANDS ", 1, 1, 1;"                                            \
+                 : SUMS                                                                                                 \
+                 : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(b)                                                    \
+                 : "memory")
+#endif
+
+// Matrix, row and column of tile number t.
+int3 tile_at(int t, int tiles_m, int tiles_n) {
+    const int matrix = t / (tiles_m * tiles_n), place = t % (tiles_m * tiles_n), band = place / (BAND * tiles_n);
+    const int height = min(tiles_m - band * BAND, BAND), within = place - band * BAND * tiles_n;
+    return (int3)(matrix, band * BAND + within % height, within / height);
+}
+
+// Results go past the caches: they would push out what other tiles still read.
+#if DENSE == 1
+void store_four(global OUT *row, INDEX left, INDEX n, bool inside, uint lane, float v0, float v1, float v2, float v3) {
+    if (inside && left < n)
+        asm volatile("st.global.cs.v2.f32 [%0], {%1, %2};" ::"l"(row + left), "f"(v0), "f"(v1) : "memory");
+    if (inside && left + 8 < n)
+        asm volatile("st.global.cs.v2.f32 [%0], {%1, %2};" ::"l"(row + left + 8), "f"(v2), "f"(v3) : "memory");
+}
+#elif DENSE != 0
+#if DENSE == 2
+#define PACK "cvt.rn.f16x2.f32"
+#else
+#define PACK "cvt.rn.bf16x2.f32"
+#endif
+// A work-item has two results of each block of 8 columns. Neighbours swap, so that one has four in a row of the left
+// block and the other four of the right one: four work-items then fill a whole sector of 32 bytes.
+void store_four(global OUT *row, INDEX left, INDEX n, bool inside, uint lane, float v0, float v1, float v2, float v3) {
+    uint low, high, other;
+    asm(PACK " %0, %2, %1;" : "=r"(low) : "f"(v0), "f"(v1));
+    asm(PACK " %0, %2, %1;" : "=r"(high) : "f"(v2), "f"(v3));
+    const bool odd = lane & 1;
+    const uint give = odd ? low : high;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;" : "=r"(other) : "r"(give));
+    const INDEX first = odd ? left + 6 : left;
+    if (inside && first < n)
+        asm volatile("st.global.cs.v2.b32 [%0], {%1, %2};"
+                     ::"l"(row + first), "r"(odd ? other : low), "r"(odd ? high : other)
+                     : "memory");
+}
+#endif
+
+// Operands: z and w are the coordinates of a matrix in its map, as steps per index of the two batch axes.
+kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void KERNEL(
+    global const uchar *a, ulong a_at, global const uchar *b, ulong b_at, global OUT *c, ulong c_at, global uint *maps,
+    uint16 a_map0, uint16 a_map1, uint16 b_map0, uint16 b_map1, INDEX m, INDEX n, INDEX k, int batch0, int batch1,
+    int a_z0, int a_z1, int a_w0, int b_z0, int b_z1, int b_w0, INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1,
+    int dense FLAG_PARAM EPILOGUE_PARAMS) {
+    local uchar tiles[STAGES * STAGE_BYTES] __attribute__((aligned(1024)));
+    local ulong barriers[2 * STAGES];
+    const uint item = (uint)get_local_id(0), lane = item & 31, warp = item >> 5, warp_group = warp >> 2;
+    const uint base = shared_address(tiles), full = shared_address(barriers), empty = full + 8 * STAGES;
+    const int tiles_m = (int)((m + BM - 1) / BM), tiles_n = (int)((n + BN - 1) / BN);
+    const int total = tiles_m * tiles_n * batch0 * batch1, chunks = (int)((k + BK - 1) / BK);
+    if (item == 0) {
+        for (int s = 0; s < STAGES; ++s) {
+            barrier_init(full + 8 * s, 1);
+            barrier_init(empty + 8 * s, 4 * CONSUMERS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    uint s = 0;
+    if (warp_group == 0) {
+        // Registers that copying does not need go to those who add up.
+        asm volatile("//@@setmaxnreg.dec.sync.aligned.u32 40;");
+        if (item != 0) return;
+        global uint *a_map = maps + get_group_id(0) * 2 * MAP_WORDS, *b_map = a_map + MAP_WORDS;
+        vstore16(a_map0, 0, a_map);
+        vstore16(a_map1, 1, a_map);
+        vstore16(b_map0, 0, b_map);
+        vstore16(b_map1, 1, b_map);
+        *(global ulong *)a_map = (ulong)(a + a_at * SIZE);
+        *(global ulong *)b_map = (ulong)(b + b_at * SIZE);
+        asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+        asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(a_map) : "memory");
+        asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(b_map) : "memory");
+        // A barrier's phase before its first counts as complete: all places are empty.
+        uint phase = 1;
+        for (int t = (int)get_group_id(0); t < total; t += (int)get_num_groups(0)) {
+            const int3 tile = tile_at(t, tiles_m, tiles_n);
+            const int i0 = tile.x / batch1, i1 = tile.x % batch1;
+            const int a_z = i0 * a_z0 + i1 * a_z1, a_w = i0 * a_w0, b_z = i0 * b_z0 + i1 * b_z1, b_w = i0 * b_w0;
+            for (int chunk = 0; chunk < chunks; ++chunk) {
+                const uint to = base + s * STAGE_BYTES, bar = full + 8 * s;
+                barrier_wait(empty + 8 * s, phase);
+                barrier_expect(bar, STAGE_BYTES);
+                for (int p = 0; p < PARTS; ++p) {
+                    copy_lines(to + p * A_PART, (ulong)a_map, A_ALONG_K, BM, tile.y * BM, chunk * BK, a_z, a_w + p, bar);
+                    copy_lines(to + A_BYTES + p * B_PART, (ulong)b_map, B_ALONG_K, BN, tile.z * BN, chunk * BK, b_z,
+                               b_w + p, bar);
+                }
+                if (++s == STAGES) {
+                    s = 0;
+                    phase ^= 1;
+                }
+            }
+        }
+        return;
+    }
+    asm volatile("//@@setmaxnreg.inc.sync.aligned.u32 232;");
+    uint phase = 0;
+    const uint mine = (warp_group - 1) * 64;
+#if BY_REGISTERS
+    uint x0[4] = {0, 0, 0, 0}, x1[4] = {0, 0, 0, 0}, x2[4] = {0, 0, 0, 0}, x3[4] = {0, 0, 0, 0};
+    // Where this work-item's four numbers lie in a tile: box, term, swizzled piece of 16 bytes, place in the piece.
+    const uint line = mine + (warp & 3) * 16 + (lane >> 2), term = lane & 3, piece = line % BLOCK / 4;
+    const uint box = line / BLOCK * (BK * 128) + term * 128 + line % 4 * 4;
+    const uint corner0 = box + (piece ^ term) * 16, corner1 = box + ((piece + 2) ^ term) * 16;
+    const uint corner2 = (corner0 ^ 64) + 512, corner3 = (corner1 ^ 64) + 512;
+#endif
+    for (int t = (int)get_group_id(0); t < total; t += (int)get_num_groups(0)) {
+        const int3 tile = tile_at(t, tiles_m, tiles_n);
+        float d[BN / 2];
+#define ZERO(i) d[i] = 0.0f;
+        EACH_SUM(ZERO)
+#if PARTS == 3
+        float sums[BN / 2];
+#define ZERO_TOTAL(i) sums[i] = 0.0f;
+        EACH_SUM(ZERO_TOTAL)
+#else
+#define sums d
+        // The place whose terms may still be being multiplied.
+        int held = -1;
+#endif
+        for (int chunk = 0; chunk < chunks; ++chunk) {
+            barrier_wait(full + 8 * s, phase);
+            const uint at = base + s * STAGE_BYTES;
+            const ulong a_tile = describe(at + mine * ROW_BYTES, A_ALONG_K), b_tile = describe(at + A_BYTES, B_ALONG_K);
+#if BY_REGISTERS
+            // Two instructions run while the numbers of the next two are loaded.
+            const uint from0 = at + corner0, from1 = at + corner1, from2 = at + corner2, from3 = at + corner3;
+            LOAD_FOUR(x0, 0);
+            LOAD_FOUR(x1, 1);
+            asm volatile("//@@wgmma.fence.sync.aligned;" : SUMS, FOUR(x0), FOUR(x1) : : "memory");
+            MULTIPLY_FOUR(x0, b_tile);
+            MULTIPLY_FOUR(x1, b_tile + 2);
+            asm volatile("//@@wgmma.commit_group.sync.aligned;" ::: "memory");
+            asm volatile("//@@wgmma.wait_group.sync.aligned 1;" : SUMS, FOUR(x2), FOUR(x3) : : "memory");
+            if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
+            held = (int)s;
+            LOAD_FOUR(x2, 2);
+            LOAD_FOUR(x3, 3);
+            asm volatile("//@@wgmma.fence.sync.aligned;" : SUMS, FOUR(x2), FOUR(x3) : : "memory");
+            MULTIPLY_FOUR(x2, b_tile + 4);
+            MULTIPLY_FOUR(x3, b_tile + 6);
+            asm volatile("//@@wgmma.commit_group.sync.aligned;" ::: "memory");
+            asm volatile("//@@wgmma.wait_group.sync.aligned 1;" : SUMS, FOUR(x0), FOUR(x1) : : "memory");
+#else
+            asm volatile("//@@wgmma.fence.sync.aligned;" : SUMS : : "memory");
+#if PARTS == 3
+#define MULTIPLY_PARTS(i, j)                                                                                            \
+    _Pragma("unroll") for (int step = 0; step < STEPS; ++step)                                                           \
+        MULTIPLY(a_tile + (i) * (A_PART >> 4) + step * STRIDE(A_ALONG_K),                                                \
+                 b_tile + (j) * (B_PART >> 4) + step * STRIDE(B_ALONG_K));
+            MULTIPLY_PARTS(2, 0)
+            MULTIPLY_PARTS(0, 2)
+            MULTIPLY_PARTS(1, 1)
+            MULTIPLY_PARTS(1, 0)
+            MULTIPLY_PARTS(0, 1)
+            MULTIPLY_PARTS(0, 0)
+            asm volatile("//@@wgmma.commit_group.sync.aligned;" ::: "memory");
+            asm volatile("//@@wgmma.wait_group.sync.aligned 0;" : SUMS : : "memory");
+            if (lane == 0) barrier_arrive(empty + 8 * s);
+#define PROMOTE(i)                                                                                                      \
+    sums[i] += d[i];                                                                                                    \
+    d[i] = 0.0f;
+            EACH_SUM(PROMOTE)
+#else
+#pragma unroll
+            for (int step = 0; step < STEPS; ++step)
+                MULTIPLY(a_tile + step * STRIDE(A_ALONG_K), b_tile + step * STRIDE(B_ALONG_K));
+            asm volatile("//@@wgmma.commit_group.sync.aligned;" ::: "memory");
+            // All but the products just begun are done: the place before this one is free.
+            asm volatile("//@@wgmma.wait_group.sync.aligned 1;" : SUMS : : "memory");
+            if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
+            held = (int)s;
+#endif
+#endif
+            if (++s == STAGES) {
+                s = 0;
+                phase ^= 1;
+            }
+        }
+#if PARTS == 3
+        int strange = 0;
+#define LOOK(i) strange |= !isfinite(sums[i]);
+        EACH_SUM(LOOK)
+        if (strange) *flag = 1;
+#else
+        asm volatile("//@@wgmma.wait_group.sync.aligned 0;" : SUMS : : "memory");
+        if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
+#endif
+        const INDEX i0 = tile.x / batch1, i1 = tile.x % batch1;
+        const INDEX row = (INDEX)tile.y * BM + mine + (warp & 3) * 16 + (lane >> 2);
+        const INDEX col = (INDEX)tile.z * BN + (lane & 3) * 2;
+        global OUT *out = c + c_at + i0 * c_b0 + i1 * c_b1;
+#define RESULT(sum, r, s) ((r) < m && (s) < n ? EPILOGUE(sum, (r), (s), i0, i1) : (VALUE)0)
+#define STORE_ONE(v, r, s)                                                                                              \
+    if ((r) < m && (s) < n) STORE(v, out, (r) * c_rs + (s) * c_cs);
+#if DENSE != 0
+#define STORE_ROW(r, left)                                                                                              \
+    if (dense) store_four(out + (r) * c_rs, left, n, (r) < m, lane, v0, v1, v2, v3);                                     \
+    else
+#else
+#define STORE_ROW(r, left)
+#endif
+#define WRITE(r, left, x0, x1, x2, x3)                                                                                  \
+    {                                                                                                                   \
+        const VALUE v0 = RESULT(x0, r, left), v1 = RESULT(x1, r, left + 1);                                              \
+        const VALUE v2 = RESULT(x2, r, left + 8), v3 = RESULT(x3, r, left + 9);                                          \
+        STORE_ROW(r, left) {                                                                                            \
+            STORE_ONE(v0, r, left)                                                                                      \
+            STORE_ONE(v1, r, left + 1)                                                                                  \
+            STORE_ONE(v2, r, left + 8)                                                                                  \
+            STORE_ONE(v3, r, left + 9)                                                                                  \
+        }                                                                                                               \
+    }
+#define WRITE_PAIR(i)                                                                                                   \
+    WRITE(row, col + 8 * (i), sums[4 * (i)], sums[4 * (i) + 1], sums[4 * (i) + 4], sums[4 * (i) + 5])                    \
+    WRITE(row + 8, col + 8 * (i), sums[4 * (i) + 2], sums[4 * (i) + 3], sums[4 * (i) + 6], sums[4 * (i) + 7])
+        EACH_PAIR(WRITE_PAIR)
+    }
+}
