@@ -14,6 +14,8 @@
 //! ```
 
 pub mod attention;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 pub mod conv;
 pub mod dropout;
 pub mod elementwise;

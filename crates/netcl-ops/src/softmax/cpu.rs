@@ -1,7 +1,10 @@
 //! Softmax on the native CPU: maximum, exponentials with their sum, scaling; lines stay in the cache between the passes.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use netcl_core::backend::cpu::simd::{Level, level};
-use netcl_core::dtype::Element;
+use netcl_core::dtype::{DType, Element};
 use netcl_core::kernels::expr::vecmath::Real;
 use netcl_core::simd;
 
@@ -62,16 +65,40 @@ const RUN: usize = 512;
 /// The same for rows of a block.
 const RUN_ROWS: usize = 16;
 
+/// `exp(x - top)` into `y`, and the sum, where the processor has wider registers than `simd!` uses.
+#[inline(always)]
+fn wide_powers<T: Lane>(x: &[T], top: T, y: &mut [T]) -> Option<f64> {
+    #[cfg(target_arch = "x86_64")]
+    if T::DTYPE == DType::F32 && crate::avx512::available() {
+        let (n, to) = (x.len(), y.as_mut_ptr().cast::<f32>());
+        // SAFETY: T is f32, whatever the compiler calls it, and the slices stay borrowed; the processor has AVX-512F.
+        let sum = unsafe {
+            let (x, y) =
+                (std::slice::from_raw_parts(x.as_ptr().cast::<f32>(), n), std::slice::from_raw_parts_mut(to, n));
+            avx512::powers(x, Element::to_f64(top) as f32, y)
+        };
+        return Some(sum);
+    }
+    let _ = (x, top, y);
+    None
+}
+
 simd! {
     fn line<F: Fused, T: Lane>(_fused: F, x: &[T], y: &mut [T], log: bool) {
         let top = <T as Real>::from_f64(plain_row::<T, Max>(x));
-        let mut total = 0.0;
-        for (x, y) in x.chunks(RUN).zip(y.chunks_mut(RUN)) {
-            for (y, &x) in y.iter_mut().zip(x) {
-                *y = exp::<T, F>(x - top);
+        let total = match wide_powers(x, top, y) {
+            Some(total) => total,
+            None => {
+                let mut total = 0.0;
+                for (x, y) in x.chunks(RUN).zip(y.chunks_mut(RUN)) {
+                    for (y, &x) in y.iter_mut().zip(x) {
+                        *y = exp::<T, F>(x - top);
+                    }
+                    total += plain_row::<T, Sum>(y);
+                }
+                total
             }
-            total += plain_row::<T, Sum>(y);
-        }
+        };
         if log {
             let total = <T as Real>::from_f64(total.ln());
             for (y, &x) in y.iter_mut().zip(x) {

@@ -12,8 +12,6 @@
 //! through slices and copied arrays rather than with the intrinsics for it: their checks in builds with assertions would
 //! cost more than the products.
 
-use std::sync::OnceLock;
-
 use netcl_core::backend::cpu::simd::{Level, level};
 use netcl_core::dtype::Element;
 
@@ -271,6 +269,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::*;
+    use crate::avx512;
 
     intrinsics!(__m512, f32, 16, _mm512_setzero_ps, _mm512_set1_ps, _mm512_fmadd_ps);
     intrinsics!(__m512d, f64, 8, _mm512_setzero_pd, _mm512_set1_pd, _mm512_fmadd_pd);
@@ -283,18 +282,9 @@ mod x86 {
     loops!(avx2_f32, f32, __m256, 4, [1, 2, 4], #[target_feature(enable = "avx2,fma")]);
     loops!(avx2_f64, f64, __m256d, 4, [1, 2, 4], #[target_feature(enable = "avx2,fma")]);
 
-    /// AVX-512, unless the environment asks for less.
-    fn has_avx512() -> bool {
-        static FOUND: OnceLock<bool> = OnceLock::new();
-        *FOUND.get_or_init(|| {
-            let asked = std::env::var("NETCL_SIMD").unwrap_or_default();
-            asked.trim() != "avx2" && is_x86_feature_detected!("avx512f")
-        })
-    }
-
     pub(super) fn single() -> Option<&'static Loops<f32>> {
         match level() {
-            Level::Avx2 if has_avx512() => Some(&avx512_f32::LOOPS),
+            Level::Avx2 if avx512::available() => Some(&avx512_f32::LOOPS),
             Level::Avx2 => Some(&avx2_f32::LOOPS),
             Level::Baseline => None,
         }
@@ -302,7 +292,7 @@ mod x86 {
 
     pub(super) fn double() -> Option<&'static Loops<f64>> {
         match level() {
-            Level::Avx2 if has_avx512() => Some(&avx512_f64::LOOPS),
+            Level::Avx2 if avx512::available() => Some(&avx512_f64::LOOPS),
             Level::Avx2 => Some(&avx2_f64::LOOPS),
             Level::Baseline => None,
         }
