@@ -18,10 +18,10 @@ def main(device: str = "auto") -> float:
     # The published network has 64 channels in its first stage; digits need fewer.
     model = ResNet18(queue, num_classes=10, base_channels=8, in_channels=1)
     print(f"ResNet-18 of {model.num_parameters():,} parameters")
-    opt = SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    opt = SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     images, labels = digits(1024, seed=1)
     order = np.random.default_rng(0)
-    for epoch in range(1, 4):
+    for epoch in range(1, 6):
         total, batches = 0.0, order.permutation(len(images)).reshape(-1, 32)
         for batch in batches:
             loss = F.cross_entropy(model(Tensor.from_host(queue, images[batch])), labels[batch])

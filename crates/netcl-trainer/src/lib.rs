@@ -1,6 +1,6 @@
 //! Training runs: the loop, its progress, checkpoints that continue bit for bit, metrics and a report.
 //!
-//! [`fit`] is the loop over any model; [`Run`] is a whole run in a folder: what `netcl train` does.
+//! [`fit()`] is the loop over any model; [`Run`] is a whole run in a folder: what `netcl train` does.
 //!
 //! ```
 //! use netcl_io::nn::autograd::core::device::manager;
