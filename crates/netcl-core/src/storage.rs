@@ -23,6 +23,8 @@ enum Memory {
     Empty,
     Cpu(CpuBuffer),
     OpenCl(ClMemory),
+    /// Of a program that is being recorded: a size and an identity; memory takes its place before anything runs.
+    Planned(usize),
 }
 
 impl Storage {
@@ -45,12 +47,24 @@ impl Storage {
         Storage::new(Memory::OpenCl(memory))
     }
 
+    /// A stand-in for memory that a recorded program will need: launches may name it, and
+    /// [`Launch::bind`](crate::kernels::launch::Launch::bind) puts real memory in its place.
+    pub fn planned(nbytes: usize) -> Self {
+        Storage::new(Memory::Planned(nbytes))
+    }
+
+    /// Whether this only stands in for memory.
+    pub fn is_planned(&self) -> bool {
+        matches!(self.memory, Memory::Planned(_))
+    }
+
     /// The size in bytes.
     pub fn nbytes(&self) -> usize {
         match &self.memory {
             Memory::Empty => 0,
             Memory::Cpu(buffer) => buffer.nbytes(),
             Memory::OpenCl(memory) => memory.nbytes(),
+            Memory::Planned(nbytes) => *nbytes,
         }
     }
 
@@ -90,6 +104,7 @@ impl Storage {
                 let what = "the memory belongs to an OpenCL device; read it with to_host or move it with t.to(queue)";
                 Err(Error::argument("tensor", what))
             }
+            Memory::Planned(_) => Err(unbacked("tensor")),
         }
     }
 
@@ -97,14 +112,23 @@ impl Storage {
     pub fn cl_memory(&self) -> Option<&ClMemory> {
         match &self.memory {
             Memory::OpenCl(memory) => Some(memory),
-            Memory::Empty | Memory::Cpu(_) => None,
+            Memory::Empty | Memory::Cpu(_) | Memory::Planned(_) => None,
         }
     }
 
     /// OpenCL memory, or an error that names the operation.
     pub(crate) fn require_cl(&self, op: &'static str) -> Result<&ClMemory> {
-        self.cl_memory().ok_or_else(|| Error::argument(op, "the tensor's memory does not belong to an OpenCL device"))
+        self.cl_memory().ok_or_else(|| match self.memory {
+            Memory::Planned(_) => unbacked(op),
+            _ => Error::argument(op, "the tensor's memory does not belong to an OpenCL device"),
+        })
     }
+}
+
+fn unbacked(op: &'static str) -> Error {
+    let what = "the tensor belongs to a program that is being recorded and has no values yet; use it only inside the \
+                recorded function, and read results after the replay";
+    Error::State { op, what: what.to_owned() }
 }
 
 impl fmt::Debug for Storage {

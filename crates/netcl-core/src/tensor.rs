@@ -108,7 +108,9 @@ impl Tensor {
             return Err(Error::Length { op: "from_host", got: data.len() / data_dtype.size(), shape });
         }
         let dtype = options.dtype.unwrap_or(data_dtype);
-        let tensor = Tensor::uninit(queue, shape, dtype)?;
+        queue.check_dtype("tensor", dtype)?;
+        let storage = launch::allocate_resident(queue, shape.nbytes("tensor", dtype)?, "tensor")?;
+        let tensor = Tensor { storage, layout: Layout::contiguous(shape), dtype, queue: queue.clone() };
         queue.upload(&tensor.storage, data, data_dtype, dtype, options)?;
         Ok(tensor)
     }

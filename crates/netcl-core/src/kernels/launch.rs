@@ -28,6 +28,7 @@ use crate::backend::Queue;
 use crate::backend::cpu::CpuKernel;
 use crate::backend::opencl::{self, Grid, Kernel};
 use crate::error::{Error, Result};
+use crate::kernels::described::Described;
 use crate::storage::Storage;
 
 /// One piece of work for a device: what to run, on which memory, with which numbers, and what it should cost.
@@ -171,6 +172,17 @@ pub trait Sink {
         request.queue.allocate_now(request.nbytes, request.label)
     }
 
+    /// Takes a request for memory that the host fills at once, so that it cannot wait for a replay.
+    fn allocate_resident(&self, request: &Allocation) -> Result<Arc<Storage>> {
+        request.queue.allocate_now(request.nbytes, request.label)
+    }
+
+    /// Offered an operation by its meaning, before it is turned into launches. A sink that takes it (a compiler, which will
+    /// fuse it with others) answers `true`, and nothing else happens.
+    fn offer(&self, _operation: &Described<'_>) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Asked before values are read on the host; a sink whose launches have not run yet refuses.
     fn check_readable(&self, _op: &'static str) -> Result<()> {
         Ok(())
@@ -217,12 +229,39 @@ pub fn allocate(queue: &Queue, nbytes: usize, label: &'static str) -> Result<Arc
     }
 }
 
+/// As [`allocate`], for memory that the host fills at once.
+pub fn allocate_resident(queue: &Queue, nbytes: usize, label: &'static str) -> Result<Arc<Storage>> {
+    if nbytes == 0 {
+        return Ok(Arc::new(Storage::empty()));
+    }
+    match current() {
+        Some(sink) => sink.allocate_resident(&Allocation { queue: queue.clone(), nbytes, label }),
+        None => queue.allocate_now(nbytes, label),
+    }
+}
+
+/// Offers an operation to the current sink by its meaning; `true` if the sink has taken it.
+pub fn offer(operation: &Described<'_>) -> Result<bool> {
+    current().map_or(Ok(false), |sink| sink.offer(operation))
+}
+
 /// An error if the current sink's launches have not run, so that there are no values to read.
 pub fn check_readable(op: &'static str) -> Result<()> {
     current().map_or(Ok(()), |sink| sink.check_readable(op))
 }
 
 impl Launch {
+    /// Puts other memory in the place of some of the buffers: those for which `memory` gives any.
+    pub fn bind(&mut self, mut memory: impl FnMut(&Arc<Storage>) -> Option<Arc<Storage>>) {
+        for arg in &mut self.args {
+            if let Arg::Buffer(storage, _) = arg
+                && let Some(other) = memory(storage)
+            {
+                *storage = other;
+            }
+        }
+    }
+
     /// Runs the work now and raises the version of every storage it writes.
     pub fn run(&self) -> Result<()> {
         match &self.work {

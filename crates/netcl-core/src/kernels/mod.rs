@@ -1,6 +1,7 @@
 //! The launch seam, the expression IR and the kernel source helpers.
 
 pub mod copy;
+pub mod described;
 pub mod elementwise;
 pub mod expr;
 pub mod launch;

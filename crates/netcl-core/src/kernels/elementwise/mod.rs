@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use super::copy::check_writable;
+use super::described::{Described, Meaning};
 use super::expr::Expr;
 use super::expr::cpu::Program;
 use super::launch::{self, Access, Arg, Cost, Launch, Scalar, Slot, Work};
@@ -85,6 +86,10 @@ impl Elementwise {
     pub fn run(&self, inputs: &[&Tensor], scalars: &[Number], outputs: &[&Tensor]) -> Result<()> {
         let first = self.check(inputs, scalars, outputs)?;
         if first.size() == 0 {
+            return Ok(());
+        }
+        let meaning = Meaning::Elementwise(self, scalars);
+        if launch::offer(&Described { inputs, outputs, meaning })? {
             return Ok(());
         }
         // An input that shares memory with an output, but not element by element, is moved out of the way.
