@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use netcl_nn::Module;
-use netcl_nn::autograd::Tensor;
+use netcl_nn::autograd::core::device::manager;
+use netcl_nn::{Misshapen, Module, StateDict, StateMismatch, Strict};
 use serde_json::{Map, Value};
 
 use crate::archive::Archive;
@@ -27,16 +27,9 @@ pub fn load_weights(path: &Path, model: &mut dyn Module) -> Result<Map<String, V
     Ok(archive.metadata)
 }
 
-/// The tensors of a model that are saved.
-fn tensors(model: &dyn Module) -> Vec<(String, Tensor)> {
-    let mut tensors = model.named_parameters();
-    tensors.extend(model.named_buffers());
-    tensors
-}
-
 /// Adds a model's tensors to an archive.
 pub(crate) fn insert_model(archive: &mut Archive, model: &dyn Module) -> Result<()> {
-    for (name, tensor) in tensors(model) {
+    for (name, tensor) in model.state_dict() {
         archive.insert(name, Array::from_tensor(&tensor)?);
     }
     Ok(())
@@ -52,31 +45,22 @@ impl Archive {
     /// Lists every array that is missing, unexpected or of another shape; the model has not changed then. Other dtypes are
     /// converted.
     pub fn restore(&self, model: &mut dyn Module) -> Result<()> {
-        let wanted = tensors(model);
-        let mut problems = Vec::new();
-        for (name, tensor) in &wanted {
-            match self.get(name) {
-                None => problems.push(format!("{name:?} is missing")),
-                Some(array) if array.shape[..] != tensor.shape()[..] => {
-                    let (got, expected) = (&array.shape, &tensor.shape()[..]);
-                    problems.push(format!("{name:?} has shape {got:?} instead of {expected:?}"));
-                }
-                Some(_) => {}
-            }
-        }
-        let unexpected = self.names().filter(|name| !OTHERS.iter().any(|other| name.starts_with(other)));
-        for name in unexpected.filter(|name| !wanted.iter().any(|(known, _)| known == name)) {
-            problems.push(format!("{name:?} is unexpected"));
-        }
-        if !problems.is_empty() {
-            return Err(Error::Weights { path: self.path().to_owned(), problems });
-        }
-        for (name, tensor) in &wanted {
-            if let Some(array) = self.get(name) {
-                let values = array.to_tensor(tensor.queue())?.raw().cast(tensor.dtype())?;
-                tensor.assign(&values)?;
-            }
-        }
-        Ok(())
+        let host = manager().cpu().queue;
+        let arrays = self.arrays().filter(|(name, _)| !OTHERS.iter().any(|other| name.starts_with(other)));
+        let state = arrays.map(|(name, array)| Ok((name.to_owned(), array.to_tensor(&host)?)));
+        let state: StateDict = state.collect::<Result<_>>()?;
+        model.load_state_dict(&state, Strict::Yes).map(drop).map_err(|error| self.misfit(error))
+    }
+
+    /// A mismatch of names and shapes, told of the file; other errors as they are.
+    fn misfit(&self, error: netcl_nn::autograd::Error) -> Error {
+        let netcl_nn::autograd::Error::Custom(custom) = &error else { return error.into() };
+        let Some(mismatch) = custom.downcast_ref::<StateMismatch>() else { return error.into() };
+        let shapes = mismatch.misshapen.iter().map(|Misshapen { name, expected, got }| {
+            format!("{name:?} has shape {:?} instead of {:?}", &got[..], &expected[..])
+        });
+        let missing = mismatch.missing.iter().map(|name| format!("{name:?} is missing"));
+        let unexpected = mismatch.unexpected.iter().map(|name| format!("{name:?} is unexpected"));
+        Error::Weights { path: self.path().to_owned(), problems: shapes.chain(missing).chain(unexpected).collect() }
     }
 }

@@ -80,6 +80,6 @@ pub use residual::Residual;
 pub use rnn::{GRU, LSTM, RecurrentOptions};
 pub use sequential::Sequential;
 pub use size::Size;
-pub use state::{LoadReport, StateDict, StateMismatch, Strict};
+pub use state::{LoadReport, Misshapen, StateDict, StateMismatch, Strict};
 pub use transformer::{FeedForward, TransformerEncoderLayer, TransformerEncoderLayerOptions};
 pub use upsample::{Resize, Upsample, UpsampleMode};
