@@ -408,20 +408,12 @@ def test_orthogonal_and_truncated_starts(queue):
     once = init.trunc_normal_(weight).to_host().copy()
     netcl.manual_seed(5)
     assert np.array_equal(init.trunc_normal_(weight).to_host(), once)
-    with pytest.raises(ValueError, match="at least two axes"):
+    with pytest.raises(ValueError, match="two axes"):
         init.orthogonal_(nn.Parameter(np.zeros(3)))
-    with pytest.raises(ValueError, match="a=2.0 below b=1.0"):
+    with pytest.raises(ValueError, match="bounds in order"):
         init.trunc_normal_(weight, a=2.0, b=1.0)
-    with pytest.raises(ValueError, match="too far from mean"):
+    with pytest.raises(ValueError, match="too far from the mean"):
         init.trunc_normal_(weight, a=50.0, b=51.0)
-
-
-def test_quantiles_of_the_normal_distribution():
-    from statistics import NormalDist
-
-    p = np.array([1e-300, 1e-20, 1e-9, 0.01, 0.074, 0.3, 0.5, 0.6, 0.93, 0.999, 1 - 1e-12])
-    expected = [NormalDist().inv_cdf(x) for x in p]
-    np.testing.assert_allclose(init._normal_quantile(p), expected, rtol=1e-12, atol=1e-15)
 
 
 # ---- folding -----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     add!(assign, calculate_gain, linear_parameters, constant_, uniform_, normal_);
     add!(xavier_uniform_, xavier_normal_, kaiming_uniform_, kaiming_normal_);
+    add!(orthogonal_, trunc_normal_);
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.nn", &module)
@@ -113,6 +114,29 @@ fn kaiming_normal_<'py>(
 ) -> PyResult<Bound<'py, Tensor>> {
     let (gain, fan) = (Gain::parse(nonlinearity, a).py()?, Fan::parse(mode).py()?);
     fill(tensor, Init::KaimingNormal { gain, fan }, seed)
+}
+
+/// Rows that are perpendicular and of length ``gain``, or columns where there are fewer of these (Saxe et al., 2013).
+///
+/// Axes behind the first count as one: filters are rows.
+#[pyfunction]
+#[pyo3(signature = (tensor, gain=1.0, seed=None))]
+fn orthogonal_(tensor: Bound<'_, Tensor>, gain: f64, seed: Option<u64>) -> PyResult<Bound<'_, Tensor>> {
+    fill(tensor, Init::Orthogonal { gain: Gain::Factor(gain) }, seed)
+}
+
+/// Normal numbers between ``a`` and ``b``, as if what lies outside were drawn again.
+#[pyfunction]
+#[pyo3(signature = (tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, seed=None))]
+fn trunc_normal_(
+    tensor: Bound<'_, Tensor>,
+    mean: f64,
+    std: f64,
+    a: f64,
+    b: f64,
+    seed: Option<u64>,
+) -> PyResult<Bound<'_, Tensor>> {
+    fill(tensor, Init::TruncNormal { mean, std, low: a, high: b }, seed)
 }
 
 /// The factor by which weights must be larger for an activation to keep the deviation; ``param`` is the slope of ``"leaky_relu"``.

@@ -27,6 +27,7 @@ use smallvec::SmallVec;
 use crate::backend::Queue;
 use crate::backend::cpu::CpuKernel;
 use crate::backend::opencl::{self, Grid, Kernel};
+use crate::debug;
 use crate::error::{Error, Result};
 use crate::kernels::described::Described;
 use crate::storage::Storage;
@@ -264,6 +265,10 @@ impl Launch {
 
     /// Runs the work now and raises the version of every storage it writes.
     pub fn run(&self) -> Result<()> {
+        debug::watch(self, || self.run_now())
+    }
+
+    fn run_now(&self) -> Result<()> {
         match &self.work {
             Work::Cpu(kernel) => kernel.run(&self.args)?,
             Work::OpenCl(kernel, grid) => match &self.queue {

@@ -23,17 +23,22 @@ pub(super) fn truncated(
         );
         return Err(CoreError::argument("init", what).into());
     }
-    // How likely a number is to lie below a bound.
-    let below = |bound: f64| 0.5 * (1.0 + UnaryOp::Erf.eval((bound - mean) / (std * 2f64.sqrt())));
-    let (first, last) = if std == 0.0 { (0.0, 1.0) } else { (below(low), below(high)) };
     let shares = uniform(&manager().cpu().queue, [n], DType::F64, 0.0, 1.0, generator)?.to_host::<f64>()?;
-    Ok(shares
-        .into_iter()
-        .map(|share| match std {
-            0.0 => mean.clamp(low, high),
-            _ => (mean + std * quantile(first + share * (last - first))).clamp(low, high),
-        })
-        .collect())
+    if std == 0.0 {
+        return Ok(vec![mean.clamp(low, high); n]);
+    }
+    // Far in the upper tail probabilities are too close to 1 to be told apart: the lower tail is its mirror image.
+    let sign = if low > mean { -1.0 } else { 1.0 };
+    let below = |bound: f64| UnaryOp::NormCdf.eval(sign * (bound - mean) / std);
+    let (first, last) = if sign > 0.0 { (below(low), below(high)) } else { (below(high), below(low)) };
+    if first >= last {
+        let what = format!(
+            "the numbers from {low} to {high} are too far from the mean {mean} of a normal distribution of deviation {std}"
+        );
+        return Err(CoreError::argument("init", what).into());
+    }
+    let value = |share: f64| mean + sign * std * quantile((first + share * (last - first)).clamp(first, last));
+    Ok(shares.into_iter().map(|share| value(share).clamp(low, high)).collect())
 }
 
 /// Where the standard normal distribution reaches a probability (Wichura's algorithm AS 241, to 16 digits).

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use super::cache::{Header, Key, Lookup, Store};
 use super::context::Context;
@@ -9,6 +10,7 @@ use super::device::Device;
 use super::error::{BuildError, ClError, ClResult};
 use super::program::Program;
 use super::ptx;
+use crate::debug::{self, Origin};
 
 /// A program to build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,15 +117,23 @@ impl Builder {
     /// Builds a program for one device, or loads it from the cache. A program that does not compile is
     /// [`ClError::Build`], and the cache remembers that too.
     pub fn build(&self, context: &Context, device: &Device, source: &Source) -> ClResult<Program> {
+        let start = Instant::now();
+        let tell = |program: &Program, origin| {
+            debug::built(program.kernel_names(), device.name(), origin, start.elapsed(), source);
+        };
         let options = full_options(device, &source.options);
         let key = key(device, source, &options);
         if let Some(found) = self.look_up(context, device, source, &options, &key)? {
+            tell(&found, Origin::Cached);
             return Ok(found);
         }
         count(&self.counters.builds);
         let built = compile(context, device, source, &options);
         match &built {
-            Ok(program) => self.remember(&key, device, &options, program),
+            Ok(program) => {
+                tell(program, Origin::Compiled);
+                self.remember(&key, device, &options, program);
+            }
             Err(error) => {
                 count(&self.counters.failures);
                 // Only what the compiler itself says is worth remembering; lack of memory passes.
