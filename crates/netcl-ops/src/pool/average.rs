@@ -6,7 +6,7 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 use super::geometry::{Plane, Window};
-use super::{as_lines, as_planes, code, cost, cpu, planes, scalars, shape_as_planes, with_plane};
+use super::{Kernel, as_lines, as_planes, cost, cpu, launch, planes, shape_as_planes, with_plane};
 use crate::norm::dense::{Args, Job, Number, check_shape};
 
 /// What the sum over a window is divided by.
@@ -126,13 +126,11 @@ fn adaptive_backward(op: &'static str, grad: &Tensor, shape: &Shape) -> Result<T
     backward(op, grad, shape, plane, Averaging::default())
 }
 
-/// The scalars of the kernels.
-fn arguments(items: usize, plane: &Plane, averaging: Averaging) -> Vec<Number> {
-    let mut list = scalars(items, plane);
-    list.push(Number::Flag(usize::from(averaging.count_include_pad)));
+/// The scalars of the kernels that follow those of the geometry.
+fn further(averaging: Averaging) -> [Number; 2] {
     // 0: the number of elements.
-    list.push(Number::Real(averaging.divisor.unwrap_or(0) as f64));
-    list
+    let divisor = averaging.divisor.unwrap_or(0) as f64;
+    [Number::Flag(usize::from(averaging.count_include_pad)), Number::Real(divisor)]
 }
 
 fn forward(op: &'static str, x: &Tensor, plane: Plane, averaging: Averaging) -> Result<Tensor> {
@@ -148,7 +146,8 @@ fn forward(op: &'static str, x: &Tensor, plane: Plane, averaging: Averaging) -> 
     match x.queue() {
         Queue::Cpu(_) => cpu::average(job, plane, averaging, count)?,
         Queue::OpenCl(stream) => {
-            job.run_cl(stream, &code("avg_pool", &arguments(output.size(), &plane, averaging), output.size()))?;
+            let kernel = Kernel { names: ["avg_pool", "avg_pool_planes"], adds: false };
+            launch(stream, job, &kernel, &plane, [count, output.size()], &further(averaging))?;
         }
     }
     Ok(output)
@@ -168,8 +167,8 @@ fn backward(op: &'static str, grad: &Tensor, shape: &Shape, plane: Plane, averag
     match grad.queue() {
         Queue::Cpu(_) => cpu::average_backward(job, plane, averaging, count)?,
         Queue::OpenCl(stream) => {
-            let scalars = arguments(input.size(), &plane, averaging);
-            job.run_cl(stream, &code("avg_pool_backward", &scalars, input.size()))?;
+            let kernel = Kernel { names: ["avg_pool_backward", "avg_pool_backward_planes"], adds: true };
+            launch(stream, job, &kernel, &plane, [count, input.size()], &further(averaging))?;
         }
     }
     Ok(input)

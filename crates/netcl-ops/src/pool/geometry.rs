@@ -92,6 +92,11 @@ impl Plane {
         Ok(Plane { axes: [axis(0), axis(1)], adaptive: true })
     }
 
+    /// Whether no element lies in two windows.
+    pub(super) fn is_disjoint(&self) -> bool {
+        !self.adaptive && self.axes.iter().all(|axis| axis.stride > (axis.kernel - 1) * axis.dilation)
+    }
+
     /// Height and width of the results.
     pub(super) fn outputs(&self) -> [usize; 2] {
         self.axes.map(|axis| axis.output)

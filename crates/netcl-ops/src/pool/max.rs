@@ -8,7 +8,7 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 use super::geometry::{Plane, Window};
-use super::{as_lines, as_planes, code, cost, cpu, planes, scalars, shape_as_planes, with_plane};
+use super::{Kernel, as_lines, as_planes, cost, cpu, launch, planes, shape_as_planes, with_plane};
 use crate::norm::dense::{Args, Job, check_shape};
 
 /// Maxima and their places.
@@ -93,7 +93,8 @@ fn forward(op: &'static str, x: &Tensor, windows: Windows<'_>) -> Result<MaxPool
         match x.queue() {
             Queue::Cpu(_) => cpu::max(job, plane, count)?,
             Queue::OpenCl(stream) => {
-                job.run_cl(stream, &code("max_pool", &scalars(output.size(), &plane), output.size()))?;
+                let kernel = Kernel { names: ["max_pool", "max_pool_planes"], adds: false };
+                launch(stream, job, &kernel, &plane, [count, output.size()], &[])?;
             }
         }
     }
@@ -173,7 +174,8 @@ fn backward(
     match grad.queue() {
         Queue::Cpu(_) => cpu::max_backward(job, plane, count)?,
         Queue::OpenCl(stream) => {
-            job.run_cl(stream, &code("max_pool_backward", &scalars(input.size(), &plane), input.size()))?;
+            let kernel = Kernel { names: ["max_pool_backward", "max_pool_backward_planes"], adds: true };
+            launch(stream, job, &kernel, &plane, [count, input.size()], &[])?;
         }
     }
     Ok(input)

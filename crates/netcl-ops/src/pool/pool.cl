@@ -2,6 +2,8 @@
 //
 //   max_pool, avg_pool             work-item i -> result i:          plane, row oh, column ow
 //   max_pool_backward, ...         work-item i -> input element i:   plane, row ih, column iw
+//   ..._planes                     work-item i -> plane i, for processors: no divisions to find a place, and gradients are
+//                                  spread instead of gathered; the sums are the same to the bit
 //
 //        input row   . . [x . x . x] . .      window o: elements first, first + step, ... below end
 //                          \  ih  /           windows that may cover ih: lo .. hi, a fixed one only if ih is one of its
@@ -26,6 +28,10 @@
 #define KERNEL_max_pool_backward
 #define KERNEL_avg_pool
 #define KERNEL_avg_pool_backward
+#define KERNEL_max_pool_planes
+#define KERNEL_max_pool_backward_planes
+#define KERNEL_avg_pool_planes
+#define KERNEL_avg_pool_backward_planes
 #endif
 
 typedef struct {
@@ -69,6 +75,26 @@ INT counted(Axis a, INT o, uint adaptive, uint include_pad) {
     return min(a.kern, a.in + 2 * a.pad - o * a.stride);
 }
 
+#define WINDOW(oh, ow)                                                                             \
+    const INT top = window_first(h, oh, adaptive), bottom = window_end(h, oh, adaptive);           \
+    const INT left = window_first(w, ow, adaptive), right = window_end(w, ow, adaptive);
+
+#define MAXIMUM(x, oh, ow, o)                                               \
+    WINDOW(oh, ow)                                                          \
+    COMPUTE best = -INFINITY;                                               \
+    INT at = -1;                                                            \
+    for (INT r = top; r < bottom; r += h.step)                              \
+        for (INT c = left; c < right; c += w.step) {                        \
+            const COMPUTE v = LOAD(x, r * w.in + c);                        \
+            /* The first of equals; a NaN beats everything. */              \
+            if (at < 0 || v > best || v != v) {                             \
+                best = v;                                                   \
+                at = r * w.in + c;                                          \
+            }                                                               \
+        }                                                                   \
+    STORE(best, y, y_at + o);                                               \
+    place[place_at + o] = (int)at;
+
 #ifdef KERNEL_max_pool
 __kernel void max_pool(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, const ulong y_at,
                        __global int *place, const ulong place_at, GEOMETRY) {
@@ -78,21 +104,22 @@ __kernel void max_pool(__global const ELEMENT *x, const ulong x_at, __global ELE
     const UINT plane = i / (UINT)(h.out * w.out);
     const INT oh = (INT)(i / (UINT)w.out % (UINT)h.out), ow = (INT)(i % (UINT)w.out);
     x += x_at + (ulong)plane * (ulong)(h.in * w.in);
-    const INT top = window_first(h, oh, adaptive), bottom = window_end(h, oh, adaptive);
-    const INT left = window_first(w, ow, adaptive), right = window_end(w, ow, adaptive);
-    COMPUTE best = -INFINITY;
-    INT at = -1;
-    for (INT r = top; r < bottom; r += h.step)
-        for (INT c = left; c < right; c += w.step) {
-            const COMPUTE v = LOAD(x, r * w.in + c);
-            // The first of equals; a NaN beats everything.
-            if (at < 0 || v > best || v != v) {
-                best = v;
-                at = r * w.in + c;
-            }
+    MAXIMUM(x, oh, ow, i)
+}
+#endif
+
+#ifdef KERNEL_max_pool_planes
+__kernel void max_pool_planes(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, const ulong y_at,
+                              __global int *place, const ulong place_at, GEOMETRY) {
+    const UINT i = get_global_id(0);
+    if (i >= items) return;
+    AXES
+    x += x_at + (ulong)i * (ulong)(h.in * w.in);
+    const ulong first = (ulong)i * (ulong)(h.out * w.out);
+    for (INT oh = 0; oh < h.out; ++oh)
+        for (INT ow = 0; ow < w.out; ++ow) {
+            MAXIMUM(x, oh, ow, first + oh * w.out + ow)
         }
-    STORE(best, y, y_at + i);
-    place[place_at + i] = (int)at;
 }
 #endif
 
@@ -116,9 +143,39 @@ __kernel void max_pool_backward(__global const ELEMENT *grad, const ulong grad_a
 }
 #endif
 
+#ifdef KERNEL_max_pool_backward_planes
+__kernel void max_pool_backward_planes(__global const ELEMENT *grad, const ulong grad_at, __global const int *place,
+                                       const ulong place_at, __global ELEMENT *to, const ulong to_at, GEOMETRY) {
+    const UINT i = get_global_id(0);
+    if (i >= items) return;
+    AXES
+    const INT area = h.in * w.in, results = h.out * w.out;
+    grad += grad_at + (ulong)i * (ulong)results;
+    place += place_at + (ulong)i * (ulong)results;
+    to += to_at + (ulong)i * (ulong)area;
+    for (INT e = 0; e < area; ++e) STORE((COMPUTE)0, to, e);
+    for (INT o = 0; o < results; ++o) {
+        const INT at = (INT)place[o];
+        // Places may be the user's: none of them is followed out of the plane.
+        if (at >= 0 && at < area) STORE(LOAD(to, at) + LOAD(grad, o), to, at);
+    }
+}
+#endif
+
 // The divisor of a window; `divisor` itself unless it is 0.
 #define SHARE(r, c) \
     (divisor > 0 ? divisor : (COMPUTE)(counted(h, r, adaptive, include_pad) * counted(w, c, adaptive, include_pad)))
+
+#define AVERAGE(x, oh, ow, o)                                                  \
+    WINDOW(oh, ow)                                                             \
+    COMPUTE total = 0;                                                         \
+    for (INT r = top; r < bottom; ++r) {                                       \
+        /* Row by row: sums of sums round less than one long one. */           \
+        COMPUTE row = 0;                                                       \
+        for (INT c = left; c < right; ++c) row += LOAD(x, r * w.in + c);       \
+        total += row;                                                          \
+    }                                                                          \
+    STORE(total / SHARE(oh, ow), y, y_at + o);
 
 #ifdef KERNEL_avg_pool
 __kernel void avg_pool(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, const ulong y_at, GEOMETRY,
@@ -129,16 +186,22 @@ __kernel void avg_pool(__global const ELEMENT *x, const ulong x_at, __global ELE
     const UINT plane = i / (UINT)(h.out * w.out);
     const INT oh = (INT)(i / (UINT)w.out % (UINT)h.out), ow = (INT)(i % (UINT)w.out);
     x += x_at + (ulong)plane * (ulong)(h.in * w.in);
-    const INT top = window_first(h, oh, adaptive), bottom = window_end(h, oh, adaptive);
-    const INT left = window_first(w, ow, adaptive), right = window_end(w, ow, adaptive);
-    COMPUTE total = 0;
-    for (INT r = top; r < bottom; ++r) {
-        // Row by row: sums of sums round less than one long one.
-        COMPUTE row = 0;
-        for (INT c = left; c < right; ++c) row += LOAD(x, r * w.in + c);
-        total += row;
-    }
-    STORE(total / SHARE(oh, ow), y, y_at + i);
+    AVERAGE(x, oh, ow, i)
+}
+#endif
+
+#ifdef KERNEL_avg_pool_planes
+__kernel void avg_pool_planes(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, const ulong y_at,
+                              GEOMETRY, const uint include_pad, const COMPUTE divisor) {
+    const UINT i = get_global_id(0);
+    if (i >= items) return;
+    AXES
+    x += x_at + (ulong)i * (ulong)(h.in * w.in);
+    const ulong first = (ulong)i * (ulong)(h.out * w.out);
+    for (INT oh = 0; oh < h.out; ++oh)
+        for (INT ow = 0; ow < w.out; ++ow) {
+            AVERAGE(x, oh, ow, first + oh * w.out + ow)
+        }
 }
 #endif
 
@@ -157,5 +220,25 @@ __kernel void avg_pool_backward(__global const ELEMENT *grad, const ulong grad_a
     for (INT r = cover_first(h, ih, adaptive); r <= bottom; ++r)
         for (INT c = left; c <= right; ++c) total += LOAD(grad, first + r * w.out + c) / SHARE(r, c);
     STORE(total, to, to_at + i);
+}
+#endif
+
+#ifdef KERNEL_avg_pool_backward_planes
+__kernel void avg_pool_backward_planes(__global const ELEMENT *grad, const ulong grad_at, __global ELEMENT *to,
+                                       const ulong to_at, GEOMETRY, const uint include_pad, const COMPUTE divisor) {
+    const UINT i = get_global_id(0);
+    if (i >= items) return;
+    AXES
+    const INT area = h.in * w.in;
+    grad += grad_at + (ulong)i * (ulong)(h.out * w.out);
+    to += to_at + (ulong)i * (ulong)area;
+    for (INT e = 0; e < area; ++e) STORE((COMPUTE)0, to, e);
+    for (INT oh = 0; oh < h.out; ++oh)
+        for (INT ow = 0; ow < w.out; ++ow) {
+            WINDOW(oh, ow)
+            const COMPUTE share = LOAD(grad, oh * w.out + ow) / SHARE(oh, ow);
+            for (INT r = top; r < bottom; ++r)
+                for (INT c = left; c < right; ++c) STORE(LOAD(to, r * w.in + c) + share, to, r * w.in + c);
+        }
 }
 #endif
