@@ -86,11 +86,10 @@ INT counted(Axis a, INT o, uint adaptive, uint include_pad) {
     for (INT r = top; r < bottom; r += h.step)                              \
         for (INT c = left; c < right; c += w.step) {                        \
             const COMPUTE v = LOAD(x, r * w.in + c);                        \
-            /* The first of equals; a NaN beats everything. */              \
-            if (at < 0 || v > best || v != v) {                             \
-                best = v;                                                   \
-                at = r * w.in + c;                                          \
-            }                                                               \
+            /* The first of equals; a NaN beats everything. No branch: which one wins cannot be foreseen. */  \
+            const int wins = (at < 0) | (v > best) | (v != v);              \
+            best = wins ? v : best;                                         \
+            at = wins ? r * w.in + c : at;                                  \
         }                                                                   \
     STORE(best, y, y_at + o);                                               \
     place[place_at + o] = (int)at;

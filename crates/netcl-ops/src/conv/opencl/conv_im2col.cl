@@ -10,6 +10,7 @@
 //   im2col:  work-item (p, group and k, image)      copies bits: one program for all types of a size
 //   im2col_planes:  work-item (group and k, image)  the same for processors, which copy a run of columns faster than one by one
 //   col2im:  work-item (pixel, channel, image)      adds up what each pixel went into; a gather, so that the order is fixed
+//   col2im_planes:  work-item (channel, image)      the same sums in the same order for processors: lines of pixels at a time
 //
 // Compiled with: BITS           an unsigned integer of the elements' size (im2col)
 //                SUM, OUT       the types of cols and sums, of the result in memory (col2im)
@@ -63,6 +64,9 @@
 // How far apart the neighbours of an operand lie along each axis.
 #define STRIDES(t) INDEX t##_n, INDEX t##_c, INDEX t##_y, INDEX t##_x
 
+// The first of `count` outputs, `step` apart, whose tap at `offset` from the output's own place lies at 0 or behind it.
+#define BEGIN(offset, step, count) clamp((INDEX)((step) - 1 - (offset)) / (step), (INDEX)0, (count))
+
 #pragma OPENCL FP_CONTRACT OFF
 
 #if DATA
@@ -87,6 +91,35 @@ kernel void col2im(
     const INDEX at = (((first + image) * groups * channels + channel) * h + y) * w + x;
     STORE(EPILOGUE(sum, first + image, channel, y, x), out, at);
 }
+
+// Pixels of a line that are added up at once.
+#define RUN 64
+
+kernel void col2im_planes(
+    global const SUM *cols, global OUT *out, ulong out_at, INDEX first, GEOMETRY EPILOGUE_PARAMS) {
+    const INDEX channel = get_global_id(0), image = get_global_id(1);
+    cols += (image * groups * channels + channel) * kh * kw * oh * ow;
+    out += out_at + ((first + image) * groups * channels + channel) * h * w;
+    SUM sums[RUN];
+    for (INDEX y = 0; y < h; ++y)
+        for (INDEX start = 0; start < w; start += RUN) {
+            const INDEX run = min((INDEX)RUN, w - start);
+            for (INDEX i = 0; i < run; ++i) sums[i] = 0;
+            for (INDEX ky = 0; ky < kh; ++ky) {
+                const INDEX down = y + top - ky * dh, oy = OVER(down, sh);
+                if (down < 0 || !WHOLE(down, sh) || oy >= oh) continue;
+                for (INDEX kx = 0; kx < kw; ++kx) {
+                    // Window ox reaches pixel ox * sw + over of the run.
+                    const INDEX over = kx * dw - left - start;
+                    const INDEX begin = BEGIN(over, sw, ow), end = BEGIN(over - run, sw, ow);
+                    global const SUM *line = cols + ((ky * kw + kx) * oh + oy) * ow;
+                    for (INDEX ox = begin; ox < end; ++ox) sums[ox * sw + over] += line[ox];
+                }
+            }
+            for (INDEX i = 0; i < run; ++i)
+                STORE(EPILOGUE(sums[i], first + image, channel, y, start + i), out, y * w + start + i);
+        }
+}
 #else
 kernel void im2col(
     global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x), GEOMETRY) {
@@ -99,9 +132,6 @@ kernel void im2col(
     const INDEX from = (first + image) * x_n + channel * x_c;
     cols[image * image_step + row * row_step + p] = inside ? x[from + y * x_y + column * x_x] : 0;
 }
-
-// The first of `count` outputs, `step` apart, whose tap at `offset` from the output's own place lies at 0 or behind it.
-#define BEGIN(offset, step, count) clamp((INDEX)((step) - 1 - (offset)) / (step), (INDEX)0, (count))
 
 kernel void im2col_planes(
     global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x), GEOMETRY) {

@@ -79,7 +79,7 @@ fn wide(this: &Convolution<'_>, operands: DType) -> Option<Epilogue<'static>> {
 }
 
 /// Transposed weights times gradients give the gradients of windows, which are added up where they overlap.
-pub(super) fn backward_data(this: &Convolution<'_>, grad: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
+pub(super) fn backward_data(this: &Convolution<'_>, how: Windows, [grad, weight, out]: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
     let (k, pixels) = (g.channels * g.taps(), g.pixels());
     let weight = reshape(weight, [g.groups, g.filters, k])?;
@@ -91,7 +91,12 @@ pub(super) fn backward_data(this: &Convolution<'_>, grad: &Tensor, weight: &Tens
         result(&mut prelude, this.finish);
         prelude.define("DATA", 1);
         prelude.define("UNIT", this.unit());
-        let kernel = this.kernel("col2im", prelude, include_str!("conv_im2col.cl"))?;
+        let planes = g.groups * g.channels;
+        let (name, grid) = match how {
+            Windows::Planes => ("col2im_planes", Grid::new([planes, images, 1]).local([1, 1, 1])),
+            Windows::Single => ("col2im", this.grid([g.input[0] * g.input[1], planes, images])),
+        };
+        let kernel = this.kernel(name, prelude, include_str!("conv_im2col.cl"))?;
         let mut args: Args = Args::new();
         args.push(Arg::Buffer(cols.storage().clone(), Access::Read));
         args.push(Arg::Buffer(out.storage().clone(), Access::Write));
@@ -99,9 +104,8 @@ pub(super) fn backward_data(this: &Convolution<'_>, grad: &Tensor, weight: &Tens
         args.push(this.number(first));
         args.extend(this.geometry());
         args.extend(this.epilogue());
-        let grid = this.grid([g.input[0] * g.input[1], g.groups * g.channels, images]);
         let bytes = (cols.size() * cols.dtype().size()) as f64;
-        this.send("col2im", kernel, grid, args, out, Cost { flops: cols.size() as f64, bytes })?;
+        this.send(name, kernel, grid, args, out, Cost { flops: cols.size() as f64, bytes })?;
     }
     Ok(())
 }

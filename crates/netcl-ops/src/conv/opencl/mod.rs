@@ -93,7 +93,8 @@ pub(super) fn backward_data(
     });
     match (forced.map_or_else(|| this.choose(grad), Ok)?, flipped) {
         (Variant::Winograd, Some(flipped)) => winograd::run(&this, &flipped, true, [grad, &weight, out]),
-        (Variant::Im2col | Variant::Im2colPlanes, _) => im2col::backward_data(&this, grad, &weight, out),
+        (Variant::Im2col, _) => im2col::backward_data(&this, Windows::Single, [grad, &weight, out]),
+        (Variant::Im2colPlanes, _) => im2col::backward_data(&this, Windows::Planes, [grad, &weight, out]),
         (Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd, _) => {
             implicit::run(&this, Mode::Data, [grad, &weight, out])
         }
