@@ -23,8 +23,9 @@ use super::{ENOUGH_TASKS, chunk, product, scratch, shifted, with_pixel};
 use crate::norm::cpu::statistics;
 use crate::norm::dense::with_stored;
 
-/// Bytes of planes that are filled before they are used: they should still be in a cache by then.
-const CHUNK_BYTES: usize = 8 << 20;
+/// Bytes of planes that are filled before they are used (more where that is too few pixels): they should still be in a cache by
+/// then.
+const CHUNK_BYTES: usize = 2 << 20;
 
 /// Who is who: in the data gradient, filters are summed over and channels are the result.
 #[derive(Clone, Copy)]
@@ -127,7 +128,8 @@ pub(super) fn run(
     statistics: Option<&Tensor>,
 ) -> Result<()> {
     let depth = g.groups * roles.depth;
-    let chunk = chunk(g.n, depth * planes.channel() * finish.sum.size(), CHUNK_BYTES);
+    let least = product::PIXELS.div_ceil(parts.first().map_or(1, |part| part.extent.iter().product())).min(g.n);
+    let chunk = chunk(g.n, depth * planes.channel() * finish.sum.size(), CHUNK_BYTES).max(least);
     let plane_memory = scratch(out, chunk * depth * planes.channel(), finish.sum)?;
     let program = match &finish.expr {
         Some(expr) => Some(program(expr, finish.compute)?),
@@ -238,12 +240,12 @@ impl Problem {
         for start in (0..self.n).step_by(self.chunk) {
             let images = self.chunk.min(self.n - start);
             let (channel, used) = (self.planes.channel(), self.planes.used());
-            let room = Room { image: self.channels() * channel, channel, phase: self.planes.plane() };
+            let (phase, after) = (self.planes.plane(), channel - used);
+            let room = Room { image: self.channels() * channel, channel, phase, after };
             // SAFETY: the planes are this launch's own, and their size was checked; nobody writes them once they are filled.
             let planes = unsafe {
                 let counts = (start, images, self.channels());
                 images::fill::<E>(self.op, (&self.source, source), (&self.planes, room, planes), counts)?;
-                images::zero(planes.get().add(used), images * self.channels(), channel, channel - used);
                 std::slice::from_raw_parts(planes.get().cast_const(), images * room.image)
             };
             for (index, part) in self.parts.iter().enumerate() {

@@ -28,7 +28,7 @@ use super::{GRAIN, chunk, cut, scratch, with_pixel};
 
 const OP: &str = "conv2d_backward_weight";
 /// Bytes of planes and turned gradients that are filled before they are used.
-const CHUNK_BYTES: usize = 16 << 20;
+const CHUNK_BYTES: usize = 4 << 20;
 /// Pixels that are added up in registers, at most: a panel of three of the widest vectors stays in the first-level cache.
 const TERMS: usize = 192;
 /// Filters from which on vectors of them are full enough, and columns that make the turning of gradients worth it.
@@ -113,12 +113,11 @@ impl Problem {
         let turned = memory(4, self.chunk * turned_image)?;
         for start in (0..g.n).step_by(self.chunk) {
             let images = self.chunk.min(g.n - start);
-            let room = Room { image: channels * channel, channel, phase: self.planes.plane() };
+            let room = Room { image: channels * channel, channel, phase: self.planes.plane(), after: channel - used };
             // SAFETY: planes and turned gradients are this launch's own, and their sizes were checked. Nobody writes them once
             // they are filled.
             let (planes, turned) = unsafe {
                 images::fill::<E>(OP, (&self.x, x), (&self.planes, room, planes), (start, images, channels))?;
-                images::zero(planes.get().add(used), images * channels, channel, channel - used);
                 self.turn::<E>(grad, turned, (start, images))?;
                 (
                     std::slice::from_raw_parts(planes.get().cast_const(), images * room.image),
@@ -228,13 +227,16 @@ impl Problem {
                 unsafe { tile(&rows, steps, panel, &mut sums[at * width..], width, first > 0) };
             }
         }
-        for f in 0..width.min(g.filters - first_filter) {
-            let row = (task.group * g.filters + first_filter + f) * g.channels * taps + task.first_column;
-            for (column, sums) in sums.chunks_exact(width).take(task.columns).enumerate() {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let to = memory.out.get().add(row + column);
-                    *to = if memory.starts { sums[f] } else { *to + sums[f] };
+        // Few columns at a time, which stay in the first-level cache while the filters pass by.
+        for (i, sums) in sums[..task.columns * width].chunks(16 * width).enumerate() {
+            for f in 0..width.min(g.filters - first_filter) {
+                let row = (task.group * g.filters + first_filter + f) * g.channels * taps + task.first_column + 16 * i;
+                for (column, sums) in sums.chunks_exact(width).enumerate() {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let to = memory.out.get().add(row + column);
+                        *to = if memory.starts { sums[f] } else { *to + sums[f] };
+                    }
                 }
             }
         }

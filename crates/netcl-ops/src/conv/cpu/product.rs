@@ -31,11 +31,14 @@ const TERMS: usize = 192;
 const FILTERS: usize = 16;
 const LEAST_TERMS: usize = 64;
 /// Pixels of a task to aim for: weights are read once for each.
-const PIXELS: usize = 256;
+pub(super) const PIXELS: usize = 256;
 /// Rows of the result that are not cut further, since each cut packs panels once more.
 const SLICE: usize = 64;
 /// Tasks for each thread, so that none waits long for the others.
 const TASKS_PER_THREAD: usize = 4;
+
+/// Pixels that are copied at once.
+const LONGEST: usize = 16;
 
 /// Whether this is the better way.
 pub(super) fn suits(parts: &[Part], roles: Roles) -> bool {
@@ -116,7 +119,8 @@ impl Tasks {
     }
 }
 
-/// A run of neighbouring pixels inside a panel: where it starts there, in the planes of the first channel, and its length.
+/// A run of neighbouring pixels inside a panel, at most [`LONGEST`]: where it starts there, in the planes of the first channel, and
+/// its length.
 struct Run {
     to: usize,
     from: usize,
@@ -244,7 +248,7 @@ impl<S: Sum> Room<S> {
         let mut at = 0;
         for (mut from, mut length) in rows {
             while let Some((first, count, end)) = panel.filter(|_| length > 0) {
-                let here = length.min(end - at);
+                let here = length.min(end - at).min(LONGEST);
                 self.runs.push(Run { to: at - first * lanes, from, length: here });
                 (at, from, length) = (at + here, from + here, length - here);
                 if at == end {
@@ -310,18 +314,16 @@ fn pack<S: Sum>(x: &[S], offsets: &[usize], runs: &[Run], panel: &mut [S], width
 #[inline(always)]
 fn pack_by<S: Copy, const N: usize>(x: &[S], offsets: &[usize], runs: &[Run], panel: &mut [S], width: usize) {
     // All comparisons at once.
-    let furthest = runs.iter().map(|run| run.from + run.length.next_multiple_of(N)).max().unwrap_or(0);
+    let furthest = runs.iter().map(|run| run.from).max().unwrap_or(0) + N;
     let x = &x[..offsets.iter().max().unwrap_or(&0) + furthest];
-    let last = runs.iter().map(|run| run.to + run.length.next_multiple_of(N)).max().unwrap_or(0);
+    let last = runs.iter().map(|run| run.to).max().unwrap_or(0) + N;
     let panel = &mut panel[..offsets.len().saturating_sub(1) * width + last];
     for (i, &offset) in offsets.iter().enumerate() {
         for run in runs {
-            for at in (0..run.length).step_by(N) {
-                // SAFETY: compared above; arrays are aligned as their elements.
-                unsafe {
-                    let from = x.as_ptr().add(offset + run.from + at).cast::<[S; N]>();
-                    *panel.as_mut_ptr().add(i * width + run.to + at).cast::<[S; N]>() = *from;
-                }
+            // SAFETY: compared above; arrays are aligned as their elements.
+            unsafe {
+                let from = x.as_ptr().add(offset + run.from).cast::<[S; N]>();
+                *panel.as_mut_ptr().add(i * width + run.to).cast::<[S; N]>() = *from;
             }
         }
     }
@@ -337,6 +339,6 @@ simd! {
     }
 
     fn pack_by_16<S: Element>(x: &[S], offsets: &[usize], runs: &[Run], panel: &mut [S], width: usize) {
-        pack_by::<S, 16>(x, offsets, runs, panel, width);
+        pack_by::<S, LONGEST>(x, offsets, runs, panel, width);
     }
 }
