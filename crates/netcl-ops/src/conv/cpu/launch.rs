@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use netcl_core::Result;
-use netcl_core::backend::cpu::threads::SharedPtr;
+use netcl_core::backend::cpu::threads::{SharedPtr, parallel_chunks_mut};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
 use netcl_core::dtype::{DType, Element};
 use netcl_core::kernels::elementwise::Number;
@@ -26,6 +26,9 @@ use crate::norm::dense::with_stored;
 /// Bytes of planes that are filled before they are used (more where that is too few pixels): they should still be in a cache by
 /// then.
 const CHUNK_BYTES: usize = 2 << 20;
+
+/// Channels whose statistics are worth another thread.
+const CHANNELS: usize = 32;
 
 /// Who is who: in the data gradient, filters are summed over and channels are the result.
 #[derive(Clone, Copy)]
@@ -148,7 +151,7 @@ pub(super) fn run(
         groups: g.groups,
         roles,
         kernel: g.kernel,
-        packs: product::suits(&parts, roles),
+        packs: with_pixel!(finish.sum, E => product::suits::<<E as Pixel>::Sum>(&planes, &parts, roles)),
         planes,
         parts,
         chunk,
@@ -268,13 +271,14 @@ impl Problem {
                     false => shifted::part::<E>(self, index, bands, &memory)?,
                 }
                 // Channel by channel in the order of images and rows, whoever computed them.
-                for (piece, moments) in moments.chunks_exact(results.max(1)).enumerate() {
-                    let height = bands.1.min(part.extent[0] - piece % bands.0 * bands.1);
-                    let length = height * part.extent[1];
-                    for (so_far, &more) in found.iter_mut().zip(moments) {
-                        *so_far = (so_far.0 + length, statistics::merge([*so_far, (length, more)]));
+                parallel_chunks_mut(self.op, &mut found, CHANNELS, |first, found| {
+                    for (piece, moments) in moments.chunks_exact(results).enumerate() {
+                        let length = bands.1.min(part.extent[0] - piece % bands.0 * bands.1) * part.extent[1];
+                        for (so_far, &more) in found.iter_mut().zip(&moments[first..]) {
+                            *so_far = (so_far.0 + length, statistics::merge([*so_far, (length, more)]));
+                        }
                     }
-                }
+                })?;
             }
         }
         let Some((at, place)) = &self.statistics else { return Ok(()) };
