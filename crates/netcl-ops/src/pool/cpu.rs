@@ -114,20 +114,28 @@ impl<T: Lane> Best<'_, T> {
     /// others `stride` from one to the next.
     #[inline(always)]
     fn offer_run<const S: usize>(&mut self, x: &[T], first: i32, stride: usize) {
-        let at = |i: usize| first.wrapping_add((i * stride) as i32);
-        let results = self.values.iter_mut().zip(self.places.iter_mut());
-        match (S, x) {
-            (0, _) => results.zip(x.iter().step_by(stride)).enumerate().for_each(|(i, (r, &x))| offer(r, x, at(i))),
-            (1, _) => results.zip(x).enumerate().for_each(|(i, (r, &x))| offer(r, x, at(i))),
-            (_, [before @ .., last]) => {
-                // Pieces of a known length are what the compiler vectorises; the last element has no such piece behind it.
-                let whole = before.len() / S;
-                results.zip(before.chunks_exact(S)).enumerate().for_each(|(i, (r, x))| offer(r, x[0], at(i)));
-                if let (Some(value), Some(place)) = (self.values.get_mut(whole), self.places.get_mut(whole)) {
-                    offer((value, place), *last, at(whole));
-                }
+        let (values, places, mut at) = (&mut *self.values, &mut *self.places, first);
+        let by = stride as i32;
+        if S == 1 {
+            for ((value, place), &x) in values.iter_mut().zip(places).zip(x) {
+                offer((value, place), x, at);
+                at = at.wrapping_add(1);
             }
-            _ => {}
+        } else if let (2.., [before @ .., last]) = (S, x) {
+            // Pieces of a known length are what the compiler vectorises; the last element has no such piece behind it.
+            let whole = before.len() / S;
+            for ((value, place), x) in values.iter_mut().zip(&mut *places).zip(before.chunks_exact(S)) {
+                offer((value, place), x[0], at);
+                at = at.wrapping_add(S as i32);
+            }
+            if let (Some(value), Some(place)) = (values.get_mut(whole), places.get_mut(whole)) {
+                offer((value, place), *last, at);
+            }
+        } else {
+            for ((value, place), &x) in values.iter_mut().zip(places).zip(x.iter().step_by(stride)) {
+                offer((value, place), x, at);
+                at = at.wrapping_add(by);
+            }
         }
     }
 }
@@ -165,16 +173,21 @@ fn run_sum<T: Lane>(x: &[T]) -> f64 {
 
 simd! {
     fn max_fixed<T: Lane>(taps: &Taps, x: &[T], best: &mut Best<'_, T>) {
-        let stride = taps.stride;
-        taps.each(|to, first| {
-            let x = &x[reach(first, stride, to.len())];
-            let mut best = Best { values: &mut best.values[to.clone()], places: &mut best.places[to] };
-            match stride {
-                1 => best.offer_run::<1>(x, first as i32, 1),
-                2 => best.offer_run::<2>(x, first as i32, 2),
-                _ => best.offer_run::<0>(x, first as i32, stride),
+        let (stride, [from, to]) = (taps.stride, taps.width);
+        // Loops and not `each`: a closure as large as this is compiled on its own, for the baseline.
+        for &(o, row) in &taps.rows {
+            for tap in &taps.columns {
+                let (first, results) = (row * from + tap.column, o * to + tap.start);
+                let x = &x[reach(first, stride, tap.len)];
+                let results = results..results + tap.len;
+                let mut best = Best { values: &mut best.values[results.clone()], places: &mut best.places[results] };
+                match stride {
+                    1 => best.offer_run::<1>(x, first as i32, 1),
+                    2 => best.offer_run::<2>(x, first as i32, 2),
+                    _ => best.offer_run::<0>(x, first as i32, stride),
+                }
             }
-        });
+        }
     }
 
     fn sum_fixed<T: Lane>(taps: &Taps, x: &[T], sums: &mut [T]) {

@@ -36,7 +36,7 @@ fn chunk(images: usize, bytes_per_image: usize, bytes: usize) -> usize {
 /// A length in as few parts as can be, none longer than `most`, as even as can be: where they start, and their lengths.
 fn cut(length: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     let parts = length.div_ceil(most);
-    let (short, longer) = if parts == 0 { (0, 0) } else { (length / parts, length % parts) };
+    let (short, longer) = (length / parts.max(1), length % parts.max(1));
     (0..parts).map(move |i| (i * short + i.min(longer), short + usize::from(i < longer)))
 }
 
