@@ -1,6 +1,11 @@
-//! Convolutions on the native CPU, as shifted products: a few images at a time are copied to padded planes ([`images`]), and
-//! blocks of sums in registers ([`lanes`]) read them once per tap, at a fixed distance ([`plan`]). Windows are never written
-//! out, so that scratch memory is about the size of the images themselves, and strides and dilation cost nothing extra.
+//! Convolutions on the native CPU. A few images at a time are copied to padded planes ([`images`]), which taps read at a fixed
+//! distance, whatever the stride or dilation ([`plan`]); blocks of sums stay in registers ([`lanes`]). Windows are never written
+//! out as a whole, so that scratch memory is about the size of the images themselves.
+//!
+//! | | few filters, or wide planes | many filters, and planes that waste vectors |
+//! |---|---|---|
+//! | convolution and data gradient ([`launch`]) | [`shifted`]: vectors of pixels, where they lie | [`product`]: panels of windows, packed |
+//! | weight gradient | [`weights`]: vectors of pixels, where they lie | [`outer`]: vectors of filters |
 //!
 //! Each sum is added up in one order, whatever the blocks: the bits do not depend on the number of threads.
 
