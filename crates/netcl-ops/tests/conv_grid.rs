@@ -2,110 +2,27 @@
 //! with the number of terms; and PyTorch's own numbers, exactly.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
+mod conv_support;
 #[path = "golden/conv2d.rs"]
 mod golden;
 mod support;
 
 use std::cell::Cell;
-use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use conv_support::{Case, Form, again, case, operand, run};
 use golden::whole;
-use netcl_core::backend::Queue;
-use netcl_core::backend::cpu::threads::set_num_threads;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::Graph;
 use netcl_core::kernels::launch;
-use netcl_core::shape::{Shape, Slice};
+use netcl_core::shape::Shape;
 use netcl_core::storage::Storage;
 use netcl_core::tensor::Tensor;
 use netcl_ops::conv::*;
 use netcl_ops::matmul::Epilogue;
-use support::{Grid, devices, epsilon, random, supports, tensor};
-
-/// How an input lies in memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Form {
-    Dense,
-    ChannelsLast,
-    /// Every second column, rows backwards.
-    Strided,
-}
-
-/// A convolution.
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    x: [usize; 4],
-    filters: usize,
-    kernel: [usize; 2],
-    stride: [usize; 2],
-    padding: [usize; 4],
-    dilation: [usize; 2],
-    groups: usize,
-    form: Form,
-}
-
-const fn case(x: [usize; 4], filters: usize, kernel: [usize; 2]) -> Case {
-    let (stride, dilation) = ([1, 1], [1, 1]);
-    Case { x, filters, kernel, stride, padding: [0; 4], dilation, groups: 1, form: Form::Dense }
-}
-
-impl Case {
-    const fn stride(self, h: usize, w: usize) -> Case {
-        Case { stride: [h, w], ..self }
-    }
-    const fn pad(self, padding: [usize; 4]) -> Case {
-        Case { padding, ..self }
-    }
-    const fn dilate(self, h: usize, w: usize) -> Case {
-        Case { dilation: [h, w], ..self }
-    }
-    const fn groups(self, groups: usize) -> Case {
-        Case { groups, ..self }
-    }
-    const fn form(self, form: Form) -> Case {
-        Case { form, ..self }
-    }
-
-    fn weight(&self) -> [usize; 4] {
-        [self.filters, self.x[1] / self.groups, self.kernel[0], self.kernel[1]]
-    }
-
-    fn options(&self, variant: Option<Variant>) -> ConvOptions<'static> {
-        let Case { stride, padding, dilation, groups, .. } = *self;
-        ConvOptions { stride, padding, dilation, groups, epilogue: None, variant }
-    }
-
-    fn output(&self) -> [usize; 2] {
-        let pad = [self.padding[0] + self.padding[1], self.padding[2] + self.padding[3]];
-        [0, 1].map(|i| (self.x[2 + i] + pad[i] - self.dilation[i] * (self.kernel[i] - 1) - 1) / self.stride[i] + 1)
-    }
-
-    /// Calls back with the flat positions of output, input and weight of every product.
-    fn products(&self, mut each: impl FnMut(usize, usize, usize)) {
-        let ([n, c, h, w], [f, per_group, kh, kw], [oh, ow]) = (self.x, self.weight(), self.output());
-        for (image, filter) in (0..n).flat_map(|i| (0..f).map(move |f| (i, f))) {
-            let group = filter / (f / self.groups);
-            for (oy, ox) in (0..oh).flat_map(|y| (0..ow).map(move |x| (y, x))) {
-                for channel in 0..per_group {
-                    for (ky, kx) in (0..kh).flat_map(|y| (0..kw).map(move |x| (y, x))) {
-                        let y = (oy * self.stride[0] + ky * self.dilation[0]).wrapping_sub(self.padding[0]);
-                        let x = (ox * self.stride[1] + kx * self.dilation[1]).wrapping_sub(self.padding[2]);
-                        if y < h && x < w {
-                            each(
-                                ((image * f + filter) * oh + oy) * ow + ox,
-                                ((image * c + group * per_group + channel) * h + y) * w + x,
-                                ((filter * per_group + channel) * kh + ky) * kw + kx,
-                            );
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
+use support::{Grid, devices, random, supports, tensor};
 
 const CASES: [Case; 27] = [
     case([2, 3, 7, 9], 5, [3, 3]).pad([1, 1, 1, 1]),
@@ -138,95 +55,6 @@ const CASES: [Case; 27] = [
     case([5, 3, 17, 19], 10, [3, 3]).pad([1, 1, 1, 1]),
     case([1, 20, 10, 33], 19, [3, 3]).pad([1, 1, 1, 1]),
 ];
-
-/// A tensor of a shape that lies in memory in some form, and its values in row-major order.
-fn operand(queue: &Queue, shape: [usize; 4], form: Form, seed: u64, dtype: DType) -> (Tensor, Vec<f64>) {
-    let [n, c, h, w] = shape;
-    let values = |copies: usize| random(copies * n * c * h * w, seed, (-1.0, 1.0));
-    let t = match form {
-        Form::Dense => tensor(queue, &values(1), shape, dtype).0,
-        Form::ChannelsLast => tensor(queue, &values(1), [n, h, w, c], dtype).0.permute(&[0, 3, 1, 2]).unwrap(),
-        Form::Strided => {
-            let (t, _) = tensor(queue, &values(2), [n, c, h, 2 * w], dtype);
-            t.slice(3, Slice::new(Some(1), None, 2)).unwrap().slice(2, Slice::new(None, None, -1)).unwrap()
-        }
-    };
-    let values = t.to_f64_vec().unwrap();
-    (t, values)
-}
-
-/// Sums of products, the sums of their magnitudes, and the largest number of terms.
-struct Reference {
-    sums: Vec<f64>,
-    sizes: Vec<f64>,
-    terms: Vec<usize>,
-}
-
-impl Reference {
-    fn new(n: usize) -> Reference {
-        Reference { sums: vec![0.0; n], sizes: vec![0.0; n], terms: vec![0; n] }
-    }
-
-    fn add(&mut self, at: usize, term: f64) {
-        self.sums[at] += term;
-        self.sizes[at] += term.abs();
-        self.terms[at] += 1;
-    }
-
-    /// Every element within the rounding errors of a sum of its terms and of the result's own type. Winograd's transforms mix
-    /// neighbours: `spread` is how many times the largest magnitude of the result they may add to the error of each.
-    fn check(&self, got: &Tensor, dtype: DType, spread: f64) -> Result<(), String> {
-        let values = got.to_f64_vec().map_err(|e| e.to_string())?;
-        if values.len() != self.sums.len() {
-            return Err(format!("shape {} instead of {} elements", got.shape(), self.sums.len()));
-        }
-        let (sum_eps, out_eps) = (epsilon(dtype.accumulator()), epsilon(got.dtype()));
-        let largest = self.sizes.iter().copied().fold(0.0, f64::max);
-        for (i, (&g, &e)) in values.iter().zip(&self.sums).enumerate() {
-            let bound = (self.terms[i] + 4) as f64 * sum_eps * self.sizes[i]
-                + spread * sum_eps * largest
-                + out_eps * e.abs()
-                + 1e-7 * f64::from(u8::from(out_eps > 1e-4));
-            if g.is_nan() || (g - e).abs() > bound {
-                return Err(format!("element {i} is {g:e}, expected {e:e} within {bound:e}"));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What Winograd's F(2x2, 3x3) may add. One element of the whole grid needs any of it, and that one less than a tenth.
-const WINOGRAD: f64 = 1.0;
-
-/// Forward and both gradients of a case.
-fn run(device: &DeviceHandle, dtype: DType, case: &Case, variant: Option<Variant>) -> Result<(), String> {
-    let (q, [oh, ow]) = (&device.queue, case.output());
-    let (x, vx) = operand(q, case.x, case.form, 1, dtype);
-    let (weight, vw) = operand(q, case.weight(), case.form, 2, dtype);
-    let (grad, vg) = operand(q, [case.x[0], case.filters, oh, ow], case.form, 3, dtype);
-    let mut out = Reference::new(vg.len());
-    let (mut dx, mut dw) = (Reference::new(vx.len()), Reference::new(vw.len()));
-    case.products(|o, i, w| {
-        out.add(o, vx[i] * vw[w]);
-        dx.add(i, vg[o] * vw[w]);
-        dw.add(w, vg[o] * vx[i]);
-    });
-    // By default Winograd may be what a device's selector chooses, also for a gradient that a variant does not have.
-    let own = matches!(variant, Some(Variant::Naive | Variant::Im2col | Variant::Im2colPlanes));
-    let spread = if !own && dtype == DType::F32 { WINOGRAD } else { 0.0 };
-    let options = case.options(variant);
-    let named = |what: &'static str| move |why: String| format!("{what}: {why}");
-    let text = |e: netcl_core::Error| e.to_string();
-    let got = conv2d(&x, &weight, None, &options).map_err(text)?;
-    if got.shape() != grad.shape() || got.dtype() != dtype {
-        return Err(format!("{} of {}", got.shape(), got.dtype()));
-    }
-    out.check(&got, dtype, spread).map_err(named("out"))?;
-    let got = conv2d_backward_data(&grad, &weight, x.shape(), &options).map_err(text)?;
-    dx.check(&got, dtype, spread).map_err(named("data gradient"))?;
-    let got = conv2d_backward_weight(&grad, &x, weight.shape(), &options).map_err(text)?;
-    dw.check(&got, dtype, 0.0).map_err(named("weight gradient"))
-}
 
 fn is_pocl(device: &DeviceHandle) -> bool {
     device.platform_name.contains("Portable")
@@ -420,34 +248,6 @@ fn mistakes_say_what_to_do() {
 }
 
 #[test]
-fn native_results_do_not_depend_on_the_number_of_threads() {
-    let queue = manager().cpu().queue;
-    let cases = [
-        case([7, 20, 19, 18], 21, [3, 3]).pad([1, 1, 1, 1]),
-        case([1, 6, 40, 40], 50, [5, 5]).stride(2, 2),
-        case([3, 48, 20, 20], 48, [3, 3]).groups(48).pad([1, 1, 1, 1]),
-        case([2, 200, 6, 6], 130, [3, 3]).pad([1, 1, 1, 1]),
-    ];
-    for case in cases {
-        let (x, _) = operand(&queue, case.x, Form::Dense, 1, DType::F32);
-        let (weight, _) = operand(&queue, case.weight(), Form::Dense, 2, DType::F32);
-        let options = case.options(None);
-        let bits = |threads: usize| {
-            set_num_threads(threads);
-            let out = conv2d(&x, &weight, None, &options).unwrap();
-            let dx = conv2d_backward_data(&out, &weight, x.shape(), &options).unwrap();
-            let dw = conv2d_backward_weight(&out, &x, weight.shape(), &options).unwrap();
-            [out, dx, dw].map(|t| t.to_host::<f32>().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>())
-        };
-        let one = bits(1);
-        for threads in [2, 3, 8] {
-            assert!(bits(threads) == one, "{case:?}: {threads} threads give other bits than one");
-        }
-        set_num_threads(0);
-    }
-}
-
-#[test]
 fn scratch_memory_is_bounded() {
     // Windows of the whole batch would take 9 times the input; planes and columns are made for a few images at a time.
     let case = case([64, 32, 32, 32], 8, [3, 3]).pad([1, 1, 1, 1]);
@@ -480,19 +280,6 @@ impl launch::Sink for Largest {
         self.0.set(self.0.get().max(request.nbytes));
         request.queue.allocate_now(request.nbytes, request.label)
     }
-}
-
-/// Runs one of these tests in a process of its own with a variable of the environment set.
-fn again(test: &str, variable: &str, value: &str) {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env(variable, value)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{test} with {variable}={value}:\n{text}{errors}");
-    assert!(text.contains("1 passed"), "{test} did not run:\n{text}");
 }
 
 #[test]

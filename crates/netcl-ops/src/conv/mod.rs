@@ -20,7 +20,7 @@
 //! |---|---|
 //! | `geometry` | lengths, and what can be wrong with them |
 //! | `finish` | bias and epilogue as one expression |
-//! | `cpu` | the native engine: shifted products, whatever the stride or dilation |
+//! | `cpu` | the native engine: shifted or packed products, whatever the stride or dilation |
 //! | `opencl` | one way of computing per [`Variant`], each with its `.cl` file |
 //! | `transposed`, `line` | the operations that are convolutions seen differently |
 

@@ -98,26 +98,55 @@ fn pairs<T: Lane, const S: usize, R>(x: &[T], stride: usize, results: &mut [R], 
     }
 }
 
-/// A maximum so far, and where it was found; -1 is nowhere yet.
-#[derive(Clone, Copy)]
-struct Best<T> {
-    value: T,
-    place: i32,
+/// Maxima so far, and where they were found; -1 is nowhere yet. Side by side and not in pairs: that is what vectors are made of.
+struct Best<'b, T> {
+    values: &'b mut [T],
+    places: &'b mut [i32],
 }
 
-impl<T: Lane> Best<T> {
-    #[inline(always)]
-    fn nothing() -> Self {
-        Best { value: <T as Real>::from_f64(f64::NEG_INFINITY), place: -1 }
+impl<T: Lane> Best<'_, T> {
+    fn clear(&mut self) {
+        self.values.fill(<T as Real>::from_f64(f64::NEG_INFINITY));
+        self.places.fill(-1);
     }
 
-    /// Takes a later element into account: the first of equals wins, and a NaN over everything.
+    /// Takes elements `S` apart (any distance: `S = 0`) into account, one for each maximum: the first lies at a place, and the
+    /// others `stride` from one to the next.
     #[inline(always)]
-    fn offer(&mut self, x: T, place: i32) {
-        #[allow(clippy::eq_op, reason = "x != x is the test for NaN that vectorises")]
-        let better = (x > self.value) | (x != x) | (self.place < 0);
-        *self = Best { value: if better { x } else { self.value }, place: if better { place } else { self.place } };
+    fn offer_run<const S: usize>(&mut self, x: &[T], first: i32, stride: usize) {
+        let (values, places, mut at) = (&mut *self.values, &mut *self.places, first);
+        let by = stride as i32;
+        if S == 1 {
+            for ((value, place), &x) in values.iter_mut().zip(places).zip(x) {
+                offer((value, place), x, at);
+                at = at.wrapping_add(1);
+            }
+        } else if let (2.., [before @ .., last]) = (S, x) {
+            // Pieces of a known length are what the compiler vectorises; the last element has no such piece behind it.
+            let whole = before.len() / S;
+            for ((value, place), x) in values.iter_mut().zip(&mut *places).zip(before.chunks_exact(S)) {
+                offer((value, place), x[0], at);
+                at = at.wrapping_add(S as i32);
+            }
+            if let (Some(value), Some(place)) = (values.get_mut(whole), places.get_mut(whole)) {
+                offer((value, place), *last, at);
+            }
+        } else {
+            for ((value, place), &x) in values.iter_mut().zip(places).zip(x.iter().step_by(stride)) {
+                offer((value, place), x, at);
+                at = at.wrapping_add(by);
+            }
+        }
     }
+}
+
+/// Takes a later element into account: the first of equals wins, and a NaN over everything.
+#[inline(always)]
+fn offer<T: Lane>((value, place): (&mut T, &mut i32), x: T, at: i32) {
+    #[allow(clippy::eq_op, reason = "x != x is the test for NaN that vectorises")]
+    let better = (x > *value) | (x != x) | (*place < 0);
+    *value = if better { x } else { *value };
+    *place = if better { at } else { *place };
 }
 
 /// The sum of a few elements, or of many in lanes.
@@ -143,21 +172,22 @@ fn run_sum<T: Lane>(x: &[T]) -> f64 {
 }
 
 simd! {
-    fn max_fixed<T: Lane>(taps: &Taps, x: &[T], best: &mut [Best<T>]) {
-        let stride = taps.stride;
-        taps.each(|to, first| {
-            let (x, best) = (&x[reach(first, stride, to.len())], &mut best[to]);
-            let mut at = first as i32;
-            let offer = |best: &mut Best<T>, x: T| {
-                best.offer(x, at);
-                at = at.wrapping_add(stride as i32);
-            };
-            match stride {
-                1 => pairs::<T, 1, _>(x, 1, best, offer),
-                2 => pairs::<T, 2, _>(x, 2, best, offer),
-                _ => pairs::<T, 0, _>(x, stride, best, offer),
+    fn max_fixed<T: Lane>(taps: &Taps, x: &[T], best: &mut Best<'_, T>) {
+        let (stride, [from, to]) = (taps.stride, taps.width);
+        // Loops and not `each`: a closure as large as this is compiled on its own, for the baseline.
+        for &(o, row) in &taps.rows {
+            for tap in &taps.columns {
+                let (first, results) = (row * from + tap.column, o * to + tap.start);
+                let x = &x[reach(first, stride, tap.len)];
+                let results = results..results + tap.len;
+                let mut best = Best { values: &mut best.values[results.clone()], places: &mut best.places[results] };
+                match stride {
+                    1 => best.offer_run::<1>(x, first as i32, 1),
+                    2 => best.offer_run::<2>(x, first as i32, 2),
+                    _ => best.offer_run::<0>(x, first as i32, stride),
+                }
             }
-        });
+        }
     }
 
     fn sum_fixed<T: Lane>(taps: &Taps, x: &[T], sums: &mut [T]) {
@@ -263,7 +293,6 @@ pub(super) fn max(job: Job, plane: Plane, count: usize) -> Result<()> {
 struct MaxScratch<T> {
     from: Vec<T>,
     to: Vec<T>,
-    best: Vec<Best<T>>,
 }
 
 fn max_of<E: Stored>(op: &'static str, views: &Views<'_, '_>, plane: Plane, count: usize) -> Result<()> {
@@ -271,27 +300,25 @@ fn max_of<E: Stored>(op: &'static str, views: &Views<'_, '_>, plane: Plane, coun
     let ((size, results), taps) = (sizes(plane), Taps::new(plane));
     let [rows, columns] = plane.axes.map(ranges);
     let width = plane.axes[1].input;
-    each_plane(op, plane, count, |i, MaxScratch { from, to, best }: &mut MaxScratch<E::Lane>| {
+    each_plane(op, plane, count, |i, MaxScratch { from, to }: &mut MaxScratch<E::Lane>| {
         let x = E::widen(&x[i * size..][..size], from);
-        best.clear();
-        best.resize(results, Best::nothing());
-        if plane.adaptive {
-            for (best, to) in best.iter_mut().zip(0..) {
-                for row in rows[to / columns.len()].clone() {
-                    let (column, at) = (columns[to % columns.len()].clone(), row * width);
-                    x[at..][column.clone()]
-                        .iter()
-                        .zip(at + column.start..)
-                        .for_each(|(&x, at)| best.offer(x, at as i32));
-                }
-            }
-        } else {
-            max_fixed(&taps, x, best);
-        }
         // SAFETY: every plane belongs to one task.
         let (y, places) = unsafe { (y.part(i * results, results), places.part(i * results, results)) };
-        places.iter_mut().zip(&*best).for_each(|(place, best)| *place = best.place);
-        E::fill(y, to, |y| y.iter_mut().zip(&*best).for_each(|(y, best)| *y = best.value));
+        E::fill(y, to, |values| {
+            let mut best = Best { values, places };
+            best.clear();
+            if !plane.adaptive {
+                return max_fixed(&taps, x, &mut best);
+            }
+            for (to, best) in best.values.iter_mut().zip(best.places.iter_mut()).enumerate() {
+                let (value, place) = best;
+                for row in rows[to / columns.len()].clone() {
+                    let (column, at) = (columns[to % columns.len()].clone(), row * width);
+                    let elements = x[at..][column.clone()].iter().zip(at + column.start..);
+                    elements.for_each(|(&x, at)| offer((&mut *value, &mut *place), x, at as i32));
+                }
+            }
+        });
     })
 }
 

@@ -45,10 +45,32 @@ macro_rules! pixels {
 }
 
 pixels! {
-    f32, f32, |v| v, |from: &[f32], to: &mut [f32]| to.copy_from_slice(from);
-    f64, f64, |v| v, |from: &[f64], to: &mut [f64]| to.copy_from_slice(from);
+    f32, f32, |v| v, copy_row;
+    f64, f64, |v| v, copy_row;
     f16, f32, f16::to_f32, |from: &[f16], to: &mut [f32]| from.convert_to_f32_slice(to);
     bf16, f32, wide_bf16, widen_bf16;
+}
+
+/// Copies a row without a call of the library for a short one, which would take longer than the copy.
+#[inline(always)]
+fn copy_row<S: Copy>(from: &[S], to: &mut [S]) {
+    #[inline(always)]
+    fn ends<S: Copy, const N: usize>(from: &[S], to: &mut [S]) {
+        if let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>())
+            && let Some(start) = to.first_chunk_mut::<N>()
+        {
+            *start = *first;
+            if let Some(end) = to.last_chunk_mut::<N>() {
+                *end = *last;
+            }
+        }
+    }
+    match from.len() {
+        4..8 => ends::<S, 4>(from, to),
+        8..16 => ends::<S, 8>(from, to),
+        16..=32 => ends::<S, 16>(from, to),
+        _ => to.copy_from_slice(from),
+    }
 }
 
 /// A bfloat16 is the upper half of a float; a plain shift vectorises where the library's conversion does not.
@@ -106,6 +128,9 @@ pub(super) struct Room {
     pub(super) channel: usize,
     /// The distance between the planes of a channel.
     pub(super) phase: usize,
+    /// Zeros after the last plane of each channel: what may be read there must be no numbers that spoil a sum by being
+    /// multiplied by zero.
+    pub(super) after: usize,
 }
 
 /// Copies so many images, of so many channels each, to planes.
@@ -128,6 +153,8 @@ pub(super) unsafe fn fill<E: Pixel>(
                 let from = from.get().offset(place.bytes(at)).cast::<E>();
                 let to = to.get().add(image * room.image + channel * room.channel);
                 copy(from, [rows, cols], planes, to, room.phase);
+                let end = to.add((planes.phases() - 1) * room.phase + planes.plane());
+                std::slice::from_raw_parts_mut(end, room.after).fill(E::Sum::ZERO);
             }
         }
     })
@@ -159,11 +186,11 @@ unsafe fn copy<E: Pixel>(from: *const E, strides: [isize; 2], planes: &Planes, t
             // SAFETY: the caller's promise.
             let plane = unsafe { std::slice::from_raw_parts_mut(to.add(index * phase), planes.plane()) };
             index += 1;
-            plane[..first * pitch].fill(E::Sum::ZERO);
-            plane[end * pitch..].fill(E::Sum::ZERO);
+            // Everything at once where something stays zero: many small ends of rows would take longer.
+            if (first, end, before, after) != (0, planes.rows.length, 0, pitch) {
+                plane.fill(E::Sum::ZERO);
+            }
             for (i, row) in plane[first * pitch..end * pitch].chunks_exact_mut(pitch).enumerate() {
-                row[..before].fill(E::Sum::ZERO);
-                row[after..].fill(E::Sum::ZERO);
                 let row = &mut row[before..after];
                 if row.is_empty() {
                     continue;

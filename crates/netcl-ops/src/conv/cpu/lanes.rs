@@ -6,6 +6,9 @@
 //!      f0   |  sums  |        |        |     per tap: load P vectors of
 //!      f1   |        |        |        |     pixels, multiply each by one            each step: load a vector of pixels for
 //!      ...  +--------+--------+--------+     value of every filter                   F gradients and T taps, F * T products
+//!
+//!   tile:   as block, but the vectors come from a panel that was packed for it, one after the other, and the single values
+//!           from rows that lie anywhere: a product of matrices that need not exist
 //! ```
 //!
 //! AVX-512 is written with intrinsics, which the compiler's trouble with auto-vectorised AVX-512 does not touch. Memory is read
@@ -35,6 +38,10 @@ type Block<S> = unsafe fn(x: &[S], stride: usize, channels: usize, taps: &[usize
 /// processor must have the instructions.
 type Dots<S> = unsafe fn(grad: &[S], stride: usize, x: [&[S]; TAPS], vectors: usize, sums: &mut [S]);
 
+/// `out[r][..] = sum over k of rows[r][steps[k]] * panel[k][..]`, for a block of `R` rows by `P` vectors; rows of `out` lie
+/// `pitch` apart, and `add` keeps what is there. The processor must have the instructions, and every row an element at every step.
+type Tile<S> = unsafe fn(rows: &[*const S], steps: &[isize], panel: &[S], out: &mut [S], pitch: usize, add: bool);
+
 /// The loops of an instruction set.
 pub(super) struct Loops<S: 'static> {
     /// Elements of a vector.
@@ -45,6 +52,20 @@ pub(super) struct Loops<S: 'static> {
     pub(super) blocks: &'static [[Block<S>; VECTORS]],
     /// By the binary logarithm of the gradients.
     pub(super) dots: &'static [Dots<S>],
+    /// By rows less one, then by vectors less one.
+    pub(super) tiles: &'static [[Tile<S>; VECTORS]],
+}
+
+/// Asks for a line of memory to be brought to the second-level cache. Any address will do.
+#[inline(always)]
+pub(super) fn prefetch<S>(at: *const S) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// A register. Whoever computes with it makes sure of its instructions.
@@ -58,6 +79,7 @@ trait Vector: Copy {
     unsafe fn array(self) -> Self::Array;
     /// `a * b + self`.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
+    unsafe fn add(self, other: Self) -> Self;
     /// The first elements of a slice, if there are enough.
     fn first(from: &[Self::Lane]) -> Option<&Self::Array>;
     /// A slice in whole vectors.
@@ -159,9 +181,50 @@ unsafe fn dots<V: Vector, const F: usize, const N: usize>(
     }
 }
 
+/// # Safety
+/// The processor has the vector's instructions, and every row an element at every step.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "counted loops unroll into registers, iterators need not")]
+unsafe fn tile<V: Vector, const R: usize, const P: usize>(
+    rows: &[*const V::Lane],
+    steps: &[isize],
+    panel: &[V::Lane],
+    out: &mut [V::Lane],
+    pitch: usize,
+    add: bool,
+) {
+    let Some(rows) = rows.first_chunk::<R>() else { return };
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [[V::zero(); P]; R];
+        for (&step, panel) in steps.iter().zip(panel.chunks_exact(P * V::LANES)) {
+            let mut vectors = [V::zero(); P];
+            for p in 0..P {
+                if let Some(array) = V::first(&panel[p * V::LANES..]) {
+                    vectors[p] = V::of(*array);
+                }
+            }
+            for r in 0..R {
+                let value = V::splat(*rows[r].wrapping_offset(step));
+                for p in 0..P {
+                    sums[r][p] = sums[r][p].fma(value, vectors[p]);
+                }
+            }
+        }
+        for r in 0..R {
+            let out = V::arrays_mut(&mut out[r * pitch..]);
+            for p in 0..P {
+                if let Some(to) = out.get_mut(p) {
+                    *to = if add { V::of(*to).add(sums[r][p]) } else { sums[r][p] }.array();
+                }
+            }
+        }
+    }
+}
+
 /// The loops of an instruction set in a module of their own, and the table of them.
 macro_rules! loops {
-    ($module:ident, $lane:ty, $vector:ty, $filters:expr, [$($size:literal),*] $(, #[$feature:meta])?) => {
+    ($module:ident, $lane:ty, $vector:ty, [$($size:literal),*], [$($rows:literal),*] $(, #[$feature:meta])?) => {
         mod $module {
             use super::*;
 
@@ -190,11 +253,25 @@ macro_rules! loops {
                 unsafe { super::dots::<$vector, F, N>(grad, stride, x, vectors, sums) }
             }
 
+            $(#[$feature])?
+            unsafe fn tile<const R: usize, const P: usize>(
+                rows: &[*const $lane],
+                steps: &[isize],
+                panel: &[$lane],
+                out: &mut [$lane],
+                pitch: usize,
+                add: bool,
+            ) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { super::tile::<$vector, R, P>(rows, steps, panel, out, pitch, add) }
+            }
+
             pub(super) static LOOPS: Loops<$lane> = Loops {
                 lanes: <$vector as Vector>::LANES,
-                filters: $filters,
+                filters: [$($rows),*].len(),
                 blocks: &[$([block::<$size, 1>, block::<$size, 2>, block::<$size, 3>]),*],
                 dots: &[$(dots::<$size, { TAPS * $size }>),*],
+                tiles: &[$([tile::<$rows, 1>, tile::<$rows, 2>, tile::<$rows, 3>]),*],
             };
         }
     };
@@ -227,7 +304,7 @@ macro_rules! slices {
 /// A register of intrinsics.
 #[cfg(target_arch = "x86_64")]
 macro_rules! intrinsics {
-    ($vector:ident, $lane:ty, $lanes:literal, $zero:ident, $splat:ident, $fma:ident) => {
+    ($vector:ident, $lane:ty, $lanes:literal, $zero:ident, $splat:ident, $fma:ident, $add:ident) => {
         impl Vector for $vector {
             slices!($lane, $lanes);
 
@@ -260,6 +337,12 @@ macro_rules! intrinsics {
                 // SAFETY: whoever uses the type made sure of its instructions.
                 unsafe { $fma(a, b, self) }
             }
+
+            #[inline(always)]
+            unsafe fn add(self, other: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $add(self, other) }
+            }
         }
     };
 }
@@ -271,16 +354,16 @@ mod x86 {
     use super::*;
     use crate::avx512;
 
-    intrinsics!(__m512, f32, 16, _mm512_setzero_ps, _mm512_set1_ps, _mm512_fmadd_ps);
-    intrinsics!(__m512d, f64, 8, _mm512_setzero_pd, _mm512_set1_pd, _mm512_fmadd_pd);
-    intrinsics!(__m256, f32, 8, _mm256_setzero_ps, _mm256_set1_ps, _mm256_fmadd_ps);
-    intrinsics!(__m256d, f64, 4, _mm256_setzero_pd, _mm256_set1_pd, _mm256_fmadd_pd);
+    intrinsics!(__m512, f32, 16, _mm512_setzero_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps);
+    intrinsics!(__m512d, f64, 8, _mm512_setzero_pd, _mm512_set1_pd, _mm512_fmadd_pd, _mm512_add_pd);
+    intrinsics!(__m256, f32, 8, _mm256_setzero_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps);
+    intrinsics!(__m256d, f64, 4, _mm256_setzero_pd, _mm256_set1_pd, _mm256_fmadd_pd, _mm256_add_pd);
 
     // 32 registers hold 24 sums, 16 hold 12.
-    loops!(avx512_f32, f32, __m512, 8, [1, 2, 4, 8], #[target_feature(enable = "avx512f")]);
-    loops!(avx512_f64, f64, __m512d, 8, [1, 2, 4, 8], #[target_feature(enable = "avx512f")]);
-    loops!(avx2_f32, f32, __m256, 4, [1, 2, 4], #[target_feature(enable = "avx2,fma")]);
-    loops!(avx2_f64, f64, __m256d, 4, [1, 2, 4], #[target_feature(enable = "avx2,fma")]);
+    loops!(avx512_f32, f32, __m512, [1, 2, 4, 8], [1, 2, 3, 4, 5, 6, 7, 8], #[target_feature(enable = "avx512f")]);
+    loops!(avx512_f64, f64, __m512d, [1, 2, 4, 8], [1, 2, 3, 4, 5, 6, 7, 8], #[target_feature(enable = "avx512f")]);
+    loops!(avx2_f32, f32, __m256, [1, 2, 4], [1, 2, 3, 4], #[target_feature(enable = "avx2,fma")]);
+    loops!(avx2_f64, f64, __m256d, [1, 2, 4], [1, 2, 3, 4], #[target_feature(enable = "avx2,fma")]);
 
     pub(super) fn single() -> Option<&'static Loops<f32>> {
         match level() {
@@ -346,14 +429,23 @@ macro_rules! arrays {
                 }
                 sum
             }
+
+            #[inline(always)]
+            unsafe fn add(self, other: Self) -> Self {
+                let mut sum = self;
+                for i in 0..$lanes {
+                    sum[i] += other[i];
+                }
+                sum
+            }
         }
     };
 }
 
 arrays!(f32, 4);
 arrays!(f64, 2);
-loops!(baseline_f32, f32, [f32; 4], 4, [1, 2, 4]);
-loops!(baseline_f64, f64, [f64; 2], 4, [1, 2, 4]);
+loops!(baseline_f32, f32, [f32; 4], [1, 2, 4], [1, 2, 3, 4]);
+loops!(baseline_f64, f64, [f64; 2], [1, 2, 4], [1, 2, 3, 4]);
 
 impl Sum for f32 {
     const ZERO: f32 = 0.0;

@@ -1,12 +1,20 @@
-//! Convolutions on the native CPU, as shifted products: a few images at a time are copied to padded planes ([`images`]), and
-//! blocks of sums in registers ([`lanes`]) read them once per tap, at a fixed distance ([`plan`]). Windows are never written
-//! out, so that scratch memory is about the size of the images themselves, and strides and dilation cost nothing extra.
+//! Convolutions on the native CPU. A few images at a time are copied to padded planes ([`images`]), which taps read at a fixed
+//! distance, whatever the stride or dilation ([`plan`]); blocks of sums stay in registers ([`lanes`]). Windows are never written
+//! out as a whole, so that scratch memory is about the size of the images themselves.
+//!
+//! | | few filters, or wide planes | many filters, and planes that waste vectors |
+//! |---|---|---|
+//! | convolution and data gradient ([`launch`]) | [`shifted`]: vectors of pixels, where they lie | [`product`]: panels of windows, packed |
+//! | weight gradient | [`weights`]: vectors of pixels, where they lie | [`outer`]: vectors of filters |
 //!
 //! Each sum is added up in one order, whatever the blocks: the bits do not depend on the number of threads.
 
 mod images;
 mod lanes;
+mod launch;
+mod outer;
 mod plan;
+mod product;
 mod shifted;
 mod weights;
 
@@ -25,7 +33,16 @@ const ENOUGH_TASKS: usize = 16;
 
 /// Images that are copied to planes at a time, so that they take so many bytes.
 fn chunk(images: usize, bytes_per_image: usize, bytes: usize) -> usize {
-    (bytes / bytes_per_image.max(1)).clamp(1, images.max(1))
+    let most = (bytes / bytes_per_image.max(1)).clamp(1, images.max(1));
+    // As evenly as can be: a few images left over occupy fewer threads.
+    images.div_ceil(images.div_ceil(most).max(1)).max(1)
+}
+
+/// A length in as few parts as can be, none longer than `most`, as even as can be: where they start, and their lengths.
+fn cut(length: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let parts = length.div_ceil(most);
+    let (short, longer) = (length / parts.max(1), length % parts.max(1));
+    (0..parts).map(move |i| (i * short + i.min(longer), short + usize::from(i < longer)))
 }
 
 /// The convolution, and the statistics of its channels where there is a tensor for them: `[channels, 1, 2]`.
@@ -38,24 +55,25 @@ pub(super) fn forward(
     statistics: Option<&Tensor>,
 ) -> Result<()> {
     let (planes, part) = plan::forward(g);
-    let roles = shifted::Roles { rows: g.filters, depth: g.channels, transposed: false };
-    shifted::run(OP, g, roles, (planes, vec![part]), [x, weight, out], finish, statistics)
+    let roles = launch::Roles { rows: g.filters, depth: g.channels, transposed: false };
+    launch::run(OP, g, roles, (planes, vec![part]), [x, weight, out], finish, statistics)
 }
 
 /// The gradient of the input.
 pub(super) fn backward_data(g: &Geometry, grad: &Tensor, weight: &Tensor, out: &Tensor, finish: &Finish) -> Result<()> {
-    let roles = shifted::Roles { rows: g.channels, depth: g.filters, transposed: true };
-    shifted::run("conv2d_backward_data", g, roles, plan::backward(g), [grad, weight, out], finish, None)
+    let roles = launch::Roles { rows: g.channels, depth: g.filters, transposed: true };
+    launch::run("conv2d_backward_data", g, roles, plan::backward(g), [grad, weight, out], finish, None)
 }
 
 /// The gradient of the weight.
 pub(super) fn backward_weight(g: &Geometry, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
+    let run = if outer::suits(g) { outer::run } else { weights::run };
     let sum = x.dtype().accumulator();
     if out.dtype() == sum {
-        return weights::run(g, grad, x, out);
+        return run(g, grad, x, out);
     }
     let sums = Tensor::uninit(out.queue(), out.shape().clone(), sum)?;
-    weights::run(g, grad, x, &sums)?;
+    run(g, grad, x, &sums)?;
     out.assign(&sums)
 }
 

@@ -104,7 +104,7 @@ impl Problem {
         for start in (0..g.n).step_by(self.chunk) {
             let images = self.chunk.min(g.n - start);
             let (line, used) = (line(&self.planes, images, self.after), images * plane);
-            let room = Room { image: plane, channel: phases * line, phase: line };
+            let room = Room { image: plane, channel: phases * line, phase: line, after: 0 };
             let grad_room = Room { channel: line, ..room };
             // SAFETY: both kinds of lines are this launch's own; their sizes were checked, and those of fewer images are smaller.
             // Nobody writes them once they are filled.
