@@ -14,7 +14,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 
 use super::{BinaryOp, Expr, Literal, UnaryOp};
-pub use run::{Nest, Source, Target};
+pub use run::{Nest, Registers, Source, Target};
 
 /// A compiled expression. Immutable and shareable; every run has its own registers.
 ///

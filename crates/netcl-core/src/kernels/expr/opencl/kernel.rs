@@ -64,7 +64,7 @@ impl IndexWidth {
     }
 
     /// The names of the unsigned and the signed type.
-    const fn names(self) -> (&'static str, &'static str) {
+    pub(in crate::kernels) const fn names(self) -> (&'static str, &'static str) {
         match self {
             IndexWidth::Bits32 => ("uint", "int"),
             IndexWidth::Bits64 => ("ulong", "long"),
@@ -336,8 +336,9 @@ impl Writer<'_> {
         let names: Vec<&str> = scalars.iter().map(String::as_str).collect();
         let inlined = inline_c(self.spec.expr, &[], &names, self.ctype);
         self.need(inlined.helpers);
-        for statement in &inlined.statements {
-            self.line(statement);
+        for (statement, comment) in inlined.statements.iter().zip(&inlined.comments) {
+            let comment = if comment.is_empty() { String::new() } else { format!("  // {comment}") };
+            self.line(&format!("{statement}{comment}"));
         }
         for (o, dtype) in self.spec.outputs.iter().enumerate() {
             let helpers = self.ctype.store_helpers(*dtype);
