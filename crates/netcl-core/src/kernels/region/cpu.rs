@@ -28,8 +28,8 @@ use crate::kernels::expr::vecmath::Real;
 use crate::kernels::expr::{Graph, Id, Node, Val};
 use crate::kernels::launch::{Arg, Work};
 
-/// Elements of a block: a handful of temporaries of so many floats share a core's own cache.
-const BLOCK: usize = 4096;
+/// Elements of a block: a handful of temporaries of so many floats share a core's second-level cache.
+const BLOCK: usize = 1 << 14;
 /// Rows of a block at most.
 const MAX_ROWS: usize = 512;
 /// Values of longer rows do not wait between loops: they would leave the cache.
