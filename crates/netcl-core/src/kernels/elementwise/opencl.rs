@@ -52,9 +52,10 @@ impl Sources {
 pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: &[Number]) -> Result<Prepared> {
     let n = nest.shape.size();
     let config = get_kernel_selector(Some(nest.operands[0].queue()))?.select_elementwise_kernel(n, nest.compute);
-    let processor = stream.device().device_type() == DeviceType::Cpu;
-    let math = if processor { Math::Polynomials } else { Math::BuiltIn };
     let (addressing, inputs) = addressing(op, stream, &config, nest);
+    let vectors = matches!(addressing, Addressing::Dense { width } if width > 1);
+    let processor = stream.device().device_type() == DeviceType::Cpu;
+    let math = if processor && vectors { Math::Polynomials } else { Math::BuiltIn };
     let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(n);
     let outputs = nest.outputs().iter().map(|t| t.dtype()).collect();
     let made = op.sources.get(op, Form { inputs, outputs, addressing, index: IndexWidth::for_span(span), math })?;
@@ -95,8 +96,8 @@ fn addressing(
     }
     let info = stream.device().info();
     match stream.device().device_type() {
-        // Functions in plain arithmetic fill the widest registers.
-        DeviceType::Cpu if nest.compute == DType::F32 && has_functions(op.expr()) => {
+        // Functions in plain arithmetic fill the widest registers; below, a wide kernel's build costs more than it saves.
+        DeviceType::Cpu if nest.compute == DType::F32 && nest.shape.size() >= WIDE_FROM && has_functions(op.expr()) => {
             (Addressing::Dense { width: 16 }, inputs)
         }
         DeviceType::Gpu => {
@@ -116,6 +117,8 @@ fn addressing(
     }
 }
 
+/// Elements from which processors compute functions in vectors of 16.
+const WIDE_FROM: usize = 1 << 16;
 /// Vectors that a work-item has under way at once, over all operands.
 const MOST_WAITING: usize = 16;
 /// Work-groups for each compute unit, below which one vector per work-item spreads the work better.
