@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use super::form::{self, Access, Form, KEPT_VECTORS, Param, Style, Text};
 use super::plan::{Keep, Phase, Plan};
 use super::{Combine, Extent, Region, parts};
-use crate::kernels::expr::opencl::{CType, Helper, Math, Statements};
+use crate::kernels::expr::opencl::{CType, Helper, Math, Statements, in_comment};
 use crate::kernels::expr::{Id, Node};
 
 /// Writes the kernel.
@@ -39,7 +39,7 @@ pub(super) fn write(region: &Region, form: &Form) -> Text {
         Style::Groups => "lanes of a work-group share a row",
         Style::Items => "a work-item takes whole rows",
     };
-    let _ = write!(source, "\n// {}: {how}\n", region.label.replace(|c: char| c.is_control() || c == '\\', "_"));
+    let _ = write!(source, "\n// {}: {how}\n", in_comment(&region.label));
     let _ = write!(source, "kernel void {name}(\n    {signature}) {{\n{}}}\n", writer.body);
     Text { name, source, params }
 }
@@ -242,7 +242,7 @@ impl Writer<'_> {
         let user: Vec<&str> =
             phase.reductions.iter().filter_map(|&k| self.region.reductions[k].name.as_deref()).collect();
         let user = if user.is_empty() { String::new() } else { format!(" ({})", user.join(", ")) };
-        self.line(&format!("// Along the row: {}{}", aims.join(", "), user.replace(['\\', '\n'], "_")));
+        self.line(&format!("// Along the row: {}{}", aims.join(", "), in_comment(&user)));
         for (combine, name, _) in &accumulators {
             let identity = vector.splat(combine.identity());
             let lost = if *combine == Combine::Sum { format!(", {name}_all_lost = {identity}") } else { String::new() };

@@ -67,6 +67,12 @@ pub(in crate::kernels) fn inline_with(
     Inlined { helpers: writer.helpers, statements, comments, outputs }
 }
 
+/// A name as it may stand in a comment of any compiler's source: printable ASCII that ends no comment and joins no lines.
+pub(in crate::kernels) fn in_comment(name: &str) -> String {
+    let plain = |c: char| c == ' ' || (c.is_ascii_graphic() && !matches!(c, '\\' | '*' | '/'));
+    name.chars().map(|c| if plain(c) { c } else { '_' }).collect()
+}
+
 /// Which nodes are needed as numbers. A comparison that only steers choices is written inside them instead.
 fn value_uses(expr: &Expr) -> Vec<bool> {
     let mut needed = vec![false; expr.nodes().len()];
@@ -143,8 +149,7 @@ impl<'a> Statements<'a> {
 
     /// What the user calls a node's operation, safe inside a comment.
     pub(in crate::kernels) fn comment(&self, id: Id) -> Option<String> {
-        let name = self.expr.name(id)?;
-        Some(name.chars().map(|c| if c.is_control() || matches!(c, '\\' | '*' | '/') { '_' } else { c }).collect())
+        self.expr.name(id).map(|name| in_comment(name))
     }
 
     /// The declaration of a node's variable; `None` for a leaf, and for a comparison that is written where it steers.

@@ -12,7 +12,7 @@ mod polynomial;
 pub use ctype::CType;
 pub(crate) use ctype::tag;
 pub use inline::{Inlined, inline_c};
-pub(in crate::kernels) use inline::{Statements, extremum};
+pub(in crate::kernels) use inline::{Statements, extremum, in_comment};
 pub use kernel::{
     Addressing, Arg, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, batch, elementwise_source,
 };
