@@ -7,4 +7,5 @@ pub mod expr;
 pub mod launch;
 pub mod many;
 pub mod primitives;
+pub mod region;
 pub mod work_group;

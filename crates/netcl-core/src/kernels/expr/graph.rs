@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops;
+use std::sync::Arc;
 
 use super::{BinaryOp, Expr, Id, Literal, Node, TernaryOp, UnaryOp};
 
@@ -28,6 +29,7 @@ pub struct Graph {
 struct Inner {
     nodes: Vec<Node>,
     known: HashMap<Node, Id>,
+    names: HashMap<Id, Arc<str>>,
 }
 
 /// A value inside a [`Graph`]: a handle that copies, so that formulas can be written down as they are.
@@ -99,7 +101,10 @@ impl Graph {
             }
         }
         let outputs = outputs.iter().filter_map(|o| place[o.id.index()]).collect();
-        Expr { nodes, outputs, inputs, scalars }
+        let mut names: Vec<(Id, Arc<str>)> =
+            inner.names.iter().filter_map(|(id, name)| Some((place[id.index()]?, name.clone()))).collect();
+        names.sort_unstable_by_key(|(id, _)| *id);
+        Expr { nodes, outputs, inputs, scalars, names }
     }
 
     /// Rebuilds an expression inside this graph with other values for its inputs and scalars: how chains fuse. An input
@@ -112,7 +117,7 @@ impl Graph {
     /// As [`Graph::inline`], giving every node.
     pub(super) fn inline_all<'g>(&'g self, expr: &Expr, inputs: &[Val<'g>], scalars: &[Val<'g>]) -> Vec<Val<'g>> {
         let mut values: Vec<Val<'g>> = Vec::with_capacity(expr.nodes().len());
-        for node in expr.nodes() {
+        for (index, node) in expr.nodes().iter().enumerate() {
             let v = |id: Id| values[id.index()];
             let value = match *node {
                 Node::Input(i) => inputs.get(usize::from(i)).copied().unwrap_or_else(|| self.input(usize::from(i))),
@@ -122,6 +127,9 @@ impl Graph {
                 Node::Binary(op, a, b) => v(a).binary(op, v(b)),
                 Node::Ternary(op, a, b, c) => self.ternary(op, v(a), v(b), v(c)),
             };
+            if let Some(name) = expr.name(Id(index as u32)) {
+                value.named(name.clone());
+            }
             values.push(value);
         }
         values
@@ -147,21 +155,21 @@ impl Graph {
         self.add(Node::Ternary(op, a.id, b.id, c.id))
     }
 
-    pub(super) fn node(&self, id: Id) -> Node {
+    pub(in crate::kernels) fn node(&self, id: Id) -> Node {
         self.inner.borrow().nodes[id.index()]
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::kernels) fn len(&self) -> usize {
         self.inner.borrow().nodes.len()
     }
 
-    pub(super) fn val(&self, id: Id) -> Val<'_> {
+    pub(in crate::kernels) fn val(&self, id: Id) -> Val<'_> {
         Val { graph: self, id }
     }
 
     fn add(&self, node: Node) -> Val<'_> {
         let mut inner = self.inner.borrow_mut();
-        let Inner { nodes, known } = &mut *inner;
+        let Inner { nodes, known, .. } = &mut *inner;
         let id = *known.entry(node).or_insert_with(|| {
             nodes.push(node);
             Id(nodes.len() as u32 - 1)
@@ -188,8 +196,29 @@ impl<'g> Val<'g> {
         self.graph
     }
 
-    pub(super) fn id(self) -> Id {
+    pub(in crate::kernels) fn id(self) -> Id {
         self.id
+    }
+
+    /// Names the value after the operation it is the result of, for readers of generated code: `gelu`, or `head.gelu`. The
+    /// first name stays; inputs, scalars and constants have none.
+    ///
+    /// ```
+    /// use netcl_core::kernels::expr::{Graph, opencl::{CType, inline_c}};
+    ///
+    /// let g = Graph::new();
+    /// let relu = g.finish(&[g.input(0).relu().named("relu")]);
+    /// let c = inline_c(&relu, &["acc"], &[], CType::FLOAT);
+    /// assert_eq!(c.statements, ["const float relu_1 = (acc <= 0.0f) ? 0.0f : acc;"]);
+    /// assert_eq!(c.comments, ["relu"]);
+    /// assert_eq!(relu, g.finish(&[g.input(0).relu()]));
+    /// ```
+    pub fn named(self, name: impl Into<Arc<str>>) -> Val<'g> {
+        let mut inner = self.graph.inner.borrow_mut();
+        if inner.nodes[self.id.index()].operands().next().is_some() {
+            inner.names.entry(self.id).or_insert_with(|| name.into());
+        }
+        self
     }
 
     /// The value of a constant.

@@ -39,6 +39,8 @@ pub mod table;
 pub mod vecmath;
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 pub use graph::{Graph, Val};
 pub use op::{BinaryOp, TernaryOp, UnaryOp};
@@ -48,6 +50,11 @@ pub use op::{BinaryOp, TernaryOp, UnaryOp};
 pub struct Id(u32);
 
 impl Id {
+    /// The node at an index.
+    pub(in crate::kernels) const fn new(index: usize) -> Id {
+        Id(index as u32)
+    }
+
     /// The position as an index into [`Expr::nodes`].
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -118,13 +125,36 @@ impl Node {
 /// A finished expression: nodes in an order in which operands come first, and one or more outputs.
 ///
 /// Node order depends on the structure alone, not on the order in which a [`Graph`] was filled, so that equal expressions
-/// have equal [keys](Expr::key).
-#[derive(Clone, PartialEq, Eq, Hash)]
+/// have equal [keys](Expr::key). [Names](Val::named) are notes for readers of generated code: they take no part in
+/// comparisons, hashes and keys.
+#[derive(Clone)]
 pub struct Expr {
     nodes: Vec<Node>,
     outputs: Vec<Id>,
     inputs: usize,
     scalars: usize,
+    /// What some nodes are called, sorted by node.
+    names: Vec<(Id, Arc<str>)>,
+}
+
+impl Expr {
+    fn structure(&self) -> (&[Node], &[Id], usize, usize) {
+        (&self.nodes, &self.outputs, self.inputs, self.scalars)
+    }
+}
+
+impl PartialEq for Expr {
+    fn eq(&self, other: &Self) -> bool {
+        self.structure() == other.structure()
+    }
+}
+
+impl Eq for Expr {}
+
+impl Hash for Expr {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.structure().hash(state);
+    }
 }
 
 impl Expr {
@@ -146,6 +176,11 @@ impl Expr {
     /// The number of run-time scalars.
     pub fn scalars(&self) -> usize {
         self.scalars
+    }
+
+    /// What a node was [named](Val::named).
+    pub fn name(&self, id: Id) -> Option<&Arc<str>> {
+        self.names.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| &self.names[at].1)
     }
 
     /// A key of the structure, the same in every process and on every machine: what caches and kernel names use.
@@ -221,6 +256,16 @@ impl Expr {
         let outputs = g.inline(self, &inputs, &scalars);
         let bound = usize::from(input < self.inputs);
         g.finish_with(&outputs, self.inputs - bound, self.scalars + bound)
+    }
+
+    /// Gives every input another number, of `inputs` in all.
+    pub(in crate::kernels) fn renumber_inputs(&mut self, inputs: usize, number: impl Fn(usize) -> usize) {
+        for node in &mut self.nodes {
+            if let Node::Input(i) = node {
+                *i = number(usize::from(*i)) as u16;
+            }
+        }
+        self.inputs = inputs;
     }
 
     /// How many floating-point operations one element costs, counting every node once.

@@ -121,6 +121,9 @@ where
         for (to, from) in to.iter_mut().zip(from) {
             *to = T::of(*from);
         }
+    } else if stride == 0 && !to.is_empty() {
+        // SAFETY: one of the elements the caller vouches for.
+        to.fill(T::of(unsafe { *from }));
     } else {
         for (i, to) in to.iter_mut().enumerate() {
             // SAFETY: the element at i * stride is one of those the caller vouches for.

@@ -1,5 +1,6 @@
 //! Running a program over a loop nest: which chunks there are, and where their operands lie.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
 
@@ -47,6 +48,13 @@ pub struct Target<'a> {
     pub strides: &'a [isize],
 }
 
+/// Memory for the temporaries of runs; one after the other may use it.
+#[derive(Debug, Default)]
+pub struct Registers {
+    single: Vec<f32>,
+    double: Vec<f64>,
+}
+
 impl Program {
     /// Evaluates the elements `range` of a nest, counted in row-major order. Single-threaded: the caller hands disjoint
     /// ranges to its threads.
@@ -66,6 +74,23 @@ impl Program {
         scalars: &[f64],
         range: Range<usize>,
     ) {
+        // SAFETY: the caller's contract, passed on.
+        unsafe { self.run_nest_in(&mut Registers::default(), nest, inputs, outputs, scalars, range) };
+    }
+
+    /// As [`Program::run_nest`], with memory that many small runs may share.
+    ///
+    /// # Safety
+    /// As [`Program::run_nest`].
+    pub unsafe fn run_nest_in(
+        &self,
+        registers: &mut Registers,
+        nest: Nest<'_>,
+        inputs: &[Source<'_>],
+        outputs: &[Target<'_>],
+        scalars: &[f64],
+        range: Range<usize>,
+    ) {
         if range.is_empty() {
             return;
         }
@@ -74,8 +99,8 @@ impl Program {
         // SAFETY: the caller's contract, passed on.
         unsafe {
             match self.compute {
-                DType::F64 => Run::<f64>::new(self, nest, inputs, outputs, scalars, chunk).go(range),
-                _ => Run::<f32>::new(self, nest, inputs, outputs, scalars, chunk).go(range),
+                DType::F64 => Run::new(self, &mut registers.double, nest, inputs, outputs, scalars, chunk).go(range),
+                _ => Run::new(self, &mut registers.single, nest, inputs, outputs, scalars, chunk).go(range),
             }
         }
     }
@@ -153,13 +178,15 @@ struct Run<'a, T> {
     chunk: usize,
     inputs: &'a [Source<'a>],
     outputs: &'a [Target<'a>],
-    /// A chunk for each slot: staging for inputs and outputs, then the registers. Only its owner; all access goes
-    /// through `base`, because the slots point into it.
-    _memory: Vec<T>,
+    /// A chunk for each slot: staging for inputs and outputs, then the registers. Borrowed for the whole run; all access
+    /// goes through `base`, because the slots point into it.
+    _memory: PhantomData<&'a mut [T]>,
     base: *mut T,
     slots: SmallVec<[*mut T; 16]>,
     /// Which operands lie densely over the whole nest, inputs first.
     dense: SmallVec<[bool; 16]>,
+    /// Which slots hold one number in the current chunk.
+    uniform: SmallVec<[bool; 16]>,
     /// The element an input's staging chunk is filled with, for inputs that are constant along the innermost axis.
     filled: SmallVec<[*const u8; 8]>,
 }
@@ -169,13 +196,16 @@ impl<'a, T: Compute> Run<'a, T> {
     /// As [`Program::run_nest`].
     unsafe fn new(
         program: &'a Program,
+        memory: &'a mut Vec<T>,
         nest: Nest<'a>,
         inputs: &'a [Source<'a>],
         outputs: &'a [Target<'a>],
         scalars: &[f64],
         chunk: usize,
     ) -> Self {
-        let mut memory = vec![T::ZERO; program.slots * chunk];
+        if memory.len() < program.slots * chunk {
+            memory.resize(program.slots * chunk, T::ZERO);
+        }
         let base = memory.as_mut_ptr();
         // SAFETY: slot s has the chunk at s * chunk of memory, which is large enough.
         let slots: SmallVec<[*mut T; 16]> = (0..program.slots).map(|s| unsafe { base.add(s * chunk) }).collect();
@@ -189,12 +219,13 @@ impl<'a, T: Compute> Run<'a, T> {
             unsafe { slice::from_raw_parts_mut(slots[usize::from(slot)], chunk) }.fill(<T as Real>::from_f64(value));
         }
         // SAFETY: every slot is a chunk of memory, and compilation never makes a target one of its sources.
-        unsafe { exec::execute(program.level, &program.prologue, &slots, chunk) };
+        unsafe { exec::execute(program.level, &program.prologue, &slots, &program.uniform, chunk) };
         let contiguous = Shape::from(nest.shape).contiguous_strides();
         let dense = |strides: &[isize]| strides == contiguous.as_slice();
         let dense = inputs.iter().map(|i| dense(i.strides)).chain(outputs.iter().map(|o| dense(o.strides))).collect();
         let filled = SmallVec::from_elem(std::ptr::null(), inputs.len());
-        Run { program, nest, chunk, inputs, outputs, _memory: memory, base, slots, dense, filled }
+        let uniform = SmallVec::from_slice(&program.uniform);
+        Run { program, nest, chunk, inputs, outputs, _memory: PhantomData, base, slots, dense, uniform, filled }
     }
 
     /// # Safety
@@ -225,6 +256,7 @@ impl<'a, T: Compute> Run<'a, T> {
             let from =
                 unsafe { input.data.offset(walk.offset(input.strides, at, dense) * input.dtype.size() as isize) };
             let straight = dense || (one_row && inner == 1);
+            self.uniform[i] = one_row && inner == 0;
             if straight && input.dtype == T::DTYPE {
                 self.slots[i] = from.cast_mut().cast();
                 continue;
@@ -237,7 +269,11 @@ impl<'a, T: Compute> Run<'a, T> {
                     let mut value = [T::ZERO];
                     // SAFETY: one element of the input.
                     unsafe { load(input.dtype, from, 1, &mut value) };
-                    staging.fill(value[0]);
+                    if self.program.spread[i] {
+                        staging.fill(value[0])
+                    } else {
+                        staging[0] = value[0]
+                    }
                     self.filled[i] = from;
                 }
             } else if straight || one_row {
@@ -268,7 +304,7 @@ impl<'a, T: Compute> Run<'a, T> {
         }
         // SAFETY: every slot points to n elements: operands of the chunk in memory or chunks of our own. A target is a
         // register or an output; neither overlaps a source (in-place outputs are staged).
-        unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, n) };
+        unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, &self.uniform, n) };
         for (o, output) in outputs.iter().enumerate().filter(|&(o, _)| staged[o]) {
             // SAFETY: the output's own chunk, which the program has filled.
             let values = unsafe { slice::from_raw_parts(self.base.add((first + o) * self.chunk), n) };

@@ -36,6 +36,11 @@ impl CType {
         CType { width: 1, ..self }
     }
 
+    /// The type with another number of lanes; `None` if there is none.
+    pub(in crate::kernels) fn with_width(self, width: usize) -> Option<CType> {
+        Self::WIDTHS.contains(&width).then_some(CType { width, ..self })
+    }
+
     /// The type's name.
     pub fn name(self) -> String {
         let base = if self.double { "double" } else { "float" };
@@ -64,18 +69,23 @@ impl CType {
     }
 
     /// The value of element `p[k]` (of one lane), or of the whole vector at `p`, in this type.
-    fn read(self, dtype: DType, p: &str, k: usize) -> String {
+    fn read(self, dtype: DType, p: &str, k: &str, aligned: bool) -> String {
         let w = self.suffix();
         let name = self.name();
-        let at = |p: &str| if self.width == 1 { format!("{p}[{k}]") } else { format!("vload{w}(0, {p})") };
+        let at = |p: &str| match self.width {
+            1 => format!("{p}[{k}]"),
+            _ if aligned => format!("*(global const {}{w} *){p}", dtype.cl_type()),
+            _ => format!("vload{w}(0, {p})"),
+        };
         let converted = |from: &str, value: String| {
             if from == name { value } else { format!("convert_{name}({value})") }
         };
         let float = format!("float{w}");
         match dtype {
             DType::F16 => {
-                let place = if self.width == 1 { k } else { 0 };
-                converted(&float, format!("vload_half{w}({place}, {p})"))
+                let place = if self.width == 1 { k } else { "0" };
+                let load = if aligned && self.width > 1 { "vloada_half" } else { "vload_half" };
+                converted(&float, format!("{load}{w}({place}, {p})"))
             }
             DType::BF16 => converted(&float, format!("as_float{w}(convert_uint{w}({}) << 16)", at(p))),
             other => converted(&format!("{}{w}", other.cl_type()), at(p)),
@@ -83,16 +93,19 @@ impl CType {
     }
 
     /// The statement that stores `v` at `p[k]` (one lane) or as a whole vector at `p`.
-    fn write(self, dtype: DType, p: &str, k: usize, v: &str) -> String {
+    fn write(self, dtype: DType, p: &str, k: &str, v: &str, aligned: bool) -> String {
         let w = self.suffix();
-        let store = |value: String| {
-            if self.width == 1 { format!("{p}[{k}] = {value};") } else { format!("vstore{w}({value}, 0, {p});") }
+        let store = |value: String| match self.width {
+            1 => format!("{p}[{k}] = {value};"),
+            _ if aligned => format!("*(global {}{w} *){p} = {value};", dtype.cl_type()),
+            _ => format!("vstore{w}({value}, 0, {p});"),
         };
         let float = if self.double { format!("convert_float{w}({v})") } else { v.to_owned() };
         match dtype {
             DType::F16 => {
-                let place = if self.width == 1 { k } else { 0 };
-                format!("vstore_half{w}_rte({v}, {place}, {p});")
+                let place = if self.width == 1 { k } else { "0" };
+                let store = if aligned && self.width > 1 { "vstorea_half" } else { "vstore_half" };
+                format!("{store}{w}_rte({v}, {place}, {p});")
             }
             DType::BF16 => store(format!("bf16_bits{w}({float})")),
             DType::F32 => store(float),
@@ -104,39 +117,76 @@ impl CType {
 
     /// The function that loads up to a vector's worth of elements: `left` says how many there are.
     pub(crate) fn load_helper(self, dtype: DType) -> Helper {
-        let (name, ty) = (format!("load_{}_{}", tag(dtype), self.name()), self.name());
+        self.load_helper_at(dtype, false)
+    }
+
+    /// As [`CType::load_helper`], for places that are multiples of the vector's width if `aligned`: many GPUs load a whole
+    /// vector with one instruction only then.
+    pub(crate) fn load_helper_at(self, dtype: DType, aligned: bool) -> Helper {
+        let verb = if aligned && self.width > 1 { "fetch" } else { "load" };
+        let (name, ty) = (format!("{verb}_{}_{}", tag(dtype), self.name()), self.name());
         let mut text = format!("{ty} {name}(global const {} *p, ulong left) {{\n", dtype.cl_type());
         if self.width > 1 {
-            let _ = writeln!(text, "    if (left >= {}) return {};", self.width, self.read(dtype, "p", 0));
+            let _ = writeln!(text, "    if (left >= {}) return {};", self.width, self.read(dtype, "p", "0", aligned));
+            if self.width > 4 {
+                let lane = self.lane().read(dtype, "p", "k", false);
+                let _ = writeln!(text, "    {} lanes[{}];", self.lane().name(), self.width);
+                let _ = writeln!(
+                    text,
+                    "    for (uint k = 0; k < {}; ++k) lanes[k] = k < left ? {lane} : {};",
+                    self.width,
+                    self.literal(0.0)
+                );
+                let _ = writeln!(text, "    return vload{}(0, lanes);\n}}", self.width);
+                return Helper { name, text };
+            }
             let lanes: Vec<String> = (0..self.width)
-                .map(|k| match (k, self.lane().read(dtype, "p", k)) {
+                .map(|k| match (k, self.lane().read(dtype, "p", &k.to_string(), false)) {
                     (0, value) => value,
                     (k, value) => format!("left > {k} ? {value} : {}", self.literal(0.0)),
                 })
                 .collect();
             let _ = writeln!(text, "    return ({ty})({});\n}}", lanes.join(",\n        "));
         } else {
-            let _ = writeln!(text, "    return {};\n}}", self.read(dtype, "p", 0));
+            let _ = writeln!(text, "    return {};\n}}", self.read(dtype, "p", "0", false));
         }
         Helper { name, text }
     }
 
     /// The function that stores up to a vector's worth of elements, with what it needs itself before it.
     pub(crate) fn store_helpers(self, dtype: DType) -> Vec<Helper> {
-        let name = format!("store_{}_{}", tag(dtype), self.name());
+        self.store_helpers_at(dtype, false)
+    }
+
+    /// As [`CType::store_helpers`], for places that are multiples of the vector's width if `aligned`.
+    pub(crate) fn store_helpers_at(self, dtype: DType, aligned: bool) -> Vec<Helper> {
+        let verb = if aligned && self.width > 1 { "put" } else { "store" };
+        let name = format!("{verb}_{}_{}", tag(dtype), self.name());
         let mut text = format!("void {name}({} v, global {} *p, ulong left) {{\n", self.name(), dtype.cl_type());
         if self.width > 1 {
-            let _ = writeln!(text, "    if (left >= {}) {{ {} return; }}", self.width, self.write(dtype, "p", 0, "v"));
-            for k in 0..self.width {
-                let lane = self.lane().write(dtype, "p", k, &format!("v.s{k:x}"));
-                let _ = match k {
-                    0 => writeln!(text, "    {lane}"),
-                    k => writeln!(text, "    if (left > {k}) {{ {lane} }}"),
-                };
+            let _ = writeln!(
+                text,
+                "    if (left >= {}) {{ {} return; }}",
+                self.width,
+                self.write(dtype, "p", "0", "v", aligned)
+            );
+            if self.width > 4 {
+                let lane = self.lane().write(dtype, "p", "k", "lanes[k]", false);
+                let (ty, w) = (self.lane().name(), self.width);
+                let _ = write!(text, "    {ty} lanes[{w}];\n    vstore{w}(v, 0, lanes);\n");
+                let _ = writeln!(text, "    for (uint k = 0; k < left; ++k) {lane}");
+            } else {
+                for k in 0..self.width {
+                    let lane = self.lane().write(dtype, "p", &k.to_string(), &format!("v.s{k:x}"), false);
+                    let _ = match k {
+                        0 => writeln!(text, "    {lane}"),
+                        k => writeln!(text, "    if (left > {k}) {{ {lane} }}"),
+                    };
+                }
             }
             text.push_str("}\n");
         } else {
-            let _ = writeln!(text, "    {}\n}}", self.write(dtype, "p", 0, "v"));
+            let _ = writeln!(text, "    {}\n}}", self.write(dtype, "p", "0", "v", false));
         }
         let mut helpers = Vec::new();
         if dtype == DType::BF16 {

@@ -1,6 +1,6 @@
 //! Statements for an expression, to stand inside a kernel: the epilogue of a matrix product, the map of a reduction.
 
-use super::{CType, Helper};
+use super::{CType, Helper, Math, polynomial};
 use crate::kernels::expr::{BinaryOp, Expr, Id, Node, TernaryOp, UnaryOp};
 
 /// An expression as OpenCL C.
@@ -10,6 +10,8 @@ pub struct Inlined {
     pub helpers: Vec<Helper>,
     /// Declarations, one per node, without indentation.
     pub statements: Vec<String>,
+    /// For each statement what its node was [named](crate::kernels::expr::Val::named); empty where it was not.
+    pub comments: Vec<String>,
     /// What the outputs are called: variables of the statements, inputs, scalars or literals.
     pub outputs: Vec<String>,
 }
@@ -32,36 +34,43 @@ pub struct Inlined {
 /// assert_eq!(c.outputs, ["select_2"]);
 /// ```
 pub fn inline_c(expr: &Expr, inputs: &[&str], scalars: &[&str], ctype: CType) -> Inlined {
-    let mut writer = Writer {
-        expr,
-        ctype,
-        names: Vec::with_capacity(expr.nodes().len()),
-        inlined: Inlined { helpers: Vec::new(), statements: Vec::new(), outputs: Vec::new() },
-    };
-    let as_value = value_uses(expr);
+    inline_with(expr, inputs, scalars, ctype, Math::BuiltIn)
+}
+
+/// As [`inline_c`], with a choice of functions.
+pub(in crate::kernels) fn inline_with(
+    expr: &Expr,
+    inputs: &[&str],
+    scalars: &[&str],
+    ctype: CType,
+    math: Math,
+) -> Inlined {
+    let mut writer = Statements::new(expr, math);
     let given = |names: &[&str], i: u16, letter: char| {
         names.get(usize::from(i)).map_or_else(|| format!("{letter}{i}"), |&name| name.to_owned())
     };
+    let (mut statements, mut comments) = (Vec::new(), Vec::new());
     for (index, node) in expr.nodes().iter().enumerate() {
-        let name = match *node {
-            Node::Input(i) => given(inputs, i, 'x'),
-            Node::Scalar(i) => given(scalars, i, 's'),
-            Node::Const(c) => ctype.literal(c.value()),
-            _ if !as_value[index] => String::new(),
-            _ => writer.statement(node),
-        };
-        writer.names.push(name);
+        let id = Id(index as u32);
+        match *node {
+            Node::Input(i) => writer.call(id, given(inputs, i, 'x'), false),
+            Node::Scalar(i) => writer.call(id, given(scalars, i, 's'), false),
+            _ => {
+                if let Some(statement) = writer.statement(id, ctype) {
+                    statements.push(statement);
+                    comments.push(writer.comment(id).unwrap_or_default());
+                }
+            }
+        }
     }
-    let mut inlined = writer.inlined;
-    inlined.outputs = expr
-        .outputs()
-        .iter()
-        .map(|id| match expr.nodes()[id.index()] {
-            Node::Const(c) => ctype.splat(c.value()),
-            _ => writer.names[id.index()].clone(),
-        })
-        .collect();
-    inlined
+    let outputs = expr.outputs().iter().map(|&id| writer.value(id, ctype)).collect();
+    Inlined { helpers: writer.helpers, statements, comments, outputs }
+}
+
+/// A name as it may stand in a comment of any compiler's source: printable ASCII that ends no comment and joins no lines.
+pub(in crate::kernels) fn in_comment(name: &str) -> String {
+    let plain = |c: char| c == ' ' || (c.is_ascii_graphic() && !matches!(c, '\\' | '*' | '/'));
+    name.chars().map(|c| if plain(c) { c } else { '_' }).collect()
 }
 
 /// Which nodes are needed as numbers. A comparison that only steers choices is written inside them instead.
@@ -86,56 +95,124 @@ fn value_uses(expr: &Expr) -> Vec<bool> {
     needed
 }
 
-struct Writer<'a> {
+/// Writes the nodes of an expression as statements, one by one and in any type: what a kernel with several loops needs.
+pub(in crate::kernels) struct Statements<'a> {
     expr: &'a Expr,
-    ctype: CType,
+    math: Math,
+    /// The variable of each node that has one.
     names: Vec<String>,
-    inlined: Inlined,
+    /// Whether the variable is a single number also where the others are vectors.
+    single: Vec<bool>,
+    as_value: Vec<bool>,
+    numbered: usize,
+    pub(in crate::kernels) helpers: Vec<Helper>,
 }
 
-impl Writer<'_> {
-    fn statement(&mut self, node: &Node) -> String {
-        let (op, value) = match *node {
-            Node::Unary(op, a) => (op.name(), self.unary(op, a)),
-            Node::Binary(op, a, b) => (op.name(), self.binary(op, a, b)),
-            Node::Ternary(op, a, b, c) => (op.name(), self.ternary(op, a, b, c)),
-            Node::Input(_) | Node::Scalar(_) | Node::Const(_) => ("leaf", String::new()),
-        };
-        let name = format!("{op}_{}", self.inlined.statements.len() + 1);
-        self.inlined.statements.push(format!("const {} {name} = {value};", self.ctype.name()));
-        name
-    }
-
-    /// An operand beside an operator, where a literal widens by itself.
-    fn loose(&self, id: Id) -> &str {
-        &self.names[id.index()]
-    }
-
-    /// An operand that must have the very type.
-    fn strict(&self, id: Id) -> String {
-        match self.expr.nodes()[id.index()] {
-            Node::Const(c) => self.ctype.splat(c.value()),
-            _ => self.names[id.index()].clone(),
+impl<'a> Statements<'a> {
+    pub(in crate::kernels) fn new(expr: &'a Expr, math: Math) -> Self {
+        let nodes = expr.nodes().len();
+        Statements {
+            expr,
+            math,
+            names: vec![String::new(); nodes],
+            single: vec![false; nodes],
+            as_value: value_uses(expr),
+            numbered: 0,
+            helpers: Vec::new(),
         }
     }
 
-    fn call(&mut self, helper: Helper, arguments: &str) -> String {
-        let call = format!("{}({arguments})", helper.name);
-        if !self.inlined.helpers.contains(&helper) {
-            self.inlined.helpers.push(helper);
+    /// Says which variable holds a node's value.
+    pub(in crate::kernels) fn call(&mut self, id: Id, name: String, single: bool) {
+        self.names[id.index()] = name;
+        self.single[id.index()] = single;
+    }
+
+    /// A node's variable.
+    pub(in crate::kernels) fn name(&self, id: Id) -> &str {
+        &self.names[id.index()]
+    }
+
+    /// A new variable's name.
+    pub(in crate::kernels) fn number(&mut self, stem: &str) -> String {
+        self.numbered += 1;
+        let mut stem: String = stem
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' })
+            .take(24)
+            .collect();
+        if !stem.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            stem.insert(0, 'v');
+        }
+        format!("{stem}_{}", self.numbered)
+    }
+
+    /// What the user calls a node's operation, safe inside a comment.
+    pub(in crate::kernels) fn comment(&self, id: Id) -> Option<String> {
+        self.expr.name(id).map(|name| in_comment(name))
+    }
+
+    /// The declaration of a node's variable; `None` for a leaf, and for a comparison that is written where it steers.
+    pub(in crate::kernels) fn statement(&mut self, id: Id, ctype: CType) -> Option<String> {
+        if !self.as_value[id.index()] {
+            return None;
+        }
+        let (op, value) = match self.expr.nodes()[id.index()] {
+            Node::Unary(op, a) => (op.name(), self.unary(op, a, ctype)),
+            Node::Binary(op, a, b) => (op.name(), self.binary(op, a, b, ctype)),
+            Node::Ternary(op, a, b, c) => (op.name(), self.ternary(op, a, b, c, ctype)),
+            Node::Input(_) | Node::Scalar(_) | Node::Const(_) => return None,
+        };
+        if self.names[id.index()].is_empty() {
+            // "block3.head.gelu" gives gelu_1.
+            let user = self.expr.name(id).and_then(|name| name.rsplit(['.', ':', '/']).next());
+            self.names[id.index()] = self.number(user.unwrap_or(op));
+        }
+        let name = &self.names[id.index()];
+        Some(format!("const {} {name} = {value};", ctype.name()))
+    }
+
+    /// A node's value, in the very type.
+    pub(in crate::kernels) fn value(&self, id: Id, ctype: CType) -> String {
+        match self.expr.nodes()[id.index()] {
+            Node::Const(c) => ctype.splat(c.value()),
+            _ if self.single[id.index()] && ctype.width() > 1 => format!("({})({})", ctype.name(), self.name(id)),
+            _ => self.name(id).to_owned(),
+        }
+    }
+
+    /// A node's value beside an operator, where a number widens by itself.
+    fn loose(&self, id: Id, ctype: CType) -> String {
+        match self.expr.nodes()[id.index()] {
+            Node::Const(c) => ctype.literal(c.value()),
+            _ => self.name(id).to_owned(),
+        }
+    }
+
+    fn helped(&mut self, helpers: Vec<Helper>, arguments: &str) -> String {
+        let call = helpers.last().map(|helper| format!("{}({arguments})", helper.name)).unwrap_or_default();
+        for helper in helpers {
+            if !self.helpers.contains(&helper) {
+                self.helpers.push(helper);
+            }
         }
         call
     }
 
-    fn unary(&mut self, op: UnaryOp, a: Id) -> String {
-        let x = self.strict(a);
+    fn unary(&mut self, op: UnaryOp, a: Id, ctype: CType) -> String {
+        let x = self.value(a, ctype);
+        if self.math == Math::Polynomials
+            && let Some(helpers) = polynomial::function(op, ctype)
+        {
+            return self.helped(helpers, &x);
+        }
         let built_in = match op {
             UnaryOp::Neg => return format!("-{x}"),
-            UnaryOp::Sign => return self.call(sign(self.ctype), &x),
-            UnaryOp::Sigmoid => return self.call(sigmoid(self.ctype), &x),
-            UnaryOp::NormCdf => return self.call(norm_cdf(self.ctype), &x),
-            UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Tan if self.ctype.width() > 1 => {
-                return self.call(lane_by_lane(self.ctype, op), &x);
+            UnaryOp::Sign => return self.helped(vec![sign(ctype)], &x),
+            UnaryOp::Sigmoid => return self.helped(vec![sigmoid(ctype)], &x),
+            UnaryOp::NormCdf => return self.helped(vec![norm_cdf(ctype)], &x),
+            UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Tan if ctype.width() > 1 => {
+                return self.helped(vec![lane_by_lane(ctype, op)], &x);
             }
             UnaryOp::Abs => "fabs",
             UnaryOp::Round => "rint",
@@ -144,42 +221,42 @@ impl Writer<'_> {
         format!("{built_in}({x})")
     }
 
-    fn binary(&mut self, op: BinaryOp, a: Id, b: Id) -> String {
+    fn binary(&mut self, op: BinaryOp, a: Id, b: Id, ctype: CType) -> String {
         let operator = match op {
             BinaryOp::Add => "+",
             BinaryOp::Sub => "-",
             BinaryOp::Mul => "*",
             BinaryOp::Div => "/",
-            BinaryOp::Pow => return format!("pow({}, {})", self.strict(a), self.strict(b)),
+            BinaryOp::Pow => return format!("pow({}, {})", self.value(a, ctype), self.value(b, ctype)),
             // The built-in fmin and fmax drop NaN.
             BinaryOp::Min | BinaryOp::Max => {
-                let arguments = format!("{}, {}", self.strict(a), self.strict(b));
-                return self.call(extremum(self.ctype, op), &arguments);
+                let arguments = format!("{}, {}", self.value(a, ctype), self.value(b, ctype));
+                return self.helped(vec![extremum(ctype, op)], &arguments);
             }
             comparison => {
                 let symbol = comparison.comparison().unwrap_or_default();
-                let (one, zero) = (self.ctype.splat(1.0), self.ctype.splat(0.0));
-                return format!("({} {symbol} {}) ? {one} : {zero}", self.strict(a), self.loose(b));
+                let (one, zero) = (ctype.splat(1.0), ctype.splat(0.0));
+                return format!("({} {symbol} {}) ? {one} : {zero}", self.value(a, ctype), self.loose(b, ctype));
             }
         };
-        format!("{} {operator} {}", self.loose(a), self.loose(b))
+        format!("{} {operator} {}", self.loose(a, ctype), self.loose(b, ctype))
     }
 
-    fn ternary(&mut self, op: TernaryOp, a: Id, b: Id, c: Id) -> String {
+    fn ternary(&mut self, op: TernaryOp, a: Id, b: Id, c: Id, ctype: CType) -> String {
         if op == TernaryOp::Fma {
-            return format!("fma({}, {}, {})", self.strict(a), self.strict(b), self.strict(c));
+            return format!("fma({}, {}, {})", self.value(a, ctype), self.value(b, ctype), self.value(c, ctype));
         }
         let condition = match self.expr.nodes()[a.index()] {
             Node::Binary(op, x, y) if op.comparison().is_some() => {
-                format!("{} {} {}", self.strict(x), op.comparison().unwrap_or_default(), self.loose(y))
+                format!("{} {} {}", self.value(x, ctype), op.comparison().unwrap_or_default(), self.loose(y, ctype))
             }
-            _ => format!("{} != {}", self.strict(a), self.ctype.literal(0.0)),
+            _ => format!("{} != {}", self.value(a, ctype), ctype.literal(0.0)),
         };
-        format!("({condition}) ? {} : {}", self.strict(b), self.strict(c))
+        format!("({condition}) ? {} : {}", self.value(b, ctype), self.value(c, ctype))
     }
 }
 
-fn helper(ctype: CType, name: &str, parameters: &str, body: &str) -> Helper {
+pub(super) fn helper(ctype: CType, name: &str, parameters: &str, body: &str) -> Helper {
     let ty = ctype.name();
     let name = format!("{name}_{ty}");
     let text = format!("{ty} {name}({}) {{\n{body}}}\n", parameters.replace('T', &ty));
@@ -207,7 +284,7 @@ fn lane_by_lane(t: CType, op: UnaryOp) -> Helper {
     helper(t, op.name(), "T x", &body)
 }
 
-fn extremum(t: CType, op: BinaryOp) -> Helper {
+pub(in crate::kernels) fn extremum(t: CType, op: BinaryOp) -> Helper {
     let symbol = if op == BinaryOp::Max { ">=" } else { "<=" };
     helper(t, op.name(), "T a, T b", &format!("    return ((a {symbol} b) | (a != a)) ? a : b;\n"))
 }

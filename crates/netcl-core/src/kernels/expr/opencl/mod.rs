@@ -7,10 +7,12 @@
 mod ctype;
 mod inline;
 mod kernel;
+mod polynomial;
 
 pub use ctype::CType;
 pub(crate) use ctype::tag;
 pub use inline::{Inlined, inline_c};
+pub(in crate::kernels) use inline::{Statements, extremum, in_comment};
 pub use kernel::{
     Addressing, Arg, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, batch, elementwise_source,
 };
@@ -22,4 +24,14 @@ pub struct Helper {
     pub name: String,
     /// Its definition.
     pub text: String,
+}
+
+/// Where elementary functions come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Math {
+    /// The device's own: right for GPUs, which have instructions for their parts.
+    BuiltIn,
+    /// Polynomials of ours for f32, those of the native CPU: for processors, whose compilers often turn a built-in
+    /// function of a vector into a loop over its lanes.
+    Polynomials,
 }
