@@ -1,5 +1,6 @@
 //! The launch seam, the expression IR and the kernel source helpers.
 
+pub mod bound;
 pub mod copy;
 pub mod described;
 pub mod elementwise;
@@ -7,4 +8,5 @@ pub mod expr;
 pub mod launch;
 pub mod many;
 pub mod primitives;
+pub mod recording;
 pub mod work_group;
