@@ -236,6 +236,14 @@ pub fn enter(sink: Rc<dyn Sink>) -> Entered {
     Entered { sink }
 }
 
+/// Runs a closure whose launches run at once and whose values can be read, whatever is being recorded: for memory that is
+/// prepared once and not at every replay.
+pub fn at_once<R>(f: impl FnOnce() -> R) -> R {
+    struct Now;
+    impl Sink for Now {}
+    with_sink(Rc::new(Now), f)
+}
+
 fn current() -> Option<Rc<dyn Sink>> {
     SINKS.with(|sinks| sinks.borrow().last().cloned())
 }

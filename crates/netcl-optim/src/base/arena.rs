@@ -1,6 +1,5 @@
 //! The parameters of one dtype on one device, and the flat tensor that holds what is kept for them.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +7,7 @@ use netcl_autograd::Result;
 use netcl_autograd::core::backend::Queue;
 use netcl_autograd::core::dtype::DType;
 use netcl_autograd::core::kernels::elementwise::Number;
-use netcl_autograd::core::kernels::launch::{Sink, Slot, each_run, with_sink};
+use netcl_autograd::core::kernels::launch::{Slot, at_once, each_run};
 use netcl_autograd::core::kernels::many::{CONTROLS, Many, Operands, Segment, Segments};
 use netcl_autograd::core::shape::{Layout, Shape};
 use netcl_autograd::core::tensor::Tensor as Raw;
@@ -91,11 +90,6 @@ impl Tick {
     }
 }
 
-/// Runs launches at once, whatever the caller does with his own: memory is prepared once, not at every replay.
-pub(super) struct Now;
-
-impl Sink for Now {}
-
 impl Arena {
     pub(super) fn new(parameter: &Raw, rows: usize) -> Arena {
         let (queue, dtype) = (parameter.queue().clone(), parameter.dtype());
@@ -127,7 +121,7 @@ impl Arena {
         let size = self.controls_at() + CONTROLS;
         let made = match &self.flat {
             Some(flat) if flat.size() == size => flat.clone(),
-            old => with_sink(Rc::new(Now), || -> Result<Raw> {
+            old => at_once(|| -> Result<Raw> {
                 let made = Raw::from_shape(&self.queue, [size], self.compute())?;
                 if initial != 0.0 {
                     part(&made, 0, [self.controls_at()])?.fill(initial)?;
@@ -252,7 +246,7 @@ impl Arena {
         match (&self.plan, &self.flat) {
             (Some(plan), Some(flat)) if plan.may_skip => {
                 // The count as it stands: whoever records has not run anything since.
-                let count = with_sink(Rc::new(Now), || part(flat, self.controls_at() + 2, ())?.item())?;
+                let count = at_once(|| part(flat, self.controls_at() + 2, ())?.item())?;
                 Ok((&plan.members, count as u64))
             }
             _ => Ok((&[], 0)),
@@ -268,7 +262,7 @@ impl Arena {
         if skipped > 0
             && let Some(flat) = &self.flat
         {
-            with_sink(Rc::new(Now), || part(flat, self.controls_at(), [CONTROLS])?.fill(0.0))?;
+            at_once(|| part(flat, self.controls_at(), [CONTROLS])?.fill(0.0))?;
         }
         self.plan = None;
         Ok(())

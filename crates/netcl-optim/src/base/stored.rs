@@ -1,14 +1,13 @@
 //! An optimizer's state: out under plain names, and back in.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use netcl_autograd::Result;
-use netcl_autograd::core::kernels::launch::with_sink;
+use netcl_autograd::core::kernels::launch::at_once;
 use netcl_autograd::core::shape::Shape;
 
 use super::Base;
-use super::arena::{Member, Now};
+use super::arena::Member;
 use crate::group::ParamGroup;
 use crate::state::{State, StateCheck};
 
@@ -40,7 +39,7 @@ impl Base {
                 let shape = self.shape(member);
                 let kept = self.arenas[member.arena].kept(row, member, shape)?;
                 if let (Some(kept), Some(tensor)) = (kept, state.tensors.get(&format!("{i}.{name}"))) {
-                    with_sink(Rc::new(Now), || kept.assign(&tensor.raw().to(kept.queue())?))?;
+                    at_once(|| kept.assign(&tensor.raw().to(kept.queue())?))?;
                 }
             }
         }

@@ -208,6 +208,32 @@ impl ClMemory {
         if path.asynchronous { Ok(()) } else { self.wait() }
     }
 
+    /// Overwrites the start of the memory through page-locked memory on the copy queue, after `free` and nothing else: the caller
+    /// vouches that nobody uses the memory once that event is complete. Later commands wait for the copy.
+    pub fn write_after(&self, stream: &Stream, data: &[u8], free: Option<&Event>) -> Result<()> {
+        if data.len() > self.nbytes {
+            let what = format!("{} bytes do not fit a buffer of {}", data.len(), self.nbytes);
+            return Err(Error::argument("upload", what));
+        }
+        let (queue, id) = stream.copy_queue()?;
+        let lease = stream.pinned_pool().allocate_on(data.len(), "upload", id)?;
+        let staging = lease.block()?.clone();
+        let mut mapped = queue.map(&staging, 0..data.len(), MapMode::Overwrite, &[])?;
+        let bytes = mapped.bytes_mut().unwrap_or_default();
+        convert(data, DType::U8, bytes, DType::U8, data.len())?;
+        mapped.unmap(Deps::NONE)?;
+        if let Block::Lease(lease) | Block::Part { lease, .. } = &self.block {
+            read(lease).note_use(id)?;
+        }
+        self.last.store(id.0, Ordering::Release);
+        let wait: smallvec::SmallVec<[&Event; 1]> = free.into_iter().collect();
+        let event = queue.copy(&staging, 0, &self.buffer()?, 0, data.len(), Deps::after(&wait).event())?;
+        let upload = Upload::new(event, id, Some(Arc::new(RwLock::new(lease))), None)?;
+        queue.flush()?;
+        *self.upload() = Some(upload);
+        Ok(())
+    }
+
     /// Reads bytes, after everything given to the stream so far.
     pub fn read(&self, stream: &Stream, offset: usize, out: &mut [u8]) -> Result<()> {
         let buffer = self.ready(stream.queue(), stream.id())?;
