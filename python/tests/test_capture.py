@@ -114,16 +114,38 @@ def test_kept_launches_run_again_on_the_same_memory():
         kept = KernelCapture()
         kept.begin()
         assert kept.capturing
+        with pytest.raises(RuntimeError, match="already"):
+            kept.begin()
         y = x * x
         assert kept.end() == len(kept) == 1 and kept.names == ["mul"]
         np.testing.assert_array_equal(y.to_host(), [1.0, 4.0])
-        x.assign(Tensor.from_host(queue, np.array([3.0, 4.0], np.float32)))
+        if x.backend == "cpu":
+            x.array[:] = [3.0, 4.0]
+            kept.replay()
+            np.testing.assert_array_equal(y.to_host(), [9.0, 16.0])
         kept.replay()
-        np.testing.assert_array_equal(y.to_host(), [9.0, 16.0])
         with pytest.raises(RuntimeError, match="begin"):
             kept.end()
+        with pytest.raises(ValueError, match="no launch 7"):
+            kept.replay({(7, 0): x})
         kept.clear()
         assert len(kept) == 0
+
+
+def test_kernels_of_ones_own_are_kept_and_their_memory_exchanged():
+    for queue in (queue for queue in queues() if queue.backend == "cl"):
+        source = "__kernel void twice(__global float* x) { x[get_global_id(0)] *= 2.0f; }"
+        kernel = netcl.KernelSpec(name="twice", src=source).build(queue).kernel("twice")
+        x, other = (Tensor.from_host(queue, np.full(4, value, np.float32)) for value in (1.0, 5.0))
+        kept = KernelCapture()
+        kept.begin()
+        kept.record(kernel, queue, (4,), None, x)
+        assert kept.end() == 1
+        kept.replay()
+        np.testing.assert_array_equal(x.to_host(), np.full(4, 4.0))
+        kept.replay({(0, 0): other})
+        np.testing.assert_array_equal(x.to_host(), np.full(4, 4.0))
+        np.testing.assert_array_equal(other.to_host(), np.full(4, 10.0))
 
 
 def test_the_module_is_where_the_documentation_has_it():

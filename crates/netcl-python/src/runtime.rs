@@ -179,6 +179,20 @@ impl KernelCapture {
         self.0.begin().py()
     }
 
+    /// Runs ``kernel(queue, global_size, local_size, *args)``, which is kept like any other launch after ``begin()``.
+    #[pyo3(signature = (kernel, queue, global_size, local_size, *args))]
+    fn record<'py>(
+        &self,
+        kernel: &Bound<'py, PyAny>,
+        queue: &Bound<'py, PyAny>,
+        global_size: &Bound<'py, PyAny>,
+        local_size: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let sizes = [queue, global_size, local_size].map(Clone::clone);
+        kernel.call1(PyTuple::new(kernel.py(), sizes.into_iter().chain(args))?)
+    }
+
     /// Stops, and returns how many launches were kept.
     fn end(&mut self) -> PyResult<usize> {
         self.0.end().py()

@@ -1,15 +1,18 @@
 //! Microseconds of a training step, eager and replayed, and what of a copy hides behind compute.
 //!
 //! `cargo bench -p netcl --bench replay` prints, for every device, the step of an MLP 784-128-10 (batch 32, Adam) both ways
-//! in alternating rounds, its launches and its memory, and then a copy and an equally long kernel one after the other and
+//! in alternating rounds, its launches, each with its microseconds alone, and its memory, and then a copy and an equally long kernel one after the other and
 //! side by side. `--worker <part of a device's name>` answers each line on its input (`eager` or `replay`) with the seconds of a
 //! step, for `benches/replay_peers.py`.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark stops at its first surprise")]
 
+use std::cell::RefCell;
 use std::io::BufRead;
+use std::rc::Rc;
 use std::time::Instant;
 
+use netcl::core::kernels::launch::{Launch, Sink, with_sink};
 use netcl::core::random::{Generator, manual_seed};
 use netcl::nn::Sequential;
 use netcl::ops::random::normal;
@@ -25,7 +28,8 @@ fn step(queue: &Queue) -> Step {
     manual_seed(1);
     let model: Sequential =
         sequential![Linear::new(queue, 784, 128).unwrap(), ReLU, Linear::new(queue, 128, 10).unwrap()];
-    let mut optimizer = Adam::new(model.parameters(), 1e-3).unwrap();
+    // So slow that thousands of steps on one batch do not end in gradients too small to be normal, which are slow to compute with.
+    let mut optimizer = Adam::new(model.parameters(), 1e-7).unwrap();
     Box::new(move |(x, labels)| {
         let loss = F::cross_entropy(&model.forward(x)?, labels, &F::CrossEntropyOptions::default())?;
         loss.backward()?;
@@ -103,7 +107,39 @@ fn print_step(handle: &DeviceHandle) {
         stats.eager_bytes,
         stats.requested_bytes
     );
-    println!("    {}", stats.names.join(" "));
+    print_launches(&mut pair);
+}
+
+/// Waits for every launch and adds up its time.
+struct Timer {
+    queue: Queue,
+    times: RefCell<Vec<(String, f64)>>,
+}
+
+impl Sink for Timer {
+    fn launch(&self, launch: Launch) -> netcl::core::Result<()> {
+        let start = Instant::now();
+        launch.run()?;
+        self.queue.finish()?;
+        self.times.borrow_mut().push((launch.name.to_string(), start.elapsed().as_secs_f64()));
+        Ok(())
+    }
+}
+
+/// The microseconds of each launch of a step, alone: the median over a hundred steps.
+fn print_launches(pair: &mut Pair) {
+    let timer = Rc::new(Timer { queue: pair.queue.clone(), times: RefCell::default() });
+    let mut steps: Vec<Vec<(String, f64)>> = Vec::new();
+    for _ in 0..100 {
+        with_sink(timer.clone(), || (pair.replay)(&pair.batch));
+        steps.push(timer.times.take());
+    }
+    let median = |at: usize| {
+        let mut times: Vec<f64> = steps.iter().map(|step| step[at].1).collect();
+        times.sort_by(f64::total_cmp);
+        format!("{} {:.1}", steps[0][at].0, times[times.len() / 2] * 1e6)
+    };
+    println!("    {}", (0..steps[0].len()).map(median).collect::<Vec<_>>().join(", "));
 }
 
 /// A copy to the device and a kernel that takes as long, alone and beside each other.

@@ -29,7 +29,7 @@ fn cnn(queue: &Queue) -> Sequential {
         MaxPool2d::new(2),
         Flatten::default(),
         Dropout::new(0.25).unwrap(),
-        Linear::new(queue, 36, 3).unwrap(),
+        Linear::new(queue, 100, 3).unwrap(),
     ]
 }
 
@@ -54,12 +54,12 @@ fn train(handle: &DeviceHandle, steps: usize, captured: bool) -> Vec<Vec<f32>> {
     let mut losses = Vec::new();
     let mut generator = Generator::new(9);
     let mut batch = |i: usize| {
-        let x = normal(queue, [8, 1, 8, 8], DType::F32, 0.0, 1.0, Some(&mut generator)).unwrap();
+        let x = normal(queue, [16, 1, 12, 12], DType::F32, 0.0, 1.0, Some(&mut generator)).unwrap();
         if i == 50 {
             x.fill(f64::INFINITY).unwrap();
         }
-        let labels: Vec<i64> = (0..8).map(|n| ((n + i) % 3) as i64).collect();
-        (Tensor::from(x), IndexTensor::from_host(queue, &labels, [8]).unwrap())
+        let labels: Vec<i64> = (0..16).map(|n| ((n + i) % 3) as i64).collect();
+        (Tensor::from(x), IndexTensor::from_host(queue, &labels, [16]).unwrap())
     };
     if captured {
         let mut step = capture(step);
@@ -299,7 +299,11 @@ fn what_cannot_be_captured_says_so() {
     let x = Tensor::from_host(queue, &[1.0f32, 2.0], [2]).unwrap();
     let message = |error: netcl::Error| error.to_string();
 
-    let mut reads = capture(|x: &Tensor| (x * x)?.item().map(|_| x.clone()).map_err(netcl::Error::from));
+    let mut reads = capture(|x: &Tensor| {
+        let squares = (x * x)?;
+        println!("{:?}", squares.to_host::<f32>()?);
+        Ok::<_, netcl::Error>(squares)
+    });
     let error = message(reads.call(&x).unwrap_err());
     assert!(error.contains("to_host") && error.contains("after the call"), "{error}");
 

@@ -4,15 +4,17 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use super::launch::{Allocation, HostAction, Launch, Sink};
+use super::described::{Described, Meaning};
+use super::launch::{Allocation, Arg, HostAction, Launch, Sink};
 use crate::backend::Queue;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
+use crate::tensor::Tensor;
 
 /// One entry of a recorded program.
 pub enum Step {
     /// Work for the device.
-    Launch(Launch),
+    Launch(Box<Launch>),
     /// Work of the host at every run.
     Host(HostAction),
 }
@@ -34,13 +36,28 @@ pub struct Recording {
 struct State {
     queue: Option<Queue>,
     steps: Vec<Step>,
+    launches: usize,
     needs: Vec<Need>,
     by_address: HashMap<usize, usize>,
     /// Indices of needs whose storages were alive at the last look.
     alive: Vec<usize>,
     peak_bytes: usize,
     requested_bytes: usize,
+    /// Inputs and outputs of the elementwise operation that is about to be launched, which may share memory.
+    offered: Vec<(usize, usize)>,
+    in_place: Vec<InPlace>,
     closed: bool,
+}
+
+/// A launch that may write an output where an input lies: element by element, in one layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InPlace {
+    /// Which launch, counted without the host's actions.
+    pub launch: usize,
+    /// The need that is read.
+    pub input: usize,
+    /// The need that is written.
+    pub output: usize,
 }
 
 /// Memory that a recorded program needs.
@@ -61,6 +78,8 @@ pub struct Recorded {
     pub steps: Vec<Step>,
     /// The memory they need.
     pub needs: Vec<Need>,
+    /// Where outputs may lie where inputs do.
+    pub in_place: Vec<InPlace>,
     /// The bytes of all requests for memory.
     pub requested_bytes: usize,
     /// The most bytes of planned tensors that were alive at once: what running at once would have held.
@@ -87,6 +106,7 @@ impl Recording {
             queue: state.queue,
             steps: state.steps,
             needs: state.needs,
+            in_place: state.in_place,
             requested_bytes: state.requested_bytes,
             peak_bytes: state.peak_bytes,
         }
@@ -94,6 +114,22 @@ impl Recording {
 }
 
 impl State {
+    /// Notes what the elementwise operation that was offered last may do in place, if this is its launch.
+    fn note_in_place(&mut self, launch: &Launch) {
+        let offered = std::mem::take(&mut self.offered);
+        let names = |address: usize| {
+            launch.args.iter().any(|arg| matches!(arg, Arg::Buffer(s, _) if Arc::as_ptr(s) as usize == address))
+        };
+        for (input, output) in offered {
+            if let (Some(&from), Some(&to)) = (self.by_address.get(&input), self.by_address.get(&output))
+                && names(input)
+                && names(output)
+            {
+                self.in_place.push(InPlace { launch: self.launches, input: from, output: to });
+            }
+        }
+    }
+
     fn plan(&mut self, nbytes: usize) -> Arc<Storage> {
         let storage = Arc::new(Storage::planned(nbytes));
         // The weak reference keeps the address from being used again as long as the recording lives.
@@ -121,6 +157,7 @@ impl Sink for Recording {
             return Err(Error::State { op: "capture", what });
         }
         launch.raise_versions();
+        state.note_in_place(&launch);
         let mut strange = false;
         launch.bind(|storage| match state.by_address.get(&(Arc::as_ptr(storage) as usize)) {
             Some(need) => Some(state.needs[*need].stand_in.clone()),
@@ -134,8 +171,30 @@ impl Sink for Recording {
             return Err(Error::State { op: "capture", what });
         }
         state.queue.get_or_insert_with(|| launch.queue.clone());
-        state.steps.push(Step::Launch(launch));
+        state.steps.push(Step::Launch(Box::new(launch)));
+        state.launches += 1;
         Ok(())
+    }
+
+    fn offer(&self, operation: &Described<'_>) -> Result<bool> {
+        let Meaning::Elementwise(..) = operation.meaning;
+        let whole = |tensor: &Tensor| {
+            tensor.layout().is_contiguous() && tensor.size() * tensor.dtype().size() == tensor.storage().nbytes()
+        };
+        let address = |tensor: &Tensor| Arc::as_ptr(tensor.storage()) as usize;
+        let mut state = self.state.borrow_mut();
+        state.offered.clear();
+        for output in operation.outputs.iter().filter(|output| whole(output)) {
+            // The same memory seen through another layout as well would be overwritten before it is read.
+            let alone = |input: &Tensor| {
+                let mut others = operation.inputs.iter().filter(|other| other.shares_storage(input));
+                others.all(|other| (other.layout(), other.dtype()) == (input.layout(), input.dtype()))
+            };
+            let fits = |input: &&&Tensor| whole(input) && input.dtype() == output.dtype() && alone(input);
+            let pairs = operation.inputs.iter().filter(fits).map(|input| (address(input), address(output)));
+            state.offered.extend(pairs);
+        }
+        Ok(false)
     }
 
     fn allocate(&self, request: &Allocation) -> Result<Arc<Storage>> {

@@ -49,14 +49,14 @@ struct Keeper {
 }
 
 enum Kept {
-    Launch(Launch),
+    Launch(Box<Launch>),
     Host(HostAction),
 }
 
 impl Sink for Keeper {
     fn launch(&self, launch: Launch) -> Result<()> {
         launch.run()?;
-        self.entries.borrow_mut().push(Kept::Launch(launch));
+        self.entries.borrow_mut().push(Kept::Launch(Box::new(launch)));
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl KernelCapture {
         }
         for kept in keeper.entries.take() {
             self.entries.push(match kept {
-                Kept::Launch(launch) => Entry::Run(Box::new(Bound::new(launch)?)),
+                Kept::Launch(launch) => Entry::Run(Box::new(Bound::new(*launch)?)),
                 Kept::Host(action) => Entry::Host(action),
             });
         }

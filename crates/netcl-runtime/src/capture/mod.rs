@@ -44,8 +44,11 @@ pub struct Captured<I, O, E, F> {
     /// By kind of input, the one used last at the end.
     programs: Vec<Entry<O>>,
     recordings: usize,
-    signature: PhantomData<fn(&I) -> Result<O, E>>,
+    signature: PhantomData<Signature<I, O, E>>,
 }
+
+/// What a captured function takes and gives.
+type Signature<I, O, E> = fn(&I) -> Result<O, E>;
 
 struct Entry<O> {
     program: Program,

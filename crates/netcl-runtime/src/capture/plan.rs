@@ -1,10 +1,10 @@
 //! Which bytes of which block planned memory gets: storages that are never needed at the same time share bytes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use netcl_core::kernels::launch::{Arg, Launch};
-use netcl_core::kernels::recording::Need;
+use netcl_core::kernels::recording::{InPlace, Need};
 use netcl_core::storage::Storage;
 
 /// Memory that is needed from one launch to another, both included.
@@ -120,6 +120,32 @@ pub(super) fn lifetimes(needs: &[Need], launches: &[Launch]) -> Vec<Option<Lifet
     lives
 }
 
+/// Lets outputs take over the memory of inputs that end where they begin: the lifetime of the first of a chain grows to the
+/// end of the last, the others have none. The result says whose memory each of the others gets.
+pub(super) fn merge(
+    lives: &mut [Option<Lifetime>],
+    in_place: &[InPlace],
+    fixed: impl Fn(usize) -> bool,
+) -> Vec<Option<usize>> {
+    let mut merged: Vec<Option<usize>> = vec![None; lives.len()];
+    let mut taken: HashSet<(usize, usize)> = HashSet::new();
+    for &InPlace { launch, input, output } in in_place {
+        // The first of the chain that the input belongs to.
+        let first = merged[input].unwrap_or(input);
+        let (Some(from), Some(to)) = (lives[first], lives[output]) else { continue };
+        let meets = from.last == launch && to.first == launch && from.nbytes == to.nbytes;
+        // Two outputs of one launch must not lie in the same place.
+        if taken.contains(&(launch, first)) || first == output || fixed(first) || fixed(output) || !meets {
+            continue;
+        }
+        lives[first] = Some(Lifetime { last: to.last, ..from });
+        lives[output] = None;
+        merged[output] = Some(first);
+        taken.insert((launch, first));
+    }
+    merged
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +189,20 @@ mod tests {
             let total: usize = packing.blocks.iter().sum();
             assert!(total < 2 * peak, "{total} bytes for a peak of {peak}");
         }
+    }
+
+    #[test]
+    fn outputs_take_over_what_ends_where_they_begin() {
+        let life = |nbytes, first, last| Some(Lifetime { nbytes, first, last });
+        let mut lives = [life(64, 0, 1), life(64, 1, 2), life(64, 2, 5), life(32, 2, 3), life(64, 2, 4)];
+        let pair = |launch, input, output| InPlace { launch, input, output };
+        // The third ends the second; the fourth has another size; the fifth comes too late for what was taken over.
+        let pairs = [pair(1, 0, 1), pair(2, 1, 3), pair(2, 1, 2), pair(2, 1, 4)];
+        let merged = merge(&mut lives, &pairs, |_| false);
+        assert_eq!(merged, [None, Some(0), Some(0), None, None]);
+        assert_eq!(lives, [life(64, 0, 5), None, None, life(32, 2, 3), life(64, 2, 4)]);
+        let mut held = [life(64, 0, 1), life(64, 1, 2)];
+        assert_eq!(merge(&mut held, &[pair(1, 0, 1)], |need| need == 1), [None, None]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use netcl_core::storage::Storage;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use super::plan::{Lifetime, lifetimes, pack};
+use super::plan::{Lifetime, lifetimes, merge, pack};
 
 /// What a captured step consists of, and what memory it takes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,6 +44,7 @@ pub(crate) struct Program {
     shared: Vec<Arc<Storage>>,
     /// Shared memory that a replay writes.
     written: Vec<Arc<Storage>>,
+    written_ids: HashSet<usize>,
     /// The part of that which is not the program's own: parameters, the state of an optimizer.
     changed: Vec<Arc<Storage>>,
     stats: CaptureStats,
@@ -139,14 +140,14 @@ impl Program {
     /// Gives everything its memory and sets all arguments. `inputs` come with the index of their need; `given` are the tensors
     /// of the first run.
     pub(crate) fn new(recorded: Recorded, inputs: Vec<(Input, usize)>, given: &[&Tensor]) -> Result<Program> {
-        let Recorded { queue, steps, needs, requested_bytes, peak_bytes } = recorded;
+        let Recorded { queue, steps, needs, in_place, requested_bytes, peak_bytes } = recorded;
         let mut launches: Vec<Launch> = Vec::new();
         // What stands at each position: the host's work, or the next launch.
         let mut order: Vec<Option<HostAction>> = Vec::with_capacity(steps.len());
         for step in steps {
             match step {
                 Step::Launch(launch) => {
-                    launches.push(launch);
+                    launches.push(*launch);
                     order.push(None);
                 }
                 Step::Host(action) => order.push(Some(action)),
@@ -165,6 +166,8 @@ impl Program {
                 lives[need] = None;
             }
         }
+        let fixed = |need: usize| needs[need].storage.strong_count() > 0 || input_needs.contains(&need);
+        let merged = merge(&mut lives, &in_place, fixed);
         let placed: Vec<usize> = (0..lives.len()).filter(|&i| lives[i].is_some()).collect();
         let known: Vec<Lifetime> = lives.iter().flatten().copied().collect();
         let packing = pack(&known, Arena::align(&queue), Arena::limit(&queue));
@@ -182,6 +185,11 @@ impl Program {
                 shared.push(home.clone());
             }
             homes.insert(Arc::as_ptr(&needs[need].stand_in) as usize, home);
+        }
+        for (need, first) in merged.iter().enumerate().filter_map(|(need, first)| Some((need, (*first)?))) {
+            if let Some(home) = homes.get(&(Arc::as_ptr(&needs[first].stand_in) as usize)).cloned() {
+                homes.insert(Arc::as_ptr(&needs[need].stand_in) as usize, home);
+            }
         }
         for (input, &need) in inputs.iter_mut().zip(&input_needs).filter(|(input, _)| input.held) {
             if let Some(home) = homes.get(&(Arc::as_ptr(&needs[need].stand_in) as usize)) {
@@ -249,7 +257,7 @@ impl Program {
             eager_bytes: peak_bytes,
             requested_bytes,
         };
-        Ok(Program { queue, entries, inputs, shared, written, changed, stats })
+        Ok(Program { queue, entries, inputs, shared, written, written_ids, changed, stats })
     }
 
     pub(crate) fn stats(&self) -> &CaptureStats {
@@ -276,10 +284,8 @@ impl Program {
 
     /// Makes the next run read these tensors.
     pub(crate) fn feed(&mut self, given: &[&Tensor]) -> Result<()> {
-        let queue = self.queue.clone();
-        let written: HashSet<usize> = self.written.iter().map(|storage| storage.identity()).collect();
         for (input, tensor) in self.inputs.iter_mut().zip(given) {
-            let storage = input.take(tensor, &queue, &written)?;
+            let storage = input.take(tensor, &self.queue, &self.written_ids)?;
             if input.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, &storage)) {
                 continue;
             }
