@@ -14,7 +14,7 @@ from netcl.runtime import KernelCapture, capture
 
 def queues():
     yield manager.get("cpu").queue
-    handle = manager.default()
+    handle = manager.default("auto")
     if handle is not None and handle.backend != "cpu":
         yield handle.queue
 

@@ -190,7 +190,8 @@ impl KernelCapture {
         args: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let sizes = [queue, global_size, local_size].map(Clone::clone);
-        kernel.call1(PyTuple::new(kernel.py(), sizes.into_iter().chain(args))?)
+        let all: Vec<Bound<'py, PyAny>> = sizes.into_iter().chain(args).collect();
+        kernel.call1(PyTuple::new(kernel.py(), all)?)
     }
 
     /// Stops, and returns how many launches were kept.
