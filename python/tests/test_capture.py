@@ -13,7 +13,7 @@ from netcl.runtime import KernelCapture, capture
 
 
 def queues():
-    yield manager.get("cpu").queue
+    yield manager.default("cpu").queue
     handle = manager.default("auto")
     if handle is not None and handle.backend != "cpu":
         yield handle.queue
@@ -64,7 +64,7 @@ def test_a_captured_step_trains_as_the_plain_one():
 
 
 def test_the_decorator_keeps_the_name_and_takes_values_apart():
-    queue = manager.get("cpu").queue
+    queue = manager.default("cpu").queue
 
     @capture
     def scaled(pair, factor=1.0):
@@ -86,7 +86,7 @@ def test_the_decorator_keeps_the_name_and_takes_values_apart():
 
 
 def test_what_cannot_be_captured_says_so():
-    queue = manager.get("cpu").queue
+    queue = manager.default("cpu").queue
     x = Tensor.from_host(queue, [1.0, 2.0])
 
     @capture
