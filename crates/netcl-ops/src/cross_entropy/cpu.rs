@@ -97,48 +97,51 @@ impl Job {
         let (x, labels) = unsafe { (std::slice::from_raw_parts(x, n), std::slice::from_raw_parts(labels, self.rows)) };
         let rows = x.chunks_exact(self.classes).zip(labels.iter().map(|&label| label.into()));
         if backward {
-            let (stats, grad) = (real(4, 0, self.rows + 1)?.cast_const(), real(7, 0, n)?);
+            let (stats, grad) = (real(4, 0, 2 * self.rows + 1)?.cast_const(), real(7, 0, n)?);
             let upstream = real(5, args.integer(6)? as usize, 1)?.cast_const();
             // SAFETY: as above; the gradient is another storage, which the launch declared as written.
             let (stats, grad, upstream) = unsafe {
                 (
-                    std::slice::from_raw_parts(stats, self.rows + 1),
+                    std::slice::from_raw_parts(stats, 2 * self.rows + 1),
                     std::slice::from_raw_parts_mut(grad, n),
                     upstream.read(),
                 )
             };
-            let scale = upstream.over(stats[self.rows]);
-            for ((row, label), (grad, &whole)) in rows.zip(grad.chunks_exact_mut(self.classes).zip(stats)) {
+            let scale = upstream.over(stats[2 * self.rows]);
+            let (largest, rest) = stats.split_at(self.rows);
+            let parts = largest.iter().zip(rest);
+            for ((row, label), (grad, (&largest, &rest))) in rows.zip(grad.chunks_exact_mut(self.classes).zip(parts)) {
                 match self.choice(label) {
                     Choice::Ignored => grad.fill(T::from_count(0)),
                     Choice::Outside => grad.fill(T::NAN),
                     Choice::Class(class) => {
                         for (c, (grad, &x)) in grad.iter_mut().zip(row).enumerate() {
-                            *grad = ((x - whole).exp() - T::from_count(usize::from(c == class))) * scale;
+                            *grad = (((x - largest) - rest).exp() - T::from_count(usize::from(c == class))) * scale;
                         }
                     }
                 }
             }
             return Ok(());
         }
-        let (loss, stats) = (real(4, 0, 1)?, real(5, 0, self.rows + 1)?);
+        let (loss, stats) = (real(4, 0, 1)?, real(5, 0, 2 * self.rows + 1)?);
         // SAFETY: as above; loss and statistics are storages of their own, which the launch declared as written.
-        let (loss, stats) = unsafe { (&mut *loss, std::slice::from_raw_parts_mut(stats, self.rows + 1)) };
+        let (loss, stats) = unsafe { (&mut *loss, std::slice::from_raw_parts_mut(stats, 2 * self.rows + 1)) };
         let (mut sum, mut counted) = (T::from_count(0), 0);
-        for ((row, label), whole) in rows.zip(stats.iter_mut()) {
+        let (maxima, rests) = stats.split_at_mut(self.rows);
+        for ((row, label), (maximum, rest)) in rows.zip(maxima.iter_mut().zip(rests.iter_mut())) {
             let largest = row[1..].iter().fold(row[0], |largest, &x| largest.max(x));
             let powers = row.iter().fold(T::from_count(0), |sum, &x| sum + (x - largest).exp());
-            *whole = largest + powers.ln();
+            (*maximum, *rest) = (largest, powers.ln());
             match self.choice(label) {
                 Choice::Ignored => continue,
-                Choice::Class(class) => sum = sum + (*whole - row[class]),
+                Choice::Class(class) => sum = sum + ((largest - row[class]) + *rest),
                 Choice::Outside => sum = T::NAN,
             }
             counted += 1;
         }
         let counted = T::from_count(counted);
         *loss = sum.over(counted);
-        stats[self.rows] = counted;
+        stats[2 * self.rows] = counted;
         Ok(())
     }
 }

@@ -2,8 +2,10 @@
 //
 //   logits (rows, classes)         one work-group; work-item i takes rows i, i + n, i + 2n, ...
 //   +---------------+
-//   | x0 x1 ... xC  |  label  ->   loss = log(sum(exp(x))) - x[label]      stats[row]  = log(sum(exp(x)))
-//   +---------------+                                                      stats[rows] = rows that count
+//   | x0 x1 ... xC  |  label  ->   loss = (m - x[label]) + s      stats[row]        = m = max(x)
+//   +---------------+                                             stats[rows + row] = s = log(sum(exp(x - m)))
+//                                                                 stats[2 rows]     = rows that count
+// The maximum and the rest are kept apart: in their sum large logits would leave the rest no digits.
 //
 // The sums of the work-items are added in halves, so that the order is always the same. A row with the ignored label counts
 // for nothing; any other label outside 0..classes makes the loss NaN.
@@ -31,11 +33,12 @@ __kernel void cross_entropy(__global const REAL *logits, ulong logits_at, __glob
         // Where all is -inf, or something +inf: as in log_softmax, no number is taken from them.
         REAL powers = 0;
         for (uint c = 0; c < classes; ++c) powers += exp(x[c] - largest);
-        const REAL whole = largest + log(powers);
-        stats[row] = whole;
+        const REAL rest = log(powers);
+        stats[row] = largest;
+        stats[rows + row] = rest;
         const long label = labels[labels_at + row];
         if (!(ignores && label == ignored)) {
-            sum += label >= 0 && label < (long)classes ? whole - x[label] : (REAL)NAN;
+            sum += label >= 0 && label < (long)classes ? (largest - x[label]) + rest : (REAL)NAN;
             counted += 1;
         }
     }
@@ -51,7 +54,7 @@ __kernel void cross_entropy(__global const REAL *logits, ulong logits_at, __glob
     if (id == 0) {
         // No rows give 0 / 0.
         loss[0] = sums[0] / sums[n];
-        stats[rows] = sums[n];
+        stats[2 * rows] = sums[n];
     }
 }
 
@@ -66,8 +69,8 @@ __kernel void cross_entropy_backward(__global const REAL *logits, ulong logits_a
     const long label = labels[labels_at + row];
     REAL value = 0;
     if (!(ignores && label == ignored)) {
-        const REAL scale = upstream[upstream_at] / stats[rows];
-        const REAL share = exp(logits[logits_at + g] - stats[row]);
+        const REAL scale = upstream[upstream_at] / stats[2 * rows];
+        const REAL share = exp((logits[logits_at + g] - stats[row]) - stats[rows + row]);
         value = label >= 0 && label < (long)classes ? (share - (label == (long)c ? 1 : 0)) * scale : (REAL)NAN;
     }
     grad[g] = value;

@@ -28,7 +28,8 @@ pub fn cross_entropy_fits(logits: &Tensor) -> bool {
 /// The mean over rows of the cross-entropy between logits `(N, C)` and class labels `(N,)`, without those that have the label
 /// `ignore`; NaN if none is left, or if a label is no class.
 ///
-/// With it comes what [`cross_entropy_backward`] needs: the logarithm of each row's sum of powers, and how many rows count.
+/// With it comes what [`cross_entropy_backward`] needs: each row's maximum, the logarithm of its sum of powers beside that, and how
+/// many rows count.
 ///
 /// ```
 /// use netcl_ops::core::{device::manager, index::IndexTensor, tensor::Tensor};
@@ -39,7 +40,7 @@ pub fn cross_entropy_fits(logits: &Tensor) -> bool {
 /// let labels = IndexTensor::from_host(&queue, &[1i64, -100], [2])?;
 /// let (loss, stats) = cross_entropy(&x, &labels, Some(-100))?;
 /// assert!((loss.item()? - 2f64.ln()).abs() < 1e-6);
-/// assert_eq!(stats.to_host::<f32>()?[2], 1.0);
+/// assert_eq!(stats.to_host::<f32>()?[4], 1.0);
 /// let one = Tensor::from_host(&queue, &[1.0f32], ())?;
 /// let grad = cross_entropy_backward(&x, &labels, Some(-100), &stats, &one)?;
 /// assert_eq!(grad.to_host::<f32>()?, [0.5, -0.5, 0.0, 0.0]);
@@ -52,7 +53,7 @@ pub fn cross_entropy(logits: &Tensor, labels: &IndexTensor, ignore: Option<i64>)
     let problem = Problem::new("cross_entropy", logits, labels, ignore)?;
     let queue = logits.queue();
     let loss = Tensor::uninit(queue, (), logits.dtype())?;
-    let stats = Tensor::uninit(queue, [problem.rows + 1], logits.dtype())?;
+    let stats = Tensor::uninit(queue, [2 * problem.rows + 1], logits.dtype())?;
     let mut args = problem.inputs();
     args.push(Arg::Buffer(loss.storage().clone(), Access::Write));
     args.push(Arg::Buffer(stats.storage().clone(), Access::Write));
@@ -73,7 +74,7 @@ pub fn cross_entropy_backward(
 ) -> Result<Tensor> {
     const OP: &str = "cross_entropy_backward";
     let problem = Problem::new(OP, logits, labels, ignore)?;
-    for (tensor, size) in [(stats, problem.rows + 1), (upstream, 1)] {
+    for (tensor, size) in [(stats, 2 * problem.rows + 1), (upstream, 1)] {
         logits.queue().check_same_device(OP, tensor.queue())?;
         if tensor.size() != size || tensor.dtype() != logits.dtype() {
             let why = format!("{size} numbers of {} are needed", logits.dtype());
