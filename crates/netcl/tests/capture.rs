@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netcl::core::backend::cpu::buffer;
 use netcl::core::kernels::launch::{Counter, with_sink};
@@ -13,6 +13,12 @@ use netcl::optim::schedule::{LambdaLR, WarmupCosine};
 use netcl::optim::{Adam, AdamW, AdamWOptions, Ema, EmaOptions, Schedule, StepOptions, clip_grad_norm_device};
 use netcl::prelude::*;
 use netcl::runtime::capture::capture;
+
+/// One test at a time: they seed the process-wide generator and look at the process's memory.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The native CPU and every OpenCL device.
 fn devices() -> Vec<DeviceHandle> {
@@ -102,6 +108,7 @@ fn train(handle: &DeviceHandle, steps: usize, captured: bool) -> (Vec<Vec<f32>>,
 
 #[test]
 fn two_hundred_steps_of_a_cnn_are_those_of_eager_training_bit_by_bit() {
+    let _alone = alone();
     for handle in devices() {
         let (eager, launches) = train(&handle, 200, false);
         let (replayed, replayed_launches) = train(&handle, 200, true);
@@ -150,6 +157,7 @@ fn weights(model: &Sequential) -> Vec<Vec<u32>> {
 
 #[test]
 fn replays_do_not_grow() {
+    let _alone = alone();
     // Ten thousand where they take a second; a driver takes longer.
     grow(|queue| if matches!(queue, Queue::Cpu(_)) { 10_000 } else { 1_000 });
 }
@@ -157,6 +165,7 @@ fn replays_do_not_grow() {
 #[test]
 #[ignore = "slow"]
 fn ten_thousand_replays_do_not_grow_on_any_device() {
+    let _alone = alone();
     grow(|_| 10_000);
 }
 
@@ -199,6 +208,7 @@ fn resident_pages() -> usize {
 
 #[test]
 fn two_captured_steps_take_turns() {
+    let _alone = alone();
     for handle in devices() {
         let queue = &handle.queue;
         let run = |captured: bool| {
@@ -230,6 +240,7 @@ fn two_captured_steps_take_turns() {
 
 #[test]
 fn two_threads_capture_at_the_same_time() {
+    let _alone = alone();
     for handle in devices() {
         let queue = &handle.queue;
         let expected: Vec<_> = (0..2)
@@ -257,6 +268,7 @@ fn two_threads_capture_at_the_same_time() {
 
 #[test]
 fn other_inputs_record_anew_and_old_ones_are_remembered() {
+    let _alone = alone();
     for handle in devices() {
         let queue = &handle.queue;
         let (model, step) = mlp(queue, 1, [8, 16, 3]);
@@ -298,6 +310,7 @@ fn batch_on_cpu() -> (Tensor, IndexTensor) {
 
 #[test]
 fn what_cannot_be_captured_says_so() {
+    let _alone = alone();
     let queue = &manager().cpu().queue;
     let x = Tensor::from_host(queue, &[1.0f32, 2.0], [2]).unwrap();
     let message = |error: netcl::Error| error.to_string();
@@ -336,6 +349,7 @@ fn what_cannot_be_captured_says_so() {
 
 #[test]
 fn results_feed_the_next_step_and_gradients_stay_readable() {
+    let _alone = alone();
     for handle in devices() {
         let queue = &handle.queue;
         // The state goes in and comes out: what is read must not be what is being written.
@@ -369,6 +383,7 @@ fn results_feed_the_next_step_and_gradients_stay_readable() {
 
 #[test]
 fn the_guard_compares_a_step_with_eager_bit_by_bit() {
+    let _alone = alone();
     for handle in devices() {
         let queue = &handle.queue;
         manual_seed(3);
@@ -391,6 +406,7 @@ fn the_guard_compares_a_step_with_eager_bit_by_bit() {
 
 #[test]
 fn averages_of_weights_and_random_numbers_move_on() {
+    let _alone = alone();
     let queue = &manager().cpu().queue;
     let run = |captured: bool| {
         manual_seed(21);
