@@ -19,7 +19,7 @@ from netcl._netcl import (
     set_matmul_precision,
     set_num_threads,
 )
-from netcl import autograd, nn, ops, optim
+from netcl import autograd, nn, ops, optim, runtime
 from netcl.core.device import manager
 from netcl.ops import bias_add, build_matmul_kernel, conv2d, elementwise_binary, matmul, reduce_sum, relu, softmax
 
@@ -47,6 +47,7 @@ __all__ = [
     "reduce_sum",
     "relu",
     "reshape",
+    "runtime",
     "set_matmul_precision",
     "set_num_threads",
     "softmax",

@@ -27,7 +27,7 @@ def test_the_extension_and_its_stub_agree():
 
 
 def test_the_parts_of_the_extension_and_their_stubs_agree():
-    for name in ("autograd", "nn", "optim"):
+    for name in ("autograd", "nn", "optim", "runtime"):
         real = {n for n in vars(getattr(extension, name)) if not n.startswith("_")}
         assert real == declared("netcl", f"_netcl/{name}.pyi"), name
 
@@ -38,6 +38,7 @@ def test_every_elementwise_operation_has_a_stub():
 
 
 def test_public_functions_and_classes_are_documented():
-    names = {**vars(extension.autograd), **vars(extension.nn), **vars(extension.optim), **vars(extension)}
+    names = {**vars(extension.autograd), **vars(extension.nn), **vars(extension.optim), **vars(extension.runtime)}
+    names |= vars(extension)
     undocumented = [n for n, v in names.items() if callable(v) and not n.startswith("_") and not v.__doc__]
     assert not undocumented

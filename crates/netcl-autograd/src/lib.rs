@@ -13,6 +13,7 @@
 //! # Ok::<(), netcl_autograd::Error>(())
 //! ```
 
+mod capture;
 mod checkpoint;
 pub mod error;
 pub mod function;

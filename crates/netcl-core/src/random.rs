@@ -9,7 +9,11 @@
 
 mod fill;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+use crate::kernels::launch::{self, Slot};
 
 pub use fill::{
     fill_below_i64, fill_bernoulli_u8, fill_bits, fill_normal_f32, fill_normal_f64, fill_uniform_f32, fill_uniform_f64,
@@ -129,6 +133,17 @@ impl Generator {
     }
 }
 
+/// An error if a step is being recorded: a generator of the caller's own would stand still, and every replay would draw the
+/// same numbers.
+pub fn check_own_generator(op: &'static str) -> Result<()> {
+    if !launch::is_repeating() {
+        return Ok(());
+    }
+    let what = "a generator of one's own stands still while a step is recorded, so that every replay would draw the same \
+                numbers; draw from the process-wide generator (manual_seed) inside the recorded function";
+    Err(Error::State { op, what: what.to_owned() })
+}
+
 /// How many blocks hold this many 32-bit words.
 pub fn blocks_for(words: usize) -> u64 {
     words.div_ceil(4) as u64
@@ -148,6 +163,39 @@ pub fn manual_seed(seed: u64) {
 /// different blocks; which thread gets which is up to the scheduler.
 pub fn reserve_default(blocks: u64) -> Generator {
     Generator { seed: SEED.load(Ordering::SeqCst), offset: OFFSET.fetch_add(blocks, Ordering::SeqCst) }
+}
+
+/// [`reserve_default`] for a program that is being recorded: at every run new blocks are set aside, and the slots hold their
+/// seed and their start while the launches behind this call run.
+///
+/// ```
+/// use std::rc::Rc;
+/// use netcl_core::kernels::{launch, recording::{Recording, Step}};
+/// use netcl_core::random::{default_generator, reserve_each_run};
+///
+/// let recording = Rc::new(Recording::new());
+/// let (_seed, offset) = launch::with_sink(recording.clone(), || reserve_each_run(3));
+/// let before = default_generator().offset;
+/// for step in recording.take().steps {
+///     if let Step::Host(mut action) = step {
+///         action()?; // one run
+///     }
+/// }
+/// assert_eq!(offset.get_integer(), before);
+/// assert_eq!(default_generator().offset, before + 3);
+/// # Ok::<(), netcl_core::Error>(())
+/// ```
+pub fn reserve_each_run(blocks: u64) -> (Arc<Slot>, Arc<Slot>) {
+    let slots = (Slot::integer(0), Slot::integer(0));
+    let (seed, offset) = slots.clone();
+    // The action cannot fail, whoever does it.
+    let _ = launch::each_run(move || {
+        let here = reserve_default(blocks);
+        seed.set_integer(here.seed);
+        offset.set_integer(here.offset);
+        Ok(())
+    });
+    slots
 }
 
 /// Where the process-wide generator stands: what a checkpoint saves.

@@ -1,9 +1,10 @@
 //! The memory behind tensors: a closed choice of backends, a version counter, and the pending upload.
 
 use std::fmt;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, RwLock};
 
+use crate::backend::Queue;
 use crate::backend::cpu::CpuBuffer;
 use crate::backend::opencl::ClMemory;
 use crate::error::{Error, Result};
@@ -24,7 +25,11 @@ enum Memory {
     Cpu(CpuBuffer),
     OpenCl(ClMemory),
     /// Of a program that is being recorded: a size and an identity; memory takes its place before anything runs.
-    Planned(usize),
+    Planned {
+        nbytes: usize,
+        /// Where the program keeps it, once that is decided.
+        home: OnceLock<Arc<Storage>>,
+    },
 }
 
 impl Storage {
@@ -50,12 +55,52 @@ impl Storage {
     /// A stand-in for memory that a recorded program will need: launches may name it, and
     /// [`Launch::bind`](crate::kernels::launch::Launch::bind) puts real memory in its place.
     pub fn planned(nbytes: usize) -> Self {
-        Storage::new(Memory::Planned(nbytes))
+        Storage::new(Memory::Planned { nbytes, home: OnceLock::new() })
     }
 
     /// Whether this only stands in for memory.
     pub fn is_planned(&self) -> bool {
-        matches!(self.memory, Memory::Planned(_))
+        matches!(self.actual().memory, Memory::Planned { .. })
+    }
+
+    /// Gives a planned storage the memory it stood in for: tensors over it can be used like any other from now on.
+    ///
+    /// # Errors
+    /// If it is not planned, has a home already, or the memory is too small.
+    pub fn settle(&self, home: Arc<Storage>) -> Result<()> {
+        let op = "settle";
+        let Memory::Planned { nbytes, home: place } = &self.memory else {
+            return Err(Error::argument(op, "the storage has memory of its own"));
+        };
+        if home.is_planned() || home.nbytes() < *nbytes {
+            let what = format!("a planned storage of {nbytes} bytes needs as much memory, got {home:?}");
+            return Err(Error::argument(op, what));
+        }
+        place.set(home).map_err(|_| Error::argument(op, "the storage has a home already"))
+    }
+
+    /// The storage that has the memory: this one, or the home of a planned one.
+    fn actual(&self) -> &Storage {
+        match &self.memory {
+            Memory::Planned { home, .. } => home.get().map_or(self, |home| home.actual()),
+            _ => self,
+        }
+    }
+
+    /// What tells memory from other memory: equal for a planned storage and its home.
+    pub fn identity(&self) -> usize {
+        std::ptr::from_ref(self.actual()) as usize
+    }
+
+    /// Makes what a queue is given from now on wait for whatever another queue is doing with the memory.
+    ///
+    /// # Errors
+    /// If the memory was given back, and what the driver says.
+    pub fn join(&self, queue: &Queue) -> Result<()> {
+        match (&self.actual().memory, queue) {
+            (Memory::OpenCl(memory), Queue::OpenCl(stream)) => memory.acquire(stream).map(|_| ()),
+            _ => Ok(()),
+        }
     }
 
     /// The size in bytes.
@@ -64,17 +109,18 @@ impl Storage {
             Memory::Empty => 0,
             Memory::Cpu(buffer) => buffer.nbytes(),
             Memory::OpenCl(memory) => memory.nbytes(),
-            Memory::Planned(nbytes) => *nbytes,
+            Memory::Planned { nbytes, .. } => *nbytes,
         }
     }
 
     /// How often the contents were written.
     pub fn version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
+        self.actual().version.load(Ordering::Acquire)
     }
 
-    pub(crate) fn raise_version(&self) {
-        self.version.fetch_add(1, Ordering::AcqRel);
+    /// Notes that the contents were written: every launch does it by itself.
+    pub fn raise_version(&self) {
+        self.actual().version.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Whether the memory is given back to the system, instead of to a pool, when the last tensor lets go of it.
@@ -91,12 +137,12 @@ impl Storage {
     }
 
     pub(crate) fn guard(&self) -> &RwLock<()> {
-        &self.guard
+        &self.actual().guard
     }
 
     /// Native memory as a pointer and its length; an error on a device.
     pub(crate) fn cpu_memory(&self) -> Result<(*mut u8, usize)> {
-        match &self.memory {
+        match &self.actual().memory {
             // Well aligned for every element type, never dereferenced.
             Memory::Empty => Ok((std::ptr::without_provenance_mut(64), 0)),
             Memory::Cpu(buffer) => Ok((buffer.as_ptr(), buffer.nbytes())),
@@ -104,22 +150,22 @@ impl Storage {
                 let what = "the memory belongs to an OpenCL device; read it with to_host or move it with t.to(queue)";
                 Err(Error::argument("tensor", what))
             }
-            Memory::Planned(_) => Err(unbacked("tensor")),
+            Memory::Planned { .. } => Err(unbacked("tensor")),
         }
     }
 
     /// OpenCL memory, if that is what it is.
     pub fn cl_memory(&self) -> Option<&ClMemory> {
-        match &self.memory {
+        match &self.actual().memory {
             Memory::OpenCl(memory) => Some(memory),
-            Memory::Empty | Memory::Cpu(_) | Memory::Planned(_) => None,
+            Memory::Empty | Memory::Cpu(_) | Memory::Planned { .. } => None,
         }
     }
 
     /// OpenCL memory, or an error that names the operation.
     pub(crate) fn require_cl(&self, op: &'static str) -> Result<&ClMemory> {
         self.cl_memory().ok_or_else(|| match self.memory {
-            Memory::Planned(_) => unbacked(op),
+            Memory::Planned { .. } => unbacked(op),
             _ => Error::argument(op, "the tensor's memory does not belong to an OpenCL device"),
         })
     }

@@ -1,11 +1,13 @@
 //! Batch normalisation.
 
 use std::ops::Deref;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use netcl_autograd::core::Error as CoreError;
 use netcl_autograd::core::backend::Queue;
 use netcl_autograd::core::dtype::DType;
+use netcl_autograd::core::kernels::copy::fill_from_slot;
+use netcl_autograd::core::kernels::launch::{self, Slot};
 use netcl_autograd::core::tensor::Tensor as Raw;
 use netcl_autograd::ops::norm::{Running, batch_norm, batch_norm_eval};
 use netcl_autograd::{Result, Tensor};
@@ -49,14 +51,15 @@ pub struct BatchNorm {
     eps: f64,
     momentum: Option<f64>,
     training: bool,
-    count: Mutex<Option<Count>>,
+    count: Count,
 }
 
 /// What a counter on a device is known to hold, so that counting need not wait for the device.
+#[derive(Default)]
 struct Count {
-    counter: Raw,
-    version: u64,
-    value: f64,
+    /// The counter and its version.
+    known: Mutex<Option<(Raw, u64)>>,
+    batches: Arc<Slot>,
 }
 
 impl BatchNorm {
@@ -79,7 +82,7 @@ impl BatchNorm {
             eps,
             momentum,
             training: true,
-            count: Mutex::default(),
+            count: Count::default(),
         })
     }
 
@@ -118,19 +121,27 @@ impl BatchNorm {
         self.momentum
     }
 
-    /// Counts a batch and returns how many there are now.
+    /// Counts a batch and returns how many there are now. In a step that is being captured every replay counts.
     fn count_batch(&self, counter: &Raw) -> Result<f64> {
-        let mut known = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.momentum.is_none() && launch::is_repeating() {
+            let what = "without a momentum the running averages take the number of batches, which a captured step cannot read; \
+                        give the layer a momentum";
+            return Err(CoreError::State { op: "BatchNorm", what: what.to_owned() }.into());
+        }
+        let mut known = self.count.known.lock().unwrap_or_else(PoisonError::into_inner);
         // Another tensor or version has been loaded or moved there: only then its value must be read.
-        let is = |known: &&Count| known.counter.shares_storage(counter) && known.version == counter.version();
-        let before = match known.as_ref().filter(is) {
-            Some(count) => count.value,
-            None => counter.item()?,
-        };
-        counter.fill(before + 1.0)?;
-        let version = counter.version();
-        *known = Some(Count { counter: counter.clone(), version, value: before + 1.0 });
-        Ok(before + 1.0)
+        let is = |known: &&(Raw, u64)| known.0.shares_storage(counter) && known.1 == counter.version();
+        if known.as_ref().filter(is).is_none() {
+            self.count.batches.set_integer(launch::at_once(|| counter.item())? as u64);
+        }
+        let batches = self.count.batches.clone();
+        launch::each_run(move || {
+            batches.set_integer(batches.get_integer() + 1);
+            Ok(())
+        })?;
+        fill_from_slot(counter, &self.count.batches)?;
+        *known = Some((counter.clone(), counter.version()));
+        Ok(self.count.batches.get_integer() as f64)
     }
 }
 

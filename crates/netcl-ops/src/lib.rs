@@ -17,6 +17,7 @@ pub mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub mod conv;
+pub mod cross_entropy;
 pub mod dropout;
 pub mod elementwise;
 pub mod indexing;
@@ -40,6 +41,7 @@ pub use netcl_core as core;
 
 pub use attention::{scaled_dot_product_attention, scaled_dot_product_attention_backward};
 pub use conv::{conv_transpose2d, conv1d, conv2d, conv2d_backward_data, conv2d_backward_weight};
+pub use cross_entropy::{cross_entropy, cross_entropy_backward, cross_entropy_fits};
 pub use dropout::{dropout, dropout_at, dropout_backward, dropout_blocks};
 pub use elementwise::*;
 pub use indexing::{

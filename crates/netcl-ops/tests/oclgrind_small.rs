@@ -12,6 +12,7 @@ use netcl_core::Result;
 use netcl_core::backend::Queue;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
+use netcl_core::index::IndexTensor;
 use netcl_core::kernels::expr::{Graph, table};
 use netcl_core::kernels::launch::{Counter, with_sink};
 use netcl_core::random::Generator;
@@ -220,6 +221,38 @@ fn softmax_and_running_sums() {
 }
 
 /// A product whose kernel is forced, with the launches it took.
+/// Rows that fill a work-group partly, wholly and more than once, with labels that count, are ignored and are no class.
+#[test]
+fn cross_entropy_of_few_rows() {
+    for device in opencl() {
+        for dtype in [DType::F32, DType::F64] {
+            for (rows, classes, label) in [(1, 1, 0), (5, 3, -100), (64, 7, 2), (70, 10, 9), (3, 4, 4)] {
+                let labels: Vec<i64> =
+                    (0..rows).map(|row| if row % 4 == 1 { label } else { row as i64 % classes }).collect();
+                for part in 0..3 {
+                    let what = format!("cross_entropy of {rows} x {classes}, part {part}");
+                    same(&device, dtype, &what, |queue| {
+                        let (x, _) = tensor(
+                            queue,
+                            &random(rows * classes as usize, 7, (-3.0, 3.0)),
+                            &[rows, classes as usize][..],
+                            dtype,
+                        );
+                        let labels = IndexTensor::from_host(queue, &labels, [rows])?;
+                        let (loss, stats) = ops::cross_entropy(&x, &labels, Some(-100))?;
+                        let upstream = Tensor::full(queue, (), dtype, 0.5)?;
+                        match part {
+                            0 => Ok(loss),
+                            1 => Ok(stats),
+                            _ => ops::cross_entropy_backward(&x, &labels, Some(-100), &stats, &upstream),
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
 fn product(
     q: &Queue,
     shapes: [&[usize]; 2],

@@ -86,7 +86,7 @@ impl Base {
                 self.arenas.len() - 1
             });
             let flat = self.arenas[arena].reserve(parameter.size());
-            self.members.push(Member { group: self.groups.len(), at, arena, flat, steps: 0 });
+            self.members.push(Member::new(self.groups.len(), at, arena, flat));
         }
         self.groups.push(group);
         Ok(())
@@ -101,7 +101,7 @@ impl Base {
         };
         let update = self.update(form);
         for (arena, pairs) in self.arenas.iter_mut().zip(&pairs) {
-            arena.prepare(pairs, &mut self.members, &*self.rule, options)?;
+            arena.prepare(pairs, &self.members, &*self.rule, options)?;
         }
         let sums = if options.needs_norm() { self.sums(&pairs)? } else { None };
         let mut norm = None;
@@ -113,7 +113,7 @@ impl Base {
                     norm.get_or_insert(self.arenas[i].norm()?);
                 }
             }
-            self.arenas[i].run(&update, pairs, &mut self.members, &self.groups, &*self.rule)?;
+            self.arenas[i].run(&update, pairs, &self.groups, &*self.rule)?;
             for pair in pairs {
                 if let Some(home) = &pair.home {
                     home.assign(&pair.parameter)?;
@@ -124,8 +124,8 @@ impl Base {
     }
 
     pub(crate) fn advance(&mut self) {
-        for arena in &mut self.arenas {
-            arena.advance(&mut self.members);
+        for arena in &self.arenas {
+            arena.advance();
         }
     }
 
@@ -212,7 +212,7 @@ impl Base {
     /// Takes skipped steps, which only the device knows of, out of the counts.
     fn settle(&mut self) -> Result<()> {
         for arena in &mut self.arenas {
-            arena.settle(&mut self.members)?;
+            arena.settle(&self.members)?;
         }
         Ok(())
     }

@@ -1,12 +1,13 @@
 //! Averages of weights over the steps of a training.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use netcl_autograd::core::Error as CoreError;
 use netcl_autograd::core::dtype::DType;
 use netcl_autograd::core::kernels::elementwise::Number;
 use netcl_autograd::core::kernels::expr::Graph;
-use netcl_autograd::core::kernels::launch::Slot;
+use netcl_autograd::core::kernels::launch::{self, Slot};
 use netcl_autograd::core::kernels::many::{Many, Operands, Segment, Segments, Target};
 use netcl_autograd::core::shape::Layout;
 use netcl_autograd::core::tensor::Tensor as Raw;
@@ -43,7 +44,7 @@ const OP: &str = "Ema";
 pub struct Ema {
     params: Vec<Tensor>,
     options: EmaOptions,
-    updates: u64,
+    updates: Arc<AtomicU64>,
     decay: Arc<Slot>,
     rest: Arc<Slot>,
     arenas: Vec<Arena>,
@@ -64,6 +65,20 @@ pub struct EmaOptions {
 impl Default for EmaOptions {
     fn default() -> Self {
         EmaOptions { decay: 0.999, warmup: true }
+    }
+}
+
+impl EmaOptions {
+    /// The decay after so many updates.
+    fn after(&self, updates: u64) -> f64 {
+        let n = updates as f64;
+        if self.warmup { self.decay.min((1.0 + n) / (10.0 + n)) } else { self.decay }
+    }
+
+    fn set(&self, updates: u64, [decay, rest]: &[Arc<Slot>; 2]) {
+        let value = self.after(updates);
+        decay.set_float(value);
+        rest.set_float(1.0 - value);
     }
 }
 
@@ -119,7 +134,7 @@ impl Ema {
             })
             .collect::<Result<Vec<Arena>>>()?;
         let (decay, rest) = (Slot::float(0.0), Slot::float(1.0));
-        let ema = Ema { params, options, updates: 0, decay, rest, arenas, places, swapped: false };
+        let ema = Ema { params, options, updates: Arc::default(), decay, rest, arenas, places, swapped: false };
         // A decay of zero copies.
         ema.run()?;
         ema.set_decay();
@@ -138,13 +153,12 @@ impl Ema {
 
     /// How many updates there were.
     pub fn updates(&self) -> u64 {
-        self.updates
+        self.updates.load(Ordering::Acquire)
     }
 
     /// The decay of the next update.
     pub fn current_decay(&self) -> f64 {
-        let n = self.updates as f64;
-        if self.options.warmup { self.options.decay.min((1.0 + n) / (10.0 + n)) } else { self.options.decay }
+        self.options.after(self.updates())
     }
 
     /// Takes the parameters into the average: call it after each step.
@@ -154,13 +168,18 @@ impl Ema {
     pub fn update(&mut self) -> Result<()> {
         self.check_not_swapped("update")?;
         self.run()?;
-        self.advance();
+        let (options, updates) = (self.options, self.updates.clone());
+        let slots = [self.decay.clone(), self.rest.clone()];
+        launch::each_run(move || {
+            options.set(updates.fetch_add(1, Ordering::AcqRel) + 1, &slots);
+            Ok(())
+        })?;
         Ok(())
     }
 
     /// Counts an update without running one: for whoever replays a captured one, before the next replay.
     pub fn advance(&mut self) {
-        self.updates += 1;
+        self.updates.fetch_add(1, Ordering::AcqRel);
         self.set_decay();
     }
 
@@ -211,7 +230,7 @@ impl Ema {
     pub fn state(&self) -> Result<State> {
         self.check_not_swapped("state")?;
         let mut state = State::default();
-        state.numbers.insert("updates".to_owned(), self.updates as f64);
+        state.numbers.insert("updates".to_owned(), self.updates() as f64);
         for (i, average) in self.averages()?.into_iter().enumerate() {
             state.tensors.insert(format!("{i}.average"), average);
         }
@@ -234,15 +253,13 @@ impl Ema {
                 average.assign(&stored.raw().to(average.queue())?)?;
             }
         }
-        self.updates = state.number("updates") as u64;
+        self.updates.store(state.number("updates") as u64, Ordering::Release);
         self.set_decay();
         Ok(())
     }
 
     fn set_decay(&self) {
-        let decay = self.current_decay();
-        self.decay.set_float(decay);
-        self.rest.set_float(1.0 - decay);
+        self.options.set(self.updates(), &[self.decay.clone(), self.rest.clone()]);
     }
 
     fn run(&self) -> Result<()> {

@@ -15,6 +15,7 @@ mod opencl;
 mod ops;
 mod optim;
 mod random;
+mod runtime;
 mod selector;
 mod shutdown;
 mod tensor;
@@ -47,6 +48,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     autograd::register(module)?;
     nn::register(module)?;
     optim::register(module)?;
+    runtime::register(module)?;
     selector::register(module)?;
     shutdown::register(module)?;
     Ok(())

@@ -1,5 +1,7 @@
 //! Cross-cutting services: capture and replay, scheduling, kernel cache tools.
 
 pub mod cache;
+pub mod capture;
+pub mod scheduler;
 
 pub use netcl_core as core;

@@ -49,7 +49,7 @@ fn softmax_backward(g: &Tensor, y: &Tensor, axis: isize) -> Result<Tensor> {
 }
 
 /// `g - exp(y) * sum(g)`; its gradients are `h - sum(h * exp(y))` and `-h * exp(y) * sum(g)`.
-fn log_softmax_backward(g: &Tensor, y: &Tensor, axis: isize) -> Result<Tensor> {
+pub(crate) fn log_softmax_backward(g: &Tensor, y: &Tensor, axis: isize) -> Result<Tensor> {
     let result = ops::log_softmax_backward(g.raw(), y.raw(), axis)?;
     record("log_softmax_backward", &[g, y], result, Save::INPUTS, || {
         Box::new(move |context, h| {

@@ -184,11 +184,25 @@ pub trait Sink {
         Ok(false)
     }
 
+    /// Takes what the host does beside launches at every run (counting a step, drawing a place in the random numbers): a sink
+    /// that runs its launches later keeps it for then, and answers `None`. Otherwise it comes back, and is done at once.
+    fn host(&self, action: HostAction) -> Option<HostAction> {
+        Some(action)
+    }
+
+    /// Whether launches will run later and more than once, so that numbers which change from run to run must live in slots.
+    fn repeats(&self) -> bool {
+        false
+    }
+
     /// Asked before values are read on the host; a sink whose launches have not run yet refuses.
     fn check_readable(&self, _op: &'static str) -> Result<()> {
         Ok(())
     }
 }
+
+/// What the host does at every run of a recorded program, in its place between the launches.
+pub type HostAction = Box<dyn FnMut() -> Result<()> + Send>;
 
 thread_local! {
     static SINKS: RefCell<Vec<Rc<dyn Sink>>> = const { RefCell::new(Vec::new()) };
@@ -196,15 +210,39 @@ thread_local! {
 
 /// Runs a closure while launches and allocations of this thread go to `sink`. Scopes nest; the inner one wins.
 pub fn with_sink<R>(sink: Rc<dyn Sink>, f: impl FnOnce() -> R) -> R {
-    struct Scope;
-    impl Drop for Scope {
-        fn drop(&mut self) {
-            SINKS.with(|sinks| sinks.borrow_mut().pop());
-        }
-    }
-    SINKS.with(|sinks| sinks.borrow_mut().push(sink));
-    let _scope = Scope;
+    let _entered = enter(sink);
     f()
+}
+
+/// A sink that is in use until this is dropped; see [`enter`].
+pub struct Entered {
+    sink: Rc<dyn Sink>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        SINKS.with(|sinks| {
+            let mut sinks = sinks.borrow_mut();
+            if let Some(at) = sinks.iter().rposition(|sink| Rc::ptr_eq(sink, &self.sink)) {
+                sinks.remove(at);
+            }
+        });
+    }
+}
+
+/// [`with_sink`] for callers that cannot wrap the work in a closure: launches go to `sink` until the result is dropped.
+#[must_use = "the sink is left when this is dropped"]
+pub fn enter(sink: Rc<dyn Sink>) -> Entered {
+    SINKS.with(|sinks| sinks.borrow_mut().push(sink.clone()));
+    Entered { sink }
+}
+
+/// Runs a closure whose launches run at once and whose values can be read, whatever is being recorded: for memory that is
+/// prepared once and not at every replay.
+pub fn at_once<R>(f: impl FnOnce() -> R) -> R {
+    struct Now;
+    impl Sink for Now {}
+    with_sink(Rc::new(Now), f)
 }
 
 fn current() -> Option<Rc<dyn Sink>> {
@@ -246,6 +284,49 @@ pub fn offer(operation: &Described<'_>) -> Result<bool> {
     current().map_or(Ok(false), |sink| sink.offer(operation))
 }
 
+/// Does what the host has to do beside launches: now, or at every run of the program that is being recorded.
+///
+/// ```
+/// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+/// use netcl_core::kernels::launch;
+///
+/// let steps = Arc::new(AtomicU64::new(0));
+/// let counted = steps.clone();
+/// launch::each_run(move || {
+///     counted.fetch_add(1, Ordering::Relaxed);
+///     Ok(())
+/// })?;
+/// assert_eq!(steps.load(Ordering::Relaxed), 1); // nothing is being recorded here
+/// # Ok::<(), netcl_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of the action, where it is done now.
+pub fn each_run(mut action: impl FnMut() -> Result<()> + Send + 'static) -> Result<()> {
+    if !is_repeating() {
+        return action();
+    }
+    let mut action: HostAction = Box::new(action);
+    let sinks = SINKS.with(|sinks| sinks.borrow().clone());
+    for sink in sinks.iter().rev() {
+        match sink.host(action) {
+            Some(back) => action = back,
+            None => return Ok(()),
+        }
+    }
+    action()
+}
+
+/// Whether launches of this thread are being recorded to be run more than once.
+pub fn is_repeating() -> bool {
+    SINKS.with(|sinks| sinks.borrow().iter().any(|sink| sink.repeats()))
+}
+
+/// Whether launches of this thread go to a sink instead of running at once.
+pub fn has_sink() -> bool {
+    SINKS.with(|sinks| !sinks.borrow().is_empty())
+}
+
 /// An error if the current sink's launches have not run, so that there are no values to read.
 pub fn check_readable(op: &'static str) -> Result<()> {
     current().map_or(Ok(()), |sink| sink.check_readable(op))
@@ -278,12 +359,17 @@ impl Launch {
                 }
             },
         }
+        self.raise_versions();
+        Ok(())
+    }
+
+    /// Raises the version of every storage that the launch writes.
+    pub fn raise_versions(&self) {
         for arg in &self.args {
             if let Arg::Buffer(storage, Access::Write) = arg {
                 storage.raise_version();
             }
         }
-        Ok(())
     }
 }
 

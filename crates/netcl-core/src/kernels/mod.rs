@@ -1,5 +1,6 @@
 //! The launch seam, the expression IR and the kernel source helpers.
 
+pub mod bound;
 pub mod copy;
 pub mod described;
 pub mod elementwise;

@@ -46,6 +46,7 @@
 //! # Ok::<(), netcl_core::Error>(())
 //! ```
 
+mod arena;
 mod bucket;
 mod cache;
 mod handle;
@@ -60,6 +61,7 @@ mod stats;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use arena::Arena;
 pub use bucket::{BucketTable, Limits};
 pub use handle::BufferHandle;
 pub use helpers::{ZeroCopyRules, create_pinned_buffer, create_zero_copy_buffer, has_svm_support, is_integrated_gpu};

@@ -95,6 +95,69 @@ impl Tensor {
     }
 }
 
+/// A point in the work of a queue: everything it was given before.
+#[derive(Clone, Debug)]
+pub struct Mark(Option<Event>);
+
+impl Mark {
+    /// The work that a queue has been given so far, sent on its way.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn of(queue: &Queue) -> Result<Mark> {
+        let Queue::OpenCl(stream) = queue else { return Ok(Mark(None)) };
+        let marker = stream.queue().marker(&[])?;
+        stream.queue().flush()?;
+        Ok(Mark(Some(marker)))
+    }
+
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn wait(&self) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), |event| Ok(event.wait()?))
+    }
+}
+
+impl Tensor {
+    /// Overwrites a dense tensor with host data on the copy queue, beside whatever the compute queue is doing: it begins when
+    /// `free` is reached, at which nobody may be using the tensor any more. Work that is given later waits for the data.
+    ///
+    /// Where there is no copy queue (the native CPU) the data is there at once.
+    ///
+    /// # Errors
+    /// For data of another dtype or length, a view, and while launches are recorded.
+    pub fn overwrite_after<T: Element>(&self, data: &[T], free: Option<&Mark>) -> Result<()> {
+        const OP: &str = "upload";
+        launch::check_readable(OP)?;
+        if T::DTYPE != self.dtype() {
+            let expected = format!("a tensor of {}", T::DTYPE);
+            return Err(Error::Dtype { op: OP, expected, got: self.dtype() });
+        }
+        if data.len() != self.size() || !self.layout().is_contiguous() || self.layout().offset() != 0 {
+            let why = format!("{} values need a dense tensor of as many", data.len());
+            return Err(Error::Shape { op: OP, shape: self.shape().clone(), why });
+        }
+        if data.is_empty() {
+            return Ok(());
+        }
+        let bytes: &[u8] = bytemuck::cast_slice(data);
+        match self.queue() {
+            Queue::Cpu(_) => {
+                let options = crate::tensor::HostOptions::default();
+                self.queue().upload(self.storage(), bytes, self.dtype(), self.dtype(), options)
+            }
+            Queue::OpenCl(stream) => {
+                let event = free.and_then(|mark| mark.0.as_ref());
+                self.storage().require_cl(OP)?.write_after(stream, bytes, event)?;
+                self.storage().raise_version();
+                Ok(())
+            }
+        }
+    }
+}
+
 /// The stream of an OpenCL queue, provided that an object belongs to its context.
 fn check_context<'q>(queue: &'q Queue, what: &str, context: &Context) -> Result<&'q Arc<Stream>> {
     match queue {

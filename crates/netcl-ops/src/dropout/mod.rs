@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use netcl_core::backend::Queue;
 use netcl_core::kernels::launch::{self, Cost, Launch, Scalar, Slot};
-use netcl_core::random::{Generator, blocks_for, reserve_default};
+use netcl_core::random::{Generator, blocks_for, check_own_generator, reserve_default, reserve_each_run};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
@@ -23,19 +23,35 @@ use netcl_core::{Error, Result};
 /// ```
 #[derive(Clone, Debug)]
 pub struct MaskPlace {
-    seed: u64,
-    offset: Offset,
+    seed: Word,
+    offset: Word,
 }
 
 #[derive(Clone, Debug)]
-enum Offset {
+enum Word {
     Fixed(u64),
     Slot(Arc<Slot>),
 }
 
+impl Word {
+    fn get(&self) -> u64 {
+        match self {
+            Word::Fixed(word) => *word,
+            Word::Slot(slot) => slot.get_integer(),
+        }
+    }
+
+    fn scalar(&self) -> Scalar {
+        match self {
+            Word::Fixed(word) => Scalar::U64(*word),
+            Word::Slot(slot) => Scalar::SlotU64(slot.clone()),
+        }
+    }
+}
+
 impl From<Generator> for MaskPlace {
     fn from(generator: Generator) -> Self {
-        MaskPlace { seed: generator.seed, offset: Offset::Fixed(generator.offset) }
+        MaskPlace { seed: Word::Fixed(generator.seed), offset: Word::Fixed(generator.offset) }
     }
 }
 
@@ -43,38 +59,35 @@ impl MaskPlace {
     /// A place whose first block a slot holds, so that a recorded launch draws a new mask at each replay: whoever replays
     /// moves the slot on by the blocks that were used.
     pub fn in_slot(seed: u64, offset: Arc<Slot>) -> Self {
-        MaskPlace { seed, offset: Offset::Slot(offset) }
+        MaskPlace { seed: Word::Fixed(seed), offset: Word::Slot(offset) }
     }
 
-    /// The seed.
+    /// The seed, at this moment.
     pub fn seed(&self) -> u64 {
-        self.seed
+        self.seed.get()
     }
 
     /// The first block, at this moment.
     pub fn offset(&self) -> u64 {
-        match &self.offset {
-            Offset::Fixed(offset) => *offset,
-            Offset::Slot(slot) => slot.get_integer(),
-        }
+        self.offset.get()
     }
 
     /// The two arguments of a kernel: seed and first block.
     pub(crate) fn scalars(&self) -> [Scalar; 2] {
-        let offset = match &self.offset {
-            Offset::Fixed(offset) => Scalar::U64(*offset),
-            Offset::Slot(slot) => Scalar::SlotU64(slot.clone()),
-        };
-        [Scalar::U64(self.seed), offset]
+        [self.seed.scalar(), self.offset.scalar()]
     }
 }
 
-/// Sets aside blocks of a generator, or of the process-wide one.
+/// Sets aside blocks of a generator, or of the process-wide one: there at every replay, where a step is being recorded.
 pub(crate) fn reserve(generator: Option<&mut Generator>, blocks: u64) -> MaskPlace {
-    MaskPlace::from(match generator {
-        Some(generator) => generator.reserve(blocks),
-        None => reserve_default(blocks),
-    })
+    match generator {
+        Some(generator) => MaskPlace::from(generator.reserve(blocks)),
+        None if launch::is_repeating() => {
+            let (seed, offset) = reserve_each_run(blocks);
+            MaskPlace { seed: Word::Slot(seed), offset: Word::Slot(offset) }
+        }
+        None => MaskPlace::from(reserve_default(blocks)),
+    }
 }
 
 /// Zeroes each element with probability `p` and divides the others by `1 - p`, so that the expected value stays.
@@ -97,6 +110,9 @@ pub(crate) fn reserve(generator: Option<&mut Generator>, blocks: u64) -> MaskPla
 pub fn dropout(x: &Tensor, p: f64, generator: Option<&mut Generator>) -> Result<(Tensor, MaskPlace)> {
     check_probability("dropout", p)?;
     x.check_float("dropout")?;
+    if generator.is_some() {
+        check_own_generator("dropout")?;
+    }
     let place = reserve(generator, dropout_blocks(x.size()));
     Ok((dropout_at(x, p, &place)?, place))
 }

@@ -7,11 +7,13 @@ use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar};
-use netcl_core::random::{Generator, blocks_for, permutation as permute, reserve_default};
+use netcl_core::random::{Generator, blocks_for, check_own_generator, permutation as permute, reserve_default};
 use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 use smallvec::smallvec;
+
+use crate::dropout::reserve;
 
 /// What is drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,24 +96,26 @@ pub fn bernoulli(
 
 /// The numbers 0 to n - 1 in a random order; the same order on every device.
 pub fn permutation(queue: &Queue, n: usize, generator: Option<&mut Generator>) -> Result<IndexTensor> {
+    // Computed on the host, and therefore once for all replays.
+    check_own_generator("permutation")?;
     // Two words per element decide its place.
-    let place = reserve(generator, 2 * n);
+    let words = blocks_for(2 * n);
+    let place = match generator {
+        Some(generator) => generator.reserve(words),
+        None => reserve_default(words),
+    };
     let order: Vec<i64> = permute(n, &place)?.into_iter().map(|i| i as i64).collect();
     IndexTensor::from_host(queue, &order, [n])
-}
-
-fn reserve(generator: Option<&mut Generator>, words: usize) -> Generator {
-    match generator {
-        Some(generator) => generator.reserve_words(words),
-        None => reserve_default(blocks_for(words)),
-    }
 }
 
 fn draw(queue: &Queue, shape: Shape, dtype: DType, law: Law, generator: Option<&mut Generator>) -> Result<Tensor> {
     let out = Tensor::uninit(queue, shape, dtype)?;
     out.check_float(law.name())?;
     let wide = dtype == DType::F64 && !matches!(law, Law::Bernoulli { .. });
-    let place = reserve(generator, out.size() * if wide { 2 } else { 1 });
+    if generator.is_some() {
+        check_own_generator(law.name())?;
+    }
+    let [seed, offset] = reserve(generator, blocks_for(out.size() * if wide { 2 } else { 1 })).scalars();
     if out.size() == 0 {
         return Ok(out);
     }
@@ -121,8 +125,8 @@ fn draw(queue: &Queue, shape: Shape, dtype: DType, law: Law, generator: Option<&
         Arg::Buffer(out.storage().clone(), Access::Write),
         Arg::Scalar(Scalar::U64(out.layout().offset() as u64)),
         Arg::Scalar(Scalar::U64(n)),
-        Arg::Scalar(Scalar::U64(place.seed)),
-        Arg::Scalar(Scalar::U64(place.offset)),
+        Arg::Scalar(seed),
+        Arg::Scalar(offset),
     ];
     let number = |value: f64| Arg::Scalar(if wide { Scalar::F64(value) } else { Scalar::F32(value as f32) });
     match law {

@@ -1,13 +1,13 @@
 //! The parameters of one dtype on one device, and the flat tensor that holds what is kept for them.
 
-use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use netcl_autograd::Result;
 use netcl_autograd::core::backend::Queue;
 use netcl_autograd::core::dtype::DType;
 use netcl_autograd::core::kernels::elementwise::Number;
-use netcl_autograd::core::kernels::launch::{Sink, Slot, with_sink};
+use netcl_autograd::core::kernels::launch::{Slot, at_once, each_run};
 use netcl_autograd::core::kernels::many::{CONTROLS, Many, Operands, Segment, Segments};
 use netcl_autograd::core::shape::{Layout, Shape};
 use netcl_autograd::core::tensor::Tensor as Raw;
@@ -21,7 +21,7 @@ use crate::rule::Rule;
 const ALIGN: usize = 16;
 
 /// Where a parameter is at home.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) group: usize,
     /// Its place in the group.
@@ -29,8 +29,22 @@ pub(super) struct Member {
     pub(super) arena: usize,
     /// Where its part of each row starts.
     pub(super) flat: usize,
-    /// How many steps it has seen.
-    pub(super) steps: u64,
+    /// How many steps it has seen; shared with recorded steps, which count by themselves.
+    steps: Arc<AtomicU64>,
+}
+
+impl Member {
+    pub(super) fn new(group: usize, at: usize, arena: usize, flat: usize) -> Member {
+        Member { group, at, arena, flat, steps: Arc::default() }
+    }
+
+    pub(super) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_steps(&self, steps: u64) {
+        self.steps.store(steps, Ordering::Release);
+    }
 }
 
 /// All parameters of a dtype and device.
@@ -50,16 +64,31 @@ pub(super) struct Arena {
 struct Plan {
     members: Vec<usize>,
     segments: Segments,
-    /// The group of each set of numbers, and its step count.
-    sets: Vec<(usize, u64, Arc<Slot>)>,
+    /// The group of each set of numbers.
+    groups: Vec<usize>,
+    tick: Arc<Tick>,
     /// Whether the device may have skipped steps.
     may_skip: bool,
 }
 
-/// Runs launches at once, whatever the caller does with his own: memory is prepared once, not at every replay.
-pub(super) struct Now;
+/// What is counted at every step, also at those of a recorded program.
+#[derive(Debug)]
+struct Tick {
+    counters: Vec<Arc<AtomicU64>>,
+    /// For each set of numbers the slot that holds its step, and a member that counts for it.
+    steps: Vec<(Arc<Slot>, Arc<AtomicU64>)>,
+}
 
-impl Sink for Now {}
+impl Tick {
+    fn tick(&self) {
+        for counter in &self.counters {
+            counter.fetch_add(1, Ordering::AcqRel);
+        }
+        for (slot, counter) in &self.steps {
+            slot.set_float(counter.load(Ordering::Acquire) as f64);
+        }
+    }
+}
 
 impl Arena {
     pub(super) fn new(parameter: &Raw, rows: usize) -> Arena {
@@ -92,7 +121,7 @@ impl Arena {
         let size = self.controls_at() + CONTROLS;
         let made = match &self.flat {
             Some(flat) if flat.size() == size => flat.clone(),
-            old => with_sink(Rc::new(Now), || -> Result<Raw> {
+            old => at_once(|| -> Result<Raw> {
                 let made = Raw::from_shape(&self.queue, [size], self.compute())?;
                 if initial != 0.0 {
                     part(&made, 0, [self.controls_at()])?.fill(initial)?;
@@ -136,7 +165,7 @@ impl Arena {
     pub(super) fn prepare(
         &mut self,
         pairs: &[Pair],
-        members: &mut [Member],
+        members: &[Member],
         rule: &dyn Rule,
         options: &StepOptions,
     ) -> Result<()> {
@@ -153,68 +182,62 @@ impl Arena {
         if self.rows > 0 || options.controls() {
             self.flat(rule.initial())?;
         }
-        let mut sets: Vec<(usize, u64, Arc<Slot>)> = Vec::new();
+        let (mut sets, mut steps): (Vec<(usize, u64)>, Vec<_>) = Default::default();
         let mut segments = Vec::with_capacity(pairs.len());
         for pair in pairs {
-            let member = members[pair.member];
+            let member = &members[pair.member];
             // Without a count in the formula a group is one set, whatever its parameters have seen.
-            let steps = if rule.counts() { member.steps } else { 0 };
-            let known = sets.iter().position(|(group, count, _)| (*group, *count) == (member.group, steps));
+            let seen = if rule.counts() { member.steps() } else { 0 };
+            let known = sets.iter().position(|set| *set == (member.group, seen));
             let set = known.unwrap_or_else(|| {
-                sets.push((member.group, steps, Slot::float(steps as f64)));
+                sets.push((member.group, seen));
+                steps.push((Slot::float(member.steps() as f64), member.steps.clone()));
                 sets.len() - 1
             });
             segments.push(Segment { count: pair.parameter.size(), flat: member.flat, set });
         }
+        let counters = pairs.iter().map(|pair| members[pair.member].steps.clone()).collect();
         self.plan = Some(Plan {
             members: pairs.iter().map(|pair| pair.member).collect(),
             segments: Segments::with_stride(segments, self.stride),
-            sets,
+            groups: sets.into_iter().map(|(group, _)| group).collect(),
+            tick: Arc::new(Tick { counters, steps }),
             may_skip: options.may_skip(),
         });
         Ok(())
     }
 
     /// Counts and runs a step.
-    pub(super) fn run(
-        &mut self,
-        update: &Many,
-        pairs: &[Pair],
-        members: &mut [Member],
-        groups: &[ParamGroup],
-        rule: &dyn Rule,
-    ) -> Result<()> {
+    pub(super) fn run(&mut self, update: &Many, pairs: &[Pair], groups: &[ParamGroup], rule: &dyn Rule) -> Result<()> {
         if self.flat.is_some() {
             self.flat(rule.initial())?;
         }
         let Some(plan) = &self.plan else { return Ok(()) };
+        let tick = plan.tick.clone();
+        each_run(move || {
+            tick.tick();
+            Ok(())
+        })?;
         let sets: Vec<Vec<Number>> = plan
-            .sets
+            .groups
             .iter()
-            .map(|(group, steps, slot)| {
-                slot.set_float((steps + 1) as f64);
+            .zip(&plan.tick.steps)
+            .map(|(group, (step, _))| {
                 let group = &groups[*group];
-                let common = [group.learning_rate_number(), group.weight_decay_number(), Number::Slot(slot.clone())];
+                let common = [group.learning_rate_number(), group.weight_decay_number(), Number::Slot(step.clone())];
                 common.into_iter().chain(rule.settings(group)).collect()
             })
             .collect();
         let parameters: Vec<Raw> = pairs.iter().map(|pair| pair.parameter.clone()).collect();
         let gradients: Vec<Raw> = pairs.iter().map(|pair| pair.gradient.clone()).collect();
         let operands = Operands { lists: &[&parameters, &gradients], flat: self.flat.as_ref(), sets: &sets };
-        update.run(&plan.segments, &operands)?;
-        self.advance(members);
-        Ok(())
+        Ok(update.run(&plan.segments, &operands)?)
     }
 
     /// Counts a step of the parameters that have gradients.
-    pub(super) fn advance(&mut self, members: &mut [Member]) {
-        let Some(plan) = &mut self.plan else { return };
-        for (_, steps, slot) in &mut plan.sets {
-            *steps += 1;
-            slot.set_float(*steps as f64);
-        }
-        for &member in &plan.members {
-            members[member].steps += 1;
+    pub(super) fn advance(&self) {
+        if let Some(plan) = &self.plan {
+            plan.tick.tick();
         }
     }
 
@@ -222,7 +245,8 @@ impl Arena {
     pub(super) fn skipped(&self) -> Result<(&[usize], u64)> {
         match (&self.plan, &self.flat) {
             (Some(plan), Some(flat)) if plan.may_skip => {
-                let count = part(flat, self.controls_at() + 2, ())?.item()?;
+                // The count as it stands: whoever records has not run anything since.
+                let count = at_once(|| part(flat, self.controls_at() + 2, ())?.item())?;
                 Ok((&plan.members, count as u64))
             }
             _ => Ok((&[], 0)),
@@ -230,15 +254,15 @@ impl Arena {
     }
 
     /// Ends the current plan: skipped steps are taken out of the counts.
-    pub(super) fn settle(&mut self, members: &mut [Member]) -> Result<()> {
+    pub(super) fn settle(&mut self, members: &[Member]) -> Result<()> {
         let (skipping, skipped) = self.skipped()?;
         for &member in skipping {
-            members[member].steps = members[member].steps.saturating_sub(skipped);
+            members[member].set_steps(members[member].steps().saturating_sub(skipped));
         }
         if skipped > 0
             && let Some(flat) = &self.flat
         {
-            with_sink(Rc::new(Now), || part(flat, self.controls_at(), [CONTROLS])?.fill(0.0))?;
+            at_once(|| part(flat, self.controls_at(), [CONTROLS])?.fill(0.0))?;
         }
         self.plan = None;
         Ok(())

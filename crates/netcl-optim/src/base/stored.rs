@@ -1,14 +1,13 @@
 //! An optimizer's state: out under plain names, and back in.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use netcl_autograd::Result;
-use netcl_autograd::core::kernels::launch::with_sink;
+use netcl_autograd::core::kernels::launch::at_once;
 use netcl_autograd::core::shape::Shape;
 
 use super::Base;
-use super::arena::{Member, Now};
+use super::arena::Member;
 use crate::group::ParamGroup;
 use crate::state::{State, StateCheck};
 
@@ -34,18 +33,18 @@ impl Base {
         self.check(state, &steps)?;
         self.settle()?;
         let seen = |i: usize| steps[i] > 0 && !self.rule.state().is_empty();
-        for (i, &member) in self.members.iter().enumerate().filter(|(i, _)| seen(*i)) {
+        for (i, member) in self.members.iter().enumerate().filter(|(i, _)| seen(*i)) {
             self.arenas[member.arena].flat(self.rule.initial())?;
             for (row, name) in self.rule.state().iter().enumerate() {
-                let shape = self.shape(&member);
-                let kept = self.arenas[member.arena].kept(row, &member, shape)?;
+                let shape = self.shape(member);
+                let kept = self.arenas[member.arena].kept(row, member, shape)?;
                 if let (Some(kept), Some(tensor)) = (kept, state.tensors.get(&format!("{i}.{name}"))) {
-                    with_sink(Rc::new(Now), || kept.assign(&tensor.raw().to(kept.queue())?))?;
+                    at_once(|| kept.assign(&tensor.raw().to(kept.queue())?))?;
                 }
             }
         }
-        for (member, steps) in self.members.iter_mut().zip(steps) {
-            member.steps = steps;
+        for (member, steps) in self.members.iter().zip(steps) {
+            member.set_steps(steps);
         }
         for (i, group) in self.groups.iter().enumerate() {
             let number = |name: &str| state.number(&format!("groups.{i}.{name}"));
@@ -73,7 +72,7 @@ impl Base {
 
     /// The steps of each parameter without those that the device has skipped.
     fn settled_steps(&self) -> Vec<u64> {
-        let mut steps: Vec<u64> = self.members.iter().map(|member| member.steps).collect();
+        let mut steps: Vec<u64> = self.members.iter().map(Member::steps).collect();
         for arena in &self.arenas {
             // If the device cannot be read any more, the tensors cannot either, and whoever reads them hears of it.
             if let Ok((members, skipped)) = arena.skipped() {

@@ -2,8 +2,9 @@
 
 use netcl_autograd::Result;
 use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::core::kernels::launch::is_repeating;
 
-use super::{At, Driver, Schedule};
+use super::{At, Driver, Schedule, step_each_run};
 use crate::state::State;
 
 /// Several schedules of one optimizer that step together, each changing the rate that the one before left.
@@ -55,6 +56,9 @@ impl Schedule for ChainedScheduler {
     }
 
     fn step(&mut self) -> Result<()> {
+        if is_repeating() {
+            return step_each_run(None);
+        }
         self.schedules.iter_mut().try_for_each(|schedule| schedule.step())
     }
 

@@ -62,6 +62,10 @@ impl Schedule for CosineAnnealingLR {
         &mut self.driver
     }
 
+    fn shared(&self) -> Option<Box<dyn Schedule>> {
+        Some(Box::new(self.clone()))
+    }
+
     fn rate(&self, at: &At) -> Result<f64> {
         if at.epoch == 0 {
             return Ok(at.current);

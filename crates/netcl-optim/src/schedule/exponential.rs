@@ -53,6 +53,10 @@ impl Schedule for ExponentialLR {
         &mut self.driver
     }
 
+    fn shared(&self) -> Option<Box<dyn Schedule>> {
+        Some(Box::new(self.clone()))
+    }
+
     fn rate(&self, at: &At) -> Result<f64> {
         Ok(if at.epoch == 0 { at.current } else { at.current * self.gamma })
     }

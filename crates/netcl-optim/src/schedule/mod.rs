@@ -30,7 +30,11 @@ mod sequential;
 mod step;
 mod warmup_cosine;
 
+use std::sync::Arc;
+
 use netcl_autograd::Result;
+use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::core::kernels::launch::{self, Slot};
 
 use crate::group::ParamGroup;
 use crate::optimizer::Optimizer;
@@ -67,9 +71,21 @@ pub trait Schedule: Send {
         None
     }
 
-    /// Ends an epoch: sets the learning rates of the next one.
+    /// Ends an epoch: sets the learning rates of the next one. In a step that is being captured it does so at every replay.
+    ///
+    /// # Errors
+    /// In a step that is being captured for a schedule that is not [`shared`](Schedule::shared).
     fn step(&mut self) -> Result<()> {
-        self.arrive(self.driver().epoch + 1)
+        if launch::is_repeating() {
+            return step_each_run(self.shared());
+        }
+        self.arrive(self.driver().epoch() + 1)
+    }
+
+    /// The same schedule once more, for a captured step to hold on to; `None` for one that has parts which cannot be shared.
+    /// Clones of a [`Driver`] count together, so for most schedules a clone will do.
+    fn shared(&self) -> Option<Box<dyn Schedule>> {
+        None
     }
 
     /// Back to the first epoch and its learning rates.
@@ -81,13 +97,14 @@ pub trait Schedule: Send {
     fn arrive(&mut self, epoch: u64) -> Result<()> {
         let (mut rates, mut momenta) = (Vec::new(), Vec::new());
         for (group, (of, base)) in self.driver().groups.iter().zip(&self.driver().base).enumerate() {
-            let current = if epoch == 0 { *base } else { of.learning_rate() };
-            let at = At { epoch, group, base: *base, current };
+            let base = base.get_float();
+            let current = if epoch == 0 { base } else { of.learning_rate() };
+            let at = At { epoch, group, base, current };
             rates.push(self.rate(&at)?);
             momenta.push(self.momentum(&at));
         }
         let driver = self.driver_mut();
-        driver.epoch = epoch;
+        driver.epoch.set_integer(epoch);
         for ((group, rate), momentum) in driver.groups.iter().zip(rates).zip(momenta) {
             group.set_learning_rate(rate);
             if let Some(momentum) = momentum {
@@ -99,7 +116,7 @@ pub trait Schedule: Send {
 
     /// How many epochs are over.
     fn epoch(&self) -> u64 {
-        self.driver().epoch
+        self.driver().epoch()
     }
 
     /// The learning rate of each group.
@@ -137,19 +154,19 @@ pub struct At {
     pub current: f64,
 }
 
-/// The groups that a schedule drives, and how far it has come.
+/// The groups that a schedule drives, and how far it has come. A clone drives the same groups and counts with this one.
 #[derive(Clone, Debug)]
 pub struct Driver {
     groups: Vec<ParamGroup>,
-    base: Vec<f64>,
-    epoch: u64,
+    base: Vec<Arc<Slot>>,
+    epoch: Arc<Slot>,
 }
 
 impl Driver {
     /// A driver of groups, at the first epoch.
     pub fn new(groups: Vec<ParamGroup>) -> Driver {
-        let base = groups.iter().map(ParamGroup::initial_learning_rate).collect();
-        Driver { groups, base, epoch: 0 }
+        let base = groups.iter().map(|group| Slot::float(group.initial_learning_rate())).collect();
+        Driver { groups, base, epoch: Slot::integer(0) }
     }
 
     /// The groups.
@@ -157,17 +174,24 @@ impl Driver {
         &self.groups
     }
 
+    /// How many epochs are over.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.get_integer()
+    }
+
     fn state(&self) -> State {
         let mut state = State::default();
-        state.numbers.insert("epoch".to_owned(), self.epoch as f64);
-        state.insert_list("base_lr", self.base.iter().copied());
+        state.numbers.insert("epoch".to_owned(), self.epoch() as f64);
+        state.insert_list("base_lr", self.base.iter().map(|base| base.get_float()));
         state.insert_list("last_lr", self.groups.iter().map(ParamGroup::learning_rate));
         state
     }
 
     fn restore(&mut self, state: &State) {
-        self.epoch = state.number("epoch") as u64;
-        self.base = state.list("base_lr", self.groups.len());
+        self.epoch.set_integer(state.number("epoch") as u64);
+        for (base, value) in self.base.iter().zip(state.list("base_lr", self.groups.len())) {
+            base.set_float(value);
+        }
         // A rate that belongs to no optimizer is stored nowhere else.
         for (group, rate) in self.groups.iter().zip(state.list("last_lr", self.groups.len())) {
             if group.params().is_empty() {
@@ -175,6 +199,17 @@ impl Driver {
             }
         }
     }
+}
+
+/// A step of a schedule at every replay of what is being captured.
+fn step_each_run(schedule: Option<Box<dyn Schedule>>) -> Result<()> {
+    let Some(mut schedule) = schedule else {
+        let what = "this schedule cannot take part in a captured step; step it after each call of the captured function, which \
+                    sees the new learning rate";
+        return Err(CoreError::State { op: "schedule", what: what.to_owned() }.into());
+    };
+    let failed = |error: netcl_autograd::Error| CoreError::State { op: "schedule", what: error.to_string() };
+    Ok(launch::each_run(move || schedule.step().map_err(failed))?)
 }
 
 /// The groups of an optimizer, to drive them.

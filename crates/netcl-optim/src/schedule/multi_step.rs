@@ -53,6 +53,10 @@ impl Schedule for MultiStepLR {
         &mut self.driver
     }
 
+    fn shared(&self) -> Option<Box<dyn Schedule>> {
+        Some(Box::new(self.clone()))
+    }
+
     fn rate(&self, at: &At) -> Result<f64> {
         let falls = self.milestones.iter().filter(|&&milestone| milestone == at.epoch).count();
         Ok(at.current * self.gamma.powi(falls as i32))

@@ -156,6 +156,10 @@ impl Schedule for OneCycleLR {
         &mut self.driver
     }
 
+    fn shared(&self) -> Option<Box<dyn Schedule>> {
+        Some(Box::new(self.clone()))
+    }
+
     fn rate(&self, at: &At) -> Result<f64> {
         let OneCycleOptions { total_steps, div_factor, final_div_factor, three_phase, .. } = self.options;
         if at.epoch > total_steps {

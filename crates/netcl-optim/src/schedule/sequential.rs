@@ -2,9 +2,10 @@
 
 use netcl_autograd::Result;
 use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::core::kernels::launch::is_repeating;
 
 use super::chained::{merged, restore};
-use super::{At, Driver, Schedule};
+use super::{At, Driver, Schedule, step_each_run};
 use crate::state::State;
 
 const OP: &str = "SequentialLR";
@@ -72,6 +73,9 @@ impl Schedule for SequentialLR {
     }
 
     fn step(&mut self) -> Result<()> {
+        if is_repeating() {
+            return step_each_run(None);
+        }
         self.arrive(self.epoch + 1)
     }
 

@@ -54,6 +54,10 @@ impl Schedule for StepLR {
         &mut self.driver
     }
 
+    fn shared(&self) -> Option<Box<dyn Schedule>> {
+        Some(Box::new(self.clone()))
+    }
+
     fn rate(&self, at: &At) -> Result<f64> {
         let falls = at.epoch > 0 && at.epoch.is_multiple_of(self.step_size);
         Ok(if falls { at.current * self.gamma } else { at.current })

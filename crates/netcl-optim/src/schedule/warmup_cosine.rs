@@ -83,6 +83,10 @@ impl Schedule for WarmupCosine {
         &mut self.driver
     }
 
+    fn shared(&self) -> Option<Box<dyn Schedule>> {
+        Some(Box::new(self.clone()))
+    }
+
     fn rate(&self, at: &At) -> Result<f64> {
         Ok(self.lr(at.base, at.epoch))
     }

@@ -5,19 +5,21 @@ use std::sync::{Arc, LazyLock};
 use netcl_core::Error as CoreError;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::Graph;
-use netcl_core::shape::Shape;
+use netcl_core::shape::{Shape, Slice};
 use netcl_core::tensor::{Tensor as Raw, reshape as raw_reshape};
 use netcl_ops as ops;
 use netcl_ops::Axes;
 use smallvec::{SmallVec, smallvec};
 
 use super::labels::{Checked, Labels, Target, class_axis};
-use super::{Reduction, check_number, pick};
+use super::pick::{SavedLabels, pick, unpick};
+use super::{Reduction, check_number};
 use crate::error::Result;
-use crate::ops::elementwise::{ExprOp, Operand, cast, div, mul};
-use crate::ops::layout::reshape;
+use crate::graph::{Save, grad_enabled, record};
+use crate::ops::elementwise::{ExprOp, Operand, cast, div, mul, neg};
+use crate::ops::layout::{expand, reshape};
 use crate::ops::reduce::{mean, sum};
-use crate::ops::softmax::log_softmax;
+use crate::ops::softmax::{log_softmax, log_softmax_backward};
 use crate::tensor::Tensor;
 
 /// How [`cross_entropy`] weighs classes and rows.
@@ -98,6 +100,10 @@ pub fn cross_entropy<'t>(
         }
         Checked::Labels(labels) => {
             let weight = constant_weight(op, weight)?;
+            let plain = weight.is_none() && smoothing == 0.0 && options.reduction == Reduction::Mean;
+            if plain && ops::cross_entropy_fits(logits.raw()) {
+                return small(logits, &labels);
+            }
             nll(&log_softmax(logits, axis as isize)?, &labels, weight, smoothing, options.reduction)
         }
     }
@@ -121,6 +127,30 @@ pub fn nll_loss<'t>(log_probabilities: &Tensor, target: impl Into<Target<'t>>, o
             Err(CoreError::Shape { op, shape: target.shape().clone(), why }.into())
         }
     }
+}
+
+/// The mean of few, short rows: one launch, and one for the gradient.
+#[track_caller]
+fn small(logits: &Tensor, labels: &Labels) -> Result<Tensor> {
+    let Labels { index, ignore, .. } = labels;
+    let (ignore, classes) = (*ignore, logits.shape()[1]);
+    let (loss, stats) = ops::cross_entropy(logits.raw(), index, ignore)?;
+    let saved = SavedLabels::new("cross_entropy", index);
+    record("cross_entropy", &[logits], loss, Save::INPUTS, || {
+        Box::new(move |context, upstream| {
+            let (x, labels) = (context.input(0)?, saved.get()?);
+            if !grad_enabled() {
+                let grad = ops::cross_entropy_backward(x.raw(), labels, ignore, &stats, upstream.raw())?;
+                return Ok(smallvec![Some(grad.into())]);
+            }
+            // For gradients of gradients, in parts that have some.
+            let rows = labels.tensor().shape().clone();
+            let counted = stats.slice(0, Slice::index(-1))?;
+            let share = neg(&div(upstream, &raw_reshape(&counted, ())?.into())?)?;
+            let spread = unpick(&expand(&share, rows)?, 1, labels, classes, ignore)?;
+            Ok(smallvec![Some(log_softmax_backward(&spread, &log_softmax(&x, 1)?, 1)?)])
+        })
+    })
 }
 
 fn check_class_weight(op: &'static str, logits: &Tensor, axis: usize, weight: Option<&Tensor>) -> Result<()> {
@@ -191,9 +221,18 @@ fn nll(
         |values: &Raw| -> Result<Tensor> { wide(&ops::pick(&values.expand(shape)?, axis, index, *ignore)?.into()) };
     let counts = || of_label(&Raw::full(log_probabilities.queue(), (), dtype, 1.0)?);
     let picked = wide(&pick(log_probabilities, axis, index, *ignore)?)?;
-    if let (None, 0.0, Reduction::Mean, Some(counted)) = (weight, smoothing, reduction, counted) {
+    if let (None, 0.0, Reduction::Mean) = (weight, smoothing, reduction) {
         // The usual case needs no pass over the rows but the sum; 0 rows give 0 * inf = NaN.
-        return cast(&mul(&sum(&picked, (), false)?, -1.0 / *counted as f64)?, dtype);
+        let total = sum(&picked, (), false)?;
+        let mean = match counted {
+            Some(counted) => mul(&total, -1.0 / *counted as f64)?,
+            // Counted on the device, and rounded as the host does it.
+            None => mul(
+                &total,
+                &div(&Tensor::full(picked.queue(), (), picked.dtype(), -1.0)?, &sum(&counts()?, (), false)?)?,
+            )?,
+        };
+        return cast(&mean, dtype);
     }
     let weight = weight.map(|weight| raw_reshape(weight, along_classes(shape, axis as usize))).transpose()?;
     let own = weight.as_ref().map(of_label).transpose()?;

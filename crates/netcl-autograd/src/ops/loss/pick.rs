@@ -33,7 +33,7 @@ pub fn unpick(x: &Tensor, axis: isize, labels: &IndexTensor, classes: usize, ign
 }
 
 /// Labels that must not have changed when the gradient is computed.
-struct SavedLabels {
+pub(super) struct SavedLabels {
     labels: IndexTensor,
     version: u64,
     op: &'static str,
@@ -42,11 +42,11 @@ struct SavedLabels {
 
 impl SavedLabels {
     #[track_caller]
-    fn new(op: &'static str, labels: &IndexTensor) -> Self {
+    pub(super) fn new(op: &'static str, labels: &IndexTensor) -> Self {
         SavedLabels { labels: labels.clone(), version: labels.tensor().version(), op, place: Location::caller() }
     }
 
-    fn get(&self) -> Result<&IndexTensor> {
+    pub(super) fn get(&self) -> Result<&IndexTensor> {
         if self.labels.tensor().version() == self.version {
             return Ok(&self.labels);
         }

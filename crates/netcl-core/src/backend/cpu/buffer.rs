@@ -13,7 +13,9 @@ mod system;
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
@@ -86,6 +88,23 @@ impl CpuBuffer {
     pub unsafe fn foreign(ptr: *mut u8, nbytes: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
         let ptr = NonNull::new(ptr).unwrap_or(dangling());
         CpuBuffer { ptr, nbytes, origin: Origin::Foreign(owner) }
+    }
+
+    /// A part of a buffer, which it keeps alive.
+    ///
+    /// # Errors
+    /// If the range does not lie inside the buffer.
+    pub fn part(buffer: &Arc<CpuBuffer>, range: Range<usize>) -> Result<Self> {
+        if range.start > range.end || range.end > buffer.nbytes {
+            let what = format!("bytes {range:?} do not lie in a buffer of {}", buffer.nbytes);
+            return Err(Error::argument("buffer", what));
+        }
+        // SAFETY: the range lies inside the buffer, all of whose bytes are initialised, and the owner keeps it alive. That no
+        // two threads use the same bytes is up to whoever takes overlapping parts, as everywhere with `as_ptr`.
+        Ok(unsafe {
+            let start = buffer.as_ptr().add(range.start);
+            CpuBuffer::foreign(start, range.len(), Box::new(Arc::clone(buffer)))
+        })
     }
 
     fn allocate(nbytes: usize) -> Result<(Self, Found)> {
@@ -237,7 +256,6 @@ mod tests {
 
     #[test]
     fn foreign_memory_is_kept_alive_and_returned() {
-        use std::sync::Arc;
         let mut data = vec![1u8, 2, 3];
         let ptr = data.as_mut_ptr();
         let owner = Arc::new(data);

@@ -43,13 +43,13 @@ fn lock(args: &[Arg]) -> SmallVec<[Guard<'_>; 4]> {
     let mut wanted: SmallVec<[(&Storage, Access); 4]> = SmallVec::new();
     for arg in args {
         if let Arg::Buffer(storage, access) = arg {
-            match wanted.iter_mut().find(|(seen, _)| std::ptr::eq(*seen, &**storage)) {
+            match wanted.iter_mut().find(|(seen, _)| seen.identity() == storage.identity()) {
                 Some((_, strongest)) => *strongest = (*strongest).max(*access),
                 None => wanted.push((storage, *access)),
             }
         }
     }
-    wanted.sort_unstable_by_key(|(storage, _)| std::ptr::from_ref(*storage) as usize);
+    wanted.sort_unstable_by_key(|(storage, _)| storage.identity());
     wanted
         .into_iter()
         .map(|(storage, access)| match access {

@@ -339,6 +339,34 @@ impl Kernel {
         Ok(self.0.work_group.get_or_init(|| found))
     }
 
+    /// An error unless so many arguments and this grid suit the kernel and the queue's device.
+    pub(super) fn check(&self, queue: &Queue, grid: &Grid, args: usize) -> ClResult<()> {
+        const CALL: &str = "clEnqueueNDRangeKernel";
+        if args != self.arg_count() {
+            let what = format!("kernel {} takes {} arguments, {args} were given", self.name(), self.arg_count());
+            return Err(ClError::usage(CALL, what));
+        }
+        if let Some(local) = grid.local_size() {
+            let most = queue.device().info().max_work_group_size;
+            let size = local.iter().try_fold(1_usize, |all, &n| all.checked_mul(n));
+            // Checked here as well so that NETCL_LIMITS holds for launches.
+            if size.is_none_or(|size| size == 0 || size > most) {
+                return Err(self.about(queue, grid, ClError::call(CALL, CL_INVALID_WORK_GROUP_SIZE)));
+            }
+        }
+        Ok(())
+    }
+
+    fn about(&self, queue: &Queue, grid: &Grid, error: ClError) -> ClError {
+        error.about(|| format!("kernel {}, grid {grid} on {}", self.name(), queue.device().name()))
+    }
+
+    /// Sets one argument of a kernel object that nobody else launches: the others stay as they are.
+    pub(super) fn set_arg_locked(&self, index: usize, arg: &Arg<'_>) -> ClResult<()> {
+        let _lock = self.0.launch.lock().unwrap_or_else(PoisonError::into_inner);
+        self.set_arg(index, arg)
+    }
+
     fn set_arg(&self, index: usize, arg: &Arg<'_>) -> ClResult<()> {
         const CALL: &str = "clSetKernelArg";
         let api = api(CALL)?;
@@ -381,33 +409,32 @@ impl Queue {
     ///
     /// What the kernel does to memory is the kernel author's business: OpenCL does not check bounds.
     pub fn launch(&self, kernel: &Kernel, grid: Grid, args: &[Arg<'_>], deps: Deps<'_>) -> ClResult<Option<Event>> {
-        const CALL: &str = "clEnqueueNDRangeKernel";
-        let api = api(CALL)?;
-        if args.len() != kernel.arg_count() {
-            let what =
-                format!("kernel {} takes {} arguments, {} were given", kernel.name(), kernel.arg_count(), args.len());
-            return Err(ClError::usage(CALL, what));
-        }
+        kernel.check(self, &grid, args.len())?;
         if grid.global_size().contains(&0) {
             return self.nothing(false, deps);
-        }
-        let about =
-            |e: ClError| e.about(|| format!("kernel {}, grid {grid} on {}", kernel.name(), self.device().name()));
-        if let Some(local) = grid.local_size() {
-            let most = self.device().info().max_work_group_size;
-            let size = local.iter().try_fold(1_usize, |all, &n| all.checked_mul(n));
-            // Checked here as well so that NETCL_LIMITS holds for launches.
-            if size.is_none_or(|size| size == 0 || size > most) {
-                return Err(about(ClError::call(CALL, CL_INVALID_WORK_GROUP_SIZE)));
-            }
         }
         let _lock = kernel.0.launch.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, arg) in args.iter().enumerate() {
             kernel.set_arg(index, arg)?;
         }
+        self.enqueue_set(kernel, &grid, deps)
+    }
+
+    /// Enqueues a kernel with the arguments it has: all of them must have been set, and the grid checked.
+    pub(super) fn enqueue(&self, kernel: &Kernel, grid: &Grid, deps: Deps<'_>) -> ClResult<Option<Event>> {
+        if grid.global_size().contains(&0) {
+            return self.nothing(false, deps);
+        }
+        let _lock = kernel.0.launch.lock().unwrap_or_else(PoisonError::into_inner);
+        self.enqueue_set(kernel, grid, deps)
+    }
+
+    fn enqueue_set(&self, kernel: &Kernel, grid: &Grid, deps: Deps<'_>) -> ClResult<Option<Event>> {
+        const CALL: &str = "clEnqueueNDRangeKernel";
+        let api = api(CALL)?;
         let pointer = |sizes: &Option<[usize; 3]>| sizes.as_ref().map_or(std::ptr::null(), |s| s.as_ptr());
-        // SAFETY: queue and kernel are alive, all arguments were just set under the lock, and the size lists have three
-        // entries, of which the first `dims` are read.
+        // SAFETY: queue and kernel are alive, all arguments were set and the lock keeps others from setting them, and the size
+        // lists have three entries, of which the first `dims` are read.
         let result = deps.enqueue(CALL, |count, list, event| unsafe {
             (api.clEnqueueNDRangeKernel)(
                 self.raw(),
@@ -421,7 +448,7 @@ impl Queue {
                 event,
             )
         });
-        result.map_err(about)
+        result.map_err(|e| kernel.about(self, grid, e))
     }
 }
 

@@ -1,12 +1,14 @@
 //! A tensor's OpenCL memory: a lease or a foreign buffer, the queue that used it last, and an upload under way.
 
 use std::any::Any;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use super::buffer::{Buffer, StableBytesMut};
 use super::event::{Deps, Event};
 use super::kernel::Arg as ClArg;
+use super::prepared::scalar_arg;
 use super::queue::Queue;
 use super::source::{ClSource, out_of_memory};
 use super::stream::{self, Stream};
@@ -15,7 +17,7 @@ use super::{Grid, Kernel, MapMode};
 use crate::backend::cpu::copy;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::launch::{Arg, Scalar};
+use crate::kernels::launch::Arg;
 use crate::memory::{BufferHandle, QueueId, trim_device};
 
 /// A lease that a tensor's storage and a Python `BufferHandle` hold together.
@@ -32,6 +34,11 @@ pub struct ClMemory {
 
 enum Block {
     Lease(SharedLease),
+    /// A part of the block of a lease that other parts share; the lease ends with the last of them.
+    Part {
+        buffer: Buffer,
+        lease: SharedLease,
+    },
     /// Made by the user or by other code; no pool of ours will take it back. The owner is what keeps it from being used anew.
     Foreign {
         buffer: Buffer,
@@ -72,6 +79,14 @@ impl ClMemory {
         ClMemory::over(Block::Lease(lease), nbytes)
     }
 
+    /// A part of a lease's block. It begins at a multiple of the device's
+    /// [`base_addr_align`](super::DeviceInfo::base_addr_align).
+    pub fn part(lease: SharedLease, range: Range<usize>) -> Result<Self> {
+        let nbytes = range.len();
+        let buffer = read(&lease).block()?.sub_buffer(range)?;
+        Ok(ClMemory::over(Block::Part { buffer, lease }, nbytes))
+    }
+
     /// Memory that somebody else made.
     pub fn foreign(buffer: Buffer) -> Self {
         ClMemory::foreign_of(buffer, None)
@@ -96,7 +111,7 @@ impl ClMemory {
     pub fn lease(&self) -> Option<&SharedLease> {
         match &self.block {
             Block::Lease(lease) => Some(lease),
-            Block::Foreign { .. } => None,
+            Block::Part { .. } | Block::Foreign { .. } => None,
         }
     }
 
@@ -104,7 +119,7 @@ impl ClMemory {
     pub fn buffer(&self) -> Result<Buffer> {
         match &self.block {
             Block::Lease(lease) => read(lease).block().cloned(),
-            Block::Foreign { buffer, .. } => Ok(buffer.clone()),
+            Block::Part { buffer, .. } | Block::Foreign { buffer, .. } => Ok(buffer.clone()),
         }
     }
 
@@ -133,7 +148,7 @@ impl ClMemory {
 
     /// The buffer, ready for a command on a queue: whatever another queue does with the memory comes first.
     fn ready(&self, queue: &Queue, id: QueueId) -> Result<Buffer> {
-        if let Block::Lease(lease) = &self.block {
+        if let Block::Lease(lease) | Block::Part { lease, .. } = &self.block {
             read(lease).note_use(id)?;
         }
         let last = self.last.swap(id.0, Ordering::AcqRel);
@@ -191,6 +206,32 @@ impl ClMemory {
         queue.flush()?;
         *self.upload() = Some(upload);
         if path.asynchronous { Ok(()) } else { self.wait() }
+    }
+
+    /// Overwrites the start of the memory through page-locked memory on the copy queue, after `free` and nothing else: the caller
+    /// vouches that nobody uses the memory once that event is complete. Later commands wait for the copy.
+    pub fn write_after(&self, stream: &Stream, data: &[u8], free: Option<&Event>) -> Result<()> {
+        if data.len() > self.nbytes {
+            let what = format!("{} bytes do not fit a buffer of {}", data.len(), self.nbytes);
+            return Err(Error::argument("upload", what));
+        }
+        let (queue, id) = stream.copy_queue()?;
+        let lease = stream.pinned_pool().allocate_on(data.len(), "upload", id)?;
+        let staging = lease.block()?.clone();
+        let mut mapped = queue.map(&staging, 0..data.len(), MapMode::Overwrite, &[])?;
+        let bytes = mapped.bytes_mut().unwrap_or_default();
+        convert(data, DType::U8, bytes, DType::U8, data.len())?;
+        mapped.unmap(Deps::NONE)?;
+        if let Block::Lease(lease) | Block::Part { lease, .. } = &self.block {
+            read(lease).note_use(id)?;
+        }
+        self.last.store(id.0, Ordering::Release);
+        let wait: smallvec::SmallVec<[&Event; 1]> = free.into_iter().collect();
+        let event = queue.copy(&staging, 0, &self.buffer()?, 0, data.len(), Deps::after(&wait).event())?;
+        let upload = Upload::new(event, id, Some(Arc::new(RwLock::new(lease))), None)?;
+        queue.flush()?;
+        *self.upload() = Some(upload);
+        Ok(())
     }
 
     /// Reads bytes, after everything given to the stream so far.
@@ -293,16 +334,7 @@ pub(crate) fn run(stream: &Stream, kernel: &Kernel, grid: Grid, args: &[Arg]) ->
             Arg::Buffer(..) => next.next().map_or(ClArg::Null, ClArg::Buffer),
             Arg::Local(bytes) => ClArg::Local(*bytes),
             Arg::Null => ClArg::Null,
-            Arg::Scalar(Scalar::Bytes(bytes)) => ClArg::Bytes(bytes),
-            Arg::Scalar(Scalar::I32(v)) => ClArg::scalar(*v),
-            Arg::Scalar(Scalar::U32(v)) => ClArg::scalar(*v),
-            Arg::Scalar(Scalar::I64(v)) => ClArg::scalar(*v),
-            Arg::Scalar(Scalar::U64(v)) => ClArg::scalar(*v),
-            Arg::Scalar(Scalar::F32(v)) => ClArg::scalar(*v),
-            Arg::Scalar(Scalar::F64(v)) => ClArg::scalar(*v),
-            Arg::Scalar(Scalar::SlotF32(slot)) => ClArg::scalar(slot.get_float() as f32),
-            Arg::Scalar(Scalar::SlotF64(slot)) => ClArg::scalar(slot.get_float()),
-            Arg::Scalar(Scalar::SlotU64(slot)) => ClArg::scalar(slot.get_integer()),
+            Arg::Scalar(scalar) => scalar_arg(scalar),
         })
         .collect();
     let launch = || stream.queue().launch(kernel, grid, &args, Deps::NONE);

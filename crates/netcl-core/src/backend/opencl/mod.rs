@@ -5,7 +5,7 @@
 //! | `api`, `fork`, `handle`, `info`, `error` | the library, children of `fork`, object ownership, queries, errors |
 //! | `platform`, `device`, `limits`, `probe` | what there is, what it says, what it may show, what it really does |
 //! | `context`, `queue`, `event`, `buffer`, `transfer`, `kernel`, `program` | the objects and commands |
-//! | `stream`, `memory`, `source` | a device's queues with pools and kernels, a tensor's memory, the pools' blocks |
+//! | `stream`, `memory`, `source`, `prepared` | a device's queues with pools and kernels, a tensor's memory, the pools' blocks, kernels that keep their arguments |
 //! | `shutdown` | interrupts, waits with a time limit, the finish at exit |
 //! | `build`, `cache`, `ptx` | from source to program, kept on disk, NVIDIA's intermediate text |
 //! | `tensor_map` | how NVIDIA's copy engine is told where an array lies |
@@ -29,6 +29,7 @@ mod kernel;
 mod limits;
 mod memory;
 mod platform;
+mod prepared;
 mod probe;
 mod program;
 pub mod ptx;
@@ -52,6 +53,7 @@ pub use limits::{LIMITS_VARIABLE, Limits, LimitsError};
 pub(crate) use memory::run;
 pub use memory::{ClMemory, SharedLease, Upload, UploadPath};
 pub use platform::{Discovery, Platform, PlatformReport, discover};
+pub(crate) use prepared::Prepared;
 pub use probe::{DeviceProbes, Subgroups};
 pub use program::Program;
 pub use queue::{PROFILE_VARIABLE, Queue};

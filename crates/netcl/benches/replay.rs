@@ -1,0 +1,216 @@
+//! Microseconds of a training step, eager and replayed, and what of a copy hides behind compute.
+//!
+//! `cargo bench -p netcl --bench replay` prints, for every device, the step of an MLP 784-128-10 (batch 32, Adam) both ways
+//! in alternating rounds, its launches, each with its microseconds alone, and its memory, and then a copy and an equally long kernel one after the other and
+//! side by side. `--worker <part of a device's name>` answers each line on its input (`eager` or `replay`) with the seconds of a
+//! step, for `benches/replay_peers.py`.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark stops at its first surprise")]
+
+use std::cell::RefCell;
+use std::io::BufRead;
+use std::rc::Rc;
+use std::time::Instant;
+
+use netcl::core::kernels::launch::{Launch, Sink, with_sink};
+use netcl::core::random::{Generator, manual_seed};
+use netcl::nn::Sequential;
+use netcl::ops::random::normal;
+use netcl::optim::{Adam, Optimizer};
+use netcl::prelude::*;
+use netcl::runtime::capture::{CaptureStats, capture};
+use netcl::runtime::scheduler::{HostArray, Scheduler};
+
+type Batch = (Tensor, IndexTensor);
+type Step = Box<dyn FnMut(&Batch) -> netcl::Result<Tensor>>;
+
+fn step(queue: &Queue) -> Step {
+    manual_seed(1);
+    let model: Sequential =
+        sequential![Linear::new(queue, 784, 128).unwrap(), ReLU, Linear::new(queue, 128, 10).unwrap()];
+    // So slow that thousands of steps on one batch do not end in gradients too small to be normal, which are slow to compute with.
+    let mut optimizer = Adam::new(model.parameters(), 1e-7).unwrap();
+    Box::new(move |(x, labels)| {
+        let loss = F::cross_entropy(&model.forward(x)?, labels, &F::CrossEntropyOptions::default())?;
+        loss.backward()?;
+        optimizer.step()?;
+        optimizer.zero_grad();
+        Ok(loss)
+    })
+}
+
+fn batch(queue: &Queue) -> Batch {
+    let mut generator = Generator::new(1);
+    let x = normal(queue, [32, 784], DType::F32, 0.0, 1.0, Some(&mut generator)).unwrap();
+    let labels: Vec<i64> = (0..32).map(|i| i * 7 % 10).collect();
+    (x.into(), IndexTensor::from_host(queue, &labels, [32]).unwrap())
+}
+
+/// Both kinds of step, ready to be timed.
+struct Pair {
+    queue: Queue,
+    batch: Batch,
+    eager: Step,
+    replay: Box<dyn FnMut(&Batch)>,
+    stats: CaptureStats,
+}
+
+impl Pair {
+    fn new(queue: &Queue) -> Pair {
+        let mut captured = capture(step(queue));
+        let batch = batch(queue);
+        captured.call(&batch).unwrap();
+        let stats = captured.stats().unwrap().clone();
+        let replay = Box::new(move |batch: &Batch| drop(captured.call(batch).unwrap()));
+        Pair { queue: queue.clone(), batch, eager: step(queue), replay, stats }
+    }
+
+    /// The median time of a step over half a second of blocks of ten, each of which waits for the device at its end.
+    fn seconds(&mut self, replayed: bool) -> f64 {
+        let mut block = |n: usize| {
+            let start = Instant::now();
+            for _ in 0..n {
+                if replayed {
+                    (self.replay)(&self.batch);
+                } else {
+                    (self.eager)(&self.batch).unwrap();
+                }
+            }
+            self.queue.finish().unwrap();
+            start.elapsed().as_secs_f64() / n as f64
+        };
+        block(3);
+        let (start, mut times) = (Instant::now(), Vec::new());
+        while times.len() < 5 || start.elapsed().as_secs_f64() < 0.5 {
+            times.push(block(10));
+        }
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    }
+}
+
+fn print_step(handle: &DeviceHandle) {
+    let mut pair = Pair::new(&handle.queue);
+    let mut rounds: Vec<(f64, f64)> = (0..5).map(|_| (pair.seconds(false), pair.seconds(true))).collect();
+    rounds.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
+    let (eager, replay) = rounds[rounds.len() / 2];
+    let stats = &pair.stats;
+    println!(
+        "{}: MLP step {:.1} us eager, {:.1} us replayed ({:.2}x); {} launches, {} bytes planned in {} blocks ({} at once, {} in all eagerly)",
+        handle.device_name,
+        eager * 1e6,
+        replay * 1e6,
+        eager / replay,
+        stats.launches,
+        stats.planned_bytes,
+        stats.blocks,
+        stats.eager_bytes,
+        stats.requested_bytes
+    );
+    print_launches(&mut pair);
+}
+
+/// Waits for every launch and adds up its time.
+struct Timer {
+    queue: Queue,
+    times: RefCell<Vec<(String, f64)>>,
+}
+
+impl Sink for Timer {
+    fn launch(&self, launch: Launch) -> netcl::core::Result<()> {
+        let start = Instant::now();
+        launch.run()?;
+        self.queue.finish()?;
+        self.times.borrow_mut().push((launch.name.to_string(), start.elapsed().as_secs_f64()));
+        Ok(())
+    }
+}
+
+/// The microseconds of each launch of a step, alone: the median over a hundred steps.
+fn print_launches(pair: &mut Pair) {
+    let timer = Rc::new(Timer { queue: pair.queue.clone(), times: RefCell::default() });
+    let mut steps: Vec<Vec<(String, f64)>> = Vec::new();
+    for _ in 0..100 {
+        with_sink(timer.clone(), || (pair.replay)(&pair.batch));
+        steps.push(timer.times.take());
+    }
+    let median = |at: usize| {
+        let mut times: Vec<f64> = steps.iter().map(|step| step[at].1).collect();
+        times.sort_by(f64::total_cmp);
+        format!("{} {:.1}", steps[0][at].0, times[times.len() / 2] * 1e6)
+    };
+    println!("    {}", (0..steps[0].len()).map(median).collect::<Vec<_>>().join(", "));
+}
+
+/// A copy to the device and a kernel that takes as long, alone and beside each other.
+fn print_overlap(handle: &DeviceHandle) {
+    let queue = &handle.queue;
+    let data: Vec<f32> = (0..4 << 20).map(|i| i as f32).collect();
+    let array = || [HostArray::f32(&data, [data.len()])];
+    let x = Tensor::full(queue, [1 << 20], DType::F32, 1.0).unwrap();
+    let work = |n: usize| (0..n).for_each(|_| x.fill(1.5).unwrap());
+    let median = |run: &mut dyn FnMut()| {
+        run();
+        let mut times: Vec<f64> = (0..9)
+            .map(|_| {
+                let start = Instant::now();
+                run();
+                start.elapsed().as_secs_f64()
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    let mut scheduler = Scheduler::new(queue, 2).unwrap();
+    scheduler.submit(&array()).unwrap();
+    let copy = median(&mut || {
+        scheduler.next().unwrap();
+        scheduler.submit(&array()).unwrap();
+        queue.finish().unwrap();
+    });
+    let one = median(&mut || {
+        work(100);
+        queue.finish().unwrap();
+    }) / 100.0;
+    let n = (copy / one).ceil() as usize;
+    let kernels = median(&mut || {
+        work(n);
+        queue.finish().unwrap();
+    });
+    let both = median(&mut || {
+        scheduler.next().unwrap();
+        work(n);
+        queue.flush().unwrap();
+        scheduler.submit(&array()).unwrap();
+        queue.finish().unwrap();
+    });
+    println!(
+        "{}: a copy of 16 MiB {:.2} ms, kernels {:.2} ms, both {:.2} ms: {:.2} of their sum",
+        handle.device_name,
+        copy * 1e3,
+        kernels * 1e3,
+        both * 1e3,
+        both / (copy + kernels)
+    );
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let worker = args.iter().position(|arg| arg == "--worker").map(|i| args.get(i + 1).cloned().unwrap_or_default());
+    let mut handles: Vec<DeviceHandle> = vec![manager().cpu()];
+    handles.extend(manager().discover().unwrap().iter().map(|device| manager().handle(device).unwrap()));
+    if let Some(name) = worker {
+        let named = |handle: &&DeviceHandle| handle.platform_name.contains(&name) || handle.device_name.contains(&name);
+        let handle = handles.iter().find(named).unwrap();
+        let mut pair = Pair::new(&handle.queue);
+        println!("{}, {} launches a step", handle.device_name, pair.stats.launches);
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            println!("{:e}", pair.seconds(line.trim() == "replay"));
+        }
+        return;
+    }
+    for handle in handles {
+        print_step(&handle);
+        print_overlap(&handle);
+    }
+}

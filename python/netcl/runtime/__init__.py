@@ -1,0 +1,18 @@
+"""Capture and replay of whole steps.
+
+    @netcl.runtime.capture
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step(max_norm=1.0)
+        opt.zero_grad()
+        schedule.step()
+        return loss
+
+    for x, y in batches:
+        loss = step(x, y)  # records the first time, replays from then on
+"""
+
+from netcl.runtime.capture import CapturedFunction, KernelCapture, capture
+
+__all__ = ["CapturedFunction", "KernelCapture", "capture"]
