@@ -73,7 +73,8 @@ impl Storage {
         self.version.load(Ordering::Acquire)
     }
 
-    pub(crate) fn raise_version(&self) {
+    /// Notes that the contents were written, or will be when a recorded program runs.
+    pub fn raise_version(&self) {
         self.version.fetch_add(1, Ordering::AcqRel);
     }
 

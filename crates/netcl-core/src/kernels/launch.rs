@@ -245,6 +245,11 @@ pub fn offer(operation: &Described<'_>) -> Result<bool> {
     current().map_or(Ok(false), |sink| sink.offer(operation))
 }
 
+/// Whether a sink is there to be offered anything: a description that takes work to make is made only then.
+pub fn is_listened_to() -> bool {
+    SINKS.with(|sinks| !sinks.borrow().is_empty())
+}
+
 /// An error if the current sink's launches have not run, so that there are no values to read.
 pub fn check_readable(op: &'static str) -> Result<()> {
     current().map_or(Ok(()), |sink| sink.check_readable(op))

@@ -45,20 +45,39 @@ impl Sources {
     }
 }
 
+/// The kernel of an expression over these operands.
+fn kernel_source(op: &Elementwise, config: &KernelConfig, nest: &Nest<'_>) -> Result<Arc<KernelSource>> {
+    let (addressing, inputs) = addressing(config, nest);
+    let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(nest.shape.size());
+    let outputs = nest.outputs().iter().map(|t| t.dtype()).collect();
+    op.sources.get(op, Form { inputs, outputs, addressing, index: IndexWidth::for_span(span) })
+}
+
+/// The text of that kernel, for readers.
+pub(super) fn text(op: &Elementwise, nest: &Nest<'_>) -> Result<String> {
+    let Some(first) = nest.operands.first() else { return Ok(String::new()) };
+    let selector = get_kernel_selector(Some(first.queue()))?;
+    let config = selector.select_elementwise_kernel(nest.shape.size(), nest.compute);
+    Ok(kernel_source(op, &config, nest)?.source())
+}
+
 pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: &[Number]) -> Result<Prepared> {
     let n = nest.shape.size();
     let config = get_kernel_selector(Some(nest.operands[0].queue()))?.select_elementwise_kernel(n, nest.compute);
-    let (addressing, inputs) = addressing(&config, nest);
-    let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(n);
-    let outputs = nest.outputs().iter().map(|t| t.dtype()).collect();
-    let made = op.sources.get(op, Form { inputs, outputs, addressing, index: IndexWidth::for_span(span) })?;
+    let made = kernel_source(op, &config, nest)?;
     let limit = stream.device().info().max_parameter_size;
     let bytes = made.args.len() * 8;
     if bytes > limit {
         let why = format!("{} needs {bytes} bytes of kernel arguments, the device takes {limit}; split it", op.label());
         return Err(Error::Unsupported { op: "elementwise", device: stream.device().name().to_owned(), why });
     }
-    let kernel = stream.kernel(&made.name, || (Source::new(made.source(), ""), made.name.as_str()))?;
+    let kernel = if op.relaxed {
+        let key = format!("{} relaxed", made.name);
+        let options = "-cl-fast-relaxed-math";
+        stream.kernel(&key, || (Source::new(made.source(), options), made.name.as_str()))?
+    } else {
+        stream.kernel(&made.name, || (Source::new(made.source(), ""), made.name.as_str()))?
+    };
     let args = arguments(nest, &made, scalars, n);
     let local = kernel.work_group_info()?.max_size.min(config.local_size_1d);
     let grid = Grid::new([made.work_items(n).next_multiple_of(local)]).local([local]);
