@@ -4,8 +4,8 @@
 
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::opencl::{
-    Addressing, Arg, CType, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, batch, elementwise_source,
-    inline_c,
+    Addressing, Arg, CType, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, Math, batch,
+    elementwise_source, inline_c,
 };
 use netcl_core::kernels::expr::{Expr, Graph, derivative, table};
 
@@ -17,6 +17,7 @@ fn kernel(label: &str, expr: &Expr, dtype: DType, addressing: Addressing) -> Ker
         outputs: vec![dtype; expr.outputs().len()],
         addressing,
         index: IndexWidth::Bits32,
+        math: Math::BuiltIn,
     })
     .unwrap()
 }
@@ -51,6 +52,35 @@ fn chain_with_a_single_element_input_f64_long() {
         outputs: vec![DType::F64],
         addressing: Addressing::Dense { width: 2 },
         index: IndexWidth::Bits64,
+        math: Math::BuiltIn,
+    })
+    .unwrap();
+    insta::assert_snapshot!(source.source());
+}
+
+/// The kernel of a large GPU: several aligned vectors for each work-item, and the names of the operations it was fused from.
+#[test]
+fn named_chain_in_tiles_f32() {
+    let g = Graph::new();
+    let (x, y) = (g.input(0), g.input(1));
+    let product = (x * y).named("mul") + 1.0;
+    let gated = product.named("add").tanh().named("tanh") * x.sigmoid().named("gate.sigmoid");
+    let expr = g.finish(&[(gated + y.relu().named("relu")).named("add")]);
+    insta::assert_snapshot!(kernel("chain", &expr, DType::F32, Addressing::Tiles { width: 4, vectors: 4 }).source());
+}
+
+/// The kernel of a processor: functions in plain arithmetic.
+#[test]
+fn tanh_of_a_processor_f32() {
+    let expr = table::op("tanh").unwrap().expr();
+    let source = elementwise_source(&ElementwiseSpec {
+        label: "tanh",
+        expr: &expr,
+        inputs: vec![DType::F32.into()],
+        outputs: vec![DType::F32],
+        addressing: Addressing::Dense { width: 16 },
+        index: IndexWidth::Bits32,
+        math: Math::Polynomials,
     })
     .unwrap();
     insta::assert_snapshot!(source.source());
@@ -130,6 +160,7 @@ fn impossible_specifications_are_errors() {
             outputs: vec![DType::F32],
             addressing,
             index: IndexWidth::Bits32,
+            math: Math::BuiltIn,
         })
     };
     assert!(spec(2, Addressing::Dense { width: 3 }).unwrap_err().to_string().contains("width 3"));

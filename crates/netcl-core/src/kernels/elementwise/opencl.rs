@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Args, Elementwise, Nest, Number, Prepared, scalar_arg};
+use crate::backend::Queue;
 use crate::backend::opencl::{Grid, Source, Stream};
+use crate::device::DeviceType;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_selector::{KernelConfig, KernelVariant, get_kernel_selector};
 use crate::kernels::expr::opencl::{
-    Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, elementwise_source,
+    Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, Math, elementwise_source,
 };
+use crate::kernels::expr::{Expr, Node, UnaryOp};
 use crate::kernels::launch::{Arg, Scalar, Work};
 
 /// What a kernel's text depends on, beside its expression.
@@ -20,6 +23,7 @@ struct Form {
     outputs: Vec<DType>,
     addressing: Addressing,
     index: IndexWidth,
+    math: Math,
 }
 
 /// The kernel texts of one expression, by form.
@@ -39,18 +43,27 @@ impl Sources {
             outputs: form.outputs.clone(),
             addressing: form.addressing,
             index: form.index,
+            math: form.math,
         })?);
         made.insert(form, source.clone());
         Ok(source)
     }
 }
 
-/// The kernel of an expression over these operands.
-fn kernel_source(op: &Elementwise, config: &KernelConfig, nest: &Nest<'_>) -> Result<Arc<KernelSource>> {
-    let (addressing, inputs) = addressing(config, nest);
+/// The kernel of an expression over these operands; without a device, one that any of them could run.
+fn kernel_source(
+    op: &Elementwise,
+    stream: Option<&Stream>,
+    config: &KernelConfig,
+    nest: &Nest<'_>,
+) -> Result<Arc<KernelSource>> {
+    let (addressing, inputs) = addressing(op, stream, config, nest);
+    let vectors = matches!(addressing, Addressing::Dense { width } if width > 1);
+    let processor = stream.is_some_and(|stream| stream.device().device_type() == DeviceType::Cpu);
+    let math = if processor && vectors { Math::Polynomials } else { Math::BuiltIn };
     let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(nest.shape.size());
     let outputs = nest.outputs().iter().map(|t| t.dtype()).collect();
-    op.sources.get(op, Form { inputs, outputs, addressing, index: IndexWidth::for_span(span) })
+    op.sources.get(op, Form { inputs, outputs, addressing, index: IndexWidth::for_span(span), math })
 }
 
 /// The text of that kernel, for readers.
@@ -58,13 +71,17 @@ pub(super) fn text(op: &Elementwise, nest: &Nest<'_>) -> Result<String> {
     let Some(first) = nest.operands.first() else { return Ok(String::new()) };
     let selector = get_kernel_selector(Some(first.queue()))?;
     let config = selector.select_elementwise_kernel(nest.shape.size(), nest.compute);
-    Ok(kernel_source(op, &config, nest)?.source())
+    let stream = match first.queue() {
+        Queue::OpenCl(stream) => Some(&**stream),
+        Queue::Cpu(_) => None,
+    };
+    Ok(kernel_source(op, stream, &config, nest)?.source())
 }
 
 pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: &[Number]) -> Result<Prepared> {
     let n = nest.shape.size();
     let config = get_kernel_selector(Some(nest.operands[0].queue()))?.select_elementwise_kernel(n, nest.compute);
-    let made = kernel_source(op, &config, nest)?;
+    let made = kernel_source(op, Some(stream), &config, nest)?;
     let limit = stream.device().info().max_parameter_size;
     let bytes = made.args.len() * 8;
     if bytes > limit {
@@ -85,7 +102,12 @@ pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: 
 }
 
 /// Dense vector access where every operand is one run (or one element), else one element per work-item.
-fn addressing(config: &KernelConfig, nest: &Nest<'_>) -> (Addressing, Vec<InputSpec>) {
+fn addressing(
+    op: &Elementwise,
+    stream: Option<&Stream>,
+    config: &KernelConfig,
+    nest: &Nest<'_>,
+) -> (Addressing, Vec<InputSpec>) {
     let step = |i: usize| nest.strides[i].first().copied().unwrap_or(1);
     let rank = nest.shape.ndim();
     let runs = rank <= 1
@@ -98,7 +120,47 @@ fn addressing(config: &KernelConfig, nest: &Nest<'_>) -> (Addressing, Vec<InputS
     }
     let vectors = config.variant == KernelVariant::ElementwiseVectorized;
     let width = if vectors { config.vector_width } else { 1 };
-    (Addressing::Dense { width }, inputs)
+    let Some(stream) = stream.filter(|_| vectors) else {
+        return (Addressing::Dense { width }, inputs);
+    };
+    let info = stream.device().info();
+    match stream.device().device_type() {
+        // Functions in plain arithmetic fill the widest registers; below, a wide kernel's build costs more than it saves.
+        DeviceType::Cpu if nest.compute == DType::F32 && nest.shape.size() >= WIDE_FROM && has_functions(op.expr()) => {
+            (Addressing::Dense { width: 16 }, inputs)
+        }
+        DeviceType::Gpu => {
+            let dense = nest.operands.iter().enumerate().filter(|(i, _)| step(*i) == 1 || rank == 0);
+            let aligned = dense.clone().all(|(_, t)| t.layout().offset().is_multiple_of(width));
+            // Registers for all that is under way at once: 64 of them in vectors of four floats.
+            let room = (MOST_WAITING / dense.count().max(1)).min(4);
+            let vectors = floor_power_of_two(room);
+            let busy = info.compute_units as usize * config.local_size_1d * ROUNDS;
+            if aligned && vectors > 1 && nest.shape.size() >= busy * vectors * width {
+                (Addressing::Tiles { width, vectors }, inputs)
+            } else {
+                (Addressing::Dense { width }, inputs)
+            }
+        }
+        _ => (Addressing::Dense { width }, inputs),
+    }
+}
+
+/// Elements from which processors compute functions in vectors of 16.
+const WIDE_FROM: usize = 1 << 16;
+/// Vectors that a work-item has under way at once, over all operands.
+const MOST_WAITING: usize = 16;
+/// Work-groups for each compute unit, below which one vector per work-item spreads the work better.
+const ROUNDS: usize = 4;
+
+fn floor_power_of_two(n: usize) -> usize {
+    1 << n.max(1).ilog2()
+}
+
+/// Whether an expression has functions that are written in plain arithmetic.
+fn has_functions(expr: &Expr) -> bool {
+    let function = |op: &UnaryOp| matches!(op, UnaryOp::Exp | UnaryOp::Expm1 | UnaryOp::Tanh | UnaryOp::Sigmoid);
+    expr.nodes().iter().any(|node| matches!(node, Node::Unary(op, _) if function(op)))
 }
 
 fn arguments(nest: &Nest<'_>, made: &KernelSource, scalars: &[Number], n: usize) -> Args {

@@ -16,145 +16,27 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::geometry::{Geometry, Strides};
-use super::plan::{Keep, Phase, Plan};
-use super::{Extent, OP, Region, fold};
+use super::native::{Loop, Native, Operand, Step};
+use super::plan::Keep;
+use super::{Combine, Extent, OP, Region, fold};
 use crate::backend::cpu::threads::{SharedPtr, parallel_for};
 use crate::backend::cpu::{CpuArgs, CpuKernel};
 use crate::dtype::{DType, Element};
 use crate::error::Result;
 use crate::kernels::elementwise::{Number, scalar_arg};
-use crate::kernels::expr::cpu::{Nest, Program, Registers, Source, Target};
+use crate::kernels::expr::cpu::{Nest, Registers, Source, Target};
 use crate::kernels::expr::vecmath::Real;
-use crate::kernels::expr::{Graph, Id, Node, Val};
+use crate::kernels::expr::{Id, Node};
 use crate::kernels::launch::{Arg, Work};
 
-/// Elements of a block: a handful of temporaries of so many floats share a core's own cache.
-const BLOCK: usize = 4096;
+/// Elements of a block: a handful of temporaries of so many floats share a core's second-level cache.
+const BLOCK: usize = 1 << 14;
 /// Rows of a block at most.
 const MAX_ROWS: usize = 512;
 /// Values of longer rows do not wait between loops: they would leave the cache.
 const KEEP_UP_TO: usize = 1 << 17;
 /// Elements that one task should have at least, so that waking a thread pays.
 const TASK: usize = 1 << 14;
-
-/// The programs of a region in one type.
-pub(super) struct Native {
-    phases: Vec<Loop>,
-    /// Row values behind the last loop.
-    last: Option<Step>,
-    /// Converts an input that is reduced as it is.
-    same: Program,
-}
-
-/// A loop over the row and the row values before it.
-struct Loop {
-    rows: Option<Step>,
-    /// `None` if there is nothing to compute: inputs are reduced as they are.
-    body: Option<Step>,
-    /// For each reduction its number and where its operand lies.
-    reductions: Vec<(usize, Operand)>,
-    outputs: usize,
-}
-
-/// A program, and the nodes that are its inputs and outputs.
-struct Step {
-    program: Program,
-    inputs: Vec<Id>,
-    outputs: Vec<Id>,
-}
-
-/// Where the operand of a reduction lies.
-enum Operand {
-    /// A full input of the region.
-    Input(usize),
-    /// A value that waits.
-    Kept(Id),
-    /// A temporary of the loop's program: which one.
-    Temporary(usize),
-}
-
-impl Native {
-    fn compile(region: &Region, plan: &Plan, compute: DType) -> Result<Native> {
-        let phases = plan.phases.iter().map(|phase| Loop::compile(region, phase, compute)).collect::<Result<_>>()?;
-        let g = Graph::new();
-        let same = Program::compile(&g.finish(&[g.input(0)]), compute)?;
-        Ok(Native { phases, last: Step::compile(region, &plan.last, &plan.last, compute)?, same })
-    }
-}
-
-impl Loop {
-    fn compile(region: &Region, phase: &Phase, compute: DType) -> Result<Loop> {
-        let mut wanted: Vec<Id> = Vec::new();
-        let mut reductions = Vec::new();
-        for &k in &phase.reductions {
-            let id = region.operand(k);
-            let place = match region.expr.nodes()[id.index()] {
-                Node::Input(i) if region.facts.full[id.index()] => Operand::Input(usize::from(i)),
-                _ if phase.stores.contains(&id) => Operand::Kept(id),
-                _ => {
-                    let at = wanted.iter().position(|w| *w == id).unwrap_or(wanted.len());
-                    if at == wanted.len() {
-                        wanted.push(id);
-                    }
-                    Operand::Temporary(at)
-                }
-            };
-            reductions.push((k, place));
-        }
-        wanted.extend(&phase.stores);
-        wanted.extend(phase.outputs.iter().map(|&o| region.result(o)));
-        let body = Step::compile(region, &phase.body, &wanted, compute)?;
-        let rows = Step::compile(region, &phase.rows, &phase.rows, compute)?;
-        Ok(Loop { rows, body, reductions, outputs: phase.outputs.len() })
-    }
-}
-
-impl Step {
-    /// The program that computes `wanted` by way of the nodes `made`; what else it needs are its inputs.
-    fn compile(region: &Region, made: &[Id], wanted: &[Id], compute: DType) -> Result<Option<Step>> {
-        if wanted.is_empty() {
-            return Ok(None);
-        }
-        let g = Graph::new();
-        let nodes = region.expr.nodes();
-        let mut values = Values { graph: &g, nodes, known: vec![None; nodes.len()], inputs: Vec::new() };
-        for &id in made {
-            let result = match nodes[id.index()] {
-                Node::Unary(op, a) => values.get(a).unary(op),
-                Node::Binary(op, a, b) => values.get(a).binary(op, values.get(b)),
-                Node::Ternary(op, a, b, c) => g.ternary(op, values.get(a), values.get(b), values.get(c)),
-                Node::Input(_) | Node::Scalar(_) | Node::Const(_) => values.get(id),
-            };
-            values.known[id.index()] = Some(result);
-        }
-        let results: Vec<Val<'_>> = wanted.iter().map(|&id| values.get(id)).collect();
-        let inputs = values.inputs;
-        let expr = g.finish_with(&results, inputs.len(), region.scalars);
-        Ok(Some(Step { program: Program::compile(&expr, compute)?, inputs, outputs: wanted.to_vec() }))
-    }
-}
-
-/// The values of a step's graph; what is asked for and not known becomes an input.
-struct Values<'g> {
-    graph: &'g Graph,
-    nodes: &'g [Node],
-    known: Vec<Option<Val<'g>>>,
-    inputs: Vec<Id>,
-}
-
-impl<'g> Values<'g> {
-    fn get(&mut self, id: Id) -> Val<'g> {
-        match (self.known[id.index()], self.nodes[id.index()]) {
-            (Some(known), _) => known,
-            (None, Node::Scalar(s)) => self.graph.scalar(usize::from(s)),
-            (None, Node::Const(c)) => self.graph.constant(c.value()),
-            (None, _) => {
-                self.inputs.push(id);
-                *self.known[id.index()].insert(self.graph.input(self.inputs.len() - 1))
-            }
-        }
-    }
-}
 
 /// Where an operand lies in its storage, and how it is laid out.
 struct Place {
@@ -171,7 +53,7 @@ struct Job {
     /// Which extents, nodes and reductions the region has.
     inputs: Vec<Extent>,
     nodes: Vec<Node>,
-    combines: Vec<super::Combine>,
+    combines: Vec<Combine>,
     /// Full outputs in the order in which the last loop writes them, then row outputs with their nodes.
     full_outputs: Vec<usize>,
     row_outputs: Vec<(usize, Id)>,
@@ -501,7 +383,7 @@ impl<'j, T: Real + Element> Block<'j, T> {
     }
 
     /// Combines a part of each row with what reduction `n` of the loop has so far.
-    fn fold(&mut self, n: usize, combine: super::Combine, operand: &Operand, part: Part) {
+    fn fold(&mut self, n: usize, combine: Combine, operand: &Operand, part: Part) {
         let (first, step): (*const T, isize) = match operand {
             Operand::Kept(id) => {
                 let at = self.kept_at(*id).unwrap_or_default() + part.start;
@@ -529,7 +411,7 @@ impl<'j, T: Real + Element> Block<'j, T> {
     }
 
     /// As `fold`, for an input that does not lie densely in the type of the computation.
-    fn fold_copied(&mut self, n: usize, combine: super::Combine, input: usize, part: Part) {
+    fn fold_copied(&mut self, n: usize, combine: Combine, input: usize, part: Part) {
         let job = self.job;
         let axes = job.inner.len();
         let shape: SmallVec<[usize; 6]> =

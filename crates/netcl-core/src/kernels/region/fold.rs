@@ -3,8 +3,15 @@
 //! Runs of a row are combined in the type of the computation, in many independent lanes; runs are combined in f64, so that a
 //! long sum of f32 loses nothing that matters.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use super::Combine;
+#[cfg(target_arch = "x86_64")]
+use crate::dtype::DType;
 use crate::dtype::Element;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::expr::cpu::avx512::available;
 use crate::kernels::expr::vecmath::Real;
 
 /// Elements of one run: 16 for each lane.
@@ -43,6 +50,13 @@ joins! {
 
 /// What a partial result and some more elements of its row combine to.
 pub(super) fn fold<T: Real + Element>(combine: Combine, partial: f64, row: &[T]) -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if T::DTYPE == DType::F32 && available() {
+        // SAFETY: T is f32, whatever the compiler calls it, and the slice stays borrowed; the processor has AVX-512F.
+        return unsafe {
+            avx512::fold(combine, partial, std::slice::from_raw_parts(row.as_ptr().cast::<f32>(), row.len()))
+        };
+    }
     match combine {
         Combine::Sum => fold_with(Sum, partial, row),
         Combine::Max => fold_with(Max, partial, row),

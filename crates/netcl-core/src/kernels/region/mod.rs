@@ -36,13 +36,15 @@
 //! | `build.rs` | declaring a region |
 //! | `plan.rs` | which loop over the row computes what, and what is kept between loops |
 //! | `geometry.rs` | where rows and their elements lie |
-//! | `cpu.rs`, `fold.rs` | the native CPU |
-//! | `opencl.rs`, `source.rs`, `parts.rs` | launches, and the text of the kernel |
+//! | `native.rs`, `cpu.rs`, `fold.rs` | the native CPU: programs, runs over blocks of rows, folds |
+//! | `opencl.rs`, `form.rs`, `source.rs`, `parts.rs` | launches, and the text of the kernel |
 
 mod build;
 mod cpu;
 mod fold;
+mod form;
 mod geometry;
+mod native;
 mod opencl;
 mod parts;
 mod plan;
@@ -55,8 +57,8 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 pub use build::{RegionBuilder, Value};
+pub use form::Style;
 pub use opencl::force_style;
-pub use source::Style;
 
 use super::copy::check_writable;
 use super::elementwise::{Elementwise, Number};
@@ -139,7 +141,7 @@ pub struct Region {
     facts: Facts,
     /// Nothing waits between loops; costly values wait; costly values and inputs wait.
     plans: [Plan; 3],
-    native: [OnceLock<Arc<cpu::Native>>; 4],
+    native: [OnceLock<Arc<native::Native>>; 4],
     sources: opencl::Sources,
 }
 

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
+use super::form::{Access, Form, KEPT_VECTORS, Param, Style, Text};
 use super::geometry::{Geometry, Operand};
 use super::plan::Keep;
-use super::source::{self, Access, Form, KEPT_VECTORS, Param, Style, Text};
-use super::{Extent, OP, Region};
+use super::{Extent, OP, Region, source};
 use crate::backend::Queue;
 use crate::backend::opencl::{Grid, Source, Stream};
 use crate::device::DeviceType;

@@ -11,91 +11,11 @@
 
 use std::fmt::Write as _;
 
+use super::form::{self, Access, Form, KEPT_VECTORS, Param, Style, Text};
 use super::plan::{Keep, Phase, Plan};
 use super::{Combine, Extent, Region, parts};
-use crate::dtype::DType;
-use crate::kernels::expr::opencl::{CType, Helper, IndexWidth, Math, Statements, tag};
+use crate::kernels::expr::opencl::{CType, Helper, Math, Statements};
 use crate::kernels::expr::{Id, Node};
-
-/// How a kernel divides rows among work-items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Style {
-    /// A work-group, or a part of one, for each row: GPUs.
-    Groups,
-    /// A work-item for each row: processors.
-    Items,
-}
-
-/// Vectors of a row that one work-item keeps at most.
-pub(super) const KEPT_VECTORS: usize = 4;
-
-/// How an operand is read or written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Access {
-    /// One value per row.
-    Row,
-    /// The elements of a row lie densely.
-    Dense,
-    /// All elements of a row are one.
-    Same,
-    /// Any strides.
-    Strided,
-}
-
-/// What a kernel's text depends on, beside its region.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Form {
-    /// Inputs, then outputs.
-    pub(super) operands: Vec<(DType, Access)>,
-    /// How many axes count the rows, and how many lie along a row.
-    pub(super) axes: (usize, usize),
-    pub(super) index: IndexWidth,
-    pub(super) compute: DType,
-    pub(super) style: Style,
-    /// Elements per vector.
-    pub(super) width: usize,
-    /// Vectors begin at multiples of their width.
-    pub(super) aligned: bool,
-    pub(super) keep: Keep,
-}
-
-/// An argument of a kernel, in the order of the signature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Param {
-    /// An operand's memory.
-    Buffer(usize),
-    /// Where its first element lies: `ulong`.
-    Offset(usize),
-    /// An operand's stride along an outer axis.
-    Outer(usize, usize),
-    /// An operand's stride along an axis of the row.
-    Inner(usize, usize),
-    Scalar(usize),
-    /// The number of rows.
-    Rows,
-    /// The elements of a row.
-    Length,
-    /// The length of an outer axis but the outermost.
-    OuterLength(usize),
-    /// The length of an axis of the row but the outermost.
-    InnerLength(usize),
-    /// Rows per work-item.
-    Per,
-    /// Work-items per row: `uint`.
-    Lanes,
-    /// Local memory, an element for each work-item.
-    Tile,
-    /// Local memory for one row of a value that waits.
-    Kept,
-}
-
-/// A kernel's text and how to call it.
-#[derive(Debug)]
-pub(super) struct Text {
-    pub(super) name: String,
-    pub(super) source: String,
-    pub(super) params: Vec<Param>,
-}
 
 /// Writes the kernel.
 pub(super) fn write(region: &Region, form: &Form) -> Text {
@@ -109,7 +29,7 @@ pub(super) fn write(region: &Region, form: &Form) -> Text {
         writer.phase(phase);
     }
     writer.finish();
-    let name = name(region, form);
+    let name = form::name(region, form);
     let (params, signature) = writer.signature();
     let mut source = "#pragma OPENCL FP_CONTRACT OFF\n".to_owned();
     for helper in &writer.statements.helpers {
@@ -122,36 +42,6 @@ pub(super) fn write(region: &Region, form: &Form) -> Text {
     let _ = write!(source, "\n// {}: {how}\n", region.label.replace(|c: char| c.is_control() || c == '\\', "_"));
     let _ = write!(source, "kernel void {name}(\n    {signature}) {{\n{}}}\n", writer.body);
     Text { name, source, params }
-}
-
-fn name(region: &Region, form: &Form) -> String {
-    let mut name: String =
-        region.label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(48).collect();
-    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        name.insert_str(0, "k_");
-    }
-    for (dtype, access) in &form.operands {
-        let access = match access {
-            Access::Row => "r",
-            Access::Dense => "",
-            Access::Same => "s",
-            Access::Strided => "x",
-        };
-        let _ = write!(name, "_{}{access}", tag(*dtype));
-    }
-    let style = if form.style == Style::Groups { "groups" } else { "items" };
-    let (outer, inner) = form.axes;
-    let keep = match form.keep {
-        Keep::Nothing => "",
-        Keep::Costly | Keep::Inputs => "_kept",
-    };
-    let aligned = if form.aligned { "a" } else { "" };
-    let _ = write!(name, "_{style}{}{aligned}_{outer}x{inner}{keep}", form.width);
-    if form.index == IndexWidth::Bits64 {
-        name.push_str("_long");
-    }
-    let _ = write!(name, "_{:012x}", region.key & 0xffff_ffff_ffff);
-    name
 }
 
 struct Writer<'a> {

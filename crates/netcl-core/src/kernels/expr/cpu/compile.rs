@@ -17,6 +17,8 @@ pub(super) fn compile(expr: &Expr, compute: DType) -> Program {
         outputs: expr.outputs().len(),
         scalars: expr.scalars(),
         slots: 0,
+        uniform: Vec::new(),
+        spread: vec![false; expr.inputs()],
         compute,
         level: simd::level(),
     };
@@ -72,6 +74,19 @@ pub(super) fn compile(expr: &Expr, compute: DType) -> Program {
         }
     }
     program.slots = usize::from(registers.first + registers.used);
+    program.uniform = vec![false; program.slots];
+    for (index, &slot) in slot.iter().enumerate() {
+        if plan.uniform[index] && plan.uses[index] > 0 {
+            program.uniform[usize::from(slot)] = true;
+        }
+    }
+    for instr in program.body.iter().filter(|instr| !instr.code.takes_numbers()) {
+        for source in instr.sources {
+            if let Some(spread) = program.spread.get_mut(usize::from(source)) {
+                *spread = true;
+            }
+        }
+    }
     program
 }
 

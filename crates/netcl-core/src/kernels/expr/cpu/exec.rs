@@ -1,5 +1,7 @@
 //! The instructions: one vectorised loop per primitive and instruction set.
 
+#[cfg(target_arch = "x86_64")]
+use std::any::TypeId;
 use std::slice;
 
 use super::{Code, Instr};
@@ -10,19 +12,20 @@ use crate::kernels::expr::{BinaryOp, UnaryOp};
 /// Whether the baseline has fused multiply-add as one instruction.
 const BASELINE_FMA: bool = cfg!(target_arch = "aarch64");
 
-/// Runs instructions over the first `n` elements of the slots.
+/// Runs instructions over the first `n` elements of the slots, of which `uniform` ones hold one number.
 ///
 /// # Safety
-/// Every slot an instruction names must be an index of `slots` and point to `n` elements, initialised where it is read
-/// and writable where it is written; a target must not overlap a source of the same instruction; and the processor must
+/// Every slot an instruction names must be an index of `slots` and of `uniform` and point to `n >= 1` elements, initialised
+/// where it is read (of a uniform slot the first, where the instruction takes numbers) and writable where it is written; a
+/// target must not overlap a source of the same instruction; and the processor must
 /// have `level`.
-pub(super) unsafe fn execute<T: Real>(level: Level, code: &[Instr], slots: &[*mut T], n: usize) {
+pub(super) unsafe fn execute<T: Real>(level: Level, code: &[Instr], slots: &[*mut T], uniform: &[bool], n: usize) {
     match level {
         // SAFETY: the caller vouches for the slots and the level.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => unsafe { execute_avx2(code, slots, n) },
+        Level::Avx2 => unsafe { execute_avx2(code, slots, uniform, n) },
         // SAFETY: the caller vouches for the slots.
-        _ => unsafe { execute_on::<T, BASELINE_FMA>(code, slots, n) },
+        _ => unsafe { execute_on::<T, BASELINE_FMA>(code, slots, uniform, n) },
     }
 }
 
@@ -30,9 +33,9 @@ pub(super) unsafe fn execute<T: Real>(level: Level, code: &[Instr], slots: &[*mu
 /// As [`execute`], on a processor with AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn execute_avx2<T: Real>(code: &[Instr], slots: &[*mut T], n: usize) {
+unsafe fn execute_avx2<T: Real>(code: &[Instr], slots: &[*mut T], uniform: &[bool], n: usize) {
     // SAFETY: the caller vouches for the slots.
-    unsafe { execute_on::<T, true>(code, slots, n) }
+    unsafe { execute_on::<T, true>(code, slots, uniform, n) }
 }
 
 /// Inlined into one function per level, so that the loops are compiled for its instruction set.
@@ -40,7 +43,7 @@ unsafe fn execute_avx2<T: Real>(code: &[Instr], slots: &[*mut T], n: usize) {
 /// # Safety
 /// As [`execute`].
 #[inline(always)]
-unsafe fn execute_on<T: Real, const FMA: bool>(code: &[Instr], slots: &[*mut T], n: usize) {
+unsafe fn execute_on<T: Real, const FMA: bool>(code: &[Instr], slots: &[*mut T], uniform: &[bool], n: usize) {
     for instr in code {
         let s = instr.sources.map(|s| slots[usize::from(s)].cast_const());
         // SAFETY: every slot holds n elements, and the target overlaps no source, so the slices do not alias.
@@ -49,8 +52,15 @@ unsafe fn execute_on<T: Real, const FMA: bool>(code: &[Instr], slots: &[*mut T],
         };
         match instr.code {
             Code::Copy => o.copy_from_slice(s[0]),
-            Code::Unary(op) => unary::<T, FMA>(op, s[0], o),
-            Code::Binary(op) => binary::<T, FMA>(op, s[0], s[1], o),
+            Code::Unary(op) => {
+                if !(FMA && wide(op, s[0], o)) {
+                    unary::<T, FMA>(op, s[0], o);
+                }
+            }
+            Code::Binary(op) => {
+                let operand = |k: usize| (s[k], uniform[usize::from(instr.sources[k])]);
+                binary::<T, FMA>(op, operand(0), operand(1), o);
+            }
             Code::Fma => map3(s[0], s[1], s[2], o, |a, b, c| a.fused(b, c)),
             Code::Select => map3(s[0], s[1], s[2], o, |a, b, c| if a != T::ZERO { b } else { c }),
             Code::Choose(op) => match op {
@@ -63,6 +73,19 @@ unsafe fn execute_on<T: Real, const FMA: bool>(code: &[Instr], slots: &[*mut T],
             },
         }
     }
+}
+
+/// Does an instruction in wider registers than the level's, where there are any.
+fn wide<T: Real>(op: UnaryOp, a: &[T], o: &mut [T]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if TypeId::of::<T>() == TypeId::of::<f32>() {
+        let (from, to) = (a.as_ptr().cast::<f32>(), o.as_mut_ptr().cast::<f32>());
+        // SAFETY: T is f32, whatever the compiler calls it, and the slices stay borrowed.
+        let (a, o) = unsafe { (slice::from_raw_parts(from, a.len()), slice::from_raw_parts_mut(to, o.len())) };
+        return super::avx512::unary(op, a, o);
+    }
+    let _ = (op, a, o);
+    false
 }
 
 #[inline(always)]
@@ -104,15 +127,33 @@ fn unary<T: Real, const FMA: bool>(op: UnaryOp, a: &[T], o: &mut [T]) {
 
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "x != x is the test for NaN that works for both types and vectorises")]
-fn binary<T: Real, const FMA: bool>(op: BinaryOp, a: &[T], b: &[T], o: &mut [T]) {
+fn binary<T: Real, const FMA: bool>(op: BinaryOp, (a, one_a): (&[T], bool), (b, one_b): (&[T], bool), o: &mut [T]) {
     let truth = |holds: bool| if holds { T::ONE } else { T::ZERO };
+    // A number beside a chunk stays in a register instead of being read for every element.
+    macro_rules! numbers {
+        ($f:expr) => {{
+            let f = $f;
+            match (one_a, one_b) {
+                (false, false) => map2(a, b, o, f),
+                (false, true) => {
+                    let y = b[0];
+                    map1(a, o, |x| f(x, y));
+                }
+                (true, false) => {
+                    let x = a[0];
+                    map1(b, o, |y| f(x, y));
+                }
+                (true, true) => o.fill(f(a[0], b[0])),
+            }
+        }};
+    }
     match op {
-        BinaryOp::Add => map2(a, b, o, |x, y| x + y),
-        BinaryOp::Sub => map2(a, b, o, |x, y| x - y),
-        BinaryOp::Mul => map2(a, b, o, |x, y| x * y),
-        BinaryOp::Div => map2(a, b, o, |x, y| x / y),
-        BinaryOp::Min => map2(a, b, o, |x, y| if (x <= y) | (x != x) { x } else { y }),
-        BinaryOp::Max => map2(a, b, o, |x, y| if (x >= y) | (x != x) { x } else { y }),
+        BinaryOp::Add => numbers!(|x: T, y: T| x + y),
+        BinaryOp::Sub => numbers!(|x: T, y: T| x - y),
+        BinaryOp::Mul => numbers!(|x: T, y: T| x * y),
+        BinaryOp::Div => numbers!(|x: T, y: T| x / y),
+        BinaryOp::Min => numbers!(|x: T, y: T| if (x <= y) | (x != x) { x } else { y }),
+        BinaryOp::Max => numbers!(|x: T, y: T| if (x >= y) | (x != x) { x } else { y }),
         BinaryOp::Pow => map2(a, b, o, T::pow::<FMA>),
         BinaryOp::Eq => map2(a, b, o, |x, y| truth(x == y)),
         BinaryOp::Ne => map2(a, b, o, |x, y| truth(x != y)),

@@ -4,6 +4,8 @@
 //! over it, so that the cost of interpreting is spread over hundreds of elements. Inputs that lie densely in memory in
 //! the type of the computation are read where they are, and the last instruction writes the result where it belongs.
 
+#[cfg(target_arch = "x86_64")]
+pub(in crate::kernels) mod avx512;
 mod compile;
 mod exec;
 mod operand;
@@ -30,6 +32,10 @@ pub struct Program {
     outputs: usize,
     scalars: usize,
     slots: usize,
+    /// Slots that hold one number throughout: constants, scalars and what is computed from them.
+    uniform: Vec<bool>,
+    /// Inputs of which some instruction needs a whole chunk, even where they are one number.
+    spread: Vec<bool>,
     compute: DType,
     level: Level,
 }
@@ -47,6 +53,14 @@ enum Code {
     Select,
     /// A comparison and the choice made from it in one pass: relu and its relatives.
     Choose(BinaryOp),
+}
+
+impl Code {
+    /// Whether a source that is one number need not stand in every element of its chunk.
+    fn takes_numbers(self) -> bool {
+        use BinaryOp::{Add, Div, Max, Min, Mul, Sub};
+        matches!(self, Code::Binary(Add | Sub | Mul | Div | Min | Max))
+    }
 }
 
 /// One loop over a chunk. The destination is never one of the sources.

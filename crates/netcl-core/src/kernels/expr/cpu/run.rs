@@ -185,6 +185,8 @@ struct Run<'a, T> {
     slots: SmallVec<[*mut T; 16]>,
     /// Which operands lie densely over the whole nest, inputs first.
     dense: SmallVec<[bool; 16]>,
+    /// Which slots hold one number in the current chunk.
+    uniform: SmallVec<[bool; 16]>,
     /// The element an input's staging chunk is filled with, for inputs that are constant along the innermost axis.
     filled: SmallVec<[*const u8; 8]>,
 }
@@ -217,12 +219,13 @@ impl<'a, T: Compute> Run<'a, T> {
             unsafe { slice::from_raw_parts_mut(slots[usize::from(slot)], chunk) }.fill(<T as Real>::from_f64(value));
         }
         // SAFETY: every slot is a chunk of memory, and compilation never makes a target one of its sources.
-        unsafe { exec::execute(program.level, &program.prologue, &slots, chunk) };
+        unsafe { exec::execute(program.level, &program.prologue, &slots, &program.uniform, chunk) };
         let contiguous = Shape::from(nest.shape).contiguous_strides();
         let dense = |strides: &[isize]| strides == contiguous.as_slice();
         let dense = inputs.iter().map(|i| dense(i.strides)).chain(outputs.iter().map(|o| dense(o.strides))).collect();
         let filled = SmallVec::from_elem(std::ptr::null(), inputs.len());
-        Run { program, nest, chunk, inputs, outputs, _memory: PhantomData, base, slots, dense, filled }
+        let uniform = SmallVec::from_slice(&program.uniform);
+        Run { program, nest, chunk, inputs, outputs, _memory: PhantomData, base, slots, dense, uniform, filled }
     }
 
     /// # Safety
@@ -253,6 +256,7 @@ impl<'a, T: Compute> Run<'a, T> {
             let from =
                 unsafe { input.data.offset(walk.offset(input.strides, at, dense) * input.dtype.size() as isize) };
             let straight = dense || (one_row && inner == 1);
+            self.uniform[i] = one_row && inner == 0;
             if straight && input.dtype == T::DTYPE {
                 self.slots[i] = from.cast_mut().cast();
                 continue;
@@ -265,7 +269,11 @@ impl<'a, T: Compute> Run<'a, T> {
                     let mut value = [T::ZERO];
                     // SAFETY: one element of the input.
                     unsafe { load(input.dtype, from, 1, &mut value) };
-                    staging.fill(value[0]);
+                    if self.program.spread[i] {
+                        staging.fill(value[0])
+                    } else {
+                        staging[0] = value[0]
+                    }
                     self.filled[i] = from;
                 }
             } else if straight || one_row {
@@ -296,7 +304,7 @@ impl<'a, T: Compute> Run<'a, T> {
         }
         // SAFETY: every slot points to n elements: operands of the chunk in memory or chunks of our own. A target is a
         // register or an output; neither overlaps a source (in-place outputs are staged).
-        unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, n) };
+        unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, &self.uniform, n) };
         for (o, output) in outputs.iter().enumerate().filter(|&(o, _)| staged[o]) {
             // SAFETY: the output's own chunk, which the program has filled.
             let values = unsafe { slice::from_raw_parts(self.base.add((first + o) * self.chunk), n) };

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::ctype::tag;
-use super::{CType, Helper, inline_c};
+use super::inline::inline_with;
+use super::{CType, Helper, Math};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::expr::Expr;
@@ -39,6 +40,14 @@ pub enum Addressing {
     Dense {
         /// Elements per work-item.
         width: usize,
+    },
+    /// All operands lie densely and begin at multiples of `width` elements; each work-item does `vectors` vectors, a
+    /// work-group's apart, and loads all of them before it computes: for GPUs, which have many loads under way at once.
+    Tiles {
+        /// Elements per vector: 1, 2, 4, 8 or 16.
+        width: usize,
+        /// Vectors per work-item.
+        vectors: usize,
     },
     /// Any strides, broadcasting included; each work-item does one element.
     Strided {
@@ -87,6 +96,8 @@ pub struct ElementwiseSpec<'a> {
     pub addressing: Addressing,
     /// The type of indices.
     pub index: IndexWidth,
+    /// Where elementary functions come from.
+    pub math: Math,
 }
 
 /// An argument of a kernel, in the order of the signature.
@@ -131,6 +142,12 @@ pub struct KernelSource {
     pub width: usize,
 }
 
+/// The tile of a work-item, beside its vectors' width.
+#[derive(Clone, Copy)]
+struct Tile {
+    vectors: usize,
+}
+
 impl KernelSource {
     /// A program with this kernel alone.
     pub fn source(&self) -> String {
@@ -172,7 +189,7 @@ pub fn batch<'a>(kernels: impl IntoIterator<Item = &'a KernelSource>) -> String 
 ///
 /// ```
 /// use netcl_core::dtype::DType;
-/// use netcl_core::kernels::expr::opencl::{Addressing, ElementwiseSpec, IndexWidth, elementwise_source};
+/// use netcl_core::kernels::expr::opencl::{Addressing, ElementwiseSpec, IndexWidth, Math, elementwise_source};
 /// use netcl_core::kernels::expr::table;
 ///
 /// let silu = table::op("silu").unwrap().expr();
@@ -183,15 +200,17 @@ pub fn batch<'a>(kernels: impl IntoIterator<Item = &'a KernelSource>) -> String 
 ///     outputs: vec![DType::F16],
 ///     addressing: Addressing::Dense { width: 4 },
 ///     index: IndexWidth::for_span(1000),
+///     math: Math::BuiltIn,
 /// })?;
 /// assert!(kernel.name.starts_with("silu_f16_f16_dense4_"));
 /// assert_eq!(kernel.work_items(1001), 251);
 /// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn elementwise_source(spec: &ElementwiseSpec<'_>) -> Result<KernelSource> {
-    let (width, rank) = match spec.addressing {
-        Addressing::Dense { width } => (width, None),
-        Addressing::Strided { rank } => (1, Some(rank)),
+    let (width, rank, tile) = match spec.addressing {
+        Addressing::Dense { width } => (width, None, None),
+        Addressing::Tiles { width, vectors } => (width, None, Some(Tile { vectors: vectors.max(1) })),
+        Addressing::Strided { rank } => (1, Some(rank), None),
     };
     let compute = if spec.inputs.iter().map(|i| i.dtype).chain(spec.outputs.iter().copied()).any(|d| d == DType::F64) {
         DType::F64
@@ -210,13 +229,17 @@ pub fn elementwise_source(spec: &ElementwiseSpec<'_>) -> Result<KernelSource> {
         let what = format!("{given:?} dtypes given for the {expected:?} inputs and outputs of {}", spec.label);
         return Err(Error::argument("elementwise kernel", what));
     }
-    let mut writer = Writer { spec, ctype, rank, helpers: Vec::new(), body: String::new() };
-    writer.body();
+    let mut writer = Writer { spec, ctype, rank, helpers: Vec::new(), body: String::new(), depth: 1 };
+    match tile {
+        Some(tile) => writer.tiles(tile),
+        None => writer.body(),
+    }
     let name = kernel_name(spec);
     let (args, signature) = writer.signature();
     let formula = spec.expr.to_string();
     let comment = if formula.len() <= 400 { format!("// {}: {formula}\n", spec.label) } else { String::new() };
     let kernel = format!("{comment}kernel void {name}(\n    {signature}) {{\n{}}}\n", writer.body);
+    let width = width * tile.map_or(1, |tile| tile.vectors);
     Ok(KernelSource { name, helpers: writer.helpers, kernel, args, scalar: compute, index: spec.index, width })
 }
 
@@ -227,7 +250,7 @@ fn kernel_name(spec: &ElementwiseSpec<'_>) -> String {
         name.insert_str(0, "k_");
     }
     for input in &spec.inputs {
-        let single = if input.kind == InputKind::Single && matches!(spec.addressing, Addressing::Dense { .. }) {
+        let single = if input.kind == InputKind::Single && !matches!(spec.addressing, Addressing::Strided { .. }) {
             "s"
         } else {
             ""
@@ -239,10 +262,14 @@ fn kernel_name(spec: &ElementwiseSpec<'_>) -> String {
     }
     let _ = match spec.addressing {
         Addressing::Dense { width } => write!(name, "_dense{width}"),
+        Addressing::Tiles { width, vectors } => write!(name, "_tiles{width}x{vectors}"),
         Addressing::Strided { rank } => write!(name, "_strided{rank}"),
     };
     if spec.index == IndexWidth::Bits64 {
         name.push_str("_long");
+    }
+    if spec.math == Math::Polynomials {
+        name.push_str("_poly");
     }
     // 48 bits of the key: enough to tell apart what shares a label and all types.
     let _ = write!(name, "_{:012x}", spec.expr.key() & 0xffff_ffff_ffff);
@@ -255,11 +282,12 @@ struct Writer<'a> {
     rank: Option<usize>,
     helpers: Vec<Helper>,
     body: String,
+    depth: usize,
 }
 
 impl Writer<'_> {
     fn line(&mut self, text: &str) {
-        let _ = writeln!(self.body, "    {text}");
+        let _ = writeln!(self.body, "{:indent$}{text}", "", indent = 4 * self.depth);
     }
 
     fn need(&mut self, helpers: Vec<Helper>) {
@@ -325,23 +353,90 @@ impl Writer<'_> {
             // A lane widens by itself.
             self.line(&format!("const {ty} x{i} = {call};"));
         }
+        let scalars = self.scalars();
+        self.compute(&scalars, left, false);
+    }
+
+    /// Several vectors for each work-item: all loads, then each vector's value.
+    fn tiles(&mut self, Tile { vectors }: Tile) {
+        let (unsigned, _) = self.spec.index.names();
+        let (width, ty) = (self.ctype.width(), self.ctype.name());
+        self.line(&format!(
+            "// {vectors} vectors, a work-group's width apart: all loads are under way before one is used."
+        ));
+        self.line(&format!("const {unsigned} step = get_local_size(0) * {width};"));
+        self.line(&format!(
+            "const {unsigned} first = get_group_id(0) * (step * {vectors}) + get_local_id(0) * {width};"
+        ));
+        let scalars = self.scalars();
+        let mut waiting = Vec::new();
+        for (i, input) in self.spec.inputs.iter().enumerate() {
+            if input.kind == InputKind::Single {
+                let load = self.ctype.lane().load_helper(input.dtype);
+                let call = format!("{}(x{i}_data + x{i}_offset, 1)", load.name);
+                self.need(vec![load]);
+                self.line(&format!("const {ty} x{i} = {call};"));
+            } else {
+                waiting.push(i);
+            }
+        }
+        if !waiting.is_empty() {
+            let names: Vec<String> = waiting.iter().map(|i| format!("x{i}_all[{vectors}]")).collect();
+            self.line(&format!("{ty} {};", names.join(", ")));
+            self.open_tile(vectors);
+            for &i in &waiting {
+                let load = self.ctype.load_helper_at(self.spec.inputs[i].dtype, true);
+                let call = format!("{}(x{i}_data + x{i}_offset + i, left)", load.name);
+                self.need(vec![load]);
+                self.line(&format!("x{i}_all[k] = {call};"));
+            }
+            self.depth -= 1;
+            self.line("}");
+        }
+        self.open_tile(vectors);
+        if !waiting.is_empty() {
+            let names: Vec<String> = waiting.iter().map(|i| format!("x{i} = x{i}_all[k]")).collect();
+            self.line(&format!("const {ty} {};", names.join(", ")));
+        }
+        self.compute(&scalars, "left", true);
+        self.depth -= 1;
+        self.line("}");
+    }
+
+    fn open_tile(&mut self, vectors: usize) {
+        let (unsigned, _) = self.spec.index.names();
+        self.line("#pragma unroll");
+        self.line(&format!("for (uint k = 0; k < {vectors}; ++k) {{"));
+        self.depth += 1;
+        self.line(&format!("const {unsigned} i = first + k * step;"));
+        self.line("if (i >= count) break;");
+        self.line("const ulong left = count - i;");
+    }
+
+    /// What the run-time scalars are called, as values of the type of the computation.
+    fn scalars(&mut self) -> Vec<String> {
+        let (width, ty) = (self.ctype.width(), self.ctype.name());
         let mut scalars: Vec<String> = (0..self.spec.expr.scalars()).map(|s| format!("s{s}")).collect();
         if width > 1 {
             for (s, name) in scalars.iter_mut().enumerate() {
                 *name = format!("s{s}_all");
-                let text = format!("const {ty} s{s}_all = ({ty})(s{s});");
-                self.line(&text);
+                self.line(&format!("const {ty} s{s}_all = ({ty})(s{s});"));
             }
         }
+        scalars
+    }
+
+    /// The expression and its stores.
+    fn compute(&mut self, scalars: &[String], left: &str, aligned: bool) {
         let names: Vec<&str> = scalars.iter().map(String::as_str).collect();
-        let inlined = inline_c(self.spec.expr, &[], &names, self.ctype);
+        let inlined = inline_with(self.spec.expr, &[], &names, self.ctype, self.spec.math);
         self.need(inlined.helpers);
         for (statement, comment) in inlined.statements.iter().zip(&inlined.comments) {
             let comment = if comment.is_empty() { String::new() } else { format!("  // {comment}") };
             self.line(&format!("{statement}{comment}"));
         }
         for (o, dtype) in self.spec.outputs.iter().enumerate() {
-            let helpers = self.ctype.store_helpers(*dtype);
+            let helpers = self.ctype.store_helpers_at(*dtype, aligned);
             let name = helpers.last().map(|h| h.name.clone()).unwrap_or_default();
             self.need(helpers);
             let place = self.place('y', o);

@@ -1,0 +1,76 @@
+//! The elementwise kernel of large GPUs, on whatever OpenCL devices there are: counts around the edges of its tiles.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
+
+mod opencl_support;
+
+use netcl_core::backend::Queue;
+use netcl_core::backend::opencl::{Grid, Source};
+use netcl_core::device::manager;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::expr::Graph;
+use netcl_core::kernels::expr::opencl::{
+    Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, Math, elementwise_source,
+};
+use netcl_core::kernels::launch::{Access, Arg, Cost, Launch, Scalar, Work, submit};
+use netcl_core::tensor::Tensor;
+
+#[test]
+fn every_element_once() {
+    let g = Graph::new();
+    let (x, y, z) = (g.input(0), g.input(1), g.input(2));
+    let expr = g.finish(&[x * y + g.scalar(0), (x - z).relu()]);
+    let single = InputSpec { dtype: DType::F32, kind: InputKind::Single };
+    let made = elementwise_source(&ElementwiseSpec {
+        label: "tiles",
+        expr: &expr,
+        inputs: vec![DType::F32.into(), DType::F16.into(), single],
+        outputs: vec![DType::F32, DType::BF16],
+        addressing: Addressing::Tiles { width: 4, vectors: 4 },
+        index: IndexWidth::Bits32,
+        math: Math::BuiltIn,
+    })
+    .unwrap();
+    let (local, most) = (8, 1000);
+    assert_eq!((made.work_items(16), made.work_items(17)), (1, 2));
+    for device in opencl_support::devices() {
+        let queue = manager().handle(&device).unwrap().queue;
+        let Queue::OpenCl(stream) = &queue else { continue };
+        let kernel = stream.kernel(&made.name, || (Source::new(made.source(), ""), made.name.as_str())).unwrap();
+        let values = |seed: usize| (0..most).map(|i| ((i * 7 + seed) % 33) as f32 / 8.0 - 2.0).collect::<Vec<f32>>();
+        let x = Tensor::from_host(&queue, &values(1), [most]).unwrap();
+        let y = Tensor::from_host(&queue, &values(2), [most]).unwrap().cast(DType::F16).unwrap();
+        let z = Tensor::from_host(&queue, &[0.5f32], [1]).unwrap();
+        for count in [1, 3, 4, 5, 16, 31, 127, 128, 129, 512, 1000] {
+            let outputs = [
+                Tensor::full(&queue, [most], DType::F32, 99.0).unwrap(),
+                Tensor::full(&queue, [most], DType::BF16, 99.0).unwrap(),
+            ];
+            let inputs = [&x, &y, &z];
+            let buffer = |t: &Tensor, access| Arg::Buffer(t.storage().clone(), access);
+            let args = made.args.iter().map(|place| match *place {
+                Place::Output(i) => buffer(&outputs[i], Access::Write),
+                Place::Input(i) => buffer(inputs[i], Access::Read),
+                Place::Scalar(_) => Arg::Scalar(Scalar::F32(0.25)),
+                Place::Count => Arg::Scalar(Scalar::U32(count as u32)),
+                _ => Arg::Scalar(Scalar::U64(0)),
+            });
+            let grid = Grid::new([made.work_items(count).next_multiple_of(local)]).local([local]);
+            let launch = Launch {
+                name: "tiles".into(),
+                queue: queue.clone(),
+                work: Work::OpenCl(kernel.clone(), grid),
+                args: args.collect(),
+                cost: Cost::default(),
+            };
+            submit(launch).unwrap();
+            let (xs, ys) = (x.to_f64_vec().unwrap(), y.to_f64_vec().unwrap());
+            for (o, output) in outputs.iter().enumerate() {
+                for (i, got) in output.to_f64_vec().unwrap().into_iter().enumerate() {
+                    let expected = if i < count { expr.eval(&[xs[i], ys[i], 0.5], &[0.25])[o] } else { 99.0 };
+                    // Eighths of small numbers are exact in every type here, and their products in f32.
+                    assert_eq!(got, expected, "output {o}, element {i} of {count} on {}", device.name());
+                }
+            }
+        }
+    }
+}
