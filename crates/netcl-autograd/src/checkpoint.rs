@@ -41,7 +41,7 @@ pub fn checkpoint(
     // Recorded once and dropped at once: the graph tells which captured tensors take part.
     let output = function(inputs)?;
     let own: Vec<Edge> = inputs.iter().map(|input| input.edge()).collect();
-    let others = captured(&output, &own, start);
+    let others = captured(&[&output], &own, start);
     let value = output.raw().clone();
     drop(output);
     if own.iter().all(|edge| matches!(edge, Edge::None)) && others.is_empty() {
@@ -64,18 +64,20 @@ pub fn checkpoint(
     Ok(record_edges("checkpoint", inputs, &others, value, Box::new(rule)))
 }
 
-/// Where gradients leave the graph of a result other than through its inputs: leaves, and ops recorded before the start.
-fn captured(output: &Tensor, inputs: &[Edge], start: u64) -> Vec<Edge> {
+/// Where gradients leave the graph of some results other than through their inputs: leaves, and ops recorded before the start.
+pub(crate) fn captured(outputs: &[&Tensor], inputs: &[Edge], start: u64) -> Vec<Edge> {
     let mut seen: HashSet<usize> = inputs.iter().map(Edge::key).collect();
     let mut found = Vec::new();
-    let mut pending = vec![output.edge()];
+    let mut pending: Vec<Edge> = outputs.iter().map(|output| output.edge()).collect();
     while let Some(edge) = pending.pop() {
         if !seen.insert(edge.key()) {
             continue;
         }
         match &edge {
-            Edge::Node(node) if node.number() >= start => pending.extend(node.edges().iter().cloned()),
-            Edge::Node(_) | Edge::Leaf(_) => found.push(edge),
+            Edge::Node(node) | Edge::Output(node, _) if node.number() >= start => {
+                pending.extend(node.edges().iter().cloned());
+            }
+            Edge::Node(_) | Edge::Output(..) | Edge::Leaf(_) => found.push(edge),
             Edge::None => {}
         }
     }

@@ -186,7 +186,7 @@ impl Tensor {
     /// A value whose gradient flows to a known place.
     pub(crate) fn with_edge(raw: raw::Tensor, edge: Edge) -> Tensor {
         match edge {
-            Edge::Node(node) => Tensor { raw, cell: Arc::default(), node: Some(node) },
+            Edge::Node(node) | Edge::Output(node, _) => Tensor { raw, cell: Arc::default(), node: Some(node) },
             Edge::Leaf(cell) => Tensor { raw, cell, node: None },
             Edge::None => raw.into(),
         }

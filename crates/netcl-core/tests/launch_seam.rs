@@ -37,7 +37,7 @@ impl Sink for Planner {
     }
 
     fn offer(&self, operation: &Described<'_>) -> Result<bool> {
-        let Meaning::Elementwise(op, _) = operation.meaning;
+        let Meaning::Elementwise(op, _) = operation.meaning else { return Ok(false) };
         assert_eq!(operation.outputs.len(), 1);
         self.offers.borrow_mut().push(op.label().to_owned());
         Ok(op.label() == self.taken)

@@ -6,6 +6,7 @@ mod device;
 mod dlpack;
 mod error;
 mod index;
+mod jit;
 mod kernels;
 mod layer_ops;
 mod memory;

@@ -49,6 +49,31 @@ def enter_scope(kind: str) -> None: ...
 def leave_scope() -> None: ...
 def is_grad_enabled() -> bool: ...
 
+# ---- the compiler ------------------------------------------------------------------------------------------------
+
+@final
+class JitCache:
+    def __init__(self, fast_math: bool = False) -> None: ...
+    def call(
+        self,
+        statics: bytes,
+        inputs: list[Tensor | IndexTensor],
+        captures: list[Tensor | IndexTensor],
+        body: Callable[[list[Any]], list[Any]],
+    ) -> list[Any]: ...
+    def key(
+        self, statics: bytes, inputs: list[Tensor | IndexTensor], captures: list[Tensor | IndexTensor]
+    ) -> bytes: ...
+    def describe(
+        self,
+        what: str,
+        statics: bytes,
+        inputs: list[Tensor | IndexTensor],
+        captures: list[Tensor | IndexTensor],
+        body: Callable[[list[Any]], list[Any]],
+    ) -> str: ...
+    def counters(self) -> tuple[int, int, int]: ...
+
 # ---- functions of Python -----------------------------------------------------------------------------------------
 
 @final

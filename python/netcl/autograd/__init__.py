@@ -24,10 +24,12 @@ from netcl._netcl.autograd import (
 )
 from netcl.autograd import ops
 from netcl.autograd.function import Function
+from netcl.autograd.compiler import Compiled, jit, jit_compile
 from netcl.autograd.ops import *  # noqa: F403
 from netcl.autograd.tape import Tape, detect_anomaly, enable_grad, no_grad
 
 __all__ = [
+    "Compiled",
     "Function",
     "FunctionContext",
     "HookHandle",
@@ -41,6 +43,8 @@ __all__ = [
     "gradcheck",
     "gradgradcheck",
     "is_grad_enabled",
+    "jit",
+    "jit_compile",
     "no_grad",
     "tensor",
     *ops.__all__,

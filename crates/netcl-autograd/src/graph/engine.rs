@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::mode::{anomaly_enabled, enable_grad, no_grad, suspend_anomaly};
-use super::node::{Edge, Gradients, Node, check_finite};
+use super::node::{Arrived, Edge, Gradients, Node, check_finite};
 use crate::error::{Error, Result};
 use crate::ops::elementwise::add;
 use crate::tensor::{GradCell, Tensor};
@@ -94,11 +94,25 @@ pub(crate) fn grad_up_to(
     places: &[Edge],
     options: BackwardOptions,
 ) -> Result<Gradients> {
+    walk_up_to(vec![(output.edge(), gradient.clone())], places, options, true)
+}
+
+/// As [`grad_up_to`] from several results at once, without the hooks of the places: whoever compiles a walk runs them outside.
+pub(crate) fn joint_grad_up_to(
+    roots: Vec<(Edge, Tensor)>,
+    places: &[Edge],
+    options: BackwardOptions,
+) -> Result<Gradients> {
+    walk_up_to(roots, places, options, false)
+}
+
+fn walk_up_to(roots: Vec<(Edge, Tensor)>, places: &[Edge], options: BackwardOptions, hooks: bool) -> Result<Gradients> {
     let wanted: HashSet<usize> = places.iter().filter(|place| !matches!(place, Edge::None)).map(Edge::key).collect();
-    let root = output.edge();
-    let useful = leading_to(&wanted, std::iter::once(&root), |key| !wanted.contains(&key));
+    let useful = leading_to(&wanted, roots.iter().map(|(root, _)| root), |key| !wanted.contains(&key));
     let mut found = HashMap::new();
-    Walk::new(options, Goal::Inputs { wanted, useful, found: &mut found }).run([(root, gradient.clone())])?;
+    let mut walk = Walk::new(options, Goal::Inputs { wanted, useful, found: &mut found });
+    walk.hooks_at_places = hooks;
+    walk.run(roots)?;
     // A place that is named twice gets its gradient once.
     Ok(places.iter().map(|place| found.remove(&place.key())).collect())
 }
@@ -112,7 +126,7 @@ fn leading_to<'e>(
     let mut reached: HashMap<usize, Arc<Node>> = HashMap::new();
     let mut pending: Vec<Arc<Node>> = Vec::new();
     let mut visit = |edge: &Edge, pending: &mut Vec<Arc<Node>>| {
-        if let Edge::Node(node) = edge
+        if let Edge::Node(node) | Edge::Output(node, _) = edge
             && passes(edge.key())
             && reached.insert(edge.key(), node.clone()).is_none()
         {
@@ -183,6 +197,10 @@ struct Walk<'f> {
     goal: Goal<'f>,
     /// Gradients that have arrived at leaves and at nodes not yet visited.
     pending: HashMap<usize, Tensor>,
+    /// The same for nodes with several results.
+    joint: HashMap<usize, Vec<Option<Tensor>>>,
+    /// Whether the places that the walk goes to see their gradients through their hooks.
+    hooks_at_places: bool,
     queue: BinaryHeap<Next>,
     /// The leaves reached, in order.
     leaves: Vec<Arc<GradCell>>,
@@ -190,7 +208,15 @@ struct Walk<'f> {
 
 impl<'f> Walk<'f> {
     fn new(options: BackwardOptions, goal: Goal<'f>) -> Self {
-        Walk { options, goal, pending: HashMap::new(), queue: BinaryHeap::new(), leaves: Vec::new() }
+        Walk {
+            options,
+            goal,
+            pending: HashMap::new(),
+            joint: HashMap::new(),
+            hooks_at_places: true,
+            queue: BinaryHeap::new(),
+            leaves: Vec::new(),
+        }
     }
 
     fn run(mut self, roots: impl IntoIterator<Item = (Edge, Tensor)>) -> Result<()> {
@@ -204,8 +230,13 @@ impl<'f> Walk<'f> {
         }
         while let Some(Next(node)) = self.queue.pop() {
             let key = Arc::as_ptr(&node) as usize;
+            if let Some(gradients) = self.joint.remove(&key) {
+                self.through(&node, Arrived::Joint(&gradients), retain, check)?;
+                continue;
+            }
             let Some(gradient) = self.pending.remove(&key) else { continue };
-            let gradient = node.hooks.run(gradient)?;
+            let gradient =
+                if self.hooks_at_places || !self.is_wanted(key) { node.hooks.run(gradient)? } else { gradient };
             if let Goal::Inputs { wanted, useful, found } = &mut self.goal {
                 if wanted.contains(&key) {
                     found.insert(key, gradient.clone());
@@ -214,22 +245,13 @@ impl<'f> Walk<'f> {
                     continue;
                 }
             }
-            let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(|edge| self.wants(edge)).collect();
-            let gradients = node.run(&gradient, &wanted, retain)?;
-            drop(gradient);
-            for ((edge, gradient), wanted) in node.edges().iter().zip(gradients).zip(wanted) {
-                let Some(gradient) = gradient.filter(|_| wanted) else { continue };
-                if check {
-                    check_finite(node.op(), node.place(), "backward", gradient.raw())?;
-                }
-                self.arrive(edge, gradient)?;
-            }
+            self.through(&node, Arrived::One(&gradient), retain, check)?;
         }
         // A leaf that is used in several places gets the sum at once, so that its hooks see the whole.
         for cell in std::mem::take(&mut self.leaves) {
             let key = Arc::as_ptr(&cell) as usize;
             let Some(gradient) = self.pending.remove(&key) else { continue };
-            let gradient = cell.hooks.run(gradient)?;
+            let gradient = if self.hooks_at_places { cell.hooks.run(gradient)? } else { gradient };
             match &mut self.goal {
                 Goal::Leaves => accumulate(&cell, gradient, self.options.create_graph)?,
                 Goal::Inputs { found, .. } => {
@@ -238,6 +260,24 @@ impl<'f> Walk<'f> {
             }
         }
         Ok(())
+    }
+
+    /// Runs a node's rule and hands its gradients on.
+    fn through(&mut self, node: &Arc<Node>, arrived: Arrived<'_>, retain: bool, check: bool) -> Result<()> {
+        let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(|edge| self.wants(edge)).collect();
+        let gradients = node.run(arrived, &wanted, retain)?;
+        for ((edge, gradient), wanted) in node.edges().iter().zip(gradients).zip(wanted) {
+            let Some(gradient) = gradient.filter(|_| wanted) else { continue };
+            if check {
+                check_finite(node.op(), node.place(), "backward", gradient.raw())?;
+            }
+            self.arrive(edge, gradient)?;
+        }
+        Ok(())
+    }
+
+    fn is_wanted(&self, key: usize) -> bool {
+        matches!(&self.goal, Goal::Inputs { wanted, .. } if wanted.contains(&key))
     }
 
     /// Whether a gradient has to be computed for an edge.
@@ -252,6 +292,21 @@ impl<'f> Walk<'f> {
     /// Adds a gradient to what its place has received so far.
     fn arrive(&mut self, edge: &Edge, gradient: Tensor) -> Result<()> {
         if !self.wants(edge) {
+            return Ok(());
+        }
+        if let Edge::Output(node, output) = edge {
+            let first = !self.joint.contains_key(&edge.key());
+            let parts = self.joint.entry(edge.key()).or_default();
+            if parts.len() <= *output {
+                parts.resize(output + 1, None);
+            }
+            parts[*output] = Some(match parts[*output].take() {
+                Some(before) => add(&before, &gradient)?,
+                None => gradient,
+            });
+            if first {
+                self.queue.push(Next(node.clone()));
+            }
             return Ok(());
         }
         let before = self.pending.remove(&edge.key());

@@ -16,6 +16,6 @@ pub use mode::{Anomaly, GradMode, anomaly_enabled, detect_anomaly, enable_grad, 
 pub use node::{Edge, Gradients, Node, Rule, RuleContext, Save};
 pub use tape::Tape;
 
-pub(crate) use engine::grad_up_to;
+pub(crate) use engine::{grad_up_to, joint_grad_up_to};
 pub(crate) use hook::Hooks;
-pub(crate) use node::{next_number, record, record_edges, record_without_gradient};
+pub(crate) use node::{next_number, record, record_edges, record_joint, record_without_gradient};

@@ -17,6 +17,8 @@ use crate::tensor::{GradCell, Tensor};
 pub enum Edge {
     /// The node that made the input.
     Node(Arc<Node>),
+    /// One of the results of a node with several. Only the node that stands for that result alone has such an edge.
+    Output(Arc<Node>, usize),
     /// A leaf that accumulates its gradient.
     Leaf(Arc<GradCell>),
     /// An input that needs no gradient.
@@ -27,7 +29,7 @@ impl Edge {
     /// Identifies the place that the edge leads to.
     pub(crate) fn key(&self) -> usize {
         match self {
-            Edge::Node(node) => Arc::as_ptr(node) as usize,
+            Edge::Node(node) | Edge::Output(node, _) => Arc::as_ptr(node) as usize,
             Edge::Leaf(cell) => Arc::as_ptr(cell) as usize,
             Edge::None => 0,
         }
@@ -41,6 +43,22 @@ pub type Gradients = SmallVec<[Option<Tensor>; 3]>;
 ///
 /// Rules are written with recordable ops, so that a gradient can be differentiated again.
 pub type Rule = Box<dyn Fn(&RuleContext<'_>, &Tensor) -> Result<Gradients> + Send + Sync>;
+
+/// As [`Rule`], for a node with several results: one gradient for each, `None` where none has arrived.
+pub(crate) type JointRule = Box<dyn Fn(&RuleContext<'_>, &[Option<Tensor>]) -> Result<Gradients> + Send + Sync>;
+
+/// Either kind of rule.
+enum AnyRule {
+    One(Rule),
+    Joint(JointRule),
+}
+
+/// What has arrived at a node.
+#[derive(Clone, Copy)]
+pub(super) enum Arrived<'t> {
+    One(&'t Tensor),
+    Joint(&'t [Option<Tensor>]),
+}
 
 /// Which values a rule wants to see again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +97,7 @@ pub struct Node {
 
 /// What a walk backwards uses up.
 struct State {
-    rule: Rule,
+    rule: AnyRule,
     inputs: SmallVec<[Option<Saved>; 3]>,
     output: Option<Saved>,
 }
@@ -161,14 +179,22 @@ impl Node {
     /// The gradients of the inputs for a gradient of the output, one per input; saved values stay.
     pub fn gradients(self: &Arc<Self>, upstream: &Tensor) -> Result<Gradients> {
         let wanted: SmallVec<[bool; 3]> = self.edges.iter().map(|edge| !matches!(edge, Edge::None)).collect();
-        self.run(upstream, &wanted, true)
+        self.run(Arrived::One(upstream), &wanted, true)
     }
 
     /// Runs the rule. Without `retain` the saved values are freed: a second walk is an error.
-    pub(super) fn run(self: &Arc<Self>, gradient: &Tensor, wanted: &[bool], retain: bool) -> Result<Gradients> {
+    pub(super) fn run(self: &Arc<Self>, arrived: Arrived<'_>, wanted: &[bool], retain: bool) -> Result<Gradients> {
         let state = if retain { self.lock().clone() } else { self.lock().take() };
         let Some(state) = state else { return Err(Error::Freed { op: self.op, place: self.place }) };
-        let gradients = (state.rule)(&RuleContext { node: self, state: &state, wanted }, gradient)?;
+        let context = RuleContext { node: self, state: &state, wanted };
+        let gradients = match (&state.rule, arrived) {
+            (AnyRule::One(rule), Arrived::One(gradient)) => rule(&context, gradient)?,
+            (AnyRule::Joint(rule), Arrived::Joint(gradients)) => rule(&context, gradients)?,
+            _ => {
+                let what = "a node with several results takes a gradient for each of them, and no other node does";
+                return Err(Error::Rule { op: self.op, what: what.to_owned() });
+            }
+        };
         if gradients.len() != self.edges.len() {
             let what = format!("it gave {} gradients for {} inputs", gradients.len(), self.edges.len());
             return Err(Error::Rule { op: self.op, what });
@@ -186,7 +212,7 @@ impl Drop for Node {
         // A chain of a hundred thousand nodes would overflow the stack if each dropped the next.
         let mut pending = std::mem::take(&mut self.edges);
         while let Some(edge) = pending.pop() {
-            if let Edge::Node(node) = edge
+            if let Edge::Node(node) | Edge::Output(node, _) = edge
                 && let Some(mut node) = Arc::into_inner(node)
             {
                 pending.append(&mut node.edges);
@@ -222,7 +248,7 @@ pub(crate) fn record(
     let edges = inputs.iter().map(|input| input.edge()).collect();
     let saved = inputs.iter().enumerate().map(|(i, t)| save.keeps(i).then(|| Saved::new(t.raw()))).collect();
     let kept = save.output.then(|| Saved::new(&output));
-    Ok(make(op, place, edges, State { rule: rule(), inputs: saved, output: kept }, output))
+    Ok(make(op, place, edges, State { rule: AnyRule::One(rule()), inputs: saved, output: kept }, output))
 }
 
 fn make(
@@ -233,15 +259,47 @@ fn make(
     output: Raw,
 ) -> Tensor {
     super::mode::count_recorded();
-    let node = Arc::new(Node {
+    Tensor::with_edge(output, Edge::Node(new_node(op, place, edges, state)))
+}
+
+fn new_node(
+    op: &'static str,
+    place: &'static Location<'static>,
+    edges: SmallVec<[Edge; 3]>,
+    state: State,
+) -> Arc<Node> {
+    Arc::new(Node {
         op,
         number: NUMBER.fetch_add(1, Ordering::Relaxed),
         place,
         edges,
         state: Mutex::new(Some(Arc::new(state))),
         hooks: Hooks::default(),
-    });
-    Tensor::with_edge(output, Edge::Node(node))
+    })
+}
+
+/// Records one op with several results, of which `outputs` says whether each has a gradient: one node with the rule, and for
+/// each result a node that passes its gradient on to it, so that hooks and gradients of single results work as ever.
+#[track_caller]
+pub(crate) fn record_joint(
+    op: &'static str,
+    edges: SmallVec<[Edge; 3]>,
+    outputs: Vec<(Raw, bool)>,
+    rule: JointRule,
+) -> Vec<Tensor> {
+    let place = Location::caller();
+    super::mode::count_recorded();
+    let nothing = |rule| State { rule, inputs: SmallVec::new(), output: None };
+    let joint = new_node(op, place, edges, nothing(AnyRule::Joint(rule)));
+    let part = |(i, (raw, differentiable)): (usize, (Raw, bool))| {
+        if !differentiable {
+            return raw.into();
+        }
+        let pass: Rule = Box::new(|_, upstream| Ok(smallvec::smallvec![Some(upstream.clone())]));
+        let edges = smallvec::smallvec![Edge::Output(joint.clone(), i)];
+        Tensor::with_edge(raw, Edge::Node(new_node(op, place, edges, nothing(AnyRule::One(pass)))))
+    };
+    outputs.into_iter().enumerate().map(part).collect()
 }
 
 /// As [`record`], for an op whose gradients also flow to places other than its inputs; those come first.
@@ -249,7 +307,7 @@ fn make(
 pub(crate) fn record_edges(op: &'static str, inputs: &[&Tensor], others: &[Edge], output: Raw, rule: Rule) -> Tensor {
     let edges = inputs.iter().map(|input| input.edge()).chain(others.iter().cloned()).collect();
     let saved = inputs.iter().map(|input| Some(Saved::new(input.raw()))).collect();
-    make(op, Location::caller(), edges, State { rule, inputs: saved, output: None }, output)
+    make(op, Location::caller(), edges, State { rule: AnyRule::One(rule), inputs: saved, output: None }, output)
 }
 
 /// The result of an op that has no gradient: a walk that arrives there is an error that names the op. The second derivative of a

@@ -1,6 +1,12 @@
 //! Operations by their meaning: what a compiler that listens at the launch seam is told before kernels are chosen.
 
+use std::sync::Arc;
+
 use super::elementwise::{Elementwise, Number};
+use super::expr::{Expr, Graph, Val};
+pub use super::region::Combine;
+use crate::dtype::DType;
+use crate::error::Result;
 use crate::tensor::Tensor;
 
 /// An operation that is about to be launched.
@@ -17,4 +23,104 @@ pub struct Described<'a> {
 pub enum Meaning<'a> {
     /// Every element of the outputs by an expression of the same element of the inputs; all have one shape.
     Elementwise(&'a Elementwise, &'a [Number]),
+    /// The elements of the only input, rounded to the output's dtype.
+    Copy,
+    /// A number in every element; there is no input.
+    Fill(f64),
+    /// An expression of the elements, combined over some axes, and an expression of what comes out.
+    Reduce(Reduce<'a>),
+    /// Something with a kernel of its own that can be run again with an expression behind it: a matrix product, a convolution.
+    Heavy(Arc<dyn Heavy>),
+    /// An operation along one axis that is made of maps and reductions.
+    AlongAxis(usize, AlongAxis),
+}
+
+/// What is computed along an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlongAxis {
+    /// `exp(x) / sum(exp(x))`.
+    Softmax,
+    /// Its logarithm.
+    LogSoftmax,
+    /// From the gradient `g` and the result `y` of a softmax, `y * (g - sum(g * y))`.
+    SoftmaxBackward,
+    /// From the gradient `g` and the result `y` of a log-softmax, `g - exp(y) * sum(g)`.
+    LogSoftmaxBackward,
+    /// From `x` and whole numbers with one element per line, the element of the line that the number names: 0 for a number that is
+    /// to be ignored, NaN for any other outside the line. The output has no such axis.
+    Pick {
+        /// The number to be ignored.
+        ignore: Option<i64>,
+    },
+    /// From one value and one whole number per line, zeros with the value where the number points; the rules are the same.
+    Unpick {
+        /// The number to be ignored.
+        ignore: Option<i64>,
+    },
+}
+
+/// A reduction: `epilogue(combine over the reduced axes of prologue(inputs))`. The last `extras` of the inputs belong to the
+/// epilogue and have length 1 along the reduced axes, as the output has; the others have one shape.
+pub struct Reduce<'a> {
+    /// The name that launches carry.
+    pub name: &'static str,
+    /// How two values become one.
+    pub combine: Combine,
+    /// One output per element of the inputs; without it there is one input, taken as it is.
+    pub prologue: Option<&'a Expr>,
+    /// The prologue's scalars.
+    pub prologue_scalars: &'a [Number],
+    /// One output per combined value (its input 0) and the extras.
+    pub epilogue: Option<&'a Expr>,
+    /// The epilogue's scalars.
+    pub epilogue_scalars: &'a [Number],
+    /// How many of the inputs are the epilogue's.
+    pub extras: usize,
+    /// For each axis whether it is reduced.
+    pub reduced: &'a [bool],
+}
+
+/// What becomes of a heavy operation's result before it is written.
+pub struct Finish<'a> {
+    /// One output; input 0 is the operation's own result.
+    pub expr: &'a Expr,
+    /// The further inputs, which broadcast to the result.
+    pub inputs: Vec<Tensor>,
+    /// The expression's run-time scalars.
+    pub scalars: Vec<Number>,
+    /// The dtype of the result.
+    pub dtype: DType,
+}
+
+impl Finish<'_> {
+    /// The expression behind another one of `inputs` inputs: input 0 is what that one gives, the further inputs and scalars
+    /// come after its own.
+    ///
+    /// ```
+    /// use netcl_core::{dtype::DType, kernels::{described::Finish, expr::Graph}};
+    ///
+    /// let g = Graph::new();
+    /// let bias = g.finish(&[g.input(0) + g.input(1)]);
+    /// let scaled_relu = g.finish(&[(g.input(0) * g.scalar(0)).relu()]);
+    /// let finish = Finish { expr: &scaled_relu, inputs: vec![], scalars: vec![2.0.into()], dtype: DType::F32 };
+    /// assert_eq!(finish.after(&bias, 2).eval(&[1.0, 3.0], &[2.0]), [8.0]);
+    /// ```
+    pub fn after(&self, first: &Expr, inputs: usize) -> Expr {
+        let g = Graph::new();
+        let made = g.inline(first, &[], &[]);
+        let own = (0..self.inputs.len()).map(|i| g.input(inputs + i));
+        let all: Vec<Val<'_>> = made.first().copied().into_iter().chain(own).collect();
+        let scalars: Vec<Val<'_>> = (0..self.expr.scalars()).map(|i| g.scalar(first.scalars() + i)).collect();
+        let outputs = g.inline(self.expr, &all, &scalars);
+        g.finish_with(&outputs, inputs + self.inputs.len(), first.scalars() + self.expr.scalars())
+    }
+}
+
+/// An operation with kernels of its own that a compiler may run later, on other memory, with an expression behind it.
+pub trait Heavy: Send + Sync {
+    /// What explanations call it.
+    fn name(&self) -> &'static str;
+
+    /// Runs it on tensors of the same layouts as those it was described with.
+    fn run(&self, inputs: &[Tensor], finish: Option<Finish<'_>>) -> Result<Tensor>;
 }

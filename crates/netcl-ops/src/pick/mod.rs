@@ -10,6 +10,7 @@ use half::{bf16, f16};
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
+use netcl_core::kernels::described::{AlongAxis, Described, Meaning};
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar};
 use netcl_core::shape::Shape;
 use netcl_core::tensor::{Tensor, reshape};
@@ -42,6 +43,9 @@ pub fn pick(x: &Tensor, axis: isize, labels: &IndexTensor, ignore: Option<i64>) 
         return Err(Error::Shape { op: "pick", shape: x.shape().clone(), why });
     }
     let out = Tensor::uninit(x.queue(), shape, x.dtype())?;
+    if offered(x, labels, &out, axis, AlongAxis::Pick { ignore })? {
+        return Ok(out);
+    }
     let plan = Plan::new("pick", x.shape(), axis, ignore, x.dtype());
     let source = reshape(x, [plan.outer, plan.classes, plan.inner])?;
     let strides = source.layout().strides();
@@ -71,12 +75,20 @@ pub fn unpick(x: &Tensor, axis: isize, labels: &IndexTensor, classes: usize, ign
     let full = |axis: usize| -> Shape { [&x.shape()[..axis], &[classes], &x.shape()[axis..]].concat().into() };
     let axis = full(0).axis("unpick", axis)?;
     let out = Tensor::uninit(x.queue(), full(axis), x.dtype())?;
+    if offered(x, labels, &out, axis, AlongAxis::Unpick { ignore })? {
+        return Ok(out);
+    }
     let plan = Plan::new("unpick", out.shape(), axis, ignore, x.dtype());
     let source = reshape(x, [plan.outer, plan.inner])?;
     let strides = source.layout().strides();
     let strides = [strides[0], 0, strides[1]];
     plan.launch(&source, strides, labels, &out)?;
     Ok(out)
+}
+
+fn offered(x: &Tensor, labels: &IndexTensor, out: &Tensor, axis: usize, along: AlongAxis) -> Result<bool> {
+    let (inputs, meaning) = ([x, labels.tensor()], Meaning::AlongAxis(axis, along));
+    Ok(out.size() > 0 && launch::offer(&Described { inputs: &inputs, outputs: &[out], meaning })?)
 }
 
 fn check_labels(op: &'static str, x: &Tensor, shape: &Shape, labels: &IndexTensor) -> Result<()> {

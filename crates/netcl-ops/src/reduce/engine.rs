@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
+use netcl_core::kernels::described::{Described, Meaning, Reduce};
 use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::cpu::Program;
 use netcl_core::kernels::expr::{Expr, Graph};
@@ -16,18 +17,8 @@ use smallvec::SmallVec;
 use super::plan::{Plan, resolve};
 use super::{Axes, cpu, opencl};
 
-/// How two values of a reduction become one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Combine {
-    /// Their sum, pairwise or blocked and never one long chain of roundings.
-    Sum,
-    /// Their product.
-    Prod,
-    /// The larger one; NaN if either is NaN.
-    Max,
-    /// The smaller one; NaN if either is NaN.
-    Min,
-}
+/// How two values of a reduction become one. Sums are pairwise or blocked and never one long chain of roundings.
+pub use netcl_core::kernels::described::Combine;
 
 /// What the engine carries from element to element: a value, or an extremum with its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -182,7 +173,27 @@ impl Reduction {
         }
     }
 
+    /// Offers the reduction to whoever listens at the seam.
+    fn offered(&self, operands: &Operands<'_>, reduced: &[bool], out: &Tensor) -> Result<bool> {
+        let Carry::Value(combine) = self.carry else { return Ok(false) };
+        let inputs: SmallVec<[&Tensor; 4]> = operands.inputs.iter().chain(operands.extras).copied().collect();
+        let meaning = Meaning::Reduce(Reduce {
+            name: self.name,
+            combine,
+            prologue: self.prologue.as_ref(),
+            prologue_scalars: operands.prologue_scalars,
+            epilogue: self.epilogue.as_ref(),
+            epilogue_scalars: operands.epilogue_scalars,
+            extras: operands.extras.len(),
+            reduced,
+        });
+        launch::offer(&Described { inputs: &inputs, outputs: &[out], meaning })
+    }
+
     fn launch(&self, operands: &Operands<'_>, reduced: &[bool], out: &Tensor) -> Result<()> {
+        if self.offered(operands, reduced, out)? {
+            return Ok(());
+        }
         let inputs: Vec<Tensor> = operands.inputs.iter().map(|&t| t.clone()).collect();
         let extras: Vec<Tensor> = operands.extras.iter().map(|&t| t.clone()).collect();
         let ordered = matches!(self.carry, Carry::Position(_));

@@ -6,6 +6,7 @@ mod opencl;
 
 use netcl_core::Result;
 use netcl_core::backend::Queue;
+use netcl_core::kernels::described::{AlongAxis, Described, Meaning};
 use netcl_core::kernels::launch::{self, Cost, Launch};
 use netcl_core::tensor::Tensor;
 
@@ -37,6 +38,10 @@ fn run(op: &'static str, x: &Tensor, axis: isize, log: bool) -> Result<Tensor> {
     let axis = check(op, x, axis)?;
     let out = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
     if x.size() == 0 {
+        return Ok(out);
+    }
+    let meaning = Meaning::AlongAxis(axis, if log { AlongAxis::LogSoftmax } else { AlongAxis::Softmax });
+    if launch::offer(&Described { inputs: &[x], outputs: &[&out], meaning })? {
         return Ok(out);
     }
     let lines = Lines::new(x, &out, axis);

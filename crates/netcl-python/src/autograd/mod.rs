@@ -38,6 +38,7 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     scope::register(&module)?;
     checks::register(&module)?;
     function::register(&module)?;
+    crate::jit::register(&module)?;
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.autograd", &module)

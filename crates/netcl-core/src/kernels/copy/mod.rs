@@ -19,6 +19,9 @@ pub fn fill(tensor: &Tensor, value: f64) -> Result<()> {
     if tensor.size() == 0 {
         return Ok(());
     }
+    if launch::offer(&Described { inputs: &[], outputs: &[tensor], meaning: Meaning::Fill(value) })? {
+        return Ok(());
+    }
     let works = match tensor.queue() {
         Queue::Cpu(_) => {
             let kernel = memory_kernels::fill(tensor.layout().clone(), tensor.dtype(), value);
@@ -74,6 +77,9 @@ pub fn copy(src: &Tensor, dst: &Tensor) -> Result<()> {
         let own = Tensor::uninit(src.queue(), src.shape().clone(), src.dtype())?;
         copy(src, &own)?;
         return copy(&own, dst);
+    }
+    if launch::offer(&Described { inputs: &[src], outputs: &[dst], meaning: Meaning::Copy })? {
+        return Ok(());
     }
     let works = match dst.queue() {
         Queue::Cpu(_) => {

@@ -38,6 +38,8 @@ use crate::tensor::Tensor;
 pub struct Elementwise {
     label: String,
     expr: Expr,
+    /// Whether OpenCL compilers may trade exactness for speed.
+    relaxed: bool,
     in_f32: OnceLock<Arc<Program>>,
     in_f64: OnceLock<Arc<Program>>,
     /// Kernel texts written so far: a launch should not write one again.
@@ -62,9 +64,20 @@ impl From<f64> for Number {
 impl Elementwise {
     /// An expression under the name that launches and kernels will carry.
     pub fn new(label: impl Into<String>, expr: Expr) -> Arc<Self> {
+        Self::make(label.into(), expr, false)
+    }
+
+    /// As [`Elementwise::new`], with kernels whose compiler may reorder, contract and approximate, and need not care for NaN and
+    /// infinities (`-cl-fast-relaxed-math`). The native CPU computes as ever.
+    pub fn relaxed(label: impl Into<String>, expr: Expr) -> Arc<Self> {
+        Self::make(label.into(), expr, true)
+    }
+
+    fn make(label: String, expr: Expr, relaxed: bool) -> Arc<Self> {
         Arc::new(Elementwise {
-            label: label.into(),
+            label,
             expr,
+            relaxed,
             in_f32: OnceLock::new(),
             in_f64: OnceLock::new(),
             sources: opencl::Sources::default(),
@@ -92,21 +105,8 @@ impl Elementwise {
         if launch::offer(&Described { inputs, outputs, meaning })? {
             return Ok(());
         }
-        // An input that shares memory with an output, but not element by element, is moved out of the way.
-        let clashes = |input: &Tensor| {
-            outputs
-                .iter()
-                .any(|o| o.shares_storage(input) && (o.layout(), o.dtype()) != (input.layout(), input.dtype()))
-        };
-        let moved: SmallVec<[Tensor; 4]> = inputs
-            .iter()
-            .map(|input| if clashes(input) { input.duplicate() } else { Ok((*input).clone()) })
-            .collect::<Result<_>>()?;
-        let compute = Program::compute_type(moved.iter().map(Tensor::dtype).chain(outputs.iter().map(|o| o.dtype())));
-        let operands: SmallVec<[&Tensor; 6]> = moved.iter().chain(outputs.iter().copied()).collect();
-        let layouts: SmallVec<[&Layout; 6]> = operands.iter().map(|t| t.layout()).collect();
-        let (shape, strides) = Layout::collapse(&layouts);
-        let nest = Nest { operands, inputs: moved.len(), shape, strides, compute };
+        let moved = apart(inputs, outputs)?;
+        let nest = Nest::new(&moved, outputs);
         let (work, args) = match first.queue() {
             Queue::Cpu(_) => cpu::work(self, &nest, scalars)?,
             Queue::OpenCl(stream) => opencl::work(self, stream, &nest, scalars)?,
@@ -119,6 +119,12 @@ impl Elementwise {
             args,
             cost: Cost { flops: (first.size() * self.expr.flops()) as f64, bytes: bytes as f64 },
         })
+    }
+
+    /// The OpenCL C of the kernel that would run on these tensors; for the native CPU, of one that could.
+    pub fn source(&self, inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<String> {
+        let moved: SmallVec<[Tensor; 4]> = inputs.iter().map(|&t| t.clone()).collect();
+        opencl::text(self, &Nest::new(&moved, outputs))
     }
 
     fn check<'t>(&self, inputs: &[&Tensor], scalars: &[Number], outputs: &[&'t Tensor]) -> Result<&'t Tensor> {
@@ -184,6 +190,24 @@ impl Nest<'_> {
     fn buffer(&self, operand: usize) -> Arg {
         let access = if operand < self.inputs { Access::Read } else { Access::Write };
         Arg::Buffer(self.operands[operand].storage().clone(), access)
+    }
+}
+
+/// Inputs that do not overlap outputs other than element by element: one that does is moved out of the way.
+fn apart(inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 4]>> {
+    let clashes = |input: &Tensor| {
+        outputs.iter().any(|o| o.shares_storage(input) && (o.layout(), o.dtype()) != (input.layout(), input.dtype()))
+    };
+    inputs.iter().map(|input| if clashes(input) { input.duplicate() } else { Ok((*input).clone()) }).collect()
+}
+
+impl<'t> Nest<'t> {
+    fn new(inputs: &'t [Tensor], outputs: &[&'t Tensor]) -> Self {
+        let compute = Program::compute_type(inputs.iter().map(Tensor::dtype).chain(outputs.iter().map(|o| o.dtype())));
+        let operands: SmallVec<[&Tensor; 6]> = inputs.iter().chain(outputs.iter().copied()).collect();
+        let layouts: SmallVec<[&Layout; 6]> = operands.iter().map(|t| t.layout()).collect();
+        let (shape, strides) = Layout::collapse(&layouts);
+        Nest { operands, inputs: inputs.len(), shape, strides, compute }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Args, Elementwise, Nest, Number, Prepared, scalar_arg};
+use crate::backend::Queue;
 use crate::backend::opencl::{Grid, Source, Stream};
 use crate::device::DeviceType;
 use crate::dtype::DType;
@@ -49,23 +50,51 @@ impl Sources {
     }
 }
 
+/// The kernel of an expression over these operands; without a device, one that any of them could run.
+fn kernel_source(
+    op: &Elementwise,
+    stream: Option<&Stream>,
+    config: &KernelConfig,
+    nest: &Nest<'_>,
+) -> Result<Arc<KernelSource>> {
+    let (addressing, inputs) = addressing(op, stream, config, nest);
+    let vectors = matches!(addressing, Addressing::Dense { width } if width > 1);
+    let processor = stream.is_some_and(|stream| stream.device().device_type() == DeviceType::Cpu);
+    let math = if processor && vectors { Math::Polynomials } else { Math::BuiltIn };
+    let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(nest.shape.size());
+    let outputs = nest.outputs().iter().map(|t| t.dtype()).collect();
+    op.sources.get(op, Form { inputs, outputs, addressing, index: IndexWidth::for_span(span), math })
+}
+
+/// The text of that kernel, for readers.
+pub(super) fn text(op: &Elementwise, nest: &Nest<'_>) -> Result<String> {
+    let Some(first) = nest.operands.first() else { return Ok(String::new()) };
+    let selector = get_kernel_selector(Some(first.queue()))?;
+    let config = selector.select_elementwise_kernel(nest.shape.size(), nest.compute);
+    let stream = match first.queue() {
+        Queue::OpenCl(stream) => Some(&**stream),
+        Queue::Cpu(_) => None,
+    };
+    Ok(kernel_source(op, stream, &config, nest)?.source())
+}
+
 pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: &[Number]) -> Result<Prepared> {
     let n = nest.shape.size();
     let config = get_kernel_selector(Some(nest.operands[0].queue()))?.select_elementwise_kernel(n, nest.compute);
-    let (addressing, inputs) = addressing(op, stream, &config, nest);
-    let vectors = matches!(addressing, Addressing::Dense { width } if width > 1);
-    let processor = stream.device().device_type() == DeviceType::Cpu;
-    let math = if processor && vectors { Math::Polynomials } else { Math::BuiltIn };
-    let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(n);
-    let outputs = nest.outputs().iter().map(|t| t.dtype()).collect();
-    let made = op.sources.get(op, Form { inputs, outputs, addressing, index: IndexWidth::for_span(span), math })?;
+    let made = kernel_source(op, Some(stream), &config, nest)?;
     let limit = stream.device().info().max_parameter_size;
     let bytes = made.args.len() * 8;
     if bytes > limit {
         let why = format!("{} needs {bytes} bytes of kernel arguments, the device takes {limit}; split it", op.label());
         return Err(Error::Unsupported { op: "elementwise", device: stream.device().name().to_owned(), why });
     }
-    let kernel = stream.kernel(&made.name, || (Source::new(made.source(), ""), made.name.as_str()))?;
+    let kernel = if op.relaxed {
+        let key = format!("{} relaxed", made.name);
+        let options = "-cl-fast-relaxed-math";
+        stream.kernel(&key, || (Source::new(made.source(), options), made.name.as_str()))?
+    } else {
+        stream.kernel(&made.name, || (Source::new(made.source(), ""), made.name.as_str()))?
+    };
     let args = arguments(nest, &made, scalars, n);
     let local = kernel.work_group_info()?.max_size.min(config.local_size_1d);
     let grid = Grid::new([made.work_items(n).next_multiple_of(local)]).local([local]);
@@ -75,7 +104,7 @@ pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: 
 /// Dense vector access where every operand is one run (or one element), else one element per work-item.
 fn addressing(
     op: &Elementwise,
-    stream: &Stream,
+    stream: Option<&Stream>,
     config: &KernelConfig,
     nest: &Nest<'_>,
 ) -> (Addressing, Vec<InputSpec>) {
@@ -91,9 +120,9 @@ fn addressing(
     }
     let vectors = config.variant == KernelVariant::ElementwiseVectorized;
     let width = if vectors { config.vector_width } else { 1 };
-    if !vectors {
+    let Some(stream) = stream.filter(|_| vectors) else {
         return (Addressing::Dense { width }, inputs);
-    }
+    };
     let info = stream.device().info();
     match stream.device().device_type() {
         // Functions in plain arithmetic fill the widest registers; below, a wide kernel's build costs more than it saves.

@@ -4,7 +4,8 @@ mod cpu;
 mod opencl;
 
 use netcl_core::backend::Queue;
-use netcl_core::kernels::launch::Cost;
+use netcl_core::kernels::described::{AlongAxis, Described, Meaning};
+use netcl_core::kernels::launch::{self, Cost};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
@@ -48,6 +49,11 @@ fn run(op: &'static str, upstream: &Tensor, y: &Tensor, axis: isize, log: bool) 
     }
     let out = Tensor::uninit(y.queue(), y.shape().clone(), y.dtype())?;
     if y.size() == 0 {
+        return Ok(out);
+    }
+    let along = if log { AlongAxis::LogSoftmaxBackward } else { AlongAxis::SoftmaxBackward };
+    let meaning = Meaning::AlongAxis(axis, along);
+    if launch::offer(&Described { inputs: &[upstream, y], outputs: &[&out], meaning })? {
         return Ok(out);
     }
     let (upstream, y) = (upstream.contiguous()?, y.contiguous()?);

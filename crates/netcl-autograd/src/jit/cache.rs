@@ -1,0 +1,340 @@
+//! Plans by what they depend on, and calls.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use netcl_core::backend::Queue;
+use netcl_core::precision::matmul_precision;
+use netcl_core::shape::Layout;
+use netcl_core::storage::Storage;
+use netcl_core::tensor::Tensor as Raw;
+use smallvec::SmallVec;
+
+use super::plan::{Backward, Body, Compiled, Place, Plan, trace};
+use super::{Counters, Style, enabled, report};
+use crate::error::{Error, Result};
+use crate::graph::{BackwardOptions, Edge, Gradients, anomaly_enabled, grad_enabled, joint_grad_up_to, record_joint};
+use crate::tensor::Tensor;
+
+/// Plans that are kept; the one that was not used for the longest time goes first.
+const MAX_PLANS: usize = 256;
+
+/// The compiled forms of one function, by the kind of its arguments: what [`Jit`](super::Jit) and Python's `ag.jit` are made of.
+///
+/// A key has the caller's bytes (structure of the arguments, values of those that are no tensors) and for every tensor dtype,
+/// shape, strides, offset, device and whether it needs a gradient; never an identity.
+#[derive(Default)]
+pub struct Cache {
+    plans: Mutex<Plans>,
+    relaxed: bool,
+    traces: AtomicU64,
+    hits: AtomicU64,
+}
+
+#[derive(Default)]
+struct Plans {
+    known: HashMap<Vec<u8>, (Arc<Plan>, u64)>,
+    clock: u64,
+}
+
+impl Cache {
+    /// An empty cache. `relaxed` lets pointwise kernels on OpenCL devices trade exactness for speed.
+    pub fn new(relaxed: bool) -> Cache {
+        Cache { relaxed, ..Cache::default() }
+    }
+
+    /// What a plan depends on: the caller's bytes, and what matters of the tensors.
+    pub fn key(statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor]) -> Vec<u8> {
+        plan_key(statics, inputs, captures)
+    }
+
+    /// What has happened so far.
+    pub fn counters(&self) -> Counters {
+        let plans = self.lock().known.len() as u64;
+        Counters { traces: self.traces.load(Ordering::Relaxed), hits: self.hits.load(Ordering::Relaxed), plans }
+    }
+
+    /// Calls a function: `inputs` are its arguments, `captures` tensors it uses beside them that may be exchanged between calls.
+    ///
+    /// `statics` stands for everything else that the function depends on.
+    #[track_caller]
+    pub fn call(&self, statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor], body: Body) -> Result<Vec<Tensor>> {
+        if !enabled() || anomaly_enabled() || super::Inside::is_inside() {
+            return body(&owned(inputs));
+        }
+        let plan = self.plan(statics, inputs, captures, &body)?;
+        match &*plan {
+            Plan::AsItIs(_) => body(&owned(inputs)),
+            Plan::Compiled(_) => run(plan, inputs, captures, body),
+        }
+    }
+
+    /// What fused and what did not, one paragraph per kernel.
+    pub fn explain(&self, statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor], body: Body) -> Result<String> {
+        explanation(&*self.plan(statics, inputs, captures, &body)?)
+    }
+
+    /// The text of every kernel that was written for the function.
+    pub fn source(&self, statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor], body: Body) -> Result<String> {
+        sources(&*self.plan(statics, inputs, captures, &body)?)
+    }
+
+    /// A drawing of the traced operations, boxed by kernel.
+    pub fn graph(
+        &self,
+        statics: &[u8],
+        inputs: &[&Tensor],
+        captures: &[&Tensor],
+        body: Body,
+        style: Style,
+    ) -> Result<String> {
+        let plan = self.plan(statics, inputs, captures, &body)?;
+        let draw = match style {
+            Style::Dot => report::dot,
+            Style::Mermaid => report::mermaid,
+        };
+        let Plan::Compiled(compiled) = &*plan else { return Ok(draw(&[])) };
+        let backward = match &compiled.backward {
+            Some(backward) => backward.variant(&vec![None; backward.upstream.len()])?,
+            None => None,
+        };
+        let mut passes = vec![("forward", compiled.report.as_slice())];
+        passes.extend(backward.as_ref().map(|variant| ("backward", variant.report.as_slice())));
+        Ok(draw(&passes))
+    }
+
+    fn plan(&self, statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor], body: &Body) -> Result<Arc<Plan>> {
+        let key = plan_key(statics, inputs, captures);
+        {
+            let mut plans = self.lock();
+            plans.clock += 1;
+            let now = plans.clock;
+            if let Some((plan, used)) = plans.known.get_mut(&key) {
+                *used = now;
+                self.hits.fetch_add(1, Ordering::Relaxed);
+                return Ok(plan.clone());
+            }
+        }
+        // Without the lock: the function is the user's, and may call others.
+        self.traces.fetch_add(1, Ordering::Relaxed);
+        let made = Arc::new(trace(body, inputs, captures, self.relaxed)?);
+        report_to_stderr(&made)?;
+        let mut plans = self.lock();
+        if plans.known.len() >= MAX_PLANS
+            && let Some(oldest) = plans.known.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone())
+        {
+            plans.known.remove(&oldest);
+        }
+        let now = plans.clock;
+        plans.known.insert(key, (made.clone(), now));
+        Ok(made)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Plans> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn explanation(plan: &Plan) -> Result<String> {
+    let compiled = match plan {
+        Plan::AsItIs(why) => return Ok(format!("runs as it is: {why}\n")),
+        Plan::Compiled(compiled) => compiled,
+    };
+    let mut out = String::new();
+    report::explain(&mut out, "forward", &compiled.report);
+    if let Some(backward) = &compiled.backward {
+        let (saved, bytes) = (backward.saved(), backward.saved_bytes());
+        out.push_str(&format!(
+            "kept for the backward pass: {saved} values of {bytes} bytes beside inputs and results\n"
+        ));
+        if let Some(variant) = backward.variant(&vec![None; backward.upstream.len()])? {
+            report::explain(&mut out, "backward", &variant.report);
+        }
+    }
+    Ok(out)
+}
+
+fn sources(plan: &Plan) -> Result<String> {
+    let Plan::Compiled(compiled) = plan else { return Ok(String::new()) };
+    let mut out = String::new();
+    report::source(&mut out, "forward", &compiled.report);
+    if let Some(backward) = &compiled.backward
+        && let Some(variant) = backward.variant(&vec![None; backward.upstream.len()])?
+    {
+        report::source(&mut out, "backward", &variant.report);
+    }
+    Ok(out)
+}
+
+/// `NETCL_DEBUG=3` prints what every trace became, `NETCL_DEBUG=4` the kernels' texts as well.
+fn report_to_stderr(plan: &Plan) -> Result<()> {
+    let level = std::env::var("NETCL_DEBUG").ok().and_then(|level| level.parse::<u32>().ok()).unwrap_or(0);
+    if level >= 3 {
+        eprintln!("jit: {}", explanation(plan)?);
+    }
+    if level >= 4 {
+        eprintln!("{}", sources(plan)?);
+    }
+    Ok(())
+}
+
+fn owned(tensors: &[&Tensor]) -> Vec<Tensor> {
+    tensors.iter().map(|&t| t.clone()).collect()
+}
+
+fn plan_key(statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(statics.len() + 64 * (inputs.len() + captures.len()));
+    let number = |key: &mut Vec<u8>, value: u64| key.extend(value.to_le_bytes());
+    number(&mut key, statics.len() as u64);
+    key.extend(statics);
+    number(&mut key, u64::from(grad_enabled()));
+    key.extend(format!("{:?}", matmul_precision()).bytes());
+    number(&mut key, inputs.len() as u64);
+    let all: SmallVec<[&Tensor; 8]> = inputs.iter().chain(captures).copied().collect();
+    for (i, tensor) in all.iter().enumerate() {
+        let layout = tensor.layout();
+        key.extend(tensor.dtype().name().bytes());
+        number(&mut key, layout.shape().ndim() as u64);
+        layout.shape().iter().for_each(|&n| number(&mut key, n as u64));
+        layout.strides().iter().for_each(|&stride| number(&mut key, stride as u64));
+        number(&mut key, layout.offset() as u64);
+        number(&mut key, u64::from(tensor.needs_grad()));
+        let device = match tensor.queue() {
+            Queue::Cpu(_) => 0,
+            Queue::OpenCl(stream) => Arc::as_ptr(stream) as u64,
+        };
+        number(&mut key, device);
+        // Arguments that share memory are another function of their memory.
+        let first = all[..i].iter().position(|other| other.shares_storage(tensor) && tensor.size() > 0);
+        number(&mut key, first.unwrap_or(i) as u64);
+    }
+    key
+}
+
+/// A storage as it was when the forward pass had run.
+struct Kept {
+    storage: Arc<Storage>,
+    version: u64,
+}
+
+#[track_caller]
+fn run(plan: Arc<Plan>, inputs: &[&Tensor], captures: &[&Tensor], body: Body) -> Result<Vec<Tensor>> {
+    let Plan::Compiled(compiled) = &*plan else { return body(&owned(inputs)) };
+    let given: Vec<Arc<Storage>> = inputs.iter().chain(captures).map(|t| t.storage().clone()).collect();
+    let mut results = compiled.forward.run(&given)?;
+    let Some(backward) = compiled.backward.as_ref() else { return Ok(results.into_iter().map(Tensor::from).collect()) };
+    let saved = results.split_off(compiled.differentiable.len());
+    let keep = |storage: &Arc<Storage>| Kept { storage: storage.clone(), version: storage.version() };
+    let read = given.iter().zip(&backward.given).map(|(storage, (_, read))| read.then(|| keep(storage))).collect();
+    let call = Call {
+        plan: plan.clone(),
+        given: read,
+        saved: saved.iter().map(|t| keep(t.storage())).collect(),
+        arguments: inputs.iter().map(|t| (t.raw().clone(), t.edge())).collect(),
+        edges: backward.places.iter().map(|place| place.edge(inputs, captures)).collect(),
+        body,
+    };
+    let edges = call.edges.clone();
+    let outputs = results.into_iter().zip(compiled.differentiable.iter().copied()).collect();
+    Ok(record_joint("jit", edges, outputs, Box::new(move |_, upstream| call.backward(upstream))))
+}
+
+impl Place {
+    fn edge(&self, inputs: &[&Tensor], captures: &[&Tensor]) -> Edge {
+        match self {
+            Place::Input(at) => inputs[*at].edge(),
+            Place::Captured(at) => captures[*at].edge(),
+            Place::Fixed(edge) => edge.clone(),
+        }
+    }
+}
+
+/// One call of a compiled function, waiting for its gradients.
+struct Call {
+    plan: Arc<Plan>,
+    given: Vec<Option<Kept>>,
+    saved: Vec<Kept>,
+    arguments: Vec<(Raw, Edge)>,
+    edges: SmallVec<[Edge; 3]>,
+    body: Body,
+}
+
+impl Call {
+    fn backward(&self, upstream: &[Option<Tensor>]) -> Result<Gradients> {
+        if grad_enabled() {
+            return self.op_by_op(upstream);
+        }
+        let Plan::Compiled(compiled) = &*self.plan else { return Ok(Gradients::new()) };
+        let Compiled { backward: Some(backward), .. } = &**compiled else { return Ok(Gradients::new()) };
+        self.compiled(backward, upstream)
+    }
+
+    fn compiled(&self, backward: &Backward, upstream: &[Option<Tensor>]) -> Result<Gradients> {
+        let mut arrived: Vec<Option<Raw>> = Vec::with_capacity(backward.upstream.len());
+        for (i, traced) in backward.upstream.iter().enumerate() {
+            arrived.push(match (traced, upstream.get(i).and_then(Option::as_ref)) {
+                (None, _) => None,
+                (Some(_), Some(given)) => Some(given.raw().clone()),
+                (Some(traced), None) => {
+                    let zero = Raw::full(traced.queue(), (), traced.dtype(), 0.0)?;
+                    Some(zero.expand(traced.shape())?)
+                }
+            });
+        }
+        let layout = |raw: &Option<Raw>| {
+            raw.as_ref().map(|raw| raw.layout()).filter(|l| !(l.is_contiguous() && l.offset() == 0)).cloned()
+        };
+        let layouts: Vec<Option<Layout>> = arrived.iter().map(layout).collect();
+        let variant = match backward.variant(&layouts)? {
+            Some(variant) => variant,
+            None => {
+                for raw in arrived.iter_mut().flatten() {
+                    *raw = raw.duplicate()?;
+                }
+                let dense = backward.variant(&vec![None; arrived.len()])?;
+                dense
+                    .ok_or_else(|| Error::NoGradient { op: "jit", what: "the backward pass has no plan".to_owned() })?
+            }
+        };
+        let mut memory: Vec<Arc<Storage>> = arrived.iter().flatten().map(|raw| raw.storage().clone()).collect();
+        for kept in &self.given {
+            memory.push(match kept {
+                Some(kept) => kept.unchanged()?,
+                None => Arc::new(Storage::empty()),
+            });
+        }
+        for kept in &self.saved {
+            memory.push(kept.unchanged()?);
+        }
+        let results = variant.program.run(&memory)?;
+        Ok(variant.results.iter().map(|at| at.map(|at| Tensor::from(results[at].clone()))).collect())
+    }
+
+    /// A gradient that is to be differentiated again: the function runs once more, op by op, and its own graph is walked.
+    fn op_by_op(&self, upstream: &[Option<Tensor>]) -> Result<Gradients> {
+        let inputs: Vec<Tensor> =
+            self.arguments.iter().map(|(raw, edge)| Tensor::with_edge(raw.clone(), edge.clone())).collect();
+        let outputs = (self.body)(&inputs)?;
+        let roots = outputs
+            .iter()
+            .zip(upstream)
+            .filter_map(|(output, upstream)| Some((output.edge(), upstream.clone()?)))
+            .collect();
+        let options = BackwardOptions { create_graph: true, ..Default::default() };
+        joint_grad_up_to(roots, &self.edges, options)
+    }
+}
+
+impl Kept {
+    fn unchanged(&self) -> Result<Arc<Storage>> {
+        if self.storage.version() == self.version {
+            return Ok(self.storage.clone());
+        }
+        let what =
+            "backward needs a tensor that was overwritten in place since the compiled function ran; write to a copy \
+                    instead"
+                .to_owned();
+        Err(Error::NoGradient { op: "jit", what })
+    }
+}

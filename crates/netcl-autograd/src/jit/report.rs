@@ -1,0 +1,181 @@
+//! What a plan says about itself: explanations, kernel texts, drawings.
+
+use std::fmt::Write as _;
+
+use netcl_core::kernels::expr::Expr;
+
+use super::facts::Listing;
+use super::lower::{Lowered, label};
+use super::trace::{Op, StorageId};
+use super::units::{Unit, Work};
+
+/// One kernel of a program, for readers.
+pub(super) struct UnitReport {
+    title: String,
+    ops: Vec<String>,
+    shape: String,
+    kind: &'static str,
+    formula: String,
+    launches: Vec<String>,
+    note: &'static str,
+    source: Option<String>,
+    reads: Vec<StorageId>,
+    writes: Vec<StorageId>,
+}
+
+/// Longer formulas are cut: a fused chain repeats what it shares.
+const MAX_FORMULA: usize = 240;
+
+fn formula(expr: &Expr) -> String {
+    // Sharing can make the text of an expression grow without bounds.
+    if expr.flops() > 24 {
+        return format!("{} operations per element", expr.flops());
+    }
+    let mut text = expr.to_string();
+    if text.len() > MAX_FORMULA {
+        text.truncate((0..=MAX_FORMULA).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0));
+        text.push_str(" ...");
+    }
+    text
+}
+
+impl UnitReport {
+    pub(super) fn all(units: &[Unit], listing: &Listing, lowered: &Lowered) -> Vec<UnitReport> {
+        units
+            .iter()
+            .enumerate()
+            .map(|(at, unit)| {
+                let members: Vec<&Op> = unit.ops.iter().map(|&op| &listing.ops[op]).collect();
+                let (kind, formula, shape) = describe(unit);
+                let (reads, writes) = (unit.reads(), unit.writes());
+                UnitReport {
+                    title: label(&members),
+                    ops: members.iter().map(|op| op.name.to_string()).collect(),
+                    shape,
+                    kind,
+                    formula,
+                    launches: lowered
+                        .launches
+                        .iter()
+                        .filter(|(_, of)| *of == at)
+                        .map(|(launch, _)| launch.name.to_string())
+                        .collect(),
+                    note: unit.note,
+                    source: lowered.sources.get(at).cloned().flatten(),
+                    reads,
+                    writes,
+                }
+            })
+            .collect()
+    }
+}
+
+fn describe(unit: &Unit) -> (&'static str, String, String) {
+    let shape = |tensor: Option<&netcl_core::tensor::Tensor>| {
+        tensor.map(|t| format!("{} {}", t.shape(), t.dtype())).unwrap_or_default()
+    };
+    match &unit.work {
+        Work::Map { fused, outputs } => ("pointwise", formula(&fused.expr), shape(outputs.first())),
+        Work::Rows(rows) => {
+            ("rows", format!("rows of the last {} axes of {}", rows.trailing, rows.shape), String::new())
+        }
+        Work::Reduce(reduce) => {
+            let mut text = String::new();
+            if let Some(fused) = &reduce.prologue {
+                let _ = write!(text, "before: {}; ", formula(&fused.expr));
+            }
+            let _ = write!(text, "{:?}", reduce.combine);
+            if let Some(fused) = &reduce.epilogue {
+                let _ = write!(text, "; behind: {}", formula(&fused.expr));
+            }
+            ("reduction", text, shape(Some(&reduce.out)))
+        }
+        Work::Heavy { heavy, out, finish, .. } => {
+            let behind = finish.as_ref().map(|(fused, _)| format!("; behind: {}", formula(&fused.expr)));
+            ("product", format!("{}{}", heavy.name(), behind.unwrap_or_default()), shape(Some(out)))
+        }
+        Work::Opaque(_) => ("as it is", String::new(), String::new()),
+    }
+}
+
+/// One paragraph per kernel.
+pub(super) fn explain(out: &mut String, pass: &str, units: &[UnitReport]) {
+    let launches: usize = units.iter().map(|unit| unit.launches.len()).sum();
+    let ops: usize = units.iter().map(|unit| unit.ops.len()).sum();
+    let _ = writeln!(out, "{pass}: {ops} operations in {launches} launches");
+    for (i, unit) in units.iter().enumerate() {
+        let _ = writeln!(out, "  {}. {} [{}] {}", i + 1, unit.launches.join(", "), unit.kind, unit.shape);
+        if unit.ops.len() > 1 {
+            let _ = writeln!(out, "     fuses {}", unit.ops.join(", "));
+        }
+        if !unit.formula.is_empty() {
+            let _ = writeln!(out, "     {}", unit.formula);
+        }
+        if !unit.note.is_empty() {
+            let _ = writeln!(out, "     not fused: {}", unit.note);
+        }
+    }
+}
+
+/// The kernel texts, each under the operations it does.
+pub(super) fn source(out: &mut String, pass: &str, units: &[UnitReport]) {
+    for unit in units {
+        let _ = writeln!(out, "// {pass}: {} ({})", unit.ops.join(", "), unit.launches.join(", "));
+        match &unit.source {
+            Some(text) => out.push_str(text),
+            None if unit.formula.is_empty() => out.push_str("// a kernel of the library, as it is\n"),
+            None => {
+                let _ = writeln!(out, "// a kernel of the library, with {}", unit.formula);
+            }
+        }
+        out.push('\n');
+    }
+}
+
+/// A drawing in the DOT language: operations, boxed by kernel, and what flows between kernels.
+pub(super) fn dot(passes: &[(&str, &[UnitReport])]) -> String {
+    let mut out =
+        String::from("digraph jit {\n  rankdir=LR;\n  node [shape=box, style=rounded, fontname=\"sans-serif\"];\n");
+    for (p, (pass, units)) in passes.iter().enumerate() {
+        for (u, unit) in units.iter().enumerate() {
+            let _ = writeln!(out, "  subgraph cluster_{p}_{u} {{\n    label=\"{pass} {}: {}\";", u + 1, unit.kind);
+            for (o, op) in unit.ops.iter().enumerate() {
+                let _ = writeln!(out, "    n{p}_{u}_{o} [label=\"{op}\"];");
+                if o > 0 {
+                    let _ = writeln!(out, "    n{p}_{u}_{} -> n{p}_{u}_{o} [style=dotted, arrowhead=none];", o - 1);
+                }
+            }
+            out.push_str("  }\n");
+        }
+        for (u, unit) in units.iter().enumerate() {
+            for (w, writer) in units.iter().enumerate().filter(|(w, _)| *w != u) {
+                if writer.writes.iter().any(|storage| unit.reads.contains(storage)) {
+                    let last = writer.ops.len().saturating_sub(1);
+                    let _ = writeln!(out, "  n{p}_{w}_{last} -> n{p}_{u}_0;");
+                }
+            }
+        }
+    }
+    out.push_str("}\n");
+    out
+}
+
+/// The same as a Mermaid flowchart of kernels.
+pub(super) fn mermaid(passes: &[(&str, &[UnitReport])]) -> String {
+    let mut out = String::from("flowchart LR\n");
+    for (p, (pass, units)) in passes.iter().enumerate() {
+        let _ = writeln!(out, "  subgraph {pass}");
+        for (u, unit) in units.iter().enumerate() {
+            let _ = writeln!(out, "    n{p}_{u}[\"{}: {}\"]", unit.kind, unit.title);
+        }
+        for (u, unit) in units.iter().enumerate() {
+            for (w, writer) in units.iter().enumerate().filter(|(w, _)| *w != u) {
+                if writer.writes.iter().any(|storage| unit.reads.contains(storage)) {
+                    let _ = writeln!(out, "    n{p}_{w} --> n{p}_{u}");
+                }
+            }
+        }
+        out.push_str("  end\n");
+    }
+    out
+}

@@ -1,0 +1,95 @@
+//! Matrix products as a compiler that listens at the launch seam sees them.
+
+use std::sync::Arc;
+
+use netcl_core::Result;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::described::{Described, Finish, Heavy, Meaning};
+use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::expr::{Expr, Graph};
+use netcl_core::kernels::launch;
+use netcl_core::precision::{MatmulPrecision, matmul_precision};
+use netcl_core::tensor::Tensor;
+use smallvec::SmallVec;
+
+use super::{Epilogue, MatmulOptions, OP, matmul_with};
+
+/// What an operation was told to do behind its sums, kept for a run with more behind it.
+pub(crate) struct Tail {
+    epilogue: Option<(Expr, Vec<Number>)>,
+    dtype: DType,
+}
+
+/// An epilogue that owns its expression.
+pub(crate) struct OwnEpilogue {
+    expr: Option<Expr>,
+    inputs: Vec<Tensor>,
+    scalars: Vec<Number>,
+    dtype: DType,
+}
+
+impl Tail {
+    pub(crate) fn new(epilogue: Option<&Epilogue<'_>>, out: &Tensor) -> Self {
+        Tail { epilogue: epilogue.map(|e| (e.expr.clone(), e.scalars.clone())), dtype: out.dtype() }
+    }
+
+    /// The own epilogue (over `own`), and behind it another one.
+    pub(crate) fn with(&self, own: &[Tensor], finish: Option<Finish<'_>>) -> OwnEpilogue {
+        let (first, scalars) = match &self.epilogue {
+            Some((expr, scalars)) => (Some(expr.clone()), scalars.clone()),
+            None => (None, Vec::new()),
+        };
+        let Some(finish) = finish else {
+            return OwnEpilogue { expr: first, inputs: own.to_vec(), scalars, dtype: self.dtype };
+        };
+        let g = Graph::new();
+        let first = first.unwrap_or_else(|| g.finish(&[g.input(0)]));
+        OwnEpilogue {
+            expr: Some(finish.after(&first, 1 + own.len())),
+            inputs: own.iter().cloned().chain(finish.inputs).collect(),
+            scalars: scalars.into_iter().chain(finish.scalars).collect(),
+            dtype: finish.dtype,
+        }
+    }
+}
+
+impl OwnEpilogue {
+    pub(crate) fn epilogue(&self) -> Option<Epilogue<'_>> {
+        let (inputs, scalars) = (self.inputs.clone(), self.scalars.clone());
+        self.expr.as_ref().map(|expr| Epilogue { expr, inputs, scalars, dtype: Some(self.dtype) })
+    }
+}
+
+/// A product; its inputs are the operands and the tensors of its epilogue.
+struct Product {
+    tail: Tail,
+    precision: MatmulPrecision,
+}
+
+/// Offers a product whose operands are already transposed.
+pub(super) fn offer(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>, out: &Tensor) -> Result<bool> {
+    if !launch::is_listened_to() {
+        return Ok(false);
+    }
+    let epilogue = options.epilogue.as_ref();
+    let mut inputs: SmallVec<[&Tensor; 4]> = [a, b].into_iter().collect();
+    inputs.extend(epilogue.iter().flat_map(|epilogue| &epilogue.inputs));
+    let precision = options.precision.unwrap_or_else(matmul_precision);
+    let product = Product { tail: Tail::new(epilogue, out), precision };
+    launch::offer(&Described { inputs: &inputs, outputs: &[out], meaning: Meaning::Heavy(Arc::new(product)) })
+}
+
+impl Heavy for Product {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn run(&self, inputs: &[Tensor], finish: Option<Finish<'_>>) -> Result<Tensor> {
+        let [a, b, own @ ..] = inputs else {
+            return Err(netcl_core::Error::argument(OP, "a product takes two operands"));
+        };
+        let tail = self.tail.with(own, finish);
+        let precision = Some(self.precision);
+        matmul_with(a, b, &MatmulOptions { epilogue: tail.epilogue(), precision, ..Default::default() })
+    }
+}
