@@ -4,6 +4,7 @@
 mod cache;
 mod devices;
 mod doctor;
+mod explain;
 mod output;
 mod predict;
 mod progress;
@@ -49,6 +50,8 @@ enum Command {
         #[arg(long, value_name = "SELECTOR")]
         device: Option<String>,
     },
+    /// Run a script or a program and draw what the JIT compiler made of its functions, as an HTML page
+    Explain(explain::Arguments),
     /// Look at or empty the cache of compiled programs
     Cache {
         #[command(subcommand)]
@@ -92,6 +95,7 @@ fn run(command: Option<Command>) -> Result<Verdict> {
         Some(Command::Predict(arguments)) => predict::run(&arguments),
         Some(Command::Devices { json }) => devices::run(json),
         Some(Command::Doctor { json, device }) => doctor::run(json, device.as_deref()),
+        Some(Command::Explain(arguments)) => explain::run(&arguments),
         Some(Command::Cache { action }) => cache::run(&action),
     }
 }

@@ -47,9 +47,9 @@ impl Call {
 #[pymethods]
 impl JitCache {
     #[new]
-    #[pyo3(signature = (fast_math=false))]
-    fn new(fast_math: bool) -> Self {
-        JitCache(Cache::new(fast_math))
+    #[pyo3(signature = (name, fast_math=false))]
+    fn new(name: String, fast_math: bool) -> Self {
+        JitCache(Cache::new(fast_math).named(name))
     }
 
     /// Calls ``body`` with a list of tensors, compiled; the result is a list of tensors.

@@ -153,7 +153,7 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], fast_math: bool = False) -> None:
         functools.update_wrapper(self, function, updated=())
         self.function = function
-        self._cache = JitCache(fast_math)
+        self._cache = JitCache(getattr(function, "__qualname__", type(function).__name__), fast_math)
         self._results: dict[bytes, tuple[Any, ...]] = {}
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netcl_core::backend::Queue;
+use netcl_core::debug::{self, Level};
 use netcl_core::precision::matmul_precision;
 use netcl_core::shape::Layout;
 use netcl_core::storage::Storage;
@@ -12,7 +13,8 @@ use netcl_core::tensor::Tensor as Raw;
 use smallvec::SmallVec;
 
 use super::plan::{Backward, Body, Compiled, Place, Plan, trace};
-use super::{Counters, Style, enabled, report};
+use super::report::UnitReport;
+use super::{Counters, Style, enabled, page, report};
 use crate::error::{Error, Result};
 use crate::graph::{BackwardOptions, Edge, Gradients, anomaly_enabled, grad_enabled, joint_grad_up_to, record_joint};
 use crate::tensor::Tensor;
@@ -26,6 +28,7 @@ const MAX_PLANS: usize = 256;
 /// shape, strides, offset, device and whether it needs a gradient; never an identity.
 #[derive(Default)]
 pub struct Cache {
+    name: String,
     plans: Mutex<Plans>,
     relaxed: bool,
     traces: AtomicU64,
@@ -42,6 +45,13 @@ impl Cache {
     /// An empty cache. `relaxed` lets pointwise kernels on OpenCL devices trade exactness for speed.
     pub fn new(relaxed: bool) -> Cache {
         Cache { relaxed, ..Cache::default() }
+    }
+
+    /// With the function's name, for readers.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Cache {
+        self.name = name.into();
+        self
     }
 
     /// What a plan depends on: the caller's bytes, and what matters of the tensors.
@@ -68,6 +78,44 @@ impl Cache {
             Plan::AsItIs(_) => body(&owned(inputs)),
             Plan::Compiled(_) => run(plan, inputs, captures, body),
         }
+    }
+
+    /// Tells whoever asked for it (`NETCL_DEBUG=3`, `NETCL_EXPLAIN`) of a new plan.
+    fn tell(&self, plan: &Plan, inputs: &[&Tensor]) -> Result<()> {
+        let (print, page) = (debug::wants(Level::Fusion), page::wanted());
+        if !print && !page {
+            return Ok(());
+        }
+        let list =
+            |t: &&Tensor| format!("{} {}{}", t.shape(), t.dtype(), if t.needs_grad() { ", with gradient" } else { "" });
+        let device = inputs.first().map(|t| format!(" on {}", t.queue().device_name())).unwrap_or_default();
+        let arguments = format!("{}{device}", inputs.iter().map(list).collect::<Vec<_>>().join("; "));
+        if print {
+            debug::print(format_args!("jit {} of {arguments}\n{}", self.name, explanation(plan)?));
+            if debug::wants(Level::Sources) {
+                debug::print(format_args!("{}", sources(plan)?));
+            }
+        }
+        if page {
+            let (as_it_is, variant);
+            let passes: Vec<(&str, &[UnitReport])> = match plan {
+                Plan::AsItIs(why) => {
+                    as_it_is = Some(why.as_str());
+                    Vec::new()
+                }
+                Plan::Compiled(compiled) => {
+                    as_it_is = None;
+                    variant = match &compiled.backward {
+                        Some(backward) => backward.variant(&vec![None; backward.upstream.len()])?,
+                        None => None,
+                    };
+                    let backward = variant.as_ref().map(|variant| ("backward", variant.report.as_slice()));
+                    [Some(("forward", compiled.report.as_slice())), backward].into_iter().flatten().collect()
+                }
+            };
+            page::add(&page::Section { name: &self.name, arguments, passes: &passes, as_it_is });
+        }
+        Ok(())
     }
 
     /// What fused and what did not, one paragraph per kernel.
@@ -119,7 +167,7 @@ impl Cache {
         // Without the lock: the function is the user's, and may call others.
         self.traces.fetch_add(1, Ordering::Relaxed);
         let made = Arc::new(trace(body, inputs, captures, self.relaxed)?);
-        report_to_stderr(&made)?;
+        self.tell(&made, inputs)?;
         let mut plans = self.lock();
         if plans.known.len() >= MAX_PLANS
             && let Some(oldest) = plans.known.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone())
@@ -136,6 +184,7 @@ impl Cache {
     }
 }
 
+/// What a plan says of itself: one paragraph per kernel.
 fn explanation(plan: &Plan) -> Result<String> {
     let compiled = match plan {
         Plan::AsItIs(why) => return Ok(format!("runs as it is: {why}\n")),
@@ -165,18 +214,6 @@ fn sources(plan: &Plan) -> Result<String> {
         report::source(&mut out, "backward", &variant.report);
     }
     Ok(out)
-}
-
-/// `NETCL_DEBUG=3` prints what every trace became, `NETCL_DEBUG=4` the kernels' texts as well.
-fn report_to_stderr(plan: &Plan) -> Result<()> {
-    let level = std::env::var("NETCL_DEBUG").ok().and_then(|level| level.parse::<u32>().ok()).unwrap_or(0);
-    if level >= 3 {
-        eprintln!("jit: {}", explanation(plan)?);
-    }
-    if level >= 4 {
-        eprintln!("{}", sources(plan)?);
-    }
-    Ok(())
 }
 
 fn owned(tensors: &[&Tensor]) -> Vec<Tensor> {

@@ -31,7 +31,7 @@
 //! | `region.rs` | reductions over rows with everything around them |
 //! | `lower.rs`, `program.rs` | launches over planned memory; binding and running them |
 //! | `plan.rs`, `cache.rs` | one compiled function; calls, keys and gradients |
-//! | `report.rs` | explanations, sources, drawings |
+//! | `report.rs`, `page.rs` | explanations, sources, drawings; the page of `netcl explain` |
 //!
 //! # What the numbers mean
 //!
@@ -46,6 +46,7 @@ mod group;
 mod lower;
 mod merge;
 mod outputs;
+mod page;
 mod partition;
 mod plan;
 mod program;
@@ -56,6 +57,7 @@ mod units;
 mod views;
 
 use std::cell::Cell;
+use std::panic::Location;
 use std::sync::Arc;
 
 pub use cache::Cache;
@@ -106,16 +108,20 @@ pub struct Jit<R = Tensor> {
 ///
 /// Tensors that the function captures are constants by reference: their values are read in every call and gradients flow to
 /// them, but which tensors they are is decided when it is traced.
+#[track_caller]
 pub fn jit<R: Outputs>(function: impl Fn(&[&Tensor]) -> Result<R> + Send + Sync + 'static) -> Jit<R> {
     jit_with(function, JitOptions::default())
 }
 
 /// [`jit`] with options.
+#[track_caller]
 pub fn jit_with<R: Outputs>(
     function: impl Fn(&[&Tensor]) -> Result<R> + Send + Sync + 'static,
     options: JitOptions,
 ) -> Jit<R> {
-    Jit { function: Arc::new(function), cache: Cache::new(options.fast_math) }
+    let place = Location::caller();
+    let name = format!("the function at {}:{}", place.file(), place.line());
+    Jit { function: Arc::new(function), cache: Cache::new(options.fast_math).named(name) }
 }
 
 impl<R: Outputs + 'static> Jit<R> {

@@ -11,16 +11,16 @@ use super::units::{Unit, Work};
 
 /// One kernel of a program, for readers.
 pub(super) struct UnitReport {
-    title: String,
-    ops: Vec<String>,
-    shape: String,
-    kind: &'static str,
-    formula: String,
-    launches: Vec<String>,
-    note: &'static str,
-    source: Option<String>,
-    reads: Vec<StorageId>,
-    writes: Vec<StorageId>,
+    pub(super) title: String,
+    pub(super) ops: Vec<String>,
+    pub(super) shape: String,
+    pub(super) kind: &'static str,
+    pub(super) formula: String,
+    pub(super) launches: Vec<String>,
+    pub(super) note: &'static str,
+    pub(super) source: Option<String>,
+    pub(super) reads: Vec<StorageId>,
+    pub(super) writes: Vec<StorageId>,
 }
 
 /// Longer formulas are cut: a fused chain repeats what it shares.

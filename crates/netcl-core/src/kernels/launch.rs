@@ -414,6 +414,10 @@ impl Sink for Counter {
         self.allocated_bytes.set(self.allocated_bytes.get() + request.nbytes);
         request.queue.allocate_now(request.nbytes, request.label)
     }
+
+    fn allocate_resident(&self, request: &Allocation) -> Result<Arc<Storage>> {
+        self.allocate(request)
+    }
 }
 
 /// A sink that keeps launches instead of running them; [`Recorder::replay`] runs them, as often as wanted.

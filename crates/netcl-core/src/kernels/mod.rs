@@ -8,5 +8,6 @@ pub mod expr;
 pub mod launch;
 pub mod many;
 pub mod primitives;
+pub mod recording;
 pub mod region;
 pub mod work_group;

@@ -177,13 +177,15 @@ impl Sink for Recording {
     }
 
     fn offer(&self, operation: &Described<'_>) -> Result<bool> {
-        let Meaning::Elementwise(..) = operation.meaning;
         let whole = |tensor: &Tensor| {
             tensor.layout().is_contiguous() && tensor.size() * tensor.dtype().size() == tensor.storage().nbytes()
         };
         let address = |tensor: &Tensor| Arc::as_ptr(tensor.storage()) as usize;
         let mut state = self.state.borrow_mut();
         state.offered.clear();
+        if !matches!(operation.meaning, Meaning::Elementwise(..)) {
+            return Ok(false);
+        }
         for output in operation.outputs.iter().filter(|output| whole(output)) {
             // The same memory seen through another layout as well would be overwritten before it is read.
             let alone = |input: &Tensor| {

@@ -28,7 +28,7 @@ pub(super) fn offer(
     options: &ConvOptions<'_>,
     out: &Tensor,
 ) -> Result<bool> {
-    if !launch::is_listened_to() {
+    if !launch::has_sink() {
         return Ok(false);
     }
     let epilogue = options.epilogue.as_ref();

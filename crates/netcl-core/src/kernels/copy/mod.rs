@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::described::{Described, Meaning};
 use super::launch::{self, Access, Arg, Cost, Launch, Scalar, Slot, Work};
 use crate::backend::Queue;
 use crate::backend::cpu::memory_kernels;

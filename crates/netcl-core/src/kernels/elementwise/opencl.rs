@@ -50,7 +50,7 @@ impl Sources {
     }
 }
 
-/// The kernel of an expression over these operands; without a device, one that any of them could run.
+/// The kernel of an expression over these operands; without a device, as any would run it.
 fn kernel_source(
     op: &Elementwise,
     stream: Option<&Stream>,
@@ -120,9 +120,7 @@ fn addressing(
     }
     let vectors = config.variant == KernelVariant::ElementwiseVectorized;
     let width = if vectors { config.vector_width } else { 1 };
-    let Some(stream) = stream.filter(|_| vectors) else {
-        return (Addressing::Dense { width }, inputs);
-    };
+    let Some(stream) = stream.filter(|_| vectors) else { return (Addressing::Dense { width }, inputs) };
     let info = stream.device().info();
     match stream.device().device_type() {
         // Functions in plain arithmetic fill the widest registers; below, a wide kernel's build costs more than it saves.
