@@ -212,8 +212,8 @@ fn a_new_size_is_traced_but_compiles_nothing() {
         let programs = || Builder::global().stats().builds + Builder::global().stats().hits;
         call(70, 300);
         let before = programs();
-        call(81, 411);
-        call(81, 411);
+        call(81, 412);
+        call(81, 412);
         assert_eq!(programs(), before, "on {}", queue.device_name());
         assert_eq!(compiled.counters().traces, 2);
     }

@@ -147,8 +147,10 @@ fn print_overlap(handle: &DeviceHandle) {
     let queue = &handle.queue;
     let data: Vec<f32> = (0..4 << 20).map(|i| i as f32).collect();
     let array = || [HostArray::f32(&data, [data.len()])];
-    let x = Tensor::full(queue, [1 << 20], DType::F32, 1.0).unwrap();
-    let work = |n: usize| (0..n).for_each(|_| x.fill(1.5).unwrap());
+    // Launches long enough that the device, not the host that sends them, is what takes the time.
+    let elements = if handle.device_type == netcl::core::device::DeviceType::Gpu { 1 << 24 } else { 1 << 20 };
+    let x = Tensor::full(queue, [elements], DType::F32, 1.0).unwrap();
+    let work = |n: usize| (0..n).for_each(|_| drop(netcl::ops::tanh(&x).unwrap()));
     let median = |run: &mut dyn FnMut()| {
         run();
         let mut times: Vec<f64> = (0..9)
@@ -169,9 +171,9 @@ fn print_overlap(handle: &DeviceHandle) {
         queue.finish().unwrap();
     });
     let one = median(&mut || {
-        work(100);
+        work(20);
         queue.finish().unwrap();
-    }) / 100.0;
+    }) / 20.0;
     let n = (copy / one).ceil() as usize;
     let kernels = median(&mut || {
         work(n);
