@@ -115,7 +115,10 @@ fn kernels() -> String {
     let stats = Builder::global().stats();
     match (stats.builds, stats.hits) {
         (0, 0) => String::new(),
-        (builds, hits) => format!(": compiling kernels ({builds} built, {hits} from the cache)"),
+        (builds, hits) => {
+            let name = Builder::global().compiling().unwrap_or_else(|| "kernels".to_owned());
+            format!(": compiling {name} ({builds} built, {hits} from the cache)")
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Building programs through the cache.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use super::cache::{Header, Key, Lookup, Store};
@@ -79,12 +79,44 @@ fn count(counter: &AtomicU64) {
 pub struct Builder {
     store: Option<Store>,
     counters: Counters,
+    /// Names of kernels that threads are waiting for.
+    awaited: Mutex<Vec<String>>,
+}
+
+/// A kernel is being waited for while this lives.
+pub(super) struct Awaited<'b> {
+    builder: &'b Builder,
+    name: &'b str,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        let mut awaited = self.builder.awaited();
+        if let Some(at) = awaited.iter().position(|name| name == self.name) {
+            awaited.remove(at);
+        }
+    }
 }
 
 impl Builder {
     /// A builder over the given store, or over none.
     pub fn new(store: Option<Store>) -> Builder {
-        Builder { store, counters: Counters::default() }
+        Builder { store, counters: Counters::default(), awaited: Mutex::default() }
+    }
+
+    /// Notes that a kernel is being waited for.
+    pub(super) fn await_kernel<'b>(&'b self, name: &'b str) -> Awaited<'b> {
+        self.awaited().push(name.to_owned());
+        Awaited { builder: self, name }
+    }
+
+    fn awaited(&self) -> MutexGuard<'_, Vec<String>> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernel that is being compiled or loaded at this moment, for progress: of several, the one asked for last.
+    pub fn compiling(&self) -> Option<String> {
+        self.awaited().last().cloned()
     }
 
     /// The process's builder, over the user's cache as the environment says.
@@ -305,6 +337,19 @@ fn standard(version: (u32, u32)) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_can_name_the_kernel_that_is_waited_for() {
+        let builder = Builder::new(None);
+        assert_eq!(builder.compiling(), None);
+        let outer = builder.await_kernel("matmul");
+        let inner = builder.await_kernel("softmax");
+        assert_eq!(builder.compiling().as_deref(), Some("softmax"));
+        drop(outer);
+        assert_eq!(builder.compiling().as_deref(), Some("softmax"));
+        drop(inner);
+        assert_eq!(builder.compiling(), None);
+    }
 
     #[test]
     fn the_standard_follows_the_device() {

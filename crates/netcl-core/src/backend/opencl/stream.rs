@@ -167,6 +167,7 @@ impl Stream {
         }
         // Built without the lock: a build takes long, and building the same kernel twice is harmless.
         let (source, name) = make();
+        let _awaited = Builder::global().await_kernel(name);
         let kernel = Builder::global().build(self.context(), self.device(), &source)?.kernel(name)?;
         Ok(kernels().entry(key.to_owned()).or_insert(kernel).clone())
     }
