@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::launch::{Arg, Launch, Work};
 use crate::backend::Queue;
 use crate::backend::opencl::Prepared;
+use crate::debug;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
 
@@ -60,10 +61,11 @@ impl Bound {
     /// # Errors
     /// What the kernel or the driver says.
     pub fn run(&mut self) -> Result<()> {
-        match (&mut self.prepared, &self.launch.work, &self.launch.queue) {
+        let Bound { launch, prepared } = self;
+        debug::watch(launch, || match (prepared, &launch.work, &launch.queue) {
             (Some(prepared), _, Queue::OpenCl(stream)) => prepared.enqueue(stream),
-            (None, Work::Cpu(kernel), _) => kernel.run(&self.launch.args),
-            _ => self.launch.run(),
-        }
+            (None, Work::Cpu(kernel), _) => kernel.run(&launch.args),
+            _ => launch.run(),
+        })
     }
 }
