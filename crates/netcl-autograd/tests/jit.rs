@@ -182,7 +182,10 @@ fn five_hundred_operations_and_forty_inputs_are_cut_into_kernels() {
         let compiled = jit(long);
         close(&compiled.call(&[&x]).unwrap(), &expected, 1e-6);
         let count = launches(&compiled, &[&x]);
-        assert!((2..=12).contains(&count), "{count} launches on {}", queue.device_name());
+        // Every number of the chain is a parameter.
+        let small = std::env::var_os("NETCL_LIMITS").is_some() && matches!(queue, Queue::OpenCl(_));
+        let expected_launches = if small { 13..=40 } else { 2..=12 };
+        assert!(expected_launches.contains(&count), "{count} launches on {}", queue.device_name());
 
         let many: Vec<Tensor> = (0..40).map(|i| ramp(&queue, &[19], 0.1 * (i + 1) as f32)).collect();
         let many: Vec<&Tensor> = many.iter().collect();
@@ -191,8 +194,20 @@ fn five_hundred_operations_and_forty_inputs_are_cut_into_kernels() {
         let compiled = jit(sum);
         close(&compiled.call(&many).unwrap(), &expected, 1e-6);
         let count = launches(&compiled, &many);
-        assert!(count <= 4, "{count} launches on {}", queue.device_name());
+        let expected_launches = if small { 3..=8 } else { 1..=4 };
+        assert!(expected_launches.contains(&count), "{count} launches on {}", queue.device_name());
     }
+}
+
+/// 256 bytes of parameters are 16 tensors. Limits are read once, so this is another process.
+#[test]
+fn forty_inputs_are_cut_where_a_device_takes_few_parameters() {
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "five_hundred_operations_and_forty_inputs_are_cut_into_kernels"])
+        .env("NETCL_LIMITS", "params=256")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]

@@ -301,6 +301,8 @@ fn limited(raw: &DeviceInfo, limits: &Limits, quirks: &Quirks) -> DeviceInfo {
     }
     info.local_mem_size = info.local_mem_size.min(limits.local.unwrap_or(u64::MAX));
     info.max_mem_alloc_size = info.max_mem_alloc_size.min(limits.alloc.unwrap_or(u64::MAX));
+    let parameters = limits.parameters.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    info.max_parameter_size = info.max_parameter_size.min(parameters);
     info.extensions.retain(|extension| !limits.hides(extension));
     if limits.no_fp64 {
         info.preferred_vector_widths[5] = 0;

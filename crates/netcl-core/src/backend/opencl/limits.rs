@@ -24,6 +24,8 @@ pub struct Limits {
     pub local: Option<u64>,
     /// Largest allocation in bytes (`alloc=64M`).
     pub alloc: Option<u64>,
+    /// Bytes of a kernel's parameters (`params=256`).
+    pub parameters: Option<u64>,
     /// Hide double precision (`no_fp64`).
     pub no_fp64: bool,
     /// Hide half precision arithmetic (`no_fp16`).
@@ -35,7 +37,7 @@ pub struct Limits {
 /// A part of `NETCL_LIMITS` that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{LIMITS_VARIABLE}: cannot use {part:?}: {why}; write for example wg=64,local=16k,alloc=64M,no_fp64,no_fp16,no_subgroups"
+    "{LIMITS_VARIABLE}: cannot use {part:?}: {why}; write for example wg=64,local=16k,alloc=64M,params=256,no_fp64,no_fp16,no_subgroups"
 )]
 pub struct LimitsError {
     /// The part between two commas.
@@ -61,7 +63,8 @@ impl FromStr for Limits {
                 }
                 ("local", Some(value)) => limits.local = Some(parse_size(value).map_err(wrong)?),
                 ("alloc", Some(value)) => limits.alloc = Some(parse_size(value).map_err(wrong)?),
-                ("wg" | "local" | "alloc", None) => return Err(wrong("it needs a value".into())),
+                ("params", Some(value)) => limits.parameters = Some(parse_size(value).map_err(wrong)?),
+                ("wg" | "local" | "alloc" | "params", None) => return Err(wrong("it needs a value".into())),
                 ("no_fp64" | "no_fp16" | "no_subgroups", Some(_)) => return Err(wrong("it takes no value".into())),
                 _ => return Err(wrong("this limit is not known".into())),
             }
@@ -108,11 +111,12 @@ mod tests {
 
     #[test]
     fn every_key_is_read() {
-        let limits: Limits = " wg=64, local=16k,alloc=2G ,no_fp64,no_fp16,no_subgroups,".parse().unwrap();
+        let limits: Limits = " wg=64, local=16k,alloc=2G ,params=256,no_fp64,no_fp16,no_subgroups,".parse().unwrap();
         let expected = Limits {
             work_group: Some(64),
             local: Some(16384),
             alloc: Some(2 << 30),
+            parameters: Some(256),
             no_fp64: true,
             no_fp16: true,
             no_subgroups: true,
