@@ -292,6 +292,7 @@ def test_asyncio_and_device_waits_get_along(tmp_path: Path) -> None:
 def test_signals_can_be_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NETCL_SIGNALS", "0")
     script = Script("spin = make_spin(); spin(); ready(); queue.finish()", tmp_path)
+    time.sleep(0.5)  # by then it waits inside the driver; before, Python itself would end it
     script.send(signal.SIGINT)
     script.send(signal.SIGINT)
     time.sleep(GRACE + 1)

@@ -11,18 +11,29 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, overload
-
-import numpy as np
 
 from netcl._netcl import IndexTensor, Tensor
 from netcl._netcl.autograd import JitCache
 
 __all__ = ["Compiled", "jit", "jit_compile"]
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype, slice, range, type(Ellipsis))
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), slice, range, type(Ellipsis))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is what its text says."""
+    # Nothing is NumPy's before somebody has imported it, and netcl does not for this.
+    numpy = sys.modules.get("numpy")
+    return isinstance(value, _PLAIN) or (numpy is not None and isinstance(value, (numpy.generic, numpy.dtype)))
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def _is_module(value: Any) -> bool:
@@ -69,9 +80,9 @@ def _key(spec: tuple[Any, ...]) -> Any:
 
 
 def _value_key(value: Any, where: str) -> Any:
-    if isinstance(value, _PLAIN):
+    if _is_plain(value):
         return (type(value).__name__, repr(value))
-    if isinstance(value, np.ndarray):
+    if _is_array(value):
         return ("ndarray", value.shape, value.dtype.str, value.tobytes())
     if _is_module(value):
         return _module_key(value)
@@ -99,7 +110,7 @@ class _Surroundings:
         self._visit(function, 0)
 
     def _visit(self, value: Any, depth: int) -> None:
-        if isinstance(value, _PLAIN):
+        if _is_plain(value):
             self.values.append((type(value).__name__, repr(value)))
             return
         if id(value) in self._seen or depth > 6:
