@@ -15,7 +15,7 @@ use netcl_core::{Error, Result};
 /// let labels = IndexTensor::from_host(&queue, &[0i64], [1])?;
 /// let mut found = Vec::new();
 /// (x, vec![labels]).visit(&mut |tensor| found.push(tensor.shape().to_string()));
-/// assert_eq!(found, ["[2]", "[1]"]);
+/// assert_eq!(found, ["(2,)", "(1,)"]);
 /// # Ok::<(), netcl_runtime::core::Error>(())
 /// ```
 pub trait Tensors: Sized {
