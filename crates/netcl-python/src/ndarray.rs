@@ -21,7 +21,13 @@ use crate::error::IntoPyResult;
 /// The `numpy` module, imported on first use so that `import netcl` does not pay for it.
 pub(crate) fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static NUMPY: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    Ok(NUMPY.get_or_try_init(py, || py.import("numpy").map(Bound::unbind))?.bind(py))
+    if let Some(numpy) = NUMPY.get(py) {
+        return Ok(numpy.bind(py));
+    }
+    // Imported outside the cell: an import lets other threads run, one of them may fork, and its child would wait for the cell
+    // for ever.
+    let numpy = py.import("numpy")?.unbind();
+    Ok(NUMPY.get_or_init(py, || numpy).bind(py))
 }
 
 /// NumPy's name for a dtype; bfloat16 has none.
