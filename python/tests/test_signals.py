@@ -296,7 +296,8 @@ def test_signals_can_be_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     script.send(signal.SIGINT)
     script.send(signal.SIGINT)
     time.sleep(GRACE + 1)
-    assert script.process.poll() is None
+    # Python's own handler ends it where the wait returns; netcl's would have ended it with 130.
+    assert script.process.poll() in (None, -signal.SIGINT)
     script.process.kill()
     script.end()
 
