@@ -14,12 +14,11 @@
 //! ```
 
 pub mod attention;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 pub mod conv;
 pub mod cross_entropy;
 pub mod dropout;
 pub mod elementwise;
+mod epilogue;
 pub mod indexing;
 pub mod layout;
 mod lines;

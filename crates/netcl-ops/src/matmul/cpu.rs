@@ -7,20 +7,16 @@
 mod panels;
 mod skinny;
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
-
 use netcl_core::Result;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
 use netcl_core::dtype::DType;
-use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::cpu::{Nest, Program, Source, Target};
-use netcl_core::kernels::expr::{Expr, Graph};
-use netcl_core::kernels::launch::{self, Access, Arg, Launch, Scalar, Work};
+use netcl_core::kernels::launch::{self, Access, Arg, Launch, Work};
 use smallvec::{SmallVec, smallvec};
 
 use super::problem::{Matrix, Problem};
+use crate::epilogue;
 use panels::{Operand, Scratch, Sum, View};
 
 /// The largest tile: each pass over a panel of the second operand serves as many rows as its cache lines last.
@@ -41,9 +37,9 @@ pub(super) fn run(mut problem: Problem<'_>) -> Result<()> {
         && problem.compute == problem.sum
         && !problem.inputs.iter().any(|i| i.tensor.shares_storage(problem.c.tensor));
     let program = match problem.epilogue {
-        Some(expr) => Some(program(expr, problem.compute)?),
+        Some(expr) => Some(epilogue::program(expr, problem.compute)?),
         None if in_place => None,
-        None => Some(program(&COPY, problem.compute)?),
+        None => Some(epilogue::program(&epilogue::COPY, problem.compute)?),
     };
     let mut args: SmallVec<[Arg; 8]> = smallvec![
         Arg::Buffer(problem.a.tensor.storage().clone(), Access::Read),
@@ -51,7 +47,7 @@ pub(super) fn run(mut problem: Problem<'_>) -> Result<()> {
         Arg::Buffer(problem.c.tensor.storage().clone(), Access::Write),
     ];
     args.extend(problem.inputs.iter().map(|i| Arg::Buffer(i.tensor.storage().clone(), Access::Read)));
-    args.extend(problem.scalars.iter().map(|number| scalar_arg(number, problem.compute)));
+    args.extend(problem.scalars.iter().map(|number| number.arg(problem.compute)));
     let (queue, cost) = (problem.c.tensor.queue().clone(), problem.cost);
     let geometry = Geometry::new(problem, in_place);
     let kernel = CpuKernel::new(move |args| match geometry.dtype {
@@ -61,33 +57,6 @@ pub(super) fn run(mut problem: Problem<'_>) -> Result<()> {
         _ => multiply::<half::bf16, f32>(args, &geometry, program.as_deref()),
     });
     launch::submit(Launch { name: super::OP.into(), queue, work: Work::Cpu(kernel), args, cost })
-}
-
-/// The epilogue of a product that has none, for results of another type than the sums.
-static COPY: LazyLock<Expr> = LazyLock::new(|| {
-    let g = Graph::new();
-    g.finish(&[g.input(0)])
-});
-
-fn scalar_arg(number: &Number, compute: DType) -> Arg {
-    Arg::Scalar(match (number, compute) {
-        (Number::Value(value), DType::F64) => Scalar::F64(*value),
-        (Number::Value(value), _) => Scalar::F32(*value as f32),
-        (Number::Slot(slot), DType::F64) => Scalar::SlotF64(slot.clone()),
-        (Number::Slot(slot), _) => Scalar::SlotF32(slot.clone()),
-    })
-}
-
-/// The compiled epilogue; made once per process and expression.
-fn program(expr: &Expr, compute: DType) -> Result<Arc<Program>> {
-    type Cache = HashMap<(Expr, DType), Arc<Program>>;
-    static CACHE: LazyLock<RwLock<Cache>> = LazyLock::new(RwLock::default);
-    let key = (expr.clone(), compute);
-    if let Some(found) = CACHE.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
-        return Ok(found.clone());
-    }
-    let made = Arc::new(Program::compile(expr, compute)?);
-    Ok(CACHE.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(made).clone())
 }
 
 /// Where a matrix lies; the memory itself comes with the launch.

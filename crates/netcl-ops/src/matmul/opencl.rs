@@ -12,7 +12,6 @@ use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{Grid, Kernel, Program, Source, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::KernelSelector;
-use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::precision::MatmulPrecision;
@@ -324,14 +323,7 @@ impl<'p> Multiplication<'p> {
             args.push(Arg::Scalar(Scalar::U64(input.at as u64)));
             args.extend(self.place(&input));
         }
-        args.extend(p.scalars.iter().map(|number| {
-            Arg::Scalar(match (number, p.compute) {
-                (Number::Value(value), DType::F64) => Scalar::F64(*value),
-                (Number::Value(value), _) => Scalar::F32(*value as f32),
-                (Number::Slot(slot), DType::F64) => Scalar::SlotF64(slot.clone()),
-                (Number::Slot(slot), _) => Scalar::SlotF32(slot.clone()),
-            })
-        }));
+        args.extend(p.scalars.iter().map(|number| number.arg(p.compute)));
     }
 
     fn submit(

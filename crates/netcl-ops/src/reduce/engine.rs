@@ -200,7 +200,7 @@ impl Reduction {
         let plan = Plan::new(&inputs, reduced, out, &extras, ordered);
         let compute = Program::compute_type(inputs.iter().chain(&extras).map(Tensor::dtype));
         let scalars = operands.prologue_scalars.iter().chain(operands.epilogue_scalars);
-        let scalars = scalars.map(|number| scalar(number, compute)).collect();
+        let scalars = scalars.map(|number| number.scalar(compute)).collect();
         let run = Run { op: self, inputs: &inputs, out, extras: &extras, plan, compute, scalars };
         match out.queue() {
             Queue::Cpu(_) => run.submit(self.name.to_owned(), cpu::work(&run)?),
@@ -238,15 +238,5 @@ impl Run<'_> {
                 bytes: (bytes + self.out.size() * self.out.dtype().size()) as f64,
             },
         })
-    }
-}
-
-/// A run-time scalar as an argument of the type the kernel computes in.
-fn scalar(number: &Number, compute: DType) -> Scalar {
-    match (number, compute) {
-        (Number::Value(value), DType::F64) => Scalar::F64(*value),
-        (Number::Value(value), _) => Scalar::F32(*value as f32),
-        (Number::Slot(slot), DType::F64) => Scalar::SlotF64(slot.clone()),
-        (Number::Slot(slot), _) => Scalar::SlotF32(slot.clone()),
     }
 }

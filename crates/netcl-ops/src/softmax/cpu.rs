@@ -69,7 +69,7 @@ const RUN_ROWS: usize = 16;
 #[inline(always)]
 fn wide_powers<T: Lane>(x: &[T], top: T, y: &mut [T]) -> Option<f64> {
     #[cfg(target_arch = "x86_64")]
-    if T::DTYPE == DType::F32 && crate::avx512::available() {
+    if T::DTYPE == DType::F32 && netcl_core::backend::cpu::simd::avx512() {
         let (n, to) = (x.len(), y.as_mut_ptr().cast::<f32>());
         // SAFETY: T is f32, whatever the compiler calls it, and the slices stay borrowed; the processor has AVX-512F.
         let sum = unsafe {

@@ -8,6 +8,7 @@
 //! (rust-lang/rust#158622), also when a single function enables them with `#[target_feature]`. Leave AVX-512 to hand-written
 //! kernels such as those of the `gemm` crate, and never build with `-C target-cpu=native`; a test watches over both.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// An instruction set that [`simd!`](crate::simd) functions are compiled for.
@@ -33,6 +34,16 @@ pub fn level() -> Level {
     }
 }
 
+/// Whether hand-written AVX-512 may run: the processor has it, and the environment does not ask for less (`NETCL_SIMD=avx2`,
+/// `NETCL_SIMD=baseline`).
+pub fn avx512() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let asked = std::env::var("NETCL_SIMD").unwrap_or_default();
+        level() == Level::Avx2 && asked.trim() != "avx2" && has_avx512()
+    })
+}
+
 /// 0: not known yet; otherwise the level + 1.
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 
@@ -55,6 +66,16 @@ fn choose(asked: Option<&str>, has_avx2: bool) -> Level {
 #[cfg(target_arch = "x86_64")]
 fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx512() -> bool {
+    false
 }
 
 #[cfg(not(target_arch = "x86_64"))]

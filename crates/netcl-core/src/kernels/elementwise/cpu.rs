@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Args, Elementwise, Nest, Number, Prepared, scalar_arg};
+use super::{Args, Elementwise, Nest, Number, Prepared};
 use crate::backend::cpu::threads::{SharedPtr, parallel_for};
 use crate::backend::cpu::{CpuArgs, CpuKernel};
 use crate::dtype::DType;
@@ -25,7 +25,7 @@ struct Place {
 pub(super) fn work(op: &Elementwise, nest: &Nest<'_>, scalars: &[Number]) -> Result<Prepared> {
     let program = op.program(nest.compute)?;
     let mut args: Args = (0..nest.operands.len()).map(|i| nest.buffer(i)).collect();
-    args.extend(scalars.iter().map(|number| scalar_arg(number, nest.compute)));
+    args.extend(scalars.iter().map(|number| number.arg(nest.compute)));
     let places: SmallVec<[Place; 6]> = nest
         .operands
         .iter()

@@ -61,6 +61,23 @@ impl From<f64> for Number {
     }
 }
 
+impl Number {
+    /// The scalar of a launch whose kernel computes in this type.
+    pub fn scalar(&self, compute: DType) -> Scalar {
+        match (self, compute) {
+            (Number::Value(value), DType::F64) => Scalar::F64(*value),
+            (Number::Value(value), _) => Scalar::F32(*value as f32),
+            (Number::Slot(slot), DType::F64) => Scalar::SlotF64(slot.clone()),
+            (Number::Slot(slot), _) => Scalar::SlotF32(slot.clone()),
+        }
+    }
+
+    /// [`Number::scalar`] as an argument.
+    pub fn arg(&self, compute: DType) -> Arg {
+        Arg::Scalar(self.scalar(compute))
+    }
+}
+
 impl Elementwise {
     /// An expression under the name that launches and kernels will carry.
     pub fn new(label: impl Into<String>, expr: Expr) -> Arc<Self> {
@@ -213,13 +230,3 @@ impl<'t> Nest<'t> {
 
 type Args = SmallVec<[Arg; 8]>;
 type Prepared = (Work, Args);
-
-/// A run-time scalar as an argument of the type the kernel computes in.
-pub(super) fn scalar_arg(number: &Number, compute: DType) -> Arg {
-    Arg::Scalar(match (number, compute) {
-        (Number::Value(value), DType::F64) => Scalar::F64(*value),
-        (Number::Value(value), _) => Scalar::F32(*value as f32),
-        (Number::Slot(slot), DType::F64) => Scalar::SlotF64(slot.clone()),
-        (Number::Slot(slot), _) => Scalar::SlotF32(slot.clone()),
-    })
-}

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Args, Elementwise, Nest, Number, Prepared, scalar_arg};
+use super::{Args, Elementwise, Nest, Number, Prepared};
 use crate::backend::Queue;
 use crate::backend::opencl::{Grid, Source, Stream};
 use crate::device::DeviceType;
@@ -183,7 +183,7 @@ fn arguments(nest: &Nest<'_>, made: &KernelSource, scalars: &[Number], n: usize)
             Place::OutputOffset(i) => offset(output(i)),
             Place::Input(i) => nest.buffer(i),
             Place::InputOffset(i) => offset(i),
-            Place::Scalar(i) => scalar_arg(&scalars[i], made.scalar),
+            Place::Scalar(i) => scalars[i].arg(made.scalar),
             Place::Count => unsigned(n),
             Place::Length(axis) => unsigned(nest.shape[axis]),
             Place::OutputStride(i, axis) => signed(nest.strides[output(i)][axis]),

@@ -10,7 +10,6 @@ use crate::backend::cpu::threads::{SharedPtr, parallel_for};
 use crate::backend::cpu::{CpuArgs, CpuKernel};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernels::elementwise::scalar_arg;
 use crate::kernels::expr::cpu::{Nest, Program, Source, Target as CpuTarget};
 use crate::kernels::launch::{Arg, Work};
 use crate::tensor::Tensor;
@@ -65,7 +64,7 @@ pub(super) fn map(many: &Many, segments: &Segments, operands: &Operands<'_>, com
         places.push(Place::of(flat));
         args.push(Arg::Buffer(flat.storage().clone(), many.flat_access()));
     }
-    args.extend(operands.sets.iter().flatten().map(|number| scalar_arg(number, compute)));
+    args.extend(operands.sets.iter().flatten().map(|number| number.arg(compute)));
     let job = Job {
         program: many.map.program(compute)?,
         chunks: segments.cpu_chunks(),

@@ -13,7 +13,7 @@ use crate::backend::opencl::{DeviceType, Grid, Source, Stream};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_selector::get_kernel_selector;
-use crate::kernels::elementwise::{Number, scalar_arg};
+use crate::kernels::elementwise::Number;
 use crate::kernels::launch::{Access, Arg, Scalar, Work};
 use crate::tensor::Tensor;
 
@@ -154,7 +154,7 @@ pub(super) fn batches(
             }
             for s in (0..slots.len()).filter(|&s| slots[s]) {
                 let set = |g: usize| sets.get(g).or(sets.last()).copied().unwrap_or(0);
-                args.extend((0..form.sets).map(|g| scalar_arg(&operands.sets[set(g)][s], compute)));
+                args.extend((0..form.sets).map(|g| operands.sets[set(g)][s].arg(compute)));
             }
             if sums.is_some() {
                 args.push(Arg::Scalar(Scalar::U64(first_sum as u64)));

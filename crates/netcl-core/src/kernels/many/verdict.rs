@@ -8,7 +8,7 @@ use crate::backend::cpu::{CpuArgs, CpuKernel};
 use crate::backend::opencl::{Grid, Source, Stream};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::elementwise::{Number, scalar_arg};
+use crate::kernels::elementwise::Number;
 use crate::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use crate::tensor::Tensor;
 
@@ -94,8 +94,8 @@ pub fn verdict(by: &Verdict<'_>, controls: &Tensor, at: usize) -> Result<()> {
         unsigned(scale_at),
         found,
         unsigned(found_at),
-        scalar_arg(&by.inverse_scale, dtype),
-        scalar_arg(&max_norm, dtype),
+        by.inverse_scale.arg(dtype),
+        max_norm.arg(dtype),
         Arg::Scalar(Scalar::U32(flags)),
     ];
     let sum_type = by.sums.map_or(dtype, Tensor::dtype);

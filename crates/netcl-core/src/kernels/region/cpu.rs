@@ -23,7 +23,7 @@ use crate::backend::cpu::threads::{SharedPtr, parallel_for};
 use crate::backend::cpu::{CpuArgs, CpuKernel};
 use crate::dtype::{DType, Element};
 use crate::error::Result;
-use crate::kernels::elementwise::{Number, scalar_arg};
+use crate::kernels::elementwise::Number;
 use crate::kernels::expr::cpu::{Nest, Registers, Source, Target};
 use crate::kernels::expr::vecmath::Real;
 use crate::kernels::expr::{Id, Node};
@@ -77,7 +77,7 @@ pub(super) fn work(region: &Region, geometry: &Geometry, scalars: &[Number]) -> 
         }
     };
     let mut args: SmallVec<[Arg; 8]> = (0..geometry.operands.len()).map(|i| geometry.buffer(i)).collect();
-    args.extend(scalars.iter().map(|number| scalar_arg(number, geometry.compute)));
+    args.extend(scalars.iter().map(|number| number.arg(geometry.compute)));
     let places = geometry.operands.iter().map(|o| {
         let (layout, dtype) = (o.tensor.layout(), o.tensor.dtype());
         let (offset, end) = (layout.offset() * dtype.size(), layout.end() * dtype.size());

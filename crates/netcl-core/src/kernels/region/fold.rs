@@ -8,10 +8,10 @@ mod avx512;
 
 use super::Combine;
 #[cfg(target_arch = "x86_64")]
+use crate::backend::cpu::simd;
+#[cfg(target_arch = "x86_64")]
 use crate::dtype::DType;
 use crate::dtype::Element;
-#[cfg(target_arch = "x86_64")]
-use crate::kernels::expr::cpu::avx512::available;
 use crate::kernels::expr::vecmath::Real;
 
 /// Elements of one run: 16 for each lane.
@@ -51,7 +51,7 @@ joins! {
 /// What a partial result and some more elements of its row combine to.
 pub(super) fn fold<T: Real + Element>(combine: Combine, partial: f64, row: &[T]) -> f64 {
     #[cfg(target_arch = "x86_64")]
-    if T::DTYPE == DType::F32 && available() {
+    if T::DTYPE == DType::F32 && simd::avx512() {
         // SAFETY: T is f32, whatever the compiler calls it, and the slice stays borrowed; the processor has AVX-512F.
         return unsafe {
             avx512::fold(combine, partial, std::slice::from_raw_parts(row.as_ptr().cast::<f32>(), row.len()))

@@ -15,7 +15,7 @@ use crate::backend::opencl::{Grid, Source, Stream};
 use crate::device::DeviceType;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::elementwise::{Number, scalar_arg};
+use crate::kernels::elementwise::Number;
 use crate::kernels::expr::cpu::Program;
 use crate::kernels::expr::opencl::IndexWidth;
 use crate::kernels::launch::{Arg, Scalar, Work};
@@ -251,7 +251,7 @@ fn arguments(geometry: &Geometry, text: &Text, scalars: &[Number], form: &Form, 
             Param::Offset(i) => Arg::Scalar(Scalar::U64(operand(i).tensor.layout().offset() as u64)),
             Param::Outer(i, axis) => signed(operand(i).outer[axis]),
             Param::Inner(i, axis) => signed(operand(i).inner[axis]),
-            Param::Scalar(i) => scalar_arg(&scalars[i], geometry.compute),
+            Param::Scalar(i) => scalars[i].arg(geometry.compute),
             Param::Rows => unsigned(geometry.rows()),
             Param::Length => unsigned(geometry.length()),
             Param::OuterLength(axis) => unsigned(geometry.outer[axis]),

@@ -15,7 +15,7 @@
 //! through slices and copied arrays rather than with the intrinsics for it: their checks in builds with assertions would
 //! cost more than the products.
 
-use netcl_core::backend::cpu::simd::{Level, level};
+use netcl_core::backend::cpu::simd::{Level, avx512, level};
 use netcl_core::dtype::Element;
 
 /// A type of sums.
@@ -352,7 +352,6 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::*;
-    use crate::avx512;
 
     intrinsics!(__m512, f32, 16, _mm512_setzero_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps);
     intrinsics!(__m512d, f64, 8, _mm512_setzero_pd, _mm512_set1_pd, _mm512_fmadd_pd, _mm512_add_pd);
@@ -367,7 +366,7 @@ mod x86 {
 
     pub(super) fn single() -> Option<&'static Loops<f32>> {
         match level() {
-            Level::Avx2 if avx512::available() => Some(&avx512_f32::LOOPS),
+            Level::Avx2 if avx512() => Some(&avx512_f32::LOOPS),
             Level::Avx2 => Some(&avx2_f32::LOOPS),
             Level::Baseline => None,
         }
@@ -375,7 +374,7 @@ mod x86 {
 
     pub(super) fn double() -> Option<&'static Loops<f64>> {
         match level() {
-            Level::Avx2 if avx512::available() => Some(&avx512_f64::LOOPS),
+            Level::Avx2 if avx512() => Some(&avx512_f64::LOOPS),
             Level::Avx2 => Some(&avx2_f64::LOOPS),
             Level::Baseline => None,
         }

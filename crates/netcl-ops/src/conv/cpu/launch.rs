@@ -1,16 +1,13 @@
 //! The launch that the convolution and its data gradient have in common: images to planes, sums, and what becomes of them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::Arc;
 
 use netcl_core::Result;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_chunks_mut};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
 use netcl_core::dtype::{DType, Element};
-use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::cpu::{Nest, Program, Source, Target};
-use netcl_core::kernels::expr::{Expr, Graph};
-use netcl_core::kernels::launch::{self, Access, Arg, Launch, Scalar, Work};
+use netcl_core::kernels::launch::{self, Access, Arg, Launch, Work};
 use netcl_core::tensor::Tensor;
 use smallvec::{SmallVec, smallvec};
 
@@ -20,6 +17,7 @@ use super::images::{self, Pixel, Place, Room};
 use super::lanes::VECTORS;
 use super::plan::{Part, Planes};
 use super::{ENOUGH_TASKS, chunk, product, scratch, shifted, with_pixel};
+use crate::epilogue;
 use crate::norm::cpu::statistics;
 use crate::norm::dense::with_stored;
 
@@ -135,9 +133,9 @@ pub(super) fn run(
     let chunk = chunk(g.n, depth * planes.channel() * finish.sum.size(), CHUNK_BYTES).max(least);
     let plane_memory = scratch(out, chunk * depth * planes.channel(), finish.sum)?;
     let program = match &finish.expr {
-        Some(expr) => Some(program(expr, finish.compute)?),
+        Some(expr) => Some(epilogue::program(expr, finish.compute)?),
         None if finish.dtype == finish.sum => None,
-        None => Some(program(&COPY, finish.compute)?),
+        None => Some(epilogue::program(&epilogue::COPY, finish.compute)?),
     };
     let mut args: SmallVec<[Arg; 8]> = smallvec![
         Arg::Buffer(source.storage().clone(), Access::Read),
@@ -166,7 +164,7 @@ pub(super) fn run(
     let packed = scratch(out, problem.weights().max(1), finish.sum)?;
     args.push(Arg::Buffer(packed.storage().clone(), Access::Write));
     args.extend(finish.inputs.iter().map(|input| Arg::Buffer(input.storage().clone(), Access::Read)));
-    args.extend(finish.scalars.iter().map(|number| scalar_arg(number, finish.compute)));
+    args.extend(finish.scalars.iter().map(|number| number.arg(finish.compute)));
     problem.statistics = statistics.map(|tensor| {
         args.push(Arg::Buffer(tensor.storage().clone(), Access::Write));
         (args.len() - 1, Place::new(tensor))
@@ -174,33 +172,6 @@ pub(super) fn run(
     let kernel = CpuKernel::new(move |args| with_pixel!(problem.source.dtype, E => problem.run::<E>(args)));
     let (queue, cost) = (out.queue().clone(), g.cost(&[source, weight, out]));
     launch::submit(Launch { name: op.into(), queue, work: Work::Cpu(kernel), args, cost })
-}
-
-/// The end of a convolution that has none, for results of another type than the sums.
-static COPY: LazyLock<Expr> = LazyLock::new(|| {
-    let g = Graph::new();
-    g.finish(&[g.input(0)])
-});
-
-fn scalar_arg(number: &Number, compute: DType) -> Arg {
-    Arg::Scalar(match (number, compute) {
-        (Number::Value(value), DType::F64) => Scalar::F64(*value),
-        (Number::Value(value), _) => Scalar::F32(*value as f32),
-        (Number::Slot(slot), DType::F64) => Scalar::SlotF64(slot.clone()),
-        (Number::Slot(slot), _) => Scalar::SlotF32(slot.clone()),
-    })
-}
-
-/// The compiled expression; made once per process.
-fn program(expr: &Expr, compute: DType) -> Result<Arc<Program>> {
-    type Cache = HashMap<(Expr, DType), Arc<Program>>;
-    static CACHE: LazyLock<RwLock<Cache>> = LazyLock::new(RwLock::default);
-    let key = (expr.clone(), compute);
-    if let Some(found) = CACHE.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
-        return Ok(found.clone());
-    }
-    let made = Arc::new(Program::compile(expr, compute)?);
-    Ok(CACHE.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(made).clone())
 }
 
 impl Problem {

@@ -12,7 +12,6 @@ mod winograd;
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::{KernelVariant, get_kernel_selector};
-use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::tensor::Tensor;
@@ -215,14 +214,7 @@ impl<'c> Convolution<'c> {
             args.push(Arg::Scalar(Scalar::U64(input.layout().offset() as u64)));
             args.extend(self.strides(input));
         }
-        args.extend(self.finish.scalars.iter().map(|number| {
-            Arg::Scalar(match (number, self.finish.compute) {
-                (Number::Value(value), DType::F64) => Scalar::F64(*value),
-                (Number::Value(value), _) => Scalar::F32(*value as f32),
-                (Number::Slot(slot), DType::F64) => Scalar::SlotF64(slot.clone()),
-                (Number::Slot(slot), _) => Scalar::SlotF32(slot.clone()),
-            })
-        }));
+        args.extend(self.finish.scalars.iter().map(|number| number.arg(self.finish.compute)));
         args
     }
 

@@ -2,6 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use netcl_core::kernels::expr::vecmath::avx512::exp;
+
 /// Elements whose exponentials are summed in f32.
 const RUN: usize = 512;
 const LANES: usize = 16;
@@ -29,25 +31,4 @@ pub(super) unsafe fn powers(x: &[f32], top: f32, y: &mut [f32]) -> f64 {
         total += f64::from(_mm512_reduce_add_ps(sum));
     }
     total
-}
-
-/// The exponential of numbers that are not above 0; NaN stays NaN.
-#[target_feature(enable = "avx512f")]
-fn exp(x: __m512) -> __m512 {
-    // Below this every result is 0. The second operand is the result where one is NaN.
-    let x = _mm512_max_ps(_mm512_set1_ps(-105.0), x);
-    let n = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(_mm512_mul_ps(
-        x,
-        _mm512_set1_ps(std::f32::consts::LOG2_E),
-    ));
-    // x = n * ln2 + r; the first part of ln2 has few bits, so that small multiples of it are exact.
-    let r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693_359_4), x);
-    let r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.121_944_4e-4), r);
-    // exp(r) = 1 + r + r * r * p, with the coefficients of `vecmath`.
-    let mut p = _mm512_set1_ps(0.001_381_314_5);
-    for coefficient in [0.008_369_419, 0.041_668_456, 0.166_665_15, 0.499_999_94] {
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(coefficient));
-    }
-    let y = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(r, r), p, r), _mm512_set1_ps(1.0));
-    _mm512_scalef_ps(y, n)
 }

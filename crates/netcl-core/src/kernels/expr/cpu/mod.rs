@@ -5,7 +5,7 @@
 //! the type of the computation are read where they are, and the last instruction writes the result where it belongs.
 
 #[cfg(target_arch = "x86_64")]
-pub(in crate::kernels) mod avx512;
+mod avx512;
 mod compile;
 mod exec;
 mod operand;

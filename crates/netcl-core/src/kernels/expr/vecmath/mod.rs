@@ -5,6 +5,8 @@
 //! instruction here: the polynomials use it then, and separate products and sums elsewhere (a software fma is a call
 //! per lane).
 
+#[cfg(target_arch = "x86_64")]
+pub mod avx512;
 mod double;
 mod single;
 
