@@ -221,6 +221,11 @@ impl KernelSelector {
         })
     }
 
+    /// What the table says of a class of problems on the device, within its limits.
+    pub fn config(&self, class: Class, dtype: DType) -> KernelConfig {
+        self.decide(dtype, String::new(), |_| class)
+    }
+
     /// The kernel for a convolution: im2col on CPUs, implicit GEMM for 1x1, Winograd for 3x3 with stride 1, implicit GEMM for the
     /// rest. `NETCL_CONV_WINOGRAD=0` and `NETCL_CONV_TILED_LOCAL=1` change that.
     pub fn select_conv2d_kernel(&self, shape: ConvShape, dtype: DType) -> KernelConfig {

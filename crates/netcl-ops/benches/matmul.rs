@@ -1,7 +1,7 @@
 //! GFLOP/s of matrix products on the native CPU and on every OpenCL device.
 //!
 //! `cargo bench -p netcl-ops --bench matmul` prints a table. Options after `--`: `--device <part of a name>` and
-//! `--size <n>` (of `--dtype <name>`) narrow it, `--json` prints one line per product for `benches/matmul_peers.py`, `--skinny`
+//! `--size <n>` or `--size <m>x<n>x<k>` (of `--dtype <name>`), as often as wanted, narrow it, `--layout nt` or `tn` transposes an operand, `--json` prints one line per product for `benches/matmul_peers.py`, `--skinny`
 //! adds products with few rows or columns, `--precision <name>` and `--kernel <name>` say how to multiply, `--bunch <n>` gives
 //! the device so many products at once. Times are the best of several, so that a busy machine shows the code and not its
 //! neighbours; the median stands beside it.
@@ -17,7 +17,8 @@ use netcl_ops::matmul::{MatmulOptions, Variant, matmul_with};
 
 struct Options {
     device: String,
-    size: Option<usize>,
+    sizes: Vec<(usize, usize, usize)>,
+    layout: String,
     dtype: DType,
     json: bool,
     skinny: bool,
@@ -29,7 +30,8 @@ struct Options {
 fn options() -> Options {
     let mut options = Options {
         device: String::new(),
-        size: None,
+        sizes: Vec::new(),
+        layout: "nn".to_owned(),
         dtype: DType::F32,
         json: false,
         skinny: false,
@@ -42,7 +44,14 @@ fn options() -> Options {
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--device" => options.device = args.next().unwrap().to_lowercase(),
-            "--size" => options.size = Some(args.next().unwrap().parse().unwrap()),
+            "--size" => {
+                let lengths: Vec<usize> = args.next().unwrap().split('x').map(|n| n.parse().unwrap()).collect();
+                options.sizes.push(match lengths[..] {
+                    [m, n, k] => (m, n, k),
+                    _ => (lengths[0], lengths[0], lengths[0]),
+                });
+            }
+            "--layout" => options.layout = args.next().unwrap(),
             "--dtype" => {
                 let name = args.next().unwrap();
                 options.dtype = DType::FLOATS.into_iter().find(|dtype| dtype.name() == name).unwrap();
@@ -65,13 +74,21 @@ fn options() -> Options {
 
 /// Seconds of one product: the best and the median of as many as fit into half a second, at least five.
 fn seconds(options: &Options, device: &DeviceHandle, (m, n, k): (usize, usize, usize), dtype: DType) -> (f64, f64) {
-    let how = MatmulOptions { variant: options.kernel, precision: options.precision, ..Default::default() };
-    let make = |rows: usize, cols: usize| {
+    let (transpose_a, transpose_b) = (options.layout.starts_with('t'), options.layout.ends_with('t'));
+    let how = MatmulOptions {
+        variant: options.kernel,
+        precision: options.precision,
+        transpose_a,
+        transpose_b,
+        ..Default::default()
+    };
+    let make = |rows: usize, cols: usize, transposed: bool| {
+        let (rows, cols) = if transposed { (cols, rows) } else { (rows, cols) };
         let values: Vec<f32> = (0..rows * cols).map(|i| ((i * 7919) % 1013) as f32 / 1013.0 - 0.5).collect();
         let cast = HostOptions { dtype: Some(dtype), ..Default::default() };
         Tensor::from_host_with(&device.queue, &values, [rows, cols], cast).unwrap()
     };
-    let (a, b) = (make(m, k), make(k, n));
+    let (a, b) = (make(m, k, transpose_a), make(k, n, transpose_b));
     // Tiny products are timed in bunches.
     let bunch = (200_000 / (m * n * k)).max(options.bunch);
     let once = || {
@@ -99,8 +116,8 @@ fn main() {
     let mut cells: Vec<((usize, usize, usize), DType)> =
         [8, 16, 32, 64, 128, 256, 512, 1024, 2048].map(|n| ((n, n, n), DType::F32)).to_vec();
     cells.extend([DType::F16, DType::BF16, DType::F64].map(|dtype| ((1024, 1024, 1024), dtype)));
-    if let Some(n) = options.size {
-        cells = vec![((n, n, n), options.dtype)];
+    if !options.sizes.is_empty() {
+        cells = options.sizes.iter().map(|&size| (size, options.dtype)).collect();
     }
     if options.skinny {
         let shapes =

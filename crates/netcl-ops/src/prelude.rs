@@ -58,6 +58,18 @@ impl Prelude {
         let _ = write!(self.key, "{}", dtype.name());
     }
 
+    /// Defines how four neighbours, which lie on a boundary of four, are loaded as sums.
+    pub(crate) fn loads4(&mut self, load: &str, dtype: DType, sum: DType) {
+        let value = match dtype {
+            DType::F16 => "vloada_half4(0, (p) + (i))".to_owned(),
+            DType::BF16 => "as_float4(convert_uint4(*(global const ushort4 *)((p) + (i))) << 16)".to_owned(),
+            _ => format!("(*(global const {}4 *)((p) + (i)))", dtype.cl_type()),
+        };
+        let widened = sum == DType::F64 && dtype != DType::F64;
+        let value = if widened { format!("convert_double4({value})") } else { value };
+        let _ = writeln!(self.text, "#define {load}(p, i) {value}");
+    }
+
     /// Defines what becomes of a sum and how it is stored.
     pub(crate) fn ending(&mut self, ending: &Ending<'_>) {
         let Ending { dtype, compute, .. } = *ending;

@@ -3,21 +3,32 @@
 //          DEPTH                  COLS                     COLS
 //         +-----+              +---------+          +----+----+----+
 //         |  a  |              |    b    | DEPTH    | 0  | 1  | 0 1|   work-group: a ROWS x COLS tile of c
-//    ROWS |     |      x       +---------+    ->    +----+----+----+   work-item (x, y): rows y, y + ROWS/R, ...
-//         |     |                              ROWS | 2  | 3  | 2 3|                   columns x, x + COLS/C, ...
-//         +-----+                                   +----+----+----+   R x C sums, interleaved as the digits show
+//    ROWS |     |      x       +---------+    ->    +----+----+----+   work-item (x, y): RUN rows from y * RUN, and so on
+//         |     |                              ROWS | 2  | 3  | 2 3|                   every Y * RUN; columns alike: R x C sums
+//         +-----+                                   +----+----+----+
 //
 // Per step along k a group copies ROWS x DEPTH of a and DEPTH x COLS of b to local memory, and each work-item does R * C
-// multiply-adds for every R + C values it reads from there. Interleaved rows and columns keep neighbouring work-items on
-// neighbouring addresses. Edges are filled up with zeros; batches and splits of k: see matmul_naive.cl.
+// multiply-adds for every R + C values it reads from there, RUN at a time. There are two such pairs of tiles: what the next step
+// needs is fetched into registers before this one's sums, and put into the other pair behind them. Many sums are visited along a
+// line that turns at each end, so that one of two factors is always that of the sum before: on an H200 4 % faster.
+//
+// Small products leave most work-items without results. There the terms of a step are dealt out to SLICES sets of work-items,
+// whose sums are added, in the order of the slices, when all terms are done.
+//
+// Lines beyond the edges repeat the last one, since nothing is made of them; terms beyond the last are zeros. Batches and splits
+// of k: see matmul_naive.cl.
 //
 // Compiled with: T, SUM, OUT    the types of the operands in memory, of the sums, of the result in memory
 //                INDEX          int where all positions fit, else long
-//                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
+//                LOAD(p, i), LOAD4(p, i)      an operand's element as a SUM; four neighbours, which lie on a boundary of four
+//                STORE(v, p, i)               a value as the result's element
 //                EPILOGUE(sum, row, col, i0, i1), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                ROWS, COLS, DEPTH, R, C   the tile; (ROWS / R) * (COLS / C) work-items in a group
-//                GUARDED                   1 where a flag in memory says whether there is anything to do
-//                A_BY_ROWS, B_BY_COLS      1 where neighbours in memory lie along m in a, along k in b
+//                ROWS, COLS, DEPTH, R, C, RUN, SLICES   the tile; (ROWS / R) * (COLS / C) * SLICES work-items in a group
+//                A_LINES, B_LINES     1 where neighbours in memory lie along a's rows m, along b's columns n
+//                A_WIDTH, B_WIDTH     elements that are loaded at once, 1 or 4: neighbours in memory, all inside or all outside
+//                C_WIDTH              results that are stored at once, 1 or 4
+//                UNROLLED             1 where the loop over a step's terms is written out; compilers for processors take long for it
+//                GUARDED              1 where a flag in memory says whether there is anything to do
 // The defaults make this file compile alone.
 
 #ifndef T
@@ -35,6 +46,9 @@
 #ifndef LOAD
 #define LOAD(p, i) ((p)[i])
 #endif
+#ifndef LOAD4
+#define LOAD4(p, i) (*(global const float4 *)((p) + (i)))
+#endif
 #ifndef STORE
 #define STORE(v, p, i) ((p)[i] = (v))
 #endif
@@ -48,12 +62,20 @@
 #define DEPTH 16
 #define R 4
 #define C 4
+#define RUN 4
+#define SLICES 1
 #endif
-#ifndef A_BY_ROWS
-#define A_BY_ROWS 0
-#define B_BY_COLS 0
+#ifndef A_LINES
+#define A_LINES 0
+#define B_LINES 1
+#define A_WIDTH 1
+#define B_WIDTH 1
+#define C_WIDTH 1
 #endif
 
+#ifndef UNROLLED
+#define UNROLLED 1
+#endif
 #ifndef GUARDED
 #define GUARDED 0
 #endif
@@ -65,19 +87,93 @@
 
 #define Y (ROWS / R)
 #define X (COLS / C)
+#define ITEMS (X * Y * SLICES)
+// Terms of a tile for each slice.
+#define STEPS (DEPTH / SLICES)
+// What a work-item copies per step. A pitch that is a multiple of four keeps runs on their boundaries.
+#define A_LOADS ((ROWS * DEPTH / A_WIDTH + ITEMS - 1) / ITEMS)
+#define B_LOADS ((COLS * DEPTH / B_WIDTH + ITEMS - 1) / ITEMS)
+#define A_PITCH (ROWS + 4)
+#define B_PITCH (COLS + 4)
+
+#define TURNING (R * C >= 128)
+
+#define JOINED(a, b) a##b
+#define VECTOR(type, width) JOINED(type, width)
+#define SUM4 VECTOR(SUM, 4)
 
 #pragma OPENCL FP_CONTRACT OFF
 
-kernel __attribute__((reqd_work_group_size(X, Y, 1))) void matmul_register_tiled(
+// Where a work-item's `j`th piece lies in a tile of so many lines: neighbouring work-items are neighbours in memory.
+#define PIECE(width, along_lines, lines)                                                                                        \
+    const int at = (item + j * ITEMS) * width;                                                                                  \
+    const int line = along_lines ? at % lines : at / DEPTH, term = along_lines ? at / lines : at % DEPTH;                       \
+    const bool mine = lines * DEPTH % (ITEMS * width) == 0 || at < lines * DEPTH
+
+// Reads a work-item's pieces of the tile that begins at a line and a term; `whole` where it ends before the last term does.
+#define FETCH(kept, p, width, along_lines, lines, loads, line0, line_end, line_step, start, term_step, whole)                   \
+    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                         \
+        PIECE(width, along_lines, lines);                                                                                       \
+        const INDEX l = min((INDEX)(line0 + line), (INDEX)(line_end - (along_lines ? width : 1))), t = start + term;            \
+        const bool there = mine && (whole || t < last);                                                                         \
+        if (width == 4) {                                                                                                       \
+            const INDEX place = along_lines ? l + t * term_step : l * line_step + t;                                            \
+            const SUM4 four = there ? LOAD4(p, place) : (SUM4)0;                                                                \
+            kept[4 * j] = four.x, kept[4 * j + 1] = four.y, kept[4 * j + 2] = four.z, kept[4 * j + 3] = four.w;                 \
+        } else {                                                                                                                \
+            kept[j] = there ? LOAD(p, l * line_step + t * term_step) : (SUM)0;                                                  \
+        }                                                                                                                       \
+    }
+
+#define FETCH_BOTH(start, whole)                                                                                                \
+    FETCH(a_kept, a, A_WIDTH, A_LINES, ROWS, A_LOADS, row0, m, a_rs, start, a_cs, whole)                                        \
+    FETCH(b_kept, b, B_WIDTH, B_LINES, COLS, B_LOADS, col0, n, b_cs, start, b_rs, whole)
+
+// Puts them into local memory.
+#define KEEP(tile, kept, width, along_lines, lines, loads)                                                                      \
+    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                         \
+        PIECE(width, along_lines, lines);                                                                                       \
+        if (!mine) continue;                                                                                                    \
+        if (width == 4 && along_lines)                                                                                          \
+            *(local SUM4 *)&tile[term][line] = (SUM4)(kept[4 * j], kept[4 * j + 1], kept[4 * j + 2], kept[4 * j + 3]);          \
+        else                                                                                                                    \
+            _Pragma("unroll") for (int w = 0; w < width; ++w) tile[term + w][line] = kept[width * j + w];                       \
+    }
+
+// Reads the factors of a work-item's sums, RUN neighbours at a time.
+#if RUN == 1
+#define TAKE(factors, n, line, first, step)                                                                                     \
+    _Pragma("unroll") for (int f = 0; f < n; ++f) factors[f] = line[first + f * step];
+#else
+#define TAKE(factors, n, line, first, step)                                                                                     \
+    _Pragma("unroll") for (int f = 0; f < n; f += RUN)                                                                          \
+        *(VECTOR(SUM, RUN) *)&factors[f] = *(local const VECTOR(SUM, RUN) *)&line[first + f / RUN * step];
+#endif
+
+#define TAKE_BOTH(set, i)                                                                                                       \
+    TAKE(left[set], R, a_tile[pair][(i) * SLICES + slice], y * RUN, Y * RUN)                                                    \
+    TAKE(right[set], C, b_tile[pair][(i) * SLICES + slice], x * RUN, X * RUN)
+
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matmul_register_tiled(
     global const T *a, ulong a_at, global const T *b, ulong b_at, global OUT *c, ulong c_at,
     INDEX m, INDEX n, INDEX k, INDEX batch1, INDEX splits, INDEX depth,
     INDEX a_rs, INDEX a_cs, INDEX a_b0, INDEX a_b1, INDEX b_rs, INDEX b_cs, INDEX b_b0, INDEX b_b1,
     INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS GUARD_PARAM) {
-    local SUM a_tile[DEPTH][ROWS + 1], b_tile[DEPTH][COLS + 1];
+    local SUM a_tile[2][DEPTH][A_PITCH] __attribute__((aligned(32)));
+    local SUM b_tile[2][DEPTH][B_PITCH] __attribute__((aligned(32)));
+#if SLICES > 1
+    local SUM added[SLICES][ROWS][COLS];
+#endif
 #if GUARDED
     if (*guard == 0) return;
 #endif
-    const int x = get_local_id(0), y = get_local_id(1), item = y * X + x;
+    const int item = get_local_id(0), slice = item / (X * Y), place = item % (X * Y);
+#if X % 8 == 0 && Y % 4 == 0
+    // Blocks of 8 x 4 work-items, which read few different factors at a time.
+    const int block = place / 32, x = block % (X / 8) * 8 + place % 8, y = block / (X / 8) * 4 + place % 32 / 8;
+#else
+    const int x = place % X, y = place / X;
+#endif
     const INDEX z = get_group_id(2), row0 = (INDEX)get_group_id(1) * ROWS, col0 = (INDEX)get_group_id(0) * COLS;
     const INDEX split = z % splits, i1 = z / splits % batch1, i0 = z / splits / batch1;
     const INDEX first = split * depth, last = min(k, first + depth);
@@ -89,35 +185,76 @@ kernel __attribute__((reqd_work_group_size(X, Y, 1))) void matmul_register_tiled
     for (int r = 0; r < R; ++r)
 #pragma unroll
         for (int s = 0; s < C; ++s) sums[r][s] = 0;
+
+    SUM a_kept[A_LOADS * A_WIDTH], b_kept[B_LOADS * B_WIDTH];
+    FETCH_BOTH(first, false)
+    KEEP(a_tile[0], a_kept, A_WIDTH, A_LINES, ROWS, A_LOADS)
+    KEEP(b_tile[0], b_kept, B_WIDTH, B_LINES, COLS, B_LOADS)
+    barrier(CLK_LOCAL_MEM_FENCE);
+    int pair = 0;
     for (INDEX start = first; start < last; start += DEPTH) {
-        for (int at = item; at < ROWS * DEPTH; at += X * Y) {
-            const int row = A_BY_ROWS ? at % ROWS : at / DEPTH, i = A_BY_ROWS ? at / ROWS : at % DEPTH;
-            a_tile[i][row] = row0 + row < m && start + i < last ? LOAD(a, (row0 + row) * a_rs + (start + i) * a_cs) : (SUM)0;
+        const INDEX next = start + DEPTH;
+        if (next + DEPTH <= last) {
+            FETCH_BOTH(next, true)
+        } else if (next < last) {
+            FETCH_BOTH(next, false)
         }
-        for (int at = item; at < DEPTH * COLS; at += X * Y) {
-            const int col = B_BY_COLS ? at / DEPTH : at % COLS, i = B_BY_COLS ? at % DEPTH : at / COLS;
-            b_tile[i][col] = start + i < last && col0 + col < n ? LOAD(b, (start + i) * b_rs + (col0 + col) * b_cs) : (SUM)0;
-        }
-        barrier(CLK_LOCAL_MEM_FENCE);
-        for (int i = 0; i < DEPTH; ++i) {
-            SUM left[R], right[C];
+        // One of two sets of factors is being used, the other on its way.
+        SUM left[2][R] __attribute__((aligned(32))), right[2][C] __attribute__((aligned(32)));
+        TAKE_BOTH(0, 0)
+#if UNROLLED
 #pragma unroll
-            for (int r = 0; r < R; ++r) left[r] = a_tile[i][y + r * Y];
-#pragma unroll
-            for (int s = 0; s < C; ++s) right[s] = b_tile[i][x + s * X];
+#endif
+        for (int i = 0; i < STEPS; ++i) {
+            if (i + 1 < STEPS) {
+                TAKE_BOTH((i + 1) & 1, i + 1)
+            }
 #pragma unroll
             for (int r = 0; r < R; ++r)
 #pragma unroll
-                for (int s = 0; s < C; ++s) sums[r][s] = fma(left[r], right[s], sums[r][s]);
+                for (int at = 0; at < C; ++at) {
+                    const int s = TURNING && r & 1 ? C - 1 - at : at;
+                    sums[r][s] = fma(left[i & 1][r], right[i & 1][s], sums[r][s]);
+                }
+        }
+        if (next < last) {
+            KEEP(a_tile[1 - pair], a_kept, A_WIDTH, A_LINES, ROWS, A_LOADS)
+            KEEP(b_tile[1 - pair], b_kept, B_WIDTH, B_LINES, COLS, B_LOADS)
         }
         barrier(CLK_LOCAL_MEM_FENCE);
+        pair = 1 - pair;
     }
+
+#if SLICES > 1
+#pragma unroll
+    for (int r = 0; r < R; ++r)
+#pragma unroll
+        for (int s = 0; s < C; ++s)
+            added[slice][r / RUN * (Y * RUN) + y * RUN + r % RUN][s / RUN * (X * RUN) + x * RUN + s % RUN] = sums[r][s];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int at = item; at < ROWS * COLS; at += ITEMS) {
+        const INDEX row = row0 + at / COLS, col = col0 + at % COLS;
+        SUM sum = added[0][at / COLS][at % COLS];
+#pragma unroll
+        for (int s = 1; s < SLICES; ++s) sum += added[s][at / COLS][at % COLS];
+        if (row < m && col < n) STORE(EPILOGUE(sum, row, col, i0, i1), c, row * c_rs + col * c_cs);
+    }
+#else
 #pragma unroll
     for (int r = 0; r < R; ++r) {
+        const INDEX row = row0 + r / RUN * (Y * RUN) + y * RUN + r % RUN;
 #pragma unroll
-        for (int s = 0; s < C; ++s) {
-            const INDEX row = row0 + y + r * Y, col = col0 + x + s * X;
-            if (row < m && col < n) STORE(EPILOGUE(sums[r][s], row, col, i0, i1), c, row * c_rs + col * c_cs);
+        for (int s = 0; s < C; s += C_WIDTH) {
+            const INDEX col = col0 + s / RUN * (X * RUN) + x * RUN + s % RUN;
+            if (row >= m || col >= n) continue;
+#if C_WIDTH == 4
+            *(global SUM4 *)(c + row * c_rs + col) = (SUM4)(
+                EPILOGUE(sums[r][s], row, col, i0, i1), EPILOGUE(sums[r][s + 1], row, col + 1, i0, i1),
+                EPILOGUE(sums[r][s + 2], row, col + 2, i0, i1), EPILOGUE(sums[r][s + 3], row, col + 3, i0, i1));
+#else
+            STORE(EPILOGUE(sums[r][s], row, col, i0, i1), c, row * c_rs + col * c_cs);
+#endif
         }
     }
+#endif
 }

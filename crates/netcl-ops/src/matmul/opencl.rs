@@ -11,7 +11,7 @@ mod wgmma;
 use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{Grid, Kernel, Program, Source, Stream};
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::KernelSelector;
+use netcl_core::kernel_selector::{Class, KernelSelector, get_kernel_selector};
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::precision::MatmulPrecision;
@@ -22,7 +22,7 @@ use smallvec::{SmallVec, smallvec};
 use super::Variant;
 use super::problem::{Matrix, Problem};
 use crate::prelude::Prelude;
-use choice::{Device, Tile};
+use choice::{Device, RegisterTile, Tile};
 use source::{Outcome, result};
 pub(super) use wgmma::{Arithmetic, available as wgmma_available};
 
@@ -183,11 +183,18 @@ impl<'p> Multiplication<'p> {
 
     /// Launches a portable kernel; with a flag, one that does nothing while the flag is down.
     fn launch(&self, variant: Variant, flag: Option<&Tensor>) -> Result<()> {
+        let tuned = match variant {
+            Variant::Naive | Variant::Tiled | Variant::Vectorized => None,
+            _ => self.tuned_tile()?,
+        };
+        let tile = choice::tile(self.device, variant, self.problem, self.matrices(), tuned);
+        self.launch_tile(variant, tile, flag)
+    }
+
+    fn launch_tile(&self, variant: Variant, tile: Tile, flag: Option<&Tensor>) -> Result<()> {
         let p = self.problem;
-        let tile = choice::tile(self.device, variant, p, self.matrices());
-        let groups = p.m.div_ceil(tile.rows()) * p.n.div_ceil(tile.cols()) * self.matrices();
         let split = match flag {
-            None => choice::split(self.device, p, self.matrices(), groups),
+            None => choice::split(self.device, p, self.matrices(), tile),
             Some(_) => Split { parts: 1, depth: p.k },
         };
         let what = if split.parts > 1 { Outcome::Partial } else { Outcome::Final };
@@ -216,18 +223,11 @@ impl<'p> Multiplication<'p> {
                 let global = [p.n.next_multiple_of(side), p.m.next_multiple_of(side), self.z(split)];
                 self.submit(variant, kernel, Grid::new(global).local([side, side, 1]), [a, b, c], split, (what, flag))?;
             }
-            Tile::Registers { rows, cols, depth, r, c: columns } => {
-                let mut prelude = self.plain_prelude(what);
-                for (name, value) in [("ROWS", rows), ("COLS", cols), ("DEPTH", depth), ("R", r), ("C", columns)] {
-                    prelude.define(name, value);
-                }
-                prelude.define("GUARDED", u8::from(flag.is_some()));
-                prelude.define("A_BY_ROWS", u8::from(a.rs.abs() < a.cs.abs()));
-                prelude.define("B_BY_COLS", u8::from(b.rs.abs() < b.cs.abs()));
-                let kernel = self.build(variant, prelude, include_str!("matmul_register_tiled.cl"))?;
-                let (x, y) = (cols / columns, rows / r);
-                let grid = Grid::new([p.n.div_ceil(cols) * x, p.m.div_ceil(rows) * y, self.z(split)]).local([x, y, 1]);
-                self.submit(variant, kernel, grid, [a, b, c], split, (what, flag))?;
+            Tile::Registers(tile) => {
+                let kernel = self.register_tiled_kernel(tile, [&a, &b, &c], what, flag.is_some())?;
+                let items = tile.items();
+                let grid = Grid::new([p.n.div_ceil(tile.cols) * items, p.m.div_ceil(tile.rows), self.z(split)]);
+                self.submit(variant, kernel, grid.local([items, 1, 1]), [a, b, c], split, (what, flag))?;
             }
             Tile::Vectors { rows, width, vectors, pack_a, pack_b } => {
                 let a = if pack_a { self.pack(&a, rows, p.m, (a.rs, a.cs))? } else { a };
@@ -262,6 +262,57 @@ impl<'p> Multiplication<'p> {
         let mut prelude = self.plain_prelude(what);
         prelude.define("TILE", side);
         self.build(Variant::Tiled, prelude, include_str!("matmul_tiled.cl"))
+    }
+
+    /// The tile of large products that the selector's table has for the device.
+    fn tuned_tile(&self) -> Result<Option<RegisterTile>> {
+        let selector = get_kernel_selector(Some(self.problem.c.tensor.queue()))?;
+        Ok(RegisterTile::of(&selector.config(Class::MatmulRegisterTiled, self.problem.sum)))
+    }
+
+    fn register_tiled_kernel(
+        &self,
+        tile: RegisterTile,
+        [a, b, c]: [&Operand; 3],
+        what: Outcome,
+        guarded: bool,
+    ) -> Result<Kernel> {
+        let p = self.problem;
+        let mut prelude = self.plain_prelude(what);
+        prelude.loads4("LOAD4", p.a.tensor.dtype(), p.sum);
+        let RegisterTile { rows, cols, depth, r, c: columns, slices } = tile;
+        let (a_lines, b_lines) = (a.rs.abs() < a.cs.abs(), b.cs.abs() <= b.rs.abs());
+        // Neighbours are loaded together where they always lie together, on a boundary of four.
+        let width = |operand: &Operand, lines: (bool, usize, usize), steps: (isize, isize)| {
+            let (along_lines, count, in_tile) = lines;
+            let (step, other) = if along_lines { steps } else { (steps.1, steps.0) };
+            let length = if along_lines { [count, in_tile] } else { [p.k, depth] };
+            let others = [other, operand.b0, operand.b1, operand.at as isize];
+            let whole = length.iter().all(|n| n.is_multiple_of(4)) && others.iter().all(|n| n % 4 == 0);
+            if step == 1 && whole { 4 } else { 1 }
+        };
+        let plain = c.cs == 1 && [c.rs, c.b0, c.b1, c.at as isize, p.n as isize].iter().all(|n| n % 4 == 0);
+        let same = what == Outcome::Partial || (p.c.tensor.dtype() == p.sum && p.compute == p.sum);
+        let values = [
+            ("ROWS", rows),
+            ("COLS", cols),
+            ("DEPTH", depth),
+            ("R", r),
+            ("C", columns),
+            ("RUN", tile.run()),
+            ("SLICES", slices),
+            ("A_LINES", usize::from(a_lines)),
+            ("B_LINES", usize::from(b_lines)),
+            ("A_WIDTH", width(a, (a_lines, p.m, rows), (a.rs, a.cs))),
+            ("B_WIDTH", width(b, (b_lines, p.n, cols), (b.cs, b.rs))),
+            ("C_WIDTH", if plain && same && tile.run() == 4 { 4 } else { 1 }),
+            ("UNROLLED", usize::from(!self.device.processor)),
+            ("GUARDED", usize::from(guarded)),
+        ];
+        for (name, value) in values {
+            prelude.define(name, value);
+        }
+        self.build(Variant::RegisterTiled, prelude, include_str!("matmul_register_tiled.cl"))
     }
 
     fn vectorized_kernel(
@@ -422,3 +473,6 @@ impl<'p> Multiplication<'p> {
         self.send(NAME, kernel, Grid::new(global).local([local[0], local[1], 1]), args, cost)
     }
 }
+
+#[cfg(test)]
+mod tests;

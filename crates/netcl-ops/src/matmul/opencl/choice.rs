@@ -3,7 +3,7 @@
 use netcl_core::backend::opencl::Stream;
 use netcl_core::device::DeviceType;
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::KernelVariant;
+use netcl_core::kernel_selector::{KernelConfig, KernelVariant};
 
 use super::super::Variant;
 use super::super::problem::Problem;
@@ -15,6 +15,8 @@ pub(super) const MAX_PARTS: usize = 32;
 pub(super) const LARGEST_PANEL: usize = 64;
 /// Parts shorter than this are not worth adding up.
 const SHORTEST_PART: usize = 128;
+/// Parts are multiples of this.
+const PART_STEP: usize = 4;
 /// Multiply-adds below which tiles only cost.
 const TINY: usize = 16 * 16 * 16;
 /// Rows from which reading the first operand from a packed panel saves more than packing it costs.
@@ -27,7 +29,7 @@ pub(super) struct Device {
     local_bytes: usize,
     units: usize,
     largest_allocation: usize,
-    processor: bool,
+    pub(super) processor: bool,
 }
 
 impl Device {
@@ -48,8 +50,89 @@ impl Device {
 pub(super) enum Tile {
     One,
     Square(usize),
-    Registers { rows: usize, cols: usize, depth: usize, r: usize, c: usize },
+    Registers(RegisterTile),
     Vectors { rows: usize, width: usize, vectors: usize, pack_a: bool, pack_b: bool },
+}
+
+/// What a work-group of `matmul_register_tiled.cl` computes: `rows` x `cols` results, `depth` terms at a time, each work-item
+/// `r` x `c` results of every one of `slices` terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RegisterTile {
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) depth: usize,
+    pub(super) r: usize,
+    pub(super) c: usize,
+    pub(super) slices: usize,
+}
+
+impl RegisterTile {
+    /// For large products, from the largest. Tiles of the selector's table come before them.
+    const LARGE: [RegisterTile; 3] = [
+        RegisterTile::new([128, 128, 16], [8, 8], 1),
+        RegisterTile::new([128, 64, 16], [8, 8], 1),
+        RegisterTile::new([64, 64, 16], [4, 4], 1),
+    ];
+    /// For products with too few results to fill the device with large tiles: many work-items share the terms of few results.
+    const SMALL: [RegisterTile; 3] = [
+        RegisterTile::new([32, 32, 32], [4, 4], 4),
+        RegisterTile::new([16, 16, 64], [4, 4], 16),
+        RegisterTile::new([8, 8, 64], [2, 2], 16),
+    ];
+    /// For a few rows or a few columns.
+    const FLAT: RegisterTile = RegisterTile::new([4, 64, 32], [4, 4], 16);
+    const UPRIGHT: RegisterTile = RegisterTile::new([64, 4, 32], [4, 4], 16);
+    /// Where local memory or work-groups are tiny.
+    const TINY: [RegisterTile; 3] = [
+        RegisterTile::new([16, 16, 8], [4, 4], 1),
+        RegisterTile::new([8, 8, 4], [4, 4], 1),
+        RegisterTile::new([2, 2, 2], [2, 2], 1),
+    ];
+
+    #[cfg(test)]
+    pub(super) const ALL: [RegisterTile; 11] = {
+        let ([a, b, c], [d, e, f], [g, h, i]) = (Self::LARGE, Self::SMALL, Self::TINY);
+        [a, b, c, d, e, f, g, h, i, Self::FLAT, Self::UPRIGHT]
+    };
+
+    const fn new([rows, cols, depth]: [usize; 3], [r, c]: [usize; 2], slices: usize) -> RegisterTile {
+        RegisterTile { rows, cols, depth, r, c, slices }
+    }
+
+    /// The tile that a table's entry describes, if the kernel can have it.
+    pub(super) fn of(config: &KernelConfig) -> Option<RegisterTile> {
+        let (x, y) = config.local_size_2d;
+        let whole = x > 0 && y > 0 && config.tile_m.is_multiple_of(y) && config.tile_n.is_multiple_of(x);
+        let tile = whole.then(|| {
+            let share = [config.tile_m / y, config.tile_n / x];
+            RegisterTile::new([config.tile_m, config.tile_n, config.tile_k], share, 1)
+        })?;
+        (tile.r > 0 && tile.c > 0 && tile.depth > 0).then_some(tile)
+    }
+
+    /// Work-items of a group.
+    pub(super) fn items(self) -> usize {
+        (self.rows / self.r) * (self.cols / self.c) * self.slices
+    }
+
+    /// Neighbouring rows, and columns, of a work-item.
+    pub(super) fn run(self) -> usize {
+        [4, 2].into_iter().find(|&run| self.r.is_multiple_of(run) && self.c.is_multiple_of(run)).unwrap_or(1)
+    }
+
+    /// Local memory for two pairs of tiles, and for the slices' sums.
+    fn local_bytes(self, bytes: usize) -> usize {
+        let added = if self.slices > 1 { self.slices * self.rows * self.cols } else { 0 };
+        (2 * self.depth * (self.rows + self.cols + 8) + added) * bytes
+    }
+
+    pub(super) fn fits(self, device: &Device, bytes: usize) -> bool {
+        self.items() <= device.group && self.local_bytes(bytes) <= device.local_bytes
+    }
+
+    fn groups(self, p: &Problem<'_>, matrices: usize) -> usize {
+        p.m.div_ceil(self.rows) * p.n.div_ceil(self.cols) * matrices
+    }
 }
 
 impl Tile {
@@ -58,7 +141,8 @@ impl Tile {
         match self {
             Tile::One => 8,
             Tile::Square(side) => side,
-            Tile::Registers { rows, .. } | Tile::Vectors { rows, .. } => rows,
+            Tile::Registers(tile) => tile.rows,
+            Tile::Vectors { rows, .. } => rows,
         }
     }
 
@@ -67,20 +151,26 @@ impl Tile {
         match self {
             Tile::One => 8,
             Tile::Square(side) => side,
-            Tile::Registers { cols, .. } => cols,
+            Tile::Registers(tile) => tile.cols,
             Tile::Vectors { width, vectors, .. } => width * vectors,
+        }
+    }
+
+    /// Work-items that share the terms of a result.
+    fn slices(self) -> usize {
+        match self {
+            Tile::Registers(tile) => tile.slices,
+            _ => 1,
         }
     }
 }
 
-/// The kernel for a product: the selector's word, except that processors want vectors rather than local memory and that a tile
-/// over a few rows or columns would be mostly empty.
+/// The kernel for a product: the selector's word, except that processors want vectors rather than local memory, and that small
+/// products, too, are faster with several results per work-item.
 pub(super) fn choose(device: &Device, p: &Problem<'_>, selected: KernelVariant) -> Variant {
     match selected {
         KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled if device.processor => Variant::Vectorized,
-        KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled if p.m.min(p.n) < 8 => Variant::Naive,
-        KernelVariant::MatmulTiled => Variant::Tiled,
-        KernelVariant::MatmulRegisterTiled => Variant::RegisterTiled,
+        KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled => Variant::RegisterTiled,
         KernelVariant::MatmulVectorized => Variant::Vectorized,
         // The selector takes products below a cube of 32 for tiny; on a processor vectors pay earlier.
         _ if device.processor && p.m * p.n * p.k > TINY => Variant::Vectorized,
@@ -89,13 +179,21 @@ pub(super) fn choose(device: &Device, p: &Problem<'_>, selected: KernelVariant) 
 }
 
 /// The tile of a kernel for a product, within the device's limits.
-pub(super) fn tile(device: &Device, variant: Variant, p: &Problem<'_>, matrices: usize) -> Tile {
+pub(super) fn tile(
+    device: &Device,
+    variant: Variant,
+    p: &Problem<'_>,
+    matrices: usize,
+    tuned: Option<RegisterTile>,
+) -> Tile {
     let bytes = p.sum.size();
     match variant {
         Variant::Naive => Tile::One,
         Variant::Tiled => Tile::Square(square_tile(device, bytes)),
         // The matrix units' kernels have tiles of their own (`wgmma`); what they cannot do, this one does.
-        Variant::RegisterTiled | Variant::Wgmma | Variant::WgmmaSplit => register_tile(device, p, matrices, bytes),
+        Variant::RegisterTiled | Variant::Wgmma | Variant::WgmmaSplit => {
+            register_tile(device, p, matrices, bytes, tuned)
+        }
         Variant::Vectorized => vector_tile(p),
     }
 }
@@ -106,18 +204,21 @@ pub(super) fn square_tile(device: &Device, bytes: usize) -> usize {
     [16, 8, 4, 2].into_iter().find(|&side| fits(side)).unwrap_or(1)
 }
 
-fn register_tile(device: &Device, p: &Problem<'_>, matrices: usize, bytes: usize) -> Tile {
-    // (side, depth, results per work-item and direction), from the largest.
-    const SIDES: [(usize, usize, usize); 5] = [(128, 8, 8), (64, 16, 4), (32, 16, 4), (16, 8, 4), (8, 4, 4)];
-    let fits = |&&(side, depth, r): &&(usize, usize, usize)| {
-        let groups = p.m.div_ceil(side) * p.n.div_ceil(side) * matrices;
-        // Large tiles reuse more, but must still fill the device.
-        let fills = groups >= 2 * device.units || side <= 64;
-        let items = (side / r) * (side / r);
-        fills && items <= device.group && 2 * depth * (side + 1) * bytes <= device.local_bytes
+/// The largest tile that still fills the device.
+fn register_tile(device: &Device, p: &Problem<'_>, matrices: usize, bytes: usize, tuned: Option<RegisterTile>) -> Tile {
+    // A few idle units cost less than smaller tiles do.
+    let nearly = device.units - device.units / 16;
+    let large = tuned.into_iter().chain(RegisterTile::LARGE).filter(|tile| tile.groups(p, matrices) >= nearly);
+    // With slices a group has work enough for a unit, if not for its latencies.
+    let small = RegisterTile::SMALL.into_iter().filter(|tile| 2 * tile.groups(p, matrices) >= device.units);
+    let narrow = match (p.m <= RegisterTile::FLAT.rows, p.n <= RegisterTile::UPRIGHT.cols) {
+        (true, _) => Some(RegisterTile::FLAT),
+        (_, true) => Some(RegisterTile::UPRIGHT),
+        _ => None,
     };
-    let (side, depth, r) = SIDES.iter().find(fits).copied().unwrap_or((2, 2, 2));
-    Tile::Registers { rows: side, cols: side, depth, r, c: r }
+    let rest = RegisterTile::SMALL.into_iter().rev().chain(RegisterTile::TINY);
+    let mut candidates = narrow.into_iter().chain(large).chain(small).chain(rest);
+    Tile::Registers(candidates.find(|tile| tile.fits(device, bytes)).unwrap_or(RegisterTile::TINY[2]))
 }
 
 fn vector_tile(p: &Problem<'_>) -> Tile {
@@ -138,14 +239,16 @@ pub(super) fn flat_group(device: &Device) -> [usize; 2] {
 }
 
 /// How many parts the terms are split into: as many as it takes to fill the device, if each is long enough.
-pub(super) fn split(device: &Device, p: &Problem<'_>, matrices: usize, groups: usize) -> Split {
+pub(super) fn split(device: &Device, p: &Problem<'_>, matrices: usize, tile: Tile) -> Split {
+    let groups = p.m.div_ceil(tile.rows()) * p.n.div_ceil(tile.cols()) * matrices;
     let wanted = if device.processor { 2 * device.units } else { 4 * device.units };
     let partial = matrices * p.m * p.n * p.sum.size();
     let parts = (wanted / groups.max(1))
-        .min(p.k / SHORTEST_PART)
+        .min(p.k / (SHORTEST_PART * tile.slices()))
         .min(MAX_PARTS)
         .min(device.largest_allocation / partial.max(1))
         .max(1);
-    let depth = p.k.div_ceil(parts);
+    // Parts that begin on a boundary can be read in vectors.
+    let depth = if parts == 1 { p.k } else { p.k.div_ceil(parts).next_multiple_of(PART_STEP) };
     Split { parts: p.k.div_ceil(depth), depth }
 }

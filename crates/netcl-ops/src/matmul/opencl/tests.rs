@@ -1,0 +1,58 @@
+//! Every tile of the register-tiled kernel on every device, whichever the rules would choose there.
+
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+use netcl_core::device::manager;
+use netcl_core::tensor::HostOptions;
+
+use super::choice::{RegisterTile, Tile};
+use super::*;
+use crate::matmul::ShapeRule;
+
+/// Numbers in halves, so that sums are exact whatever their order.
+fn numbers(queue: &Queue, [rows, cols]: [usize; 2], across: bool, dtype: DType) -> Tensor {
+    let values: Vec<f64> = (0..rows * cols).map(|i| ((i * 7 + i / 11) % 13) as f64 * 0.5 - 3.0).collect();
+    let options = HostOptions { dtype: Some(dtype), ..Default::default() };
+    let shape = if across { [cols, rows] } else { [rows, cols] };
+    let tensor = Tensor::from_host_with(queue, &values, shape, options).unwrap();
+    if across { tensor.permute(&[1, 0]).unwrap() } else { tensor }
+}
+
+fn check(stream: &Stream, queue: &Queue, tile: RegisterTile, shape: (usize, usize, usize), across: bool, dtype: DType) {
+    let (device, (m, n, k)) = (Device::new(stream), shape);
+    let (a, b) = (numbers(queue, [m, k], across, dtype), numbers(queue, [k, n], across, dtype));
+    let out = Tensor::uninit(queue, [m, n], dtype).unwrap();
+    let rule = ShapeRule::new(&a, &b).unwrap();
+    let problem = Problem::new(&rule, &a, &b, &out, &[], None).unwrap();
+    let this = Multiplication::new(stream, &device, &problem, &[], 0);
+    this.launch_tile(Variant::RegisterTiled, Tile::Registers(tile), None).unwrap();
+    let (a, b, got) = (a.to_f64_vec().unwrap(), b.to_f64_vec().unwrap(), out.to_f64_vec().unwrap());
+    for row in [0, m / 2, m - 1] {
+        for col in 0..n {
+            let want: f64 = (0..k).map(|i| a[row * k + i] * b[i * n + col]).sum();
+            assert_eq!(got[row * n + col], want, "{tile:?} {m} {n} {k} {dtype} at {row}, {col}");
+        }
+    }
+}
+
+#[test]
+fn every_tile_multiplies() {
+    let tuned = RegisterTile { rows: 128, cols: 256, depth: 8, r: 16, c: 8, slices: 1 };
+    // Edges inside a tile, more terms than a step has, and fewer; lines and terms that vectors can read, and not.
+    let cases = [((132, 260, 36), false), ((67, 71, 133), true), ((5, 3, 7), true)];
+    for (at, found) in manager().discover().unwrap().iter().enumerate() {
+        let queue = manager().handle(found).unwrap().queue;
+        let Queue::OpenCl(stream) = &queue else { continue };
+        let device = Device::new(stream);
+        // Large tiles take compilers for processors half a minute; `matmul_grid` has the one they are given there.
+        let quick = |tile: &RegisterTile| !device.processor || (tile.slices > 1 && at == 0) || tile.r < 4;
+        for tile in RegisterTile::ALL.into_iter().chain([tuned]).filter(|tile| tile.fits(&device, 4)).filter(quick) {
+            for (shape, across) in cases {
+                check(stream, &queue, tile, shape, across, DType::F32);
+            }
+        }
+        for dtype in [DType::F16, DType::BF16] {
+            check(stream, &queue, RegisterTile::ALL[5], (20, 12, 8), true, dtype);
+        }
+    }
+}
