@@ -2,11 +2,14 @@
 //! promised for float32, and what becomes of infinities. Devices without matrix units are named and skipped.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
+#[path = "matmul_support/kinds.rs"]
+mod kinds;
 mod matmul_support;
 mod support;
 
 use std::rc::Rc;
 
+use kinds::{Kind, kinds, numbers, plain_float32, splits};
 use matmul_support::{Form, operand, reference};
 use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{self, Arg, Buffer, Deps, Grid as Grid3, MemFlags};
@@ -18,70 +21,11 @@ use netcl_core::precision::MatmulPrecision;
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_ops::matmul::{Epilogue, MatmulOptions, Variant, matmul_with};
-use support::{Grid, epsilon, random};
+use support::{Grid, random};
 
-/// A kernel with operands that it takes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Kind {
-    variant: Variant,
-    dtype: DType,
-    precision: MatmulPrecision,
-}
-
-const fn kind(variant: Variant, dtype: DType, precision: MatmulPrecision) -> Kind {
-    Kind { variant, dtype, precision }
-}
-
-const SPLIT: Kind = kind(Variant::WgmmaSplit, DType::F32, MatmulPrecision::Highest);
-
-const KINDS: [Kind; 5] = [
-    kind(Variant::Wgmma, DType::F16, MatmulPrecision::Highest),
-    kind(Variant::Wgmma, DType::BF16, MatmulPrecision::Highest),
-    kind(Variant::Wgmma, DType::F32, MatmulPrecision::High),
-    kind(Variant::Wgmma, DType::F32, MatmulPrecision::Medium),
-    SPLIT,
-];
-
-impl Kind {
-    fn options<'e>(self) -> MatmulOptions<'e> {
-        MatmulOptions { variant: Some(self.variant), precision: Some(self.precision), ..Default::default() }
-    }
-
-    /// How far a sum of `k` terms may be off, as a part of the sum of the terms' magnitudes.
-    fn bound(self, k: usize) -> f64 {
-        // Matrix units cut low bits off when they add: up to one unit for every 16 terms.
-        let adding = (k / 16 + 8) as f64 * 2f64.powi(-23);
-        match (self.variant, self.precision) {
-            (Variant::WgmmaSplit, _) => (k / 32 + 8) as f64 * 2f64.powi(-24),
-            _ if self.dtype != DType::F32 => adding,
-            // Both operands are rounded, by half a unit of their 8 or 11 bits.
-            (_, MatmulPrecision::Medium) => 2f64.powi(-7) + adding,
-            _ => 2f64.powi(-10) + adding,
-        }
-    }
-
-    /// Every element within the bound and the rounding of the result's own type.
-    fn check(self, got: &Tensor, sums: &[f64], sizes: &[f64], k: usize) -> Result<(), String> {
-        let values = got.to_f64_vec().map_err(|e| e.to_string())?;
-        if values.len() != sums.len() {
-            return Err(format!("shape {} instead of {} elements", got.shape(), sums.len()));
-        }
-        let out = epsilon(got.dtype());
-        for (i, ((&g, &e), &size)) in values.iter().zip(sums).zip(sizes).enumerate() {
-            let bound = self.bound(k) * size + out * e.abs() + 1e-7 * f64::from(u8::from(out > 1e-4));
-            if g.is_nan() || (g - e).abs() > bound {
-                return Err(format!("element {i} is {g:e}, expected {e:e} within {bound:e}"));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Devices with matrix units that every kernel of [`KINDS`] can use.
+/// Devices with matrix units that some kernel of [`KINDS`] can use.
 fn devices(grid: &mut Grid) -> Vec<DeviceHandle> {
-    let (with, without): (Vec<_>, Vec<_>) = support::opencl()
-        .into_iter()
-        .partition(|d| KINDS.iter().all(|kind| kind.variant.runs_on(&d.queue, kind.dtype)));
+    let (with, without): (Vec<_>, Vec<_>) = support::opencl().into_iter().partition(|device| !kinds(device).is_empty());
     for device in without {
         println!("NOT TESTED on {}: it has no matrix units", device.device_name);
         grid.skip("the device has no matrix units");
@@ -109,7 +53,7 @@ fn every_size_form_and_arithmetic() {
     use Form::{Dense, Strided, Transposed};
     let mut grid = Grid::new("matrix units");
     for device in devices(&mut grid) {
-        for kind in KINDS {
+        for kind in kinds(&device) {
             for (m, n, k) in [
                 (1, 1, 1),
                 (2, 3, 1),
@@ -145,7 +89,7 @@ fn every_size_form_and_arithmetic() {
 fn tiles_of_every_width_cover_large_products() {
     let mut grid = Grid::new("matrix units, large");
     for device in devices(&mut grid) {
-        for kind in KINDS {
+        for kind in kinds(&device) {
             // More rounds of tiles than compute units, with edges; one of few rows; one of few columns.
             for (m, n, k) in [(2051, 2310, 100), (1000, 1000, 257), (16, 5000, 130), (5000, 16, 130)] {
                 grid.cell(&device, format!("{kind:?} {m}x{n}x{k}"), || {
@@ -171,7 +115,7 @@ fn batches_broadcast() {
     ];
     let mut grid = Grid::new("matrix units, batches");
     for device in devices(&mut grid) {
-        for kind in KINDS {
+        for kind in kinds(&device) {
             for shapes in cases {
                 for forms in [[Form::Dense; 2], [Form::Transposed, Form::Dense], [Form::Transposed, Form::Strided]] {
                     grid.cell(&device, format!("{kind:?} {shapes:?} {forms:?}"), || {
@@ -223,7 +167,7 @@ fn epilogue_cell(
 fn epilogues_are_applied_in_the_same_launch() {
     let mut grid = Grid::new("matrix units, epilogues");
     for device in devices(&mut grid) {
-        for kind in KINDS {
+        for kind in kinds(&device) {
             for to in DType::FLOATS {
                 for (m, n, k) in [(33, 36, 70), (130, 71, 40)] {
                     for bias in [vec![1, n], vec![m, 1]] {
@@ -243,7 +187,7 @@ fn results_go_where_they_are_asked_to() {
     let mut grid = Grid::new("matrix units, outputs");
     for device in devices(&mut grid) {
         let q = &device.queue;
-        for kind in KINDS {
+        for kind in kinds(&device) {
             let (m, n, k) = (96, 72, 48);
             let a = operand(q, &[m, k], Form::Dense, 1, kind.dtype);
             let b = operand(q, &[k, n], Form::Dense, 2, kind.dtype);
@@ -288,33 +232,6 @@ fn results_go_where_they_are_asked_to() {
     grid.finish(0);
 }
 
-/// Operands in the three ways that matter to sums: of either sign, all positive, of widely different sizes.
-fn numbers(n: usize, seed: u64, way: &str) -> Vec<f64> {
-    let values = random(n, seed, (-1.0, 1.0));
-    let exponents = random(n, seed + 100, (-20.0, 20.0));
-    let number = |(x, e): (f64, f64)| match way {
-        "positive" => x.abs(),
-        "wide" => x * e.floor().exp2(),
-        _ => x,
-    };
-    values.into_iter().zip(exponents).map(number).collect()
-}
-
-/// The product by one fused multiply-add in float32 after the other.
-fn plain_float32(a: &Tensor, b: &Tensor) -> Vec<f32> {
-    let (n, k) = (b.shape()[1], b.shape()[0]);
-    let (va, vb) = (a.to_host::<f32>().unwrap(), b.to_host::<f32>().unwrap());
-    let mut sums = vec![0.0f32; va.len() / k * n];
-    for (sums, row) in sums.chunks_mut(n).zip(va.chunks(k)) {
-        for (x, line) in row.iter().zip(vb.chunks(n)) {
-            for (sum, y) in sums.iter_mut().zip(line) {
-                *sum = (f64::from(*x) * f64::from(*y) + f64::from(*sum)) as f32;
-            }
-        }
-    }
-    sums
-}
-
 #[test]
 fn split_products_are_as_accurate_as_float32() {
     let mut grid = Grid::new("matrix units, accuracy");
@@ -322,31 +239,34 @@ fn split_products_are_as_accurate_as_float32() {
         let (m, n) = (64, 200);
         for way in ["random", "positive", "wide"] {
             for k in [64, 256, 1000, 4096, 16384] {
-                grid.cell(&device, format!("{way} K={k}"), || {
-                    let make = |shape: [usize; 2], seed| {
-                        support::tensor(&device.queue, &numbers(shape[0] * shape[1], seed, way), shape, DType::F32).0
-                    };
-                    let (a, b) = (make([m, k], 1), make([k, n], 2));
-                    let (sums, sizes, _) = reference(&a, &b);
-                    let got = matmul_with(&a, &b, &SPLIT.options()).map_err(|e| e.to_string())?;
-                    let (plain, split) = (plain_float32(&a, &b), got.to_host::<f32>().unwrap());
-                    // The largest and the mean error, as parts of the sums of magnitudes.
-                    let errors = |got: &[f32]| {
-                        let errors =
-                            got.iter().zip(&sums).zip(&sizes).map(|((&g, e), size)| (f64::from(g) - e).abs() / size);
-                        let (max, sum) = errors.fold((0.0, 0.0), |(max, sum), e| (f64::max(max, e), sum + e));
-                        (max, sum / got.len() as f64)
-                    };
-                    let (plain, split) = (errors(&plain), errors(&split));
-                    println!("{way} K={k}: float32 {plain:?}, split {split:?}");
-                    // A few roundings are allowed where float32 happens to be exact.
-                    let within = |split: f64, plain: f64| split <= 2.0 * plain.max(2f64.powi(-25));
-                    if within(split.0, plain.0) && within(split.1, plain.1) {
-                        Ok(())
-                    } else {
-                        Err(format!("errors {split:?}, float32's {plain:?}"))
-                    }
-                });
+                let make = |shape: [usize; 2], seed| {
+                    support::tensor(&device.queue, &numbers(shape[0] * shape[1], seed, way), shape, DType::F32).0
+                };
+                let (a, b) = (make([m, k], 1), make([k, n], 2));
+                let (sums, sizes, _) = reference(&a, &b);
+                // The largest and the mean error, as parts of the sums of magnitudes.
+                let errors = |got: &[f32]| {
+                    let errors =
+                        got.iter().zip(&sums).zip(&sizes).map(|((&g, e), size)| (f64::from(g) - e).abs() / size);
+                    let (max, sum) = errors.fold((0.0, 0.0), |(max, sum), e| (f64::max(max, e), sum + e));
+                    (max, sum / got.len() as f64)
+                };
+                let plain = errors(&plain_float32(&a, &b));
+                for kind in splits(&device) {
+                    let name = kind.variant.kernel_name();
+                    grid.cell(&device, format!("{name} {way} K={k}"), || {
+                        let got = matmul_with(&a, &b, &kind.options()).map_err(|e| e.to_string())?;
+                        let split = errors(&got.to_host::<f32>().unwrap());
+                        println!("{name} {way} K={k}: float32 {plain:?}, split {split:?}");
+                        // A few roundings are allowed where float32 happens to be exact.
+                        let within = |split: f64, plain: f64| split <= 2.0 * plain.max(2f64.powi(-25));
+                        if within(split.0, plain.0) && within(split.1, plain.1) {
+                            Ok(())
+                        } else {
+                            Err(format!("errors {split:?}, float32's {plain:?}"))
+                        }
+                    });
+                }
             }
         }
     }
@@ -366,46 +286,52 @@ fn what_is_not_finite_is_as_in_float32() {
             ("the largest", vec![f32::MAX, -f32::MAX]),
             ("sums that overflow", vec![1e38, 3e38]),
         ] {
-            grid.cell(&device, what, || {
-                let mut left: Vec<f32> = random(m * k, 1, (-1.0, 1.0)).into_iter().map(|x| x as f32).collect();
-                let mut right: Vec<f32> = random(k * n, 2, (-1.0, 1.0)).into_iter().map(|x| x as f32).collect();
-                for (i, &value) in values.iter().enumerate() {
-                    left[(7 + 31 * i) * k + 3 + i] = value;
-                    right[(3 + i) * n + 11 * i] = if i == 0 { 2.0 } else { value };
-                }
-                let a = Tensor::from_host(q, &left, [m, k]).unwrap();
-                let b = Tensor::from_host(q, &right, [k, n]).unwrap();
-                let bits = |variant| {
-                    let options = MatmulOptions { variant: Some(variant), ..Default::default() };
-                    matmul_with(&a, &b, &options).unwrap().to_host::<f32>().unwrap()
-                };
-                let (plain, split) = (bits(Variant::RegisterTiled), bits(Variant::WgmmaSplit));
-                if plain.iter().all(|x| x.is_finite()) && what != "the largest" {
-                    return Err("the case tests nothing: all results are finite".to_owned());
-                }
-                let close = |x: f32, y: f32| {
-                    x.to_bits() == y.to_bits()
-                        || (x.is_nan() && y.is_nan())
-                        || (x.is_finite() && (x - y).abs() <= 1e-5 * x.abs().max(1.0))
-                };
-                let wrong = plain.iter().zip(&split).position(|(&x, &y)| !close(x, y));
-                wrong.map_or(Ok(()), |i| Err(format!("element {i} is {} instead of {}", split[i], plain[i])))
+            for kind in splits(&device) {
+                grid.cell(&device, format!("{what} {}", kind.variant.kernel_name()), || {
+                    let mut left: Vec<f32> = random(m * k, 1, (-1.0, 1.0)).into_iter().map(|x| x as f32).collect();
+                    let mut right: Vec<f32> = random(k * n, 2, (-1.0, 1.0)).into_iter().map(|x| x as f32).collect();
+                    for (i, &value) in values.iter().enumerate() {
+                        left[(7 + 31 * i) * k + 3 + i] = value;
+                        right[(3 + i) * n + 11 * i] = if i == 0 { 2.0 } else { value };
+                    }
+                    let a = Tensor::from_host(q, &left, [m, k]).unwrap();
+                    let b = Tensor::from_host(q, &right, [k, n]).unwrap();
+                    let bits = |variant| {
+                        let options = MatmulOptions { variant: Some(variant), ..Default::default() };
+                        matmul_with(&a, &b, &options).unwrap().to_host::<f32>().unwrap()
+                    };
+                    let (plain, split) = (bits(Variant::RegisterTiled), bits(kind.variant));
+                    if plain.iter().all(|x| x.is_finite()) && what != "the largest" {
+                        return Err("the case tests nothing: all results are finite".to_owned());
+                    }
+                    let close = |x: f32, y: f32| {
+                        x.to_bits() == y.to_bits()
+                            || (x.is_nan() && y.is_nan())
+                            || (x.is_finite() && (x - y).abs() <= 1e-5 * x.abs().max(1.0))
+                    };
+                    let wrong = plain.iter().zip(&split).position(|(&x, &y)| !close(x, y));
+                    wrong.map_or(Ok(()), |i| Err(format!("element {i} is {} instead of {}", split[i], plain[i])))
+                });
+            }
+        }
+        for kind in kinds(&device) {
+            grid.cell(&device, format!("{kind:?} without parts"), || {
+                let mut left = vec![1.0f32; 20 * 30];
+                // NaN's in all bits must stay one when it is rounded, and the largest number become Inf.
+                (left[0], left[31], left[65]) = (f32::INFINITY, f32::NAN, f32::MAX);
+                (left[90], left[120]) = (f32::from_bits(0x7fff_ffff), f32::from_bits(0xffff_ffff));
+                let cast = |t: Tensor| t.cast(kind.dtype).unwrap();
+                let a = cast(Tensor::from_host(q, &left, [20, 30]).unwrap());
+                let b = cast(Tensor::full(q, [30, 40], DType::F32, 2.0).unwrap());
+                let got = matmul_with(&a, &b, &kind.options()).unwrap().to_f64_vec().unwrap();
+                let right = got.iter().enumerate().all(|(i, x)| match i / 40 {
+                    0 | 2 => *x == f64::INFINITY,
+                    1 | 3 | 4 => x.is_nan(),
+                    _ => *x == 60.0,
+                });
+                if right { Ok(()) } else { Err(format!("{:?}", got.iter().step_by(40).collect::<Vec<_>>())) }
             });
         }
-        grid.cell(&device, "16-bit operands", || {
-            let mut left = vec![1.0f32; 20 * 30];
-            (left[0], left[31]) = (f32::INFINITY, f32::NAN);
-            let cast = |t: Tensor| t.cast(DType::BF16).unwrap();
-            let a = cast(Tensor::from_host(q, &left, [20, 30]).unwrap());
-            let b = cast(Tensor::full(q, [30, 40], DType::F32, 2.0).unwrap());
-            let got = matmul_with(&a, &b, &KINDS[1].options()).unwrap().to_f64_vec().unwrap();
-            let right = got.iter().enumerate().all(|(i, x)| match i / 40 {
-                0 => *x == f64::INFINITY,
-                1 => x.is_nan(),
-                _ => *x == 60.0,
-            });
-            if right { Ok(()) } else { Err(format!("{:?}", &got[..100])) }
-        });
     }
     grid.finish(0);
 }
@@ -416,7 +342,7 @@ fn small_numbers_are_not_flushed() {
     for device in devices(&mut grid) {
         // Powers of two: a subnormal operand, a subnormal sum, both.
         for (left, right) in [(-130, 20), (-75, -65), (-128, -10)] {
-            for kind in [KINDS[1], SPLIT] {
+            for kind in kinds(&device).into_iter().filter(|kind| kind.dtype == DType::BF16 || kind.by_parts()) {
                 grid.cell(&device, format!("{kind:?} 2^{left} x 2^{right}"), || {
                     let full = |shape: [usize; 2], exponent: i32| {
                         Tensor::full(&device.queue, shape, kind.dtype, 2f64.powi(exponent)).unwrap()
@@ -449,25 +375,34 @@ fn the_precision_decides_which_kernel_runs() {
             counter.names().into_iter().map(|(name, _)| name).collect::<Vec<_>>()
         };
         let [highest, high, medium] = MatmulPrecision::ALL;
-        for (n, dtype, precision, expected) in [
-            (1024, DType::F32, highest, &["matmul_register_tiled", "matmul_split", "matmul_wgmma_split"][..]),
-            (1024, DType::F32, high, &["matmul_wgmma"]),
-            (1024, DType::F32, medium, &["matmul_split", "matmul_wgmma"]),
-            (256, DType::BF16, highest, &["matmul_wgmma"]),
-            (8, DType::BF16, highest, &["matmul_naive"]),
-            (8, DType::F32, high, &["matmul_naive"]),
+        let hopper = Variant::Wgmma.runs_on(&device.queue, DType::F32);
+        let (whole, parts) =
+            if hopper { ("matmul_wgmma", "matmul_wgmma_split") } else { ("matmul_mma", "matmul_mma_split") };
+        for (n, dtype, precision, mut expected) in [
+            (1024, DType::F32, highest, vec!["matmul_register_tiled", "matmul_split", parts]),
+            (1024, DType::F32, high, vec![whole]),
+            (1024, DType::F32, medium, vec!["matmul_split", whole]),
+            (256, DType::BF16, highest, vec![whole]),
+            (8, DType::BF16, highest, vec!["matmul_naive"]),
+            (8, DType::F32, high, vec!["matmul_naive"]),
         ] {
             grid.cell(&device, format!("{n} {dtype} {precision}"), || {
                 let names = launched(&square(n, dtype), precision);
-                if names == expected { Ok(()) } else { Err(format!("launched {names:?}")) }
+                expected.sort_unstable();
+                // Products of parts do not pay on every chip.
+                let plain =
+                    !hopper && dtype == DType::F32 && precision == highest && names == ["matmul_register_tiled"];
+                if plain || names == expected { Ok(()) } else { Err(format!("launched {names:?}")) }
             });
         }
-        grid.cell(&device, "the same bits every time", || {
-            let a = operand(&device.queue, &[700, 700], Form::Dense, 1, DType::F32);
-            let bits = || matmul_with(&a, &a, &SPLIT.options()).unwrap().to_host::<f32>().unwrap();
-            let first = bits();
-            if (0..5).all(|_| bits() == first) { Ok(()) } else { Err("other bits".to_owned()) }
-        });
+        for kind in kinds(&device) {
+            grid.cell(&device, format!("{kind:?}: the same bits every time"), || {
+                let a = operand(&device.queue, &[700, 700], Form::Dense, 1, kind.dtype);
+                let bits = || matmul_with(&a, &a, &kind.options()).unwrap().to_f64_vec().unwrap();
+                let first = bits();
+                if (0..5).all(|_| bits() == first) { Ok(()) } else { Err("other bits".to_owned()) }
+            });
+        }
     }
     grid.finish(0);
 }

@@ -1,4 +1,5 @@
-// Copies an operand to where the tensor copy engine can read it, cutting numbers into parts on the way if asked to.
+// Copies an operand to even rows, from which matrix units' kernels can copy tiles, cutting numbers into parts on the way if
+// asked to.
 //
 //      lines                             part 0              part 1              part 2
 //    +--------+                        +--------+--+       +--------+--+       +--------+--+

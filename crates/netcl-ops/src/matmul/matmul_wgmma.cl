@@ -16,8 +16,8 @@
 // The copies are the tensor copy engine's: a map (netcl-core, tensor_map.rs) says how an operand lies in memory, a box of it
 // arrives in the order in which the matrix units want to read it (swizzled), zeros stand for what lies outside. Each group
 // writes its maps to memory of its own first, since only the kernel knows the addresses. While group 1 and 2 write results
-// the copies for the next tile are already under way. Tiles come in bands of BAND rows of tiles, so that the tiles that run
-// together share what they read in the cache.
+// the copies for the next tile are already under way. The order of tiles and how results are written: see
+// matmul_units.cl.
 //
 // With PARTS == 3 the operands are float32 numbers that matmul_split.cl has cut into three bfloat16 parts, the first the
 // largest. Of the nine products of parts the six that matter to float32 are added, the smallest first, while all parts lie in
@@ -33,22 +33,10 @@
 //                REGISTERS, DESCRIPTORS, SUMS   its operands: "%0, %1, ...", the two after them, "+f"(d[0]), ...
 //                OPERANDS       the same with the first operand in registers: "{%n, ...}, %m"
 //                EACH_SUM(X), EACH_PAIR(X)      X(0) X(1) ... for every sum; X(0) X(2) ... for every pair of 8 columns
-//                INDEX, OUT, STORE, EPILOGUE, EPILOGUE_PARAMS   as in matmul_naive.cl;   VALUE   what the epilogue gives
-//                DENSE          how four results are written at once: 0 not at all, 1 float, 2 half, 3 bfloat16
+// and with what matmul_units.cl, which stands before, asks for.
 // Lines that begin with //@@ are instructions of sm_90a, which netcl-core's ptx.rs brings to life.
 
-#ifndef EPILOGUE
-#define EPILOGUE_PARAMS
-#define EPILOGUE(sum, row, col, i0, i1) (sum)
-#endif
-#if PARTS == 3
-#define FLAG_PARAM , global uint *flag
-#else
-#define FLAG_PARAM
-#endif
-
 #define BM 128
-#define BAND 8
 #define ROW_BYTES (BK * SIZE)
 #define A_PART (BM * ROW_BYTES)
 #define B_PART (BN * ROW_BYTES)
@@ -60,10 +48,6 @@
 #define BLOCK (128 / SIZE)
 #define CONSUMERS 2
 #define MAP_WORDS 32
-
-#pragma OPENCL FP_CONTRACT OFF
-
-uint shared_address(local void *p) { return (uint)(ulong)p; }
 
 void barrier_init(uint bar, uint arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
@@ -134,44 +118,6 @@ ulong describe(uint address, int along_k) {
                  : SUMS                                                                                                 \
                  : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(b)                                                    \
                  : "memory")
-#endif
-
-// Matrix, row and column of tile number t.
-int3 tile_at(int t, int tiles_m, int tiles_n) {
-    const int matrix = t / (tiles_m * tiles_n), place = t % (tiles_m * tiles_n), band = place / (BAND * tiles_n);
-    const int height = min(tiles_m - band * BAND, BAND), within = place - band * BAND * tiles_n;
-    return (int3)(matrix, band * BAND + within % height, within / height);
-}
-
-// Results go past the caches: they would push out what other tiles still read.
-#if DENSE == 1
-void store_four(global OUT *row, INDEX left, INDEX n, bool inside, uint lane, float v0, float v1, float v2, float v3) {
-    if (inside && left < n)
-        asm volatile("st.global.cs.v2.f32 [%0], {%1, %2};" ::"l"(row + left), "f"(v0), "f"(v1) : "memory");
-    if (inside && left + 8 < n)
-        asm volatile("st.global.cs.v2.f32 [%0], {%1, %2};" ::"l"(row + left + 8), "f"(v2), "f"(v3) : "memory");
-}
-#elif DENSE != 0
-#if DENSE == 2
-#define PACK "cvt.rn.f16x2.f32"
-#else
-#define PACK "cvt.rn.bf16x2.f32"
-#endif
-// A work-item has two results of each block of 8 columns. Neighbours swap, so that one has four in a row of the left
-// block and the other four of the right one: four work-items then fill a whole sector of 32 bytes.
-void store_four(global OUT *row, INDEX left, INDEX n, bool inside, uint lane, float v0, float v1, float v2, float v3) {
-    uint low, high, other;
-    asm(PACK " %0, %2, %1;" : "=r"(low) : "f"(v0), "f"(v1));
-    asm(PACK " %0, %2, %1;" : "=r"(high) : "f"(v2), "f"(v3));
-    const bool odd = lane & 1;
-    const uint give = odd ? low : high;
-    asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;" : "=r"(other) : "r"(give));
-    const INDEX first = odd ? left + 6 : left;
-    if (inside && first < n)
-        asm volatile("st.global.cs.v2.b32 [%0], {%1, %2};"
-                     ::"l"(row + first), "r"(odd ? other : low), "r"(odd ? high : other)
-                     : "memory");
-}
 #endif
 
 // Operands: z and w are the coordinates of a matrix in its map, as steps per index of the two batch axes.
@@ -330,27 +276,6 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
         const INDEX row = (INDEX)tile.y * BM + mine + (warp & 3) * 16 + (lane >> 2);
         const INDEX col = (INDEX)tile.z * BN + (lane & 3) * 2;
         global OUT *out = c + c_at + i0 * c_b0 + i1 * c_b1;
-#define RESULT(sum, r, s) ((r) < m && (s) < n ? EPILOGUE(sum, (r), (s), i0, i1) : (VALUE)0)
-#define STORE_ONE(v, r, s)                                                                                              \
-    if ((r) < m && (s) < n) STORE(v, out, (r) * c_rs + (s) * c_cs);
-#if DENSE != 0
-#define STORE_ROW(r, left)                                                                                              \
-    if (dense) store_four(out + (r) * c_rs, left, n, (r) < m, lane, v0, v1, v2, v3);                                     \
-    else
-#else
-#define STORE_ROW(r, left)
-#endif
-#define WRITE(r, left, x0, x1, x2, x3)                                                                                  \
-    {                                                                                                                   \
-        const VALUE v0 = RESULT(x0, r, left), v1 = RESULT(x1, r, left + 1);                                              \
-        const VALUE v2 = RESULT(x2, r, left + 8), v3 = RESULT(x3, r, left + 9);                                          \
-        STORE_ROW(r, left) {                                                                                            \
-            STORE_ONE(v0, r, left)                                                                                      \
-            STORE_ONE(v1, r, left + 1)                                                                                  \
-            STORE_ONE(v2, r, left + 8)                                                                                  \
-            STORE_ONE(v3, r, left + 9)                                                                                  \
-        }                                                                                                               \
-    }
 #define WRITE_PAIR(i)                                                                                                   \
     WRITE(row, col + 8 * (i), sums[4 * (i)], sums[4 * (i) + 1], sums[4 * (i) + 4], sums[4 * (i) + 5])                    \
     WRITE(row + 8, col + 8 * (i), sums[4 * (i) + 2], sums[4 * (i) + 3], sums[4 * (i) + 6], sums[4 * (i) + 7])

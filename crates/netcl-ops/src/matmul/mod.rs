@@ -50,6 +50,10 @@ pub enum Variant {
     Wgmma,
     /// Hopper's matrix units on float32 operands in three bfloat16 parts: as accurate as float32.
     WgmmaSplit,
+    /// The matrix units of NVIDIA's Ampere family and later on the same operands as [`Wgmma`](Variant::Wgmma).
+    Mma,
+    /// These units on float32 operands in three parts.
+    MmaSplit,
 }
 
 impl Variant {
@@ -57,7 +61,7 @@ impl Variant {
     pub const PORTABLE: [Variant; 4] = [Variant::Naive, Variant::Tiled, Variant::RegisterTiled, Variant::Vectorized];
 
     /// The kernels that need matrix units.
-    pub const MATRIX_UNITS: [Variant; 2] = [Variant::Wgmma, Variant::WgmmaSplit];
+    pub const MATRIX_UNITS: [Variant; 4] = [Variant::Wgmma, Variant::WgmmaSplit, Variant::Mma, Variant::MmaSplit];
 
     /// The name of the kernel, which its launches carry.
     pub const fn kernel_name(self) -> &'static str {
@@ -68,6 +72,8 @@ impl Variant {
             Variant::Vectorized => "matmul_vectorized",
             Variant::Wgmma => "matmul_wgmma",
             Variant::WgmmaSplit => "matmul_wgmma_split",
+            Variant::Mma => "matmul_mma",
+            Variant::MmaSplit => "matmul_mma_split",
         }
     }
 
@@ -76,9 +82,9 @@ impl Variant {
     pub fn runs_on(self, queue: &Queue, dtype: DType) -> bool {
         let Queue::OpenCl(stream) = queue else { return false };
         match self {
-            Variant::Wgmma | Variant::WgmmaSplit => {
+            Variant::Wgmma | Variant::WgmmaSplit | Variant::Mma | Variant::MmaSplit => {
                 opencl::Arithmetic::of(self, dtype, MatmulPrecision::Highest).is_some()
-                    && opencl::wgmma_available(stream)
+                    && opencl::units_available(self, stream)
             }
             _ => dtype.is_float() && queue.check_dtype(OP, dtype).is_ok(),
         }
@@ -184,7 +190,8 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
                 None => opencl::variant(stream, &*get_kernel_selector(Some(queue))?, &problem, precision),
             };
             // A product by parts may be computed a second time, when what it overwrites is no longer there to be read.
-            if variant == Variant::WgmmaSplit && inputs.iter().any(|input| overlap(input, &out)) {
+            let by_parts = matches!(variant, Variant::WgmmaSplit | Variant::MmaSplit);
+            if by_parts && inputs.iter().any(|input| overlap(input, &out)) {
                 let inputs = inputs.iter().map(Tensor::duplicate).collect::<Result<Vec<Tensor>>>()?;
                 let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref())?;
                 opencl::run(stream, problem, variant, precision)?;

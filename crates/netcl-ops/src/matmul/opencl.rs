@@ -3,9 +3,12 @@
 //! Sizes, strides and offsets are arguments; only types, tiles and the epilogue are compiled in, so that a network needs few
 //! programs.
 
+mod arithmetic;
 mod choice;
+mod mma;
 mod source;
 mod stage;
+mod units;
 mod wgmma;
 
 use netcl_core::backend::Queue;
@@ -22,9 +25,10 @@ use smallvec::{SmallVec, smallvec};
 use super::Variant;
 use super::problem::{Matrix, Problem};
 use crate::prelude::Prelude;
+pub(super) use arithmetic::Arithmetic;
 use choice::{Device, RegisterTile, Tile};
 use source::{Outcome, result};
-pub(super) use wgmma::{Arithmetic, available as wgmma_available};
+pub(super) use units::available as units_available;
 
 /// Batch axes that the kernels have arguments for; products with more are launched slice by slice.
 const BATCH_AXES: usize = 2;
@@ -42,7 +46,7 @@ pub(super) fn variant(
         let selected = selector.select_matmul_kernel(problem.m, problem.n, problem.k, problem.a.tensor.dtype());
         choice::choose(&Device::new(stream), problem, selected.variant)
     };
-    wgmma::choose(stream, selector, problem, precision).unwrap_or_else(portable)
+    units::choose(stream, selector, problem, precision).unwrap_or_else(portable)
 }
 
 pub(super) fn run(
@@ -54,7 +58,7 @@ pub(super) fn run(
     let device = Device::new(stream);
     let arithmetic = Arithmetic::of(variant, problem.a.tensor.dtype(), precision);
     let flip = match arithmetic {
-        Some(arithmetic) => arithmetic.flips(&problem),
+        Some(arithmetic) => units::flips(variant, arithmetic, &problem),
         // Vectors run along the columns: let them be the longer side.
         None => variant == Variant::Vectorized && problem.n < problem.m && problem.n < 64,
     };
@@ -69,7 +73,7 @@ pub(super) fn run(
         match arithmetic {
             None => this.launch(variant, None)?,
             Some(arithmetic) => {
-                if let Some(flag) = this.launch_wgmma(arithmetic)? {
+                if let Some(flag) = this.launch_units(variant, arithmetic)? {
                     // Does nothing unless the flag is raised; the host never waits for it.
                     this.launch(Variant::RegisterTiled, Some(&flag))?;
                 }

@@ -18,7 +18,7 @@ use super::queue::Queue;
 use super::tensor_map::{MapAxis, MapElement, Swizzle, TensorMap, TensorMapError};
 
 /// Raised when the meaning of a probe changes, so that old results on disk are not believed.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 
 /// Sizes of static local memory to try, in KiB, ascending.
 const LOCAL_KIB: [u64; 7] = [48, 64, 96, 128, 160, 192, 224];
@@ -88,7 +88,8 @@ impl<'a> DeviceProbes<'a> {
         found.max(advertised).min(self.device.limits().local.unwrap_or(u64::MAX))
     }
 
-    /// NVIDIA's warp-level matrix instruction (`mma.sync`, bf16) computes right.
+    /// NVIDIA's warp-level matrix instruction (`mma.sync`, bf16) computes right, and so do the copies that feed it (`cp.async`,
+    /// `ldmatrix`).
     pub fn nvidia_mma(&self) -> bool {
         self.ptx_since((8, 0)) && self.fact("mma", &self.probes.mma, |lab| lab.product("mma")) != 0
     }
@@ -259,11 +260,11 @@ impl Lab {
     }
 
     fn product(&self, name: &str) -> ClResult<u64> {
-        let (source, rows, items) = match name {
-            "wgmma" => (Source::new(include_str!("probes/wgmma.cl"), "").retargeted(), 64, 128),
-            _ => (Source::new(include_str!("probes/mma.cl"), ""), 16, 32),
+        let (source, rows, items, scratch) = match name {
+            "wgmma" => (Source::new(include_str!("probes/wgmma.cl"), "").retargeted(), 64, 128, &[][..]),
+            _ => (Source::new(include_str!("probes/mma.cl"), ""), 16, 32, &[(256 + 128) * 2][..]),
         };
-        self.expect(&source, Grid::new([items]).local([items]), &[], &product(rows))
+        self.expect(&source, Grid::new([items]).local([items]), scratch, &product(rows))
     }
 
     fn tensor_copies(&self) -> ClResult<u64> {

@@ -190,11 +190,9 @@ pub(super) fn tile(
     match variant {
         Variant::Naive => Tile::One,
         Variant::Tiled => Tile::Square(square_tile(device, bytes)),
-        // The matrix units' kernels have tiles of their own (`wgmma`); what they cannot do, this one does.
-        Variant::RegisterTiled | Variant::Wgmma | Variant::WgmmaSplit => {
-            register_tile(device, p, matrices, bytes, tuned)
-        }
         Variant::Vectorized => vector_tile(p),
+        // The matrix units' kernels have tiles of their own (`wgmma`, `mma`); what they cannot do, this one does.
+        _ => register_tile(device, p, matrices, bytes, tuned),
     }
 }
 

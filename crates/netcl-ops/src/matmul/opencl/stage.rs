@@ -1,35 +1,47 @@
-//! Operands as the tensor copy engine reads them: where they lie if it can, else from a copy with even rows.
+//! Operands as matrix units' kernels copy them to local memory: from where they lie if they can, else from a copy with even rows.
 
+use netcl_core::Result;
 use netcl_core::backend::opencl::Grid;
-use netcl_core::backend::opencl::tensor_map::{MapAxis, Swizzle, TensorMap};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::tensor::Tensor;
-use netcl_core::{Error, Result};
 use smallvec::smallvec;
 
-use super::super::OP;
-use super::wgmma::Arithmetic;
+use super::arithmetic::Arithmetic;
 use super::{Args, Multiplication, Operand};
 use crate::prelude::Prelude;
 
 /// Rows of copies are multiples of so many elements: 16 bytes of the smallest.
 pub(super) const PITCH: usize = 8;
-/// The copy engine's units, in bytes.
-const UNIT: usize = 16;
-/// Bytes that a stride must stay below.
+/// What is copied at once, in bytes.
+pub(super) const UNIT: usize = 16;
+/// Bytes that a stride must stay below: the tensor copy engine has no more room for it.
 const STRIDE_LIMIT: usize = 1 << 40;
 
-/// An operand that is ready to be copied to local memory, box by box.
+/// An operand that is ready to be copied to local memory, tile by tile.
 pub(super) struct Staged {
     pub(super) arg: Arg,
     pub(super) at: usize,
-    pub(super) map: TensorMap,
     /// Neighbours in memory lie along k, not along m or n.
     pub(super) along_k: bool,
-    /// Steps of the map's third coordinate per index of the outer and of the inner batch axis, and of the fourth per index of
+    /// Elements from one row in memory (a line of terms, or a term of lines) to the next.
+    pub(super) pitch: isize,
+    /// Two further axes: their lengths and elements from one index to the next.
+    pub(super) further: [(usize, isize); 2],
+    /// Steps along the first of them per index of the outer and of the inner batch axis, and along the second per index of
     /// the outer one.
     pub(super) steps: [i32; 3],
+    /// Elements from one part to the next.
+    pub(super) part: usize,
+}
+
+impl Staged {
+    /// Elements from one matrix to the next along the outer and along the inner batch axis.
+    pub(super) fn batch_steps(&self) -> [isize; 2] {
+        let [outer, inner, second] = self.steps.map(|step| step as isize);
+        let [first, last] = self.further.map(|(_, stride)| stride);
+        [outer * first + second * last, inner * first]
+    }
 }
 
 /// An operand's lines (rows of the first, columns of the second) in memory.
@@ -42,15 +54,8 @@ pub(super) struct Lines {
     pub(super) step: isize,
     /// Elements from one term to the next.
     pub(super) term_step: isize,
-    /// They are those of the first operand, which may reach the matrix units through registers.
-    pub(super) first: bool,
-}
-
-impl Lines {
-    /// Whether neighbours may lie along the lines: matrix units take 32-bit numbers out of local memory along k only.
-    fn any_order(self, arithmetic: Arithmetic) -> bool {
-        self.first || arithmetic.element().size() == 2
-    }
+    /// Whether neighbours in memory may lie along the lines, not along k.
+    pub(super) any_order: bool,
 }
 
 impl Multiplication<'_> {
@@ -63,17 +68,17 @@ impl Multiplication<'_> {
         flag: Option<&Tensor>,
     ) -> Result<Staged> {
         match self.readable_along(arithmetic, from, lines) {
-            Some(along_k) => self.in_place(arithmetic, from, lines, along_k),
+            Some(along_k) => Ok(self.in_place(from, lines, along_k)),
             None => self.copied(arithmetic, from, lines, flag),
         }
     }
 
-    /// Whether the copy engine can read the operand where it lies: along k (true), along its lines (false), or not at all.
+    /// Whether the operand can be copied from where it lies: along k (true), along its lines (false), or not at all.
     fn readable_along(&self, arithmetic: Arithmetic, from: &Operand, lines: Lines) -> Option<bool> {
         if matches!(arithmetic, Arithmetic::Split | Arithmetic::Rounded) {
             return None;
         }
-        let size = arithmetic.element().size();
+        let size = arithmetic.size();
         let even = |stride: isize| {
             usize::try_from(stride).is_ok_and(|s| (s * size).is_multiple_of(UNIT) && s * size < STRIDE_LIMIT)
         };
@@ -87,57 +92,27 @@ impl Multiplication<'_> {
         let k = self.problem.k;
         if rows_of(k, lines.term_step, lines.count, lines.step) {
             Some(true)
-        } else if lines.any_order(arithmetic) && rows_of(lines.count, lines.step, k, lines.term_step) {
+        } else if lines.any_order && rows_of(lines.count, lines.step, k, lines.term_step) {
             Some(false)
         } else {
             None
         }
     }
 
-    fn in_place(&self, arithmetic: Arithmetic, from: &Operand, lines: Lines, along_k: bool) -> Result<Staged> {
-        let size = arithmetic.element().size() as isize;
-        let pitch = size * if along_k { lines.step } else { lines.term_step };
+    fn in_place(&self, from: &Operand, lines: Lines, along_k: bool) -> Staged {
+        let pitch = if along_k { lines.step } else { lines.term_step };
         // A broadcast batch axis is one matrix that every index finds.
-        let axis =
-            |n: usize, stride: isize| if n == 1 || stride == 0 { (1, UNIT as isize) } else { (n, stride * size) };
-        let (inner, outer) = (axis(self.batch[1], from.b1), axis(self.batch[0], from.b0));
-        let map = self.map(arithmetic, lines, along_k, pitch, [inner, outer])?;
-        let steps = [0, i32::from(inner.0 > 1), i32::from(outer.0 > 1)];
-        Ok(Staged { arg: from.arg.clone(), at: from.at, map, along_k, steps })
-    }
-
-    /// The map of matrices whose rows lie `pitch` bytes apart, with two further axes (length, bytes).
-    fn map(
-        &self,
-        arithmetic: Arithmetic,
-        lines: Lines,
-        along_k: bool,
-        pitch: isize,
-        further: [(usize, isize); 2],
-    ) -> Result<TensorMap> {
-        let (k, depth) = (self.problem.k, arithmetic.depth());
-        let axis = |length: usize, stride: isize, box_length: usize| MapAxis {
-            length: length as u64,
-            // Of an axis of length one the stride may be anything, but not nothing.
-            stride: if length == 1 { UNIT as u64 } else { stride as u64 },
-            box_length: box_length as u32,
-        };
-        let [z, w] = further.map(|(length, stride)| axis(length, stride, 1));
-        let swizzled = if along_k { depth * arithmetic.element().size() } else { 128 };
-        let swizzle = if swizzled == 64 { Swizzle::Bytes64 } else { Swizzle::Bytes128 };
-        let axes = match along_k {
-            true => [axis(k, 0, depth), axis(lines.count, pitch, lines.tile), z, w],
-            false => [axis(lines.count, 0, 128 / arithmetic.element().size()), axis(k, pitch, depth), z, w],
-        };
-        TensorMap::new(arithmetic.element(), &axes, swizzle).map_err(|error| Error::argument(OP, error.to_string()))
+        let axis = |n: usize, stride: isize| if n == 1 || stride == 0 { (1, 0) } else { (n, stride) };
+        let further = [axis(self.batch[1], from.b1), axis(self.batch[0], from.b0)];
+        let [inner, outer] = further.map(|(n, _)| i32::from(n > 1));
+        Staged { arg: from.arg.clone(), at: from.at, along_k, pitch, further, steps: [0, inner, outer], part: 0 }
     }
 
     /// Copies the operand, in parts if the arithmetic wants them.
     fn copied(&self, arithmetic: Arithmetic, from: &Operand, lines: Lines, flag: Option<&Tensor>) -> Result<Staged> {
         let p = self.problem;
-        let element = arithmetic.element();
         // The copy keeps the operand's order where it may.
-        let along_k = !lines.any_order(arithmetic) || lines.term_step.abs() <= lines.step.abs();
+        let along_k = !lines.any_order || lines.term_step.abs() <= lines.step.abs();
         let (length, rows) = if along_k { (p.k, lines.count) } else { (lines.count, p.k) };
         let pitch = length.next_multiple_of(PITCH);
         let batch =
@@ -151,7 +126,7 @@ impl Multiplication<'_> {
         let shape = [arithmetic.parts(), matrices, rows, pitch];
         let to = Tensor::uninit(p.c.tensor.queue(), shape, dtype)?;
         let elements = (matrices * rows * length) as f64;
-        let bytes = elements * (p.a.tensor.dtype().size() + arithmetic.parts() * element.size()) as f64;
+        let bytes = elements * (p.a.tensor.dtype().size() + arithmetic.parts() * arithmetic.size()) as f64;
         let cost = Cost { flops: 0.0, bytes };
         let arg = |access| Arg::Buffer(to.storage().clone(), access);
         let mut args: Args = smallvec![from.arg.clone(), Arg::Scalar(Scalar::U64(from.at as u64)), arg(Access::Write)];
@@ -187,17 +162,16 @@ impl Multiplication<'_> {
             let grid = Grid::new([(pitch / PITCH).next_multiple_of(group), rows, matrices]).local([group, 1, 1]);
             self.send("matmul_split", kernel, grid, args, cost)?;
         }
-        let row = (pitch * element.size()) as isize;
-        let matrix = row * rows as isize;
-        let further = [(matrices, matrix), (arithmetic.parts(), matrix * matrices as isize)];
-        let map = self.map(arithmetic, lines, along_k, row, further)?;
+        let matrix = (pitch * rows) as isize;
         let step = |n: usize, by: usize| if n == 1 { 0 } else { by as i32 };
         Ok(Staged {
             arg: arg(Access::Read),
             at: 0,
-            map,
             along_k,
+            pitch: pitch as isize,
+            further: [(matrices, matrix), (arithmetic.parts(), matrix * matrices as isize)],
             steps: [step(batch[0], batch[1]), step(batch[1], 1), 0],
+            part: matrices * rows * pitch,
         })
     }
 }

@@ -1,27 +1,23 @@
-//! Products on Hopper's matrix units: when, with which numbers and tiles, and the launches of `matmul_wgmma.cl`.
+//! Products on Hopper's matrix units: tiles, and the launches of `matmul_wgmma.cl`.
 
 use std::fmt::Write as _;
 
-use netcl_core::backend::opencl::tensor_map::{MAP_BYTES, MapElement};
+use netcl_core::backend::opencl::tensor_map::{MAP_BYTES, MapAxis, Swizzle, TensorMap};
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
-use netcl_core::capabilities::kernel_strategy;
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::KernelSelector;
-use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
-use netcl_core::precision::MatmulPrecision;
+use netcl_core::kernels::launch::{Access, Arg, Scalar};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
-use smallvec::SmallVec;
 
 use super::super::problem::Problem;
 use super::super::{OP, Variant};
-use super::source::{Outcome, result};
-use super::stage::Lines;
-use super::{Args, Multiplication, Operand};
-use crate::prelude::Prelude;
+use super::Multiplication;
+use super::arithmetic::Arithmetic;
+use super::stage::{Lines, Staged, UNIT};
+use super::units::{COMMON, int};
 
 /// Rows of a tile: two warp groups of 64.
-pub(super) const ROWS: usize = 128;
+const ROWS: usize = 128;
 /// Work-items of a group: one warp group copies, two multiply.
 const GROUP: usize = 384;
 /// More places in local memory than this hide no more latency.
@@ -31,69 +27,10 @@ const TILE_BYTES: usize = 200 * 1024;
 /// Local memory a group must really have.
 const LOCAL_BYTES: u64 = TILE_BYTES as u64 + 4096;
 
-/// Which numbers the matrix units multiply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::matmul) enum Arithmetic {
-    /// float16 operands as they are.
-    F16,
-    /// bfloat16 operands as they are.
-    BF16,
-    /// float32 operands, rounded to 11 bits as they are copied.
-    Tf32,
-    /// float32 operands, rounded to bfloat16.
-    Rounded,
-    /// float32 operands as three bfloat16 parts, six products of which add up to a float32 product.
-    Split,
-}
-
 impl Arithmetic {
-    /// What a kernel does with operands of a dtype; `None` where it takes no such operands.
-    pub(in crate::matmul) fn of(variant: Variant, dtype: DType, precision: MatmulPrecision) -> Option<Arithmetic> {
-        match (variant, dtype) {
-            (Variant::Wgmma, DType::F16) => Some(Arithmetic::F16),
-            (Variant::Wgmma, DType::BF16) => Some(Arithmetic::BF16),
-            (Variant::Wgmma, DType::F32) if precision == MatmulPrecision::Medium => Some(Arithmetic::Rounded),
-            (Variant::Wgmma, DType::F32) => Some(Arithmetic::Tf32),
-            (Variant::WgmmaSplit, DType::F32) => Some(Arithmetic::Split),
-            _ => None,
-        }
-    }
-
-    /// The elements that the copy engine finds in memory.
-    pub(super) fn element(self) -> MapElement {
-        match self {
-            Arithmetic::F16 => MapElement::F16,
-            Arithmetic::Tf32 => MapElement::Tf32,
-            Arithmetic::BF16 | Arithmetic::Rounded | Arithmetic::Split => MapElement::BF16,
-        }
-    }
-
-    /// Parts of each operand.
-    pub(super) fn parts(self) -> usize {
-        if self == Arithmetic::Split { 3 } else { 1 }
-    }
-
     /// Terms of a tile: rows of 128 bytes, or of 64 where three parts must fit.
-    pub(super) fn depth(self) -> usize {
-        if self == Arithmetic::Split { 32 } else { 128 / self.element().size() }
-    }
-
-    /// Whether the product is better computed as the transposed product of the transposed operands.
-    pub(super) fn flips(self, p: &Problem<'_>) -> bool {
-        match self {
-            // 32-bit numbers of the second operand must lie along k.
-            Arithmetic::Tf32 => p.b.rs != 1 && p.a.cs == 1,
-            // Results are written along rows: let these be dense.
-            _ => p.c.rs == 1 && p.c.cs != 1,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self.element() {
-            MapElement::F16 => "f16",
-            MapElement::BF16 => "bf16",
-            MapElement::F32 | MapElement::Tf32 => "tf32",
-        }
+    fn depth(self) -> usize {
+        if self == Arithmetic::Split { 32 } else { 128 / self.size() }
     }
 
     /// Tile widths, from the widest. Three parts need registers for two sets of sums.
@@ -102,48 +39,17 @@ impl Arithmetic {
     }
 
     fn stage_bytes(self, columns: usize) -> usize {
-        self.parts() * (ROWS + columns) * self.depth() * self.element().size()
+        self.parts() * (ROWS + columns) * self.depth() * self.size()
     }
 }
 
 /// Whether the device has what `matmul_wgmma.cl` needs. Nothing is built on devices that are not of its family.
-pub(in crate::matmul) fn available(stream: &Stream) -> bool {
+pub(super) fn available(stream: &Stream) -> bool {
     let probes = stream.device().probes();
     stream.device().info().max_work_group_size >= GROUP
         && probes.nvidia_wgmma()
         && probes.nvidia_tensor_copies()
         && probes.static_local_bytes() >= LOCAL_BYTES
-}
-
-/// The kernel for a product, if matrix units pay.
-pub(super) fn choose(
-    stream: &Stream,
-    selector: &KernelSelector,
-    p: &Problem<'_>,
-    precision: MatmulPrecision,
-) -> Option<Variant> {
-    let dtype = p.a.tensor.dtype();
-    let variant = match (dtype, precision) {
-        (DType::F16 | DType::BF16, _) | (DType::F32, MatmulPrecision::High | MatmulPrecision::Medium) => Variant::Wgmma,
-        (DType::F32, MatmulPrecision::Highest) => Variant::WgmmaSplit,
-        _ => return None,
-    };
-    // Measured on an H200, in multiply-adds: below, a launch or the packing of operands costs more than is gained.
-    let smallest: usize = match (variant, dtype) {
-        (Variant::WgmmaSplit, _) => 640 * 640 * 640,
-        (_, DType::F32) => 384 * 384 * 384,
-        _ => 256 * 256 * 256,
-    };
-    let work = p.m.saturating_mul(p.n).saturating_mul(p.k).saturating_mul(p.matrices());
-    let units = stream.device().info().compute_units.max(1) as usize;
-    let tiles = p.m.div_ceil(ROWS) * p.n.div_ceil(64) * p.matrices();
-    // Few tiles with long sums leave most of the device idle; the portable kernels split the sums.
-    let fills = match variant {
-        Variant::WgmmaSplit => 3 * tiles >= units,
-        _ => 16 * tiles >= units || p.k <= 2048,
-    };
-    let suits = work >= smallest && p.m.min(p.n) >= 16 && p.k >= 16 && fills;
-    (suits && kernel_strategy(&selector.profile().base) == "optimized" && available(stream)).then_some(variant)
 }
 
 /// The width of tiles that leaves the least of the device idle in the last round.
@@ -159,38 +65,21 @@ fn columns(arithmetic: Arithmetic, p: &Problem<'_>, matrices: usize, units: usiz
 }
 
 impl Multiplication<'_> {
-    /// Multiplies with the matrix units. The flag, if there is one, is raised when the result must be computed without parts.
-    pub(super) fn launch_wgmma(&self, arithmetic: Arithmetic) -> Result<Option<Tensor>> {
+    pub(super) fn launch_wgmma(&self, variant: Variant, arithmetic: Arithmetic) -> Result<Option<Tensor>> {
         let p = self.problem;
         let units = self.stream.device().info().compute_units.max(1) as usize;
         let columns = columns(arithmetic, p, self.matrices(), units);
-        let tiles = p.m.div_ceil(ROWS) * p.n.div_ceil(columns) * self.matrices();
-        if [p.m, p.n, p.k, tiles].into_iter().max() > Some(i32::MAX as usize) {
-            return Err(Error::argument(
-                OP,
-                "the matrix units' kernel takes lengths below 2^31; leave the kernel to netcl",
-            ));
-        }
-        let queue = p.c.tensor.queue();
-        let flag = match arithmetic {
-            Arithmetic::Split => Some(Tensor::uninit(queue, [1], DType::I32)?),
-            _ => None,
-        };
-        let (a, b) = (self.operand(&p.a, Access::Read), self.operand(&p.b, Access::Read));
-        let rows = Lines { count: p.m, tile: ROWS, step: a.rs, term_step: a.cs, first: true };
-        let cols = Lines { count: p.n, tile: columns, step: b.cs, term_step: b.rs, first: false };
-        let a = self.stage(arithmetic, &a, rows, flag.as_ref())?;
-        let b = self.stage(arithmetic, &b, cols, flag.as_ref())?;
+        // 32-bit numbers of the first operand may reach the matrix units through registers.
+        let ready = self.ready(arithmetic, [ROWS, columns], [true, false])?;
+        let (a, b) = (&ready.a, &ready.b);
         let c = self.operand(&p.c, Access::Write);
-        let (name, kernel) = self.wgmma_kernel(arithmetic, columns, a.along_k, b.along_k)?;
-        let groups = tiles.min(units);
-        let maps = Tensor::uninit(queue, [groups * 2 * MAP_BYTES / 4], DType::I32)?;
-        let mut args: Args = SmallVec::new();
-        for (arg, at) in [(&a.arg, a.at), (&b.arg, b.at), (&c.arg, c.at)] {
-            args.extend([arg.clone(), Arg::Scalar(Scalar::U64(at as u64))]);
-        }
+        let kernel = self.wgmma_kernel(variant, arithmetic, columns, [a.along_k, b.along_k])?;
+        let groups = self.tiles(ROWS, columns).min(units);
+        let maps = Tensor::uninit(p.c.tensor.queue(), [groups * 2 * MAP_BYTES / 4], DType::I32)?;
+        let mut args = self.places(&ready, &c);
         args.push(Arg::Buffer(maps.storage().clone(), Access::Write));
-        for map in [&a.map, &b.map] {
+        for (staged, lines) in [(a, ready.rows), (b, ready.cols)] {
+            let map = self.map(arithmetic, staged, lines)?;
             args.extend(map.words().chunks_exact(16).map(|half| {
                 let bytes = half.iter().flat_map(|word| word.to_ne_bytes()).collect();
                 Arg::Scalar(Scalar::Bytes(bytes))
@@ -198,63 +87,64 @@ impl Multiplication<'_> {
         }
         args.extend([p.m, p.n, p.k].map(|length| self.count(length)));
         args.extend([self.batch[0] as i32, self.batch[1] as i32].map(int));
-        args.extend([&a, &b].into_iter().flat_map(|staged| staged.steps.map(int)));
-        args.extend(self.place(&c));
-        args.push(int(i32::from(dense(&c, p.n))));
-        if let Some(flag) = &flag {
-            args.push(Arg::Buffer(flag.storage().clone(), Access::Write));
-        }
-        self.epilogue_args(&mut args);
-        let slices: usize = self.outer.iter().product();
-        let cost = Cost { flops: p.cost.flops / slices as f64, bytes: p.cost.bytes / slices as f64 };
-        self.send(name, kernel, Grid::new([groups * GROUP]).local([GROUP]), args, cost)?;
-        Ok(flag)
+        args.extend([a, b].into_iter().flat_map(|staged| staged.steps.map(int)));
+        self.ending(&mut args, &ready, &c);
+        let grid = Grid::new([groups * GROUP]).local([GROUP]);
+        self.send(variant.kernel_name(), kernel, grid, args, self.slice_cost())?;
+        Ok(ready.flag)
+    }
+
+    /// How the tensor copy engine finds an operand's boxes.
+    fn map(&self, arithmetic: Arithmetic, staged: &Staged, lines: Lines) -> Result<TensorMap> {
+        let (k, depth, size) = (self.problem.k, arithmetic.depth(), arithmetic.size());
+        let axis = |length: usize, stride: isize, box_length: usize| MapAxis {
+            length: length as u64,
+            // Of an axis of length one the stride may be anything, but not nothing.
+            stride: if length == 1 { UNIT as u64 } else { (stride * size as isize) as u64 },
+            box_length: box_length as u32,
+        };
+        let [z, w] = staged.further.map(|(length, stride)| axis(length, stride, 1));
+        let swizzled = if staged.along_k { depth * size } else { 128 };
+        let swizzle = if swizzled == 64 { Swizzle::Bytes64 } else { Swizzle::Bytes128 };
+        let axes = match staged.along_k {
+            true => [axis(k, 0, depth), axis(lines.count, staged.pitch, lines.tile), z, w],
+            false => [axis(lines.count, 0, 128 / size), axis(k, staged.pitch, depth), z, w],
+        };
+        TensorMap::new(arithmetic.element(), &axes, swizzle).map_err(|error| Error::argument(OP, error.to_string()))
     }
 
     fn wgmma_kernel(
         &self,
+        variant: Variant,
         arithmetic: Arithmetic,
         columns: usize,
-        a_along_k: bool,
-        b_along_k: bool,
-    ) -> Result<(&'static str, Kernel)> {
-        let p = self.problem;
-        let name = match arithmetic {
-            Arithmetic::Split => Variant::WgmmaSplit.kernel_name(),
-            _ => Variant::Wgmma.kernel_name(),
-        };
-        let mut prelude = Prelude::with_sums(p.sum, self.index);
-        result(&mut prelude, p, Outcome::Final);
-        let size = arithmetic.element().size();
+        orders: [bool; 2],
+    ) -> Result<Kernel> {
+        let mut prelude = self.units_prelude(variant, arithmetic, orders);
+        let size = arithmetic.size();
         let values = [
             ("BN", columns),
             ("BK", arithmetic.depth()),
             ("STAGES", (TILE_BYTES / arithmetic.stage_bytes(columns)).min(MAX_STAGES)),
-            ("SIZE", size),
-            ("PARTS", arithmetic.parts()),
-            ("A_ALONG_K", usize::from(a_along_k)),
-            ("B_ALONG_K", usize::from(b_along_k)),
-            ("DENSE", dense_kind(p)),
         ];
         for (name, value) in values {
             prelude.define(name, value);
         }
-        prelude.define("KERNEL", name);
-        prelude.define("VALUE", p.compute.cl_type());
         let ty = arithmetic.name();
         let instruction =
             format_args!("\"wgmma.mma_async.sync.aligned.m64n{columns}k{}.f32.{ty}.{ty}\"", 32 / size).to_string();
         prelude.define("INSTRUCTION", instruction);
         // 32-bit operands have no such flags: they lie along k or go through registers.
-        let majors = format!(", {}, {}", u8::from(!a_along_k), u8::from(!b_along_k));
+        let majors = format!(", {}, {}", u8::from(!orders[0]), u8::from(!orders[1]));
         prelude.define("MAJORS", format_args!("\"{}\"", if size == 2 { majors.as_str() } else { "" }));
+        let name = variant.kernel_name();
         let key = format!("{name}{}", prelude.key);
         let source = || {
             // The lists follow from BN, so the key need not hold them.
-            let text = prelude.text + &operand_lists(columns) + include_str!("../matmul_wgmma.cl");
+            let text = prelude.text + COMMON + &operand_lists(columns) + include_str!("../matmul_wgmma.cl");
             (Source::new(text, "").retargeted(), name)
         };
-        Ok((name, self.stream.kernel(&key, source)?))
+        self.stream.kernel(&key, source)
     }
 }
 
@@ -276,25 +166,6 @@ fn operand_lists(columns: usize) -> String {
     text
 }
 
-/// How the kernel writes four results at once.
-fn dense_kind(p: &Problem<'_>) -> usize {
-    match (p.c.tensor.dtype(), p.compute) {
-        (DType::F32, DType::F32) => 1,
-        (DType::F16, DType::F32) => 2,
-        (DType::BF16, DType::F32) => 3,
-        _ => 0,
-    }
-}
-
-/// Whether four neighbouring results always lie together, on a boundary of four.
-fn dense(c: &Operand, n: usize) -> bool {
-    c.cs == 1 && [n as isize, c.rs, c.b0, c.b1, c.at as isize].iter().all(|value| value % 4 == 0)
-}
-
-fn int(value: i32) -> Arg {
-    Arg::Scalar(Scalar::I32(value))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -309,15 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn each_dtype_has_its_numbers() {
-        let of = Arithmetic::of;
-        let [highest, high, medium] = MatmulPrecision::ALL;
-        assert_eq!(of(Variant::Wgmma, DType::F32, high), Some(Arithmetic::Tf32));
-        assert_eq!(of(Variant::Wgmma, DType::F32, medium), Some(Arithmetic::Rounded));
-        assert_eq!(of(Variant::WgmmaSplit, DType::F32, highest), Some(Arithmetic::Split));
-        assert_eq!(of(Variant::Wgmma, DType::BF16, medium), Some(Arithmetic::BF16));
-        assert_eq!(of(Variant::Wgmma, DType::F64, high), None);
-        assert_eq!(of(Variant::WgmmaSplit, DType::F16, highest), None);
+    fn local_memory_holds_enough_tiles() {
         for arithmetic in [Arithmetic::F16, Arithmetic::Tf32, Arithmetic::Split] {
             for &columns in arithmetic.widths() {
                 assert!(TILE_BYTES / arithmetic.stage_bytes(columns) >= 4, "{arithmetic:?} {columns}");

@@ -1,0 +1,91 @@
+// What the kernels of matrix units share: the order of tiles, and how a warp's results reach memory.
+//
+//    columns:  0 1   2 3   4 5   6 7         lane 4 r + q of a warp holds, of every block of 16 rows and 8 columns, the results
+//            +-----+-----+-----+-----+       (r, 2 q), (r, 2 q + 1), (r + 8, 2 q), (r + 8, 2 q + 1)
+//    row r   | q=0 | q=1 | q=2 | q=3 |
+//            +-----+-----+-----+-----+
+//
+// Stands before a kernel that names its arguments m, n, c_rs, c_cs and dense, and has i0, i1 (the indices of the matrix), out
+// (its first result) and lane.
+//
+// Compiled with: INDEX, OUT, STORE, EPILOGUE, EPILOGUE_PARAMS   as in matmul_naive.cl;   VALUE   what the epilogue gives
+//                PARTS          parts of an operand; where there are three, `flag` is raised for sums that are no numbers
+//                DENSE          how four results are written at once: 0 not at all, 1 float, 2 half, 3 bfloat16
+
+#ifndef EPILOGUE
+#define EPILOGUE_PARAMS
+#define EPILOGUE(sum, row, col, i0, i1) (sum)
+#endif
+#if PARTS == 3
+#define FLAG_PARAM , global uint *flag
+#else
+#define FLAG_PARAM
+#endif
+
+// Rows of tiles that are walked over together.
+#define BAND 8
+
+#pragma OPENCL FP_CONTRACT OFF
+
+uint shared_address(local void *p) { return (uint)(ulong)p; }
+
+// Matrix, row and column of tile number t: bands of rows, so that tiles that run together share what they read in the cache.
+int3 tile_at(int t, int tiles_m, int tiles_n) {
+    const int matrix = t / (tiles_m * tiles_n), place = t % (tiles_m * tiles_n), band = place / (BAND * tiles_n);
+    const int height = min(tiles_m - band * BAND, BAND), within = place - band * BAND * tiles_n;
+    return (int3)(matrix, band * BAND + within % height, within / height);
+}
+
+// Results go past the caches: they would push out what other tiles still read.
+#if DENSE == 1
+void store_four(global OUT *row, INDEX left, INDEX n, bool inside, uint lane, float v0, float v1, float v2, float v3) {
+    if (inside && left < n)
+        asm volatile("st.global.cs.v2.f32 [%0], {%1, %2};" ::"l"(row + left), "f"(v0), "f"(v1) : "memory");
+    if (inside && left + 8 < n)
+        asm volatile("st.global.cs.v2.f32 [%0], {%1, %2};" ::"l"(row + left + 8), "f"(v2), "f"(v3) : "memory");
+}
+#elif DENSE != 0
+#if DENSE == 2
+#define PACK "cvt.rn.f16x2.f32"
+#else
+#define PACK "cvt.rn.bf16x2.f32"
+#endif
+// A work-item has two results of each block of 8 columns. Neighbours swap, so that one has four in a row of the left
+// block and the other four of the right one: four work-items then fill a whole sector of 32 bytes.
+void store_four(global OUT *row, INDEX left, INDEX n, bool inside, uint lane, float v0, float v1, float v2, float v3) {
+    uint low, high, other;
+    asm(PACK " %0, %2, %1;" : "=r"(low) : "f"(v0), "f"(v1));
+    asm(PACK " %0, %2, %1;" : "=r"(high) : "f"(v2), "f"(v3));
+    const bool odd = lane & 1;
+    const uint give = odd ? low : high;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;" : "=r"(other) : "r"(give));
+    const INDEX first = odd ? left + 6 : left;
+    if (inside && first < n)
+        asm volatile("st.global.cs.v2.b32 [%0], {%1, %2};"
+                     ::"l"(row + first), "r"(odd ? other : low), "r"(odd ? high : other)
+                     : "memory");
+}
+#endif
+
+#define RESULT(sum, r, s) ((r) < m && (s) < n ? EPILOGUE(sum, (r), (s), i0, i1) : (VALUE)0)
+#define STORE_ONE(v, r, s)                                                                                              \
+    if ((r) < m && (s) < n) STORE(v, out, (r) * c_rs + (s) * c_cs);
+#if DENSE != 0
+#define STORE_ROW(r, left)                                                                                              \
+    if (dense) store_four(out + (r) * c_rs, left, n, (r) < m, lane, v0, v1, v2, v3);                                     \
+    else
+#else
+#define STORE_ROW(r, left)
+#endif
+// Writes a work-item's results of one row in two neighbouring blocks, the left one's from column `left` on.
+#define WRITE(r, left, x0, x1, x2, x3)                                                                                  \
+    {                                                                                                                   \
+        const VALUE v0 = RESULT(x0, r, left), v1 = RESULT(x1, r, left + 1);                                              \
+        const VALUE v2 = RESULT(x2, r, left + 8), v3 = RESULT(x3, r, left + 9);                                          \
+        STORE_ROW(r, left) {                                                                                            \
+            STORE_ONE(v0, r, left)                                                                                      \
+            STORE_ONE(v1, r, left + 1)                                                                                  \
+            STORE_ONE(v2, r, left + 8)                                                                                  \
+            STORE_ONE(v3, r, left + 9)                                                                                  \
+        }                                                                                                               \
+    }
