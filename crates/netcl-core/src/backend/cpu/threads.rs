@@ -1,8 +1,9 @@
 //! The thread pool of the CPU backend.
 //!
-//! One call is one *job*: a closure over ranges of `0..n`, cut into chunks that whoever is free takes from a shared
-//! counter. The calling thread always works on its own job, so a job finishes even if no worker ever comes (all busy,
-//! none could be started), and any number of threads may call at the same time.
+//! One call is one *job*: a closure over ranges of `0..n`, cut into chunks. Each thread has a part of them that it takes first,
+//! the same part in every job, so that what one launch leaves in a core's cache is what the next one looks for there; when
+//! its own part is done it helps with the others. The calling thread always works on its own job, so a job finishes even if
+//! no worker ever comes (all busy, none could be started), and any number of threads may call at the same time.
 //!
 //! The pool belongs to a process id: threads do not survive `fork`, so a child that inherits a pool leaves it alone and
 //! starts its own at its first call. (Forking from *inside* a job's closure is the one thing that cannot work.)
@@ -18,12 +19,16 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use crate::error::{Error, Result};
 
 /// How long an idle worker looks for the next job before it sleeps, and a caller for its last worker.
 const SPIN: Duration = Duration::from_micros(40);
 /// Chunks per thread: enough to even out threads of different speed, few enough to cost nothing.
 const CHUNKS_PER_THREAD: usize = 4;
+/// Parts that have an owner; more threads than that share them.
+const MAX_PARTS: usize = 16;
 /// More threads than this are a typing error.
 const MAX_THREADS: usize = 1024;
 
@@ -155,13 +160,19 @@ fn worker_error(op: &'static str, panic: &(dyn Any + Send)) -> Error {
     Error::Worker { op, message: message.unwrap_or_else(|| "panic without a message".to_owned()) }
 }
 
+/// What one thread takes first. On a cache line of its own: every chunk taken is a write.
+#[repr(align(64))]
+struct Part {
+    /// The first element nobody has taken yet.
+    next: AtomicUsize,
+    end: usize,
+}
+
 /// A call in progress. It lives on the caller's stack; the caller leaves only when nobody else can reach it any more.
 struct Job {
     body: *const (dyn Fn(Range<usize>) + Sync),
-    n: usize,
     chunk: usize,
-    /// The first element nobody has taken yet.
-    next: AtomicUsize,
+    parts: SmallVec<[Part; 2]>,
     /// How many workers may still join; only changed under the pool's lock.
     seats: Cell<usize>,
     /// Workers inside, shifted by one; the lowest bit says that the caller sleeps until they are out.
@@ -173,29 +184,39 @@ struct Job {
 const CALLER_SLEEPS: usize = 1;
 const ONE_WORKER: usize = 2;
 
+/// `0..n` for a number of threads, cut between chunks.
+fn parts(n: usize, chunk: usize, threads: usize) -> SmallVec<[Part; 2]> {
+    let (count, chunks) = (threads.min(MAX_PARTS), n.div_ceil(chunk));
+    let cut = |part: usize| n.min((part * chunks / count).saturating_mul(chunk));
+    (0..count).map(|part| Part { next: AtomicUsize::new(cut(part)), end: cut(part + 1) }).collect()
+}
+
 impl Job {
-    /// Takes and runs chunks until none is left.
-    fn work(&self) {
+    /// Takes and runs chunks until none is left, first those of the thread's own part.
+    fn work(&self, thread: usize) {
         BUSY.set(true);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                let start = self.next.fetch_add(self.chunk, Ordering::Relaxed);
-                if start >= self.n {
-                    break;
+            for turn in 0..self.parts.len() {
+                let part = &self.parts[(thread + turn) % self.parts.len()];
+                loop {
+                    let start = part.next.fetch_add(self.chunk, Ordering::Relaxed);
+                    if start >= part.end {
+                        break;
+                    }
+                    // SAFETY: the closure outlives the job, and the job outlives everyone inside it.
+                    unsafe { (*self.body)(start..part.end.min(start.saturating_add(self.chunk))) };
                 }
-                // SAFETY: the closure outlives the job, and the job outlives everyone inside it.
-                unsafe { (*self.body)(start..self.n.min(start.saturating_add(self.chunk))) };
             }
         }));
         BUSY.set(false);
         if let Err(panic) = outcome {
-            self.next.store(self.n, Ordering::Relaxed);
+            self.parts.iter().for_each(|part| part.next.store(part.end, Ordering::Relaxed));
             lock(&self.panic).get_or_insert(panic);
         }
     }
 
     fn has_work(&self) -> bool {
-        self.next.load(Ordering::Relaxed) < self.n
+        self.parts.iter().any(|part| part.next.load(Ordering::Relaxed) < part.end)
     }
 }
 
@@ -268,16 +289,15 @@ impl Pool {
         let body: *const (dyn Fn(Range<usize>) + Sync + 'static) = unsafe { std::mem::transmute(body) };
         let job = Job {
             body,
-            n,
             chunk,
-            next: AtomicUsize::new(0),
+            parts: parts(n, chunk, threads),
             seats: Cell::new(threads - 1),
             inside: AtomicUsize::new(0),
             panic: Mutex::new(None),
             caller: std::thread::current(),
         };
         self.post(&job, threads - 1);
-        job.work();
+        job.work(0);
         // Once the job is off the queue nobody can join it; those inside are waited for.
         lock(&self.queue).jobs.retain(|&other| other != JobPtr(&job));
         self.wait_for_workers(&job);
@@ -289,12 +309,13 @@ impl Pool {
     fn post(&'static self, job: &Job, wanted: usize) {
         let mut queue = lock(&self.queue);
         while queue.workers < wanted {
-            let name = format!("netcl-cpu-{}", queue.workers + 1);
+            let number = queue.workers + 1;
+            let name = format!("netcl-cpu-{number}");
             // Without another thread the job is done by fewer.
-            if std::thread::Builder::new().name(name).spawn(move || self.worker()).is_err() {
+            if std::thread::Builder::new().name(name).spawn(move || self.worker(number)).is_err() {
                 break;
             }
-            queue.workers += 1;
+            queue.workers = number;
         }
         self.spin.store(wanted < self.cores, Ordering::Relaxed);
         queue.jobs.push(JobPtr(job));
@@ -339,12 +360,12 @@ impl Pool {
     }
 
     /// The life of a worker thread.
-    fn worker(&self) {
+    fn worker(&self, number: usize) {
         loop {
             let seen = self.posted.load(Ordering::Acquire);
             let joined = Self::join(&lock(&self.queue));
             if let Some(job) = joined.or_else(|| self.next_job(seen)) {
-                Self::serve(job);
+                Self::serve(job, number);
             }
         }
     }
@@ -374,10 +395,10 @@ impl Pool {
         }
     }
 
-    fn serve(JobPtr(job): JobPtr) {
+    fn serve(JobPtr(job): JobPtr, number: usize) {
         // SAFETY: this worker has been counted in `inside`, for which the caller waits.
         let (job, caller) = unsafe { (&*job, (*job).caller.clone()) };
-        job.work();
+        job.work(number);
         // After this the job may be gone; what is needed of it was cloned.
         if job.inside.fetch_sub(ONE_WORKER, Ordering::AcqRel) == ONE_WORKER | CALLER_SLEEPS {
             caller.unpark();

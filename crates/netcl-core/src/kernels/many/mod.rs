@@ -70,6 +70,7 @@ pub struct Many {
     /// Which run-time scalars the expression reads; the others need no argument.
     used: Vec<bool>,
     split: uniform::Split,
+    programs: cpu::Programs,
     sources: opencl::Sources,
 }
 
@@ -105,7 +106,8 @@ impl Many {
         }
         let split = uniform::Split::new(&expr, lists + rows);
         let map = Elementwise::new(label, expr);
-        Arc::new(Many { map, lists, rows, targets, used, split, sources: opencl::Sources::default() })
+        let (programs, sources) = Default::default();
+        Arc::new(Many { map, lists, rows, targets, used, split, programs, sources })
     }
 
     /// The name that launches carry.

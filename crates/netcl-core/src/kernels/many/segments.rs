@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::tensor::Tensor;
 
 /// Elements of a chunk on the native CPU: enough to outweigh the start of a program, few enough to share evenly.
-const CPU_CHUNK: usize = 1 << 15;
+const CPU_CHUNK: usize = 1 << 12;
 
 /// Tables kept on the device: an update's, a norm's, a scaling's, and one to spare.
 const TABLES: usize = 4;

@@ -1,50 +1,164 @@
-//! The costly instructions with AVX-512, sixteen elements at a time.
+//! The instructions in f32 with AVX-512, sixteen elements at a time.
+//!
+//! Intrinsics throughout: loops that the compiler vectorises must not use AVX-512 (see [`simd`](crate::backend::cpu::simd)).
+//! Arithmetic, comparisons and roots give the very bits of the other levels. All sources are read before the target is
+//! written, so that an instruction may write where it reads.
 
 use std::arch::x86_64::*;
 
-use crate::backend::cpu::simd::avx512;
-use crate::kernels::expr::UnaryOp;
+use super::Code;
 use crate::kernels::expr::vecmath::avx512::{exp, expm1, sigmoid, tanh};
+use crate::kernels::expr::{BinaryOp, UnaryOp};
 
-const LANES: usize = 16;
+/// Elements of a vector: as often a number stands in its slot.
+pub(super) const LANES: usize = 16;
 
-/// Does a unary instruction, if there is a wide version of it and a processor for it.
-pub(super) fn unary(op: UnaryOp, a: &[f32], o: &mut [f32]) -> bool {
-    if !avx512() {
-        return false;
+/// A source: a chunk, or a number, which every turn reads again. (A load is cheaper than a loop for each mixture of kinds.)
+#[derive(Clone, Copy)]
+pub(super) struct Operand {
+    data: *const f32,
+    step: usize,
+}
+
+impl Operand {
+    /// A chunk, or a vector of one number.
+    #[inline(always)]
+    pub(super) fn new(data: *const f32, one: bool) -> Operand {
+        Operand { data, step: if one { 0 } else { LANES } }
     }
-    // SAFETY: the processor has AVX-512F.
+}
+
+/// Whether an instruction is one of this file.
+pub(super) fn has(code: Code) -> bool {
+    match code {
+        Code::Unary(op) => matches!(
+            op,
+            UnaryOp::Neg
+                | UnaryOp::Abs
+                | UnaryOp::Floor
+                | UnaryOp::Ceil
+                | UnaryOp::Round
+                | UnaryOp::Sqrt
+                | UnaryOp::Rsqrt
+                | UnaryOp::Exp
+                | UnaryOp::Expm1
+                | UnaryOp::Tanh
+                | UnaryOp::Sigmoid
+        ),
+        Code::Binary(op) => op != BinaryOp::Pow,
+        Code::Copy | Code::Fma | Code::Select | Code::Choose(_) => true,
+    }
+}
+
+/// Does an instruction over `n` elements; `false` if it is not one of this file.
+///
+/// # Safety
+/// The processor has AVX-512F. Every source that the instruction has points to `n >= 1` initialised elements, or to
+/// [`LANES`] times a number, and the target to `n` writable ones; a source may be the target, but not overlap it otherwise.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn instruction(code: Code, s: [Operand; 4], o: *mut f32, n: usize) -> bool {
+    const DOWN: i32 = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+    const UP: i32 = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
+    const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    let one = _mm512_set1_ps(1.0);
+    let [a, b, c, d] = s;
+    macro_rules! compare {
+        ($predicate:ident) => {
+            map([a, b], o, n, |[x, y]| _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<$predicate>(x, y), one))
+        };
+    }
+    macro_rules! choose {
+        ($predicate:ident) => {
+            map([a, b, c, d], o, n, |[x, y, holds, fails]| {
+                _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<$predicate>(x, y), fails, holds)
+            })
+        };
+    }
+    // SAFETY: the caller's promise, passed on.
     unsafe {
-        match op {
-            UnaryOp::Exp => exp_all(a, o),
-            UnaryOp::Expm1 => expm1_all(a, o),
-            UnaryOp::Tanh => tanh_all(a, o),
-            UnaryOp::Sigmoid => sigmoid_all(a, o),
-            _ => return false,
+        match code {
+            Code::Copy => map([a], o, n, |[x]| x),
+            Code::Fma => map([a, b, c], o, n, |[x, y, z]| _mm512_fmadd_ps(x, y, z)),
+            Code::Select => map([a, b, c], o, n, |[x, holds, fails]| {
+                _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(x, _mm512_setzero_ps()), fails, holds)
+            }),
+            Code::Choose(op) => match op {
+                BinaryOp::Eq => choose!(_CMP_EQ_OQ),
+                BinaryOp::Ne => choose!(_CMP_NEQ_UQ),
+                BinaryOp::Lt => choose!(_CMP_LT_OQ),
+                BinaryOp::Le => choose!(_CMP_LE_OQ),
+                BinaryOp::Gt => choose!(_CMP_GT_OQ),
+                _ => choose!(_CMP_GE_OQ),
+            },
+            Code::Binary(op) => match op {
+                BinaryOp::Add => map([a, b], o, n, |[x, y]| _mm512_add_ps(x, y)),
+                BinaryOp::Sub => map([a, b], o, n, |[x, y]| _mm512_sub_ps(x, y)),
+                BinaryOp::Mul => map([a, b], o, n, |[x, y]| _mm512_mul_ps(x, y)),
+                BinaryOp::Div => map([a, b], o, n, |[x, y]| _mm512_div_ps(x, y)),
+                // The first where it is NaN, the second where that one is: no comparison with NaN holds.
+                BinaryOp::Min => map([a, b], o, n, |[x, y]| {
+                    let first = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(x, y) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+                    _mm512_mask_blend_ps(first, y, x)
+                }),
+                BinaryOp::Max => map([a, b], o, n, |[x, y]| {
+                    let first = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, y) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+                    _mm512_mask_blend_ps(first, y, x)
+                }),
+                BinaryOp::Eq => compare!(_CMP_EQ_OQ),
+                BinaryOp::Ne => compare!(_CMP_NEQ_UQ),
+                BinaryOp::Lt => compare!(_CMP_LT_OQ),
+                BinaryOp::Le => compare!(_CMP_LE_OQ),
+                BinaryOp::Gt => compare!(_CMP_GT_OQ),
+                BinaryOp::Ge => compare!(_CMP_GE_OQ),
+                BinaryOp::Pow => return false,
+            },
+            Code::Unary(op) => match op {
+                UnaryOp::Neg => map([a], o, n, |[x]| {
+                    _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MIN)))
+                }),
+                UnaryOp::Abs => map([a], o, n, |[x]| _mm512_abs_ps(x)),
+                UnaryOp::Floor => map([a], o, n, |[x]| _mm512_roundscale_ps::<DOWN>(x)),
+                UnaryOp::Ceil => map([a], o, n, |[x]| _mm512_roundscale_ps::<UP>(x)),
+                UnaryOp::Round => map([a], o, n, |[x]| _mm512_roundscale_ps::<NEAREST>(x)),
+                UnaryOp::Sqrt => map([a], o, n, |[x]| _mm512_sqrt_ps(x)),
+                UnaryOp::Rsqrt => map([a], o, n, |[x]| _mm512_div_ps(one, _mm512_sqrt_ps(x))),
+                UnaryOp::Exp => map([a], o, n, |[x]| exp(x)),
+                UnaryOp::Expm1 => map([a], o, n, |[x]| expm1(x)),
+                UnaryOp::Tanh => map([a], o, n, |[x]| tanh(x)),
+                UnaryOp::Sigmoid => map([a], o, n, |[x]| sigmoid(x)),
+                _ => return false,
+            },
         }
     }
     true
 }
 
-/// A loop for each function: through a pointer, nothing would be inlined.
-macro_rules! loops {
-    ($($name:ident $function:ident;)*) => {$(
-        /// # Safety
-        /// The processor must have AVX-512F.
-        #[target_feature(enable = "avx512f")]
-        unsafe fn $name(a: &[f32], o: &mut [f32]) {
-            for (a, o) in a.chunks(LANES).zip(o.chunks_mut(LANES)) {
-                let mask = u16::MAX >> (LANES - a.len().min(o.len()));
-                // SAFETY: the mask has as many lanes as the chunks have elements; the others are not touched.
-                unsafe { _mm512_mask_storeu_ps(o.as_mut_ptr(), mask, $function(_mm512_maskz_loadu_ps(mask, a.as_ptr()))) };
-            }
+/// A loop over the elements.
+///
+/// # Safety
+/// As [`instruction`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn map<const K: usize>(from: [Operand; K], to: *mut f32, n: usize, f: impl Fn([__m512; K]) -> __m512) {
+    let (mut from, mut to, mut left) = (from, to, n);
+    let mut values = [_mm512_setzero_ps(); K];
+    while left >= LANES {
+        for (value, from) in values.iter_mut().zip(&mut from) {
+            // SAFETY: whole vectors of a chunk, or the vector of a number.
+            *value = unsafe { _mm512_loadu_ps(from.data) };
+            from.data = from.data.wrapping_add(from.step);
         }
-    )*};
-}
-
-loops! {
-    exp_all exp;
-    expm1_all expm1;
-    tanh_all tanh;
-    sigmoid_all sigmoid;
+        // SAFETY: a whole vector of the target.
+        unsafe { _mm512_storeu_ps(to, f(values)) };
+        (to, left) = (to.wrapping_add(LANES), left - LANES);
+    }
+    if left > 0 {
+        let mask = u16::MAX >> (LANES - left);
+        for (value, from) in values.iter_mut().zip(&from) {
+            // SAFETY: the mask has as many lanes as there are elements left; the others are not touched.
+            *value = unsafe { _mm512_maskz_loadu_ps(mask, from.data) };
+        }
+        // SAFETY: as above.
+        unsafe { _mm512_mask_storeu_ps(to, mask, f(values)) };
+    }
 }

@@ -18,7 +18,9 @@ pub(super) fn compile(expr: &Expr, compute: DType) -> Program {
         scalars: expr.scalars(),
         slots: 0,
         uniform: Vec::new(),
-        spread: vec![false; expr.inputs()],
+        spread: Vec::new(),
+        last_read: vec![None; expr.inputs()],
+        writer: Vec::new(),
         compute,
         level: simd::level(),
     };
@@ -80,13 +82,17 @@ pub(super) fn compile(expr: &Expr, compute: DType) -> Program {
             program.uniform[usize::from(slot)] = true;
         }
     }
-    for instr in program.body.iter().filter(|instr| !instr.code.takes_numbers()) {
+    for (at, instr) in program.body.iter().enumerate() {
         for source in instr.sources {
-            if let Some(spread) = program.spread.get_mut(usize::from(source)) {
-                *spread = true;
+            if let Some(last) = program.last_read.get_mut(usize::from(source)) {
+                *last = Some(at);
             }
         }
     }
+    program.writer = (0..program.outputs)
+        .map(|o| program.body.iter().position(|instr| usize::from(instr.target) == program.inputs + o).unwrap_or(0))
+        .collect();
+    program.spread = program.spread_slots();
     program
 }
 

@@ -4,10 +4,19 @@
 use std::any::TypeId;
 use std::slice;
 
+#[cfg(target_arch = "x86_64")]
+use super::avx512;
 use super::{Code, Instr};
+#[cfg(target_arch = "x86_64")]
+use crate::backend::cpu::simd;
 use crate::backend::cpu::simd::Level;
 use crate::kernels::expr::vecmath::{Angle, Real};
 use crate::kernels::expr::{BinaryOp, UnaryOp};
+
+/// How often a number stands in its slot at least, even if the chunk is shorter: a vector of the widest kind.
+pub(super) const SPREAD: usize = 16;
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(SPREAD >= avx512::LANES);
 
 /// Whether the baseline has fused multiply-add as one instruction.
 const BASELINE_FMA: bool = cfg!(target_arch = "aarch64");
@@ -16,9 +25,9 @@ const BASELINE_FMA: bool = cfg!(target_arch = "aarch64");
 ///
 /// # Safety
 /// Every slot an instruction names must be an index of `slots` and of `uniform` and point to `n >= 1` elements, initialised
-/// where it is read (of a uniform slot the first, where the instruction takes numbers) and writable where it is written; a
-/// target must not overlap a source of the same instruction; and the processor must
-/// have `level`.
+/// where it is read (of a uniform slot the first [`SPREAD`] elements, where the instruction takes numbers or is wide) and writable where it is written; a
+/// target must not overlap a source of the same instruction, unless it is that very source and the instruction
+/// [is wide](is_wide); and the processor must have `level`.
 pub(super) unsafe fn execute<T: Real>(level: Level, code: &[Instr], slots: &[*mut T], uniform: &[bool], n: usize) {
     match level {
         // SAFETY: the caller vouches for the slots and the level.
@@ -44,19 +53,26 @@ unsafe fn execute_avx2<T: Real>(code: &[Instr], slots: &[*mut T], uniform: &[boo
 /// As [`execute`].
 #[inline(always)]
 unsafe fn execute_on<T: Real, const FMA: bool>(code: &[Instr], slots: &[*mut T], uniform: &[bool], n: usize) {
+    #[cfg(target_arch = "x86_64")]
+    let wide = FMA && wide::<T>();
     for instr in code {
         let s = instr.sources.map(|s| slots[usize::from(s)].cast_const());
+        #[cfg(target_arch = "x86_64")]
+        if wide {
+            let operand = |k: usize| avx512::Operand::new(s[k].cast(), uniform[usize::from(instr.sources[k])]);
+            let target = slots[usize::from(instr.target)].cast();
+            // SAFETY: the processor has AVX-512, T is f32 and the caller vouches for the slots.
+            if unsafe { avx512::instruction(instr.code, std::array::from_fn(operand), target, n) } {
+                continue;
+            }
+        }
         // SAFETY: every slot holds n elements, and the target overlaps no source, so the slices do not alias.
         let (s, o) = unsafe {
             (s.map(|p| slice::from_raw_parts(p, n)), slice::from_raw_parts_mut(slots[usize::from(instr.target)], n))
         };
         match instr.code {
             Code::Copy => o.copy_from_slice(s[0]),
-            Code::Unary(op) => {
-                if !(FMA && wide(op, s[0], o)) {
-                    unary::<T, FMA>(op, s[0], o);
-                }
-            }
+            Code::Unary(op) => unary::<T, FMA>(op, s[0], o),
             Code::Binary(op) => {
                 let operand = |k: usize| (s[k], uniform[usize::from(instr.sources[k])]);
                 binary::<T, FMA>(op, operand(0), operand(1), o);
@@ -75,16 +91,19 @@ unsafe fn execute_on<T: Real, const FMA: bool>(code: &[Instr], slots: &[*mut T],
     }
 }
 
-/// Does an instruction in wider registers than the level's, where there are any.
-fn wide<T: Real>(op: UnaryOp, a: &[T], o: &mut [T]) -> bool {
+/// Whether there are wider registers than the level's for this type.
+#[cfg(target_arch = "x86_64")]
+fn wide<T: Real>() -> bool {
+    TypeId::of::<T>() == TypeId::of::<f32>() && simd::avx512()
+}
+
+/// Whether an instruction is done in wider registers: it may write where it reads, and takes a number for any source.
+pub(super) fn is_wide<T: Real>(level: Level, code: Code) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if TypeId::of::<T>() == TypeId::of::<f32>() {
-        let (from, to) = (a.as_ptr().cast::<f32>(), o.as_mut_ptr().cast::<f32>());
-        // SAFETY: T is f32, whatever the compiler calls it, and the slices stay borrowed.
-        let (a, o) = unsafe { (slice::from_raw_parts(from, a.len()), slice::from_raw_parts_mut(to, o.len())) };
-        return super::avx512::unary(op, a, o);
+    if level == Level::Avx2 && wide::<T>() {
+        return avx512::has(code);
     }
-    let _ = (op, a, o);
+    let _ = (level, code);
     false
 }
 

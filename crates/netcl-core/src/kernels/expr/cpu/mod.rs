@@ -34,8 +34,12 @@ pub struct Program {
     slots: usize,
     /// Slots that hold one number throughout: constants, scalars and what is computed from them.
     uniform: Vec<bool>,
-    /// Inputs of which some instruction needs a whole chunk, even where they are one number.
+    /// Slots of which some instruction needs a whole chunk, even where they hold one number.
     spread: Vec<bool>,
+    /// For each input the last instruction of the body that reads it.
+    last_read: Vec<Option<usize>>,
+    /// For each output the instruction of the body that writes it.
+    writer: Vec<usize>,
     compute: DType,
     level: Level,
 }
@@ -94,7 +98,33 @@ impl Program {
     /// The same program on another instruction set, to test and compare; one the processor lacks is ignored.
     pub fn with_level(mut self, level: Level) -> Program {
         self.level = level.min(simd::level());
+        self.spread = self.spread_slots();
         self
+    }
+
+    /// Whether an instruction may write where it reads, and takes numbers in the place of chunks.
+    fn is_wide(&self, code: Code) -> bool {
+        match self.compute {
+            DType::F64 => exec::is_wide::<f64>(self.level, code),
+            _ => exec::is_wide::<f32>(self.level, code),
+        }
+    }
+
+    /// What [`Program::spread`](Self) is at this level.
+    fn spread_slots(&self) -> Vec<bool> {
+        let mut spread = vec![false; self.slots];
+        for instr in self.body.iter().filter(|instr| !instr.code.takes_numbers() && !self.is_wide(instr.code)) {
+            for source in instr.sources {
+                spread[usize::from(source)] = true;
+            }
+        }
+        spread
+    }
+
+    /// Whether an output may be written to the memory of an input at once: nothing reads the input after that.
+    fn may_overwrite(&self, output: usize, input: usize) -> bool {
+        let writer = self.writer[output];
+        self.last_read[input].is_none_or(|last| last < writer || last == writer && self.is_wide(self.body[writer].code))
     }
 
     /// The number of inputs.

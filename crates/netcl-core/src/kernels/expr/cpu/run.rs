@@ -6,6 +6,7 @@ use std::slice;
 
 use smallvec::SmallVec;
 
+use super::exec::SPREAD;
 use super::operand::{Compute, load, store};
 use super::{Program, exec};
 use crate::dtype::{DType, Element};
@@ -13,8 +14,12 @@ use crate::error::{Error, Result};
 use crate::kernels::expr::vecmath::Real;
 use crate::shape::{Layout, Shape};
 
-/// Elements per chunk: 2 KB a register in f32, so that a dozen of them share a first-level cache with the operands.
-const CHUNK: usize = 512;
+/// Elements per chunk: 1 KB a register in f32, so that two dozen of them share a first-level cache with the operands, and that the
+/// processor reaches the next instruction while a slow one (a division, a root) still runs.
+const CHUNK: usize = 256;
+
+/// The bytes of a cache line, and of the widest register.
+const LINE: usize = 64;
 
 /// Rows at least this long are run one by one, reading operands in place; shorter ones are gathered into full chunks.
 const LONG_ROW: usize = 128;
@@ -95,7 +100,7 @@ impl Program {
             return;
         }
         // Small tensors are common and should not pay for large registers.
-        let chunk = CHUNK.min(range.len());
+        let chunk = CHUNK.min(range.len().next_multiple_of(SPREAD));
         // SAFETY: the caller's contract, passed on.
         unsafe {
             match self.compute {
@@ -203,23 +208,33 @@ impl<'a, T: Compute> Run<'a, T> {
         scalars: &[f64],
         chunk: usize,
     ) -> Self {
-        if memory.len() < program.slots * chunk {
-            memory.resize(program.slots * chunk, T::ZERO);
+        let needed = program.slots * chunk + LINE / size_of::<T>();
+        if memory.len() < needed {
+            memory.resize(needed, T::ZERO);
         }
-        let base = memory.as_mut_ptr();
+        // SAFETY: the room for it was asked for. (A type of floats is aligned to its size, so that the offset is in elements.)
+        let base = unsafe { memory.as_mut_ptr().add(memory.as_ptr().align_offset(LINE).min(LINE / size_of::<T>())) };
         // SAFETY: slot s has the chunk at s * chunk of memory, which is large enough.
         let slots: SmallVec<[*mut T; 16]> = (0..program.slots).map(|s| unsafe { base.add(s * chunk) }).collect();
-        let uniform = program
+        let given = program
             .constants
             .iter()
             .map(|&(slot, c)| (slot, c.value()))
             .chain(program.parameters.iter().map(|&(slot, i)| (slot, scalars[i])));
-        for (slot, value) in uniform {
-            // SAFETY: the slot's own chunk, which nothing borrows.
-            unsafe { slice::from_raw_parts_mut(slots[usize::from(slot)], chunk) }.fill(<T as Real>::from_f64(value));
+        for (slot, value) in given {
+            // SAFETY: a part of the slot's own chunk, which nothing borrows.
+            unsafe { slice::from_raw_parts_mut(slots[usize::from(slot)], SPREAD) }.fill(<T as Real>::from_f64(value));
         }
         // SAFETY: every slot is a chunk of memory, and compilation never makes a target one of its sources.
-        unsafe { exec::execute(program.level, &program.prologue, &slots, &program.uniform, chunk) };
+        unsafe { exec::execute(program.level, &program.prologue, &slots, &program.uniform, SPREAD) };
+        for (&slot, _) in slots.iter().zip(program.uniform.iter().zip(&program.spread)).filter(|(_, (u, s))| **u && **s)
+        {
+            // SAFETY: the slot's own chunk, whose first element stands since the prologue at the latest.
+            unsafe {
+                let value = *slot;
+                slice::from_raw_parts_mut(slot, chunk).fill(value);
+            }
+        }
         let contiguous = Shape::from(nest.shape).contiguous_strides();
         let dense = |strides: &[isize]| strides == contiguous.as_slice();
         let dense = inputs.iter().map(|i| dense(i.strides)).chain(outputs.iter().map(|o| dense(o.strides))).collect();
@@ -269,11 +284,8 @@ impl<'a, T: Compute> Run<'a, T> {
                     let mut value = [T::ZERO];
                     // SAFETY: one element of the input.
                     unsafe { load(input.dtype, from, 1, &mut value) };
-                    if self.program.spread[i] {
-                        staging.fill(value[0])
-                    } else {
-                        staging[0] = value[0]
-                    }
+                    let needed = if self.program.spread[i] { self.chunk } else { SPREAD };
+                    staging[..needed].fill(value[0]);
                     self.filled[i] = from;
                 }
             } else if straight || one_row {
@@ -296,14 +308,15 @@ impl<'a, T: Compute> Run<'a, T> {
             let to =
                 unsafe { output.data.offset(walk.offset(output.strides, at, dense) * output.dtype.size() as isize) };
             let straight = dense || (one_row && output.strides.last().copied().unwrap_or(1) == 1);
-            // In place, a later instruction may still want the input: write only when all are done.
-            let direct = straight && output.dtype == T::DTYPE && inputs.iter().all(|i| i.data != output.data);
+            // In place, a later instruction may still want the input: then write only when all are done.
+            let free = |(i, input): (usize, &Source<'_>)| input.data != output.data || self.program.may_overwrite(o, i);
+            let direct = straight && output.dtype == T::DTYPE && inputs.iter().enumerate().all(free);
             // SAFETY: every slot has a chunk of its own.
             self.slots[first + o] = if direct { to.cast() } else { unsafe { self.base.add((first + o) * self.chunk) } };
             staged.push(!direct);
         }
         // SAFETY: every slot points to n elements: operands of the chunk in memory or chunks of our own. A target is a
-        // register or an output; neither overlaps a source (in-place outputs are staged).
+        // register or an output; neither overlaps a source, but for outputs in place, which are staged where that matters.
         unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, &self.uniform, n) };
         for (o, output) in outputs.iter().enumerate().filter(|&(o, _)| staged[o]) {
             // SAFETY: the output's own chunk, which the program has filled.
