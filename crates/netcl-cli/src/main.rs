@@ -11,6 +11,7 @@ mod predict;
 mod progress;
 mod steps;
 mod train;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -55,6 +56,9 @@ enum Command {
     /// Time products and memory-bound work beside what the device can do at most
     #[command(after_help = bench::AFTER_HELP)]
     Bench(bench::Arguments),
+    /// Measure which kernels are the fastest on a device, and keep the answers for all later processes
+    #[command(after_help = tune::AFTER_HELP)]
+    Tune(tune::Arguments),
     /// Run a script or a program and draw what the JIT compiler made of its functions, as an HTML page
     Explain(explain::Arguments),
     /// Look at or empty the cache of compiled programs
@@ -101,6 +105,7 @@ fn run(command: Option<Command>) -> Result<Verdict> {
         Some(Command::Devices { json }) => devices::run(json),
         Some(Command::Doctor { json, device }) => doctor::run(json, device.as_deref()),
         Some(Command::Bench(arguments)) => bench::run(&arguments),
+        Some(Command::Tune(arguments)) => tune::run(&arguments),
         Some(Command::Explain(arguments)) => explain::run(&arguments),
         Some(Command::Cache { action }) => cache::run(&action),
     }

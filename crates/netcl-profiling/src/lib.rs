@@ -1,5 +1,6 @@
 //! Profiling reports and the autotuner's front end; self-tests and measurements of devices.
 
+pub mod autotuner;
 pub mod ceilings;
 pub mod doctor;
 pub mod measure;

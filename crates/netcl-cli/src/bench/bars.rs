@@ -71,6 +71,8 @@ fn clear(at: f64, letters: usize, marks: impl Iterator<Item = f64>) -> f64 {
 }
 
 fn mark(svg: &mut Svg, x: f64, top: f64, height: f64, colour: &str, dashes: &str) {
+    // A white edge: marks cross dark bars.
+    svg.line((x, top - 4.0), (x, top + height + 1.0), "#ffffff", 4.0, "");
     svg.line((x, top - 4.0), (x, top + height + 1.0), colour, 2.0, dashes);
 }
 

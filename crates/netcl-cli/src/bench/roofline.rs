@@ -4,7 +4,7 @@ use super::plot::{Anchor, COLOURS, FAINT, GREY, INK, LogAxis, Svg, spread};
 use super::rows::Work;
 use super::{Measured, Run, bytes_rate, flops_rate, milliseconds, size_text};
 
-const WIDTH: f64 = 1080.0;
+const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 600.0;
 const LEFT: f64 = 92.0;
 const RIGHT: f64 = 720.0;
@@ -125,14 +125,15 @@ fn roofs(svg: &mut Svg, x: &LogAxis, y: &LogAxis, bandwidth: f64, flats: &[(Stri
 fn legend(svg: &mut Svg, run: &Run, points: &[(&Measured, f64, f64)]) {
     let left = RIGHT + 36.0;
     for (i, (result, _, rate)) in points.iter().enumerate() {
-        let top = TOP + 10.0 + 50.0 * i as f64;
+        let top = TOP + 10.0 + 54.0 * i as f64;
         svg.badge((left, top), i + 1, colour(result));
-        let name = format!("{} {}", result.row.name, size_text(result.size));
-        svg.text((left + 18.0, top + 1.0), &name, 12.5, INK, Anchor::Start);
+        svg.text((left + 18.0, top + 1.0), result.row.name, 12.5, INK, Anchor::Start);
         if let Ok((timing, _)) = &result.outcome {
             let share = 100.0 * result.row.bound(result.size, &run.ceilings) / timing.median;
-            let line = format!("{}, {}, {share:.0} % of its limit", milliseconds(timing.median), flops_rate(*rate));
-            svg.text((left + 18.0, top + 17.0), &line, 11.5, GREY, Anchor::Start);
+            let size = format!("{}: {}", size_text(result.size), milliseconds(timing.median));
+            svg.text((left + 18.0, top + 16.0), &size, 11.5, GREY, Anchor::Start);
+            let line = format!("{}, {share:.0} % of its limit", flops_rate(*rate));
+            svg.text((left + 18.0, top + 30.0), &line, 11.5, GREY, Anchor::Start);
         }
     }
 }

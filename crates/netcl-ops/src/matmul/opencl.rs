@@ -6,12 +6,13 @@
 mod choice;
 mod source;
 mod stage;
+mod tuned;
 mod wgmma;
 
 use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{Grid, Kernel, Program, Source, Stream};
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::KernelSelector;
+use netcl_core::kernel_selector::{KernelConfig, KernelSelector};
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::precision::MatmulPrecision;
@@ -24,6 +25,7 @@ use super::problem::{Matrix, Problem};
 use crate::prelude::Prelude;
 use choice::{Device, Tile};
 use source::{Outcome, result};
+pub(crate) use tuned::UNITS;
 pub(super) use wgmma::{Arithmetic, available as wgmma_available};
 
 /// Batch axes that the kernels have arguments for; products with more are launched slice by slice.
@@ -31,18 +33,25 @@ const BATCH_AXES: usize = 2;
 
 type Args = SmallVec<[Arg; 8]>;
 
-/// The kernel for a product where nobody forces one.
+/// The kernel for a product where nobody forces one, and its configuration where that was measured.
 pub(super) fn variant(
     stream: &Stream,
     selector: &KernelSelector,
     problem: &Problem<'_>,
     precision: MatmulPrecision,
-) -> Variant {
+) -> Result<(Variant, Option<KernelConfig>)> {
+    let units = wgmma::choose(stream, selector, problem, precision);
+    let measured = tuned::configuration(selector, problem, precision)?;
     let portable = || {
         let selected = selector.select_matmul_kernel(problem.m, problem.n, problem.k, problem.a.tensor.dtype());
         choice::choose(&Device::new(stream), problem, selected.variant)
     };
-    wgmma::choose(stream, selector, problem, precision).unwrap_or_else(portable)
+    Ok(match (units, measured) {
+        (Some(units), Some(config)) if tuned::prefers_units(&config) => (units, None),
+        (Some(units), None) => (units, None),
+        (_, Some(config)) => (tuned::variant(&config), Some(config)),
+        (None, None) => (portable(), None),
+    })
 }
 
 pub(super) fn run(
@@ -50,6 +59,7 @@ pub(super) fn run(
     mut problem: Problem<'_>,
     variant: Variant,
     precision: MatmulPrecision,
+    config: Option<&KernelConfig>,
 ) -> Result<()> {
     let device = Device::new(stream);
     let arithmetic = Arithmetic::of(variant, problem.a.tensor.dtype(), precision);
@@ -65,7 +75,7 @@ pub(super) fn run(
     let lengths: SmallVec<[usize; 4]> = problem.batch[..outer].iter().copied().collect();
     let slices: usize = lengths.iter().product();
     for slice in 0..slices {
-        let this = Multiplication::new(stream, &device, &problem, &lengths, slice);
+        let this = Multiplication { config, ..Multiplication::new(stream, &device, &problem, &lengths, slice) };
         match arithmetic {
             None => this.launch(variant, None)?,
             Some(arithmetic) => {
@@ -122,6 +132,8 @@ struct Multiplication<'p> {
     outer: &'p [usize],
     slice: usize,
     index: IndexWidth,
+    /// Tiles that were measured, instead of those of the rules.
+    config: Option<&'p KernelConfig>,
 }
 
 /// A matrix as a kernel sees it.
@@ -157,7 +169,7 @@ impl<'p> Multiplication<'p> {
         let panels = matrices * (p.k + stage::PITCH) * (p.m.max(p.n) + choice::LARGEST_PANEL);
         let partial = matrices * p.m * p.n * choice::MAX_PARTS;
         let span = ends.chain([panels, partial]).max().unwrap_or(0);
-        Multiplication { stream, device, problem, batch, outer, slice, index: IndexWidth::for_span(span) }
+        Multiplication { stream, device, problem, batch, outer, slice, index: IndexWidth::for_span(span), config: None }
     }
 
     fn matrices(&self) -> usize {
@@ -184,7 +196,10 @@ impl<'p> Multiplication<'p> {
     /// Launches a portable kernel; with a flag, one that does nothing while the flag is down.
     fn launch(&self, variant: Variant, flag: Option<&Tensor>) -> Result<()> {
         let p = self.problem;
-        let tile = choice::tile(self.device, variant, p, self.matrices());
+        let tile = match self.config {
+            Some(config) if flag.is_none() => tuned::tile(config, p),
+            _ => choice::tile(self.device, variant, p, self.matrices()),
+        };
         let groups = p.m.div_ceil(tile.rows()) * p.n.div_ceil(tile.cols()) * self.matrices();
         let split = match flag {
             None => choice::split(self.device, p, self.matrices(), groups),

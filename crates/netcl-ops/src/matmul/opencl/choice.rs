@@ -18,7 +18,7 @@ const SHORTEST_PART: usize = 128;
 /// Multiply-adds below which tiles only cost.
 const TINY: usize = 16 * 16 * 16;
 /// Rows from which reading the first operand from a packed panel saves more than packing it costs.
-const PACK_ROWS: usize = 32;
+pub(super) const PACK_ROWS: usize = 32;
 
 /// What the rules ask of a device, `NETCL_LIMITS` applied.
 pub(super) struct Device {
