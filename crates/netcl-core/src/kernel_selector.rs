@@ -223,9 +223,11 @@ impl KernelSelector {
     ///
     /// What was measured for products like this one goes before these rules.
     pub fn select_matmul_kernel(&self, m: usize, n: usize, k: usize, dtype: DType) -> KernelConfig {
-        if let Some(config) = self.measured(&Problem::matmul(m, n, k, dtype)) {
-            return config;
-        }
+        self.measured(&Problem::matmul(m, n, k, dtype)).unwrap_or_else(|| self.select_matmul_by_rule(m, n, k, dtype))
+    }
+
+    /// [`KernelSelector::select_matmul_kernel`] without what was measured.
+    pub fn select_matmul_by_rule(&self, m: usize, n: usize, k: usize, dtype: DType) -> KernelConfig {
         let work = m as u128 * n as u128 * k as u128;
         self.decide(dtype, String::new(), |policy| {
             if work < TINY_MATMUL_EDGE.pow(3) {
@@ -315,13 +317,13 @@ impl KernelSelector {
         let found = crate::tuner::find(&self.profile, problem).or_else(|| state.table.measured(problem, &self.profile));
         // Another driver or other limits may allow less than was measured with.
         let found = found.filter(|config| fit::fits(config, problem.dtype(), &self.profile));
-        state.measured.insert(problem.clone(), found.clone());
+        state.measured.insert(*problem, found.clone());
         found
     }
 
     /// Uses a configuration for problems of a class from now on, in this process.
     pub fn remember(&self, problem: &Problem, config: KernelConfig) {
-        self.state().measured.insert(problem.clone(), Some(config));
+        self.state().measured.insert(*problem, Some(config));
     }
 
     /// Whether a configuration is within the device's limits, as it stands.

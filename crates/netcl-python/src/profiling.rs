@@ -40,8 +40,7 @@ fn tune_matmul<'py>(
     keep: bool,
 ) -> PyResult<Bound<'py, PyDict>> {
     let (queue, dtype, options) = (queue_of(py, queue)?, parse_dtype(dtype)?, options(seconds, keep)?);
-    let tuning =
-        py.detach(|| autotuner::autotune_matmul_with(M, N, K, dtype, &queue, &options, &mut |_| true)).py()?;
+    let tuning = py.detach(|| autotuner::autotune_matmul_with(M, N, K, dtype, &queue, &options, &mut |_| true)).py()?;
     tuning_to_py(py, &tuning)
 }
 
@@ -65,8 +64,7 @@ fn tune_conv2d<'py>(
     seconds: f64,
     keep: bool,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let shape =
-        ConvShape::new([N, C, H, W], F, [KH, KW]).stride(pair(stride, 1, "stride")?).pad(pair(pad, 0, "pad")?);
+    let shape = ConvShape::new([N, C, H, W], F, [KH, KW]).stride(pair(stride, 1, "stride")?).pad(pair(pad, 0, "pad")?);
     let (queue, dtype, options) = (queue_of(py, queue)?, parse_dtype(dtype)?, options(seconds, keep)?);
     let tuning = py.detach(|| autotuner::autotune_conv2d_with(shape, dtype, &queue, &options, &mut |_| true)).py()?;
     tuning_to_py(py, &tuning)

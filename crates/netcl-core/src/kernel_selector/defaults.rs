@@ -145,7 +145,7 @@ impl Entry {
             vendor: None,
             architecture: None,
             device: Some(device.to_owned()),
-            shapes: Some(problem.shapes().to_owned()),
+            shapes: Some(problem.shapes()),
             dtype: Some(problem.dtype().name().to_owned()),
             tile_m: Some(config.tile_m),
             tile_n: Some(config.tile_n),
@@ -256,8 +256,9 @@ impl Table {
 
     /// What a table says of exactly this problem; the last entry counts.
     pub(super) fn measured(&self, problem: &Problem, profile: &ExtendedDeviceProfile) -> Option<KernelConfig> {
+        let shapes = problem.shapes();
         let about = |entry: &&Entry| {
-            entry.shapes.as_deref() == Some(problem.shapes())
+            entry.shapes.as_deref() == Some(shapes.as_str())
                 && entry.dtype.as_deref() == Some(problem.dtype().name())
                 && entry.class.is_some_and(|class| problem.concerns(class.variant()))
                 && entry.fits(profile)

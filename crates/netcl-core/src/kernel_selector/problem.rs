@@ -23,43 +23,52 @@ const LONGEST: usize = 1 << 14;
 /// assert_eq!(problem.to_string(), "matmul 1024x1024x64 float32");
 /// assert_eq!(problem, Problem::matmul(1024, 513, 60, DType::F32));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
-    op: &'static str,
-    shapes: String,
+    lengths: Lengths,
     dtype: DType,
+}
+
+/// Rounded lengths. Looked up before every launch, so nothing here is text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Lengths {
+    Matmul([usize; 3]),
+    Conv2d(ConvShape),
 }
 
 impl Problem {
     /// A product of `m` x `k` by `k` x `n`.
     pub fn matmul(m: usize, n: usize, k: usize, dtype: DType) -> Problem {
-        Problem { op: "matmul", shapes: format!("{}x{}x{}", class(m), class(n), class(k)), dtype }
+        Problem { lengths: Lengths::Matmul([m, n, k].map(class)), dtype }
     }
 
     /// A convolution.
     pub fn conv2d(shape: ConvShape, dtype: DType) -> Problem {
-        let [n, c, h, w] = shape.input.map(class);
-        let pair = |[a, b]: [usize; 2]| format!("{a}x{b}");
-        let shapes = format!(
-            "{n}x{c}x{h}x{w} {} filters {} stride {} pad {} dilation {} groups {}",
-            class(shape.filters),
-            pair(shape.kernel),
-            pair(shape.stride),
-            pair(shape.pad),
-            pair(shape.dilation),
-            shape.groups
-        );
-        Problem { op: "conv2d", shapes, dtype }
+        let shape = ConvShape { input: shape.input.map(class), filters: class(shape.filters), ..shape };
+        Problem { lengths: Lengths::Conv2d(shape), dtype }
     }
 
     /// `"matmul"` or `"conv2d"`.
     pub fn op(&self) -> &'static str {
-        self.op
+        match self.lengths {
+            Lengths::Matmul(_) => "matmul",
+            Lengths::Conv2d(_) => "conv2d",
+        }
     }
 
     /// The class of lengths: `1024x1024x64`.
-    pub fn shapes(&self) -> &str {
-        &self.shapes
+    pub fn shapes(&self) -> String {
+        match &self.lengths {
+            Lengths::Matmul([m, n, k]) => format!("{m}x{n}x{k}"),
+            Lengths::Conv2d(shape) => {
+                let ([n, c, h, w], filters, groups) = (shape.input, shape.filters, shape.groups);
+                let [kernel, stride, pad, dilation] =
+                    [shape.kernel, shape.stride, shape.pad, shape.dilation].map(|[y, x]| format!("{y}x{x}"));
+                format!(
+                    "{n}x{c}x{h}x{w} {filters} filters {kernel} stride {stride} pad {pad} dilation {dilation} groups {groups}"
+                )
+            }
+        }
     }
 
     /// The operands' dtype.
@@ -69,13 +78,13 @@ impl Problem {
 
     /// Whether a variant computes this operation.
     pub fn concerns(&self, variant: KernelVariant) -> bool {
-        op_of(variant) == self.op
+        op_of(variant) == self.op()
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {}", self.op, self.shapes, self.dtype)
+        write!(f, "{} {} {}", self.op(), self.shapes(), self.dtype)
     }
 }
 

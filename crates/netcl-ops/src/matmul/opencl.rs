@@ -43,7 +43,7 @@ pub(super) fn variant(
     let units = wgmma::choose(stream, selector, problem, precision);
     let measured = tuned::configuration(selector, problem, precision)?;
     let portable = || {
-        let selected = selector.select_matmul_kernel(problem.m, problem.n, problem.k, problem.a.tensor.dtype());
+        let selected = selector.select_matmul_by_rule(problem.m, problem.n, problem.k, problem.a.tensor.dtype());
         choice::choose(&Device::new(stream), problem, selected.variant)
     };
     Ok(match (units, measured) {
