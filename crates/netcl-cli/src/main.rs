@@ -1,6 +1,7 @@
 //! The `netcl` command: trains networks and asks them; says what devices are here, what they can do, whether they work, and
 //! what lies in the program cache.
 
+mod bench;
 mod cache;
 mod devices;
 mod doctor;
@@ -8,7 +9,9 @@ mod explain;
 mod output;
 mod predict;
 mod progress;
+mod steps;
 mod train;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -50,6 +53,12 @@ enum Command {
         #[arg(long, value_name = "SELECTOR")]
         device: Option<String>,
     },
+    /// Time products and memory-bound work beside what the device can do at most
+    #[command(after_help = bench::AFTER_HELP)]
+    Bench(bench::Arguments),
+    /// Measure which kernels are the fastest on a device, and keep the answers for all later processes
+    #[command(after_help = tune::AFTER_HELP)]
+    Tune(tune::Arguments),
     /// Run a script or a program and draw what the JIT compiler made of its functions, as an HTML page
     Explain(explain::Arguments),
     /// Look at or empty the cache of compiled programs
@@ -95,6 +104,8 @@ fn run(command: Option<Command>) -> Result<Verdict> {
         Some(Command::Predict(arguments)) => predict::run(&arguments),
         Some(Command::Devices { json }) => devices::run(json),
         Some(Command::Doctor { json, device }) => doctor::run(json, device.as_deref()),
+        Some(Command::Bench(arguments)) => bench::run(&arguments),
+        Some(Command::Tune(arguments)) => tune::run(&arguments),
         Some(Command::Explain(arguments)) => explain::run(&arguments),
         Some(Command::Cache { action }) => cache::run(&action),
     }

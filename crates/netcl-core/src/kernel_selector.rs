@@ -4,6 +4,9 @@
 //! specific wins field by field. The rules here only sort a problem into a class. Whatever the table says, a returned
 //! configuration fits the device: its work-group size and its local memory.
 //!
+//! What the [tuner](crate::tuner) measured on the device goes before the table; entries of the table with `shapes` and `dtype` are
+//! such results, measured by others on a device of that name.
+//!
 //! ```
 //! use netcl_core::{device_profile::ExtendedDeviceProfile, dtype::DType};
 //! use netcl_core::kernel_selector::{KernelSelector, KernelVariant};
@@ -18,6 +21,7 @@
 mod config;
 mod defaults;
 mod fit;
+mod problem;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +37,7 @@ use crate::error::{Error, Result};
 
 pub use config::{Extra, KernelConfig, KernelVariant};
 pub use defaults::{Class, Entry, TableError, Target};
+pub use problem::Problem;
 
 use defaults::Table;
 
@@ -175,6 +180,8 @@ struct State {
     policy: Policy,
     table: Table,
     cache: HashMap<Key, KernelConfig>,
+    /// What was measured, where anybody asked; `None` where nothing is known.
+    measured: HashMap<Problem, Option<KernelConfig>>,
     hits: u64,
     misses: u64,
 }
@@ -183,7 +190,14 @@ impl KernelSelector {
     /// A selector for a device, over the shipped table. [`get_kernel_selector`] hands out one per device.
     pub fn new(profile: ExtendedDeviceProfile) -> KernelSelector {
         let policy = Policy::from_env(&profile);
-        let state = State { policy, table: Table::shipped(), cache: HashMap::new(), hits: 0, misses: 0 };
+        let state = State {
+            policy,
+            table: Table::shipped(),
+            cache: HashMap::new(),
+            measured: HashMap::new(),
+            hits: 0,
+            misses: 0,
+        };
         KernelSelector { profile, state: Mutex::new(state) }
     }
 
@@ -206,7 +220,14 @@ impl KernelSelector {
 
     /// The kernel for an `m` x `k` by `k` x `n` product: naive for tiny problems, tiled for small and medium ones,
     /// register-tiled for large ones. Where local memory is no hardware of its own, vectorised rows replace tiles.
+    ///
+    /// What was measured for products like this one goes before these rules.
     pub fn select_matmul_kernel(&self, m: usize, n: usize, k: usize, dtype: DType) -> KernelConfig {
+        self.measured(&Problem::matmul(m, n, k, dtype)).unwrap_or_else(|| self.select_matmul_by_rule(m, n, k, dtype))
+    }
+
+    /// [`KernelSelector::select_matmul_kernel`] without what was measured.
+    pub fn select_matmul_by_rule(&self, m: usize, n: usize, k: usize, dtype: DType) -> KernelConfig {
         let work = m as u128 * n as u128 * k as u128;
         self.decide(dtype, String::new(), |policy| {
             if work < TINY_MATMUL_EDGE.pow(3) {
@@ -227,8 +248,14 @@ impl KernelSelector {
     }
 
     /// The kernel for a convolution: im2col on CPUs, implicit GEMM for 1x1, Winograd for 3x3 with stride 1, implicit GEMM for the
-    /// rest. `NETCL_CONV_WINOGRAD=0` and `NETCL_CONV_TILED_LOCAL=1` change that.
+    /// rest. `NETCL_CONV_WINOGRAD=0` and `NETCL_CONV_TILED_LOCAL=1` change that. What was measured for convolutions like this one
+    /// goes before these rules.
     pub fn select_conv2d_kernel(&self, shape: ConvShape, dtype: DType) -> KernelConfig {
+        self.measured(&Problem::conv2d(shape, dtype)).unwrap_or_else(|| self.select_conv2d_by_rule(shape, dtype))
+    }
+
+    /// [`KernelSelector::select_conv2d_kernel`] without what was measured: for gradients, which measurements do not concern.
+    pub fn select_conv2d_by_rule(&self, shape: ConvShape, dtype: DType) -> KernelConfig {
         let (height, width) = shape.output();
         let plain = shape.dilation == [1, 1] && shape.groups == 1;
         self.decide(dtype, String::new(), |policy| {
@@ -285,6 +312,30 @@ impl KernelSelector {
         self.decide(dtype, format!("local={values},fuse_relu={fuse_relu},training={training}"), |_| class)
     }
 
+    /// What was measured for problems of a class: by the tuner on this device, else by others on a device of its name. Looks into
+    /// the cache folder once for each class.
+    pub fn measured(&self, problem: &Problem) -> Option<KernelConfig> {
+        let mut state = self.state();
+        if let Some(known) = state.measured.get(problem) {
+            return known.clone();
+        }
+        let found = crate::tuner::find(&self.profile, problem).or_else(|| state.table.measured(problem, &self.profile));
+        // Another driver or other limits may allow less than was measured with.
+        let found = found.filter(|config| fit::fits(config, problem.dtype(), &self.profile));
+        state.measured.insert(*problem, found.clone());
+        found
+    }
+
+    /// Uses a configuration for problems of a class from now on, in this process.
+    pub fn remember(&self, problem: &Problem, config: KernelConfig) {
+        self.state().measured.insert(*problem, Some(config));
+    }
+
+    /// Whether a configuration is within the device's limits, as it stands.
+    pub fn fits(&self, config: &KernelConfig, dtype: DType) -> bool {
+        fit::fits(config, dtype, &self.profile)
+    }
+
     fn decide(&self, dtype: DType, flags: String, classify: impl FnOnce(&Policy) -> Class) -> KernelConfig {
         let mut state = self.state();
         let key = Key { class: classify(&state.policy), dtype, flags };
@@ -309,11 +360,12 @@ impl KernelSelector {
         config
     }
 
-    /// Drops the cached decisions and reads the environment again. The counters start anew.
+    /// Drops the cached decisions, reads the environment again and looks for measurements again. The counters start anew.
     pub fn clear_cache(&self) {
         let mut state = self.state();
         state.policy = Policy::from_env(&self.profile);
         state.cache.clear();
+        state.measured.clear();
         (state.hits, state.misses) = (0, 0);
     }
 
@@ -329,6 +381,7 @@ impl KernelSelector {
         let mut state = self.state();
         state.table.extend(entries);
         state.cache.clear();
+        state.measured.clear();
     }
 
     /// [`KernelSelector::extend`] with entries written as in `kernel_defaults.toml`.
@@ -337,6 +390,21 @@ impl KernelSelector {
         self.extend(table.into_entries());
         Ok(())
     }
+}
+
+/// A measurement as the text of a table.
+pub(crate) fn entry_for_table(problem: &Problem, device: &str, config: &KernelConfig) -> Result<String> {
+    Table::write(vec![Entry::measured(problem, device, config)])
+        .map_err(|error| Error::argument("tune", error.to_string()))
+}
+
+/// What a text of [`entry_for_table`] says of a problem.
+pub(crate) fn config_from_table(
+    text: &str,
+    problem: &Problem,
+    profile: &ExtendedDeviceProfile,
+) -> Option<KernelConfig> {
+    Table::parse(text).ok()?.measured(problem, profile)
 }
 
 fn apply_flag(config: &mut KernelConfig, (name, value): (&str, &str)) {

@@ -20,6 +20,7 @@ pub mod random;
 pub mod shape;
 pub mod storage;
 pub mod tensor;
+pub mod tuner;
 
 pub use half;
 

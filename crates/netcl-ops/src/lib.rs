@@ -35,6 +35,7 @@ pub mod resample;
 pub mod scan;
 pub mod softmax;
 pub mod sort;
+pub mod tuning;
 
 pub use netcl_core as core;
 

@@ -16,6 +16,7 @@ use crate::core::error::Result;
 use crate::core::random::{Generator, PHILOX_CL, fill_bits};
 use crate::core::shape::Slice;
 use crate::core::tensor::{HostOptions, Tensor};
+use crate::core::tuner::AUTOTUNE_VARIABLE;
 
 /// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -299,7 +300,7 @@ pub struct Setting {
     pub meaning: &'static str,
 }
 
-const VARIABLES: [(&str, &str); 15] = [
+const VARIABLES: [(&str, &str); 16] = [
     ("NETCL_DEVICE", "what the selector \"auto\" means"),
     (LIBRARY_VARIABLE, "the OpenCL library to load instead of the system's"),
     (LIMITS_VARIABLE, "makes devices pretend to be smaller, for tests"),
@@ -311,6 +312,7 @@ const VARIABLES: [(&str, &str); 15] = [
     ("NETCL_PINNED_H2D", "0 turns staging through pinned memory off"),
     ("NETCL_NUM_THREADS", "how many threads the native CPU backend uses"),
     (PROFILE_VARIABLE, "1 makes queues profile every command, which slows launches"),
+    (AUTOTUNE_VARIABLE, "1 measures kernels when a class of problems is first met"),
     (STRATEGY_VARIABLE, "forces portable or optimized kernels"),
     (SIGNALS_VARIABLE, "0 leaves signal handlers alone: Ctrl+C cannot end a stuck kernel"),
     ("OCL_ICD_VENDORS", "where the OpenCL loader looks for drivers"),

@@ -1,6 +1,9 @@
 //! Profiling reports and the autotuner's front end; self-tests and measurements of devices.
 
+pub mod autotuner;
+pub mod ceilings;
 pub mod doctor;
 pub mod measure;
+pub mod timing;
 
 pub use netcl_ops::core;

@@ -15,6 +15,7 @@ mod nn;
 mod opencl;
 mod ops;
 mod optim;
+mod profiling;
 mod random;
 mod runtime;
 mod selector;
@@ -49,6 +50,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     autograd::register(module)?;
     nn::register(module)?;
     optim::register(module)?;
+    profiling::register(module)?;
     runtime::register(module)?;
     selector::register(module)?;
     shutdown::register(module)?;

@@ -150,7 +150,7 @@ fn get_kernel_selector(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> PyR
     core::get_kernel_selector(Some(&queue)).py().map(KernelSelector)
 }
 
-fn queue_of(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> PyResult<Queue> {
+pub(crate) fn queue_of(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> PyResult<Queue> {
     match device.map(|device| device.extract::<String>()) {
         Some(Ok(selector)) => Ok(py.detach(|| core_device::manager().get(&selector)).py()?.queue),
         _ => resolve_queue(py, device, None),
@@ -158,7 +158,7 @@ fn queue_of(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> PyResult<Queue
 }
 
 /// A number for both axes, or one for each.
-fn pair(value: Option<&Bound<'_, PyAny>>, default: usize, name: &str) -> PyResult<[usize; 2]> {
+pub(crate) fn pair(value: Option<&Bound<'_, PyAny>>, default: usize, name: &str) -> PyResult<[usize; 2]> {
     let Some(value) = value else { return Ok([default; 2]) };
     if let Ok(both) = value.extract::<usize>() {
         return Ok([both; 2]);
@@ -167,7 +167,7 @@ fn pair(value: Option<&Bound<'_, PyAny>>, default: usize, name: &str) -> PyResul
     value.extract::<(usize, usize)>().map(|(y, x)| [y, x]).map_err(wrong)
 }
 
-fn config_to_py<'py>(py: Python<'py>, config: &KernelConfig) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn config_to_py<'py>(py: Python<'py>, config: &KernelConfig) -> PyResult<Bound<'py, PyAny>> {
     let module = py.import("netcl.core.kernel_selector")?;
     let extra = PyDict::new(py);
     for (name, value) in &config.extra {

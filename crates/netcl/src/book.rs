@@ -35,6 +35,7 @@ pages! {
     reference_tensor: "docs/src/reference/tensor.md",
     architecture: "docs/src/architecture.md",
     testing: "docs/src/testing.md",
+    tuning: "docs/src/tuning.md",
 }
 
 #[cfg(test)]

@@ -730,6 +730,24 @@ class KernelSelector:
     def __hash__(self) -> int: ...
 
 def get_kernel_selector(device: Any = None) -> KernelSelector: ...
+def _tune_matmul(
+    M: int, N: int, K: int, dtype: Any, queue: Any, seconds: float, keep: bool
+) -> dict[str, Any]: ...
+def _tune_conv2d(
+    N: int,
+    C: int,
+    H: int,
+    W: int,
+    F: int,
+    KH: int,
+    KW: int,
+    stride: Any,
+    pad: Any,
+    dtype: Any,
+    queue: Any,
+    seconds: float,
+    keep: bool,
+) -> dict[str, Any]: ...
 
 # ---- operations ----------------------------------------------------------------------------------------------------
 

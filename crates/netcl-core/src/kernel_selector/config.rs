@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 macro_rules! variants {
     ($($variant:ident = $name:literal, $doc:literal;)*) => {
@@ -53,7 +53,7 @@ impl fmt::Display for KernelVariant {
 }
 
 /// A further parameter of one variant.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Extra {
     /// A switch.
@@ -111,6 +111,34 @@ impl KernelConfig {
             vector_width: 4,
             extra: BTreeMap::new(),
         }
+    }
+}
+
+/// `MATMUL_REGISTER_TILED 128x64x16, 32 each, groups of 16x16`: the variant and what makes it differ from others of its kind.
+impl fmt::Display for KernelConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use KernelVariant::*;
+        f.write_str(self.variant.name())?;
+        let (x, y) = self.local_size_2d;
+        match self.variant {
+            MatmulRegisterTiled | Conv2dImplicitGemm => {
+                let (m, n, k) = (self.tile_m, self.tile_n, self.tile_k);
+                write!(f, " {m}x{n}x{k}, {} each, groups of {x}x{y}", self.work_per_thread)?;
+            }
+            MatmulTiled => write!(f, " {0}x{0}", self.tile_m)?,
+            MatmulVectorized => write!(f, " {}x{}, vectors of {}", self.tile_m, self.tile_n, self.vector_width)?,
+            _ => {}
+        }
+        for (name, value) in &self.extra {
+            match value {
+                Extra::Bool(true) => write!(f, ", {name}")?,
+                Extra::Bool(false) => {}
+                Extra::Int(value) => write!(f, ", {name} {value}")?,
+                Extra::Float(value) => write!(f, ", {name} {value}")?,
+                Extra::Text(value) => write!(f, ", {name} {value}")?,
+            }
+        }
+        Ok(())
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::config::{Extra, KernelConfig, KernelVariant};
+use super::problem::Problem;
 use crate::device_profile::ExtendedDeviceProfile;
 
 /// The class of problems an entry is for: one per variant, named like it in lower case (`matmul_tiled`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "they are the variants of the same names, described there")]
 pub enum Class {
@@ -31,7 +32,32 @@ pub enum Class {
 }
 
 impl Class {
-    fn variant(self) -> KernelVariant {
+    /// All of them, in the order of the variants.
+    const ALL: [Class; 16] = [
+        Class::MatmulNaive,
+        Class::MatmulTiled,
+        Class::MatmulRegisterTiled,
+        Class::MatmulVectorized,
+        Class::Conv2dNaive,
+        Class::Conv2dIm2col,
+        Class::Conv2dImplicitGemm,
+        Class::Conv2dTiledLocal,
+        Class::Conv2dWinograd,
+        Class::ElementwiseScalar,
+        Class::ElementwiseVectorized,
+        Class::ReductionSequential,
+        Class::ReductionParallel,
+        Class::ReductionWorkgroup,
+        Class::BatchnormNaive,
+        Class::BatchnormFused,
+    ];
+
+    /// The class whose problems a variant is for.
+    pub(super) fn of(variant: KernelVariant) -> Option<Class> {
+        Class::ALL.into_iter().find(|class| class.variant() == variant)
+    }
+
+    pub(super) fn variant(self) -> KernelVariant {
         match self {
             Class::MatmulNaive => KernelVariant::MatmulNaive,
             Class::MatmulTiled => KernelVariant::MatmulTiled,
@@ -67,31 +93,80 @@ pub enum Target<'a> {
 }
 
 /// Parameters for a class of problems on some devices; a field that is left out falls back to a less specific entry.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[expect(missing_docs, reason = "the parameters are those of KernelConfig, described there")]
 pub struct Entry {
     /// The class of problems.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
     /// A part of the vendor's name, whatever the case.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub vendor: Option<String>,
     /// The family, as in [`ExtendedDeviceProfile::architecture`].
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
     /// The device's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    /// Only problems of these lengths, as [`Problem::shapes`](super::Problem::shapes) writes them: something that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shapes: Option<String>,
+    /// Only this dtype; goes with `shapes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tile_m: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tile_n: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tile_k: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub work_per_thread: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub local_size_1d: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub local_size_2d: Option<(usize, usize)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub use_local_memory: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub use_vectorization: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub vector_width: Option<usize>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, Extra>,
 }
 
 impl Entry {
+    /// What was measured of a problem on a device.
+    pub(super) fn measured(problem: &Problem, device: &str, config: &KernelConfig) -> Entry {
+        Entry {
+            class: Class::of(config.variant),
+            vendor: None,
+            architecture: None,
+            device: Some(device.to_owned()),
+            shapes: Some(problem.shapes()),
+            dtype: Some(problem.dtype().name().to_owned()),
+            tile_m: Some(config.tile_m),
+            tile_n: Some(config.tile_n),
+            tile_k: Some(config.tile_k),
+            work_per_thread: Some(config.work_per_thread),
+            local_size_1d: Some(config.local_size_1d),
+            local_size_2d: Some(config.local_size_2d),
+            use_local_memory: Some(config.use_local_memory),
+            use_vectorization: Some(config.use_vectorization),
+            vector_width: Some(config.vector_width),
+            extra: config.extra.clone(),
+        }
+    }
+
+    /// The configuration of an entry that was measured; fields it leaves out have the documented defaults.
+    pub(super) fn config(&self) -> Option<KernelConfig> {
+        let mut config = KernelConfig::new(self.class?.variant());
+        self.apply(&mut config);
+        Some(config)
+    }
+
     /// Which devices it is for: the most specific of the names it has.
     pub fn target(&self) -> Target<'_> {
         match (&self.device, &self.architecture, &self.vendor) {
@@ -141,7 +216,7 @@ pub enum TableError {
     },
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Table {
     #[serde(default)]
@@ -162,6 +237,9 @@ impl Table {
             if entry.class.is_none() {
                 return wrong("it needs a class");
             }
+            if entry.shapes.is_some() != entry.dtype.is_some() {
+                return wrong("shapes and dtype go together");
+            }
             let (x, y) = entry.local_size_2d.unwrap_or((1, 1));
             let sizes = [entry.tile_m, entry.tile_n, entry.tile_k, entry.work_per_thread, entry.local_size_1d];
             if sizes.into_iter().chain([entry.vector_width, Some(x), Some(y)]).any(|size| size == Some(0)) {
@@ -169,6 +247,23 @@ impl Table {
             }
         }
         Ok(table)
+    }
+
+    /// Entries as the text of a table.
+    pub(super) fn write(kernel: Vec<Entry>) -> Result<String, TableError> {
+        toml::to_string(&Table { kernel }).map_err(|error| TableError::Syntax(error.to_string()))
+    }
+
+    /// What a table says of exactly this problem; the last entry counts.
+    pub(super) fn measured(&self, problem: &Problem, profile: &ExtendedDeviceProfile) -> Option<KernelConfig> {
+        let shapes = problem.shapes();
+        let about = |entry: &&Entry| {
+            entry.shapes.as_deref() == Some(shapes.as_str())
+                && entry.dtype.as_deref() == Some(problem.dtype().name())
+                && entry.class.is_some_and(|class| problem.concerns(class.variant()))
+                && entry.fits(profile)
+        };
+        self.kernel.iter().rev().find(about)?.config()
     }
 
     pub(super) fn into_entries(self) -> Vec<Entry> {
@@ -182,8 +277,8 @@ impl Table {
     /// The parameters of a class on a device: all entries that fit, the more specific over the more general, the later over the
     /// earlier.
     pub(super) fn config(&self, class: Class, profile: &ExtendedDeviceProfile) -> KernelConfig {
-        let mut entries: Vec<&Entry> =
-            self.kernel.iter().filter(|entry| entry.class == Some(class) && entry.fits(profile)).collect();
+        let general = |entry: &&Entry| entry.shapes.is_none() && entry.class == Some(class) && entry.fits(profile);
+        let mut entries: Vec<&Entry> = self.kernel.iter().filter(general).collect();
         entries.sort_by_key(|entry| match entry.target() {
             Target::Default => 0,
             Target::Vendor(_) => 1,

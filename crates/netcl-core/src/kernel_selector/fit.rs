@@ -41,12 +41,31 @@ pub(super) fn fit(
     Ok(config)
 }
 
+/// Whether a configuration fits as it is: its group, its tiles, and that its work-items share the tile out evenly.
+pub(super) fn fits(config: &KernelConfig, dtype: DType, profile: &ExtendedDeviceProfile) -> bool {
+    let (x, y) = config.local_size_2d;
+    let most = profile.base.max_work_group_size.max(1);
+    if !is_tiled(config.variant) {
+        return config.local_size_1d <= most;
+    }
+    // Sums are at least 32 bits wide, and rows in local memory carry one element more against bank conflicts.
+    let bytes = dtype.accumulator().size() as u64;
+    let tiles = (config.tile_m + config.tile_n + 2) * config.tile_k;
+    // Convolutions may add up statistics there: a sum for each row and work-item of it.
+    let sums = if config.variant == KernelVariant::Conv2dImplicitGemm { config.tile_m * (x + 1) } else { 0 };
+    let padded = tiles.max(sums) as u64 * bytes;
+    let even = config.tile_m.is_multiple_of(y.max(1)) && config.tile_n.is_multiple_of(x.max(1));
+    x * y <= most && even && (!config.use_local_memory || padded <= profile.base.local_mem_size)
+}
+
 /// Bytes of local memory that the tiles of both factors take.
 pub(super) fn tile_bytes(config: &KernelConfig, dtype: DType) -> u64 {
     if !config.use_local_memory || !is_tiled(config.variant) {
         return 0;
     }
-    ((config.tile_m + config.tile_n) * config.tile_k * dtype.size()) as u64
+    // One pair of tiles is filled while another is read.
+    let pairs = if config.variant == KernelVariant::MatmulRegisterTiled { 2 } else { 1 };
+    (pairs * (config.tile_m + config.tile_n) * config.tile_k * dtype.size()) as u64
 }
 
 fn is_tiled(variant: KernelVariant) -> bool {

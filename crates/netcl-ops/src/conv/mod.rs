@@ -33,6 +33,7 @@ mod opencl;
 mod transposed;
 
 use netcl_core::backend::Queue;
+use netcl_core::kernel_selector::{KernelConfig, KernelVariant};
 use netcl_core::shape::Shape;
 use netcl_core::tensor::{Tensor, reshape};
 use netcl_core::{Error, Result};
@@ -194,10 +195,21 @@ fn convolve(
             if let Some(variant) = options.variant {
                 opencl::check(op, variant, &g, x.dtype())?;
             }
+            let config = match options.variant {
+                None if g.n > 0 => opencl::configuration(op, &g, x)?,
+                _ => None,
+            };
+            // Where windows are single pixels, the matrix of windows is the image.
+            let as_product = |config: &KernelConfig| config.variant == KernelVariant::Conv2dIm2col;
             match options.variant {
                 _ if g.n == 0 => {}
-                None if g.is_product() => product(&g, x, weight, &out, &finish)?,
-                variant => found = opencl::forward(stream, &g, [x, weight, &out], &finish, variant, statistics)?,
+                None if g.is_product() && config.as_ref().is_none_or(as_product) => {
+                    product(&g, x, weight, &out, &finish)?;
+                }
+                variant => {
+                    let how = (variant, config.as_ref());
+                    found = opencl::forward(stream, &g, [x, weight, &out], &finish, how, statistics)?;
+                }
             }
         }
         _ if g.n == 0 => {}

@@ -29,6 +29,7 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
+pub(crate) use opencl::UNITS;
 pub use opencl::build_matmul_kernel;
 use problem::{Problem, overlap};
 
@@ -185,18 +186,19 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
         Queue::Cpu(_) => cpu::run(problem)?,
         queue @ Queue::OpenCl(stream) => {
             let precision = options.precision.unwrap_or_else(matmul_precision);
-            let variant = match options.variant {
-                Some(forced) => check_variant(forced, queue, a.dtype())?,
-                None => opencl::variant(stream, &*get_kernel_selector(Some(queue))?, &problem, precision),
+            let (variant, config) = match options.variant {
+                Some(forced) => (check_variant(forced, queue, a.dtype())?, None),
+                None => opencl::variant(stream, &*get_kernel_selector(Some(queue))?, &problem, precision)?,
             };
+            let config = config.as_ref();
             // A product by parts may be computed a second time, when what it overwrites is no longer there to be read.
             let by_parts = matches!(variant, Variant::WgmmaSplit | Variant::MmaSplit);
             if by_parts && inputs.iter().any(|input| overlap(input, &out)) {
                 let inputs = inputs.iter().map(Tensor::duplicate).collect::<Result<Vec<Tensor>>>()?;
                 let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref())?;
-                opencl::run(stream, problem, variant, precision)?;
+                opencl::run(stream, problem, variant, precision, config)?;
             } else {
-                opencl::run(stream, problem, variant, precision)?;
+                opencl::run(stream, problem, variant, precision, config)?;
             }
         }
     }

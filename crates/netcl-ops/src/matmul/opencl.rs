@@ -8,13 +8,14 @@ mod choice;
 mod mma;
 mod source;
 mod stage;
+mod tuned;
 mod units;
 mod wgmma;
 
 use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{Grid, Kernel, Program, Source, Stream};
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::{Class, KernelSelector, get_kernel_selector};
+use netcl_core::kernel_selector::{Class, KernelConfig, KernelSelector, get_kernel_selector};
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::precision::MatmulPrecision;
@@ -28,6 +29,7 @@ use crate::prelude::Prelude;
 pub(super) use arithmetic::Arithmetic;
 use choice::{Device, RegisterTile, Tile};
 use source::{Outcome, result};
+pub(crate) use tuned::UNITS;
 pub(super) use units::available as units_available;
 
 /// Batch axes that the kernels have arguments for; products with more are launched slice by slice.
@@ -35,18 +37,25 @@ const BATCH_AXES: usize = 2;
 
 type Args = SmallVec<[Arg; 8]>;
 
-/// The kernel for a product where nobody forces one.
+/// The kernel for a product where nobody forces one, and its configuration where that was measured.
 pub(super) fn variant(
     stream: &Stream,
     selector: &KernelSelector,
     problem: &Problem<'_>,
     precision: MatmulPrecision,
-) -> Variant {
+) -> Result<(Variant, Option<KernelConfig>)> {
+    let units = units::choose(stream, selector, problem, precision);
+    let measured = tuned::configuration(selector, problem, precision)?;
     let portable = || {
-        let selected = selector.select_matmul_kernel(problem.m, problem.n, problem.k, problem.a.tensor.dtype());
+        let selected = selector.select_matmul_by_rule(problem.m, problem.n, problem.k, problem.a.tensor.dtype());
         choice::choose(&Device::new(stream), problem, selected.variant)
     };
-    units::choose(stream, selector, problem, precision).unwrap_or_else(portable)
+    Ok(match (units, measured) {
+        (Some(units), Some(config)) if tuned::prefers_units(&config) => (units, None),
+        (Some(units), None) => (units, None),
+        (_, Some(config)) => (tuned::variant(&config), Some(config)),
+        (None, None) => (portable(), None),
+    })
 }
 
 pub(super) fn run(
@@ -54,6 +63,7 @@ pub(super) fn run(
     mut problem: Problem<'_>,
     variant: Variant,
     precision: MatmulPrecision,
+    config: Option<&KernelConfig>,
 ) -> Result<()> {
     let device = Device::new(stream);
     let arithmetic = Arithmetic::of(variant, problem.a.tensor.dtype(), precision);
@@ -69,7 +79,7 @@ pub(super) fn run(
     let lengths: SmallVec<[usize; 4]> = problem.batch[..outer].iter().copied().collect();
     let slices: usize = lengths.iter().product();
     for slice in 0..slices {
-        let this = Multiplication::new(stream, &device, &problem, &lengths, slice);
+        let this = Multiplication { config, ..Multiplication::new(stream, &device, &problem, &lengths, slice) };
         match arithmetic {
             None => this.launch(variant, None)?,
             Some(arithmetic) => {
@@ -126,6 +136,8 @@ struct Multiplication<'p> {
     outer: &'p [usize],
     slice: usize,
     index: IndexWidth,
+    /// Tiles that were measured, instead of those of the rules.
+    config: Option<&'p KernelConfig>,
 }
 
 /// A matrix as a kernel sees it.
@@ -161,7 +173,7 @@ impl<'p> Multiplication<'p> {
         let panels = matrices * (p.k + stage::PITCH) * (p.m.max(p.n) + choice::LARGEST_PANEL);
         let partial = matrices * p.m * p.n * choice::MAX_PARTS;
         let span = ends.chain([panels, partial]).max().unwrap_or(0);
-        Multiplication { stream, device, problem, batch, outer, slice, index: IndexWidth::for_span(span) }
+        Multiplication { stream, device, problem, batch, outer, slice, index: IndexWidth::for_span(span), config: None }
     }
 
     fn matrices(&self) -> usize {
@@ -187,12 +199,17 @@ impl<'p> Multiplication<'p> {
 
     /// Launches a portable kernel; with a flag, one that does nothing while the flag is down.
     fn launch(&self, variant: Variant, flag: Option<&Tensor>) -> Result<()> {
-        let tuned = match variant {
-            Variant::Naive | Variant::Tiled | Variant::Vectorized => None,
-            _ => self.tuned_tile()?,
+        let tile = match (self.config, variant) {
+            (Some(config), _) if flag.is_none() => tuned::tile(config, self.problem),
+            (_, Variant::Naive | Variant::Tiled | Variant::Vectorized) => self.tile(variant, None),
+            _ => self.tile(variant, self.shipped_tile()?),
         };
-        let tile = choice::tile(self.device, variant, self.problem, self.matrices(), tuned);
         self.launch_tile(variant, tile, flag)
+    }
+
+    /// By rule.
+    fn tile(&self, variant: Variant, shipped: Option<RegisterTile>) -> Tile {
+        choice::tile(self.device, variant, self.problem, self.matrices(), shipped)
     }
 
     fn launch_tile(&self, variant: Variant, tile: Tile, flag: Option<&Tensor>) -> Result<()> {
@@ -269,7 +286,7 @@ impl<'p> Multiplication<'p> {
     }
 
     /// The tile of large products that the selector's table has for the device.
-    fn tuned_tile(&self) -> Result<Option<RegisterTile>> {
+    fn shipped_tile(&self) -> Result<Option<RegisterTile>> {
         let selector = get_kernel_selector(Some(self.problem.c.tensor.queue()))?;
         Ok(RegisterTile::of(&selector.config(Class::MatmulRegisterTiled, self.problem.sum)))
     }

@@ -144,6 +144,11 @@ impl Store {
         Store::named("probes")
     }
 
+    /// What the tuner measured for this user, beside the programs.
+    pub fn tuning() -> Option<Store> {
+        Store::named("tuning")
+    }
+
     fn named(name: &str) -> Option<Store> {
         if std::env::var_os(CACHE_VARIABLE).is_some_and(|value| value == "0") {
             return None;
@@ -215,6 +220,11 @@ impl Store {
         }
         list.sort_by(|a, b| a.age.cmp(&b.age).then_with(|| a.path.cmp(&b.path)));
         Ok(list)
+    }
+
+    /// What an entry of [`Store::entries`] holds; `None` where it is damaged or gone.
+    pub fn payload(&self, path: &Path) -> Option<Vec<u8>> {
+        fs::read(path).ok().and_then(|bytes| decode(&bytes)).map(|entry| entry.payload)
     }
 
     /// Removes the least recently used entries until at most `max_bytes` remain, and what dead processes left.
@@ -293,7 +303,7 @@ fn decode(bytes: &[u8]) -> Option<Entry> {
     Some(Entry { header, payload: payload.to_vec() })
 }
 
-/// The folder over both stores.
+/// The folder over all stores.
 fn root() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(dir) = variable(CACHE_DIR_VARIABLE) {

@@ -3,6 +3,7 @@
 use netcl_core::Result;
 use netcl_core::backend::opencl::Grid;
 use netcl_core::device::DeviceType;
+use netcl_core::kernel_selector::KernelVariant;
 use netcl_core::kernels::launch::{Access, Arg};
 use netcl_core::tensor::{Tensor, reshape};
 
@@ -69,6 +70,14 @@ fn launch(
         full && (side / r).pow(2) <= info.max_work_group_size && elements * bytes <= local
     };
     let (side, depth, r) = TILES.iter().find(fits).copied().unwrap_or((2, 2, 2));
+    let measured = this.config.filter(|config| config.variant == KernelVariant::Conv2dImplicitGemm);
+    let [tile_m, tile_n, depth, r, c] = match measured {
+        Some(config) => {
+            let (x, y) = config.local_size_2d;
+            [config.tile_m, config.tile_n, config.tile_k, config.tile_m / y.max(1), config.tile_n / x.max(1)]
+        }
+        None => [side, side, depth, r, r],
+    };
     let parts = match mode {
         Mode::Weight => {
             let wanted = if this.stream.device().device_type() == DeviceType::Cpu { 2 * units } else { 4 * units };
@@ -89,7 +98,8 @@ fn launch(
         Some(_) => result(&mut prelude, &super::Finish::plain(this.finish.sum)),
         None => result(&mut prelude, this.finish),
     }
-    for (name, value) in [("MODE", mode as usize), ("ROWS", side), ("COLS", side), ("DEPTH", depth), ("R", r), ("C", r)]
+    for (name, value) in
+        [("MODE", mode as usize), ("ROWS", tile_m), ("COLS", tile_n), ("DEPTH", depth), ("R", r), ("C", c)]
     {
         prelude.define(name, value);
     }
@@ -97,7 +107,7 @@ fn launch(
     prelude.define("UNIT", if mode == Mode::Data { this.unit() } else { 0 });
     let statistics = if statistics {
         prelude.loads("KEPT_T", "KEPT", this.finish.dtype, this.finish.sum);
-        let cut = Cut { count: cols, per: side };
+        let cut = Cut { count: cols, per: tile_n };
         let shape = [g.groups * g.filters, cut.parts(), 2];
         Some(ChannelStatistics { parts: Tensor::uninit(out.queue(), shape, this.finish.sum)?, cut })
     } else {
@@ -115,9 +125,9 @@ fn launch(
     }
     args.extend(this.geometry());
     args.extend(this.epilogue());
-    let items = side / r;
-    let grid = Grid::new([cols.div_ceil(side) * items, rows.div_ceil(side) * items, g.groups * parts]);
-    this.send(NAME, kernel, grid.local([items, items, 1]), args, target, this.cost)?;
+    let (x, y) = (tile_n / c, tile_m / r);
+    let grid = Grid::new([cols.div_ceil(tile_n) * x, rows.div_ceil(tile_m) * y, g.groups * parts]);
+    this.send(NAME, kernel, grid.local([x, y, 1]), args, target, this.cost)?;
     let Some(partial) = partial else { return Ok(statistics) };
     // The parts are added in the type of the sums and in their order.
     let total = sum(&partial, Axes::One(0), false)?;

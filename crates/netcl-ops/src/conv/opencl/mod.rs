@@ -7,11 +7,12 @@ mod im2col;
 mod implicit;
 mod source;
 mod tiled;
+mod tuned;
 mod winograd;
 
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::{KernelVariant, get_kernel_selector};
+use netcl_core::kernel_selector::{KernelConfig, KernelVariant, get_kernel_selector};
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::tensor::Tensor;
@@ -26,6 +27,7 @@ use crate::prelude::Prelude;
 use im2col::Windows;
 use implicit::Mode;
 use source::{loads, result};
+pub(super) use tuned::configuration;
 
 type Args = SmallVec<[Arg; 8]>;
 
@@ -55,10 +57,10 @@ pub(super) fn forward(
     g: &Geometry,
     [x, weight, out]: [&Tensor; 3],
     finish: &Finish,
-    forced: Option<Variant>,
+    (forced, config): (Option<Variant>, Option<&KernelConfig>),
     statistics: bool,
 ) -> Result<Option<ChannelStatistics>> {
-    let this = Convolution::new(stream, g, finish, &[x, weight, out]);
+    let this = Convolution { config, ..Convolution::new(stream, g, finish, &[x, weight, out]) };
     let weight = weight.contiguous()?;
     match forced.map_or_else(|| this.choose(x), Ok)? {
         Variant::Im2col => im2col::forward(&this, Windows::Single, [x, &weight, out]),
@@ -135,6 +137,8 @@ struct Convolution<'c> {
     finish: &'c Finish,
     index: IndexWidth,
     cost: Cost,
+    /// What was measured for convolutions like this one; gradients have none.
+    config: Option<&'c KernelConfig>,
 }
 
 impl<'c> Convolution<'c> {
@@ -145,18 +149,21 @@ impl<'c> Convolution<'c> {
         let columns = im2col::images_at_once(stream, g, finish.sum) * g.groups * g.channels * g.taps() * g.pixels();
         let scratch = [columns, winograd::elements(g), implicit::MAX_PARTS * g.weight_shape().size()];
         let span = ends.chain(scratch).chain(around).max().unwrap_or(0);
-        Convolution { stream, g, finish, index: IndexWidth::for_span(span), cost: g.cost(tensors) }
+        Convolution { stream, g, finish, index: IndexWidth::for_span(span), cost: g.cost(tensors), config: None }
     }
 
-    /// The selector's word, except that a filter over one channel is too little for a product.
+    /// What was measured; else the selector's word, except that a filter over one channel is too little for a product.
     fn choose(&self, operand: &Tensor) -> Result<Variant> {
         let g = self.g;
-        if g.channels == 1 && g.filters < 8 {
-            return Ok(Variant::Naive);
-        }
-        let selected =
-            get_kernel_selector(Some(operand.queue()))?.select_conv2d_kernel(g.selector_shape(), operand.dtype());
-        Ok(match selected.variant {
+        let selected = match self.config {
+            Some(config) => config.variant,
+            None if g.channels == 1 && g.filters < 8 => return Ok(Variant::Naive),
+            None => {
+                let selector = get_kernel_selector(Some(operand.queue()))?;
+                selector.select_conv2d_by_rule(g.selector_shape(), operand.dtype()).variant
+            }
+        };
+        Ok(match selected {
             KernelVariant::Conv2dNaive => Variant::Naive,
             KernelVariant::Conv2dIm2col if im2col::processor(self.stream) => Variant::Im2colPlanes,
             KernelVariant::Conv2dIm2col => Variant::Im2col,

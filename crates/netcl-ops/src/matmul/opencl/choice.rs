@@ -20,7 +20,7 @@ const PART_STEP: usize = 4;
 /// Multiply-adds below which tiles only cost.
 const TINY: usize = 16 * 16 * 16;
 /// Rows from which reading the first operand from a packed panel saves more than packing it costs.
-const PACK_ROWS: usize = 32;
+pub(super) const PACK_ROWS: usize = 32;
 
 /// What the rules ask of a device, `NETCL_LIMITS` applied.
 pub(super) struct Device {
@@ -184,7 +184,7 @@ pub(super) fn tile(
     variant: Variant,
     p: &Problem<'_>,
     matrices: usize,
-    tuned: Option<RegisterTile>,
+    shipped: Option<RegisterTile>,
 ) -> Tile {
     let bytes = p.sum.size();
     match variant {
@@ -192,7 +192,7 @@ pub(super) fn tile(
         Variant::Tiled => Tile::Square(square_tile(device, bytes)),
         Variant::Vectorized => vector_tile(p),
         // The matrix units' kernels have tiles of their own (`wgmma`, `mma`); what they cannot do, this one does.
-        _ => register_tile(device, p, matrices, bytes, tuned),
+        _ => register_tile(device, p, matrices, bytes, shipped),
     }
 }
 
@@ -203,10 +203,10 @@ pub(super) fn square_tile(device: &Device, bytes: usize) -> usize {
 }
 
 /// The largest tile that still fills the device.
-fn register_tile(device: &Device, p: &Problem<'_>, matrices: usize, bytes: usize, tuned: Option<RegisterTile>) -> Tile {
+fn register_tile(device: &Device, p: &Problem<'_>, matrices: usize, bytes: usize, shipped: Option<RegisterTile>) -> Tile {
     // A few idle units cost less than smaller tiles do.
     let nearly = device.units - device.units / 16;
-    let large = tuned.into_iter().chain(RegisterTile::LARGE).filter(|tile| tile.groups(p, matrices) >= nearly);
+    let large = shipped.into_iter().chain(RegisterTile::LARGE).filter(|tile| tile.groups(p, matrices) >= nearly);
     // With slices a group has work enough for a unit, if not for its latencies.
     let small = RegisterTile::SMALL.into_iter().filter(|tile| 2 * tile.groups(p, matrices) >= device.units);
     let narrow = match (p.m <= RegisterTile::FLAT.rows, p.n <= RegisterTile::UPRIGHT.cols) {
