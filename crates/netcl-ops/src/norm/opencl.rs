@@ -7,9 +7,9 @@ use netcl_core::tensor::Tensor;
 
 use super::batch::{Forward, Planes};
 use super::cost;
-use super::dense::{Args, ClCode, Job, Number, group_size, is_processor};
 use super::rows::{Rows, Saved};
 use super::statistics::{ChannelStatistics, Cut};
+use crate::dense::{Args, ClCode, Job, Number, group_size, is_processor};
 
 /// Elements of a row that each lane should have.
 const PER_LANE: usize = 4;

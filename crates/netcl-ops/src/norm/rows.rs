@@ -8,8 +8,8 @@ use netcl_core::kernels::launch::Access;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use super::dense::{Args, Job};
 use super::{Affine, NormGradients, Normalized, Parameters, check_eps, checked, cost, cpu, opencl};
+use crate::dense::{Args, Job};
 
 /// How a tensor is cut into rows, and rows into channels.
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,7 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use crate::norm::dense::{Args, ClCode, Job, Number, check_shape};
+use crate::dense::{Args, ClCode, Job, Number, check_shape};
 
 /// What stands in the padding.
 #[derive(Clone, Copy, Debug, PartialEq)]

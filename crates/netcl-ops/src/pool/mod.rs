@@ -23,7 +23,7 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use crate::norm::dense::{ClCode, Job, Number, is_processor};
+use crate::dense::{ClCode, Job, Number, is_processor};
 use geometry::Plane;
 
 pub use average::{

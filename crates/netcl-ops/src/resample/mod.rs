@@ -13,7 +13,7 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use crate::norm::dense::{Args, ClCode, Job, Number, check_shape};
+use crate::dense::{Args, ClCode, Job, Number, check_shape};
 
 /// The height and width that a resampling gives.
 #[derive(Clone, Copy, Debug, PartialEq)]

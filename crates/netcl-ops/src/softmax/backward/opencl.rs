@@ -4,7 +4,7 @@ use netcl_core::Result;
 use netcl_core::backend::opencl::Stream;
 
 use super::Shape;
-use crate::norm::dense::{ClCode, Job, Number, group_size};
+use crate::dense::{ClCode, Job, Number, group_size};
 
 /// Elements of a row that each lane should have.
 const PER_LANE: usize = 4;
