@@ -128,7 +128,10 @@ fn launch(
     let mut scalars = scalars(items, plane);
     scalars.extend_from_slice(further);
     let text = include_str!("pool.cl");
-    job.run_cl(stream, &ClCode { file: "pool.cl", text, kernel: name, scalars: &scalars, items, group, local: 0 })
+    job.run_cl(
+        stream,
+        &ClCode { file: "pool.cl", text, kernel: name, scalars: &scalars, items, group, local: 0, wide: None },
+    )
 }
 
 /// The scalars that every kernel of `pool.cl` begins with.

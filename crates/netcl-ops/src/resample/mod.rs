@@ -201,6 +201,7 @@ fn on_device(stream: &Stream, job: Job, kernel: &'static str, plan: Plan, items:
     }
     scalars.push(Number::Flag(plan.mode as usize));
     let text = include_str!("resample.cl");
-    let code = ClCode { file: "resample.cl", text, kernel, scalars: &scalars, items, group: None, local: 0 };
+    let code =
+        ClCode { file: "resample.cl", text, kernel, scalars: &scalars, items, group: None, local: 0, wide: None };
     job.run_cl(stream, &code)
 }
