@@ -16,6 +16,7 @@
 pub mod attention;
 pub mod conv;
 pub mod cross_entropy;
+mod dense;
 pub mod dropout;
 pub mod elementwise;
 mod epilogue;

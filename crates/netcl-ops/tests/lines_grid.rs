@@ -9,6 +9,7 @@ use std::rc::Rc;
 use netcl_core::backend::cpu::set_num_threads;
 use netcl_core::device::DeviceHandle;
 use netcl_core::dtype::DType;
+use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::kernels::launch::{Counter, with_sink};
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
@@ -168,6 +169,58 @@ fn whole_grid(name: &'static str) {
         }
     }
     grid.finish(OPS.len() * 4 * CASES.len());
+}
+
+/// The kernels of GPUs, by force: whole vectors and single elements, several rows to a group, rows of several items, and rows that
+/// do not fit into registers.
+#[test]
+fn the_form_of_gpus() {
+    let mut grid = Grid::new("lines as on GPUs");
+    for device in devices().into_iter().filter(|d| d.backend.name() == "cl") {
+        // PoCL takes seconds for groups of hundreds of work-items: one program of each kind.
+        let portable = device.platform_name.contains("Portable");
+        for dtype in DType::FLOATS {
+            if !supports(&device, dtype) {
+                grid.skip("the device has no float64");
+                continue;
+            }
+            for (op, (name, ..)) in OPS.iter().enumerate().filter(|(_, (name, ..))| *name != "cumsum") {
+                for case in [2, 3, 5, 6] {
+                    let (kind, shape, axis) = CASES[case];
+                    let chosen = match (portable, dtype) {
+                        (true, DType::F32) => matches!((*name, case), ("softmax", 3 | 5) | ("log_softmax_backward", 5)),
+                        (true, _) => false,
+                        (false, DType::F32) => true,
+                        (false, _) => (case + op + dtype as usize).is_multiple_of(3),
+                    };
+                    if chosen {
+                        let what = format!("{name} {dtype} {kind} {shape:?} {axis}");
+                        grid.cell(&device, what, || force_form(Form::Groups, || check(&device, op, case, dtype)));
+                    }
+                }
+            }
+        }
+        // Infinities and NaN, in rows that are held in registers and in rows that are not.
+        for n in [1024, 12_000] {
+            grid.cell(&device, format!("special values in rows of {n}"), || {
+                let row = |special: &[f64]| {
+                    let mut row = vec![f64::NEG_INFINITY; n];
+                    row[n - special.len()..].copy_from_slice(special);
+                    row
+                };
+                let (inf, nan) = (f64::INFINITY, f64::NAN);
+                let ends = [&[0.0, 0.0][..], &[], &[inf, 1.0], &[nan, 1.0]];
+                let rows: Vec<f64> = ends.iter().flat_map(|special| row(special)).collect();
+                let (x, _) = tensor(&device.queue, &rows, [4, n], DType::F32);
+                let got = force_form(Form::Groups, || ops::softmax(&x, 1)).unwrap().to_f64_vec().unwrap();
+                let mut expected = vec![nan; 4 * n];
+                expected[..n].fill(0.0);
+                expected[n - 2..n].fill(0.5);
+                Tolerance::strict(DType::F32).check(&got, &expected)
+            });
+        }
+    }
+    grid.finish(0);
 }
 
 #[test]

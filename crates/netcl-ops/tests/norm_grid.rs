@@ -8,6 +8,7 @@ use netcl_core::Result;
 use netcl_core::backend::cpu::set_num_threads;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
+use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_ops::norm::{
@@ -255,6 +256,46 @@ fn every_normalisation_on_every_device_and_dtype() {
         }
     }
     grid.finish(4 * CASES.len());
+}
+
+/// The kernels of GPUs, by force: whole vectors and single elements, several rows to a group and several items to a row, channels
+/// of one element and of many.
+#[test]
+fn the_form_of_gpus() {
+    const CASES: [Case; 9] = [
+        (Kind::Layer(1), "dense", &[37, 100], true, true),
+        (Kind::Layer(1), "dense", &[3, 1025], true, false),
+        (Kind::Layer(2), "strided", &[2, 40, 8, 16], false, false),
+        (Kind::Layer(1), "dense", &[40, 4096], true, true),
+        (Kind::Rms(1), "dense", &[33, 64], true, false),
+        (Kind::Group(2), "dense", &[3, 4, 6, 8], true, true),
+        (Kind::Batch, "dense", &[5, 2, 3000], true, true),
+        (Kind::Batch, "channels-last", &[3, 6, 8, 8], false, true),
+        (Kind::BatchEval, "dense", &[9, 72], true, true),
+    ];
+    let mut grid = Grid::new("norm as on GPUs");
+    for device in devices().into_iter().filter(|d| d.backend.name() == "cl") {
+        let portable = device.platform_name.contains("Portable");
+        for dtype in DType::FLOATS {
+            if !supports(&device, dtype) {
+                grid.skip("the device has no float64");
+                continue;
+            }
+            for (i, case) in CASES.iter().enumerate() {
+                // PoCL takes seconds for groups of hundreds of work-items: some cases, of 32-bit floats.
+                let chosen = match (portable, dtype) {
+                    (true, _) => dtype == DType::F32 && matches!(i, 0 | 3 | 5 | 6),
+                    (false, DType::F32) => true,
+                    (false, _) => (i + dtype as usize).is_multiple_of(3),
+                };
+                if chosen {
+                    let what = format!("{dtype} {case:?}");
+                    grid.cell(&device, what, || force_form(Form::Groups, || check(&device, case, dtype)));
+                }
+            }
+        }
+    }
+    grid.finish(0);
 }
 
 /// The input's gradient against differences of the output, in f64.

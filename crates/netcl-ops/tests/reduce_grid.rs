@@ -13,6 +13,7 @@ use netcl_core::backend::cpu::set_num_threads;
 use netcl_core::backend::opencl::Source;
 use netcl_core::device::DeviceHandle;
 use netcl_core::dtype::DType;
+use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::kernels::launch::{Counter, with_sink};
 use netcl_core::shape::{Shape, Slice};
 use netcl_core::tensor::{Tensor, reshape};
@@ -245,8 +246,10 @@ fn every_variant_computes_the_same() {
             for variant in [Variant::Sequential, Variant::Parallel, Variant::Workgroup] {
                 let counter = Rc::new(Counter::default());
                 let (sum, at) = with_sink(counter.clone(), || {
-                    force_variant(variant, || {
-                        (ops::sum(&x, axis, false).unwrap(), ops::argmin(&x, Some(axis), false).unwrap())
+                    force_form(Form::Items, || {
+                        force_variant(variant, || {
+                            (ops::sum(&x, axis, false).unwrap(), ops::argmin(&x, Some(axis), false).unwrap())
+                        })
                     })
                 });
                 let mut expected = vec![format!("argmin_{}", variant.name()), format!("sum_{}", variant.name())];
@@ -275,7 +278,7 @@ fn every_variant_computes_the_same() {
         {
             let x = Tensor::full(&device.queue, [n], DType::F32, 1.0).unwrap();
             let counter = Rc::new(Counter::default());
-            let total = with_sink(counter.clone(), || ops::sum(&x, (), false).unwrap());
+            let total = with_sink(counter.clone(), || force_form(Form::Items, || ops::sum(&x, (), false)).unwrap());
             assert_eq!(
                 (names(&counter), total.item().unwrap()),
                 (expected.iter().map(|n| n.to_string()).collect(), n as f64)

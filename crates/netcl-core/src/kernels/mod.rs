@@ -5,6 +5,7 @@ pub mod copy;
 pub mod described;
 pub mod elementwise;
 pub mod expr;
+pub mod form;
 pub mod launch;
 pub mod many;
 pub mod primitives;

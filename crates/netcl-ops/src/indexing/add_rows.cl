@@ -1,6 +1,6 @@
 // Adding at indices, and their one-hot form. Tensors are dense and seen as [outer, axis, inner].
 //
-//   add_rows     source [outer, k, inner]  ->  [outer, n, inner]     work-item g: element g of the result
+//   add_rows     source [outer, k, inner]  ->  [outer, n, inner]     work-item g: vector g of the result, inner counts vectors
 //
 //        keys    0  0  2  2  2  5            destinations, sorted
 //        order   3  7  0  1  9  4            their sources, in the order of the indices
@@ -12,6 +12,7 @@
 //                LOAD(p, i), STORE(v, p, i)
 //                KEYS, PLACES              the types of sorted destinations (or indices) and of sources: int or long
 //                UINT                      the type that counts elements
+//                WIDTH, VCOMPUTE, LOADV(p), STOREV(v, p)   vectors of 16 bytes on GPUs; elsewhere an element is one
 
 #ifndef UINT
 #define UINT uint
@@ -21,6 +22,12 @@
 #define COMPUTE float
 #define LOAD(p, i) ((p)[i])
 #define STORE(v, p, i) ((p)[i] = (v))
+#endif
+#ifndef WIDTH
+#define WIDTH 1
+#define VCOMPUTE COMPUTE
+#define LOADV(p) LOAD(p, 0)
+#define STOREV(v, p) STORE(v, p, 0)
 #endif
 #ifndef KEYS
 #define KEYS int
@@ -32,7 +39,7 @@
 #endif
 #pragma OPENCL FP_CONTRACT OFF
 
-// What is added to: element g of x, or nothing.
+// What is added to: vector g of x, or nothing.
 __kernel void add_rows(__global const TYPE *source, const ulong source_at, __global const KEYS *keys, const ulong keys_at,
                        __global const PLACES *order, const ulong order_at, __global TYPE *y, const ulong y_at,
                        const UINT total, const UINT n, const UINT k, const UINT inner, const uint count,
@@ -50,17 +57,17 @@ __kernel void add_rows(__global const TYPE *source, const ulong source_at, __glo
         else high = middle;
     }
     // What each addition rounds off is carried along (Knuth's two-sum).
-    COMPUTE sum = 0, lost = 0;
+    VCOMPUTE sum = (VCOMPUTE)(0), lost = (VCOMPUTE)(0);
     for (; low < count && keys[low] == own; ++low) {
-        const COMPUTE v = LOAD(source, source_at + (o * k + (UINT)order[low]) * inner + i);
-        const COMPUTE next = sum + v, part = next - sum;
+        const VCOMPUTE v = LOADV(source + source_at + ((o * k + (UINT)order[low]) * inner + i) * WIDTH);
+        const VCOMPUTE next = sum + v, part = next - sum;
         lost += (sum - (next - part)) + (v - part);
         sum = next;
     }
     // An infinite sum has lost nothing (the formula above says NaN).
-    if (isfinite(sum)) sum += lost;
-    if (has_x) sum += LOAD(x, x_at + g);
-    STORE(sum, y, y_at + g);
+    sum += isfinite(sum) ? lost : (VCOMPUTE)(0);
+    if (has_x) sum += LOADV(x + x_at + g * WIDTH);
+    STOREV(sum, y + y_at + g * WIDTH);
 }
 
 __kernel void one_hot(__global const KEYS *indices, const ulong indices_at, __global TYPE *y, const ulong y_at,

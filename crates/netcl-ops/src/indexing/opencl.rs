@@ -2,6 +2,7 @@
 
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
+use netcl_core::kernels::form::{Form, VECTOR_BYTES};
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::tensor::{Tensor, reshape};
 use netcl_core::{Error, Result};
@@ -9,35 +10,52 @@ use smallvec::smallvec;
 
 use super::order::Pairs;
 use super::problem::{Args, Rows, check, host};
+use crate::dense::Wide;
 use crate::reduce::opencl::BF16_BITS;
 
 pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &Tensor) -> Result<(Work, Args)> {
     let uint = Uint::for_span(x.size().max(out.size()));
-    let bits = match x.dtype().size() {
+    let size = x.dtype().size();
+    let width = if rows.along { 1 } else { whole_vectors(stream, rows.inner, &[x, out]) };
+    let bits = match size * width {
         1 => "uchar",
         2 => "ushort",
         4 => "uint",
-        _ => "ulong",
+        8 => "ulong",
+        _ => "uint4",
     };
     let (index, uint_type) = (at.dtype().cl_type(), uint.name());
     let kernel = stream.kernel(&format!("take.cl:take:{bits}:{index}:{uint_type}"), || {
-        let defines = format!("#define BITS {bits}\n#define INDEX {index}\n#define UINT {uint_type}\n");
+        let outside = if bits == "uint4" { "#define OUTSIDE(bits) as_uint4((ulong2)(bits))\n" } else { "" };
+        let defines = format!("#define BITS {bits}\n#define INDEX {index}\n#define UINT {uint_type}\n{outside}");
         (Source::new(defines + include_str!("take.cl"), ""), "take")
     })?;
+    // As often as it fits into eight bytes.
     let nan = match x.dtype() {
-        DType::F32 => u64::from(f32::NAN.to_bits()),
+        DType::F32 => u64::from(f32::NAN.to_bits()) * 0x1_0000_0001,
         DType::F64 => f64::NAN.to_bits(),
-        DType::F16 => u64::from(half::f16::NAN.to_bits()),
-        DType::BF16 => u64::from(half::bf16::NAN.to_bits()),
+        DType::F16 => u64::from(half::f16::NAN.to_bits()) * 0x1_0001_0001_0001,
+        DType::BF16 => u64::from(half::bf16::NAN.to_bits()) * 0x1_0001_0001_0001,
         _ => 0,
     };
     let mut args = Args::new();
-    args.extend(buffer(x, Access::Read));
+    let units = |[memory, first]: [Arg; 2], tensor: &Tensor| match width {
+        1 => [memory, first],
+        _ => [memory, Arg::Scalar(Scalar::U64((tensor.layout().offset() / width) as u64))],
+    };
+    args.extend(units(buffer(x, Access::Read), x));
     args.extend(buffer(at, Access::Read));
-    args.extend(buffer(out, Access::Write));
-    args.extend([out.size(), rows.n, rows.k, rows.inner].map(|v| uint.arg(v)));
+    args.extend(units(buffer(out, Access::Write), out));
+    args.extend([out.size() / width, rows.n, rows.k, rows.inner / width].map(|v| uint.arg(v)));
     args.extend([Scalar::U32(u32::from(rows.along)), Scalar::U64(nan)].map(Arg::Scalar));
-    Ok((work(kernel, out.size())?, args))
+    Ok((work(kernel, out.size() / width)?, args))
+}
+
+/// The elements that a work-item of a GPU moves at once: as many as make 16 bytes, where whole rows are such; else one.
+fn whole_vectors(stream: &Stream, inner: usize, tensors: &[&Tensor]) -> usize {
+    let width = VECTOR_BYTES / tensors[0].dtype().size();
+    let whole = inner.is_multiple_of(width) && tensors.iter().all(|t| t.layout().offset().is_multiple_of(width));
+    if Form::of(stream.device()) == Form::Groups && whole { width } else { 1 }
 }
 
 /// `None` where there is nothing to compute.
@@ -61,17 +79,19 @@ pub(super) fn add(
     // A source without elements has no memory; nothing reads it.
     let source = if source.size() == 0 { out } else { source };
     let uint = Uint::for_span(source.size().max(out.size()));
-    let kernel = typed(stream, "add_rows", out.dtype(), sorted.types(), uint)?;
+    let from = base.unwrap_or(source);
+    let width = whole_vectors(stream, inner, &[source, out, from]);
+    let kernel = typed(stream, "add_rows", out.dtype(), sorted.types(), uint, width)?;
     let mut args = Args::new();
     args.extend(buffer(source, Access::Read));
     args.extend(buffer(&sorted.keys, Access::Read));
     args.extend(buffer(&sorted.places, Access::Read));
     args.extend(buffer(out, Access::Write));
-    args.extend([out.size(), n, k, inner].map(|v| uint.arg(v)));
+    args.extend([out.size() / width, n, k, inner / width].map(|v| uint.arg(v)));
     args.push(Arg::Scalar(Scalar::U32(sorted.count as u32)));
-    args.extend(buffer(base.unwrap_or(source), Access::Read));
+    args.extend(buffer(from, Access::Read));
     args.push(Arg::Scalar(Scalar::U32(u32::from(base.is_some()))));
-    Ok(Some((work(kernel, out.size())?, args)))
+    Ok(Some((work(kernel, out.size() / width)?, args)))
 }
 
 /// Destinations in order and the sources that go there, in device memory.
@@ -142,7 +162,7 @@ fn sort_on_device(rows: &Rows, stream: &Stream, at: &Tensor) -> Result<Order> {
 pub(super) fn one_hot(stream: &Stream, at: &Tensor, out: &Tensor, classes: usize) -> Result<(Work, Args)> {
     let uint = Uint::for_span(out.size());
     let index = at.dtype().cl_type();
-    let kernel = typed(stream, "one_hot", out.dtype(), [index, index], uint)?;
+    let kernel = typed(stream, "one_hot", out.dtype(), [index, index], uint, 1)?;
     let mut args: Args = smallvec![];
     args.extend(buffer(at, Access::Read));
     args.extend(buffer(out, Access::Write));
@@ -150,11 +170,19 @@ pub(super) fn one_hot(stream: &Stream, at: &Tensor, out: &Tensor, classes: usize
     Ok((work(kernel, out.size())?, args))
 }
 
-/// A kernel of `add_rows.cl` for elements of a dtype and these types of destinations and sources.
-fn typed(stream: &Stream, name: &'static str, dtype: DType, [keys, places]: [&str; 2], uint: Uint) -> Result<Kernel> {
+/// A kernel of `add_rows.cl` for elements of a dtype, these types of destinations and sources, and vectors of so many elements.
+fn typed(
+    stream: &Stream,
+    name: &'static str,
+    dtype: DType,
+    [keys, places]: [&str; 2],
+    uint: Uint,
+    width: usize,
+) -> Result<Kernel> {
     let uint = uint.name();
-    stream.kernel(&format!("add_rows.cl:{name}:{dtype}:{keys}:{places}:{uint}"), || {
-        let defines = format!("#define KEYS {keys}\n#define PLACES {places}\n#define UINT {uint}\n");
+    stream.kernel(&format!("add_rows.cl:{name}:{dtype}:{keys}:{places}:{uint}:{width}"), || {
+        let vectors = if width > 1 { Wide::vectors(width).defines(dtype) } else { String::new() };
+        let defines = format!("{vectors}#define KEYS {keys}\n#define PLACES {places}\n#define UINT {uint}\n");
         let source = [&element_defines(dtype), &defines, include_str!("add_rows.cl")];
         (Source::new(source.concat(), ""), name)
     })

@@ -6,12 +6,16 @@
 //
 // An index outside its range is never followed: reads give `outside` (bits).
 //
-// Compiled with: BITS    an unsigned integer of the element's size
+// Compiled with: BITS    an unsigned integer of the element's size, or 16 bytes of elements that lie together (inner counts these)
+//                OUTSIDE(bits)   what is read outside, from a pattern of 8 bytes
 //                INDEX   int or long
 //                UINT    the type that counts elements
 
 #ifndef BITS
 #define BITS uint
+#endif
+#ifndef OUTSIDE
+#define OUTSIDE(bits) (BITS)(bits)
 #endif
 #ifndef INDEX
 #define INDEX long
@@ -28,7 +32,7 @@ __kernel void take(__global const BITS *x, const ulong x_at, __global const INDE
     const UINT row = g / inner, i = g % inner, o = row / k;
     const INDEX v = indices[indices_at + (along ? g : row % k)];
     const bool inside = v >= 0 && (ulong)v < n;
-    y[y_at + g] = inside ? x[x_at + (o * n + (UINT)v) * inner + i] : (BITS)outside;
+    y[y_at + g] = inside ? x[x_at + (o * n + (UINT)v) * inner + i] : OUTSIDE(outside);
 }
 
 // -1 for an index that leads nowhere.

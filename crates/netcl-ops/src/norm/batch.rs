@@ -5,10 +5,10 @@ use netcl_core::kernels::launch::Access;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use super::dense::{Args, Job, check_shape};
 use super::rows::Saved;
 use super::statistics::ChannelStatistics;
 use super::{Affine, NormGradients, Normalized, Parameters, check_eps, checked, cost, cpu, opencl};
+use crate::dense::{Args, Job, check_shape};
 
 /// Averages over past batches, which training updates in place: `new = (1 - momentum) * old + momentum * batch`.
 #[derive(Clone, Copy, Debug)]

@@ -11,11 +11,9 @@
 //! | `rows.rs` | statistics per row of the last axes: layer, group and root-mean-square normalisation |
 //! | `cpu/` | the native loops: `moments.rs`, `rows.rs`, `batch.rs` |
 //! | `opencl.rs`, `norm.cl`, `norm_backward.cl` | the kernels and how they are launched |
-//! | `dense.rs` | arguments and element types that operations over dense tensors share |
 
 mod batch;
 pub(crate) mod cpu;
-pub(crate) mod dense;
 mod opencl;
 mod rows;
 pub(crate) mod statistics;
@@ -23,6 +21,8 @@ pub(crate) mod statistics;
 use netcl_core::kernels::launch::Cost;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
+
+use crate::dense;
 
 pub use batch::{Running, batch_norm, batch_norm_backward, batch_norm_eval, batch_norm_with};
 pub use rows::{group_norm, group_norm_backward, layer_norm, layer_norm_backward, rms_norm, rms_norm_backward};

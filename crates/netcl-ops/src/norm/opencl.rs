@@ -1,15 +1,17 @@
-//! Launches of `norm.cl` and `norm_backward.cl`.
+//! Launches of `norm.cl` and `norm_backward.cl`; on GPUs those of `norm_registers.cl` and `norm_planes.cl` where they fit.
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::Stream;
+use netcl_core::kernels::form::VECTOR_BYTES;
 use netcl_core::kernels::launch::Cost;
+use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 
 use super::batch::{Forward, Planes};
 use super::cost;
-use super::dense::{Args, ClCode, Job, Number, group_size, is_processor};
 use super::rows::{Rows, Saved};
 use super::statistics::{ChannelStatistics, Cut};
+use crate::dense::{Args, ClCode, Job, Number, Wide, group_size, is_processor};
 
 /// Elements of a row that each lane should have.
 const PER_LANE: usize = 4;
@@ -17,18 +19,43 @@ const PER_LANE: usize = 4;
 const PART: usize = 4096;
 /// Channels with fewer neighbouring elements are added up by single work-items.
 const PLANE: usize = 32;
+/// Groups for each compute unit where they also add up the parameters' gradients, and rows for each of their slots at least.
+const PER_UNIT: usize = 4;
+const ROWS_OF_SUMS: usize = 8;
 /// Parts of a channel that one work-item merges at last, and those that it merges before where there are more.
 const FEW: usize = 64;
 const MERGED: usize = 32;
 
 fn forward_code(kernel: &'static str) -> ClCode<'static> {
     let text = include_str!("norm.cl");
-    ClCode { file: "norm.cl", text, kernel, scalars: &[], items: 0, group: None, local: 0 }
+    ClCode { file: "norm.cl", text, kernel, scalars: &[], items: 0, group: None, local: 0, wide: None }
 }
 
 fn backward_code(kernel: &'static str) -> ClCode<'static> {
     let text = include_str!("norm_backward.cl");
-    ClCode { file: "norm_backward.cl", text, kernel, scalars: &[], items: 0, group: None, local: 0 }
+    ClCode { file: "norm_backward.cl", text, kernel, scalars: &[], items: 0, group: None, local: 0, wide: None }
+}
+
+fn registers_code(kernel: &'static str) -> ClCode<'static> {
+    let text = include_str!("norm_registers.cl");
+    ClCode { file: "norm_registers.cl", text, ..forward_code(kernel) }
+}
+
+fn planes_code(kernel: &'static str) -> ClCode<'static> {
+    let text = include_str!("norm_planes.cl");
+    ClCode { file: "norm_planes.cl", text, ..forward_code(kernel) }
+}
+
+/// How rows are held in registers, where they are: vectors must not reach from one channel into the next.
+fn in_registers(stream: &Stream, job: &Job, rows: Rows) -> Option<Wide> {
+    let wide = Wide::for_rows(stream, job.dtype, rows.n, &job.args)?;
+    (rows.span == 1 || rows.span.is_multiple_of(wide.width)).then_some(wide)
+}
+
+/// How vectors of channels or of their elements are read, where whole ones are.
+fn in_planes(stream: &Stream, job: &Job, planes: Planes, elementwise: bool) -> Option<Wide> {
+    let beside = if elementwise && planes.span == 1 { planes.channels } else { planes.span };
+    Wide::for_planes(stream, job.dtype, beside, &job.args)
 }
 
 /// The cost of a step that touches next to nothing.
@@ -50,7 +77,8 @@ fn cut(stream: &Stream, total: usize, smallest: usize, already: usize) -> (usize
 }
 
 pub(super) fn rows_forward(stream: &Stream, job: Job, rows: Rows, eps: f64) -> Result<()> {
-    let (items, group, lanes) = lanes(stream, &job, rows);
+    let wide = in_registers(stream, &job, rows);
+    let (items, group, lanes) = wide.map_or_else(|| lanes(stream, &job, rows), |wide| (0, 0, wide.lanes));
     let scalars = [
         Number::Count(rows.rows),
         Number::Count(rows.n),
@@ -61,6 +89,10 @@ pub(super) fn rows_forward(stream: &Stream, job: Job, rows: Rows, eps: f64) -> R
         Number::Flag(usize::from(rows.centred)),
         Number::Flag(lanes),
     ];
+    if let Some(wide) = wide {
+        let code = ClCode { scalars: &scalars, ..registers_code("norm_rows_registers") };
+        return job.run_cl(stream, &ClCode { local: 2 * wide.group, ..wide.code(code, rows.rows) });
+    }
     let code = ClCode { scalars: &scalars, items, group: Some(group), local: group, ..forward_code("norm_rows") };
     job.run_cl(stream, &code)
 }
@@ -68,17 +100,22 @@ pub(super) fn rows_forward(stream: &Stream, job: Job, rows: Rows, eps: f64) -> R
 /// The statistics of a dense tensor.
 pub(super) fn statistics(stream: &Stream, op: &'static str, x: &Tensor, planes: Planes) -> Result<ChannelStatistics> {
     let count = planes.count();
-    let (parts, per) = cut(stream, count, PART, planes.channels);
+    let (_, per) = cut(stream, count, PART, planes.channels);
+    // Whole vectors in every part, of whatever element.
+    let per = per.next_multiple_of(VECTOR_BYTES).min(count);
+    let parts = count.div_ceil(per);
     let partial = Tensor::uninit(x.queue(), [planes.channels, parts, 2], x.dtype().accumulator())?;
     let group = group_size(stream, x.dtype());
     let args = Args::default().read(x).write(&partial);
     let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 1, 6), args };
-    let code = ClCode {
-        scalars: &[planes.channels, planes.span, count, parts, per].map(Number::Count),
-        items: planes.channels * parts * group,
-        group: Some(group),
-        local: group,
-        ..forward_code("norm_moments")
+    let scalars = [planes.channels, planes.span, count, parts, per].map(Number::Count);
+    let code = ClCode { scalars: &scalars, ..forward_code("norm_moments") };
+    let code = match in_planes(stream, &job, planes, false) {
+        Some(wide) => {
+            let code = ClCode { scalars: &scalars, ..planes_code("norm_moments_planes") };
+            ClCode { local: 3 * wide.group, ..wide.code(code, planes.channels * parts) }
+        }
+        None => ClCode { items: planes.channels * parts * group, group: Some(group), local: group, ..code },
     };
     job.run_cl(stream, &code)?;
     Ok(ChannelStatistics { parts: partial, cut: Cut { count, per } })
@@ -115,6 +152,10 @@ pub(super) fn finish(
 pub(super) fn batch_apply(stream: &Stream, job: Job, planes: Planes) -> Result<()> {
     let size = planes.count() * planes.channels;
     let scalars = [size, planes.channels, planes.span].map(Number::Count);
+    if let Some(wide) = in_planes(stream, &job, planes, true) {
+        let code = ClCode { scalars: &scalars, ..planes_code("norm_apply_vectors") };
+        return job.run_cl(stream, &wide.elementwise(code, size));
+    }
     job.run_cl(stream, &ClCode { scalars: &scalars, items: size, ..forward_code("norm_apply") })
 }
 
@@ -150,24 +191,34 @@ fn sums(
         let kernel = backward_code("norm_sums_planes");
         ClCode { scalars: &scalars, items, group: Some(group), local: group, ..kernel }
     };
-    job(cost(x, 2, 6), saved.args().write(&partial)).run_cl(stream, &code)?;
+    let job_of_sums = job(cost(x, 2, 6), saved.args().write(&partial));
+    match in_planes(stream, &job_of_sums, planes, false) {
+        Some(wide) if !columns => {
+            let code = ClCode { scalars: &scalars, ..planes_code("norm_sums_vectors") };
+            let code = ClCode { local: 2 * wide.group, ..wide.code(code, parts * channels) };
+            job_of_sums.run_cl(stream, &code)?;
+        }
+        _ => job_of_sums.run_cl(stream, &code)?,
+    }
     let scalars = [Number::Count(channels), Number::Count(parts)];
     let code = ClCode { scalars: &scalars, items: channels, ..backward_code("norm_sums_finish") };
     job(SMALL, Args::default().read(&partial).write(d_weight).write(d_bias)).run_cl(stream, &code)
 }
 
+/// The input's gradient, and those of the parameters where they are wanted.
 pub(super) fn rows_backward(
     stream: &Stream,
     op: &'static str,
     saved: &Saved<'_>,
     rows: Rows,
     input: &Tensor,
-    parameters: Option<[&Tensor; 2]>,
-) -> Result<()> {
+    wanted: bool,
+) -> Result<Option<[Tensor; 2]>> {
     let x = saved.x;
-    let args = saved.args().write(input);
-    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 12), args };
-    let (items, group, lanes) = lanes(stream, &job, rows);
+    let make = |args| Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 12), args };
+    let job = make(saved.args().write(input));
+    let wide = in_registers(stream, &job, rows);
+    let (items, group, lanes) = wide.map_or_else(|| lanes(stream, &job, rows), |wide| (0, 0, wide.lanes));
     let scalars = [
         Number::Count(rows.rows),
         Number::Count(rows.n),
@@ -177,12 +228,40 @@ pub(super) fn rows_backward(
         Number::Flag(usize::from(rows.centred)),
         Number::Flag(lanes),
     ];
-    let kernel = backward_code("norm_rows_backward");
-    job.run_cl(stream, &ClCode { scalars: &scalars, items, group: Some(group), local: group, ..kernel })?;
-    let Some(gradients) = parameters else { return Ok(()) };
+    if let Some(wide) = wide.filter(|_| wanted && rows.groups == 1 && rows.span == 1) {
+        // Rows enough for each group that its sums, which are written too, weigh little.
+        let together = wide.group / wide.lanes;
+        let groups = (stream.device().info().compute_units as usize * PER_UNIT)
+            .min(rows.rows.div_ceil(together * ROWS_OF_SUMS))
+            .max(1);
+        let slots = groups * together;
+        let partial = Tensor::uninit(x.queue(), [slots, 2 * rows.n], x.dtype().accumulator())?;
+        let code = ClCode { scalars: &scalars, ..registers_code("norm_back_sums") };
+        let code = ClCode { local: 2 * wide.group, ..wide.code(code, slots) };
+        make(saved.args().write(input).write(&partial)).run_cl(stream, &code)?;
+        let sums = crate::reduce::sum(&partial, 0, false)?;
+        let part = |from: usize| sums.slice(0, Slice::new(Some(from as isize), Some((from + rows.n) as isize), 1));
+        return Ok(Some([part(0)?, part(rows.n)?]));
+    }
+    match wide {
+        Some(wide) => {
+            let code = ClCode { scalars: &scalars, ..registers_code("norm_back_registers") };
+            job.run_cl(stream, &ClCode { local: 2 * wide.group, ..wide.code(code, rows.rows) })?;
+        }
+        None => {
+            let kernel = backward_code("norm_rows_backward");
+            job.run_cl(stream, &ClCode { scalars: &scalars, items, group: Some(group), local: group, ..kernel })?;
+        }
+    }
+    if !wanted {
+        return Ok(None);
+    }
+    let make = || Tensor::uninit(x.queue(), [rows.groups * rows.channels], x.dtype().accumulator());
+    let gradients = [make()?, make()?];
     let planes = Planes { samples: rows.rows / rows.groups, channels: rows.groups * rows.channels, span: rows.span };
     let lines = Lines { by_sample: rows.groups, per_line: rows.channels, by_line: 1 };
-    sums(stream, op, saved, planes, &lines, gradients)
+    sums(stream, op, saved, planes, &lines, [&gradients[0], &gradients[1]])?;
+    Ok(Some(gradients))
 }
 
 pub(super) fn batch_backward(
@@ -201,5 +280,9 @@ pub(super) fn batch_backward(
     let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 6), args };
     let [size, channels, span] = [x.size(), planes.channels, planes.span].map(Number::Count);
     let scalars = [size, channels, span, Number::Real(planes.count() as f64), Number::Flag(usize::from(training))];
+    if let Some(wide) = in_planes(stream, &job, planes, true) {
+        let code = ClCode { scalars: &scalars, ..planes_code("norm_batch_vectors") };
+        return job.run_cl(stream, &wide.elementwise(code, x.size()));
+    }
     job.run_cl(stream, &ClCode { scalars: &scalars, items: x.size(), ..backward_code("norm_batch_backward") })
 }

@@ -8,8 +8,8 @@ use netcl_core::kernels::launch::Access;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use super::dense::{Args, Job};
 use super::{Affine, NormGradients, Normalized, Parameters, check_eps, checked, cost, cpu, opencl};
+use crate::dense::{Args, Job};
 
 /// How a tensor is cut into rows, and rows into channels.
 #[derive(Clone, Copy, Debug)]
@@ -216,19 +216,20 @@ fn backward(
     }
     let wanted = affine.weight.is_some() || affine.bias.is_some();
     let make = || Tensor::uninit(x.queue(), [if wanted { size } else { 0 }], x.dtype().accumulator());
-    let (d_weight, d_bias) = (make()?, make()?);
     let saved = Saved { grad: &grad, x: &x, weight: weight.as_ref(), mean: mean.as_ref(), rstd: &rstd };
     match x.queue() {
         Queue::Cpu(_) => {
+            let (d_weight, d_bias) = (make()?, make()?);
             let args = saved.args().write(&input).write(&d_weight).write(&d_bias);
             let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(&x, 3, 16), args };
             cpu::rows::backward(job, rows, wanted)?;
+            affine.finish(input, d_weight, d_bias)
         }
-        Queue::OpenCl(stream) => {
-            opencl::rows_backward(stream, op, &saved, rows, &input, wanted.then_some([&d_weight, &d_bias]))?;
-        }
+        Queue::OpenCl(stream) => match opencl::rows_backward(stream, op, &saved, rows, &input, wanted)? {
+            Some([d_weight, d_bias]) => affine.finish(input, d_weight, d_bias),
+            None => affine.finish(input, make()?, make()?),
+        },
     }
-    affine.finish(input, d_weight, d_bias)
 }
 
 /// What a backward pass reads.

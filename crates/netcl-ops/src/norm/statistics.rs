@@ -5,8 +5,8 @@ use netcl_core::backend::Queue;
 use netcl_core::tensor::Tensor;
 
 use super::batch::Planes;
-use super::dense::{Args, Job};
 use super::{cost, cpu, opencl};
+use crate::dense::{Args, Job};
 
 /// How the values of a channel are cut into parts, in the order of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

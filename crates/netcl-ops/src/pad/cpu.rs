@@ -7,7 +7,7 @@ use netcl_core::backend::cpu::parallel_for;
 use netcl_core::kernels::expr::vecmath::Real;
 
 use super::{Axis, PadMode, Plan};
-use crate::norm::dense::{Job, Output, Stored, with_stored};
+use crate::dense::{Job, Output, Stored, with_stored};
 
 /// Elements that one task should have at least.
 const TASK: usize = 1 << 14;

@@ -12,7 +12,7 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use crate::norm::dense::{Args, ClCode, Job, Number, check_shape};
+use crate::dense::{Args, ClCode, Job, Number, check_shape};
 
 /// What stands in the padding.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -210,6 +210,6 @@ fn on_device(stream: &Stream, job: Job, plan: Plan, items: usize, backward: bool
         "pad"
     };
     let text = include_str!("pad.cl");
-    let code = ClCode { file: "pad.cl", text, kernel, scalars: &scalars, items, group: None, local: 0 };
+    let code = ClCode { file: "pad.cl", text, kernel, scalars: &scalars, items, group: None, local: 0, wide: None };
     job.run_cl(stream, &code)
 }

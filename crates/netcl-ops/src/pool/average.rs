@@ -7,7 +7,7 @@ use netcl_core::{Error, Result};
 
 use super::geometry::{Plane, Window};
 use super::{Kernel, as_lines, as_planes, cost, cpu, launch, planes, shape_as_planes, with_plane};
-use crate::norm::dense::{Args, Job, Number, check_shape};
+use crate::dense::{Args, Job, Number, check_shape};
 
 /// What the sum over a window is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use netcl_core::simd;
 
 use super::average::Averaging;
 use super::geometry::{Axis, Plane};
-use crate::norm::dense::{Job, Output, Stored, Views, with_stored};
+use crate::dense::{Job, Output, Stored, Views, with_stored};
 use crate::reduce::{Lane, Sum, plain_row};
 
 /// Elements that one task should have at least.

@@ -9,7 +9,7 @@ use netcl_core::{Error, Result};
 
 use super::geometry::{Plane, Window};
 use super::{Kernel, as_lines, as_planes, cost, cpu, launch, planes, shape_as_planes, with_plane};
-use crate::norm::dense::{Args, Job, check_shape};
+use crate::dense::{Args, Job, check_shape};
 
 /// Maxima and their places.
 #[derive(Clone, Debug)]

@@ -23,7 +23,7 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use crate::norm::dense::{ClCode, Job, Number, is_processor};
+use crate::dense::{ClCode, Job, Number, is_processor};
 use geometry::Plane;
 
 pub use average::{
@@ -128,7 +128,10 @@ fn launch(
     let mut scalars = scalars(items, plane);
     scalars.extend_from_slice(further);
     let text = include_str!("pool.cl");
-    job.run_cl(stream, &ClCode { file: "pool.cl", text, kernel: name, scalars: &scalars, items, group, local: 0 })
+    job.run_cl(
+        stream,
+        &ClCode { file: "pool.cl", text, kernel: name, scalars: &scalars, items, group, local: 0, wide: None },
+    )
 }
 
 /// The scalars that every kernel of `pool.cl` begins with.

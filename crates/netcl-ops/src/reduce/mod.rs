@@ -9,11 +9,16 @@
 //! | `engine.rs` | [`Reduction`]: prologue, combine, epilogue |
 //! | `plan.rs` | which loops there are, from strides |
 //! | `cpu.rs`, `fold.rs` | the native loops |
-//! | `opencl.rs`, `reduce.cl` | the kernels and how they are launched |
+//! | `opencl.rs`, `reduce.cl` | the kernels for any layout and how they are launched |
+//! | `along.rs` | vectors along a dense axis, which the following two share |
+//! | `vector.rs`, `reduce_vector.cl` | dense axes on processors |
+//! | `groups.rs`, `reduce_groups.cl` | dense axes on GPUs |
 
+mod along;
 mod cpu;
 mod engine;
 mod fold;
+mod groups;
 pub(crate) mod opencl;
 pub(crate) mod plan;
 mod vector;

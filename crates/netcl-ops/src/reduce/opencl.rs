@@ -13,11 +13,12 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 use super::engine::{Args, Carry, Combine, Run};
+use super::groups::Groups;
 use super::plan::Nest;
 use super::vector::Vectors;
 
 /// The three kernels a reduction may run as on an OpenCL device. Launches carry the variant in their name:
-/// `sum_sequential`, `sum_parallel`, `sum_workgroup` (followed by `sum_finish`). On a processor a result (or a few
+/// `sum_sequential`, `sum_parallel`, `sum_workgroup` (followed by `sum_finish` where one launch does not do). On a processor a result (or a few
 /// neighbouring ones) takes one work-item where the others take a work-group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Variant {
@@ -25,7 +26,8 @@ pub enum Variant {
     Sequential,
     /// One work-group per result (or per few neighbouring ones) and a tree in local memory.
     Parallel,
-    /// Several work-groups per result, whose partial results a second launch combines: for few long reductions.
+    /// Several work-groups per result, whose partial results the last of them or a second launch combines: for few long
+    /// reductions.
     Workgroup,
 }
 
@@ -84,6 +86,9 @@ pub(super) fn launch(run: &Run<'_>, stream: &Stream) -> Result<()> {
     let writer = Writer::new(run);
     if let Some(vectors) = Vectors::new(&writer, stream) {
         return vectors.launch(stream);
+    }
+    if let Some(groups) = Groups::new(&writer, stream) {
+        return groups.launch(stream);
     }
     let shape = Shape::choose(run, stream, writer.accumulator());
     let (results, n) = (run.plan.kept.size(), run.plan.reduced.size());
@@ -467,6 +472,18 @@ pub(crate) fn load_vector(dtype: DType, at: &str, width: usize) -> String {
         DType::F16 => format!("vload_half{width}(0, {at})"),
         DType::BF16 => format!("as_float{width}(convert_uint{width}(vload{width}(0, {at})) << 16)"),
         _ => format!("vload{width}(0, {at})"),
+    }
+}
+
+/// [`load_vector`] from a place that is a multiple of the vector's length, which is one access to memory.
+pub(crate) fn load_aligned(dtype: DType, at: &str, width: usize) -> String {
+    if width == 1 {
+        return load(dtype, at);
+    }
+    match dtype {
+        DType::F16 => format!("vloada_half{width}(0, {at})"),
+        DType::BF16 => format!("as_float{width}(convert_uint{width}(*(__global const ushort{width} *)({at})) << 16)"),
+        _ => format!("*(__global const {}{width} *)({at})", dtype.cl_type()),
     }
 }
 

@@ -7,7 +7,7 @@ use netcl_core::kernels::expr::vecmath::Real;
 use netcl_core::simd;
 
 use super::{Axis, Mode, Plan};
-use crate::norm::dense::{Job, Output, Stored, with_stored};
+use crate::dense::{Job, Output, Stored, with_stored};
 use crate::reduce::Lane;
 
 /// Elements that one task should have at least.

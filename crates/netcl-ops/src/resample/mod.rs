@@ -13,7 +13,7 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use crate::norm::dense::{Args, ClCode, Job, Number, check_shape};
+use crate::dense::{Args, ClCode, Job, Number, check_shape};
 
 /// The height and width that a resampling gives.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -201,6 +201,7 @@ fn on_device(stream: &Stream, job: Job, kernel: &'static str, plan: Plan, items:
     }
     scalars.push(Number::Flag(plan.mode as usize));
     let text = include_str!("resample.cl");
-    let code = ClCode { file: "resample.cl", text, kernel, scalars: &scalars, items, group: None, local: 0 };
+    let code =
+        ClCode { file: "resample.cl", text, kernel, scalars: &scalars, items, group: None, local: 0, wide: None };
     job.run_cl(stream, &code)
 }

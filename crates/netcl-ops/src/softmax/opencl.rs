@@ -1,4 +1,4 @@
-//! Launches of `softmax.cl` and, on processors, of `softmax_vector.cl`.
+//! Launches of `softmax.cl`; of `softmax_vector.cl` on processors and `softmax_registers.cl` on GPUs, along dense axes.
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::{Grid, Source, Stream};
@@ -7,6 +7,7 @@ use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
 
+use crate::dense::Wide;
 use crate::lines::{Lines, Prepared};
 use crate::lines_opencl::{Access, vector_width};
 
@@ -21,6 +22,9 @@ pub(super) fn work(stream: &Stream, lines: &Lines, x: &Tensor, out: &Tensor, log
     let size = x.dtype().accumulator().size();
     let (count, n) = (lines.kept.size(), lines.len);
     let processor = stream.device().device_type() == DeviceType::Cpu;
+    if let Some(prepared) = in_registers(stream, lines, &access, x, out, log)? {
+        return Ok(prepared);
+    }
     if processor && let Some(prepared) = in_vectors(stream, lines, &access, x, log)? {
         return Ok(prepared);
     }
@@ -46,6 +50,47 @@ pub(super) fn work(stream: &Stream, lines: &Lines, x: &Tensor, out: &Tensor, log
     args.push(Arg::Local(group * size + if cached { cache } else { 0 }));
     let grid = Grid::new([count.div_ceil(together) * group]).local([group]);
     Ok((Work::OpenCl(kernel, grid), args))
+}
+
+/// The launch for GPUs; `None` for processors and where lines do not lie densely.
+fn in_registers(
+    stream: &Stream,
+    lines: &Lines,
+    access: &Access<'_>,
+    x: &Tensor,
+    out: &Tensor,
+    log: bool,
+) -> Result<Option<Prepared>> {
+    if lines.columns || lines.step != [1, 1] {
+        return Ok(None);
+    }
+    let (kept, n, dtype) = (&lines.kept, lines.len, x.dtype());
+    let aligned = |width: usize| {
+        let steps = kept.strides.iter().flat_map(|strides| kept.shape.iter().zip(strides));
+        steps.filter(|(n, _)| **n > 1).all(|(_, s)| s.unsigned_abs().is_multiple_of(width))
+            && [x, out].iter().all(|t| t.layout().offset().is_multiple_of(width))
+    };
+    let short = Wide::new(stream, dtype, n, aligned).map(|wide| (wide, "softmax_registers"));
+    let Some((wide, name)) = short.or_else(|| Wide::long(stream, dtype, n, aligned).map(|wide| (wide, "softmax_long")))
+    else {
+        return Ok(None);
+    };
+    let key = format!("softmax_registers.cl:{name}:{}:{log}{}", access.key(), wide.key());
+    let kernel = stream.kernel(&key, || {
+        let source = format!(
+            "#define LOG {}\n#define KERNEL_{name}\n{}{}{}",
+            u8::from(log),
+            access.defines(),
+            wide.defines(dtype),
+            include_str!("softmax_registers.cl")
+        );
+        (Source::new(source, ""), name)
+    })?;
+    let mut args = access.args();
+    args.extend([access.count(kept.size()), access.count(n)]);
+    args.push(Arg::Scalar(Scalar::U32(wide.lanes as u32)));
+    args.push(Arg::Local(wide.group * dtype.accumulator().size()));
+    Ok(Some((Work::OpenCl(kernel, Grid::new([wide.items(kept.size())]).local([wide.group])), args)))
 }
 
 /// Vectors of a tile of lines: `TILE` of the kernel.

@@ -58,5 +58,5 @@ pub use probe::{DeviceProbes, Subgroups};
 pub use program::Program;
 pub use queue::{PROFILE_VARIABLE, Queue};
 pub use source::ClSource;
-pub use stream::{Stream, finish_all};
+pub use stream::{COUNTERS, Stream, finish_all};
 pub use transfer::{MapMode, Mapped, Transfer};

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use super::buffer::{Buffer, MemFlags};
 use super::build::{Builder, Source};
 use super::context::Context;
 use super::device::Device;
@@ -13,11 +14,16 @@ use super::error::{ClError, ClResult};
 use super::event::Deps;
 use super::fork;
 use super::kernel::Kernel;
+use super::memory::ClMemory;
 use super::queue::Queue;
 use super::shutdown;
 use super::source::ClSource;
 use crate::error::Result;
 use crate::memory::{PersistentBufferPool, PinnedBufferPool, QueueId};
+use crate::storage::Storage;
+
+/// How many [`counters`](Stream::counters) a stream has.
+pub const COUNTERS: usize = 4096;
 
 /// A compute queue and what belongs to it.
 pub struct Stream {
@@ -25,6 +31,8 @@ pub struct Stream {
     id: QueueId,
     /// Made when the first asynchronous copy needs it.
     copies: OnceLock<(Queue, QueueId)>,
+    /// Made when the first kernel needs them.
+    counters: OnceLock<Arc<Storage>>,
     shared: Arc<Shared>,
 }
 
@@ -72,7 +80,13 @@ impl Stream {
             return Ok(stream);
         }
         let shared = Shared::of(queue.context(), queue.device())?;
-        let made = Arc::new(Stream { queue: queue.clone(), id: QueueId::next(), copies: OnceLock::new(), shared });
+        let made = Arc::new(Stream {
+            queue: queue.clone(),
+            id: QueueId::next(),
+            copies: OnceLock::new(),
+            counters: OnceLock::new(),
+            shared,
+        });
         let mut registry = registry();
         // Another thread may have been faster; its stream wins.
         if let Some(stream) = registry.streams.get(&queue.int_ptr()).and_then(Weak::upgrade) {
@@ -125,6 +139,30 @@ impl Stream {
         let (queue, id) = self.copies.get_or_init(|| (queue, QueueId::next()));
         registry().queues.insert(*id, queue.clone());
         Ok((queue, *id))
+    }
+
+    /// [`COUNTERS`] integers (`uint`) in device memory, all zero, with which the groups of a launch find out who is the last.
+    ///
+    /// A kernel that uses them leaves them zero again, so that the next one of this stream (or the next replay) finds them so.
+    pub fn counters(&self) -> Result<Arc<Storage>> {
+        check_process("Stream::counters")?;
+        if let Some(counters) = self.counters.get() {
+            return Ok(counters.clone());
+        }
+        let buffer = Buffer::new(self.context(), MemFlags::READ_WRITE, COUNTERS * size_of::<u32>())?;
+        self.queue.fill(&buffer, 0..buffer.size(), 0u32, Deps::default())?;
+        // Not of the pool: its blocks know their streams, and this stream would never end.
+        Ok(self.counters.get_or_init(|| Arc::new(Storage::opencl(ClMemory::foreign(buffer)))).clone())
+    }
+
+    /// The statement that makes what a work-item wrote visible to all others of the device.
+    pub fn device_fence(&self) -> &'static str {
+        // OpenCL 1.2 promises this of no fence; where that matters, PTX has one.
+        if self.device().quirks().ptx {
+            "asm volatile(\"membar.gl;\" ::: \"memory\")"
+        } else {
+            "mem_fence(CLK_GLOBAL_MEM_FENCE)"
+        }
     }
 
     /// Whether tensors of two streams can meet in one op: they share a context and a device.

@@ -1,5 +1,6 @@
 //! Filling, copying and casting: the launches that move elements without computing with them.
 
+mod groups;
 mod opencl;
 
 use std::sync::Arc;

@@ -1,19 +1,21 @@
-//! Launches of `copy.cl`.
+//! Launches of `copy.cl`; on GPUs those of `copy_groups.cl` where these do better.
 
 use smallvec::{SmallVec, smallvec};
 
+use super::groups::{Axis, Part};
 use crate::backend::opencl::{Grid, Source, Stream};
 use crate::dtype::{DType, Element};
 use crate::error::Result;
+use crate::kernels::form::Form;
 use crate::kernels::launch::{Access, Arg, Scalar, Work};
 use crate::shape::Layout;
 use crate::tensor::Tensor;
 use crate::with_element;
 
 /// The axes `copy.cl` has arguments for; views with more are copied slice by slice.
-const MAX_RANK: usize = 6;
+pub(super) const MAX_RANK: usize = 6;
 
-type Args = SmallVec<[Arg; 8]>;
+pub(super) type Args = SmallVec<[Arg; 8]>;
 
 /// Sets the elements of a tensor; one piece of work per slice of at most [`MAX_RANK`] axes.
 pub(super) fn fill(stream: &Stream, tensor: &Tensor, value: f64) -> Result<Vec<(Work, Args)>> {
@@ -24,7 +26,11 @@ pub(super) fn fill(stream: &Stream, tensor: &Tensor, value: f64) -> Result<Vec<(
         u64::from_le_bytes(raw)
     });
     let size = tensor.dtype().size();
+    let groups = Form::of(stream.device()) == Form::Groups;
     slices(&[tensor.layout()], |shape, strides, offsets| {
+        if groups && strides[0].is_none() {
+            return super::groups::fill(stream, tensor, offsets[0], shape.iter().product(), scalar(bits));
+        }
         let name = if strides[0].is_none() { "fill_dense" } else { "fill_strided" };
         let kernel = stream.kernel(&format!("copy.cl:{name}:{size}"), || {
             (source(format!("#define BITS {}\n", bits_type(size))), name)
@@ -62,7 +68,16 @@ pub(super) fn fill_one(stream: &Stream, tensor: &Tensor, bits: Arg) -> Result<(W
 /// Copies or casts one tensor into another of the same shape.
 pub(super) fn copy(stream: &Stream, src: &Tensor, dst: &Tensor) -> Result<Vec<(Work, Args)>> {
     let (from, to) = (src.dtype(), dst.dtype());
+    let groups = Form::of(stream.device()) == Form::Groups;
     slices(&[src.layout(), dst.layout()], |shape, strides, offsets| {
+        if groups {
+            let [from, to] = [0, 1].map(|side: usize| strides[side].unwrap_or_else(|| dense_strides(shape)));
+            let axes = (0..MAX_RANK).filter(|&a| shape[a] != 1).map(|a| Axis { n: shape[a], steps: [from[a], to[a]] });
+            let part = Part { src, dst, offsets: [offsets[0], offsets[1]], axes: axes.collect() };
+            if let Some(work) = part.work(stream)? {
+                return Ok(work);
+            }
+        }
         let dense = strides.iter().all(Option::is_none);
         let name = if dense { "copy_dense" } else { "copy_strided" };
         // Equal dtypes are copied bit by bit, so one program serves all types of a size.
@@ -138,16 +153,16 @@ fn dense_strides(shape: &[u64; MAX_RANK]) -> [i64; MAX_RANK] {
     strides
 }
 
-fn scalar(value: u64) -> Arg {
+pub(super) fn scalar(value: u64) -> Arg {
     Arg::Scalar(Scalar::U64(value))
 }
 
-fn grid(stream: &Stream, n: u64) -> Grid {
+pub(super) fn grid(stream: &Stream, n: u64) -> Grid {
     let local = stream.device().info().max_work_group_size.min(256);
     Grid::new([(n as usize).next_multiple_of(local)]).local([local])
 }
 
-fn bits_type(size: usize) -> &'static str {
+pub(super) fn bits_type(size: usize) -> &'static str {
     match size {
         1 => "uchar",
         2 => "ushort",

@@ -121,21 +121,16 @@ fn addressing(
     let vectors = config.variant == KernelVariant::ElementwiseVectorized;
     let width = if vectors { config.vector_width } else { 1 };
     let Some(stream) = stream.filter(|_| vectors) else { return (Addressing::Dense { width }, inputs) };
-    let info = stream.device().info();
     match stream.device().device_type() {
         // Functions in plain arithmetic fill the widest registers; below, a wide kernel's build costs more than it saves.
         DeviceType::Cpu if nest.compute == DType::F32 && nest.shape.size() >= WIDE_FROM && has_functions(op.expr()) => {
             (Addressing::Dense { width: 16 }, inputs)
         }
+        // One vector for each work-item: with more of them under way each, all are slower.
         DeviceType::Gpu => {
-            let dense = nest.operands.iter().enumerate().filter(|(i, _)| step(*i) == 1 || rank == 0);
-            let aligned = dense.clone().all(|(_, t)| t.layout().offset().is_multiple_of(width));
-            // Registers for all that is under way at once: 64 of them in vectors of four floats.
-            let room = (MOST_WAITING / dense.count().max(1)).min(4);
-            let vectors = floor_power_of_two(room);
-            let busy = info.compute_units as usize * config.local_size_1d * ROUNDS;
-            if aligned && vectors > 1 && nest.shape.size() >= busy * vectors * width {
-                (Addressing::Tiles { width, vectors }, inputs)
+            let mut dense = nest.operands.iter().enumerate().filter(|(i, _)| step(*i) == 1 || rank == 0);
+            if dense.all(|(_, t)| t.layout().offset().is_multiple_of(width)) {
+                (Addressing::Tiles { width, vectors: 1 }, inputs)
             } else {
                 (Addressing::Dense { width }, inputs)
             }
@@ -146,15 +141,6 @@ fn addressing(
 
 /// Elements from which processors compute functions in vectors of 16.
 const WIDE_FROM: usize = 1 << 16;
-/// Vectors that a work-item has under way at once, over all operands.
-const MOST_WAITING: usize = 16;
-/// Work-groups for each compute unit, below which one vector per work-item spreads the work better.
-const ROUNDS: usize = 4;
-
-fn floor_power_of_two(n: usize) -> usize {
-    1 << n.max(1).ilog2()
-}
-
 /// Whether an expression has functions that are written in plain arithmetic.
 fn has_functions(expr: &Expr) -> bool {
     let function = |op: &UnaryOp| matches!(op, UnaryOp::Exp | UnaryOp::Expm1 | UnaryOp::Tanh | UnaryOp::Sigmoid);

@@ -9,11 +9,12 @@ use smallvec::SmallVec;
 use super::segments::chunks;
 use super::source::{Body, Form, Text, row_length, write};
 use super::{Many, Operands, Segment, Segments};
-use crate::backend::opencl::{DeviceType, Grid, Source, Stream};
+use crate::backend::opencl::{Grid, Source, Stream};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_selector::get_kernel_selector;
 use crate::kernels::elementwise::Number;
+use crate::kernels::form;
 use crate::kernels::launch::{Access, Arg, Scalar, Work};
 use crate::tensor::Tensor;
 
@@ -51,9 +52,11 @@ pub(super) struct Batch {
     pub(super) args: Args,
 }
 
-/// How a device goes about it: elements per vector, work-items per work-group, elements per chunk.
+/// How a device goes about it: elements per vector, whether it matters where they begin, work-items per work-group, elements per
+/// chunk.
 pub(super) struct Shape {
     pub(super) width: usize,
+    pub(super) aligned: bool,
     pub(super) local: usize,
     pub(super) chunk: usize,
 }
@@ -62,16 +65,16 @@ impl Shape {
     pub(super) fn of(stream: &Stream, queue: &crate::backend::Queue, elements: usize, compute: DType) -> Result<Shape> {
         let config = get_kernel_selector(Some(queue))?.select_elementwise_kernel(elements, compute);
         let info = stream.device().info();
-        if info.device_type == DeviceType::Cpu {
+        if form::Form::of(stream.device()) == form::Form::Items {
             // A core does neighbouring elements one after the other.
             let width = if compute == DType::F64 { 4 } else { 8 };
-            return Ok(Shape { width, local: 1, chunk: CPU_CHUNK });
+            return Ok(Shape { width, aligned: false, local: 1, chunk: CPU_CHUNK });
         }
         let width = config.vector_width.min(8);
         let most = config.local_size_1d.min(info.max_work_group_size).max(1);
         // A power of two, for the sums' tree.
         let local = 1 << most.ilog2();
-        Ok(Shape { width, local, chunk: local * width * VECTORS })
+        Ok(Shape { width, aligned: true, local, chunk: local * width * VECTORS })
     }
 }
 
@@ -124,6 +127,7 @@ pub(super) fn batches(
                 sets: sets.len().next_power_of_two(),
                 slots: slots.clone(),
                 width: shape.width,
+                aligned: shape.aligned && aligned(many, segments, operands, range, shape.width),
                 chunk: shape.chunk,
                 body: if sums.is_some() { Body::Sum } else { Body::Map },
             };
@@ -165,6 +169,16 @@ pub(super) fn batches(
             Ok(Batch { elements: part.iter().map(|s| s.count).sum(), work: Work::OpenCl(kernel, grid), args })
         })
         .collect()
+}
+
+/// Whether every tensor, and every tensor's part of each row, begins at a multiple of a vector's length.
+fn aligned(many: &Many, segments: &Segments, operands: &Operands<'_>, range: &Range<usize>, width: usize) -> bool {
+    let lists = operands.lists.iter().flat_map(|list| &list[range.clone()]);
+    let flat = operands.flat.map_or(0, |flat| flat.layout().offset());
+    let mut rows = segments.all()[range.clone()]
+        .iter()
+        .flat_map(|segment| (0..many.rows).map(move |r| flat + r * segments.stride() + segment.flat));
+    lists.map(|t| t.layout().offset()).all(|at| at.is_multiple_of(width)) && rows.all(|at| at.is_multiple_of(width))
 }
 
 /// The sets that a batch's segments name, in the order of their first use.

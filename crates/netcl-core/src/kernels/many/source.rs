@@ -30,6 +30,8 @@ pub(super) struct Form {
     pub(super) slots: Vec<bool>,
     /// Elements per vector.
     pub(super) width: usize,
+    /// Vectors begin at multiples of their length in all tensors: many GPUs load one with one instruction only then.
+    pub(super) aligned: bool,
     /// Elements per chunk.
     pub(super) chunk: usize,
     /// What becomes of the expression's value.
@@ -80,9 +82,12 @@ fn name(many: &Many, form: &Form) -> String {
         let _ = write!(name, "_{}", tag(*list));
     }
     let slots: String = form.slots.iter().map(|slot| if *slot { 's' } else { 'v' }).collect();
-    let Form { compute, tensors, sets, width, chunk, .. } = form;
+    let Form { compute, tensors, sets, width, chunk, aligned, .. } = form;
     let key = many.map.expr().key() & 0xffff_ffff_ffff;
     let _ = write!(name, "_{}_many{tensors}x{sets}_{slots}_{width}_{chunk}_{key:012x}", tag(*compute));
+    if *aligned {
+        name.push_str("_aligned");
+    }
     name
 }
 
@@ -223,12 +228,12 @@ impl Writer<'_> {
         // What is declared from here on hides the prologue's names, which nobody needs any more.
         self.line("const ulong left = n - i;");
         for (l, dtype) in self.form.lists.iter().enumerate() {
-            let load = self.ctype.load_helper(*dtype);
+            let load = self.ctype.load_helper_at(*dtype, self.form.aligned);
             self.line(&format!("const {ty} x{l} = {}(x{l}_data + i, left);", load.name));
             self.need([load]);
         }
         for r in 0..many.rows {
-            let load = self.ctype.load_helper(self.form.compute);
+            let load = self.ctype.load_helper_at(self.form.compute, self.form.aligned);
             self.line(&format!("const {ty} x{} = {}(r{r}_data + i, left);", many.lists + r, load.name));
             self.need([load]);
         }
@@ -251,7 +256,7 @@ impl Writer<'_> {
                 Target::List(l) => (format!("x{l}_data"), self.form.lists[l]),
                 Target::Row(r) => (format!("r{r}_data"), self.form.compute),
             };
-            let helpers = self.ctype.store_helpers(dtype);
+            let helpers = self.ctype.store_helpers_at(dtype, self.form.aligned);
             let name = helpers.last().map(|h| h.name.clone()).unwrap_or_default();
             self.need(helpers);
             self.line(&format!("{name}({value}, {data} + i, left);"));

@@ -17,9 +17,9 @@ use super::images::{self, Pixel, Place, Room};
 use super::lanes::VECTORS;
 use super::plan::{Part, Planes};
 use super::{ENOUGH_TASKS, chunk, product, scratch, shifted, with_pixel};
+use crate::dense::with_stored;
 use crate::epilogue;
 use crate::norm::cpu::statistics;
-use crate::norm::dense::with_stored;
 
 /// Bytes of planes that are filled before they are used (more where that is too few pixels): they should still be in a cache by
 /// then.

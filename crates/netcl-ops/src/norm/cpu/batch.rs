@@ -8,8 +8,8 @@ use netcl_core::dtype::Element;
 
 use super::moments::{Moments, Slopes, input_gradient, moments, products, real, scale};
 use super::{TASK, columns};
+use crate::dense::{Job, Output, Stored, Views, with_stored};
 use crate::norm::batch::Planes;
-use crate::norm::dense::{Job, Output, Stored, Views, with_stored};
 
 /// Planes with fewer elements are not worth a loop of their own.
 const PLANE: usize = 32;

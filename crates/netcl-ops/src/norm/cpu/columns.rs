@@ -15,8 +15,8 @@ use super::TASK;
 use super::batch::{Backward, Channel, Results};
 use super::moments::{LINE, Moments, Slopes, prefetch, real};
 
+use crate::dense::{Output, Stored};
 use crate::norm::batch::Planes;
-use crate::norm::dense::{Output, Stored};
 use crate::reduce::Lane;
 
 /// Columns of a strip.

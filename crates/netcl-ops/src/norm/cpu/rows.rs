@@ -10,7 +10,7 @@ use super::moments::{
     Moments, Slopes, add_parameter_gradients, drain, input_gradient, moments, products, real, scale, scale_each,
     square_sum, weighted_input_gradient, weighted_products,
 };
-use crate::norm::dense::{Job, Output, Stored, Views, with_stored};
+use crate::dense::{Job, Output, Stored, Views, with_stored};
 use crate::norm::rows::Rows;
 
 /// Parts that the sums over rows are cut into at most.

@@ -6,8 +6,8 @@ use netcl_core::dtype::Element;
 
 use super::TASK;
 use super::moments::{Moments, moments, real};
+use crate::dense::{Job, Stored, with_stored};
 use crate::norm::batch::Planes;
-use crate::norm::dense::{Job, Stored, with_stored};
 use crate::norm::statistics::Cut;
 
 /// The mean and the sum of squared deviations of a few values.

@@ -8,7 +8,7 @@ use netcl_core::kernels::expr::vecmath::Real;
 use netcl_core::simd;
 
 use super::Shape;
-use crate::norm::dense::{Job, Stored, Views, with_stored};
+use crate::dense::{Job, Stored, Views, with_stored};
 use crate::reduce::Lane;
 use crate::softmax::cpu::{Fused, No, Yes, exp};
 

@@ -9,8 +9,8 @@ use netcl_core::kernels::launch::{self, Cost};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
+use crate::dense::{Args, Job, check_shape};
 use crate::lines::check;
-use crate::norm::dense::{Args, Job, check_shape};
 
 /// The gradient of `x` for `y = softmax(x)`: `y * (upstream - sum(upstream * y))` along the axis.
 ///

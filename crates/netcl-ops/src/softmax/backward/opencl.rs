@@ -4,12 +4,13 @@ use netcl_core::Result;
 use netcl_core::backend::opencl::Stream;
 
 use super::Shape;
-use crate::norm::dense::{ClCode, Job, Number, group_size};
+use crate::dense::{ClCode, Job, Number, Wide, group_size};
 
 /// Elements of a row that each lane should have.
 const PER_LANE: usize = 4;
 
 pub(super) fn run(stream: &Stream, job: Job, shape: Shape, log: bool) -> Result<()> {
+    let wide = Wide::for_rows(stream, job.dtype, shape.len, &job.args);
     let Shape { outer, len, inner } = shape;
     let code = ClCode {
         file: "softmax_backward.cl",
@@ -19,12 +20,18 @@ pub(super) fn run(stream: &Stream, job: Job, shape: Shape, log: bool) -> Result<
         items: 0,
         group: None,
         local: 0,
+        wide: None,
     };
     let log = Number::Flag(usize::from(log));
     if inner > 1 {
         let scalars = [Number::Count(outer * inner), Number::Count(len), Number::Count(inner), log];
         let kernel = "softmax_backward_columns";
         return job.run_cl(stream, &ClCode { kernel, scalars: &scalars, items: outer * inner, ..code });
+    }
+    if let Some(wide) = wide {
+        let scalars = [Number::Count(outer), Number::Count(len), log, Number::Flag(wide.lanes)];
+        let kernel = "softmax_backward_registers";
+        return job.run_cl(stream, &wide.code(ClCode { kernel, scalars: &scalars, ..code }, outer));
     }
     let group = group_size(stream, job.dtype);
     let lanes = len.div_ceil(PER_LANE).next_power_of_two().min(group);
