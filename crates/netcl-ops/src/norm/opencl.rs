@@ -125,35 +125,40 @@ struct Lines {
     by_line: usize,
 }
 
-/// The sums of g * h and of g per channel.
-fn sums(
-    stream: &Stream,
-    op: &'static str,
-    saved: &Saved<'_>,
-    planes: Planes,
-    lines: &Lines,
-    [d_weight, d_bias]: [&Tensor; 2],
-) -> Result<()> {
-    let (x, Planes { samples, channels, span }) = (saved.x, planes);
-    let columns = span < PLANE;
-    let group = group_size(stream, x.dtype());
-    let already = if columns { channels.div_ceil(group) } else { channels };
-    let (parts, per) = cut(stream, samples, if columns { 16 } else { PART.div_ceil(span) }, already);
-    let partial = Tensor::uninit(x.queue(), [2 * parts * channels], x.dtype().accumulator())?;
-    let job = |cost, args| Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost, args };
-    let scalars =
-        [samples, channels, span, parts, per, lines.by_sample, lines.per_line, lines.by_line].map(Number::Count);
-    let code = if columns {
-        ClCode { scalars: &scalars, items: parts * channels, ..backward_code("norm_sums_columns") }
-    } else {
-        let items = parts * channels * group;
-        let kernel = backward_code("norm_sums_planes");
-        ClCode { scalars: &scalars, items, group: Some(group), local: group, ..kernel }
-    };
-    job(cost(x, 2, 6), saved.args().write(&partial)).run_cl(stream, &code)?;
-    let scalars = [Number::Count(channels), Number::Count(parts)];
-    let code = ClCode { scalars: &scalars, items: channels, ..backward_code("norm_sums_finish") };
-    job(SMALL, Args::default().read(&partial).write(d_weight).write(d_bias)).run_cl(stream, &code)
+/// The sums of g * h and of g per channel, in parts.
+struct Sums {
+    partial: Tensor,
+    channels: usize,
+    parts: usize,
+    scalars: [Number; 8],
+    /// A work-item has a part of a channel, else a group.
+    columns: bool,
+}
+
+impl Sums {
+    fn new(stream: &Stream, x: &Tensor, planes: Planes, lines: &Lines) -> Result<Sums> {
+        let Planes { samples, channels, span } = planes;
+        let columns = span < PLANE;
+        let already = if columns { channels.div_ceil(group_size(stream, x.dtype())) } else { channels };
+        let (parts, per) = cut(stream, samples, if columns { 16 } else { PART.div_ceil(span) }, already);
+        let partial = Tensor::uninit(x.queue(), [2 * parts * channels], x.dtype().accumulator())?;
+        let scalars =
+            [samples, channels, span, parts, per, lines.by_sample, lines.per_line, lines.by_line].map(Number::Count);
+        Ok(Sums { partial, channels, parts, scalars, columns })
+    }
+
+    /// The work-items that find the parts, in groups of `group`.
+    fn items(&self, group: usize) -> usize {
+        self.parts * self.channels * if self.columns { 1 } else { group }
+    }
+
+    /// Adds the parts up, in order.
+    fn finish(&self, stream: &Stream, op: &'static str, x: &Tensor, [d_weight, d_bias]: [&Tensor; 2]) -> Result<()> {
+        let args = Args::default().read(&self.partial).write(d_weight).write(d_bias);
+        let scalars = [Number::Count(self.channels), Number::Count(self.parts)];
+        let code = ClCode { scalars: &scalars, items: self.channels, ..backward_code("norm_sums_finish") };
+        Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: SMALL, args }.run_cl(stream, &code)
+    }
 }
 
 pub(super) fn rows_backward(
@@ -165,24 +170,35 @@ pub(super) fn rows_backward(
     parameters: Option<[&Tensor; 2]>,
 ) -> Result<()> {
     let x = saved.x;
-    let args = saved.args().write(input);
-    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 12), args };
+    let mut args = saved.args().write(input);
+    let planes = Planes { samples: rows.rows / rows.groups, channels: rows.groups * rows.channels, span: rows.span };
+    let lines = Lines { by_sample: rows.groups, per_line: rows.channels, by_line: 1 };
+    let sums = parameters.map(|_| Sums::new(stream, x, planes, &lines)).transpose()?;
+    if let Some(sums) = &sums {
+        args = args.write(&sums.partial);
+    }
+    let tensors = if sums.is_some() { 5 } else { 3 };
+    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, tensors, 12), args };
     let (items, group, lanes) = lanes(stream, &job, rows);
-    let scalars = [
+    let cut = [
         Number::Count(rows.rows),
         Number::Count(rows.n),
         Number::Count(rows.groups),
         Number::Count(rows.channels),
-        Number::Count(rows.span),
         Number::Flag(usize::from(rows.centred)),
         Number::Flag(lanes),
     ];
-    let kernel = backward_code("norm_rows_backward");
-    job.run_cl(stream, &ClCode { scalars: &scalars, items, group: Some(group), local: group, ..kernel })?;
-    let Some(gradients) = parameters else { return Ok(()) };
-    let planes = Planes { samples: rows.rows / rows.groups, channels: rows.groups * rows.channels, span: rows.span };
-    let lines = Lines { by_sample: rows.groups, per_line: rows.channels, by_line: 1 };
-    sums(stream, op, saved, planes, &lines, gradients)
+    let code =
+        |kernel, scalars, items| ClCode { scalars, items, group: Some(group), local: group, ..backward_code(kernel) };
+    let (Some(sums), Some(gradients)) = (sums, parameters) else {
+        let scalars: Vec<Number> = [Number::Count(rows.span)].into_iter().chain(cut).collect();
+        return job.run_cl(stream, &code("norm_rows_backward", &scalars, items));
+    };
+    // Neither needs what the other writes: one launch for both.
+    let kernel = if sums.columns { "norm_rows_and_columns" } else { "norm_rows_and_planes" };
+    let scalars: Vec<Number> = sums.scalars.into_iter().chain(cut).chain([Number::Count(items / group)]).collect();
+    job.run_cl(stream, &code(kernel, &scalars, items + sums.items(group)))?;
+    sums.finish(stream, op, x, gradients)
 }
 
 pub(super) fn batch_backward(
@@ -196,10 +212,20 @@ pub(super) fn batch_backward(
 ) -> Result<()> {
     let x = saved.x;
     let lines = Lines { by_sample: 0, per_line: 1, by_line: 1 };
-    sums(stream, op, saved, planes, &lines, [d_weight, d_bias])?;
+    let sums = Sums::new(stream, x, planes, &lines)?;
+    let job = |cost, args| Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost, args };
+    let group = group_size(stream, x.dtype());
+    let code = ClCode { scalars: &sums.scalars, items: sums.items(group), ..backward_code("norm_sums_columns") };
+    let code = if sums.columns {
+        code
+    } else {
+        ClCode { kernel: "norm_sums_planes", group: Some(group), local: group, ..code }
+    };
+    job(cost(x, 2, 6), saved.args().write(&sums.partial)).run_cl(stream, &code)?;
+    sums.finish(stream, op, x, [d_weight, d_bias])?;
     let args = saved.args().read(d_weight).read(d_bias).write(input);
-    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 6), args };
     let [size, channels, span] = [x.size(), planes.channels, planes.span].map(Number::Count);
     let scalars = [size, channels, span, Number::Real(planes.count() as f64), Number::Flag(usize::from(training))];
-    job.run_cl(stream, &ClCode { scalars: &scalars, items: x.size(), ..backward_code("norm_batch_backward") })
+    let code = ClCode { scalars: &scalars, items: x.size(), ..backward_code("norm_batch_backward") };
+    job(cost(x, 3, 6), args).run_cl(stream, &code)
 }
