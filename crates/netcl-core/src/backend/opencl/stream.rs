@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use super::buffer::{Buffer, MemFlags};
 use super::build::{Builder, Source};
 use super::context::Context;
 use super::device::Device;
@@ -13,11 +14,13 @@ use super::error::{ClError, ClResult};
 use super::event::Deps;
 use super::fork;
 use super::kernel::Kernel;
+use super::memory::ClMemory;
 use super::queue::Queue;
 use super::shutdown;
 use super::source::ClSource;
 use crate::error::Result;
 use crate::memory::{PersistentBufferPool, PinnedBufferPool, QueueId};
+use crate::storage::Storage;
 
 /// A compute queue and what belongs to it.
 pub struct Stream {
@@ -25,6 +28,7 @@ pub struct Stream {
     id: QueueId,
     /// Made when the first asynchronous copy needs it.
     copies: OnceLock<(Queue, QueueId)>,
+    counter: OnceLock<Arc<Storage>>,
     shared: Arc<Shared>,
 }
 
@@ -72,7 +76,8 @@ impl Stream {
             return Ok(stream);
         }
         let shared = Shared::of(queue.context(), queue.device())?;
-        let made = Arc::new(Stream { queue: queue.clone(), id: QueueId::next(), copies: OnceLock::new(), shared });
+        let (copies, counter) = (OnceLock::new(), OnceLock::new());
+        let made = Arc::new(Stream { queue: queue.clone(), id: QueueId::next(), copies, counter, shared });
         let mut registry = registry();
         // Another thread may have been faster; its stream wins.
         if let Some(stream) = registry.streams.get(&queue.int_ptr()).and_then(Weak::upgrade) {
@@ -125,6 +130,20 @@ impl Stream {
         let (queue, id) = self.copies.get_or_init(|| (queue, QueueId::next()));
         registry().queues.insert(*id, queue.clone());
         Ok((queue, *id))
+    }
+
+    /// A `uint` that is zero whenever no kernel runs, for kernels whose work-groups count themselves: the last one sets it back.
+    /// Work of a stream runs in order, so all its kernels share it.
+    pub fn counter(&self) -> Result<Arc<Storage>> {
+        check_process("Stream::counter")?;
+        if let Some(counter) = self.counter.get() {
+            return Ok(counter.clone());
+        }
+        let buffer = Buffer::new(self.context(), MemFlags::READ_WRITE, size_of::<u32>())?;
+        self.queue.write(&buffer, 0, &[0u32])?;
+        // Of no pool: it lives as long as the stream, and no count of tensors' memory should see it.
+        let made = Arc::new(Storage::opencl(ClMemory::foreign(buffer)));
+        Ok(self.counter.get_or_init(|| made).clone())
     }
 
     /// Whether tensors of two streams can meet in one op: they share a context and a device.
