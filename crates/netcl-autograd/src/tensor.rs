@@ -44,6 +44,10 @@ pub struct GradCell {
 }
 
 impl GradCell {
+    pub(crate) fn requires_grad(&self) -> bool {
+        self.requires_grad.load(Ordering::Acquire)
+    }
+
     pub(crate) fn grad(&self) -> Option<Tensor> {
         self.grad.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -171,7 +175,17 @@ impl Tensor {
     }
 
     pub(crate) fn needs_grad(&self) -> bool {
-        self.node.is_some() || self.cell.requires_grad.load(Ordering::Acquire)
+        if self.node.is_some() {
+            return true;
+        }
+        let flag = self.cell.requires_grad();
+        crate::jit::saw(&self.cell, flag);
+        flag
+    }
+
+    /// What autograd knows of this leaf.
+    pub(crate) fn cell(&self) -> &Arc<GradCell> {
+        &self.cell
     }
 
     /// Where this tensor's gradient flows to.

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use netcl_autograd::core::backend::Queue;
 use netcl_autograd::core::device::manager;
 use netcl_autograd::core::index::IndexTensor;
-use netcl_autograd::core::kernels::launch::{Counter, with_sink};
+use netcl_autograd::core::kernels::launch::{Counter, Recorder, with_sink};
+use netcl_autograd::core::kernels::region::{Style as RowStyle, force_style};
 use netcl_autograd::jit::{Jit, Outputs, Style, jit};
 use netcl_autograd::ops::conv::{Convolution, conv2d};
 use netcl_autograd::ops::loss::{CrossEntropyOptions, cross_entropy};
@@ -120,8 +121,8 @@ fn layer_norm_is_one_launch_and_at_most_two_backward() {
         let norm = |t: &[&Tensor]| layer_norm(t[0], 1, Some(t[1]), Some(t[2]), 1e-5);
         let (forward, backward) = compare(norm, &[&x, &scale, &shift], 1e-5);
         assert_eq!(forward, 1, "on {}", queue.device_name());
-        // Its own kernels: on OpenCL devices the parameters' gradients are sums of sums.
-        let most = if matches!(queue, Queue::Cpu(_)) { 1 } else { 3 };
+        // On OpenCL devices the parameters' gradients are sums of sums.
+        let most = if matches!(queue, Queue::Cpu(_)) { 1 } else { 2 };
         assert!(backward <= most, "{backward} on {}", queue.device_name());
     }
 }
@@ -158,16 +159,45 @@ fn relu_is_part_of_a_convolution_in_training_too() {
     assert_eq!(compare(layer, &[&x, &w, &b], 1e-5).0, 1);
 }
 
+/// Both ways of dividing rows on OpenCL devices; the native CPU has one.
+fn styles(queue: &Queue) -> &'static [RowStyle] {
+    if matches!(queue, Queue::Cpu(_)) { &[RowStyle::Items] } else { &[RowStyle::Items, RowStyle::Groups] }
+}
+
 #[test]
-fn cross_entropy_of_logits_is_one_launch_backward() {
+fn cross_entropy_of_logits_is_one_launch_each_way_at_any_size() {
     for queue in queues() {
-        let x = ramp(&queue, &[70, 11], 3.0);
-        let labels: Vec<i64> = (0..70).map(|i| i * 7 % 11).collect();
-        let labels = IndexTensor::from_host(&queue, &labels, [70]).unwrap();
-        let loss = move |t: &[&Tensor]| cross_entropy(t[0], &labels, &CrossEntropyOptions::default());
-        let (forward, backward) = compare(loss, &[&x], 1e-6);
-        assert!(forward <= 2, "{forward} on {}", queue.device_name());
-        assert_eq!(backward, 1, "on {}", queue.device_name());
+        for (&style, (rows, classes)) in
+            styles(&queue).iter().flat_map(|style| [(70, 11), (512, 1000), (4096, 50)].map(|shape| (style, shape)))
+        {
+            let x = ramp(&queue, &[rows, classes], 3.0);
+            let labels: Vec<i64> = (0..rows).map(|i| (i * 7 % classes) as i64).collect();
+            let labels = IndexTensor::from_host(&queue, &labels, [rows]).unwrap();
+            let loss = move |t: &[&Tensor]| cross_entropy(t[0], &labels, &CrossEntropyOptions::default());
+            let counts = force_style(style, || compare(loss, &[&x], 1e-6));
+            assert_eq!(counts, (1, 1), "{rows} x {classes}, {style:?} on {}", queue.device_name());
+        }
+    }
+}
+
+/// Work-groups count themselves to know the last one: the count must be as before when a launch runs again.
+#[test]
+fn a_recorded_cross_entropy_can_be_replayed() {
+    for queue in queues() {
+        for &style in styles(&queue) {
+            let x = ramp(&queue, &[300, 40], 1.0);
+            let labels: Vec<i64> = (0..300).map(|i| i * 3 % 40).collect();
+            let labels = IndexTensor::from_host(&queue, &labels, [300]).unwrap();
+            let recorder = Rc::new(Recorder::default());
+            let _scope = no_grad();
+            let loss = || force_style(style, || cross_entropy(&x, &labels, &CrossEntropyOptions::default())).unwrap();
+            let replayed = with_sink(recorder.clone(), loss);
+            for scale in [1.0f32, 2.0, -3.0] {
+                x.assign(ramp(&queue, &[300, 40], scale).raw()).unwrap();
+                recorder.replay().unwrap();
+                assert_eq!(replayed.item().unwrap(), loss().item().unwrap(), "on {}", queue.device_name());
+            }
+        }
     }
 }
 
@@ -282,7 +312,7 @@ fn values_cannot_be_read_inside() {
 }
 
 #[test]
-fn in_place_writes_and_random_numbers_stay_right() {
+fn in_place_writes_stay_right() {
     let queue = manager().cpu().queue;
     let x = ramp(&queue, &[8], 1.0);
     let state = Tensor::from_shape(&queue, [8], netcl_autograd::core::dtype::DType::F32).unwrap();
@@ -298,13 +328,97 @@ fn in_place_writes_and_random_numbers_stay_right() {
         close(&state, &(&x * f64::from(step)).unwrap(), 1e-6);
         close(&out, &(&x * f64::from(2 * step)).unwrap(), 1e-6);
     }
-    let noisy = jit(|t: &[&Tensor]| {
-        let noise: Tensor = netcl_ops::random::uniform(t[0].queue(), [8], t[0].dtype(), 0.0, 1.0, None)?.into();
-        t[0] + &noise
-    });
-    let first = noisy.call(&[&x]).unwrap().to_host::<f32>().unwrap();
-    assert_ne!(noisy.call(&[&x]).unwrap().to_host::<f32>().unwrap(), first);
-    assert!(noisy.explain(&[&x]).unwrap().contains("random"));
+}
+
+/// Every call draws what op by op would have drawn, and leaves the generator where that would have left it.
+#[test]
+fn random_numbers_are_those_of_op_by_op() {
+    use netcl_autograd::core::random::{Generator, default_generator, manual_seed};
+    use netcl_autograd::ops::dropout::dropout;
+    let _alone = GENERATOR.lock().unwrap();
+    for queue in queues() {
+        let f = |t: &[&Tensor]| {
+            let noise: Tensor = netcl_ops::random::uniform(t[0].queue(), [9, 7], t[0].dtype(), 0.0, 1.0, None)?.into();
+            &dropout(&(t[0] * 2.0)?, 0.4, None)?.tanh()? + &noise
+        };
+        let x = ramp(&queue, &[9, 7], 1.0);
+        // Three calls, and only then their backward passes: each has the mask of its own call.
+        let run = |f: &dyn Fn(&[&Tensor]) -> Result<Tensor>| {
+            manual_seed(11);
+            let leaves: Vec<Tensor> = (0..3).map(|_| x.detach().with_grad()).collect();
+            let outputs: Vec<Tensor> = leaves.iter().map(|leaf| f(&[leaf]).unwrap()).collect();
+            outputs.iter().rev().for_each(|out| out.sum((), false).unwrap().backward().unwrap());
+            let values = outputs.iter().cloned().chain(leaves.iter().map(|leaf| leaf.grad().unwrap()));
+            (values.map(|t| t.to_host::<f32>().unwrap()).collect::<Vec<_>>(), default_generator())
+        };
+        let compiled = jit(f);
+        let (expected, got) = (run(&f), run(&|t| compiled.call(t)));
+        assert_eq!(got, expected, "on {}", queue.device_name());
+        assert_ne!(got.0[0], got.0[1]);
+        let leaf = x.detach().with_grad();
+        let text = compiled.explain(&[&leaf]).unwrap();
+        assert!(text.contains("random numbers are new in every call"), "{text}");
+        assert_eq!(compiled.counters().traces, 1);
+        // A generator of the function's own cannot be moved on by the compiler.
+        let own = std::sync::Mutex::new(Generator::new(5));
+        let aside = jit(move |t: &[&Tensor]| dropout(t[0], 0.5, Some(&mut own.lock().unwrap())));
+        let first = aside.call(&[&x]).unwrap().to_host::<f32>().unwrap();
+        assert_ne!(aside.call(&[&x]).unwrap().to_host::<f32>().unwrap(), first);
+        assert!(aside.explain(&[&x]).unwrap().contains("generator of its own"));
+    }
+}
+
+/// The process-wide generator is everybody's: tests that look at it take turns.
+static GENERATOR: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// A checkpoint draws the numbers of its forward pass again, which a compiled function could not.
+#[test]
+fn a_checkpoint_that_draws_runs_as_it_is() {
+    use netcl_autograd::ops::dropout::dropout;
+    let _alone = GENERATOR.lock().unwrap();
+    // No zeros but those of the mask.
+    let x = (&ramp(&manager().cpu().queue, &[64], 1.0) + 2.0).unwrap().detach().with_grad();
+    let compiled =
+        jit(|t: &[&Tensor]| netcl_autograd::checkpoint(|t: &[&Tensor]| dropout(&t[0].tanh()?, 0.5, None), &[t[0]]));
+    let out = compiled.call(&[&x]).unwrap();
+    out.sum((), false).unwrap().backward().unwrap();
+    let (out, grad) = (out.to_host::<f32>().unwrap(), x.grad().unwrap().to_host::<f32>().unwrap());
+    assert!(out.iter().zip(&grad).all(|(y, g)| (*y == 0.0) == (*g == 0.0)));
+    assert!(compiled.explain(&[&x]).unwrap().contains("checkpoint"));
+}
+
+#[test]
+fn a_captured_tensor_may_begin_and_cease_to_need_a_gradient() {
+    let queue = manager().cpu().queue;
+    let (weight, frozen) = (ramp(&queue, &[6], 1.0), ramp(&queue, &[6], 0.5));
+    let captured = [weight.clone(), frozen.clone()];
+    let compiled = jit(move |t: &[&Tensor]| (&(t[0] * &captured[0])? + &captured[1])?.tanh());
+    let x = ramp(&queue, &[3, 6], 1.0).with_grad();
+    for (round, wanted) in [false, true, false, true].into_iter().enumerate() {
+        weight.set_requires_grad(wanted).unwrap();
+        weight.set_grad(None);
+        compiled.call(&[&x]).unwrap().sum((), false).unwrap().backward().unwrap();
+        assert_eq!(weight.grad().is_some(), wanted, "round {round}");
+        assert!(frozen.grad().is_none());
+    }
+    // Both kinds are known by now.
+    assert_eq!((compiled.counters().traces, compiled.counters().plans), (2, 2));
+}
+
+#[test]
+fn a_captured_tensor_that_was_overwritten_is_noticed() {
+    let queue = manager().cpu().queue;
+    let weight = ramp(&queue, &[6], 1.0);
+    let captured = weight.clone();
+    let compiled = jit(move |t: &[&Tensor]| t[0] * &captured);
+    let x = ramp(&queue, &[6], 1.0).with_grad();
+    let out = compiled.call(&[&x]).unwrap().sum((), false).unwrap();
+    weight.fill(3.0).unwrap();
+    let text = out.backward().unwrap_err().to_string();
+    assert!(text.contains("overwritten in place"), "{text}");
+    // A new call sees the new values.
+    compiled.call(&[&x]).unwrap().sum((), false).unwrap().backward().unwrap();
+    assert_eq!(x.grad().unwrap().to_host::<f32>().unwrap(), [3.0; 6]);
 }
 
 #[test]

@@ -139,9 +139,16 @@ pub fn check_own_generator(op: &'static str) -> Result<()> {
     if !launch::is_repeating() {
         return Ok(());
     }
-    let what = "a generator of one's own stands still while a step is recorded, so that every replay would draw the same \
-                numbers; draw from the process-wide generator (manual_seed) inside the recorded function";
-    Err(Error::State { op, what: what.to_owned() })
+    Err(Error::State { op, what: OWN_GENERATOR.to_owned() })
+}
+
+const OWN_GENERATOR: &str = "a generator of one's own stands still while a step is recorded, so that every replay would \
+                             draw the same numbers; draw from the process-wide generator (manual_seed) inside the \
+                             recorded function";
+
+/// Whether an error is that of [`check_own_generator`]: who only tries to record a function may run it as it is instead.
+pub fn is_own_generator(error: &Error) -> bool {
+    matches!(error, Error::State { what, .. } if what == OWN_GENERATOR)
 }
 
 /// How many blocks hold this many 32-bit words.

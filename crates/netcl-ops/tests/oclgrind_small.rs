@@ -15,6 +15,7 @@ use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
 use netcl_core::kernels::expr::{Graph, table};
 use netcl_core::kernels::launch::{Counter, with_sink};
+use netcl_core::kernels::region::{Style, force_style};
 use netcl_core::random::Generator;
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
@@ -220,18 +221,18 @@ fn softmax_and_running_sums() {
     }
 }
 
-/// A product whose kernel is forced, with the launches it took.
 /// Rows that fill a work-group partly, wholly and more than once, with labels that count, are ignored and are no class.
 #[test]
 fn cross_entropy_of_few_rows() {
-    for device in opencl() {
+    let styles = [Style::Items, Style::Groups];
+    for (device, style) in opencl().into_iter().flat_map(|device| styles.map(|style| (device.clone(), style))) {
         for dtype in [DType::F32, DType::F64] {
             for (rows, classes, label) in [(1, 1, 0), (5, 3, -100), (64, 7, 2), (70, 10, 9), (3, 4, 4)] {
                 let labels: Vec<i64> =
                     (0..rows).map(|row| if row % 4 == 1 { label } else { row as i64 % classes }).collect();
                 for part in 0..3 {
-                    let what = format!("cross_entropy of {rows} x {classes}, part {part}");
-                    same(&device, dtype, &what, |queue| {
+                    let what = format!("cross_entropy of {rows} x {classes}, {style:?}, part {part}");
+                    let compute = |queue: &Queue| {
                         let (x, _) = tensor(
                             queue,
                             &random(rows * classes as usize, 7, (-3.0, 3.0)),
@@ -246,13 +247,15 @@ fn cross_entropy_of_few_rows() {
                             1 => Ok(stats),
                             _ => ops::cross_entropy_backward(&x, &labels, Some(-100), &stats, &upstream),
                         }
-                    });
+                    };
+                    same(&device, dtype, &what, |queue| force_style(style, || compute(queue)));
                 }
             }
         }
     }
 }
 
+/// A product whose kernel is forced, with the launches it took.
 fn product(
     q: &Queue,
     shapes: [&[usize]; 2],

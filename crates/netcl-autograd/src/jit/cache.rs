@@ -6,12 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netcl_core::backend::Queue;
 use netcl_core::debug::{self, Level};
+use netcl_core::kernels::launch::Slot;
 use netcl_core::precision::matmul_precision;
+use netcl_core::random::{Generator, default_generator, set_default_generator};
 use netcl_core::shape::Layout;
 use netcl_core::storage::Storage;
 use netcl_core::tensor::Tensor as Raw;
 use smallvec::SmallVec;
 
+use super::leaves::{Leaves, watch};
 use super::plan::{Backward, Body, Compiled, Place, Plan, trace};
 use super::report::UnitReport;
 use super::{Counters, Style, enabled, page, report};
@@ -37,8 +40,15 @@ pub struct Cache {
 
 #[derive(Default)]
 struct Plans {
-    known: HashMap<Vec<u8>, (Arc<Plan>, u64)>,
+    known: HashMap<Vec<u8>, SmallVec<[Entry; 1]>>,
     clock: u64,
+}
+
+/// A plan, when it was used last, and what it supposes of tensors that the function has found itself.
+struct Entry {
+    plan: Arc<Plan>,
+    used: u64,
+    leaves: Leaves,
 }
 
 impl Cache {
@@ -61,7 +71,7 @@ impl Cache {
 
     /// What has happened so far.
     pub fn counters(&self) -> Counters {
-        let plans = self.lock().known.len() as u64;
+        let plans = self.lock().len() as u64;
         Counters { traces: self.traces.load(Ordering::Relaxed), hits: self.hits.load(Ordering::Relaxed), plans }
     }
 
@@ -158,29 +168,49 @@ impl Cache {
             let mut plans = self.lock();
             plans.clock += 1;
             let now = plans.clock;
-            if let Some((plan, used)) = plans.known.get_mut(&key) {
-                *used = now;
+            let entries = plans.known.get_mut(&key).map(SmallVec::as_mut_slice).unwrap_or_default();
+            if let Some(entry) = entries.iter_mut().find(|entry| entry.leaves.are_unchanged()) {
+                entry.used = now;
                 self.hits.fetch_add(1, Ordering::Relaxed);
-                return Ok(plan.clone());
+                return Ok(entry.plan.clone());
             }
         }
         // Without the lock: the function is the user's, and may call others.
         self.traces.fetch_add(1, Ordering::Relaxed);
-        let made = Arc::new(trace(body, inputs, captures, self.relaxed)?);
+        let (made, leaves) = watch(|| trace(body, inputs, captures, self.relaxed));
+        let made = Arc::new(made?);
         self.tell(&made, inputs)?;
         let mut plans = self.lock();
-        if plans.known.len() >= MAX_PLANS
-            && let Some(oldest) = plans.known.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone())
-        {
-            plans.known.remove(&oldest);
+        if plans.len() >= MAX_PLANS {
+            plans.forget_oldest();
         }
-        let now = plans.clock;
-        plans.known.insert(key, (made.clone(), now));
+        let used = plans.clock;
+        let leaves = leaves.without(inputs.iter().chain(captures).copied());
+        plans.known.entry(key).or_default().push(Entry { plan: made.clone(), used, leaves });
         Ok(made)
     }
 
     fn lock(&self) -> MutexGuard<'_, Plans> {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Plans {
+    fn len(&self) -> usize {
+        self.known.values().map(SmallVec::len).sum()
+    }
+
+    fn forget_oldest(&mut self) {
+        let ages = self.known.iter().flat_map(|(key, entries)| entries.iter().map(move |entry| (entry.used, key)));
+        let Some((oldest, key)) = ages.min_by_key(|(used, _)| *used).map(|(used, key)| (used, key.clone())) else {
+            return;
+        };
+        if let Some(entries) = self.known.get_mut(&key) {
+            entries.retain(|entry| entry.used != oldest);
+            if entries.is_empty() {
+                self.known.remove(&key);
+            }
+        }
     }
 }
 
@@ -259,7 +289,10 @@ struct Kept {
 fn run(plan: Arc<Plan>, inputs: &[&Tensor], captures: &[&Tensor], body: Body) -> Result<Vec<Tensor>> {
     let Plan::Compiled(compiled) = &*plan else { return body(&owned(inputs)) };
     let given: Vec<Arc<Storage>> = inputs.iter().chain(captures).map(|t| t.storage().clone()).collect();
-    let mut results = compiled.forward.run(&given)?;
+    // Where the numbers of this call begin, for a second run of the function.
+    let generator = (!compiled.hosts.is_empty()).then(default_generator);
+    let numbers = compiled.hosts.run()?;
+    let mut results = compiled.forward.run(&given, &numbers)?;
     let Some(backward) = compiled.backward.as_ref() else { return Ok(results.into_iter().map(Tensor::from).collect()) };
     let saved = results.split_off(compiled.differentiable.len());
     let keep = |storage: &Arc<Storage>| Kept { storage: storage.clone(), version: storage.version() };
@@ -268,6 +301,9 @@ fn run(plan: Arc<Plan>, inputs: &[&Tensor], captures: &[&Tensor], body: Body) ->
         plan: plan.clone(),
         given: read,
         saved: saved.iter().map(|t| keep(t.storage())).collect(),
+        found: backward.found.iter().map(keep).collect(),
+        numbers,
+        generator,
         arguments: inputs.iter().map(|t| (t.raw().clone(), t.edge())).collect(),
         edges: backward.places.iter().map(|place| place.edge(inputs, captures)).collect(),
         body,
@@ -292,6 +328,10 @@ struct Call {
     plan: Arc<Plan>,
     given: Vec<Option<Kept>>,
     saved: Vec<Kept>,
+    /// Tensors that the function has found itself.
+    found: Vec<Kept>,
+    numbers: Vec<Arc<Slot>>,
+    generator: Option<Generator>,
     arguments: Vec<(Raw, Edge)>,
     edges: SmallVec<[Edge; 3]>,
     body: Body,
@@ -344,7 +384,8 @@ impl Call {
         for kept in &self.saved {
             memory.push(kept.unchanged()?);
         }
-        let results = variant.program.run(&memory)?;
+        self.found.iter().try_for_each(|kept| kept.unchanged().map(drop))?;
+        let results = variant.program.run(&memory, &self.numbers)?;
         Ok(variant.results.iter().map(|at| at.map(|at| Tensor::from(results[at].clone()))).collect())
     }
 
@@ -352,7 +393,15 @@ impl Call {
     fn op_by_op(&self, upstream: &[Option<Tensor>]) -> Result<Gradients> {
         let inputs: Vec<Tensor> =
             self.arguments.iter().map(|(raw, edge)| Tensor::with_edge(raw.clone(), edge.clone())).collect();
-        let outputs = (self.body)(&inputs)?;
+        let now = default_generator();
+        if let Some(generator) = self.generator {
+            set_default_generator(generator);
+        }
+        let outputs = (self.body)(&inputs);
+        if self.generator.is_some() {
+            set_default_generator(now);
+        }
+        let outputs = outputs?;
         let roots = outputs
             .iter()
             .zip(upstream)

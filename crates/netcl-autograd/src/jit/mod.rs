@@ -30,7 +30,7 @@
 //! | `units.rs` | what reductions and products take in before and behind them |
 //! | `region.rs` | reductions over rows with everything around them |
 //! | `lower.rs`, `program.rs` | launches over planned memory; binding and running them |
-//! | `plan.rs`, `cache.rs` | one compiled function; calls, keys and gradients |
+//! | `plan.rs`, `cache.rs`, `leaves.rs` | one compiled function; calls, keys and gradients; flags of captured tensors |
 //! | `report.rs`, `page.rs` | explanations, sources, drawings; the page of `netcl explain` |
 //!
 //! # What the numbers mean
@@ -43,6 +43,7 @@ mod along;
 mod cache;
 mod facts;
 mod group;
+mod leaves;
 mod lower;
 mod merge;
 mod outputs;
@@ -61,6 +62,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 pub use cache::Cache;
+pub(crate) use leaves::saw;
 pub use outputs::Outputs;
 pub use plan::Body;
 
@@ -106,8 +108,8 @@ pub struct Jit<R = Tensor> {
 
 /// Compiles a function of tensors when it is called; `NETCL_JIT=0` runs it as it is.
 ///
-/// Tensors that the function captures are constants by reference: their values are read in every call and gradients flow to
-/// them, but which tensors they are is decided when it is traced.
+/// Tensors that the function captures are constants by reference: their values and whether they need a gradient are looked up in
+/// every call, and gradients flow to them, but which tensors they are is decided when it is traced.
 #[track_caller]
 pub fn jit<R: Outputs>(function: impl Fn(&[&Tensor]) -> Result<R> + Send + Sync + 'static) -> Jit<R> {
     jit_with(function, JitOptions::default())

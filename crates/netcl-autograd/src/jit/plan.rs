@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use netcl_core::dtype::DType;
-use netcl_core::kernels::launch::{self, Arg, Launch};
-use netcl_core::random::default_generator;
+use netcl_core::kernels::launch::{self, Access, Arg, Launch, Slot};
+use netcl_core::random::{default_generator, is_own_generator};
 use netcl_core::shape::{Layout, Shape};
 use netcl_core::storage::Storage;
 use netcl_core::tensor::Tensor as Raw;
@@ -16,7 +16,7 @@ use super::lower::lower;
 use super::partition::{cut, needed};
 use super::program::Program;
 use super::report::UnitReport;
-use super::trace::{Composite, Kind, Op, Planned, StorageId, Trace, Tracer, id};
+use super::trace::{Composite, Hosts, Kind, Op, Planned, StorageId, Trace, Tracer, id};
 use super::units::units;
 use super::views::remap;
 use crate::checkpoint::captured;
@@ -45,6 +45,8 @@ pub(super) enum Plan {
 }
 
 pub(super) struct Compiled {
+    /// What the host does in every call.
+    pub(super) hosts: Hosts,
     pub(super) forward: Program,
     pub(super) report: Vec<UnitReport>,
     /// For each result whether it has a gradient.
@@ -64,6 +66,9 @@ pub(super) struct Backward {
     /// its identity from being given to another storage, without keeping memory.
     pub(super) given: Vec<(Weak<Storage>, bool)>,
     saved: Vec<Arc<Storage>>,
+    /// Memory of tensors that the function has found itself, which the backward pass reads.
+    pub(super) found: Vec<Arc<Storage>>,
+    numbers: Vec<Arc<Slot>>,
     composites: Arc<Vec<Composite>>,
     relaxed: bool,
     variants: Mutex<HashMap<Vec<Option<Layout>>, Arc<Variant>>>,
@@ -82,17 +87,28 @@ pub(super) fn trace(body: &Body, inputs: &[&Tensor], captures: &[&Tensor], relax
     let stand_ins = stand_ins(inputs)?;
     let generator = default_generator();
     let start = next_number();
-    let (outputs, mark, walked) = launch::with_sink(tracer.clone(), || {
+    let traced = launch::with_sink(tracer.clone(), || {
         let _inside = super::Inside::enter();
         let outputs = body(&stand_ins)?;
         let mark = tracer.len();
+        let drawn = tracer.hosts();
         let walked = walk(&stand_ins, captures, &outputs, start)?;
-        Ok::<_, crate::Error>((outputs, mark, walked))
-    })?;
+        Ok::<_, crate::Error>((outputs, mark, walked, tracer.hosts() > drawn))
+    });
+    let (outputs, mark, walked, late) = match traced {
+        Err(crate::Error::Core(error)) if is_own_generator(&error) => {
+            return Ok(Plan::AsItIs("it draws random numbers from a generator of its own".to_owned()));
+        }
+        traced => traced?,
+    };
     let trace = tracer.take();
     if default_generator() != generator {
         netcl_core::random::set_default_generator(generator);
-        return Ok(Plan::AsItIs("it draws random numbers, which must be new in every call".to_owned()));
+        return Ok(Plan::AsItIs("it draws random numbers on the host, which must be new in every call".to_owned()));
+    }
+    if late {
+        let why = "its backward pass draws random numbers (a checkpoint with dropout), which must be those of the forward pass";
+        return Ok(Plan::AsItIs(why.to_owned()));
     }
     if let Some(op) = trace.ops.iter().find(|op| op.writes().iter().any(|s| trace.residents.contains_key(s))) {
         let why = format!("{} overwrites a tensor made from host data inside the function; make it outside", op.name);
@@ -169,13 +185,13 @@ fn walk(stand_ins: &[Tensor], captures: &[&Tensor], outputs: &[Tensor], start: u
 fn build(
     listing: Listing,
     planned: HashMap<StorageId, Planned>,
-    given: &[StorageId],
+    (given, numbers): (&[StorageId], &[Arc<Slot>]),
     results: &[Raw],
     relaxed: bool,
 ) -> Result<(Program, Vec<UnitReport>)> {
     let (units, listing) = units(listing);
     let lowered = lower(&units, &listing, planned, relaxed)?;
-    let program = Program::new(&lowered, given, results)?;
+    let program = Program::new(&lowered, given, numbers, results)?;
     let report = UnitReport::all(&units, &listing, &lowered);
     Ok((program, report))
 }
@@ -189,7 +205,9 @@ fn compile(
     walked: Option<Walked>,
     relaxed: bool,
 ) -> Result<Compiled> {
-    let Trace { ops, planned, composites, .. } = trace;
+    let slots = trace.slots();
+    let Trace { ops, planned, composites, hosts, residents } = trace;
+    let hosts = Hosts::new(hosts, slots);
     let composites = Arc::new(composites);
     let memory: Vec<&Arc<Storage>> =
         stand_ins.iter().map(|t| t.storage()).chain(captures.iter().map(|t| t.storage())).collect();
@@ -203,9 +221,11 @@ fn compile(
     for storage in &cut.saved {
         results.push(bytes_of(storage, &planned, outputs)?);
     }
-    let (forward, report) = build(cut.forward, planned.clone(), &given, &results, relaxed)?;
+    let (forward, report) = build(cut.forward, planned.clone(), (&given, &hosts.slots), &results, relaxed)?;
     let backward = walked.map(|walked| {
         let read: HashSet<StorageId> = cut.backward.iter().flat_map(Op::reads).chain(wanted).collect();
+        let mut found = found_by(&cut.backward);
+        found.retain(|s| !given.contains(&id(s)) && !planned.contains_key(&id(s)) && !residents.contains_key(&id(s)));
         Backward {
             places: walked.places,
             ops: cut.backward,
@@ -214,13 +234,38 @@ fn compile(
             gradients,
             given: memory.iter().map(|storage| (Arc::downgrade(storage), read.contains(&id(storage)))).collect(),
             saved: cut.saved,
+            found,
+            numbers: hosts.slots.clone(),
             composites,
             relaxed,
             variants: Mutex::default(),
         }
     });
     let differentiable = outputs.iter().map(|output| output.needs_grad()).collect();
-    Ok(Compiled { forward, report, differentiable, backward })
+    Ok(Compiled { hosts, forward, report, differentiable, backward })
+}
+
+/// All memory that operations read and do not write.
+fn found_by(ops: &[Op]) -> Vec<Arc<Storage>> {
+    let mut found: Vec<Arc<Storage>> = Vec::new();
+    let mut add = |storage: &Arc<Storage>| {
+        if !found.iter().any(|known| Arc::ptr_eq(known, storage)) {
+            found.push(storage.clone());
+        }
+    };
+    for op in ops {
+        op.inputs.iter().for_each(|input| add(input.storage()));
+        if let Kind::Opaque(launch) = &op.kind {
+            for arg in &launch.args {
+                if let Arg::Buffer(storage, Access::Read) = arg {
+                    add(storage);
+                }
+            }
+        }
+    }
+    let written: HashSet<StorageId> = ops.iter().flat_map(Op::writes).collect();
+    found.retain(|storage| !written.contains(&id(storage)));
+    found
 }
 
 fn reads_any(launch: &Launch, memory: &HashMap<StorageId, Raw>) -> bool {
@@ -313,7 +358,7 @@ impl Backward {
         let (program, report) = build(
             Listing { ops, own, kept, composites: self.composites.clone() },
             planned,
-            &given,
+            (&given, &self.numbers),
             &results,
             self.relaxed,
         )?;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use netcl_core::Result;
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
-use netcl_core::kernels::launch::{self, Arg, Launch};
+use netcl_core::kernels::launch::{self, Arg, Launch, Scalar, Slot as Number};
 use netcl_core::shape::Layout;
 use netcl_core::storage::Storage;
 use netcl_core::tensor::Tensor as Raw;
 
 use super::lower::{Lowered, queue_of};
-use super::trace::{StorageId, id};
+use super::trace::{StorageId, id, number_of};
 
 /// Memory of a program: one that is given comes first, then what a call allocates.
 struct Slot {
@@ -24,6 +24,8 @@ struct Step {
     launch: Launch,
     /// Which arguments are which slots.
     binds: Vec<(usize, usize)>,
+    /// Which arguments are which of the numbers that every call has of its own.
+    numbers: Vec<(usize, usize)>,
     /// Slots that are used for the first and for the last time.
     allocate: Vec<usize>,
     free: Vec<usize>,
@@ -51,8 +53,13 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// A program from launches; `given` is the memory that every call brings along.
-    pub(super) fn new(lowered: &Lowered, given: &[StorageId], results: &[Raw]) -> Result<Program> {
+    /// A program from launches; `given` is the memory that every call brings along, `numbers` are slots for which it does.
+    pub(super) fn new(
+        lowered: &Lowered,
+        given: &[StorageId],
+        numbers: &[Arc<Number>],
+        results: &[Raw],
+    ) -> Result<Program> {
         let mut slots: Vec<Slot> = given.iter().map(|_| Slot { nbytes: 0, queue: None }).collect();
         let mut at: HashMap<StorageId, usize> = HashMap::new();
         for (slot, storage) in given.iter().enumerate() {
@@ -86,7 +93,10 @@ impl Program {
                     *storage = nothing.clone();
                 }
             }
-            steps.push(Step { launch, binds, allocate: Vec::new(), free: Vec::new() });
+            let place =
+                |arg: &Arg| number_of(arg).and_then(|own| numbers.iter().position(|slot| Arc::ptr_eq(slot, own)));
+            let numbers = launch.args.iter().enumerate().filter_map(|(i, arg)| Some((i, place(arg)?))).collect();
+            steps.push(Step { launch, binds, numbers, allocate: Vec::new(), free: Vec::new() });
         }
         let results: Vec<ResultView> = results
             .iter()
@@ -125,8 +135,8 @@ impl Program {
         }
     }
 
-    /// Runs the program on given memory and returns its results.
-    pub(super) fn run(&self, given: &[Arc<Storage>]) -> Result<Vec<Raw>> {
+    /// Runs the program on given memory, with the numbers of this call, and returns its results.
+    pub(super) fn run(&self, given: &[Arc<Storage>], numbers: &[Arc<Number>]) -> Result<Vec<Raw>> {
         let mut memory: Vec<Option<Arc<Storage>>> = given.iter().cloned().map(Some).collect();
         memory.resize(self.slots.len(), None);
         for step in &self.steps {
@@ -137,6 +147,13 @@ impl Program {
             for &(arg, slot) in &step.binds {
                 if let (Arg::Buffer(storage, _), Some(real)) = (&mut launch.args[arg], &memory[slot]) {
                     *storage = real.clone();
+                }
+            }
+            for &(arg, at) in &step.numbers {
+                if let Arg::Scalar(Scalar::SlotF32(slot) | Scalar::SlotF64(slot) | Scalar::SlotU64(slot)) =
+                    &mut launch.args[arg]
+                {
+                    *slot = numbers[at].clone();
                 }
             }
             launch::submit(launch)?;

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::described::{Combine, Described, Heavy, Meaning, Reduce};
 use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::{Expr, Graph};
-use netcl_core::kernels::launch::{Access, Allocation, Arg, Launch, Sink};
+use netcl_core::kernels::launch::{self, Access, Allocation, Arg, HostAction, Launch, Scalar, Sink, Slot};
 use netcl_core::shape::{Layout, Shape};
 use netcl_core::storage::Storage;
 use netcl_core::tensor::Tensor as Raw;
@@ -92,6 +92,81 @@ pub(super) struct Trace {
     /// Memory that was filled from the host while tracing: constants of the program.
     pub(super) residents: HashMap<StorageId, Arc<Storage>>,
     pub(super) composites: Vec<Composite>,
+    /// What the host does in every call.
+    pub(super) hosts: Vec<HostAction>,
+}
+
+impl Trace {
+    /// The numbers that launches look up when they run.
+    pub(super) fn slots(&self) -> Vec<Arc<Slot>> {
+        let mut found: Vec<Arc<Slot>> = Vec::new();
+        let mut add = |slot: &Arc<Slot>| {
+            if !found.iter().any(|known| Arc::ptr_eq(known, slot)) {
+                found.push(slot.clone());
+            }
+        };
+        for op in &self.ops {
+            match &op.kind {
+                Kind::Opaque(launch) => launch.args.iter().filter_map(number_of).for_each(&mut add),
+                Kind::Map { scalars, .. } => scalars.iter().for_each(|number| {
+                    if let Number::Slot(slot) = number {
+                        add(slot);
+                    }
+                }),
+                Kind::Reduce { .. } | Kind::Heavy(_) => {}
+            }
+        }
+        found
+    }
+}
+
+/// The slot that an argument is.
+pub(super) fn number_of(arg: &Arg) -> Option<&Arc<Slot>> {
+    match arg {
+        Arg::Scalar(Scalar::SlotF32(slot) | Scalar::SlotF64(slot) | Scalar::SlotU64(slot)) => Some(slot),
+        _ => None,
+    }
+}
+
+/// What the host does in every call before the launches: drawing places in the random numbers, counting steps.
+#[derive(Default)]
+pub(super) struct Hosts {
+    actions: Arc<Mutex<Vec<HostAction>>>,
+    /// The numbers that the launches look up, as they were traced.
+    pub(super) slots: Vec<Arc<Slot>>,
+}
+
+impl Hosts {
+    pub(super) fn new(actions: Vec<HostAction>, slots: Vec<Arc<Slot>>) -> Hosts {
+        // Without actions, slots belong to somebody else, who sets them.
+        let slots = if actions.is_empty() { Vec::new() } else { slots };
+        Hosts { actions: Arc::new(Mutex::new(actions)), slots }
+    }
+
+    /// Does it for a call (or for every replay of one), and gives the call numbers of its own: another call in between must not
+    /// change what the backward pass of this one sees.
+    pub(super) fn run(&self) -> Result<Vec<Arc<Slot>>> {
+        let own: Vec<Arc<Slot>> = self.slots.iter().map(|_| Slot::integer(0)).collect();
+        if !self.slots.is_empty() || !self.lock().is_empty() {
+            let (this, to) = (Hosts { actions: self.actions.clone(), slots: self.slots.clone() }, own.clone());
+            launch::each_run(move || {
+                let mut actions = this.lock();
+                actions.iter_mut().try_for_each(|action| action())?;
+                this.slots.iter().zip(&to).for_each(|(from, to)| to.set_integer(from.get_integer()));
+                Ok(())
+            })?;
+        }
+        Ok(own)
+    }
+
+    /// Whether anything has to be done.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<HostAction>> {
+        self.actions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The sink. What is described becomes an [`Op`] with a meaning; other launches are kept as they are.
@@ -104,6 +179,11 @@ impl Tracer {
     /// How many operations have been seen.
     pub(super) fn len(&self) -> usize {
         self.trace.borrow().ops.len()
+    }
+
+    /// How often the host had something to do.
+    pub(super) fn hosts(&self) -> usize {
+        self.trace.borrow().hosts.len()
     }
 
     /// Everything seen so far.
@@ -302,6 +382,15 @@ impl Sink for Tracer {
             }),
         }
         Ok(true)
+    }
+
+    fn host(&self, action: HostAction) -> Option<HostAction> {
+        self.trace.borrow_mut().hosts.push(action);
+        None
+    }
+
+    fn repeats(&self) -> bool {
+        true
     }
 
     fn check_readable(&self, op: &'static str) -> Result<()> {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use netcl_core::kernels::described::{Combine, Heavy};
-use netcl_core::kernels::launch::{Access, Arg, Launch};
+use netcl_core::kernels::launch::{Access, Arg, Launch, Scalar};
 use netcl_core::shape::Layout;
 use netcl_core::tensor::Tensor as Raw;
 
@@ -19,6 +19,8 @@ const MAX_EPILOGUE_INPUTS: usize = 5;
 const MAX_EPILOGUE_NODES: usize = 64;
 /// Tensors that a reduction reads through its prologue.
 const MAX_PROLOGUE_INPUTS: usize = 8;
+
+const RANDOM: &str = "a kernel of its own; its random numbers are new in every call, those that op by op would draw";
 
 /// One kernel (or one operation with kernels of its own).
 pub(super) struct Unit {
@@ -212,7 +214,11 @@ impl Planner<'_> {
         }
         let (work, note) = match (&group.space, &first.kind) {
             _ if let Some(launch) = self.composite(&members, &outputs) => (Work::Opaque(Box::new(launch)), ""),
-            (_, Kind::Opaque(launch)) => (Work::Opaque(launch.clone()), "a kernel of its own that takes nothing in"),
+            (_, Kind::Opaque(launch)) => {
+                let random = launch.args.iter().any(|arg| matches!(arg, Arg::Scalar(Scalar::SlotU64(_))));
+                let note = if random { RANDOM } else { "a kernel of its own that takes nothing in" };
+                (Work::Opaque(launch.clone()), note)
+            }
             (Space::Rows { shape, trailing }, _) => (self.rows(shape, *trailing, &members, outputs), ""),
             (_, Kind::Map { .. }) => {
                 let outputs = if pinned { first.outputs.clone() } else { outputs };

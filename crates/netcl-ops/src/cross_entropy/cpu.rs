@@ -1,11 +1,21 @@
-//! Cross-entropy on the native CPU: so few elements that one thread is the fastest.
+//! Cross-entropy on the native CPU: threads take blocks of rows, and the sums of the blocks are added in their order.
+
+use std::slice;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use netcl_core::Result;
+use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
-use netcl_core::dtype::DType;
+use netcl_core::dtype::{DType, Element};
+use netcl_core::kernels::expr::vecmath::Real;
 use netcl_core::kernels::launch::Work;
 
 use super::Problem;
+use crate::reduce::{Lane, Max, plain_row};
+use crate::softmax::cpu::powers;
+
+/// Elements of a block: what it holds follows from shapes alone, so that the number of threads does not change the sum.
+const BLOCK: usize = 1 << 14;
 
 #[derive(Clone, Copy)]
 struct Job {
@@ -37,40 +47,11 @@ enum Choice {
     Outside,
 }
 
-/// What is computed with.
-trait Real: Copy + std::ops::Sub<Output = Self> + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self> {
-    const NAN: Self;
-    fn from_count(n: usize) -> Self;
-    fn exp(self) -> Self;
-    fn ln(self) -> Self;
-    fn max(self, other: Self) -> Self;
-    fn over(self, other: Self) -> Self;
+/// Logits and labels.
+struct Input<'a, T, L> {
+    x: &'a [T],
+    labels: &'a [L],
 }
-
-macro_rules! real {
-    ($($ty:ident),*) => {$(
-        impl Real for $ty {
-            const NAN: Self = $ty::NAN;
-            fn from_count(n: usize) -> Self {
-                n as $ty
-            }
-            fn exp(self) -> Self {
-                $ty::exp(self)
-            }
-            fn ln(self) -> Self {
-                $ty::ln(self)
-            }
-            fn max(self, other: Self) -> Self {
-                $ty::max(self, other)
-            }
-            fn over(self, other: Self) -> Self {
-                self / other
-            }
-        }
-    )*};
-}
-
-real!(f32, f64);
 
 impl Job {
     fn choice(&self, label: i64) -> Choice {
@@ -81,7 +62,7 @@ impl Job {
         }
     }
 
-    fn run<T: Real, L: Copy + Into<i64>>(&self, args: &CpuArgs<'_>, backward: bool) -> Result<()> {
+    fn run<T: Lane, L: Copy + Into<i64> + Sync>(&self, args: &CpuArgs<'_>, backward: bool) -> Result<()> {
         let n = self.rows * self.classes;
         let [logits_at, labels_at] = self.starts;
         let memory = |at: usize, start: usize, count: usize, size: usize| -> Result<*mut u8> {
@@ -94,54 +75,95 @@ impl Job {
         let x = real(0, logits_at, n)?.cast_const();
         // SAFETY: dense logits and labels of so many elements lie inside their storages (checked above), and nobody writes
         // them while the launch runs.
-        let (x, labels) = unsafe { (std::slice::from_raw_parts(x, n), std::slice::from_raw_parts(labels, self.rows)) };
-        let rows = x.chunks_exact(self.classes).zip(labels.iter().map(|&label| label.into()));
+        let input =
+            unsafe { Input { x: slice::from_raw_parts(x, n), labels: slice::from_raw_parts(labels, self.rows) } };
+        let stats = 2 * self.rows + 1;
         if backward {
-            let (stats, grad) = (real(4, 0, 2 * self.rows + 1)?.cast_const(), real(7, 0, n)?);
             let upstream = real(5, args.integer(6)? as usize, 1)?.cast_const();
-            // SAFETY: as above; the gradient is another storage, which the launch declared as written.
-            let (stats, grad, upstream) = unsafe {
-                (
-                    std::slice::from_raw_parts(stats, 2 * self.rows + 1),
-                    std::slice::from_raw_parts_mut(grad, n),
-                    upstream.read(),
-                )
-            };
-            let scale = upstream.over(stats[2 * self.rows]);
-            let (largest, rest) = stats.split_at(self.rows);
-            let parts = largest.iter().zip(rest);
-            for ((row, label), (grad, (&largest, &rest))) in rows.zip(grad.chunks_exact_mut(self.classes).zip(parts)) {
-                match self.choice(label) {
-                    Choice::Ignored => grad.fill(T::from_count(0)),
-                    Choice::Outside => grad.fill(T::NAN),
+            // SAFETY: as above, of the statistics and of one number.
+            let (stats, upstream) =
+                unsafe { (slice::from_raw_parts(real(4, 0, stats)?.cast_const(), stats), upstream.read()) };
+            return self.backward(&input, stats, upstream, SharedPtr::new(real(7, 0, n)?));
+        }
+        let (loss, stats) = (real(4, 0, 1)?, SharedPtr::new(real(5, 0, stats)?));
+        let (mean, counted) = self.forward(&input, stats)?;
+        // SAFETY: one number of the loss, and the last of the statistics, both inside storages that the launch declared as
+        // written; the threads that wrote the others are done.
+        unsafe {
+            loss.write(mean);
+            stats.get().add(2 * self.rows).write(counted);
+        }
+        Ok(())
+    }
+
+    fn rows_of_a_block(&self) -> usize {
+        (BLOCK / self.classes).max(1)
+    }
+
+    /// Fills the statistics of all rows; the mean, and how many rows count.
+    fn forward<T: Lane, L: Copy + Into<i64> + Sync>(
+        &self,
+        input: &Input<'_, T, L>,
+        stats: SharedPtr<T>,
+    ) -> Result<(T, T)> {
+        let per = self.rows_of_a_block();
+        // A sum and a count for each block.
+        let sums: Vec<[AtomicU64; 2]> = (0..self.rows.div_ceil(per)).map(|_| Default::default()).collect();
+        parallel_for("cross_entropy", sums.len(), 1, |blocks| {
+            let mut scratch = vec![T::ZERO; self.classes];
+            for block in blocks {
+                let (mut sum, mut counted) = (0.0, 0);
+                for row in block * per..((block + 1) * per).min(self.rows) {
+                    let x = &input.x[row * self.classes..(row + 1) * self.classes];
+                    let largest = <T as Real>::from_f64(plain_row::<T, Max>(x));
+                    let rest = <T as Real>::from_f64(powers(x, largest, &mut scratch).ln());
+                    // SAFETY: two of the statistics, which belong to this row and so to this thread.
+                    unsafe {
+                        stats.get().add(row).write(largest);
+                        stats.get().add(self.rows + row).write(rest);
+                    }
+                    match self.choice(input.labels[row].into()) {
+                        Choice::Ignored => continue,
+                        Choice::Class(class) => sum += Element::to_f64((largest - x[class]) + rest),
+                        Choice::Outside => sum = f64::NAN,
+                    }
+                    counted += 1;
+                }
+                sums[block][0].store(sum.to_bits(), Ordering::Relaxed);
+                sums[block][1].store(counted, Ordering::Relaxed);
+            }
+        })?;
+        let sum: f64 = sums.iter().map(|[sum, _]| f64::from_bits(sum.load(Ordering::Relaxed))).sum();
+        let counted = sums.iter().map(|[_, counted]| counted.load(Ordering::Relaxed)).sum::<u64>() as f64;
+        Ok((<T as Real>::from_f64(sum / counted), <T as Real>::from_f64(counted)))
+    }
+
+    fn backward<T: Lane, L: Copy + Into<i64> + Sync>(
+        &self,
+        input: &Input<'_, T, L>,
+        stats: &[T],
+        upstream: T,
+        grad: SharedPtr<T>,
+    ) -> Result<()> {
+        let per = self.rows_of_a_block();
+        let scale = Element::to_f64(upstream) / Element::to_f64(stats[2 * self.rows]);
+        parallel_for("cross_entropy_backward", self.rows.div_ceil(per), 1, |blocks| {
+            for row in blocks.start * per..(blocks.end * per).min(self.rows) {
+                let x = &input.x[row * self.classes..(row + 1) * self.classes];
+                // SAFETY: the gradient of this row, which only this thread writes, in a storage that the launch declared as
+                // written and that is none of the others.
+                let grad = unsafe { slice::from_raw_parts_mut(grad.get().add(row * self.classes), self.classes) };
+                match self.choice(input.labels[row].into()) {
+                    Choice::Ignored => grad.fill(T::ZERO),
+                    Choice::Outside => grad.fill(<T as Real>::from_f64(f64::NAN)),
                     Choice::Class(class) => {
-                        for (c, (grad, &x)) in grad.iter_mut().zip(row).enumerate() {
-                            *grad = (((x - largest) - rest).exp() - T::from_count(usize::from(c == class))) * scale;
-                        }
+                        powers(x, stats[row], grad);
+                        let share = <T as Real>::from_f64((-Element::to_f64(stats[self.rows + row])).exp() * scale);
+                        grad.iter_mut().for_each(|grad| *grad = *grad * share);
+                        grad[class] = grad[class] - <T as Real>::from_f64(scale);
                     }
                 }
             }
-            return Ok(());
-        }
-        let (loss, stats) = (real(4, 0, 1)?, real(5, 0, 2 * self.rows + 1)?);
-        // SAFETY: as above; loss and statistics are storages of their own, which the launch declared as written.
-        let (loss, stats) = unsafe { (&mut *loss, std::slice::from_raw_parts_mut(stats, 2 * self.rows + 1)) };
-        let (mut sum, mut counted) = (T::from_count(0), 0);
-        let (maxima, rests) = stats.split_at_mut(self.rows);
-        for ((row, label), (maximum, rest)) in rows.zip(maxima.iter_mut().zip(rests.iter_mut())) {
-            let largest = row[1..].iter().fold(row[0], |largest, &x| largest.max(x));
-            let powers = row.iter().fold(T::from_count(0), |sum, &x| sum + (x - largest).exp());
-            (*maximum, *rest) = (largest, powers.ln());
-            match self.choice(label) {
-                Choice::Ignored => continue,
-                Choice::Class(class) => sum = sum + ((largest - row[class]) + *rest),
-                Choice::Outside => sum = T::NAN,
-            }
-            counted += 1;
-        }
-        let counted = T::from_count(counted);
-        *loss = sum.over(counted);
-        stats[2 * self.rows] = counted;
-        Ok(())
+        })
     }
 }

@@ -1,77 +1,210 @@
-// The mean cross-entropy of few, short rows of logits, and its gradient: one launch each.
+// The mean cross-entropy of rows of logits, and its gradient: one launch each.
 //
-//   logits (rows, classes)         one work-group; work-item i takes rows i, i + n, i + 2n, ...
+//   logits (rows, classes)
 //   +---------------+
 //   | x0 x1 ... xC  |  label  ->   loss = (m - x[label]) + s      stats[row]        = m = max(x)
 //   +---------------+                                             stats[rows + row] = s = log(sum(exp(x - m)))
 //                                                                 stats[2 rows]     = rows that count
 // The maximum and the rest are kept apart: in their sum large logits would leave the rest no digits.
 //
-// The sums of the work-items are added in halves, so that the order is always the same. A row with the ignored label counts
-// for nothing; any other label outside 0..classes makes the loss NaN.
+//   cross_entropy_groups    GPUs: `lanes` work-items share a row, what is left of the group takes further rows
+//   cross_entropy_items     processors: a work-item (a group of one) takes `per` rows, in vectors
+//
+// Every group writes the sum of its losses and how many count to partial[group], and counts itself; the group that comes last
+// adds up all parts, in their order, so that the result is always the same. It leaves the counter at zero, as it was.
+//
+// A row with the ignored label counts for nothing; any other label outside 0..classes makes the loss NaN.
 //
 // Compiled with: REAL    float or double
 //                LABEL   int or long
+//                VREAL, WIDTH, EXPV(v)   a vector, its length, its exponential (items only)
 // The defaults make this file compile alone.
 
 #ifndef REAL
 #define REAL float
-#endif
-#ifndef LABEL
 #define LABEL long
+#define VREAL float16
+#define WIDTH 16
+#define EXPV(v) exp(v)
 #endif
 
-__kernel void cross_entropy(__global const REAL *logits, ulong logits_at, __global const LABEL *labels, ulong labels_at,
-                            __global REAL *loss, __global REAL *stats, uint rows, uint classes, long ignored,
-                            uint ignores, __local REAL *sums) {
-    const uint id = get_local_id(0), n = get_local_size(0);
+#ifndef FENCE
+#define FENCE mem_fence(CLK_GLOBAL_MEM_FENCE)
+#endif
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+
+#define INPUTS __global const REAL *logits, ulong logits_at, __global const LABEL *labels, ulong labels_at
+#define SIZES uint rows, uint classes, long ignored, uint ignores
+
+// The loss of a row.
+#define LOSS(x, largest, rest, label) \
+    ((label) >= 0 && (label) < (long)classes ? ((largest) - (x)[label]) + (rest) : (REAL)NAN)
+
+// Whether this is the last group to come here, with its part in memory where the others see it.
+uint is_last(__global volatile uint *counter) {
+    FENCE;
+    const uint before = atomic_inc(counter);
+    FENCE;
+    return before + 1 == (uint)get_num_groups(0);
+}
+
+void write_loss(REAL sum, REAL counted, __global REAL *loss, __global REAL *stats, uint rows,
+                __global volatile uint *counter) {
+    // No rows give 0 / 0.
+    loss[0] = sum / counted;
+    stats[2 * (ulong)rows] = counted;
+    *counter = 0;
+}
+
+// `value` of all work-items of a row, combined: every 16th lane, then the 16 results. No barrier stands in a loop, which
+// compilers for processors take long over, or in a branch, which some get wrong.
+#define ADD(a, b) ((a) + (b))
+#define JOIN(value, with, lane, lanes)                                                                       \
+    {                                                                                                        \
+        __local REAL *row_ = tile + (lid - (lane));                                                          \
+        row_[lane] = value;                                                                                  \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
+        if ((lane) < 16)                                                                                     \
+            for (uint j_ = (lane) + 16; j_ < (lanes); j_ += 16) row_[lane] = with(row_[lane], row_[j_]);     \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
+        value = row_[0];                                                                                     \
+        for (uint j_ = 1; j_ < 16 && j_ < (lanes); ++j_) value = with(value, row_[j_]);                      \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
+    }
+
+__kernel void cross_entropy_groups(INPUTS, __global REAL *loss, __global REAL *stats, __global volatile REAL *partial,
+                                   __global volatile uint *counter, SIZES, uint lanes, __local REAL *tile) {
+    const uint lid = get_local_id(0), n = get_local_size(0), lane = lid % lanes;
+    const uint row = (uint)get_group_id(0) * (n / lanes) + lid / lanes;
+    // Rows beyond the last have no elements, but meet the others at the barriers.
+    const uint end = row < rows ? classes : 0;
+    __global const REAL *x = logits + logits_at + (ulong)(row < rows ? row : 0) * classes;
+    REAL largest = -INFINITY;
+    for (uint c = lane; c < end; c += lanes) largest = fmax(largest, x[c]);
+    JOIN(largest, fmax, lane, lanes)
+    // Where all is -inf, or something +inf: as in log_softmax, no number is taken from them.
+    REAL powers = 0;
+    for (uint c = lane; c < end; c += lanes) powers += exp(x[c] - largest);
+    JOIN(powers, ADD, lane, lanes)
     REAL sum = 0, counted = 0;
-    for (uint row = id; row < rows; row += n) {
-        __global const REAL *x = logits + logits_at + (ulong)row * classes;
-        REAL largest = x[0];
-        for (uint c = 1; c < classes; ++c) largest = fmax(largest, x[c]);
-        // Where all is -inf, or something +inf: as in log_softmax, no number is taken from them.
-        REAL powers = 0;
-        for (uint c = 0; c < classes; ++c) powers += exp(x[c] - largest);
+    if (lane == 0 && row < rows) {
         const REAL rest = log(powers);
-        stats[row] = largest;
-        stats[rows + row] = rest;
         const long label = labels[labels_at + row];
+        stats[row] = largest;
+        stats[(ulong)rows + row] = rest;
         if (!(ignores && label == ignored)) {
-            sum += label >= 0 && label < (long)classes ? (largest - x[label]) + rest : (REAL)NAN;
-            counted += 1;
+            sum = LOSS(x, largest, rest, label);
+            counted = 1;
         }
     }
-    sums[id] = sum;
-    sums[n + id] = counted;
-    for (uint half_n = n / 2; half_n > 0; half_n /= 2) {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (id < half_n) {
-            sums[id] += sums[id + half_n];
-            sums[n + id] += sums[n + id + half_n];
-        }
+    JOIN(sum, ADD, lid, n)
+    JOIN(counted, ADD, lid, n)
+    __local uint last;
+    if (lid == 0) {
+        partial[2 * get_group_id(0)] = sum;
+        partial[2 * get_group_id(0) + 1] = counted;
+        last = is_last(counter);
     }
-    if (id == 0) {
-        // No rows give 0 / 0.
-        loss[0] = sums[0] / sums[n];
-        stats[2 * rows] = sums[n];
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+    const uint parts = last ? (uint)get_num_groups(0) : 0;
+    sum = counted = 0;
+    for (uint p = lid; p < parts; p += n) {
+        sum += partial[2 * (ulong)p];
+        counted += partial[2 * (ulong)p + 1];
     }
+    JOIN(sum, ADD, lid, n)
+    JOIN(counted, ADD, lid, n)
+    if (lid == 0 && parts > 0) write_loss(sum, counted, loss, stats, rows, counter);
 }
 
 // Work-item g makes element g: (softmax - 1 at the label) * upstream / rows that count.
-__kernel void cross_entropy_backward(__global const REAL *logits, ulong logits_at, __global const LABEL *labels,
-                                     ulong labels_at, __global const REAL *stats, __global const REAL *upstream,
-                                     ulong upstream_at, __global REAL *grad, uint rows, uint classes, long ignored,
-                                     uint ignores) {
+__kernel void cross_entropy_backward_groups(INPUTS, __global const REAL *stats, __global const REAL *upstream,
+                                            ulong upstream_at, __global REAL *grad, SIZES) {
     const ulong g = get_global_id(0);
     if (g >= (ulong)rows * classes) return;
     const uint row = (uint)(g / classes), c = (uint)(g % classes);
     const long label = labels[labels_at + row];
     REAL value = 0;
     if (!(ignores && label == ignored)) {
-        const REAL scale = upstream[upstream_at] / stats[2 * rows];
-        const REAL share = exp((logits[logits_at + g] - stats[row]) - stats[rows + row]);
+        const REAL scale = upstream[upstream_at] / stats[2 * (ulong)rows];
+        const REAL share = exp((logits[logits_at + g] - stats[row]) - stats[(ulong)rows + row]);
         value = label >= 0 && label < (long)classes ? (share - (label == (long)c ? 1 : 0)) * scale : (REAL)NAN;
     }
     grad[g] = value;
 }
+
+#ifdef VREAL
+// The vector at `x`, of which `left` elements are there; the others are -inf, whose exponential adds nothing.
+VREAL some(__global const REAL *x, uint left) {
+    if (left >= WIDTH) return PASTE(vload, WIDTH)(0, x);
+    REAL lanes[WIDTH];
+    for (uint j = 0; j < WIDTH; ++j) lanes[j] = j < left ? x[j] : (REAL)-INFINITY;
+    return PASTE(vload, WIDTH)(0, lanes);
+}
+
+__kernel void cross_entropy_items(INPUTS, __global REAL *loss, __global REAL *stats, __global volatile REAL *partial,
+                                  __global volatile uint *counter, SIZES, uint per) {
+    const uint first = (uint)get_global_id(0) * per, end = min(first + per, rows);
+    REAL sum = 0, counted = 0, lanes[WIDTH];
+    for (uint row = first; row < end; ++row) {
+        __global const REAL *x = logits + logits_at + (ulong)row * classes;
+        VREAL tops = (VREAL)(-INFINITY), powers = (VREAL)(0);
+        for (uint c = 0; c < classes; c += WIDTH) tops = fmax(tops, some(x + c, classes - c));
+        PASTE(vstore, WIDTH)(tops, 0, lanes);
+        REAL largest = lanes[0], total = 0;
+        for (uint j = 1; j < WIDTH; ++j) largest = fmax(largest, lanes[j]);
+        for (uint c = 0; c < classes; c += WIDTH) powers += EXPV(some(x + c, classes - c) - largest);
+        PASTE(vstore, WIDTH)(powers, 0, lanes);
+        for (uint j = 0; j < WIDTH; ++j) total += lanes[j];
+        const REAL rest = log(total);
+        const long label = labels[labels_at + row];
+        stats[row] = largest;
+        stats[(ulong)rows + row] = rest;
+        if (!(ignores && label == ignored)) {
+            sum += LOSS(x, largest, rest, label);
+            counted += 1;
+        }
+    }
+    partial[2 * get_group_id(0)] = sum;
+    partial[2 * get_group_id(0) + 1] = counted;
+    if (!is_last(counter)) return;
+    sum = counted = 0;
+    for (uint p = 0; p < (uint)get_num_groups(0); ++p) {
+        sum += partial[2 * p];
+        counted += partial[2 * p + 1];
+    }
+    write_loss(sum, counted, loss, stats, rows, counter);
+}
+
+__kernel void cross_entropy_backward_items(INPUTS, __global const REAL *stats, __global const REAL *upstream,
+                                           ulong upstream_at, __global REAL *grad, SIZES, uint per) {
+    const uint first = (uint)get_global_id(0) * per, end = min(first + per, rows);
+    const REAL whole = upstream[upstream_at] / stats[2 * (ulong)rows];
+    for (uint row = first; row < end; ++row) {
+        __global const REAL *x = logits + logits_at + (ulong)row * classes;
+        __global REAL *y = grad + (ulong)row * classes;
+        const long label = labels[labels_at + row];
+        const REAL largest = stats[row], rest = stats[(ulong)rows + row];
+        if (ignores && label == ignored) {
+            for (uint c = 0; c < classes; ++c) y[c] = 0;
+            continue;
+        }
+        const uint known = label >= 0 && label < (long)classes;
+        const REAL scale = known ? whole : (REAL)NAN;
+        REAL lanes[WIDTH];
+        for (uint c = 0; c < classes; c += WIDTH) {
+            const uint left = classes - c;
+            const VREAL shares = EXPV((some(x + c, left) - largest) - rest);
+            if (left >= WIDTH) {
+                PASTE(vstore, WIDTH)(shares * scale, 0, y + c);
+            } else {
+                PASTE(vstore, WIDTH)(shares * scale, 0, lanes);
+                for (uint j = 0; j < left; ++j) y[c + j] = lanes[j];
+            }
+        }
+        if (known) y[label] -= scale;
+    }
+}
+#endif

@@ -1,5 +1,5 @@
-//! The mean cross-entropy of few, short rows in one launch, and its gradient in another: what the step of a small classifier
-//! ends and begins with. Longer problems are better off as log-softmax, pick and sum.
+//! The mean cross-entropy of rows of logits in one launch, and its gradient in another: what the step of a classifier ends and
+//! begins with. Neither the probabilities nor their logarithms are ever in memory.
 
 mod cpu;
 mod opencl;
@@ -12,17 +12,13 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 use smallvec::{SmallVec, smallvec};
 
-/// The most classes, and elements, that one launch is fast for.
-const MOST_CLASSES: usize = 128;
-const MOST_ELEMENTS: usize = 1 << 14;
-
-/// Whether [`cross_entropy`] takes logits: float32 or float64 of shape `(N, C)`, not too many of them.
+/// Whether [`cross_entropy`] takes logits: float32 or float64 of shape `(N, C)`, and at least one.
 pub fn cross_entropy_fits(logits: &Tensor) -> bool {
     let shape = logits.shape();
     matches!(logits.dtype(), DType::F32 | DType::F64)
         && shape.ndim() == 2
-        && (1..=MOST_ELEMENTS).contains(&shape.size())
-        && shape[1] <= MOST_CLASSES
+        && shape.size() > 0
+        && shape.iter().all(|&n| n <= u32::MAX as usize / 2)
 }
 
 /// The mean over rows of the cross-entropy between logits `(N, C)` and class labels `(N,)`, without those that have the label
@@ -108,8 +104,7 @@ impl Problem {
     fn new(op: &'static str, logits: &Tensor, labels: &IndexTensor, ignore: Option<i64>) -> Result<Problem> {
         if !cross_entropy_fits(logits) {
             let why = format!(
-                "one launch takes float32 or float64 of shape (N, C), C at most {MOST_CLASSES}, at most {MOST_ELEMENTS} \
-                 elements; this is {}",
+                "one launch takes float32 or float64 of shape (N, C), neither of them 0; this is {}",
                 logits.dtype()
             );
             return Err(Error::Shape { op, shape: logits.shape().clone(), why });
@@ -135,20 +130,28 @@ impl Problem {
         ]
     }
 
-    fn submit(&self, name: &'static str, mut args: SmallVec<[Arg; 8]>) -> Result<()> {
-        let dtype = self.logits.dtype();
-        args.push(Arg::Scalar(Scalar::U32(self.rows as u32)));
-        args.push(Arg::Scalar(Scalar::U32(self.classes as u32)));
+    /// The numbers that both launches end with.
+    fn sizes(&self) -> [Arg; 4] {
         // A label that is ignored is told apart by a flag: every value of an i64 could be one.
-        args.push(Arg::Scalar(Scalar::I64(self.ignore.unwrap_or_default())));
-        args.push(Arg::Scalar(Scalar::U32(self.ignore.is_some().into())));
+        [
+            Scalar::U32(self.rows as u32),
+            Scalar::U32(self.classes as u32),
+            Scalar::I64(self.ignore.unwrap_or_default()),
+            Scalar::U32(self.ignore.is_some().into()),
+        ]
+        .map(Arg::Scalar)
+    }
+
+    fn submit(&self, name: &'static str, args: SmallVec<[Arg; 8]>) -> Result<()> {
+        let dtype = self.logits.dtype();
         let queue = self.logits.queue();
-        let work = match queue {
-            Queue::Cpu(_) => cpu::work(name, self),
-            Queue::OpenCl(stream) => opencl::work(stream, name, self, &mut args)?,
+        let (work, args) = match queue {
+            Queue::Cpu(_) => (cpu::work(name, self), args),
+            Queue::OpenCl(stream) => opencl::work(stream, name, self, args)?,
         };
         let elements = self.logits.size() as f64;
-        let cost = Cost { flops: 4.0 * elements, bytes: 2.0 * elements * dtype.size() as f64 };
+        let written = if name == "cross_entropy" { 1.0 } else { 2.0 };
+        let cost = Cost { flops: 4.0 * elements, bytes: written * elements * dtype.size() as f64 };
         launch::submit(Launch { name: name.into(), queue: queue.clone(), work, args, cost })
     }
 }

@@ -1,6 +1,9 @@
 // Normalisation, backward. g is the gradient of the output, h = (x - mean) * rstd the normalised input.
 //
 //   norm_rows_backward    a group takes local size / lanes rows:  sums of g * w and g * w * h, then the input's gradient
+//   norm_rows_and_columns, norm_rows_and_planes
+//                         the same in the first `rows_groups` groups; the others do what the kernels below do, since neither
+//                         needs what the other writes
 //
 //   norm_sums_columns     few elements to a channel: a work-item takes part p of channel c, samples p * per ..
 //   norm_sums_planes      many: a group does            -> partial[p][0][c] = sum of g * h, partial[p][1][c] = sum of g
@@ -24,6 +27,8 @@
 #define LOAD(p, i) (p)[i]
 #define STORE(v, p, i) (p)[i] = (v)
 #define KERNEL_norm_rows_backward
+#define KERNEL_norm_rows_and_columns
+#define KERNEL_norm_rows_and_planes
 #define KERNEL_norm_sums_columns
 #define KERNEL_norm_sums_planes
 #define KERNEL_norm_sums_finish
@@ -58,17 +63,27 @@
     __global const COMPUTE *weight, const ulong weight_at, __global const COMPUTE *mean, const ulong mean_at, \
     __global const COMPUTE *rstd, const ulong rstd_at
 
-#ifdef KERNEL_norm_rows_backward
-__kernel void norm_rows_backward(SAVED, __global ELEMENT *to, const ulong to_at, const UINT rows, const UINT n,
-                                 const UINT groups, const UINT channels, const UINT span, const uint centred,
-                                 const uint lanes, __local COMPUTE *tile) {
+#define SAVED_ARGUMENTS grad, grad_at, x, x_at, weight, weight_at, mean, mean_at, rstd, rstd_at
+
+// Where the parts of channels and their statistics stand.
+#define CUT                                                                                                         \
+    __global COMPUTE *partial, const ulong partial_at, const UINT samples, const UINT channels, const UINT span,    \
+    const UINT parts, const UINT per, const UINT by_sample, const UINT per_line, const UINT by_line
+#define CUT_ARGUMENTS partial, partial_at, samples, channels, span, parts, per, by_sample, per_line, by_line
+
+// How a tensor is cut into rows, of `row_channels` channels each.
+#define ROWS const UINT rows, const UINT n, const UINT groups, const UINT row_channels, const uint centred, const uint lanes
+#define ROWS_ARGUMENTS rows, n, groups, row_channels, centred, lanes
+
+#if defined(KERNEL_norm_rows_backward) || defined(KERNEL_norm_rows_and_columns) || defined(KERNEL_norm_rows_and_planes)
+void rows_backward(SAVED, __global ELEMENT *to, const ulong to_at, const UINT span, ROWS, __local COMPUTE *tile) {
     const uint lid = get_local_id(0), lane = lid % lanes;
     const UINT row = (UINT)get_group_id(0) * ((uint)get_local_size(0) / lanes) + lid / lanes;
     const UINT at = row < rows ? row : 0, end = row < rows ? n : 0;
     grad += grad_at + at * n;
     x += x_at + at * n;
     to += to_at + at * n;
-    const UINT first = at % groups * channels;
+    const UINT first = at % groups * row_channels;
     const COMPUTE middle = mean ? mean[mean_at + at] : 0, by = rstd[rstd_at + at];
 #define G(r) (weight ? LOAD(grad, r) * weight[weight_at + first + (r) / span] : LOAD(grad, r))
 #define H(r) ((LOAD(x, r) - middle) * by)
@@ -88,11 +103,9 @@ __kernel void norm_rows_backward(SAVED, __global ELEMENT *to, const ulong to_at,
 }
 #endif
 
-#ifdef KERNEL_norm_sums_columns
-__kernel void norm_sums_columns(SAVED, __global COMPUTE *partial, const ulong partial_at, const UINT samples,
-                                const UINT channels, const UINT span, const UINT parts, const UINT per,
-                                const UINT by_sample, const UINT per_line, const UINT by_line) {
-    const UINT c = (UINT)get_global_id(0) % channels, part = (UINT)get_global_id(0) / channels;
+#if defined(KERNEL_norm_sums_columns) || defined(KERNEL_norm_rows_and_columns)
+void sums_columns(SAVED, CUT, const UINT item) {
+    const UINT c = item % channels, part = item / channels;
     if (part >= parts) return;
     const UINT first = part * per, last = first + per < samples ? first + per : samples;
     COMPUTE plain = 0, plain_lost = 0, mixed = 0, mixed_lost = 0;
@@ -111,13 +124,11 @@ __kernel void norm_sums_columns(SAVED, __global COMPUTE *partial, const ulong pa
 }
 #endif
 
-#ifdef KERNEL_norm_sums_planes
-__kernel void norm_sums_planes(SAVED, __global COMPUTE *partial, const ulong partial_at, const UINT samples,
-                               const UINT channels, const UINT span, const UINT parts, const UINT per,
-                               const UINT by_sample, const UINT per_line, const UINT by_line, __local COMPUTE *tile) {
+#if defined(KERNEL_norm_sums_planes) || defined(KERNEL_norm_rows_and_planes)
+void sums_planes(SAVED, CUT, const UINT group, __local COMPUTE *tile) {
     const uint lid = get_local_id(0), lane = lid, lanes = get_local_size(0);
-    const UINT c = (UINT)get_group_id(0) % channels, part = (UINT)get_group_id(0) / channels;
-    const UINT first = part * per, last = first + per < samples ? first + per : samples;
+    const UINT c = group % channels, part = group / channels;
+    const UINT first = part * per, end = part < parts ? first + per : 0, last = end < samples ? end : samples;
     COMPUTE plain = 0, plain_lost = 0, mixed = 0, mixed_lost = 0;
     for (UINT n = first; n < last; ++n) {
         const UINT line = n * by_sample + c / per_line * by_line;
@@ -133,10 +144,49 @@ __kernel void norm_sums_planes(SAVED, __global COMPUTE *partial, const ulong par
     mixed += mixed_lost;
     JOIN(plain)
     JOIN(mixed)
-    if (lane == 0) {
+    if (lane == 0 && part < parts) {
         partial[partial_at + 2 * part * channels + c] = mixed;
         partial[partial_at + (2 * part + 1) * channels + c] = plain;
     }
+}
+#endif
+
+#ifdef KERNEL_norm_rows_backward
+__kernel void norm_rows_backward(SAVED, __global ELEMENT *to, const ulong to_at, const UINT span, ROWS,
+                                 __local COMPUTE *tile) {
+    rows_backward(SAVED_ARGUMENTS, to, to_at, span, ROWS_ARGUMENTS, tile);
+}
+#endif
+
+#ifdef KERNEL_norm_rows_and_columns
+__kernel void norm_rows_and_columns(SAVED, __global ELEMENT *to, const ulong to_at, CUT, ROWS, const UINT rows_groups,
+                                    __local COMPUTE *tile) {
+    // Groups beyond the rows find none, but no barrier may stand in a branch: some compilers for processors get it wrong.
+    rows_backward(SAVED_ARGUMENTS, to, to_at, span, ROWS_ARGUMENTS, tile);
+    if ((UINT)get_group_id(0) >= rows_groups)
+        sums_columns(SAVED_ARGUMENTS, CUT_ARGUMENTS, (UINT)get_global_id(0) - rows_groups * (UINT)get_local_size(0));
+}
+#endif
+
+#ifdef KERNEL_norm_rows_and_planes
+__kernel void norm_rows_and_planes(SAVED, __global ELEMENT *to, const ulong to_at, CUT, ROWS, const UINT rows_groups,
+                                   __local COMPUTE *tile) {
+    // As above; groups of the rows have no part of a channel.
+    rows_backward(SAVED_ARGUMENTS, to, to_at, span, ROWS_ARGUMENTS, tile);
+    const UINT group = get_group_id(0);
+    sums_planes(SAVED_ARGUMENTS, CUT_ARGUMENTS, group >= rows_groups ? group - rows_groups : parts * channels, tile);
+}
+#endif
+
+#ifdef KERNEL_norm_sums_columns
+__kernel void norm_sums_columns(SAVED, CUT) {
+    sums_columns(SAVED_ARGUMENTS, CUT_ARGUMENTS, (UINT)get_global_id(0));
+}
+#endif
+
+#ifdef KERNEL_norm_sums_planes
+__kernel void norm_sums_planes(SAVED, CUT, __local COMPUTE *tile) {
+    sums_planes(SAVED_ARGUMENTS, CUT_ARGUMENTS, (UINT)get_group_id(0), tile);
 }
 #endif
 

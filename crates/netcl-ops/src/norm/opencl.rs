@@ -166,43 +166,63 @@ struct Lines {
     by_line: usize,
 }
 
-/// The sums of g * h and of g per channel.
-fn sums(
-    stream: &Stream,
-    op: &'static str,
-    saved: &Saved<'_>,
-    planes: Planes,
-    lines: &Lines,
-    [d_weight, d_bias]: [&Tensor; 2],
-) -> Result<()> {
-    let (x, Planes { samples, channels, span }) = (saved.x, planes);
-    let columns = span < PLANE;
-    let group = group_size(stream, x.dtype());
-    let already = if columns { channels.div_ceil(group) } else { channels };
-    let (parts, per) = cut(stream, samples, if columns { 16 } else { PART.div_ceil(span) }, already);
-    let partial = Tensor::uninit(x.queue(), [2 * parts * channels], x.dtype().accumulator())?;
-    let job = |cost, args| Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost, args };
-    let scalars =
-        [samples, channels, span, parts, per, lines.by_sample, lines.per_line, lines.by_line].map(Number::Count);
-    let code = if columns {
-        ClCode { scalars: &scalars, items: parts * channels, ..backward_code("norm_sums_columns") }
-    } else {
-        let items = parts * channels * group;
-        let kernel = backward_code("norm_sums_planes");
-        ClCode { scalars: &scalars, items, group: Some(group), local: group, ..kernel }
-    };
-    let job_of_sums = job(cost(x, 2, 6), saved.args().write(&partial));
-    match in_planes(stream, &job_of_sums, planes, false) {
-        Some(wide) if !columns => {
-            let code = ClCode { scalars: &scalars, ..planes_code("norm_sums_vectors") };
-            let code = ClCode { local: 2 * wide.group, ..wide.code(code, parts * channels) };
-            job_of_sums.run_cl(stream, &code)?;
-        }
-        _ => job_of_sums.run_cl(stream, &code)?,
+/// The sums of g * h and of g per channel, in parts.
+struct Sums {
+    partial: Tensor,
+    channels: usize,
+    parts: usize,
+    scalars: [Number; 8],
+    /// A work-item has a part of a channel, else a group.
+    columns: bool,
+}
+
+impl Sums {
+    fn new(stream: &Stream, x: &Tensor, planes: Planes, lines: &Lines) -> Result<Sums> {
+        let Planes { samples, channels, span } = planes;
+        let columns = span < PLANE;
+        let already = if columns { channels.div_ceil(group_size(stream, x.dtype())) } else { channels };
+        let (parts, per) = cut(stream, samples, if columns { 16 } else { PART.div_ceil(span) }, already);
+        let partial = Tensor::uninit(x.queue(), [2 * parts * channels], x.dtype().accumulator())?;
+        let scalars =
+            [samples, channels, span, parts, per, lines.by_sample, lines.per_line, lines.by_line].map(Number::Count);
+        Ok(Sums { partial, channels, parts, scalars, columns })
     }
-    let scalars = [Number::Count(channels), Number::Count(parts)];
-    let code = ClCode { scalars: &scalars, items: channels, ..backward_code("norm_sums_finish") };
-    job(SMALL, Args::default().read(&partial).write(d_weight).write(d_bias)).run_cl(stream, &code)
+
+    /// The work-items that find the parts, in groups of `group`.
+    fn items(&self, group: usize) -> usize {
+        self.parts * self.channels * if self.columns { 1 } else { group }
+    }
+
+    /// Finds the parts.
+    fn find(&self, stream: &Stream, op: &'static str, saved: &Saved<'_>, planes: Planes) -> Result<()> {
+        let x = saved.x;
+        let group = group_size(stream, x.dtype());
+        let args = saved.args().write(&self.partial);
+        let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 2, 6), args };
+        if self.columns {
+            let code = backward_code("norm_sums_columns");
+            return job.run_cl(stream, &ClCode { scalars: &self.scalars, items: self.items(group), ..code });
+        }
+        let code = match in_planes(stream, &job, planes, false) {
+            Some(wide) => {
+                let code = ClCode { scalars: &self.scalars, ..planes_code("norm_sums_vectors") };
+                ClCode { local: 2 * wide.group, ..wide.code(code, self.parts * self.channels) }
+            }
+            None => {
+                let code = ClCode { scalars: &self.scalars, ..backward_code("norm_sums_planes") };
+                ClCode { items: self.items(group), group: Some(group), local: group, ..code }
+            }
+        };
+        job.run_cl(stream, &code)
+    }
+
+    /// Adds the parts up, in order.
+    fn finish(&self, stream: &Stream, op: &'static str, x: &Tensor, [d_weight, d_bias]: [&Tensor; 2]) -> Result<()> {
+        let args = Args::default().read(&self.partial).write(d_weight).write(d_bias);
+        let scalars = [Number::Count(self.channels), Number::Count(self.parts)];
+        let code = ClCode { scalars: &scalars, items: self.channels, ..backward_code("norm_sums_finish") };
+        Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: SMALL, args }.run_cl(stream, &code)
+    }
 }
 
 /// The input's gradient, and those of the parameters where they are wanted.
@@ -215,52 +235,60 @@ pub(super) fn rows_backward(
     wanted: bool,
 ) -> Result<Option<[Tensor; 2]>> {
     let x = saved.x;
-    let make = |args| Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 12), args };
-    let job = make(saved.args().write(input));
+    let make =
+        |args, tensors| Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, tensors, 12), args };
+    let job = make(saved.args().write(input), 3);
+    let [count, n, groups, channels, span] =
+        [rows.rows, rows.n, rows.groups, rows.channels, rows.span].map(Number::Count);
+    let centred = Number::Flag(usize::from(rows.centred));
     let wide = in_registers(stream, &job, rows);
-    let (items, group, lanes) = wide.map_or_else(|| lanes(stream, &job, rows), |wide| (0, 0, wide.lanes));
-    let scalars = [
-        Number::Count(rows.rows),
-        Number::Count(rows.n),
-        Number::Count(rows.groups),
-        Number::Count(rows.channels),
-        Number::Count(rows.span),
-        Number::Flag(usize::from(rows.centred)),
-        Number::Flag(lanes),
-    ];
-    if let Some(wide) = wide.filter(|_| wanted && rows.groups == 1 && rows.span == 1) {
-        // Rows enough for each group that its sums, which are written too, weigh little.
-        let together = wide.group / wide.lanes;
-        let groups = (stream.device().info().compute_units as usize * PER_UNIT)
-            .min(rows.rows.div_ceil(together * ROWS_OF_SUMS))
-            .max(1);
-        let slots = groups * together;
-        let partial = Tensor::uninit(x.queue(), [slots, 2 * rows.n], x.dtype().accumulator())?;
-        let code = ClCode { scalars: &scalars, ..registers_code("norm_back_sums") };
-        let code = ClCode { local: 2 * wide.group, ..wide.code(code, slots) };
-        make(saved.args().write(input).write(&partial)).run_cl(stream, &code)?;
-        let sums = crate::reduce::sum(&partial, 0, false)?;
-        let part = |from: usize| sums.slice(0, Slice::new(Some(from as isize), Some((from + rows.n) as isize), 1));
-        return Ok(Some([part(0)?, part(rows.n)?]));
-    }
-    match wide {
-        Some(wide) => {
-            let code = ClCode { scalars: &scalars, ..registers_code("norm_back_registers") };
-            job.run_cl(stream, &ClCode { local: 2 * wide.group, ..wide.code(code, rows.rows) })?;
+    if let Some(wide) = wide {
+        let scalars = [count, n, groups, channels, span, centred, Number::Flag(wide.lanes)];
+        if wanted && rows.groups == 1 && rows.span == 1 {
+            // Rows enough for each group that its sums, which are written too, weigh little.
+            let together = wide.group / wide.lanes;
+            let groups = (stream.device().info().compute_units as usize * PER_UNIT)
+                .min(rows.rows.div_ceil(together * ROWS_OF_SUMS))
+                .max(1);
+            let slots = groups * together;
+            let partial = Tensor::uninit(x.queue(), [slots, 2 * rows.n], x.dtype().accumulator())?;
+            let code = ClCode { scalars: &scalars, ..registers_code("norm_back_sums") };
+            let code = ClCode { local: 2 * wide.group, ..wide.code(code, slots) };
+            make(saved.args().write(input).write(&partial), 3).run_cl(stream, &code)?;
+            let sums = crate::reduce::sum(&partial, 0, false)?;
+            let part = |from: usize| sums.slice(0, Slice::new(Some(from as isize), Some((from + rows.n) as isize), 1));
+            return Ok(Some([part(0)?, part(rows.n)?]));
         }
-        None => {
-            let kernel = backward_code("norm_rows_backward");
-            job.run_cl(stream, &ClCode { scalars: &scalars, items, group: Some(group), local: group, ..kernel })?;
-        }
+        let code = ClCode { scalars: &scalars, ..registers_code("norm_back_registers") };
+        job.run_cl(stream, &ClCode { local: 2 * wide.group, ..wide.code(code, rows.rows) })?;
     }
+    let (items, group, lanes) = lanes(stream, &make(saved.args(), 3), rows);
+    let lanes = Number::Flag(lanes);
+    let code =
+        |kernel, scalars, items| ClCode { scalars, items, group: Some(group), local: group, ..backward_code(kernel) };
     if !wanted {
+        if wide.is_none() {
+            let scalars = [span, count, n, groups, channels, centred, lanes];
+            make(saved.args().write(input), 3).run_cl(stream, &code("norm_rows_backward", &scalars, items))?;
+        }
         return Ok(None);
     }
-    let make = || Tensor::uninit(x.queue(), [rows.groups * rows.channels], x.dtype().accumulator());
-    let gradients = [make()?, make()?];
     let planes = Planes { samples: rows.rows / rows.groups, channels: rows.groups * rows.channels, span: rows.span };
     let lines = Lines { by_sample: rows.groups, per_line: rows.channels, by_line: 1 };
-    sums(stream, op, saved, planes, &lines, [&gradients[0], &gradients[1]])?;
+    let sums = Sums::new(stream, x, planes, &lines)?;
+    if wide.is_some() {
+        sums.find(stream, op, saved, planes)?;
+    } else {
+        // Neither needs what the other writes: one launch for both.
+        let kernel = if sums.columns { "norm_rows_and_columns" } else { "norm_rows_and_planes" };
+        let own = [count, n, groups, channels, centred, lanes, Number::Count(items / group)];
+        let scalars: Vec<Number> = sums.scalars.into_iter().chain(own).collect();
+        let job = make(saved.args().write(input).write(&sums.partial), 5);
+        job.run_cl(stream, &code(kernel, &scalars, items + sums.items(group)))?;
+    }
+    let gradient = || Tensor::uninit(x.queue(), [rows.groups * rows.channels], x.dtype().accumulator());
+    let gradients = [gradient()?, gradient()?];
+    sums.finish(stream, op, x, [&gradients[0], &gradients[1]])?;
     Ok(Some(gradients))
 }
 
@@ -275,11 +303,13 @@ pub(super) fn batch_backward(
 ) -> Result<()> {
     let x = saved.x;
     let lines = Lines { by_sample: 0, per_line: 1, by_line: 1 };
-    sums(stream, op, saved, planes, &lines, [d_weight, d_bias])?;
+    let sums = Sums::new(stream, x, planes, &lines)?;
+    sums.find(stream, op, saved, planes)?;
+    sums.finish(stream, op, x, [d_weight, d_bias])?;
     let args = saved.args().read(d_weight).read(d_bias).write(input);
-    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 6), args };
     let [size, channels, span] = [x.size(), planes.channels, planes.span].map(Number::Count);
     let scalars = [size, channels, span, Number::Real(planes.count() as f64), Number::Flag(usize::from(training))];
+    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 6), args };
     if let Some(wide) = in_planes(stream, &job, planes, true) {
         let code = ClCode { scalars: &scalars, ..planes_code("norm_batch_vectors") };
         return job.run_cl(stream, &wide.elementwise(code, x.size()));

@@ -83,22 +83,32 @@ fn wide_powers<T: Lane>(x: &[T], top: T, y: &mut [T]) -> Option<f64> {
     None
 }
 
+/// `exp(x - top)` into `y`, and the sum.
+pub(crate) fn powers<T: Lane>(x: &[T], top: T, y: &mut [T]) -> f64 {
+    if let Some(total) = wide_powers(x, top, y) {
+        return total;
+    }
+    match level() {
+        Level::Avx2 => narrow_powers(Yes, x, top, y),
+        Level::Baseline => narrow_powers(No, x, top, y),
+    }
+}
+
 simd! {
+    fn narrow_powers<F: Fused, T: Lane>(_fused: F, x: &[T], top: T, y: &mut [T]) -> f64 {
+        let mut total = 0.0;
+        for (x, y) in x.chunks(RUN).zip(y.chunks_mut(RUN)) {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = exp::<T, F>(x - top);
+            }
+            total += plain_row::<T, Sum>(y);
+        }
+        total
+    }
+
     fn line<F: Fused, T: Lane>(_fused: F, x: &[T], y: &mut [T], log: bool) {
         let top = <T as Real>::from_f64(plain_row::<T, Max>(x));
-        let total = match wide_powers(x, top, y) {
-            Some(total) => total,
-            None => {
-                let mut total = 0.0;
-                for (x, y) in x.chunks(RUN).zip(y.chunks_mut(RUN)) {
-                    for (y, &x) in y.iter_mut().zip(x) {
-                        *y = exp::<T, F>(x - top);
-                    }
-                    total += plain_row::<T, Sum>(y);
-                }
-                total
-            }
-        };
+        let total = powers(x, top, y);
         if log {
             let total = <T as Real>::from_f64(total.ln());
             for (y, &x) in y.iter_mut().zip(x) {

@@ -1,7 +1,7 @@
 //! Softmax and its logarithm along any axis.
 
 mod backward;
-mod cpu;
+pub(crate) mod cpu;
 mod opencl;
 
 use netcl_core::Result;

@@ -102,7 +102,7 @@ pub fn cross_entropy<'t>(
             let weight = constant_weight(op, weight)?;
             let plain = weight.is_none() && smoothing == 0.0 && options.reduction == Reduction::Mean;
             if plain && ops::cross_entropy_fits(logits.raw()) {
-                return small(logits, &labels);
+                return fused(logits, &labels);
             }
             nll(&log_softmax(logits, axis as isize)?, &labels, weight, smoothing, options.reduction)
         }
@@ -129,9 +129,9 @@ pub fn nll_loss<'t>(log_probabilities: &Tensor, target: impl Into<Target<'t>>, o
     }
 }
 
-/// The mean of few, short rows: one launch, and one for the gradient.
+/// The mean over rows: one launch, and one for the gradient.
 #[track_caller]
-fn small(logits: &Tensor, labels: &Labels) -> Result<Tensor> {
+fn fused(logits: &Tensor, labels: &Labels) -> Result<Tensor> {
     let Labels { index, ignore, .. } = labels;
     let (ignore, classes) = (*ignore, logits.shape()[1]);
     let (loss, stats) = ops::cross_entropy(logits.raw(), index, ignore)?;

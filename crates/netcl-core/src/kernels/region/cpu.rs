@@ -10,8 +10,10 @@
 //!
 //! Segments follow from the length of a row alone, so the number of threads changes nothing but the time.
 
+use std::cell::RefCell;
 use std::slice;
 use std::sync::Arc;
+use std::thread::LocalKey;
 
 use smallvec::SmallVec;
 
@@ -106,7 +108,7 @@ pub(super) fn work(region: &Region, geometry: &Geometry, scalars: &[Number]) -> 
 }
 
 impl Job {
-    fn run<T: Real + Element>(&self, args: &CpuArgs<'_>) -> Result<()> {
+    fn run<T: Scratch>(&self, args: &CpuArgs<'_>) -> Result<()> {
         let memory = self
             .places
             .iter()
@@ -132,8 +134,46 @@ impl Job {
     }
 }
 
+/// Memory that a thread keeps from run to run, up to so many elements each: fresh pages cost more than what is done with them.
+const KEPT_ELEMENTS: usize = 1 << 19;
+
+/// A type with such memory.
+trait Scratch: Real + Element {
+    fn pool() -> &'static LocalKey<RefCell<Vec<Vec<Self>>>>;
+
+    /// At least `len` elements of any value.
+    fn take(len: usize) -> Vec<Self> {
+        let mut memory = Self::pool().with_borrow_mut(Vec::pop).unwrap_or_default();
+        if memory.len() < len {
+            memory.resize(len, Self::ZERO);
+        }
+        memory
+    }
+
+    fn give_back(memory: Vec<Self>) {
+        if memory.len() <= KEPT_ELEMENTS {
+            Self::pool().with_borrow_mut(|pool| pool.push(memory));
+        }
+    }
+}
+
+macro_rules! scratch {
+    ($($ty:ty)*) => {$(
+        impl Scratch for $ty {
+            fn pool() -> &'static LocalKey<RefCell<Vec<Vec<$ty>>>> {
+                thread_local! {
+                    static POOL: RefCell<Vec<Vec<$ty>>> = const { RefCell::new(Vec::new()) };
+                }
+                &POOL
+            }
+        }
+    )*};
+}
+
+scratch!(f32 f64);
+
 /// The memory of a thread, and where the current rows lie.
-struct Block<'j, T> {
+struct Block<'j, T: Scratch> {
     job: &'j Job,
     memory: &'j [SharedPtr<u8>],
     scalars: &'j [f64],
@@ -141,6 +181,7 @@ struct Block<'j, T> {
     together: usize,
     length: usize,
     segment: usize,
+    rooms: usize,
     registers: Registers,
     /// For each node `together` row values, where it is one.
     rows: Vec<T>,
@@ -159,7 +200,15 @@ struct Part {
     len: usize,
 }
 
-impl<'j, T: Real + Element> Block<'j, T> {
+impl<T: Scratch> Drop for Block<'_, T> {
+    fn drop(&mut self) {
+        for memory in [&mut self.rows, &mut self.kept, &mut self.temporary] {
+            T::give_back(std::mem::take(memory));
+        }
+    }
+}
+
+impl<'j, T: Scratch> Block<'j, T> {
     fn new(job: &'j Job, memory: &'j [SharedPtr<u8>], scalars: &'j [f64], together: usize, length: usize) -> Self {
         // Segments need one distance between elements.
         let segment = if job.inner.len() == 1 { length.min(BLOCK.max(together)) } else { length };
@@ -173,9 +222,10 @@ impl<'j, T: Real + Element> Block<'j, T> {
             length,
             segment,
             registers: Registers::default(),
-            rows: vec![T::ZERO; job.nodes.len() * together],
-            kept: vec![T::ZERO; job.kept.len() * together * length],
-            temporary: vec![T::ZERO; rooms * together * segment],
+            rooms,
+            rows: T::take(job.nodes.len() * together),
+            kept: T::take(job.kept.len() * together * length),
+            temporary: T::take(rooms * together * segment),
             partials: Vec::new(),
         }
     }
@@ -421,7 +471,7 @@ impl<'j, T: Real + Element> Block<'j, T> {
         let first = self.place(input, part);
         let step = place.outer.last().copied().unwrap_or(0) * place.dtype.size() as isize;
         // The last room, which no program fills.
-        let at = self.temporary.len() - self.together * self.segment;
+        let at = (self.rooms - 1) * self.together * self.segment;
         for row in 0..part.rows {
             let data = first.wrapping_offset(row as isize * step);
             let room = &mut self.temporary[at..at + part.len];

@@ -58,7 +58,7 @@ use smallvec::SmallVec;
 
 pub use build::{RegionBuilder, Value};
 pub use form::Style;
-pub use opencl::force_style;
+pub use opencl::{force_style, style};
 
 use super::copy::check_writable;
 use super::elementwise::{Elementwise, Number};

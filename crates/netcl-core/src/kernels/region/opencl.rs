@@ -62,7 +62,8 @@ impl Sources {
     }
 }
 
-fn style(device: DeviceType) -> Style {
+/// How kernels over rows divide them on a kind of device, unless [forced](force_style).
+pub fn style(device: DeviceType) -> Style {
     let natural = if device == DeviceType::Cpu { Style::Items } else { Style::Groups };
     FORCED.get().unwrap_or(natural)
 }

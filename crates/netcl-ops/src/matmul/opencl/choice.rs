@@ -203,7 +203,13 @@ pub(super) fn square_tile(device: &Device, bytes: usize) -> usize {
 }
 
 /// The largest tile that still fills the device.
-fn register_tile(device: &Device, p: &Problem<'_>, matrices: usize, bytes: usize, shipped: Option<RegisterTile>) -> Tile {
+fn register_tile(
+    device: &Device,
+    p: &Problem<'_>,
+    matrices: usize,
+    bytes: usize,
+    shipped: Option<RegisterTile>,
+) -> Tile {
     // A few idle units cost less than smaller tiles do.
     let nearly = device.units - device.units / 16;
     let large = shipped.into_iter().chain(RegisterTile::LARGE).filter(|tile| tile.groups(p, matrices) >= nearly);

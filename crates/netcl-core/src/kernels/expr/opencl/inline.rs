@@ -1,6 +1,6 @@
 //! Statements for an expression, to stand inside a kernel: the epilogue of a matrix product, the map of a reduction.
 
-use super::{CType, Helper, Math, polynomial};
+use super::{CType, Helper, Math, polynomials};
 use crate::kernels::expr::{BinaryOp, Expr, Id, Node, TernaryOp, UnaryOp};
 
 /// An expression as OpenCL C.
@@ -202,7 +202,7 @@ impl<'a> Statements<'a> {
     fn unary(&mut self, op: UnaryOp, a: Id, ctype: CType) -> String {
         let x = self.value(a, ctype);
         if self.math == Math::Polynomials
-            && let Some(helpers) = polynomial::function(op, ctype)
+            && let Some(helpers) = polynomials(op, ctype)
         {
             return self.helped(helpers, &x);
         }

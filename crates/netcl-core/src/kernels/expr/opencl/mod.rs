@@ -16,6 +16,7 @@ pub(in crate::kernels) use inline::{Statements, extremum, in_comment};
 pub use kernel::{
     Addressing, Arg, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, batch, elementwise_source,
 };
+pub use polynomial::polynomials;
 
 /// A helper function of generated code: equal names have equal texts, so a program needs each only once.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use super::inline::helper;
 use super::{CType, Helper};
 use crate::kernels::expr::UnaryOp;
 
-/// The helper of a function, last, with those it calls before it; `None` where the built-in one is as good.
-pub(super) fn function(op: UnaryOp, ctype: CType) -> Option<Vec<Helper>> {
+/// Our own function of a processor's vectors as a helper, last, with those it calls before it; `None` where the built-in one is
+/// as good.
+pub fn polynomials(op: UnaryOp, ctype: CType) -> Option<Vec<Helper>> {
     if ctype.lane() != CType::FLOAT {
         return None;
     }
