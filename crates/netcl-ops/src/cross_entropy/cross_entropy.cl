@@ -17,6 +17,7 @@
 //
 // Compiled with: REAL    float or double
 //                LABEL   int or long
+//                FENCE   makes what was written visible to all groups
 //                VREAL, WIDTH, EXPV(v)   a vector, its length, its exponential (items only)
 // The defaults make this file compile alone.
 

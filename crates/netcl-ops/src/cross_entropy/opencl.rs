@@ -11,7 +11,7 @@ use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
 
 use super::Problem;
-use crate::norm::dense::group_size;
+use crate::dense::group_size;
 
 /// Elements of a row that each lane should have.
 const PER_LANE: usize = 4;
