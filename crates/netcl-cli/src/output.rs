@@ -105,6 +105,13 @@ impl Progress {
         *lock(&self.step) = Some((name, Instant::now()));
     }
 
+    /// The step that is under way has another name by now; it has not begun anew.
+    pub(crate) fn rename(&self, name: String) {
+        if let Some(step) = &mut *lock(&self.step) {
+            step.0 = name;
+        }
+    }
+
     /// The step is over and no other begins.
     pub(crate) fn done(&self) {
         *lock(&self.step) = None;

@@ -51,7 +51,7 @@ impl Steps {
         if let Some(bar) = &self.bar {
             bar.set_message(format!("{}: {text}", self.name));
         } else {
-            self.slow.step(format!("{}: {}: {text}", self.what, self.name));
+            self.slow.rename(format!("{}: {}: {text}", self.what, self.name));
         }
     }
 

@@ -253,6 +253,43 @@ mod tests {
         assert!(error.contains("\"conv\"") && error.contains("softmax"), "{error}");
     }
 
+    /// A run on a device that has everything: matrix units, goals, a peer.
+    fn large_run() -> Run {
+        let device = DeviceHandle { device_name: "NVIDIA H200".to_owned(), ..manager().cpu() };
+        let ceilings = Ceilings {
+            bytes_per_second: 4.3e12,
+            fma_flops: 6.4e13,
+            matrix_flops: vec![("float16", 8.0e14), ("bfloat16", 8.1e14), ("tf32", 4.0e14)],
+        };
+        let measured = |row: &'static Row| {
+            let median = 1.3 * row.bound(row.full, &ceilings);
+            let timing = Timing { median, best: 0.95 * median, samples: 9, calls: 4 };
+            Measured { row, size: row.full, outcome: Ok((timing, Check { error: 1e-6, tolerance: 1e-5 })) }
+        };
+        let results = ROWS.iter().map(measured).collect();
+        let row = PeerRow { id: "softmax".to_owned(), size: vec![16384, 4096], median_ms: 0.22 };
+        let peers = vec![Peer { tool: "PyTorch 2.11".to_owned(), rows: vec![row] }];
+        Run { device, driver: "580".to_owned(), ceilings, results, peers }
+    }
+
+    #[test]
+    fn drawings_name_every_row_ceiling_and_goal() {
+        let run = large_run();
+        let (roofline, bars) = (roofline::draw(&run), bars::draw(&run));
+        for drawing in [&roofline, &bars] {
+            assert!(!drawing.contains("NaN") && !drawing.contains("inf"), "{drawing}");
+            for row in ROWS.iter().filter(|row| row.id != "copy") {
+                assert!(drawing.contains(row.name), "{}", row.name);
+            }
+        }
+        // Two ceilings of almost the same height are one line with one label.
+        assert!(roofline.contains("float16 and bfloat16 units, 810.0 TFLOP/s"), "{roofline}");
+        assert!(roofline.contains("multiply-adds, 64.0 TFLOP/s") && roofline.contains("copies, 4.30 TB/s"));
+        assert!(bars.contains(">goal<") && bars.contains("PyTorch 2.11") && bars.contains("x ours)"), "{bars}");
+        let elsewhere = Run { device: manager().cpu(), ..large_run() };
+        assert!(!bars::draw(&elsewhere).contains(">goal<"), "the goals are for one device");
+    }
+
     #[test]
     fn figures_are_short() {
         assert_eq!(milliseconds(0.0123456), "12.346 ms");

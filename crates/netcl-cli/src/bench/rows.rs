@@ -8,10 +8,12 @@ use netcl::Tensor as Recorded;
 use netcl::autograd::jit::jit;
 use netcl::core::backend::Queue;
 use netcl::core::dtype::DType;
+use netcl::core::kernel_selector::{KernelConfig, Problem, get_kernel_selector};
 use netcl::core::precision::MatmulPrecision;
 use netcl::core::random::Generator;
 use netcl::core::shape::Slice;
 use netcl::core::tensor::Tensor;
+use netcl::core::tuner::with_forced;
 use netcl::ops::matmul::{MatmulOptions, Variant, matmul_with};
 use netcl::ops::random::uniform;
 use netcl::profiling::ceilings::Ceilings;
@@ -213,19 +215,25 @@ impl Row {
             (Work::Matmul { dtype, precision, kernels }, &[m, n, k]) => {
                 let (a, b) = (draw(&[m, k], dtype, -1.0)?, draw(&[k, n], dtype, -1.0)?);
                 let out = Tensor::uninit(queue, [m, n], dtype)?;
-                let variant = match (kernels, queue) {
+                let plain = match (kernels, queue) {
                     // Processors have no other kernels than those of multiply-adds.
                     (Kernels::MultiplyAdds, Queue::OpenCl(_)) if queue.profile().device_type != "cpu" => {
-                        Some(Variant::RegisterTiled)
+                        Some(without_units(queue, [m, n, k], dtype)?)
                     }
                     _ => None,
                 };
                 let operands = (a.clone(), b.clone(), out.clone());
                 let call = move || {
                     let (a, b, out) = &operands;
-                    let options =
-                        MatmulOptions { out: Some(out), variant, precision: Some(precision), ..Default::default() };
-                    matmul_with(a, b, &options).map(drop)
+                    let options = MatmulOptions { out: Some(out), precision: Some(precision), ..Default::default() };
+                    match &plain {
+                        None => matmul_with(a, b, &options),
+                        Some(Plain::Tuned(config)) => with_forced(config, || matmul_with(a, b, &options)),
+                        Some(Plain::ByRule) => {
+                            matmul_with(a, b, &MatmulOptions { variant: Some(Variant::RegisterTiled), ..options })
+                        }
+                    }
+                    .map(drop)
                 };
                 let tolerance = match (dtype, precision) {
                     (DType::F16, _) => 4e-3,
@@ -291,6 +299,22 @@ impl Row {
             }
         })
     }
+}
+
+/// How a product is computed without matrix units.
+enum Plain {
+    /// As was measured to be the fastest.
+    Tuned(KernelConfig),
+    ByRule,
+}
+
+fn without_units(queue: &Queue, [m, n, k]: [usize; 3], dtype: DType) -> Result<Plain> {
+    let measured = get_kernel_selector(Some(queue))?.measured(&Problem::matmul(m, n, k, dtype));
+    Ok(measured.map_or(Plain::ByRule, |mut config| {
+        // What it says of matrix units.
+        config.extra.clear();
+        Plain::Tuned(config)
+    }))
 }
 
 /// The error of a layer below, which is what a call without gradients can meet.

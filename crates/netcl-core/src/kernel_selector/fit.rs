@@ -41,12 +41,12 @@ pub(super) fn fit(
     Ok(config)
 }
 
-/// Whether a configuration fits as it is: its group, its tiles, and that its work-items share the tile out evenly.
+/// Whether a configuration fits as it is: its group, its tiles, and that they are tiles its kernel can have.
 pub(super) fn fits(config: &KernelConfig, dtype: DType, profile: &ExtendedDeviceProfile) -> bool {
     let (x, y) = config.local_size_2d;
     let most = profile.base.max_work_group_size.max(1);
     if !is_tiled(config.variant) {
-        return config.local_size_1d <= most;
+        return config.local_size_1d <= most && possible(config);
     }
     // Sums are at least 32 bits wide, and rows in local memory carry one element more against bank conflicts.
     let bytes = dtype.accumulator().size() as u64;
@@ -54,9 +54,28 @@ pub(super) fn fits(config: &KernelConfig, dtype: DType, profile: &ExtendedDevice
     // Convolutions may add up statistics there: a sum for each row and work-item of it.
     let sums = if config.variant == KernelVariant::Conv2dImplicitGemm { config.tile_m * (x + 1) } else { 0 };
     let padded = tiles.max(sums) as u64 * bytes;
-    let even = config.tile_m.is_multiple_of(y.max(1)) && config.tile_n.is_multiple_of(x.max(1));
-    x * y <= most && even && (!config.use_local_memory || padded <= profile.base.local_mem_size)
+    x * y <= most && possible(config) && (!config.use_local_memory || padded <= profile.base.local_mem_size)
 }
+
+/// Whether a kernel can have these tiles, whatever the device: tables are written by hand, too.
+fn possible(config: &KernelConfig) -> bool {
+    let (x, y) = config.local_size_2d;
+    let (m, n, width) = (config.tile_m, config.tile_n, config.vector_width);
+    match config.variant {
+        KernelVariant::MatmulTiled => [n, x, y] == [m; 3],
+        KernelVariant::MatmulVectorized => {
+            matches!(width, 2 | 4 | 8 | 16) && n.is_multiple_of(width) && m.max(n) <= LARGEST_PANEL && m > 0 && n > 0
+        }
+        // Work-items share the tile out evenly.
+        KernelVariant::MatmulRegisterTiled | KernelVariant::Conv2dImplicitGemm => {
+            x * y > 0 && m >= y && n >= x && m.is_multiple_of(y) && n.is_multiple_of(x) && config.tile_k > 0
+        }
+        _ => true,
+    }
+}
+
+/// The widest panel of a packed operand.
+const LARGEST_PANEL: usize = 64;
 
 /// Bytes of local memory that the tiles of both factors take.
 pub(super) fn tile_bytes(config: &KernelConfig, dtype: DType) -> u64 {

@@ -172,6 +172,35 @@ fn tuner_results_extend_the_table() {
     assert!(selector.extend_from_toml("[[kernel]]").unwrap_err().to_string().contains("entry 0"));
 }
 
+#[test]
+fn what_was_measured_goes_before_the_rules_for_its_class_only() {
+    let selector = nvidia();
+    let before = selector.select_matmul_kernel(1000, 1000, 1000, DType::F32);
+    let text = "[[kernel]]\nclass = \"matmul_vectorized\"\ndevice = \"native CPU\"\nshapes = \"1024x1024x1024\"\n\
+                dtype = \"float32\"\ntile_m = 6\ntile_n = 32\nvector_width = 16\nlocal_size_1d = 1";
+    selector.extend_from_toml(text).unwrap();
+    let config = selector.select_matmul_kernel(1000, 1000, 1000, DType::F32);
+    assert_eq!((config.variant, config.tile_m, config.vector_width), (KernelVariant::MatmulVectorized, 6, 16));
+    assert_eq!(selector.select_matmul_by_rule(1000, 1000, 1000, DType::F32), before);
+    for (m, dtype) in [(2000, DType::F32), (1000, DType::F16)] {
+        assert_ne!(selector.select_matmul_kernel(m, m, m, dtype).tile_m, 6, "another class");
+    }
+    // What was found out here goes before what others found out.
+    let problem = Problem::matmul(1000, 1000, 1000, DType::F32);
+    selector.remember(&problem, KernelConfig { tile_m: 12, ..config.clone() });
+    assert_eq!(selector.select_matmul_kernel(600, 1024, 1024, DType::F32).tile_m, 12);
+    // Entries that no kernel can run are passed over, and half of an entry is a mistake.
+    for wrong in ["vector_width = 3", "tile_n = 40", "tile_m = 100", "local_size_1d = 100000"] {
+        let (name, _) = wrong.split_once(" =").unwrap();
+        let lines: Vec<&str> = text.lines().map(|line| if line.starts_with(name) { wrong } else { line }).collect();
+        let selector = nvidia();
+        selector.extend_from_toml(&lines.join("\n")).unwrap();
+        assert_eq!(selector.select_matmul_kernel(1000, 1000, 1000, DType::F32), before, "{wrong}");
+    }
+    let half = text.replace("dtype = \"float32\"", "");
+    assert!(nvidia().extend_from_toml(&half).unwrap_err().to_string().contains("go together"));
+}
+
 /// Every decision of a selector.
 fn all_decisions(selector: &KernelSelector, dtype: DType) -> Vec<KernelConfig> {
     let mut found = Vec::new();

@@ -59,7 +59,7 @@ fn finished((trials, complete): (Vec<Trial>, bool)) -> Tuning {
 #[test]
 fn wrong_and_failing_candidates_are_thrown_away_with_the_reason() {
     let mut fake = Fake { wrong: vec![1], failing: vec![2], fails_later: Some((4, 4)), ..Fake::default() };
-    let tuning = finished(tune([1, 2, 4, 30, 80].map(candidate).to_vec(), &mut fake, &quick(), &mut |_| true));
+    let tuning = finished(tune([1, 2, 4, 30, 800].map(candidate).to_vec(), &mut fake, &quick(), &mut |_| true));
     assert_eq!(tuning.trials[0].verdict, Verdict::Wrong("element 3 is 1 instead of 2".to_owned()));
     assert!(matches!(&tuning.trials[1].verdict, Verdict::Failed(reason) if reason.contains("does not run")));
     // One that fails in the middle is no better than one that fails at once.
@@ -68,7 +68,7 @@ fn wrong_and_failing_candidates_are_thrown_away_with_the_reason() {
     assert_eq!(tuning.trials[4].verdict, Verdict::Behind);
     assert!(tuning.complete);
     let order: Vec<usize> = tuning.ranking().iter().map(|trial| trial.config.tile_m).collect();
-    assert_eq!(order[..2], [30, 80]);
+    assert_eq!(order[..2], [30, 800]);
 }
 
 #[test]
@@ -83,13 +83,17 @@ fn where_nothing_is_right_there_is_no_best() {
 fn samples_are_taken_in_turn_and_the_slow_are_not_asked_again() {
     let mut fake = Fake::default();
     let calls = fake.calls.clone();
-    let limits = Limits { warm_up: Duration::ZERO, ..quick() };
-    let (trials, _) = tune([20, 21, 200].map(candidate).to_vec(), &mut fake, &limits, &mut |_| true);
+    // Far apart, so that a busy machine changes nothing.
+    let limits = Limits { warm_up: Duration::ZERO, behind: 20.0, ..quick() };
+    let (trials, _) = tune([20, 21, 2000].map(candidate).to_vec(), &mut fake, &limits, &mut |_| true);
     assert_eq!([trials[0].samples.len(), trials[1].samples.len()], [4, 4]);
     assert_eq!(trials[2].verdict, Verdict::Behind);
-    // Checked twice each, then in turn; the last was ten times behind when cold and never came back.
-    assert_eq!(calls.borrow()[..6], [20, 20, 21, 21, 200, 200]);
-    assert_eq!(calls.borrow()[6..], [20, 21, 20, 21, 20, 21, 20, 21]);
+    // Checked twice each, then in turn; the last is out after two rounds at the latest.
+    let calls = calls.borrow();
+    assert_eq!(calls[..6], [20, 20, 21, 21, 2000, 2000]);
+    assert!(calls.iter().filter(|call| **call == 2000).count() <= 4);
+    let turns: Vec<usize> = calls[6..].iter().copied().filter(|call| *call != 2000).collect();
+    assert_eq!(turns, [20, 21, 20, 21, 20, 21, 20, 21]);
     assert!(trials[2].median().is_some(), "its cold time is in the report");
 }
 
@@ -101,9 +105,9 @@ fn the_time_is_bounded_and_the_rest_is_said_to_be_unmeasured() {
     let (trials, complete) = tune(vec![candidate(100); 40], &mut fake, &limits, &mut |_| true);
     assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
     assert!(!complete);
-    assert_eq!(trials[0].verdict, Verdict::Measured);
+    assert!(trials[0].is_sound() && trials[0].median().is_some());
     assert_eq!(trials[39].verdict, Verdict::Unmeasured);
-    assert!(trials[0].median().is_some() && trials[39].median().is_none());
+    assert!(!trials[39].is_sound() && trials[39].median().is_none());
 }
 
 #[test]

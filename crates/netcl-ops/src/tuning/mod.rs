@@ -86,8 +86,8 @@ fn differs(got: &[f64], expected: &[f64], size: f64, tolerance: f64) -> Option<S
     if got.len() != expected.len() {
         return Some(format!("{} values instead of {}", got.len(), expected.len()));
     }
-    // Not the other way round: a difference that is no number is too large.
-    let at = got.iter().zip(expected).position(|(a, b)| !((a - b).abs() <= tolerance * size))?;
+    let too_far = |off: f64| off.is_nan() || off > tolerance * size;
+    let at = got.iter().zip(expected).position(|(a, b)| too_far((a - b).abs()))?;
     Some(format!("element {at} is {} instead of {}", got[at], expected[at]))
 }
 
