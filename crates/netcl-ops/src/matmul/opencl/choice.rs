@@ -120,7 +120,7 @@ fn register_tile(device: &Device, p: &Problem<'_>, matrices: usize, bytes: usize
     Tile::Registers { rows: side, cols: side, depth, r, c: r }
 }
 
-fn vector_tile(p: &Problem<'_>) -> Tile {
+pub(super) fn vector_tile(p: &Problem<'_>) -> Tile {
     // 512 bits: one register of the widest processors, two or four of the others.
     let width = if p.sum == DType::F64 { 8 } else { 16 };
     let vectors = 2;
