@@ -79,11 +79,8 @@ impl<'g> Led<'g> {
         let others = self.place.inputs.iter().zip(&self.inputs).zip(&strides).map(|((place, data), strides)| {
             let first = at(place) + row as isize * place.rs + col as isize * place.cs;
             // SAFETY: the first element of the block; the caller's promise.
-            Source {
-                data: unsafe { data.get().offset(first * place.dtype.size() as isize) },
-                dtype: place.dtype,
-                strides,
-            }
+            let data = unsafe { data.get().offset(first * place.dtype.size() as isize) };
+            Source { data, dtype: place.dtype, strides }
         });
         let main = Source { data: view.data.cast_const().cast(), dtype: operand.dtype, strides: &own };
         let sources: SmallVec<[Source<'_>; 4]> = std::iter::once(main).chain(others).collect();
