@@ -9,6 +9,7 @@
 
 mod fill;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -139,16 +140,20 @@ pub fn check_own_generator(op: &'static str) -> Result<()> {
     if !launch::is_repeating() {
         return Ok(());
     }
-    Err(Error::State { op, what: OWN_GENERATOR.to_owned() })
+    REFUSED.set(REFUSED.get() + 1);
+    let what = "a generator of one's own stands still while a step is recorded, so that every replay would draw the same \
+                numbers; draw from the process-wide generator (manual_seed) inside the recorded function";
+    Err(Error::State { op, what: what.to_owned() })
 }
 
-const OWN_GENERATOR: &str = "a generator of one's own stands still while a step is recorded, so that every replay would \
-                             draw the same numbers; draw from the process-wide generator (manual_seed) inside the \
-                             recorded function";
+thread_local! {
+    static REFUSED: Cell<u64> = const { Cell::new(0) };
+}
 
-/// Whether an error is that of [`check_own_generator`]: who only tries to record a function may run it as it is instead.
-pub fn is_own_generator(error: &Error) -> bool {
-    matches!(error, Error::State { what, .. } if what == OWN_GENERATOR)
+/// How often [`check_own_generator`] has refused on this thread: who only tries to record a function, and gets an error from it,
+/// may run it as it is instead.
+pub fn own_generators_refused() -> u64 {
+    REFUSED.get()
 }
 
 /// How many blocks hold this many 32-bit words.

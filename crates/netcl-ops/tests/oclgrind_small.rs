@@ -20,7 +20,7 @@ use netcl_core::random::Generator;
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_ops::elementwise::{Operand, apply};
-use netcl_ops::matmul::{Epilogue, MatmulOptions, Variant as Product, linear, matmul, matmul_with};
+use netcl_ops::matmul::{Epilogue, MatmulOptions, Prologue, Variant as Product, linear, matmul, matmul_with};
 use netcl_ops::reduce::{Variant as Reduction, force_variant};
 use netcl_ops::{self as ops, Axes};
 use support::{Tolerance, opencl, random, supports, tensor};
@@ -251,6 +251,30 @@ fn cross_entropy_of_few_rows() {
                     same(&device, dtype, &what, |queue| force_style(style, || compute(queue)));
                 }
             }
+        }
+    }
+}
+
+/// Operands that are computed while they are packed: either one, panels that are partly filled, tensors that broadcast, batches.
+#[test]
+fn operands_of_products_are_computed_while_they_are_packed() {
+    let g = Graph::new();
+    let scaled = g.finish(&[(g.input(0) * g.input(1) + g.scalar(0)).relu()]);
+    for device in opencl() {
+        for (first, form, dtype) in
+            [(true, Form::Dense, DType::F32), (false, Form::Transposed, DType::F32), (true, Form::Strided, DType::F64)]
+        {
+            let what = format!("a product with operand {} computed, {form:?}", usize::from(!first));
+            let run = |q: &Queue, fused: bool| {
+                let (a, b) = (operand(q, &[2, 37, 5], form, 1, dtype), operand(q, &[5, 34], form, 2, dtype));
+                let shape: &[usize] = if first { &[2, 1, 5] } else { &[34] };
+                let scale = tensor(q, &random(shape.iter().product(), 3, (-1.0, 1.0)), shape, dtype).0;
+                let prologue = Prologue { first, expr: &scaled, inputs: vec![scale], scalars: vec![0.1.into()] };
+                let options = MatmulOptions { prologue: Some(prologue), ..Default::default() };
+                let variant = fused.then_some(Product::Vectorized);
+                matmul_with(&a, &b, &MatmulOptions { variant, ..options })
+            };
+            same(&device, dtype, &what, |q| run(q, matches!(q, Queue::OpenCl(_))));
         }
     }
 }

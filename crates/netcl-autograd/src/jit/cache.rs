@@ -256,7 +256,7 @@ fn plan_key(statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor]) -> Vec<u8>
     number(&mut key, statics.len() as u64);
     key.extend(statics);
     number(&mut key, u64::from(grad_enabled()));
-    key.extend(format!("{:?}", matmul_precision()).bytes());
+    number(&mut key, matmul_precision() as u64);
     number(&mut key, inputs.len() as u64);
     let all: SmallVec<[&Tensor; 8]> = inputs.iter().chain(captures).copied().collect();
     for (i, tensor) in all.iter().enumerate() {

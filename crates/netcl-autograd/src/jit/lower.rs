@@ -8,7 +8,7 @@ use std::sync::Arc;
 use netcl_core::Result;
 use netcl_core::backend::Queue;
 use netcl_core::kernels::copy::copy;
-use netcl_core::kernels::described::Finish;
+use netcl_core::kernels::described::{Finish, Prologue};
 use netcl_core::kernels::elementwise::Elementwise;
 use netcl_core::kernels::expr::Node;
 use netcl_core::kernels::launch::{self, Allocation, Launch, Sink};
@@ -139,7 +139,7 @@ fn one(unit: &Unit, members: &[&Op], lowered: &mut Lowered, relaxed: bool) -> Re
             settle(unit, &reduce.out, result, lowered)?;
             Ok(None)
         }
-        Work::Heavy { heavy, inputs, out, finish } => {
+        Work::Heavy { heavy, inputs, out, lead, finish } => {
             let inputs = lowered.places(inputs)?;
             let mut next = 0;
             let axes: Vec<Option<usize>> = out
@@ -162,7 +162,15 @@ fn one(unit: &Unit, members: &[&Op], lowered: &mut Lowered, relaxed: bool) -> Re
                     })
                 })
                 .transpose()?;
-            let result = heavy.run(&inputs, behind)?;
+            let before = lead
+                .as_ref()
+                .map(|(operand, fused)| {
+                    let inputs = lowered.places(&fused.inputs[1..])?;
+                    let (expr, scalars) = (&fused.expr, fused.scalars.clone());
+                    Ok::<_, netcl_core::Error>(Prologue { operand: *operand, expr, inputs, scalars })
+                })
+                .transpose()?;
+            let result = heavy.run(&inputs, before, behind)?;
             settle(unit, finish.as_ref().map_or(out, |(_, result)| result), result, lowered)?;
             Ok(None)
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{self, Access, Arg, Launch, Slot};
-use netcl_core::random::{default_generator, is_own_generator};
+use netcl_core::random::{default_generator, own_generators_refused};
 use netcl_core::shape::{Layout, Shape};
 use netcl_core::storage::Storage;
 use netcl_core::tensor::Tensor as Raw;
@@ -85,7 +85,7 @@ pub(super) struct Variant {
 pub(super) fn trace(body: &Body, inputs: &[&Tensor], captures: &[&Tensor], relaxed: bool) -> Result<Plan> {
     let tracer = Rc::new(Tracer::default());
     let stand_ins = stand_ins(inputs)?;
-    let generator = default_generator();
+    let (generator, refused) = (default_generator(), own_generators_refused());
     let start = next_number();
     let traced = launch::with_sink(tracer.clone(), || {
         let _inside = super::Inside::enter();
@@ -96,7 +96,7 @@ pub(super) fn trace(body: &Body, inputs: &[&Tensor], captures: &[&Tensor], relax
         Ok::<_, crate::Error>((outputs, mark, walked, tracer.hosts() > drawn))
     });
     let (outputs, mark, walked, late) = match traced {
-        Err(crate::Error::Core(error)) if is_own_generator(&error) => {
+        Err(_) if own_generators_refused() > refused => {
             return Ok(Plan::AsItIs("it draws random numbers from a generator of its own".to_owned()));
         }
         traced => traced?,
@@ -123,16 +123,17 @@ pub(super) fn trace(body: &Body, inputs: &[&Tensor], captures: &[&Tensor], relax
     compile(trace, mark, &stand_ins, captures, &outputs, walked, relaxed).map(|made| Plan::Compiled(Box::new(made)))
 }
 
+fn stand_in(nbytes: usize) -> Arc<Storage> {
+    Arc::new(if nbytes == 0 { Storage::empty() } else { Storage::planned(nbytes) })
+}
+
 /// Tensors like the arguments, without values. Arguments that share memory have stand-ins that do.
 fn stand_ins(inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let mut known: HashMap<StorageId, Arc<Storage>> = HashMap::new();
     inputs
         .iter()
         .map(|input| {
-            let storage = known.entry(id(input.storage())).or_insert_with(|| match input.storage().nbytes() {
-                0 => Arc::new(Storage::empty()),
-                nbytes => Arc::new(Storage::planned(nbytes)),
-            });
+            let storage = known.entry(id(input.storage())).or_insert_with(|| stand_in(input.storage().nbytes()));
             let raw = Raw::from_storage(input.queue(), storage.clone(), input.layout().clone(), input.dtype())?;
             let tensor = Tensor::from(raw);
             Ok(if input.needs_grad() { tensor.with_grad() } else { tensor })
@@ -167,11 +168,11 @@ fn walk(stand_ins: &[Tensor], captures: &[&Tensor], outputs: &[Tensor], start: u
     let mut roots = Vec::new();
     let mut upstream = Vec::new();
     for output in outputs {
-        if !output.needs_grad() || output.size() == 0 {
+        if !output.needs_grad() {
             upstream.push(None);
             continue;
         }
-        let storage = Arc::new(Storage::planned(output.shape().nbytes("jit", output.dtype())?));
+        let storage = stand_in(output.shape().nbytes("jit", output.dtype())?);
         let layout = Layout::contiguous(output.shape().clone());
         let raw = Raw::from_storage(output.queue(), storage, layout, output.dtype())?;
         roots.push((output.edge(), raw.clone().into()));
@@ -315,7 +316,7 @@ impl Backward {
                 given.push(id(traced.storage()));
                 continue;
             };
-            let storage = Arc::new(Storage::planned(layout.end() * traced.dtype().size()));
+            let storage = stand_in(layout.end() * traced.dtype().size());
             let raw = Raw::from_storage(traced.queue(), storage, layout.clone(), traced.dtype())?;
             given.push(id(raw.storage()));
             seen.insert(id(traced.storage()), raw);

@@ -90,9 +90,11 @@ fn describe(unit: &Unit) -> (&'static str, String, String) {
             }
             ("reduction", text, shape(Some(&reduce.out)))
         }
-        Work::Heavy { heavy, out, finish, .. } => {
+        Work::Heavy { heavy, out, lead, finish, .. } => {
+            let before = lead.as_ref().map(|(_, fused)| format!("before: {}; ", formula(&fused.expr)));
             let behind = finish.as_ref().map(|(fused, _)| format!("; behind: {}", formula(&fused.expr)));
-            ("product", format!("{}{}", heavy.name(), behind.unwrap_or_default()), shape(Some(out)))
+            let text = format!("{}{}{}", before.unwrap_or_default(), heavy.name(), behind.unwrap_or_default());
+            ("product", text, shape(Some(out)))
         }
         Work::Opaque(_) => ("as it is", String::new(), String::new()),
     }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use netcl_core::kernels::described::{Combine, Heavy};
+use netcl_core::kernels::described::{Combine, Heavy, Taken};
 use netcl_core::kernels::launch::{Access, Arg, Launch, Scalar};
 use netcl_core::shape::Layout;
 use netcl_core::tensor::Tensor as Raw;
@@ -17,6 +17,8 @@ use super::views::remap;
 /// What a product or a reduction takes in behind it: beyond this, the parameters and registers of its own kernel suffer.
 const MAX_EPILOGUE_INPUTS: usize = 5;
 const MAX_EPILOGUE_NODES: usize = 64;
+/// Operations of an operand that a product computes while it reads it.
+const MAX_LEAD_NODES: usize = 32;
 /// Tensors that a reduction reads through its prologue.
 const MAX_PROLOGUE_INPUTS: usize = 8;
 
@@ -34,10 +36,20 @@ pub(super) struct Unit {
 }
 
 pub(super) enum Work {
-    Map { fused: Fused, outputs: Vec<Raw> },
+    Map {
+        fused: Fused,
+        outputs: Vec<Raw>,
+    },
     Rows(Rows),
     Reduce(ReduceWork),
-    Heavy { heavy: Arc<dyn Heavy>, inputs: Vec<Raw>, out: Raw, finish: Option<(Fused, Raw)> },
+    Heavy {
+        heavy: Arc<dyn Heavy>,
+        inputs: Vec<Raw>,
+        out: Raw,
+        /// An input that is computed while it is read; the expression's first input stands in its place.
+        lead: Option<(usize, Fused)>,
+        finish: Option<(Fused, Raw)>,
+    },
     Opaque(Box<Launch>),
 }
 
@@ -73,8 +85,9 @@ impl Unit {
                 all.extend(reduce.epilogue.iter().flat_map(|fused| ids(&fused.inputs[1..])));
                 all
             }
-            Work::Heavy { inputs, finish, .. } => {
+            Work::Heavy { inputs, lead, finish, .. } => {
                 let mut all = ids(inputs);
+                all.extend(lead.iter().flat_map(|(_, fused)| ids(&fused.inputs[1..])));
                 all.extend(finish.iter().flat_map(|(fused, _)| ids(&fused.inputs[1..])));
                 all
             }
@@ -116,6 +129,24 @@ pub(super) fn units(mut listing: Listing) -> (Vec<Unit>, Listing) {
     (in_order(units, &listing), listing)
 }
 
+/// What operations with kernels of their own compute before they begin.
+struct Prologues {
+    /// By operation and input.
+    fused: HashMap<(usize, usize), Fused>,
+    /// Why an operand of a product is in memory, though its values could have been computed.
+    apart: HashMap<usize, &'static str>,
+}
+
+/// A value's expression for somebody who sees it through other axes.
+fn seen_by(read: &Raw, made: &Raw, fused: &Fused) -> Option<Fused> {
+    let inputs = fused
+        .inputs
+        .iter()
+        .map(|own| own.with_layout(remap(made.layout(), read.layout(), own.layout())?).ok())
+        .collect::<Option<Vec<Raw>>>()?;
+    Some(Fused { inputs, ..fused.clone() })
+}
+
 struct Planner<'l> {
     listing: &'l Listing,
     facts: &'l Facts,
@@ -134,7 +165,8 @@ impl Planner<'_> {
     }
 
     fn units(&self) -> Vec<Unit> {
-        let prologues = self.prologues();
+        let mut prologues = Prologues { fused: self.prologues(), apart: HashMap::new() };
+        self.lead(&mut prologues);
         let mut units: Vec<Unit> = Vec::new();
         for group in self.groups {
             let outputs = self.needed(group, &prologues);
@@ -147,7 +179,7 @@ impl Planner<'_> {
     }
 
     /// The results of a group that somebody outside reads, prologues that compute them again not counted.
-    fn needed(&self, group: &Group, prologues: &HashMap<usize, Fused>) -> Vec<Raw> {
+    fn needed(&self, group: &Group, prologues: &Prologues) -> Vec<Raw> {
         let outside = |out: &&Raw| {
             let storage = id(out.storage());
             self.listing.kept.contains(&storage)
@@ -155,17 +187,17 @@ impl Planner<'_> {
                     .facts
                     .readers(storage)
                     .iter()
-                    .any(|(reader, _)| group.ops.binary_search(reader).is_err() && !prologues.contains_key(reader))
+                    .any(|place| group.ops.binary_search(&place.0).is_err() && !prologues.fused.contains_key(place))
         };
         self.members(group).into_iter().flat_map(|op| &op.outputs).filter(outside).cloned().collect()
     }
 
     /// What reductions with kernels of their own compute before they combine: values that only such reductions read are never
     /// written, every reduction computes them itself.
-    fn prologues(&self) -> HashMap<usize, Fused> {
+    fn prologues(&self) -> HashMap<(usize, usize), Fused> {
         let mut found = HashMap::new();
         for (i, op) in self.listing.ops.iter().enumerate() {
-            if !self.is_lone_reduction(i) || found.contains_key(&i) {
+            if !self.is_lone_reduction(i) || found.contains_key(&(i, 0)) {
                 continue;
             }
             let value = &op.inputs[0];
@@ -182,30 +214,65 @@ impl Planner<'_> {
             if !(1..=MAX_PROLOGUE_INPUTS).contains(&fused.inputs.len()) || !all_float(&fused.inputs) {
                 continue;
             }
-            let each: Option<Vec<Fused>> = readers.iter().map(|&reader| self.seen_by(reader, made, &fused)).collect();
-            found.extend(readers.into_iter().zip(each.into_iter().flatten()));
+            let each: Option<Vec<Fused>> =
+                readers.iter().map(|&reader| seen_by(&self.listing.ops[reader].inputs[0], made, &fused)).collect();
+            found.extend(readers.into_iter().map(|reader| (reader, 0)).zip(each.into_iter().flatten()));
         }
         found
     }
 
-    fn seen_by(&self, reduction: usize, made: &Raw, fused: &Fused) -> Option<Fused> {
-        let read = &self.listing.ops[reduction].inputs[0];
-        let inputs = fused
-            .inputs
-            .iter()
-            .map(|own| own.with_layout(remap(made.layout(), read.layout(), own.layout())?).ok())
-            .collect::<Option<Vec<Raw>>>()?;
-        Some(Fused { inputs, ..fused.clone() })
+    /// What products compute while they read an operand: a value that nobody else reads, where the engine copies the operand
+    /// anyway. What can be a part of the product before it is that instead.
+    fn lead(&self, prologues: &mut Prologues) {
+        for (i, op) in self.listing.ops.iter().enumerate() {
+            let Kind::Heavy(heavy) = &op.kind else { continue };
+            for (k, value) in op.inputs.iter().enumerate() {
+                let Some(fused) = self.leading(value, (i, k)) else { continue };
+                let mut inputs = op.inputs.clone();
+                inputs[k] = fused.inputs[0].clone();
+                match heavy.takes(k, fused.expr.flops(), &inputs, &op.outputs[0]) {
+                    Ok(Taken::Yes) => {
+                        prologues.fused.insert((i, k), fused);
+                        break;
+                    }
+                    Ok(Taken::No(why)) => prologues.apart.insert(i, why),
+                    Err(_) => None,
+                };
+            }
+        }
     }
 
+    /// The expression of an operand that only this operation reads.
+    fn leading(&self, value: &Raw, place: (usize, usize)) -> Option<Fused> {
+        let storage = id(value.storage());
+        if self.listing.kept.contains(&storage) || *self.facts.readers(storage) != [place] {
+            return None;
+        }
+        let producer = self.facts.producer(&self.listing.ops, value)?;
+        let group = self.group_of(producer).filter(|group| matches!(group.space, Space::Elements(_)))?;
+        let members = self.members(group);
+        let made = self.listing.ops[producer].outputs.iter().find(|out| out.shares_storage(value))?;
+        let fused = fuse(&members, std::slice::from_ref(made), &[]);
+        let heavy = |input: &Raw| {
+            let producer = self.facts.producer(&self.listing.ops, input);
+            producer.is_some_and(|p| matches!(self.listing.ops[p].kind, Kind::Heavy(_)))
+        };
+        let fits = (1..=1 + MAX_EPILOGUE_INPUTS).contains(&fused.inputs.len()) && fused.expr.flops() <= MAX_LEAD_NODES;
+        if !fits || !all_float(&fused.inputs) || fused.inputs.iter().any(heavy) {
+            return None;
+        }
+        // The engines load the first input like the operand that it stands for.
+        let first = fused.inputs.iter().find(|input| input.dtype() == value.dtype())?.clone();
+        seen_by(value, made, &fuse(&members, std::slice::from_ref(made), &[first]))
+    }
     fn is_lone_reduction(&self, op: usize) -> bool {
         matches!(self.listing.ops[op].kind, Kind::Reduce { .. })
             && self.group_of(op).is_some_and(|group| group.space == Space::Alone)
             && !self.facts.is_pinned(&self.listing.ops[op])
     }
 
-    fn unit(&self, group: &Group, outputs: Vec<Raw>, prologues: &HashMap<usize, Fused>) -> Option<Unit> {
-        let ops = group.ops.clone();
+    fn unit(&self, group: &Group, outputs: Vec<Raw>, prologues: &Prologues) -> Option<Unit> {
+        let mut ops = group.ops.clone();
         let members = self.members(group);
         let first = *members.first()?;
         let pinned = self.facts.is_pinned(first);
@@ -215,7 +282,9 @@ impl Planner<'_> {
         let (work, note) = match (&group.space, &first.kind) {
             _ if let Some(launch) = self.composite(&members, &outputs) => (Work::Opaque(Box::new(launch)), ""),
             (_, Kind::Opaque(launch)) => {
-                let random = launch.args.iter().any(|arg| matches!(arg, Arg::Scalar(Scalar::SlotU64(_))));
+                // A seed and a place.
+                let random =
+                    launch.args.iter().filter(|arg| matches!(arg, Arg::Scalar(Scalar::SlotU64(_)))).count() > 1;
                 let note = if random { RANDOM } else { "a kernel of its own that takes nothing in" };
                 (Work::Opaque(launch.clone()), note)
             }
@@ -226,15 +295,27 @@ impl Planner<'_> {
                 (Work::Map { fused: fuse(&members, &outputs, &[]), outputs }, note)
             }
             (_, Kind::Reduce { combine, reduced, name }) => {
-                let prologue = ops.first().and_then(|op| prologues.get(op)).cloned();
+                let prologue = ops.first().and_then(|&op| prologues.fused.get(&(op, 0))).cloned();
                 let inputs = prologue.as_ref().map_or_else(|| first.inputs.clone(), |fused| fused.inputs.clone());
                 let (combine, reduced, name) = (*combine, reduced.clone(), *name);
                 let out = first.outputs[0].clone();
                 (Work::Reduce(ReduceWork { name, combine, reduced, inputs, prologue, epilogue: None, out }), "")
             }
             (_, Kind::Heavy(heavy)) => {
-                let (inputs, out) = (first.inputs.clone(), first.outputs[0].clone());
-                (Work::Heavy { heavy: heavy.clone(), inputs, out, finish: None }, "")
+                let (mut inputs, out) = (first.inputs.clone(), first.outputs[0].clone());
+                let own = *group.ops.first()?;
+                let lead = (0..inputs.len()).find_map(|k| Some((k, prologues.fused.get(&(own, k))?.clone())));
+                if let Some((k, fused)) = &lead {
+                    let before = self.facts.producer(&self.listing.ops, &inputs[*k]).and_then(|p| self.group_of(p));
+                    // Operations that live on elsewhere are listed there.
+                    if let Some(before) = before.filter(|before| self.needed(before, prologues).is_empty()) {
+                        ops.extend(&before.ops);
+                        ops.sort_unstable();
+                    }
+                    inputs[*k] = fused.inputs[0].clone();
+                }
+                let note = prologues.apart.get(&own).filter(|_| lead.is_none()).copied().unwrap_or_default();
+                (Work::Heavy { heavy: heavy.clone(), inputs, out, lead, finish: None }, note)
             }
         };
         Some(Unit { ops, work, pinned, note })

@@ -80,6 +80,18 @@ pub struct Reduce<'a> {
     pub reduced: &'a [bool],
 }
 
+/// An operand of a heavy operation that is computed while it is read.
+pub struct Prologue<'a> {
+    /// Which of the operation's inputs.
+    pub operand: usize,
+    /// One output, the operand; input 0 is the tensor that the operation is given in its place.
+    pub expr: &'a Expr,
+    /// The further inputs, which broadcast to the operand.
+    pub inputs: Vec<Tensor>,
+    /// The expression's run-time scalars.
+    pub scalars: Vec<Number>,
+}
+
 /// What becomes of a heavy operation's result before it is written.
 pub struct Finish<'a> {
     /// One output; input 0 is the operation's own result.
@@ -116,11 +128,25 @@ impl Finish<'_> {
     }
 }
 
+/// Whether an operation computes an operand itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It does.
+    Yes,
+    /// It reads the operand from memory, for this reason.
+    No(&'static str),
+}
+
 /// An operation with kernels of its own that a compiler may run later, on other memory, with an expression behind it.
 pub trait Heavy: Send + Sync {
     /// What explanations call it.
     fn name(&self) -> &'static str;
 
-    /// Runs it on tensors of the same layouts as those it was described with.
-    fn run(&self, inputs: &[Tensor], finish: Option<Finish<'_>>) -> Result<Tensor>;
+    /// Whether an input may be an expression of so many operations, computed while it is read; else why not.
+    fn takes(&self, _operand: usize, _flops: usize, _inputs: &[Tensor], _out: &Tensor) -> Result<Taken> {
+        Ok(Taken::No("its kernels read it as it lies in memory"))
+    }
+
+    /// Runs it on tensors of the same layouts as those it was described with; an input that has a prologue may lie in any way.
+    fn run(&self, inputs: &[Tensor], prologue: Option<Prologue<'_>>, finish: Option<Finish<'_>>) -> Result<Tensor>;
 }

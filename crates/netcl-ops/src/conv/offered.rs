@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use netcl_core::Result;
-use netcl_core::kernels::described::{Described, Finish, Heavy, Meaning};
+use netcl_core::kernels::described::{Described, Finish, Heavy, Meaning, Prologue};
 use netcl_core::kernels::launch;
 use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
@@ -55,7 +55,10 @@ impl Heavy for Convolution {
         self.op
     }
 
-    fn run(&self, inputs: &[Tensor], finish: Option<Finish<'_>>) -> Result<Tensor> {
+    fn run(&self, inputs: &[Tensor], prologue: Option<Prologue<'_>>, finish: Option<Finish<'_>>) -> Result<Tensor> {
+        if prologue.is_some() {
+            return Err(netcl_core::Error::argument(self.op, "a convolution reads its operands from memory"));
+        }
         let [x, weight, rest @ ..] = inputs else {
             return Err(netcl_core::Error::argument(self.op, "a convolution takes an image and filters"));
         };

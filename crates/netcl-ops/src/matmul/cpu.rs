@@ -4,19 +4,24 @@
 //! packs each tile's operands and dispatches on the processor; 16-bit operands are widened block by block before it sees
 //! them, and products with a few rows, which are all about memory, are done by [`skinny`] without packing.
 
+mod led;
 mod panels;
 mod skinny;
 
-use netcl_core::Result;
+use std::sync::Arc;
+
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
 use netcl_core::dtype::DType;
+use netcl_core::kernels::described::Taken;
 use netcl_core::kernels::expr::cpu::{Nest, Program, Source, Target};
 use netcl_core::kernels::launch::{self, Access, Arg, Launch, Work};
+use netcl_core::{Error, Result};
 use smallvec::{SmallVec, smallvec};
 
 use super::problem::{Matrix, Problem};
 use crate::epilogue;
+use led::Led;
 use panels::{Operand, Scratch, Sum, View};
 
 /// The largest tile: each pass over a panel of the second operand serves as many rows as its cache lines last.
@@ -28,9 +33,28 @@ const GRAIN: usize = 1 << 18;
 /// Tiles to aim for: one for each of many threads costs more in packing than a few idle threads do.
 const ENOUGH_TILES: usize = 8;
 
+/// Few columns are few rows of the transposed product; `gemm` itself also likes the longer side to be the columns.
+fn flips(problem: &Problem<'_>) -> bool {
+    problem.n < problem.m && problem.n <= skinny::ROWS
+}
+
+/// Whether an operand may be computed while it is read: blocks of it are, for every tile, where `gemm` packs.
+pub(super) fn takes(p: &Problem<'_>, first: bool, flops: usize) -> Taken {
+    let flip = flips(p);
+    let (m, n, b) = if flip { (p.n, p.m, (p.a.cs, p.a.rs)) } else { (p.m, p.n, (p.b.rs, p.b.cs)) };
+    if skinny::fits(m, n, p.k, b) {
+        return Taken::No("a product of a few rows reads its operands once, where they lie");
+    }
+    let tile = tile(m, n, p.k, p.matrices());
+    let (times, other) = if first != flip { (n.div_ceil(tile.1), n) } else { (m.div_ceil(tile.0), m) };
+    if times > 1 && times * flops > other / 8 {
+        return Taken::No("it would be computed again for every tile of the product");
+    }
+    Taken::Yes
+}
+
 pub(super) fn run(mut problem: Problem<'_>) -> Result<()> {
-    // Few columns are few rows of the transposed product; `gemm` itself also likes the longer side to be the columns.
-    if problem.n < problem.m && problem.n <= skinny::ROWS {
+    if flips(&problem) {
         problem.transpose();
     }
     let in_place = problem.c.tensor.dtype() == problem.sum
@@ -48,8 +72,12 @@ pub(super) fn run(mut problem: Problem<'_>) -> Result<()> {
     ];
     args.extend(problem.inputs.iter().map(|i| Arg::Buffer(i.tensor.storage().clone(), Access::Read)));
     args.extend(problem.scalars.iter().map(|number| number.arg(problem.compute)));
+    if let Some(lead) = &problem.lead {
+        args.extend(lead.inputs.iter().map(|i| Arg::Buffer(i.tensor.storage().clone(), Access::Read)));
+        args.extend(lead.scalars.iter().map(|number| number.arg(lead.compute)));
+    }
     let (queue, cost) = (problem.c.tensor.queue().clone(), problem.cost);
-    let geometry = Geometry::new(problem, in_place);
+    let geometry = Geometry::new(problem, in_place)?;
     let kernel = CpuKernel::new(move |args| match geometry.dtype {
         DType::F32 => multiply::<f32, f32>(args, &geometry, program.as_deref()),
         DType::F64 => multiply::<f64, f64>(args, &geometry, program.as_deref()),
@@ -111,14 +139,35 @@ struct Geometry {
     in_place: bool,
     /// Done by [`skinny`].
     skinny: bool,
+    lead: Option<LedPlace>,
+}
+
+/// An operand that is computed while it is read.
+struct LedPlace {
+    first: bool,
+    program: Arc<Program>,
+    /// The program's inputs beside the operand itself.
+    inputs: Vec<Place>,
+    scalars: usize,
 }
 
 impl Geometry {
-    fn new(p: Problem<'_>, in_place: bool) -> Geometry {
-        let skinny = skinny::fits(p.m, p.n, p.k, (p.b.rs, p.b.cs));
-        let matrices = p.matrices();
+    fn new(p: Problem<'_>, in_place: bool) -> Result<Geometry> {
+        let lead = p.lead.map(|lead| {
+            let program = epilogue::program(lead.expr, lead.compute)?;
+            let (first, scalars) = (lead.first, lead.scalars.len());
+            Ok::<_, Error>(LedPlace {
+                first,
+                program,
+                inputs: lead.inputs.into_iter().map(Place::new).collect(),
+                scalars,
+            })
+        });
+        let lead = lead.transpose()?;
+        let skinny = lead.is_none() && skinny::fits(p.m, p.n, p.k, (p.b.rs, p.b.cs));
+        let matrices: usize = p.batch.iter().product();
         let tile = if skinny { skinny::tile(p.m, p.n, p.k) } else { tile(p.m, p.n, p.k, matrices) };
-        Geometry {
+        Ok(Geometry {
             m: p.m,
             n: p.n,
             k: p.k,
@@ -133,7 +182,8 @@ impl Geometry {
             tiles: (p.m.div_ceil(tile.0), p.n.div_ceil(tile.1)),
             in_place,
             skinny,
-        }
+            lead,
+        })
     }
 }
 
@@ -169,6 +219,7 @@ where
         g.inputs.iter().enumerate().map(|(i, place)| place.pointer(args, 3 + i)).collect::<Result<_>>()?;
     let first = 3 + g.inputs.len();
     let scalars: SmallVec<[f64; 4]> = (0..g.scalars).map(|i| args.float(first + i)).collect::<Result<_>>()?;
+    let lead = g.lead.as_ref().map(|lead| Led::new(lead, args, first + g.scalars)).transpose()?;
     let per_matrix = g.tiles.0 * g.tiles.1;
     let matrices: usize = g.batch.iter().product();
     let work = g.tile.0.saturating_mul(g.tile.1).saturating_mul(g.k).max(1);
@@ -197,7 +248,11 @@ where
                     (scratch.sums.as_mut_ptr(), n as isize, 1)
                 };
                 let out = View { data: sums, rs, cs };
-                if g.skinny {
+                if let Some(lead) = &lead {
+                    let operand = if lead.place.first { &g.a } else { &g.b };
+                    let (row, col) = if lead.place.first { (row, 0) } else { (0, col) };
+                    lead.multiply((m, n, g.k), a, b, out, &mut scratch, (operand, |place: &Place| at(place, row, col)));
+                } else if g.skinny {
                     skinny::multiply((m, n, g.k), a, b, out, &mut scratch.values);
                 } else {
                     E::multiply((m, n, g.k), a, b, out, &mut scratch);

@@ -12,6 +12,7 @@
 // Lines are the rows of a or the columns of b: only their stride differs. Work-item (term, panel, matrix).
 //
 // Compiled with: T, SUM, INDEX, LOAD(p, i)   as in matmul_naive.cl;   PANEL   lines of a panel
+//                EPILOGUE(v, line, term, i0, i1), EPILOGUE_PARAMS   what the operand is computed by from what lies in memory
 // The defaults make this file compile alone.
 
 #ifndef T
@@ -29,17 +30,27 @@
 #ifndef PANEL
 #define PANEL 16
 #endif
+#ifndef EPILOGUE
+#define EPILOGUE_PARAMS
+#define EPILOGUE(v, line, term, i0, i1) (v)
+#endif
 
 kernel void matmul_pack(global const T *from, ulong from_at, global SUM *to, INDEX lines, INDEX k, INDEX batch1,
-                        INDEX line_stride, INDEX term_stride, INDEX b0, INDEX b1) {
+                        INDEX line_stride, INDEX term_stride, INDEX b0, INDEX b1 EPILOGUE_PARAMS) {
     const INDEX term = get_global_id(0), panel = get_global_id(1), z = get_global_id(2);
     if (term >= k) return;
-    from += from_at + z / batch1 * b0 + z % batch1 * b1 + term * term_stride;
+    const INDEX i0 = z / batch1, i1 = z % batch1;
+    from += from_at + i0 * b0 + i1 * b1 + term * term_stride;
     to += ((z * (INDEX)get_global_size(1) + panel) * k + term) * PANEL;
     if ((panel + 1) * PANEL <= lines) {
-        for (int i = 0; i < PANEL; ++i) to[i] = LOAD(from, (panel * PANEL + i) * line_stride);
+        for (int i = 0; i < PANEL; ++i) {
+            const INDEX line = panel * PANEL + i;
+            to[i] = EPILOGUE(LOAD(from, line * line_stride), line, term, i0, i1);
+        }
     } else {
-        for (int i = 0; i < PANEL; ++i)
-            to[i] = panel * PANEL + i < lines ? LOAD(from, (panel * PANEL + i) * line_stride) : (SUM)0;
+        for (int i = 0; i < PANEL; ++i) {
+            const INDEX line = panel * PANEL + i;
+            to[i] = line < lines ? EPILOGUE(LOAD(from, line * line_stride), line, term, i0, i1) : (SUM)0;
+        }
     }
 }

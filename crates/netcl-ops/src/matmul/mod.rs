@@ -12,6 +12,7 @@
 //! zero. `cpu` is the native engine; `opencl` has a kernel for each [`Variant`], in `.cl` files of their own.
 
 mod cpu;
+mod lead;
 pub(crate) mod offered;
 mod opencl;
 mod problem;
@@ -21,6 +22,7 @@ use std::sync::LazyLock;
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::get_kernel_selector;
+use netcl_core::kernels::described::Taken;
 use netcl_core::kernels::elementwise::{Elementwise, Number};
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::Cost;
@@ -29,6 +31,7 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
+use lead::{Lead, takes_prologue};
 pub(crate) use opencl::UNITS;
 pub use opencl::build_matmul_kernel;
 use problem::{Problem, overlap};
@@ -105,6 +108,35 @@ pub struct Epilogue<'e> {
     pub dtype: Option<DType>,
 }
 
+/// An operand that is computed while it is read, where the engine copies it into panels anyway: an activation, a
+/// normalisation, a scale. Elsewhere it is computed first.
+///
+/// ```
+/// use netcl_ops::core::{device::manager, kernels::expr::Graph, tensor::Tensor};
+/// use netcl_ops::matmul::{MatmulOptions, Prologue, matmul_with};
+///
+/// let queue = manager().cpu().queue;
+/// let a = Tensor::from_host(&queue, &[1.0f32, -2.0, 3.0, 4.0], [2, 2])?;
+/// let scale = Tensor::from_host(&queue, &[10.0f32, 1.0], [2])?;
+/// let g = Graph::new();
+/// let scaled_relu = g.finish(&[g.input(0).relu() * g.input(1)]);
+/// let prologue = Prologue { first: true, expr: &scaled_relu, inputs: vec![scale], scalars: vec![] };
+/// let product = matmul_with(&a, &a, &MatmulOptions { prologue: Some(prologue), ..Default::default() })?;
+/// assert_eq!(product.to_host::<f32>()?, [10.0, -20.0, 42.0, -44.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Prologue<'e> {
+    /// Whether it is the first operand that is computed, or the second.
+    pub first: bool,
+    /// One output; input 0 is the operand as it is given, further inputs are the tensors of `inputs`.
+    pub expr: &'e Expr,
+    /// Tensors that broadcast to the operand, of any float dtype.
+    pub inputs: Vec<Tensor>,
+    /// The expression's run-time scalars.
+    pub scalars: Vec<Number>,
+}
+
 /// How [`matmul_with`] multiplies.
 #[derive(Clone, Debug, Default)]
 pub struct MatmulOptions<'e> {
@@ -112,6 +144,8 @@ pub struct MatmulOptions<'e> {
     pub transpose_a: bool,
     /// Swap the last two axes of the second operand.
     pub transpose_b: bool,
+    /// Computes one of the operands while it is read (after it was transposed).
+    pub prologue: Option<Prologue<'e>>,
     /// Applied to each element before it is written.
     pub epilogue: Option<Epilogue<'e>>,
     /// Where the result goes, instead of a new tensor. It may be an operand.
@@ -175,17 +209,37 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
         empty_sum(a, &out, inputs, options.epilogue.as_ref())?;
         return Ok(out);
     }
-    if options.out.is_none() && options.variant.is_none() && offered::offer(a, b, options, &out)? {
+    if options.out.is_none()
+        && options.variant.is_none()
+        && options.prologue.is_none()
+        && offered::offer(a, b, options, &out)?
+    {
         return Ok(out);
+    }
+    let precision = options.precision.unwrap_or_else(matmul_precision);
+    let lead = options.prologue.as_ref().map(|prologue| Lead::new(prologue, a, b)).transpose()?;
+    if let (Some(lead), Some(prologue)) = (&lead, &options.prologue) {
+        let first = prologue.first;
+        let apart = !lead.tensors().any(|t| overlap(t, &out));
+        let fused = apart
+            && options.variant.is_none_or(|variant| variant == Variant::Vectorized)
+            && takes_prologue(a, b, &out, precision, first, prologue.expr.flops())? == Taken::Yes;
+        if !fused {
+            let operand = lead.computed()?;
+            let (a, b) = if first { (&operand, b) } else { (a, &operand) };
+            let MatmulOptions { epilogue, variant, .. } = options.clone();
+            let plain =
+                MatmulOptions { epilogue, variant, out: Some(&out), precision: Some(precision), ..Default::default() };
+            return matmul_with(a, b, &plain);
+        }
     }
     // An operand that the result would overwrite is moved out of the way.
     let copies = (apart(a, &out)?, apart(b, &out)?);
     let (a, b) = (copies.0.as_ref().unwrap_or(a), copies.1.as_ref().unwrap_or(b));
-    let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref())?;
+    let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref(), lead.as_ref())?;
     match out.queue() {
         Queue::Cpu(_) => cpu::run(problem)?,
         queue @ Queue::OpenCl(stream) => {
-            let precision = options.precision.unwrap_or_else(matmul_precision);
             let (variant, config) = match options.variant {
                 Some(forced) => (check_variant(forced, queue, a.dtype())?, None),
                 None => opencl::variant(stream, &*get_kernel_selector(Some(queue))?, &problem, precision)?,
@@ -195,7 +249,7 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
             let by_parts = matches!(variant, Variant::WgmmaSplit | Variant::MmaSplit);
             if by_parts && inputs.iter().any(|input| overlap(input, &out)) {
                 let inputs = inputs.iter().map(Tensor::duplicate).collect::<Result<Vec<Tensor>>>()?;
-                let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref())?;
+                let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref(), None)?;
                 opencl::run(stream, problem, variant, precision, config)?;
             } else {
                 opencl::run(stream, problem, variant, precision, config)?;

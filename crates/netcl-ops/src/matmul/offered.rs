@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use netcl_core::Result;
 use netcl_core::dtype::DType;
-use netcl_core::kernels::described::{Described, Finish, Heavy, Meaning};
+use netcl_core::kernels::described::{self, Described, Finish, Heavy, Meaning, Taken};
 use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch;
@@ -12,7 +12,7 @@ use netcl_core::precision::{MatmulPrecision, matmul_precision};
 use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
 
-use super::{Epilogue, MatmulOptions, OP, matmul_with};
+use super::{Epilogue, MatmulOptions, OP, Prologue, matmul_with, takes_prologue};
 
 /// What an operation was told to do behind its sums, kept for a run with more behind it.
 pub(crate) struct Tail {
@@ -84,12 +84,30 @@ impl Heavy for Product {
         OP
     }
 
-    fn run(&self, inputs: &[Tensor], finish: Option<Finish<'_>>) -> Result<Tensor> {
+    fn takes(&self, operand: usize, flops: usize, inputs: &[Tensor], out: &Tensor) -> Result<Taken> {
+        match inputs {
+            [a, b, ..] if operand < 2 => takes_prologue(a, b, out, self.precision, operand == 0, flops),
+            _ => Ok(Taken::No("it belongs to the epilogue")),
+        }
+    }
+
+    fn run(
+        &self,
+        inputs: &[Tensor],
+        prologue: Option<described::Prologue<'_>>,
+        finish: Option<Finish<'_>>,
+    ) -> Result<Tensor> {
         let [a, b, own @ ..] = inputs else {
             return Err(netcl_core::Error::argument(OP, "a product takes two operands"));
         };
         let tail = self.tail.with(own, finish);
         let precision = Some(self.precision);
-        matmul_with(a, b, &MatmulOptions { epilogue: tail.epilogue(), precision, ..Default::default() })
+        let prologue = prologue.map(|described::Prologue { operand, expr, inputs, scalars }| Prologue {
+            first: operand == 0,
+            expr,
+            inputs,
+            scalars,
+        });
+        matmul_with(a, b, &MatmulOptions { prologue, epilogue: tail.epilogue(), precision, ..Default::default() })
     }
 }

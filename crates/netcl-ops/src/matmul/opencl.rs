@@ -16,6 +16,7 @@ use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{Grid, Kernel, Program, Source, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::{Class, KernelConfig, KernelSelector, get_kernel_selector};
+use netcl_core::kernels::described::Taken;
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::precision::MatmulPrecision;
@@ -25,7 +26,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Variant;
 use super::problem::{Matrix, Problem};
-use crate::prelude::Prelude;
+use crate::prelude::{Ending, Prelude};
 pub(super) use arithmetic::Arithmetic;
 use choice::{Device, RegisterTile, Tile};
 use source::{Outcome, result};
@@ -58,6 +59,34 @@ pub(super) fn variant(
     })
 }
 
+/// Vectors run along the columns: let them be the longer side.
+fn flips(problem: &Problem<'_>) -> bool {
+    problem.n < problem.m && problem.n < 64
+}
+
+/// Whether an operand may be computed while it is read: where a kernel copies it into panels.
+pub(super) fn takes(
+    mut problem: Problem<'_>,
+    (variant, config): (Variant, Option<KernelConfig>),
+    first: bool,
+) -> Taken {
+    match variant {
+        Variant::Vectorized => {}
+        Variant::Wgmma | Variant::WgmmaSplit | Variant::Mma | Variant::MmaSplit => {
+            return Taken::No("the matrix units read their operands directly");
+        }
+        _ => return Taken::No("this product's kernel takes its operands into local memory as they are"),
+    }
+    let flip = flips(&problem);
+    if flip {
+        problem.transpose();
+    }
+    match config.map_or_else(|| choice::vector_tile(&problem), |config| tuned::tile(&config, &problem)) {
+        Tile::Vectors { pack_a, pack_b, .. } if (first != flip && pack_a) || (first == flip && pack_b) => Taken::Yes,
+        _ => Taken::No("a product of a few rows reads its operands where they lie"),
+    }
+}
+
 pub(super) fn run(
     stream: &Stream,
     mut problem: Problem<'_>,
@@ -69,8 +98,7 @@ pub(super) fn run(
     let arithmetic = Arithmetic::of(variant, problem.a.tensor.dtype(), precision);
     let flip = match arithmetic {
         Some(arithmetic) => units::flips(variant, arithmetic, &problem),
-        // Vectors run along the columns: let them be the longer side.
-        None => variant == Variant::Vectorized && problem.n < problem.m && problem.n < 64,
+        None => variant == Variant::Vectorized && flips(&problem),
     };
     if flip {
         problem.transpose();
@@ -118,7 +146,7 @@ pub fn build_matmul_kernel(queue: &Queue, dtype: DType) -> Result<Program> {
     // A product of one by one: its kernel is the one of every shape.
     let one = Tensor::uninit(queue, [1, 1], dtype)?;
     let rule = super::ShapeRule::new(&one, &one)?;
-    let problem = Problem::new(&rule, &one, &one, &one, &[], None)?;
+    let problem = Problem::new(&rule, &one, &one, &one, &[], None, None)?;
     let device = Device::new(stream);
     let this = Multiplication::new(stream, &device, &problem, &[], 0);
     let kernel = this.tiled_kernel(choice::square_tile(&device, problem.sum.size()), Outcome::Final)?;
@@ -167,7 +195,9 @@ impl<'p> Multiplication<'p> {
             [n0, n1, ..] => [n0, n1],
         };
         let p = problem;
-        let ends = [&p.a, &p.b, &p.c].into_iter().chain(&p.inputs).map(|matrix| matrix.tensor.layout().end());
+        let led = p.lead.iter().flat_map(|lead| &lead.inputs);
+        let ends =
+            [&p.a, &p.b, &p.c].into_iter().chain(&p.inputs).chain(led).map(|matrix| matrix.tensor.layout().end());
         // Packed panels and staged rows are padded, and partial results come in up to `MAX_PARTS` copies.
         let matrices: usize = batch.iter().product();
         let panels = matrices * (p.k + stage::PITCH) * (p.m.max(p.n) + choice::LARGEST_PANEL);
@@ -251,8 +281,8 @@ impl<'p> Multiplication<'p> {
                 self.submit(variant, kernel, grid.local([items, 1, 1]), [a, b, c], split, (what, flag))?;
             }
             Tile::Vectors { rows, width, vectors, pack_a, pack_b } => {
-                let a = if pack_a { self.pack(&a, rows, p.m, (a.rs, a.cs))? } else { a };
-                let b = if pack_b { self.pack(&b, width * vectors, p.n, (b.cs, b.rs))? } else { b };
+                let a = if pack_a { self.pack(true, &a, rows)? } else { a };
+                let b = if pack_b { self.pack(false, &b, width * vectors)? } else { b };
                 let kernel = self.vectorized_kernel((rows, width, vectors), (pack_a, pack_b), what)?;
                 let global = [p.m.div_ceil(rows), p.n.div_ceil(width * vectors), self.z(split)];
                 self.submit(variant, kernel, Grid::new(global).local([1, 1, 1]), [a, b, c], split, (what, flag))?;
@@ -434,12 +464,17 @@ impl<'p> Multiplication<'p> {
         launch::submit(Launch { name: name.into(), queue, work: Work::OpenCl(kernel, grid), args, cost })
     }
 
-    /// Copies an operand into panels of so many lines, which lie `strides.0` apart.
-    fn pack(&self, from: &Operand, panel: usize, lines: usize, strides: (isize, isize)) -> Result<Operand> {
+    /// Copies an operand into panels of so many lines: rows of the first, columns of the second. Computes it, if that is asked.
+    fn pack(&self, first: bool, from: &Operand, panel: usize) -> Result<Operand> {
         let p = self.problem;
+        let lead = p.lead.as_ref().filter(|lead| lead.first == first);
+        let inputs: SmallVec<[Operand; 2]> =
+            lead.iter().flat_map(|lead| &lead.inputs).map(|input| self.operand(input, Access::Read)).collect();
+        let lines = if first { p.m } else { p.n };
+        let strides = |o: &Operand| if first { [o.rs, o.cs, o.b0, o.b1] } else { [o.cs, o.rs, o.b0, o.b1] };
         // A broadcast operand is packed once.
-        let batch =
-            [(self.batch[0], from.b0), (self.batch[1], from.b1)].map(|(n, stride)| if stride == 0 { 1 } else { n });
+        let varies = |axis: usize| std::iter::once(from).chain(&inputs).any(|o| strides(o)[2 + axis] != 0);
+        let batch = [0, 1].map(|axis| if varies(axis) { self.batch[axis] } else { 1 });
         let panels = lines.div_ceil(panel);
         let matrices: usize = batch.iter().product();
         let packed = Tensor::uninit(p.c.tensor.queue(), [matrices, panels, p.k, panel], p.sum)?;
@@ -447,11 +482,25 @@ impl<'p> Multiplication<'p> {
         let dtype = p.a.tensor.dtype();
         prelude.loads("T", "LOAD", dtype, p.sum);
         prelude.define("PANEL", panel);
+        if let Some(lead) = lead {
+            prelude.ending(&Ending {
+                dtype: p.sum,
+                compute: lead.compute,
+                expr: Some(lead.expr),
+                inputs: lead.inputs.iter().map(|input| input.tensor.dtype()).collect(),
+                coordinates: [("line", "ls"), ("term", "ts"), ("i0", "b0"), ("i1", "b1")],
+            });
+        }
         let kernel = self.build_named("matmul_pack", prelude, include_str!("matmul_pack.cl"))?;
         let arg = Arg::Buffer(packed.storage().clone(), Access::Write);
         let mut args: Args = smallvec![from.arg.clone(), Arg::Scalar(Scalar::U64(from.at as u64)), arg];
         args.extend([lines, p.k, batch[1]].map(|value| self.count(value)));
-        args.extend([strides.0, strides.1, from.b0, from.b1].map(|stride| self.number(stride)));
+        args.extend(strides(from).map(|stride| self.number(stride)));
+        for input in &inputs {
+            args.extend([input.arg.clone(), Arg::Scalar(Scalar::U64(input.at as u64))]);
+            args.extend(strides(input).map(|stride| self.number(stride)));
+        }
+        args.extend(lead.iter().flat_map(|lead| lead.scalars.iter().map(|number| number.arg(lead.compute))));
         let group = self.device.group.min(64);
         let grid = Grid::new([p.k.next_multiple_of(group), panels, matrices]).local([group, 1, 1]);
         let elements = (matrices * lines * p.k) as f64;

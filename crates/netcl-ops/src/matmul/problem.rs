@@ -10,6 +10,7 @@ use netcl_core::shape::Layout;
 use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
 
+use super::lead::Lead;
 use super::{Epilogue, ShapeRule};
 
 /// The lengths of the batch axes.
@@ -39,6 +40,17 @@ impl Matrix<'_> {
     }
 }
 
+/// An operand that is computed while it is read.
+pub(super) struct Led<'t> {
+    /// Whether it is the first one.
+    pub(super) first: bool,
+    pub(super) expr: &'t Expr,
+    /// The expression's inputs beside the operand itself, addressed like it.
+    pub(super) inputs: Vec<Matrix<'t>>,
+    pub(super) scalars: &'t [Number],
+    pub(super) compute: DType,
+}
+
 /// What is to be computed. No length is zero.
 pub(super) struct Problem<'t> {
     pub(super) m: usize,
@@ -53,6 +65,8 @@ pub(super) struct Problem<'t> {
     pub(super) inputs: Vec<Matrix<'t>>,
     pub(super) epilogue: Option<&'t Expr>,
     pub(super) scalars: &'t [Number],
+    /// How one of the operands is computed.
+    pub(super) lead: Option<Led<'t>>,
     /// The type of the sum: f32, or f64 for f64 operands.
     pub(super) sum: DType,
     /// The type the epilogue computes in.
@@ -68,9 +82,13 @@ impl<'t> Problem<'t> {
         out: &'t Tensor,
         inputs: &'t [Tensor],
         epilogue: Option<&'t Epilogue<'_>>,
+        lead: Option<&'t Lead<'_>>,
     ) -> Result<Problem<'t>> {
-        let operands: SmallVec<[&'t Tensor; 6]> = [a, b, out].into_iter().chain(inputs).collect();
-        let (batch, strides) = Self::batch(rule, &operands)?;
+        let mut operands: SmallVec<[&'t Tensor; 6]> = [a, b, out].into_iter().chain(inputs).collect();
+        // What an operand is computed from comes last.
+        let results = operands.len();
+        operands.extend(lead.into_iter().flat_map(|lead| &lead.inputs));
+        let (batch, strides) = Self::batch(rule, &operands, results)?;
         let result = |strides: &[isize]| {
             let at = rule.batch.ndim();
             let rs = if rule.rows { strides[at] } else { 0 };
@@ -78,7 +96,9 @@ impl<'t> Problem<'t> {
             (rs, cs)
         };
         let mut matrices = operands.iter().enumerate().map(|(i, &tensor)| {
-            let (rs, cs) = match (i, tensor.layout().strides()) {
+            let second = || usize::from(!lead.is_some_and(|lead| lead.prologue.first));
+            let side = if i < results { i } else { second() };
+            let (rs, cs) = match (side, tensor.layout().strides()) {
                 (0, [.., rs, cs]) | (1, [.., rs, cs]) => (*rs, *cs),
                 (0, [cs]) => (0, *cs),
                 (1, [rs]) => (*rs, 0),
@@ -90,7 +110,14 @@ impl<'t> Problem<'t> {
         let (Some(a), Some(b), Some(c)) = (matrices.next(), matrices.next(), matrices.next()) else {
             return Err(netcl_core::Error::argument(super::OP, "a product has two operands and a result"));
         };
-        let inputs: Vec<Matrix<'t>> = matrices.collect();
+        let inputs: Vec<Matrix<'t>> = matrices.by_ref().take(results - 3).collect();
+        let lead = lead.map(|lead| Led {
+            first: lead.prologue.first,
+            expr: lead.prologue.expr,
+            inputs: matrices.collect(),
+            scalars: &lead.prologue.scalars,
+            compute: lead.compute,
+        });
         let sum = a.tensor.dtype().accumulator();
         let types = inputs.iter().map(|i| i.tensor.dtype()).chain([sum, c.tensor.dtype()]);
         let mut problem = Problem {
@@ -103,6 +130,7 @@ impl<'t> Problem<'t> {
             epilogue: epilogue.map(|e| e.expr),
             scalars: epilogue.map(|e| e.scalars.as_slice()).unwrap_or_default(),
             cost: rule.cost(&operands),
+            lead,
             a,
             b,
             c,
@@ -113,7 +141,7 @@ impl<'t> Problem<'t> {
     }
 
     /// The batch axes that are left when those are merged that all operands space evenly, and each operand's strides.
-    fn batch(rule: &ShapeRule, operands: &[&Tensor]) -> Result<(Lengths, Vec<Strides>)> {
+    fn batch(rule: &ShapeRule, operands: &[&Tensor], results: usize) -> Result<(Lengths, Vec<Strides>)> {
         if rule.batch.ndim() == 0 {
             return Ok(Default::default());
         }
@@ -121,10 +149,8 @@ impl<'t> Problem<'t> {
             .iter()
             .enumerate()
             .map(|(i, t)| {
-                let axes = match i {
-                    0 | 1 => t.ndim().saturating_sub(2),
-                    _ => rule.batch.ndim(),
-                };
+                let operand = i < 2 || i >= results;
+                let axes = if operand { t.ndim().saturating_sub(2) } else { rule.batch.ndim() };
                 Layout::strided(t.shape()[..axes].into(), &t.layout().strides()[..axes], t.layout().offset())?
                     .expand(super::OP, &rule.batch)
             })
@@ -146,6 +172,10 @@ impl<'t> Problem<'t> {
         self.b.transpose();
         self.c.transpose();
         self.inputs.iter_mut().for_each(Matrix::transpose);
+        if let Some(lead) = &mut self.lead {
+            lead.first = !lead.first;
+            lead.inputs.iter_mut().for_each(Matrix::transpose);
+        }
     }
 
     /// A batch that shares its second operand is one product with more rows, where rows are evenly spaced throughout.
@@ -156,12 +186,23 @@ impl<'t> Problem<'t> {
                 let step = matrix.batch.last().copied().unwrap_or(0);
                 step == matrix.rs * m || m == 1
             };
-            let shared = self.b.batch.last() == Some(&0);
-            if !shared || !even(&self.a) || !even(&self.c) || !self.inputs.iter().all(even) {
+            let shared = |matrix: &Matrix| matrix.batch.last() == Some(&0);
+            let lead = self.lead.as_ref().is_none_or(|lead| {
+                lead.inputs.iter().all(|input| if lead.first { even(input) } else { shared(input) })
+            });
+            if !lead || !shared(&self.b) || !even(&self.a) || !even(&self.c) || !self.inputs.iter().all(even) {
                 return;
             }
-            self.b.batch.pop();
-            for matrix in [&mut self.a, &mut self.c].into_iter().chain(&mut self.inputs) {
+            let (mut rows, mut same) = (vec![&mut self.a, &mut self.c], vec![&mut self.b]);
+            rows.extend(&mut self.inputs);
+            if let Some(lead) = &mut self.lead {
+                let side = if lead.first { &mut rows } else { &mut same };
+                side.extend(&mut lead.inputs);
+            }
+            for matrix in same {
+                matrix.batch.pop();
+            }
+            for matrix in rows {
                 let step = matrix.batch.pop().unwrap_or(0);
                 if m == 1 {
                     matrix.rs = step;

@@ -9,7 +9,7 @@ use netcl_core::dtype::Element;
 use netcl_core::simd;
 
 /// Terms that 16-bit panels are widened for at once: a panel of a tile's side is half a megabyte.
-const DEPTH: usize = 512;
+pub(super) const DEPTH: usize = 512;
 
 /// A matrix in memory, by its first element and the distances between rows and columns in elements.
 #[derive(Clone, Copy)]
@@ -26,8 +26,8 @@ pub(super) struct Scratch<S> {
     pub(super) sums: Vec<S>,
     /// What [`skinny`](super::skinny) reads often.
     pub(super) values: Vec<S>,
-    a: Vec<S>,
-    b: Vec<S>,
+    pub(super) a: Vec<S>,
+    pub(super) b: Vec<S>,
 }
 
 /// A type to sum in.
@@ -59,6 +59,12 @@ pub(super) trait Operand: Element {
     /// A run of values in the type of the sum, in a buffer of the same length if they are not of that type already.
     fn widen<'v>(from: &'v [Self], buffer: &'v mut [Self::Sum]) -> &'v [Self::Sum];
 
+    /// A part of a matrix in the type of the sum: where it lies, if it has that type, else in a buffer.
+    ///
+    /// # Safety
+    /// Every element of the rows x cols part is valid for reading.
+    unsafe fn as_sums(from: View<Self>, size: (usize, usize), buffer: &mut Vec<Self::Sum>) -> View<Self::Sum>;
+
     /// `out = a x b` on the calling thread.
     ///
     /// # Safety
@@ -75,7 +81,7 @@ pub(super) trait Operand: Element {
 
 /// # Safety
 /// As [`Operand::multiply`]; with `add`, the elements of `out` are initialised.
-unsafe fn gemm<S: Sum>((m, n, k): (usize, usize, usize), a: View<S>, b: View<S>, out: View<S>, add: bool) {
+pub(super) unsafe fn gemm<S: Sum>((m, n, k): (usize, usize, usize), a: View<S>, b: View<S>, out: View<S>, add: bool) {
     // SAFETY: the caller's promise; `gemm` touches the elements of the three matrices only, and those of `out` are read only
     // where it adds. Its alpha scales what is in `out`, its beta the product.
     unsafe {
@@ -119,6 +125,10 @@ macro_rules! direct {
                 from
             }
 
+            unsafe fn as_sums(from: View<$ty>, _size: (usize, usize), _buffer: &mut Vec<$ty>) -> View<$ty> {
+                from
+            }
+
             unsafe fn multiply(
                 size: (usize, usize, usize),
                 a: View<$ty>,
@@ -149,6 +159,11 @@ macro_rules! widened {
             fn widen<'v>(from: &'v [$ty], buffer: &'v mut [f32]) -> &'v [f32] {
                 $widen(from, buffer);
                 buffer
+            }
+
+            unsafe fn as_sums(from: View<$ty>, size: (usize, usize), buffer: &mut Vec<f32>) -> View<f32> {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { panel(from, size, buffer) }
             }
 
             unsafe fn multiply(

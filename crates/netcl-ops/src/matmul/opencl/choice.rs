@@ -225,7 +225,7 @@ fn register_tile(
     Tile::Registers(candidates.find(|tile| tile.fits(device, bytes)).unwrap_or(RegisterTile::TINY[2]))
 }
 
-fn vector_tile(p: &Problem<'_>) -> Tile {
+pub(super) fn vector_tile(p: &Problem<'_>) -> Tile {
     // 512 bits: one register of the widest processors, two or four of the others.
     let width = if p.sum == DType::F64 { 8 } else { 16 };
     let vectors = 2;

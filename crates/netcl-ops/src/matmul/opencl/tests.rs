@@ -23,7 +23,7 @@ fn check(stream: &Stream, queue: &Queue, tile: RegisterTile, shape: (usize, usiz
     let (a, b) = (numbers(queue, [m, k], across, dtype), numbers(queue, [k, n], across, dtype));
     let out = Tensor::uninit(queue, [m, n], dtype).unwrap();
     let rule = ShapeRule::new(&a, &b).unwrap();
-    let problem = Problem::new(&rule, &a, &b, &out, &[], None).unwrap();
+    let problem = Problem::new(&rule, &a, &b, &out, &[], None, None).unwrap();
     let this = Multiplication::new(stream, &device, &problem, &[], 0);
     this.launch_tile(Variant::RegisterTiled, Tile::Registers(tile), None).unwrap();
     let (a, b, got) = (a.to_f64_vec().unwrap(), b.to_f64_vec().unwrap(), out.to_f64_vec().unwrap());
