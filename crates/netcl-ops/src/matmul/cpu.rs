@@ -2,8 +2,10 @@
 //!
 //! How a result is cut depends on its shape alone, so that the bits do not depend on the number of threads. The `gemm` crate
 //! packs each tile's operands and dispatches on the processor; 16-bit operands are widened block by block before it sees
-//! them, and products with a few rows, which are all about memory, are done by [`skinny`] without packing.
+//! them. Products with a few rows, which are all about memory, are done by [`skinny`] without packing, and small ones of
+//! f32 by [`direct`], where the processor has AVX-512.
 
+mod direct;
 mod led;
 mod panels;
 mod skinny;
@@ -137,9 +139,16 @@ struct Geometry {
     tiles: (usize, usize),
     /// Sums may be built up in the result itself: it has their type, and no input of the epilogue lies there.
     in_place: bool,
-    /// Done by [`skinny`].
-    skinny: bool,
+    path: Path,
     lead: Option<LedPlace>,
+}
+
+/// Who multiplies a tile.
+#[derive(Clone, Copy)]
+enum Path {
+    Skinny,
+    Direct(direct::Kind),
+    Packed,
 }
 
 /// An operand that is computed while it is read.
@@ -153,6 +162,25 @@ struct LedPlace {
 
 impl Geometry {
     fn new(p: Problem<'_>, in_place: bool) -> Result<Geometry> {
+        let size = (p.m, p.n, p.k);
+        let strides = |matrix: &Matrix<'_>| (matrix.rs, matrix.cs);
+        // Sums that are built up elsewhere lie densely there.
+        let out = if in_place { strides(&p.c) } else { (p.n as isize, 1) };
+        let path = if p.lead.is_some() {
+            // What is computed as it is packed is packed.
+            Path::Packed
+        } else if skinny::fits(p.m, p.n, p.k, strides(&p.b)) {
+            Path::Skinny
+        } else {
+            let f32s = p.a.tensor.dtype() == DType::F32 && p.b.tensor.dtype() == DType::F32;
+            let direct = f32s.then(|| direct::kind(size, strides(&p.a), strides(&p.b), out)).flatten();
+            direct.map_or(Path::Packed, Path::Direct)
+        };
+        let tile = match path {
+            Path::Skinny => skinny::tile(p.m, p.n, p.k),
+            Path::Direct(kind) => direct::tile(kind, size, p.matrices()),
+            Path::Packed => tile(p.m, p.n, p.k, p.matrices()),
+        };
         let lead = p.lead.map(|lead| {
             let program = epilogue::program(lead.expr, lead.compute)?;
             let (first, scalars) = (lead.first, lead.scalars.len());
@@ -164,9 +192,6 @@ impl Geometry {
             })
         });
         let lead = lead.transpose()?;
-        let skinny = lead.is_none() && skinny::fits(p.m, p.n, p.k, (p.b.rs, p.b.cs));
-        let matrices: usize = p.batch.iter().product();
-        let tile = if skinny { skinny::tile(p.m, p.n, p.k) } else { tile(p.m, p.n, p.k, matrices) };
         Ok(Geometry {
             m: p.m,
             n: p.n,
@@ -181,7 +206,7 @@ impl Geometry {
             tile,
             tiles: (p.m.div_ceil(tile.0), p.n.div_ceil(tile.1)),
             in_place,
-            skinny,
+            path,
             lead,
         })
     }
@@ -223,7 +248,7 @@ where
     let per_matrix = g.tiles.0 * g.tiles.1;
     let matrices: usize = g.batch.iter().product();
     let work = g.tile.0.saturating_mul(g.tile.1).saturating_mul(g.k).max(1);
-    let grain = if g.skinny { GRAIN / 8 } else { GRAIN } / work;
+    let grain = if matches!(g.path, Path::Skinny) { GRAIN / 8 } else { GRAIN } / work;
     parallel_for(super::OP, per_matrix * matrices, grain, |range| {
         let mut scratch = Scratch::<S>::default();
         for index in range {
@@ -248,14 +273,17 @@ where
                     (scratch.sums.as_mut_ptr(), n as isize, 1)
                 };
                 let out = View { data: sums, rs, cs };
-                if let Some(lead) = &lead {
-                    let operand = if lead.place.first { &g.a } else { &g.b };
-                    let (row, col) = if lead.place.first { (row, 0) } else { (0, col) };
-                    lead.multiply((m, n, g.k), a, b, out, &mut scratch, (operand, |place: &Place| at(place, row, col)));
-                } else if g.skinny {
-                    skinny::multiply((m, n, g.k), a, b, out, &mut scratch.values);
-                } else {
-                    E::multiply((m, n, g.k), a, b, out, &mut scratch);
+                let size = (m, n, g.k);
+                match (&lead, g.path) {
+                    (Some(lead), _) => {
+                        let operand = if lead.place.first { &g.a } else { &g.b };
+                        let (row, col) = if lead.place.first { (row, 0) } else { (0, col) };
+                        lead.multiply(size, a, b, out, &mut scratch, (operand, |place: &Place| at(place, row, col)));
+                    }
+                    (None, Path::Skinny) => skinny::multiply(size, a, b, out, &mut scratch.values),
+                    // Only f32 takes this path.
+                    (None, Path::Direct(kind)) => direct::multiply(kind, size, a.cast(), b.cast(), out.cast()),
+                    (None, Path::Packed) => E::multiply(size, a, b, out, &mut scratch),
                 }
                 let Some(program) = program else { continue };
                 let shape = [m, n];

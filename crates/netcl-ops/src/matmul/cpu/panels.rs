@@ -19,6 +19,13 @@ pub(super) struct View<T> {
     pub(super) cs: isize,
 }
 
+impl<T> View<T> {
+    /// The same memory as elements of another type.
+    pub(super) fn cast<U>(self) -> View<U> {
+        View { data: self.data.cast(), rs: self.rs, cs: self.cs }
+    }
+}
+
 /// Memory of one thread, kept from tile to tile.
 #[derive(Default)]
 pub(super) struct Scratch<S> {
