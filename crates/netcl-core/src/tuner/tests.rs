@@ -58,8 +58,9 @@ fn finished((trials, complete): (Vec<Trial>, bool)) -> Tuning {
 
 #[test]
 fn wrong_and_failing_candidates_are_thrown_away_with_the_reason() {
-    let mut fake = Fake { wrong: vec![1], failing: vec![2], fails_later: Some((4, 4)), ..Fake::default() };
-    let tuning = finished(tune([1, 2, 4, 30, 800].map(candidate).to_vec(), &mut fake, &quick(), &mut |_| true));
+    let mut fake = Fake { wrong: vec![1], failing: vec![2], fails_later: Some((25, 4)), ..Fake::default() };
+    let limits = Limits { behind: 5.0, ..quick() };
+    let tuning = finished(tune([1, 2, 25, 30, 800].map(candidate).to_vec(), &mut fake, &limits, &mut |_| true));
     assert_eq!(tuning.trials[0].verdict, Verdict::Wrong("element 3 is 1 instead of 2".to_owned()));
     assert!(matches!(&tuning.trials[1].verdict, Verdict::Failed(reason) if reason.contains("does not run")));
     // One that fails in the middle is no better than one that fails at once.
