@@ -36,6 +36,7 @@ pub mod resample;
 pub mod scan;
 pub mod softmax;
 pub mod sort;
+mod wide;
 
 pub use netcl_core as core;
 
