@@ -37,6 +37,7 @@ pub mod scan;
 pub mod softmax;
 pub mod sort;
 pub mod tuning;
+mod wide;
 
 pub use netcl_core as core;
 

@@ -39,7 +39,7 @@ impl Form {
 /// use netcl_core::kernels::form::{Form, force_form};
 /// use netcl_core::{device::manager, tensor::Tensor};
 ///
-/// let device = manager().devices().last().cloned().unwrap_or_else(|| manager().cpu());
+/// let device = manager().discover()?.first().map_or_else(|| Ok(manager().cpu()), |first| manager().handle(first))?;
 /// let x = Tensor::from_host(&device.queue, &[1.0f32, 2.0, 3.0], [3])?;
 /// assert_eq!(force_form(Form::Groups, || x.duplicate())?.to_host::<f32>()?, [1.0, 2.0, 3.0]);
 /// # Ok::<(), netcl_core::Error>(())

@@ -11,7 +11,8 @@ use super::batch::{Forward, Planes};
 use super::cost;
 use super::rows::{Rows, Saved};
 use super::statistics::{ChannelStatistics, Cut};
-use crate::dense::{Args, ClCode, Job, Number, Wide, group_size, is_processor};
+use crate::dense::{Args, ClCode, Job, Number, group_size, is_processor};
+use crate::wide::Wide;
 
 /// Elements of a row that each lane should have.
 const PER_LANE: usize = 4;
@@ -70,8 +71,10 @@ fn lanes(stream: &Stream, job: &Job, rows: Rows) -> (usize, usize, usize) {
 
 /// How many parts something is cut into so that every compute unit is busy, and the size of each but the last.
 fn cut(stream: &Stream, total: usize, smallest: usize, already: usize) -> (usize, usize) {
-    let units = stream.device().info().compute_units as usize * if is_processor(stream) { 2 } else { 8 };
-    let parts = units.div_ceil(already).min(total / smallest.max(1)).max(1);
+    let units = stream.device().info().compute_units as usize;
+    // A GPU runs eight groups of a unit at once: a few more than that would have it to themselves afterwards.
+    let wanted = if is_processor(stream) { (units * 2).div_ceil(already) } else { units * 8 / already };
+    let parts = wanted.min(total / smallest.max(1)).max(1);
     let per = total.div_ceil(parts);
     (total.div_ceil(per), per)
 }

@@ -74,7 +74,8 @@ impl<'w> Groups<'w> {
         let unroll = if width == 1 { 8 } else { 2 };
         let parts = match variant {
             Variant::Workgroup if groups <= COUNTERS => {
-                busy.div_ceil(groups).min(n / (lanes * per_round * unroll * ROUNDS)).max(1)
+                // Never more groups than run at once: a few that come later would have the device to themselves.
+                (busy / groups).min(n / (lanes * per_round * unroll * ROUNDS)).max(1)
             }
             _ => 1,
         };

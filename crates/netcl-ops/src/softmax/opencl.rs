@@ -7,9 +7,9 @@ use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
 
-use crate::dense::Wide;
 use crate::lines::{Lines, Prepared};
 use crate::lines_opencl::{Access, vector_width};
+use crate::wide::Wide;
 
 /// Neighbouring lines that make reads coalesced when the axis is not the innermost.
 const COLUMNS: usize = 32;

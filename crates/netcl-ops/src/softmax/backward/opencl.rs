@@ -4,7 +4,8 @@ use netcl_core::Result;
 use netcl_core::backend::opencl::Stream;
 
 use super::Shape;
-use crate::dense::{ClCode, Job, Number, Wide, group_size};
+use crate::dense::{ClCode, Job, Number, group_size};
+use crate::wide::Wide;
 
 /// Elements of a row that each lane should have.
 const PER_LANE: usize = 4;

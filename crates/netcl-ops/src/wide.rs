@@ -1,0 +1,146 @@
+//! Rows in registers and vectors of 16 bytes: how kernels over dense tensors read memory on GPUs.
+
+use netcl_core::backend::opencl::Stream;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::form::{Form, VECTOR_BYTES};
+
+use crate::dense::{Args, ClCode};
+use crate::reduce::opencl::{load_aligned, store};
+
+/// How the rows of a tensor are held in the registers of work-items: each has some vectors, side by side with its neighbours'.
+///
+/// A row is read once and written once, whatever happens to it in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wide {
+    /// Elements of a vector; 1 where rows do not begin at multiples of 16 bytes.
+    pub(crate) width: usize,
+    /// Vectors of a work-item.
+    pub(crate) vectors: usize,
+    /// Work-items of a row.
+    pub(crate) lanes: usize,
+    /// Work-items of a group, which may have several rows.
+    pub(crate) group: usize,
+}
+
+/// Elements that a work-item holds of one tensor: few enough for registers, many enough to keep memory busy.
+const HELD: usize = 16;
+/// Most work-items of a row; more are slower for meeting at barriers.
+const MOST_LANES: usize = 512;
+/// Work-items of a group.
+const WIDE_GROUP: usize = 256;
+/// Rows that so few work-items can hold in short shares get these: their neighbours read what lies side by side.
+const SHORT: usize = 16;
+
+impl Wide {
+    /// For rows of `n` elements, if the device is one for it and the rows are short enough. `aligned` says whether every row
+    /// begins at a multiple of 16 bytes, given that `n` elements are one.
+    pub(crate) fn new(stream: &Stream, dtype: DType, n: usize, aligned: impl Fn(usize) -> bool) -> Option<Wide> {
+        if Form::of(stream.device()) != Form::Groups || n == 0 {
+            return None;
+        }
+        let vector = VECTOR_BYTES / dtype.size();
+        let width = if n.is_multiple_of(vector) && aligned(vector) { vector } else { 1 };
+        let short = (4 / width).max(1);
+        let lanes = |vectors: usize| n.div_ceil(width * vectors).next_power_of_two();
+        let vectors = if lanes(short) <= SHORT { short } else { HELD / width };
+        let lanes = lanes(vectors);
+        let most = stream.device().info().max_work_group_size;
+        let group = 1 << most.clamp(1, WIDE_GROUP.max(lanes)).ilog2();
+        (lanes <= group && lanes <= MOST_LANES).then_some(Wide { width, vectors, lanes, group })
+    }
+
+    /// For rows of any length, in as many pieces as it takes: a group has one row, of which it holds a piece at a time.
+    pub(crate) fn long(stream: &Stream, dtype: DType, n: usize, aligned: impl Fn(usize) -> bool) -> Option<Wide> {
+        if Form::of(stream.device()) != Form::Groups || n == 0 {
+            return None;
+        }
+        let vector = VECTOR_BYTES / dtype.size();
+        let width = if n.is_multiple_of(vector) && aligned(vector) { vector } else { 1 };
+        let lanes = 1 << stream.device().info().max_work_group_size.clamp(1, MOST_LANES).ilog2();
+        Some(Wide { width, vectors: HELD / width, lanes, group: lanes })
+    }
+
+    /// [`Wide::new`] for the dense tensors of a launch, whose rows or elements of parameters all have `n` elements.
+    pub(crate) fn for_rows(stream: &Stream, dtype: DType, n: usize, args: &Args) -> Option<Wide> {
+        Wide::new(stream, dtype, n, |width| args.aligned(width))
+    }
+
+    /// A kernel that has a slot of local memory for each work-item, over so many rows.
+    pub(crate) fn code<'s>(&self, code: ClCode<'s>, rows: usize) -> ClCode<'s> {
+        ClCode { items: self.items(rows), group: Some(self.group), local: self.group, wide: Some(*self), ..code }
+    }
+
+    /// For whole vectors of the `beside` neighbours that a channel has in dense tensors; a group has one row of any length.
+    pub(crate) fn for_planes(stream: &Stream, dtype: DType, beside: usize, args: &Args) -> Option<Wide> {
+        let wide = Wide::long(stream, dtype, beside, |width| args.aligned(width)).filter(|wide| wide.width > 1)?;
+        let group = wide.group.min(WIDE_GROUP);
+        Some(Wide { lanes: group, group, ..wide })
+    }
+
+    /// One vector of so many elements for each work-item, which need nobody else.
+    pub(crate) fn vectors(width: usize) -> Wide {
+        Wide { width, vectors: 1, lanes: 1, group: WIDE_GROUP }
+    }
+
+    /// A kernel with a work-item for each vector.
+    pub(crate) fn elementwise<'s>(&self, code: ClCode<'s>, size: usize) -> ClCode<'s> {
+        ClCode { items: size / self.width, group: Some(self.group), wide: Some(*self), ..code }
+    }
+
+    /// The work-items of a launch over so many rows.
+    pub(crate) fn items(&self, rows: usize) -> usize {
+        rows.div_ceil(self.group / self.lanes) * self.group
+    }
+
+    /// What the macros depend on.
+    pub(crate) fn key(&self) -> String {
+        format!(":{}:{}:{}", self.width, self.vectors, self.group)
+    }
+
+    /// `GROUP`, `WIDTH`, `VECTORS`, `VCOMPUTE`, `LOADV(p)`, `STOREV(v, p)`, `ALL(join, v)`; `LOADC(p)` and `STOREC(v, p)` for
+    /// parameters and statistics.
+    pub(crate) fn defines(&self, dtype: DType) -> String {
+        let Wide { width, vectors, group, .. } = *self;
+        let compute = if dtype == DType::F64 { "double" } else { "float" };
+        let vector = if width == 1 { compute.to_owned() } else { format!("{compute}{width}") };
+        let all = match width {
+            1 => "(v_)",
+            2 => "j_((v_).s0, (v_).s1)",
+            4 => "j_(j_((v_).s0, (v_).s1), j_((v_).s2, (v_).s3))",
+            _ => "j_(j_(j_((v_).s0, (v_).s1), j_((v_).s2, (v_).s3)), j_(j_((v_).s4, (v_).s5), j_((v_).s6, (v_).s7)))",
+        };
+        let bits = match (dtype, width) {
+            (DType::BF16, 2..) => bf16_vector(width),
+            _ => String::new(),
+        };
+        format!(
+            "{bits}#define GROUP {group}\n#define WIDTH {width}\n#define VECTORS {vectors}\n#define VCOMPUTE {vector}\n\
+             #define LOADV(p_) ({})\n#define STOREV(v_, p_) {}\n#define ALL(j_, v_) {all}\n\
+             #define LOADC(p_) (*(__global const {vector} *)(p_))\n#define STOREC(v_, p_) *(__global {vector} *)(p_) = (v_)\n",
+            load_aligned(dtype, "p_", width),
+            store_aligned(dtype, width),
+        )
+    }
+}
+
+/// The statement, without a semicolon, that writes vector `v_` to place `p_`, a multiple of its length.
+fn store_aligned(dtype: DType, width: usize) -> String {
+    match dtype {
+        _ if width == 1 => store(dtype, "p_", "(v_)").trim_end_matches(';').to_owned(),
+        DType::F16 => format!("vstorea_half{width}_rte(v_, 0, p_)"),
+        DType::BF16 => format!("*(__global ushort{width} *)(p_) = bf16_vector(v_)"),
+        _ => format!("*(__global {}{width} *)(p_) = (v_)", dtype.cl_type()),
+    }
+}
+
+/// `bf16_bits` for a vector.
+fn bf16_vector(width: usize) -> String {
+    format!(
+        "ushort{width} bf16_vector(float{width} x) {{
+    const uint{width} bits = as_uint{width}(x);
+    const uint{width} rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits >> 16) | 0x40u;
+    return convert_ushort{width}(x != x ? quiet : rounded);
+}}
+"
+    )
+}
