@@ -276,7 +276,8 @@ fn long_sums_are_split_and_added_in_order() {
             grid.cell(&device, format!("{variant:?}"), || {
                 let run = || forced(&device, DType::F32, variant, (2, 2, 5000), Form::Dense);
                 let counter = run()?;
-                if counter.of("matmul_splitk_reduce") != 1 {
+                // Work-groups that share out terms among themselves need no second launch, where they are large enough.
+                if variant != Variant::Dots && counter.of("matmul_splitk_reduce") != 1 {
                     return Err(format!("not split: {:?}", counter.names()));
                 }
                 Ok(())

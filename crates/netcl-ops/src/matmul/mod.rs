@@ -41,6 +41,8 @@ pub enum Variant {
     Naive,
     /// Square tiles in local memory, one element per work-item: small products.
     Tiled,
+    /// A work-group shares out the terms of a few elements: small results of many terms.
+    Dots,
     /// Tiles in local memory, a block of elements per work-item: large products on GPUs.
     RegisterTiled,
     /// Blocks of vectors per work-item, no barriers, operands packed into panels where that pays: processors.
@@ -54,7 +56,8 @@ pub enum Variant {
 
 impl Variant {
     /// The kernels that every device runs, in order of growing work per work-item.
-    pub const PORTABLE: [Variant; 4] = [Variant::Naive, Variant::Tiled, Variant::RegisterTiled, Variant::Vectorized];
+    pub const PORTABLE: [Variant; 5] =
+        [Variant::Naive, Variant::Tiled, Variant::Dots, Variant::RegisterTiled, Variant::Vectorized];
 
     /// The kernels that need matrix units.
     pub const MATRIX_UNITS: [Variant; 2] = [Variant::Wgmma, Variant::WgmmaSplit];
@@ -64,6 +67,7 @@ impl Variant {
         match self {
             Variant::Naive => "matmul_naive",
             Variant::Tiled => "matmul_tiled",
+            Variant::Dots => "matmul_dots",
             Variant::RegisterTiled => "matmul_register_tiled",
             Variant::Vectorized => "matmul_vectorized",
             Variant::Wgmma => "matmul_wgmma",

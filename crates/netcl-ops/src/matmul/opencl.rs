@@ -186,9 +186,10 @@ impl<'p> Multiplication<'p> {
         let p = self.problem;
         let tile = choice::tile(self.device, variant, p, self.matrices());
         let groups = p.m.div_ceil(tile.rows()) * p.n.div_ceil(tile.cols()) * self.matrices();
-        let split = match flag {
-            None => choice::split(self.device, p, self.matrices(), groups),
-            Some(_) => Split { parts: 1, depth: p.k },
+        let split = match (flag, tile) {
+            // Work-groups that share out the terms among themselves leave none to others.
+            (Some(_), _) | (_, Tile::Dots(_)) => Split { parts: 1, depth: p.k },
+            (None, _) => choice::split(self.device, p, self.matrices(), groups),
         };
         let what = if split.parts > 1 { Outcome::Partial } else { Outcome::Final };
         let (a, b) = (self.operand(&p.a, Access::Read), self.operand(&p.b, Access::Read));
@@ -210,6 +211,13 @@ impl<'p> Multiplication<'p> {
                 let global = [p.n.next_multiple_of(local[0]), p.m.next_multiple_of(local[1]), self.z(split)];
                 let grid = Grid::new(global).local([local[0], local[1], 1]);
                 self.submit(variant, kernel, grid, [a, b, c], split, (what, flag))?;
+            }
+            Tile::Dots(items) => {
+                let mut prelude = self.plain_prelude(what);
+                prelude.define("ITEMS", items);
+                let kernel = self.build(Variant::Dots, prelude, include_str!("matmul_dots.cl"))?;
+                let global = [p.n.div_ceil(tile.cols()) * items, p.m.div_ceil(tile.rows()), self.z(split)];
+                self.submit(variant, kernel, Grid::new(global).local([items, 1, 1]), [a, b, c], split, (what, flag))?;
             }
             Tile::Square(side) => {
                 let kernel = self.tiled_kernel(side, what)?;

@@ -15,6 +15,9 @@ pub(super) const MAX_PARTS: usize = 32;
 pub(super) const LARGEST_PANEL: usize = 64;
 /// Parts shorter than this are not worth adding up.
 const SHORTEST_PART: usize = 128;
+/// The largest result, and the most terms, for which each operand may be read once for every four lines of the other.
+const DOTS_ELEMENTS: usize = 1 << 14;
+const DOTS_TERMS: usize = 4096;
 /// Multiply-adds below which tiles only cost.
 const TINY: usize = 16 * 16 * 16;
 /// Rows from which reading the first operand from a packed panel saves more than packing it costs.
@@ -47,9 +50,23 @@ impl Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tile {
     One,
+    /// So many work-items for 4 x 4 elements.
+    Dots(usize),
     Square(usize),
-    Registers { rows: usize, cols: usize, depth: usize, r: usize, c: usize },
-    Vectors { rows: usize, width: usize, vectors: usize, pack_a: bool, pack_b: bool },
+    Registers {
+        rows: usize,
+        cols: usize,
+        depth: usize,
+        r: usize,
+        c: usize,
+    },
+    Vectors {
+        rows: usize,
+        width: usize,
+        vectors: usize,
+        pack_a: bool,
+        pack_b: bool,
+    },
 }
 
 impl Tile {
@@ -57,6 +74,7 @@ impl Tile {
     pub(super) fn rows(self) -> usize {
         match self {
             Tile::One => 8,
+            Tile::Dots(_) => 4,
             Tile::Square(side) => side,
             Tile::Registers { rows, .. } | Tile::Vectors { rows, .. } => rows,
         }
@@ -66,6 +84,7 @@ impl Tile {
     pub(super) fn cols(self) -> usize {
         match self {
             Tile::One => 8,
+            Tile::Dots(_) => 4,
             Tile::Square(side) => side,
             Tile::Registers { cols, .. } => cols,
             Tile::Vectors { width, vectors, .. } => width * vectors,
@@ -76,6 +95,9 @@ impl Tile {
 /// The kernel for a product: the selector's word, except that processors want vectors rather than local memory and that a tile
 /// over a few rows or columns would be mostly empty.
 pub(super) fn choose(device: &Device, p: &Problem<'_>, selected: KernelVariant) -> Variant {
+    if !device.processor && dots_pay(p) {
+        return Variant::Dots;
+    }
     match selected {
         KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled if device.processor => Variant::Vectorized,
         KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled if p.m.min(p.n) < 8 => Variant::Naive,
@@ -88,12 +110,27 @@ pub(super) fn choose(device: &Device, p: &Problem<'_>, selected: KernelVariant) 
     }
 }
 
+/// Whether work-groups should share out terms: a result too small to fill a GPU with tiles, of terms that lie side by side, so
+/// long that they would be split, which takes a launch more.
+fn dots_pay(p: &Problem<'_>) -> bool {
+    p.m.min(p.n) >= 4
+        && p.matrices() * p.m * p.n <= DOTS_ELEMENTS
+        && p.k >= 2 * SHORTEST_PART
+        && p.k <= DOTS_TERMS
+        && p.a.cs == 1
+        && p.b.rs == 1
+}
+
 /// The tile of a kernel for a product, within the device's limits.
 pub(super) fn tile(device: &Device, variant: Variant, p: &Problem<'_>, matrices: usize) -> Tile {
     let bytes = p.sum.size();
     match variant {
         Variant::Naive => Tile::One,
         Variant::Tiled => Tile::Square(square_tile(device, bytes)),
+        Variant::Dots => {
+            let fits = |&items: &usize| items <= device.group && 16 * items * bytes <= device.local_bytes;
+            [256, 128, 64, 32, 16].into_iter().find(fits).map_or(Tile::One, Tile::Dots)
+        }
         // The matrix units' kernels have tiles of their own (`wgmma`); what they cannot do, this one does.
         Variant::RegisterTiled | Variant::Wgmma | Variant::WgmmaSplit => register_tile(device, p, matrices, bytes),
         Variant::Vectorized => vector_tile(p),
