@@ -22,6 +22,7 @@ pub mod elementwise;
 mod epilogue;
 pub mod indexing;
 pub mod layout;
+pub mod linear_gradients;
 mod lines;
 mod lines_opencl;
 pub mod matmul;
@@ -51,6 +52,7 @@ pub use indexing::{
     masked_fill, one_hot, scatter_add,
 };
 pub use layout::*;
+pub use linear_gradients::{linear_gradients, linear_gradients_pay};
 pub use matmul::{bias_add, build_matmul_kernel, linear, matmul, matmul_with};
 pub use norm::{
     batch_norm, batch_norm_backward, batch_norm_eval, batch_norm_with, group_norm, group_norm_backward, layer_norm,

@@ -2,8 +2,8 @@
 //!
 //! `cargo bench -p netcl --bench replay` prints, for every device, the step of an MLP 784-128-10 (batch 32, Adam) both ways
 //! in alternating rounds, its launches, each with its microseconds alone, and its memory, and then a copy and an equally long kernel one after the other and
-//! side by side. `--worker <part of a device's name>` answers each line on its input (`eager` or `replay`) with the seconds of a
-//! step, for `benches/replay_peers.py`.
+//! side by side. `--worker <part of a device's name>` says which device that is and which launches a step has (JSON), and then answers
+//! each line on its input (`eager` or `replay`) with the seconds of a step, for `benches/replay_peers.py`.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark stops at its first surprise")]
 
@@ -12,7 +12,7 @@ use std::io::BufRead;
 use std::rc::Rc;
 use std::time::Instant;
 
-use netcl::core::kernels::launch::{Launch, Sink, with_sink};
+use netcl::core::kernels::launch::{Counter, Launch, Sink, with_sink};
 use netcl::core::random::{Generator, manual_seed};
 use netcl::nn::Sequential;
 use netcl::ops::random::normal;
@@ -51,6 +51,8 @@ struct Pair {
     queue: Queue,
     batch: Batch,
     eager: Step,
+    /// Launches of an eager step.
+    eager_launches: usize,
     replay: Box<dyn FnMut(&Batch)>,
     stats: CaptureStats,
 }
@@ -62,7 +64,10 @@ impl Pair {
         captured.call(&batch).unwrap();
         let stats = captured.stats().unwrap().clone();
         let replay = Box::new(move |batch: &Batch| drop(captured.call(batch).unwrap()));
-        Pair { queue: queue.clone(), batch, eager: step(queue), replay, stats }
+        let (mut eager, counter) = (step(queue), Rc::new(Counter::default()));
+        eager(&batch).unwrap();
+        with_sink(counter.clone(), || eager(&batch)).unwrap();
+        Pair { queue: queue.clone(), batch, eager, eager_launches: counter.launches(), replay, stats }
     }
 
     /// The median time of a step over half a second of blocks of ten, each of which waits for the device at its end.
@@ -96,12 +101,14 @@ fn print_step(handle: &DeviceHandle) {
     let (eager, replay) = rounds[rounds.len() / 2];
     let stats = &pair.stats;
     println!(
-        "{}: MLP step {:.1} us eager, {:.1} us replayed ({:.2}x); {} launches, {} bytes planned in {} blocks ({} at once, {} in all eagerly)",
+        "{}: MLP step {:.1} us eager, {:.1} us replayed ({:.2}x); {} launches instead of {}, {} bytes planned in {} blocks ({} at \
+         once, {} in all eagerly)",
         handle.device_name,
         eager * 1e6,
         replay * 1e6,
         eager / replay,
         stats.launches,
+        pair.eager_launches,
         stats.planned_bytes,
         stats.blocks,
         stats.eager_bytes,
@@ -205,7 +212,9 @@ fn main() {
         let named = |handle: &&DeviceHandle| handle.platform_name.contains(&name) || handle.device_name.contains(&name);
         let handle = handles.iter().find(named).unwrap();
         let mut pair = Pair::new(&handle.queue);
-        println!("{}, {} launches a step", handle.device_name, pair.stats.launches);
+        let names: Vec<String> = pair.stats.names.iter().map(|name| format!("{name:?}")).collect();
+        let (device, eager, names) = (&handle.device_name, pair.eager_launches, names.join(", "));
+        println!("{{\"device\": {device:?}, \"eager\": {eager}, \"replayed\": [{names}]}}");
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             println!("{:e}", pair.seconds(line.trim() == "replay"));
         }

@@ -23,6 +23,8 @@ pub struct ExprOp {
     forward: Arc<Elementwise>,
     /// False for comparisons: which case holds is a fact, not a function that could have a slope.
     differentiable: bool,
+    /// Whether the derivative of the result is that of the input, bit by bit, so that the input need not be kept.
+    from_output: bool,
     /// Made when first needed; one per input.
     gradients: Vec<OnceLock<Option<Gradient>>>,
 }
@@ -35,6 +37,12 @@ struct Gradient {
     operands: SmallVec<[usize; 4]>,
 }
 
+/// What is above 0 before it is above 0 behind it: the result tells as much as the input, which a product before it need not write.
+static RELU: LazyLock<Expr> = LazyLock::new(|| {
+    let g = Graph::new();
+    g.finish(&[g.input(0).relu()])
+});
+
 impl ExprOp {
     /// An expression with one output under a name.
     pub fn new(name: &'static str, expr: Expr) -> Arc<Self> {
@@ -46,7 +54,14 @@ impl ExprOp {
                 ..
             )
         );
-        Arc::new(ExprOp { name, forward: Elementwise::new(name, expr), differentiable: !comparison, gradients })
+        let from_output = expr == *RELU;
+        Arc::new(ExprOp {
+            name,
+            forward: Elementwise::new(name, expr),
+            differentiable: !comparison,
+            from_output,
+            gradients,
+        })
     }
 
     fn expr(&self) -> &Expr {
@@ -97,7 +112,10 @@ impl ExprOp {
         if !self.differentiable {
             return Ok(output.into());
         }
-        let save = Save { inputs: self.saved(|i| inputs[i].needs_grad()), output: false };
+        let save = match self.from_output {
+            true => Save::OUTPUT,
+            false => Save { inputs: self.saved(|i| inputs[i].needs_grad()), output: false },
+        };
         record(self.name, inputs, output, save, || {
             let shapes = inputs.iter().map(|t| t.shape().clone()).collect();
             self.clone().rule(shapes, numbers.into())
@@ -140,7 +158,12 @@ impl ExprOp {
                     let operands: SmallVec<[Tensor; 4]> = gradient
                         .operands
                         .iter()
-                        .map(|&at| if at == n { Ok(upstream.clone()) } else { context.input(at) })
+                        .map(|&at| match at {
+                            at if at == n => Ok(upstream.clone()),
+                            // A constant: the derivative depends on which case holds, which has no slope.
+                            _ if self.from_output => Ok(context.output()?.detach()),
+                            at => context.input(at),
+                        })
                         .collect::<Result<_>>()?;
                     let full = match &gradient.op {
                         Some(op) => op.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), &numbers)?,

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::elementwise::add;
 use super::layout::{expand, reshape, sum_to, transpose};
 use crate::error::Result;
-use crate::graph::{Gradients, Save, record};
+use crate::graph::{Gradients, Save, grad_enabled, record};
 use crate::tensor::Tensor;
 
 /// The matrix product by NumPy's rules: the last two axes are multiplied, axes before them broadcast.
@@ -60,9 +60,17 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     record("linear", &inputs, out, Save { inputs: 0b011, output: false }, || {
         Box::new(move |context, upstream| {
             let flat = reshape(upstream, [rows, outputs])?;
-            let of_x = || reshape(&matmul(&flat, &context.input(1)?)?, shape.clone());
-            let of_weight = || matmul(&transpose(&flat, 0, 1)?, &reshape(&context.input(0)?, [rows, features])?);
-            let mut gradients: Gradients = smallvec![context.if_wanted(0, of_x)?, context.if_wanted(1, of_weight)?];
+            let flat_x = || reshape(&context.input(0)?, [rows, features]);
+            let of_x = context.if_wanted(0, || reshape(&matmul(&flat, &context.input(1)?)?, shape.clone()))?;
+            if biased && context.wants(1) && context.wants(2) && !grad_enabled() {
+                let x = flat_x()?;
+                if ops::linear_gradients_pay(flat.raw(), x.raw()) {
+                    let (weight, bias) = ops::linear_gradients(flat.raw(), x.raw())?;
+                    return Ok(smallvec![of_x, Some(weight.into()), Some(bias.into())]);
+                }
+            }
+            let of_weight = context.if_wanted(1, || matmul(&transpose(&flat, 0, 1)?, &flat_x()?))?;
+            let mut gradients: Gradients = smallvec![of_x, of_weight];
             if biased {
                 gradients.push(context.if_wanted(2, || sum_to(&flat, &[outputs].into()))?);
             }

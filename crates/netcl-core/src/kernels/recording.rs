@@ -1,5 +1,7 @@
 //! Recording a whole program at the launch seam: launches over planned memory, and what the host does between them.
 
+mod fusion;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -46,6 +48,7 @@ struct State {
     /// Inputs and outputs of the elementwise operation that is about to be launched, which may share memory.
     offered: Vec<(usize, usize)>,
     in_place: Vec<InPlace>,
+    fusion: fusion::Notes,
     closed: bool,
 }
 
@@ -68,6 +71,8 @@ pub struct Need {
     pub stand_in: Arc<Storage>,
     /// How much.
     pub nbytes: usize,
+    /// Whether [`Recorded::once`] fills it for good.
+    pub constant: bool,
 }
 
 /// What was recorded.
@@ -78,6 +83,8 @@ pub struct Recorded {
     pub steps: Vec<Step>,
     /// The memory they need.
     pub needs: Vec<Need>,
+    /// Launches that need to run only once, before the others: constants.
+    pub once: Vec<Launch>,
     /// Where outputs may lie where inputs do.
     pub in_place: Vec<InPlace>,
     /// The bytes of all requests for memory.
@@ -106,6 +113,7 @@ impl Recording {
             queue: state.queue,
             steps: state.steps,
             needs: state.needs,
+            once: Vec::new(),
             in_place: state.in_place,
             requested_bytes: state.requested_bytes,
             peak_bytes: state.peak_bytes,
@@ -131,15 +139,18 @@ impl State {
     }
 
     fn plan(&mut self, nbytes: usize) -> Arc<Storage> {
-        let storage = Arc::new(Storage::planned(nbytes));
+        let (storage, stand_in) = (Arc::new(Storage::planned(nbytes)), Arc::new(Storage::planned(nbytes)));
         // The weak reference keeps the address from being used again as long as the recording lives.
-        self.by_address.insert(Arc::as_ptr(&storage) as usize, self.needs.len());
-        self.needs.push(Need {
-            storage: Arc::downgrade(&storage),
-            stand_in: Arc::new(Storage::planned(nbytes)),
-            nbytes,
-        });
+        for named in [&storage, &stand_in] {
+            self.by_address.insert(Arc::as_ptr(named) as usize, self.needs.len());
+        }
+        self.needs.push(Need { storage: Arc::downgrade(&storage), stand_in, nbytes, constant: false });
         storage
+    }
+
+    /// The need behind a storage of the program, or behind its stand-in.
+    fn need(&self, storage: &Arc<Storage>) -> Option<usize> {
+        self.by_address.get(&(Arc::as_ptr(storage) as usize)).copied()
     }
 }
 
@@ -159,8 +170,8 @@ impl Sink for Recording {
         launch.raise_versions();
         state.note_in_place(&launch);
         let mut strange = false;
-        launch.bind(|storage| match state.by_address.get(&(Arc::as_ptr(storage) as usize)) {
-            Some(need) => Some(state.needs[*need].stand_in.clone()),
+        launch.bind(|storage| match state.need(storage) {
+            Some(need) => Some(state.needs[need].stand_in.clone()),
             None => {
                 strange |= storage.is_planned();
                 None
@@ -171,6 +182,7 @@ impl Sink for Recording {
             return Err(Error::State { op: "capture", what });
         }
         state.queue.get_or_insert_with(|| launch.queue.clone());
+        state.note_meaning(&launch);
         state.steps.push(Step::Launch(Box::new(launch)));
         state.launches += 1;
         Ok(())
@@ -183,8 +195,14 @@ impl Sink for Recording {
         let address = |tensor: &Tensor| Arc::as_ptr(tensor.storage()) as usize;
         let mut state = self.state.borrow_mut();
         state.offered.clear();
-        if !matches!(operation.meaning, Meaning::Elementwise(..)) {
-            return Ok(false);
+        state.describe(operation);
+        match &operation.meaning {
+            Meaning::Elementwise(..) => {}
+            Meaning::Heavy(heavy) => {
+                drop(state);
+                return self.keep(operation, heavy);
+            }
+            _ => return Ok(false),
         }
         for output in operation.outputs.iter().filter(|output| whole(output)) {
             // The same memory seen through another layout as well would be overwritten before it is read.

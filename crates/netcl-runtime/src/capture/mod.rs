@@ -11,6 +11,9 @@
 //!   replayed     with the inputs of the call, the slots' numbers of the moment
 //! ```
 //!
+//! Where nobody could tell, a recorded step has fewer launches than the function: an activation behind a product or a convolution,
+//! or its gradient, becomes a part of it, and small constants are filled once.
+//!
 //! What is not a launch happens once, while recording: branches are taken, numbers are baked in. What changes from step to
 //! step lives in slots (the learning rate and step of an optimizer, the place of dropout's random numbers) and is moved on by
 //! the host at every replay; [`netcl_core::kernels::launch::each_run`] adds such an action.
@@ -188,7 +191,7 @@ where
         drop(stand_ins);
         // What made the result is not needed: nobody can go back through a replay.
         let output = same(&output?)?;
-        let program = Program::new(recording.take(), known, given)?;
+        let program = Program::new(recording.finish()?, known, given)?;
         self.recordings += 1;
         Ok(Entry { program, output })
     }

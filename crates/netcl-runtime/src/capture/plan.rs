@@ -97,15 +97,15 @@ pub fn pack(lifetimes: &[Lifetime], align: usize, limit: usize) -> Packing {
     packing
 }
 
-/// The lifetimes of needs over a list of launches: `None` for memory that nobody uses. What the caller still holds lives from
-/// the beginning to the end.
+/// The lifetimes of needs over a list of launches: `None` for memory that nobody uses. What the caller still holds, and what is
+/// filled only once, lives from the beginning to the end.
 pub(super) fn lifetimes(needs: &[Need], launches: &[Launch]) -> Vec<Option<Lifetime>> {
     let by_stand_in: HashMap<*const Storage, usize> =
         needs.iter().enumerate().map(|(i, need)| (Arc::as_ptr(&need.stand_in), i)).collect();
     let mut lives: Vec<Option<Lifetime>> = needs
         .iter()
         .map(|need| {
-            let held = need.storage.strong_count() > 0;
+            let held = need.storage.strong_count() > 0 || need.constant;
             held.then_some(Lifetime { nbytes: need.nbytes, first: 0, last: usize::MAX })
         })
         .collect();

@@ -140,7 +140,7 @@ impl Program {
     /// Gives everything its memory and sets all arguments. `inputs` come with the index of their need; `given` are the tensors
     /// of the first run.
     pub(crate) fn new(recorded: Recorded, inputs: Vec<(Input, usize)>, given: &[&Tensor]) -> Result<Program> {
-        let Recorded { queue, steps, needs, in_place, requested_bytes, peak_bytes } = recorded;
+        let Recorded { queue, steps, needs, mut once, in_place, requested_bytes, peak_bytes } = recorded;
         let mut launches: Vec<Launch> = Vec::new();
         // What stands at each position: the host's work, or the next launch.
         let mut order: Vec<Option<HostAction>> = Vec::with_capacity(steps.len());
@@ -166,7 +166,8 @@ impl Program {
                 lives[need] = None;
             }
         }
-        let fixed = |need: usize| needs[need].storage.strong_count() > 0 || input_needs.contains(&need);
+        let fixed =
+            |need: usize| needs[need].constant || needs[need].storage.strong_count() > 0 || input_needs.contains(&need);
         let merged = merge(&mut lives, &in_place, fixed);
         let placed: Vec<usize> = (0..lives.len()).filter(|&i| lives[i].is_some()).collect();
         let known: Vec<Lifetime> = lives.iter().flatten().copied().collect();
@@ -195,6 +196,10 @@ impl Program {
             if let Some(home) = homes.get(&(Arc::as_ptr(&needs[need].stand_in) as usize)) {
                 input.own = Some(input.tensor(home.clone())?);
             }
+        }
+        for launch in &mut once {
+            launch.bind(|storage| homes.get(&(Arc::as_ptr(storage) as usize)).cloned());
+            launch.run()?;
         }
         // Memory that others see: what the caller holds of the plan, and what the launches name beside it.
         let held: HashSet<usize> = shared.iter().map(|storage| storage.identity()).collect();

@@ -106,6 +106,11 @@ impl Elementwise {
         &self.expr
     }
 
+    /// Whether OpenCL compilers may trade exactness for speed.
+    pub fn is_relaxed(&self) -> bool {
+        self.relaxed
+    }
+
     /// The name.
     pub fn label(&self) -> &str {
         &self.label
