@@ -228,7 +228,7 @@ impl Recording {
 
     fn lower(&self, heavy: &Arc<dyn Heavy>, inputs: &[Tensor], finish: Option<Finish<'_>>) -> Result<Tensor> {
         self.state.borrow_mut().fusion.lowering = true;
-        let made = heavy.run(inputs, finish);
+        let made = heavy.run(inputs, None, finish);
         self.state.borrow_mut().fusion.lowering = false;
         made
     }
