@@ -6,7 +6,7 @@ use netcl_core::backend::cpu::simd::Level;
 use netcl_core::dtype::{DType, Element};
 use netcl_core::half::{bf16, f16};
 use netcl_core::kernels::expr::cpu::{Nest, Program, Source, Target};
-use netcl_core::kernels::expr::{BinaryOp, Expr, Graph, Val, table};
+use netcl_core::kernels::expr::{BinaryOp, Expr, Graph, UnaryOp, Val, table};
 use netcl_core::shape::{Layout, Shape, Slice};
 
 struct Random(u64);
@@ -218,6 +218,67 @@ fn instruction_sets_agree_on_exact_operations() {
         out.concat().iter().map(|x| x.to_bits()).collect::<Vec<u32>>()
     };
     assert_eq!(run(Level::Baseline), run(Level::Avx2));
+}
+
+/// Every operation that is exactly defined, on chunks and on numbers, with what is rare among them.
+#[test]
+fn instruction_sets_agree_on_special_values() {
+    use UnaryOp::{Abs, Ceil, Floor, Neg, Round, Rsqrt, Sign, Sqrt};
+    let rare =
+        [0.0f32, -0.0, 1.0, -1.0, 0.5, 1.5, -2.5, 1e-40, -3e38, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 7.25];
+    let a: Vec<f32> = (0..rare.len().pow(2)).map(|i| rare[i % rare.len()]).collect();
+    let b: Vec<f32> = (0..rare.len().pow(2)).map(|i| rare[i / rare.len()]).collect();
+    let g = Graph::new();
+    let (x, y) = (g.input(0), g.input(1));
+    let mut values: Vec<Val<'_>> = [Neg, Abs, Sign, Floor, Ceil, Round, Sqrt, Rsqrt].map(|op| x.unary(op)).to_vec();
+    for op in BinaryOp::ALL.into_iter().filter(|op| *op != BinaryOp::Pow) {
+        values.extend([x.binary(op, y), x.binary(op, g.scalar(0)), g.scalar(0).binary(op, y)]);
+        values.push(x.binary(op, y).select(x, g.scalar(0)));
+    }
+    values.extend([x.fma(y, y), x.fma(g.scalar(0), y), x.select(y, g.scalar(0)), x.fma(y, g.constant(2.0))]);
+    let expr = g.finish(&values);
+    for scalar in [1.5, f64::NAN, -0.0] {
+        let run = |level| {
+            let program = Program::compile(&expr, DType::F32).unwrap().with_level(level);
+            let mut out = vec![vec![0.0f32; a.len()]; values.len()];
+            let mut slices: Vec<&mut [f32]> = out.iter_mut().map(Vec::as_mut_slice).collect();
+            program.run_slices(&[&a, &b], &[scalar], &mut slices).unwrap();
+            out
+        };
+        for (o, (low, high)) in run(Level::Baseline).iter().zip(run(Level::Avx2)).enumerate() {
+            for (i, (low, high)) in low.iter().zip(high).enumerate() {
+                let same = low.to_bits() == high.to_bits() || low.is_nan() && high.is_nan();
+                assert!(same, "output {o} of {} and {}, {scalar}: {low} or {high}", a[i], b[i]);
+            }
+        }
+    }
+}
+
+#[test]
+fn updates_in_place_read_everything_before_it_is_gone() {
+    let g = Graph::new();
+    let (p, d, m) = (g.input(0), g.input(1), g.input(2));
+    let mean = (d - m).fma(g.scalar(0), m);
+    // The first output may be written at once; m is read by what makes it, and p again after its own output is known.
+    let expr = g.finish(&[(mean / (mean * mean).sqrt()).fma(g.scalar(1), p), mean * p, mean]);
+    let program = Program::compile(&expr, DType::F32).unwrap();
+    for n in [1, 15, 16, 17, 255, 256, 257, 700] {
+        let data: Vec<Vec<f32>> =
+            (0..3).map(|k| (0..n).map(|i| ((i * 7 + k * 3) % 23) as f32 - 8.5).collect()).collect();
+        let inputs: Vec<&[f32]> = data.iter().map(Vec::as_slice).collect();
+        let mut want = vec![vec![0.0f32; n]; 3];
+        let mut slices: Vec<&mut [f32]> = want.iter_mut().map(Vec::as_mut_slice).collect();
+        program.run_slices(&inputs, &[0.1, -0.5], &mut slices).unwrap();
+        let mut got = data.clone();
+        let pointers: Vec<*mut u8> = got.iter_mut().map(|v| v.as_mut_ptr().cast()).collect();
+        let sources: Vec<Source<'_>> =
+            pointers.iter().map(|p| Source { data: *p, dtype: DType::F32, strides: &[1] }).collect();
+        let targets: Vec<Target<'_>> =
+            pointers.iter().map(|p| Target { data: *p, dtype: DType::F32, strides: &[1] }).collect();
+        // SAFETY: all vectors hold n elements, and outputs are exactly the inputs' memory.
+        unsafe { program.run_nest(Nest { shape: &[n] }, &sources, &targets, &[0.1, -0.5], 0..n) };
+        assert_eq!(got, want, "{n}");
+    }
 }
 
 #[test]
