@@ -44,7 +44,7 @@ pub(super) struct Notes {
 }
 
 enum Meant {
-    Map(Map),
+    Map(Box<Map>),
     Fill(usize),
 }
 
@@ -79,7 +79,7 @@ impl State {
                     inputs,
                     output,
                 };
-                self.all(operation.inputs).zip(self.standing_in(output)).map(|(i, o)| Meant::Map(map(i, o)))
+                self.all(operation.inputs).zip(self.standing_in(output)).map(|(i, o)| Meant::Map(Box::new(map(i, o))))
             }
             _ => None,
         };
@@ -90,7 +90,7 @@ impl State {
         let at = self.steps.len();
         match self.fusion.next.take() {
             Some(Meant::Map(map)) if touches(launch, map.output.storage(), true) => {
-                self.fusion.maps.insert(at, map);
+                self.fusion.maps.insert(at, *map);
             }
             Some(Meant::Fill(need)) if touches(launch, &self.needs[need].stand_in, true) => {
                 self.fusion.fills.push((at, need));
