@@ -179,7 +179,7 @@ fn what_somebody_sees_or_changes_is_computed_for_itself() {
 
         // An operand is overwritten before the result is looked at.
         let mut changed = capture(|a: &Tensor| {
-            let own = Tensor::from(a.duplicate()?);
+            let own = a.duplicate()?;
             let sums = product(&own)?;
             own.assign(&b)?;
             Ok::<_, netcl::Error>((relu(&sums)?, own))
