@@ -116,8 +116,10 @@ fn multiply_add_source(width: usize) -> String {
         "__kernel void netcl_ceiling_fma_{width}(__global float* out, int rounds, float factor, float term) {{\n    \
          const {vector} f = ({vector})(factor), t = ({vector})(term);\n"
     );
+    // No two numbers start alike, and all are used in the end: a compiler leaves out what it knows already or nobody needs.
     for i in 0..CHAINS {
-        let _ = writeln!(text, "    {vector} x{i} = ({vector})((float)(get_local_id(0) + {i}) * 0.001f);");
+        let starts = (0..width).map(|lane| format!("{:?}f", (i * width + lane) as f32 * 0.001)).collect::<Vec<_>>();
+        let _ = writeln!(text, "    {vector} x{i} = ({vector})({}) + (float)get_local_id(0);", starts.join(", "));
     }
     text.push_str("    for (int i = 0; i < rounds; ++i) {\n");
     for _ in 0..UNROLLED {
@@ -127,7 +129,10 @@ fn multiply_add_source(width: usize) -> String {
         text.push('\n');
     }
     let sum = (0..CHAINS).map(|i| format!("x{i}")).collect::<Vec<_>>().join(" + ");
-    let last = if width == 1 { "sum".to_owned() } else { "sum.s0 + sum.s1".to_owned() };
+    let last = match width {
+        1 => "sum".to_owned(),
+        _ => (0..width).map(|lane| format!("sum.s{lane:x}")).collect::<Vec<_>>().join(" + "),
+    };
     let _ = write!(text, "    }}\n    const {vector} sum = {sum};\n    out[get_global_id(0)] = {last};\n}}\n");
     text
 }

@@ -406,7 +406,7 @@ mod tests {
         let ceilings = Ceilings {
             bytes_per_second: 4e12,
             fma_flops: 6e13,
-            matrix_flops: vec![("tf32", 4e14), ("bfloat16", 8e14)],
+            matrix_flops: vec![("tf32", 4e14), ("bfloat16", 8e14), ("float16", 8e14)],
         };
         for (i, row) in ROWS.iter().enumerate() {
             assert!(ROWS[..i].iter().all(|other| other.id != row.id));

@@ -18,6 +18,10 @@ const OP: &str = "linear_gradients";
 /// The most rows, and elements of the weight, for which the one launch is as fast as two with better tiles.
 const MOST_ROWS: usize = 256;
 const MOST_ELEMENTS: usize = 1 << 18;
+/// As in the kernel: the elements of a work-item, and the rows in local memory.
+const TALL: usize = 2;
+const WIDE: usize = 4;
+const DEPTH: usize = 32;
 
 /// Whether [`linear_gradients`] is faster than a product and a sum: few rows, a small weight, on a device where a launch costs
 /// more than they do.
@@ -97,14 +101,15 @@ pub fn linear_gradients(grad: &Tensor, x: &Tensor) -> Result<(Tensor, Tensor)> {
 fn work(stream: &Stream, dtype: DType, outputs: usize, features: usize) -> Result<Work> {
     let info = stream.device().info();
     let local_bytes = usize::try_from(info.local_mem_size).unwrap_or(usize::MAX);
-    // As the kernel has it: 32 rows of a line of the one operand and four lines of the other.
-    let fits = |side: usize| side * side <= info.max_work_group_size && 32 * side * 5 * dtype.size() <= local_bytes;
+    let fits = |side: usize| {
+        side * side <= info.max_work_group_size && DEPTH * side * (TALL + WIDE) * dtype.size() <= local_bytes
+    };
     let side = [16, 8, 4, 2].into_iter().find(|&side| fits(side)).unwrap_or(1);
     let real = dtype.cl_type();
     let kernel = stream.kernel(&format!("linear_gradients.cl:{real}:{side}"), || {
         let defines = format!("#define REAL {real}\n#define SIDE {side}\n");
         (Source::new(defines + include_str!("linear_gradients.cl"), ""), OP)
     })?;
-    let groups = [features.div_ceil(4 * side), outputs.div_ceil(side)];
+    let groups = [features.div_ceil(WIDE * side), outputs.div_ceil(TALL * side)];
     Ok(Work::OpenCl(kernel, Grid::new(groups.map(|n| n * side)).local([side, side])))
 }
