@@ -1,10 +1,10 @@
 //! GFLOP/s of matrix products on the native CPU and on every OpenCL device.
 //!
-//! `cargo bench -p netcl-ops --bench matmul` prints a table. Options after `--`: `--device <part of a name>` and
-//! `--size <n>` or `--size <m>x<n>x<k>` (of `--dtype <name>`), as often as wanted, narrow it, `--layout nt` or `tn` transposes an operand, `--json` prints one line per product for `benches/matmul_peers.py`, `--skinny`
-//! adds products with few rows or columns, `--precision <name>` and `--kernel <name>` say how to multiply, `--bunch <n>` gives
-//! the device so many products at once. Times are the best of several, so that a busy machine shows the code and not its
-//! neighbours; the median stands beside it.
+//! `cargo bench -p netcl-ops --bench matmul` prints a table. Options after `--`: `--device <part of a name>` and `--size <n>` or
+//! `--size <m>x<n>x<k>` (of `--dtype <name>`), as often as wanted, narrow it, `--layout nt` or `tn` transposes an operand,
+//! `--json` prints one line per product for `benches/matmul_peers.py`, `--skinny` adds products with few rows or columns,
+//! `--precision <name>` and `--kernel <name>` say how to multiply, `--bunch <n>` gives the device so many products at once. Times
+//! are the best of several, so that a busy machine shows the code and not its neighbours; the median stands beside it.
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run should stop")]
 
 use std::time::{Duration, Instant};

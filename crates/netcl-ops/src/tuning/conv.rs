@@ -12,7 +12,7 @@ use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_core::tuner::{Contest, Limits, Tuning, tune, with_forced};
 
-use super::{Progress, differs};
+use super::{Progress, differs, tile};
 use crate::conv::{ConvOptions, conv2d, same};
 
 /// The product that reads windows where they are: filters, pixels, depth; results of a work-item down and across.
@@ -57,23 +57,9 @@ pub fn conv2d_candidates(queue: &Queue, shape: ConvShape, dtype: DType) -> Resul
         OTHERS.iter().copied().filter(|variant| *variant != KernelVariant::Conv2dWinograd || winograd).map(other);
     // On processors barriers cost: one tile of the implicit product shows how much.
     let tiles = if processor { &IMPLICIT_TILES[1..2] } else { IMPLICIT_TILES };
-    let tiles = tiles.iter().map(|tile| implicit_tile(*tile));
+    let tiles = tiles.iter().map(|lengths| tile(*lengths, KernelVariant::Conv2dImplicitGemm));
     let all: Vec<KernelConfig> = if processor { others.chain(tiles).collect() } else { tiles.chain(others).collect() };
     Ok(all.into_iter().filter(|config| selector.fits(config, dtype)).collect())
-}
-
-fn implicit_tile([rows, cols, depth, r, c]: [usize; 5]) -> KernelConfig {
-    KernelConfig {
-        tile_m: rows,
-        tile_n: cols,
-        tile_k: depth,
-        work_per_thread: r * c,
-        local_size_2d: (cols / c, rows / r),
-        local_size_1d: (cols / c) * (rows / r),
-        vector_width: 1,
-        use_vectorization: false,
-        ..KernelConfig::new(KernelVariant::Conv2dImplicitGemm)
-    }
 }
 
 /// Ways of computing whose tiles are their own affair.

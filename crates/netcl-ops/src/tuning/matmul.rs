@@ -12,23 +12,24 @@ use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_core::tuner::{Contest, Limits, Tuning, tune, with_forced};
 
-use super::{Progress, differs, places};
+use super::{Progress, differs, places, tile};
 use crate::matmul::{MatmulOptions, UNITS, Variant, matmul_with};
 
 /// Tiles in local memory with a block of results in registers: rows, columns, depth; results of a work-item down and across.
 const REGISTER_TILES: &[[usize; 5]] = &[
-    // What the rules choose, from large products to small ones.
-    [128, 128, 8, 8, 8],
+    // What the rules and the shipped table choose, from large products to small ones.
+    [128, 256, 8, 16, 8],
+    [128, 128, 16, 8, 8],
+    [128, 64, 16, 8, 8],
     [64, 64, 16, 4, 4],
     [32, 32, 16, 4, 4],
     // Deeper: fewer barriers. Shallower: more groups at once.
-    [128, 128, 16, 8, 8],
+    [128, 128, 8, 8, 8],
     [128, 128, 32, 8, 8],
     [64, 64, 8, 4, 4],
     [64, 64, 32, 4, 4],
     // More results for each value read, fewer work-items.
     [64, 64, 16, 8, 8],
-    [128, 64, 16, 8, 8],
     [128, 64, 8, 8, 4],
     [64, 128, 16, 8, 8],
     [64, 128, 8, 4, 8],
@@ -80,7 +81,7 @@ pub fn matmul_candidates(queue: &Queue, [m, n, k]: [usize; 3], dtype: DType) -> 
         return Ok(vec![selector.select_matmul_kernel(m, n, k, dtype)]);
     }
     let processor = selector.profile().base.device_type == "cpu";
-    let registers = REGISTER_TILES.iter().map(|tile| register_tile(*tile));
+    let registers = REGISTER_TILES.iter().map(|lengths| tile(*lengths, KernelVariant::MatmulRegisterTiled));
     let squares = SQUARE_TILES.iter().map(|side| square_tile(*side));
     let vectors = VECTOR_BLOCKS.iter().map(|block| vector_block(*block));
     let mut all: Vec<KernelConfig> = match processor {
@@ -98,20 +99,6 @@ pub fn matmul_candidates(queue: &Queue, [m, n, k]: [usize; 3], dtype: DType) -> 
         fitting.insert(0, units);
     }
     Ok(fitting)
-}
-
-fn register_tile([rows, cols, depth, r, c]: [usize; 5]) -> KernelConfig {
-    KernelConfig {
-        tile_m: rows,
-        tile_n: cols,
-        tile_k: depth,
-        work_per_thread: r * c,
-        local_size_2d: (cols / c, rows / r),
-        local_size_1d: (cols / c) * (rows / r),
-        vector_width: 1,
-        use_vectorization: false,
-        ..KernelConfig::new(KernelVariant::MatmulRegisterTiled)
-    }
 }
 
 fn square_tile(side: usize) -> KernelConfig {
@@ -144,8 +131,9 @@ fn vector_block([rows, width, vectors]: [usize; 3]) -> KernelConfig {
 
 /// The matrix units' kernel for a product as accurate as its dtype, where the device has one.
 fn units_variant(queue: &Queue, dtype: DType) -> Option<Variant> {
-    let variant = if dtype == DType::F32 { Variant::WgmmaSplit } else { Variant::Wgmma };
-    variant.runs_on(queue, dtype).then_some(variant)
+    let variants =
+        if dtype == DType::F32 { [Variant::WgmmaSplit, Variant::MmaSplit] } else { [Variant::Wgmma, Variant::Mma] };
+    variants.into_iter().find(|variant| variant.runs_on(queue, dtype))
 }
 
 fn is_units(config: &KernelConfig) -> bool {

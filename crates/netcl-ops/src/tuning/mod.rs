@@ -22,7 +22,7 @@ use std::time::Duration;
 use netcl_core::Result;
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::{ConvShape, get_kernel_selector};
+use netcl_core::kernel_selector::{ConvShape, KernelConfig, KernelVariant, get_kernel_selector};
 use netcl_core::kernels::launch;
 use netcl_core::tuner::{self, Limits, Step, Tuning};
 
@@ -41,6 +41,21 @@ const FIRST_USE: Limits = Limits {
 
 /// What is told of every step; `false` ends the measurement with what is known.
 pub type Progress<'p> = &'p mut dyn FnMut(&Step<'_>) -> bool;
+
+/// A tile in local memory with a block of results in registers: rows, columns, depth; results of a work-item down and across.
+fn tile([rows, cols, depth, r, c]: [usize; 5], variant: KernelVariant) -> KernelConfig {
+    KernelConfig {
+        tile_m: rows,
+        tile_n: cols,
+        tile_k: depth,
+        work_per_thread: r * c,
+        local_size_2d: (cols / c, rows / r),
+        local_size_1d: (cols / c) * (rows / r),
+        vector_width: 1,
+        use_vectorization: false,
+        ..KernelConfig::new(variant)
+    }
+}
 
 pub(crate) fn first_use_of_matmul(queue: &Queue, size: [usize; 3], dtype: DType) -> Result<()> {
     first_use(queue, |progress| tune_matmul(queue, size, dtype, &FIRST_USE, progress))
