@@ -70,8 +70,9 @@ impl Pair {
         Pair { queue: queue.clone(), batch, eager, eager_launches: counter.launches(), replay, stats }
     }
 
-    /// The median time of a step over half a second of blocks of ten, each of which waits for the device at its end.
-    fn seconds(&mut self, replayed: bool) -> f64 {
+    /// The median time of a step over half a second of blocks of a hundred, each of which waits for the device at its end; and of
+    /// that the host's part, until everything is given to the device.
+    fn seconds(&mut self, replayed: bool) -> (f64, f64) {
         let mut block = |n: usize| {
             let start = Instant::now();
             for _ in 0..n {
@@ -81,32 +82,34 @@ impl Pair {
                     (self.eager)(&self.batch).unwrap();
                 }
             }
+            let host = start.elapsed().as_secs_f64() / n as f64;
             self.queue.finish().unwrap();
-            start.elapsed().as_secs_f64() / n as f64
+            (start.elapsed().as_secs_f64() / n as f64, host)
         };
         block(3);
         let (start, mut times) = (Instant::now(), Vec::new());
         while times.len() < 5 || start.elapsed().as_secs_f64() < 0.5 {
-            times.push(block(10));
+            times.push(block(100));
         }
-        times.sort_by(f64::total_cmp);
+        times.sort_by(|a, b| a.0.total_cmp(&b.0));
         times[times.len() / 2]
     }
 }
 
 fn print_step(handle: &DeviceHandle) {
     let mut pair = Pair::new(&handle.queue);
-    let mut rounds: Vec<(f64, f64)> = (0..5).map(|_| (pair.seconds(false), pair.seconds(true))).collect();
-    rounds.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
-    let (eager, replay) = rounds[rounds.len() / 2];
+    let mut rounds: Vec<_> = (0..5).map(|_| (pair.seconds(false).0, pair.seconds(true))).collect();
+    rounds.sort_by(|a, b| (a.0 / a.1.0).total_cmp(&(b.0 / b.1.0)));
+    let (eager, (replay, host)) = rounds[rounds.len() / 2];
     let stats = &pair.stats;
     println!(
-        "{}: MLP step {:.1} us eager, {:.1} us replayed ({:.2}x); {} launches instead of {}, {} bytes planned in {} blocks ({} at \
+        "{}: MLP step {:.1} us eager, {:.1} us replayed ({:.2}x; the host needs {:.1}); {} launches instead of {}, {} bytes planned in {} blocks ({} at \
          once, {} in all eagerly)",
         handle.device_name,
         eager * 1e6,
         replay * 1e6,
         eager / replay,
+        host * 1e6,
         stats.launches,
         pair.eager_launches,
         stats.planned_bytes,
@@ -216,7 +219,7 @@ fn main() {
         let (device, eager, names) = (&handle.device_name, pair.eager_launches, names.join(", "));
         println!("{{\"device\": {device:?}, \"eager\": {eager}, \"replayed\": [{names}]}}");
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            println!("{:e}", pair.seconds(line.trim() == "replay"));
+            println!("{:e}", pair.seconds(line.trim() == "replay").0);
         }
         return;
     }

@@ -18,6 +18,13 @@ pub struct Lifetime {
     pub last: usize,
 }
 
+impl Lifetime {
+    /// Whether both are needed at some launch.
+    fn meets(&self, other: &Lifetime) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
 /// Where memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -25,6 +32,8 @@ pub struct Place {
     pub block: usize,
     /// From which byte on.
     pub offset: usize,
+    /// How many bytes it has: what lies there may need fewer.
+    pub room: usize,
 }
 
 /// Places for all lifetimes, and the sizes of the blocks.
@@ -34,6 +43,56 @@ pub struct Packing {
     pub places: Vec<Place>,
     /// The size of each block.
     pub blocks: Vec<usize>,
+}
+
+/// As [`pack`], but a place is shared as a whole: two places are the same or have no byte in common. The largest come first, each
+/// takes the smallest place that is free while it lives, or makes a new one.
+///
+/// This is for drivers: NVIDIA's crashes when sub-buffers that overlap are released, and launches that use them cost it three times
+/// as much.
+///
+/// ```
+/// use netcl_runtime::capture::plan::{Lifetime, pack_whole};
+///
+/// let lives = [(1000, 0, 1), (500, 1, 2), (600, 2, 3)].map(|(nbytes, first, last)| Lifetime { nbytes, first, last });
+/// let packing = pack_whole(&lives, 256, usize::MAX);
+/// assert_eq!(packing.blocks, [1536]);
+/// assert_eq!(packing.places[0], packing.places[2]);
+/// ```
+pub fn pack_whole(lifetimes: &[Lifetime], align: usize, limit: usize) -> Packing {
+    let align = align.max(1);
+    let mut packing =
+        Packing { places: vec![Place { block: 0, offset: 0, room: 0 }; lifetimes.len()], blocks: Vec::new() };
+    let mut shared: Vec<(Place, Vec<Lifetime>)> = Vec::new();
+    for i in largest_first(lifetimes) {
+        let life = lifetimes[i];
+        let free = shared
+            .iter_mut()
+            .filter(|(_, others)| !others.iter().any(|other| other.meets(&life)))
+            .min_by_key(|(place, _)| place.room);
+        if let Some((place, others)) = free {
+            packing.places[i] = *place;
+            others.push(life);
+            continue;
+        }
+        let room = life.nbytes.next_multiple_of(align);
+        let fits = |block: &usize| block.checked_add(room).is_some_and(|end| end <= limit);
+        let block = packing.blocks.iter().position(fits).unwrap_or(packing.blocks.len());
+        if block == packing.blocks.len() {
+            packing.blocks.push(0);
+        }
+        let place = Place { block, offset: packing.blocks[block], room };
+        packing.blocks[block] += room;
+        packing.places[i] = place;
+        shared.push((place, vec![life]));
+    }
+    packing
+}
+
+fn largest_first(lifetimes: &[Lifetime]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..lifetimes.len()).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(lifetimes[i].nbytes), lifetimes[i].first));
+    order
 }
 
 /// Packs lifetimes into as few blocks of at most `limit` bytes as need be: the largest first, each into the smallest gap
@@ -50,49 +109,46 @@ pub struct Packing {
 /// ```
 pub fn pack(lifetimes: &[Lifetime], align: usize, limit: usize) -> Packing {
     let align = align.max(1);
-    let room = |nbytes: usize| nbytes.next_multiple_of(align);
-    let mut order: Vec<usize> = (0..lifetimes.len()).collect();
-    order.sort_by_key(|&i| (std::cmp::Reverse(lifetimes[i].nbytes), lifetimes[i].first));
-    let mut packing = Packing { places: vec![Place { block: 0, offset: 0 }; lifetimes.len()], blocks: Vec::new() };
+    let mut packing =
+        Packing { places: vec![Place { block: 0, offset: 0, room: 0 }; lifetimes.len()], blocks: Vec::new() };
     let mut placed: Vec<Vec<usize>> = Vec::new();
-    for i in order {
+    for i in largest_first(lifetimes) {
         let life = lifetimes[i];
-        let size = room(life.nbytes);
+        let size = life.nbytes.next_multiple_of(align);
         let mut best: Option<(usize, Place)> = None;
         for (block, inside) in placed.iter().enumerate() {
             // Spans of the block that are taken while this one lives, by their start.
             let mut taken: Vec<(usize, usize)> = inside
                 .iter()
-                .filter(|&&other| lifetimes[other].first <= life.last && life.first <= lifetimes[other].last)
-                .map(|&other| {
-                    (packing.places[other].offset, packing.places[other].offset + room(lifetimes[other].nbytes))
-                })
+                .filter(|&&other| lifetimes[other].meets(&life))
+                .map(|&other| packing.places[other])
+                .map(|place| (place.offset, place.offset + place.room))
                 .collect();
             taken.sort_unstable();
             let mut end = 0;
             for (start, stop) in taken {
                 if start >= end + size && best.is_none_or(|(gap, _)| start - end < gap) {
-                    best = Some((start - end, Place { block, offset: end }));
+                    best = Some((start - end, Place { block, offset: end, room: size }));
                 }
                 end = end.max(stop);
             }
             // Behind everything: a gap only where the block need not grow.
             let gap = packing.blocks[block].saturating_sub(end);
             if gap >= size && best.is_none_or(|(other, _)| gap < other) {
-                best = Some((gap, Place { block, offset: end }));
+                best = Some((gap, Place { block, offset: end, room: size }));
             } else if best.is_none() && end.checked_add(size).is_some_and(|stop| stop <= limit) {
-                best = Some((usize::MAX, Place { block, offset: end }));
+                best = Some((usize::MAX, Place { block, offset: end, room: size }));
             }
         }
-        let place = best.map_or(Place { block: placed.len(), offset: 0 }, |(_, place)| place);
+        let place = best.map_or(Place { block: placed.len(), offset: 0, room: size }, |(_, place)| place);
         if place.block == placed.len() {
             placed.push(Vec::new());
             packing.blocks.push(0);
         }
         placed[place.block].push(i);
         packing.places[i] = place;
-        let size = &mut packing.blocks[place.block];
-        *size = (*size).max(place.offset + room(life.nbytes));
+        let block = &mut packing.blocks[place.block];
+        *block = (*block).max(place.offset + size);
     }
     packing
 }
@@ -151,14 +207,12 @@ mod tests {
     use super::*;
 
     fn overlap(lives: &[Lifetime], packing: &Packing) -> bool {
-        let span = |i: usize| (packing.places[i].offset, packing.places[i].offset + lives[i].nbytes);
-        (0..lives.len()).any(|i| {
-            (0..i).any(|j| {
-                let together = lives[i].first <= lives[j].last && lives[j].first <= lives[i].last;
-                let ((a, b), (c, d)) = (span(i), span(j));
-                together && packing.places[i].block == packing.places[j].block && a < d && c < b
-            })
-        })
+        (0..lives.len())
+            .any(|i| (0..i).any(|j| lives[i].meets(&lives[j]) && share(&packing.places[i], &packing.places[j])))
+    }
+
+    fn share(a: &Place, b: &Place) -> bool {
+        a.block == b.block && a.offset < b.offset + b.room && b.offset < a.offset + a.room
     }
 
     #[test]
@@ -175,19 +229,24 @@ mod tests {
                     Lifetime { nbytes: 1 + next(30_000) as usize, first, last: first + next(20) as usize }
                 })
                 .collect();
-            let packing = pack(&lives, 128, limit);
-            assert!(!overlap(&lives, &packing));
-            assert!(packing.places.iter().all(|place| place.offset % 128 == 0));
-            assert!(packing.blocks.iter().all(|&block| block <= limit));
-            for (life, place) in lives.iter().zip(&packing.places) {
-                assert!(place.offset + life.nbytes <= packing.blocks[place.block]);
-            }
             let peak = (0..220)
                 .map(|t| lives.iter().filter(|l| (l.first..=l.last).contains(&t)).map(|l| l.nbytes).sum::<usize>())
                 .max()
                 .unwrap();
-            let total: usize = packing.blocks.iter().sum();
-            assert!(total < 2 * peak, "{total} bytes for a peak of {peak}");
+            let whole = pack_whole(&lives, 128, limit);
+            for (i, a) in whole.places.iter().enumerate() {
+                assert!(whole.places[..i].iter().all(|b| a == b || !share(a, b)), "places are shared as a whole");
+            }
+            for packing in [pack(&lives, 128, limit), whole] {
+                assert!(!overlap(&lives, &packing));
+                assert!(packing.places.iter().all(|place| place.offset % 128 == 0));
+                assert!(packing.blocks.iter().all(|&block| block <= limit));
+                for (life, place) in lives.iter().zip(&packing.places) {
+                    assert!(life.nbytes <= place.room && place.offset + place.room <= packing.blocks[place.block]);
+                }
+                let total: usize = packing.blocks.iter().sum();
+                assert!(total < 2 * peak, "{total} bytes for a peak of {peak}");
+            }
         }
     }
 
@@ -208,9 +267,11 @@ mod tests {
     #[test]
     fn a_chain_needs_two_places_and_what_is_larger_than_the_limit_a_block_of_its_own() {
         let chain: Vec<Lifetime> = (0..10).map(|i| Lifetime { nbytes: 1024, first: i, last: i + 1 }).collect();
-        assert_eq!(pack(&chain, 64, usize::MAX).blocks, [2048]);
         let large = [Lifetime { nbytes: 5000, first: 0, last: 9 }];
-        assert_eq!(pack(&large, 64, 1000).blocks, [5056]);
-        assert_eq!(pack(&[], 64, 1000), Packing::default());
+        for pack in [pack, pack_whole] {
+            assert_eq!(pack(&chain, 64, usize::MAX).blocks, [2048]);
+            assert_eq!(pack(&large, 64, 1000).blocks, [5056]);
+            assert_eq!(pack(&[], 64, 1000), Packing::default());
+        }
     }
 }

@@ -14,7 +14,7 @@ use netcl_core::storage::Storage;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use super::plan::{Lifetime, lifetimes, merge, pack};
+use super::plan::{Lifetime, lifetimes, merge, pack, pack_whole};
 
 /// What a captured step consists of, and what memory it takes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -171,8 +171,9 @@ impl Program {
         let merged = merge(&mut lives, &in_place, fixed);
         let placed: Vec<usize> = (0..lives.len()).filter(|&i| lives[i].is_some()).collect();
         let known: Vec<Lifetime> = lives.iter().flatten().copied().collect();
+        let pack = if matches!(queue, Queue::Cpu(_)) { pack } else { pack_whole };
         let packing = pack(&known, Arena::align(&queue), Arena::limit(&queue));
-        let arenas = packing
+        let mut arenas = packing
             .blocks
             .iter()
             .map(|&nbytes| Arena::allocate(&queue, nbytes, "captured step"))
@@ -180,7 +181,7 @@ impl Program {
         let mut homes: HashMap<usize, Arc<Storage>> = HashMap::new();
         let mut shared: Vec<Arc<Storage>> = Vec::new();
         for (&need, place) in placed.iter().zip(&packing.places) {
-            let home = arenas[place.block].part(place.offset, needs[need].nbytes)?;
+            let home = arenas[place.block].part(place.offset..place.offset + place.room, needs[need].nbytes)?;
             if let Some(held) = needs[need].storage.upgrade() {
                 held.settle(home.clone())?;
                 shared.push(home.clone());

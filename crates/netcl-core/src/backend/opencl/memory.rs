@@ -79,12 +79,15 @@ impl ClMemory {
         ClMemory::over(Block::Lease(lease), nbytes)
     }
 
-    /// A part of a lease's block. It begins at a multiple of the device's
+    /// A part of a lease's block as a buffer. It begins at a multiple of the device's
     /// [`base_addr_align`](super::DeviceInfo::base_addr_align).
-    pub fn part(lease: SharedLease, range: Range<usize>) -> Result<Self> {
-        let nbytes = range.len();
-        let buffer = read(&lease).block()?.sub_buffer(range)?;
-        Ok(ClMemory::over(Block::Part { buffer, lease }, nbytes))
+    pub fn cut(lease: &SharedLease, range: Range<usize>) -> Result<Buffer> {
+        Ok(read(lease).block()?.sub_buffer(range)?)
+    }
+
+    /// The first bytes of a part of a lease's block.
+    pub fn part(lease: SharedLease, part: Buffer, nbytes: usize) -> Self {
+        ClMemory::over(Block::Part { buffer: part, lease }, nbytes)
     }
 
     /// Memory that somebody else made.
