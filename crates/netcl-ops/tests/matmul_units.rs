@@ -101,6 +101,32 @@ fn tiles_of_every_width_cover_large_products() {
     grid.finish(0);
 }
 
+/// Tiles whose terms several units share: of a last round, of fewer tiles than there are units, of several matrices. Numbers in
+/// halves, so that sums are exact whatever their order, and equal to those of the portable kernel.
+#[test]
+fn tiles_that_are_dealt_out_are_added_up_once() {
+    let mut grid = Grid::new("matrix units, dealt out");
+    let halves = |n: usize| (0..n).map(|i| ((i * 7 + i / 11) % 13) as f64 * 0.5 - 3.0).collect::<Vec<f64>>();
+    for device in devices(&mut grid) {
+        for kind in kinds(&device) {
+            for (batch, m, n, k) in [(1, 2100, 2100, 4096), (1, 260, 300, 12008), (2, 130, 264, 9000)] {
+                grid.cell(&device, format!("{kind:?} {batch}x{m}x{n}x{k}"), || {
+                    let make = |shape: [usize; 3]| {
+                        support::tensor(&device.queue, &halves(shape.iter().product()), shape, kind.dtype).0
+                    };
+                    let (a, b) = (make([batch, m, k]), make([batch, k, n]));
+                    let portable = MatmulOptions { variant: Some(Variant::RegisterTiled), ..Default::default() };
+                    let of = |options: &MatmulOptions| matmul_with(&a, &b, options).and_then(|c| c.to_f64_vec());
+                    let (got, expected) = (of(&kind.options()).unwrap(), of(&portable).unwrap());
+                    let wrong = got.iter().zip(&expected).position(|(x, y)| x != y);
+                    wrong.map_or(Ok(()), |i| Err(format!("element {i} is {} instead of {}", got[i], expected[i])))
+                });
+            }
+        }
+    }
+    grid.finish(0);
+}
+
 #[test]
 fn batches_broadcast() {
     let cases: [[&[usize]; 2]; 8] = [

@@ -15,6 +15,10 @@
 // Small products leave most work-items without results. There the terms of a step are dealt out to SLICES sets of work-items,
 // whose sums are added, in the order of the slices, when all terms are done.
 //
+// A device that computes so many tiles at a time leaves units idle in the last round. There the terms of that round's tiles are
+// dealt out to all units: the first `whole` tiles have a group each, each of the others `splits` groups. Of those the one that
+// comes last adds up what all have left in memory, in the order of the terms, so that the result does not depend on who it is.
+//
 // Lines beyond the edges repeat the last one, since nothing is made of them; terms beyond the last are zeros. Batches and splits
 // of k: see matmul_naive.cl.
 //
@@ -29,6 +33,8 @@
 //                C_WIDTH              results that are stored at once, 1 or 4
 //                UNROLLED             1 where the loop over a step's terms is written out; compilers for processors take long for it
 //                GUARDED              1 where a flag in memory says whether there is anything to do
+//                SHARED_TAIL          1 where the terms of the last tiles are dealt out; then FENCE makes a work-item's writes
+//                                     visible to other groups
 // The defaults make this file compile alone.
 
 #ifndef T
@@ -83,6 +89,24 @@
 #define GUARD_PARAM , global const uint *guard
 #else
 #define GUARD_PARAM
+#endif
+#ifndef SHARED_TAIL
+#define SHARED_TAIL 0
+#endif
+#if SHARED_TAIL
+#define TAIL_PARAMS , global SUM *parts, global uint *arrivals, INDEX whole
+// Tells the whole group what its first work-item hears when all are here.
+#define ARRIVE(heard)                                                                                                           \
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);                                                                        \
+    if (item == 0) arrived = heard;                                                                                             \
+    barrier(CLK_LOCAL_MEM_FENCE);
+#define EACH_FOUR(statements)                                                                                                   \
+    _Pragma("unroll") for (int r = 0; r < R; ++r)                                                                               \
+        _Pragma("unroll") for (int s = 0; s < C; s += 4) {                                                                      \
+            statements;                                                                                                         \
+        }
+#else
+#define TAIL_PARAMS
 #endif
 
 #define Y (ROWS / R)
@@ -158,9 +182,12 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matmul_register_t
     global const T *a, ulong a_at, global const T *b, ulong b_at, global OUT *c, ulong c_at,
     INDEX m, INDEX n, INDEX k, INDEX batch1, INDEX splits, INDEX depth,
     INDEX a_rs, INDEX a_cs, INDEX a_b0, INDEX a_b1, INDEX b_rs, INDEX b_cs, INDEX b_b0, INDEX b_b1,
-    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS GUARD_PARAM) {
+    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS GUARD_PARAM TAIL_PARAMS) {
     local SUM a_tile[2][DEPTH][A_PITCH] __attribute__((aligned(32)));
     local SUM b_tile[2][DEPTH][B_PITCH] __attribute__((aligned(32)));
+#if SHARED_TAIL
+    local uint arrived;
+#endif
 #if SLICES > 1
     local SUM added[SLICES][ROWS][COLS];
 #endif
@@ -174,12 +201,20 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matmul_register_t
 #else
     const int x = place % X, y = place / X;
 #endif
+#if SHARED_TAIL
+    const INDEX across = (n + COLS - 1) / COLS, down = (m + ROWS - 1) / ROWS, group = get_group_id(0);
+    const INDEX shared = ((INDEX)get_num_groups(0) - whole) / splits, split = group < whole ? 0 : (group - whole) / shared;
+    const INDEX tile = group - split * shared, row0 = tile / across % down * ROWS, col0 = tile % across * COLS;
+    const INDEX matrix = tile / (across * down), i1 = matrix % batch1, i0 = matrix / batch1;
+    const INDEX first = split * depth, last = group < whole ? k : min(k, first + depth);
+#else
     const INDEX z = get_group_id(2), row0 = (INDEX)get_group_id(1) * ROWS, col0 = (INDEX)get_group_id(0) * COLS;
     const INDEX split = z % splits, i1 = z / splits % batch1, i0 = z / splits / batch1;
     const INDEX first = split * depth, last = min(k, first + depth);
+#endif
     a += a_at + i0 * a_b0 + i1 * a_b1;
     b += b_at + i0 * b_b0 + i1 * b_b1;
-    c += c_at + i0 * c_b0 + i1 * c_b1 + split * c_split;
+    c += c_at + i0 * c_b0 + i1 * c_b1 + (SHARED_TAIL ? 0 : split * c_split);
     SUM sums[R][C];
 #pragma unroll
     for (int r = 0; r < R; ++r)
@@ -225,6 +260,29 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matmul_register_t
         pair = 1 - pair;
     }
 
+#if SHARED_TAIL
+    if (group >= whole) {
+        global SUM4 *of_tile = (global SUM4 *)parts + (tile - whole) * splits * (R * C / 4 * ITEMS) + item;
+        // The first part's group most often comes last, and need not leave its own sums then.
+        ARRIVE(split == 0 ? atomic_add(arrivals + (tile - whole), 0) : 0)
+        INDEX other = 1;
+        if (arrived != (uint)splits - 1) {
+            global SUM4 *mine = of_tile + split * (R * C / 4 * ITEMS);
+            EACH_FOUR(mine[(r * C + s) / 4 * ITEMS] = (SUM4)(sums[r][s], sums[r][s + 1], sums[r][s + 2], sums[r][s + 3]))
+            FENCE;
+            ARRIVE(atomic_inc(arrivals + (tile - whole)))
+            if (arrived != (uint)splits - 1) return;
+            EACH_FOUR((sums[r][s] = 0, sums[r][s + 1] = 0, sums[r][s + 2] = 0, sums[r][s + 3] = 0))
+            other = 0;
+        }
+        FENCE;
+        for (; other < splits; ++other) {
+            volatile global SUM4 *theirs = of_tile + other * (R * C / 4 * ITEMS);
+            EACH_FOUR(const SUM4 four = theirs[(r * C + s) / 4 * ITEMS];
+                      (sums[r][s] += four.x, sums[r][s + 1] += four.y, sums[r][s + 2] += four.z, sums[r][s + 3] += four.w))
+        }
+    }
+#endif
 #if SLICES > 1
 #pragma unroll
     for (int r = 0; r < R; ++r)

@@ -23,7 +23,7 @@
 #endif
 
 // Rows of tiles that are walked over together.
-#define BAND 8
+#define BAND 12
 
 #pragma OPENCL FP_CONTRACT OFF
 

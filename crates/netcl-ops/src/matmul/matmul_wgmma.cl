@@ -19,6 +19,11 @@
 // the copies for the next tile are already under way. The order of tiles and how results are written: see
 // matmul_units.cl.
 //
+// With SHARED_TAIL the tiles of the last round, which would leave units idle, are dealt out: their terms, one tile's behind the
+// other's, are cut into one piece for each work-group, which may be the end of one tile and the beginning of the next. Of the
+// groups that share a tile the last to arrive adds up what all have left in memory, in the order of the terms, so that the result
+// does not depend on who it is.
+//
 // With PARTS == 3 the operands are float32 numbers that matmul_split.cl has cut into three bfloat16 parts, the first the
 // largest. Of the nine products of parts the six that matter to float32 are added, the smallest first, while all parts lie in
 // local memory. Matrix units cut off low bits when they add, so their sums start anew every BK terms and are added up
@@ -29,6 +34,7 @@
 //                BN, BK, STAGES the tile (BM is 128), places in local memory
 //                SIZE, PARTS    bytes of an element, parts of an operand
 //                A_ALONG_K, B_ALONG_K   1 where neighbours in memory lie along k, 0 where they lie along m or n
+//                SHARED_TAIL    1 where the terms of the last tiles are dealt out
 //                INSTRUCTION, MAJORS    the matrix instruction and its flags for operands that lie along m or n
 //                REGISTERS, DESCRIPTORS, SUMS   its operands: "%0, %1, ...", the two after them, "+f"(d[0]), ...
 //                OPERANDS       the same with the first operand in registers: "{%n, ...}, %m"
@@ -48,6 +54,11 @@
 #define BLOCK (128 / SIZE)
 #define CONSUMERS 2
 #define MAP_WORDS 32
+#if SHARED_TAIL
+#define TAIL_PARAMS , global float4 *left_behind, global uint *arrivals, int whole
+#else
+#define TAIL_PARAMS
+#endif
 
 void barrier_init(uint bar, uint arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
@@ -93,6 +104,35 @@ ulong describe(uint address, int along_k) {
                    : start | (ulong)(BLOCK * ROW_BYTES >> 4) << 16 | (ulong)(1024 >> 4) << 32 | 1UL << 62;
 }
 
+#define FENCE asm volatile("fence.acq_rel.gpu;" ::: "memory")
+#define WARP_GROUP_BARRIER(name) asm volatile("bar.sync %0, 128;" ::"r"(name) : "memory")
+
+#if SHARED_TAIL
+// Of a tail of so many chunks: where a group's piece begins, and whose piece a chunk belongs to.
+int piece_start(int group, int tail) { return (int)((long)group * tail / (long)get_num_groups(0)); }
+int owner(int chunk, int tail) { return (int)((((long)chunk + 1) * (long)get_num_groups(0) - 1) / tail); }
+#endif
+
+// Goes through a group's tiles: `tile` is a tile's number, [begin, end) the chunks of its terms.
+#if SHARED_TAIL
+#define TAIL_CHUNKS ((total - whole) * chunks)
+#define EACH_TILE                                                                                                       \
+    int at = piece_start((int)get_group_id(0), TAIL_CHUNKS), tile = (int)get_group_id(0), begin = 0, end = chunks;       \
+    const int stop = piece_start((int)get_group_id(0) + 1, TAIL_CHUNKS);                                                 \
+    for (;; tile += (int)get_num_groups(0))
+#define NEXT_TILE                                                                                                       \
+    if (tile >= whole) {                                                                                                \
+        if (at >= stop) break;                                                                                          \
+        tile = whole + at / chunks, begin = at % chunks, end = min(chunks, begin + stop - at);                           \
+        at += end - begin;                                                                                              \
+    }
+#else
+#define EACH_TILE                                                                                                       \
+    const int begin = 0, end = chunks;                                                                                  \
+    for (int tile = (int)get_group_id(0); tile < total; tile += (int)get_num_groups(0))
+#define NEXT_TILE
+#endif
+
 // How far one instruction goes along k, in units of 16 bytes.
 #define STRIDE(along_k) ((along_k) ? 2 : 128)
 
@@ -125,9 +165,12 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
     global const uchar *a, ulong a_at, global const uchar *b, ulong b_at, global OUT *c, ulong c_at, global uint *maps,
     uint16 a_map0, uint16 a_map1, uint16 b_map0, uint16 b_map1, INDEX m, INDEX n, INDEX k, int batch0, int batch1,
     int a_z0, int a_z1, int a_w0, int b_z0, int b_z1, int b_w0, INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1,
-    int dense FLAG_PARAM EPILOGUE_PARAMS) {
+    int dense FLAG_PARAM EPILOGUE_PARAMS TAIL_PARAMS) {
     local uchar tiles[STAGES * STAGE_BYTES] __attribute__((aligned(1024)));
     local ulong barriers[2 * STAGES];
+#if SHARED_TAIL
+    local uint arrived[CONSUMERS];
+#endif
     const uint item = (uint)get_local_id(0), lane = item & 31, warp = item >> 5, warp_group = warp >> 2;
     const uint base = shared_address(tiles), full = shared_address(barriers), empty = full + 8 * STAGES;
     const int tiles_m = (int)((m + BM - 1) / BM), tiles_n = (int)((n + BN - 1) / BN);
@@ -158,17 +201,18 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
         asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(b_map) : "memory");
         // A barrier's phase before its first counts as complete: all places are empty.
         uint phase = 1;
-        for (int t = (int)get_group_id(0); t < total; t += (int)get_num_groups(0)) {
-            const int3 tile = tile_at(t, tiles_m, tiles_n);
-            const int i0 = tile.x / batch1, i1 = tile.x % batch1;
+        EACH_TILE {
+            NEXT_TILE
+            const int3 place = tile_at(tile, tiles_m, tiles_n);
+            const int i0 = place.x / batch1, i1 = place.x % batch1;
             const int a_z = i0 * a_z0 + i1 * a_z1, a_w = i0 * a_w0, b_z = i0 * b_z0 + i1 * b_z1, b_w = i0 * b_w0;
-            for (int chunk = 0; chunk < chunks; ++chunk) {
+            for (int chunk = begin; chunk < end; ++chunk) {
                 const uint to = base + s * STAGE_BYTES, bar = full + 8 * s;
                 barrier_wait(empty + 8 * s, phase);
                 barrier_expect(bar, STAGE_BYTES);
                 for (int p = 0; p < PARTS; ++p) {
-                    copy_lines(to + p * A_PART, (ulong)a_map, A_ALONG_K, BM, tile.y * BM, chunk * BK, a_z, a_w + p, bar);
-                    copy_lines(to + A_BYTES + p * B_PART, (ulong)b_map, B_ALONG_K, BN, tile.z * BN, chunk * BK, b_z,
+                    copy_lines(to + p * A_PART, (ulong)a_map, A_ALONG_K, BM, place.y * BM, chunk * BK, a_z, a_w + p, bar);
+                    copy_lines(to + A_BYTES + p * B_PART, (ulong)b_map, B_ALONG_K, BN, place.z * BN, chunk * BK, b_z,
                                b_w + p, bar);
                 }
                 if (++s == STAGES) {
@@ -190,21 +234,22 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
     const uint corner0 = box + (piece ^ term) * 16, corner1 = box + ((piece + 2) ^ term) * 16;
     const uint corner2 = (corner0 ^ 64) + 512, corner3 = (corner1 ^ 64) + 512;
 #endif
-    for (int t = (int)get_group_id(0); t < total; t += (int)get_num_groups(0)) {
-        const int3 tile = tile_at(t, tiles_m, tiles_n);
+    EACH_TILE {
+        NEXT_TILE
+        const int3 place = tile_at(tile, tiles_m, tiles_n);
         float d[BN / 2];
 #define ZERO(i) d[i] = 0.0f;
+#define ZERO_TOTAL(i) sums[i] = 0.0f;
         EACH_SUM(ZERO)
 #if PARTS == 3
         float sums[BN / 2];
-#define ZERO_TOTAL(i) sums[i] = 0.0f;
         EACH_SUM(ZERO_TOTAL)
 #else
 #define sums d
         // The place whose terms may still be being multiplied.
         int held = -1;
 #endif
-        for (int chunk = 0; chunk < chunks; ++chunk) {
+        for (int chunk = begin; chunk < end; ++chunk) {
             barrier_wait(full + 8 * s, phase);
             const uint at = base + s * STAGE_BYTES;
             const ulong a_tile = describe(at + mine * ROW_BYTES, A_ALONG_K), b_tile = describe(at + A_BYTES, B_ALONG_K);
@@ -263,18 +308,48 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
                 phase ^= 1;
             }
         }
+#if PARTS != 3
+        asm volatile("//@@wgmma.wait_group.sync.aligned 0;" : SUMS : : "memory");
+        if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
+#endif
+#if SHARED_TAIL
+        if (end - begin < chunks) {
+            // A group's first piece and its second have places of their own; so have the two warp groups.
+            const int first_chunk = (tile - whole) * chunks, tail = TAIL_CHUNKS, me = (int)get_group_id(0);
+            const int from = owner(first_chunk, tail), until = owner(first_chunk + chunks - 1, tail) + 1;
+            const uint member = item & 127, half_tile = warp_group - 1;
+#define LEFT_BY(group) \
+    (left_behind + (((ulong)(group) * 2 + (piece_start(group, tail) < first_chunk)) * 2 + half_tile) * (BN / 8 * 128) + member)
+            global float4 *mine = LEFT_BY(me);
+#define LEAVE(i) \
+    if ((i) % 4 == 0) mine[(i) / 4 * 128] = (float4)(sums[i], sums[(i) | 1], sums[(i) | 2], sums[(i) | 3]);
+            EACH_SUM(LEAVE)
+            FENCE;
+            WARP_GROUP_BARRIER(1 + half_tile);
+            if (member == 0) arrived[half_tile] = atomic_inc(arrivals + 2 * (tile - whole) + half_tile);
+            WARP_GROUP_BARRIER(1 + half_tile);
+            if (arrived[half_tile] != (uint)(until - from - 1)) continue;
+            FENCE;
+            EACH_SUM(ZERO_TOTAL)
+            for (int group = from; group < until; ++group) {
+                global float4 *theirs = LEFT_BY(group);
+                float4 four;
+#define TAKE_UP(i) \
+    if ((i) % 4 == 0) four = *(volatile global float4 *)(theirs + (i) / 4 * 128); \
+    sums[i] += (i) % 4 == 0 ? four.x : (i) % 4 == 1 ? four.y : (i) % 4 == 2 ? four.z : four.w;
+                EACH_SUM(TAKE_UP)
+            }
+        }
+#endif
 #if PARTS == 3
         int strange = 0;
 #define LOOK(i) strange |= !isfinite(sums[i]);
         EACH_SUM(LOOK)
         if (strange) *flag = 1;
-#else
-        asm volatile("//@@wgmma.wait_group.sync.aligned 0;" : SUMS : : "memory");
-        if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
 #endif
-        const INDEX i0 = tile.x / batch1, i1 = tile.x % batch1;
-        const INDEX row = (INDEX)tile.y * BM + mine + (warp & 3) * 16 + (lane >> 2);
-        const INDEX col = (INDEX)tile.z * BN + (lane & 3) * 2;
+        const INDEX i0 = place.x / batch1, i1 = place.x % batch1;
+        const INDEX row = (INDEX)place.y * BM + mine + (warp & 3) * 16 + (lane >> 2);
+        const INDEX col = (INDEX)place.z * BN + (lane & 3) * 2;
         global OUT *out = c + c_at + i0 * c_b0 + i1 * c_b1;
 #define WRITE_PAIR(i)                                                                                                   \
     WRITE(row, col + 8 * (i), sums[4 * (i)], sums[4 * (i) + 1], sums[4 * (i) + 4], sums[4 * (i) + 5])                    \

@@ -8,6 +8,7 @@ mod choice;
 mod mma;
 mod source;
 mod stage;
+mod tail;
 mod tuned;
 mod units;
 mod wgmma;
@@ -180,7 +181,7 @@ struct Operand {
 }
 
 /// How the terms of a product are shared out.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Split {
     parts: usize,
     depth: usize,
@@ -244,6 +245,11 @@ impl<'p> Multiplication<'p> {
 
     fn launch_tile(&self, variant: Variant, tile: Tile, flag: Option<&Tensor>) -> Result<()> {
         let p = self.problem;
+        if let (Tile::Registers(tile), None) = (tile, flag)
+            && let Some((tail, fence)) = self.tail(tile)
+        {
+            return self.launch_dealt_out(variant, tile, tail, fence);
+        }
         let split = match flag {
             None => choice::split(self.device, p, self.matrices(), tile),
             Some(_) => Split { parts: 1, depth: p.k },
@@ -275,7 +281,12 @@ impl<'p> Multiplication<'p> {
                 self.submit(variant, kernel, Grid::new(global).local([side, side, 1]), [a, b, c], split, (what, flag))?;
             }
             Tile::Registers(tile) => {
-                let kernel = self.register_tiled_kernel(tile, [&a, &b, &c], what, flag.is_some())?;
+                let kernel = self.register_tiled_kernel(
+                    tile,
+                    [&a, &b, &c],
+                    what,
+                    if flag.is_some() { &[("GUARDED", "1")] } else { &[] },
+                )?;
                 let items = tile.items();
                 let grid = Grid::new([p.n.div_ceil(tile.cols) * items, p.m.div_ceil(tile.rows), self.z(split)]);
                 self.submit(variant, kernel, grid.local([items, 1, 1]), [a, b, c], split, (what, flag))?;
@@ -326,7 +337,7 @@ impl<'p> Multiplication<'p> {
         tile: RegisterTile,
         [a, b, c]: [&Operand; 3],
         what: Outcome,
-        guarded: bool,
+        further: &[(&str, &str)],
     ) -> Result<Kernel> {
         let p = self.problem;
         let mut prelude = self.plain_prelude(what);
@@ -358,9 +369,11 @@ impl<'p> Multiplication<'p> {
             ("B_WIDTH", width(b, (b_lines, p.n, cols), (b.cs, b.rs))),
             ("C_WIDTH", if plain && same && tile.run() == 4 { 4 } else { 1 }),
             ("UNROLLED", usize::from(!self.device.processor)),
-            ("GUARDED", usize::from(guarded)),
         ];
         for (name, value) in values {
+            prelude.define(name, value);
+        }
+        for (name, value) in further {
             prelude.define(name, value);
         }
         self.build(Variant::RegisterTiled, prelude, include_str!("matmul_register_tiled.cl"))
@@ -437,26 +450,40 @@ impl<'p> Multiplication<'p> {
         split: Split,
         (what, flag): (Outcome, Option<&Tensor>),
     ) -> Result<()> {
+        let mut args = self.arguments(&operands, split, what);
+        let cost = match flag {
+            None => self.slice_cost(),
+            Some(flag) => {
+                args.push(Arg::Buffer(flag.storage().clone(), Access::Read));
+                Cost::default()
+            }
+        };
+        self.send(variant.kernel_name(), kernel, grid, args, cost)
+    }
+
+    /// What every portable kernel takes.
+    fn arguments(&self, operands: &[Operand; 3], split: Split, what: Outcome) -> Args {
         let p = self.problem;
         let mut args: Args = SmallVec::new();
-        for operand in &operands {
+        for operand in operands {
             args.extend([operand.arg.clone(), Arg::Scalar(Scalar::U64(operand.at as u64))]);
         }
         args.extend([p.m, p.n, p.k, self.batch[1], split.parts, split.depth].map(|value| self.count(value)));
-        for operand in &operands {
+        for operand in operands {
             args.extend(self.place(operand));
         }
         args.push(self.count(self.matrices() * p.m * p.n));
         if what == Outcome::Final {
             self.epilogue_args(&mut args);
         }
-        if let Some(flag) = flag {
-            args.push(Arg::Buffer(flag.storage().clone(), Access::Read));
-            return self.send(variant.kernel_name(), kernel, grid, args, Cost::default());
-        }
+        args
+    }
+
+    /// What one slice of the product costs.
+    fn slice_cost(&self) -> Cost {
         let slices: usize = self.outer.iter().product();
-        let cost = Cost { flops: p.cost.flops / slices as f64, bytes: p.cost.bytes / slices as f64 };
-        self.send(variant.kernel_name(), kernel, grid, args, cost)
+        let cost = self.problem.cost;
+        Cost { flops: cost.flops / slices as f64, bytes: cost.bytes / slices as f64 }
     }
 
     fn send(&self, name: &'static str, kernel: Kernel, grid: Grid, args: Args, cost: Cost) -> Result<()> {

@@ -27,8 +27,8 @@ pub(super) struct Device {
     /// The largest work-group.
     pub(super) group: usize,
     local_bytes: usize,
-    units: usize,
-    largest_allocation: usize,
+    pub(super) units: usize,
+    pub(super) largest_allocation: usize,
     pub(super) processor: bool,
 }
 

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
 use netcl_core::device::manager;
+use netcl_core::kernels::copy;
 use netcl_core::tensor::HostOptions;
 
 use super::choice::{RegisterTile, Tile};
+use super::tail::{self, Tail};
 use super::*;
 use crate::matmul::ShapeRule;
 
@@ -53,6 +55,39 @@ fn every_tile_multiplies() {
         }
         for dtype in [DType::F16, DType::BF16] {
             check(stream, &queue, RegisterTile::ALL[5], (20, 12, 8), true, dtype);
+        }
+    }
+}
+
+#[test]
+fn tiles_whose_terms_are_dealt_out_are_added_up_once() {
+    let tile = RegisterTile { rows: 16, cols: 16, depth: 8, r: 4, c: 4, slices: 1 };
+    let (batch, m, n, k) = (2, 40, 36, 50);
+    for found in manager().discover().unwrap() {
+        let queue = manager().handle(&found).unwrap().queue;
+        let Queue::OpenCl(stream) = &queue else { continue };
+        let device = Device::new(stream);
+        let fence = tail::fence(stream).unwrap_or("mem_fence(CLK_GLOBAL_MEM_FENCE)");
+        let a =
+            netcl_core::tensor::reshape(&numbers(&queue, [batch * m, k], false, DType::F32), [batch, m, k]).unwrap();
+        let b =
+            netcl_core::tensor::reshape(&numbers(&queue, [batch * k, n], false, DType::F32), [batch, k, n]).unwrap();
+        let out = Tensor::uninit(&queue, [batch, m, n], DType::F32).unwrap();
+        let rule = ShapeRule::new(&a, &b).unwrap();
+        let problem = Problem::new(&rule, &a, &b, &out, &[], None, None).unwrap();
+        let this = Multiplication::new(stream, &device, &problem, &[], 0);
+        // 18 tiles: some, one and all of them dealt out, to two and to more groups.
+        for (shared, depth) in [(7, 40), (1, 8), (18, 24)] {
+            copy::fill(&out, f64::NAN).unwrap();
+            let split = Split { parts: k.div_ceil(depth), depth };
+            let tail = Tail { whole: 18 - shared, shared, split };
+            this.launch_dealt_out(Variant::RegisterTiled, tile, tail, fence).unwrap();
+            let (a, b, got) = (a.to_f64_vec().unwrap(), b.to_f64_vec().unwrap(), out.to_f64_vec().unwrap());
+            for (at, &got) in got.iter().enumerate() {
+                let (matrix, row, col) = (at / (m * n), at / n % m, at % n);
+                let want: f64 = (0..k).map(|i| a[(matrix * m + row) * k + i] * b[(matrix * k + i) * n + col]).sum();
+                assert_eq!(got, want, "{tail:?} matrix {matrix} at {row}, {col}");
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use netcl_core::backend::opencl::Stream;
 use netcl_core::capabilities::kernel_strategy;
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::KernelSelector;
-use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
+use netcl_core::kernels::launch::{Access, Arg, Scalar};
 use netcl_core::precision::MatmulPrecision;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
@@ -164,13 +164,6 @@ impl Multiplication<'_> {
         prelude.define("KERNEL", variant.kernel_name());
         prelude.define("VALUE", p.compute.cl_type());
         prelude
-    }
-
-    /// What one slice of the product costs.
-    pub(super) fn slice_cost(&self) -> Cost {
-        let slices: usize = self.outer.iter().product();
-        let cost = self.problem.cost;
-        Cost { flops: cost.flops / slices as f64, bytes: cost.bytes / slices as f64 }
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use netcl_core::backend::opencl::tensor_map::{MAP_BYTES, MapAxis, Swizzle, TensorMap};
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
+use netcl_core::kernels::copy;
 use netcl_core::kernels::launch::{Access, Arg, Scalar};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
@@ -41,6 +42,13 @@ impl Arithmetic {
     fn stage_bytes(self, columns: usize) -> usize {
         self.parts() * (ROWS + columns) * self.depth() * self.size()
     }
+
+    /// Places in local memory.
+    fn stages(self, columns: usize) -> usize {
+        // The fastest products are limited by power: three places keep units closer together, which read more from the cache.
+        let most = if self.size() == 2 && self.parts() == 1 && columns == 256 { 3 } else { MAX_STAGES };
+        (TILE_BYTES / self.stage_bytes(columns)).min(most)
+    }
 }
 
 /// Whether the device has what `matmul_wgmma.cl` needs. Nothing is built on devices that are not of its family.
@@ -52,29 +60,77 @@ pub(super) fn available(stream: &Stream) -> bool {
         && probes.static_local_bytes() >= LOCAL_BYTES
 }
 
-/// The width of tiles that leaves the least of the device idle in the last round.
-fn columns(arithmetic: Arithmetic, p: &Problem<'_>, matrices: usize, units: usize) -> usize {
-    let cost = |&columns: &usize| {
-        let tiles = p.m.div_ceil(ROWS) * p.n.div_ceil(columns) * matrices;
-        // Beginning and ending a tile costs as much as so many columns of 16 terms; narrow tiles read more for each product.
-        let width = columns * p.k.div_ceil(16) + 1000 + columns * 8;
-        tiles.div_ceil(units) as f64 * width as f64 * if columns == 256 { 1.0 } else { 1.03 }
-    };
-    let widths = arithmetic.widths();
-    widths.iter().copied().min_by(|x, y| cost(x).total_cmp(&cost(y))).unwrap_or(64)
+/// A product in tiles of a width, and what its parts cost: the unit is one column of 16 terms in 16 bits (0.7 ns on an H200).
+#[derive(Clone, Copy)]
+struct Plan {
+    columns: usize,
+    tiles: usize,
+    units: usize,
+    /// Steps along k.
+    chunks: usize,
+    /// The cost of one step.
+    chunk: usize,
+}
+
+impl Plan {
+    fn new(arithmetic: Arithmetic, columns: usize, tiles: usize, k: usize, units: usize) -> Plan {
+        let depth = arithmetic.depth();
+        let products = match arithmetic {
+            Arithmetic::Split => 6,
+            Arithmetic::Tf32 => 2,
+            _ => 1,
+        };
+        Plan { columns, tiles, units, chunks: k.div_ceil(depth), chunk: columns * depth / 16 * products }
+    }
+
+    /// The best width: the one that leaves the least of the device idle in the last round.
+    fn best(arithmetic: Arithmetic, p: &Problem<'_>, matrices: usize, units: usize) -> Plan {
+        let plan = |&columns: &usize| {
+            let tiles = p.m.div_ceil(ROWS) * p.n.div_ceil(columns) * matrices;
+            Plan::new(arithmetic, columns, tiles, p.k, units)
+        };
+        let plans = arithmetic.widths().iter().map(plan);
+        plans.min_by(|x, y| x.cost().total_cmp(&y.cost())).unwrap_or_else(|| plan(&64))
+    }
+
+    /// How many tiles are computed whole, each by one group, where the terms of the others are to be dealt out to all units.
+    fn whole(self) -> Option<usize> {
+        let shared = self.tiles % self.units;
+        let mean = shared * self.chunks / self.units;
+        let saved = (self.chunks - mean) * self.chunk;
+        let pays = shared > 0 && mean >= 8 && saved > self.dealing() * 5 / 4;
+        (pays && shared * self.chunks <= i32::MAX as usize).then_some(self.tiles - shared)
+    }
+
+    /// What it costs to leave sums in memory and to add them up.
+    fn dealing(self) -> usize {
+        10_000 + 128 * self.columns
+    }
+
+    fn cost(self) -> f64 {
+        // Beginning and ending a tile costs as much as so many columns; narrow tiles read more for each product.
+        let tile = (self.chunks * self.chunk + 1000 + self.columns * 8) as f64;
+        let time = match self.whole() {
+            Some(_) => self.tiles as f64 / self.units as f64 * tile + self.dealing() as f64,
+            None => self.tiles.div_ceil(self.units) as f64 * tile,
+        };
+        time * if self.columns == 256 { 1.0 } else { 1.03 }
+    }
 }
 
 impl Multiplication<'_> {
     pub(super) fn launch_wgmma(&self, variant: Variant, arithmetic: Arithmetic) -> Result<Option<Tensor>> {
         let p = self.problem;
         let units = self.stream.device().info().compute_units.max(1) as usize;
-        let columns = columns(arithmetic, p, self.matrices(), units);
+        let plan = Plan::best(arithmetic, p, self.matrices(), units);
+        let Plan { columns, tiles, .. } = plan;
         // 32-bit numbers of the first operand may reach the matrix units through registers.
         let ready = self.ready(arithmetic, [ROWS, columns], [true, false])?;
         let (a, b) = (&ready.a, &ready.b);
         let c = self.operand(&p.c, Access::Write);
-        let kernel = self.wgmma_kernel(variant, arithmetic, columns, [a.along_k, b.along_k])?;
-        let groups = self.tiles(ROWS, columns).min(units);
+        let whole = plan.whole();
+        let kernel = self.wgmma_kernel(variant, arithmetic, columns, [a.along_k, b.along_k], whole.is_some())?;
+        let groups = if whole.is_some() { units } else { tiles.min(units) };
         let maps = Tensor::uninit(p.c.tensor.queue(), [groups * 2 * MAP_BYTES / 4], DType::I32)?;
         let mut args = self.places(&ready, &c);
         args.push(Arg::Buffer(maps.storage().clone(), Access::Write));
@@ -89,6 +145,14 @@ impl Multiplication<'_> {
         args.extend([self.batch[0] as i32, self.batch[1] as i32].map(int));
         args.extend([a, b].into_iter().flat_map(|staged| staged.steps.map(int)));
         self.ending(&mut args, &ready, &c);
+        if let Some(whole) = whole {
+            // What a group leaves of its piece's one or two tiles; how many have arrived at a tile, for both warp groups.
+            let left = Tensor::uninit(p.c.tensor.queue(), [units, 2, ROWS, columns], DType::F32)?;
+            let arrivals = Tensor::uninit(p.c.tensor.queue(), [tiles - whole, 2], DType::I32)?;
+            copy::fill(&arrivals, 0.0)?;
+            args.extend([left, arrivals].map(|memory| Arg::Buffer(memory.storage().clone(), Access::Write)));
+            args.push(int(whole as i32));
+        }
         let grid = Grid::new([groups * GROUP]).local([GROUP]);
         self.send(variant.kernel_name(), kernel, grid, args, self.slice_cost())?;
         Ok(ready.flag)
@@ -119,13 +183,15 @@ impl Multiplication<'_> {
         arithmetic: Arithmetic,
         columns: usize,
         orders: [bool; 2],
+        shared_tail: bool,
     ) -> Result<Kernel> {
         let mut prelude = self.units_prelude(variant, arithmetic, orders);
         let size = arithmetic.size();
         let values = [
             ("BN", columns),
             ("BK", arithmetic.depth()),
-            ("STAGES", (TILE_BYTES / arithmetic.stage_bytes(columns)).min(MAX_STAGES)),
+            ("STAGES", arithmetic.stages(columns)),
+            ("SHARED_TAIL", usize::from(shared_tail)),
         ];
         for (name, value) in values {
             prelude.define(name, value);
@@ -177,6 +243,19 @@ mod tests {
         assert!(text.contains("#define DESCRIPTORS \"%32, %33\"\n"));
         assert!(text.contains("#define OPERANDS \"{%32, %33, %34, %35}, %36\"\n"));
         assert!(text.contains("\"+f\"(d[31])\n") && text.contains(" X(31)\n") && text.contains(" X(6)\n"));
+    }
+
+    #[test]
+    fn the_last_round_is_dealt_out_where_that_saves_more_than_it_costs() {
+        let whole = |arithmetic, columns, tiles, k| Plan::new(arithmetic, columns, tiles, k, 132).whole();
+        // 8192 cubed in 16 bits: 68 of 2048 tiles remain for 132 units. 4096 cubed in parts: 100 of 1024.
+        assert_eq!(whole(Arithmetic::F16, 256, 2048, 8192), Some(1980));
+        assert_eq!(whole(Arithmetic::Split, 128, 1024, 4096), Some(924));
+        // Fewer tiles than units, with many terms.
+        assert_eq!(whole(Arithmetic::F16, 256, 8, 65536), Some(0));
+        assert_eq!(whole(Arithmetic::F16, 256, 512, 4096), None, "16 units idle for 64 chunks");
+        assert_eq!(whole(Arithmetic::F16, 256, 132, 65536), None, "nobody is idle");
+        assert_eq!(whole(Arithmetic::F16, 256, 1, 32768), None, "pieces of four chunks");
     }
 
     #[test]
