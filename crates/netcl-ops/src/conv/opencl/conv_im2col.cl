@@ -17,6 +17,8 @@
 //                INDEX          int where all positions fit, else long
 //                STORE(v, p, i) a value as the result's element
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
+//                LOAD(p, i), LEAD(v, n, c, y, x), LEAD_PARAMS   a pixel's value by what was loaded, and the arguments it needs: im2col
+//                               of numbers, which BITS are then; without LEAD bits are copied
 //                DATA           1 for col2im, 0 for im2col
 //                UNIT           1 where both strides are 1, so that looking back needs no division
 // The defaults make this file compile alone.
@@ -39,6 +41,14 @@
 #ifndef EPILOGUE
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, n, c, y, x) (sum)
+#endif
+#ifdef LEAD
+#define COPY(to, i, from, at, n, c, y, x) STORE(LEAD(LOAD(from, at), n, c, y, x), to, i)
+#define CLEAR(to, i) STORE((SUM)0, to, i)
+#else
+#define LEAD_PARAMS
+#define COPY(to, i, from, at, n, c, y, x) (to)[i] = (from)[at]
+#define CLEAR(to, i) (to)[i] = 0
 #endif
 #ifndef DATA
 #define DATA 0
@@ -122,19 +132,24 @@ kernel void col2im_planes(
 }
 #else
 kernel void im2col(
-    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x), GEOMETRY) {
+    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x),
+    GEOMETRY LEAD_PARAMS) {
     const INDEX p = get_global_id(0), row = get_global_id(1), image = get_global_id(2);
     if (p >= oh * ow) return;
     const INDEX channel = row / (kh * kw), ky = row / kw % kh, kx = row % kw;
     const INDEX y = p / ow * sh + ky * dh - top, column = p % ow * sw + kx * dw - left;
     const int inside = y >= 0 && y < h && column >= 0 && column < w;
     x += x_at;
-    const INDEX from = (first + image) * x_n + channel * x_c;
-    cols[image * image_step + row * row_step + p] = inside ? x[from + y * x_y + column * x_x] : 0;
+    const INDEX from = (first + image) * x_n + channel * x_c, to = image * image_step + row * row_step + p;
+    if (inside)
+        COPY(cols, to, x, from + y * x_y + column * x_x, first + image, channel, y, column);
+    else
+        CLEAR(cols, to);
 }
 
 kernel void im2col_planes(
-    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x), GEOMETRY) {
+    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x),
+    GEOMETRY LEAD_PARAMS) {
     const INDEX row = get_global_id(0), image = get_global_id(1);
     const INDEX channel = row / (kh * kw), ky = row / kw % kh, kx = row % kw;
     const INDEX up = ky * dh - top, over = kx * dw - left, step = sw * x_x;
@@ -146,13 +161,16 @@ kernel void im2col_planes(
     for (INDEX oy = 0; oy < oh; ++oy, cols += ow) {
         const INDEX y = oy * sh + up;
         if (y < 0 || y >= h) {
-            for (INDEX i = 0; i < ow; ++i) cols[i] = 0;
+            for (INDEX i = 0; i < ow; ++i) CLEAR(cols, i);
             continue;
         }
-        for (INDEX i = 0; i < begin; ++i) cols[i] = 0;
-        for (INDEX i = end; i < ow; ++i) cols[i] = 0;
+        for (INDEX i = 0; i < begin; ++i) CLEAR(cols, i);
+        for (INDEX i = end; i < ow; ++i) CLEAR(cols, i);
         const INDEX line = from + y * x_y;
         INDEX i = begin;
+#ifdef LEAD
+        for (; i < end; ++i) COPY(cols, i, x, line + i * step, first + image, channel, y, i * sw + over);
+#else
         if (step == 1 && end - begin >= 8) {
             for (; i + 8 <= end; i += 8) vstore8(vload8(0, x + line + i), 0, cols + i);
             // The last vector may repeat some of the one before.
@@ -160,6 +178,7 @@ kernel void im2col_planes(
         } else {
             for (; i < end; ++i) cols[i] = x[line + i * step];
         }
+#endif
     }
 }
 #endif
