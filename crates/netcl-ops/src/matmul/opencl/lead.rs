@@ -12,7 +12,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::super::Variant;
 use super::super::problem::{Led, Problem};
-use super::choice::{self, Device, Tile};
+use super::choice::{Device, Tile};
 use super::{Args, Arithmetic, Multiplication, Operand, flips, tuned};
 use crate::lead::{TOO_DEAR, pays, pays_for_one};
 use crate::prelude::{Inline, Prelude};
