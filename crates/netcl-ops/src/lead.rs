@@ -13,20 +13,23 @@ use crate::prelude::Inline;
 const CHEAP: usize = 8;
 /// Operations for one element, over all times that it is read, from which a pass over memory costs less.
 const DEAR: usize = 64;
+/// Operations for all elements up to which a launch costs more.
+const SMALL: usize = 1 << 21;
 
 /// Why an operand that many read is computed once.
 pub(crate) const TOO_DEAR: &str =
     "it is read often enough that computing it each time would take longer than memory does";
 
-/// Whether an expression may be computed each of the so many times that an element is loaded into a tile, from which it is used
-/// many times.
-pub(crate) fn pays(expr: &Expr, times: usize) -> bool {
-    effort(expr) <= CHEAP || pays_for_one(expr, times)
+/// Whether an expression may be computed each of the so many times that an element of so many is loaded into a tile, from which it
+/// is used many times.
+pub(crate) fn pays(expr: &Expr, elements: usize, times: usize) -> bool {
+    effort(expr) <= CHEAP || pays_for_one(expr, elements, times)
 }
 
 /// The same where a loaded element is used once.
-pub(crate) fn pays_for_one(expr: &Expr, times: usize) -> bool {
-    effort(expr).saturating_mul(times) <= DEAR
+pub(crate) fn pays_for_one(expr: &Expr, elements: usize, times: usize) -> bool {
+    let each = effort(expr).saturating_mul(times);
+    each <= DEAR || each.saturating_mul(elements) <= SMALL
 }
 
 fn effort(expr: &Expr) -> usize {

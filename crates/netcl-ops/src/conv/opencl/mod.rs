@@ -66,13 +66,14 @@ pub(super) fn takes(
     let this = Convolution { config, ..Convolution::new(stream, g, &finish, &[x]) };
     // A pixel belongs to about so many windows.
     let windows = g.taps().div_ceil(g.stride[0] * g.stride[1]);
+    let pixels = x.size();
     let pays = match forced.map_or_else(|| this.choose(x), Ok)? {
-        Variant::Im2col | Variant::Im2colPlanes => pays(expr, windows),
-        Variant::ImplicitGemm => pays(expr, windows * g.filters.div_ceil(implicit::ROWS)),
-        Variant::TiledLocal => pays(expr, g.filters.div_ceil(tiled::FILTERS)),
+        Variant::Im2col | Variant::Im2colPlanes => pays(expr, pixels, windows),
+        Variant::ImplicitGemm => pays(expr, pixels, windows * g.filters.div_ceil(implicit::ROWS)),
+        Variant::TiledLocal => pays(expr, pixels, g.filters.div_ceil(tiled::FILTERS)),
         // Tiles of 4 x 4 overlap by 2.
-        Variant::Winograd => pays(expr, 4),
-        Variant::Naive => pays_for_one(expr, windows * g.filters),
+        Variant::Winograd => pays(expr, pixels, 4),
+        Variant::Naive => pays_for_one(expr, pixels, windows * g.filters),
     };
     Ok(Taken::when(pays, TOO_DEAR))
 }

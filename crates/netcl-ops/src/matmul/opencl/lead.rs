@@ -42,13 +42,14 @@ pub(in crate::matmul) fn takes(
         Some(config) => tuned::tile(config, &problem),
         None => this.chosen_tile(variant)?,
     };
+    let elements = problem.k * if first { problem.m } else { problem.n } * problem.matrices();
     let taken = match tile {
         Tile::Vectors { pack_a, pack_b, .. } if (first != flip && pack_a) || (first == flip && pack_b) => Taken::Yes,
         Tile::Vectors { .. } => Taken::No("a product of a few rows reads its operands where they lie"),
-        Tile::One => Taken::when(pays_for_one(expr, if first { problem.n } else { problem.m }), TOO_DEAR),
+        Tile::One => Taken::when(pays_for_one(expr, elements, if first { problem.n } else { problem.m }), TOO_DEAR),
         _ => {
             let times = if first { problem.n.div_ceil(tile.cols()) } else { problem.m.div_ceil(tile.rows()) };
-            Taken::when(pays(expr, times), TOO_DEAR)
+            Taken::when(pays(expr, elements, times), TOO_DEAR)
         }
     };
     Ok(taken)
