@@ -141,11 +141,13 @@ fn products_compute_an_operand() {
             }
         }
     }
-    grid.finish(60);
+    grid.finish(48);
 }
 
 /// Kernel, geometry, and what the images [2, 6, 9, 8] are computed from beside themselves.
-fn convolutions() -> Vec<([usize; 4], ConvOptions<'static>, [&'static [usize]; 2])> {
+type Convolution = ([usize; 4], ConvOptions<'static>, [&'static [usize]; 2]);
+
+fn convolutions() -> Vec<Convolution> {
     let by_channel: [&[usize]; 2] = [&[6, 1, 1], &[6, 1, 1]];
     let plain = ConvOptions::default();
     vec![
