@@ -88,9 +88,13 @@ fn what_comes_before_a_convolution_is_computed_while_it_is_read() {
             let compiled = jit(layer);
             let text = compiled.explain(&inputs).unwrap();
             close(&compiled.call(&inputs).unwrap(), &layer(&inputs).unwrap(), 1e-5);
-            if name != "1x1" {
+            // OpenCL processors copy windows as they lie; what a single pixel's product does is the product's affair.
+            let copies = matches!(queue, Queue::OpenCl(_)) && packs(&queue);
+            if name != "1x1" && !copies {
                 assert!(text.contains("before: "), "{name} on {}: {text}", queue.device_name());
                 assert!(!text.contains("pointwise"), "{name} on {}: {text}", queue.device_name());
+            } else {
+                assert!(text.contains("before: ") || text.contains("not fused: "), "{name}: {text}");
             }
         }
     }

@@ -228,7 +228,7 @@ impl Problem {
                 let counts = (start, images, self.channels());
                 let target = (&self.planes, room, planes);
                 match &lead {
-                    Some(lead) => led::compute(self.op, lead, target, counts)?,
+                    Some(lead) => led::fill(self.op, lead, target, counts)?,
                     None => images::fill::<E>(self.op, (&self.source, source), target, counts)?,
                 }
                 std::slice::from_raw_parts(planes.get().cast_const(), images * room.image)

@@ -9,7 +9,7 @@ use netcl_core::kernels::expr::cpu::{Nest, Program, Registers, Source, Target};
 use netcl_core::kernels::launch::{Access, Arg};
 use smallvec::SmallVec;
 
-use super::images::{Place, Room};
+use super::images::{self, Pixel, Place, Room};
 use super::lanes::Sum;
 use super::plan::Planes;
 use crate::epilogue;
@@ -55,82 +55,59 @@ pub(super) struct Led<'l> {
     scalars: SmallVec<[f64; 4]>,
 }
 
-/// Computes so many images, of so many channels each, into planes.
+/// Computes so many images, of so many channels each, and copies them to planes while they are in the cache.
 ///
 /// # Safety
 /// Nobody else uses the memory from `to` on, as far as the planes in it go.
-pub(super) unsafe fn compute<S: Sum>(
+pub(super) unsafe fn fill<S: Sum + Pixel<Sum = S>>(
     op: &'static str,
     led: &Led<'_>,
     (planes, room, to): (&Planes, Room, SharedPtr<S>),
     (start, images, channels): (usize, usize, usize),
 ) -> Result<()> {
+    let pixels = [planes.rows.source, planes.cols.source];
     parallel_for(op, images * channels, GRAIN / planes.used(), |range| {
-        let mut registers = Registers::default();
+        let (mut registers, mut computed) = (Registers::default(), vec![S::ZERO; pixels[0] * pixels[1]]);
         for index in range {
             let (image, channel) = (index / channels, index % channels);
             // SAFETY: the image's channel lies inside its storage, and the caller's promise.
             unsafe {
+                led.channel(&mut registers, pixels, [start + image, channel], &mut computed);
                 let to = to.get().add(image * room.image + channel * room.channel);
-                led.channel(&mut registers, planes, (to, room.phase), [start + image, channel]);
-                let end = to.add((planes.phases() - 1) * room.phase + planes.plane());
-                std::slice::from_raw_parts_mut(end, room.after).fill(S::ZERO);
+                images::copy_channel(computed.as_ptr(), [pixels[1] as isize, 1], planes, to, room);
             }
         }
     })
 }
 
 impl Led<'_> {
-    /// Computes one channel of one image, and zeros around it.
+    /// Computes one channel of one image.
     ///
     /// # Safety
-    /// The planes, which lie `phase` apart from `to` on, may be written.
+    /// The images have such a channel of so many rows and columns.
     unsafe fn channel<S: Sum>(
         &self,
         registers: &mut Registers,
-        planes: &Planes,
-        (to, phase): (*mut S, usize),
+        [rows, cols]: [usize; 2],
         [image, channel]: [usize; 2],
+        to: &mut [S],
     ) {
-        let pitch = planes.pitch();
-        let tops = planes.rows.starts.iter().flat_map(|&top| planes.cols.starts.iter().map(move |&left| (top, left)));
-        for (index, (top, left)) in tops.enumerate() {
-            let ((first, end), (before, after)) = (planes.rows.inside(top), planes.cols.inside(left));
-            // SAFETY: the caller's promise.
-            let plane = unsafe { std::slice::from_raw_parts_mut(to.add(index * phase), planes.plane()) };
-            if (first, end, before, after) != (0, planes.rows.length, 0, pitch) {
-                plane.fill(S::ZERO);
-            }
-            let shape = [end - first, after - before];
-            if shape.contains(&0) {
-                continue;
-            }
-            // `Axis::inside` keeps to the rows and columns that the source has.
-            let y = (top + (first * planes.rows.step) as isize) as usize;
-            let x = (left + (before * planes.cols.step) as isize) as usize;
-            let steps: SmallVec<[[isize; 2]; 4]> = self
-                .images
-                .sources
-                .iter()
-                .map(|place| {
-                    [place.strides[2] * planes.rows.step as isize, place.strides[3] * planes.cols.step as isize]
-                })
-                .collect();
-            let sources: SmallVec<[Source<'_>; 4]> = (self.images.sources.iter().zip(&self.memory).zip(&steps))
-                .map(|((place, memory), strides)| {
-                    let data = memory.get().cast_const().wrapping_offset(place.bytes([image, channel, y, x]));
-                    Source { data, dtype: place.dtype, strides }
-                })
-                .collect();
-            let program = &self.images.program;
-            let strides = [pitch as isize, 1];
-            let data = plane[first * pitch + before..].as_mut_ptr().cast();
-            let target = Target { data, dtype: S::DTYPE, strides: &strides };
-            // SAFETY: all of these elements of the sources lie in their storages, whose size was checked; the plane is ours.
-            unsafe {
-                let (sources, size) = (&sources[..program.inputs()], shape[0] * shape[1]);
-                program.run_nest_in(registers, Nest { shape: &shape }, sources, &[target], &self.scalars, 0..size);
-            }
+        // Rows that follow each other in everything that is read are one row.
+        let even = |place: &Place| place.strides[2] == place.strides[3] * cols as isize;
+        let shape = if self.images.sources.iter().all(even) { [1, rows * cols] } else { [rows, cols] };
+        let sources: SmallVec<[Source<'_>; 4]> = (self.images.sources.iter().zip(&self.memory))
+            .map(|(place, memory)| {
+                let data = memory.get().cast_const().wrapping_offset(place.bytes([image, channel, 0, 0]));
+                Source { data, dtype: place.dtype, strides: &place.strides[2..] }
+            })
+            .collect();
+        let strides = [shape[1] as isize, 1];
+        let target = Target { data: to.as_mut_ptr().cast(), dtype: S::DTYPE, strides: &strides };
+        let program = &self.images.program;
+        // SAFETY: all elements of the channel lie in storages whose size was checked; the target is as large, and ours.
+        unsafe {
+            let sources = &sources[..program.inputs()];
+            program.run_nest_in(registers, Nest { shape: &shape }, sources, &[target], &self.scalars, 0..rows * cols);
         }
     }
 }

@@ -17,8 +17,8 @@
 //                INDEX          int where all positions fit, else long
 //                STORE(v, p, i) a value as the result's element
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                LOAD(p, i), LEAD(v, n, c, y, x), LEAD_PARAMS   a pixel's value by what was loaded, and the arguments it needs: im2col
-//                               of numbers, which BITS are then; without LEAD bits are copied
+//                LOAD(p, i), LEAD(v, n, c, y, x), LEAD_PARAMS   a pixel's value by what was loaded, and the arguments it needs: for
+//                               im2col of numbers, whose type BITS is then
 //                DATA           1 for col2im, 0 for im2col
 //                UNIT           1 where both strides are 1, so that looking back needs no division
 // The defaults make this file compile alone.
@@ -147,9 +147,9 @@ kernel void im2col(
         CLEAR(cols, to);
 }
 
+#ifndef LEAD
 kernel void im2col_planes(
-    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x),
-    GEOMETRY LEAD_PARAMS) {
+    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x), GEOMETRY) {
     const INDEX row = get_global_id(0), image = get_global_id(1);
     const INDEX channel = row / (kh * kw), ky = row / kw % kh, kx = row % kw;
     const INDEX up = ky * dh - top, over = kx * dw - left, step = sw * x_x;
@@ -161,16 +161,13 @@ kernel void im2col_planes(
     for (INDEX oy = 0; oy < oh; ++oy, cols += ow) {
         const INDEX y = oy * sh + up;
         if (y < 0 || y >= h) {
-            for (INDEX i = 0; i < ow; ++i) CLEAR(cols, i);
+            for (INDEX i = 0; i < ow; ++i) cols[i] = 0;
             continue;
         }
-        for (INDEX i = 0; i < begin; ++i) CLEAR(cols, i);
-        for (INDEX i = end; i < ow; ++i) CLEAR(cols, i);
+        for (INDEX i = 0; i < begin; ++i) cols[i] = 0;
+        for (INDEX i = end; i < ow; ++i) cols[i] = 0;
         const INDEX line = from + y * x_y;
         INDEX i = begin;
-#ifdef LEAD
-        for (; i < end; ++i) COPY(cols, i, x, line + i * step, first + image, channel, y, i * sw + over);
-#else
         if (step == 1 && end - begin >= 8) {
             for (; i + 8 <= end; i += 8) vstore8(vload8(0, x + line + i), 0, cols + i);
             // The last vector may repeat some of the one before.
@@ -178,7 +175,7 @@ kernel void im2col_planes(
         } else {
             for (; i < end; ++i) cols[i] = x[line + i * step];
         }
-#endif
     }
 }
+#endif
 #endif

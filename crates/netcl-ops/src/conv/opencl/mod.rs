@@ -54,6 +54,8 @@ fn winograd_fits(g: &Geometry, dtype: DType) -> bool {
     g.kernel == [3, 3] && g.stride == [1, 1] && g.dilation == [1, 1] && g.groups == 1 && dtype == DType::F32
 }
 
+const RUNS: &str = "a processor copies windows as runs of bits, each pixel several times";
+
 /// Whether images are computed while they are read: where they are not read too often for that.
 pub(super) fn takes(
     stream: &Stream,
@@ -68,7 +70,9 @@ pub(super) fn takes(
     let windows = g.taps().div_ceil(g.stride[0] * g.stride[1]);
     let pixels = x.size();
     let pays = match forced.map_or_else(|| this.choose(x), Ok)? {
-        Variant::Im2col | Variant::Im2colPlanes => pays(expr, pixels, windows),
+        // Measured on PoCL and on Intel's runtime: computing in every window costs more than a pass over memory.
+        Variant::Im2colPlanes => return Ok(Taken::No(RUNS)),
+        Variant::Im2col => pays(expr, pixels, windows),
         Variant::ImplicitGemm => pays(expr, pixels, windows * g.filters.div_ceil(implicit::ROWS)),
         Variant::TiledLocal => pays(expr, pixels, g.filters.div_ceil(tiled::FILTERS)),
         // Tiles of 4 x 4 overlap by 2.
