@@ -1,6 +1,8 @@
 //! Compiled functions: the same numbers in fewer launches, forward and backward, on every device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
+#[path = "jit/before.rs"]
+mod before;
 #[path = "jit/calls.rs"]
 mod calls;
 
@@ -151,62 +153,6 @@ fn what_follows_a_product_or_a_convolution_becomes_part_of_it() {
         let plain = jit(|t: &[&Tensor]| conv2d(t[0], t[1], Some(t[2]), &Convolution::default()));
         let alone = launches(&plain, &[&x, &w, &b]);
         assert_eq!(launches(&layer, &[&x, &w, &b]), alone, "conv on {}", queue.device_name());
-    }
-}
-
-type Layer = fn(&[&Tensor]) -> Result<Tensor>;
-
-/// Activations, scales and transposed copies in front of a product; on devices that pack operands they are computed there.
-#[test]
-fn what_comes_before_a_product_is_computed_while_it_is_read() {
-    let layers: [(&str, Layer); 4] = [
-        ("relu(x) @ w", |t| t[0].relu()?.matmul(t[1])),
-        ("(x * scale + shift) @ w", |t| (&(t[0] * t[2])? + t[3])?.matmul(t[1])),
-        ("x @ tanh(w)", |t| t[0].matmul(&t[1].tanh()?)),
-        ("relu(x).T @ x", |t| t[0].relu()?.transpose(0, 1)?.matmul(t[0])),
-    ];
-    for queue in queues() {
-        let (x, w) = (ramp(&queue, &[96, 80], 1.0), ramp(&queue, &[80, 72], 0.5));
-        let (scale, shift) = (ramp(&queue, &[80], 1.0), ramp(&queue, &[96, 1], 0.5));
-        let inputs = [&x, &w, &scale, &shift];
-        for (name, layer) in layers {
-            compare(layer, &inputs, 1e-4);
-            let _scope = no_grad();
-            let (compiled, plain) = (jit(layer), jit(|t: &[&Tensor]| t[0].matmul(t[1])));
-            let text = compiled.explain(&inputs).unwrap();
-            close(&compiled.call(&inputs).unwrap(), &layer(&inputs).unwrap(), 1e-5);
-            if packs(&queue) {
-                let alone = launches(&plain, &inputs);
-                assert_eq!(launches(&compiled, &inputs), alone, "{name} on {}: {text}", queue.device_name());
-                assert!(text.contains("before: "), "{text}");
-            } else {
-                assert!(text.contains("not fused: "), "{text}");
-            }
-        }
-        // Batches, an operand that broadcasts over them, and 16-bit floats, which are not rounded on the way.
-        let _scope = no_grad();
-        let (x, w) = (ramp(&queue, &[3, 50, 40], 1.0), ramp(&queue, &[40, 70], 0.5));
-        let scale = ramp(&queue, &[3, 1, 1], 1.0);
-        let layer = |t: &[&Tensor]| (t[0] * t[2])?.relu()?.matmul(t[1]);
-        close(&jit(layer).call(&[&x, &w, &scale]).unwrap(), &layer(&[&x, &w, &scale]).unwrap(), 1e-5);
-        let row = ramp(&queue, &[1, 50, 40], 1.0);
-        close(&jit(layer).call(&[&row, &w, &scale]).unwrap(), &layer(&[&row, &w, &scale]).unwrap(), 1e-5);
-        let dtype = netcl_autograd::core::dtype::DType::BF16;
-        let narrow = [&x, &w, &scale].map(|t| t.cast(dtype).unwrap());
-        let narrow: Vec<&Tensor> = narrow.iter().collect();
-        close(&jit(layer).call(&narrow).unwrap(), &layer(&narrow).unwrap(), 2e-2);
-        // A few rows are read where they lie.
-        let (x, w) = (ramp(&queue, &[2, 80], 1.0), ramp(&queue, &[80, 72], 0.5));
-        let text = jit(|t: &[&Tensor]| t[0].relu()?.matmul(t[1])).explain(&[&x, &w]).unwrap();
-        assert!(text.contains("not fused: "), "{text}");
-    }
-}
-
-/// Whether products of some size copy their operands into panels: on processors they do.
-fn packs(queue: &Queue) -> bool {
-    match queue {
-        Queue::Cpu(_) => true,
-        Queue::OpenCl(stream) => stream.device().device_type() == netcl_autograd::core::device::DeviceType::Cpu,
     }
 }
 

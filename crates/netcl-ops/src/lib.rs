@@ -22,6 +22,7 @@ pub mod elementwise;
 mod epilogue;
 pub mod indexing;
 pub mod layout;
+mod lead;
 pub mod linear_gradients;
 mod lines;
 mod lines_opencl;

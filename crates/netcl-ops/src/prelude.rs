@@ -1,5 +1,5 @@
-//! What stands before the text of a product's or a convolution's kernel: its types, how elements are loaded and stored, and the
-//! epilogue as a function.
+//! What stands before the text of a product's or a convolution's kernel: its types, how elements are loaded and stored, and what
+//! is computed before and behind the sums as functions.
 
 use std::fmt::Write as _;
 
@@ -17,15 +17,31 @@ pub(crate) struct Prelude {
 pub(crate) struct Ending<'e> {
     /// The type of the result in memory.
     pub(crate) dtype: DType,
-    /// The type that the epilogue computes in.
-    pub(crate) compute: DType,
-    /// The epilogue: its first input is the sum.
+    /// The epilogue, if there is one.
     pub(crate) expr: Option<&'e Expr>,
+    pub(crate) inline: Inline,
+}
+
+/// How an expression of a value and of tensors around it is computed inside a kernel: its first input is the value.
+pub(crate) struct Inline {
+    /// The type that it computes in.
+    pub(crate) compute: DType,
     /// The types of its other inputs.
     pub(crate) inputs: Vec<DType>,
     /// The names of an element's coordinates, and of the strides of an input that belong to them.
     pub(crate) coordinates: [(&'static str, &'static str); 4],
 }
+
+/// What a function is called, and how the names of its tensors and scalars begin.
+struct Names {
+    function: &'static str,
+    name: &'static str,
+    tensor: &'static str,
+    scalar: &'static str,
+}
+
+const EPILOGUE: Names = Names { function: "epilogue", name: "EPILOGUE", tensor: "e", scalar: "s" };
+const LEAD: Names = Names { function: "lead", name: "LEAD", tensor: "p", scalar: "q" };
 
 impl Prelude {
     pub(crate) fn new(index: IndexWidth) -> Prelude {
@@ -70,9 +86,9 @@ impl Prelude {
         let _ = writeln!(self.text, "#define {load}(p, i) {value}");
     }
 
-    /// Defines what becomes of a sum and how it is stored.
+    /// Defines what becomes of a sum and how it is stored: `STORE`, `EPILOGUE` and `EPILOGUE_PARAMS`.
     pub(crate) fn ending(&mut self, ending: &Ending<'_>) {
-        let Ending { dtype, compute, .. } = *ending;
+        let (dtype, compute) = (ending.dtype, ending.inline.compute);
         self.double(compute);
         self.define("OUT", dtype.cl_type());
         if dtype == DType::BF16 {
@@ -81,49 +97,59 @@ impl Prelude {
         let _ = writeln!(self.text, "#define STORE(v, p, i) {}", store_element(dtype, compute));
         let _ = write!(self.key, "{}{}", dtype.name(), compute.name());
         if let Some(expr) = ending.expr {
-            self.epilogue(expr, ending);
+            self.function(&EPILOGUE, expr, &ending.inline);
         }
     }
 
-    fn epilogue(&mut self, expr: &Expr, ending: &Ending<'_>) {
-        let ctype = if ending.compute == DType::F64 { CType::DOUBLE } else { CType::FLOAT };
-        let ty = ending.compute.cl_type();
+    /// Defines how an operand is computed from what was loaded: `LEAD` and `LEAD_PARAMS`.
+    pub(crate) fn lead(&mut self, expr: &Expr, inline: &Inline) {
+        self.double(inline.compute);
+        let _ = write!(self.key, ":lead{}", inline.compute.name());
+        self.function(&LEAD, expr, inline);
+    }
+
+    fn function(&mut self, names: &Names, expr: &Expr, inline: &Inline) {
+        let Names { function, name, tensor, scalar } = *names;
+        let ctype = if inline.compute == DType::F64 { CType::DOUBLE } else { CType::FLOAT };
+        let ty = inline.compute.cl_type();
         let (mut params, mut arguments, mut loads) = (String::new(), String::new(), String::new());
-        for (i, &dtype) in ending.inputs.iter().enumerate() {
+        for (i, &dtype) in inline.inputs.iter().enumerate() {
             if dtype == DType::BF16 {
                 self.once(FROM_BF16);
             }
-            let _ = write!(params, ", global const {} *e{i}, ulong e{i}_at", dtype.cl_type());
-            let _ = write!(arguments, ", e{i}, e{i}_at");
-            let mut at = format!("e{i}_at");
-            for (coordinate, stride) in ending.coordinates {
-                let _ = write!(params, ", INDEX e{i}_{stride}");
-                let _ = write!(arguments, ", e{i}_{stride}");
-                let _ = write!(at, " + {coordinate} * e{i}_{stride}");
+            let own = format!("{tensor}{i}");
+            let _ = write!(params, ", global const {} *{own}, ulong {own}_at", dtype.cl_type());
+            let _ = write!(arguments, ", {own}, {own}_at");
+            let mut at = format!("{own}_at");
+            for (coordinate, stride) in inline.coordinates {
+                let _ = write!(params, ", INDEX {own}_{stride}");
+                let _ = write!(arguments, ", {own}_{stride}");
+                let _ = write!(at, " + {coordinate} * {own}_{stride}");
             }
-            let load = load_element(dtype, &format!("e{i}"), &at, ending.compute);
+            let load = load_element(dtype, &own, &at, inline.compute);
             let _ = writeln!(loads, "    const {ty} x{} = {load};", i + 1);
             let _ = write!(self.key, ":{}", dtype.name());
         }
         for i in 0..expr.scalars() {
-            let _ = write!(params, ", {ty} s{i}");
-            let _ = write!(arguments, ", s{i}");
+            let _ = write!(params, ", {ty} {scalar}{i}");
+            let _ = write!(arguments, ", {scalar}{i}");
         }
-        let inlined = inline_c(expr, &[], &[], ctype);
+        let scalars: Vec<String> = (0..expr.scalars()).map(|i| format!("{scalar}{i}")).collect();
+        let inlined = inline_c(expr, &[], &scalars.iter().map(String::as_str).collect::<Vec<_>>(), ctype);
         self.text.push_str("#pragma OPENCL FP_CONTRACT OFF\n");
         for helper in &inlined.helpers {
-            self.text.push_str(&helper.text);
+            self.once(&helper.text);
         }
         let statements: String = inlined.statements.iter().map(|s| format!("    {s}\n")).collect();
         let value = inlined.outputs.first().map_or("x0", String::as_str);
-        let names = ending.coordinates.map(|(coordinate, _)| coordinate).join(", ");
-        let typed = ending.coordinates.map(|(coordinate, _)| format!("INDEX {coordinate}")).join(", ");
+        let coordinates = inline.coordinates.map(|(coordinate, _)| coordinate).join(", ");
+        let typed = inline.coordinates.map(|(coordinate, _)| format!("INDEX {coordinate}")).join(", ");
         let _ = write!(
             self.text,
-            "// {expr}\n{ty} epilogue(SUM sum, {typed}{params}) {{\n    \
+            "// {expr}\n{ty} {function}(SUM sum, {typed}{params}) {{\n    \
              const {ty} x0 = sum;\n{loads}{statements}    return {value};\n}}\n\
-             #define EPILOGUE_PARAMS {params}\n\
-             #define EPILOGUE(sum, {names}) epilogue(sum, {names}{arguments})\n"
+             #define {name}_PARAMS {params}\n\
+             #define {name}(sum, {coordinates}) {function}(sum, {coordinates}{arguments})\n"
         );
         let _ = write!(self.key, ":{:032x}", expr.key());
     }

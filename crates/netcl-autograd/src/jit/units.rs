@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use netcl_core::kernels::described::{Combine, Heavy, Taken};
+use netcl_core::kernels::described::{Combine, Heavy, Prologue, Taken};
 use netcl_core::kernels::launch::{Access, Arg, Launch, Scalar};
 use netcl_core::shape::Layout;
 use netcl_core::tensor::Tensor as Raw;
@@ -230,7 +230,9 @@ impl Planner<'_> {
                 let Some(fused) = self.leading(value, (i, k)) else { continue };
                 let mut inputs = op.inputs.clone();
                 inputs[k] = fused.inputs[0].clone();
-                match heavy.takes(k, fused.expr.flops(), &inputs, &op.outputs[0]) {
+                let Fused { expr, inputs: all, scalars } = &fused;
+                let prologue = Prologue { operand: k, expr, inputs: all[1..].to_vec(), scalars: scalars.clone() };
+                match heavy.takes(&prologue, &inputs, &op.outputs[0]) {
                     Ok(Taken::Yes) => {
                         prologues.fused.insert((i, k), fused);
                         break;

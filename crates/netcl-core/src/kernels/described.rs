@@ -137,13 +137,20 @@ pub enum Taken {
     No(&'static str),
 }
 
+impl Taken {
+    /// Yes, if that holds; else no, for this reason.
+    pub fn when(holds: bool, otherwise: &'static str) -> Taken {
+        if holds { Taken::Yes } else { Taken::No(otherwise) }
+    }
+}
+
 /// An operation with kernels of its own that a compiler may run later, on other memory, with an expression behind it.
 pub trait Heavy: Send + Sync {
     /// What explanations call it.
     fn name(&self) -> &'static str;
 
-    /// Whether an input may be an expression of so many operations, computed while it is read; else why not.
-    fn takes(&self, _operand: usize, _flops: usize, _inputs: &[Tensor], _out: &Tensor) -> Result<Taken> {
+    /// Whether an input may be computed while it is read; else why not. `inputs` has the expression's first input in its place.
+    fn takes(&self, _prologue: &Prologue<'_>, _inputs: &[Tensor], _out: &Tensor) -> Result<Taken> {
         Ok(Taken::No("its kernels read it as it lies in memory"))
     }
 

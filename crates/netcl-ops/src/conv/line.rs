@@ -45,6 +45,7 @@ impl<'e> Conv1dOptions<'e> {
             padding: [0, 0, self.padding[0], self.padding[1]],
             dilation: [1, self.dilation],
             groups: self.groups,
+            prologue: None,
             epilogue,
             variant: self.variant,
         })

@@ -20,6 +20,7 @@
 //! |---|---|
 //! | `geometry` | lengths, and what can be wrong with them |
 //! | `finish` | bias and epilogue as one expression |
+//! | `lead` | images that are computed while they are read |
 //! | `cpu` | the native engine: shifted or packed products, whatever the stride or dilation |
 //! | `opencl` | one way of computing per [`Variant`], each with its `.cl` file |
 //! | `transposed`, `line` | the operations that are convolutions seen differently |
@@ -27,17 +28,21 @@
 mod cpu;
 mod finish;
 mod geometry;
+mod lead;
 mod line;
 mod offered;
 mod opencl;
 mod transposed;
 
 use netcl_core::backend::Queue;
-use netcl_core::kernel_selector::{KernelConfig, KernelVariant};
+use netcl_core::kernels::described::Taken;
+use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::expr::Expr;
 use netcl_core::shape::Shape;
 use netcl_core::tensor::{Tensor, reshape};
 use netcl_core::{Error, Result};
 
+use crate::lead::Lead;
 use crate::matmul::{Epilogue, MatmulOptions, matmul_with};
 use crate::norm::ChannelStatistics;
 use crate::norm::statistics::Cut;
@@ -79,6 +84,33 @@ impl Variant {
     ];
 }
 
+/// Images that are computed while they are read: an activation, a normalisation, a scale. Zeros around them stay zeros. Where a
+/// way of computing would do so too often, images are computed first.
+///
+/// ```
+/// use netcl_ops::conv::{ConvOptions, Prologue, conv2d, same};
+/// use netcl_ops::core::{device::manager, dtype::DType, kernels::expr::Graph, tensor::Tensor};
+///
+/// let queue = manager().cpu().queue;
+/// let x = Tensor::from_host(&queue, &[1.0f32, -2.0, 3.0], [1, 1, 1, 3])?;
+/// let ones = Tensor::full(&queue, [1, 1, 1, 3], DType::F32, 1.0)?;
+/// let g = Graph::new();
+/// let relu_plus_one = g.finish(&[g.input(0).relu() + g.scalar(0)]);
+/// let prologue = Prologue { expr: &relu_plus_one, inputs: vec![], scalars: vec![1.0.into()] };
+/// let options = ConvOptions { padding: same([0, 1]), prologue: Some(prologue), ..Default::default() };
+/// assert_eq!(conv2d(&x, &ones, None, &options)?.to_host::<f32>()?, [3.0, 7.0, 5.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Prologue<'e> {
+    /// One output; input 0 is the image as it is given, further inputs are the tensors of `inputs`.
+    pub expr: &'e Expr,
+    /// Tensors that broadcast to the images, of any float dtype.
+    pub inputs: Vec<Tensor>,
+    /// The expression's run-time scalars.
+    pub scalars: Vec<Number>,
+}
+
 /// How [`conv2d`] moves its filters over the image, and what happens to the sums.
 ///
 /// ```
@@ -97,6 +129,8 @@ pub struct ConvOptions<'e> {
     pub dilation: [usize; 2],
     /// Independent groups of channels.
     pub groups: usize,
+    /// Computes the images while they are read. Gradients ignore it.
+    pub prologue: Option<Prologue<'e>>,
     /// Applied to each element of the result, after the bias; its tensors broadcast to the result. Gradients ignore it.
     pub epilogue: Option<Epilogue<'e>>,
     /// How OpenCL devices compute, instead of what the geometry and the device suggest. One that cannot do a convolution is an
@@ -106,7 +140,15 @@ pub struct ConvOptions<'e> {
 
 impl Default for ConvOptions<'_> {
     fn default() -> Self {
-        ConvOptions { stride: [1, 1], padding: [0; 4], dilation: [1, 1], groups: 1, epilogue: None, variant: None }
+        ConvOptions {
+            stride: [1, 1],
+            padding: [0; 4],
+            dilation: [1, 1],
+            groups: 1,
+            prologue: None,
+            epilogue: None,
+            variant: None,
+        }
     }
 }
 
@@ -187,9 +229,18 @@ fn convolve(
     let finish = Finish::new(op, x, bias, options.epilogue.as_ref(), &g.output_shape())?;
     let out = Tensor::uninit(x.queue(), g.output_shape(), finish.dtype)?;
     let mut found = None;
-    if !statistics && options.variant.is_none() && g.n > 0 && offered::offer(op, x, weight, bias, options, &out)? {
+    let free = options.variant.is_none() && options.prologue.is_none();
+    if !statistics && free && g.n > 0 && offered::offer(op, x, weight, bias, options, &out)? {
         return Ok((out, found));
     }
+    let lead = options.prologue.as_ref().map(|p| Lead::new(op, x, p.expr, &p.inputs, &p.scalars)).transpose()?;
+    if let Some(lead) = &lead
+        && lead::takes(op, &g, [x, weight, &out], options.variant, lead)? != Taken::Yes
+    {
+        let options = ConvOptions { prologue: None, ..options.clone() };
+        return convolve(op, &lead.computed()?, weight, bias, &options, statistics);
+    }
+    let lead = lead.as_ref();
     match x.queue() {
         Queue::OpenCl(stream) => {
             if let Some(variant) = options.variant {
@@ -199,27 +250,21 @@ fn convolve(
                 None if g.n > 0 => opencl::configuration(op, &g, x)?,
                 _ => None,
             };
-            // Where windows are single pixels, the matrix of windows is the image.
-            let as_product = |config: &KernelConfig| config.variant == KernelVariant::Conv2dIm2col;
-            match options.variant {
-                _ if g.n == 0 => {}
-                None if g.is_product() && config.as_ref().is_none_or(as_product) => {
-                    product(&g, x, weight, &out, &finish)?;
-                }
-                variant => {
-                    let how = (variant, config.as_ref());
-                    found = opencl::forward(stream, &g, [x, weight, &out], &finish, how, statistics)?;
-                }
+            if lead::as_product(&g, options.variant, config.as_ref()) {
+                product(&g, x, weight, &out, (lead, &finish))?;
+            } else if g.n > 0 {
+                let how = (options.variant, config.as_ref());
+                found = opencl::forward(stream, &g, [x, weight, &out], (lead, &finish), how, statistics)?;
             }
         }
         _ if g.n == 0 => {}
-        Queue::Cpu(_) if g.is_product() => product(&g, x, weight, &out, &finish)?,
+        Queue::Cpu(_) if g.is_product() => product(&g, x, weight, &out, (lead, &finish))?,
         Queue::Cpu(_) => {
             if statistics {
                 let parts = Tensor::uninit(x.queue(), [out.shape()[1], 1, 2], out.dtype().accumulator())?;
                 found = Some(ChannelStatistics { parts, cut: Cut::whole(g.n * g.pixels()) });
             }
-            cpu::forward(&g, x, weight, &out, &finish, found.as_ref().map(|found| &found.parts))?;
+            cpu::forward(&g, [x, weight, &out], (lead, &finish), found.as_ref().map(|found| &found.parts))?;
         }
     }
     Ok((out, found))
@@ -263,10 +308,10 @@ fn data_gradient(
     let out = Tensor::uninit(grad.queue(), g.input_shape(), finish.dtype)?;
     match grad.queue() {
         _ if g.n == 0 => {}
-        Queue::Cpu(_) if g.is_product() => product(&g.swapped(), grad, &swapped(g, weight)?, &out, finish)?,
+        Queue::Cpu(_) if g.is_product() => product(&g.swapped(), grad, &swapped(g, weight)?, &out, (None, finish))?,
         Queue::Cpu(_) => cpu::backward_data(g, grad, weight, &out, finish)?,
         Queue::OpenCl(_) if variant.is_none() && g.is_product() => {
-            product(&g.swapped(), grad, &swapped(g, weight)?, &out, finish)?;
+            product(&g.swapped(), grad, &swapped(g, weight)?, &out, (None, finish))?;
         }
         Queue::OpenCl(stream) => opencl::backward_data(stream, g, grad, weight, &out, finish, variant)?,
     }
@@ -317,14 +362,32 @@ fn weight_gradient(
 }
 
 /// A 1x1 convolution: for every image and group, filters x channels times channels x pixels.
-fn product(g: &Geometry, x: &Tensor, weight: &Tensor, out: &Tensor, finish: &Finish) -> Result<()> {
-    let pixels = g.pixels();
-    let x = reshape(x, [g.n, g.groups, g.channels, pixels])?;
+fn product(
+    g: &Geometry,
+    x: &Tensor,
+    weight: &Tensor,
+    out: &Tensor,
+    (lead, finish): (Option<&Lead<'_>>, &Finish),
+) -> Result<()> {
+    if g.n == 0 {
+        return Ok(());
+    }
+    let (pixels, images) = (g.pixels(), lead::image_shape(g));
+    let x = reshape(x, images.clone())?;
+    let prologue = match lead {
+        Some(&Lead { expr, ref inputs, scalars, .. }) => {
+            // Asked before: strides can say it.
+            let inputs = inputs.iter().map(|input| reshape(input, images.clone())).collect::<Result<_>>()?;
+            Some(crate::matmul::Prologue { first: false, expr, inputs, scalars: scalars.to_vec() })
+        }
+        None => None,
+    };
     let weight = reshape(weight, [g.groups, g.filters, g.channels])?;
     let result = [g.n, g.groups, g.filters, pixels];
     let inputs = finish.inputs.iter().map(|input| reshape(input, result)).collect::<Result<_>>()?;
     let out = reshape(out, result)?;
-    let options = MatmulOptions { epilogue: finish.epilogue(inputs), out: Some(&out), ..Default::default() };
+    let epilogue = finish.epilogue(inputs);
+    let options = MatmulOptions { prologue, epilogue, out: Some(&out), ..Default::default() };
     matmul_with(&weight, &x, &options).map(|_| ())
 }
 

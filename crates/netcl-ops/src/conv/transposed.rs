@@ -53,6 +53,7 @@ impl ConvTransposeOptions<'_> {
             padding: self.padding,
             dilation: self.dilation,
             groups: self.groups,
+            prologue: None,
             epilogue: None,
             variant: self.variant,
         }

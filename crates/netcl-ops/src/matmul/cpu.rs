@@ -16,6 +16,7 @@ use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::described::Taken;
+use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::cpu::{Nest, Program, Source, Target};
 use netcl_core::kernels::launch::{self, Access, Arg, Launch, Work};
 use netcl_core::{Error, Result};
@@ -41,7 +42,7 @@ fn flips(problem: &Problem<'_>) -> bool {
 }
 
 /// Whether an operand may be computed while it is read: blocks of it are, for every tile, where `gemm` packs.
-pub(super) fn takes(p: &Problem<'_>, first: bool, flops: usize) -> Taken {
+pub(super) fn takes(p: &Problem<'_>, first: bool, expr: &Expr) -> Taken {
     let flip = flips(p);
     let (m, n, b) = if flip { (p.n, p.m, (p.a.cs, p.a.rs)) } else { (p.m, p.n, (p.b.rs, p.b.cs)) };
     if skinny::fits(m, n, p.k, b) {
@@ -49,7 +50,7 @@ pub(super) fn takes(p: &Problem<'_>, first: bool, flops: usize) -> Taken {
     }
     let tile = tile(m, n, p.k, p.matrices());
     let (times, other) = if first != flip { (n.div_ceil(tile.1), n) } else { (m.div_ceil(tile.0), m) };
-    if times > 1 && times * flops > other / 8 {
+    if times > 1 && times * expr.effort() > other / 8 {
         return Taken::No("it would be computed again for every tile of the product");
     }
     Taken::Yes

@@ -27,6 +27,8 @@
 //                LOAD(p, i), LOAD4(p, i)      an operand's element as a SUM; four neighbours, which lie on a boundary of four
 //                STORE(v, p, i)               a value as the result's element
 //                EPILOGUE(sum, row, col, i0, i1), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
+//                A_VALUE(v, row, term), B_VALUE(v, col, term), LEAD_PARAMS   an operand's value by what was loaded, and the
+//                               arguments it needs
 //                ROWS, COLS, DEPTH, R, C, RUN, SLICES   the tile; (ROWS / R) * (COLS / C) * SLICES work-items in a group
 //                A_LINES, B_LINES     1 where neighbours in memory lie along a's rows m, along b's columns n
 //                A_WIDTH, B_WIDTH     elements that are loaded at once, 1 or 4: neighbours in memory, all inside or all outside
@@ -61,6 +63,15 @@
 #ifndef EPILOGUE
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, row, col, i0, i1) (sum)
+#endif
+#ifndef LEAD_PARAMS
+#define LEAD_PARAMS
+#endif
+#ifndef A_VALUE
+#define A_VALUE(v, row, term) (v)
+#endif
+#ifndef B_VALUE
+#define B_VALUE(v, col, term) (v)
 #endif
 #ifndef ROWS
 #define ROWS 64
@@ -109,6 +120,13 @@
 #define TAIL_PARAMS
 #endif
 
+// Zeros in place of terms beyond the last stay zeros, whatever an expression makes of a zero.
+#ifdef LEAD
+#define INSIDE(there, v) ((there) ? (v) : (SUM)0)
+#else
+#define INSIDE(there, v) (v)
+#endif
+
 #define Y (ROWS / R)
 #define X (COLS / C)
 #define ITEMS (X * Y * SLICES)
@@ -135,7 +153,7 @@
     const bool mine = lines * DEPTH % (ITEMS * width) == 0 || at < lines * DEPTH
 
 // Reads a work-item's pieces of the tile that begins at a line and a term; `whole` where it ends before the last term does.
-#define FETCH(kept, p, width, along_lines, lines, loads, line0, line_end, line_step, start, term_step, whole)                   \
+#define FETCH(value, kept, p, width, along_lines, lines, loads, line0, line_end, line_step, start, term_step, whole)            \
     _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                         \
         PIECE(width, along_lines, lines);                                                                                       \
         const INDEX l = min((INDEX)(line0 + line), (INDEX)(line_end - (along_lines ? width : 1))), t = start + term;            \
@@ -143,15 +161,18 @@
         if (width == 4) {                                                                                                       \
             const INDEX place = along_lines ? l + t * term_step : l * line_step + t;                                            \
             const SUM4 four = there ? LOAD4(p, place) : (SUM4)0;                                                                \
-            kept[4 * j] = four.x, kept[4 * j + 1] = four.y, kept[4 * j + 2] = four.z, kept[4 * j + 3] = four.w;                 \
+            kept[4 * j] = INSIDE(there, value(four.x, l, t));                                                                   \
+            kept[4 * j + 1] = INSIDE(there, value(four.y, l + along_lines, t + !along_lines));                                  \
+            kept[4 * j + 2] = INSIDE(there, value(four.z, l + 2 * along_lines, t + 2 * !along_lines));                          \
+            kept[4 * j + 3] = INSIDE(there, value(four.w, l + 3 * along_lines, t + 3 * !along_lines));                          \
         } else {                                                                                                                \
-            kept[j] = there ? LOAD(p, l * line_step + t * term_step) : (SUM)0;                                                  \
+            kept[j] = there ? value(LOAD(p, l * line_step + t * term_step), l, t) : (SUM)0;                                     \
         }                                                                                                                       \
     }
 
 #define FETCH_BOTH(start, whole)                                                                                                \
-    FETCH(a_kept, a, A_WIDTH, A_LINES, ROWS, A_LOADS, row0, m, a_rs, start, a_cs, whole)                                        \
-    FETCH(b_kept, b, B_WIDTH, B_LINES, COLS, B_LOADS, col0, n, b_cs, start, b_rs, whole)
+    FETCH(A_VALUE, a_kept, a, A_WIDTH, A_LINES, ROWS, A_LOADS, row0, m, a_rs, start, a_cs, whole)                               \
+    FETCH(B_VALUE, b_kept, b, B_WIDTH, B_LINES, COLS, B_LOADS, col0, n, b_cs, start, b_rs, whole)
 
 // Puts them into local memory.
 #define KEEP(tile, kept, width, along_lines, lines, loads)                                                                      \
@@ -182,7 +203,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matmul_register_t
     global const T *a, ulong a_at, global const T *b, ulong b_at, global OUT *c, ulong c_at,
     INDEX m, INDEX n, INDEX k, INDEX batch1, INDEX splits, INDEX depth,
     INDEX a_rs, INDEX a_cs, INDEX a_b0, INDEX a_b1, INDEX b_rs, INDEX b_cs, INDEX b_b0, INDEX b_b1,
-    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS GUARD_PARAM TAIL_PARAMS) {
+    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS LEAD_PARAMS GUARD_PARAM TAIL_PARAMS) {
     local SUM a_tile[2][DEPTH][A_PITCH] __attribute__((aligned(32)));
     local SUM b_tile[2][DEPTH][B_PITCH] __attribute__((aligned(32)));
 #if SHARED_TAIL

@@ -15,6 +15,7 @@
 //                PARTS         how many parts; 0 copies elements as they are
 //                INDEX         int where all positions fit, else long
 //                ALIGNED       1 where eight elements can be read at once
+//                LEAD(v, at, line, i0, i1), LEAD_PARAMS   what the operand is computed by from what lies in memory
 // The defaults make this file compile alone.
 
 #ifndef T
@@ -29,6 +30,9 @@
 #ifndef ALIGNED
 #define ALIGNED 0
 #endif
+#ifndef LEAD_PARAMS
+#define LEAD_PARAMS
+#endif
 
 #pragma OPENCL FP_CONTRACT OFF
 
@@ -42,14 +46,15 @@ float8 nearest(float8 x) {
 #endif
 
 kernel void matmul_split(global const T *from, ulong from_at, global PART *to, INDEX length, INDEX lines, INDEX pitch,
-                         INDEX batch1, INDEX step, INDEX line_step, INDEX b0, INDEX b1, ulong part, global uint *flag) {
+                         INDEX batch1, INDEX step, INDEX line_step, INDEX b0, INDEX b1, ulong part, global uint *flag LEAD_PARAMS) {
     const INDEX at = (INDEX)get_global_id(0) * 8, line = get_global_id(1), z = get_global_id(2);
 #if PARTS == 3
     // The product that follows raises it when a sum is no finite number.
     if (at == 0 && line == 0 && z == 0) *flag = 0;
 #endif
     if (at >= length) return;
-    from += from_at + z / batch1 * b0 + z % batch1 * b1 + line * line_step;
+    const INDEX i0 = z / batch1, i1 = z % batch1;
+    from += from_at + i0 * b0 + i1 * b1 + line * line_step;
     to += (z * lines + line) * pitch + at;
     VECTOR x;
     if (ALIGNED && at + 8 <= length) {
@@ -62,6 +67,13 @@ kernel void matmul_split(global const T *from, ulong from_at, global PART *to, I
 #define ELEMENT(i) (at + (i) < length ? from[(at + (i)) * step] : (T)0)
         x = (VECTOR)(ELEMENT(0), ELEMENT(1), ELEMENT(2), ELEMENT(3), ELEMENT(4), ELEMENT(5), ELEMENT(6), ELEMENT(7));
     }
+#ifdef LEAD
+    // Zeros behind the end stay zeros.
+#define COMPUTED(i) (at + (i) < length ? (T)LEAD(numbers[i], at + (i), line, i0, i1) : (T)0)
+    T numbers[8];
+    vstore8(x, 0, numbers);
+    x = (VECTOR)(COMPUTED(0), COMPUTED(1), COMPUTED(2), COMPUTED(3), COMPUTED(4), COMPUTED(5), COMPUTED(6), COMPUTED(7));
+#endif
 #if PARTS == 0
     *(global VECTOR *)to = x;
 #else

@@ -16,6 +16,8 @@
 //                INDEX          int where all positions fit, else long
 //                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
 //                EPILOGUE(sum, row, col, i0, i1), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
+//                A_VALUE(v, row, term), B_VALUE(v, col, term), LEAD_PARAMS   an operand's value by what was loaded, and the
+//                               arguments it needs
 //                TILE           the side of a tile: TILE * TILE work-items in a group
 // The defaults make this file compile alone.
 
@@ -41,6 +43,15 @@
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, row, col, i0, i1) (sum)
 #endif
+#ifndef LEAD_PARAMS
+#define LEAD_PARAMS
+#endif
+#ifndef A_VALUE
+#define A_VALUE(v, row, term) (v)
+#endif
+#ifndef B_VALUE
+#define B_VALUE(v, col, term) (v)
+#endif
 #ifndef TILE
 #define TILE 16
 #endif
@@ -51,7 +62,7 @@ kernel __attribute__((reqd_work_group_size(TILE, TILE, 1))) void matmul_tiled(
     global const T *a, ulong a_at, global const T *b, ulong b_at, global OUT *c, ulong c_at,
     INDEX m, INDEX n, INDEX k, INDEX batch1, INDEX splits, INDEX depth,
     INDEX a_rs, INDEX a_cs, INDEX a_b0, INDEX a_b1, INDEX b_rs, INDEX b_cs, INDEX b_b0, INDEX b_b1,
-    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS) {
+    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS LEAD_PARAMS) {
     local SUM a_tile[TILE][TILE + 1], b_tile[TILE][TILE + 1];
     const INDEX x = get_local_id(0), y = get_local_id(1), z = get_group_id(2);
     const INDEX col = get_group_id(0) * TILE + x, row = get_group_id(1) * TILE + y;
@@ -62,8 +73,9 @@ kernel __attribute__((reqd_work_group_size(TILE, TILE, 1))) void matmul_tiled(
     c += c_at + i0 * c_b0 + i1 * c_b1 + split * c_split;
     SUM sum = 0;
     for (INDEX start = first; start < last; start += TILE) {
-        a_tile[y][x] = row < m && start + x < last ? LOAD(a, row * a_rs + (start + x) * a_cs) : (SUM)0;
-        b_tile[y][x] = start + y < last && col < n ? LOAD(b, (start + y) * b_rs + col * b_cs) : (SUM)0;
+        const INDEX across = start + x, down = start + y;
+        a_tile[y][x] = row < m && across < last ? A_VALUE(LOAD(a, row * a_rs + across * a_cs), row, across) : (SUM)0;
+        b_tile[y][x] = down < last && col < n ? B_VALUE(LOAD(b, down * b_rs + col * b_cs), col, down) : (SUM)0;
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int i = 0; i < TILE; ++i) sum = fma(a_tile[y][i], b_tile[i][x], sum);
         barrier(CLK_LOCAL_MEM_FENCE);

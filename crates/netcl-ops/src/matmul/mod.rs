@@ -12,7 +12,7 @@
 //! zero. `cpu` is the native engine; `opencl` has a kernel for each [`Variant`], in `.cl` files of their own.
 
 mod cpu;
-mod lead;
+pub(crate) mod lead;
 pub(crate) mod offered;
 mod opencl;
 mod problem;
@@ -31,7 +31,8 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use lead::{Lead, takes_prologue};
+use crate::lead::Lead;
+use lead::takes_prologue;
 pub(crate) use opencl::UNITS;
 pub use opencl::build_matmul_kernel;
 use problem::{Problem, overlap};
@@ -108,8 +109,8 @@ pub struct Epilogue<'e> {
     pub dtype: Option<DType>,
 }
 
-/// An operand that is computed while it is read, where the engine copies it into panels anyway: an activation, a
-/// normalisation, a scale. Elsewhere it is computed first.
+/// An operand that is computed while it is read: an activation, a normalisation, a scale. Where a kernel has no place for that,
+/// or would compute too much too often, the operand is computed first.
 ///
 /// ```
 /// use netcl_ops::core::{device::manager, kernels::expr::Graph, tensor::Tensor};
@@ -217,13 +218,16 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
         return Ok(out);
     }
     let precision = options.precision.unwrap_or_else(matmul_precision);
-    let lead = options.prologue.as_ref().map(|prologue| Lead::new(prologue, a, b)).transpose()?;
-    if let (Some(lead), Some(prologue)) = (&lead, &options.prologue) {
-        let first = prologue.first;
+    let lead = options.prologue.as_ref().map(|prologue| {
+        let operand = if prologue.first { a } else { b };
+        let lead = Lead::new(OP, operand, prologue.expr, &prologue.inputs, &prologue.scalars)?;
+        Ok::<_, Error>((prologue.first, lead))
+    });
+    let lead = lead.transpose()?;
+    if let Some((first, lead)) = &lead {
+        let first = *first;
         let apart = !lead.tensors().any(|t| overlap(t, &out));
-        let fused = apart
-            && options.variant.is_none_or(|variant| variant == Variant::Vectorized)
-            && takes_prologue(a, b, &out, precision, first, prologue.expr.flops())? == Taken::Yes;
+        let fused = apart && takes_prologue([a, b, &out], precision, options.variant, first, lead)? == Taken::Yes;
         if !fused {
             let operand = lead.computed()?;
             let (a, b) = if first { (&operand, b) } else { (a, &operand) };
@@ -236,7 +240,8 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
     // An operand that the result would overwrite is moved out of the way.
     let copies = (apart(a, &out)?, apart(b, &out)?);
     let (a, b) = (copies.0.as_ref().unwrap_or(a), copies.1.as_ref().unwrap_or(b));
-    let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref(), lead.as_ref())?;
+    let lead = lead.as_ref().map(|(first, lead)| (*first, lead));
+    let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref(), lead)?;
     match out.queue() {
         Queue::Cpu(_) => cpu::run(problem)?,
         queue @ Queue::OpenCl(stream) => {
@@ -249,7 +254,7 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
             let by_parts = matches!(variant, Variant::WgmmaSplit | Variant::MmaSplit);
             if by_parts && inputs.iter().any(|input| overlap(input, &out)) {
                 let inputs = inputs.iter().map(Tensor::duplicate).collect::<Result<Vec<Tensor>>>()?;
-                let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref(), None)?;
+                let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref(), lead)?;
                 opencl::run(stream, problem, variant, precision, config)?;
             } else {
                 opencl::run(stream, problem, variant, precision, config)?;

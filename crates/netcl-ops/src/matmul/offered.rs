@@ -13,6 +13,7 @@ use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
 
 use super::{Epilogue, MatmulOptions, OP, Prologue, matmul_with, takes_prologue};
+use crate::lead::Lead;
 
 /// What an operation was told to do behind its sums, kept for a run with more behind it.
 pub(crate) struct Tail {
@@ -84,9 +85,13 @@ impl Heavy for Product {
         OP
     }
 
-    fn takes(&self, operand: usize, flops: usize, inputs: &[Tensor], out: &Tensor) -> Result<Taken> {
+    fn takes(&self, prologue: &described::Prologue<'_>, inputs: &[Tensor], out: &Tensor) -> Result<Taken> {
+        let described::Prologue { operand, expr, inputs: further, scalars } = prologue;
         match inputs {
-            [a, b, ..] if operand < 2 => takes_prologue(a, b, out, self.precision, operand == 0, flops),
+            [a, b, ..] if *operand < 2 => {
+                let lead = Lead::new(OP, &inputs[*operand], expr, further, scalars)?;
+                takes_prologue([a, b, out], self.precision, None, *operand == 0, &lead)
+            }
             _ => Ok(Taken::No("it belongs to the epilogue")),
         }
     }

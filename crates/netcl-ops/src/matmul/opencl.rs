@@ -5,6 +5,7 @@
 
 mod arithmetic;
 mod choice;
+mod lead;
 mod mma;
 mod source;
 mod stage;
@@ -17,7 +18,6 @@ use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{Grid, Kernel, Program, Source, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::{Class, KernelConfig, KernelSelector, get_kernel_selector};
-use netcl_core::kernels::described::Taken;
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::precision::MatmulPrecision;
@@ -27,9 +27,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Variant;
 use super::problem::{Matrix, Problem};
-use crate::prelude::{Ending, Prelude};
+use crate::prelude::Prelude;
 pub(super) use arithmetic::Arithmetic;
 use choice::{Device, RegisterTile, Tile};
+pub(super) use lead::takes;
 use source::{Outcome, result};
 pub(crate) use tuned::UNITS;
 pub(super) use units::available as units_available;
@@ -63,29 +64,6 @@ pub(super) fn variant(
 /// Vectors run along the columns: let them be the longer side.
 fn flips(problem: &Problem<'_>) -> bool {
     problem.n < problem.m && problem.n < 64
-}
-
-/// Whether an operand may be computed while it is read: where a kernel copies it into panels.
-pub(super) fn takes(
-    mut problem: Problem<'_>,
-    (variant, config): (Variant, Option<KernelConfig>),
-    first: bool,
-) -> Taken {
-    match variant {
-        Variant::Vectorized => {}
-        Variant::Wgmma | Variant::WgmmaSplit | Variant::Mma | Variant::MmaSplit => {
-            return Taken::No("the matrix units read their operands directly");
-        }
-        _ => return Taken::No("this product's kernel takes its operands into local memory as they are"),
-    }
-    let flip = flips(&problem);
-    if flip {
-        problem.transpose();
-    }
-    match config.map_or_else(|| choice::vector_tile(&problem), |config| tuned::tile(&config, &problem)) {
-        Tile::Vectors { pack_a, pack_b, .. } if (first != flip && pack_a) || (first == flip && pack_b) => Taken::Yes,
-        _ => Taken::No("a product of a few rows reads its operands where they lie"),
-    }
 }
 
 pub(super) fn run(
@@ -230,12 +208,18 @@ impl<'p> Multiplication<'p> {
 
     /// Launches a portable kernel; with a flag, one that does nothing while the flag is down.
     fn launch(&self, variant: Variant, flag: Option<&Tensor>) -> Result<()> {
-        let tile = match (self.config, variant) {
-            (Some(config), _) if flag.is_none() => tuned::tile(config, self.problem),
-            (_, Variant::Naive | Variant::Tiled | Variant::Vectorized) => self.tile(variant, None),
-            _ => self.tile(variant, self.shipped_tile()?),
+        let tile = match self.config {
+            Some(config) if flag.is_none() => tuned::tile(config, self.problem),
+            _ => self.chosen_tile(variant)?,
         };
         self.launch_tile(variant, tile, flag)
+    }
+
+    fn chosen_tile(&self, variant: Variant) -> Result<Tile> {
+        Ok(match variant {
+            Variant::Naive | Variant::Tiled | Variant::Vectorized => self.tile(variant, None),
+            _ => self.tile(variant, self.shipped_tile()?),
+        })
     }
 
     /// By rule.
@@ -317,6 +301,7 @@ impl<'p> Multiplication<'p> {
         let mut prelude = Prelude::with_sums(self.problem.sum, self.index);
         prelude.loads("T", "LOAD", self.problem.a.tensor.dtype(), self.problem.sum);
         result(&mut prelude, self.problem, what);
+        self.define_lead(&mut prelude);
         prelude
     }
 
@@ -450,7 +435,7 @@ impl<'p> Multiplication<'p> {
         split: Split,
         (what, flag): (Outcome, Option<&Tensor>),
     ) -> Result<()> {
-        let mut args = self.arguments(&operands, split, what);
+        let mut args = self.arguments(variant, &operands, split, what);
         let cost = match flag {
             None => self.slice_cost(),
             Some(flag) => {
@@ -462,7 +447,7 @@ impl<'p> Multiplication<'p> {
     }
 
     /// What every portable kernel takes.
-    fn arguments(&self, operands: &[Operand; 3], split: Split, what: Outcome) -> Args {
+    fn arguments(&self, variant: Variant, operands: &[Operand; 3], split: Split, what: Outcome) -> Args {
         let p = self.problem;
         let mut args: Args = SmallVec::new();
         for operand in operands {
@@ -475,6 +460,10 @@ impl<'p> Multiplication<'p> {
         args.push(self.count(self.matrices() * p.m * p.n));
         if what == Outcome::Final {
             self.epilogue_args(&mut args);
+        }
+        // Packed operands are computed already.
+        if variant != Variant::Vectorized {
+            self.lead_args(&mut args);
         }
         args
     }
@@ -489,61 +478,6 @@ impl<'p> Multiplication<'p> {
     fn send(&self, name: &'static str, kernel: Kernel, grid: Grid, args: Args, cost: Cost) -> Result<()> {
         let queue = self.problem.c.tensor.queue().clone();
         launch::submit(Launch { name: name.into(), queue, work: Work::OpenCl(kernel, grid), args, cost })
-    }
-
-    /// Copies an operand into panels of so many lines: rows of the first, columns of the second. Computes it, if that is asked.
-    fn pack(&self, first: bool, from: &Operand, panel: usize) -> Result<Operand> {
-        let p = self.problem;
-        let lead = p.lead.as_ref().filter(|lead| lead.first == first);
-        let inputs: SmallVec<[Operand; 2]> =
-            lead.iter().flat_map(|lead| &lead.inputs).map(|input| self.operand(input, Access::Read)).collect();
-        let lines = if first { p.m } else { p.n };
-        let strides = |o: &Operand| if first { [o.rs, o.cs, o.b0, o.b1] } else { [o.cs, o.rs, o.b0, o.b1] };
-        // A broadcast operand is packed once.
-        let varies = |axis: usize| std::iter::once(from).chain(&inputs).any(|o| strides(o)[2 + axis] != 0);
-        let batch = [0, 1].map(|axis| if varies(axis) { self.batch[axis] } else { 1 });
-        let panels = lines.div_ceil(panel);
-        let matrices: usize = batch.iter().product();
-        let packed = Tensor::uninit(p.c.tensor.queue(), [matrices, panels, p.k, panel], p.sum)?;
-        let mut prelude = Prelude::with_sums(p.sum, self.index);
-        let dtype = p.a.tensor.dtype();
-        prelude.loads("T", "LOAD", dtype, p.sum);
-        prelude.define("PANEL", panel);
-        if let Some(lead) = lead {
-            prelude.ending(&Ending {
-                dtype: p.sum,
-                compute: lead.compute,
-                expr: Some(lead.expr),
-                inputs: lead.inputs.iter().map(|input| input.tensor.dtype()).collect(),
-                coordinates: [("line", "ls"), ("term", "ts"), ("i0", "b0"), ("i1", "b1")],
-            });
-        }
-        let kernel = self.build_named("matmul_pack", prelude, include_str!("matmul_pack.cl"))?;
-        let arg = Arg::Buffer(packed.storage().clone(), Access::Write);
-        let mut args: Args = smallvec![from.arg.clone(), Arg::Scalar(Scalar::U64(from.at as u64)), arg];
-        args.extend([lines, p.k, batch[1]].map(|value| self.count(value)));
-        args.extend(strides(from).map(|stride| self.number(stride)));
-        for input in &inputs {
-            args.extend([input.arg.clone(), Arg::Scalar(Scalar::U64(input.at as u64))]);
-            args.extend(strides(input).map(|stride| self.number(stride)));
-        }
-        args.extend(lead.iter().flat_map(|lead| lead.scalars.iter().map(|number| number.arg(lead.compute))));
-        let group = self.device.group.min(64);
-        let grid = Grid::new([p.k.next_multiple_of(group), panels, matrices]).local([group, 1, 1]);
-        let elements = (matrices * lines * p.k) as f64;
-        let cost = Cost { flops: 0.0, bytes: elements * (dtype.size() + p.sum.size()) as f64 };
-        self.send("matmul_pack", kernel, grid, args, cost)?;
-        let size = (panels * p.k * panel) as isize;
-        let step = |n: usize, by: isize| if n == 1 { 0 } else { by };
-        Ok(Operand {
-            arg: Arg::Buffer(packed.storage().clone(), Access::Read),
-            at: 0,
-            // The kernel knows how panels are laid out.
-            rs: 0,
-            cs: 0,
-            b0: step(batch[0], size * batch[1] as isize),
-            b1: step(batch[1], size),
-        })
     }
 
     /// Adds partial results and applies the epilogue.

@@ -10,8 +10,8 @@ use netcl_core::shape::Layout;
 use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
 
-use super::lead::Lead;
 use super::{Epilogue, ShapeRule};
+use crate::lead::Lead;
 
 /// The lengths of the batch axes.
 type Lengths = SmallVec<[usize; 4]>;
@@ -82,12 +82,12 @@ impl<'t> Problem<'t> {
         out: &'t Tensor,
         inputs: &'t [Tensor],
         epilogue: Option<&'t Epilogue<'_>>,
-        lead: Option<&'t Lead<'_>>,
+        lead: Option<(bool, &'t Lead<'_>)>,
     ) -> Result<Problem<'t>> {
         let mut operands: SmallVec<[&'t Tensor; 6]> = [a, b, out].into_iter().chain(inputs).collect();
         // What an operand is computed from comes last.
         let results = operands.len();
-        operands.extend(lead.into_iter().flat_map(|lead| &lead.inputs));
+        operands.extend(lead.into_iter().flat_map(|(_, lead)| &lead.inputs));
         let (batch, strides) = Self::batch(rule, &operands, results)?;
         let result = |strides: &[isize]| {
             let at = rule.batch.ndim();
@@ -96,7 +96,7 @@ impl<'t> Problem<'t> {
             (rs, cs)
         };
         let mut matrices = operands.iter().enumerate().map(|(i, &tensor)| {
-            let second = || usize::from(!lead.is_some_and(|lead| lead.prologue.first));
+            let second = || usize::from(!lead.is_some_and(|(first, _)| first));
             let side = if i < results { i } else { second() };
             let (rs, cs) = match (side, tensor.layout().strides()) {
                 (0, [.., rs, cs]) | (1, [.., rs, cs]) => (*rs, *cs),
@@ -111,11 +111,11 @@ impl<'t> Problem<'t> {
             return Err(netcl_core::Error::argument(super::OP, "a product has two operands and a result"));
         };
         let inputs: Vec<Matrix<'t>> = matrices.by_ref().take(results - 3).collect();
-        let lead = lead.map(|lead| Led {
-            first: lead.prologue.first,
-            expr: lead.prologue.expr,
+        let lead = lead.map(|(first, lead)| Led {
+            first,
+            expr: lead.expr,
             inputs: matrices.collect(),
-            scalars: &lead.prologue.scalars,
+            scalars: lead.scalars,
             compute: lead.compute,
         });
         let sum = a.tensor.dtype().accumulator();

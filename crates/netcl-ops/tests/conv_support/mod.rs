@@ -62,7 +62,7 @@ impl Case {
 
     pub(crate) fn options(&self, variant: Option<Variant>) -> ConvOptions<'static> {
         let Case { stride, padding, dilation, groups, .. } = *self;
-        ConvOptions { stride, padding, dilation, groups, epilogue: None, variant }
+        ConvOptions { stride, padding, dilation, groups, variant, ..Default::default() }
     }
 
     pub(crate) fn output(&self) -> [usize; 2] {

@@ -272,6 +272,29 @@ impl Expr {
     pub fn flops(&self) -> usize {
         self.nodes.iter().filter(|n| n.operands().next().is_some()).count()
     }
+
+    /// About how long one element takes, counted in additions: a division or a root is four of them, an elementary function
+    /// sixteen.
+    ///
+    /// ```
+    /// use netcl_core::kernels::expr::Graph;
+    ///
+    /// let g = Graph::new();
+    /// assert_eq!(g.finish(&[(g.input(0) + 1.0).tanh()]).effort(), 17);
+    /// ```
+    pub fn effort(&self) -> usize {
+        let of = |node: &Node| match node {
+            Node::Input(_) | Node::Scalar(_) | Node::Const(_) => 0,
+            Node::Unary(
+                UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round,
+                _,
+            ) => 1,
+            Node::Unary(UnaryOp::Sqrt | UnaryOp::Rsqrt, _) | Node::Binary(BinaryOp::Div, ..) => 4,
+            Node::Unary(..) | Node::Binary(BinaryOp::Pow, ..) => 16,
+            Node::Binary(..) | Node::Ternary(..) => 1,
+        };
+        self.nodes.iter().map(of).sum()
+    }
 }
 
 fn name_word(name: &str) -> u64 {

@@ -17,7 +17,7 @@ const GRAIN: usize = 1 << 15;
 
 /// A type of pixels, which are summed in [`Pixel::Sum`].
 pub(super) trait Pixel: Element {
-    type Sum: Sum;
+    type Sum: Sum + Pixel<Sum = Self::Sum>;
 
     /// The value in the type of the sum.
     fn wide(self) -> Self::Sum;
@@ -151,13 +151,35 @@ pub(super) unsafe fn fill<E: Pixel>(
             // SAFETY: the image's channel lies inside its storage, and the caller's promise.
             unsafe {
                 let from = from.get().offset(place.bytes(at)).cast::<E>();
-                let to = to.get().add(image * room.image + channel * room.channel);
-                copy(from, [rows, cols], planes, to, room.phase);
-                let end = to.add((planes.phases() - 1) * room.phase + planes.plane());
-                std::slice::from_raw_parts_mut(end, room.after).fill(E::Sum::ZERO);
+                copy_channel(
+                    from,
+                    [rows, cols],
+                    planes,
+                    to.get().add(image * room.image + channel * room.channel),
+                    room,
+                );
             }
         }
     })
+}
+
+/// Copies one channel of one image to its planes, zeros around it, and zeros after the last plane.
+///
+/// # Safety
+/// As [`copy`]; the room after the planes may be written as well.
+pub(super) unsafe fn copy_channel<E: Pixel>(
+    from: *const E,
+    strides: [isize; 2],
+    planes: &Planes,
+    to: *mut E::Sum,
+    room: Room,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        copy(from, strides, planes, to, room.phase);
+        let end = to.add((planes.phases() - 1) * room.phase + planes.plane());
+        std::slice::from_raw_parts_mut(end, room.after).fill(E::Sum::ZERO);
+    }
 }
 
 /// Zeros between planes, which may be read: they must be no numbers that spoil a sum by being multiplied by zero.

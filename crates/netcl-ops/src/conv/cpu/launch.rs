@@ -15,10 +15,12 @@ use super::super::finish::Finish;
 use super::super::geometry::Geometry;
 use super::images::{self, Pixel, Place, Room};
 use super::lanes::VECTORS;
+use super::led::{self, LedImages};
 use super::plan::{Part, Planes};
 use super::{ENOUGH_TASKS, chunk, product, scratch, shifted, with_pixel};
 use crate::dense::with_stored;
 use crate::epilogue;
+use crate::lead::Lead;
 use crate::norm::cpu::statistics;
 
 /// Bytes of planes that are filled before they are used (more where that is too few pixels): they should still be in a cache by
@@ -57,6 +59,8 @@ pub(super) struct Problem {
     scalars: usize,
     /// What becomes of the sums; `None` where they are written straight into the result.
     program: Option<Arc<Program>>,
+    /// How images are computed while they are copied.
+    lead: Option<LedImages>,
     /// The argument that the statistics of the result's channels go to, if anybody wants them.
     statistics: Option<(usize, Place)>,
     /// Windows are packed for a product of matrices; otherwise planes are multiplied where they lie.
@@ -125,7 +129,7 @@ pub(super) fn run(
     roles: Roles,
     (planes, parts): (Planes, Vec<Part>),
     [source, weight, out]: [&Tensor; 3],
-    finish: &Finish,
+    (lead, finish): (Option<&Lead<'_>>, &Finish),
     statistics: Option<&Tensor>,
 ) -> Result<()> {
     let depth = g.groups * roles.depth;
@@ -159,12 +163,14 @@ pub(super) fn run(
         inputs: finish.inputs.iter().map(Place::new).collect(),
         scalars: finish.scalars.len(),
         program,
+        lead: None,
         statistics: None,
     };
     let packed = scratch(out, problem.weights().max(1), finish.sum)?;
     args.push(Arg::Buffer(packed.storage().clone(), Access::Write));
     args.extend(finish.inputs.iter().map(|input| Arg::Buffer(input.storage().clone(), Access::Read)));
     args.extend(finish.scalars.iter().map(|number| number.arg(finish.compute)));
+    problem.lead = lead.map(|lead| LedImages::new(lead, &problem.source, &mut args)).transpose()?;
     problem.statistics = statistics.map(|tensor| {
         args.push(Arg::Buffer(tensor.storage().clone(), Access::Write));
         (args.len() - 1, Place::new(tensor))
@@ -201,6 +207,7 @@ impl Problem {
         let first = 5 + self.inputs.len();
         let scalars: SmallVec<[f64; 4]> = (0..self.scalars).map(|i| args.float(first + i)).collect::<Result<_>>()?;
         let weight = self.weight.pointer(args, 1)?;
+        let lead = self.lead.as_ref().map(|lead| lead.bind(args, source)).transpose()?;
         let weights = match self.packs {
             true => product::prepare::<E>(self, weight, packed)?,
             false => shifted::prepare::<E>(self, weight, packed)?,
@@ -219,7 +226,11 @@ impl Problem {
             // SAFETY: the planes are this launch's own, and their size was checked; nobody writes them once they are filled.
             let planes = unsafe {
                 let counts = (start, images, self.channels());
-                images::fill::<E>(self.op, (&self.source, source), (&self.planes, room, planes), counts)?;
+                let target = (&self.planes, room, planes);
+                match &lead {
+                    Some(lead) => led::fill(self.op, lead, target, counts)?,
+                    None => images::fill::<E>(self.op, (&self.source, source), target, counts)?,
+                }
                 std::slice::from_raw_parts(planes.get().cast_const(), images * room.image)
             };
             for (index, part) in self.parts.iter().enumerate() {

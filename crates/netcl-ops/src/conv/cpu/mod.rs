@@ -12,6 +12,7 @@
 mod images;
 mod lanes;
 mod launch;
+mod led;
 mod outer;
 mod plan;
 mod product;
@@ -24,6 +25,7 @@ use netcl_core::tensor::Tensor;
 
 use super::finish::Finish;
 use super::geometry::Geometry;
+use crate::lead::Lead;
 
 const OP: &str = "conv2d";
 /// Multiply-adds below which another thread costs more than it brings.
@@ -48,21 +50,19 @@ fn cut(length: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
 /// The convolution, and the statistics of its channels where there is a tensor for them: `[channels, 1, 2]`.
 pub(super) fn forward(
     g: &Geometry,
-    x: &Tensor,
-    weight: &Tensor,
-    out: &Tensor,
-    finish: &Finish,
+    operands: [&Tensor; 3],
+    ends: (Option<&Lead<'_>>, &Finish),
     statistics: Option<&Tensor>,
 ) -> Result<()> {
     let (planes, part) = plan::forward(g);
     let roles = launch::Roles { rows: g.filters, depth: g.channels, transposed: false };
-    launch::run(OP, g, roles, (planes, vec![part]), [x, weight, out], finish, statistics)
+    launch::run(OP, g, roles, (planes, vec![part]), operands, ends, statistics)
 }
 
 /// The gradient of the input.
 pub(super) fn backward_data(g: &Geometry, grad: &Tensor, weight: &Tensor, out: &Tensor, finish: &Finish) -> Result<()> {
     let roles = launch::Roles { rows: g.channels, depth: g.filters, transposed: true };
-    launch::run("conv2d_backward_data", g, roles, plan::backward(g), [grad, weight, out], finish, None)
+    launch::run("conv2d_backward_data", g, roles, plan::backward(g), [grad, weight, out], (None, finish), None)
 }
 
 /// The gradient of the weight.

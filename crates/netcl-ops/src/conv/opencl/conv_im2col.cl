@@ -17,6 +17,8 @@
 //                INDEX          int where all positions fit, else long
 //                STORE(v, p, i) a value as the result's element
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
+//                LOAD(p, i), LEAD(v, n, c, y, x), LEAD_PARAMS   a pixel's value by what was loaded, and the arguments it needs: for
+//                               im2col of numbers, whose type BITS is then
 //                DATA           1 for col2im, 0 for im2col
 //                UNIT           1 where both strides are 1, so that looking back needs no division
 // The defaults make this file compile alone.
@@ -39,6 +41,14 @@
 #ifndef EPILOGUE
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, n, c, y, x) (sum)
+#endif
+#ifdef LEAD
+#define COPY(to, i, from, at, n, c, y, x) STORE(LEAD(LOAD(from, at), n, c, y, x), to, i)
+#define CLEAR(to, i) STORE((SUM)0, to, i)
+#else
+#define LEAD_PARAMS
+#define COPY(to, i, from, at, n, c, y, x) (to)[i] = (from)[at]
+#define CLEAR(to, i) (to)[i] = 0
 #endif
 #ifndef DATA
 #define DATA 0
@@ -122,17 +132,22 @@ kernel void col2im_planes(
 }
 #else
 kernel void im2col(
-    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x), GEOMETRY) {
+    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x),
+    GEOMETRY LEAD_PARAMS) {
     const INDEX p = get_global_id(0), row = get_global_id(1), image = get_global_id(2);
     if (p >= oh * ow) return;
     const INDEX channel = row / (kh * kw), ky = row / kw % kh, kx = row % kw;
     const INDEX y = p / ow * sh + ky * dh - top, column = p % ow * sw + kx * dw - left;
     const int inside = y >= 0 && y < h && column >= 0 && column < w;
     x += x_at;
-    const INDEX from = (first + image) * x_n + channel * x_c;
-    cols[image * image_step + row * row_step + p] = inside ? x[from + y * x_y + column * x_x] : 0;
+    const INDEX from = (first + image) * x_n + channel * x_c, to = image * image_step + row * row_step + p;
+    if (inside)
+        COPY(cols, to, x, from + y * x_y + column * x_x, first + image, channel, y, column);
+    else
+        CLEAR(cols, to);
 }
 
+#ifndef LEAD
 kernel void im2col_planes(
     global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x), GEOMETRY) {
     const INDEX row = get_global_id(0), image = get_global_id(1);
@@ -162,4 +177,5 @@ kernel void im2col_planes(
         }
     }
 }
+#endif
 #endif

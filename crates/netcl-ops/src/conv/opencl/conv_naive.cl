@@ -16,6 +16,7 @@
 //                INDEX          int where all positions fit, else long
 //                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
+//                LEAD(v, n, c, y, x), LEAD_PARAMS   a pixel's value by what was loaded, and the arguments it needs
 //                UNIT           1 where both strides are 1, so that looking back needs no division
 // The defaults make this file compile alone.
 
@@ -40,6 +41,10 @@
 #ifndef EPILOGUE
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, n, c, y, x) (sum)
+#endif
+#ifndef LEAD
+#define LEAD_PARAMS
+#define LEAD(v, n, c, y, x) (v)
 #endif
 
 #ifndef UNIT
@@ -66,7 +71,7 @@
 
 kernel void conv_naive(
     global const T *x, ulong x_at, global const T *weight, ulong weight_at, global OUT *out, ulong out_at, STRIDES(x),
-    GEOMETRY EPILOGUE_PARAMS) {
+    GEOMETRY EPILOGUE_PARAMS LEAD_PARAMS) {
     const INDEX pixel = get_global_id(0), filter = get_global_id(1), image = get_global_id(2);
     if (pixel >= oh * ow) return;
     const INDEX oy = pixel / ow, ox = pixel % ow, group = filter / filters;
@@ -81,7 +86,9 @@ kernel void conv_naive(
             for (INDEX kx = 0; kx < kw; ++kx) {
                 const INDEX column = ox * sw + kx * dw - left;
                 if (column < 0 || column >= w) continue;
-                sum = fma(LOAD(weight, (c * kh + ky) * kw + kx), LOAD(x, from + c * x_c + y * x_y + column * x_x), sum);
+                const SUM value =
+                    LEAD(LOAD(x, from + c * x_c + y * x_y + column * x_x), image, group * channels + c, y, column);
+                sum = fma(LOAD(weight, (c * kh + ky) * kw + kx), value, sum);
             }
         }
     }

@@ -11,8 +11,9 @@ use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::shape::Slice;
 use netcl_core::tensor::{Tensor, reshape};
 
+use super::super::finish::Finish;
 use super::super::geometry::Geometry;
-use super::source::result;
+use super::source::{loads, result};
 use super::{Args, Convolution};
 use crate::matmul::{Epilogue, MatmulOptions, matmul_with};
 use crate::prelude::Prelude;
@@ -188,12 +189,24 @@ fn windows(
 ) -> Result<()> {
     let g = this.g;
     let mut prelude = Prelude::new(this.index);
-    let bits = match x.dtype().size() {
-        2 => "ushort",
-        4 => "uint",
-        _ => "ulong",
-    };
-    prelude.define("BITS", bits);
+    match this.lead {
+        // Numbers rather than bits, rounded as they would be in memory.
+        Some(lead) => {
+            prelude.define("BITS", x.dtype().cl_type());
+            prelude.define("SUM", this.finish.sum.cl_type());
+            loads(&mut prelude, x.dtype());
+            result(&mut prelude, &Finish { compute: lead.compute, ..Finish::plain(x.dtype()) });
+            this.define_lead(&mut prelude);
+        }
+        None => {
+            let bits = match x.dtype().size() {
+                2 => "ushort",
+                4 => "uint",
+                _ => "ulong",
+            };
+            prelude.define("BITS", bits);
+        }
+    }
     let rows = g.groups * g.channels * g.taps();
     let (name, grid) = match how {
         Windows::Planes => ("im2col_planes", Grid::new([rows, images, 1]).local([1, 1, 1])),
@@ -207,6 +220,7 @@ fn windows(
     args.extend([first, steps[0], steps[1]].map(|value| this.number(value)));
     args.extend(this.strides(x));
     args.extend(this.geometry());
+    args.extend(this.lead_args());
     let bytes = (2 * cols.size() * cols.dtype().size()) as f64;
     this.send(name, kernel, grid, args, cols, Cost { flops: 0.0, bytes })
 }

@@ -26,6 +26,8 @@ pub(super) enum Mode {
 pub(super) const MAX_PARTS: usize = 32;
 const SHORTEST_PART: usize = 256;
 
+/// Rows of the tiles that most convolutions get.
+pub(super) const ROWS: usize = 64;
 /// (side, depth, results per work-item and direction), from the largest.
 const TILES: [(usize, usize, usize); 5] = [(128, 8, 8), (64, 16, 4), (32, 16, 4), (16, 8, 4), (8, 4, 4)];
 
@@ -98,6 +100,7 @@ fn launch(
         Some(_) => result(&mut prelude, &super::Finish::plain(this.finish.sum)),
         None => result(&mut prelude, this.finish),
     }
+    this.define_lead(&mut prelude);
     for (name, value) in
         [("MODE", mode as usize), ("ROWS", tile_m), ("COLS", tile_n), ("DEPTH", depth), ("R", r), ("C", c)]
     {
@@ -125,6 +128,7 @@ fn launch(
     }
     args.extend(this.geometry());
     args.extend(this.epilogue());
+    args.extend(this.lead_args());
     let (x, y) = (tile_n / c, tile_m / r);
     let grid = Grid::new([cols.div_ceil(tile_n) * x, rows.div_ceil(tile_m) * y, g.groups * parts]);
     this.send(NAME, kernel, grid.local([x, y, 1]), args, target, this.cost)?;

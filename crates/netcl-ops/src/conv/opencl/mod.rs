@@ -13,6 +13,8 @@ mod winograd;
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::{KernelConfig, KernelVariant, get_kernel_selector};
+use netcl_core::kernels::described::Taken;
+use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::tensor::Tensor;
@@ -22,11 +24,12 @@ use smallvec::SmallVec;
 use super::Variant;
 use super::finish::Finish;
 use super::geometry::Geometry;
+use crate::lead::{Lead, TOO_DEAR, pays, pays_for_one};
 use crate::norm::ChannelStatistics;
 use crate::prelude::Prelude;
 use im2col::Windows;
 use implicit::Mode;
-use source::{loads, result};
+use source::{COORDINATES, loads, result};
 pub(super) use tuned::configuration;
 
 type Args = SmallVec<[Arg; 8]>;
@@ -51,16 +54,46 @@ fn winograd_fits(g: &Geometry, dtype: DType) -> bool {
     g.kernel == [3, 3] && g.stride == [1, 1] && g.dilation == [1, 1] && g.groups == 1 && dtype == DType::F32
 }
 
+const RUNS: &str = "a processor copies windows as runs of bits, each pixel several times";
+
+/// Whether images are computed while they are read: where they are not read too often for that.
+pub(super) fn takes(
+    stream: &Stream,
+    g: &Geometry,
+    x: &Tensor,
+    (forced, config): (Option<Variant>, Option<&KernelConfig>),
+    expr: &Expr,
+) -> Result<Taken> {
+    let finish = Finish::plain(x.dtype());
+    let this = Convolution { config, ..Convolution::new(stream, g, &finish, &[x]) };
+    // A pixel belongs to about so many windows.
+    let windows = g.taps().div_ceil(g.stride[0] * g.stride[1]);
+    let pixels = x.size();
+    let pays = match forced.map_or_else(|| this.choose(x), Ok)? {
+        // Measured on PoCL and on Intel's runtime: computing in every window costs more than a pass over memory.
+        Variant::Im2colPlanes => return Ok(Taken::No(RUNS)),
+        Variant::Im2col => pays(expr, pixels, windows),
+        Variant::ImplicitGemm => pays(expr, pixels, windows * g.filters.div_ceil(implicit::ROWS)),
+        Variant::TiledLocal => pays(expr, pixels, g.filters.div_ceil(tiled::FILTERS)),
+        // Tiles of 4 x 4 overlap by 2.
+        Variant::Winograd => pays(expr, pixels, 4),
+        Variant::Naive => pays_for_one(expr, pixels, windows * g.filters),
+    };
+    Ok(Taken::when(pays, TOO_DEAR))
+}
+
 /// The convolution, and the statistics of its channels if they are wanted and the variant has them at hand.
 pub(super) fn forward(
     stream: &Stream,
     g: &Geometry,
     [x, weight, out]: [&Tensor; 3],
-    finish: &Finish,
+    (lead, finish): (Option<&Lead<'_>>, &Finish),
     (forced, config): (Option<Variant>, Option<&KernelConfig>),
     statistics: bool,
 ) -> Result<Option<ChannelStatistics>> {
-    let this = Convolution { config, ..Convolution::new(stream, g, finish, &[x, weight, out]) };
+    let tensors: SmallVec<[&Tensor; 8]> =
+        [x, weight, out].into_iter().chain(lead.iter().flat_map(|lead| &lead.inputs)).collect();
+    let this = Convolution { config, lead, ..Convolution::new(stream, g, finish, &tensors) };
     let weight = weight.contiguous()?;
     match forced.map_or_else(|| this.choose(x), Ok)? {
         Variant::Im2col => im2col::forward(&this, Windows::Single, [x, &weight, out]),
@@ -134,6 +167,8 @@ pub(super) fn backward_weight(
 struct Convolution<'c> {
     stream: &'c Stream,
     g: &'c Geometry,
+    /// How the first operand is computed, if it is.
+    lead: Option<&'c Lead<'c>>,
     finish: &'c Finish,
     index: IndexWidth,
     cost: Cost,
@@ -149,7 +184,8 @@ impl<'c> Convolution<'c> {
         let columns = im2col::images_at_once(stream, g, finish.sum) * g.groups * g.channels * g.taps() * g.pixels();
         let scratch = [columns, winograd::elements(g), implicit::MAX_PARTS * g.weight_shape().size()];
         let span = ends.chain(scratch).chain(around).max().unwrap_or(0);
-        Convolution { stream, g, finish, index: IndexWidth::for_span(span), cost: g.cost(tensors), config: None }
+        let (index, cost) = (IndexWidth::for_span(span), g.cost(tensors));
+        Convolution { stream, g, lead: None, finish, index, cost, config: None }
     }
 
     /// What was measured; else the selector's word, except that a filter over one channel is too little for a product.
@@ -225,6 +261,26 @@ impl<'c> Convolution<'c> {
         args
     }
 
+    /// Defines LEAD, if the images are computed.
+    fn define_lead(&self, prelude: &mut Prelude) {
+        if let Some(lead) = self.lead {
+            prelude.lead(lead.expr, &lead.inline(COORDINATES));
+        }
+    }
+
+    /// The arguments that the kernels call LEAD_PARAMS.
+    fn lead_args(&self) -> Args {
+        let mut args = Args::new();
+        let Some(lead) = self.lead else { return args };
+        for input in &lead.inputs {
+            args.push(Arg::Buffer(input.storage().clone(), Access::Read));
+            args.push(Arg::Scalar(Scalar::U64(input.layout().offset() as u64)));
+            args.extend(self.strides(input));
+        }
+        args.extend(lead.scalars.iter().map(|number| number.arg(lead.compute)));
+        args
+    }
+
     /// Work-items along the first axis in groups, one by one along the others.
     fn grid(&self, [x, y, z]: [usize; 3]) -> Grid {
         let group = self.stream.device().info().max_work_group_size.min(64);
@@ -246,6 +302,7 @@ impl<'c> Convolution<'c> {
         let mut prelude = Prelude::with_sums(self.finish.sum, self.index);
         loads(&mut prelude, operands[0].dtype());
         result(&mut prelude, self.finish);
+        self.define_lead(&mut prelude);
         prelude.define("UNIT", if name == "conv_naive_data" { self.unit() } else { 0 });
         let kernel = self.kernel(name, prelude, include_str!("conv_naive.cl"))?;
         let mut args = places(operands);
@@ -255,6 +312,7 @@ impl<'c> Convolution<'c> {
         }
         args.extend(self.geometry());
         args.extend(self.epilogue());
+        args.extend(self.lead_args());
         self.send(name, kernel, self.grid(items), args, operands[2], self.cost)
     }
 }

@@ -3,7 +3,10 @@
 use netcl_core::dtype::DType;
 
 use super::super::finish::Finish;
-use crate::prelude::{Ending, Prelude};
+use crate::prelude::{Ending, Inline, Prelude};
+
+/// What kernels call an element's coordinates, and the strides that belong to them.
+pub(super) const COORDINATES: [(&str, &str); 4] = [("n", "n"), ("c", "c"), ("y", "y"), ("x", "x")];
 
 /// Defines how operands are loaded as sums.
 pub(super) fn loads(prelude: &mut Prelude, dtype: DType) {
@@ -14,9 +17,11 @@ pub(super) fn loads(prelude: &mut Prelude, dtype: DType) {
 pub(super) fn result(prelude: &mut Prelude, finish: &Finish) {
     prelude.ending(&Ending {
         dtype: finish.dtype,
-        compute: finish.compute,
         expr: finish.expr.as_ref(),
-        inputs: finish.inputs.iter().map(|input| input.dtype()).collect(),
-        coordinates: [("n", "n"), ("c", "c"), ("y", "y"), ("x", "x")],
+        inline: Inline {
+            compute: finish.compute,
+            inputs: finish.inputs.iter().map(|input| input.dtype()).collect(),
+            coordinates: COORDINATES,
+        },
     });
 }

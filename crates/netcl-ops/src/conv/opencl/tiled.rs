@@ -11,7 +11,7 @@ use crate::prelude::Prelude;
 
 const NAME: &str = "conv_tiled_local";
 /// Filters of a work-item.
-const FILTERS: usize = 4;
+pub(super) const FILTERS: usize = 4;
 
 pub(super) fn run(this: &Convolution<'_>, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
@@ -32,6 +32,7 @@ pub(super) fn run(this: &Convolution<'_>, [x, weight, out]: [&Tensor; 3]) -> Res
     let mut prelude = Prelude::with_sums(this.finish.sum, this.index);
     loads(&mut prelude, x.dtype());
     result(&mut prelude, this.finish);
+    this.define_lead(&mut prelude);
     for (name, value) in [("TX", side), ("TY", side), ("FILTERS", FILTERS)] {
         prelude.define(name, value);
     }
@@ -43,6 +44,7 @@ pub(super) fn run(this: &Convolution<'_>, [x, weight, out]: [&Tensor; 3]) -> Res
     args.extend(this.strides(x));
     args.extend(this.geometry());
     args.extend(this.epilogue());
+    args.extend(this.lead_args());
     let [oh, ow] = g.output.map(|length| length.next_multiple_of(side));
     let grid = Grid::new([ow, oh, g.n * g.groups * g.filters.div_ceil(FILTERS)]).local([side, side, 1]);
     this.send(NAME, kernel, grid, args, out, this.cost)

@@ -35,6 +35,7 @@ pub(super) fn run(this: &Convolution<'_>, g: &Geometry, flip: bool, [x, weight, 
         args.extend(this.strides(x));
         let ([h, w], [top, left]) = (g.input, g.before);
         args.extend([first, tiles, channels, h, w, down, right, top, left].map(|value| this.number(value)));
+        args.extend(this.lead_args());
         launch(this, "winograd_input", [tiles, channels], args, &v)?;
         let m = matmul(&u, &v)?;
         let mut args = Args::new();
@@ -77,6 +78,9 @@ fn written(tensor: &Tensor) -> Arg {
 fn launch(this: &Convolution<'_>, name: &'static str, [x, y]: [usize; 2], args: Args, out: &Tensor) -> Result<()> {
     let mut prelude = Prelude::with_sums(this.finish.sum, this.index);
     result(&mut prelude, this.finish);
+    if name == "winograd_input" {
+        this.define_lead(&mut prelude);
+    }
     let kernel = this.kernel(name, prelude, TEXT)?;
     // Each transform reads and writes about as much as its result has elements.
     let bytes = (2 * out.size() * 4) as f64;

@@ -1,7 +1,7 @@
 //! What stands before a product's kernel.
 
 use super::Problem;
-use crate::prelude::{Ending, Prelude};
+use crate::prelude::{Ending, Inline, Prelude};
 
 /// What a kernel writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,10 +18,12 @@ pub(super) fn result(prelude: &mut Prelude, problem: &Problem<'_>, what: Outcome
         Outcome::Partial => prelude.define("OUT", problem.sum.cl_type()),
         Outcome::Final => prelude.ending(&Ending {
             dtype: problem.c.tensor.dtype(),
-            compute: problem.compute,
             expr: problem.epilogue,
-            inputs: problem.inputs.iter().map(|input| input.tensor.dtype()).collect(),
-            coordinates: [("row", "rs"), ("col", "cs"), ("i0", "b0"), ("i1", "b1")],
+            inline: Inline {
+                compute: problem.compute,
+                inputs: problem.inputs.iter().map(|input| input.tensor.dtype()).collect(),
+                coordinates: [("row", "rs"), ("col", "cs"), ("i0", "b0"), ("i1", "b1")],
+            },
         }),
     }
 }

@@ -7,7 +7,9 @@ use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::tensor::Tensor;
 use smallvec::smallvec;
 
+use super::super::problem::Led;
 use super::arithmetic::Arithmetic;
+use super::lead::inline;
 use super::{Args, Multiplication, Operand};
 use crate::prelude::Prelude;
 
@@ -65,11 +67,11 @@ impl Multiplication<'_> {
         arithmetic: Arithmetic,
         from: &Operand,
         lines: Lines,
-        flag: Option<&Tensor>,
+        (lead, flag): (Option<&Led<'_>>, Option<&Tensor>),
     ) -> Result<Staged> {
         match self.readable_along(arithmetic, from, lines) {
             Some(along_k) => Ok(self.in_place(from, lines, along_k)),
-            None => self.copied(arithmetic, from, lines, flag),
+            None => self.copied(arithmetic, from, lines, (lead, flag)),
         }
     }
 
@@ -108,15 +110,23 @@ impl Multiplication<'_> {
         Staged { arg: from.arg.clone(), at: from.at, along_k, pitch, further, steps: [0, inner, outer], part: 0 }
     }
 
-    /// Copies the operand, in parts if the arithmetic wants them.
-    fn copied(&self, arithmetic: Arithmetic, from: &Operand, lines: Lines, flag: Option<&Tensor>) -> Result<Staged> {
+    /// Copies the operand, in parts if the arithmetic wants them, and computes it on the way if that is asked.
+    fn copied(
+        &self,
+        arithmetic: Arithmetic,
+        from: &Operand,
+        lines: Lines,
+        (lead, flag): (Option<&Led<'_>>, Option<&Tensor>),
+    ) -> Result<Staged> {
         let p = self.problem;
+        let inputs = self.led_inputs(lead);
         // The copy keeps the operand's order where it may.
         let along_k = !lines.any_order || lines.term_step.abs() <= lines.step.abs();
         let (length, rows) = if along_k { (p.k, lines.count) } else { (lines.count, p.k) };
         let pitch = length.next_multiple_of(PITCH);
-        let batch =
-            [(self.batch[0], from.b0), (self.batch[1], from.b1)].map(|(n, stride)| if stride == 0 { 1 } else { n });
+        // A broadcast operand is copied once.
+        let varies = |axis: usize| std::iter::once(from).chain(&inputs).any(|o| [o.b0, o.b1][axis] != 0);
+        let batch = [0, 1].map(|axis| if varies(axis) { self.batch[axis] } else { 1 });
         let matrices = batch[0] * batch[1];
         let dtype = match arithmetic {
             Arithmetic::Tf32 => DType::F32,
@@ -157,6 +167,14 @@ impl Multiplication<'_> {
             prelude.define("PART", part);
             prelude.define("PARTS", parts);
             prelude.define("ALIGNED", u8::from(step == 1 && even));
+            if let Some(lead) = lead {
+                prelude.define("SUM", p.sum.cl_type());
+                prelude.lead(lead.expr, &inline(lead, ["at", "line"]));
+                // A product's lines are rows of the copy, or its terms are.
+                let swapped = along_k == lead.first;
+                let strides = |o: &Operand| if swapped { [o.cs, o.rs, o.b0, o.b1] } else { [o.rs, o.cs, o.b0, o.b1] };
+                self.led_args(&mut args, Some(lead), &inputs, strides);
+            }
             let kernel = self.build_named("matmul_split", prelude, include_str!("../matmul_split.cl"))?;
             let group = self.device.group.min(128).min(pitch / PITCH);
             let grid = Grid::new([(pitch / PITCH).next_multiple_of(group), rows, matrices]).local([group, 1, 1]);

@@ -92,7 +92,7 @@ impl Multiplication<'_> {
             [self.operand(&p.a, Access::Read), self.operand(&p.b, Access::Read), self.operand(&p.c, Access::Write)];
         let further = [("SHARED_TAIL", "1"), ("FENCE", fence)];
         let kernel = self.register_tiled_kernel(tile, operands.each_ref(), Outcome::Final, &further)?;
-        let mut args = self.arguments(&operands, tail.split, Outcome::Final);
+        let mut args = self.arguments(variant, &operands, tail.split, Outcome::Final);
         // The sums of every part of a tile, and how many of its groups have left theirs.
         let parts = Tensor::uninit(p.c.tensor.queue(), [tail.shared, tail.split.parts, tile.rows * tile.cols], p.sum)?;
         let arrivals = Tensor::uninit(p.c.tensor.queue(), [tail.shared], DType::I32)?;

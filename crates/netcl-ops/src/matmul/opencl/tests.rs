@@ -1,14 +1,17 @@
 //! Every tile of the register-tiled kernel on every device, whichever the rules would choose there.
 
-#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed test should panic")]
 
 use netcl_core::device::manager;
 use netcl_core::kernels::copy;
+use netcl_core::kernels::expr::Graph;
+use netcl_core::shape::Layout;
 use netcl_core::tensor::HostOptions;
 
 use super::choice::{RegisterTile, Tile};
 use super::tail::{self, Tail};
 use super::*;
+use crate::lead::Lead;
 use crate::matmul::ShapeRule;
 
 /// Numbers in halves, so that sums are exact whatever their order.
@@ -55,6 +58,46 @@ fn every_tile_multiplies() {
         }
         for dtype in [DType::F16, DType::BF16] {
             check(stream, &queue, RegisterTile::ALL[5], (20, 12, 8), true, dtype);
+        }
+    }
+}
+
+/// Three parts of an operand that is computed on the way add up to what it is; rows end with zeros.
+#[test]
+fn operands_in_parts_are_computed_on_the_way() {
+    let g = Graph::new();
+    let expr = g.finish(&[(g.input(0) * g.input(1)).max(g.scalar(0))]);
+    let scalars = [0.3.into()];
+    for found in manager().discover().unwrap() {
+        let queue = manager().handle(&found).unwrap().queue;
+        let Queue::OpenCl(stream) = &queue else { continue };
+        let device = Device::new(stream);
+        for (first, across) in [(true, false), (true, true), (false, false), (false, true)] {
+            let (a, b) = (numbers(&queue, [6, 11], across, DType::F32), numbers(&queue, [11, 9], across, DType::F32));
+            let out = Tensor::uninit(&queue, [6, 9], DType::F32).unwrap();
+            let (operand, scale) = if first { (&a, [6, 1]) } else { (&b, [1, 9]) };
+            let scale = numbers(&queue, scale, false, DType::F32);
+            let lead = Lead::new("matmul", operand, &expr, std::slice::from_ref(&scale), &scalars).unwrap();
+            let rule = ShapeRule::new(&a, &b).unwrap();
+            let problem = Problem::new(&rule, &a, &b, &out, &[], None, Some((first, &lead))).unwrap();
+            let this = Multiplication::new(stream, &device, &problem, &[], 0);
+            let ready = this.ready(Arithmetic::Split, [16, 16], [true, true]).unwrap();
+            let (staged, lines, along_k) =
+                if first { (&ready.a, 6, ready.a.along_k) } else { (&ready.b, 9, ready.b.along_k) };
+            let (length, rows) = if along_k { (11, lines) } else { (lines, 11) };
+            let Arg::Buffer(storage, _) = &staged.arg else { panic!("no buffer") };
+            let layout = Layout::contiguous([3, rows, staged.pitch as usize].into());
+            let parts = Tensor::from_storage(&queue, storage.clone(), layout, DType::BF16).unwrap();
+            let parts = parts.to_f64_vec().unwrap();
+            let (values, factors) = (operand.to_f64_vec().unwrap(), scale.to_f64_vec().unwrap());
+            let pitch = staged.pitch as usize;
+            for (row, at) in (0..rows).flat_map(|row| (0..length).map(move |at| (row, at))) {
+                let (line, term) = if along_k { (row, at) } else { (at, row) };
+                let value = if first { values[line * 11 + term] } else { values[term * 9 + line] };
+                let want = f64::from((value as f32 * factors[line] as f32).max(0.3));
+                let got: f64 = (0..3).map(|part| parts[(part * rows + row) * pitch + at]).sum();
+                assert_eq!(got, want, "operand {} across {across} at {line}, {term}", usize::from(!first));
+            }
         }
     }
 }

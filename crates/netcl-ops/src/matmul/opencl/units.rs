@@ -122,8 +122,8 @@ impl Multiplication<'_> {
         let [any_a, any_b] = orders.map(|order| order || arithmetic.size() == 2);
         let rows = Lines { count: p.m, tile: tile_rows, step: a.rs, term_step: a.cs, any_order: any_a };
         let cols = Lines { count: p.n, tile: tile_cols, step: b.cs, term_step: b.rs, any_order: any_b };
-        let a = self.stage(arithmetic, &a, rows, flag.as_ref())?;
-        let b = self.stage(arithmetic, &b, cols, flag.as_ref())?;
+        let a = self.stage(arithmetic, &a, rows, (self.lead(true), flag.as_ref()))?;
+        let b = self.stage(arithmetic, &b, cols, (self.lead(false), flag.as_ref()))?;
         Ok(Ready { a, b, rows, cols, flag })
     }
 

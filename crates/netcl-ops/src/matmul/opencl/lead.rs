@@ -1,0 +1,153 @@
+//! Operands that are computed while they are read, and operands in panels.
+
+use netcl_core::Result;
+use netcl_core::backend::opencl::{Grid, Stream};
+use netcl_core::kernel_selector::KernelConfig;
+use netcl_core::kernels::described::Taken;
+use netcl_core::kernels::expr::Expr;
+use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
+use netcl_core::precision::MatmulPrecision;
+use netcl_core::tensor::Tensor;
+use smallvec::{SmallVec, smallvec};
+
+use super::super::Variant;
+use super::super::problem::{Led, Problem};
+use super::choice::{Device, Tile};
+use super::{Args, Arithmetic, Multiplication, Operand, flips, tuned};
+use crate::lead::{TOO_DEAR, pays, pays_for_one};
+use crate::prelude::{Inline, Prelude};
+
+/// Whether an operand may be computed while it is read: once, where it is copied for the kernel anyway; else each time that a
+/// tile is loaded, where that costs less than memory does.
+pub(in crate::matmul) fn takes(
+    stream: &Stream,
+    mut problem: Problem<'_>,
+    (variant, config): (Variant, Option<KernelConfig>),
+    precision: MatmulPrecision,
+    (first, expr): (bool, &Expr),
+) -> Result<Taken> {
+    if let Some(arithmetic) = Arithmetic::of(variant, problem.a.tensor.dtype(), precision) {
+        return Ok(match arithmetic {
+            Arithmetic::Split | Arithmetic::Rounded => Taken::Yes,
+            _ => Taken::No("the matrix units copy their operands from memory without passing registers"),
+        });
+    }
+    let flip = variant == Variant::Vectorized && flips(&problem);
+    if flip {
+        problem.transpose();
+    }
+    let device = Device::new(stream);
+    let this = Multiplication { config: config.as_ref(), ..Multiplication::new(stream, &device, &problem, &[], 0) };
+    let tile = match &config {
+        Some(config) => tuned::tile(config, &problem),
+        None => this.chosen_tile(variant)?,
+    };
+    let elements = problem.k * if first { problem.m } else { problem.n } * problem.matrices();
+    let taken = match tile {
+        Tile::Vectors { pack_a, pack_b, .. } if (first != flip && pack_a) || (first == flip && pack_b) => Taken::Yes,
+        Tile::Vectors { .. } => Taken::No("a product of a few rows reads its operands where they lie"),
+        Tile::One => Taken::when(pays_for_one(expr, elements, if first { problem.n } else { problem.m }), TOO_DEAR),
+        _ => {
+            let times = if first { problem.n.div_ceil(tile.cols()) } else { problem.m.div_ceil(tile.rows()) };
+            Taken::when(pays(expr, elements, times), TOO_DEAR)
+        }
+    };
+    Ok(taken)
+}
+
+/// How a kernel computes an operand from its own and other elements at two coordinates and in two axes of the batch.
+pub(super) fn inline(lead: &Led<'_>, [line, term]: [&'static str; 2]) -> Inline {
+    Inline {
+        compute: lead.compute,
+        inputs: lead.inputs.iter().map(|input| input.tensor.dtype()).collect(),
+        coordinates: [(line, "ls"), (term, "ts"), ("i0", "b0"), ("i1", "b1")],
+    }
+}
+
+impl<'p> Multiplication<'p> {
+    /// How the first or the second operand is computed, if it is.
+    pub(super) fn lead(&self, first: bool) -> Option<&'p Led<'p>> {
+        self.problem.lead.as_ref().filter(|lead| lead.first == first)
+    }
+
+    /// What an operand is computed from beside itself.
+    pub(super) fn led_inputs(&self, lead: Option<&Led<'_>>) -> SmallVec<[Operand; 2]> {
+        lead.iter().flat_map(|lead| &lead.inputs).map(|input| self.operand(input, Access::Read)).collect()
+    }
+
+    /// The arguments that kernels call LEAD_PARAMS; `strides` are along lines, terms and the two axes of the batch.
+    pub(super) fn led_args(
+        &self,
+        args: &mut Args,
+        lead: Option<&Led<'_>>,
+        inputs: &[Operand],
+        strides: impl Fn(&Operand) -> [isize; 4],
+    ) {
+        for input in inputs {
+            args.extend([input.arg.clone(), Arg::Scalar(Scalar::U64(input.at as u64))]);
+            args.extend(strides(input).map(|stride| self.number(stride)));
+        }
+        args.extend(lead.iter().flat_map(|lead| lead.scalars.iter().map(|number| number.arg(lead.compute))));
+    }
+
+    /// Defines A_VALUE or B_VALUE, if an operand is computed.
+    pub(super) fn define_lead(&self, prelude: &mut Prelude) {
+        let Some(lead) = &self.problem.lead else { return };
+        prelude.lead(lead.expr, &inline(lead, ["line", "term"]));
+        let name = if lead.first { "A_VALUE" } else { "B_VALUE" };
+        prelude.define(&format!("{name}(v, line, term)"), "LEAD(v, line, term, i0, i1)");
+        prelude.key.push_str(name);
+    }
+
+    /// The arguments that belong to [`Multiplication::define_lead`].
+    pub(super) fn lead_args(&self, args: &mut Args) {
+        let lead = self.problem.lead.as_ref();
+        let first = lead.is_some_and(|lead| lead.first);
+        let strides = |o: &Operand| if first { [o.rs, o.cs, o.b0, o.b1] } else { [o.cs, o.rs, o.b0, o.b1] };
+        self.led_args(args, lead, &self.led_inputs(lead), strides);
+    }
+
+    /// Copies an operand into panels of so many lines: rows of the first, columns of the second. Computes it, if that is asked.
+    pub(super) fn pack(&self, first: bool, from: &Operand, panel: usize) -> Result<Operand> {
+        let p = self.problem;
+        let lead = self.lead(first);
+        let inputs = self.led_inputs(lead);
+        let lines = if first { p.m } else { p.n };
+        let strides = |o: &Operand| if first { [o.rs, o.cs, o.b0, o.b1] } else { [o.cs, o.rs, o.b0, o.b1] };
+        // A broadcast operand is packed once.
+        let varies = |axis: usize| std::iter::once(from).chain(&inputs).any(|o| strides(o)[2 + axis] != 0);
+        let batch = [0, 1].map(|axis| if varies(axis) { self.batch[axis] } else { 1 });
+        let panels = lines.div_ceil(panel);
+        let matrices: usize = batch.iter().product();
+        let packed = Tensor::uninit(p.c.tensor.queue(), [matrices, panels, p.k, panel], p.sum)?;
+        let mut prelude = Prelude::with_sums(p.sum, self.index);
+        let dtype = p.a.tensor.dtype();
+        prelude.loads("T", "LOAD", dtype, p.sum);
+        prelude.define("PANEL", panel);
+        if let Some(lead) = lead {
+            prelude.lead(lead.expr, &inline(lead, ["line", "term"]));
+        }
+        let kernel = self.build_named("matmul_pack", prelude, include_str!("../matmul_pack.cl"))?;
+        let arg = Arg::Buffer(packed.storage().clone(), Access::Write);
+        let mut args: Args = smallvec![from.arg.clone(), Arg::Scalar(Scalar::U64(from.at as u64)), arg];
+        args.extend([lines, p.k, batch[1]].map(|value| self.count(value)));
+        args.extend(strides(from).map(|stride| self.number(stride)));
+        self.led_args(&mut args, lead, &inputs, strides);
+        let group = self.device.group.min(64);
+        let grid = Grid::new([p.k.next_multiple_of(group), panels, matrices]).local([group, 1, 1]);
+        let elements = (matrices * lines * p.k) as f64;
+        let cost = Cost { flops: 0.0, bytes: elements * (dtype.size() + p.sum.size()) as f64 };
+        self.send("matmul_pack", kernel, grid, args, cost)?;
+        let size = (panels * p.k * panel) as isize;
+        let step = |n: usize, by: isize| if n == 1 { 0 } else { by };
+        Ok(Operand {
+            arg: Arg::Buffer(packed.storage().clone(), Access::Read),
+            at: 0,
+            // The kernel knows how panels are laid out.
+            rs: 0,
+            cs: 0,
+            b0: step(batch[0], size * batch[1] as isize),
+            b1: step(batch[1], size),
+        })
+    }
+}
