@@ -1,8 +1,10 @@
 //! Captured steps: the bits of eager training, on every device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
+mod capture_support;
+
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use netcl::core::backend::cpu::buffer;
 use netcl::core::kernels::launch::{Counter, with_sink};
@@ -14,18 +16,7 @@ use netcl::optim::{Adam, AdamW, AdamWOptions, Ema, EmaOptions, Schedule, StepOpt
 use netcl::prelude::*;
 use netcl::runtime::capture::capture;
 
-/// One test at a time: they seed the process-wide generator and look at the process's memory.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The native CPU and every OpenCL device.
-fn devices() -> Vec<DeviceHandle> {
-    let mut handles = vec![manager().cpu()];
-    handles.extend(manager().discover().unwrap().iter().map(|device| manager().handle(device).unwrap()));
-    handles
-}
+use capture_support::{Step, alone, batch, devices, mlp, weights};
 
 fn cnn(queue: &Queue) -> Sequential {
     sequential![
@@ -200,39 +191,6 @@ fn what_somebody_sees_or_changes_is_computed_for_itself() {
     }
 }
 
-type Step = Box<dyn FnMut(&(Tensor, IndexTensor)) -> netcl::Result<Tensor> + Send>;
-
-/// A small network and one step of its training, without randomness.
-fn mlp(queue: &Queue, seed: u64, widths: [usize; 3]) -> (Arc<Sequential>, Step) {
-    manual_seed(seed);
-    let model = Arc::new(sequential![
-        Linear::new(queue, widths[0], widths[1]).unwrap(),
-        ReLU,
-        Linear::new(queue, widths[1], widths[2]).unwrap(),
-    ]);
-    let mut optimizer = Adam::new(model.parameters(), 0.01).unwrap();
-    let network = model.clone();
-    let step = move |(x, labels): &(Tensor, IndexTensor)| {
-        let loss = F::cross_entropy(&network.forward(x)?, labels, &F::CrossEntropyOptions::default())?;
-        loss.backward()?;
-        optimizer.step()?;
-        optimizer.zero_grad();
-        Ok(loss)
-    };
-    (model, Box::new(step))
-}
-
-fn batch(queue: &Queue, rows: usize, width: usize, classes: usize, i: usize) -> (Tensor, IndexTensor) {
-    let x: Vec<f32> = (0..rows * width).map(|n| ((n * 37 + i * 101) % 97) as f32 / 48.0 - 1.0).collect();
-    let labels: Vec<i64> = (0..rows).map(|n| ((n + i) % classes) as i64).collect();
-    (Tensor::from_host(queue, &x, [rows, width]).unwrap(), IndexTensor::from_host(queue, &labels, [rows]).unwrap())
-}
-
-fn weights(model: &Sequential) -> Vec<Vec<u32>> {
-    let bits = |p: Tensor| p.to_host::<f32>().unwrap().into_iter().map(f32::to_bits).collect();
-    model.parameters().into_iter().map(bits).collect()
-}
-
 #[test]
 fn replays_do_not_grow() {
     let _alone = alone();
@@ -387,6 +345,41 @@ fn batch_on_cpu() -> (Tensor, IndexTensor) {
 }
 
 #[test]
+fn other_dtypes_and_devices_record_programs_of_their_own() {
+    let _alone = alone();
+    let handles = devices();
+    let mut square = capture(|(x, y): &(Tensor, Tensor)| &(x * y)? + y);
+    for round in 0..3 {
+        for (d, handle) in handles.iter().enumerate() {
+            for (t, dtype) in [DType::F32, DType::F64, DType::F16].into_iter().enumerate() {
+                let value = 1.0 + d as f64 + 4.0 * t as f64 + round as f64;
+                let x = Tensor::full(&handle.queue, [3], dtype, value).unwrap();
+                let result = square.call(&(x.clone(), x)).unwrap();
+                assert_eq!((result.dtype(), result.queue()), (dtype, &handle.queue));
+                let expected = value * value + value;
+                assert_eq!(result.to_f64_vec().unwrap(), [expected; 3], "{} on {}", dtype, handle.device_name);
+            }
+        }
+        // Eight programs are kept; with more kinds of inputs in turn, each call finds its own gone.
+        let kinds = 3 * handles.len();
+        let recorded = if kinds <= 8 { kinds } else { kinds * (round + 1) };
+        assert_eq!(square.recordings(), recorded);
+    }
+    let on = |handle: &DeviceHandle, dtype| Tensor::full(&handle.queue, [3], dtype, 1.0).unwrap();
+    for handle in &handles[1..] {
+        // Two devices in one step: an error that names both and says what to do, not a recording.
+        let recorded = square.recordings();
+        let error = square.call(&(on(&handles[0], DType::F32), on(handle, DType::F32))).unwrap_err().to_string();
+        assert!(error.contains(&handle.device_name) && error.contains("to("), "{error}");
+        assert_eq!(square.recordings(), recorded);
+    }
+    // Two dtypes in one step: the function's own error.
+    let mixed = (on(&handles[0], DType::F32), on(&handles[0], DType::F64));
+    let plain = (&mixed.0 * &mixed.1).map(|_| ()).map_err(|error| error.to_string());
+    assert_eq!(square.call(&mixed).map(|_| ()).map_err(|error| error.to_string()), plain);
+}
+
+#[test]
 fn what_cannot_be_captured_says_so() {
     let _alone = alone();
     let queue = &manager().cpu().queue;
@@ -456,29 +449,6 @@ fn results_feed_the_next_step_and_gradients_stay_readable() {
             assert_eq!(p.grad().unwrap().to_host::<f32>().unwrap(), x.to_host::<f32>().unwrap());
         }
         assert_eq!(gradients.recordings(), 1);
-    }
-}
-
-#[test]
-fn the_guard_compares_a_step_with_eager_bit_by_bit() {
-    let _alone = alone();
-    for handle in devices() {
-        let queue = &handle.queue;
-        manual_seed(3);
-        let (model, step) = mlp(queue, 1, [8, 16, 3]);
-        let mut step = capture(step);
-        let (eager_model, mut eager) = mlp(queue, 1, [8, 16, 3]);
-        for i in 0..4 {
-            let batch = batch(queue, 4, 8, 3, i);
-            // The guard makes exactly one step.
-            if i % 2 == 0 {
-                step.verify(&batch).unwrap()
-            } else {
-                step.call(&batch).unwrap()
-            };
-            eager(&batch).unwrap();
-        }
-        assert_eq!(weights(&model), weights(&eager_model), "{}", handle.device_name);
     }
 }
 

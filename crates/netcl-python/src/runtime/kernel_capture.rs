@@ -38,7 +38,9 @@ impl KernelCapture {
         match self.0.try_lock() {
             Ok(mut state) => run(&mut state).py(),
             Err(TryLockError::Poisoned(poisoned)) => run(&mut poisoned.into_inner()).py(),
-            Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err("the capture is being replayed; make a second one")),
+            Err(TryLockError::WouldBlock) => {
+                Err(PyRuntimeError::new_err("the capture is being replayed; make a second one"))
+            }
         }
     }
 
@@ -78,8 +80,9 @@ impl KernelCapture {
     /// Keeps a launch of another library's that has just run: a replay calls ``again()`` in its place.
     fn keep(&self, again: Py<PyAny>) -> PyResult<()> {
         let action = move || {
-            Python::attach(|py| again.call0(py).map(drop)).map_err(|raised| {
-                netcl::core::Error::State { op: "replay", what: format!("a kept launch failed: {raised}") }
+            Python::attach(|py| again.call0(py).map(drop)).map_err(|raised| netcl::core::Error::State {
+                op: "replay",
+                what: format!("a kept launch failed: {raised}"),
             })
         };
         self.with(|state| {
@@ -149,7 +152,8 @@ impl KernelCapture {
 
     /// For each launch ``(name, kernel, queue, global_size, local_size, args)``, and ``None`` for another library's.
     fn described<'py>(&self, py: Python<'py>) -> PyResult<Vec<Option<Bound<'py, PyTuple>>>> {
-        let launches: Vec<Option<Launch>> = self.with(|state| Ok(state.capture.launches().map(Option::<&_>::cloned).collect()))?;
+        let launches: Vec<Option<Launch>> =
+            self.with(|state| Ok(state.capture.launches().map(|launch| launch.cloned()).collect()))?;
         launches.iter().map(|launch| launch.as_ref().map(|launch| describe(py, launch)).transpose()).collect()
     }
 
@@ -223,7 +227,9 @@ fn describe<'py>(py: Python<'py>, launch: &Launch) -> PyResult<Bound<'py, PyTupl
 fn argument<'py>(py: Python<'py>, queue: &Queue, arg: &Arg) -> PyResult<Bound<'py, PyAny>> {
     Ok(match arg {
         Arg::Buffer(storage, _) => match storage.cl_memory() {
-            Some(memory) => Bound::new(py, Buffer::new(memory.buffer().py()?, Owner::Storage(storage.clone())))?.into_any(),
+            Some(memory) => {
+                Bound::new(py, Buffer::new(memory.buffer().py()?, Owner::Storage(storage.clone())))?.into_any()
+            }
             None => {
                 let layout = Layout::contiguous([storage.nbytes()].into());
                 let bytes = Raw::from_storage(queue, storage.clone(), layout, DType::U8).py()?;

@@ -49,7 +49,8 @@ impl Scheduler {
         if arrays.is_empty() {
             return Err(PyTypeError::new_err("submit: a batch is one array or more"));
         }
-        let arrays = arrays.iter().enumerate().map(|(at, array)| host_data(at, &array)).collect::<PyResult<Vec<_>>>()?;
+        let arrays =
+            arrays.iter().enumerate().map(|(at, array)| host_data(at, &array)).collect::<PyResult<Vec<_>>>()?;
         let batch: Vec<HostArray<'_>> =
             arrays.iter().map(|host| HostArray::bytes(host.bytes(), host.dtype, host.shape.clone())).collect();
         py.detach(|| self.lock().submit(&batch)).py()

@@ -143,7 +143,8 @@ impl Program {
     /// Gives everything its memory and sets all arguments. `inputs` come with the index of their need; `given` are the tensors
     /// of the first run.
     pub(crate) fn new(recorded: Recorded, inputs: Vec<(Input, usize)>, given: &[&Tensor]) -> Result<Program> {
-        let Recorded { queue, steps, needs, mut once, in_place, requested_bytes, peak_bytes, origins, slots } = recorded;
+        let Recorded { queue, steps, needs, mut once, in_place, requested_bytes, peak_bytes, origins, slots } =
+            recorded;
         let mut launches: Vec<Launch> = Vec::new();
         // What stands at each position: the host's work, or the next launch.
         let mut order: Vec<Option<HostAction>> = Vec::with_capacity(steps.len());

@@ -78,14 +78,14 @@ where
 
 /// An error that names the first launch of the function that is not the one it made when it was recorded.
 fn check_same_launches(noted: &[Noted], recorded: &[Origin]) -> Result<()> {
-    let now = noted.iter().map(|noted| &noted.origin);
-    let Some(at) = (0..noted.len().max(recorded.len())).find(|&at| now.clone().nth(at) != recorded.get(at)) else {
+    let now = |at: usize| noted.get(at).map(|noted| &noted.origin);
+    let Some(at) = (0..noted.len().max(recorded.len())).find(|&at| now(at) != recorded.get(at)) else {
         return Ok(());
     };
     let name = |origin: Option<&Origin>| origin.map_or_else(|| "nothing".to_owned(), |origin| origin.name.to_string());
     let what = format!(
         "launch {at} of the function is {} now and was {} when it was recorded ({} launches now, {} then)",
-        name(now.clone().nth(at)),
+        name(now(at)),
         name(recorded.get(at)),
         noted.len(),
         recorded.len()
