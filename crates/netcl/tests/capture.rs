@@ -3,12 +3,13 @@
 
 mod capture_support;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use netcl::core::backend::cpu::buffer;
-use netcl::core::kernels::launch::{Counter, with_sink};
+use netcl::core::kernels::launch::{Allocation, Counter, Sink, with_sink};
 use netcl::core::random::{Generator, manual_seed};
+use netcl::core::storage::Storage;
 use netcl::nn::{BatchNorm2d, Conv2d, Dropout, Flatten, MaxPool2d};
 use netcl::ops::random::normal;
 use netcl::optim::schedule::{LambdaLR, WarmupCosine};
@@ -16,7 +17,7 @@ use netcl::optim::{Adam, AdamW, AdamWOptions, Ema, EmaOptions, Schedule, StepOpt
 use netcl::prelude::*;
 use netcl::runtime::capture::capture;
 
-use capture_support::{Step, alone, batch, devices, mlp, weights};
+use capture_support::{Step, alone, batch, devices, live_bytes, mlp, weights};
 
 fn cnn(queue: &Queue) -> Sequential {
     sequential![
@@ -30,8 +31,23 @@ fn cnn(queue: &Queue) -> Sequential {
     ]
 }
 
-/// Weights, running averages and losses after some steps, and the launches of a step.
-fn train(handle: &DeviceHandle, steps: usize, captured: bool) -> (Vec<Vec<f32>>, usize) {
+/// A sink that notes how many bytes are in use at most.
+struct Meter {
+    queue: Queue,
+    before: usize,
+    peak: Cell<usize>,
+}
+
+impl Sink for Meter {
+    fn allocate(&self, request: &Allocation) -> netcl::core::Result<Arc<Storage>> {
+        let storage = request.queue.allocate_now(request.nbytes, request.label)?;
+        self.peak.set(self.peak.get().max(live_bytes(&self.queue).0 - self.before));
+        Ok(storage)
+    }
+}
+
+/// Weights, running averages and losses after some steps; launches and bytes of a step.
+fn train(handle: &DeviceHandle, steps: usize, captured: bool) -> (Vec<Vec<f32>>, usize, usize) {
     let queue = &handle.queue;
     manual_seed(5);
     let model = Rc::new(cnn(queue));
@@ -58,7 +74,7 @@ fn train(handle: &DeviceHandle, steps: usize, captured: bool) -> (Vec<Vec<f32>>,
         let labels: Vec<i64> = (0..16).map(|n| ((n + i) % 3) as i64).collect();
         (Tensor::from(x), IndexTensor::from_host(queue, &labels, [16]).unwrap())
     };
-    let launches = if captured {
+    let (launches, bytes) = if captured {
         let mut step = capture(step);
         for i in 0..steps {
             let (loss, _) = step.call(&batch(i)).unwrap();
@@ -79,30 +95,38 @@ fn train(handle: &DeviceHandle, steps: usize, captured: bool) -> (Vec<Vec<f32>>,
         assert!(stats.planned_bytes < stats.eager_bytes && stats.eager_bytes < stats.requested_bytes);
         // Batches, dropout's place, the optimizer's step, the schedule's.
         assert_eq!((stats.blocks, stats.host_actions), (1, 4));
-        stats.launches
+        (stats.launches, stats.planned_bytes)
     } else {
         let counter = Rc::new(Counter::default());
+        let mut meter = None;
         for i in 0..steps {
             let batch = batch(i);
-            let (loss, _) = with_sink(counter.clone(), || step(&batch)).unwrap();
+            let (loss, _) = if i == 1 {
+                let peak = Meter { queue: queue.clone(), before: live_bytes(queue).0, peak: Cell::new(0) };
+                with_sink(meter.insert(Rc::new(peak)).clone(), || step(&batch)).unwrap()
+            } else {
+                with_sink(counter.clone(), || step(&batch)).unwrap()
+            };
             losses.push(loss.item().unwrap() as f32);
         }
-        counter.launches() / steps
+        (counter.launches() / (steps - 1), meter.unwrap().peak.get())
     };
     let mut all: Vec<Vec<f32>> = model.named_parameters().iter().map(|(_, p)| p.to_host::<f32>().unwrap()).collect();
     all.extend(
         model.named_buffers().iter().map(|(_, b)| b.to_f64_vec().unwrap().into_iter().map(|v| v as f32).collect()),
     );
     all.push(losses);
-    (all, launches)
+    (all, launches, bytes)
 }
 
 #[test]
 fn two_hundred_steps_of_a_cnn_are_those_of_eager_training_bit_by_bit() {
     let _alone = alone();
     for handle in devices() {
-        let (eager, launches) = train(&handle, 200, false);
-        let (replayed, replayed_launches) = train(&handle, 200, true);
+        let (eager, launches, eager_bytes) = train(&handle, 200, false);
+        let (replayed, replayed_launches, planned_bytes) = train(&handle, 200, true);
+        println!("{}: {launches} launches eagerly, with up to {eager_bytes} bytes in use", handle.device_name);
+        assert!(planned_bytes < eager_bytes, "{}: {planned_bytes} of {eager_bytes}", handle.device_name);
         // The seed of the walk is filled once; nothing else of this network can be left out.
         assert_eq!(launches, replayed_launches + 1, "{}", handle.device_name);
         let bits = |all: &[Vec<f32>]| -> Vec<Vec<u32>> {
@@ -212,10 +236,6 @@ fn grow(steps: impl Fn(&Queue) -> usize) {
         let (_, step) = mlp(queue, 1, [8, 16, 3]);
         let mut step = capture(step);
         let batches: Vec<_> = (0..4).map(|i| batch(queue, 4, 8, 3, i)).collect();
-        let bytes = || match queue {
-            Queue::Cpu(_) => (buffer::stats().live_bytes, buffer::stats().live_buffers),
-            Queue::OpenCl(stream) => (stream.pool().stats().bytes_in_use, stream.pool().stats().bytes_allocated),
-        };
         let mut early = None;
         for i in 0..steps {
             let loss = step.call(&batches[i % 4]).unwrap();
@@ -224,12 +244,12 @@ fn grow(steps: impl Fn(&Queue) -> usize) {
                 assert!(loss.item().unwrap().is_finite());
             }
             if i == 100 {
-                early = Some((bytes(), resident_pages()));
+                early = Some((live_bytes(queue), resident_pages()));
             }
         }
         queue.finish().unwrap();
         let (memory, pages) = early.unwrap();
-        assert_eq!(bytes(), memory, "{}", handle.device_name);
+        assert_eq!(live_bytes(queue), memory, "{}", handle.device_name);
         assert_eq!(step.recordings(), 1);
         // The driver's own memory: room for noise, not for a leak.
         let grown = resident_pages().saturating_sub(pages) * 4096;

@@ -1,7 +1,9 @@
 //! What the tests of captured steps share: devices, a small network, batches.
+#![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use netcl::core::backend::cpu::buffer;
 use netcl::core::random::manual_seed;
 use netcl::optim::Adam;
 use netcl::prelude::*;
@@ -50,4 +52,12 @@ pub fn batch(queue: &Queue, rows: usize, width: usize, classes: usize, i: usize)
 pub fn weights(model: &Sequential) -> Vec<Vec<u32>> {
     let bits = |p: Tensor| p.to_host::<f32>().unwrap().into_iter().map(f32::to_bits).collect();
     model.parameters().into_iter().map(bits).collect()
+}
+
+/// Bytes in use on a queue's device, and its buffers on the native CPU or the bytes that a pool holds.
+pub fn live_bytes(queue: &Queue) -> (usize, usize) {
+    match queue {
+        Queue::Cpu(_) => (buffer::stats().live_bytes, buffer::stats().live_buffers),
+        Queue::OpenCl(stream) => (stream.pool().stats().bytes_in_use, stream.pool().stats().bytes_allocated),
+    }
 }
