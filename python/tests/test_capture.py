@@ -1,7 +1,10 @@
 """Captured steps from Python."""
 
+import threading
+
 import numpy as np
 import pytest
+from conftest import find_device_selectors
 
 import netcl
 from netcl import IndexTensor, Tensor, manual_seed
@@ -13,10 +16,7 @@ from netcl.runtime import KernelCapture, capture
 
 
 def queues():
-    yield manager.default("cpu").queue
-    handle = manager.default("auto")
-    if handle is not None and handle.backend != "cpu":
-        yield handle.queue
+    return [manager.default(selector).queue for selector in find_device_selectors()]
 
 
 def batch(queue, i, rows=4):
@@ -61,6 +61,56 @@ def test_a_captured_step_trains_as_the_plain_one():
         step(*batch(queue, 0, rows=5))
         assert step.recordings == 2
         step.verify(*batch(queue, 1))
+
+
+def test_other_dtypes_and_devices_record_anew_or_are_errors():
+    square = capture(lambda x: x * x)
+    kinds = [(queue, dtype) for queue in queues() for dtype in ("float32", "float64")]
+    for queue, dtype in kinds * 2:
+        y = square(Tensor.from_host(queue, [3.0], dtype=dtype))
+        assert y.dtype == dtype and y.backend == queue.backend and y.to_host().tolist() == [9.0]
+    assert square.recordings == len(kinds)
+    for queue in queues():
+        step = capture(training(queue)[2])
+        step(*batch(queue, 0))
+        x, y = batch(queue, 1)
+        with pytest.raises((TypeError, ValueError), match="float64"):
+            step(Tensor.from_host(queue, x.to_host(), dtype="float64"), y)
+        for other in queues():
+            if other.backend != queue.backend:
+                with pytest.raises(ValueError, match="device"):
+                    step(*batch(other, 1))
+        step(x, y)
+        assert step.recordings == 1
+
+
+def test_two_threads_capture_at_the_same_time():
+    for queue in queues():
+
+        def train(seed, captured):
+            weight = Tensor.from_host(queue, np.full((6, 3), 0.1 * seed, np.float32)).requires_grad_()
+
+            def step(x, y):
+                loss = F.cross_entropy(x @ weight, y)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                return loss
+
+            optimizer = AdamW([weight], lr=0.05)
+            step = capture(step) if captured else step
+            losses[seed] = [step(*batch(queue, i)).item() for i in range(20)]
+
+        losses = {}
+        for seed in (1, 2):
+            train(seed, False)
+        plain, losses = losses, {}
+        threads = [threading.Thread(target=train, args=(seed, True)) for seed in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert losses == plain
 
 
 def test_the_decorator_keeps_the_name_and_takes_values_apart():
@@ -113,9 +163,9 @@ def test_kept_launches_run_again_on_the_same_memory():
         x = Tensor.from_host(queue, np.array([1.0, 2.0], np.float32))
         kept = KernelCapture()
         kept.begin()
-        assert kept.capturing
+        assert kept.is_recording
         with pytest.raises(RuntimeError, match="already"):
-            kept.begin()
+            KernelCapture().begin()
         y = x * x
         assert kept.end() == len(kept) == 1 and kept.names == ["mul"]
         np.testing.assert_array_equal(y.to_host(), [1.0, 4.0])

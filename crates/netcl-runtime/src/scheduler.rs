@@ -13,59 +13,48 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::{Mark, Tensor};
 use netcl_core::{Error, Result};
 
-/// Host data to be uploaded.
+/// Host data to be uploaded: elements in row-major order.
+///
+/// ```
+/// use netcl_runtime::core::dtype::DType;
+/// use netcl_runtime::scheduler::HostArray;
+///
+/// let pixels = HostArray::u8(&[0, 255, 7, 9], [2, 2]);
+/// assert_eq!(pixels.dtype(), DType::U8);
+/// // Types without a constructor of their own go by their bytes.
+/// assert_eq!(HostArray::bytes(&[0, 0x3c], DType::F16, [1]).dtype(), DType::F16);
+/// ```
 #[derive(Clone, Debug)]
 pub struct HostArray<'d> {
-    data: Data<'d>,
+    bytes: &'d [u8],
+    dtype: DType,
     shape: Shape,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Data<'d> {
-    F32(&'d [f32]),
-    F64(&'d [f64]),
-    U8(&'d [u8]),
-    I32(&'d [i32]),
-    I64(&'d [i64]),
-}
-
 macro_rules! arrays {
-    ($($ty:ty, $variant:ident;)*) => {
-        $(impl<'d> HostArray<'d> {
-            #[doc = concat!("Values of `", stringify!($ty), "` in row-major order.")]
-            pub fn $variant(data: &'d [$ty], shape: impl Into<Shape>) -> HostArray<'d> {
-                HostArray { data: data.into(), shape: shape.into() }
+    ($($ty:ident)*) => {
+        $(
+            #[doc = concat!("Values of `", stringify!($ty), "`.")]
+            pub fn $ty(data: &'d [$ty], shape: impl Into<Shape>) -> HostArray<'d> {
+                HostArray::bytes(bytemuck::cast_slice(data), <$ty as Element>::DTYPE, shape)
             }
-        })*
+        )*
     };
 }
 
-macro_rules! data {
-    ($($ty:ty, $variant:ident;)*) => {
-        $(impl<'d> From<&'d [$ty]> for Data<'d> {
-            fn from(data: &'d [$ty]) -> Self {
-                Data::$variant(data)
-            }
-        })*
+impl<'d> HostArray<'d> {
+    arrays! { f32 f64 u8 i32 i64 }
 
-        impl Data<'_> {
-            fn dtype(self) -> DType {
-                match self {
-                    $(Data::$variant(_) => <$ty as Element>::DTYPE,)*
-                }
-            }
+    /// Values of any type, by their bytes.
+    pub fn bytes(bytes: &'d [u8], dtype: DType, shape: impl Into<Shape>) -> HostArray<'d> {
+        HostArray { bytes, dtype, shape: shape.into() }
+    }
 
-            fn overwrite(self, tensor: &Tensor, free: Option<&Mark>) -> Result<()> {
-                match self {
-                    $(Data::$variant(data) => tensor.overwrite_after(data, free),)*
-                }
-            }
-        }
-    };
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
 }
-
-arrays! { f32, f32; f64, f64; u8, u8; i32, i32; i64, i64; }
-data! { f32, F32; f64, F64; u8, U8; i32, I32; i64, I64; }
 
 /// Uploads batches ahead of the steps that use them, each into memory of its own that is used in turn.
 ///
@@ -131,7 +120,7 @@ impl Scheduler {
         }
         let fits = |tensors: &[Tensor]| {
             let same = |(tensor, array): (&Tensor, &HostArray<'_>)| {
-                *tensor.shape() == array.shape && tensor.dtype() == array.data.dtype()
+                *tensor.shape() == array.shape && tensor.dtype() == array.dtype
             };
             tensors.len() == batch.len() && tensors.iter().zip(batch).all(same)
         };
@@ -140,13 +129,12 @@ impl Scheduler {
         let (tensors, free) = match reused {
             Some((tensors, free)) if fits(&tensors) => (tensors, Some(free)),
             _ => {
-                let new = |array: &HostArray<'_>| Tensor::uninit(&self.queue, array.shape.clone(), array.data.dtype());
+                let new = |array: &HostArray<'_>| Tensor::uninit(&self.queue, array.shape.clone(), array.dtype);
                 (batch.iter().map(new).collect::<Result<Vec<Tensor>>>()?, None)
             }
         };
-        for (tensor, array) in tensors.iter().zip(batch) {
-            array.data.overwrite(tensor, free.as_ref())?;
-        }
+        let data: Vec<(&Tensor, &[u8])> = tensors.iter().zip(batch.iter().map(|array| array.bytes)).collect();
+        Tensor::overwrite_after(&data, free.as_ref())?;
         self.waiting.push_back(tensors);
         Ok(())
     }

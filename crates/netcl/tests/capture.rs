@@ -1,12 +1,15 @@
 //! Captured steps: the bits of eager training, on every device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
-use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod capture_support;
 
-use netcl::core::backend::cpu::buffer;
-use netcl::core::kernels::launch::{Counter, with_sink};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use netcl::core::kernels::launch::{Allocation, Counter, Sink, with_sink};
 use netcl::core::random::{Generator, manual_seed};
+use netcl::core::storage::Storage;
 use netcl::nn::{BatchNorm2d, Conv2d, Dropout, Flatten, MaxPool2d};
 use netcl::ops::random::normal;
 use netcl::optim::schedule::{LambdaLR, WarmupCosine};
@@ -14,18 +17,7 @@ use netcl::optim::{Adam, AdamW, AdamWOptions, Ema, EmaOptions, Schedule, StepOpt
 use netcl::prelude::*;
 use netcl::runtime::capture::capture;
 
-/// One test at a time: they seed the process-wide generator and look at the process's memory.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The native CPU and every OpenCL device.
-fn devices() -> Vec<DeviceHandle> {
-    let mut handles = vec![manager().cpu()];
-    handles.extend(manager().discover().unwrap().iter().map(|device| manager().handle(device).unwrap()));
-    handles
-}
+use capture_support::{Step, alone, batch, devices, live_bytes, mlp, weights};
 
 fn cnn(queue: &Queue) -> Sequential {
     sequential![
@@ -39,8 +31,23 @@ fn cnn(queue: &Queue) -> Sequential {
     ]
 }
 
-/// Weights, running averages and losses after some steps, and the launches of a step.
-fn train(handle: &DeviceHandle, steps: usize, captured: bool) -> (Vec<Vec<f32>>, usize) {
+/// A sink that notes how many bytes are in use at most.
+struct Meter {
+    queue: Queue,
+    before: usize,
+    peak: Cell<usize>,
+}
+
+impl Sink for Meter {
+    fn allocate(&self, request: &Allocation) -> netcl::core::Result<Arc<Storage>> {
+        let storage = request.queue.allocate_now(request.nbytes, request.label)?;
+        self.peak.set(self.peak.get().max(live_bytes(&self.queue).0 - self.before));
+        Ok(storage)
+    }
+}
+
+/// Weights, running averages and losses after some steps; launches and bytes of a step.
+fn train(handle: &DeviceHandle, steps: usize, captured: bool) -> (Vec<Vec<f32>>, usize, usize) {
     let queue = &handle.queue;
     manual_seed(5);
     let model = Rc::new(cnn(queue));
@@ -67,7 +74,7 @@ fn train(handle: &DeviceHandle, steps: usize, captured: bool) -> (Vec<Vec<f32>>,
         let labels: Vec<i64> = (0..16).map(|n| ((n + i) % 3) as i64).collect();
         (Tensor::from(x), IndexTensor::from_host(queue, &labels, [16]).unwrap())
     };
-    let launches = if captured {
+    let (launches, bytes) = if captured {
         let mut step = capture(step);
         for i in 0..steps {
             let (loss, _) = step.call(&batch(i)).unwrap();
@@ -88,30 +95,38 @@ fn train(handle: &DeviceHandle, steps: usize, captured: bool) -> (Vec<Vec<f32>>,
         assert!(stats.planned_bytes < stats.eager_bytes && stats.eager_bytes < stats.requested_bytes);
         // Batches, dropout's place, the optimizer's step, the schedule's.
         assert_eq!((stats.blocks, stats.host_actions), (1, 4));
-        stats.launches
+        (stats.launches, stats.planned_bytes)
     } else {
         let counter = Rc::new(Counter::default());
+        let mut meter = None;
         for i in 0..steps {
             let batch = batch(i);
-            let (loss, _) = with_sink(counter.clone(), || step(&batch)).unwrap();
+            let (loss, _) = if i == 1 {
+                let peak = Meter { queue: queue.clone(), before: live_bytes(queue).0, peak: Cell::new(0) };
+                with_sink(meter.insert(Rc::new(peak)).clone(), || step(&batch)).unwrap()
+            } else {
+                with_sink(counter.clone(), || step(&batch)).unwrap()
+            };
             losses.push(loss.item().unwrap() as f32);
         }
-        counter.launches() / steps
+        (counter.launches() / (steps - 1), meter.unwrap().peak.get())
     };
     let mut all: Vec<Vec<f32>> = model.named_parameters().iter().map(|(_, p)| p.to_host::<f32>().unwrap()).collect();
     all.extend(
         model.named_buffers().iter().map(|(_, b)| b.to_f64_vec().unwrap().into_iter().map(|v| v as f32).collect()),
     );
     all.push(losses);
-    (all, launches)
+    (all, launches, bytes)
 }
 
 #[test]
 fn two_hundred_steps_of_a_cnn_are_those_of_eager_training_bit_by_bit() {
     let _alone = alone();
     for handle in devices() {
-        let (eager, launches) = train(&handle, 200, false);
-        let (replayed, replayed_launches) = train(&handle, 200, true);
+        let (eager, launches, eager_bytes) = train(&handle, 200, false);
+        let (replayed, replayed_launches, planned_bytes) = train(&handle, 200, true);
+        println!("{}: {launches} launches eagerly, with up to {eager_bytes} bytes in use", handle.device_name);
+        assert!(planned_bytes < eager_bytes, "{}: {planned_bytes} of {eager_bytes}", handle.device_name);
         // The seed of the walk is filled once; nothing else of this network can be left out.
         assert_eq!(launches, replayed_launches + 1, "{}", handle.device_name);
         let bits = |all: &[Vec<f32>]| -> Vec<Vec<u32>> {
@@ -200,39 +215,6 @@ fn what_somebody_sees_or_changes_is_computed_for_itself() {
     }
 }
 
-type Step = Box<dyn FnMut(&(Tensor, IndexTensor)) -> netcl::Result<Tensor> + Send>;
-
-/// A small network and one step of its training, without randomness.
-fn mlp(queue: &Queue, seed: u64, widths: [usize; 3]) -> (Arc<Sequential>, Step) {
-    manual_seed(seed);
-    let model = Arc::new(sequential![
-        Linear::new(queue, widths[0], widths[1]).unwrap(),
-        ReLU,
-        Linear::new(queue, widths[1], widths[2]).unwrap(),
-    ]);
-    let mut optimizer = Adam::new(model.parameters(), 0.01).unwrap();
-    let network = model.clone();
-    let step = move |(x, labels): &(Tensor, IndexTensor)| {
-        let loss = F::cross_entropy(&network.forward(x)?, labels, &F::CrossEntropyOptions::default())?;
-        loss.backward()?;
-        optimizer.step()?;
-        optimizer.zero_grad();
-        Ok(loss)
-    };
-    (model, Box::new(step))
-}
-
-fn batch(queue: &Queue, rows: usize, width: usize, classes: usize, i: usize) -> (Tensor, IndexTensor) {
-    let x: Vec<f32> = (0..rows * width).map(|n| ((n * 37 + i * 101) % 97) as f32 / 48.0 - 1.0).collect();
-    let labels: Vec<i64> = (0..rows).map(|n| ((n + i) % classes) as i64).collect();
-    (Tensor::from_host(queue, &x, [rows, width]).unwrap(), IndexTensor::from_host(queue, &labels, [rows]).unwrap())
-}
-
-fn weights(model: &Sequential) -> Vec<Vec<u32>> {
-    let bits = |p: Tensor| p.to_host::<f32>().unwrap().into_iter().map(f32::to_bits).collect();
-    model.parameters().into_iter().map(bits).collect()
-}
-
 #[test]
 fn replays_do_not_grow() {
     let _alone = alone();
@@ -254,10 +236,6 @@ fn grow(steps: impl Fn(&Queue) -> usize) {
         let (_, step) = mlp(queue, 1, [8, 16, 3]);
         let mut step = capture(step);
         let batches: Vec<_> = (0..4).map(|i| batch(queue, 4, 8, 3, i)).collect();
-        let bytes = || match queue {
-            Queue::Cpu(_) => (buffer::stats().live_bytes, buffer::stats().live_buffers),
-            Queue::OpenCl(stream) => (stream.pool().stats().bytes_in_use, stream.pool().stats().bytes_allocated),
-        };
         let mut early = None;
         for i in 0..steps {
             let loss = step.call(&batches[i % 4]).unwrap();
@@ -266,12 +244,12 @@ fn grow(steps: impl Fn(&Queue) -> usize) {
                 assert!(loss.item().unwrap().is_finite());
             }
             if i == 100 {
-                early = Some((bytes(), resident_pages()));
+                early = Some((live_bytes(queue), resident_pages()));
             }
         }
         queue.finish().unwrap();
         let (memory, pages) = early.unwrap();
-        assert_eq!(bytes(), memory, "{}", handle.device_name);
+        assert_eq!(live_bytes(queue), memory, "{}", handle.device_name);
         assert_eq!(step.recordings(), 1);
         // The driver's own memory: room for noise, not for a leak.
         let grown = resident_pages().saturating_sub(pages) * 4096;
@@ -387,6 +365,41 @@ fn batch_on_cpu() -> (Tensor, IndexTensor) {
 }
 
 #[test]
+fn other_dtypes_and_devices_record_programs_of_their_own() {
+    let _alone = alone();
+    let handles = devices();
+    let mut square = capture(|(x, y): &(Tensor, Tensor)| &(x * y)? + y);
+    for round in 0..3 {
+        for (d, handle) in handles.iter().enumerate() {
+            for (t, dtype) in [DType::F32, DType::F64, DType::F16].into_iter().enumerate() {
+                let value = 1.0 + d as f64 + 4.0 * t as f64 + round as f64;
+                let x = Tensor::full(&handle.queue, [3], dtype, value).unwrap();
+                let result = square.call(&(x.clone(), x)).unwrap();
+                assert_eq!((result.dtype(), result.queue()), (dtype, &handle.queue));
+                let expected = value * value + value;
+                assert_eq!(result.to_f64_vec().unwrap(), [expected; 3], "{} on {}", dtype, handle.device_name);
+            }
+        }
+        // Eight programs are kept; with more kinds of inputs in turn, each call finds its own gone.
+        let kinds = 3 * handles.len();
+        let recorded = if kinds <= 8 { kinds } else { kinds * (round + 1) };
+        assert_eq!(square.recordings(), recorded);
+    }
+    let on = |handle: &DeviceHandle, dtype| Tensor::full(&handle.queue, [3], dtype, 1.0).unwrap();
+    for handle in &handles[1..] {
+        // Two devices in one step: an error that names both and says what to do, not a recording.
+        let recorded = square.recordings();
+        let error = square.call(&(on(&handles[0], DType::F32), on(handle, DType::F32))).unwrap_err().to_string();
+        assert!(error.contains(&handle.device_name) && error.contains("to("), "{error}");
+        assert_eq!(square.recordings(), recorded);
+    }
+    // Two dtypes in one step: the function's own error.
+    let mixed = (on(&handles[0], DType::F32), on(&handles[0], DType::F64));
+    let plain = (&mixed.0 * &mixed.1).map(|_| ()).map_err(|error| error.to_string());
+    assert_eq!(square.call(&mixed).map(|_| ()).map_err(|error| error.to_string()), plain);
+}
+
+#[test]
 fn what_cannot_be_captured_says_so() {
     let _alone = alone();
     let queue = &manager().cpu().queue;
@@ -456,29 +469,6 @@ fn results_feed_the_next_step_and_gradients_stay_readable() {
             assert_eq!(p.grad().unwrap().to_host::<f32>().unwrap(), x.to_host::<f32>().unwrap());
         }
         assert_eq!(gradients.recordings(), 1);
-    }
-}
-
-#[test]
-fn the_guard_compares_a_step_with_eager_bit_by_bit() {
-    let _alone = alone();
-    for handle in devices() {
-        let queue = &handle.queue;
-        manual_seed(3);
-        let (model, step) = mlp(queue, 1, [8, 16, 3]);
-        let mut step = capture(step);
-        let (eager_model, mut eager) = mlp(queue, 1, [8, 16, 3]);
-        for i in 0..4 {
-            let batch = batch(queue, 4, 8, 3, i);
-            // The guard makes exactly one step.
-            if i % 2 == 0 {
-                step.verify(&batch).unwrap()
-            } else {
-                step.call(&batch).unwrap()
-            };
-            eager(&batch).unwrap();
-        }
-        assert_eq!(weights(&model), weights(&eager_model), "{}", handle.device_name);
     }
 }
 

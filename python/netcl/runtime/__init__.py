@@ -13,6 +13,17 @@
         loss = step(x, y)  # records the first time, replays from then on
 """
 
-from netcl.runtime.capture import CapturedFunction, KernelCapture, capture
+from netcl.runtime.capture import CapturedFunction, capture
+from netcl.runtime.kernel_capture import CapturedKernelLaunch, KernelCapture, capture_disabled, get_capture
+from netcl.runtime.scheduler import Scheduler, prefetch
 
-__all__ = ["CapturedFunction", "KernelCapture", "capture"]
+__all__ = [
+    "CapturedFunction",
+    "CapturedKernelLaunch",
+    "KernelCapture",
+    "Scheduler",
+    "capture",
+    "capture_disabled",
+    "get_capture",
+    "prefetch",
+]

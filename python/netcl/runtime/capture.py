@@ -1,4 +1,7 @@
-"""Functions whose launches are recorded once and replayed, and launches that are kept as they run."""
+"""Functions whose launches are recorded once and replayed, and launches that are kept as they run.
+
+``netcl.runtime.capture`` is the function; everything else of this module is reachable through it as well.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from collections.abc import Callable, Hashable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from netcl._netcl import IndexTensor, Tensor
-from netcl._netcl.runtime import Captured, KernelCapture
+from netcl._netcl.runtime import Captured
+from netcl.runtime.kernel_capture import CapturedKernelLaunch, KernelCapture, capture_disabled, get_capture
 
-__all__ = ["CapturedFunction", "KernelCapture", "capture"]
+__all__ = ["CapturedFunction", "CapturedKernelLaunch", "KernelCapture", "capture", "capture_disabled", "get_capture"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -132,3 +136,8 @@ def capture(step_fn: Callable[P, R]) -> CapturedFunction[P, R]:
     move on at every replay.
     """
     return CapturedFunction(step_fn)
+
+
+# The package's attribute `capture` is the function, which hides this module: `import netcl.runtime.capture as c` finds the function.
+for _name in __all__:
+    setattr(capture, _name, globals()[_name])

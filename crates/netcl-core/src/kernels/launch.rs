@@ -221,7 +221,8 @@ pub struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        SINKS.with(|sinks| {
+        // One that ends with its thread may find the list gone.
+        let _ = SINKS.try_with(|sinks| {
             let mut sinks = sinks.borrow_mut();
             if let Some(at) = sinks.iter().rposition(|sink| Rc::ptr_eq(sink, &self.sink)) {
                 sinks.remove(at);

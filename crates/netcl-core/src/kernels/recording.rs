@@ -1,6 +1,7 @@
 //! Recording a whole program at the launch seam: launches over planned memory, and what the host does between them.
 
 mod fusion;
+mod origins;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,12 +14,23 @@ use crate::error::{Error, Result};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 
+pub use origins::{Origin, SlotOrigin};
+
 /// One entry of a recorded program.
 pub enum Step {
     /// Work for the device.
     Launch(Box<Launch>),
     /// Work of the host at every run.
     Host(HostAction),
+}
+
+impl Step {
+    fn launch(&self) -> Option<&Launch> {
+        match self {
+            Step::Launch(launch) => Some(launch),
+            Step::Host(_) => None,
+        }
+    }
 }
 
 /// A sink that keeps launches, the memory they ask for and what the host does beside them, to be run as often as wanted.
@@ -85,6 +97,10 @@ pub struct Recorded {
     pub needs: Vec<Need>,
     /// Launches that need to run only once, before the others: constants.
     pub once: Vec<Launch>,
+    /// The launches as the function made them, of which [`Recording::finish`] may have joined some and left out others.
+    pub origins: Vec<Origin>,
+    /// Where each slot of the launches has its number in those.
+    pub slots: Vec<SlotOrigin>,
     /// Where outputs may lie where inputs do.
     pub in_place: Vec<InPlace>,
     /// The bytes of all requests for memory.
@@ -114,6 +130,8 @@ impl Recording {
             steps: state.steps,
             needs: state.needs,
             once: Vec::new(),
+            origins: Vec::new(),
+            slots: Vec::new(),
             in_place: state.in_place,
             requested_bytes: state.requested_bytes,
             peak_bytes: state.peak_bytes,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Tensor;
 use crate::backend::Queue;
-use crate::backend::opencl::{Buffer, ClMemory, ClSource, Context, Event, SharedLease, Stream, Transfer};
+use crate::backend::opencl::{Buffer, ClMemory, ClSource, Context, Event, SharedLease, Staged, Stream, Transfer};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::kernels::{copy, launch};
@@ -121,40 +121,41 @@ impl Mark {
 }
 
 impl Tensor {
-    /// Overwrites a dense tensor with host data on the copy queue, beside whatever the compute queue is doing: it begins when
-    /// `free` is reached, at which nobody may be using the tensor any more. Work that is given later waits for the data.
+    /// Overwrites dense tensors with host data, the bytes of their elements, on the copy queue, beside whatever the compute queue is
+    /// doing: that begins when `free` is reached, at which nobody may be using the tensors any more. Work that is given later waits
+    /// for the data, which has been copied from the host when this returns.
     ///
     /// Where there is no copy queue (the native CPU) the data is there at once.
     ///
     /// # Errors
-    /// For data of another dtype or length, a view, and while launches are recorded.
-    pub fn overwrite_after<T: Element>(&self, data: &[T], free: Option<&Mark>) -> Result<()> {
+    /// For data of another length, views, and while launches are recorded.
+    pub fn overwrite_after(batch: &[(&Tensor, &[u8])], free: Option<&Mark>) -> Result<()> {
         const OP: &str = "upload";
         launch::check_readable(OP)?;
-        if T::DTYPE != self.dtype() {
-            let expected = format!("a tensor of {}", T::DTYPE);
-            return Err(Error::Dtype { op: OP, expected, got: self.dtype() });
-        }
-        if data.len() != self.size() || !self.layout().is_contiguous() || self.layout().offset() != 0 {
-            let why = format!("{} values need a dense tensor of as many", data.len());
-            return Err(Error::Shape { op: OP, shape: self.shape().clone(), why });
-        }
-        if data.is_empty() {
-            return Ok(());
-        }
-        let bytes: &[u8] = bytemuck::cast_slice(data);
-        match self.queue() {
-            Queue::Cpu(_) => {
-                let options = crate::tensor::HostOptions::default();
-                self.queue().upload(self.storage(), bytes, self.dtype(), self.dtype(), options)
-            }
-            Queue::OpenCl(stream) => {
-                let event = free.and_then(|mark| mark.0.as_ref());
-                self.storage().require_cl(OP)?.write_after(stream, bytes, event)?;
-                self.storage().raise_version();
-                Ok(())
+        for (tensor, data) in batch {
+            let nbytes = tensor.size() * tensor.dtype().size();
+            if data.len() != nbytes || !tensor.layout().is_contiguous() || tensor.layout().offset() != 0 {
+                let why = format!("{} bytes of {} need a dense tensor of as many", data.len(), tensor.dtype());
+                return Err(Error::Shape { op: OP, shape: tensor.shape().clone(), why });
             }
         }
+        // Everything into page-locked memory first: what comes there later has to wait for the copies before it, and with them for
+        // `free`.
+        let mut staged = Vec::with_capacity(batch.len());
+        for (tensor, data) in batch.iter().filter(|(_, data)| !data.is_empty()) {
+            match tensor.queue() {
+                Queue::Cpu(_) => {
+                    let options = crate::tensor::HostOptions::default();
+                    tensor.queue().upload(tensor.storage(), data, tensor.dtype(), tensor.dtype(), options)?;
+                }
+                Queue::OpenCl(stream) => staged.push((stream, tensor.storage(), Staged::new(stream, data)?)),
+            }
+        }
+        for (stream, storage, staged) in staged {
+            storage.require_cl(OP)?.write_after(stream, staged, free.and_then(|mark| mark.0.as_ref()))?;
+            storage.raise_version();
+        }
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) use download::download;
 pub(crate) use event::Event;
 pub(crate) use foreign::{buffer_from_py, context_from_py, device_from_py, event_from_py, stream_from_py};
 pub(crate) use platform::{Device, Platform};
-pub(crate) use program::Program;
+pub(crate) use program::{Kernel, Program};
 pub(crate) use queue::{CommandQueue, Context};
 
 /// Adds the classes and functions of this folder to the extension module.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use netcl_core::Result;
 use netcl_core::kernels::launch::{Arg, Launch, Scalar, Sink};
+use netcl_core::kernels::recording::Origin;
 
 /// The launches that ran, with the numbers they ran with.
 #[derive(Default)]
@@ -13,8 +14,7 @@ pub(super) struct Journal {
 
 /// One launch: its name and its numbers, by their place among the arguments.
 pub(super) struct Noted {
-    pub(super) name: String,
-    pub(super) args: usize,
+    pub(super) origin: Origin,
     pub(super) numbers: Vec<(usize, Scalar)>,
 }
 
@@ -30,7 +30,8 @@ impl Sink for Journal {
             Arg::Scalar(scalar) => Some((at, fixed(scalar))),
             _ => None,
         });
-        let noted = Noted { name: launch.name.to_string(), args: launch.args.len(), numbers: numbers.collect() };
+        let origin = Origin { name: launch.name.clone(), args: launch.args.len() };
+        let noted = Noted { origin, numbers: numbers.collect() };
         self.launches.borrow_mut().push(noted);
         launch.run()
     }

@@ -1,8 +1,9 @@
 //! Launches kept as they run: the simplest kind of capture, without a function and without a plan.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use netcl_core::kernels::bound::Bound;
 use netcl_core::kernels::launch::{self, Arg, Entered, HostAction, Launch, Sink};
@@ -33,44 +34,108 @@ const OP: &str = "KernelCapture";
 /// ```
 #[derive(Default)]
 pub struct KernelCapture {
-    open: Option<(Rc<Keeper>, Entered)>,
+    open: Option<Arc<Mutex<Kept>>>,
     entries: Vec<Entry>,
 }
 
 enum Entry {
     Run(Box<Bound>),
+    /// A launch that did not come through the seam: code of somebody else's that makes it.
+    Other(HostAction),
     Host(HostAction),
 }
 
+/// What has been kept so far.
 #[derive(Default)]
-struct Keeper {
-    entries: RefCell<Vec<Kept>>,
-    failed: RefCell<Option<Error>>,
+struct Kept {
+    steps: Vec<Step>,
+    failed: Option<Error>,
 }
 
-enum Kept {
+enum Step {
     Launch(Box<Launch>),
+    Other(HostAction),
     Host(HostAction),
+}
+
+thread_local! {
+    /// The sinks of captures that have begun on this thread, by the address of what they keep.
+    static OPEN: RefCell<HashMap<usize, Entered>> = RefCell::default();
+    /// How many [`Paused`] there are.
+    static PAUSED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// While it lives, no [`KernelCapture`] keeps the launches of this thread; they only run.
+///
+/// ```
+/// use netcl_runtime::capture::{KernelCapture, Paused};
+/// use netcl_runtime::core::{device::manager, dtype::DType, tensor::Tensor};
+///
+/// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0], [2])?;
+/// let mut kept = KernelCapture::new();
+/// kept.begin()?;
+/// let _y = x.cast(DType::F64)?;
+/// {
+///     let _paused = Paused::new();
+///     x.fill(3.0)?;
+/// }
+/// assert_eq!(kept.end()?, 1);
+/// # Ok::<(), netcl_runtime::core::Error>(())
+/// ```
+#[must_use = "it ends when this is dropped"]
+pub struct Paused(std::marker::PhantomData<*const ()>);
+
+impl Paused {
+    /// Begins a pause.
+    #[expect(clippy::new_without_default, reason = "it changes what the thread does")]
+    pub fn new() -> Paused {
+        PAUSED.set(PAUSED.get() + 1);
+        Paused(std::marker::PhantomData)
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        PAUSED.set(PAUSED.get() - 1);
+    }
+}
+
+/// The sink of a capture; it keeps nothing any more once the capture is gone.
+struct Keeper(Weak<Mutex<Kept>>);
+
+impl Keeper {
+    fn kept(&self) -> Option<Arc<Mutex<Kept>>> {
+        self.0.upgrade().filter(|_| PAUSED.get() == 0)
+    }
 }
 
 impl Sink for Keeper {
     fn launch(&self, launch: Launch) -> Result<()> {
         launch.run()?;
-        self.entries.borrow_mut().push(Kept::Launch(Box::new(launch)));
+        if let Some(kept) = self.kept() {
+            lock(&kept).steps.push(Step::Launch(Box::new(launch)));
+        }
         Ok(())
     }
 
     fn host(&self, mut action: HostAction) -> Option<HostAction> {
-        if let Err(error) = action() {
-            self.failed.borrow_mut().get_or_insert(error);
+        let Some(kept) = self.kept() else { return Some(action) };
+        let result = action();
+        let mut kept = lock(&kept);
+        if let Err(error) = result {
+            kept.failed.get_or_insert(error);
         }
-        self.entries.borrow_mut().push(Kept::Host(action));
+        kept.steps.push(Step::Host(action));
         None
     }
 
     fn repeats(&self) -> bool {
-        true
+        self.kept().is_some()
     }
+}
+
+fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl KernelCapture {
@@ -89,8 +154,10 @@ impl KernelCapture {
             return Err(Error::State { op: OP, what });
         }
         self.entries.clear();
-        let keeper = Rc::new(Keeper::default());
-        self.open = Some((keeper.clone(), launch::enter(keeper)));
+        let kept = Arc::new(Mutex::new(Kept::default()));
+        let entered = launch::enter(Rc::new(Keeper(Arc::downgrade(&kept))));
+        OPEN.with(|open| open.borrow_mut().insert(Arc::as_ptr(&kept) as usize, entered));
+        self.open = Some(kept);
         Ok(())
     }
 
@@ -104,25 +171,45 @@ impl KernelCapture {
     /// # Errors
     /// If it has not begun; if something of the host's failed.
     pub fn end(&mut self) -> Result<usize> {
-        let Some((keeper, entered)) = self.open.take() else {
+        let Some(kept) = self.close() else {
             return Err(Error::State { op: OP, what: "nothing is being captured; call begin() first".to_owned() });
         };
-        drop(entered);
-        if let Some(error) = keeper.failed.take() {
+        let Kept { steps, failed } = std::mem::take(&mut *lock(&kept));
+        if let Some(error) = failed {
             return Err(error);
         }
-        for kept in keeper.entries.take() {
-            self.entries.push(match kept {
-                Kept::Launch(launch) => Entry::Run(Box::new(Bound::new(*launch)?)),
-                Kept::Host(action) => Entry::Host(action),
+        for step in steps {
+            self.entries.push(match step {
+                Step::Launch(launch) => Entry::Run(Box::new(Bound::new(*launch)?)),
+                Step::Other(action) => Entry::Other(action),
+                Step::Host(action) => Entry::Host(action),
             });
         }
         Ok(self.len())
     }
 
-    /// How many launches were kept.
+    /// Leaves the sink. One that was entered on another thread is without effect from now on, and is left when the thread ends.
+    fn close(&mut self) -> Option<Arc<Mutex<Kept>>> {
+        let kept = self.open.take()?;
+        // At the end of a thread the sinks may be gone already.
+        let _ = OPEN.try_with(|open| open.borrow_mut().remove(&(Arc::as_ptr(&kept) as usize)));
+        Some(kept)
+    }
+
+    /// Keeps a launch that does not pass through netcl (a kernel of another library's, which has run already): at a replay the
+    /// action makes it, in its place between the others. Nothing happens unless launches are being kept.
+    pub fn keep(&mut self, action: HostAction) {
+        if let Some(kept) = &self.open {
+            lock(kept).steps.push(Step::Other(action));
+        }
+    }
+
+    /// How many launches were kept, up to now.
     pub fn len(&self) -> usize {
-        self.launches().count()
+        match &self.open {
+            Some(kept) => lock(kept).steps.iter().filter(|step| !matches!(step, Step::Host(_))).count(),
+            None => self.launches().count(),
+        }
     }
 
     /// Whether none was kept.
@@ -130,10 +217,11 @@ impl KernelCapture {
         self.len() == 0
     }
 
-    /// The launches that were kept.
-    pub fn launches(&self) -> impl Iterator<Item = &Launch> {
+    /// The launches that were kept; `None` for one that [`keep`](KernelCapture::keep) was told of.
+    pub fn launches(&self) -> impl Iterator<Item = Option<&Launch>> {
         self.entries.iter().filter_map(|entry| match entry {
-            Entry::Run(bound) => Some(bound.launch()),
+            Entry::Run(bound) => Some(Some(bound.launch())),
+            Entry::Other(_) => Some(None),
             Entry::Host(_) => None,
         })
     }
@@ -144,12 +232,10 @@ impl KernelCapture {
     /// If there is no such launch, or that argument is not a buffer.
     pub fn rebind(&mut self, launch: usize, arg: usize, storage: &Arc<Storage>) -> Result<()> {
         let count = self.len();
-        let mut launches = self.entries.iter_mut().filter_map(|entry| match entry {
-            Entry::Run(bound) => Some(bound),
-            Entry::Host(_) => None,
-        });
+        let mut launches = self.entries.iter_mut().filter(|entry| !matches!(entry, Entry::Host(_)));
         match launches.nth(launch) {
-            Some(bound) => bound.set_buffer(arg, storage),
+            Some(Entry::Run(bound)) => bound.set_buffer(arg, storage),
+            Some(_) => Err(Error::argument(OP, format!("launch {launch} is another library's; its memory is fixed"))),
             None => Err(Error::argument(OP, format!("there is no launch {launch}; {count} were captured"))),
         }
     }
@@ -159,6 +245,14 @@ impl KernelCapture {
     /// # Errors
     /// While launches are being kept; what kernels and drivers say.
     pub fn replay(&mut self) -> Result<()> {
+        self.replay_with(|_| None)
+    }
+
+    /// Runs everything once more with other memory in the place of some, in this replay only: wherever `memory` gives any.
+    ///
+    /// # Errors
+    /// As for [`replay`](KernelCapture::replay).
+    pub fn replay_with(&mut self, memory: impl Fn(&Arc<Storage>) -> Option<Arc<Storage>>) -> Result<()> {
         if self.is_capturing() || launch::is_repeating() {
             let what = "launches are being recorded; end that before a replay".to_owned();
             return Err(Error::State { op: OP, what });
@@ -166,16 +260,22 @@ impl KernelCapture {
         for entry in &mut self.entries {
             match entry {
                 Entry::Run(bound) => {
-                    let launch = bound.launch();
-                    for arg in &launch.args {
-                        if let Arg::Buffer(storage, _) = arg {
-                            storage.join(&launch.queue)?;
+                    let mut before: Vec<(usize, Arc<Storage>)> = Vec::new();
+                    for at in 0..bound.launch().args.len() {
+                        if let Some(Arg::Buffer(storage, _)) = bound.launch().args.get(at).cloned()
+                            && let Some(other) = memory(&storage)
+                        {
+                            bound.set_buffer(at, &other)?;
+                            before.push((at, storage));
                         }
                     }
-                    bound.run()?;
-                    bound.launch().raise_versions();
+                    let ran = run(bound);
+                    for (at, storage) in before {
+                        bound.set_buffer(at, &storage)?;
+                    }
+                    ran?;
                 }
-                Entry::Host(action) => action()?,
+                Entry::Other(action) | Entry::Host(action) => action()?,
             }
         }
         Ok(())
@@ -183,7 +283,25 @@ impl KernelCapture {
 
     /// Forgets everything, also what is being kept.
     pub fn clear(&mut self) {
-        self.open = None;
+        self.close();
         self.entries.clear();
     }
+}
+
+impl Drop for KernelCapture {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn run(bound: &mut Bound) -> Result<()> {
+    let launch = bound.launch();
+    for arg in &launch.args {
+        if let Arg::Buffer(storage, _) = arg {
+            storage.join(&launch.queue)?;
+        }
+    }
+    bound.run()?;
+    bound.launch().raise_versions();
+    Ok(())
 }

@@ -33,7 +33,7 @@ use netcl_core::kernels::recording::Recording;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-pub use kernel_capture::KernelCapture;
+pub use kernel_capture::{KernelCapture, Paused};
 pub use program::CaptureStats;
 pub(crate) use program::{Input, Program};
 pub use tensors::Tensors;

@@ -7,7 +7,7 @@ use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::bound::Bound;
 use netcl_core::kernels::launch::{self, Access, Arg, HostAction, Launch};
-use netcl_core::kernels::recording::{Recorded, Step};
+use netcl_core::kernels::recording::{Origin, Recorded, SlotOrigin, Step};
 use netcl_core::memory::Arena;
 use netcl_core::shape::Layout;
 use netcl_core::storage::Storage;
@@ -47,6 +47,9 @@ pub(crate) struct Program {
     written_ids: HashSet<usize>,
     /// The part of that which is not the program's own: parameters, the state of an optimizer.
     changed: Vec<Arc<Storage>>,
+    /// The launches that the function made, and where those of the program have their changing numbers in them.
+    pub(super) origins: Vec<Origin>,
+    pub(super) slots: Vec<SlotOrigin>,
     stats: CaptureStats,
 }
 
@@ -140,7 +143,8 @@ impl Program {
     /// Gives everything its memory and sets all arguments. `inputs` come with the index of their need; `given` are the tensors
     /// of the first run.
     pub(crate) fn new(recorded: Recorded, inputs: Vec<(Input, usize)>, given: &[&Tensor]) -> Result<Program> {
-        let Recorded { queue, steps, needs, mut once, in_place, requested_bytes, peak_bytes } = recorded;
+        let Recorded { queue, steps, needs, mut once, in_place, requested_bytes, peak_bytes, origins, slots } =
+            recorded;
         let mut launches: Vec<Launch> = Vec::new();
         // What stands at each position: the host's work, or the next launch.
         let mut order: Vec<Option<HostAction>> = Vec::with_capacity(steps.len());
@@ -263,7 +267,7 @@ impl Program {
             eager_bytes: peak_bytes,
             requested_bytes,
         };
-        Ok(Program { queue, entries, inputs, shared, written, written_ids, changed, stats })
+        Ok(Program { queue, entries, inputs, shared, written, written_ids, changed, origins, slots, stats })
     }
 
     pub(crate) fn stats(&self) -> &CaptureStats {

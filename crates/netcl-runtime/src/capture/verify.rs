@@ -1,9 +1,9 @@
 //! A guard: one step run both ways, compared bit by bit.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
-use netcl_core::kernels::launch::{self, Arg, Scalar};
+use netcl_core::kernels::launch::{self, Arg};
+use netcl_core::kernels::recording::Origin;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
@@ -55,33 +55,13 @@ where
             state.assign(before)?;
         }
         let noted = journal.take();
-        let stats = entry.program.stats();
-        if let Some(strange) = unexplained(&noted, &stats.names) {
-            let names: Vec<&str> = noted.iter().map(|noted| noted.name.as_str()).collect();
-            let what = format!(
-                "{strange}: the function makes {} launches, the recording {}: {names:?} against {:?}",
-                noted.len(),
-                stats.launches,
-                stats.names
-            );
-            return Err(differs(what).into());
-        }
-        // Launches with slots, in order: they are the same in both.
-        let mut rest = noted.iter();
-        entry.program.run_launches(|at, launch| {
-            let slot =
-                |arg: &Arg| matches!(arg, Arg::Scalar(Scalar::SlotF32(_) | Scalar::SlotF64(_) | Scalar::SlotU64(_)));
-            if !launch.args.iter().any(slot) {
-                return Ok(());
-            }
-            let same = |noted: &&Noted| noted.name == launch.name && noted.args == launch.args.len();
-            let Some(noted) = rest.find(same) else {
-                let what = format!("launch {at}, {}, is not among those that the function makes then", launch.name);
-                return Err(differs(what));
-            };
-            for (arg, number) in &noted.numbers {
-                if let Some(given) = launch.args.get_mut(*arg).filter(|arg| slot(arg)) {
-                    *given = Arg::Scalar(number.clone());
+        let program = &entry.program;
+        check_same_launches(&noted, &program.origins)?;
+        program.run_launches(|at, launch| {
+            for slot in program.slots.iter().filter(|slot| slot.launch == at) {
+                let mut numbers = noted[slot.origin].numbers.iter();
+                if let Some((_, number)) = numbers.find(|(arg, _)| *arg == slot.origin_arg) {
+                    launch.args[slot.arg] = Arg::Scalar(number.clone());
                 }
             }
             Ok(())
@@ -96,32 +76,21 @@ where
     }
 }
 
-/// What keeps a recording from being the function's launches, but for products that have taken in what followed them
-/// (`matmul` and `relu` as `matmul_relu`) and constants that are filled once.
-fn unexplained(noted: &[Noted], recorded: &[String]) -> Option<String> {
-    let mut left: HashMap<&str, usize> = HashMap::new();
-    noted.iter().for_each(|noted| *left.entry(noted.name.as_str()).or_default() += 1);
-    let mut joined = Vec::new();
-    for name in recorded {
-        match left.get_mut(name.as_str()).filter(|count| **count > 0) {
-            Some(count) => *count -= 1,
-            None => joined.push(name),
-        }
-    }
-    for name in joined {
-        let there = |name: &str| left.get(name).is_some_and(|count| *count > 0);
-        let mut cuts = name.match_indices('_').map(|(at, _)| (&name[..at], &name[at + 1..]));
-        let Some((product, behind)) = cuts.find(|(product, behind)| there(product) && there(behind)) else {
-            return Some(format!("{name} is only in the recording"));
-        };
-        for part in [product, behind] {
-            if let Some(count) = left.get_mut(part) {
-                *count -= 1;
-            }
-        }
-    }
-    left.retain(|name, count| *count > 0 && *name != "fill");
-    left.keys().min().map(|name| format!("{name} is only in the function"))
+/// An error that names the first launch of the function that is not the one it made when it was recorded.
+fn check_same_launches(noted: &[Noted], recorded: &[Origin]) -> Result<()> {
+    let now = |at: usize| noted.get(at).map(|noted| &noted.origin);
+    let Some(at) = (0..noted.len().max(recorded.len())).find(|&at| now(at) != recorded.get(at)) else {
+        return Ok(());
+    };
+    let name = |origin: Option<&Origin>| origin.map_or_else(|| "nothing".to_owned(), |origin| origin.name.to_string());
+    let what = format!(
+        "launch {at} of the function is {} now and was {} when it was recorded ({} launches now, {} then)",
+        name(now(at)),
+        name(recorded.get(at)),
+        noted.len(),
+        recorded.len()
+    );
+    Err(differs(what))
 }
 
 fn tensors_of<T: Tensors>(tensors: &T) -> Vec<&Tensor> {

@@ -211,26 +211,21 @@ impl ClMemory {
         if path.asynchronous { Ok(()) } else { self.wait() }
     }
 
-    /// Overwrites the start of the memory through page-locked memory on the copy queue, after `free` and nothing else: the caller
-    /// vouches that nobody uses the memory once that event is complete. Later commands wait for the copy.
-    pub fn write_after(&self, stream: &Stream, data: &[u8], free: Option<&Event>) -> Result<()> {
-        if data.len() > self.nbytes {
-            let what = format!("{} bytes do not fit a buffer of {}", data.len(), self.nbytes);
+    /// Overwrites the start of the memory on the copy queue, after `free` and nothing else: the caller vouches that nobody uses the
+    /// memory once that event is complete. Later commands wait for the copy.
+    pub fn write_after(&self, stream: &Stream, staged: Staged, free: Option<&Event>) -> Result<()> {
+        let Staged { lease, nbytes } = staged;
+        if nbytes > self.nbytes {
+            let what = format!("{nbytes} bytes do not fit a buffer of {}", self.nbytes);
             return Err(Error::argument("upload", what));
         }
         let (queue, id) = stream.copy_queue()?;
-        let lease = stream.pinned_pool().allocate_on(data.len(), "upload", id)?;
-        let staging = lease.block()?.clone();
-        let mut mapped = queue.map(&staging, 0..data.len(), MapMode::Overwrite, &[])?;
-        let bytes = mapped.bytes_mut().unwrap_or_default();
-        convert(data, DType::U8, bytes, DType::U8, data.len())?;
-        mapped.unmap(Deps::NONE)?;
         if let Block::Lease(lease) | Block::Part { lease, .. } = &self.block {
             read(lease).note_use(id)?;
         }
         self.last.store(id.0, Ordering::Release);
         let wait: smallvec::SmallVec<[&Event; 1]> = free.into_iter().collect();
-        let event = queue.copy(&staging, 0, &self.buffer()?, 0, data.len(), Deps::after(&wait).event())?;
+        let event = queue.copy(lease.block()?, 0, &self.buffer()?, 0, nbytes, Deps::after(&wait).event())?;
         let upload = Upload::new(event, id, Some(Arc::new(RwLock::new(lease))), None)?;
         queue.flush()?;
         *self.upload() = Some(upload);
@@ -315,6 +310,28 @@ fn convert(data: &[u8], from: DType, out: &mut [u8], to: DType, n: usize) -> Res
         } else {
             copy::cast(data.as_ptr(), from, out.as_mut_ptr(), to, n)
         }
+    }
+}
+
+/// Host data in page-locked memory, for [`ClMemory::write_after`].
+pub struct Staged {
+    lease: BufferHandle<ClSource>,
+    nbytes: usize,
+}
+
+impl Staged {
+    /// Copies the data; waits for what the copy queue was given before.
+    ///
+    /// # Errors
+    /// Want of memory; what the driver says.
+    pub fn new(stream: &Stream, data: &[u8]) -> Result<Staged> {
+        let (queue, id) = stream.copy_queue()?;
+        let lease = stream.pinned_pool().allocate_on(data.len(), "upload", id)?;
+        let mut mapped = queue.map(lease.block()?, 0..data.len(), MapMode::Overwrite, &[])?;
+        let bytes = mapped.bytes_mut().unwrap_or_default();
+        convert(data, DType::U8, bytes, DType::U8, data.len())?;
+        mapped.unmap(Deps::NONE)?;
+        Ok(Staged { lease, nbytes: data.len() })
     }
 }
 

@@ -51,7 +51,7 @@ pub use fork::is_forked_child;
 pub use kernel::{Arg, ArgInfo, Grid, Kernel, Scalar, WorkGroupInfo};
 pub use limits::{LIMITS_VARIABLE, Limits, LimitsError};
 pub(crate) use memory::run;
-pub use memory::{ClMemory, SharedLease, Upload, UploadPath};
+pub use memory::{ClMemory, SharedLease, Staged, Upload, UploadPath};
 pub use platform::{Discovery, Platform, PlatformReport, discover};
 pub(crate) use prepared::Prepared;
 pub use probe::{DeviceProbes, Subgroups};

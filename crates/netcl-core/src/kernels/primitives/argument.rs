@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 /// A value for one parameter of a kernel.
 ///
 /// Numbers are converted to the parameter's declared type, and refused where that would change them in kind (a float for an
-/// integer) or where they do not fit. [`KernelArg::Typed`] numbers must have the declared type already.
+/// integer) or where they do not fit. [`KernelArg::Typed`] floats must have the declared type already.
 ///
 /// ```
 /// use netcl_core::kernels::primitives::KernelArg;
@@ -169,6 +169,9 @@ impl KernelArg {
         let name = ty.name();
         match self {
             KernelArg::Typed(own, bytes) if *own == ty => Ok(bytes.iter().copied().collect()),
+            KernelArg::Typed(own, bytes) if !ty.is_float() && !own.is_float() && bytes.len() == own.size() => {
+                KernelArg::Integer(decode_integer(bytes, *own)).encode(ty)
+            }
             KernelArg::Typed(own, _) => Err(Misfit::Type(format!(
                 "it cannot take a {} number; pass numpy.{}(...) or a plain Python number, which is converted",
                 own.numpy_name(),
@@ -279,6 +282,17 @@ fn encode_integer(value: i128, ty: ScalarType) -> Option<SmallVec<[u8; 16]>> {
     })
 }
 
+/// A whole number from its bytes, of as many as its type has.
+fn decode_integer(bytes: &[u8], ty: ScalarType) -> i128 {
+    let signed = matches!(ty, ScalarType::Char | ScalarType::Short | ScalarType::Int | ScalarType::Long);
+    let mut wide = [0u8; 16];
+    let at = if cfg!(target_endian = "little") { 0 } else { 16 - bytes.len() };
+    wide[at..at + bytes.len()].copy_from_slice(bytes);
+    let value = i128::from_ne_bytes(wide);
+    let beyond = 1i128 << (8 * bytes.len());
+    if signed && value >= beyond / 2 { value - beyond } else { value }
+}
+
 fn encode_float(value: f64, ty: ScalarType) -> Result<SmallVec<[u8; 16]>, Misfit> {
     let (bytes, infinite): (SmallVec<[u8; 16]>, bool) = match ty {
         ScalarType::Half => {
@@ -331,6 +345,14 @@ mod tests {
         assert!(text("int n", 0.5).contains("pass a whole number"));
         assert!(text("float x", 1e300).contains("too large for the type float"));
         assert!(fit("float x", f64::INFINITY).is_ok());
+        // Whole numbers of one type become those of another, where they fit.
+        let small = KernelArg::Typed(ScalarType::Int, (-3i32).to_ne_bytes()[..].into());
+        assert_eq!(small.encode(ScalarType::Long).ok().unwrap()[..], (-3i64).to_ne_bytes());
+        assert!(matches!(small.encode(ScalarType::ULong), Err(Misfit::Range(_))));
+        assert!(matches!(small.encode(ScalarType::Float), Err(Misfit::Type(_))));
+        let large = KernelArg::Typed(ScalarType::ULong, u64::MAX.to_ne_bytes()[..].into());
+        assert_eq!(large.encode(ScalarType::ULong).ok().unwrap()[..], u64::MAX.to_ne_bytes());
+        assert!(matches!(large.encode(ScalarType::Long), Err(Misfit::Range(_))));
         let double = KernelArg::Typed(ScalarType::Double, 0.5f64.to_ne_bytes()[..].into());
         assert!(text("float x", double.clone()).contains("numpy.float32"));
         assert!(matches!(fit("double x", double).unwrap(), Arg::Scalar(Scalar::F64(0.5))));

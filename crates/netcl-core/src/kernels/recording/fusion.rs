@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::origins::Origins;
 use super::{InPlace, Need, Recorded, Recording, State, Step};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -63,6 +64,13 @@ struct Product {
     inputs: Vec<Tensor>,
     output: Tensor,
     steps: Range<usize>,
+}
+
+/// What stands in the place of an elementwise operation and of the product before it.
+struct Joined {
+    launches: Vec<Launch>,
+    /// The product's own steps.
+    product: Range<usize>,
 }
 
 impl State {
@@ -122,10 +130,7 @@ impl State {
     }
 
     fn launches_in(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &Launch)> {
-        self.steps[range.clone()].iter().zip(range).filter_map(|(step, at)| match step {
-            Step::Launch(launch) => Some((at, &**launch)),
-            Step::Host(_) => None,
-        })
+        self.steps[range.clone()].iter().zip(range).filter_map(|(step, at)| Some((at, step.launch()?)))
     }
 
     /// The step of the elementwise operation that alone reads a product's result and can become its epilogue.
@@ -242,7 +247,8 @@ impl Recording {
     /// What a product says that is chosen anew.
     pub fn finish(self: &Rc<Self>) -> Result<Recorded> {
         let products = std::mem::take(&mut self.state.borrow_mut().fusion.products);
-        let (mut gone, mut instead): (HashSet<usize>, HashMap<usize, Vec<Launch>>) = Default::default();
+        let (mut gone, mut instead): (HashSet<usize>, HashMap<usize, Joined>) = Default::default();
+        let origins = Origins::of(&self.state.borrow().steps);
         for product in &products {
             let mut state = self.state.borrow_mut();
             let Some((at, map)) = state.follower(product).and_then(|at| Some((at, state.fusion.maps.remove(&at)?)))
@@ -255,13 +261,14 @@ impl Recording {
             self.state.borrow_mut().requested_bytes = requested;
             if let Some(launches) = fused {
                 gone.extend(product.steps.clone());
-                instead.insert(at, launches);
+                instead.insert(at, Joined { launches, product: product.steps.clone() });
             }
         }
         let (constants, once) = self.state.borrow_mut().constants(&gone);
         gone.extend(constants);
-        self.state.borrow_mut().replace(&gone, instead);
-        Ok(Recorded { once, ..self.take() })
+        let behind = self.state.borrow_mut().replace(&gone, instead);
+        let slots = origins.trace(&self.state.borrow().steps, &behind);
+        Ok(Recorded { once, origins: origins.launches, slots, ..self.take() })
     }
 
     /// The launches of a product with an operation behind it.
@@ -315,30 +322,36 @@ impl State {
         (steps, once)
     }
 
-    /// Leaves steps out and puts others in their place.
-    fn replace(&mut self, gone: &HashSet<usize>, mut instead: HashMap<usize, Vec<Launch>>) {
-        let (mut before, mut number) = (0, HashMap::new());
+    /// Leaves steps out and puts others in their place. For each launch that is there then it gives those that were there before
+    /// and whose work it does.
+    fn replace(&mut self, gone: &HashSet<usize>, mut instead: HashMap<usize, Joined>) -> Vec<Vec<usize>> {
+        // Launches by their step before, and launches by their number before.
+        let (mut before, mut number) = (HashMap::new(), HashMap::new());
         let mut steps: Vec<Step> = Vec::with_capacity(self.steps.len());
-        self.launches = 0;
+        let mut behind: Vec<Vec<usize>> = Vec::new();
         for (at, step) in std::mem::take(&mut self.steps).into_iter().enumerate() {
             if matches!(step, Step::Host(_)) {
                 steps.push(step);
                 continue;
             }
-            before += 1;
-            if let Some(launches) = instead.remove(&at) {
-                self.launches += launches.len();
+            let origin = before.len();
+            before.insert(at, origin);
+            if let Some(Joined { launches, product }) = instead.remove(&at) {
+                let joined = product.filter_map(|step| before.get(&step).copied()).chain([origin]).collect();
+                behind.extend(vec![joined; launches.len()]);
                 steps.extend(launches.into_iter().map(|launch| Step::Launch(Box::new(launch))));
             } else if !gone.contains(&at) {
-                number.insert(before - 1, self.launches);
-                self.launches += 1;
+                number.insert(origin, behind.len());
+                behind.push(vec![origin]);
                 steps.push(step);
             }
         }
         self.steps = steps;
+        self.launches = behind.len();
         let places = std::mem::take(&mut self.in_place).into_iter();
         self.in_place =
             places.filter_map(|place| Some(InPlace { launch: *number.get(&place.launch)?, ..place })).collect();
+        behind
     }
 }
 

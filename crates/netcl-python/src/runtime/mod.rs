@@ -1,0 +1,71 @@
+//! `netcl.runtime`: captured functions, kept launches, copies beside compute.
+
+mod captured;
+mod kernel_capture;
+mod scheduler;
+
+use netcl::core::index::IndexTensor as Labels;
+use netcl::core::tensor::Tensor as Raw;
+use netcl::runtime::capture::Tensors;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+
+use crate::index::IndexTensor;
+use crate::tensor::Tensor;
+
+/// Fills the module `netcl._netcl.runtime`.
+pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
+    let module = PyModule::new(parent.py(), "runtime")?;
+    module.add("__doc__", "The extension's part of ``netcl.runtime``.")?;
+    module.add_class::<captured::Captured>()?;
+    module.add_class::<kernel_capture::KernelCapture>()?;
+    module.add_class::<kernel_capture::CaptureDisabled>()?;
+    module.add_class::<scheduler::Scheduler>()?;
+    parent.add_submodule(&module)?;
+    // Without this the module is an attribute, from which nothing can be imported.
+    parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.runtime", &module)
+}
+
+/// What goes in and comes out of a captured function.
+enum Value {
+    Float(netcl::Tensor),
+    Whole(Labels),
+}
+
+impl Value {
+    fn from_py(object: &Bound<'_, PyAny>) -> PyResult<Value> {
+        if let Ok(tensor) = object.cast::<Tensor>() {
+            return Ok(Value::Float(tensor.get().inner.clone()));
+        }
+        match object.cast::<IndexTensor>() {
+            Ok(labels) => Ok(Value::Whole(labels.get().0.clone())),
+            Err(_) => {
+                let text = format!("a Tensor or IndexTensor is needed, not {}", object.get_type().name()?);
+                Err(PyTypeError::new_err(text))
+            }
+        }
+    }
+
+    fn to_py<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(match self {
+            Value::Float(tensor) => Bound::new(py, Tensor::new(tensor.clone()))?.into_any(),
+            Value::Whole(labels) => Bound::new(py, IndexTensor(labels.clone()))?.into_any(),
+        })
+    }
+}
+
+impl Tensors for Value {
+    fn visit<'t>(&'t self, see: &mut dyn FnMut(&'t Raw)) {
+        match self {
+            Value::Float(tensor) => tensor.visit(see),
+            Value::Whole(labels) => labels.visit(see),
+        }
+    }
+
+    fn replace(&self, with: &mut dyn FnMut(&Raw) -> netcl::core::Result<Raw>) -> netcl::core::Result<Self> {
+        match self {
+            Value::Float(tensor) => tensor.replace(with).map(Value::Float),
+            Value::Whole(labels) => labels.replace(with).map(Value::Whole),
+        }
+    }
+}
