@@ -8,6 +8,8 @@ use smallvec::SmallVec;
 
 use super::exec::SPREAD;
 use super::operand::{Compute, load, store};
+#[cfg(target_arch = "x86_64")]
+use super::fused;
 use super::{Program, exec};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
@@ -181,6 +183,8 @@ struct Run<'a, T> {
     nest: Nest<'a>,
     /// Elements per slot.
     chunk: usize,
+    /// Elements that are done at once: no more than a slot has, unless no operand needs one.
+    longest: usize,
     inputs: &'a [Source<'a>],
     outputs: &'a [Target<'a>],
     /// A chunk for each slot: staging for inputs and outputs, then the registers. Borrowed for the whole run; all access
@@ -240,7 +244,57 @@ impl<'a, T: Compute> Run<'a, T> {
         let dense = inputs.iter().map(|i| dense(i.strides)).chain(outputs.iter().map(|o| dense(o.strides))).collect();
         let filled = SmallVec::from_elem(std::ptr::null(), inputs.len());
         let uniform = SmallVec::from_slice(&program.uniform);
-        Run { program, nest, chunk, inputs, outputs, _memory: PhantomData, base, slots, dense, uniform, filled }
+        let mut run =
+            Run { program, nest, chunk, longest: chunk, inputs, outputs, _memory: PhantomData, base, slots, dense, uniform, filled };
+        if program.is_fused() && run.in_place() {
+            run.longest = usize::MAX;
+        }
+        run
+    }
+
+    /// Whether every operand is read and written where it lies, whatever part of a row is asked for.
+    fn in_place(&self) -> bool {
+        let rows = self.nest.shape.last().is_none_or(|&row| row >= LONG_ROW);
+        let inner = |strides: &[isize]| strides.last().copied().unwrap_or(1);
+        let (read, written) = self.dense.split_at(self.inputs.len());
+        let reads = self.inputs.iter().zip(read).all(|(input, &dense)| {
+            let number = rows && inner(input.strides) == 0;
+            number || input.dtype == T::DTYPE && (dense || rows && inner(input.strides) == 1)
+        });
+        reads
+            && self.outputs.iter().zip(written).enumerate().all(|(o, (output, &dense))| {
+                output.dtype == T::DTYPE && (dense || rows && inner(output.strides) == 1) && self.may_write_at_once(o)
+            })
+    }
+
+    /// Whether an output may be written before all instructions are done: in place, a later one may still want the input.
+    fn may_write_at_once(&self, output: usize) -> bool {
+        let to = self.outputs[output].data;
+        self.inputs.iter().enumerate().all(|(i, input)| input.data != to || self.program.may_overwrite(output, i))
+    }
+
+    /// The body over the first `n` elements of the slots.
+    ///
+    /// # Safety
+    /// As [`exec::execute`]; operands that are no numbers have `n` elements, registers [`Run::chunk`](Self) or more.
+    unsafe fn execute(&mut self, n: usize) {
+        let mut left = n;
+        #[cfg(target_arch = "x86_64")]
+        if let Some(steps) = self.program.fused.as_ref().filter(|_| n >= fused::BLOCK) {
+            // SAFETY: only programs in f32 are fused, so that T is f32.
+            let slots = unsafe { slice::from_raw_parts(self.slots.as_ptr().cast::<*mut f32>(), self.slots.len()) };
+            let operands = self.inputs.len() + self.outputs.len();
+            // SAFETY: the caller's promise, passed on; steps are made where the processor has AVX-512 alone.
+            let done = unsafe { fused::run(steps, slots, &self.uniform, operands, n) };
+            left -= done;
+            for (slot, _) in self.slots[..operands].iter_mut().zip(&self.uniform).filter(|(_, uniform)| !**uniform) {
+                *slot = slot.wrapping_add(done);
+            }
+        }
+        if left > 0 {
+            // SAFETY: the caller's promise for what is left.
+            unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, &self.uniform, left) };
+        }
     }
 
     /// # Safety
@@ -251,9 +305,9 @@ impl<'a, T: Compute> Run<'a, T> {
         let mut at = range.start;
         while at < range.end {
             let in_row = row - walk.index.last().copied().unwrap_or(0);
-            let left = (range.end - at).min(self.chunk);
+            let left = (range.end - at).min(self.longest);
             let n = if row >= LONG_ROW { left.min(in_row) } else { left };
-            // SAFETY: the chunk lies inside the range, so all its positions are valid; n is at most self.chunk.
+            // SAFETY: the chunk lies inside the range, so all its positions are valid; n is at most self.longest.
             unsafe { self.chunk(&walk, at, n, n <= in_row) };
             at += n;
             walk.advance(self.nest.shape, n);
@@ -261,7 +315,7 @@ impl<'a, T: Compute> Run<'a, T> {
     }
 
     /// # Safety
-    /// As [`Program::run_nest`], for the `n <= self.chunk` elements from `at`.
+    /// As [`Program::run_nest`], for the `n <= self.longest` elements from `at`.
     unsafe fn chunk(&mut self, walk: &Walk, at: usize, n: usize, one_row: bool) {
         let (inputs, outputs) = (self.inputs, self.outputs);
         for (i, input) in inputs.iter().enumerate() {
@@ -308,16 +362,14 @@ impl<'a, T: Compute> Run<'a, T> {
             let to =
                 unsafe { output.data.offset(walk.offset(output.strides, at, dense) * output.dtype.size() as isize) };
             let straight = dense || (one_row && output.strides.last().copied().unwrap_or(1) == 1);
-            // In place, a later instruction may still want the input: then write only when all are done.
-            let free = |(i, input): (usize, &Source<'_>)| input.data != output.data || self.program.may_overwrite(o, i);
-            let direct = straight && output.dtype == T::DTYPE && inputs.iter().enumerate().all(free);
+            let direct = straight && output.dtype == T::DTYPE && self.may_write_at_once(o);
             // SAFETY: every slot has a chunk of its own.
             self.slots[first + o] = if direct { to.cast() } else { unsafe { self.base.add((first + o) * self.chunk) } };
             staged.push(!direct);
         }
         // SAFETY: every slot points to n elements: operands of the chunk in memory or chunks of our own. A target is a
         // register or an output; neither overlaps a source, but for outputs in place, which are staged where that matters.
-        unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, &self.uniform, n) };
+        unsafe { self.execute(n) };
         for (o, output) in outputs.iter().enumerate().filter(|&(o, _)| staged[o]) {
             // SAFETY: the output's own chunk, which the program has filled.
             let values = unsafe { slice::from_raw_parts(self.base.add((first + o) * self.chunk), n) };
