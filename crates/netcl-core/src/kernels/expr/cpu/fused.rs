@@ -19,7 +19,9 @@ use crate::kernels::expr::{BinaryOp, UnaryOp};
 /// Registers of a value: enough to repay the choice of an instruction, few enough for those of three operands.
 const VECTORS: usize = 8;
 /// Elements that are taken through a whole program at a time.
-pub(super) const BLOCK: usize = VECTORS * LANES;
+const BLOCK: usize = VECTORS * LANES;
+/// Elements that repay looking up where all slots lie.
+pub(super) const WORTHWHILE: usize = 2 * BLOCK;
 
 /// A value in registers.
 type Value = [__m512; VECTORS];
@@ -34,9 +36,10 @@ pub(super) struct Step {
     kept: bool,
 }
 
-/// The steps of a program whose slots from `first_register` on are nobody else's; `None` if an instruction is not one of AVX-512.
+/// The steps of a program whose slots from `first_register` on are nobody else's; `None` if an instruction is not one of AVX-512, or
+/// if there is none that another one follows.
 pub(super) fn steps(body: &[Instr], first_register: usize) -> Option<Vec<Step>> {
-    if !body.iter().all(|instr| avx512::has(instr.code)) {
+    if body.len() < 2 || !body.iter().all(|instr| avx512::has(instr.code)) {
         return None;
     }
     let reads = |at: usize, slot: Slot| body[at].sources.contains(&slot);
@@ -66,7 +69,7 @@ fn in_registers(code: Code) -> bool {
     }
 }
 
-/// A source or a target: where it lies in the first block, and whether it moves on from block to block.
+/// Where a slot lies in the first block, and whether it moves on from block to block.
 #[derive(Clone, Copy)]
 struct Place {
     data: *mut f32,
@@ -84,19 +87,10 @@ impl Place {
     }
 }
 
-/// A step with the places of its operands.
-struct Placed {
-    code: Code,
-    before: u8,
-    kept: bool,
-    sources: [Place; 4],
-    target: Place,
-}
-
 /// Runs steps over whole blocks of the first `n` elements of the slots, and gives the number of elements that are done.
 ///
 /// # Safety
-/// As [`execute`](super::exec::execute), on a processor with AVX-512F; of slots from `first_register` on [`BLOCK`] elements are
+/// As [`execute`](super::exec::execute), on a processor with AVX-512F; of slots from `first_register` on 128 elements are
 /// enough.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn run(
@@ -106,33 +100,20 @@ pub(super) unsafe fn run(
     first_register: usize,
     n: usize,
 ) -> usize {
-    let place = |slot: Slot| {
-        let slot = usize::from(slot);
-        let (one, register) = (uniform[slot], slot >= first_register);
-        Place {
-            data: slots[slot],
-            moves: if one || register { 0 } else { usize::MAX },
-            step: if one { 0 } else { LANES },
-        }
-    };
-    let placed: SmallVec<[Placed; 12]> = steps
-        .iter()
-        .map(|Step { instr, before, kept }| Placed {
-            code: instr.code,
-            before: *before,
-            kept: *kept,
-            sources: instr.sources.map(place),
-            target: place(instr.target),
-        })
-        .collect();
+    let mut places: SmallVec<[Place; 24]> = SmallVec::new();
+    places.extend(slots.iter().zip(uniform).enumerate().map(|(slot, (&data, &one))| Place {
+        data,
+        moves: if one || slot >= first_register { 0 } else { usize::MAX },
+        step: if one { 0 } else { LANES },
+    }));
     let done = n / BLOCK * BLOCK;
     for at in (0..done).step_by(BLOCK) {
         let mut value: Value = [_mm512_setzero_ps(); VECTORS];
-        for step in &placed {
+        for step in steps {
             // SAFETY: the caller's promise; the block at `at` is one of the whole ones.
-            value = unsafe { run_step(step, at, value) };
+            value = unsafe { run_step(step, &places, at, value) };
             if step.kept {
-                let to = step.target.at(at);
+                let to = places[usize::from(step.instr.target)].at(at);
                 for (v, value) in value.into_iter().enumerate() {
                     // SAFETY: a vector of the block of the target.
                     unsafe { _mm512_storeu_ps(to.wrapping_add(v * LANES), value) };
@@ -149,11 +130,17 @@ pub(super) unsafe fn run(
 /// As [`run`].
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn run_step(step: &Placed, at: usize, before: Value) -> Value {
+unsafe fn run_step(step: &Step, places: &[Place], at: usize, before: Value) -> Value {
+    let place = |slot: Slot| places[usize::from(slot)];
     macro_rules! source {
         ($k:literal) => {
-            // SAFETY: the block of a source, or the vector of a number.
-            if step.before & 1 << $k != 0 { before } else { unsafe { load(step.sources[$k].at(at), step.sources[$k].step) } }
+            if step.before & 1 << $k != 0 {
+                before
+            } else {
+                let from = place(step.instr.sources[$k]);
+                // SAFETY: the block of a source, or the vector of a number.
+                unsafe { load(from.at(at), from.step) }
+            }
         };
     }
     macro_rules! unary {
@@ -176,7 +163,7 @@ unsafe fn run_step(step: &Placed, at: usize, before: Value) -> Value {
             each(|v| _mm512_mask_blend_ps(masks[v], fails[v], holds[v]))
         }};
     }
-    match step.code {
+    match step.instr.code {
         Code::Copy => source!(0),
         Code::Fma => {
             let (x, y, z) = (source!(0), source!(1), source!(2));
@@ -198,8 +185,8 @@ unsafe fn run_step(step: &Placed, at: usize, before: Value) -> Value {
         Code::Unary(UnaryOp::Abs) => unary!(|x| _mm512_abs_ps(x)),
         Code::Unary(UnaryOp::Sqrt) => unary!(|x| _mm512_sqrt_ps(x)),
         code => {
-            let sources = step.sources.map(|source| Operand::new(source.at(at), source.step == 0));
-            let to = step.target.at(at);
+            let sources = step.instr.sources.map(place).map(|from| Operand::new(from.at(at), from.step == 0));
+            let to = place(step.instr.target).at(at);
             // SAFETY: the caller's promise for a block, passed on; then the block of the target is written.
             unsafe {
                 avx512::instruction(code, sources, to, BLOCK);

@@ -12,6 +12,7 @@ mod exec;
 mod fused;
 mod operand;
 mod run;
+mod walk;
 
 use crate::backend::cpu::simd::{self, Level};
 use crate::dtype::DType;
@@ -117,12 +118,13 @@ impl Program {
         }
     }
 
-    /// Whether runs of any length need no more memory than those of a chunk.
-    fn is_fused(&self) -> bool {
+    /// Whether runs of any length need no more memory than those of a chunk: no value waits in memory for the whole of a run.
+    fn takes_any_length(&self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self.fused.is_some();
-        #[cfg(not(target_arch = "x86_64"))]
-        false
+        if self.fused.is_some() {
+            return true;
+        }
+        self.body.len() == 1 && !self.spread.contains(&true)
     }
 
     /// Whether an instruction may write where it reads, and takes numbers in the place of chunks.
