@@ -12,8 +12,9 @@ use std::arch::x86_64::*;
 
 use smallvec::SmallVec;
 
-use super::avx512::{self, LANES, Operand};
+use super::avx512::{self, LANES};
 use super::{Code, Instr, Slot};
+use crate::kernels::expr::vecmath::avx512::{exp, expm1, sigmoid, tanh};
 use crate::kernels::expr::{BinaryOp, UnaryOp};
 
 /// Registers of a value: enough to repay the choice of an instruction, few enough for those of three operands.
@@ -21,7 +22,7 @@ const VECTORS: usize = 8;
 /// Elements that are taken through a whole program at a time.
 const BLOCK: usize = VECTORS * LANES;
 /// Elements that repay looking up where all slots lie.
-pub(super) const WORTHWHILE: usize = 2 * BLOCK;
+pub(super) const WORTHWHILE: usize = 4 * BLOCK;
 
 /// A value in registers.
 type Value = [__m512; VECTORS];
@@ -44,29 +45,16 @@ pub(super) fn steps(body: &[Instr], first_register: usize) -> Option<Vec<Step>> 
     }
     let reads = |at: usize, slot: Slot| body[at].sources.contains(&slot);
     let step = |(at, instr): (usize, &Instr)| {
-        let last = at.checked_sub(1).filter(|_| in_registers(instr.code)).map(|at| body[at].target);
-        let bits = instr.sources.iter().enumerate().map(|(k, source)| u8::from(Some(*source) == last) << k);
-        let next = body.get(at + 1);
-        let passed_on = next.is_some_and(|next| in_registers(next.code) && next.sources.contains(&instr.target));
-        // The first step that reads it from memory or writes another value there decides.
-        let later = (at + 1 + usize::from(passed_on)..body.len())
-            .find(|&later| reads(later, instr.target) || body[later].target == instr.target);
-        let kept = usize::from(instr.target) < first_register || later.is_some_and(|later| reads(later, instr.target));
-        Step { instr: *instr, before: bits.sum(), kept }
+        let last = at.checked_sub(1).map(|at| body[at].target);
+        let before = instr.sources.iter().enumerate().map(|(k, source)| u8::from(Some(*source) == last) << k).sum();
+        // The first step after the next one that reads it or writes another value there decides.
+        let next = body.get(at + 1).is_some_and(|next| next.target != instr.target);
+        let later = || (at + 2..body.len()).find(|&at| reads(at, instr.target) || body[at].target == instr.target);
+        let kept = usize::from(instr.target) < first_register
+            || next && later().is_some_and(|later| reads(later, instr.target));
+        Step { instr: *instr, before, kept }
     };
     Some(body.iter().enumerate().map(step).collect())
-}
-
-/// Whether an instruction takes the result before it from registers. (For the others, memory costs little beside what they do.)
-fn in_registers(code: Code) -> bool {
-    use BinaryOp::{Add, Div, Max, Min, Mul, Sub};
-    use UnaryOp::{Abs, Neg, Sqrt};
-    match code {
-        Code::Copy | Code::Fma | Code::Choose(_) => true,
-        Code::Binary(op) => matches!(op, Add | Sub | Mul | Div | Min | Max),
-        Code::Unary(op) => matches!(op, Neg | Abs | Sqrt),
-        Code::Select => false,
-    }
 }
 
 /// Where a slot lies in the first block, and whether it moves on from block to block.
@@ -131,13 +119,16 @@ pub(super) unsafe fn run(
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn run_step(step: &Step, places: &[Place], at: usize, before: Value) -> Value {
-    let place = |slot: Slot| places[usize::from(slot)];
+    const DOWN: i32 = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+    const UP: i32 = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
+    const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    let (zero, one) = (_mm512_setzero_ps(), _mm512_set1_ps(1.0));
     macro_rules! source {
         ($k:literal) => {
             if step.before & 1 << $k != 0 {
                 before
             } else {
-                let from = place(step.instr.sources[$k]);
+                let from = places[usize::from(step.instr.sources[$k])];
                 // SAFETY: the block of a source, or the vector of a number.
                 unsafe { load(from.at(at), from.step) }
             }
@@ -155,6 +146,11 @@ unsafe fn run_step(step: &Step, places: &[Place], at: usize, before: Value) -> V
             each(|v| $f(x[v], y[v]))
         }};
     }
+    macro_rules! compare {
+        ($predicate:ident) => {
+            binary!(|x, y| _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<$predicate>(x, y), one))
+        };
+    }
     macro_rules! choose {
         ($predicate:ident) => {{
             let (x, y) = (source!(0), source!(1));
@@ -169,30 +165,48 @@ unsafe fn run_step(step: &Step, places: &[Place], at: usize, before: Value) -> V
             let (x, y, z) = (source!(0), source!(1), source!(2));
             each(|v| _mm512_fmadd_ps(x[v], y[v], z[v]))
         }
-        Code::Choose(BinaryOp::Eq) => choose!(_CMP_EQ_OQ),
-        Code::Choose(BinaryOp::Ne) => choose!(_CMP_NEQ_UQ),
-        Code::Choose(BinaryOp::Lt) => choose!(_CMP_LT_OQ),
-        Code::Choose(BinaryOp::Le) => choose!(_CMP_LE_OQ),
-        Code::Choose(BinaryOp::Gt) => choose!(_CMP_GT_OQ),
-        Code::Choose(_) => choose!(_CMP_GE_OQ),
-        Code::Binary(BinaryOp::Add) => binary!(|x, y| _mm512_add_ps(x, y)),
-        Code::Binary(BinaryOp::Sub) => binary!(|x, y| _mm512_sub_ps(x, y)),
-        Code::Binary(BinaryOp::Mul) => binary!(|x, y| _mm512_mul_ps(x, y)),
-        Code::Binary(BinaryOp::Div) => binary!(|x, y| _mm512_div_ps(x, y)),
-        Code::Binary(BinaryOp::Min) => binary!(avx512::minimum),
-        Code::Binary(BinaryOp::Max) => binary!(avx512::maximum),
-        Code::Unary(UnaryOp::Neg) => unary!(avx512::negative),
-        Code::Unary(UnaryOp::Abs) => unary!(|x| _mm512_abs_ps(x)),
-        Code::Unary(UnaryOp::Sqrt) => unary!(|x| _mm512_sqrt_ps(x)),
-        code => {
-            let sources = step.instr.sources.map(place).map(|from| Operand::new(from.at(at), from.step == 0));
-            let to = place(step.instr.target).at(at);
-            // SAFETY: the caller's promise for a block, passed on; then the block of the target is written.
-            unsafe {
-                avx512::instruction(code, sources, to, BLOCK);
-                load(to, LANES)
-            }
+        Code::Select => {
+            let (x, holds, fails) = (source!(0), source!(1), source!(2));
+            each(|v| _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(x[v], zero), fails[v], holds[v]))
         }
+        Code::Choose(op) => match op {
+            BinaryOp::Eq => choose!(_CMP_EQ_OQ),
+            BinaryOp::Ne => choose!(_CMP_NEQ_UQ),
+            BinaryOp::Lt => choose!(_CMP_LT_OQ),
+            BinaryOp::Le => choose!(_CMP_LE_OQ),
+            BinaryOp::Gt => choose!(_CMP_GT_OQ),
+            _ => choose!(_CMP_GE_OQ),
+        },
+        Code::Binary(op) => match op {
+            BinaryOp::Add => binary!(|x, y| _mm512_add_ps(x, y)),
+            BinaryOp::Sub => binary!(|x, y| _mm512_sub_ps(x, y)),
+            BinaryOp::Mul => binary!(|x, y| _mm512_mul_ps(x, y)),
+            BinaryOp::Div => binary!(|x, y| _mm512_div_ps(x, y)),
+            BinaryOp::Min => binary!(avx512::minimum),
+            BinaryOp::Max => binary!(avx512::maximum),
+            BinaryOp::Eq => compare!(_CMP_EQ_OQ),
+            BinaryOp::Ne => compare!(_CMP_NEQ_UQ),
+            BinaryOp::Lt => compare!(_CMP_LT_OQ),
+            BinaryOp::Le => compare!(_CMP_LE_OQ),
+            BinaryOp::Gt => compare!(_CMP_GT_OQ),
+            BinaryOp::Ge => compare!(_CMP_GE_OQ),
+            // `steps` takes no others.
+            BinaryOp::Pow => before,
+        },
+        Code::Unary(op) => match op {
+            UnaryOp::Neg => unary!(avx512::negative),
+            UnaryOp::Abs => unary!(|x| _mm512_abs_ps(x)),
+            UnaryOp::Floor => unary!(|x| _mm512_roundscale_ps::<DOWN>(x)),
+            UnaryOp::Ceil => unary!(|x| _mm512_roundscale_ps::<UP>(x)),
+            UnaryOp::Round => unary!(|x| _mm512_roundscale_ps::<NEAREST>(x)),
+            UnaryOp::Sqrt => unary!(|x| _mm512_sqrt_ps(x)),
+            UnaryOp::Rsqrt => unary!(|x| _mm512_div_ps(one, _mm512_sqrt_ps(x))),
+            UnaryOp::Exp => unary!(exp),
+            UnaryOp::Expm1 => unary!(expm1),
+            UnaryOp::Tanh => unary!(tanh),
+            UnaryOp::Sigmoid => unary!(sigmoid),
+            _ => before,
+        },
     }
 }
 
