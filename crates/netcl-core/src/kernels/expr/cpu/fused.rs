@@ -14,7 +14,6 @@ use smallvec::SmallVec;
 
 use super::avx512::{self, LANES};
 use super::{Code, Instr, Slot};
-use crate::kernels::expr::vecmath::avx512::{exp, expm1, sigmoid, tanh};
 use crate::kernels::expr::{BinaryOp, UnaryOp};
 
 /// Registers of a value: enough to repay the choice of an instruction, few enough for those of three operands.
@@ -37,10 +36,10 @@ pub(super) struct Step {
     kept: bool,
 }
 
-/// The steps of a program whose slots from `first_register` on are nobody else's; `None` if an instruction is not one of AVX-512, or
-/// if there is none that another one follows.
+/// The steps of a program whose slots from `first_register` on are nobody else's; `None` if there are no two, or
+/// if an instruction is not one of [`run_step`].
 pub(super) fn steps(body: &[Instr], first_register: usize) -> Option<Vec<Step>> {
-    if body.len() < 2 || !body.iter().all(|instr| avx512::has(instr.code)) {
+    if body.len() < 2 || !body.iter().all(|instr| has(instr.code)) {
         return None;
     }
     let reads = |at: usize, slot: Slot| body[at].sources.contains(&slot);
@@ -57,14 +56,26 @@ pub(super) fn steps(body: &[Instr], first_register: usize) -> Option<Vec<Step>> 
     Some(body.iter().enumerate().map(step).collect())
 }
 
+/// Whether an instruction is done here: those that take less time than their operands take to come from memory. (The others
+/// gain little, and their many constants would drive the value out of its registers.)
+fn has(code: Code) -> bool {
+    use BinaryOp::{Add, Div, Max, Min, Mul, Sub};
+    use UnaryOp::{Abs, Neg, Sqrt};
+    match code {
+        Code::Copy | Code::Fma | Code::Select | Code::Choose(_) => true,
+        Code::Binary(op) => matches!(op, Add | Sub | Mul | Div | Min | Max),
+        Code::Unary(op) => matches!(op, Neg | Abs | Sqrt),
+    }
+}
+
 /// Where a slot lies in the first block, and whether it moves on from block to block.
 #[derive(Clone, Copy)]
 struct Place {
     data: *mut f32,
     /// All bits of the distance from the first block, or none.
     moves: usize,
-    /// From a vector to the next: none where a number stands in one.
-    step: usize,
+    /// Whether it is one vector of one number.
+    number: bool,
 }
 
 impl Place {
@@ -92,7 +103,7 @@ pub(super) unsafe fn run(
     places.extend(slots.iter().zip(uniform).enumerate().map(|(slot, (&data, &one))| Place {
         data,
         moves: if one || slot >= first_register { 0 } else { usize::MAX },
-        step: if one { 0 } else { LANES },
+        number: one,
     }));
     let done = n / BLOCK * BLOCK;
     for at in (0..done).step_by(BLOCK) {
@@ -119,10 +130,6 @@ pub(super) unsafe fn run(
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn run_step(step: &Step, places: &[Place], at: usize, before: Value) -> Value {
-    const DOWN: i32 = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
-    const UP: i32 = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
-    const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-    let (zero, one) = (_mm512_setzero_ps(), _mm512_set1_ps(1.0));
     macro_rules! source {
         ($k:literal) => {
             if step.before & 1 << $k != 0 {
@@ -130,7 +137,7 @@ unsafe fn run_step(step: &Step, places: &[Place], at: usize, before: Value) -> V
             } else {
                 let from = places[usize::from(step.instr.sources[$k])];
                 // SAFETY: the block of a source, or the vector of a number.
-                unsafe { load(from.at(at), from.step) }
+                unsafe { load(from.at(at), from.number) }
             }
         };
     }
@@ -145,11 +152,6 @@ unsafe fn run_step(step: &Step, places: &[Place], at: usize, before: Value) -> V
             let (x, y) = (source!(0), source!(1));
             each(|v| $f(x[v], y[v]))
         }};
-    }
-    macro_rules! compare {
-        ($predicate:ident) => {
-            binary!(|x, y| _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<$predicate>(x, y), one))
-        };
     }
     macro_rules! choose {
         ($predicate:ident) => {{
@@ -166,8 +168,11 @@ unsafe fn run_step(step: &Step, places: &[Place], at: usize, before: Value) -> V
             each(|v| _mm512_fmadd_ps(x[v], y[v], z[v]))
         }
         Code::Select => {
-            let (x, holds, fails) = (source!(0), source!(1), source!(2));
-            each(|v| _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(x[v], zero), fails[v], holds[v]))
+            let x = source!(0);
+            let masks: [__mmask16; VECTORS] =
+                std::array::from_fn(|v| _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(x[v], _mm512_setzero_ps()));
+            let (holds, fails) = (source!(1), source!(2));
+            each(|v| _mm512_mask_blend_ps(masks[v], fails[v], holds[v]))
         }
         Code::Choose(op) => match op {
             BinaryOp::Eq => choose!(_CMP_EQ_OQ),
@@ -184,41 +189,28 @@ unsafe fn run_step(step: &Step, places: &[Place], at: usize, before: Value) -> V
             BinaryOp::Div => binary!(|x, y| _mm512_div_ps(x, y)),
             BinaryOp::Min => binary!(avx512::minimum),
             BinaryOp::Max => binary!(avx512::maximum),
-            BinaryOp::Eq => compare!(_CMP_EQ_OQ),
-            BinaryOp::Ne => compare!(_CMP_NEQ_UQ),
-            BinaryOp::Lt => compare!(_CMP_LT_OQ),
-            BinaryOp::Le => compare!(_CMP_LE_OQ),
-            BinaryOp::Gt => compare!(_CMP_GT_OQ),
-            BinaryOp::Ge => compare!(_CMP_GE_OQ),
             // `steps` takes no others.
-            BinaryOp::Pow => before,
+            _ => before,
         },
         Code::Unary(op) => match op {
             UnaryOp::Neg => unary!(avx512::negative),
             UnaryOp::Abs => unary!(|x| _mm512_abs_ps(x)),
-            UnaryOp::Floor => unary!(|x| _mm512_roundscale_ps::<DOWN>(x)),
-            UnaryOp::Ceil => unary!(|x| _mm512_roundscale_ps::<UP>(x)),
-            UnaryOp::Round => unary!(|x| _mm512_roundscale_ps::<NEAREST>(x)),
             UnaryOp::Sqrt => unary!(|x| _mm512_sqrt_ps(x)),
-            UnaryOp::Rsqrt => unary!(|x| _mm512_div_ps(one, _mm512_sqrt_ps(x))),
-            UnaryOp::Exp => unary!(exp),
-            UnaryOp::Expm1 => unary!(expm1),
-            UnaryOp::Tanh => unary!(tanh),
-            UnaryOp::Sigmoid => unary!(sigmoid),
             _ => before,
         },
     }
 }
 
-/// The vectors of a block, or as often that of a number.
+/// The vectors of a block, or as often that of a number, which is read once.
 ///
 /// # Safety
-/// As many vectors, `step` elements apart, are valid for reading.
+/// As many vectors, or one, are valid for reading.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load(from: *const f32, step: usize) -> Value {
+unsafe fn load(from: *const f32, number: bool) -> Value {
     // SAFETY: the caller's promise.
-    each(|v| unsafe { _mm512_loadu_ps(from.wrapping_add(v * step)) })
+    let vector = |v: usize| unsafe { _mm512_loadu_ps(from.wrapping_add(v * LANES)) };
+    if number { [vector(0); VECTORS] } else { each(vector) }
 }
 
 /// A value, vector by vector. (Without a loop, so that all of it stays in registers.)
