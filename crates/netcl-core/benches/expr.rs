@@ -66,6 +66,23 @@ fn main() {
         });
     }
 
+    // An optimizer's update: Adam's, without what is the same for all elements.
+    let g = Graph::new();
+    let (p, d, m, v) = (g.input(0), g.input(1), g.input(2), g.input(3));
+    let (mean, square) = ((d - m).fma(g.scalar(0), m), (d * d).fma(g.scalar(1), v * g.scalar(2)));
+    let root = square.sqrt().fma(g.scalar(3), g.scalar(4));
+    let update = program(&g.finish(&[(mean / root).fma(g.scalar(5), p), mean, square]));
+    let (first, rest) = out.split_at_mut(few);
+    let (second, third) = rest.split_at_mut(few);
+    let (positive, third) = (vec![0.5f32; few], &mut third[..few]);
+    measure("update in cache", 7, || {
+        for _ in 0..N / few {
+            let inputs = [&x[..few], &y[..few], &x[few..2 * few], &positive[..]];
+            let outputs = &mut [black_box(&mut *first), &mut *second, &mut *third];
+            update.run_slices(&inputs, &[0.1, 0.001, 0.999, 1.5, 1e-8, -1e-3], outputs).unwrap();
+        }
+    });
+
     let g = Graph::new();
     let (a, b) = (g.input(0), g.input(1));
     let chain = program(&g.finish(&[(a * b + 1.0).tanh() * a.sigmoid() + b.relu()]));

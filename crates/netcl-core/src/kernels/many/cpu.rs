@@ -124,8 +124,13 @@ impl Job {
         let grain = if self.elements < ALONE { self.chunks.len() } else { 1 };
         parallel_for("many tensors", self.chunks.len(), grain, |range| {
             let mut registers = Registers::default();
-            for chunk in &self.chunks[range] {
-                self.chunk(*chunk, &pointers, &numbers, &mut registers);
+            let mut chunks = self.chunks[range].iter().copied().peekable();
+            while let Some(mut chunk) = chunks.next() {
+                // Neighbours are one run: starting one costs as much as hundreds of elements.
+                while let Some(next) = chunks.next_if(|next| chunk.is_before(next)) {
+                    chunk.len += next.len;
+                }
+                self.chunk(chunk, &pointers, &numbers, &mut registers);
             }
         })
     }

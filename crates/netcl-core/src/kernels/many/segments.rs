@@ -50,6 +50,13 @@ pub(super) struct Chunk {
     pub(super) len: usize,
 }
 
+impl Chunk {
+    /// Whether the other one starts where this one ends.
+    pub(super) fn is_before(&self, next: &Chunk) -> bool {
+        self.segment == next.segment && self.start + self.len == next.start
+    }
+}
+
 impl Segments {
     /// Segments whose rows end with the last segment that has a part in them.
     pub fn new(all: Vec<Segment>) -> Segments {

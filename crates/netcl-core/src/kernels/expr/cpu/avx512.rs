@@ -95,15 +95,8 @@ pub(super) unsafe fn instruction(code: Code, s: [Operand; 4], o: *mut f32, n: us
                 BinaryOp::Sub => map([a, b], o, n, |[x, y]| _mm512_sub_ps(x, y)),
                 BinaryOp::Mul => map([a, b], o, n, |[x, y]| _mm512_mul_ps(x, y)),
                 BinaryOp::Div => map([a, b], o, n, |[x, y]| _mm512_div_ps(x, y)),
-                // The first where it is NaN, the second where that one is: no comparison with NaN holds.
-                BinaryOp::Min => map([a, b], o, n, |[x, y]| {
-                    let first = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(x, y) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
-                    _mm512_mask_blend_ps(first, y, x)
-                }),
-                BinaryOp::Max => map([a, b], o, n, |[x, y]| {
-                    let first = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, y) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
-                    _mm512_mask_blend_ps(first, y, x)
-                }),
+                BinaryOp::Min => map([a, b], o, n, |[x, y]| minimum(x, y)),
+                BinaryOp::Max => map([a, b], o, n, |[x, y]| maximum(x, y)),
                 BinaryOp::Eq => compare!(_CMP_EQ_OQ),
                 BinaryOp::Ne => compare!(_CMP_NEQ_UQ),
                 BinaryOp::Lt => compare!(_CMP_LT_OQ),
@@ -113,9 +106,7 @@ pub(super) unsafe fn instruction(code: Code, s: [Operand; 4], o: *mut f32, n: us
                 BinaryOp::Pow => return false,
             },
             Code::Unary(op) => match op {
-                UnaryOp::Neg => map([a], o, n, |[x]| {
-                    _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MIN)))
-                }),
+                UnaryOp::Neg => map([a], o, n, |[x]| negative(x)),
                 UnaryOp::Abs => map([a], o, n, |[x]| _mm512_abs_ps(x)),
                 UnaryOp::Floor => map([a], o, n, |[x]| _mm512_roundscale_ps::<DOWN>(x)),
                 UnaryOp::Ceil => map([a], o, n, |[x]| _mm512_roundscale_ps::<UP>(x)),
@@ -131,6 +122,29 @@ pub(super) unsafe fn instruction(code: Code, s: [Operand; 4], o: *mut f32, n: us
         }
     }
     true
+}
+
+/// The smaller one: the first where it is NaN, the second where that one is, since no comparison with NaN holds.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn minimum(x: __m512, y: __m512) -> __m512 {
+    let first = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(x, y) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+    _mm512_mask_blend_ps(first, y, x)
+}
+
+/// The larger one, with NaN as in [`minimum`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn maximum(x: __m512, y: __m512) -> __m512 {
+    let first = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, y) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+    _mm512_mask_blend_ps(first, y, x)
+}
+
+/// The other sign, also of zeros and NaN.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn negative(x: __m512) -> __m512 {
+    _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MIN)))
 }
 
 /// A loop over the elements.

@@ -21,6 +21,8 @@ pub(super) fn compile(expr: &Expr, compute: DType) -> Program {
         spread: Vec::new(),
         last_read: vec![None; expr.inputs()],
         writer: Vec::new(),
+        #[cfg(target_arch = "x86_64")]
+        fused: None,
         compute,
         level: simd::level(),
     };
@@ -92,7 +94,7 @@ pub(super) fn compile(expr: &Expr, compute: DType) -> Program {
     program.writer = (0..program.outputs)
         .map(|o| program.body.iter().position(|instr| usize::from(instr.target) == program.inputs + o).unwrap_or(0))
         .collect();
-    program.spread = program.spread_slots();
+    program.prepare();
     program
 }
 

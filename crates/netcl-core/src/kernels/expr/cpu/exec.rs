@@ -66,9 +66,15 @@ unsafe fn execute_on<T: Real, const FMA: bool>(code: &[Instr], slots: &[*mut T],
                 continue;
             }
         }
-        // SAFETY: every slot holds n elements, and the target overlaps no source, so the slices do not alias.
-        let (s, o) = unsafe {
-            (s.map(|p| slice::from_raw_parts(p, n)), slice::from_raw_parts_mut(slots[usize::from(instr.target)], n))
+        // Of a number, an instruction that takes one reads the first element.
+        let length =
+            |k: usize| if instr.code.takes_numbers() && uniform[usize::from(instr.sources[k])] { 1 } else { n };
+        // SAFETY: every slot holds n elements or a number, and the target overlaps no source, so the slices do not alias.
+        let (s, o): ([&[T]; 4], &mut [T]) = unsafe {
+            (
+                std::array::from_fn(|k| slice::from_raw_parts(s[k], length(k))),
+                slice::from_raw_parts_mut(slots[usize::from(instr.target)], n),
+            )
         };
         match instr.code {
             Code::Copy => o.copy_from_slice(s[0]),

@@ -8,8 +8,11 @@
 mod avx512;
 mod compile;
 mod exec;
+#[cfg(target_arch = "x86_64")]
+mod fused;
 mod operand;
 mod run;
+mod walk;
 
 use crate::backend::cpu::simd::{self, Level};
 use crate::dtype::DType;
@@ -40,6 +43,9 @@ pub struct Program {
     last_read: Vec<Option<usize>>,
     /// For each output the instruction of the body that writes it.
     writer: Vec<usize>,
+    /// The body for registers that hold a value from one instruction to the next, where the processor has those.
+    #[cfg(target_arch = "x86_64")]
+    fused: Option<Vec<fused::Step>>,
     compute: DType,
     level: Level,
 }
@@ -98,8 +104,27 @@ impl Program {
     /// The same program on another instruction set, to test and compare; one the processor lacks is ignored.
     pub fn with_level(mut self, level: Level) -> Program {
         self.level = level.min(simd::level());
-        self.spread = self.spread_slots();
+        self.prepare();
         self
+    }
+
+    /// Decides what depends on the level.
+    fn prepare(&mut self) {
+        self.spread = self.spread_slots();
+        #[cfg(target_arch = "x86_64")]
+        {
+            let wide = self.compute == DType::F32 && self.is_wide(Code::Copy);
+            self.fused = wide.then(|| fused::steps(&self.body, self.inputs + self.outputs)).flatten();
+        }
+    }
+
+    /// Whether runs of any length need no more memory than those of a chunk: no value waits in memory for the whole of a run.
+    fn takes_any_length(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if self.fused.is_some() {
+            return true;
+        }
+        self.body.len() == 1 && !self.spread.contains(&true)
     }
 
     /// Whether an instruction may write where it reads, and takes numbers in the place of chunks.

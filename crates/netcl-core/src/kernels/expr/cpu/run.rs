@@ -7,7 +7,10 @@ use std::slice;
 use smallvec::SmallVec;
 
 use super::exec::SPREAD;
+#[cfg(target_arch = "x86_64")]
+use super::fused;
 use super::operand::{Compute, load, store};
+use super::walk::Walk;
 use super::{Program, exec};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
@@ -181,6 +184,10 @@ struct Run<'a, T> {
     nest: Nest<'a>,
     /// Elements per slot.
     chunk: usize,
+    /// Elements that are done at once: no more than a slot has, unless nothing needs one.
+    longest: usize,
+    /// Whether no operand is ever staged.
+    in_place: bool,
     inputs: &'a [Source<'a>],
     outputs: &'a [Target<'a>],
     /// A chunk for each slot: staging for inputs and outputs, then the registers. Borrowed for the whole run; all access
@@ -240,7 +247,71 @@ impl<'a, T: Compute> Run<'a, T> {
         let dense = inputs.iter().map(|i| dense(i.strides)).chain(outputs.iter().map(|o| dense(o.strides))).collect();
         let filled = SmallVec::from_elem(std::ptr::null(), inputs.len());
         let uniform = SmallVec::from_slice(&program.uniform);
-        Run { program, nest, chunk, inputs, outputs, _memory: PhantomData, base, slots, dense, uniform, filled }
+        let mut run = Run {
+            program,
+            nest,
+            chunk,
+            longest: chunk,
+            in_place: false,
+            inputs,
+            outputs,
+            _memory: PhantomData,
+            base,
+            slots,
+            dense,
+            uniform,
+            filled,
+        };
+        run.in_place = run.needs_no_staging();
+        if run.in_place && program.takes_any_length() {
+            run.longest = usize::MAX;
+        }
+        run
+    }
+
+    /// Whether every operand is a number or is read and written where it lies, in every chunk.
+    fn needs_no_staging(&self) -> bool {
+        let rows = self.nest.shape.last().is_none_or(|&row| row >= LONG_ROW);
+        let inner = |strides: &[isize]| strides.last().copied().unwrap_or(1);
+        let (read, written) = self.dense.split_at(self.inputs.len());
+        let reads = self.inputs.iter().zip(read).all(|(input, &dense)| {
+            let number = rows && inner(input.strides) == 0;
+            number || input.dtype == T::DTYPE && (dense || rows && inner(input.strides) == 1)
+        });
+        reads
+            && self.outputs.iter().zip(written).enumerate().all(|(o, (output, &dense))| {
+                output.dtype == T::DTYPE && (dense || rows && inner(output.strides) == 1) && self.may_write_at_once(o)
+            })
+    }
+
+    /// Whether an output may be written before all instructions are done: in place, a later one may still want the input.
+    fn may_write_at_once(&self, output: usize) -> bool {
+        let to = self.outputs[output].data;
+        self.inputs.iter().enumerate().all(|(i, input)| input.data != to || self.program.may_overwrite(output, i))
+    }
+
+    /// The body over the first `n` elements of the slots.
+    ///
+    /// # Safety
+    /// As [`exec::execute`]; operands that are no numbers have `n` elements, registers [`Run::chunk`](Self) or more.
+    unsafe fn execute(&mut self, n: usize) {
+        let mut left = n;
+        #[cfg(target_arch = "x86_64")]
+        if let Some(steps) = self.program.fused.as_ref().filter(|_| n >= fused::WORTHWHILE) {
+            // SAFETY: only programs in f32 are fused, so that T is f32.
+            let slots = unsafe { slice::from_raw_parts(self.slots.as_ptr().cast::<*mut f32>(), self.slots.len()) };
+            let operands = self.inputs.len() + self.outputs.len();
+            // SAFETY: the caller's promise, passed on; steps are made where the processor has AVX-512 alone.
+            let done = unsafe { fused::run(steps, slots, &self.uniform, operands, n) };
+            left -= done;
+            for (slot, _) in self.slots[..operands].iter_mut().zip(&self.uniform).filter(|(_, uniform)| !**uniform) {
+                *slot = slot.wrapping_add(done);
+            }
+        }
+        if left > 0 {
+            // SAFETY: the caller's promise for what is left.
+            unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, &self.uniform, left) };
+        }
     }
 
     /// # Safety
@@ -251,13 +322,63 @@ impl<'a, T: Compute> Run<'a, T> {
         let mut at = range.start;
         while at < range.end {
             let in_row = row - walk.index.last().copied().unwrap_or(0);
-            let left = (range.end - at).min(self.chunk);
+            let left = (range.end - at).min(self.longest);
             let n = if row >= LONG_ROW { left.min(in_row) } else { left };
-            // SAFETY: the chunk lies inside the range, so all its positions are valid; n is at most self.chunk.
-            unsafe { self.chunk(&walk, at, n, n <= in_row) };
+            // SAFETY: the chunk lies inside the range, so all its positions are valid; n is at most self.longest.
+            unsafe {
+                if self.in_place {
+                    self.chunk_in_place(&walk, at, n);
+                } else {
+                    self.chunk(&walk, at, n, n <= in_row);
+                }
+            }
             at += n;
             walk.advance(self.nest.shape, n);
         }
+    }
+
+    /// What [`Run::chunk`](Self) does where nothing is staged: the slots of operands point to them.
+    ///
+    /// # Safety
+    /// As [`Program::run_nest`], for the `n <= self.longest` elements from `at`.
+    unsafe fn chunk_in_place(&mut self, walk: &Walk, at: usize, n: usize) {
+        let first = self.inputs.len();
+        for (i, input) in self.inputs.iter().enumerate() {
+            let offset = walk.offset(input.strides, at, self.dense[i]) * input.dtype.size() as isize;
+            // SAFETY: the position of an element of the range.
+            let from = unsafe { input.data.offset(offset) };
+            self.uniform[i] = !self.dense[i] && input.strides.last() == Some(&0);
+            if !self.uniform[i] {
+                self.slots[i] = from.cast_mut().cast();
+            } else if self.filled[i] != from {
+                // SAFETY: one element of the input, and slot i.
+                unsafe { self.fill(i, from) };
+            }
+        }
+        for (o, output) in self.outputs.iter().enumerate() {
+            let offset = walk.offset(output.strides, at, self.dense[first + o]) * output.dtype.size() as isize;
+            // SAFETY: the position of an element of the range.
+            self.slots[first + o] = unsafe { output.data.offset(offset) }.cast();
+        }
+        // SAFETY: every slot points to n elements of an operand, or to a number; outputs in place are written when nothing reads
+        // the input any more (`needs_no_staging`).
+        unsafe { self.execute(n) };
+    }
+
+    /// Fills an input's staging chunk with one number.
+    ///
+    /// # Safety
+    /// `from` is an element of the input.
+    unsafe fn fill(&mut self, input: usize, from: *const u8) {
+        // SAFETY: the input has this chunk to itself, and nothing borrows it now.
+        let staging = unsafe { slice::from_raw_parts_mut(self.base.add(input * self.chunk), self.chunk) };
+        let mut value = [T::ZERO];
+        // SAFETY: one element of the input.
+        unsafe { load(self.inputs[input].dtype, from, 1, &mut value) };
+        let needed = if self.program.spread[input] { self.chunk } else { SPREAD };
+        staging[..needed].fill(value[0]);
+        self.slots[input] = staging.as_mut_ptr();
+        self.filled[input] = from;
     }
 
     /// # Safety
@@ -281,12 +402,8 @@ impl<'a, T: Compute> Run<'a, T> {
             self.slots[i] = staging.as_mut_ptr();
             if one_row && inner == 0 {
                 if self.filled[i] != from {
-                    let mut value = [T::ZERO];
                     // SAFETY: one element of the input.
-                    unsafe { load(input.dtype, from, 1, &mut value) };
-                    let needed = if self.program.spread[i] { self.chunk } else { SPREAD };
-                    staging[..needed].fill(value[0]);
-                    self.filled[i] = from;
+                    unsafe { self.fill(i, from) };
                 }
             } else if straight || one_row {
                 // SAFETY: a dense run, or the elements of one row.
@@ -308,16 +425,14 @@ impl<'a, T: Compute> Run<'a, T> {
             let to =
                 unsafe { output.data.offset(walk.offset(output.strides, at, dense) * output.dtype.size() as isize) };
             let straight = dense || (one_row && output.strides.last().copied().unwrap_or(1) == 1);
-            // In place, a later instruction may still want the input: then write only when all are done.
-            let free = |(i, input): (usize, &Source<'_>)| input.data != output.data || self.program.may_overwrite(o, i);
-            let direct = straight && output.dtype == T::DTYPE && inputs.iter().enumerate().all(free);
+            let direct = straight && output.dtype == T::DTYPE && self.may_write_at_once(o);
             // SAFETY: every slot has a chunk of its own.
             self.slots[first + o] = if direct { to.cast() } else { unsafe { self.base.add((first + o) * self.chunk) } };
             staged.push(!direct);
         }
         // SAFETY: every slot points to n elements: operands of the chunk in memory or chunks of our own. A target is a
         // register or an output; neither overlaps a source, but for outputs in place, which are staged where that matters.
-        unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, &self.uniform, n) };
+        unsafe { self.execute(n) };
         for (o, output) in outputs.iter().enumerate().filter(|&(o, _)| staged[o]) {
             // SAFETY: the output's own chunk, which the program has filled.
             let values = unsafe { slice::from_raw_parts(self.base.add((first + o) * self.chunk), n) };
@@ -333,67 +448,6 @@ impl<'a, T: Compute> Run<'a, T> {
                     let to = output.data.offset(offset * output.dtype.size() as isize);
                     store(output.dtype, &values[start..start + len], to, inner);
                 });
-            }
-        }
-    }
-}
-
-/// The index of a chunk's first element.
-#[derive(Clone)]
-struct Walk {
-    index: SmallVec<[usize; 6]>,
-}
-
-impl Walk {
-    fn at(shape: &[usize], mut position: usize) -> Walk {
-        let mut index: SmallVec<[usize; 6]> = SmallVec::from_elem(0, shape.len());
-        for (i, &n) in index.iter_mut().zip(shape).rev() {
-            *i = position % n;
-            position /= n;
-        }
-        Walk { index }
-    }
-
-    fn advance(&mut self, shape: &[usize], by: usize) {
-        let mut carry = by;
-        for (i, &n) in self.index.iter_mut().zip(shape).rev() {
-            let sum = *i + carry;
-            if sum < n {
-                *i = sum;
-                return;
-            }
-            *i = sum % n;
-            carry = sum / n;
-        }
-    }
-
-    /// The distance from an operand's first element, in elements.
-    fn offset(&self, strides: &[isize], at: usize, dense: bool) -> isize {
-        if dense { at as isize } else { self.index.iter().zip(strides).map(|(&i, &s)| i as isize * s).sum() }
-    }
-
-    /// Calls `f(offset, start, len)` for each part of a row among the next `n` elements.
-    fn pieces(&self, shape: &[usize], strides: &[isize], n: usize, mut f: impl FnMut(isize, usize, usize)) {
-        let (Some(&row), Some(&inner)) = (shape.last(), strides.last()) else { return f(0, 0, n) };
-        let mut index = self.index.clone();
-        let last = index.len() - 1;
-        let mut offset = self.offset(strides, 0, false);
-        let mut start = 0;
-        while start < n {
-            let len = (row - index[last]).min(n - start);
-            f(offset, start, len);
-            start += len;
-            // On to the next row: back to the row's start, then carry outwards.
-            offset -= index[last] as isize * inner;
-            index[last] = 0;
-            for axis in (0..last).rev() {
-                index[axis] += 1;
-                offset += strides[axis];
-                if index[axis] < shape[axis] {
-                    break;
-                }
-                offset -= strides[axis] * shape[axis] as isize;
-                index[axis] = 0;
             }
         }
     }
