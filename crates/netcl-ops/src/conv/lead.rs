@@ -6,7 +6,7 @@ use netcl_core::kernel_selector::{KernelConfig, KernelVariant};
 use netcl_core::kernels::described::Taken;
 use netcl_core::precision::matmul_precision;
 use netcl_core::shape::Shape;
-use netcl_core::tensor::{Tensor, reshape};
+use netcl_core::tensor::Tensor;
 
 use super::geometry::Geometry;
 use super::{Variant, opencl};
@@ -48,11 +48,14 @@ pub(super) fn takes(
 /// A 1x1 convolution does what the product does.
 fn product(op: &'static str, g: &Geometry, [x, weight, out]: [&Tensor; 3], lead: &Lead<'_>) -> Result<Taken> {
     let shape = image_shape(g);
+    let filters = viewed(weight, &[g.groups, g.filters, g.channels].into())?;
+    let out = viewed(out, &[g.n, g.groups, g.filters, g.pixels()].into())?;
     let (Some(image), Some(inputs)) = (viewed(x, &shape)?, viewed_all(&lead.inputs, &shape)?) else {
         return Ok(Taken::No("its pixels do not lie in one line"));
     };
-    let weight = reshape(weight, [g.groups, g.filters, g.channels])?;
-    let out = reshape(out, [g.n, g.groups, g.filters, g.pixels()])?;
+    let (Some(weight), Some(out)) = (filters, out) else {
+        return Ok(Taken::No("its filters have to be copied first"));
+    };
     let lead = Lead::new(op, &image, lead.expr, &inputs, lead.scalars)?;
     takes_prologue([&weight, &image, &out], matmul_precision(), None, false, &lead)
 }
@@ -63,7 +66,7 @@ pub(super) fn image_shape(g: &Geometry) -> Shape {
 }
 
 /// Tensors seen through other axes, where strides can say it of all.
-pub(super) fn viewed_all(tensors: &[Tensor], shape: &Shape) -> Result<Option<Vec<Tensor>>> {
+fn viewed_all(tensors: &[Tensor], shape: &Shape) -> Result<Option<Vec<Tensor>>> {
     tensors.iter().map(|tensor| viewed(tensor, shape)).collect()
 }
 
