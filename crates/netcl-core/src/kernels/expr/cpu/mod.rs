@@ -2,7 +2,8 @@
 //!
 //! A chunk is as many elements as keep every temporary in the first-level cache; each instruction is one vectorised loop
 //! over it, so that the cost of interpreting is spread over hundreds of elements. Inputs that lie densely in memory in
-//! the type of the computation are read where they are, and the last instruction writes the result where it belongs.
+//! the type of the computation are read where they are, and the last instruction writes the result where it belongs. Where
+//! registers are large enough, short instructions leave their results there for the next one (`fused.rs`).
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
