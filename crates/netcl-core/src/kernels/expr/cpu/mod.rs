@@ -119,13 +119,14 @@ impl Program {
         }
     }
 
-    /// Whether runs of any length need no more memory than those of a chunk: no value waits in memory for the whole of a run.
-    fn takes_any_length(&self) -> bool {
+    /// From how many elements on runs of any length need no more memory than those of a chunk: no value waits in memory for the
+    /// whole of a run.
+    fn takes_any_length_from(&self) -> Option<usize> {
         #[cfg(target_arch = "x86_64")]
         if self.fused.is_some() {
-            return true;
+            return Some(fused::WORTHWHILE);
         }
-        self.body.len() == 1 && !self.spread.contains(&true)
+        (self.body.len() == 1 && !self.spread.contains(&true)).then_some(0)
     }
 
     /// Whether an instruction may write where it reads, and takes numbers in the place of chunks.
