@@ -2,7 +2,8 @@
 //!
 //! A chunk is as many elements as keep every temporary in the first-level cache; each instruction is one vectorised loop
 //! over it, so that the cost of interpreting is spread over hundreds of elements. Inputs that lie densely in memory in
-//! the type of the computation are read where they are, and the last instruction writes the result where it belongs.
+//! the type of the computation are read where they are, and the last instruction writes the result where it belongs. Where
+//! registers are large enough, short instructions leave their results there for the next one (`fused.rs`).
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -118,13 +119,14 @@ impl Program {
         }
     }
 
-    /// Whether runs of any length need no more memory than those of a chunk: no value waits in memory for the whole of a run.
-    fn takes_any_length(&self) -> bool {
+    /// From how many elements on runs of any length need no more memory than those of a chunk: no value waits in memory for the
+    /// whole of a run.
+    fn takes_any_length_from(&self) -> Option<usize> {
         #[cfg(target_arch = "x86_64")]
         if self.fused.is_some() {
-            return true;
+            return Some(fused::WORTHWHILE);
         }
-        self.body.len() == 1 && !self.spread.contains(&true)
+        (self.body.len() == 1 && !self.spread.contains(&true)).then_some(0)
     }
 
     /// Whether an instruction may write where it reads, and takes numbers in the place of chunks.

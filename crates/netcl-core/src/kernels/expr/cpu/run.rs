@@ -184,8 +184,8 @@ struct Run<'a, T> {
     nest: Nest<'a>,
     /// Elements per slot.
     chunk: usize,
-    /// Elements that are done at once: no more than a slot has, unless nothing needs one.
-    longest: usize,
+    /// From how many elements on all are done at once, however many there are; fewer are done in chunks.
+    at_once_from: usize,
     /// Whether no operand is ever staged.
     in_place: bool,
     inputs: &'a [Source<'a>],
@@ -251,7 +251,7 @@ impl<'a, T: Compute> Run<'a, T> {
             program,
             nest,
             chunk,
-            longest: chunk,
+            at_once_from: usize::MAX,
             in_place: false,
             inputs,
             outputs,
@@ -263,8 +263,8 @@ impl<'a, T: Compute> Run<'a, T> {
             filled,
         };
         run.in_place = run.needs_no_staging();
-        if run.in_place && program.takes_any_length() {
-            run.longest = usize::MAX;
+        if run.in_place {
+            run.at_once_from = program.takes_any_length_from().unwrap_or(usize::MAX);
         }
         run
     }
@@ -293,7 +293,7 @@ impl<'a, T: Compute> Run<'a, T> {
     /// The body over the first `n` elements of the slots.
     ///
     /// # Safety
-    /// As [`exec::execute`]; operands that are no numbers have `n` elements, registers [`Run::chunk`](Self) or more.
+    /// As [`exec::execute`], but registers hold a chunk, and `n` is no more than that or at least `self.at_once_from`.
     unsafe fn execute(&mut self, n: usize) {
         let mut left = n;
         #[cfg(target_arch = "x86_64")]
@@ -309,7 +309,8 @@ impl<'a, T: Compute> Run<'a, T> {
             }
         }
         if left > 0 {
-            // SAFETY: the caller's promise for what is left.
+            // SAFETY: the caller's promise for what is left: less than a block, less than a chunk, or one instruction's, which
+            // needs no registers.
             unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, &self.uniform, left) };
         }
     }
@@ -322,9 +323,11 @@ impl<'a, T: Compute> Run<'a, T> {
         let mut at = range.start;
         while at < range.end {
             let in_row = row - walk.index.last().copied().unwrap_or(0);
-            let left = (range.end - at).min(self.longest);
+            let left = range.end - at;
             let n = if row >= LONG_ROW { left.min(in_row) } else { left };
-            // SAFETY: the chunk lies inside the range, so all its positions are valid; n is at most self.longest.
+            let n = if n >= self.at_once_from { n } else { n.min(self.chunk) };
+            // SAFETY: the chunk lies inside the range, so all its positions are valid; n is at most self.chunk, or registers
+            // need not hold as many.
             unsafe {
                 if self.in_place {
                     self.chunk_in_place(&walk, at, n);
@@ -340,7 +343,7 @@ impl<'a, T: Compute> Run<'a, T> {
     /// What [`Run::chunk`](Self) does where nothing is staged: the slots of operands point to them.
     ///
     /// # Safety
-    /// As [`Program::run_nest`], for the `n <= self.longest` elements from `at`.
+    /// As [`Program::run_nest`], for `n` elements from `at`: no more than a chunk has, or at least `self.at_once_from`.
     unsafe fn chunk_in_place(&mut self, walk: &Walk, at: usize, n: usize) {
         let first = self.inputs.len();
         for (i, input) in self.inputs.iter().enumerate() {
