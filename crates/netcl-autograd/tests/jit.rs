@@ -11,6 +11,7 @@ use std::rc::Rc;
 use netcl_autograd::core::backend::Queue;
 use netcl_autograd::core::device::manager;
 use netcl_autograd::core::index::IndexTensor;
+use netcl_autograd::core::kernels::form::{Form, force_form};
 use netcl_autograd::core::kernels::launch::{Counter, Recorder, with_sink};
 use netcl_autograd::core::kernels::region::{Style as RowStyle, force_style};
 use netcl_autograd::jit::{Jit, Outputs, Style, jit};
@@ -124,11 +125,13 @@ fn layer_norm_is_one_launch_and_at_most_two_backward() {
     for queue in queues() {
         let (x, scale, shift) = (ramp(&queue, &[66, 40], 1.0), ramp(&queue, &[40], 1.0), ramp(&queue, &[40], 0.5));
         let norm = |t: &[&Tensor]| layer_norm(t[0], 1, Some(t[1]), Some(t[2]), 1e-5);
-        let (forward, backward) = compare(norm, &[&x, &scale, &shift], 1e-5);
-        assert_eq!(forward, 1, "on {}", queue.device_name());
-        // On OpenCL devices the parameters' gradients are sums of sums.
-        let most = if matches!(queue, Queue::Cpu(_)) { 1 } else { 2 };
-        assert!(backward <= most, "{backward} on {}", queue.device_name());
+        for form in [Form::Items, Form::Groups] {
+            let (forward, backward) = force_form(form, || compare(norm, &[&x, &scale, &shift], 1e-5));
+            assert_eq!(forward, 1, "{form:?} on {}", queue.device_name());
+            // On OpenCL devices the parameters' gradients are sums of sums.
+            let most = if matches!(queue, Queue::Cpu(_)) { 1 } else { 2 };
+            assert!(backward <= most, "{backward} {form:?} on {}", queue.device_name());
+        }
     }
 }
 

@@ -9,7 +9,9 @@ use netcl_optim::autograd::Tensor;
 use netcl_optim::autograd::core::backend::Queue;
 use netcl_optim::autograd::core::backend::cpu::buffer;
 use netcl_optim::autograd::core::dtype::DType;
+use netcl_optim::autograd::core::kernels::form::{Form, force_form};
 use netcl_optim::autograd::core::kernels::launch::{Counter, with_sink};
+use netcl_optim::autograd::ops::norm::layer_norm;
 use netcl_optim::{Adam, Ema, EmaOptions, Optimizer, StepOptions, clip_grad_norm_device, clip_grad_value};
 use support::{cpu, devices, formula, resnet18_shapes, tensor};
 
@@ -129,5 +131,35 @@ fn two_hundred_steps_need_no_more_memory_than_three() {
             after.push(live_bytes(queue));
         }
         assert_eq!(after[3], after[199], "{}", device.device_name);
+    }
+}
+
+/// Layer norm makes the gradients of its two parameters in one piece of memory where it works in groups, as on GPUs: clipping in
+/// place and updates take such parts as they take whole tensors.
+#[test]
+fn gradients_in_one_piece_of_memory_are_clipped_and_stepped() {
+    let trained = |queue: &Queue, form: Form| {
+        let make = |seed, shape: &[usize]| tensor(queue, &formula(seed, 0, shape), shape, DType::F32);
+        let (x, upstream) = (make(1, &[66, 40]), make(2, &[66, 40]));
+        let (weight, bias) = (make(3, &[40]).with_grad(), make(4, &[40]).with_grad());
+        let mut opt = Adam::new(vec![weight.clone(), bias.clone()], 1e-2).unwrap();
+        for _ in 0..3 {
+            force_form(form, || {
+                let y = layer_norm(&x, 1, Some(&weight), Some(&bias), 1e-5).unwrap();
+                y.backward_with(Some(&upstream), Default::default()).unwrap();
+            });
+            let together = weight.grad().unwrap().raw().shares_storage(bias.grad().unwrap().raw());
+            assert_eq!(together, form == Form::Groups && !matches!(queue, Queue::Cpu(_)));
+            clip_grad_norm_device(&[weight.clone(), bias.clone()], 0.5).unwrap();
+            opt.step().unwrap();
+            opt.zero_grad();
+        }
+        [weight, bias].map(|parameter| parameter.to_f64_vec().unwrap()).concat()
+    };
+    for device in devices() {
+        let (apart, together) = (trained(&device.queue, Form::Items), trained(&device.queue, Form::Groups));
+        let close = apart.iter().zip(&together).all(|(x, y)| (x - y).abs() < 1e-5);
+        assert!(close, "on {}: {apart:?} and {together:?}", device.device_name);
+        device.queue.finish().unwrap();
     }
 }

@@ -248,16 +248,21 @@ impl<'f> Walk<'f> {
             self.through(&node, Arrived::One(&gradient), retain, check)?;
         }
         // A leaf that is used in several places gets the sum at once, so that its hooks see the whole.
+        let mut arrived = Vec::new();
         for cell in std::mem::take(&mut self.leaves) {
             let key = Arc::as_ptr(&cell) as usize;
             let Some(gradient) = self.pending.remove(&key) else { continue };
             let gradient = if self.hooks_at_places { cell.hooks.run(gradient)? } else { gradient };
             match &mut self.goal {
-                Goal::Leaves => accumulate(&cell, gradient, self.options.create_graph)?,
+                Goal::Leaves => arrived.push((cell, gradient)),
                 Goal::Inputs { found, .. } => {
                     found.insert(key, gradient);
                 }
             }
+        }
+        let holders: Vec<usize> = arrived.iter().map(|(_, gradient)| holders(&arrived, gradient)).collect();
+        for ((cell, gradient), holders) in arrived.into_iter().zip(holders) {
+            accumulate(&cell, gradient, holders, self.options.create_graph)?;
         }
         Ok(())
     }
@@ -325,16 +330,30 @@ impl<'f> Walk<'f> {
     }
 }
 
-/// Adds a gradient to what a leaf has from earlier walks.
-fn accumulate(cell: &GradCell, gradient: Tensor, create_graph: bool) -> Result<()> {
+/// Adds a gradient, whose memory holds so many of its walk, to what a leaf has from earlier walks.
+fn accumulate(cell: &GradCell, gradient: Tensor, holders: usize, create_graph: bool) -> Result<()> {
     let sum = match cell.grad() {
         Some(before) => add(&before, &gradient)?,
         None if create_graph => gradient,
         // A gradient that passed through (of a sum, of a reshape) is shared with others, or a view: a leaf's own may be
         // written to.
-        None if Arc::strong_count(gradient.storage()) > 1 => gradient.raw().duplicate()?.into(),
+        None if Arc::strong_count(gradient.storage()) > holders => gradient.raw().duplicate()?.into(),
         None => gradient.raw().contiguous()?.into(),
     };
     cell.set_grad(Some(sum));
     Ok(())
+}
+
+/// How many of a walk's gradients lie in the memory of one of them, if none overlaps another: a rule may make those of several
+/// parameters in one piece, as layer norm does.
+fn holders(arrived: &[(Arc<GradCell>, Tensor)], gradient: &Tensor) -> usize {
+    if gradient.size() * gradient.dtype().size() == gradient.storage().nbytes() {
+        return 1;
+    }
+    let together = || arrived.iter().map(|(_, other)| other.raw()).filter(|other| other.shares_storage(gradient.raw()));
+    let mut parts: SmallVec<[(usize, usize); 4]> =
+        together().map(|part| (part.layout().offset(), part.layout().end())).collect();
+    parts.sort_unstable();
+    let apart = parts.windows(2).all(|pair| pair[0].1 <= pair[1].0);
+    if apart && together().all(|part| part.dtype() == gradient.dtype()) { parts.len() } else { 1 }
 }

@@ -23,7 +23,9 @@
 #endif
 
 // Rows of tiles that are walked over together.
-#define BAND 12
+#ifndef BAND
+#define BAND 8
+#endif
 
 #pragma OPENCL FP_CONTRACT OFF
 

@@ -8,6 +8,7 @@ mod choice;
 mod lead;
 mod mma;
 mod source;
+mod split;
 mod stage;
 mod tail;
 mod tuned;
@@ -23,7 +24,7 @@ use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work}
 use netcl_core::precision::MatmulPrecision;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::Variant;
 use super::problem::{Matrix, Problem};
@@ -32,6 +33,7 @@ pub(super) use arithmetic::Arithmetic;
 use choice::{Device, RegisterTile, Tile};
 pub(super) use lead::takes;
 use source::{Outcome, result};
+use split::Split;
 pub(crate) use tuned::UNITS;
 pub(super) use units::available as units_available;
 
@@ -156,13 +158,6 @@ struct Operand {
     cs: isize,
     b0: isize,
     b1: isize,
-}
-
-/// How the terms of a product are shared out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Split {
-    parts: usize,
-    depth: usize,
 }
 
 impl<'p> Multiplication<'p> {
@@ -478,30 +473,6 @@ impl<'p> Multiplication<'p> {
     fn send(&self, name: &'static str, kernel: Kernel, grid: Grid, args: Args, cost: Cost) -> Result<()> {
         let queue = self.problem.c.tensor.queue().clone();
         launch::submit(Launch { name: name.into(), queue, work: Work::OpenCl(kernel, grid), args, cost })
-    }
-
-    /// Adds partial results and applies the epilogue.
-    fn reduce(&self, parts: &Tensor, split: Split) -> Result<()> {
-        const NAME: &str = "matmul_splitk_reduce";
-        let p = self.problem;
-        let mut prelude = Prelude::with_sums(p.sum, self.index);
-        result(&mut prelude, p, Outcome::Final);
-        let kernel = self.build_named(NAME, prelude, include_str!("matmul_splitk_reduce.cl"))?;
-        let c = self.operand(&p.c, Access::Write);
-        let mut args: Args = smallvec![
-            Arg::Buffer(parts.storage().clone(), Access::Read),
-            c.arg.clone(),
-            Arg::Scalar(Scalar::U64(c.at as u64)),
-        ];
-        let part = self.matrices() * p.m * p.n;
-        args.extend([p.m, p.n, self.batch[1], split.parts, part].map(|value| self.count(value)));
-        args.extend(self.place(&c));
-        self.epilogue_args(&mut args);
-        let local = choice::flat_group(self.device);
-        let global = [p.n.next_multiple_of(local[0]), p.m.next_multiple_of(local[1]), self.matrices()];
-        let elements = (part * (split.parts + 1) * p.sum.size()) as f64;
-        let cost = Cost { flops: (part * split.parts) as f64, bytes: elements };
-        self.send(NAME, kernel, Grid::new(global).local([local[0], local[1], 1]), args, cost)
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Tail {
 impl Tail {
     /// The tail of so many tiles with so many terms, if dealing it out saves at least a fiftieth of the time.
     fn of(units: usize, tile: RegisterTile, tiles: usize, terms: usize) -> Option<Tail> {
-        if tile.r * tile.c < LARGE_SHARE || tile.slices > 1 || tile.c % 4 != 0 || tiles <= units {
+        if tile.r * tile.c < LARGE_SHARE || tile.slices > 1 || !tile.c.is_multiple_of(4) || tiles <= units {
             return None;
         }
         let shared = tiles % units;
@@ -106,6 +106,7 @@ impl Multiplication<'_> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
 mod tests {
     use super::*;
 
