@@ -4,7 +4,7 @@ take turns on each workload, so that whatever else the machine does hits both. A
     cargo bench -p netcl-core --bench chain --no-run      # names the executable
     python benches/chain_peers.py <executable> --peer torch --peer-python <venv with torch>/bin/python
     python benches/chain_peers.py <executable> --peer torch-compile --peer-python <venv with torch>/bin/python
-    python benches/chain_peers.py <executable> --peer netcl-0.4.4 --peer-python <its venv>/bin/python --device pocl
+    python benches/chain_peers.py <executable> --peer netcl-0.4.4 --peer-python <its venv>/bin/python --device portable
 """
 
 import argparse
