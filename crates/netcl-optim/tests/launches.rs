@@ -138,10 +138,10 @@ fn two_hundred_steps_need_no_more_memory_than_three() {
 /// place and updates take such parts as they take whole tensors.
 #[test]
 fn gradients_in_one_piece_of_memory_are_clipped_and_stepped() {
-    let trained = |queue: &Queue, form: Form| {
+    let trained = |queue: &Queue, form: Form, n: usize| {
         let make = |seed, shape: &[usize]| tensor(queue, &formula(seed, 0, shape), shape, DType::F32);
-        let (x, upstream) = (make(1, &[66, 40]), make(2, &[66, 40]));
-        let (weight, bias) = (make(3, &[40]).with_grad(), make(4, &[40]).with_grad());
+        let (x, upstream) = (make(1, &[66, n]), make(2, &[66, n]));
+        let (weight, bias) = (make(3, &[n]).with_grad(), make(4, &[n]).with_grad());
         let mut opt = Adam::new(vec![weight.clone(), bias.clone()], 1e-2).unwrap();
         for _ in 0..3 {
             force_form(form, || {
@@ -156,8 +156,9 @@ fn gradients_in_one_piece_of_memory_are_clipped_and_stepped() {
         }
         [weight, bias].map(|parameter| parameter.to_f64_vec().unwrap()).concat()
     };
-    for device in devices() {
-        let (apart, together) = (trained(&device.queue, Form::Items), trained(&device.queue, Form::Groups));
+    // The second part begins on a boundary of vectors, and not.
+    for (device, n) in devices().into_iter().flat_map(|device| [(device.clone(), 40), (device, 33)]) {
+        let (apart, together) = (trained(&device.queue, Form::Items, n), trained(&device.queue, Form::Groups, n));
         let close = apart.iter().zip(&together).all(|(x, y)| (x - y).abs() < 1e-5);
         assert!(close, "on {}: {apart:?} and {together:?}", device.device_name);
         device.queue.finish().unwrap();
