@@ -146,6 +146,39 @@ fn products_compute_an_operand() {
     grid.finish(48);
 }
 
+/// Tiles end with zeros behind the last term, of which an expression may make anything: here infinities, which would make the sums
+/// no numbers.
+#[test]
+fn zeros_behind_the_last_term_stay_zeros() {
+    use matmul::Variant::{RegisterTiled, Tiled};
+    let g = Graph::new();
+    let reciprocal = g.finish(&[1.0 / g.input(0)]);
+    let mut grid = Grid::new("zeros behind the last term");
+    for device in devices().into_iter().filter(|device| device.backend.name() == "cl") {
+        for (variant, first) in [(Tiled, true), (RegisterTiled, true), (RegisterTiled, false)] {
+            grid.cell(&device, format!("{variant:?} operand {}", usize::from(!first)), || {
+                // No zeros among them; vectors of four in both operands, and a tile that ends inside the terms.
+                let make = |shape: [usize; 2], seed| {
+                    let values = random(shape[0] * shape[1], seed, (1.0, 2.0));
+                    tensor(&device.queue, &values, shape, DType::F32).0
+                };
+                let (a, b) = (make([8, 36], 1), make([36, 12], 2));
+                let prologue = matmul::Prologue { first, expr: &reciprocal, inputs: vec![], scalars: vec![] };
+                let options = MatmulOptions { variant: Some(variant), prologue: Some(prologue), ..Default::default() };
+                let got = matmul_with(&a, &b, &options).unwrap();
+                device.queue.finish().unwrap();
+                let inverse = |t: &Tensor| {
+                    let values: Vec<f64> = t.to_f64_vec().unwrap().iter().map(|x| 1.0 / x).collect();
+                    tensor(&manager().cpu().queue, &values, t.shape().clone(), DType::F64).0
+                };
+                let (left, right) = if first { (inverse(&a), exact(&b)) } else { (exact(&a), inverse(&b)) };
+                close(&got, &reference(&left, &right).0, 36)
+            });
+        }
+    }
+    grid.finish(0);
+}
+
 /// Kernel, geometry, and what the images [2, 6, 9, 8] are computed from beside themselves.
 type Convolution = ([usize; 4], ConvOptions<'static>, [&'static [usize]; 2]);
 

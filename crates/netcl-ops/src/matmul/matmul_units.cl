@@ -10,6 +10,7 @@
 //
 // Compiled with: INDEX, OUT, STORE, EPILOGUE, EPILOGUE_PARAMS   as in matmul_naive.cl;   VALUE   what the epilogue gives
 //                PARTS          parts of an operand; where there are three, `flag` is raised for sums that are no numbers
+//                BAND           rows of tiles that are walked over together
 //                DENSE          how four results are written at once: 0 not at all, 1 float, 2 half, 3 bfloat16
 
 #ifndef EPILOGUE
@@ -22,7 +23,6 @@
 #define FLAG_PARAM
 #endif
 
-// Rows of tiles that are walked over together.
 #ifndef BAND
 #define BAND 8
 #endif

@@ -48,8 +48,8 @@ pub struct Packing {
 /// As [`pack`], but a place is shared as a whole: two places are the same or have no byte in common. The largest come first, each
 /// takes the smallest place that is free while it lives, or makes a new one.
 ///
-/// This is for drivers: NVIDIA's crashes when sub-buffers that overlap are released, and launches that use them cost it three times
-/// as much.
+/// This is for drivers: NVIDIA's crashes when sub-buffers that overlap are released, and launches that use them cost it up to four
+/// times as much.
 ///
 /// ```
 /// use netcl_runtime::capture::plan::{Lifetime, pack_whole};
