@@ -259,6 +259,8 @@ mod tests {
         // 8192 cubed in 16 bits: 68 of 2048 tiles remain for 132 units.
         assert_eq!(whole(Arithmetic::F16, 256, 2048, 8192), Some(1980));
         assert_eq!(whole(Arithmetic::Split, 128, 1024, 4096), None, "slower when measured");
+        // What `matmul_units` multiplies: 12 tiles of a second round.
+        assert_eq!(whole(Arithmetic::F16, 64, 144, 8200), Some(132));
         // Fewer tiles than units, with many terms.
         assert_eq!(whole(Arithmetic::F16, 256, 8, 65536), Some(0));
         assert_eq!(whole(Arithmetic::F16, 256, 512, 4096), None, "16 units idle for 64 chunks");
