@@ -9,8 +9,14 @@
 //
 // Per step along k a group copies ROWS x DEPTH of a and DEPTH x COLS of b to local memory, and each work-item does R * C
 // multiply-adds for every R + C values it reads from there, RUN at a time. There are two such pairs of tiles: what the next step
-// needs is fetched into registers before this one's sums, and put into the other pair behind them. Many sums are visited along a
-// line that turns at each end, so that one of two factors is always that of the sum before: on an H200 4 % faster.
+// needs is fetched into registers before this one's sums, and put into the other pair before the last of its terms, whose sums
+// then hide the barrier and the first reads behind it.
+//
+// Registers of NVIDIA's processors lie in two banks, the even and the odd ones, each of which gives one value per cycle; a
+// multiply-add wants three. Where a work-item has many sums, they are visited along a line that turns at each end: of the two
+// factors one is that of the sum before, which need not be read again (H200: 4 % faster). Sums that are stored together lie in
+// consecutive registers, and so do factors that are read together: lines are swapped in pairs in local memory, so that the other
+// factor is never in its sum's bank (another 2 %).
 //
 // Small products leave most work-items without results. There the terms of a step are dealt out to SLICES sets of work-items,
 // whose sums are added, in the order of the slices, when all terms are done.
@@ -33,7 +39,8 @@
 //                A_LINES, B_LINES     1 where neighbours in memory lie along a's rows m, along b's columns n
 //                A_WIDTH, B_WIDTH     elements that are loaded at once, 1 or 4: neighbours in memory, all inside or all outside
 //                C_WIDTH              results that are stored at once, 1 or 4
-//                UNROLLED             1 where the loop over a step's terms is written out; compilers for processors take long for it
+//                UNROLLED             1 where the loop over a step's terms is written out, and there is one of its own for whole
+//                                     steps; compilers for processors take long for it
 //                GUARDED              1 where a flag in memory says whether there is anything to do
 //                SHARED_TAIL          1 where the terms of the last tiles are dealt out; then FENCE makes a work-item's writes
 //                                     visible to other groups
@@ -107,14 +114,14 @@
 #if SHARED_TAIL
 #define TAIL_PARAMS , global SUM *parts, global uint *arrivals, INDEX whole
 // Tells the whole group what its first work-item hears when all are here.
-#define ARRIVE(heard)                                                                                                           \
-    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);                                                                        \
-    if (item == 0) arrived = heard;                                                                                             \
+#define ARRIVE(heard)                                                                                                          \
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);                                                                       \
+    if (item == 0) arrived = heard;                                                                                            \
     barrier(CLK_LOCAL_MEM_FENCE);
-#define EACH_FOUR(statements)                                                                                                   \
-    _Pragma("unroll") for (int r = 0; r < R; ++r)                                                                               \
-        _Pragma("unroll") for (int s = 0; s < C; s += 4) {                                                                      \
-            statements;                                                                                                         \
+#define EACH_FOUR(statements)                                                                                                  \
+    _Pragma("unroll") for (int r = 0; r < R; ++r)                                                                              \
+        _Pragma("unroll") for (int s = 0; s < C; s += 4) {                                                                     \
+            statements;                                                                                                        \
         }
 #else
 #define TAIL_PARAMS
@@ -138,7 +145,9 @@
 #define A_PITCH (ROWS + 4)
 #define B_PITCH (COLS + 4)
 
-#define TURNING (R * C >= 128)
+#define TURNING (R * C >= 64)
+// Where a line of a tile lies in local memory, and its factor among those of a work-item.
+#define SWAPPED(line) ((line) ^ (TURNING && RUN > 1))
 
 #define JOINED(a, b) a##b
 #define VECTOR(type, width) JOINED(type, width)
@@ -146,66 +155,115 @@
 
 #pragma OPENCL FP_CONTRACT OFF
 
-// Where a work-item's `j`th piece lies in a tile of so many lines: neighbouring work-items are neighbours in memory.
-#define PIECE(width, along_lines, lines)                                                                                        \
-    const int at = (item + j * ITEMS) * width;                                                                                  \
-    const int line = along_lines ? at % lines : at / DEPTH, term = along_lines ? at / lines : at % DEPTH;                       \
-    const bool mine = lines * DEPTH % (ITEMS * width) == 0 || at < lines * DEPTH
+// Where a work-item's `j`th piece lies in a tile of so many lines: neighbouring work-items are neighbours in memory. Lines beyond
+// the last repeat it.
+#define PIECE(width, along_lines, lines, line0, line_end)                                                                      \
+    const int at = (item + j * ITEMS) * width;                                                                                 \
+    const int line = along_lines ? at % lines : at / DEPTH, term = along_lines ? at / lines : at % DEPTH;                      \
+    const bool mine = lines * DEPTH % (ITEMS * width) == 0 || at < lines * DEPTH;                                              \
+    const INDEX l = min((INDEX)(line0 + line), (INDEX)(line_end - (along_lines ? width : 1)))
 
-// Reads a work-item's pieces of the tile that begins at a line and a term; `whole` where it ends before the last term does.
-#define FETCH(value, kept, p, width, along_lines, lines, loads, line0, line_end, line_step, start, term_step, whole)            \
-    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                         \
-        PIECE(width, along_lines, lines);                                                                                       \
-        const INDEX l = min((INDEX)(line0 + line), (INDEX)(line_end - (along_lines ? width : 1))), t = start + term;            \
-        const bool there = mine && (whole || t < last);                                                                         \
-        if (width == 4) {                                                                                                       \
-            const INDEX place = along_lines ? l + t * term_step : l * line_step + t;                                            \
-            const SUM4 four = there ? LOAD4(p, place) : (SUM4)0;                                                                \
-            kept[4 * j] = INSIDE(there, value(four.x, l, t));                                                                   \
-            kept[4 * j + 1] = INSIDE(there, value(four.y, l + along_lines, t + !along_lines));                                  \
-            kept[4 * j + 2] = INSIDE(there, value(four.z, l + 2 * along_lines, t + 2 * !along_lines));                          \
-            kept[4 * j + 3] = INSIDE(there, value(four.w, l + 3 * along_lines, t + 3 * !along_lines));                          \
-        } else {                                                                                                                \
-            kept[j] = there ? value(LOAD(p, l * line_step + t * term_step), l, t) : (SUM)0;                                     \
-        }                                                                                                                       \
+// Where they begin in memory.
+#define BEGIN(from, width, along_lines, lines, loads, line0, line_end, line_step, term_step)                                   \
+    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                        \
+        PIECE(width, along_lines, lines, line0, line_end);                                                                     \
+        from[j] = l * line_step + (first + term) * term_step;                                                                  \
     }
 
-#define FETCH_BOTH(start, whole)                                                                                                \
-    FETCH(A_VALUE, a_kept, a, A_WIDTH, A_LINES, ROWS, A_LOADS, row0, m, a_rs, start, a_cs, whole)                               \
-    FETCH(B_VALUE, b_kept, b, B_WIDTH, B_LINES, COLS, B_LOADS, col0, n, b_cs, start, b_rs, whole)
-
-// Puts them into local memory.
-#define KEEP(tile, kept, width, along_lines, lines, loads)                                                                      \
-    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                         \
-        PIECE(width, along_lines, lines);                                                                                       \
-        if (!mine) continue;                                                                                                    \
-        if (width == 4 && along_lines)                                                                                          \
-            *(local SUM4 *)&tile[term][line] = (SUM4)(kept[4 * j], kept[4 * j + 1], kept[4 * j + 2], kept[4 * j + 3]);          \
-        else                                                                                                                    \
-            _Pragma("unroll") for (int w = 0; w < width; ++w) tile[term + w][line] = kept[width * j + w];                       \
+// Reads a work-item's pieces of the tile that begins at a term, and goes on to the next; `whole` where it ends before the last
+// term does.
+#define FETCH(value, kept, p, from, width, along_lines, lines, loads, line0, line_end, start, term_step, whole)                \
+    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                        \
+        PIECE(width, along_lines, lines, line0, line_end);                                                                     \
+        const INDEX t = start + term;                                                                                          \
+        const bool there = mine && (whole || t < last);                                                                        \
+        if (width == 4) {                                                                                                      \
+            const SUM4 four = there ? LOAD4(p, from[j]) : (SUM4)0;                                                             \
+            kept[4 * j] = INSIDE(there, value(four.x, l, t));                                                                  \
+            kept[4 * j + 1] = INSIDE(there, value(four.y, l + along_lines, t + !along_lines));                                 \
+            kept[4 * j + 2] = INSIDE(there, value(four.z, l + 2 * along_lines, t + 2 * !along_lines));                         \
+            kept[4 * j + 3] = INSIDE(there, value(four.w, l + 3 * along_lines, t + 3 * !along_lines));                         \
+        } else {                                                                                                               \
+            kept[j] = there ? value(LOAD(p, from[j]), l, t) : (SUM)0;                                                          \
+        }                                                                                                                      \
+        from[j] += DEPTH * term_step;                                                                                          \
     }
+
+#define FETCH_BOTH(start, whole)                                                                                               \
+    FETCH(A_VALUE, a_kept, a, a_from, A_WIDTH, A_LINES, ROWS, A_LOADS, row0, m, start, a_cs, whole)                            \
+    FETCH(B_VALUE, b_kept, b, b_from, B_WIDTH, B_LINES, COLS, B_LOADS, col0, n, start, b_rs, whole)
+
+// Where a piece lies in a tile in local memory.
+#define SPOT(at, width, along_lines, lines, pitch)                                                                             \
+    (!along_lines ? (at) % DEPTH * pitch + SWAPPED((at) / DEPTH)                                                               \
+                  : (at) / lines * pitch + (width == 4 ? (at) % lines : SWAPPED((at) % lines)))
+
+// Puts a work-item's pieces there. Where pieces lie evenly they are so far behind the first, which costs nothing to add to an
+// address.
+#define KEEP(tile, first_spot, pitch, kept, width, along_lines, lines, loads)                                                  \
+    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                        \
+        if (lines * DEPTH % (ITEMS * width) != 0 && (item + j * ITEMS) * width >= lines * DEPTH) continue;                     \
+        const bool evenly = ITEMS * width % (along_lines ? lines : 2 * DEPTH) == 0;                                            \
+        const int behind = j * (along_lines ? ITEMS * width / lines * pitch : ITEMS * width / DEPTH);                          \
+        const int other = SPOT((item + j * ITEMS) * width, width, along_lines, lines, pitch);                                  \
+        local SUM *spot = tile + (evenly ? first_spot + behind : other);                                                       \
+        if (width == 4 && along_lines)                                                                                         \
+            *(local SUM4 *)spot = (SUM4)(kept[4 * j + SWAPPED(0)], kept[4 * j + SWAPPED(1)],                                   \
+                                         kept[4 * j + SWAPPED(2)], kept[4 * j + SWAPPED(3)]);                                  \
+        else                                                                                                                   \
+            _Pragma("unroll") for (int w = 0; w < width; ++w) spot[w * pitch] = kept[width * j + w];                           \
+    }
+
+#define KEEP_BOTH(pair)                                                                                                        \
+    KEEP(a_tile + (pair) * (DEPTH * A_PITCH), a_spot, A_PITCH, a_kept, A_WIDTH, A_LINES, ROWS, A_LOADS)                        \
+    KEEP(b_tile + (pair) * (DEPTH * B_PITCH), b_spot, B_PITCH, b_kept, B_WIDTH, B_LINES, COLS, B_LOADS)
 
 // Reads the factors of a work-item's sums, RUN neighbours at a time.
 #if RUN == 1
-#define TAKE(factors, n, line, first, step)                                                                                     \
-    _Pragma("unroll") for (int f = 0; f < n; ++f) factors[f] = line[first + f * step];
+#define TAKE(factors, n, line, step)                                                                                           \
+    _Pragma("unroll") for (int f = 0; f < n; ++f) factors[f] = (line)[f * step];
 #else
-#define TAKE(factors, n, line, first, step)                                                                                     \
-    _Pragma("unroll") for (int f = 0; f < n; f += RUN)                                                                          \
-        *(VECTOR(SUM, RUN) *)&factors[f] = *(local const VECTOR(SUM, RUN) *)&line[first + f / RUN * step];
+#define TAKE(factors, n, line, step)                                                                                           \
+    _Pragma("unroll") for (int f = 0; f < n; f += RUN)                                                                         \
+        *(VECTOR(SUM, RUN) *)&factors[f] = *(local const VECTOR(SUM, RUN) *)&(line)[f / RUN * step];
 #endif
 
-#define TAKE_BOTH(set, i)                                                                                                       \
-    TAKE(left[set], R, a_tile[pair][(i) * SLICES + slice], y * RUN, Y * RUN)                                                    \
-    TAKE(right[set], C, b_tile[pair][(i) * SLICES + slice], x * RUN, X * RUN)
+#define TAKE_BOTH(set, i)                                                                                                      \
+    TAKE(left[set], R, a_tile + pair * (DEPTH * A_PITCH) + ((i) * SLICES + slice) * A_PITCH + y * RUN, Y * RUN)                \
+    TAKE(right[set], C, b_tile + pair * (DEPTH * B_PITCH) + ((i) * SLICES + slice) * B_PITCH + x * RUN, X * RUN)
+
+#define MULTIPLY(set)                                                                                                          \
+    _Pragma("unroll") for (int r = 0; r < R; ++r)                                                                              \
+        _Pragma("unroll") for (int at = 0; at < C; ++at) {                                                                     \
+            const int s = TURNING && r & 1 ? C - 1 - at : at;                                                                  \
+            sums[r][s] = fma(left[set][SWAPPED(r)], right[set][SWAPPED(s)], sums[r][s]);                                       \
+        }
+
+// A step's sums. One of two sets of factors is being used, the other on its way; that of the step's first term is here already.
+#if UNROLLED
+#define EACH_TERM _Pragma("unroll")
+#else
+#define EACH_TERM
+#endif
+#define STEP                                                                                                                   \
+    EACH_TERM for (int i = 0; i < STEPS; ++i) {                                                                                \
+        if (i == STEPS - 1) {                                                                                                  \
+            KEEP_BOTH(1 - pair)                                                                                                \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                                                      \
+            pair = 1 - pair;                                                                                                   \
+        }                                                                                                                      \
+        if (STEPS % 2 == 0 || i < STEPS - 1) { TAKE_BOTH((i + 1) & 1, (i + 1) % STEPS) }                                       \
+        MULTIPLY(i & 1)                                                                                                        \
+    }                                                                                                                          \
+    if (STEPS % 2 == 1) { TAKE_BOTH(0, 0) }
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matmul_register_tiled(
     global const T *a, ulong a_at, global const T *b, ulong b_at, global OUT *c, ulong c_at,
     INDEX m, INDEX n, INDEX k, INDEX batch1, INDEX splits, INDEX depth,
     INDEX a_rs, INDEX a_cs, INDEX a_b0, INDEX a_b1, INDEX b_rs, INDEX b_cs, INDEX b_b0, INDEX b_b1,
     INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS LEAD_PARAMS GUARD_PARAM TAIL_PARAMS) {
-    local SUM a_tile[2][DEPTH][A_PITCH] __attribute__((aligned(32)));
-    local SUM b_tile[2][DEPTH][B_PITCH] __attribute__((aligned(32)));
+    local SUM a_tile[2 * DEPTH * A_PITCH] __attribute__((aligned(32)));
+    local SUM b_tile[2 * DEPTH * B_PITCH] __attribute__((aligned(32)));
 #if SHARED_TAIL
     local uint arrived;
 #endif
@@ -243,42 +301,30 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matmul_register_t
         for (int s = 0; s < C; ++s) sums[r][s] = 0;
 
     SUM a_kept[A_LOADS * A_WIDTH], b_kept[B_LOADS * B_WIDTH];
+    INDEX a_from[A_LOADS], b_from[B_LOADS];
+    BEGIN(a_from, A_WIDTH, A_LINES, ROWS, A_LOADS, row0, m, a_rs, a_cs)
+    BEGIN(b_from, B_WIDTH, B_LINES, COLS, B_LOADS, col0, n, b_cs, b_rs)
+    const int a_spot = SPOT(item * A_WIDTH, A_WIDTH, A_LINES, ROWS, A_PITCH);
+    const int b_spot = SPOT(item * B_WIDTH, B_WIDTH, B_LINES, COLS, B_PITCH);
     FETCH_BOTH(first, false)
-    KEEP(a_tile[0], a_kept, A_WIDTH, A_LINES, ROWS, A_LOADS)
-    KEEP(b_tile[0], b_kept, B_WIDTH, B_LINES, COLS, B_LOADS)
+    KEEP_BOTH(0)
     barrier(CLK_LOCAL_MEM_FENCE);
     int pair = 0;
-    for (INDEX start = first; start < last; start += DEPTH) {
-        const INDEX next = start + DEPTH;
-        if (next + DEPTH <= last) {
-            FETCH_BOTH(next, true)
-        } else if (next < last) {
+    SUM left[2][R] __attribute__((aligned(32))), right[2][C] __attribute__((aligned(32)));
+    TAKE_BOTH(0, 0)
+    INDEX next = first + DEPTH;
+#if UNROLLED
+    for (; next + DEPTH <= last; next += DEPTH) {
+        FETCH_BOTH(next, true)
+        STEP
+    }
+#endif
+    // The last one or two steps. What the last puts into local memory nobody uses.
+    for (; next < last + DEPTH; next += DEPTH) {
+        if (next < last) {
             FETCH_BOTH(next, false)
         }
-        // One of two sets of factors is being used, the other on its way.
-        SUM left[2][R] __attribute__((aligned(32))), right[2][C] __attribute__((aligned(32)));
-        TAKE_BOTH(0, 0)
-#if UNROLLED
-#pragma unroll
-#endif
-        for (int i = 0; i < STEPS; ++i) {
-            if (i + 1 < STEPS) {
-                TAKE_BOTH((i + 1) & 1, i + 1)
-            }
-#pragma unroll
-            for (int r = 0; r < R; ++r)
-#pragma unroll
-                for (int at = 0; at < C; ++at) {
-                    const int s = TURNING && r & 1 ? C - 1 - at : at;
-                    sums[r][s] = fma(left[i & 1][r], right[i & 1][s], sums[r][s]);
-                }
-        }
-        if (next < last) {
-            KEEP(a_tile[1 - pair], a_kept, A_WIDTH, A_LINES, ROWS, A_LOADS)
-            KEEP(b_tile[1 - pair], b_kept, B_WIDTH, B_LINES, COLS, B_LOADS)
-        }
-        barrier(CLK_LOCAL_MEM_FENCE);
-        pair = 1 - pair;
+        STEP
     }
 
 #if SHARED_TAIL

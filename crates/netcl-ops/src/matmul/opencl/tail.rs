@@ -12,6 +12,9 @@
 //! ...
 //! unit 131  |########|########|########|                               |ooooooo|
 //! ```
+//!
+//! A device that can do this has this form of the kernel for all products with such tiles, also where there is nothing to deal
+//! out: it is what NVIDIA's compiler schedules best.
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::{Grid, Stream};
@@ -46,11 +49,13 @@ pub(super) struct Tail {
 }
 
 impl Tail {
+    /// Every tile with a group of its own.
+    fn none(tiles: usize, terms: usize) -> Tail {
+        Tail { whole: tiles, shared: 0, split: Split { parts: 1, depth: terms } }
+    }
+
     /// The tail of so many tiles with so many terms, if dealing it out saves at least a fiftieth of the time.
     fn of(units: usize, tile: RegisterTile, tiles: usize, terms: usize) -> Option<Tail> {
-        if tile.r * tile.c < LARGE_SHARE || tile.slices > 1 || !tile.c.is_multiple_of(4) || tiles <= units {
-            return None;
-        }
         let shared = tiles % units;
         let (idle, rounds) = ((units - shared) % units, tiles.div_ceil(units));
         if shared == 0 || idle * 50 < units * rounds {
@@ -62,7 +67,7 @@ impl Tail {
                 let ends = shared.div_ceil(idle);
                 ends * (terms + BEGINNING) / (ends + 1)
             }
-            parts => terms.div_ceil(parts),
+            parts => terms.div_ceil(parts).max(SHORTEST_PART),
         };
         let depth = depth.next_multiple_of(tile.depth);
         let parts = terms.div_ceil(depth);
@@ -78,11 +83,17 @@ impl Tail {
 }
 
 impl Multiplication<'_> {
-    /// The last round of a product, if it should and can be dealt out, and how groups see what others have written.
+    /// The last round of a product whose tiles fill a unit each, and how groups see what others have written, where that is
+    /// known.
     pub(super) fn tail(&self, tile: RegisterTile) -> Option<(Tail, &'static str)> {
-        let tail = Tail::of(self.device.units, tile, self.tiles(tile.rows, tile.cols), self.problem.k)?;
-        let room = tail.shared * tail.split.parts * tile.rows * tile.cols * self.problem.sum.size();
-        Some((tail, fence(self.stream)?)).filter(|_| room <= self.device.largest_allocation)
+        if tile.r * tile.c < LARGE_SHARE || tile.slices > 1 || !tile.c.is_multiple_of(4) {
+            return None;
+        }
+        let (tiles, terms) = (self.tiles(tile.rows, tile.cols), self.problem.k);
+        let room = |tail: &Tail| tail.shared * tail.split.parts * tile.rows * tile.cols * self.problem.sum.size();
+        let dealt = Tail::of(self.device.units, tile, tiles, terms);
+        let dealt = dealt.filter(|tail| room(tail) <= self.device.largest_allocation);
+        Some((dealt.unwrap_or(Tail::none(tiles, terms)), fence(self.stream)?))
     }
 
     /// Launches the register-tiled kernel with its last round dealt out.
@@ -93,11 +104,18 @@ impl Multiplication<'_> {
         let further = [("SHARED_TAIL", "1"), ("FENCE", fence)];
         let kernel = self.register_tiled_kernel(tile, operands.each_ref(), Outcome::Final, &further)?;
         let mut args = self.arguments(variant, &operands, tail.split, Outcome::Final);
-        // The sums of every part of a tile, and how many of its groups have left theirs.
-        let parts = Tensor::uninit(p.c.tensor.queue(), [tail.shared, tail.split.parts, tile.rows * tile.cols], p.sum)?;
-        let arrivals = Tensor::uninit(p.c.tensor.queue(), [tail.shared], DType::I32)?;
-        copy::fill(&arrivals, 0.0)?;
-        args.extend([parts, arrivals].map(|memory| Arg::Buffer(memory.storage().clone(), Access::Write)));
+        let memory = match tail.shared {
+            // Nobody asks for it.
+            0 => [p.c.tensor.clone(), p.c.tensor.clone()],
+            // The sums of every part of a tile, and how many of its groups have left theirs.
+            shared => {
+                let queue = p.c.tensor.queue();
+                let arrivals = Tensor::uninit(queue, [shared], DType::I32)?;
+                copy::fill(&arrivals, 0.0)?;
+                [Tensor::uninit(queue, [shared, tail.split.parts, tile.rows * tile.cols], p.sum)?, arrivals]
+            }
+        };
+        args.extend(memory.map(|memory| Arg::Buffer(memory.storage().clone(), Access::Write)));
         args.push(self.count(tail.whole));
         let items = tile.items();
         let grid = Grid::new([tail.groups() * items]).local([items]);
@@ -123,12 +141,15 @@ mod tests {
         let dealt = tail(288, 3072).unwrap();
         assert_eq!((dealt.whole, dealt.shared, dealt.split.parts), (264, 24, 5));
         assert_eq!(dealt.groups(), 264 + 120);
+        // A third of a round: three units for each; with few terms, as many as are worth it.
+        assert_eq!(tail(40, 4096), Some(Tail { whole: 0, shared: 40, split: Split { parts: 3, depth: 1368 } }));
+        assert_eq!(tail(10, 1024), Some(Tail { whole: 0, shared: 10, split: Split { parts: 4, depth: 256 } }));
     }
 
     #[test]
     fn tails_that_cost_more_than_they_save_are_left_alone() {
         assert_eq!(tail(132 * 4, 4096), None, "no tail");
-        assert_eq!(tail(100, 4096), None, "not even one round");
+        assert_eq!(tail(128, 4096), None, "one round, nearly full");
         assert_eq!(tail(512, 512), None, "too few terms");
         assert_eq!(tail(132 * 40 + 100, 4096), None, "one round of many");
     }

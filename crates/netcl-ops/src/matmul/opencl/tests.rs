@@ -119,8 +119,8 @@ fn tiles_whose_terms_are_dealt_out_are_added_up_once() {
         let rule = ShapeRule::new(&a, &b).unwrap();
         let problem = Problem::new(&rule, &a, &b, &out, &[], None, None).unwrap();
         let this = Multiplication::new(stream, &device, &problem, &[], 0);
-        // 18 tiles: some, one and all of them dealt out, to two and to more groups.
-        for (shared, depth) in [(7, 40), (1, 8), (18, 24)] {
+        // 18 tiles: some, one, all and none of them dealt out, to two and to more groups.
+        for (shared, depth) in [(7, 40), (1, 8), (18, 24), (0, k)] {
             copy::fill(&out, f64::NAN).unwrap();
             let split = Split { parts: k.div_ceil(depth), depth };
             let tail = Tail { whole: 18 - shared, shared, split };
