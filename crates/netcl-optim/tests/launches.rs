@@ -4,6 +4,7 @@
 mod support;
 
 use std::rc::Rc;
+use std::sync::{PoisonError, RwLock};
 
 use netcl_optim::autograd::Tensor;
 use netcl_optim::autograd::core::backend::Queue;
@@ -14,6 +15,9 @@ use netcl_optim::autograd::core::kernels::launch::{Counter, with_sink};
 use netcl_optim::autograd::ops::norm::layer_norm;
 use netcl_optim::{Adam, Ema, EmaOptions, Optimizer, StepOptions, clip_grad_norm_device, clip_grad_value};
 use support::{cpu, devices, formula, resnet18_shapes, tensor};
+
+/// The native CPU's memory is counted for the whole process: the test that compares it runs while no other does.
+static MEMORY: RwLock<()> = RwLock::new(());
 
 /// ResNet-18's 62 parameters with its channels divided by sixteen, which changes their lengths but not their number.
 fn parameters(queue: &Queue, dtype: DType) -> Vec<Tensor> {
@@ -42,6 +46,7 @@ fn named(names: &[(&str, usize)]) -> Vec<(String, usize)> {
 
 #[test]
 fn an_adam_step_of_resnet18_is_one_launch() {
+    let _shared = MEMORY.read().unwrap_or_else(PoisonError::into_inner);
     for device in devices() {
         let params = parameters(&device.queue, DType::F32);
         let mut opt = Adam::new(params.clone(), 1e-3).unwrap();
@@ -63,6 +68,7 @@ fn an_adam_step_of_resnet18_is_one_launch() {
 
 #[test]
 fn every_dtype_has_a_launch_of_its_own() {
+    let _shared = MEMORY.read().unwrap_or_else(PoisonError::into_inner);
     let queue = cpu();
     let mut params = Vec::new();
     for (i, dtype) in [DType::F32, DType::F64, DType::F16, DType::F32, DType::BF16].into_iter().enumerate() {
@@ -89,6 +95,7 @@ fn every_dtype_has_a_launch_of_its_own() {
 
 #[test]
 fn groups_share_the_launch() {
+    let _shared = MEMORY.read().unwrap_or_else(PoisonError::into_inner);
     for device in devices() {
         let params = parameters(&device.queue, DType::F32);
         let mut opt = Adam::new(params[..30].to_vec(), 1e-3).unwrap();
@@ -109,6 +116,7 @@ fn live_bytes(queue: &Queue) -> usize {
 
 #[test]
 fn two_hundred_steps_need_no_more_memory_than_three() {
+    let _alone = MEMORY.write().unwrap_or_else(PoisonError::into_inner);
     for device in devices() {
         let queue = &device.queue;
         let params: Vec<Tensor> =
@@ -138,6 +146,7 @@ fn two_hundred_steps_need_no_more_memory_than_three() {
 /// place and updates take such parts as they take whole tensors.
 #[test]
 fn gradients_in_one_piece_of_memory_are_clipped_and_stepped() {
+    let _shared = MEMORY.read().unwrap_or_else(PoisonError::into_inner);
     let trained = |queue: &Queue, form: Form, n: usize| {
         let make = |seed, shape: &[usize]| tensor(queue, &formula(seed, 0, shape), shape, DType::F32);
         let (x, upstream) = (make(1, &[66, n]), make(2, &[66, n]));

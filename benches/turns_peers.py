@@ -1,0 +1,91 @@
+"""The rows of ``netcl bench`` beside PyTorch in one process, sample by sample in turn.
+
+    python benches/turns_peers.py --device gpu --torch-device cuda
+    python benches/turns_peers.py --device gpu --torch-device cuda --portable --rows matmul_f32
+
+Rows that take all the power a card may draw depend on how warm it is: two runs one after the other differ by more than the two tools
+do. Here both are as warm as the other. A ratio above 1 means that ours is faster; it is the median of the pairs of samples behind the
+first quarter. ``--portable`` leaves the matrix units out (``NETCL_KERNEL_STRATEGY=portable``): ``matmul_f32`` is then plain
+multiply-adds. The interpreter must have both netcl and PyTorch.
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+import bench_peers
+
+
+def netcl_rows(device):
+    import netcl as nc
+    import numpy as np
+    from netcl.core.device import manager
+
+    queue = manager.default(device).queue
+    random = np.random.default_rng(2026)
+
+    def draw(*shape, dtype="float32", low=-1.0):
+        return nc.Tensor.from_host(queue, random.uniform(low, 1.0, shape).astype(np.float32)).to(dtype=dtype)
+
+    def prepare(row, size):
+        if row.startswith("matmul"):
+            m, n, k = size
+            nc.set_matmul_precision("high" if row == "matmul_tf32" else "highest")
+            dtype = {"matmul_f16": "float16", "matmul_bf16": "bfloat16"}.get(row, "float32")
+            a, b = draw(m, k, dtype=dtype), draw(k, n, dtype=dtype)
+            out = nc.matmul(a, b)
+            return lambda: nc.matmul(a, b, out=out)
+        x = draw(*size, low=0.0 if row == "sum" else -1.0)
+        if row == "softmax":
+            return lambda: nc.softmax(x)
+        return lambda: nc.reduce_sum(x)
+
+    return prepare, queue.finish
+
+
+def sample(call, finish, calls):
+    """Milliseconds of a call."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    finish()
+    return (time.perf_counter() - start) / calls * 1e3
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="gpu", help="netcl's device")
+    parser.add_argument("--torch-device", default="cuda")
+    rows = ["matmul_f32", "matmul_tf32", "matmul_f16", "matmul_bf16", "softmax", "sum"]
+    parser.add_argument("--rows", nargs="+", default=rows, choices=rows)
+    parser.add_argument("--small", action="store_true", help="the sizes for processors")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--sample-ms", type=float, default=30.0)
+    parser.add_argument("--portable", action="store_true", help="without matrix units")
+    options = parser.parse_args()
+    if options.portable:
+        os.environ["NETCL_KERNEL_STRATEGY"] = "portable"
+
+    about, torch_prepare, torch_finish = bench_peers.torch_rows(options.torch_device)
+    netcl_prepare, netcl_finish = netcl_rows(options.device)
+    print(f"{about['tool']} {about['version']} and netcl on {about['device']['name']}, {options.rounds} pairs of samples")
+    for row in options.rows:
+        size = bench_peers.ROWS[row][options.small]
+        sides = [(torch_prepare(row, size), torch_finish), (netcl_prepare(row, size), netcl_finish)]
+        lengths = [min(sample(call, finish, 3) for _ in range(3)) for call, finish in sides]
+        calls = [max(1, round(options.sample_ms / length)) for length in lengths]
+        times = [[], []]
+        for number in range(options.rounds):
+            for side in (0, 1) if number % 2 == 0 else (1, 0):
+                times[side].append(sample(*sides[side], calls[side]))
+        peers, ours = (side[options.rounds // 4 :] for side in times)
+        ratio = statistics.median(peer / own for peer, own in zip(peers, ours))
+        medians = " ".join(
+            f"{name} {statistics.median(side):.4f} ms (best {min(side):.4f})" for name, side in (("PyTorch", peers), ("netcl", ours))
+        )
+        print(f"{row:12} {medians}, ratio {ratio:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
