@@ -12,11 +12,11 @@
 // needs is fetched into registers before this one's sums, and put into the other pair before the last of its terms, whose sums
 // then hide the barrier and the first reads behind it.
 //
-// Registers of NVIDIA's processors lie in two banks, the even and the odd ones, each of which gives one value per cycle; a
-// multiply-add wants three. Where a work-item has many sums, they are visited along a line that turns at each end: of the two
-// factors one is that of the sum before, which need not be read again (H200: 4 % faster). Sums that are stored together lie in
-// consecutive registers, and so do factors that are read together: lines are swapped in pairs in local memory, so that the other
-// factor is never in its sum's bank (another 2 %).
+// Registers of NVIDIA's processors lie in two banks, the even and the odd ones, and a multiply-add that reads all of its three
+// from one waits. Where a work-item has many sums, they are visited along a line that turns at each end: of the two factors one
+// is that of the sum before, which need not be read again (H200: 4 % faster). Sums that are stored together lie in consecutive
+// registers, and so do factors that are read together: lines are swapped in pairs in local memory, so that the other factor is
+// never in its sum's bank (another 2 %).
 //
 // Small products leave most work-items without results. There the terms of a step are dealt out to SLICES sets of work-items,
 // whose sums are added, in the order of the slices, when all terms are done.

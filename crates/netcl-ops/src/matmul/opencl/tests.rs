@@ -43,6 +43,9 @@ fn check(stream: &Stream, queue: &Queue, tile: RegisterTile, shape: (usize, usiz
 #[test]
 fn every_tile_multiplies() {
     let tuned = RegisterTile { rows: 128, cols: 256, depth: 8, r: 16, c: 8, slices: 1 };
+    // As a table may have them: an odd number of terms; work-items that do not share a line evenly.
+    let odd = RegisterTile { rows: 12, cols: 20, depth: 3, r: 2, c: 2, slices: 1 };
+    let uneven = RegisterTile { rows: 96, cols: 96, depth: 12, r: 12, c: 12, slices: 1 };
     // Edges inside a tile, more terms than a step has, and fewer; lines and terms that vectors can read, and not.
     let cases = [((132, 260, 36), false), ((67, 71, 133), true), ((5, 3, 7), true)];
     for (at, found) in manager().discover().unwrap().iter().enumerate() {
@@ -51,7 +54,8 @@ fn every_tile_multiplies() {
         let device = Device::new(stream);
         // Large tiles take compilers for processors half a minute; `matmul_grid` has the one they are given there.
         let quick = |tile: &RegisterTile| !device.processor || (tile.slices > 1 && at == 0) || tile.r < 4;
-        for tile in RegisterTile::ALL.into_iter().chain([tuned]).filter(|tile| tile.fits(&device, 4)).filter(quick) {
+        let tiles = RegisterTile::ALL.into_iter().chain([tuned, odd, uneven]);
+        for tile in tiles.filter(|tile| tile.fits(&device, 4)).filter(quick) {
             for (shape, across) in cases {
                 check(stream, &queue, tile, shape, across, DType::F32);
             }
