@@ -114,14 +114,14 @@
 #if SHARED_TAIL
 #define TAIL_PARAMS , global SUM *parts, global uint *arrivals, INDEX whole
 // Tells the whole group what its first work-item hears when all are here.
-#define ARRIVE(heard)                                                                                                          \
-    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);                                                                       \
-    if (item == 0) arrived = heard;                                                                                            \
+#define ARRIVE(heard)                                                                                                           \
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);                                                                        \
+    if (item == 0) arrived = heard;                                                                                             \
     barrier(CLK_LOCAL_MEM_FENCE);
-#define EACH_FOUR(statements)                                                                                                  \
-    _Pragma("unroll") for (int r = 0; r < R; ++r)                                                                              \
-        _Pragma("unroll") for (int s = 0; s < C; s += 4) {                                                                     \
-            statements;                                                                                                        \
+#define EACH_FOUR(statements)                                                                                                   \
+    _Pragma("unroll") for (int r = 0; r < R; ++r)                                                                               \
+        _Pragma("unroll") for (int s = 0; s < C; s += 4) {                                                                      \
+            statements;                                                                                                         \
         }
 #else
 #define TAIL_PARAMS
@@ -157,86 +157,86 @@
 
 // Where a work-item's `j`th piece lies in a tile of so many lines: neighbouring work-items are neighbours in memory. Lines beyond
 // the last repeat it.
-#define PIECE(width, along_lines, lines, line0, line_end)                                                                      \
-    const int at = (item + j * ITEMS) * width;                                                                                 \
-    const int line = along_lines ? at % lines : at / DEPTH, term = along_lines ? at / lines : at % DEPTH;                      \
-    const bool mine = lines * DEPTH % (ITEMS * width) == 0 || at < lines * DEPTH;                                              \
+#define PIECE(width, along_lines, lines, line0, line_end)                                                                       \
+    const int at = (item + j * ITEMS) * width;                                                                                  \
+    const int line = along_lines ? at % lines : at / DEPTH, term = along_lines ? at / lines : at % DEPTH;                       \
+    const bool mine = lines * DEPTH % (ITEMS * width) == 0 || at < lines * DEPTH;                                               \
     const INDEX l = min((INDEX)(line0 + line), (INDEX)(line_end - (along_lines ? width : 1)))
 
 // Where they begin in memory.
-#define BEGIN(from, width, along_lines, lines, loads, line0, line_end, line_step, term_step)                                   \
-    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                        \
-        PIECE(width, along_lines, lines, line0, line_end);                                                                     \
-        from[j] = l * line_step + (first + term) * term_step;                                                                  \
+#define BEGIN(from, width, along_lines, lines, loads, line0, line_end, line_step, term_step)                                    \
+    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                         \
+        PIECE(width, along_lines, lines, line0, line_end);                                                                      \
+        from[j] = l * line_step + (first + term) * term_step;                                                                   \
     }
 
 // Reads a work-item's pieces of the tile that begins at a term, and goes on to the next; `whole` where it ends before the last
 // term does.
-#define FETCH(value, kept, p, from, width, along_lines, lines, loads, line0, line_end, start, term_step, whole)                \
-    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                        \
-        PIECE(width, along_lines, lines, line0, line_end);                                                                     \
-        const INDEX t = start + term;                                                                                          \
-        const bool there = mine && (whole || t < last);                                                                        \
-        if (width == 4) {                                                                                                      \
-            const SUM4 four = there ? LOAD4(p, from[j]) : (SUM4)0;                                                             \
-            kept[4 * j] = INSIDE(there, value(four.x, l, t));                                                                  \
-            kept[4 * j + 1] = INSIDE(there, value(four.y, l + along_lines, t + !along_lines));                                 \
-            kept[4 * j + 2] = INSIDE(there, value(four.z, l + 2 * along_lines, t + 2 * !along_lines));                         \
-            kept[4 * j + 3] = INSIDE(there, value(four.w, l + 3 * along_lines, t + 3 * !along_lines));                         \
-        } else {                                                                                                               \
-            kept[j] = there ? value(LOAD(p, from[j]), l, t) : (SUM)0;                                                          \
-        }                                                                                                                      \
-        from[j] += DEPTH * term_step;                                                                                          \
+#define FETCH(value, kept, p, from, width, along_lines, lines, loads, line0, line_end, start, term_step, whole)                 \
+    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                         \
+        PIECE(width, along_lines, lines, line0, line_end);                                                                      \
+        const INDEX t = start + term;                                                                                           \
+        const bool there = mine && (whole || t < last);                                                                         \
+        if (width == 4) {                                                                                                       \
+            const SUM4 four = there ? LOAD4(p, from[j]) : (SUM4)0;                                                              \
+            kept[4 * j] = INSIDE(there, value(four.x, l, t));                                                                   \
+            kept[4 * j + 1] = INSIDE(there, value(four.y, l + along_lines, t + !along_lines));                                  \
+            kept[4 * j + 2] = INSIDE(there, value(four.z, l + 2 * along_lines, t + 2 * !along_lines));                          \
+            kept[4 * j + 3] = INSIDE(there, value(four.w, l + 3 * along_lines, t + 3 * !along_lines));                          \
+        } else {                                                                                                                \
+            kept[j] = there ? value(LOAD(p, from[j]), l, t) : (SUM)0;                                                           \
+        }                                                                                                                       \
+        from[j] += DEPTH * term_step;                                                                                           \
     }
 
-#define FETCH_BOTH(start, whole)                                                                                               \
-    FETCH(A_VALUE, a_kept, a, a_from, A_WIDTH, A_LINES, ROWS, A_LOADS, row0, m, start, a_cs, whole)                            \
+#define FETCH_BOTH(start, whole)                                                                                                \
+    FETCH(A_VALUE, a_kept, a, a_from, A_WIDTH, A_LINES, ROWS, A_LOADS, row0, m, start, a_cs, whole)                             \
     FETCH(B_VALUE, b_kept, b, b_from, B_WIDTH, B_LINES, COLS, B_LOADS, col0, n, start, b_rs, whole)
 
 // Where a piece lies in a tile in local memory.
-#define SPOT(at, width, along_lines, lines, pitch)                                                                             \
-    (!along_lines ? (at) % DEPTH * pitch + SWAPPED((at) / DEPTH)                                                               \
+#define SPOT(at, width, along_lines, lines, pitch)                                                                              \
+    (!along_lines ? (at) % DEPTH * pitch + SWAPPED((at) / DEPTH)                                                                \
                   : (at) / lines * pitch + (width == 4 ? (at) % lines : SWAPPED((at) % lines)))
 
 // Puts a work-item's pieces there. Where pieces lie evenly they are so far behind the first, which costs nothing to add to an
 // address.
-#define KEEP(tile, first_spot, pitch, kept, width, along_lines, lines, loads)                                                  \
-    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                        \
-        if (lines * DEPTH % (ITEMS * width) != 0 && (item + j * ITEMS) * width >= lines * DEPTH) continue;                     \
-        const bool evenly = ITEMS * width % (along_lines ? lines : 2 * DEPTH) == 0;                                            \
-        const int behind = j * (along_lines ? ITEMS * width / lines * pitch : ITEMS * width / DEPTH);                          \
-        const int other = SPOT((item + j * ITEMS) * width, width, along_lines, lines, pitch);                                  \
-        local SUM *spot = tile + (evenly ? first_spot + behind : other);                                                       \
-        if (width == 4 && along_lines)                                                                                         \
-            *(local SUM4 *)spot = (SUM4)(kept[4 * j + SWAPPED(0)], kept[4 * j + SWAPPED(1)],                                   \
-                                         kept[4 * j + SWAPPED(2)], kept[4 * j + SWAPPED(3)]);                                  \
-        else                                                                                                                   \
-            _Pragma("unroll") for (int w = 0; w < width; ++w) spot[w * pitch] = kept[width * j + w];                           \
+#define KEEP(tile, first_spot, pitch, kept, width, along_lines, lines, loads)                                                   \
+    _Pragma("unroll") for (int j = 0; j < loads; ++j) {                                                                         \
+        if (lines * DEPTH % (ITEMS * width) != 0 && (item + j * ITEMS) * width >= lines * DEPTH) continue;                      \
+        const bool evenly = ITEMS * width % (along_lines ? lines : 2 * DEPTH) == 0;                                             \
+        const int behind = j * (along_lines ? ITEMS * width / lines * pitch : ITEMS * width / DEPTH);                           \
+        const int other = SPOT((item + j * ITEMS) * width, width, along_lines, lines, pitch);                                   \
+        local SUM *spot = tile + (evenly ? first_spot + behind : other);                                                        \
+        if (width == 4 && along_lines)                                                                                          \
+            *(local SUM4 *)spot = (SUM4)(kept[4 * j + SWAPPED(0)], kept[4 * j + SWAPPED(1)],                                    \
+                                         kept[4 * j + SWAPPED(2)], kept[4 * j + SWAPPED(3)]);                                   \
+        else                                                                                                                    \
+            _Pragma("unroll") for (int w = 0; w < width; ++w) spot[w * pitch] = kept[width * j + w];                            \
     }
 
-#define KEEP_BOTH(pair)                                                                                                        \
-    KEEP(a_tile + (pair) * (DEPTH * A_PITCH), a_spot, A_PITCH, a_kept, A_WIDTH, A_LINES, ROWS, A_LOADS)                        \
+#define KEEP_BOTH(pair)                                                                                                         \
+    KEEP(a_tile + (pair) * (DEPTH * A_PITCH), a_spot, A_PITCH, a_kept, A_WIDTH, A_LINES, ROWS, A_LOADS)                         \
     KEEP(b_tile + (pair) * (DEPTH * B_PITCH), b_spot, B_PITCH, b_kept, B_WIDTH, B_LINES, COLS, B_LOADS)
 
 // Reads the factors of a work-item's sums, RUN neighbours at a time.
 #if RUN == 1
-#define TAKE(factors, n, line, step)                                                                                           \
+#define TAKE(factors, n, line, step)                                                                                            \
     _Pragma("unroll") for (int f = 0; f < n; ++f) factors[f] = (line)[f * step];
 #else
-#define TAKE(factors, n, line, step)                                                                                           \
-    _Pragma("unroll") for (int f = 0; f < n; f += RUN)                                                                         \
+#define TAKE(factors, n, line, step)                                                                                            \
+    _Pragma("unroll") for (int f = 0; f < n; f += RUN)                                                                          \
         *(VECTOR(SUM, RUN) *)&factors[f] = *(local const VECTOR(SUM, RUN) *)&(line)[f / RUN * step];
 #endif
 
-#define TAKE_BOTH(set, i)                                                                                                      \
-    TAKE(left[set], R, a_tile + pair * (DEPTH * A_PITCH) + ((i) * SLICES + slice) * A_PITCH + y * RUN, Y * RUN)                \
+#define TAKE_BOTH(set, i)                                                                                                       \
+    TAKE(left[set], R, a_tile + pair * (DEPTH * A_PITCH) + ((i) * SLICES + slice) * A_PITCH + y * RUN, Y * RUN)                 \
     TAKE(right[set], C, b_tile + pair * (DEPTH * B_PITCH) + ((i) * SLICES + slice) * B_PITCH + x * RUN, X * RUN)
 
-#define MULTIPLY(set)                                                                                                          \
-    _Pragma("unroll") for (int r = 0; r < R; ++r)                                                                              \
-        _Pragma("unroll") for (int at = 0; at < C; ++at) {                                                                     \
-            const int s = TURNING && r & 1 ? C - 1 - at : at;                                                                  \
-            sums[r][s] = fma(left[set][SWAPPED(r)], right[set][SWAPPED(s)], sums[r][s]);                                       \
+#define MULTIPLY(set)                                                                                                           \
+    _Pragma("unroll") for (int r = 0; r < R; ++r)                                                                               \
+        _Pragma("unroll") for (int at = 0; at < C; ++at) {                                                                      \
+            const int s = TURNING && r & 1 ? C - 1 - at : at;                                                                   \
+            sums[r][s] = fma(left[set][SWAPPED(r)], right[set][SWAPPED(s)], sums[r][s]);                                        \
         }
 
 // A step's sums. One of two sets of factors is being used, the other on its way; that of the step's first term is here already.
@@ -245,16 +245,16 @@
 #else
 #define EACH_TERM
 #endif
-#define STEP                                                                                                                   \
-    EACH_TERM for (int i = 0; i < STEPS; ++i) {                                                                                \
-        if (i == STEPS - 1) {                                                                                                  \
-            KEEP_BOTH(1 - pair)                                                                                                \
-            barrier(CLK_LOCAL_MEM_FENCE);                                                                                      \
-            pair = 1 - pair;                                                                                                   \
-        }                                                                                                                      \
-        if (STEPS % 2 == 0 || i < STEPS - 1) { TAKE_BOTH((i + 1) & 1, (i + 1) % STEPS) }                                       \
-        MULTIPLY(i & 1)                                                                                                        \
-    }                                                                                                                          \
+#define STEP                                                                                                                    \
+    EACH_TERM for (int i = 0; i < STEPS; ++i) {                                                                                 \
+        if (i == STEPS - 1) {                                                                                                   \
+            KEEP_BOTH(1 - pair)                                                                                                 \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                                                       \
+            pair = 1 - pair;                                                                                                    \
+        }                                                                                                                       \
+        if (STEPS % 2 == 0 || i < STEPS - 1) { TAKE_BOTH((i + 1) & 1, (i + 1) % STEPS) }                                        \
+        MULTIPLY(i & 1)                                                                                                         \
+    }                                                                                                                           \
     if (STEPS % 2 == 1) { TAKE_BOTH(0, 0) }
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matmul_register_tiled(

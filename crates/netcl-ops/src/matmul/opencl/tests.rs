@@ -46,6 +46,8 @@ fn every_tile_multiplies() {
     // As a table may have them: an odd number of terms; work-items that do not share a line evenly.
     let odd = RegisterTile { rows: 12, cols: 20, depth: 3, r: 2, c: 2, slices: 1 };
     let uneven = RegisterTile { rows: 96, cols: 96, depth: 12, r: 12, c: 12, slices: 1 };
+    // As many sums as it takes for lines to be swapped, in a shape that compilers for processors do not take long for.
+    let swapped = RegisterTile { rows: 4, cols: 64, depth: 4, r: 2, c: 32, slices: 1 };
     // Edges inside a tile, more terms than a step has, and fewer; lines and terms that vectors can read, and not.
     let cases = [((132, 260, 36), false), ((67, 71, 133), true), ((5, 3, 7), true)];
     for (at, found) in manager().discover().unwrap().iter().enumerate() {
@@ -54,7 +56,7 @@ fn every_tile_multiplies() {
         let device = Device::new(stream);
         // Large tiles take compilers for processors half a minute; `matmul_grid` has the one they are given there.
         let quick = |tile: &RegisterTile| !device.processor || (tile.slices > 1 && at == 0) || tile.r < 4;
-        let tiles = RegisterTile::ALL.into_iter().chain([tuned, odd, uneven]);
+        let tiles = RegisterTile::ALL.into_iter().chain([tuned, odd, uneven, swapped]);
         for tile in tiles.filter(|tile| tile.fits(&device, 4)).filter(quick) {
             for (shape, across) in cases {
                 check(stream, &queue, tile, shape, across, DType::F32);
