@@ -38,28 +38,29 @@ class Missing(Exception):
     """The tool has no such row."""
 
 
+def sample(call, finish, calls):
+    """Milliseconds of a call, of so many in a row."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    finish()
+    return (time.perf_counter() - start) / calls * 1e3
+
+
 def measure(call, finish, seconds):
     """Median and best of a call in milliseconds, the number of samples, and the calls of each."""
     call()
     finish()
     shortest, calls, began = float("inf"), 1, time.perf_counter()
     while True:
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        finish()
-        shortest = min(shortest, (time.perf_counter() - start) / calls)
+        shortest = min(shortest, sample(call, finish, calls))
         if time.perf_counter() - began > 0.3:
             break
-        calls = min(2 * calls, 1 + int(0.005 / shortest))
-    calls = max(1, round(0.005 / shortest + 0.5))
+        calls = min(2 * calls, 1 + int(5 / shortest))
+    calls = max(1, round(5 / shortest + 0.5))
     samples, began = [], time.perf_counter()
     while len(samples) < 5 or (len(samples) < 200 and time.perf_counter() - began < seconds):
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        finish()
-        samples.append((time.perf_counter() - start) / calls * 1e3)
+        samples.append(sample(call, finish, calls))
     return {
         "median_ms": statistics.median(samples),
         "best_ms": min(samples),

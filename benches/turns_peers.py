@@ -12,9 +12,9 @@ multiply-adds. The interpreter must have both netcl and PyTorch.
 import argparse
 import os
 import statistics
-import time
 
 import bench_peers
+from bench_peers import sample
 
 
 def netcl_rows(device):
@@ -42,15 +42,6 @@ def netcl_rows(device):
         return lambda: nc.reduce_sum(x)
 
     return prepare, queue.finish
-
-
-def sample(call, finish, calls):
-    """Milliseconds of a call."""
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    finish()
-    return (time.perf_counter() - start) / calls * 1e3
 
 
 def main():
