@@ -343,6 +343,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matmul_register_t
             other = 0;
         }
         FENCE;
+        if (item == 0) arrivals[tile - whole] = 0;
         for (; other < splits; ++other) {
             volatile global SUM4 *theirs = of_tile + other * (R * C / 4 * ITEMS);
             EACH_FOUR(const SUM4 four = theirs[(r * C + s) / 4 * ITEMS];

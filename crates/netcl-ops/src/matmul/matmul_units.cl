@@ -31,11 +31,13 @@
 
 uint shared_address(local void *p) { return (uint)(ulong)p; }
 
-// Matrix, row and column of tile number t: bands of rows, so that tiles that run together share what they read in the cache.
+// Matrix, row and column of tile number t: bands of rows, so that tiles that run together share what they read in the cache,
+// every other one walked along backwards, so that a band begins with the columns that the one before ended with.
 int3 tile_at(int t, int tiles_m, int tiles_n) {
     const int matrix = t / (tiles_m * tiles_n), place = t % (tiles_m * tiles_n), band = place / (BAND * tiles_n);
     const int height = min(tiles_m - band * BAND, BAND), within = place - band * BAND * tiles_n;
-    return (int3)(matrix, band * BAND + within % height, within / height);
+    const int along = within / height;
+    return (int3)(matrix, band * BAND + within % height, band & 1 ? tiles_n - 1 - along : along);
 }
 
 // Results go past the caches: they would push out what other tiles still read.

@@ -206,14 +206,16 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
             const int3 place = tile_at(tile, tiles_m, tiles_n);
             const int i0 = place.x / batch1, i1 = place.x % batch1;
             const int a_z = i0 * a_z0 + i1 * a_z1, a_w = i0 * a_w0, b_z = i0 * b_z0 + i1 * b_z1, b_w = i0 * b_w0;
+            // The next round reads much of what this one did: it turns round where the cache still holds that.
+            const bool backwards = tile / (int)get_num_groups(0) & 1;
             for (int chunk = begin; chunk < end; ++chunk) {
+                const int term = (backwards ? begin + end - 1 - chunk : chunk) * BK;
                 const uint to = base + s * STAGE_BYTES, bar = full + 8 * s;
                 barrier_wait(empty + 8 * s, phase);
                 barrier_expect(bar, STAGE_BYTES);
                 for (int p = 0; p < PARTS; ++p) {
-                    copy_lines(to + p * A_PART, (ulong)a_map, A_ALONG_K, BM, place.y * BM, chunk * BK, a_z, a_w + p, bar);
-                    copy_lines(to + A_BYTES + p * B_PART, (ulong)b_map, B_ALONG_K, BN, place.z * BN, chunk * BK, b_z,
-                               b_w + p, bar);
+                    copy_lines(to + p * A_PART, (ulong)a_map, A_ALONG_K, BM, place.y * BM, term, a_z, a_w + p, bar);
+                    copy_lines(to + A_BYTES + p * B_PART, (ulong)b_map, B_ALONG_K, BN, place.z * BN, term, b_z, b_w + p, bar);
                 }
                 if (++s == STAGES) {
                     s = 0;
@@ -330,6 +332,7 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
             WARP_GROUP_BARRIER(1 + half_tile);
             if (arrived[half_tile] != (uint)(until - from - 1)) continue;
             FENCE;
+            if (member == 0) arrivals[2 * (tile - whole) + half_tile] = 0;
             EACH_SUM(ZERO_TOTAL)
             for (int group = from; group < until; ++group) {
                 global float4 *theirs = LEFT_BY(group);

@@ -18,8 +18,6 @@
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::{Grid, Stream};
-use netcl_core::dtype::DType;
-use netcl_core::kernels::copy;
 use netcl_core::kernels::launch::{Access, Arg};
 use netcl_core::tensor::Tensor;
 
@@ -104,18 +102,12 @@ impl Multiplication<'_> {
         let further = [("SHARED_TAIL", "1"), ("FENCE", fence)];
         let kernel = self.register_tiled_kernel(tile, operands.each_ref(), Outcome::Final, &further)?;
         let mut args = self.arguments(variant, &operands, tail.split, Outcome::Final);
-        let memory = match tail.shared {
-            // Nobody asks for it.
-            0 => [p.c.tensor.clone(), p.c.tensor.clone()],
-            // The sums of every part of a tile, and how many of its groups have left theirs.
-            shared => {
-                let queue = p.c.tensor.queue();
-                let arrivals = Tensor::uninit(queue, [shared], DType::I32)?;
-                copy::fill(&arrivals, 0.0)?;
-                [Tensor::uninit(queue, [shared, tail.split.parts, tile.rows * tile.cols], p.sum)?, arrivals]
-            }
-        };
-        args.extend(memory.map(|memory| Arg::Buffer(memory.storage().clone(), Access::Write)));
+        // The sums of every part of a tile, and how many of its groups have left theirs.
+        let shape = [tail.shared.max(1), tail.split.parts, tile.rows * tile.cols];
+        let parts =
+            if tail.shared > 0 { Tensor::uninit(p.c.tensor.queue(), shape, p.sum)? } else { p.c.tensor.clone() };
+        let memory = [parts.storage().clone(), self.stream.counters()?];
+        args.extend(memory.map(|memory| Arg::Buffer(memory, Access::Write)));
         args.push(self.count(tail.whole));
         let items = tile.items();
         let grid = Grid::new([tail.groups() * items]).local([items]);

@@ -45,16 +45,19 @@ pub(super) fn choose(
     };
     // Measured on an H200, in multiply-adds: below, a launch or the packing of operands costs more than is gained.
     let smallest: usize = match dtype {
-        _ if split => 640 * 640 * 640,
+        _ if split => 896 * 896 * 896,
         DType::F32 => 384 * 384 * 384,
         _ => 256 * 256 * 256,
     };
     let work = p.m.saturating_mul(p.n).saturating_mul(p.k).saturating_mul(p.matrices());
     let units = stream.device().info().compute_units.max(1) as usize;
     let tiles = p.m.div_ceil(128) * p.n.div_ceil(64) * p.matrices();
-    // Few tiles with long sums leave most of the device idle; the portable kernels split the sums.
-    let fills = if split { 3 * tiles >= units } else { 16 * tiles >= units || p.k <= 2048 };
-    let suits = work >= smallest && p.m.min(p.n) >= 16 && p.k >= 16 && fills;
+    // Few tiles with long sums leave most of the device idle, unless they are dealt out; the portable kernels split the sums.
+    let deals = dtype != DType::F32 && wgmma::available(stream);
+    let fills = if split { 3 * tiles >= units } else { deals || 16 * tiles >= units || p.k <= 2048 };
+    // 16-bit operands are read where they lie, also by tiles that most rows are missing of.
+    let narrowest = if dtype == DType::F32 { 16 } else { 9 };
+    let suits = work >= smallest && p.m.min(p.n) >= narrowest && p.k >= 16 && fills;
     if !suits || kernel_strategy(&selector.profile().base) != "optimized" {
         return None;
     }

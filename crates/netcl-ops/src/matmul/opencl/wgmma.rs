@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use netcl_core::backend::opencl::tensor_map::{MAP_BYTES, MapAxis, Swizzle, TensorMap};
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
-use netcl_core::kernels::copy;
 use netcl_core::kernels::launch::{Access, Arg, Scalar};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
@@ -56,7 +55,7 @@ impl Arithmetic {
 
     /// Rows of tiles that are walked over together.
     fn band(self, columns: usize) -> usize {
-        if self.is_limited_by_power(columns) { 12 } else { 8 }
+        if self.is_limited_by_power(columns) { 16 } else { 8 }
     }
 }
 
@@ -83,6 +82,13 @@ struct Plan {
     deals: bool,
 }
 
+/// So many tiles are computed whole, each by one group; the terms of the others are dealt out to so many groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Deal {
+    whole: usize,
+    groups: usize,
+}
+
 impl Plan {
     fn new(arithmetic: Arithmetic, columns: usize, tiles: usize, k: usize, units: usize) -> Plan {
         let depth = arithmetic.depth();
@@ -100,25 +106,32 @@ impl Plan {
         plans.min_by(|x, y| x.cost().total_cmp(&y.cost())).unwrap_or_else(|| plan(&64))
     }
 
-    /// How many tiles are computed whole, each by one group, where the terms of the others are to be dealt out to all units.
-    fn whole(self) -> Option<usize> {
+    /// How tiles are dealt out, where that saves time.
+    fn deal(self) -> Option<Deal> {
         let shared = self.tiles % self.units;
-        let mean = shared * self.chunks / self.units;
-        let saved = (self.chunks - mean) * self.chunk;
-        let pays = self.deals && shared > 0 && mean >= 8 && saved > self.dealing() * 5 / 4;
-        (pays && shared * self.chunks <= i32::MAX as usize).then_some(self.tiles - shared)
+        let terms = shared * self.chunks;
+        if !self.deals || shared == 0 || terms > i32::MAX as usize {
+            return None;
+        }
+        // Of a few tiles with many terms the last to arrive has much to add up: no more pieces than that pays for.
+        let most = (f64::from(u32::try_from(self.chunks).unwrap_or(u32::MAX)).sqrt() * 0.75) as usize;
+        let groups = if shared == self.tiles { self.units.min(shared * most) } else { self.units };
+        let deal = Deal { whole: self.tiles - shared, groups };
+        let saved = self.chunks.saturating_sub(terms / groups.max(1)) * self.chunk;
+        (groups > shared && terms / groups >= 8 && saved > self.dealing(deal) * 5 / 4).then_some(deal)
     }
 
     /// What it costs to leave sums in memory and to add them up.
-    fn dealing(self) -> usize {
-        10_000 + 128 * self.columns
+    fn dealing(self, deal: Deal) -> usize {
+        let pieces = deal.groups.div_ceil(self.tiles - deal.whole);
+        10_000 + (112 + 8 * pieces) * self.columns
     }
 
     fn cost(self) -> f64 {
         // Beginning and ending a tile costs as much as so many columns; narrow tiles read more for each product.
         let tile = (self.chunks * self.chunk + 1000 + self.columns * 8) as f64;
-        let time = match self.whole() {
-            Some(_) => self.tiles as f64 / self.units as f64 * tile + self.dealing() as f64,
+        let time = match self.deal() {
+            Some(deal) => self.tiles as f64 / deal.groups as f64 * tile + self.dealing(deal) as f64,
             None => self.tiles.div_ceil(self.units) as f64 * tile,
         };
         time * if self.columns == 256 { 1.0 } else { 1.03 }
@@ -135,9 +148,9 @@ impl Multiplication<'_> {
         let ready = self.ready(arithmetic, [ROWS, columns], [true, false])?;
         let (a, b) = (&ready.a, &ready.b);
         let c = self.operand(&p.c, Access::Write);
-        let whole = plan.whole();
-        let kernel = self.wgmma_kernel(variant, arithmetic, columns, [a.along_k, b.along_k], whole.is_some())?;
-        let groups = if whole.is_some() { units } else { tiles.min(units) };
+        let deal = plan.deal();
+        let kernel = self.wgmma_kernel(variant, arithmetic, columns, [a.along_k, b.along_k], deal.is_some())?;
+        let groups = deal.map_or(tiles.min(units), |deal| deal.groups);
         let maps = Tensor::uninit(p.c.tensor.queue(), [groups * 2 * MAP_BYTES / 4], DType::I32)?;
         let mut args = self.places(&ready, &c);
         args.push(Arg::Buffer(maps.storage().clone(), Access::Write));
@@ -152,12 +165,11 @@ impl Multiplication<'_> {
         args.extend([self.batch[0] as i32, self.batch[1] as i32].map(int));
         args.extend([a, b].into_iter().flat_map(|staged| staged.steps.map(int)));
         self.ending(&mut args, &ready, &c);
-        if let Some(whole) = whole {
+        if let Some(Deal { whole, groups }) = deal {
             // What a group leaves of its piece's one or two tiles; how many have arrived at a tile, for both warp groups.
-            let left = Tensor::uninit(p.c.tensor.queue(), [units, 2, ROWS, columns], DType::F32)?;
-            let arrivals = Tensor::uninit(p.c.tensor.queue(), [tiles - whole, 2], DType::I32)?;
-            copy::fill(&arrivals, 0.0)?;
-            args.extend([left, arrivals].map(|memory| Arg::Buffer(memory.storage().clone(), Access::Write)));
+            let left = Tensor::uninit(p.c.tensor.queue(), [groups, 2, ROWS, columns], DType::F32)?;
+            let memory = [left.storage().clone(), self.stream.counters()?];
+            args.extend(memory.map(|memory| Arg::Buffer(memory, Access::Write)));
             args.push(int(whole as i32));
         }
         let grid = Grid::new([groups * GROUP]).local([GROUP]);
@@ -255,17 +267,20 @@ mod tests {
 
     #[test]
     fn the_last_round_is_dealt_out_where_that_saves_more_than_it_costs() {
-        let whole = |arithmetic, columns, tiles, k| Plan::new(arithmetic, columns, tiles, k, 132).whole();
+        let deal = |arithmetic, columns, tiles, k| {
+            Plan::new(arithmetic, columns, tiles, k, 132).deal().map(|Deal { whole, groups }| (whole, groups))
+        };
         // 8192 cubed in 16 bits: 68 of 2048 tiles remain for 132 units.
-        assert_eq!(whole(Arithmetic::F16, 256, 2048, 8192), Some(1980));
-        assert_eq!(whole(Arithmetic::Split, 128, 1024, 4096), None, "slower when measured");
+        assert_eq!(deal(Arithmetic::F16, 256, 2048, 8192), Some((1980, 132)));
+        assert_eq!(deal(Arithmetic::Split, 128, 1024, 4096), None, "slower when measured");
         // What `matmul_units` multiplies: 12 tiles of a second round.
-        assert_eq!(whole(Arithmetic::F16, 64, 144, 8200), Some(132));
+        assert_eq!(deal(Arithmetic::F16, 64, 144, 8200), Some((132, 132)));
         // Fewer tiles than units, with many terms.
-        assert_eq!(whole(Arithmetic::F16, 256, 8, 65536), Some(0));
-        assert_eq!(whole(Arithmetic::F16, 256, 512, 4096), None, "16 units idle for 64 chunks");
-        assert_eq!(whole(Arithmetic::F16, 256, 132, 65536), None, "nobody is idle");
-        assert_eq!(whole(Arithmetic::F16, 256, 1, 32768), None, "pieces of four chunks");
+        assert_eq!(deal(Arithmetic::F16, 256, 8, 65536), Some((0, 132)));
+        assert_eq!(deal(Arithmetic::F16, 64, 1, 65536), Some((0, 24)), "more would have to be added up by one");
+        assert_eq!(deal(Arithmetic::F16, 256, 512, 4096), None, "16 units idle for 64 chunks");
+        assert_eq!(deal(Arithmetic::F16, 256, 132, 65536), None, "nobody is idle");
+        assert_eq!(deal(Arithmetic::F16, 256, 1, 2048), None, "pieces of a few chunks");
     }
 
     #[test]
