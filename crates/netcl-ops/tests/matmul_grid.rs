@@ -282,9 +282,9 @@ fn long_sums_are_split_and_added_in_order() {
     for device in opencl_devices() {
         for variant in Variant::PORTABLE {
             grid.cell(&device, format!("{variant:?}"), || {
-                let run = || forced(&device, DType::F32, variant, (2, 2, 5000), Form::Dense);
-                let counter = run()?;
-                if counter.of("matmul_splitk_reduce") != 1 {
+                let counter = forced(&device, DType::F32, variant, (2, 2, 5000), Form::Dense)?;
+                // Strips add up their parts in the launch that computes them.
+                if counter.of("matmul_splitk_reduce") != usize::from(variant != Variant::Strip) {
                     return Err(format!("not split: {:?}", counter.names()));
                 }
                 Ok(())

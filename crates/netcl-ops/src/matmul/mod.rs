@@ -50,6 +50,8 @@ pub enum Variant {
     RegisterTiled,
     /// Blocks of vectors per work-item, no barriers, operands packed into panels where that pays: processors.
     Vectorized,
+    /// Blocks of one operand per work-item, read once and in vectors: a few rows or columns on GPUs.
+    Strip,
     /// Hopper's matrix units on 16-bit operands as they are; on float32 ones as tf32, or as bfloat16 at
     /// [`MatmulPrecision::Medium`].
     Wgmma,
@@ -63,7 +65,8 @@ pub enum Variant {
 
 impl Variant {
     /// The kernels that every device runs, in order of growing work per work-item.
-    pub const PORTABLE: [Variant; 4] = [Variant::Naive, Variant::Tiled, Variant::RegisterTiled, Variant::Vectorized];
+    pub const PORTABLE: [Variant; 5] =
+        [Variant::Naive, Variant::Tiled, Variant::RegisterTiled, Variant::Vectorized, Variant::Strip];
 
     /// The kernels that need matrix units.
     pub const MATRIX_UNITS: [Variant; 4] = [Variant::Wgmma, Variant::WgmmaSplit, Variant::Mma, Variant::MmaSplit];
@@ -75,6 +78,7 @@ impl Variant {
             Variant::Tiled => "matmul_tiled",
             Variant::RegisterTiled => "matmul_register_tiled",
             Variant::Vectorized => "matmul_vectorized",
+            Variant::Strip => "matmul_strip",
             Variant::Wgmma => "matmul_wgmma",
             Variant::WgmmaSplit => "matmul_wgmma_split",
             Variant::Mma => "matmul_mma",

@@ -10,6 +10,7 @@ mod mma;
 mod source;
 mod split;
 mod stage;
+mod strip;
 mod tail;
 mod tuned;
 mod units;
@@ -49,7 +50,8 @@ pub(super) fn variant(
     problem: &Problem<'_>,
     precision: MatmulPrecision,
 ) -> Result<(Variant, Option<KernelConfig>)> {
-    let units = units::choose(stream, selector, problem, precision);
+    // A strip is over when its larger operand has been read: copying that for matrix units would take longer.
+    let units = units::choose(stream, selector, problem, precision).filter(|_| !strip::suits(problem));
     let measured = tuned::configuration(selector, problem, precision)?;
     let portable = || {
         let selected = selector.select_matmul_by_rule(problem.m, problem.n, problem.k, problem.a.tensor.dtype());
@@ -63,9 +65,14 @@ pub(super) fn variant(
     })
 }
 
-/// Vectors run along the columns: let them be the longer side.
-fn flips(problem: &Problem<'_>) -> bool {
-    problem.n < problem.m && problem.n < 64
+/// Whether a portable kernel is given the transposed product of the transposed operands.
+fn flips(variant: Variant, problem: &Problem<'_>) -> bool {
+    match variant {
+        // Vectors run along the columns: let them be the longer side.
+        Variant::Vectorized => problem.n < problem.m && problem.n < 64,
+        Variant::Strip => strip::flips(problem),
+        _ => false,
+    }
 }
 
 pub(super) fn run(
@@ -79,7 +86,7 @@ pub(super) fn run(
     let arithmetic = Arithmetic::of(variant, problem.a.tensor.dtype(), precision);
     let flip = match arithmetic {
         Some(arithmetic) => units::flips(variant, arithmetic, &problem),
-        None => variant == Variant::Vectorized && flips(&problem),
+        None => flips(variant, &problem),
     };
     if flip {
         problem.transpose();
@@ -172,11 +179,10 @@ impl<'p> Multiplication<'p> {
         let led = p.lead.iter().flat_map(|lead| &lead.inputs);
         let ends =
             [&p.a, &p.b, &p.c].into_iter().chain(&p.inputs).chain(led).map(|matrix| matrix.tensor.layout().end());
-        // Packed panels and staged rows are padded, and partial results come in up to `MAX_PARTS` copies.
+        // Packed panels and staged rows are padded; the partial results of all parts are few (`choice::MOST_PARTIAL`).
         let matrices: usize = batch.iter().product();
         let panels = matrices * (p.k + stage::PITCH) * (p.m.max(p.n) + choice::LARGEST_PANEL);
-        let partial = matrices * p.m * p.n * choice::MAX_PARTS;
-        let span = ends.chain([panels, partial]).max().unwrap_or(0);
+        let span = ends.chain([panels]).max().unwrap_or(0);
         Multiplication { stream, device, problem, batch, outer, slice, index: IndexWidth::for_span(span), config: None }
     }
 
@@ -212,7 +218,7 @@ impl<'p> Multiplication<'p> {
 
     fn chosen_tile(&self, variant: Variant) -> Result<Tile> {
         Ok(match variant {
-            Variant::Naive | Variant::Tiled | Variant::Vectorized => self.tile(variant, None),
+            Variant::Naive | Variant::Tiled | Variant::Vectorized | Variant::Strip => self.tile(variant, None),
             _ => self.tile(variant, self.shipped_tile()?),
         })
     }
@@ -270,6 +276,8 @@ impl<'p> Multiplication<'p> {
                 let grid = Grid::new([p.n.div_ceil(tile.cols) * items, p.m.div_ceil(tile.rows), self.z(split)]);
                 self.submit(variant, kernel, grid.local([items, 1, 1]), [a, b, c], split, (what, flag))?;
             }
+            // It adds up its parts itself.
+            Tile::Strip(tile) => return self.launch_strip(tile, self.strip_split(tile)),
             Tile::Vectors { rows, width, vectors, pack_a, pack_b } => {
                 let a = if pack_a { self.pack(true, &a, rows)? } else { a };
                 let b = if pack_b { self.pack(false, &b, width * vectors)? } else { b };

@@ -8,12 +8,15 @@ use netcl_core::kernel_selector::{KernelConfig, KernelVariant};
 use super::super::Variant;
 use super::super::problem::Problem;
 use super::Split;
+use super::strip::{self, StripTile};
 
 /// The most parts that the terms of a product are split into.
-pub(super) const MAX_PARTS: usize = 32;
+const MAX_PARTS: usize = 256;
+/// The most partial results of all parts together: 32-bit indices reach them.
+const MOST_PARTIAL: usize = 1 << 26;
 /// The widest panel of a packed operand.
 pub(super) const LARGEST_PANEL: usize = 64;
-/// Parts shorter than this are not worth adding up.
+/// Parts shorter than this, for each of the work-items that share them, are not worth adding up.
 const SHORTEST_PART: usize = 128;
 /// Parts are multiples of this.
 const PART_STEP: usize = 4;
@@ -26,7 +29,7 @@ pub(super) const PACK_ROWS: usize = 32;
 pub(super) struct Device {
     /// The largest work-group.
     pub(super) group: usize,
-    local_bytes: usize,
+    pub(super) local_bytes: usize,
     pub(super) units: usize,
     pub(super) largest_allocation: usize,
     pub(super) processor: bool,
@@ -51,6 +54,7 @@ pub(super) enum Tile {
     One,
     Square(usize),
     Registers(RegisterTile),
+    Strip(StripTile),
     Vectors { rows: usize, width: usize, vectors: usize, pack_a: bool, pack_b: bool },
 }
 
@@ -142,6 +146,7 @@ impl Tile {
             Tile::One => 8,
             Tile::Square(side) => side,
             Tile::Registers(tile) => tile.rows,
+            Tile::Strip(tile) => tile.rows,
             Tile::Vectors { rows, .. } => rows,
         }
     }
@@ -152,15 +157,16 @@ impl Tile {
             Tile::One => 8,
             Tile::Square(side) => side,
             Tile::Registers(tile) => tile.cols,
+            Tile::Strip(tile) => tile.columns(),
             Tile::Vectors { width, vectors, .. } => width * vectors,
         }
     }
 
-    /// Work-items that share the terms of a result.
-    fn slices(self) -> usize {
+    /// Terms below which a part is not worth adding up.
+    fn shortest_part(self) -> usize {
         match self {
-            Tile::Registers(tile) => tile.slices,
-            _ => 1,
+            Tile::Registers(tile) => SHORTEST_PART * tile.slices.max(2),
+            _ => SHORTEST_PART,
         }
     }
 }
@@ -169,6 +175,7 @@ impl Tile {
 /// products, too, are faster with several results per work-item.
 pub(super) fn choose(device: &Device, p: &Problem<'_>, selected: KernelVariant) -> Variant {
     match selected {
+        _ if !device.processor && strip::suits(p) => Variant::Strip,
         KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled if device.processor => Variant::Vectorized,
         KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled => Variant::RegisterTiled,
         KernelVariant::MatmulVectorized => Variant::Vectorized,
@@ -191,6 +198,7 @@ pub(super) fn tile(
         Variant::Naive => Tile::One,
         Variant::Tiled => Tile::Square(square_tile(device, bytes)),
         Variant::Vectorized => vector_tile(p),
+        Variant::Strip => Tile::Strip(StripTile::of(device, p, matrices)),
         // The matrix units' kernels have tiles of their own (`wgmma`, `mma`); what they cannot do, this one does.
         _ => register_tile(device, p, matrices, bytes, shipped),
     }
@@ -215,13 +223,19 @@ fn register_tile(
     let large = shipped.into_iter().chain(RegisterTile::LARGE).filter(|tile| tile.groups(p, matrices) >= nearly);
     // With slices a group has work enough for a unit, if not for its latencies.
     let small = RegisterTile::SMALL.into_iter().filter(|tile| 2 * tile.groups(p, matrices) >= device.units);
+    // Few results of many terms: large tiles nevertheless, whose terms are split.
+    let filled = |tile: &RegisterTile| {
+        let parts = (p.k / Tile::Registers(*tile).shortest_part()).min(MAX_PARTS);
+        tile.rows <= p.m && tile.cols <= p.n && tile.groups(p, matrices) * parts >= 2 * nearly
+    };
+    let split = RegisterTile::LARGE.into_iter().filter(filled);
     let narrow = match (p.m <= RegisterTile::FLAT.rows, p.n <= RegisterTile::UPRIGHT.cols) {
         (true, _) => Some(RegisterTile::FLAT),
         (_, true) => Some(RegisterTile::UPRIGHT),
         _ => None,
     };
     let rest = RegisterTile::SMALL.into_iter().rev().chain(RegisterTile::TINY);
-    let mut candidates = narrow.into_iter().chain(large).chain(small).chain(rest);
+    let mut candidates = narrow.into_iter().chain(large).chain(split).chain(small).chain(rest);
     Tile::Registers(candidates.find(|tile| tile.fits(device, bytes)).unwrap_or(RegisterTile::TINY[2]))
 }
 
@@ -245,12 +259,18 @@ pub(super) fn flat_group(device: &Device) -> [usize; 2] {
 /// How many parts the terms are split into: as many as it takes to fill the device, if each is long enough.
 pub(super) fn split(device: &Device, p: &Problem<'_>, matrices: usize, tile: Tile) -> Split {
     let groups = p.m.div_ceil(tile.rows()) * p.n.div_ceil(tile.cols()) * matrices;
-    let wanted = if device.processor { 2 * device.units } else { 4 * device.units };
-    let partial = matrices * p.m * p.n * p.sum.size();
+    let per_unit = match tile {
+        _ if device.processor => 2,
+        // Such groups have work-items and registers enough for half a unit.
+        Tile::Registers(tile) if tile.r * tile.c >= 64 => 2,
+        _ => 4,
+    };
+    let wanted = per_unit * device.units;
+    let partial = matrices * p.m * p.n;
     let parts = (wanted / groups.max(1))
-        .min(p.k / (SHORTEST_PART * tile.slices()))
+        .min(p.k / tile.shortest_part())
         .min(MAX_PARTS)
-        .min(device.largest_allocation / partial.max(1))
+        .min(MOST_PARTIAL.min(device.largest_allocation / p.sum.size()) / partial)
         .max(1);
     // Parts that begin on a boundary can be read in vectors.
     let depth = if parts == 1 { p.k } else { p.k.div_ceil(parts).next_multiple_of(PART_STEP) };

@@ -32,7 +32,7 @@ pub(in crate::matmul) fn takes(
             _ => Taken::No("the matrix units copy their operands from memory without passing registers"),
         });
     }
-    let flip = variant == Variant::Vectorized && flips(&problem);
+    let flip = flips(variant, &problem);
     if flip {
         problem.transpose();
     }

@@ -10,6 +10,10 @@ use super::source::{Outcome, result};
 use super::{Args, Multiplication, choice};
 use crate::prelude::Prelude;
 
+/// Work-items that share the parts of a result, from so many parts on.
+const SLICES: usize = 16;
+const MANY_PARTS: usize = 12;
+
 /// How the terms of a product are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Split {
@@ -24,6 +28,11 @@ impl Multiplication<'_> {
         let p = self.problem;
         let mut prelude = Prelude::with_sums(p.sum, self.index);
         result(&mut prelude, p, Outcome::Final);
+        let [width, height] = choice::flat_group(self.device);
+        let slices =
+            if split.parts >= MANY_PARTS && !self.device.processor { SLICES.min(self.device.group / width) } else { 1 };
+        prelude.define("SLICES", slices);
+        prelude.define("WIDTH", width);
         let kernel = self.build_named(NAME, prelude, include_str!("../matmul_splitk_reduce.cl"))?;
         let c = self.operand(&p.c, Access::Write);
         let mut args: Args = smallvec![
@@ -35,10 +44,13 @@ impl Multiplication<'_> {
         args.extend([p.m, p.n, self.batch[1], split.parts, part].map(|value| self.count(value)));
         args.extend(self.place(&c));
         self.epilogue_args(&mut args);
-        let local = choice::flat_group(self.device);
-        let global = [p.n.next_multiple_of(local[0]), p.m.next_multiple_of(local[1]), self.matrices()];
+        let grid = match slices {
+            1 => Grid::new([p.n.next_multiple_of(width), p.m.next_multiple_of(height), self.matrices()])
+                .local([width, height, 1]),
+            _ => Grid::new([p.n.next_multiple_of(width), p.m * slices, self.matrices()]).local([width, slices, 1]),
+        };
         let elements = (part * (split.parts + 1) * p.sum.size()) as f64;
         let cost = Cost { flops: (part * split.parts) as f64, bytes: elements };
-        self.send(NAME, kernel, Grid::new(global).local([local[0], local[1], 1]), args, cost)
+        self.send(NAME, kernel, grid, args, cost)
     }
 }

@@ -9,6 +9,7 @@ use netcl_core::shape::Layout;
 use netcl_core::tensor::HostOptions;
 
 use super::choice::{RegisterTile, Tile};
+use super::strip::StripTile;
 use super::tail::{self, Tail};
 use super::*;
 use crate::lead::Lead;
@@ -64,6 +65,35 @@ fn every_tile_multiplies() {
         }
         for dtype in [DType::F16, DType::BF16] {
             check(stream, &queue, RegisterTile::ALL[5], (20, 12, 8), true, dtype);
+        }
+    }
+}
+
+/// Strips along columns and along terms, in vectors and not, whole and in parts, which leave the stream's counters as they were.
+#[test]
+fn strips_add_up_their_parts_in_one_launch() {
+    for found in manager().discover().unwrap() {
+        let queue = manager().handle(&found).unwrap().queue;
+        let Queue::OpenCl(stream) = &queue else { continue };
+        let device = Device::new(stream);
+        let cases = [((1, 64, 4096), DType::F32), ((3, 22, 2501), DType::F16), ((5, 40, 1100), DType::BF16)];
+        for (((m, n, k), dtype), across) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+            let (a, b) = (numbers(&queue, [m, k], across, dtype), numbers(&queue, [k, n], across, dtype));
+            let out = Tensor::uninit(&queue, [m, n], DType::F32).unwrap();
+            let rule = ShapeRule::new(&a, &b).unwrap();
+            let problem = Problem::new(&rule, &a, &b, &out, &[], None, None).unwrap();
+            let this = Multiplication::new(stream, &device, &problem, &[], 0);
+            let tile = StripTile::of(&device, &problem, 1);
+            for parts in [1, 3, 20] {
+                let depth = k.div_ceil(parts).next_multiple_of(4);
+                copy::fill(&out, f64::NAN).unwrap();
+                this.launch_strip(tile, Split { parts: k.div_ceil(depth), depth }).unwrap();
+                let (a, b, got) = (a.to_f64_vec().unwrap(), b.to_f64_vec().unwrap(), out.to_f64_vec().unwrap());
+                for (at, &got) in got.iter().enumerate() {
+                    let want: f64 = (0..k).map(|i| a[at / n * k + i] * b[i * n + at % n]).sum();
+                    assert_eq!(got, want, "{tile:?} {m} {n} {k} {dtype} in {parts} at {}, {}", at / n, at % n);
+                }
+            }
         }
     }
 }

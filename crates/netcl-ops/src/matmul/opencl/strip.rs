@@ -1,0 +1,153 @@
+//! Products of a few rows or columns: work-groups, and the launches of `matmul_strip.cl`.
+
+use netcl_core::Result;
+use netcl_core::backend::opencl::{COUNTERS, Grid, Kernel};
+use netcl_core::kernels::launch::{Access, Arg};
+use netcl_core::tensor::Tensor;
+
+use super::super::Variant;
+use super::super::problem::Problem;
+use super::choice::Device;
+use super::source::Outcome;
+use super::split::Split;
+use super::{Multiplication, Operand};
+
+/// The most rows of a strip: beyond, a work-item has no registers for their sums.
+const MOST_ROWS: usize = 16;
+/// Columns, and terms, of a work-item's block.
+const BLOCK: usize = 4;
+/// Work-items of a group.
+const ITEMS: usize = 256;
+/// Work-groups of a unit from which its reads keep memory busy.
+const GROUPS_PER_UNIT: usize = 2;
+/// Blocks that a work-item should add up at least.
+const FEWEST_BLOCKS: usize = 8;
+/// Products whose second operand is smaller than this are over before memory is busy.
+const SMALLEST: usize = 1 << 16;
+
+/// What a work-group computes: `rows` x `cols` blocks of results, `terms` blocks of terms at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StripTile {
+    pub(super) rows: usize,
+    cols: usize,
+    terms: usize,
+    /// Whether neighbours of the second operand lie along its columns.
+    lines: bool,
+}
+
+impl StripTile {
+    /// The tile for a product whose rows are its shorter side, within the device's limits.
+    pub(super) fn of(device: &Device, p: &Problem<'_>, matrices: usize) -> StripTile {
+        let rows = p.m.next_power_of_two().min(MOST_ROWS);
+        let lines = along_columns(p);
+        let largest = |n: usize| 1 << n.max(1).ilog2();
+        // Half of a group's sums lie in local memory, beside a word.
+        let room = 2 * device.local_bytes.saturating_sub(16) / (rows * BLOCK * p.sum.size());
+        let items = largest(ITEMS.min(device.group).min(room));
+        let blocks = p.n.div_ceil(BLOCK);
+        let terms = if lines {
+            items / blocks.next_power_of_two().min(32).min(items)
+        } else {
+            // Neighbours share columns; more of them, in more groups, rather than parts that must be added up.
+            let groups = |terms: usize| blocks.div_ceil(items / terms) * p.m.div_ceil(rows) * matrices;
+            let mut terms = items.min(32);
+            while terms < items && groups(terms) < 3 * device.units && 2 * terms * BLOCK * FEWEST_BLOCKS <= p.k {
+                terms *= 2;
+            }
+            terms
+        };
+        StripTile { rows, cols: items / terms, terms, lines }
+    }
+
+    /// Columns of results.
+    pub(super) fn columns(self) -> usize {
+        self.cols * BLOCK
+    }
+
+    /// Terms below which a group has too little to do.
+    fn shortest_part(self) -> usize {
+        self.terms * BLOCK * FEWEST_BLOCKS
+    }
+}
+
+/// Whether neighbours of the second operand lie along its columns.
+fn along_columns(p: &Problem<'_>) -> bool {
+    p.b.cs.abs() <= p.b.rs.abs() && p.n > 1
+}
+
+/// Whether rows are to be the shorter side first.
+pub(super) fn flips(p: &Problem<'_>) -> bool {
+    p.n < p.m
+}
+
+/// Whether a product is a strip that is worth a kernel of its own: its larger operand is read from memory once, and densely.
+pub(super) fn suits(p: &Problem<'_>) -> bool {
+    let (rows, lines, steps) = if flips(p) { (p.n, p.m, [p.a.rs, p.a.cs]) } else { (p.m, p.n, [p.b.cs, p.b.rs]) };
+    let dense = steps[0] == 1 && lines >= 64 || steps[1] == 1;
+    // Matrix units read 16-bit operands where they lie and are faster from a few rows on.
+    let most = if p.a.tensor.dtype().size() == 2 { MOST_ROWS / 2 } else { MOST_ROWS };
+    let elements = lines.saturating_mul(p.k).saturating_mul(p.matrices());
+    rows <= most && dense && p.k >= 256 && elements >= SMALLEST
+}
+
+impl Multiplication<'_> {
+    /// How the terms are split: groups for the whole device, if each has enough to do. They add up among themselves.
+    pub(super) fn strip_split(&self, tile: StripTile) -> Split {
+        let p = self.problem;
+        let groups = p.n.div_ceil(tile.columns()) * p.m.div_ceil(tile.rows) * self.matrices();
+        let wanted = GROUPS_PER_UNIT * self.device.units / groups;
+        let parts = if groups <= COUNTERS { wanted.min(p.k / tile.shortest_part()).max(1) } else { 1 };
+        // Parts that begin on a boundary can be read in vectors.
+        let depth = p.k.div_ceil(parts).next_multiple_of(BLOCK);
+        Split { parts: p.k.div_ceil(depth), depth }
+    }
+
+    pub(super) fn launch_strip(&self, tile: StripTile, split: Split) -> Result<()> {
+        let p = self.problem;
+        let operands =
+            [self.operand(&p.a, Access::Read), self.operand(&p.b, Access::Read), self.operand(&p.c, Access::Write)];
+        let kernel = self.strip_kernel(tile, &operands, split)?;
+        let mut args = self.arguments(Variant::Strip, &operands, split, Outcome::Final);
+        let (columns, rows) = (p.n.div_ceil(tile.columns()), p.m.div_ceil(tile.rows));
+        if split.parts > 1 {
+            let shape = [columns * rows * self.matrices(), split.parts, tile.rows * tile.columns()];
+            let parts = Tensor::uninit(p.c.tensor.queue(), shape, p.sum)?;
+            let memory = [parts.storage().clone(), self.stream.counters()?];
+            args.extend(memory.map(|memory| Arg::Buffer(memory, Access::Write)));
+        }
+        let items = tile.cols * tile.terms;
+        let grid = Grid::new([columns * items, rows, self.z(split)]).local([items, 1, 1]);
+        self.send(Variant::Strip.kernel_name(), kernel, grid, args, self.slice_cost())
+    }
+
+    fn strip_kernel(&self, tile: StripTile, [a, b, _]: &[Operand; 3], split: Split) -> Result<Kernel> {
+        let p = self.problem;
+        let mut prelude = self.plain_prelude(Outcome::Final);
+        prelude.loads4("LOAD4", p.a.tensor.dtype(), p.sum);
+        prelude.define("SUM4", format_args!("{}4", p.sum.cl_type()));
+        // Neighbours are loaded together where they always lie together, on a boundary of four.
+        let width =
+            |step: isize, others: [isize; 4]| if step == 1 && others.iter().all(|n| n % 4 == 0) { 4 } else { 1 };
+        let b_width = match tile.lines {
+            // The last four columns stand for those beyond them.
+            true if !p.n.is_multiple_of(BLOCK) => 1,
+            true => width(b.cs, [b.rs, b.b0, b.b1, b.at as isize]),
+            false => width(b.rs, [b.cs, b.b0, b.b1, b.at as isize]),
+        };
+        let values = [
+            ("ROWS", tile.rows),
+            ("COLS", tile.cols),
+            ("TERMS", tile.terms),
+            ("B_LINES", usize::from(tile.lines)),
+            ("A_WIDTH", width(a.cs, [a.rs, a.b0, a.b1, a.at as isize])),
+            ("B_WIDTH", b_width),
+            ("PARTS", usize::from(split.parts > 1)),
+            ("UNROLLED", usize::from(!self.device.processor)),
+        ];
+        for (name, value) in values {
+            prelude.define(name, value);
+        }
+        prelude.define("FENCE", self.stream.device_fence());
+        self.build(Variant::Strip, prelude, include_str!("../matmul_strip.cl"))
+    }
+}
