@@ -18,8 +18,6 @@ const MOST_ROWS: usize = 16;
 const BLOCK: usize = 4;
 /// Work-items of a group.
 const ITEMS: usize = 256;
-/// Work-groups of a unit from which its reads keep memory busy.
-const GROUPS_PER_UNIT: usize = 2;
 /// Blocks that a work-item should add up at least.
 const FEWEST_BLOCKS: usize = 8;
 /// Products whose second operand is smaller than this are over before memory is busy.
@@ -95,7 +93,8 @@ impl Multiplication<'_> {
     pub(super) fn strip_split(&self, tile: StripTile) -> Split {
         let p = self.problem;
         let groups = p.n.div_ceil(tile.columns()) * p.m.div_ceil(tile.rows) * self.matrices();
-        let wanted = GROUPS_PER_UNIT * self.device.units / groups;
+        // The fewer rows, the sooner a block is done with, and the more of them must be under way.
+        let wanted = (8 / tile.rows).max(2) * self.device.units / groups;
         let parts = if groups <= COUNTERS { wanted.min(p.k / tile.shortest_part()).max(1) } else { 1 };
         // Parts that begin on a boundary can be read in vectors.
         let depth = p.k.div_ceil(parts).next_multiple_of(BLOCK);
