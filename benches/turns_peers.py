@@ -1,12 +1,13 @@
-"""The rows of ``netcl bench`` beside PyTorch in one process, sample by sample in turn.
+"""The rows of ``netcl bench`` beside PyTorch in one process, seconds of each in turn.
 
     python benches/turns_peers.py --device gpu --torch-device cuda
     python benches/turns_peers.py --device gpu --torch-device cuda --portable --rows matmul_f32
 
 Rows that take all the power a card may draw depend on how warm it is: two runs one after the other differ by more than the two tools
-do. Here both are as warm as the other. A ratio above 1 means that ours is faster; it is the median of the pairs of samples behind the
-first quarter. ``--portable`` leaves the matrix units out (``NETCL_KERNEL_STRATEGY=portable``): ``matmul_f32`` is then plain
-multiply-adds. The interpreter must have both netcl and PyTorch.
+do. Where samples of a few milliseconds alternate, both are given the clock that their mean power allows, whichever needs more. So each
+tool has the card to itself for seconds, first to settle and then to be timed, and then it is the other's turn. A ratio above 1 means
+that ours is faster. ``--portable`` leaves the matrix units out (``NETCL_KERNEL_STRATEGY=portable``):
+``matmul_f32`` is then plain multiply-adds. The interpreter must have both netcl and PyTorch.
 """
 
 import argparse
@@ -51,8 +52,9 @@ def main():
     rows = ["matmul_f32", "matmul_tf32", "matmul_f16", "matmul_bf16", "softmax", "sum"]
     parser.add_argument("--rows", nargs="+", default=rows, choices=rows)
     parser.add_argument("--small", action="store_true", help="the sizes for processors")
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--sample-ms", type=float, default=30.0)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--settle", type=float, default=1.0, help="seconds that a tool runs before it is timed")
+    parser.add_argument("--seconds", type=float, default=1.2, help="seconds that are timed")
     parser.add_argument("--portable", action="store_true", help="without matrix units")
     options = parser.parse_args()
     if options.portable:
@@ -60,22 +62,22 @@ def main():
 
     about, torch_prepare, torch_finish = bench_peers.torch_rows(options.torch_device)
     netcl_prepare, netcl_finish = netcl_rows(options.device)
-    print(f"{about['tool']} {about['version']} and netcl on {about['device']['name']}, {options.rounds} pairs of samples")
+    print(f"{about['tool']} {about['version']} and netcl on {about['device']['name']}, {options.rounds} rounds")
     for row in options.rows:
         size = bench_peers.ROWS[row][options.small]
-        sides = [(torch_prepare(row, size), torch_finish), (netcl_prepare(row, size), netcl_finish)]
-        lengths = [min(sample(call, finish, 3) for _ in range(3)) for call, finish in sides]
-        calls = [max(1, round(options.sample_ms / length)) for length in lengths]
-        times = [[], []]
+        sides = {
+            "PyTorch": (torch_prepare(row, size), torch_finish),
+            "netcl": (netcl_prepare(row, size), netcl_finish),
+        }
+        lengths = {name: min(sample(*side, 3) for _ in range(3)) for name, side in sides.items()}
+        times = {name: [] for name in sides}
         for number in range(options.rounds):
-            for side in (0, 1) if number % 2 == 0 else (1, 0):
-                times[side].append(sample(*sides[side], calls[side]))
-        peers, ours = (side[options.rounds // 4 :] for side in times)
-        ratio = statistics.median(peer / own for peer, own in zip(peers, ours))
-        medians = " ".join(
-            f"{name} {statistics.median(side):.4f} ms (best {min(side):.4f})" for name, side in (("PyTorch", peers), ("netcl", ours))
-        )
-        print(f"{row:12} {medians}, ratio {ratio:.3f}", flush=True)
+            for name in sorted(sides, reverse=number % 2 == 1):
+                calls = [max(1, round(1e3 * seconds / lengths[name])) for seconds in (options.settle, options.seconds)]
+                times[name].append([sample(*sides[name], count) for count in calls][-1])
+        medians = {name: statistics.median(found) for name, found in times.items()}
+        found = ", ".join(f"{name} {medians[name]:.4f} ms ({min(t):.4f} to {max(t):.4f})" for name, t in times.items())
+        print(f"{row:12} {found}, ratio {medians['PyTorch'] / medians['netcl']:.3f}", flush=True)
 
 
 if __name__ == "__main__":
