@@ -20,7 +20,7 @@
 //                SUM4, LOAD4(p, i)  four sums; four neighbours, which lie on a boundary of four
 //                ROWS, COLS, TERMS  the work-group's share; TERMS is a power of two
 //                A_WIDTH, B_WIDTH   4 where neighbours can be loaded together, else 1
-//                UNROLLED           1 where two blocks are to be read at a time
+//                UNROLLED           1 where loops over rows are written out and two blocks are read at a time
 //                PARTS, FENCE       1 where k is split; makes what was written visible to all groups
 // The defaults make this file compile alone.
 
@@ -123,8 +123,11 @@
     sums[r] = fma((SUM4)factors.s2, block[2], sums[r]);                                                                  \
     sums[r] = fma((SUM4)factors.s3, block[3], sums[r]);
 
-#define EACH_ROW                                                                                                        \
-    _Pragma("unroll") for (int r = 0; r < ROWS; ++r)
+#if UNROLLED
+#define EACH_ROW _Pragma("unroll") for (int r = 0; r < ROWS; ++r)
+#else
+#define EACH_ROW for (int r = 0; r < ROWS; ++r)
+#endif
 
 // Adds the sums of all slices to those of the first.
 #if B_LINES

@@ -276,3 +276,66 @@ pub(super) fn split(device: &Device, p: &Problem<'_>, matrices: usize, tile: Til
     let depth = if parts == 1 { p.k } else { p.k.div_ceil(parts).next_multiple_of(PART_STEP) };
     Split { parts: p.k.div_ceil(depth), depth }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use netcl_core::device::manager;
+    use netcl_core::tensor::Tensor;
+
+    use super::*;
+    use crate::matmul::ShapeRule;
+
+    /// What the rules see of an H200.
+    const H200: Device =
+        Device { group: 1024, local_bytes: 48 * 1024, units: 132, largest_allocation: 1 << 34, processor: false };
+
+    /// Asks something about a product of an m x k and a k x n matrix, each of which may be a transposed view.
+    fn ask<R>(
+        (m, n, k): (usize, usize, usize),
+        transposed: [bool; 2],
+        dtype: DType,
+        question: impl FnOnce(&Problem<'_>) -> R,
+    ) -> R {
+        let queue = manager().cpu().queue;
+        let matrix = |rows: usize, cols: usize, transposed: bool| match transposed {
+            true => Tensor::uninit(&queue, [cols, rows], dtype).unwrap().permute(&[1, 0]).unwrap(),
+            false => Tensor::uninit(&queue, [rows, cols], dtype).unwrap(),
+        };
+        let (a, b) = (matrix(m, k, transposed[0]), matrix(k, n, transposed[1]));
+        let out = Tensor::uninit(&queue, [m, n], dtype).unwrap();
+        let rule = ShapeRule::new(&a, &b).unwrap();
+        question(&Problem::new(&rule, &a, &b, &out, &[], None, None).unwrap())
+    }
+
+    #[test]
+    fn few_results_of_many_terms_have_large_tiles_in_parts() {
+        let chosen = |shape| {
+            ask(shape, [false; 2], DType::F32, |p| {
+                let tile = tile(&H200, Variant::RegisterTiled, p, 1, None);
+                (tile, split(&H200, p, 1, tile).parts)
+            })
+        };
+        let [large, medium, small] = RegisterTile::LARGE.map(Tile::Registers);
+        assert_eq!(chosen((64, 64, 65536)), (small, 256));
+        assert_eq!(chosen((512, 512, 2048)), (medium, 8));
+        assert_eq!(chosen((256, 256, 16384)), (large, 64));
+        assert_eq!(chosen((512, 512, 512)), (Tile::Registers(RegisterTile::SMALL[0]), 1), "too few terms for parts");
+        assert_eq!(chosen((4096, 4096, 512)), (large, 1), "the device is full");
+    }
+
+    #[test]
+    fn strips_are_read_by_a_kernel_of_their_own() {
+        let chosen = |shape, transposed, dtype| {
+            ask(shape, transposed, dtype, |p| choose(&H200, p, KernelVariant::MatmulRegisterTiled))
+        };
+        for transposed in [[false, false], [false, true], [true, false], [true, true]] {
+            assert_eq!(chosen((1, 4096, 1024), transposed, DType::F32), Variant::Strip);
+            assert_eq!(chosen((1000, 8, 1024), transposed, DType::F16), Variant::Strip);
+        }
+        assert_eq!(chosen((16, 1024, 1024), [false; 2], DType::F32), Variant::Strip);
+        assert_eq!(chosen((16, 1024, 1024), [false; 2], DType::F16), Variant::RegisterTiled, "units are faster");
+        assert_eq!(chosen((1, 4096, 64), [false; 2], DType::F32), Variant::RegisterTiled, "too few terms");
+        assert_eq!(chosen((17, 4096, 1024), [false; 2], DType::F32), Variant::RegisterTiled);
+    }
+}

@@ -36,20 +36,24 @@ pub(super) struct StripTile {
 impl StripTile {
     /// The tile for a product whose rows are its shorter side, within the device's limits.
     pub(super) fn of(device: &Device, p: &Problem<'_>, matrices: usize) -> StripTile {
-        let rows = p.m.next_power_of_two().min(MOST_ROWS);
-        let lines = along_columns(p);
+        let (lines, blocks) = (along_columns(p), p.n.div_ceil(BLOCK));
+        // Processors run this only when they are told to: one form of it for all products is compiled sooner.
+        let (rows, items, across) = match device.processor {
+            true => (4, 64, 16),
+            false => (p.m.next_power_of_two().min(MOST_ROWS), ITEMS, blocks.next_power_of_two().min(32)),
+        };
         let largest = |n: usize| 1 << n.max(1).ilog2();
         // Half of a group's sums lie in local memory, beside a word.
         let room = 2 * device.local_bytes.saturating_sub(16) / (rows * BLOCK * p.sum.size());
-        let items = largest(ITEMS.min(device.group).min(room));
-        let blocks = p.n.div_ceil(BLOCK);
+        let items = largest(items.min(device.group).min(room));
         let terms = if lines {
-            items / blocks.next_power_of_two().min(32).min(items)
+            items / across.min(items)
         } else {
             // Neighbours share columns; more of them, in more groups, rather than parts that must be added up.
             let groups = |terms: usize| blocks.div_ceil(items / terms) * p.m.div_ceil(rows) * matrices;
+            let grows = |terms: usize| groups(terms) < 3 * device.units && 2 * terms * BLOCK * FEWEST_BLOCKS <= p.k;
             let mut terms = items.min(32);
-            while terms < items && groups(terms) < 3 * device.units && 2 * terms * BLOCK * FEWEST_BLOCKS <= p.k {
+            while terms < items && grows(terms) && !device.processor {
                 terms *= 2;
             }
             terms

@@ -115,7 +115,7 @@ impl Plan {
             return None;
         }
         // Of a few tiles with many terms the last to arrive has much to add up: no more pieces than that pays for.
-        let most = (f64::from(u32::try_from(self.chunks).unwrap_or(u32::MAX)).sqrt() * 0.75) as usize;
+        let most = (self.chunks * 9 / 16).isqrt();
         let groups = if shared == self.tiles { self.units.min(shared * most) } else { self.units };
         let deal = Deal { whole: self.tiles - shared, groups };
         let saved = self.chunks.saturating_sub(terms / groups.max(1)) * self.chunk;
