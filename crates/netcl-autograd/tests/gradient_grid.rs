@@ -109,7 +109,7 @@ fn gradients_agree_with_f64(place: usize) -> BTreeMap<String, usize> {
             // Gradients of every op on the CPU, of a fixed part elsewhere: every kernel is built anew there.
             let every = match (place, dtype) {
                 (0, _) | (1, DType::F32) => 1,
-                (_, DType::F32) => 2,
+                (_, DType::F32) => 3,
                 _ => 12,
             };
             for case in cases().iter().step_by(every) {
