@@ -18,8 +18,6 @@ const MOST_PARTIAL: usize = 1 << 26;
 pub(super) const LARGEST_PANEL: usize = 64;
 /// Parts shorter than this, for each of the work-items that share them, are not worth adding up.
 const SHORTEST_PART: usize = 128;
-/// Parts are multiples of this.
-const PART_STEP: usize = 4;
 /// Multiply-adds below which tiles only cost.
 const TINY: usize = 16 * 16 * 16;
 /// Rows from which reading the first operand from a packed panel saves more than packing it costs.
@@ -272,9 +270,7 @@ pub(super) fn split(device: &Device, p: &Problem<'_>, matrices: usize, tile: Til
         .min(MAX_PARTS)
         .min(MOST_PARTIAL.min(device.largest_allocation / p.sum.size()) / partial)
         .max(1);
-    // Parts that begin on a boundary can be read in vectors.
-    let depth = if parts == 1 { p.k } else { p.k.div_ceil(parts).next_multiple_of(PART_STEP) };
-    Split { parts: p.k.div_ceil(depth), depth }
+    Split::of(p.k, parts)
 }
 
 #[cfg(test)]

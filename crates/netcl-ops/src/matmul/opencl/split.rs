@@ -10,6 +10,8 @@ use super::source::{Outcome, result};
 use super::{Args, Multiplication, choice};
 use crate::prelude::Prelude;
 
+/// Parts are multiples of this.
+const PART_STEP: usize = 4;
 /// Work-items that share the parts of a result, from so many parts on.
 const SLICES: usize = 16;
 const MANY_PARTS: usize = 12;
@@ -21,16 +23,29 @@ pub(super) struct Split {
     pub(super) depth: usize,
 }
 
+impl Split {
+    /// At most so many parts that all begin on a boundary, where vectors can read them.
+    pub(super) fn of(terms: usize, parts: usize) -> Split {
+        let depth = if parts == 1 { terms } else { terms.div_ceil(parts).next_multiple_of(PART_STEP) };
+        Split { parts: terms.div_ceil(depth), depth }
+    }
+}
+
 impl Multiplication<'_> {
-    /// Adds partial results and applies the epilogue.
+    /// Adds partial results and applies the epilogue. On GPUs many parts of a result are shared out.
     pub(super) fn reduce(&self, parts: &Tensor, split: Split) -> Result<()> {
+        let shared = split.parts >= MANY_PARTS && !self.device.processor;
+        self.reduce_by(if shared { SLICES } else { 1 }, parts, split)
+    }
+
+    /// [`reduce`](Self::reduce) by so many work-items for each result, or as many as a group may have.
+    pub(super) fn reduce_by(&self, slices: usize, parts: &Tensor, split: Split) -> Result<()> {
         const NAME: &str = "matmul_splitk_reduce";
         let p = self.problem;
         let mut prelude = Prelude::with_sums(p.sum, self.index);
         result(&mut prelude, p, Outcome::Final);
         let [width, height] = choice::flat_group(self.device);
-        let slices =
-            if split.parts >= MANY_PARTS && !self.device.processor { SLICES.min(self.device.group / width) } else { 1 };
+        let slices = slices.min(self.device.group / width);
         prelude.define("SLICES", slices);
         prelude.define("WIDTH", width);
         let kernel = self.build_named(NAME, prelude, include_str!("../matmul_splitk_reduce.cl"))?;

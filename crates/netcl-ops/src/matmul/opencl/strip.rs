@@ -100,9 +100,7 @@ impl Multiplication<'_> {
         // The fewer rows, the sooner a block is done with, and the more of them must be under way.
         let wanted = (8 / tile.rows).max(2) * self.device.units / groups;
         let parts = if groups <= COUNTERS { wanted.min(p.k / tile.shortest_part()).max(1) } else { 1 };
-        // Parts that begin on a boundary can be read in vectors.
-        let depth = p.k.div_ceil(parts).next_multiple_of(BLOCK);
-        Split { parts: p.k.div_ceil(depth), depth }
+        Split::of(p.k, parts)
     }
 
     pub(super) fn launch_strip(&self, tile: StripTile, split: Split) -> Result<()> {

@@ -85,14 +85,39 @@ fn strips_add_up_their_parts_in_one_launch() {
             let this = Multiplication::new(stream, &device, &problem, &[], 0);
             let tile = StripTile::of(&device, &problem, 1);
             for parts in [1, 3, 20] {
-                let depth = k.div_ceil(parts).next_multiple_of(4);
                 copy::fill(&out, f64::NAN).unwrap();
-                this.launch_strip(tile, Split { parts: k.div_ceil(depth), depth }).unwrap();
+                this.launch_strip(tile, Split::of(k, parts)).unwrap();
                 let (a, b, got) = (a.to_f64_vec().unwrap(), b.to_f64_vec().unwrap(), out.to_f64_vec().unwrap());
                 for (at, &got) in got.iter().enumerate() {
                     let want: f64 = (0..k).map(|i| a[at / n * k + i] * b[i * n + at % n]).sum();
                     assert_eq!(got, want, "{tile:?} {m} {n} {k} {dtype} in {parts} at {}, {}", at / n, at % n);
                 }
+            }
+        }
+    }
+}
+
+/// Parts by one work-item for each result, and by several, as GPUs add up many of them.
+#[test]
+fn parts_are_added_up_by_any_number_of_work_items() {
+    let (m, n, parts) = (3, 21, 13);
+    for found in manager().discover().unwrap() {
+        let queue = manager().handle(&found).unwrap().queue;
+        let Queue::OpenCl(stream) = &queue else { continue };
+        let device = Device::new(stream);
+        let (a, b) = (numbers(&queue, [m, 4], false, DType::F32), numbers(&queue, [4, n], false, DType::F32));
+        let out = Tensor::uninit(&queue, [m, n], DType::F32).unwrap();
+        let rule = ShapeRule::new(&a, &b).unwrap();
+        let problem = Problem::new(&rule, &a, &b, &out, &[], None, None).unwrap();
+        let this = Multiplication::new(stream, &device, &problem, &[], 0);
+        let partial = numbers(&queue, [parts, m * n], false, DType::F32);
+        let values = partial.to_f64_vec().unwrap();
+        for slices in [1, 4, 16] {
+            copy::fill(&out, f64::NAN).unwrap();
+            this.reduce_by(slices, &partial, Split { parts, depth: 4 }).unwrap();
+            for (at, &got) in out.to_f64_vec().unwrap().iter().enumerate() {
+                let want: f64 = (0..parts).map(|part| values[part * m * n + at]).sum();
+                assert_eq!(got, want, "{slices} work-items at {at} on {}", found.name());
             }
         }
     }
