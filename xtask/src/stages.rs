@@ -1,10 +1,12 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::install::{self, cargo_tools, python};
-use crate::process::{stream, succeeds};
+use crate::process::{capture, stream, succeeds};
 use crate::report::{Outcome, Report};
 use crate::workspace::Workspace;
 use crate::{bench, layers, limits, oclgrind};
@@ -127,6 +129,9 @@ fn wheel(workspace: &Workspace) -> Result<Outcome> {
     if folder.exists() {
         std::fs::remove_dir_all(&folder).with_context(|| format!("{} could not be removed", folder.display()))?;
     }
+    for package in compiled_anew(workspace)? {
+        println!("{package} has other features than in the tests: crates/netcl-python/Cargo.toml can give it the same");
+    }
     // The tag of this machine ("linux"): a wheel that is installed here need not prove that it runs elsewhere.
     let mut build = workspace.python_module("maturin build --profile ci --compatibility linux --out");
     stream(build.arg(&folder).arg("--interpreter").arg(workspace.python()))?;
@@ -139,6 +144,19 @@ fn wheel(workspace: &Workspace) -> Result<Outcome> {
         workspace.python_module("pip install --quiet --disable-pip-version-check --force-reinstall --no-deps");
     stream(install.arg(wheel))?;
     Ok(Outcome::Passed)
+}
+
+/// Dependencies that the wheel would have with other features than the tests, and that are therefore compiled once more, with
+/// everything above them.
+fn compiled_anew(workspace: &Workspace) -> Result<Vec<String>> {
+    let tree = |selection: &str| -> Result<BTreeSet<String>> {
+        let line = format!("tree --locked --prefix none --format {{p}}:{{f}} --edges {selection}");
+        let text = capture(&mut workspace.cargo(&line))?;
+        Ok(text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect())
+    };
+    let (wheel, tests) = (tree("no-dev --package netcl-python")?, tree("all --workspace")?);
+    let package = |line: &String| line.split([' ', ':']).next().unwrap_or_default().to_owned();
+    Ok(wheel.difference(&tests).map(package).collect())
 }
 
 fn python_tests(workspace: &Workspace, report: &Report) -> Result<Outcome> {
