@@ -109,7 +109,16 @@ fn tiles_that_are_dealt_out_are_added_up_once() {
     let halves = |n: usize| (0..n).map(|i| ((i * 7 + i / 11) % 13) as f64 * 0.5 - 3.0).collect::<Vec<f64>>();
     for device in devices(&mut grid) {
         for kind in kinds(&device) {
-            for (batch, m, n, k) in [(1, 1000, 1100, 8200), (1, 260, 300, 12008), (2, 130, 264, 9000)] {
+            // The last ones are narrow: half of a tile's rows or more are missing, or it has few columns.
+            for (batch, m, n, k) in [
+                (1, 1000, 1100, 8200),
+                (1, 260, 300, 12008),
+                (2, 130, 264, 9000),
+                (1, 64, 64, 30000),
+                (2, 50, 300, 20008),
+                (1, 5, 1000, 8200),
+                (3, 300, 30, 8200),
+            ] {
                 grid.cell(&device, format!("{kind:?} {batch}x{m}x{n}x{k}"), || {
                     let make = |shape: [usize; 3]| {
                         support::tensor(&device.queue, &halves(shape.iter().product()), shape, kind.dtype).0
@@ -120,6 +129,42 @@ fn tiles_that_are_dealt_out_are_added_up_once() {
                     let (got, expected) = (of(&kind.options()).unwrap(), of(&portable).unwrap());
                     let wrong = got.iter().zip(&expected).position(|(x, y)| x != y);
                     wrong.map_or(Ok(()), |i| Err(format!("element {i} is {} instead of {}", got[i], expected[i])))
+                });
+            }
+        }
+    }
+    grid.finish(0);
+}
+
+/// Which kernel multiplies a few 16-bit rows where nobody forces one.
+#[test]
+fn few_rows_take_matrix_units_where_that_is_faster() {
+    let mut grid = Grid::new("matrix units, few rows");
+    for device in devices(&mut grid) {
+        let whole = |kind: &Kind| kind.variant == Variant::Wgmma && kind.dtype.size() == 2;
+        for kind in kinds(&device).into_iter().filter(whole) {
+            let (units, strip) = (Variant::Wgmma, Variant::Strip);
+            for (m, n, shift, expected) in [
+                (8, 2048, 0, units),
+                (2048, 8, 0, units),
+                (2, 8192, 0, strip),
+                (4, 2048, 0, strip),
+                // The larger operand would have to be copied.
+                (8, 2048, 1, strip),
+            ] {
+                grid.cell(&device, format!("{:?} {m}x{n} shifted by {shift}", kind.dtype), || {
+                    let make = |rows: usize, cols: usize, seed: u64| {
+                        let all = operand(&device.queue, &[rows, cols + shift], Form::Dense, seed, kind.dtype);
+                        all.slice(1, Slice::new(Some(shift as isize), None, 1)).unwrap()
+                    };
+                    let (a, b) = (make(m, 2048, 1), make(2048, n, 2));
+                    let counter = Rc::new(Counter::default());
+                    let got = launch::with_sink(counter.clone(), || matmul_with(&a, &b, &MatmulOptions::default()));
+                    if counter.of(expected.kernel_name()) != 1 {
+                        return Err(format!("launched {:?}", counter.names()));
+                    }
+                    let (sums, sizes, _) = reference(&a, &b);
+                    kind.check(&got.map_err(|e| e.to_string())?, &sums, &sizes, 2048)
                 });
             }
         }

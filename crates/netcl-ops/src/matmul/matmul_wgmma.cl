@@ -53,6 +53,8 @@
 // Lines of a box of an operand that does not lie along k: 128 bytes.
 #define BLOCK (128 / SIZE)
 #define CONSUMERS 2
+// A work-item's sums, in fours.
+#define FOURS (BN / 8)
 #define MAP_WORDS 32
 #if SHARED_TAIL
 #define TAIL_PARAMS , global float4 *left_behind, global uint *arrivals, int whole
@@ -314,14 +316,20 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
         asm volatile("//@@wgmma.wait_group.sync.aligned 0;" : SUMS : : "memory");
         if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
 #endif
+#if BN <= 64
+        // A narrow tile may lie below the last row with half of its rows: nobody need add up nothing.
+        if ((INDEX)place.y * BM + mine >= m) continue;
+#endif
 #if SHARED_TAIL
         if (end - begin < chunks) {
-            // A group's first piece and its second have places of their own; so have the two warp groups.
+            // A group's first piece and its second have places of their own; so have the two warp groups. Only the first of those
+            // that share a tile may have begun with another one.
             const int first_chunk = (tile - whole) * chunks, tail = TAIL_CHUNKS, me = (int)get_group_id(0);
             const int from = owner(first_chunk, tail), until = owner(first_chunk + chunks - 1, tail) + 1;
+            const int second = piece_start(from, tail) < first_chunk;
             const uint member = item & 127, half_tile = warp_group - 1;
 #define LEFT_BY(group) \
-    (left_behind + (((ulong)(group) * 2 + (piece_start(group, tail) < first_chunk)) * 2 + half_tile) * (BN / 8 * 128) + member)
+    (left_behind + (((ulong)(group) * 2 + ((group) == from && second)) * 2 + half_tile) * (FOURS * 128) + member)
             global float4 *mine = LEFT_BY(me);
 #define LEAVE(i) \
     if ((i) % 4 == 0) mine[(i) / 4 * 128] = (float4)(sums[i], sums[(i) | 1], sums[(i) | 2], sums[(i) | 3]);
@@ -334,13 +342,23 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
             FENCE;
             if (member == 0) arrivals[2 * (tile - whole) + half_tile] = 0;
             EACH_SUM(ZERO_TOTAL)
-            for (int group = from; group < until; ++group) {
-                global float4 *theirs = LEFT_BY(group);
-                float4 four;
-#define TAKE_UP(i) \
-    if ((i) % 4 == 0) four = *(volatile global float4 *)(theirs + (i) / 4 * 128); \
-    sums[i] += (i) % 4 == 0 ? four.x : (i) % 4 == 1 ? four.y : (i) % 4 == 2 ? four.z : four.w;
-                EACH_SUM(TAKE_UP)
+            for (int group = from; group < until; group += AT_ONCE) {
+                // All of them are on their way before the first is needed.
+                float4 theirs[AT_ONCE][FOURS];
+#pragma unroll
+                for (int g = 0; g < AT_ONCE; ++g)
+#pragma unroll
+                    for (int i = 0; i < FOURS; ++i)
+                        theirs[g][i] = group + g < until ? *(volatile global float4 *)(LEFT_BY(group + g) + i * 128) : (float4)(0);
+#pragma unroll
+                for (int g = 0; g < AT_ONCE; ++g) {
+#define TAKE_UP(i)                                                                                                      \
+    sums[i] += (i) % 4 == 0   ? theirs[g][(i) / 4].x                                                                     \
+               : (i) % 4 == 1 ? theirs[g][(i) / 4].y                                                                     \
+               : (i) % 4 == 2 ? theirs[g][(i) / 4].z                                                                     \
+                              : theirs[g][(i) / 4].w;
+                    EACH_SUM(TAKE_UP)
+                }
             }
         }
 #endif

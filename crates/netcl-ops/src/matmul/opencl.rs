@@ -51,7 +51,8 @@ pub(super) fn variant(
     precision: MatmulPrecision,
 ) -> Result<(Variant, Option<KernelConfig>)> {
     // A strip is over when its larger operand has been read: copying that for matrix units would take longer.
-    let units = units::choose(stream, selector, problem, precision).filter(|_| !strip::suits(problem));
+    let strip = strip::suits(problem) && !units::suits_strip(stream, problem);
+    let units = units::choose(stream, selector, problem, precision).filter(|_| !strip);
     let measured = tuned::configuration(selector, problem, precision)?;
     let portable = || {
         let selected = selector.select_matmul_by_rule(problem.m, problem.n, problem.k, problem.a.tensor.dtype());

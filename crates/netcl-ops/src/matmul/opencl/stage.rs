@@ -7,7 +7,7 @@ use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::tensor::Tensor;
 use smallvec::smallvec;
 
-use super::super::problem::Led;
+use super::super::problem::{Led, Matrix};
 use super::arithmetic::Arithmetic;
 use super::lead::inline;
 use super::{Args, Multiplication, Operand};
@@ -60,6 +60,20 @@ pub(super) struct Lines {
     pub(super) any_order: bool,
 }
 
+/// Whether a stride leads from one boundary of [`UNIT`] bytes to another, no further than the copy engine can go.
+fn is_even(stride: isize, size: usize) -> bool {
+    usize::try_from(stride).is_ok_and(|s| (s * size).is_multiple_of(UNIT) && s * size < STRIDE_LIMIT)
+}
+
+/// Whether a matrix whose elements need no conversion can be read where it lies, along k or across.
+pub(super) fn lies_evenly(matrix: &Matrix<'_>) -> bool {
+    let size = matrix.tensor.dtype().size();
+    let rows = [(matrix.cs, matrix.rs), (matrix.rs, matrix.cs)];
+    rows.iter().any(|&(step, pitch)| step == 1 && pitch > 0 && is_even(pitch, size))
+        && is_even(matrix.offset() as isize, size)
+        && matrix.batch.iter().all(|&stride| is_even(stride, size))
+}
+
 impl Multiplication<'_> {
     /// Makes an operand readable; copies in parts lower the flag.
     pub(super) fn stage(
@@ -81,9 +95,7 @@ impl Multiplication<'_> {
             return None;
         }
         let size = arithmetic.size();
-        let even = |stride: isize| {
-            usize::try_from(stride).is_ok_and(|s| (s * size).is_multiple_of(UNIT) && s * size < STRIDE_LIMIT)
-        };
+        let even = |stride: isize| is_even(stride, size);
         let batches = [(self.batch[0], from.b0), (self.batch[1], from.b1)];
         if !(from.at * size).is_multiple_of(UNIT) || !batches.iter().all(|&(n, stride)| n == 1 || even(stride)) {
             return None;

@@ -14,12 +14,16 @@ use super::super::problem::Problem;
 use super::super::{OP, Variant};
 use super::arithmetic::Arithmetic;
 use super::source::{Outcome, result};
-use super::stage::{Lines, Staged};
+use super::stage::{Lines, Staged, lies_evenly};
 use super::{Args, Multiplication, Operand, mma, wgmma};
 use crate::prelude::Prelude;
 
 /// What stands before the text of a kernel of matrix units.
 pub(super) const COMMON: &str = include_str!("../matmul_units.cl");
+
+/// Rows or columns, and multiply-adds, from which matrix units are faster than strips: measured on an H200.
+const FEWEST_ROWS: usize = 3;
+const SMALLEST_STRIP: usize = 1 << 25;
 
 /// Whether the device has what a kernel of matrix units needs. Nothing is built on devices that are not of its family.
 pub(in crate::matmul) fn available(variant: Variant, stream: &Stream) -> bool {
@@ -49,15 +53,20 @@ pub(super) fn choose(
         DType::F32 => 384 * 384 * 384,
         _ => 256 * 256 * 256,
     };
-    let work = p.m.saturating_mul(p.n).saturating_mul(p.k).saturating_mul(p.matrices());
     let units = stream.device().info().compute_units.max(1) as usize;
     let tiles = p.m.div_ceil(128) * p.n.div_ceil(64) * p.matrices();
     // Few tiles with long sums leave most of the device idle, unless they are dealt out; the portable kernels split the sums.
     let deals = dtype != DType::F32 && wgmma::available(stream);
     let fills = if split { 3 * tiles >= units } else { deals || 16 * tiles >= units || p.k <= 2048 };
     // 16-bit operands are read where they lie, also by tiles that most rows are missing of.
-    let narrowest = if dtype == DType::F32 { 16 } else { 9 };
-    let suits = work >= smallest && p.m.min(p.n) >= narrowest && p.k >= 16 && fills;
+    let narrowest = match dtype {
+        // Cutting the larger operand into parts costs as much as 64 rows: with 64 rows of 4096 x 4096 124 us instead of 84.
+        DType::F32 if split => 65,
+        DType::F32 => 16,
+        _ if suits_strip(stream, p) => FEWEST_ROWS,
+        _ => 9,
+    };
+    let suits = multiply_adds(p) >= smallest && p.m.min(p.n) >= narrowest && p.k >= 16 && fills;
     if !suits || kernel_strategy(&selector.profile().base) != "optimized" {
         return None;
     }
@@ -70,11 +79,26 @@ pub(super) fn choose(
     }
 }
 
+/// Whether a product of a few rows or columns is faster on matrix units than as a strip: where the device has narrow tiles and reads
+/// the larger operand as it is and where it lies.
+pub(super) fn suits_strip(stream: &Stream, p: &Problem<'_>) -> bool {
+    let larger = if p.n < p.m { &p.a } else { &p.b };
+    let enough = p.m.min(p.n) >= FEWEST_ROWS && multiply_adds(p) >= SMALLEST_STRIP;
+    let as_it_is = larger.tensor.dtype().size() == 2 && p.lead.is_none() && lies_evenly(larger);
+    enough && as_it_is && wgmma::available(stream)
+}
+
+fn multiply_adds(p: &Problem<'_>) -> usize {
+    p.m.saturating_mul(p.n).saturating_mul(p.k).saturating_mul(p.matrices())
+}
+
 /// Whether the product is better computed as the transposed product of the transposed operands.
 pub(super) fn flips(variant: Variant, arithmetic: Arithmetic, p: &Problem<'_>) -> bool {
     match (variant, arithmetic) {
         // Warp groups take 32-bit numbers of the second operand along k only.
         (Variant::Wgmma, Arithmetic::Tf32) => p.b.rs != 1 && p.a.cs == 1,
+        // Tiles have many rows, but may have few columns.
+        (Variant::Wgmma, Arithmetic::F16 | Arithmetic::BF16) if p.m <= wgmma::NARROW && p.m < p.n => true,
         // Results are written along rows: let these be dense.
         _ => p.c.rs == 1 && p.c.cs != 1,
     }
@@ -105,7 +129,7 @@ impl Multiplication<'_> {
     }
 
     /// Checks the lengths of a product in tiles, and copies those operands that cannot be read where they lie. `orders` says
-    /// whether 32-bit elements of each operand may lie across k.
+    /// whether elements of each operand may lie across k.
     pub(super) fn ready(
         &self,
         arithmetic: Arithmetic,
@@ -122,7 +146,7 @@ impl Multiplication<'_> {
             _ => None,
         };
         let (a, b) = (self.operand(&p.a, Access::Read), self.operand(&p.b, Access::Read));
-        let [any_a, any_b] = orders.map(|order| order || arithmetic.size() == 2);
+        let [any_a, any_b] = orders;
         let rows = Lines { count: p.m, tile: tile_rows, step: a.rs, term_step: a.cs, any_order: any_a };
         let cols = Lines { count: p.n, tile: tile_cols, step: b.cs, term_step: b.rs, any_order: any_b };
         let a = self.stage(arithmetic, &a, rows, (self.lead(true), flag.as_ref()))?;

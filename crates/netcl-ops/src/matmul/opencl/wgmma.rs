@@ -16,6 +16,8 @@ use super::arithmetic::Arithmetic;
 use super::stage::{Lines, Staged, UNIT};
 use super::units::{COMMON, int};
 
+/// Columns of the narrowest tile that any product can have.
+pub(super) const NARROW: usize = 64;
 /// Rows of a tile: two warp groups of 64.
 const ROWS: usize = 128;
 /// Work-items of a group: one warp group copies, two multiply.
@@ -36,6 +38,21 @@ impl Arithmetic {
     /// Tile widths, from the widest. Three parts need registers for two sets of sums.
     fn widths(self) -> &'static [usize] {
         if self == Arithmetic::Split { &[128, 64] } else { &[256, 192, 128, 64] }
+    }
+
+    /// Whether operands are 16-bit numbers as they are.
+    fn is_16_bit(self) -> bool {
+        matches!(self, Arithmetic::F16 | Arithmetic::BF16)
+    }
+
+    /// Tile widths for a product: one of a few columns is over when its first operand has been read. Its second must lie along k:
+    /// boxes of it that do not are as wide as [`NARROW`].
+    fn widths_for(self, p: &Problem<'_>) -> &'static [usize] {
+        match p.n {
+            ..=16 if self.is_16_bit() && p.b.rs == 1 => &[16],
+            17..=32 if self.is_16_bit() && p.b.rs == 1 => &[32],
+            _ => self.widths(),
+        }
     }
 
     fn stage_bytes(self, columns: usize) -> usize {
@@ -93,8 +110,10 @@ struct Deal {
 impl Plan {
     fn new(arithmetic: Arithmetic, columns: usize, tiles: usize, k: usize, units: usize) -> Plan {
         let depth = arithmetic.depth();
-        let deals = arithmetic.size() == 2 && arithmetic.parts() == 1;
-        Plan { columns, tiles, units, chunks: k.div_ceil(depth), chunk: columns * depth / 16, deals }
+        let deals = arithmetic.is_16_bit();
+        // Narrow tiles wait for memory.
+        let chunk = if columns < NARROW { 384 } else { columns * depth / 16 };
+        Plan { columns, tiles, units, chunks: k.div_ceil(depth), chunk, deals }
     }
 
     /// The best width: the one that leaves the least of the device idle in the last round.
@@ -103,7 +122,7 @@ impl Plan {
             let tiles = p.m.div_ceil(ROWS) * p.n.div_ceil(columns) * matrices;
             Plan::new(arithmetic, columns, tiles, p.k, units)
         };
-        let plans = arithmetic.widths().iter().map(plan);
+        let plans = arithmetic.widths_for(p).iter().map(plan);
         plans.min_by(|x, y| x.cost().total_cmp(&y.cost())).unwrap_or_else(|| plan(&64))
     }
 
@@ -125,7 +144,10 @@ impl Plan {
     /// What it costs to leave sums in memory and to add them up.
     fn dealing(self, deal: Deal) -> usize {
         let pieces = deal.groups.div_ceil(self.tiles - deal.whole);
-        10_000 + (112 + 8 * pieces) * self.columns
+        match self.columns < NARROW {
+            true => 5_000 + (112 + 3 * pieces) * self.columns,
+            false => 10_000 + (112 + 8 * pieces) * self.columns,
+        }
     }
 
     fn cost(self) -> f64 {
@@ -145,8 +167,8 @@ impl Multiplication<'_> {
         let units = self.stream.device().info().compute_units.max(1) as usize;
         let plan = Plan::best(arithmetic, p, self.matrices(), units);
         let Plan { columns, tiles, .. } = plan;
-        // 32-bit numbers of the first operand may reach the matrix units through registers.
-        let ready = self.ready(arithmetic, [ROWS, columns], [true, false])?;
+        // Where the numbers of an operand lie across k, 16-bit ones are read in boxes, 32-bit ones of the first through registers.
+        let ready = self.ready(arithmetic, [ROWS, columns], [true, arithmetic.size() == 2 && columns >= NARROW])?;
         let (a, b) = (&ready.a, &ready.b);
         let c = self.operand(&p.c, Access::Write);
         let deal = plan.deal();
@@ -213,6 +235,7 @@ impl Multiplication<'_> {
             ("STAGES", arithmetic.stages(columns)),
             ("BAND", Arithmetic::band(columns)),
             ("SHARED_TAIL", usize::from(shared_tail)),
+            ("AT_ONCE", (256 / columns).min(8)),
         ];
         for (name, value) in values {
             prelude.define(name, value);
@@ -279,6 +302,10 @@ mod tests {
         // Fewer tiles than units, with many terms.
         assert_eq!(deal(Arithmetic::F16, 256, 8, 65536), Some((0, 132)));
         assert_eq!(deal(Arithmetic::F16, 64, 1, 65536), Some((0, 24)), "more would have to be added up by one");
+        // A few columns: 32 tiles would leave 100 units idle that could read the first operand.
+        assert_eq!(deal(Arithmetic::F16, 16, 32, 4096), Some((0, 132)));
+        assert_eq!(deal(Arithmetic::F16, 16, 8, 4096), Some((0, 48)));
+        assert_eq!(deal(Arithmetic::F16, 16, 32, 512), None, "pieces of two chunks");
         assert_eq!(deal(Arithmetic::F16, 256, 512, 4096), None, "16 units idle for 64 chunks");
         assert_eq!(deal(Arithmetic::F16, 256, 132, 65536), None, "nobody is idle");
         assert_eq!(deal(Arithmetic::F16, 256, 1, 2048), None, "pieces of a few chunks");
