@@ -35,6 +35,7 @@
 //                SIZE, PARTS    bytes of an element, parts of an operand
 //                A_ALONG_K, B_ALONG_K   1 where neighbours in memory lie along k, 0 where they lie along m or n
 //                SHARED_TAIL    1 where the terms of the last tiles are dealt out
+//                AT_ONCE        how many groups' sums are taken up at once
 //                INSTRUCTION, MAJORS    the matrix instruction and its flags for operands that lie along m or n
 //                REGISTERS, DESCRIPTORS, SUMS   its operands: "%0, %1, ...", the two after them, "+f"(d[0]), ...
 //                OPERANDS       the same with the first operand in registers: "{%n, ...}, %m"
@@ -317,7 +318,7 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
         if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
 #endif
 #if BN <= 64
-        // A narrow tile may lie below the last row with half of its rows: nobody need add up nothing.
+        // Where half of a tile's rows or all lie below the last one, there is nothing to add up or to write.
         if ((INDEX)place.y * BM + mine >= m) continue;
 #endif
 #if SHARED_TAIL
