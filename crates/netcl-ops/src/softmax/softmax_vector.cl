@@ -53,7 +53,6 @@
 
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
-#define LANES(array, v) PASTE(vstore, WIDTH)(v, 0, array)
 
 #if OWN_EXP
 // Fused where the device does that fast: the polynomial is exact enough either way.
@@ -91,6 +90,26 @@ VCOMPUTE vhigher(VCOMPUTE a, VCOMPUTE b) { return HIGHER(a, b); }
         total = sum_;                                                     \
     }
 
+// The lanes of a vector are joined by halves: four steps, where a loop over them has sixteen, each of which waits for the one before.
+#define EIGHT PASTE(COMPUTE, 8)
+#define FOUR PASTE(COMPUTE, 4)
+#define TWO PASTE(COMPUTE, 2)
+COMPUTE highest(VCOMPUTE v) {
+#if WIDTH == 16
+    const EIGHT eight = HIGHER(v.lo, v.hi);
+#else
+    const EIGHT eight = v;
+#endif
+    const FOUR four = HIGHER(eight.lo, eight.hi);
+    const TWO two = HIGHER(four.lo, four.hi);
+    return HIGHER(two.lo, two.hi);
+}
+
+// The same of sums and of what they lost.
+#define JOIN(T, name, of)                                                 \
+    T name = of.lo, name##_lost = of##_lost.lo + of##_lost.hi;            \
+    FOLD(T, name, name##_lost, of.hi)
+
 // The last step for one element or vector.
 #if LOG
 #define SCALED(exp_, x, kept, top, last) (((x) - (top)) - (last))
@@ -118,41 +137,42 @@ __kernel void softmax_rows(KEPT_PARAMS const UINT count, const UINT n, const UIN
     const UINT fours = n / (4 * WIDTH) * (4 * WIDTH), ones = n / WIDTH * WIDTH;
     for (UINT o = first; o < last_line; ++o) {
         KEPT(o);
-        COMPUTE lanes[WIDTH];
-
         VCOMPUTE tops[4];
         for (uint j = 0; j < 4; ++j) tops[j] = (VCOMPUTE)(-INFINITY);
         for (UINT r = 0; r < fours; r += 4 * WIDTH)
             for (uint j = 0; j < 4; ++j) tops[j] = vhigher(tops[j], LOADV(r + j * WIDTH));
         for (UINT r = fours; r < ones; r += WIDTH) tops[0] = vhigher(tops[0], LOADV(r));
-        LANES(lanes, vhigher(vhigher(tops[0], tops[1]), vhigher(tops[2], tops[3])));
-        COMPUTE top = -INFINITY;
-        for (uint j = 0; j < WIDTH; ++j) top = higher(top, lanes[j]);
+        COMPUTE top = highest(vhigher(vhigher(tops[0], tops[1]), vhigher(tops[2], tops[3])));
         for (UINT r = ones; r < n; ++r) top = higher(top, LOAD1(r));
 
-        VCOMPUTE vtotal = (VCOMPUTE)(0), vlost = (VCOMPUTE)(0);
-        COMPUTE total = 0, lost = 0;
+        VCOMPUTE all = (VCOMPUTE)(0), all_lost = (VCOMPUTE)(0);
         for (UINT r = 0; r < fours; r += 4 * WIDTH) {
             VCOMPUTE e[4];
             for (uint j = 0; j < 4; ++j) {
                 e[j] = expv(LOADV(r + j * WIDTH) - top);
                 PUTV(e[j], r + j * WIDTH);
             }
-            FOLD(VCOMPUTE, vtotal, vlost, (e[0] + e[1]) + (e[2] + e[3]))
+            FOLD(VCOMPUTE, all, all_lost, (e[0] + e[1]) + (e[2] + e[3]))
         }
         for (UINT r = fours; r < ones; r += WIDTH) {
             const VCOMPUTE e = expv(LOADV(r) - top);
             PUTV(e, r);
-            FOLD(VCOMPUTE, vtotal, vlost, e)
+            FOLD(VCOMPUTE, all, all_lost, e)
         }
+#if WIDTH == 16
+        JOIN(EIGHT, eight, all)
+#else
+        const EIGHT eight = all, eight_lost = all_lost;
+#endif
+        JOIN(FOUR, four, eight)
+        JOIN(TWO, two, four)
+        JOIN(COMPUTE, total, two)
         for (UINT r = ones; r < n; ++r) {
             const COMPUTE e = exp1(LOAD1(r) - top);
             PUT1(e, r);
-            FOLD(COMPUTE, total, lost, e)
+            FOLD(COMPUTE, total, total_lost, e)
         }
-        LANES(lanes, vtotal + vlost);
-        for (uint j = 0; j < WIDTH; ++j) FOLD(COMPUTE, total, lost, lanes[j])
-        total += lost;
+        total += total_lost;
 
         const COMPUTE last = DIVISOR(total);
         for (UINT r = 0; r < ones; r += WIDTH) STOREV(SCALED(expv, LOADV(r), KEPTV(r), top, last), r);
