@@ -110,7 +110,7 @@ struct Deal {
 impl Plan {
     fn new(arithmetic: Arithmetic, columns: usize, tiles: usize, k: usize, units: usize) -> Plan {
         let depth = arithmetic.depth();
-        let deals = arithmetic.is_16_bit();
+        let deals = arithmetic.size() == 2 && arithmetic.parts() == 1;
         // Narrow tiles wait for memory.
         let chunk = if columns < NARROW { 384 } else { columns * depth / 16 };
         Plan { columns, tiles, units, chunks: k.div_ceil(depth), chunk, deals }
@@ -296,6 +296,7 @@ mod tests {
         };
         // 8192 cubed in 16 bits: 68 of 2048 tiles remain for 132 units.
         assert_eq!(deal(Arithmetic::F16, 256, 2048, 8192), Some((1980, 132)));
+        assert_eq!(deal(Arithmetic::Rounded, 256, 2048, 8192), Some((1980, 132)), "float32 rounded to 16 bits");
         assert_eq!(deal(Arithmetic::Split, 128, 1024, 4096), None, "slower when measured");
         // What `matmul_units` multiplies: 12 tiles of a second round.
         assert_eq!(deal(Arithmetic::F16, 64, 144, 8200), Some((132, 132)));
