@@ -2,6 +2,7 @@
 
     python benches/peers.py --peer torch --peer-python <venv with torch>/bin/python
     python benches/peers.py --peer netcl-0.4.4 --peer-python <venv with netcl 0.4.4>/bin/python --device opencl
+    python benches/peers.py --peer netcl --peer-python <venv with an earlier build of ours>/bin/python --device opencl
 
 The interpreter that runs this file must have our netcl. Each worker stays alive; for every workload the two are asked in
 turn, several rounds, so that whatever else the machine does hits both. A ratio above 1 means that ours is faster.
@@ -167,7 +168,7 @@ class Worker:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worker")
-    parser.add_argument("--peer", choices=["torch", "netcl-0.4.4"], default="torch")
+    parser.add_argument("--peer", choices=sorted(SIDES), default="torch")
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--device", default="cpu", help="our device selector")
     parser.add_argument("--rounds", type=int, default=5)

@@ -277,6 +277,29 @@ fn extreme_logits() {
 }
 
 #[test]
+fn small_probabilities_keep_their_digits() {
+    // In vectors and behind the last of them, through all exponents down to results that are 0.
+    let length = 16 * 7 + 5;
+    let line: Vec<f64> = (0..length).map(|i| -0.97 * i as f64).collect();
+    let expected = softmax(&line);
+    for device in devices() {
+        // Enough lines for a vector across them.
+        let (x, _) = tensor(&device.queue, &line.repeat(20), [20, length], DType::F32);
+        let columns = x.permute(&[1, 0]).unwrap().contiguous().unwrap();
+        let columns = ops::softmax(&columns, 0).unwrap().permute(&[1, 0]).unwrap();
+        for (name, y) in [("rows", ops::softmax(&x, 1).unwrap()), ("columns", columns)] {
+            let y = y.to_f64_vec().unwrap();
+            for (i, (&got, &want)) in y.iter().zip(expected.iter().cycle()).enumerate() {
+                // Arguments were rounded to f32; a device may have no numbers below its smallest normal one.
+                let tolerance =
+                    if want < f64::from(f32::MIN_POSITIVE) { f64::from(f32::MIN_POSITIVE) } else { 1e-5 * want };
+                assert!((got - want).abs() <= tolerance, "{device:?} {name} {i}: {got:e}, not {want:e}");
+            }
+        }
+    }
+}
+
+#[test]
 fn one_nan_spoils_its_whole_line_and_no_other() {
     for device in devices() {
         // Lines shorter and longer than a vector, the NaN in a vector and in the rest behind the last one.

@@ -40,6 +40,11 @@ impl LineKernel for Softmax {
     const BLOCK: usize = 1 << 20;
 
     fn line<T: Lane>(self, x: &[T], y: &mut [T]) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some((x, y)) = wide(x, y) {
+            // SAFETY: `wide` asked for AVX-512.
+            return unsafe { avx512::line(x, y, self.log) };
+        }
         match level() {
             Level::Avx2 => line(Yes, x, y, self.log),
             Level::Baseline => line(No, x, y, self.log),
@@ -65,28 +70,23 @@ const RUN: usize = 512;
 /// The same for rows of a block.
 const RUN_ROWS: usize = 16;
 
-/// `exp(x - top)` into `y`, and the sum, where the processor has wider registers than `simd!` uses.
-#[inline(always)]
-fn wide_powers<T: Lane>(x: &[T], top: T, y: &mut [T]) -> Option<f64> {
-    #[cfg(target_arch = "x86_64")]
-    if T::DTYPE == DType::F32 && netcl_core::backend::cpu::simd::avx512() {
-        let (n, to) = (x.len(), y.as_mut_ptr().cast::<f32>());
-        // SAFETY: T is f32, whatever the compiler calls it, and the slices stay borrowed; the processor has AVX-512F.
-        let sum = unsafe {
-            let (x, y) =
-                (std::slice::from_raw_parts(x.as_ptr().cast::<f32>(), n), std::slice::from_raw_parts_mut(to, n));
-            avx512::powers(x, Element::to_f64(top) as f32, y)
-        };
-        return Some(sum);
+/// A line and its result as f32, where that is what they are and the processor has wider registers than `simd!` uses.
+#[cfg(target_arch = "x86_64")]
+fn wide<'l, T: Lane>(x: &'l [T], y: &'l mut [T]) -> Option<(&'l [f32], &'l mut [f32])> {
+    if T::DTYPE != DType::F32 || !netcl_core::backend::cpu::simd::avx512() {
+        return None;
     }
-    let _ = (x, top, y);
-    None
+    let (n, m, to) = (x.len(), y.len(), y.as_mut_ptr().cast::<f32>());
+    // SAFETY: T is f32, whatever the compiler calls it, and the slices stay borrowed.
+    Some(unsafe { (std::slice::from_raw_parts(x.as_ptr().cast::<f32>(), n), std::slice::from_raw_parts_mut(to, m)) })
 }
 
 /// `exp(x - top)` into `y`, and the sum.
 pub(crate) fn powers<T: Lane>(x: &[T], top: T, y: &mut [T]) -> f64 {
-    if let Some(total) = wide_powers(x, top, y) {
-        return total;
+    #[cfg(target_arch = "x86_64")]
+    if let Some((x, y)) = wide(x, y) {
+        // SAFETY: `wide` asked for AVX-512.
+        return unsafe { avx512::powers(x, Element::to_f64(top) as f32, y) };
     }
     match level() {
         Level::Avx2 => narrow_powers(Yes, x, top, y),

@@ -14,6 +14,8 @@
 //
 //   1. maximum     2. exponentials and their sum     3. scaling
 //
+// A row is asked for while the one before it is in step 2, the only one that computes more than it moves. Loops over a few vectors
+// are unrolled by order: their arrays would live in memory otherwise.
 // A NaN among the elements needs no care in step 1: it makes the sum NaN.
 //
 // Compiled with: COMPUTE, UINT, KEPT_PARAMS, KEPT(o), LOG: see softmax.cl
@@ -45,35 +47,37 @@
 #define LOAD1(d) x_o[d]
 #define LOADV(d) vload16(0, x_o + (d))
 #define STORE1(v, d) y_o[d] = (v)
-#define STOREV(v, d) vstore16(v, 0, y_o + (d))
+typedef float16 LOOSE __attribute__((aligned(4)));
+#define STOREV(v, d) *(__global LOOSE *)(y_o + (d)) = (v)
 #define X_STEP 1
 #define Y_STEP 1
 #define STEP int
 #endif
 
+#define UNROLL _Pragma("unroll")
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
 
 #if OWN_EXP
 // Fused where the device does that fast: the polynomial is exact enough either way.
 #pragma OPENCL FP_CONTRACT ON
-// exp of x <= 0, within a few ulp: x = k ln 2 + r, a polynomial for exp(r), and 2^k in two factors, because it may be
-// subnormal where the result is not yet. Built-in functions of vectors are often loops over their lanes.
-#define DEFINE_EXP(name, T, I)                                                                                    \
-    T name(T x) {                                                                                                 \
-        const T magic = (T)(12582912.0f), c = (x < -105.0f) ? (T)(-105.0f) : x;                                   \
-        /* The low bits of this are k. */                                                                         \
-        const T shifted = c * 1.44269504f + magic, k = shifted - magic;                                           \
-        const T r = k * 2.12194440e-4f + (k * -0.693359375f + c);                                                 \
+// 2^64 exp(x) of x <= 0, within a few ulp: x = k ln 2 + r, a polynomial for exp(r), and k in the exponent. Whatever is not 0 after
+// the scaling is a normal number before it. Built-in functions of vectors are often loops over their lanes.
+#define EXP_UNIT 18446744073709551616.0f
+#define DEFINE_EXP(name, T, I)                                                                                     \
+    T name(T x) {                                                                                                  \
+        /* The low bits of `shifted` are k + 64 as an exponent is written. */                                      \
+        const T magic = (T)(12582912.0f + 127 + 64), c = (x < -105.0f) ? (T)(-105.0f) : x;                         \
+        const T shifted = c * 1.44269504f + magic, k = shifted - magic;                                            \
+        const T r = k * 2.12194440e-4f + (k * -0.693359375f + c);                                                  \
         const T p = (((0.0013813145f * r + 0.008369419f) * r + 0.041668456f) * r + 0.16666515f) * r + 0.49999994f; \
-        const T e = (r * r * p + r) + 1.0f;                                                                       \
-        /* 2^(k + 64) * 2^-64 */                                                                                  \
-        return e * PASTE(as_, T)((PASTE(as_, I)(shifted) << 23) + ((127 + 64) << 23)) * 5.42101086e-20f;          \
+        return ((p * r + 1.0f) * r + 1.0f) * PASTE(as_, T)(PASTE(as_, I)(shifted) << 23);                          \
     }
 DEFINE_EXP(exp1, COMPUTE, int)
 DEFINE_EXP(expv, VCOMPUTE, VINT)
 #pragma OPENCL FP_CONTRACT OFF
 #else
+#define EXP_UNIT 1
 #define exp1(x) exp(x)
 #define expv(x) exp(x)
 #endif
@@ -83,11 +87,11 @@ COMPUTE higher(COMPUTE a, COMPUTE b) { return HIGHER(a, b); }
 VCOMPUTE vhigher(VCOMPUTE a, VCOMPUTE b) { return HIGHER(a, b); }
 
 // What each addition rounds off is carried along (Knuth's two-sum).
-#define FOLD(T, total, lost, v)                                           \
-    {                                                                     \
-        const T v_ = (v), sum_ = total + v_, part_ = sum_ - total;        \
-        lost += (total - (sum_ - part_)) + (v_ - part_);                  \
-        total = sum_;                                                     \
+#define FOLD(T, total, lost, v)                                    \
+    {                                                              \
+        const T v_ = (v), sum_ = total + v_, part_ = sum_ - total; \
+        lost += (total - (sum_ - part_)) + (v_ - part_);           \
+        total = sum_;                                              \
     }
 
 // The lanes of a vector are joined by halves: four steps, where a loop over them has sixteen, each of which waits for the one before.
@@ -106,14 +110,24 @@ COMPUTE highest(VCOMPUTE v) {
 }
 
 // The same of sums and of what they lost.
-#define JOIN(T, name, of)                                                 \
-    T name = of.lo, name##_lost = of##_lost.lo + of##_lost.hi;            \
+#define JOIN(T, name, of)                                      \
+    T name = of.lo, name##_lost = of##_lost.lo + of##_lost.hi; \
     FOLD(T, name, name##_lost, of.hi)
+
+// Nothing that the language has asks processors for memory: its own prefetch is empty in the drivers that were looked at.
+#ifdef __has_builtin
+#if __has_builtin(__builtin_prefetch)
+#define ASK(p) __builtin_prefetch((const void *)(size_t)(p))
+#endif
+#endif
+#ifndef ASK
+#define ASK(p)
+#endif
 
 // The last step for one element or vector.
 #if LOG
 #define SCALED(exp_, x, kept, top, last) (((x) - (top)) - (last))
-#define DIVISOR(total) log(total)
+#define DIVISOR(total) log((total) / EXP_UNIT)
 #elif KEEP
 #define SCALED(exp_, x, kept, top, last) ((kept) * (last))
 #define DIVISOR(total) (1 / (total))
@@ -136,11 +150,17 @@ __kernel void softmax_rows(KEPT_PARAMS const UINT count, const UINT n, const UIN
     const UINT last_line = first + per < count ? first + per : count;
     const UINT fours = n / (4 * WIDTH) * (4 * WIDTH), ones = n / WIDTH * WIDTH;
     for (UINT o = first; o < last_line; ++o) {
+        const UINT next = o + 1 < last_line ? o + 1 : o;
+        size_t ahead;
+        {
+            KEPT(next);
+            ahead = (size_t)x_o;
+        }
         KEPT(o);
         VCOMPUTE tops[4];
-        for (uint j = 0; j < 4; ++j) tops[j] = (VCOMPUTE)(-INFINITY);
+        UNROLL for (uint j = 0; j < 4; ++j) tops[j] = (VCOMPUTE)(-INFINITY);
         for (UINT r = 0; r < fours; r += 4 * WIDTH)
-            for (uint j = 0; j < 4; ++j) tops[j] = vhigher(tops[j], LOADV(r + j * WIDTH));
+            UNROLL for (uint j = 0; j < 4; ++j) tops[j] = vhigher(tops[j], LOADV(r + j * WIDTH));
         for (UINT r = fours; r < ones; r += WIDTH) tops[0] = vhigher(tops[0], LOADV(r));
         COMPUTE top = highest(vhigher(vhigher(tops[0], tops[1]), vhigher(tops[2], tops[3])));
         for (UINT r = ones; r < n; ++r) top = higher(top, LOAD1(r));
@@ -148,9 +168,10 @@ __kernel void softmax_rows(KEPT_PARAMS const UINT count, const UINT n, const UIN
         VCOMPUTE all = (VCOMPUTE)(0), all_lost = (VCOMPUTE)(0);
         for (UINT r = 0; r < fours; r += 4 * WIDTH) {
             VCOMPUTE e[4];
-            for (uint j = 0; j < 4; ++j) {
+            UNROLL for (uint j = 0; j < 4; ++j) {
                 e[j] = expv(LOADV(r + j * WIDTH) - top);
                 PUTV(e[j], r + j * WIDTH);
+                ASK(ahead + (r + j * WIDTH) * sizeof(*x_o));
             }
             FOLD(VCOMPUTE, all, all_lost, (e[0] + e[1]) + (e[2] + e[3]))
         }
@@ -181,27 +202,27 @@ __kernel void softmax_rows(KEPT_PARAMS const UINT count, const UINT n, const UIN
 }
 
 // K vectors (or lines) of type T, each across `width` lines, from line c of the tile on.
-#define COLUMNS(T, K, width, load, store, put, kept, exp_, c)                                                 \
-    {                                                                                                         \
-        T top[K], total[K], lost[K];                                                                          \
-        for (uint k = 0; k < K; ++k) { top[k] = (T)(-INFINITY); total[k] = lost[k] = (T)(0); }                \
-        for (UINT r = 0; r < n; ++r)                                                                          \
-            for (uint k = 0; k < K; ++k) {                                                                    \
-                const T v = load((STEP)r * X_STEP + (STEP)((c) + k * width));                                 \
-                top[k] = HIGHER(top[k], v);                                                                   \
-            }                                                                                                 \
-        for (UINT r = 0; r < n; ++r)                                                                          \
-            for (uint k = 0; k < K; ++k) {                                                                    \
-                const T e = exp_(load((STEP)r * X_STEP + (STEP)((c) + k * width)) - top[k]);                  \
-                put(e, (STEP)r * Y_STEP + (STEP)((c) + k * width));                                           \
-                FOLD(T, total[k], lost[k], e)                                                                 \
-            }                                                                                                 \
-        for (uint k = 0; k < K; ++k) total[k] = DIVISOR(total[k] + lost[k]);                                  \
-        for (UINT r = 0; r < n; ++r)                                                                          \
-            for (uint k = 0; k < K; ++k) {                                                                    \
-                const STEP to = (STEP)r * Y_STEP + (STEP)((c) + k * width);                                   \
+#define COLUMNS(T, K, width, load, store, put, kept, exp_, c)                                                          \
+    {                                                                                                                  \
+        T top[K], total[K], lost[K];                                                                                   \
+        for (uint k = 0; k < K; ++k) { top[k] = (T)(-INFINITY); total[k] = lost[k] = (T)(0); }                         \
+        for (UINT r = 0; r < n; ++r)                                                                                   \
+            UNROLL for (uint k = 0; k < K; ++k) {                                                                      \
+                const T v = load((STEP)r * X_STEP + (STEP)((c) + k * width));                                          \
+                top[k] = HIGHER(top[k], v);                                                                            \
+            }                                                                                                          \
+        for (UINT r = 0; r < n; ++r)                                                                                   \
+            UNROLL for (uint k = 0; k < K; ++k) {                                                                      \
+                const T e = exp_(load((STEP)r * X_STEP + (STEP)((c) + k * width)) - top[k]);                           \
+                put(e, (STEP)r * Y_STEP + (STEP)((c) + k * width));                                                    \
+                FOLD(T, total[k], lost[k], e)                                                                          \
+            }                                                                                                          \
+        for (uint k = 0; k < K; ++k) total[k] = DIVISOR(total[k] + lost[k]);                                           \
+        for (UINT r = 0; r < n; ++r)                                                                                   \
+            UNROLL for (uint k = 0; k < K; ++k) {                                                                      \
+                const STEP to = (STEP)r * Y_STEP + (STEP)((c) + k * width);                                            \
                 store(SCALED(exp_, load((STEP)r * X_STEP + (STEP)((c) + k * width)), kept(to), top[k], total[k]), to); \
-            }                                                                                                 \
+            }                                                                                                          \
     }
 
 // Vectors of a tile.
