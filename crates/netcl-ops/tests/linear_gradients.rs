@@ -8,7 +8,7 @@ use std::rc::Rc;
 use netcl_ops::core::backend::Queue;
 use netcl_ops::core::dtype::DType;
 use netcl_ops::core::kernels::launch::{Counter, with_sink};
-use netcl_ops::core::tensor::Tensor;
+use netcl_ops::core::tensor::{HostOptions, Tensor};
 use netcl_ops::{linear_gradients, linear_gradients_pay};
 use support::devices;
 
@@ -17,7 +17,9 @@ fn values(n: usize, seed: usize) -> Vec<f64> {
 }
 
 fn matrix(queue: &Queue, shape: [usize; 2], seed: usize, dtype: DType) -> Tensor {
-    Tensor::from_host(queue, &values(shape[0] * shape[1], seed), shape).unwrap().cast(dtype).unwrap()
+    // Of the type from the start: the device may have no float64.
+    let options = HostOptions { dtype: Some(dtype), ..Default::default() };
+    Tensor::from_host_with(queue, &values(shape[0] * shape[1], seed), shape, options).unwrap()
 }
 
 #[test]

@@ -63,8 +63,10 @@ fn every_tile_multiplies() {
                 check(stream, &queue, tile, shape, across, DType::F32);
             }
         }
+        let shipped = RegisterTile::ALL[5];
+        let tile = if shipped.fits(&device, 4) { shipped } else { odd };
         for dtype in [DType::F16, DType::BF16] {
-            check(stream, &queue, RegisterTile::ALL[5], (20, 12, 8), true, dtype);
+            check(stream, &queue, tile, (20, 12, 8), true, dtype);
         }
     }
 }
