@@ -181,7 +181,8 @@ def main():
     names = [n for n in WORKLOADS if not arguments.only or arguments.only in n]
     names = [n for n in names if n in ONLY_LARGE_ENOUGH.get(arguments.peer, names)]
     ours, peer = Worker(sys.executable, "netcl", arguments.device), Worker(arguments.peer_python, arguments.peer, arguments.device)
-    print(f"{'workload':<20} {'netcl ms':>10} {arguments.peer + ' ms':>16} {'ratio':>8}   (medians of {arguments.rounds} rounds)")
+    title = "earlier netcl" if arguments.peer == "netcl" else arguments.peer
+    print(f"{'workload':<20} {'netcl ms':>10} {title + ' ms':>16} {'ratio':>8}   (medians of {arguments.rounds} rounds)")
     figures = {}
     for name in names:
         pairs = [(ours.ask(name), peer.ask(name)) for _ in range(arguments.rounds)]

@@ -73,16 +73,18 @@ fn check(workspace: &Workspace, library: &str, tests: &str) -> Result<()> {
     // A finding explains a failed test better than the wrong numbers do.
     let text = std::fs::read(&log).with_context(|| format!("{} could not be read", log.display()))?;
     let text = String::from_utf8_lossy(&text);
-    if let Some(finding) = finding(&text) {
-        text.lines().take(SHOWN).for_each(|line| println!("{line}"));
-        bail!("{finding} (the whole log: {})", log.display());
+    let findings = findings(&text);
+    if let Some(first) = findings.first() {
+        findings.iter().flatten().take(SHOWN).for_each(|line| println!("{line}"));
+        let first = first[0].trim();
+        bail!("oclgrind reports {} errors, the first: {first} (the whole log: {})", findings.len(), log.display());
     }
     outcome
 }
 
-/// What a log complains of, in a line; `None` for a clean one. oclgrind writes nothing else into its log, so whatever is
-/// there counts, but for [`handed_over`]: a list of known words would let an unknown complaint pass.
-fn finding(log: &str) -> Option<String> {
+/// What a log complains of, each with its lines. oclgrind writes nothing else into its log, so whatever is there counts, but
+/// for [`handed_over`]: a list of known words would let an unknown complaint pass.
+fn findings(log: &str) -> Vec<Vec<&str>> {
     let mut findings: Vec<Vec<&str>> = Vec::new();
     for line in log.lines().filter(|line| !line.trim().is_empty()) {
         // Each finding is a heading at the margin with indented details below.
@@ -92,8 +94,7 @@ fn finding(log: &str) -> Option<String> {
         }
     }
     findings.retain(|finding| !handed_over(finding));
-    let first = findings.first()?[0].trim();
-    Some(format!("oclgrind reports {} errors, the first: {first}", findings.len()))
+    findings
 }
 
 /// Whether a race is one work-group taking up what another left for it, which a counter and fences order: the checker knows
@@ -116,11 +117,10 @@ mod tests {
 
     #[test]
     fn a_log_with_anything_in_it_is_a_finding() {
-        assert_eq!(finding(""), None);
-        assert_eq!(finding("\n \n"), None);
-        let text = finding(OVERRUN).unwrap();
-        assert!(text.contains("2 errors") && text.contains("Invalid write of size 4"), "{text}");
-        assert!(finding("something unheard of").is_some());
+        assert!(findings("").is_empty() && findings("\n \n").is_empty());
+        let found = findings(OVERRUN);
+        assert!(found.len() == 2 && found[0][0].contains("Invalid write of size 4"), "{found:?}");
+        assert_eq!(findings("something unheard of").len(), 1);
     }
 
     #[test]
@@ -135,15 +135,17 @@ mod tests {
             )
         };
         let handed = race("global", 0, "store volatile float %2");
-        assert_eq!(finding(&(handed.clone() + &race("global", 0, "%3 = call i32 @_Z10atomic_incPU3AS1Vj"))), None);
+        let counted = race("global", 0, "%3 = call i32 @_Z10atomic_incPU3AS1Vj");
+        assert!(findings(&(handed.clone() + &counted)).is_empty());
         for other in [
             race("global", 0, "store float %2"),
             race("global", 1, "store volatile float %2"),
             race("local", 0, "store volatile float %2"),
         ] {
-            let text = finding(&(handed.clone() + &other)).unwrap();
-            assert!(text.contains("1 errors"), "{text}");
+            assert_eq!(findings(&(handed.clone() + &other)).len(), 1, "{other}");
         }
-        assert!(finding(&(handed + OVERRUN)).unwrap().contains("2 errors, the first: Invalid write"));
+        let log = handed + OVERRUN;
+        let found = findings(&log);
+        assert!(found.len() == 2 && found[0][0].starts_with("Invalid write"), "{found:?}");
     }
 }

@@ -75,7 +75,7 @@ impl<'l> Access<'l> {
             IndexWidth::Bits32 => "int",
             IndexWidth::Bits64 => "long",
         };
-        let (compute, size) = if dtype == DType::F64 { ("double", 8) } else { ("float", 4) };
+        let (compute, size) = (if dtype == DType::F64 { "double" } else { "float" }, dtype.accumulator().size());
         let (one, vector) = (load(dtype, "x_o + (d_)"), load_vector(dtype, "x_o + (d_)", width));
         let put_one = store(dtype, "y_o + (d_)", "(v_)");
         let put_one = put_one.trim_end_matches(';');
@@ -87,7 +87,8 @@ impl<'l> Access<'l> {
         let bits = if dtype == DType::BF16 { BF16_VECTOR } else { "" };
         // One store for a vector that lies anywhere: some drivers make several of `vstore`.
         format!(
-            "{bits}typedef {compute}{width} LOOSE __attribute__((aligned({size})));\n#define VCOMPUTE {compute}{width}\n#define WIDTH {width}\n#define STEP {step}\n\
+            "{bits}typedef {compute}{width} LOOSE __attribute__((aligned({size})));\n\
+             #define VCOMPUTE {compute}{width}\n#define WIDTH {width}\n#define STEP {step}\n\
              #define X_STEP x_r\n#define Y_STEP y_r\n#define LOAD1(d_) ({one})\n#define LOADV(d_) ({vector})\n\
              #define STORE1(v_, d_) {put_one}\n#define STOREV(v_, d_) {put_vector}\n"
         )

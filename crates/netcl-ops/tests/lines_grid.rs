@@ -277,6 +277,22 @@ fn extreme_logits() {
 }
 
 #[test]
+fn the_largest_is_found_wherever_it_stands() {
+    // In each of several vectors and behind the last of them; any other maximum would overflow.
+    let length = 16 * 7 + 5;
+    let identity: Vec<f64> = (0..length * length).map(|i| f64::from(u8::from(i % (length + 1) == 0))).collect();
+    for device in devices() {
+        let logits: Vec<f64> = identity.iter().map(|one| 1e4 * one).collect();
+        let (x, _) = tensor(&device.queue, &logits, [length, length], DType::F32);
+        for axis in [0, 1] {
+            assert_eq!(ops::softmax(&x, axis).unwrap().to_f64_vec().unwrap(), identity, "{device:?} {axis}");
+            let logs: Vec<f64> = logits.iter().map(|logit| logit - 1e4).collect();
+            assert_eq!(ops::log_softmax(&x, axis).unwrap().to_f64_vec().unwrap(), logs, "{device:?} {axis}");
+        }
+    }
+}
+
+#[test]
 fn small_probabilities_keep_their_digits() {
     // In vectors and behind the last of them, through all exponents down to results that are 0.
     let length = 16 * 7 + 5;

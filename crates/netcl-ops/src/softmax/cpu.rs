@@ -106,9 +106,9 @@ simd! {
         total
     }
 
-    fn line<F: Fused, T: Lane>(_fused: F, x: &[T], y: &mut [T], log: bool) {
+    fn line<F: Fused, T: Lane>(fused: F, x: &[T], y: &mut [T], log: bool) {
         let top = <T as Real>::from_f64(plain_row::<T, Max>(x));
-        let total = powers(x, top, y);
+        let total = narrow_powers(fused, x, top, y);
         if log {
             let total = <T as Real>::from_f64(total.ln());
             for (y, &x) in y.iter_mut().zip(x) {

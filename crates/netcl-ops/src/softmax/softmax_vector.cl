@@ -205,7 +205,7 @@ __kernel void softmax_rows(KEPT_PARAMS const UINT count, const UINT n, const UIN
 #define COLUMNS(T, K, width, load, store, put, kept, exp_, c)                                                          \
     {                                                                                                                  \
         T top[K], total[K], lost[K];                                                                                   \
-        for (uint k = 0; k < K; ++k) { top[k] = (T)(-INFINITY); total[k] = lost[k] = (T)(0); }                         \
+        UNROLL for (uint k = 0; k < K; ++k) { top[k] = (T)(-INFINITY); total[k] = lost[k] = (T)(0); }                  \
         for (UINT r = 0; r < n; ++r)                                                                                   \
             UNROLL for (uint k = 0; k < K; ++k) {                                                                      \
                 const T v = load((STEP)r * X_STEP + (STEP)((c) + k * width));                                          \
@@ -217,7 +217,7 @@ __kernel void softmax_rows(KEPT_PARAMS const UINT count, const UINT n, const UIN
                 put(e, (STEP)r * Y_STEP + (STEP)((c) + k * width));                                                    \
                 FOLD(T, total[k], lost[k], e)                                                                          \
             }                                                                                                          \
-        for (uint k = 0; k < K; ++k) total[k] = DIVISOR(total[k] + lost[k]);                                           \
+        UNROLL for (uint k = 0; k < K; ++k) total[k] = DIVISOR(total[k] + lost[k]);                                    \
         for (UINT r = 0; r < n; ++r)                                                                                   \
             UNROLL for (uint k = 0; k < K; ++k) {                                                                      \
                 const STEP to = (STEP)r * Y_STEP + (STEP)((c) + k * width);                                            \
