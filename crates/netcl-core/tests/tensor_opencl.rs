@@ -13,10 +13,11 @@ use netcl_core::backend::opencl as cl;
 use netcl_core::backend::opencl::{
     Arg, Buffer, ClSource, Context, Deps, Grid, MemFlags, Stream, shutdown::finish_timeout,
 };
-use netcl_core::device::manager;
+use netcl_core::device::{DeviceType, manager};
 use netcl_core::dtype::DType;
 use netcl_core::memory::{
-    BufferPool, ZeroCopyRules, create_pinned_buffer, create_zero_copy_buffer, has_svm_support, is_integrated_gpu,
+    BlockSource, BufferPool, ZeroCopyRules, create_pinned_buffer, create_zero_copy_buffer, has_svm_support,
+    is_integrated_gpu,
 };
 use netcl_core::tensor::Tensor;
 
@@ -125,6 +126,66 @@ fn buffers_of_host_memory() {
         }
         assert_eq!(has_svm_support(queue), stream.device().info().svm_capabilities != 0);
         assert!(is_integrated_gpu(queue) || stream.device().device_type().as_str() != "cpu");
+    });
+}
+
+/// Runs a test on every device that works in this host's memory, with the source of its blocks.
+#[cfg(target_os = "linux")]
+fn on_every_processor(test: impl Fn(&Queue, &Stream, &ClSource)) {
+    on_every_device(|queue, stream| {
+        let device = stream.device();
+        if device.device_type() == DeviceType::Cpu && device.info().host_unified_memory {
+            test(queue, stream, &ClSource::device_memory(stream.context(), device));
+        }
+    });
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn large_blocks_of_processors_lie_in_pages_of_this_process() {
+    const USE_HOST_PTR: u64 = 1 << 3;
+    on_every_processor(|queue, stream, source| {
+        let small = source.allocate(1 << 20).unwrap();
+        assert_eq!((small.flags().bits() & USE_HOST_PTR, small.size()), (0, 1 << 20));
+        // No multiple of a page.
+        let n = (5 << 20) / 4 + 3;
+        let large = source.allocate(4 * n).unwrap();
+        assert_ne!(large.flags().bits() & USE_HOST_PTR, 0);
+        assert_eq!(large.size(), (4 * n).next_multiple_of(4096));
+        let x = Tensor::from_buffer(queue, large, [n], DType::F32).unwrap();
+        assert!(x.to_host::<f32>().unwrap().iter().all(|v| v.to_bits() == 0), "fresh pages are zeros");
+        let values: Vec<f32> = (0..n).map(|i| i as f32 * 0.5 - 7.0).collect();
+        let y = Tensor::from_host(queue, &values, [n]).unwrap();
+        x.assign(&y).unwrap();
+        assert_eq!(x.to_host::<f32>().unwrap(), values);
+        // Page-locked memory stays what it is called.
+        let pinned = ClSource::pinned_memory(stream.context(), stream.device()).allocate(8 << 20).unwrap();
+        assert!(pinned.flags().contains(MemFlags::ALLOC_HOST_PTR));
+    });
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn processors_have_no_more_memory_than_they_say() {
+    on_every_processor(|_, stream, source| {
+        let all = usize::try_from(stream.device().info().global_mem_size).unwrap();
+        let largest = source.largest() / 4096 * 4096;
+        // Nothing touches the pages, so this costs address space only.
+        let held: Vec<Buffer> = (0..all / largest).map(|_| source.allocate(largest).unwrap()).collect();
+        match source.allocate(largest) {
+            Err(Error::OutOfMemory { bytes, holders, .. }) => {
+                assert_eq!(bytes, largest);
+                assert!(holders.contains(&format!("of the device's {all} bytes")), "{holders}");
+            }
+            other => panic!("{:?}", other.map(|buffer| buffer.size())),
+        }
+        drop(held);
+        // Drivers may let go a little later.
+        let until = Instant::now() + Duration::from_secs(20);
+        while let Err(error) = source.allocate(largest) {
+            assert!(Instant::now() < until, "{error}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     });
 }
 

@@ -5,6 +5,8 @@
 
 pub mod cpu;
 pub mod opencl;
+#[cfg(unix)]
+mod pages;
 
 use std::fmt;
 use std::sync::Arc;

@@ -14,8 +14,12 @@
 //
 //   1. maximum     2. exponentials and their sum     3. scaling
 //
-// A row is asked for while the one before it is in step 2, the only one that computes more than it moves. Loops over a few vectors
-// are unrolled by order: their arrays would live in memory otherwise.
+// Step 2 is the only one that computes more than it moves, so blocks of four vectors go through one loop that does all three:
+//
+//      row o - 1: step 3     o: step 2     o + 1: step 1     o + 2 and the result of o + 1: asked for
+//
+// No step then waits for the sum or the maximum of a line that has just ended. Loops over a few vectors are unrolled by order: their
+// arrays would live in memory otherwise.
 // A NaN among the elements needs no care in step 1: it makes the sum NaN.
 //
 // Compiled with: COMPUTE, UINT, KEPT_PARAMS, KEPT(o), LOG: see softmax.cl
@@ -70,8 +74,8 @@ typedef float16 LOOSE __attribute__((aligned(4)));
         const T magic = (T)(12582912.0f + 127 + 64), c = (x < -105.0f) ? (T)(-105.0f) : x;                         \
         const T shifted = c * 1.44269504f + magic, k = shifted - magic;                                            \
         const T r = k * 2.12194440e-4f + (k * -0.693359375f + c);                                                  \
-        const T p = (((0.0013813145f * r + 0.008369419f) * r + 0.041668456f) * r + 0.16666515f) * r + 0.49999994f; \
-        return ((p * r + 1.0f) * r + 1.0f) * PASTE(as_, T)(PASTE(as_, I)(shifted) << 23);                          \
+        const T p = (((0.008290273f * r + 0.04189816f) * r + 0.16667639f) * r + 0.49999148f) * r + 0.9999997f;     \
+        return (p * r + 1.0f) * PASTE(as_, T)(PASTE(as_, I)(shifted) << 23);                                       \
     }
 DEFINE_EXP(exp1, COMPUTE, int)
 DEFINE_EXP(expv, VCOMPUTE, VINT)
@@ -117,11 +121,11 @@ COMPUTE highest(VCOMPUTE v) {
 // Nothing that the language has asks processors for memory: its own prefetch is empty in the drivers that were looked at.
 #ifdef __has_builtin
 #if __has_builtin(__builtin_prefetch)
-#define ASK(p) __builtin_prefetch((const void *)(size_t)(p))
+#define ASK(p, to_write) __builtin_prefetch((const void *)(size_t)(p), to_write)
 #endif
 #endif
 #ifndef ASK
-#define ASK(p)
+#define ASK(p, to_write)
 #endif
 
 // The last step for one element or vector.
@@ -145,35 +149,60 @@ COMPUTE highest(VCOMPUTE v) {
 #define PUTV(v, d)
 #endif
 
+// Elements whose exponentials are added up without a look at what that rounds off.
+#define RUN (32 * WIDTH)
+
+// Step 1 for four vectors, which begin `at` elements behind x_o, ...
+#define LOOK4(tops, at) UNROLL for (uint j = 0; j < 4; ++j) tops[j] = vhigher(tops[j], LOADV((at) + (STEP)(j * WIDTH)))
+// ... for what they leave over of a line, ...
+#define TOP(top, tops, at)                                                                        \
+    for (UINT r = fours; r < ones; r += WIDTH) tops[0] = vhigher(tops[0], LOADV((at) + (STEP)r)); \
+    top = highest(vhigher(vhigher(tops[0], tops[1]), vhigher(tops[2], tops[3])));                 \
+    for (UINT r = ones; r < n; ++r) top = higher(top, LOAD1((at) + (STEP)r))
+// ... and step 3.
+#define SCALE(at_x, at_y, top, last) STOREV(SCALED(expv, LOADV(at_x), KEPTV(at_y), top, last), at_y)
+#define SCALE4(at_x, at_y, top, last) \
+    UNROLL for (uint j = 0; j < 4; ++j) SCALE((at_x) + (STEP)(j * WIDTH), (at_y) + (STEP)(j * WIDTH), top, last)
+#define LOWEST {(VCOMPUTE)(-INFINITY), (VCOMPUTE)(-INFINITY), (VCOMPUTE)(-INFINITY), (VCOMPUTE)(-INFINITY)}
+
 __kernel void softmax_rows(KEPT_PARAMS const UINT count, const UINT n, const UINT per) {
-    const UINT first = (UINT)get_global_id(0) * per;
-    const UINT last_line = first + per < count ? first + per : count;
+    const UINT first = (UINT)get_global_id(0) * per, end = first + per < count ? first + per : count;
     const UINT fours = n / (4 * WIDTH) * (4 * WIDTH), ones = n / WIDTH * WIDTH;
-    for (UINT o = first; o < last_line; ++o) {
-        const UINT next = o + 1 < last_line ? o + 1 : o;
-        size_t ahead;
+    if (first >= end) return;
+    COMPUTE top, top_before = 0, last_before = 0;
+    STEP x_before = 0, y_before = 0;
+    {
+        KEPT(first);
+        VCOMPUTE tops[4] = LOWEST;
+        for (UINT r = 0; r < fours; r += 4 * WIDTH) LOOK4(tops, (STEP)r);
+        TOP(top, tops, 0);
+    }
+    for (UINT o = first; o < end; ++o) {
+        size_t x_next, y_next;
         {
-            KEPT(next);
-            ahead = (size_t)x_o;
+            KEPT((o + 1 < end ? o + 1 : o));
+            x_next = (size_t)x_o, y_next = (size_t)y_o;
         }
         KEPT(o);
-        VCOMPUTE tops[4];
-        UNROLL for (uint j = 0; j < 4; ++j) tops[j] = (VCOMPUTE)(-INFINITY);
-        for (UINT r = 0; r < fours; r += 4 * WIDTH)
-            UNROLL for (uint j = 0; j < 4; ++j) tops[j] = vhigher(tops[j], LOADV(r + j * WIDTH));
-        for (UINT r = fours; r < ones; r += WIDTH) tops[0] = vhigher(tops[0], LOADV(r));
-        COMPUTE top = highest(vhigher(vhigher(tops[0], tops[1]), vhigher(tops[2], tops[3])));
-        for (UINT r = ones; r < n; ++r) top = higher(top, LOAD1(r));
-
-        VCOMPUTE all = (VCOMPUTE)(0), all_lost = (VCOMPUTE)(0);
-        for (UINT r = 0; r < fours; r += 4 * WIDTH) {
-            VCOMPUTE e[4];
-            UNROLL for (uint j = 0; j < 4; ++j) {
-                e[j] = expv(LOADV(r + j * WIDTH) - top);
-                PUTV(e[j], r + j * WIDTH);
-                ASK(ahead + (r + j * WIDTH) * sizeof(*x_o));
+        const STEP to_x = (STEP)((ptrdiff_t)(x_next - (size_t)x_o) / (ptrdiff_t)sizeof(*x_o));
+        const STEP to_y = (STEP)((ptrdiff_t)(y_next - (size_t)y_o) / (ptrdiff_t)sizeof(*y_o));
+        VCOMPUTE tops[4] = LOWEST, all = (VCOMPUTE)(0), all_lost = (VCOMPUTE)(0);
+        for (UINT run = 0; run < fours; run += RUN) {
+            const UINT run_end = fours - run < RUN ? fours : run + RUN;
+            VCOMPUTE sum = (VCOMPUTE)(0);
+            for (UINT r = run; r < run_end; r += 4 * WIDTH) {
+                VCOMPUTE e[4];
+                UNROLL for (uint j = 0; j < 4; ++j) {
+                    e[j] = expv(LOADV(r + j * WIDTH) - top);
+                    PUTV(e[j], r + j * WIDTH);
+                    ASK(x_next + (to_x + (STEP)(r + j * WIDTH)) * sizeof(*x_o), 0);
+                    ASK(y_next + (r + j * WIDTH) * sizeof(*y_o), 1);
+                }
+                LOOK4(tops, to_x + (STEP)r);
+                if (o > first) SCALE4(x_before + (STEP)r, y_before + (STEP)r, top_before, last_before);
+                sum += (e[0] + e[1]) + (e[2] + e[3]);
             }
-            FOLD(VCOMPUTE, all, all_lost, (e[0] + e[1]) + (e[2] + e[3]))
+            FOLD(VCOMPUTE, all, all_lost, sum)
         }
         for (UINT r = fours; r < ones; r += WIDTH) {
             const VCOMPUTE e = expv(LOADV(r) - top);
@@ -195,10 +224,16 @@ __kernel void softmax_rows(KEPT_PARAMS const UINT count, const UINT n, const UIN
         }
         total += total_lost;
 
+        // The fours wait for the next line's loop.
         const COMPUTE last = DIVISOR(total);
-        for (UINT r = 0; r < ones; r += WIDTH) STOREV(SCALED(expv, LOADV(r), KEPTV(r), top, last), r);
+        for (UINT r = fours; r < ones; r += WIDTH) SCALE((STEP)r, (STEP)r, top, last);
         for (UINT r = ones; r < n; ++r) STORE1(SCALED(exp1, LOAD1(r), KEPT1(r), top, last), r);
+        x_before = -to_x, y_before = -to_y;
+        top_before = top, last_before = last;
+        TOP(top, tops, to_x);
     }
+    KEPT((end - 1));
+    for (UINT r = 0; r < fours; r += 4 * WIDTH) SCALE4((STEP)r, (STEP)r, top_before, last_before);
 }
 
 // K vectors (or lines) of type T, each across `width` lines, from line c of the tile on.

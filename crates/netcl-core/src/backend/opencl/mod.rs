@@ -24,6 +24,8 @@ mod error;
 mod event;
 mod fork;
 mod handle;
+#[cfg(target_os = "linux")]
+mod host_pages;
 mod info;
 mod kernel;
 mod limits;

@@ -4,6 +4,8 @@ use super::buffer::{Buffer, MemFlags};
 use super::context::Context;
 use super::device::Device;
 use super::error::ClError;
+#[cfg(target_os = "linux")]
+use super::host_pages::HostPages;
 use super::stream;
 use crate::error::{Error, Result};
 use crate::memory::{BlockSource, QueueId, holders};
@@ -38,6 +40,12 @@ impl BlockSource for ClSource {
     type Block = Buffer;
 
     fn allocate(&self, bytes: usize) -> Result<Buffer> {
+        #[cfg(target_os = "linux")]
+        if self.flags == MemFlags::READ_WRITE && HostPages::suit(&self.device, bytes) {
+            let pages = HostPages::new(&self.device, bytes);
+            let pages = pages.map_err(|why| Error::OutOfMemory { device: self.device(), bytes, holders: why })?;
+            return Ok(Buffer::from_host_memory(&self.context, self.flags, pages)?);
+        }
         Buffer::new(&self.context, self.flags, bytes).map_err(|error| match error.is_out_of_memory() {
             // The driver's own words; the pool that asked adds who holds what.
             true => Error::OutOfMemory { device: self.device(), bytes, holders: error.to_string() },
