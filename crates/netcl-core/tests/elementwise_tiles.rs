@@ -1,21 +1,32 @@
-//! The elementwise kernel of large GPUs, on whatever OpenCL devices there are: counts around the edges of its tiles.
+//! The elementwise kernels of large GPUs and of processors' large results, on whatever OpenCL devices there are: counts around the
+//! edges of their tiles and vectors.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 mod opencl_support;
 
 use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{Grid, Source};
-use netcl_core::device::manager;
+use netcl_core::device::{DeviceType, manager};
 use netcl_core::dtype::DType;
+use netcl_core::kernels::elementwise::Elementwise;
 use netcl_core::kernels::expr::Graph;
 use netcl_core::kernels::expr::opencl::{
     Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, Math, elementwise_source,
 };
+use netcl_core::kernels::form::STREAM_FROM;
 use netcl_core::kernels::launch::{Access, Arg, Cost, Launch, Scalar, Work, submit};
 use netcl_core::tensor::Tensor;
 
 #[test]
 fn every_element_once() {
+    check(Addressing::Tiles { width: 4, vectors: 4 }, 0);
+    check(Addressing::Streams { width: 16 }, 0);
+    // Vectors that do not lie at multiples of their width.
+    check(Addressing::Streams { width: 16 }, 3);
+}
+
+/// Compares every element of outputs that begin at `start`, and what lies around them.
+fn check(addressing: Addressing, start: usize) {
     let g = Graph::new();
     let (x, y, z) = (g.input(0), g.input(1), g.input(2));
     let expr = g.finish(&[x * y + g.scalar(0), (x - z).relu()]);
@@ -25,12 +36,12 @@ fn every_element_once() {
         expr: &expr,
         inputs: vec![DType::F32.into(), DType::F16.into(), single],
         outputs: vec![DType::F32, DType::BF16],
-        addressing: Addressing::Tiles { width: 4, vectors: 4 },
+        addressing,
         index: IndexWidth::Bits32,
         math: Math::BuiltIn,
     })
     .unwrap();
-    let (local, most) = (8, 1000);
+    let (local, most) = (8, 1010);
     assert_eq!((made.work_items(16), made.work_items(17)), (1, 2));
     for device in opencl_support::devices() {
         let queue = manager().handle(&device).unwrap().queue;
@@ -52,6 +63,7 @@ fn every_element_once() {
                 Place::Input(i) => buffer(inputs[i], Access::Read),
                 Place::Scalar(_) => Arg::Scalar(Scalar::F32(0.25)),
                 Place::Count => Arg::Scalar(Scalar::U32(count as u32)),
+                Place::OutputOffset(_) => Arg::Scalar(Scalar::U64(start as u64)),
                 _ => Arg::Scalar(Scalar::U64(0)),
             });
             let grid = Grid::new([made.work_items(count).next_multiple_of(local)]).local([local]);
@@ -66,11 +78,43 @@ fn every_element_once() {
             let (xs, ys) = (x.to_f64_vec().unwrap(), y.to_f64_vec().unwrap());
             for (o, output) in outputs.iter().enumerate() {
                 for (i, got) in output.to_f64_vec().unwrap().into_iter().enumerate() {
-                    let expected = if i < count { expr.eval(&[xs[i], ys[i], 0.5], &[0.25])[o] } else { 99.0 };
+                    let expected = match i.checked_sub(start).filter(|i| *i < count) {
+                        Some(i) => expr.eval(&[xs[i], ys[i], 0.5], &[0.25])[o],
+                        None => 99.0,
+                    };
                     // Eighths of small numbers are exact in every type here, and their products in f32.
-                    assert_eq!(got, expected, "output {o}, element {i} of {count} on {}", device.name());
+                    assert_eq!(
+                        got,
+                        expected,
+                        "{addressing:?}: output {o}, element {i} of {count} on {}",
+                        device.name()
+                    );
                 }
             }
         }
+    }
+}
+
+#[test]
+fn large_results_of_processors_go_past_the_caches_unless_they_are_inputs_too() {
+    const STREAM: &str = "__builtin_nontemporal_store";
+    let g = Graph::new();
+    let op = Elementwise::new("double_and_one", g.finish(&[g.input(0) * 2.0 + 1.0]));
+    // No whole vectors, and the last is not full.
+    let n = STREAM_FROM / 4 + 5;
+    for device in opencl_support::devices() {
+        let processor = device.device_type() == DeviceType::Cpu;
+        let queue = manager().handle(&device).unwrap().queue;
+        let values: Vec<f32> = (0..n).map(|i| (i % 4099) as f32 / 8.0).collect();
+        let x = Tensor::from_host(&queue, &values, [n]).unwrap();
+        let y = Tensor::from_shape(&queue, [n], DType::F32).unwrap();
+        assert_eq!(op.source(&[&x], &[&y]).unwrap().contains(STREAM), processor, "{}", device.name());
+        assert!(!op.source(&[&x], &[&x]).unwrap().contains(STREAM));
+        let small = Tensor::from_shape(&queue, [1000], DType::F32).unwrap();
+        assert!(!op.source(&[&small], &[&small.duplicate().unwrap()]).unwrap().contains(STREAM));
+        op.run(&[&x], &[], &[&y]).unwrap();
+        let got = y.to_host::<f32>().unwrap();
+        let wrong = got.iter().zip(&values).position(|(got, x)| *got != x * 2.0 + 1.0);
+        assert_eq!(wrong, None, "the first wrong element on {}", device.name());
     }
 }

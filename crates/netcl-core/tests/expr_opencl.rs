@@ -69,6 +69,13 @@ fn named_chain_in_tiles_f32() {
     insta::assert_snapshot!(kernel("chain", &expr, DType::F32, Addressing::Tiles { width: 4, vectors: 4 }).source());
 }
 
+/// The kernel of a processor for large results, which go past the caches.
+#[test]
+fn add_in_streams_f32() {
+    let expr = table::op("add").unwrap().expr();
+    insta::assert_snapshot!(kernel("add", &expr, DType::F32, Addressing::Streams { width: 16 }).source());
+}
+
 /// The kernel of a processor: functions in plain arithmetic.
 #[test]
 fn tanh_of_a_processor_f32() {
@@ -110,9 +117,12 @@ fn names_are_unique_and_batches_hold_each_helper_once() {
     for op in table::ops() {
         let expr = op.expr();
         for dtype in DType::FLOATS {
-            for addressing in
-                [Addressing::Dense { width: 4 }, Addressing::Dense { width: 1 }, Addressing::Strided { rank: 2 }]
-            {
+            for addressing in [
+                Addressing::Dense { width: 4 },
+                Addressing::Dense { width: 1 },
+                Addressing::Streams { width: 4 },
+                Addressing::Strided { rank: 2 },
+            ] {
                 kernels.push(kernel(op.name, &expr, dtype, addressing));
             }
         }

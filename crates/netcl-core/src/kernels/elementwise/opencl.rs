@@ -58,7 +58,7 @@ fn kernel_source(
     nest: &Nest<'_>,
 ) -> Result<Arc<KernelSource>> {
     let (addressing, inputs) = addressing(op, stream, config, nest);
-    let vectors = matches!(addressing, Addressing::Dense { width } if width > 1);
+    let vectors = matches!(addressing, Addressing::Dense { width } | Addressing::Streams { width } if width > 1);
     let processor = stream.is_some_and(|stream| stream.device().device_type() == DeviceType::Cpu);
     let math = if processor && vectors { Math::Polynomials } else { Math::BuiltIn };
     let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(nest.shape.size());
@@ -122,6 +122,7 @@ fn addressing(
     let width = if vectors { config.vector_width } else { 1 };
     let Some(stream) = stream.filter(|_| vectors) else { return (Addressing::Dense { width }, inputs) };
     match stream.device().device_type() {
+        DeviceType::Cpu if nest.streams() => (Addressing::Streams { width: LINE / nest.compute.size() }, inputs),
         // Functions in plain arithmetic fill the widest registers; below, a wide kernel's build costs more than it saves.
         DeviceType::Cpu if nest.compute == DType::F32 && nest.shape.size() >= WIDE_FROM && has_functions(op.expr()) => {
             (Addressing::Dense { width: 16 }, inputs)
@@ -139,6 +140,8 @@ fn addressing(
     }
 }
 
+/// Bytes of a line of the caches.
+const LINE: usize = 64;
 /// Elements from which processors compute functions in vectors of 16.
 const WIDE_FROM: usize = 1 << 16;
 /// Whether an expression has functions that are written in plain arithmetic.

@@ -92,26 +92,33 @@ impl CType {
         }
     }
 
+    /// `v` as the elements of a dtype; not for f16, whose stores convert by themselves.
+    fn stored(self, dtype: DType, v: &str) -> String {
+        let w = self.suffix();
+        let float = if self.double { format!("convert_float{w}({v})") } else { v.to_owned() };
+        match dtype {
+            DType::BF16 => format!("bf16_bits{w}({float})"),
+            DType::F32 => float,
+            DType::F64 if self.double => v.to_owned(),
+            DType::F64 => format!("convert_double{w}({v})"),
+            // Integers truncate and saturate, as casts in Rust do.
+            other => format!("convert_{}{w}_sat_rtz({v})", other.cl_type()),
+        }
+    }
+
     /// The statement that stores `v` at `p[k]` (one lane) or as a whole vector at `p`.
     fn write(self, dtype: DType, p: &str, k: &str, v: &str, aligned: bool) -> String {
         let w = self.suffix();
-        let store = |value: String| match self.width {
+        if dtype == DType::F16 {
+            let place = if self.width == 1 { k } else { "0" };
+            let store = if aligned && self.width > 1 { "vstorea_half" } else { "vstore_half" };
+            return format!("{store}{w}_rte({v}, {place}, {p});");
+        }
+        let value = self.stored(dtype, v);
+        match self.width {
             1 => format!("{p}[{k}] = {value};"),
             _ if aligned => format!("*(global {}{w} *){p} = {value};", dtype.cl_type()),
             _ => format!("vstore{w}({value}, 0, {p});"),
-        };
-        let float = if self.double { format!("convert_float{w}({v})") } else { v.to_owned() };
-        match dtype {
-            DType::F16 => {
-                let place = if self.width == 1 { k } else { "0" };
-                let store = if aligned && self.width > 1 { "vstorea_half" } else { "vstore_half" };
-                format!("{store}{w}_rte({v}, {place}, {p});")
-            }
-            DType::BF16 => store(format!("bf16_bits{w}({float})")),
-            DType::F32 => store(float),
-            DType::F64 => store(if self.double { v.to_owned() } else { format!("convert_double{w}({v})") }),
-            // Integers truncate and saturate, as casts in Rust do.
-            other => store(format!("convert_{}{w}_sat_rtz({v})", other.cl_type())),
         }
     }
 
@@ -195,6 +202,29 @@ impl CType {
                 helpers.push(bf16_bits(self.width));
             }
         }
+        helpers.push(Helper { name, text });
+        helpers
+    }
+
+    /// As [`CType::store_helpers`], but whole vectors go past the caches where the compiler can do that and they lie well: a
+    /// processor then does not read the lines that it overwrites.
+    pub(crate) fn stream_helpers(self, dtype: DType) -> Vec<Helper> {
+        let mut helpers = self.store_helpers(dtype);
+        let Some(store) = helpers.last().map(|store| store.name.clone()).filter(|_| dtype != DType::F16) else {
+            return helpers;
+        };
+        let (element, width) = (dtype.cl_type(), self.width);
+        let name = format!("stream_{}_{}", tag(dtype), self.name());
+        let text = format!(
+            "void {name}({} v, global {element} *p, ulong left) {{\n\
+             #ifdef __has_builtin\n#if __has_builtin(__builtin_nontemporal_store)\n    \
+             if (left >= {width} && ((size_t)p & {}) == 0) {{\n        \
+             __builtin_nontemporal_store({}, (global {element}{width} *)p);\n        return;\n    }}\n\
+             #endif\n#endif\n    {store}(v, p, left);\n}}\n",
+            self.name(),
+            width * dtype.size() - 1,
+            self.stored(dtype, "v"),
+        );
         helpers.push(Helper { name, text });
         helpers
     }

@@ -41,6 +41,11 @@ pub enum Addressing {
         /// Elements per work-item.
         width: usize,
     },
+    /// As `Dense`, and the outputs go past the caches: for processors, and outputs that the caches would not hold.
+    Streams {
+        /// Elements per work-item: best a whole line of the caches.
+        width: usize,
+    },
     /// All operands lie densely and begin at multiples of `width` elements; each work-item does `vectors` vectors, a
     /// work-group's apart, and loads all of them before it computes: for GPUs, which have many loads under way at once.
     Tiles {
@@ -208,7 +213,7 @@ pub fn batch<'a>(kernels: impl IntoIterator<Item = &'a KernelSource>) -> String 
 /// ```
 pub fn elementwise_source(spec: &ElementwiseSpec<'_>) -> Result<KernelSource> {
     let (width, rank, tile) = match spec.addressing {
-        Addressing::Dense { width } => (width, None, None),
+        Addressing::Dense { width } | Addressing::Streams { width } => (width, None, None),
         Addressing::Tiles { width, vectors } => (width, None, Some(Tile { vectors: vectors.max(1) })),
         Addressing::Strided { rank } => (1, Some(rank), None),
     };
@@ -262,6 +267,7 @@ fn kernel_name(spec: &ElementwiseSpec<'_>) -> String {
     }
     let _ = match spec.addressing {
         Addressing::Dense { width } => write!(name, "_dense{width}"),
+        Addressing::Streams { width } => write!(name, "_streams{width}"),
         Addressing::Tiles { width, vectors } => write!(name, "_tiles{width}x{vectors}"),
         Addressing::Strided { rank } => write!(name, "_strided{rank}"),
     };
@@ -436,7 +442,10 @@ impl Writer<'_> {
             self.line(&format!("{statement}{comment}"));
         }
         for (o, dtype) in self.spec.outputs.iter().enumerate() {
-            let helpers = self.ctype.store_helpers_at(*dtype, aligned);
+            let helpers = match self.spec.addressing {
+                Addressing::Streams { width } if width > 1 => self.ctype.stream_helpers(*dtype),
+                _ => self.ctype.store_helpers_at(*dtype, aligned),
+            };
             let name = helpers.last().map(|h| h.name.clone()).unwrap_or_default();
             self.need(helpers);
             let place = self.place('y', o);
