@@ -30,6 +30,19 @@ impl ClSource {
         ClSource { context: context.clone(), device: device.clone(), flags }
     }
 
+    /// Pages of our own for a block, where it should lie in such; why there are none, if there should be.
+    #[cfg(target_os = "linux")]
+    fn pages(&self, bytes: usize) -> Option<std::result::Result<HostPages, String>> {
+        let suit = self.flags == MemFlags::READ_WRITE && HostPages::suit(&self.device, bytes);
+        suit.then(|| HostPages::new(&self.device, bytes))
+    }
+
+    /// The driver's own memory is as good where nobody can be asked for huge pages.
+    #[cfg(not(target_os = "linux"))]
+    fn pages(&self, _bytes: usize) -> Option<std::result::Result<Vec<u8>, String>> {
+        None
+    }
+
     /// The context the buffers belong to.
     pub fn context(&self) -> &Context {
         &self.context
@@ -40,17 +53,13 @@ impl BlockSource for ClSource {
     type Block = Buffer;
 
     fn allocate(&self, bytes: usize) -> Result<Buffer> {
-        #[cfg(target_os = "linux")]
-        if self.flags == MemFlags::READ_WRITE && HostPages::suit(&self.device, bytes) {
-            let pages = HostPages::new(&self.device, bytes);
-            let pages = pages.map_err(|why| Error::OutOfMemory { device: self.device(), bytes, holders: why })?;
-            return Ok(Buffer::from_host_memory(&self.context, self.flags, pages)?);
-        }
-        Buffer::new(&self.context, self.flags, bytes).map_err(|error| match error.is_out_of_memory() {
-            // The driver's own words; the pool that asked adds who holds what.
-            true => Error::OutOfMemory { device: self.device(), bytes, holders: error.to_string() },
-            false => error.into(),
-        })
+        // The driver's own words; the pool that asked adds who holds what.
+        let none_left = |why| Error::OutOfMemory { device: self.device(), bytes, holders: why };
+        let made = match self.pages(bytes).transpose().map_err(none_left)? {
+            Some(pages) => Buffer::from_host_memory(&self.context, self.flags, pages),
+            None => Buffer::new(&self.context, self.flags, bytes),
+        };
+        made.map_err(|error| if error.is_out_of_memory() { none_left(error.to_string()) } else { error.into() })
     }
 
     fn device(&self) -> String {
