@@ -92,7 +92,7 @@ fn along(values: &[f64], shape: &[usize], axis: usize, f: fn(&[f64]) -> Vec<f64>
     out
 }
 
-const CASES: [(&str, &[usize], isize); 15] = [
+const CASES: [(&str, &[usize], isize); 17] = [
     ("dense", &[1], 0),
     ("dense", &[7, 1], 1),
     ("dense", &[1000, 3], 1),
@@ -108,6 +108,9 @@ const CASES: [(&str, &[usize], isize); 15] = [
     ("permuted", &[20, 30, 6], 0),
     ("strided", &[9, 300], 1),
     ("expanded", &[6, 70], 0),
+    // Many long lines for each work-item of a processor, at equal distances and at others.
+    ("dense", &[200, 333], 1),
+    ("lines permuted", &[20, 10, 333], 2),
 ];
 
 fn view(kind: &str, device: &DeviceHandle, shape: &[usize], dtype: DType) -> Tensor {
@@ -115,6 +118,7 @@ fn view(kind: &str, device: &DeviceHandle, shape: &[usize], dtype: DType) -> Ten
     let make = |n: usize, shape: &[usize]| tensor(&device.queue, &random(n, 3, (-4.0, 4.0)), shape, dtype).0;
     match kind {
         "permuted" => make(n, &[shape[2], shape[0], shape[1]]).permute(&[1, 2, 0]).unwrap(),
+        "lines permuted" => make(n, &[shape[1], shape[0], shape[2]]).permute(&[1, 0, 2]).unwrap(),
         "strided" => {
             let t = make(4 * n, &[2 * shape[0], 2 * shape[1]]).slice(0, Slice::new(None, None, 2)).unwrap();
             t.slice(1, Slice::new(None, None, -2)).unwrap()

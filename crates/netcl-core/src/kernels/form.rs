@@ -13,8 +13,8 @@ pub const VECTOR_BYTES: usize = 16;
 
 /// Bytes of a result from which processors write it past their caches. A line is then not read before it is overwritten, but whoever
 /// wants the result next finds it in memory only. Three kernels, each of which reads what the one before wrote, are a tenth slower that
-/// way with 8 MiB each, even between 16 and 32 (on a large machine's last-level cache, where they were before), and a third faster
-/// with 64.
+/// way with 8 MiB each, even with 16, a seventh faster with 32 and nearly half as fast again with 64 (benches/past_caches.py; two cores
+/// beside a large last-level cache).
 pub const STREAM_FROM: usize = 32 << 20;
 
 /// How the work of a memory-bound kernel is divided.

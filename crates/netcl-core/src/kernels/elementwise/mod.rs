@@ -11,7 +11,6 @@ use super::copy::check_writable;
 use super::described::{Described, Meaning};
 use super::expr::Expr;
 use super::expr::cpu::Program;
-use super::form::STREAM_FROM;
 use super::launch::{self, Access, Arg, Cost, Launch, Scalar, Slot, Work};
 use crate::backend::Queue;
 use crate::dtype::DType;
@@ -208,15 +207,6 @@ impl Nest<'_> {
 
     fn outputs(&self) -> &[&Tensor] {
         &self.operands[self.inputs..]
-    }
-
-    /// Whether a processor should write the outputs past its caches: all of them large, and none an input too, whose lines are
-    /// there anyway.
-    fn streams(&self) -> bool {
-        self.outputs().iter().all(|output| {
-            self.shape.size() * output.dtype().size() >= STREAM_FROM
-                && !self.inputs().iter().any(|input| input.shares_storage(output))
-        })
     }
 
     fn buffer(&self, operand: usize) -> Arg {

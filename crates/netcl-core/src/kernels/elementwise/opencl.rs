@@ -14,6 +14,7 @@ use crate::kernels::expr::opencl::{
     Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, Math, elementwise_source,
 };
 use crate::kernels::expr::{Expr, Node, UnaryOp};
+use crate::kernels::form::STREAM_FROM;
 use crate::kernels::launch::{Arg, Scalar, Work};
 
 /// What a kernel's text depends on, beside its expression.
@@ -122,7 +123,7 @@ fn addressing(
     let width = if vectors { config.vector_width } else { 1 };
     let Some(stream) = stream.filter(|_| vectors) else { return (Addressing::Dense { width }, inputs) };
     match stream.device().device_type() {
-        DeviceType::Cpu if nest.streams() => (Addressing::Streams { width: LINE / nest.compute.size() }, inputs),
+        DeviceType::Cpu if streams(nest) => (Addressing::Streams { width: LINE / nest.compute.size() }, inputs),
         // Functions in plain arithmetic fill the widest registers; below, a wide kernel's build costs more than it saves.
         DeviceType::Cpu if nest.compute == DType::F32 && nest.shape.size() >= WIDE_FROM && has_functions(op.expr()) => {
             (Addressing::Dense { width: 16 }, inputs)
@@ -142,6 +143,15 @@ fn addressing(
 
 /// Bytes of a line of the caches.
 const LINE: usize = 64;
+/// Whether a processor should write the outputs past its caches: all of them large, and none an input too, whose lines are there
+/// anyway.
+fn streams(nest: &Nest<'_>) -> bool {
+    nest.outputs().iter().all(|output| {
+        nest.shape.size() * output.dtype().size() >= STREAM_FROM
+            && !nest.inputs().iter().any(|input| input.shares_storage(output))
+    })
+}
+
 /// Elements from which processors compute functions in vectors of 16.
 const WIDE_FROM: usize = 1 << 16;
 /// Whether an expression has functions that are written in plain arithmetic.

@@ -63,8 +63,8 @@ unsafe fn highest(x: &[f32]) -> f32 {
 
 /// `exp(x - top)` into `y`, and the sum. `x - top` must not be above 0 unless it is NaN.
 ///
-/// What lies behind the line and behind the result is asked for on the way: it is the next one, as a rule, and this is the one
-/// loop that computes more than it moves.
+/// What lies behind the line is asked for on the way: it is the next line, as a rule, and this is the one loop that computes
+/// more than it moves.
 ///
 /// # Safety
 /// The processor must have AVX-512F.
@@ -78,7 +78,6 @@ pub(super) unsafe fn powers(x: &[f32], top: f32, y: &mut [f32]) -> f64 {
         for (x, y) in x.chunks(LANES).zip(y.chunks_mut(LANES)) {
             let mask = mask(x);
             _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_add(ahead).cast());
-            _mm_prefetch::<_MM_HINT_ET0>(y.as_ptr().wrapping_add(ahead).cast());
             // SAFETY: the mask has as many lanes as the chunks have elements; the others are not touched.
             let value = unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr()) };
             let power = exp(_mm512_sub_ps(value, shift));

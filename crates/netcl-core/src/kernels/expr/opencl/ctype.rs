@@ -210,9 +210,8 @@ impl CType {
     /// processor then does not read the lines that it overwrites.
     pub(crate) fn stream_helpers(self, dtype: DType) -> Vec<Helper> {
         let mut helpers = self.store_helpers(dtype);
-        let Some(store) = helpers.last().map(|store| store.name.clone()).filter(|_| dtype != DType::F16) else {
-            return helpers;
-        };
+        let streams = self.width > 1 && dtype != DType::F16;
+        let Some(store) = helpers.last().filter(|_| streams).map(|store| store.name.clone()) else { return helpers };
         let (element, width) = (dtype.cl_type(), self.width);
         let name = format!("stream_{}_{}", tag(dtype), self.name());
         let text = format!(

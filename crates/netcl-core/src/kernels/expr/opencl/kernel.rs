@@ -443,7 +443,7 @@ impl Writer<'_> {
         }
         for (o, dtype) in self.spec.outputs.iter().enumerate() {
             let helpers = match self.spec.addressing {
-                Addressing::Streams { width } if width > 1 => self.ctype.stream_helpers(*dtype),
+                Addressing::Streams { .. } => self.ctype.stream_helpers(*dtype),
                 _ => self.ctype.store_helpers_at(*dtype, aligned),
             };
             let name = helpers.last().map(|h| h.name.clone()).unwrap_or_default();
