@@ -70,7 +70,14 @@ fn channels_last_images_are_read_in_place() {
                 };
                 let (dense, expected) = all(&x, &grad);
                 let (got, names) = all(&channels_last(&x), &channels_last(&grad));
-                assert_eq!(names, expected, "{kernel:?} {variant:?} on {}", device.device_name);
+                // Pixels side by side need no copy to become columns of one matrix.
+                let copies =
+                    |names: &[(String, usize)]| names.iter().find(|(name, _)| name == "copy").map_or(0, |(_, n)| *n);
+                let others = |names: &[(String, usize)]| -> Vec<_> {
+                    names.iter().filter(|(name, _)| name != "copy").cloned().collect()
+                };
+                assert_eq!(others(&names), others(&expected), "{kernel:?} {variant:?} on {}", device.device_name);
+                assert!(copies(&names) <= copies(&expected), "{kernel:?} {variant:?} on {}", device.device_name);
                 for (got, dense) in got.iter().zip(&dense) {
                     let check =
                         Tolerance::balanced(DType::F32).check(&got.to_f64_vec().unwrap(), &dense.to_f64_vec().unwrap());

@@ -20,8 +20,9 @@ mod problem;
 use std::sync::LazyLock;
 
 use netcl_core::backend::Queue;
+use netcl_core::capabilities::kernel_strategy;
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::get_kernel_selector;
+use netcl_core::kernel_selector::{KernelSelector, get_kernel_selector};
 use netcl_core::kernels::described::Taken;
 use netcl_core::kernels::elementwise::{Elementwise, Number};
 use netcl_core::kernels::expr::{Expr, Graph};
@@ -98,6 +99,13 @@ impl Variant {
             _ => dtype.is_float() && queue.check_dtype(OP, dtype).is_ok(),
         }
     }
+}
+
+/// Whether products of a dtype run on matrix units where that pays.
+pub(crate) fn has_matrix_units(queue: &Queue, dtype: DType) -> bool {
+    let optimized = |selector: &KernelSelector| kernel_strategy(&selector.profile().base) == "optimized";
+    Variant::MATRIX_UNITS.iter().any(|variant| variant.runs_on(queue, dtype))
+        && get_kernel_selector(Some(queue)).is_ok_and(|selector| optimized(&selector))
 }
 
 /// What happens to each element between the sum and the store: bias, activation, residual, scale, cast.

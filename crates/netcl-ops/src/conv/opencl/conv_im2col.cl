@@ -7,10 +7,12 @@
 //     | +-----+         |                 |     ...     |    x[c, oy * sh + ky * dh - top, ox * sw + kx * dw - left], or 0
 //     +-----------------+
 //
-//   im2col:  work-item (p, group and k, image)      copies bits: one program for all types of a size
-//   im2col_planes:  work-item (group and k, image)  the same for processors, which copy a run of columns faster than one by one
-//   col2im:  work-item (pixel, channel, image)      adds up what each pixel went into; a gather, so that the order is fixed
-//   col2im_planes:  work-item (channel, image)      the same sums in the same order for processors: lines of pixels at a time
+//   im2col:  work-item (p, group and channel, image)   copies bits: one program for all types of a size
+//   im2col_planes:  work-item (group and k, image)     the same for processors, which copy a run of columns faster than one by one
+//   col2im:  work-item (pixel, channel, image)         adds up what each pixel went into; a gather, so that the order is fixed
+//   col2im_planes:  work-item (channel, image)         the same sums in the same order for processors: lines of pixels at a time
+//
+// Rows of the matrix lie row_step elements apart, the columns of an image image_step behind those of the one before.
 //
 // Compiled with: BITS           an unsigned integer of the elements' size (im2col)
 //                SUM, OUT       the types of cols and sums, of the result in memory (col2im)
@@ -20,7 +22,7 @@
 //                LOAD(p, i), LEAD(v, n, c, y, x), LEAD_PARAMS   a pixel's value by what was loaded, and the arguments it needs: for
 //                               im2col of numbers, whose type BITS is then
 //                DATA           1 for col2im, 0 for im2col
-//                UNIT           1 where both strides are 1, so that looking back needs no division
+//                STRIDE         both strides where they are 1 or 2, so that looking back needs no long division; else 0
 // The defaults make this file compile alone.
 
 #ifndef BITS
@@ -54,14 +56,14 @@
 #define DATA 0
 #endif
 
-#ifndef UNIT
-#define UNIT 0
+#ifndef STRIDE
+#define STRIDE 0
 #endif
 
 // Position v of the padded input, in steps of s: which output it is, and whether it is one.
-#if UNIT
-#define OVER(v, s) (v)
-#define WHOLE(v, s) 1
+#if STRIDE
+#define OVER(v, s) ((v) / STRIDE)
+#define WHOLE(v, s) ((v) % STRIDE == 0)
 #else
 #define OVER(v, s) ((v) / (s))
 #define WHOLE(v, s) ((v) % (s) == 0)
@@ -81,11 +83,12 @@
 
 #if DATA
 kernel void col2im(
-    global const SUM *cols, global OUT *out, ulong out_at, INDEX first, GEOMETRY EPILOGUE_PARAMS) {
+    global const SUM *cols, global OUT *out, ulong out_at, INDEX first, INDEX row_step, INDEX image_step,
+    GEOMETRY EPILOGUE_PARAMS) {
     const INDEX pixel = get_global_id(0), channel = get_global_id(1), image = get_global_id(2);
-    if (pixel >= h * w) return;
+    if (pixel >= h * w || channel >= groups * channels) return;
     const INDEX y = pixel / w, x = pixel % w;
-    cols += (image * groups * channels + channel) * kh * kw * oh * ow;
+    cols += image * image_step + channel * kh * kw * row_step;
     SUM sum = 0;
     for (INDEX ky = 0; ky < kh; ++ky) {
         const INDEX down = y + top - ky * dh, oy = OVER(down, sh);
@@ -93,7 +96,7 @@ kernel void col2im(
         for (INDEX kx = 0; kx < kw; ++kx) {
             const INDEX right = x + left - kx * dw, ox = OVER(right, sw);
             if (right < 0 || !WHOLE(right, sw) || ox >= ow) continue;
-            sum += cols[((ky * kw + kx) * oh + oy) * ow + ox];
+            sum += cols[(ky * kw + kx) * row_step + oy * ow + ox];
         }
     }
     out += out_at;
@@ -106,9 +109,10 @@ kernel void col2im(
 #define RUN 64
 
 kernel void col2im_planes(
-    global const SUM *cols, global OUT *out, ulong out_at, INDEX first, GEOMETRY EPILOGUE_PARAMS) {
+    global const SUM *cols, global OUT *out, ulong out_at, INDEX first, INDEX row_step, INDEX image_step,
+    GEOMETRY EPILOGUE_PARAMS) {
     const INDEX channel = get_global_id(0), image = get_global_id(1);
-    cols += (image * groups * channels + channel) * kh * kw * oh * ow;
+    cols += image * image_step + channel * kh * kw * row_step;
     out += out_at + ((first + image) * groups * channels + channel) * h * w;
     SUM sums[RUN];
     for (INDEX y = 0; y < h; ++y)
@@ -122,7 +126,7 @@ kernel void col2im_planes(
                     // Window ox reaches pixel ox * sw + over of the run.
                     const INDEX over = kx * dw - left - start;
                     const INDEX begin = BEGIN(over, sw, ow), end = BEGIN(over - run, sw, ow);
-                    global const SUM *line = cols + ((ky * kw + kx) * oh + oy) * ow;
+                    global const SUM *line = cols + (ky * kw + kx) * row_step + oy * ow;
                     for (INDEX ox = begin; ox < end; ++ox) sums[ox * sw + over] += line[ox];
                 }
             }
@@ -134,17 +138,22 @@ kernel void col2im_planes(
 kernel void im2col(
     global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x),
     GEOMETRY LEAD_PARAMS) {
-    const INDEX p = get_global_id(0), row = get_global_id(1), image = get_global_id(2);
-    if (p >= oh * ow) return;
-    const INDEX channel = row / (kh * kw), ky = row / kw % kh, kx = row % kw;
-    const INDEX y = p / ow * sh + ky * dh - top, column = p % ow * sw + kx * dw - left;
-    const int inside = y >= 0 && y < h && column >= 0 && column < w;
+    const INDEX p = get_global_id(0), channel = get_global_id(1), image = get_global_id(2);
+    if (p >= oh * ow || channel >= groups * channels) return;
+    const INDEX down = p / ow * sh - top, right = p % ow * sw - left;
     x += x_at;
-    const INDEX from = (first + image) * x_n + channel * x_c, to = image * image_step + row * row_step + p;
-    if (inside)
-        COPY(cols, to, x, from + y * x_y + column * x_x, first + image, channel, y, column);
-    else
-        CLEAR(cols, to);
+    const INDEX from = (first + image) * x_n + channel * x_c;
+    INDEX to = image * image_step + channel * kh * kw * row_step + p;
+    for (INDEX ky = 0; ky < kh; ++ky) {
+        const INDEX y = down + ky * dh;
+        for (INDEX kx = 0; kx < kw; ++kx, to += row_step) {
+            const INDEX column = right + kx * dw;
+            if (y >= 0 && y < h && column >= 0 && column < w)
+                COPY(cols, to, x, from + y * x_y + column * x_x, first + image, channel, y, column);
+            else
+                CLEAR(cols, to);
+        }
+    }
 }
 
 #ifndef LEAD

@@ -24,7 +24,7 @@
 //                ROWS, COLS, DEPTH, R, C   the tile; (ROWS / R) * (COLS / C) work-items in a group
 //                STATISTICS     1 to write (mean, squared deviations) of each row of a tile as well: of its channel's values in
 //                               columns tile * COLS and following; KEPT(p, i) is a stored result as a SUM
-//                UNIT           1 where both strides are 1, so that looking back needs no division
+//                STRIDE         both strides where they are 1 or 2, so that looking back needs no long division; else 0
 // The defaults make this file compile alone.
 
 #ifndef T
@@ -64,17 +64,17 @@
 #define C 4
 #endif
 
-#ifndef UNIT
-#define UNIT 0
+#ifndef STRIDE
+#define STRIDE 0
 #endif
 #ifndef STATISTICS
 #define STATISTICS 0
 #endif
 
 // Position v of the padded input, in steps of s: which output it is, and whether it is one.
-#if UNIT
-#define OVER(v, s) (v)
-#define WHOLE(v, s) 1
+#if STRIDE
+#define OVER(v, s) ((v) / STRIDE)
+#define WHOLE(v, s) ((v) % STRIDE == 0)
 #else
 #define OVER(v, s) ((v) / (s))
 #define WHOLE(v, s) ((v) % (s) == 0)

@@ -17,7 +17,7 @@
 //                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
 //                LEAD(v, n, c, y, x), LEAD_PARAMS   a pixel's value by what was loaded, and the arguments it needs
-//                UNIT           1 where both strides are 1, so that looking back needs no division
+//                STRIDE         both strides where they are 1 or 2, so that looking back needs no long division; else 0
 // The defaults make this file compile alone.
 
 #ifndef T
@@ -47,14 +47,14 @@
 #define LEAD(v, n, c, y, x) (v)
 #endif
 
-#ifndef UNIT
-#define UNIT 0
+#ifndef STRIDE
+#define STRIDE 0
 #endif
 
 // Position v of the padded input, in steps of s: which output it is, and whether it is one.
-#if UNIT
-#define OVER(v, s) (v)
-#define WHOLE(v, s) 1
+#if STRIDE
+#define OVER(v, s) ((v) / STRIDE)
+#define WHOLE(v, s) ((v) % STRIDE == 0)
 #else
 #define OVER(v, s) ((v) / (s))
 #define WHOLE(v, s) ((v) % (s) == 0)

@@ -6,6 +6,7 @@ use netcl_core::Result;
 use netcl_core::backend::opencl::{Grid, Stream};
 use netcl_core::device::DeviceType;
 use netcl_core::dtype::DType;
+use netcl_core::kernels::elementwise::Elementwise;
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::shape::Slice;
@@ -22,8 +23,12 @@ use crate::reduce::{Axes, sum};
 /// Bytes of windows that are written out at once. Processors want them back from the second-level cache; others want large
 /// products.
 const BYTES: (usize, usize) = (2 << 20, 128 << 20);
-/// Up to so many times as many windows' elements as pixels, the weight gradients of single images take less than their windows do.
-const DEEPEST: usize = 4;
+/// Up to so many times as many windows' elements as pixels, the weight gradients of single images take less than their windows do, on
+/// processors and on others.
+const DEEPEST: (usize, usize) = (4, 8);
+
+/// Windows of an image below which a product of its own is too narrow, where devices want large ones.
+const NARROW: usize = 128;
 
 /// How windows are written out.
 #[derive(Clone, Copy)]
@@ -48,8 +53,18 @@ pub(super) fn images_at_once(stream: &Stream, g: &Geometry, sum: DType) -> usize
     (bytes / image.max(1)).clamp(1, g.n.max(1))
 }
 
+/// Whether the windows of so many images stand side by side in one matrix, rather than in one for each.
+fn by_round(this: &Convolution<'_>, how: Windows) -> bool {
+    matches!(how, Windows::Single) && this.g.n > 1 && this.g.pixels() < NARROW
+}
+
 /// Weights times windows.
-pub(super) fn forward(this: &Convolution<'_>, how: Windows, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
+pub(super) fn forward(this: &Convolution<'_>, how: Windows, operands: [&Tensor; 3]) -> Result<()> {
+    if by_round(this, how) { forward_by_round(this, how, operands) } else { forward_by_image(this, how, operands) }
+}
+
+/// A product for each image, which writes its results where they belong.
+fn forward_by_image(this: &Convolution<'_>, how: Windows, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
     let (k, pixels) = (g.channels * g.taps(), g.pixels());
     let weight = reshape(weight, [g.groups, g.filters, k])?;
@@ -63,6 +78,27 @@ pub(super) fn forward(this: &Convolution<'_>, how: Windows, [x, weight, out]: [&
         let epilogue = this.finish.epilogue(inputs.iter().map(part).collect::<Result<_>>()?);
         let out = part(&out)?;
         matmul_with(&weight, &cols, &MatmulOptions { epilogue, out: Some(&out), ..Default::default() })?;
+    }
+    Ok(())
+}
+
+/// One product over the pixels of so many images, whose results are then sorted by image.
+fn forward_by_round(this: &Convolution<'_>, how: Windows, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
+    let g = this.g;
+    let (k, pixels, filters) = (g.channels * g.taps(), g.pixels(), g.groups * g.filters);
+    let weight = reshape(weight, [g.groups, g.filters, k])?;
+    let result = [g.n, filters, pixels];
+    let out = reshape(out, result)?;
+    let inputs = this.finish.inputs.iter().map(|input| reshape(input, result)).collect::<Result<Vec<_>>>()?;
+    let last = Elementwise::new("conv2d", this.finish.expr.as_ref().unwrap_or(&KEEP).clone());
+    for (first, images) in chunks(this) {
+        let cols = Tensor::uninit(x.queue(), [g.groups, k, images * pixels], x.dtype())?;
+        windows(this, how, [x, &cols], (first, images), [images * pixels, pixels])?;
+        let options = MatmulOptions { epilogue: wide(this, x.dtype()), ..Default::default() };
+        let sums = reshape(&matmul_with(&weight, &cols, &options)?, [filters, images, pixels])?.permute(&[1, 0, 2])?;
+        let inputs = inputs.iter().map(|input| slice(input, first, images)).collect::<Result<Vec<_>>>()?;
+        let inputs: Vec<&Tensor> = std::iter::once(&sums).chain(&inputs).collect();
+        last.run(&inputs, &this.finish.scalars, &[&slice(&out, first, images)?])?;
     }
     Ok(())
 }
@@ -87,22 +123,27 @@ pub(super) fn backward_data(this: &Convolution<'_>, how: Windows, [grad, weight,
     let grad = reshape(grad, [g.n, g.groups, g.filters, pixels])?;
     for (first, images) in chunks(this) {
         let options = MatmulOptions { transpose_a: true, epilogue: wide(this, grad.dtype()), ..Default::default() };
-        let cols = matmul_with(&weight, &slice(&grad, first, images)?, &options)?;
+        let grad = slice(&grad, first, images)?;
+        let (grad, steps) = match by_round(this, how) {
+            true => (side_by_side(this, &grad)?, [images * pixels, pixels]),
+            false => (grad, [pixels, g.groups * k * pixels]),
+        };
+        let cols = matmul_with(&weight, &grad, &options)?;
         let mut prelude = Prelude::with_sums(this.finish.sum, this.index);
         result(&mut prelude, this.finish);
         prelude.define("DATA", 1);
-        prelude.define("UNIT", this.unit());
+        prelude.define("STRIDE", this.stride());
         let planes = g.groups * g.channels;
         let (name, grid) = match how {
             Windows::Planes => ("col2im_planes", Grid::new([planes, images, 1]).local([1, 1, 1])),
-            Windows::Single => ("col2im", this.grid([g.input[0] * g.input[1], planes, images])),
+            Windows::Single => ("col2im", this.planes(g.input[0] * g.input[1], planes, images)),
         };
         let kernel = this.kernel(name, prelude, include_str!("conv_im2col.cl"))?;
         let mut args: Args = Args::new();
         args.push(Arg::Buffer(cols.storage().clone(), Access::Read));
         args.push(Arg::Buffer(out.storage().clone(), Access::Write));
         args.push(Arg::Scalar(Scalar::U64(out.layout().offset() as u64)));
-        args.push(this.number(first));
+        args.extend([first, steps[0], steps[1]].map(|value| this.number(value)));
         args.extend(this.geometry());
         args.extend(this.epilogue());
         let bytes = (cols.size() * cols.dtype().size()) as f64;
@@ -114,7 +155,8 @@ pub(super) fn backward_data(this: &Convolution<'_>, how: Windows, [grad, weight,
 /// Gradients times transposed windows.
 pub(super) fn backward_weight(this: &Convolution<'_>, how: Windows, operands: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
-    if g.n > 1 && g.channels * g.taps() <= DEEPEST * g.pixels() {
+    let deepest = if processor(this.stream) { DEEPEST.0 } else { DEEPEST.1 };
+    if g.n > 1 && g.channels * g.taps() <= deepest * g.pixels() {
         weight_by_image(this, how, operands)
     } else {
         weight_by_round(this, how, operands)
@@ -150,12 +192,11 @@ fn weight_by_round(this: &Convolution<'_>, how: Windows, [grad, x, out]: [&Tenso
     let shape = [g.groups, g.filters, k];
     // One product writes the result itself; several add up in the type of the sums.
     let sums = if single { reshape(out, shape)? } else { Tensor::uninit(out.queue(), shape, wide)? };
-    let grad = reshape(grad, [g.n, g.groups, g.filters, pixels])?.permute(&[1, 2, 0, 3])?;
+    let grad = reshape(grad, [g.n, g.groups, g.filters, pixels])?;
     for (first, images) in chunks(this) {
         let cols = Tensor::uninit(x.queue(), [g.groups, k, images * pixels], x.dtype())?;
         windows(this, how, [x, &cols], (first, images), [images * pixels, pixels])?;
-        let slice = Slice::new(Some(first as isize), Some((first + images) as isize), 1);
-        let grad = reshape(&grad.slice(2, slice)?, [g.groups, g.filters, images * pixels])?;
+        let grad = side_by_side(this, &slice(&grad, first, images)?)?;
         let (expr, inputs) = if first == 0 { (&*KEEP, vec![]) } else { (&*ADD, vec![sums.clone()]) };
         let epilogue = (first > 0 || sums.dtype() != x.dtype()).then(|| Epilogue {
             expr,
@@ -167,6 +208,12 @@ fn weight_by_round(this: &Convolution<'_>, how: Windows, [grad, x, out]: [&Tenso
         matmul_with(&grad, &cols, &options)?;
     }
     if single { Ok(()) } else { out.assign(&reshape(&sums, out.shape())?) }
+}
+
+/// The gradients [images, groups, filters, pixels] of so many images as one matrix for each group, filters by all their pixels.
+fn side_by_side(this: &Convolution<'_>, grad: &Tensor) -> Result<Tensor> {
+    let g = this.g;
+    reshape(&grad.permute(&[1, 2, 0, 3])?, [g.groups, g.filters, grad.size() / (g.groups * g.filters)])
 }
 
 /// The first image and the number of images of each round.
@@ -207,10 +254,10 @@ fn windows(
             prelude.define("BITS", bits);
         }
     }
-    let rows = g.groups * g.channels * g.taps();
+    let planes = g.groups * g.channels;
     let (name, grid) = match how {
-        Windows::Planes => ("im2col_planes", Grid::new([rows, images, 1]).local([1, 1, 1])),
-        Windows::Single => ("im2col", this.grid([g.pixels(), rows, images])),
+        Windows::Planes => ("im2col_planes", Grid::new([planes * g.taps(), images, 1]).local([1, 1, 1])),
+        Windows::Single => ("im2col", this.planes(g.pixels(), planes, images)),
     };
     let kernel = this.kernel(name, prelude, include_str!("conv_im2col.cl"))?;
     let mut args: Args = Args::new();

@@ -107,7 +107,7 @@ fn launch(
         prelude.define(name, value);
     }
     // Only the data gradient looks back.
-    prelude.define("UNIT", if mode == Mode::Data { this.unit() } else { 0 });
+    prelude.define("STRIDE", if mode == Mode::Data { this.stride() } else { 0 });
     let statistics = if statistics {
         prelude.loads("KEPT_T", "KEPT", this.finish.dtype, this.finish.sum);
         let cut = Cut { count: cols, per: tile_n };

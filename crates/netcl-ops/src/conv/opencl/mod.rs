@@ -25,6 +25,7 @@ use super::Variant;
 use super::finish::Finish;
 use super::geometry::Geometry;
 use crate::lead::{Lead, TOO_DEAR, pays, pays_for_one};
+use crate::matmul::has_matrix_units;
 use crate::norm::ChannelStatistics;
 use crate::prelude::Prelude;
 use im2col::Windows;
@@ -54,6 +55,10 @@ fn winograd_fits(g: &Geometry, dtype: DType) -> bool {
     g.kernel == [3, 3] && g.stride == [1, 1] && g.dilation == [1, 1] && g.groups == 1 && dtype == DType::F32
 }
 
+/// Filters, elements of a window, and multiply-adds from which windows are written out for matrix units: measured on an H200.
+const NARROWEST: usize = 16;
+const SMALLEST: usize = 1 << 26;
+
 const RUNS: &str = "a processor copies windows as runs of bits, each pixel several times";
 
 /// Whether images are computed while they are read: where they are not read too often for that.
@@ -69,7 +74,7 @@ pub(super) fn takes(
     // A pixel belongs to about so many windows.
     let windows = g.taps().div_ceil(g.stride[0] * g.stride[1]);
     let pixels = x.size();
-    let pays = match forced.map_or_else(|| this.choose(x), Ok)? {
+    let pays = match forced.map_or_else(|| this.choose(Mode::Forward, x), Ok)? {
         // Measured on PoCL and on Intel's runtime: computing in every window costs more than a pass over memory.
         Variant::Im2colPlanes => return Ok(Taken::No(RUNS)),
         Variant::Im2col => pays(expr, pixels, windows),
@@ -95,7 +100,7 @@ pub(super) fn forward(
         [x, weight, out].into_iter().chain(lead.iter().flat_map(|lead| &lead.inputs)).collect();
     let this = Convolution { config, lead, ..Convolution::new(stream, g, finish, &tensors) };
     let weight = weight.contiguous()?;
-    match forced.map_or_else(|| this.choose(x), Ok)? {
+    match forced.map_or_else(|| this.choose(Mode::Forward, x), Ok)? {
         Variant::Im2col => im2col::forward(&this, Windows::Single, [x, &weight, out]),
         Variant::Im2colPlanes => im2col::forward(&this, Windows::Planes, [x, &weight, out]),
         Variant::ImplicitGemm => return implicit::forward(&this, [x, &weight, out], statistics),
@@ -125,7 +130,7 @@ pub(super) fn backward_data(
         Variant::Winograd => flipped.is_some() && winograd_fits(g, grad.dtype()),
         _ => true,
     });
-    match (forced.map_or_else(|| this.choose(grad), Ok)?, flipped) {
+    match (forced.map_or_else(|| this.choose(Mode::Data, grad), Ok)?, flipped) {
         (Variant::Winograd, Some(flipped)) => winograd::run(&this, &flipped, true, [grad, &weight, out]),
         (Variant::Im2col, _) => im2col::backward_data(&this, Windows::Single, [grad, &weight, out]),
         (Variant::Im2colPlanes, _) => im2col::backward_data(&this, Windows::Planes, [grad, &weight, out]),
@@ -151,7 +156,7 @@ pub(super) fn backward_weight(
     let finish = Finish::plain(x.dtype());
     let this = Convolution::new(stream, g, &finish, &[grad, x, out]);
     let forced = forced.filter(|variant| !matches!(variant, Variant::TiledLocal | Variant::Winograd));
-    match forced.map_or_else(|| this.choose(x), Ok)? {
+    match forced.map_or_else(|| this.choose(Mode::Weight, x), Ok)? {
         Variant::Im2col => im2col::backward_weight(&this, Windows::Single, [grad, x, out]),
         Variant::Im2colPlanes => im2col::backward_weight(&this, Windows::Planes, [grad, x, out]),
         Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd => {
@@ -189,7 +194,7 @@ impl<'c> Convolution<'c> {
     }
 
     /// What was measured; else the selector's word, except that a filter over one channel is too little for a product.
-    fn choose(&self, operand: &Tensor) -> Result<Variant> {
+    fn choose(&self, mode: Mode, operand: &Tensor) -> Result<Variant> {
         let g = self.g;
         let selected = match self.config {
             Some(config) => config.variant,
@@ -204,9 +209,21 @@ impl<'c> Convolution<'c> {
             KernelVariant::Conv2dIm2col if im2col::processor(self.stream) => Variant::Im2colPlanes,
             KernelVariant::Conv2dIm2col => Variant::Im2col,
             KernelVariant::Conv2dTiledLocal => Variant::TiledLocal,
-            KernelVariant::Conv2dWinograd if winograd_fits(g, operand.dtype()) => Variant::Winograd,
+            KernelVariant::Conv2dWinograd if winograd_fits(g, operand.dtype()) && mode != Mode::Weight => {
+                Variant::Winograd
+            }
+            _ if self.config.is_none() && self.units_pay(operand) => Variant::Im2col,
             _ => Variant::ImplicitGemm,
         })
+    }
+
+    /// Whether windows are worth writing out: matrix units multiply them many times faster than the kernel that reads them where they
+    /// are, which does without.
+    fn units_pay(&self, operand: &Tensor) -> bool {
+        let g = self.g;
+        let terms = g.channels * g.taps();
+        let work = g.n * g.groups * g.filters * g.pixels() * terms;
+        terms.min(g.filters) >= NARROWEST && work >= SMALLEST && has_matrix_units(operand.queue(), operand.dtype())
     }
 
     fn kernel(&self, name: &str, prelude: Prelude, text: &str) -> Result<Kernel> {
@@ -221,9 +238,12 @@ impl<'c> Convolution<'c> {
         })
     }
 
-    /// The value of the macro UNIT.
-    fn unit(&self) -> u8 {
-        u8::from(self.g.stride == [1, 1])
+    /// The value of the macro STRIDE.
+    fn stride(&self) -> usize {
+        match self.g.stride {
+            [down, right] if down == right && down <= 2 => down,
+            _ => 0,
+        }
     }
 
     /// The arguments that the kernels call STRIDES.
@@ -287,6 +307,14 @@ impl<'c> Convolution<'c> {
         Grid::new([x.next_multiple_of(group), y, z]).local([group, 1, 1])
     }
 
+    /// Work-items for the pixels of planes: a group has pixels of several where one has few.
+    fn planes(&self, pixels: usize, planes: usize, images: usize) -> Grid {
+        let group = self.stream.device().info().max_work_group_size.clamp(1, 64);
+        let along = pixels.next_power_of_two().min(1 << group.ilog2());
+        let beside = group / along;
+        Grid::new([pixels.next_multiple_of(along), planes.next_multiple_of(beside), images]).local([along, beside, 1])
+    }
+
     fn send(&self, name: &'static str, kernel: Kernel, grid: Grid, args: Args, out: &Tensor, cost: Cost) -> Result<()> {
         launch::submit(Launch {
             name: name.into(),
@@ -303,7 +331,7 @@ impl<'c> Convolution<'c> {
         loads(&mut prelude, operands[0].dtype());
         result(&mut prelude, self.finish);
         self.define_lead(&mut prelude);
-        prelude.define("UNIT", if name == "conv_naive_data" { self.unit() } else { 0 });
+        prelude.define("STRIDE", if name == "conv_naive_data" { self.stride() } else { 0 });
         let kernel = self.kernel(name, prelude, include_str!("conv_naive.cl"))?;
         let mut args = places(operands);
         args.extend(self.strides(operands[0]));
