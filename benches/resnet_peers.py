@@ -1,0 +1,159 @@
+"""The training step of ResNet-18 on small images beside PyTorch's, in alternating turns.
+
+    python benches/resnet_peers.py --device gpu --torch-device cuda
+    python benches/resnet_peers.py --device cpu --torch-device cpu --batch 4
+
+Forward, cross-entropy, backward and SGD with momentum. Both begin with the same weights, and their losses over the first steps are
+compared. ``highest`` and ``high`` are netcl's precisions of products, for PyTorch float32 and tf32. Each tool has the device to itself
+for a second at a time; a ratio above 1 means that ours is faster. The interpreter must have both netcl and PyTorch.
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+
+STEPS_COMPARED = 5
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
+
+
+def torch_model():
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, inputs, outputs, stride):
+            super().__init__()
+            self.conv1, self.bn1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs)
+            self.conv2, self.bn2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
+            self.downsample = None
+            if stride != 1 or inputs != outputs:
+                self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+        def forward(self, x):
+            y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+            return (y + (x if self.downsample is None else self.downsample(x))).relu()
+
+    class ResNet(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1, self.bn1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64)
+            inputs = 64
+            for number, (outputs, stride) in enumerate(((64, 1), (128, 2), (256, 2), (512, 2)), 1):
+                setattr(self, f"layer{number}", nn.Sequential(Block(inputs, outputs, stride), Block(outputs, outputs, 1)))
+                inputs = outputs
+            self.fc = nn.Linear(512, 10)
+
+        def forward(self, x):
+            x = self.bn1(self.conv1(x)).relu()
+            x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+            return self.fc(x.mean((2, 3)))
+
+    return ResNet()
+
+
+def torch_step(state, images, labels, precision, device, channels_last):
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "high"
+    model = torch_model().to(device)
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
+    x, y = torch.from_numpy(images).to(device), torch.from_numpy(labels).to(device)
+    if channels_last:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, fused=device != "cpu")
+
+    def step():
+        # The switches are the whole process's.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "high"
+        optimizer.zero_grad(set_to_none=True)
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, (torch.cuda.synchronize if device != "cpu" else lambda: None)
+
+
+def netcl_step(state, images, labels, precision, device, captured):
+    import netcl as nc
+    from netcl.core.device import manager
+    from netcl.nn import functional as F
+    from netcl.nn.resnet import ResNet18
+    from netcl.optim import SGD
+
+    queue = manager.default(device).queue
+    model = ResNet18(queue, num_classes=10)
+    model.load_state_dict(state)
+    optimizer = SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    x, y = nc.Tensor.from_host(queue, images), nc.IndexTensor.from_host(queue, labels)
+
+    def plain(x, y):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    function = nc.runtime.capture(plain) if captured else plain
+
+    def step():
+        nc.set_matmul_precision(precision)
+        return function(x, y)
+
+    return step, queue.finish
+
+
+def turn(step, finish, seconds):
+    """Milliseconds of steps in this turn, in samples of a few steps."""
+    times, begin = [], time.perf_counter()
+    while (spent := time.perf_counter() - begin) < seconds or len(times) < 2:
+        start = time.perf_counter()
+        for _ in range(3):
+            step()
+        finish()
+        if spent > seconds / 4:
+            times.append((time.perf_counter() - start) / 3 * 1e3)
+    return statistics.median(times)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="gpu", help="netcl's device")
+    parser.add_argument("--torch-device", default="cuda")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--precisions", nargs="+", default=["highest", "high"], choices=["highest", "high"])
+    options = parser.parse_args()
+    random = np.random.default_rng(2026)
+    images = random.normal(size=(options.batch, 3, 32, 32)).astype(np.float32)
+    labels = (np.arange(options.batch) * 7 % 10).astype(np.int64)
+    state = {name: value.numpy().copy() for name, value in torch_model().state_dict().items()}
+    for precision in options.precisions:
+        made = {
+            "PyTorch eager": torch_step(state, images, labels, precision, options.torch_device, False),
+            "PyTorch eager, channels last": torch_step(state, images, labels, precision, options.torch_device, True),
+            "netcl eager": netcl_step(state, images, labels, precision, options.device, False),
+            "netcl captured": netcl_step(state, images, labels, precision, options.device, True),
+        }
+        for name, (step, finish) in made.items():
+            start = time.perf_counter()
+            losses = [float(step().item())]
+            first = time.perf_counter() - start
+            losses += [float(step().item()) for _ in range(STEPS_COMPARED - 1)]
+            finish()
+            print(f"{precision:<8} {name:<30} first step {first:6.2f} s, losses " + " ".join(f"{v:.6f}" for v in losses), flush=True)
+        turns = {name: [] for name in made}
+        for _ in range(options.rounds):
+            for name, (step, finish) in made.items():
+                turns[name].append(turn(step, finish, options.seconds))
+        medians = {name: statistics.median(each) for name, each in turns.items()}
+        best = min(value for name, value in medians.items() if name.startswith("PyTorch"))
+        for name, median in medians.items():
+            print(f"{precision:<8} {name:<30} {median:9.3f} ms  {best / median:6.2f}x of PyTorch's better", flush=True)
+
+
+if __name__ == "__main__":
+    main()
