@@ -210,9 +210,10 @@ impl<'p> Multiplication<'p> {
 
     /// Launches a portable kernel; with a flag, one that does nothing while the flag is down.
     fn launch(&self, variant: Variant, flag: Option<&Tensor>) -> Result<()> {
-        let tile = match self.config {
-            Some(config) if flag.is_none() => tuned::tile(config, self.problem),
-            _ => self.chosen_tile(variant)?,
+        let tile = match (flag, self.config) {
+            (Some(_), _) => choice::guarded_tile(self.device, self.problem.sum.size()),
+            (None, Some(config)) => tuned::tile(config, self.problem),
+            (None, None) => self.chosen_tile(variant)?,
         };
         self.launch_tile(variant, tile, flag)
     }

@@ -237,6 +237,13 @@ fn register_tile(
     Tile::Registers(candidates.find(|tile| tile.fits(device, bytes)).unwrap_or(RegisterTile::TINY[2]))
 }
 
+/// The tile of products that are computed a second time, if ever: one for all shapes, so that few programs are compiled for nothing.
+pub(super) fn guarded_tile(device: &Device, bytes: usize) -> Tile {
+    let [.., medium] = RegisterTile::LARGE;
+    let mut candidates = std::iter::once(medium).chain(RegisterTile::TINY);
+    Tile::Registers(candidates.find(|tile| tile.fits(device, bytes)).unwrap_or(RegisterTile::TINY[2]))
+}
+
 pub(super) fn vector_tile(p: &Problem<'_>) -> Tile {
     // 512 bits: one register of the widest processors, two or four of the others.
     let width = if p.sum == DType::F64 { 8 } else { 16 };
