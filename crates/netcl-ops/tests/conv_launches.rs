@@ -1,5 +1,5 @@
-//! What convolutions launch: images are read where they are, processors write windows out plane by plane, and the statistics that
-//! batch normalisation starts with come with the convolution where they can.
+//! What convolutions launch: images are read where they are, processors write windows out plane by plane, matrix units are given
+//! windows that were written out, and the statistics that batch normalisation starts with come with the convolution where they can.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 mod support;
@@ -13,7 +13,7 @@ use netcl_core::kernels::expr::Graph;
 use netcl_core::kernels::launch::{Counter, with_sink};
 use netcl_core::tensor::Tensor;
 use netcl_ops::conv::*;
-use netcl_ops::matmul::Epilogue;
+use netcl_ops::matmul::{self, Epilogue};
 use netcl_ops::norm::{Affine, ChannelStatistics, Normalized, Running, batch_norm, batch_norm_with};
 use support::{Grid, Tolerance, devices, opencl, random, supports, tensor};
 
@@ -243,4 +243,33 @@ fn statistics_of_another_tensor_are_refused() {
     let statistics = ChannelStatistics::of(&empty).unwrap();
     let out = batch_norm_with(&empty, &statistics, Affine::default(), None, 1e-5).unwrap();
     assert!(out.output.size() == 0 && out.mean.to_host::<f32>().unwrap().iter().all(|v| v.is_nan()));
+}
+
+/// What Winograd does not compute is a product of windows that were written out, where products have matrix units.
+#[test]
+fn windows_are_written_out_for_matrix_units() {
+    for device in devices() {
+        let q = &device.queue;
+        if !matmul::Variant::MATRIX_UNITS.iter().any(|variant| variant.runs_on(q, DType::F32)) {
+            continue;
+        }
+        // As many as a matrix of several images needs, and one image with enough windows of its own.
+        for (n, size) in [(64, 8), (2, 48)] {
+            let (x, weight) = (values(q, [n, 96, size, size], 1, DType::F32), values(q, [80, 96, 3, 3], 2, DType::F32));
+            for (stride, direct) in [([1, 1], "winograd_input"), ([2, 2], "im2col")] {
+                let options = ConvOptions { stride, padding: [1; 4], ..Default::default() };
+                let (out, names) = launches(|| conv2d(&x, &weight, None, &options).unwrap());
+                assert!(names.iter().any(|(name, _)| name == direct), "{names:?} on {}", device.device_name);
+                let grad = values(q, out.shape()[..].try_into().unwrap(), 3, DType::F32);
+                let weights = || conv2d_backward_weight(&grad, &x, weight.shape(), &options).unwrap();
+                let (got, names) = launches(weights);
+                assert!(names.iter().any(|(name, _)| name == "im2col"), "{names:?} on {}", device.device_name);
+                let naive = ConvOptions { variant: Some(Variant::Naive), ..options.clone() };
+                let want = conv2d_backward_weight(&grad, &x, weight.shape(), &naive).unwrap();
+                let check =
+                    Tolerance::balanced(DType::F32).check(&got.to_f64_vec().unwrap(), &want.to_f64_vec().unwrap());
+                check.unwrap_or_else(|why| panic!("{n} images, stride {stride:?} on {}: {why}", device.device_name));
+            }
+        }
+    }
 }
