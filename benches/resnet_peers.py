@@ -56,7 +56,6 @@ def torch_step(state, images, labels, precision, device, channels_last):
     import torch
 
     torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "high"
     model = torch_model().to(device)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
     x, y = torch.from_numpy(images).to(device), torch.from_numpy(labels).to(device)

@@ -14,6 +14,8 @@ import statistics
 import subprocess
 import time
 
+from resnet_peers import torch_model
+
 CASES = {"mlp": (32, 784), "fashion_cnn": (64, 1, 28, 28), "resnet18": (16, 3, 32, 32)}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -48,31 +50,6 @@ def torch_step(case):
 
     torch.set_num_threads(options.threads)
 
-    class Block(nn.Module):
-        def __init__(self, inputs, outputs, stride):
-            super().__init__()
-            self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-            self.bn1 = nn.BatchNorm2d(outputs)
-            self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-            self.bn2 = nn.BatchNorm2d(outputs)
-            self.downsample = None
-            if stride != 1 or inputs != outputs:
-                self.downsample = nn.Sequential(
-                    nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-                )
-
-        def forward(self, x):
-            y = torch.relu(self.bn1(self.conv1(x)))
-            y = self.bn2(self.conv2(y))
-            return torch.relu(y + (x if self.downsample is None else self.downsample(x)))
-
-    def resnet18():
-        layers, inputs = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()], 64
-        for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-            layers += [Block(inputs, outputs, stride), Block(outputs, outputs, 1)]
-            inputs = outputs
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
-
     models = {
         "mlp": lambda: nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)),
         "fashion_cnn": lambda: nn.Sequential(
@@ -80,7 +57,7 @@ def torch_step(case):
             *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
             *(nn.Flatten(), nn.Linear(64 * 49, 128), nn.ReLU(), nn.Linear(128, 10)),
         ),
-        "resnet18": resnet18,
+        "resnet18": torch_model,
     }
     model = models[case]()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

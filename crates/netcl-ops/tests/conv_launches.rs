@@ -7,15 +7,13 @@ mod support;
 use std::rc::Rc;
 
 use netcl_core::backend::Queue;
-use netcl_core::capabilities::kernel_strategy;
 use netcl_core::device::{DeviceHandle, DeviceType};
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::get_kernel_selector;
 use netcl_core::kernels::expr::Graph;
 use netcl_core::kernels::launch::{Counter, with_sink};
 use netcl_core::tensor::Tensor;
 use netcl_ops::conv::*;
-use netcl_ops::matmul::{self, Epilogue};
+use netcl_ops::matmul::{Epilogue, matmul};
 use netcl_ops::norm::{Affine, ChannelStatistics, Normalized, Running, batch_norm, batch_norm_with};
 use support::{Grid, Tolerance, devices, opencl, random, supports, tensor};
 
@@ -252,9 +250,13 @@ fn statistics_of_another_tensor_are_refused() {
 fn windows_are_written_out_for_matrix_units() {
     for device in devices() {
         let q = &device.queue;
-        let selector = get_kernel_selector(Some(q)).unwrap();
-        let units = matmul::Variant::MATRIX_UNITS.iter().any(|variant| variant.runs_on(q, DType::F32));
-        if !units || kernel_strategy(&selector.profile().base) != "optimized" {
+        // Whatever multiplies a large matrix here multiplies windows too.
+        let large = values(q, [1, 1, 1024, 1024], 1, DType::F32);
+        let (_, names) = launches(|| matmul(&large, &large).unwrap());
+        if !names.iter().any(|(name, _)| {
+            netcl_ops::matmul::Variant::MATRIX_UNITS.iter().any(|variant| variant.kernel_name() == name)
+        }) {
+            eprintln!("no matrix units for float32 on {}", device.device_name);
             continue;
         }
         // As many as a matrix of several images needs, and one image with enough windows of its own.
@@ -265,6 +267,9 @@ fn windows_are_written_out_for_matrix_units() {
                 let (out, names) = launches(|| conv2d(&x, &weight, None, &options).unwrap());
                 assert!(names.iter().any(|(name, _)| name == direct), "{names:?} on {}", device.device_name);
                 let grad = values(q, out.shape()[..].try_into().unwrap(), 3, DType::F32);
+                let (_, names) = launches(|| conv2d_backward_data(&grad, &weight, x.shape(), &options).unwrap());
+                let back = if stride == [1, 1] { direct } else { "col2im" };
+                assert!(names.iter().any(|(name, _)| name == back), "{names:?} on {}", device.device_name);
                 let weights = || conv2d_backward_weight(&grad, &x, weight.shape(), &options).unwrap();
                 let (got, names) = launches(weights);
                 assert!(names.iter().any(|(name, _)| name == "im2col"), "{names:?} on {}", device.device_name);

@@ -20,9 +20,8 @@ mod problem;
 use std::sync::LazyLock;
 
 use netcl_core::backend::Queue;
-use netcl_core::capabilities::kernel_strategy;
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::{KernelSelector, get_kernel_selector};
+use netcl_core::kernel_selector::get_kernel_selector;
 use netcl_core::kernels::described::Taken;
 use netcl_core::kernels::elementwise::{Elementwise, Number};
 use netcl_core::kernels::expr::{Expr, Graph};
@@ -101,11 +100,11 @@ impl Variant {
     }
 }
 
-/// Whether products of a dtype run on matrix units where that pays.
+/// Whether products of a dtype, large enough for it, run on matrix units.
 pub(crate) fn has_matrix_units(queue: &Queue, dtype: DType) -> bool {
-    let optimized = |selector: &KernelSelector| kernel_strategy(&selector.profile().base) == "optimized";
-    Variant::MATRIX_UNITS.iter().any(|variant| variant.runs_on(queue, dtype))
-        && get_kernel_selector(Some(queue)).is_ok_and(|selector| optimized(&selector))
+    let Queue::OpenCl(stream) = queue else { return false };
+    get_kernel_selector(Some(queue))
+        .is_ok_and(|selector| opencl::units_kernel(stream, &selector, dtype, matmul_precision()).is_some())
 }
 
 /// What happens to each element between the sum and the store: bias, activation, residual, scale, cast.

@@ -36,7 +36,7 @@ pub(super) use lead::takes;
 use source::{Outcome, result};
 use split::Split;
 pub(crate) use tuned::UNITS;
-pub(super) use units::available as units_available;
+pub(super) use units::{available as units_available, kernel as units_kernel};
 
 /// Batch axes that the kernels have arguments for; products with more are launched slice by slice.
 const BATCH_AXES: usize = 2;

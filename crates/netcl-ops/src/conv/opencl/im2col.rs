@@ -33,7 +33,7 @@ const NARROW: usize = 128;
 /// How windows are written out.
 #[derive(Clone, Copy)]
 pub(super) enum Windows {
-    /// A work-item for each element.
+    /// A work-item for each window and channel.
     Single,
     /// A work-item for each plane.
     Planes,

@@ -55,7 +55,8 @@ fn winograd_fits(g: &Geometry, dtype: DType) -> bool {
     g.kernel == [3, 3] && g.stride == [1, 1] && g.dilation == [1, 1] && g.groups == 1 && dtype == DType::F32
 }
 
-/// Filters, elements of a window, and multiply-adds from which windows are written out for matrix units: measured on an H200.
+/// Filters, elements of a window, and multiply-adds from which windows are written out for matrix units. Eight convolutions of
+/// ResNet-18 were timed on an H200, of 64 filters and 2^28 multiply-adds and more: all gained. Where that begins is not known.
 const NARROWEST: usize = 16;
 const SMALLEST: usize = 1 << 26;
 
@@ -193,7 +194,8 @@ impl<'c> Convolution<'c> {
         Convolution { stream, g, lead: None, finish, index, cost, config: None }
     }
 
-    /// What was measured; else the selector's word, except that a filter over one channel is too little for a product.
+    /// What was measured; else the selector's word, except that a filter over one channel is too little for a product, and that
+    /// products on matrix units are worth their windows.
     fn choose(&self, mode: Mode, operand: &Tensor) -> Result<Variant> {
         let g = self.g;
         let selected = match self.config {

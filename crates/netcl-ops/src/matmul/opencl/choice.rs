@@ -233,14 +233,16 @@ fn register_tile(
         _ => None,
     };
     let rest = RegisterTile::SMALL.into_iter().rev().chain(RegisterTile::TINY);
-    let mut candidates = narrow.into_iter().chain(large).chain(split).chain(small).chain(rest);
-    Tile::Registers(candidates.find(|tile| tile.fits(device, bytes)).unwrap_or(RegisterTile::TINY[2]))
+    first_fitting(device, bytes, narrow.into_iter().chain(large).chain(split).chain(small).chain(rest))
 }
 
 /// The tile of products that are computed a second time, if ever: one for all shapes, so that few programs are compiled for nothing.
 pub(super) fn guarded_tile(device: &Device, bytes: usize) -> Tile {
     let [.., medium] = RegisterTile::LARGE;
-    let mut candidates = std::iter::once(medium).chain(RegisterTile::TINY);
+    first_fitting(device, bytes, std::iter::once(medium).chain(RegisterTile::TINY))
+}
+
+fn first_fitting(device: &Device, bytes: usize, mut candidates: impl Iterator<Item = RegisterTile>) -> Tile {
     Tile::Registers(candidates.find(|tile| tile.fits(device, bytes)).unwrap_or(RegisterTile::TINY[2]))
 }
 

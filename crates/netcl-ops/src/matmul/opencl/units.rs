@@ -34,6 +34,35 @@ pub(in crate::matmul) fn available(variant: Variant, stream: &Stream) -> bool {
     }
 }
 
+/// Whether operands go to the units in three parts; `None` where units cannot multiply their like.
+fn splits(dtype: DType, precision: MatmulPrecision) -> Option<bool> {
+    match (dtype, precision) {
+        (DType::F16 | DType::BF16, _) | (DType::F32, MatmulPrecision::High | MatmulPrecision::Medium) => Some(false),
+        (DType::F32, MatmulPrecision::Highest) => Some(true),
+        _ => None,
+    }
+}
+
+/// The kernel that multiplies operands of a dtype on the device's matrix units, where products large enough for it gain by that.
+pub(in crate::matmul) fn kernel(
+    stream: &Stream,
+    selector: &KernelSelector,
+    dtype: DType,
+    precision: MatmulPrecision,
+) -> Option<Variant> {
+    let split = splits(dtype, precision)?;
+    if kernel_strategy(&selector.profile().base) != "optimized" {
+        return None;
+    }
+    if wgmma::available(stream) {
+        return Some(if split { Variant::WgmmaSplit } else { Variant::Wgmma });
+    }
+    match split {
+        true => (mma::split_pays(stream) && mma::available(stream)).then_some(Variant::MmaSplit),
+        false => mma::available(stream).then_some(Variant::Mma),
+    }
+}
+
 /// The kernel for a product, if matrix units pay.
 pub(super) fn choose(
     stream: &Stream,
@@ -42,11 +71,7 @@ pub(super) fn choose(
     precision: MatmulPrecision,
 ) -> Option<Variant> {
     let dtype = p.a.tensor.dtype();
-    let split = match (dtype, precision) {
-        (DType::F16 | DType::BF16, _) | (DType::F32, MatmulPrecision::High | MatmulPrecision::Medium) => false,
-        (DType::F32, MatmulPrecision::Highest) => true,
-        _ => return None,
-    };
+    let split = splits(dtype, precision)?;
     // Measured on an H200, in multiply-adds: below, a launch or the packing of operands costs more than is gained.
     let smallest: usize = match dtype {
         _ if split => 896 * 896 * 896,
@@ -67,16 +92,7 @@ pub(super) fn choose(
         _ => 9,
     };
     let suits = multiply_adds(p) >= smallest && p.m.min(p.n) >= narrowest && p.k >= 16 && fills;
-    if !suits || kernel_strategy(&selector.profile().base) != "optimized" {
-        return None;
-    }
-    if wgmma::available(stream) {
-        return Some(if split { Variant::WgmmaSplit } else { Variant::Wgmma });
-    }
-    match split {
-        true => (mma::split_pays(stream) && mma::available(stream)).then_some(Variant::MmaSplit),
-        false => mma::available(stream).then_some(Variant::Mma),
-    }
+    suits.then(|| kernel(stream, selector, dtype, precision)).flatten()
 }
 
 /// Whether a product of a few rows or columns is faster on matrix units than as a strip: where the device has narrow tiles and reads
