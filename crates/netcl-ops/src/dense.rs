@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 use crate::reduce::Lane;
 use crate::reduce::opencl::{BF16_BITS, load, store};
-use crate::wide::Wide;
+use crate::wide::{Wide, loose_defines};
 
 // ---- checks ----------------------------------------------------------------------------------------------------
 
@@ -100,6 +100,8 @@ pub(crate) struct ClCode<'s> {
     pub(crate) local: usize,
     /// For kernels that keep a row in registers.
     pub(crate) wide: Option<Wide>,
+    /// For kernels of processors, with vectors that lie anywhere ([`loose_defines`]).
+    pub(crate) loose: bool,
 }
 
 /// A scalar whose type follows from the launch.
@@ -171,7 +173,11 @@ fn kernel(stream: &Stream, code: &ClCode<'_>, dtype: DType, index: IndexWidth) -
             store.trim_end_matches(';'),
             code.kernel,
         );
-        let vectors = code.wide.map(|wide| wide.defines(dtype)).unwrap_or_default();
+        let vectors = match code.wide {
+            Some(wide) => wide.defines(dtype),
+            None if code.loose => loose_defines(dtype),
+            None => String::new(),
+        };
         (Source::new(defines + &vectors + code.text, ""), code.kernel)
     })
 }

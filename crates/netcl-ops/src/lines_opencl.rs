@@ -10,11 +10,7 @@ use smallvec::SmallVec;
 
 use crate::lines::Lines;
 use crate::reduce::opencl::{BF16_BITS, indices, load, load_vector, store, terms};
-
-/// Lanes of a vector on processors: float16 or double8, which compilers split for narrower registers.
-pub(crate) fn vector_width(dtype: DType) -> usize {
-    64 / dtype.accumulator().size()
-}
+use crate::wide::{loose_store, loose_types, vector_width};
 
 /// The input and output of a kernel over lines.
 pub(crate) struct Access<'l> {
@@ -75,22 +71,14 @@ impl<'l> Access<'l> {
             IndexWidth::Bits32 => "int",
             IndexWidth::Bits64 => "long",
         };
-        let (compute, size) = (if dtype == DType::F64 { "double" } else { "float" }, dtype.accumulator().size());
         let (one, vector) = (load(dtype, "x_o + (d_)"), load_vector(dtype, "x_o + (d_)", width));
         let put_one = store(dtype, "y_o + (d_)", "(v_)");
-        let put_one = put_one.trim_end_matches(';');
-        let put_vector = match dtype {
-            DType::F16 => format!("vstore_half{width}_rte(v_, 0, y_o + (d_))"),
-            DType::BF16 => format!("vstore{width}(bf16_vector(v_), 0, y_o + (d_))"),
-            _ => "*(__global LOOSE *)(y_o + (d_)) = (v_)".into(),
-        };
-        let bits = if dtype == DType::BF16 { BF16_VECTOR } else { "" };
-        // One store for a vector that lies anywhere: some drivers make several of `vstore`.
         format!(
-            "{bits}typedef {compute}{width} LOOSE __attribute__((aligned({size})));\n\
-             #define VCOMPUTE {compute}{width}\n#define WIDTH {width}\n#define STEP {step}\n\
-             #define X_STEP x_r\n#define Y_STEP y_r\n#define LOAD1(d_) ({one})\n#define LOADV(d_) ({vector})\n\
-             #define STORE1(v_, d_) {put_one}\n#define STOREV(v_, d_) {put_vector}\n"
+            "{}#define STEP {step}\n#define X_STEP x_r\n#define Y_STEP y_r\n\
+             #define LOAD1(d_) ({one})\n#define LOADV(d_) ({vector})\n#define STORE1(v_, d_) {}\n#define STOREV(v_, d_) {}\n",
+            loose_types(dtype),
+            put_one.trim_end_matches(';'),
+            loose_store(dtype, "y_o + (d_)"),
         )
     }
 
@@ -124,10 +112,3 @@ impl<'l> Access<'l> {
         })
     }
 }
-
-/// `bf16_bits` for a vector.
-const BF16_VECTOR: &str = "ushort16 bf16_vector(float16 x) {
-    const uint16 bits = as_uint16(x);
-    return convert_ushort16((x != x) ? ((bits >> 16) | 0x40u) : ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
-}
-";

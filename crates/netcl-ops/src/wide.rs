@@ -1,11 +1,11 @@
-//! Rows in registers and vectors of 16 bytes: how kernels over dense tensors read memory on GPUs.
+//! How kernels over dense tensors read memory: rows in registers and vectors of 16 bytes on GPUs, wide vectors on processors.
 
 use netcl_core::backend::opencl::Stream;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::form::{Form, VECTOR_BYTES};
 
 use crate::dense::{Args, ClCode};
-use crate::reduce::opencl::{load_aligned, store};
+use crate::reduce::opencl::{load_aligned, load_vector, store};
 
 /// How the rows of a tensor are held in the registers of work-items: each has some vectors, side by side with its neighbours'.
 ///
@@ -121,6 +121,58 @@ impl Wide {
             store_aligned(dtype, width),
         )
     }
+}
+
+/// Work-items for each compute unit of a processor: enough that one which starts late leaves little to wait for.
+pub(crate) const ITEMS_PER_UNIT: usize = 8;
+/// Elements of a processor's work-item at least: fewer take less time than it takes to start it.
+pub(crate) const SMALLEST_ITEM: usize = 2048;
+
+/// How many of `count` things, of `size` elements each, a processor's work-item takes, and how many work-items there are.
+pub(crate) fn deal(stream: &Stream, count: usize, size: usize) -> (usize, usize) {
+    let items = stream.device().info().compute_units as usize * ITEMS_PER_UNIT;
+    let per = count.div_ceil(items).max(SMALLEST_ITEM.div_ceil(size.max(1)).min(count)).max(1);
+    (per, count.div_ceil(per))
+}
+
+/// Lanes of a vector on processors: float16 or double8, which compilers split for narrower registers.
+pub(crate) fn vector_width(dtype: DType) -> usize {
+    64 / dtype.accumulator().size()
+}
+
+/// For kernels on processors: `VCOMPUTE`, `WIDTH` and `LOOSE`, a vector that lies anywhere in memory.
+///
+/// Such a one is written at once: some drivers make several stores of `vstore`.
+pub(crate) fn loose_types(dtype: DType) -> String {
+    let (width, size) = (vector_width(dtype), dtype.accumulator().size());
+    let compute = if dtype == DType::F64 { "double" } else { "float" };
+    let bits = if dtype == DType::BF16 { bf16_vector(width) } else { String::new() };
+    format!(
+        "{bits}typedef {compute}{width} LOOSE __attribute__((aligned({size})));\n\
+         #define VCOMPUTE {compute}{width}\n#define WIDTH {width}\n"
+    )
+}
+
+/// The statement, without a semicolon, that writes vector `v_` of elements to any place.
+pub(crate) fn loose_store(dtype: DType, at: &str) -> String {
+    let width = vector_width(dtype);
+    match dtype {
+        DType::F16 => format!("vstore_half{width}_rte(v_, 0, {at})"),
+        DType::BF16 => format!("vstore{width}(bf16_vector(v_), 0, {at})"),
+        _ => format!("*(__global LOOSE *)({at}) = (v_)"),
+    }
+}
+
+/// [`loose_types`], and `LOADV(p)`, `STOREV(v, p)`; `LOADC(p)` and `STOREC(v, p)` for parameters and statistics.
+pub(crate) fn loose_defines(dtype: DType) -> String {
+    let width = vector_width(dtype);
+    format!(
+        "{}#define LOADV(p_) ({})\n#define STOREV(v_, p_) {}\n#define LOADC(p_) vload{width}(0, p_)\n\
+         #define STOREC(v_, p_) *(__global LOOSE *)(p_) = (v_)\n",
+        loose_types(dtype),
+        load_vector(dtype, "p_", width),
+        loose_store(dtype, "p_"),
+    )
 }
 
 /// The statement, without a semicolon, that writes vector `v_` to place `p_`, a multiple of its length.

@@ -5,7 +5,9 @@ mod golden;
 mod support;
 
 use netcl_core::Result;
+use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::set_num_threads;
+use netcl_core::backend::opencl::Source;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::form::{Form, force_form};
@@ -56,11 +58,16 @@ impl Reference {
         Reference { lines: most(&line), channels: most(&channel), line, channel }
     }
 
-    /// Sums per line, or per channel.
+    /// Sums per line, or per channel. They carry along what each addition rounds off: float64 is judged by them too.
     fn sums(places: &[usize], n: usize, value: impl Fn(usize) -> f64) -> Vec<f64> {
-        let mut sums = vec![0.0; n];
-        places.iter().enumerate().for_each(|(i, &p)| sums[p] += value(i));
-        sums
+        let mut sums = vec![(0.0, 0.0); n];
+        for (i, &p) in places.iter().enumerate() {
+            let (total, lost) = sums[p];
+            let (v, sum) = (value(i), total + value(i));
+            let part = sum - total;
+            sums[p] = (sum, lost + (total - (sum - part)) + (v - part));
+        }
+        sums.into_iter().map(|(total, lost)| total + lost).collect()
     }
 
     fn statistics(&self, x: &[f64], centred: bool) -> (Vec<f64>, Vec<f64>) {
@@ -150,7 +157,7 @@ fn view(form: &str, device: &DeviceHandle, shape: &[usize], seed: u64, dtype: DT
 /// Kind, form, shape, and whether there are weight and bias.
 type Case = (Kind, &'static str, &'static [usize], bool, bool);
 
-const CASES: [Case; 22] = [
+const CASES: [Case; 27] = [
     (Kind::Batch, "dense", &[4, 3, 5, 7], true, true),
     (Kind::Batch, "dense", &[2, 40, 33], true, false),
     (Kind::Batch, "dense", &[37, 5], false, true),
@@ -173,6 +180,12 @@ const CASES: [Case; 22] = [
     (Kind::Group(3), "dense", &[5, 9], true, true),
     (Kind::Group(1), "channels-last", &[2, 3, 5, 5], true, false),
     (Kind::Group(6), "dense", &[2, 6, 700], false, false),
+    // Runs of several samples, of one, and of a part of one; channels in parts; rows in several runs.
+    (Kind::Batch, "dense", &[70, 3, 9, 9], true, true),
+    (Kind::Batch, "dense", &[3, 2, 2300], true, true),
+    (Kind::Batch, "dense", &[300, 80], true, true),
+    (Kind::Rms(1), "dense", &[40, 2100], true, false),
+    (Kind::Group(2), "dense", &[9, 6, 1100], true, true),
 ];
 
 fn check(device: &DeviceHandle, case: &Case, dtype: DType) -> Result<(), String> {
@@ -488,6 +501,25 @@ fn pytorch_gives_the_same() {
             if let Some(d_bias) = back.bias {
                 case.check(name, "d_bias", &d_bias);
             }
+        }
+    }
+}
+
+#[test]
+fn kernel_files_compile_alone() {
+    const SUMS: &str = include_str!("../src/vector_sums.cl");
+    let files = [
+        ("", include_str!("../src/norm/norm.cl"), "norm_rows"),
+        ("", include_str!("../src/norm/norm_backward.cl"), "norm_rows_backward"),
+        (SUMS, include_str!("../src/norm/norm_vector_forward.cl"), "norm_rows_vector"),
+        (SUMS, include_str!("../src/norm/norm_vector_backward.cl"), "norm_rows_back_vector"),
+        (SUMS, include_str!("../src/softmax/backward/softmax_backward_vector.cl"), "softmax_backward_vector"),
+    ];
+    for device in devices() {
+        let Queue::OpenCl(stream) = &device.queue else { continue };
+        for (before, text, name) in &files {
+            let source = || (Source::new([*before, *text].concat(), ""), *name);
+            stream.kernel(&format!("alone:{name}"), source).unwrap();
         }
     }
 }

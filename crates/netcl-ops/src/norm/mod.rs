@@ -10,13 +10,15 @@
 //! | `statistics.rs` | statistics per channel that something else found |
 //! | `rows.rs` | statistics per row of the last axes: layer, group and root-mean-square normalisation |
 //! | `cpu/` | the native loops: `moments.rs`, `rows.rs`, `batch.rs` |
-//! | `opencl.rs`, `norm.cl`, `norm_backward.cl` | the kernels and how they are launched |
+//! | `opencl.rs`, `norm.cl`, `norm_backward.cl` | the kernels of groups and how they are launched; those of GPUs alone: `norm_registers.cl`, `norm_planes.cl` |
+//! | `vectors.rs`, `norm_vector*.cl` | the same for processors: work-items that need nobody else |
 
 mod batch;
 pub(crate) mod cpu;
 mod opencl;
 mod rows;
 pub(crate) mod statistics;
+mod vectors;
 
 use netcl_core::kernels::launch::Cost;
 use netcl_core::tensor::Tensor;

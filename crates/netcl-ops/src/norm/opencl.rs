@@ -1,4 +1,5 @@
-//! Launches of `norm.cl` and `norm_backward.cl`; on GPUs those of `norm_registers.cl` and `norm_planes.cl` where they fit.
+//! Launches of `norm.cl` and `norm_backward.cl`; on GPUs those of `norm_registers.cl` and `norm_planes.cl` where they fit, on
+//! processors those of [`vectors`].
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::Stream;
@@ -11,6 +12,7 @@ use super::batch::{Forward, Planes};
 use super::cost;
 use super::rows::{Rows, Saved};
 use super::statistics::{ChannelStatistics, Cut};
+use super::vectors;
 use crate::dense::{Args, ClCode, Job, Number, group_size, is_processor};
 use crate::wide::Wide;
 
@@ -29,12 +31,22 @@ const MERGED: usize = 32;
 
 fn forward_code(kernel: &'static str) -> ClCode<'static> {
     let text = include_str!("norm.cl");
-    ClCode { file: "norm.cl", text, kernel, scalars: &[], items: 0, group: None, local: 0, wide: None }
+    ClCode { file: "norm.cl", text, kernel, scalars: &[], items: 0, group: None, local: 0, wide: None, loose: false }
 }
 
 fn backward_code(kernel: &'static str) -> ClCode<'static> {
     let text = include_str!("norm_backward.cl");
-    ClCode { file: "norm_backward.cl", text, kernel, scalars: &[], items: 0, group: None, local: 0, wide: None }
+    ClCode {
+        file: "norm_backward.cl",
+        text,
+        kernel,
+        scalars: &[],
+        items: 0,
+        group: None,
+        local: 0,
+        wide: None,
+        loose: false,
+    }
 }
 
 fn registers_code(kernel: &'static str) -> ClCode<'static> {
@@ -80,6 +92,9 @@ fn cut(stream: &Stream, total: usize, smallest: usize, already: usize) -> (usize
 }
 
 pub(super) fn rows_forward(stream: &Stream, job: Job, rows: Rows, eps: f64) -> Result<()> {
+    if vectors::suit(stream) {
+        return vectors::rows_forward(stream, job, rows, eps);
+    }
     let wide = in_registers(stream, &job, rows);
     let (items, group, lanes) = wide.map_or_else(|| lanes(stream, &job, rows), |wide| (0, 0, wide.lanes));
     let scalars = [
@@ -102,6 +117,9 @@ pub(super) fn rows_forward(stream: &Stream, job: Job, rows: Rows, eps: f64) -> R
 
 /// The statistics of a dense tensor.
 pub(super) fn statistics(stream: &Stream, op: &'static str, x: &Tensor, planes: Planes) -> Result<ChannelStatistics> {
+    if vectors::suit(stream) {
+        return vectors::statistics(stream, op, x, planes);
+    }
     let count = planes.count();
     let (_, per) = cut(stream, count, PART, planes.channels);
     // Whole vectors in every part, of whatever element.
@@ -153,6 +171,9 @@ pub(super) fn finish(
 }
 
 pub(super) fn batch_apply(stream: &Stream, job: Job, planes: Planes) -> Result<()> {
+    if vectors::suit(stream) {
+        return vectors::batch_apply(stream, job, planes);
+    }
     let size = planes.count() * planes.channels;
     let scalars = [size, planes.channels, planes.span].map(Number::Count);
     if let Some(wide) = in_planes(stream, &job, planes, true) {
@@ -175,25 +196,47 @@ struct Sums {
     channels: usize,
     parts: usize,
     scalars: [Number; 8],
-    /// A work-item has a part of a channel, else a group.
-    columns: bool,
+    by: By,
+}
+
+/// What finds the sums of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// A work-item, element by element.
+    Items,
+    /// A group.
+    Groups,
+    /// A work-item, in vectors along a channel.
+    Vectors,
+    /// A work-item, in vectors across channels whose places are the parts.
+    Places,
 }
 
 impl Sums {
     fn new(stream: &Stream, x: &Tensor, planes: Planes, lines: &Lines) -> Result<Sums> {
         let Planes { samples, channels, span } = planes;
-        let columns = span < PLANE;
-        let already = if columns { channels.div_ceil(group_size(stream, x.dtype())) } else { channels };
-        let (parts, per) = cut(stream, samples, if columns { 16 } else { PART.div_ceil(span) }, already);
+        let narrow = vectors::narrow(x.dtype(), planes);
+        let by = match vectors::suit(stream) {
+            true if !narrow => By::Vectors,
+            true if lines.by_sample == 0 => By::Places,
+            _ if span < PLANE => By::Items,
+            _ => By::Groups,
+        };
+        let (parts, per) = match by {
+            By::Vectors => vectors::parts(stream, planes),
+            By::Places => (span, samples),
+            By::Items => cut(stream, samples, 16, channels.div_ceil(group_size(stream, x.dtype()))),
+            By::Groups => cut(stream, samples, PART.div_ceil(span), channels),
+        };
         let partial = Tensor::uninit(x.queue(), [2 * parts * channels], x.dtype().accumulator())?;
         let scalars =
             [samples, channels, span, parts, per, lines.by_sample, lines.per_line, lines.by_line].map(Number::Count);
-        Ok(Sums { partial, channels, parts, scalars, columns })
+        Ok(Sums { partial, channels, parts, scalars, by })
     }
 
     /// The work-items that find the parts, in groups of `group`.
     fn items(&self, group: usize) -> usize {
-        self.parts * self.channels * if self.columns { 1 } else { group }
+        self.parts * self.channels * if self.by == By::Groups { group } else { 1 }
     }
 
     /// Finds the parts.
@@ -202,30 +245,44 @@ impl Sums {
         let group = group_size(stream, x.dtype());
         let args = saved.args().write(&self.partial);
         let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 2, 6), args };
-        if self.columns {
-            let code = backward_code("norm_sums_columns");
-            return job.run_cl(stream, &ClCode { scalars: &self.scalars, items: self.items(group), ..code });
-        }
-        let code = match in_planes(stream, &job, planes, false) {
-            Some(wide) => {
-                let code = ClCode { scalars: &self.scalars, ..planes_code("norm_sums_vectors") };
-                ClCode { local: 2 * wide.group, ..wide.code(code, self.parts * self.channels) }
+        let code = match self.by {
+            By::Vectors => return vectors::sums(stream, job, &self.scalars, self.items(group)),
+            By::Places => return vectors::sums_of_places(stream, job, planes),
+            By::Items => {
+                let code = backward_code("norm_sums_columns");
+                ClCode { scalars: &self.scalars, items: self.items(group), ..code }
             }
-            None => {
-                let code = ClCode { scalars: &self.scalars, ..backward_code("norm_sums_planes") };
-                ClCode { items: self.items(group), group: Some(group), local: group, ..code }
-            }
+            By::Groups => match in_planes(stream, &job, planes, false) {
+                Some(wide) => {
+                    let code = ClCode { scalars: &self.scalars, ..planes_code("norm_sums_vectors") };
+                    ClCode { local: 2 * wide.group, ..wide.code(code, self.parts * self.channels) }
+                }
+                None => {
+                    let code = ClCode { scalars: &self.scalars, ..backward_code("norm_sums_planes") };
+                    ClCode { items: self.items(group), group: Some(group), local: group, ..code }
+                }
+            },
         };
         job.run_cl(stream, &code)
     }
 
-    /// Adds the parts up, in order.
-    fn finish(&self, stream: &Stream, op: &'static str, x: &Tensor, [d_weight, d_bias]: [&Tensor; 2]) -> Result<()> {
-        let args = Args::default().read(&self.partial).write(d_weight).write(d_bias);
-        let scalars = [Number::Count(self.channels), Number::Count(self.parts)];
-        let code = ClCode { scalars: &scalars, items: self.channels, ..backward_code("norm_sums_finish") };
-        Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: SMALL, args }.run_cl(stream, &code)
+    fn finish(&self, stream: &Stream, op: &'static str, x: &Tensor, gradients: [&Tensor; 2]) -> Result<()> {
+        add_parts(stream, op, x, (&self.partial, self.parts), gradients)
     }
+}
+
+/// Adds the parts of channels' sums up, in order.
+fn add_parts(
+    stream: &Stream,
+    op: &'static str,
+    x: &Tensor,
+    (partial, parts): (&Tensor, usize),
+    [d_weight, d_bias]: [&Tensor; 2],
+) -> Result<()> {
+    let args = Args::default().read(partial).write(d_weight).write(d_bias);
+    let scalars = [Number::Count(d_weight.size()), Number::Count(parts)];
+    let code = ClCode { scalars: &scalars, items: d_weight.size(), ..backward_code("norm_sums_finish") };
+    Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: SMALL, args }.run_cl(stream, &code)
 }
 
 /// The input's gradient, and those of the parameters where they are wanted.
@@ -238,6 +295,26 @@ pub(super) fn rows_backward(
     wanted: bool,
 ) -> Result<Option<[Tensor; 2]>> {
     let x = saved.x;
+    let gradient = || Tensor::uninit(x.queue(), [rows.groups * rows.channels], x.dtype().accumulator());
+    let planes = Planes { samples: rows.rows / rows.groups, channels: rows.groups * rows.channels, span: rows.span };
+    let lines = Lines { by_sample: rows.groups, per_line: rows.channels, by_line: 1 };
+    if vectors::suit(stream) {
+        let found = vectors::rows_backward(stream, op, saved, rows, input, wanted)?;
+        if !wanted {
+            return Ok(None);
+        }
+        let gradients = [gradient()?, gradient()?];
+        let [d_weight, d_bias] = &gradients;
+        match found {
+            Some(sums) => add_parts(stream, op, x, (&sums.partial, sums.parts), [d_weight, d_bias])?,
+            None => {
+                let sums = Sums::new(stream, x, planes, &lines)?;
+                sums.find(stream, op, saved, planes)?;
+                sums.finish(stream, op, x, [d_weight, d_bias])?;
+            }
+        }
+        return Ok(Some(gradients));
+    }
     let make =
         |args, tensors| Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, tensors, 12), args };
     let job = make(saved.args().write(input), 3);
@@ -276,20 +353,17 @@ pub(super) fn rows_backward(
         }
         return Ok(None);
     }
-    let planes = Planes { samples: rows.rows / rows.groups, channels: rows.groups * rows.channels, span: rows.span };
-    let lines = Lines { by_sample: rows.groups, per_line: rows.channels, by_line: 1 };
     let sums = Sums::new(stream, x, planes, &lines)?;
     if wide.is_some() {
         sums.find(stream, op, saved, planes)?;
     } else {
         // Neither needs what the other writes: one launch for both.
-        let kernel = if sums.columns { "norm_rows_and_columns" } else { "norm_rows_and_planes" };
+        let kernel = if sums.by == By::Items { "norm_rows_and_columns" } else { "norm_rows_and_planes" };
         let own = [count, n, groups, channels, centred, lanes, Number::Count(items / group)];
         let scalars: Vec<Number> = sums.scalars.into_iter().chain(own).collect();
         let job = make(saved.args().write(input).write(&sums.partial), 5);
         job.run_cl(stream, &code(kernel, &scalars, items + sums.items(group)))?;
     }
-    let gradient = || Tensor::uninit(x.queue(), [rows.groups * rows.channels], x.dtype().accumulator());
     let gradients = [gradient()?, gradient()?];
     sums.finish(stream, op, x, [&gradients[0], &gradients[1]])?;
     Ok(Some(gradients))
@@ -310,9 +384,12 @@ pub(super) fn batch_backward(
     sums.find(stream, op, saved, planes)?;
     sums.finish(stream, op, x, [d_weight, d_bias])?;
     let args = saved.args().read(d_weight).read(d_bias).write(input);
+    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 6), args };
+    if vectors::suit(stream) {
+        return vectors::batch_input(stream, job, planes, training);
+    }
     let [size, channels, span] = [x.size(), planes.channels, planes.span].map(Number::Count);
     let scalars = [size, channels, span, Number::Real(planes.count() as f64), Number::Flag(usize::from(training))];
-    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 6), args };
     if let Some(wide) = in_planes(stream, &job, planes, true) {
         let code = ClCode { scalars: &scalars, ..planes_code("norm_batch_vectors") };
         return job.run_cl(stream, &wide.elementwise(code, x.size()));

@@ -130,7 +130,17 @@ fn launch(
     let text = include_str!("pool.cl");
     job.run_cl(
         stream,
-        &ClCode { file: "pool.cl", text, kernel: name, scalars: &scalars, items, group, local: 0, wide: None },
+        &ClCode {
+            file: "pool.cl",
+            text,
+            kernel: name,
+            scalars: &scalars,
+            items,
+            group,
+            local: 0,
+            wide: None,
+            loose: false,
+        },
     )
 }
 

@@ -201,7 +201,16 @@ fn on_device(stream: &Stream, job: Job, kernel: &'static str, plan: Plan, items:
     }
     scalars.push(Number::Flag(plan.mode as usize));
     let text = include_str!("resample.cl");
-    let code =
-        ClCode { file: "resample.cl", text, kernel, scalars: &scalars, items, group: None, local: 0, wide: None };
+    let code = ClCode {
+        file: "resample.cl",
+        text,
+        kernel,
+        scalars: &scalars,
+        items,
+        group: None,
+        local: 0,
+        wide: None,
+        loose: false,
+    };
     job.run_cl(stream, &code)
 }

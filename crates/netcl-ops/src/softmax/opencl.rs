@@ -8,8 +8,8 @@ use netcl_core::kernels::launch::{Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
 
 use crate::lines::{Lines, Prepared};
-use crate::lines_opencl::{Access, vector_width};
-use crate::wide::Wide;
+use crate::lines_opencl::Access;
+use crate::wide::{Wide, vector_width};
 
 /// Neighbouring lines that make reads coalesced when the axis is not the innermost.
 const COLUMNS: usize = 32;
