@@ -15,6 +15,7 @@ use netcl_core::kernels::expr::opencl::{
 };
 use netcl_core::kernels::form::STREAM_FROM;
 use netcl_core::kernels::launch::{Access, Arg, Cost, Launch, Scalar, Work, submit};
+use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 
 #[test]
@@ -116,5 +117,44 @@ fn large_results_of_processors_go_past_the_caches_unless_they_are_inputs_too() {
         let got = y.to_host::<f32>().unwrap();
         let wrong = got.iter().zip(&values).position(|(got, x)| *got != x * 2.0 + 1.0);
         assert_eq!(wrong, None, "the first wrong element on {}", device.name());
+    }
+}
+
+/// Operands that lie densely along the last axis alone, or have one element along it: rows shorter and longer than a vector, few long
+/// rows that several work-items share, many short ones, axes that do not collapse, an output that is a view.
+#[test]
+fn rows_of_any_length() {
+    let g = Graph::new();
+    let (x, y, z) = (g.input(0), g.input(1), g.input(2));
+    let op = Elementwise::new("rows", g.finish(&[(x * y + z).tanh(), x - z]));
+    let values =
+        |n: usize, seed: usize| (0..n).map(|i| ((i * 7 + seed) % 61) as f32 / 32.0 - 1.0).collect::<Vec<f32>>();
+    for [outer, middle, n] in [[1, 3, 8], [2, 5, 9], [1, 300, 17], [3, 2, 33], [1, 2, 40_001], [2, 700, 64], [4, 3, 7]]
+    {
+        let run = |queue: &Queue| {
+            let make = |shape: [usize; 3], seed| {
+                let n = shape.iter().product();
+                Tensor::from_host(queue, &values(n, seed), shape).unwrap()
+            };
+            let shape = [outer, middle, n];
+            // Every other line of a larger tensor, one value for each line, one line for all.
+            let x = make([outer, 2 * middle, n], 1).slice(1, Slice::new(None, None, 2)).unwrap();
+            let y = make([outer, middle, 1], 2).cast(DType::F16).unwrap().expand(shape).unwrap();
+            let z = make([1, 1, n], 3).expand(shape).unwrap();
+            let wide = Tensor::full(queue, [outer, middle, n + 5], DType::F32, 99.0).unwrap();
+            let inside = wide.slice(2, Slice::new(Some(3), Some(3 + n as isize), 1)).unwrap();
+            let dense = Tensor::full(queue, shape, DType::BF16, 99.0).unwrap();
+            op.run(&[&x, &y, &z], &[], &[&inside, &dense]).unwrap();
+            [wide.to_f64_vec().unwrap(), dense.to_f64_vec().unwrap()]
+        };
+        let expected = run(&manager().cpu().queue);
+        for device in opencl_support::devices() {
+            let got = run(&manager().handle(&device).unwrap().queue);
+            for (got, expected) in got.iter().zip(&expected) {
+                for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
+                    assert!((got - expected).abs() < 1e-6, "{device:?} {n}: element {i} is {got}, expected {expected}");
+                }
+            }
+        }
     }
 }

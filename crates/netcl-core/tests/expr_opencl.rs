@@ -76,6 +76,23 @@ fn add_in_streams_f32() {
     insta::assert_snapshot!(kernel("add", &expr, DType::F32, Addressing::Streams { width: 16 }).source());
 }
 
+/// The kernel of a processor for operands that lie densely along the last axis alone, or have one element along it.
+#[test]
+fn add_in_rows_f32() {
+    let expr = table::op("add").unwrap().expr();
+    let source = elementwise_source(&ElementwiseSpec {
+        label: "add",
+        expr: &expr,
+        inputs: vec![DType::F32.into(), InputSpec { dtype: DType::F32, kind: InputKind::Single }],
+        outputs: vec![DType::F32],
+        addressing: Addressing::Rows { rank: 3, width: 16 },
+        index: IndexWidth::Bits32,
+        math: Math::Polynomials,
+    })
+    .unwrap();
+    insta::assert_snapshot!(source.source());
+}
+
 /// The kernel of a processor: functions in plain arithmetic.
 #[test]
 fn tanh_of_a_processor_f32() {
@@ -103,8 +120,10 @@ fn arguments_follow_the_signature() {
     let strided = kernel("clamp", &expr, DType::F32, Addressing::Strided { rank: 2 });
     let rest = [Length(1), OutputStride(0, 0), OutputStride(0, 1), InputStride(0, 0), InputStride(0, 1)];
     assert_eq!(strided.args, [common.as_slice(), &rest].concat());
+    let rows = kernel("clamp", &expr, DType::F32, Addressing::Rows { rank: 2, width: 16 });
+    assert_eq!(rows.args, [common.as_slice(), &[Stretch], &rest].concat());
     // One parameter of the signature per argument.
-    for k in [dense, strided] {
+    for k in [dense, strided, rows] {
         let signature =
             k.kernel.split_once(&format!("kernel void {}(", k.name)).unwrap().1.split_once(") {").unwrap().0;
         assert_eq!(signature.split(',').count(), k.args.len());
@@ -122,6 +141,7 @@ fn names_are_unique_and_batches_hold_each_helper_once() {
                 Addressing::Dense { width: 1 },
                 Addressing::Streams { width: 4 },
                 Addressing::Strided { rank: 2 },
+                Addressing::Rows { rank: 2, width: 4 },
             ] {
                 kernels.push(kernel(op.name, &expr, dtype, addressing));
             }
@@ -175,5 +195,6 @@ fn impossible_specifications_are_errors() {
     };
     assert!(spec(2, Addressing::Dense { width: 3 }).unwrap_err().to_string().contains("width 3"));
     assert!(spec(2, Addressing::Strided { rank: 0 }).is_err());
+    assert!(spec(2, Addressing::Rows { rank: 0, width: 4 }).is_err());
     assert!(spec(1, Addressing::Dense { width: 4 }).unwrap_err().to_string().contains("(1, 1)"));
 }

@@ -120,6 +120,39 @@ fn strided_copies_fills_and_casts_equal_the_cpu() {
     }
 }
 
+/// Copies whose blocks have edges: longer than a block along and across, both axes, one, and none of them dense.
+#[test]
+fn copies_of_many_blocks_equal_the_cpu() {
+    for device in devices() {
+        let copies = |q: &Queue| {
+            let whole =
+                |n: usize, shape: &[usize]| Tensor::from_host(q, &values(n), shape).unwrap().cast(DType::F32).unwrap();
+            let matrix = whole(300 * 211, &[300, 211]);
+            let images = whole(3 * 5 * 70 * 67, &[3, 5, 70, 67]);
+            let every = |t: &Tensor, axis, step| t.slice(axis, Slice::new(None, None, step)).unwrap();
+            let views = [
+                matrix.permute(&[1, 0]).unwrap(),
+                every(&matrix, 1, 2).permute(&[1, 0]).unwrap(),
+                every(&matrix, 0, -3),
+                images.permute(&[0, 2, 3, 1]).unwrap(),
+                images.permute(&[3, 0, 1, 2]).unwrap(),
+                images.permute(&[1, 0, 2, 3]).unwrap(),
+                every(&images, 3, -1).permute(&[2, 1, 0, 3]).unwrap(),
+                images.select(3, 4).unwrap().expand([9, 3, 5, 70]).unwrap(),
+                whole(10_007, &[10_007]),
+            ];
+            let halves = views.iter().map(|view| view.cast(DType::F16).unwrap().to_f64_vec().unwrap());
+            let copied = views.iter().map(|view| view.contiguous().unwrap().to_f64_vec().unwrap());
+            // Into a view, whose neighbours stay.
+            let target = Tensor::full(q, [211, 400], DType::F32, 7.0).unwrap();
+            let inside = target.slice(1, Slice::new(Some(50), Some(350), 1)).unwrap();
+            inside.assign(&views[0]).unwrap();
+            halves.chain(copied).chain([target.to_f64_vec().unwrap()]).collect::<Vec<Vec<f64>>>()
+        };
+        assert!(copies(&device.queue) == copies(&manager().cpu().queue), "{device:?}");
+    }
+}
+
 #[test]
 fn views_with_more_axes_than_the_kernel_has() {
     for device in devices() {

@@ -61,11 +61,6 @@ __kernel void fill_strided(__global BITS *dst, ulong offset, ulong n, ulong valu
     if (i < n) dst[offset + position(i, n1, n2, n3, n4, n5, d0, d1, d2, d3, d4, d5)] = (BITS)value;
 }
 
-__kernel void copy_dense(__global const SRC *src, ulong src_offset, __global DST *dst, ulong dst_offset, ulong n) {
-    ulong i = get_global_id(0);
-    if (i < n) STORE(LOAD(src, src_offset + i), dst, dst_offset + i);
-}
-
 __kernel void copy_strided(__global const SRC *src, ulong src_offset, __global DST *dst, ulong dst_offset, ulong n,
                            ulong n1, ulong n2, ulong n3, ulong n4, ulong n5,
                            long s0, long s1, long s2, long s3, long s4, long s5,

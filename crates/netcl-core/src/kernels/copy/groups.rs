@@ -105,7 +105,7 @@ impl Part<'_> {
         self.axes.iter().map(|axis| axis.n).product()
     }
 
-    fn buffers(&self) -> Args {
+    pub(super) fn buffers(&self) -> Args {
         smallvec![
             Arg::Buffer(self.src.storage().clone(), Access::Read),
             scalar(self.offsets[0]),

@@ -1,6 +1,7 @@
 //! Filling, copying and casting: the launches that move elements without computing with them.
 
 mod groups;
+mod items;
 mod opencl;
 
 use std::sync::Arc;

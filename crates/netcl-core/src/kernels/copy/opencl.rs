@@ -1,4 +1,4 @@
-//! Launches of `copy.cl`; on GPUs those of `copy_groups.cl` where these do better.
+//! Launches of `copy.cl`; of `copy_groups.cl` on GPUs, where these do better, and of `copy_items.cl` for copies on processors.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -68,42 +68,25 @@ pub(super) fn fill_one(stream: &Stream, tensor: &Tensor, bits: Arg) -> Result<(W
 /// Copies or casts one tensor into another of the same shape.
 pub(super) fn copy(stream: &Stream, src: &Tensor, dst: &Tensor) -> Result<Vec<(Work, Args)>> {
     let (from, to) = (src.dtype(), dst.dtype());
-    let groups = Form::of(stream.device()) == Form::Groups;
     slices(&[src.layout(), dst.layout()], |shape, strides, offsets| {
-        if groups {
-            let [from, to] = [0, 1].map(|side: usize| strides[side].unwrap_or_else(|| dense_strides(shape)));
-            let axes = (0..MAX_RANK).filter(|&a| shape[a] != 1).map(|a| Axis { n: shape[a], steps: [from[a], to[a]] });
-            let part = Part { src, dst, offsets: [offsets[0], offsets[1]], axes: axes.collect() };
-            if let Some(work) = part.work(stream)? {
-                return Ok(work);
-            }
+        let steps = [0, 1].map(|side: usize| strides[side].unwrap_or_else(|| dense_strides(shape)));
+        let axes = (0..MAX_RANK).filter(|&a| shape[a] != 1);
+        let axes = axes.map(|a| Axis { n: shape[a], steps: [steps[0][a], steps[1][a]] }).collect();
+        let part = Part { src, dst, offsets: [offsets[0], offsets[1]], axes };
+        if Form::of(stream.device()) == Form::Items {
+            return part.blocks(stream);
         }
-        let dense = strides.iter().all(Option::is_none);
-        let name = if dense { "copy_dense" } else { "copy_strided" };
-        // Equal dtypes are copied bit by bit, so one program serves all types of a size.
-        let (key, defines) = if from == to {
-            let bits = bits_type(from.size());
-            (format!("copy.cl:{name}:{bits}"), format!("#define SRC {bits}\n#define DST {bits}\n"))
-        } else {
-            (format!("copy.cl:{name}:{from}:{to}"), cast_defines(from, to))
-        };
-        let kernel = stream.kernel(&key, || (source(defines), name))?;
+        if let Some(work) = part.work(stream)? {
+            return Ok(work);
+        }
+        // A cast of something strided.
+        let key = format!("copy.cl:copy_strided:{from}:{to}");
+        let kernel = stream.kernel(&key, || (source(element_defines(from, to)), "copy_strided"))?;
         let n: u64 = shape.iter().product();
-        let mut args: Args = smallvec![
-            Arg::Buffer(src.storage().clone(), Access::Read),
-            scalar(offsets[0]),
-            Arg::Buffer(dst.storage().clone(), Access::Write),
-            scalar(offsets[1]),
-            scalar(n),
-        ];
-        if !dense {
-            args.extend(shape[1..].iter().map(|&n| scalar(n)));
-            for strides in strides {
-                // Where only the other side is strided, this one walks its dense order.
-                let strides = strides.unwrap_or_else(|| dense_strides(shape));
-                args.extend(strides.iter().map(|&s| Arg::Scalar(Scalar::I64(s))));
-            }
-        }
+        let mut args = part.buffers();
+        args.push(scalar(n));
+        args.extend(shape[1..].iter().map(|&n| scalar(n)));
+        args.extend(steps.iter().flatten().map(|&s| Arg::Scalar(Scalar::I64(s))));
         Ok((Work::OpenCl(kernel, grid(stream, n)), args))
     })
 }
@@ -176,8 +159,12 @@ fn source(mut defines: String) -> Source {
     Source::new(defines, "")
 }
 
-/// How values are read, converted and written when the dtypes differ. 16-bit floats pass through float.
-fn cast_defines(from: DType, to: DType) -> String {
+/// How values are read, converted and written. Equal dtypes are copied bit by bit; else 16-bit floats pass through float.
+pub(super) fn element_defines(from: DType, to: DType) -> String {
+    if from == to {
+        let bits = bits_type(from.size());
+        return format!("#define SRC {bits}\n#define DST {bits}\n");
+    }
     let load = match from {
         DType::F16 => "vload_half(i,p)",
         DType::BF16 => "from_bf16((p)[i])",

@@ -14,7 +14,7 @@ use crate::kernels::expr::opencl::{
     Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, Math, elementwise_source,
 };
 use crate::kernels::expr::{Expr, Node, UnaryOp};
-use crate::kernels::form::STREAM_FROM;
+use crate::kernels::form::{Form as FormOfDevice, STREAM_FROM};
 use crate::kernels::launch::{Arg, Scalar, Work};
 
 /// What a kernel's text depends on, beside its expression.
@@ -59,7 +59,10 @@ fn kernel_source(
     nest: &Nest<'_>,
 ) -> Result<Arc<KernelSource>> {
     let (addressing, inputs) = addressing(op, stream, config, nest);
-    let vectors = matches!(addressing, Addressing::Dense { width } | Addressing::Streams { width } if width > 1);
+    let vectors = match addressing {
+        Addressing::Dense { width } | Addressing::Streams { width } | Addressing::Rows { width, .. } => width > 1,
+        _ => false,
+    };
     let processor = stream.is_some_and(|stream| stream.device().device_type() == DeviceType::Cpu);
     let math = if processor && vectors { Math::Polynomials } else { Math::BuiltIn };
     let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(nest.shape.size());
@@ -96,13 +99,52 @@ pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: 
     } else {
         stream.kernel(&made.name, || (Source::new(made.source(), ""), made.name.as_str()))?
     };
-    let args = arguments(nest, &made, scalars, n);
-    let local = kernel.work_group_info()?.max_size.min(config.local_size_1d);
-    let grid = Grid::new([made.work_items(n).next_multiple_of(local)]).local([local]);
+    let most = kernel.work_group_info()?.max_size.min(config.local_size_1d);
+    let Some(rows) = Rows::of(stream, nest).filter(|_| made.args.contains(&Place::Stretch)) else {
+        let args = arguments(nest, &made, scalars, n, n);
+        let grid = Grid::new([made.work_items(n).next_multiple_of(most)]).local([most]);
+        return Ok((Work::OpenCl(kernel, grid), args));
+    };
+    let args = arguments(nest, &made, scalars, n, rows.stretch);
+    // A group has rows enough to be worth starting.
+    let local = (SMALLEST_GROUP / rows.stretch).clamp(1, most.min(rows.count));
+    let grid = Grid::new([rows.count.next_multiple_of(local), rows.stretches]).local([local, 1]);
     Ok((Work::OpenCl(kernel, grid), args))
 }
 
-/// Dense vector access where every operand is one run (or one element), else one element per work-item.
+/// Elements of a work-group at least, where rows are short; and of a work-item at least, where there are few rows.
+const SMALLEST_GROUP: usize = 4096;
+/// Work-items for each compute unit, where rows are cut for them.
+const PER_UNIT: usize = 8;
+/// Rows at least this long are walked in vectors.
+const SHORTEST_ROW: usize = 8;
+
+/// How a processor walks along the last axis.
+struct Rows {
+    count: usize,
+    /// Elements of a row that a work-item does, and the work-items of a row.
+    stretch: usize,
+    stretches: usize,
+}
+
+impl Rows {
+    /// `None` for other devices, and unless all operands lie densely along the last axis, or inputs have one element along it.
+    fn of(stream: &Stream, nest: &Nest<'_>) -> Option<Rows> {
+        let &length = nest.shape.last().filter(|&&n| n >= SHORTEST_ROW)?;
+        let step = |i: usize| nest.strides[i].last().copied();
+        let inputs = (0..nest.inputs).all(|i| matches!(step(i), Some(0 | 1)));
+        let outputs = (nest.inputs..nest.operands.len()).all(|i| step(i) == Some(1));
+        if !(inputs && outputs && FormOfDevice::of(stream.device()) == FormOfDevice::Items) {
+            return None;
+        }
+        let count = nest.shape.size() / length;
+        let wanted = (stream.device().info().compute_units as usize * PER_UNIT).div_ceil(count);
+        let stretch = length.div_ceil(wanted).max(SMALLEST_GROUP.min(length)).next_multiple_of(LINE);
+        Some(Rows { count, stretch, stretches: length.div_ceil(stretch) })
+    }
+}
+
+/// Dense vector access where every operand is one run (or one element), or along rows; else one element per work-item.
 fn addressing(
     op: &Elementwise,
     stream: Option<&Stream>,
@@ -114,13 +156,21 @@ fn addressing(
     let runs = rank <= 1
         && (0..nest.inputs).all(|i| matches!(step(i), 0 | 1))
         && (nest.inputs..nest.operands.len()).all(|i| step(i) == 1);
-    let kind = |i: usize| if runs && rank == 1 && step(i) == 0 { InputKind::Single } else { InputKind::Dense };
+    let vectors = config.variant == KernelVariant::ElementwiseVectorized;
+    let width = if vectors { config.vector_width } else { 1 };
+    let rows = !runs && vectors && stream.is_some_and(|stream| Rows::of(stream, nest).is_some());
+    let single = |i: usize| (runs && rank == 1 || rows) && nest.strides[i].last() == Some(&0);
+    let kind = |i: usize| if single(i) { InputKind::Single } else { InputKind::Dense };
     let inputs = nest.inputs().iter().enumerate().map(|(i, t)| InputSpec { dtype: t.dtype(), kind: kind(i) }).collect();
+    if rows {
+        // One work-item's loop fills the widest registers; below, a wide kernel's build costs more than it saves.
+        let wide = nest.shape.size() >= WIDE_FROM || !has_functions(op.expr());
+        let width = if wide { LINE / nest.compute.size() } else { width };
+        return (Addressing::Rows { rank, width }, inputs);
+    }
     if !runs {
         return (Addressing::Strided { rank }, inputs);
     }
-    let vectors = config.variant == KernelVariant::ElementwiseVectorized;
-    let width = if vectors { config.vector_width } else { 1 };
     let Some(stream) = stream.filter(|_| vectors) else { return (Addressing::Dense { width }, inputs) };
     match stream.device().device_type() {
         DeviceType::Cpu if streams(nest) => (Addressing::Streams { width: LINE / nest.compute.size() }, inputs),
@@ -160,7 +210,7 @@ fn has_functions(expr: &Expr) -> bool {
     expr.nodes().iter().any(|node| matches!(node, Node::Unary(op, _) if function(op)))
 }
 
-fn arguments(nest: &Nest<'_>, made: &KernelSource, scalars: &[Number], n: usize) -> Args {
+fn arguments(nest: &Nest<'_>, made: &KernelSource, scalars: &[Number], n: usize, stretch: usize) -> Args {
     let output = |i: usize| nest.inputs + i;
     let offset = |operand: usize| Arg::Scalar(Scalar::U64(nest.operands[operand].layout().offset() as u64));
     let unsigned = |value: usize| {
@@ -184,6 +234,7 @@ fn arguments(nest: &Nest<'_>, made: &KernelSource, scalars: &[Number], n: usize)
             Place::InputOffset(i) => offset(i),
             Place::Scalar(i) => scalars[i].arg(made.scalar),
             Place::Count => unsigned(n),
+            Place::Stretch => unsigned(stretch),
             Place::Length(axis) => unsigned(nest.shape[axis]),
             Place::OutputStride(i, axis) => signed(nest.strides[output(i)][axis]),
             Place::InputStride(i, axis) => signed(nest.strides[i][axis]),

@@ -14,7 +14,7 @@ use crate::kernels::expr::Expr;
 pub enum InputKind {
     /// One element per element of the output.
     Dense,
-    /// A single element, for all of them. (A strided kernel uses strides of zero instead.)
+    /// A single element, for all of them, or for all of a row. (A strided kernel uses strides of zero instead.)
     Single,
 }
 
@@ -58,6 +58,14 @@ pub enum Addressing {
     Strided {
         /// The number of axes after collapsing, at least 1.
         rank: usize,
+    },
+    /// Any strides but along the last axis, which lies densely, or of which an input has one element ([`InputKind::Single`]). A
+    /// work-item does a stretch of that axis: for processors. The second number of a work-item says which stretch.
+    Rows {
+        /// The number of axes after collapsing, at least 1.
+        rank: usize,
+        /// Elements at a time.
+        width: usize,
     },
 }
 
@@ -120,6 +128,8 @@ pub enum Arg {
     Scalar(usize),
     /// The number of elements: `uint` or `ulong`.
     Count,
+    /// The elements of a row that a work-item does: `uint` or `ulong`.
+    Stretch,
     /// The length of an axis but the outermost: `uint` or `ulong`.
     Length(usize),
     /// An output's stride along an axis: `int` or `long`.
@@ -216,6 +226,7 @@ pub fn elementwise_source(spec: &ElementwiseSpec<'_>) -> Result<KernelSource> {
         Addressing::Dense { width } | Addressing::Streams { width } => (width, None, None),
         Addressing::Tiles { width, vectors } => (width, None, Some(Tile { vectors: vectors.max(1) })),
         Addressing::Strided { rank } => (1, Some(rank), None),
+        Addressing::Rows { rank, width } => (width, Some(rank), None),
     };
     let compute = if spec.inputs.iter().map(|i| i.dtype).chain(spec.outputs.iter().copied()).any(|d| d == DType::F64) {
         DType::F64
@@ -235,9 +246,10 @@ pub fn elementwise_source(spec: &ElementwiseSpec<'_>) -> Result<KernelSource> {
         return Err(Error::argument("elementwise kernel", what));
     }
     let mut writer = Writer { spec, ctype, rank, helpers: Vec::new(), body: String::new(), depth: 1 };
-    match tile {
-        Some(tile) => writer.tiles(tile),
-        None => writer.body(),
+    match (spec.addressing, tile) {
+        (Addressing::Rows { rank, .. }, _) => writer.rows(rank),
+        (_, Some(tile)) => writer.tiles(tile),
+        (_, None) => writer.body(),
     }
     let name = kernel_name(spec);
     let (args, signature) = writer.signature();
@@ -270,6 +282,7 @@ fn kernel_name(spec: &ElementwiseSpec<'_>) -> String {
         Addressing::Streams { width } => write!(name, "_streams{width}"),
         Addressing::Tiles { width, vectors } => write!(name, "_tiles{width}x{vectors}"),
         Addressing::Strided { rank } => write!(name, "_strided{rank}"),
+        Addressing::Rows { rank, width } => write!(name, "_rows{rank}x{width}"),
     };
     if spec.index == IndexWidth::Bits64 {
         name.push_str("_long");
@@ -322,6 +335,10 @@ impl Writer<'_> {
         }
         args.push(Arg::Count);
         lines.push(format!("const {unsigned} count"));
+        if self.in_rows() {
+            args.push(Arg::Stretch);
+            lines.push(format!("const {unsigned} stretch"));
+        }
         if let Some(rank) = self.rank {
             args.extend((1..rank).map(Arg::Length));
             lines.extend((1..rank).map(|a| format!("const {unsigned} length{a}")));
@@ -337,6 +354,10 @@ impl Writer<'_> {
         (args, lines.join(",\n    "))
     }
 
+    fn in_rows(&self) -> bool {
+        matches!(self.spec.addressing, Addressing::Rows { .. })
+    }
+
     fn body(&mut self) {
         let (unsigned, _) = self.spec.index.names();
         let width = self.ctype.width();
@@ -344,7 +365,7 @@ impl Writer<'_> {
         self.line(&format!("const {unsigned} i = get_global_id(0){times};"));
         self.line("if (i >= count) return;");
         match self.rank {
-            Some(rank) => self.indices(rank),
+            Some(rank) => self.indices("i", rank),
             None => self.line("const ulong left = count - i;"),
         }
         let left = if self.rank.is_some() { "1" } else { "left" };
@@ -353,8 +374,8 @@ impl Writer<'_> {
             let single = self.rank.is_none() && input.kind == InputKind::Single;
             let (reader, left) = if single { (self.ctype.lane(), "1") } else { (self.ctype, left) };
             let load = reader.load_helper(input.dtype);
-            let place = if single { String::new() } else { format!(" + {}", self.place('x', i)) };
-            let call = format!("{}(x{i}_data + x{i}_offset{place}, {left})", load.name);
+            let place = if single { format!("x{i}_data + x{i}_offset") } else { self.place('x', i) };
+            let call = format!("{}({place}, {left})", load.name);
             self.need(vec![load]);
             // A lane widens by itself.
             self.line(&format!("const {ty} x{i} = {call};"));
@@ -449,30 +470,76 @@ impl Writer<'_> {
             let name = helpers.last().map(|h| h.name.clone()).unwrap_or_default();
             self.need(helpers);
             let place = self.place('y', o);
-            self.line(&format!("{name}({}, y{o}_data + y{o}_offset + {place}, {left});", inlined.outputs[o]));
+            self.line(&format!("{name}({}, {place}, {left});", inlined.outputs[o]));
         }
     }
 
-    /// The index along each axis, from the flat one.
-    fn indices(&mut self, rank: usize) {
+    /// A stretch of a row for each work-item.
+    fn rows(&mut self, rank: usize) {
+        let (unsigned, _) = self.spec.index.names();
+        let (width, ty, last) = (self.ctype.width(), self.ctype.name(), rank - 1);
+        let length = if last == 0 { "count".to_owned() } else { format!("length{last}") };
+        self.line(&format!("const {unsigned} row = get_global_id(0), begin = get_global_id(1) * stretch;"));
+        self.line(&format!("if (row >= count / {length}) return;"));
+        self.line(&format!("const {unsigned} end = {length} - begin < stretch ? {length} : begin + stretch;"));
+        if last > 0 {
+            self.indices("row", last);
+        }
+        let first = |letter: char, operand: usize| {
+            let terms = (0..last).map(|a| format!(" + i{a} * {letter}{operand}_stride{a}"));
+            format!("{letter}{operand}_data + {letter}{operand}_offset{}", terms.collect::<String>())
+        };
+        for (o, dtype) in self.spec.outputs.iter().enumerate() {
+            self.line(&format!("global {} *y{o}_row = {};", dtype.cl_type(), first('y', o)));
+        }
+        for (i, input) in self.spec.inputs.iter().enumerate() {
+            match input.kind {
+                InputKind::Dense => {
+                    self.line(&format!("global const {} *x{i}_row = {};", input.dtype.cl_type(), first('x', i)));
+                }
+                InputKind::Single => {
+                    let load = self.ctype.lane().load_helper(input.dtype);
+                    self.line(&format!("const {ty} x{i} = {}({}, 1);", load.name, first('x', i)));
+                    self.need(vec![load]);
+                }
+            }
+        }
+        let scalars = self.scalars();
+        self.line(&format!("for ({unsigned} i = begin; i < end; i += {width}) {{"));
+        self.depth += 1;
+        self.line("const ulong left = end - i;");
+        for (i, input) in self.spec.inputs.iter().enumerate().filter(|(_, input)| input.kind == InputKind::Dense) {
+            let load = self.ctype.load_helper(input.dtype);
+            self.line(&format!("const {ty} x{i} = {}(x{i}_row + i, left);", load.name));
+            self.need(vec![load]);
+        }
+        self.compute(&scalars, "left", false);
+        self.depth -= 1;
+        self.line("}");
+    }
+
+    /// The index along each of the first axes, from a flat one.
+    fn indices(&mut self, flat: &str, rank: usize) {
         let (unsigned, signed) = self.spec.index.names();
         if rank > 1 {
-            self.line(&format!("{unsigned} rest = i;"));
+            self.line(&format!("{unsigned} rest = {flat};"));
         }
         for axis in (1..rank).rev() {
             self.line(&format!("const {signed} i{axis} = rest % length{axis}; rest /= length{axis};"));
         }
-        let rest = if rank > 1 { "rest" } else { "i" };
+        let rest = if rank > 1 { "rest" } else { flat };
         self.line(&format!("const {signed} i0 = {rest};"));
     }
 
-    /// Where an operand's element lies, from its first one.
+    /// Where an operand's element lies.
     fn place(&self, letter: char, operand: usize) -> String {
+        let first = format!("{letter}{operand}_data + {letter}{operand}_offset");
         match self.rank {
-            None => "i".to_owned(),
+            _ if self.in_rows() => format!("{letter}{operand}_row + i"),
+            None => format!("{first} + i"),
             Some(rank) => {
                 let terms: Vec<String> = (0..rank).map(|a| format!("i{a} * {letter}{operand}_stride{a}")).collect();
-                format!("({})", terms.join(" + "))
+                format!("{first} + ({})", terms.join(" + "))
             }
         }
     }
