@@ -8,7 +8,8 @@
 //     +-----------------+
 //
 //   im2col:  work-item (p, group and channel, image)   copies bits: one program for all types of a size
-//   im2col_planes:  work-item (group and k, image)     the same for processors, which copy a run of columns faster than one by one
+//   im2col_planes:  work-item (group and k, images)    the same for processors, which copy a run of columns faster than one by one:
+//                                                      image together * i and so many behind it, of the `count` there are
 //   col2im:  work-item (pixel, channel, image)         adds up what each pixel went into; a gather, so that the order is fixed
 //   col2im_planes:  work-item (channel, image)         the same sums in the same order for processors: lines of pixels at a time
 //
@@ -158,31 +159,34 @@ kernel void im2col(
 
 #ifndef LEAD
 kernel void im2col_planes(
-    global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x), GEOMETRY) {
-    const INDEX row = get_global_id(0), image = get_global_id(1);
+    global const BITS *x, ulong x_at, global BITS *all, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x), GEOMETRY,
+    INDEX count, INDEX together) {
+    const INDEX row = get_global_id(0), begin_image = get_global_id(1) * together;
     const INDEX channel = row / (kh * kw), ky = row / kw % kh, kx = row % kw;
     const INDEX up = ky * dh - top, over = kx * dw - left, step = sw * x_x;
     // Columns that read inside the image; a window that lies beside it has none.
     const INDEX begin = BEGIN(over, sw, ow), end = max(begin, BEGIN(over - w, sw, ow));
     x += x_at;
-    cols += image * image_step + row * row_step;
-    const INDEX from = (first + image) * x_n + channel * x_c + over * x_x;
-    for (INDEX oy = 0; oy < oh; ++oy, cols += ow) {
-        const INDEX y = oy * sh + up;
-        if (y < 0 || y >= h) {
-            for (INDEX i = 0; i < ow; ++i) cols[i] = 0;
-            continue;
-        }
-        for (INDEX i = 0; i < begin; ++i) cols[i] = 0;
-        for (INDEX i = end; i < ow; ++i) cols[i] = 0;
-        const INDEX line = from + y * x_y;
-        INDEX i = begin;
-        if (step == 1 && end - begin >= 8) {
-            for (; i + 8 <= end; i += 8) vstore8(vload8(0, x + line + i), 0, cols + i);
-            // The last vector may repeat some of the one before.
-            vstore8(vload8(0, x + line + end - 8), 0, cols + end - 8);
-        } else {
-            for (; i < end; ++i) cols[i] = x[line + i * step];
+    for (INDEX image = begin_image; image < min(begin_image + together, count); ++image) {
+        global BITS *cols = all + image * image_step + row * row_step;
+        const INDEX from = (first + image) * x_n + channel * x_c + over * x_x;
+        for (INDEX oy = 0; oy < oh; ++oy, cols += ow) {
+            const INDEX y = oy * sh + up;
+            if (y < 0 || y >= h) {
+                for (INDEX i = 0; i < ow; ++i) cols[i] = 0;
+                continue;
+            }
+            for (INDEX i = 0; i < begin; ++i) cols[i] = 0;
+            for (INDEX i = end; i < ow; ++i) cols[i] = 0;
+            const INDEX line = from + y * x_y;
+            INDEX i = begin;
+            if (step == 1 && end - begin >= 8) {
+                for (; i + 8 <= end; i += 8) vstore8(vload8(0, x + line + i), 0, cols + i);
+                // The last vector may repeat some of the one before.
+                vstore8(vload8(0, x + line + end - 8), 0, cols + end - 8);
+            } else {
+                for (; i < end; ++i) cols[i] = x[line + i * step];
+            }
         }
     }
 }

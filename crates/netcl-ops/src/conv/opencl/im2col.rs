@@ -20,15 +20,17 @@ use crate::matmul::{Epilogue, MatmulOptions, matmul_with};
 use crate::prelude::Prelude;
 use crate::reduce::{Axes, sum};
 
-/// Bytes of windows that are written out at once. Processors want them back from the second-level cache; others want large
-/// products.
+/// Bytes of windows that are written out at once. Processors want them back from the second-level cache, unless the weights, which
+/// every product reads anew, are larger; others want large products.
 const BYTES: (usize, usize) = (2 << 20, 128 << 20);
 /// Up to so many times as many windows' elements as pixels, the weight gradients of single images take less than their windows do, on
 /// processors and on others.
 const DEEPEST: (usize, usize) = (4, 8);
 
-/// Windows of an image below which a product of its own is too narrow, where devices want large ones.
+/// Windows of an image below which a product of its own is too narrow.
 const NARROW: usize = 128;
+/// Elements of a row of windows that a processor's work-item writes at least, of several images where they are small.
+const STRETCH: usize = 1024;
 
 /// How windows are written out.
 #[derive(Clone, Copy)]
@@ -48,19 +50,20 @@ pub(super) fn processor(stream: &Stream) -> bool {
 pub(super) fn images_at_once(stream: &Stream, g: &Geometry, sum: DType) -> usize {
     let info = stream.device().info();
     let largest = usize::try_from(info.max_mem_alloc_size).unwrap_or(usize::MAX);
-    let bytes = if processor(stream) { BYTES.0 } else { BYTES.1 }.min(largest);
+    let weights = g.groups * g.filters * g.channels * g.taps() * sum.size();
+    let bytes = if processor(stream) { BYTES.0.max(weights) } else { BYTES.1 }.min(largest);
     let image = g.groups * g.channels * g.taps() * g.pixels() * sum.size();
     (bytes / image.max(1)).clamp(1, g.n.max(1))
 }
 
 /// Whether the windows of so many images stand side by side in one matrix, rather than in one for each.
-fn by_round(this: &Convolution<'_>, how: Windows) -> bool {
-    matches!(how, Windows::Single) && this.g.n > 1 && this.g.pixels() < NARROW
+fn by_round(this: &Convolution<'_>) -> bool {
+    this.g.n > 1 && this.g.pixels() < NARROW
 }
 
 /// Weights times windows.
 pub(super) fn forward(this: &Convolution<'_>, how: Windows, operands: [&Tensor; 3]) -> Result<()> {
-    if by_round(this, how) { forward_by_round(this, how, operands) } else { forward_by_image(this, how, operands) }
+    if by_round(this) { forward_by_round(this, how, operands) } else { forward_by_image(this, how, operands) }
 }
 
 /// A product for each image, which writes its results where they belong.
@@ -124,7 +127,7 @@ pub(super) fn backward_data(this: &Convolution<'_>, how: Windows, [grad, weight,
     for (first, images) in chunks(this) {
         let options = MatmulOptions { transpose_a: true, epilogue: wide(this, grad.dtype()), ..Default::default() };
         let grad = slice(&grad, first, images)?;
-        let (grad, steps) = match by_round(this, how) {
+        let (grad, steps) = match by_round(this) {
             true => (side_by_side(this, &grad)?, [images * pixels, pixels]),
             false => (grad, [pixels, g.groups * k * pixels]),
         };
@@ -255,8 +258,12 @@ fn windows(
         }
     }
     let planes = g.groups * g.channels;
+    let together = (STRETCH / g.pixels().max(1)).clamp(1, images);
     let (name, grid) = match how {
-        Windows::Planes => ("im2col_planes", Grid::new([planes * g.taps(), images, 1]).local([1, 1, 1])),
+        Windows::Planes => {
+            let shares = images.div_ceil(together);
+            ("im2col_planes", Grid::new([planes * g.taps(), shares, 1]).local([1, 1, 1]))
+        }
         Windows::Single => ("im2col", this.planes(g.pixels(), planes, images)),
     };
     let kernel = this.kernel(name, prelude, include_str!("conv_im2col.cl"))?;
@@ -267,6 +274,9 @@ fn windows(
     args.extend([first, steps[0], steps[1]].map(|value| this.number(value)));
     args.extend(this.strides(x));
     args.extend(this.geometry());
+    if matches!(how, Windows::Planes) {
+        args.extend([images, together].map(|value| this.number(value)));
+    }
     args.extend(this.lead_args());
     let bytes = (2 * cols.size() * cols.dtype().size()) as f64;
     this.send(name, kernel, grid, args, cols, Cost { flops: 0.0, bytes })
