@@ -28,9 +28,20 @@ WORKLOADS = {
     "tanh 16M": ("tanh", (N,)),
     "gelu 16M": ("gelu", (N,)),
     "sum 16M": ("sum", (N,)),
+    # As many bytes as softmax moves and nothing to compute: what bounds it.
+    "relu 4096x1024": ("relu", (4096, 1024)),
     "softmax 4096x1024": ("softmax", (4096, 1024)),
+    # Forward and backward.
+    "softmax' 4096x1024": ("softmax'", (4096, 1024)),
+    "layer_norm' 4096x1024": ("layer_norm'", (4096, 1024)),
+    "batch_norm' 32x64x32x32": ("batch_norm'", (32, 64, 32, 32)),
+    "embedding' 50000x128": ("embedding'", (50000, 128)),
+    "dropout 2M": ("dropout", (1 << 21,)),
+    "transpose 1024": ("transpose", (1024, 1024)),
+    "add column 1024": ("add column", (1024, 1024)),
 }
-ONLY_LARGE_ENOUGH = {"netcl-0.4.4": ("matmul 512", "matmul 1024", "add 16M", "relu 16M", "softmax 4096x1024", "sum 16M")}
+LOOKED_UP = 20000
+ONLY_LARGE_ENOUGH = {"netcl-0.4.4": ("matmul 512", "matmul 1024", "add 16M", "relu 16M", "relu 4096x1024", "softmax 4096x1024", "sum 16M")}
 
 
 def side_netcl(device):
@@ -39,6 +50,7 @@ def side_netcl(device):
     import netcl as nc
     from netcl import ops
     from netcl.core.device import manager
+    from netcl.nn import functional as F
 
     queue = manager.default(device).queue
     rng = np.random.default_rng(0)
@@ -57,6 +69,27 @@ def side_netcl(device):
         if kind == "sum":
             x = make(*shape)
             return lambda: nc.reduce_sum(x)
+        if kind == "dropout":
+            x = make(*shape)
+            return lambda: F.dropout(x, 0.5)
+        if kind == "transpose":
+            x = make(*shape)
+            return lambda: ops.contiguous(ops.transpose(x))
+        if kind == "add column":
+            x, y = make(*shape), make(shape[0], 1)
+            return lambda: x + y
+        if kind.endswith("'"):
+            x = make(*shape).requires_grad_()
+            weight, bias = make(shape[1]).requires_grad_(), make(shape[1]).requires_grad_()
+            mean, var = make(shape[1]), make(shape[1])
+            indices = nc.IndexTensor.from_host(queue, rng.integers(0, shape[0], LOOKED_UP))
+            forward = {
+                "softmax'": lambda: F.softmax(x),
+                "layer_norm'": lambda: F.layer_norm(x, shape[1], weight, bias),
+                "batch_norm'": lambda: F.batch_norm(x, mean, var, weight, bias, training=True),
+                "embedding'": lambda: F.embedding(indices, x),
+            }[kind]
+            return both(forward, make(*forward().shape), [x, weight, bias])
         x, y = make(*shape), make(*shape)
         out = nc.Tensor.from_shape(queue, shape)
         function = getattr(ops, kind)
@@ -65,8 +98,20 @@ def side_netcl(device):
     return prepare, queue.finish
 
 
+def both(forward, gradient, leaves):
+    """Forward and backward, without gradients from before."""
+
+    def call():
+        forward().backward(gradient)
+        for leaf in leaves:
+            leaf.grad = None
+
+    return call
+
+
 def side_torch(device):
     import torch
+    from torch.nn import functional as F
 
     torch.set_num_threads(int(os.environ.get("NETCL_NUM_THREADS", "2")))
     torch.manual_seed(0)
@@ -78,6 +123,24 @@ def side_torch(device):
             return lambda: a @ b
         x, y = torch.randn(*shape), torch.randn(*shape)
         out = torch.empty(*shape)
+        if kind == "dropout":
+            return lambda: F.dropout(x, 0.5)
+        if kind == "transpose":
+            return lambda: x.t().contiguous()
+        if kind == "add column":
+            return lambda: x + y[:, :1]
+        if kind.endswith("'"):
+            x.requires_grad_()
+            weight, bias = torch.randn(shape[1], requires_grad=True), torch.randn(shape[1], requires_grad=True)
+            mean, var = torch.randn(shape[1]), torch.rand(shape[1])
+            indices = torch.randint(0, shape[0], (LOOKED_UP,))
+            forward = {
+                "softmax'": lambda: F.softmax(x, -1),
+                "layer_norm'": lambda: F.layer_norm(x, shape[1:], weight, bias),
+                "batch_norm'": lambda: F.batch_norm(x, mean, var, weight, bias, training=True),
+                "embedding'": lambda: F.embedding(indices, x),
+            }[kind]
+            return both(forward, torch.randn_like(forward()), [x, weight, bias])
         if kind == "gelu":
             return lambda: torch.nn.functional.gelu(x)
         if kind == "relu":
@@ -182,19 +245,19 @@ def main():
     names = [n for n in names if n in ONLY_LARGE_ENOUGH.get(arguments.peer, names)]
     ours, peer = Worker(sys.executable, "netcl", arguments.device), Worker(arguments.peer_python, arguments.peer, arguments.device)
     title = "earlier netcl" if arguments.peer == "netcl" else arguments.peer
-    print(f"{'workload':<20} {'netcl ms':>10} {title + ' ms':>16} {'ratio':>8}   (medians of {arguments.rounds} rounds)")
+    print(f"{'workload':<23} {'netcl ms':>10} {title + ' ms':>16} {'ratio':>8}   (medians of {arguments.rounds} rounds)")
     figures = {}
     for name in names:
         pairs = [(ours.ask(name), peer.ask(name)) for _ in range(arguments.rounds)]
         problems = {a.get("error") or b.get("error") for a, b in pairs} - {None}
         if problems:
-            print(f"{name:<20} {problems.pop()}")
+            print(f"{name:<23} {problems.pop()}")
             continue
         mine = statistics.median(a["median"] for a, _ in pairs)
         theirs = statistics.median(b["median"] for _, b in pairs)
         ratio = statistics.median(b["median"] / a["median"] for a, b in pairs)
         figures[name] = {"netcl_ms": mine, "peer_ms": theirs, "ratio": ratio}
-        print(f"{name:<20} {mine:>10.3f} {theirs:>16.3f} {ratio:>8.2f}", flush=True)
+        print(f"{name:<23} {mine:>10.3f} {theirs:>16.3f} {ratio:>8.2f}", flush=True)
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump({"peer": arguments.peer, "device": arguments.device, "workloads": figures}, file, indent=1)
