@@ -4,6 +4,7 @@ use netcl_core::backend::opencl::Stream;
 use netcl_core::device::DeviceType;
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::{KernelConfig, KernelVariant};
+use smallvec::SmallVec;
 
 use super::super::Variant;
 use super::super::problem::Problem;
@@ -70,9 +71,10 @@ pub(super) struct RegisterTile {
 
 impl RegisterTile {
     /// For large products, from the largest. Tiles of the selector's table come before them.
-    const LARGE: [RegisterTile; 3] = [
+    const LARGE: [RegisterTile; 4] = [
         RegisterTile::new([128, 128, 16], [8, 8], 1),
         RegisterTile::new([128, 64, 16], [8, 8], 1),
+        RegisterTile::new([64, 128, 16], [8, 8], 1),
         RegisterTile::new([64, 64, 16], [4, 4], 1),
     ];
     /// For products with too few results to fill the device with large tiles: many work-items share the terms of few results.
@@ -92,9 +94,9 @@ impl RegisterTile {
     ];
 
     #[cfg(test)]
-    pub(super) const ALL: [RegisterTile; 11] = {
-        let ([a, b, c], [d, e, f], [g, h, i]) = (Self::LARGE, Self::SMALL, Self::TINY);
-        [a, b, c, d, e, f, g, h, i, Self::FLAT, Self::UPRIGHT]
+    pub(super) const ALL: [RegisterTile; 12] = {
+        let ([a, b, c, d], [e, f, g], [h, i, j]) = (Self::LARGE, Self::SMALL, Self::TINY);
+        [a, b, c, d, e, f, g, h, i, j, Self::FLAT, Self::UPRIGHT]
     };
 
     const fn new([rows, cols, depth]: [usize; 3], [r, c]: [usize; 2], slices: usize) -> RegisterTile {
@@ -134,6 +136,11 @@ impl RegisterTile {
 
     fn groups(self, p: &Problem<'_>, matrices: usize) -> usize {
         p.m.div_ceil(self.rows) * p.n.div_ceil(self.cols) * matrices
+    }
+
+    /// Results that whole tiles have, those beyond the edges of the product included.
+    fn padded(self, p: &Problem<'_>) -> usize {
+        p.m.next_multiple_of(self.rows).saturating_mul(p.n.next_multiple_of(self.cols))
     }
 }
 
@@ -218,7 +225,11 @@ fn register_tile(
 ) -> Tile {
     // A few idle units cost less than smaller tiles do.
     let nearly = device.units - device.units / 16;
-    let large = shipped.into_iter().chain(RegisterTile::LARGE).filter(|tile| tile.groups(p, matrices) >= nearly);
+    let fill = |tile: &RegisterTile| tile.groups(p, matrices) >= nearly;
+    let filling: SmallVec<[RegisterTile; 5]> = shipped.into_iter().chain(RegisterTile::LARGE).filter(fill).collect();
+    // Larger tiles do more with what they read, but not if much more of them lies beyond the edges: 64 rows would be half of 128.
+    let least = filling.iter().map(|tile| tile.padded(p)).min().unwrap_or(0);
+    let large = filling.into_iter().filter(|tile| tile.padded(p) <= least + least / 3);
     // With slices a group has work enough for a unit, if not for its latencies.
     let small = RegisterTile::SMALL.into_iter().filter(|tile| 2 * tile.groups(p, matrices) >= device.units);
     // Few results of many terms: large tiles nevertheless, whose terms are split.
@@ -321,12 +332,15 @@ mod tests {
                 (tile, split(&H200, p, 1, tile).parts)
             })
         };
-        let [large, medium, small] = RegisterTile::LARGE.map(Tile::Registers);
+        let [large, medium, wide, small] = RegisterTile::LARGE.map(Tile::Registers);
         assert_eq!(chosen((64, 64, 65536)), (small, 256));
         assert_eq!(chosen((512, 512, 2048)), (medium, 8));
         assert_eq!(chosen((256, 256, 16384)), (large, 64));
         assert_eq!(chosen((512, 512, 512)), (Tile::Registers(RegisterTile::SMALL[0]), 1), "too few terms for parts");
         assert_eq!(chosen((4096, 4096, 512)), (large, 1), "the device is full");
+        assert_eq!(chosen((64, 32768, 64)), (wide, 1), "half of a larger tile would lie beyond the edge");
+        assert_eq!(chosen((32768, 64, 64)), (medium, 1));
+        assert_eq!(chosen((100, 32768, 64)), (large, 1), "a fifth may");
     }
 
     #[test]
