@@ -7,9 +7,11 @@ use std::rc::Rc;
 
 use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::set_num_threads;
+use netcl_core::backend::opencl::Source;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
+use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::kernels::launch::{Counter, Recorder, with_sink};
 use netcl_core::random::{Generator, fill_below_i64};
 use netcl_core::shape::Slice;
@@ -48,7 +50,21 @@ fn view(kind: &str, device: &DeviceHandle, shape: &[usize], dtype: DType, seed: 
             larger[0] *= 2;
             make(2 * n, &larger).slice(0, Slice::new(None, None, -2)).unwrap()
         }
+        // Dense, but not at the beginning of its memory.
+        "offset" => {
+            let mut larger = shape.to_vec();
+            larger[0] += 1;
+            make(n + n / shape[0], &larger).slice(0, Slice::new(Some(1), None, 1)).unwrap()
+        }
         _ => make(n, shape),
+    }
+}
+
+/// The forms that the kernels of a device have: what it would choose and, on OpenCL devices, the other one.
+fn forms(device: &DeviceHandle) -> &'static [Form] {
+    match device.queue {
+        Queue::Cpu(_) => &[Form::Items],
+        Queue::OpenCl(_) => &[Form::Items, Form::Groups],
     }
 }
 
@@ -80,7 +96,7 @@ fn sums(dtype: DType, terms: usize) -> Tolerance {
     Tolerance { relative: epsilon(dtype), absolute }
 }
 
-const CASES: [(&str, &[usize], isize, usize); 8] = [
+const CASES: [(&str, &[usize], isize, usize); 12] = [
     ("dense", &[1], 0, 1),
     ("dense", &[5], 0, 9),
     ("dense", &[300, 7], 0, 1000),
@@ -89,6 +105,11 @@ const CASES: [(&str, &[usize], isize, usize); 8] = [
     ("permuted", &[6, 4, 9], -1, 31),
     ("strided", &[9, 65], 0, 4),
     ("dense", &[2, 3, 4, 5], 2, 3),
+    // Several stretches of a processor: rows of tiles, vectors and elements; rows in several stretches; outer places; elements.
+    ("offset", &[40, 99], 0, 70),
+    ("offset", &[3, 2501], 0, 7),
+    ("dense", &[5, 23, 37], 1, 30),
+    ("offset", &[3001], 0, 1500),
 ];
 
 /// `index_select`, `index_add` and `index_select_backward`.
@@ -202,9 +223,14 @@ fn every_operation_on_every_device_and_dtype() {
                 continue;
             }
             for (case, (kind, shape, axis, k)) in CASES.into_iter().enumerate() {
-                let what = format!("{dtype} {kind} {shape:?} axis {axis}, {k} indices");
-                grid.cell(&device, format!("rows {what}"), || rows(&device, case, dtype));
-                grid.cell(&device, format!("table {what}"), || table(&device, case, dtype));
+                for &form in forms(&device) {
+                    let what = format!("{dtype} {kind} {shape:?} axis {axis}, {k} indices, {form:?}");
+                    let in_form = |f: fn(&DeviceHandle, usize, DType) -> Result<(), String>| {
+                        force_form(form, || f(&device, case, dtype))
+                    };
+                    grid.cell(&device, format!("rows {what}"), || in_form(rows));
+                    grid.cell(&device, format!("table {what}"), || in_form(table));
+                }
             }
             grid.cell(&device, format!("words {dtype}"), || words(&device, dtype));
         }
@@ -311,6 +337,89 @@ fn whole_numbers_are_selected_too() {
         assert_eq!(ops::index_select(&x, 0, &at).unwrap().to_host::<i64>().unwrap(), [i64::MIN, i64::MAX]);
         let x = Tensor::from_host(&device.queue, &[7u8, 8, 9], [3]).unwrap();
         assert_eq!(ops::index_select(&x, 0, &at).unwrap().to_host::<u8>().unwrap(), [9, 7]);
+        // Rows longer than a vector of bytes, not at the beginning of their memory.
+        let bytes: Vec<u8> = (0..5 * 131).map(|i| (i % 251) as u8).collect();
+        let x = Tensor::from_host(&device.queue, &bytes, [5, 131]).unwrap();
+        let x = x.slice(0, Slice::new(Some(1), None, 1)).unwrap();
+        let expected = [&bytes[3 * 131..4 * 131], &bytes[131..2 * 131]].concat();
+        assert_eq!(ops::index_select(&x, 0, &at).unwrap().to_host::<u8>().unwrap(), expected, "{device:?}");
+    }
+}
+
+/// Recorded launches meet wrong indices among others, in rows of several vectors: reads give NaN, additions are left out.
+#[test]
+fn recorded_wrong_indices_in_long_rows() {
+    let (n, k, width) = (30, 50, 75);
+    for device in devices() {
+        let Queue::OpenCl(_) = &device.queue else { continue };
+        let queue = &device.queue;
+        let (table, source) =
+            (view("offset", &device, &[n, width], DType::F32, 1), view("offset", &device, &[k, width], DType::F32, 2));
+        let mut values = below(n, k, 3);
+        for (at, wrong) in [(0, -1), (7, n as i64), (8, i64::MIN), (49, i64::MAX)] {
+            values[at] = wrong;
+        }
+        let (tables, sources) = (table.to_host::<f32>().unwrap(), source.to_host::<f32>().unwrap());
+        let inside = |v: i64| (0..n as i64).contains(&v);
+        let mut summed = vec![0.0f64; n * width];
+        for (row, &v) in values.iter().enumerate().filter(|(_, v)| inside(**v)) {
+            for c in 0..width {
+                summed[v as usize * width + c] += f64::from(sources[row * width + c]);
+            }
+        }
+        for &form in forms(&device) {
+            let indices = IndexTensor::from_host(queue, &below(n, k, 4), [k]).unwrap();
+            let recorder = Rc::new(Recorder::default());
+            let (taken, added) = force_form(form, || {
+                with_sink(recorder.clone(), || {
+                    let taken = ops::embedding(&table, &indices).unwrap();
+                    (taken, ops::embedding_backward(&source, &indices, n, None).unwrap())
+                })
+            });
+            indices.tensor().assign(&Tensor::from_host(queue, &values, [k]).unwrap()).unwrap();
+            recorder.replay().unwrap();
+            let taken = taken.to_host::<f32>().unwrap();
+            for (row, &v) in values.iter().enumerate() {
+                let got = &taken[row * width..][..width];
+                match inside(v) {
+                    true => assert_eq!(got, &tables[v as usize * width..][..width], "{device:?} {form:?}"),
+                    false => assert!(got.iter().all(|v| v.is_nan()), "{device:?} {form:?} {v}"),
+                }
+            }
+            sums(DType::F32, k).check(&added.to_f64_vec().unwrap(), &summed).unwrap();
+        }
+    }
+}
+
+/// Both forms add up in the same order with the same arithmetic.
+#[test]
+fn both_forms_of_additions_have_the_same_bits() {
+    for device in devices() {
+        let indices = index(&device.queue, &below(9, 400, 1), &[400]);
+        let source = view("dense", &device, &[400, 150], DType::F32, 1);
+        let infinite = Tensor::full(&device.queue, [400], DType::F32, f64::INFINITY).unwrap();
+        source.select(1, 3).unwrap().assign(&infinite).unwrap();
+        let bits = |form: Form| -> Vec<u32> {
+            let sum = force_form(form, || ops::embedding_backward(&source, &indices, 12, None).unwrap());
+            sum.to_host::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
+        };
+        assert_eq!(bits(Form::Items), bits(Form::Groups), "{device:?}");
+    }
+}
+
+#[test]
+fn kernel_files_compile_alone() {
+    let files = [
+        (include_str!("../src/indexing/take.cl"), "take"),
+        (include_str!("../src/indexing/take_rows.cl"), "take_rows"),
+        (include_str!("../src/indexing/add_rows.cl"), "add_rows"),
+        (include_str!("../src/indexing/add_rows_vector.cl"), "add_rows_vector"),
+    ];
+    for device in devices() {
+        let Queue::OpenCl(stream) = &device.queue else { continue };
+        for (text, name) in files {
+            stream.kernel(&format!("alone:{name}"), || (Source::new(text, ""), name)).unwrap();
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Random tensors: a pure function of the generator's seed and the element's place, so every device draws the same numbers.
 
 mod cpu;
-mod opencl;
+pub(crate) mod opencl;
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;

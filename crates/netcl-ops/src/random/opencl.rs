@@ -8,6 +8,11 @@ use netcl_core::random::PHILOX_CL;
 
 use super::Law;
 
+/// Philox for eight blocks at once: `philox_vector` and [`PHILOX_WORDS`].
+pub(crate) const PHILOX_VECTOR_CL: &str = include_str!("philox_vector.cl");
+/// The words of eight blocks.
+pub(crate) const PHILOX_WORDS: usize = 32;
+
 pub(super) fn work(stream: &Stream, law: Law, dtype: DType, n: u64) -> Result<Work> {
     let kernel = stream.kernel(&format!("random.cl:{}:{dtype}", law.name()), || (source(dtype), law.name()))?;
     let per_block = if dtype == DType::F64 && !matches!(law, Law::Bernoulli { .. }) { 2 } else { 4 };
