@@ -120,7 +120,7 @@ fn draw(queue: &Queue, shape: Shape, dtype: DType, law: Law, generator: Option<&
         return Ok(out);
     }
     let n = out.size() as u64;
-    // The same argument list for both backends; the block is where the generator stands, which a replayed step moves on.
+    // The same argument list for both backends, but for what some kernels want in the end; the block is where the generator stands, which a replayed step moves on.
     let mut args = smallvec![
         Arg::Buffer(out.storage().clone(), Access::Write),
         Arg::Scalar(Scalar::U64(out.layout().offset() as u64)),
@@ -135,7 +135,7 @@ fn draw(queue: &Queue, shape: Shape, dtype: DType, law: Law, generator: Option<&
     }
     let work = match queue {
         Queue::Cpu(_) => cpu::work(law, dtype),
-        Queue::OpenCl(stream) => opencl::work(stream, law, dtype, n)?,
+        Queue::OpenCl(stream) => opencl::work(stream, law, dtype, n, &mut args)?,
     };
     let cost = Cost { flops: 0.0, bytes: (out.size() * dtype.size()) as f64 };
     launch::submit(Launch { name: law.name().into(), queue: queue.clone(), work, args, cost })?;
