@@ -7,10 +7,11 @@
 //! |---|---|
 //! | `geometry.rs` | [`Window`] and what it means for an axis |
 //! | `max.rs`, `average.rs` | the operations: checks, results, launches on either backend |
-//! | `cpu.rs` | the native loops |
+//! | `cpu.rs`, `by_two.rs` | the native loops |
 //! | `pool.cl` | the kernels |
 
 mod average;
+mod by_two;
 mod cpu;
 mod geometry;
 mod max;
