@@ -17,7 +17,7 @@ use crate::wide::Wide;
 pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &Tensor) -> Result<(Work, Args)> {
     let uint = Uint::for_span(x.size().max(out.size()));
     let size = x.dtype().size();
-    let items = Form::of(stream.device()) == Form::Items;
+    let items = Form::of(stream.device()) == Form::Items && !rows.along;
     let width = if rows.along { 1 } else { whole_vectors(stream, rows.inner, &[x, out]) };
     let bits = match size * width {
         1 => "uchar",
@@ -51,12 +51,14 @@ pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &
     args.extend(buffer(at, Access::Read));
     args.extend(units(buffer(out, Access::Write), out));
     args.extend([out.size() / width, rows.n, rows.k, rows.inner / width].map(|v| uint.arg(v)));
-    args.extend([Scalar::U32(u32::from(rows.along)), Scalar::U64(nan)].map(Arg::Scalar));
+    let outside = Arg::Scalar(Scalar::U64(nan));
     if items {
+        args.push(outside);
         let (grid, per) = stretches(stream, out.size(), PER_UNIT, 1);
         args.push(uint.arg(per));
         return Ok((Work::OpenCl(kernel, grid), args));
     }
+    args.extend([Arg::Scalar(Scalar::U32(u32::from(rows.along))), outside]);
     Ok((work(kernel, out.size() / width)?, args))
 }
 

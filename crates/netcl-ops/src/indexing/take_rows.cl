@@ -4,7 +4,8 @@
 //   ..oooooooo][oooooooooooooooo][oooooo..                   looked at once for a row, and nothing is divided on the way
 //     ^ first                          end ^
 //
-// Tensors, indices outside their range and macros are those of take.cl; BITS is an unsigned integer of the element's size.
+// For one row of indices for all places; where each has its own, the work-items of take.cl do as well. Tensors, indices outside their
+// range and macros are those of take.cl; BITS is an unsigned integer of the element's size.
 
 #ifndef BITS
 #define BITS uint
@@ -22,7 +23,7 @@ typedef uint16 LOOSE __attribute__((aligned(sizeof(BITS))));
 
 __kernel void take_rows(__global const BITS *x, const ulong x_at, __global const INDEX *indices, const ulong indices_at,
                         __global BITS *y, const ulong y_at, const UINT total, const UINT n, const UINT k, const UINT inner,
-                        const uint along, const ulong outside, const UINT per) {
+                        const ulong outside, const UINT per) {
     const UINT first = (UINT)get_global_id(0) * per;
     if (first >= total) return;
     UINT left = total - first < per ? total - first : per;
@@ -30,25 +31,17 @@ __kernel void take_rows(__global const BITS *x, const ulong x_at, __global const
     UINT i = first % inner, j = first / inner % k;
     x += x_at + first / inner / k * n * inner;
     y += y_at + first;
-    indices += indices_at + (along ? first : 0);
+    indices += indices_at;
     while (left > 0) {
         const UINT count = inner - i < left ? inner - i : left;
-        if (along) {
-            for (UINT e = 0; e < count; ++e) {
-                const INDEX v = indices[e];
-                y[e] = v >= 0 && (ulong)v < n ? x[(UINT)v * inner + i + e] : (BITS)outside;
-            }
-            indices += count;
+        const INDEX v = indices[j];
+        UINT e = 0;
+        if (v >= 0 && (ulong)v < n) {
+            __global const BITS *from = x + (UINT)v * inner + i;
+            for (; count - e >= WIDTH; e += WIDTH) *(__global LOOSE *)(y + e) = *(__global const LOOSE *)(from + e);
+            for (; e < count; ++e) y[e] = from[e];
         } else {
-            const INDEX v = indices[j];
-            UINT e = 0;
-            if (v >= 0 && (ulong)v < n) {
-                __global const BITS *from = x + (UINT)v * inner + i;
-                for (; count - e >= WIDTH; e += WIDTH) *(__global LOOSE *)(y + e) = *(__global const LOOSE *)(from + e);
-                for (; e < count; ++e) y[e] = from[e];
-            } else {
-                for (; e < count; ++e) y[e] = (BITS)outside;
-            }
+            for (; e < count; ++e) y[e] = (BITS)outside;
         }
         y += count;
         left -= count;

@@ -102,13 +102,16 @@ pub fn force_split<R>(split: Split, f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Windows of a row that `max_pool_vector` computes at a time.
+const LANES: usize = 8;
+
 /// A kernel of `pool.cl`.
 struct Kernel {
     /// Its name where a work-item has one element, and where it has a plane.
     names: [&'static str; 2],
     /// Whether a work-item with a plane adds to what it has written: 16-bit elements would round each time.
     adds: bool,
-    /// Its name where a work-item has a plane of fixed windows and computes in floats.
+    /// Its name where a work-item has a plane with rows of [`LANES`] fixed windows and computes in floats.
     vector: Option<&'static str>,
 }
 
@@ -127,7 +130,8 @@ fn launch(
     let split = FORCED.get().unwrap_or(preferred);
     let (name, items, group) = match split {
         Split::Planes if exact => {
-            let vector = kernel.vector.filter(|_| !plane.adaptive && job.dtype != DType::F64);
+            let rows = !plane.adaptive && plane.axes[1].inside() >= LANES;
+            let vector = kernel.vector.filter(|_| rows && job.dtype != DType::F64);
             (vector.unwrap_or(kernel.names[1]), planes, Some(1))
         }
         _ => (kernel.names[0], elements, None),
