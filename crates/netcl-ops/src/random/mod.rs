@@ -120,7 +120,8 @@ fn draw(queue: &Queue, shape: Shape, dtype: DType, law: Law, generator: Option<&
         return Ok(out);
     }
     let n = out.size() as u64;
-    // The same argument list for both backends, but for what some kernels want in the end; the block is where the generator stands, which a replayed step moves on.
+    // The same argument list for both backends, but for what some kernels want in the end; the block is where the generator stands,
+    // which a replayed step moves on.
     let mut args = smallvec![
         Arg::Buffer(out.storage().clone(), Access::Write),
         Arg::Scalar(Scalar::U64(out.layout().offset() as u64)),
