@@ -37,21 +37,25 @@ const ROUNDS: usize = 10;
 /// assert_eq!(philox4x32([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
 /// ```
 pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
-    philox_lanes(counter.map(|word| [word]), key).map(|[word]| word)
+    philox_lanes(counter.map(|word| [u64::from(word)]), key).map(|[word]| word as u32)
 }
 
 /// `L` blocks side by side, word by word, as vector units like it.
+///
+/// Words are the low halves of 64 bits, and what lies above them is anything: vector units multiply low halves to 64 bits in one step,
+/// and nothing has to be moved between lanes of different widths.
 #[inline(always)]
-fn philox_lanes<const L: usize>(counter: [[u32; L]; 4], mut key: [u32; 2]) -> [[u32; L]; 4] {
+fn philox_lanes<const L: usize>(counter: [[u64; L]; 4], mut key: [u32; 2]) -> [[u64; L]; 4] {
+    const LOW: u64 = u32::MAX as u64;
     let [mut x, mut y, mut z, mut w] = counter;
     for _ in 0..ROUNDS {
         for i in 0..L {
-            let a = u64::from(MULTIPLIERS[0]) * u64::from(x[i]);
-            let b = u64::from(MULTIPLIERS[1]) * u64::from(z[i]);
-            x[i] = (b >> 32) as u32 ^ y[i] ^ key[0];
-            y[i] = b as u32;
-            z[i] = (a >> 32) as u32 ^ w[i] ^ key[1];
-            w[i] = a as u32;
+            let a = u64::from(MULTIPLIERS[0]) * (x[i] & LOW);
+            let b = u64::from(MULTIPLIERS[1]) * (z[i] & LOW);
+            x[i] = (b >> 32) ^ y[i] ^ u64::from(key[0]);
+            y[i] = b;
+            z[i] = (a >> 32) ^ w[i] ^ u64::from(key[1]);
+            w[i] = a;
         }
         key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
     }
@@ -73,18 +77,14 @@ impl Philox {
 
     /// The words of the block at an index.
     pub fn block(self, index: u64) -> [u32; 4] {
-        self.blocks::<1>(index).map(|[word]| word)
+        self.blocks::<1>(index).map(|[word]| word as u32)
     }
 
+    /// The words of neighbouring blocks, in the low halves.
     #[inline(always)]
-    fn blocks<const L: usize>(self, first: u64) -> [[u32; L]; 4] {
+    fn blocks<const L: usize>(self, first: u64) -> [[u64; L]; 4] {
         let index: [u64; L] = std::array::from_fn(|i| first.wrapping_add(i as u64));
-        let counter = [
-            index.map(|i| i as u32),
-            index.map(|i| (i >> 32) as u32),
-            [self.stream as u32; L],
-            [(self.stream >> 32) as u32; L],
-        ];
+        let counter = [index, index.map(|i| i >> 32), [self.stream; L], [self.stream >> 32; L]];
         philox_lanes(counter, [self.seed as u32, (self.seed >> 32) as u32])
     }
 }
@@ -248,7 +248,7 @@ mod tests {
         let lanes = Philox::new(1, 0).blocks::<4>(u64::from(u32::MAX) - 1);
         for i in 0..4u64 {
             let expected = Philox::new(1, 0).block(u64::from(u32::MAX) - 1 + i);
-            assert_eq!(lanes.map(|words| words[i as usize]), expected);
+            assert_eq!(lanes.map(|words| words[i as usize] as u32), expected);
         }
     }
 

@@ -10,6 +10,7 @@ use netcl_core::backend::cpu::set_num_threads;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
+use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::kernels::launch::{Counter, Recorder, with_sink};
 use netcl_core::random::{Generator, fill_below_i64};
 use netcl_core::shape::Slice;
@@ -48,7 +49,21 @@ fn view(kind: &str, device: &DeviceHandle, shape: &[usize], dtype: DType, seed: 
             larger[0] *= 2;
             make(2 * n, &larger).slice(0, Slice::new(None, None, -2)).unwrap()
         }
+        // Dense, but not at the beginning of its memory.
+        "offset" => {
+            let mut larger = shape.to_vec();
+            larger[0] += 1;
+            make(n + n / shape[0], &larger).slice(0, Slice::new(Some(1), None, 1)).unwrap()
+        }
         _ => make(n, shape),
+    }
+}
+
+/// The forms that the kernels of a device have: what it would choose and, on OpenCL devices, the other one.
+fn forms(device: &DeviceHandle) -> &'static [Form] {
+    match device.queue {
+        Queue::Cpu(_) => &[Form::Items],
+        Queue::OpenCl(_) => &[Form::Items, Form::Groups],
     }
 }
 
@@ -80,7 +95,7 @@ fn sums(dtype: DType, terms: usize) -> Tolerance {
     Tolerance { relative: epsilon(dtype), absolute }
 }
 
-const CASES: [(&str, &[usize], isize, usize); 8] = [
+const CASES: [(&str, &[usize], isize, usize); 12] = [
     ("dense", &[1], 0, 1),
     ("dense", &[5], 0, 9),
     ("dense", &[300, 7], 0, 1000),
@@ -89,6 +104,11 @@ const CASES: [(&str, &[usize], isize, usize); 8] = [
     ("permuted", &[6, 4, 9], -1, 31),
     ("strided", &[9, 65], 0, 4),
     ("dense", &[2, 3, 4, 5], 2, 3),
+    // Several stretches of a processor: rows of tiles, vectors and elements; rows in several stretches; outer places; elements.
+    ("offset", &[40, 99], 0, 70),
+    ("offset", &[3, 2501], 0, 7),
+    ("dense", &[5, 23, 37], 1, 30),
+    ("offset", &[3001], 0, 1500),
 ];
 
 /// `index_select`, `index_add` and `index_select_backward`.
@@ -202,9 +222,14 @@ fn every_operation_on_every_device_and_dtype() {
                 continue;
             }
             for (case, (kind, shape, axis, k)) in CASES.into_iter().enumerate() {
-                let what = format!("{dtype} {kind} {shape:?} axis {axis}, {k} indices");
-                grid.cell(&device, format!("rows {what}"), || rows(&device, case, dtype));
-                grid.cell(&device, format!("table {what}"), || table(&device, case, dtype));
+                for &form in forms(&device) {
+                    let what = format!("{dtype} {kind} {shape:?} axis {axis}, {k} indices, {form:?}");
+                    let in_form = |f: fn(&DeviceHandle, usize, DType) -> Result<(), String>| {
+                        force_form(form, || f(&device, case, dtype))
+                    };
+                    grid.cell(&device, format!("rows {what}"), || in_form(rows));
+                    grid.cell(&device, format!("table {what}"), || in_form(table));
+                }
             }
             grid.cell(&device, format!("words {dtype}"), || words(&device, dtype));
         }
@@ -311,6 +336,12 @@ fn whole_numbers_are_selected_too() {
         assert_eq!(ops::index_select(&x, 0, &at).unwrap().to_host::<i64>().unwrap(), [i64::MIN, i64::MAX]);
         let x = Tensor::from_host(&device.queue, &[7u8, 8, 9], [3]).unwrap();
         assert_eq!(ops::index_select(&x, 0, &at).unwrap().to_host::<u8>().unwrap(), [9, 7]);
+        // Rows longer than a vector of bytes, not at the beginning of their memory.
+        let bytes: Vec<u8> = (0..5 * 131).map(|i| (i % 251) as u8).collect();
+        let x = Tensor::from_host(&device.queue, &bytes, [5, 131]).unwrap();
+        let x = x.slice(0, Slice::new(Some(1), None, 1)).unwrap();
+        let expected = [&bytes[3 * 131..4 * 131], &bytes[131..2 * 131]].concat();
+        assert_eq!(ops::index_select(&x, 0, &at).unwrap().to_host::<u8>().unwrap(), expected, "{device:?}");
     }
 }
 

@@ -10,6 +10,7 @@ use netcl_core::backend::Queue;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
+use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::random::Generator;
 use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
@@ -20,7 +21,7 @@ use netcl_ops::conv::{ConvOptions, ConvTransposeOptions, Variant, conv_transpose
 use netcl_ops::conv::{conv2d_backward_data, conv2d_backward_weight, conv2d_with_statistics};
 use netcl_ops::norm::Affine;
 use netcl_ops::pad::PadMode;
-use netcl_ops::pool::{Averaging, Window};
+use netcl_ops::pool::{Averaging, Split, Window, force_split};
 use support::{Tolerance, opencl, random, tensor};
 
 /// Runs the same code on the native CPU and on a device, and holds the results against each other.
@@ -151,6 +152,13 @@ fn windows_images_and_margins() {
             let grad = values(q, y.shape(), 2);
             Ok(vec![ops::avg_pool2d_backward(&grad, &shape, &window, Averaging::default())?, y])
         });
+        for split in [Split::Planes, Split::Elements] {
+            same(&device, &format!("maxima of long rows, {split:?}"), |q| {
+                let window = Window { stride: [1, 2], padding: [1, 1], ..Window::new([2, 3]) };
+                let x = values(q, &[2, 3, 23], 1);
+                force_split(split, || Ok(vec![ops::max_pool2d(&x, &window)?.output]))
+            });
+        }
         same(&device, "adaptive pooling", |q| {
             let x = values(q, &shape, 1);
             let (mean, most) = (ops::adaptive_avg_pool2d(&x, [3, 4])?, ops::adaptive_max_pool2d(&x, [2, 3])?);
@@ -177,6 +185,21 @@ fn windows_images_and_margins() {
 fn indices_order_and_chance() {
     for device in opencl() {
         let indices = |q: &Queue, values: &[i64], shape: &[usize]| IndexTensor::from_host(q, values, shape);
+        // Rows of a tile of vectors, one more, and elements; several stretches of a processor.
+        let long = |q: &Queue| -> Result<Vec<Tensor>> {
+            let (x, at) = (values(q, &[17, 83], 1), indices(q, &[3, 0, 16, 3, 9], &[5])?);
+            Ok(vec![ops::embedding(&x, &at)?, ops::index_add(&x, 0, &at, &values(q, &[5, 83], 2))?])
+        };
+        for form in [Form::Items, Form::Groups] {
+            same(&device, &format!("long rows, {form:?}"), |q| force_form(form, || long(q)));
+            same(&device, &format!("sort, {form:?}"), |q| {
+                force_form(form, || Ok(vec![ops::sort(&values(q, &[2, 45], 1), 1, true)?.values]))
+            });
+            same(&device, &format!("dropout, {form:?}"), |q| {
+                let at = || Some(Generator::new(3));
+                force_form(form, || Ok(vec![ops::dropout(&values(q, &[53], 1), 0.4, at().as_mut())?.0]))
+            });
+        }
         same(&device, "indexing", |q| {
             let (x, few) = (values(q, &[5, 3], 1), indices(q, &[4, 0, 4], &[3])?);
             let many = indices(q, &[4, 0, 1, 3, 0, 2], &[2, 3])?;

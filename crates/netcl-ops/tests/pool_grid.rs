@@ -35,7 +35,7 @@ const fn window(
 }
 
 /// The input's height and width, and the windows.
-const CASES: [([usize; 2], Windows); 16] = [
+const CASES: [([usize; 2], Windows); 21] = [
     ([8, 8], window([2, 2], [2, 2], [0, 0], [1, 1], false)),
     ([9, 7], window([3, 3], [2, 2], [1, 1], [1, 1], false)),
     ([9, 7], window([3, 2], [1, 1], [1, 0], [1, 1], false)),
@@ -53,6 +53,12 @@ const CASES: [([usize; 2], Windows); 16] = [
     ([8, 8], Windows::Adaptive([4, 2])),
     ([3, 4], Windows::Adaptive([5, 7])),
     ([1, 50], Windows::Adaptive([1, 7])),
+    // Rows of eight windows or more that lie inside the plane, with and without others beside them.
+    ([4, 32], window([2, 2], [2, 2], [0, 0], [1, 1], false)),
+    ([5, 37], window([3, 3], [2, 2], [1, 1], [1, 1], true)),
+    ([6, 35], window([1, 1], [1, 2], [0, 0], [1, 1], false)),
+    ([5, 61], window([2, 3], [1, 2], [1, 2], [1, 2], false)),
+    ([9, 41], window([3, 3], [3, 3], [1, 1], [1, 1], false)),
 ];
 
 /// The elements of each window along one axis, how many it would have with padding, and with its reach cut at the padding.
@@ -262,9 +268,11 @@ fn every_pooling_on_every_device_and_dtype() {
                 continue;
             }
             for (index, case) in CASES.iter().enumerate() {
-                // Every case on every device, the two ways to cut it in turn.
-                let split = if index % 4 < 2 { Split::Planes } else { Split::Elements };
-                grid.cell(&device, format!("{dtype} {case:?}"), || force_split(split, || check(&device, index, dtype)));
+                // Every case on every device, cut in both ways.
+                for split in [Split::Planes, Split::Elements] {
+                    let what = format!("{dtype} {case:?} {split:?}");
+                    grid.cell(&device, what, || force_split(split, || check(&device, index, dtype)));
+                }
             }
         }
     }

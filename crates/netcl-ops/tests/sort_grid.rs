@@ -7,10 +7,13 @@ use std::cmp::Ordering;
 use std::process::Command;
 use std::rc::Rc;
 
+use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::set_num_threads;
+use netcl_core::backend::opencl::Source;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
+use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::kernels::launch::{Recorder, with_sink};
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
@@ -134,8 +137,15 @@ fn whole_grid(name: &'static str, dtypes: &[DType]) {
             }
             for (case, (kind, shape, axis, k)) in CASES.into_iter().enumerate() {
                 for descending in [false, true] {
-                    let what = format!("{dtype} {kind} {shape:?} axis {axis}, {k} of them, descending {descending}");
-                    grid.cell(&device, what, || check(&device, case, dtype, descending));
+                    let forms: &[Form] = match device.queue {
+                        Queue::Cpu(_) => &[Form::Items],
+                        Queue::OpenCl(_) => &[Form::Items, Form::Groups],
+                    };
+                    for &form in forms {
+                        let what =
+                            format!("{dtype} {kind} {shape:?} axis {axis}, {k}, descending {descending}, {form:?}");
+                        grid.cell(&device, what, || force_form(form, || check(&device, case, dtype, descending)));
+                    }
                 }
             }
         }
@@ -177,6 +187,32 @@ fn whole_numbers() {
         let sorted = ops::sort(&x, 0, true).unwrap();
         assert_eq!(sorted.values.to_host::<i32>().unwrap(), [i32::MAX, 3, -7, -7, i32::MIN], "{device:?}");
         assert_eq!(sorted.indices.to_host().unwrap(), [3, 0, 2, 4, 1], "{device:?}");
+    }
+}
+
+#[test]
+fn whole_numbers_of_many_digits() {
+    let n = 5000;
+    let wide: Vec<i64> = (0..n).map(|i: i64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15u64 as i64) >> (i % 60)).collect();
+    let mut order: Vec<i64> = (0..n).collect();
+    order.sort_by_key(|&i| wide[i as usize]);
+    for device in devices() {
+        let x = Tensor::from_host(&device.queue, &wide, [n as usize]).unwrap();
+        for form in [Form::Items, Form::Groups] {
+            let got = force_form(form, || ops::argsort(&x, 0, false).unwrap()).to_host().unwrap();
+            assert!(got == order, "{device:?} {form:?}");
+        }
+    }
+}
+
+#[test]
+fn kernel_files_compile_alone() {
+    let text = [include_str!("../src/sort/sort.cl"), include_str!("../src/sort/sort_lines.cl")].concat();
+    for device in devices() {
+        let Queue::OpenCl(stream) = &device.queue else { continue };
+        for name in ["sort_pieces", "sort_lines"] {
+            stream.kernel(&format!("alone:{name}"), || (Source::new(&*text, ""), name)).unwrap();
+        }
     }
 }
 

@@ -15,6 +15,7 @@
 //! | `order.rs` | sources sorted by destination |
 //! | `cpu.rs` | the native loops |
 //! | `opencl.rs`, `take.cl`, `add_rows.cl` | the kernels and how they are launched |
+//! | `take_rows.cl`, `add_rows_vector.cl` | the same for processors |
 
 mod cpu;
 pub(crate) mod opencl;

@@ -1,4 +1,4 @@
-//! Launches of `take.cl` and `add_rows.cl`.
+//! Launches of `take.cl` and `add_rows.cl`, and of `take_rows.cl` and `add_rows_vector.cl` on processors.
 
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
@@ -10,12 +10,14 @@ use smallvec::smallvec;
 
 use super::order::Pairs;
 use super::problem::{Args, Rows, check, host};
-use crate::reduce::opencl::BF16_BITS;
+use crate::lines_opencl::vector_width;
+use crate::reduce::opencl::{BF16_BITS, load_vector};
 use crate::wide::Wide;
 
 pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &Tensor) -> Result<(Work, Args)> {
     let uint = Uint::for_span(x.size().max(out.size()));
     let size = x.dtype().size();
+    let items = Form::of(stream.device()) == Form::Items && !rows.along;
     let width = if rows.along { 1 } else { whole_vectors(stream, rows.inner, &[x, out]) };
     let bits = match size * width {
         1 => "uchar",
@@ -25,10 +27,12 @@ pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &
         _ => "uint4",
     };
     let (index, uint_type) = (at.dtype().cl_type(), uint.name());
-    let kernel = stream.kernel(&format!("take.cl:take:{bits}:{index}:{uint_type}"), || {
+    let (text, name) =
+        if items { (include_str!("take_rows.cl"), "take_rows") } else { (include_str!("take.cl"), "take") };
+    let kernel = stream.kernel(&format!("take.cl:{name}:{bits}:{index}:{uint_type}"), || {
         let outside = if bits == "uint4" { "#define OUTSIDE(bits) as_uint4((ulong2)(bits))\n" } else { "" };
         let defines = format!("#define BITS {bits}\n#define INDEX {index}\n#define UINT {uint_type}\n{outside}");
-        (Source::new(defines + include_str!("take.cl"), ""), "take")
+        (Source::new(defines + text, ""), name)
     })?;
     // As often as it fits into eight bytes.
     let nan = match x.dtype() {
@@ -47,7 +51,14 @@ pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &
     args.extend(buffer(at, Access::Read));
     args.extend(units(buffer(out, Access::Write), out));
     args.extend([out.size() / width, rows.n, rows.k, rows.inner / width].map(|v| uint.arg(v)));
-    args.extend([Scalar::U32(u32::from(rows.along)), Scalar::U64(nan)].map(Arg::Scalar));
+    let outside = Arg::Scalar(Scalar::U64(nan));
+    if items {
+        args.push(outside);
+        let (grid, per) = stretches(stream, out.size(), PER_UNIT, 1);
+        args.push(uint.arg(per));
+        return Ok((Work::OpenCl(kernel, grid), args));
+    }
+    args.extend([Arg::Scalar(Scalar::U32(u32::from(rows.along))), outside]);
     Ok((work(kernel, out.size() / width)?, args))
 }
 
@@ -81,7 +92,9 @@ pub(super) fn add(
     let uint = Uint::for_span(source.size().max(out.size()));
     let from = base.unwrap_or(source);
     let width = whole_vectors(stream, inner, &[source, out, from]);
-    let kernel = typed(stream, "add_rows", out.dtype(), sorted.types(), uint, width)?;
+    let items = Form::of(stream.device()) == Form::Items;
+    let name = if items { "add_rows_vector" } else { "add_rows" };
+    let kernel = typed(stream, name, out.dtype(), sorted.types(), uint, width)?;
     let mut args = Args::new();
     args.extend(buffer(source, Access::Read));
     args.extend(buffer(&sorted.keys, Access::Read));
@@ -91,6 +104,11 @@ pub(super) fn add(
     args.push(Arg::Scalar(Scalar::U32(sorted.count as u32)));
     args.extend(buffer(from, Access::Read));
     args.push(Arg::Scalar(Scalar::U32(u32::from(base.is_some()))));
+    if items {
+        let (grid, per) = stretches(stream, out.size(), PER_UNIT_UNEVEN, 1);
+        args.push(uint.arg(per));
+        return Ok(Some((Work::OpenCl(kernel, grid), args)));
+    }
     Ok(Some((work(kernel, out.size() / width)?, args)))
 }
 
@@ -170,7 +188,8 @@ pub(super) fn one_hot(stream: &Stream, at: &Tensor, out: &Tensor, classes: usize
     Ok((work(kernel, out.size())?, args))
 }
 
-/// A kernel of `add_rows.cl` for elements of a dtype, these types of destinations and sources, and vectors of so many elements.
+/// A kernel of `add_rows.cl` for elements of a dtype, these types of destinations and sources, and vectors of so many elements; or
+/// that of `add_rows_vector.cl`.
 fn typed(
     stream: &Stream,
     name: &'static str,
@@ -181,9 +200,13 @@ fn typed(
 ) -> Result<Kernel> {
     let uint = uint.name();
     stream.kernel(&format!("add_rows.cl:{name}:{dtype}:{keys}:{places}:{uint}:{width}"), || {
-        let vectors = if width > 1 { Wide::vectors(width).defines(dtype) } else { String::new() };
+        let (text, vectors) = match name {
+            "add_rows_vector" => (include_str!("add_rows_vector.cl"), element_vectors(dtype)),
+            _ if width > 1 => (include_str!("add_rows.cl"), Wide::vectors(width).defines(dtype)),
+            _ => (include_str!("add_rows.cl"), String::new()),
+        };
         let defines = format!("{vectors}#define KEYS {keys}\n#define PLACES {places}\n#define UINT {uint}\n");
-        let source = [&element_defines(dtype), &defines, include_str!("add_rows.cl")];
+        let source = [&element_defines(dtype), &defines, text];
         (Source::new(source.concat(), ""), name)
     })
 }
@@ -201,6 +224,49 @@ pub(crate) fn element_defines(dtype: DType) -> String {
     format!(
         "{bits}#define TYPE {ty}\n#define COMPUTE {compute}\n#define LOAD(p, i) {load}\n#define STORE(v, p, i) {store}\n"
     )
+}
+
+/// `WIDTH`, `VCOMPUTE`, `LOADV(p)` and `STOREV(v, p)` for processors: vectors of 64 bytes in the type of the computation, which may
+/// begin at any element.
+pub(crate) fn element_vectors(dtype: DType) -> String {
+    let width = vector_width(dtype);
+    let compute = if dtype == DType::F64 { "double" } else { "float" };
+    let (before, store) = match dtype {
+        DType::F16 => (String::new(), format!("vstore_half{width}_rte(v, 0, p)")),
+        DType::BF16 => (BF16_VECTOR.to_owned(), format!("vstore{width}(bf16_vector(v), 0, p)")),
+        // One store for a vector that lies anywhere: some drivers make several of `vstore`.
+        _ => (
+            format!("typedef {compute}{width} LOOSE __attribute__((aligned({})));\n", dtype.size()),
+            "*(__global LOOSE *)(p) = (v)".to_owned(),
+        ),
+    };
+    let load = load_vector(dtype, "p", width);
+    format!(
+        "{before}#define WIDTH {width}\n#define VCOMPUTE {compute}{width}\n#define LOADV(p) ({load})\n\
+         #define STOREV(v, p) {store}\n"
+    )
+}
+
+/// `bf16_bits` for a vector.
+const BF16_VECTOR: &str = "ushort16 bf16_vector(float16 x) {
+    const uint16 bits = as_uint16(x);
+    return convert_ushort16((x != x) ? ((bits >> 16) | 0x40u) : ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
+}
+";
+
+/// Work-items per compute unit of a processor: enough that one which starts late leaves little to wait for.
+pub(crate) const PER_UNIT: usize = 8;
+/// The same where some stretches may take far longer than others.
+const PER_UNIT_UNEVEN: usize = 64;
+/// Elements that are worth a work-item.
+const SHORTEST: usize = 1024;
+
+/// For processors: work-items that need nobody else and have a long stretch of `n` elements each, a multiple of `whole`. The grid and
+/// the length of a stretch.
+pub(crate) fn stretches(stream: &Stream, n: usize, per_unit: usize, whole: usize) -> (Grid, usize) {
+    let items = stream.device().info().compute_units as usize * per_unit;
+    let per = n.div_ceil(items).max(SHORTEST).next_multiple_of(whole);
+    (Grid::new([n.div_ceil(per)]).local([1]), per)
 }
 
 /// A buffer and the place of its first element.

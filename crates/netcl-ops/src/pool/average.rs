@@ -146,7 +146,7 @@ fn forward(op: &'static str, x: &Tensor, plane: Plane, averaging: Averaging) -> 
     match x.queue() {
         Queue::Cpu(_) => cpu::average(job, plane, averaging, count)?,
         Queue::OpenCl(stream) => {
-            let kernel = Kernel { names: ["avg_pool", "avg_pool_planes"], adds: false };
+            let kernel = Kernel { names: ["avg_pool", "avg_pool_planes"], adds: false, vector: None };
             launch(stream, job, &kernel, &plane, [count, output.size()], &further(averaging))?;
         }
     }
@@ -167,7 +167,7 @@ fn backward(op: &'static str, grad: &Tensor, shape: &Shape, plane: Plane, averag
     match grad.queue() {
         Queue::Cpu(_) => cpu::average_backward(job, plane, averaging, count)?,
         Queue::OpenCl(stream) => {
-            let kernel = Kernel { names: ["avg_pool_backward", "avg_pool_backward_planes"], adds: true };
+            let kernel = Kernel { names: ["avg_pool_backward", "avg_pool_backward_planes"], adds: true, vector: None };
             launch(stream, job, &kernel, &plane, [count, input.size()], &further(averaging))?;
         }
     }

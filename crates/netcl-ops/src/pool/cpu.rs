@@ -12,6 +12,7 @@ use netcl_core::kernels::expr::vecmath::Real;
 use netcl_core::simd;
 
 use super::average::Averaging;
+use super::by_two;
 use super::geometry::{Axis, Plane};
 use crate::dense::{Job, Output, Stored, Views, with_stored};
 use crate::reduce::{Lane, Sum, plain_row};
@@ -20,23 +21,23 @@ use crate::reduce::{Lane, Sum, plain_row};
 const TASK: usize = 1 << 14;
 
 /// The elements of fixed windows: which rows meet, and which columns.
-struct Taps {
+pub(super) struct Taps {
     /// A row of windows and a row of the input that it has, in the order of both.
-    rows: Vec<(usize, usize)>,
-    columns: Vec<Tap>,
-    stride: usize,
+    pub(super) rows: Vec<(usize, usize)>,
+    pub(super) columns: Vec<Tap>,
+    pub(super) stride: usize,
     /// The widths of the input and of the results.
-    width: [usize; 2],
+    pub(super) width: [usize; 2],
 }
 
 /// One element of all windows of a row that have it.
 #[derive(Clone, Copy)]
-struct Tap {
+pub(super) struct Tap {
     /// The first window.
-    start: usize,
-    len: usize,
+    pub(super) start: usize,
+    pub(super) len: usize,
     /// Where the first window has it.
-    column: usize,
+    pub(super) column: usize,
 }
 
 impl Taps {
@@ -99,9 +100,9 @@ fn pairs<T: Lane, const S: usize, R>(x: &[T], stride: usize, results: &mut [R], 
 }
 
 /// Maxima so far, and where they were found; -1 is nowhere yet. Side by side and not in pairs: that is what vectors are made of.
-struct Best<'b, T> {
-    values: &'b mut [T],
-    places: &'b mut [i32],
+pub(super) struct Best<'b, T> {
+    pub(super) values: &'b mut [T],
+    pub(super) places: &'b mut [i32],
 }
 
 impl<T: Lane> Best<'_, T> {
@@ -121,16 +122,6 @@ impl<T: Lane> Best<'_, T> {
                 offer((value, place), x, at);
                 at = at.wrapping_add(1);
             }
-        } else if let (2.., [before @ .., last]) = (S, x) {
-            // Pieces of a known length are what the compiler vectorises; the last element has no such piece behind it.
-            let whole = before.len() / S;
-            for ((value, place), x) in values.iter_mut().zip(&mut *places).zip(before.chunks_exact(S)) {
-                offer((value, place), x[0], at);
-                at = at.wrapping_add(S as i32);
-            }
-            if let (Some(value), Some(place)) = (values.get_mut(whole), places.get_mut(whole)) {
-                offer((value, place), *last, at);
-            }
         } else {
             for ((value, place), &x) in values.iter_mut().zip(places).zip(x.iter().step_by(stride)) {
                 offer((value, place), x, at);
@@ -142,7 +133,7 @@ impl<T: Lane> Best<'_, T> {
 
 /// Takes a later element into account: the first of equals wins, and a NaN over everything.
 #[inline(always)]
-fn offer<T: Lane>((value, place): (&mut T, &mut i32), x: T, at: i32) {
+pub(super) fn offer<T: Lane>((value, place): (&mut T, &mut i32), x: T, at: i32) {
     #[allow(clippy::eq_op, reason = "x != x is the test for NaN that vectorises")]
     let better = (x > *value) | (x != x) | (*place < 0);
     *value = if better { x } else { *value };
@@ -183,7 +174,6 @@ simd! {
                 let mut best = Best { values: &mut best.values[results.clone()], places: &mut best.places[results] };
                 match stride {
                     1 => best.offer_run::<1>(x, first as i32, 1),
-                    2 => best.offer_run::<2>(x, first as i32, 2),
                     _ => best.offer_run::<0>(x, first as i32, stride),
                 }
             }
@@ -307,8 +297,10 @@ fn max_of<E: Stored>(op: &'static str, views: &Views<'_, '_>, plane: Plane, coun
         E::fill(y, to, |values| {
             let mut best = Best { values, places };
             best.clear();
-            if !plane.adaptive {
-                return max_fixed(&taps, x, &mut best);
+            match plane.adaptive {
+                false if taps.stride == 2 => return by_two::max_by_two(&taps, x, &mut best),
+                false => return max_fixed(&taps, x, &mut best),
+                true => {}
             }
             for (to, best) in best.values.iter_mut().zip(best.places.iter_mut()).enumerate() {
                 let (value, place) = best;

@@ -155,6 +155,13 @@ impl Axis {
         start.saturating_sub(self.padding)..(start + self.kernel).saturating_sub(self.padding).min(self.input)
     }
 
+    /// How many fixed windows lie inside the input with all of their elements.
+    pub(super) fn inside(&self) -> usize {
+        let (first, _) = self.tap(0);
+        let (last, _) = self.tap(self.kernel - 1);
+        last.end.saturating_sub(first.start)
+    }
+
     /// How many elements a window counts.
     pub(super) fn counted(&self, o: usize, adaptive: bool, include_padding: bool) -> usize {
         if adaptive || !include_padding {

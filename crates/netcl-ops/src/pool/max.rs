@@ -93,7 +93,8 @@ fn forward(op: &'static str, x: &Tensor, windows: Windows<'_>) -> Result<MaxPool
         match x.queue() {
             Queue::Cpu(_) => cpu::max(job, plane, count)?,
             Queue::OpenCl(stream) => {
-                let kernel = Kernel { names: ["max_pool", "max_pool_planes"], adds: false };
+                let names = ["max_pool", "max_pool_planes"];
+                let kernel = Kernel { names, adds: false, vector: Some("max_pool_vector") };
                 launch(stream, job, &kernel, &plane, [count, output.size()], &[])?;
             }
         }
@@ -174,7 +175,8 @@ fn backward(
     match grad.queue() {
         Queue::Cpu(_) => cpu::max_backward(job, plane, count)?,
         Queue::OpenCl(stream) => {
-            let kernel = Kernel { names: ["max_pool_backward", "max_pool_backward_planes"], adds: true };
+            let names = ["max_pool_backward", "max_pool_backward_planes"];
+            let kernel = Kernel { names, adds: true, vector: None };
             launch(stream, job, &kernel, &plane, [count, input.size()], &[])?;
         }
     }

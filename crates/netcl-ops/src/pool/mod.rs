@@ -7,10 +7,11 @@
 //! |---|---|
 //! | `geometry.rs` | [`Window`] and what it means for an axis |
 //! | `max.rs`, `average.rs` | the operations: checks, results, launches on either backend |
-//! | `cpu.rs` | the native loops |
+//! | `cpu.rs`, `by_two.rs` | the native loops |
 //! | `pool.cl` | the kernels |
 
 mod average;
+mod by_two;
 mod cpu;
 mod geometry;
 mod max;
@@ -18,6 +19,7 @@ mod max;
 use std::cell::Cell;
 
 use netcl_core::backend::opencl::Stream;
+use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::Cost;
 use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
@@ -100,12 +102,17 @@ pub fn force_split<R>(split: Split, f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Windows of a row that `max_pool_vector` computes at a time.
+const LANES: usize = 8;
+
 /// A kernel of `pool.cl`.
 struct Kernel {
     /// Its name where a work-item has one element, and where it has a plane.
     names: [&'static str; 2],
     /// Whether a work-item with a plane adds to what it has written: 16-bit elements would round each time.
     adds: bool,
+    /// Its name where a work-item has a plane with rows of [`LANES`] fixed windows and computes in floats.
+    vector: Option<&'static str>,
 }
 
 /// Runs a kernel over planes that give or take `elements` elements together; `further` follow the scalars of the geometry.
@@ -122,7 +129,11 @@ fn launch(
     let preferred = if is_processor(stream) && enough { Split::Planes } else { Split::Elements };
     let split = FORCED.get().unwrap_or(preferred);
     let (name, items, group) = match split {
-        Split::Planes if exact => (kernel.names[1], planes, Some(1)),
+        Split::Planes if exact => {
+            let rows = !plane.adaptive && plane.axes[1].inside() >= LANES;
+            let vector = kernel.vector.filter(|_| rows && job.dtype != DType::F64);
+            (vector.unwrap_or(kernel.names[1]), planes, Some(1))
+        }
         _ => (kernel.names[0], elements, None),
     };
     let mut scalars = scalars(items, plane);
@@ -158,7 +169,7 @@ fn scalars(items: usize, plane: &Plane) -> Vec<Number> {
 }
 
 /// The cost of a pooling: every element passed over once, and every window's elements combined.
-fn cost(plane: &Plane, planes: usize, dtype: netcl_core::dtype::DType) -> Cost {
+fn cost(plane: &Plane, planes: usize, dtype: DType) -> Cost {
     let [height, width] = plane.axes;
     let (elements, results) = (height.input * width.input, height.output * width.output);
     let window = if plane.adaptive { elements as f64 / results as f64 } else { (height.kernel * width.kernel) as f64 };

@@ -1,7 +1,7 @@
 //! Random tensors: a pure function of the generator's seed and the element's place, so every device draws the same numbers.
 
 mod cpu;
-mod opencl;
+pub(crate) mod opencl;
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
@@ -120,7 +120,8 @@ fn draw(queue: &Queue, shape: Shape, dtype: DType, law: Law, generator: Option<&
         return Ok(out);
     }
     let n = out.size() as u64;
-    // The same argument list for both backends; the block is where the generator stands, which a replayed step moves on.
+    // The same argument list for both backends, but for what some kernels want in the end; the block is where the generator stands,
+    // which a replayed step moves on.
     let mut args = smallvec![
         Arg::Buffer(out.storage().clone(), Access::Write),
         Arg::Scalar(Scalar::U64(out.layout().offset() as u64)),
@@ -135,7 +136,7 @@ fn draw(queue: &Queue, shape: Shape, dtype: DType, law: Law, generator: Option<&
     }
     let work = match queue {
         Queue::Cpu(_) => cpu::work(law, dtype),
-        Queue::OpenCl(stream) => opencl::work(stream, law, dtype, n)?,
+        Queue::OpenCl(stream) => opencl::work(stream, law, dtype, n, &mut args)?,
     };
     let cost = Cost { flops: 0.0, bytes: (out.size() * dtype.size()) as f64 };
     launch::submit(Launch { name: law.name().into(), queue: queue.clone(), work, args, cost })?;

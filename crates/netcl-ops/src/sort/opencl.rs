@@ -1,18 +1,21 @@
-//! Launches of `sort.cl` and `put.cl`.
+//! Launches of `sort.cl` and `put.cl`, and of `sort_lines.cl` on processors.
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::device::DeviceType;
 use netcl_core::dtype::DType;
+use netcl_core::kernels::form::Form;
 use netcl_core::kernels::launch::{Access, Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
 use smallvec::smallvec;
 
 use super::{Args, Lines};
-use crate::indexing::opencl::{Uint, buffer, work};
+use crate::indexing::opencl::{PER_UNIT, Uint, buffer, work};
 
 /// Slots of a group at most: more would leave room for one group per compute unit only.
 const SLOTS: usize = 4096;
+/// Lines up to this length are sorted by one core of a processor, however many others have nothing to do.
+const ALONE: usize = 1 << 16;
 
 /// Keys and positions in device memory.
 struct Pairs {
@@ -66,8 +69,12 @@ pub(super) fn sort(
 
 impl Sorter<'_> {
     fn run(mut self) -> Result<Vec<(Work, Args)>> {
-        let Lines { n, k, .. } = self.lines;
-        if n <= self.slots {
+        let Lines { count, n, k, .. } = self.lines;
+        // A line for every fourth core keeps a processor busier than all of them do that merge pieces of one.
+        let units = self.stream.device().info().compute_units as usize;
+        if Form::of(self.stream.device()) == Form::Items && (n <= ALONE || 4 * count >= units) {
+            self.alone(units)?;
+        } else if n <= self.slots {
             self.pieces(None, n, k)?;
         } else if k <= self.slots / 2 {
             self.keep_best()?;
@@ -75,6 +82,24 @@ impl Sorter<'_> {
             self.merge()?;
         }
         Ok(self.works)
+    }
+
+    /// Whole lines by work-items of their own.
+    fn alone(&mut self, units: usize) -> Result<()> {
+        let Lines { count, n, k, .. } = self.lines;
+        let per = count.div_ceil(units * PER_UNIT);
+        let items = count.div_ceil(per);
+        // Each has two memories for a line.
+        let pairs = self.pairs(items * 2 * n)?;
+        let mut args = Args::new();
+        args.extend(buffer(self.x, Access::Read));
+        args.extend([&pairs.keys, &pairs.places].map(|t| memory(t, Access::Write)));
+        args.extend(buffer(self.values, Access::Write));
+        args.extend(buffer(self.indices, Access::Write));
+        args.extend([count, n, k, per].map(|v| self.uint.arg(v)));
+        args.push(Arg::Scalar(Scalar::U32(u32::from(self.descending))));
+        self.works.push((Work::OpenCl(self.kernel("sort_lines")?, Grid::new([items]).local([1])), args));
+        Ok(())
     }
 
     /// Few of many: the best of each piece, and of what is left again.
@@ -172,7 +197,8 @@ impl Sorter<'_> {
                 "#define BITS {bits}\n#define KEY {key}\n#define TO_KEY(b) {to_key}\n#define IS_NAN(b) ({is_nan})\n\
                  #define UINT {uint}\n{half}"
             );
-            (Source::new(defines + include_str!("sort.cl"), ""), name)
+            let further = if name == "sort_lines" { include_str!("sort_lines.cl") } else { "" };
+            (Source::new(defines + include_str!("sort.cl") + further, ""), name)
         })
     }
 }
