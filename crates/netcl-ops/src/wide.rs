@@ -1,6 +1,6 @@
 //! How kernels over dense tensors read memory: rows in registers and vectors of 16 bytes on GPUs, wide vectors on processors.
 
-use netcl_core::backend::opencl::Stream;
+use netcl_core::backend::opencl::{Grid, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::form::{Form, VECTOR_BYTES};
 
@@ -133,6 +133,14 @@ pub(crate) fn deal(stream: &Stream, count: usize, size: usize) -> (usize, usize)
     let items = stream.device().info().compute_units as usize * ITEMS_PER_UNIT;
     let per = count.div_ceil(items).max(SMALLEST_ITEM.div_ceil(size.max(1)).min(count)).max(1);
     (per, count.div_ceil(per))
+}
+
+/// For processors: work-items, so many per compute unit, that have a long stretch of `n` elements each, a multiple of `whole`. The grid
+/// and the length of a stretch.
+pub(crate) fn stretches(stream: &Stream, n: usize, per_unit: usize, whole: usize) -> (Grid, usize) {
+    let items = stream.device().info().compute_units as usize * per_unit;
+    let per = n.div_ceil(items).max(SMALLEST_ITEM).next_multiple_of(whole);
+    (Grid::new([n.div_ceil(per)]).local([1]), per)
 }
 
 /// Lanes of a vector on processors: float16 or double8, which compilers split for narrower registers.

@@ -11,8 +11,9 @@ use smallvec::SmallVec;
 
 use super::cpu::keep_below;
 use super::{MaskPlace, keep_and_scale};
-use crate::indexing::opencl::{PER_UNIT, buffer, element_defines, element_vectors, stretches, work as grid};
+use crate::indexing::opencl::{buffer, element_defines, work as grid};
 use crate::random::opencl::{PHILOX_VECTOR_CL, PHILOX_WORDS};
+use crate::wide::{ITEMS_PER_UNIT, loose_defines, stretches};
 
 pub(super) fn work(
     stream: &Stream,
@@ -25,7 +26,7 @@ pub(super) fn work(
     let vectors = Form::of(stream.device()) == Form::Items;
     let kernel = if vectors {
         stream.kernel(&format!("dropout_vector.cl:{dtype}"), || {
-            let (elements, vectors) = (element_defines(dtype), element_vectors(dtype));
+            let (elements, vectors) = (element_defines(dtype), loose_defines(dtype));
             let source = [PHILOX_VECTOR_CL, &elements, &vectors, include_str!("dropout_vector.cl")];
             (Source::new(source.concat(), ""), "dropout_vector")
         })?
@@ -43,7 +44,7 @@ pub(super) fn work(
     args.push(Arg::Scalar(Scalar::U32(keep_below(keep))));
     args.push(Arg::Scalar(if dtype == DType::F64 { Scalar::F64(scale) } else { Scalar::F32(scale as f32) }));
     if vectors {
-        let (grid, per) = stretches(stream, x.size(), PER_UNIT, PHILOX_WORDS);
+        let (grid, per) = stretches(stream, x.size(), ITEMS_PER_UNIT, PHILOX_WORDS);
         args.push(Arg::Scalar(Scalar::U64(per as u64)));
         return Ok((Work::OpenCl(kernel, grid), args));
     }

@@ -10,9 +10,8 @@ use smallvec::smallvec;
 
 use super::order::Pairs;
 use super::problem::{Args, Rows, check, host};
-use crate::lines_opencl::vector_width;
-use crate::reduce::opencl::{BF16_BITS, load_vector};
-use crate::wide::Wide;
+use crate::reduce::opencl::BF16_BITS;
+use crate::wide::{ITEMS_PER_UNIT, Wide, loose_defines, stretches};
 
 pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &Tensor) -> Result<(Work, Args)> {
     let uint = Uint::for_span(x.size().max(out.size()));
@@ -54,7 +53,7 @@ pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &
     let outside = Arg::Scalar(Scalar::U64(nan));
     if items {
         args.push(outside);
-        let (grid, per) = stretches(stream, out.size(), PER_UNIT, 1);
+        let (grid, per) = stretches(stream, out.size(), ITEMS_PER_UNIT, 1);
         args.push(uint.arg(per));
         return Ok((Work::OpenCl(kernel, grid), args));
     }
@@ -201,7 +200,7 @@ fn typed(
     let uint = uint.name();
     stream.kernel(&format!("add_rows.cl:{name}:{dtype}:{keys}:{places}:{uint}:{width}"), || {
         let (text, vectors) = match name {
-            "add_rows_vector" => (include_str!("add_rows_vector.cl"), element_vectors(dtype)),
+            "add_rows_vector" => (include_str!("add_rows_vector.cl"), loose_defines(dtype)),
             _ if width > 1 => (include_str!("add_rows.cl"), Wide::vectors(width).defines(dtype)),
             _ => (include_str!("add_rows.cl"), String::new()),
         };
@@ -226,48 +225,8 @@ pub(crate) fn element_defines(dtype: DType) -> String {
     )
 }
 
-/// `WIDTH`, `VCOMPUTE`, `LOADV(p)` and `STOREV(v, p)` for processors: vectors of 64 bytes in the type of the computation, which may
-/// begin at any element.
-pub(crate) fn element_vectors(dtype: DType) -> String {
-    let width = vector_width(dtype);
-    let compute = if dtype == DType::F64 { "double" } else { "float" };
-    let (before, store) = match dtype {
-        DType::F16 => (String::new(), format!("vstore_half{width}_rte(v, 0, p)")),
-        DType::BF16 => (BF16_VECTOR.to_owned(), format!("vstore{width}(bf16_vector(v), 0, p)")),
-        // One store for a vector that lies anywhere: some drivers make several of `vstore`.
-        _ => (
-            format!("typedef {compute}{width} LOOSE __attribute__((aligned({})));\n", dtype.size()),
-            "*(__global LOOSE *)(p) = (v)".to_owned(),
-        ),
-    };
-    let load = load_vector(dtype, "p", width);
-    format!(
-        "{before}#define WIDTH {width}\n#define VCOMPUTE {compute}{width}\n#define LOADV(p) ({load})\n\
-         #define STOREV(v, p) {store}\n"
-    )
-}
-
-/// `bf16_bits` for a vector.
-const BF16_VECTOR: &str = "ushort16 bf16_vector(float16 x) {
-    const uint16 bits = as_uint16(x);
-    return convert_ushort16((x != x) ? ((bits >> 16) | 0x40u) : ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
-}
-";
-
-/// Work-items per compute unit of a processor: enough that one which starts late leaves little to wait for.
-pub(crate) const PER_UNIT: usize = 8;
-/// The same where some stretches may take far longer than others.
+/// Work-items per compute unit of a processor where some stretches may take far longer than others.
 const PER_UNIT_UNEVEN: usize = 64;
-/// Elements that are worth a work-item.
-const SHORTEST: usize = 1024;
-
-/// For processors: work-items that need nobody else and have a long stretch of `n` elements each, a multiple of `whole`. The grid and
-/// the length of a stretch.
-pub(crate) fn stretches(stream: &Stream, n: usize, per_unit: usize, whole: usize) -> (Grid, usize) {
-    let items = stream.device().info().compute_units as usize * per_unit;
-    let per = n.div_ceil(items).max(SHORTEST).next_multiple_of(whole);
-    (Grid::new([n.div_ceil(per)]).local([1]), per)
-}
 
 /// A buffer and the place of its first element.
 pub(crate) fn buffer(tensor: &Tensor, access: Access) -> [Arg; 2] {

@@ -9,7 +9,8 @@ use netcl_core::random::PHILOX_CL;
 use smallvec::SmallVec;
 
 use super::Law;
-use crate::indexing::opencl::{PER_UNIT, element_defines, element_vectors, stretches};
+use crate::indexing::opencl::element_defines;
+use crate::wide::{ITEMS_PER_UNIT, loose_defines, stretches};
 
 /// Philox for eight blocks at once: `philox_vector` and [`PHILOX_WORDS`].
 pub(crate) const PHILOX_VECTOR_CL: &str = include_str!("philox_vector.cl");
@@ -20,7 +21,7 @@ pub(crate) const PHILOX_WORDS: usize = 32;
 pub(super) fn work(stream: &Stream, law: Law, dtype: DType, n: u64, args: &mut SmallVec<[Arg; 8]>) -> Result<Work> {
     if let Some((name, source)) = in_vectors(stream, law, dtype) {
         let kernel = stream.kernel(&format!("random_vector.cl:{name}:{dtype}"), || (source(), name))?;
-        let (grid, per) = stretches(stream, n as usize, PER_UNIT, PHILOX_WORDS);
+        let (grid, per) = stretches(stream, n as usize, ITEMS_PER_UNIT, PHILOX_WORDS);
         args.push(Arg::Scalar(Scalar::U64(per as u64)));
         return Ok(Work::OpenCl(kernel, grid));
     }
@@ -53,7 +54,7 @@ fn in_vectors(stream: &Stream, law: Law, dtype: DType) -> Option<(&'static str, 
     };
     let source = move || {
         let text = include_str!("random_vector.cl");
-        Source::new([PHILOX_VECTOR_CL, &element_defines(dtype), &element_vectors(dtype), text].concat(), "")
+        Source::new([PHILOX_VECTOR_CL, &element_defines(dtype), &loose_defines(dtype), text].concat(), "")
     };
     (Form::of(stream.device()) == Form::Items).then_some((name, source))
 }

@@ -9,7 +9,7 @@ use netcl_core::tensor::Tensor;
 
 use crate::lines::{Lines, Prepared};
 use crate::lines_opencl::Access;
-use crate::wide::{Wide, vector_width};
+use crate::wide::{ITEMS_PER_UNIT, Wide, vector_width};
 
 /// Neighbouring lines that make reads coalesced when the axis is not the innermost.
 const COLUMNS: usize = 32;
@@ -95,8 +95,6 @@ fn in_registers(
 
 /// Vectors of a tile of lines: `TILE` of the kernel.
 const TILE: usize = 4;
-/// Work-items per compute unit: enough that one which starts late leaves little to wait for.
-const PER_UNIT: usize = 8;
 
 /// The launch for processors; `None` where no axis lies densely in memory.
 fn in_vectors(stream: &Stream, lines: &Lines, access: &Access<'_>, x: &Tensor, log: bool) -> Result<Option<Prepared>> {
@@ -108,7 +106,7 @@ fn in_vectors(stream: &Stream, lines: &Lines, access: &Access<'_>, x: &Tensor, l
     }
     let units =
         if lines.columns { kept.size() / inner * inner.div_ceil(TILE * vector_width(dtype)) } else { kept.size() };
-    let per = units.div_ceil(stream.device().info().compute_units as usize * PER_UNIT);
+    let per = units.div_ceil(stream.device().info().compute_units as usize * ITEMS_PER_UNIT);
     let name = if lines.columns { "softmax_columns" } else { "softmax_rows" };
     let key = format!("softmax_vector.cl:{name}:{}:{log}", access.key());
     let kernel = stream.kernel(&key, || {

@@ -10,7 +10,8 @@ use netcl_core::tensor::Tensor;
 use smallvec::smallvec;
 
 use super::{Args, Lines};
-use crate::indexing::opencl::{PER_UNIT, Uint, buffer, work};
+use crate::indexing::opencl::{Uint, buffer, work};
+use crate::wide::ITEMS_PER_UNIT;
 
 /// Slots of a group at most: more would leave room for one group per compute unit only.
 const SLOTS: usize = 4096;
@@ -87,7 +88,7 @@ impl Sorter<'_> {
     /// Whole lines by work-items of their own.
     fn alone(&mut self, units: usize) -> Result<()> {
         let Lines { count, n, k, .. } = self.lines;
-        let per = count.div_ceil(units * PER_UNIT);
+        let per = count.div_ceil(units * ITEMS_PER_UNIT);
         let items = count.div_ceil(per);
         // Each has two memories for a line.
         let pairs = self.pairs(items * 2 * n)?;
