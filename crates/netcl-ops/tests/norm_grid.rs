@@ -368,14 +368,16 @@ fn a_large_mean_costs_no_digits() {
         let values: Vec<f64> =
             random(6000, 7, (-1.0, 1.0)).iter().map(|v| 4096.0 + (v * 1024.0).round() / 1024.0).collect();
         let (x, xs) = tensor(&device.queue, &values, [3, 2, 1000], DType::F32);
-        for kind in [Kind::Batch, Kind::Layer(1), Kind::Group(2)] {
+        let kinds = [Kind::Batch, Kind::Layer(1), Kind::Group(2)];
+        for (form, kind) in [Form::Items, Form::Groups].into_iter().flat_map(|form| kinds.map(|kind| (form, kind))) {
             let reference = Reference::new(kind, &[3, 2, 1000]);
             let (_, var) = reference.statistics(&xs, true);
             let running = [0.0, 1.0].map(|v| Tensor::full(&device.queue, [2], DType::F32, v).unwrap());
-            let got = forward(kind, &x, Affine::default(), [&running[0], &running[1]]).unwrap();
+            let normal = || forward(kind, &x, Affine::default(), [&running[0], &running[1]]);
+            let got = force_form(form, normal).unwrap();
             let rstd: Vec<f64> = var.iter().map(|v| (v + EPS).sqrt().recip()).collect();
             let close = Tolerance { relative: 1e-5, absolute: 0.0 }.check(&got.rstd.to_f64_vec().unwrap(), &rstd);
-            close.unwrap_or_else(|e| panic!("{device:?} {kind:?}: {e}"));
+            close.unwrap_or_else(|e| panic!("{device:?} {form:?} {kind:?}: {e}"));
         }
     }
 }

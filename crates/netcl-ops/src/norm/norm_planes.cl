@@ -27,6 +27,7 @@
 #define GROUP 256
 #define WIDTH 4
 #define VECTORS 4
+#define LOAD(p, i) (p)[i]
 #define LOADV(p) (*(__global const float4 *)(p))
 #define LOADC(p) (*(__global const float4 *)(p))
 #define STOREV(v, p) *(__global float4 *)(p) = (v)
@@ -66,6 +67,8 @@ __kernel void norm_moments_planes(__global const ELEMENT *x, const ulong x_at, _
     const UINT c = (UINT)get_group_id(0) / parts, part = (UINT)get_group_id(0) % parts;
     const UINT first = part * per, last = first + per < count ? first + per : count;
     x += x_at;
+    // Values are taken from the channel's first one on: means that are large beside the deviations would be rounded in every merge.
+    const COMPUTE base = LOAD(x, c * span);
     COMPUTE have = 0, middle = 0, squares = 0;
     for (UINT i = first + lid * WIDTH; i < last; i += GROUP * VECTORS * WIDTH) {
         VCOMPUTE v[VECTORS], sums = (VCOMPUTE)(0), spread = (VCOMPUTE)(0);
@@ -75,7 +78,7 @@ __kernel void norm_moments_planes(__global const ELEMENT *x, const ulong x_at, _
             const UINT at = i + j * GROUP * WIDTH;
             v[j] = (VCOMPUTE)(0);
             if (at < last) {
-                v[j] = LOADV(x + (at / span * channels + c) * span + at % span);
+                v[j] = LOADV(x + (at / span * channels + c) * span + at % span) - base;
                 found += WIDTH;
             }
         }
@@ -105,7 +108,7 @@ __kernel void norm_moments_planes(__global const ELEMENT *x, const ulong x_at, _
         barrier(CLK_LOCAL_MEM_FENCE);
     }
     if (lid == 0) {
-        partial[partial_at + (c * parts + part) * 2] = middle;
+        partial[partial_at + (c * parts + part) * 2] = base + middle;
         partial[partial_at + (c * parts + part) * 2 + 1] = squares;
     }
 }

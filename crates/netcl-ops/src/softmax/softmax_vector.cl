@@ -125,8 +125,9 @@ COMPUTE highest(VCOMPUTE v) {
     T name = of.lo, name##_lost = of##_lost.lo + of##_lost.hi; \
     FOLD(T, name, name##_lost, of.hi)
 
-// Nothing that the language has asks processors for memory: its own prefetch is empty in the drivers that were looked at.
-#ifdef __has_builtin
+// Nothing that the language has asks processors for memory: its own prefetch is empty in the drivers that were looked at. (NVIDIA's
+// compiler knows the function, but not for pointers of this version of the language.)
+#if defined(__has_builtin) && !defined(__NV_CL_C_VERSION)
 #if __has_builtin(__builtin_prefetch)
 #define ASK(p, to_write) __builtin_prefetch((const void *)(size_t)(p), to_write)
 #endif
