@@ -131,11 +131,32 @@ pub fn on_first_stream(hook: fn()) {
 
 /// A stream was made.
 pub(super) fn stream_made() {
+    wait_at_exit();
     static CALLED: AtomicBool = AtomicBool::new(false);
     if let Some(hook) = FIRST_STREAM.get()
         && !CALLED.swap(true, Ordering::Relaxed)
     {
         hook();
+    }
+}
+
+/// Has the process wait for its devices before it ends, also where nobody calls [`finish_at_exit`]: a driver that is cleaned up while
+/// its kernels are compiled or run crashes (Intel's, every third time, with a program that ends right after a launch).
+///
+/// What was registered last is called first, and drivers make further objects of their own when they first compile and launch. So
+/// this is called again after a build; waiting once more costs nothing.
+pub(super) fn wait_at_exit() {
+    /// As many as every C library has room for.
+    const MOST: usize = 32;
+    static REGISTERED: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn wait() {
+        // A panic has nobody to go to here.
+        let _ = std::panic::catch_unwind(finish_at_exit);
+    }
+    #[cfg(unix)]
+    if REGISTERED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < MOST).then_some(n + 1)).is_ok() {
+        // SAFETY: the handler takes nothing, unwinds never, and is part of this library, which removes it if it is unloaded.
+        unsafe { libc::atexit(wait) };
     }
 }
 
