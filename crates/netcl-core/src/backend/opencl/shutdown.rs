@@ -146,17 +146,19 @@ pub(super) fn stream_made() {
 /// What was registered last is called first, and drivers make further objects of their own when they first compile and launch. So
 /// this is called again after a build; waiting once more costs nothing.
 pub(super) fn wait_at_exit() {
-    /// As many as every C library has room for.
-    const MOST: usize = 32;
-    static REGISTERED: AtomicUsize = AtomicUsize::new(0);
-    extern "C" fn wait() {
-        // A panic has nobody to go to here.
-        let _ = std::panic::catch_unwind(finish_at_exit);
-    }
     #[cfg(unix)]
-    if REGISTERED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < MOST).then_some(n + 1)).is_ok() {
-        // SAFETY: the handler takes nothing, unwinds never, and is part of this library, which removes it if it is unloaded.
-        unsafe { libc::atexit(wait) };
+    {
+        /// As many as every C library has room for.
+        const MOST: usize = 32;
+        static REGISTERED: AtomicUsize = AtomicUsize::new(0);
+        extern "C" fn wait() {
+            // A panic has nobody to go to here.
+            let _ = std::panic::catch_unwind(finish_at_exit);
+        }
+        if REGISTERED.fetch_add(1, Ordering::Relaxed) < MOST {
+            // SAFETY: the handler takes nothing, unwinds never, and is part of this library, which removes it if it is unloaded.
+            unsafe { libc::atexit(wait) };
+        }
     }
 }
 

@@ -19,7 +19,12 @@
 //! | 3 to 6, 7 | strides of axes 1 to 4 in units of 16 bytes: 32 bits each, then 4 more bits each |
 //! | 8 to 12 | lengths less one, the dense axis first |
 //! | 13, 14 | the box: axis 0 less one << 24; axes 1 to 4 less one, 8 bits each |
+//! | 13 | steps from element to element less one, 3 bits for each axis from bit 0 on; always 0 here |
 //! | 16, 18 | bytes of the box; bytes after which the swizzle repeats |
+//!
+//! Where a box begins is the kernel's to say, also before the array or behind its end, where it gets zeros; but along the dense axis it
+//! must begin at a multiple of 16 bytes. The engine takes anything else for an illegal instruction parameter and the context is lost.
+//! And its rows must be as long as the swizzle: the pieces of shorter ones do not lie where the matrix units look for them.
 
 /// The most axes a map can have.
 pub const MAX_RANK: usize = 5;
