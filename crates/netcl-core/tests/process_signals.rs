@@ -279,9 +279,11 @@ fn child_ends_after_launches() {
             let out = Tensor::uninit(&queue, [3, 300], DType::F32).unwrap();
             Elementwise::new(name, table::op(name).unwrap().expr()).run(&[&x], &[], &[&out]).unwrap();
         }
-        // A stream that is dropped waits; those of the device manager never are.
         let Queue::OpenCl(stream) = &queue else { continue };
+        // What a driver makes of its own at its very first launches comes after the handlers that were registered before.
+        stream.finish().unwrap();
         spin(stream, 20_000_000);
+        // A stream that is dropped waits; those of the device manager never are.
         std::mem::forget(queue);
     }
 }
@@ -290,7 +292,7 @@ fn child_ends_after_launches() {
 #[test]
 fn a_program_may_end_right_after_its_launches() {
     if !devices().is_empty() {
-        for _ in 0..6 {
+        for _ in 0..3 {
             child_ok("child_ends_after_launches", &[]);
         }
     }

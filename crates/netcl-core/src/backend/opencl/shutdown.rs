@@ -144,7 +144,8 @@ pub(super) fn stream_made() {
 /// its kernels are compiled or run crashes (Intel's, every third time, with a program that ends right after a launch).
 ///
 /// What was registered last is called first, and drivers make further objects of their own when they first compile and launch. So
-/// this is called again after a build; waiting once more costs nothing.
+/// this is called again after a build; waiting once more costs nothing. A program that ends before its very first kernels did may
+/// still meet a driver that cleans up too early.
 pub(super) fn wait_at_exit() {
     #[cfg(unix)]
     {
