@@ -16,8 +16,6 @@ use netcl_core::backend::opencl::*;
 use netcl_core::device::manager;
 use netcl_core::dtype::DType;
 use netcl_core::error::Error;
-use netcl_core::kernels::elementwise::Elementwise;
-use netcl_core::kernels::expr::table;
 use netcl_core::tensor::Tensor;
 use opencl_support::{Folder, child_ok, devices};
 
@@ -267,35 +265,6 @@ fn the_finish_at_exit_is_bounded_after_an_interrupt() {
     let (status, after, text) = child.end();
     assert_eq!(status.code(), Some(130), "{status} {text}");
     assert!(after >= GRACE && after < GRACE + Duration::from_secs(2), "{after:?}");
-}
-
-#[test]
-#[ignore = "run by a_program_may_end_right_after_its_launches"]
-fn child_ends_after_launches() {
-    for device in devices() {
-        let queue = Queue::OpenCl(Stream::on_device(&device).unwrap());
-        let x = Tensor::full(&queue, [3, 300], DType::F32, 1.0).unwrap();
-        for name in ["tanh", "exp", "sigmoid", "gelu"] {
-            let out = Tensor::uninit(&queue, [3, 300], DType::F32).unwrap();
-            Elementwise::new(name, table::op(name).unwrap().expr()).run(&[&x], &[], &[&out]).unwrap();
-        }
-        let Queue::OpenCl(stream) = &queue else { continue };
-        // What a driver makes of its own at its very first launches comes after the handlers that were registered before.
-        stream.finish().unwrap();
-        spin(stream, 20_000_000);
-        // A stream that is dropped waits; those of the device manager never are.
-        std::mem::forget(queue);
-    }
-}
-
-/// Drivers that are cleaned up while kernels are compiled or run crash, some of the time.
-#[test]
-fn a_program_may_end_right_after_its_launches() {
-    if !devices().is_empty() {
-        for _ in 0..3 {
-            child_ok("child_ends_after_launches", &[]);
-        }
-    }
 }
 
 #[test]
