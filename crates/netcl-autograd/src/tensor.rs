@@ -39,6 +39,8 @@ pub struct Tensor {
 #[derive(Default)]
 pub struct GradCell {
     requires_grad: AtomicBool,
+    /// Whether a compiled function depends on the flag.
+    watched: AtomicBool,
     grad: Mutex<Option<Tensor>>,
     pub(crate) hooks: Hooks,
 }
@@ -46,6 +48,19 @@ pub struct GradCell {
 impl GradCell {
     pub(crate) fn requires_grad(&self) -> bool {
         self.requires_grad.load(Ordering::Acquire)
+    }
+
+    fn set_requires_grad(&self, requires_grad: bool) {
+        if self.requires_grad.swap(requires_grad, Ordering::AcqRel) != requires_grad
+            && self.watched.load(Ordering::Acquire)
+        {
+            crate::jit::facts_changed();
+        }
+    }
+
+    /// Lets compiled functions know when the flag changes.
+    pub(crate) fn watch(&self) {
+        self.watched.store(true, Ordering::Release);
     }
 
     pub(crate) fn grad(&self) -> Option<Tensor> {
@@ -116,13 +131,13 @@ impl Tensor {
             let what = format!("the tensor is the result of {}; use detach() to cut it off", node.op());
             return Err(Error::NoGradient { op: "requires_grad", what });
         }
-        self.cell.requires_grad.store(requires_grad, Ordering::Release);
+        self.cell.set_requires_grad(requires_grad);
         Ok(())
     }
 
     /// This tensor with `requires_grad` set, for building leaves in one expression.
     pub fn with_grad(self) -> Tensor {
-        self.cell.requires_grad.store(true, Ordering::Release);
+        self.cell.set_requires_grad(true);
         self
     }
 

@@ -93,6 +93,7 @@ impl Base {
     }
 
     pub(crate) fn step(&mut self, options: &StepOptions) -> Result<Option<Tensor>> {
+        netcl_autograd::jit::refuse_tracing("step")?;
         let pairs = self.pairs()?;
         let form = Form {
             decay: self.groups.iter().any(|group| group.weight_decay() != 0.0),

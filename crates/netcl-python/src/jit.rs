@@ -3,46 +3,55 @@
 use std::sync::Arc;
 
 use netcl::Tensor as Recorded;
-use netcl::autograd::jit::{Body, Cache, Style};
+use netcl::autograd::jit::{self, Body, Cache, Style};
 use netcl::core::dtype::DType;
 use netcl::core::index::IndexTensor as Index;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
+use smallvec::SmallVec;
 
 use crate::error::{IntoPyResult, carry};
 use crate::index::IndexTensor;
 use crate::tensor::Tensor;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<JitCache>()
+    module.add_class::<JitCache>()?;
+    module.add_class::<Captures>()?;
+    module.add_function(wrap_pyfunction!(runs_op_by_op, module)?)
+}
+
+/// Whether compiled functions run op by op at the moment: ``NETCL_JIT=0``, or inside of another one's trace.
+#[pyfunction]
+fn runs_op_by_op() -> bool {
+    jit::runs_op_by_op()
+}
+
+/// Tensors that a function uses beside its arguments, looked at once for many calls.
+#[pyclass(module = "netcl.autograd", frozen)]
+struct Captures(jit::Captures);
+
+#[pymethods]
+impl Captures {
+    #[new]
+    fn new(tensors: Vec<Bound<'_, PyAny>>) -> PyResult<Self> {
+        Ok(Captures(jit::Captures::new(tensors.iter().map(unwrap).collect::<PyResult<_>>()?)))
+    }
+
+    /// Whether what matters of the tensors is as it was when they were looked at.
+    fn are_current(&self) -> bool {
+        self.0.are_current()
+    }
+
+    /// The same for the same memory, seen in the same way.
+    fn identity<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.identity())
+    }
 }
 
 /// The compiled forms of one function, by the kind of its arguments.
 #[pyclass(module = "netcl.autograd", frozen)]
 struct JitCache(Cache);
-
-/// Tensors of one call as the compiler sees them.
-struct Call {
-    inputs: Vec<Recorded>,
-    captures: Vec<Recorded>,
-    body: Body,
-}
-
-impl Call {
-    fn new(inputs: &[Bound<'_, PyAny>], captures: &[Bound<'_, PyAny>], body: Py<PyAny>) -> PyResult<Self> {
-        let all = |objects: &[Bound<'_, PyAny>]| objects.iter().map(unwrap).collect::<PyResult<Vec<Recorded>>>();
-        Ok(Call { inputs: all(inputs)?, captures: all(captures)?, body: to_body(body) })
-    }
-
-    fn inputs(&self) -> Vec<&Recorded> {
-        self.inputs.iter().collect()
-    }
-
-    fn captures(&self) -> Vec<&Recorded> {
-        self.captures.iter().collect()
-    }
-}
 
 #[pymethods]
 impl JitCache {
@@ -52,31 +61,20 @@ impl JitCache {
         JitCache(Cache::new(fast_math).named(name))
     }
 
-    /// Calls ``body`` with a list of tensors, compiled; the result is a list of tensors.
+    /// Calls ``body`` with a list of tensors, compiled; gives the number of the plan and a list of tensors.
     fn call<'py>(
         &self,
         py: Python<'py>,
         statics: &Bound<'py, PyBytes>,
         inputs: Vec<Bound<'py, PyAny>>,
-        captures: Vec<Bound<'py, PyAny>>,
+        captures: &Captures,
         body: Py<PyAny>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let call = Call::new(&inputs, &captures, body)?;
-        let statics = statics.as_bytes();
-        let made = py.detach(|| self.0.call(statics, &call.inputs(), &call.captures(), call.body.clone())).py()?;
-        PyList::new(py, made.into_iter().map(|tensor| wrap(py, tensor)).collect::<PyResult<Vec<_>>>()?)
-    }
-
-    /// The key of a plan: ``statics`` and what matters of the tensors.
-    fn key<'py>(
-        &self,
-        py: Python<'py>,
-        statics: &Bound<'py, PyBytes>,
-        inputs: Vec<Bound<'py, PyAny>>,
-        captures: Vec<Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let call = Call::new(&inputs, &captures, py.None())?;
-        Ok(PyBytes::new(py, &Cache::key(statics.as_bytes(), &call.inputs(), &call.captures())))
+    ) -> PyResult<(u64, Bound<'py, PyList>)> {
+        let (statics, inputs, body) = (statics.as_bytes(), all(&inputs)?, to_body(body));
+        let inputs: SmallVec<[&Recorded; 8]> = inputs.iter().collect();
+        let (plan, made) = py.detach(|| self.0.call(statics, &inputs, &captures.0, body)).py()?;
+        let made = made.into_iter().map(|tensor| wrap(py, tensor)).collect::<PyResult<Vec<_>>>()?;
+        Ok((plan, PyList::new(py, made)?))
     }
 
     /// What fused and what did not; ``what`` is ``"explain"``, ``"source"``, ``"dot"`` or ``"mermaid"``.
@@ -86,17 +84,16 @@ impl JitCache {
         what: &str,
         statics: &Bound<'_, PyBytes>,
         inputs: Vec<Bound<'_, PyAny>>,
-        captures: Vec<Bound<'_, PyAny>>,
+        captures: &Captures,
         body: Py<PyAny>,
     ) -> PyResult<String> {
-        let call = Call::new(&inputs, &captures, body)?;
-        let statics = statics.as_bytes();
-        let (own, captured, body) = (call.inputs(), call.captures(), call.body.clone());
+        let (statics, inputs, body) = (statics.as_bytes(), all(&inputs)?, to_body(body));
+        let (own, captured): (Vec<&Recorded>, _) = (inputs.iter().collect(), &captures.0);
         py.detach(|| match what {
-            "explain" => self.0.explain(statics, &own, &captured, body).py(),
-            "source" => self.0.source(statics, &own, &captured, body).py(),
-            "dot" => self.0.graph(statics, &own, &captured, body, Style::Dot).py(),
-            "mermaid" => self.0.graph(statics, &own, &captured, body, Style::Mermaid).py(),
+            "explain" => self.0.explain(statics, &own, captured, body).py(),
+            "source" => self.0.source(statics, &own, captured, body).py(),
+            "dot" => self.0.graph(statics, &own, captured, body, Style::Dot).py(),
+            "mermaid" => self.0.graph(statics, &own, captured, body, Style::Mermaid).py(),
             other => {
                 Err(PyValueError::new_err(format!("there is no description {other:?}; use \"dot\" or \"mermaid\"")))
             }
@@ -108,6 +105,10 @@ impl JitCache {
         let counters = self.0.counters();
         (counters.traces, counters.hits, counters.plans)
     }
+}
+
+fn all(objects: &[Bound<'_, PyAny>]) -> PyResult<SmallVec<[Recorded; 8]>> {
+    objects.iter().map(unwrap).collect()
 }
 
 fn unwrap(object: &Bound<'_, PyAny>) -> PyResult<Recorded> {

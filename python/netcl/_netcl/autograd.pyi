@@ -58,21 +58,26 @@ class JitCache:
         self,
         statics: bytes,
         inputs: list[Tensor | IndexTensor],
-        captures: list[Tensor | IndexTensor],
+        captures: Captures,
         body: Callable[[list[Any]], list[Any]],
-    ) -> list[Any]: ...
-    def key(
-        self, statics: bytes, inputs: list[Tensor | IndexTensor], captures: list[Tensor | IndexTensor]
-    ) -> bytes: ...
+    ) -> tuple[int, list[Any]]: ...
     def describe(
         self,
         what: str,
         statics: bytes,
         inputs: list[Tensor | IndexTensor],
-        captures: list[Tensor | IndexTensor],
+        captures: Captures,
         body: Callable[[list[Any]], list[Any]],
     ) -> str: ...
     def counters(self) -> tuple[int, int, int]: ...
+
+@final
+class Captures:
+    def __init__(self, tensors: list[Tensor | IndexTensor]) -> None: ...
+    def are_current(self) -> bool: ...
+    def identity(self) -> bytes: ...
+
+def runs_op_by_op() -> bool: ...
 
 # ---- functions of Python -----------------------------------------------------------------------------------------
 

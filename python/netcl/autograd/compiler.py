@@ -11,213 +11,238 @@
 from __future__ import annotations
 
 import functools
-import sys
-import types
+import threading
+import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, overload
 
 from netcl._netcl import IndexTensor, Tensor
-from netcl._netcl.autograd import JitCache
+from netcl._netcl.autograd import Captures, JitCache, runs_op_by_op
+from netcl._surroundings import Description, Refused, Surroundings, Watch, difference
 
 __all__ = ["Compiled", "jit", "jit_compile"]
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), slice, range, type(Ellipsis))
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value is what its text says."""
-    # Nothing is NumPy's before somebody has imported it, and netcl does not for this.
-    numpy = sys.modules.get("numpy")
-    return isinstance(value, _PLAIN) or (numpy is not None and isinstance(value, (numpy.generic, numpy.dtype)))
-
-
-def _is_array(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray)
-
-
-def _is_module(value: Any) -> bool:
-    return hasattr(value, "named_modules") and hasattr(value, "parameters")
-
-
-def _flatten(value: Any, leaves: list[Any], where: str) -> tuple[Any, ...]:
-    """A description of ``value`` in which tensors are numbered; the tensors go to ``leaves``."""
-    if isinstance(value, (Tensor, IndexTensor)):
-        leaves.append(value)
-        return ("tensor", type(value) is IndexTensor)
-    if isinstance(value, tuple):
-        parts = tuple(_flatten(part, leaves, f"{where}[{i}]") for i, part in enumerate(value))
-        return ("tuple", type(value) if hasattr(value, "_fields") else None, parts)
-    if isinstance(value, list):
-        return ("list", None, tuple(_flatten(part, leaves, f"{where}[{i}]") for i, part in enumerate(value)))
-    if isinstance(value, dict):
-        keys = tuple(value)
-        return ("dict", keys, tuple(_flatten(part, leaves, f"{where}[{key!r}]") for key, part in value.items()))
-    return ("value", value, where)
-
-
-def _unflatten(spec: tuple[Any, ...], leaves: Iterator[Any]) -> Any:
-    kind = spec[0]
-    if kind == "tensor":
-        return next(leaves)
-    if kind == "value":
-        return spec[1]
-    parts = [_unflatten(part, leaves) for part in spec[2]]
-    if kind == "tuple":
-        return spec[1](*parts) if spec[1] is not None else tuple(parts)
-    return parts if kind == "list" else dict(zip(spec[1], parts))
-
-
-def _key(spec: tuple[Any, ...]) -> Any:
-    """The description as values that compare: what a plan depends on beside its tensors."""
-    kind = spec[0]
-    if kind == "tensor":
-        return spec
-    if kind == "value":
-        return _value_key(spec[1], spec[2])
-    name = spec[1].__qualname__ if isinstance(spec[1], type) else spec[1]
-    return (kind, name, tuple(_key(part) for part in spec[2]))
-
-
-def _value_key(value: Any, where: str) -> Any:
-    if _is_plain(value):
-        return (type(value).__name__, repr(value))
-    if _is_array(value):
-        return ("ndarray", value.shape, value.dtype.str, value.tobytes())
-    if _is_module(value):
-        return _module_key(value)
-    if isinstance(value, type) or callable(value):
-        return ("named", getattr(value, "__module__", ""), getattr(value, "__qualname__", repr(type(value))))
-    if isinstance(value, (set, frozenset)):
-        return (type(value).__name__, sorted(map(repr, value)))
-    raise TypeError(
-        f"jit: {where} is a {type(value).__qualname__}, which is neither a tensor nor a plain value, so that a change of it "
-        "could not be noticed; pass its tensors and numbers instead"
-    )
-
-
-def _module_key(module: Any) -> Any:
-    return ("module", tuple((name, type(part).__qualname__, part.training) for name, part in module.named_modules()))
-
-
-class _Surroundings:
-    """What a function uses beside its arguments, as it is at this moment: tensors, and values that choose its path."""
-
-    def __init__(self, function: Any) -> None:
-        self.tensors: list[Any] = []
-        self.values: list[Any] = []
-        self._seen: set[int] = set()
-        self._visit(function, 0)
-
-    def _visit(self, value: Any, depth: int) -> None:
-        if _is_plain(value):
-            self.values.append((type(value).__name__, repr(value)))
-            return
-        if id(value) in self._seen or depth > 6:
-            return
-        self._seen.add(id(value))
-        if isinstance(value, (Tensor, IndexTensor)):
-            self.tensors.append(value)
-        elif _is_module(value):
-            self.values.append(_module_key(value))
-            for tensor in [*value.parameters(), *value.buffers()]:
-                self._visit(tensor, depth + 1)
-        elif isinstance(value, types.MethodType):
-            self._visit(value.__self__, depth + 1)
-            self._visit(value.__func__, depth + 1)
-        elif isinstance(value, types.FunctionType):
-            self._visit_function(value, depth)
-        elif isinstance(value, Compiled):
-            self._visit(value.function, depth + 1)
-        elif isinstance(value, functools.partial):
-            for part in (value.func, *value.args, *value.keywords.values()):
-                self._visit(part, depth + 1)
-        elif isinstance(value, (list, tuple)):
-            for part in value:
-                self._visit(part, depth + 1)
-        elif isinstance(value, dict):
-            for part in value.values():
-                self._visit(part, depth + 1)
-
-    def _visit_function(self, function: types.FunctionType, depth: int) -> None:
-        if function.__module__ is not None and function.__module__.partition(".")[0] == "netcl":
-            return  # the library's own functions hold nothing of the user's
-        for cell in function.__closure__ or ():
-            try:
-                self._visit(cell.cell_contents, depth + 1)
-            except ValueError:  # a cell that is not filled yet
-                continue
-        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._visit(default, depth + 1)
-        for name in function.__code__.co_names:
-            if name in function.__globals__ and not isinstance(function.__globals__[name], types.ModuleType):
-                self._visit(function.__globals__[name], depth + 1)
+# Kinds of surroundings whose plans are kept; the one that was not used for the longest time goes first.
+_MOST = 256
+# Reasons for tracing again that are kept, and traces in a row after which one is told of them.
+_REASONS, _PATIENCE = 100, 8
 
 
 class Compiled:
     """A function or module that is compiled when it is called. Made by :func:`jit`.
 
-    Arguments may be tensors, plain values, and tuples, lists and dicts of such; so may results. A plan is kept for every kind
-    of arguments: their structure, dtypes, shapes, strides, devices, what needs a gradient, and plain values.
+    Arguments may be tensors, plain values, modules, objects, and tuples, lists and dicts of such; results tensors and plain values in
+    such structures. A plan is kept for every kind of call: structure, dtypes, shapes, strides and devices of tensors, what needs
+    a gradient, and everything else that the function reads, wherever it finds it.
     """
 
     def __init__(self, function: Callable[..., Any], fast_math: bool = False) -> None:
         functools.update_wrapper(self, function, updated=())
         self.function = function
-        self._cache = JitCache(getattr(function, "__qualname__", type(function).__name__), fast_math)
-        self._results: dict[bytes, tuple[Any, ...]] = {}
+        self.__wrapped__ = function
+        self._name = getattr(function, "__qualname__", type(function).__qualname__)
+        self._cache = JitCache(self._name, fast_math)
+        self._surroundings = Surroundings(function)
+        self._kinds: OrderedDict[Any, _Kind] = OrderedDict()
+        self._results: dict[int, Any] = {}
+        self._lock = threading.Lock()
+        self._reasons: list[str] = []
+        self._misses = 0
+        #: Why the function runs as it is, if it does.
+        self._refused: str | None = None
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        inputs: list[Any] = []
-        spec = _flatten((args, kwargs), inputs, "the argument")
-        around = _Surroundings(self.function)
-        arguments = _key(spec)
-        for value in _modules_in(spec):
-            around._visit(value, 0)
-        statics = repr((arguments, around.values)).encode()
-        key = self._cache.key(statics, inputs, around.tensors)
-
-        def body(tensors: list[Any]) -> list[Any]:
-            given, named = _unflatten(spec, iter(tensors))
-            leaves: list[Any] = []
-            result = _flatten(self.function(*given, **named), leaves, "the result")
-            self._results[key] = result
-            return leaves
-
-        return key, statics, inputs, around.tensors, body
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        key, *call = self._prepare(args, kwargs)
-        leaves = self._cache.call(*call)
-        return _unflatten(self._results[key], iter(leaves))
+        if self._refused is not None or runs_op_by_op():
+            return self.function(*args, **kwargs)
+        try:
+            found = self._surroundings.describe(args, kwargs)
+        except Refused as refused:
+            if refused.is_argument:
+                raise TypeError(f"jit: {refused}") from None
+            self._refuse(str(refused))
+            return self.function(*args, **kwargs)
+        kind = self._kinds.get(found.key)
+        if kind is None:
+            kind = self._new_kind(found)
+        elif len(self._kinds) == _MOST:
+            self._kinds.move_to_end(found.key)
+        call = _Call(self.function, args, kwargs)
+        plan, leaves = self._cache.call(kind.statics, found.inputs, kind.captures(found), call)
+        if call.result is None:
+            self._misses = 0
+            return _unflatten(self._results[plan], iter(leaves))
+        if plan not in self._results:
+            return self._traced(plan, call, found, leaves)
+        return _unflatten(call.result, iter(leaves))
+
+    def _traced(self, plan: int, call: _Call, found: Description, leaves: list[Any]) -> Any:
+        """A call that was traced: looks whether the plan may be used again."""
+        result = _unflatten(call.result, iter(leaves))
+        self._results[plan] = call.result
+        while len(self._results) > 2 * _MOST:
+            self._results.pop(next(iter(self._results)), None)
+        self._misses += 1
+        changed, left = None, False
+        try:
+            after = self._surroundings.describe(call.args, call.kwargs)
+            left = not after.has_tensors_of(found.around)
+            if left or after.key != found.key:
+                changed = f"it changes what it reads while it runs: {difference(found.key, after.key)}"
+        except Refused as refused:
+            changed = str(refused)
+        if call.watch is not None:
+            changed = call.watch.unknown(self._surroundings) or changed
+        if changed is not None:
+            self._refuse(changed)
+        elif self._misses == _PATIENCE:
+            why = self._reasons[-1] if self._reasons else "the tensors are of another kind each time"
+            self._warn(f"was traced {self._misses} times in a row: {why}")
+        # A tensor that the trace has left somewhere has no values: the function leaves it once more.
+        return self.function(*call.args, **call.kwargs) if left else result
+
+    def _new_kind(self, found: Description) -> _Kind:
+        with self._lock:
+            kind = self._kinds.get(found.key)
+            if kind is None:
+                if self._kinds:
+                    self._reasons.append(difference(next(reversed(self._kinds)), found.key))
+                    del self._reasons[:-_REASONS]
+                kind = self._kinds[found.key] = _Kind(found)
+                while len(self._kinds) > _MOST:
+                    self._kinds.popitem(last=False)
+            return kind
+
+    def _refuse(self, why: str) -> None:
+        self._refused = why
+        self._warn(f"runs op by op, uncompiled: {why}")
+
+    def _warn(self, what: str) -> None:
+        warnings.warn(f"jit: {self._name} {what}", RuntimeWarning, stacklevel=4)
+
+    def _describe(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if self._refused is None:
+            try:
+                found = self._surroundings.describe(args, kwargs)
+            except Refused as refused:
+                if refused.is_argument:
+                    raise TypeError(f"jit: {refused}") from None
+                self._refused = str(refused)
+            else:
+                kind = self._kinds.get(found.key) or self._new_kind(found)
+                call = _Call(self.function, args, kwargs)
+                return self._cache.describe(what, kind.statics, found.inputs, kind.captures(found), call)
+        return f"runs as it is: {self._refused}\n" if what == "explain" else ""
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """What fused and what did not, one paragraph per kernel, for arguments like these."""
-        return self._cache.describe("explain", *self._prepare(args, kwargs)[1:])
+        return self._describe("explain", args, kwargs)
 
     def source(self, *args: Any, **kwargs: Any) -> str:
         """The OpenCL C that was written for arguments like these."""
-        return self._cache.describe("source", *self._prepare(args, kwargs)[1:])
+        return self._describe("source", args, kwargs)
 
     def graph(self, *args: Any, style: str = "dot", **kwargs: Any) -> str:
         """The traced operations, boxed by kernel, as a drawing: ``style`` is ``"dot"`` or ``"mermaid"``."""
-        return self._cache.describe(style, *self._prepare(args, kwargs)[1:])
+        return self._describe(style, args, kwargs)
 
     def counters(self) -> dict[str, int]:
         """How often the function was traced, how often a call found its plan, and how many plans there are."""
         return dict(zip(("traces", "hits", "plans"), self._cache.counters()))
 
+    def recompiles(self) -> list[str]:
+        """Why the function was traced again, the last hundred times: what it read, and how that had changed.
 
-def _modules_in(spec: tuple[Any, ...]) -> Iterator[Any]:
-    if spec[0] == "value":
-        if _is_module(spec[1]):
-            yield spec[1]
-    elif spec[0] != "tensor":
-        for part in spec[2]:
-            yield from _modules_in(part)
+        Other shapes, dtypes or devices of tensors are not listed: ``counters()`` counts them.
+        """
+        return [*self._reasons, *([f"not compiled any more: {self._refused}"] if self._refused else [])]
+
+
+class _Kind:
+    """Calls that differ in their tensors only."""
+
+    _numbers = iter(range(1 << 62))
+
+    def __init__(self, found: Description) -> None:
+        self.statics = next(_Kind._numbers).to_bytes(8, "little")
+        self.held = found.held
+        self._around, self._captures = found.around, Captures(found.tensors())
+
+    def captures(self, found: Description) -> Captures:
+        """The tensors around, looked at again only if they are others or have changed."""
+        if not (self._captures.are_current() and found.has_tensors_of(self._around)):
+            self._around, self._captures = found.around, Captures(found.tensors())
+        return self._captures
+
+
+class _Call:
+    """The function with the arguments of one call, as the compiler runs it: on a list of tensors in place of theirs."""
+
+    __slots__ = ("args", "function", "kwargs", "result", "watch")
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self.result: Any = None
+        self.watch: Watch | None = None
+
+    def __call__(self, tensors: list[Any]) -> list[Any]:
+        given = iter(tensors)
+        args = [_replace(value, given) for value in self.args]
+        kwargs = {name: _replace(value, given) for name, value in self.kwargs.items()}
+        leaves: list[Any] = []
+        self.result = _flatten(self._run(args, kwargs), leaves)
+        return leaves
+
+    def _run(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if not runs_op_by_op():  # no trace, but a function that is not compiled
+            return self.function(*args, **kwargs)
+        self.watch = Watch()
+        return self.watch.run(self.function, args, kwargs)
+
+
+def _replace(value: Any, tensors: Iterator[Any]) -> Any:
+    """An argument with other tensors."""
+    if isinstance(value, (Tensor, IndexTensor)):
+        return next(tensors)
+    kind = type(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return kind(*[_replace(part, tensors) for part in value])
+    if kind is tuple or kind is list:
+        return kind([_replace(part, tensors) for part in value])
+    if kind is dict:
+        return {key: _replace(part, tensors) for key, part in value.items()}
+    return value
+
+
+def _flatten(value: Any, leaves: list[Any]) -> tuple[Any, ...]:
+    """The structure of a result; its tensors go to ``leaves``."""
+    if isinstance(value, (Tensor, IndexTensor)):
+        leaves.append(value)
+        return ("tensor", None, None)
+    if isinstance(value, (tuple, list)):
+        return ("sequence", type(value), [_flatten(part, leaves) for part in value])
+    if isinstance(value, dict):
+        return ("dict", tuple(value), [_flatten(part, leaves) for part in value.values()])
+    if hasattr(value, "__next__"):
+        raise TypeError(
+            f"jit: the function returns a {type(value).__name__}, whose values are made after the call; return a list or a tuple"
+        )
+    return ("value", value, None)
+
+
+def _unflatten(structure: tuple[Any, ...], leaves: Iterator[Any]) -> Any:
+    what, kind, parts = structure
+    if what == "tensor":
+        return next(leaves)
+    if what == "value":
+        return kind
+    found = [_unflatten(part, leaves) for part in parts]
+    if what == "dict":
+        return dict(zip(kind, found))
+    return kind(*found) if hasattr(kind, "_fields") else kind(found)
 
 
 @overload

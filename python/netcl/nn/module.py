@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from netcl import autograd as ag
 from netcl._netcl import Tensor
+from netcl._surroundings import raise_version
 from netcl.nn import _state
 from netcl.nn._arguments import resolve_queue
 from netcl.nn._hooks import Hooks, RemovableHandle
@@ -72,6 +73,7 @@ class Module:
             object.__setattr__(module, name, empty)
         object.__setattr__(module, "training", True)
         object.__setattr__(module, "_hooks", None)
+        raise_version(module)
         return module
 
     def __init__(self) -> None:
@@ -89,6 +91,7 @@ class Module:
     # ---- attributes ------------------------------------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
+        raise_version(self)
         tables = (self._parameters, self._buffers, self._modules)
         if isinstance(value, Module):
             home: dict[str, Any] | None = self._modules
@@ -125,6 +128,7 @@ class Module:
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:
+        raise_version(self)
         for table in (self._parameters, self._buffers, self._modules):
             if name in table:
                 del table[name]
@@ -154,6 +158,8 @@ class Module:
     register_module = add_module
 
     def _check_name(self, name: str) -> None:
+        """Whether a member can be added under a name, which whoever asks does next."""
+        raise_version(self)
         if not name or "." in name:
             raise KeyError(f"{name!r} cannot name a member: it must not be empty or contain a dot")
         if hasattr(self, name):
@@ -243,6 +249,7 @@ class Module:
     def _own_hooks(self) -> Hooks:
         if self._hooks is None:
             object.__setattr__(self, "_hooks", Hooks())
+            raise_version(self)
         hooks = self._hooks
         assert hooks is not None
         return hooks
@@ -329,6 +336,7 @@ class Module:
                         if id(tensor) not in moved:
                             moved[id(tensor)] = change(tensor)
                         table[name] = moved[id(tensor)]
+            raise_version(module)
         return self
 
     # ---- saving ----------------------------------------------------------------------------------------------------
@@ -361,12 +369,16 @@ class Module:
 
         other = type(self).__new__(type(self))
         memo[id(self)] = other
-        for name, value in self.__dict__.items():
+        for name, value in self.__getstate__().items():
             if name in ("_parameters", "_buffers"):
                 other.__dict__[name] = {key: twin(tensor) for key, tensor in value.items()}
             else:
                 other.__dict__[name] = copy.deepcopy(value, memo)
         return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What compiled functions know of the module is of no use to a copy.
+        return {name: value for name, value in self.__dict__.items() if name != "_facts"}
 
     # ---- printing --------------------------------------------------------------------------------------------------
 

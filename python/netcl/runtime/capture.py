@@ -6,14 +6,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from netcl._netcl import IndexTensor, Tensor
+from netcl._netcl.autograd import Captures
 from netcl._netcl.runtime import Captured
+from netcl._surroundings import Description, Refused, Surroundings, Watch, difference
 from netcl.runtime.kernel_capture import CapturedKernelLaunch, KernelCapture, capture_disabled, get_capture
 
 __all__ = ["CapturedFunction", "CapturedKernelLaunch", "KernelCapture", "capture", "capture_disabled", "get_capture"]
+
+# Recordings that are kept for as many surroundings; each holds the memory of a step.
+_MOST = 16
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,7 +37,7 @@ _LEAF = _Leaf()
 
 
 def _take_apart(value: Any, tensors: list[Any]) -> Any:
-    """The structure of a value, hashable; its tensors go to the list."""
+    """The structure of a value; its tensors go to the list."""
     if isinstance(value, (Tensor, IndexTensor)):
         tensors.append(value)
         return _LEAF
@@ -55,63 +62,116 @@ def _put_together(structure: Any, tensors: Any) -> Any:
 
 
 class _Variant:
-    """A captured function for one structure of its arguments."""
+    """A captured function in one kind of surroundings."""
 
-    def __init__(self, function: Callable[..., Any], structure: Any) -> None:
-        self.results: Any = None
+    def __init__(self, function: Callable[..., Any], args: Any, kwargs: Any, found: Description) -> None:
+        self._made: Any = None
+        self._results: dict[int, Any] = {}
+        self.watch = Watch()
+        self.held, self.around, self.captures = found.held, found.around, Captures(found.tensors())
+        structure = _take_apart((args, kwargs), [])
 
         def run(*tensors: Any) -> list[Any]:
             args, kwargs = _put_together(structure, iter(tensors))
             found: list[Any] = []
-            self.results = _take_apart(function(*args, **kwargs), found)
+            self._made = _take_apart(self.watch.run(function, args, kwargs), found)
             return found
 
         self.captured = Captured(run)
+
+    def result(self, tensors: list[Any]) -> Any:
+        """The tensors in the structure that the function gave when it was recorded."""
+        structure = self._results.setdefault(self.captured.current, self._made)
+        return _put_together(structure, iter(tensors))
+
+    def holds(self, found: Description) -> bool:
+        """Whether the tensors around are those that were recorded, in memory and flags."""
+        if self.captures.are_current() and found.has_tensors_of(self.around):
+            return True
+        now = Captures(found.tensors())
+        if now.identity() != self.captures.identity():
+            return False
+        self.around, self.captures = found.around, now
+        return True
 
 
 class CapturedFunction(Generic[P, R]):
     """What ``capture`` makes of a function; call it like the function.
 
-    Tensors among the arguments (also in lists, tuples and dicts) are the inputs. Everything else is part of what was recorded:
-    other values record another program, and must be hashable. The tensors that come back are overwritten by the next call.
+    Tensors among the arguments (also in lists, tuples and dicts) are the inputs. Everything else that the function reads, as an
+    argument, in closures, globals, modules or objects, is part of what was recorded: where it changes, another program is
+    recorded. The tensors that come back are overwritten by the next call.
     """
 
     def __init__(self, function: Callable[P, R]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._variants: dict[Hashable, _Variant] = {}
+        self._surroundings = Surroundings(function)
+        self._variants: OrderedDict[Any, _Variant] = OrderedDict()
         self._last: _Variant | None = None
+        self._forgotten = 0
+        self._warned = False
 
-    def _variant(self, args: Any, kwargs: Any) -> tuple[_Variant, list[Any]]:
-        tensors: list[Any] = []
-        structure = _take_apart((args, kwargs), tensors)
+    def _variant(self, args: Any, kwargs: Any) -> tuple[_Variant, Description]:
         try:
-            variant = self._variants.get(structure)
-        except TypeError as error:
-            text = "arguments of a captured function are tensors, or hashable: others cannot be told apart"
-            raise TypeError(text) from error
+            found = self._surroundings.describe(args, kwargs)
+        except Refused as refused:
+            name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
+            raise TypeError(f"capture: {name} cannot be recorded: {refused}; pass what changes as an argument") from None
+        variant = self._variants.get(found.key)
+        if variant is not None and not variant.holds(found):
+            self._forget(found.key)
+            variant = None
         if variant is None:
-            variant = self._variants[structure] = _Variant(self._function, structure)
+            variant = self._variants[found.key] = _Variant(self._function, args, kwargs, found)
+            while len(self._variants) > _MOST:
+                self._forget(next(iter(self._variants)))
+        self._variants.move_to_end(found.key)
         self._last = variant
-        return variant, tensors
+        return variant, found
+
+    def _forget(self, key: Any) -> None:
+        self._forgotten += self._variants.pop(key).captured.recordings
+
+    def _check(self, variant: _Variant, found: Description, args: Any, kwargs: Any) -> None:
+        """After a recording: a function that changes what it reads is recorded in every call."""
+        try:
+            after = self._surroundings.describe(args, kwargs)
+        except Refused:
+            return
+        strange = variant.watch.unknown(self._surroundings)
+        if after.key == found.key and variant.holds(after) and strange is None:
+            return
+        self._forget(found.key)
+        if not self._warned:
+            self._warned = True
+            name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
+            warnings.warn(
+                f"capture: {name} is recorded in every call: "
+                f"{strange or 'it changes what it reads: ' + difference(found.key, after.key)}. Move that out of the function",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """One step: records where there is no recording for such inputs, and replays."""
-        variant, tensors = self._variant(args, kwargs)
-        results = variant.captured(*tensors)
-        return _put_together(variant.results, iter(results))
+        """One step: records where there is no recording for such inputs and surroundings, and replays."""
+        variant, found = self._variant(args, kwargs)
+        before = variant.captured.recordings
+        results = variant.captured(*found.inputs)
+        if variant.captured.recordings != before:
+            self._check(variant, found, args, kwargs)
+        return variant.result(results)
 
     def verify(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """One step, made by the function and by a replay from the same state; raises where a bit differs."""
-        variant, tensors = self._variant(args, kwargs)
-        results = variant.captured.verify(*tensors)
-        return _put_together(variant.results, iter(results))
+        variant, found = self._variant(args, kwargs)
+        return variant.result(variant.captured.verify(*found.inputs))
 
     def replay(self) -> R:
         """The step of the last call once more, with the same inputs."""
         if self._last is None:
             raise RuntimeError("replay: nothing has been recorded yet; call it with inputs first")
-        return _put_together(self._last.results, iter(self._last.captured.replay()))
+        return self._last.result(self._last.captured.replay())
 
     def stats(self) -> dict[str, Any] | None:
         """Launches of a step, their names, and the bytes it takes with and without a plan; ``None`` before the first call."""
@@ -120,11 +180,12 @@ class CapturedFunction(Generic[P, R]):
     @property
     def recordings(self) -> int:
         """How often the function was recorded."""
-        return sum(variant.captured.recordings for variant in self._variants.values())
+        return self._forgotten + sum(variant.captured.recordings for variant in self._variants.values())
 
     def clear(self) -> None:
         """Forgets all programs and gives their memory back; the next call records."""
-        self._variants.clear()
+        for key in list(self._variants):
+            self._forget(key)
         self._last = None
 
 
@@ -132,8 +193,8 @@ def capture(step_fn: Callable[P, R]) -> CapturedFunction[P, R]:
     """Makes a function of tensors replayable: ``step = capture(step_fn)``, or as a decorator.
 
     The function itself runs only while it is recorded: reading values there (``item()``, ``to_host()``) is an error, branches
-    are taken once, and numbers are baked in. Optimizers, schedules, averages of weights and the process-wide random generator
-    move on at every replay.
+    are taken once, and numbers are baked in until one of them changes, which records anew. Optimizers, schedules, averages of
+    weights and the process-wide random generator move on at every replay.
     """
     return CapturedFunction(step_fn)
 

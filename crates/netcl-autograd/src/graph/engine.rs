@@ -44,6 +44,7 @@ impl Ord for Next {
 /// Computes the gradients of `loss` and accumulates them on the leaves. `gradient` is the gradient of the loss itself; a loss of
 /// one element needs none.
 pub fn backward(loss: &Tensor, gradient: Option<&Tensor>, options: BackwardOptions) -> Result<()> {
+    crate::jit::refuse_tracing("backward")?;
     let seed = seed("backward", loss, gradient)?;
     Walk::new(options, Goal::Leaves).run([(loss.edge(), seed)])
 }

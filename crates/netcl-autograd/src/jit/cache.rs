@@ -14,6 +14,7 @@ use netcl_core::storage::Storage;
 use netcl_core::tensor::Tensor as Raw;
 use smallvec::SmallVec;
 
+use super::captures::Captures;
 use super::leaves::{Leaves, watch};
 use super::plan::{Backward, Body, Compiled, Place, Plan, trace};
 use super::report::UnitReport;
@@ -47,6 +48,7 @@ struct Plans {
 /// A plan, when it was used last, and what it supposes of tensors that the function has found itself.
 struct Entry {
     plan: Arc<Plan>,
+    number: u64,
     used: u64,
     leaves: Leaves,
 }
@@ -64,11 +66,6 @@ impl Cache {
         self
     }
 
-    /// What a plan depends on: the caller's bytes, and what matters of the tensors.
-    pub fn key(statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor]) -> Vec<u8> {
-        plan_key(statics, inputs, captures)
-    }
-
     /// What has happened so far.
     pub fn counters(&self) -> Counters {
         let plans = self.lock().len() as u64;
@@ -77,17 +74,25 @@ impl Cache {
 
     /// Calls a function: `inputs` are its arguments, `captures` tensors it uses beside them that may be exchanged between calls.
     ///
-    /// `statics` stands for everything else that the function depends on.
+    /// `statics` stands for everything else that the function depends on. Returns the results and the number of the plan that
+    /// made them; plans have different numbers.
     #[track_caller]
-    pub fn call(&self, statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor], body: Body) -> Result<Vec<Tensor>> {
-        if !enabled() || anomaly_enabled() || super::Inside::is_inside() {
-            return body(&owned(inputs));
+    pub fn call(
+        &self,
+        statics: &[u8],
+        inputs: &[&Tensor],
+        captures: &Captures,
+        body: Body,
+    ) -> Result<(u64, Vec<Tensor>)> {
+        if runs_op_by_op() {
+            return Ok((0, body(&owned(inputs))?));
         }
-        let plan = self.plan(statics, inputs, captures, &body)?;
-        match &*plan {
-            Plan::AsItIs(_) => body(&owned(inputs)),
-            Plan::Compiled(_) => run(plan, inputs, captures, body),
-        }
+        let (number, plan) = self.plan(statics, inputs, captures, &body)?;
+        let results = match &*plan {
+            Plan::AsItIs(_) => body(&owned(inputs))?,
+            Plan::Compiled(_) => run(plan, inputs, captures, body)?,
+        };
+        Ok((number, results))
     }
 
     /// Tells whoever asked for it (`NETCL_DEBUG=3`, `NETCL_EXPLAIN`) of a new plan.
@@ -129,13 +134,13 @@ impl Cache {
     }
 
     /// What fused and what did not, one paragraph per kernel.
-    pub fn explain(&self, statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor], body: Body) -> Result<String> {
-        explanation(&*self.plan(statics, inputs, captures, &body)?)
+    pub fn explain(&self, statics: &[u8], inputs: &[&Tensor], captures: &Captures, body: Body) -> Result<String> {
+        explanation(&*self.plan(statics, inputs, captures, &body)?.1)
     }
 
     /// The text of every kernel that was written for the function.
-    pub fn source(&self, statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor], body: Body) -> Result<String> {
-        sources(&*self.plan(statics, inputs, captures, &body)?)
+    pub fn source(&self, statics: &[u8], inputs: &[&Tensor], captures: &Captures, body: Body) -> Result<String> {
+        sources(&*self.plan(statics, inputs, captures, &body)?.1)
     }
 
     /// A drawing of the traced operations, boxed by kernel.
@@ -143,11 +148,11 @@ impl Cache {
         &self,
         statics: &[u8],
         inputs: &[&Tensor],
-        captures: &[&Tensor],
+        captures: &Captures,
         body: Body,
         style: Style,
     ) -> Result<String> {
-        let plan = self.plan(statics, inputs, captures, &body)?;
+        let (_, plan) = self.plan(statics, inputs, captures, &body)?;
         let draw = match style {
             Style::Dot => report::dot,
             Style::Mermaid => report::mermaid,
@@ -162,7 +167,7 @@ impl Cache {
         Ok(draw(&passes))
     }
 
-    fn plan(&self, statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor], body: &Body) -> Result<Arc<Plan>> {
+    fn plan(&self, statics: &[u8], inputs: &[&Tensor], captures: &Captures, body: &Body) -> Result<(u64, Arc<Plan>)> {
         let key = plan_key(statics, inputs, captures);
         {
             let mut plans = self.lock();
@@ -172,12 +177,13 @@ impl Cache {
             if let Some(entry) = entries.iter_mut().find(|entry| entry.leaves.are_unchanged()) {
                 entry.used = now;
                 self.hits.fetch_add(1, Ordering::Relaxed);
-                return Ok(entry.plan.clone());
+                return Ok((entry.number, entry.plan.clone()));
             }
         }
         // Without the lock: the function is the user's, and may call others.
-        self.traces.fetch_add(1, Ordering::Relaxed);
-        let (made, leaves) = watch(|| trace(body, inputs, captures, self.relaxed));
+        let number = self.traces.fetch_add(1, Ordering::Relaxed) + 1;
+        let found: Vec<&Tensor> = captures.tensors().iter().collect();
+        let (made, leaves) = watch(|| trace(body, inputs, &found, self.relaxed));
         let made = Arc::new(made?);
         self.tell(&made, inputs)?;
         let mut plans = self.lock();
@@ -185,9 +191,9 @@ impl Cache {
             plans.forget_oldest();
         }
         let used = plans.clock;
-        let leaves = leaves.without(inputs.iter().chain(captures).copied());
-        plans.known.entry(key).or_default().push(Entry { plan: made.clone(), used, leaves });
-        Ok(made)
+        let leaves = leaves.without(inputs.iter().copied().chain(found.iter().copied()));
+        plans.known.entry(key).or_default().push(Entry { plan: made.clone(), number, used, leaves });
+        Ok((number, made))
     }
 
     fn lock(&self) -> MutexGuard<'_, Plans> {
@@ -250,33 +256,47 @@ fn owned(tensors: &[&Tensor]) -> Vec<Tensor> {
     tensors.iter().map(|&t| t.clone()).collect()
 }
 
-fn plan_key(statics: &[u8], inputs: &[&Tensor], captures: &[&Tensor]) -> Vec<u8> {
-    let mut key = Vec::with_capacity(statics.len() + 64 * (inputs.len() + captures.len()));
-    let number = |key: &mut Vec<u8>, value: u64| key.extend(value.to_le_bytes());
+/// Whether functions run op by op at the moment: compiling is switched off, or a trace takes them in.
+pub fn runs_op_by_op() -> bool {
+    !enabled() || anomaly_enabled() || super::is_tracing()
+}
+
+fn plan_key(statics: &[u8], inputs: &[&Tensor], captures: &Captures) -> Vec<u8> {
+    let mut key = Vec::with_capacity(statics.len() + 96 * inputs.len() + 64);
     number(&mut key, statics.len() as u64);
     key.extend(statics);
     number(&mut key, u64::from(grad_enabled()));
     number(&mut key, matmul_precision() as u64);
     number(&mut key, inputs.len() as u64);
-    let all: SmallVec<[&Tensor; 8]> = inputs.iter().chain(captures).copied().collect();
-    for (i, tensor) in all.iter().enumerate() {
-        let layout = tensor.layout();
-        key.extend(tensor.dtype().name().bytes());
-        number(&mut key, layout.shape().ndim() as u64);
-        layout.shape().iter().for_each(|&n| number(&mut key, n as u64));
-        layout.strides().iter().for_each(|&stride| number(&mut key, stride as u64));
-        number(&mut key, layout.offset() as u64);
-        number(&mut key, u64::from(tensor.needs_grad()));
-        let device = match tensor.queue() {
-            Queue::Cpu(_) => 0,
-            Queue::OpenCl(stream) => Arc::as_ptr(stream) as u64,
-        };
-        number(&mut key, device);
+    for (i, tensor) in inputs.iter().enumerate() {
+        describe(&mut key, tensor);
         // Arguments that share memory are another function of their memory.
-        let first = all[..i].iter().position(|other| other.shares_storage(tensor) && tensor.size() > 0);
-        number(&mut key, first.unwrap_or(i) as u64);
+        let twin = inputs[..i].iter().position(|other| other.shares_storage(tensor) && tensor.size() > 0);
+        number(&mut key, twin.unwrap_or(i) as u64);
+        number(&mut key, captures.sharing(tensor).map_or(u64::MAX, |at| at as u64));
     }
+    key.extend(captures.digest());
     key
+}
+
+pub(super) fn number(key: &mut Vec<u8>, value: u64) {
+    key.extend(value.to_le_bytes());
+}
+
+/// What a plan depends on of a tensor.
+pub(super) fn describe(key: &mut Vec<u8>, tensor: &Tensor) {
+    let layout = tensor.layout();
+    key.extend(tensor.dtype().name().bytes());
+    number(key, layout.shape().ndim() as u64);
+    layout.shape().iter().for_each(|&n| number(key, n as u64));
+    layout.strides().iter().for_each(|&stride| number(key, stride as u64));
+    number(key, layout.offset() as u64);
+    number(key, u64::from(tensor.needs_grad()));
+    let device = match tensor.queue() {
+        Queue::Cpu(_) => 0,
+        Queue::OpenCl(stream) => Arc::as_ptr(stream) as u64,
+    };
+    number(key, device);
 }
 
 /// A storage as it was when the forward pass had run.
@@ -286,9 +306,10 @@ struct Kept {
 }
 
 #[track_caller]
-fn run(plan: Arc<Plan>, inputs: &[&Tensor], captures: &[&Tensor], body: Body) -> Result<Vec<Tensor>> {
+fn run(plan: Arc<Plan>, inputs: &[&Tensor], captures: &Captures, body: Body) -> Result<Vec<Tensor>> {
     let Plan::Compiled(compiled) = &*plan else { return body(&owned(inputs)) };
-    let given: Vec<Arc<Storage>> = inputs.iter().chain(captures).map(|t| t.storage().clone()).collect();
+    let captures = captures.tensors();
+    let given: Vec<Arc<Storage>> = inputs.iter().copied().chain(captures).map(|t| t.storage().clone()).collect();
     // Where the numbers of this call begin, for a second run of the function.
     let generator = (!compiled.hosts.is_empty()).then(default_generator);
     let numbers = compiled.hosts.run()?;
@@ -314,7 +335,7 @@ fn run(plan: Arc<Plan>, inputs: &[&Tensor], captures: &[&Tensor], body: Body) ->
 }
 
 impl Place {
-    fn edge(&self, inputs: &[&Tensor], captures: &[&Tensor]) -> Edge {
+    fn edge(&self, inputs: &[&Tensor], captures: &[Tensor]) -> Edge {
         match self {
             Place::Input(at) => inputs[*at].edge(),
             Place::Captured(at) => captures[*at].edge(),

@@ -30,7 +30,8 @@
 //! | `units.rs` | what reductions and products take in before and behind them |
 //! | `region.rs` | reductions over rows with everything around them |
 //! | `lower.rs`, `program.rs` | launches over planned memory; binding and running them |
-//! | `plan.rs`, `cache.rs`, `leaves.rs` | one compiled function; calls, keys and gradients; flags of captured tensors |
+//! | `plan.rs`, `cache.rs` | one compiled function; calls, keys and gradients |
+//! | `captures.rs`, `leaves.rs` | tensors beside the arguments; whether those that nobody named need gradients |
 //! | `report.rs`, `page.rs` | explanations, sources, drawings; the page of `netcl explain` |
 //!
 //! # What the numbers mean
@@ -41,6 +42,7 @@
 
 mod along;
 mod cache;
+mod captures;
 mod facts;
 mod group;
 mod leaves;
@@ -61,7 +63,9 @@ use std::cell::Cell;
 use std::panic::Location;
 use std::sync::Arc;
 
-pub use cache::Cache;
+pub use cache::{Cache, runs_op_by_op};
+pub use captures::Captures;
+pub(crate) use captures::facts_changed;
 pub(crate) use leaves::saw;
 pub use outputs::Outputs;
 pub use plan::Body;
@@ -141,7 +145,8 @@ impl<R: Outputs + 'static> Jit<R> {
     /// Calls the function, naming tensors it captures that may be others the next time.
     #[track_caller]
     pub fn call_with(&self, inputs: &[&Tensor], captures: &[&Tensor]) -> Result<R> {
-        let outputs = self.cache.call(&[], inputs, captures, self.body())?;
+        let captures = Captures::new(captures.iter().map(|&tensor| tensor.clone()).collect());
+        let (_, outputs) = self.cache.call(&[], inputs, &captures, self.body())?;
         R::from_list(&mut outputs.into_iter()).ok_or_else(|| {
             netcl_core::Error::argument("jit", "the function gave another number of tensors than its type says").into()
         })
@@ -149,17 +154,17 @@ impl<R: Outputs + 'static> Jit<R> {
 
     /// What fused and what did not, for arguments like these.
     pub fn explain(&self, inputs: &[&Tensor]) -> Result<String> {
-        self.cache.explain(&[], inputs, &[], self.body())
+        self.cache.explain(&[], inputs, &Captures::default(), self.body())
     }
 
     /// The text of every kernel that was written for arguments like these.
     pub fn source(&self, inputs: &[&Tensor]) -> Result<String> {
-        self.cache.source(&[], inputs, &[], self.body())
+        self.cache.source(&[], inputs, &Captures::default(), self.body())
     }
 
     /// A drawing of what was traced for arguments like these.
     pub fn graph(&self, inputs: &[&Tensor], style: Style) -> Result<String> {
-        self.cache.graph(&[], inputs, &[], self.body(), style)
+        self.cache.graph(&[], inputs, &Captures::default(), self.body(), style)
     }
 
     /// What it has done so far.
@@ -177,16 +182,30 @@ thread_local! {
     static TRACING: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this thread is tracing a function to compile it: there are no values, and what happens is written down.
+pub fn is_tracing() -> bool {
+    TRACING.get()
+}
+
+/// Refuses what cannot be a part of a compiled function, by name.
+///
+/// # Errors
+/// While a function is traced.
+pub fn refuse_tracing(op: &'static str) -> Result<()> {
+    if !is_tracing() {
+        return Ok(());
+    }
+    let what = "a compiled function (jit) computes values, and its caller asks for gradients and updates: move this behind \
+                the call, or record the whole step with runtime.capture";
+    Err(netcl_core::Error::State { op, what: what.to_owned() }.into())
+}
+
 /// While this lives, the thread traces: compiled functions that are called meanwhile become part of the trace.
 struct Inside(bool);
 
 impl Inside {
     fn enter() -> Inside {
         Inside(TRACING.replace(true))
-    }
-
-    fn is_inside() -> bool {
-        TRACING.get()
     }
 }
 

@@ -96,6 +96,12 @@ impl Captured {
         self.with(py, |inner| Ok(inner.recordings()))
     }
 
+    /// Which recording was used last, counted from 1.
+    #[getter]
+    fn current(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |inner| Ok(inner.current()))
+    }
+
     /// Forgets all programs; the next call records.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |inner| {

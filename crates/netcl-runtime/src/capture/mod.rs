@@ -54,6 +54,8 @@ pub struct Captured<I, O, E, F> {
 type Signature<I, O, E> = fn(&I) -> Result<O, E>;
 
 struct Entry<O> {
+    /// Which recording it is, from 1.
+    number: usize,
     program: Program,
     output: O,
 }
@@ -126,7 +128,7 @@ where
     /// Before the first call; inside a recording; what the driver says.
     pub fn replay(&mut self) -> Result<O, E> {
         check_outside()?;
-        let Some(Entry { program, output }) = self.programs.last_mut() else {
+        let Some(Entry { program, output, .. }) = self.programs.last_mut() else {
             let what = "nothing has been recorded yet; call it with inputs first".to_owned();
             return Err(Error::State { op: "replay", what }.into());
         };
@@ -142,6 +144,11 @@ where
     /// How often the function was recorded.
     pub fn recordings(&self) -> usize {
         self.recordings
+    }
+
+    /// Which recording was used last, counted from 1; 0 before the first call.
+    pub fn current(&self) -> usize {
+        self.programs.last().map_or(0, |entry| entry.number)
     }
 
     /// Forgets all programs and gives their memory back, but for tensors that are still held. The next call records.
@@ -193,7 +200,7 @@ where
         let output = same(&output?)?;
         let program = Program::new(recording.finish()?, known, given)?;
         self.recordings += 1;
-        Ok(Entry { program, output })
+        Ok(Entry { number: self.recordings, program, output })
     }
 }
 

@@ -1,0 +1,560 @@
+"""Compiled and captured functions see what changes around them: never an old number."""
+
+import contextlib
+import enum
+import functools
+import gc
+import math
+import random
+import re
+import time
+import types
+import warnings
+import weakref
+from collections import namedtuple
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+import netcl
+import netcl.autograd as ag
+from netcl import nn, optim
+from netcl.core.device import device, manager
+from netcl.core.index import IndexTensor
+from netcl.core.tensor import Tensor
+
+QUEUE = manager.default("cpu").queue
+SCALE = 2.0
+HIDDEN = 3.0
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu():
+    with device("cpu"):
+        yield
+
+
+def make(*shape, seed=0, dtype="float32"):
+    return Tensor.from_host(QUEUE, np.random.default_rng(seed).standard_normal(shape), dtype=dtype)
+
+
+def both(function):
+    """A compiled and a captured form of a function."""
+    return [ag.jit(function), netcl.runtime.capture(function)]
+
+
+def agree(made, function, *args, **kwargs):
+    """Holds the compiled and captured forms against the function itself."""
+    with ag.no_grad():
+        expected = function(*args, **kwargs).to_host().copy()
+        for form in made:
+            got = form(*args, **kwargs).to_host()
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6, err_msg=type(form).__name__)
+            assert (np.signbit(got) == np.signbit(expected)).all()
+
+
+# ---- callables -------------------------------------------------------------------------------------------------------
+
+
+class Times:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x):
+        return x * self.factor
+
+    def apply(self, x):
+        return x * self.factor + 1.0
+
+
+@pytest.mark.parametrize(
+    "callables",
+    [
+        [lambda t: t * 2.0, lambda t: t + 10.0],
+        [(lambda k: lambda t: t * k)(k) for k in (2.0, 5.0)],
+        [functools.partial(ag.clamp, min=0.0, max=1.0), functools.partial(ag.clamp, min=-0.5, max=0.5)],
+        [Times(2.0), Times(3.0)],
+        [Times(2.0).apply, Times(3.0).apply],
+        [ag.relu, ag.tanh],
+        [functools.lru_cache(lambda t: t * 2.0), functools.lru_cache(lambda t: t * 4.0)],
+    ],
+    ids=["lambdas", "closures", "partials", "objects", "methods", "operations", "cached"],
+)
+def test_callables_as_arguments_are_told_apart(callables):
+    def f(x, g):
+        return g(x) + 1.0
+
+    made = both(f)
+    x = make(5)
+    for _ in range(2):
+        for g in callables:
+            agree(made, f, x, g)
+    assert made[0].counters()["traces"] == len(callables)
+
+
+def test_equal_closures_share_a_plan():
+    def times(k):
+        return lambda t: t * k
+
+    f = ag.jit(lambda x, g: g(x))
+    f(make(3), times(2.0))
+    f(make(3), times(2.0))
+    assert f.counters()["traces"] == 1
+
+
+# ---- modules ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        lambda: [nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1, stride=2)],
+        lambda: [nn.Softmax(1), nn.Softmax(2)],
+        lambda: [nn.LeakyReLU(0.1), nn.LeakyReLU(0.3)],
+        lambda: [nn.MaxPool2d(2), nn.MaxPool2d(3)],
+        lambda: [nn.LayerNorm(8, eps=1e-5), nn.LayerNorm(8, eps=1.0)],
+        lambda: [nn.Sequential(nn.ELU(0.5)), nn.Sequential(nn.ELU(1.5))],
+    ],
+    ids=["stride", "axis", "slope", "pool", "eps", "nested"],
+)
+def test_settings_of_module_arguments_are_told_apart(modules):
+    def g(x, m):
+        return m(x)
+
+    made, modules = both(g), modules()
+    x = make(2, 3, 8, 8)
+    for _ in range(2):
+        for module in modules:
+            agree(made, g, x, module)
+
+
+def test_equal_modules_share_a_plan():
+    f = ag.jit(lambda x, m: m(x))
+    for _ in range(3):
+        f(make(2, 4), nn.Linear(4, 3))
+    assert f.counters()["traces"] == 1
+
+
+def test_heads_of_attention():
+    x = make(2, 5, 8)
+    layers = [nn.MultiheadAttention(8, heads) for heads in (2, 4)]
+    layers[1].load_state_dict(layers[0].state_dict())
+
+    def g(x, m):
+        out = m(x, x, x)
+        return out[0] if isinstance(out, tuple) else out
+
+    made = both(g)
+    for layer in layers:
+        agree(made, g, x, layer)
+
+
+def test_a_decorated_forward_belongs_to_its_instance():
+    class Scaled(nn.Module):
+        def __init__(self, k):
+            self.k = k
+
+        @ag.jit
+        def forward(self, x):
+            return x * self.k
+
+    x = make(4)
+    two, three = Scaled(2.0), Scaled(3.0)
+    for model in (two, three, two):
+        np.testing.assert_allclose(model(x).to_host(), x.to_host() * model.k, rtol=1e-6)
+    two.k = 7.0
+    np.testing.assert_allclose(two(x).to_host(), x.to_host() * 7, rtol=1e-6)
+
+
+def test_a_decorated_method_of_any_object():
+    class Scaler:
+        def __init__(self, factor):
+            self.factor = factor
+            self.calls = 0
+
+        @ag.jit
+        def scale(self, x):
+            return x * self.factor
+
+    one, x = Scaler(2.0), make(3)
+    for factor in (2.0, 5.0):
+        one.factor = factor
+        np.testing.assert_allclose(one.scale(x).to_host(), x.to_host() * factor, rtol=1e-6)
+    traces = Scaler.scale.counters()["traces"]
+    one.calls += 1  # nothing that the method reads
+    one.scale(x)
+    assert Scaler.scale.counters()["traces"] == traces
+
+
+def test_changes_of_a_module_are_seen():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LeakyReLU(0.1), nn.Dropout(0.5)).eval()
+    made = both(model)
+    x = make(6, 4)
+    agree(made, model, x)
+    model[1].negative_slope = 0.5
+    agree(made, model, x)
+    model[1] = nn.Tanh()
+    agree(made, model, x)
+    model[0] = nn.Linear(4, 4)
+    agree(made, model, x)
+    model.append(nn.ReLU())
+    agree(made, model, x)
+    del model[3]
+    agree(made, model, x)
+    handle = model[0].register_forward_hook(lambda module, args, output: output * 3.0)
+    agree(made, model, x)
+    handle.remove()
+    agree(made, model, x)
+    model[0].weight = nn.Parameter(make(4, 4, seed=9))
+    agree(made, model, x)
+    model[0].register_buffer("extra", make(4))
+    agree(made, model, x)
+
+
+def test_dropouts_rate_is_read_in_every_call():
+    drop = nn.Dropout(0.0)
+    f = ag.jit(lambda x: drop(x))
+    x = Tensor.from_shape(QUEUE, (1000,), fill=1.0)
+    assert (f(x).to_host() == 1).all()
+    drop.p = 0.5
+    assert 300 < (f(x).to_host() == 0).sum() < 700
+    drop.eval()
+    assert (f(x).to_host() == 1).all()
+
+
+def test_frozen_and_trained_parameters():
+    layer = nn.Linear(3, 3)
+    f = ag.jit(lambda x: ag.sum(layer(x)))
+    x = make(2, 3)
+    f(x).backward()
+    assert layer.weight.grad is not None
+    layer.zero_grad()
+    layer.weight.requires_grad = False
+    f(x).backward()
+    assert layer.weight.grad is None and layer.bias.grad is not None
+    layer.weight.requires_grad = True
+    f(x).backward()
+    assert layer.weight.grad is not None
+
+
+# ---- everything else ---------------------------------------------------------------------------------------------------
+
+
+def scale_from_afar():
+    return HIDDEN * 2
+
+
+def uses_a_nested_global(x):
+    def inner(t):
+        return t * scale_from_afar()
+
+    return inner(x) + SCALE
+
+
+def test_globals_of_nested_functions(monkeypatch):
+    made, x = both(uses_a_nested_global), make(4)
+    agree(made, uses_a_nested_global, x)
+    monkeypatch.setitem(globals(), "HIDDEN", 11.0)
+    agree(made, uses_a_nested_global, x)
+    monkeypatch.setitem(globals(), "scale_from_afar", lambda: 0.25)
+    agree(made, uses_a_nested_global, x)
+    monkeypatch.setitem(globals(), "SCALE", -1.0)
+    agree(made, uses_a_nested_global, x)
+
+
+@dataclass
+class Config:
+    scale: float = 1.0
+    inner: dict = field(default_factory=lambda: {"k": 2.0})
+
+
+class Slotted:
+    __slots__ = ("k",)
+
+    def __init__(self, k):
+        self.k = k
+
+
+class Mode(enum.Enum):
+    ADD = 1
+    MUL = 2
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+def test_containers_objects_and_arrays():
+    config, slotted, array, members = Config(), Slotted(1.0), np.array([1.0, 2.0], np.float32), {1, 2}
+    keyed, nested, space = {"a": 1.0}, [1.0, [2.0]], types.SimpleNamespace(z=1.0)
+    state = {"mode": Mode.ADD, "pair": Pair(1.0, [2.0])}
+
+    def f(x):
+        x = x * config.scale + config.inner["k"] + slotted.k + float(array[0]) + len(members) + space.z
+        for key in keyed:
+            x = x + keyed[key] * len(key)
+        for part in nested:
+            x = x * part if isinstance(part, float) else x + sum(part)
+        return (x + 1 if state["mode"] is Mode.ADD else x * 3) + state["pair"].b[0]
+
+    made, x = both(f), make(4)
+
+    def change(what):
+        what()
+        agree(made, f, x)
+
+    agree(made, f, x)
+    change(lambda: setattr(config, "scale", 3.0))
+    change(lambda: config.inner.update(k=4.0))
+    change(lambda: setattr(slotted, "k", 2.0))
+    change(lambda: array.__setitem__(0, 5.0))
+    change(lambda: members.add(3))
+    change(lambda: keyed.update(bb=2.0))
+    change(lambda: keyed.update(ccc=keyed.pop("bb")))
+    change(lambda: nested.__setitem__(slice(None), [[1.0], 2.0]))
+    change(lambda: setattr(space, "z", 9.0))
+    change(lambda: state.update(mode=Mode.MUL))
+    change(lambda: state["pair"].b.__setitem__(0, 7.0))
+
+
+def test_numbers_that_are_equal_and_not_the_same():
+    def f(x, k):
+        return x * math.copysign(1.0, k) if isinstance(k, float) else (x + 1.0 if k is True else x + 5.0)
+
+    made, x = both(f), make(3)
+    for _ in range(2):
+        for k in (1, True, 1.0, 0.0, -0.0):
+            agree(made, f, x, k)
+    made[0](x, math.nan)
+    before = made[0].counters()["traces"]
+    made[0](x, math.nan)
+    assert made[0].counters()["traces"] == before
+
+
+def test_keeping_programs_is_bounded():
+    step = netcl.runtime.capture(lambda x, k: x * k)
+    compiled = ag.jit(lambda x, k: x * k)
+    x = make(3)
+    for k in range(300):
+        step(x, float(k))
+        compiled(x, float(k))
+    assert len(step._variants) <= 16 and step.recordings == 300
+    assert len(compiled._kinds) <= 256 and compiled.counters()["plans"] <= 256
+
+
+def test_results_of_other_structure_for_other_shapes():
+    def f(x):
+        return x + 1.0 if x.shape[0] < 4 else (x * 2.0, x * 3.0)
+
+    for form in both(f):
+        small, large = make(3), make(5)
+        for _ in range(2):
+            assert form(small).shape == (3,)
+            a, b = form(large)
+            np.testing.assert_allclose(b.to_host(), large.to_host() * 3, rtol=1e-6)
+
+
+def test_old_objects_are_let_go():
+    f = ag.jit(lambda x, m: m(x))
+    model = nn.Linear(3, 3)
+    f(make(2, 3), model)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+# ---- what cannot be compiled -----------------------------------------------------------------------------------------
+
+
+def test_reasons_for_tracing_again(monkeypatch):
+    f = ag.jit(uses_a_nested_global)
+    f(make(3))
+    monkeypatch.setitem(globals(), "HIDDEN", 4.0)
+    f(make(3))
+    assert len(f.recompiles()) == 1
+    assert "HIDDEN was 3.0 and is 4.0" in f.recompiles()[0]
+
+
+def test_a_function_that_changes_what_it_reads():
+    class Counter:
+        count = 0
+
+    counter = Counter()
+
+    def f(x):
+        counter.count += 1
+        return x * counter.count
+
+    compiled, x = ag.jit(f), make(3)
+    with pytest.warns(RuntimeWarning, match="count"):
+        first = compiled(x)
+    np.testing.assert_allclose(first.to_host(), x.to_host(), rtol=1e-6)
+    np.testing.assert_allclose(compiled(x).to_host(), x.to_host() * 2, rtol=1e-6)
+    assert "runs as it is" in compiled.explain(x)
+
+    counter.count = 0
+    step = netcl.runtime.capture(f)
+    with pytest.warns(RuntimeWarning, match="recorded in every call"):
+        for k in (1, 2, 3):
+            np.testing.assert_allclose(step(x).to_host(), x.to_host() * k, rtol=1e-6)
+
+
+def test_a_tensor_that_a_function_leaves_somewhere():
+    class Keeps(nn.Module):
+        def __init__(self):
+            self.last = None
+
+        def forward(self, x):
+            self.last = ag.exp(x)
+            return self.last + 1.0
+
+    model = Keeps()
+    compiled = ag.jit(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for seed in range(3):
+            x = make(3, seed=seed)
+            compiled(x)
+            np.testing.assert_allclose(model.last.to_host(), np.exp(x.to_host()), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [time.time, time.perf_counter, random.random, lambda: float(np.random.rand()), lambda: float(np.random.default_rng().random())],
+    ids=["time", "perf_counter", "random", "numpy", "generator"],
+)
+def test_functions_that_give_something_else_each_time(source):
+    def f(x):
+        return x * 0.0 + source()
+
+    x = Tensor.from_shape(QUEUE, (2,), "float64")
+    compiled, captured = both(f)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        assert len({float(compiled(x).to_host()[0]) for _ in range(5)}) > 1
+        try:
+            assert len({float(captured(x).to_host()[0]) for _ in range(5)}) > 1
+        except TypeError as error:
+            assert "cannot be recorded" in str(error)
+
+
+def test_a_generator_in_the_surroundings():
+    rng = np.random.default_rng(0)
+    f = ag.jit(lambda x: x + float(rng.random()))
+    x = make(2)
+    with pytest.warns(RuntimeWarning, match="rng"):
+        assert (f(x).to_host() != f(x).to_host()).all()
+
+
+def test_backward_and_steps_are_refused_by_name():
+    w = ag.tensor(make(3), requires_grad=True)
+    opt = optim.SGD([w], lr=0.1)
+
+    def backward(x):
+        loss = ag.sum(x * w)
+        loss.backward()
+        return loss
+
+    def update(x):
+        opt.step()
+        return x * 2.0
+
+    with pytest.raises(RuntimeError, match="backward.*runtime.capture"):
+        ag.jit(backward)(make(3))
+    w.grad = make(3)
+    with pytest.raises(RuntimeError, match="step.*runtime.capture"):
+        ag.jit(update)(make(3))
+
+
+def test_a_generator_as_a_result():
+    with pytest.raises(TypeError, match="generator"):
+        ag.jit(lambda x: (x * k for k in (1.0, 2.0)))(make(3))
+
+
+# ---- random programs -------------------------------------------------------------------------------------------------
+
+PRELUDE = """
+import netcl.autograd as ag
+from netcl import nn
+
+class Holder:
+    factor = 1.0
+    def __init__(self, k): self.k = k; self.unused = 0
+    def apply(self, x): return x * self.k + self.factor
+
+def helper(x): return x * H + 0.5
+def helper2(x): return x - H
+"""
+
+# Each: lines that set it up, an expression of x, and lines one of which changes it.
+FEATURES = [
+    ("G = {f}", "x * G", ["G = {f}", "G = {i}", "G = -G", "G = bool(G)"]),
+    ("H = {f}", "helper(x)", ["H = {f}", "helper, helper2 = helper2, helper", "exec('def helper(x): return x * 0.25 + H')"]),
+    ("D = {'a': {f}}", "sum((D[k] * len(k) for k in D), x)", ["D['bb'] = {f}", "D.pop('bb', None)", "D['a'] = {f}", "D = dict(reversed(D.items()))"]),
+    ("L = [{f}, [{f}, {f}]]", "x * L[0] + sum(L[1]) if not isinstance(L[0], list) else x + L[0][0]", ["L[0] = {f}", "L[1].append({f})", "L = [[{f}], [{f}]]", "L[1] = ()"]),
+    ("A = np.array([{f}, {f}])", "x * float(A[0]) + float(A.sum())", ["A[1] = {f}", "A = np.array([{f}, {f}], np.float32)"]),
+    ("S = {1, 2}", "x * len(S) + (2.0 if 3 in S else 0.0)", ["S ^= {3}", "S ^= set([{i}])"]),
+    ("O = Holder({f})", "O.apply(x)", ["O.k = {f}", "Holder.factor = {f}", "O.unused += 1", "O = Holder(O.k)", "O.apply = lambda x: x * 2.5"]),
+    ("P = Holder(Holder({f}))", "x - P.k.k", ["P.k.k = {f}", "P.k = Holder({f})", "P.k.k = int(P.k.k)"]),
+    ("M = nn.Sequential(nn.Linear(queue, 4, 4), nn.LeakyReLU({p}))", "M(x)", ["M[1].negative_slope = {p}", "M[1] = nn.Tanh()", "M[0] = nn.Linear(queue, 4, 4)", "M.append(nn.Sigmoid())", "M[0].bias = None", "M.train(not M.training)", "M[0].weight.requires_grad = not M[0].weight.requires_grad"]),
+    ("N = nn.LayerNorm(queue, 4, eps={p})", "N(x)", ["N.eps = {p}", "N = nn.LayerNorm(queue, 4, eps={p})", "N.weight = nn.Parameter(N.weight.detach() * {f})"]),
+    ("C = Tensor.from_host(queue, np.full(4, {f}), 'float32')", "x + C", ["C = Tensor.from_host(queue, np.full(4, {f}), 'float32')", "C.requires_grad = not C.requires_grad", "C = Tensor.from_host(queue, np.full((1, 4), {f}), 'float32')"]),
+    ("F = lambda x, k={f}: x * k", "F(x)", ["F = lambda x, k={f}: x + k", "F.__defaults__ = ({f},)", "F = ag.relu", "F = Holder({f}).apply"]),
+    ("T = ({f}, {i})", "x * T[0] if T[1] % 2 else x + T[0]", ["T = ({f}, {i})", "T = (T[0], T[1] + 1)"]),
+]
+
+
+def fill(rng, text):
+    """The text with numbers: {f} a float, {i} a small whole number, {p} a small positive one."""
+    numbers = {"f": lambda: rng.uniform(-2, 2), "p": lambda: rng.uniform(0.01, 0.9), "i": lambda: rng.integers(0, 5)}
+    return re.sub(r"\{([fip])\}", lambda at: str(round(float(v), 3) if (v := numbers[at[1]]()) % 1 else int(v)), text)
+
+
+def random_program(rng):
+    """A namespace with a function `f`, and the lines that change what it reads."""
+    space = {"np": np, "Tensor": Tensor, "queue": QUEUE, "__name__": "a_users_program"}
+    exec(PRELUDE, space)
+    chosen = [FEATURES[i] for i in rng.choice(len(FEATURES), rng.integers(1, 4), replace=False)]
+    lines = ["def f(x, a=1.0, b=()):", "    x = x * a", "    for part in b: x = x + part"]
+    changes = []
+    for setup, use, ways in chosen:
+        exec(fill(rng, setup), space)
+        use, style = use, rng.integers(3)
+        if style == 1:  # in a nested function
+            lines += ["    def inner(x):", f"        return {use}", "    x = ag.tanh(inner(x))"]
+        elif style == 2:  # in another function of the same globals
+            name = f"outer{len(lines)}"
+            exec(f"def {name}(x):\n    return {use}", space)
+            lines.append(f"    x = {name}(x) * 0.5")
+        else:
+            lines.append(f"    x = {use}")
+        changes += ways
+    lines.append("    return x * 1.5")
+    exec("\n".join(lines), space)
+    single = any("nn." in setup or "Tensor" in setup for setup, _, _ in chosen)
+    return space, changes, "\n".join(lines), ["float32"] if single else ["float32", "float64"]
+
+
+@pytest.mark.parametrize("chunk", range(10))
+def test_random_programs_whose_surroundings_change(chunk):
+    for number in range(chunk * 50, chunk * 50 + 50):
+        rng = np.random.default_rng(number)
+        space, changes, text, dtypes = random_program(rng)
+        forms = both(space["f"]) if number % 2 else [ag.jit(space["f"])]
+        history = []
+        for call in range(5):
+            if call:
+                change = fill(rng, str(rng.choice(changes)))
+                history.append(change)
+                with contextlib.suppress(AttributeError):  # of something that an earlier change has replaced
+                    exec(change, space)
+            rows = int(rng.choice([2, 3]))
+            x = make(rows, 4, seed=number + call, dtype=str(rng.choice(dtypes)))
+            args = [(), (float(rng.choice([1.0, 2.0])),), (int(rng.choice([1, 2])), [0.5, 1]), (True, (x,))][rng.integers(4)]
+            expected = space["f"](x, *args).to_host().copy()
+            for form in forms:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    got = form(x, *args).to_host()
+                np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6, err_msg=f"program {number}, {type(form).__name__}\n{text}\n{history}")
