@@ -14,11 +14,11 @@ import functools
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, overload
 
-from netcl._netcl import IndexTensor, Tensor
 from netcl._netcl.autograd import Captures, JitCache, runs_op_by_op
+from netcl._structure import put_together, replace, take_apart
 from netcl._surroundings import Description, Refused, Surroundings, Watch, difference
 
 __all__ = ["Compiled", "jit", "jit_compile"]
@@ -27,6 +27,8 @@ __all__ = ["Compiled", "jit", "jit_compile"]
 _MOST = 256
 # Reasons for tracing again that are kept, and traces in a row after which one is told of them.
 _REASONS, _PATIENCE = 100, 8
+# A function may change what it reads a few times: what is made at the first call, and kept.
+_CHANGES = 3
 
 
 class Compiled:
@@ -48,7 +50,7 @@ class Compiled:
         self._results: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._reasons: list[str] = []
-        self._misses = 0
+        self._misses = self._changes = 0
         #: Why the function runs as it is, if it does.
         self._refused: str | None = None
 
@@ -74,35 +76,46 @@ class Compiled:
         plan, leaves = self._cache.call(kind.statics, found.inputs, kind.captures(found), call)
         if call.result is None:
             self._misses = 0
-            return _unflatten(self._results[plan], iter(leaves))
+            return put_together(self._results[plan], iter(leaves))
         if plan not in self._results:
             return self._traced(plan, call, found, leaves)
-        return _unflatten(call.result, iter(leaves))
+        return put_together(call.result, iter(leaves))
 
     def _traced(self, plan: int, call: _Call, found: Description, leaves: list[Any]) -> Any:
         """A call that was traced: looks whether the plan may be used again."""
-        result = _unflatten(call.result, iter(leaves))
+        result = put_together(call.result, iter(leaves))
         self._results[plan] = call.result
         while len(self._results) > 2 * _MOST:
             self._results.pop(next(iter(self._results)), None)
         self._misses += 1
+        strange = call.watch.unknown(self._surroundings) if call.watch is not None else None
         changed, left = None, False
         try:
             after = self._surroundings.describe(call.args, call.kwargs)
-            left = not after.has_tensors_of(found.around)
+            left = not after.has_tensors_of(found.around) and _identity(after) != _identity(found)
             if left or after.key != found.key:
                 changed = f"it changes what it reads while it runs: {difference(found.key, after.key)}"
         except Refused as refused:
-            changed = str(refused)
-        if call.watch is not None:
-            changed = call.watch.unknown(self._surroundings) or changed
+            strange = str(refused)
         if changed is not None:
-            self._refuse(changed)
+            self._changes += 1
+            self._kinds.pop(found.key, None)
+        if strange is not None or self._changes >= _CHANGES:
+            self._refuse(strange or changed or "")
         elif self._misses == _PATIENCE:
             why = self._reasons[-1] if self._reasons else "the tensors are of another kind each time"
             self._warn(f"was traced {self._misses} times in a row: {why}")
-        # A tensor that the trace has left somewhere has no values: the function leaves it once more.
-        return self.function(*call.args, **call.kwargs) if left else result
+        return self._once_more(call) if left else result
+
+    def _once_more(self, call: _Call) -> Any:
+        """The function run op by op: a tensor that its trace has left somewhere has no values."""
+        try:
+            return self.function(*call.args, **call.kwargs)
+        except Exception as error:
+            raise RuntimeError(
+                f"jit: {self._name} keeps a tensor that it has made while it was traced, which has no values; make it before the "
+                "first call, or return it"
+            ) from error
 
     def _new_kind(self, found: Description) -> _Kind:
         with self._lock:
@@ -161,6 +174,10 @@ class Compiled:
         return [*self._reasons, *([f"not compiled any more: {self._refused}"] if self._refused else [])]
 
 
+def _identity(found: Description) -> bytes:
+    return Captures(found.tensors()).identity()
+
+
 class _Kind:
     """Calls that differ in their tensors only."""
 
@@ -190,10 +207,10 @@ class _Call:
 
     def __call__(self, tensors: list[Any]) -> list[Any]:
         given = iter(tensors)
-        args = [_replace(value, given) for value in self.args]
-        kwargs = {name: _replace(value, given) for name, value in self.kwargs.items()}
+        args = [replace(value, given) for value in self.args]
+        kwargs = {name: replace(value, given) for name, value in self.kwargs.items()}
         leaves: list[Any] = []
-        self.result = _flatten(self._run(args, kwargs), leaves)
+        self.result = take_apart(self._run(args, kwargs), leaves, "jit")
         return leaves
 
     def _run(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -201,48 +218,6 @@ class _Call:
             return self.function(*args, **kwargs)
         self.watch = Watch()
         return self.watch.run(self.function, args, kwargs)
-
-
-def _replace(value: Any, tensors: Iterator[Any]) -> Any:
-    """An argument with other tensors."""
-    if isinstance(value, (Tensor, IndexTensor)):
-        return next(tensors)
-    kind = type(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*[_replace(part, tensors) for part in value])
-    if kind is tuple or kind is list:
-        return kind([_replace(part, tensors) for part in value])
-    if kind is dict:
-        return {key: _replace(part, tensors) for key, part in value.items()}
-    return value
-
-
-def _flatten(value: Any, leaves: list[Any]) -> tuple[Any, ...]:
-    """The structure of a result; its tensors go to ``leaves``."""
-    if isinstance(value, (Tensor, IndexTensor)):
-        leaves.append(value)
-        return ("tensor", None, None)
-    if isinstance(value, (tuple, list)):
-        return ("sequence", type(value), [_flatten(part, leaves) for part in value])
-    if isinstance(value, dict):
-        return ("dict", tuple(value), [_flatten(part, leaves) for part in value.values()])
-    if hasattr(value, "__next__"):
-        raise TypeError(
-            f"jit: the function returns a {type(value).__name__}, whose values are made after the call; return a list or a tuple"
-        )
-    return ("value", value, None)
-
-
-def _unflatten(structure: tuple[Any, ...], leaves: Iterator[Any]) -> Any:
-    what, kind, parts = structure
-    if what == "tensor":
-        return next(leaves)
-    if what == "value":
-        return kind
-    found = [_unflatten(part, leaves) for part in parts]
-    if what == "dict":
-        return dict(zip(kind, found))
-    return kind(*found) if hasattr(kind, "_fields") else kind(found)
 
 
 @overload

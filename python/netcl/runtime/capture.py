@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from netcl._netcl import IndexTensor, Tensor
 from netcl._netcl.autograd import Captures
 from netcl._netcl.runtime import Captured
+from netcl._structure import put_together, replace, take_apart
 from netcl._surroundings import Description, Refused, Surroundings, Watch, difference
 from netcl.runtime.kernel_capture import CapturedKernelLaunch, KernelCapture, capture_disabled, get_capture
 
@@ -26,41 +26,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Leaf:
-    """The place of a tensor in a structure."""
-
-    def __repr__(self) -> str:
-        return "<tensor>"
-
-
-_LEAF = _Leaf()
-
-
-def _take_apart(value: Any, tensors: list[Any]) -> Any:
-    """The structure of a value; its tensors go to the list."""
-    if isinstance(value, (Tensor, IndexTensor)):
-        tensors.append(value)
-        return _LEAF
-    if isinstance(value, (list, tuple)):
-        return (type(value), tuple(_take_apart(item, tensors) for item in value))
-    if isinstance(value, dict):
-        return (dict, tuple((key, _take_apart(item, tensors)) for key, item in value.items()))
-    return (None, value)
-
-
-def _put_together(structure: Any, tensors: Any) -> Any:
-    """The value again, with the tensors that an iterator gives."""
-    if structure is _LEAF:
-        return next(tensors)
-    kind, content = structure
-    if kind is None:
-        return content
-    if kind is dict:
-        return {key: _put_together(item, tensors) for key, item in content}
-    items = [_put_together(item, tensors) for item in content]
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)
-
-
 class _Variant:
     """A captured function in one kind of surroundings."""
 
@@ -69,12 +34,11 @@ class _Variant:
         self._results: dict[int, Any] = {}
         self.watch = Watch()
         self.held, self.around, self.captures = found.held, found.around, Captures(found.tensors())
-        structure = _take_apart((args, kwargs), [])
 
         def run(*tensors: Any) -> list[Any]:
-            args, kwargs = _put_together(structure, iter(tensors))
+            given, named = replace((args, kwargs), iter(tensors))
             found: list[Any] = []
-            self._made = _take_apart(self.watch.run(function, args, kwargs), found)
+            self._made = take_apart(self.watch.run(function, given, named), found, "capture")
             return found
 
         self.captured = Captured(run)
@@ -82,7 +46,7 @@ class _Variant:
     def result(self, tensors: list[Any]) -> Any:
         """The tensors in the structure that the function gave when it was recorded."""
         structure = self._results.setdefault(self.captured.current, self._made)
-        return _put_together(structure, iter(tensors))
+        return put_together(structure, iter(tensors))
 
     def holds(self, found: Description) -> bool:
         """Whether the tensors around are those that were recorded, in memory and flags."""

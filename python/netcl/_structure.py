@@ -1,0 +1,58 @@
+"""Tensors in tuples, lists and dicts: taken apart and put together again, for functions that are compiled or captured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from netcl._netcl import IndexTensor, Tensor
+
+__all__ = ["is_sequence", "put_together", "replace", "take_apart"]
+
+
+def is_sequence(value: Any) -> bool:
+    """Whether a value is looked into: tuples, named or not, and lists; no classes derived from them otherwise."""
+    kind = type(value)
+    return kind is tuple or kind is list or (isinstance(value, tuple) and hasattr(value, "_fields"))
+
+
+def _build(kind: Any, parts: list[Any]) -> Any:
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+
+
+def replace(value: Any, tensors: Iterator[Any]) -> Any:
+    """The value with other tensors, in order."""
+    if isinstance(value, (Tensor, IndexTensor)):
+        return next(tensors)
+    if is_sequence(value):
+        return _build(type(value), [replace(part, tensors) for part in value])
+    if type(value) is dict:
+        return {key: replace(part, tensors) for key, part in value.items()}
+    return value
+
+
+def take_apart(value: Any, tensors: list[Any], op: str) -> tuple[Any, ...]:
+    """The structure of a result; its tensors go to the list."""
+    if isinstance(value, (Tensor, IndexTensor)):
+        tensors.append(value)
+        return ("tensor", None, None)
+    if is_sequence(value):
+        return ("sequence", type(value), [take_apart(part, tensors, op) for part in value])
+    if type(value) is dict:
+        return ("dict", tuple(value), [take_apart(part, tensors, op) for part in value.values()])
+    if hasattr(value, "__next__"):
+        raise TypeError(
+            f"{op}: the function returns a {type(value).__name__}, whose values are made after the call; return a list or a tuple"
+        )
+    return ("value", value, None)
+
+
+def put_together(structure: tuple[Any, ...], tensors: Iterator[Any]) -> Any:
+    """The result again, with the tensors that an iterator gives."""
+    what, kind, parts = structure
+    if what == "tensor":
+        return next(tensors)
+    if what == "value":
+        return kind
+    found = [put_together(part, tensors) for part in parts]
+    return dict(zip(kind, found)) if what == "dict" else _build(kind, found)

@@ -1,0 +1,108 @@
+"""Networks: described once, and again when a version was raised."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from netcl._netcl import IndexTensor, Tensor
+from netcl._surroundings.code import is_library, is_ours
+from netcl._surroundings.words import PLAIN, Key, path
+
+__all__ = ["BOOKKEEPING", "Facts", "is_fixed", "raise_version"]
+
+# Attributes of modules that say how they are kept, or are described by themselves.
+BOOKKEEPING = frozenset(
+    ["_parameters", "_buffers", "_modules", "_unsaved", "_version", "_facts", "_hooks", "__dict__", "__weakref__", "__doc__"]
+    + ["__module__", "__qualname__", "__annotations__", "__orig_bases__", "__parameters__", "__firstlineno__", "__static_attributes__"]
+    + ["__abstractmethods__", "_abc_impl", "__match_args__", "__dataclass_fields__", "__dataclass_params__", "__slots__"]
+)
+# Bases that have no settings of their own.
+_COMPOSING = frozenset(["Module", "_Numbered", "Sequential", "ModuleList", "ModuleDict"])
+
+_changes = 0
+
+
+def raise_version(module: Any) -> None:
+    """Notes that a setting, child, parameter or mode of a module has changed."""
+    global _changes
+    _changes += 1
+    module.__dict__["_version"] = _changes
+
+
+class Facts:
+    """A module and everything inside of it, as it is until a version is raised."""
+
+    __slots__ = ("changes", "key", "kinds", "labels", "live", "names", "tensors", "version", "versions")
+
+    def __init__(self, root: Any) -> None:
+        from netcl._surroundings.walk import Walk
+
+        self.changes, self.version = _changes, root.__dict__["_version"]
+        described: list[Any] = []
+        tensors: list[Any] = []
+        numbers: dict[int, int] = {}
+        live: list[tuple[str, str | None, Any]] = []
+        kinds: dict[Any, None] = {}
+        self.versions: list[tuple[Any, int]] = []
+        for name, module in root.named_modules():
+            own = module.__dict__
+            if module is not root:
+                self.versions.append((module, own["_version"]))
+            kind = type(module)
+            kinds[kind] = None
+            if not is_library(kind.__module__):
+                live.append((path([name, "its class"]), None, kind))
+            # Settings of our own layers all count. Of a user's class count those that its code names.
+            layer = is_library(kind.__module__) or any(is_ours(base) and base.__name__ not in _COMPOSING for base in kind.__mro__)
+            settings = []
+            for key, value in own.items():
+                if key in BOOKKEEPING or key in module._saved_numbers:
+                    continue
+                if layer and is_fixed(value):
+                    walk = Walk({}, None)
+                    settings.append((key, walk(value)))
+                    kinds.update(dict.fromkeys(walk.held))
+                else:
+                    live.append((path([name, key]), None if layer else key, value))
+            if own["_hooks"] is not None:
+                hooks = own["_hooks"]
+                live += [(path([name, "its hooks"]), None, table) for table in (hooks.before, hooks.after, hooks.backward)]
+            slots = []
+            for table in (own["_parameters"], own["_buffers"]):
+                for key, tensor in table.items():
+                    slots.append((key, None if tensor is None else numbers.setdefault(id(tensor), len(numbers))))
+                    if tensor is not None and numbers[id(tensor)] == len(tensors):
+                        tensors.append(tensor)
+            children = tuple([(key, None if child is None else id(type(child))) for key, child in own["_modules"].items()])
+            described.append((name, id(kind), own["training"], tuple(settings), tuple(slots), children))
+        self.key, self.tensors = Key(tuple(described)), tuple(tensors)
+        #: What the key knows by identity.
+        self.kinds = tuple(kinds)
+        self.labels = tuple([label for label, _, _ in live])
+        self.names = [name for _, name, _ in live]
+        self.live = [value for _, _, value in live]
+
+    def hold(self, root: Any) -> bool:
+        """Whether nothing has changed since."""
+        now = _changes
+        if now == self.changes:
+            return True
+        if root.__dict__["_version"] != self.version or any([part.__dict__["_version"] != v for part, v in self.versions]):
+            return False
+        self.changes = now
+        return True
+
+
+def is_fixed(value: Any) -> bool:
+    """Whether a value is what it is for good, with everything in it."""
+    kind = type(value)
+    if kind in PLAIN or kind is float or kind is types.BuiltinFunctionType:
+        return True
+    if kind is tuple:
+        return all([is_fixed(part) for part in value])
+    if kind is types.FunctionType:
+        return is_library(value.__module__)
+    if kind is type:
+        return is_library(value.__module__)
+    return is_ours(kind) and not isinstance(value, (Tensor, IndexTensor)) and not hasattr(value, "named_modules")

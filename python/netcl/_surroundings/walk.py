@@ -1,0 +1,439 @@
+"""One look at the surroundings: how each kind of value is described."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import enum
+import functools
+import math
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from netcl._netcl import IndexTensor, Tensor
+from netcl._surroundings.code import Code, is_library, is_ours
+from netcl._structure import is_sequence
+from netcl._surroundings.modules import BOOKKEEPING, Facts, is_fixed
+from netcl._surroundings.watch import SOURCES
+from netcl._surroundings.words import PLAIN, Refused
+
+__all__ = ["Walk"]
+
+# A walk this long is no function any more but a library: it runs as it is.
+_MOST = 20_000
+_ABSENT = ("absent",)
+_CONTAINERS = (list, tuple, set, frozenset, dict, collections.deque)
+# Values of their own, which never change.
+_CONSTANTS = (
+    types.BuiltinFunctionType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.CodeType,
+    enum.Enum,
+)
+_CONSTANT_NAMES = frozenset(
+    ["decimal.Decimal", "fractions.Fraction", "datetime.date", "datetime.datetime", "datetime.timedelta", "uuid.UUID", "re.Pattern"]
+    + ["pathlib.PosixPath", "pathlib.WindowsPath", "pathlib.PurePosixPath", "pathlib._local.PosixPath", "numpy.ufunc"]
+    + ["_collections._tuplegetter", "logging.Logger", "logging.RootLogger", "_thread.lock", "_thread.RLock", "_io.TextIOWrapper", "typing.TypeVar", "types.GenericAlias"]
+)
+
+
+# Methods that Python calls without naming them.
+_OPERATORS = frozenset(
+    [f"__{name}__" for name in "call len bool iter next getitem contains getattr hash eq ne lt le gt ge neg pos abs invert".split()]
+    + [f"__{name}__" for name in "float int index enter exit get str repr format missing".split()]
+    + [f"__{at}{name}__" for at in ("", "r", "i") for name in "add sub mul truediv floordiv mod pow matmul and or xor".split()]
+)
+
+_CONSTRUCTORS = _OPERATORS | {"__init__", "__new__", "__post_init__"}
+
+
+class Walk:
+    """One look at the surroundings."""
+
+    __slots__ = ("alive", "around", "codes", "grown", "held", "inputs", "names", "seen")
+
+    def __init__(self, codes: dict[int, Code], names: set[str] | None) -> None:
+        self.codes, self.names, self.grown = codes, names, False
+        self.inputs: list[Any] = []
+        self.around: list[Any] = []
+        self.held: list[Any] = []
+        self.alive: list[Any] = []
+        self.seen: dict[int, int] = {}
+
+    # ---- arguments -------------------------------------------------------------------------------------------------
+
+    def argument(self, value: Any, label: Any) -> Any:
+        """An argument's part of the key: its tensors are inputs, everything else is described as it is."""
+        kind = type(value)
+        if kind is Tensor:
+            self.inputs.append(value)
+            return "tensor"
+        if kind in PLAIN or kind is float:
+            return self(value)
+        try:
+            return self._structure(value, kind)
+        except Refused as refused:
+            refused.where.append(f"argument {label}")
+            refused.is_argument = refused.opaque
+            raise
+
+    def _structure(self, value: Any, kind: type) -> Any:
+        if isinstance(value, (Tensor, IndexTensor)):
+            self.inputs.append(value)
+            return kind
+        if is_sequence(value):
+            return (kind, tuple([self._structure(part, type(part)) for part in value]))
+        if kind is dict:
+            return (kind, tuple([(self(name), self._structure(part, type(part))) for name, part in value.items()]))
+        return self(value)
+
+    # ---- values ----------------------------------------------------------------------------------------------------
+
+    def __call__(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in PLAIN:
+            return (kind, value)
+        if kind is float:
+            # 0.0 and -0.0 are equal, and NaN is not even equal to itself.
+            return (kind, value if value == value else "nan", math.copysign(1.0, value))
+        mark = id(value)
+        if mark in self.seen:
+            return ("again", self.seen[mark])
+        self.seen[mark] = len(self.seen)
+        # What was seen stays alive for as long as its number counts.
+        self.alive.append(value)
+        if len(self.alive) > _MOST:
+            raise Refused("it reaches more objects than can be looked at in every call")
+        describe = _HOW.get(kind)
+        if describe is None:
+            describe = _HOW[kind] = _how(kind, value)
+        return describe(self, value)
+
+    def _items(self, kind: str, tag: Any, labels: tuple[Any, ...], values: Iterable[Any]) -> Any:
+        """A node of the key: ``labels`` say in words what the values are."""
+        found = []
+        for value in values:
+            try:
+                found.append(self(value))
+            except Refused as refused:
+                refused.where.append(labels[len(found)])
+                raise
+        return (kind, tag, labels, tuple(found))
+
+    def same(self, value: Any) -> Any:
+        self.held.append(value)
+        return ("same", id(value))
+
+    def tensor(self, value: Any) -> Any:
+        self.around.append(value)
+        if self.names is not None and "grad" not in self.names:
+            return "tensor"
+        return self._items("tensor", None, (".grad",), (getattr(value, "grad", None),))
+
+    def sequence(self, value: Any) -> Any:
+        kind = type(value)
+        labels = tuple([f"[{i}]" for i in range(len(value))])
+        return self._items("sequence", id(kind), labels, value)
+
+    def mapping(self, value: Any) -> Any:
+        keys = tuple([self(key) for key in value])
+        labels = tuple([f"[{key!r}]" for key in value])
+        return (keys, self._items("mapping", id(type(value)), labels, value.values()))
+
+    def unordered(self, value: Any) -> Any:
+        return ("set", id(type(value)), frozenset([self(part) for part in value]))
+
+    def array(self, value: Any) -> Any:
+        if value.dtype.hasobject:
+            raise Refused("an array of objects, whose changes cannot be seen", opaque=True)
+        return ("array", value.shape, value.dtype.str, value.tobytes())
+
+    def bytes_of(self, value: Any) -> Any:
+        return ("bytes", id(type(value)), bytes(value))
+
+    def number(self, value: Any) -> Any:
+        return ("number", id(type(value)), value.dtype.str, value.tobytes())
+
+    def slice(self, value: Any) -> Any:
+        return (slice, self(value.start), self(value.stop), self(value.step))
+
+    def equal(self, value: Any) -> Any:
+        return (type(value), value)
+
+    # ---- functions -------------------------------------------------------------------------------------------------
+
+    def code(self, code: types.CodeType, library: Callable[[], bool]) -> Code:
+        found = self.codes.get(id(code))
+        if found is None:
+            found = self.codes[id(code)] = Code(code, library())
+            self.grown = True
+            if found.attributes is None:
+                self.names = None
+            elif self.names is not None and not found.attributes <= self.names:
+                self.names = self.names | found.attributes
+        return found
+
+    def function(self, value: types.FunctionType) -> Any:
+        around = value.__globals__
+        code = self.code(value.__code__, lambda: is_library(around.get("__name__")))
+        if code.library:
+            return self.same(value)
+        found: list[Any] = [around.get(name, _ABSENT) for name in code.globals]
+        labels = code.labels
+        if code.imported:
+            found += [sys.modules.get(name) for name in code.imported]
+        if value.__closure__ is not None:
+            labels += value.__code__.co_freevars
+            for cell in value.__closure__:
+                try:
+                    found.append(cell.cell_contents)
+                except ValueError:  # a cell that is not filled yet
+                    found.append(_ABSENT)
+        if value.__defaults__:
+            labels += tuple([f"default {i}" for i in range(len(value.__defaults__))])
+            found += value.__defaults__
+        if value.__kwdefaults__:
+            labels += tuple([f"default {name}" for name in value.__kwdefaults__])
+            found += value.__kwdefaults__.values()
+        if value.__dict__:
+            own, more = self._named(value.__dict__)
+            labels, found = labels + own, found + more
+        return self._items("function", id(value.__code__), labels, found)
+
+    def method(self, value: types.MethodType) -> Any:
+        return self._items("method", None, ("self", "the method"), (value.__self__, value.__func__))
+
+    def builtin(self, value: Any) -> Any:
+        owner = getattr(value, "__self__", None)
+        if owner is None or isinstance(owner, (types.ModuleType, type)):
+            return self.same(value)
+        return self._items("method", value.__name__, ("self",), (owner,))
+
+    def partial(self, value: functools.partial[Any]) -> Any:
+        labels = ("the function", "arguments", "keywords")
+        return self._items("partial", None, labels, (value.func, value.args, value.keywords))
+
+    def compiled(self, value: Any) -> Any:
+        return self._items("compiled", None, ("the function",), (value.__wrapped__,))
+
+    def cached(self, value: functools.cached_property[Any]) -> Any:
+        return self._items("property", None, ("get",), (value.func,))
+
+    def reference(self, value: Any) -> Any:
+        return self._items("reference", None, ("()",), (value(),))
+
+    def variable(self, value: contextvars.ContextVar[Any]) -> Any:
+        return self._items("variable", value.name, (value.name,), (value.get(_ABSENT),))
+
+    # ---- classes, objects, modules ---------------------------------------------------------------------------------
+
+    def _named(
+        self, table: Any, everything: bool = False, also: frozenset[str] = frozenset()
+    ) -> tuple[tuple[str, ...], list[Any]]:
+        """Entries of a table of attributes whose names occur in the code."""
+        names = self.names
+        if names is None or everything:
+            wanted = [name for name in table if type(name) is str and name not in BOOKKEEPING]
+        else:
+            wanted = [name for name in table if name in names or name in also]
+        return tuple([f".{name}" for name in wanted]), [table[name] for name in wanted]
+
+    def pymodule(self, value: types.ModuleType) -> Any:
+        self.held.append(value)
+        if is_library(value.__name__):
+            return ("same", id(value))
+        labels, found = self._named(vars(value))
+        return self._items("pymodule", id(value), labels, found)
+
+    def type(self, value: type) -> Any:
+        return self._class(value, _CONSTRUCTORS)
+
+    def _class(self, value: type, also: frozenset[str]) -> Any:
+        """What a class of the user's defines, in all of its bases; ``also`` are names that occur in no code."""
+        labels: tuple[str, ...] = ()
+        found: list[Any] = []
+        for base in value.__mro__:
+            if is_library(base.__module__):
+                continue
+            # What netcl calls by itself (forward, backward, hooks) occurs in no code of the user's.
+            own, more = self._named(base.__dict__, everything=any(is_ours(parent) for parent in base.__mro__), also=also)
+            labels, found = labels + own, found + more
+        self.held.append(value)
+        return self._items("class", id(value), labels, found)
+
+    def wrapped(self, value: Any) -> Any:
+        return self._items("wrapped", id(type(value)), ("the function",), (value.__func__,))
+
+    def property(self, value: property) -> Any:
+        return self._items("property", None, ("get", "set"), (value.fget, value.fset))
+
+    def object(self, value: Any) -> Any:
+        kind = type(value)
+        labels, found = self._named(getattr(value, "__dict__", ()))
+        for base in kind.__mro__:
+            slots = base.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if name in ("__dict__", "__weakref__") or not (self.names is None or name in self.names):
+                    continue
+                labels += (f".{name}",)
+                found.append(getattr(value, name, _ABSENT))
+        if isinstance(value, _CONTAINERS):
+            labels += ("its contents",)
+            found.append(dict(value) if isinstance(value, dict) else list(value))
+        # Once for all objects of the class. Its constructor has run already.
+        mark = -id(kind)
+        if mark in self.seen:
+            own: Any = ("again", self.seen[mark])
+        else:
+            self.seen[mark] = len(self.seen)
+            try:
+                own = self._class(kind, _OPERATORS)
+            except Refused as refused:
+                refused.where.append("its class")
+                raise
+        return (own, self._items("object", None, labels, found))
+
+    def module(self, value: Any) -> Any:
+        facts = value.__dict__.get("_facts")
+        if facts is None or not facts.hold(value):
+            facts = Facts(value)
+            object.__setattr__(value, "_facts", facts)
+        self.held.append(facts.kinds)
+        labels, found, names = facts.labels, facts.live, self.names
+        if facts.tensors:
+            self.around.append(facts.tensors)
+            if names is None or "grad" in names:
+                labels, found = (*labels, "a parameter.grad"), [*found, [tensor.grad for tensor in facts.tensors]]
+        if not found:
+            return facts.key
+        if names is not None:
+            kept = [i for i, name in enumerate(facts.names) if name is None or name in names]
+            kept += range(len(facts.names), len(found))
+            labels, found = tuple([labels[i] for i in kept]), [found[i] for i in kept]
+        return (facts.key, self._items("module", None, labels, found))
+
+    def ours(self, value: Any) -> Any:
+        """An object of netcl's: the same one, with the settings that the code names (``opt.lr``)."""
+        self.held.append(value)
+        names = [name for name in _settings(type(value)) if self.names is None or name in self.names]
+        labels, found = [], []
+        for name in names:
+            try:
+                setting = getattr(value, name)
+            except Exception:  # noqa: BLE001 - a setting that is not there is none that can be read
+                continue
+            if is_fixed(setting):
+                labels.append(f".{name}")
+                found.append(setting)
+        return self._items("ours", id(value), tuple(labels), found)
+
+    def derived(self, value: Any) -> Any:
+        """A number or text of a class of its own."""
+        base = next(kind for kind in (int, float, complex, str, bytes) if isinstance(value, kind))
+        return (self(base(value)) if base is not str else (str, str.__str__(value)), self.object(value))
+
+    def refuse(self, value: Any) -> Any:
+        raise Refused(f"a {type(value).__qualname__}, whose changes cannot be seen", opaque=True)
+
+
+def _how(kind: type, value: Any) -> Callable[[Walk, Any], Any]:
+    """How values of a type are described."""
+    from netcl.autograd.compiler import Compiled
+    from netcl.nn.module import Module
+    from netcl.runtime.capture import CapturedFunction
+
+    if issubclass(kind, (Tensor, IndexTensor)):
+        return Walk.tensor
+    if issubclass(kind, Module):
+        return Walk.module
+    if issubclass(kind, (Compiled, CapturedFunction)):
+        return Walk.compiled
+    if issubclass(kind, type):
+        # A class of a library is the same each time; one of the user's is looked into.
+        return lambda walk, value: walk.same(value) if is_library(value.__module__) else walk.type(value)
+    for known, describe in _KNOWN:
+        if kind is known or (issubclass(kind, known) and known in _SUBCLASSED):
+            return describe
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        if kind is numpy.ndarray:
+            return Walk.array
+        if issubclass(kind, numpy.generic):
+            return Walk.number
+        if issubclass(kind, numpy.dtype):
+            return Walk.equal
+    if issubclass(kind, _CONSTANTS):
+        return Walk.same
+    if is_ours(kind):
+        return Walk.ours
+    if issubclass(kind, (int, float, complex, str, bytes)):
+        return Walk.derived
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name in _CONSTANT_NAMES:
+        return Walk.equal if kind.__hash__ is not object.__hash__ else Walk.same
+    if hasattr(kind, "__next__") or name in SOURCES:
+        return Walk.refuse
+    if issubclass(kind, _CONTAINERS) or _is_python(kind):
+        return Walk.object
+    return Walk.refuse
+
+
+@functools.lru_cache(maxsize=1000)
+def _settings(kind: type) -> tuple[str, ...]:
+    """Names of the attributes of a class that are no methods."""
+    kinds = (property, types.GetSetDescriptorType, types.MemberDescriptorType)
+    return tuple([name for name in dir(kind) if name[0] != "_" and isinstance(getattr(kind, name, None), kinds)])
+
+
+def _is_python(kind: type) -> bool:
+    """Whether all state of a class's objects is in attributes: no base was written in C."""
+    written = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
+    for base in kind.__mro__:
+        if base in (object, int, float, complex, str, bytes, *_CONTAINERS):
+            continue
+        for name, value in base.__dict__.items():
+            if isinstance(value, written) and value.__objclass__ is base and name not in ("__dict__", "__weakref__"):
+                return False
+            if name == "__new__" and isinstance(value, types.BuiltinFunctionType):
+                return False
+    return kind is not object
+
+
+_KNOWN: list[tuple[type, Callable[[Walk, Any], Any]]] = [
+    (types.FunctionType, Walk.function),
+    (types.MethodType, Walk.method),
+    (types.BuiltinMethodType, Walk.builtin),
+    (functools.partial, Walk.partial),
+    (functools._lru_cache_wrapper, Walk.compiled),
+    (types.ModuleType, Walk.pymodule),
+    (list, Walk.sequence),
+    (tuple, Walk.sequence),
+    (collections.deque, Walk.sequence),
+    (dict, Walk.mapping),
+    (collections.OrderedDict, Walk.mapping),
+    (collections.defaultdict, Walk.mapping),
+    (collections.Counter, Walk.mapping),
+    (types.MappingProxyType, Walk.mapping),
+    (set, Walk.unordered),
+    (frozenset, Walk.unordered),
+    (bytearray, Walk.bytes_of),
+    (memoryview, Walk.bytes_of),
+    (slice, Walk.slice),
+    (staticmethod, Walk.wrapped),
+    (classmethod, Walk.wrapped),
+    (property, Walk.property),
+    (types.SimpleNamespace, Walk.object),
+    (functools.cached_property, Walk.cached),
+    (weakref.ref, Walk.reference),
+    (contextvars.ContextVar, Walk.variable),
+]
+_SUBCLASSED = frozenset({types.ModuleType, property, staticmethod, classmethod, functools.partial, weakref.ref})
+_HOW: dict[type, Callable[[Walk, Any], Any]] = {}
