@@ -7,6 +7,7 @@ import contextvars
 import enum
 import functools
 import math
+import operator
 import sys
 import types
 import weakref
@@ -175,11 +176,14 @@ class Walk:
         if found is None:
             found = self.codes[id(code)] = Code(code, library())
             self.grown = True
-            if found.attributes is None:
-                self.names = None
-            elif self.names is not None and not found.attributes <= self.names:
-                self.names = self.names | found.attributes
+            self._may_read(found.attributes)
         return found
+
+    def _may_read(self, names: set[str] | None) -> None:
+        """Attributes of these names count from now on; None: all."""
+        if self.names is not None and (names is None or not names <= self.names):
+            self.names = None if names is None else self.names | names
+            self.grown = True
 
     def function(self, value: types.FunctionType) -> Any:
         around = value.__globals__
@@ -223,6 +227,12 @@ class Walk:
 
     def compiled(self, value: Any) -> Any:
         return self._items("compiled", None, ("the function",), (value.__wrapped__,))
+
+    def getter(self, value: Any) -> Any:
+        """One of ``operator``'s functions: what it was made with; names of attributes among them."""
+        made = value.__reduce__()[1]
+        self._may_read({part for name in made if isinstance(name, str) for part in name.split(".")})
+        return self._items("getter", id(type(value)), tuple(["an argument"] * len(made)), made)
 
     def cached(self, value: functools.cached_property[Any]) -> Any:
         return self._items("property", None, ("get",), (value.func,))
@@ -413,6 +423,9 @@ _KNOWN: list[tuple[type, Callable[[Walk, Any], Any]]] = [
     (types.BuiltinMethodType, Walk.builtin),
     (functools.partial, Walk.partial),
     (functools._lru_cache_wrapper, Walk.compiled),
+    (operator.itemgetter, Walk.getter),
+    (operator.attrgetter, Walk.getter),
+    (operator.methodcaller, Walk.getter),
     (types.ModuleType, Walk.pymodule),
     (list, Walk.sequence),
     (tuple, Walk.sequence),
