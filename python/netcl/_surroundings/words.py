@@ -57,19 +57,28 @@ class Key:
 
 def difference(old: Any, new: Any) -> str:
     """In words, the first place in which two keys differ."""
-    return _difference(old, new, []) or "other arguments"
+    return _difference(old, new, []) or "something else"
 
 
 def _difference(old: Any, new: Any, where: list[Any]) -> str | None:
     if old == new:
         return None
     old, new = (part.value if isinstance(part, Key) else part for part in (old, new))
-    if isinstance(old, tuple) and isinstance(new, tuple):
-        if len(old) == len(new) == 4 and old[:3] == new[:3] and isinstance(old[2], tuple) and isinstance(old[0], str):
-            pairs = zip(old[2], old[3], new[3])
-            return next((found for label, a, b in pairs if (found := _difference(a, b, [*where, label]))), None)
-        if len(old) == len(new) and not (old and isinstance(old[0], type)):
-            return next((found for a, b in zip(old, new) if (found := _difference(a, b, where))), None)
-        if len(old) == len(new) and old[0] in PLAIN | {float} and old[0] is new[0]:
-            return f"{path(where)} was {old[1]!r} and is {new[1]!r}"
-    return f"{path(where)} is something else" if where else "other arguments"
+    if not (isinstance(old, tuple) and isinstance(new, tuple)):
+        return f"{path(where)} is something else"
+    if _is_node(old) and _is_node(new) and old[:2] == new[:2]:
+        for labels, others, what in ((new[2], old[2], "is new"), (old[2], new[2], "is gone")):
+            for label in labels:
+                if label not in others:
+                    return f"{path([*where, label])} {what}"
+        pairs = zip(old[2], old[3], new[3])
+        return next((found for label, a, b in pairs if (found := _difference(a, b, [*where, label]))), None)
+    if len(old) == len(new) and old and old[0] in PLAIN | {float} and old[0] is new[0]:
+        return f"{path(where)} was {old[1]!r} and is {new[1]!r}"
+    if len(old) == len(new) and not _is_node(old):
+        return next((found for a, b in zip(old, new) if (found := _difference(a, b, where))), None)
+    return f"{path(where)} is something else"
+
+
+def _is_node(part: tuple[Any, ...]) -> bool:
+    return len(part) == 4 and isinstance(part[0], str) and isinstance(part[2], tuple)
