@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use crate::backend::cpu::CpuQueue;
 use crate::backend::opencl::{self, ClError, Context, Device, Discovery, LoadError, Stream};
 use crate::backend::{Backend, Queue};
+use crate::capabilities::DeviceProfile;
 use crate::error::{Error, Result};
 
 pub use crate::backend::opencl::DeviceType;
@@ -60,14 +61,17 @@ impl DeviceHandle {
 ///
 /// | selector | device |
 /// |---|---|
-/// | `"auto"` | what `NETCL_DEVICE` says, else the best OpenCL device (GPU, accelerator, CPU), else the native CPU |
+/// | `"auto"` | what `NETCL_DEVICE` says, else the best GPU or accelerator, else the native CPU |
 /// | `"cpu"` | the native CPU |
 /// | `"gpu"`, `"accel"` | the best OpenCL device of that kind |
 /// | `"opencl"` | the best OpenCL device of any kind |
 /// | `"0"`, `"1"`, ... | the device at that place of [`DeviceManager::discover`] |
 /// | `"<platform>:<device>"` | the device at that place of that platform, both counted from 0 |
-/// | `"fp16"`, `"fp64"`, `"subgroups"`, `"matrix"` | the best OpenCL device that has half-precision arithmetic, double precision, subgroups or matrix units |
+/// | `"fp16"`, `"fp64"`, `"subgroups"`, `"matrix"` | the best GPU or accelerator that has half-precision arithmetic, double precision, subgroups or matrix units; else the native CPU where it has; else another OpenCL device that has |
 /// | anything else | the first device whose name, or else whose platform's name, contains it, whatever the case |
+///
+/// An OpenCL driver for the CPU is therefore only ever chosen by `"opencl"`, index, name or platform: the native CPU serves the same
+/// machine faster.
 ///
 /// ```
 /// use netcl_core::device::manager;
@@ -80,6 +84,8 @@ pub struct DeviceManager {
     handles: Mutex<HashMap<String, Option<DeviceHandle>>>,
     /// One handle per OpenCL device, whatever selector found it: all selectors share its stream, pools and kernels.
     by_device: Mutex<HashMap<usize, DeviceHandle>>,
+    /// What [`DeviceManager::cpu_driver`] found.
+    cpu_driver: OnceLock<Option<DeviceHandle>>,
 }
 
 /// The process-wide [`DeviceManager`].
@@ -90,7 +96,7 @@ pub fn manager() -> &'static DeviceManager {
 
 impl DeviceManager {
     fn new() -> Self {
-        DeviceManager { handles: Mutex::default(), by_device: Mutex::default() }
+        DeviceManager { handles: Mutex::default(), by_device: Mutex::default(), cpu_driver: OnceLock::new() }
     }
 
     /// Every OpenCL device of every platform. Where there is no OpenCL library there are none.
@@ -122,8 +128,9 @@ impl DeviceManager {
             return Ok(handle.clone());
         }
         let handle = match choose(&asked, &self.discover()?) {
-            Some(device) => Some(self.handle(&device)?),
-            None => (asked == "auto").then(|| self.cpu()),
+            Some(Choice::OpenCl(device)) => Some(self.handle(&device)?),
+            Some(Choice::NativeCpu) => Some(self.cpu()),
+            None => None,
         };
         // NETCL_DEVICE names something that is not there: falling back in silence would hide the mistake.
         if handle.is_none() && selector == "auto" {
@@ -161,6 +168,16 @@ impl DeviceManager {
         }
     }
 
+    /// The OpenCL driver for CPUs that runs kernels of one's own on tensors of the native CPU; `None` where none is installed.
+    pub fn cpu_driver(&self) -> Result<Option<DeviceHandle>> {
+        if let Some(known) = self.cpu_driver.get() {
+            return Ok(known.clone());
+        }
+        let found = best(&self.discover()?, |d| d.device_type() == DeviceType::Cpu);
+        let handle = found.map(|device| self.handle(&device)).transpose()?;
+        Ok(self.cpu_driver.get_or_init(|| handle).clone())
+    }
+
     fn no_device(&self, selector: &str) -> Error {
         let devices = self.discover().unwrap_or_default();
         let mut available: Vec<String> =
@@ -182,19 +199,47 @@ fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
     Ok(mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The OpenCL device a selector names.
-fn choose(selector: &str, devices: &[Device]) -> Option<Device> {
-    let best =
-        |fits: &dyn Fn(&Device) -> bool| devices.iter().rev().filter(|d| fits(d)).max_by_key(|d| merit(d)).cloned();
+/// What a selector stands for.
+enum Choice {
+    OpenCl(Device),
+    NativeCpu,
+}
+
+/// What a selector names.
+fn choose(selector: &str, devices: &[Device]) -> Option<Choice> {
+    let cpu = DeviceProfile::cpu();
+    match selector {
+        "auto" => able(devices, |_| true, true),
+        "fp16" => able(devices, |d| d.probes().fp16_arithmetic(), cpu.fp16_arithmetic()),
+        "fp64" => able(devices, |d| d.has_extension("cl_khr_fp64") || d.has_extension("cl_amd_fp64"), cpu.has_fp64),
+        "subgroups" => able(devices, |d| d.probes().subgroups().is_some(), cpu.has_subgroups),
+        "matrix" => {
+            let units = |d: &Device| d.probes().nvidia_mma() || d.probes().nvidia_wgmma();
+            able(devices, units, !cpu.matrix_units().is_empty())
+        }
+        _ => named(selector, devices).map(Choice::OpenCl),
+    }
+}
+
+/// The best of what has an ability: a GPU or accelerator before the native CPU before any other OpenCL device.
+fn able(devices: &[Device], fits: impl Fn(&Device) -> bool, native: bool) -> Option<Choice> {
+    let fast = |d: &Device| matches!(d.device_type(), DeviceType::Gpu | DeviceType::Accelerator);
+    let choice = best(devices, |d| fast(d) && fits(d)).map(Choice::OpenCl);
+    choice.or(native.then_some(Choice::NativeCpu)).or_else(|| best(devices, fits).map(Choice::OpenCl))
+}
+
+/// The best device that fits. (`max_by_key` takes the last of equals, hence the `rev`: the first in the list wins.)
+fn best(devices: &[Device], fits: impl Fn(&Device) -> bool) -> Option<Device> {
+    devices.iter().rev().filter(|d| fits(d)).max_by_key(|d| merit(d)).cloned()
+}
+
+/// The OpenCL device that a selector names by kind, index or name.
+fn named(selector: &str, devices: &[Device]) -> Option<Device> {
     let number = |text: &str| text.trim().parse::<usize>().ok();
     match selector {
-        "auto" | "opencl" => best(&|_| true),
-        "gpu" => best(&|d| d.device_type() == DeviceType::Gpu),
-        "accel" => best(&|d| d.device_type() == DeviceType::Accelerator),
-        "fp16" => best(&|d| d.probes().fp16_arithmetic()),
-        "fp64" => best(&|d| d.has_extension("cl_khr_fp64") || d.has_extension("cl_amd_fp64")),
-        "subgroups" => best(&|d| d.probes().subgroups().is_some()),
-        "matrix" => best(&|d| d.probes().nvidia_mma() || d.probes().nvidia_wgmma()),
+        "opencl" => best(devices, |_| true),
+        "gpu" => best(devices, |d| d.device_type() == DeviceType::Gpu),
+        "accel" => best(devices, |d| d.device_type() == DeviceType::Accelerator),
         _ => {
             if let Some(index) = number(selector) {
                 return devices.get(index).cloned();
@@ -215,8 +260,7 @@ fn choose(selector: &str, devices: &[Device]) -> Option<Device> {
     }
 }
 
-/// GPUs before accelerators before CPUs; among equals the one that computes most. (`max_by_key` takes the last of equals, hence
-/// the `rev` above: the first in the list wins.)
+/// GPUs before accelerators before CPUs; among equals the one that computes most.
 fn merit(device: &Device) -> (u8, u64) {
     let kind = match device.device_type() {
         DeviceType::Gpu => 3,

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use netcl_core::backend::Queue;
+use netcl_core::backend::opencl::Device;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch;
@@ -231,8 +232,16 @@ fn selectors_find_what_they_name() {
         assert_eq!(manager().default("opencl").unwrap().unwrap().backend.name(), "cl");
         assert!(manager().default("0:0").unwrap().is_some());
         let double = found.iter().any(|device| supports(&manager().handle(device).unwrap().queue, DType::F64));
-        assert_eq!(manager().default("fp64").unwrap().is_some(), double);
+        assert!(manager().default("fp64").unwrap().is_some_and(|handle| double || handle.backend.name() == "cpu"));
     }
+    let fast = |device: &Device| ["gpu", "accel"].contains(&device.device_type().as_str());
+    let auto = manager().default("auto").unwrap().unwrap();
+    if std::env::var_os("NETCL_DEVICE").is_none() {
+        assert_eq!(auto.backend.name(), if found.iter().any(fast) { "cl" } else { "cpu" });
+    }
+    let driver = manager().cpu_driver().unwrap();
+    assert_eq!(driver.is_some(), found.iter().any(|device| device.device_type().as_str() == "cpu"));
+    assert!(driver.is_none_or(|handle| handle.backend.name() == "cl" && handle.device_type.as_str() == "cpu"));
     assert!(manager().default("matrix").unwrap().is_none_or(|h| h.device_type.as_str() == "gpu"));
     assert!(manager().default("99").unwrap().is_none() && manager().default("99:0").unwrap().is_none());
     assert_eq!(manager().default("cpu").unwrap().unwrap().backend.name(), "cpu");

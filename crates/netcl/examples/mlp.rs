@@ -8,7 +8,7 @@ use netcl::optim::{AdamW, AdamWOptions};
 use netcl::prelude::*;
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let queue = manager().cpu().queue; // or manager().get("auto")?.queue: the best device of this machine
+    let queue = manager().cpu().queue; // or manager().get("auto")?.queue: a GPU or accelerator, else the native CPU
     let digits = Dataset::digits()?;
     let pixels = Normalization::of(&digits.train);
 
