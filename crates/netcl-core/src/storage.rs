@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::backend::Queue;
 use crate::backend::cpu::CpuBuffer;
 use crate::backend::opencl::ClMemory;
 use crate::error::{Error, Result};
+use crate::memory::SharedCpuLease;
 
 /// A block of device memory that tensors share. Views, reshapes and clones of a tensor all point to one storage.
 pub struct Storage {
@@ -23,6 +24,8 @@ enum Memory {
     /// Of zero-size tensors.
     Empty,
     Cpu(CpuBuffer),
+    /// Native memory of a pool of the caller's choice.
+    CpuLease(LeasedBlock),
     OpenCl(ClMemory),
     /// Of a program that is being recorded: a size and an identity; memory takes its place before anything runs.
     Planned {
@@ -30,6 +33,31 @@ enum Memory {
         /// Where the program keeps it, once that is decided.
         home: OnceLock<Arc<Storage>>,
     },
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        if let (true, Memory::Cpu(buffer)) = (self.persistent(), &mut self.memory) {
+            buffer.discard();
+        }
+    }
+}
+
+/// The first bytes of a lease's block.
+struct LeasedBlock {
+    /// Held beside the lease: one that is ended by hand takes no memory away. `None` only while dropping.
+    block: Option<Arc<CpuBuffer>>,
+    nbytes: usize,
+    lease: SharedCpuLease,
+}
+
+impl Drop for LeasedBlock {
+    fn drop(&mut self) {
+        // The lease ends with the last tensor, also where somebody still holds its handle. The block first: one that is seen
+        // elsewhere is not used again.
+        self.block = None;
+        self.lease.write().unwrap_or_else(PoisonError::into_inner).release();
+    }
 }
 
 impl Storage {
@@ -45,6 +73,26 @@ impl Storage {
     /// A storage over native memory.
     pub fn cpu(buffer: CpuBuffer) -> Self {
         Storage::new(Memory::Cpu(buffer))
+    }
+
+    /// A storage over native memory of a lease that somebody else may hold, too.
+    ///
+    /// # Errors
+    /// [`Error::State`] when the lease has ended.
+    pub fn cpu_lease(lease: SharedCpuLease) -> Result<Self> {
+        let (block, nbytes) = {
+            let held = lease.read().unwrap_or_else(PoisonError::into_inner);
+            (Arc::clone(held.block()?), held.nbytes())
+        };
+        Ok(Storage::new(Memory::CpuLease(LeasedBlock { block: Some(block), nbytes, lease })))
+    }
+
+    /// The lease of native memory that came from a pool of the caller's choice.
+    pub fn cpu_lease_of(&self) -> Option<&SharedCpuLease> {
+        match &self.actual().memory {
+            Memory::CpuLease(leased) => Some(&leased.lease),
+            _ => None,
+        }
     }
 
     /// A storage over OpenCL memory.
@@ -108,6 +156,7 @@ impl Storage {
         match &self.memory {
             Memory::Empty => 0,
             Memory::Cpu(buffer) => buffer.nbytes(),
+            Memory::CpuLease(leased) => leased.nbytes,
             Memory::OpenCl(memory) => memory.nbytes(),
             Memory::Planned { nbytes, .. } => *nbytes,
         }
@@ -131,8 +180,12 @@ impl Storage {
     /// Sets [`Storage::persistent`].
     pub fn set_persistent(&self, persistent: bool) {
         self.persistent.store(persistent, Ordering::Release);
-        if let Memory::OpenCl(memory) = &self.memory {
-            memory.set_persistent(persistent);
+        match &self.memory {
+            Memory::OpenCl(memory) => memory.set_persistent(persistent),
+            Memory::CpuLease(leased) => {
+                leased.lease.read().unwrap_or_else(PoisonError::into_inner).set_persistent(persistent);
+            }
+            Memory::Empty | Memory::Cpu(_) | Memory::Planned { .. } => {}
         }
     }
 
@@ -146,6 +199,10 @@ impl Storage {
             // Well aligned for every element type, never dereferenced.
             Memory::Empty => Ok((std::ptr::without_provenance_mut(64), 0)),
             Memory::Cpu(buffer) => Ok((buffer.as_ptr(), buffer.nbytes())),
+            Memory::CpuLease(leased) => match &leased.block {
+                Some(block) => Ok((block.as_ptr(), leased.nbytes)),
+                None => Err(unbacked("tensor")),
+            },
             Memory::OpenCl(_) => {
                 let what = "the memory belongs to an OpenCL device; read it with to_host or move it with t.to(queue)";
                 Err(Error::argument("tensor", what))
@@ -158,7 +215,7 @@ impl Storage {
     pub fn cl_memory(&self) -> Option<&ClMemory> {
         match &self.actual().memory {
             Memory::OpenCl(memory) => Some(memory),
-            Memory::Empty | Memory::Cpu(_) | Memory::Planned { .. } => None,
+            Memory::Empty | Memory::Cpu(_) | Memory::CpuLease(_) | Memory::Planned { .. } => None,
         }
     }
 

@@ -13,7 +13,7 @@ use crate::kernels::{copy, launch};
 use crate::shape::{Layout, Shape, Slice};
 use crate::storage::Storage;
 
-pub use opencl::{HostTransfer, Mark};
+pub use opencl::{HostTransfer, Mark, TensorSource};
 
 /// An n-dimensional array on a device. Cloning is cheap and shares the storage.
 ///

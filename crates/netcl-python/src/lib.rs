@@ -2,6 +2,7 @@
 
 mod autograd;
 mod capabilities;
+mod cpu_buffer;
 mod device;
 mod dlpack;
 mod error;

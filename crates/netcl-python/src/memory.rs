@@ -6,14 +6,19 @@ use std::sync::{Arc, PoisonError, RwLock};
 use netcl::core::backend::Queue;
 use netcl::core::backend::opencl as cl;
 use netcl::core::backend::opencl::{ClSource, MemFlags, SharedLease};
+use netcl::core::dtype::DType;
 use netcl::core::memory as core;
-use netcl::core::memory::Limits;
-use numpy::PyUntypedArray;
+use netcl::core::memory::{CpuSource, Limits, SharedCpuLease};
+use netcl::core::shape::Shape;
+use netcl::core::storage::Storage;
+use netcl::core::tensor::Tensor as Raw;
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::device::resolve_queue;
+use crate::cpu_buffer::CpuBuffer;
+use crate::device::{queue_from_py, resolve_queue};
 use crate::error::IntoPyResult;
 use crate::ndarray;
 use crate::opencl::{Buffer, Context, Owner, context_from_py};
@@ -25,6 +30,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PinnedBufferPool>()?;
     module.add_class::<PersistentBufferPool>()?;
     module.add_class::<BufferHandle>()?;
+    module.add_class::<CpuBuffer>()?;
     module.add_class::<PoolStats>()?;
     module.add_function(wrap_pyfunction!(get_pinned_pool, module)?)?;
     module.add_function(wrap_pyfunction!(get_persistent_pool, module)?)?;
@@ -35,17 +41,73 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
+/// A pool of either backend.
+#[derive(Clone, PartialEq)]
+pub(crate) enum AnyPool {
+    OpenCl(core::Pool<ClSource>),
+    Cpu(core::Pool<CpuSource>),
+}
+
+/// A lease of either backend's memory.
+#[derive(Clone)]
+pub(crate) enum AnyLease {
+    OpenCl(SharedLease),
+    Cpu(SharedCpuLease),
+}
+
+/// The same expression for either backend.
+macro_rules! either {
+    ($kind:ident: $value:expr, $name:ident => $body:expr) => {
+        match $value {
+            $kind::OpenCl($name) => $body,
+            $kind::Cpu($name) => $body,
+        }
+    };
+}
+
+impl AnyPool {
+    fn allocate(&self, nbytes: usize) -> netcl::core::Result<AnyLease> {
+        Ok(match self {
+            AnyPool::OpenCl(pool) => AnyLease::OpenCl(Arc::new(RwLock::new(pool.allocate(nbytes)?))),
+            AnyPool::Cpu(pool) => AnyLease::Cpu(Arc::new(RwLock::new(pool.allocate(nbytes)?))),
+        })
+    }
+
+    /// A new tensor in memory of the pool.
+    pub(crate) fn full(&self, queue: &Queue, shape: Shape, dtype: DType, fill: f64) -> netcl::core::Result<Raw> {
+        either!(AnyPool: self, pool => Raw::full_in(queue, pool, shape, dtype, fill))
+    }
+}
+
+impl AnyLease {
+    /// The lease of a tensor's memory, where it came from a pool.
+    pub(crate) fn of(storage: &Storage) -> Option<AnyLease> {
+        let opencl = storage.cl_memory().and_then(|memory| memory.lease().cloned()).map(AnyLease::OpenCl);
+        opencl.or_else(|| storage.cpu_lease_of().cloned().map(AnyLease::Cpu))
+    }
+
+    fn address(&self) -> usize {
+        match self {
+            AnyLease::OpenCl(lease) => Arc::as_ptr(lease).addr(),
+            AnyLease::Cpu(lease) => Arc::as_ptr(lease).addr(),
+        }
+    }
+}
+
 /// What the pools have in common.
 #[pyclass(name = "_Pool", module = "netcl.core.memory", frozen, subclass, weakref, eq, hash)]
 #[derive(Clone, PartialEq)]
-pub(crate) struct Pool(pub(crate) core::Pool<ClSource>);
+pub(crate) struct Pool(pub(crate) AnyPool);
 
 impl Eq for Pool {}
 
 impl Hash for Pool {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // Equal pools have one context; pools of one context are few.
-        self.0.source().context().int_ptr().hash(state);
+        match &self.0 {
+            AnyPool::OpenCl(pool) => pool.source().context().int_ptr().hash(state),
+            AnyPool::Cpu(_) => 0.hash(state),
+        }
     }
 }
 
@@ -54,34 +116,37 @@ impl Pool {
     /// Leases a block of at least ``nbytes`` bytes, possibly a used one: its contents are whatever was there.
     fn allocate(&self, py: Python<'_>, nbytes: i64) -> PyResult<BufferHandle> {
         let nbytes = byte_count("allocate", nbytes)?;
-        py.detach(|| self.0.allocate(nbytes)).map(|lease| BufferHandle(Arc::new(RwLock::new(lease)))).py()
+        py.detach(|| self.0.allocate(nbytes)).map(BufferHandle).py()
     }
 
     /// The counters of this moment.
     #[getter]
     fn stats(&self) -> PoolStats {
-        PoolStats(self.0.stats())
+        PoolStats(either!(AnyPool: &self.0, pool => pool.stats()))
     }
 
     /// Frees cached blocks until at most ``keep`` bytes are cached; returns how many bytes were freed.
     #[pyo3(signature = (keep=0))]
     fn trim(&self, py: Python<'_>, keep: usize) -> usize {
-        py.detach(|| self.0.trim(keep))
+        py.detach(|| either!(AnyPool: &self.0, pool => pool.trim(keep)))
     }
 
     /// Frees all cached blocks; returns how many bytes were freed.
     fn clear(&self, py: Python<'_>) -> usize {
-        py.detach(|| self.0.clear())
+        self.trim(py, 0)
     }
 
-    /// The context the blocks belong to.
+    /// The context the blocks belong to; ``None`` for pools of the native CPU.
     #[getter]
-    fn context(&self) -> Context {
-        Context(self.0.source().context().clone())
+    fn context(&self) -> Option<Context> {
+        match &self.0 {
+            AnyPool::OpenCl(pool) => Some(Context(pool.source().context().clone())),
+            AnyPool::Cpu(_) => None,
+        }
     }
 
     fn __repr__(&self) -> String {
-        format!("<{:?}>", self.0)
+        either!(AnyPool: &self.0, pool => format!("<{pool:?}>"))
     }
 }
 
@@ -89,12 +154,24 @@ fn byte_count(op: &str, nbytes: i64) -> PyResult<usize> {
     usize::try_from(nbytes).map_err(|_| PyValueError::new_err(format!("{op}: {nbytes} is not a number of bytes")))
 }
 
-/// The context of an argument and its first device, which stands for it in messages.
-fn context_and_device(object: &Bound<'_, PyAny>) -> PyResult<(cl::Context, cl::Device)> {
-    let context = context_from_py(object)?;
-    match context.devices().first().cloned() {
-        Some(device) => Ok((context, device)),
-        None => Err(PyValueError::new_err("the context has no device")),
+/// Where memory comes from.
+enum Place {
+    /// A context and its first device, which stands for it in messages.
+    OpenCl(cl::Context, cl::Device),
+    Cpu,
+}
+
+impl Place {
+    /// The place of a context, queue or device handle. A queue of the native CPU has the context ``None``, which stands for it here.
+    fn of(object: &Bound<'_, PyAny>) -> PyResult<Place> {
+        if object.is_none() || matches!(queue_from_py(object)?, Some(Queue::Cpu(_))) {
+            return Ok(Place::Cpu);
+        }
+        let context = context_from_py(object)?;
+        match context.devices().first().cloned() {
+            Some(device) => Ok(Place::OpenCl(context, device)),
+            None => Err(PyValueError::new_err("the context has no device")),
+        }
     }
 }
 
@@ -106,9 +183,13 @@ pub(crate) struct BufferPool;
 impl BufferPool {
     #[new]
     fn new(context: &Bound<'_, PyAny>) -> PyResult<PyClassInitializer<Self>> {
-        let (context, device) = context_and_device(context)?;
-        let pool = core::BufferPool::new(ClSource::device_memory(&context, &device));
-        Ok(PyClassInitializer::from(Pool(pool.into())).add_subclass(BufferPool))
+        let pool = match Place::of(context)? {
+            Place::OpenCl(context, device) => {
+                AnyPool::OpenCl(core::BufferPool::new(ClSource::device_memory(&context, &device)).into())
+            }
+            Place::Cpu => AnyPool::Cpu(core::BufferPool::new(CpuSource::default()).into()),
+        };
+        Ok(PyClassInitializer::from(Pool(pool)).add_subclass(BufferPool))
     }
 }
 
@@ -120,20 +201,29 @@ pub(crate) struct PinnedBufferPool;
 impl PinnedBufferPool {
     #[new]
     fn new(context: &Bound<'_, PyAny>) -> PyResult<PyClassInitializer<Self>> {
-        let (context, device) = context_and_device(context)?;
-        let pool = core::PinnedBufferPool::new(ClSource::pinned_memory(&context, &device));
-        Ok(PyClassInitializer::from(Pool(pool.into())).add_subclass(PinnedBufferPool))
+        let pool = match Place::of(context)? {
+            Place::OpenCl(context, device) => {
+                AnyPool::OpenCl(core::PinnedBufferPool::new(ClSource::pinned_memory(&context, &device)).into())
+            }
+            Place::Cpu => AnyPool::Cpu(core::PinnedBufferPool::new(CpuSource::default()).into()),
+        };
+        Ok(PyClassInitializer::from(Pool(pool)).add_subclass(PinnedBufferPool))
     }
 }
 
 /// Recycles device buffers in a fixed table of buckets, with a hard limit on the bytes that wait for reuse.
 #[pyclass(extends = Pool, module = "netcl.core.memory", frozen)]
-pub(crate) struct PersistentBufferPool(core::PersistentBufferPool<ClSource>);
+pub(crate) struct PersistentBufferPool;
 
-impl PersistentBufferPool {
-    fn initializer(pool: &core::PersistentBufferPool<ClSource>) -> PyClassInitializer<Self> {
-        PyClassInitializer::from(Pool(pool.clone().into())).add_subclass(PersistentBufferPool(pool.clone()))
-    }
+/// A pool with the limit that was asked for, or the environment's.
+fn persistent<S: core::BlockSource>(source: S, max_cached_bytes: Option<i64>) -> PyResult<core::Pool<S>> {
+    Ok(match max_cached_bytes {
+        Some(bytes) => {
+            let limits = Limits::bytes(byte_count("max_cached_bytes", bytes)?);
+            core::PersistentBufferPool::with_limits(source, limits).into()
+        }
+        None => core::PersistentBufferPool::new(source).py()?.into(),
+    })
 }
 
 #[pymethods]
@@ -142,35 +232,32 @@ impl PersistentBufferPool {
     #[new]
     #[pyo3(signature = (context, max_cached_bytes=None))]
     fn new(context: &Bound<'_, PyAny>, max_cached_bytes: Option<i64>) -> PyResult<PyClassInitializer<Self>> {
-        let (context, device) = context_and_device(context)?;
-        let source = ClSource::device_memory(&context, &device);
-        let pool = match max_cached_bytes {
-            Some(bytes) => {
-                let limits = Limits::bytes(byte_count("max_cached_bytes", bytes)?);
-                core::PersistentBufferPool::with_limits(source, limits)
+        let pool = match Place::of(context)? {
+            Place::OpenCl(context, device) => {
+                AnyPool::OpenCl(persistent(ClSource::device_memory(&context, &device), max_cached_bytes)?)
             }
-            None => core::PersistentBufferPool::new(source).py()?,
+            Place::Cpu => AnyPool::Cpu(persistent(CpuSource::default(), max_cached_bytes)?),
         };
-        Ok(PersistentBufferPool::initializer(&pool))
+        Ok(PyClassInitializer::from(Pool(pool)).add_subclass(PersistentBufferPool))
     }
 
     /// The most bytes that wait for reuse.
     #[getter]
-    fn max_cached_bytes(&self) -> usize {
-        self.0.limits().max_cached_bytes
+    fn max_cached_bytes(slf: PyRef<'_, Self>) -> usize {
+        either!(AnyPool: &slf.as_super().0, pool => pool.limits().max_cached_bytes)
     }
 
     /// ``{hits, misses, hit_rate, bytes_allocated, bytes_cached, buckets}``; ``buckets`` maps block sizes to how many wait.
-    fn get_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.0.get_stats();
+    fn get_stats<'py>(slf: PyRef<'py, Self>, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (stats, occupied) = either!(AnyPool: &slf.as_super().0, pool => pool.snapshot());
         let buckets = PyDict::new(py);
-        for bucket in stats.buckets {
+        for bucket in occupied {
             buckets.set_item(bucket.size, bucket.blocks)?;
         }
         let all = PyDict::new(py);
         all.set_item("hits", stats.hits)?;
         all.set_item("misses", stats.misses)?;
-        all.set_item("hit_rate", stats.hit_rate)?;
+        all.set_item("hit_rate", stats.hit_rate())?;
         all.set_item("bytes_allocated", stats.bytes_allocated)?;
         all.set_item("bytes_cached", stats.bytes_cached)?;
         all.set_item("buckets", buckets)?;
@@ -180,63 +267,74 @@ impl PersistentBufferPool {
 
 /// A one-shot lease of a block: released by ``release()``, by its tensor's end, or when dropped.
 #[pyclass(module = "netcl.core.memory", frozen, weakref)]
-pub(crate) struct BufferHandle(pub(crate) SharedLease);
+pub(crate) struct BufferHandle(pub(crate) AnyLease);
 
-impl BufferHandle {
-    fn read<R>(&self, look: impl FnOnce(&core::BufferHandle<ClSource>) -> R) -> R {
-        look(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
+/// Looks at a lease of either backend.
+macro_rules! look {
+    ($handle:expr, $lease:ident => $body:expr) => {
+        either!(AnyLease: &$handle.0, shared => {
+            let $lease = shared.read().unwrap_or_else(PoisonError::into_inner);
+            $body
+        })
+    };
 }
 
 #[pymethods]
 impl BufferHandle {
     /// Gives the block back to its pool. Releasing again does nothing.
     fn release(&self, py: Python<'_>) {
-        py.detach(|| self.0.write().unwrap_or_else(PoisonError::into_inner).release());
+        py.detach(
+            || either!(AnyLease: &self.0, lease => lease.write().unwrap_or_else(PoisonError::into_inner).release()),
+        );
     }
 
-    /// The block; an error once the lease has ended.
+    /// The block: a ``Buffer``, or on the native CPU a ``CPUBuffer``; an error once the lease has ended.
     #[getter]
-    fn buffer(&self) -> PyResult<Buffer> {
-        let buffer = self.read(|lease| lease.block().cloned()).py()?;
-        Ok(Buffer::new(buffer, Owner::Lease(self.0.clone())))
+    fn buffer(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match &self.0 {
+            AnyLease::OpenCl(shared) => {
+                let buffer = shared.read().unwrap_or_else(PoisonError::into_inner).block().cloned().py()?;
+                Ok(Py::new(py, Buffer::new(buffer, Owner::Lease(shared.clone())))?.into_any())
+            }
+            AnyLease::Cpu(shared) => Ok(Py::new(py, CpuBuffer::leased(shared)?)?.into_any()),
+        }
     }
 
     /// The bytes asked for.
     #[getter]
     fn nbytes(&self) -> usize {
-        self.read(core::BufferHandle::nbytes)
+        look!(self, lease => lease.nbytes())
     }
 
     /// The bytes of the block, at least ``nbytes``.
     #[getter]
     fn size(&self) -> usize {
-        self.read(core::BufferHandle::size)
+        look!(self, lease => lease.size())
     }
 
     /// Whether the lease has ended.
     #[getter]
     fn released(&self) -> bool {
-        self.read(core::BufferHandle::is_released)
+        look!(self, lease => lease.is_released())
     }
 
     /// If true, the block is freed instead of pooled when the lease ends.
     #[getter]
     fn persistent(&self) -> bool {
-        self.read(core::BufferHandle::is_persistent)
+        look!(self, lease => lease.is_persistent())
     }
 
     #[setter]
     fn set_persistent(&self, persistent: bool) {
-        self.read(|lease| lease.set_persistent(persistent));
+        look!(self, lease => lease.set_persistent(persistent));
     }
 
     fn __eq__(&self, other: &BufferHandle) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.0.address() == other.0.address()
     }
 
     fn __hash__(&self) -> usize {
-        Arc::as_ptr(&self.0).addr()
+        self.0.address()
     }
 
     fn __repr__(&self) -> String {
@@ -345,31 +443,27 @@ impl PoolStats {
     }
 }
 
-/// The stream of a queue argument; pools are a matter of OpenCL.
-fn need_stream(op: &str, queue: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> PyResult<Arc<cl::Stream>> {
-    match resolve_queue(py, queue, None)? {
-        Queue::OpenCl(stream) => Ok(stream),
-        Queue::Cpu(_) => {
-            Err(PyTypeError::new_err(format!("{op}: the native CPU recycles memory by itself; give an OpenCL queue")))
-        }
-    }
-}
-
 /// The pool of page-locked memory that uploads to the queue's device go through.
 #[pyfunction]
 #[pyo3(signature = (queue=None))]
 fn get_pinned_pool(py: Python<'_>, queue: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PinnedBufferPool>> {
-    let stream = need_stream("get_pinned_pool", queue, py)?;
-    let pool = Pool(stream.pinned_pool().clone().into());
-    Py::new(py, PyClassInitializer::from(pool).add_subclass(PinnedBufferPool))
+    let pool = match resolve_queue(py, queue, None)? {
+        Queue::OpenCl(stream) => AnyPool::OpenCl(stream.pinned_pool().clone().into()),
+        Queue::Cpu(_) => AnyPool::Cpu(core::native_pinned_pool().clone().into()),
+    };
+    Py::new(py, PyClassInitializer::from(Pool(pool)).add_subclass(PinnedBufferPool))
 }
 
-/// The pool that tensors of the queue's device come from. It is one pool per context and device, whoever asks.
+/// The pool that tensors of the queue's device come from. It is one pool per context and device, whoever asks; on the native CPU
+/// its counters are those of the process-wide cache.
 #[pyfunction]
 #[pyo3(signature = (queue=None))]
 fn get_persistent_pool(py: Python<'_>, queue: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PersistentBufferPool>> {
-    let stream = need_stream("get_persistent_pool", queue, py)?;
-    Py::new(py, PersistentBufferPool::initializer(stream.pool()))
+    let pool = match resolve_queue(py, queue, None)? {
+        Queue::OpenCl(stream) => AnyPool::OpenCl(stream.pool().clone().into()),
+        Queue::Cpu(_) => AnyPool::Cpu(core::native_pool().clone().into()),
+    };
+    Py::new(py, PyClassInitializer::from(Pool(pool)).add_subclass(PersistentBufferPool))
 }
 
 /// Whether host and device share memory: integrated GPUs, CPU devices of OpenCL, and the native CPU.
@@ -386,29 +480,58 @@ fn has_svm_support(py: Python<'_>, queue: Option<&Bound<'_, PyAny>>) -> PyResult
     Ok(core::has_svm_support(&resolve_queue(py, queue, None)?))
 }
 
-/// One buffer of page-locked host memory (``ALLOC_HOST_PTR``), outside any pool.
+/// One buffer of page-locked host memory (``ALLOC_HOST_PTR``), outside any pool; on the native CPU one of plain memory.
 #[pyfunction]
-fn create_pinned_buffer(py: Python<'_>, queue_or_context: &Bound<'_, PyAny>, nbytes: i64) -> PyResult<Buffer> {
-    let context = context_from_py(queue_or_context)?;
+fn create_pinned_buffer(py: Python<'_>, queue_or_context: &Bound<'_, PyAny>, nbytes: i64) -> PyResult<Py<PyAny>> {
+    let place = Place::of(queue_or_context)?;
     let nbytes = byte_count("create_pinned_buffer", nbytes)?;
-    let buffer = py.detach(|| core::create_pinned_buffer(&context, nbytes)).py()?;
-    Ok(Buffer::new(buffer, Owner::Nobody))
+    match place {
+        Place::OpenCl(context, _) => {
+            let buffer = py.detach(|| core::create_pinned_buffer(&context, nbytes)).py()?;
+            Ok(Py::new(py, Buffer::new(buffer, Owner::Nobody))?.into_any())
+        }
+        Place::Cpu if nbytes == 0 => {
+            Err(PyValueError::new_err("create_pinned_buffer: a buffer needs at least one byte"))
+        }
+        Place::Cpu => {
+            let memory = netcl::core::backend::cpu::CpuBuffer::zeroed(nbytes).py()?;
+            Ok(Py::new(py, CpuBuffer::new(memory))?.into_any())
+        }
+    }
 }
 
 /// A buffer that *is* the array's memory (``USE_HOST_PTR``); the array is kept alive for as long as the driver uses it.
 ///
 /// The array must be dense and writeable. Some devices ask for aligned memory: ``aligned_array`` makes it.
 #[pyfunction]
-fn create_zero_copy_buffer(queue_or_context: &Bound<'_, PyAny>, array: &Bound<'_, PyAny>) -> PyResult<Buffer> {
-    let context = context_from_py(queue_or_context)?;
+fn create_zero_copy_buffer(
+    py: Python<'_>,
+    queue_or_context: &Bound<'_, PyAny>,
+    array: &Bound<'_, PyAny>,
+) -> PyResult<Py<PyAny>> {
+    let place = Place::of(queue_or_context)?;
     let array = array.cast::<PyUntypedArray>().map_err(|_| {
         PyTypeError::new_err("create_zero_copy_buffer: array must be an ndarray, whose memory the device can use")
     })?;
     let (pointer, nbytes) = ndarray::writeable_bytes(array)?;
-    core::ZeroCopyRules::of(&context).check(pointer.addr(), nbytes).py()?;
+    let rules = match &place {
+        Place::OpenCl(context, _) => core::ZeroCopyRules::of(context),
+        Place::Cpu => core::ZeroCopyRules { alignment: array.dtype().alignment().max(1), size_multiple: 1 },
+    };
+    rules.check(pointer.addr(), nbytes).py()?;
     let owner = Box::new(array.clone().unbind());
-    // SAFETY: a live, dense, writeable array of this many bytes, which the owner keeps alive. NumPy does not move it; that nobody
-    // touches it while commands run is the caller's side of zero copy, and said in the documentation.
-    let buffer = unsafe { cl::Buffer::from_host_ptr(&context, MemFlags::READ_WRITE, pointer, nbytes, owner) }.py()?;
-    Ok(Buffer::new(buffer, Owner::Nobody))
+    match place {
+        Place::OpenCl(context, _) => {
+            // SAFETY: a live, dense, writeable array of this many bytes, which the owner keeps alive. NumPy does not move it; that
+            // nobody touches it while commands run is the caller's side of zero copy, and said in the documentation.
+            let buffer =
+                unsafe { cl::Buffer::from_host_ptr(&context, MemFlags::READ_WRITE, pointer, nbytes, owner) }.py()?;
+            Ok(Py::new(py, Buffer::new(buffer, Owner::Nobody))?.into_any())
+        }
+        Place::Cpu => {
+            // SAFETY: as above.
+            let memory = unsafe { netcl::core::backend::cpu::CpuBuffer::foreign(pointer, nbytes, owner) };
+            Ok(Py::new(py, CpuBuffer::new(memory))?.into_any())
+        }
+    }
 }

@@ -49,6 +49,7 @@
 mod arena;
 mod bucket;
 mod cache;
+mod cpu;
 mod handle;
 mod helpers;
 mod kinds;
@@ -63,6 +64,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use arena::Arena;
 pub use bucket::{BucketTable, Limits};
+pub use cpu::{CpuSource, SharedCpuLease, native_pinned_pool, native_pool};
 pub use handle::BufferHandle;
 pub use helpers::{ZeroCopyRules, create_pinned_buffer, create_zero_copy_buffer, has_svm_support, is_integrated_gpu};
 pub use kinds::{BufferPool, PersistentBufferPool, PinnedBufferPool, max_cached_bytes};
@@ -106,6 +108,32 @@ pub trait BlockSource: Send + Sync + 'static {
     /// # Errors
     /// Whatever the driver says; the block must then not be used on `to`.
     fn hand_over(&self, block: &Self::Block, from: QueueId, to: QueueId) -> Result<()>;
+
+    /// Whether a released block may serve the next lease; otherwise it is dropped. Host memory that an ndarray still sees may not.
+    fn is_reusable(&self, _block: &Self::Block) -> bool {
+        true
+    }
+
+    /// The cache in which the source recycles dropped blocks by itself, where that is the pool's only cache: the pool then shows the
+    /// counters of that cache as its own.
+    fn recycler(&self) -> Option<&dyn Recycler> {
+        None
+    }
+}
+
+/// A cache of blocks beneath a pool: see [`BlockSource::recycler`].
+pub trait Recycler {
+    /// The counters and the sizes that have cached blocks, smallest first, of one moment.
+    fn snapshot(&self) -> (PoolStats, Vec<BucketStats>);
+
+    /// Frees cached blocks until at most `keep` bytes are cached; answers how many bytes were freed.
+    fn trim(&self, keep: usize) -> usize;
+
+    /// The most bytes that wait for reuse.
+    fn max_cached_bytes(&self) -> usize;
+
+    /// The peaks start anew from now.
+    fn reset_peak(&self);
 }
 
 /// Identifies a command queue for as long as the process lives.

@@ -105,16 +105,25 @@ impl<S: BlockSource> Pool<S> {
 
     /// The counters now. (All zero in a forked child whose parent was inside the pool.)
     pub fn stats(&self) -> PoolStats {
+        if let Some(recycler) = self.source().recycler() {
+            return recycler.snapshot().0;
+        }
         self.shared.state.lock().map(|state| state.stats).unwrap_or_default()
     }
 
     /// The counters and the sizes that have cached blocks, smallest first, of one moment.
     pub fn snapshot(&self) -> (PoolStats, Vec<BucketStats>) {
+        if let Some(recycler) = self.source().recycler() {
+            return recycler.snapshot();
+        }
         self.shared.state.lock().map(|state| (state.stats, state.cache.occupied())).unwrap_or_default()
     }
 
     /// Starts the peaks anew from what is allocated and in use now, to measure a part of a program.
     pub fn reset_peak(&self) {
+        if let Some(recycler) = self.source().recycler() {
+            return recycler.reset_peak();
+        }
         if let Ok(mut state) = self.shared.state.lock() {
             state.stats.reset_peak();
         }
@@ -148,7 +157,10 @@ impl<S: BlockSource> Pool<S> {
 
     /// The limits on cached blocks.
     pub fn limits(&self) -> Limits {
-        self.shared.limits
+        match self.source().recycler() {
+            Some(recycler) => Limits::bytes(recycler.max_cached_bytes()),
+            None => self.shared.limits,
+        }
     }
 
     /// The pool that a handle belongs to.
@@ -278,7 +290,7 @@ impl<S: BlockSource> Shared<S> {
             return;
         };
         state.leases.remove(slot);
-        let pooled = pooled && class != Class::Unpooled;
+        let pooled = pooled && class != Class::Unpooled && self.source.is_reusable(&block);
         state.stats.release(size, pooled);
         // Whatever is freed is freed after the lock: drivers take their time.
         if pooled {
@@ -310,6 +322,9 @@ impl<S: BlockSource> Registered for Shared<S> {
     }
 
     fn trim(&self, keep: usize) -> usize {
+        if let Some(recycler) = self.source.recycler() {
+            return recycler.trim(keep);
+        }
         let Ok(mut state) = self.state.lock() else { return 0 };
         let mut evicted = Evicted::new();
         state.cache.shrink(keep, &mut evicted);

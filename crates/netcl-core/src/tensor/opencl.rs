@@ -1,6 +1,6 @@
 //! What tensors have to do with OpenCL objects: buffers from elsewhere, pools of one's own, reads that do not wait.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, RwLock};
 
 use super::Tensor;
 use crate::backend::Queue;
@@ -8,7 +8,7 @@ use crate::backend::opencl::{Buffer, ClMemory, ClSource, Context, Event, SharedL
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::kernels::{copy, launch};
-use crate::memory::Pool;
+use crate::memory::{BlockSource, BufferHandle, CpuSource, Pool, QueueId, SharedCpuLease};
 use crate::shape::{Layout, Shape};
 use crate::storage::Storage;
 
@@ -41,26 +41,28 @@ impl Tensor {
         Tensor::from_storage(queue, Arc::new(Storage::opencl(memory)), layout, dtype)
     }
 
-    /// A new tensor filled with a value, in memory of a pool of the caller's choice.
+    /// A new tensor filled with a value, in memory of a pool of the caller's choice: one of the queue's context, or for the native
+    /// CPU one over [`CpuSource`].
     ///
     /// # Errors
-    /// [`Error::Argument`] for a pool of another context; otherwise those of [`Tensor::full`].
-    pub fn full_in(
+    /// [`Error::Argument`] for a pool of another context or device; otherwise those of [`Tensor::full`].
+    pub fn full_in<S: TensorSource>(
         queue: &Queue,
-        pool: &Pool<ClSource>,
+        pool: &Pool<S>,
         shape: impl Into<Shape>,
         dtype: DType,
         fill: f64,
     ) -> Result<Tensor> {
-        let stream = check_context(queue, "pool", pool.source().context())?;
+        let id = pool.source().check_queue(queue)?;
         queue.check_dtype("from_shape", dtype)?;
         let shape = shape.into();
         let nbytes = shape.nbytes("from_shape", dtype)?;
         if nbytes == 0 {
             return Tensor::uninit(queue, shape, dtype);
         }
-        let lease = pool.allocate_on(nbytes, "tensor", stream.id())?;
-        let tensor = Tensor::from_cl_memory(queue, ClMemory::leased(lease), shape, dtype)?;
+        let lease = pool.allocate_on(nbytes, "tensor", id)?;
+        let storage = S::storage(Arc::new(RwLock::new(lease)))?;
+        let tensor = Tensor::from_storage(queue, Arc::new(storage), Layout::contiguous(shape), dtype)?;
         copy::fill(&tensor, fill)?;
         Ok(tensor)
     }
@@ -92,6 +94,52 @@ impl Tensor {
         let offset = dense.layout().offset() * self.dtype().size();
         let transfer = memory.download(stream, offset, vec![T::default(); self.size()])?;
         Ok(HostTransfer(State::Pending(transfer)))
+    }
+}
+
+/// A source whose blocks can be tensors' memory.
+pub trait TensorSource: BlockSource + Sized {
+    /// The identifier of a queue in leases, or an error if its tensors cannot lie in memory of this source.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    fn check_queue(&self, queue: &Queue) -> Result<QueueId>;
+
+    /// The storage over a lease, which ends with it.
+    ///
+    /// # Errors
+    /// [`Error::State`] when the lease has ended.
+    fn storage(lease: Arc<RwLock<BufferHandle<Self>>>) -> Result<Storage>;
+}
+
+impl TensorSource for ClSource {
+    fn check_queue(&self, queue: &Queue) -> Result<QueueId> {
+        Ok(check_context(queue, "pool", self.context())?.id())
+    }
+
+    fn storage(lease: SharedLease) -> Result<Storage> {
+        Ok(Storage::opencl(ClMemory::shared(lease)))
+    }
+}
+
+impl TensorSource for CpuSource {
+    fn check_queue(&self, queue: &Queue) -> Result<QueueId> {
+        // Any number: work on the native CPU is never outstanding.
+        static NATIVE: LazyLock<QueueId> = LazyLock::new(QueueId::next);
+        match queue {
+            Queue::Cpu(_) => Ok(*NATIVE),
+            Queue::OpenCl(_) => {
+                let what = format!(
+                    "the pool belongs to the native CPU and the queue to {}; make it with queue.context",
+                    queue.device_name()
+                );
+                Err(Error::argument("tensor", what))
+            }
+        }
+    }
+
+    fn storage(lease: SharedCpuLease) -> Result<Storage> {
+        Storage::cpu_lease(lease)
     }
 }
 

@@ -21,7 +21,7 @@ use crate::autograd::{self, site};
 use crate::device::{queue_from_py, queue_to_py, resolve_queue};
 use crate::dlpack;
 use crate::error::IntoPyResult;
-use crate::memory::{BufferHandle, Pool};
+use crate::memory::{AnyLease, BufferHandle, Pool};
 use crate::ndarray::{self, HostData};
 use crate::opencl::{Buffer, Context, Event, Owner, download};
 pub(crate) use arguments::parse_shape;
@@ -186,14 +186,16 @@ impl Tensor {
             None => None,
             Some(pool) => Some(pool.cast::<Pool>().map(|pool| pool.get().0.clone()).map_err(|_| {
                 let kind = pool.get_type();
-                PyTypeError::new_err(format!("from_shape: pool must be a BufferPool of an OpenCL context, not {kind}"))
+                PyTypeError::new_err(format!(
+                    "from_shape: pool must be a BufferPool of the queue's context, not {kind}"
+                ))
             })?),
         };
         let dtype = parse_dtype(dtype)?;
         let queue = resolve_queue(py, queue, backend)?;
         let shape = parse_shape(shape)?;
         let make = || match &pool {
-            Some(pool) => Raw::full_in(&queue, pool, shape, dtype, fill),
+            Some(pool) => pool.full(&queue, shape, dtype, fill),
             None => Raw::full(&queue, shape, dtype, fill),
         };
         Ok(Tensor::new(py.detach(make).py()?.into()))
@@ -254,7 +256,7 @@ impl Tensor {
     /// The lease of the pool the memory came from, if any.
     #[getter]
     fn pool_handle(&self) -> Option<BufferHandle> {
-        self.inner.storage().cl_memory()?.lease().cloned().map(BufferHandle)
+        AnyLease::of(self.inner.storage()).map(BufferHandle)
     }
 
     /// If true, the memory is released instead of pooled when the last reference drops.
@@ -277,7 +279,14 @@ impl Tensor {
     /// The page-locked memory of an upload that is still under way.
     #[getter]
     fn pending_release(&self) -> Option<BufferHandle> {
-        self.inner.storage().cl_memory()?.upload().as_ref().and_then(|upload| upload.pinned.clone()).map(BufferHandle)
+        self.inner
+            .storage()
+            .cl_memory()?
+            .upload()
+            .as_ref()
+            .and_then(|upload| upload.pinned.clone())
+            .map(AnyLease::OpenCl)
+            .map(BufferHandle)
     }
 
     /// The host data of an upload that is still under way (read-only), where it does not go through page-locked memory.

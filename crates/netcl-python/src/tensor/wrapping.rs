@@ -13,9 +13,10 @@ use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::cpu_buffer;
 use crate::device::resolve_queue;
 use crate::error::IntoPyResult;
-use crate::memory::BufferHandle;
+use crate::memory::{AnyLease, BufferHandle};
 use crate::ndarray;
 use crate::opencl::{Owner, buffer_from_py, context_from_py, event_from_py};
 
@@ -38,6 +39,11 @@ impl Wrapping<'_, '_> {
             (Some(array), None, None) => self.over_array(py, array),
             (Some(_), ..) => Err(PyValueError::new_err("Tensor: give array= or buffer=, not both")),
             (None, None, None) => self.empty(py),
+            (None, buffer, handle) if cpu_buffer::is_native(buffer, handle) => {
+                resolve_queue(py, self.queue, self.backend.or(Some("cpu")))?;
+                let shape = self.shape.ok_or_else(|| PyValueError::new_err("Tensor: buffer= needs shape="))?;
+                cpu_buffer::wrap(buffer, handle, shape, self.dtype)
+            }
             (None, buffer, handle) => {
                 let queue = self.opencl_queue(py)?;
                 let shape = self.shape.ok_or_else(|| PyValueError::new_err("Tensor: buffer= needs shape="))?;
@@ -98,7 +104,10 @@ fn over_buffer(
         let handle = handle.cast::<BufferHandle>().map_err(|_| {
             PyTypeError::new_err(format!("Tensor: pool_handle must be a BufferHandle, not {}", handle.get_type()))
         })?;
-        let memory = ClMemory::shared(handle.get().0.clone());
+        let AnyLease::OpenCl(lease) = &handle.get().0 else {
+            return Err(PyTypeError::new_err("Tensor: pool_handle= belongs to the native CPU, buffer= to OpenCL"));
+        };
+        let memory = ClMemory::shared(lease.clone());
         return match buffer {
             Some((buffer, _)) if memory.buffer().py()? != buffer => {
                 Err(PyValueError::new_err("Tensor: buffer= is not the buffer of pool_handle="))

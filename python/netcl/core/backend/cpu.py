@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from netcl._netcl import CPUQueue, Tensor
+from netcl._netcl import CPUBuffer, CPUQueue, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike
 
-__all__ = ["CPUBackend", "CPUQueue"]
+__all__ = ["CPUBackend", "CPUBuffer", "CPUQueue"]
 
 
 class CPUBackend:

@@ -54,6 +54,8 @@ enum Origin {
     Nothing,
     /// A block of the cache, of this many bytes.
     Block(usize),
+    /// A block of the cache that goes back to the system instead.
+    Discarded(usize),
     /// Memory of somebody else, alive as long as this value is.
     Foreign(#[expect(dead_code, reason = "held only to be dropped")] Box<dyn Any + Send + Sync>),
 }
@@ -121,7 +123,9 @@ impl CpuBuffer {
             Error::OutOfMemory { device: "cpu".to_owned(), bytes: nbytes, holders }
         };
         let block = size_class(nbytes).ok_or_else(out_of_memory)?;
-        let (ptr, found) = CACHE.take(block).ok_or_else(out_of_memory)?;
+        // Pools keep blocks of their own: they let go of them before the request fails.
+        let again = || (crate::memory::trim_device("cpu") > 0).then(|| CACHE.take(block)).flatten();
+        let (ptr, found) = CACHE.take(block).or_else(again).ok_or_else(out_of_memory)?;
         Ok((CpuBuffer { ptr, nbytes, origin: Origin::Block(block) }, found))
     }
 
@@ -138,6 +142,13 @@ impl CpuBuffer {
         self.nbytes
     }
 
+    /// Has the block given back to the system, instead of to the cache, when the buffer is dropped.
+    pub(crate) fn discard(&mut self) {
+        if let Origin::Block(block) = self.origin {
+            self.origin = Origin::Discarded(block);
+        }
+    }
+
     /// Whether the memory belongs to somebody else.
     pub fn is_foreign(&self) -> bool {
         matches!(self.origin, Origin::Foreign(_))
@@ -146,9 +157,12 @@ impl CpuBuffer {
 
 impl Drop for CpuBuffer {
     fn drop(&mut self) {
-        if let Origin::Block(block) = self.origin {
+        match self.origin {
             // SAFETY: `take(block)` gave this pointer, and the buffer that owned it is going away.
-            unsafe { CACHE.give(self.ptr, block) };
+            Origin::Block(block) => unsafe { CACHE.give(self.ptr, block, true) },
+            // SAFETY: as above.
+            Origin::Discarded(block) => unsafe { CACHE.give(self.ptr, block, false) },
+            Origin::Nothing | Origin::Foreign(_) => {}
         }
     }
 }
@@ -157,7 +171,7 @@ impl fmt::Debug for CpuBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = match self.origin {
             Origin::Nothing => "empty",
-            Origin::Block(_) => "owned",
+            Origin::Block(_) | Origin::Discarded(_) => "owned",
             Origin::Foreign(_) => "foreign",
         };
         write!(f, "CpuBuffer({:p}, {} bytes, {origin})", self.ptr, self.nbytes)
@@ -193,6 +207,10 @@ pub struct CpuMemoryStats {
     pub hits: u64,
     /// Requests that went to the system.
     pub misses: u64,
+    /// Cached blocks that went back to the system.
+    pub evictions: u64,
+    /// The highest `live_bytes + cached_bytes` since the process started or [`reset_peak`].
+    pub peak_allocated_bytes: usize,
 }
 
 /// The counters of the process-wide cache.
@@ -200,9 +218,24 @@ pub fn stats() -> CpuMemoryStats {
     CACHE.stats()
 }
 
+/// The counters, and the sizes of the blocks that wait for reuse with how many there are, smallest first.
+pub fn snapshot() -> (CpuMemoryStats, Vec<(usize, usize)>) {
+    CACHE.snapshot()
+}
+
+/// The most bytes that wait for reuse.
+pub fn max_cached_bytes() -> usize {
+    CACHE.cap()
+}
+
 /// Gives every cached block back to the system and says how many bytes that were.
 pub fn trim() -> usize {
-    CACHE.trim()
+    CACHE.trim(0)
+}
+
+/// Gives the blocks that waited longest back to the system until at most `keep` bytes wait; says how many bytes went.
+pub fn trim_to(keep: usize) -> usize {
+    CACHE.trim(keep)
 }
 
 /// Makes the present use the peak.

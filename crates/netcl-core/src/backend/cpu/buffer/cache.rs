@@ -43,14 +43,22 @@ pub(super) struct Cache {
 
 impl Cache {
     pub(super) const fn new(cap: usize) -> Self {
-        let stats =
-            CpuMemoryStats { live_bytes: 0, live_buffers: 0, peak_bytes: 0, cached_bytes: 0, hits: 0, misses: 0 };
+        let stats = CpuMemoryStats {
+            live_bytes: 0,
+            live_buffers: 0,
+            peak_bytes: 0,
+            cached_bytes: 0,
+            hits: 0,
+            misses: 0,
+            evictions: 0,
+            peak_allocated_bytes: 0,
+        };
         let state = State { classes: BTreeMap::new(), clock: 0, stats };
         Cache { state: ForkLock::new(state), cap: AtomicUsize::new(cap) }
     }
 
     /// Bytes the cache may keep: `NETCL_CPU_CACHE_MB`, read once.
-    fn cap(&self) -> usize {
+    pub(super) fn cap(&self) -> usize {
         match self.cap.load(Ordering::Relaxed) {
             usize::MAX => {
                 let asked = std::env::var("NETCL_CPU_CACHE_MB").ok().and_then(|v| v.trim().parse::<usize>().ok());
@@ -77,7 +85,7 @@ impl Cache {
         }
         // The system is asked outside the lock: mapping memory takes microseconds.
         let ptr = system::allocate(block).or_else(|| {
-            self.trim();
+            self.trim(0);
             system::allocate(block)
         })?;
         let mut state = self.state.lock();
@@ -86,17 +94,17 @@ impl Cache {
         Some((ptr, Found::Fresh))
     }
 
-    /// Takes a block back.
+    /// Takes a block back: to be used again, or for the system.
     ///
     /// # Safety
     /// `ptr` must come from [`Cache::take`] of this cache with the same `block` and not be used any more.
-    pub(super) unsafe fn give(&self, ptr: NonNull<u8>, block: usize) {
+    pub(super) unsafe fn give(&self, ptr: NonNull<u8>, block: usize, reuse: bool) {
         let cap = self.cap();
         let keep = {
             let mut state = self.state.lock();
             state.stats.live_bytes -= block;
             state.stats.live_buffers -= 1;
-            block <= cap && state.wait(ptr, block)
+            reuse && block <= cap && state.wait(ptr, block)
         };
         if keep {
             self.shrink(cap);
@@ -118,9 +126,10 @@ impl Cache {
         }
     }
 
-    pub(super) fn trim(&self) -> usize {
+    /// Gives the blocks that waited longest back until at most `keep` bytes wait; answers how many bytes went.
+    pub(super) fn trim(&self, keep: usize) -> usize {
         watch_forks();
-        self.shrink(0)
+        self.shrink(keep)
     }
 
     pub(super) fn stats(&self) -> CpuMemoryStats {
@@ -128,10 +137,19 @@ impl Cache {
         self.state.lock().stats
     }
 
+    /// The counters, and how many blocks of which size wait, smallest first.
+    pub(super) fn snapshot(&self) -> (CpuMemoryStats, Vec<(usize, usize)>) {
+        watch_forks();
+        let state = self.state.lock();
+        let waiting = state.classes.iter().map(|(&size, class)| (size, class.len())).filter(|(_, blocks)| *blocks > 0);
+        (state.stats, waiting.collect())
+    }
+
     pub(super) fn reset_peak(&self) {
         watch_forks();
         let mut state = self.state.lock();
         state.stats.peak_bytes = state.stats.live_bytes;
+        state.stats.peak_allocated_bytes = state.stats.live_bytes + state.stats.cached_bytes;
     }
 }
 
@@ -140,6 +158,8 @@ impl State {
         self.stats.live_bytes += block;
         self.stats.live_buffers += 1;
         self.stats.peak_bytes = self.stats.peak_bytes.max(self.stats.live_bytes);
+        let allocated = self.stats.live_bytes + self.stats.cached_bytes;
+        self.stats.peak_allocated_bytes = self.stats.peak_allocated_bytes.max(allocated);
     }
 
     /// Lets a block wait for reuse; `false` if there is no memory even to note it down.
@@ -168,6 +188,7 @@ impl State {
             self.classes.remove(&block);
         }
         self.stats.cached_bytes -= block;
+        self.stats.evictions += 1;
         Some((waiting.ptr, block))
     }
 }
@@ -204,25 +225,33 @@ mod tests {
         assert_eq!(found, Found::Fresh);
         let (b, _) = cache.take(128 << 10).unwrap();
         let both = 4096 + (128 << 10);
-        let expected =
-            CpuMemoryStats { live_bytes: both, live_buffers: 2, peak_bytes: both, misses: 2, ..Default::default() };
+        let expected = CpuMemoryStats {
+            live_bytes: both,
+            live_buffers: 2,
+            peak_bytes: both,
+            peak_allocated_bytes: both,
+            misses: 2,
+            ..Default::default()
+        };
         assert_eq!(cache.stats(), expected);
         // SAFETY: `b` came from this cache with this size.
-        unsafe { cache.give(b, 128 << 10) };
+        unsafe { cache.give(b, 128 << 10, true) };
         let one = CpuMemoryStats { live_bytes: 4096, live_buffers: 1, cached_bytes: 128 << 10, ..expected };
         assert_eq!(cache.stats(), one);
         assert_eq!(cache.take(128 << 10).unwrap(), (b, Found::Recycled));
         assert_eq!(cache.stats(), CpuMemoryStats { hits: 1, ..expected });
         // SAFETY: as above.
         unsafe {
-            cache.give(a, 4096);
-            cache.give(b, 128 << 10);
+            cache.give(a, 4096, true);
+            cache.give(b, 128 << 10, true);
         }
-        assert_eq!(cache.trim(), both);
-        assert_eq!(cache.trim(), 0);
-        assert_eq!(cache.stats(), CpuMemoryStats { peak_bytes: both, hits: 1, misses: 2, ..Default::default() });
+        assert_eq!(cache.snapshot().1, [(4096, 1), (128 << 10, 1)]);
+        assert_eq!(cache.trim(0), both);
+        assert_eq!(cache.trim(0), 0);
+        let empty = CpuMemoryStats { live_bytes: 0, live_buffers: 0, hits: 1, evictions: 2, ..expected };
+        assert_eq!(cache.snapshot(), (empty, Vec::new()));
         cache.reset_peak();
-        assert_eq!(cache.stats().peak_bytes, 0);
+        assert_eq!((cache.stats().peak_bytes, cache.stats().peak_allocated_bytes), (0, 0));
     }
 
     #[test]
@@ -232,7 +261,7 @@ mod tests {
         let blocks: Vec<_> = sizes.iter().map(|&size| cache.take(size).unwrap().0).collect();
         for (&ptr, &size) in blocks.iter().zip(&sizes) {
             // SAFETY: taken above with this size.
-            unsafe { cache.give(ptr, size) };
+            unsafe { cache.give(ptr, size, true) };
             assert!(cache.stats().cached_bytes <= 256 << 10);
         }
         // 64 + 68 + 72 + 76 + 80 KiB do not fit into 256: the two that came first went.
@@ -243,14 +272,14 @@ mod tests {
         assert_eq!(found, Found::Recycled);
         let (huge, _) = cache.take(1 << 20).unwrap();
         // SAFETY: taken above with this size.
-        unsafe { cache.give(huge, 1 << 20) };
+        unsafe { cache.give(huge, 1 << 20, true) };
         assert_eq!(cache.stats().cached_bytes, (72 + 76) << 10, "a block above the cap is never kept");
         // SAFETY: taken above with these sizes.
         unsafe {
-            cache.give(first, sizes[0]);
-            cache.give(last, sizes[4]);
+            cache.give(first, sizes[0], true);
+            cache.give(last, sizes[4], true);
         }
-        cache.trim();
+        cache.trim(0);
         assert_eq!(cache.stats().live_bytes + cache.stats().cached_bytes, 0);
     }
 }
