@@ -183,7 +183,7 @@ def test_kept_launches_run_again_on_the_same_memory():
 
 
 def test_kernels_of_ones_own_are_kept_and_their_memory_exchanged():
-    for queue in (queue for queue in queues() if queue.backend == "cl"):
+    for queue in queues():
         source = "__kernel void twice(__global float* x) { x[get_global_id(0)] *= 2.0f; }"
         kernel = netcl.KernelSpec(name="twice", src=source).build(queue).kernel("twice")
         x, other = (Tensor.from_host(queue, np.full(4, value, np.float32)) for value in (1.0, 5.0))

@@ -10,6 +10,7 @@ use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyTuple};
 
+use crate::cpu_buffer::CpuBuffer;
 use crate::device::{queue_from_py, resolve_queue};
 use crate::error::IntoPyResult;
 use crate::index::IndexTensor;
@@ -101,6 +102,8 @@ impl KernelSpec {
     }
 
     /// Compiles for a queue's device, or for every device of a context; for the active or default device without an argument.
+    ///
+    /// For the native CPU an OpenCL driver for CPUs compiles and runs it, on the tensors' own memory.
     #[pyo3(signature = (queue_or_context=None))]
     fn build(&self, py: Python<'_>, queue_or_context: Option<&Bound<'_, PyAny>>) -> PyResult<KernelProgram> {
         let place = Place::from_py(queue_or_context)?;
@@ -186,7 +189,8 @@ impl KernelFunction {
         let global = sizes(global_size, "global_size")?;
         let local = local_size.filter(|size| !size.is_none()).map(|size| sizes(size, "local_size")).transpose()?;
         let args = args.iter().map(|arg| argument(&arg)).collect::<PyResult<Vec<_>>>()?;
-        self.0.run(&queue, &global, local.as_deref(), &args).py()
+        // On the native CPU the kernel has run when this returns.
+        py.detach(|| self.0.run(&queue, &global, local.as_deref(), &args)).py()
     }
 }
 
@@ -316,10 +320,8 @@ impl WorkGroupTuner {
         queue: Option<&Bound<'py, PyAny>>,
         global_size: &Bound<'py, PyAny>,
     ) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyTuple>)> {
-        let limits = match resolve_queue(py, queue, None)? {
-            Queue::OpenCl(stream) => GroupLimits::of_device(stream.device()),
-            Queue::Cpu(_) => return Err(PyValueError::new_err("WorkGroupTuner: the native CPU has no work-groups")),
-        };
+        let stream = core::kernel_stream(&resolve_queue(py, queue, None)?).py()?;
+        let limits = GroupLimits::of_device(stream.device());
         let global = sizes(global_size, "global_size")?;
         let local = self.0.local_size(&global, &limits);
         Ok((PyTuple::new(py, core::WorkGroupTuner::round_up(&global, &local))?, PyTuple::new(py, local)?))
@@ -433,6 +435,9 @@ fn argument(object: &Bound<'_, PyAny>) -> PyResult<KernelArg> {
     }
     if let Ok(local) = object.cast::<LocalMemory>() {
         return Ok(KernelArg::Local(local.get().0));
+    }
+    if let Ok(native) = object.cast::<CpuBuffer>() {
+        return Ok(KernelArg::Storage(native.get().storage()?));
     }
     if object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>() {
         let values = object.try_iter()?.map(|value| argument(&value?)).collect::<PyResult<Vec<_>>>()?;

@@ -60,6 +60,11 @@ fn lock(args: &[Arg]) -> SmallVec<[Guard<'_>; 4]> {
 }
 
 impl CpuArgs<'_> {
+    /// All of them, as launched.
+    pub(crate) fn all(&self) -> &[Arg] {
+        self.args
+    }
+
     /// The memory of the argument at a position, as a pointer and its length in bytes.
     ///
     /// Dereferencing it is up to the caller's `unsafe`: stay inside the length, write only what the launch declared as

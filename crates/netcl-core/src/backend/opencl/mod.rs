@@ -55,7 +55,7 @@ pub use limits::{LIMITS_VARIABLE, Limits, LimitsError};
 pub(crate) use memory::run;
 pub use memory::{ClMemory, SharedLease, Staged, Upload, UploadPath};
 pub use platform::{Discovery, Platform, PlatformReport, discover};
-pub(crate) use prepared::Prepared;
+pub(crate) use prepared::{Prepared, scalar_arg};
 pub use probe::{DeviceProbes, Subgroups};
 pub use program::Program;
 pub use queue::{PROFILE_VARIABLE, Queue};

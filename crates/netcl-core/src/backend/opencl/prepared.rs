@@ -86,7 +86,7 @@ impl Prepared {
 }
 
 /// A number as the driver takes it, with the slots' values of the moment.
-pub(super) fn scalar_arg(scalar: &Scalar) -> ClArg<'_> {
+pub(crate) fn scalar_arg(scalar: &Scalar) -> ClArg<'_> {
     match scalar {
         Scalar::Bytes(bytes) => ClArg::Bytes(bytes),
         Scalar::I32(v) => ClArg::scalar(*v),

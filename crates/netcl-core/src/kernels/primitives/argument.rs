@@ -242,14 +242,18 @@ fn check_tensor(tensor: &Tensor, element: &ElementType, queue: &Queue) -> Result
 }
 
 fn check_storage(storage: &Storage, queue: &Queue) -> Result<(), String> {
-    let memory = storage.cl_memory().ok_or("it is no OpenCL memory; move the tensor with t.to(queue)")?;
-    check_buffer(&memory.buffer().map_err(|error| error.to_string())?, queue)
+    match (storage.cl_memory(), queue) {
+        (Some(memory), _) => check_buffer(&memory.buffer().map_err(|error| error.to_string())?, queue),
+        (None, Queue::Cpu(_)) => Ok(()),
+        (None, Queue::OpenCl(_)) => Err("it is no OpenCL memory; move the tensor with t.to(queue)".to_owned()),
+    }
 }
 
 fn check_buffer(buffer: &Buffer, queue: &Queue) -> Result<(), String> {
     match queue {
         Queue::OpenCl(stream) if buffer.context() == stream.context() => Ok(()),
-        _ => Err("the buffer belongs to another context; allocate it in the queue's own".to_owned()),
+        Queue::OpenCl(_) => Err("the buffer belongs to another context; allocate it in the queue's own".to_owned()),
+        Queue::Cpu(_) => Err("an OpenCL buffer cannot be used on the native CPU's queue; pass its tensors".to_owned()),
     }
 }
 

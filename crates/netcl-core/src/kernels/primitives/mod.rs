@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `spec` | [`KernelSpec`]: a kernel's source, declared |
 //! | `program` | [`KernelProgram`]: the built spec; checks and launches |
+//! | `native` | kernels on the native CPU's memory, through an OpenCL driver for CPUs |
 //! | `signature`, `argument` | what a kernel's parameters are, and values made to fit them |
 //! | `builder` | [`PrimitiveBuilder`]: elementwise kernels from expressions |
 //!
@@ -24,12 +25,14 @@
 
 mod argument;
 mod builder;
+mod native;
 mod program;
 mod signature;
 mod spec;
 
 pub use argument::KernelArg;
 pub use builder::{PrimitiveBuilder, build_elementwise_kernel};
+pub use native::kernel_stream;
 pub use program::{KernelFunction, KernelProgram, Tuned};
 pub use signature::{ElementType, Parameter, ParameterKind, ScalarType};
 pub use spec::{KernelSpec, PRIMITIVE_PREAMBLE};

@@ -1,13 +1,14 @@
 //! A built spec: its kernels, launches with checked arguments, and timed work-group sizes.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::argument::KernelArg;
+use super::native::{kernel_stream, native_work};
 use super::signature::{Parameter, parameters};
-use super::spec::{KernelSpec, no_opencl};
+use super::spec::KernelSpec;
 use crate::backend::Queue;
-use crate::backend::opencl::{Builder, Context, Device, Grid, Kernel};
+use crate::backend::opencl::{Builder, Context, Device, Grid, Kernel, Stream};
 use crate::error::{Error, Result};
 use crate::kernels::launch::{self, Arg, Cost, Launch, Work};
 use crate::kernels::work_group::{GroupLimits, Sizes, WorkGroupTuner};
@@ -38,6 +39,8 @@ struct Inner {
     context: Context,
     /// One compiled form per device.
     kernels: Vec<Compiled>,
+    /// The kernel for the native CPU, made when it first runs there, if that is not among these devices.
+    native: OnceLock<KernelFunction>,
 }
 
 struct Compiled {
@@ -91,7 +94,7 @@ impl KernelProgram {
                     })
                     .collect::<Result<Vec<_>>>()?;
                 let (name, spec, context) = (name.clone(), spec.clone(), context.clone());
-                Ok(KernelFunction(Arc::new(Inner { name, spec, context, kernels })))
+                Ok(KernelFunction(Arc::new(Inner { name, spec, context, kernels, native: OnceLock::new() })))
             })
             .collect::<Result<Vec<_>>>()?;
         Ok(KernelProgram { name: spec.name().to_owned(), context: context.clone(), functions })
@@ -172,7 +175,7 @@ impl KernelFunction {
             Some(local) => self.grid(compiled, global, local)?,
             None => self.choose(compiled, global),
         };
-        launch::submit(self.launch(compiled, queue, grid, args))?;
+        launch::submit(self.launch(compiled, queue, grid, args)?)?;
         if let Some(local) = local {
             self.0.spec.sizes.remember(self.name(), &compiled.device, global.len(), Some(local.into()));
         }
@@ -217,7 +220,7 @@ impl KernelFunction {
                 Some(local) => self.grid(compiled, global, local)?,
                 None => grid(global, None),
             };
-            let launch = self.launch(compiled, queue, grid, args.clone());
+            let launch = self.launch(compiled, queue, grid, args.clone())?;
             // The first run of a size may cost a compiler run.
             launch.run()?;
             queue.finish()?;
@@ -238,11 +241,21 @@ impl KernelFunction {
     }
 
     fn compiled(&self, queue: &Queue) -> Result<&Compiled> {
-        let Queue::OpenCl(stream) = queue else { return Err(no_opencl(queue)) };
-        let same = |compiled: &&Compiled| compiled.device == *stream.device();
-        match self.0.kernels.iter().find(same).filter(|_| *stream.context() == self.0.context) {
-            Some(compiled) => Ok(compiled),
-            None => {
+        let stream = kernel_stream(queue)?;
+        match (self.built_for(&stream), queue) {
+            (Some(compiled), _) => Ok(compiled),
+            // Native tensors have no context to build for: `build_elementwise_kernel(tensor.context, ...)` was given None.
+            (None, Queue::Cpu(_)) => {
+                let native = match self.0.native.get() {
+                    Some(native) => native,
+                    None => {
+                        let made = self.0.spec.build(queue)?.kernel(self.name())?;
+                        self.0.native.get_or_init(|| made)
+                    }
+                };
+                native.built_for(&stream).ok_or_else(|| Error::argument("run", "the kernel has no native form"))
+            }
+            (None, Queue::OpenCl(_)) => {
                 let what = format!(
                     "kernel {} was built for {:?}, not for this queue on {} (device and context must be the same); call spec.build(queue)",
                     self.name(),
@@ -252,6 +265,11 @@ impl KernelFunction {
                 Err(Error::argument("run", what))
             }
         }
+    }
+
+    fn built_for(&self, stream: &Stream) -> Option<&Compiled> {
+        let same = |compiled: &&Compiled| compiled.device == *stream.device();
+        self.0.kernels.iter().find(same).filter(|_| *stream.context() == self.0.context)
     }
 
     fn fit(&self, compiled: &Compiled, queue: &Queue, args: &[KernelArg]) -> Result<smallvec::SmallVec<[Arg; 8]>> {
@@ -322,17 +340,23 @@ impl KernelFunction {
         grid(global, spec.tuner.exact_local_size(global, &compiled.limits).as_deref())
     }
 
-    fn launch(&self, compiled: &Compiled, queue: &Queue, grid: Grid, args: smallvec::SmallVec<[Arg; 8]>) -> Launch {
+    fn launch(
+        &self,
+        compiled: &Compiled,
+        queue: &Queue,
+        grid: Grid,
+        args: smallvec::SmallVec<[Arg; 8]>,
+    ) -> Result<Launch> {
         let bytes =
             args.iter().map(|arg| if let Arg::Buffer(storage, _) = arg { storage.nbytes() } else { 0 }).sum::<usize>();
-        Launch {
-            name: self.name().to_owned().into(),
-            queue: queue.clone(),
-            work: Work::OpenCl(compiled.kernel.clone(), grid),
-            args,
-            // What the kernel computes is unknown; that it touches each of its buffers once is the best guess.
-            cost: Cost { flops: 0.0, bytes: bytes as f64 },
-        }
+        let kernel = compiled.kernel.clone();
+        let work = match queue {
+            Queue::OpenCl(_) => Work::OpenCl(kernel, grid),
+            Queue::Cpu(_) => native_work(kernel_stream(queue)?, kernel, grid),
+        };
+        // What the kernel computes is unknown; that it touches each of its buffers once is the best guess.
+        let cost = Cost { flops: 0.0, bytes: bytes as f64 };
+        Ok(Launch { name: self.name().to_owned().into(), queue: queue.clone(), work, args, cost })
     }
 }
 

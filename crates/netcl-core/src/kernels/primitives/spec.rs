@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::native::kernel_stream;
 use super::program::KernelProgram;
 use crate::backend::Queue;
 use crate::backend::opencl::{Context, Source};
@@ -172,12 +173,14 @@ impl KernelSpec {
         text
     }
 
-    /// Compiles for the device of a queue.
+    /// Compiles for the device of a queue; for the native CPU with an OpenCL driver for CPUs, which works on its memory in place.
+    ///
+    /// # Errors
+    /// What the driver says, with the compiler's log; [`Error::Unsupported`] for the native CPU where no
+    /// such driver is installed.
     pub fn build(&self, queue: &Queue) -> Result<KernelProgram> {
-        match queue {
-            Queue::OpenCl(stream) => KernelProgram::build(self, stream.context(), &[stream.device().clone()]),
-            Queue::Cpu(_) => Err(no_opencl(queue)),
-        }
+        let stream = kernel_stream(queue)?;
+        KernelProgram::build(self, stream.context(), &[stream.device().clone()])
     }
 
     /// Compiles for every device of a context.
@@ -187,14 +190,6 @@ impl KernelSpec {
 
     pub(super) fn source(&self) -> Source {
         Source::new(self.to_source(), self.build_options())
-    }
-}
-
-pub(super) fn no_opencl(queue: &Queue) -> Error {
-    Error::Unsupported {
-        op: "KernelSpec",
-        device: queue.device_name(),
-        why: "OpenCL kernels need an OpenCL device; use the queue of manager.default(\"opencl\")".to_owned(),
     }
 }
 
@@ -228,12 +223,5 @@ mod tests {
             assert!(text.contains("not a name for a kernel"), "{text}");
         }
         assert!(KernelSpec::from_source("_k2", "").is_ok());
-    }
-
-    #[test]
-    fn the_native_cpu_has_no_kernels() {
-        let queue = crate::device::manager().cpu().queue;
-        let error = KernelSpec::from_source("k", "").unwrap().build(&queue).err().unwrap();
-        assert!(error.to_string().contains("OpenCL kernels need an OpenCL device"), "{error}");
     }
 }
