@@ -36,12 +36,14 @@ pub(crate) struct Report {
     ci: bool,
     lines: Vec<Line>,
     gaps: Vec<Gap>,
+    /// Gaps that are nobody's mistake: listed, but no reason for a gate to fail.
+    notes: Vec<Gap>,
 }
 
 impl Report {
     /// With `ci`, a gap makes the run fail; without, it is a warning.
     pub(crate) fn new(ci: bool) -> Self {
-        Self { ci, lines: Vec::new(), gaps: Vec::new() }
+        Self { ci, lines: Vec::new(), gaps: Vec::new(), notes: Vec::new() }
     }
 
     /// Runs a stage, measures it and remembers how it ended. An error of the stage does not end the run: a formatting
@@ -65,6 +67,11 @@ impl Report {
         let gap = Gap { missing: missing.into(), untested: untested.into() };
         eprintln!("warning: {}; not tested: {}", gap.missing, gap.untested);
         self.add(gap);
+    }
+
+    /// Notes something that only some machines have and that none could install.
+    pub(crate) fn note(&mut self, missing: impl Into<String>, untested: impl Into<String>) {
+        self.notes.push(Gap { missing: missing.into(), untested: untested.into() });
     }
 
     /// The install stage says why something is missing; the stages that want it later have nothing to add.
@@ -109,9 +116,11 @@ impl Report {
             let weight =
                 if self.ci { "this fails the run, because CI is set" } else { "WARNING: this run is incomplete" };
             let _ = writeln!(text, "\n{weight}. Could not be had, and was therefore not tested:");
-            for gap in &self.gaps {
-                let _ = writeln!(text, "  - {}\n      not tested: {}", gap.missing, gap.untested);
-            }
+        } else if !self.notes.is_empty() {
+            let _ = writeln!(text, "\nNot here, and therefore not tested:");
+        }
+        for gap in self.gaps.iter().chain(&self.notes) {
+            let _ = writeln!(text, "  - {}\n      not tested: {}", gap.missing, gap.untested);
         }
         text
     }
@@ -145,6 +154,21 @@ mod tests {
             assert_eq!(report.succeeded(), succeeds, "CI {ci}");
             let text = report.render();
             assert!(text.contains("no mdbook") && text.contains("not tested: the book"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_note_is_listed_and_fails_nobody() {
+        for ci in [false, true] {
+            let mut report = Report::new(ci);
+            report.note("no pages", "their listings");
+            assert!(report.succeeded(), "CI {ci}");
+            let text = report.render();
+            assert!(text.contains("no pages") && text.contains("not tested: their listings"), "{text}");
+            assert!(!text.contains("fails the run"), "{text}");
+            report.gap("no mdbook", "the book");
+            assert_eq!(report.succeeded(), !ci);
+            assert!(report.render().contains("no pages"));
         }
     }
 

@@ -159,12 +159,17 @@ fn compiled_anew(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(wheel.difference(&tests).map(package).collect())
 }
 
-fn python_tests(workspace: &Workspace, report: &Report) -> Result<Outcome> {
+fn python_tests(workspace: &Workspace, report: &mut Report) -> Result<Outcome> {
     if let Some(gap) = python::gap(workspace) {
         return Ok(Outcome::Skipped(gap));
     }
     if report.did_not_pass(Stage::Wheel) {
         bail!("there is no new wheel to test");
+    }
+    let pages = workspace.spec_pages();
+    if !pages.is_dir() {
+        let missing = format!("the specification's pages ({}; SPEC_PAGES names their folder)", pages.display());
+        report.note(missing, "that every listing of the specification runs (python/tests/test_pages.py)");
     }
     stream(&mut workspace.python_module("pytest python/tests"))?;
     Ok(Outcome::Passed)

@@ -61,6 +61,12 @@ impl Workspace {
         self.check().join("opencl-vendors")
     }
 
+    /// The specification's pages, which lie beside the checkout where they are at all; `SPEC_PAGES` names another folder.
+    pub(crate) fn spec_pages(&self) -> PathBuf {
+        let named = std::env::var_os("SPEC_PAGES").filter(|folder| !folder.is_empty());
+        named.map_or_else(|| self.root.join("../shared/spec"), PathBuf::from)
+    }
+
     fn pyo3_config(&self) -> PathBuf {
         self.check().join("pyo3-config.txt")
     }
