@@ -1,14 +1,10 @@
 //! Batch normalisation.
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use netcl_autograd::core::Error as CoreError;
 use netcl_autograd::core::backend::Queue;
 use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::kernels::copy::fill_from_slot;
-use netcl_autograd::core::kernels::launch::{self, Slot};
-use netcl_autograd::core::tensor::Tensor as Raw;
 use netcl_autograd::ops::norm::{Running, batch_norm, batch_norm_eval};
 use netcl_autograd::{Result, Tensor};
 
@@ -40,7 +36,7 @@ impl Default for BatchNormOptions {
 /// averages. Any number of further axes; [`BatchNorm1d`] and [`BatchNorm2d`] check it.
 ///
 /// As in PyTorch the variance is divided by n where it normalises and by n - 1 where it is averaged, and
-/// `num_batches_tracked` counts the batches seen in training.
+/// `num_batches_tracked` counts the batches seen in training: on the device, so that replays of a captured step count as well.
 pub struct BatchNorm {
     weight: Option<Tensor>,
     bias: Option<Tensor>,
@@ -51,15 +47,6 @@ pub struct BatchNorm {
     eps: f64,
     momentum: Option<f64>,
     training: bool,
-    count: Count,
-}
-
-/// What a counter on a device is known to hold, so that counting need not wait for the device.
-#[derive(Default)]
-struct Count {
-    /// The counter and its version.
-    known: Mutex<Option<(Raw, u64)>>,
-    batches: Arc<Slot>,
 }
 
 impl BatchNorm {
@@ -82,7 +69,6 @@ impl BatchNorm {
             eps,
             momentum,
             training: true,
-            count: Count::default(),
         })
     }
 
@@ -106,6 +92,11 @@ impl BatchNorm {
         self.running_var.as_ref()
     }
 
+    /// The number of batches seen in training, one int64.
+    pub fn num_batches_tracked(&self) -> Option<&Tensor> {
+        self.num_batches_tracked.as_ref()
+    }
+
     /// The number of channels.
     pub fn num_features(&self) -> usize {
         self.features
@@ -120,29 +111,6 @@ impl BatchNorm {
     pub fn momentum(&self) -> Option<f64> {
         self.momentum
     }
-
-    /// Counts a batch and returns how many there are now. In a step that is being captured every replay counts.
-    fn count_batch(&self, counter: &Raw) -> Result<f64> {
-        if self.momentum.is_none() && launch::is_repeating() {
-            let what = "without a momentum the running averages take the number of batches, which a captured step cannot read; \
-                        give the layer a momentum";
-            return Err(CoreError::State { op: "BatchNorm", what: what.to_owned() }.into());
-        }
-        let mut known = self.count.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another tensor or version has been loaded or moved there: only then its value must be read.
-        let is = |known: &&(Raw, u64)| known.0.shares_storage(counter) && known.1 == counter.version();
-        if known.as_ref().filter(is).is_none() {
-            self.count.batches.set_integer(launch::at_once(|| counter.item())? as u64);
-        }
-        let batches = self.count.batches.clone();
-        launch::each_run(move || {
-            batches.set_integer(batches.get_integer() + 1);
-            Ok(())
-        })?;
-        fill_from_slot(counter, &self.count.batches)?;
-        *known = Some((counter.clone(), counter.version()));
-        Ok(self.count.batches.get_integer() as f64)
-    }
 }
 
 impl Module for BatchNorm {
@@ -155,9 +123,8 @@ impl Module for BatchNorm {
         if !self.training {
             return batch_norm_eval(input, weight, bias, (mean.raw(), var.raw()), self.eps);
         }
-        let count = self.num_batches_tracked.as_ref().map(|counter| self.count_batch(counter.raw())).transpose()?;
-        let momentum = self.momentum.unwrap_or(1.0 / count.unwrap_or(1.0));
-        let running = Running { mean: mean.raw(), var: var.raw(), momentum };
+        let batches = self.num_batches_tracked.as_ref().map(Tensor::raw);
+        let running = Running { mean: mean.raw(), var: var.raw(), momentum: self.momentum, batches };
         batch_norm(input, weight, bias, Some(running), self.eps)
     }
 

@@ -80,7 +80,7 @@ fn work(case: &str, shape: &[usize], queue: &Queue) -> Box<dyn Fn()> {
         let affine = Affine { weight: Some(&weight), bias: Some(&bias) };
         match name.as_str() {
             "batch_norm" | "batch_norm_small" | "batch_norm_1d" => {
-                let running = Running { mean: &mean, var: &var, momentum: 0.1 };
+                let running = Running::new(&mean, &var, 0.1);
                 let y = batch_norm(&x, affine, Some(running), 1e-5).unwrap();
                 if backward {
                     batch_norm_backward(&g, &x, affine, &y.mean, &y.rstd, true).unwrap();

@@ -123,7 +123,7 @@ impl Averages {
     }
 
     fn running(&self) -> Running<'_> {
-        Running { mean: &self.mean, var: &self.var, momentum: 0.25 }
+        Running::new(&self.mean, &self.var, 0.25)
     }
 }
 

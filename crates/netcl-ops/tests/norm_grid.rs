@@ -110,7 +110,7 @@ impl Reference {
 
 fn forward(kind: Kind, x: &Tensor, affine: Affine<'_>, running: [&Tensor; 2]) -> Result<Normalized> {
     match kind {
-        Kind::Batch => batch_norm(x, affine, Some(Running { mean: running[0], var: running[1], momentum: 0.25 }), EPS),
+        Kind::Batch => batch_norm(x, affine, Some(Running::new(running[0], running[1], 0.25)), EPS),
         Kind::BatchEval => batch_norm_eval(x, affine, running[0], running[1], EPS),
         Kind::Layer(axes) => layer_norm(x, axes, affine, EPS),
         Kind::Rms(axes) => rms_norm(x, axes, affine.weight, EPS),
@@ -488,7 +488,7 @@ fn pytorch_gives_the_same() {
             };
             let y = match (&averages, kind) {
                 (Some([mean, var]), Kind::Batch) => {
-                    let y = batch_norm(&x, affine, Some(Running { mean, var, momentum: 0.3 }), EPS).unwrap();
+                    let y = batch_norm(&x, affine, Some(Running::new(mean, var, 0.3)), EPS).unwrap();
                     case.check(name, "new_mean", mean);
                     case.check(name, "new_var", var);
                     y

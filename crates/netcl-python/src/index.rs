@@ -66,6 +66,49 @@ impl IndexTensor {
         queue_to_py(py, self.0.tensor().queue())
     }
 
+    /// The only element as a number.
+    fn item(&self, py: Python<'_>) -> PyResult<i64> {
+        match py.detach(|| self.0.to_host()).py()?[..] {
+            [only] => Ok(only),
+            ref all => {
+                let what = format!("item: an IndexTensor of {} elements is not one number; use to_host()", all.len());
+                Err(PyValueError::new_err(what))
+            }
+        }
+    }
+
+    fn __int__(&self, py: Python<'_>) -> PyResult<i64> {
+        self.item(py)
+    }
+
+    fn __index__(&self, py: Python<'_>) -> PyResult<i64> {
+        self.item(py)
+    }
+
+    /// The values on another device; the tensor itself if it is there already.
+    #[pyo3(signature = (queue=None))]
+    fn to(slf: &Bound<'_, Self>, queue: Option<&Bound<'_, PyAny>>) -> PyResult<Py<Self>> {
+        let (py, tensor) = (slf.py(), slf.get().0.tensor());
+        let Some(queue) = queue.filter(|queue| !queue.is_none()) else { return Ok(slf.clone().unbind()) };
+        let queue = resolve_queue(py, Some(queue), None)?;
+        let moved = py.detach(|| tensor.to(&queue)).py()?;
+        if moved.shares_storage(tensor) {
+            return Ok(slf.clone().unbind());
+        }
+        Py::new(py, IndexTensor(Core::from_tensor(moved).py()?))
+    }
+
+    /// A copy in memory of its own.
+    fn clone(&self, py: Python<'_>) -> PyResult<Self> {
+        let tensor = self.0.tensor();
+        let copy = || {
+            let own = Raw::uninit(tensor.queue(), tensor.shape().clone(), tensor.dtype())?;
+            own.assign(tensor)?;
+            Core::from_tensor(own)
+        };
+        Ok(IndexTensor(py.detach(copy).py()?))
+    }
+
     /// A fresh ndarray with the values.
     fn to_host<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         ndarray::copy_out(py, self.0.tensor())
@@ -86,6 +129,11 @@ impl IndexTensor {
             Some(dtype) => array.call_method1("astype", (dtype,)),
             None => Ok(array),
         }
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let rebuild = py.get_type::<IndexTensor>().getattr("from_host")?;
+        Ok((rebuild, (py.None(), self.to_host(py)?, self.dtype()).into_pyobject(py)?))
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

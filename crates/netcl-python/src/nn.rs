@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 use crate::device::resolve_queue;
 use crate::error::IntoPyResult;
+use crate::index::IndexTensor;
 use crate::tensor::{Tensor, parse_dtype};
 
 /// Fills the module `netcl._netcl.nn`.
@@ -24,9 +25,14 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.nn", &module)
 }
 
-/// Overwrites the elements of a tensor with those of another one of the same shape, unrecorded.
+/// Overwrites the elements of a tensor with those of another one of the same kind and shape, unrecorded.
 #[pyfunction]
-fn assign(py: Python<'_>, tensor: &Tensor, source: &Tensor) -> PyResult<()> {
+fn assign(py: Python<'_>, tensor: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<()> {
+    if let (Ok(tensor), Ok(source)) = (tensor.cast::<IndexTensor>(), source.cast::<IndexTensor>()) {
+        let (tensor, source) = (tensor.get().0.tensor(), source.get().0.tensor());
+        return py.detach(|| tensor.assign(source)).py();
+    }
+    let (tensor, source) = (tensor.cast::<Tensor>()?.get(), source.cast::<Tensor>()?.get());
     py.detach(|| tensor.inner.assign(source.inner.raw())).py()
 }
 

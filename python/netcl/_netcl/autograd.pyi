@@ -231,6 +231,7 @@ def batch_norm(
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
+    num_batches_tracked: IndexTensor | None = None,
 ) -> Tensor: ...
 def layer_norm(
     x: Tensor, normalized_shape: _Numbers, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from netcl._netcl import Tensor
+from netcl._netcl import IndexTensor, Tensor
 
-def assign(tensor: Tensor, source: Tensor) -> None: ...
+def assign(tensor: Tensor | IndexTensor, source: Tensor | IndexTensor) -> None: ...
 def linear_parameters(
     queue: Any, in_features: int, out_features: int, bias: bool = True, dtype: str | None = None
 ) -> tuple[Tensor, Tensor | None]: ...

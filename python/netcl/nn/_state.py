@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from netcl._netcl import Tensor
+from netcl._netcl import IndexTensor, Tensor
 from netcl._netcl.nn import assign
 
 if TYPE_CHECKING:
@@ -55,31 +55,18 @@ def _walk(module: Module, prefix: str = "") -> Iterator[tuple[str, Module]]:
             yield from _walk(child, f"{prefix}{name}.")
 
 
-def _tensors(module: Module) -> Iterator[tuple[str, Tensor]]:
+def _tensors(module: Module) -> Iterator[tuple[str, Tensor | IndexTensor]]:
     for prefix, part in _walk(module):
         for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
             if tensor is not None and name not in part._unsaved:
                 yield prefix + name, tensor
 
 
-def _numbers(module: Module) -> Iterator[tuple[str, Module, str]]:
-    for prefix, part in _walk(module):
-        for name in part._saved_numbers:
-            yield prefix + name, part, name
-
-
 def save(module: Module) -> dict[str, np.ndarray]:
     """Copies of what a module saves, in PyTorch's order."""
     import numpy as np
 
-    state: dict[str, np.ndarray] = {}
-    for prefix, part in _walk(module):
-        for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
-            if tensor is not None and name not in part._unsaved:
-                state[prefix + name] = np.array(tensor.to_host())
-        for name in part._saved_numbers:
-            state[prefix + name] = np.array(getattr(part, name), np.int64)
-    return state
+    return {name: np.array(tensor.to_host()) for name, tensor in _tensors(module)}
 
 
 def load(module: Module, state: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
@@ -87,15 +74,15 @@ def load(module: Module, state: Mapping[str, Any], strict: bool) -> Incompatible
     if not isinstance(state, Mapping):
         raise TypeError(f"load_state_dict takes a dictionary of arrays by name, not {type(state).__name__}")
     targets = dict(_tensors(module))
-    numbers = {key: (part, name) for key, part, name in _numbers(module)}
     names: dict[int, list[str]] = {}
     for key, tensor in targets.items():
         names.setdefault(id(tensor), []).append(key)
     # One name of a shared tensor is enough. Counters are not needed for the result: files of other origin leave them out.
-    missing = [key for key, tensor in targets.items() if not any(name in state for name in names[id(tensor)])]
-    unexpected = [key for key in state if key not in targets and key not in numbers]
+    needed = {key: tensor for key, tensor in targets.items() if not isinstance(tensor, IndexTensor)}
+    missing = [key for key, tensor in needed.items() if not any(name in state for name in names[id(tensor)])]
+    unexpected = [key for key in state if key not in targets]
     wrong: dict[str, str] = {}
-    sources: dict[int, tuple[Tensor, Tensor]] = {}
+    sources: dict[int, tuple[Tensor | IndexTensor, Tensor | IndexTensor]] = {}
     for key, target in targets.items():
         if key not in state:
             continue
@@ -108,27 +95,23 @@ def load(module: Module, state: Mapping[str, Any], strict: bool) -> Incompatible
         if first is not source and not _equal(first, source):
             others = [name for name in names[id(target)] if name != key]
             wrong[key] = f"differs from {', '.join(map(repr, others))}, which is the same tensor in the module"
-    counts: dict[str, int] = {}
-    for key in numbers:
-        if key in state:
-            try:
-                counts[key] = int(state[key])
-            except (TypeError, ValueError):
-                wrong[key] = f"is a whole number, not {type(state[key]).__name__}"
     if wrong or (strict and (missing or unexpected)):
         raise StateDictError(type(module).__name__, missing if strict else [], unexpected if strict else [], wrong)
     for target, source in sources.values():
         assign(target, source)
-    for key, count in counts.items():
-        part, name = numbers[key]
-        setattr(part, name, count)
     return IncompatibleKeys(missing, unexpected)
 
 
-def _source(value: Any, target: Tensor) -> Tensor:
+def _source(value: Any, target: Tensor | IndexTensor) -> Tensor | IndexTensor:
     """The values for a tensor, on its device and in its dtype."""
     import numpy as np
 
+    if isinstance(target, IndexTensor) and target.size == 1:
+        # One number of whatever kind and shape.
+        array = np.asarray(value)
+        if array.size != 1 or array.dtype.kind not in "biuf" or array.item() != int(array.item()):
+            raise TypeError(f"is a whole number, not {type(value).__name__}")
+        value = np.array(int(array.item()), target.dtype).reshape(target.shape)
     if isinstance(value, Tensor):
         shape = tuple(value.shape)
     else:
@@ -138,12 +121,14 @@ def _source(value: Any, target: Tensor) -> Tensor:
             raise TypeError(f"holds {value.dtype} values instead of numbers")
     if shape != tuple(target.shape):
         raise ValueError(f"has shape {shape}, the module's has {tuple(target.shape)}")
+    if isinstance(target, IndexTensor):
+        return IndexTensor.from_host(target.queue, value, target.dtype)
     if isinstance(value, Tensor):
         return value.detach().to(target.queue, target.dtype)
     return Tensor.from_host(target.queue, value, dtype=target.dtype)
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
+def _equal(a: Tensor | IndexTensor, b: Tensor | IndexTensor) -> bool:
     import numpy as np
 
     return np.array_equal(a.to_host(), b.to_host(), equal_nan=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from netcl import autograd as ag
-from netcl._netcl import Tensor
+from netcl._netcl import IndexTensor, Tensor
 from netcl._surroundings import raise_version
 from netcl.nn import _state
 from netcl.nn._arguments import resolve_queue
@@ -57,12 +57,10 @@ class Module:
 
     training: bool
     _parameters: dict[str, Tensor | None]
-    _buffers: dict[str, Tensor | None]
+    _buffers: dict[str, Any]
     _modules: dict[str, Module | None]
     _unsaved: set[str]
     _hooks: Hooks | None
-    # Attributes that are whole numbers and are saved, such as the number of batches seen.
-    _saved_numbers: tuple[str, ...] = ()
     # Attributes that are constructor arguments of the same name: what print-outs show and configurations hold.
     _settings: tuple[str, ...] = ()
 
@@ -109,6 +107,8 @@ class Module:
         for table in tables:
             if table is not home:
                 table.pop(name, None)
+        elif isinstance(value, IndexTensor) and name in self._buffers:
+            home = self._buffers
         if home is None:
             object.__setattr__(self, name, value)
         else:
@@ -143,7 +143,7 @@ class Module:
         self._check_name(name)
         self._parameters[name] = parameter
 
-    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+    def register_buffer(self, name: str, tensor: Tensor | IndexTensor | None, persistent: bool = True) -> None:
         """Adds a tensor that is moved and (unless not ``persistent``) saved with the module, but not trained."""
         self._check_name(name)
         self._buffers[name] = tensor
@@ -214,11 +214,11 @@ class Module:
         """The parameters that are not frozen."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
-    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Any]]:
         """All buffers with their dotted names."""
         return self._named_tensors("_buffers", prefix, recurse)
 
-    def buffers(self, recurse: bool = True) -> list[Tensor]:
+    def buffers(self, recurse: bool = True) -> list[Any]:
         """All buffers."""
         return [buffer for _, buffer in self.named_buffers(recurse=recurse)]
 
@@ -320,7 +320,9 @@ class Module:
         queue = resolve_queue(queue)
         moved: dict[int, Tensor] = {}
 
-        def change(tensor: Tensor) -> Tensor:
+        def change(tensor: Any) -> Any:
+            if isinstance(tensor, IndexTensor):
+                return tensor.to(queue)  # whole numbers stay whole numbers
             here = tensor.detach()
             there = here.to(queue, dtype)
             if there is here:
@@ -359,13 +361,14 @@ class Module:
 
     def __deepcopy__(self: _M, memo: dict[int, Any]) -> _M:
         # Tensors stay on their devices, and shared ones stay shared.
-        def twin(tensor: Tensor | None) -> Tensor | None:
+        def twin(tensor: Any) -> Any:
             if tensor is None:
                 return None
-            if id(tensor) not in memo:
+            if isinstance(tensor, IndexTensor):
+                memo.setdefault(id(tensor), tensor.clone())
+            elif id(tensor) not in memo:
                 memo[id(tensor)] = ag.tensor(ag.clone(tensor.detach()), requires_grad=tensor.requires_grad)
-            made: Tensor = memo[id(tensor)]
-            return made
+            return memo[id(tensor)]
 
         other = type(self).__new__(type(self))
         memo[id(self)] = other

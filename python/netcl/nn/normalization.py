@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from netcl import autograd as ag
-from netcl._netcl import Tensor
+from netcl._netcl import IndexTensor, Tensor
+from netcl._netcl.nn import assign
 from netcl.nn._arguments import parameter, positive, queue_first
 from netcl.nn.module import Module
 
@@ -22,7 +23,8 @@ class _BatchNorm(Module):
     bias: Tensor | None
     running_mean: Tensor | None
     running_var: Tensor | None
-    num_batches_tracked: int
+    # On the device, where every replay of a captured or compiled step counts as well.
+    num_batches_tracked: IndexTensor | None
 
     @queue_first
     def __init__(
@@ -42,11 +44,16 @@ class _BatchNorm(Module):
         shape = (num_features,)
         self.register_parameter("weight", parameter(queue, shape, 1.0, dtype) if affine else None)
         self.register_parameter("bias", parameter(queue, shape, 0.0, dtype) if affine else None)
-        if track_running_stats:
-            self._saved_numbers = ("num_batches_tracked",)
-            self.num_batches_tracked = 0
         self.register_buffer("running_mean", Tensor.from_shape(queue, shape, dtype) if track_running_stats else None)
         self.register_buffer("running_var", Tensor.from_shape(queue, shape, dtype, 1.0) if track_running_stats else None)
+        self.register_buffer("num_batches_tracked", IndexTensor.from_host(queue, 0) if track_running_stats else None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        counter = self._buffers.get(name)
+        if isinstance(counter, IndexTensor) and isinstance(value, int):
+            assign(counter, IndexTensor.from_host(counter.queue, value))
+        else:
+            super().__setattr__(name, value)
 
     def reset_running_stats(self) -> None:
         """Forgets the batches seen so far: mean 0, variance 1."""
@@ -64,14 +71,17 @@ class _BatchNorm(Module):
                 f"{type(self).__name__}({self.num_features}) takes {self._layout.format(self.num_features)}; "
                 f"the input has shape {shape}"
             )
-        momentum = self.momentum
-        if self.training and self.track_running_stats:
-            self.num_batches_tracked += 1
-            if momentum is None:
-                momentum = 1.0 / self.num_batches_tracked
         batch = self.training or not self.track_running_stats
         return ag.batch_norm(
-            x, self.running_mean, self.running_var, self.weight, self.bias, batch, 0.0 if momentum is None else momentum, self.eps
+            x,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            batch,
+            self.momentum,
+            self.eps,
+            self.num_batches_tracked,
         )
 
 

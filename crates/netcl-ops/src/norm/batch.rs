@@ -1,6 +1,7 @@
 //! Batch normalisation: each channel (axis 1) by its statistics over all samples and places.
 
 use netcl_core::backend::Queue;
+use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::Access;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
@@ -17,8 +18,17 @@ pub struct Running<'t> {
     pub mean: &'t Tensor,
     /// The average of variances (divided by n - 1, as in PyTorch), one per channel.
     pub var: &'t Tensor,
-    /// The share of the new batch.
-    pub momentum: f64,
+    /// The share of the new batch; `None` is one over the number of batches, so that all of them count alike.
+    pub momentum: Option<f64>,
+    /// The number of batches so far, one int64 on the device, which is raised by one. It is needed without a momentum.
+    pub batches: Option<&'t Tensor>,
+}
+
+impl<'t> Running<'t> {
+    /// Averages that move by a fixed share; nothing is counted.
+    pub fn new(mean: &'t Tensor, var: &'t Tensor, momentum: f64) -> Self {
+        Running { mean, var, momentum: Some(momentum), batches: None }
+    }
 }
 
 /// A tensor seen as samples x channels x places.
@@ -57,7 +67,7 @@ impl Planes {
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 10.0, 3.0, 30.0], [2, 2])?;
 /// let (mean, var) = (Tensor::full(&queue, [2], DType::F32, 0.0)?, Tensor::full(&queue, [2], DType::F32, 1.0)?);
-/// let running = Running { mean: &mean, var: &var, momentum: 0.5 };
+/// let running = Running::new(&mean, &var, 0.5);
 /// let y = batch_norm(&x, Affine::default(), Some(running), 0.0)?;
 /// assert_eq!(y.output.to_host::<f32>()?, [-1.0, -1.0, 1.0, 1.0]);
 /// assert_eq!(mean.to_host::<f32>()?, [1.0, 10.0]);
@@ -107,13 +117,12 @@ fn train(
     let Parameters { weight, bias } = affine.prepare(op, x, &channels)?;
     if let Some(running) = &running {
         check_running(op, x, running.mean, running.var, &channels)?;
-        if !running.momentum.is_finite() {
-            return Err(Error::argument(op, format!("momentum is {}; use a number such as 0.1", running.momentum)));
-        }
+        check_momentum(op, x, running)?;
     }
     if planes.count() == 1 && planes.channels > 0 {
-        let why = "one value per channel has no variance; train with larger batches or use batch_norm_eval".to_owned();
-        return Err(Error::Shape { op, shape: x.shape().clone(), why });
+        let why = "one value per channel has no variance; train with larger batches, or normalise by the running averages \
+                   with eval()";
+        return Err(Error::Shape { op, shape: x.shape().clone(), why: why.to_owned() });
     }
     if let Some(statistics) = statistics {
         check_statistics(op, x, statistics, planes)?;
@@ -122,6 +131,16 @@ fn train(
     let output = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
     let make = || Tensor::uninit(x.queue(), channels, x.dtype().accumulator());
     let (mean, rstd) = (make()?, make()?);
+    let batches = running.and_then(|r| r.batches);
+    // Every channel reads the number of batches for its share: it is raised before. Otherwise the kernel that moves the averages
+    // raises it, and no launch is added.
+    let counted = match running {
+        Some(Running { momentum: None, batches: Some(batches), .. }) => Some(batches),
+        _ => batches.filter(|_| x.size() == 0),
+    };
+    if let Some(batches) = counted {
+        count(op, batches)?;
+    }
     if x.size() == 0 {
         mean.fill(f64::NAN)?;
         rstd.fill(f64::NAN)?;
@@ -130,7 +149,7 @@ fn train(
     // The kernels update averages of the type they compute in; others through a copy.
     let own = |t: &Tensor| t.cast(x.dtype().accumulator())?.contiguous();
     let averages = running.map(|r| Ok::<_, Error>((own(r.mean)?, own(r.var)?))).transpose()?;
-    let momentum = running.map_or(0.0, |r| r.momentum);
+    let share = running.map_or(Some(0.0), |r| r.momentum);
     let forward = Forward {
         x: &x,
         weight: weight.as_ref(),
@@ -139,12 +158,13 @@ fn train(
         mean: &mean,
         rstd: &rstd,
         running: averages.as_ref().map(|(mean, var)| [mean, var]),
+        batches,
     };
     match (x.queue(), statistics) {
-        (Queue::Cpu(_), None) => cpu::batch::forward(forward.job(op), planes, momentum, eps)?,
+        (Queue::Cpu(_), None) => cpu::batch::forward(forward.job(op), planes, share, eps)?,
         (Queue::Cpu(_), Some(given)) => {
             let job = forward.finish(op, &given.parts);
-            cpu::statistics::finish(job, planes.channels, given.cut, momentum, eps)?;
+            cpu::statistics::finish(job, planes.channels, given.cut, share, eps)?;
             cpu::batch::apply(forward.apply(op), planes)?;
         }
         (Queue::OpenCl(stream), given) => {
@@ -153,7 +173,7 @@ fn train(
                 None => Some(opencl::statistics(stream, op, &x, planes)?),
             };
             if let Some(statistics) = given.or(found.as_ref()) {
-                opencl::finish(stream, op, &forward, statistics, momentum, eps)?;
+                opencl::finish(stream, op, &forward, statistics, share, eps)?;
             }
             opencl::batch_apply(stream, forward.apply(op), planes)?;
         }
@@ -255,6 +275,36 @@ fn check_statistics(op: &'static str, x: &Tensor, statistics: &ChannelStatistics
     }
 }
 
+/// An error unless the share of a batch is a number, or follows from a number of batches.
+fn check_momentum(op: &'static str, x: &Tensor, running: &Running<'_>) -> Result<()> {
+    if let Some(batches) = running.batches {
+        x.queue().check_same_device(op, batches.queue())?;
+        if batches.dtype() != DType::I64 || batches.size() != 1 {
+            let expected = "one int64 for the number of batches".to_owned();
+            return Err(Error::Dtype { op, expected, got: batches.dtype() });
+        }
+    }
+    match (running.momentum, running.batches) {
+        (Some(momentum), _) if !momentum.is_finite() => {
+            Err(Error::argument(op, format!("momentum is {momentum}; use a number such as 0.1")))
+        }
+        (None, None) => {
+            Err(Error::argument(op, "without a momentum the number of batches is needed; give one of them"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Raises the number of batches by one.
+fn count(op: &'static str, batches: &Tensor) -> Result<()> {
+    let args = Args::default().write(batches);
+    let job = Job { name: op, queue: batches.queue().clone(), dtype: DType::F32, cost: cost(batches, 2, 1), args };
+    match batches.queue() {
+        Queue::Cpu(_) => cpu::batch::count(job),
+        Queue::OpenCl(stream) => opencl::count(stream, job),
+    }
+}
+
 fn check_running(op: &'static str, x: &Tensor, mean: &Tensor, var: &Tensor, channels: &[usize]) -> Result<()> {
     for (what, t) in [("the running mean", mean), ("the running variance", var)] {
         t.check_float(op)?;
@@ -274,6 +324,8 @@ pub(super) struct Forward<'t> {
     pub(super) rstd: &'t Tensor,
     /// Mean and variance.
     pub(super) running: Option<[&'t Tensor; 2]>,
+    /// The number of batches.
+    pub(super) batches: Option<&'t Tensor>,
 }
 
 impl Forward<'_> {
@@ -286,7 +338,8 @@ impl Forward<'_> {
             .write(self.mean)
             .write(self.rstd)
             .maybe(self.running.map(|r| r[0]), Access::Write)
-            .maybe(self.running.map(|r| r[1]), Access::Write);
+            .maybe(self.running.map(|r| r[1]), Access::Write)
+            .maybe(self.batches, Access::Write);
         Job { name: op, queue: self.x.queue().clone(), dtype: self.x.dtype(), cost: cost(self.x, 2, 8), args }
     }
 
@@ -297,7 +350,8 @@ impl Forward<'_> {
             .write(self.mean)
             .write(self.rstd)
             .maybe(self.running.map(|r| r[0]), Access::Write)
-            .maybe(self.running.map(|r| r[1]), Access::Write);
+            .maybe(self.running.map(|r| r[1]), Access::Write)
+            .maybe(self.batches, Access::Write);
         Job { name: op, queue: self.x.queue().clone(), dtype: self.x.dtype(), cost: cost(statistics, 1, 2), args }
     }
 

@@ -8,7 +8,9 @@
 //   norm_moments   x is samples x channels x span; a group takes part p of channel c: elements p * per .. of its
 //                  samples * span -> partial[c][p] = (mean, sum of squared deviations)
 //   norm_merge     a work-item merges `take` parts of a channel, in order: for channels in many parts
-//   norm_finish    a work-item merges the parts of a channel, in order -> mean, rstd, running averages
+//   norm_finish    a work-item merges the parts of a channel, in order -> mean, rstd, running averages; the first work-item
+//                  raises the number of batches, unless all of them read it (`average`: the share is 1 / batches)
+//   norm_count     raises the number of batches, before norm_finish reads it
 //   norm_apply     a work-item per element
 //
 // Compiled with: ELEMENT            the type in memory
@@ -34,6 +36,7 @@
 #define KERNEL_norm_moments
 #define KERNEL_norm_merge
 #define KERNEL_norm_finish
+#define KERNEL_norm_count
 #define KERNEL_norm_apply
 #endif
 
@@ -163,8 +166,9 @@ __kernel void norm_merge(__global const COMPUTE *partial, const ulong partial_at
 __kernel void norm_finish(__global const COMPUTE *partial, const ulong partial_at, __global COMPUTE *mean,
                           const ulong mean_at, __global COMPUTE *rstd, const ulong rstd_at,
                           __global COMPUTE *running_mean, const ulong running_mean_at, __global COMPUTE *running_var,
-                          const ulong running_var_at, const UINT channels, const UINT count, const UINT parts,
-                          const UINT per, const COMPUTE eps, const COMPUTE momentum) {
+                          const ulong running_var_at, __global long *batches, const ulong batches_at,
+                          const UINT channels, const UINT count, const UINT parts, const UINT per, const COMPUTE eps,
+                          const COMPUTE momentum, const uint average) {
     const UINT c = get_global_id(0);
     if (c >= channels) return;
     partial += partial_at + c * parts * 2;
@@ -174,9 +178,18 @@ __kernel void norm_finish(__global const COMPUTE *partial, const ulong partial_a
     rstd[rstd_at + c] = 1 / sqrt(squares / n + eps);
     if (running_mean) {
         __global COMPUTE *m = running_mean + running_mean_at + c, *v = running_var + running_var_at + c;
-        *m = (1 - momentum) * *m + momentum * middle;
-        *v = (1 - momentum) * *v + momentum * (squares / (n - 1));
+        COMPUTE share = momentum;
+        if (average) share = (COMPUTE)1 / (COMPUTE)batches[batches_at];
+        else if (batches && c == 0) ++batches[batches_at];
+        *m = (1 - share) * *m + share * middle;
+        *v = (1 - share) * *v + share * (squares / (n - 1));
     }
+}
+#endif
+
+#ifdef KERNEL_norm_count
+__kernel void norm_count(__global long *batches, const ulong batches_at) {
+    if (get_global_id(0) == 0) ++batches[batches_at];
 }
 #endif
 

@@ -148,7 +148,7 @@ pub(super) fn finish(
     op: &'static str,
     forward: &Forward<'_>,
     statistics: &ChannelStatistics,
-    momentum: f64,
+    share: Option<f64>,
     eps: f64,
 ) -> Result<()> {
     let channels = statistics.channels();
@@ -165,9 +165,15 @@ pub(super) fn finish(
         (parts, cut) = (merged, fewer);
     }
     let [channels_, all, parts_, per] = [channels, cut.count, cut.parts(), cut.per].map(Number::Count);
-    let scalars = [channels_, all, parts_, per, Number::Real(eps), Number::Real(momentum)];
+    let (momentum, average) = (Number::Real(share.unwrap_or_default()), Number::Flag(usize::from(share.is_none())));
+    let scalars = [channels_, all, parts_, per, Number::Real(eps), momentum, average];
     let code = ClCode { scalars: &scalars, items: channels, ..forward_code("norm_finish") };
     forward.finish(op, &parts).run_cl(stream, &code)
+}
+
+/// Raises the number of batches by one.
+pub(super) fn count(stream: &Stream, job: Job) -> Result<()> {
+    job.run_cl(stream, &ClCode { items: 1, ..forward_code("norm_count") })
 }
 
 pub(super) fn batch_apply(stream: &Stream, job: Job, planes: Planes) -> Result<()> {

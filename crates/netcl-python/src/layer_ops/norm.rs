@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 use super::arguments::{count, inner};
 use super::{Mode, both};
+use crate::index::IndexTensor;
 use crate::tensor::{Tensor, parse_shape};
 
 /// How many of the last axes a shape names.
@@ -23,13 +24,20 @@ fn last_axes(op: &str, x: &Recorded, normalized_shape: &Bound<'_, PyAny>) -> PyR
 both! {
     /// Normalises every channel (axis 1): with ``training`` by the statistics of the batch, which also move the running averages in
     /// place (``new = (1 - momentum) * old + momentum * batch``), else by the running averages.
-    #[signature(x, running_mean, running_var, weight=None, bias=None, training=false, momentum=0.1, eps=1e-5)]
-    #[text("(x, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5)")]
+    ///
+    /// Where ``num_batches_tracked`` is given (one int64) it is raised by one, and ``momentum=None`` averages all batches alike.
+    #[signature(
+        x, running_mean, running_var, weight=None, bias=None, training=false, momentum=Some(0.1), eps=1e-5, num_batches_tracked=None
+    )]
+    #[text(
+        "(x, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5, num_batches_tracked=None)"
+    )]
     fn batch_norm(
         mode, py, x: &Tensor, running_mean: Option<&Tensor>, running_var: Option<&Tensor>, weight: Option<&Tensor>,
-        bias: Option<&Tensor>, training: bool, momentum: f64, eps: f64,
+        bias: Option<&Tensor>, training: bool, momentum: Option<f64>, eps: f64, num_batches_tracked: Option<&IndexTensor>,
     ) -> Tensor {
         let (x, weight, bias) = (&x.inner, inner(weight), inner(bias));
+        let batches = num_batches_tracked.map(|batches| batches.0.tensor());
         let running = match (running_mean, running_var) {
             (Some(mean), Some(var)) => Some((mean.inner.raw(), var.inner.raw())),
             (None, None) => None,
@@ -43,7 +51,8 @@ both! {
                 "batch_norm: running_mean and running_var are needed unless training=True",
             )),
             running => mode.tensor(py, x, || {
-                norm::batch_norm(x, weight, bias, running.map(|(mean, var)| Running { mean, var, momentum }), eps)
+                let running = running.map(|(mean, var)| Running { mean, var, momentum, batches });
+                norm::batch_norm(x, weight, bias, running, eps)
             }),
         }
     }

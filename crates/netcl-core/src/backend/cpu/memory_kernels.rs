@@ -35,16 +35,6 @@ pub(crate) fn fill(layout: Layout, dtype: DType, value: f64) -> CpuKernel {
     })
 }
 
-/// Sets one int64 element of argument 0 to the whole number in argument 1.
-pub(crate) fn fill_i64(offset: usize) -> CpuKernel {
-    CpuKernel::new(move |args| {
-        let memory = args.checked_memory(0, (offset + 1) * size_of::<i64>())?.cast::<i64>();
-        // SAFETY: the element lies inside the argument's memory, which the launch declared as written.
-        unsafe { memory.add(offset).write_unaligned(args.integer(1)?) };
-        Ok(())
-    })
-}
-
 /// Copies argument 0 to argument 1, casting where the dtypes differ. The two lie in different storages.
 pub(crate) fn copy((src, src_dtype): (Layout, DType), (dst, dst_dtype): (Layout, DType)) -> CpuKernel {
     CpuKernel::new(move |args| {

@@ -4,15 +4,12 @@ mod groups;
 mod items;
 mod opencl;
 
-use std::sync::Arc;
-
 use smallvec::{SmallVec, smallvec};
 
 use super::described::{Described, Meaning};
-use super::launch::{self, Access, Arg, Cost, Launch, Scalar, Slot, Work};
+use super::launch::{self, Access, Arg, Cost, Launch, Work};
 use crate::backend::Queue;
 use crate::backend::cpu::memory_kernels;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -33,23 +30,6 @@ pub fn fill(tensor: &Tensor, value: f64) -> Result<()> {
         Queue::OpenCl(stream) => opencl::fill(stream, tensor, value)?,
     };
     submit("fill", tensor, works, tensor.dtype().size())
-}
-
-/// Sets the only element of an int64 tensor to the whole number that a slot holds when the launch runs.
-pub fn fill_from_slot(tensor: &Tensor, slot: &Arc<Slot>) -> Result<()> {
-    if tensor.size() != 1 || tensor.dtype() != DType::I64 {
-        let expected = "one element of int64".to_owned();
-        return Err(Error::Dtype { op: "fill", expected, got: tensor.dtype() });
-    }
-    let number = Arg::Scalar(Scalar::SlotU64(slot.clone()));
-    let work = match tensor.queue() {
-        Queue::Cpu(_) => {
-            let kernel = memory_kernels::fill_i64(tensor.layout().offset());
-            (Work::Cpu(kernel), smallvec![Arg::Buffer(tensor.storage().clone(), Access::Write), number])
-        }
-        Queue::OpenCl(stream) => opencl::fill_one(stream, tensor, number)?,
-    };
-    submit("fill", tensor, vec![work], tensor.dtype().size())
 }
 
 fn submit(name: &'static str, dst: &Tensor, works: Vec<(Work, SmallVec<[Arg; 8]>)>, bytes: usize) -> Result<()> {

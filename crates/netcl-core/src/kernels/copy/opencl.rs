@@ -50,21 +50,6 @@ pub(super) fn fill(stream: &Stream, tensor: &Tensor, value: f64) -> Result<Vec<(
     })
 }
 
-/// Sets one element to the bits of a number.
-pub(super) fn fill_one(stream: &Stream, tensor: &Tensor, bits: Arg) -> Result<(Work, Args)> {
-    let size = tensor.dtype().size();
-    let kernel = stream.kernel(&format!("copy.cl:fill_dense:{size}"), || {
-        (source(format!("#define BITS {}\n", bits_type(size))), "fill_dense")
-    })?;
-    let args = smallvec![
-        Arg::Buffer(tensor.storage().clone(), Access::Write),
-        scalar(tensor.layout().offset() as u64),
-        scalar(1),
-        bits,
-    ];
-    Ok((Work::OpenCl(kernel, grid(stream, 1)), args))
-}
-
 /// Copies or casts one tensor into another of the same shape.
 pub(super) fn copy(stream: &Stream, src: &Tensor, dst: &Tensor) -> Result<Vec<(Work, Args)>> {
     let (from, to) = (src.dtype(), dst.dtype());

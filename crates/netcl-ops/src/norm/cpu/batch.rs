@@ -16,16 +16,36 @@ const PLANE: usize = 32;
 /// Channels per thread from which on every channel is one task, which finds its elements in the cache again.
 const CHANNELS_PER_THREAD: usize = 4;
 
-/// Tensors: x, weight, bias, output, mean, rstd, running mean, running variance.
-pub(in crate::norm) fn forward(job: Job, planes: Planes, momentum: f64, eps: f64) -> Result<()> {
+/// Tensors: x, weight, bias, output, mean, rstd, running mean, running variance, number of batches.
+pub(in crate::norm) fn forward(job: Job, planes: Planes, momentum: Option<f64>, eps: f64) -> Result<()> {
     let (op, dtype) = (job.name, job.dtype);
     job.run_cpu(move |views| {
         with_stored!(dtype, E => {
-            let results = Results::<E>::new(views, planes, momentum, eps)?;
+            let results = Results::<E>::new(views, planes, share(views, 8, momentum)?, eps)?;
             let (x, y) = (views.input::<E>(0)?, views.output::<E>(3)?);
             if planes.span < PLANE { columns::forward(op, planes, x, y, &results) } else { results.forward(op, x, y) }
         })
     })
+}
+
+/// Tensors: number of batches, which is raised by one.
+pub(in crate::norm) fn count(job: Job) -> Result<()> {
+    job.run_cpu(move |views| {
+        // SAFETY: one task writes it.
+        unsafe { views.output::<i64>(0)?.part(0, 1)[0] += 1 };
+        Ok(())
+    })
+}
+
+/// The share of a batch in the averages: the momentum, and the batch is counted; or one over the number of batches, which was
+/// raised before.
+pub(super) fn share(views: &Views<'_, '_>, batches: usize, momentum: Option<f64>) -> Result<f64> {
+    if !views.has(batches) {
+        return Ok(momentum.unwrap_or_default());
+    }
+    // SAFETY: this is called once, before the tasks.
+    let batches = unsafe { &mut views.output::<i64>(batches)?.part(0, 1)[0] };
+    Ok(momentum.inspect(|_| *batches += 1).unwrap_or_else(|| 1.0 / *batches as f64))
 }
 
 /// Tensors: x, weight, bias, output, mean, rstd.

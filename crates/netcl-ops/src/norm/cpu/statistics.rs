@@ -5,6 +5,7 @@ use netcl_core::backend::cpu::parallel_for;
 use netcl_core::dtype::Element;
 
 use super::TASK;
+use super::batch::share;
 use super::moments::{Moments, moments, real};
 use crate::dense::{Job, Stored, with_stored};
 use crate::norm::batch::Planes;
@@ -43,10 +44,11 @@ pub(in crate::norm) fn of(job: Job, planes: Planes) -> Result<()> {
     })
 }
 
-/// Tensors: statistics, mean, rstd, running mean, running variance.
-pub(in crate::norm) fn finish(job: Job, channels: usize, cut: Cut, momentum: f64, eps: f64) -> Result<()> {
+/// Tensors: statistics, mean, rstd, running mean, running variance, number of batches.
+pub(in crate::norm) fn finish(job: Job, channels: usize, cut: Cut, momentum: Option<f64>, eps: f64) -> Result<()> {
     let dtype = job.dtype;
     job.run_cpu(move |views| {
+        let momentum = share(views, 5, momentum)?;
         with_stored!(dtype, E => {
             type Lane = <E as Stored>::Lane;
             let parts = views.input::<Lane>(0)?;
