@@ -76,6 +76,17 @@ macro_rules! binary_methods {
 
 netcl_ops::elementwise_functions!(unary_methods binary_methods);
 
+impl Tensor {
+    /// The elements held between two bounds; `None` is no bound. Where the bounds cross, the upper one wins.
+    ///
+    /// # Errors
+    /// If both bounds are `None`.
+    #[track_caller]
+    pub fn clamp(&self, min: impl Into<Option<f64>>, max: impl Into<Option<f64>>) -> Result<Tensor> {
+        elementwise::clamp(self, min, max)
+    }
+}
+
 /// Ops whose first argument is the tensor.
 macro_rules! methods {
     ($($module:ident: $(

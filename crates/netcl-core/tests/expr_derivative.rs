@@ -112,7 +112,13 @@ fn kinks_follow_pytorch() {
     assert_eq!(slope("elu", &[0.0], 0), 1.0);
     assert_eq!((slope("maximum", &[2.0, 2.0], 0), slope("maximum", &[2.0, 2.0], 1)), (0.5, 0.5));
     assert_eq!((slope("minimum", &[1.0, 2.0], 0), slope("minimum", &[1.0, 2.0], 1)), (1.0, 0.0));
-    assert_eq!((slope("clamp", &[-1.0], 0), slope("clamp", &[1.0], 0), slope("clamp", &[1.5], 0)), (1.0, 1.0, 0.0));
+    let clamp =
+        |x: f64, low: f64, high: f64| derivative(&table::op("clamp").unwrap().expr(), 0, 0).eval(&[x], &[low, high])[0];
+    assert_eq!([-1.5, -1.0, 0.5, 1.0, 1.5].map(|x| clamp(x, -1.0, 1.0)), [0.0, 1.0, 1.0, 1.0, 0.0]);
+    assert_eq!([-1.5, 0.0, 1.5].map(|x| clamp(x, 1.0, -1.0)), [0.0; 3]);
+    assert_eq!((clamp(f64::NAN, -1.0, 1.0), clamp(0.0, f64::NAN, 1.0)), (0.0, 0.0));
+    assert_eq!((slope("prelu", &[0.0, 0.25], 0), slope("prelu", &[0.0, 0.25], 1)), (0.25, 0.0));
+    assert_eq!((slope("prelu", &[f64::INFINITY, 0.25], 0), slope("prelu", &[f64::INFINITY, 0.25], 1)), (1.0, 0.0));
     assert_eq!((slope("hardtanh", &[-1.0], 0), slope("hardtanh", &[1.0], 0)), (0.0, 0.0));
     assert_eq!((slope("hardswish", &[-3.0], 0), slope("hardswish", &[3.0], 0)), (0.0, 1.0));
     assert_eq!((slope("pow", &[0.0, 0.0], 0), slope("pow", &[0.0, 2.0], 1)), (0.0, 0.0));

@@ -178,6 +178,8 @@ macro_rules! elementwise_functions {
             gt;
             /// 1 where `x >= y`, else 0.
             ge;
+            /// `x` above 0, a multiple of it elsewhere: the learned `leaky_relu`.
+            prelu;
         }
 
         $unary! {
@@ -197,8 +199,6 @@ macro_rules! elementwise_functions {
             ceil;
             /// The nearest whole number; halves go to the even neighbour.
             round;
-            /// `x` held between two bounds.
-            clamp, min, max;
             /// e to the power of `x`.
             exp;
             /// `exp(x) - 1`, accurate near zero.
@@ -281,6 +281,31 @@ macro_rules! binary {
 }
 
 crate::elementwise_functions!(unary binary);
+
+/// `x` held between two bounds; `None` is no bound. Where the bounds cross, the upper one wins.
+///
+/// ```
+/// use netcl_ops::{clamp, core::{device::manager, tensor::Tensor}};
+///
+/// let x = Tensor::from_host(&manager().cpu().queue, &[-2.0f32, 4.0], [2])?;
+/// assert_eq!(clamp(&x, 0.0, None)?.to_host::<f32>()?, [0.0, 4.0]);
+/// assert_eq!(clamp(&x, -1.0, 1.0)?.to_host::<f32>()?, [-1.0, 1.0]);
+/// # Ok::<(), netcl_ops::core::Error>(())
+/// ```
+///
+/// # Errors
+/// If both bounds are `None`.
+pub fn clamp(x: &Tensor, min: impl Into<Option<f64>>, max: impl Into<Option<f64>>) -> Result<Tensor> {
+    apply("clamp", &[x.into()], &bounds(min.into(), max.into())?, None)
+}
+
+/// The parameters of `clamp`; it is an error to give neither bound.
+pub fn bounds(min: Option<f64>, max: Option<f64>) -> Result<[f64; 2]> {
+    match (min, max) {
+        (None, None) => Err(Error::argument("clamp", "neither bound is given; give min, max or both")),
+        _ => Ok([min.unwrap_or(f64::NEG_INFINITY), max.unwrap_or(f64::INFINITY)]),
+    }
+}
 
 /// `x * y + z`, rounded once.
 pub fn fma<'t>(x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>, z: impl Into<Operand<'t>>) -> Result<Tensor> {

@@ -6,7 +6,7 @@ from typing import Any
 
 from netcl._netcl import Tensor, elementwise_table
 from netcl._netcl.autograd import elementwise
-from netcl.ops.elementwise import python_name
+from netcl.ops.elementwise import binder, python_name, signature_of
 
 __all__ = ["gelu", "swish"]
 
@@ -26,30 +26,20 @@ def _make(name: str, doc: str, operands: list[str], params: list[tuple[str, floa
             return elementwise(name, x, y)
 
     else:
-        function = _with_parameters(name, operands, dict(params))
-    signature = ", ".join([*operands, *(f"{k}={d:g}" for k, d in params)])
+        function = _with_parameters(name, operands, params)
+    signature = signature_of(operands, params)
     function.__name__ = function.__qualname__ = python_name(name)
     function.__doc__ = f"{python_name(name)}({signature})\n\n{doc}"
     function.__text_signature__ = f"({signature})"
     return function
 
 
-def _with_parameters(name: str, operands: list[str], defaults: dict[str, float]) -> Any:
-    parameters = [*operands, *defaults]
+def _with_parameters(name: str, operands: list[str], params: list[tuple[str, float]]) -> Any:
+    bind = binder(name, operands, params)
 
     def function(*args: Any, **kwargs: Any) -> Tensor:
-        if len(args) > len(parameters):
-            raise TypeError(f"{name} takes at most {len(parameters)} arguments ({', '.join(parameters)}), got {len(args)}")
-        given = dict(zip(parameters, args))
-        for key, value in kwargs.items():
-            if key not in parameters or key in given:
-                raise TypeError(f"{name} got an unexpected or repeated argument {key!r}; it takes {', '.join(parameters)}")
-            given[key] = value
-        missing = [operand for operand in operands if operand not in given]
-        if missing:
-            raise TypeError(f"{name} is missing {', '.join(missing)}")
-        params = [given.get(key, default) for key, default in defaults.items()]
-        return elementwise(name, *(given[operand] for operand in operands), params=params)
+        given, numbers = bind(args, kwargs)
+        return elementwise(name, *given, params=numbers)
 
     return function
 

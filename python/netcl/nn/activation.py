@@ -156,6 +156,8 @@ class HardTanh(Activation):
     _settings = ("min_val", "max_val")
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        if min_val > max_val:
+            raise ValueError(f"HardTanh: min_val={min_val} is above max_val={max_val}; exchange them")
         self.min_val, self.max_val = min_val, max_val
 
     def forward(self, x: Tensor) -> Tensor:
@@ -213,12 +215,12 @@ class PReLU(Module):
         return {"num_parameters": self.weight.size, "init": self.init}
 
     def forward(self, x: Tensor) -> Tensor:
-        slope, count = self.weight, self.weight.size
+        slope, count, rank = self.weight, self.weight.size, x.ndim
         if count > 1:
-            if x.ndim < 2 or x.shape[1] != count:
+            if rank < 2 or x.shape[1] != count:
                 raise ValueError(f"PReLU has {count} slopes, one for each channel; the input has shape {tuple(x.shape)}")
-            slope = ag.reshape(slope, (count, *(1,) * (x.ndim - 2)))
-        return ag.relu(x) - ag.relu(-x) * slope
+            slope = ag.reshape(slope, (count, *(1,) * (rank - 2)))
+        return ag.prelu(x, slope)
 
 
 Swish = SiLU

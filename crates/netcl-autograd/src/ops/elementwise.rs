@@ -312,6 +312,15 @@ macro_rules! binary {
 
 netcl_ops::elementwise_functions!(unary binary);
 
+/// `x` held between two bounds; `None` is no bound. Where the bounds cross, the upper one wins.
+///
+/// # Errors
+/// If both bounds are `None`.
+#[track_caller]
+pub fn clamp(x: &Tensor, min: impl Into<Option<f64>>, max: impl Into<Option<f64>>) -> Result<Tensor> {
+    known!("clamp").apply(&[x.into()], &netcl_ops::elementwise::bounds(min.into(), max.into())?)
+}
+
 /// `x * y + z`, rounded once.
 #[track_caller]
 pub fn fma<'t>(x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>, z: impl Into<Operand<'t>>) -> Result<Tensor> {

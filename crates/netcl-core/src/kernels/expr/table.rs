@@ -177,10 +177,11 @@ elementwise! {
     "ge"(x, y) = x.ge(y), on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
     /// `x` where the condition is not 0, else `y`
     "where"(condition, x, y) = condition.select(x, y), on [(-1.0, 1.0), WIDE, WIDE], ulp (0.0, 0.0; 0.0, 0.0);
-    /// `x` held between two bounds; the upper one wins where they cross; NaN stays NaN; the gradient passes at the bounds
-    "clamp"(x; min = -1.0, max = 1.0) = {
-        let raised = x.lt(min).select(min, x);
-        raised.gt(max).select(max, raised)
+    /// `x` held between two bounds; the upper one wins where they cross; NaN (also of a bound) stays NaN, without a gradient; the gradient passes at the bounds
+    "clamp"(x; min = f64::NEG_INFINITY, max = f64::INFINITY) = {
+        // max and min alone would share the gradient at a bound.
+        let held = x.max(min).min(max);
+        x.ge(min).select(x.le(max).select(x, held), held)
     }, on [BEND], ulp (0.0, 0.0; 0.0, 0.0);
 
     // ---- exponentials, logarithms, roots, angles -------------------------------------------------------------------
@@ -219,6 +220,8 @@ elementwise! {
     /// `x` above 0, a multiple of it below
     "leaky_relu"(x; negative_slope = 0.01) = x.gt(0.0).select(x, x * negative_slope),
     on [BEND], ulp (0.5, 0.5; 0.5, 0.5);
+    /// `x` above 0, `weight * x` elsewhere
+    "prelu"(x, weight) = x.gt(0.0).select(x, x * weight), on [BEND, (-2.0, 2.0)], ulp (0.5, 0.5; 0.5, 0.5);
     /// `x` above 0, `alpha * (exp(x) - 1)` below
     "elu"(x; alpha = 1.0) = x.gt(0.0).select(x, x.expm1() * alpha), on [BEND], ulp (2.5, 2.0; 4.0, 4.0);
     /// elu with the two constants that keep mean 0 and variance 1
