@@ -218,7 +218,7 @@ def pad(x: Tensor, pad: Sequence[Sequence[int]], mode: str = "constant", value: 
 def interpolate(
     x: Tensor,
     size: _Numbers | None = None,
-    scale_factor: float | tuple[float, float] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
     mode: str = "nearest",
     align_corners: bool | None = False,
 ) -> Tensor: ...
@@ -229,7 +229,7 @@ def batch_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     training: bool = False,
-    momentum: float = 0.1,
+    momentum: float | None = 0.1,
     eps: float = 1e-5,
     num_batches_tracked: IndexTensor | None = None,
 ) -> Tensor: ...

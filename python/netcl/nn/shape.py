@@ -68,7 +68,10 @@ class Concat(Module):
 
 
 class Upsample(Module):
-    """Images of another size: ``Upsample(scale_factor=2)``, ``Upsample(size=(32, 32), mode="bilinear")``."""
+    """Images (N, C, H, W) or sequences (N, C, L) of another size.
+
+    ``Upsample(scale_factor=2)``, ``Upsample(size=(32, 32), mode="bilinear")``, ``Upsample(size=100, mode="linear")``.
+    """
 
     _settings = ("size", "scale_factor", "mode", "align_corners")
 
@@ -81,8 +84,8 @@ class Upsample(Module):
     ) -> None:
         if (size is None) == (scale_factor is None):
             raise ValueError(f"Upsample: give either size or scale_factor, not {'both' if size is not None else 'neither'}")
-        if mode not in ("nearest", "bilinear"):
-            raise ValueError(f'Upsample: mode is "nearest" or "bilinear", not {mode!r}')
+        if mode not in ("nearest", "linear", "bilinear"):
+            raise ValueError(f'Upsample: mode is "nearest", "linear" or "bilinear", not {mode!r}')
         self.size, self.scale_factor = (tuple(x) if isinstance(x, (list, tuple)) else x for x in (size, scale_factor))
         self.mode, self.align_corners = mode, align_corners
 

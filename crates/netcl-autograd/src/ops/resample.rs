@@ -1,5 +1,6 @@
 //! Images in another size.
 
+use netcl_core::Error as CoreError;
 use netcl_ops::resample as raw;
 pub use netcl_ops::resample::Resize;
 
@@ -7,9 +8,19 @@ use super::linear_map::LinearMap;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
+/// An error unless a tensor is a batch of images: other last axes might be channels.
+fn check_images(op: &'static str, x: &Tensor) -> Result<()> {
+    if x.ndim() == 4 {
+        return Ok(());
+    }
+    let why = "it takes images [N, C, H, W]; reshape sequences [N, C, L] to [N, C, 1, L]".to_owned();
+    Err(CoreError::Shape { op, shape: x.shape().clone(), why }.into())
+}
+
 /// Each pixel is the nearest one of the input, for `[N, C, H, W]`.
 #[track_caller]
 pub fn upsample_nearest(x: &Tensor, to: impl Into<Resize>) -> Result<Tensor> {
+    check_images("upsample_nearest", x)?;
     let (shape, to) = (x.shape().clone(), to.into());
     LinearMap::new(
         ["upsample_nearest", "upsample_nearest_backward"],
@@ -22,6 +33,7 @@ pub fn upsample_nearest(x: &Tensor, to: impl Into<Resize>) -> Result<Tensor> {
 /// Each pixel is interpolated between its four neighbours in the input, for `[N, C, H, W]`.
 #[track_caller]
 pub fn upsample_bilinear(x: &Tensor, to: impl Into<Resize>, align_corners: bool) -> Result<Tensor> {
+    check_images("upsample_bilinear", x)?;
     let (shape, to) = (x.shape().clone(), to.into());
     LinearMap::new(
         ["upsample_bilinear", "upsample_bilinear_backward"],

@@ -31,7 +31,11 @@ impl Axis {
             let at = real(o as f64);
             let at = if mode == Mode::Centres { (at + half) * scale - half } else { at * scale };
             let at = if at < T::ZERO { T::ZERO } else { at };
-            let first = (Element::to_f64(at.floor()) as usize).min(self.input - 1);
+            let whole = match mode {
+                Mode::Nearest => f64::from((Element::to_f64(at) as f32).floor()),
+                _ => Element::to_f64(at.floor()),
+            };
+            let first = (whole as usize).min(self.input - 1);
             let share = at - real(first as f64);
             let share = if share > T::ONE { T::ONE } else { share };
             match mode {

@@ -1,7 +1,8 @@
 //! Resampling of the last two axes: nearest and bilinear, each with its backward pass.
 //!
 //! Positions are computed in the type of the computation (float32 for 16-bit types) with PyTorch's formulas, by single
-//! rounded operations, so that the CPU and every device choose the same elements. On devices the backward pass gathers: an
+//! rounded operations, so that the CPU and every device choose the same elements. The nearest element is chosen by a position
+//! rounded to float32, as in PyTorch, also of float64 tensors: a factor next to a whole number repeats elements evenly. On devices the backward pass gathers: an
 //! input element collects from the results it went into, in a fixed order and without atomics.
 
 mod cpu;

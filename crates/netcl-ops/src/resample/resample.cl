@@ -51,7 +51,7 @@ INT source(Axis a, INT o, uint mode, COMPUTE *share) {
     } else {
         at = at * a.scale;
     }
-    const COMPUTE whole = floor(at);
+    const COMPUTE whole = mode == 0 ? (COMPUTE)floor((float)at) : floor(at);
     const INT first = min((INT)whole, a.in - 1);
     const COMPUTE rest = at - (COMPUTE)first;
     *share = mode == 0 ? 0 : rest > 1 ? 1 : rest;

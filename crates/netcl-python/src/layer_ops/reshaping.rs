@@ -1,5 +1,7 @@
 //! Padding and resampling.
 
+use netcl::Tensor as Recorded;
+use netcl::autograd::ops::layout;
 use netcl::autograd::ops::pad::{self as padding, PadMode};
 use netcl::autograd::ops::resample::{self, Resize};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -25,16 +27,23 @@ fn pairs(given: &Bound<'_, PyAny>) -> PyResult<Vec<(isize, isize)>> {
     Ok(list.into_iter().map(|[before, after]| (before, after)).collect())
 }
 
-/// A size or a factor, exactly one of them.
-fn resize(size: Given<'_, '_>, scale_factor: Given<'_, '_>) -> PyResult<Resize> {
-    match (present(size), present(scale_factor)) {
-        (Some(size), None) => Ok(Resize::Size(numbers("interpolate", "size", Some(size), [1, 1])?)),
-        (None, Some(by)) => match by.extract::<f64>() {
-            Ok(one) => Ok(Resize::Scale([one; 2])),
-            Err(_) => by.extract::<[f64; 2]>().map(Resize::Scale).map_err(|_| {
-                PyTypeError::new_err(format!("interpolate: scale_factor is a number or a pair of them, not {by}"))
-            }),
-        },
+/// A size or a factor, exactly one of them, of so many axes: one number stands for all. A missing height stays as it is.
+fn resize(size: Given<'_, '_>, scale_factor: Given<'_, '_>, axes: usize) -> PyResult<Resize> {
+    let op = "interpolate";
+    match (present(size), present(scale_factor), axes) {
+        (Some(size), None, 1) => numbers(op, "size", Some(size), [1]).map(|[length]| Resize::Size([1, length])),
+        (Some(size), None, _) => numbers(op, "size", Some(size), [1, 1]).map(Resize::Size),
+        (None, Some(by), _) => {
+            let given = by.extract::<f64>().map(|one| vec![one; axes]).or_else(|_| by.extract::<Vec<f64>>());
+            match given.as_deref() {
+                Ok(&[length]) if axes == 1 => Ok(Resize::Scale([1.0, length])),
+                Ok(&[height, width]) if axes == 2 => Ok(Resize::Scale([height, width])),
+                _ => {
+                    let wanted = if axes == 1 { "a number" } else { "a number or a pair of them" };
+                    Err(PyTypeError::new_err(format!("{op}: scale_factor is {wanted}, not {by}")))
+                }
+            }
+        }
         _ => Err(PyValueError::new_err("interpolate: give either size or scale_factor")),
     }
 }
@@ -61,27 +70,50 @@ both! {
         how.tensor(py, x, || padding::pad(x, &pads, filling))
     }
 
-    /// The last two axes (height and width) in another size: ``size`` (a number or a pair), or so many times their own
-    /// (``scale_factor``, rounded down).
+    /// Images (N, C, H, W) or sequences (N, C, L) in another size: ``size`` (a number, or one for each axis after the channels), or
+    /// so many times their own (``scale_factor``, rounded down).
     ///
-    /// ``mode`` is ``"nearest"`` or ``"bilinear"``. With ``align_corners`` the corner pixels keep their values.
+    /// ``mode`` is ``"nearest"``, ``"bilinear"`` for images or ``"linear"`` for sequences. With ``align_corners`` the corner pixels
+    /// keep their values.
     #[signature(x, size=None, scale_factor=None, mode="nearest", align_corners=None)]
     #[text("(x, size=None, scale_factor=None, mode='nearest', align_corners=False)")]
     fn interpolate(
         how, py, x: &Tensor, size: Given<'_, '_>, scale_factor: Given<'_, '_>, mode: &str, align_corners: Option<bool>,
     ) -> Tensor {
-        let (x, to) = (&x.inner, resize(size, scale_factor)?);
-        let align_corners = align_corners.unwrap_or(false);
-        match mode {
-            "nearest" if align_corners => {
-                Err(PyValueError::new_err("interpolate: align_corners is for mode='bilinear' only"))
+        let (x, align_corners) = (&x.inner, align_corners.unwrap_or(false));
+        let axes = match x.ndim() {
+            3 | 4 => x.ndim() - 2,
+            _ => {
+                let what = format!("interpolate: it takes (N, C, L) or (N, C, H, W), not shape {}", x.shape());
+                return Err(PyValueError::new_err(what));
             }
-            "nearest" => how.tensor(py, x, || resample::upsample_nearest(x, to)),
-            "bilinear" => how.tensor(py, x, || resample::upsample_bilinear(x, to, align_corners)),
-            other => {
-                let what = format!("interpolate: mode {other:?} is not one of 'nearest' and 'bilinear'");
-                Err(PyValueError::new_err(what))
+        };
+        let to = resize(size, scale_factor, axes)?;
+        let linear = match (mode, axes) {
+            ("nearest", _) if align_corners => {
+                return Err(PyValueError::new_err("interpolate: align_corners is for mode='bilinear' or 'linear' only"));
             }
+            ("nearest", _) => false,
+            ("bilinear", 2) | ("linear", 1) => true,
+            ("bilinear" | "linear", _) => {
+                let what = format!(
+                    "interpolate: mode='linear' is for (N, C, L) and mode='bilinear' for (N, C, H, W); the input has shape {}",
+                    x.shape()
+                );
+                return Err(PyValueError::new_err(what));
+            }
+            (other, _) => {
+                let what = format!("interpolate: mode {other:?} is not one of 'nearest', 'linear' and 'bilinear'");
+                return Err(PyValueError::new_err(what));
+            }
+        };
+        let resample = |x: &Recorded| match linear {
+            true => resample::upsample_bilinear(x, to, align_corners),
+            false => resample::upsample_nearest(x, to),
+        };
+        if axes == 2 {
+            return how.tensor(py, x, || resample(x));
         }
+        how.tensor(py, x, || layout::squeeze(&resample(&layout::unsqueeze(x, 2)?)?, &[2]))
     }
 }
