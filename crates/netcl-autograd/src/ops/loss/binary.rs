@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, LazyLock};
 
+use netcl_core::Error as CoreError;
+use netcl_core::backend::Queue;
 use netcl_core::kernels::expr::{Graph, Node, Val};
+use netcl_core::kernels::launch;
 use netcl_core::shape::Shape;
 use smallvec::{SmallVec, smallvec};
 
@@ -69,7 +72,9 @@ impl Bce {
         let scaled = |value| if weighted { value * g.input(2) } else { value };
         let (is, is_not) = (p.log().max(LOWEST), (-p).log1p().max(LOWEST));
         let loss = -(t * is + (1.0 - t) * is_not);
-        let by_p = (p - t) / ((1.0 - p) * p).max(SMALLEST);
+        // Negative where p is no probability: NaN, as the loss is.
+        let spread = (1.0 - p) * p;
+        let by_p = spread.lt(0.0).select(spread.sqrt(), (p - t) / spread.max(SMALLEST));
         let mut gradients =
             smallvec![gradient(&g, scaled(by_p) * upstream), gradient(&g, scaled(is_not - is) * upstream),];
         if weighted {
@@ -107,7 +112,8 @@ impl Bce {
 
 /// `-(t * log(p) + (1 - t) * log(1 - p))` for probabilities `p` and targets `t`, with logarithms no lower than -100.
 ///
-/// A probability outside 0 to 1 gives NaN. Prefer [`binary_cross_entropy_with_logits`], which loses nothing near 0 and 1.
+/// A probability outside 0 to 1 is an error on the native CPU; on other devices, and while a step is being recorded, looking at it
+/// would cost waiting for the device: there its loss and gradient are NaN. Prefer [`binary_cross_entropy_with_logits`], which loses nothing near 0 and 1.
 ///
 /// ```
 /// use netcl_autograd::core::device::manager;
@@ -125,9 +131,25 @@ pub fn binary_cross_entropy(input: &Tensor, target: &Tensor, options: &BceOption
     let op = "binary_cross_entropy";
     check_same_shape(op, input, target)?;
     check_weight(op, input, options.weight.as_ref())?;
+    check_probabilities(op, input)?;
     let mut inputs: SmallVec<[&Tensor; 3]> = smallvec![input, target];
     inputs.extend(&options.weight);
     options.reduction.apply(OPS[usize::from(options.weight.is_some())].apply(&inputs)?)
+}
+
+/// An error that names the first element outside 0 to 1, where elements can be read without waiting.
+fn check_probabilities(op: &'static str, input: &Tensor) -> Result<()> {
+    if !matches!(input.queue(), Queue::Cpu(_)) || launch::is_repeating() || launch::check_readable(op).is_err() {
+        return Ok(());
+    }
+    let values = input.raw().to_f64_vec()?;
+    let Some(at) = values.iter().position(|p| !(0.0..=1.0).contains(p)) else { return Ok(()) };
+    let what = format!(
+        "element {at} of the input is {}, and probabilities lie in 0 to 1; apply sigmoid first, or use \
+         binary_cross_entropy_with_logits",
+        values[at]
+    );
+    Err(CoreError::argument(op, what).into())
 }
 
 /// `log(1 + exp(x))` without overflow and with a slope that is right everywhere; beyond 40 nothing is left of the 1.
