@@ -67,6 +67,11 @@ fn text(error: &Error) -> String {
     }
 }
 
+/// The name of an object's type, as messages show it.
+pub(crate) fn kind(object: &Bound<'_, PyAny>) -> String {
+    object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string())
+}
+
 /// An exception on its way through the Rust layers.
 pub(crate) fn carry(raised: PyErr) -> Error {
     Error::Custom(Box::new(raised))

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use smallvec::SmallVec;
 
-use crate::error::{IntoPyResult, carry};
+use crate::error::{IntoPyResult, carry, kind};
 use crate::index::IndexTensor;
 use crate::tensor::Tensor;
 
@@ -117,7 +117,7 @@ fn unwrap(object: &Bound<'_, PyAny>) -> PyResult<Recorded> {
     }
     match object.cast::<IndexTensor>() {
         Ok(index) => Ok(index.get().0.tensor().clone().into()),
-        Err(_) => Err(PyTypeError::new_err(format!("jit takes tensors here, not {}", object.get_type()))),
+        Err(_) => Err(PyTypeError::new_err(format!("jit takes tensors here, not {}", kind(object)))),
     }
 }
 

@@ -10,8 +10,9 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::device::resolve_queue;
-use crate::error::IntoPyResult;
+use crate::error::{IntoPyResult, kind};
 use crate::index::IndexTensor;
+use crate::layer_ops::whole;
 use crate::opencl::Program;
 use crate::tensor::{Tensor, parse_dtype, parse_shape};
 
@@ -65,7 +66,7 @@ fn elementwise(
         .map(|object| match object.cast::<Tensor>() {
             Ok(tensor) => Ok(Given::Tensor(tensor)),
             Err(_) => object.extract::<f64>().map(Given::Number).map_err(|_| {
-                PyTypeError::new_err(format!("{name}: operands are tensors and numbers, not {}", object.get_type()))
+                PyTypeError::new_err(format!("{name}: operands are tensors and numbers, not {}", kind(object)))
             }),
         })
         .collect::<PyResult<_>>()?;
@@ -104,8 +105,8 @@ fn reshape_forward(x: &Bound<'_, Tensor>, shape: &Bound<'_, PyAny>) -> PyResult<
 
 /// The axes in another order, as a view.
 #[pyfunction]
-fn permute(x: &Tensor, axes: Vec<isize>) -> PyResult<Tensor> {
-    wrap(ops::permute(x.inner.raw(), &axes))
+fn permute(x: &Tensor, axes: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    wrap(ops::permute(x.inner.raw(), &crate::ops::axes(Some(axes))?))
 }
 
 /// Two axes exchanged, as a view; the last two unless named.
@@ -152,6 +153,15 @@ fn cast(x: &Tensor, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     wrap(ops::cast(x.inner.raw(), parse_dtype(Some(dtype))?))
 }
 
+/// Several tensors, from anything that can be walked through.
+pub(crate) fn tensor_list<'py>(op: &str, given: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, Tensor>>> {
+    let wrong = |object: &Bound<'py, PyAny>| {
+        PyTypeError::new_err(format!("{op}: a list of tensors is needed, not {}", kind(object)))
+    };
+    let items = given.try_iter().ok().filter(|_| !given.is_instance_of::<Tensor>()).ok_or_else(|| wrong(given))?;
+    items.map(|item| item?.cast_into::<Tensor>().map_err(|error| wrong(&error.into_inner()))).collect()
+}
+
 fn raws<'a>(tensors: &'a [Bound<'_, Tensor>]) -> Vec<&'a Raw> {
     tensors.iter().map(|t| t.get().inner.raw()).collect()
 }
@@ -159,15 +169,15 @@ fn raws<'a>(tensors: &'a [Bound<'_, Tensor>]) -> Vec<&'a Raw> {
 /// Tensors joined along an existing axis.
 #[pyfunction]
 #[pyo3(signature = (tensors, axis=0))]
-fn cat(tensors: Vec<Bound<'_, Tensor>>, axis: isize) -> PyResult<Tensor> {
-    wrap(ops::cat(&raws(&tensors), axis))
+fn cat(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
+    wrap(ops::cat(&raws(&tensor_list("cat", tensors)?), axis))
 }
 
 /// Tensors of one shape joined along a new axis.
 #[pyfunction]
 #[pyo3(signature = (tensors, axis=0))]
-fn stack(tensors: Vec<Bound<'_, Tensor>>, axis: isize) -> PyResult<Tensor> {
-    wrap(ops::stack(&raws(&tensors), axis))
+fn stack(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
+    wrap(ops::stack(&raws(&tensor_list("stack", tensors)?), axis))
 }
 
 /// Views of consecutive parts: of the given lengths, or all of one length (the last may be shorter).
@@ -186,7 +196,7 @@ pub(crate) fn split_lengths(raw: &Raw, lengths: &Bound<'_, PyAny>, axis: isize) 
             let total = raw.shape()[raw.shape().axis("split", axis).py()?];
             Ok((0..total).step_by(one).map(|start| one.min(total - start)).collect())
         }
-        Err(_) => lengths.extract::<Vec<usize>>(),
+        Err(_) => whole("split", "lengths", lengths),
     }
 }
 
@@ -199,8 +209,8 @@ fn chunk(x: &Tensor, n: usize, axis: isize) -> PyResult<Vec<Tensor>> {
 
 /// The tensor repeated along each axis so many times; new axes come first.
 #[pyfunction]
-fn repeat(x: &Tensor, times: Vec<usize>) -> PyResult<Tensor> {
-    wrap(ops::repeat(x.inner.raw(), &times))
+fn repeat(x: &Tensor, times: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    wrap(ops::repeat(x.inner.raw(), &whole("repeat", "times", times)?))
 }
 
 /// The lower triangle of the last two axes; zero elsewhere.
@@ -311,7 +321,10 @@ pub(crate) fn axes(axis: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<isize>> {
         None => Ok(Vec::new()),
         Some(axis) => match axis.extract::<isize>() {
             Ok(one) => Ok(vec![one]),
-            Err(_) => axis.extract::<Vec<isize>>(),
+            Err(_) => axis.extract::<Vec<isize>>().map_err(|_| {
+                let given = axis.repr().map_or_else(|_| "that".to_owned(), |text| text.to_string());
+                PyTypeError::new_err(format!("axis is a whole number or a tuple of them, not {given}"))
+            }),
         },
     }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,37 @@ from netcl._netcl import DeviceHandle, Tensor
 from netcl._netcl.nn import uniform_
 from netcl.core.device import manager
 
-__all__ = ["numbers", "parameter", "positive", "queue_first", "resolve_queue", "uniform_parameter"]
+__all__ = ["WrongInput", "numbers", "parameter", "positive", "queue_first", "resolve_queue", "uniform_parameter"]
+
+
+class WrongInput(TypeError):
+    """A layer of this package was called with something that is no tensor."""
+
+    def __init__(self, layer: Any, got: Any) -> None:
+        self.layer, self.path = layer, ""
+        hint = "; make a tensor of it with netcl.autograd.tensor(...)" if hasattr(got, "__array__") or isinstance(got, list) else ""
+        self.got = type(got).__name__ + hint
+        super().__init__(layer, got)
+
+    @classmethod
+    def of(cls, layer: Any, args: tuple[Any, ...], error: Exception) -> WrongInput | None:
+        """What to raise instead of an error of a layer's code, if its first input is the cause."""
+        home = type(layer).__module__
+        if not home.startswith("netcl.nn.") or home == "netcl.nn.container" or not args or isinstance(args[0], Tensor):
+            return None
+        if isinstance(error, AttributeError):
+            return cls(layer, args[0]) if error.obj is args[0] else None
+        texts = "is not an instance of 'Tensor'", "operands are tensors", "at least one operand must be a tensor"
+        return cls(layer, args[0]) if any(text in str(error) for text in texts) else None
+
+    def called_in(self, module: Any) -> None:
+        """Takes the layer's name from the model that was called."""
+        names = (name for name, part in module.named_modules() if part is self.layer and name)
+        self.path = next(names, self.path)
+
+    def __str__(self) -> str:
+        kind = type(self.layer).__name__
+        return f"{f'{self.path} ({kind})' if self.path else kind}: expected a Tensor, got {self.got}"
 
 
 def queue_first(init: Callable[..., None]) -> Callable[..., None]:
@@ -47,10 +78,18 @@ def resolve_queue(device: Any) -> Any:
     return device.queue if isinstance(device, DeviceHandle) else device
 
 
+def _is_whole(value: Any) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return not isinstance(value, bool)
+
+
 def positive(layer: str, **sizes: int) -> None:
     """Refuses sizes that are not whole numbers above 0, by name."""
     for name, size in sizes.items():
-        if isinstance(size, bool) or not hasattr(size, "__index__"):
+        if not _is_whole(size):
             raise TypeError(f"{layer}: {name} is a whole number, not {size!r}")
         if size < 1:
             raise ValueError(f"{layer}: {name} is {size}; it must be at least 1")
@@ -58,8 +97,9 @@ def positive(layer: str, **sizes: int) -> None:
 
 def numbers(layer: str, name: str, given: Any, axes: int, least: int = 1) -> tuple[int, ...]:
     """One number per axis, of a number that stands for all axes or of a sequence."""
-    values = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,) * axes
-    if len(values) != axes or any(isinstance(value, bool) or not hasattr(value, "__index__") for value in values):
+    several = isinstance(given, Sequence) or getattr(given, "ndim", 0) == 1
+    values = tuple(given) if several and not isinstance(given, str) else (given,) * axes
+    if len(values) != axes or not all(map(_is_whole, values)):
         wanted = "a whole number" if axes == 1 else f"a whole number or {axes} of them"
         raise TypeError(f"{layer}: {name} is {wanted}, not {given!r}")
     if any(value < least for value in values):

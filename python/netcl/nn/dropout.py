@@ -19,8 +19,8 @@ class Dropout(Module):
     _settings = ("p", "seed")
 
     def __init__(self, p: float = 0.5, seed: int | None = None) -> None:
-        if not 0 <= p <= 1:
-            raise ValueError(f"{type(self).__name__}: p is a probability from 0 to 1, not {p}")
+        if not hasattr(p, "__float__") or not 0 <= float(p) <= 1:
+            raise ValueError(f"{type(self).__name__}: p is a probability from 0 to 1, not {p!r}")
         self.p, self.seed = p, seed
 
     def forward(self, x: Tensor) -> Tensor:

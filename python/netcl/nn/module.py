@@ -11,7 +11,7 @@ from netcl import autograd as ag
 from netcl._netcl import IndexTensor, Tensor
 from netcl._surroundings import raise_version
 from netcl.nn import _state
-from netcl.nn._arguments import resolve_queue
+from netcl.nn._arguments import WrongInput, resolve_queue
 from netcl.nn._hooks import Hooks, RemovableHandle
 from netcl.nn._state import IncompatibleKeys, StateDictError
 
@@ -82,9 +82,18 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward(...)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._hooks is None:
-            return self.forward(*args, **kwargs)
-        return self._hooks.call(self, args, kwargs)
+        try:
+            if self._hooks is None:
+                return self.forward(*args, **kwargs)
+            return self._hooks.call(self, args, kwargs)
+        except WrongInput as error:
+            error.called_in(self)
+            raise
+        except (AttributeError, TypeError) as error:
+            wrong = WrongInput.of(self, args, error)
+            if wrong is None:
+                raise
+            raise wrong from None
 
     # ---- attributes ------------------------------------------------------------------------------------------------
 
@@ -98,6 +107,8 @@ class Module:
             # one, even if it is frozen.
             trained = value.is_leaf and (value.requires_grad or name in self._parameters)
             home = self._buffers if name in self._buffers else self._parameters if trained else None
+        elif isinstance(value, IndexTensor) and name in self._buffers:
+            home = self._buffers
         elif value is None:
             home = next((table for table in tables if name in table), None)
         else:
@@ -107,8 +118,6 @@ class Module:
         for table in tables:
             if table is not home:
                 table.pop(name, None)
-        elif isinstance(value, IndexTensor) and name in self._buffers:
-            home = self._buffers
         if home is None:
             object.__setattr__(self, name, value)
         else:

@@ -160,6 +160,8 @@ def capture(step_fn: Callable[P, R]) -> CapturedFunction[P, R]:
     are taken once, and numbers are baked in until one of them changes, which records anew. Optimizers, schedules, averages of
     weights and the process-wide random generator move on at every replay.
     """
+    if not callable(step_fn):
+        raise TypeError(f"capture: a function is needed, not {type(step_fn).__name__}")
     return CapturedFunction(step_fn)
 
 

@@ -1,6 +1,7 @@
 //! Sums of products by index notation, on top of the matrix product.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use netcl_core::shape::Layout;
 use netcl_core::tensor::Tensor as Raw;
@@ -18,6 +19,16 @@ use crate::tensor::Tensor;
 enum Label {
     Letter(char),
     Ellipsis(usize),
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Label::Letter(letter) => write!(f, "axis {letter:?}"),
+            Label::Ellipsis(0) => write!(f, "the last axis of \"...\""),
+            Label::Ellipsis(after) => write!(f, "axis {} of \"...\"", -1 - *after as isize),
+        }
+    }
 }
 
 /// A tensor whose axes have names.
@@ -47,7 +58,7 @@ pub fn einsum(notation: &str, operands: &[&Tensor]) -> Result<Tensor> {
     let (inputs, output) = parse(notation, operands)?;
     let sizes = sizes(notation, operands, &inputs)?;
     if let Some(label) = output.iter().find(|label| !sizes.contains_key(label)) {
-        return Err(wrong(notation, format!("the result has {label:?}, which no operand has")));
+        return Err(wrong(notation, format!("the result has {label}, which no operand has")));
     }
     let mut named = Vec::new();
     for (tensor, labels) in operands.iter().zip(inputs) {
@@ -110,7 +121,7 @@ fn parse(notation: &str, operands: &[&Tensor]) -> Result<(Vec<Vec<Label>>, Vec<L
         }
     };
     if let Some(label) = output.iter().enumerate().find_map(|(i, l)| output[..i].contains(l).then_some(l)) {
-        return Err(wrong(notation, format!("the result has {label:?} twice")));
+        return Err(wrong(notation, format!("the result has {label} twice")));
     }
     Ok((inputs, output))
 }
@@ -144,7 +155,7 @@ fn sizes(notation: &str, operands: &[&Tensor], inputs: &[Vec<Label>]) -> Result<
             if *known == 1 {
                 *known = length;
             } else if length != *known && length != 1 {
-                let what = format!("{label:?} is {length} long in operand {i} and {known} before");
+                let what = format!("{label} has length {length} in operand {i}, but {known} before");
                 return Err(wrong(notation, what));
             }
         }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::wrap;
-use crate::error::{IntoPyResult, carry};
+use crate::error::{IntoPyResult, carry, kind};
 use crate::tensor::Tensor;
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -51,7 +51,7 @@ impl Callable {
             match result.cast::<Tensor>() {
                 Ok(tensor) => Ok(tensor.get().inner.clone()),
                 Err(_) => {
-                    let text = format!("the function must return one Tensor, not {}", result.get_type());
+                    let text = format!("the function must return one Tensor, not {}", kind(&result));
                     Err(PyTypeError::new_err(text))
                 }
             }

@@ -9,6 +9,7 @@ use pyo3::types::{PyFloat, PyInt, PyTuple};
 use smallvec::SmallVec;
 
 use super::{like, record};
+use crate::error::kind;
 use crate::tensor::{Tensor, parse_dtype};
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -58,7 +59,7 @@ fn elementwise_(
     let objects: SmallVec<[Bound<'_, PyAny>; 3]> = operands.iter().collect();
     let given = objects.iter().map(|object| {
         Given::new(object).ok_or_else(|| {
-            let kind = object.get_type();
+            let kind = kind(object);
             PyTypeError::new_err(format!(
                 "{name}: operands are tensors and numbers, not {kind}; see netcl.autograd.tensor"
             ))
@@ -87,7 +88,7 @@ fn where_(
     y: &Bound<'_, PyAny>,
 ) -> PyResult<Tensor> {
     let wrong = |object: &Bound<'_, PyAny>| {
-        PyTypeError::new_err(format!("where: x and y are tensors and numbers, not {}", object.get_type()))
+        PyTypeError::new_err(format!("where: x and y are tensors and numbers, not {}", kind(object)))
     };
     let (x, y) = (Given::new(x).ok_or_else(|| wrong(x))?, Given::new(y).ok_or_else(|| wrong(y))?);
     let condition = match (&x, &y) {

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 
 use super::{record, wrap};
 use crate::error::IntoPyResult;
-use crate::ops::{axes, split_lengths};
+use crate::layer_ops::whole;
+use crate::ops::{axes, split_lengths, tensor_list};
 use crate::tensor::{Tensor, parse_shape};
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -21,7 +22,8 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// The axes in another order, as a view.
 #[pyfunction]
-fn permute(py: Python<'_>, x: &Tensor, axes: Vec<isize>) -> PyResult<Tensor> {
+fn permute(py: Python<'_>, x: &Tensor, axes: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let axes = crate::ops::axes(Some(axes))?;
     record(py, &x.inner, || layout::permute(&x.inner, &axes))
 }
 
@@ -96,15 +98,15 @@ fn clone(py: Python<'_>, x: &Tensor) -> PyResult<Tensor> {
 /// Tensors joined along an existing axis.
 #[pyfunction]
 #[pyo3(signature = (tensors, axis=0))]
-fn cat(py: Python<'_>, tensors: Vec<Bound<'_, Tensor>>, axis: isize) -> PyResult<Tensor> {
-    join(py, &tensors, |tensors| layout::cat(tensors, axis))
+fn cat(py: Python<'_>, tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
+    join(py, &tensor_list("cat", tensors)?, |tensors| layout::cat(tensors, axis))
 }
 
 /// Tensors of one shape joined along a new axis.
 #[pyfunction]
 #[pyo3(signature = (tensors, axis=0))]
-fn stack(py: Python<'_>, tensors: Vec<Bound<'_, Tensor>>, axis: isize) -> PyResult<Tensor> {
-    join(py, &tensors, |tensors| layout::stack(tensors, axis))
+fn stack(py: Python<'_>, tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
+    join(py, &tensor_list("stack", tensors)?, |tensors| layout::stack(tensors, axis))
 }
 
 fn join(
@@ -133,7 +135,8 @@ fn chunk(py: Python<'_>, x: &Tensor, n: usize, axis: isize) -> PyResult<Vec<Tens
 
 /// The tensor repeated along each axis so many times; new axes come first.
 #[pyfunction]
-fn repeat(py: Python<'_>, x: &Tensor, times: Vec<usize>) -> PyResult<Tensor> {
+fn repeat(py: Python<'_>, x: &Tensor, times: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let times = whole("repeat", "times", times)?;
     record(py, &x.inner, || layout::repeat(&x.inner, &times))
 }
 

@@ -13,6 +13,7 @@ pub(crate) mod site;
 
 use netcl::autograd::graph::anomaly_enabled;
 use netcl::core::backend::Queue;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -73,6 +74,9 @@ pub(crate) fn like(object: &Bound<'_, PyAny>, other: &netcl::Tensor) -> PyResult
         return Ok(tensor.get().inner.clone());
     }
     let py = object.py();
+    if object.is_none() {
+        return Err(PyTypeError::new_err("a Tensor, an array or a number is needed, not None"));
+    }
     let made = py
         .get_type::<Tensor>()
         .call_method1("from_host", (queue_to_py(py, other.queue())?, object, other.dtype().name()))?;

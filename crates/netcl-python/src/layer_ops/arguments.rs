@@ -29,7 +29,7 @@ fn shown(given: &Bound<'_, PyAny>) -> String {
 }
 
 /// One whole number or several, none of them negative.
-fn whole(op: &str, name: &str, given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+pub(crate) fn whole(op: &str, name: &str, given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     let one = |item: &Bound<'_, PyAny>| -> PyResult<usize> {
         let number: i64 = item.extract().map_err(|_| {
             PyTypeError::new_err(format!("{op}: {name} is made of whole numbers, and {} is given", shown(given)))

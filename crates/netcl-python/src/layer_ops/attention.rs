@@ -11,7 +11,7 @@ use pyo3::types::PyTuple;
 use super::arguments::{Given, numbers, present};
 use super::{Mode, both};
 use crate::autograd::{like, wrap};
-use crate::error::IntoPyResult;
+use crate::error::{IntoPyResult, kind};
 use crate::ndarray::numpy;
 use crate::ops::seeded;
 use crate::tensor::Tensor;
@@ -103,7 +103,7 @@ both! {
             .iter()
             .map(|operand| match operand.cast::<Tensor>() {
                 Ok(tensor) => Ok(tensor.get().inner.clone()),
-                Err(_) => Err(PyTypeError::new_err(format!("einsum: operands are tensors, not {}", operand.get_type()))),
+                Err(_) => Err(PyTypeError::new_err(format!("einsum: operands are tensors, not {}", kind(&operand)))),
             })
             .collect::<PyResult<_>>()?;
         let list: Vec<&Recorded> = tensors.iter().collect();

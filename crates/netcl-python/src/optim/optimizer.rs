@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use netcl::optim::{self, GradScale, StepOptions};
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyIterator, PyList};
 
 use super::state::{from_dict, to_dict};
-use crate::error::IntoPyResult;
+use crate::error::{IntoPyResult, kind};
 use crate::tensor::Tensor;
 
 /// Changes parameters by their gradients: what all optimizers have in common.
@@ -52,25 +52,49 @@ impl Optimizer {
     /// the way; a ``found_inf`` tensor that is not zero, or with ``skip_non_finite`` a gradient that is not finite, leaves
     /// everything as it is. Returns the gradients' norm before clipping where it was needed: a tensor that the next such step
     /// overwrites.
-    #[pyo3(signature = (max_norm=None, *, grad_scale=None, found_inf=None, skip_non_finite=false))]
+    ///
+    /// As in PyTorch, ``step(closure)`` first calls a function that computes the gradients and returns the loss, and returns that.
+    #[pyo3(signature = (max_norm=None, *, closure=None, grad_scale=None, found_inf=None, skip_non_finite=false))]
     fn step(
         &self,
         py: Python<'_>,
-        max_norm: Option<f64>,
+        max_norm: Option<&Bound<'_, PyAny>>,
+        closure: Option<&Bound<'_, PyAny>>,
         grad_scale: Option<&Bound<'_, PyAny>>,
         found_inf: Option<&Tensor>,
         skip_non_finite: bool,
-    ) -> PyResult<Option<Tensor>> {
+    ) -> PyResult<Option<Py<PyAny>>> {
+        let (max_norm, closure) = match max_norm {
+            Some(function) if function.is_callable() && closure.is_none() => (None, Some(function)),
+            other => (other, closure),
+        };
+        let max_norm = number("max_norm", max_norm)?;
+        let loss = match closure {
+            Some(closure) if !closure.is_callable() => {
+                let what = format!("step: closure is a function that returns the loss, not {}", kind(closure));
+                return Err(PyTypeError::new_err(what));
+            }
+            Some(closure) => {
+                let _recording = netcl::autograd::enable_grad();
+                Some(closure.call0()?.unbind())
+            }
+            None => None,
+        };
         let grad_scale = match grad_scale {
             None => None,
             Some(scale) => Some(match scale.cast::<Tensor>() {
                 Ok(scale) => GradScale::Device(scale.get().inner.clone()),
-                Err(_) => GradScale::Number(scale.extract()?),
+                Err(_) => GradScale::Number(number("grad_scale", Some(scale))?.unwrap_or(1.0)),
             }),
         };
         let found_inf = found_inf.map(|flag| flag.inner.clone());
         let options = StepOptions { grad_scale, max_norm, found_inf, skip_non_finite };
-        Ok(py.detach(|| self.lock().step_with(&options)).py()?.map(Tensor::new))
+        let norm = py.detach(|| self.lock().step_with(&options)).py()?;
+        match (loss, norm) {
+            (Some(loss), _) => Ok(Some(loss)),
+            (None, Some(norm)) => Ok(Some(Py::new(py, Tensor::new(norm))?.into_any())),
+            (None, None) => Ok(None),
+        }
     }
 
     /// Counts a step without running one: for whoever replays a captured step, before each replay.
@@ -123,10 +147,22 @@ impl Optimizer {
     }
 
     /// Goes on from a ``state_dict`` of the same parameters; an error names everything that does not fit.
-    fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
-        let state = from_dict(state)?;
+    fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let state = from_dict(state.cast::<PyDict>().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "load_state_dict: a dict of numbers and arrays is needed, not {}",
+                kind(state)
+            ))
+        })?)?;
         py.detach(|| self.lock().load_state(&state)).py()
     }
+}
+
+/// A number that may be left out.
+fn number(name: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Option<f64>> {
+    let wrong =
+        |given: &Bound<'_, PyAny>| PyTypeError::new_err(format!("step: {name} is a number, not {}", kind(given)));
+    given.filter(|given| !given.is_none()).map(|given| given.extract().map_err(|_| wrong(given))).transpose()
 }
 
 /// Parameters with a learning rate and a weight decay of their own; reads and writes like a dict.
@@ -251,7 +287,7 @@ impl Given {
             Ok(_) => {
                 return Err(PyTypeError::new_err("params must be a list of tensors, not one tensor: use [tensor]"));
             }
-            Err(_) => params.try_iter()?.try_for_each(|item| items.append(item?))?,
+            Err(_) => walk(params)?.try_for_each(|item| items.append(item?))?,
         }
         if !items.is_empty() && items.iter().all(|item| item.is_instance_of::<PyDict>()) {
             return items.iter().map(|item| Given::parse(item.cast::<PyDict>()?, lr, weight_decay)).collect();
@@ -266,13 +302,18 @@ pub(super) fn tensors(params: &Bound<'_, PyAny>) -> PyResult<Vec<netcl::Tensor>>
         let item = item?;
         match item.cast::<Tensor>() {
             Ok(tensor) => Ok(tensor.get().inner.clone()),
-            Err(_) => Err(PyTypeError::new_err(format!("parameters are tensors, not {}", item.get_type()))),
+            Err(_) => Err(PyTypeError::new_err(format!("parameters are tensors, not {}", kind(&item)))),
         }
     };
     if let Ok(one) = params.cast::<Tensor>() {
         return Ok(vec![one.get().inner.clone()]);
     }
-    params.try_iter()?.map(tensor).collect()
+    walk(params)?.map(tensor).collect()
+}
+
+fn walk<'py>(params: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyIterator>> {
+    let wrong = |_| PyTypeError::new_err(format!("params must be a list of tensors, not {}", kind(params)));
+    params.try_iter().map_err(wrong)
 }
 
 /// An optimizer's settings in one line, with the learning rate and weight decay of the first group.
