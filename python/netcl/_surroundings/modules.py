@@ -57,7 +57,7 @@ class Facts:
             layer = is_library(kind.__module__) or any(is_ours(base) and base.__name__ not in _COMPOSING for base in kind.__mro__)
             settings = []
             for key, value in own.items():
-                if key in BOOKKEEPING or key in module._saved_numbers:
+                if key in BOOKKEEPING:
                     continue
                 if layer and is_fixed(value):
                     walk = Walk({}, None)

@@ -321,7 +321,7 @@ class Walk:
         if facts.tensors:
             self.around.append(facts.tensors)
             if names is None or "grad" in names:
-                labels, found = (*labels, "a parameter.grad"), [*found, [tensor.grad for tensor in facts.tensors]]
+                labels, found = (*labels, "a parameter.grad"), [*found, [getattr(tensor, "grad", None) for tensor in facts.tensors]]
         if not found:
             return facts.key
         if names is not None:
