@@ -40,6 +40,8 @@ class Compiled:
     """
 
     def __init__(self, function: Callable[..., Any], fast_math: bool = False) -> None:
+        if not callable(function):
+            raise TypeError(f"jit: a function or a module is needed, not {type(function).__name__}")
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.__wrapped__ = function
