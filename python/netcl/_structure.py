@@ -31,19 +31,17 @@ def replace(value: Any, tensors: Iterator[Any]) -> Any:
     return value
 
 
-def take_apart(value: Any, tensors: list[Any], op: str) -> tuple[Any, ...]:
-    """The structure of a result; its tensors go to the list."""
+def take_apart(value: Any, tensors: list[Any], name: str) -> tuple[Any, ...]:
+    """The structure of a result; its tensors go to the list. ``name`` is what errors call it."""
     if isinstance(value, (Tensor, IndexTensor)):
         tensors.append(value)
         return ("tensor", None, None)
     if is_sequence(value):
-        return ("sequence", type(value), [take_apart(part, tensors, op) for part in value])
+        return ("sequence", type(value), [take_apart(part, tensors, f"{name}[{i}]") for i, part in enumerate(value)])
     if type(value) is dict:
-        return ("dict", tuple(value), [take_apart(part, tensors, op) for part in value.values()])
-    if hasattr(value, "__next__"):
-        raise TypeError(
-            f"{op}: the function returns a {type(value).__name__}, whose values are made after the call; return a list or a tuple"
-        )
+        return ("dict", tuple(value), [take_apart(part, tensors, f"{name}[{key!r}]") for key, part in value.items()])
+    if hasattr(value, "__next__") or hasattr(value, "__await__"):
+        raise TypeError(f"{name} is a {type(value).__name__}, whose values are made after the call; use a list or a tuple")
     return ("value", value, None)
 
 

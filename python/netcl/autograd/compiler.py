@@ -212,7 +212,7 @@ class _Call:
         args = [replace(value, given) for value in self.args]
         kwargs = {name: replace(value, given) for name, value in self.kwargs.items()}
         leaves: list[Any] = []
-        self.result = take_apart(self._run(args, kwargs), leaves, "jit")
+        self.result = take_apart(self._run(args, kwargs), leaves, "jit: the result")
         return leaves
 
     def _run(self, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -38,7 +38,7 @@ class _Variant:
         def run(*tensors: Any) -> list[Any]:
             given, named = replace((args, kwargs), iter(tensors))
             found: list[Any] = []
-            self._made = take_apart(self.watch.run(function, given, named), found, "capture")
+            self._made = take_apart(self.watch.run(function, given, named), found, "capture: the result")
             return found
 
         self.captured = Captured(run)
