@@ -80,6 +80,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // The first Ctrl+C ends the command at its next step, a second or a stuck device ends it at once.
     shutdown::catch_interrupts();
+    netcl::core::env::check();
     let result = run(arguments.command);
     shutdown::finish_at_exit();
     if shutdown::interrupted() {

@@ -162,10 +162,9 @@ fn start(arguments: &Arguments, device: &DeviceHandle) -> Result<Run> {
 /// The named device; else what NETCL_DEVICE says; else a GPU; else the native CPU, which trains faster than a CPU through
 /// OpenCL and compiles nothing.
 pub(crate) fn device(selector: Option<&str>) -> Result<DeviceHandle> {
-    let chosen = std::env::var("NETCL_DEVICE").is_ok_and(|device| !device.is_empty());
     match selector {
         Some(selector) => Ok(manager().get(selector)?),
-        None if chosen => Ok(manager().get("auto")?),
+        None if netcl::core::env::DEVICE.text().is_some() => Ok(manager().get("auto")?),
         None => Ok(manager().default("gpu").ok().flatten().unwrap_or_else(|| manager().cpu())),
     }
 }

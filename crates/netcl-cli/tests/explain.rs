@@ -6,7 +6,7 @@ use std::process::Command;
 use netcl::autograd::jit;
 use netcl::prelude::*;
 
-const CHILD: &str = "NETCL_EXPLAIN_CHILD";
+const CHILD: &str = "NETCL_TEST_EXPLAIN_CHILD";
 
 /// The program that is explained.
 #[test]

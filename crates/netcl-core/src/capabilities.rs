@@ -1,12 +1,13 @@
 //! What a device can do, as everyone else asks it: by capability, never by vendor.
 
 use crate::backend::opencl::{Device, DeviceType, Subgroups};
+use crate::env;
 
 /// Below this much local memory a device counts as small: tiled kernels have no room.
 const SMALL_LOCAL_BYTES: u64 = 16 * 1024;
 
 /// The variable that forces `portable` or `optimized`.
-pub const STRATEGY_VARIABLE: &str = "NETCL_KERNEL_STRATEGY";
+pub const STRATEGY_VARIABLE: &str = env::KERNEL_STRATEGY.name;
 
 /// Hardware for matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -192,7 +193,7 @@ pub fn device_profile(device: &Device) -> DeviceProfile {
 /// CPUs and devices with very little local memory are portable; devices with subgroups or fp16, and those of NVIDIA and AMD, are
 /// optimized. `NETCL_KERNEL_STRATEGY` overrides.
 pub fn kernel_strategy(profile: &DeviceProfile) -> &'static str {
-    strategy(profile, std::env::var(STRATEGY_VARIABLE).ok().as_deref())
+    strategy(profile, env::KERNEL_STRATEGY.word())
 }
 
 fn strategy(profile: &DeviceProfile, forced: Option<&str>) -> &'static str {

@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::backend::opencl::Source;
+use crate::env;
 use crate::error::Result;
 use crate::kernels::launch::{Launch, Work};
 
@@ -33,25 +34,12 @@ pub enum Level {
     Sources,
 }
 
-impl Level {
-    /// The level of a setting of `NETCL_DEBUG`: 0 to 4.
-    fn parse(text: &str) -> Option<Level> {
-        let all = [Level::Off, Level::Compiles, Level::Launches, Level::Fusion, Level::Sources];
-        all.get(text.trim().parse::<usize>().ok()?).copied()
-    }
-}
+const LEVELS: [Level; 5] = [Level::Off, Level::Compiles, Level::Launches, Level::Fusion, Level::Sources];
 
 /// The level that the environment asks for; read once.
 fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
-    *LEVEL.get_or_init(|| {
-        let Some(text) = std::env::var_os("NETCL_DEBUG").filter(|text| !text.is_empty()) else { return Level::Off };
-        let text = text.to_string_lossy();
-        Level::parse(&text).unwrap_or_else(|| {
-            print(format_args!("NETCL_DEBUG={text} is not a level from 0 to 4; nothing more is printed"));
-            Level::Off
-        })
-    })
+    *LEVEL.get_or_init(|| env::DEBUG.whole().and_then(|level| LEVELS.get(level)).copied().unwrap_or(Level::Off))
 }
 
 /// Whether a level's lines are wanted: asked before a costly text is written.
@@ -118,20 +106,5 @@ pub(crate) fn built(kernels: &[String], device: &str, origin: Origin, time: Dura
             print(format_args!("options {}", source.options));
         }
         print(format_args!("{}", source.text));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Level;
-
-    #[test]
-    fn levels_are_numbers_from_0_to_4() {
-        assert_eq!(Level::parse(" 2 "), Some(Level::Launches));
-        assert_eq!(Level::parse("4"), Some(Level::Sources));
-        assert_eq!(Level::parse("0"), Some(Level::Off));
-        for wrong in ["5", "-1", "yes", ""] {
-            assert_eq!(Level::parse(wrong), None, "{wrong:?}");
-        }
     }
 }

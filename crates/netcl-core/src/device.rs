@@ -11,6 +11,7 @@ use crate::backend::cpu::CpuQueue;
 use crate::backend::opencl::{self, ClError, Context, Device, Discovery, LoadError, Stream};
 use crate::backend::{Backend, Queue};
 use crate::capabilities::DeviceProfile;
+use crate::env;
 use crate::error::{Error, Result};
 
 pub use crate::backend::opencl::DeviceType;
@@ -116,7 +117,7 @@ impl DeviceManager {
     /// The device a selector names, or `None` where there is no such device.
     pub fn default(&self, selector: &str) -> Result<Option<DeviceHandle>> {
         let asked = match selector {
-            "auto" => std::env::var("NETCL_DEVICE").unwrap_or_default(),
+            "auto" => env::DEVICE.text().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
             other => other.to_owned(),
         };
         let asked = if asked.is_empty() { "auto".to_owned() } else { asked };

@@ -33,6 +33,7 @@ use crate::capabilities::kernel_strategy;
 use crate::device::current_device;
 use crate::device_profile::ExtendedDeviceProfile;
 use crate::dtype::DType;
+use crate::env;
 use crate::error::{Error, Result};
 
 pub use config::{Extra, KernelConfig, KernelVariant};
@@ -42,9 +43,9 @@ pub use problem::Problem;
 use defaults::Table;
 
 /// `0` keeps 3x3 convolutions away from Winograd.
-pub const WINOGRAD_VARIABLE: &str = "NETCL_CONV_WINOGRAD";
+pub const WINOGRAD_VARIABLE: &str = env::CONV_WINOGRAD.name;
 /// `1` allows the tiled-local convolution on small outputs.
-pub const TILED_LOCAL_VARIABLE: &str = "NETCL_CONV_TILED_LOCAL";
+pub const TILED_LOCAL_VARIABLE: &str = env::CONV_TILED_LOCAL.name;
 
 /// Products with fewer multiplications than a cube of this edge are tiny.
 const TINY_MATMUL_EDGE: u128 = 32;
@@ -150,11 +151,10 @@ struct Policy {
 
 impl Policy {
     fn from_env(profile: &ExtendedDeviceProfile) -> Policy {
-        let value = |name| std::env::var(name).unwrap_or_default();
         Policy {
             optimized: kernel_strategy(&profile.base) == "optimized",
-            winograd: value(WINOGRAD_VARIABLE) != "0",
-            tiled_local: value(TILED_LOCAL_VARIABLE) == "1",
+            winograd: env::CONV_WINOGRAD.switch(),
+            tiled_local: env::CONV_TILED_LOCAL.switch(),
         }
     }
 }

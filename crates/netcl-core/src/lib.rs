@@ -9,6 +9,7 @@ pub mod debug;
 pub mod device;
 pub mod device_profile;
 pub mod dtype;
+pub mod env;
 pub mod error;
 pub mod index;
 pub mod kernel_selector;

@@ -5,10 +5,11 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::env;
 use crate::error::{Error, Result};
 
 /// The variable that sets the precision a process starts with.
-pub const PRECISION_VARIABLE: &str = "NETCL_MATMUL_PRECISION";
+pub const PRECISION_VARIABLE: &str = env::MATMUL_PRECISION.name;
 
 /// What a product of float32 matrices may round its operands to. Sums are float32 throughout.
 ///
@@ -58,9 +59,9 @@ impl FromStr for MatmulPrecision {
 
 /// The place in [`MatmulPrecision::ALL`].
 static CURRENT: LazyLock<AtomicU8> = LazyLock::new(|| {
-    let asked = std::env::var(PRECISION_VARIABLE).ok();
-    // A word that is none of the three asks for nothing: the most exact is always right.
-    AtomicU8::new(asked.and_then(|text| text.trim().parse().ok()).unwrap_or(MatmulPrecision::Highest) as u8)
+    AtomicU8::new(
+        env::MATMUL_PRECISION.word().and_then(|word| word.parse().ok()).unwrap_or(MatmulPrecision::Highest) as u8
+    )
 });
 
 /// Sets how exactly float32 products are computed from now on, on all threads.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::backend::{Backend, Queue};
 use crate::dtype::{DType, Element};
+use crate::env;
 use crate::error::{Error, Result};
 use crate::kernels::{copy, launch};
 use crate::shape::{Layout, Shape, Slice};
@@ -53,18 +54,13 @@ pub struct HostOptions {
 impl HostOptions {
     /// Whether the copy may outlive the call.
     pub fn is_async(&self) -> bool {
-        self.async_copy.unwrap_or_else(|| env_flag("NETCL_ASYNC_H2D"))
+        self.async_copy.unwrap_or_else(|| env::ASYNC_H2D.switch())
     }
 
     /// Whether the copy goes through page-locked memory.
     pub fn is_pinned(&self) -> bool {
-        self.use_pinned.unwrap_or_else(|| env_flag("NETCL_PINNED_H2D"))
+        self.use_pinned.unwrap_or_else(|| env::PINNED_H2D.switch())
     }
-}
-
-/// A switch of the environment that is on unless set to 0.
-fn env_flag(name: &str) -> bool {
-    std::env::var_os(name).is_none_or(|value| value != "0")
 }
 
 impl Tensor {

@@ -24,6 +24,7 @@ use std::cell::RefCell;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use crate::env;
 use crate::kernel_selector::{KernelConfig, KernelVariant, Problem};
 
 pub use engine::{Contest, Limits, Phase, Step, tune};
@@ -31,11 +32,11 @@ pub(crate) use store::find;
 pub use store::{Kept, clear, export, keep, list};
 
 /// `1` measures kernels when a class of problems is first met.
-pub const AUTOTUNE_VARIABLE: &str = "NETCL_AUTOTUNE";
+pub const AUTOTUNE_VARIABLE: &str = env::AUTOTUNE.name;
 
 /// Whether `NETCL_AUTOTUNE=1` was set when the process first asked.
 pub fn autotune() -> bool {
-    static ON: LazyLock<bool> = LazyLock::new(|| std::env::var_os(AUTOTUNE_VARIABLE).is_some_and(|value| value == "1"));
+    static ON: LazyLock<bool> = LazyLock::new(|| env::AUTOTUNE.switch());
     *ON
 }
 

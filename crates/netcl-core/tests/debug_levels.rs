@@ -9,7 +9,7 @@ use netcl_core::kernels::elementwise::Elementwise;
 use netcl_core::kernels::expr::table;
 use netcl_core::tensor::Tensor;
 
-const CHILD: &str = "NETCL_DEBUG_CHILD";
+const CHILD: &str = "NETCL_TEST_DEBUG_CHILD";
 
 /// What a process with this level prints to standard error.
 fn printed(level: &str) -> String {
@@ -58,5 +58,5 @@ fn every_level_adds_its_lines() {
         assert!(lines(&sources, "kernel void") >= 1, "{sources}");
     }
     let wrong = printed("loud");
-    assert!(wrong.contains("NETCL_DEBUG=loud is not a level from 0 to 4"), "{wrong}");
+    assert!(wrong.contains("NETCL_DEBUG: \"loud\" cannot be used; write a whole number from 0 to 4"), "{wrong}");
 }

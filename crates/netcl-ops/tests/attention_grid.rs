@@ -79,7 +79,7 @@ fn every_case_on_every_device_and_dtype() {
 fn in_child(test: &str, name: &str, value: &str) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
-        .env("NETCL_ATTENTION_CHILD", "1")
+        .env("NETCL_TEST_ATTENTION_CHILD", "1")
         .env(name, value)
         .output()
         .unwrap();
@@ -89,7 +89,7 @@ fn in_child(test: &str, name: &str, value: &str) -> String {
 }
 
 fn is_child() -> bool {
-    std::env::var_os("NETCL_ATTENTION_CHILD").is_some()
+    std::env::var_os("NETCL_TEST_ATTENTION_CHILD").is_some()
 }
 
 /// With groups of work-items on processors, too, and on devices that pretend to be small: limits are read once per process.
@@ -211,7 +211,7 @@ fn peak(device: &DeviceHandle, length: usize) -> usize {
 /// Every length in a process of its own: pools remember their highest peak.
 #[test]
 fn memory_is_linear() {
-    let variable = "NETCL_ATTENTION_LENGTH";
+    let variable = "NETCL_TEST_ATTENTION_LENGTH";
     if let Some(length) = std::env::var(variable).ok().and_then(|v| v.parse().ok()) {
         for device in devices() {
             println!("peak,{},{}", device.device_name, peak(&device, length));

@@ -235,12 +235,12 @@ fn every_operation_on_every_device_and_dtype() {
 /// The same on a device that pretends to be small, in a process of its own: limits are read once.
 #[test]
 fn small_devices() {
-    if std::env::var_os("NETCL_LINES_CHILD").is_some() {
+    if std::env::var_os("NETCL_TEST_LINES_CHILD").is_some() {
         return whole_grid("lines on small devices");
     }
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "small_devices", "--nocapture"])
-        .env("NETCL_LINES_CHILD", "1")
+        .env("NETCL_TEST_LINES_CHILD", "1")
         .env("NETCL_LIMITS", "wg=64,local=16k,alloc=64M")
         .output()
         .unwrap();

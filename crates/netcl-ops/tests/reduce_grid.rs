@@ -227,12 +227,12 @@ fn every_reduction_on_every_device_and_dtype() {
 /// The same on a device that pretends to be small, in a process of its own: limits are read once.
 #[test]
 fn small_devices() {
-    if std::env::var_os("NETCL_REDUCE_CHILD").is_some() {
+    if std::env::var_os("NETCL_TEST_REDUCE_CHILD").is_some() {
         return whole_grid("reduce on small devices", true, 13 * 4 * 18);
     }
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "small_devices", "--nocapture"])
-        .env("NETCL_REDUCE_CHILD", "1")
+        .env("NETCL_TEST_REDUCE_CHILD", "1")
         .env("NETCL_LIMITS", "wg=64,local=16k,alloc=64M")
         .output()
         .unwrap();

@@ -161,12 +161,12 @@ fn every_device_and_dtype() {
 /// The same on a device that pretends to be small, in a process of its own: limits are read once.
 #[test]
 fn small_devices() {
-    if std::env::var_os("NETCL_SORT_CHILD").is_some() {
+    if std::env::var_os("NETCL_TEST_SORT_CHILD").is_some() {
         return whole_grid("sort on small devices", &[DType::F32]);
     }
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "small_devices", "--nocapture"])
-        .env("NETCL_SORT_CHILD", "1")
+        .env("NETCL_TEST_SORT_CHILD", "1")
         .env("NETCL_LIMITS", "wg=64,local=2k,alloc=64M")
         .output()
         .unwrap();

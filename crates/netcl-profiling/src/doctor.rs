@@ -3,20 +3,16 @@
 use std::time::{Duration, Instant};
 
 use crate::core::backend::Queue;
-use crate::core::backend::opencl::cache::{CACHE_DIR_VARIABLE, CACHE_MAX_VARIABLE, CACHE_VARIABLE};
-use crate::core::backend::opencl::shutdown::SIGNALS_VARIABLE;
 use crate::core::backend::opencl::{
-    Arg, Buffer, ClError, Deps, DeviceType, Discovery, Grid, LIBRARY_VARIABLE, LIMITS_VARIABLE, MapMode, MemFlags,
-    PROFILE_VARIABLE, Source, Stream,
+    Arg, Buffer, ClError, Deps, DeviceType, Discovery, Grid, MapMode, MemFlags, Source, Stream,
 };
-use crate::core::capabilities::STRATEGY_VARIABLE;
 use crate::core::device::DeviceHandle;
 use crate::core::dtype::DType;
+use crate::core::env;
 use crate::core::error::Result;
 use crate::core::random::{Generator, PHILOX_CL, fill_bits};
 use crate::core::shape::Slice;
 use crate::core::tensor::{HostOptions, Tensor};
-use crate::core::tuner::AUTOTUNE_VARIABLE;
 
 /// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -300,21 +296,8 @@ pub struct Setting {
     pub meaning: &'static str,
 }
 
-const VARIABLES: [(&str, &str); 16] = [
-    ("NETCL_DEVICE", "what the selector \"auto\" means"),
-    (LIBRARY_VARIABLE, "the OpenCL library to load instead of the system's"),
-    (LIMITS_VARIABLE, "makes devices pretend to be smaller, for tests"),
-    (CACHE_VARIABLE, "0 turns the program cache off"),
-    (CACHE_DIR_VARIABLE, "the folder of the program cache"),
-    (CACHE_MAX_VARIABLE, "how large the program cache may grow"),
-    ("NETCL_MAX_CACHED_GB", "how much device memory a pool keeps for reuse"),
-    ("NETCL_ASYNC_H2D", "0 turns asynchronous uploads off"),
-    ("NETCL_PINNED_H2D", "0 turns staging through pinned memory off"),
-    ("NETCL_NUM_THREADS", "how many threads the native CPU backend uses"),
-    (PROFILE_VARIABLE, "1 makes queues profile every command, which slows launches"),
-    (AUTOTUNE_VARIABLE, "1 measures kernels when a class of problems is first met"),
-    (STRATEGY_VARIABLE, "forces portable or optimized kernels"),
-    (SIGNALS_VARIABLE, "0 leaves signal handlers alone: Ctrl+C cannot end a stuck kernel"),
+/// Variables of others that change what OpenCL does.
+const FOREIGN: [(&str, &str); 2] = [
     ("OCL_ICD_VENDORS", "where the OpenCL loader looks for drivers"),
     ("POCL_CACHE_DIR", "the folder of PoCL's own kernel cache"),
 ];
@@ -325,7 +308,8 @@ pub fn settings() -> Vec<Setting> {
         let value = std::env::var_os(name)?.to_string_lossy().into_owned();
         Some(Setting { name, value, meaning })
     };
-    VARIABLES.into_iter().filter_map(set).collect()
+    let ours = env::TABLE.iter().map(|variable| (variable.name, variable.meaning));
+    ours.chain(FOREIGN).filter_map(set).collect()
 }
 
 /// Every device of this machine, the native CPU last.

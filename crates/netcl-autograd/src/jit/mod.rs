@@ -175,7 +175,7 @@ impl<R: Outputs + 'static> Jit<R> {
 
 /// Whether functions are compiled at all: `NETCL_JIT=0` turns it off.
 pub fn enabled() -> bool {
-    std::env::var_os("NETCL_JIT").is_none_or(|value| value != "0")
+    netcl_core::env::JIT.switch()
 }
 
 thread_local! {

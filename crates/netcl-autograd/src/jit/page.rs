@@ -24,7 +24,7 @@ pub(super) struct Section<'s> {
 /// Where the page goes, if one is wanted; read once.
 fn path() -> Option<&'static Path> {
     static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let asked = || std::env::var_os("NETCL_EXPLAIN").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let asked = || netcl_core::env::EXPLAIN.text().map(PathBuf::from);
     PATH.get_or_init(asked).as_deref()
 }
 

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 /// #     fn device(&self) -> String { "host".into() }
 /// #     fn hand_over(&self, _: &Self::Block, _: QueueId, _: QueueId) -> netcl_core::Result<()> { Ok(()) }
 /// # }
-/// let pool = PersistentBufferPool::new(Host)?;
+/// let pool = PersistentBufferPool::new(Host);
 /// let compute = QueueId::next();
 ///
 /// let mut handle = pool.allocate_labelled(1500, "activations")?;

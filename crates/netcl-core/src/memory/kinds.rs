@@ -1,16 +1,12 @@
 //! The three pools of the documentation: bucket tables and limits over one engine.
 
-use std::ffi::OsStr;
 use std::ops::Deref;
 
 use super::bucket::{BucketTable, Limits};
 use super::pool::Pool;
 use super::stats::PersistentPoolStats;
 use super::{BlockSource, BucketStats};
-use crate::error::{Error, Result};
-
-/// The environment variable that caps [`PersistentBufferPool`].
-const MAX_CACHED_GB: &str = "NETCL_MAX_CACHED_GB";
+use crate::env;
 
 /// Cached bytes of a [`PersistentBufferPool`] when nothing else is said: 4 GB.
 const DEFAULT_CACHED: f64 = 4.0;
@@ -108,12 +104,10 @@ pool_kind!(PersistentBufferPool);
 
 impl<S: BlockSource> PersistentBufferPool<S> {
     /// A pool of blocks from `source` that caches at most `NETCL_MAX_CACHED_GB` GB (4 unless set).
-    ///
-    /// # Errors
-    /// [`Error::Argument`] when the variable is not a number of gigabytes.
-    pub fn new(source: S) -> Result<Self> {
-        let limit = max_cached_bytes(std::env::var_os(MAX_CACHED_GB).as_deref())?;
-        Ok(PersistentBufferPool::with_limits(source, Limits::bytes(limit)))
+    pub fn new(source: S) -> Self {
+        // The conversion saturates, so a huge number is no limit.
+        let gigabytes = env::MAX_CACHED_GB.amount().unwrap_or(DEFAULT_CACHED);
+        PersistentBufferPool::with_limits(source, Limits::bytes((gigabytes * (1u64 << 30) as f64) as usize))
     }
 
     /// A pool of blocks from `source` with limits of its own.
@@ -132,37 +126,5 @@ impl<S: BlockSource> PersistentBufferPool<S> {
             bytes_cached: stats.bytes_cached,
             buckets,
         }
-    }
-}
-
-/// The bytes that a value of `NETCL_MAX_CACHED_GB` stands for: gigabytes of 2^30 bytes, fractions allowed, `inf` for no limit, 0
-/// to cache nothing; 4 when unset or empty.
-///
-/// ```
-/// use netcl_core::memory::max_cached_bytes;
-/// assert_eq!(max_cached_bytes(Some("0.5".as_ref()))?, 1 << 29);
-/// assert_eq!(max_cached_bytes(None)?, 4 << 30);
-/// assert!(max_cached_bytes(Some("lots".as_ref())).is_err());
-/// # Ok::<(), netcl_core::Error>(())
-/// ```
-///
-/// # Errors
-/// [`Error::Argument`] for anything that is not a number or is negative.
-pub fn max_cached_bytes(value: Option<&OsStr>) -> Result<usize> {
-    let gigabytes = match value {
-        None => Some(DEFAULT_CACHED),
-        Some(text) if text.is_empty() => Some(DEFAULT_CACHED),
-        Some(text) => text.to_str().and_then(|text| text.trim().parse::<f64>().ok()),
-    };
-    match gigabytes.filter(|gigabytes| *gigabytes >= 0.0) {
-        // The conversion saturates, so a huge number is no limit.
-        Some(gigabytes) => Ok((gigabytes * (1u64 << 30) as f64) as usize),
-        None => Err(Error::argument(
-            MAX_CACHED_GB,
-            format!(
-                "{:?} is not a number of gigabytes: write 4, 0.5, 0 (cache nothing) or inf (no limit)",
-                value.unwrap_or_default()
-            ),
-        )),
     }
 }

@@ -67,7 +67,7 @@ pub use bucket::{BucketTable, Limits};
 pub use cpu::{CpuSource, SharedCpuLease, native_pinned_pool, native_pool};
 pub use handle::BufferHandle;
 pub use helpers::{ZeroCopyRules, create_pinned_buffer, create_zero_copy_buffer, has_svm_support, is_integrated_gpu};
-pub use kinds::{BufferPool, PersistentBufferPool, PinnedBufferPool, max_cached_bytes};
+pub use kinds::{BufferPool, PersistentBufferPool, PinnedBufferPool};
 pub use pool::Pool;
 pub use registry::{holders, trim_device};
 pub use stats::{BucketStats, PersistentPoolStats, PoolStats};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Tuning;
+use crate::backend::opencl::Limits;
 use crate::backend::opencl::cache::{Header, Key, Lookup, Store};
 use crate::device_profile::ExtendedDeviceProfile;
 use crate::error::{Error, Result};
@@ -27,7 +28,8 @@ pub struct Kept {
 fn key(profile: &ExtendedDeviceProfile, problem: &Problem) -> Option<Key> {
     let identity = profile.base.device()?.identity();
     // Limits make a device another one.
-    let limits = std::env::var(crate::backend::opencl::LIMITS_VARIABLE).unwrap_or_default();
+    let limits = Some(Limits::from_env()).filter(|limits| **limits != Limits::default());
+    let limits = limits.map_or_else(String::new, |limits| format!("{limits:?}"));
     Some(Key::new(&[&identity, env!("CARGO_PKG_VERSION"), &limits, &problem.to_string()]))
 }
 

@@ -202,7 +202,7 @@ fn results_are_found_by_other_processes() {
         assert!(output.status.success(), "{text} {}", String::from_utf8_lossy(&output.stderr));
         text.lines().find_map(|line| line.split_once("found: ")).unwrap().1.to_owned()
     };
-    let plain = ("NETCL_UNUSED", "");
+    let plain = ("NETCL_TEST_UNUSED", "");
     let first = child(false, plain);
     if first == "no device" {
         eprintln!("NOT TESTED: there is no OpenCL device here");

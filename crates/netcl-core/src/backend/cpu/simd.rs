@@ -11,6 +11,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::env;
+
 /// An instruction set that [`simd!`](crate::simd) functions are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -38,10 +40,7 @@ pub fn level() -> Level {
 /// `NETCL_SIMD=baseline`).
 pub fn avx512() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let asked = std::env::var("NETCL_SIMD").unwrap_or_default();
-        level() == Level::Avx2 && asked.trim() != "avx2" && has_avx512()
-    })
+    *FOUND.get_or_init(|| level() == Level::Avx2 && env::SIMD.word() != Some("avx2") && has_avx512())
 }
 
 /// 0: not known yet; otherwise the level + 1.
@@ -49,14 +48,13 @@ static LEVEL: AtomicU8 = AtomicU8::new(0);
 
 #[cold]
 fn detect() -> Level {
-    let asked = std::env::var("NETCL_SIMD").ok();
-    let level = choose(asked.as_deref(), has_avx2());
+    let level = choose(env::SIMD.word(), has_avx2());
     LEVEL.store(level as u8 + 1, Ordering::Relaxed);
     level
 }
 
 fn choose(asked: Option<&str>, has_avx2: bool) -> Level {
-    match asked.map(str::trim) {
+    match asked {
         Some("baseline") => Level::Baseline,
         _ if has_avx2 => Level::Avx2,
         _ => Level::Baseline,

@@ -8,9 +8,10 @@ use opencl_sys::cl_function_types::*;
 
 use super::error::{ClError, ClResult};
 use super::fork;
+use crate::env;
 
 /// The variable that names the library to load instead of the usual ones.
-pub const LIBRARY_VARIABLE: &str = "NETCL_OPENCL_LIB";
+pub const LIBRARY_VARIABLE: &str = env::OPENCL_LIB.name;
 
 /// No OpenCL library could be loaded; the text lists every name that was tried and the loader's answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -171,7 +172,7 @@ fn reason(error: &libloading::Error) -> String {
 }
 
 fn candidates() -> Vec<OsString> {
-    if let Some(name) = std::env::var_os(LIBRARY_VARIABLE) {
+    if let Some(name) = env::OPENCL_LIB.text() {
         return vec![name];
     }
     let names: &[&str] = if cfg!(target_os = "macos") {

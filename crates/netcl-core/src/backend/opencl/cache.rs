@@ -11,14 +11,14 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::limits::parse_size;
+use crate::env;
 
 /// The variable that names the cache folder.
-pub const CACHE_DIR_VARIABLE: &str = "NETCL_CACHE_DIR";
+pub const CACHE_DIR_VARIABLE: &str = env::CACHE_DIR.name;
 /// The variable that turns the cache off when it is `0`.
-pub const CACHE_VARIABLE: &str = "NETCL_CACHE";
+pub const CACHE_VARIABLE: &str = env::CACHE.name;
 /// The variable that caps the folder's size, for example `512M`.
-pub const CACHE_MAX_VARIABLE: &str = "NETCL_CACHE_MAX";
+pub const CACHE_MAX_VARIABLE: &str = env::CACHE_MAX.name;
 
 const MAGIC: &[u8; 8] = b"netclpc1";
 const EXTENSION: &str = "entry";
@@ -150,11 +150,10 @@ impl Store {
     }
 
     fn named(name: &str) -> Option<Store> {
-        if std::env::var_os(CACHE_VARIABLE).is_some_and(|value| value == "0") {
+        if !env::CACHE.switch() {
             return None;
         }
-        let max = std::env::var(CACHE_MAX_VARIABLE).ok().and_then(|text| parse_size(&text).ok());
-        Some(Store::new(root()?.join(name), max.unwrap_or(DEFAULT_MAX_BYTES)))
+        Some(Store::new(root()?.join(name), env::CACHE_MAX.size().unwrap_or(DEFAULT_MAX_BYTES)))
     }
 
     /// The folder's path.
@@ -306,8 +305,8 @@ fn decode(bytes: &[u8]) -> Option<Entry> {
 /// The folder over all stores.
 fn root() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(dir) = variable(CACHE_DIR_VARIABLE) {
-        return Some(dir);
+    if let Some(dir) = env::CACHE_DIR.text() {
+        return Some(dir.into());
     }
     let system = if cfg!(windows) {
         variable("LOCALAPPDATA")

@@ -172,7 +172,7 @@ impl Device {
     }
 
     fn load(api: &Api, handle: Handle<DeviceObject>) -> ClResult<Device> {
-        let limits = Limits::from_env()?;
+        let limits = Limits::from_env();
         let reader = Reader { api, id: handle.raw() };
         let platform_id: usize = reader.get(CL_DEVICE_PLATFORM)?;
         // SAFETY: the id is the driver's own.

@@ -5,7 +5,6 @@ use std::fmt;
 use opencl_sys::cl_int;
 
 use super::api::LoadError;
-use super::limits::LimitsError;
 use crate::error::ErrorKind;
 
 /// A result of the OpenCL layer.
@@ -51,9 +50,6 @@ pub enum ClError {
         /// What is wrong and what to do.
         what: String,
     },
-    /// `NETCL_LIMITS` cannot be read.
-    #[error(transparent)]
-    Limits(#[from] LimitsError),
 }
 
 struct Detail<'a>(&'a Option<Box<str>>);
@@ -101,7 +97,7 @@ impl ClError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             ClError::Build(_) => ErrorKind::Build,
-            ClError::Usage { .. } | ClError::Limits(_) => ErrorKind::Value,
+            ClError::Usage { .. } => ErrorKind::Value,
             ClError::Call { .. } if self.is_out_of_memory() => ErrorKind::Memory,
             ClError::Call { .. } | ClError::Load(_) | ClError::Forked { .. } => ErrorKind::Runtime,
         }

@@ -3,8 +3,10 @@
 use std::str::FromStr;
 use std::sync::OnceLock;
 
+use crate::env;
+
 /// The variable that holds the limits.
-pub const LIMITS_VARIABLE: &str = "NETCL_LIMITS";
+pub const LIMITS_VARIABLE: &str = env::LIMITS.name;
 
 /// Caps on what a device reports; they hold for launches and allocations, too.
 ///
@@ -37,7 +39,7 @@ pub struct Limits {
 /// A part of `NETCL_LIMITS` that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{LIMITS_VARIABLE}: cannot use {part:?}: {why}; write for example wg=64,local=16k,alloc=64M,params=256,no_fp64,no_fp16,no_subgroups"
+    "{LIMITS_VARIABLE}: cannot use {part:?}: {why}; write {}", env::LIMITS.values
 )]
 pub struct LimitsError {
     /// The part between two commas.
@@ -75,9 +77,9 @@ impl FromStr for Limits {
 
 impl Limits {
     /// The limits of this process, read from the environment once.
-    pub fn from_env() -> Result<&'static Limits, LimitsError> {
-        static LIMITS: OnceLock<Result<Limits, LimitsError>> = OnceLock::new();
-        LIMITS.get_or_init(|| std::env::var(LIMITS_VARIABLE).unwrap_or_default().parse()).as_ref().map_err(Clone::clone)
+    pub fn from_env() -> &'static Limits {
+        static LIMITS: OnceLock<Limits> = OnceLock::new();
+        LIMITS.get_or_init(|| env::LIMITS.limits())
     }
 
     /// True when `extension` is hidden by these limits.

@@ -218,7 +218,6 @@ impl Discovery {
 /// }
 /// ```
 pub fn discover() -> ClResult<Discovery> {
-    super::limits::Limits::from_env()?;
     let mut platforms = Vec::new();
     for id in platform_ids()? {
         platforms.push(match Platform::load(id) {

@@ -13,9 +13,10 @@ use super::event::{Deps, Event};
 use super::handle::{Handle, QueueObject};
 use super::info;
 use super::shutdown::InFlight;
+use crate::env;
 
 /// The variable that makes queues profile their commands.
-pub const PROFILE_VARIABLE: &str = "NETCL_PROFILE_EVENTS";
+pub const PROFILE_VARIABLE: &str = env::PROFILE_EVENTS.name;
 
 /// An in-order command queue; clones are the same queue, and threads may share it.
 #[derive(Clone)]
@@ -31,8 +32,7 @@ struct Inner {
 impl Queue {
     /// A queue that profiles its commands only when `NETCL_PROFILE_EVENTS=1` (profiling nearly doubles a launch's cost).
     pub fn new(context: &Context, device: &Device) -> ClResult<Queue> {
-        let profiling = std::env::var_os(PROFILE_VARIABLE).is_some_and(|value| value == "1");
-        Queue::with_profiling(context, device, profiling)
+        Queue::with_profiling(context, device, env::PROFILE_EVENTS.switch())
     }
 
     /// A queue that does or does not profile its commands.

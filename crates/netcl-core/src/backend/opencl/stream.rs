@@ -220,7 +220,7 @@ impl Shared {
         let made = Arc::new(Shared {
             context: context.clone(),
             device: device.clone(),
-            pool: PersistentBufferPool::new(ClSource::device_memory(context, device))?,
+            pool: PersistentBufferPool::new(ClSource::device_memory(context, device)),
             pinned: PinnedBufferPool::new(ClSource::pinned_memory(context, device)),
             kernels: Mutex::default(),
         });

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::{CpuMemoryStats, system};
 use crate::backend::cpu::fork::ForkLock;
+use crate::env;
 
 /// The cache that [`CpuBuffer`](super::CpuBuffer)s use.
 pub(super) static CACHE: Cache = Cache::new(usize::MAX);
@@ -41,6 +42,13 @@ pub(super) struct Cache {
     cap: AtomicUsize,
 }
 
+/// The cap for values of `NETCL_CPU_CACHE_MB` and `NETCL_MAX_CACHED_GB`: the first wins, and 1 GB holds without either.
+fn bytes_to_keep(megabytes: Option<f64>, gigabytes: Option<f64>) -> usize {
+    let megabytes = megabytes.or(gigabytes.map(|gigabytes| gigabytes * 1024.0)).unwrap_or(1024.0);
+    // The conversion saturates; the largest number means that nobody asked yet.
+    ((megabytes * (1u64 << 20) as f64) as usize).min(usize::MAX - 1)
+}
+
 impl Cache {
     pub(super) const fn new(cap: usize) -> Self {
         let stats = CpuMemoryStats {
@@ -57,12 +65,11 @@ impl Cache {
         Cache { state: ForkLock::new(state), cap: AtomicUsize::new(cap) }
     }
 
-    /// Bytes the cache may keep: `NETCL_CPU_CACHE_MB`, read once.
+    /// Bytes the cache may keep: `NETCL_CPU_CACHE_MB`, or `NETCL_MAX_CACHED_GB`; read once.
     pub(super) fn cap(&self) -> usize {
         match self.cap.load(Ordering::Relaxed) {
             usize::MAX => {
-                let asked = std::env::var("NETCL_CPU_CACHE_MB").ok().and_then(|v| v.trim().parse::<usize>().ok());
-                let cap = asked.unwrap_or(1024).saturating_mul(1 << 20).min(usize::MAX - 1);
+                let cap = bytes_to_keep(env::CPU_CACHE_MB.amount(), env::MAX_CACHED_GB.amount());
                 self.cap.store(cap, Ordering::Relaxed);
                 cap
             }
@@ -252,6 +259,15 @@ mod tests {
         assert_eq!(cache.snapshot(), (empty, Vec::new()));
         cache.reset_peak();
         assert_eq!((cache.stats().peak_bytes, cache.stats().peak_allocated_bytes), (0, 0));
+    }
+
+    #[test]
+    fn the_more_specific_variable_wins() {
+        assert_eq!(bytes_to_keep(None, None), 1 << 30);
+        assert_eq!(bytes_to_keep(None, Some(0.25)), 256 << 20);
+        assert_eq!(bytes_to_keep(Some(8.0), Some(0.25)), 8 << 20);
+        assert_eq!(bytes_to_keep(Some(0.0), Some(4.0)), 0);
+        assert_eq!(bytes_to_keep(None, Some(f64::INFINITY)), usize::MAX - 1);
     }
 
     #[test]
