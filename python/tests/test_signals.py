@@ -87,10 +87,10 @@ needs_opencl = pytest.mark.skipif(not has_opencl(), reason="no OpenCL device")
 class Script:
     """A Python program under way, after it has printed READY."""
 
-    def __init__(self, body: str, tmp_path: Path) -> None:
-        environment = os.environ | {"POCL_CACHE_DIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    def __init__(self, body: str, tmp_path: Path, prelude: str = PRELUDE, **variables: str) -> None:
+        environment = os.environ | {"POCL_CACHE_DIR": str(tmp_path), "PYTHONUNBUFFERED": "1"} | variables
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + textwrap.dedent(body)],
+            [sys.executable, "-c", prelude + textwrap.dedent(body)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -454,3 +454,154 @@ def test_ctrl_c_in_a_forked_child_concerns_the_child_alone(tmp_path: Path) -> No
     """
     code, _, out, err = Script(FORKS + textwrap.dedent(body), tmp_path).end()
     assert (code, out) == (0, "42 6.0\n"), err
+
+
+# A product on the native CPU that would take many times as long as the test waits for it, and what comes after.
+NATIVE = """
+import os, signal, sys, threading, time
+import numpy as np
+import netcl as nc
+from netcl.core.device import manager
+from netcl.core.tensor import Tensor
+
+queue = manager.default("cpu").queue
+
+def square(n, dtype="float32"):
+    return Tensor.from_shape(queue, (n, n), dtype=dtype, fill=1.0)
+
+def long_product():
+    # So large that it takes at least 6 s, as fast as this machine is.
+    x = square(1024)
+    nc.matmul(x, x)
+    start = time.perf_counter()
+    nc.matmul(x, x)
+    seconds = time.perf_counter() - start
+    return square(min(16384, int(1024 * max(1.0, (6.0 / seconds) ** (1 / 3)))))
+
+def ready():
+    print("READY", flush=True)
+
+def check():
+    # The threads go on working, and the numbers are right.
+    x = square(700)
+    for _ in range(3):
+        y = nc.matmul(x, x).to_host()
+        assert np.all(y == 700.0)
+    print("right")
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_ctrl_c_during_a_long_native_product_is_a_keyboard_interrupt(tmp_path: Path, threads: str) -> None:
+    body = """
+        x = long_product()
+        ready()
+        try:
+            nc.matmul(x, x)
+            print("not interrupted")
+        except KeyboardInterrupt:
+            print("caught", flush=True)
+        check()
+    """
+    script = Script(body, tmp_path, NATIVE, NETCL_NUM_THREADS=threads)
+    script.send(signal.SIGINT)
+    assert script.process.stdout is not None
+    first = script.process.stdout.readline()
+    seconds = time.monotonic() - script.started
+    code, _, out, err = script.end()
+    assert (code, first, out) == (0, "caught\n", "right\n"), err
+    assert seconds < 3
+
+
+def test_ctrl_c_during_a_long_native_convolution_and_its_gradient(tmp_path: Path) -> None:
+    body = """
+        from netcl import autograd as ag
+        rng = np.random.default_rng(0)
+        w = Tensor.from_host(queue, rng.normal(size=(256, 256, 3, 3)).astype(np.float32)).requires_grad_()
+        x = Tensor.from_shape(queue, (64, 256, 64, 64), fill=1.0)
+        ready()
+        try:
+            for _ in range(100):
+                ag.sum(ag.conv2d(x, w, padding=1)).backward()
+            print("not interrupted")
+        except KeyboardInterrupt:
+            print("caught", flush=True)
+        check()
+    """
+    script = Script(body, tmp_path, NATIVE)
+    script.send(signal.SIGINT)
+    assert script.process.stdout is not None
+    first = script.process.stdout.readline()
+    seconds = time.monotonic() - script.started
+    code, _, out, err = script.end()
+    assert (code, first, out) == (0, "caught\n", "right\n"), err
+    assert seconds < 3
+
+
+def test_a_handler_that_returns_lets_the_operation_go_on(tmp_path: Path) -> None:
+    body = """
+        calls = []
+        def handler(*_):
+            calls.append(nc.matmul(square(64), square(64)).to_host()[0, 0])
+        signal.signal(signal.SIGINT, handler)
+        x = square(2048)
+        ready()
+        start = time.monotonic()
+        while time.monotonic() - start < 2.0:
+            assert np.all(nc.matmul(x, x).to_host() == 2048.0)
+        print(calls)
+        check()
+    """
+    script = Script(body, tmp_path, NATIVE)
+    script.send(signal.SIGINT)
+    code, _, out, err = script.end()
+    assert (code, out) == (0, "[np.float32(64.0)]\nright\n"), err
+
+
+def test_what_a_handler_raises_comes_out_of_the_operation(tmp_path: Path) -> None:
+    body = """
+        class Enough(Exception): pass
+        def handler(*_): raise Enough("enough")
+        signal.signal(signal.SIGINT, handler)
+        x = long_product()
+        ready()
+        try:
+            nc.matmul(x, x)
+        except Enough as raised:
+            print(raised)
+        check()
+    """
+    script = Script(body, tmp_path, NATIVE)
+    script.send(signal.SIGINT)
+    code, seconds, out, err = script.end()
+    assert (code, out) == (0, "enough\nright\n"), err
+    assert seconds < 4
+
+
+def test_operations_of_other_threads_go_on_after_ctrl_c(tmp_path: Path) -> None:
+    body = """
+        x = square(1024)
+        results, stop = [], threading.Event()
+        def work():
+            while not stop.is_set():
+                results.append(bool(np.all(nc.matmul(x, x).to_host() == 1024.0)))
+        thread = threading.Thread(target=work)
+        big = long_product()
+        thread.start()
+        ready()
+        try:
+            nc.matmul(big, big)
+        except KeyboardInterrupt:
+            print("caught")
+        before = len(results)
+        while len(results) < before + 2:
+            time.sleep(0.01)
+        stop.set()
+        thread.join()
+        print(all(results))
+        check()
+    """
+    script = Script(body, tmp_path, NATIVE)
+    script.send(signal.SIGINT)
+    code, _, out, err = script.end()
+    assert (code, out) == (0, "caught\nTrue\nright\n"), err

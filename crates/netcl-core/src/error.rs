@@ -24,6 +24,8 @@ pub enum ErrorKind {
     Io,
     /// A kernel that does not compile: `netcl.BuildError`.
     Build,
+    /// Ended by the user: `KeyboardInterrupt`, or what the program's own handler raised.
+    Interrupted,
     /// A failure of a driver or an impossible state: `RuntimeError`.
     Runtime,
 }
@@ -216,6 +218,12 @@ pub enum Error {
         /// The panic's message.
         message: String,
     },
+    /// An interrupt (Ctrl+C) ended an operation halfway.
+    #[error("{op}: interrupted; it has no result")]
+    Interrupted {
+        /// The operation.
+        op: &'static str,
+    },
     /// Reading values while a computation is being recorded.
     #[error("{op}: {what}")]
     State {
@@ -249,6 +257,7 @@ impl Error {
             Error::Dtype { .. } | Error::DtypeMismatch { .. } | Error::KernelArgument { .. } => ErrorKind::Type,
             Error::Index { .. } => ErrorKind::Index,
             Error::OutOfMemory { .. } => ErrorKind::Memory,
+            Error::Interrupted { .. } => ErrorKind::Interrupted,
             Error::OpenCl(error) => error.kind(),
             Error::Unsupported { .. } | Error::Worker { .. } | Error::State { .. } => ErrorKind::Runtime,
         }

@@ -3,11 +3,13 @@
 use netcl::{Error, ErrorKind};
 use pyo3::create_exception;
 use pyo3::exceptions::{
-    PyFileNotFoundError, PyIndexError, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError,
+    PyFileNotFoundError, PyIndexError, PyKeyboardInterrupt, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError,
+    PyValueError,
 };
 use pyo3::prelude::*;
 
 use crate::autograd::site;
+use crate::shutdown;
 
 create_exception!(
     netcl,
@@ -35,6 +37,7 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         ErrorKind::NotFound => PyFileNotFoundError::new_err(text),
         ErrorKind::Io => PyOSError::new_err(text),
         ErrorKind::Build => BuildError::new_err(text),
+        ErrorKind::Interrupted => shutdown::raised().unwrap_or_else(|| PyKeyboardInterrupt::new_err(())),
         ErrorKind::Runtime => PyRuntimeError::new_err(text),
     }
 }

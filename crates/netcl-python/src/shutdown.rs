@@ -1,7 +1,10 @@
-//! Ctrl+C and the interpreter's end: what is put in place when a process makes its first OpenCL stream, and not before.
+//! Ctrl+C and the interpreter's end: what is put in place when a process makes its first OpenCL stream or runs its first longer
+//! operation on the native CPU, and not before.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
+use netcl::core::backend::cpu::interrupt;
 use netcl::core::backend::opencl::shutdown;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -16,7 +19,26 @@ fn finish_at_exit(py: Python<'_>) {
 /// Adds the functions and asks to be told of the first stream.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     shutdown::on_first_stream(first_stream);
+    interrupt::on_interrupt(handle_signals);
     module.add_function(wrap_pyfunction!(finish_at_exit, module)?)
+}
+
+thread_local! {
+    /// What a signal handler raised in the middle of an operation.
+    static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
+}
+
+/// Has the interpreter call its signal handlers, on the main thread; an exception of theirs stops the operation under way.
+fn handle_signals() -> bool {
+    let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
+    let stop = raised.is_some();
+    RAISED.set(raised);
+    stop
+}
+
+/// The exception that stopped the last operation of this thread.
+pub(crate) fn raised() -> Option<PyErr> {
+    RAISED.take()
 }
 
 /// Called by whichever thread makes the first stream, with or without the interpreter's lock, perhaps while it holds locks of

@@ -4,6 +4,7 @@ mod tile;
 
 use netcl_core::Result;
 use netcl_core::backend::cpu::CpuKernel;
+use netcl_core::backend::cpu::interrupt::checkpoint;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{Access, Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
@@ -63,6 +64,7 @@ fn run_forward<T: Lane>(g: &Geometry, memory: &Memory<T>) -> Result<()> {
             totals.fill(0.0);
             let mut first = true;
             for keys in g.keys(&queries, KEYS) {
+                checkpoint();
                 tile.scores(g, memory, matrix, &queries, &keys);
                 for row in 0..rows {
                     let scores = tile.row(row, keys.len());
@@ -131,6 +133,7 @@ fn of_queries<T: Lane>(g: &Geometry, memory: &Memory<T>) -> Result<()> {
             }
             let mut first = true;
             for keys in g.keys(&queries, KEYS) {
+                checkpoint();
                 tile.gradients(g, memory, matrix, &queries, &keys)?;
                 // SAFETY: the tile holds rows x keys gradients of scores, `k` has these keys, and the rows of `dq` are this
                 // task's alone.
@@ -158,6 +161,7 @@ fn of_keys<T: Lane>(g: &Geometry, memory: &Memory<T>) -> Result<()> {
             let keys = block * KEYS..g.s.min((block + 1) * KEYS);
             let mut first = true;
             for queries in g.queries(&keys, QUERIES) {
+                checkpoint();
                 tile.gradients(g, memory, matrix, &queries, &keys)?;
                 let rows = queries.len();
                 // SAFETY: as in `of_queries`, with the rows of `dk` and `dv` that belong to these keys. Both factors on the

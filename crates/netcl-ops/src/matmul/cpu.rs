@@ -12,6 +12,7 @@ mod skinny;
 
 use std::sync::Arc;
 
+use netcl_core::backend::cpu::interrupt::checkpoint;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
 use netcl_core::dtype::DType;
@@ -33,6 +34,8 @@ const TILE: (usize, usize) = (1024, 512);
 const SMALLEST: (usize, usize) = (96, 128);
 /// Multiply-adds below which another thread costs more than it brings.
 const GRAIN: usize = 1 << 18;
+/// Multiply-adds of the largest tile, some tenths of a second: between tiles an interrupt can end the product.
+const LARGEST: usize = 1 << 32;
 /// Tiles to aim for: one for each of many threads costs more in packing than a few idle threads do.
 const ENOUGH_TILES: usize = 8;
 
@@ -217,7 +220,8 @@ impl Geometry {
 fn tile(m: usize, n: usize, k: usize, matrices: usize) -> (usize, usize) {
     let (mut rows, mut cols) = (m.min(TILE.0), n.min(TILE.1));
     let few = |rows: usize, cols: usize| matrices * m.div_ceil(rows) * n.div_ceil(cols) < ENOUGH_TILES;
-    while few(rows, cols) && rows * cols * k > 16 * GRAIN {
+    let long = |rows: usize, cols: usize| rows * cols > LARGEST / k.max(1);
+    while long(rows, cols) || few(rows, cols) && rows * cols * k > 16 * GRAIN {
         // Tall tiles are the better ones, to a point.
         if cols > SMALLEST.1 && (rows <= 2 * cols || rows <= SMALLEST.0) {
             cols = cols.div_ceil(2);
@@ -253,6 +257,7 @@ where
     parallel_for(super::OP, per_matrix * matrices, grain, |range| {
         let mut scratch = Scratch::<S>::default();
         for index in range {
+            checkpoint();
             let (matrix, tile) = (index / per_matrix, index % per_matrix);
             // Down the rows first: neighbouring tiles share a panel of the second operand.
             let (row, col) = ((tile % g.tiles.0) * g.tile.0, (tile / g.tiles.0) * g.tile.1);

@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use smallvec::SmallVec;
 
+use super::interrupt;
 use crate::error::{Error, Result};
 use crate::kernels::launch::{Access, Arg, Scalar};
 use crate::storage::Storage;
@@ -33,7 +34,7 @@ impl CpuKernel {
 
     pub(crate) fn run(&self, args: &[Arg]) -> Result<()> {
         let _guards = lock(args);
-        (self.0)(&CpuArgs { args })
+        interrupt::allowed(args, || (self.0)(&CpuArgs { args }))
     }
 }
 

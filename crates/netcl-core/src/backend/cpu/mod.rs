@@ -12,6 +12,7 @@
 pub mod buffer;
 pub mod copy;
 mod fork;
+pub mod interrupt;
 mod kernel;
 pub(crate) mod memory_kernels;
 mod queue;

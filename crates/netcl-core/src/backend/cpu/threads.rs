@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use super::interrupt::{self, Stopped, Watched};
+use crate::env;
 use crate::error::{Error, Result};
 
 /// How long an idle worker looks for the next job before it sleeps, and a caller for its last worker.
@@ -47,8 +49,7 @@ thread_local! {
 pub fn num_threads() -> usize {
     match THREADS.load(Ordering::Relaxed) {
         0 => {
-            let asked = std::env::var("NETCL_NUM_THREADS").ok().and_then(|v| v.trim().parse().ok()).filter(|&n| n > 0);
-            let n = asked.unwrap_or_else(cores).min(MAX_THREADS);
+            let n = env::NUM_THREADS.whole().unwrap_or_else(cores).min(MAX_THREADS);
             // Another thread may have set a number meanwhile: that one counts.
             THREADS.compare_exchange(0, n, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(n)
         }
@@ -70,7 +71,8 @@ fn cores() -> usize {
 /// Every range starts at a multiple of `grain` and ends at another or at `n`: a block of `grain` elements is never cut, so
 /// that partial results kept per block do not depend on the number of threads. Returns when all of them are done. A call
 /// from within `body` runs inline. If `body` panics, the rest is skipped and the message comes back as
-/// [`Error::Worker`]; `op` names the operation in it.
+/// [`Error::Worker`]; `op` names the operation in it. An operation that an interrupt ends is [`Error::Interrupted`]: threads
+/// look for one before every range, and where `body` calls [`checkpoint`](super::interrupt::checkpoint).
 ///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};
@@ -94,6 +96,9 @@ where
     let blocks = n.div_ceil(grain);
     let threads = if blocks == 1 || BUSY.get() { 1 } else { num_threads().min(blocks) };
     if threads == 1 {
+        let stop = AtomicBool::new(false);
+        // A single block is too short to be stopped.
+        let _watched = (blocks > 1 && interrupt::watched()).then(|| Watched::new(&stop, true));
         return catch_unwind(AssertUnwindSafe(|| body(0..n))).map_err(|panic| worker_error(op, &*panic));
     }
     let chunk = grain.saturating_mul(blocks.div_ceil(threads * CHUNKS_PER_THREAD));
@@ -155,6 +160,9 @@ impl<T> SharedPtr<T> {
 }
 
 fn worker_error(op: &'static str, panic: &(dyn Any + Send)) -> Error {
+    if panic.is::<Stopped>() {
+        return Error::Interrupted { op };
+    }
     let message = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
     Error::Worker { op, message: message.unwrap_or_else(|| "panic without a message".to_owned()) }
@@ -179,6 +187,9 @@ struct Job {
     inside: AtomicUsize,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     caller: Thread,
+    /// Whether an interrupt may end it, and whether one did.
+    watched: bool,
+    stop: AtomicBool,
 }
 
 const CALLER_SLEEPS: usize = 1;
@@ -195,6 +206,7 @@ impl Job {
     /// Takes and runs chunks until none is left, first those of the thread's own part.
     fn work(&self, thread: usize) {
         BUSY.set(true);
+        let _watched = self.watched.then(|| Watched::new(&self.stop, thread == 0));
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             for turn in 0..self.parts.len() {
                 let part = &self.parts[(thread + turn) % self.parts.len()];
@@ -203,6 +215,7 @@ impl Job {
                     if start >= part.end {
                         break;
                     }
+                    interrupt::checkpoint();
                     // SAFETY: the closure outlives the job, and the job outlives everyone inside it.
                     unsafe { (*self.body)(start..part.end.min(start.saturating_add(self.chunk))) };
                 }
@@ -295,6 +308,8 @@ impl Pool {
             inside: AtomicUsize::new(0),
             panic: Mutex::new(None),
             caller: std::thread::current(),
+            watched: interrupt::watched(),
+            stop: AtomicBool::new(false),
         };
         self.post(&job, threads - 1);
         job.work(0);
@@ -452,6 +467,30 @@ mod tests {
         let inline = parallel_for("boom", 1, 1, |_| panic!("{}", 42)).unwrap_err();
         assert!(inline.to_string().contains("42"));
         assert!(!BUSY.get());
+    }
+
+    #[test]
+    fn a_stopped_job_ends_early_and_the_pool_lives_on() {
+        set_num_threads(4);
+        let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let error = parallel_for("long", 1000, 1, |range| {
+            // As a launch that may be stopped does on its own threads.
+            let _watched = Watched::new(&stop, false);
+            for i in range {
+                interrupt::checkpoint();
+                done.fetch_add(1, Ordering::Relaxed);
+                stop.fetch_or(i % 200 == 17, Ordering::Relaxed);
+            }
+        })
+        .unwrap_err();
+        assert!(matches!(error, Error::Interrupted { op: "long" }), "{error}");
+        assert!(done.into_inner() < 1000);
+        assert!(!BUSY.get());
+        // Outside of such a job nothing is ever stopped.
+        interrupt::checkpoint();
+        let done = AtomicUsize::new(0);
+        parallel_for("next", 1000, 1, |range| _ = done.fetch_add(range.len(), Ordering::Relaxed)).unwrap();
+        assert_eq!(done.into_inner(), 1000);
     }
 
     #[test]

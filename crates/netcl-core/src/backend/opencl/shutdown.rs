@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use super::error::{ClError, ClResult};
 use super::fork;
 use super::stream::{Stream, finish_all};
+use crate::env;
 use crate::error::Error;
 
 /// How long a driver call may go on after an interrupt.
@@ -26,7 +27,7 @@ pub const GRACE: Duration = Duration::from_secs(3);
 pub const POLL: Duration = Duration::from_millis(10);
 
 /// The variable that keeps all signal handlers as they are when it is `0`.
-pub const SIGNALS_VARIABLE: &str = "NETCL_SIGNALS";
+pub const SIGNALS_VARIABLE: &str = env::SIGNALS.name;
 
 /// More threads than this inside a driver at once: the others are not counted.
 const SLOTS: usize = 128;
@@ -90,7 +91,7 @@ fn in_flight_before(number: u64) -> bool {
 /// there are no signals or where `NETCL_SIGNALS=0`.
 pub fn install_interrupt_handler() {
     #[cfg(unix)]
-    if wanted() {
+    if env::SIGNALS.switch() {
         signals::install(signals::Default::Leave);
     }
 }
@@ -99,14 +100,24 @@ pub fn install_interrupt_handler() {
 /// Ctrl+C makes [`interrupted`] true, so that the program can end in order, and the second ends it with exit code 130.
 pub fn catch_interrupts() {
     #[cfg(unix)]
-    if wanted() {
+    if env::SIGNALS.switch() {
         signals::install(signals::Default::Catch);
     }
 }
 
-#[cfg(unix)]
-fn wanted() -> bool {
-    std::env::var_os(SIGNALS_VARIABLE).is_none_or(|value| value != "0")
+/// As [`install_interrupt_handler`], and puts the handlers back in front of those that were installed since.
+pub(crate) fn watch_signals() {
+    install_interrupt_handler();
+    #[cfg(unix)]
+    signals::arm();
+}
+
+/// How many signals the handlers have seen.
+pub(crate) fn signals_seen() -> u64 {
+    #[cfg(unix)]
+    return signals::seen();
+    #[cfg(not(unix))]
+    0
 }
 
 /// Whether a SIGINT or a handled SIGTERM has come since the handlers were installed.

@@ -13,6 +13,7 @@
 //! Neither width nor stride of the planes matters: a vector is filters, and windows are read one pixel at a time.
 
 use netcl_core::Result;
+use netcl_core::backend::cpu::interrupt::checkpoint;
 use netcl_core::backend::cpu::num_threads;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
@@ -180,6 +181,7 @@ impl Problem {
         parallel_for(OP, g.groups * panels.len() * splits.len(), GRAIN / work.max(1), |range| {
             let (mut sums, mut steps) = (Vec::new(), Vec::new());
             for index in range {
+                checkpoint();
                 let (first_column, columns) = splits[index % splits.len()];
                 let rest = index / splits.len();
                 let (first_vector, vectors) = panels[rest % panels.len()];

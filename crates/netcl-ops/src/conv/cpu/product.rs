@@ -14,6 +14,7 @@
 //! filters and is forgotten. Its columns run over the ends of rows and images, so that narrow planes fill vectors as well.
 
 use netcl_core::Result;
+use netcl_core::backend::cpu::interrupt::checkpoint;
 use netcl_core::backend::cpu::num_threads;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::dtype::Element;
@@ -163,6 +164,7 @@ pub(super) fn part<E: Pixel>(
     parallel_for(problem.op, count, GRAIN / work.max(1), |range| {
         let mut room = Room::<E::Sum>::default();
         for task in range {
+            checkpoint();
             let (slice, rest) = (task % tasks.slices, task / tasks.slices);
             let (block, group) = (rest % tasks.blocks, rest / tasks.blocks);
             let first = slice * tasks.rows;

@@ -2,6 +2,7 @@
 //! packed but weights, which suits few filters and few channels.
 
 use netcl_core::Result;
+use netcl_core::backend::cpu::interrupt::checkpoint;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 
 use super::images::Pixel;
@@ -107,6 +108,7 @@ pub(super) fn part<E: Pixel>(
         let mut sums: Vec<E::Sum> = Vec::new();
         let mut segments: Vec<Segment> = Vec::new();
         for task in range {
+            checkpoint();
             let (slice, rest) = (task % slices, task / slices);
             let (band, rest) = (rest % bands.0, rest / bands.0);
             let (group, image) = (rest % problem.groups, rest / problem.groups);

@@ -6,6 +6,7 @@
 //! ```
 
 use netcl_core::Result;
+use netcl_core::backend::cpu::interrupt::checkpoint;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
 use netcl_core::kernels::launch::{self, Access, Arg, Launch, Work};
@@ -135,6 +136,7 @@ impl Problem {
         parallel_for(OP, g.groups * blocks.len() * splits, GRAIN / work.max(1), |range| {
             let mut sums: Vec<E::Sum> = Vec::new();
             for index in range {
+                checkpoint();
                 let (split, rest) = (index % splits, index / splits);
                 let (first_filter, filters) = blocks[rest % blocks.len()];
                 let first_channel = split * per_split;

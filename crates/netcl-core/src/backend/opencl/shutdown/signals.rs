@@ -35,6 +35,8 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 /// The number that the next call had at the last signal: calls with smaller ones were in flight then. 0: no signal yet.
 static MARK: AtomicU64 = AtomicU64::new(0);
+/// How many signals came, to this process or the one it was forked from.
+static SEEN: AtomicU64 = AtomicU64::new(0);
 /// The last signal.
 static LAST: AtomicI32 = AtomicI32::new(0);
 /// Whether the first Ctrl+C is only noted: the program looks at [`interrupted`].
@@ -102,6 +104,11 @@ impl Stack {
         self.set(top, new);
         self.len.store(len.max(top + 1), Ordering::SeqCst);
     }
+}
+
+/// How many signals came.
+pub(super) fn seen() -> u64 {
+    SEEN.load(Ordering::Relaxed)
 }
 
 pub(super) fn interrupted() -> bool {
@@ -188,6 +195,7 @@ fn put(signal: c_int, flags: c_int) {
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the place of this thread's errno is always valid, and getpid and pthread_self may be called in a handler.
     let (saved, pid, me) = unsafe { (*errno(), libc::getpid() as u32, libc::pthread_self() as usize) };
+    SEEN.fetch_add(1, Ordering::SeqCst);
     let stack = Stack::of(signal);
     let child = OWNER.load(Ordering::SeqCst) != pid;
     if stack.caller.load(Ordering::SeqCst) == me {
