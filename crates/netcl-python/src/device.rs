@@ -1,12 +1,14 @@
 //! `netcl.core.device`: handles, the manager, the active-device scope, and the CPU's queue.
 
 use std::cell::RefCell;
+use std::sync::{Mutex, PoisonError};
 
 use netcl::core::backend::Queue;
 use netcl::core::backend::cpu::{self, threads};
 use netcl::core::device as core;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
 
 use crate::error::IntoPyResult;
@@ -55,6 +57,41 @@ impl CpuDevice {
 
     fn __repr__(&self) -> String {
         format!("<CPUDevice {:?}, {} threads, {}>", self.name(), self.max_compute_units(), self.simd())
+    }
+}
+
+/// The platform of the native CPU: netcl itself.
+#[pyclass(name = "CPUPlatform", module = "netcl.core.device", frozen, eq, hash)]
+#[derive(Clone, PartialEq, Hash)]
+pub(crate) struct CpuPlatform;
+
+#[pymethods]
+impl CpuPlatform {
+    /// Always ``"netcl"``.
+    #[getter]
+    fn name(&self) -> String {
+        core::manager().cpu().platform_name
+    }
+
+    /// Always ``"netcl"``.
+    #[getter]
+    fn vendor(&self) -> String {
+        self.name()
+    }
+
+    /// The package's version.
+    #[getter]
+    fn version(&self) -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
+    /// The native CPU.
+    fn get_devices(&self) -> Vec<CpuDevice> {
+        vec![CpuDevice(cpu::CpuQueue::default().device())]
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<CPUPlatform {:?}>", self.name())
     }
 }
 
@@ -138,6 +175,24 @@ impl DeviceHandle {
         self.0.device_type.as_str()
     }
 
+    /// The ``Platform``; a ``CPUPlatform`` for the native CPU.
+    #[getter]
+    fn platform(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match &self.0.queue {
+            Queue::Cpu(_) => Ok(Py::new(py, CpuPlatform)?.into_any()),
+            Queue::OpenCl(stream) => Ok(Py::new(py, Platform(stream.device().platform().clone()))?.into_any()),
+        }
+    }
+
+    /// The ``Device``; a ``CPUDevice`` for the native CPU.
+    #[getter]
+    fn device(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match &self.0.queue {
+            Queue::Cpu(queue) => Ok(Py::new(py, CpuDevice(queue.device()))?.into_any()),
+            Queue::OpenCl(stream) => Ok(Py::new(py, Device(stream.device().clone()))?.into_any()),
+        }
+    }
+
     /// The OpenCL context; ``None`` for the native CPU.
     #[getter]
     fn context(&self) -> Option<Context> {
@@ -180,14 +235,14 @@ impl DeviceManager {
         py: Python<'_>,
         selector: Option<&Bound<'_, PyAny>>,
         device: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Option<DeviceHandle>> {
+    ) -> PyResult<Option<Py<DeviceHandle>>> {
         let selector = match (selector, device) {
             (Some(_), Some(_)) => return Err(PyTypeError::new_err("default: give the selector or device=, not both")),
             (Some(one), None) | (None, Some(one)) => selector_text(one)?,
             (None, None) => "auto".to_owned(),
         };
         let handle = py.detach(|| core::manager().default(&selector)).py()?;
-        Ok(handle.map(DeviceHandle))
+        handle.map(|handle| handle_to_py(py, handle)).transpose()
     }
 
     /// ``"gpu"``, ``"cpu"``, ``"accel"`` or ``"other"`` for a device (ours, PyOpenCL's, the native CPU's) or its ``type`` bits.
@@ -247,9 +302,10 @@ impl DeviceScope {
         Ok(DeviceScope { handle, scopes: RefCell::default() })
     }
 
-    fn __enter__(&self) -> DeviceHandle {
+    fn __enter__(&self, py: Python<'_>) -> PyResult<Py<DeviceHandle>> {
+        let handle = handle_to_py(py, self.handle.clone())?;
         self.scopes.borrow_mut().push(core::activate(self.handle.clone()));
-        DeviceHandle(self.handle.clone())
+        Ok(handle)
     }
 
     #[pyo3(signature = (*_exception))]
@@ -261,8 +317,8 @@ impl DeviceScope {
 
 /// The thread's active device, or ``None`` outside any ``with device(...)`` block.
 #[pyfunction]
-pub(crate) fn get_active_device() -> Option<DeviceHandle> {
-    core::get_active_device().map(DeviceHandle)
+pub(crate) fn get_active_device(py: Python<'_>) -> PyResult<Option<Py<DeviceHandle>>> {
+    core::get_active_device().map(|handle| handle_to_py(py, handle)).transpose()
 }
 
 /// How many threads the native CPU backend computes with.
@@ -281,11 +337,30 @@ pub(crate) fn set_num_threads(n: usize) -> PyResult<()> {
     Ok(())
 }
 
-/// The Python object for a queue.
+/// The Python object for a handle: always the same one. There are as many as devices, and they stay.
+fn handle_to_py(py: Python<'_>, handle: core::DeviceHandle) -> PyResult<Py<DeviceHandle>> {
+    static HANDLES: Mutex<Vec<(Py<DeviceHandle>, Py<PyAny>)>> = Mutex::new(Vec::new());
+    let handles = || HANDLES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((known, _)) = handles().iter().find(|(known, _)| known.get().0 == handle) {
+        return Ok(known.clone_ref(py));
+    }
+    // Made without the lock: the garbage collector may run, and with it other threads. The queue is kept, too, so that it stays
+    // the same object.
+    let queue = queue_to_py(py, &handle.queue)?;
+    let new = Py::new(py, DeviceHandle(handle))?;
+    handles().push((new.clone_ref(py), queue));
+    Ok(new)
+}
+
+/// The Python object for a queue: the same one as long as it lives.
 pub(crate) fn queue_to_py(py: Python<'_>, queue: &Queue) -> PyResult<Py<PyAny>> {
+    static CPU: PyOnceLock<Py<CpuQueue>> = PyOnceLock::new();
     match queue {
-        Queue::Cpu(queue) => Ok(Py::new(py, CpuQueue(*queue))?.into_any()),
-        Queue::OpenCl(stream) => Ok(Py::new(py, CommandQueue::new(stream.clone()))?.into_any()),
+        Queue::Cpu(queue) => {
+            let queue = CPU.get_or_try_init(py, || Py::new(py, CpuQueue(*queue)))?;
+            Ok(queue.clone_ref(py).into_any())
+        }
+        Queue::OpenCl(stream) => Ok(CommandQueue::of(py, stream)?.into_any()),
     }
 }
 

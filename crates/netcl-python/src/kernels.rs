@@ -14,7 +14,7 @@ use crate::cpu_buffer::CpuBuffer;
 use crate::device::{queue_from_py, resolve_queue};
 use crate::error::IntoPyResult;
 use crate::index::IndexTensor;
-use crate::opencl::{Owner, buffer_from_py, context_from_py};
+use crate::opencl::{Event, Owner, buffer_from_py, context_from_py};
 use crate::tensor::{Tensor, parse_dtype};
 
 /// Adds this file's names to the module.
@@ -123,7 +123,8 @@ pub(crate) struct KernelProgram(core::KernelProgram);
 impl KernelProgram {
     /// Runs the kernel that the spec is named after: ``run(queue, global_size, local_size, *args)``.
     ///
-    /// With ``local_size=None`` the size that won earlier is used, else the tuner's choice.
+    /// With ``local_size=None`` the size that won earlier is used, else the tuner's choice. On a queue that profiles its commands
+    /// (``NETCL_PROFILE_EVENTS=1``) the launch's ``Event`` comes back, else ``None``.
     #[pyo3(signature = (queue, global_size, local_size=None, *args))]
     fn run(
         &self,
@@ -132,7 +133,7 @@ impl KernelProgram {
         global_size: &Bound<'_, PyAny>,
         local_size: Option<&Bound<'_, PyAny>>,
         args: &Bound<'_, PyTuple>,
-    ) -> PyResult<()> {
+    ) -> PyResult<Option<Event>> {
         KernelFunction(self.0.main().py()?).run(py, queue, global_size, local_size, args)
     }
 
@@ -184,13 +185,14 @@ impl KernelFunction {
         global_size: &Bound<'_, PyAny>,
         local_size: Option<&Bound<'_, PyAny>>,
         args: &Bound<'_, PyTuple>,
-    ) -> PyResult<()> {
+    ) -> PyResult<Option<Event>> {
         let queue = resolve_queue(py, queue, None)?;
         let global = sizes(global_size, "global_size")?;
         let local = local_size.filter(|size| !size.is_none()).map(|size| sizes(size, "local_size")).transpose()?;
         let args = args.iter().map(|arg| argument(&arg)).collect::<PyResult<Vec<_>>>()?;
         // On the native CPU the kernel has run when this returns.
-        py.detach(|| self.0.run(&queue, &global, local.as_deref(), &args)).py()
+        let event = py.detach(|| self.0.run_event(&queue, &global, local.as_deref(), &args)).py()?;
+        Ok(event.map(Event::new))
     }
 }
 
@@ -204,7 +206,7 @@ impl KernelFunction {
         global_size: &Bound<'_, PyAny>,
         local_size: Option<&Bound<'_, PyAny>>,
         args: &Bound<'_, PyTuple>,
-    ) -> PyResult<()> {
+    ) -> PyResult<Option<Event>> {
         self.run(py, queue, global_size, local_size, args)
     }
 
@@ -339,7 +341,8 @@ pub(crate) struct PrimitiveBuilder(core::PrimitiveBuilder);
 #[pymethods]
 impl PrimitiveBuilder {
     #[new]
-    #[pyo3(signature = (dtype=None, tuner=None, *, fast_math=false))]
+    #[pyo3(signature = (dtype=None, tuner=None, *, fast_math=false),
+        text_signature = "(dtype='float32', tuner=None, *, fast_math=False)")]
     fn new(
         dtype: Option<&Bound<'_, PyAny>>,
         tuner: Option<&Bound<'_, WorkGroupTuner>>,
@@ -364,7 +367,8 @@ impl PrimitiveBuilder {
 
 /// Builds an elementwise kernel in one call; returns ``(spec, kernel)``.
 #[pyfunction]
-#[pyo3(signature = (context, name, arity, expression, dtype=None, *, fast_math=false))]
+#[pyo3(signature = (context, name, arity, expression, dtype=None, *, fast_math=false),
+    text_signature = "(context, name, arity, expression, dtype='float32', *, fast_math=False)")]
 fn build_elementwise_kernel(
     py: Python<'_>,
     context: Option<&Bound<'_, PyAny>>,

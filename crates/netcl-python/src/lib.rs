@@ -27,9 +27,11 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    netcl::core::env::check();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("BuildError", module.py().get_type::<error::BuildError>())?;
     module.add_class::<device::CpuDevice>()?;
+    module.add_class::<device::CpuPlatform>()?;
     module.add_class::<device::CpuQueue>()?;
     module.add_class::<device::DeviceHandle>()?;
     module.add_class::<device::DeviceManager>()?;

@@ -222,7 +222,7 @@ fn persistent<S: core::BlockSource>(source: S, max_cached_bytes: Option<i64>) ->
             let limits = Limits::bytes(byte_count("max_cached_bytes", bytes)?);
             core::PersistentBufferPool::with_limits(source, limits).into()
         }
-        None => core::PersistentBufferPool::new(source).py()?.into(),
+        None => core::PersistentBufferPool::new(source).into(),
     })
 }
 

@@ -38,7 +38,8 @@ fn assign(py: Python<'_>, tensor: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) 
 
 /// The weight and bias of a new linear layer, uniform within ``1 / sqrt(in_features)``.
 #[pyfunction]
-#[pyo3(signature = (queue, in_features, out_features, bias=true, dtype=None))]
+#[pyo3(signature = (queue, in_features, out_features, bias=true, dtype=None),
+    text_signature = "(queue, in_features, out_features, bias=True, dtype='float32')")]
 fn linear_parameters(
     py: Python<'_>,
     queue: Option<&Bound<'_, PyAny>>,
@@ -133,7 +134,8 @@ fn orthogonal_(tensor: Bound<'_, Tensor>, gain: f64, seed: Option<u64>) -> PyRes
 
 /// Normal numbers between ``a`` and ``b``, as if what lies outside were drawn again.
 #[pyfunction]
-#[pyo3(signature = (tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, seed=None))]
+#[pyo3(signature = (tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, seed=None),
+    text_signature = "(tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, seed=None)")]
 fn trunc_normal_(
     tensor: Bound<'_, Tensor>,
     mean: f64,

@@ -111,7 +111,7 @@ fn permute(x: &Tensor, axes: &Bound<'_, PyAny>) -> PyResult<Tensor> {
 
 /// Two axes exchanged, as a view; the last two unless named.
 #[pyfunction]
-#[pyo3(signature = (x, axis0=-2, axis1=-1))]
+#[pyo3(signature = (x, axis0=-2, axis1=-1), text_signature = "(x, axis0=-2, axis1=-1)")]
 fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> PyResult<Tensor> {
     wrap(ops::transpose(x.inner.raw(), axis0, axis1))
 }
@@ -229,7 +229,8 @@ fn triu(x: &Tensor, diagonal: isize) -> PyResult<Tensor> {
 
 /// ``start``, ``start + step``, ... up to but not including ``stop``; ``arange(stop)`` starts at 0.
 #[pyfunction]
-#[pyo3(signature = (start, stop=None, step=1.0, dtype=None, queue=None))]
+#[pyo3(signature = (start, stop=None, step=1.0, dtype=None, queue=None),
+    text_signature = "(start, stop=None, step=1.0, dtype='float32', queue=None)")]
 fn arange(
     py: Python<'_>,
     start: f64,
@@ -244,7 +245,8 @@ fn arange(
 
 /// A tensor filled with a value.
 #[pyfunction]
-#[pyo3(signature = (shape, value, dtype=None, queue=None))]
+#[pyo3(signature = (shape, value, dtype=None, queue=None),
+    text_signature = "(shape, value, dtype='float32', queue=None)")]
 fn full(
     py: Python<'_>,
     shape: &Bound<'_, PyAny>,
@@ -262,7 +264,8 @@ pub(crate) fn seeded(seed: Option<u64>) -> Option<Generator> {
 
 /// Uniform numbers in [low, high); the same on every device. ``seed`` makes the draw independent of earlier ones.
 #[pyfunction]
-#[pyo3(signature = (shape, low=0.0, high=1.0, dtype=None, queue=None, seed=None))]
+#[pyo3(signature = (shape, low=0.0, high=1.0, dtype=None, queue=None, seed=None),
+    text_signature = "(shape, low=0.0, high=1.0, dtype='float32', queue=None, seed=None)")]
 fn uniform(
     py: Python<'_>,
     shape: &Bound<'_, PyAny>,
@@ -278,7 +281,8 @@ fn uniform(
 
 /// Normal numbers of a mean and a standard deviation.
 #[pyfunction]
-#[pyo3(signature = (shape, mean=0.0, std=1.0, dtype=None, queue=None, seed=None))]
+#[pyo3(signature = (shape, mean=0.0, std=1.0, dtype=None, queue=None, seed=None),
+    text_signature = "(shape, mean=0.0, std=1.0, dtype='float32', queue=None, seed=None)")]
 fn normal(
     py: Python<'_>,
     shape: &Bound<'_, PyAny>,
@@ -294,7 +298,8 @@ fn normal(
 
 /// 1 with probability ``p``, else 0.
 #[pyfunction]
-#[pyo3(signature = (shape, p, dtype=None, queue=None, seed=None))]
+#[pyo3(signature = (shape, p, dtype=None, queue=None, seed=None),
+    text_signature = "(shape, p, dtype='float32', queue=None, seed=None)")]
 fn bernoulli(
     py: Python<'_>,
     shape: &Bound<'_, PyAny>,
@@ -424,7 +429,7 @@ macro_rules! along_an_axis {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
         #[pyfunction]
-        #[pyo3(signature = (x, axis=-1))]
+        #[pyo3(signature = (x, axis=-1), text_signature = "(x, axis=-1)")]
         fn $name(py: Python<'_>, x: &Tensor, axis: isize) -> PyResult<Tensor> {
             let raw = x.inner.raw();
             wrap(py.detach(|| ops::$name(raw, axis)))
@@ -493,7 +498,7 @@ fn get_matmul_precision() -> &'static str {
 
 /// The OpenCL program of the tiled product for a dtype, built for a queue's device (the active or default one for ``None``).
 #[pyfunction]
-#[pyo3(signature = (queue=None, dtype=None))]
+#[pyo3(signature = (queue=None, dtype=None), text_signature = "(queue=None, dtype='float32')")]
 fn build_matmul_kernel(
     py: Python<'_>,
     queue: Option<&Bound<'_, PyAny>>,

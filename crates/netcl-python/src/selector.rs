@@ -34,7 +34,8 @@ impl KernelSelector {
     }
 
     /// The kernel for an ``M x K`` by ``K x N`` product.
-    #[pyo3(name = "select_matmul_kernel", signature = (M, N, K, dtype=None))]
+    #[pyo3(name = "select_matmul_kernel", signature = (M, N, K, dtype=None),
+        text_signature = "($self, M, N, K, dtype='float32')")]
     #[expect(non_snake_case, reason = "the documented names")]
     fn matmul<'py>(
         &self,
@@ -48,7 +49,8 @@ impl KernelSelector {
     }
 
     /// The kernel for a convolution of ``N x C x H x W`` with ``F`` filters of ``KH x KW``.
-    #[pyo3(name = "select_conv2d_kernel", signature = (N, C, H, W, F, KH, KW, stride=None, pad=None, dilation=None, groups=1, dtype=None))]
+    #[pyo3(name = "select_conv2d_kernel", signature = (N, C, H, W, F, KH, KW, stride=None, pad=None, dilation=None, groups=1, dtype=None),
+        text_signature = "($self, N, C, H, W, F, KH, KW, stride=None, pad=None, dilation=None, groups=1, dtype='float32')")]
     #[expect(non_snake_case, clippy::too_many_arguments, reason = "the documented names")]
     fn conv2d<'py>(
         &self,
@@ -75,7 +77,8 @@ impl KernelSelector {
     }
 
     /// The kernel for ``n`` independent elements.
-    #[pyo3(name = "select_elementwise_kernel", signature = (n, dtype=None))]
+    #[pyo3(name = "select_elementwise_kernel", signature = (n, dtype=None),
+        text_signature = "($self, n, dtype='float32')")]
     fn elementwise<'py>(
         &self,
         py: Python<'py>,
@@ -92,7 +95,8 @@ impl KernelSelector {
     }
 
     /// The kernel for batch normalisation of ``N x C x H x W``.
-    #[pyo3(name = "select_batchnorm_kernel", signature = (N, C, H=1, W=1, fuse_relu=false, training=false, dtype=None))]
+    #[pyo3(name = "select_batchnorm_kernel", signature = (N, C, H=1, W=1, fuse_relu=false, training=false, dtype=None),
+        text_signature = "($self, N, C, H=1, W=1, fuse_relu=False, training=False, dtype='float32')")]
     #[expect(non_snake_case, clippy::too_many_arguments, reason = "the documented names")]
     fn batchnorm<'py>(
         &self,

@@ -1,4 +1,4 @@
-"""Capture and replay of whole steps.
+"""Capture and replay of whole steps, copies beside compute, and the cache of compiled programs.
 
     @netcl.runtime.capture
     def step(x, y):
@@ -13,6 +13,7 @@
         loss = step(x, y)  # records the first time, replays from then on
 """
 
+from netcl.runtime import cache
 from netcl.runtime.capture import CapturedFunction, capture
 from netcl.runtime.kernel_capture import CapturedKernelLaunch, KernelCapture, capture_disabled, get_capture
 from netcl.runtime.scheduler import Scheduler, prefetch
@@ -22,6 +23,7 @@ __all__ = [
     "CapturedKernelLaunch",
     "KernelCapture",
     "Scheduler",
+    "cache",
     "capture",
     "capture_disabled",
     "get_capture",

@@ -28,7 +28,8 @@ pub(super) fn fit(
             halve_larger(x, y);
         }
     }
-    if is_group_reduction(config.variant) {
+    // The native CPU's groups are threads, which need no local memory.
+    if is_group_reduction(config.variant) && profile.base.backend != "cpu" {
         // One partial sum of the accumulator's type per work-item.
         let per_item = dtype.accumulator().size() as u64;
         while config.local_size_1d > 1 && config.local_size_1d as u64 * per_item > local_bytes {

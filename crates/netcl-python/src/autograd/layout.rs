@@ -29,7 +29,7 @@ fn permute(py: Python<'_>, x: &Tensor, axes: &Bound<'_, PyAny>) -> PyResult<Tens
 
 /// Two axes exchanged, as a view; the last two unless named.
 #[pyfunction]
-#[pyo3(signature = (x, axis0=-2, axis1=-1))]
+#[pyo3(signature = (x, axis0=-2, axis1=-1), text_signature = "(x, axis0=-2, axis1=-1)")]
 fn transpose(py: Python<'_>, x: &Tensor, axis0: isize, axis1: isize) -> PyResult<Tensor> {
     record(py, &x.inner, || layout::transpose(&x.inner, axis0, axis1))
 }
@@ -71,7 +71,7 @@ fn unsqueeze(py: Python<'_>, x: &Tensor, axis: isize) -> PyResult<Tensor> {
 
 /// All axes from ``start`` to ``end``, both included, as one.
 #[pyfunction]
-#[pyo3(signature = (x, start=0, end=-1))]
+#[pyo3(signature = (x, start=0, end=-1), text_signature = "(x, start=0, end=-1)")]
 fn flatten(py: Python<'_>, x: &Tensor, start: isize, end: isize) -> PyResult<Tensor> {
     record(py, &x.inner, || layout::flatten(&x.inner, start, end))
 }

@@ -112,7 +112,8 @@ fn huber_loss(
 /// The negative log-likelihood of labels under ``softmax(input)``. Labels are an array of whole numbers, an ``IndexTensor`` or a
 /// ``Tensor`` that holds whole numbers; a target of the input's shape is probabilities.
 #[pyfunction]
-#[pyo3(signature = (input, target, weight=None, ignore_index=Some(-100), reduction="mean", label_smoothing=0.0))]
+#[pyo3(signature = (input, target, weight=None, ignore_index=Some(-100), reduction="mean", label_smoothing=0.0),
+    text_signature = "(input, target, weight=None, ignore_index=-100, reduction='mean', label_smoothing=0.0)")]
 fn cross_entropy(
     py: Python<'_>,
     input: &Tensor,
@@ -130,7 +131,8 @@ fn cross_entropy(
 
 /// The negative log-likelihood of labels under log-probabilities; labels as for ``cross_entropy``.
 #[pyfunction]
-#[pyo3(signature = (input, target, weight=None, ignore_index=Some(-100), reduction="mean"))]
+#[pyo3(signature = (input, target, weight=None, ignore_index=Some(-100), reduction="mean"),
+    text_signature = "(input, target, weight=None, ignore_index=-100, reduction='mean')")]
 fn nll_loss(
     py: Python<'_>,
     input: &Tensor,

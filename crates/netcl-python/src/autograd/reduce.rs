@@ -100,7 +100,7 @@ macro_rules! along_an_axis {
     ($($(#[$doc:meta])* $module:ident $name:ident;)*) => {$(
         $(#[$doc])*
         #[pyfunction]
-        #[pyo3(signature = (x, axis=-1))]
+        #[pyo3(signature = (x, axis=-1), text_signature = "(x, axis=-1)")]
         fn $name(py: Python<'_>, x: &Tensor, axis: isize) -> PyResult<Tensor> {
             record(py, &x.inner, || $module::$name(&x.inner, axis))
         }

@@ -1,6 +1,6 @@
 //! Contexts and queues.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use netcl::core::backend::Queue;
@@ -8,7 +8,7 @@ use netcl::core::backend::opencl as cl;
 use netcl::core::backend::opencl::shutdown::finish_timeout;
 use pyo3::exceptions::{PyTimeoutError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyType, PyWeakrefReference};
 
 use super::platform::Device;
 use super::{context_from_py, device_from_py, same_object};
@@ -73,6 +73,24 @@ same_object!(CommandQueue, |queue| queue.pointer);
 impl CommandQueue {
     pub(crate) fn new(stream: Arc<cl::Stream>) -> Self {
         CommandQueue { pointer: stream.queue().int_ptr(), stream: Some(stream) }
+    }
+
+    /// The object of a stream: the one that Python has, or a new one.
+    pub(crate) fn of(py: Python<'_>, stream: &Arc<cl::Stream>) -> PyResult<Py<CommandQueue>> {
+        static QUEUES: Mutex<Vec<Py<PyWeakrefReference>>> = Mutex::new(Vec::new());
+        let queues = || QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+        let alive = |known: &Py<PyWeakrefReference>| known.bind(py).upgrade_as::<CommandQueue>().ok().flatten();
+        let known = queues().iter().filter_map(alive).find(|known| Arc::ptr_eq(known.get().stream(), stream));
+        if let Some(known) = known {
+            return Ok(known.unbind());
+        }
+        // Made without the lock: the garbage collector may run, and with it other threads.
+        let new = Bound::new(py, CommandQueue::new(stream.clone()))?;
+        let reference = PyWeakrefReference::new(&new)?.unbind();
+        let mut queues = queues();
+        queues.retain(|known| alive(known).is_some());
+        queues.push(reference);
+        Ok(new.unbind())
     }
 
     #[expect(clippy::expect_used, reason = "taken by drop alone, after which nobody can call")]
@@ -178,7 +196,7 @@ impl CommandQueue {
 /// Returns ``True`` when all is done and raises ``TimeoutError`` after ``timeout`` seconds (``None``: never). In both the
 /// interrupted and the timed-out case the device goes on.
 #[pyfunction]
-#[pyo3(signature = (queue, timeout=Some(30.0)))]
+#[pyo3(signature = (queue, timeout=Some(30.0)), text_signature = "(queue, timeout=30.0)")]
 pub(super) fn interruptible_finish(py: Python<'_>, queue: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<bool> {
     let limit = timeout.map(Duration::try_from_secs_f64).transpose().map_err(|error| {
         PyValueError::new_err(format!("interruptible_finish: timeout={}: {error}", timeout.unwrap_or(f64::NAN)))

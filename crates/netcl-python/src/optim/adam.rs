@@ -13,7 +13,8 @@ pub(crate) struct Adam(AdamOptions);
 impl Adam {
     /// ``params`` are tensors, or dicts ``{"params": [...], "lr": ..., "weight_decay": ...}``.
     #[new]
-    #[pyo3(signature = (params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=false, *, maximize=false))]
+    #[pyo3(signature = (params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=false, *, maximize=false),
+        text_signature = "(params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False, *, maximize=False)")]
     fn new(
         params: &Bound<'_, PyAny>,
         lr: f64,
@@ -51,7 +52,8 @@ pub(crate) struct AdamW(AdamWOptions);
 impl AdamW {
     /// ``params`` are tensors, or dicts ``{"params": [...], "lr": ..., "weight_decay": ...}``.
     #[new]
-    #[pyo3(signature = (params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=false, *, maximize=false))]
+    #[pyo3(signature = (params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=false, *, maximize=false),
+        text_signature = "(params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, *, maximize=False)")]
     fn new(
         params: &Bound<'_, PyAny>,
         lr: f64,

@@ -1,5 +1,6 @@
-//! `netcl.runtime`: captured functions, kept launches, copies beside compute.
+//! `netcl.runtime`: captured functions, kept launches, copies beside compute, the program cache.
 
+mod cache;
 mod captured;
 mod kernel_capture;
 mod scheduler;
@@ -21,6 +22,7 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<kernel_capture::KernelCapture>()?;
     module.add_class::<kernel_capture::CaptureDisabled>()?;
     module.add_class::<scheduler::Scheduler>()?;
+    cache::register(&module)?;
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.runtime", &module)

@@ -90,7 +90,10 @@ impl Tensor {
     #[new]
     #[pyo3(signature = (buffer=None, shape=None, dtype=None, context=None, queue=None, pool_handle=None, persistent=false,
         requires_grad=false, grad=None, grad_fn=None, pending_event=None, pending_release=None, host_ref=None,
-        array=None, backend=None))]
+        array=None, backend=None),
+        text_signature = "(buffer=None, shape=None, dtype='float32', context=None, queue=None, pool_handle=None, \
+        persistent=False, requires_grad=False, grad=None, grad_fn=None, pending_event=None, pending_release=None, \
+        host_ref=None, array=None, backend=None)")]
     #[expect(clippy::too_many_arguments, reason = "the documented constructor has every attribute as a keyword")]
     fn construct(
         py: Python<'_>,
@@ -170,7 +173,8 @@ impl Tensor {
 
     /// A new tensor of a shape, filled with a value (zero unless named).
     #[classmethod]
-    #[pyo3(signature = (queue, shape, dtype=None, fill=0.0, pool=None, backend=None))]
+    #[pyo3(signature = (queue, shape, dtype=None, fill=0.0, pool=None, backend=None),
+        text_signature = "($cls, queue, shape, dtype='float32', fill=0.0, pool=None, backend=None)")]
     #[expect(clippy::too_many_arguments, reason = "the documented signature")]
     fn from_shape(
         _cls: &Bound<'_, PyType>,

@@ -1,6 +1,7 @@
 //! A tensor's OpenCL memory: a lease or a foreign buffer, the queue that used it last, and an upload under way.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -335,6 +336,21 @@ impl Staged {
     }
 }
 
+thread_local! {
+    /// Whether the next launch of this thread is to leave its event here.
+    static WANTED: Cell<bool> = const { Cell::new(false) };
+    static EVENT: Cell<Option<Event>> = const { Cell::new(None) };
+}
+
+/// The event of the last launch that `run` makes, if its queue profiles and the launch was not only recorded.
+pub(crate) fn with_event(run: impl FnOnce() -> Result<()>) -> Result<Option<Event>> {
+    WANTED.set(true);
+    let result = run();
+    WANTED.set(false);
+    let event = EVENT.take();
+    result.map(|()| event)
+}
+
 /// Runs a launch's kernel on a stream.
 pub(crate) fn run(stream: &Stream, kernel: &Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
     let mut buffers: smallvec::SmallVec<[Buffer; 8]> = smallvec::SmallVec::new();
@@ -357,18 +373,20 @@ pub(crate) fn run(stream: &Stream, kernel: &Kernel, grid: Grid, args: &[Arg]) ->
             Arg::Scalar(scalar) => scalar_arg(scalar),
         })
         .collect();
-    let launch = || stream.queue().launch(kernel, grid, &args, Deps::NONE);
-    match launch() {
+    let deps = if WANTED.get() && stream.queue().profiling() { Deps::EVENT } else { Deps::NONE };
+    let launch = || stream.queue().launch(kernel, grid, &args, deps);
+    let event = match launch() {
         // Drivers allocate lazily: want of memory may show only here. Empty the caches and try once more.
         Err(error) if error.is_out_of_memory() => {
             let device = crate::memory::BlockSource::device(stream.pool().source());
             trim_device(&device);
             stream::finish_device(stream.device());
-            launch().map_err(|error| out_of_memory(error, &device, buffers.iter().map(Buffer::size).sum()))?;
+            launch().map_err(|error| out_of_memory(error, &device, buffers.iter().map(Buffer::size).sum()))?
         }
-        other => {
-            other?;
-        }
+        other => other?,
+    };
+    if event.is_some() {
+        EVENT.set(event);
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use super::native::{kernel_stream, native_work};
 use super::signature::{Parameter, parameters};
 use super::spec::KernelSpec;
 use crate::backend::Queue;
-use crate::backend::opencl::{Builder, Context, Device, Grid, Kernel, Stream};
+use crate::backend::opencl::{self, Builder, Context, Device, Event, Grid, Kernel, Stream};
 use crate::error::{Error, Result};
 use crate::kernels::launch::{self, Arg, Cost, Launch, Work};
 use crate::kernels::work_group::{GroupLimits, Sizes, WorkGroupTuner};
@@ -180,6 +180,18 @@ impl KernelFunction {
             self.0.spec.sizes.remember(self.name(), &compiled.device, global.len(), Some(local.into()));
         }
         Ok(())
+    }
+
+    /// As [`KernelFunction::run`], and returns the launch's event where the queue profiles its commands
+    /// (`NETCL_PROFILE_EVENTS=1`) and there was a launch.
+    pub fn run_event(
+        &self,
+        queue: &Queue,
+        global: &[usize],
+        local: Option<&[usize]>,
+        args: &[KernelArg],
+    ) -> Result<Option<Event>> {
+        opencl::with_event(|| self.run(queue, global, local, args))
     }
 
     /// The work-group size that a run without one would use; `None` means the driver's own choice.
