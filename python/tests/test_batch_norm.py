@@ -98,6 +98,14 @@ def test_every_mode_counts_and_averages_alike(queue, momentum):
             np.testing.assert_array_equal(ours, theirs, err_msg=name)
 
 
+def test_a_shared_plan_counts_for_the_module_that_is_given(queue):
+    function = ag.jit(lambda x, part: part(x) * 1.0)
+    norms = [nn.BatchNorm1d(queue, 3, momentum=None) for _ in range(2)]
+    for i, at in enumerate([0, 1, 1, 0, 1]):
+        function(batch(queue, i), norms[at])
+    assert [int(norm.num_batches_tracked) for norm in norms] == [2, 3]
+
+
 @pytest.mark.parametrize("momentum", [0.1, None])
 def test_a_verified_step_counts_once(queue, momentum):
     norm = nn.BatchNorm1d(queue, 3, momentum=momentum)
