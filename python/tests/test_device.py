@@ -1,4 +1,4 @@
-"""Handles and queues are the same objects each time; what a handle tells; the cache tools; the selector's thresholds."""
+"""Handles and queues are the same objects each time; what a handle tells; cache tools; the selector's thresholds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment variables: nonsense and misspelt names are told once, and the defaults hold; what each of the pages' variables does."""
+"""Environment variables: nonsense is named once and the defaults hold; what the variables of the pages do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ needs_opencl = pytest.mark.skipif(manager.default("opencl") is None, reason="no 
 
 def run(code: str, **variables: str) -> tuple[str, list[str]]:
     """What a program prints, and what netcl says on standard error about variables."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("NETCL_") or name == "NETCL_CACHE_DIR"}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith("NETCL_") or name == "NETCL_CACHE_DIR"
+    }
     done = subprocess.run(
         [sys.executable, "-c", code], env=clean | variables, capture_output=True, text=True, timeout=120, check=False
     )

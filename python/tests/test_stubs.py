@@ -48,16 +48,22 @@ def test_public_functions_and_classes_are_documented():
 
 
 def declared_functions(body: list[ast.stmt], owner: Any, path: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Name, object and declared defaults of every function and method of a stub; operators have signatures of their own."""
+    """Name, object and declared defaults of every function and method of a stub, but for operators."""
     for node in body:
         if isinstance(node, ast.ClassDef):
             yield from declared_functions(node.body, getattr(owner, node.name), f"{path}.{node.name}")
         elif isinstance(node, ast.FunctionDef) and (not node.name.startswith("__") or node.name == "__new__"):
-            if any(ast.unparse(mark) in ("property", "overload") or "setter" in ast.unparse(mark) for mark in node.decorator_list):
+            if any(
+                ast.unparse(mark) in ("property", "overload") or "setter" in ast.unparse(mark)
+                for mark in node.decorator_list
+            ):
                 continue
             positional = node.args.posonlyargs + node.args.args
             defaults: dict[str, Any] = {one.arg: inspect.Parameter.empty for one in positional + node.args.kwonlyargs}
-            given = [*zip(reversed(positional), reversed(node.args.defaults)), *zip(node.args.kwonlyargs, node.args.kw_defaults)]
+            given = [
+                *zip(reversed(positional), reversed(node.args.defaults)),
+                *zip(node.args.kwonlyargs, node.args.kw_defaults),
+            ]
             defaults |= {one.arg: ast.literal_eval(value) for one, value in given if value is not None}
             for bound in ("self", "cls"):
                 defaults.pop(bound, None)

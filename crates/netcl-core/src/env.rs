@@ -249,8 +249,9 @@ pub fn check() {
     });
 }
 
-/// The name of the table that needs the fewest changes to become this one.
+/// The name of the table that needs the fewest changes to become this one, in capitals.
 fn closest(name: &str) -> &'static str {
+    let name = &name.to_ascii_uppercase();
     TABLE.iter().map(|variable| variable.name).min_by_key(|known| distance(known, name)).unwrap_or_default()
 }
 

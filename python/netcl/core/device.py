@@ -2,7 +2,16 @@
 
 from netcl._netcl import CPUDevice, CPUPlatform, CPUQueue, DeviceHandle, DeviceManager, device, get_active_device
 
-__all__ = ["CPUDevice", "CPUPlatform", "CPUQueue", "DeviceHandle", "DeviceManager", "device", "get_active_device", "manager"]
+__all__ = [
+    "CPUDevice",
+    "CPUPlatform",
+    "CPUQueue",
+    "DeviceHandle",
+    "DeviceManager",
+    "device",
+    "get_active_device",
+    "manager",
+]
 
 manager = DeviceManager()
 """The process-wide device manager."""

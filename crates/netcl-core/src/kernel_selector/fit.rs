@@ -29,7 +29,8 @@ pub(super) fn fit(
         }
     }
     // The native CPU's groups are threads, which need no local memory.
-    if is_group_reduction(config.variant) && profile.base.backend != "cpu" {
+    let native = (profile.base.backend, profile.base.device_type) == ("cpu", "cpu");
+    if is_group_reduction(config.variant) && !native {
         // One partial sum of the accumulator's type per work-item.
         let per_item = dtype.accumulator().size() as u64;
         while config.local_size_1d > 1 && config.local_size_1d as u64 * per_item > local_bytes {

@@ -74,7 +74,9 @@ fn cache_prune(py: Python<'_>, max_bytes: Option<u64>, older_than: Option<f64>) 
     let wrong = || PyValueError::new_err("prune: older_than is a number of days that is not negative");
     let limit = older_than.map(|days| Duration::try_from_secs_f64(days * DAY).map_err(|_| wrong())).transpose()?;
     if max_bytes.is_none() && limit.is_none() {
-        return Err(PyValueError::new_err("prune: say what to keep with max_bytes=, older_than= or both; clear() keeps nothing"));
+        return Err(PyValueError::new_err(
+            "prune: say what to keep with max_bytes=, older_than= or both; clear() keeps nothing",
+        ));
     }
     py.detach(|| cache::prune(max_bytes, limit)).map(removed).map_err(os_error)
 }
