@@ -1,16 +1,21 @@
 //! A content-addressed folder of small files: compiled programs and probe results that survive the process.
 //!
 //! Several processes may use one folder: entries are written to a temporary file and renamed, so a reader sees a whole entry
-//! or none, and a checksum finds what a full disk or a bad one left behind. The folder may be deleted at any time.
+//! or none. A checksum, keyed by the entry's name, finds what a full disk or a bad one left behind and entries under another's
+//! name. What somebody else could have written is not used (see [`files`]). The folder may be deleted at any time.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+mod files;
+
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use self::files::{Trust, Unread};
 use crate::env;
 
 /// The variable that names the cache folder.
@@ -20,7 +25,7 @@ pub const CACHE_VARIABLE: &str = env::CACHE.name;
 /// The variable that caps the folder's size, for example `512M`.
 pub const CACHE_MAX_VARIABLE: &str = env::CACHE_MAX.name;
 
-const MAGIC: &[u8; 8] = b"netclpc1";
+const MAGIC: &[u8; 8] = b"netclpc2";
 const EXTENSION: &str = "entry";
 const DEFAULT_MAX_BYTES: u64 = 1 << 30;
 /// Pruning looks at every file, so it happens once in so many writes.
@@ -41,6 +46,11 @@ impl Key {
             hasher.update(part.as_bytes());
         }
         Key(hasher.finalize())
+    }
+
+    /// The key of an entry, from the name of its file.
+    pub fn of(path: &Path) -> Option<Key> {
+        blake3::Hash::from_hex(path.file_stem()?.as_encoded_bytes()).ok().map(Key)
     }
 }
 
@@ -165,18 +175,20 @@ impl Store {
         self.dir.join(format!("{key}.{EXTENSION}"))
     }
 
-    /// Looks an entry up and marks it as used. Damaged entries are deleted.
+    /// Looks an entry up and marks it as used. Damaged entries, and what is no entry of this user, are deleted.
     pub fn get(&self, key: &Key) -> Lookup {
-        let path = self.path(key);
-        let Ok(mut file) = File::open(&path) else { return Lookup::Miss };
-        let mut bytes = Vec::new();
-        if file.read_to_end(&mut bytes).is_err() {
+        if !fs::metadata(&self.dir).is_ok_and(|data| files::trust(&data) == Trust::Full) {
             return Lookup::Miss;
         }
-        match decode(&bytes) {
-            Some(entry) => {
+        let found = match files::read(&self.path(key)) {
+            Err(Unread::Missing) => return Lookup::Miss,
+            Err(Unread::Untrusted) => None,
+            Ok((file, bytes)) => decode(key, &bytes).map(|entry| (file, entry)),
+        };
+        match found {
+            Some((file, entry)) => {
                 // The time of last use orders the pruning. On a read-only folder it stays as it is.
-                let _ = File::options().append(true).open(&path).and_then(|f| f.set_modified(SystemTime::now()));
+                let _ = file.set_modified(SystemTime::now());
                 Lookup::Hit(entry)
             }
             None => {
@@ -188,12 +200,10 @@ impl Store {
 
     /// Writes an entry; readers see the old one or the new one, never a part.
     pub fn put(&self, key: &Key, header: &Header, payload: &[u8]) -> io::Result<()> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        fs::create_dir_all(&self.dir)?;
-        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.dir.join(format!("{key}.{}.{number}.tmp", std::process::id()));
-        let written = File::create(&temporary)
-            .and_then(|mut file| file.write_all(&encode(header, payload)?))
+        self.make_folder()?;
+        let (temporary, mut file) = files::temporary(&self.dir, &key.to_string())?;
+        let written = encode(key, header, payload)
+            .and_then(|bytes| file.write_all(&bytes))
             .and_then(|()| fs::rename(&temporary, self.path(key)));
         if written.is_err() {
             let _ = fs::remove_file(&temporary);
@@ -202,6 +212,30 @@ impl Store {
             self.prune(self.max_bytes)?;
         }
         written
+    }
+
+    /// Makes the folder, or sees to it that nobody else can write to it.
+    fn make_folder(&self) -> io::Result<()> {
+        files::make_folder(&self.dir)?;
+        match files::trust(&fs::metadata(&self.dir)?) {
+            Trust::Full => Ok(()),
+            Trust::Loose => {
+                files::close_folder(&self.dir)?;
+                // Whatever others may have moved here.
+                self.clear().map(drop)
+            }
+            Trust::Foreign => {
+                static TOLD: Once = Once::new();
+                TOLD.call_once(|| {
+                    eprintln!(
+                        "netcl: nothing is cached: {} belongs to another user. Set {CACHE_DIR_VARIABLE} to a folder of your own, or \
+                         {CACHE_VARIABLE}=0",
+                        self.dir.display()
+                    );
+                });
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, "the folder belongs to another user"))
+            }
+        }
     }
 
     /// Deletes one entry, if it is there.
@@ -214,7 +248,7 @@ impl Store {
     pub fn entries(&self) -> io::Result<Vec<EntryInfo>> {
         let mut list = Vec::new();
         for (path, bytes, age) in self.files(EXTENSION)? {
-            let header = fs::read(&path).ok().and_then(|bytes| decode(&bytes)).map(|entry| entry.header);
+            let header = read_named(&path).map(|entry| entry.header);
             list.push(EntryInfo { path, bytes, age, header });
         }
         list.sort_by(|a, b| a.age.cmp(&b.age).then_with(|| a.path.cmp(&b.path)));
@@ -223,7 +257,7 @@ impl Store {
 
     /// What an entry of [`Store::entries`] holds; `None` where it is damaged or gone.
     pub fn payload(&self, path: &Path) -> Option<Vec<u8>> {
-        fs::read(path).ok().and_then(|bytes| decode(&bytes)).map(|entry| entry.payload)
+        read_named(path).map(|entry| entry.payload)
     }
 
     /// Removes the least recently used entries until at most `max_bytes` remain, and what dead processes left.
@@ -269,7 +303,7 @@ impl Store {
             if path.extension().is_none_or(|e| e != extension) {
                 continue;
             }
-            let Ok(data) = fs::metadata(&path) else { continue };
+            let Ok(data) = fs::symlink_metadata(&path) else { continue };
             let age = data.modified().ok().and_then(|time| now.duration_since(time).ok()).unwrap_or_default();
             files.push((path, data.len(), age));
         }
@@ -277,8 +311,8 @@ impl Store {
     }
 }
 
-/// `magic, checksum of the rest, header length, header (TOML), payload`.
-fn encode(header: &Header, payload: &[u8]) -> io::Result<Vec<u8>> {
+/// `magic, checksum of the rest keyed by the name, header length, header (TOML), payload`.
+fn encode(key: &Key, header: &Header, payload: &[u8]) -> io::Result<Vec<u8>> {
     let header = toml::to_string(header).map_err(io::Error::other)?;
     let mut rest = Vec::with_capacity(4 + header.len() + payload.len());
     rest.extend_from_slice(&(header.len() as u32).to_le_bytes());
@@ -286,20 +320,30 @@ fn encode(header: &Header, payload: &[u8]) -> io::Result<Vec<u8>> {
     rest.extend_from_slice(payload);
     let mut bytes = Vec::with_capacity(40 + rest.len());
     bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(blake3::hash(&rest).as_bytes());
+    bytes.extend_from_slice(checksum(key, &rest).as_bytes());
     bytes.extend_from_slice(&rest);
     Ok(bytes)
 }
 
-fn decode(bytes: &[u8]) -> Option<Entry> {
+fn decode(key: &Key, bytes: &[u8]) -> Option<Entry> {
     let (sum, rest) = bytes.strip_prefix(MAGIC)?.split_at_checked(32)?;
-    if blake3::hash(rest).as_bytes() != sum {
+    if checksum(key, rest).as_bytes() != sum {
         return None;
     }
     let (length, rest) = rest.split_first_chunk::<4>()?;
     let (header, payload) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
     let header = toml::from_str(std::str::from_utf8(header).ok()?).ok()?;
     Some(Entry { header, payload: payload.to_vec() })
+}
+
+/// Keyed, so that an entry under another's name is found like any other damage.
+fn checksum(key: &Key, rest: &[u8]) -> blake3::Hash {
+    blake3::keyed_hash(key.0.as_bytes(), rest)
+}
+
+fn read_named(path: &Path) -> Option<Entry> {
+    let (_, bytes) = files::read(path).ok()?;
+    decode(&Key::of(path)?, &bytes)
 }
 
 /// The folder over all stores.
@@ -318,140 +362,9 @@ fn root() -> Option<PathBuf> {
             .filter(|dir| dir.is_absolute())
             .or_else(|| variable("HOME").map(|home| home.join(".cache")))
     };
-    system.map(|dir| dir.join("netcl"))
+    // Under sudo the home may be the caller's.
+    system.map(|dir| dir.join("netcl")).filter(|dir| files::may_make(dir))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Folder {
-            let path = std::env::temp_dir().join(format!("netcl-cache-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            Folder(path)
-        }
-
-        fn store(&self) -> Store {
-            Store::new(&self.0, 1 << 20)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn header(kernel: &str) -> Header {
-        Header { device: "d \"quoted\"".into(), options: "-D".into(), kernels: vec![kernel.into()], failed: false }
-    }
-
-    #[test]
-    fn keys_keep_the_borders_of_their_parts() {
-        assert_ne!(Key::new(&["ab", "c"]), Key::new(&["a", "bc"]));
-        assert_ne!(Key::new(&["a"]), Key::new(&["a", ""]));
-        assert_eq!(Key::new(&["a", "b"]), Key::new(&["a", "b"]));
-    }
-
-    #[test]
-    fn entries_come_back_whole_and_are_listed() {
-        let folder = Folder::new("whole");
-        let store = folder.store();
-        assert!(store.entries().unwrap().is_empty(), "a folder that does not exist holds nothing");
-        let key = Key::new(&["x"]);
-        assert_eq!(store.get(&key), Lookup::Miss);
-        store.put(&key, &header("k"), &[0, 1, 2, 255]).unwrap();
-        assert_eq!(store.get(&key), Lookup::Hit(Entry { header: header("k"), payload: vec![0, 1, 2, 255] }));
-        let list = store.entries().unwrap();
-        assert_eq!(list.len(), 1);
-        assert_eq!(list[0].header, Some(header("k")));
-        assert!(list[0].bytes > 40 && list[0].age < Duration::from_secs(60));
-        assert_eq!(store.clear().unwrap().entries, 1);
-        assert_eq!(store.get(&key), Lookup::Miss);
-    }
-
-    #[test]
-    fn every_truncation_and_every_flipped_byte_is_found() {
-        let folder = Folder::new("damage");
-        let store = folder.store();
-        let key = Key::new(&["x"]);
-        store.put(&key, &header("k"), b"payload").unwrap();
-        let good = fs::read(store.path(&key)).unwrap();
-        for length in 0..good.len() {
-            fs::write(store.path(&key), &good[..length]).unwrap();
-            assert_eq!(store.get(&key), Lookup::Corrupt, "cut to {length} bytes");
-            assert!(!store.path(&key).exists(), "the damaged entry is deleted");
-        }
-        for at in 0..good.len() {
-            let mut bad = good.clone();
-            bad[at] ^= 0x10;
-            fs::write(store.path(&key), &bad).unwrap();
-            assert_eq!(store.get(&key), Lookup::Corrupt, "byte {at} flipped");
-        }
-        fs::write(store.path(&key), &good).unwrap();
-        assert!(matches!(store.get(&key), Lookup::Hit(_)));
-    }
-
-    #[test]
-    fn pruning_takes_the_least_recently_used_and_leaves_foreign_files() {
-        let folder = Folder::new("prune");
-        let store = folder.store();
-        let keys: Vec<Key> = (0..4).map(|n| Key::new(&[&n.to_string()])).collect();
-        for (n, key) in keys.iter().enumerate() {
-            store.put(key, &header("k"), &[7; 1000]).unwrap();
-            let time = SystemTime::now() - Duration::from_secs(1000 - 100 * n as u64);
-            File::options().append(true).open(store.path(key)).unwrap().set_modified(time).unwrap();
-        }
-        let foreign = folder.0.join("notes.txt");
-        fs::write(&foreign, "mine").unwrap();
-        let stale = folder.0.join("dead.1.2.tmp");
-        fs::write(&stale, "half").unwrap();
-        File::options().append(true).open(&stale).unwrap().set_modified(SystemTime::now() - 2 * STALE).unwrap();
-        assert!(matches!(store.get(&keys[0]), Lookup::Hit(_)), "use makes the oldest the youngest");
-        let size = store.entries().unwrap()[0].bytes;
-        assert_eq!(store.prune(2 * size).unwrap(), Pruned { entries: 2, bytes: 2 * size });
-        let left: Vec<bool> = keys.iter().map(|key| store.path(key).exists()).collect();
-        assert_eq!(left, [true, false, false, true]);
-        assert!(foreign.exists() && !stale.exists());
-    }
-
-    #[test]
-    fn the_cap_holds_over_many_writes() {
-        let folder = Folder::new("cap");
-        let store = Store::new(&folder.0, 10_000);
-        for n in 0..=2 * PRUNE_EVERY {
-            store.put(&Key::new(&[&n.to_string()]), &header("k"), &[1; 1000]).unwrap();
-        }
-        let total: u64 = store.entries().unwrap().iter().map(|e| e.bytes).sum();
-        assert!(total <= 10_000, "{total} bytes after a write that prunes");
-    }
-
-    #[test]
-    fn writers_and_readers_of_one_key_do_not_disturb_each_other() {
-        let folder = Folder::new("race");
-        let store = folder.store();
-        let key = Key::new(&["shared"]);
-        let payloads: Vec<Vec<u8>> = (0..4_u8).map(|n| vec![n; 5000 + usize::from(n)]).collect();
-        std::thread::scope(|scope| {
-            for payload in &payloads {
-                let store = &store;
-                scope.spawn(move || {
-                    for _ in 0..50 {
-                        store.put(&key, &header("k"), payload).unwrap();
-                        match store.get(&key) {
-                            Lookup::Hit(entry) => assert!(payloads_contains(&entry.payload)),
-                            other => panic!("{other:?}"),
-                        }
-                    }
-                });
-            }
-        });
-        fn payloads_contains(payload: &[u8]) -> bool {
-            payload.iter().all(|&b| b == payload[0]) && payload.len() == 5000 + usize::from(payload[0])
-        }
-        assert!(fs::read_dir(&folder.0).unwrap().all(|f| f.unwrap().path().extension().unwrap() == EXTENSION));
-    }
-}
+mod tests;
