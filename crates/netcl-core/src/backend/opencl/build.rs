@@ -147,7 +147,7 @@ impl Builder {
     }
 
     /// Builds a program for one device, or loads it from the cache. A program that does not compile is
-    /// [`ClError::Build`], and the cache remembers that too.
+    /// [`ClError::Build`], and the cache remembers that too where the source is to blame.
     pub fn build(&self, context: &Context, device: &Device, source: &Source) -> ClResult<Program> {
         let start = Instant::now();
         let tell = |program: &Program, origin| {
@@ -159,25 +159,31 @@ impl Builder {
             tell(&found, Origin::Cached);
             return Ok(found);
         }
-        count(&self.counters.builds);
-        let built = compile(context, device, source, &options);
+        let built = self.compile(context, device, source, &options).or_else(|first| {
+            // A full disk, lack of memory, another program in the driver's folder: what passes may be over by now.
+            match &first {
+                ClError::Build(_) | ClError::Call { .. } => self.compile(context, device, source, &options),
+                _ => Err(first),
+            }
+        });
         match &built {
             Ok(program) => {
                 tell(program, Origin::Compiled);
                 self.remember(&key, device, &options, program);
             }
-            Err(error) => {
-                count(&self.counters.failures);
-                // Only what the compiler itself says is worth remembering; lack of memory passes.
-                if let ClError::Build(build) = error
-                    && !build.log.is_empty()
-                {
-                    let header = Header { device: build.device.clone(), options, kernels: Vec::new(), failed: true };
-                    self.put(&key, &header, build.log.as_bytes());
-                }
+            // Nothing else is worth remembering: it may work next time.
+            Err(ClError::Build(build)) if build.blames_source() => {
+                let header = Header { device: build.device.clone(), options, kernels: Vec::new(), failed: true };
+                self.put(&key, &header, build.log.as_bytes());
             }
+            Err(_) => {}
         }
         built
+    }
+
+    fn compile(&self, context: &Context, device: &Device, source: &Source, options: &str) -> ClResult<Program> {
+        count(&self.counters.builds);
+        compile(context, device, source, options).inspect_err(|_| count(&self.counters.failures))
     }
 
     /// Builds several programs with up to `threads` threads (0: one per core); the results come in the order of the sources.
@@ -226,6 +232,7 @@ impl Builder {
                     options: entry.header.options,
                     log: String::from_utf8_lossy(&entry.payload).into_owned(),
                     source: source.text.clone(),
+                    cached: true,
                 })));
             }
             Lookup::Hit(entry) => match Program::from_binary(context, device, &entry.payload, options) {

@@ -119,6 +119,7 @@ pub(super) fn check(call: &'static str, code: cl_int) -> ClResult<()> {
 ///     options: "-cl-std=CL1.2".into(),
 ///     log: "<source>:2:5: error: unknown type name 'floaty'".into(),
 ///     source: "__kernel void f(\n    floaty x) {}\n".into(),
+///     cached: false,
 /// };
 /// let text = e.to_string();
 /// assert!(text.contains("unknown type name"));
@@ -134,6 +135,8 @@ pub struct BuildError {
     pub log: String,
     /// The source text as the compiler got it.
     pub source: String,
+    /// True for a failure that the program cache remembered.
+    pub cached: bool,
 }
 
 /// Sources up to this many lines are printed whole; of longer ones only the surroundings of the complaints.
@@ -145,6 +148,12 @@ impl BuildError {
     /// The whole source with line numbers; lines that the log complains about are marked with `>`.
     pub fn numbered_source(&self) -> String {
         self.number(|_| true)
+    }
+
+    /// Whether the compiler found an error in a line of the source. Otherwise the reason may be one that passes, such as a full disk.
+    pub fn blames_source(&self) -> bool {
+        let lines = self.source.lines().count();
+        self.log.lines().filter(|text| text.contains("error")).filter_map(blamed_line).any(|line| line <= lines)
     }
 
     fn number(&self, show: impl Fn(usize) -> bool) -> String {
@@ -165,12 +174,17 @@ impl BuildError {
         text
     }
 
-    /// The line numbers in the log: `name:12:5: error: ...` (Clang), `error: name:12:5: ...` (PoCL), `name(12): error: ...`.
     fn blamed_lines(&self) -> Vec<usize> {
         let complaints = self.log.lines().filter(|text| text.contains("error") || text.contains("warning"));
-        let number = |part: &str| part.trim().parse::<usize>().ok().filter(|&n| n > 0);
-        complaints.filter_map(|text| text.split([':', '(', ')', ',']).skip(1).find_map(number)).collect()
+        complaints.filter_map(blamed_line).collect()
     }
+}
+
+/// The line number in a line of a log: `name:12:5: error: ...` (Clang), `error: name:12:5: ...` (PoCL), `name(12): error: ...`,
+/// `name, line 12; error : ...` (NVIDIA's assembler).
+fn blamed_line(text: &str) -> Option<usize> {
+    let number = |part: &str| part.trim().trim_start_matches("line ").parse::<usize>().ok().filter(|&n| n > 0);
+    text.split([':', '(', ')', ',', ';']).skip(1).find_map(number)
 }
 
 impl std::error::Error for BuildError {}
@@ -180,6 +194,12 @@ impl fmt::Display for BuildError {
         writeln!(f, "an OpenCL program does not compile for {} (options: {})", self.device, self.options.trim())?;
         let log = self.log.trim_matches(['\0', '\n', ' ']);
         writeln!(f, "--- compiler log ---\n{}", if log.is_empty() { "(the compiler said nothing)" } else { log })?;
+        if self.cached {
+            writeln!(f, "(remembered by the program cache; `netcl cache clear` has it built again)")?;
+        } else if !self.blames_source() {
+            let what = "the log blames no line of the source: is the disk full, or a folder of the driver read-only?";
+            writeln!(f, "({what} The next run builds it again)")?;
+        }
         let blamed = self.blamed_lines();
         let long = self.source.lines().count() > WHOLE_SOURCE_LINES;
         let shown = if long && !blamed.is_empty() {
@@ -282,7 +302,7 @@ mod tests {
 
     fn error(log: &str, lines: usize) -> BuildError {
         let source = (1..=lines).map(|n| format!("line{n}\n")).collect();
-        BuildError { device: "dev".into(), options: " -DX=1 ".into(), log: log.into(), source }
+        BuildError { device: "dev".into(), options: " -DX=1 ".into(), log: log.into(), source, cached: false }
     }
 
     #[test]
@@ -322,5 +342,19 @@ mod tests {
     #[test]
     fn a_silent_compiler_is_said_to_be_silent() {
         assert!(error("\0\n", 1).to_string().contains("(the compiler said nothing)"));
+    }
+
+    #[test]
+    fn only_errors_in_lines_of_the_source_blame_it() {
+        let blames = |log: &str| error(log, 3).blames_source();
+        assert!(blames("<source>:2:18: error: unknown type name 'floaty'"));
+        assert!(blames("error: /tmp/program.cl:3:1: expected expression"));
+        assert!(blames("input.cl(1): error: no such function"));
+        assert!(blames("ptxas application ptx input, line 3; error   : Unknown modifier"));
+        assert!(!blames("Device pthread failed to build the program"));
+        assert!(!blames("error: unable to open output file '/cache/x.bc': 'No space left on device'"));
+        assert!(!blames("<source>:2:18: warning: unused variable"));
+        assert!(!blames("header.h:400:1: error: outside of the source"));
+        assert!(!blames(""));
     }
 }

@@ -107,6 +107,7 @@ impl Program {
                 options: options.to_owned(),
                 log: build_log(&handle, device).unwrap_or_default(),
                 source: source.to_owned(),
+                cached: false,
             }))),
             code => Err(ClError::call(CALL, code).about(|| format!("{device:?}, options {options}"))),
         }
