@@ -48,6 +48,8 @@ pub struct Quirks {
     pub ptx: bool,
     /// The advertised local memory may be too small for static arrays: worth a probe.
     pub probe_static_local: bool,
+    /// The compiler keeps its files in a folder that it shares with other processes, unlocked.
+    pub shared_compiler_folder: bool,
     /// Cap on the work-group size.
     pub max_work_group_size: Option<usize>,
     /// Alignment in bytes that a host pointer needs for zero copy.
@@ -84,6 +86,7 @@ struct QuirkEntry {
     uniform_barriers: Option<bool>,
     ptx: Option<bool>,
     probe_static_local: Option<bool>,
+    shared_compiler_folder: Option<bool>,
     max_work_group_size: Option<usize>,
     zero_copy_align: Option<usize>,
     zero_copy_size_multiple: Option<usize>,
@@ -131,6 +134,7 @@ pub fn quirks(id: &DeviceId<'_>) -> Quirks {
         merged.uniform_barriers = entry.uniform_barriers.unwrap_or(merged.uniform_barriers);
         merged.ptx = entry.ptx.unwrap_or(merged.ptx);
         merged.probe_static_local = entry.probe_static_local.unwrap_or(merged.probe_static_local);
+        merged.shared_compiler_folder = entry.shared_compiler_folder.unwrap_or(merged.shared_compiler_folder);
         merged.max_work_group_size = entry.max_work_group_size.or(merged.max_work_group_size);
         merged.zero_copy_align = entry.zero_copy_align.or(merged.zero_copy_align);
         merged.zero_copy_size_multiple = entry.zero_copy_size_multiple.or(merged.zero_copy_size_multiple);
@@ -223,7 +227,8 @@ mod tests {
         let pocl = DeviceId { platform: "Portable Computing Language", ..id("GenuineIntel", "pthread-x", "cpu") };
         let found = quirks(&pocl);
         assert!(found.uniform_barriers && !found.ptx);
-        assert_eq!(found.reasons.len(), 1);
+        assert!(found.shared_compiler_folder);
+        assert_eq!(found.reasons.len(), 2);
         let nvidia = quirks(&id("NVIDIA Corporation", "NVIDIA GeForce RTX 3060", "gpu"));
         assert!(nvidia.ptx && nvidia.probe_static_local && nvidia.no_command_buffers);
         let apple = DeviceId { platform: "Apple", ..id("Intel", "i7", "cpu") };

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use super::cache::{Header, Key, Lookup, Store};
+use super::compiler_lock::CompilerLock;
 use super::context::Context;
 use super::device::Device;
 use super::error::{BuildError, ClError, ClResult};
@@ -155,6 +156,8 @@ impl Builder {
         };
         let options = full_options(device, &source.options);
         let key = key(device, source, &options);
+        // Over loading as well: a driver may unpack a binary into its folder.
+        let _lock = CompilerLock::acquire(device);
         if let Some(found) = self.look_up(context, device, source, &options, &key)? {
             tell(&found, Origin::Cached);
             return Ok(found);

@@ -182,6 +182,10 @@ impl<'a> Deps<'a> {
         self
     }
 
+    pub(super) fn wants_event(&self) -> bool {
+        self.event
+    }
+
     /// The command waits for its own end.
     pub(super) fn blocking(mut self, blocking: bool) -> Self {
         self.blocking = blocking;

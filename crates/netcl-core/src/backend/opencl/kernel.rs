@@ -124,6 +124,11 @@ impl Grid {
         &self.global[..self.dims]
     }
 
+    /// Whether ids begin at 0 in all dimensions.
+    pub(super) fn begins_at_zero(&self) -> bool {
+        self.offset.is_none_or(|offset| offset == [0; 3])
+    }
+
     /// The size of a work-group, where it was given.
     pub fn local_size(&self) -> Option<&[usize]> {
         self.local.as_ref().map(|local| &local[..self.dims])
@@ -433,20 +438,22 @@ impl Queue {
         const CALL: &str = "clEnqueueNDRangeKernel";
         let api = api(CALL)?;
         let pointer = |sizes: &Option<[usize; 3]>| sizes.as_ref().map_or(std::ptr::null(), |s| s.as_ptr());
-        // SAFETY: queue and kernel are alive, all arguments were set and the lock keeps others from setting them, and the size
-        // lists have three entries, of which the first `dims` are read.
-        let result = deps.enqueue(CALL, |count, list, event| unsafe {
-            (api.clEnqueueNDRangeKernel)(
-                self.raw(),
-                kernel.raw(),
-                grid.dims as cl_uint,
-                pointer(&grid.offset),
-                grid.global.as_ptr(),
-                pointer(&grid.local),
-                count,
-                list,
-                event,
-            )
+        let result = self.enqueue_first(kernel, grid, deps, |deps| {
+            // SAFETY: queue and kernel are alive, all arguments were set and the lock keeps others from setting them, and the
+            // size lists have three entries, of which the first `dims` are read.
+            deps.enqueue(CALL, |count, list, event| unsafe {
+                (api.clEnqueueNDRangeKernel)(
+                    self.raw(),
+                    kernel.raw(),
+                    grid.dims as cl_uint,
+                    pointer(&grid.offset),
+                    grid.global.as_ptr(),
+                    pointer(&grid.local),
+                    count,
+                    list,
+                    event,
+                )
+            })
         });
         result.map_err(|e| kernel.about(self, grid, e))
     }

@@ -7,7 +7,7 @@
 //! | `context`, `queue`, `event`, `buffer`, `transfer`, `kernel`, `program` | the objects and commands |
 //! | `stream`, `memory`, `source`, `prepared` | a device's queues with pools and kernels, a tensor's memory, the pools' blocks, kernels that keep their arguments |
 //! | `shutdown` | interrupts, waits with a time limit, the finish at exit |
-//! | `build`, `cache`, `ptx` | from source to program, kept on disk, NVIDIA's intermediate text |
+//! | `build`, `cache`, `compiler_lock`, `first_launch`, `ptx` | from source to program, kept on disk, one process at a time, compilers that run at a launch, NVIDIA's intermediate text |
 //! | `tensor_map` | how NVIDIA's copy engine is told where an array lies |
 //!
 //! Every object has `int_ptr()` and `from_int_ptr()`, so that it can be shared with other code that uses OpenCL (PyOpenCL).
@@ -18,10 +18,12 @@ mod api;
 mod buffer;
 mod build;
 pub mod cache;
+mod compiler_lock;
 mod context;
 mod device;
 mod error;
 mod event;
+mod first_launch;
 mod fork;
 mod handle;
 #[cfg(target_os = "linux")]

@@ -1,7 +1,8 @@
 //! Programs: compiled source, their kernels and their binaries.
 
+use std::collections::HashSet;
 use std::ffi::{CString, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use opencl_sys::*;
 
@@ -12,7 +13,7 @@ use super::error::{BuildError, ClError, ClResult, check};
 use super::handle::{Handle, ProgramObject};
 use super::info;
 use super::kernel::Kernel;
-use super::shutdown;
+use super::shutdown::{self, After};
 
 /// A program built for one device; clones are the same program.
 #[derive(Clone)]
@@ -23,6 +24,8 @@ struct Inner {
     context: Context,
     device: Device,
     kernel_names: Vec<String>,
+    /// What a driver that compiles at a launch has compiled already.
+    variants: Mutex<HashSet<u64>>,
 }
 
 impl Program {
@@ -98,7 +101,7 @@ impl Program {
         let id = device.raw_id();
         // SAFETY: program and device are alive, the options end with a zero, and without a callback the call blocks.
         let code = unsafe { (api.clBuildProgram)(handle.raw(), 1, &id, text.as_ptr(), None, std::ptr::null_mut()) };
-        shutdown::wait_at_exit();
+        shutdown::wait_at_exit(After::Build);
         match code {
             CL_SUCCESS => Program::wrap(handle, context, device),
             // Compiler failures carry a log; the other codes speak of the driver or the call.
@@ -123,7 +126,13 @@ impl Program {
         let mut kernel_names: Vec<String> =
             names.split(';').map(str::trim).filter(|n| !n.is_empty()).map(str::to_owned).collect();
         kernel_names.sort(); // drivers list them in any order
-        Ok(Program(Arc::new(Inner { handle, context: context.clone(), device: device.clone(), kernel_names })))
+        Ok(Program(Arc::new(Inner {
+            handle,
+            context: context.clone(),
+            device: device.clone(),
+            kernel_names,
+            variants: Mutex::default(),
+        })))
     }
 
     /// The `cl_program` as a number.
@@ -133,6 +142,11 @@ impl Program {
 
     pub(super) fn raw(&self) -> cl_program {
         self.0.handle.raw()
+    }
+
+    /// Notes that a variant of a kernel is launched; true at the first time.
+    pub(super) fn note_variant(&self, variant: u64) -> bool {
+        self.0.variants.lock().unwrap_or_else(PoisonError::into_inner).insert(variant)
     }
 
     /// Its context.

@@ -1,7 +1,8 @@
 //! Queues: in order, one command after the other; made for profiling only on request.
 
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use opencl_sys::*;
 
@@ -27,6 +28,27 @@ struct Inner {
     context: Context,
     device: Device,
     profiling: bool,
+    launched: AtomicBool,
+}
+
+/// All queues there are, for the end of the process.
+static QUEUES: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+
+fn queues() -> MutexGuard<'static, Vec<Weak<Inner>>> {
+    QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A driver that is cleaned up while its kernels are under way crashes, and nobody can wait for a queue that is gone.
+        if *self.launched.get_mut()
+            && let Ok(api) = api("clFinish")
+        {
+            let _call = InFlight::blocking();
+            // SAFETY: the queue is alive until its handle is dropped, after this. An error has nobody to go to.
+            unsafe { (api.clFinish)(self.handle.raw()) };
+        }
+    }
 }
 
 impl Queue {
@@ -56,7 +78,7 @@ impl Queue {
         check(call, code).map_err(|e| e.about(|| format!("{device:?}")))?;
         // SAFETY: the call returned a new reference.
         let handle = unsafe { Handle::adopt(call, raw)? };
-        Ok(Queue(Arc::new(Inner { handle, context: context.clone(), device: device.clone(), profiling })))
+        Ok(Queue::register(handle, context.clone(), device.clone(), profiling))
     }
 
     /// Wraps a `cl_command_queue` made by other code; a reference is added. It must be an in-order queue of the host.
@@ -85,7 +107,26 @@ impl Queue {
         let (context, device) =
             unsafe { (Context::from_int_ptr(context as usize)?, Device::from_int_ptr(device as usize)?) };
         let profiling = bits & CL_QUEUE_PROFILING_ENABLE != 0;
-        Ok(Queue(Arc::new(Inner { handle, context, device, profiling })))
+        Ok(Queue::register(handle, context, device, profiling))
+    }
+
+    fn register(handle: Handle<QueueObject>, context: Context, device: Device, profiling: bool) -> Queue {
+        let made = Arc::new(Inner { handle, context, device, profiling, launched: AtomicBool::new(false) });
+        let mut queues = queues();
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(&made));
+        Queue(made)
+    }
+
+    /// Every queue that is not dropped yet.
+    pub(super) fn all() -> Vec<Queue> {
+        queues().iter().filter_map(Weak::upgrade).map(Queue).collect()
+    }
+
+    /// Notes a launch; true at the first.
+    #[inline]
+    pub(super) fn note_launch(&self) -> bool {
+        !self.0.launched.load(Ordering::Relaxed) && !self.0.launched.swap(true, Ordering::Relaxed)
     }
 
     /// The `cl_command_queue` as a number.

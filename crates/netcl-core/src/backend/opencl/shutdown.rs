@@ -142,7 +142,7 @@ pub fn on_first_stream(hook: fn()) {
 
 /// A stream was made.
 pub(super) fn stream_made() {
-    wait_at_exit();
+    wait_at_exit(After::Build);
     static CALLED: AtomicBool = AtomicBool::new(false);
     if let Some(hook) = FIRST_STREAM.get()
         && !CALLED.swap(true, Ordering::Relaxed)
@@ -151,23 +151,30 @@ pub(super) fn stream_made() {
     }
 }
 
+/// After what [`wait_at_exit`] is called; each has its share of the room.
+#[derive(Clone, Copy)]
+pub(super) enum After {
+    /// A program was built, or a stream made.
+    Build,
+    /// A queue's first kernel was launched.
+    Launch,
+}
+
 /// Has the process wait for its devices before it ends, also where nobody calls [`finish_at_exit`]: a driver that is cleaned up while
 /// its kernels are compiled or run crashes (Intel's, every third time, with a program that ends right after a launch).
 ///
 /// What was registered last is called first, and drivers make further objects of their own when they first compile and launch. So
-/// this is called again after a build; waiting once more costs nothing. A program that ends before its very first kernels did may
-/// still meet a driver that cleans up too early.
-pub(super) fn wait_at_exit() {
+/// this is called again after a build and after a queue's first launch; waiting once more costs nothing.
+pub(super) fn wait_at_exit(after: After) {
     #[cfg(unix)]
     {
-        /// As many as every C library has room for.
-        const MOST: usize = 32;
-        static REGISTERED: AtomicUsize = AtomicUsize::new(0);
+        static REGISTERED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
         extern "C" fn wait() {
             // A panic has nobody to go to here.
             let _ = std::panic::catch_unwind(finish_at_exit);
         }
-        if REGISTERED.fetch_add(1, Ordering::Relaxed) < MOST {
+        // Together as many as every C library has room for.
+        if REGISTERED[after as usize].fetch_add(1, Ordering::Relaxed) < 16 {
             // SAFETY: the handler takes nothing, unwinds never, and is part of this library, which removes it if it is unloaded.
             unsafe { libc::atexit(wait) };
         }

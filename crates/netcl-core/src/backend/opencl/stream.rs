@@ -285,14 +285,13 @@ pub(super) fn finish_device(device: &Device) {
     }
 }
 
-/// Waits for every known queue; does nothing in a forked child. The end of a program calls
+/// Waits for every queue; does nothing in a forked child. The end of a program calls
 /// [`finish_at_exit`](shutdown::finish_at_exit), which does not wait for ever after an interrupt.
 pub fn finish_all() {
     if fork::is_forked_child() {
         return;
     }
-    let queues: Vec<Queue> = registry().queues.values().cloned().collect();
-    for queue in queues {
+    for queue in Queue::all() {
         let _ = queue.finish();
     }
 }
