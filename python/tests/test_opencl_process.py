@@ -328,3 +328,39 @@ def test_exit_with_work_under_way(selector):
         y, event = x.to_host_async()
         """
     )
+
+
+# ---- cold starts -------------------------------------------------------------------------------------------------
+
+FIRST_LAUNCH = """
+    import numpy as np
+    from netcl import ops
+    from netcl.core.device import manager
+    from netcl.core.tensor import Tensor
+    for index in range(len(manager.discover())):
+        x = Tensor.from_host(manager.default(str(index)).queue, np.ones((3, 4), np.float32))
+        ops.relu(x)
+"""
+
+
+@pytest.mark.skipif(not SELECTORS, reason="no OpenCL device")
+def test_a_program_may_end_right_after_its_first_launches(tmp_path):
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        run(FIRST_LAUNCH, NETCL_CACHE="0", POCL_CACHE_DIR=str(tmp_path / str(number)))
+
+
+@pytest.mark.skipif(os.name != "posix" or not SELECTORS, reason="needs pipes and an OpenCL device")
+def test_pipes_and_entries_of_others_in_the_cache_are_replaced(tmp_path):
+    run(FIRST_LAUNCH, NETCL_CACHE_DIR=str(tmp_path))
+    entries = sorted((tmp_path / "programs").glob("*.entry"))
+    assert entries
+    for folder in (tmp_path / "programs", tmp_path / "probes"):
+        assert not folder.exists() or folder.stat().st_mode & 0o777 == 0o700
+    entries[0].unlink()
+    os.mkfifo(entries[0])
+    for entry in entries[1:]:
+        entry.chmod(0o666)
+    run(FIRST_LAUNCH, NETCL_CACHE_DIR=str(tmp_path))
+    assert all(entry.is_file() and entry.stat().st_size > 100 for entry in entries)
+    assert all(entry.stat().st_mode & 0o777 == 0o600 for entry in entries)
