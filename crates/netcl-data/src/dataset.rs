@@ -19,11 +19,11 @@ impl ImageSet {
     /// If there is no image, an image has no pixel, or the numbers of pixels and labels do not fit.
     pub fn new(place: &str, pixels: Vec<u8>, labels: Vec<u8>, shape: [usize; 3]) -> Result<ImageSet> {
         let mismatch = |what: String| Err(Error::Mismatch { place: place.to_owned(), what });
-        let size: usize = shape.iter().product();
+        let size = shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length)).unwrap_or(usize::MAX);
         if labels.is_empty() || size == 0 {
             return mismatch(format!("there are {} images of {shape:?} pixels; both must be above 0", labels.len()));
         }
-        if pixels.len() != labels.len() * size {
+        if Some(pixels.len()) != labels.len().checked_mul(size) {
             return mismatch(format!("there are {} images but {} labels", pixels.len() / size, labels.len()));
         }
         Ok(ImageSet { pixels, labels, shape })

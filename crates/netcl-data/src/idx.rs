@@ -3,7 +3,8 @@
 //! Four bytes (0, 0, the element type, the number of axes), the length of each axis as a big-endian 32-bit number, the
 //! elements. Only bytes occur as elements in the data sets that are read here.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
@@ -23,14 +24,18 @@ pub struct Array {
 const UNSIGNED_BYTES: u8 = 8;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// What a file may hold at most, decompressed: a small file can unpack to anything.
-const LARGEST: u64 = 1 << 32;
+/// What compressed data of some length may unpack to: far more than images do, far less than deflate can.
+fn largest_unpacked(length: u64) -> u64 {
+    length.saturating_mul(64).saturating_add(64 << 20)
+}
 
 impl Array {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Array> {
-        let bytes = std::fs::read(path).map_err(|reason| Error::Read { path: path.to_owned(), reason })?;
-        Array::parse(path, &bytes)
+        let unreadable = |reason| Error::Read { path: path.to_owned(), reason };
+        let file = File::open(path).map_err(unreadable)?;
+        let length = file.metadata().map_err(unreadable)?.len();
+        Array::unpack(path, BufReader::new(file), length)
     }
 
     /// Reads the content of a file; the path is for messages.
@@ -44,23 +49,31 @@ impl Array {
     /// # Ok::<(), netcl_data::Error>(())
     /// ```
     pub fn parse(path: &Path, content: &[u8]) -> Result<Array> {
-        let malformed = |what: String| Error::Malformed { path: path.to_owned(), expected: "idx file", what };
-        if !content.starts_with(&GZIP) {
-            return parse_plain(content).map_err(malformed);
-        }
-        let mut plain = Vec::new();
-        let mut decoder = MultiGzDecoder::new(content).take(LARGEST + 1);
-        decoder.read_to_end(&mut plain).map_err(|error| malformed(format!("its gzip data is damaged ({error})")))?;
-        if plain.len() as u64 > LARGEST {
-            return Err(malformed("it unpacks to more than 4 GiB".to_owned()));
-        }
-        parse_plain(&plain).map_err(malformed)
+        Array::unpack(path, content, content.len() as u64)
+    }
+
+    /// Reads `length` bytes, compressed or not.
+    fn unpack(path: &Path, mut content: impl BufRead, length: u64) -> Result<Array> {
+        let start = content.fill_buf().map_err(|reason| Error::Read { path: path.to_owned(), reason })?;
+        let array = if start.starts_with(&GZIP) {
+            parse_plain(MultiGzDecoder::new(content), largest_unpacked(length), "its gzip data is damaged")
+        } else {
+            parse_plain(content, u64::MAX, "it cannot be read to its end")
+        };
+        array.map_err(|what| Error::Malformed { path: path.to_owned(), expected: "idx file", what })
     }
 }
 
-fn parse_plain(content: &[u8]) -> Result<Array, String> {
-    let &[a, b, kind, axes, ref rest @ ..] = content else {
-        return Err(format!("it has {} bytes, fewer than a header", content.len()));
+/// Reads a header and no more elements than it announces. Memory is taken as they arrive, not as the header claims.
+fn parse_plain(mut content: impl Read, largest: u64, damage: &str) -> Result<Array, String> {
+    let mut read = |count: u64| {
+        let mut bytes = Vec::new();
+        let problem = Read::by_ref(&mut content).take(count).read_to_end(&mut bytes).err();
+        problem.map_or(Ok(bytes), |error| Err(format!("{damage} ({error})")))
+    };
+    let start = read(4)?;
+    let &[a, b, kind, axes] = &start[..] else {
+        return Err(format!("it has {} bytes, fewer than a header", start.len()));
     };
     if (a, b) != (0, 0) || !(1..=4).contains(&axes) {
         return Err(format!(
@@ -70,23 +83,29 @@ fn parse_plain(content: &[u8]) -> Result<Array, String> {
     if kind != UNSIGNED_BYTES {
         return Err(format!("its elements are of type {kind:#04x}; only bytes (0x08) are read"));
     }
-    let axes = usize::from(axes);
-    let Some((header, elements)) = rest.split_at_checked(4 * axes) else {
+    let lengths = read(4 * u64::from(axes))?;
+    if lengths.len() != 4 * usize::from(axes) {
         return Err(format!("it ends within the lengths of its {axes} axes"));
-    };
-    let shape: Vec<usize> = header
+    }
+    let shape: Vec<usize> = lengths
         .chunks_exact(4)
         .map(|bytes| bytes.iter().fold(0, |length, &byte| length << 8 | usize::from(byte)))
         .collect();
     let expected = shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length));
-    match expected {
-        Some(expected) if expected == elements.len() => Ok(Array { shape, bytes: elements.to_vec() }),
-        Some(expected) => {
-            let how = if elements.len() < expected { "is truncated" } else { "goes on behind its end" };
-            Err(format!("it {how}: its header announces {shape:?} elements, {} follow", elements.len()))
-        }
-        None => Err(format!("its header announces {shape:?} elements, more than fit into memory")),
+    let Some(expected) = expected.filter(|&size| size < isize::MAX as usize) else {
+        return Err(format!("its header announces {shape:?} elements, more than fit into memory"));
+    };
+    if expected as u64 > largest {
+        return Err(format!("its header announces {shape:?} elements, too many for gzip data of its length"));
     }
+    let bytes = read(expected as u64 + 1)?;
+    if bytes.len() < expected {
+        return Err(format!("it is truncated: its header announces {shape:?} elements, {} follow", bytes.len()));
+    }
+    if bytes.len() > expected {
+        return Err(format!("it goes on behind its end: its header announces {shape:?} elements, more follow"));
+    }
+    Ok(Array { shape, bytes })
 }
 
 /// The files of one part of a data set in a folder: `train-images-idx3-ubyte`, `train-images.idx3-ubyte`, or either with
@@ -164,6 +183,8 @@ mod tests {
             assert!(text.starts_with("file is no idx file: ") && text.contains(expected), "{text}");
         }
         let whole = gzip(&LABELS);
+        assert!(parse(&gzip(&[&LABELS[..], &[0; 1 << 20]].concat())).unwrap_err().contains("goes on behind its end"));
+        assert!(parse(&gzip(&[0, 0, 8, 2, 0, 16, 0, 0, 0, 0, 16, 0])).unwrap_err().contains("too many for gzip data"));
         assert!(parse(&whole[..whole.len() - 3]).unwrap_err().contains("gzip data is damaged"));
     }
 
