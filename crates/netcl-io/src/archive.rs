@@ -1,19 +1,17 @@
 //! `.netcl` files: named arrays and metadata in an NPZ archive.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::collections::HashMap;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use netcl_nn::autograd::core::dtype::DType;
 use serde_json::{Map, Value, json};
 use zip::write::SimpleFileOptions;
-use zip::{CompressionMethod, ZipArchive, ZipWriter};
+use zip::{CompressionMethod, ZipWriter};
 
 use crate::atomic::write_atomically;
-use crate::error::{Error, Result};
-use crate::npy::{Array, Content, parse, text_to_npy};
+use crate::error::Result;
+use crate::npy::{Array, text_to_npy};
+use crate::reader::Reader;
 
 /// The entry that holds JSON instead of numbers.
 pub const METADATA: &str = "__netcl_meta__";
@@ -22,14 +20,17 @@ pub const FORMAT: &str = "netcl.single-file";
 /// The version of the format that is written; 2 is that of the Python package netcl 0.4, which is read as well.
 pub const VERSION: u64 = 3;
 
-const NPY: &str = ".npy";
+/// What follows the name of an array.
+pub(crate) const NPY: &str = ".npy";
 
 /// The content of a `.netcl` file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Archive {
     /// Where it was read; empty for one that was made.
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     arrays: Vec<(String, Array)>,
+    /// Where the array of a name stands.
+    places: HashMap<String, usize>,
     /// What the file says of itself, apart from the format's own entries.
     pub metadata: Map<String, Value>,
 }
@@ -37,15 +38,18 @@ pub struct Archive {
 impl Archive {
     /// An archive without arrays.
     pub fn new(metadata: Map<String, Value>) -> Archive {
-        Archive { path: PathBuf::new(), arrays: Vec::new(), metadata }
+        Archive { metadata, ..Archive::default() }
     }
 
     /// Adds an array, or replaces that of the same name.
     pub fn insert(&mut self, name: impl Into<String>, array: Array) {
         let name = name.into();
-        match self.arrays.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, known)) => *known = array,
-            None => self.arrays.push((name, array)),
+        match self.places.get(&name) {
+            Some(&place) => self.arrays[place].1 = array,
+            None => {
+                self.places.insert(name.clone(), self.arrays.len());
+                self.arrays.push((name, array));
+            }
         }
     }
 
@@ -61,7 +65,7 @@ impl Archive {
 
     /// The array of a name.
     pub fn get(&self, name: &str) -> Option<&Array> {
-        self.arrays().find(|(known, _)| *known == name).map(|(_, array)| array)
+        self.places.get(name).map(|&place| &self.arrays[place].1)
     }
 
     /// Where it was read.
@@ -71,10 +75,14 @@ impl Archive {
 
     /// Writes the file, as a whole or not at all.
     pub fn write(&self, path: &Path) -> Result<()> {
-        write_atomically(path, |out| self.pack(out).map_err(std::io::Error::from))
+        write_atomically(path, |out| {
+            let mut out = FirstError { out, position: 0, end: 0, error: None };
+            let packed = self.pack(&mut out);
+            out.error.map_or(packed.map_err(std::io::Error::from), Err)
+        })
     }
 
-    fn pack(&self, out: impl Write + Seek) -> zip::result::ZipResult<()> {
+    fn pack<W: Write + Seek>(&self, out: &mut FirstError<W>) -> zip::result::ZipResult<()> {
         let mut zip = ZipWriter::new(out);
         let mut put = |name: &str, content: &[u8]| {
             // Not compressed, as np.savez does: trained weights are noise to a compressor. Without a time in it, so that
@@ -112,72 +120,70 @@ impl Archive {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, is no NPZ archive, has no metadata, is of a newer format, or an array of it is damaged.
+    /// As [`Reader::open`], and if an array of it is damaged.
     pub fn read(path: &Path) -> Result<Archive> {
-        let malformed = |what: String| Error::Malformed { path: path.to_owned(), what };
-        let file = File::open(path).map_err(|reason| Error::Read { path: path.to_owned(), reason })?;
-        let mut zip = ZipArchive::new(file).map_err(|error| malformed(format!("it is no NPZ archive ({error})")))?;
-        let mut contents: Vec<(String, Vec<u8>)> = Vec::with_capacity(zip.len());
-        for index in 0..zip.len() {
-            let mut entry =
-                zip.by_index(index).map_err(|error| malformed(format!("its entry {index} is damaged ({error})")))?;
-            let name = entry.name().map(Cow::into_owned);
-            let name = name.map_err(|error| malformed(format!("its entry {index} is damaged ({error})")))?;
-            let Some(name) = name.strip_suffix(NPY) else {
-                return Err(malformed(format!("its entry {name:?} is no array")));
-            };
-            let mut content = Vec::new();
-            entry
-                .read_to_end(&mut content)
-                .map_err(|error| malformed(format!("its entry {name:?} is damaged ({error})")))?;
-            contents.push((name.to_owned(), content));
+        Reader::open(path)?.read()
+    }
+}
+
+/// Keeps the first error of a writer to itself and swallows all that follows: a `ZipWriter` that meets an error prints it to
+/// standard error when it is dropped.
+struct FirstError<W> {
+    out: W,
+    position: u64,
+    end: u64,
+    error: Option<std::io::Error>,
+}
+
+impl<W> FirstError<W> {
+    /// The answer to the zip writer: that of the writer below, or the one that a writer without errors would give.
+    fn answer<T>(&mut self, act: impl FnOnce(&mut W) -> std::io::Result<T>, otherwise: T) -> std::io::Result<T> {
+        if self.error.is_some() {
+            return Ok(otherwise);
         }
-        let metadata = contents.iter().find(|(name, _)| name == METADATA).map(|(_, content)| content);
-        let metadata = metadata.ok_or_else(|| malformed(format!("it has no entry {METADATA:?}")))?;
-        let mut metadata = read_metadata(metadata).map_err(malformed)?;
-        let dtypes = take_dtypes(&mut metadata);
-        let mut archive = Archive { path: path.to_owned(), arrays: Vec::new(), metadata };
-        for (name, content) in contents.into_iter().filter(|(name, _)| name != METADATA) {
-            let content = parse(&content, dtypes.get(&name).copied())
-                .map_err(|what| malformed(format!("its array {name:?} cannot be used: {what}")))?;
-            if let Content::Array(array) = content {
-                // netcl 0.4 writes "0:weight" for what is called "0.weight" here.
-                archive.insert(name.replace(':', "."), array);
+        match act(&mut self.out) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Err(error),
+            Err(error) => {
+                self.error = Some(error);
+                Ok(otherwise)
             }
+            done => done,
         }
-        Ok(archive)
     }
 }
 
-fn read_metadata(content: &[u8]) -> Result<Map<String, Value>, String> {
-    let Content::Text(text) = parse(content, None).map_err(|what| format!("its metadata cannot be read: {what}"))?
-    else {
-        return Err("its metadata is no text".to_owned());
-    };
-    let mut metadata = match serde_json::from_str(&text) {
-        Ok(Value::Object(metadata)) => metadata,
-        Ok(_) => return Err("its metadata is JSON, but no object".to_owned()),
-        Err(error) => return Err(format!("its metadata is no JSON ({error})")),
-    };
-    for key in ["format", "netcl"] {
-        metadata.remove(key);
+impl<W: Write> Write for FirstError<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.answer(|out| out.write(bytes), bytes.len())?;
+        self.position += written as u64;
+        self.end = self.end.max(self.position);
+        Ok(written)
     }
-    match metadata.remove("version").as_ref().and_then(Value::as_u64) {
-        Some(version) if version > VERSION => Err(format!(
-            "it has version {version} of the format, this program reads versions up to {VERSION}; use a newer netcl"
-        )),
-        _ => Ok(metadata),
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.answer(W::flush, ())
     }
 }
 
-/// The dtypes by array; those of unknown names are left to the arrays themselves.
-fn take_dtypes(metadata: &mut Map<String, Value>) -> BTreeMap<String, DType> {
-    let Some(Value::Object(dtypes)) = metadata.remove("dtypes") else { return BTreeMap::new() };
-    dtypes.iter().filter_map(|(name, dtype)| Some((name.clone(), DType::parse(dtype.as_str()?).ok()?))).collect()
+impl<W: Seek> Seek for FirstError<W> {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        let place = match to {
+            SeekFrom::Start(place) => Some(place),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
+            SeekFrom::End(by) => self.end.checked_add_signed(by),
+        };
+        let place = place.ok_or(std::io::ErrorKind::InvalidInput)?;
+        self.position = self.answer(|out| out.seek(SeekFrom::Start(place)), place)?;
+        Ok(self.position)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
+    use netcl_nn::autograd::core::dtype::DType;
+
     use super::*;
 
     fn example() -> Archive {

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
 
 /// Writes a file so that a crash, a full disk or another process never leaves half of it: the content goes to a new file beside
-/// it, is forced to the disk, and takes the name at the end. Missing folders are made.
+/// it, is forced to the disk, takes the name at the end, and the folder is forced to the disk. Missing folders are made.
+///
+/// A process that is killed leaves its temporary file, which [`remove_leftovers`] removes.
 ///
 /// # Errors
 /// What could not be written and why; the file that was there before is still there.
@@ -22,12 +24,59 @@ pub fn write_atomically(path: &Path, content: impl FnOnce(&mut BufWriter<File>) 
     fs::create_dir_all(folder).map_err(failed)?;
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let temporary = Temporary(folder.join(format!(".{}.{process}-{count}.tmp", name.to_string_lossy())));
+    let temporary = Temporary(folder.join(format!(".{}.{process}-{count}{TEMPORARY}", name.to_string_lossy())));
     let mut writer = BufWriter::new(File::create(&temporary.0).map_err(failed)?);
     content(&mut writer).map_err(failed)?;
     writer.flush().map_err(failed)?;
     writer.get_ref().sync_all().map_err(failed)?;
-    fs::rename(&temporary.0, path).map_err(failed)
+    fs::rename(&temporary.0, path).map_err(failed)?;
+    sync_folder(folder).map_err(failed)
+}
+
+/// What the names of temporary files end with.
+const TEMPORARY: &str = ".tmp";
+
+/// Makes a renaming last: without it a power failure may bring the old file back.
+#[cfg(unix)]
+fn sync_folder(folder: &Path) -> std::io::Result<()> {
+    use std::io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        // Folders that may be written but not read, and file systems that cannot do it.
+        Err(error) if matches!(error.kind(), PermissionDenied | InvalidInput | Unsupported) => Ok(()),
+        done => done,
+    }
+}
+
+/// Folders cannot be opened here.
+#[cfg(not(unix))]
+fn sync_folder(_: &Path) -> std::io::Result<()> {
+    Ok(())
+}
+
+/// Removes the temporary files that killed processes left behind in a folder: `.NAME.PROCESS-COUNT.tmp`. Only for those who know
+/// that no other process writes there now.
+///
+/// # Errors
+/// If the folder cannot be listed or a file cannot be removed.
+pub fn remove_leftovers(folder: &Path) -> Result<()> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |reason| Error::Write { path, reason }
+    };
+    for entry in fs::read_dir(folder).map_err(failed(folder))? {
+        let entry = entry.map_err(failed(folder))?;
+        if is_temporary(&entry.file_name().to_string_lossy()) {
+            fs::remove_file(entry.path()).map_err(failed(&entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+fn is_temporary(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let inner = name.strip_prefix('.').and_then(|name| name.strip_suffix(TEMPORARY));
+    let numbers = inner.and_then(|inner| inner.rsplit_once('.')).and_then(|(_, numbers)| numbers.split_once('-'));
+    numbers.is_some_and(|(process, count)| is_number(process) && is_number(count))
 }
 
 /// Removed when it is not needed any more; after the renaming there is nothing to remove.
@@ -58,6 +107,19 @@ mod tests {
         write_atomically(&path, |out| out.write_all(b"three")).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"three");
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file stays behind");
+    }
+
+    #[test]
+    fn what_killed_processes_left_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let names =
+            [".model.netcl.17-0.tmp", ".a.b.4711-12.tmp", "model.netcl", ".hidden.tmp", "a.1-2.tmp", ".a.1-x.tmp"];
+        for name in names {
+            fs::write(folder.path().join(name), b"half").unwrap();
+        }
+        remove_leftovers(folder.path()).unwrap();
+        let left: Vec<bool> = names.iter().map(|name| folder.path().join(name).exists()).collect();
+        assert_eq!(left, [false, false, true, true, true, true]);
     }
 
     #[test]

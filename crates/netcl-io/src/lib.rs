@@ -24,16 +24,19 @@
 pub mod archive;
 pub mod atomic;
 pub mod checkpoint;
+mod directory;
 pub mod error;
 pub mod model;
 pub mod npy;
+pub mod reader;
 
 pub use netcl_nn as nn;
 pub use netcl_optim as optim;
 
 pub use archive::Archive;
-pub use atomic::write_atomically;
+pub use atomic::{remove_leftovers, write_atomically};
 pub use checkpoint::Checkpoint;
 pub use error::{Error, Result};
 pub use model::{load_weights, save_model};
 pub use npy::Array;
+pub use reader::Reader;

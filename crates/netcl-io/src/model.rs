@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use crate::archive::Archive;
 use crate::error::{Error, Result};
 use crate::npy::Array;
+use crate::reader::Reader;
 
 /// Writes a model's parameters and buffers under their dotted names, with metadata that says how to build the model again.
 pub fn save_model(path: &Path, model: &dyn Module, metadata: Map<String, Value>) -> Result<()> {
@@ -22,7 +23,8 @@ pub fn save_model(path: &Path, model: &dyn Module, metadata: Map<String, Value>)
 /// # Errors
 /// As [`Archive::restore`], and if the file cannot be read.
 pub fn load_weights(path: &Path, model: &mut dyn Module) -> Result<Map<String, Value>> {
-    let archive = Archive::read(path)?;
+    let numbers = model.state_dict().iter().map(|(_, tensor)| tensor.size()).sum();
+    let archive = Reader::open(path)?.read_for(numbers)?;
     archive.restore(model)?;
     Ok(archive.metadata)
 }

@@ -14,6 +14,9 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// The elements start at a multiple of this, so that the file can be mapped into memory.
 const ALIGNMENT: usize = 64;
 
+/// As in NumPy.
+const MOST_AXES: usize = 64;
+
 /// An array on the host: dense elements in row-major order, little-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Array {
@@ -42,6 +45,20 @@ impl Array {
     pub fn as_scalar(&self) -> Option<f64> {
         let bytes = <[u8; 8]>::try_from(&self.bytes[..]).ok()?;
         (self.dtype == DType::F64).then(|| f64::from_le_bytes(bytes))
+    }
+
+    /// Whether no element is infinite or NaN.
+    pub fn is_finite(&self) -> bool {
+        // An exponent of ones; the most significant byte comes last.
+        let (mask, size) = match self.dtype {
+            DType::F32 => (0x7f80_0000, 4),
+            DType::F64 => (0x7ff0_0000_0000_0000u64, 8),
+            DType::F16 => (0x7c00, 2),
+            DType::BF16 => (0x7f80, 2),
+            _ => return true,
+        };
+        let bits = |element: &[u8]| element.iter().rev().fold(0u64, |bits, &byte| bits << 8 | u64::from(byte));
+        self.bytes.chunks_exact(size).all(|element| bits(element) & mask != mask)
     }
 
     /// A tensor on a device with these elements.
@@ -123,6 +140,9 @@ pub fn parse(content: &[u8], named: Option<DType>) -> Result<Content, String> {
         return Err("its elements are in column-major order; save np.ascontiguousarray(...) of it".to_owned());
     }
     let shape = axes(after(header, "shape")?)?;
+    if shape.len() > MOST_AXES {
+        return Err(format!("its shape has {} axes; read are up to {MOST_AXES}", shape.len()));
+    }
     let size =
         shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length)).ok_or("its shape is too large")?;
     let check = |element: usize| match size.checked_mul(element) {
@@ -209,6 +229,24 @@ mod tests {
     }
 
     #[test]
+    fn numbers_that_are_none_are_found() {
+        let values = [0.0, -1.5, f64::MAX, f64::MIN_POSITIVE, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN];
+        for (i, value) in values.into_iter().enumerate() {
+            let one =
+                |dtype, bytes: &[u8]| Array { dtype, shape: vec![2], bytes: [&vec![0; bytes.len()], bytes].concat() };
+            let single = one(DType::F32, &(value as f32).to_le_bytes());
+            // The upper half of a float32 is a bfloat16.
+            let brain = one(DType::BF16, &single.bytes[6..]);
+            // Among them the largest float32, which is infinite in fewer bits.
+            assert_eq!(one(DType::F64, &value.to_le_bytes()).is_finite(), i < 4, "{value}");
+            assert_eq!((single.is_finite(), brain.is_finite()), (i < 4 && i != 2, i < 4 && i != 2), "{value}");
+        }
+        assert!(array(DType::I64, &[9]).is_finite());
+        let half = |bits: u16| Array { dtype: DType::F16, shape: vec![1], bytes: bits.to_le_bytes().to_vec() };
+        assert!(half(0x7bff).is_finite() && !half(0xfc00).is_finite() && !half(0x7e00).is_finite());
+    }
+
+    #[test]
     fn text_comes_back() {
         for text in ["", "{}", "{\"name\": \"größer 🦀\"}"] {
             assert_eq!(parse(&text_to_npy(text), None).unwrap(), Content::Text(text.to_owned()));
@@ -243,6 +281,7 @@ mod tests {
             (with("'shape'", "'shade'"), "no \"shape\""),
             (with("(2,)", "(x,)"), "no tuple of numbers"),
             (with("(2,)", "2222"), "no tuple"),
+            (array(DType::F32, &[1; 65]).to_npy(), "65 axes"),
         ];
         for (content, expected) in cases {
             let text = parse(&content, None).unwrap_err();
