@@ -60,18 +60,55 @@ pub struct Architecture {
 }
 
 impl Architecture {
+    /// An error for images and classes of which no network can be made.
+    fn check(&self) -> Result<()> {
+        let Architecture { network, input: [channels, height, width], classes } = *self;
+        let refused = |what: String| Err(Error::setting(what));
+        if channels == 0 || height == 0 || width == 0 || classes == 0 {
+            return refused(format!("images of shape {:?} in {classes} classes cannot be learned", self.input));
+        }
+        if network == Network::Cnn && (height < 4 || width < 4) {
+            return refused(format!("the cnn halves images twice and needs 4x4 pixels, these have {height}x{width}"));
+        }
+        // Its number of weights does not depend on the size of the images, so no other check bounds its activations.
+        let values = channels.saturating_mul(height).saturating_mul(width);
+        if network == Network::Resnet18 && values > RESNET_VALUES {
+            return refused(format!(
+                "images of shape {:?} have {values} values; the resnet18 takes up to {RESNET_VALUES}",
+                self.input
+            ));
+        }
+        Ok(())
+    }
+
+    /// The number of parameters, which is known without building the network.
+    pub fn parameters(&self) -> u64 {
+        let [channels, height, width] = self.input.map(|length| length as u64);
+        let linear = |inputs: u64, outputs: u64| inputs.saturating_add(1).saturating_mul(outputs);
+        let layers = match self.network {
+            Network::Mlp => {
+                let pixels = channels.saturating_mul(height).saturating_mul(width);
+                [linear(pixels, 256), linear(256, 128), linear(128, self.classes as u64)]
+            }
+            Network::Cnn => {
+                let pixels = (height / 4).saturating_mul(width / 4).saturating_mul(64);
+                // Two 3x3 convolutions without a bias, each with scales and shifts.
+                let convolutions = channels.saturating_mul(9 * 32).saturating_add(2 * 32 + 32 * 9 * 64 + 2 * 64);
+                [convolutions, linear(pixels, 128), linear(128, self.classes as u64)]
+            }
+            // The stem, the blocks, the classes.
+            Network::Resnet18 => [channels.saturating_mul(9 * 64), 11_167_104, linear(512, self.classes as u64)],
+        };
+        layers.into_iter().fold(0, u64::saturating_add)
+    }
+
     /// The network with random weights from a generator: a seed gives the same weights on every device.
     ///
     /// # Errors
-    /// If the images are too small for the network.
+    /// If the images are too small or too large for the network.
     pub fn build(&self, queue: &Queue, generator: &mut Generator) -> Result<Box<dyn Module>> {
         let Architecture { network, input: [channels, height, width], classes } = *self;
-        if channels == 0 || height == 0 || width == 0 || classes == 0 {
-            return Err(Error::setting(format!(
-                "images of shape {:?} in {classes} classes cannot be learned",
-                self.input
-            )));
-        }
+        self.check()?;
         Ok(match network {
             Network::Mlp => {
                 let mut linear = |inputs, outputs| linear(queue, inputs, outputs, generator);
@@ -85,10 +122,6 @@ impl Architecture {
                 ])
             }
             Network::Cnn => {
-                if height < 4 || width < 4 {
-                    let what = format!("the cnn halves images twice and needs 4x4 pixels, these have {height}x{width}");
-                    return Err(Error::setting(what));
-                }
                 let (small_height, small_width) = (height / 2 / 2, width / 2 / 2);
                 Box::new(sequential![
                     convolution(queue, channels, 32, generator)?,
@@ -120,6 +153,9 @@ impl Architecture {
     }
 }
 
+/// What an image may have for the ResNet: its first activations are 64 times as large.
+const RESNET_VALUES: usize = 1 << 20;
+
 fn linear(queue: &Queue, inputs: usize, outputs: usize, generator: &mut Generator) -> Result<Linear> {
     let options = LinearOptions { generator: Some(generator), ..Default::default() };
     Ok(Linear::new_with(queue, inputs, outputs, options)?)
@@ -129,4 +165,27 @@ fn linear(queue: &Queue, inputs: usize, outputs: usize, generator: &mut Generato
 fn convolution(queue: &Queue, inputs: usize, outputs: usize, generator: &mut Generator) -> Result<Conv2d> {
     let options = Conv2dOptions { padding: [1, 1], bias: false, generator: Some(generator), ..Default::default() };
     Ok(Conv2d::new_with(queue, inputs, outputs, 3, options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use netcl_io::nn::autograd::core::device::manager;
+
+    use super::*;
+
+    #[test]
+    fn the_number_of_parameters_is_that_of_the_network() {
+        let queue = manager().cpu().queue;
+        for network in Network::ALL {
+            for (input, classes) in [([1, 8, 8], 10), ([3, 9, 14], 7)] {
+                let architecture = Architecture { network, input, classes };
+                let built = architecture.build(&queue, &mut Generator::new(0)).unwrap().num_parameters();
+                assert_eq!(architecture.parameters(), built as u64, "{architecture:?}");
+            }
+            let huge = Architecture { network, input: [usize::MAX; 3], classes: usize::MAX };
+            assert_eq!(huge.parameters(), u64::MAX);
+        }
+        let wide = Architecture { network: Network::Resnet18, input: [1, 100_000, 100_000], classes: 10 };
+        assert!(wide.build(&queue, &mut Generator::new(0)).err().unwrap().to_string().contains("takes up to"));
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use netcl_data::{Normalization, Picture};
-use netcl_io::Archive;
+use netcl_io::Reader;
 use netcl_io::nn::autograd::core::backend::Queue;
 use netcl_io::nn::autograd::core::random::Generator;
 use netcl_io::nn::autograd::{Tensor, no_grad};
@@ -41,6 +41,20 @@ impl Description {
         Map::from_iter([("classifier".to_owned(), json!(self))])
     }
 
+    /// An error where the parts do not fit each other.
+    fn check(&self, path: &Path) -> Result<()> {
+        let refused = |what: String| Err(Error::File { path: path.to_owned(), what });
+        let (names, classes) = (self.classes.len(), self.architecture.classes);
+        if names != classes {
+            return refused(format!("names {names} classes, but its network has {classes}: the file is damaged"));
+        }
+        if !(self.mean.is_finite() && self.deviation.is_finite() && self.deviation != 0.0) {
+            let (mean, deviation) = (self.mean, self.deviation);
+            return refused(format!("has pixels of mean {mean} and deviation {deviation}: the file is damaged"));
+        }
+        Ok(())
+    }
+
     /// From the metadata of a file.
     pub(crate) fn from_metadata(path: &Path, metadata: &Map<String, Value>) -> Result<Description> {
         entry(path, metadata, "classifier")
@@ -67,10 +81,24 @@ impl Classifier {
     /// Builds the model of a file that `netcl train` wrote, on a device.
     ///
     /// # Errors
-    /// If the file cannot be read, is another program's, or its weights do not fit.
+    /// If the file cannot be read, is another program's, or its weights do not fit or are no numbers.
     pub fn load(path: &Path, queue: &Queue) -> Result<Classifier> {
-        let archive = Archive::read(path)?;
-        let description = Description::from_metadata(path, &archive.metadata)?;
+        let refused = |what: String| Err(Error::File { path: path.to_owned(), what });
+        let reader = Reader::open(path)?;
+        let description = Description::from_metadata(path, reader.metadata())?;
+        description.check(path)?;
+        // What the file holds bounds the network that is built, and the network what is read of the file.
+        let numbers = description.architecture.parameters();
+        if reader.size() < numbers {
+            let size = reader.size();
+            return refused(format!("describes a network of {numbers} numbers, but its arrays have only {size} bytes"));
+        }
+        let archive = reader.read_for(usize::try_from(numbers).unwrap_or(usize::MAX))?;
+        if let Some((name, _)) = archive.arrays().find(|(_, array)| !array.is_finite()) {
+            return refused(format!(
+                "has weights that are no finite numbers, in {name:?}: it cannot be asked anything"
+            ));
+        }
         let mut model = description.architecture.build(queue, &mut Generator::new(0))?;
         archive.restore(&mut *model)?;
         model.eval();
@@ -85,7 +113,7 @@ impl Classifier {
     /// The probability of each class for an image of the model's size: one byte per pixel, ink bright.
     ///
     /// # Errors
-    /// If there are more or fewer pixels.
+    /// If there are more or fewer pixels, or the network's answer is no number.
     pub fn probabilities(&self, pixels: &[u8]) -> Result<Vec<f32>> {
         let [channels, height, width] = self.description.architecture.input;
         if pixels.len() != channels * height * width {
@@ -99,7 +127,11 @@ impl Classifier {
         let normalization = self.description.normalization();
         let inputs: Vec<f32> = pixels.iter().map(|&pixel| normalization.apply(pixel)).collect();
         let image = Tensor::from_host(&self.queue, &inputs, [1, channels, height, width])?;
-        Ok(F::softmax(&self.model.forward(&image)?, 1)?.to_host::<f32>()?)
+        let probabilities = F::softmax(&self.model.forward(&image)?, 1)?.to_host::<f32>()?;
+        if probabilities.iter().any(|probability| !probability.is_finite()) {
+            return Err(Error::setting("the network's answer is no number: its weights are too large"));
+        }
+        Ok(probabilities)
     }
 
     /// The pixels that stand for a picture from a file.

@@ -94,6 +94,17 @@ impl Progress {
     }
 }
 
+impl Progress {
+    /// Whether it can be that of a run of so many epochs with so many steps each.
+    pub(crate) fn fits(&self, per_epoch: usize, epochs: usize) -> bool {
+        let steps = self.epochs.checked_mul(per_epoch).and_then(|steps| steps.checked_add(self.batches));
+        self.epochs <= epochs
+            && self.batches < per_epoch
+            && steps == Some(self.history.steps.len())
+            && self.history.epochs.len() == self.epochs
+    }
+}
+
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

@@ -26,6 +26,7 @@ pub mod classifier;
 pub mod error;
 pub mod evaluate;
 pub mod fit;
+mod folder;
 pub mod history;
 mod metrics;
 pub mod report;

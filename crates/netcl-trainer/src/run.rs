@@ -7,8 +7,8 @@ use netcl_io::nn::Module;
 use netcl_io::nn::autograd::core::backend::Queue;
 use netcl_io::nn::autograd::core::random::{Generator, manual_seed};
 use netcl_io::optim::schedule::{OneCycleLR, OneCycleOptions};
-use netcl_io::optim::{AdamW, AdamWOptions};
-use netcl_io::{Checkpoint, save_model};
+use netcl_io::optim::{AdamW, AdamWOptions, Schedule};
+use netcl_io::{Checkpoint, Reader, save_model};
 use serde_json::{Map, Value, json};
 
 use crate::architecture::Architecture;
@@ -16,18 +16,12 @@ use crate::classifier::{Description, entry};
 use crate::error::{Error, Result};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::fit::{FitOptions, Observer, Outcome, Progress, fit};
+use crate::folder::{self, Held, Lock};
 use crate::metrics::Metrics;
 use crate::report;
 use crate::settings::Settings;
 
-/// The trained weights, in the run's folder.
-pub const MODEL: &str = "model.netcl";
-/// What an unfinished run goes on from.
-pub const CHECKPOINT: &str = "checkpoint.netcl";
-/// One line of JSON for each step and epoch.
-pub const METRICS: &str = "metrics.jsonl";
-/// The report with curves.
-pub const REPORT: &str = "report.html";
+pub use crate::folder::{CHECKPOINT, METRICS, MODEL, REPORT, numbered};
 
 /// A training run: data, model, optimizer, how far it is, and the folder where everything is kept.
 pub struct Run {
@@ -41,6 +35,8 @@ pub struct Run {
     schedule: OneCycleLR,
     progress: Progress,
     data_folder: Option<PathBuf>,
+    /// Held while the run may write into its folder: from its start until it is stopped or finished.
+    lock: Option<Lock>,
 }
 
 /// What a finished run left behind.
@@ -58,28 +54,31 @@ impl Run {
     /// Begins a run. `data_folder` is where to look for the data set, `folder` where the results go.
     ///
     /// # Errors
-    /// For settings out of range, data that is not there, and a folder that cannot be written or holds a run that was stopped.
+    /// For settings out of range, data that is not there, and a folder that cannot be written, is in use by another run, or
+    /// holds one: finished, stopped, or with a checkpoint that cannot be read.
     pub fn start(settings: Settings, data_folder: Option<&Path>, queue: &Queue, folder: &Path) -> Result<Run> {
-        if let Ok(stopped) = Checkpoint::read(&folder.join(CHECKPOINT)) {
-            let done = Progress::of(&stopped).map_or(0, |progress| progress.epochs);
-            let what = format!(
-                "holds a run that was stopped after {done} epochs; continue it with --resume, start over with --overwrite, \
-                 or choose another --out"
-            );
-            return Err(Error::File { path: folder.to_owned(), what });
-        }
-        Run::new(settings, data_folder, queue, folder)
+        Run::begin(settings, data_folder, queue, folder, |folder| Held::by(folder).refusal(folder).map_or(Ok(()), Err))
     }
 
-    /// [`Run::start`] in a folder that may hold a stopped run, which is lost.
+    /// [`Run::start`] in a folder that may hold a run, which is lost.
     pub fn start_over(settings: Settings, data_folder: Option<&Path>, queue: &Queue, folder: &Path) -> Result<Run> {
-        let old = folder.join(CHECKPOINT);
-        match std::fs::remove_file(&old) {
-            Err(reason) if reason.kind() != std::io::ErrorKind::NotFound && folder.is_dir() => {
-                Err(netcl_io::Error::Write { path: old, reason }.into())
-            }
-            _ => Run::new(settings, data_folder, queue, folder),
-        }
+        Run::begin(settings, data_folder, queue, folder, folder::clear)
+    }
+
+    /// Begins a run in a folder once `prepare`, called when nobody else may write there, has found it or made it free.
+    fn begin(
+        settings: Settings,
+        data_folder: Option<&Path>,
+        queue: &Queue,
+        folder: &Path,
+        prepare: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<Run> {
+        let mut run = Run::new(settings, data_folder, queue, folder)?;
+        // A folder that cannot be written is better known now than after the training.
+        std::fs::create_dir_all(folder).map_err(|reason| netcl_io::Error::Write { path: folder.to_owned(), reason })?;
+        run.lock = Some(Lock::of(folder)?);
+        prepare(folder)?;
+        Ok(run)
     }
 
     fn new(settings: Settings, data_folder: Option<&Path>, queue: &Queue, folder: &Path) -> Result<Run> {
@@ -88,8 +87,6 @@ impl Run {
         if let Some(limit) = settings.limit {
             data = data.truncated(limit, limit);
         }
-        // A folder that cannot be written is better known now than after the training.
-        std::fs::create_dir_all(folder).map_err(|reason| netcl_io::Error::Write { path: folder.to_owned(), reason })?;
         let architecture =
             Architecture { network: settings.network, input: data.train.shape(), classes: data.classes.len() };
         let normalization = Normalization::of(&data.train);
@@ -100,13 +97,14 @@ impl Run {
             mean: normalization.mean,
             deviation: normalization.deviation,
         };
+        let steps = data.train.len().div_ceil(settings.batch_size).checked_mul(settings.epochs);
+        let steps = steps.ok_or_else(|| Error::setting(format!("{} epochs are too many to count", settings.epochs)))?;
         // Weights from a generator of their own, so that they do not depend on what the process drew before; what layers draw
         // while they train comes from the process-wide one.
         let model = architecture.build(queue, &mut Generator::new(settings.seed))?;
         manual_seed(settings.seed.wrapping_add(1));
         let options = AdamWOptions { lr: settings.lr, weight_decay: settings.weight_decay, ..Default::default() };
         let optimizer = AdamW::new_with(model.parameters(), options)?;
-        let steps = data.train.len().div_ceil(settings.batch_size) * settings.epochs;
         let schedule = OneCycleLR::new(&optimizer, OneCycleOptions::new(settings.lr, steps as u64))?;
         Ok(Run {
             settings,
@@ -119,31 +117,68 @@ impl Run {
             schedule,
             progress: Progress::default(),
             data_folder: data_folder.map(Path::to_owned),
+            lock: None,
         })
     }
 
     /// Goes on with a run that was stopped: `place` is its folder or its checkpoint.
     ///
     /// # Errors
-    /// If there is no checkpoint, or it does not fit the data.
+    /// If there is no checkpoint, it does not fit the data, or another run uses the folder.
     pub fn resume(place: &Path, data_folder: Option<&Path>, queue: &Queue) -> Result<Run> {
+        Run::resume_to(place, None, data_folder, queue)
+    }
+
+    /// [`Run::resume`] up to another number of epochs, also with a run that is finished. The learning rate goes on where a cycle
+    /// of that many epochs stands after those that are done.
+    ///
+    /// # Errors
+    /// As [`Run::resume`], and if as many epochs are done already.
+    pub fn resume_to(place: &Path, epochs: Option<usize>, data_folder: Option<&Path>, queue: &Queue) -> Result<Run> {
         let path = if place.is_dir() { place.join(CHECKPOINT) } else { place.to_owned() };
-        let folder = path.parent().map(Path::to_owned).unwrap_or_default();
-        if !path.exists() && folder.join(MODEL).exists() {
-            let what = "holds a finished run: there is nothing to resume".to_owned();
-            return Err(Error::File { path: folder, what });
+        // The empty parent of a bare name is the current folder.
+        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let refused = |what: String| Err(Error::File { path: folder.to_owned(), what });
+        if !path.exists() && Held::by(folder) == Held::Finished(None) {
+            return refused("holds a finished run without a checkpoint: there is nothing to resume".to_owned());
         }
+        // What is no checkpoint needs no lock beside it.
+        Reader::open(&path)?;
+        let lock = Lock::of(folder)?;
         let checkpoint = Checkpoint::read(&path)?;
-        let settings: Settings = entry(&path, checkpoint.metadata(), "settings")?;
+        let mut settings: Settings = entry(&path, checkpoint.metadata(), "settings")?;
+        let progress = Progress::of(&checkpoint)?;
+        let (done, planned) = (progress.epochs, settings.epochs);
+        let finished = matches!(Held::by(folder), Held::Finished(_));
+        settings.epochs = match epochs {
+            None if finished => {
+                return refused(format!(
+                    "holds a finished run of {done} epochs; go on with --epochs N, where N is above {done}"
+                ));
+            }
+            Some(epochs) if epochs <= done && (finished || epochs != planned) => {
+                return refused(format!("holds a run that has done {done} epochs; --epochs {epochs} must be more"));
+            }
+            wanted => wanted.unwrap_or(planned),
+        };
         let kept: Option<PathBuf> = entry(&path, checkpoint.metadata(), "data_folder")?;
-        let mut run = Run::new(settings, data_folder.or(kept.as_deref()), queue, &folder)?;
+        let mut run = Run::new(settings, data_folder.or(kept.as_deref()), queue, folder)?;
         let description = Description::from_metadata(&path, checkpoint.metadata())?;
         if description != run.description {
             let what = format!("was written with other data than what {:?} is now", run.settings.data);
             return Err(Error::File { path, what });
         }
         checkpoint.restore(&mut *run.model, &mut run.optimizer, Some(&mut run.schedule))?;
-        run.progress = Progress::of(&checkpoint)?;
+        if !progress.fits(run.data.train.len().div_ceil(run.settings.batch_size), run.settings.epochs)
+            || run.schedule.epoch() != progress.history.steps.len() as u64
+        {
+            let what = "has a progress that does not fit its settings: the file is damaged".to_owned();
+            return Err(Error::File { path, what });
+        }
+        if run.settings.epochs != planned {
+            run.schedule.arrive(run.schedule.epoch())?;
+        }
+        (run.progress, run.lock) = (progress, Some(lock));
         Ok(run)
     }
 
@@ -172,8 +207,17 @@ impl Run {
         &self.folder
     }
 
+    /// The right to write into the folder, which a run that was stopped has given up.
+    fn relock(&mut self) -> Result<()> {
+        if self.lock.is_none() {
+            self.lock = Some(Lock::of(&self.folder)?);
+        }
+        Ok(())
+    }
+
     /// Trains until all epochs are done, or `stop` says so before a step.
     pub fn train(&mut self, stop: &dyn Fn() -> bool, observer: &mut dyn Observer) -> Result<Outcome> {
+        self.relock()?;
         let metadata = self.metadata();
         let options = FitOptions {
             epochs: self.settings.epochs,
@@ -201,6 +245,9 @@ impl Run {
         let written = metrics.finish();
         let outcome = outcome?;
         written?;
+        if outcome == Outcome::Stopped {
+            self.lock = None;
+        }
         Ok(outcome)
     }
 
@@ -211,15 +258,16 @@ impl Run {
         metadata
     }
 
-    /// Tests the final weights, writes them and the report, and removes the checkpoint. `device` is what the report calls it.
+    /// Tests the final weights, writes the report and them. `device` is what the report calls it. The checkpoint stays:
+    /// [`Run::resume_to`] goes on from it.
     pub fn finish(&mut self, device: &str) -> Result<Summary> {
+        self.relock()?;
         let classes = self.data.classes.len();
         let normalization = self.description.normalization();
         let evaluation = evaluate(&mut *self.model, &self.queue, &self.data.test, classes, normalization, 256)?;
         let (model, report) = (self.folder.join(MODEL), self.folder.join(REPORT));
         let mut metadata = self.metadata();
         metadata.insert("test_accuracy".to_owned(), json!(evaluation.accuracy()));
-        save_model(&model, &*self.model, metadata)?;
         let page = report::html(&report::Content {
             settings: &self.settings,
             data: &self.data,
@@ -230,7 +278,9 @@ impl Run {
             evaluation: &evaluation,
         })?;
         netcl_io::write_atomically(&report, |out| std::io::Write::write_all(out, page.as_bytes()))?;
-        let _ = std::fs::remove_file(self.folder.join(CHECKPOINT));
+        // Last: with this file the run is finished.
+        save_model(&model, &*self.model, metadata)?;
+        self.lock = None;
         Ok(Summary { evaluation, model, report })
     }
 }

@@ -1,11 +1,14 @@
 //! Runs in this process: stopped before every single step and continued, watched, and refused where they do not fit.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
+mod readers;
+
 use std::cell::Cell;
 use std::path::Path;
 
 use netcl_trainer::io::nn::autograd::core::backend::Queue;
 use netcl_trainer::io::nn::autograd::core::device::manager;
+use netcl_trainer::io::nn::autograd::core::dtype::DType;
 use netcl_trainer::io::{Archive, Checkpoint};
 use netcl_trainer::{Classifier, Epoch, Network, Observer, Outcome, Run, Settings, Step};
 
@@ -71,11 +74,196 @@ fn a_stopped_run_can_be_started_over_and_its_checkpoint_is_a_model() {
     assert!((probabilities.iter().sum::<f32>() - 1.0).abs() < 1e-5);
     assert!(classifier.probabilities(&[0; 63]).unwrap_err().to_string().contains("[1, 8, 8]"));
 
+    let wrong = Settings { epochs: 0, ..settings() };
+    assert!(Run::start_over(wrong, None, &queue(), place.path()).is_err() && checkpoint.exists(), "nothing began");
     let mut run = Run::start_over(settings(), None, &queue(), place.path()).unwrap();
     assert!(!checkpoint.exists());
     assert_eq!(train(&mut run, 99), Outcome::Finished);
     finished(&mut run);
-    assert!(!checkpoint.exists());
+    let _run = Run::start_over(settings(), None, &queue(), place.path()).unwrap();
+    assert_eq!(files(place.path()), [".lock"], "nothing of the finished run is left to be mixed with the new one");
+}
+
+/// The names of all files in a folder.
+fn files(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The message of a run that must not begin in a folder, which is as it was afterwards.
+fn refused(folder: &Path) -> String {
+    let content = || {
+        let names = files(folder);
+        names.into_iter().map(|name| (std::fs::read(folder.join(&name)).unwrap(), name)).collect::<Vec<_>>()
+    };
+    let before = content();
+    let text = Run::start(settings(), None, &queue(), folder).err().expect("a refusal").to_string();
+    assert!(content() == before, "{text}");
+    text
+}
+
+#[test]
+fn a_finished_run_is_not_overwritten_and_goes_on_to_more_epochs() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("run");
+    let mut run = start(&folder);
+    train(&mut run, 99);
+    finished(&mut run);
+    let rates = |run: &Run| run.progress().history.steps.iter().map(|step| step.lr).collect::<Vec<_>>();
+    let first = rates(&run);
+    drop(run);
+    assert_eq!(files(&folder), ["checkpoint.netcl", "metrics.jsonl", "model.netcl", "report.html"]);
+    let text = refused(&folder);
+    for expected in ["holds a finished run of 2 epochs", "--epochs N", "--overwrite", "another --out"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let numbered = || netcl_trainer::run::numbered(&folder);
+    assert_eq!(numbered(), place.path().join("run-2"));
+
+    let resumed = |epochs| Run::resume_to(&folder, epochs, None, &queue());
+    let text = |epochs| resumed(epochs).err().expect("a refusal").to_string();
+    assert!(text(None).contains("a finished run of 2 epochs; go on with --epochs N"), "{}", text(None));
+    assert!(text(Some(1)).contains("--epochs 1 must be more") && text(Some(2)).contains("must be more"));
+
+    // Stopped in the middle, a model of fewer epochs beside the checkpoint: not finished any more.
+    let mut run = resumed(Some(4)).unwrap();
+    assert_eq!(train(&mut run, 4), Outcome::Stopped);
+    assert!(refused(&folder).contains("holds a run that was stopped after 3 epochs"), "{}", refused(&folder));
+    assert_eq!(numbered(), folder, "a stopped run is not left behind");
+    let mut run = resumed(None).unwrap();
+    assert_eq!(train(&mut run, 99), Outcome::Finished);
+    // All epochs are done, but the model and the report are still those of two.
+    drop(run);
+    assert!(refused(&folder).contains("stopped after 4 epochs"), "{}", refused(&folder));
+    let mut run = resumed(None).unwrap();
+    assert_eq!(train(&mut run, 99), Outcome::Finished);
+    let expected = finished(&mut run);
+    assert!(refused(&folder).contains("a finished run of 4 epochs"), "{}", refused(&folder));
+    assert_eq!(run.progress().history.epochs.len(), 4);
+    // The first epochs are as they were; the others are on the second half of a cycle of four.
+    let all = rates(&run);
+    assert_eq!(all[..6], first);
+    let whole = Run::start(Settings { epochs: 4, ..settings() }, None, &queue(), &place.path().join("whole"));
+    let mut whole = whole.unwrap();
+    train(&mut whole, 99);
+    assert_eq!(all[6..], rates(&whole)[6..]);
+
+    // The same in one go.
+    let other = place.path().join("other");
+    let mut run = start(&other);
+    train(&mut run, 99);
+    finished(&mut run);
+    let mut run = Run::resume_to(&other, Some(4), None, &queue()).unwrap();
+    train(&mut run, 99);
+    assert!(finished(&mut run) == expected);
+}
+
+#[test]
+fn a_folder_belongs_to_one_run_at_a_time() {
+    let place = tempfile::tempdir().unwrap();
+    let mut run = start(place.path());
+    let text = refused(place.path());
+    assert!(text.contains("is in use by another run") && text.contains("another --out"), "{text}");
+    train(&mut run, 1);
+    // A stopped run has given its folder back, and takes it again to go on.
+    let other = Run::resume(place.path(), None, &queue()).unwrap();
+    let text = run.train(&|| false, &mut ()).err().unwrap().to_string();
+    assert!(text.contains("is in use by another run"), "{text}");
+    let resumed = Run::resume(place.path(), None, &queue()).err().unwrap().to_string();
+    assert!(resumed.contains("is in use by another run"), "{resumed}");
+    drop(other);
+    assert_eq!(train(&mut run, 99), Outcome::Finished);
+    finished(&mut run);
+    assert!(!files(place.path()).contains(&".lock".to_owned()));
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_read_is_not_overwritten() {
+    let place = tempfile::tempdir().unwrap();
+    let mut run = start(place.path());
+    train(&mut run, 1);
+    let path = place.path().join("checkpoint.netcl");
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    let text = refused(place.path());
+    assert!(text.contains("a checkpoint that cannot be used") && text.contains("no NPZ archive"), "{text}");
+    std::fs::write(&path, &whole).unwrap();
+    let mut archive = Archive::read(&path).unwrap();
+    archive.metadata.insert("progress".to_owned(), "far".into());
+    archive.write(&path).unwrap();
+    assert!(refused(place.path()).contains("its progress cannot be read"), "{}", refused(place.path()));
+    std::fs::write(&path, readers::of_version(&whole, 99)).unwrap();
+    assert!(refused(place.path()).contains("has version 99 of the format"), "{}", refused(place.path()));
+    std::fs::write(&path, whole).unwrap();
+    assert!(refused(place.path()).contains("stopped after 0 epochs"), "{}", refused(place.path()));
+}
+
+#[test]
+fn what_a_killed_run_left_is_removed_by_the_next() {
+    let place = tempfile::tempdir().unwrap();
+    let mut run = start(place.path());
+    train(&mut run, 1);
+    let left = place.path().join(".checkpoint.netcl.4711-0.tmp");
+    for resume in [false, true] {
+        std::fs::write(&left, b"half").unwrap();
+        let begun = if resume {
+            Run::resume(place.path(), None, &queue())
+        } else {
+            Run::start_over(settings(), None, &queue(), place.path())
+        };
+        train(&mut begun.unwrap(), 1);
+        assert_eq!(files(place.path()), ["checkpoint.netcl", "metrics.jsonl"]);
+    }
+}
+
+#[test]
+fn models_whose_parts_do_not_fit_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let mut run = start(place.path());
+    train(&mut run, 99);
+    let path = run.finish("a test").unwrap().model;
+    let original = Archive::read(&path).unwrap();
+    let answer = |change: &dyn Fn(&mut Archive)| {
+        let mut archive = original.clone();
+        change(&mut archive);
+        archive.write(&path).unwrap();
+        let image = [0; 64];
+        Classifier::load(&path, &queue())
+            .and_then(|model| model.probabilities(&image))
+            .map_err(|error| error.to_string())
+    };
+    assert!(answer(&|_| {}).is_ok());
+    let described = |key: &str, value: serde_json::Value| {
+        answer(&|archive| archive.metadata["classifier"][key] = value.clone()).unwrap_err()
+    };
+    assert!(described("classes", ["only", "two"][..].into()).contains("names 2 classes, but its network has 10"));
+    assert!(described("deviation", 0.into()).contains("deviation 0"));
+    for shape in [[1, 100_000, 100_000], [usize::MAX; 3]] {
+        let text = described("architecture", serde_json::json!({ "network": "cnn", "input": shape, "classes": 10 }));
+        assert!(text.contains("its arrays have only"), "{text}");
+    }
+    let mut spoilt = 0;
+    for (name, array) in original.arrays().filter(|(_, array)| array.dtype == DType::F32) {
+        for value in [f32::NAN, f32::INFINITY] {
+            let mut array = array.clone();
+            array.bytes[..4].copy_from_slice(&value.to_le_bytes());
+            let text = answer(&|archive| archive.insert(name, array.clone())).unwrap_err();
+            assert!(text.contains("no finite numbers") && text.contains(name), "{text}");
+            spoilt += 1;
+        }
+    }
+    assert!(spoilt >= 16);
+    // Finite weights whose products are not.
+    let text = answer(&|archive| {
+        for name in original.names() {
+            let mut array = original.get(name).unwrap().clone();
+            array.bytes.chunks_exact_mut(4).for_each(|element| element.copy_from_slice(&3e38f32.to_le_bytes()));
+            archive.insert(name, array);
+        }
+    });
+    assert!(text.unwrap_err().contains("the network's answer is no number"));
 }
 
 #[derive(Default)]
@@ -135,6 +323,12 @@ fn checkpoints_of_other_programs_and_other_data_are_refused() {
     assert!(refused().contains("says something unknown under \"settings\""), "{}", refused());
     changed("progress", &|value| *value = "far".into());
     assert!(refused().contains("progress cannot be read"), "{}", refused());
+    for (key, value) in [("epochs", 1u64 << 60), ("batches", 1 << 60), ("batches", 2)] {
+        changed("progress", &|progress| progress[key] = value.into());
+        assert!(refused().contains("does not fit its settings"), "{}", refused());
+    }
+    changed("settings", &|value| value["epochs"] = u64::MAX.into());
+    assert!(refused().contains("too many to count"), "{}", refused());
     let mut archive = original.clone();
     archive.metadata.remove("settings");
     archive.write(&path).unwrap();
