@@ -9,7 +9,7 @@ use netcl::runtime::cache::{self, Listing};
 use serde_json::{Value, json};
 
 use crate::Verdict;
-use crate::output::{age, bytes, print, print_json, print_table, table};
+use crate::output::{age, bytes, print, print_json, print_table, shortened, table};
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
@@ -84,14 +84,6 @@ fn print_programs(entries: &[EntryInfo]) -> Result<()> {
     print_table(&rows)
 }
 
-fn shortened(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        text.to_owned()
-    } else {
-        text.chars().take(most - 3).chain("...".chars()).collect()
-    }
-}
-
 fn listing_json(listing: &Listing) -> Value {
     let entries: Vec<Value> = listing
         .entries
@@ -145,11 +137,5 @@ mod tests {
         assert_eq!(parse_size("200M").unwrap(), 200 << 20);
         assert_eq!(parse_size("1 GiB").unwrap(), 1 << 30);
         assert!(parse_size("many").is_err() && parse_size("5X").is_err() && parse_size("99999999999G").is_err());
-    }
-
-    #[test]
-    fn long_lists_are_shortened() {
-        assert_eq!(shortened("abc", 5), "abc");
-        assert_eq!(shortened("abcdef", 5), "ab...");
     }
 }

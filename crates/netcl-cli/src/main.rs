@@ -83,19 +83,21 @@ fn main() -> ExitCode {
     netcl::core::env::check();
     let result = run(arguments.command);
     shutdown::finish_at_exit();
+    let code = match result {
+        Ok(Verdict::Good) => ExitCode::SUCCESS,
+        Ok(Verdict::Bad) => ExitCode::FAILURE,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        // Also where Ctrl+C came before: a checkpoint that could not be kept must not go unnoticed.
+        Err(error) => {
+            eprintln!("netcl: {}", output::printable(&format!("{error:#}")));
+            ExitCode::FAILURE
+        }
+    };
     if shutdown::interrupted() {
         eprintln!("netcl: interrupted");
         return ExitCode::from(130);
     }
-    match result {
-        Ok(Verdict::Good) => ExitCode::SUCCESS,
-        Ok(Verdict::Bad) => ExitCode::FAILURE,
-        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("netcl: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    code
 }
 
 fn run(command: Option<Command>) -> Result<Verdict> {

@@ -1,5 +1,6 @@
 //! Printing: tables for eyes, plain text for pipes, JSON for programs, and a sign of life for what takes long.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,8 +8,40 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use comfy_table::Table;
 
+/// Text without control characters other than line feeds and tabs, each replaced by `\u001b` and the like, which also JSON
+/// understands. What comes from files must not move the cursor, change colours or the direction of text.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    let is_harmless = |c: char| !is_control(c) || matches!(c, '\n' | '\t');
+    if text.chars().all(is_harmless) {
+        return Cow::Borrowed(text);
+    }
+    let escape = |c: char| if is_harmless(c) { c.to_string() } else { format!("\\u{:04x}", u32::from(c)) };
+    Cow::Owned(text.chars().map(escape).collect())
+}
+
+/// A name from a file on one line, shortened to at most `most` characters.
+pub(crate) fn name(text: &str, most: usize) -> String {
+    printable(&shortened(text, most)).replace('\n', "\\u000a").replace('\t', "\\u0009")
+}
+
+/// Control characters of Unicode, and those that change the direction of text or begin lines.
+fn is_control(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The first characters of a text that has more than `most`.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    if text.chars().nth(most).is_none() {
+        text.to_owned()
+    } else {
+        text.chars().take(most - 3).chain("...".chars()).collect()
+    }
+}
+
 /// Writes lines to standard output; a closed pipe is an error like any other, not a panic.
 pub(crate) fn print(text: &str) -> Result<()> {
+    let text = &*printable(text);
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     if !text.ends_with('\n') {
@@ -125,6 +158,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lists_are_shortened() {
+        assert_eq!(shortened("abc", 5), "abc");
+        assert_eq!(shortened("abcdef", 5), "ab...");
+    }
+
+    #[test]
+    fn control_characters_are_written_out() {
+        assert_eq!(printable("größer 🦀\n\tcat"), "größer 🦀\n\tcat");
+        assert_eq!(printable("\u{1b}[31mcat\r\u{9b}2J\u{202e}\u{7f}"), "\\u001b[31mcat\\u000d\\u009b2J\\u202e\\u007f");
+        assert_eq!(name("a\n8 (99 %)", 40), "a\\u000a8 (99 %)");
+        let json = serde_json::json!({ "class": "\u{1b}\u{9b}\u{2028}" });
+        let text = serde_json::to_string_pretty(&json).unwrap();
+        assert!(!printable(&text).chars().any(|c| is_control(c) && c != '\n'));
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&printable(&text)).unwrap(), json);
+    }
 
     #[test]
     fn sizes_and_ages_are_short() {

@@ -7,16 +7,21 @@ use clap::{Args, ValueEnum};
 use netcl::core::backend::cpu::set_num_threads;
 use netcl::core::backend::opencl::shutdown;
 use netcl::core::device::{DeviceHandle, manager};
+use netcl::trainer::run::numbered;
 use netcl::trainer::{Network, Outcome, Run, Settings, Summary};
 use serde_json::json;
 
 use crate::Verdict;
-use crate::output::{print, print_json};
+use crate::output::{name, print, print_json};
 use crate::progress;
 
 /// What stands below the options.
 pub(crate) const AFTER_HELP: &str = "\
-Ctrl+C stops a run in order and keeps a checkpoint; --resume goes on, to the same result.
+Ctrl+C stops a run in order and keeps a checkpoint; --resume goes on, to the same result. --resume with --epochs N goes on to N \
+epochs, also with a run that is finished.
+
+A run is never overwritten unless --overwrite says so: a folder named by --out that holds one is refused, and without --out a \
+finished run makes the next one go to runs/<data>-<model>-2.
 
 The digits that come with netcl: Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak (1998), UCI Machine \
 Learning Repository, https://doi.org/10.24432/C50P49, CC BY 4.0.";
@@ -29,7 +34,7 @@ pub(crate) struct Arguments {
     /// The network
     #[arg(long, value_enum, default_value = "cnn")]
     model: Model,
-    /// How often to go over the training images [default: suits data and model]
+    /// How often to go over the training images [default: suits data and model, with --resume those of the run]
     #[arg(long)]
     epochs: Option<usize>,
     /// How many images make one step [default: suits data and model]
@@ -56,7 +61,7 @@ pub(crate) struct Arguments {
     /// Threads of the native CPU [default: as many as there are cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Where results go [default: runs/<data>-<model>]
+    /// Where results go [default: runs/<data>-<model>, with a number behind it where a finished run is]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Where to look for the data set's files
@@ -65,13 +70,13 @@ pub(crate) struct Arguments {
     /// Use at most this many images to train and to test
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Start over where --out holds a run that was stopped
+    /// Start over where the folder holds a run, which is lost
     #[arg(long)]
     overwrite: bool,
-    /// Go on with the stopped run in a folder; its settings hold
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["data", "model", "epochs", "batch_size", "lr", "weight_decay",
-        "label_smoothing", "augment", "seed", "out", "limit", "overwrite"])]
-    resume: Option<PathBuf>,
+    /// Go on with the run in a folder (or in that of --out); its settings hold, apart from --epochs
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, conflicts_with_all = ["data", "model", "batch_size", "lr",
+        "weight_decay", "label_smoothing", "augment", "seed", "limit", "overwrite"])]
+    resume: Option<Option<PathBuf>>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -106,17 +111,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     }
     let device = device(arguments.device.as_deref())?;
     let mut run = match &arguments.resume {
-        Some(place) => Run::resume(place, arguments.data_dir.as_deref(), &device.queue)?,
+        Some(place) => {
+            let place = match (place, &arguments.out) {
+                (Some(place), None) | (None, Some(place)) => place,
+                _ => {
+                    bail!("train: --resume needs the folder of the run, once: --resume FOLDER or --resume --out FOLDER")
+                }
+            };
+            Run::resume_to(place, arguments.epochs, arguments.data_dir.as_deref(), &device.queue)?
+        }
         None => start(arguments, &device)?,
     };
-    let name = format!("{} ({})", device.device_name, device.platform_name);
+    let on = format!("{} ({})", device.device_name, device.platform_name);
     if !arguments.json {
-        print(&headline(&run, &name))?;
+        print(&headline(&run, &on))?;
     }
     let outcome = {
         let mut observer: Box<dyn netcl::trainer::Observer> =
             if arguments.json { Box::new(()) } else { progress::observer(run.settings().epochs) };
-        run.train(&shutdown::interrupted, &mut *observer).with_context(|| format!("training on {name}"))?
+        run.train(&shutdown::interrupted, &mut *observer).with_context(|| format!("training on {on}"))?
     };
     if outcome == Outcome::Stopped {
         let (epoch, folder) = (run.progress().epochs + 1, run.folder().display());
@@ -124,9 +137,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         eprintln!("Stopped in epoch {epoch}; to go on: netcl train --resume {folder}");
         return Ok(Verdict::Good);
     }
-    let summary = run.finish(&name)?;
+    let summary = run.finish(&on)?;
     if arguments.json {
-        print_json(&as_json(&run, &summary, &name))?;
+        print_json(&as_json(&run, &summary, &on))?;
     } else {
         print(&closing(&run, &summary))?;
     }
@@ -152,7 +165,8 @@ fn start(arguments: &Arguments, device: &DeviceHandle) -> Result<Run> {
         None => {
             // A folder's path is no name for a folder: its last part is.
             let data = Path::new(&arguments.data).file_name().map_or("data".into(), |name| name.to_string_lossy());
-            Path::new("runs").join(format!("{data}-{}", network.name()))
+            let folder = Path::new("runs").join(format!("{data}-{}", network.name()));
+            if arguments.overwrite { folder } else { numbered(&folder) }
         }
     };
     let begin = if arguments.overwrite { Run::start_over } else { Run::start };
@@ -179,7 +193,7 @@ fn headline(run: &Run, device: &str) -> String {
     format!(
         "{} on {}: {train} images to train with, {test} to test with, {parameters} parameters, seed {}\ndevice: {device}{resumed}",
         settings.network.name(),
-        data.name,
+        name(&data.name, 60),
         settings.seed,
     )
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use netcl::data::{Dataset, Picture};
@@ -60,10 +60,7 @@ fn a_network_is_trained_reported_and_asked() {
         assert!(out.contains(expected), "{expected}: {out}");
     }
     let run = folder.join("runs/digits-cnn");
-    let mut files: Vec<String> =
-        std::fs::read_dir(&run).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
-    files.sort();
-    assert_eq!(files, ["metrics.jsonl", "model.netcl", "report.html"], "the checkpoint of a finished run is gone");
+    assert_eq!(files(&run), ["checkpoint.netcl", "metrics.jsonl", "model.netcl", "report.html"]);
 
     let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let lines: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -121,6 +118,187 @@ fn a_network_is_trained_reported_and_asked() {
     }
     let (code, message) = bad(folder, &["train", "--resume", "runs/digits-cnn"]);
     assert!(code == 1 && message.contains("holds a finished run"), "{message}");
+}
+
+/// The names of all files in a folder.
+fn files(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A run of a moment.
+const SHORT: [&str; 7] = ["train", "--model", "mlp", "--limit", "64", "--epochs", "1"];
+
+#[test]
+fn a_finished_run_is_refused_numbered_continued_or_overwritten_on_request() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path();
+    let into_d = [&SHORT[..], &["--out", "d"]].concat();
+    good(folder, &into_d);
+    let model = || std::fs::read(folder.join("d/model.netcl")).unwrap();
+    let first = model();
+    let (code, message) = bad(folder, &into_d);
+    assert!(code == 1 && message.contains("d holds a finished run of 1 epochs"), "{message}");
+    for expected in ["--resume d --epochs N", "--overwrite", "another --out"] {
+        assert!(message.contains(expected), "{expected}: {message}");
+    }
+    assert!(model() == first);
+    let (code, message) = bad(folder, &["train", "--resume", "d"]);
+    assert!(code == 1 && message.contains("go on with --epochs N"), "{message}");
+    let (code, message) = bad(folder, &["train", "--resume", "--epochs", "2"]);
+    assert!(code == 1 && message.contains("--resume FOLDER"), "{message}");
+
+    let out = good(folder, &["train", "--resume", "d", "--epochs", "2"]);
+    assert!(out.contains("resumed after step 2, in epoch 2") && out.contains("epoch 2/2"), "{out}");
+    let out = good(folder, &["train", "--out", "d", "--resume", "--epochs", "3"]);
+    assert!(out.contains("epoch 3/3") && !out.contains("epoch 2/3"), "{out}");
+    assert!(model() != first);
+    let metrics = std::fs::read_to_string(folder.join("d/metrics.jsonl")).unwrap();
+    assert_eq!(metrics.matches("\"kind\":\"epoch\"").count(), 3);
+    good(folder, &[&into_d[..], &["--overwrite"]].concat());
+    assert!(model() == first, "a seed decides every bit");
+
+    // Where nobody named a folder, each run has its own.
+    for name in ["digits-mlp", "digits-mlp-2", "digits-mlp-3"] {
+        let out = good(folder, &SHORT);
+        assert!(out.contains(&format!("runs/{name}/model.netcl")), "{out}");
+    }
+    assert_eq!(files(&folder.join("runs")), ["digits-mlp", "digits-mlp-2", "digits-mlp-3"]);
+}
+
+/// A run that goes on until it is killed, after its first checkpoint.
+fn endless(folder: &Path, out: &str) -> Child {
+    let arguments = ["train", "--model", "mlp", "--limit", "64", "--epochs", "1000000", "--out", out];
+    let mut child = command(folder, &arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while !folder.join(out).join("checkpoint.netcl").exists() {
+        assert!(child.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(60), "no checkpoint");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+#[test]
+fn a_running_and_a_killed_run_keep_their_folder() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path();
+    let into_d = [&SHORT[..], &["--out", "d"]].concat();
+    let mut child = endless(folder, "d");
+    for arguments in [&into_d[..], &[&into_d[..], &["--overwrite"]].concat(), &["train", "--resume", "d"]] {
+        let (code, message) = bad(folder, arguments);
+        assert!(code == 1 && message.contains("d is in use by another run"), "{arguments:?}: {message}");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let checkpoint = std::fs::read(folder.join("d/checkpoint.netcl")).unwrap();
+    let (code, message) = bad(folder, &into_d);
+    assert!(
+        code == 1 && message.contains("holds a run that was stopped") && message.contains("--resume d"),
+        "{message}"
+    );
+    assert!(std::fs::read(folder.join("d/checkpoint.netcl")).unwrap() == checkpoint);
+    // What a kill in the middle of a write leaves, beside what it may have left above.
+    std::fs::write(folder.join("d/.checkpoint.netcl.99999-7.tmp"), b"half").unwrap();
+    good(folder, &[&into_d[..], &["--overwrite"]].concat());
+    assert_eq!(files(&folder.join("d")), ["checkpoint.netcl", "metrics.jsonl", "model.netcl", "report.html"]);
+}
+
+#[test]
+fn of_two_runs_started_at_once_in_one_folder_one_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path();
+    for round in 0..3 {
+        let out = round.to_string();
+        let arguments = ["train", "--model", "mlp", "--limit", "300", "--epochs", "3", "--out", &out];
+        let start = || command(folder, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let children = [start(), start()];
+        let outputs = children.map(|child| child.wait_with_output().unwrap());
+        let refused: Vec<String> =
+            outputs.iter().filter(|output| output.status.code() == Some(1)).map(errors).collect();
+        assert_eq!(outputs.iter().filter(|output| output.status.success()).count(), 1, "{refused:?}");
+        let [message] = &refused[..] else { panic!("{refused:?}") };
+        // One that came late enough met a finished run.
+        assert!(message.contains("is in use by another run") || message.contains("holds a finished run"), "{message}");
+        let metrics = std::fs::read_to_string(folder.join(&out).join("metrics.jsonl")).unwrap();
+        assert_eq!(metrics.matches("\"kind\":\"epoch\"").count(), 3);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_one_line_and_leaves_the_old_files() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path();
+    good(folder, &[&SHORT[..], &["--out", "d"]].concat());
+    let content = |name: &str| std::fs::read(folder.join("d").join(name)).unwrap();
+    let before = [content("checkpoint.netcl"), content("model.netcl")];
+    // No file may grow beyond 64 blocks of 512 or 1024 bytes; the signal that comes with it is ignored, so writing fails.
+    let script = "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\"";
+    let limited = |arguments: &[&str]| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_netcl")]).args(arguments).current_dir(folder);
+        shell.env("NETCL_OPENCL_LIB", "/nonexistent").env_remove("NETCL_DEVICE").output().unwrap()
+    };
+    for (arguments, file) in [
+        (&["train", "--resume", "d", "--epochs", "2"][..], "d/checkpoint.netcl"),
+        (&[&SHORT[..], &["--out", "e"]].concat(), "e/checkpoint.netcl"),
+    ] {
+        let output = limited(arguments);
+        let message = errors(&output);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains(&format!("{file} cannot be written: File too large")), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+    assert!([content("checkpoint.netcl"), content("model.netcl")] == before);
+    assert_eq!(files(&folder.join("d")), ["checkpoint.netcl", "metrics.jsonl", "model.netcl", "report.html"]);
+    good(folder, &["train", "--resume", "d", "--epochs", "2"]);
+}
+
+#[test]
+fn what_a_file_says_does_not_reach_the_terminal() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path();
+    good(folder, &[&SHORT[..], &["--out", "d"]].concat());
+    let original = Archive::read(&folder.join("d/model.netcl")).unwrap();
+    let write = |key: &str, value: Value| {
+        let mut archive = original.clone();
+        archive.metadata["classifier"][key] = value;
+        archive.write(&folder.join("a.netcl")).unwrap();
+    };
+    let harmless = |text: &str| !text.chars().any(|c| c != '\n' && (c.is_control() || c == '\u{202e}'));
+    let names: Vec<String> =
+        (0..10).map(|i| format!("\u{1b}]0;x\u{7}\u{9b}31m\u{202e}\n{i}{}", "x".repeat(5000))).collect();
+    write("classes", names.clone().into());
+    let out = good(folder, &["predict", "a.netcl", "idx:0"]);
+    assert!(harmless(&out) && out.lines().count() == 11 && out.len() < 3000, "{out:?}");
+    let answer = good(folder, &["predict", "a.netcl", "idx:0", "--json"]);
+    assert!(harmless(&answer), "{answer:?}");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert!(names.contains(&answer["class"].as_str().unwrap().to_owned()));
+    write("architecture", serde_json::json!({ "network": "\u{1b}[2Jmlp", "input": [1, 8, 8], "classes": 10 }));
+    let (code, message) = bad(folder, &["predict", "a.netcl", "idx:0"]);
+    assert!(code == 1 && harmless(&message) && message.contains("unknown variant"), "{message:?}");
+
+    // Fewer names than classes, and weights that are no numbers.
+    write("classes", vec!["one", "two"].into());
+    let (code, message) = bad(folder, &["predict", "a.netcl", "idx:0"]);
+    assert!(code == 1 && message.contains("names 2 classes, but its network has 10"), "{message}");
+    let mut archive = original.clone();
+    let name = original.names().next().unwrap();
+    let mut array = original.get(name).unwrap().clone();
+    array.bytes.fill(255);
+    archive.insert(name, array);
+    archive.write(&folder.join("a.netcl")).unwrap();
+    let (code, message) = bad(folder, &["predict", "a.netcl", "idx:0"]);
+    assert!(code == 1 && message.contains("no finite numbers") && message.contains(name), "{message}");
+
+    let picture = Picture::from_pixels(8, 8, &[0; 64]).unwrap().enlarged(50);
+    std::fs::write(folder.join("a.png"), picture.to_png().unwrap()).unwrap();
+    good(folder, &["predict", "d/model.netcl", "a.png", "--max-pixels", "160000"]);
+    let (code, message) = bad(folder, &["predict", "d/model.netcl", "a.png", "--max-pixels", "159999"]);
+    assert!(code == 1 && message.contains("400 x 400") && message.contains("--max-pixels"), "{message}");
 }
 
 #[test]

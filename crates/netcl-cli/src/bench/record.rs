@@ -2,6 +2,8 @@
 //!
 //! `benches/bench_peers.py` writes the same form: `tool`, `version`, `device`, and `rows` with `id`, `size`, `median_ms`, `best_ms`.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -69,10 +71,18 @@ pub(crate) fn to_json(run: &Run) -> Value {
     })
 }
 
+/// What a file of this form has at most, in bytes.
+const LONGEST: u64 = 16 << 20;
+
 /// Reads a file of this form; rows without a time are left out.
 pub(crate) fn read_peer(path: &Path) -> Result<Peer> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("--peers: {shown} cannot be read"))?;
+    let mut text = String::new();
+    let file = File::open(path).with_context(|| format!("--peers: {shown} cannot be read"))?;
+    file.take(LONGEST + 1).read_to_string(&mut text).with_context(|| format!("--peers: {shown} cannot be read"))?;
+    if text.len() as u64 > LONGEST {
+        bail!("--peers: {shown} has more than {LONGEST} bytes: it is no file of netcl bench or benches/bench_peers.py");
+    }
     let value: Value = serde_json::from_str(&text).with_context(|| format!("--peers: {shown} is no JSON"))?;
     parse_peer(&value).with_context(|| format!("--peers: {shown} is no file of netcl bench or benches/bench_peers.py"))
 }
@@ -139,5 +149,12 @@ mod tests {
         assert!(wrong(json!({ "schema": 7 })).contains('7'));
         assert!(wrong(json!({ "schema": 1 })).contains("tool"));
         assert!(wrong(json!({ "schema": 1, "tool": "x" })).contains("rows"));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_file_without_an_end_is_refused() {
+        let text = read_peer(Path::new("/dev/zero")).err().unwrap().to_string();
+        assert!(text.contains("has more than 16777216 bytes"), "{text}");
     }
 }
