@@ -209,6 +209,17 @@ pub enum Error {
         holders: String,
     },
 
+    /// Host memory that this machine does not have.
+    #[error("{op}: needs {bytes} bytes of host memory, this machine has {total} in all; use fewer elements")]
+    HostMemory {
+        /// The operation.
+        op: &'static str,
+        /// The size asked for.
+        bytes: u128,
+        /// Physical memory and swap.
+        total: usize,
+    },
+
     // ---- states ------------------------------------------------------------------------------------------------
     /// A worker of the CPU backend panicked: a bug of ours, reported instead of taking the process down.
     #[error("{op}: a worker thread failed: {message}; please report this")]
@@ -256,7 +267,7 @@ impl Error {
             | Error::Axis { .. } => ErrorKind::Value,
             Error::Dtype { .. } | Error::DtypeMismatch { .. } | Error::KernelArgument { .. } => ErrorKind::Type,
             Error::Index { .. } => ErrorKind::Index,
-            Error::OutOfMemory { .. } => ErrorKind::Memory,
+            Error::OutOfMemory { .. } | Error::HostMemory { .. } => ErrorKind::Memory,
             Error::Interrupted { .. } => ErrorKind::Interrupted,
             Error::OpenCl(error) => error.kind(),
             Error::Unsupported { .. } | Error::Worker { .. } | Error::State { .. } => ErrorKind::Runtime,

@@ -3,6 +3,7 @@
 use crate::backend::Queue;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::host;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -60,7 +61,7 @@ impl IndexTensor {
     /// All values in row-major order.
     pub fn to_host(&self) -> Result<Vec<i64>> {
         match self.0.dtype() {
-            DType::I32 => Ok(self.0.to_host::<i32>()?.into_iter().map(i64::from).collect()),
+            DType::I32 => host::collect("to_host", self.0.to_host::<i32>()?.into_iter().map(i64::from)),
             _ => self.0.to_host::<i64>(),
         }
     }

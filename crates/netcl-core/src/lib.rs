@@ -11,6 +11,7 @@ pub mod device_profile;
 pub mod dtype;
 pub mod env;
 pub mod error;
+pub mod host;
 pub mod index;
 pub mod kernel_selector;
 pub mod kernels;

@@ -37,9 +37,10 @@ impl Shape {
         self.0.len()
     }
 
-    /// The number of elements. Shapes of existing tensors never overflow; [`Shape::nbytes`] checks new ones.
+    /// The number of elements. Shapes of existing tensors never overflow; [`Shape::nbytes`] checks new ones, whose count ends at
+    /// the largest number until then.
     pub fn size(&self) -> usize {
-        self.0.iter().product()
+        if self.0.contains(&0) { 0 } else { self.0.iter().copied().fold(1, usize::saturating_mul) }
     }
 
     /// The number of bytes of a dense tensor of this shape, or an error where it does not fit the address space.

@@ -10,6 +10,7 @@ use crate::backend::{Backend, Queue};
 use crate::dtype::{DType, Element};
 use crate::env;
 use crate::error::{Error, Result};
+use crate::host;
 use crate::kernels::{copy, launch};
 use crate::shape::{Layout, Shape, Slice};
 use crate::storage::Storage;
@@ -215,14 +216,14 @@ impl Tensor {
             let expected = format!("a tensor of {}, as asked for by to_host::<{}>", T::DTYPE, T::DTYPE);
             return Err(Error::Dtype { op: "to_host", expected, got: self.dtype });
         }
-        let mut out = vec![T::default(); self.size()];
+        let mut out = host::filled("to_host", self.size(), T::default())?;
         self.read_bytes(bytemuck::cast_slice_mut(&mut out))?;
         Ok(out)
     }
 
     /// All elements in row-major order, converted to f64.
     pub fn to_f64_vec(&self) -> Result<Vec<f64>> {
-        crate::with_element!(self.dtype, T => Ok(self.to_host::<T>()?.into_iter().map(T::to_f64).collect()))
+        crate::with_element!(self.dtype, T => host::collect("to_host", self.to_host::<T>()?.into_iter().map(T::to_f64)))
     }
 
     /// The raw bytes of all elements in row-major order, into a slice of exactly that length.
@@ -306,7 +307,7 @@ impl Tensor {
         if self.queue.same_device(queue) {
             return Ok(self.clone());
         }
-        let mut bytes = vec![0u8; self.size() * self.dtype.size()];
+        let mut bytes = host::filled("to", self.shape().nbytes("to", self.dtype)?, 0u8)?;
         self.read_bytes(&mut bytes)?;
         Tensor::from_host_bytes(queue, &bytes, self.dtype, self.shape().clone(), HostOptions::default())
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use netcl_autograd::core::Error as CoreError;
 use netcl_autograd::core::backend::Queue;
 use netcl_autograd::core::dtype::DType;
+use netcl_autograd::core::host;
 use netcl_autograd::core::kernels::expr::Graph;
 use netcl_autograd::core::random::Generator;
 use netcl_autograd::ops::dropout::dropout;
@@ -90,7 +91,7 @@ impl Recurrent {
         let bound = 1.0 / (hidden as f64).sqrt();
         let law = Init::Uniform { low: -bound, high: bound };
         let directions = 1 + usize::from(bidirectional);
-        let mut cells = Vec::with_capacity(num_layers * directions);
+        let mut cells = host::with_capacity(op, num_layers.saturating_mul(directions))?;
         for i in 0..num_layers * directions {
             let width = if i < directions { inputs } else { directions * hidden };
             let mut draw = |shape: &[usize]| {

@@ -2,6 +2,7 @@
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
+use netcl_core::host;
 use netcl_core::shape::{Shape, Slice};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
@@ -122,7 +123,8 @@ pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
 /// Views of consecutive parts with the given lengths, which must add up to the axis.
 pub fn split(x: &Tensor, lengths: &[usize], axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("split", axis)?;
-    if lengths.iter().sum::<usize>() != x.shape()[at] {
+    host::check::<Tensor>("split", lengths.len())?;
+    if lengths.iter().copied().fold(0, usize::saturating_add) != x.shape()[at] {
         let what = format!("the parts {lengths:?} do not add up to axis {axis} of shape {}", x.shape());
         return Err(Error::argument("split", what));
     }
@@ -144,7 +146,7 @@ pub fn chunk(x: &Tensor, n: usize, axis: isize) -> Result<Vec<Tensor>> {
         return Err(Error::argument("chunk", "at least one part is needed"));
     }
     let size = length.div_ceil(n).max(1);
-    let mut lengths = vec![size; length / size];
+    let mut lengths = host::filled("chunk", length / size, size)?;
     if !length.is_multiple_of(size) || lengths.is_empty() {
         lengths.push(length % size);
     }
@@ -162,7 +164,7 @@ pub fn repeat(x: &Tensor, times: &[usize]) -> Result<Tensor> {
     let lengths: Vec<usize> = (0..times.len()).map(|i| if i < new { 1 } else { x.shape()[i - new] }).collect();
     let raised: Vec<usize> = lengths.iter().flat_map(|&n| [1, n]).collect();
     let pairs: Vec<usize> = times.iter().zip(&lengths).flat_map(|(&t, &n)| [t, n]).collect();
-    let out: Vec<usize> = times.iter().zip(&lengths).map(|(&t, &n)| t * n).collect();
+    let out: Vec<usize> = times.iter().zip(&lengths).map(|(&t, &n)| t.saturating_mul(n)).collect();
     reshape(&reshape(x, raised)?.expand(pairs)?.contiguous()?, out)
 }
 
@@ -199,7 +201,7 @@ pub fn arange(queue: &Queue, start: f64, stop: f64, step: f64, dtype: DType) -> 
         return Err(Error::argument("arange", what));
     }
     let n = ((stop - start) / step).ceil().max(0.0) as usize;
-    let values: Vec<f64> = (0..n).map(|i| start + i as f64 * step).collect();
+    let values = host::collect("arange", (0..n).map(|i| start + i as f64 * step))?;
     let options = netcl_core::tensor::HostOptions { dtype: Some(dtype), ..Default::default() };
     Tensor::from_host_with(queue, &values, [n], options)
 }

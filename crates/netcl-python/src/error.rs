@@ -6,6 +6,7 @@ use pyo3::exceptions::{
     PyFileNotFoundError, PyIndexError, PyKeyboardInterrupt, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError,
     PyValueError,
 };
+use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 
 use crate::autograd::site;
@@ -17,6 +18,17 @@ create_exception!(
     PyRuntimeError,
     "A kernel did not compile; the text holds the compiler's log and the numbered source."
 );
+
+/// Makes a panic, which is a bug of ours, a `RuntimeError` with the panic's text. PyO3 catches panics at every entry from Python and
+/// raises its `PanicException`, which derives from `BaseException`, so that no `except Exception` would see it. There is no hook to
+/// choose another exception; the class is this module's own (PyO3 is linked statically) and takes another base.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let panicked = py.get_type::<PanicException>();
+    panicked.setattr("__bases__", (py.get_type::<PyRuntimeError>(),))?;
+    panicked.setattr("__doc__", "A bug in netcl: please report the text, and the lines that led to it.")?;
+    module.add("BuildError", py.get_type::<BuildError>())
+}
 
 /// The exception an error becomes.
 pub(crate) fn to_py(error: Error) -> PyErr {

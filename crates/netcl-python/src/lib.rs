@@ -29,7 +29,7 @@ use pyo3::prelude::*;
 fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     netcl::core::env::check();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("BuildError", module.py().get_type::<error::BuildError>())?;
+    error::register(module)?;
     module.add_class::<device::CpuDevice>()?;
     module.add_class::<device::CpuPlatform>()?;
     module.add_class::<device::CpuQueue>()?;

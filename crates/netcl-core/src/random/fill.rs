@@ -3,6 +3,7 @@
 use super::{Generator, Philox};
 use crate::backend::cpu::threads::parallel_chunks_mut;
 use crate::error::{Error, Result};
+use crate::host;
 
 /// Blocks computed side by side: enough that a round need not wait for the products of the same round.
 const LANES: usize = 16;
@@ -208,7 +209,7 @@ pub fn fill_below_i64(out: &mut [i64], n: i64, generator: &Generator) -> Result<
 /// The numbers `0..n` in random order: sorted by a 64-bit key each (two words, as for the other 64-bit fills), equal
 /// keys by number. Uses the blocks of `2 * n` words.
 pub fn permutation(n: usize, generator: &Generator) -> Result<Vec<usize>> {
-    let mut keyed = vec![(0u64, 0usize); n];
+    let mut keyed = host::filled("permutation", n, (0u64, 0usize))?;
     let philox = generator.philox();
     parallel_chunks_mut("permutation", &mut keyed, GRAIN, |start, part| {
         for (i, pair) in part.chunks_mut(2).enumerate() {

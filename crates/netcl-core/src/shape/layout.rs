@@ -40,7 +40,7 @@ impl Slice {
 
     /// The one-element slice at an index, which may count from the end.
     pub fn index(at: isize) -> Self {
-        Slice { start: Some(at), stop: if at == -1 { None } else { Some(at + 1) }, step: 1 }
+        Slice { start: Some(at), stop: at.checked_add(1).filter(|&next| next != 0), step: 1 }
     }
 
     /// First element and number of elements on an axis of length `n`, as Python's `slice.indices` gives them.
@@ -51,8 +51,8 @@ impl Slice {
         let start = self.start.map_or(if self.step > 0 { lowest } else { highest }, clamp);
         let stop = self.stop.map_or(if self.step > 0 { highest } else { lowest }, clamp);
         let distance = if self.step > 0 { stop - start } else { start - stop };
-        let count = if distance <= 0 { 0 } else { (distance - 1) / self.step.abs() + 1 };
-        (if count == 0 { 0 } else { start as usize }, count as usize)
+        let count = if distance <= 0 { 0 } else { (distance - 1).unsigned_abs() / self.step.unsigned_abs() + 1 };
+        (if count == 0 { 0 } else { start as usize }, count)
     }
 }
 
@@ -127,9 +127,13 @@ impl Layout {
         false
     }
 
-    fn lowest(&self) -> isize {
-        self.offset as isize
-            + self.strides.iter().zip(self.shape.iter()).map(|(&s, &n)| s.min(0) * (n as isize - 1)).sum::<isize>()
+    /// The sum of each stride times the steps along its axis: strides from elsewhere may be any numbers.
+    fn reach(&self, kept: impl Fn(isize) -> isize) -> i128 {
+        self.strides.iter().zip(self.shape.iter()).map(|(&s, &n)| kept(s) as i128 * (n as i128 - 1)).sum()
+    }
+
+    fn lowest(&self) -> i128 {
+        self.offset as i128 + self.reach(|s| s.min(0))
     }
 
     /// One past the highest position used: what the storage must at least hold. Zero for empty layouts.
@@ -137,8 +141,7 @@ impl Layout {
         if self.shape.contains(&0) {
             return 0;
         }
-        let reach: isize = self.strides.iter().zip(self.shape.iter()).map(|(&s, &n)| s.max(0) * (n as isize - 1)).sum();
-        self.offset + reach as usize + 1
+        usize::try_from(self.offset as i128 + self.reach(|s| s.max(0)) + 1).unwrap_or(usize::MAX)
     }
 
     /// The same elements with other axes, if strides can express it; `None` means that a copy is needed.

@@ -3,20 +3,61 @@
 use std::fmt;
 
 use super::Tensor;
+use crate::error::Result;
+use crate::kernels::{copy, launch};
+use crate::shape::{Shape, Slice};
 
 /// Tensors with more elements than this show only the edges of each axis.
 const SUMMARISE_ABOVE: usize = 1000;
 const EDGE: usize = 3;
+/// A tensor of many axes has that many corners: it shows narrower edges, in the end none.
+const MOST_SHOWN: usize = 50_000;
 
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tensor(")?;
-        match self.to_f64_vec() {
-            Ok(values) => write_values(f, &values, self.shape(), values.len() > SUMMARISE_ABOVE, 1)?,
-            Err(error) => write!(f, "<{error}>")?,
+        let edge = edge(self.shape());
+        match (edge, self.size()) {
+            (_, 0) => f.write_str("[]")?,
+            (0, _) => f.write_str("[...]")?,
+            _ => match corners(self, edge).and_then(|corners| corners.to_f64_vec()) {
+                Ok(values) => write_values(f, &values, self.shape(), edge, 1)?,
+                Err(error) => write!(f, "<{error}>")?,
+            },
         }
         write!(f, ", shape={}, dtype={}, device={:?})", self.shape(), self.dtype(), self.queue().device_name())
     }
+}
+
+/// How many elements of either end of an axis are shown; an axis that is no longer than twice that is shown whole.
+fn edge(shape: &Shape) -> usize {
+    if shape.size() <= SUMMARISE_ABOVE {
+        return SUMMARISE_ABOVE;
+    }
+    let fits = |edge: &usize| shape.iter().map(|&n| n.min(2 * edge)).fold(1, usize::saturating_mul) <= MOST_SHOWN;
+    (1..=EDGE).rev().find(fits).unwrap_or(0)
+}
+
+/// What is shown of a tensor, as a tensor of its own: the rest is neither copied nor read.
+fn corners(tensor: &Tensor, edge: usize) -> Result<Tensor> {
+    let short: Vec<usize> = (0..tensor.ndim()).filter(|&axis| tensor.shape()[axis] > 2 * edge).collect();
+    if short.is_empty() {
+        return Ok(tensor.clone());
+    }
+    launch::check_readable("to_host")?;
+    let shown: Shape = tensor.shape().iter().map(|&n| n.min(2 * edge)).collect();
+    let out = Tensor::uninit(tensor.queue(), shown, tensor.dtype())?;
+    let first = Slice::new(None, Some(edge as isize), 1);
+    let last = Slice::new(Some(-(edge as isize)), None, 1);
+    for corner in 0..1usize << short.len() {
+        let (mut from, mut to) = (tensor.clone(), out.clone());
+        for (bit, &axis) in short.iter().enumerate() {
+            let part = if corner >> bit & 1 == 0 { first } else { last };
+            (from, to) = (from.slice(axis as isize, part)?, to.slice(axis as isize, part)?);
+        }
+        copy::copy(&from, &to)?;
+    }
+    Ok(out)
 }
 
 impl fmt::Debug for Tensor {
@@ -26,28 +67,22 @@ impl fmt::Debug for Tensor {
     }
 }
 
-fn write_values(f: &mut fmt::Formatter<'_>, values: &[f64], dims: &[usize], short: bool, depth: usize) -> fmt::Result {
+/// Writes the values of [`corners`] of a tensor with these lengths.
+fn write_values(f: &mut fmt::Formatter<'_>, values: &[f64], dims: &[usize], edge: usize, depth: usize) -> fmt::Result {
     let Some((&n, rest)) = dims.split_first() else {
-        return write_number(f, values[0]);
+        return values.first().map_or(Ok(()), |&value| write_number(f, value));
     };
+    let shown = n.min(2 * edge);
+    let separator = if rest.is_empty() { ", ".to_owned() } else { format!(",\n{:1$}", "", depth + 7) };
     f.write_str("[")?;
-    let step = rest.iter().product::<usize>();
-    let mut first = true;
-    for i in 0..n {
-        let skipped = short && n > 2 * EDGE && (EDGE..n - EDGE).contains(&i);
-        if skipped && i > EDGE {
-            continue;
+    for (i, part) in values.chunks((values.len() / shown).max(1)).enumerate() {
+        if i > 0 {
+            f.write_str(&separator)?;
         }
-        if !first {
-            f.write_str(",")?;
-            f.write_str(&if rest.is_empty() { " ".to_owned() } else { format!("\n{:1$}", "", depth + 7) })?;
+        if i == edge && n > shown {
+            write!(f, "...{separator}")?;
         }
-        first = false;
-        if skipped {
-            f.write_str("...")?;
-        } else {
-            write_values(f, &values[i * step..(i + 1) * step], rest, short, depth + 1)?;
-        }
+        write_values(f, part, rest, edge, depth + 1)?;
     }
     f.write_str("]")
 }

@@ -7,6 +7,7 @@ use crate::backend::Queue;
 use crate::backend::opencl::{Buffer, ClMemory, ClSource, Context, Event, SharedLease, Staged, Stream, Transfer};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::host;
 use crate::kernels::{copy, launch};
 use crate::memory::{BlockSource, BufferHandle, CpuSource, Pool, QueueId, SharedCpuLease};
 use crate::shape::{Layout, Shape};
@@ -92,7 +93,8 @@ impl Tensor {
         let dense = self.contiguous()?;
         let memory = dense.storage().require_cl("to_host_async")?;
         let offset = dense.layout().offset() * self.dtype().size();
-        let transfer = memory.download(stream, offset, vec![T::default(); self.size()])?;
+        let out = host::filled("to_host_async", self.size(), T::default())?;
+        let transfer = memory.download(stream, offset, out)?;
         Ok(HostTransfer(State::Pending(transfer)))
     }
 }

@@ -3,6 +3,7 @@
 use netcl_autograd::core::Error as CoreError;
 use netcl_autograd::core::backend::Queue;
 use netcl_autograd::core::dtype::DType;
+use netcl_autograd::core::host;
 use netcl_autograd::core::index::IndexTensor;
 use netcl_autograd::core::random::{Generator, blocks_for, fill_uniform_f64, reserve_default};
 use netcl_autograd::core::shape::Slice;
@@ -143,7 +144,7 @@ impl GPT {
         };
         let wte = table(vocab_size, generator.as_deref_mut())?;
         let wpe = (positions == Positions::Learned).then(|| table(context, generator.as_deref_mut())).transpose()?;
-        let mut h = Vec::with_capacity(layers);
+        let mut h = host::with_capacity("GPT", layers)?;
         for _ in 0..layers {
             let options = TransformerEncoderLayerOptions {
                 dim_feedforward: 4 * width,

@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
+use netcl_core::host;
 use netcl_core::kernels::elementwise::{Elementwise, Number};
 use netcl_core::kernels::expr::Graph;
 use netcl_core::shape::Slice;
@@ -43,12 +44,12 @@ impl RotaryTables {
         let half = width / 2;
         let angle = |at: usize| {
             let (row, pair) = (at / half, at % half);
-            (start + row) as f64 * base.powf(-2.0 * pair as f64 / width as f64)
+            (start as f64 + row as f64) * base.powf(-2.0 * pair as f64 / width as f64)
         };
-        let angles: Vec<f64> = (0..length * half).map(angle).collect();
+        let angles = host::collect(OP, (0..length.saturating_mul(half)).map(angle))?;
         let options = HostOptions { dtype: Some(dtype.accumulator()), ..Default::default() };
         let table = |f: fn(f64) -> f64| {
-            let values: Vec<f64> = angles.iter().map(|&a| f(a)).collect();
+            let values = host::collect(OP, angles.iter().map(|&a| f(a)))?;
             Tensor::from_host_with(queue, &values, [length, half], options)
         };
         Ok(RotaryTables { cos: table(f64::cos)?, sin: table(f64::sin)? })

@@ -143,7 +143,7 @@ fn look(op: &'static str, indices: &Tensor, limit: usize, launched: bool) -> Res
 /// All indices in row-major order.
 pub(super) fn host(indices: &Tensor) -> Result<Vec<i64>> {
     match indices.dtype() {
-        DType::I32 => Ok(indices.to_host::<i32>()?.into_iter().map(i64::from).collect()),
+        DType::I32 => netcl_core::host::collect("to_host", indices.to_host::<i32>()?.into_iter().map(i64::from)),
         _ => indices.to_host::<i64>(),
     }
 }

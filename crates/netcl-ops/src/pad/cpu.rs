@@ -19,11 +19,6 @@ fn middle(axis: Axis) -> (Range<usize>, usize) {
     (start.min(end)..end, (-axis.before).max(0) as usize)
 }
 
-/// Which element stands at each place of an axis.
-fn table(axis: Axis, mode: PadMode) -> Vec<Option<usize>> {
-    (0..axis.output).map(|o| axis.source(o, mode)).collect()
-}
-
 /// Elements of the input and of the result that belong to one index of the outer axes.
 fn sizes(plan: Plan) -> (usize, usize) {
     let size = |length: fn(&Axis) -> usize| plan.axes.iter().map(length).product::<usize>() * plan.inner;
@@ -39,7 +34,6 @@ pub(super) fn forward(job: Job, plan: Plan) -> Result<()> {
 fn copy<E: Stored>(op: &'static str, x: &[E], y: Output<'_, E>, plan: Plan) -> Result<()> {
     let Plan { outer, axes: [a, b, c], inner, mode } = plan;
     let value = E::from_f64(if let PadMode::Constant(value) = mode { value } else { 0.0 });
-    let [rows_a, rows_b, row] = [a, b, c].map(|axis| table(axis, mode));
     let (places, first) = middle(c);
     let (from_row, to_row) = (c.input * inner, c.output * inner);
     // Rows of the result are independent: as many tasks as there are.
@@ -48,7 +42,7 @@ fn copy<E: Stored>(op: &'static str, x: &[E], y: Output<'_, E>, plan: Plan) -> R
             // SAFETY: every row belongs to one task.
             let y = unsafe { y.part(i * to_row, to_row) };
             let (sample, place_a, place_b) = (i / (a.output * b.output), i / b.output % a.output, i % b.output);
-            let (Some(at_a), Some(at_b)) = (rows_a[place_a], rows_b[place_b]) else {
+            let (Some(at_a), Some(at_b)) = (a.source(place_a, mode), b.source(place_b, mode)) else {
                 y.fill(value);
                 continue;
             };
@@ -56,7 +50,7 @@ fn copy<E: Stored>(op: &'static str, x: &[E], y: Output<'_, E>, plan: Plan) -> R
             y[places.start * inner..places.end * inner].copy_from_slice(&x[first * inner..][..places.len() * inner]);
             for o in (0..places.start).chain(places.end..c.output) {
                 let to = &mut y[o * inner..][..inner];
-                match row[o] {
+                match c.source(o, mode) {
                     Some(at) => to.copy_from_slice(&x[at * inner..][..inner]),
                     None => to.fill(value),
                 }
@@ -73,7 +67,6 @@ pub(super) fn backward(job: Job, plan: Plan) -> Result<()> {
 
 fn add<E: Stored>(op: &'static str, grad: &[E], to: Output<'_, E>, plan: Plan) -> Result<()> {
     let Plan { outer, axes: [a, b, c], inner, mode } = plan;
-    let [rows_a, rows_b, row] = [a, b, c].map(|axis| table(axis, mode));
     let (size, results) = sizes(plan);
     let (from_row, to_row) = (c.output * inner, c.input * inner);
     parallel_for(op, outer, (TASK / size.max(results)).max(1), |range| {
@@ -84,10 +77,12 @@ fn add<E: Stored>(op: &'static str, grad: &[E], to: Output<'_, E>, plan: Plan) -
             E::fill(unsafe { to.part(sample * size, size) }, &mut own, |to| {
                 to.fill(E::Lane::ZERO);
                 for (i, grad) in grad.chunks_exact(from_row).enumerate() {
-                    let (Some(at_a), Some(at_b)) = (rows_a[i / b.output], rows_b[i % b.output]) else { continue };
+                    let (Some(at_a), Some(at_b)) = (a.source(i / b.output, mode), b.source(i % b.output, mode)) else {
+                        continue;
+                    };
                     let to = &mut to[(at_a * b.input + at_b) * to_row..][..to_row];
-                    for (grad, at) in grad.chunks_exact(inner).zip(&row) {
-                        let Some(at) = *at else { continue };
+                    for (o, grad) in grad.chunks_exact(inner).enumerate() {
+                        let Some(at) = c.source(o, mode) else { continue };
                         to[at * inner..][..inner].iter_mut().zip(grad).for_each(|(to, &g)| *to = *to + g);
                     }
                 }

@@ -8,6 +8,7 @@ use std::ops::Range;
 use netcl_core::Result;
 use netcl_core::backend::cpu::parallel_for;
 use netcl_core::dtype::Element;
+use netcl_core::host;
 use netcl_core::kernels::expr::vecmath::Real;
 use netcl_core::simd;
 
@@ -48,7 +49,8 @@ impl Taps {
             Tap { start: windows.start, len: windows.len(), column }
         });
         // By rows of windows, so that their results stay in the cache until they are done.
-        let rows = (0..height.output).flat_map(|o| {
+        let outputs = if plane.adaptive { 0 } else { height.output };
+        let rows = (0..outputs).flat_map(|o| {
             (0..height.kernel).filter_map(move |k| {
                 let (windows, row) = height.tap(k);
                 windows.contains(&o).then(|| (o, row + (o - windows.start) * height.stride))
@@ -267,9 +269,18 @@ fn sizes(plane: Plane) -> (usize, usize) {
     (height.input * width.input, height.output * width.output)
 }
 
-/// The elements of adaptive windows along an axis.
-fn ranges(axis: Axis) -> Vec<Range<usize>> {
-    (0..axis.output).map(|o| axis.covered(o, true)).collect()
+/// The elements of adaptive windows along both axes; fixed windows have [`Taps`].
+fn ranges(plane: Plane) -> [Vec<Range<usize>>; 2] {
+    let one = |axis: Axis| (0..if plane.adaptive { axis.output } else { 0 }).map(|o| axis.covered(o, true)).collect();
+    plane.axes.map(one)
+}
+
+/// An error unless the tables of [`ranges`], [`shares`] and [`reciprocals`] fit the host's memory, together: outputs may be of any
+/// length.
+fn check_tables<T>(op: &'static str, plane: Plane) -> Result<()> {
+    let [rows, columns] = plane.outputs();
+    let lines = rows.saturating_add(columns).saturating_mul(size_of::<(Range<usize>, f64)>());
+    host::check::<u8>(op, rows.saturating_mul(columns).saturating_mul(size_of::<T>()).saturating_add(lines))
 }
 
 /// Tensors: x, output, places.
@@ -287,8 +298,9 @@ struct MaxScratch<T> {
 
 fn max_of<E: Stored>(op: &'static str, views: &Views<'_, '_>, plane: Plane, count: usize) -> Result<()> {
     let (x, y, places) = (views.input::<E>(0)?, views.output::<E>(1)?, views.output::<i32>(2)?);
+    check_tables::<()>(op, plane)?;
     let ((size, results), taps) = (sizes(plane), Taps::new(plane));
-    let [rows, columns] = plane.axes.map(ranges);
+    let [rows, columns] = ranges(plane);
     let width = plane.axes[1].input;
     each_plane(op, plane, count, |i, MaxScratch { from, to }: &mut MaxScratch<E::Lane>| {
         let x = E::widen(&x[i * size..][..size], from);
@@ -368,9 +380,10 @@ fn average_of<E: Stored>(
     averaging: Averaging,
     count: usize,
 ) -> Result<()> {
+    check_tables::<E::Lane>(op, plane)?;
     let by = reciprocals::<E::Lane>(plane, averaging);
     let ((size, results), taps) = (sizes(plane), Taps::new(plane));
-    let [rows, columns] = plane.axes.map(ranges);
+    let [rows, columns] = ranges(plane);
     let width = plane.axes[1].input;
     if plane.adaptive && results == 1 {
         return parallel_for(op, count, (TASK / size).max(1), |range| {
@@ -420,6 +433,7 @@ fn average_backward_of<E: Stored>(
     averaging: Averaging,
     count: usize,
 ) -> Result<()> {
+    check_tables::<E::Lane>(op, plane)?;
     let by = reciprocals::<E::Lane>(plane, averaging);
     let ((size, results), taps) = (sizes(plane), Taps::new(plane));
     let [height, width] = plane.axes;

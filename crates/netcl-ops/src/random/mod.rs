@@ -5,6 +5,7 @@ pub(crate) mod opencl;
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
+use netcl_core::host;
 use netcl_core::index::IndexTensor;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar};
 use netcl_core::random::{Generator, blocks_for, check_own_generator, permutation as permute, reserve_default};
@@ -98,6 +99,7 @@ pub fn bernoulli(
 pub fn permutation(queue: &Queue, n: usize, generator: Option<&mut Generator>) -> Result<IndexTensor> {
     // Computed on the host, and therefore once for all replays.
     check_own_generator("permutation")?;
+    host::check::<(u64, usize)>("permutation", n)?;
     // Two words per element decide its place.
     let words = blocks_for(2 * n);
     let place = match generator {

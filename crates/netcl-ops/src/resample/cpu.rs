@@ -3,6 +3,7 @@
 use netcl_core::Result;
 use netcl_core::backend::cpu::parallel_for;
 use netcl_core::dtype::Element;
+use netcl_core::host;
 use netcl_core::kernels::expr::vecmath::Real;
 use netcl_core::simd;
 
@@ -24,7 +25,7 @@ struct Source<T> {
 
 impl Axis {
     /// Where each result lies, rounded like the kernels do it.
-    fn sources<T: Lane>(&self, mode: Mode) -> Vec<Source<T>> {
+    fn sources<T: Lane>(&self, op: &'static str, mode: Mode) -> Result<Vec<Source<T>>> {
         let real = |v: f64| <T as Real>::from_f64(v);
         let (scale, half) = (real(self.scale), real(0.5));
         let source = |o: usize| {
@@ -43,7 +44,7 @@ impl Axis {
                 _ => Source { first, next: (first + 1).min(self.input - 1), share },
             }
         };
-        (0..self.output).map(source).collect()
+        host::collect(op, (0..self.output).map(source))
     }
 }
 
@@ -82,7 +83,7 @@ pub(super) fn forward(job: Job, plan: Plan) -> Result<()> {
 }
 
 fn nearest<E: Stored>(op: &'static str, x: &[E], y: Output<'_, E>, plan: Plan) -> Result<()> {
-    let (rows, columns) = tables::<E::Lane>(plan);
+    let (rows, columns) = tables::<E::Lane>(op, plan)?;
     let (size, results) = sizes(plan);
     let (width, to_width) = (plan.axes[1].input, plan.axes[1].output);
     parallel_for(op, plan.planes, (TASK / results).max(1), |range| {
@@ -104,13 +105,13 @@ fn nearest<E: Stored>(op: &'static str, x: &[E], y: Output<'_, E>, plan: Plan) -
     })
 }
 
-fn tables<T: Lane>(plan: Plan) -> (Vec<Source<T>>, Vec<Source<T>>) {
+fn tables<T: Lane>(op: &'static str, plan: Plan) -> Result<(Vec<Source<T>>, Vec<Source<T>>)> {
     let [height, width] = plan.axes;
-    (height.sources(plan.mode), width.sources(plan.mode))
+    Ok((height.sources(op, plan.mode)?, width.sources(op, plan.mode)?))
 }
 
 fn bilinear<E: Stored>(op: &'static str, x: &[E], y: Output<'_, E>, plan: Plan) -> Result<()> {
-    let (rows, columns) = tables::<E::Lane>(plan);
+    let (rows, columns) = tables::<E::Lane>(op, plan)?;
     let (size, results) = sizes(plan);
     let (width, to_width) = (plan.axes[1].input, plan.axes[1].output);
     parallel_for(op, plan.planes, (TASK / results).max(1), |range| {
@@ -138,7 +139,7 @@ pub(super) fn backward(job: Job, plan: Plan) -> Result<()> {
 
 /// The columns of a row of gradients are added up first, then rows.
 fn spread<E: Stored>(op: &'static str, grad: &[E], to: Output<'_, E>, plan: Plan) -> Result<()> {
-    let (rows, columns) = tables::<E::Lane>(plan);
+    let (rows, columns) = tables::<E::Lane>(op, plan)?;
     let (size, results) = sizes(plan);
     let (width, from_width) = (plan.axes[1].input, plan.axes[1].output);
     parallel_for(op, plan.planes, (TASK / results.max(size)).max(1), |range| {

@@ -18,6 +18,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::host;
 
 use cache::{CACHE, Found};
 
@@ -124,8 +125,9 @@ impl CpuBuffer {
         };
         let block = size_class(nbytes).ok_or_else(out_of_memory)?;
         // Pools keep blocks of their own: they let go of them before the request fails.
-        let again = || (crate::memory::trim_device("cpu") > 0).then(|| CACHE.take(block)).flatten();
-        let (ptr, found) = CACHE.take(block).or_else(again).ok_or_else(out_of_memory)?;
+        let take = || CACHE.take(block, host::total());
+        let again = || (crate::memory::trim_device("cpu") > 0).then(take).flatten();
+        let (ptr, found) = take().or_else(again).ok_or_else(out_of_memory)?;
         Ok((CpuBuffer { ptr, nbytes, origin: Origin::Block(block) }, found))
     }
 
@@ -307,5 +309,15 @@ mod tests {
             assert_eq!(error.kind(), crate::ErrorKind::Memory);
             assert!(error.to_string().contains("bytes are in use in"), "{error}");
         }
+    }
+
+    #[test]
+    fn buffers_that_do_not_fit_the_machine_together_are_refused_before_anything_is_written() {
+        // A system that promises no more than it has refuses the first one already.
+        let most = |_: &CpuBuffer| CpuBuffer::zeroed(host::total() / 5 * 3);
+        let Ok(first) = CpuBuffer::zeroed(host::total() / 5 * 3) else { return };
+        assert_eq!(most(&first).unwrap_err().kind(), crate::ErrorKind::Memory);
+        assert_eq!(CpuBuffer::uninit(host::total() + 1).unwrap_err().kind(), crate::ErrorKind::Memory);
+        assert!(CpuBuffer::zeroed(1 << 20).is_ok());
     }
 }

@@ -78,8 +78,8 @@ impl Cache {
     }
 
     /// A block of a size class, from the cache or the system; when the system has none, the cache is emptied and the
-    /// system asked again.
-    pub(super) fn take(&self, block: usize) -> Option<(NonNull<u8>, Found)> {
+    /// system asked again. `None` if that fails, too, or if buffers would then own more than `total` bytes.
+    pub(super) fn take(&self, block: usize, total: usize) -> Option<(NonNull<u8>, Found)> {
         watch_forks();
         {
             let mut state = self.state.lock();
@@ -88,6 +88,9 @@ impl Cache {
                 state.stats.hits += 1;
                 state.count_live(block);
                 return Some((waiting.ptr, Found::Recycled));
+            }
+            if block > total.saturating_sub(state.stats.live_bytes) {
+                return None;
             }
         }
         // The system is asked outside the lock: mapping memory takes microseconds.
@@ -228,9 +231,9 @@ mod tests {
     #[test]
     fn counters_are_exact() {
         let cache = Cache::new(1 << 20);
-        let (a, found) = cache.take(4096).unwrap();
+        let (a, found) = cache.take(4096, usize::MAX).unwrap();
         assert_eq!(found, Found::Fresh);
-        let (b, _) = cache.take(128 << 10).unwrap();
+        let (b, _) = cache.take(128 << 10, usize::MAX).unwrap();
         let both = 4096 + (128 << 10);
         let expected = CpuMemoryStats {
             live_bytes: both,
@@ -245,7 +248,7 @@ mod tests {
         unsafe { cache.give(b, 128 << 10, true) };
         let one = CpuMemoryStats { live_bytes: 4096, live_buffers: 1, cached_bytes: 128 << 10, ..expected };
         assert_eq!(cache.stats(), one);
-        assert_eq!(cache.take(128 << 10).unwrap(), (b, Found::Recycled));
+        assert_eq!(cache.take(128 << 10, usize::MAX).unwrap(), (b, Found::Recycled));
         assert_eq!(cache.stats(), CpuMemoryStats { hits: 1, ..expected });
         // SAFETY: as above.
         unsafe {
@@ -274,7 +277,7 @@ mod tests {
     fn the_cap_holds_and_the_oldest_go_first() {
         let cache = Cache::new(256 << 10);
         let sizes: Vec<usize> = (0..5).map(|i| (64 + 4 * i) << 10).collect();
-        let blocks: Vec<_> = sizes.iter().map(|&size| cache.take(size).unwrap().0).collect();
+        let blocks: Vec<_> = sizes.iter().map(|&size| cache.take(size, usize::MAX).unwrap().0).collect();
         for (&ptr, &size) in blocks.iter().zip(&sizes) {
             // SAFETY: taken above with this size.
             unsafe { cache.give(ptr, size, true) };
@@ -282,11 +285,11 @@ mod tests {
         }
         // 64 + 68 + 72 + 76 + 80 KiB do not fit into 256: the two that came first went.
         assert_eq!(cache.stats().cached_bytes, (72 + 76 + 80) << 10);
-        let (first, found) = cache.take(sizes[0]).unwrap();
+        let (first, found) = cache.take(sizes[0], usize::MAX).unwrap();
         assert_eq!(found, Found::Fresh);
-        let (last, found) = cache.take(sizes[4]).unwrap();
+        let (last, found) = cache.take(sizes[4], usize::MAX).unwrap();
         assert_eq!(found, Found::Recycled);
-        let (huge, _) = cache.take(1 << 20).unwrap();
+        let (huge, _) = cache.take(1 << 20, usize::MAX).unwrap();
         // SAFETY: taken above with this size.
         unsafe { cache.give(huge, 1 << 20, true) };
         assert_eq!(cache.stats().cached_bytes, (72 + 76) << 10, "a block above the cap is never kept");
