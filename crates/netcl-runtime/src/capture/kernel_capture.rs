@@ -120,7 +120,11 @@ impl Sink for Keeper {
 
     fn host(&self, mut action: HostAction) -> Option<HostAction> {
         let Some(kept) = self.kept() else { return Some(action) };
-        let result = action();
+        // What the action itself launches or asks of the host belongs to it: kept as well, it would happen twice, or without end.
+        let result = {
+            let _paused = Paused::new();
+            action()
+        };
         let mut kept = lock(&kept);
         if let Err(error) = result {
             kept.failed.get_or_insert(error);
