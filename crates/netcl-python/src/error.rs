@@ -27,7 +27,16 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let panicked = py.get_type::<PanicException>();
     panicked.setattr("__bases__", (py.get_type::<PyRuntimeError>(),))?;
     panicked.setattr("__doc__", "A bug in netcl: please report the text, and the lines that led to it.")?;
+    module.add_function(wrap_pyfunction!(panic, module)?)?;
     module.add("BuildError", py.get_type::<BuildError>())
+}
+
+/// Panics, so that tests see what becomes of it.
+#[pyfunction]
+#[pyo3(name = "_panic")]
+#[expect(clippy::panic, reason = "the purpose")]
+fn panic(text: String) {
+    panic!("{text}");
 }
 
 /// The exception an error becomes.

@@ -14,6 +14,7 @@ use crate::cpu_buffer::CpuBuffer;
 use crate::device::{queue_from_py, resolve_queue};
 use crate::error::IntoPyResult;
 use crate::index::IndexTensor;
+use crate::list::List;
 use crate::opencl::{Event, Owner, buffer_from_py, context_from_py};
 use crate::tensor::{Tensor, parse_dtype};
 
@@ -43,7 +44,7 @@ impl KernelSpec {
     #[expect(clippy::too_many_arguments, reason = "the documented signature and its options")]
     fn new(
         name: &str,
-        params: Option<Vec<String>>,
+        params: Option<List<String>>,
         preamble: &str,
         body: Option<&str>,
         src: Option<&str>,
@@ -53,7 +54,9 @@ impl KernelSpec {
     ) -> PyResult<Self> {
         let spec = match (src, params, body) {
             (Some(src), None, None) => core::KernelSpec::from_source(name, src).py()?,
-            (None, params, Some(body)) => core::KernelSpec::new(name, params.unwrap_or_default(), body).py()?,
+            (None, params, Some(body)) => {
+                core::KernelSpec::new(name, params.map_or_else(Vec::new, |list| list.0), body).py()?
+            }
             (Some(_), _, _) => {
                 return Err(PyTypeError::new_err(
                     "KernelSpec: src= is a complete kernel, so params= and body= must be left out",

@@ -10,6 +10,7 @@ mod index;
 mod jit;
 mod kernels;
 mod layer_ops;
+mod list;
 mod memory;
 mod ndarray;
 mod nn;

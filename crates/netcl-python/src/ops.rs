@@ -1,5 +1,6 @@
 //! `netcl.ops`: forward-only operations.
 
+use netcl::core::host;
 use netcl::core::kernels::expr::table;
 use netcl::core::precision;
 use netcl::core::random::Generator;
@@ -13,6 +14,7 @@ use crate::device::resolve_queue;
 use crate::error::{IntoPyResult, kind};
 use crate::index::IndexTensor;
 use crate::layer_ops::whole;
+use crate::list::List;
 use crate::opencl::Program;
 use crate::tensor::{Tensor, parse_dtype, parse_shape};
 
@@ -49,12 +51,12 @@ fn wrap_all(raw: netcl::core::Result<Vec<Raw>>) -> PyResult<Vec<Tensor>> {
 
 /// Applies an operation of the elementwise table by name; operands are tensors and numbers.
 #[pyfunction]
-#[pyo3(signature = (name, operands, params=vec![], out=None))]
+#[pyo3(signature = (name, operands, params=List(vec![]), out=None))]
 fn elementwise(
     py: Python<'_>,
     name: &str,
-    operands: Vec<Bound<'_, PyAny>>,
-    params: Vec<f64>,
+    operands: List<Bound<'_, PyAny>>,
+    params: List<f64>,
     out: Option<Bound<'_, Tensor>>,
 ) -> PyResult<Py<Tensor>> {
     enum Given<'p> {
@@ -194,7 +196,7 @@ pub(crate) fn split_lengths(raw: &Raw, lengths: &Bound<'_, PyAny>, axis: isize) 
         Ok(0) => Err(PyValueError::new_err("split: a part cannot have length 0")),
         Ok(one) => {
             let total = raw.shape()[raw.shape().axis("split", axis).py()?];
-            Ok((0..total).step_by(one).map(|start| one.min(total - start)).collect())
+            host::collect("split", (0..total).step_by(one).map(|start| one.min(total - start))).py()
         }
         Err(_) => whole("split", "lengths", lengths),
     }
@@ -326,7 +328,7 @@ pub(crate) fn axes(axis: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<isize>> {
         None => Ok(Vec::new()),
         Some(axis) => match axis.extract::<isize>() {
             Ok(one) => Ok(vec![one]),
-            Err(_) => axis.extract::<Vec<isize>>().map_err(|_| {
+            Err(_) => axis.extract::<List<isize>>().map(|list| list.0).map_err(|_| {
                 let given = axis.repr().map_or_else(|_| "that".to_owned(), |text| text.to_string());
                 PyTypeError::new_err(format!("axis is a whole number or a tuple of them, not {given}"))
             }),

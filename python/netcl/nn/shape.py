@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from netcl import autograd as ag
@@ -29,7 +30,9 @@ class Unflatten(Module):
     _settings = ("dim", "unflattened_size")
 
     def __init__(self, dim: int, unflattened_size: Any) -> None:
-        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+        if not isinstance(unflattened_size, (list, tuple)) or not all(hasattr(n, "__index__") for n in unflattened_size):
+            raise TypeError(f"Unflatten: unflattened_size is a sequence of whole numbers, not {type(unflattened_size)}")
+        self.dim, self.unflattened_size = operator.index(dim), tuple(map(operator.index, unflattened_size))
 
     def forward(self, x: Tensor) -> Tensor:
         shape = tuple(x.shape)

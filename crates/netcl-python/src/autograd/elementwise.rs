@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::{like, record};
 use crate::error::kind;
+use crate::list::List;
 use crate::tensor::{Tensor, parse_dtype};
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -54,7 +55,7 @@ fn elementwise_(
     py: Python<'_>,
     name: &str,
     operands: &Bound<'_, PyTuple>,
-    params: Option<Vec<f64>>,
+    params: Option<List<f64>>,
 ) -> PyResult<Tensor> {
     let objects: SmallVec<[Bound<'_, PyAny>; 3]> = operands.iter().collect();
     let given = objects.iter().map(|object| {
@@ -74,7 +75,7 @@ fn elementwise_(
         return Err(PyTypeError::new_err(format!("{name}: at least one operand must be a tensor")));
     };
     let operands: SmallVec<[Operand<'_>; 3]> = given.iter().map(Given::operand).collect();
-    let params = params.unwrap_or_default();
+    let params = params.map_or_else(Vec::new, |list| list.0);
     record(py, tensor, || elementwise::apply(name, &operands, &params))
 }
 

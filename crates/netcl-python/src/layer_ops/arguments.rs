@@ -112,7 +112,8 @@ pub(super) fn lengths<const N: usize>(op: &str, given: &Bound<'_, PyAny>, now: &
         )));
     };
     let Ok(items) = given.try_iter() else { return numbers(op, "output_size", Some(given), now) };
-    let items: Vec<Bound<'_, PyAny>> = items.collect::<PyResult<_>>()?;
+    // One more is enough to see that there are too many: a tensor has millions.
+    let items: Vec<Bound<'_, PyAny>> = items.take(N + 1).collect::<PyResult<_>>()?;
     if items.len() != N {
         return numbers(op, "output_size", Some(given), now);
     }

@@ -14,6 +14,7 @@ use super::platform::Device;
 use super::{context_from_py, device_from_py, same_object};
 use crate::device::resolve_queue;
 use crate::error::IntoPyResult;
+use crate::list::List;
 
 /// An OpenCL context: what buffers, programs and queues of one platform share.
 #[pyclass(module = "netcl.core.backend.opencl", frozen, eq, hash)]
@@ -24,7 +25,7 @@ same_object!(Context, |context| context.0.int_ptr());
 impl Context {
     /// A context over devices (ours or PyOpenCL's) of one platform.
     #[new]
-    fn new(py: Python<'_>, devices: Vec<Bound<'_, PyAny>>) -> PyResult<Self> {
+    fn new(py: Python<'_>, devices: List<Bound<'_, PyAny>>) -> PyResult<Self> {
         let devices = devices.iter().map(need_device).collect::<PyResult<Vec<_>>>()?;
         py.detach(|| cl::Context::new(&devices)).map(Context).py()
     }

@@ -11,12 +11,13 @@ use super::optimizer::Optimizer;
 use super::schedule::{LRScheduler, Target};
 use super::state::{from_dict, to_dict};
 use crate::error::{IntoPyResult, carry};
+use crate::list::List;
 
 /// One number, or one for each group.
 fn per_group(value: &Bound<'_, PyAny>) -> PyResult<PerGroup> {
     match value.extract::<f64>() {
         Ok(one) => Ok(one.into()),
-        Err(_) => Ok(value.extract::<Vec<f64>>()?.into()),
+        Err(_) => Ok(value.extract::<List<f64>>()?.0.into()),
     }
 }
 
@@ -44,10 +45,10 @@ impl MultiStepLR {
     #[pyo3(signature = (optimizer, milestones, gamma=0.1))]
     fn new(
         optimizer: &Bound<'_, PyAny>,
-        milestones: Vec<u64>,
+        milestones: List<u64>,
         gamma: f64,
     ) -> PyResult<PyClassInitializer<MultiStepLR>> {
-        let make = |groups| Ok(Box::new(schedule::MultiStepLR::of_groups(groups, milestones, gamma)?) as _);
+        let make = |groups| Ok(Box::new(schedule::MultiStepLR::of_groups(groups, milestones.0, gamma)?) as _);
         Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(MultiStepLR))
     }
 }
@@ -229,11 +230,11 @@ impl SequentialLR {
     fn new(
         optimizer: &Bound<'_, PyAny>,
         schedulers: &Bound<'_, PyAny>,
-        milestones: Vec<u64>,
+        milestones: List<u64>,
     ) -> PyResult<PyClassInitializer<SequentialLR>> {
         // The parts know their groups; this is what tells a forgotten argument from a right call.
         Target::of(optimizer)?;
-        let make = |parts| Ok(Box::new(schedule::SequentialLR::new(parts, milestones)?) as _);
+        let make = |parts| Ok(Box::new(schedule::SequentialLR::new(parts, milestones.0)?) as _);
         Ok(PyClassInitializer::from(LRScheduler::from_parts(schedulers, make)?).add_subclass(SequentialLR))
     }
 }
