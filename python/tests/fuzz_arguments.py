@@ -71,10 +71,10 @@ OPERATORS = """
     __dlpack__ __call__ __hash__
 """.split()
 
-# Walking over 10^12 elements takes minutes, also where nothing is wrong: these get views of 2^31 elements at most.
+# Walking over 10^12 elements takes minutes, also where nothing is wrong: these get no huge views.
 REDUCTIONS = (
     "sum mean max min prod var std any all argmax argmin norm logsumexp softmax cumsum loss entropy item bool nll_loss "
-    "topk sort median is_finite allclose equal clip_grad finite array contains mse kl_div huber"
+    "topk sort median is_finite normal norm_ cosine allclose equal clip_grad finite array contains mse kl_div huber"
 ).split()
 
 
@@ -95,7 +95,7 @@ class Lies:
     """Protocol methods return the wrong things."""
 
     def __len__(self):
-        return 2**62
+        return 10**12
 
     def __getitem__(self, at):
         if at > 3:
@@ -133,7 +133,7 @@ def tensor(*shape: int, dtype: str = "float32", grad: bool = False, fill=None):
     def make(d):
         count = int(np.prod(shape))
         data = np.linspace(-1, 1, count).reshape(shape) if fill is None else np.full(shape, fill)
-        return Tensor.from_host(d, data.astype("float32"), dtype=dtype, requires_grad=grad)
+        return Tensor.from_host(d, data.astype("float32"), dtype=dtype).requires_grad_(grad)
 
     extra = "" if fill is None else f", {fill}"
     return (f"Tensor({shape}, {dtype}{', grad' if grad else ''}{extra})", make)
@@ -167,9 +167,8 @@ CONTAINERS += [("[1] * 70", lambda d: [1] * 70), ("[2] * 70", lambda d: [2] * 70
 TENSORS = [tensor(), tensor(0), tensor(0, 3), tensor(1), tensor(4), tensor(2, 3), tensor(3, 3), tensor(4, 5, grad=True), tensor(2, 3, 8), tensor(2, 3, 8, 8), tensor(1, 2, 3, 4, 5), tensor(1, 1, 1, 1, 1, 1, 1, 1)]
 TENSORS += [tensor(2, 3, dtype=dtype) for dtype in ("float64", "float16", "bfloat16")]
 TENSORS += [tensor(3, fill=float("nan")), tensor(2, 3, fill=float("inf")), tensor(3, fill=1e38), tensor(4, 5, fill=-1.0)]
-TENSORS += [view(".transpose(0, 1)", lambda t: t.transpose(0, 1), 3, 2), view("[::-1]", lambda t: t[::-1], 5), view("[1:, ::2]", lambda t: t[1:, ::2], 4, 6), view(".expand((3, 4))", lambda t: netcl.ops.expand(t, (3, 4)), 3, 1), view(" of the other device", lambda t: elsewhere(t), 2, 3)]
-LARGE = [view(".expand((1 << 16, 1 << 15))", lambda t: netcl.ops.expand(t, (1 << 16, 1 << 15)), 1)]
-HUGE = [view(".expand((10**6, 10**6))", lambda t: netcl.ops.expand(t, (10**6, 10**6)), 1), view(".expand((2**59,))", lambda t: netcl.ops.expand(t, (2**59,)), 1)]
+TENSORS += [view(".transpose(0, 1)", lambda t: netcl.ops.transpose(t, 0, 1), 3, 2), view("[::-1]", lambda t: t[::-1], 5), view("[1:, ::2]", lambda t: t[1:, ::2], 4, 6), view(".expand((3, 4))", lambda t: netcl.ops.expand(t, (3, 4)), 3, 1), view(" of the other device", lambda t: elsewhere(t), 2, 3)]
+HUGE = [view(".expand((1 << 16, 1 << 15))", lambda t: netcl.ops.expand(t, (1 << 16, 1 << 15)), 1), view(".expand((10**6, 10**6))", lambda t: netcl.ops.expand(t, (10**6, 10**6)), 1), view(".expand((2**59,))", lambda t: netcl.ops.expand(t, (2**59,)), 1)]
 
 INDICES = [index([0, 1, 2]), index([0, 1, 2, 3], "int32"), index([]), index(1), index([[0, 1], [2, 0]]), index([-1, 5, 2**62]), index([2**31 - 1], "int32"), index([-(2**63)])]
 
@@ -202,21 +201,21 @@ ARRAYS = [
     }.items()
 ]
 
-OBJECTS = [value(None), ("object()", lambda d: object()), ("Refuses()", lambda d: Refuses()), ("Lies()", lambda d: Lies()), ("lambda *a: a", lambda d: lambda *a, **k: a), ("lambda: raises", lambda d: raises), value(int), value(Tensor), value(netcl), ("the queue", lambda d: d), ("iter([1])", lambda d: iter([1])), ("a generator", lambda d: (i for i in range(2))), ("Linear(3, 4)", lambda d: netcl.nn.Linear(3, 4, queue=d)), ("deep list", lambda d: functools.reduce(lambda a, _: [a], range(300), 1.0))]
+OBJECTS = [value(None), ("object()", lambda d: object()), ("Refuses()", lambda d: Refuses()), ("Lies()", lambda d: Lies()), ("lambda *a: a", lambda d: lambda *a, **k: a), ("lambda: raises", lambda d: raises), value(int), value(Tensor), value(netcl), ("the queue", lambda d: d), ("iter([1])", lambda d: iter([1])), ("a generator", lambda d: (i for i in range(2))), ("Linear(3, 4)", lambda d: netcl.nn.Linear(d, 3, 4)), ("deep list", lambda d: functools.reduce(lambda a, _: [a], range(300), 1.0))]
 
-HOSTILE = [NUMBERS, NUMBERS, TEXTS, CONTAINERS, TENSORS, TENSORS, LARGE, INDICES, ARRAYS, OBJECTS]
+HOSTILE = [NUMBERS, NUMBERS, TEXTS, CONTAINERS, TENSORS, TENSORS, HUGE, INDICES, ARRAYS, OBJECTS]
 
 SMALL = [whole(n) for n in (0, 1, 2, 3)]
 POSITIVE = [whole(n) for n in (1, 2, 3, 4)]
 UNIT = [value(v) for v in (0.0, 0.1, 0.5, 0.9, 1.0)]
 SHAPES = [value(v) for v in ((2, 3), (4,), (), (1, 2, 3), [3, 3])]
 CALLABLES = [("lambda *a: a[0]", lambda d: lambda *a, **k: a[0] if a else None), ("relu", lambda d: netcl.autograd.relu)]
-PARAMETERS = [("parameters", lambda d: [Tensor.from_host(d, np.ones((2, 3), "float32"), requires_grad=True)]), ("Linear(3, 4).parameters()", lambda d: list(netcl.nn.Linear(3, 4, queue=d).parameters()))]
+PARAMETERS = [("parameters", lambda d: [Tensor.from_host(d, np.ones((2, 3), "float32")).requires_grad_()]), ("Linear(3, 4).parameters()", lambda d: list(netcl.nn.Linear(d, 3, 4).parameters()))]
 
 # What parameters of these names usually take.
 GOOD = {
     "queue device q": [("the queue", lambda d: d)],
-    "context": [("the queue's context", lambda d: d.context)],
+    "context": [("the queue's context", lambda d: getattr(d, "context", None))],
     "shape shapes size sizes dims normalized_shape output_size": [*SHAPES, *POSITIVE],
     "dtype": [value(v) for v in ("float32", "float64", "float16", "bfloat16", None)],
     "axis dim axes dims": [value(v) for v in (0, 1, -1, None, (0, 1))],
@@ -228,7 +227,7 @@ GOOD = {
     "weight w": [tensor(4, 3), tensor(4, 3, 3), tensor(4, 3, 3, 3), tensor(3)],
     "params parameters": PARAMETERS,
     "optimizer": [("SGD", lambda d: netcl.optim.SGD(PARAMETERS[0][1](d), lr=0.1))],
-    "model module layer": [("Linear(3, 4)", lambda d: netcl.nn.Linear(3, 4, queue=d))],
+    "model module layer": [("Linear(3, 4)", lambda d: netcl.nn.Linear(d, 3, 4))],
     "f fn func function callable closure": CALLABLES,
     "tensors xs inputs": [("[two tensors]", lambda d: [TENSORS[5][1](d), TENSORS[5][1](d)])],
     "reduction mode": [value(v) for v in ("mean", "sum", "none", "nearest", "constant")],
@@ -237,7 +236,7 @@ GOOD = {
     "name label tag": [value("name")],
 }
 GOOD = {name: pool for names, pool in GOOD.items() for name in names.split()}
-PLAIN = [*TENSORS[4:10], *TENSORS[5:10]]
+PLAIN = [*TENSORS[4:10], *(tensor(*shape, grad=True) for shape in ((2, 3), (3, 3), (2, 3, 8), (2, 3, 8, 8)))]
 
 
 def raises(*args, **kwargs):
@@ -281,7 +280,7 @@ def discover() -> list[tuple[str, object]]:
             if isinstance(thing, type):
                 bound = vars(thing)
                 found |= {f"{name}.{public}.{n}": getattr(thing, n) for n in methods(thing) if isinstance(bound.get(n), (staticmethod, classmethod))}
-    for cls, make in ((Tensor, TENSORS + LARGE + HUGE), (IndexTensor, INDICES)):
+    for cls, make in ((Tensor, TENSORS + HUGE), (IndexTensor, INDICES)):
         found |= {f"{cls.__name__}.{n}": (n, make) for n in methods(cls)}
     found |= {f"manager.{n}": getattr(manager, n) for n in methods(type(manager))}
     return sorted(found.items())
@@ -299,11 +298,12 @@ class Call:
     """One call: everything about it follows from the seed and its number."""
 
     def __init__(self, seed: int, number: int, targets):
-        self.number = number
+        self.number, self.returned = number, False
         self.random = random.Random(f"{seed}:{number}")
         self.name, self.target = targets[number % len(targets)]
         self.queue = self.random.choice(queues() if self.random.random() < 0.2 else queues()[:1])
         self.texts: list[str] = []
+        self.plain = [self.random.choice(PLAIN)] if self.random.random() < 0.8 else PLAIN
 
     def take(self, pool) -> object:
         text, make = self.random.choice(pool)
@@ -312,35 +312,51 @@ class Call:
 
     def hostile(self, name: str) -> object:
         pool = self.random.choice(HOSTILE)
-        if pool is LARGE and not any(part in name.lower() for part in REDUCTIONS):
-            pool = LARGE + HUGE
+        if pool is HUGE and any(part in name.lower() for part in REDUCTIONS):
+            pool = TENSORS
         return self.take(pool)
 
     def good(self, parameter: inspect.Parameter) -> object:
         if parameter.default not in (inspect.Parameter.empty, None, Ellipsis) and self.random.random() < 0.5:
             self.texts.append("the default")
             return parameter.default
-        return self.take(GOOD.get(parameter.name, PLAIN))
+        return self.take(GOOD.get(parameter.name) or self.likely(parameter))
+
+    def likely(self, parameter: inspect.Parameter):
+        """A pool for a parameter by its default, annotation or name; tensors of one call mostly have one shape."""
+        kind = type(parameter.default).__name__ if parameter.default is not parameter.empty else str(parameter.annotation)
+        if kind in ("bool", "int", "float"):
+            return {"bool": GOOD["bias"], "int": POSITIVE, "float": UNIT}[kind]
+        if any(part in parameter.name for part in ("num", "n_", "size", "features", "channels", "steps", "epochs", "heads", "nbytes")):
+            return POSITIVE
+        return self.plain
+
 
     def arguments(self, function, name: str):
         known = parameters(function)
         if known is None:
             return [self.hostile(name) for _ in range(self.random.randrange(4))], {}
         required = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        # Mostly one hostile argument among good ones gets furthest; sometimes all of them, sometimes a wrong number.
-        share = self.random.choice([0.0, 0.15, 0.3, 0.3, 1.0])
+        # One hostile argument among good ones gets furthest, a number furthest of all; sometimes several, sometimes all of them.
+        share = self.random.choice([0.0, 0.0, 0.0, 0.15, 0.3, 1.0])
+        odd = self.random.choice(required).name if required and self.random.random() < 0.7 else None
         args, kwargs = [], {}
         for p in required:
-            if p.default is not p.empty and self.random.random() < 0.6:
+            if p.default is not p.empty and p.name != odd and self.random.random() < 0.6:
                 continue
             self.texts.append(f"{p.name}=")
-            chosen = self.hostile(name) if self.random.random() < share else self.good(p)
+            if p.name == odd and self.random.random() < 0.5:
+                chosen = self.take(NUMBERS)
+            elif p.name == odd or self.random.random() < share:
+                chosen = self.hostile(name)
+            else:
+                chosen = self.good(p)
             if p.kind is p.KEYWORD_ONLY or (kwargs or p.default is not p.empty) and p.kind is not p.POSITIONAL_ONLY:
                 kwargs[p.name] = chosen
             else:
                 args.append(chosen)
         if any(p.kind is p.VAR_POSITIONAL for p in known):
-            args += [self.hostile(name) if self.random.random() < share else self.take(PLAIN) for _ in range(self.random.randrange(4))]
+            args += [self.hostile(name) if self.random.random() < share else self.take(self.plain) for _ in range(self.random.randrange(3))]
         if self.random.random() < 0.03:
             args.append(self.hostile(name))
         if self.random.random() < 0.03:
@@ -359,16 +375,41 @@ class Call:
         args, kwargs = self.arguments(function, self.name)
         journal(self.number, f"{self.name}({' '.join(self.texts)})")
         result = function(*args, **kwargs)
+        self.returned = True
         journal(self.number, f"{self.name}({' '.join(self.texts)}), its repr")
         repr(result)
         if result is None or isinstance(result, (type, types.ModuleType)) or not owned(type(result)) or type(result).__module__ == "builtins":
             return
-        name = self.random.choice(methods(type(result)) or ["__repr__"])
+        known = methods(type(result)) or ["__repr__"]
+        name = self.random.choice(known)
+        if self.random.random() < 0.5:
+            name = next((often for often in ("__call__", "backward", "step") if often in known), name)
         self.texts.append(f").{name}(")
         function = getattr(result, name)
         args, kwargs = self.arguments(function, name)
         journal(self.number, f"{self.name}({' '.join(self.texts)})")
         repr(function(*args, **kwargs))
+
+
+def check_pools() -> None:
+    """Makes every value once: a pool whose entries fail would test nothing."""
+    for pool in [*HOSTILE, *GOOD.values(), HUGE, PLAIN]:
+        for _, make in pool:
+            make(queues()[-1])
+
+
+def settings():
+    """A function that undoes what a call may have changed for those after it."""
+    threads, precision = netcl.num_threads(), netcl.get_matmul_precision()
+    capture = netcl.runtime.get_capture()
+
+    def reset() -> None:
+        netcl.set_num_threads(threads)
+        netcl.set_matmul_precision(precision)
+        if capture.is_recording:
+            capture.end()
+
+    return reset
 
 
 def resident() -> int:
@@ -410,8 +451,9 @@ def main() -> None:
             os.ftruncate(journal_file, 0)
             os.pwrite(journal_file, line, 0)
 
-    threads, precision = netcl.num_threads(), netcl.get_matmul_precision()
-    returned = raised = 0
+    check_pools()
+    reset, held = settings(), resident()
+    returned, raised = set(), set()
     for number in range(OPTIONS.start, OPTIONS.start + OPTIONS.count):
         call = Call(OPTIONS.seed, number, targets)
         journal(number, f"{call.name}, its arguments")
@@ -419,24 +461,24 @@ def main() -> None:
         start = time.monotonic()
         try:
             call.run(journal)
-            returned += 1
+            returned.add(call.name)
         except BaseException as error:  # noqa: BLE001: what is no Exception is what is looked for
             wrong = complaint(error)
-            raised += 1
+            (returned if call.returned else raised).add(call.name)
             if OPTIONS.verbose:
                 print("   ", type(error).__name__, str(error)[:300], flush=True)
-            error = None
-        netcl.set_num_threads(threads)
-        netcl.set_matmul_precision(precision)
-        if wrong is None and resident() > (OPTIONS.resident << 20):
+        reset()
+        if resident() > held + (OPTIONS.growth << 20):
             gc.collect()
-            if resident() > (OPTIONS.resident << 20):
-                wrong = f"the process holds {resident() >> 20} MiB"
+            wrong = wrong or f"the process grew from {held >> 20} to {resident() >> 20} MiB"
+            held = resident()
         if OPTIONS.slow and time.monotonic() - start > OPTIONS.slow:
             print(f"slow: {time.monotonic() - start:.1f} s {call.name}({' '.join(call.texts)})", file=sys.stderr, flush=True)
         if wrong:
             report.write(json.dumps([number, f"{call.name}({' '.join(call.texts)})", wrong]) + "\n")
-    journal(OPTIONS.start + OPTIONS.count, f"done: {returned} returned, {raised} raised")
+    if OPTIONS.verbose:
+        print("never returned:", *sorted(raised - returned))
+    journal(OPTIONS.start + OPTIONS.count, "done")
 
 
 if __name__ == "__main__":
@@ -445,7 +487,7 @@ if __name__ == "__main__":
     parser.add_argument("--start", type=int, default=0, help="number of the first call")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--memory", type=int, default=6144, help="MiB of address space; 0 for any")
-    parser.add_argument("--resident", type=int, default=3072, help="MiB that may stay in use after a call")
+    parser.add_argument("--growth", type=int, default=2048, help="MiB by which the process may grow")
     parser.add_argument("--journal", help="file for the call that is being made")
     parser.add_argument("--report", help="file for findings; standard output otherwise")
     parser.add_argument("--opencl", action="store_true", help="also the first OpenCL device")

@@ -1,6 +1,6 @@
 """Arguments of every kind to every public function: each call returns or raises an ``Exception`` with a text, soon.
 
-``NETCL_FUZZ_CALLS`` sets the number of calls (``cargo xtask test --full`` makes many), ``NETCL_FUZZ_SEED`` the seed.
+``FUZZ_CALLS`` sets the number of calls (``cargo xtask test --full`` makes many), ``NETCL_FUZZ_SEED`` the seed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 CHILD = Path(__file__).with_name("fuzz_arguments.py")
-CALLS = int(os.environ.get("NETCL_FUZZ_CALLS", "3600"))
+CALLS = int(os.environ.get("FUZZ_CALLS", "3600"))
 SEED = int(os.environ.get("NETCL_FUZZ_SEED", "1"))
 PROCESSES = 2
 # A machine under load is slow: what takes as long as this hangs.

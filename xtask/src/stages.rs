@@ -88,7 +88,7 @@ impl Stage {
             Stage::Benches => return bench::run(workspace),
             Stage::Rust => return rust(workspace, full),
             Stage::Wheel => return wheel(workspace),
-            Stage::Python => return python_tests(workspace, report),
+            Stage::Python => return python_tests(workspace, full, report),
             Stage::Book => return book(workspace),
             Stage::Deny => return deny(workspace, report),
             Stage::Fmt => stream(&mut workspace.cargo("fmt --all --check"))?,
@@ -118,6 +118,9 @@ fn rust(workspace: &Workspace, full: bool) -> Result<Outcome> {
     stream(&mut command)?;
     Ok(Outcome::Passed)
 }
+
+/// Calls of the argument fuzzer in a full run (python/tests/test_fuzz.py has the number of a plain one).
+const FUZZ_CALLS_FULL: &str = "60000";
 
 /// Builds the wheel with the profile of the tests, so that only the binding itself is left to compile.
 fn wheel(workspace: &Workspace) -> Result<Outcome> {
@@ -159,7 +162,7 @@ fn compiled_anew(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(wheel.difference(&tests).map(package).collect())
 }
 
-fn python_tests(workspace: &Workspace, report: &mut Report) -> Result<Outcome> {
+fn python_tests(workspace: &Workspace, full: bool, report: &mut Report) -> Result<Outcome> {
     if let Some(gap) = python::gap(workspace) {
         return Ok(Outcome::Skipped(gap));
     }
@@ -171,7 +174,11 @@ fn python_tests(workspace: &Workspace, report: &mut Report) -> Result<Outcome> {
         let missing = format!("the specification's pages ({}; SPEC_PAGES names their folder)", pages.display());
         report.note(missing, "that every listing of the specification runs (python/tests/test_pages.py)");
     }
-    stream(&mut workspace.python_module("pytest python/tests"))?;
+    let mut command = workspace.python_module("pytest python/tests");
+    if full {
+        command.env("FUZZ_CALLS", FUZZ_CALLS_FULL);
+    }
+    stream(&mut command)?;
     Ok(Outcome::Passed)
 }
 
