@@ -452,13 +452,12 @@ def main() -> None:
             os.pwrite(journal_file, line, 0)
 
     check_pools()
-    reset, held = settings(), resident()
+    reset = settings()
     returned, raised = set(), set()
     for number in range(OPTIONS.start, OPTIONS.start + OPTIONS.count):
         call = Call(OPTIONS.seed, number, targets)
         journal(number, f"{call.name}, its arguments")
-        wrong = None
-        start = time.monotonic()
+        wrong, held, start = None, resident(), time.monotonic()
         try:
             call.run(journal)
             returned.add(call.name)
@@ -471,7 +470,6 @@ def main() -> None:
         if resident() > held + (OPTIONS.growth << 20):
             gc.collect()
             wrong = wrong or f"the process grew from {held >> 20} to {resident() >> 20} MiB"
-            held = resident()
         if OPTIONS.slow and time.monotonic() - start > OPTIONS.slow:
             print(f"slow: {time.monotonic() - start:.1f} s {call.name}({' '.join(call.texts)})", file=sys.stderr, flush=True)
         if wrong:
@@ -487,7 +485,7 @@ if __name__ == "__main__":
     parser.add_argument("--start", type=int, default=0, help="number of the first call")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--memory", type=int, default=6144, help="MiB of address space; 0 for any")
-    parser.add_argument("--growth", type=int, default=2048, help="MiB by which the process may grow")
+    parser.add_argument("--growth", type=int, default=1536, help="MiB by which a call may make the process grow")
     parser.add_argument("--journal", help="file for the call that is being made")
     parser.add_argument("--report", help="file for findings; standard output otherwise")
     parser.add_argument("--opencl", action="store_true", help="also the first OpenCL device")

@@ -7,6 +7,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
+use crate::tensor::Tensor;
+
 /// The elements of a sequence. PyO3's `Vec` believes `__len__` and reserves as much before it looks at the first element: a view of
 /// 10^12 elements, or an object that counts wrongly, would abort the process.
 pub(crate) struct List<T>(pub(crate) Vec<T>);
@@ -22,9 +24,10 @@ impl<'py, T: FromPyObjectOwned<'py>> FromPyObject<'_, 'py> for List<T> {
     type Error = PyErr;
 
     fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let is_sequence =
-            given.hasattr("__getitem__")? && !given.is_instance_of::<PyString>() && !given.is_instance_of::<PyDict>();
-        if !is_sequence {
+        // A tensor is a sequence of its rows, which nobody means here, and of which there may be any number.
+        let other =
+            given.is_instance_of::<PyString>() || given.is_instance_of::<PyDict>() || given.is_instance_of::<Tensor>();
+        if other || !given.hasattr("__getitem__")? {
             return Err(PyTypeError::new_err(format!("a sequence is wanted, not {}", given.get_type())));
         }
         let items = given.try_iter()?;

@@ -83,7 +83,7 @@ pub(super) fn forward(job: Job, plan: Plan) -> Result<()> {
 }
 
 fn nearest<E: Stored>(op: &'static str, x: &[E], y: Output<'_, E>, plan: Plan) -> Result<()> {
-    let (rows, columns) = tables::<E::Lane>(op, plan)?;
+    let [rows, columns] = tables::<E::Lane>(op, plan)?;
     let (size, results) = sizes(plan);
     let (width, to_width) = (plan.axes[1].input, plan.axes[1].output);
     parallel_for(op, plan.planes, (TASK / results).max(1), |range| {
@@ -105,13 +105,13 @@ fn nearest<E: Stored>(op: &'static str, x: &[E], y: Output<'_, E>, plan: Plan) -
     })
 }
 
-fn tables<T: Lane>(op: &'static str, plan: Plan) -> Result<(Vec<Source<T>>, Vec<Source<T>>)> {
+fn tables<T: Lane>(op: &'static str, plan: Plan) -> Result<[Vec<Source<T>>; 2]> {
     let [height, width] = plan.axes;
-    Ok((height.sources(op, plan.mode)?, width.sources(op, plan.mode)?))
+    Ok([height.sources(op, plan.mode)?, width.sources(op, plan.mode)?])
 }
 
 fn bilinear<E: Stored>(op: &'static str, x: &[E], y: Output<'_, E>, plan: Plan) -> Result<()> {
-    let (rows, columns) = tables::<E::Lane>(op, plan)?;
+    let [rows, columns] = tables::<E::Lane>(op, plan)?;
     let (size, results) = sizes(plan);
     let (width, to_width) = (plan.axes[1].input, plan.axes[1].output);
     parallel_for(op, plan.planes, (TASK / results).max(1), |range| {
@@ -139,7 +139,7 @@ pub(super) fn backward(job: Job, plan: Plan) -> Result<()> {
 
 /// The columns of a row of gradients are added up first, then rows.
 fn spread<E: Stored>(op: &'static str, grad: &[E], to: Output<'_, E>, plan: Plan) -> Result<()> {
-    let (rows, columns) = tables::<E::Lane>(op, plan)?;
+    let [rows, columns] = tables::<E::Lane>(op, plan)?;
     let (size, results) = sizes(plan);
     let (width, from_width) = (plan.axes[1].input, plan.axes[1].output);
     parallel_for(op, plan.planes, (TASK / results.max(size)).max(1), |range| {

@@ -138,7 +138,14 @@ impl LambdaLR {
         let functions: Vec<Py<PyAny>> = if lr_lambda.is_callable() {
             vec![lr_lambda.clone().unbind()]
         } else {
-            lr_lambda.try_iter()?.map(|function| Ok(function?.unbind())).collect::<PyResult<_>>()?
+            let one = |function: PyResult<Bound<'_, PyAny>>| match function? {
+                function if function.is_callable() => Ok(function.unbind()),
+                other => Err(PyTypeError::new_err(format!(
+                    "LambdaLR: lr_lambda is a function of the epoch or a list of them, not of {}",
+                    other.get_type()
+                ))),
+            };
+            lr_lambda.try_iter()?.map(one).collect::<PyResult<_>>()?
         };
         let factor = |function: Py<PyAny>| -> Factor {
             Box::new(move |epoch| {
