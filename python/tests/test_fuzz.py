@@ -1,6 +1,6 @@
 """Arguments of every kind to every public function: each call returns or raises an ``Exception`` with a text, soon.
 
-``FUZZ_CALLS`` sets the number of calls (``cargo xtask test --full`` makes many), ``NETCL_FUZZ_SEED`` the seed.
+``FUZZ_CALLS`` sets the number of calls (``cargo xtask test --full`` makes many), ``FUZZ_SEED`` the seed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 CHILD = Path(__file__).with_name("fuzz_arguments.py")
 CALLS = int(os.environ.get("FUZZ_CALLS", "3600"))
-SEED = int(os.environ.get("NETCL_FUZZ_SEED", "1"))
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
 PROCESSES = 2
 # A machine under load is slow: what takes as long as this hangs.
 PATIENCE = 60.0

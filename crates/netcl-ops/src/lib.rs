@@ -14,6 +14,7 @@
 //! ```
 
 pub mod attention;
+pub mod compare;
 pub mod conv;
 pub mod cross_entropy;
 mod dense;

@@ -17,6 +17,7 @@ use netcl_core::tensor::Tensor;
 use netcl_ops as ops;
 use netcl_ops::attention::{AttentionOptions, RotaryForm, RotaryTables, force_group, rotary};
 use netcl_ops::attention::{scaled_dot_product_attention, scaled_dot_product_attention_backward};
+use netcl_ops::compare::{Comparison, compare};
 use netcl_ops::conv::{ConvOptions, ConvTransposeOptions, Variant, conv_transpose2d, conv2d};
 use netcl_ops::conv::{conv2d_backward_data, conv2d_backward_weight, conv2d_with_statistics};
 use netcl_ops::norm::Affine;
@@ -210,6 +211,7 @@ fn indices_order_and_chance() {
                 ops::scatter_add(&x, 0, &many, &values(q, &[2, 3], 3))?,
                 ops::embedding(&x, &few)?,
                 ops::one_hot(&few, 5, DType::F32)?,
+                compare(Comparison::Lt, &many, &few)?,
                 ops::pick(&x, 1, &indices(q, &[2, 0, 1, 1, 2], &[5])?, None)?,
             ])
         });

@@ -4,13 +4,17 @@ use netcl::core::backend::Queue;
 use netcl::core::dtype::DType;
 use netcl::core::index::IndexTensor as Core;
 use netcl::core::tensor::{HostOptions, Tensor as Raw};
+use netcl::ops::compare::compare;
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::basic::CompareOp;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::device::{queue_from_py, queue_to_py, resolve_queue};
 use crate::error::IntoPyResult;
 use crate::ndarray::{self, HostData};
+use crate::tensor::{Tensor, comparison, ufunc};
 
 /// Whole numbers that are not differentiated: labels, indices, positions (int32 or int64).
 #[pyclass(module = "netcl.core.index", frozen, weakref)]
@@ -109,6 +113,35 @@ impl IndexTensor {
         Ok(IndexTensor(py.detach(copy).py()?))
     }
 
+    /// Element by element, with broadcasting: 1 where it holds, else 0. The other operand is an ``IndexTensor``, an int, or an array
+    /// or list of integers.
+    fn __richcmp__(&self, py: Python<'_>, other: &Bound<'_, PyAny>, op: CompareOp) -> PyResult<Py<PyAny>> {
+        let comparison = comparison(op);
+        let Some(other) = comparable(comparison.name(), other, self.0.tensor().queue())? else {
+            return Ok(py.NotImplemented());
+        };
+        let result = py.detach(|| compare(comparison, &self.0, &other)).py()?;
+        Ok(Py::new(py, Tensor::new(result.into()))?.into_any())
+    }
+
+    /// By identity: equality is elementwise.
+    fn __hash__(slf: &Bound<'_, Self>) -> usize {
+        slf.as_ptr() as usize >> 4
+    }
+
+    /// What NumPy's ufuncs do with indices: comparisons are those of the ``IndexTensor``, other operators are refused, and any other
+    /// ufunc gives an array.
+    #[pyo3(signature = (ufunc, method, *inputs, **kwargs))]
+    fn __array_ufunc__<'py>(
+        &self,
+        ufunc: &Bound<'py, PyAny>,
+        method: &Bound<'py, PyString>,
+        inputs: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        ufunc::apply(ufunc, method, inputs, kwargs)
+    }
+
     /// A fresh ndarray with the values.
     fn to_host<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         ndarray::copy_out(py, self.0.tensor())
@@ -141,6 +174,40 @@ impl IndexTensor {
         let (tensor, device) = (self.0.tensor(), self.0.tensor().queue().device_name());
         Ok(format!("IndexTensor({values}, shape={}, dtype={}, device={device:?})", tensor.shape(), tensor.dtype()))
     }
+}
+
+/// What indices can be compared with; `None` for what is neither a tensor nor a number, an array or a list.
+fn comparable(op: &str, other: &Bound<'_, PyAny>, queue: &Queue) -> PyResult<Option<Core>> {
+    if let Ok(index) = other.cast::<IndexTensor>() {
+        return Ok(Some(index.get().0.clone()));
+    }
+    let wrong = || {
+        let kind = other.get_type();
+        let text = format!(
+            "{op}: an IndexTensor compares with an IndexTensor, an int, or an array or list of integers, not with {kind}; see \
+             IndexTensor.from_host"
+        );
+        PyTypeError::new_err(text)
+    };
+    if let Ok(number) = other.extract::<i64>() {
+        return Core::from_host(queue, &[number], ()).py().map(Some);
+    }
+    if other.is_instance_of::<PyInt>() {
+        return Err(PyValueError::new_err(format!("{op}: {other} does not fit into int64")));
+    }
+    let array = if other.is_instance_of::<PyList>() || other.is_instance_of::<PyTuple>() {
+        ndarray::numpy(other.py())?.call_method1("asarray", (other,))?
+    } else if other.hasattr("__array__")? || other.is_instance_of::<PyFloat>() {
+        other.clone()
+    } else {
+        return Ok(None);
+    };
+    let array = array.cast::<PyUntypedArray>().map_err(|_| wrong())?;
+    if !matches!(array.dtype().kind(), b'i' | b'u' | b'b') && array.len() > 0 {
+        return Err(wrong());
+    }
+    ufunc::check_lasting(op)?;
+    index_from_host(queue, array, DType::I64).map(Some)
 }
 
 /// Copies an array of whole numbers to a device.
