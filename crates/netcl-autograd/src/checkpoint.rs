@@ -42,11 +42,11 @@ pub fn checkpoint(
     let output = function(inputs)?;
     let own: Vec<Edge> = inputs.iter().map(|input| input.edge()).collect();
     let others = captured(&[&output], &own, start);
+    if !own.iter().any(Edge::has_target) && others.is_empty() {
+        return Ok(output);
+    }
     let value = output.raw().clone();
     drop(output);
-    if own.iter().all(|edge| matches!(edge, Edge::None)) && others.is_empty() {
-        return Ok(value.into());
-    }
     let (count, captured) = (inputs.len(), others.clone());
     let rule = move |context: &RuleContext<'_>, upstream: &Tensor| {
         let inputs = (0..count).map(|i| context.input(i)).collect::<Result<Vec<_>>>()?;
@@ -78,7 +78,7 @@ pub(crate) fn captured(outputs: &[&Tensor], inputs: &[Edge], start: u64) -> Vec<
                 pending.extend(node.edges().iter().cloned());
             }
             Edge::Node(_) | Edge::Output(..) | Edge::Leaf(_) => found.push(edge),
-            Edge::None => {}
+            Edge::Unrecorded(_) | Edge::None => {}
         }
     }
     found

@@ -22,6 +22,17 @@ pub enum Error {
         /// What is wrong and what to do.
         what: String,
     },
+    /// A gradient that was lost in an op that never records.
+    #[error(
+        "{op}: {lost} of netcl.ops was called on a tensor that requires a gradient; netcl.ops does not record: use \
+         netcl.autograd.{lost}, or detach() the tensor (or no_grad) if no gradient is meant"
+    )]
+    Unrecorded {
+        /// The operation that needs the gradient.
+        op: &'static str,
+        /// The op that did not record.
+        lost: &'static str,
+    },
     /// An op without a gradient.
     #[error("{op} at {place} has no gradient; use detach() on its input if none is wanted")]
     NotDifferentiable {
@@ -88,7 +99,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Core(error) => error.kind(),
-            Error::NoGradient { .. } => ErrorKind::Value,
+            Error::NoGradient { .. } | Error::Unrecorded { .. } => ErrorKind::Value,
             _ => ErrorKind::Runtime,
         }
     }

@@ -50,7 +50,7 @@ pub fn gradcheck(
     let chosen: Vec<&Tensor> = wanted.iter().map(|&i| inputs[i]).collect();
     let analytic = score(inputs)?;
     // A constant depends on nothing: its gradients are zero.
-    let gradients = match analytic.requires_grad() {
+    let gradients = match analytic.requires_grad() || analytic.unrecorded().is_some() {
         true => grad(&[&analytic], &chosen, &[], BackwardOptions::default())?,
         false => vec![None; chosen.len()],
     };

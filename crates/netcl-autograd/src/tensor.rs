@@ -42,6 +42,8 @@ pub struct GradCell {
     /// Whether a compiled function depends on the flag.
     watched: AtomicBool,
     grad: Mutex<Option<Tensor>>,
+    /// The op that made the values out of tensors that need gradients, without recording.
+    unrecorded: Mutex<Option<&'static str>>,
     pub(crate) hooks: Hooks,
 }
 
@@ -161,6 +163,18 @@ impl Tensor {
         self.cell.set_grad(grad);
     }
 
+    /// The op through which this tensor depends on others that need gradients without having recorded it: a walk that would go
+    /// through it is an error that names the op.
+    pub fn unrecorded(&self) -> Option<&'static str> {
+        *self.cell.unrecorded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets [`Tensor::unrecorded`], for layers that run ops on raw tensors; see [`graph::unrecorded`]. [`Tensor::detach`] gives a
+    /// tensor without it.
+    pub fn set_unrecorded(&self, op: Option<&'static str>) {
+        *self.cell.unrecorded.lock().unwrap_or_else(PoisonError::into_inner) = op;
+    }
+
     /// Registers a function that sees this tensor's gradient, once it is complete and before it flows on, and may replace it.
     ///
     /// On a leaf it sees what one walk contributes, before that is added to [`Tensor::grad`].
@@ -208,7 +222,7 @@ impl Tensor {
         match &self.node {
             Some(node) => Edge::Node(node.clone()),
             None if self.needs_grad() => Edge::Leaf(self.cell.clone()),
-            None => Edge::None,
+            None => self.unrecorded().map_or(Edge::None, Edge::Unrecorded),
         }
     }
 
@@ -217,6 +231,11 @@ impl Tensor {
         match edge {
             Edge::Node(node) | Edge::Output(node, _) => Tensor { raw, cell: Arc::default(), node: Some(node) },
             Edge::Leaf(cell) => Tensor { raw, cell, node: None },
+            Edge::Unrecorded(op) => {
+                let tensor = Tensor::from(raw);
+                tensor.set_unrecorded(Some(op));
+                tensor
+            }
             Edge::None => raw.into(),
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use netcl_autograd::core::dtype::DType;
 use netcl_autograd::gradcheck::{Tolerance, gradcheck, gradgradcheck};
-use netcl_autograd::graph::BackwardOptions;
+use netcl_autograd::graph::{BackwardOptions, unrecorded};
 use netcl_autograd::ops::elementwise::{self, add, exp, mul, relu};
 use netcl_autograd::ops::reduce;
 use netcl_autograd::{Tape, Tensor, checkpoint, detect_anomaly, grad, no_grad};
@@ -75,6 +75,36 @@ fn nothing_is_recorded_without_need() {
     let text = mul(&vector(&[1.0, 2.0]), 2.0).unwrap().backward().unwrap_err().to_string();
     assert!(text.contains("reduce it to one element"), "{text}");
     assert!(exp(&x).unwrap().set_requires_grad(false).unwrap_err().to_string().contains("detach()"));
+}
+
+#[test]
+fn a_gradient_lost_in_an_op_that_did_not_record_is_an_error() {
+    let (x, w) = (vector(&[1.0, 2.0]), vector(&[3.0, 4.0]));
+    let forward = |x: &Tensor| {
+        let h = Tensor::from(x.raw().cast(DType::F64).unwrap());
+        h.set_unrecorded(unrecorded("relu", [x]));
+        h
+    };
+    let h = forward(&x);
+    let message = |result: netcl_autograd::Result<()>| result.unwrap_err().to_string();
+    let expected = "backward: relu of netcl.ops was called on a tensor that requires a gradient";
+    let total = |t: &Tensor| reduce::sum(t, (), false).unwrap();
+    for loss in [total(&h), total(&mul(&h, &w).unwrap()), total(&exp(&mul(&h, 2.0).unwrap()).unwrap())] {
+        assert!(message(loss.backward()).starts_with(expected));
+    }
+    let loss = total(&mul(&h, &w).unwrap());
+    let of_weight = grad(&[&loss], &[&w], &[], BackwardOptions::default()).map(|_| ());
+    assert!(message(of_weight).starts_with("grad: relu of netcl.ops"));
+    assert!(w.grad().is_none() && !h.requires_grad());
+    // Nothing is said of what is detached, or made where nothing records.
+    let quiet = {
+        let _scope = no_grad();
+        forward(&x)
+    };
+    for constant in [quiet, h.detach(), forward(&x.detach())] {
+        assert_eq!(constant.unrecorded(), None);
+        total(&mul(&constant, &w).unwrap()).backward().unwrap();
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `netcl.ops`: forward-only operations.
 
+use netcl::autograd::ops::elementwise as recorded;
 use netcl::core::host;
 use netcl::core::kernels::expr::table;
 use netcl::core::precision;
@@ -10,6 +11,7 @@ use netcl::ops::{self, Axes, Operand};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::autograd::unrecorded;
 use crate::device::resolve_queue;
 use crate::error::{IntoPyResult, kind};
 use crate::index::IndexTensor;
@@ -41,12 +43,36 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-fn wrap(raw: netcl::core::Result<Raw>) -> PyResult<Tensor> {
+/// A tensor that depends on no other.
+fn made(raw: netcl::core::Result<Raw>) -> PyResult<Tensor> {
     Ok(Tensor::new(raw.py()?.into()))
 }
 
-fn wrap_all(raw: netcl::core::Result<Vec<Raw>>) -> PyResult<Vec<Tensor>> {
-    Ok(raw.py()?.into_iter().map(|raw| Tensor::new(raw.into())).collect())
+/// The result of an operation that did not record. It remembers the operation if one of the inputs wants a gradient, so that a
+/// backward pass that would need it can name it.
+fn wrap(op: &'static str, inputs: &[&Tensor], raw: netcl::core::Result<Raw>) -> PyResult<Tensor> {
+    let result = made(raw)?;
+    result.remember_unrecorded(unrecorded(op, inputs));
+    Ok(result)
+}
+
+fn wrap_all(op: &'static str, input: &Tensor, raw: netcl::core::Result<Vec<Raw>>) -> PyResult<Vec<Tensor>> {
+    raw.py()?.into_iter().map(|raw| wrap(op, &[input], Ok(raw))).collect()
+}
+
+/// The result of an operation that may have written it into given memory.
+fn wrap_out(
+    py: Python<'_>,
+    raw: Raw,
+    out: Option<Bound<'_, Tensor>>,
+    lost: Option<&'static str>,
+) -> PyResult<Py<Tensor>> {
+    let result = match out {
+        Some(out) => out.unbind(),
+        None => Py::new(py, Tensor::new(raw.into()))?,
+    };
+    result.get().remember_unrecorded(lost);
+    Ok(result)
 }
 
 /// Applies an operation of the elementwise table by name; operands are tensors and numbers.
@@ -81,10 +107,14 @@ fn elementwise(
         .collect();
     let target = out.as_ref().map(|out| out.get().inner.raw());
     let result = py.detach(|| ops::elementwise::apply(name, &operands, &params, target)).py()?;
-    match out {
-        Some(out) => Ok(out.unbind()),
-        None => Py::new(py, Tensor::new(result.into())),
-    }
+    let recordable: Vec<recorded::Operand<'_>> = given
+        .iter()
+        .map(|operand| match operand {
+            Given::Tensor(tensor) => recorded::Operand::Tensor(&tensor.get().inner),
+            Given::Number(number) => recorded::Operand::Number(*number),
+        })
+        .collect();
+    wrap_out(py, result, out, recorded::unrecorded(name, &recordable).py()?)
 }
 
 /// Name, documentation, operand names and (parameter, default) pairs of every elementwise operation.
@@ -102,57 +132,63 @@ fn elementwise_table() -> Vec<(&'static str, &'static str, Vec<&'static str>, Ve
 fn reshape_forward(x: &Bound<'_, Tensor>, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let (raw, shape) = (x.get().inner.raw(), parse_shape(shape)?);
     let reshaped = x.py().detach(|| netcl::core::tensor::reshape(raw, shape)).py()?;
-    Ok(Tensor::view(reshaped.into(), x))
+    let view = Tensor::view(reshaped.into(), x);
+    view.remember_unrecorded(unrecorded("reshape", &[x.get()]));
+    Ok(view)
 }
 
 /// The axes in another order, as a view.
 #[pyfunction]
 fn permute(x: &Tensor, axes: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    wrap(ops::permute(x.inner.raw(), &crate::ops::axes(Some(axes))?))
+    wrap("permute", &[x], ops::permute(x.inner.raw(), &crate::ops::axes(Some(axes))?))
 }
 
 /// Two axes exchanged, as a view; the last two unless named.
 #[pyfunction]
 #[pyo3(signature = (x, axis0=-2, axis1=-1), text_signature = "(x, axis0=-2, axis1=-1)")]
 fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> PyResult<Tensor> {
-    wrap(ops::transpose(x.inner.raw(), axis0, axis1))
+    wrap("transpose", &[x], ops::transpose(x.inner.raw(), axis0, axis1))
 }
 
 /// The elements repeated along new or length-1 axes, as a view.
 #[pyfunction]
 fn expand(x: &Tensor, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    wrap(ops::expand(x.inner.raw(), parse_shape(shape)?))
+    wrap("expand", &[x], ops::expand(x.inner.raw(), parse_shape(shape)?))
 }
 
 /// Without axes of length 1: the given one(s), or all of them. A view.
 #[pyfunction]
 #[pyo3(signature = (x, axis=None))]
 fn squeeze(x: &Tensor, axis: Option<&Bound<'_, PyAny>>) -> PyResult<Tensor> {
-    wrap(ops::squeeze(x.inner.raw(), &axes(axis)?))
+    wrap("squeeze", &[x], ops::squeeze(x.inner.raw(), &axes(axis)?))
 }
 
 /// With a new axis of length 1, as a view.
 #[pyfunction]
 fn unsqueeze(x: &Tensor, axis: isize) -> PyResult<Tensor> {
-    wrap(ops::unsqueeze(x.inner.raw(), axis))
+    wrap("unsqueeze", &[x], ops::unsqueeze(x.inner.raw(), axis))
 }
 
 /// The elements in reverse order along some axes, as a view.
 #[pyfunction]
 fn flip(x: &Tensor, axis: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    wrap(ops::flip(x.inner.raw(), &axes(Some(axis))?))
+    wrap("flip", &[x], ops::flip(x.inner.raw(), &axes(Some(axis))?))
 }
 
 /// The tensor itself if its elements lie densely in row-major order, else a copy in which they do.
 #[pyfunction]
 fn contiguous(x: &Tensor) -> PyResult<Tensor> {
-    wrap(ops::contiguous(x.inner.raw()))
+    wrap("contiguous", &[x], ops::contiguous(x.inner.raw()))
 }
 
 /// The values in another dtype.
 #[pyfunction]
 fn cast(x: &Tensor, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    wrap(ops::cast(x.inner.raw(), parse_dtype(Some(dtype))?))
+    wrap("cast", &[x], ops::cast(x.inner.raw(), parse_dtype(Some(dtype))?))
+}
+
+fn own<'a>(tensors: &'a [Bound<'_, Tensor>]) -> Vec<&'a Tensor> {
+    tensors.iter().map(Bound::get).collect()
 }
 
 /// Several tensors, from anything that can be walked through.
@@ -172,14 +208,16 @@ fn raws<'a>(tensors: &'a [Bound<'_, Tensor>]) -> Vec<&'a Raw> {
 #[pyfunction]
 #[pyo3(signature = (tensors, axis=0))]
 fn cat(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
-    wrap(ops::cat(&raws(&tensor_list("cat", tensors)?), axis))
+    let tensors = tensor_list("cat", tensors)?;
+    wrap("cat", &own(&tensors), ops::cat(&raws(&tensors), axis))
 }
 
 /// Tensors of one shape joined along a new axis.
 #[pyfunction]
 #[pyo3(signature = (tensors, axis=0))]
 fn stack(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
-    wrap(ops::stack(&raws(&tensor_list("stack", tensors)?), axis))
+    let tensors = tensor_list("stack", tensors)?;
+    wrap("stack", &own(&tensors), ops::stack(&raws(&tensors), axis))
 }
 
 /// Views of consecutive parts: of the given lengths, or all of one length (the last may be shorter).
@@ -187,7 +225,7 @@ fn stack(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
 #[pyo3(signature = (x, lengths, axis=0))]
 fn split(x: &Tensor, lengths: &Bound<'_, PyAny>, axis: isize) -> PyResult<Vec<Tensor>> {
     let raw = x.inner.raw();
-    wrap_all(ops::split(raw, &split_lengths(raw, lengths, axis)?, axis))
+    wrap_all("split", x, ops::split(raw, &split_lengths(raw, lengths, axis)?, axis))
 }
 
 /// The lengths of the parts of an axis: as given, or all of one length with a shorter one at the end.
@@ -206,27 +244,27 @@ pub(crate) fn split_lengths(raw: &Raw, lengths: &Bound<'_, PyAny>, axis: isize) 
 #[pyfunction]
 #[pyo3(signature = (x, n, axis=0))]
 fn chunk(x: &Tensor, n: usize, axis: isize) -> PyResult<Vec<Tensor>> {
-    wrap_all(ops::chunk(x.inner.raw(), n, axis))
+    wrap_all("chunk", x, ops::chunk(x.inner.raw(), n, axis))
 }
 
 /// The tensor repeated along each axis so many times; new axes come first.
 #[pyfunction]
 fn repeat(x: &Tensor, times: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    wrap(ops::repeat(x.inner.raw(), &whole("repeat", "times", times)?))
+    wrap("repeat", &[x], ops::repeat(x.inner.raw(), &whole("repeat", "times", times)?))
 }
 
 /// The lower triangle of the last two axes; zero elsewhere.
 #[pyfunction]
 #[pyo3(signature = (x, diagonal=0))]
 fn tril(x: &Tensor, diagonal: isize) -> PyResult<Tensor> {
-    wrap(ops::tril(x.inner.raw(), diagonal))
+    wrap("tril", &[x], ops::tril(x.inner.raw(), diagonal))
 }
 
 /// The upper triangle of the last two axes; zero elsewhere.
 #[pyfunction]
 #[pyo3(signature = (x, diagonal=0))]
 fn triu(x: &Tensor, diagonal: isize) -> PyResult<Tensor> {
-    wrap(ops::triu(x.inner.raw(), diagonal))
+    wrap("triu", &[x], ops::triu(x.inner.raw(), diagonal))
 }
 
 /// ``start``, ``start + step``, ... up to but not including ``stop``; ``arange(stop)`` starts at 0.
@@ -242,7 +280,7 @@ fn arange(
     queue: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Tensor> {
     let (start, stop) = stop.map_or((0.0, start), |stop| (start, stop));
-    wrap(ops::arange(&resolve_queue(py, queue, None)?, start, stop, step, parse_dtype(dtype)?))
+    made(ops::arange(&resolve_queue(py, queue, None)?, start, stop, step, parse_dtype(dtype)?))
 }
 
 /// A tensor filled with a value.
@@ -256,7 +294,7 @@ fn full(
     dtype: Option<&Bound<'_, PyAny>>,
     queue: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Tensor> {
-    wrap(ops::full(&resolve_queue(py, queue, None)?, parse_shape(shape)?, value, parse_dtype(dtype)?))
+    made(ops::full(&resolve_queue(py, queue, None)?, parse_shape(shape)?, value, parse_dtype(dtype)?))
 }
 
 /// A generator for one call: of a seed, or `None` for the process-wide one.
@@ -278,7 +316,7 @@ fn uniform(
     seed: Option<u64>,
 ) -> PyResult<Tensor> {
     let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
-    wrap(ops::random::uniform(&queue, shape, parse_dtype(dtype)?, low, high, seeded(seed).as_mut()))
+    made(ops::random::uniform(&queue, shape, parse_dtype(dtype)?, low, high, seeded(seed).as_mut()))
 }
 
 /// Normal numbers of a mean and a standard deviation.
@@ -295,7 +333,7 @@ fn normal(
     seed: Option<u64>,
 ) -> PyResult<Tensor> {
     let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
-    wrap(ops::random::normal(&queue, shape, parse_dtype(dtype)?, mean, std, seeded(seed).as_mut()))
+    made(ops::random::normal(&queue, shape, parse_dtype(dtype)?, mean, std, seeded(seed).as_mut()))
 }
 
 /// 1 with probability ``p``, else 0.
@@ -311,7 +349,7 @@ fn bernoulli(
     seed: Option<u64>,
 ) -> PyResult<Tensor> {
     let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
-    wrap(ops::random::bernoulli(&queue, shape, parse_dtype(dtype)?, p, seeded(seed).as_mut()))
+    made(ops::random::bernoulli(&queue, shape, parse_dtype(dtype)?, p, seeded(seed).as_mut()))
 }
 
 /// The numbers 0 to n - 1 in a random order, as an ``IndexTensor``.
@@ -344,14 +382,17 @@ fn with_axes<R>(axis: Option<&Bound<'_, PyAny>>, body: impl FnOnce(Axes<'_>) -> 
     }
 }
 
+/// `constant`: which case holds is a fact without a slope, so that no gradient is lost.
 macro_rules! reductions {
-    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $($constant:ident)?;)*) => {$(
         $(#[$doc])*
         #[pyfunction]
         #[pyo3(signature = (x, axis=None, keepdims=false))]
         fn $name(py: Python<'_>, x: &Tensor, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
             let raw = x.inner.raw();
-            wrap(with_axes(axis, |axes| py.detach(|| ops::$name(raw, axes, keepdims)))?)
+            let constant: &[&str] = &[$(stringify!($constant)),*];
+            let inputs: &[&Tensor] = if constant.is_empty() { &[x] } else { &[] };
+            wrap(stringify!($name), inputs, with_axes(axis, |axes| py.detach(|| ops::$name(raw, axes, keepdims)))?)
         }
     )*};
 }
@@ -368,9 +409,9 @@ reductions! {
     /// The smallest value; NaN if there is one.
     min;
     /// 1 where any value is not 0, else 0.
-    any;
+    any constant;
     /// 1 where no value is 0, else 0.
-    all;
+    all constant;
     /// ``log(sum(exp(x)))``, stable.
     logsumexp;
 }
@@ -386,7 +427,7 @@ fn var(
     keepdims: bool,
 ) -> PyResult<Tensor> {
     let raw = x.inner.raw();
-    wrap(with_axes(axis, |axes| py.detach(|| ops::var(raw, axes, correction, keepdims)))?)
+    wrap("var", &[x], with_axes(axis, |axes| py.detach(|| ops::var(raw, axes, correction, keepdims)))?)
 }
 
 /// The standard deviation over some axes; ``correction=1`` divides by one less than the count.
@@ -400,7 +441,7 @@ fn std_(
     keepdims: bool,
 ) -> PyResult<Tensor> {
     let raw = x.inner.raw();
-    wrap(with_axes(axis, |axes| py.detach(|| ops::std(raw, axes, correction, keepdims)))?)
+    wrap("std", &[x], with_axes(axis, |axes| py.detach(|| ops::std(raw, axes, correction, keepdims)))?)
 }
 
 /// The p-norm over some axes.
@@ -408,7 +449,7 @@ fn std_(
 #[pyo3(signature = (x, p=2.0, axis=None, keepdims=false))]
 fn norm(py: Python<'_>, x: &Tensor, p: f64, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
     let raw = x.inner.raw();
-    wrap(with_axes(axis, |axes| py.detach(|| ops::norm(raw, p, axes, keepdims)))?)
+    wrap("norm", &[x], with_axes(axis, |axes| py.detach(|| ops::norm(raw, p, axes, keepdims)))?)
 }
 
 /// Where the largest value is: along an axis, or in the flattened tensor. The first of equals; NaN counts as largest.
@@ -434,7 +475,7 @@ macro_rules! along_an_axis {
         #[pyo3(signature = (x, axis=-1), text_signature = "(x, axis=-1)")]
         fn $name(py: Python<'_>, x: &Tensor, axis: isize) -> PyResult<Tensor> {
             let raw = x.inner.raw();
-            wrap(py.detach(|| ops::$name(raw, axis)))
+            wrap(stringify!($name), &[x], py.detach(|| ops::$name(raw, axis)))
         }
     )*};
 }
@@ -461,27 +502,27 @@ fn matmul(
 ) -> PyResult<Py<Tensor>> {
     let target = out.as_ref().map(|out| out.get().inner.raw());
     let options = MatmulOptions { transpose_a, transpose_b, out: target, ..Default::default() };
+    let lost = unrecorded("matmul", &[a, b]);
     let (a, b) = (a.inner.raw(), b.inner.raw());
     let result = py.detach(|| ops::matmul_with(a, b, &options)).py()?;
-    match out {
-        Some(out) => Ok(out.unbind()),
-        None => Py::new(py, Tensor::new(result.into())),
-    }
+    wrap_out(py, result, out, lost)
 }
 
 /// ``x`` times the transposed ``weight`` (of shape ``(out_features, in_features)``) plus ``bias``, in one launch.
 #[pyfunction]
 #[pyo3(signature = (x, weight, bias=None))]
 fn linear(py: Python<'_>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> PyResult<Tensor> {
+    let inputs: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
     let (x, weight, bias) = (x.inner.raw(), weight.inner.raw(), bias.map(|bias| bias.inner.raw()));
-    wrap(py.detach(|| ops::linear(x, weight, bias)))
+    wrap("linear", &inputs, py.detach(|| ops::linear(x, weight, bias)))
 }
 
 /// Adds a vector along the channel axis: the last axis of matrices and sequences, axis 1 of images (4 or 5 axes).
 #[pyfunction]
 fn bias_add(py: Python<'_>, x: &Tensor, bias: &Tensor) -> PyResult<Tensor> {
+    let inputs = [x, bias];
     let (x, bias) = (x.inner.raw(), bias.inner.raw());
-    wrap(py.detach(|| ops::bias_add(x, bias)))
+    wrap("bias_add", &inputs, py.detach(|| ops::bias_add(x, bias)))
 }
 
 /// Sets how exactly float32 products are computed from now on, on all threads: ``"highest"`` (as accurate as float32, by whatever

@@ -23,6 +23,8 @@ pub use netcl_core as core;
 pub use netcl_data as data;
 pub use netcl_distributed as distributed;
 pub use netcl_io as io;
+/// Forward-only operations: they see the raw values of a [`Tensor`] and cannot know that it requires a gradient, so that nothing is
+/// recorded and nothing can say so later. Use [`autograd::ops`] where a gradient is wanted.
 pub use netcl_ops as ops;
 pub use netcl_optim as optim;
 pub use netcl_profiling as profiling;

@@ -81,7 +81,7 @@ pub fn grad(
         }
     }
     let wanted: HashSet<usize> = inputs.iter().map(|t| t.edge().key()).collect();
-    let useful = leading_to(&wanted, roots.iter().map(|(edge, _)| edge), |_| true);
+    let useful = leading_to("grad", &wanted, roots.iter().map(|(edge, _)| edge), |_| true)?;
     let mut found = HashMap::new();
     Walk::new(options, Goal::Inputs { wanted, useful, found: &mut found }).run(roots)?;
     Ok(inputs.iter().map(|t| found.get(&t.edge().key()).cloned()).collect())
@@ -108,8 +108,9 @@ pub(crate) fn joint_grad_up_to(
 }
 
 fn walk_up_to(roots: Vec<(Edge, Tensor)>, places: &[Edge], options: BackwardOptions, hooks: bool) -> Result<Gradients> {
-    let wanted: HashSet<usize> = places.iter().filter(|place| !matches!(place, Edge::None)).map(Edge::key).collect();
-    let useful = leading_to(&wanted, roots.iter().map(|(root, _)| root), |key| !wanted.contains(&key));
+    let wanted: HashSet<usize> = places.iter().filter(|place| place.has_target()).map(Edge::key).collect();
+    let roots_of = roots.iter().map(|(root, _)| root);
+    let useful = leading_to("backward", &wanted, roots_of, |key| !wanted.contains(&key))?;
     let mut found = HashMap::new();
     let mut walk = Walk::new(options, Goal::Inputs { wanted, useful, found: &mut found });
     walk.hooks_at_places = hooks;
@@ -119,14 +120,19 @@ fn walk_up_to(roots: Vec<(Edge, Tensor)>, places: &[Edge], options: BackwardOpti
 }
 
 /// The nodes from which a wanted place can be reached, going through nodes that `passes` allows.
+///
+/// A result that did not record is an error wherever it is met: it may depend on a wanted place.
 fn leading_to<'e>(
+    op: &'static str,
     wanted: &HashSet<usize>,
     roots: impl Iterator<Item = &'e Edge>,
     passes: impl Fn(usize) -> bool,
-) -> HashSet<usize> {
+) -> Result<HashSet<usize>> {
     let mut reached: HashMap<usize, Arc<Node>> = HashMap::new();
     let mut pending: Vec<Arc<Node>> = Vec::new();
+    let mut lost = None;
     let mut visit = |edge: &Edge, pending: &mut Vec<Arc<Node>>| {
+        lost = lost.or(edge.unrecorded());
         if let Edge::Node(node) | Edge::Output(node, _) = edge
             && passes(edge.key())
             && reached.insert(edge.key(), node.clone()).is_none()
@@ -138,6 +144,9 @@ fn leading_to<'e>(
     while let Some(node) = pending.pop() {
         node.edges().iter().for_each(|edge| visit(edge, &mut pending));
     }
+    if let Some(lost) = lost {
+        return Err(Error::Unrecorded { op, lost });
+    }
     let mut nodes: Vec<(usize, Arc<Node>)> = reached.into_iter().collect();
     nodes.sort_by_key(|(_, node)| node.number());
     // Inputs come before the nodes that use them.
@@ -147,11 +156,14 @@ fn leading_to<'e>(
             useful.insert(key);
         }
     }
-    useful
+    Ok(useful)
 }
 
 fn seed(op: &'static str, loss: &Tensor, gradient: Option<&Tensor>) -> Result<Tensor> {
     if !loss.needs_grad() {
+        if let Some(lost) = loss.unrecorded() {
+            return Err(Error::Unrecorded { op, lost });
+        }
         let what = "the tensor does not depend on anything with requires_grad (or was made under no_grad)".to_owned();
         return Err(Error::NoGradient { op, what });
     }
@@ -270,6 +282,9 @@ impl<'f> Walk<'f> {
 
     /// Runs a node's rule and hands its gradients on.
     fn through(&mut self, node: &Arc<Node>, arrived: Arrived<'_>, retain: bool, check: bool) -> Result<()> {
+        if let Some(lost) = node.edges().iter().find_map(Edge::unrecorded) {
+            return Err(Error::Unrecorded { op: "backward", lost });
+        }
         let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(|edge| self.wants(edge)).collect();
         let gradients = node.run(arrived, &wanted, retain)?;
         for ((edge, gradient), wanted) in node.edges().iter().zip(gradients).zip(wanted) {
@@ -289,7 +304,7 @@ impl<'f> Walk<'f> {
     /// Whether a gradient has to be computed for an edge.
     fn wants(&self, edge: &Edge) -> bool {
         match (&self.goal, edge) {
-            (_, Edge::None) => false,
+            (_, Edge::Unrecorded(_) | Edge::None) => false,
             (Goal::Leaves, _) => true,
             (Goal::Inputs { wanted, useful, .. }, edge) => wanted.contains(&edge.key()) || useful.contains(&edge.key()),
         }

@@ -13,7 +13,7 @@ mod tape;
 pub use engine::{BackwardOptions, backward, grad};
 pub use hook::{Hook, HookHandle};
 pub use mode::{Anomaly, GradMode, anomaly_enabled, detect_anomaly, enable_grad, grad_enabled, no_grad};
-pub use node::{Edge, Gradients, Node, Rule, RuleContext, Save};
+pub use node::{Edge, Gradients, Node, Rule, RuleContext, Save, unrecorded};
 pub use tape::Tape;
 
 pub(crate) use engine::{grad_up_to, joint_grad_up_to};

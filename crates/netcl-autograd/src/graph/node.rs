@@ -21,6 +21,8 @@ pub enum Edge {
     Output(Arc<Node>, usize),
     /// A leaf that accumulates its gradient.
     Leaf(Arc<GradCell>),
+    /// Nowhere, although there is something to flow to: the input came out of this op, which did not record.
+    Unrecorded(&'static str),
     /// An input that needs no gradient.
     None,
 }
@@ -31,8 +33,21 @@ impl Edge {
         match self {
             Edge::Node(node) | Edge::Output(node, _) => Arc::as_ptr(node) as usize,
             Edge::Leaf(cell) => Arc::as_ptr(cell) as usize,
-            Edge::None => 0,
+            Edge::Unrecorded(_) | Edge::None => 0,
         }
+    }
+
+    /// The op that did not record.
+    pub(crate) fn unrecorded(&self) -> Option<&'static str> {
+        match self {
+            Edge::Unrecorded(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// Whether a gradient can flow along it.
+    pub(crate) fn has_target(&self) -> bool {
+        !matches!(self, Edge::Unrecorded(_) | Edge::None)
     }
 }
 
@@ -178,7 +193,7 @@ impl Node {
 
     /// The gradients of the inputs for a gradient of the output, one per input; saved values stay.
     pub fn gradients(self: &Arc<Self>, upstream: &Tensor) -> Result<Gradients> {
-        let wanted: SmallVec<[bool; 3]> = self.edges.iter().map(|edge| !matches!(edge, Edge::None)).collect();
+        let wanted: SmallVec<[bool; 3]> = self.edges.iter().map(Edge::has_target).collect();
         self.run(Arrived::One(upstream), &wanted, true)
     }
 
@@ -242,8 +257,12 @@ pub(crate) fn record(
     if anomaly_enabled() {
         check_finite(op, place, "forward", &output)?;
     }
-    if !grad_enabled() || !inputs.iter().any(|input| input.needs_grad()) {
+    if !grad_enabled() {
         return Ok(output.into());
+    }
+    if !inputs.iter().any(|input| input.needs_grad()) {
+        let edge = inputs.iter().find_map(|input| input.unrecorded()).map_or(Edge::None, Edge::Unrecorded);
+        return Ok(Tensor::with_edge(output, edge));
     }
     let edges = inputs.iter().map(|input| input.edge()).collect();
     let saved = inputs.iter().enumerate().map(|(i, t)| save.keeps(i).then(|| Saved::new(t.raw()))).collect();
@@ -316,6 +335,14 @@ pub(crate) fn record_edges(op: &'static str, inputs: &[&Tensor], others: &[Edge]
 pub(crate) fn record_without_gradient(op: &'static str, inputs: &[&Tensor], output: Raw) -> Result<Tensor> {
     let place = Location::caller();
     record(op, inputs, output, Save::NOTHING, || Box::new(move |_, _| Err(Error::NotDifferentiable { op, place })))
+}
+
+/// What [`Tensor::unrecorded`] is of a result that an op made of these inputs without recording: `None` where no gradient is lost.
+pub fn unrecorded<'t>(op: &'static str, inputs: impl IntoIterator<Item = &'t Tensor>) -> Option<&'static str> {
+    if !grad_enabled() {
+        return None;
+    }
+    inputs.into_iter().find_map(|input| if input.needs_grad() { Some(op) } else { input.unrecorded() })
 }
 
 pub(super) fn check_finite(

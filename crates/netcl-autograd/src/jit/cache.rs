@@ -292,6 +292,7 @@ pub(super) fn describe(key: &mut Vec<u8>, tensor: &Tensor) {
     layout.strides().iter().for_each(|&stride| number(key, stride as u64));
     number(key, layout.offset() as u64);
     number(key, u64::from(tensor.needs_grad()));
+    key.extend(tensor.unrecorded().unwrap_or_default().bytes());
     let device = match tensor.queue() {
         Queue::Cpu(_) => 0,
         Queue::OpenCl(stream) => Arc::as_ptr(stream) as u64,
@@ -314,7 +315,9 @@ fn run(plan: Arc<Plan>, inputs: &[&Tensor], captures: &Captures, body: Body) -> 
     let generator = (!compiled.hosts.is_empty()).then(default_generator);
     let numbers = compiled.hosts.run()?;
     let mut results = compiled.forward.run(&given, &numbers)?;
-    let Some(backward) = compiled.backward.as_ref() else { return Ok(results.into_iter().map(Tensor::from).collect()) };
+    let Some(backward) = compiled.backward.as_ref() else {
+        return Ok(marked(compiled, results.into_iter().map(Tensor::from).collect()));
+    };
     let saved = results.split_off(compiled.differentiable.len());
     let keep = |storage: &Arc<Storage>| Kept { storage: storage.clone(), version: storage.version() };
     let read = given.iter().zip(&backward.given).map(|(storage, (_, read))| read.then(|| keep(storage))).collect();
@@ -331,7 +334,18 @@ fn run(plan: Arc<Plan>, inputs: &[&Tensor], captures: &Captures, body: Body) -> 
     };
     let edges = call.edges.clone();
     let outputs = results.into_iter().zip(compiled.differentiable.iter().copied()).collect();
-    Ok(record_joint("jit", edges, outputs, Box::new(move |_, upstream| call.backward(upstream))))
+    let outputs = record_joint("jit", edges, outputs, Box::new(move |_, upstream| call.backward(upstream)));
+    Ok(marked(compiled, outputs))
+}
+
+/// Results that remember the op that has lost their gradient, as they do op by op.
+fn marked(compiled: &Compiled, outputs: Vec<Tensor>) -> Vec<Tensor> {
+    for (output, lost) in outputs.iter().zip(&compiled.unrecorded) {
+        if lost.is_some() {
+            output.set_unrecorded(*lost);
+        }
+    }
+    outputs
 }
 
 impl Place {

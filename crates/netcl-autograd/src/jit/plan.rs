@@ -51,6 +51,8 @@ pub(super) struct Compiled {
     pub(super) report: Vec<UnitReport>,
     /// For each result whether it has a gradient.
     pub(super) differentiable: Vec<bool>,
+    /// For each result the op that has lost its gradient.
+    pub(super) unrecorded: Vec<Option<&'static str>>,
     pub(super) backward: Option<Backward>,
 }
 
@@ -99,6 +101,12 @@ pub(super) fn trace(body: &Body, inputs: &[&Tensor], captures: &[&Tensor], relax
         Err(_) if own_generators_refused() > refused => {
             return Ok(Plan::AsItIs("it draws random numbers from a generator of its own".to_owned()));
         }
+        Err(crate::Error::Unrecorded { lost, .. }) => {
+            netcl_core::random::set_default_generator(generator);
+            let why =
+                format!("{lost} of netcl.ops, which does not record, is called on a tensor that requires a gradient");
+            return Ok(Plan::AsItIs(why));
+        }
         traced => traced?,
     };
     let trace = tracer.take();
@@ -136,6 +144,7 @@ fn stand_ins(inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
             let storage = known.entry(id(input.storage())).or_insert_with(|| stand_in(input.storage().nbytes()));
             let raw = Raw::from_storage(input.queue(), storage.clone(), input.layout().clone(), input.dtype())?;
             let tensor = Tensor::from(raw);
+            tensor.set_unrecorded(input.unrecorded());
             Ok(if input.needs_grad() { tensor.with_grad() } else { tensor })
         })
         .collect()
@@ -156,8 +165,8 @@ fn walk(stand_ins: &[Tensor], captures: &[&Tensor], outputs: &[Tensor], start: u
     let found = captured(&outputs.iter().collect::<Vec<_>>(), &own, start);
     let named: HashMap<usize, usize> =
         captures.iter().enumerate().rev().map(|(i, tensor)| (tensor.edge().key(), i)).collect();
-    let mut places: Vec<Place> = (0..own.len()).filter(|&i| !matches!(own[i], Edge::None)).map(Place::Input).collect();
-    let mut edges: Vec<Edge> = own.into_iter().filter(|edge| !matches!(edge, Edge::None)).collect();
+    let mut places: Vec<Place> = (0..own.len()).filter(|&i| own[i].has_target()).map(Place::Input).collect();
+    let mut edges: Vec<Edge> = own.into_iter().filter(Edge::has_target).collect();
     for edge in found {
         places.push(match named.get(&edge.key()) {
             Some(&at) => Place::Captured(at),
@@ -243,7 +252,8 @@ fn compile(
         }
     });
     let differentiable = outputs.iter().map(|output| output.needs_grad()).collect();
-    Ok(Compiled { hosts, forward, report, differentiable, backward })
+    let unrecorded = outputs.iter().map(Tensor::unrecorded).collect();
+    Ok(Compiled { hosts, forward, report, differentiable, unrecorded, backward })
 }
 
 /// All memory that operations read and do not write.

@@ -217,6 +217,30 @@ pub fn apply(name: &str, operands: &[Operand<'_>], params: &[f64]) -> Result<Ten
     entry(name)?.apply(operands, params)
 }
 
+/// [`unrecorded`](crate::graph::unrecorded) of an operation of the table: nothing is lost where the derivative is zero everywhere,
+/// as in comparisons, rounding and the condition of `where`.
+pub fn unrecorded(name: &str, operands: &[Operand<'_>]) -> Result<Option<&'static str>> {
+    // Most calls lose nothing and need not know which operation it is.
+    let suspect = |operand: &Operand<'_>| matches!(*operand, Operand::Tensor(tensor) if crate::graph::unrecorded("", [tensor]).is_some());
+    if !operands.iter().any(suspect) {
+        return Ok(None);
+    }
+    let entry = entry(name)?;
+    let mut mask = 0;
+    let mut tensors: SmallVec<[&Tensor; 3]> = SmallVec::new();
+    for (i, operand) in operands.iter().enumerate().take(entry.op.arity()) {
+        match *operand {
+            Operand::Tensor(tensor) => tensors.push(tensor),
+            Operand::Number(_) => mask |= 1 << i,
+        }
+    }
+    Ok(tensors.iter().enumerate().find_map(|(i, tensor)| {
+        let lost = crate::graph::unrecorded(entry.op.name, [*tensor])?;
+        let form = entry.form(mask);
+        (form.differentiable && form.gradient(i).is_some()).then_some(lost)
+    }))
+}
+
 /// An operation of the table in its recordable forms.
 struct Entry {
     op: &'static table::OpDef,

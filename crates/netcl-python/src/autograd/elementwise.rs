@@ -4,6 +4,7 @@ use netcl::Tensor as Recorded;
 use netcl::autograd::ops::elementwise::{self, Operand};
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt, PyTuple};
 use smallvec::SmallVec;
@@ -32,8 +33,7 @@ impl<'a> Given<'a> {
             return Some(Given::Tensor(&tensor.get().inner));
         }
         let number = object.is_instance_of::<PyFloat>() || object.is_instance_of::<PyInt>();
-        // Some versions of NumPy take an array of one element for a number.
-        if !number && object.cast::<PyUntypedArray>().is_ok_and(|array| array.ndim() > 0) {
+        if !number && !is_real(object) {
             return None;
         }
         object.extract::<f64>().ok().map(Given::Number)
@@ -45,6 +45,17 @@ impl<'a> Given<'a> {
             Given::Tensor(tensor) => Operand::Tensor(tensor),
             Given::Number(number) => Operand::Number(*number),
         }
+    }
+}
+
+/// Whether what NumPy would make a number of is one: arrays of one element, texts and the real part of complex numbers are not.
+fn is_real(object: &Bound<'_, PyAny>) -> bool {
+    if object.cast::<PyUntypedArray>().is_ok_and(|array| array.ndim() > 0) {
+        return false;
+    }
+    match object.getattr(intern!(object.py(), "dtype")).and_then(|dtype| dtype.getattr("kind")?.extract::<char>()) {
+        Ok(kind) => matches!(kind, 'f' | 'i' | 'u' | 'b'),
+        Err(_) => true,
     }
 }
 

@@ -137,7 +137,7 @@ impl Node {
     fn next_functions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let before = self.0.edges().iter().map(|edge| match edge {
             Edge::Node(node) | Edge::Output(node, _) => Some(Node(node.clone())),
-            Edge::Leaf(_) | Edge::None => None,
+            Edge::Leaf(_) | Edge::Unrecorded(_) | Edge::None => None,
         });
         PyTuple::new(py, before.collect::<Vec<_>>())
     }

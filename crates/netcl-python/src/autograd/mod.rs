@@ -11,7 +11,7 @@ mod reduce;
 mod scope;
 pub(crate) mod site;
 
-use netcl::autograd::graph::anomaly_enabled;
+use netcl::autograd::graph::{self, anomaly_enabled};
 use netcl::core::backend::Queue;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -66,6 +66,11 @@ pub(crate) fn wrap(py: Python<'_>, result: netcl::Tensor) -> PyResult<Tensor> {
         site::note(py, &result)?;
     }
     Ok(Tensor::new(result))
+}
+
+/// What the result of an operation that does not record remembers of these inputs: its name, if one of them wants a gradient.
+pub(crate) fn unrecorded(op: &'static str, inputs: &[&Tensor]) -> Option<&'static str> {
+    graph::unrecorded(op, inputs.iter().map(|input| &input.inner))
 }
 
 /// An operand that may be given as a tensor or as data, which becomes a tensor like another one.

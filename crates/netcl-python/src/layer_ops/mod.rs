@@ -13,9 +13,11 @@ pub(crate) use arguments::whole;
 use netcl::Tensor as Recorded;
 use netcl::autograd::no_grad;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
-use crate::autograd::{run, wrap};
+use crate::autograd::{run, unrecorded, wrap};
 use crate::error::IntoPyResult;
+use crate::index::IndexTensor;
 use crate::tensor::Tensor;
 
 /// Which of the two modules a call came through.
@@ -42,6 +44,14 @@ impl Mode {
         run(py, on, operation).py()
     }
 
+    /// What the result of an operation with these arguments remembers.
+    fn unrecorded(self, op: &'static str, arguments: &[&dyn Argument]) -> Option<&'static str> {
+        match self {
+            Mode::Forward => arguments.iter().find_map(|argument| argument.unrecorded(op)),
+            Mode::Recorded => None,
+        }
+    }
+
     /// [`Mode::call`] of an operation that gives a tensor.
     fn tensor(
         self,
@@ -51,6 +61,66 @@ impl Mode {
     ) -> PyResult<Tensor> {
         wrap(py, self.call(py, on, operation)?)
     }
+}
+
+/// An argument of an operation, of which only tensors with a gradient matter here.
+trait Argument {
+    fn unrecorded(&self, op: &'static str) -> Option<&'static str>;
+}
+
+impl Argument for &Tensor {
+    fn unrecorded(&self, op: &'static str) -> Option<&'static str> {
+        unrecorded(op, &[*self])
+    }
+}
+
+impl Argument for Option<&Tensor> {
+    fn unrecorded(&self, op: &'static str) -> Option<&'static str> {
+        self.as_ref()?.unrecorded(op)
+    }
+}
+
+impl Argument for &Bound<'_, PyTuple> {
+    fn unrecorded(&self, op: &'static str) -> Option<&'static str> {
+        self.iter().find_map(|item| unrecorded(op, &[item.cast::<Tensor>().ok()?.get()]))
+    }
+}
+
+/// Numbers, names, sizes; and masks and indices, to which no gradient flows.
+macro_rules! without_gradient {
+    ($($kind:ty),*) => {$(
+        impl Argument for $kind {
+            fn unrecorded(&self, _: &'static str) -> Option<&'static str> {
+                None
+            }
+        }
+    )*};
+}
+without_gradient!(bool, f64, isize, &str, Option<bool>, Option<f64>, Option<isize>, Option<u64>, Option<usize>);
+without_gradient!(&Bound<'_, PyAny>, Option<&Bound<'_, PyAny>>);
+
+/// What an operation gives.
+trait Made {
+    fn remember_unrecorded(&self, lost: Option<&'static str>);
+}
+
+impl Made for Tensor {
+    fn remember_unrecorded(&self, lost: Option<&'static str>) {
+        // What recorded, or has no gradient, is as it is.
+        if lost.is_some() {
+            Tensor::remember_unrecorded(self, lost);
+        }
+    }
+}
+
+impl Made for (Tensor, IndexTensor) {
+    fn remember_unrecorded(&self, lost: Option<&'static str>) {
+        Made::remember_unrecorded(&self.0, lost);
+    }
+}
+
+impl Made for IndexTensor {
+    fn remember_unrecorded(&self, _: Option<&'static str>) {}
 }
 
 /// Defines operations that take the mode before the arguments that Python gives, and makes two functions for Python of each.
@@ -94,7 +164,10 @@ macro_rules! both {
                 #[pyo3(signature = ($($signature)*), text_signature = $text)]
                 #[allow(clippy::too_many_arguments, reason = "the signature is the one that Python shows")]
                 fn $name(py: Python<'_> $(, $argument: $kind)*) -> PyResult<$result> {
-                    super::of_mode::$name(Mode::$mode, py $(, $argument)*)
+                    let lost = Mode::$mode.unrecorded(stringify!($name), &[$(&$argument),*]);
+                    let result = super::of_mode::$name(Mode::$mode, py $(, $argument)*)?;
+                    $crate::layer_ops::Made::remember_unrecorded(&result, lost);
+                    Ok(result)
                 }
             )*
         }

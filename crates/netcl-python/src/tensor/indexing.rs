@@ -1,6 +1,6 @@
 //! Subscripts.
 
-use netcl::autograd::graph::grad_enabled;
+use netcl::autograd::graph::unrecorded;
 use netcl::autograd::ops::layout;
 use netcl::core::shape::{Shape, Slice};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
@@ -55,7 +55,7 @@ impl Step {
 
 /// The part of a tensor that a subscript names: a view, recorded if need be.
 pub(super) fn index(tensor: &netcl::Tensor, steps: &[Step]) -> netcl::Result<netcl::Tensor> {
-    if tensor.requires_grad() && grad_enabled() {
+    if unrecorded("slice", [tensor]).is_some() {
         return steps.iter().try_fold(tensor.clone(), |part, step| match *step {
             Step::Insert(axis) => layout::unsqueeze(&part, axis as isize),
             Step::Slice(axis, slice) => layout::slice(&part, axis as isize, slice),
