@@ -4,6 +4,7 @@ mod arguments;
 mod differentiation;
 mod indexing;
 mod operators;
+pub(crate) mod ufunc;
 mod wrapping;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +30,7 @@ use indexing::{Step, index};
 use wrapping::Wrapping;
 
 pub(crate) use arguments::parse_dtype;
+pub(crate) use operators::comparison;
 
 /// Copies below this size are not worth letting other Python threads run meanwhile.
 pub(crate) const DETACH_ABOVE: usize = 1 << 18;
@@ -55,6 +57,14 @@ impl Tensor {
     pub(crate) fn view(inner: netcl::Tensor, base: &Bound<'_, Tensor>) -> Self {
         let base = Some(base.clone().into_any().unbind());
         Tensor { inner, base, grad_fn: Mutex::new(None), array: PyOnceLock::new() }
+    }
+
+    /// Remembers the operation that lost a gradient in making the values, or that none did. A leaf that requires a gradient starts
+    /// a graph whatever its values are made of.
+    pub(crate) fn remember_unrecorded(&self, lost: Option<&'static str>) {
+        if !self.inner.requires_grad() {
+            self.inner.set_unrecorded(lost);
+        }
     }
 
     fn shared<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -333,7 +343,8 @@ impl Tensor {
 
     // ---- reading -----------------------------------------------------------------------------------------------
 
-    /// The values as an ndarray; on the CPU backend the tensor's own memory, not a copy. bfloat16 becomes float32.
+    /// The values as an ndarray; on the CPU backend the tensor's own memory (``array``), not a copy: ``numpy()`` is one on every
+    /// backend. bfloat16 becomes float32.
     fn to_host<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.shared(py)? {
             Some(array) => Ok(array),
@@ -350,9 +361,9 @@ impl Tensor {
         }
     }
 
-    /// The same as ``to_host()``.
+    /// The values as a new ndarray: a copy on every backend, which may be written to. bfloat16 becomes float32.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.to_host(py)
+        ndarray::copy_out(py, self.inner.raw())
     }
 
     /// The only element as a float.
@@ -396,6 +407,8 @@ impl Tensor {
         Py::new(py, autograd::wrap(py, moved)?)
     }
 
+    /// The values for ``np.asarray`` (``copy=None``: the tensor's own memory where NumPy can see it, which is on the CPU backend;
+    /// else a copy) and ``np.array`` (a copy).
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
         &self,

@@ -2,13 +2,16 @@
 
 use netcl::autograd::ops::elementwise::{self, Operand};
 use netcl::autograd::ops::matmul;
+use netcl::ops::compare::Comparison;
+use numpy::PyUntypedArray;
 use pyo3::basic::CompareOp;
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
 
-use super::Tensor;
-use crate::autograd::{Given, record};
+use super::{Tensor, ufunc};
+use crate::autograd::{Given, like, record};
 
 /// An elementwise operator between a tensor and something else; `NotImplemented` where that is no operand.
 fn apply(
@@ -19,20 +22,60 @@ fn apply(
     reflected: bool,
 ) -> PyResult<Py<PyAny>> {
     let tensor = &tensor.inner;
-    let Some(given) = Given::new(other) else {
-        if other.hasattr(intern!(py, "__array__"))? {
-            // NumPy would make an array of both, which nothing is recorded of.
-            let text = format!(
-                "{name}: a tensor and {} do not mix; make a tensor of it with Tensor.from_host",
-                other.get_type()
-            );
-            return Err(PyTypeError::new_err(text));
+    let made;
+    let given = match Given::new(other) {
+        Some(given) => given,
+        None => {
+            made = of_array(name, other, tensor)?;
+            let Some(made) = &made else { return Ok(py.NotImplemented()) };
+            Given::Tensor(made)
         }
-        return Ok(py.NotImplemented());
     };
     let (own, other) = (Operand::Tensor(tensor), given.operand());
     let operands = if reflected { [other, own] } else { [own, other] };
     Ok(Py::new(py, record(py, tensor, || elementwise::apply(name, &operands, &[]))?)?.into_any())
+}
+
+/// The matrix product of a tensor and something else, as [`apply`].
+fn product(py: Python<'_>, tensor: &Tensor, other: &Bound<'_, PyAny>, reflected: bool) -> PyResult<Py<PyAny>> {
+    let tensor = &tensor.inner;
+    let made;
+    let other = match other.cast::<Tensor>() {
+        Ok(other) => &other.get().inner,
+        Err(_) => {
+            made = of_array("matmul", other, tensor)?;
+            let Some(made) = &made else { return Ok(py.NotImplemented()) };
+            made
+        }
+    };
+    let (a, b) = if reflected { (other, tensor) } else { (tensor, other) };
+    Ok(Py::new(py, record(py, tensor, || matmul::matmul(a, b))?)?.into_any())
+}
+
+/// A NumPy array as a tensor of the other operand's device and dtype; `None` for what is no array.
+fn of_array(name: &str, object: &Bound<'_, PyAny>, near: &netcl::Tensor) -> PyResult<Option<netcl::Tensor>> {
+    if object.cast::<PyUntypedArray>().is_ok() {
+        ufunc::check_lasting(name)?;
+        return like(object, near).map(Some);
+    }
+    if object.hasattr(intern!(object.py(), "__array__"))? {
+        let kind = object.get_type();
+        let text = format!("{name}: a tensor and {kind} do not mix; make a tensor of it with Tensor.from_host");
+        return Err(PyTypeError::new_err(text));
+    }
+    Ok(None)
+}
+
+/// The operation of the elementwise table that an operator stands for.
+pub(crate) fn comparison(op: CompareOp) -> Comparison {
+    match op {
+        CompareOp::Lt => Comparison::Lt,
+        CompareOp::Le => Comparison::Le,
+        CompareOp::Eq => Comparison::Eq,
+        CompareOp::Ne => Comparison::Ne,
+        CompareOp::Gt => Comparison::Gt,
+        CompareOp::Ge => Comparison::Ge,
+    }
 }
 
 #[pymethods]
@@ -41,6 +84,19 @@ impl Tensor {
     #[classattr]
     fn __array_priority__() -> f64 {
         1000.0
+    }
+
+    /// What NumPy's ufuncs do with tensors: those that an array's operators call are the tensor's operators, and record; any other
+    /// gives an array of the values. A tensor that requires a gradient is refused there with the name of the operation to use.
+    #[pyo3(signature = (ufunc, method, *inputs, **kwargs))]
+    fn __array_ufunc__<'py>(
+        &self,
+        ufunc: &Bound<'py, PyAny>,
+        method: &Bound<'py, PyString>,
+        inputs: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        ufunc::apply(ufunc, method, inputs, kwargs)
     }
 
     fn __add__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -95,8 +151,12 @@ impl Tensor {
         apply(py, "pow", self, other, true)
     }
 
-    fn __matmul__(&self, py: Python<'_>, other: &Tensor) -> PyResult<Tensor> {
-        record(py, &self.inner, || matmul::matmul(&self.inner, &other.inner))
+    fn __matmul__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        product(py, self, other, false)
+    }
+
+    fn __rmatmul__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        product(py, self, other, true)
     }
 
     fn __neg__(&self, py: Python<'_>) -> PyResult<Tensor> {
@@ -108,15 +168,7 @@ impl Tensor {
     }
 
     fn __richcmp__(&self, py: Python<'_>, other: &Bound<'_, PyAny>, op: CompareOp) -> PyResult<Py<PyAny>> {
-        let name = match op {
-            CompareOp::Lt => "lt",
-            CompareOp::Le => "le",
-            CompareOp::Eq => "eq",
-            CompareOp::Ne => "ne",
-            CompareOp::Gt => "gt",
-            CompareOp::Ge => "ge",
-        };
-        apply(py, name, self, other, false)
+        apply(py, comparison(op).name(), self, other, false)
     }
 
     /// By identity: equality is elementwise.
