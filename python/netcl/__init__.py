@@ -20,8 +20,9 @@ from netcl._netcl import (
     set_num_threads,
 )
 from netcl import autograd, nn, ops, optim, runtime
+from netcl._functions import bias_add, conv2d, elementwise_binary, matmul, reduce_sum, relu, softmax
 from netcl.core.device import manager
-from netcl.ops import bias_add, build_matmul_kernel, conv2d, elementwise_binary, matmul, reduce_sum, relu, softmax
+from netcl.ops import build_matmul_kernel
 
 __all__ = [
     "BuildError",

@@ -248,9 +248,6 @@ def test_tensors_stay_hashable_and_comparable_with_anything():
     for wrong in (lambda: x + "x", lambda: x @ 2.0, lambda: pow(x, 2, 3), lambda: x < "x"):
         with pytest.raises(TypeError):
             wrong()
-    for wrong in (lambda: x + np.ones(1), lambda: np.ones(1) * x, lambda: np.ones(1) == x):
-        with pytest.raises(TypeError, match="Tensor.from_host"):
-            wrong()
 
 
 def test_numpys_reductions_of_a_tensor_are_the_tensors():

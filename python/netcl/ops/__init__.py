@@ -1,5 +1,9 @@
 """Forward-only operations: tensors in, tensors out, nothing recorded.
 
+``netcl.autograd`` has the same operations with recording. A result of an operation here whose inputs require a gradient
+remembers that, and a backward pass that would need the gradient fails with the operation's name; under ``no_grad``, and of
+detached tensors, nothing is remembered.
+
 The elementwise functions are made from the library's own table, so that one declaration there gives the kernel, the native
 loop, the gradient and the function here. Operands are tensors (broadcast like NumPy's) and numbers; every function takes
 ``out=``.

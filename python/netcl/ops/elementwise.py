@@ -89,9 +89,9 @@ def gelu(x: Tensor, approximate: str = "none", *, out: Tensor | None = None) -> 
     return (_gelu_tanh if approximate == "tanh" else _gelu_exact)(x, out=out)
 
 
-_SYMBOLS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+SYMBOLS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 
 
 def elementwise_binary(a: Any, b: Any, op: str = "add", *, out: Tensor | None = None) -> Tensor:
     """A two-operand operation by its name (``"add"``, ``"mul"``, ...) or symbol (``"+"``, ``"*"``, ...)."""
-    return elementwise(_SYMBOLS.get(op, op), [a, b], [], out)
+    return elementwise(SYMBOLS.get(op, op), [a, b], [], out)
