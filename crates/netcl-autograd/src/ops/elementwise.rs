@@ -221,7 +221,10 @@ pub fn apply(name: &str, operands: &[Operand<'_>], params: &[f64]) -> Result<Ten
 /// as in comparisons, rounding and the condition of `where`.
 pub fn unrecorded(name: &str, operands: &[Operand<'_>]) -> Result<Option<&'static str>> {
     // Most calls lose nothing and need not know which operation it is.
-    let suspect = |operand: &Operand<'_>| matches!(*operand, Operand::Tensor(tensor) if crate::graph::unrecorded("", [tensor]).is_some());
+    let suspect = |operand: &Operand<'_>| match *operand {
+        Operand::Tensor(tensor) => crate::graph::unrecorded("", [tensor]).is_some(),
+        Operand::Number(_) => false,
+    };
     if !operands.iter().any(suspect) {
         return Ok(None);
     }

@@ -88,7 +88,7 @@ fn operate<'py>(
         Some(method) => Some(method.call1((other,))?),
         None => None,
     };
-    result.filter(|result| !result.is(&x.py().NotImplemented())).ok_or_else(|| {
+    result.filter(|result| !result.is(x.py().NotImplemented())).ok_or_else(|| {
         PyTypeError::new_err(format!(
             "{name}: no such operation of {} and {}; compute it of arrays (numpy()), or with netcl.autograd",
             x.get_type(),
