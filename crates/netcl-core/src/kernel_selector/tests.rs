@@ -253,6 +253,14 @@ fn without_local_memory_there_are_no_tiles() {
 }
 
 #[test]
+fn reductions_of_the_native_cpu_follow_the_thresholds() {
+    let selector = get_kernel_selector(Some(&crate::device::manager().cpu().queue)).unwrap();
+    let variants = [255, 256, 65_535, 65_536].map(|n| selector.select_reduction_kernel(n, "sum").variant);
+    use KernelVariant::{ReductionParallel, ReductionSequential, ReductionWorkgroup};
+    assert_eq!(variants, [ReductionSequential, ReductionParallel, ReductionParallel, ReductionWorkgroup]);
+}
+
+#[test]
 fn one_selector_per_device() {
     let cpu = crate::device::manager().cpu().queue;
     let one = get_kernel_selector(Some(&cpu)).unwrap();
