@@ -156,6 +156,20 @@ def test_printing_inside_a_captured_step_records_nothing():
     assert all("shape=(40, 50)" in text for text in texts)
 
 
+@pytest.mark.parametrize("count", [10_001, 2**32, 2**62])
+def test_layers_are_counted_before_they_are_made(count):
+    layer = netcl.nn.TransformerEncoderLayer(4, 2)
+    for make in (
+        lambda: netcl.nn.GRU(2, 3, num_layers=count),
+        lambda: netcl.nn.LSTM(2, 3, num_layers=count),
+        lambda: netcl.nn.GPT(vocab_size=5, block_size=4, n_layer=count, n_head=1, n_embd=4),
+        lambda: netcl.nn.KVCache(count, 1, 1, 2, 4),
+        lambda: netcl.nn.TransformerEncoder(layer, count),
+    ):
+        with pytest.raises(ValueError, match="at most 10,000 layers"):
+            make()
+
+
 class Sequence:
     """Says that it has a million million elements."""
 

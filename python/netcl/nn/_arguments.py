@@ -13,7 +13,7 @@ from netcl._netcl import DeviceHandle, Tensor
 from netcl._netcl.nn import uniform_
 from netcl.core.device import manager
 
-__all__ = ["WrongInput", "numbers", "parameter", "positive", "queue_first", "resolve_queue", "uniform_parameter"]
+__all__ = ["WrongInput", "depth", "numbers", "parameter", "positive", "queue_first", "resolve_queue", "uniform_parameter"]
 
 
 class WrongInput(TypeError):
@@ -93,6 +93,13 @@ def positive(layer: str, **sizes: int) -> None:
             raise TypeError(f"{layer}: {name} is a whole number, not {size!r}")
         if size < 1:
             raise ValueError(f"{layer}: {name} is {size}; it must be at least 1")
+
+
+def depth(layer: str, **counts: int) -> None:
+    """Refuses more layers than anybody can build: making them one by one would seem to hang."""
+    for name, count in counts.items():
+        if count > 10_000:
+            raise ValueError(f"{layer}: {name} is {count}; a model can have at most 10,000 layers of a kind")
 
 
 def numbers(layer: str, name: str, given: Any, axes: int, least: int = 1) -> tuple[int, ...]:

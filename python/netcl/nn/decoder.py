@@ -7,7 +7,7 @@ from typing import Any
 from netcl import autograd as ag
 from netcl._netcl import Tensor
 from netcl._netcl.nn import assign, normal_
-from netcl.nn._arguments import parameter, positive, queue_first
+from netcl.nn._arguments import depth, parameter, positive, queue_first
 from netcl.nn.dropout import Dropout
 from netcl.nn.linear import Linear
 from netcl.nn.module import Module
@@ -43,6 +43,7 @@ class KVCache:
         dtype: str | None = None,
     ) -> None:
         positive("KVCache", n_layer=n_layer, batch=batch, n_head=n_head, head_dim=head_dim, capacity=capacity)
+        depth("KVCache", n_layer=n_layer)
         shape = (batch, n_head, capacity, head_dim)
         self.k = [Tensor.from_shape(queue, shape, dtype) for _ in range(n_layer)]
         self.v = [Tensor.from_shape(queue, shape, dtype) for _ in range(n_layer)]

@@ -8,7 +8,7 @@ from typing import Any
 from netcl import autograd as ag
 from netcl._netcl import Tensor
 from netcl._netcl.nn import constant_, normal_
-from netcl.nn._arguments import positive, queue_first
+from netcl.nn._arguments import depth, positive, queue_first
 from netcl.nn.container import ModuleList
 from netcl.nn.decoder import KVCache, TiedLinear, TransformerBlock
 from netcl.nn.dropout import Dropout
@@ -42,6 +42,7 @@ class GPT(Module):
         dtype: str | None = None,
     ) -> None:
         positive("GPT", vocab_size=vocab_size, block_size=block_size, n_layer=n_layer)
+        depth("GPT", n_layer=n_layer)
         self.vocab_size, self.block_size, self.n_layer, self.n_head, self.n_embd = vocab_size, block_size, n_layer, n_head, n_embd
         self.dropout, self.bias = dropout, bias
         self.wte = Embedding(queue, vocab_size, n_embd, dtype=dtype)

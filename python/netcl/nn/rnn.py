@@ -6,7 +6,7 @@ from typing import Any
 
 from netcl import autograd as ag
 from netcl._netcl import Tensor
-from netcl.nn._arguments import positive, queue_first, uniform_parameter
+from netcl.nn._arguments import depth, positive, queue_first, uniform_parameter
 from netcl.nn.module import Module
 
 __all__ = ["GRU", "LSTM"]
@@ -33,6 +33,7 @@ class _Recurrent(Module):
     ) -> None:
         kind = type(self).__name__
         positive(kind, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        depth(kind, num_layers=num_layers)
         if not 0 <= dropout <= 1:
             raise ValueError(f"{kind}: dropout is a probability from 0 to 1, not {dropout}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers

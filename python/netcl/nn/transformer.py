@@ -7,7 +7,7 @@ from typing import Any
 
 from netcl import autograd as ag
 from netcl._netcl import Tensor
-from netcl.nn._arguments import queue_first
+from netcl.nn._arguments import depth, queue_first
 from netcl.nn.attention import MultiheadAttention
 from netcl.nn.container import ModuleList
 from netcl.nn.dropout import Dropout
@@ -89,6 +89,7 @@ class TransformerEncoder(Module):
     def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         import copy
 
+        depth("TransformerEncoder", num_layers=num_layers)
         self.num_layers = num_layers
         self.layers = ModuleList(copy.deepcopy(encoder_layer) for _ in range(num_layers))
         self.add_module("norm", norm)
