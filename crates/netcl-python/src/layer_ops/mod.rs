@@ -97,7 +97,7 @@ macro_rules! without_gradient {
     )*};
 }
 without_gradient!(bool, f64, isize, &str, Option<bool>, Option<f64>, Option<isize>, Option<u64>, Option<usize>);
-without_gradient!(&Bound<'_, PyAny>, Option<&Bound<'_, PyAny>>);
+without_gradient!(&Bound<'_, PyAny>, Option<&Bound<'_, PyAny>>, Option<&IndexTensor>);
 
 /// What an operation gives.
 trait Made {
