@@ -3,6 +3,8 @@
 use std::panic::Location;
 
 use netcl_core::ErrorKind;
+use netcl_core::dtype::DType;
+use netcl_core::shape::Shape;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -52,6 +54,39 @@ pub enum Error {
         which: &'static str,
         /// Where the op was called.
         place: &'static Location<'static>,
+    },
+    /// A result that was overwritten without autograd's knowledge, and used afterwards.
+    #[error(
+        "backward of {op} (called at {place}): its result was overwritten in place after it was recorded and used after that, so \
+         that no gradient would be right; write to a copy, or use what is recorded (+=, add_, mul_, copy_, ...) on the tensor \
+         itself"
+    )]
+    ResultOverwritten {
+        /// The operation.
+        op: &'static str,
+        /// Where the op was called.
+        place: &'static Location<'static>,
+    },
+    /// A write in place to a leaf that requires a gradient, while recording.
+    #[error(
+        "{op}: the tensor of shape {shape} and dtype {dtype} is a leaf that requires grad, and a write to it in place cannot be \
+         recorded; write under no_grad(), or make a new tensor with the operation that is not in place"
+    )]
+    LeafOverwritten {
+        /// The operation.
+        op: &'static str,
+        /// The leaf's shape.
+        shape: Shape,
+        /// The leaf's dtype.
+        dtype: DType,
+    },
+    /// A write in place that cannot be recorded.
+    #[error("{op}: {what}")]
+    InPlace {
+        /// The operation.
+        op: &'static str,
+        /// What is wrong and what to do.
+        what: String,
     },
     /// A second walk over a graph whose saved values are gone.
     #[error(

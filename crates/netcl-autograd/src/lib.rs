@@ -19,6 +19,7 @@ pub mod error;
 pub mod function;
 pub mod gradcheck;
 pub mod graph;
+pub mod in_place;
 pub mod jit;
 mod methods;
 pub mod ops;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use netcl_core::backend::Queue;
@@ -31,8 +31,27 @@ use crate::graph::{self, BackwardOptions, Edge, HookHandle, Hooks, Node};
 pub struct Tensor {
     raw: raw::Tensor,
     cell: Arc<GradCell>,
-    /// The op that made it; `None` for leaves.
-    node: Option<Arc<Node>>,
+    origin: Origin,
+}
+
+/// Where a tensor comes from.
+#[derive(Clone)]
+enum Origin {
+    /// Made by the user.
+    Leaf {
+        /// How many moves of the leaf `raw` has followed.
+        moves: u64,
+    },
+    /// Made by a recorded op.
+    Result {
+        node: Arc<Node>,
+        /// The storage's version when it was recorded: a later one means that the values are no longer that op's.
+        version: u64,
+    },
+}
+
+impl Origin {
+    const LEAF: Origin = Origin::Leaf { moves: 0 };
 }
 
 /// What autograd knows of a leaf; shared by the tensor's clones, not by its views.
@@ -45,22 +64,41 @@ pub struct GradCell {
     /// The op that made the values out of tensors that need gradients, without recording.
     unrecorded: Mutex<Option<&'static str>>,
     pub(crate) hooks: Hooks,
+    /// How often the leaf was moved; see [`Tensor::move_to`].
+    moves: AtomicU64,
+    /// Where it went last.
+    home: Mutex<Option<raw::Tensor>>,
 }
 
 impl GradCell {
+    /// A gradient in the dtype and on the device that the leaf has now: it may have moved since it was recorded.
+    pub(crate) fn fitted(&self, gradient: Tensor) -> Result<Tensor> {
+        if self.moves.load(Ordering::Acquire) == 0 {
+            return Ok(gradient);
+        }
+        match self.home.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+            Some(home) => gradient.cast(home.dtype())?.to(home.queue()),
+            None => Ok(gradient),
+        }
+    }
+
     pub(crate) fn requires_grad(&self) -> bool {
         self.requires_grad.load(Ordering::Acquire)
     }
 
     fn set_requires_grad(&self, requires_grad: bool) {
-        if self.requires_grad.swap(requires_grad, Ordering::AcqRel) != requires_grad
-            && self.watched.load(Ordering::Acquire)
-        {
+        if self.requires_grad.swap(requires_grad, Ordering::AcqRel) != requires_grad {
+            self.facts_changed();
+        }
+    }
+
+    fn facts_changed(&self) {
+        if self.watched.load(Ordering::Acquire) {
             crate::jit::facts_changed();
         }
     }
 
-    /// Lets compiled functions know when the flag changes.
+    /// Lets compiled functions know when the flag or the memory changes.
     pub(crate) fn watch(&self) {
         self.watched.store(true, Ordering::Release);
     }
@@ -77,7 +115,7 @@ impl GradCell {
 
 impl From<raw::Tensor> for Tensor {
     fn from(raw: raw::Tensor) -> Self {
-        Tensor { raw, cell: Arc::default(), node: None }
+        Tensor { raw, cell: Arc::default(), origin: Origin::LEAF }
     }
 }
 
@@ -129,7 +167,7 @@ impl Tensor {
     /// # Errors
     /// For a result of a recorded op: its flag follows from its inputs; use [`Tensor::detach`].
     pub fn set_requires_grad(&self, requires_grad: bool) -> Result<()> {
-        if let Some(node) = self.node.as_ref().filter(|_| !requires_grad) {
+        if let Some(node) = self.grad_fn().filter(|_| !requires_grad) {
             let what = format!("the tensor is the result of {}; use detach() to cut it off", node.op());
             return Err(Error::NoGradient { op: "requires_grad", what });
         }
@@ -145,12 +183,15 @@ impl Tensor {
 
     /// Whether it was made by the user rather than by a recorded op.
     pub fn is_leaf(&self) -> bool {
-        self.node.is_none()
+        matches!(self.origin, Origin::Leaf { .. })
     }
 
     /// The op that made it.
     pub fn grad_fn(&self) -> Option<&Arc<Node>> {
-        self.node.as_ref()
+        match &self.origin {
+            Origin::Result { node, .. } => Some(node),
+            Origin::Leaf { .. } => None,
+        }
     }
 
     /// The gradient accumulated so far; only leaves have one.
@@ -189,7 +230,7 @@ impl Tensor {
             let what = "the tensor does not require a gradient, so the hook would never run".to_owned();
             return Err(Error::NoGradient { op: "register_hook", what });
         }
-        let hooks = self.node.as_ref().map_or(&self.cell.hooks, |node| &node.hooks);
+        let hooks = self.grad_fn().map_or(&self.cell.hooks, |node| &node.hooks);
         Ok(hooks.add(Arc::new(hook)))
     }
 
@@ -204,7 +245,7 @@ impl Tensor {
     }
 
     pub(crate) fn needs_grad(&self) -> bool {
-        if self.node.is_some() {
+        if !self.is_leaf() {
             return true;
         }
         let flag = self.cell.requires_grad();
@@ -217,20 +258,39 @@ impl Tensor {
         &self.cell
     }
 
-    /// Where this tensor's gradient flows to.
+    /// Where this tensor's gradient flows to: for a result that was overwritten since, to an error that says so.
     pub(crate) fn edge(&self) -> Edge {
-        match &self.node {
-            Some(node) => Edge::Node(node.clone()),
-            None if self.needs_grad() => Edge::Leaf(self.cell.clone()),
-            None => self.unrecorded().map_or(Edge::None, Edge::Unrecorded),
+        match &self.origin {
+            Origin::Result { node, .. } if self.is_overwritten() => graph::overwritten(node),
+            _ => self.place(),
+        }
+    }
+
+    /// Whether this is the result of a recorded op whose memory was written since, so that the values are no longer that op's.
+    pub fn is_overwritten(&self) -> bool {
+        matches!(self.origin, Origin::Result { version, .. } if self.raw.version() != version)
+    }
+
+    /// [`Tensor::edge`], whatever has become of the values.
+    pub(crate) fn place(&self) -> Edge {
+        match &self.origin {
+            Origin::Result { node, .. } => Edge::Node(node.clone()),
+            Origin::Leaf { .. } if self.needs_grad() => Edge::Leaf(self.cell.clone()),
+            Origin::Leaf { .. } => self.unrecorded().map_or(Edge::None, Edge::Unrecorded),
         }
     }
 
     /// A value whose gradient flows to a known place.
     pub(crate) fn with_edge(raw: raw::Tensor, edge: Edge) -> Tensor {
         match edge {
-            Edge::Node(node) | Edge::Output(node, _) => Tensor { raw, cell: Arc::default(), node: Some(node) },
-            Edge::Leaf(cell) => Tensor { raw, cell, node: None },
+            Edge::Node(node) | Edge::Output(node, _) => {
+                let origin = Origin::Result { node, version: raw.version() };
+                Tensor { raw, cell: Arc::default(), origin }
+            }
+            Edge::Leaf(cell) => {
+                let moves = cell.moves.load(Ordering::Acquire);
+                Tensor { raw, cell, origin: Origin::Leaf { moves } }
+            }
             Edge::Unrecorded(op) => {
                 let tensor = Tensor::from(raw);
                 tensor.set_unrecorded(Some(op));
@@ -238,6 +298,72 @@ impl Tensor {
             }
             Edge::None => raw.into(),
         }
+    }
+
+    /// Accepts the values as they are now as those of the op that made the tensor.
+    pub(crate) fn accept_values(&mut self) {
+        if let Origin::Result { version, .. } = &mut self.origin {
+            *version = self.raw.version();
+        }
+    }
+
+    /// Puts other values, of the same shape, into the place of a leaf: on another device, or in another dtype. It stays the same
+    /// leaf for the graph, for hooks, and for everyone who holds a clone, who sees the new values through [`Tensor::latest`]; its
+    /// gradient goes along.
+    ///
+    /// # Errors
+    /// For a result of a recorded op, for values of another shape, and where the gradient cannot follow.
+    pub fn move_to(&mut self, values: raw::Tensor) -> Result<()> {
+        if let Some(node) = self.grad_fn() {
+            let what =
+                format!("the tensor is the result of {}, which stays where it is; use to() for a copy", node.op());
+            return Err(Error::NoGradient { op: "move_to", what });
+        }
+        if values.shape() != self.raw.shape() {
+            let why = format!("the tensor that moves has shape {}", self.raw.shape());
+            return Err(netcl_core::Error::Shape { op: "move_to", shape: values.shape().clone(), why }.into());
+        }
+        let grad = match self.grad() {
+            Some(grad) => Some(Tensor::from(grad.raw().cast(values.dtype())?.to(values.queue())?)),
+            None => None,
+        };
+        let mut home = self.cell.home.lock().unwrap_or_else(PoisonError::into_inner);
+        let _old = home.replace(values.clone());
+        let moves = self.cell.moves.fetch_add(1, Ordering::AcqRel) + 1;
+        drop(home);
+        self.cell.facts_changed();
+        self.cell.set_grad(grad);
+        self.raw.storage().leave();
+        self.raw = values;
+        self.origin = Origin::Leaf { moves };
+        Ok(())
+    }
+
+    /// Whether the leaf was moved since this clone of it was made.
+    pub fn has_moved(&self) -> bool {
+        matches!(self.origin, Origin::Leaf { moves } if moves != self.cell.moves.load(Ordering::Acquire))
+    }
+
+    /// The leaf where it is now; see [`Tensor::move_to`]. Any other tensor is itself.
+    ///
+    /// ```
+    /// use netcl_autograd::{Tensor, core::{device::manager, dtype::DType}};
+    ///
+    /// let weight = Tensor::from_host(&manager().cpu().queue, &[1.0f32], [1])?.with_grad();
+    /// let mut held = weight.clone();
+    /// held.move_to(weight.raw().cast(DType::F64)?)?;
+    /// assert!(weight.has_moved() && weight.dtype() == DType::F32);
+    /// assert_eq!(weight.latest().dtype(), DType::F64);
+    /// # Ok::<(), netcl_autograd::Error>(())
+    /// ```
+    pub fn latest(&self) -> Tensor {
+        if !self.has_moved() {
+            return self.clone();
+        }
+        let home = self.cell.home.lock().unwrap_or_else(PoisonError::into_inner);
+        let moves = self.cell.moves.load(Ordering::Acquire);
+        let raw = home.as_ref().unwrap_or(&self.raw).clone();
+        Tensor { raw, cell: self.cell.clone(), origin: Origin::Leaf { moves } }
     }
 
     /// The same values, cut off from autograd; the storage is shared.

@@ -6,8 +6,10 @@ mod support;
 use std::sync::{Arc, Mutex};
 
 use netcl_autograd::core::dtype::DType;
+use netcl_autograd::core::shape::Layout;
 use netcl_autograd::gradcheck::{Tolerance, gradcheck, gradgradcheck};
 use netcl_autograd::graph::{BackwardOptions, unrecorded};
+use netcl_autograd::in_place::View;
 use netcl_autograd::ops::elementwise::{self, add, exp, mul, relu};
 use netcl_autograd::ops::reduce;
 use netcl_autograd::{Tape, Tensor, checkpoint, detect_anomaly, grad, no_grad};
@@ -296,4 +298,78 @@ fn saved_memory_is_freed_as_the_walk_passes() {
     loss.backward().unwrap();
     let after = buffer::stats().live_bytes - before;
     assert!(after <= 3 * n * 4, "the walk should leave the gradient alone: {after} of {held}");
+}
+
+#[test]
+fn writes_in_place_have_the_gradients_of_what_they_do() {
+    type Write = fn(&mut Tensor, &Tensor) -> netcl_autograd::Result<()>;
+    let writes: [(&str, Write); 10] = [
+        ("add_", |x, y| x.add_(y)),
+        ("sub_", |x, y| x.sub_(y)),
+        ("mul_", |x, y| x.mul_(y)),
+        ("div_", |x, y| x.div_(y)),
+        ("pow_", |x, y| x.pow_(y)),
+        ("mul_ itself", |x, _| x.mul_(&x.clone())),
+        ("clamp_", |x, _| x.clamp_(1.0, 1.5)),
+        ("copy_", |x, y| x.copy_(y)),
+        ("fill_", |x, _| x.fill_(3.0)),
+        ("update_at", |x, y| {
+            let column: View = Arc::new(|layout| layout.select("test", 1, 2));
+            x.update_at("mul_", &column, |part| part.mul_(2.5))?;
+            x.assign_at(&(Arc::new(|layout: &Layout| layout.select("test", 0, 1)) as View), y)
+        }),
+    ];
+    for (name, write) in writes {
+        let (x, y) = (random(&[3, 4], 1, (0.5, 2.0)), random(&[4], 2, (0.5, 2.0)));
+        let function = |t: &[&Tensor]| {
+            let mut z = mul(t[0], 1.25)?;
+            write(&mut z, t[1])?;
+            add(&mul(&z, &z)?, &mul(t[1], 0.5)?)
+        };
+        gradcheck(function, &[&x, &y], Tolerance::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let tolerance = Tolerance { eps: 1e-5, atol: 1e-4, rtol: 1e-3 };
+        gradgradcheck(function, &[&x, &y], tolerance).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+}
+
+#[test]
+fn writes_in_place_obey_the_graph() {
+    let mut leaf = vector(&[1.0, 2.0]);
+    let text = leaf.add_(1.0).unwrap_err().to_string();
+    assert!(text.contains("add_") && text.contains("leaf that requires grad") && text.contains("no_grad"), "{text}");
+    let mut y = mul(&leaf, 2.0).unwrap();
+    let alias = y.clone();
+    let version = y.version();
+    y.mul_(3.0).unwrap();
+    assert!(y.shares_storage(&alias) && y.version() > version);
+    assert_eq!(alias.to_f64_vec().unwrap(), [6.0, 12.0]);
+    let text = alias.sum((), false).unwrap().backward().unwrap_err().to_string();
+    assert!(text.contains("backward of mul") && text.contains("overwritten in place"), "{text}");
+    y.sum((), false).unwrap().backward().unwrap();
+    assert_eq!(leaf.grad().unwrap().to_f64_vec().unwrap(), [6.0, 6.0]);
+
+    // A write that nobody records, into the result of an op.
+    let result = exp(&leaf).unwrap();
+    netcl_ops::elementwise::apply("mul", &[result.raw().into(), 2.0.into()], &[], Some(result.raw())).unwrap();
+    assert!(result.sum((), false).unwrap().backward().unwrap_err().to_string().contains("backward of exp"));
+    assert!(grad(&[&result.sum((), false).unwrap()], &[&leaf], &[], Default::default()).is_err());
+
+    let _scope = no_grad();
+    leaf.sub_(1.0).unwrap();
+    assert_eq!(leaf.to_f64_vec().unwrap(), [0.0, 1.0]);
+    assert!(leaf.is_leaf() && leaf.requires_grad());
+}
+
+#[test]
+fn a_leaf_that_moves_stays_the_same_leaf() {
+    let mut leaf = vector(&[1.0, 2.0]);
+    let clone = leaf.clone();
+    let recorded = mul(&leaf, &leaf).unwrap().sum((), false).unwrap();
+    leaf.set_grad(Some(vector(&[0.5, 0.5]).detach()));
+    leaf.move_to(leaf.raw().cast(DType::F32).unwrap()).unwrap();
+    assert!(clone.has_moved() && clone.latest().shares_storage(&leaf) && !leaf.has_moved());
+    assert_eq!(clone.grad().unwrap().dtype(), DType::F32);
+    recorded.backward().unwrap();
+    assert_eq!(clone.latest().grad().unwrap().to_host::<f32>().unwrap(), [2.5, 4.5]);
+    assert!(mul(&leaf, 2.0).unwrap().move_to(leaf.raw().clone()).is_err());
 }

@@ -16,6 +16,8 @@ pub struct Storage {
     /// Raised by every write, so that whoever saved a tensor can tell that it has changed.
     version: AtomicU64,
     persistent: AtomicBool,
+    /// Whether the tensor that lived here has moved: a program that was recorded with it would go on in the wrong place.
+    left: AtomicBool,
     /// Guards native memory while a kernel runs; OpenCL orders its kernels by queue instead.
     guard: RwLock<()>,
 }
@@ -62,7 +64,7 @@ impl Drop for LeasedBlock {
 
 impl Storage {
     fn new(memory: Memory) -> Self {
-        Storage { memory, version: AtomicU64::new(0), persistent: AtomicBool::new(false), guard: RwLock::new(()) }
+        Storage { memory, version: AtomicU64::new(0), persistent: AtomicBool::new(false), left: AtomicBool::new(false), guard: RwLock::new(()) }
     }
 
     /// The storage of a zero-size tensor: no memory at all.
@@ -187,6 +189,16 @@ impl Storage {
             }
             Memory::Empty | Memory::Cpu(_) | Memory::Planned { .. } => {}
         }
+    }
+
+    /// Says that the tensor that lived here has moved to another storage.
+    pub fn leave(&self) {
+        self.actual().left.store(true, Ordering::Release);
+    }
+
+    /// Whether the tensor that lived here has moved.
+    pub fn was_left(&self) -> bool {
+        self.actual().left.load(Ordering::Acquire)
     }
 
     pub(crate) fn guard(&self) -> &RwLock<()> {

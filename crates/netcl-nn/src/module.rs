@@ -231,8 +231,9 @@ pub trait Module: AsModule + Any + Send + Sync {
 
     /// Moves parameters, their gradients, buffers and constants to another device.
     ///
-    /// Parameters that move are new tensors, so make the optimizer afterwards. Shared parameters stay shared. After an error
-    /// the module is as it was.
+    /// Parameters stay the same tensors, so that an optimizer (or an average of the weights) that was made before follows, with
+    /// its state; see [`Tensor::latest`]. Shared parameters stay shared. After an error in making the new values the module is
+    /// as it was.
     fn to(&mut self, queue: &Queue) -> Result<()> {
         replace(self, &|raw| raw.to(queue))
     }

@@ -76,45 +76,45 @@ pub(crate) fn same(a: &Tensor, b: &Tensor) -> bool {
     a.shares_storage(b) && a.layout() == b.layout()
 }
 
-/// Replaces every parameter, buffer and constant by what a function makes of its values.
+/// Moves every parameter, buffer and constant to what a function makes of its values. They stay the same tensors: whoever holds a
+/// clone (an optimizer, an average) follows.
 pub(crate) fn replace<M: Module + ?Sized>(module: &mut M, change: &dyn Fn(&Raw) -> CoreResult<Raw>) -> Result<()> {
     // All new values first: where one fails (no memory, no such dtype there), the module stays as it was.
-    let mut done: Vec<(Tensor, Tensor)> = Vec::new();
-    let mut outcome = Ok(());
+    let mut done: Vec<(Tensor, Raw)> = Vec::new();
+    let mut outcome: Result<()> = Ok(());
     walk(module, "", &mut |_, member| {
         let (Member::Parameter(tensor) | Member::Buffer(tensor) | Member::Constant(tensor)) = member else { return };
         if outcome.is_ok() && !done.iter().any(|(old, _)| same(old, tensor)) {
-            match replaced(tensor, change) {
+            match change(tensor.raw()) {
                 Ok(new) => done.push((tensor.clone(), new)),
-                Err(error) => outcome = Err(error),
+                Err(error) => outcome = Err(error.into()),
             }
         }
     });
     outcome?;
-    exchange(module, &done);
-    Ok(())
+    done.retain(|(old, new)| !new.shares_storage(old));
+    exchange(module, &done)
 }
 
-fn exchange<M: Module + ?Sized>(module: &mut M, pairs: &[(Tensor, Tensor)]) {
-    module.visit_mut(&mut |_, member| match member {
-        MemberMut::Child(child) => exchange(child, pairs),
-        MemberMut::Parameter(tensor) | MemberMut::Buffer(tensor) | MemberMut::Constant(tensor) => {
-            if let Some((_, new)) = pairs.iter().find(|(old, _)| same(old, tensor)) {
-                *tensor = new.clone();
+fn exchange<M: Module + ?Sized>(module: &mut M, pairs: &[(Tensor, Raw)]) -> Result<()> {
+    let mut outcome = Ok(());
+    module.visit_mut(&mut |_, member| {
+        let moved = match member {
+            MemberMut::Child(child) => exchange(child, pairs),
+            MemberMut::Parameter(tensor) | MemberMut::Buffer(tensor) | MemberMut::Constant(tensor) => {
+                match pairs.iter().find(|(old, _)| same(old, tensor)) {
+                    // The same tensor at another place of the module has moved already.
+                    Some(_) if tensor.has_moved() => {
+                        *tensor = tensor.latest();
+                        Ok(())
+                    }
+                    Some((_, new)) => tensor.move_to(new.clone()),
+                    None => Ok(()),
+                }
             }
-        }
-        MemberMut::Mode(_) => {}
+            MemberMut::Mode(_) => Ok(()),
+        };
+        outcome = std::mem::replace(&mut outcome, Ok(())).and(moved);
     });
-}
-
-fn replaced(tensor: &Tensor, change: &dyn Fn(&Raw) -> CoreResult<Raw>) -> Result<Tensor> {
-    let raw = change(tensor.raw())?;
-    if raw.shares_storage(tensor) {
-        // Nothing to do: it stays the very tensor that an optimizer may hold.
-        return Ok(tensor.clone());
-    }
-    let new = Tensor::from(raw);
-    new.set_requires_grad(tensor.requires_grad())?;
-    new.set_grad(tensor.grad().map(|grad| change(grad.raw())).transpose()?.map(Tensor::from));
-    Ok(new)
+    outcome
 }

@@ -118,7 +118,8 @@ fn moving_keeps_values_gradients_and_sharing() {
             module.first.weight().shares_storage(module.maybe.as_ref().unwrap().weight()),
             "tied weights stay tied"
         );
-        // Where nothing moves, an optimizer's clone still is the parameter.
+        // An optimizer's clone still is the parameter, and finds it where it went.
+        assert!(kept.latest().shares_storage(&module.scale));
         assert_eq!(kept.shares_storage(&module.scale), device.queue.same_device(&cpu()));
         let after = module.forward(&x.to(&device.queue).unwrap()).unwrap().to_host::<f32>().unwrap();
         for (a, b) in after.iter().zip(before.to_host::<f32>().unwrap()) {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use netcl_autograd::core::Error as CoreError;
 use netcl_autograd::core::kernels::elementwise::Number;
 use netcl_autograd::core::kernels::expr::Graph;
+use netcl_autograd::core::kernels::launch::at_once;
 use netcl_autograd::core::kernels::many::{Many, Target, Verdict, sum_of_squares, verdict};
 use netcl_autograd::core::tensor::Tensor as Raw;
 use netcl_autograd::{Result, Tensor};
@@ -75,25 +76,67 @@ impl Base {
     }
 
     pub(crate) fn add_group(&mut self, params: Vec<Tensor>, learning_rate: f64, weight_decay: f64) -> Result<()> {
+        self.follow()?;
         let momentum = self.rule.momentum();
         let group = ParamGroup::new(self.rule.op(), params, learning_rate, weight_decay, momentum, &self.groups)?;
         self.settle()?;
         for (at, parameter) in group.params().iter().enumerate() {
-            self.storages.insert(Arc::as_ptr(parameter.storage()) as usize);
-            let known = self.arenas.iter().position(|arena| arena.holds(parameter));
-            let arena = known.unwrap_or_else(|| {
-                self.arenas.push(Arena::new(parameter, self.rule.state().len()));
-                self.arenas.len() - 1
-            });
-            let flat = self.arenas[arena].reserve(parameter.size());
+            let (arena, flat) = self.reserve(parameter);
             self.members.push(Member::new(self.groups.len(), at, arena, flat));
         }
         self.groups.push(group);
         Ok(())
     }
 
+    /// A place for what is kept for a parameter: an arena, and where in its rows.
+    fn reserve(&mut self, parameter: &Tensor) -> (usize, usize) {
+        self.storages.insert(Arc::as_ptr(parameter.storage()) as usize);
+        let known = self.arenas.iter().position(|arena| arena.holds(parameter));
+        let arena = known.unwrap_or_else(|| {
+            self.arenas.push(Arena::new(parameter, self.rule.state().len()));
+            self.arenas.len() - 1
+        });
+        (arena, self.arenas[arena].reserve(parameter.size()))
+    }
+
+    /// Where parameters were moved (another device, another dtype), what is kept for them moves too.
+    pub(super) fn follow(&mut self) -> Result<()> {
+        if !self.groups.iter().flat_map(ParamGroup::params).any(Tensor::has_moved) {
+            return Ok(());
+        }
+        self.settle()?;
+        self.groups.iter_mut().for_each(ParamGroup::follow);
+        let before = std::mem::take(&mut self.arenas);
+        self.storages.clear();
+        let mut pending = Vec::new();
+        for i in 0..self.members.len() {
+            let parameter = self.parameter(&self.members[i]).clone();
+            let (arena, flat) = self.reserve(&parameter);
+            let moved = self.members[i].moved(arena, flat);
+            let old = std::mem::replace(&mut self.members[i], moved);
+            for row in 0..self.rule.state().len() {
+                let Some(kept) = before[old.arena].kept(row, &old, parameter.shape())? else { continue };
+                pending.push((i, row, kept));
+            }
+        }
+        // Only now are the arenas as large as they will be.
+        for (i, row, kept) in pending {
+            let arena = &mut self.arenas[self.members[i].arena];
+            arena.flat(self.rule.initial())?;
+            if let Some(place) = arena.kept(row, &self.members[i], kept.shape())? {
+                at_once(|| place.assign(&kept.to(place.queue())?))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn parameter(&self, member: &Member) -> &Tensor {
+        &self.groups[member.group].params()[member.at]
+    }
+
     pub(crate) fn step(&mut self, options: &StepOptions) -> Result<Option<Tensor>> {
         netcl_autograd::jit::refuse_tracing("step")?;
+        self.follow()?;
         let pairs = self.pairs()?;
         let form = Form {
             decay: self.groups.iter().any(|group| group.weight_decay() != 0.0),
@@ -135,7 +178,7 @@ impl Base {
         let op = self.rule.op();
         let mut pairs: Vec<Vec<Pair>> = self.arenas.iter().map(|_| Vec::new()).collect();
         for (i, member) in self.members.iter().enumerate() {
-            let parameter = &self.groups[member.group].params()[member.at];
+            let parameter = self.parameter(member);
             let Some(grad) = parameter.grad().filter(|_| parameter.size() > 0) else { continue };
             if grad.shape() != parameter.shape() {
                 let (got, expected) = (grad.shape(), parameter.shape());

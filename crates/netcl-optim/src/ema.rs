@@ -104,35 +104,7 @@ impl Ema {
         if params.is_empty() {
             return Err(CoreError::argument(OP, "there are no parameters; pass model.parameters()").into());
         }
-        let mut lists: Vec<(Vec<Raw>, Vec<Segment>, usize)> = Vec::new();
-        let mut places = Vec::with_capacity(params.len());
-        for (i, parameter) in params.iter().enumerate() {
-            parameter.check_float(OP)?;
-            if !parameter.layout().is_contiguous() {
-                let what = format!("parameter {i} is a view that is not dense; average the tensor it is a view of");
-                return Err(CoreError::argument(OP, what).into());
-            }
-            let fits = |(list, ..): &(Vec<Raw>, Vec<Segment>, usize)| {
-                list[0].dtype() == parameter.dtype() && list[0].queue().same_device(parameter.queue())
-            };
-            let at = lists.iter().position(fits).unwrap_or_else(|| {
-                lists.push(Default::default());
-                lists.len() - 1
-            });
-            let (list, segments, stride) = &mut lists[at];
-            places.push((at, *stride));
-            list.push(parameter.raw().clone());
-            segments.push(Segment { count: parameter.size(), flat: *stride, set: 0 });
-            *stride += parameter.size().next_multiple_of(16);
-        }
-        let arenas = lists
-            .into_iter()
-            .map(|(params, segments, stride)| {
-                let compute = if params[0].dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-                let flat = Raw::from_shape(params[0].queue(), [stride], compute)?;
-                Ok(Arena { params, flat, segments: Segments::with_stride(segments, stride) })
-            })
-            .collect::<Result<Vec<Arena>>>()?;
+        let (arenas, places) = homes(&params)?;
         let (decay, rest) = (Slot::float(0.0), Slot::float(1.0));
         let ema = Ema { params, options, updates: Arc::default(), decay, rest, arenas, places, swapped: false };
         // A decay of zero copies.
@@ -141,7 +113,7 @@ impl Ema {
         Ok(ema)
     }
 
-    /// The parameters.
+    /// The parameters. One that was moved since the last update is found by [`Tensor::latest`].
     pub fn params(&self) -> &[Tensor] {
         &self.params
     }
@@ -161,12 +133,28 @@ impl Ema {
         self.options.after(self.updates())
     }
 
+    /// Where parameters were moved (another device, another dtype), their averages move too.
+    fn follow(&mut self) -> Result<()> {
+        if !self.params.iter().any(Tensor::has_moved) {
+            return Ok(());
+        }
+        let before = self.averages()?;
+        let params: Vec<Tensor> = self.params.iter().map(Tensor::latest).collect();
+        let (arenas, places) = launch::at_once(|| homes(&params))?;
+        (self.params, self.arenas, self.places) = (params, arenas, places);
+        for (average, before) in self.averages()?.iter().zip(before) {
+            launch::at_once(|| average.assign(&before.raw().to(average.queue())?))?;
+        }
+        Ok(())
+    }
+
     /// Takes the parameters into the average: call it after each step.
     ///
     /// # Errors
     /// While the averages are swapped in.
     pub fn update(&mut self) -> Result<()> {
         self.check_not_swapped("update")?;
+        self.follow()?;
         self.run()?;
         let (options, updates) = (self.options, self.updates.clone());
         let slots = [self.decay.clone(), self.rest.clone()];
@@ -204,6 +192,7 @@ impl Ema {
             let exchanged = g.finish(&[g.input(1), g.input(0)]);
             Many::new("ema_swap", exchanged, 1, 1, vec![Target::List(0), Target::Row(0)])
         });
+        self.follow()?;
         for Arena { params, flat, segments } in &self.arenas {
             SWAP.run(segments, &Operands { lists: &[params], flat: Some(flat), sets: &[Vec::new()] })?;
         }
@@ -217,8 +206,8 @@ impl Ema {
     /// While the averages are swapped in: they are there already, and swapping back would undo it.
     pub fn copy_to_params(&self) -> Result<()> {
         self.check_not_swapped("copy_to_params")?;
-        for (parameter, average) in self.params.iter().zip(self.averages()?) {
-            parameter.assign(&average)?;
+        for (parameter, average) in self.params.iter().map(Tensor::latest).zip(self.averages()?) {
+            parameter.assign(&average.raw().to(parameter.queue())?)?;
         }
         Ok(())
     }
@@ -248,6 +237,7 @@ impl Ema {
         let shapes = self.params.iter().enumerate().map(|(i, p)| (format!("{i}.average"), p.shape().clone()));
         check.tensors(state, &shapes.collect());
         check.finish(OP)?;
+        self.follow()?;
         for (i, average) in self.averages()?.iter().enumerate() {
             if let Some(stored) = state.tensors.get(&format!("{i}.average")) {
                 average.assign(&stored.raw().to(average.queue())?)?;
@@ -282,4 +272,38 @@ impl Ema {
         let what = format!("{what}: the parameters hold the averages at the moment; call swap() first");
         Err(CoreError::State { op: OP, what }.into())
     }
+}
+
+/// Memory for the averages of parameters, by dtype and device, and for each parameter its arena and where its part starts.
+fn homes(params: &[Tensor]) -> Result<(Vec<Arena>, Vec<(usize, usize)>)> {
+    let mut lists: Vec<(Vec<Raw>, Vec<Segment>, usize)> = Vec::new();
+    let mut places = Vec::with_capacity(params.len());
+    for (i, parameter) in params.iter().enumerate() {
+        parameter.check_float(OP)?;
+        if !parameter.layout().is_contiguous() {
+            let what = format!("parameter {i} is a view that is not dense; average the tensor it is a view of");
+            return Err(CoreError::argument(OP, what).into());
+        }
+        let fits = |(list, ..): &(Vec<Raw>, Vec<Segment>, usize)| {
+            list[0].dtype() == parameter.dtype() && list[0].queue().same_device(parameter.queue())
+        };
+        let at = lists.iter().position(fits).unwrap_or_else(|| {
+            lists.push(Default::default());
+            lists.len() - 1
+        });
+        let (list, segments, stride) = &mut lists[at];
+        places.push((at, *stride));
+        list.push(parameter.raw().clone());
+        segments.push(Segment { count: parameter.size(), flat: *stride, set: 0 });
+        *stride += parameter.size().next_multiple_of(16);
+    }
+    let arenas = lists
+        .into_iter()
+        .map(|(params, segments, stride)| {
+            let compute = if params[0].dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+            let flat = Raw::from_shape(params[0].queue(), [stride], compute)?;
+            Ok(Arena { params, flat, segments: Segments::with_stride(segments, stride) })
+        })
+        .collect::<Result<Vec<Arena>>>()?;
+    Ok((arenas, places))
 }

@@ -96,9 +96,16 @@ impl ParamGroup {
         }
     }
 
-    /// The parameters.
+    /// The parameters. One that was moved since the last step is found by [`Tensor::latest`].
     pub fn params(&self) -> &[Tensor] {
         &self.params
+    }
+
+    /// Goes where the parameters have been moved to.
+    pub(crate) fn follow(&mut self) {
+        for parameter in self.params.iter_mut().filter(|parameter| parameter.has_moved()) {
+            *parameter = parameter.latest();
+        }
     }
 
     /// The learning rate.

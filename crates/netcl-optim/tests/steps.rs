@@ -304,3 +304,50 @@ fn settings_out_of_range_are_named() {
     let two = vec![ParamGroup::free(1.0), ParamGroup::free(2.0)];
     assert!(text(LambdaLR::of_groups(two, Vec::new()).map(|_| ())).contains("0 functions for 2 groups"));
 }
+
+#[test]
+fn a_step_follows_parameters_that_were_moved() {
+    let gradients = [[0.5, -1.0, 0.25], [-0.25, 0.125, 2.0], [1.0, 1.0, -1.0]];
+    let targets = devices().into_iter().map(|device| (device.queue, DType::F32)).chain([(cpu(), DType::F64)]);
+    for (queue, dtype) in targets {
+        // Moved after the first step, or there from the start with the same values and state.
+        let values = |p: &Tensor| p.raw().cast(dtype).unwrap().to(&queue).unwrap();
+        let mut model = parameter(&cpu(), &[1.0, 2.0, 3.0]);
+        let untouched = parameter(&cpu(), &[4.0]);
+        let mut opt = Adam::new([model.clone(), untouched.clone()], 0.25).unwrap();
+        let mut ema = Ema::new([model.clone()], EmaOptions { decay: 0.5, warmup: false }).unwrap();
+        set_gradient(&model, &gradients[0]);
+        opt.step().unwrap();
+        ema.update().unwrap();
+
+        let twin = Tensor::from(values(&model).duplicate().unwrap()).with_grad();
+        let mut expected = Adam::new([twin.clone(), parameter(&cpu(), &[4.0])], 0.25).unwrap();
+        expected.load_state(&opt.state()).unwrap();
+        let mut average = Ema::new([twin.clone()], EmaOptions { decay: 0.5, warmup: false }).unwrap();
+        average.load_state(&ema.state().unwrap()).unwrap();
+
+        model.move_to(values(&model)).unwrap();
+        for gradient in &gradients[1..] {
+            for p in [&model, &twin] {
+                set_gradient(p, gradient);
+            }
+            assert!(clip_grad_norm([&model], 10.0).unwrap() > 0.0);
+            opt.step().unwrap();
+            expected.step().unwrap();
+            ema.update().unwrap();
+            average.update().unwrap();
+        }
+        assert_eq!((model.dtype(), opt.groups()[0].params()[0].dtype()), (dtype, dtype));
+        assert_eq!(model.to_f64_vec().unwrap(), twin.to_f64_vec().unwrap());
+        assert_eq!(
+            ema.averages().unwrap()[0].to_f64_vec().unwrap(),
+            average.averages().unwrap()[0].to_f64_vec().unwrap()
+        );
+        let (state, other) = (opt.state(), expected.state());
+        assert_eq!(state.numbers, other.numbers);
+        for (name, tensor) in &state.tensors {
+            assert_eq!(tensor.to_f64_vec().unwrap(), other.tensors[name].to_f64_vec().unwrap(), "{name}");
+        }
+        assert_eq!(untouched.item().unwrap(), 4.0);
+    }
+}

@@ -113,7 +113,7 @@ fn all(objects: &[Bound<'_, PyAny>]) -> PyResult<SmallVec<[Recorded; 8]>> {
 
 fn unwrap(object: &Bound<'_, PyAny>) -> PyResult<Recorded> {
     if let Ok(tensor) = object.cast::<Tensor>() {
-        return Ok(tensor.get().inner.clone());
+        return Ok(tensor.get().inner().as_ref().clone());
     }
     match object.cast::<IndexTensor>() {
         Ok(index) => Ok(index.get().0.tensor().clone().into()),

@@ -425,7 +425,7 @@ fn sizes(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<usize>> {
 /// A Python object as a kernel argument. Whether it fits is the kernel's to say.
 fn argument(object: &Bound<'_, PyAny>) -> PyResult<KernelArg> {
     if let Ok(tensor) = object.cast::<Tensor>() {
-        return Ok(KernelArg::Tensor(tensor.get().inner.raw().clone()));
+        return Ok(KernelArg::Tensor(tensor.get().inner().raw().clone()));
     }
     if object.is_none() {
         return Ok(KernelArg::Null);

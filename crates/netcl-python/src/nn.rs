@@ -33,7 +33,7 @@ fn assign(py: Python<'_>, tensor: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) 
         return py.detach(|| tensor.assign(source)).py();
     }
     let (tensor, source) = (tensor.cast::<Tensor>()?.get(), source.cast::<Tensor>()?.get());
-    py.detach(|| tensor.inner.assign(source.inner.raw())).py()
+    py.detach(|| tensor.inner().assign(source.inner().raw())).py()
 }
 
 /// The weight and bias of a new linear layer, uniform within ``1 / sqrt(in_features)``.
@@ -56,7 +56,7 @@ fn linear_parameters(
 
 /// Overwrites a tensor by a rule, with the numbers of a seed or of the process-wide generator, and returns it.
 fn fill<'py>(tensor: Bound<'py, Tensor>, rule: Init, seed: Option<u64>) -> PyResult<Bound<'py, Tensor>> {
-    let inner = &tensor.get().inner;
+    let inner = &tensor.get().inner();
     tensor.py().detach(|| rule.fill(inner, seed.map(Generator::new).as_mut())).py()?;
     Ok(tensor)
 }

@@ -1,5 +1,7 @@
 //! `netcl.ops`: forward-only operations.
 
+use std::sync::Arc;
+
 use netcl::autograd::ops::elementwise as recorded;
 use netcl::core::host;
 use netcl::core::kernels::expr::table;
@@ -85,14 +87,14 @@ fn elementwise(
     params: List<f64>,
     out: Option<Bound<'_, Tensor>>,
 ) -> PyResult<Py<Tensor>> {
-    enum Given<'p> {
-        Tensor(&'p Bound<'p, Tensor>),
+    enum Given {
+        Tensor(Arc<netcl::Tensor>),
         Number(f64),
     }
-    let given: Vec<Given<'_>> = operands
+    let given: Vec<Given> = operands
         .iter()
         .map(|object| match object.cast::<Tensor>() {
-            Ok(tensor) => Ok(Given::Tensor(tensor)),
+            Ok(tensor) => Ok(Given::Tensor(tensor.get().inner())),
             Err(_) => object.extract::<f64>().map(Given::Number).map_err(|_| {
                 PyTypeError::new_err(format!("{name}: operands are tensors and numbers, not {}", kind(object)))
             }),
@@ -101,16 +103,17 @@ fn elementwise(
     let operands: Vec<Operand<'_>> = given
         .iter()
         .map(|operand| match operand {
-            Given::Tensor(tensor) => Operand::Tensor(tensor.get().inner.raw()),
+            Given::Tensor(tensor) => Operand::Tensor(tensor.raw()),
             Given::Number(number) => Operand::Number(*number),
         })
         .collect();
-    let target = out.as_ref().map(|out| out.get().inner.raw());
+    let target = out.as_ref().map(|out| out.get().inner());
+    let target = target.as_deref().map(netcl::Tensor::raw);
     let result = py.detach(|| ops::elementwise::apply(name, &operands, &params, target)).py()?;
     let recordable: Vec<recorded::Operand<'_>> = given
         .iter()
         .map(|operand| match operand {
-            Given::Tensor(tensor) => recorded::Operand::Tensor(&tensor.get().inner),
+            Given::Tensor(tensor) => recorded::Operand::Tensor(tensor),
             Given::Number(number) => recorded::Operand::Number(*number),
         })
         .collect();
@@ -130,9 +133,9 @@ fn elementwise_table() -> Vec<(&'static str, &'static str, Vec<&'static str>, Ve
 /// ``reshape`` without recording.
 #[pyfunction]
 fn reshape_forward(x: &Bound<'_, Tensor>, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    let (raw, shape) = (x.get().inner.raw(), parse_shape(shape)?);
+    let (raw, shape) = (&x.get().inner(), parse_shape(shape)?);
     let reshaped = x.py().detach(|| netcl::core::tensor::reshape(raw, shape)).py()?;
-    let view = Tensor::view(reshaped.into(), x);
+    let view = Tensor::view(reshaped.into(), x, None);
     view.remember_unrecorded(unrecorded("reshape", &[x.get()]));
     Ok(view)
 }
@@ -140,51 +143,51 @@ fn reshape_forward(x: &Bound<'_, Tensor>, shape: &Bound<'_, PyAny>) -> PyResult<
 /// The axes in another order, as a view.
 #[pyfunction]
 fn permute(x: &Tensor, axes: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    wrap("permute", &[x], ops::permute(x.inner.raw(), &crate::ops::axes(Some(axes))?))
+    wrap("permute", &[x], ops::permute(x.inner().raw(), &crate::ops::axes(Some(axes))?))
 }
 
 /// Two axes exchanged, as a view; the last two unless named.
 #[pyfunction]
 #[pyo3(signature = (x, axis0=-2, axis1=-1), text_signature = "(x, axis0=-2, axis1=-1)")]
 fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> PyResult<Tensor> {
-    wrap("transpose", &[x], ops::transpose(x.inner.raw(), axis0, axis1))
+    wrap("transpose", &[x], ops::transpose(x.inner().raw(), axis0, axis1))
 }
 
 /// The elements repeated along new or length-1 axes, as a view.
 #[pyfunction]
 fn expand(x: &Tensor, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    wrap("expand", &[x], ops::expand(x.inner.raw(), parse_shape(shape)?))
+    wrap("expand", &[x], ops::expand(x.inner().raw(), parse_shape(shape)?))
 }
 
 /// Without axes of length 1: the given one(s), or all of them. A view.
 #[pyfunction]
 #[pyo3(signature = (x, axis=None))]
 fn squeeze(x: &Tensor, axis: Option<&Bound<'_, PyAny>>) -> PyResult<Tensor> {
-    wrap("squeeze", &[x], ops::squeeze(x.inner.raw(), &axes(axis)?))
+    wrap("squeeze", &[x], ops::squeeze(x.inner().raw(), &axes(axis)?))
 }
 
 /// With a new axis of length 1, as a view.
 #[pyfunction]
 fn unsqueeze(x: &Tensor, axis: isize) -> PyResult<Tensor> {
-    wrap("unsqueeze", &[x], ops::unsqueeze(x.inner.raw(), axis))
+    wrap("unsqueeze", &[x], ops::unsqueeze(x.inner().raw(), axis))
 }
 
 /// The elements in reverse order along some axes, as a view.
 #[pyfunction]
 fn flip(x: &Tensor, axis: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    wrap("flip", &[x], ops::flip(x.inner.raw(), &axes(Some(axis))?))
+    wrap("flip", &[x], ops::flip(x.inner().raw(), &axes(Some(axis))?))
 }
 
 /// The tensor itself if its elements lie densely in row-major order, else a copy in which they do.
 #[pyfunction]
 fn contiguous(x: &Tensor) -> PyResult<Tensor> {
-    wrap("contiguous", &[x], ops::contiguous(x.inner.raw()))
+    wrap("contiguous", &[x], ops::contiguous(x.inner().raw()))
 }
 
 /// The values in another dtype.
 #[pyfunction]
 fn cast(x: &Tensor, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    wrap("cast", &[x], ops::cast(x.inner.raw(), parse_dtype(Some(dtype))?))
+    wrap("cast", &[x], ops::cast(x.inner().raw(), parse_dtype(Some(dtype))?))
 }
 
 fn own<'a>(tensors: &'a [Bound<'_, Tensor>]) -> Vec<&'a Tensor> {
@@ -200,8 +203,8 @@ pub(crate) fn tensor_list<'py>(op: &str, given: &Bound<'py, PyAny>) -> PyResult<
     items.map(|item| item?.cast_into::<Tensor>().map_err(|error| wrong(&error.into_inner()))).collect()
 }
 
-fn raws<'a>(tensors: &'a [Bound<'_, Tensor>]) -> Vec<&'a Raw> {
-    tensors.iter().map(|t| t.get().inner.raw()).collect()
+fn raws(tensors: &[Bound<'_, Tensor>]) -> Vec<Raw> {
+    tensors.iter().map(|t| t.get().inner().raw().clone()).collect()
 }
 
 /// Tensors joined along an existing axis.
@@ -209,7 +212,7 @@ fn raws<'a>(tensors: &'a [Bound<'_, Tensor>]) -> Vec<&'a Raw> {
 #[pyo3(signature = (tensors, axis=0))]
 fn cat(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
     let tensors = tensor_list("cat", tensors)?;
-    wrap("cat", &own(&tensors), ops::cat(&raws(&tensors), axis))
+    wrap("cat", &own(&tensors), ops::cat(&raws(&tensors).iter().collect::<Vec<_>>(), axis))
 }
 
 /// Tensors of one shape joined along a new axis.
@@ -217,14 +220,14 @@ fn cat(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
 #[pyo3(signature = (tensors, axis=0))]
 fn stack(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
     let tensors = tensor_list("stack", tensors)?;
-    wrap("stack", &own(&tensors), ops::stack(&raws(&tensors), axis))
+    wrap("stack", &own(&tensors), ops::stack(&raws(&tensors).iter().collect::<Vec<_>>(), axis))
 }
 
 /// Views of consecutive parts: of the given lengths, or all of one length (the last may be shorter).
 #[pyfunction]
 #[pyo3(signature = (x, lengths, axis=0))]
 fn split(x: &Tensor, lengths: &Bound<'_, PyAny>, axis: isize) -> PyResult<Vec<Tensor>> {
-    let raw = x.inner.raw();
+    let raw = &x.inner();
     wrap_all("split", x, ops::split(raw, &split_lengths(raw, lengths, axis)?, axis))
 }
 
@@ -244,27 +247,27 @@ pub(crate) fn split_lengths(raw: &Raw, lengths: &Bound<'_, PyAny>, axis: isize) 
 #[pyfunction]
 #[pyo3(signature = (x, n, axis=0))]
 fn chunk(x: &Tensor, n: usize, axis: isize) -> PyResult<Vec<Tensor>> {
-    wrap_all("chunk", x, ops::chunk(x.inner.raw(), n, axis))
+    wrap_all("chunk", x, ops::chunk(x.inner().raw(), n, axis))
 }
 
 /// The tensor repeated along each axis so many times; new axes come first.
 #[pyfunction]
 fn repeat(x: &Tensor, times: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    wrap("repeat", &[x], ops::repeat(x.inner.raw(), &whole("repeat", "times", times)?))
+    wrap("repeat", &[x], ops::repeat(x.inner().raw(), &whole("repeat", "times", times)?))
 }
 
 /// The lower triangle of the last two axes; zero elsewhere.
 #[pyfunction]
 #[pyo3(signature = (x, diagonal=0))]
 fn tril(x: &Tensor, diagonal: isize) -> PyResult<Tensor> {
-    wrap("tril", &[x], ops::tril(x.inner.raw(), diagonal))
+    wrap("tril", &[x], ops::tril(x.inner().raw(), diagonal))
 }
 
 /// The upper triangle of the last two axes; zero elsewhere.
 #[pyfunction]
 #[pyo3(signature = (x, diagonal=0))]
 fn triu(x: &Tensor, diagonal: isize) -> PyResult<Tensor> {
-    wrap("triu", &[x], ops::triu(x.inner.raw(), diagonal))
+    wrap("triu", &[x], ops::triu(x.inner().raw(), diagonal))
 }
 
 /// ``start``, ``start + step``, ... up to but not including ``stop``; ``arange(stop)`` starts at 0.
@@ -389,7 +392,7 @@ macro_rules! reductions {
         #[pyfunction]
         #[pyo3(signature = (x, axis=None, keepdims=false))]
         fn $name(py: Python<'_>, x: &Tensor, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
-            let raw = x.inner.raw();
+            let raw = &x.inner();
             let constant: &[&str] = &[$(stringify!($constant)),*];
             let inputs: &[&Tensor] = if constant.is_empty() { &[x] } else { &[] };
             wrap(stringify!($name), inputs, with_axes(axis, |axes| py.detach(|| ops::$name(raw, axes, keepdims)))?)
@@ -426,7 +429,7 @@ fn var(
     correction: f64,
     keepdims: bool,
 ) -> PyResult<Tensor> {
-    let raw = x.inner.raw();
+    let raw = &x.inner();
     wrap("var", &[x], with_axes(axis, |axes| py.detach(|| ops::var(raw, axes, correction, keepdims)))?)
 }
 
@@ -440,7 +443,7 @@ fn std_(
     correction: f64,
     keepdims: bool,
 ) -> PyResult<Tensor> {
-    let raw = x.inner.raw();
+    let raw = &x.inner();
     wrap("std", &[x], with_axes(axis, |axes| py.detach(|| ops::std(raw, axes, correction, keepdims)))?)
 }
 
@@ -448,7 +451,7 @@ fn std_(
 #[pyfunction]
 #[pyo3(signature = (x, p=2.0, axis=None, keepdims=false))]
 fn norm(py: Python<'_>, x: &Tensor, p: f64, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
-    let raw = x.inner.raw();
+    let raw = &x.inner();
     wrap("norm", &[x], with_axes(axis, |axes| py.detach(|| ops::norm(raw, p, axes, keepdims)))?)
 }
 
@@ -456,7 +459,7 @@ fn norm(py: Python<'_>, x: &Tensor, p: f64, axis: Option<&Bound<'_, PyAny>>, kee
 #[pyfunction]
 #[pyo3(signature = (x, axis=None, keepdims=false))]
 fn argmax(py: Python<'_>, x: &Tensor, axis: Option<isize>, keepdims: bool) -> PyResult<IndexTensor> {
-    let raw = x.inner.raw();
+    let raw = &x.inner();
     Ok(IndexTensor(py.detach(|| ops::argmax(raw, axis, keepdims)).py()?))
 }
 
@@ -464,7 +467,7 @@ fn argmax(py: Python<'_>, x: &Tensor, axis: Option<isize>, keepdims: bool) -> Py
 #[pyfunction]
 #[pyo3(signature = (x, axis=None, keepdims=false))]
 fn argmin(py: Python<'_>, x: &Tensor, axis: Option<isize>, keepdims: bool) -> PyResult<IndexTensor> {
-    let raw = x.inner.raw();
+    let raw = &x.inner();
     Ok(IndexTensor(py.detach(|| ops::argmin(raw, axis, keepdims)).py()?))
 }
 
@@ -474,7 +477,7 @@ macro_rules! along_an_axis {
         #[pyfunction]
         #[pyo3(signature = (x, axis=-1), text_signature = "(x, axis=-1)")]
         fn $name(py: Python<'_>, x: &Tensor, axis: isize) -> PyResult<Tensor> {
-            let raw = x.inner.raw();
+            let raw = &x.inner();
             wrap(stringify!($name), &[x], py.detach(|| ops::$name(raw, axis)))
         }
     )*};
@@ -500,10 +503,11 @@ fn matmul(
     transpose_b: bool,
     out: Option<Bound<'_, Tensor>>,
 ) -> PyResult<Py<Tensor>> {
-    let target = out.as_ref().map(|out| out.get().inner.raw());
+    let target = out.as_ref().map(|out| out.get().inner());
+    let target = target.as_deref().map(netcl::Tensor::raw);
     let options = MatmulOptions { transpose_a, transpose_b, out: target, ..Default::default() };
     let lost = unrecorded("matmul", &[a, b]);
-    let (a, b) = (a.inner.raw(), b.inner.raw());
+    let (a, b) = (&a.inner(), &b.inner());
     let result = py.detach(|| ops::matmul_with(a, b, &options)).py()?;
     wrap_out(py, result, out, lost)
 }
@@ -513,7 +517,8 @@ fn matmul(
 #[pyo3(signature = (x, weight, bias=None))]
 fn linear(py: Python<'_>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> PyResult<Tensor> {
     let inputs: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
-    let (x, weight, bias) = (x.inner.raw(), weight.inner.raw(), bias.map(|bias| bias.inner.raw()));
+    let (x, weight, bias) = (&x.inner(), &weight.inner(), bias.map(Tensor::inner));
+    let bias = bias.as_deref().map(netcl::Tensor::raw);
     wrap("linear", &inputs, py.detach(|| ops::linear(x, weight, bias)))
 }
 
@@ -521,7 +526,7 @@ fn linear(py: Python<'_>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) ->
 #[pyfunction]
 fn bias_add(py: Python<'_>, x: &Tensor, bias: &Tensor) -> PyResult<Tensor> {
     let inputs = [x, bias];
-    let (x, bias) = (x.inner.raw(), bias.inner.raw());
+    let (x, bias) = (&x.inner(), &bias.inner());
     wrap("bias_add", &inputs, py.detach(|| ops::bias_add(x, bias)))
 }
 

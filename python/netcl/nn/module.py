@@ -317,7 +317,8 @@ class Module:
         """Moves parameters, their gradients and buffers to a device, or into another dtype.
 
         The device is a queue, a handle or a selector: ``to("cpu")``, ``to(queue)``, ``to("float64")``, ``to("gpu", "float16")``.
-        What moves is a new tensor: make the optimizer afterwards. Shared parameters stay shared.
+        Parameters stay the same tensors: an optimizer or an average made before follows, with its state. Shared parameters stay
+        shared.
         """
         if device is not None and queue is not None:
             raise TypeError("to: give one device, not two")
@@ -327,26 +328,26 @@ class Module:
                 raise TypeError("to: give one dtype, not two")
             queue, dtype = None, queue
         queue = resolve_queue(queue)
-        moved: dict[int, Tensor] = {}
-
-        def change(tensor: Any) -> Any:
-            if isinstance(tensor, IndexTensor):
-                return tensor.to(queue)  # whole numbers stay whole numbers
-            here = tensor.detach()
-            there = here.to(queue, dtype)
-            if there is here:
-                return tensor
-            made = ag.tensor(there, requires_grad=tensor.requires_grad)
-            made.grad = None if tensor.grad is None else tensor.grad.detach().to(queue, dtype)
-            return made
-
-        for module in list(self.modules()):
-            for table in (module._parameters, module._buffers):
-                for name, tensor in table.items():
-                    if tensor is not None:
-                        if id(tensor) not in moved:
-                            moved[id(tensor)] = change(tensor)
-                        table[name] = moved[id(tensor)]
+        modules = list(self.modules())
+        tables = [table for module in modules for table in (module._parameters, module._buffers)]
+        # All new values first: where one fails, the module stays as it was.
+        moved: dict[int, tuple[Any, Any]] = {}
+        for tensor in (tensor for table in tables for tensor in table.values()):
+            if tensor is not None and id(tensor) not in moved:
+                whole = isinstance(tensor, IndexTensor)
+                here = tensor if whole else tensor.detach()
+                there = here.to(queue) if whole else here.to(queue, dtype)
+                if there is not here:
+                    moved[id(tensor)] = tensor, there
+        for table in tables:
+            for name, tensor in table.items():
+                # Indices, and results of recorded operations, cannot move: their values do.
+                if id(tensor) in moved and not (isinstance(tensor, Tensor) and tensor.is_leaf):
+                    table[name] = moved[id(tensor)][1]
+        for tensor, there in moved.values():
+            if isinstance(tensor, Tensor) and tensor.is_leaf:
+                tensor._move_to(there)
+        for module in modules:
             raise_version(module)
         return self
 

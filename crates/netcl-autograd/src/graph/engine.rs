@@ -80,11 +80,11 @@ pub fn grad(
             return Err(Error::NoGradient { op: "grad", what: format!("input {i} does not require a gradient") });
         }
     }
-    let wanted: HashSet<usize> = inputs.iter().map(|t| t.edge().key()).collect();
+    let wanted: HashSet<usize> = inputs.iter().map(|t| t.place().key()).collect();
     let useful = leading_to("grad", &wanted, roots.iter().map(|(edge, _)| edge), |_| true)?;
     let mut found = HashMap::new();
     Walk::new(options, Goal::Inputs { wanted, useful, found: &mut found }).run(roots)?;
-    Ok(inputs.iter().map(|t| found.get(&t.edge().key()).cloned()).collect())
+    Ok(inputs.iter().map(|t| found.get(&t.place().key()).cloned()).collect())
 }
 
 /// The gradients that arrive at some places of a graph when the walk goes no further than these; `None` also for a place that
@@ -348,6 +348,7 @@ impl<'f> Walk<'f> {
 
 /// Adds a gradient, whose memory holds so many of its walk, to what a leaf has from earlier walks.
 fn accumulate(cell: &GradCell, gradient: Tensor, holders: usize, create_graph: bool) -> Result<()> {
+    let gradient = cell.fitted(gradient)?;
     let sum = match cell.grad() {
         Some(before) => add(&before, &gradient)?,
         None if create_graph => gradient,

@@ -329,6 +329,15 @@ pub(crate) fn record_edges(op: &'static str, inputs: &[&Tensor], others: &[Edge]
     make(op, Location::caller(), edges, State { rule: AnyRule::One(rule), inputs: saved, output: None }, output)
 }
 
+/// Where the gradient of a result flows to whose values are no longer what its op made: to an error. A node of its own with an
+/// edge to the op, so that every walk that would go on there meets it.
+pub(crate) fn overwritten(node: &Arc<Node>) -> Edge {
+    let (op, place) = (node.op, node.place);
+    let rule: Rule = Box::new(move |_, _| Err(Error::ResultOverwritten { op, place }));
+    let state = State { rule: AnyRule::One(rule), inputs: SmallVec::new(), output: None };
+    Edge::Node(new_node(op, place, smallvec::smallvec![Edge::Node(node.clone())], state))
+}
+
 /// The result of an op that has no gradient: a walk that arrives there is an error that names the op. The second derivative of a
 /// fused gradient kernel is such an op.
 #[track_caller]

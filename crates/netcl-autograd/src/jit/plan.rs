@@ -164,7 +164,7 @@ fn walk(stand_ins: &[Tensor], captures: &[&Tensor], outputs: &[Tensor], start: u
     let own: Vec<Edge> = stand_ins.iter().map(Tensor::edge).collect();
     let found = captured(&outputs.iter().collect::<Vec<_>>(), &own, start);
     let named: HashMap<usize, usize> =
-        captures.iter().enumerate().rev().map(|(i, tensor)| (tensor.edge().key(), i)).collect();
+        captures.iter().enumerate().rev().map(|(i, tensor)| (tensor.place().key(), i)).collect();
     let mut places: Vec<Place> = (0..own.len()).filter(|&i| own[i].has_target()).map(Place::Input).collect();
     let mut edges: Vec<Edge> = own.into_iter().filter(Edge::has_target).collect();
     for edge in found {

@@ -393,6 +393,10 @@ impl Sink for Tracer {
         true
     }
 
+    fn made(&self, storage: &Arc<Storage>) -> bool {
+        self.trace.borrow().planned.contains_key(&id(storage))
+    }
+
     fn check_readable(&self, op: &'static str) -> Result<()> {
         let what = "values cannot be read inside a function that jit compiles (item(), to_host(), numpy(), printing, or a \
                     Python if on a value): nothing has run yet. Return the tensor and read it outside, choose by value with \

@@ -195,6 +195,11 @@ pub trait Sink {
         false
     }
 
+    /// Whether a storage was made by what is being recorded, so that every run has its own. Only asked of a sink that repeats.
+    fn made(&self, _storage: &Arc<Storage>) -> bool {
+        true
+    }
+
     /// Asked before values are read on the host; a sink whose launches have not run yet refuses.
     fn check_readable(&self, _op: &'static str) -> Result<()> {
         Ok(())
@@ -321,6 +326,11 @@ pub fn each_run(mut action: impl FnMut() -> Result<()> + Send + 'static) -> Resu
 /// Whether launches of this thread are being recorded to be run more than once.
 pub fn is_repeating() -> bool {
     SINKS.with(|sinks| sinks.borrow().iter().any(|sink| sink.repeats()))
+}
+
+/// Whether launches of this thread are being recorded to be run more than once, and a storage comes from outside of the recording.
+pub fn is_from_outside(storage: &Arc<Storage>) -> bool {
+    SINKS.with(|sinks| sinks.borrow().iter().rfind(|sink| sink.repeats()).is_some_and(|sink| !sink.made(storage)))
 }
 
 /// Whether launches of this thread go to a sink instead of running at once.

@@ -257,6 +257,10 @@ impl Sink for Recording {
         !self.state.borrow().closed
     }
 
+    fn made(&self, storage: &Arc<Storage>) -> bool {
+        self.state.borrow().need(storage).is_some()
+    }
+
     fn check_readable(&self, op: &'static str) -> Result<()> {
         let what = "values cannot be read while a step is being recorded: nothing has run yet; return the tensor from the \
                     recorded function and read it after the call, or leave this part out of the function";

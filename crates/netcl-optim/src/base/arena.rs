@@ -38,6 +38,11 @@ impl Member {
         Member { group, at, arena, flat, steps: Arc::default() }
     }
 
+    /// The same parameter at another place.
+    pub(super) fn moved(&self, arena: usize, flat: usize) -> Member {
+        Member { arena, flat, ..self.clone() }
+    }
+
     pub(super) fn steps(&self) -> u64 {
         self.steps.load(Ordering::Acquire)
     }

@@ -31,6 +31,7 @@ impl Base {
         let steps: Vec<u64> =
             (0..self.members.len()).map(|i| state.numbers.get(&format!("{i}.step")).map_or(0, |s| *s as u64)).collect();
         self.check(state, &steps)?;
+        self.follow()?;
         self.settle()?;
         let seen = |i: usize| steps[i] > 0 && !self.rule.state().is_empty();
         for (i, member) in self.members.iter().enumerate().filter(|(i, _)| seen(*i)) {
@@ -85,7 +86,7 @@ impl Base {
     }
 
     fn shape(&self, member: &Member) -> &Shape {
-        self.groups[member.group].params()[member.at].shape()
+        self.parameter(member).shape()
     }
 
     /// Everything that does not fit, in one error.

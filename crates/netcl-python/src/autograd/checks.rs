@@ -30,7 +30,7 @@ impl Callable {
         let mut tensors = Vec::new();
         let others = arguments.iter().map(|argument| match argument.cast::<Tensor>() {
             Ok(tensor) => {
-                tensors.push(tensor.get().inner.clone());
+                tensors.push(tensor.get().inner().as_ref().clone());
                 None
             }
             Err(_) => Some(argument.clone().unbind()),
@@ -49,7 +49,7 @@ impl Callable {
             let arguments = arguments.collect::<PyResult<Vec<_>>>()?;
             let result = self.function.bind(py).call1(PyTuple::new(py, arguments)?)?;
             match result.cast::<Tensor>() {
-                Ok(tensor) => Ok(tensor.get().inner.clone()),
+                Ok(tensor) => Ok(tensor.get().inner().as_ref().clone()),
                 Err(_) => {
                     let text = format!("the function must return one Tensor, not {}", kind(&result));
                     Err(PyTypeError::new_err(text))

@@ -1,5 +1,7 @@
 //! Elementwise operations, recorded.
 
+use std::sync::Arc;
+
 use netcl::Tensor as Recorded;
 use netcl::autograd::ops::elementwise::{self, Operand};
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
@@ -21,16 +23,24 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// An operand as Python gives it.
-pub(crate) enum Given<'a> {
-    Tensor(&'a Recorded),
+pub(crate) enum Given {
+    Tensor(Arc<Recorded>),
     Number(f64),
 }
 
-impl<'a> Given<'a> {
+impl<'a, 'py> FromPyObject<'a, 'py> for Given {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Given::new(&object).ok_or_else(|| PyTypeError::new_err("a tensor or a number is needed"))
+    }
+}
+
+impl Given {
     /// A tensor or a number; `None` for anything else.
-    pub(crate) fn new(object: &'a Bound<'_, PyAny>) -> Option<Self> {
+    pub(crate) fn new(object: &Bound<'_, PyAny>) -> Option<Self> {
         if let Ok(tensor) = object.cast::<Tensor>() {
-            return Some(Given::Tensor(&tensor.get().inner));
+            return Some(Given::Tensor(tensor.get().inner()));
         }
         let number = object.is_instance_of::<PyFloat>() || object.is_instance_of::<PyInt>();
         if !number && !is_real(object) {
@@ -77,9 +87,9 @@ fn elementwise_(
             ))
         })
     });
-    let given: SmallVec<[Given<'_>; 3]> = given.collect::<PyResult<_>>()?;
+    let given: SmallVec<[Given; 3]> = given.collect::<PyResult<_>>()?;
     let tensor = given.iter().find_map(|given| match given {
-        Given::Tensor(tensor) => Some(*tensor),
+        Given::Tensor(tensor) => Some(tensor),
         Given::Number(_) => None,
     });
     let Some(tensor) = tensor else {
@@ -109,7 +119,7 @@ fn where_(
             let given = condition
                 .cast::<Tensor>()
                 .map_err(|_| PyTypeError::new_err("where: of the condition, x and y at least one must be a tensor"))?;
-            given.get().inner.clone()
+            given.get().inner().as_ref().clone()
         }
     };
     record(py, &condition, || elementwise::where_(&condition, x.operand(), y.operand()))
@@ -119,5 +129,5 @@ fn where_(
 #[pyfunction]
 fn cast(py: Python<'_>, x: &Tensor, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let dtype = parse_dtype(Some(dtype))?;
-    record(py, &x.inner, || elementwise::cast(&x.inner, dtype))
+    record(py, &x.inner(), || elementwise::cast(&x.inner(), dtype))
 }

@@ -108,9 +108,9 @@ fn roots(
 /// One tensor or a sequence of them.
 fn several(tensors: &Bound<'_, PyAny>) -> PyResult<Vec<Recorded>> {
     if let Ok(one) = tensors.cast::<Tensor>() {
-        return Ok(vec![one.get().inner.clone()]);
+        return Ok(vec![one.get().inner().as_ref().clone()]);
     }
-    tensors.try_iter()?.map(|tensor| Ok(tensor?.cast::<Tensor>()?.get().inner.clone())).collect()
+    tensors.try_iter()?.map(|tensor| Ok(tensor?.cast::<Tensor>()?.get().inner().as_ref().clone())).collect()
 }
 
 fn tuple<'py>(
@@ -143,7 +143,7 @@ impl Node {
     }
 
     fn __call__<'py>(&self, py: Python<'py>, gradient: &Tensor) -> PyResult<Bound<'py, PyTuple>> {
-        let gradients = walk(py, || self.0.gradients(&gradient.inner))?;
+        let gradients = walk(py, || self.0.gradients(&gradient.inner()))?;
         tuple(py, gradients)
     }
 

@@ -1,7 +1,7 @@
 //! Operations of the user's own, written in Python.
 
 use std::collections::HashSet;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use netcl::Tensor as Recorded;
 use netcl::autograd::graph::{Gradients, RuleContext, Save, grad_enabled, no_grad};
@@ -181,7 +181,7 @@ impl PythonFunction {
                     format!("{name}.backward returned {kind} for argument {position}: gradients are tensors or None");
                 return Err(PyTypeError::new_err(text));
             };
-            let (gradient, (shape, dtype)) = (&gradient.get().inner, &self.expected[at]);
+            let (gradient, (shape, dtype)) = (&gradient.get().inner(), &self.expected[at]);
             if gradient.shape() != shape || gradient.dtype() != *dtype {
                 let text = format!(
                     "{name}.backward returned a gradient of shape {} and dtype {} for argument {position}, which has shape \
@@ -191,7 +191,7 @@ impl PythonFunction {
                 );
                 return Err(PyValueError::new_err(text));
             }
-            gradients[at] = Some(gradient.clone());
+            gradients[at] = Some(gradient.as_ref().clone());
         }
         Ok(gradients)
     }
@@ -212,7 +212,7 @@ fn apply_function(py: Python<'_>, function: &Bound<'_, PyType>, args: &Bound<'_,
         inputs.extend(tensor);
     }
     let recording = grad_enabled();
-    let needs = arguments.iter().map(|at| recording && at.is_some_and(|at| inputs[at].get().inner.requires_grad()));
+    let needs = arguments.iter().map(|at| recording && at.is_some_and(|at| inputs[at].get().inner().requires_grad()));
     let context = FunctionContext {
         needs_input_grad: PyTuple::new(py, needs.collect::<Vec<_>>())?.unbind(),
         tensors: Mutex::new(Tensors::Given(Vec::new())),
@@ -237,19 +237,20 @@ fn apply_function(py: Python<'_>, function: &Bound<'_, PyType>, args: &Bound<'_,
             Some(at) => Saved::Input(at),
             None if tensor.is(output) => Saved::Output,
             None => {
-                let raw = tensor.get().inner.raw().clone();
+                let raw = tensor.get().inner().raw().clone();
                 let version = raw.version();
                 Saved::Other { raw, version }
             }
         },
     });
     let saved = saved.collect();
-    let inputs: Vec<&Recorded> = inputs.iter().map(|input| &input.get().inner).collect();
+    let inputs: Vec<Arc<Recorded>> = inputs.iter().map(|input| input.get().inner()).collect();
+    let inputs: Vec<&Recorded> = inputs.iter().map(Arc::as_ref).collect();
     let function = PythonFunction {
         name: interned(&name),
         backward: function.getattr("backward")?.unbind(),
         context: context.unbind(),
-        output: output.get().inner.raw().clone(),
+        output: output.get().inner().raw().clone(),
         saved,
         arguments,
         expected: inputs.iter().map(|input| (input.shape().clone(), input.dtype())).collect(),

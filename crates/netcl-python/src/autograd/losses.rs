@@ -35,7 +35,7 @@ impl Labels {
     /// An ``IndexTensor``, a ``Tensor``, or an array: whole numbers are labels, other numbers probabilities.
     fn new(object: &Bound<'_, PyAny>, logits: &Recorded) -> PyResult<Self> {
         if let Ok(tensor) = object.cast::<Tensor>() {
-            return Ok(Labels::Tensor(tensor.get().inner.clone()));
+            return Ok(Labels::Tensor(tensor.get().inner().as_ref().clone()));
         }
         if let Ok(index) = object.cast::<IndexTensor>() {
             return Ok(Labels::Index(index.get().0.clone()));
@@ -56,7 +56,7 @@ impl Labels {
 }
 
 fn optional(tensor: Option<&Tensor>) -> Option<Recorded> {
-    tensor.map(|tensor| tensor.inner.clone())
+    tensor.map(|tensor| tensor.inner().as_ref().clone())
 }
 
 macro_rules! of_two {
@@ -65,7 +65,7 @@ macro_rules! of_two {
         #[pyfunction]
         #[pyo3(signature = (input, target, reduction="mean"))]
         fn $name(py: Python<'_>, input: &Tensor, target: &Bound<'_, PyAny>, reduction: &str) -> PyResult<Tensor> {
-            let (input, target) = (&input.inner, like(target, &input.inner)?);
+            let (input, target) = (&input.inner(), like(target, &input.inner())?);
             let reduction = Reduction::parse(reduction).py()?;
             record(py, input, || loss::$name(input, &target, reduction))
         }
@@ -89,7 +89,7 @@ fn smooth_l1_loss(
     reduction: &str,
     beta: f64,
 ) -> PyResult<Tensor> {
-    let (input, target) = (&input.inner, like(target, &input.inner)?);
+    let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let options = SmoothL1Options { beta, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::smooth_l1_loss(input, &target, &options))
 }
@@ -104,7 +104,7 @@ fn huber_loss(
     reduction: &str,
     delta: f64,
 ) -> PyResult<Tensor> {
-    let (input, target) = (&input.inner, like(target, &input.inner)?);
+    let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let options = HuberOptions { delta, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::huber_loss(input, &target, &options))
 }
@@ -123,7 +123,7 @@ fn cross_entropy(
     reduction: &str,
     label_smoothing: f64,
 ) -> PyResult<Tensor> {
-    let (input, target) = (&input.inner, Labels::new(target, &input.inner)?);
+    let (input, target) = (&input.inner(), Labels::new(target, &input.inner())?);
     let reduction = Reduction::parse(reduction).py()?;
     let options = CrossEntropyOptions { weight: optional(weight), ignore_index, label_smoothing, reduction };
     record(py, input, || loss::cross_entropy(input, target.target(), &options))
@@ -141,7 +141,7 @@ fn nll_loss(
     ignore_index: Option<i64>,
     reduction: &str,
 ) -> PyResult<Tensor> {
-    let (input, target) = (&input.inner, Labels::new(target, &input.inner)?);
+    let (input, target) = (&input.inner(), Labels::new(target, &input.inner())?);
     let options = NllOptions { weight: optional(weight), ignore_index, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::nll_loss(input, target.target(), &options))
 }
@@ -156,7 +156,7 @@ fn binary_cross_entropy(
     weight: Option<&Tensor>,
     reduction: &str,
 ) -> PyResult<Tensor> {
-    let (input, target) = (&input.inner, like(target, &input.inner)?);
+    let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let options = BceOptions { weight: optional(weight), reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::binary_cross_entropy(input, &target, &options))
 }
@@ -172,7 +172,7 @@ fn binary_cross_entropy_with_logits(
     reduction: &str,
     pos_weight: Option<&Tensor>,
 ) -> PyResult<Tensor> {
-    let (input, target) = (&input.inner, like(target, &input.inner)?);
+    let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let reduction = Reduction::parse(reduction).py()?;
     let options = BceWithLogitsOptions { weight: optional(weight), pos_weight: optional(pos_weight), reduction };
     record(py, input, || loss::binary_cross_entropy_with_logits(input, &target, &options))
@@ -188,7 +188,7 @@ fn kl_div(
     reduction: &str,
     log_target: bool,
 ) -> PyResult<Tensor> {
-    let (input, target) = (&input.inner, like(target, &input.inner)?);
+    let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let batch_mean = reduction == "batchmean";
     let reduction = if batch_mean { Reduction::Mean } else { Reduction::parse(reduction).py()? };
     let options = KlDivOptions { log_target, batch_mean, reduction };
@@ -206,7 +206,7 @@ fn cosine_embedding_loss(
     margin: f64,
     reduction: &str,
 ) -> PyResult<Tensor> {
-    let (first, second, target) = (&input1.inner, &input2.inner, like(target, &input1.inner)?);
+    let (first, second, target) = (&input1.inner(), &input2.inner(), like(target, &input1.inner())?);
     let options = CosineEmbeddingOptions { margin, reduction: Reduction::parse(reduction).py()? };
     record(py, first, || loss::cosine_embedding_loss(first, second, &target, &options))
 }
@@ -226,7 +226,7 @@ fn triplet_margin_loss(
     swap: bool,
     reduction: &str,
 ) -> PyResult<Tensor> {
-    let (anchor, positive, negative) = (&anchor.inner, &positive.inner, &negative.inner);
+    let (anchor, positive, negative) = (&anchor.inner(), &positive.inner(), &negative.inner());
     let options = TripletMarginOptions { margin, p, eps, swap, reduction: Reduction::parse(reduction).py()? };
     record(py, anchor, || loss::triplet_margin_loss(anchor, positive, negative, &options))
 }

@@ -11,11 +11,14 @@ mod reduce;
 mod scope;
 pub(crate) mod site;
 
+use std::sync::Arc;
+
 use netcl::autograd::graph::{self, anomaly_enabled};
 use netcl::core::backend::Queue;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
+use smallvec::SmallVec;
 
 use crate::device::queue_to_py;
 use crate::error::IntoPyResult;
@@ -70,13 +73,14 @@ pub(crate) fn wrap(py: Python<'_>, result: netcl::Tensor) -> PyResult<Tensor> {
 
 /// What the result of an operation that does not record remembers of these inputs: its name, if one of them wants a gradient.
 pub(crate) fn unrecorded(op: &'static str, inputs: &[&Tensor]) -> Option<&'static str> {
-    graph::unrecorded(op, inputs.iter().map(|input| &input.inner))
+    let inputs: SmallVec<[Arc<netcl::Tensor>; 4]> = inputs.iter().map(|input| input.inner()).collect();
+    graph::unrecorded(op, inputs.iter().map(Arc::as_ref))
 }
 
 /// An operand that may be given as a tensor or as data, which becomes a tensor like another one.
 pub(crate) fn like(object: &Bound<'_, PyAny>, other: &netcl::Tensor) -> PyResult<netcl::Tensor> {
     if let Ok(tensor) = object.cast::<Tensor>() {
-        return Ok(tensor.get().inner.clone());
+        return Ok(tensor.get().inner().as_ref().clone());
     }
     let py = object.py();
     if object.is_none() {
@@ -85,7 +89,7 @@ pub(crate) fn like(object: &Bound<'_, PyAny>, other: &netcl::Tensor) -> PyResult
     let made = py
         .get_type::<Tensor>()
         .call_method1("from_host", (queue_to_py(py, other.queue())?, object, other.dtype().name()))?;
-    Ok(made.cast::<Tensor>()?.get().inner.clone())
+    Ok(made.cast::<Tensor>()?.get().inner().as_ref().clone())
 }
 
 /// A leaf: a tensor that shares ``x``'s memory (of the same device and dtype), or a new one with the values of an array.
@@ -105,10 +109,10 @@ fn tensor(
             (class.call_method1("from_host", (queue, x, dtype))?.cast_into::<Tensor>()?, None)
         }
     };
-    let inner = made.get().inner.detach();
+    let inner = made.get().inner().detach();
     inner.set_requires_grad(requires_grad).py()?;
     Ok(match base {
-        Some(base) if base.get().inner.shares_storage(&inner) => Tensor::view(inner, base),
+        Some(base) if base.get().inner().shares_storage(&inner) => Tensor::view(inner, base, None),
         _ => Tensor::new(inner),
     })
 }

@@ -36,7 +36,7 @@ macro_rules! reductions {
         #[pyo3(signature = (x, axis=None, keepdims=false))]
         fn $name(py: Python<'_>, x: &Tensor, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
             let axes = OwnAxes::new(axis)?;
-            record(py, &x.inner, || reduce::$name(&x.inner, axes.axes(), keepdims))
+            record(py, &x.inner(), || reduce::$name(&x.inner(), axes.axes(), keepdims))
         }
     )*};
 }
@@ -71,7 +71,7 @@ fn var(
     keepdims: bool,
 ) -> PyResult<Tensor> {
     let axes = OwnAxes::new(axis)?;
-    record(py, &x.inner, || reduce::var(&x.inner, axes.axes(), correction, keepdims))
+    record(py, &x.inner(), || reduce::var(&x.inner(), axes.axes(), correction, keepdims))
 }
 
 /// The standard deviation over some axes; ``correction=1`` divides by one less than the count.
@@ -85,7 +85,7 @@ fn std_(
     keepdims: bool,
 ) -> PyResult<Tensor> {
     let axes = OwnAxes::new(axis)?;
-    record(py, &x.inner, || reduce::std(&x.inner, axes.axes(), correction, keepdims))
+    record(py, &x.inner(), || reduce::std(&x.inner(), axes.axes(), correction, keepdims))
 }
 
 /// The p-norm over some axes.
@@ -93,7 +93,7 @@ fn std_(
 #[pyo3(signature = (x, p=2.0, axis=None, keepdims=false))]
 fn norm(py: Python<'_>, x: &Tensor, p: f64, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
     let axes = OwnAxes::new(axis)?;
-    record(py, &x.inner, || reduce::norm(&x.inner, p, axes.axes(), keepdims))
+    record(py, &x.inner(), || reduce::norm(&x.inner(), p, axes.axes(), keepdims))
 }
 
 macro_rules! along_an_axis {
@@ -102,7 +102,7 @@ macro_rules! along_an_axis {
         #[pyfunction]
         #[pyo3(signature = (x, axis=-1), text_signature = "(x, axis=-1)")]
         fn $name(py: Python<'_>, x: &Tensor, axis: isize) -> PyResult<Tensor> {
-            record(py, &x.inner, || $module::$name(&x.inner, axis))
+            record(py, &x.inner(), || $module::$name(&x.inner(), axis))
         }
     )*};
 }

@@ -1,5 +1,7 @@
 //! Sizes, margins and indices as Python writes them. Errors name the operation, the argument and what was given.
 
+use std::sync::Arc;
+
 use netcl::Tensor as Recorded;
 use netcl::core::backend::Queue;
 use netcl::core::dtype::DType;
@@ -20,8 +22,8 @@ pub(super) fn present<'a, 'py>(given: Given<'a, 'py>) -> Given<'a, 'py> {
 }
 
 /// The tensor of an argument that may be left out.
-pub(super) fn inner(tensor: Option<&Tensor>) -> Option<&Recorded> {
-    tensor.map(|tensor| &tensor.inner)
+pub(super) fn inner(tensor: Option<&Tensor>) -> Option<Arc<Recorded>> {
+    tensor.map(Tensor::inner)
 }
 
 fn shown(given: &Bound<'_, PyAny>) -> String {
@@ -130,7 +132,8 @@ pub(super) fn indices(given: &Bound<'_, PyAny>, queue: &Queue) -> PyResult<Index
         return Ok(index.get().0.clone());
     }
     if let Ok(tensor) = given.cast::<Tensor>() {
-        let raw = tensor.get().inner.raw();
+        let tensor = tensor.get().inner();
+        let raw = tensor.raw();
         return if raw.dtype().is_float() { Index::from_float(raw) } else { Index::from_tensor(raw.clone()) }.py();
     }
     index_from_host(queue, given, DType::I64)

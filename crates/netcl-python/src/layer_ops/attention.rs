@@ -42,7 +42,7 @@ both! {
         mode, py, q: &Tensor, k: &Tensor, v: &Tensor, attn_mask: Given<'_, '_>, dropout_p: f64, is_causal: bool,
         scale: Option<f64>, seed: Option<u64>,
     ) -> Tensor {
-        let (q, k, v) = (&q.inner, &k.inner, &v.inner);
+        let (q, k, v) = (&q.inner(), &k.inner(), &v.inner());
         let mut mask = present(attn_mask).map(|mask| added(mask, q)).transpose()?;
         if mode == Mode::Forward {
             mask = mask.map(|mask| mask.detach());
@@ -61,7 +61,7 @@ both! {
     fn rotary(
         mode, py, x: &Tensor, cos: Given<'_, '_>, sin: Given<'_, '_>, base: f64, start: Given<'_, '_>, interleaved: bool,
     ) -> Tensor {
-        let x = &x.inner;
+        let x = &x.inner();
         let [start] = numbers("rotary", "start", start, [0])?;
         let form = if interleaved { RotaryForm::Interleaved } else { RotaryForm::HalfSplit };
         let tables = match (present(cos), present(sin)) {
@@ -86,10 +86,10 @@ both! {
     #[signature(x, p=0.5, training=true, *, seed=None)]
     #[text("(x, p=0.5, training=True, *, seed=None)")]
     fn dropout(mode, py, x: &Tensor, p: f64, training: bool, seed: Option<u64>) -> Tensor {
-        let x = &x.inner;
+        let x = &x.inner();
         match (training, mode) {
             (true, _) => mode.tensor(py, x, || drop::dropout(x, p, seeded(seed).as_mut())),
-            (false, Mode::Recorded) => wrap(py, x.clone()),
+            (false, Mode::Recorded) => wrap(py, x.as_ref().clone()),
             (false, Mode::Forward) => wrap(py, x.detach()),
         }
     }
@@ -102,7 +102,7 @@ both! {
         let tensors: Vec<Recorded> = operands
             .iter()
             .map(|operand| match operand.cast::<Tensor>() {
-                Ok(tensor) => Ok(tensor.get().inner.clone()),
+                Ok(tensor) => Ok(tensor.get().inner().as_ref().clone()),
                 Err(_) => Err(PyTypeError::new_err(format!("einsum: operands are tensors, not {}", kind(&operand)))),
             })
             .collect::<PyResult<_>>()?;

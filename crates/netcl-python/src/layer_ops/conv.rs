@@ -25,7 +25,8 @@ both! {
             dilation: numbers("conv2d", "dilation", dilation, [1, 1])?,
             groups,
         };
-        let (x, weight, bias) = (&x.inner, &weight.inner, inner(bias));
+        let (x, weight, bias) = (&x.inner(), &weight.inner(), &inner(bias));
+        let bias = bias.as_deref();
         mode.tensor(py, x, || conv::conv2d(x, weight, bias, &how))
     }
 
@@ -44,7 +45,8 @@ both! {
         let [before, after] = margins1("conv1d", pad, padding)?;
         let how =
             Convolution { stride: [1, stride], padding: [0, 0, before, after], dilation: [1, dilation], groups };
-        let (x, weight, bias) = (&x.inner, &weight.inner, inner(bias));
+        let (x, weight, bias) = (&x.inner(), &weight.inner(), &inner(bias));
+        let bias = bias.as_deref();
         mode.tensor(py, x, || conv::conv1d(x, weight, bias, &how))
     }
 
@@ -68,7 +70,8 @@ both! {
             groups,
         };
         let extra = numbers(op, "output_padding", output_padding, [0, 0])?;
-        let (x, weight, bias) = (&x.inner, &weight.inner, inner(bias));
+        let (x, weight, bias) = (&x.inner(), &weight.inner(), &inner(bias));
+        let bias = bias.as_deref();
         mode.tensor(py, x, || conv::conv_transpose2d(x, weight, bias, &how, extra))
     }
 }

@@ -18,7 +18,7 @@ both! {
     #[signature(indices, weight, padding_idx=None)]
     #[text("(indices, weight, padding_idx=None)")]
     fn embedding(mode, py, indices: &Bound<'_, PyAny>, weight: &Tensor, padding_idx: Option<isize>) -> Tensor {
-        let weight = &weight.inner;
+        let weight = &weight.inner();
         let rows = weight.shape().first().copied().unwrap_or(0);
         let row = |at: isize| {
             let from_start = if at < 0 { at.checked_add_unsigned(rows) } else { Some(at) };
@@ -34,7 +34,7 @@ both! {
     #[signature(x, axis, indices)]
     #[text("(x, axis, indices)")]
     fn index_select(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>) -> Tensor {
-        let (x, at) = (&x.inner, index(indices, x.inner.queue())?);
+        let (x, at) = (&x.inner(), index(indices, x.inner().queue())?);
         mode.tensor(py, x, || indexing::index_select(x, axis, &at))
     }
 
@@ -42,7 +42,7 @@ both! {
     #[signature(x, axis, indices)]
     #[text("(x, axis, indices)")]
     fn gather(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>) -> Tensor {
-        let (x, at) = (&x.inner, index(indices, x.inner.queue())?);
+        let (x, at) = (&x.inner(), index(indices, x.inner().queue())?);
         mode.tensor(py, x, || indexing::gather(x, axis, &at))
     }
 
@@ -50,7 +50,7 @@ both! {
     #[signature(x, axis, indices, source)]
     #[text("(x, axis, indices, source)")]
     fn scatter_add(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>, source: &Tensor) -> Tensor {
-        let (x, at, source) = (&x.inner, index(indices, x.inner.queue())?, &source.inner);
+        let (x, at, source) = (&x.inner(), index(indices, x.inner().queue())?, &source.inner());
         mode.tensor(py, x, || indexing::scatter_add(x, axis, &at, source))
     }
 
@@ -58,7 +58,7 @@ both! {
     #[signature(x, axis, indices, source)]
     #[text("(x, axis, indices, source)")]
     fn index_add(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>, source: &Tensor) -> Tensor {
-        let (x, at, source) = (&x.inner, index(indices, x.inner.queue())?, &source.inner);
+        let (x, at, source) = (&x.inner(), index(indices, x.inner().queue())?, &source.inner());
         mode.tensor(py, x, || indexing::index_add(x, axis, &at, source))
     }
 
@@ -66,7 +66,7 @@ both! {
     #[signature(x, mask, value)]
     #[text("(x, mask, value)")]
     fn masked_fill(mode, py, x: &Tensor, mask: &Bound<'_, PyAny>, value: f64) -> Tensor {
-        let (x, mask) = (&x.inner, like(mask, &x.inner)?);
+        let (x, mask) = (&x.inner(), like(mask, &x.inner())?);
         mode.tensor(py, x, || indexing::masked_fill(x, mask.raw(), value))
     }
 
@@ -86,7 +86,7 @@ both! {
     #[text("(x, k, axis=-1, largest=True)")]
     fn topk(mode, py, x: &Tensor, k: &Bound<'_, PyAny>, axis: isize, largest: bool) -> (Tensor, IndexTensor) {
         let k = count("topk", "k", k)?;
-        let (values, indices) = mode.call(py, &x.inner, || order::topk(&x.inner, k, axis, largest))?;
+        let (values, indices) = mode.call(py, &x.inner(), || order::topk(&x.inner(), k, axis, largest))?;
         Ok((wrap(py, values)?, IndexTensor(indices)))
     }
 
@@ -94,7 +94,7 @@ both! {
     #[signature(x, axis=-1, descending=false)]
     #[text("(x, axis=-1, descending=False)")]
     fn sort(mode, py, x: &Tensor, axis: isize, descending: bool) -> (Tensor, IndexTensor) {
-        let (values, indices) = mode.call(py, &x.inner, || order::sort(&x.inner, axis, descending))?;
+        let (values, indices) = mode.call(py, &x.inner(), || order::sort(&x.inner(), axis, descending))?;
         Ok((wrap(py, values)?, IndexTensor(indices)))
     }
 
@@ -102,6 +102,6 @@ both! {
     #[signature(x, axis=-1, descending=false)]
     #[text("(x, axis=-1, descending=False)")]
     fn argsort(mode, py, x: &Tensor, axis: isize, descending: bool) -> IndexTensor {
-        Ok(IndexTensor(mode.call(py, &x.inner, || order::argsort(&x.inner, axis, descending))?))
+        Ok(IndexTensor(mode.call(py, &x.inner(), || order::argsort(&x.inner(), axis, descending))?))
     }
 }

@@ -36,10 +36,12 @@ both! {
         mode, py, x: &Tensor, running_mean: Option<&Tensor>, running_var: Option<&Tensor>, weight: Option<&Tensor>,
         bias: Option<&Tensor>, training: bool, momentum: Option<f64>, eps: f64, num_batches_tracked: Option<&IndexTensor>,
     ) -> Tensor {
-        let (x, weight, bias) = (&x.inner, inner(weight), inner(bias));
+        let (x, weight, bias) = (&x.inner(), &inner(weight), &inner(bias));
+        let (weight, bias) = (weight.as_deref(), bias.as_deref());
         let batches = num_batches_tracked.map(|batches| batches.0.tensor());
-        let running = match (running_mean, running_var) {
-            (Some(mean), Some(var)) => Some((mean.inner.raw(), var.inner.raw())),
+        let (mean, var) = (inner(running_mean), inner(running_var));
+        let running = match (&mean, &var) {
+            (Some(mean), Some(var)) => Some((mean.raw(), var.raw())),
             (None, None) => None,
             _ => return Err(PyValueError::new_err("batch_norm: give both running_mean and running_var, or neither")),
         };
@@ -65,7 +67,8 @@ both! {
         mode, py, x: &Tensor, normalized_shape: &Bound<'_, PyAny>, weight: Option<&Tensor>, bias: Option<&Tensor>,
         eps: f64,
     ) -> Tensor {
-        let (x, weight, bias) = (&x.inner, inner(weight), inner(bias));
+        let (x, weight, bias) = (&x.inner(), &inner(weight), &inner(bias));
+        let (weight, bias) = (weight.as_deref(), bias.as_deref());
         let axes = last_axes("layer_norm", x, normalized_shape)?;
         mode.tensor(py, x, || norm::layer_norm(x, axes, weight, bias, eps))
     }
@@ -76,7 +79,8 @@ both! {
     fn group_norm(
         mode, py, x: &Tensor, num_groups: &Bound<'_, PyAny>, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64,
     ) -> Tensor {
-        let (x, weight, bias) = (&x.inner, inner(weight), inner(bias));
+        let (x, weight, bias) = (&x.inner(), &inner(weight), &inner(bias));
+        let (weight, bias) = (weight.as_deref(), bias.as_deref());
         let groups = count("group_norm", "num_groups", num_groups)?;
         mode.tensor(py, x, || norm::group_norm(x, groups, weight, bias, eps))
     }
@@ -87,7 +91,8 @@ both! {
     fn rms_norm(
         mode, py, x: &Tensor, normalized_shape: &Bound<'_, PyAny>, weight: Option<&Tensor>, eps: f64,
     ) -> Tensor {
-        let (x, weight) = (&x.inner, inner(weight));
+        let (x, weight) = (&x.inner(), &inner(weight));
+        let weight = weight.as_deref();
         let axes = last_axes("rms_norm", x, normalized_shape)?;
         mode.tensor(py, x, || norm::rms_norm(x, axes, weight, eps))
     }

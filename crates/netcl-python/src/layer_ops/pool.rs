@@ -35,7 +35,7 @@ both! {
         mode, py, x: &Tensor, kernel_size: &Bound<'_, PyAny>, stride: Given<'_, '_>, padding: Given<'_, '_>,
         dilation: Given<'_, '_>, ceil_mode: bool,
     ) -> Tensor {
-        let (x, window) = (&x.inner, window("max_pool2d", kernel_size, stride, padding, dilation, ceil_mode)?);
+        let (x, window) = (&x.inner(), window("max_pool2d", kernel_size, stride, padding, dilation, ceil_mode)?);
         mode.tensor(py, x, || pool::max_pool2d(x, &window))
     }
 
@@ -46,7 +46,7 @@ both! {
         mode, py, x: &Tensor, kernel_size: &Bound<'_, PyAny>, stride: Given<'_, '_>, padding: Given<'_, '_>,
         dilation: Given<'_, '_>, ceil_mode: bool,
     ) -> Tensor {
-        let (x, window) = (&x.inner, window("max_pool1d", kernel_size, stride, padding, dilation, ceil_mode)?);
+        let (x, window) = (&x.inner(), window("max_pool1d", kernel_size, stride, padding, dilation, ceil_mode)?);
         mode.tensor(py, x, || pool::max_pool1d(x, &window))
     }
 
@@ -60,7 +60,7 @@ both! {
         mode, py, x: &Tensor, kernel_size: &Bound<'_, PyAny>, stride: Given<'_, '_>, padding: Given<'_, '_>,
         ceil_mode: bool, count_include_pad: bool, divisor_override: Option<usize>,
     ) -> Tensor {
-        let (x, window) = (&x.inner, window("avg_pool2d", kernel_size, stride, padding, None, ceil_mode)?);
+        let (x, window) = (&x.inner(), window("avg_pool2d", kernel_size, stride, padding, None, ceil_mode)?);
         let averaging = Averaging { count_include_pad, divisor: divisor_override };
         mode.tensor(py, x, || pool::avg_pool2d(x, &window, averaging))
     }
@@ -74,7 +74,7 @@ both! {
         mode, py, x: &Tensor, kernel_size: &Bound<'_, PyAny>, stride: Given<'_, '_>, padding: Given<'_, '_>,
         ceil_mode: bool, count_include_pad: bool, divisor_override: Option<usize>,
     ) -> Tensor {
-        let (x, window) = (&x.inner, window("avg_pool1d", kernel_size, stride, padding, None, ceil_mode)?);
+        let (x, window) = (&x.inner(), window("avg_pool1d", kernel_size, stride, padding, None, ceil_mode)?);
         let averaging = Averaging { count_include_pad, divisor: divisor_override };
         mode.tensor(py, x, || pool::avg_pool1d(x, &window, averaging))
     }
@@ -84,7 +84,7 @@ both! {
     #[signature(x, output_size)]
     #[text("(x, output_size)")]
     fn adaptive_max_pool2d(mode, py, x: &Tensor, output_size: &Bound<'_, PyAny>) -> Tensor {
-        let (x, output) = (&x.inner, lengths("adaptive_max_pool2d", output_size, x.inner.shape())?);
+        let (x, output) = (&x.inner(), lengths("adaptive_max_pool2d", output_size, x.inner().shape())?);
         mode.tensor(py, x, || pool::adaptive_max_pool2d(x, output))
     }
 
@@ -92,7 +92,7 @@ both! {
     #[signature(x, output_size)]
     #[text("(x, output_size)")]
     fn adaptive_max_pool1d(mode, py, x: &Tensor, output_size: &Bound<'_, PyAny>) -> Tensor {
-        let (x, [output]) = (&x.inner, lengths("adaptive_max_pool1d", output_size, x.inner.shape())?);
+        let (x, [output]) = (&x.inner(), lengths("adaptive_max_pool1d", output_size, x.inner().shape())?);
         mode.tensor(py, x, || pool::adaptive_max_pool1d(x, output))
     }
 
@@ -101,7 +101,7 @@ both! {
     #[signature(x, output_size)]
     #[text("(x, output_size)")]
     fn adaptive_avg_pool2d(mode, py, x: &Tensor, output_size: &Bound<'_, PyAny>) -> Tensor {
-        let (x, output) = (&x.inner, lengths("adaptive_avg_pool2d", output_size, x.inner.shape())?);
+        let (x, output) = (&x.inner(), lengths("adaptive_avg_pool2d", output_size, x.inner().shape())?);
         mode.tensor(py, x, || pool::adaptive_avg_pool2d(x, output))
     }
 
@@ -109,7 +109,7 @@ both! {
     #[signature(x, output_size)]
     #[text("(x, output_size)")]
     fn adaptive_avg_pool1d(mode, py, x: &Tensor, output_size: &Bound<'_, PyAny>) -> Tensor {
-        let (x, [output]) = (&x.inner, lengths("adaptive_avg_pool1d", output_size, x.inner.shape())?);
+        let (x, [output]) = (&x.inner(), lengths("adaptive_avg_pool1d", output_size, x.inner().shape())?);
         mode.tensor(py, x, || pool::adaptive_avg_pool1d(x, output))
     }
 }

@@ -66,7 +66,7 @@ both! {
                 return Err(PyValueError::new_err(what));
             }
         };
-        let (x, pads) = (&x.inner, pairs(pad)?);
+        let (x, pads) = (&x.inner(), pairs(pad)?);
         how.tensor(py, x, || padding::pad(x, &pads, filling))
     }
 
@@ -80,7 +80,7 @@ both! {
     fn interpolate(
         how, py, x: &Tensor, size: Given<'_, '_>, scale_factor: Given<'_, '_>, mode: &str, align_corners: Option<bool>,
     ) -> Tensor {
-        let (x, align_corners) = (&x.inner, align_corners.unwrap_or(false));
+        let (x, align_corners) = (&x.inner(), align_corners.unwrap_or(false));
         let axes = match x.ndim() {
             3 | 4 => x.ndim() - 2,
             _ => {

@@ -83,11 +83,11 @@ impl Optimizer {
         let grad_scale = match grad_scale {
             None => None,
             Some(scale) => Some(match scale.cast::<Tensor>() {
-                Ok(scale) => GradScale::Device(scale.get().inner.clone()),
+                Ok(scale) => GradScale::Device(scale.get().inner().as_ref().clone()),
                 Err(_) => GradScale::Number(number("grad_scale", Some(scale))?.unwrap_or(1.0)),
             }),
         };
-        let found_inf = found_inf.map(|flag| flag.inner.clone());
+        let found_inf = found_inf.map(|flag| flag.inner().as_ref().clone());
         let options = StepOptions { grad_scale, max_norm, found_inf, skip_non_finite };
         let norm = py.detach(|| self.lock().step_with(&options)).py()?;
         match (loss, norm) {
@@ -301,12 +301,12 @@ pub(super) fn tensors(params: &Bound<'_, PyAny>) -> PyResult<Vec<netcl::Tensor>>
     let tensor = |item: PyResult<Bound<'_, PyAny>>| -> PyResult<netcl::Tensor> {
         let item = item?;
         match item.cast::<Tensor>() {
-            Ok(tensor) => Ok(tensor.get().inner.clone()),
+            Ok(tensor) => Ok(tensor.get().inner().as_ref().clone()),
             Err(_) => Err(PyTypeError::new_err(format!("parameters are tensors, not {}", kind(&item)))),
         }
     };
     if let Ok(one) = params.cast::<Tensor>() {
-        return Ok(vec![one.get().inner.clone()]);
+        return Ok(vec![one.get().inner().as_ref().clone()]);
     }
     walk(params)?.map(tensor).collect()
 }

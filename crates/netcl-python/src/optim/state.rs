@@ -47,7 +47,7 @@ pub(super) fn from_dict(dict: &Bound<'_, PyDict>) -> PyResult<State> {
             };
             let dtype = value.getattr("dtype").map_err(wrong)?.str()?;
             let tensor = py.get_type::<Tensor>().call_method1("from_host", (&queue, value, dtype))?;
-            state.tensors.insert(name, tensor.cast::<Tensor>()?.get().inner.clone());
+            state.tensors.insert(name, tensor.cast::<Tensor>()?.get().inner().as_ref().clone());
         }
     }
     Ok(state)

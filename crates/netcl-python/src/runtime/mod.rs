@@ -37,7 +37,7 @@ enum Value {
 impl Value {
     fn from_py(object: &Bound<'_, PyAny>) -> PyResult<Value> {
         if let Ok(tensor) = object.cast::<Tensor>() {
-            return Ok(Value::Float(tensor.get().inner.clone()));
+            return Ok(Value::Float(tensor.get().inner().as_ref().clone()));
         }
         match object.cast::<IndexTensor>() {
             Ok(labels) => Ok(Value::Whole(labels.get().0.clone())),

@@ -16,12 +16,12 @@ impl Tensor {
     /// If true, operations that consume this tensor are recorded.
     #[getter]
     fn requires_grad(&self) -> bool {
-        self.inner.requires_grad()
+        self.inner().requires_grad()
     }
 
     #[setter]
     fn set_requires_grad(&self, requires_grad: bool) -> PyResult<()> {
-        self.inner.set_requires_grad(requires_grad).py()
+        self.inner().set_requires_grad(requires_grad).py()
     }
 
     /// Sets ``requires_grad`` and returns the tensor.
@@ -34,30 +34,31 @@ impl Tensor {
     /// Whether the tensor was made by the user rather than by a recorded operation.
     #[getter]
     fn is_leaf(&self) -> bool {
-        self.inner.is_leaf()
+        self.inner().is_leaf()
     }
 
     /// The accumulated gradient.
     #[getter]
     fn grad(&self) -> Option<Tensor> {
-        self.inner.grad().map(Tensor::new)
+        self.inner().grad().map(Tensor::new)
     }
 
     #[setter]
     fn set_grad(&self, grad: Option<Bound<'_, Tensor>>) -> PyResult<()> {
-        let grad = grad.map(|grad| grad.get().inner.clone());
-        if let Some(grad) = grad.as_ref().filter(|g| g.shape() != self.inner.shape() || g.dtype() != self.inner.dtype())
+        let grad = grad.map(|grad| grad.get().inner().as_ref().clone());
+        if let Some(grad) =
+            grad.as_ref().filter(|g| g.shape() != self.inner().shape() || g.dtype() != self.inner().dtype())
         {
             let text = format!(
                 "the gradient has shape {} and dtype {}, the tensor {} and {}",
                 grad.shape(),
                 grad.dtype(),
-                self.inner.shape(),
-                self.inner.dtype()
+                self.inner().shape(),
+                self.inner().dtype()
             );
             return Err(PyValueError::new_err(text));
         }
-        self.inner.set_grad(grad);
+        self.inner().set_grad(grad);
         Ok(())
     }
 
@@ -66,7 +67,7 @@ impl Tensor {
     #[getter]
     fn grad_fn(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let assigned = self.grad_fn.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|f| f.clone_ref(py));
-        match (assigned, self.inner.grad_fn()) {
+        match (assigned, self.inner().grad_fn()) {
             (Some(assigned), _) => Ok(Some(assigned)),
             (None, Some(node)) => Ok(Some(Py::new(py, Node(node.clone()))?.into_any())),
             (None, None) => Ok(None),
@@ -88,9 +89,9 @@ impl Tensor {
         retain_graph: bool,
         create_graph: bool,
     ) -> PyResult<()> {
-        let gradient = seed(gradient, &self.inner)?;
+        let gradient = seed(gradient, &self.inner())?;
         let options = BackwardOptions { retain_graph, create_graph };
-        walk(py, || graph::backward(&self.inner, gradient.as_ref(), options))
+        walk(py, || graph::backward(&self.inner(), gradient.as_ref(), options))
     }
 
     /// Registers a function that sees this tensor's gradient once it is complete, and may return another in its place. The handle's
@@ -103,7 +104,7 @@ impl Tensor {
                     return Ok(None);
                 }
                 match given.cast::<Tensor>() {
-                    Ok(tensor) => Ok(Some(tensor.get().inner.clone())),
+                    Ok(tensor) => Ok(Some(tensor.get().inner().as_ref().clone())),
                     Err(_) => {
                         let text = format!("a hook returns a Tensor or None, not {}", given.get_type());
                         Err(PyTypeError::new_err(text))
@@ -112,12 +113,12 @@ impl Tensor {
             })
             .map_err(carry)
         };
-        Ok(HookHandle(self.inner.register_hook(run).py()?))
+        Ok(HookHandle(self.inner().register_hook(run).py()?))
     }
 
     /// The same values, cut off from autograd; the memory is shared.
     fn detach(slf: &Bound<'_, Self>) -> Tensor {
-        Tensor::view(slf.get().inner.detach(), slf)
+        Tensor::view(slf.get().inner().detach(), slf, None)
     }
 
     /// The sum over some axes, or over all of them.
@@ -132,7 +133,7 @@ impl Tensor {
     ) -> PyResult<Tensor> {
         numpys_own(dtype, out)?;
         let axes = OwnAxes::new(axis)?;
-        record(py, &self.inner, || reduce::sum(&self.inner, axes.axes(), keepdims))
+        record(py, &self.inner(), || reduce::sum(&self.inner(), axes.axes(), keepdims))
     }
 
     /// The mean over some axes, or over all of them.
@@ -147,7 +148,7 @@ impl Tensor {
     ) -> PyResult<Tensor> {
         numpys_own(dtype, out)?;
         let axes = OwnAxes::new(axis)?;
-        record(py, &self.inner, || reduce::mean(&self.inner, axes.axes(), keepdims))
+        record(py, &self.inner(), || reduce::mean(&self.inner(), axes.axes(), keepdims))
     }
 }
 

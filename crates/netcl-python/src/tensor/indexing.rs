@@ -1,11 +1,15 @@
 //! Subscripts.
 
+use std::sync::Arc;
+
 use netcl::autograd::graph::unrecorded;
+use netcl::autograd::in_place::View;
 use netcl::autograd::ops::layout;
-use netcl::core::shape::{Shape, Slice};
+use netcl::core::Result as CoreResult;
+use netcl::core::shape::{Layout, Shape, Slice};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyEllipsis, PySlice};
+use pyo3::types::{PyEllipsis, PySlice, PyTuple};
 
 /// What one part of a subscript does, after the parts before it.
 pub(super) enum Step {
@@ -53,6 +57,29 @@ impl Step {
     }
 }
 
+/// The parts of a subscript.
+pub(super) fn keys<'py>(key: &Bound<'py, PyAny>) -> Vec<Bound<'py, PyAny>> {
+    match key.cast::<PyTuple>() {
+        Ok(tuple) => tuple.iter().collect(),
+        Err(_) => vec![key.clone()],
+    }
+}
+
+impl Step {
+    fn layout(&self, layout: &Layout) -> CoreResult<Layout> {
+        match *self {
+            Step::Insert(axis) => layout.unsqueeze("indexing", axis as isize),
+            Step::Slice(axis, slice) => layout.slice(axis, slice),
+            Step::Select(axis, index) => layout.select("indexing", axis, index),
+        }
+    }
+
+    /// The view that a subscript is.
+    pub(super) fn view(steps: Vec<Step>) -> View {
+        Arc::new(move |layout| steps.iter().try_fold(layout.clone(), |layout, step| step.layout(&layout)))
+    }
+}
+
 /// The part of a tensor that a subscript names: a view, recorded if need be.
 pub(super) fn index(tensor: &netcl::Tensor, steps: &[Step]) -> netcl::Result<netcl::Tensor> {
     if unrecorded("slice", [tensor]).is_some() {
@@ -63,10 +90,6 @@ pub(super) fn index(tensor: &netcl::Tensor, steps: &[Step]) -> netcl::Result<net
         });
     }
     // Nothing but the layout changes, so that no step needs a tensor of its own.
-    let layout = steps.iter().try_fold(tensor.layout().clone(), |layout, step| match *step {
-        Step::Insert(axis) => layout.unsqueeze("indexing", axis as isize),
-        Step::Slice(axis, slice) => layout.slice(axis, slice),
-        Step::Select(axis, index) => layout.select("indexing", axis, index),
-    })?;
+    let layout = steps.iter().try_fold(tensor.layout().clone(), |layout, step| step.layout(&layout))?;
     Ok(tensor.with_layout(layout)?.into())
 }

@@ -2,12 +2,14 @@
 
 mod arguments;
 mod differentiation;
+mod held;
+mod in_place;
 mod indexing;
 mod operators;
 pub(crate) mod ufunc;
 mod wrapping;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use netcl::autograd::graph::anomaly_enabled;
 use netcl::core::backend::Queue;
@@ -15,7 +17,6 @@ use netcl::core::dtype::DType;
 use netcl::core::tensor::{HostOptions, Tensor as Raw};
 use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::autograd::{self, site};
@@ -26,7 +27,8 @@ use crate::memory::{AnyLease, BufferHandle, Pool};
 use crate::ndarray::{self, HostData};
 use crate::opencl::{Buffer, Context, Event, Owner, download};
 pub(crate) use arguments::parse_shape;
-use indexing::{Step, index};
+use held::{Held, reshaping};
+use indexing::{Step, index, keys};
 use wrapping::Wrapping;
 
 pub(crate) use arguments::parse_dtype;
@@ -41,57 +43,8 @@ pub(crate) const DETACH_ABOVE: usize = 1 << 18;
 /// attribute as a keyword but allocates nothing; it is for wrapping memory that exists already.
 #[pyclass(module = "netcl.core.tensor", frozen, weakref, dict, subclass)]
 pub(crate) struct Tensor {
-    pub(crate) inner: netcl::Tensor,
-    /// The tensor this one is a view of.
-    base: Option<Py<PyAny>>,
+    held: Mutex<Held>,
     grad_fn: Mutex<Option<Py<PyAny>>>,
-    /// The ndarray over CPU memory: made once, so that `t.to_host() is t.array`.
-    array: PyOnceLock<Option<Py<PyAny>>>,
-}
-
-impl Tensor {
-    pub(crate) fn new(inner: netcl::Tensor) -> Self {
-        Tensor { inner, base: None, grad_fn: Mutex::new(None), array: PyOnceLock::new() }
-    }
-
-    pub(crate) fn view(inner: netcl::Tensor, base: &Bound<'_, Tensor>) -> Self {
-        let base = Some(base.clone().into_any().unbind());
-        Tensor { inner, base, grad_fn: Mutex::new(None), array: PyOnceLock::new() }
-    }
-
-    /// Remembers the operation that lost a gradient in making the values, or that none did. A leaf that requires a gradient starts
-    /// a graph whatever its values are made of.
-    pub(crate) fn remember_unrecorded(&self, lost: Option<&'static str>) {
-        if !self.inner.requires_grad() {
-            self.inner.set_unrecorded(lost);
-        }
-    }
-
-    fn shared<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let made = self.array.get_or_try_init(py, || {
-            if self.inner.backend().name() != "cpu" {
-                return Ok(None);
-            }
-            let array = match ndarray::share(py, self.inner.raw())? {
-                None if self.inner.size() == 0 => Some(ndarray::copy_out(py, self.inner.raw())?),
-                other => other,
-            };
-            Ok::<_, PyErr>(array.map(Bound::unbind))
-        })?;
-        Ok(made.as_ref().map(|array| array.bind(py).clone()))
-    }
-}
-
-impl Drop for Tensor {
-    fn drop(&mut self) {
-        // The last owner of memory waits for an upload out of pageable memory: other Python threads run meanwhile.
-        let storage = self.inner.storage();
-        let last = Arc::strong_count(storage) == 1;
-        if let Some(memory) = storage.cl_memory().filter(|memory| last && memory.upload().is_some()) {
-            // Errors have nobody to go to; the storage's own drop deals with them.
-            let _ = Python::try_attach(|py| py.detach(|| memory.wait()));
-        }
-    }
 }
 
 #[pymethods]
@@ -131,9 +84,10 @@ impl Tensor {
         // Only a copy under way needs its source, and there is none any more.
         let _ = host_ref;
         let tensor = Tensor::new(raw.into());
-        tensor.inner.storage().set_persistent(persistent);
-        tensor.inner.set_requires_grad(requires_grad).py()?;
-        tensor.inner.set_grad(grad.map(|grad| grad.get().inner.clone()));
+        let inner = tensor.inner();
+        inner.storage().set_persistent(persistent);
+        inner.set_requires_grad(requires_grad).py()?;
+        inner.set_grad(grad.map(|grad| grad.get().inner().as_ref().clone()));
         *tensor.grad_fn.lock().unwrap_or_else(PoisonError::into_inner) = grad_fn;
         Ok(tensor)
     }
@@ -221,41 +175,42 @@ impl Tensor {
     /// after this call see the tensor's values, also where an upload is still under way.
     #[getter]
     fn buffer(&self, py: Python<'_>) -> PyResult<Option<Buffer>> {
-        let (Queue::OpenCl(stream), Some(memory)) = (self.inner.queue(), self.inner.storage().cl_memory()) else {
+        let inner = self.inner();
+        let (Queue::OpenCl(stream), Some(memory)) = (inner.queue(), inner.storage().cl_memory()) else {
             return Ok(None);
         };
         let buffer = py.detach(|| memory.acquire(stream)).py()?;
-        Ok(Some(Buffer::new(buffer, Owner::Storage(self.inner.storage().clone()))))
+        Ok(Some(Buffer::new(buffer, Owner::Storage(inner.storage().clone()))))
     }
 
     /// Where the first element lies in the memory, in elements: not 0 for some views.
     #[getter]
     fn offset(&self) -> usize {
-        self.inner.layout().offset()
+        self.inner().layout().offset()
     }
 
     /// The lengths of the axes.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.inner.shape().iter())
+        PyTuple::new(py, self.inner().shape().iter())
     }
 
     /// The distance between neighbours along each axis, in elements.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.inner.layout().strides().iter())
+        PyTuple::new(py, self.inner().layout().strides().iter())
     }
 
     /// ``"float32"``, ``"float16"``, ``"float64"`` or ``"bfloat16"``.
     #[getter]
     fn dtype(&self) -> &'static str {
-        self.inner.dtype().name()
+        self.inner().dtype().name()
     }
 
     /// The OpenCL context; ``None`` on the CPU backend.
     #[getter]
     fn context(&self) -> Option<Context> {
-        match self.inner.queue() {
+        match self.inner().queue() {
             Queue::OpenCl(stream) => Some(Context(stream.context().clone())),
             Queue::Cpu(_) => None,
         }
@@ -264,36 +219,36 @@ impl Tensor {
     /// The queue the tensor was created on.
     #[getter]
     fn queue(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        queue_to_py(py, self.inner.queue())
+        queue_to_py(py, self.inner().queue())
     }
 
     /// The lease of the pool the memory came from, if any.
     #[getter]
     fn pool_handle(&self) -> Option<BufferHandle> {
-        AnyLease::of(self.inner.storage()).map(BufferHandle)
+        AnyLease::of(self.inner().storage()).map(BufferHandle)
     }
 
     /// If true, the memory is released instead of pooled when the last reference drops.
     #[getter]
     fn persistent(&self) -> bool {
-        self.inner.storage().persistent()
+        self.inner().storage().persistent()
     }
 
     #[setter]
     fn set_persistent(&self, persistent: bool) {
-        self.inner.storage().set_persistent(persistent);
+        self.inner().storage().set_persistent(persistent);
     }
 
     /// The event of an upload that is still under way.
     #[getter]
     fn pending_event(&self) -> Option<Event> {
-        self.inner.storage().cl_memory()?.upload().as_ref().map(|upload| Event::new(upload.event.clone()))
+        self.inner().storage().cl_memory()?.upload().as_ref().map(|upload| Event::new(upload.event.clone()))
     }
 
     /// The page-locked memory of an upload that is still under way.
     #[getter]
     fn pending_release(&self) -> Option<BufferHandle> {
-        self.inner
+        self.inner()
             .storage()
             .cl_memory()?
             .upload()
@@ -306,9 +261,10 @@ impl Tensor {
     /// The host data of an upload that is still under way (read-only), where it does not go through page-locked memory.
     #[getter]
     fn host_ref<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let memory = self.inner.storage().cl_memory();
+        let inner = self.inner();
+        let memory = inner.storage().cl_memory();
         let bytes = memory.and_then(|memory| memory.upload().as_ref().and_then(|upload| upload.snapshot.clone()));
-        bytes.map(|bytes| ndarray::snapshot(py, bytes, self.inner.raw())).transpose()
+        bytes.map(|bytes| ndarray::snapshot(py, bytes, inner.raw())).transpose()
     }
 
     /// On the CPU backend the tensor's memory as an ndarray (``None`` for bfloat16, which NumPy lacks); else ``None``.
@@ -320,25 +276,25 @@ impl Tensor {
     /// ``"cl"`` or ``"cpu"``.
     #[getter]
     fn backend(&self) -> &'static str {
-        self.inner.backend().name()
+        self.inner().backend().name()
     }
 
     /// The number of elements.
     #[getter]
     fn size(&self) -> usize {
-        self.inner.size()
+        self.inner().size()
     }
 
     /// The number of axes.
     #[getter]
     fn ndim(&self) -> usize {
-        self.inner.ndim()
+        self.inner().ndim()
     }
 
     /// The tensor this one is a view of.
     #[getter]
     fn _base(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.base.as_ref().map(|base| base.clone_ref(py))
+        self.base(py).map(Bound::into_any).map(Bound::unbind)
     }
 
     // ---- reading -----------------------------------------------------------------------------------------------
@@ -348,7 +304,7 @@ impl Tensor {
     fn to_host<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.shared(py)? {
             Some(array) => Ok(array),
-            None => ndarray::copy_out(py, self.inner.raw()),
+            None => ndarray::copy_out(py, self.inner().raw()),
         }
     }
 
@@ -357,23 +313,23 @@ impl Tensor {
     fn to_host_async<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Option<Event>)> {
         match self.shared(py)? {
             Some(array) => Ok((array, None)),
-            None => download(py, self.inner.raw()),
+            None => download(py, self.inner().raw()),
         }
     }
 
     /// The values as a new ndarray: a copy on every backend, which may be written to. bfloat16 becomes float32.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        ndarray::copy_out(py, self.inner.raw())
+        ndarray::copy_out(py, self.inner().raw())
     }
 
     /// The only element as a float.
     fn item(&self, py: Python<'_>) -> PyResult<f64> {
-        py.detach(|| self.inner.item()).py()
+        py.detach(|| self.inner().item()).py()
     }
 
     /// Waits for an upload that is still under way and clears the pending fields. Safe to call twice.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.inner.wait()).py()
+        py.detach(|| self.inner().wait()).py()
     }
 
     fn _clear_pending(&self, py: Python<'_>) -> PyResult<()> {
@@ -392,10 +348,10 @@ impl Tensor {
         let dtype = match (named, dtype) {
             (Some(dtype), None) => dtype,
             (None, Some(_)) => parse_dtype(dtype)?,
-            (None, None) => slf.get().inner.dtype(),
+            (None, None) => slf.get().inner().dtype(),
             (Some(_), Some(_)) => return Err(PyTypeError::new_err("to: give one dtype, not two")),
         };
-        let tensor = &slf.get().inner;
+        let tensor = &slf.get().inner();
         let target = match queue.filter(|object| named.is_none() && !object.is_none()) {
             Some(_) => resolve_queue(py, queue, None)?,
             None => tensor.queue().clone(),
@@ -454,16 +410,16 @@ impl Tensor {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        dlpack::export(py, self.inner.raw(), stream, max_version, dl_device, copy)
+        dlpack::export(py, self.inner().raw(), stream, max_version, dl_device, copy)
     }
 
     /// DLPack's device type and number.
     fn __dlpack_device__(&self) -> (i32, i32) {
-        dlpack::device_of(self.inner.raw())
+        dlpack::device_of(self.inner().raw())
     }
 
     fn __len__(&self) -> PyResult<usize> {
-        self.inner.shape().first().copied().ok_or_else(|| PyTypeError::new_err("a scalar tensor has no length"))
+        self.inner().shape().first().copied().ok_or_else(|| PyTypeError::new_err("a scalar tensor has no length"))
     }
 
     fn __float__(&self, py: Python<'_>) -> PyResult<f64> {
@@ -471,7 +427,7 @@ impl Tensor {
     }
 
     fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
-        if self.inner.size() != 1 {
+        if self.inner().size() != 1 {
             let text = "the truth of a tensor with other than one element is ambiguous";
             return Err(PyValueError::new_err(text));
         }
@@ -480,25 +436,22 @@ impl Tensor {
 
     /// Reading by whole numbers, slices, ``...`` and ``None``: always a view.
     fn __getitem__(slf: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-        let keys: Vec<Bound<'_, PyAny>> = match key.cast::<PyTuple>() {
-            Ok(tuple) => tuple.iter().collect(),
-            Err(_) => vec![key.clone()],
-        };
-        let tensor = &slf.get().inner;
-        let part = index(tensor, &Step::parse(tensor.shape(), &keys)?).py()?;
+        let tensor = slf.get().inner();
+        let steps = Step::parse(tensor.shape(), &keys(key))?;
+        let part = index(&tensor, &steps).py()?;
         if anomaly_enabled() {
             site::note(slf.py(), &part)?;
         }
-        Ok(Tensor::view(part, slf))
+        Ok(Tensor::view(part, slf, Some(Step::view(steps))))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        py.detach(|| self.inner.to_string())
+        py.detach(|| self.inner().to_string())
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         let rebuild = py.import("netcl.core.tensor")?.getattr("_rebuild")?;
-        let tensor = &slf.get().inner;
+        let tensor = slf.get().inner();
         let state = PyDict::new(py);
         state.set_item("dtype", tensor.dtype().name())?;
         state.set_item("requires_grad", tensor.requires_grad())?;
@@ -509,10 +462,11 @@ impl Tensor {
 /// The same elements with another shape: a view that shares the storage, whose ``_base`` is ``t``.
 #[pyfunction]
 pub(crate) fn reshape(t: &Bound<'_, Tensor>, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    let (tensor, shape) = (&t.get().inner, parse_shape(shape)?);
-    let reshaped = autograd::run(t.py(), tensor, || netcl::reshape(tensor, shape)).py()?;
+    let (tensor, shape) = (t.get().inner(), parse_shape(shape)?);
+    let to = shape.clone();
+    let reshaped = autograd::run(t.py(), &tensor, || netcl::reshape(&tensor, to)).py()?;
     if anomaly_enabled() {
         site::note(t.py(), &reshaped)?;
     }
-    Ok(Tensor::view(reshaped, t))
+    Ok(Tensor::view(reshaped, t, Some(reshaping(shape))))
 }

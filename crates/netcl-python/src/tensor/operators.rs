@@ -1,5 +1,7 @@
 //! Operators. They record, as the functions of `netcl.autograd` do; `netcl.ops` has those that never do.
 
+use std::sync::Arc;
+
 use netcl::autograd::ops::elementwise::{self, Operand};
 use netcl::autograd::ops::matmul;
 use netcl::ops::compare::Comparison;
@@ -21,15 +23,13 @@ fn apply(
     other: &Bound<'_, PyAny>,
     reflected: bool,
 ) -> PyResult<Py<PyAny>> {
-    let tensor = &tensor.inner;
-    let made;
+    let tensor = &tensor.inner();
     let given = match Given::new(other) {
         Some(given) => given,
-        None => {
-            made = of_array(name, other, tensor)?;
-            let Some(made) = &made else { return Ok(py.NotImplemented()) };
-            Given::Tensor(made)
-        }
+        None => match of_array(name, other, tensor)? {
+            Some(made) => Given::Tensor(Arc::new(made)),
+            None => return Ok(py.NotImplemented()),
+        },
     };
     let (own, other) = (Operand::Tensor(tensor), given.operand());
     let operands = if reflected { [other, own] } else { [own, other] };
@@ -38,17 +38,15 @@ fn apply(
 
 /// The matrix product of a tensor and something else, as [`apply`].
 fn product(py: Python<'_>, tensor: &Tensor, other: &Bound<'_, PyAny>, reflected: bool) -> PyResult<Py<PyAny>> {
-    let tensor = &tensor.inner;
-    let made;
+    let tensor = &tensor.inner();
     let other = match other.cast::<Tensor>() {
-        Ok(other) => &other.get().inner,
-        Err(_) => {
-            made = of_array("matmul", other, tensor)?;
-            let Some(made) = &made else { return Ok(py.NotImplemented()) };
-            made
-        }
+        Ok(other) => other.get().inner(),
+        Err(_) => match of_array("matmul", other, tensor)? {
+            Some(made) => Arc::new(made),
+            None => return Ok(py.NotImplemented()),
+        },
     };
-    let (a, b) = if reflected { (other, tensor) } else { (tensor, other) };
+    let (a, b) = if reflected { (&other, tensor) } else { (tensor, &other) };
     Ok(Py::new(py, record(py, tensor, || matmul::matmul(a, b))?)?.into_any())
 }
 
@@ -160,11 +158,11 @@ impl Tensor {
     }
 
     fn __neg__(&self, py: Python<'_>) -> PyResult<Tensor> {
-        record(py, &self.inner, || elementwise::neg(&self.inner))
+        record(py, &self.inner(), || elementwise::neg(&self.inner()))
     }
 
     fn __abs__(&self, py: Python<'_>) -> PyResult<Tensor> {
-        record(py, &self.inner, || elementwise::abs(&self.inner))
+        record(py, &self.inner(), || elementwise::abs(&self.inner()))
     }
 
     fn __richcmp__(&self, py: Python<'_>, other: &Bound<'_, PyAny>, op: CompareOp) -> PyResult<Py<PyAny>> {

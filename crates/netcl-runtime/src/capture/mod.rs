@@ -132,6 +132,10 @@ where
             let what = "nothing has been recorded yet; call it with inputs first".to_owned();
             return Err(Error::State { op: "replay", what }.into());
         };
+        if program.is_outdated() {
+            let what = "a tensor that the step uses has moved to another device or dtype; call it with inputs".to_owned();
+            return Err(Error::State { op: "replay", what }.into());
+        }
         program.run()?;
         Ok(same(output)?)
     }

@@ -42,6 +42,8 @@ pub(crate) struct Program {
     inputs: Vec<Input>,
     /// Memory that others use as well: other queues may be at work on it when a replay begins.
     shared: Vec<Arc<Storage>>,
+    /// Those of them in which tensors lived when the program was recorded.
+    homes: Vec<Arc<Storage>>,
     /// Shared memory that a replay writes.
     written: Vec<Arc<Storage>>,
     written_ids: HashSet<usize>,
@@ -267,15 +269,22 @@ impl Program {
             eager_bytes: peak_bytes,
             requested_bytes,
         };
-        Ok(Program { queue, entries, inputs, shared, written, written_ids, changed, origins, slots, stats })
+        let homes = shared.iter().filter(|storage| !storage.was_left()).cloned().collect();
+        Ok(Program { queue, entries, inputs, shared, homes, written, written_ids, changed, origins, slots, stats })
     }
 
     pub(crate) fn stats(&self) -> &CaptureStats {
         &self.stats
     }
 
+    /// Whether a tensor that the program uses (a parameter) has been moved since.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.homes.iter().any(|storage| storage.was_left())
+    }
+
     pub(crate) fn fits(&self, given: &[&Tensor]) -> bool {
-        self.inputs.len() == given.len() && self.inputs.iter().zip(given).all(|(input, tensor)| input.fits(tensor))
+        !self.is_outdated()
+            && self.inputs.len() == given.len() && self.inputs.iter().zip(given).all(|(input, tensor)| input.fits(tensor))
     }
 
     /// The bytes that a replay changes outside of its own memory.
