@@ -64,7 +64,13 @@ impl Drop for LeasedBlock {
 
 impl Storage {
     fn new(memory: Memory) -> Self {
-        Storage { memory, version: AtomicU64::new(0), persistent: AtomicBool::new(false), left: AtomicBool::new(false), guard: RwLock::new(()) }
+        Storage {
+            memory,
+            version: AtomicU64::new(0),
+            persistent: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            guard: RwLock::new(()),
+        }
     }
 
     /// The storage of a zero-size tensor: no memory at all.

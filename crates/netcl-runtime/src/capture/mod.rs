@@ -133,7 +133,8 @@ where
             return Err(Error::State { op: "replay", what }.into());
         };
         if program.is_outdated() {
-            let what = "a tensor that the step uses has moved to another device or dtype; call it with inputs".to_owned();
+            let what =
+                "a tensor that the step uses has moved to another device or dtype; call it with inputs".to_owned();
             return Err(Error::State { op: "replay", what }.into());
         }
         program.run()?;

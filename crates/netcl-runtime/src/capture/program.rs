@@ -284,7 +284,8 @@ impl Program {
 
     pub(crate) fn fits(&self, given: &[&Tensor]) -> bool {
         !self.is_outdated()
-            && self.inputs.len() == given.len() && self.inputs.iter().zip(given).all(|(input, tensor)| input.fits(tensor))
+            && self.inputs.len() == given.len()
+            && self.inputs.iter().zip(given).all(|(input, tensor)| input.fits(tensor))
     }
 
     /// The bytes that a replay changes outside of its own memory.
