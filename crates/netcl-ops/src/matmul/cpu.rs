@@ -16,6 +16,7 @@ use netcl_core::backend::cpu::interrupt::checkpoint;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
 use netcl_core::dtype::DType;
+use netcl_core::host;
 use netcl_core::kernels::described::Taken;
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::cpu::{Nest, Program, Source, Target};
@@ -180,6 +181,10 @@ impl Geometry {
             let direct = f32s.then(|| direct::kind(size, strides(&p.a), strides(&p.b), out)).flatten();
             direct.map_or(Path::Packed, Path::Direct)
         };
+        if matches!(path, Path::Skinny) {
+            // Its scratch holds the rows of the first operand and a column: views may be longer than any memory.
+            host::check::<f64>(super::OP, p.m.saturating_add(1).saturating_mul(p.k))?;
+        }
         let tile = match path {
             Path::Skinny => skinny::tile(p.m, p.n, p.k),
             Path::Direct(kind) => direct::tile(kind, size, p.matrices()),
@@ -221,7 +226,7 @@ fn tile(m: usize, n: usize, k: usize, matrices: usize) -> (usize, usize) {
     let (mut rows, mut cols) = (m.min(TILE.0), n.min(TILE.1));
     let few = |rows: usize, cols: usize| matrices * m.div_ceil(rows) * n.div_ceil(cols) < ENOUGH_TILES;
     let long = |rows: usize, cols: usize| rows * cols > LARGEST / k.max(1);
-    while long(rows, cols) || few(rows, cols) && rows * cols * k > 16 * GRAIN {
+    while long(rows, cols) || few(rows, cols) && (rows * cols).saturating_mul(k) > 16 * GRAIN {
         // Tall tiles are the better ones, to a point.
         if cols > SMALLEST.1 && (rows <= 2 * cols || rows <= SMALLEST.0) {
             cols = cols.div_ceil(2);

@@ -34,7 +34,10 @@ fn resize(size: Given<'_, '_>, scale_factor: Given<'_, '_>, axes: usize) -> PyRe
         (Some(size), None, 1) => numbers(op, "size", Some(size), [1]).map(|[length]| Resize::Size([1, length])),
         (Some(size), None, _) => numbers(op, "size", Some(size), [1, 1]).map(Resize::Size),
         (None, Some(by), _) => {
-            let given = by.extract::<f64>().map(|one| vec![one; axes]).or_else(|_| by.extract::<crate::list::List<f64>>().map(|list| list.0));
+            let given = by
+                .extract::<f64>()
+                .map(|one| vec![one; axes])
+                .or_else(|_| by.extract::<crate::list::List<f64>>().map(|list| list.0));
             match given.as_deref() {
                 Ok(&[length]) if axes == 1 => Ok(Resize::Scale([1.0, length])),
                 Ok(&[height, width]) if axes == 2 => Ok(Resize::Scale([height, width])),

@@ -55,7 +55,8 @@ pub(crate) fn apply<'py>(
     if targets == Some(true) || method == "at" && is_ours(&inputs.get_item(0)?) {
         return Err(PyTypeError::new_err(format!("{shown}: NumPy cannot write into a tensor; give an array")));
     }
-    if grad_enabled() && inputs.iter().any(|input| input.cast::<Tensor>().is_ok_and(|t| t.get().inner().requires_grad()))
+    if grad_enabled()
+        && inputs.iter().any(|input| input.cast::<Tensor>().is_ok_and(|t| t.get().inner().requires_grad()))
     {
         return Err(lost(ufunc.py(), &shown, &name)?);
     }
