@@ -1,5 +1,6 @@
 //! Models in files.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use netcl_nn::autograd::core::device::manager;
@@ -39,6 +40,8 @@ pub(crate) fn insert_model(archive: &mut Archive, model: &dyn Module) -> Result<
 
 /// Arrays under these prefixes belong to an optimizer or a schedule, not to a model.
 const OTHERS: [&str; 2] = ["optimizer/", "schedule/"];
+/// As many arrays are named that a model does not know.
+const MOST_UNKNOWN: usize = 20;
 
 impl Archive {
     /// Copies the arrays into the parameters and buffers of a model that is already built.
@@ -48,14 +51,22 @@ impl Archive {
     /// converted.
     pub fn restore(&self, model: &mut dyn Module) -> Result<()> {
         let host = manager().cpu().queue;
+        let expected: HashSet<String> = model.state_dict().iter().map(|(name, _)| name.to_string()).collect();
         let arrays = self.arrays().filter(|(name, _)| !OTHERS.iter().any(|other| name.starts_with(other)));
+        // Some are enough to see what is wrong: a file may have any number of arrays that the model does not know.
+        let mut unknown = 0;
+        let arrays = arrays.filter(|(name, _)| {
+            unknown += usize::from(!expected.contains(*name));
+            expected.contains(*name) || unknown <= MOST_UNKNOWN
+        });
         let state = arrays.map(|(name, array)| Ok((name.to_owned(), array.to_tensor(&host)?)));
         let state: StateDict = state.collect::<Result<_>>()?;
-        model.load_state_dict(&state, Strict::Yes).map(drop).map_err(|error| self.misfit(error))
+        let more = unknown.saturating_sub(MOST_UNKNOWN);
+        model.load_state_dict(&state, Strict::Yes).map(drop).map_err(|error| self.misfit(error, more))
     }
 
-    /// A mismatch of names and shapes, told of the file; other errors as they are.
-    fn misfit(&self, error: netcl_nn::autograd::Error) -> Error {
+    /// A mismatch of names and shapes, told of the file with `more` unexpected arrays; other errors as they are.
+    fn misfit(&self, error: netcl_nn::autograd::Error, more: usize) -> Error {
         let netcl_nn::autograd::Error::Custom(custom) = &error else { return error.into() };
         let Some(mismatch) = custom.downcast_ref::<StateMismatch>() else { return error.into() };
         let shapes = mismatch.misshapen.iter().map(|Misshapen { name, expected, got }| {
@@ -63,6 +74,8 @@ impl Archive {
         });
         let missing = mismatch.missing.iter().map(|name| format!("{name:?} is missing"));
         let unexpected = mismatch.unexpected.iter().map(|name| format!("{name:?} is unexpected"));
-        Error::Weights { path: self.path().to_owned(), problems: shapes.chain(missing).chain(unexpected).collect() }
+        let more = (more > 0).then(|| format!("{more} more are unexpected"));
+        let problems = shapes.chain(missing).chain(unexpected).chain(more).collect();
+        Error::Weights { path: self.path().to_owned(), problems }
     }
 }

@@ -13,7 +13,7 @@ use netcl_io::nn::autograd::{Tape, Tensor};
 use netcl_io::nn::{Linear, LinearOptions, Module, ReLU, Sequential, functional as F, sequential};
 use netcl_io::optim::schedule::StepLR;
 use netcl_io::optim::{Optimizer, SGD, Schedule, SgdOptions};
-use netcl_io::{Archive, Checkpoint, load_weights, save_model};
+use netcl_io::{Archive, Array, Checkpoint, load_weights, save_model};
 
 fn queue() -> Queue {
     manager().cpu().queue
@@ -72,6 +72,13 @@ fn weights_that_do_not_fit_are_all_listed_and_nothing_changes() {
         assert!(text.contains(expected), "{text}");
     }
     assert_eq!(bits(&other), before);
+
+    // A file may have any number of arrays: each takes the same time, and a few are named.
+    let mut archive = Archive::read(&path).unwrap();
+    (0..60_000).for_each(|i| archive.insert(format!("x{i}"), Array::scalar(1.0)));
+    let text = archive.restore(&mut model(5)).unwrap_err().to_string();
+    assert!(text.contains("\"x0\" is unexpected") && text.contains("59980 more are unexpected"), "{text}");
+    assert!(text.len() < 2000, "{text}");
 }
 
 #[test]
