@@ -42,7 +42,7 @@ impl Held {
             return None;
         }
         let base = base.get().inner();
-        if base.is_leaf() || !base.shares_storage(&self.tensor) {
+        if base.is_leaf() || base.is_overwritten() || !base.shares_storage(&self.tensor) {
             return None;
         }
         part(&base, view).ok()
