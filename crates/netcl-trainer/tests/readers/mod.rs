@@ -56,7 +56,12 @@ fn survive(name: &'static str, cases: u64, mut damaged: impl FnMut(&mut Damage) 
         let call = || std::panic::catch_unwind(|| read(&path));
         let (result, peak) = peak_of(call);
         assert!(result.is_ok(), "{name} panics with the file of seed {seed}");
-        assert!(peak < MOST_MEMORY, "{name} takes {peak} bytes for {} of seed {seed}", content.len());
+        // A file that is large itself may take some times its length.
+        assert!(
+            peak < MOST_MEMORY + 4 * content.len(),
+            "{name} takes {peak} bytes for {} of seed {seed}",
+            content.len()
+        );
         assert!(start.elapsed() < MOST_TIME, "{name} takes {:?} for seed {seed}", start.elapsed());
         std::fs::remove_file(&path).unwrap();
     }

@@ -105,7 +105,7 @@ impl Damage {
                 2 => (-(self.number() as i64 >> 1)).into(),
                 3 => [1e308, -1e308, 1e-308, -0.0, 0.5][self.below(5)].into(),
                 4 => "\u{1b}[2J".repeat(self.below(1000)).into(),
-                5 => vec![place.clone(); self.below(300)].into(),
+                5 => vec![place.clone(); self.below(30)].into(),
                 6 => Value::Object(Default::default()),
                 _ => true.into(),
             };
