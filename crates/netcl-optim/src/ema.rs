@@ -49,7 +49,7 @@ pub struct Ema {
     rest: Arc<Slot>,
     arenas: Vec<Arena>,
     /// For each parameter its arena and where its part starts.
-    places: Vec<(usize, usize)>,
+    places: Vec<Place>,
     swapped: bool,
 }
 
@@ -81,6 +81,9 @@ impl EmaOptions {
         rest.set_float(1.0 - value);
     }
 }
+
+/// The arena of a parameter, and where its part starts.
+type Place = (usize, usize);
 
 /// The parameters of one dtype and device.
 #[derive(Debug)]
@@ -274,8 +277,8 @@ impl Ema {
     }
 }
 
-/// Memory for the averages of parameters, by dtype and device, and for each parameter its arena and where its part starts.
-fn homes(params: &[Tensor]) -> Result<(Vec<Arena>, Vec<(usize, usize)>)> {
+/// Memory for the averages of parameters, by dtype and device, and each parameter's place in it.
+fn homes(params: &[Tensor]) -> Result<(Vec<Arena>, Vec<Place>)> {
     let mut lists: Vec<(Vec<Raw>, Vec<Segment>, usize)> = Vec::new();
     let mut places = Vec::with_capacity(params.len());
     for (i, parameter) in params.iter().enumerate() {
