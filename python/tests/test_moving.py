@@ -92,16 +92,21 @@ def test_state_goes_along(target):
         np.testing.assert_array_equal(moved, expected)
 
 
+def floats(buffers):
+    """Counters are replaced by those of the other device."""
+    return [buffer for buffer in buffers if isinstance(buffer, Tensor)]
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_parameters_stay_the_same_objects(target):
     model = network()
     loss = model(Tensor.from_host(CPU, np.ones((3, 4)))).mean()
     loss.backward()
-    tensors = [*model.parameters(), *model.buffers()]
+    tensors = [*model.parameters(), *floats(model.buffers())]
     kept = [(id(t), np.array(t.to_host()), None if t.grad is None else np.array(t.grad.to_host())) for t in tensors]
     assert model[0].weight.array is None or model[0].weight.array is model[0].weight.to_host()
     move(model, target)
-    assert all(a is b for a, b in zip(tensors, [*model.parameters(), *model.buffers()], strict=True))
+    assert all(a is b for a, b in zip(tensors, [*model.parameters(), *floats(model.buffers())], strict=True))
     for tensor, (identity, values, grad) in zip(tensors, kept, strict=True):
         assert id(tensor) == identity and tensor.dtype == target[0] and tensor.is_leaf
         assert tensor.queue == target[1]

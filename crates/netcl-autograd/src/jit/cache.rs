@@ -135,12 +135,12 @@ impl Cache {
 
     /// What fused and what did not, one paragraph per kernel.
     pub fn explain(&self, statics: &[u8], inputs: &[&Tensor], captures: &Captures, body: Body) -> Result<String> {
-        explanation(&*self.plan(statics, inputs, captures, &body)?.1)
+        explanation(&self.plan(statics, inputs, captures, &body)?.1)
     }
 
     /// The text of every kernel that was written for the function.
     pub fn source(&self, statics: &[u8], inputs: &[&Tensor], captures: &Captures, body: Body) -> Result<String> {
-        sources(&*self.plan(statics, inputs, captures, &body)?.1)
+        sources(&self.plan(statics, inputs, captures, &body)?.1)
     }
 
     /// A drawing of the traced operations, boxed by kernel.
