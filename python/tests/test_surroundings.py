@@ -341,6 +341,18 @@ def test_keeping_programs_is_bounded():
     assert len(compiled._kinds) <= 256 and compiled.counters()["plans"] <= 256
 
 
+def test_a_compiled_function_in_a_captured_one():
+    layer = nn.Linear(3, 3)
+    inner = ag.jit(lambda x: layer(x) * 2.0)
+    step = netcl.runtime.capture(lambda x: inner(x) + 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for seed in range(3):
+            x = make(2, 3, seed=seed)
+            np.testing.assert_allclose(step(x).to_host(), layer(x).to_host() * 2 + 1, rtol=1e-5)
+    assert step.recordings == 1
+
+
 def test_results_of_other_structure_for_other_shapes():
     def f(x):
         return x + 1.0 if x.shape[0] < 4 else (x * 2.0, x * 3.0)

@@ -121,7 +121,7 @@ fn wrong_notations_are_explained() {
     for (notation, says) in [
         ("ij,jk->ik", "names 2 operands, 1 are given"),
         ("ijk->i", "names 3 axes"),
-        ("ii->i", "is 3 long"),
+        ("ii->i", "has length 3"),
         ("ij->k", "which no operand has"),
         ("ij->ii", "twice"),
         ("i1->i", "no letter"),

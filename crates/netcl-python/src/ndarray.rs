@@ -96,6 +96,8 @@ impl<'py> HostData<'py> {
                 }
                 // ml_dtypes' bfloat16 reports kind 'V' and casts to float32 by itself; true structs fail in astype.
                 let wanted = found.unwrap_or(if fallback == DType::F64 { DType::F64 } else { DType::F32 });
+                // Where memory is promised freely, NumPy's own copy would end the process.
+                netcl::core::host::check::<f32>("from_host", array.len()).py()?;
                 let dense = numpy(py)?.call_method1("ascontiguousarray", (&array, numpy_name(wanted)))?;
                 // ascontiguousarray turns a 0-d array into a 1-d one.
                 let dense = dense.call_method1("reshape", (array.getattr("shape")?,))?;

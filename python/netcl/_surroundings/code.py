@@ -19,7 +19,8 @@ _LIBRARIES = frozenset({*sys.stdlib_module_names, "netcl", "numpy"}) - {"__main_
 
 def is_library(name: Any) -> bool:
     """Whether a module is netcl's, NumPy's or Python's own, whose functions hold nothing of the user's."""
-    return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES
+    # Constructors of named tuples are made by Python, in modules of their own.
+    return isinstance(name, str) and (name.partition(".")[0] in _LIBRARIES or name.startswith("namedtuple_"))
 
 
 def is_ours(kind: type) -> bool:
