@@ -53,7 +53,6 @@ fn product(py: Python<'_>, tensor: &Tensor, other: &Bound<'_, PyAny>, reflected:
 /// A NumPy array as a tensor of the other operand's device and dtype; `None` for what is no array.
 fn of_array(name: &str, object: &Bound<'_, PyAny>, near: &netcl::Tensor) -> PyResult<Option<netcl::Tensor>> {
     if object.cast::<PyUntypedArray>().is_ok() {
-        ufunc::check_lasting(name)?;
         return like(object, near).map(Some);
     }
     if object.hasattr(intern!(object.py(), "__array__"))? {

@@ -1,7 +1,6 @@
 //! NumPy's ufuncs called with tensors: what `array + tensor` and `np.exp(tensor)` mean.
 
 use netcl::autograd::graph::grad_enabled;
-use netcl::core::kernels::launch;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -63,16 +62,6 @@ pub(crate) fn apply<'py>(
     let host = |input: Bound<'py, PyAny>| if is_ours(&input) { input.call_method0("to_host") } else { Ok(input) };
     let inputs = PyTuple::new(ufunc.py(), inputs.iter().map(host).collect::<PyResult<Vec<_>>>()?)?;
     ufunc.getattr(method)?.call(inputs, kwargs)
-}
-
-/// An array's values cannot be part of a function that is being compiled or captured: later calls would see those of the first.
-pub(crate) fn check_lasting(op: &str) -> PyResult<()> {
-    launch::check_readable("array").map_err(|_| {
-        PyTypeError::new_err(format!(
-            "{op}: a compiled or captured function would keep the array's values of its first call; make a tensor of the array with \
-             Tensor.from_host outside of the function"
-        ))
-    })
 }
 
 fn is_ours(object: &Bound<'_, PyAny>) -> bool {
