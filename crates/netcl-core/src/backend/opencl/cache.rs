@@ -2,7 +2,7 @@
 //!
 //! Several processes may use one folder: entries are written to a temporary file and renamed, so a reader sees a whole entry
 //! or none. A checksum, keyed by the entry's name, finds what a full disk or a bad one left behind and entries under another's
-//! name. What somebody else could have written is not used (see [`files`]). The folder may be deleted at any time.
+//! name. What somebody else could have written is not used (`files.rs` says what that is). The folder may be deleted at any time.
 
 mod files;
 
