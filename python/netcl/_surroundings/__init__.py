@@ -33,11 +33,12 @@ class Surroundings:
         self._codes: dict[int, Code] = {}
         # Names of attributes that occur in the code that was met so far; None: any.
         self._names: set[str] | None = set()
+        self._known: dict[type, Any] = {}
 
     def describe(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description:
         """The key of a call."""
         while True:
-            walk = Walk(self._codes, self._names)
+            walk = Walk(self._codes, self._names, self._known)
             parts = [walk.argument(value, i) for i, value in enumerate(args)]
             names = tuple(kwargs)
             if kwargs:
@@ -47,7 +48,7 @@ class Surroundings:
                 if (walk.names is None or "grad" in walk.names) and any(getattr(t, "grad", None) is not None for t in walk.inputs):
                     raise Refused("it may read the gradient of an argument")
                 return Description(("call", names, _labels(len(args), names), tuple(parts)), walk)
-            self._names = walk.names
+            self._names, self._known = walk.names, {}
 
     def knows(self, code: types.CodeType) -> bool:
         """Whether a piece of code was met, or is a part of one that was."""

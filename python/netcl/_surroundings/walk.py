@@ -25,6 +25,7 @@ __all__ = ["Walk"]
 
 # A walk this long is no function any more but a library: it runs as it is.
 _MOST = 20_000
+_LIBRARY_MODULES: set[int] = set()
 _ABSENT = ("absent",)
 _CONTAINERS = (list, tuple, set, frozenset, dict, collections.deque)
 # Values of their own, which never change.
@@ -59,10 +60,12 @@ _CONSTRUCTORS = _OPERATORS | {"__init__", "__new__", "__post_init__"}
 class Walk:
     """One look at the surroundings."""
 
-    __slots__ = ("alive", "around", "codes", "grown", "held", "inputs", "names", "seen")
+    __slots__ = ("alive", "around", "codes", "grown", "held", "inputs", "known", "names", "seen")
 
-    def __init__(self, codes: dict[int, Code], names: set[str] | None) -> None:
+    def __init__(self, codes: dict[int, Code], names: set[str] | None, known: dict[type, Any] | None = None) -> None:
         self.codes, self.names, self.grown = codes, names, False
+        # Names of a class's settings that count, for as long as no other names do.
+        self.known = {} if known is None else known
         self.inputs: list[Any] = []
         self.around: list[Any] = []
         self.held: list[Any] = []
@@ -171,12 +174,10 @@ class Walk:
 
     # ---- functions -------------------------------------------------------------------------------------------------
 
-    def code(self, code: types.CodeType, library: Callable[[], bool]) -> Code:
-        found = self.codes.get(id(code))
-        if found is None:
-            found = self.codes[id(code)] = Code(code, library())
-            self.grown = True
-            self._may_read(found.attributes)
+    def _new_code(self, code: types.CodeType, home: Any) -> Code:
+        found = self.codes[id(code)] = Code(code, is_library(home))
+        self.grown = True
+        self._may_read(found.attributes)
         return found
 
     def _may_read(self, names: set[str] | None) -> None:
@@ -187,7 +188,7 @@ class Walk:
 
     def function(self, value: types.FunctionType) -> Any:
         around = value.__globals__
-        code = self.code(value.__code__, lambda: is_library(around.get("__name__")))
+        code = self.codes.get(id(value.__code__)) or self._new_code(value.__code__, around.get("__name__"))
         if code.library:
             return self.same(value)
         found: list[Any] = [around.get(name, _ABSENT) for name in code.globals]
@@ -258,7 +259,10 @@ class Walk:
 
     def pymodule(self, value: types.ModuleType) -> Any:
         self.held.append(value)
-        if is_library(value.__name__):
+        if id(value) in _LIBRARY_MODULES:
+            return ("same", id(value))
+        if is_library(value.__name__) and sys.modules.get(value.__name__) is value:
+            _LIBRARY_MODULES.add(id(value))  # it stays: nobody unloads Python's own
             return ("same", id(value))
         labels, found = self._named(vars(value))
         return self._items("pymodule", id(value), labels, found)
@@ -333,7 +337,13 @@ class Walk:
     def ours(self, value: Any) -> Any:
         """An object of netcl's: the same one, with the settings that the code names (``opt.lr``)."""
         self.held.append(value)
-        names = [name for name in _settings(type(value)) if self.names is None or name in self.names]
+        kind = type(value)
+        names = self.known.get(kind)
+        if names is None:
+            names = [name for name in _settings(kind) if self.names is None or name in self.names]
+            self.known[kind] = names
+        if not names:
+            return ("same", id(value))
         labels, found = [], []
         for name in names:
             try:

@@ -30,6 +30,8 @@ class _Variant:
     """A captured function in one kind of surroundings."""
 
     def __init__(self, function: Callable[..., Any], args: Any, kwargs: Any, found: Description) -> None:
+        #: Whether the function has run since somebody looked.
+        self.recorded = False
         self._made: Any = None
         self._results: dict[int, Any] = {}
         self.watch = Watch()
@@ -38,6 +40,7 @@ class _Variant:
         def run(*tensors: Any) -> list[Any]:
             given, named = replace((args, kwargs), iter(tensors))
             found: list[Any] = []
+            self.recorded = True
             self._made = take_apart(self.watch.run(function, given, named), found, "capture: the result")
             return found
 
@@ -45,7 +48,10 @@ class _Variant:
 
     def result(self, tensors: list[Any]) -> Any:
         """The tensors in the structure that the function gave when it was recorded."""
-        structure = self._results.setdefault(self.captured.current, self._made)
+        if len(self._results) == 1 and self._results.get(1) is self._made:
+            structure = self._made  # the only recording so far
+        else:
+            structure = self._results.setdefault(self.captured.current, self._made)
         return put_together(structure, iter(tensors))
 
     def holds(self, found: Description) -> bool:
@@ -90,7 +96,8 @@ class CapturedFunction(Generic[P, R]):
             variant = self._variants[found.key] = _Variant(self._function, args, kwargs, found)
             while len(self._variants) > _MOST:
                 self._forget(next(iter(self._variants)))
-        self._variants.move_to_end(found.key)
+        elif len(self._variants) == _MOST:
+            self._variants.move_to_end(found.key)
         self._last = variant
         return variant, found
 
@@ -120,9 +127,9 @@ class CapturedFunction(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """One step: records where there is no recording for such inputs and surroundings, and replays."""
         variant, found = self._variant(args, kwargs)
-        before = variant.captured.recordings
         results = variant.captured(*found.inputs)
-        if variant.captured.recordings != before:
+        if variant.recorded:
+            variant.recorded = False
             self._check(variant, found, args, kwargs)
         return variant.result(results)
 
