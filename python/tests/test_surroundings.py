@@ -341,6 +341,17 @@ def test_keeping_programs_is_bounded():
     assert len(compiled._kinds) <= 256 and compiled.counters()["plans"] <= 256
 
 
+def test_a_plan_that_is_used_all_the_time_outlives_hundreds_of_others():
+    compiled, x = ag.jit(lambda x, k: x * k), make(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        compiled(x, -1.0)
+        for k in range(700):
+            compiled(x, float(k))
+            np.testing.assert_array_equal(compiled(x, -1.0).to_host(), -x.to_host())
+    assert compiled.counters()["traces"] == 701 and len(compiled._results) <= 512
+
+
 def test_a_compiled_function_in_a_captured_one():
     layer = nn.Linear(3, 3)
     inner = ag.jit(lambda x: layer(x) * 2.0)

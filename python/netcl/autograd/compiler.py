@@ -78,7 +78,11 @@ class Compiled:
         plan, leaves = self._cache.call(kind.statics, found.inputs, kind.captures(found), call)
         if call.result is None:
             self._misses = 0
-            return put_together(self._results[plan], iter(leaves))
+            result = self._results[plan]
+            if len(self._results) > _MOST:
+                # The least recently used goes first, as it does among the plans: what a plan needs outlives it.
+                self._results[plan] = self._results.pop(plan)
+            return put_together(result, iter(leaves))
         if plan not in self._results:
             return self._traced(plan, call, found, leaves)
         return put_together(call.result, iter(leaves))
