@@ -374,6 +374,10 @@ def test_results_of_other_structure_for_other_shapes():
             assert form(small).shape == (3,)
             a, b = form(large)
             np.testing.assert_allclose(b.to_host(), large.to_host() * 3, rtol=1e-6)
+        for rows in range(1, 40):  # more than are kept, with one that is used all the time
+            made = form(make(rows))
+            assert isinstance(made, tuple) == (rows >= 4)
+            assert len(form(large)) == 2
 
 
 def test_old_objects_are_let_go():

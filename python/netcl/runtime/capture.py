@@ -51,7 +51,11 @@ class _Variant:
         if len(self._results) == 1 and self._results.get(1) is self._made:
             structure = self._made  # the only recording so far
         else:
-            structure = self._results.setdefault(self.captured.current, self._made)
+            # The least recently used goes first, as it does among the recordings, of which there are fewer.
+            current = self.captured.current
+            structure = self._results[current] = self._results.pop(current, self._made)
+            while len(self._results) > _MOST:
+                del self._results[next(iter(self._results))]
         return put_together(structure, iter(tensors))
 
     def holds(self, found: Description) -> bool:
