@@ -209,6 +209,12 @@ def test_changes_of_a_module_are_seen():
     agree(made, model, x)
     model[0].register_buffer("extra", make(4))
     agree(made, model, x)
+    model._modules["1"] = nn.Sigmoid()
+    agree(made, model, x)
+    model[0]._parameters.update(weight=nn.Parameter(make(4, 4, seed=5)))
+    agree(made, model, x)
+    model[0].bias = None
+    agree(made, model, x)
 
 
 def test_dropouts_rate_is_read_in_every_call():

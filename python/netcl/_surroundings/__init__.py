@@ -17,12 +17,12 @@ import types
 from typing import Any
 
 from netcl._surroundings.code import Code, contains
-from netcl._surroundings.modules import raise_version
+from netcl._surroundings.modules import Table, raise_version
 from netcl._surroundings.walk import Walk
 from netcl._surroundings.watch import Watch
 from netcl._surroundings.words import Refused, difference
 
-__all__ = ["Description", "Refused", "Surroundings", "Watch", "difference", "raise_version"]
+__all__ = ["Description", "Refused", "Surroundings", "Table", "Watch", "difference", "raise_version"]
 
 
 class Surroundings:

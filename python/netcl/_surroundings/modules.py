@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any
 
@@ -9,7 +10,7 @@ from netcl._netcl import IndexTensor, Tensor
 from netcl._surroundings.code import is_library, is_ours
 from netcl._surroundings.words import PLAIN, Key, path
 
-__all__ = ["BOOKKEEPING", "Facts", "is_fixed", "raise_version"]
+__all__ = ["BOOKKEEPING", "Facts", "Table", "is_fixed", "raise_version"]
 
 # Attributes of modules that say how they are kept, or are described by themselves.
 BOOKKEEPING = frozenset(
@@ -23,11 +24,40 @@ _COMPOSING = frozenset(["Module", "_Numbered", "Sequential", "ModuleList", "Modu
 _changes = 0
 
 
-def raise_version(module: Any) -> None:
-    """Notes that a setting, child, parameter or mode of a module has changed."""
+def _next_version() -> int:
     global _changes
     _changes += 1
-    module.__dict__["_version"] = _changes
+    return _changes
+
+
+def raise_version(module: Any) -> None:
+    """Notes that a setting or the mode of a module has changed; its tables of members know by themselves."""
+    module.__dict__["_version"] = _next_version()
+
+
+def _changing(name: str) -> Any:
+    """A method of dictionaries that raises the version."""
+    change = getattr(dict, name)
+
+    @functools.wraps(change)
+    def method(self: Table, *args: Any, **kwargs: Any) -> Any:
+        self.version = _next_version()
+        return change(self, *args, **kwargs)
+
+    return method
+
+
+class Table(dict[str, Any]):
+    """The parameters, buffers or children of a module: a dictionary whose version every change raises."""
+
+    version = 0
+    __setitem__, __delitem__, __ior__ = map(_changing, ("__setitem__", "__delitem__", "__ior__"))
+    clear, pop, popitem, setdefault, update = map(_changing, ("clear", "pop", "popitem", "setdefault", "update"))
+
+
+def _stamp(module: Any) -> tuple[int, int, int, int]:
+    own = module.__dict__
+    return own["_version"], own["_parameters"].version, own["_buffers"].version, own["_modules"].version
 
 
 class Facts:
@@ -38,17 +68,17 @@ class Facts:
     def __init__(self, root: Any) -> None:
         from netcl._surroundings.walk import Walk
 
-        self.changes, self.version = _changes, root.__dict__["_version"]
+        self.changes, self.version = _changes, _stamp(root)
         described: list[Any] = []
         tensors: list[Any] = []
         numbers: dict[int, int] = {}
         live: list[tuple[str, str | None, Any]] = []
         kinds: dict[Any, None] = {}
-        self.versions: list[tuple[Any, int]] = []
+        self.versions: list[tuple[Any, tuple[int, ...]]] = []
         for name, module in root.named_modules():
             own = module.__dict__
             if module is not root:
-                self.versions.append((module, own["_version"]))
+                self.versions.append((module, _stamp(module)))
             kind = type(module)
             kinds[kind] = None
             if not is_library(kind.__module__):
@@ -88,7 +118,7 @@ class Facts:
         now = _changes
         if now == self.changes:
             return True
-        if root.__dict__["_version"] != self.version or any([part.__dict__["_version"] != v for part, v in self.versions]):
+        if _stamp(root) != self.version or any([_stamp(part) != version for part, version in self.versions]):
             return False
         self.changes = now
         return True

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, overload
 
 from netcl._netcl import Tensor
-from netcl._surroundings import raise_version
 from netcl.nn.module import Module
 
 __all__ = ["ModuleDict", "ModuleList", "Residual", "Sequential"]
@@ -37,7 +36,6 @@ class _Numbered(Module):
         self._renumber(modules)
 
     def _renumber(self, modules: list[Module]) -> None:
-        raise_version(self)
         self._modules.clear()
         self._modules.update({str(i): module for i, module in enumerate(modules)})
 
@@ -50,7 +48,6 @@ class _Numbered(Module):
     def __setitem__(self, index: int, module: Module) -> None:
         if not isinstance(module, Module):
             raise TypeError(f"{type(self).__name__} takes modules, not {type(module).__name__}")
-        raise_version(self)
         self._modules[list(self._modules)[index]] = module
 
     def __delitem__(self, index: int | slice) -> None:
@@ -121,7 +118,6 @@ class ModuleDict(Module):
         if not isinstance(name, str) or not name or "." in name:
             raise KeyError(f"{name!r} cannot name a module: a name is a text without dots")
         # Unlike add_module: a name here may be that of a method ("items"), since it is no attribute.
-        raise_version(self)
         self._modules[name] = module
 
     def __getitem__(self, name: str) -> Module:
@@ -131,7 +127,6 @@ class ModuleDict(Module):
         return module
 
     def __delitem__(self, name: str) -> None:
-        raise_version(self)
         del self._modules[name]
 
     def __contains__(self, name: object) -> bool:

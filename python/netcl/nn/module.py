@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from netcl import autograd as ag
 from netcl._netcl import IndexTensor, Tensor
-from netcl._surroundings import raise_version
+from netcl._surroundings import Table, raise_version
 from netcl.nn import _state
 from netcl.nn._arguments import WrongInput, resolve_queue
 from netcl.nn._hooks import Hooks, RemovableHandle
@@ -67,7 +67,7 @@ class Module:
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # Here rather than in __init__, so that a subclass that does not call it works all the same.
         module = super().__new__(cls)
-        for name, empty in (("_parameters", {}), ("_buffers", {}), ("_modules", {}), ("_unsaved", set())):
+        for name, empty in (("_parameters", Table()), ("_buffers", Table()), ("_modules", Table()), ("_unsaved", set())):
             object.__setattr__(module, name, empty)
         object.__setattr__(module, "training", True)
         object.__setattr__(module, "_hooks", None)
@@ -116,8 +116,8 @@ class Module:
             if isinstance(value, (list, dict)):
                 _warn_of_hidden(type(self).__name__, name, value)
         for table in tables:
-            if table is not home:
-                table.pop(name, None)
+            if table is not home and name in table:
+                del table[name]
         if home is None:
             object.__setattr__(self, name, value)
         else:
@@ -167,8 +167,6 @@ class Module:
     register_module = add_module
 
     def _check_name(self, name: str) -> None:
-        """Whether a member can be added under a name, which whoever asks does next."""
-        raise_version(self)
         if not name or "." in name:
             raise KeyError(f"{name!r} cannot name a member: it must not be empty or contain a dot")
         if hasattr(self, name):
@@ -328,8 +326,7 @@ class Module:
                 raise TypeError("to: give one dtype, not two")
             queue, dtype = None, queue
         queue = resolve_queue(queue)
-        modules = list(self.modules())
-        tables = [table for module in modules for table in (module._parameters, module._buffers)]
+        tables = [table for module in self.modules() for table in (module._parameters, module._buffers)]
         # All new values first: where one fails, the module stays as it was.
         moved: dict[int, tuple[Any, Any]] = {}
         for tensor in (tensor for table in tables for tensor in table.values()):
@@ -347,8 +344,6 @@ class Module:
         for tensor, there in moved.values():
             if isinstance(tensor, Tensor) and tensor.is_leaf:
                 tensor._move_to(there)
-        for module in modules:
-            raise_version(module)
         return self
 
     # ---- saving ----------------------------------------------------------------------------------------------------
@@ -384,7 +379,7 @@ class Module:
         memo[id(self)] = other
         for name, value in self.__getstate__().items():
             if name in ("_parameters", "_buffers"):
-                other.__dict__[name] = {key: twin(tensor) for key, tensor in value.items()}
+                other.__dict__[name] = Table((key, twin(tensor)) for key, tensor in value.items())
             else:
                 other.__dict__[name] = copy.deepcopy(value, memo)
         return other
