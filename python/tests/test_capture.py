@@ -183,7 +183,11 @@ def test_kept_launches_run_again_on_the_same_memory():
 
 
 def test_kernels_of_ones_own_are_kept_and_their_memory_exchanged():
+    # The native CPU runs kernels through a driver for CPUs, where there is one.
+    through_a_driver = any(device.type & 2 for _, device in manager.discover())
     for queue in queues():
+        if queue.backend == "cpu" and not through_a_driver:
+            continue
         source = "__kernel void twice(__global float* x) { x[get_global_id(0)] *= 2.0f; }"
         kernel = netcl.KernelSpec(name="twice", src=source).build(queue).kernel("twice")
         x, other = (Tensor.from_host(queue, np.full(4, value, np.float32)) for value in (1.0, 5.0))

@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
     /// Threads of the native CPU [default: as many as there are cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Where results go [default: runs/<data>-<model>, with a number behind it where a finished run is]
+    /// Where results go [default: runs/<data>-<model>, numbered where a finished run is]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Where to look for the data set's files

@@ -103,7 +103,7 @@ fn parse_plain(mut content: impl Read, largest: u64, damage: &str) -> Result<Arr
         return Err(format!("it is truncated: its header announces {shape:?} elements, {} follow", bytes.len()));
     }
     if bytes.len() > expected {
-        return Err(format!("it goes on behind its end: its header announces {shape:?} elements, more follow"));
+        return Err(format!("it goes on past its end: its header announces {shape:?} elements, more follow"));
     }
     Ok(Array { shape, bytes })
 }
@@ -175,7 +175,7 @@ mod tests {
             (&[0, 0, 13, 1, 0, 0, 0, 1], "type 0x0d; only bytes"),
             (&[0, 0, 8, 3, 0, 0, 0, 1], "ends within the lengths of its 3 axes"),
             (&LABELS[..10], "is truncated: its header announces [3] elements, 2 follow"),
-            (&[0, 0, 8, 1, 0, 0, 0, 0, 9], "goes on behind its end"),
+            (&[0, 0, 8, 1, 0, 0, 0, 0, 9], "goes on past its end"),
             (&[0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255], "more than fit"),
         ];
         for (content, expected) in cases {
@@ -183,7 +183,7 @@ mod tests {
             assert!(text.starts_with("file is no idx file: ") && text.contains(expected), "{text}");
         }
         let whole = gzip(&LABELS);
-        assert!(parse(&gzip(&[&LABELS[..], &[0; 1 << 20]].concat())).unwrap_err().contains("goes on behind its end"));
+        assert!(parse(&gzip(&[&LABELS[..], &[0; 1 << 20]].concat())).unwrap_err().contains("goes on past its end"));
         assert!(parse(&gzip(&[0, 0, 8, 2, 0, 16, 0, 0, 0, 0, 16, 0])).unwrap_err().contains("too many for gzip data"));
         assert!(parse(&whole[..whole.len() - 3]).unwrap_err().contains("gzip data is damaged"));
     }

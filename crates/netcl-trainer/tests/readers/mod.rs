@@ -351,7 +351,7 @@ fn files_that_unpack_to_anything_take_no_memory() {
         assert!(peak < 16 << 20, "{peak} bytes: {text}");
     };
     let read_idx = || idx::Array::read(&path).unwrap_err().to_string();
-    for (length, expected) in [(3u32, "goes on behind its end"), (zeros.len() as u32, "too many for gzip data")] {
+    for (length, expected) in [(3u32, "goes on past its end"), (zeros.len() as u32, "too many for gzip data")] {
         let header = [&[0, 0, 8, 1][..], &length.to_be_bytes()].concat();
         let mut encoder = GzEncoder::new(std::fs::File::create(&path).unwrap(), Compression::fast());
         encoder.write_all(&header).unwrap();
