@@ -466,6 +466,19 @@ def test_what_is_made_at_the_first_call_and_kept():
     np.testing.assert_allclose(f(x).to_host(), x.to_host() * 5, rtol=1e-6)
 
 
+def test_what_is_kept_for_each_length_does_not_end_the_compiling():
+    kept = {}
+
+    @ag.jit
+    def f(x):
+        return x * kept.setdefault(x.shape[0], float(x.shape[0]))
+
+    for rows in range(1, 7):
+        for _ in range(3):
+            np.testing.assert_allclose(f(make(rows)).to_host(), make(rows).to_host() * rows, rtol=1e-6)
+    assert f.counters()["hits"] == 6
+
+
 def test_gradients_and_settings_of_optimizers_are_read_in_every_call():
     w = ag.tensor(make(3), requires_grad=True)
     opt = optim.SGD([w], lr=0.5)

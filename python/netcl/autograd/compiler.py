@@ -27,7 +27,7 @@ __all__ = ["Compiled", "jit", "jit_compile"]
 _MOST = 256
 # Reasons for tracing again that are kept, and traces in a row after which one is told of them.
 _REASONS, _PATIENCE = 100, 8
-# A function may change what it reads a few times: what is made at the first call, and kept.
+# A function may change what it reads a few times in a row: what is made at the first call, and kept.
 _CHANGES = 3
 
 
@@ -77,7 +77,7 @@ class Compiled:
         call = _Call(self.function, args, kwargs)
         plan, leaves = self._cache.call(kind.statics, found.inputs, kind.captures(found), call)
         if call.result is None:
-            self._misses = 0
+            self._misses = self._changes = 0
             result = self._results[plan]
             if len(self._results) > _MOST:
                 # The least recently used goes first, as it does among the plans: what a plan needs outlives it.
