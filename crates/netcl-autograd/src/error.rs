@@ -130,6 +130,21 @@ impl From<netcl_core::backend::opencl::ClError> for Error {
 }
 
 impl Error {
+    /// A value that cannot be used.
+    pub fn argument(op: &'static str, what: impl Into<String>) -> Self {
+        netcl_core::Error::argument(op, what).into()
+    }
+
+    /// A value of the wrong type, where types are known at run time only.
+    pub fn wrong_type(op: &'static str, what: impl Into<String>) -> Self {
+        netcl_core::Error::wrong_type(op, what).into()
+    }
+
+    /// A tensor of a shape that cannot be used.
+    pub fn shape(op: &'static str, shape: &Shape, why: impl Into<String>) -> Self {
+        netcl_core::Error::shape(op, shape, why).into()
+    }
+
     /// Which Python exception this becomes.
     pub fn kind(&self) -> ErrorKind {
         match self {

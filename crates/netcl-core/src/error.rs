@@ -147,6 +147,14 @@ pub enum Error {
         /// What is wrong and what to do.
         what: String,
     },
+    /// An argument of the wrong type, where types are known at run time only.
+    #[error("{op}: {what}")]
+    ArgumentType {
+        /// The operation.
+        op: &'static str,
+        /// What it takes and what was given.
+        what: String,
+    },
 
     /// An argument of a kernel that its parameter cannot take.
     #[error("kernel {kernel}, argument {index} ({parameter}): {why}")]
@@ -251,6 +259,16 @@ impl Error {
         Error::Argument { op, what: what.into() }
     }
 
+    /// An [`Error::ArgumentType`].
+    pub fn wrong_type(op: &'static str, what: impl Into<String>) -> Self {
+        Error::ArgumentType { op, what: what.into() }
+    }
+
+    /// An [`Error::Shape`].
+    pub fn shape(op: &'static str, shape: &Shape, why: impl Into<String>) -> Self {
+        Error::Shape { op, shape: shape.clone(), why: why.into() }
+    }
+
     /// Which Python exception this becomes.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -265,7 +283,10 @@ impl Error {
             | Error::NoDevice { .. }
             | Error::KernelArgument { out_of_range: true, .. }
             | Error::Axis { .. } => ErrorKind::Value,
-            Error::Dtype { .. } | Error::DtypeMismatch { .. } | Error::KernelArgument { .. } => ErrorKind::Type,
+            Error::Dtype { .. }
+            | Error::DtypeMismatch { .. }
+            | Error::ArgumentType { .. }
+            | Error::KernelArgument { .. } => ErrorKind::Type,
             Error::Index { .. } => ErrorKind::Index,
             Error::OutOfMemory { .. } | Error::HostMemory { .. } => ErrorKind::Memory,
             Error::Interrupted { .. } => ErrorKind::Interrupted,
