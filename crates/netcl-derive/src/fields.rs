@@ -12,16 +12,18 @@ pub(crate) enum Role {
     Constant,
     Child,
     Mode,
+    Settings,
     Skip,
 }
 
 impl Role {
-    const ALL: [(&str, Role); 6] = [
+    const ALL: [(&str, Role); 7] = [
         ("parameter", Role::Parameter),
         ("buffer", Role::Buffer),
         ("constant", Role::Constant),
         ("child", Role::Child),
         ("mode", Role::Mode),
+        ("settings", Role::Settings),
         ("skip", Role::Skip),
     ];
 }
@@ -256,7 +258,7 @@ mod tests {
         assert_eq!(
             errors,
             [
-                "a field of a module is one of parameter, buffer, constant, child, mode, skip, and may have show",
+                "a field of a module is one of parameter, buffer, constant, child, mode, settings, skip, and may have show",
                 "a field of a module has one role",
             ]
         );

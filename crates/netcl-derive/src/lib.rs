@@ -4,6 +4,7 @@
 
 mod fields;
 mod module;
+mod settings;
 
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input, parse_quote};
@@ -23,4 +24,18 @@ pub fn derive_module(input: TokenStream) -> TokenStream {
 pub fn derive_facade_module(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     module::expand(&input, parse_quote!(::netcl::nn)).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Writes `netcl_nn::Settings` for a struct; `netcl_nn::settings` documents it.
+#[proc_macro_derive(Settings, attributes(setting, settings))]
+pub fn derive_settings(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    settings::expand(&input, &parse_quote!(::netcl_nn)).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// The same for crates that depend on the facade alone.
+#[proc_macro_derive(FacadeSettings, attributes(setting, settings))]
+pub fn derive_facade_settings(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    settings::expand(&input, &parse_quote!(::netcl::nn)).unwrap_or_else(syn::Error::into_compile_error).into()
 }

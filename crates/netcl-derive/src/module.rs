@@ -16,6 +16,8 @@ struct Options {
     nn: Path,
     /// Whether the module is more than a function of one tensor.
     no_forward: bool,
+    /// Whether its fields are its settings.
+    settings: bool,
 }
 
 /// The implementation for a struct; `nn` is the path of the crate or module that holds the trait.
@@ -30,7 +32,11 @@ pub(crate) fn expand(input: &DeriveInput, nn: Path) -> Result<TokenStream> {
         return Err(Error::new(lifetime.lifetime.span(), what));
     }
     let options = options(input, nn)?;
-    let parts = parts(&data.fields)?;
+    let mut parts = parts(&data.fields)?;
+    if options.settings {
+        // Numbers and choices, whose types may have any name.
+        parts.iter_mut().filter(|part| part.role == Role::Child).for_each(|part| part.role = Role::Skip);
+    }
     let nn = &options.nn;
 
     let ident = &input.ident;
@@ -39,7 +45,10 @@ pub(crate) fn expand(input: &DeriveInput, nn: Path) -> Result<TokenStream> {
     let (support, forward) = forward(input, &generics, &options);
     let see = members(&parts, nn, false);
     let change = members(&parts, nn, true);
-    let arguments = arguments(&parts);
+    let (described, configured) = match settings(&options, &parts) {
+        Some(settings) => (settings.of_module(nn), settings.configured(input, nn)),
+        None => (arguments(&parts), TokenStream::new()),
+    };
     Ok(quote! {
         const _: () = {
             #support
@@ -61,22 +70,127 @@ pub(crate) fn expand(input: &DeriveInput, nn: Path) -> Result<TokenStream> {
                     let _ = see;
                 }
 
-                #arguments
+                #described
             }
+
+            #configured
         };
     })
 }
 
+/// Where a layer keeps what it was made with.
+enum Holder<'a> {
+    /// It is nothing else.
+    Itself,
+    /// In a field.
+    Field(&'a Part<'a>),
+}
+
+fn settings<'a>(options: &Options, parts: &'a [Part<'a>]) -> Option<Holder<'a>> {
+    match parts.iter().find(|part| part.role == Role::Settings) {
+        Some(part) => Some(Holder::Field(part)),
+        None => options.settings.then_some(Holder::Itself),
+    }
+}
+
+impl Holder<'_> {
+    fn place(&self) -> TokenStream {
+        match self {
+            Holder::Itself => quote!(*self),
+            Holder::Field(Part { member, .. }) => quote!(self.#member),
+        }
+    }
+
+    /// Methods of `Module`.
+    fn of_module(&self, nn: &Path) -> TokenStream {
+        let (place, settings) = (self.place(), quote!(#nn::settings::Settings));
+        quote! {
+            fn shown(&self) -> ::std::vec::Vec<(&'static str, #nn::settings::Value)> {
+                #settings::shown(&#place)
+            }
+
+            fn settings(&self) -> ::std::vec::Vec<(&'static str, #nn::settings::Value)> {
+                #settings::values(&#place)
+            }
+
+            fn set_setting(&mut self, name: &str, value: &#nn::settings::Value) -> #nn::autograd::Result<()> {
+                #settings::set(&mut #place, <Self as #nn::Configured>::KIND, name, value)
+            }
+        }
+    }
+
+    /// `Configured`, the constructor that takes the settings, and printing.
+    fn configured(&self, input: &DeriveInput, nn: &Path) -> TokenStream {
+        let (ident, place) = (&input.ident, self.place());
+        let name = ident.to_string();
+        let (ty, make) = match self {
+            Holder::Itself => (quote!(#ident), quote!(Ok(settings))),
+            Holder::Field(Part { ty, .. }) => (quote!(#ty), quote!(#ident::make(build, settings))),
+        };
+        let new_with = match self {
+            Holder::Itself => TokenStream::new(),
+            Holder::Field(_) => quote! {
+                impl #ident {
+                    /// A layer with these settings; where it is made may be a queue, or a [`Build`](#nn::Build) that also says the
+                    /// dtype and the random numbers.
+                    ///
+                    /// # Errors
+                    /// For settings that no layer can have.
+                    pub fn new_with<'b>(
+                        build: impl ::core::convert::Into<#nn::Build<'b>>,
+                        settings: #ty,
+                    ) -> #nn::autograd::Result<#ident> {
+                        <#ident as #nn::Configured>::build(&mut build.into(), settings)
+                    }
+                }
+            },
+        };
+        quote! {
+            #[automatically_derived]
+            impl #nn::Configured for #ident {
+                const KIND: &'static str = #name;
+                type Settings = #ty;
+
+                fn options(&self) -> #nn::autograd::Result<#ty> {
+                    Ok(::core::clone::Clone::clone(&#place))
+                }
+
+                fn build(build: &mut #nn::Build<'_>, settings: #ty) -> #nn::autograd::Result<Self> {
+                    let _ = &build;
+                    #nn::settings::Settings::check(&settings, #name)?;
+                    #make
+                }
+            }
+
+            #new_with
+
+            impl ::core::fmt::Display for #ident {
+                fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                    ::core::fmt::Display::fmt(self as &dyn #nn::Module, f)
+                }
+            }
+
+            impl ::core::fmt::Debug for #ident {
+                fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                    ::core::fmt::Display::fmt(self, f)
+                }
+            }
+        }
+    }
+}
+
 fn options(input: &DeriveInput, nn: Path) -> Result<Options> {
-    let mut options = Options { nn, no_forward: false };
+    let mut options = Options { nn, no_forward: false, settings: false };
     for attribute in input.attrs.iter().filter(|attribute| attribute.path().is_ident("module")) {
         attribute.parse_nested_meta(|meta| {
             if meta.path.is_ident("no_forward") {
                 options.no_forward = true;
+            } else if meta.path.is_ident("settings") {
+                options.settings = true;
             } else if meta.path.is_ident("crate") {
                 options.nn = meta.value()?.parse()?;
             } else {
-                return Err(meta.error("a module may have no_forward and crate = path::to::nn"));
+                return Err(meta.error("a module may have no_forward, settings and crate = path::to::nn"));
             }
             Ok(())
         })?;
@@ -180,17 +294,16 @@ fn members(parts: &[Part<'_>], nn: &Path, change: bool) -> Vec<TokenStream> {
             let span = Span::call_site().located_at(part.ty.span());
             let field =
                 if change { quote_spanned!(span=> &mut self.#member) } else { quote_spanned!(span=> &self.#member) };
-            let (method, kind) =
-                if change { (quote!(change), quote!(MemberMut)) } else { (quote!(see), quote!(Member)) };
+            let method = if change { quote!(change) } else { quote!(see) };
             match role {
                 Role::Parameter | Role::Buffer | Role::Constant => {
                     let variant = format_ident!("{role:?}");
-                    quote_spanned!(span=> #nn::module::Tensors::#method(#field, #name, #nn::#kind::#variant, see);)
+                    quote_spanned!(span=> #nn::module::Tensors::#method(#field, #name, #nn::Role::#variant, see);)
                 }
                 Role::Child => quote_spanned!(span=> #nn::module::Children::#method(#field, #name, see);),
                 Role::Mode if change => quote_spanned!(span=> see(#name, #nn::MemberMut::Mode(#field));),
                 Role::Mode => quote_spanned!(span=> see(#name, #nn::Member::Mode(self.#member));),
-                Role::Skip => TokenStream::new(),
+                Role::Settings | Role::Skip => TokenStream::new(),
             }
         });
         statements.collect::<Vec<_>>()
@@ -245,7 +358,7 @@ mod tests {
                 #[module(forward)]
                 struct Net;
             ))
-            .contains("no_forward and crate")
+            .contains("no_forward, settings and crate")
         );
     }
 

@@ -10,7 +10,7 @@ use netcl_io::nn::autograd::core::dtype::DType;
 use netcl_io::nn::autograd::core::random::default_generator;
 use netcl_io::nn::autograd::ops::dropout::dropout;
 use netcl_io::nn::autograd::{Tape, Tensor};
-use netcl_io::nn::{Linear, LinearOptions, Module, ReLU, Sequential, functional as F, sequential};
+use netcl_io::nn::{Build, Linear, LinearOptions, Module, ReLU, Sequential, functional as F, sequential};
 use netcl_io::optim::schedule::StepLR;
 use netcl_io::optim::{Optimizer, SGD, Schedule, SgdOptions};
 use netcl_io::{Archive, Array, Checkpoint, load_weights, save_model};
@@ -138,8 +138,8 @@ fn numpy_opens_the_files_and_its_own_are_opened() {
     let queue = queue();
     let mut layers = Vec::new();
     for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
-        let options = LinearOptions { dtype, ..Default::default() };
-        layers.push(Box::new(Linear::new_with(&queue, 2, 3, options).unwrap()) as Box<dyn Module>);
+        let layer = Linear::new_with(Build::on(&queue).dtype(dtype), LinearOptions::new(2, 3)).unwrap();
+        layers.push(Box::new(layer) as Box<dyn Module>);
     }
     let mut model = Sequential::new(layers);
     save_model(&path, &model, serde_json::json!({ "title": "größer" }).as_object().unwrap().clone()).unwrap();

@@ -3,41 +3,33 @@
 use netcl_autograd::ops::{elementwise, softmax};
 use netcl_autograd::{Result, Tensor};
 
-use crate::module::{Module, print_as_module};
+use crate::Module;
+use crate::settings::Settings;
 
 /// A module from a function of the elementwise table; parameters become public fields with the table's defaults.
 macro_rules! activations {
     ($($(#[$doc:meta])* $name:ident = $function:ident $({ $($(#[$field_doc:meta])* $field:ident = $default:expr),+ })?;)*) => {$(
         activations!(@type $(#[$doc])* $name $({ $($(#[$field_doc])* $field = $default),+ })?);
 
-        impl Module for $name {
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        impl $name {
+            /// The result for an input.
+            pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 elementwise::$function(input $($(, self.$field)+)?)
             }
-
-            $(fn arguments(&self) -> String {
-                [$(format!("{}={}", stringify!($field), self.$field)),+].join(", ")
-            })?
         }
-
-        print_as_module!($name);
     )*};
     (@type $(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Default)]
+        #[derive(Clone, Copy, Module, Settings)]
+        #[module(settings)]
         pub struct $name;
     };
     (@type $(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident = $default:expr),+ }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy)]
+        #[derive(Clone, Copy, Module, Settings)]
+        #[module(settings)]
         pub struct $name {
-            $($(#[$field_doc])* pub $field: f64),+
-        }
-
-        impl Default for $name {
-            fn default() -> Self {
-                $name { $($field: $default),+ }
-            }
+            $($(#[$field_doc])* #[setting(default = $default)] pub $field: f64),+
         }
     };
 }
@@ -59,10 +51,6 @@ activations! {
     };
     /// ELU with the two constants that keep mean 0 and variance 1.
     SELU = selu;
-    /// `x * normcdf(x)`, exactly.
-    GELU = gelu;
-    /// GELU in its tanh approximation.
-    GELUTanh = gelu_tanh;
     /// `x * sigmoid(x)`.
     SiLU = silu;
     /// `x * tanh(softplus(x))`.
@@ -95,33 +83,54 @@ activations! {
     Hardswish = hardswish;
 }
 
+crate::choices! {
+    /// How [`GELU`] is computed.
+    pub enum Approximation {
+        /// Exactly.
+        #[default]
+        None = "none",
+        /// By a hyperbolic tangent.
+        Tanh = "tanh",
+    }
+}
+
+/// `x * normcdf(x)`, exactly or in its tanh approximation.
+#[derive(Clone, Copy, Module, Settings)]
+#[module(settings)]
+pub struct GELU {
+    /// How it is computed.
+    #[setting(default)]
+    pub approximate: Approximation,
+}
+
+impl GELU {
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        match self.approximate {
+            Approximation::None => elementwise::gelu(input),
+            Approximation::Tanh => elementwise::gelu_tanh(input),
+        }
+    }
+}
+
 /// A module from a softmax along an axis.
 macro_rules! along_an_axis {
     ($($(#[$doc:meta])* $name:ident = $function:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy)]
+        #[derive(Clone, Copy, Module, Settings)]
+        #[module(settings)]
         pub struct $name {
             /// The axis.
+            #[setting(default = -1, alias = "dim")]
             pub axis: isize,
         }
 
-        impl Default for $name {
-            fn default() -> Self {
-                $name { axis: -1 }
-            }
-        }
-
-        impl Module for $name {
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        impl $name {
+            /// The result for an input.
+            pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 softmax::$function(input, self.axis)
             }
-
-            fn arguments(&self) -> String {
-                format!("axis={}", self.axis)
-            }
         }
-
-        print_as_module!($name);
     )*};
 }
 

@@ -11,6 +11,7 @@ use netcl_autograd::ops::layout::{permute, reshape, split, squeeze, unsqueeze};
 use netcl_autograd::ops::matmul::linear;
 use netcl_autograd::{Result, Tensor};
 
+use crate::config::Build;
 use crate::init::{Gain, Init};
 use crate::linear::{Linear, LinearOptions};
 use crate::members;
@@ -104,7 +105,10 @@ impl MultiheadAttention {
         let law = Init::XavierUniform { gain: Gain::Linear };
         let in_proj_weight = law.tensor(queue, [3 * embed_dim, embed_dim], dtype, generator.as_deref_mut())?;
         let in_proj_bias = bias.then(|| Tensor::from_shape(queue, [3 * embed_dim], dtype)).transpose()?;
-        let out_proj = Linear::new_with(queue, embed_dim, embed_dim, LinearOptions { bias, dtype, generator })?;
+        let out_proj = Linear::new_with(
+            Build::on(queue).dtype(dtype).generator(generator),
+            LinearOptions { bias, ..LinearOptions::new(embed_dim, embed_dim) },
+        )?;
         if let Some(bias) = out_proj.bias() {
             bias.fill(0.0)?;
         }

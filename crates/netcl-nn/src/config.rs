@@ -21,73 +21,74 @@
 //!
 //! # How a layer joins
 //!
-//! 1. A struct of its settings with `#[derive(Serialize, Deserialize)]` and `#[serde(deny_unknown_fields)]`;
-//!    `#[serde(default)]` for what may be left out, `#[serde(alias = "...")]` for other names of the same setting.
-//! 2. [`Configured`] for the layer: the type's name, the settings of a layer, a layer from settings. Layers inside are
-//!    settings of type [`LayerConfig`], turned by [`layer_config`] and [`Build::layer`].
-//! 3. A layer of this crate gets a line in the table of `config/built_in.rs`, where the existing ones stand as models (`config/image.rs` has more) (one without
-//!    settings, or with numbers only, is a line in a macro there). Everybody else calls [`register_layer`].
+//! 1. A struct of its settings derives [`Settings`](trait@crate::Settings), and the layer has a field of it.
+//! 2. The layer derives [`Module`] with the attribute `settings` on that field, and has a function
+//!    `make(build: &mut Build, settings) -> Result<Self>`; [`Build`] knows the device, the dtype and the random numbers.
+//!    A layer that is nothing but its settings derives both and has `#[module(settings)]` on the struct.
+//! 3. A layer of this crate gets a line in the table of `config/built_in.rs`; everybody else calls [`register_layer`].
 //!
 //! ```
 //! use netcl_nn::autograd::{Result, Tensor, core::device::manager};
 //! use netcl_nn::config::from_json;
-//! use netcl_nn::{Build, Configured, Module, build_sequential, functional as F, register_layer};
-//! use serde::{Deserialize, Serialize};
+//! use netcl_nn::init::Init;
+//! use netcl_nn::{Build, Module, Settings, build_sequential, functional as F, register_layer};
 //!
 //! #[derive(Module)]
 //! struct Scale {
-//!     factor: f64,
+//!     factor: Tensor,
+//!     #[module(settings)]
+//!     settings: ScaleOptions,
+//! }
+//!
+//! #[derive(Clone, Settings)]
+//! struct ScaleOptions {
+//!     start: f64,
 //! }
 //!
 //! impl Scale {
+//!     fn make(build: &mut Build<'_>, settings: ScaleOptions) -> Result<Scale> {
+//!         Ok(Scale { factor: build.parameter(Init::Constant(settings.start), ())?, settings })
+//!     }
+//!
 //!     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-//!         F::mul(input, self.factor)
-//!     }
-//! }
-//!
-//! #[derive(Serialize, Deserialize)]
-//! #[serde(deny_unknown_fields)]
-//! struct ScaleSettings {
-//!     factor: f64,
-//! }
-//!
-//! impl Configured for Scale {
-//!     const KIND: &'static str = "Scale";
-//!     type Settings = ScaleSettings;
-//!     fn settings(&self) -> Result<ScaleSettings> {
-//!         Ok(ScaleSettings { factor: self.factor })
-//!     }
-//!     fn build(settings: ScaleSettings, _build: &Build<'_>) -> Result<Scale> {
-//!         Ok(Scale { factor: settings.factor })
+//!         F::mul(input, &self.factor)
 //!     }
 //! }
 //!
 //! register_layer::<Scale>()?;
 //! let queue = manager().cpu().queue;
-//! let model = build_sequential(&queue, &from_json(r#"[{"type": "Scale", "args": {"factor": 3}}]"#)?)?;
+//! let model = build_sequential(&queue, &from_json(r#"[{"type": "Scale", "args": {"start": 3}}]"#)?)?;
 //! assert_eq!(model.forward(&Tensor::from_host(&queue, &[2.0f32], [1])?)?.to_host::<f32>()?, [6.0]);
+//! assert_eq!(model.to_string(), "Sequential(\n  (0): Scale(start=3)\n)");
 //!
-//! let wrong = from_json(r#"[{"type": "Scale", "args": {"factor": "big"}}]"#)?;
+//! let wrong = from_json(r#"[{"type": "Scale", "args": {"start": "big"}}]"#)?;
 //! let error = build_sequential(&queue, &wrong).unwrap_err().to_string();
-//! assert_eq!(error, r#"build_sequential: layer 0 (Scale): factor: invalid type: string "big", expected f64"#);
+//! assert_eq!(error, "build_sequential: layer 0 (Scale): start is a number, not 'big'");
 //! # Ok::<(), netcl_nn::autograd::Error>(())
 //! ```
 
 mod built_in;
-mod image;
 
 use std::any::TypeId;
 use std::sync::{PoisonError, RwLock};
 
+use netcl_autograd::core::ErrorKind;
 use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::{Error as CoreError, ErrorKind};
-use netcl_autograd::{Error, Result};
-use serde::de::{DeserializeOwned, Deserializer};
+use netcl_autograd::core::dtype::DType;
+use netcl_autograd::core::random::Generator;
+use netcl_autograd::core::shape::Shape;
+use netcl_autograd::ops::layout::expand;
+use netcl_autograd::{Error, Result, Tensor};
+use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::init::Init;
+use crate::members::Member;
 use crate::module::Module;
 use crate::sequential::Sequential;
+use crate::settings::Settings;
+use crate::walk::walk;
 
 /// A layer as data: what it is, and its settings.
 ///
@@ -108,40 +109,121 @@ fn null_is_empty<'de, D: Deserializer<'de>>(from: D) -> Result<Map<String, Value
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// A layer that can be made from settings and tells its settings.
+/// A layer that can be made from settings and tells its settings; `#[derive(Module)]` writes it for a layer with settings.
 pub trait Configured: Module + Sized {
     /// Its name in configurations: the type's.
     const KIND: &'static str;
 
-    /// What is needed to make one. Its names in JSON are those that the errors show.
-    type Settings: Serialize + DeserializeOwned;
+    /// What is needed to make one.
+    type Settings: Settings;
 
     /// The settings that make a layer like this one.
-    fn settings(&self) -> Result<Self::Settings>;
+    ///
+    /// # Errors
+    /// For a container of a layer that has none.
+    fn options(&self) -> Result<Self::Settings>;
 
     /// A new layer.
-    fn build(settings: Self::Settings, build: &Build<'_>) -> Result<Self>;
+    ///
+    /// # Errors
+    /// For settings that do not pass their [`check`](Settings::check), and what the layer itself refuses.
+    fn build(build: &mut Build<'_>, settings: Self::Settings) -> Result<Self>;
 }
 
-/// Where a layer is being made.
+/// Where a layer is being made: on which device, of which dtype, with which random numbers.
+///
+/// A queue is enough for most: `Linear::new_with(&queue, options)`. Everything else is said first:
+///
+/// ```
+/// use netcl_nn::autograd::core::{device::manager, dtype::DType, random::Generator};
+/// use netcl_nn::{Build, Linear, LinearOptions};
+///
+/// let queue = manager().cpu().queue;
+/// let mut generator = Generator::new(7);
+/// let build = Build::on(&queue).dtype(DType::F64).generator(&mut generator);
+/// let layer = Linear::new_with(build, LinearOptions { bias: false, ..LinearOptions::new(3, 5) })?;
+/// assert_eq!(layer.weight().dtype(), DType::F64);
+/// # Ok::<(), netcl_nn::autograd::Error>(())
+/// ```
 pub struct Build<'a> {
-    queue: &'a Queue,
+    queue: Queue,
+    dtype: DType,
+    generator: Option<&'a mut Generator>,
+    hollow: bool,
+    /// The names of the layers that are being made, the outermost first.
     path: String,
 }
 
-impl Build<'_> {
+impl From<&Queue> for Build<'_> {
+    fn from(queue: &Queue) -> Self {
+        Build::on(queue)
+    }
+}
+
+impl<'a> Build<'a> {
+    /// Float32 parameters on a queue's device, with numbers of the process-wide generator.
+    pub fn on(queue: &Queue) -> Build<'a> {
+        Build { queue: queue.clone(), dtype: DType::F32, generator: None, hollow: false, path: String::new() }
+    }
+
+    /// Parameters of another dtype.
+    pub fn dtype(self, dtype: DType) -> Build<'a> {
+        Build { dtype, ..self }
+    }
+
+    /// With the numbers of a generator of one's own.
+    pub fn generator(self, generator: impl Into<Option<&'a mut Generator>>) -> Build<'a> {
+        Build { generator: generator.into(), ..self }
+    }
+
+    /// Parameters that have shapes but no memory, because others take their place; no random number is drawn.
+    pub fn hollow(self) -> Build<'a> {
+        Build { hollow: true, ..self }
+    }
+
     /// The queue of the device that the parameters are to live on.
     pub fn queue(&self) -> &Queue {
-        self.queue
+        &self.queue
+    }
+
+    /// A tensor to be trained that starts by a rule.
+    pub fn parameter(&mut self, start: Init, shape: impl Into<Shape>) -> Result<Tensor> {
+        Ok(self.buffer(start, shape)?.with_grad())
+    }
+
+    /// A tensor that is not trained.
+    pub fn buffer(&mut self, start: Init, shape: impl Into<Shape>) -> Result<Tensor> {
+        let shape = shape.into();
+        if self.hollow {
+            return expand(&Tensor::full(&self.queue, (), self.dtype, 0.0)?, shape);
+        }
+        start.tensor(&self.queue, shape, self.dtype, self.generator.as_deref_mut())
+    }
+
+    /// PyTorch's start of linear and convolutional layers: weight and bias uniform between plus and minus `1 / sqrt(fan in)`.
+    pub(crate) fn weight_and_bias(
+        &mut self,
+        shape: impl Into<Shape>,
+        bias: Option<usize>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let shape = shape.into();
+        let inputs: usize = shape[1..].iter().product();
+        let bound = 1.0 / (inputs.max(1) as f64).sqrt();
+        let start = Init::Uniform { low: -bound, high: bound };
+        let weight = self.parameter(start, shape)?;
+        Ok((weight, bias.map(|length| self.parameter(start, [length])).transpose()?))
     }
 
     /// A layer inside the one that is being made; errors call it by the setting's name.
-    pub fn layer(&self, name: &str, config: &LayerConfig) -> Result<Box<dyn Module>> {
-        let path = format!("{}.{name}", self.path);
-        Build { queue: self.queue, path }.make(config)
+    pub fn layer(&mut self, name: &str, config: &LayerConfig) -> Result<Box<dyn Module>> {
+        let outer = self.path.clone();
+        self.path = if outer.is_empty() { name.to_owned() } else { format!("{outer}.{name}") };
+        let made = self.make(config);
+        self.path = outer;
+        made
     }
 
-    fn make(&self, config: &LayerConfig) -> Result<Box<dyn Module>> {
+    fn make(&mut self, config: &LayerConfig) -> Result<Box<dyn Module>> {
         match entries().into_iter().find(|entry| entry.kind == config.kind) {
             Some(entry) => (entry.build)(config, self).map_err(|error| self.placed(entry.kind, error)),
             None => {
@@ -153,15 +235,18 @@ impl Build<'_> {
     }
 
     fn error(&self, what: &str) -> Error {
-        CoreError::argument(OP, format!("layer {} {what}", self.path)).into()
+        let place = if self.path.is_empty() { String::new() } else { format!("layer {} ", self.path) };
+        Error::argument(OP, format!("{place}{what}"))
     }
 
     /// An error of a layer's own with the layer's place, unless it has one.
-    fn placed(&self, kind: &str, error: Error) -> Error {
-        match error {
-            Error::Core(CoreError::Argument { op: OP, .. }) => error,
-            Error::Core(inner) if inner.kind() == ErrorKind::Value => self.error(&format!("({kind}): {inner}")),
-            other => other,
+    fn placed(&self, kind: &'static str, error: Error) -> Error {
+        let text = error.to_string();
+        let own = text.strip_prefix(kind).and_then(|text| text.strip_prefix(": ")).unwrap_or(&text);
+        match error.kind() {
+            _ if self.path.is_empty() || text.starts_with(OP) => error,
+            ErrorKind::Value | ErrorKind::Type => self.error(&format!("({kind}): {own}")),
+            _ => error,
         }
     }
 }
@@ -174,7 +259,7 @@ const OP: &str = "build_sequential";
 struct Entry {
     kind: &'static str,
     layer: TypeId,
-    build: fn(&LayerConfig, &Build<'_>) -> Result<Box<dyn Module>>,
+    build: fn(&LayerConfig, &mut Build<'_>) -> Result<Box<dyn Module>>,
     describe: fn(&dyn Module) -> Option<Result<LayerConfig>>,
 }
 
@@ -184,14 +269,17 @@ impl Entry {
             kind: L::KIND,
             layer: TypeId::of::<L>(),
             build: |config, build| {
-                let settings = Value::Object(config.settings.clone());
-                let settings = serde_path_to_error::deserialize(settings).map_err(|error| {
-                    let (path, inner) = (error.path().to_string(), error.inner());
-                    // The path of an error about the settings as a whole (one is missing) is a dot.
-                    let place = if path == "." { String::new() } else { format!("{path}: ") };
-                    build.error(&format!("({}): {place}{inner}", L::KIND))
-                })?;
-                Ok(Box::new(L::build(settings, build)?))
+                let mut given: Vec<_> =
+                    config.settings.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+                let outer = build.dtype;
+                if let Some(at) = given.iter().position(|(name, _)| name == "dtype") {
+                    let (name, dtype) = given.swap_remove(at);
+                    let dtype: Option<String> = crate::settings::one(L::KIND, &name, &dtype)?;
+                    build.dtype = dtype.map_or(Ok(outer), |dtype| DType::parse(&dtype))?;
+                }
+                let made = L::Settings::read(L::KIND, given).and_then(|settings| L::build(build, settings));
+                build.dtype = outer;
+                Ok(Box::new(made?))
             },
             describe: |module| Some(describe(module.downcast_ref::<L>()?)),
         }
@@ -199,11 +287,18 @@ impl Entry {
 }
 
 fn describe<L: Configured>(layer: &L) -> Result<LayerConfig> {
-    let wrong = |what: String| Error::from(CoreError::argument("config", format!("{}: {what}", L::KIND)));
-    match serde_json::to_value(layer.settings()?).map_err(|error| wrong(error.to_string()))? {
-        Value::Object(settings) => Ok(LayerConfig { kind: L::KIND.to_owned(), settings }),
-        other => Err(wrong(format!("settings are a struct with names, not {other}"))),
+    let values = layer.options()?.values().into_iter();
+    let mut settings: Map<String, Value> = values.map(|(name, value)| (name.to_owned(), value.into())).collect();
+    let mut dtype = DType::F32;
+    walk(layer, "", &mut |_, member| {
+        if let Member::Parameter(tensor) = member {
+            dtype = tensor.dtype();
+        }
+    });
+    if dtype != DType::F32 {
+        settings.insert("dtype".to_owned(), dtype.name().into());
     }
+    Ok(LayerConfig { kind: L::KIND.to_owned(), settings })
 }
 
 /// What [`register_layer`] added.
@@ -226,7 +321,7 @@ pub fn register_layer<L: Configured>() -> Result<()> {
         Some(known) if known.layer == entry.layer => Ok(()),
         Some(_) => {
             let what = format!("another layer is called {:?}; give this one a KIND of its own", entry.kind);
-            Err(CoreError::argument("register_layer", what).into())
+            Err(Error::argument("register_layer", what))
         }
         None => {
             registered.push(entry);
@@ -250,13 +345,14 @@ pub fn layer_kinds() -> Vec<&'static str> {
 /// For an unknown type, with the list of the known ones, and for settings that are missing, unknown or of the wrong type, by
 /// their names and the layer's place.
 pub fn build_sequential(queue: &Queue, config: &[LayerConfig]) -> Result<Sequential> {
-    let layers = config.iter().enumerate().map(|(i, config)| Build { queue, path: i.to_string() }.make(config));
+    let mut build = Build::on(queue);
+    let layers = config.iter().enumerate().map(|(i, config)| build.layer(&i.to_string(), config));
     Ok(Sequential::new(layers.collect::<Result<_>>()?))
 }
 
 /// Makes one layer; [`build_sequential`] says more.
-pub fn build_layer(queue: &Queue, config: &LayerConfig) -> Result<Box<dyn Module>> {
-    Build { queue, path: "0".to_owned() }.make(config)
+pub fn build_layer<'b>(build: impl Into<Build<'b>>, config: &LayerConfig) -> Result<Box<dyn Module>> {
+    build.into().make(config)
 }
 
 /// A layer as data, from which [`build_layer`] makes one like it.
@@ -267,7 +363,7 @@ pub fn layer_config(layer: &dyn Module) -> Result<LayerConfig> {
     entries().iter().find_map(|entry| (entry.describe)(layer)).unwrap_or_else(|| {
         let kind = layer.kind();
         let what = format!("{kind} has no settings to write down; implement Configured for it and call register_layer");
-        Err(CoreError::argument("config", what).into())
+        Err(Error::argument("config", what))
     })
 }
 
@@ -278,12 +374,12 @@ pub fn layer_config(layer: &dyn Module) -> Result<LayerConfig> {
 pub fn from_json(text: &str) -> Result<Vec<LayerConfig>> {
     serde_json::from_str(text).map_err(|error| {
         let what = format!(r#"the text is no list of {{"type": ..., "args": {{...}}}}: {error}"#);
-        CoreError::argument(OP, what).into()
+        Error::argument(OP, what)
     })
 }
 
 /// Writes a list of layers as JSON, one layer per line or more.
 pub fn to_json(config: &[LayerConfig]) -> Result<String> {
     serde_json::to_string_pretty(config)
-        .map_err(|error| CoreError::argument("config", format!("cannot be written as JSON: {error}")).into())
+        .map_err(|error| Error::argument("config", format!("cannot be written as JSON: {error}")))
 }

@@ -5,16 +5,20 @@ use netcl_autograd::ops::dropout::dropout;
 use netcl_autograd::ops::elementwise::mul;
 use netcl_autograd::{Result, Tensor};
 
-use crate::members;
-use crate::module::{Module, print_as_module};
+use crate::Module;
+use crate::settings::{Settings, probability};
 
 /// A module of a probability that passes everything in evaluation.
 macro_rules! dropouts {
     ($($(#[$doc:meta])* $name:ident = $function:expr;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone)]
+        #[derive(Clone, Module, Settings)]
+        #[module(settings)]
+        #[settings(check = $name::check)]
         pub struct $name {
+            #[setting(default = 0.5)]
             p: f64,
+            #[setting(skip = true)]
             training: bool,
         }
 
@@ -24,36 +28,29 @@ macro_rules! dropouts {
             /// # Errors
             /// If it is not a number from 0 to 1.
             pub fn new(p: f64) -> Result<$name> {
-                if !(0.0..=1.0).contains(&p) {
-                    let what = format!("{p} is not a probability; use a number from 0 to 1");
-                    return Err(CoreError::argument(stringify!($name), what).into());
-                }
-                Ok($name { p, training: true })
+                let layer = $name { p, training: true };
+                layer.check(stringify!($name))?;
+                Ok(layer)
+            }
+
+            fn check(&self, layer: &'static str) -> Result<()> {
+                probability(layer, "p", self.p)
             }
 
             /// The probability with which something is dropped.
             pub fn p(&self) -> f64 {
                 self.p
             }
-        }
 
-        impl Module for $name {
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+            /// The result for an input.
+            pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 if !self.training || self.p == 0.0 {
                     return Ok(input.clone());
                 }
                 let function: fn(&Tensor, f64) -> Result<Tensor> = $function;
                 function(input, self.p)
             }
-
-            fn arguments(&self) -> String {
-                format!("p={}", self.p)
-            }
-
-            members! { mode: training }
         }
-
-        print_as_module!($name);
     )*};
 }
 

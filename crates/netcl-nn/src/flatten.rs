@@ -3,7 +3,8 @@
 use netcl_autograd::ops::layout::flatten;
 use netcl_autograd::{Result, Tensor};
 
-use crate::module::{Module, print_as_module};
+use crate::Module;
+use crate::settings::Settings;
 
 /// Joins the axes from `start` to `end`, both included, into one; all but the first unless told otherwise.
 ///
@@ -15,28 +16,20 @@ use crate::module::{Module, print_as_module};
 /// assert_eq!(Flatten::default().forward(&images)?.shape()[..], [2, 12]);
 /// # Ok::<(), netcl_nn::autograd::Error>(())
 /// ```
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Module, Settings)]
+#[module(settings)]
 pub struct Flatten {
     /// The first axis to join.
+    #[setting(default = 1, name = "start_dim")]
     pub start: isize,
     /// The last axis to join.
+    #[setting(default = -1, name = "end_dim")]
     pub end: isize,
 }
 
-impl Default for Flatten {
-    fn default() -> Self {
-        Flatten { start: 1, end: -1 }
-    }
-}
-
-impl Module for Flatten {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+impl Flatten {
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         flatten(input, self.start, self.end)
     }
-
-    fn arguments(&self) -> String {
-        format!("start_dim={}, end_dim={}", self.start, self.end)
-    }
 }
-
-print_as_module!(Flatten);

@@ -8,6 +8,7 @@ use netcl_autograd::{Result, Tensor};
 
 use crate::members::{Member, MemberMut};
 use crate::module::Module;
+use crate::settings::Value;
 
 /// Sees a tensor on its way and may replace it.
 type Before = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
@@ -167,6 +168,18 @@ impl<M: Module> Module for Hooked<M> {
 
     fn arguments(&self) -> String {
         self.inner.arguments()
+    }
+
+    fn shown(&self) -> Vec<(&'static str, Value)> {
+        self.inner.shown()
+    }
+
+    fn settings(&self) -> Vec<(&'static str, Value)> {
+        self.inner.settings()
+    }
+
+    fn set_setting(&mut self, name: &str, value: &Value) -> Result<()> {
+        self.inner.set_setting(name, value)
     }
 }
 

@@ -43,6 +43,7 @@ mod print;
 pub mod residual;
 pub mod rnn;
 pub mod sequential;
+pub mod settings;
 mod size;
 pub mod state;
 pub mod transformer;
@@ -68,7 +69,7 @@ pub use lambda::Lambda;
 pub use linear::{Linear, LinearOptions};
 pub use models::gpt::{GPT, GPTOptions, Positions, Sampling};
 pub use models::resnet::{Depth, ResNet, ResNetOptions, Stem};
-pub use module::{Member, MemberMut, Module, Summary};
+pub use module::{Member, MemberMut, Module, Role, Summary};
 pub use module_list::ModuleList;
 pub use norm::{GroupNorm, GroupNormOptions, LayerNorm, LayerNormOptions, RMSNorm, RMSNormOptions};
 pub use padding::{
@@ -79,6 +80,7 @@ pub use pool::{AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, MaxPo
 pub use residual::Residual;
 pub use rnn::{GRU, LSTM, RecurrentOptions};
 pub use sequential::Sequential;
+pub use settings::Settings;
 pub use size::Size;
 pub use state::{LoadReport, Misshapen, StateDict, StateMismatch, Strict};
 pub use transformer::{FeedForward, TransformerEncoderLayer, TransformerEncoderLayerOptions};

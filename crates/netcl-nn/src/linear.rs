@@ -1,15 +1,12 @@
 //! The fully connected layer.
 
-use netcl_autograd::core::Error as CoreError;
 use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::random::Generator;
 use netcl_autograd::ops::matmul::linear;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{Error, Result, Tensor};
 
-use crate::init::{Fan, Gain, Init};
-use crate::members;
-use crate::module::{Module, print_as_module};
+use crate::config::Build;
+use crate::Module;
+use crate::settings::Settings;
 
 /// `x @ weight.T + bias` over the last axis.
 ///
@@ -24,52 +21,39 @@ use crate::module::{Module, print_as_module};
 /// let layer = Linear::new(&queue, 3, 5)?;
 /// let y = layer.forward(&Tensor::from_host(&queue, &[0.0f32; 6], [2, 3])?)?;
 /// assert_eq!(y.shape()[..], [2, 5]);
-/// assert_eq!(layer.to_string(), "Linear(in_features=3, out_features=5, bias=true)");
+/// assert_eq!(layer.to_string(), "Linear(in_features=3, out_features=5, bias=True)");
 /// # Ok::<(), netcl_nn::autograd::Error>(())
 /// ```
+#[derive(Module)]
 pub struct Linear {
     weight: Tensor,
     bias: Option<Tensor>,
+    #[module(settings)]
+    settings: LinearOptions,
 }
 
-/// How [`Linear::new_with`] makes a layer.
-#[derive(Debug)]
-pub struct LinearOptions<'g> {
+/// How a [`Linear`] is made.
+#[derive(Clone, Debug, Settings)]
+pub struct LinearOptions {
+    /// The length of the input's last axis.
+    pub in_features: usize,
+    /// The length of the result's last axis.
+    pub out_features: usize,
     /// Whether a bias is added.
+    #[setting(default = true)]
     pub bias: bool,
-    /// The parameters' dtype.
-    pub dtype: DType,
-    /// Where the first weights come from; the process-wide generator where none is given.
-    pub generator: Option<&'g mut Generator>,
-}
-
-impl Default for LinearOptions<'_> {
-    fn default() -> Self {
-        LinearOptions { bias: true, dtype: DType::F32, generator: None }
-    }
 }
 
 impl Linear {
     /// A float32 layer with a bias.
     pub fn new(queue: &Queue, in_features: usize, out_features: usize) -> Result<Linear> {
-        Linear::new_with(queue, in_features, out_features, LinearOptions::default())
+        Linear::new_with(queue, LinearOptions::new(in_features, out_features))
     }
 
-    /// A layer without a bias, of another dtype, or from a generator of its own.
-    pub fn new_with(
-        queue: &Queue,
-        in_features: usize,
-        out_features: usize,
-        options: LinearOptions<'_>,
-    ) -> Result<Linear> {
-        let LinearOptions { bias, dtype, mut generator } = options;
-        // With this slope kaiming's bound is 1 / sqrt(in_features).
-        let law = Init::KaimingUniform { gain: Gain::LeakyRelu(5f64.sqrt()), fan: Fan::In };
-        let weight = law.tensor(queue, [out_features, in_features], dtype, generator.as_deref_mut())?;
-        let bound = if in_features == 0 { 0.0 } else { 1.0 / (in_features as f64).sqrt() };
-        let law = Init::Uniform { low: -bound, high: bound };
-        let bias = bias.then(|| law.tensor(queue, [out_features], dtype, generator)).transpose()?;
-        Linear::from_parameters(weight, bias)
+    fn make(build: &mut Build<'_>, settings: LinearOptions) -> Result<Linear> {
+        let LinearOptions { in_features, out_features, bias } = settings;
+        let (weight, bias) = build.weight_and_bias([out_features, in_features], bias.then_some(out_features))?;
+        Ok(Linear { weight, bias, settings })
     }
 
     /// A layer over existing values: a weight of shape `[out_features, in_features]` and a bias of `[out_features]`.
@@ -84,9 +68,10 @@ impl Linear {
                 "weight has shape {} and bias {bias}; use (out_features, in_features) and (out_features,)",
                 weight.shape()
             );
-            return Err(CoreError::argument("Linear", what).into());
+            return Err(Error::argument("Linear", what));
         }
-        Ok(Linear { weight: weight.with_grad(), bias: bias.map(Tensor::with_grad) })
+        let settings = LinearOptions { bias: bias.is_some(), ..LinearOptions::new(weight.shape()[1], weight.shape()[0]) };
+        Ok(Linear { weight: weight.with_grad(), bias: bias.map(Tensor::with_grad), settings })
     }
 
     /// The weight, of shape `[out_features, in_features]`.
@@ -108,19 +93,9 @@ impl Linear {
     pub fn out_features(&self) -> usize {
         self.weight.shape()[0]
     }
-}
 
-impl Module for Linear {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         linear(input, &self.weight, self.bias.as_ref())
     }
-
-    fn arguments(&self) -> String {
-        let (inputs, outputs, bias) = (self.in_features(), self.out_features(), self.bias.is_some());
-        format!("in_features={inputs}, out_features={outputs}, bias={bias}")
-    }
-
-    members! { parameters: weight, bias }
 }
-
-print_as_module!(Linear);

@@ -4,6 +4,27 @@ use netcl_autograd::Tensor;
 
 use crate::module::Module;
 
+/// What a tensor is to a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It is trained.
+    Parameter,
+    /// It is saved but not trained.
+    Buffer,
+    /// It moves with the module but is neither trained nor saved, since it follows from the settings: a mask.
+    Constant,
+}
+
+impl Role {
+    fn member(self, tensor: &Tensor) -> Member<'_> {
+        match self {
+            Role::Parameter => Member::Parameter(tensor),
+            Role::Buffer => Member::Buffer(tensor),
+            Role::Constant => Member::Constant(tensor),
+        }
+    }
+}
+
 /// A part of a module, to look at.
 #[derive(Clone, Copy)]
 pub enum Member<'m> {
@@ -13,6 +34,8 @@ pub enum Member<'m> {
     Buffer(&'m Tensor),
     /// A tensor that moves with the module but is neither trained nor saved, since it follows from the settings: a mask.
     Constant(&'m Tensor),
+    /// The place of a tensor that this module does without: the bias of a layer that has none.
+    Absent(Role),
     /// A module inside.
     Child(&'m dyn Module),
     /// Whether the module behaves as in training.
@@ -21,12 +44,10 @@ pub enum Member<'m> {
 
 /// A part of a module, to change.
 pub enum MemberMut<'m> {
-    /// A tensor that is trained.
-    Parameter(&'m mut Tensor),
-    /// A tensor that is saved but not trained.
-    Buffer(&'m mut Tensor),
-    /// A tensor that moves with the module but is neither trained nor saved.
-    Constant(&'m mut Tensor),
+    /// A tensor.
+    Tensor(Role, &'m mut Tensor),
+    /// A tensor that the module can do without.
+    Optional(Role, &'m mut Option<Tensor>),
     /// A module inside.
     Child(&'m mut dyn Module),
     /// Whether the module behaves as in training.
@@ -50,22 +71,22 @@ macro_rules! members {
         }
     };
     (@see parameters $self:ident $see:ident $field:ident) => {
-        $crate::module::Tensors::see(&$self.$field, stringify!($field), $crate::Member::Parameter, $see);
+        $crate::module::Tensors::see(&$self.$field, stringify!($field), $crate::Role::Parameter, $see);
     };
     (@change parameters $self:ident $see:ident $field:ident) => {
-        $crate::module::Tensors::change(&mut $self.$field, stringify!($field), $crate::MemberMut::Parameter, $see);
+        $crate::module::Tensors::change(&mut $self.$field, stringify!($field), $crate::Role::Parameter, $see);
     };
     (@see buffers $self:ident $see:ident $field:ident) => {
-        $crate::module::Tensors::see(&$self.$field, stringify!($field), $crate::Member::Buffer, $see);
+        $crate::module::Tensors::see(&$self.$field, stringify!($field), $crate::Role::Buffer, $see);
     };
     (@change buffers $self:ident $see:ident $field:ident) => {
-        $crate::module::Tensors::change(&mut $self.$field, stringify!($field), $crate::MemberMut::Buffer, $see);
+        $crate::module::Tensors::change(&mut $self.$field, stringify!($field), $crate::Role::Buffer, $see);
     };
     (@see constants $self:ident $see:ident $field:ident) => {
-        $crate::module::Tensors::see(&$self.$field, stringify!($field), $crate::Member::Constant, $see);
+        $crate::module::Tensors::see(&$self.$field, stringify!($field), $crate::Role::Constant, $see);
     };
     (@change constants $self:ident $see:ident $field:ident) => {
-        $crate::module::Tensors::change(&mut $self.$field, stringify!($field), $crate::MemberMut::Constant, $see);
+        $crate::module::Tensors::change(&mut $self.$field, stringify!($field), $crate::Role::Constant, $see);
     };
     (@see children $self:ident $see:ident $field:ident) => {
         $crate::module::Children::see(&$self.$field, stringify!($field), $see);
@@ -81,12 +102,6 @@ macro_rules! members {
     };
 }
 
-/// Which member a tensor is: `Member::Parameter`, `Member::Buffer` or `Member::Constant`.
-pub type Wrap<'m> = fn(&'m Tensor) -> Member<'m>;
-
-/// The same to change.
-pub type WrapMut<'m> = fn(&'m mut Tensor) -> MemberMut<'m>;
-
 /// What a field of tensors may be: a tensor, or an `Option`, `Vec`, array or tuple of what may be one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a tensor, so it is no parameter or buffer of a module",
@@ -94,17 +109,26 @@ pub type WrapMut<'m> = fn(&'m mut Tensor) -> MemberMut<'m>;
 )]
 pub trait Tensors {
     /// Shows the tensors in a field of a name.
-    fn see<'m>(&'m self, name: &str, wrap: Wrap<'m>, see: &mut dyn FnMut(&str, Member<'m>));
+    fn see<'m>(&'m self, name: &str, role: Role, see: &mut dyn FnMut(&str, Member<'m>));
     /// The same to change.
-    fn change<'m>(&'m mut self, name: &str, wrap: WrapMut<'m>, see: &mut dyn FnMut(&str, MemberMut<'m>));
+    fn change<'m>(&'m mut self, name: &str, role: Role, see: &mut dyn FnMut(&str, MemberMut<'m>));
 }
 
 impl Tensors for Tensor {
-    fn see<'m>(&'m self, name: &str, wrap: Wrap<'m>, see: &mut dyn FnMut(&str, Member<'m>)) {
-        see(name, wrap(self));
+    fn see<'m>(&'m self, name: &str, role: Role, see: &mut dyn FnMut(&str, Member<'m>)) {
+        see(name, role.member(self));
     }
-    fn change<'m>(&'m mut self, name: &str, wrap: WrapMut<'m>, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
-        see(name, wrap(self));
+    fn change<'m>(&'m mut self, name: &str, role: Role, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
+        see(name, MemberMut::Tensor(role, self));
+    }
+}
+
+impl Tensors for Option<Tensor> {
+    fn see<'m>(&'m self, name: &str, role: Role, see: &mut dyn FnMut(&str, Member<'m>)) {
+        see(name, self.as_ref().map_or(Member::Absent(role), |tensor| role.member(tensor)));
+    }
+    fn change<'m>(&'m mut self, name: &str, role: Role, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
+        see(name, MemberMut::Optional(role, self));
     }
 }
 
@@ -130,52 +154,60 @@ impl<M: Module> Children for M {
     }
 }
 
-/// Both traits for something that can be iterated: an `Option` keeps the name, the others append the position.
-macro_rules! collections {
-    ($([$($parameters:tt)*] $type:ty, |$name:ident, $i:ident| $path:expr;)*) => {$(
+impl<T: Children> Children for Option<T> {
+    fn see<'m>(&'m self, name: &str, see: &mut dyn FnMut(&str, Member<'m>)) {
+        self.iter().for_each(|child| child.see(name, see));
+    }
+    fn change<'m>(&'m mut self, name: &str, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
+        self.iter_mut().for_each(|child| child.change(name, see));
+    }
+}
+
+/// Both traits for lists: names end with the position.
+macro_rules! lists {
+    ($([$($parameters:tt)*] $type:ty;)*) => {$(
         impl<T: Tensors, $($parameters)*> Tensors for $type {
-            fn see<'m>(&'m self, $name: &str, wrap: Wrap<'m>, see: &mut dyn FnMut(&str, Member<'m>)) {
-                for ($i, part) in self.iter().enumerate() {
-                    part.see(&$path, wrap, see);
+            fn see<'m>(&'m self, name: &str, role: Role, see: &mut dyn FnMut(&str, Member<'m>)) {
+                for (i, part) in self.iter().enumerate() {
+                    part.see(&format!("{name}.{i}"), role, see);
                 }
             }
-            fn change<'m>(&'m mut self, $name: &str, wrap: WrapMut<'m>, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
-                for ($i, part) in self.iter_mut().enumerate() {
-                    part.change(&$path, wrap, see);
+            fn change<'m>(&'m mut self, name: &str, role: Role, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
+                for (i, part) in self.iter_mut().enumerate() {
+                    part.change(&format!("{name}.{i}"), role, see);
                 }
             }
         }
 
         impl<T: Children, $($parameters)*> Children for $type {
-            fn see<'m>(&'m self, $name: &str, see: &mut dyn FnMut(&str, Member<'m>)) {
-                for ($i, part) in self.iter().enumerate() {
-                    part.see(&$path, see);
+            fn see<'m>(&'m self, name: &str, see: &mut dyn FnMut(&str, Member<'m>)) {
+                for (i, part) in self.iter().enumerate() {
+                    part.see(&format!("{name}.{i}"), see);
                 }
             }
-            fn change<'m>(&'m mut self, $name: &str, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
-                for ($i, part) in self.iter_mut().enumerate() {
-                    part.change(&$path, see);
+            fn change<'m>(&'m mut self, name: &str, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
+                for (i, part) in self.iter_mut().enumerate() {
+                    part.change(&format!("{name}.{i}"), see);
                 }
             }
         }
     )*};
 }
 
-collections! {
-    [] Option<T>, |name, _i| name;
-    [] Vec<T>, |name, i| format!("{name}.{i}");
-    [const N: usize] [T; N], |name, i| format!("{name}.{i}");
+lists! {
+    [] Vec<T>;
+    [const N: usize] [T; N];
 }
 
 /// Both traits for tuples: names end with the position.
 macro_rules! tuples {
     ($(($($type:ident $i:tt),+))*) => {$(
         impl<$($type: Tensors),+> Tensors for ($($type,)+) {
-            fn see<'m>(&'m self, name: &str, wrap: Wrap<'m>, see: &mut dyn FnMut(&str, Member<'m>)) {
-                $(self.$i.see(&format!("{name}.{}", $i), wrap, see);)+
+            fn see<'m>(&'m self, name: &str, role: Role, see: &mut dyn FnMut(&str, Member<'m>)) {
+                $(self.$i.see(&format!("{name}.{}", $i), role, see);)+
             }
-            fn change<'m>(&'m mut self, name: &str, wrap: WrapMut<'m>, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
-                $(self.$i.change(&format!("{name}.{}", $i), wrap, see);)+
+            fn change<'m>(&'m mut self, name: &str, role: Role, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
+                $(self.$i.change(&format!("{name}.{}", $i), role, see);)+
             }
         }
 

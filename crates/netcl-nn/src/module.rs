@@ -7,12 +7,13 @@ use netcl_autograd::core::dtype::DType;
 use netcl_autograd::{Result, Tensor};
 
 use crate::hooks::Hooked;
-pub use crate::members::{Children, Member, MemberMut, Tensors, Wrap, WrapMut};
+pub use crate::members::{Children, Member, MemberMut, Role, Tensors};
 pub(crate) use crate::print::print_as_module;
 pub use crate::print::{Summary, SummaryLine};
+use crate::settings::Value;
 use crate::state::{LoadReport, StateDict, Strict};
-use crate::walk::{apply, replace, same, set_mode, set_trained, walk};
-use crate::{print, state};
+use crate::walk::{apply, replace, same, set_mode, set_tensor, set_trained, walk};
+use crate::{print, settings, state};
 
 /// A layer or a model.
 ///
@@ -55,7 +56,7 @@ use crate::{print, state};
 /// assert_eq!(names, ["scale", "inner.weight", "inner.bias"]);
 /// assert_eq!(block.summary().to_string(), "\
 /// Block(width=4                                                24
-///   (inner): Linear(in_features=4, out_features=4, bias=true)  20
+///   (inner): Linear(in_features=4, out_features=4, bias=True)  20
 /// )
 /// 24 parameters (24 trained, 0 frozen); 1 in buffers; 100 bytes");
 /// # Ok::<(), netcl_nn::autograd::Error>(())
@@ -122,7 +123,25 @@ pub trait Module: AsModule + Any + Send + Sync {
 
     /// What print-outs say between the parentheses: `in_features=2, out_features=32`.
     fn arguments(&self) -> String {
-        String::new()
+        settings::text(&self.shown())
+    }
+
+    /// The settings that print-outs show.
+    fn shown(&self) -> Vec<(&'static str, Value)> {
+        Vec::new()
+    }
+
+    /// The settings that a layer was made with, or has got since; a module that is composed of others has none.
+    fn settings(&self) -> Vec<(&'static str, Value)> {
+        Vec::new()
+    }
+
+    /// Changes a setting that the computation reads: `eps`, `p`, `stride`. Parameters stay as they are.
+    ///
+    /// # Errors
+    /// For a name that is no setting and a value that a new layer could not have, either.
+    fn set_setting(&mut self, name: &str, _value: &Value) -> Result<()> {
+        Err(settings::unknown(self.kind(), name, &[]))
     }
 
     /// All parameters with their dotted names (`"0.weight"`); one that occurs twice is listed under its first name.
@@ -192,6 +211,15 @@ pub trait Module: AsModule + Any + Send + Sync {
             }
         });
         modes == 0 || training
+    }
+
+    /// Puts another tensor in the place of a parameter, buffer or constant, by its dotted name; `None` where the layer can do
+    /// without: `layer.set_tensor("bias", None)`.
+    ///
+    /// # Errors
+    /// If there is no such place, or it cannot be empty.
+    fn set_tensor(&mut self, name: &str, tensor: Option<Tensor>) -> Result<()> {
+        set_tensor(self, name, tensor)
     }
 
     /// Drops the gradients of all parameters.
@@ -370,6 +398,15 @@ impl<M: Module + ?Sized> Module for Box<M> {
     }
     fn arguments(&self) -> String {
         (**self).arguments()
+    }
+    fn shown(&self) -> Vec<(&'static str, Value)> {
+        (**self).shown()
+    }
+    fn settings(&self) -> Vec<(&'static str, Value)> {
+        (**self).settings()
+    }
+    fn set_setting(&mut self, name: &str, value: &Value) -> Result<()> {
+        (**self).set_setting(name, value)
     }
 }
 

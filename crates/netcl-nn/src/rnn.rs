@@ -16,7 +16,7 @@ use netcl_autograd::{Result, Tensor};
 
 use crate::attention::check_probability;
 use crate::init::Init;
-use crate::module::{Member, MemberMut, Module, print_as_module};
+use crate::module::{Member, MemberMut, Module, Role, print_as_module};
 
 /// How an [`LSTM`] or a [`GRU`] is made.
 #[derive(Debug)]
@@ -210,11 +210,11 @@ impl Recurrent {
             .map(|i| ["weight_ih", "weight_hh", "bias_ih", "bias_hh"].map(|kind| self.name(kind, i)))
             .collect();
         for (cell, [weight_ih, weight_hh, bias_ih, bias_hh]) in self.cells.iter_mut().zip(&names) {
-            see(weight_ih, MemberMut::Parameter(&mut cell.weight_ih));
-            see(weight_hh, MemberMut::Parameter(&mut cell.weight_hh));
+            see(weight_ih, MemberMut::Tensor(Role::Parameter, &mut cell.weight_ih));
+            see(weight_hh, MemberMut::Tensor(Role::Parameter, &mut cell.weight_hh));
             for (name, bias) in [(bias_ih, &mut cell.bias_ih), (bias_hh, &mut cell.bias_hh)] {
                 if let Some(bias) = bias {
-                    see(name, MemberMut::Parameter(bias));
+                    see(name, MemberMut::Tensor(Role::Parameter, bias));
                 }
             }
         }

@@ -20,9 +20,9 @@ use crate::module::{Member, MemberMut, Module, print_as_module};
 /// let names: Vec<String> = model.named_parameters().into_iter().map(|(name, _)| name).collect();
 /// assert_eq!(names, ["0.weight", "0.bias", "2.weight", "2.bias"]);
 /// assert_eq!(model.to_string(), "Sequential(
-///   (0): Linear(in_features=2, out_features=8, bias=true)
+///   (0): Linear(in_features=2, out_features=8, bias=True)
 ///   (1): ReLU()
-///   (2): Linear(in_features=8, out_features=1, bias=true)
+///   (2): Linear(in_features=8, out_features=1, bias=True)
 /// )");
 /// # Ok::<(), netcl_nn::autograd::Error>(())
 /// ```

@@ -15,12 +15,12 @@ use crate::walk::{same, walk};
 ///
 /// ```
 /// use netcl_nn::autograd::core::{device::manager, dtype::DType};
-/// use netcl_nn::{Linear, LinearOptions, Module, Strict};
+/// use netcl_nn::{Build, Linear, LinearOptions, Module, Strict};
 ///
 /// let queue = manager().cpu().queue;
-/// let (single, double) = (LinearOptions::default(), LinearOptions { dtype: DType::F64, ..Default::default() });
-/// let trained = Linear::new_with(&queue, 4, 2, single)?;
-/// let other = Linear::new_with(&queue, 4, 2, double)?;
+/// let (single, double) = (Build::on(&queue), Build::on(&queue).dtype(DType::F64));
+/// let trained = Linear::new_with(single, LinearOptions::new(4, 2))?;
+/// let other = Linear::new_with(double, LinearOptions::new(4, 2))?;
 /// other.load_state_dict(&trained.state_dict(), Strict::Yes)?; // cast on the way
 /// assert_eq!(other.weight().to_f64_vec()?, trained.weight().to_f64_vec()?);
 /// assert_eq!(trained.state_dict().names().collect::<Vec<_>>(), ["weight", "bias"]);

@@ -9,6 +9,7 @@ use netcl_autograd::{Result, Tensor};
 
 use crate::attention::{Masks, MultiheadAttention, MultiheadAttentionOptions};
 use crate::dropout::Dropout;
+use crate::config::Build;
 use crate::linear::{Linear, LinearOptions};
 use crate::members;
 use crate::module::{Module, print_as_module};
@@ -115,13 +116,16 @@ impl TransformerEncoderLayer {
         let attention =
             MultiheadAttentionOptions { dropout, bias, batch_first, dtype, generator: generator.as_deref_mut() };
         let self_attn = MultiheadAttention::new_with(queue, d_model, num_heads, attention)?;
-        let first = LinearOptions { bias, dtype, generator: generator.as_deref_mut() };
+        let mut linear = |inputs, outputs| {
+            let build = Build::on(queue).dtype(dtype).generator(generator.as_deref_mut());
+            Linear::new_with(build, LinearOptions { bias, ..LinearOptions::new(inputs, outputs) })
+        };
         let norm = || LayerNorm::new_with(queue, [d_model], LayerNormOptions { eps, affine: true, bias, dtype });
         Ok(TransformerEncoderLayer {
             self_attn,
-            linear1: Linear::new_with(queue, d_model, dim_feedforward, first)?,
+            linear1: linear(d_model, dim_feedforward)?,
             dropout: Dropout::new(dropout)?,
-            linear2: Linear::new_with(queue, dim_feedforward, d_model, LinearOptions { bias, dtype, generator })?,
+            linear2: linear(dim_feedforward, d_model)?,
             norm1: norm()?,
             norm2: norm()?,
             dropout1: Dropout::new(dropout)?,

@@ -3,7 +3,7 @@
 use netcl_autograd::core::Error as CoreError;
 use netcl_autograd::core::Result as CoreResult;
 use netcl_autograd::core::tensor::Tensor as Raw;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{Error, Result, Tensor};
 
 use crate::members::{Member, MemberMut};
 use crate::module::Module;
@@ -46,8 +46,37 @@ pub(crate) fn set_mode<M: Module + ?Sized>(module: &mut M, training: bool) {
     module.visit_mut(&mut |_, member| match member {
         MemberMut::Mode(mode) => *mode = training,
         MemberMut::Child(child) => set_mode(child, training),
-        MemberMut::Parameter(_) | MemberMut::Buffer(_) | MemberMut::Constant(_) => {}
+        MemberMut::Tensor(..) | MemberMut::Optional(..) => {}
     });
+}
+
+/// Puts a tensor in the place of a dotted name.
+pub(crate) fn set_tensor<M: Module + ?Sized>(module: &mut M, path: &str, tensor: Option<Tensor>) -> Result<()> {
+    let (kind, mut tensor) = (module.kind(), Some(tensor));
+    let mut outcome = None;
+    module.visit_mut(&mut |name, member| {
+        let rest = path.strip_prefix(name);
+        match (rest, member) {
+            (Some(""), MemberMut::Tensor(_, place)) => match tensor.take().flatten() {
+                Some(tensor) => {
+                    *place = tensor;
+                    outcome = Some(Ok(()));
+                }
+                None => outcome = Some(Err(Error::argument(kind, format!("{name} cannot be left out")))),
+            },
+            (Some(""), MemberMut::Optional(_, place)) => {
+                *place = tensor.take().flatten();
+                outcome = Some(Ok(()));
+            }
+            (Some(rest), MemberMut::Child(child)) if outcome.is_none() => {
+                if let Some(rest) = rest.strip_prefix('.') {
+                    outcome = Some(set_tensor(child, rest, tensor.take().flatten()));
+                }
+            }
+            _ => {}
+        }
+    });
+    outcome.unwrap_or_else(|| Err(Error::argument(kind, format!("there is no tensor {path:?} to replace"))))
 }
 
 /// Sets `requires_grad` of the parameters whose name starts with whole parts of a prefix, and counts them.
@@ -101,7 +130,7 @@ fn exchange<M: Module + ?Sized>(module: &mut M, pairs: &[(Tensor, Raw)]) -> Resu
     module.visit_mut(&mut |_, member| {
         let moved = match member {
             MemberMut::Child(child) => exchange(child, pairs),
-            MemberMut::Parameter(tensor) | MemberMut::Buffer(tensor) | MemberMut::Constant(tensor) => {
+            MemberMut::Tensor(_, tensor) | MemberMut::Optional(_, Some(tensor)) => {
                 match pairs.iter().find(|(old, _)| same(old, tensor)) {
                     // The same tensor at another place of the module has moved already.
                     Some(_) if tensor.has_moved() => {
@@ -112,7 +141,7 @@ fn exchange<M: Module + ?Sized>(module: &mut M, pairs: &[(Tensor, Raw)]) -> Resu
                     None => Ok(()),
                 }
             }
-            MemberMut::Mode(_) => Ok(()),
+            MemberMut::Optional(_, None) | MemberMut::Mode(_) => Ok(()),
         };
         outcome = std::mem::replace(&mut outcome, Ok(())).and(moved);
     });

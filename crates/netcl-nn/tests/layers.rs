@@ -51,7 +51,7 @@ fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
     let both_ways = RecurrentOptions { num_layers: 2, bidirectional: true, dtype, ..Default::default() };
     let plain = RecurrentOptions { bias: false, batch_first: true, dtype, ..Default::default() };
     Ok(match name {
-        "linear" => Box::new(Linear::new_with(queue, 3, 4, LinearOptions { dtype, ..Default::default() })?),
+        "linear" => Box::new(Linear::new_with(Build::on(queue).dtype(dtype), LinearOptions::new(3, 4))?),
         "conv1d" => {
             let options = Conv1dOptions { stride: 2, padding: 2, dilation: 2, groups: 2, dtype, ..Default::default() };
             Box::new(Conv1d::new_with(queue, 4, 6, 3, options)?)

@@ -26,8 +26,9 @@ fn devices() -> Vec<DeviceHandle> {
 }
 
 fn linear(queue: &Queue, inputs: usize, outputs: usize, bias: bool, dtype: DType, seed: u64) -> Linear {
-    let options = LinearOptions { bias, dtype, generator: Some(&mut Generator::new(seed)) };
-    Linear::new_with(queue, inputs, outputs, options).unwrap()
+    let mut generator = Generator::new(seed);
+    let build = Build::on(queue).dtype(dtype).generator(&mut generator);
+    Linear::new_with(build, LinearOptions { bias, ..LinearOptions::new(inputs, outputs) }).unwrap()
 }
 
 fn names(module: &dyn Module) -> Vec<String> {
@@ -80,11 +81,11 @@ fn members_have_dotted_names_and_shared_ones_appear_once() {
     assert_eq!(module.named_buffers()[0].0, "seen");
     assert_eq!(module.num_parameters(), 3 + 9 + 6 + 2);
     let expected = "Everything(
-  (first): Linear(in_features=3, out_features=3, bias=false)
-  (maybe): Linear(in_features=3, out_features=3, bias=false)
+  (first): Linear(in_features=3, out_features=3, bias=False)
+  (maybe): Linear(in_features=3, out_features=3, bias=False)
   (blocks.0): ReLU()
   (blocks.1): Sequential(
-    (0): Linear(in_features=3, out_features=2, bias=true)
+    (0): Linear(in_features=3, out_features=2, bias=True)
     (1): Tanh()
   )
 )";
@@ -171,8 +172,8 @@ fn activations_are_their_functions() {
         (Box::new(LeakyReLU { negative_slope: 0.5 }), functional::leaky_relu(&x, 0.5)),
         (Box::new(ELU { alpha: 2.0 }), functional::elu(&x, 2.0)),
         (Box::new(SELU), functional::selu(&x)),
-        (Box::new(GELU), functional::gelu(&x)),
-        (Box::new(GELUTanh), functional::gelu_tanh(&x)),
+        (Box::new(GELU::default()), functional::gelu(&x)),
+        (Box::new(GELU { approximate: Approximation::Tanh }), functional::gelu_tanh(&x)),
         (Box::new(SiLU), functional::silu(&x)),
         (Box::new(Mish), functional::mish(&x)),
         (Box::new(Tanh), functional::tanh(&x)),

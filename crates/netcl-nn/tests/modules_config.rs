@@ -7,7 +7,6 @@ use netcl_nn::autograd::core::device::manager;
 use netcl_nn::autograd::{Result, Tensor};
 use netcl_nn::config::{from_json, layer_kinds, to_json};
 use netcl_nn::*;
-use serde::{Deserialize, Serialize};
 
 fn cpu() -> Queue {
     manager().cpu().queue
@@ -197,23 +196,22 @@ impl Gate {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Settings)]
 struct GateSettings {
-    #[serde(alias = "features")]
+    #[setting(alias = "features")]
     width: usize,
 }
 
 impl Configured for Gate {
     const KIND: &'static str = "Gate";
     type Settings = GateSettings;
-    fn settings(&self) -> Result<GateSettings> {
+    fn options(&self) -> Result<GateSettings> {
         Ok(GateSettings { width: self.linear.in_features() })
     }
-    fn build(settings: GateSettings, build: &Build<'_>) -> Result<Gate> {
+    fn build(build: &mut Build<'_>, settings: GateSettings) -> Result<Gate> {
         if settings.width > 100 {
             let what = format!("a width of {} is too much", settings.width);
-            return Err(netcl_nn::autograd::core::Error::argument("Gate", what).into());
+            return Err(netcl_nn::autograd::Error::argument("Gate", what));
         }
         Ok(Gate { linear: Linear::new(build.queue(), settings.width, settings.width)? })
     }
@@ -227,10 +225,10 @@ struct Impostor;
 impl Configured for Impostor {
     const KIND: &'static str = "Linear";
     type Settings = GateSettings;
-    fn settings(&self) -> Result<GateSettings> {
+    fn options(&self) -> Result<GateSettings> {
         Ok(GateSettings { width: 0 })
     }
-    fn build(_settings: GateSettings, _build: &Build<'_>) -> Result<Impostor> {
+    fn build(_build: &mut Build<'_>, _settings: GateSettings) -> Result<Impostor> {
         Ok(Impostor)
     }
 }
@@ -251,7 +249,7 @@ fn a_registered_layer_is_one_like_the_others() {
     assert_eq!(a.to_host::<f32>().unwrap(), b.to_host::<f32>().unwrap());
     // What a layer itself refuses comes with its place.
     let text = error(r#"[{"type": "Residual", "args": {"inner": {"type": "Gate", "args": {"width": 101}}}}]"#);
-    assert_eq!(text, "build_sequential: layer 0.inner (Gate): Gate: a width of 101 is too much");
+    assert_eq!(text, "build_sequential: layer 0.inner (Gate): a width of 101 is too much");
 
     let text = register_layer::<Impostor>().unwrap_err().to_string();
     assert!(text.contains("another layer is called \"Linear\""), "{text}");

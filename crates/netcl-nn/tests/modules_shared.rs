@@ -26,8 +26,9 @@ fn devices() -> Vec<DeviceHandle> {
 }
 
 fn linear_of(dtype: DType, inputs: usize, outputs: usize, seed: u64) -> Linear {
-    let options = LinearOptions { dtype, generator: Some(&mut Generator::new(seed)), ..Default::default() };
-    Linear::new_with(&cpu(), inputs, outputs, options).unwrap()
+    let mut generator = Generator::new(seed);
+    let build = Build::on(&cpu()).dtype(dtype).generator(&mut generator);
+    Linear::new_with(build, LinearOptions::new(inputs, outputs)).unwrap()
 }
 
 /// Three parts of the input go through one encoder, three heads with one weight but biases of their own, and are mixed.

@@ -29,8 +29,9 @@ fn devices() -> Vec<DeviceHandle> {
 }
 
 fn linear_of(dtype: DType, inputs: usize, outputs: usize, seed: u64) -> Linear {
-    let options = LinearOptions { dtype, generator: Some(&mut Generator::new(seed)), ..Default::default() };
-    Linear::new_with(&cpu(), inputs, outputs, options).unwrap()
+    let mut generator = Generator::new(seed);
+    let build = Build::on(&cpu()).dtype(dtype).generator(&mut generator);
+    Linear::new_with(build, LinearOptions::new(inputs, outputs)).unwrap()
 }
 
 fn linear(inputs: usize, outputs: usize, seed: u64) -> Linear {
@@ -245,11 +246,11 @@ fn a_summary_counts_per_layer_and_in_total() {
     let expected = "\
 Net(                                                                1,292
   (encoder): Sequential(                                            1,292
-    (0): Linear(in_features=40, out_features=30, bias=true)         1,230
+    (0): Linear(in_features=40, out_features=30, bias=True)         1,230
     (1): ReLU()
-    (2): Linear(in_features=30, out_features=2, bias=true)             62
+    (2): Linear(in_features=30, out_features=2, bias=True)             62
   )
-  (decoder): Linear(in_features=40, out_features=30, bias=false)    1,200
+  (decoder): Linear(in_features=40, out_features=30, bias=False)    1,200
 )
 1,292 parameters (1,230 trained, 62 frozen); 7 in buffers; 5.1 KiB
 decoder.weight is encoder.0.weight";

@@ -49,8 +49,19 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         },
         other => other,
     };
-    let text = text(&error);
-    match error.kind() {
+    raised(error.kind(), text(&error))
+}
+
+/// The exception that reading or writing a file ends with.
+pub(crate) fn io_to_py(error: netcl::io::Error) -> PyErr {
+    match error {
+        netcl::io::Error::Tensor(error) => to_py(error),
+        other => raised(other.kind(), other.to_string()),
+    }
+}
+
+fn raised(kind: ErrorKind, text: String) -> PyErr {
+    match kind {
         ErrorKind::Value => PyValueError::new_err(text),
         ErrorKind::Type => PyTypeError::new_err(text),
         ErrorKind::Index => PyIndexError::new_err(text),

@@ -3,7 +3,7 @@
 use netcl_io::nn::autograd::core::backend::Queue;
 use netcl_io::nn::autograd::core::random::Generator;
 use netcl_io::nn::{
-    BatchNorm2d, Conv2d, Conv2dOptions, Depth, Dropout, Flatten, Linear, LinearOptions, MaxPool2d, Module, ReLU,
+    BatchNorm2d, Build, Conv2d, Conv2dOptions, Depth, Dropout, Flatten, Linear, LinearOptions, MaxPool2d, Module, ReLU,
     ResNet, ResNetOptions, Stem, sequential,
 };
 use serde::{Deserialize, Serialize};
@@ -157,8 +157,7 @@ impl Architecture {
 const RESNET_VALUES: usize = 1 << 20;
 
 fn linear(queue: &Queue, inputs: usize, outputs: usize, generator: &mut Generator) -> Result<Linear> {
-    let options = LinearOptions { generator: Some(generator), ..Default::default() };
-    Ok(Linear::new_with(queue, inputs, outputs, options)?)
+    Ok(Linear::new_with(Build::on(queue).generator(generator), LinearOptions::new(inputs, outputs))?)
 }
 
 /// 3x3, the size of the image kept; normalisation behind it makes a bias useless.

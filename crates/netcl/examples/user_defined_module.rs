@@ -5,7 +5,7 @@
 use std::f32::consts::PI;
 
 use netcl::core::random::{Generator, fill_normal_f32};
-use netcl::nn::{LinearOptions, Strict};
+use netcl::nn::{Build, LinearOptions, Strict};
 use netcl::prelude::*;
 
 /// A layer with a way around it. The derive finds the parts: `inner` is a child, `scale` a parameter.
@@ -40,8 +40,7 @@ struct Net {
 impl Net {
     fn new(queue: &Queue, width: usize, generator: &mut Generator) -> netcl::Result<Net> {
         let mut layer = |inputs, outputs| {
-            let options = LinearOptions { generator: Some(generator), ..Default::default() };
-            Linear::new_with(queue, inputs, outputs, options)
+            Linear::new_with(Build::on(queue).generator(&mut *generator), LinearOptions::new(inputs, outputs))
         };
         let shared = layer(width, width)?;
         // A clone of a tensor is the same parameter: both blocks train one weight, each with a bias of its own.

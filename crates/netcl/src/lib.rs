@@ -37,7 +37,7 @@ pub use netcl_core::ErrorKind;
 /// Modules, layers and models.
 pub mod nn {
     // This derive writes paths that crates with no more than the facade can resolve; it hides the one of netcl-nn.
-    pub use netcl_derive::FacadeModule as Module;
+    pub use netcl_derive::{FacadeModule as Module, FacadeSettings as Settings};
     #[doc(inline)]
     pub use netcl_nn::*;
 }

@@ -4,7 +4,7 @@
 
 use netcl::core::dtype::Element;
 use netcl::data::ImageSet;
-use netcl::nn::{Conv2d, Conv2dOptions, Flatten, LinearOptions, MaxPool2d};
+use netcl::nn::{Build, Conv2d, Conv2dOptions, Flatten, LinearOptions, MaxPool2d};
 use netcl::optim::Adam;
 use netcl::prelude::*;
 use serde_json::Value;
@@ -30,8 +30,7 @@ fn model(queue: &Queue, dtype: DType) -> Sequential {
         Conv2d::new_with(queue, inputs, outputs, 3, options).unwrap()
     };
     let linear = |inputs, outputs| {
-        let options = LinearOptions { dtype, ..Default::default() };
-        Linear::new_with(queue, inputs, outputs, options).unwrap()
+        Linear::new_with(Build::on(queue).dtype(dtype), LinearOptions::new(inputs, outputs)).unwrap()
     };
     let model = sequential![
         conv(1, 16),

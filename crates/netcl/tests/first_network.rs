@@ -3,7 +3,7 @@
 
 use netcl::core::device::DeviceHandle;
 use netcl::core::random::{Generator, fill_normal_f32, fill_uniform_f32};
-use netcl::nn::LinearOptions;
+use netcl::nn::{Build, LinearOptions};
 use netcl::prelude::*;
 use serde_json::Value;
 
@@ -39,8 +39,8 @@ fn two_moons(n: usize, generator: &mut Generator) -> (Vec<f32>, Vec<i64>) {
 
 fn network(queue: &Queue, generator: &mut Generator) -> Sequential {
     let mut layer = |inputs, outputs| {
-        let options = LinearOptions { generator: Some(generator), ..Default::default() };
-        Linear::new_with(queue, inputs, outputs, options).unwrap()
+        let build = Build::on(queue).generator(&mut *generator);
+        Linear::new_with(build, LinearOptions::new(inputs, outputs)).unwrap()
     };
     sequential![layer(2, 32), ReLU, layer(32, 2)]
 }

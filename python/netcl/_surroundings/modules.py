@@ -14,7 +14,7 @@ __all__ = ["BOOKKEEPING", "Facts", "Table", "is_fixed", "raise_version"]
 
 # Attributes of modules that say how they are kept, or are described by themselves.
 BOOKKEEPING = frozenset(
-    ["_parameters", "_buffers", "_modules", "_unsaved", "_version", "_facts", "_hooks", "__dict__", "__weakref__", "__doc__"]
+    ["_parameters", "_buffers", "_modules", "_unsaved", "_version", "_facts", "_hooks", "_layer", "__dict__", "__weakref__", "__doc__"]
     + ["__module__", "__qualname__", "__annotations__", "__orig_bases__", "__parameters__", "__firstlineno__", "__static_attributes__"]
     + ["__abstractmethods__", "_abc_impl", "__match_args__", "__dataclass_fields__", "__dataclass_params__", "__slots__"]
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from netcl import autograd as ag
 from netcl._netcl import Tensor
 from netcl.nn._arguments import parameter, positive, queue_first
+from netcl.nn._layer import Layer, constructor
 from netcl.nn.module import Module
 
 __all__ = [
@@ -37,167 +37,113 @@ __all__ = [
 ]
 
 
-class Activation(Module):
-    """A function of one tensor as a module."""
-
-    _function: Callable[..., Tensor]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return type(self)._function(x)
-
-
-class ReLU(Activation):
+class ReLU(Layer):
     """``max(x, 0)``."""
 
-    _function = staticmethod(ag.relu)
 
-
-class ReLU6(Activation):
+class ReLU6(Layer):
     """``min(max(x, 0), 6)``."""
 
-    _function = staticmethod(ag.relu6)
 
-
-class LeakyReLU(Activation):
+class LeakyReLU(Layer):
     """``x`` above 0, a multiple of it below."""
 
-    _settings = ("negative_slope",)
+    negative_slope: float
 
-    def __init__(self, negative_slope: float = 0.01) -> None:
-        self.negative_slope = negative_slope
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ag.leaky_relu(x, self.negative_slope)
+    @constructor
+    def __init__(self, negative_slope: float = 0.01) -> None: ...
 
 
-class ELU(Activation):
+class ELU(Layer):
     """``x`` above 0, ``alpha * (exp(x) - 1)`` below."""
 
-    _settings = ("alpha",)
+    alpha: float
 
-    def __init__(self, alpha: float = 1.0) -> None:
-        self.alpha = alpha
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ag.elu(x, self.alpha)
+    @constructor
+    def __init__(self, alpha: float = 1.0) -> None: ...
 
 
-class SELU(Activation):
+class SELU(Layer):
     """ELU with the two constants that keep mean 0 and variance 1."""
 
-    _function = staticmethod(ag.selu)
 
-
-class GELU(Activation):
+class GELU(Layer):
     """``x * normcdf(x)``: exactly, or with ``approximate="tanh"`` in its tanh approximation."""
 
-    _settings = ("approximate",)
+    approximate: str
 
-    def __init__(self, approximate: str | bool = "none") -> None:
-        if isinstance(approximate, bool):
-            approximate = "tanh" if approximate else "none"
-        self.approximate = approximate
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ag.gelu(x, self.approximate)
+    @constructor
+    def __init__(self, approximate: str | bool = "none") -> None: ...
 
 
-class SiLU(Activation):
+class SiLU(Layer):
     """``x * sigmoid(x)``."""
 
-    _function = staticmethod(ag.silu)
 
-
-class Mish(Activation):
+class Mish(Layer):
     """``x * tanh(softplus(x))``."""
 
-    _function = staticmethod(ag.mish)
 
-
-class Tanh(Activation):
+class Tanh(Layer):
     """Hyperbolic tangent."""
 
-    _function = staticmethod(ag.tanh)
 
-
-class Sigmoid(Activation):
+class Sigmoid(Layer):
     """``1 / (1 + exp(-x))``."""
 
-    _function = staticmethod(ag.sigmoid)
 
-
-class LogSigmoid(Activation):
+class LogSigmoid(Layer):
     """``log(sigmoid(x))``."""
 
-    _function = staticmethod(ag.logsigmoid)
 
-
-class Softplus(Activation):
+class Softplus(Layer):
     """``log(1 + exp(beta * x)) / beta``; linear where ``beta * x`` exceeds the threshold."""
 
-    _settings = ("beta", "threshold")
+    beta: float
+    threshold: float
 
-    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
-        self.beta, self.threshold = beta, threshold
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ag.softplus(x, self.beta, self.threshold)
+    @constructor
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None: ...
 
 
-class Softsign(Activation):
+class Softsign(Layer):
     """``x / (1 + |x|)``."""
 
-    _function = staticmethod(ag.softsign)
 
-
-class HardTanh(Activation):
+class HardTanh(Layer, kind="Hardtanh"):
     """``x`` between two bounds, constant outside."""
 
-    _settings = ("min_val", "max_val")
+    min_val: float
+    max_val: float
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
-        if min_val > max_val:
-            raise ValueError(f"HardTanh: min_val={min_val} is above max_val={max_val}; exchange them")
-        self.min_val, self.max_val = min_val, max_val
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ag.hardtanh(x, self.min_val, self.max_val)
+    @constructor
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None: ...
 
 
-class HardSigmoid(Activation):
+class HardSigmoid(Layer, kind="Hardsigmoid"):
     """0 below -3, 1 above 3, a line between."""
 
-    _function = staticmethod(ag.hardsigmoid)
 
-
-class HardSwish(Activation):
+class HardSwish(Layer, kind="Hardswish"):
     """``x * hardsigmoid(x)``."""
 
-    _function = staticmethod(ag.hardswish)
 
-
-class Softmax(Activation):
+class Softmax(Layer):
     """``exp(x) / sum(exp(x))`` along an axis (``dim`` is another name of ``axis``)."""
 
-    _settings = ("axis",)
+    axis: int
 
-    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None:
-        self.axis = axis if dim is None else dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ag.softmax(x, self.axis)
+    @constructor
+    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None: ...
 
 
-class LogSoftmax(Activation):
+class LogSoftmax(Layer):
     """``log(softmax(x))`` along an axis (``dim`` is another name of ``axis``)."""
 
-    _settings = ("axis",)
+    axis: int
 
-    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None:
-        self.axis = axis if dim is None else dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ag.log_softmax(x, self.axis)
+    @constructor
+    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None: ...
 
 
 class PReLU(Module):

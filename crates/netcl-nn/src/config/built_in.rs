@@ -1,42 +1,27 @@
 //! The layers of this crate as data.
 
 use netcl_autograd::Result;
-use netcl_autograd::core::dtype::DType;
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Value, json};
+use netcl_derive::Settings;
+use serde::Deserialize;
 
 use super::{Build, Configured, Entry, LayerConfig, layer_config};
 use crate::activation::*;
-use crate::batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d};
-use crate::conv::{Conv1d, Conv2d, ConvTranspose2d};
 use crate::dropout::{Dropout, Dropout2d};
 use crate::flatten::Flatten;
-use crate::linear::{Linear, LinearOptions};
+use crate::linear::Linear;
 use crate::module::Module;
 use crate::module_list::ModuleList;
-use crate::pool::{AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d};
 use crate::residual::Residual;
 use crate::sequential::Sequential;
+use crate::settings::{Setting, Value, Wrong};
 
 /// All of them: one line each.
 pub(super) static TABLE: &[Entry] = &[
-    Entry::of::<AdaptiveAvgPool2d>(),
-    Entry::of::<AdaptiveMaxPool2d>(),
-    Entry::of::<AvgPool1d>(),
-    Entry::of::<AvgPool2d>(),
-    Entry::of::<BatchNorm>(),
-    Entry::of::<BatchNorm1d>(),
-    Entry::of::<BatchNorm2d>(),
-    Entry::of::<Conv1d>(),
-    Entry::of::<Conv2d>(),
-    Entry::of::<ConvTranspose2d>(),
     Entry::of::<Dropout>(),
     Entry::of::<Dropout2d>(),
     Entry::of::<ELU>(),
     Entry::of::<Flatten>(),
     Entry::of::<GELU>(),
-    Entry::of::<GELUTanh>(),
     Entry::of::<Hardsigmoid>(),
     Entry::of::<Hardswish>(),
     Entry::of::<Hardtanh>(),
@@ -44,8 +29,6 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<Linear>(),
     Entry::of::<LogSigmoid>(),
     Entry::of::<LogSoftmax>(),
-    Entry::of::<MaxPool1d>(),
-    Entry::of::<MaxPool2d>(),
     Entry::of::<Mish>(),
     Entry::of::<ModuleList>(),
     Entry::of::<ReLU>(),
@@ -61,125 +44,31 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<Tanh>(),
 ];
 
-/// The settings of a layer that has none.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NoSettings {}
-
-macro_rules! without_settings {
-    ($($layer:ident)*) => {$(
-        impl Configured for $layer {
-            const KIND: &'static str = stringify!($layer);
-            type Settings = NoSettings;
-            fn settings(&self) -> Result<NoSettings> {
-                Ok(NoSettings {})
+/// A layer; a list of them, as the published package writes it, is read as a [`Sequential`] unless it has but one.
+impl Setting for LayerConfig {
+    fn wanted() -> String {
+        "a layer or a list of layers".to_owned()
+    }
+    fn read(value: &Value) -> std::result::Result<Self, Wrong> {
+        match value {
+            Value::List(layers) if layers.len() == 1 => LayerConfig::read(&layers[0]),
+            Value::List(_) => {
+                let settings = serde_json::Map::from_iter([("layers".to_owned(), value.clone().into())]);
+                Ok(LayerConfig { kind: Sequential::KIND.to_owned(), settings })
             }
-            fn build(_settings: NoSettings, _build: &Build<'_>) -> Result<Self> {
-                Ok($layer)
-            }
+            Value::Map(_) => LayerConfig::deserialize(serde_json::Value::from(value.clone()))
+                .map_err(|error| Wrong::Other(format!("is {value}: {error}"))),
+            _ => Err(Wrong::Type),
         }
-    )*};
-}
-
-without_settings! {
-    ReLU ReLU6 SELU GELU GELUTanh SiLU Mish Tanh Sigmoid LogSigmoid Softsign Hardsigmoid Hardswish
-}
-
-/// Layers that are nothing but public fields with defaults; a setting may be called otherwise than its field.
-macro_rules! of_fields {
-    ($($layer:ident, $settings:ident { $($field:ident: $type:ty $(= $name:literal)?),+ };)*) => {$(
-        #[derive(Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $settings {
-            $($(#[serde(rename = $name)])? $field: $type),+
-        }
-
-        impl Default for $settings {
-            fn default() -> Self {
-                let $layer { $($field),+ } = $layer::default();
-                $settings { $($field),+ }
-            }
-        }
-
-        impl Configured for $layer {
-            const KIND: &'static str = stringify!($layer);
-            type Settings = $settings;
-            fn settings(&self) -> Result<$settings> {
-                Ok($settings { $($field: self.$field),+ })
-            }
-            fn build(settings: $settings, _build: &Build<'_>) -> Result<Self> {
-                Ok($layer { $($field: settings.$field),+ })
-            }
-        }
-    )*};
-}
-
-of_fields! {
-    ELU, EluSettings { alpha: f64 };
-    Flatten, FlattenSettings { start: isize = "start_dim", end: isize = "end_dim" };
-    Hardtanh, HardtanhSettings { min_val: f64, max_val: f64 };
-    LeakyReLU, LeakyReluSettings { negative_slope: f64 };
-    LogSoftmax, LogSoftmaxSettings { axis: isize };
-    Softmax, SoftmaxSettings { axis: isize };
-    Softplus, SoftplusSettings { beta: f64, threshold: f64 };
-}
-
-/// Settings of type [`DType`] by their names, for `#[serde(with = "dtype_name")]`.
-pub(super) mod dtype_name {
-    use super::*;
-    use serde::Serializer;
-
-    /// What is left out of configurations.
-    pub(crate) fn is_default(dtype: &DType) -> bool {
-        *dtype == DType::F32
     }
-
-    pub(crate) fn default() -> DType {
-        DType::F32
-    }
-
-    pub(crate) fn serialize<S: Serializer>(dtype: &DType, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(dtype.name())
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<DType, D::Error> {
-        DType::parse(&String::deserialize(from)?).map_err(D::Error::custom)
-    }
-}
-
-/// The settings of a [`Linear`].
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LinearSettings {
-    in_features: usize,
-    out_features: usize,
-    #[serde(default = "yes")]
-    bias: bool,
-    #[serde(with = "dtype_name", default = "dtype_name::default", skip_serializing_if = "dtype_name::is_default")]
-    dtype: DType,
-}
-
-pub(super) fn yes() -> bool {
-    true
-}
-
-impl Configured for Linear {
-    const KIND: &'static str = "Linear";
-    type Settings = LinearSettings;
-    fn settings(&self) -> Result<LinearSettings> {
-        let (in_features, out_features) = (self.in_features(), self.out_features());
-        Ok(LinearSettings { in_features, out_features, bias: self.bias().is_some(), dtype: self.weight().dtype() })
-    }
-    fn build(settings: LinearSettings, build: &Build<'_>) -> Result<Linear> {
-        let LinearSettings { in_features, out_features, bias, dtype } = settings;
-        let options = LinearOptions { bias, dtype, generator: None };
-        Linear::new_with(build.queue(), in_features, out_features, options)
+    fn write(&self) -> Value {
+        let args = self.settings.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+        Value::Map(vec![("type".to_owned(), Value::Text(self.kind.clone())), ("args".to_owned(), Value::Map(args))])
     }
 }
 
 /// The settings of containers whose children are a list.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Settings)]
 pub struct ListSettings {
     layers: Vec<LayerConfig>,
 }
@@ -189,7 +78,7 @@ impl ListSettings {
         Ok(ListSettings { layers: layers.map(layer_config).collect::<Result<_>>()? })
     }
 
-    fn build(&self, build: &Build<'_>) -> Result<Vec<Box<dyn Module>>> {
+    fn build(&self, build: &mut Build<'_>) -> Result<Vec<Box<dyn Module>>> {
         self.layers.iter().enumerate().map(|(i, layer)| build.layer(&i.to_string(), layer)).collect()
     }
 }
@@ -197,10 +86,10 @@ impl ListSettings {
 impl Configured for Sequential {
     const KIND: &'static str = "Sequential";
     type Settings = ListSettings;
-    fn settings(&self) -> Result<ListSettings> {
+    fn options(&self) -> Result<ListSettings> {
         ListSettings::of(self.iter())
     }
-    fn build(settings: ListSettings, build: &Build<'_>) -> Result<Sequential> {
+    fn build(build: &mut Build<'_>, settings: ListSettings) -> Result<Sequential> {
         Ok(Sequential::new(settings.build(build)?))
     }
 }
@@ -208,58 +97,41 @@ impl Configured for Sequential {
 impl Configured for ModuleList {
     const KIND: &'static str = "ModuleList";
     type Settings = ListSettings;
-    fn settings(&self) -> Result<ListSettings> {
+    fn options(&self) -> Result<ListSettings> {
         ListSettings::of(self.iter())
     }
-    fn build(settings: ListSettings, build: &Build<'_>) -> Result<ModuleList> {
+    fn build(build: &mut Build<'_>, settings: ListSettings) -> Result<ModuleList> {
         Ok(ModuleList::new(settings.build(build)?))
     }
 }
 
 /// The settings of a [`Residual`].
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Settings)]
 pub struct ResidualSettings {
-    inner: OneOrMore,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    shortcut: Option<OneOrMore>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    activation: Option<OneOrMore>,
-}
-
-/// A layer; a list of them, as the Python package writes it, is read as a [`Sequential`] unless it has but one.
-#[derive(Serialize)]
-#[serde(transparent)]
-struct OneOrMore(LayerConfig);
-
-impl<'de> Deserialize<'de> for OneOrMore {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let layer = match Value::deserialize(from)? {
-            Value::Array(mut layers) if layers.len() == 1 => layers.swap_remove(0),
-            Value::Array(layers) => json!({ "type": "Sequential", "args": { "layers": layers } }),
-            layer => layer,
-        };
-        LayerConfig::deserialize(layer).map(OneOrMore).map_err(D::Error::custom)
-    }
+    inner: LayerConfig,
+    #[setting(default)]
+    shortcut: Option<LayerConfig>,
+    #[setting(default)]
+    activation: Option<LayerConfig>,
 }
 
 impl Configured for Residual {
     const KIND: &'static str = "Residual";
     type Settings = ResidualSettings;
-    fn settings(&self) -> Result<ResidualSettings> {
+    fn options(&self) -> Result<ResidualSettings> {
         Ok(ResidualSettings {
-            inner: OneOrMore(layer_config(self.inner())?),
-            shortcut: self.shortcut().map(layer_config).transpose()?.map(OneOrMore),
-            activation: self.activation().map(layer_config).transpose()?.map(OneOrMore),
+            inner: layer_config(self.inner())?,
+            shortcut: self.shortcut().map(layer_config).transpose()?,
+            activation: self.activation().map(layer_config).transpose()?,
         })
     }
-    fn build(settings: ResidualSettings, build: &Build<'_>) -> Result<Residual> {
-        let mut residual = Residual::new(build.layer("inner", &settings.inner.0)?);
+    fn build(build: &mut Build<'_>, settings: ResidualSettings) -> Result<Residual> {
+        let mut residual = Residual::new(build.layer("inner", &settings.inner)?);
         if let Some(shortcut) = &settings.shortcut {
-            residual = residual.with_shortcut(build.layer("shortcut", &shortcut.0)?);
+            residual = residual.with_shortcut(build.layer("shortcut", shortcut)?);
         }
         if let Some(activation) = &settings.activation {
-            residual = residual.with_activation(build.layer("activation", &activation.0)?);
+            residual = residual.with_activation(build.layer("activation", activation)?);
         }
         Ok(residual)
     }

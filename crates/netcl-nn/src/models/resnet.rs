@@ -13,6 +13,7 @@ use crate::batch_norm::{BatchNorm2d, BatchNormOptions};
 use crate::conv::Conv2d;
 use crate::fuse::fuse_conv_bn;
 use crate::init::{Fan, Gain, Init};
+use crate::config::Build;
 use crate::linear::{Linear, LinearOptions};
 use crate::members;
 use crate::module::{Member, MemberMut, Module, print_as_module};
@@ -196,8 +197,8 @@ impl ResNet {
         let layer2 = parts.layer(64 * wider, 128, blocks[1], 2, bottleneck)?;
         let layer3 = parts.layer(128 * wider, 256, blocks[2], 2, bottleneck)?;
         let layer4 = parts.layer(256 * wider, 512, blocks[3], 2, bottleneck)?;
-        let linear = LinearOptions { bias: true, dtype, generator: parts.generator };
-        let fc = Linear::new_with(queue, 512 * wider, num_classes, linear)?;
+        let build = Build::on(queue).dtype(dtype).generator(parts.generator);
+        let fc = Linear::new_with(build, LinearOptions::new(512 * wider, num_classes))?;
         Ok(ResNet { conv1, bn1, layer1, layer2, layer3, layer4, fc, stem })
     }
 

@@ -11,6 +11,7 @@ mod schedules;
 mod sgd;
 mod state;
 
+pub(crate) use optimizer::Optimizer;
 use pyo3::prelude::*;
 
 /// Fills the module `netcl._netcl.optim`.

@@ -39,7 +39,7 @@ impl Optimizer {
         self.lock().groups().first().and_then(optim::ParamGroup::momentum)
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Box<dyn optim::Optimizer>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Box<dyn optim::Optimizer>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

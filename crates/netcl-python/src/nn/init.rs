@@ -1,28 +1,21 @@
-//! `netcl.nn`: first values of parameters. Modules themselves are written in Python, over recorded operations.
+//! First values of parameters.
 
 use netcl::core::random::Generator;
 use netcl::nn::init::{Fan, Gain, Init};
-use netcl::nn::{Linear, LinearOptions};
 use pyo3::prelude::*;
 
-use crate::device::resolve_queue;
 use crate::error::IntoPyResult;
 use crate::index::IndexTensor;
-use crate::tensor::{Tensor, parse_dtype};
+use crate::tensor::Tensor;
 
-/// Fills the module `netcl._netcl.nn`.
-pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
-    let module = PyModule::new(parent.py(), "nn")?;
-    module.add("__doc__", "The extension's part of ``netcl.nn``.")?;
+pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     macro_rules! add {
-        ($($function:ident),*) => {$(module.add_function(wrap_pyfunction!($function, &module)?)?;)*};
+        ($($function:ident),*) => {$(module.add_function(wrap_pyfunction!($function, module)?)?;)*};
     }
-    add!(assign, calculate_gain, linear_parameters, constant_, uniform_, normal_);
+    add!(assign, calculate_gain, constant_, uniform_, normal_);
     add!(xavier_uniform_, xavier_normal_, kaiming_uniform_, kaiming_normal_);
     add!(orthogonal_, trunc_normal_);
-    parent.add_submodule(&module)?;
-    // Without this the module is an attribute, from which nothing can be imported.
-    parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.nn", &module)
+    Ok(())
 }
 
 /// Overwrites the elements of a tensor with those of another one of the same kind and shape, unrecorded.
@@ -34,24 +27,6 @@ fn assign(py: Python<'_>, tensor: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) 
     }
     let (tensor, source) = (tensor.cast::<Tensor>()?.get(), source.cast::<Tensor>()?.get());
     py.detach(|| tensor.inner().assign(source.inner().raw())).py()
-}
-
-/// The weight and bias of a new linear layer, uniform within ``1 / sqrt(in_features)``.
-#[pyfunction]
-#[pyo3(signature = (queue, in_features, out_features, bias=true, dtype=None),
-    text_signature = "(queue, in_features, out_features, bias=True, dtype='float32')")]
-fn linear_parameters(
-    py: Python<'_>,
-    queue: Option<&Bound<'_, PyAny>>,
-    in_features: usize,
-    out_features: usize,
-    bias: bool,
-    dtype: Option<&Bound<'_, PyAny>>,
-) -> PyResult<(Tensor, Option<Tensor>)> {
-    let (queue, dtype) = (resolve_queue(py, queue, None)?, parse_dtype(dtype)?);
-    let options = || LinearOptions { bias, dtype, generator: None };
-    let layer = py.detach(|| Linear::new_with(&queue, in_features, out_features, options())).py()?;
-    Ok((Tensor::new(layer.weight().clone()), layer.bias().cloned().map(Tensor::new)))
 }
 
 /// Overwrites a tensor by a rule, with the numbers of a seed or of the process-wide generator, and returns it.

@@ -1,0 +1,339 @@
+//! A layer of Rust's inside a module of Python's.
+//!
+//! The module's tables of parameters and buffers, its settings and its mode are the user's, who may replace, move or share
+//! anything in them. The layer looks at them before it computes: what is another object than the last time is taken over. A
+//! look costs some lookups in dictionaries, and no way of changing a module has to know of the layer inside.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use netcl::core::device::manager;
+use netcl::core::index::IndexTensor as Index;
+use netcl::nn::settings::Value;
+use netcl::nn::{Build, LayerConfig, Member, Module, Role, build_layer, layer_config};
+use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+use super::values::{from_py, named, to_py};
+use crate::autograd::{run, wrap};
+use crate::device::resolve_queue;
+use crate::error::IntoPyResult;
+use crate::index::IndexTensor;
+use crate::tensor::{Tensor, parse_dtype};
+
+pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Layer>()
+}
+
+/// The part of a layer that computes.
+#[pyclass(module = "netcl._netcl.nn", frozen)]
+pub(crate) struct Layer {
+    #[pyo3(get)]
+    kind: String,
+    module: RwLock<Box<dyn Module>>,
+    seen: Mutex<Seen>,
+}
+
+/// What the layer has taken over from the module of Python's.
+struct Seen {
+    /// The module's `_version` at the time: an object that every change of a setting or the mode replaces.
+    version: Option<Py<PyAny>>,
+    settings: Vec<(&'static str, Value)>,
+    slots: Vec<Slot>,
+}
+
+/// A parameter or buffer.
+struct Slot {
+    /// The children on the way to it.
+    path: Vec<Py<PyString>>,
+    name: Py<PyString>,
+    /// The dotted name.
+    full: String,
+    role: Role,
+    /// Whether what stands there was taken over once.
+    taken: bool,
+    object: Option<Py<PyAny>>,
+    tensor: Option<Arc<netcl::Tensor>>,
+}
+
+#[pymethods]
+impl Layer {
+    /// A new layer of a kind; ``settings`` are the arguments of its constructor.
+    #[new]
+    #[pyo3(signature = (kind, settings, queue=None, dtype=None))]
+    fn new(
+        py: Python<'_>,
+        kind: &str,
+        settings: &Bound<'_, PyDict>,
+        queue: Option<&Bound<'_, PyAny>>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Layer> {
+        let (queue, dtype) = (resolve_queue(py, queue, None)?, parse_dtype(dtype)?);
+        Layer::build(py, kind, settings, Build::on(&queue).dtype(dtype))
+    }
+
+    /// The result for a tensor. ``own`` is the ``__dict__`` of the module that the layer is inside of.
+    fn forward(&self, py: Python<'_>, own: &Bound<'_, PyDict>, x: &Tensor) -> PyResult<Tensor> {
+        let x = &x.inner();
+        wrap(py, self.with(py, own, x, |module| module.forward(x))?)
+    }
+
+    /// The settings by name: what became of the constructor's arguments.
+    #[getter]
+    fn settings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        dict(py, self.read().settings())
+    }
+
+    /// The settings that print-outs show.
+    fn shown<'py>(&self, own: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
+        self.follow(own.py(), own)?;
+        dict(own.py(), self.read().shown())
+    }
+
+    /// The parameters, or with ``buffers`` the buffers, by name; None for one that this layer does without.
+    #[pyo3(signature = (buffers=false))]
+    fn tensors<'py>(&self, py: Python<'py>, buffers: bool) -> PyResult<Bound<'py, PyDict>> {
+        let mut found: Vec<(String, Option<netcl::Tensor>)> = Vec::new();
+        self.read().visit(&mut |name, member| {
+            let (role, tensor) = match member {
+                Member::Parameter(tensor) => (Role::Parameter, Some(tensor.clone())),
+                Member::Buffer(tensor) => (Role::Buffer, Some(tensor.clone())),
+                Member::Absent(role) => (role, None),
+                _ => return,
+            };
+            if (role == Role::Buffer) == buffers && role != Role::Constant {
+                found.push((name.to_owned(), tensor));
+            }
+        });
+        let tensors = PyDict::new(py);
+        for (name, tensor) in found {
+            tensors.set_item(name, tensor.map(|tensor| object(py, tensor)).transpose()?)?;
+        }
+        Ok(tensors)
+    }
+
+    /// The layers inside by name, with tensors that are this layer's.
+    fn children(&self, py: Python<'_>) -> PyResult<Vec<(String, Layer)>> {
+        let mut found = Vec::new();
+        self.read().visit(&mut |name, member| {
+            if let Member::Child(child) = member {
+                found.push((name.to_owned(), layer_config(child), [child.named_parameters(), child.named_buffers()].concat()));
+            }
+        });
+        let children = found.into_iter().map(|(name, config, tensors)| {
+            let layer = Layer::of(py, &config.py()?, hollow())?;
+            for (name, tensor) in tensors {
+                layer.write().set_tensor(&name, Some(tensor)).py()?;
+            }
+            Ok((name, layer))
+        });
+        children.collect()
+    }
+
+    /// A layer of these settings without memory of its own: for a module that has its parameters already.
+    #[staticmethod]
+    fn hollow(py: Python<'_>, kind: &str, settings: &Bound<'_, PyDict>) -> PyResult<Layer> {
+        Layer::build(py, kind, settings, hollow())
+    }
+
+    fn __deepcopy__(&self, py: Python<'_>, _memo: &Bound<'_, PyAny>) -> PyResult<Layer> {
+        Layer::hollow(py, &self.kind, &self.settings(py)?)
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String, Bound<'py, PyDict>))> {
+        let hollow = py.get_type::<Layer>().getattr(intern!(py, "hollow"))?;
+        Ok((hollow, (self.kind.clone(), self.settings(py)?)))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<the layer of a {}>", self.kind)
+    }
+}
+
+impl Layer {
+    fn build(py: Python<'_>, kind: &str, settings: &Bound<'_, PyDict>, build: Build<'_>) -> PyResult<Layer> {
+        let settings = named(settings)?.into_iter().map(|(name, value)| (name, value.into())).collect();
+        Layer::of(py, &LayerConfig { kind: kind.to_owned(), settings }, build)
+    }
+
+    fn of(py: Python<'_>, config: &LayerConfig, build: Build<'_>) -> PyResult<Layer> {
+        let module = py.detach(|| build_layer(build, config)).py()?;
+        let mut slots = Vec::new();
+        Slot::all(py, &*module, &[], &mut slots);
+        let seen = Seen { version: None, settings: module.settings(), slots };
+        Ok(Layer { kind: config.kind.clone(), module: RwLock::new(module), seen: Mutex::new(seen) })
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Box<dyn Module>> {
+        self.module.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Box<dyn Module>> {
+        self.module.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs something on the layer as the module of Python's is now.
+    pub(super) fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        own: &Bound<'_, PyDict>,
+        on: &netcl::Tensor,
+        operation: impl FnOnce(&dyn Module) -> netcl::Result<T> + Send,
+    ) -> PyResult<T> {
+        self.follow(py, own)?;
+        // The lock is free again before the interpreter is waited for: whoever changes the layer holds the interpreter.
+        run(py, on, || operation(&**self.read())).py()
+    }
+
+    /// [`Layer::with`] for what only one kind of layer can do.
+    pub(super) fn with_kind<M: Module, T: Send>(
+        &self,
+        py: Python<'_>,
+        own: &Bound<'_, PyDict>,
+        on: &netcl::Tensor,
+        operation: impl FnOnce(&M) -> netcl::Result<T> + Send,
+    ) -> PyResult<T> {
+        self.with(py, own, on, |module| match module.downcast_ref::<M>() {
+            Some(layer) => operation(layer),
+            None => Err(netcl::Error::wrong_type("Layer", format!("a {} cannot do this", module.kind()))),
+        })
+    }
+
+    /// Takes over what has changed in the module.
+    fn follow(&self, py: Python<'_>, own: &Bound<'_, PyDict>) -> PyResult<()> {
+        let mut seen = self.seen();
+        let version = own.get_item(intern!(py, "_version"))?;
+        let steady = matches!((&version, &seen.version), (Some(now), Some(then)) if now.is(then));
+        if !steady {
+            self.follow_settings(own, &mut seen)?;
+            seen.version = version.map(Bound::unbind);
+        }
+        for slot in &mut seen.slots {
+            let now = slot.find(own)?;
+            let same = match (&now, &slot.object) {
+                (None, None) => slot.taken,
+                (Some(now), Some(then)) if now.is(then) => match (now.cast::<Tensor>(), &slot.tensor) {
+                    // The object may hold another tensor by now: it has moved, or was written to.
+                    (Ok(tensor), Some(then)) => Arc::ptr_eq(&tensor.get().inner(), then),
+                    _ => true,
+                },
+                _ => false,
+            };
+            if !same {
+                slot.tensor = now.as_ref().map(|now| held(now, &slot.full)).transpose()?;
+                let tensor = slot.tensor.as_deref().cloned();
+                self.write().set_tensor(&slot.full, tensor).py()?;
+                (slot.object, slot.taken) = (now.map(Bound::unbind), true);
+            }
+        }
+        Ok(())
+    }
+
+    fn follow_settings(&self, own: &Bound<'_, PyDict>, seen: &mut Seen) -> PyResult<()> {
+        let mut module = self.write();
+        for (name, then) in &mut seen.settings {
+            // A bias that is there or not is a setting to the constructor, and a parameter afterwards.
+            let Some(now) = own.get_item(*name)? else { continue };
+            let now = from_py(&now)?;
+            if now != *then {
+                module.set_setting(name, &now).py()?;
+                *then = now;
+            }
+        }
+        let training = own.get_item(intern!(own.py(), "training"))?.is_none_or(|mode| mode.is_truthy().unwrap_or(true));
+        if training {
+            module.train();
+        } else {
+            module.eval();
+        }
+        Ok(())
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slot {
+    /// The places of all tensors of a module, those of its children included.
+    fn all(py: Python<'_>, module: &dyn Module, path: &[&str], slots: &mut Vec<Slot>) {
+        module.visit(&mut |name, member| {
+            let role = match member {
+                Member::Parameter(_) => Role::Parameter,
+                Member::Buffer(_) => Role::Buffer,
+                Member::Absent(role) => role,
+                Member::Child(child) => {
+                    Slot::all(py, child, &[path, &[name]].concat(), slots);
+                    return;
+                }
+                Member::Constant(_) | Member::Mode(_) => return,
+            };
+            if role != Role::Constant {
+                slots.push(Slot {
+                    path: path.iter().map(|name| PyString::intern(py, name).unbind()).collect(),
+                    name: PyString::intern(py, name).unbind(),
+                    full: [path, &[name]].concat().join("."),
+                    role,
+                    taken: false,
+                    object: None,
+                    tensor: None,
+                });
+            }
+        });
+    }
+
+    /// What stands there now: in the table of parameters or buffers, or as an attribute if it is the result of a computation.
+    fn find<'py>(&self, own: &Bound<'py, PyDict>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (py, mut own) = (own.py(), own.clone());
+        for child in &self.path {
+            let modules = own.get_item(intern!(py, "_modules"))?;
+            let child = modules.map(|modules| modules.get_item(child)).transpose()?;
+            let Some(child) = child.filter(|child| !child.is_none()) else { return Ok(None) };
+            own = child.getattr(intern!(py, "__dict__"))?.cast_into()?;
+        }
+        let table = match self.role {
+            Role::Parameter => intern!(py, "_parameters"),
+            Role::Buffer | Role::Constant => intern!(py, "_buffers"),
+        };
+        let name = self.name.bind(py);
+        let found = match own.get_item(table)? {
+            Some(table) => table.cast::<PyDict>()?.get_item(name)?,
+            None => None,
+        };
+        let found = if found.is_none() { own.get_item(name)? } else { found };
+        Ok(found.filter(|found| !found.is_none()))
+    }
+}
+
+/// Where a layer is made that takes its tensors from elsewhere.
+fn hollow<'a>() -> Build<'a> {
+    Build::on(&manager().cpu().queue).hollow()
+}
+
+fn dict<'py>(py: Python<'py>, settings: Vec<(&'static str, Value)>) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (name, value) in settings {
+        dict.set_item(name, to_py(py, &value)?)?;
+    }
+    Ok(dict)
+}
+
+/// The tensor of a parameter or buffer.
+pub(super) fn held(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Arc<netcl::Tensor>> {
+    if let Ok(tensor) = object.cast::<Tensor>() {
+        return Ok(tensor.get().inner());
+    }
+    match object.cast::<IndexTensor>() {
+        Ok(index) => Ok(Arc::new(netcl::Tensor::from(index.get().0.tensor().clone()))),
+        Err(_) => Err(PyTypeError::new_err(format!("{name} is a tensor, not {}", object.get_type()))),
+    }
+}
+
+/// A parameter or buffer as Python sees it.
+pub(super) fn object(py: Python<'_>, tensor: netcl::Tensor) -> PyResult<Bound<'_, PyAny>> {
+    if tensor.dtype().is_float() {
+        return Ok(Bound::new(py, Tensor::new(tensor))?.into_any());
+    }
+    Ok(Bound::new(py, IndexTensor(Index::from_tensor(tensor.raw().clone()).py()?))?.into_any())
+}

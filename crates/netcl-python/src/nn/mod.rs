@@ -1,0 +1,20 @@
+//! `netcl.nn`: layers, which are written in Rust, and first values of parameters.
+
+mod init;
+mod layer;
+mod module;
+mod values;
+
+use pyo3::prelude::*;
+
+/// Fills the module `netcl._netcl.nn`.
+pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
+    let module = PyModule::new(parent.py(), "nn")?;
+    module.add("__doc__", "The extension's part of ``netcl.nn``.")?;
+    init::register(&module)?;
+    layer::register(&module)?;
+    module::register(&module)?;
+    parent.add_submodule(&module)?;
+    // Without this the module is an attribute, from which nothing can be imported.
+    parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.nn", &module)
+}

@@ -1,0 +1,127 @@
+"""Layers that Rust computes: what Python adds is a signature, a docstring and a module that users can compose and change."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from netcl._netcl import Tensor
+from netcl._netcl import nn as _nn
+from netcl._surroundings import raise_version
+from netcl.nn._arguments import resolve_queue
+from netcl.nn.module import Module
+
+__all__ = ["Layer", "constructor"]
+
+
+class Layer(Module):
+    """A layer that Rust computes.
+
+    A subclass declares the constructor's arguments, which Rust checks and completes:
+
+        class LeakyReLU(Layer):
+            negative_slope: float
+
+            @constructor
+            def __init__(self, negative_slope: float = 0.01) -> None: ...
+
+    The settings that came of the arguments are plain attributes, parameters and buffers are in the module's tables. Users may
+    change all of them: before it computes, the Rust layer takes over what is another object than the last time.
+    """
+
+    _kind = ""
+    _layer: _nn.Layer
+
+    def __init_subclass__(cls, kind: str | None = None, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        # A user's subclass is computed by the layer that it derives from.
+        if cls.__module__.startswith("netcl.nn."):
+            cls._kind = kind or cls.__name__
+
+    def __init__(self) -> None:
+        self._hold(_nn.Layer(self._kind, {}))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._layer.forward(self.__dict__, x)
+
+    def _hold(self, layer: _nn.Layer) -> None:
+        """Shows the members and settings of a Rust layer as the module's own."""
+        own = self.__dict__
+        own["_layer"] = layer
+        self._parameters.update(layer.tensors())
+        self._buffers.update(layer.tensors(buffers=True))
+        for name, value in layer.settings.items():
+            if name not in self._parameters:
+                own[name] = value
+        for name, inner in layer.children():
+            self._modules[name] = _inside(inner)
+        raise_version(self)
+
+    def settings(self) -> dict[str, Any]:
+        return self._now(self._layer.settings)
+
+    def extra_repr(self) -> str:
+        try:
+            shown = self._now(self._layer.shown(self.__dict__))
+        except (TypeError, ValueError):  # a setting that no call would take: shown as it is
+            shown = self.settings()
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+
+    def _now(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """The settings as they are by now; a bias that is there, or not, is a truth value to the constructor."""
+        tensors, own = self._parameters, self.__dict__
+        return {
+            name: tensors[name] is not None if name in tensors else own.get(name, value) for name, value in settings.items()
+        }
+
+
+def constructor(init: Callable[..., None]) -> Callable[..., None]:
+    """Makes the declaration of a constructor the constructor: its arguments are the settings of the Rust layer.
+
+    A first parameter ``queue`` may be left out, given by name, or as ``device="cpu"``: ``Linear(queue, 2, 32)``, ``Linear(2, 32)``
+    and ``Linear(2, 32, device="cpu")`` all work. ``dtype`` is that of the parameters. What is not given is Rust's default.
+    """
+    signature = inspect.signature(init)
+    defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
+    takes_queue = "queue" in defaults
+
+    @functools.wraps(init)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        if takes_queue:
+            args = with_queue(type(self).__name__, args, kwargs)
+        try:
+            given = signature.bind(self, *args, **kwargs).arguments
+        except TypeError as problem:
+            raise TypeError(f"{type(self).__name__}: {problem}; its arguments are {signature}") from None
+        del given[next(iter(given))]
+        queue, dtype = given.pop("queue", None), given.pop("dtype", None)
+        settings = {name: value for name, value in given.items() if value is not defaults[name]}
+        self._hold(_nn.Layer(self._kind, settings, queue, dtype))
+
+    return wrapper
+
+
+def with_queue(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Positional arguments that start with the queue, wherever it was given."""
+    if "device" in kwargs:
+        device = kwargs.pop("device")
+        if device is not None:
+            if kwargs.get("queue") is not None:
+                raise TypeError(f"{name}: give a queue or a device, not both")
+            kwargs["queue"] = resolve_queue(device)
+    # Sizes are numbers or sequences of them, kinds of blocks are classes; queues are none of these.
+    if "queue" in kwargs or not args or isinstance(args[0], (list, tuple, type)) or hasattr(args[0], "__index__"):
+        return (kwargs.pop("queue", None), *args)
+    return args
+
+
+def _inside(layer: _nn.Layer) -> Layer:
+    """The module of a layer that is a part of another one."""
+    from netcl.nn import layers
+
+    kind = getattr(layers, layer.kind)
+    child: Layer = kind.__new__(kind)
+    child._hold(layer)
+    return child
