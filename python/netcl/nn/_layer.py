@@ -41,7 +41,11 @@ class Layer(Module):
             cls._kind = kind or cls.__name__
 
     def __init__(self) -> None:
-        self._hold(_nn.Layer(self._kind, {}))
+        self._make()
+
+    def _make(self, queue: Any = None, dtype: Any = None, **settings: Any) -> None:
+        """Makes the Rust layer with these arguments of its constructor."""
+        self._hold(_nn.Layer(self._kind, settings, queue, dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         return self._layer.forward(self.__dict__, x)
@@ -60,12 +64,13 @@ class Layer(Module):
         raise_version(self)
 
     def settings(self) -> dict[str, Any]:
-        return self._now(self._layer.settings)
+        # Without a layer while it is being made, which an error may print.
+        return self._now(self._layer.settings) if "_layer" in self.__dict__ else {}
 
     def extra_repr(self) -> str:
         try:
             shown = self._now(self._layer.shown(self.__dict__))
-        except (TypeError, ValueError):  # a setting that no call would take: shown as it is
+        except (AttributeError, TypeError, ValueError):  # a setting that no call would take: shown as it is
             shown = self.settings()
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
@@ -96,9 +101,7 @@ def constructor(init: Callable[..., None]) -> Callable[..., None]:
         except TypeError as problem:
             raise TypeError(f"{type(self).__name__}: {problem}; its arguments are {signature}") from None
         del given[next(iter(given))]
-        queue, dtype = given.pop("queue", None), given.pop("dtype", None)
-        settings = {name: value for name, value in given.items() if value is not defaults[name]}
-        self._hold(_nn.Layer(self._kind, settings, queue, dtype))
+        self._make(**{name: value for name, value in given.items() if value is not defaults[name]})
 
     return wrapper
 

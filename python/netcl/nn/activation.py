@@ -37,15 +37,19 @@ __all__ = [
 ]
 
 
-class ReLU(Layer):
+class Activation(Layer):
+    """A function of one tensor as a module."""
+
+
+class ReLU(Activation):
     """``max(x, 0)``."""
 
 
-class ReLU6(Layer):
+class ReLU6(Activation):
     """``min(max(x, 0), 6)``."""
 
 
-class LeakyReLU(Layer):
+class LeakyReLU(Activation):
     """``x`` above 0, a multiple of it below."""
 
     negative_slope: float
@@ -54,7 +58,7 @@ class LeakyReLU(Layer):
     def __init__(self, negative_slope: float = 0.01) -> None: ...
 
 
-class ELU(Layer):
+class ELU(Activation):
     """``x`` above 0, ``alpha * (exp(x) - 1)`` below."""
 
     alpha: float
@@ -63,40 +67,40 @@ class ELU(Layer):
     def __init__(self, alpha: float = 1.0) -> None: ...
 
 
-class SELU(Layer):
+class SELU(Activation):
     """ELU with the two constants that keep mean 0 and variance 1."""
 
 
-class GELU(Layer):
+class GELU(Activation):
     """``x * normcdf(x)``: exactly, or with ``approximate="tanh"`` in its tanh approximation."""
 
     approximate: str
 
-    @constructor
-    def __init__(self, approximate: str | bool = "none") -> None: ...
+    def __init__(self, approximate: str | bool = "none") -> None:
+        self._make(approximate={True: "tanh", False: "none"}.get(approximate, approximate))
 
 
-class SiLU(Layer):
+class SiLU(Activation):
     """``x * sigmoid(x)``."""
 
 
-class Mish(Layer):
+class Mish(Activation):
     """``x * tanh(softplus(x))``."""
 
 
-class Tanh(Layer):
+class Tanh(Activation):
     """Hyperbolic tangent."""
 
 
-class Sigmoid(Layer):
+class Sigmoid(Activation):
     """``1 / (1 + exp(-x))``."""
 
 
-class LogSigmoid(Layer):
+class LogSigmoid(Activation):
     """``log(sigmoid(x))``."""
 
 
-class Softplus(Layer):
+class Softplus(Activation):
     """``log(1 + exp(beta * x)) / beta``; linear where ``beta * x`` exceeds the threshold."""
 
     beta: float
@@ -106,11 +110,11 @@ class Softplus(Layer):
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None: ...
 
 
-class Softsign(Layer):
+class Softsign(Activation):
     """``x / (1 + |x|)``."""
 
 
-class HardTanh(Layer, kind="Hardtanh"):
+class HardTanh(Activation, kind="Hardtanh"):
     """``x`` between two bounds, constant outside."""
 
     min_val: float
@@ -120,15 +124,15 @@ class HardTanh(Layer, kind="Hardtanh"):
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None: ...
 
 
-class HardSigmoid(Layer, kind="Hardsigmoid"):
+class HardSigmoid(Activation, kind="Hardsigmoid"):
     """0 below -3, 1 above 3, a line between."""
 
 
-class HardSwish(Layer, kind="Hardswish"):
+class HardSwish(Activation, kind="Hardswish"):
     """``x * hardsigmoid(x)``."""
 
 
-class Softmax(Layer):
+class Softmax(Activation):
     """``exp(x) / sum(exp(x))`` along an axis (``dim`` is another name of ``axis``)."""
 
     axis: int
@@ -137,7 +141,7 @@ class Softmax(Layer):
     def __init__(self, axis: int = -1, *, dim: int | None = None) -> None: ...
 
 
-class LogSoftmax(Layer):
+class LogSoftmax(Activation):
     """``log(softmax(x))`` along an axis (``dim`` is another name of ``axis``)."""
 
     axis: int
