@@ -2,8 +2,12 @@
 //!
 //! Cargo already forbids cycles; this table forbids shortcuts (a layer that reaches past the one below it), which Cargo
 //! would accept. A new edge is a decision about the architecture: change this table and `docs/src/architecture.md` together.
+//!
+//! A re-export is an edge that no `Cargo.toml` shows: `pub use netcl_core as core` gives a crate's users all of the core. Types and
+//! functions may be re-exported by name; a whole crate or module only where all users of the crate may see its origin as well.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -21,15 +25,27 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("netcl-runtime", &["netcl-core"]),
     ("netcl-autograd", &["netcl-core", "netcl-ops", "netcl-runtime"]),
     ("netcl-nn", &["netcl-autograd", "netcl-derive"]),
-    ("netcl-optim", &["netcl-autograd", "netcl-ops"]),
+    ("netcl-optim", &["netcl-autograd", "netcl-core"]),
     ("netcl-amp", &["netcl-optim"]),
-    ("netcl-io", &["netcl-nn", "netcl-optim", "netcl-amp"]),
-    ("netcl-distributed", &["netcl-nn", "netcl-optim", "netcl-io"]),
-    ("netcl-profiling", &["netcl-ops", "netcl-runtime"]),
+    ("netcl-io", &["netcl-autograd", "netcl-nn", "netcl-optim", "netcl-amp"]),
+    ("netcl-distributed", &["netcl-autograd", "netcl-nn", "netcl-optim", "netcl-io"]),
+    ("netcl-profiling", &["netcl-core", "netcl-ops", "netcl-runtime"]),
     ("netcl-augment", &["netcl-data", "netcl-ops"]),
-    ("netcl-trainer", &["netcl-distributed", "netcl-io", "netcl-profiling", "netcl-augment", "netcl-data"]),
     (
-        "netcl",
+        "netcl-trainer",
+        &[
+            "netcl-autograd",
+            "netcl-nn",
+            "netcl-optim",
+            "netcl-distributed",
+            "netcl-io",
+            "netcl-profiling",
+            "netcl-augment",
+            "netcl-data",
+        ],
+    ),
+    (
+        FACADE,
         &[
             "netcl-derive",
             "netcl-data",
@@ -52,11 +68,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
+/// Shows its users everything: that is what it is for.
+const FACADE: &str = "netcl";
+
+/// The files of each crate, by their path in `src`.
+type Sources = BTreeMap<String, BTreeMap<String, String>>;
+
 type Edges = BTreeMap<String, BTreeSet<String>>;
 
-/// Compares the workspace's dependencies with the table.
+/// Compares the workspace's dependencies and re-exports with the table.
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
-    let complaints = complaints(&edges(&metadata(workspace)?)?);
+    let metadata = metadata(workspace)?;
+    let mut complaints = complaints(&edges(&metadata)?);
+    complaints.extend(doors(&sources(&metadata)?));
     if !complaints.is_empty() {
         bail!("{}", complaints.join("\n"));
     }
@@ -70,12 +94,17 @@ pub(crate) fn metadata(workspace: &Workspace) -> Result<Value> {
     serde_json::from_str(&text).context("cargo metadata printed something that is not JSON")
 }
 
+fn packages(metadata: &Value) -> Result<&[Value]> {
+    metadata["packages"].as_array().map(Vec::as_slice).context("cargo metadata lists no packages")
+}
+
+fn name(package: &Value) -> Result<String> {
+    package["name"].as_str().map(str::to_owned).context("cargo metadata has a package without a name")
+}
+
 /// Each crate of the workspace with the crates of the workspace it needs to be built (dev-dependencies left out).
 fn edges(metadata: &Value) -> Result<Edges> {
-    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
-    let name = |value: &Value| {
-        value["name"].as_str().map(str::to_owned).context("cargo metadata has a package without a name")
-    };
+    let packages = packages(metadata)?;
     let members = packages.iter().map(name).collect::<Result<BTreeSet<_>>>()?;
     let mut edges = Edges::new();
     for package in packages {
@@ -111,6 +140,112 @@ fn complaints(edges: &Edges) -> Vec<String> {
         complaints.push(format!("xtask/src/layers.rs has a row for {name}, which is no crate of the workspace"));
     }
     complaints
+}
+
+/// The text of all crates of the workspace.
+fn sources(metadata: &Value) -> Result<Sources> {
+    let mut sources = Sources::new();
+    for package in packages(metadata)? {
+        let manifest = package["manifest_path"].as_str().context("cargo metadata has a package without a manifest")?;
+        let folder = Path::new(manifest).with_file_name("src");
+        read(&folder, &folder, sources.entry(name(package)?).or_default())?;
+    }
+    Ok(sources)
+}
+
+fn read(folder: &Path, root: &Path, files: &mut BTreeMap<String, String>) -> Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| format!("{} cannot be read", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            read(&path, root, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+            files.insert(path.strip_prefix(root)?.to_string_lossy().replace('\\', "/"), text);
+        }
+    }
+    Ok(())
+}
+
+/// Whole crates and modules that are re-exported to a crate which may not see them.
+fn doors(sources: &Sources) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (name, files) in sources.iter().filter(|(name, _)| *name != FACADE) {
+        for (file, text) in files {
+            for path in re_exports(text).into_iter().filter(|path| is_whole(path, sources)) {
+                let origin = crate_of(&path);
+                let (may, not) = (name.as_str(), origin.as_str());
+                let reaches = ALLOWED.iter().filter(|(_, used)| used.contains(&may) && !used.contains(&not));
+                let reaches = reaches.map(|(user, _)| *user).collect::<Vec<_>>().join(", ");
+                if !reaches.is_empty() {
+                    complaints.push(format!(
+                        "{name} re-exports {path} as a whole (src/{file}), past the layers of {reaches}: re-export the types and \
+                         functions that are needed, by name"
+                    ));
+                }
+            }
+        }
+    }
+    complaints
+}
+
+/// The paths that a file re-exports from other crates of the workspace, one for each name; by its text, so that a macro's
+/// re-exports stay unseen.
+fn re_exports(text: &str) -> Vec<String> {
+    let code: Vec<&str> = text.lines().map(str::trim_start).filter(|line| !line.starts_with("//")).collect();
+    let mut paths = Vec::new();
+    for (i, line) in code.iter().enumerate() {
+        let start = line.strip_prefix("pub use ").or_else(|| line.strip_prefix("pub extern crate "));
+        let Some(start) = start.map(|start| start.trim_start_matches("::")).filter(|start| start.starts_with("netcl"))
+        else {
+            continue;
+        };
+        let statement = [&[start], &code[i + 1..]].concat().join(" ");
+        expand("", statement.split(';').next().unwrap_or(""), &mut paths);
+    }
+    paths
+}
+
+/// The paths of a `use` tree: `a` and `a::b` for `a::{self as z, b}`, without the names they get.
+fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
+    let Some((head, branches)) = tree.split_once('{') else {
+        let path = tree.split(" as ").next().unwrap_or(tree).trim();
+        if !path.is_empty() {
+            paths.push(format!("{prefix}{path}").trim_end_matches("::self").to_owned());
+        }
+        return;
+    };
+    let prefix = format!("{prefix}{}", head.trim());
+    let (mut depth, mut start) = (0, 0);
+    for (i, letter) in branches.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                expand(&prefix, &branches[start..i], paths);
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn crate_of(path: &str) -> String {
+    path.split("::").next().unwrap_or(path).replace('_', "-")
+}
+
+/// Whether a path names a crate, a module or all of its names, and not one type or function. A name in lower case that is no
+/// function of its crate counts as a module.
+fn is_whole(path: &str, sources: &Sources) -> bool {
+    let Some((_, inside)) = path.split_once("::") else { return true };
+    let leaf = inside.rsplit("::").next().unwrap_or(inside);
+    if leaf.starts_with(char::is_uppercase) {
+        return false;
+    }
+    let Some(files) = sources.get(&crate_of(path)) else { return true };
+    let module = inside.replace("::", "/");
+    let function = [format!("fn {leaf}("), format!("fn {leaf}<")];
+    [format!("{module}.rs"), format!("{module}/mod.rs")].iter().any(|file| files.contains_key(file))
+        || !files.values().any(|text| function.iter().any(|function| text.contains(function)))
 }
 
 #[cfg(test)]
@@ -166,5 +301,61 @@ mod tests {
         let edges = edges(&metadata).unwrap();
         assert_eq!(edges["a"], BTreeSet::from(["b".to_owned()]));
         assert_eq!(edges["b"], BTreeSet::from(["c".to_owned()]));
+    }
+
+    fn with(name: &str, text: &str) -> Sources {
+        let file = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        let core = [
+            file("lib.rs", "pub mod device;\npub mod tensor;"),
+            file("device.rs", "pub fn manager() {}\npub fn device<'a>(selector: &'a str) {}"),
+            file("tensor/mod.rs", "pub struct Tensor;"),
+        ];
+        let ours = BTreeMap::from([file("inner/mod.rs", text)]);
+        Sources::from([("netcl-core".to_owned(), core.into()), (name.to_owned(), ours)])
+    }
+
+    #[test]
+    fn types_and_functions_may_be_re_exported() {
+        let text = "pub use netcl_core::device::{device, manager};\n\
+                    pub use netcl_core::{\n    // Both.\n    Error as CoreError,\n    tensor::{Tensor as Raw, HostOptions},\n};";
+        assert_eq!(doors(&with("netcl-autograd", text)), Vec::<String>::new());
+        assert_eq!(
+            re_exports(text)[2..],
+            ["netcl_core::Error", "netcl_core::tensor::Tensor", "netcl_core::tensor::HostOptions"]
+        );
+    }
+
+    #[test]
+    fn whole_crates_and_modules_may_not() {
+        for text in [
+            "pub use netcl_core;",
+            "pub use ::netcl_core as core;",
+            "pub extern crate netcl_core;",
+            "    pub use netcl_core::*;",
+            "pub use netcl_core::tensor;",
+            "pub use netcl_core::device;",
+            "pub use netcl_core::device::*;",
+            "pub use netcl_core::device::{self as devices, manager};",
+            "pub use netcl_core::{Error, tensor::{Tensor,\n *}};",
+            "pub use netcl_core::inline_module;",
+        ] {
+            let complaints = doors(&with("netcl-autograd", text));
+            assert_eq!(complaints.len(), 1, "{text}: {complaints:?}");
+            assert!(
+                complaints[0].contains("(src/inner/mod.rs), past the layers of netcl-nn, netcl-io"),
+                "{complaints:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn private_imports_the_facade_and_what_all_users_may_see_are_fine() {
+        for (name, text) in [
+            ("netcl-autograd", "pub(crate) use netcl_core::device;\nuse netcl_core as core;\n// pub use netcl_core;"),
+            (FACADE, "pub use netcl_core as core;"),
+            ("netcl-nn", "pub use netcl_autograd as autograd;\npub use netcl_autograd::ops::*;"),
+        ] {
+            assert_eq!(doors(&with(name, text)), Vec::<String>::new(), "{text}");
+        }
     }
 }

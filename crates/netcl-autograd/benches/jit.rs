@@ -7,13 +7,13 @@
 
 use std::time::Instant;
 
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::device::manager;
-use netcl_autograd::core::kernels::elementwise::Elementwise;
-use netcl_autograd::core::kernels::expr::Graph;
-use netcl_autograd::core::tensor::Tensor as Raw;
 use netcl_autograd::jit::jit;
 use netcl_autograd::{Result, Tensor, no_grad};
+use netcl_core::backend::Queue;
+use netcl_core::device::manager;
+use netcl_core::kernels::elementwise::Elementwise;
+use netcl_core::kernels::expr::Graph;
+use netcl_core::tensor::Tensor as Raw;
 
 /// The fastest round of each of several ways, measured in turns, in microseconds a call.
 fn race<const N: usize>(queue: &Queue, calls: usize, ways: [(&str, &dyn Fn()); N]) {

@@ -7,14 +7,14 @@
 
 use std::time::Instant;
 
-use netcl_autograd::core::device::manager;
 use netcl_autograd::ops::elementwise::add;
 use netcl_autograd::{Tensor, no_grad};
+use netcl_core::device::manager;
 
 const OPS: usize = 1000;
 
 /// The fastest of several runs of a chain of ops, in microseconds per op.
-fn measure(name: &str, queue: &netcl_autograd::core::backend::Queue, run: impl Fn()) {
+fn measure(name: &str, queue: &netcl_core::backend::Queue, run: impl Fn()) {
     run();
     let best = (0..15)
         .map(|_| {

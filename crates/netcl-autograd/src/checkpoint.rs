@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 /// Parameters that the function captures get their gradients as ever. The function must compute the same both times.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, checkpoint, core::device::manager, ops::{elementwise::{exp, mul}, reduce::sum}};
+/// use netcl_autograd::{Tensor, checkpoint, manager, ops::{elementwise::{exp, mul}, reduce::sum}};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[0.0f64, 1.0], [2])?.with_grad();

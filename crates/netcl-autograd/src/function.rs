@@ -15,12 +15,11 @@ use crate::tensor::Tensor;
 /// recordable ops if it is to be differentiated again. [`gradcheck`](crate::gradcheck::gradcheck) holds the one against the other.
 ///
 /// ```
-/// use netcl_autograd::core::{device::manager, tensor::Tensor as Raw};
+/// use netcl_autograd::{RawTensor, Result, Tensor, manager};
 /// use netcl_autograd::function::{Function, call};
 /// use netcl_autograd::graph::{Gradients, RuleContext};
 /// use netcl_autograd::gradcheck::{Tolerance, gradcheck};
 /// use netcl_autograd::ops::elementwise::{cos, mul};
-/// use netcl_autograd::{Result, Tensor};
 ///
 /// struct Sine;
 ///

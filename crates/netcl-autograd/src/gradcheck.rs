@@ -30,7 +30,7 @@ impl Default for Tolerance {
 /// requires a gradient. The error names the first element that differs.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, gradcheck::{Tolerance, gradcheck}, ops::elementwise::exp};
+/// use netcl_autograd::{Tensor, gradcheck::{Tolerance, gradcheck}, manager, ops::elementwise::exp};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[0.1f64, -0.7], [2])?.with_grad();
 /// gradcheck(|inputs| exp(inputs[0]), &[&x], Tolerance::default())?;

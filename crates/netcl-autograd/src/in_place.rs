@@ -6,7 +6,7 @@
 //! fails by name. Under [`no_grad`](crate::no_grad) values change and the graph stays as it is.
 //!
 //! ```
-//! use netcl_autograd::{Tensor, core::device::manager, no_grad};
+//! use netcl_autograd::{Tensor, manager, no_grad};
 //!
 //! let mut w = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0], [2])?.with_grad();
 //! let mut y = (&w * 3.0)?;

@@ -1,10 +1,10 @@
 //! The differentiable tensor, the tape, gradient rules and the JIT compiler.
 //!
-//! [`Tensor`] wraps the core's raw tensor and is what users hold, in Rust and in Python. The core's names are re-exported
-//! so that the layers above need only this crate.
+//! [`Tensor`] wraps the core's raw tensor and is what users hold, in Rust and in Python. What layers and models need of the
+//! core (queues, dtypes, shapes, random generators) has its name here; the rest of the core stays below.
 //!
 //! ```
-//! use netcl_autograd::{Tensor, core::device::manager, ops::{elementwise::mul, reduce::sum}};
+//! use netcl_autograd::{Tensor, manager, ops::{elementwise::mul, reduce::sum}};
 //!
 //! let queue = manager().cpu().queue;
 //! let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0], [3])?.with_grad();
@@ -19,13 +19,21 @@ pub mod error;
 pub mod function;
 pub mod gradcheck;
 pub mod graph;
+pub mod host;
 pub mod in_place;
 pub mod jit;
 mod methods;
 pub mod ops;
 pub mod tensor;
 
-pub use netcl_core as core;
+pub use netcl_core::backend::Queue;
+pub use netcl_core::device::{DeviceHandle, manager};
+pub use netcl_core::dtype::DType;
+pub use netcl_core::index::IndexTensor;
+pub use netcl_core::random::{Generator, default_generator, manual_seed, set_default_generator};
+pub use netcl_core::shape::{Shape, Slice};
+pub use netcl_core::tensor::{HostOptions, Tensor as RawTensor};
+pub use netcl_core::{Error as CoreError, ErrorKind};
 
 pub use checkpoint::checkpoint;
 pub use error::{Error, Result};

@@ -19,7 +19,7 @@ use crate::graph::{self, BackwardOptions, Edge, HookHandle, Hooks, Node};
 /// share values, `requires_grad` and `grad`.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::{device::manager, dtype::DType}};
+/// use netcl_autograd::{DType, Tensor, manager};
 ///
 /// let queue = manager().cpu().queue;
 /// let weight = Tensor::from_shape(&queue, [3, 4], DType::F32)?.with_grad();
@@ -347,7 +347,7 @@ impl Tensor {
     /// The leaf where it is now; see [`Tensor::move_to`]. Any other tensor is itself.
     ///
     /// ```
-    /// use netcl_autograd::{Tensor, core::{device::manager, dtype::DType}};
+    /// use netcl_autograd::{DType, Tensor, manager};
     ///
     /// let weight = Tensor::from_host(&manager().cpu().queue, &[1.0f32], [1])?.with_grad();
     /// let mut held = weight.clone();

@@ -6,9 +6,9 @@ mod support;
 use std::collections::BTreeMap;
 
 use netcl_autograd::Tensor;
-use netcl_autograd::core::dtype::DType;
 use netcl_autograd::gradcheck::{Tolerance, gradcheck};
 use netcl_autograd::ops::einsum::einsum;
+use netcl_core::dtype::DType;
 use support::{cpu, devices, leaf};
 
 /// The lengths of the letters in the tests.

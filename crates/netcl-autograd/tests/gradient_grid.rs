@@ -5,11 +5,11 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use netcl_autograd::core::device::DeviceHandle;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::kernels::expr::table;
 use netcl_autograd::gradcheck::{Tolerance, gradcheck, gradgradcheck};
 use netcl_autograd::{BackwardOptions, Tensor, grad};
+use netcl_core::device::DeviceHandle;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::expr::table;
 use support::{Case, SECOND, cases, cpu, devices, leaf};
 
 #[test]

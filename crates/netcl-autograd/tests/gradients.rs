@@ -5,14 +5,14 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::shape::Layout;
 use netcl_autograd::gradcheck::{Tolerance, gradcheck, gradgradcheck};
 use netcl_autograd::graph::{BackwardOptions, unrecorded};
 use netcl_autograd::in_place::View;
 use netcl_autograd::ops::elementwise::{self, add, exp, mul, relu};
 use netcl_autograd::ops::reduce;
 use netcl_autograd::{Tape, Tensor, checkpoint, detect_anomaly, grad, no_grad};
+use netcl_core::dtype::DType;
+use netcl_core::shape::Layout;
 use support::{cpu, leaf};
 
 fn random(shape: &[usize], seed: u64, bounds: (f64, f64)) -> Tensor {
@@ -233,7 +233,7 @@ fn checkpoints_give_the_same_gradients_for_less_memory() {
         mul(&exp(&mul(&noisy, &captured)?)?, &made)
     };
     let run = |checkpointed: bool| {
-        netcl_autograd::core::random::manual_seed(5);
+        netcl_core::random::manual_seed(5);
         for tensor in [&x, &weight] {
             tensor.set_grad(None);
         }
@@ -242,7 +242,7 @@ fn checkpoints_give_the_same_gradients_for_less_memory() {
         let loss = reduce::sum(&y, (), false).unwrap();
         loss.backward_with(None, BackwardOptions { retain_graph: true, create_graph: false }).unwrap();
         // The generator stands where it would have stood.
-        let next = netcl_autograd::core::random::default_generator();
+        let next = netcl_core::random::default_generator();
         [&x, &weight]
             .map(|t| t.grad().unwrap().to_f64_vec().unwrap())
             .into_iter()
@@ -283,7 +283,7 @@ fn operators_and_methods_record() {
 
 #[test]
 fn saved_memory_is_freed_as_the_walk_passes() {
-    use netcl_autograd::core::backend::cpu::buffer;
+    use netcl_core::backend::cpu::buffer;
     let n = 1 << 18;
     let x = Tensor::full(&cpu(), [n], DType::F32, 0.5).unwrap().with_grad();
     let before = buffer::stats().live_bytes;

@@ -8,18 +8,18 @@ mod calls;
 
 use std::rc::Rc;
 
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::device::manager;
-use netcl_autograd::core::index::IndexTensor;
-use netcl_autograd::core::kernels::form::{Form, force_form};
-use netcl_autograd::core::kernels::launch::{Counter, Recorder, with_sink};
-use netcl_autograd::core::kernels::region::{Style as RowStyle, force_style};
 use netcl_autograd::jit::{Jit, Outputs, Style, jit};
 use netcl_autograd::ops::conv::{Convolution, conv2d};
 use netcl_autograd::ops::loss::{CrossEntropyOptions, cross_entropy};
 use netcl_autograd::ops::matmul::linear;
 use netcl_autograd::ops::norm::layer_norm;
 use netcl_autograd::{Result, Tensor, no_grad};
+use netcl_core::backend::Queue;
+use netcl_core::device::manager;
+use netcl_core::index::IndexTensor;
+use netcl_core::kernels::form::{Form, force_form};
+use netcl_core::kernels::launch::{Counter, Recorder, with_sink};
+use netcl_core::kernels::region::{Style as RowStyle, force_style};
 
 fn queues() -> Vec<Queue> {
     let found = manager().discover().unwrap();
@@ -250,7 +250,7 @@ fn forty_inputs_are_cut_where_a_device_takes_few_parameters() {
 
 #[test]
 fn a_new_size_is_traced_but_compiles_nothing() {
-    use netcl_autograd::core::backend::opencl::Builder;
+    use netcl_core::backend::opencl::Builder;
     for queue in queues() {
         let compiled = jit(|t: &[&Tensor]| {
             let shifted = (t[0] - &t[0].mean(-1, true)?)?;
@@ -302,7 +302,7 @@ fn values_cannot_be_read_inside() {
 fn in_place_writes_stay_right() {
     let queue = manager().cpu().queue;
     let x = ramp(&queue, &[8], 1.0);
-    let state = Tensor::from_shape(&queue, [8], netcl_autograd::core::dtype::DType::F32).unwrap();
+    let state = Tensor::from_shape(&queue, [8], netcl_core::dtype::DType::F32).unwrap();
     let captured = state.clone();
     let compiled = jit(move |t: &[&Tensor]| {
         let before = (&captured + t[0])?;
@@ -347,7 +347,7 @@ fn a_plan_explains_itself() {
 
 #[test]
 fn sixteen_bit_chains_are_rounded_once() {
-    use netcl_autograd::core::dtype::DType;
+    use netcl_core::dtype::DType;
     for queue in queues() {
         for dtype in [DType::F16, DType::BF16] {
             let (x, y) = (ramp(&queue, &[65], 1.0), ramp(&queue, &[65], 2.0));
@@ -373,7 +373,7 @@ fn a_process_that_compiles() {
         compiled.call(&[&x, &y]).unwrap().sum((), false).unwrap().backward().unwrap();
         x.grad().unwrap().to_host::<f32>().unwrap();
     }
-    let stats = netcl_autograd::core::backend::opencl::Builder::global().stats();
+    let stats = netcl_core::backend::opencl::Builder::global().stats();
     println!("compiled {} loaded {}.", stats.builds, stats.hits);
 }
 

@@ -7,12 +7,12 @@
 //! large values make.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::device::manager;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::shape::Slice;
 use netcl_autograd::jit::jit;
 use netcl_autograd::{BackwardOptions, Result, Tensor, grad};
+use netcl_core::backend::Queue;
+use netcl_core::device::manager;
+use netcl_core::dtype::DType;
+use netcl_core::shape::Slice;
 
 /// Units in the last place that a sum may lose, of its terms' magnitudes; a graph, of its largest value.
 const ULPS: f64 = 16.0;

@@ -7,13 +7,6 @@ mod labels;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::device::{DeviceHandle, manager};
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::index::IndexTensor;
-use netcl_autograd::core::kernels::launch::{Counter, with_sink};
-use netcl_autograd::core::random::{Generator, fill_uniform_f64};
-use netcl_autograd::core::tensor::HostOptions;
 use netcl_autograd::gradcheck::{Tolerance, gradcheck, gradgradcheck};
 use netcl_autograd::graph::BackwardOptions;
 use netcl_autograd::ops::elementwise::{log, mul, sigmoid};
@@ -25,6 +18,13 @@ use netcl_autograd::ops::loss::{
 };
 use netcl_autograd::ops::reduce::sum;
 use netcl_autograd::{Result, Tensor, grad};
+use netcl_core::backend::Queue;
+use netcl_core::device::{DeviceHandle, manager};
+use netcl_core::dtype::DType;
+use netcl_core::index::IndexTensor;
+use netcl_core::kernels::launch::{Counter, with_sink};
+use netcl_core::random::{Generator, fill_uniform_f64};
+use netcl_core::tensor::HostOptions;
 use serde_json::Value;
 
 fn cpu() -> Queue {

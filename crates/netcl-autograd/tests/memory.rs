@@ -3,10 +3,10 @@
 
 mod support;
 
-use netcl_autograd::core::backend::{Queue, cpu::buffer};
-use netcl_autograd::core::dtype::DType;
 use netcl_autograd::ops::matmul::linear;
 use netcl_autograd::{Tensor, checkpoint, no_grad};
+use netcl_core::backend::{Queue, cpu::buffer};
+use netcl_core::dtype::DType;
 use support::{devices, leaf};
 
 const LAYERS: usize = 50;

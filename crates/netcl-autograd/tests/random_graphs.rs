@@ -4,10 +4,10 @@
 
 mod support;
 
-use netcl_autograd::core::dtype::DType;
 use netcl_autograd::gradcheck::{Tolerance, gradcheck};
 use netcl_autograd::ops::layout;
 use netcl_autograd::{Result, Tensor, checkpoint};
+use netcl_core::dtype::DType;
 use proptest::prelude::*;
 use support::{cpu, leaf};
 

@@ -32,18 +32,15 @@ pub(crate) fn expand(input: &DeriveInput, nn: &Path) -> Result<TokenStream> {
     let (impl_generics, ty_generics, where_clause) = input.generics.split_for_impl();
     let own_check = check_function(input)?.map(|check| quote!(#check(self, layer)?;));
 
-    let starts: Vec<_> = skipped
-        .iter()
-        .map(|Part { ident, skip, .. }| quote!(#ident: #skip))
-        .collect();
+    let starts: Vec<_> = skipped.iter().map(|Part { ident, skip, .. }| quote!(#ident: #skip)).collect();
     let (idents, names): (Vec<_>, Vec<_>) = settings.iter().map(|part| (part.ident, &part.names[0])).unzip();
     let reads = settings.iter().map(|Part { ident, names, default, .. }| {
         let default = default.as_ref().map_or_else(|| quote!(None), |default| quote!(Some(#default)));
         quote!(#ident: reader.take(&[#(#names),*], #default)?)
     });
-    let sets = settings.iter().map(|Part { ident, names, .. }| {
-        quote!(#(#names)|* => changed.#ident = #nn::settings::one(layer, name, value)?)
-    });
+    let sets = settings.iter().map(
+        |Part { ident, names, .. }| quote!(#(#names)|* => changed.#ident = #nn::settings::one(layer, name, value)?),
+    );
     let shown = settings.iter().map(|Part { ident, names, default, quiet, ty, .. }| {
         let (name, show) = (&names[0], quote!(values.push));
         let value = quote!(#nn::settings::Setting::write(&self.#ident));

@@ -182,7 +182,7 @@ impl<W: Seek> Seek for FirstError<W> {
 mod tests {
     use std::fs::File;
 
-    use netcl_nn::autograd::core::dtype::DType;
+    use netcl_nn::autograd::DType;
 
     use super::*;
 

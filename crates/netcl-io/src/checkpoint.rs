@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use netcl_nn::Module;
-use netcl_nn::autograd::core::random::{Generator, default_generator, set_default_generator};
+use netcl_nn::autograd::{Generator, default_generator, set_default_generator};
 use netcl_optim::{Optimizer, Schedule, State};
 use serde_json::{Map, Value, json};
 
@@ -24,8 +24,8 @@ const PROGRESS: &str = "progress";
 /// The file is a model file as well: whoever reads only the model's arrays needs to know nothing of the rest.
 ///
 /// ```
-/// use netcl_io::nn::{Linear, Module, autograd::core::device::manager};
-/// use netcl_io::optim::{Optimizer, SGD};
+/// use netcl_nn::{Linear, Module, autograd::manager};
+/// use netcl_optim::{Optimizer, SGD};
 /// use netcl_io::{Archive, Checkpoint};
 ///
 /// let mut model = Linear::new(&manager().cpu().queue, 2, 3)?;

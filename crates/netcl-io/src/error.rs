@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use netcl_nn::autograd::core::ErrorKind;
+use netcl_nn::autograd::ErrorKind;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -56,8 +56,8 @@ pub enum Error {
     Tensor(#[from] netcl_nn::autograd::Error),
 }
 
-impl From<netcl_nn::autograd::core::Error> for Error {
-    fn from(error: netcl_nn::autograd::core::Error) -> Self {
+impl From<netcl_nn::autograd::CoreError> for Error {
+    fn from(error: netcl_nn::autograd::CoreError) -> Self {
         Error::Tensor(error.into())
     }
 }

@@ -4,7 +4,7 @@
 //! dotted name. One entry more, [`archive::METADATA`], is text: JSON that says what the file is.
 //!
 //! ```
-//! use netcl_io::nn::{Linear, Module, ReLU, autograd::core::device::manager, sequential};
+//! use netcl_nn::{Linear, Module, ReLU, autograd::manager, sequential};
 //! use netcl_io::{Archive, load_weights, save_model};
 //!
 //! let folder = std::env::temp_dir().join(format!("netcl-io-{}", std::process::id()));
@@ -29,9 +29,6 @@ pub mod error;
 pub mod model;
 pub mod npy;
 pub mod reader;
-
-pub use netcl_nn as nn;
-pub use netcl_optim as optim;
 
 pub use archive::Archive;
 pub use atomic::{remove_leftovers, write_atomically};

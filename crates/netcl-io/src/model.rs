@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use netcl_nn::autograd::core::device::manager;
+use netcl_nn::autograd::manager;
 use netcl_nn::{Misshapen, Module, StateDict, StateMismatch, Strict};
 use serde_json::{Map, Value};
 

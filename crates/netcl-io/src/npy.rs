@@ -2,11 +2,7 @@
 //!
 //! Six magic bytes, a version, the header's length, a header that is a Python dictionary of literals, the elements.
 
-use netcl_nn::autograd::Tensor;
-use netcl_nn::autograd::core::backend::Queue;
-use netcl_nn::autograd::core::dtype::DType;
-use netcl_nn::autograd::core::shape::Shape;
-use netcl_nn::autograd::core::tensor::{HostOptions, Tensor as Raw};
+use netcl_nn::autograd::{DType, HostOptions, Queue, RawTensor, Shape, Tensor};
 
 use crate::error::Result;
 
@@ -30,7 +26,7 @@ pub struct Array {
 
 impl Array {
     /// A copy of a tensor's elements.
-    pub fn from_tensor(tensor: &Raw) -> Result<Array> {
+    pub fn from_tensor(tensor: &RawTensor) -> Result<Array> {
         let mut bytes = vec![0; tensor.size() * tensor.dtype().size()];
         tensor.read_bytes(&mut bytes)?;
         Ok(Array { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), bytes })
@@ -64,7 +60,7 @@ impl Array {
     /// A tensor on a device with these elements.
     pub fn to_tensor(&self, queue: &Queue) -> Result<Tensor> {
         let shape = Shape::from(&self.shape[..]);
-        Ok(Raw::from_host_bytes(queue, &self.bytes, self.dtype, shape, HostOptions::default())?.into())
+        Ok(RawTensor::from_host_bytes(queue, &self.bytes, self.dtype, shape, HostOptions::default())?.into())
     }
 
     /// The content of an `.npy` file. NumPy has no bfloat16: such elements are written as their 16 bits.

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use netcl_nn::autograd::core::dtype::DType;
+use netcl_nn::autograd::DType;
 use serde_json::{Map, Value};
 
 use crate::archive::{Archive, METADATA, NPY, VERSION};

@@ -1,15 +1,11 @@
 //! Attention with several heads.
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::random::Generator;
 use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, rotary, scaled_dot_product_attention};
 use netcl_autograd::ops::elementwise::add;
 use netcl_autograd::ops::indexing::masked_fill;
 use netcl_autograd::ops::layout::{permute, reshape, split, squeeze, unsqueeze};
 use netcl_autograd::ops::matmul::linear;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{DType, Error, Generator, Queue, Result, Tensor};
 
 use crate::config::Build;
 use crate::init::{Gain, Init};
@@ -56,7 +52,7 @@ impl Default for MultiheadAttentionOptions<'_> {
 /// below the other. [`Module::forward`] is self-attention without a mask; [`MultiheadAttention::attend`] is everything else.
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{Masks, MultiheadAttention, MultiheadAttentionOptions};
 ///
 /// let queue = manager().cpu().queue;
@@ -99,7 +95,7 @@ impl MultiheadAttention {
         let MultiheadAttentionOptions { dropout, bias, batch_first, dtype, mut generator } = options;
         if num_heads == 0 || !embed_dim.is_multiple_of(num_heads) {
             let what = format!("a width of {embed_dim} cannot be divided among {num_heads} heads; use a divisor");
-            return Err(CoreError::argument("MultiheadAttention", what).into());
+            return Err(Error::argument("MultiheadAttention", what));
         }
         check_probability("MultiheadAttention", dropout)?;
         let law = Init::XavierUniform { gain: Gain::Linear };
@@ -197,7 +193,7 @@ impl MultiheadAttention {
         let &[first, second, width] = &projected.shape()[..] else {
             let why = "queries, keys and values have three axes, or two without a batch".to_owned();
             let shape = projected.shape().clone();
-            return Err(CoreError::Shape { op: "MultiheadAttention", shape, why }.into());
+            return Err(Error::shape("MultiheadAttention", &shape, why));
         };
         let apart = reshape(projected, [first, second, self.heads, width / self.heads])?;
         permute(&apart, if self.batch_first { &[0, 2, 1, 3] } else { &[1, 2, 0, 3] })
@@ -216,7 +212,7 @@ impl MultiheadAttention {
         let Some(padding) = masks.padding else { return Ok(scores) };
         let &[samples, keys] = &padding.shape()[..] else {
             let (shape, why) = (padding.shape().clone(), "a padding mask is (batch, keys)".to_owned());
-            return Err(CoreError::Shape { op: "MultiheadAttention", shape, why }.into());
+            return Err(Error::shape("MultiheadAttention", &shape, why));
         };
         let zeros = Tensor::from_shape(q.queue(), [samples, keys], q.dtype())?;
         let hidden = masked_fill(&zeros, padding.raw(), f64::NEG_INFINITY)?;
@@ -232,7 +228,7 @@ pub(crate) fn check_probability(op: &'static str, p: f64) -> Result<()> {
     if (0.0..=1.0).contains(&p) {
         return Ok(());
     }
-    Err(CoreError::argument(op, format!("the dropout {p} is not a probability; use a number from 0 to 1")).into())
+    Err(Error::argument(op, format!("the dropout {p} is not a probability; use a number from 0 to 1")))
 }
 
 impl Module for MultiheadAttention {

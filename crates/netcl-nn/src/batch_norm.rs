@@ -2,11 +2,8 @@
 
 use std::ops::Deref;
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
 use netcl_autograd::ops::norm::{Running, batch_norm, batch_norm_eval};
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{DType, Error, Queue, Result, Tensor};
 
 use crate::members;
 use crate::module::{Member, MemberMut, Module, print_as_module};
@@ -176,7 +173,7 @@ macro_rules! checked_by_axes {
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 if !matches!(input.ndim(), $axes) {
                     let (shape, why) = (input.shape().clone(), concat!("it takes ", $wanted).to_owned());
-                    return Err(CoreError::Shape { op: stringify!($name), shape, why }.into());
+                    return Err(Error::shape(stringify!($name), &shape, why));
                 }
                 self.norm.forward(input)
             }
@@ -204,7 +201,7 @@ checked_by_axes! {
     /// [`BatchNorm`] of images `[N, C, H, W]`.
     ///
     /// ```
-    /// use netcl_nn::autograd::{Tensor, core::device::manager};
+    /// use netcl_nn::autograd::{Tensor, manager};
     /// use netcl_nn::{BatchNorm2d, Module};
     ///
     /// let queue = manager().cpu().queue;

@@ -3,7 +3,7 @@
 //! The format is that of the published package: `[{"type": "Linear", "args": {"in_features": 4, "out_features": 2}}]`.
 //!
 //! ```
-//! use netcl_nn::autograd::core::device::manager;
+//! use netcl_nn::autograd::manager;
 //! use netcl_nn::config::from_json;
 //! use netcl_nn::{Module, build_sequential};
 //!
@@ -28,7 +28,7 @@
 //! 3. A layer of this crate gets a line in the table of `config/built_in.rs`; everybody else calls [`register_layer`].
 //!
 //! ```
-//! use netcl_nn::autograd::{Result, Tensor, core::device::manager};
+//! use netcl_nn::autograd::{Result, Tensor, manager};
 //! use netcl_nn::config::from_json;
 //! use netcl_nn::init::Init;
 //! use netcl_nn::{Build, Module, Settings, build_sequential, functional as F, register_layer};
@@ -72,11 +72,11 @@ mod built_in;
 use std::any::TypeId;
 use std::sync::{PoisonError, RwLock};
 
-use netcl_autograd::core::ErrorKind;
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::random::Generator;
-use netcl_autograd::core::shape::Shape;
+use netcl_autograd::DType;
+use netcl_autograd::ErrorKind;
+use netcl_autograd::Generator;
+use netcl_autograd::Queue;
+use netcl_autograd::Shape;
 use netcl_autograd::ops::layout::expand;
 use netcl_autograd::{Error, Result, Tensor};
 use serde::de::Deserializer;
@@ -135,7 +135,7 @@ pub trait Configured: Module + Sized {
 /// A queue is enough for most: `Linear::new_with(&queue, options)`. Everything else is said first:
 ///
 /// ```
-/// use netcl_nn::autograd::core::{device::manager, dtype::DType, random::Generator};
+/// use netcl_nn::autograd::{DType, Generator, manager};
 /// use netcl_nn::{Build, Linear, LinearOptions};
 ///
 /// let queue = manager().cpu().queue;

@@ -1,12 +1,8 @@
 //! Convolutions.
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::random::Generator;
 use netcl_autograd::ops::conv::{Convolution, conv_transpose2d, conv1d, conv2d, same};
 use netcl_autograd::ops::layout::{squeeze, unsqueeze};
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{DType, Error, Generator, Queue, Result, Tensor};
 
 use crate::init::{Init, weight_and_bias};
 use crate::members;
@@ -19,7 +15,7 @@ use crate::size::{Size, tuple};
 /// minus `1 / sqrt(inputs of an output)`, as in PyTorch.
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{Conv2d, Conv2dOptions, Module};
 ///
 /// let queue = manager().cpu().queue;
@@ -160,7 +156,7 @@ impl Module for Conv2d {
 /// The weight has shape `[out_channels, in_channels / groups, length]`; the start values are [`Conv2d`]'s.
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{Conv1d, Module};
 ///
 /// let queue = manager().cpu().queue;
@@ -272,7 +268,7 @@ impl Module for Conv1d {
 /// The weight has shape `[in_channels, out_channels / groups, height, width]`; the start values are as in PyTorch.
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{ConvTranspose2d, ConvTranspose2dOptions, Module};
 ///
 /// let queue = manager().cpu().queue;
@@ -420,7 +416,7 @@ fn check_groups(op: &'static str, inputs: usize, outputs: usize, groups: usize) 
         return Ok(());
     }
     let what = format!("{inputs} and {outputs} channels cannot be divided into {groups} groups; use a common divisor");
-    Err(CoreError::argument(op, what).into())
+    Err(Error::argument(op, what))
 }
 
 fn check_parameters(
@@ -441,7 +437,7 @@ fn check_parameters(
          element of the bias per output channel",
         weight.shape()
     );
-    Err(CoreError::argument(op, what).into())
+    Err(Error::argument(op, what))
 }
 
 /// What print-outs say of a convolution: what differs from the plain one is named.

@@ -1,9 +1,8 @@
 //! Dropout.
 
-use netcl_autograd::core::Error as CoreError;
 use netcl_autograd::ops::dropout::dropout;
 use netcl_autograd::ops::elementwise::mul;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{Error, Result, Tensor};
 
 use crate::Module;
 use crate::settings::{Settings, probability};
@@ -57,10 +56,10 @@ macro_rules! dropouts {
 dropouts! {
     /// In training sets elements to zero with probability `p` and divides the others by `1 - p`; in evaluation passes
     /// everything. Random numbers come from the process-wide generator
-    /// ([`manual_seed`](netcl_autograd::core::random::manual_seed)).
+    /// ([`manual_seed`](netcl_autograd::manual_seed)).
     ///
     /// ```
-    /// use netcl_nn::autograd::{Tensor, core::device::manager};
+    /// use netcl_nn::autograd::{Tensor, manager};
     /// use netcl_nn::{Dropout, Module};
     ///
     /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32; 100], [100])?;
@@ -75,7 +74,7 @@ dropouts! {
     Dropout2d = |x, p| {
         let &[samples, channels, ref places @ ..] = &x.shape()[..] else {
             let why = "it takes [N, C, ...]".to_owned();
-            return Err(CoreError::Shape { op: "Dropout2d", shape: x.shape().clone(), why }.into());
+            return Err(Error::shape("Dropout2d", x.shape(), why));
         };
         let mut shape = vec![1; 2 + places.len()];
         shape[..2].copy_from_slice(&[samples, channels]);

@@ -1,12 +1,7 @@
 //! Vectors by number.
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::index::IndexTensor;
-use netcl_autograd::core::random::Generator;
 use netcl_autograd::ops::indexing::embedding;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{DType, Error, Generator, IndexTensor, Queue, Result, Tensor};
 
 use crate::init::Init;
 use crate::members;
@@ -18,7 +13,7 @@ use crate::module::{Module, print_as_module};
 ///
 /// ```
 /// use netcl_nn::Embedding;
-/// use netcl_nn::autograd::core::{device::manager, index::IndexTensor};
+/// use netcl_nn::autograd::{IndexTensor, manager};
 ///
 /// let queue = manager().cpu().queue;
 /// let words = IndexTensor::from_host(&queue, &[3i64, 0, 3], [1, 3])?;
@@ -80,11 +75,11 @@ impl Embedding {
     pub fn from_parameters(weight: Tensor, padding_idx: Option<usize>) -> Result<Embedding> {
         let &[count, _] = &weight.shape()[..] else {
             let why = "a table is (num_embeddings, embedding_dim)".to_owned();
-            return Err(CoreError::Shape { op: "Embedding", shape: weight.shape().clone(), why }.into());
+            return Err(Error::shape("Embedding", weight.shape(), why));
         };
         if let Some(row) = padding_idx.filter(|row| *row >= count) {
             let what = format!("padding_idx is {row}, but must lie in 0..{count}");
-            return Err(CoreError::argument("Embedding", what).into());
+            return Err(Error::argument("Embedding", what));
         }
         Ok(Embedding { weight: weight.with_grad(), padding_idx })
     }

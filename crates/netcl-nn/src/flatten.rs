@@ -9,7 +9,7 @@ use crate::settings::Settings;
 /// Joins the axes from `start` to `end`, both included, into one; all but the first unless told otherwise.
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{Flatten, Module};
 ///
 /// let images = Tensor::from_host(&manager().cpu().queue, &[0.0f32; 24], [2, 3, 2, 2])?;

@@ -1,7 +1,7 @@
 //! The recordable operations as functions, under PyTorch's name for the place: `use netcl_nn::functional as F`.
 //!
 //! ```
-//! use netcl_nn::autograd::{Tensor, core::device::manager};
+//! use netcl_nn::autograd::{Tensor, manager};
 //! use netcl_nn::functional as F;
 //!
 //! let queue = manager().cpu().queue;

@@ -1,9 +1,8 @@
 //! Batch normalisations folded into the convolutions before them, for inference.
 
-use netcl_autograd::core::Error as CoreError;
 use netcl_autograd::ops::elementwise::{add, div, mul, sqrt, sub};
 use netcl_autograd::ops::layout::reshape;
-use netcl_autograd::{Result, Tensor, no_grad};
+use netcl_autograd::{Error, Result, Tensor, no_grad};
 
 use crate::batch_norm::BatchNorm2d;
 use crate::conv::Conv2d;
@@ -15,7 +14,7 @@ use crate::module::Module;
 /// filters are multiplied by `g / sqrt(v + eps)`. The result has parameters of its own and always a bias.
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{BatchNorm2d, Conv2d, Module, fuse_conv_bn};
 ///
 /// let queue = manager().cpu().queue;
@@ -33,16 +32,16 @@ use crate::module::Module;
 pub fn fuse_conv_bn(conv: &Conv2d, norm: &BatchNorm2d) -> Result<Conv2d> {
     const OP: &str = "fuse_conv_bn";
     if Module::training(norm) {
-        return Err(CoreError::argument(OP, "the normalisation is in training mode; call eval() first").into());
+        return Err(Error::argument(OP, "the normalisation is in training mode; call eval() first"));
     }
     let Some((mean, var)) = norm.running_mean().zip(norm.running_var()) else {
         let what = "the normalisation keeps no averages; make it with track_running_stats";
-        return Err(CoreError::argument(OP, what).into());
+        return Err(Error::argument(OP, what));
     };
     let channels = conv.out_channels();
     if norm.num_features() != channels {
         let what = format!("{channels} filters are followed by a normalisation of {} channels", norm.num_features());
-        return Err(CoreError::argument(OP, what).into());
+        return Err(Error::argument(OP, what));
     }
     let _scope = no_grad();
     let mut scale: Tensor = div(1.0, &sqrt(&add(var, norm.eps())?)?)?;

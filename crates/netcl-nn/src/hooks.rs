@@ -36,7 +36,7 @@ fn lock(list: &List) -> MutexGuard<'_, Vec<(u64, Hook)>> {
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{Hooked, Linear, Module, ReLU, sequential};
 ///
 /// let queue = manager().cpu().queue;

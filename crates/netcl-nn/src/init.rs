@@ -2,14 +2,8 @@
 
 mod host;
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::random::Generator;
-use netcl_autograd::core::shape::Shape;
-use netcl_autograd::core::tensor::HostOptions;
 use netcl_autograd::ops::random::{normal, uniform};
-use netcl_autograd::{Error, Result, Tensor};
+use netcl_autograd::{DType, Error, Generator, HostOptions, Queue, Result, Shape, Tensor};
 
 /// A rule for the first values of a parameter. Random numbers come from netcl's Philox generator: a seed and a shape give the
 /// same uniform bits on every device.
@@ -17,7 +11,7 @@ use netcl_autograd::{Error, Result, Tensor};
 /// The fans of a shape `[out, in, k...]` are `in * k...` and `out * k...`.
 ///
 /// ```
-/// use netcl_nn::autograd::core::{device::manager, dtype::DType, random::Generator};
+/// use netcl_nn::autograd::{DType, Generator, manager};
 /// use netcl_nn::init::{Fan, Gain, Init};
 ///
 /// let queue = manager().cpu().queue;
@@ -140,7 +134,7 @@ impl Gain {
                     "no gain is known for {name:?}; use \"linear\", \"conv1d\" to \"conv3d\", \"sigmoid\", \"tanh\", \
                      \"relu\", \"leaky_relu\" or \"selu\""
                 );
-                Err(CoreError::argument("init", what).into())
+                Err(Error::argument("init", what))
             }
         }
     }
@@ -154,7 +148,7 @@ impl Fan {
             "fan_out" => Ok(Fan::Out),
             _ => {
                 let what = format!("there is no mode {name:?}; use \"fan_in\" or \"fan_out\"");
-                Err(CoreError::argument("init", what).into())
+                Err(Error::argument("init", what))
             }
         }
     }
@@ -249,7 +243,7 @@ fn from_values(queue: &Queue, values: &[f64], shape: Shape, dtype: DType) -> Res
 
 fn too_flat(shape: &Shape) -> Error {
     let why = "the rule is for weights of shape (out, in, ...): at least two axes are needed".to_owned();
-    CoreError::Shape { op: "init", shape: shape.clone(), why }.into()
+    Error::shape("init", shape, why)
 }
 
 /// The number of inputs of an output and of outputs of an input.

@@ -9,7 +9,7 @@ type Function = Box<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>;
 /// A function of a tensor as a module without parameters, for a place in a [`Sequential`](crate::Sequential).
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{Lambda, Linear, Module, functional as F, sequential};
 ///
 /// let queue = manager().cpu().queue;

@@ -1,7 +1,7 @@
 //! Modules, layers and models, built on autograd alone.
 //!
 //! ```
-//! use netcl_nn::autograd::{Tape, Tensor, core::device::manager};
+//! use netcl_nn::autograd::{Tape, Tensor, manager};
 //! use netcl_nn::{Linear, Module, ReLU, functional as F, sequential};
 //!
 //! let queue = manager().cpu().queue;

@@ -1,11 +1,11 @@
 //! The fully connected layer.
 
-use netcl_autograd::core::backend::Queue;
+use netcl_autograd::Queue;
 use netcl_autograd::ops::matmul::linear;
 use netcl_autograd::{Error, Result, Tensor};
 
-use crate::config::Build;
 use crate::Module;
+use crate::config::Build;
 use crate::settings::Settings;
 
 /// `x @ weight.T + bias` over the last axis.
@@ -14,7 +14,7 @@ use crate::settings::Settings;
 /// `1 / sqrt(in_features)`, as in PyTorch, from netcl's own generator: one seed gives the same bits on every device.
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{Linear, Module};
 ///
 /// let queue = manager().cpu().queue;
@@ -70,7 +70,8 @@ impl Linear {
             );
             return Err(Error::argument("Linear", what));
         }
-        let settings = LinearOptions { bias: bias.is_some(), ..LinearOptions::new(weight.shape()[1], weight.shape()[0]) };
+        let settings =
+            LinearOptions { bias: bias.is_some(), ..LinearOptions::new(weight.shape()[1], weight.shape()[0]) };
         Ok(Linear { weight: weight.with_grad(), bias: bias.map(Tensor::with_grad), settings })
     }
 

@@ -2,9 +2,7 @@
 
 use std::any::Any;
 
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{DType, Queue, Result, Tensor};
 
 use crate::hooks::Hooked;
 pub use crate::members::{Children, Member, MemberMut, Role, Tensors};
@@ -26,7 +24,7 @@ use crate::{print, settings, state};
 /// The macro of the same name reads the fields of a struct, and `forward` is the struct's own method:
 ///
 /// ```
-/// use netcl_nn::autograd::{Result, Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Result, Tensor, manager};
 /// use netcl_nn::{Linear, Module, functional as F};
 ///
 /// #[derive(Module)]
@@ -81,7 +79,7 @@ use crate::{print, settings, state};
 /// written for anything else:
 ///
 /// ```
-/// use netcl_nn::autograd::{Result, Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Result, Tensor, manager};
 /// use netcl_nn::{Linear, Module, functional as F, members};
 ///
 /// struct Residual {
@@ -299,7 +297,7 @@ pub trait Module: AsModule + Any + Send + Sync {
     /// Calls a function with every module inside and then this one, with their dotted names (this one's is empty).
     ///
     /// ```
-    /// use netcl_nn::autograd::core::device::manager;
+    /// use netcl_nn::autograd::manager;
     /// use netcl_nn::{Linear, Init, Module, ReLU, sequential};
     ///
     /// let queue = manager().cpu().queue;
@@ -346,7 +344,7 @@ impl dyn Module {
     /// The module as what it is, if it is of this type.
     ///
     /// ```
-    /// use netcl_nn::autograd::core::device::manager;
+    /// use netcl_nn::autograd::manager;
     /// use netcl_nn::{Linear, Module, ReLU};
     ///
     /// let boxed: Box<dyn Module> = Box::new(Linear::new(&manager().cpu().queue, 2, 3)?);
@@ -455,8 +453,7 @@ impl<M: Module + ?Sized> Module for Box<M> {
 /// ```
 #[doc(hidden)]
 pub mod derive {
-    use netcl_autograd::core::Error as CoreError;
-    use netcl_autograd::{Result, Tensor};
+    use netcl_autograd::{Error, Result, Tensor};
 
     /// Names a type in a place that cannot see it.
     pub trait Derived {
@@ -490,6 +487,6 @@ pub mod derive {
             "{kind} is no function of one tensor (it was given one of shape {}); call its own methods or its children",
             input.shape()
         );
-        Err(CoreError::argument("forward", what).into())
+        Err(Error::argument("forward", what))
     }
 }

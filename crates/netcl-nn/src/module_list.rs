@@ -11,7 +11,7 @@ use crate::module::{Module, derive, print_as_module};
 /// a `Vec` field; this one holds different types, grows, and is a module of its own.
 ///
 /// ```
-/// use netcl_nn::autograd::{Result, Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Result, Tensor, manager};
 /// use netcl_nn::{Linear, Module, ModuleList, functional as F};
 ///
 /// #[derive(Module)]

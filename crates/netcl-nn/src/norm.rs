@@ -1,11 +1,7 @@
 //! Normalisations that do not depend on other samples.
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::shape::Shape;
 use netcl_autograd::ops::norm::{group_norm, layer_norm, rms_norm};
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{DType, Error, Queue, Result, Shape, Tensor};
 
 use crate::members;
 use crate::module::{Module, print_as_module};
@@ -17,7 +13,7 @@ fn check_ends_with(op: &'static str, input: &Tensor, shape: &Shape) -> Result<()
         return Ok(());
     }
     let why = format!("it must end with the normalised shape {shape}");
-    Err(CoreError::Shape { op, shape: input.shape().clone(), why }.into())
+    Err(Error::shape(op, input.shape(), why))
 }
 
 fn full(queue: &Queue, wanted: bool, shape: &Shape, dtype: DType, value: f64) -> Result<Option<Tensor>> {
@@ -27,7 +23,7 @@ fn full(queue: &Queue, wanted: bool, shape: &Shape, dtype: DType, value: f64) ->
 /// Normalises the last axes of each sample to mean 0 and variance 1, then scales and shifts every element.
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{LayerNorm, Module};
 ///
 /// let queue = manager().cpu().queue;
@@ -228,7 +224,7 @@ impl GroupNorm {
         let GroupNormOptions { eps, affine, dtype } = options;
         if groups == 0 || !channels.is_multiple_of(groups) {
             let what = format!("{channels} channels cannot be divided into {groups} groups; use a divisor");
-            return Err(CoreError::argument("GroupNorm", what).into());
+            return Err(Error::argument("GroupNorm", what));
         }
         let shape = Shape::from([channels]);
         let (weight, bias) = (full(queue, affine, &shape, dtype, 1.0)?, full(queue, affine, &shape, dtype, 0.0)?);
@@ -265,7 +261,7 @@ impl Module for GroupNorm {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         if input.shape().get(1) != Some(&self.channels) {
             let why = format!("it takes [N, {}, ...]", self.channels);
-            return Err(CoreError::Shape { op: "GroupNorm", shape: input.shape().clone(), why }.into());
+            return Err(Error::shape("GroupNorm", input.shape(), why));
         }
         group_norm(input, self.groups, self.weight.as_ref(), self.bias.as_ref(), self.eps)
     }

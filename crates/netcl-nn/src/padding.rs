@@ -73,7 +73,7 @@ paddings! {
     /// Zeros around the last two axes; negative widths cut off.
     ///
     /// ```
-    /// use netcl_nn::autograd::{Tensor, core::device::manager};
+    /// use netcl_nn::autograd::{Tensor, manager};
     /// use netcl_nn::{Module, ZeroPad2d};
     ///
     /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0], [1, 1, 1, 2])?;

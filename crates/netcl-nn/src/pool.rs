@@ -50,7 +50,7 @@ max_pools! {
     /// The largest element of each window of `[N, C, H, W]` (or `[C, H, W]`).
     ///
     /// ```
-    /// use netcl_nn::autograd::{Tensor, core::device::manager};
+    /// use netcl_nn::autograd::{Tensor, manager};
     /// use netcl_nn::pool::Window;
     /// use netcl_nn::{MaxPool2d, Module};
     ///
@@ -143,7 +143,7 @@ adaptive_pools! {
     /// The mean of windows chosen so that the result has the given height and width, for `[N, C, H, W]` (or `[C, H, W]`).
     ///
     /// ```
-    /// use netcl_nn::autograd::{Tensor, core::device::manager};
+    /// use netcl_nn::autograd::{Tensor, manager};
     /// use netcl_nn::{AdaptiveAvgPool2d, Module};
     ///
     /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 3.0, 6.0], [1, 1, 2, 2])?;

@@ -11,7 +11,7 @@ use crate::module::print_as_module;
 /// Without a shortcut it is `x` itself, so `inner` must keep the shape; without an activation the sum is the result.
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{Linear, Module, ReLU, Residual, sequential};
 ///
 /// let queue = manager().cpu().queue;

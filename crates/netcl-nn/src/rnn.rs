@@ -1,18 +1,11 @@
 //! Recurrent networks.
 
-use std::sync::{Arc, LazyLock};
-
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::host;
-use netcl_autograd::core::kernels::expr::Graph;
-use netcl_autograd::core::random::Generator;
 use netcl_autograd::ops::dropout::dropout;
-use netcl_autograd::ops::elementwise::{ExprOp, add};
+use netcl_autograd::ops::elementwise::add;
 use netcl_autograd::ops::layout::{cat, reshape, select, split, squeeze, stack, transpose, unsqueeze};
 use netcl_autograd::ops::matmul::linear;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::ops::recurrent::{gru_cell, lstm_cell, lstm_output};
+use netcl_autograd::{DType, Error, Generator, Queue, Result, Tensor, host};
 
 use crate::attention::check_probability;
 use crate::init::Init;
@@ -85,7 +78,7 @@ impl Recurrent {
         let RecurrentOptions { num_layers, bias, batch_first, dropout, bidirectional, dtype, mut generator } = options;
         if num_layers == 0 || hidden == 0 {
             let what = format!("{num_layers} layers of {hidden} values compute nothing; use at least 1 of each");
-            return Err(CoreError::argument(op, what).into());
+            return Err(Error::argument(op, what));
         }
         check_probability(op, dropout)?;
         let bound = 1.0 / (hidden as f64).sqrt();
@@ -95,7 +88,7 @@ impl Recurrent {
         for i in 0..num_layers * directions {
             let width = if i < directions { inputs } else { directions * hidden };
             let mut draw = |shape: &[usize]| {
-                Ok::<_, netcl_autograd::Error>(law.tensor(queue, shape, dtype, generator.as_deref_mut())?.with_grad())
+                Ok::<_, Error>(law.tensor(queue, shape, dtype, generator.as_deref_mut())?.with_grad())
             };
             cells.push(Cell {
                 weight_ih: draw(&[gates * hidden, width])?,
@@ -126,19 +119,18 @@ impl Recurrent {
         }
         let &[first, second, _] = &input.shape()[..] else {
             let why = "it takes (length, batch, width), or (batch, length, width) with batch_first, or (length, width)";
-            let why = why.to_owned();
-            return Err(CoreError::Shape { op, shape: input.shape().clone(), why }.into());
+            return Err(Error::shape(op, input.shape(), why));
         };
         let (length, batch) = if self.batch_first { (second, first) } else { (first, second) };
         if length == 0 {
-            let why = "a sequence needs at least one element".to_owned();
-            return Err(CoreError::Shape { op, shape: input.shape().clone(), why }.into());
+            let why = "a sequence needs at least one element";
+            return Err(Error::shape(op, input.shape(), why));
         }
         for state in initial.iter().flatten() {
             if state.shape()[..] != [self.cells.len(), batch, self.hidden] {
                 let wanted = (self.cells.len(), batch, self.hidden);
                 let why = format!("initial states are (layers * directions, batch, hidden), here {wanted:?}");
-                return Err(CoreError::Shape { op, shape: state.shape().clone(), why }.into());
+                return Err(Error::shape(op, state.shape(), why));
             }
         }
         let mut x = if self.batch_first { transpose(input, 0, 1)? } else { input.clone() };
@@ -243,33 +235,12 @@ fn steps(x: &Tensor) -> Result<Vec<Tensor>> {
     Ok(all)
 }
 
-/// `sigmoid(f) * c + sigmoid(i) * tanh(g)`
-static LSTM_CELL: LazyLock<Arc<ExprOp>> = LazyLock::new(|| {
-    let graph = Graph::new();
-    let [i, f, g, c] = [0, 1, 2, 3].map(|input| graph.input(input));
-    ExprOp::new("lstm_cell", graph.finish(&[f.sigmoid() * c + i.sigmoid() * g.tanh()]))
-});
-
-/// `sigmoid(o) * tanh(c)`
-static LSTM_OUTPUT: LazyLock<Arc<ExprOp>> = LazyLock::new(|| {
-    let graph = Graph::new();
-    ExprOp::new("lstm_output", graph.finish(&[graph.input(0).sigmoid() * graph.input(1).tanh()]))
-});
-
 fn lstm_step(part: &Tensor, state: &[Tensor], cell: &Cell) -> Result<Vec<Tensor>> {
     let gates = add(part, &linear(&state[0], &cell.weight_hh, cell.bias_hh.as_ref())?)?;
     let parts = split(&gates, &[state[0].shape()[1]; 4], 1)?;
-    let memory = LSTM_CELL.apply(&[&parts[0], &parts[1], &parts[2], &state[1]], &[])?;
-    Ok(vec![LSTM_OUTPUT.apply(&[&parts[3], &memory], &[])?, memory])
+    let memory = lstm_cell(&parts[0], &parts[1], &parts[2], &state[1])?;
+    Ok(vec![lstm_output(&parts[3], &memory)?, memory])
 }
-
-/// `n + sigmoid(z) * (h - n)` with `n = tanh(x + sigmoid(r) * y)`
-static GRU_CELL: LazyLock<Arc<ExprOp>> = LazyLock::new(|| {
-    let graph = Graph::new();
-    let [r, z, x, y, h] = [0, 1, 2, 3, 4].map(|input| graph.input(input));
-    let n = (x + r.sigmoid() * y).tanh();
-    ExprOp::new("gru_cell", graph.finish(&[n + z.sigmoid() * (h - n)]))
-});
 
 fn gru_step(part: &Tensor, state: &[Tensor], cell: &Cell) -> Result<Vec<Tensor>> {
     let hidden = state[0].shape()[1];
@@ -277,7 +248,7 @@ fn gru_step(part: &Tensor, state: &[Tensor], cell: &Cell) -> Result<Vec<Tensor>>
     // The gates are sums; the candidate's parts stay apart, because the reset gate multiplies one of them.
     let (x, y) = (split(part, &[2 * hidden, hidden], 1)?, split(&own, &[2 * hidden, hidden], 1)?);
     let gates = split(&add(&x[0], &y[0])?, &[hidden; 2], 1)?;
-    Ok(vec![GRU_CELL.apply(&[&gates[0], &gates[1], &x[1], &y[1], &state[0]], &[])?])
+    Ok(vec![gru_cell(&gates[0], &gates[1], &x[1], &y[1], &state[0])?])
 }
 
 macro_rules! recurrent {
@@ -362,7 +333,7 @@ recurrent! {
     /// `[length, width]`. Names, layouts and the order of the gates (input, forget, candidate, output) are PyTorch's.
     ///
     /// ```
-    /// use netcl_nn::autograd::{Tensor, core::device::manager};
+    /// use netcl_nn::autograd::{Tensor, manager};
     /// use netcl_nn::{LSTM, Module, RecurrentOptions};
     ///
     /// let queue = manager().cpu().queue;

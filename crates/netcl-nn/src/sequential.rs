@@ -2,8 +2,7 @@
 
 use std::any::Any;
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{Error, Result, Tensor};
 
 use crate::config::{LayerConfig, layer_config};
 use crate::hooks::{ForwardHook, Hooked};
@@ -12,7 +11,7 @@ use crate::module::{Member, MemberMut, Module, print_as_module};
 /// Modules that are applied one after the other; their names are their numbers.
 ///
 /// ```
-/// use netcl_nn::autograd::core::device::manager;
+/// use netcl_nn::autograd::manager;
 /// use netcl_nn::{Linear, Module, ReLU, sequential};
 ///
 /// let queue = manager().cpu().queue;
@@ -85,7 +84,7 @@ impl Sequential {
         let len = self.layers.len();
         let Some(layer) = self.layers.get_mut(index) else {
             let what = format!("there is no module {index} among {len}");
-            return Err(CoreError::argument("Sequential::hook", what).into());
+            return Err(Error::argument("Sequential::hook", what));
         };
         let any: &mut dyn Any = &mut **layer;
         if let Some(hooked) = any.downcast_ref::<Hooked<Box<dyn Module>>>() {

@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use netcl_autograd::core::shape::Shape;
-use netcl_autograd::core::tensor::Tensor as Raw;
-use netcl_autograd::{Error, Result, Tensor};
+use netcl_autograd::{Error, RawTensor, Result, Shape, Tensor};
 
 use crate::members::Member;
 use crate::module::Module;
@@ -14,7 +12,7 @@ use crate::walk::{same, walk};
 /// Tensors by name, in the order in which they were put in.
 ///
 /// ```
-/// use netcl_nn::autograd::core::{device::manager, dtype::DType};
+/// use netcl_nn::autograd::{DType, manager};
 /// use netcl_nn::{Build, Linear, LinearOptions, Module, Strict};
 ///
 /// let queue = manager().cpu().queue;
@@ -239,7 +237,7 @@ pub(crate) fn load<M: Module + ?Sized>(module: &M, state: &StateDict, strict: St
         return Err(Error::Custom(Box::new(mismatch)));
     }
     // Whatever can fail for lack of memory or a dtype comes before the first write.
-    let prepared: Vec<(&Tensor, Raw)> =
+    let prepared: Vec<(&Tensor, RawTensor)> =
         pairs.iter().map(|&(target, value)| Ok((target, prepared(target, value, &targets)?))).collect::<Result<_>>()?;
     for (target, value) in prepared {
         target.assign(&value)?;
@@ -248,7 +246,7 @@ pub(crate) fn load<M: Module + ?Sized>(module: &M, state: &StateDict, strict: St
 }
 
 /// A value in the target's dtype, on its device, and in memory that loading does not write to.
-fn prepared(target: &Tensor, value: &Tensor, targets: &StateDict) -> Result<Raw> {
+fn prepared(target: &Tensor, value: &Tensor, targets: &StateDict) -> Result<RawTensor> {
     if same(target, value) {
         return Ok(value.raw().clone());
     }

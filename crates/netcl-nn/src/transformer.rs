@@ -1,15 +1,12 @@
 //! The block of a transformer.
 
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::random::Generator;
 use netcl_autograd::ops::attention::{RotaryForm, RotaryTables};
 use netcl_autograd::ops::elementwise::{add, gelu, relu};
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{DType, Generator, Queue, Result, Tensor};
 
 use crate::attention::{Masks, MultiheadAttention, MultiheadAttentionOptions};
-use crate::dropout::Dropout;
 use crate::config::Build;
+use crate::dropout::Dropout;
 use crate::linear::{Linear, LinearOptions};
 use crate::members;
 use crate::module::{Module, print_as_module};
@@ -67,7 +64,7 @@ impl Default for TransformerEncoderLayerOptions<'_> {
 /// Self-attention and two linear layers, each bypassed and normalised (Vaswani et al., 2017). Names and defaults are PyTorch's.
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{Masks, TransformerEncoderLayer, TransformerEncoderLayerOptions};
 ///
 /// let queue = manager().cpu().queue;

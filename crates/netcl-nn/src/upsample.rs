@@ -11,7 +11,7 @@ use crate::size::tuple;
 /// Images `[N, C, H, W]` in another size.
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::device::manager};
+/// use netcl_nn::autograd::{Tensor, manager};
 /// use netcl_nn::{Module, Upsample};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0], [1, 1, 1, 2])?;

@@ -1,8 +1,7 @@
 //! Walks over the tree of modules, which the methods of [`Module`] are made of.
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::Result as CoreResult;
-use netcl_autograd::core::tensor::Tensor as Raw;
+use netcl_autograd::CoreError;
+use netcl_autograd::RawTensor;
 use netcl_autograd::{Error, Result, Tensor};
 
 use crate::members::{Member, MemberMut};
@@ -95,7 +94,7 @@ pub(crate) fn set_trained<M: Module + ?Sized>(module: &M, prefix: &str, trained:
     outcome?;
     if count == 0 && !prefix.is_empty() {
         let what = format!("no parameter's name starts with {prefix:?}; there are {}", names.join(", "));
-        return Err(CoreError::argument("freeze", what).into());
+        return Err(Error::argument("freeze", what));
     }
     Ok(count)
 }
@@ -107,9 +106,12 @@ pub(crate) fn same(a: &Tensor, b: &Tensor) -> bool {
 
 /// Moves every parameter, buffer and constant to what a function makes of its values. They stay the same tensors: whoever holds a
 /// clone (an optimizer, an average) follows.
-pub(crate) fn replace<M: Module + ?Sized>(module: &mut M, change: &dyn Fn(&Raw) -> CoreResult<Raw>) -> Result<()> {
+pub(crate) fn replace<M: Module + ?Sized>(
+    module: &mut M,
+    change: &dyn Fn(&RawTensor) -> Result<RawTensor, CoreError>,
+) -> Result<()> {
     // All new values first: where one fails (no memory, no such dtype there), the module stays as it was.
-    let mut done: Vec<(Tensor, Raw)> = Vec::new();
+    let mut done: Vec<(Tensor, RawTensor)> = Vec::new();
     let mut outcome: Result<()> = Ok(());
     walk(module, "", &mut |_, member| {
         let (Member::Parameter(tensor) | Member::Buffer(tensor) | Member::Constant(tensor)) = member else { return };
@@ -125,7 +127,7 @@ pub(crate) fn replace<M: Module + ?Sized>(module: &mut M, change: &dyn Fn(&Raw) 
     exchange(module, &done)
 }
 
-fn exchange<M: Module + ?Sized>(module: &mut M, pairs: &[(Tensor, Raw)]) -> Result<()> {
+fn exchange<M: Module + ?Sized>(module: &mut M, pairs: &[(Tensor, RawTensor)]) -> Result<()> {
     let mut outcome = Ok(());
     module.visit_mut(&mut |_, member| {
         let moved = match member {

@@ -7,9 +7,7 @@ mod behaviour;
 mod formula;
 
 use formula::{check, cpu, devices, fill, host, lengths, named, numbers, slow_compiler, tensor};
-use netcl_nn::autograd::core::backend::Queue;
-use netcl_nn::autograd::core::dtype::DType;
-use netcl_nn::autograd::{Result, Tensor};
+use netcl_nn::autograd::{DType, Queue, Result, Tensor};
 use netcl_nn::pool::{Averaging, Window};
 use netcl_nn::*;
 use serde_json::Value;

@@ -5,11 +5,7 @@
 mod formula;
 
 use formula::{check, cpu, devices, fill, lengths, named, numbers, slow_compiler};
-use netcl_nn::autograd::Result;
-use netcl_nn::autograd::core::backend::Queue;
-use netcl_nn::autograd::core::dtype::DType;
-use netcl_nn::autograd::core::index::IndexTensor;
-use netcl_nn::autograd::core::random::Generator;
+use netcl_nn::autograd::{DType, Generator, IndexTensor, Queue, Result};
 use netcl_nn::*;
 use serde_json::Value;
 

@@ -1,11 +1,7 @@
 //! Modules: names, modes, moving, printing, initialisers, activations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
-use netcl_nn::autograd::core::backend::Queue;
-use netcl_nn::autograd::core::device::{DeviceHandle, manager};
-use netcl_nn::autograd::core::dtype::DType;
-use netcl_nn::autograd::core::random::Generator;
-use netcl_nn::autograd::{Result, Tensor};
+use netcl_nn::autograd::{DType, DeviceHandle, Generator, Queue, Result, Tensor, manager};
 use netcl_nn::init::{Fan, Gain, Init};
 use netcl_nn::*;
 

@@ -1,10 +1,7 @@
 //! Networks from data and back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
-use netcl_nn::autograd::core::ErrorKind;
-use netcl_nn::autograd::core::backend::Queue;
-use netcl_nn::autograd::core::device::manager;
-use netcl_nn::autograd::{Result, Tensor};
+use netcl_nn::autograd::{Error, ErrorKind, Queue, Result, Tensor, manager};
 use netcl_nn::config::{from_json, layer_kinds, to_json};
 use netcl_nn::*;
 

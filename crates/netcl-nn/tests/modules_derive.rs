@@ -3,11 +3,7 @@
 
 use std::marker::PhantomData;
 
-use netcl_nn::autograd::core::backend::Queue;
-use netcl_nn::autograd::core::device::manager;
-use netcl_nn::autograd::core::dtype::DType;
-use netcl_nn::autograd::core::index::IndexTensor;
-use netcl_nn::autograd::{Result, Tensor};
+use netcl_nn::autograd::{DType, IndexTensor, Queue, Result, Tensor, manager};
 use netcl_nn::*;
 
 fn cpu() -> Queue {

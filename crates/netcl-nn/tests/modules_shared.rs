@@ -1,11 +1,7 @@
 //! A network of three branches with shared weights: its gradients, its training, its state.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
-use netcl_nn::autograd::core::backend::Queue;
-use netcl_nn::autograd::core::device::{DeviceHandle, manager};
-use netcl_nn::autograd::core::dtype::DType;
-use netcl_nn::autograd::core::random::Generator;
-use netcl_nn::autograd::{Error, Result, Tensor};
+use netcl_nn::autograd::{DType, DeviceHandle, Error, Generator, Queue, Result, Tensor, manager};
 use netcl_nn::{functional as F, *};
 use netcl_optim::{Optimizer, SGD};
 

@@ -3,11 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use netcl_nn::autograd::core::backend::Queue;
-use netcl_nn::autograd::core::device::{DeviceHandle, manager};
-use netcl_nn::autograd::core::dtype::DType;
-use netcl_nn::autograd::core::random::Generator;
-use netcl_nn::autograd::{Error, Result, Tensor};
+use netcl_nn::autograd::{DType, DeviceHandle, Error, Generator, Queue, Result, Tensor, manager};
 use netcl_nn::state::Misshapen;
 use netcl_nn::{functional as F, *};
 use netcl_optim::{Optimizer, SGD};

@@ -7,9 +7,9 @@
 
 use std::time::{Duration, Instant};
 
+use netcl_core::device::{DeviceHandle, manager};
+use netcl_core::tensor::Tensor;
 use netcl_ops::conv::{ConvOptions, Variant, conv2d, conv2d_backward_data, conv2d_backward_weight, same};
-use netcl_ops::core::device::{DeviceHandle, manager};
-use netcl_ops::core::tensor::Tensor;
 
 /// A name that says it, the input, and filters, kernel, stride, padding, groups.
 type Case = (&'static str, [usize; 4], [usize; 5]);

@@ -9,10 +9,10 @@
 
 use std::time::{Duration, Instant};
 
-use netcl_ops::core::device::{DeviceHandle, manager};
-use netcl_ops::core::dtype::DType;
-use netcl_ops::core::precision::MatmulPrecision;
-use netcl_ops::core::tensor::{HostOptions, Tensor};
+use netcl_core::device::{DeviceHandle, manager};
+use netcl_core::dtype::DType;
+use netcl_core::precision::MatmulPrecision;
+use netcl_core::tensor::{HostOptions, Tensor};
 use netcl_ops::matmul::{MatmulOptions, Variant, matmul_with};
 
 struct Options {

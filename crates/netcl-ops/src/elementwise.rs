@@ -39,7 +39,7 @@ impl From<f64> for Operand<'_> {
 /// result is written there (its dtype may differ: the result is rounded to it), also when `out` is one of the operands.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::elementwise::apply;
 ///
 /// let queue = manager().cpu().queue;
@@ -48,7 +48,7 @@ impl From<f64> for Operand<'_> {
 /// assert_eq!(y.to_host::<f32>()?, [-1.0, 4.0]);
 /// apply("sub", &[1.0.into(), (&x).into()], &[], Some(&x))?; // 1 - x, in place
 /// assert_eq!(x.to_host::<f32>()?, [3.0, -3.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn apply(name: &str, operands: &[Operand<'_>], params: &[f64], out: Option<&Tensor>) -> Result<Tensor> {
     let (index, op) = find(name)?;
@@ -290,7 +290,7 @@ crate::elementwise_functions!(unary binary);
 /// let x = Tensor::from_host(&manager().cpu().queue, &[-2.0f32, 4.0], [2])?;
 /// assert_eq!(clamp(&x, 0.0, None)?.to_host::<f32>()?, [0.0, 4.0]);
 /// assert_eq!(clamp(&x, -1.0, 1.0)?.to_host::<f32>()?, [-1.0, 1.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 ///
 /// # Errors

@@ -19,12 +19,12 @@ pub fn permute(x: &Tensor, axes: &[isize]) -> Result<Tensor> {
 /// Two axes exchanged, as a view.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::layout::transpose;
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?;
 /// assert_eq!(transpose(&x, 0, 1)?.to_host::<f32>()?, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn transpose(x: &Tensor, first: isize, second: isize) -> Result<Tensor> {
     let (a, b) = (x.shape().axis("transpose", first)?, x.shape().axis("transpose", second)?);
@@ -71,7 +71,7 @@ pub fn contiguous(x: &Tensor) -> Result<Tensor> {
 /// Tensors joined along an existing axis.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::layout::{cat, split};
 ///
 /// let queue = manager().cpu().queue;
@@ -79,7 +79,7 @@ pub fn contiguous(x: &Tensor) -> Result<Tensor> {
 /// let wide = cat(&[&x, &x], 1)?;
 /// assert_eq!(wide.to_host::<f32>()?, [1.0, 2.0, 1.0, 2.0, 3.0, 4.0, 3.0, 4.0]);
 /// assert_eq!(split(&wide, &[1, 3], 1)?[1].shape().to_vec(), [2, 3]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn cat(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     let Some(first) = tensors.first() else { return Err(Error::argument("cat", "there is nothing to join")) };

@@ -1,16 +1,16 @@
 //! Forward-only operations on tensors; nothing in this crate knows what a gradient is.
 //!
-//! Elementwise operations come from one table ([`core::kernels::expr::table`]); a heavy operation is one folder with its
+//! Elementwise operations come from one table ([`netcl_core::kernels::expr::table`]); a heavy operation is one folder with its
 //! checks and shape rule (`mod.rs`), native code (`cpu.rs`), launch code (`opencl.rs`) and kernel (`.cl`).
 //!
 //! ```
-//! use netcl_ops::core::{device::manager, tensor::Tensor};
+//! use netcl_core::{device::manager, tensor::Tensor};
 //!
 //! let queue = manager().cpu().queue;
 //! let x = Tensor::from_host(&queue, &[-1.0f32, 0.0, 2.0], [3])?;
 //! let y = netcl_ops::relu(&netcl_ops::mul(&x, 3.0)?)?;
 //! assert_eq!(y.to_host::<f32>()?, [0.0, 0.0, 6.0]);
-//! # Ok::<(), netcl_ops::core::Error>(())
+//! # Ok::<(), netcl_core::Error>(())
 //! ```
 
 pub mod attention;
@@ -41,8 +41,6 @@ pub mod softmax;
 pub mod sort;
 pub mod tuning;
 mod wide;
-
-pub use netcl_core as core;
 
 pub use attention::{scaled_dot_product_attention, scaled_dot_product_attention_backward};
 pub use conv::{conv_transpose2d, conv1d, conv2d, conv2d_backward_data, conv2d_backward_weight};

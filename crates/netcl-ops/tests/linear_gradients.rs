@@ -5,10 +5,10 @@ mod support;
 
 use std::rc::Rc;
 
-use netcl_ops::core::backend::Queue;
-use netcl_ops::core::dtype::DType;
-use netcl_ops::core::kernels::launch::{Counter, with_sink};
-use netcl_ops::core::tensor::{HostOptions, Tensor};
+use netcl_core::backend::Queue;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::launch::{Counter, with_sink};
+use netcl_core::tensor::{HostOptions, Tensor};
 use netcl_ops::{linear_gradients, linear_gradients_pay};
 use support::devices;
 

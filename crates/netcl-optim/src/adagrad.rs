@@ -1,7 +1,7 @@
 //! Adagrad.
 
-use netcl_autograd::core::kernels::elementwise::Number;
 use netcl_autograd::{Result, Tensor};
+use netcl_core::kernels::elementwise::Number;
 
 use crate::base::Base;
 use crate::group::ParamGroup;
@@ -17,7 +17,7 @@ const OP: &str = "Adagrad";
 /// added, `s` becomes `s + d * d`, and `p` becomes `p - lr / (1 + (t - 1) * lr_decay) * d / (sqrt(s) + eps)`.
 ///
 /// ```
-/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_autograd::{Tensor, manager};
 /// use netcl_optim::{Adagrad, Optimizer};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[2.0f32], [1])?.with_grad();
@@ -25,7 +25,7 @@ const OP: &str = "Adagrad";
 /// (&x * &x)?.backward()?;
 /// opt.step()?;
 /// assert_eq!(x.item()?, 1.5); // the first step is the learning rate, whatever the gradient
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Adagrad {

@@ -1,8 +1,8 @@
 //! Adam.
 
-use netcl_autograd::core::kernels::elementwise::Number;
-use netcl_autograd::core::kernels::expr::Val;
 use netcl_autograd::{Result, Tensor};
+use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::expr::Val;
 
 use crate::base::Base;
 use crate::group::ParamGroup;
@@ -18,7 +18,7 @@ use crate::settings::{not_negative, rate};
 /// place in that.
 ///
 /// ```
-/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_autograd::{Tensor, manager};
 /// use netcl_optim::{Adam, Optimizer};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[4.0f32], [1])?.with_grad();
@@ -29,7 +29,7 @@ use crate::settings::{not_negative, rate};
 ///     opt.zero_grad();
 /// }
 /// assert!(x.item()?.abs() < 0.05);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Adam {

@@ -11,7 +11,7 @@ use crate::optimizer::Optimizer;
 /// `p` becomes `p * (1 - lr * weight_decay)` before the step of [`Adam`](crate::Adam) without weight decay.
 ///
 /// ```
-/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_autograd::{Tensor, manager};
 /// use netcl_optim::{AdamW, AdamWOptions, Optimizer};
 ///
 /// let queue = manager().cpu().queue;
@@ -20,7 +20,7 @@ use crate::optimizer::Optimizer;
 /// p.set_grad(Some(Tensor::from_host(&queue, &[3.0f32], [1])?));
 /// opt.step()?;
 /// assert_eq!(p.item()?, 1.0); // 2 * (1 - 0.25) - 0.5
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct AdamW {

@@ -6,13 +6,12 @@ mod stored;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::kernels::elementwise::Number;
-use netcl_autograd::core::kernels::expr::Graph;
-use netcl_autograd::core::kernels::launch::at_once;
-use netcl_autograd::core::kernels::many::{Many, Target, Verdict, sum_of_squares, verdict};
-use netcl_autograd::core::tensor::Tensor as Raw;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{Error, Result, Tensor};
+use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::expr::Graph;
+use netcl_core::kernels::launch::at_once;
+use netcl_core::kernels::many::{Many, Target, Verdict, sum_of_squares, verdict};
+use netcl_core::tensor::Tensor as Raw;
 
 use crate::group::ParamGroup;
 use crate::optimizer::{GradScale, StepOptions};
@@ -183,7 +182,7 @@ impl Base {
             if grad.shape() != parameter.shape() {
                 let (got, expected) = (grad.shape(), parameter.shape());
                 let what = format!("parameter {i} has shape {expected}, its gradient has shape {got}");
-                return Err(CoreError::argument(op, what).into());
+                return Err(Error::argument(op, what));
             }
             parameter.queue().check_same_device(op, grad.queue())?;
             let inside = self.storages.contains(&(Arc::as_ptr(grad.storage()) as usize));

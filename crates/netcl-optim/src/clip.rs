@@ -2,16 +2,15 @@
 
 use std::sync::{Arc, LazyLock};
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::kernels::elementwise::Number;
-use netcl_autograd::core::kernels::expr::Graph;
-use netcl_autograd::core::kernels::many::{
+use netcl_autograd::{Error, Result, Tensor};
+use netcl_core::dtype::DType;
+use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::expr::Graph;
+use netcl_core::kernels::many::{
     CONTROLS, Many, Operands, Segment, Segments, Target, Verdict, sum_of_squares, verdict,
 };
-use netcl_autograd::core::shape::Layout;
-use netcl_autograd::core::tensor::Tensor as Raw;
-use netcl_autograd::{Result, Tensor};
+use netcl_core::shape::Layout;
+use netcl_core::tensor::Tensor as Raw;
 
 use crate::settings::not_negative;
 
@@ -22,7 +21,7 @@ use crate::settings::not_negative;
 /// [`clip_grad_norm_device`] does not.
 ///
 /// ```
-/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_autograd::{Tensor, manager};
 /// use netcl_optim::clip_grad_norm;
 ///
 /// let queue = manager().cpu().queue;
@@ -30,7 +29,7 @@ use crate::settings::not_negative;
 /// p.set_grad(Some(Tensor::from_host(&queue, &[3.0f32, 4.0], [2])?));
 /// assert_eq!(clip_grad_norm([&p], 1.0)?, 5.0);
 /// assert!((p.grad().unwrap().to_f64_vec()?[0] - 0.6).abs() < 1e-6);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 ///
 /// # Errors
@@ -60,7 +59,7 @@ pub fn clip_grad_norm_device<'t>(
 /// in [`clip_grad_norm`].
 ///
 /// ```
-/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_autograd::{Tensor, manager};
 /// use netcl_optim::clip_grad_value;
 ///
 /// let queue = manager().cpu().queue;
@@ -68,7 +67,7 @@ pub fn clip_grad_norm_device<'t>(
 /// p.set_grad(Some(Tensor::from_host(&queue, &[3.0f32, -4.0, 0.5], [3])?));
 /// clip_grad_value([&p], 1.0)?;
 /// assert_eq!(p.grad().unwrap().to_f64_vec()?, [1.0, -1.0, 0.5]);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 ///
 /// # Errors
@@ -94,7 +93,7 @@ fn clip<'t>(op: &'static str, params: impl IntoIterator<Item = &'t Tensor>, max_
     });
     if max_norm.is_nan() || max_norm < 0.0 {
         let what = format!("max_norm is {max_norm}; use a number that is not negative");
-        return Err(CoreError::argument(op, what).into());
+        return Err(Error::argument(op, what));
     }
     let lists = lists(params)?;
     let Some(first) = lists.first() else { return Ok(None) };

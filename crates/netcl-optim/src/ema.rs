@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::kernels::elementwise::Number;
-use netcl_autograd::core::kernels::expr::Graph;
-use netcl_autograd::core::kernels::launch::{self, Slot};
-use netcl_autograd::core::kernels::many::{Many, Operands, Segment, Segments, Target};
-use netcl_autograd::core::shape::Layout;
-use netcl_autograd::core::tensor::Tensor as Raw;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{Error, Result, Tensor};
+use netcl_core::Error as CoreError;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::expr::Graph;
+use netcl_core::kernels::launch::{self, Slot};
+use netcl_core::kernels::many::{Many, Operands, Segment, Segments, Target};
+use netcl_core::shape::Layout;
+use netcl_core::tensor::Tensor as Raw;
 
 use crate::state::{State, StateCheck};
 
@@ -24,7 +24,7 @@ const OP: &str = "Ema";
 /// 16-bit parameters.
 ///
 /// ```
-/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_autograd::{Tensor, manager};
 /// use netcl_optim::{Ema, EmaOptions};
 ///
 /// let queue = manager().cpu().queue;
@@ -38,7 +38,7 @@ const OP: &str = "Ema";
 /// assert_eq!(p.item()?, 2.0);
 /// ema.swap()?; // ... and train on
 /// assert_eq!(p.item()?, 5.0);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Ema {
@@ -102,10 +102,10 @@ impl Ema {
         let params: Vec<Tensor> = params.into_iter().collect();
         if !(options.decay > 0.0 && options.decay < 1.0) {
             let what = format!("the decay is {}; use a number between 0 and 1", options.decay);
-            return Err(CoreError::argument(OP, what).into());
+            return Err(Error::argument(OP, what));
         }
         if params.is_empty() {
-            return Err(CoreError::argument(OP, "there are no parameters; pass model.parameters()").into());
+            return Err(Error::argument(OP, "there are no parameters; pass model.parameters()"));
         }
         let (arenas, places) = homes(&params)?;
         let (decay, rest) = (Slot::float(0.0), Slot::float(1.0));
@@ -285,7 +285,7 @@ fn homes(params: &[Tensor]) -> Result<(Vec<Arena>, Vec<Place>)> {
         parameter.check_float(OP)?;
         if !parameter.layout().is_contiguous() {
             let what = format!("parameter {i} is a view that is not dense; average the tensor it is a view of");
-            return Err(CoreError::argument(OP, what).into());
+            return Err(Error::argument(OP, what));
         }
         let fits = |(list, ..): &(Vec<Raw>, Vec<Segment>, usize)| {
             list[0].dtype() == parameter.dtype() && list[0].queue().same_device(parameter.queue())

@@ -3,10 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::kernels::elementwise::Number;
-use netcl_autograd::core::kernels::launch::Slot;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{Error, Result, Tensor};
+use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::launch::Slot;
 
 use crate::settings::not_negative;
 
@@ -46,18 +45,18 @@ impl ParamGroup {
         not_negative(op, "learning rate", learning_rate)?;
         not_negative(op, "weight decay", weight_decay)?;
         if params.is_empty() {
-            return Err(CoreError::argument(op, "there are no parameters; pass model.parameters()").into());
+            return Err(Error::argument(op, "there are no parameters; pass model.parameters()"));
         }
         for (i, parameter) in params.iter().enumerate() {
             parameter.check_float(op)?;
             if !parameter.is_leaf() {
                 let what = format!("parameter {i} is the result of a recorded op; only leaves can be trained");
-                return Err(CoreError::argument(op, what).into());
+                return Err(Error::argument(op, what));
             }
             let mut known = earlier.iter().flat_map(ParamGroup::params).chain(&params[..i]);
             if known.any(|other| other.shares_storage(parameter) && other.layout() == parameter.layout()) {
                 let what = format!("parameter {i} was given before; it would be updated twice in a step");
-                return Err(CoreError::argument(op, what).into());
+                return Err(Error::argument(op, what));
             }
         }
         Ok(ParamGroup::detached(params, learning_rate, weight_decay, momentum))
@@ -72,7 +71,7 @@ impl ParamGroup {
     /// let mut schedule = StepLR::of_groups(vec![rate.clone()], 1, 0.5)?;
     /// schedule.step()?;
     /// assert_eq!(rate.learning_rate(), 0.25);
-    /// # Ok::<(), netcl_optim::autograd::Error>(())
+    /// # Ok::<(), netcl_autograd::Error>(())
     /// ```
     pub fn free(learning_rate: f64) -> ParamGroup {
         ParamGroup::detached(Vec::new(), learning_rate, 0.0, None)

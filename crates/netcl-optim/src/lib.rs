@@ -1,7 +1,7 @@
 //! Optimizers and learning-rate schedules.
 //!
 //! ```
-//! use netcl_optim::autograd::{Tape, Tensor, core::device::manager};
+//! use netcl_autograd::{Tape, Tensor, manager};
 //! use netcl_optim::{Optimizer, SGD};
 //!
 //! let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32], [1])?.with_grad();
@@ -14,7 +14,7 @@
 //!     opt.zero_grad();
 //! }
 //! assert_eq!(x.to_host::<f32>()?, [0.375]); // each step takes half: x - 0.25 * 2 * x
-//! # Ok::<(), netcl_optim::autograd::Error>(())
+//! # Ok::<(), netcl_autograd::Error>(())
 //! ```
 
 mod adagrad;
@@ -32,8 +32,6 @@ pub mod schedule;
 mod settings;
 mod sgd;
 mod state;
-
-pub use netcl_autograd as autograd;
 
 pub use adagrad::{Adagrad, AdagradOptions};
 pub use adam::{Adam, AdamOptions};

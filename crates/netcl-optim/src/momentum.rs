@@ -9,7 +9,7 @@ use crate::sgd::{SgdOptions, base, current};
 /// [`SGD`](crate::SGD) whose momentum is on unless told otherwise.
 ///
 /// ```
-/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_autograd::{Tensor, manager};
 /// use netcl_optim::{Momentum, Optimizer};
 ///
 /// let queue = manager().cpu().queue;
@@ -20,7 +20,7 @@ use crate::sgd::{SgdOptions, base, current};
 /// opt.step()?;
 /// opt.step()?;
 /// assert!((p.item()? - (1.0 - 0.1 - 0.19)).abs() < 1e-6);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Momentum {

@@ -35,8 +35,8 @@ pub trait Optimizer: Send {
     ///
     /// ```
     /// use std::rc::Rc;
-    /// use netcl_optim::autograd::core::{device::manager, kernels::launch::{Recorder, with_sink}};
-    /// use netcl_optim::autograd::Tensor;
+    /// use netcl_core::{device::manager, kernels::launch::{Recorder, with_sink}};
+    /// use netcl_autograd::Tensor;
     /// use netcl_optim::{Adam, Optimizer};
     ///
     /// let queue = manager().cpu().queue;
@@ -53,7 +53,7 @@ pub trait Optimizer: Send {
     /// recorder.replay()?;
     /// // A constant gradient moves Adam by its learning rate each time.
     /// assert!((p.item()? - (1.0 - 0.25 - 0.25 - 0.5)).abs() < 1e-6);
-    /// # Ok::<(), netcl_optim::autograd::Error>(())
+    /// # Ok::<(), netcl_autograd::Error>(())
     /// ```
     fn advance(&mut self) {
         self.base_mut().advance();
@@ -124,7 +124,7 @@ pub trait Optimizer: Send {
 /// What a step does to gradients on the way; see [`Optimizer::step_with`].
 ///
 /// ```
-/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_autograd::{Tensor, manager};
 /// use netcl_optim::{GradScale, Optimizer, SGD, StepOptions};
 ///
 /// let queue = manager().cpu().queue;
@@ -135,7 +135,7 @@ pub trait Optimizer: Send {
 /// let norm = opt.step_with(&options)?.map(|norm| norm.item()).transpose()?;
 /// assert_eq!(norm, Some(5.0));
 /// assert!((p.to_f64_vec()?[0] + 0.6).abs() < 1e-6); // (3, 4) / 5
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct StepOptions {

@@ -1,7 +1,7 @@
 //! RMSprop.
 
-use netcl_autograd::core::kernels::elementwise::Number;
 use netcl_autograd::{Result, Tensor};
+use netcl_core::kernels::elementwise::Number;
 
 use crate::base::Base;
 use crate::group::ParamGroup;
@@ -18,7 +18,7 @@ const OP: &str = "RMSProp";
 /// gradients; and `p` becomes `p - lr * d / r`, or with momentum `p - lr * b` where `b` becomes `momentum * b + d / r`.
 ///
 /// ```
-/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_autograd::{Tensor, manager};
 /// use netcl_optim::{Optimizer, RMSProp};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32], [1])?.with_grad();
@@ -26,7 +26,7 @@ const OP: &str = "RMSProp";
 /// (&x * &x)?.backward()?;
 /// opt.step()?;
 /// assert!((x.item()? - 0.9).abs() < 1e-6); // 1 - 0.01 * 2 / sqrt(0.01 * 4)
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct RMSProp {

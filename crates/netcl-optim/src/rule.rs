@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use netcl_autograd::core::kernels::elementwise::Number;
-use netcl_autograd::core::kernels::expr::Val;
+use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::expr::Val;
 
 use crate::group::ParamGroup;
 
@@ -12,8 +12,8 @@ use crate::group::ParamGroup;
 /// An optimizer of your own is a rule, a struct that holds a [`Base`](crate::Base) and two methods:
 ///
 /// ```
-/// use netcl_optim::autograd::core::{device::manager, kernels::elementwise::Number};
-/// use netcl_optim::autograd::{Result, Tensor};
+/// use netcl_core::{device::manager, kernels::elementwise::Number};
+/// use netcl_autograd::{Result, Tensor};
 /// use netcl_optim::{Base, Optimizer, ParamGroup};
 /// use netcl_optim::rule::{Rule, Terms, Updated};
 ///
@@ -52,7 +52,7 @@ use crate::group::ParamGroup;
 /// p.set_grad(Some(Tensor::from_host(&queue, &[3.0f32, -0.1], [2])?));
 /// opt.step()?;
 /// assert_eq!(p.to_host::<f32>()?, [0.75, 1.25]);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 pub trait Rule: fmt::Debug + Send + Sync + 'static {
     /// What errors call the optimizer: `"Adam"`.

@@ -1,14 +1,13 @@
 //! Checks of settings.
 
-use netcl_autograd::Result;
-use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::{Error, Result};
 
 /// An error for a setting that is negative or not a number.
 pub(crate) fn not_negative(op: &'static str, name: &str, value: f64) -> Result<()> {
     if value.is_finite() && value >= 0.0 {
         return Ok(());
     }
-    Err(CoreError::argument(op, format!("the {name} is {value}; use a finite number that is not negative")).into())
+    Err(Error::argument(op, format!("the {name} is {value}; use a finite number that is not negative")))
 }
 
 /// An error for a setting that is not above zero.
@@ -16,7 +15,7 @@ pub(crate) fn positive(op: &'static str, name: &str, value: f64) -> Result<()> {
     if value.is_finite() && value > 0.0 {
         return Ok(());
     }
-    Err(CoreError::argument(op, format!("the {name} is {value}; use a finite number above 0")).into())
+    Err(Error::argument(op, format!("the {name} is {value}; use a finite number above 0")))
 }
 
 /// An error for a decay rate that is not in `[0, 1)`.
@@ -24,7 +23,7 @@ pub(crate) fn rate(op: &'static str, name: &str, value: f64) -> Result<()> {
     if (0.0..1.0).contains(&value) {
         return Ok(());
     }
-    Err(CoreError::argument(op, format!("{name} is {value}; use a number from 0 up to, but not including, 1")).into())
+    Err(Error::argument(op, format!("{name} is {value}; use a number from 0 up to, but not including, 1")))
 }
 
 /// An error for a count of zero.
@@ -32,5 +31,5 @@ pub(crate) fn at_least_one(op: &'static str, name: &str, value: u64) -> Result<(
     if value > 0 {
         return Ok(());
     }
-    Err(CoreError::argument(op, format!("{name} is 0; use at least 1")).into())
+    Err(Error::argument(op, format!("{name} is 0; use at least 1")))
 }

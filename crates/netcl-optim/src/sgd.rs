@@ -1,8 +1,7 @@
 //! Stochastic gradient descent.
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::kernels::elementwise::Number;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{Error, Result, Tensor};
+use netcl_core::kernels::elementwise::Number;
 
 use crate::base::Base;
 use crate::group::ParamGroup;
@@ -19,7 +18,7 @@ const OP: &str = "SGD";
 /// Nesterov `d + momentum * buffer`), and `p` becomes `p - lr * d`.
 ///
 /// ```
-/// use netcl_optim::autograd::{Tensor, core::device::manager};
+/// use netcl_autograd::{Tensor, manager};
 /// use netcl_optim::{Optimizer, SGD, SgdOptions};
 ///
 /// let queue = manager().cpu().queue;
@@ -31,7 +30,7 @@ const OP: &str = "SGD";
 /// assert_eq!(p.to_host::<f32>()?, [0.5, 3.0]);
 /// opt.step()?;
 /// assert_eq!(p.to_host::<f32>()?, [-0.25, 4.5]);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct SGD {
@@ -98,13 +97,13 @@ pub(crate) fn base(op: &'static str, params: impl IntoIterator<Item = Tensor>, o
     let SgdOptions { lr, momentum, dampening, weight_decay, nesterov, .. } = options;
     not_negative(op, "momentum", momentum)?;
     if !dampening.is_finite() {
-        return Err(CoreError::argument(op, format!("the dampening is {dampening}; use a finite number")).into());
+        return Err(Error::argument(op, format!("the dampening is {dampening}; use a finite number")));
     }
     if nesterov && (momentum == 0.0 || dampening != 0.0) {
         let what = format!(
             "nesterov needs a momentum above 0 and no dampening; momentum is {momentum}, dampening {dampening}"
         );
-        return Err(CoreError::argument(op, what).into());
+        return Err(Error::argument(op, what));
     }
     Base::new(SgdRule { op, options }, params.into_iter().collect(), lr, weight_decay)
 }

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::shape::Shape;
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{Error, Result, Tensor};
+use netcl_core::shape::Shape;
 
 /// The state of an optimizer, a schedule or an average under plain names, ready to be stored.
 ///
@@ -97,6 +96,6 @@ impl StateCheck {
         if self.problems.is_empty() {
             return Ok(());
         }
-        Err(CoreError::argument(op, format!("the state {}", self.problems.join("; it "))).into())
+        Err(Error::argument(op, format!("the state {}", self.problems.join("; it "))))
     }
 }

@@ -3,9 +3,9 @@
 
 mod support;
 
-use netcl_optim::autograd::Tensor;
-use netcl_optim::autograd::core::backend::Queue;
-use netcl_optim::autograd::core::dtype::DType;
+use netcl_autograd::Tensor;
+use netcl_core::backend::Queue;
+use netcl_core::dtype::DType;
 use netcl_optim::schedule::{
     Anneal, Better, ChainedScheduler, CosineAnnealingLR, ExponentialLR, LambdaLR, MultiStepLR, OneCycleLR,
     OneCycleOptions, PlateauOptions, ReduceLROnPlateau, SequentialLR, StepLR, Threshold, WarmupCosine,

@@ -6,13 +6,13 @@ mod support;
 use std::rc::Rc;
 use std::sync::{PoisonError, RwLock};
 
-use netcl_optim::autograd::Tensor;
-use netcl_optim::autograd::core::backend::Queue;
-use netcl_optim::autograd::core::backend::cpu::buffer;
-use netcl_optim::autograd::core::dtype::DType;
-use netcl_optim::autograd::core::kernels::form::{Form, force_form};
-use netcl_optim::autograd::core::kernels::launch::{Counter, with_sink};
-use netcl_optim::autograd::ops::norm::layer_norm;
+use netcl_autograd::Tensor;
+use netcl_autograd::ops::norm::layer_norm;
+use netcl_core::backend::Queue;
+use netcl_core::backend::cpu::buffer;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::form::{Form, force_form};
+use netcl_core::kernels::launch::{Counter, with_sink};
 use netcl_optim::{Adam, Ema, EmaOptions, Optimizer, StepOptions, clip_grad_norm_device, clip_grad_value};
 use support::{cpu, devices, formula, resnet18_shapes, tensor};
 
@@ -34,7 +34,7 @@ fn set_gradients(params: &[Tensor], step: usize) {
 }
 
 /// The launches of a call, with their counts.
-fn launches<R>(call: impl FnOnce() -> netcl_optim::autograd::Result<R>) -> Vec<(String, usize)> {
+fn launches<R>(call: impl FnOnce() -> netcl_autograd::Result<R>) -> Vec<(String, usize)> {
     let counter = Rc::new(Counter::default());
     with_sink(counter.clone(), call).unwrap();
     counter.names()

@@ -5,10 +5,10 @@ mod support;
 
 use std::rc::Rc;
 
-use netcl_optim::autograd::core::backend::Queue;
-use netcl_optim::autograd::core::dtype::DType;
-use netcl_optim::autograd::core::kernels::launch::{Counter, Recorder, with_sink};
-use netcl_optim::autograd::{Tape, Tensor};
+use netcl_autograd::{Tape, Tensor};
+use netcl_core::backend::Queue;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::launch::{Counter, Recorder, with_sink};
 use netcl_optim::{Optimizer, SGD, SgdOptions};
 use serde_json::Value;
 use support::{cpu, devices, numbers, tensor};

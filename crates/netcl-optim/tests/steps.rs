@@ -5,10 +5,10 @@ mod support;
 
 use std::rc::Rc;
 
-use netcl_optim::autograd::Tensor;
-use netcl_optim::autograd::core::backend::Queue;
-use netcl_optim::autograd::core::dtype::DType;
-use netcl_optim::autograd::core::kernels::launch::{Recorder, with_sink};
+use netcl_autograd::Tensor;
+use netcl_core::backend::Queue;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::launch::{Recorder, with_sink};
 use netcl_optim::schedule::{
     ChainedScheduler, CosineAnnealingLR, LambdaLR, OneCycleLR, OneCycleOptions, PlateauOptions, ReduceLROnPlateau,
     SequentialLR, StepLR, WarmupCosine,
@@ -271,7 +271,7 @@ fn parameters_join_and_keep_their_counts() {
 #[test]
 fn settings_out_of_range_are_named() {
     let p = || vec![parameter(&cpu(), &[1.0])];
-    let text = |result: Result<(), netcl_optim::autograd::Error>| result.unwrap_err().to_string();
+    let text = |result: Result<(), netcl_autograd::Error>| result.unwrap_err().to_string();
     let adam = |options: AdamOptions| text(Adam::new_with(p(), options).map(|_| ()));
     assert!(adam(AdamOptions { betas: (1.0, 0.9), ..Default::default() }).contains("Adam: beta1 is 1"));
     assert!(adam(AdamOptions { betas: (0.9, -0.1), ..Default::default() }).contains("beta2 is -0.1"));

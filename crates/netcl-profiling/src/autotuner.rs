@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use netcl_profiling::autotuner::{Options, autotune_matmul_with};
-//! use netcl_profiling::core::{device::manager, dtype::DType, tuner::Limits};
+//! use netcl_core::{device::manager, dtype::DType, tuner::Limits};
 //!
 //! let limits = Limits { time: std::time::Duration::from_millis(200), ..Limits::default() };
 //! let options = Options { limits, keep: false };
@@ -10,18 +10,18 @@
 //! for trial in tuning.ranking() {
 //!     println!("{}: {:?} ({:?})", trial.config, trial.median(), trial.verdict);
 //! }
-//! # Ok::<(), netcl_profiling::core::Error>(())
+//! # Ok::<(), netcl_core::Error>(())
 //! ```
 
 use netcl_ops::tuning::{Progress, tune_conv2d, tune_matmul};
 
-use crate::core::backend::Queue;
-use crate::core::dtype::DType;
-use crate::core::error::Result;
-use crate::core::kernel_selector::{ConvShape, get_kernel_selector};
-use crate::core::tuner::{Limits, Tuning, keep};
+use netcl_core::backend::Queue;
+use netcl_core::dtype::DType;
+use netcl_core::error::Result;
+use netcl_core::kernel_selector::{ConvShape, get_kernel_selector};
+use netcl_core::tuner::{Limits, Tuning, keep};
 
-pub use crate::core::tuner::{Kept, Trial, Verdict, clear, export, list};
+pub use netcl_core::tuner::{Kept, Trial, Verdict, clear, export, list};
 
 /// How kernels are measured, and what becomes of the result.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_an_error_that_says_so() {
-        let queue = crate::core::device::manager().cpu().queue;
+        let queue = netcl_core::device::manager().cpu().queue;
         let error = autotune_matmul(0, 4, 4, DType::F32, &queue).unwrap_err().to_string();
         assert!(error.contains("autotune_matmul") && error.contains("0 x 4"), "{error}");
         let shape = ConvShape::new([1, 1, 2, 2], 1, [3, 3]);

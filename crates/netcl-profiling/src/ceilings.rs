@@ -7,14 +7,14 @@ use std::hint::black_box;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use crate::core::backend::Queue;
-use crate::core::backend::cpu::{num_threads, parallel_for};
-use crate::core::backend::opencl::{Arg, Buffer, Deps, DeviceType, Grid, MemFlags, Source, Stream};
-use crate::core::dtype::DType;
-use crate::core::error::Result;
-use crate::core::random::Generator;
-use crate::core::tensor::Tensor;
 use crate::timing::{Effort, time};
+use netcl_core::backend::Queue;
+use netcl_core::backend::cpu::{num_threads, parallel_for};
+use netcl_core::backend::opencl::{Arg, Buffer, Deps, DeviceType, Grid, MemFlags, Source, Stream};
+use netcl_core::dtype::DType;
+use netcl_core::error::Result;
+use netcl_core::random::Generator;
+use netcl_core::tensor::Tensor;
 
 /// A device's limits, as far as they could be measured.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,7 +45,7 @@ pub const PARTS: [&str; 3] = ["copies", "multiply-adds", "matrix units"];
 ///
 /// let found = measure_ceilings(&manager().cpu().queue, 1 << 20, Effort::QUICK, |_| true)?;
 /// assert!(found.bytes_per_second > 1e8 && found.fma_flops > 1e8);
-/// # Ok::<(), netcl_profiling::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn measure_ceilings(
     queue: &Queue,

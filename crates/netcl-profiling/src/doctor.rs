@@ -2,17 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use crate::core::backend::Queue;
-use crate::core::backend::opencl::{
+use netcl_core::backend::Queue;
+use netcl_core::backend::opencl::{
     Arg, Buffer, ClError, Deps, DeviceType, Discovery, Grid, MapMode, MemFlags, Source, Stream,
 };
-use crate::core::device::DeviceHandle;
-use crate::core::dtype::DType;
-use crate::core::env;
-use crate::core::error::Result;
-use crate::core::random::{Generator, PHILOX_CL, fill_bits};
-use crate::core::shape::Slice;
-use crate::core::tensor::{HostOptions, Tensor};
+use netcl_core::device::DeviceHandle;
+use netcl_core::dtype::DType;
+use netcl_core::env;
+use netcl_core::error::Result;
+use netcl_core::random::{Generator, PHILOX_CL, fill_bits};
+use netcl_core::shape::Slice;
+use netcl_core::tensor::{HostOptions, Tensor};
 
 /// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -315,7 +315,7 @@ pub fn settings() -> Vec<Setting> {
 /// Every device of this machine, the native CPU last.
 #[cfg(test)]
 pub(crate) fn devices() -> Vec<DeviceHandle> {
-    let manager = crate::core::device::manager();
+    let manager = netcl_core::device::manager();
     let found = manager.discover().unwrap();
     found.iter().map(|device| manager.handle(device).unwrap()).chain([manager.cpu()]).collect()
 }
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn a_run_can_be_ended() {
         let mut seen = 0;
-        let checks = self_test(&crate::core::device::manager().cpu(), |_| {
+        let checks = self_test(&netcl_core::device::manager().cpu(), |_| {
             seen += 1;
             seen <= 2
         });
@@ -358,7 +358,7 @@ mod tests {
     fn advice_names_packages() {
         let text = advice(Ok(&Discovery::default())).join("\n");
         assert!(text.contains("pocl-opencl-icd") && text.contains("intel-opencl-rt"), "{text}");
-        let load = ClError::from(crate::core::backend::opencl::LoadError { tried: vec!["a: b".into()] });
+        let load = ClError::from(netcl_core::backend::opencl::LoadError { tried: vec!["a: b".into()] });
         let text = advice(Err(&load)).join("\n");
         assert!(text.contains("a: b") && text.contains("ocl-icd-libopencl1"), "{text}");
     }

@@ -5,5 +5,3 @@ pub mod ceilings;
 pub mod doctor;
 pub mod measure;
 pub mod timing;
-
-pub use netcl_ops::core;

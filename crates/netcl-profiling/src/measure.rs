@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::core::backend::Queue;
-use crate::core::backend::opencl::cache::Store;
-use crate::core::backend::opencl::{Buffer, Builder, Deps, Grid, MapMode, MemFlags, Source, Stream};
-use crate::core::dtype::DType;
-use crate::core::error::Result;
-use crate::core::tensor::Tensor;
+use netcl_core::backend::Queue;
+use netcl_core::backend::opencl::cache::Store;
+use netcl_core::backend::opencl::{Buffer, Builder, Deps, Grid, MapMode, MemFlags, Source, Stream};
+use netcl_core::dtype::DType;
+use netcl_core::error::Result;
+use netcl_core::tensor::Tensor;
 
 /// A figure: what, how much, of which unit.
 #[derive(Clone, Copy, Debug, PartialEq)]

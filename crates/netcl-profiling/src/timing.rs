@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::core::backend::Queue;
-use crate::core::error::Result;
+use netcl_core::backend::Queue;
+use netcl_core::error::Result;
 
 /// How much time a measurement may take, and in what portions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,14 +56,14 @@ pub struct Timing {
 /// Times calls that put work on a queue.
 ///
 /// ```
-/// use netcl_profiling::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 /// use netcl_profiling::timing::{Effort, time};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::full(&queue, [1000], DType::F32, 1.0)?;
 /// let timing = time(&queue, Effort::QUICK, || x.fill(2.0))?;
 /// assert!(timing.best <= timing.median && timing.samples >= 3);
-/// # Ok::<(), netcl_profiling::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn time(queue: &Queue, effort: Effort, mut call: impl FnMut() -> Result<()>) -> Result<Timing> {
     let mut run = |calls: usize| -> Result<f64> {
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_call_takes_its_time() {
-        let queue = crate::core::device::manager().cpu().queue;
+        let queue = netcl_core::device::manager().cpu().queue;
         let effort = Effort { least: 4, most: 4, ..Effort::QUICK };
         let mut count = 0;
         let timing = time(&queue, effort, || {

@@ -3,5 +3,3 @@
 pub mod cache;
 pub mod capture;
 pub mod scheduler;
-
-pub use netcl_core as core;

@@ -16,7 +16,7 @@ use netcl_core::{Error, Result};
 /// Host data to be uploaded: elements in row-major order.
 ///
 /// ```
-/// use netcl_runtime::core::dtype::DType;
+/// use netcl_core::dtype::DType;
 /// use netcl_runtime::scheduler::HostArray;
 ///
 /// let pixels = HostArray::u8(&[0, 255, 7, 9], [2, 2]);
@@ -62,7 +62,7 @@ impl<'d> HostArray<'d> {
 /// overwritten later: use them for one step, and submit the following batch when that step has been given to the device.
 ///
 /// ```
-/// use netcl_runtime::core::device::manager;
+/// use netcl_core::device::manager;
 /// use netcl_runtime::scheduler::{HostArray, Scheduler};
 ///
 /// let queue = manager().get("auto")?.queue;
@@ -77,7 +77,7 @@ impl<'d> HostArray<'d> {
 ///     }
 ///     assert_eq!(result.to_host::<f32>()?, batches[i]);
 /// }
-/// # Ok::<(), netcl_runtime::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub struct Scheduler {
     queue: Queue,

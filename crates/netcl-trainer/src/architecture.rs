@@ -1,8 +1,7 @@
 //! The models that can be trained by name.
 
-use netcl_io::nn::autograd::core::backend::Queue;
-use netcl_io::nn::autograd::core::random::Generator;
-use netcl_io::nn::{
+use netcl_nn::autograd::{Generator, Queue};
+use netcl_nn::{
     BatchNorm2d, Build, Conv2d, Conv2dOptions, Depth, Dropout, Flatten, Linear, LinearOptions, MaxPool2d, Module, ReLU,
     ResNet, ResNetOptions, Stem, sequential,
 };
@@ -39,7 +38,7 @@ impl Network {
 /// A network for images of one shape and a number of classes: enough to build it again.
 ///
 /// ```
-/// use netcl_io::nn::autograd::{Tensor, core::{device::manager, random::Generator}};
+/// use netcl_nn::autograd::{Generator, Tensor, manager};
 /// use netcl_trainer::{Architecture, Network};
 ///
 /// let queue = manager().cpu().queue;
@@ -168,7 +167,7 @@ fn convolution(queue: &Queue, inputs: usize, outputs: usize, generator: &mut Gen
 
 #[cfg(test)]
 mod tests {
-    use netcl_io::nn::autograd::core::device::manager;
+    use netcl_nn::autograd::manager;
 
     use super::*;
 

@@ -4,10 +4,8 @@ use std::path::Path;
 
 use netcl_data::{Normalization, Picture};
 use netcl_io::Reader;
-use netcl_io::nn::autograd::core::backend::Queue;
-use netcl_io::nn::autograd::core::random::Generator;
-use netcl_io::nn::autograd::{Tensor, no_grad};
-use netcl_io::nn::{Module, functional as F};
+use netcl_nn::autograd::{Generator, Queue, Tensor, no_grad};
+use netcl_nn::{Module, functional as F};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

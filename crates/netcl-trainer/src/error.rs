@@ -46,11 +46,11 @@ pub enum Error {
     Io(#[from] netcl_io::Error),
     /// An error of a device or a tensor.
     #[error(transparent)]
-    Tensor(#[from] netcl_io::nn::autograd::Error),
+    Tensor(#[from] netcl_nn::autograd::Error),
 }
 
-impl From<netcl_io::nn::autograd::core::Error> for Error {
-    fn from(error: netcl_io::nn::autograd::core::Error) -> Self {
+impl From<netcl_nn::autograd::CoreError> for Error {
+    fn from(error: netcl_nn::autograd::CoreError) -> Self {
         Error::Tensor(error.into())
     }
 }

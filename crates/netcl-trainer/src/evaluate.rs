@@ -1,10 +1,8 @@
 //! How good a model is.
 
 use netcl_data::{Batches, ImageSet, Normalization};
-use netcl_io::nn::autograd::core::backend::Queue;
-use netcl_io::nn::autograd::core::index::IndexTensor;
-use netcl_io::nn::autograd::{Tensor, no_grad};
-use netcl_io::nn::{Module, functional as F};
+use netcl_nn::autograd::{IndexTensor, Queue, Tensor, no_grad};
+use netcl_nn::{Module, functional as F};
 
 use crate::error::Result;
 

@@ -5,11 +5,9 @@ use std::time::Instant;
 
 use netcl_data::{Augment, Batch, Batches, Dataset, Normalization};
 use netcl_io::Checkpoint;
-use netcl_io::nn::autograd::core::backend::Queue;
-use netcl_io::nn::autograd::core::index::IndexTensor;
-use netcl_io::nn::autograd::{Tape, Tensor};
-use netcl_io::nn::{Module, functional as F};
-use netcl_io::optim::{Optimizer, Schedule};
+use netcl_nn::autograd::{IndexTensor, Queue, Tape, Tensor};
+use netcl_nn::{Module, functional as F};
+use netcl_optim::{Optimizer, Schedule};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -121,8 +119,8 @@ pub enum Outcome {
 ///
 /// ```
 /// use netcl_data::Dataset;
-/// use netcl_io::nn::{Flatten, Linear, Module, autograd::core::device::manager, sequential};
-/// use netcl_io::optim::SGD;
+/// use netcl_nn::{Flatten, Linear, Module, autograd::manager, sequential};
+/// use netcl_optim::SGD;
 /// use netcl_trainer::{FitOptions, Outcome, Progress, fit};
 ///
 /// let queue = manager().cpu().queue;

@@ -3,7 +3,7 @@
 //! [`fit()`] is the loop over any model; [`Run`] is a whole run in a folder: what `netcl train` does.
 //!
 //! ```
-//! use netcl_io::nn::autograd::core::device::manager;
+//! use netcl_nn::autograd::manager;
 //! use netcl_trainer::{Classifier, Network, Outcome, Run, Settings};
 //!
 //! let folder = std::env::temp_dir().join(format!("netcl-run-{}", std::process::id()));
@@ -32,9 +32,6 @@ mod metrics;
 pub mod report;
 pub mod run;
 pub mod settings;
-
-pub use netcl_data as data;
-pub use netcl_io as io;
 
 pub use architecture::{Architecture, Network};
 pub use classifier::Classifier;

@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use netcl_data::{Dataset, Normalization, catalog};
-use netcl_io::nn::Module;
-use netcl_io::nn::autograd::core::backend::Queue;
-use netcl_io::nn::autograd::core::random::{Generator, manual_seed};
-use netcl_io::optim::schedule::{OneCycleLR, OneCycleOptions};
-use netcl_io::optim::{AdamW, AdamWOptions, Schedule};
 use netcl_io::{Checkpoint, Reader, save_model};
+use netcl_nn::Module;
+use netcl_nn::autograd::{Generator, Queue, manual_seed};
+use netcl_optim::schedule::{OneCycleLR, OneCycleOptions};
+use netcl_optim::{AdamW, AdamWOptions, Schedule};
 use serde_json::{Map, Value, json};
 
 use crate::architecture::Architecture;

@@ -6,10 +6,8 @@ mod readers;
 use std::cell::Cell;
 use std::path::Path;
 
-use netcl_trainer::io::nn::autograd::core::backend::Queue;
-use netcl_trainer::io::nn::autograd::core::device::manager;
-use netcl_trainer::io::nn::autograd::core::dtype::DType;
-use netcl_trainer::io::{Archive, Checkpoint};
+use netcl_io::{Archive, Checkpoint};
+use netcl_nn::autograd::{DType, Queue, manager};
 use netcl_trainer::{Classifier, Epoch, Network, Observer, Outcome, Run, Settings, Step};
 
 fn queue() -> Queue {
@@ -53,7 +51,7 @@ fn a_run_may_be_stopped_before_any_step() {
         assert!(text.contains("holds a run that was stopped"), "{text}");
         drop(run);
         // What other runs draw meanwhile must not matter.
-        netcl_trainer::io::nn::autograd::core::random::manual_seed(steps as u64);
+        netcl_nn::autograd::manual_seed(steps as u64);
         let mut run = Run::resume(&folder, None, &queue()).unwrap();
         assert_eq!(run.progress().history.steps.len(), steps);
         assert_eq!(train(&mut run, 99), Outcome::Finished);

@@ -29,9 +29,8 @@ fn model(queue: &Queue, dtype: DType) -> Sequential {
         let options = Conv2dOptions { padding: [1, 1], dtype, ..Default::default() };
         Conv2d::new_with(queue, inputs, outputs, 3, options).unwrap()
     };
-    let linear = |inputs, outputs| {
-        Linear::new_with(Build::on(queue).dtype(dtype), LinearOptions::new(inputs, outputs)).unwrap()
-    };
+    let linear =
+        |inputs, outputs| Linear::new_with(Build::on(queue).dtype(dtype), LinearOptions::new(inputs, outputs)).unwrap();
     let model = sequential![
         conv(1, 16),
         ReLU,

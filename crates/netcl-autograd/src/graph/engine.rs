@@ -55,7 +55,7 @@ pub fn backward(loss: &Tensor, gradient: Option<&Tensor>, options: BackwardOptio
 /// Only what lies between outputs and inputs is walked, and freed unless it is to be kept.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, grad, ops::elementwise::mul};
+/// use netcl_autograd::{Tensor, grad, manager, ops::elementwise::mul};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f64], [1])?.with_grad();
 /// let cube = mul(&mul(&x, &x)?, &x)?;

@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 /// on. It owns nothing: the graph belongs to its results and goes with them.
 ///
 /// ```
-/// use netcl_autograd::{Tape, Tensor, core::device::manager, ops::{elementwise::mul, reduce::sum}};
+/// use netcl_autograd::{Tape, Tensor, manager, ops::{elementwise::mul, reduce::sum}};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0], [2])?.with_grad();
 /// let tape = Tape::new();

@@ -1,8 +1,7 @@
 //! The compiler: `jit(f)` traces a function by running it once, fuses what it did, and runs the result from then on.
 //!
 //! ```
-//! use netcl_autograd::core::device::manager;
-//! use netcl_autograd::{Tensor, jit};
+//! use netcl_autograd::{Tensor, jit, manager};
 //!
 //! let chain = jit(|t: &[&Tensor]| &(&(t[0] * t[1])? + 1.0)?.tanh()? * &t[0].sigmoid()?);
 //! let queue = manager().cpu().queue;

@@ -39,8 +39,7 @@ pub struct Attention<'t> {
 /// whose keys are all hidden gives zeros. Random numbers come from the generator, or from the process-wide one.
 ///
 /// ```
-/// use netcl_autograd::core::{device::manager, dtype::DType};
-/// use netcl_autograd::{Tensor, ops::attention::{Attention, scaled_dot_product_attention}};
+/// use netcl_autograd::{DType, Tensor, manager, ops::attention::{Attention, scaled_dot_product_attention}};
 ///
 /// let queue = manager().cpu().queue;
 /// let q = Tensor::full(&queue, [1, 1, 2, 4], DType::F32, 0.5)?;

@@ -97,8 +97,7 @@ fn with_bias(
 /// The convolution of images `[N, C, H, W]` with filters `[F, C / groups, KH, KW]`, plus a bias of F elements.
 ///
 /// ```
-/// use netcl_autograd::core::{device::manager, dtype::DType};
-/// use netcl_autograd::{Tensor, ops::conv::{Convolution, conv2d, same}};
+/// use netcl_autograd::{DType, Tensor, manager, ops::conv::{Convolution, conv2d, same}};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::full(&queue, [1, 1, 4, 4], DType::F32, 1.0)?;
@@ -147,8 +146,7 @@ impl Default for BatchNorm<'_> {
 /// itself, which saves a pass over its result.
 ///
 /// ```
-/// use netcl_autograd::core::{device::manager, dtype::DType};
-/// use netcl_autograd::{Tensor, ops::conv::{BatchNorm, Convolution, conv2d_batch_norm}};
+/// use netcl_autograd::{DType, Tensor, manager, ops::conv::{BatchNorm, Convolution, conv2d_batch_norm}};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 3.0, 1.0, 3.0], [1, 1, 2, 2])?;

@@ -44,7 +44,7 @@ struct Named {
 /// Operands are multiplied from left to right.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::einsum::einsum};
+/// use netcl_autograd::{Tensor, manager, ops::einsum::einsum};
 ///
 /// let queue = manager().cpu().queue;
 /// let a = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;

@@ -78,8 +78,7 @@ pub fn index_add(x: &Tensor, axis: isize, indices: &IndexTensor, source: &Tensor
 /// The rows of a table with the given indices, of any shape. The row `padding`, if there is one, gets no gradient.
 ///
 /// ```
-/// use netcl_autograd::core::{device::manager, index::IndexTensor};
-/// use netcl_autograd::{Tensor, ops::indexing::embedding};
+/// use netcl_autograd::{IndexTensor, Tensor, manager, ops::indexing::embedding};
 ///
 /// let queue = manager().cpu().queue;
 /// let table = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?.with_grad();

@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 /// The same elements with other axes: a view wherever strides can express it, else a dense copy.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, reshape, core::{device::manager, dtype::DType}};
+/// use netcl_autograd::{DType, Tensor, manager, reshape};
 ///
 /// let flat = Tensor::from_shape(&manager().cpu().queue, [12], DType::F32)?;
 /// let mat = reshape(&flat, [3, 4])?;
@@ -155,7 +155,7 @@ pub fn to(x: &Tensor, queue: &Queue) -> Result<Tensor> {
 /// Tensors joined along an existing axis.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::layout::{cat, split}};
+/// use netcl_autograd::{Tensor, manager, ops::layout::{cat, split}};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
 /// let wide = cat(&[&x, &x], 1)?;

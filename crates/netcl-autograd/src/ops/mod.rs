@@ -15,6 +15,7 @@ pub mod norm;
 pub mod pad;
 pub mod pool;
 pub mod random;
+pub mod recurrent;
 pub mod reduce;
 pub mod resample;
 pub mod softmax;

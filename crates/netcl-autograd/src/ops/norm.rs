@@ -87,7 +87,7 @@ fn per_channel(channels: usize, ndim: usize) -> Vec<usize> {
 /// Normalises every channel (axis 1) over the batch and updates the running averages in place.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::norm::batch_norm};
+/// use netcl_autograd::{Tensor, manager, ops::norm::batch_norm};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 3.0], [2, 1])?.with_grad();
 /// let y = batch_norm(&x, None, None, None, 0.0)?;

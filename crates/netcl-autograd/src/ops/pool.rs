@@ -39,7 +39,7 @@ fn record_max(
 /// The largest element of each window of `[N, C, H, W]` (or `[C, H, W]`).
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::pool::{Window, max_pool2d}};
+/// use netcl_autograd::{Tensor, manager, ops::pool::{Window, max_pool2d}};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 4.0, 3.0], [1, 1, 2, 2])?.with_grad();
 /// max_pool2d(&x, &Window::new([2, 2]))?.sum((), false)?.backward()?;

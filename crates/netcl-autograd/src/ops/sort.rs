@@ -12,12 +12,12 @@ use crate::tensor::Tensor;
 /// The elements in order along an axis, and where they were. Stable; NaN comes last.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::sort::sort};
+/// use netcl_autograd::{Tensor, manager, ops::sort::sort};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32, 1.0, 2.0], [3])?.with_grad();
 /// let (values, indices) = sort(&x, 0, false)?;
 /// assert_eq!(indices.to_host()?, [1, 2, 0]);
-/// values.slice(0, netcl_autograd::core::shape::Slice::index(0))?.sum((), false)?.backward()?;
+/// values.slice(0, netcl_autograd::Slice::index(0))?.sum((), false)?.backward()?;
 /// assert_eq!(x.grad().unwrap().to_host::<f32>()?, [0.0, 1.0, 0.0]);
 /// # Ok::<(), netcl_autograd::Error>(())
 /// ```

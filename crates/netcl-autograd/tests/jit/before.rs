@@ -1,9 +1,9 @@
 //! What only a product or a convolution reads is computed by it.
 
-use netcl_autograd::core::backend::Queue;
 use netcl_autograd::jit::jit;
 use netcl_autograd::ops::conv::{Convolution, conv2d};
 use netcl_autograd::{Result, Tensor, no_grad};
+use netcl_core::backend::Queue;
 
 use super::{close, compare, launches, queues, ramp};
 
@@ -40,7 +40,7 @@ fn what_comes_before_a_product_is_computed_while_it_is_read() {
         close(&jit(layer).call(&[&x, &w, &scale]).unwrap(), &layer(&[&x, &w, &scale]).unwrap(), 1e-5);
         let row = ramp(&queue, &[1, 50, 40], 1.0);
         close(&jit(layer).call(&[&row, &w, &scale]).unwrap(), &layer(&[&row, &w, &scale]).unwrap(), 1e-5);
-        let dtype = netcl_autograd::core::dtype::DType::BF16;
+        let dtype = netcl_core::dtype::DType::BF16;
         let narrow = [&x, &w, &scale].map(|t| t.cast(dtype).unwrap());
         let narrow: Vec<&Tensor> = narrow.iter().collect();
         close(&jit(layer).call(&narrow).unwrap(), &layer(&narrow).unwrap(), 2e-2);
@@ -59,7 +59,7 @@ fn what_comes_before_a_product_is_computed_while_it_is_read() {
 fn packs(queue: &Queue) -> bool {
     match queue {
         Queue::Cpu(_) => true,
-        Queue::OpenCl(stream) => stream.device().device_type() == netcl_autograd::core::device::DeviceType::Cpu,
+        Queue::OpenCl(stream) => stream.device().device_type() == netcl_core::device::DeviceType::Cpu,
     }
 }
 

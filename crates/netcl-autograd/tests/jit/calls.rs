@@ -1,10 +1,10 @@
 //! What is looked up in every call: captured tensors, their flags and versions, random numbers.
 
-use netcl_autograd::core::device::manager;
-use netcl_autograd::core::random::{Generator, default_generator, manual_seed};
 use netcl_autograd::jit::jit;
 use netcl_autograd::ops::dropout::dropout;
 use netcl_autograd::{Result, Tensor};
+use netcl_core::device::manager;
+use netcl_core::random::{Generator, default_generator, manual_seed};
 
 use super::{close, queues, ramp};
 

@@ -2,9 +2,6 @@
 
 use std::rc::Rc;
 
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::index::IndexTensor;
-use netcl_autograd::core::kernels::launch::{Recorder, with_sink};
 use netcl_autograd::ops::loss::{
     BceOptions, BceWithLogitsOptions, CosineEmbeddingOptions, CrossEntropyOptions, HuberOptions, KlDivOptions,
     NllOptions, Reduction, SmoothL1Options, TripletMarginOptions, binary_cross_entropy,
@@ -13,6 +10,9 @@ use netcl_autograd::ops::loss::{
 };
 use netcl_autograd::ops::softmax::log_softmax;
 use netcl_autograd::{Result, Tensor};
+use netcl_core::dtype::DType;
+use netcl_core::index::IndexTensor;
+use netcl_core::kernels::launch::{Recorder, with_sink};
 
 use super::{close, cpu, devices, f64s, tensor};
 

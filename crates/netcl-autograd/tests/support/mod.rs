@@ -2,14 +2,6 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::device::{DeviceHandle, manager};
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::index::IndexTensor;
-use netcl_autograd::core::kernels::expr::table;
-use netcl_autograd::core::random::{Generator, fill_uniform_f64};
-use netcl_autograd::core::shape::Slice;
-use netcl_autograd::core::tensor::HostOptions;
 use netcl_autograd::gradcheck::Tolerance;
 use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, rotary, scaled_dot_product_attention};
 use netcl_autograd::ops::conv::{self, BatchNorm, Convolution, same};
@@ -18,6 +10,14 @@ use netcl_autograd::ops::pad::PadMode;
 use netcl_autograd::ops::pool::Window;
 use netcl_autograd::ops::{elementwise, indexing, layout, matmul, norm, pad, pool, resample, sort};
 use netcl_autograd::{Result, Tensor};
+use netcl_core::backend::Queue;
+use netcl_core::device::{DeviceHandle, manager};
+use netcl_core::dtype::DType;
+use netcl_core::index::IndexTensor;
+use netcl_core::kernels::expr::table;
+use netcl_core::random::{Generator, fill_uniform_f64};
+use netcl_core::shape::Slice;
+use netcl_core::tensor::HostOptions;
 
 pub fn cpu() -> Queue {
     manager().cpu().queue

@@ -1,12 +1,8 @@
 //! Start values that are computed on the host, from the native CPU's random numbers: the same bits for every device.
 
-use netcl_autograd::Result;
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::device::manager;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::kernels::expr::UnaryOp;
-use netcl_autograd::core::random::Generator;
+use netcl_autograd::host::norm_cdf;
 use netcl_autograd::ops::random::{normal, uniform};
+use netcl_autograd::{DType, Error, Generator, Result, manager};
 
 /// Normal numbers of which only those between two bounds exist.
 pub(super) fn truncated(
@@ -21,7 +17,7 @@ pub(super) fn truncated(
             "a normal distribution of mean {mean} and deviation {std} cannot be cut to [{low}, {high}]; use finite numbers, a \
              deviation that is not negative and bounds in order"
         );
-        return Err(CoreError::argument("init", what).into());
+        return Err(Error::argument("init", what));
     }
     let shares = uniform(&manager().cpu().queue, [n], DType::F64, 0.0, 1.0, generator)?.to_host::<f64>()?;
     if std == 0.0 {
@@ -29,13 +25,13 @@ pub(super) fn truncated(
     }
     // Far in the upper tail probabilities are too close to 1 to be told apart: the lower tail is its mirror image.
     let sign = if low > mean { -1.0 } else { 1.0 };
-    let below = |bound: f64| UnaryOp::NormCdf.eval(sign * (bound - mean) / std);
+    let below = |bound: f64| norm_cdf(sign * (bound - mean) / std);
     let (first, last) = if sign > 0.0 { (below(low), below(high)) } else { (below(high), below(low)) };
     if first >= last {
         let what = format!(
             "the numbers from {low} to {high} are too far from the mean {mean} of a normal distribution of deviation {std}"
         );
-        return Err(CoreError::argument("init", what).into());
+        return Err(Error::argument("init", what));
     }
     let value = |share: f64| mean + sign * std * quantile((first + share * (last - first)).clamp(first, last));
     Ok(shares.into_iter().map(|share| value(share).clamp(low, high)).collect())

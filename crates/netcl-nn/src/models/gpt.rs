@@ -1,17 +1,11 @@
 //! A small language model in the manner of GPT-2.
 
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::host;
-use netcl_autograd::core::index::IndexTensor;
-use netcl_autograd::core::random::{Generator, blocks_for, fill_uniform_f64, reserve_default};
-use netcl_autograd::core::shape::Slice;
 use netcl_autograd::ops::attention::{RotaryForm, RotaryTables};
 use netcl_autograd::ops::elementwise::add;
 use netcl_autograd::ops::layout::slice;
 use netcl_autograd::ops::matmul::linear;
-use netcl_autograd::{Result, Tensor, no_grad};
+use netcl_autograd::ops::random::uniform;
+use netcl_autograd::{DType, Error, Generator, IndexTensor, Queue, Result, Slice, Tensor, host, manager, no_grad};
 
 use crate::attention::Masks;
 use crate::dropout::Dropout;
@@ -98,7 +92,7 @@ impl Default for Sampling<'_> {
 /// smaller by the root of the number of such parts; biases at 0.
 ///
 /// ```
-/// use netcl_nn::autograd::core::{device::manager, index::IndexTensor, random::Generator};
+/// use netcl_nn::autograd::{Generator, IndexTensor, manager};
 /// use netcl_nn::{GPT, GPTOptions, Module, Sampling};
 ///
 /// let queue = manager().cpu().queue;
@@ -184,11 +178,11 @@ impl GPT {
     pub fn scores(&self, tokens: &IndexTensor) -> Result<Tensor> {
         let &[_, length] = &tokens.tensor().shape()[..] else {
             let why = "tokens are (batch, length)".to_owned();
-            return Err(CoreError::Shape { op: "GPT", shape: tokens.tensor().shape().clone(), why }.into());
+            return Err(Error::shape("GPT", tokens.tensor().shape(), why));
         };
         if length > self.context {
             let what = format!("{length} tokens are more than the {} that the model sees together", self.context);
-            return Err(CoreError::argument("GPT", what).into());
+            return Err(Error::argument("GPT", what));
         }
         let mut x = self.wte.lookup(tokens)?;
         if let Some(wpe) = &self.wpe {
@@ -217,11 +211,11 @@ impl GPT {
     pub fn generate(&self, prompt: &[i64], count: usize, mut sampling: Sampling<'_>) -> Result<Vec<i64>> {
         const OP: &str = "GPT::generate";
         if prompt.is_empty() {
-            return Err(CoreError::argument(OP, "the prompt is empty; begin with at least one token").into());
+            return Err(Error::argument(OP, "the prompt is empty; begin with at least one token"));
         }
         if sampling.temperature.is_nan() || sampling.temperature < 0.0 {
             let what = format!("the temperature is {}; use 0 or a positive number", sampling.temperature);
-            return Err(CoreError::argument(OP, what).into());
+            return Err(Error::argument(OP, what));
         }
         let _scope = no_grad();
         let mut tokens = prompt.to_vec();
@@ -246,13 +240,9 @@ fn draw(scores: &[f64], sampling: &mut Sampling<'_>) -> Result<usize> {
     order.truncate(sampling.top_k.unwrap_or(scores.len()).max(1));
     let weight = |&token: &usize| ((scores[token] - scores[likeliest]) / sampling.temperature).exp();
     let weights: Vec<f64> = order.iter().map(weight).collect();
-    let place = match &mut sampling.generator {
-        Some(generator) => generator.reserve_words(2),
-        None => reserve_default(blocks_for(2)),
-    };
-    let mut share = [0.0];
-    fill_uniform_f64(&mut share, &place)?;
-    let mut left = share[0] * weights.iter().sum::<f64>();
+    let generator = sampling.generator.as_deref_mut();
+    let share = uniform(&manager().cpu().queue, (), DType::F64, 0.0, 1.0, generator)?.item()?;
+    let mut left = share * weights.iter().sum::<f64>();
     for (token, weight) in order.iter().zip(&weights) {
         left -= weight;
         if left < 0.0 {

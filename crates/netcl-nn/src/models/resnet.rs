@@ -1,19 +1,16 @@
 //! Residual networks (He et al., 2015), with torchvision's names: its weights can be loaded as they are.
 
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::random::Generator;
 use netcl_autograd::ops::conv::{Convolution, same};
 use netcl_autograd::ops::elementwise::{add, relu};
 use netcl_autograd::ops::layout::flatten;
 use netcl_autograd::ops::pool::{Window, adaptive_avg_pool2d, max_pool2d};
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{DType, Generator, Queue, Result, Tensor};
 
 use crate::batch_norm::{BatchNorm2d, BatchNormOptions};
+use crate::config::Build;
 use crate::conv::Conv2d;
 use crate::fuse::fuse_conv_bn;
 use crate::init::{Fan, Gain, Init};
-use crate::config::Build;
 use crate::linear::{Linear, LinearOptions};
 use crate::members;
 use crate::module::{Member, MemberMut, Module, print_as_module};
@@ -66,7 +63,7 @@ impl Default for ResNetOptions<'_> {
 /// Convolutions start normal with the deviation `sqrt(2 / outputs of an input)`, scales at 1, as in torchvision.
 ///
 /// ```
-/// use netcl_nn::autograd::{Tensor, core::{device::manager, random::Generator}};
+/// use netcl_nn::autograd::{Generator, Tensor, manager};
 /// use netcl_nn::{Depth, Module, ResNet, ResNetOptions, Stem};
 ///
 /// let queue = manager().cpu().queue;

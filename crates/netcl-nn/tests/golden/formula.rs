@@ -2,11 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 
 use netcl_nn::Module;
-use netcl_nn::autograd::Tensor;
-use netcl_nn::autograd::core::backend::Queue;
-use netcl_nn::autograd::core::device::{DeviceHandle, manager};
-use netcl_nn::autograd::core::dtype::DType;
-use netcl_nn::autograd::core::tensor::HostOptions;
+use netcl_nn::autograd::{DType, DeviceHandle, HostOptions, Queue, Tensor, manager};
 use serde_json::Value;
 
 pub fn cpu() -> Queue {

@@ -1,9 +1,6 @@
 //! How layers start, what they do in training and evaluation, what they refuse, how they print.
 
-use netcl_nn::autograd::core::backend::Queue;
-use netcl_nn::autograd::core::dtype::DType;
-use netcl_nn::autograd::core::random::Generator;
-use netcl_nn::autograd::{Result, Tensor};
+use netcl_nn::autograd::{DType, Generator, Queue, Result, Tensor};
 use netcl_nn::init::Gain;
 use netcl_nn::*;
 

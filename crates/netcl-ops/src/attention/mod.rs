@@ -95,7 +95,7 @@ pub struct AttentionGradients {
 /// whose keys are all hidden gives zeros. 16-bit tensors are computed in float32.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 /// use netcl_ops::attention::{AttentionOptions, scaled_dot_product_attention};
 ///
 /// let queue = manager().cpu().queue;
@@ -105,7 +105,7 @@ pub struct AttentionGradients {
 /// // The first query sees the first key, the second both, with equal weight.
 /// let attention = scaled_dot_product_attention(&q, &q, &v, &options)?;
 /// assert_eq!(attention.out.to_host::<f32>()?, [1.0, 2.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn scaled_dot_product_attention(
     q: &Tensor,

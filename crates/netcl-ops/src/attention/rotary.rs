@@ -74,7 +74,7 @@ impl RotaryTables {
 /// Rotates the pairs of every row of a `[..., length, width]` tensor by the angles of its position.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 /// use netcl_ops::attention::{RotaryForm, RotaryTables, rotary, rotary_backward};
 ///
 /// let queue = manager().cpu().queue;
@@ -82,7 +82,7 @@ impl RotaryTables {
 /// let tables = RotaryTables::new(&queue, 0, 2, 2, 10000.0, DType::F32)?;
 /// let y = rotary(&x, &tables, RotaryForm::Interleaved)?.to_host::<f32>()?;
 /// assert_eq!(y, [1.0, 0.0, 1f32.cos(), 1f32.sin()]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn rotary(x: &Tensor, tables: &RotaryTables, form: RotaryForm) -> Result<Tensor> {
     rotate("rotary", x, tables, form, 1.0)

@@ -74,13 +74,13 @@ impl Comparison {
 ///
 /// ```
 /// use netcl_ops::compare::{Comparison, compare};
-/// use netcl_ops::core::{device::manager, index::IndexTensor};
+/// use netcl_core::{device::manager, index::IndexTensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = IndexTensor::from_host(&queue, &[1i64, 2, 3], [3])?;
 /// let y = IndexTensor::from_host(&queue, &[2i32], [1])?;
 /// assert_eq!(compare(Comparison::Ge, &x, &y)?.to_host::<f32>()?, [0.0, 1.0, 1.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn compare(comparison: Comparison, x: &IndexTensor, y: &IndexTensor) -> Result<Tensor> {
     let (op, x, y) = (comparison.name(), x.tensor(), y.tensor());

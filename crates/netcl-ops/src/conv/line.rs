@@ -88,14 +88,14 @@ fn sequence(tensor: &Tensor) -> Result<Tensor> {
 ///
 /// ```
 /// use netcl_ops::conv::{Conv1dOptions, conv1d};
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 4.0, 8.0], [1, 1, 4])?;
 /// let difference = Tensor::from_host(&queue, &[-1.0f32, 1.0], [1, 1, 2])?;
 /// let out = conv1d(&x, &difference, None, &Conv1dOptions::default())?;
 /// assert_eq!(out.to_host::<f32>()?, [1.0, 2.0, 4.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn conv1d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &Conv1dOptions<'_>) -> Result<Tensor> {
     const OP: &str = "conv1d";

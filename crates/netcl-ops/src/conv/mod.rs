@@ -89,7 +89,7 @@ impl Variant {
 ///
 /// ```
 /// use netcl_ops::conv::{ConvOptions, Prologue, conv2d, same};
-/// use netcl_ops::core::{device::manager, dtype::DType, kernels::expr::Graph, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, kernels::expr::Graph, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, -2.0, 3.0], [1, 1, 1, 3])?;
@@ -99,7 +99,7 @@ impl Variant {
 /// let prologue = Prologue { expr: &relu_plus_one, inputs: vec![], scalars: vec![1.0.into()] };
 /// let options = ConvOptions { padding: same([0, 1]), prologue: Some(prologue), ..Default::default() };
 /// assert_eq!(conv2d(&x, &ones, None, &options)?.to_host::<f32>()?, [3.0, 7.0, 5.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Prologue<'e> {
@@ -161,7 +161,7 @@ pub const fn same([rows, columns]: [usize; 2]) -> [usize; 4] {
 ///
 /// ```
 /// use netcl_ops::conv::{ConvOptions, conv2d, same};
-/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1, 1, 3, 3])?;
@@ -169,7 +169,7 @@ pub const fn same([rows, columns]: [usize; 2]) -> [usize; 4] {
 /// let options = ConvOptions { padding: same([1, 1]), ..Default::default() };
 /// let out = conv2d(&x, &box_filter, None, &options)?;
 /// assert_eq!(out.to_host::<f32>()?, [12.0, 21.0, 16.0, 27.0, 45.0, 33.0, 24.0, 39.0, 28.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn conv2d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &ConvOptions<'_>) -> Result<Tensor> {
     conv2d_as("conv2d", x, weight, bias, options)
@@ -182,14 +182,14 @@ pub fn conv2d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &Conv
 ///
 /// ```
 /// use netcl_ops::conv::{ConvOptions, conv2d_with_statistics};
-/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::full(&queue, [2, 3, 8, 8], DType::F32, 1.0)?;
 /// let weight = Tensor::full(&queue, [4, 3, 3, 3], DType::F32, 0.5)?;
 /// let (out, statistics) = conv2d_with_statistics(&x, &weight, None, &ConvOptions::default())?;
 /// assert_eq!((statistics.channels(), statistics.count()), (4, 2 * 6 * 6));
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn conv2d_with_statistics(
     x: &Tensor,
@@ -275,14 +275,14 @@ fn convolve(
 ///
 /// ```
 /// use netcl_ops::conv::{ConvOptions, conv2d_backward_data};
-/// use netcl_ops::core::{device::manager, shape::Shape, tensor::Tensor};
+/// use netcl_core::{device::manager, shape::Shape, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let weight = Tensor::from_host(&queue, &[1.0f32, 10.0], [1, 1, 1, 2])?;
 /// let grad = Tensor::from_host(&queue, &[1.0f32, 2.0], [1, 1, 1, 2])?;
 /// let dx = conv2d_backward_data(&grad, &weight, &Shape::from([1, 1, 1, 3]), &ConvOptions::default())?;
 /// assert_eq!(dx.to_host::<f32>()?, [1.0, 12.0, 20.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn conv2d_backward_data(
     grad: &Tensor,
@@ -322,14 +322,14 @@ fn data_gradient(
 ///
 /// ```
 /// use netcl_ops::conv::{ConvOptions, conv2d_backward_weight};
-/// use netcl_ops::core::{device::manager, shape::Shape, tensor::Tensor};
+/// use netcl_core::{device::manager, shape::Shape, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0], [1, 1, 1, 3])?;
 /// let grad = Tensor::from_host(&queue, &[1.0f32, 10.0], [1, 1, 1, 2])?;
 /// let dw = conv2d_backward_weight(&grad, &x, &Shape::from([1, 1, 1, 2]), &ConvOptions::default())?;
 /// assert_eq!(dw.to_host::<f32>()?, [21.0, 32.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn conv2d_backward_weight(
     grad: &Tensor,

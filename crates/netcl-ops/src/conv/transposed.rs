@@ -117,7 +117,7 @@ impl ConvTransposeOptions<'_> {
 ///
 /// ```
 /// use netcl_ops::conv::{ConvTransposeOptions, conv_transpose2d};
-/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0], [1, 1, 1, 2])?;
@@ -126,7 +126,7 @@ impl ConvTransposeOptions<'_> {
 /// let out = conv_transpose2d(&x, &weight, None, &options)?;
 /// assert_eq!(out.shape().to_vec(), [1, 1, 2, 4]);
 /// assert_eq!(out.to_host::<f32>()?, [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn conv_transpose2d(
     x: &Tensor,

@@ -28,7 +28,7 @@ pub fn cross_entropy_fits(logits: &Tensor) -> bool {
 /// many rows count.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, index::IndexTensor, tensor::Tensor};
+/// use netcl_core::{device::manager, index::IndexTensor, tensor::Tensor};
 /// use netcl_ops::{cross_entropy, cross_entropy_backward};
 ///
 /// let queue = manager().cpu().queue;
@@ -40,7 +40,7 @@ pub fn cross_entropy_fits(logits: &Tensor) -> bool {
 /// let one = Tensor::from_host(&queue, &[1.0f32], ())?;
 /// let grad = cross_entropy_backward(&x, &labels, Some(-100), &stats, &one)?;
 /// assert_eq!(grad.to_host::<f32>()?, [0.5, -0.5, 0.0, 0.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 ///
 /// # Errors

@@ -14,7 +14,7 @@ use netcl_core::{Error, Result};
 /// Where the random numbers of a mask begin: all that forward and backward have to agree on.
 ///
 /// ```
-/// use netcl_ops::core::random::Generator;
+/// use netcl_core::random::Generator;
 /// use netcl_ops::dropout::MaskPlace;
 ///
 /// let mut generator = Generator::new(3);
@@ -97,7 +97,7 @@ pub(crate) fn reserve(generator: Option<&mut Generator>, blocks: u64) -> MaskPla
 /// generator the process-wide one is used and moved on.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType, random::Generator, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, random::Generator, tensor::Tensor};
 ///
 /// let x = Tensor::full(&manager().cpu().queue, [1000], DType::F32, 1.0)?;
 /// let (y, place) = netcl_ops::dropout(&x, 0.25, Some(&mut Generator::new(1)))?;
@@ -105,7 +105,7 @@ pub(crate) fn reserve(generator: Option<&mut Generator>, blocks: u64) -> MaskPla
 /// assert!((700..800).contains(&kept));
 /// // The gradient passes where the value did.
 /// assert_eq!(netcl_ops::dropout_backward(&x, 0.25, &place)?.to_host::<f32>()?, y.to_host::<f32>()?);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn dropout(x: &Tensor, p: f64, generator: Option<&mut Generator>) -> Result<(Tensor, MaskPlace)> {
     check_probability("dropout", p)?;

@@ -36,7 +36,7 @@ use problem::{Rows, cut};
 /// Its adjoint is [`index_select_backward`].
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, index::IndexTensor, tensor::Tensor};
+/// use netcl_core::{device::manager, index::IndexTensor, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?;
@@ -46,7 +46,7 @@ use problem::{Rows, cut};
 /// let wrong = IndexTensor::from_host(&queue, &[0i64, 3], [2])?;
 /// let error = netcl_ops::index_select(&x, 1, &wrong).unwrap_err();
 /// assert!(error.to_string().starts_with("index_select: indices[1] is 3, but must lie in 0..3"));
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn index_select(x: &Tensor, axis: isize, indices: &IndexTensor) -> Result<Tensor> {
     const OP: &str = "index_select";
@@ -77,14 +77,14 @@ pub fn index_select_backward(grad: &Tensor, axis: isize, indices: &IndexTensor, 
 /// The gradient for `x` is the gradient itself, for `source` it is [`index_select`] of it.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, index::IndexTensor, tensor::Tensor};
+/// use netcl_core::{device::manager, index::IndexTensor, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0], [3])?;
 /// let source = Tensor::from_host(&queue, &[10.0f32, 20.0, 30.0], [3])?;
 /// let at = IndexTensor::from_host(&queue, &[0i32, 2, 0], [3])?;
 /// assert_eq!(netcl_ops::index_add(&x, 0, &at, &source)?.to_host::<f32>()?, [41.0, 2.0, 23.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn index_add(x: &Tensor, axis: isize, indices: &IndexTensor, source: &Tensor) -> Result<Tensor> {
     const OP: &str = "index_add";
@@ -106,13 +106,13 @@ pub fn index_add(x: &Tensor, axis: isize, indices: &IndexTensor, source: &Tensor
 /// The indices have as many axes as `x`; beside the given axis they may be shorter, never longer.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, index::IndexTensor, tensor::Tensor};
+/// use netcl_core::{device::manager, index::IndexTensor, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
 /// let at = IndexTensor::from_host(&queue, &[0i64, 0, 1, 0], [2, 2])?;
 /// assert_eq!(netcl_ops::gather(&x, 1, &at)?.to_host::<f32>()?, [1.0, 1.0, 4.0, 3.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn gather(x: &Tensor, axis: isize, indices: &IndexTensor) -> Result<Tensor> {
     const OP: &str = "gather";
@@ -134,14 +134,14 @@ pub fn gather_backward(grad: &Tensor, axis: isize, indices: &IndexTensor, shape:
 /// for the (cut) source it is [`gather`] of it.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, index::IndexTensor, tensor::Tensor};
+/// use netcl_core::{device::manager, index::IndexTensor, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[0.0f32, 0.0, 0.0], [1, 3])?;
 /// let source = Tensor::from_host(&queue, &[1.0f32, 2.0, 4.0], [1, 3])?;
 /// let at = IndexTensor::from_host(&queue, &[1i64, 1, 0], [1, 3])?;
 /// assert_eq!(netcl_ops::scatter_add(&x, 1, &at, &source)?.to_host::<f32>()?, [4.0, 3.0, 0.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn scatter_add(x: &Tensor, axis: isize, indices: &IndexTensor, source: &Tensor) -> Result<Tensor> {
     check_same("scatter_add", x, source)?;
@@ -183,7 +183,7 @@ fn scatter(
 /// The rows of a `[count, width]` table at indices of any shape: the result has the indices' shape and an axis of the width.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, index::IndexTensor, tensor::Tensor};
+/// use netcl_core::{device::manager, index::IndexTensor, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let table = Tensor::from_host(&queue, &[0.0f32, 0.5, 1.0, 1.5, 2.0, 2.5], [3, 2])?;
@@ -191,7 +191,7 @@ fn scatter(
 /// let vectors = netcl_ops::embedding(&table, &words)?;
 /// assert_eq!(vectors.shape().to_vec(), [1, 2, 2]);
 /// assert_eq!(vectors.to_host::<f32>()?, [2.0, 2.5, 0.0, 0.5]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn embedding(weight: &Tensor, indices: &IndexTensor) -> Result<Tensor> {
     const OP: &str = "embedding";
@@ -237,11 +237,11 @@ pub fn embedding_backward(
 /// 1 at each index along a new last axis of `classes` elements, 0 elsewhere.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType, index::IndexTensor};
+/// use netcl_core::{device::manager, dtype::DType, index::IndexTensor};
 ///
 /// let labels = IndexTensor::from_host(&manager().cpu().queue, &[1i64, 0], [2])?;
 /// assert_eq!(netcl_ops::one_hot(&labels, 3, DType::F32)?.to_host::<f32>()?, [0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn one_hot(indices: &IndexTensor, classes: usize, dtype: DType) -> Result<Tensor> {
     problem::one_hot(indices, classes, dtype)
@@ -252,13 +252,13 @@ pub fn one_hot(indices: &IndexTensor, classes: usize, dtype: DType) -> Result<Te
 /// The gradient for `x` is `masked_fill(grad, mask, 0)`.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
 /// let mask = Tensor::from_host(&queue, &[0u8, 1], [2])?;
 /// assert_eq!(netcl_ops::masked_fill(&x, &mask, -1.0)?.to_host::<f32>()?, [1.0, -1.0, 3.0, -1.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn masked_fill(x: &Tensor, mask: &Tensor, value: f64) -> Result<Tensor> {
     const OP: &str = "masked_fill";

@@ -40,7 +40,7 @@ pub fn linear_gradients_pay(grad: &Tensor, x: &Tensor) -> bool {
 /// One launch on OpenCL devices, for a few hundred rows ([`linear_gradients_pay`]); a product and a sum on the native CPU.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 ///
 /// let queue = manager().get("auto")?.queue;
 /// let grad = Tensor::from_host(&queue, &[1.0f32, 0.0, 2.0, 1.0], [2, 2])?;
@@ -48,7 +48,7 @@ pub fn linear_gradients_pay(grad: &Tensor, x: &Tensor) -> bool {
 /// let (weight, bias) = netcl_ops::linear_gradients(&grad, &x)?;
 /// assert_eq!(weight.to_host::<f32>()?, [9.0, 12.0, 15.0, 4.0, 5.0, 6.0]);
 /// assert_eq!(bias.to_host::<f32>()?, [3.0, 1.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 ///
 /// # Errors

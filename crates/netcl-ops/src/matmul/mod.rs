@@ -124,7 +124,7 @@ pub struct Epilogue<'e> {
 /// or would compute too much too often, the operand is computed first.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, kernels::expr::Graph, tensor::Tensor};
+/// use netcl_core::{device::manager, kernels::expr::Graph, tensor::Tensor};
 /// use netcl_ops::matmul::{MatmulOptions, Prologue, matmul_with};
 ///
 /// let queue = manager().cpu().queue;
@@ -135,7 +135,7 @@ pub struct Epilogue<'e> {
 /// let prologue = Prologue { first: true, expr: &scaled_relu, inputs: vec![scale], scalars: vec![] };
 /// let product = matmul_with(&a, &a, &MatmulOptions { prologue: Some(prologue), ..Default::default() })?;
 /// assert_eq!(product.to_host::<f32>()?, [10.0, -20.0, 42.0, -44.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Prologue<'e> {
@@ -175,13 +175,13 @@ pub struct MatmulOptions<'e> {
 /// Operands share one float dtype, which is the result's. 16-bit floats are summed in float32.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let a = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
 /// let x = Tensor::from_host(&queue, &[10.0f32, 1.0], [2])?;
 /// assert_eq!(netcl_ops::matmul(&a, &x)?.to_host::<f32>()?, [12.0, 34.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     matmul_with(a, b, &MatmulOptions::default())
@@ -190,7 +190,7 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// [`matmul`] with transposes, an epilogue, an output or a chosen kernel.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType, kernels::expr::Graph, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, kernels::expr::Graph, tensor::Tensor};
 /// use netcl_ops::matmul::{Epilogue, MatmulOptions, matmul_with};
 ///
 /// let queue = manager().cpu().queue;
@@ -201,7 +201,7 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// let options = MatmulOptions { transpose_b: true, epilogue: Some(epilogue), ..Default::default() };
 /// let outer = matmul_with(&a, &a, &options)?;
 /// assert_eq!(outer.to_host::<f64>()?, [0.5, 0.0, 0.0, 2.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Result<Tensor> {
     check_operands(a, b)?;
@@ -278,14 +278,14 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
 /// `x` times the transposed `weight` (of shape `[out_features, in_features]`) plus `bias`, in one launch.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0], [1, 2])?;
 /// let weight = Tensor::from_host(&queue, &[1.0f32, 1.0, 0.0, 3.0, 2.0, 2.0], [3, 2])?;
 /// let bias = Tensor::from_host(&queue, &[0.5f32, 0.0, -1.0], [3])?;
 /// assert_eq!(netcl_ops::linear(&x, &weight, Some(&bias))?.to_host::<f32>()?, [3.5, 6.0, 5.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     static ADD: LazyLock<Expr> = LazyLock::new(|| {
@@ -310,7 +310,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 /// Adds a vector along the channel axis: the last axis of vectors, matrices and sequences, axis 1 of images (4 or 5 axes, NCHW).
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let bias = Tensor::from_host(&queue, &[1.0f32, 2.0], [2])?;
@@ -318,7 +318,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 /// assert_eq!(netcl_ops::bias_add(&rows, &bias)?.to_host::<f32>()?, [1.0, 2.0, 1.0, 2.0]);
 /// let image = Tensor::from_shape(&queue, [1, 2, 1, 2], DType::F32)?;
 /// assert_eq!(netcl_ops::bias_add(&image, &bias)?.to_host::<f32>()?, [1.0, 1.0, 2.0, 2.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn bias_add(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let axis = if matches!(x.ndim(), 4 | 5) { 1 } else { x.ndim().saturating_sub(1) };

@@ -113,13 +113,13 @@ pub(super) fn run(
 /// The program of the tiled kernel for operands of a dtype, built for a queue's device: for those who launch it themselves.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType};
+/// use netcl_core::{device::manager, dtype::DType};
 ///
 /// if let Some(device) = manager().default("opencl")? {
 ///     let program = netcl_ops::build_matmul_kernel(&device.queue, DType::F32)?;
 ///     assert_eq!(program.kernel_names(), ["matmul_tiled"]);
 /// }
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn build_matmul_kernel(queue: &Queue, dtype: DType) -> Result<Program> {
     let Queue::OpenCl(stream) = queue else {

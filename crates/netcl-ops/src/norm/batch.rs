@@ -61,7 +61,7 @@ impl Planes {
 /// The parameters, the statistics and the averages have one element per channel.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 /// use netcl_ops::norm::{Affine, Running, batch_norm};
 ///
 /// let queue = manager().cpu().queue;
@@ -72,7 +72,7 @@ impl Planes {
 /// assert_eq!(y.output.to_host::<f32>()?, [-1.0, -1.0, 1.0, 1.0]);
 /// assert_eq!(mean.to_host::<f32>()?, [1.0, 10.0]);
 /// assert_eq!(var.to_host::<f32>()?, [1.5, 100.5]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn batch_norm(x: &Tensor, affine: Affine<'_>, running: Option<Running<'_>>, eps: f64) -> Result<Normalized> {
     train("batch_norm", x, None, affine, running, eps)
@@ -82,7 +82,7 @@ pub fn batch_norm(x: &Tensor, affine: Affine<'_>, running: Option<Running<'_>>, 
 ///
 /// ```
 /// use netcl_ops::conv::{ConvOptions, conv2d_with_statistics};
-/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 /// use netcl_ops::norm::{Affine, batch_norm_with};
 ///
 /// let queue = manager().cpu().queue;
@@ -91,7 +91,7 @@ pub fn batch_norm(x: &Tensor, affine: Affine<'_>, running: Option<Running<'_>>, 
 /// let (y, statistics) = conv2d_with_statistics(&x, &double, None, &ConvOptions::default())?;
 /// let normal = batch_norm_with(&y, &statistics, Affine::default(), None, 0.0)?;
 /// assert_eq!(normal.mean.to_host::<f32>()?, [4.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn batch_norm_with(
     x: &Tensor,

@@ -33,7 +33,7 @@ pub use statistics::ChannelStatistics;
 /// The learnt scale and shift of a normalisation; either may be left out.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 /// use netcl_ops::norm::{Affine, layer_norm};
 ///
 /// let queue = manager().cpu().queue;
@@ -41,7 +41,7 @@ pub use statistics::ChannelStatistics;
 /// let scale = Tensor::full(&queue, [2], DType::F32, 10.0)?;
 /// let affine = Affine { weight: Some(&scale), bias: None };
 /// assert_eq!(layer_norm(&x, 1, affine, 0.0)?.output.to_host::<f32>()?, [-10.0, 10.0, -10.0, 10.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Affine<'t> {

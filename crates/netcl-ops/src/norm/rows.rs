@@ -61,14 +61,14 @@ impl Rows {
 /// The parameters have the shape of those axes; the statistics have the shape of the others.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::norm::{Affine, layer_norm};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 3.0, -2.0, 2.0], [2, 2])?;
 /// let y = layer_norm(&x, 1, Affine::default(), 0.0)?;
 /// assert_eq!(y.output.to_host::<f32>()?, [-1.0, 1.0, -1.0, 1.0]);
 /// assert_eq!((y.mean.to_host::<f32>()?, y.rstd.to_host::<f32>()?), (vec![2.0, 0.0], vec![1.0, 0.5]));
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn layer_norm(x: &Tensor, axes: usize, affine: Affine<'_>, eps: f64) -> Result<Normalized> {
     let rows = Rows::last("layer_norm", x, axes, true)?;
@@ -96,13 +96,13 @@ pub fn layer_norm_backward(
 /// The parameters have one element per channel; the statistics have shape (samples, groups).
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::norm::{Affine, group_norm};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 3.0, 5.0, 9.0], [1, 4, 1])?;
 /// let y = group_norm(&x, 2, Affine::default(), 0.0)?;
 /// assert_eq!(y.output.to_host::<f32>()?, [-1.0, 1.0, -1.0, 1.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn group_norm(x: &Tensor, groups: usize, affine: Affine<'_>, eps: f64) -> Result<Normalized> {
     let rows = Rows::groups("group_norm", x, groups)?;
@@ -126,12 +126,12 @@ pub fn group_norm_backward(
 /// Divides the last `axes` axes by their root mean square: `x / sqrt(mean(x^2) + eps) * weight`.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::norm::rms_norm;
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32, -3.0, 1.0, 1.0], [2, 2])?;
 /// assert_eq!(rms_norm(&x, 1, None, 0.0)?.output.to_host::<f32>()?, [1.0, -1.0, 1.0, 1.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 ///
 /// The `mean` of the result is zero everywhere; only `rstd` is needed for [`rms_norm_backward`].

@@ -51,7 +51,7 @@ impl ChannelStatistics {
     /// Those of a tensor `[N, C, ..]`, in a pass over it.
     ///
     /// ```
-    /// use netcl_ops::core::{device::manager, tensor::Tensor};
+    /// use netcl_core::{device::manager, tensor::Tensor};
     /// use netcl_ops::norm::{Affine, ChannelStatistics, batch_norm, batch_norm_with};
     ///
     /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 10.0, 3.0, 30.0], [2, 2])?;
@@ -60,7 +60,7 @@ impl ChannelStatistics {
     /// let given = batch_norm_with(&x, &statistics, Affine::default(), None, 1e-5)?;
     /// let found = batch_norm(&x, Affine::default(), None, 1e-5)?;
     /// assert_eq!(given.output.to_host::<f32>()?, found.output.to_host::<f32>()?);
-    /// # Ok::<(), netcl_ops::core::Error>(())
+    /// # Ok::<(), netcl_core::Error>(())
     /// ```
     pub fn of(x: &Tensor) -> Result<ChannelStatistics> {
         let op = "channel_statistics";

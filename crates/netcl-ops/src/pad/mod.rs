@@ -128,7 +128,7 @@ fn steps(op: &'static str, shape: &Shape, pads: &[(isize, isize)], mode: PadMode
 /// Pads the last axes: one pair (before, after) for each, in the order of the axes.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::pad::{PadMode, pad};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 3.0], [3])?;
@@ -136,7 +136,7 @@ fn steps(op: &'static str, shape: &Shape, pads: &[(isize, isize)], mode: PadMode
 /// assert_eq!(pad(&x, &[(2, 1)], PadMode::Reflect)?.to_host::<f32>()?, [3.0, 2.0, 1.0, 2.0, 3.0, 2.0]);
 /// assert_eq!(pad(&x, &[(2, 1)], PadMode::Replicate)?.to_host::<f32>()?, [1.0, 1.0, 1.0, 2.0, 3.0, 3.0]);
 /// assert_eq!(pad(&x, &[(-1, 1)], PadMode::Constant(9.0))?.to_host::<f32>()?, [2.0, 3.0, 9.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn pad(x: &Tensor, pads: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
     let op = "pad";

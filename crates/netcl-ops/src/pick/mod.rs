@@ -24,14 +24,14 @@ use smallvec::{SmallVec, smallvec};
 /// labels should check them first, which makes a better message.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, index::IndexTensor, tensor::Tensor};
+/// use netcl_core::{device::manager, index::IndexTensor, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?;
 /// let labels = IndexTensor::from_host(&queue, &[2i64, 0], [2])?;
 /// assert_eq!(netcl_ops::pick(&x, 1, &labels, None)?.to_host::<f32>()?, [3.0, 4.0]);
 /// assert_eq!(netcl_ops::pick(&x, 1, &labels, Some(2))?.to_host::<f32>()?, [0.0, 4.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn pick(x: &Tensor, axis: isize, labels: &IndexTensor, ignore: Option<i64>) -> Result<Tensor> {
     x.check_float("pick")?;
@@ -59,14 +59,14 @@ pub fn pick(x: &Tensor, axis: isize, labels: &IndexTensor, ignore: Option<i64>) 
 /// Lines with the label `ignore` are 0; lines with any other label outside the axis are NaN.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, index::IndexTensor, tensor::Tensor};
+/// use netcl_core::{device::manager, index::IndexTensor, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[5.0f32, 7.0], [2])?;
 /// let labels = IndexTensor::from_host(&queue, &[2i64, 0], [2])?;
 /// let spread = netcl_ops::unpick(&x, 1, &labels, 3, None)?;
 /// assert_eq!(spread.to_host::<f32>()?, [0.0, 0.0, 5.0, 7.0, 0.0, 0.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn unpick(x: &Tensor, axis: isize, labels: &IndexTensor, classes: usize, ignore: Option<i64>) -> Result<Tensor> {
     x.check_float("unpick")?;

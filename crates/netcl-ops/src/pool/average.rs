@@ -40,12 +40,12 @@ impl Averaging {
 /// The average of each window of the last two axes.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::pool::{Averaging, Window, avg_pool2d};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 5.0, 2.0, 4.0], [1, 2, 2])?;
 /// assert_eq!(avg_pool2d(&x, &Window::new([2, 2]), Averaging::default())?.to_host::<f32>()?, [3.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn avg_pool2d(x: &Tensor, window: &Window<2>, averaging: Averaging) -> Result<Tensor> {
     fixed("avg_pool2d", x, window, averaging)
@@ -70,12 +70,12 @@ pub fn avg_pool1d_backward(grad: &Tensor, shape: &Shape, window: &Window<1>, ave
 /// The average of each of `output` windows that cover the last two axes evenly, whatever their lengths.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::pool::adaptive_avg_pool2d;
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 5.0, 2.0, 4.0], [1, 2, 2])?;
 /// assert_eq!(adaptive_avg_pool2d(&x, [1, 1])?.to_host::<f32>()?, [3.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn adaptive_avg_pool2d(x: &Tensor, output: [usize; 2]) -> Result<Tensor> {
     adaptive("adaptive_avg_pool2d", x, output)

@@ -8,13 +8,13 @@ use netcl_core::{Error, Result};
 /// The windows of a pooling over `N` axes.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::pool::{Window, max_pool2d};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1, 3, 3])?;
 /// let window = Window { stride: [1, 1], ..Window::new([2, 2]) };
 /// assert_eq!(max_pool2d(&x, &window)?.output.to_host::<f32>()?, [5.0, 6.0, 8.0, 9.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window<const N: usize> {

@@ -44,14 +44,14 @@ impl Windows<'_> {
 /// The maximum of each window of the last two axes. A window with a NaN gives NaN.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::pool::{Window, max_pool2d};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 5.0, 2.0, 3.0, 4.0, 0.0, 7.0, 6.0], [1, 2, 4])?;
 /// let y = max_pool2d(&x, &Window::new([2, 2]))?;
 /// assert_eq!(y.output.to_host::<f32>()?, [5.0, 7.0]);
 /// assert_eq!(y.indices.to_host()?, [1, 6]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn max_pool2d(x: &Tensor, window: &Window<2>) -> Result<MaxPooled> {
     forward("max_pool2d", x, Windows::Fixed(window))
@@ -105,7 +105,7 @@ fn forward(op: &'static str, x: &Tensor, windows: Windows<'_>) -> Result<MaxPool
 /// The gradient of the input of [`max_pool2d`], whose shape is `shape`: each result's gradient goes to where it came from.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::pool::{Window, max_pool2d, max_pool2d_backward};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 5.0, 2.0, 3.0], [1, 2, 2])?;
@@ -113,7 +113,7 @@ fn forward(op: &'static str, x: &Tensor, windows: Windows<'_>) -> Result<MaxPool
 /// let y = max_pool2d(&x, &window)?;
 /// let grad = max_pool2d_backward(&y.output, x.shape(), &y.indices, &window)?;
 /// assert_eq!(grad.to_host::<f32>()?, [0.0, 5.0, 0.0, 0.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn max_pool2d_backward(grad: &Tensor, shape: &Shape, indices: &IndexTensor, window: &Window<2>) -> Result<Tensor> {
     backward("max_pool2d_backward", grad, shape, indices.tensor(), Some(window))

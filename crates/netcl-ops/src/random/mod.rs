@@ -42,7 +42,7 @@ impl Law {
 /// With `None` for the generator the process-wide one ([`netcl_core::random::manual_seed`]) is used and moved on.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType, random::Generator};
+/// use netcl_core::{device::manager, dtype::DType, random::Generator};
 /// use netcl_ops::random::uniform;
 ///
 /// let queue = manager().cpu().queue;
@@ -50,7 +50,7 @@ impl Law {
 /// let first = uniform(&queue, [2, 3], DType::F32, -1.0, 1.0, Some(&mut generator))?;
 /// let again = uniform(&queue, [2, 3], DType::F32, -1.0, 1.0, Some(&mut Generator::new(7)))?;
 /// assert_eq!(first.to_host::<f32>()?, again.to_host::<f32>()?);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn uniform(
     queue: &Queue,

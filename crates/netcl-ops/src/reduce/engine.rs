@@ -32,7 +32,7 @@ pub(super) enum Carry {
 /// fusing compiler puts around them.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, kernels::expr::Graph, tensor::Tensor};
+/// use netcl_core::{device::manager, kernels::expr::Graph, tensor::Tensor};
 /// use netcl_ops::reduce::{Axes, Combine, Operands, Reduction};
 ///
 /// let g = Graph::new();
@@ -41,7 +41,7 @@ pub(super) enum Carry {
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0], [3])?;
 /// let y = Tensor::from_host(&queue, &[4.0f32, 5.0, 6.0], [3])?;
 /// assert_eq!(dot.run(&Operands { inputs: &[&x, &y], ..Default::default() }, Axes::All, false)?.item()?, 32.0);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub struct Reduction {
     name: &'static str,

@@ -39,13 +39,13 @@ pub use opencl::{Variant, force_variant};
 /// The axes a reduction removes. Negative ones count from the end.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 ///
 /// let x = Tensor::full(&manager().cpu().queue, [2, 3, 4], DType::F32, 1.0)?;
 /// assert_eq!(netcl_ops::sum(&x, -1, false)?.shape().to_vec(), [2, 3]);
 /// assert_eq!(netcl_ops::sum(&x, &[0, 2], true)?.to_host::<f32>()?, [8.0, 8.0, 8.0]);
 /// assert_eq!(netcl_ops::sum(&x, (), false)?.item()?, 24.0); // all axes: a scalar
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axes<'a> {
@@ -205,12 +205,12 @@ pub fn all<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<
 /// elements that are not zero.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32, -4.0], [2])?;
 /// assert_eq!(netcl_ops::norm(&x, 2.0, (), false)?.item()?, 5.0);
 /// assert_eq!(netcl_ops::norm(&x, f64::INFINITY, (), false)?.item()?, 4.0);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn norm<'a>(x: &Tensor, p: f64, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
@@ -300,12 +300,12 @@ pub fn logsumexp<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> R
 /// equals wins, and a NaN is larger than anything, as in NumPy and PyTorch.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 7.0, 7.0, 9.0, 2.0, 3.0], [2, 3])?;
 /// assert_eq!(netcl_ops::argmax(&x, Some(1), false)?.to_host()?, [1, 0]);
 /// assert_eq!(netcl_ops::argmax(&x, None, false)?.to_host()?, [3]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn argmax(x: &Tensor, axis: Option<isize>, keepdims: bool) -> Result<IndexTensor> {
     static ARGMAX: LazyLock<Reduction> = LazyLock::new(|| Reduction::position("argmax", true));

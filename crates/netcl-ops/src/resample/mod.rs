@@ -104,13 +104,13 @@ impl Plan {
 /// Each result is the nearest element of the input: every element repeated, or some left out.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::resample::upsample_nearest;
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0], [1, 1, 2])?;
 /// assert_eq!(upsample_nearest(&x, 2.0)?.to_host::<f32>()?, [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]);
 /// assert_eq!(upsample_nearest(&x, [1, 3])?.to_host::<f32>()?, [1.0, 1.0, 2.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn upsample_nearest(x: &Tensor, to: impl Into<Resize>) -> Result<Tensor> {
     forward("upsample_nearest", x, to.into(), Mode::Nearest)
@@ -127,13 +127,13 @@ pub fn upsample_nearest_backward(grad: &Tensor, shape: &Shape, to: impl Into<Res
 /// are squares whose centres are compared.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 /// use netcl_ops::resample::upsample_bilinear;
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[0.0f32, 4.0], [1, 1, 2])?;
 /// assert_eq!(upsample_bilinear(&x, [1, 4], false)?.to_host::<f32>()?, [0.0, 1.0, 3.0, 4.0]);
 /// assert_eq!(upsample_bilinear(&x, [1, 5], true)?.to_host::<f32>()?, [0.0, 1.0, 2.0, 3.0, 4.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn upsample_bilinear(x: &Tensor, to: impl Into<Resize>, align_corners: bool) -> Result<Tensor> {
     forward("upsample_bilinear", x, to.into(), bilinear(align_corners))

@@ -15,12 +15,12 @@ use crate::lines::{Lines, check};
 /// Carried in float64 on the CPU and with a correction elsewhere; the same bits on every run.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
 /// assert_eq!(netcl_ops::cumsum(&x, 1)?.to_host::<f32>()?, [1.0, 3.0, 3.0, 7.0]);
 /// assert_eq!(netcl_ops::cumsum(&x, 0)?.to_host::<f32>()?, [1.0, 2.0, 4.0, 6.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn cumsum(x: &Tensor, axis: isize) -> Result<Tensor> {
     let axis = check("cumsum", x, axis)?;

@@ -19,11 +19,11 @@ use crate::lines::{Lines, check};
 /// As in PyTorch, entries of minus infinity give 0, and a line of nothing but minus infinity gives NaN.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1e4f32, 1e4, f32::NEG_INFINITY], [3])?;
 /// assert_eq!(netcl_ops::softmax(&x, -1)?.to_host::<f32>()?, [0.5, 0.5, 0.0]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn softmax(x: &Tensor, axis: isize) -> Result<Tensor> {
     run("softmax", x, axis, false)

@@ -35,14 +35,14 @@ pub struct Sorted {
 /// Takes floats and whole numbers. Its gradient is [`sort_backward`].
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[2.0f32, f32::NAN, -1.0, 2.0], [4])?;
 /// let sorted = netcl_ops::sort(&x, 0, false)?;
 /// assert_eq!(sorted.values.to_host::<f32>()?[..3], [-1.0, 2.0, 2.0]);
 /// assert_eq!(sorted.indices.to_host()?, [2, 0, 3, 1]);
 /// assert_eq!(netcl_ops::argsort(&x, 0, true)?.to_host()?, [0, 3, 2, 1]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn sort(x: &Tensor, axis: isize, descending: bool) -> Result<Sorted> {
     const OP: &str = "sort";
@@ -62,12 +62,12 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<IndexTensor>
 /// Its gradient is [`sort_backward`].
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 5.0, 3.0, 4.0], [2, 2])?;
 /// let best = netcl_ops::topk(&x, 1, -1, true)?;
 /// assert_eq!((best.values.to_host::<f32>()?, best.indices.to_host()?), (vec![5.0, 4.0], vec![1, 1]));
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<Sorted> {
     const OP: &str = "topk";

@@ -70,10 +70,10 @@ const ROWS: usize = 160;
 /// The configurations that are measured for a product on a device, the likeliest first, all within its limits.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType};
+/// use netcl_core::{device::manager, dtype::DType};
 /// let candidates = netcl_ops::tuning::matmul_candidates(&manager().cpu().queue, [512, 512, 512], DType::F32)?;
 /// assert_eq!(candidates.len(), 1); // the native CPU has one engine
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn matmul_candidates(queue: &Queue, [m, n, k]: [usize; 3], dtype: DType) -> Result<Vec<KernelConfig>> {
     let selector = get_kernel_selector(Some(queue))?;

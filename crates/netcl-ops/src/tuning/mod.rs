@@ -5,13 +5,13 @@
 //! random numbers, the same in every run.
 //!
 //! ```
-//! use netcl_ops::core::{device::manager, dtype::DType, tuner::Limits};
+//! use netcl_core::{device::manager, dtype::DType, tuner::Limits};
 //! use netcl_ops::tuning::tune_matmul;
 //!
 //! let tuning = tune_matmul(&manager().cpu().queue, [64, 64, 64], DType::F32, &Limits::default(), &mut |_| true)?;
 //! assert_eq!(tuning.problem.to_string(), "matmul 64x64x64 float32");
 //! assert!(tuning.best().is_some_and(|best| best.median() > Some(0.0)));
-//! # Ok::<(), netcl_ops::core::Error>(())
+//! # Ok::<(), netcl_core::Error>(())
 //! ```
 
 mod conv;

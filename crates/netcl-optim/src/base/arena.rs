@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use netcl_autograd::Result;
-use netcl_autograd::core::backend::Queue;
-use netcl_autograd::core::dtype::DType;
-use netcl_autograd::core::kernels::elementwise::Number;
-use netcl_autograd::core::kernels::launch::{Slot, at_once, each_run};
-use netcl_autograd::core::kernels::many::{CONTROLS, Many, Operands, Segment, Segments};
-use netcl_autograd::core::shape::{Layout, Shape};
-use netcl_autograd::core::tensor::Tensor as Raw;
+use netcl_core::backend::Queue;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::launch::{Slot, at_once, each_run};
+use netcl_core::kernels::many::{CONTROLS, Many, Operands, Segment, Segments};
+use netcl_core::shape::{Layout, Shape};
+use netcl_core::tensor::Tensor as Raw;
 
 use super::Pair;
 use crate::group::ParamGroup;
@@ -275,6 +275,6 @@ impl Arena {
 }
 
 /// A view of some elements of a flat tensor.
-fn part(flat: &Raw, at: usize, shape: impl Into<Shape>) -> netcl_autograd::core::Result<Raw> {
+fn part(flat: &Raw, at: usize, shape: impl Into<Shape>) -> netcl_core::Result<Raw> {
     flat.with_layout(Layout::contiguous(shape.into()).shifted(flat.layout().offset() + at))
 }

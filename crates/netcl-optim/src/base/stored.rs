@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use netcl_autograd::Result;
-use netcl_autograd::core::kernels::launch::at_once;
-use netcl_autograd::core::shape::Shape;
+use netcl_core::kernels::launch::at_once;
+use netcl_core::shape::Shape;
 
 use super::Base;
 use super::arena::Member;

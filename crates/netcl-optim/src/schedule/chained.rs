@@ -1,8 +1,7 @@
 //! Several schedules at once.
 
-use netcl_autograd::Result;
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::kernels::launch::is_repeating;
+use netcl_autograd::{Error, Result};
+use netcl_core::kernels::launch::is_repeating;
 
 use super::{At, Driver, Schedule, step_each_run};
 use crate::state::State;
@@ -19,7 +18,7 @@ use crate::state::State;
 /// both.step()?;
 /// both.step()?;
 /// assert_eq!(rate.learning_rate(), 0.75 * 0.75 * 0.5);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 pub struct ChainedScheduler {
     schedules: Vec<Box<dyn Schedule>>,
@@ -32,7 +31,7 @@ impl ChainedScheduler {
     /// For none.
     pub fn new(schedules: Vec<Box<dyn Schedule>>) -> Result<ChainedScheduler> {
         if schedules.is_empty() {
-            return Err(CoreError::argument("ChainedScheduler", "there are no schedules to chain").into());
+            return Err(Error::argument("ChainedScheduler", "there are no schedules to chain"));
         }
         Ok(ChainedScheduler { schedules })
     }

@@ -24,7 +24,7 @@ use crate::settings::{at_least_one, not_negative};
 ///     schedule.step()?;
 /// }
 /// assert_eq!(rate.learning_rate(), 0.25);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct CosineAnnealingLR {

@@ -17,7 +17,7 @@ use crate::settings::not_negative;
 /// schedule.step()?;
 /// schedule.step()?;
 /// assert_eq!(rate.learning_rate(), 2.0);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct ExponentialLR {

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use netcl_autograd::Result;
-use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::{Error, Result};
 
 use super::{At, Driver, Schedule, groups_of};
 use crate::group::ParamGroup;
@@ -23,7 +22,7 @@ pub type Factor = Box<dyn Fn(u64) -> Result<f64> + Send>;
 /// schedule.step()?;
 /// schedule.step()?;
 /// assert_eq!(rate.learning_rate(), 0.25);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 pub struct LambdaLR {
     driver: Driver,
@@ -43,7 +42,7 @@ impl LambdaLR {
     pub fn of_groups(groups: Vec<ParamGroup>, factors: Vec<Factor>) -> Result<LambdaLR> {
         if factors.len() != 1 && factors.len() != groups.len() {
             let what = format!("{} functions for {} groups; give one, or one for each", factors.len(), groups.len());
-            return Err(CoreError::argument("LambdaLR", what).into());
+            return Err(Error::argument("LambdaLR", what));
         }
         let mut schedule = LambdaLR { driver: Driver::new(groups), factors };
         schedule.restart()?;

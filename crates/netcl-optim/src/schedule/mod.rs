@@ -4,7 +4,7 @@
 //! [`step`](Schedule::step) after each epoch, or after each step where that is what it counts.
 //!
 //! ```
-//! use netcl_optim::autograd::{Tensor, core::device::manager};
+//! use netcl_autograd::{Tensor, manager};
 //! use netcl_optim::schedule::{CosineAnnealingLR, Schedule};
 //! use netcl_optim::{Adam, Optimizer};
 //!
@@ -15,7 +15,7 @@
 //!     schedule.step()?; // after each epoch
 //! }
 //! assert!((opt.learning_rate() - 0.2).abs() < 1e-12);
-//! # Ok::<(), netcl_optim::autograd::Error>(())
+//! # Ok::<(), netcl_autograd::Error>(())
 //! ```
 
 mod chained;
@@ -33,8 +33,8 @@ mod warmup_cosine;
 use std::sync::Arc;
 
 use netcl_autograd::Result;
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::kernels::launch::{self, Slot};
+use netcl_core::Error as CoreError;
+use netcl_core::kernels::launch::{self, Slot};
 
 use crate::group::ParamGroup;
 use crate::optimizer::Optimizer;

@@ -16,7 +16,7 @@ use crate::settings::not_negative;
 /// let mut schedule = MultiStepLR::of_groups(vec![rate.clone()], vec![1, 3], 0.5)?;
 /// let rates: Vec<f64> = (0..5).map(|_| { let now = rate.learning_rate(); schedule.step().map(|()| now) }).collect::<Result<_, _>>()?;
 /// assert_eq!(rates, [1.0, 0.5, 0.5, 0.25, 0.25]);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct MultiStepLR {

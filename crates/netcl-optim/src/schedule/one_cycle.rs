@@ -2,8 +2,8 @@
 
 use std::f64::consts::PI;
 
-use netcl_autograd::Result;
-use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::{Error, Result};
+use netcl_core::Error as CoreError;
 
 use super::{At, Driver, PerGroup, Schedule, groups_of};
 use crate::group::ParamGroup;
@@ -29,7 +29,7 @@ const OP: &str = "OneCycleLR";
 /// }
 /// assert!((rate.learning_rate() - 4e-6).abs() < 1e-12);
 /// assert!(schedule.step().is_err()); // the cycle is over
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct OneCycleLR {
@@ -110,7 +110,7 @@ impl OneCycleLR {
         positive(OP, "final_div_factor", options.final_div_factor)?;
         if !(0.0..=1.0).contains(&options.pct_start) {
             let what = format!("pct_start is {}; use a number from 0 to 1", options.pct_start);
-            return Err(CoreError::argument(OP, what).into());
+            return Err(Error::argument(OP, what));
         }
         let max_lr = options.max_lr.spread(OP, "max_lr", groups.len())?;
         for lr in &max_lr {
@@ -118,7 +118,7 @@ impl OneCycleLR {
         }
         if options.cycle_momentum && groups.iter().any(|group| group.momentum().is_none()) {
             let what = "the optimizer has no momentum to cycle; give it one, or set cycle_momentum to false";
-            return Err(CoreError::argument(OP, what).into());
+            return Err(Error::argument(OP, what));
         }
         let mut schedule = OneCycleLR { driver: Driver::new(groups), options, max_lr };
         schedule.restart()?;

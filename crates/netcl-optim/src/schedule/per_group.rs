@@ -1,7 +1,6 @@
 //! Numbers that groups share or have of their own.
 
-use netcl_autograd::Result;
-use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::{Error, Result};
 
 /// One number for all groups, or one for each: made from either.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,7 +26,7 @@ impl PerGroup {
             many if many.len() == groups => Ok(many.to_vec()),
             many => {
                 let what = format!("{} values of {name} for {groups} groups; give one, or one for each", many.len());
-                Err(CoreError::argument(op, what).into())
+                Err(Error::argument(op, what))
             }
         }
     }

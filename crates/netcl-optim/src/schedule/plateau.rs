@@ -1,7 +1,6 @@
 //! Less when nothing improves any more.
 
-use netcl_autograd::Result;
-use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::{Error, Result};
 
 use super::{PerGroup, groups_of};
 use crate::group::ParamGroup;
@@ -23,7 +22,7 @@ const OP: &str = "ReduceLROnPlateau";
 ///     schedule.step(loss);
 /// }
 /// assert_eq!(rate.learning_rate(), 0.5);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct ReduceLROnPlateau {
@@ -108,7 +107,7 @@ impl ReduceLROnPlateau {
     pub fn of_groups(groups: Vec<ParamGroup>, options: PlateauOptions) -> Result<ReduceLROnPlateau> {
         if !(0.0..1.0).contains(&options.factor) {
             let what = format!("the factor is {}; use a number from 0 up to, but not including, 1", options.factor);
-            return Err(CoreError::argument(OP, what).into());
+            return Err(Error::argument(OP, what));
         }
         not_negative(OP, "threshold", options.threshold)?;
         not_negative(OP, "eps", options.eps)?;

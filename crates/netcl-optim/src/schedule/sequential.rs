@@ -1,8 +1,7 @@
 //! One schedule after the other.
 
-use netcl_autograd::Result;
-use netcl_autograd::core::Error as CoreError;
-use netcl_autograd::core::kernels::launch::is_repeating;
+use netcl_autograd::{Error, Result};
+use netcl_core::kernels::launch::is_repeating;
 
 use super::chained::{merged, restore};
 use super::{At, Driver, Schedule, step_each_run};
@@ -22,7 +21,7 @@ const OP: &str = "SequentialLR";
 /// let mut schedule = SequentialLR::new(vec![Box::new(warmup), Box::new(decay)], vec![2])?;
 /// let rates: Vec<f64> = (0..5).map(|_| { let now = rate.learning_rate(); schedule.step().map(|()| now) }).collect::<Result<_, _>>()?;
 /// assert_eq!(rates, [0.1, 0.1, 1.0, 0.5, 0.25]);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 pub struct SequentialLR {
     schedules: Vec<Box<dyn Schedule>>,
@@ -39,11 +38,11 @@ impl SequentialLR {
         if schedules.is_empty() || milestones.len() + 1 != schedules.len() {
             let (s, m) = (schedules.len(), milestones.len());
             let what = format!("{m} milestones for {s} schedules; there must be one fewer, the epochs of the changes");
-            return Err(CoreError::argument(OP, what).into());
+            return Err(Error::argument(OP, what));
         }
         if !milestones.is_sorted_by(|a, b| a < b) || milestones.first() == Some(&0) {
             let what = format!("the milestones {milestones:?} must rise, from 1 at least");
-            return Err(CoreError::argument(OP, what).into());
+            return Err(Error::argument(OP, what));
         }
         let mut schedule = SequentialLR { schedules, milestones, epoch: 0 };
         schedule.restart()?;

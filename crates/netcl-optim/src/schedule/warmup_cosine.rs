@@ -2,8 +2,7 @@
 
 use std::f64::consts::PI;
 
-use netcl_autograd::Result;
-use netcl_autograd::core::Error as CoreError;
+use netcl_autograd::{Error, Result};
 
 use super::{At, Driver, Schedule, groups_of};
 use crate::group::ParamGroup;
@@ -24,7 +23,7 @@ use crate::settings::not_negative;
 /// let rates: Vec<f64> = (0..6).map(|_| { let now = rate.learning_rate(); schedule.step().map(|()| now) }).collect::<Result<_, _>>()?;
 /// assert_eq!(rates[..4], [0.25, 0.5, 0.75, 1.0]);
 /// assert!((rates[5] - 0.5).abs() < 1e-12);
-/// # Ok::<(), netcl_optim::autograd::Error>(())
+/// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct WarmupCosine {
@@ -57,7 +56,7 @@ impl WarmupCosine {
         not_negative(OP, "min_lr", min_lr)?;
         if warmup_epochs >= max_epochs {
             let what = format!("a warm-up of {warmup_epochs} leaves nothing of {max_epochs}; make it shorter");
-            return Err(CoreError::argument(OP, what).into());
+            return Err(Error::argument(OP, what));
         }
         let mut schedule = WarmupCosine { driver: Driver::new(groups), max_epochs, warmup_epochs, min_lr };
         schedule.restart()?;

@@ -1,11 +1,11 @@
 //! What the tests of optimizers share: devices, tensors, values by a formula that PyTorch's side computes as well.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
-use netcl_optim::autograd::Tensor;
-use netcl_optim::autograd::core::backend::Queue;
-use netcl_optim::autograd::core::device::{DeviceHandle, manager};
-use netcl_optim::autograd::core::dtype::DType;
-use netcl_optim::autograd::core::tensor::HostOptions;
+use netcl_autograd::Tensor;
+use netcl_core::backend::Queue;
+use netcl_core::device::{DeviceHandle, manager};
+use netcl_core::dtype::DType;
+use netcl_core::tensor::HostOptions;
 use serde_json::Value;
 
 pub(crate) fn cpu() -> Queue {

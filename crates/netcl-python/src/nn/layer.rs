@@ -118,7 +118,11 @@ impl Layer {
         let mut found = Vec::new();
         self.read().visit(&mut |name, member| {
             if let Member::Child(child) = member {
-                found.push((name.to_owned(), layer_config(child), [child.named_parameters(), child.named_buffers()].concat()));
+                found.push((
+                    name.to_owned(),
+                    layer_config(child),
+                    [child.named_parameters(), child.named_buffers()].concat(),
+                ));
             }
         });
         let children = found.into_iter().map(|(name, config, tensors)| {

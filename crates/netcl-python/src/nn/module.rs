@@ -59,9 +59,9 @@ impl PythonModule {
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<PythonModule> {
         let py = object.py();
         let table = |name| -> PyResult<Bound<'_, PyDict>> {
-            let found = object.getattr(name).map_err(|_| {
-                PyTypeError::new_err(format!("a netcl.nn.Module is needed, not {}", object.get_type()))
-            })?;
+            let found = object
+                .getattr(name)
+                .map_err(|_| PyTypeError::new_err(format!("a netcl.nn.Module is needed, not {}", object.get_type())))?;
             Ok(found.cast_into()?)
         };
         let unsaved = object.getattr(intern!(py, "_unsaved"))?.cast_into::<PySet>()?;
@@ -70,8 +70,7 @@ impl PythonModule {
             for (name, value) in table(names)?.iter() {
                 let role = if unsaved.contains(&name)? { Role::Constant } else { saved };
                 let name: String = name.extract()?;
-                let tensor =
-                    if value.is_none() { None } else { Some(held(&value, &name)?.as_ref().clone()) };
+                let tensor = if value.is_none() { None } else { Some(held(&value, &name)?.as_ref().clone()) };
                 tensors.push(Place { name, role, found: tensor.clone(), tensor });
             }
         }

@@ -20,7 +20,7 @@ const OP: &str = "KernelCapture";
 ///
 /// ```
 /// use netcl_runtime::capture::KernelCapture;
-/// use netcl_runtime::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0], [2])?;
 /// let mut kept = KernelCapture::new();
@@ -30,7 +30,7 @@ const OP: &str = "KernelCapture";
 /// x.fill(7.0)?;
 /// kept.replay()?;
 /// assert_eq!(y.to_host::<f64>()?, [7.0, 7.0]);
-/// # Ok::<(), netcl_runtime::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 #[derive(Default)]
 pub struct KernelCapture {
@@ -69,7 +69,7 @@ thread_local! {
 ///
 /// ```
 /// use netcl_runtime::capture::{KernelCapture, Paused};
-/// use netcl_runtime::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0], [2])?;
 /// let mut kept = KernelCapture::new();
@@ -80,7 +80,7 @@ thread_local! {
 ///     x.fill(3.0)?;
 /// }
 /// assert_eq!(kept.end()?, 1);
-/// # Ok::<(), netcl_runtime::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 #[must_use = "it ends when this is dropped"]
 pub struct Paused(std::marker::PhantomData<*const ()>);

@@ -75,7 +75,7 @@ struct Entry<O> {
 ///
 /// ```
 /// use netcl_runtime::capture::capture;
-/// use netcl_runtime::core::{Error, device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{Error, device::manager, dtype::DType, tensor::Tensor};
 ///
 /// let queue = manager().get("auto")?.queue;
 /// let total = Tensor::from_shape(&queue, [2], DType::F32)?;

@@ -8,7 +8,7 @@ use netcl_core::{Error, Result};
 ///
 /// ```
 /// use netcl_runtime::capture::Tensors;
-/// use netcl_runtime::core::{device::manager, index::IndexTensor, tensor::Tensor};
+/// use netcl_core::{device::manager, index::IndexTensor, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0], [2])?;
@@ -16,7 +16,7 @@ use netcl_core::{Error, Result};
 /// let mut found = Vec::new();
 /// (x, vec![labels]).visit(&mut |tensor| found.push(tensor.shape().to_string()));
 /// assert_eq!(found, ["(2,)", "(1,)"]);
-/// # Ok::<(), netcl_runtime::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub trait Tensors: Sized {
     /// Shows every tensor, in a fixed order.

@@ -22,7 +22,7 @@ where
     ///
     /// ```
     /// use netcl_runtime::capture::capture;
-    /// use netcl_runtime::core::{Error, device::manager, dtype::DType, tensor::Tensor};
+    /// use netcl_core::{Error, device::manager, dtype::DType, tensor::Tensor};
     ///
     /// let x = Tensor::from_host(&manager().cpu().queue, &[0.5f32], [1])?;
     /// let mut step = capture(|x: &Tensor| x.cast(DType::F16));

@@ -5,7 +5,7 @@ mod chart;
 use std::fmt::Write;
 
 use netcl_data::{Dataset, Picture, digits};
-use netcl_io::nn::Module;
+use netcl_nn::Module;
 
 use crate::error::Result;
 use crate::evaluate::Evaluation;

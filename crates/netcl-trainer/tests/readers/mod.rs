@@ -9,12 +9,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use flate2::{Compression, Crc, write::GzEncoder};
-use netcl_trainer::data::{Picture, catalog, idx};
-use netcl_trainer::io::nn::autograd::core::dtype::DType;
-use netcl_trainer::io::nn::autograd::core::random::Generator;
-use netcl_trainer::io::npy::{Content, parse, text_to_npy};
-use netcl_trainer::io::optim::{AdamW, AdamWOptions};
-use netcl_trainer::io::{Archive, Array, Checkpoint, load_weights};
+use netcl_data::{Picture, catalog, idx};
+use netcl_io::npy::{Content, parse, text_to_npy};
+use netcl_io::{Archive, Array, Checkpoint, load_weights};
+use netcl_nn::autograd::{DType, Generator};
+use netcl_optim::{AdamW, AdamWOptions};
 use netcl_trainer::{Architecture, Classifier, Network, Progress, Run, Settings};
 use serde_json::Value;
 use zip::write::SimpleFileOptions;

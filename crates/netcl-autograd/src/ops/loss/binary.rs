@@ -116,8 +116,7 @@ impl Bce {
 /// would cost waiting for the device: there its loss and gradient are NaN. Prefer [`binary_cross_entropy_with_logits`], which loses nothing near 0 and 1.
 ///
 /// ```
-/// use netcl_autograd::core::device::manager;
-/// use netcl_autograd::{Tensor, ops::loss::{BceOptions, binary_cross_entropy}};
+/// use netcl_autograd::{Tensor, manager, ops::loss::{BceOptions, binary_cross_entropy}};
 ///
 /// let queue = manager().cpu().queue;
 /// let p = Tensor::from_host(&queue, &[1.0f32, 1.0], [2])?;
@@ -160,8 +159,7 @@ fn softplus(x: Val<'_>) -> Val<'_> {
 /// Binary cross-entropy of logits: [`binary_cross_entropy`] of their sigmoid, without the loss of digits near 0 and 1.
 ///
 /// ```
-/// use netcl_autograd::core::device::manager;
-/// use netcl_autograd::{Tensor, ops::loss::{BceWithLogitsOptions, binary_cross_entropy_with_logits}};
+/// use netcl_autograd::{Tensor, manager, ops::loss::{BceWithLogitsOptions, binary_cross_entropy_with_logits}};
 ///
 /// let queue = manager().cpu().queue;
 /// let logits = Tensor::from_host(&queue, &[1e4f32, -1e4], [2])?.with_grad();

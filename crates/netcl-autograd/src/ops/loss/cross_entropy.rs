@@ -65,8 +65,7 @@ impl Default for NllOptions {
 /// divisor of the mean when the target is probabilities.
 ///
 /// ```
-/// use netcl_autograd::core::device::manager;
-/// use netcl_autograd::{Tensor, ops::loss::{CrossEntropyOptions, cross_entropy}};
+/// use netcl_autograd::{Tensor, manager, ops::loss::{CrossEntropyOptions, cross_entropy}};
 ///
 /// let logits = Tensor::from_host(&manager().cpu().queue, &[0.0f32, 0.0, 1e4, -1e4], [2, 2])?.with_grad();
 /// let loss = cross_entropy(&logits, &[1, 0], &CrossEntropyOptions::default())?;

@@ -27,9 +27,8 @@ pub struct KlDivOptions {
 /// log-probabilities.
 ///
 /// ```
-/// use netcl_autograd::core::device::manager;
+/// use netcl_autograd::{Tensor, manager};
 /// use netcl_autograd::ops::{loss::{KlDivOptions, kl_div}, softmax::log_softmax};
-/// use netcl_autograd::Tensor;
 ///
 /// let queue = manager().cpu().queue;
 /// let logits = Tensor::from_host(&queue, &[0.0f32, 0.0], [1, 2])?;

@@ -45,8 +45,7 @@ impl Default for TripletMarginOptions {
 /// `1 - cos` where the pair should agree, `max(0, cos - margin)` where it should not. A pair with any other target costs 0.
 ///
 /// ```
-/// use netcl_autograd::core::device::manager;
-/// use netcl_autograd::{Tensor, ops::loss::{CosineEmbeddingOptions, cosine_embedding_loss}};
+/// use netcl_autograd::{Tensor, manager, ops::loss::{CosineEmbeddingOptions, cosine_embedding_loss}};
 ///
 /// let queue = manager().cpu().queue;
 /// let a = Tensor::from_host(&queue, &[1.0f32, 0.0, 1.0, 0.0], [2, 2])?;
@@ -96,8 +95,7 @@ pub fn cosine_embedding_loss(
 /// `d(a, b)` is the p-norm of `a - b + eps`.
 ///
 /// ```
-/// use netcl_autograd::core::device::manager;
-/// use netcl_autograd::{Tensor, ops::loss::{TripletMarginOptions, triplet_margin_loss}};
+/// use netcl_autograd::{Tensor, manager, ops::loss::{TripletMarginOptions, triplet_margin_loss}};
 ///
 /// let queue = manager().cpu().queue;
 /// let row = |v: [f32; 2]| Tensor::from_host(&queue, &v, [1, 2]);

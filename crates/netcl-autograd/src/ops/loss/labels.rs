@@ -16,8 +16,7 @@ use crate::tensor::Tensor;
 /// [`&Tensor`](Tensor).
 ///
 /// ```
-/// use netcl_autograd::core::{device::manager, index::IndexTensor};
-/// use netcl_autograd::{Tensor, ops::loss::{CrossEntropyOptions, cross_entropy}};
+/// use netcl_autograd::{IndexTensor, Tensor, manager, ops::loss::{CrossEntropyOptions, cross_entropy}};
 ///
 /// let queue = manager().cpu().queue;
 /// let logits = Tensor::from_host(&queue, &[2.0f32, 0.0, -1.0, 0.5], [2, 2])?;

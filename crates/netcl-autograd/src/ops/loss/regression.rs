@@ -62,8 +62,7 @@ fn apply(
 /// `(input - target)^2`.
 ///
 /// ```
-/// use netcl_autograd::core::device::manager;
-/// use netcl_autograd::{Tensor, ops::loss::{Reduction, mse_loss}};
+/// use netcl_autograd::{Tensor, manager, ops::loss::{Reduction, mse_loss}};
 ///
 /// let queue = manager().cpu().queue;
 /// let input = Tensor::from_host(&queue, &[1.0f32, 5.0], [2])?.with_grad();
@@ -90,8 +89,7 @@ pub fn l1_loss(input: &Tensor, target: &Tensor, reduction: Reduction) -> Result<
 /// With `z = input - target`: `z^2 / (2 * beta)` where `|z| < beta`, else `|z| - beta / 2`.
 ///
 /// ```
-/// use netcl_autograd::core::device::manager;
-/// use netcl_autograd::{Tensor, ops::loss::{SmoothL1Options, smooth_l1_loss}};
+/// use netcl_autograd::{Tensor, manager, ops::loss::{SmoothL1Options, smooth_l1_loss}};
 ///
 /// let queue = manager().cpu().queue;
 /// let input = Tensor::from_host(&queue, &[0.5f32, 3.0], [2])?;

@@ -15,14 +15,14 @@ use crate::lines::check;
 /// The gradient of `x` for `y = softmax(x)`: `y * (upstream - sum(upstream * y))` along the axis.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, tensor::Tensor};
+/// use netcl_core::{device::manager, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let y = Tensor::from_host(&queue, &[0.25f32, 0.75], [2])?;
 /// let upstream = Tensor::from_host(&queue, &[1.0f32, 3.0], [2])?;
 /// let gradient = netcl_ops::softmax_backward(&upstream, &y, 0)?;
 /// assert_eq!(gradient.to_host::<f32>()?, [0.25 * (1.0 - 2.5), 0.75 * (3.0 - 2.5)]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn softmax_backward(upstream: &Tensor, y: &Tensor, axis: isize) -> Result<Tensor> {
     run("softmax_backward", upstream, y, axis, false)
