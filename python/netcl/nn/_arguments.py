@@ -13,7 +13,7 @@ from netcl._netcl import DeviceHandle, Tensor
 from netcl._netcl.nn import uniform_
 from netcl.core.device import manager
 
-__all__ = ["WrongInput", "depth", "numbers", "parameter", "positive", "queue_first", "resolve_queue", "uniform_parameter"]
+__all__ = ["WrongInput", "depth", "numbers", "parameter", "positive", "queue_first", "resolve_queue", "uniform_parameter", "with_queue"]
 
 
 class WrongInput(TypeError):
@@ -47,25 +47,30 @@ class WrongInput(TypeError):
 
 
 def queue_first(init: Callable[..., None]) -> Callable[..., None]:
-    """Lets a constructor be called with or without the queue that its first parameter names.
-
-    ``Linear(queue, 2, 32)``, ``Linear(2, 32)``, ``Linear(2, 32, queue=queue)`` and ``Linear(2, 32, device="cpu")`` all work.
-    """
+    """Lets a constructor be called with or without the queue that its first parameter names."""
 
     @functools.wraps(init)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
-        if "device" in kwargs:
-            device = kwargs.pop("device")
-            if device is not None:
-                if kwargs.get("queue") is not None:
-                    raise TypeError(f"{type(self).__name__}: give a queue or a device, not both")
-                kwargs["queue"] = resolve_queue(device)
-        # Sizes are numbers or sequences of them, kinds of blocks are classes; queues are none of these.
-        if "queue" in kwargs or not args or isinstance(args[0], (list, tuple, type)) or hasattr(args[0], "__index__"):
-            args = (kwargs.pop("queue", None), *args)
-        init(self, *args, **kwargs)
+        init(self, *with_queue(type(self).__name__, args, kwargs), **kwargs)
 
     return wrapper
+
+
+def with_queue(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Positional arguments that start with the queue, wherever it was given.
+
+    ``Linear(queue, 2, 32)``, ``Linear(2, 32)``, ``Linear(2, 32, queue=queue)`` and ``Linear(2, 32, device="cpu")`` all work.
+    """
+    if "device" in kwargs:
+        device = kwargs.pop("device")
+        if device is not None:
+            if kwargs.get("queue") is not None:
+                raise TypeError(f"{name}: give a queue or a device, not both")
+            kwargs["queue"] = resolve_queue(device)
+    # Sizes are numbers or sequences of them, kinds of blocks are classes; queues are none of these.
+    if "queue" in kwargs or not args or isinstance(args[0], (list, tuple, type)) or hasattr(args[0], "__index__"):
+        return (kwargs.pop("queue", None), *args)
+    return args
 
 
 def resolve_queue(device: Any) -> Any:

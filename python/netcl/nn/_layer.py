@@ -10,7 +10,7 @@ from typing import Any
 from netcl._netcl import Tensor
 from netcl._netcl import nn as _nn
 from netcl._surroundings import raise_version
-from netcl.nn._arguments import resolve_queue
+from netcl.nn._arguments import with_queue
 from netcl.nn.module import Module
 
 __all__ = ["Layer", "constructor"]
@@ -85,8 +85,8 @@ class Layer(Module):
 def constructor(init: Callable[..., None]) -> Callable[..., None]:
     """Makes the declaration of a constructor the constructor: its arguments are the settings of the Rust layer.
 
-    A first parameter ``queue`` may be left out, given by name, or as ``device="cpu"``: ``Linear(queue, 2, 32)``, ``Linear(2, 32)``
-    and ``Linear(2, 32, device="cpu")`` all work. ``dtype`` is that of the parameters. What is not given is Rust's default.
+    A first parameter ``queue`` may be left out, given by name, or as ``device="cpu"``. ``dtype`` is that of the parameters. What is
+    not given is Rust's default.
     """
     signature = inspect.signature(init)
     defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
@@ -104,20 +104,6 @@ def constructor(init: Callable[..., None]) -> Callable[..., None]:
         self._make(**{name: value for name, value in given.items() if value is not defaults[name]})
 
     return wrapper
-
-
-def with_queue(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Positional arguments that start with the queue, wherever it was given."""
-    if "device" in kwargs:
-        device = kwargs.pop("device")
-        if device is not None:
-            if kwargs.get("queue") is not None:
-                raise TypeError(f"{name}: give a queue or a device, not both")
-            kwargs["queue"] = resolve_queue(device)
-    # Sizes are numbers or sequences of them, kinds of blocks are classes; queues are none of these.
-    if "queue" in kwargs or not args or isinstance(args[0], (list, tuple, type)) or hasattr(args[0], "__index__"):
-        return (kwargs.pop("queue", None), *args)
-    return args
 
 
 def _inside(layer: _nn.Layer) -> Layer:

@@ -16,7 +16,7 @@ from netcl.nn.normalization import BatchNorm2d
 from netcl.nn.pooling import AdaptiveAvgPool2d, MaxPool2d
 from netcl.nn.shape import Identity
 
-__all__ = ["BasicBlock", "Bottleneck", "ResNet", "ResNet18", "ResNet34", "ResNet50"]
+__all__ = ["BasicBlock", "Bottleneck", "ResNet", "ResNet101", "ResNet152", "ResNet18", "ResNet34", "ResNet50"]
 
 
 class _Parts:
@@ -164,3 +164,15 @@ class ResNet50(_Sized):
     """``ResNet50(queue, num_classes=10)``; its blocks have three convolutions."""
 
     _block, _layers = Bottleneck, (3, 4, 6, 3)
+
+
+class ResNet101(_Sized):
+    """``ResNet101(queue, num_classes=10)``."""
+
+    _block, _layers = Bottleneck, (3, 4, 23, 3)
+
+
+class ResNet152(_Sized):
+    """``ResNet152(queue, num_classes=10)``."""
+
+    _block, _layers = Bottleneck, (3, 8, 36, 3)
