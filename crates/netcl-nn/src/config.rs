@@ -200,6 +200,11 @@ impl<'a> Build<'a> {
         start.tensor(&self.queue, shape, self.dtype, self.generator.as_deref_mut())
     }
 
+    /// Lets a parameter that was made already start by another rule.
+    pub(crate) fn refill(&mut self, start: Init, parameter: &Tensor) -> Result<()> {
+        if self.hollow { Ok(()) } else { start.fill(parameter, self.generator.as_deref_mut()) }
+    }
+
     /// PyTorch's start of linear and convolutional layers: weight and bias uniform between plus and minus `1 / sqrt(fan in)`.
     pub(crate) fn weight_and_bias(
         &mut self,

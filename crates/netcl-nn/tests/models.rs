@@ -19,8 +19,8 @@ fn compare_resnet(name: &str, queue: &Queue, dtype: DType, logits_tolerance: f64
     let case = golden(name);
     let stem = if name.contains("cifar") { Stem::Cifar } else { Stem::ImageNet };
     let depth = if name.contains("50") { Depth::D50 } else { Depth::D18 };
-    let options = ResNetOptions { stem, num_classes: 10, dtype, ..Default::default() };
-    let mut model = ResNet::new_with(queue, depth, options).unwrap();
+    let options = ResNetOptions { stem, ..ResNetOptions::of(depth) };
+    let mut model = ResNet::new_with(Build::on(queue).dtype(dtype), options).unwrap();
     fill(&model);
     let x = named(queue, dtype, case["input"].as_str().unwrap(), &lengths(&case["shape"]));
     let logits = model.forward(&x).unwrap();
@@ -159,21 +159,33 @@ fn a_gpt_names_what_it_cannot_do() {
 
 #[test]
 fn resnets_have_the_known_sizes_and_seeds() {
-    for (depth, parameters) in [(Depth::D18, 11_689_512), (Depth::D34, 21_797_672), (Depth::D50, 25_557_032)] {
-        let model = ResNet::new(&cpu(), depth).unwrap();
+    let known = [(Depth::D18, 11_689_512), (Depth::D34, 21_797_672), (Depth::D50, 25_557_032)];
+    for (depth, parameters) in known.into_iter().chain([(Depth::D101, 44_549_160), (Depth::D152, 60_192_808)]) {
+        let options = ResNetOptions { num_classes: 1000, stem: Stem::ImageNet, ..ResNetOptions::of(depth) };
+        let model = ResNet::new_with(Build::on(&cpu()).hollow(), options).unwrap();
         assert_eq!(model.num_parameters(), parameters);
     }
     let first = |seed: u64| {
-        let generator = Some(&mut Generator::new(seed));
-        let options =
-            ResNetOptions { stem: Stem::Cifar, in_channels: 1, num_classes: 10, generator, ..Default::default() };
-        let model = ResNet::new_with(&cpu(), Depth::D18, options).unwrap();
+        let mut generator = Generator::new(seed);
+        let options = ResNetOptions { in_channels: 1, ..ResNetOptions::of(Depth::D18) };
+        let model = ResNet::new_with(Build::on(&cpu()).generator(&mut generator), options).unwrap();
         model.parameters().iter().map(|p| p.to_f64_vec().unwrap()[0]).collect::<Vec<_>>()
     };
     assert_eq!(first(1), first(1));
     assert_ne!(first(1), first(2));
-    let mut model =
-        ResNet::new_with(&cpu(), Depth::D18, ResNetOptions { num_classes: 2, ..Default::default() }).unwrap();
+    let mut model = ResNet::new_with(&cpu(), ResNetOptions { num_classes: 2, ..ResNetOptions::of(Depth::D18) }).unwrap();
     assert!(model.fuse().unwrap_err().to_string().contains("call eval() first"));
     assert_eq!(model.named_buffers().len(), 60, "nothing has changed");
+}
+
+#[test]
+fn networks_for_images_have_the_known_sizes() {
+    let hollow = || Build::on(&cpu()).hollow();
+    let mobile = MobileNetV2::new_with(hollow(), MobileNetV2Options::default()).unwrap();
+    assert_eq!(mobile.num_parameters(), 3_504_872);
+    let vit = VisionTransformer::new_with(hollow(), VisionTransformerOptions::base_16()).unwrap();
+    assert_eq!(vit.num_parameters(), 86_567_656);
+    let patches = VisionTransformerOptions { patch_size: 15, ..VisionTransformerOptions::base_16() };
+    let refused = VisionTransformer::new_with(hollow(), patches).unwrap_err().to_string();
+    assert_eq!(refused, "VisionTransformer: patches of 15 do not divide images of 224");
 }

@@ -3,7 +3,7 @@
 use netcl_nn::autograd::{Generator, Queue};
 use netcl_nn::{
     BatchNorm2d, Build, Conv2d, Conv2dOptions, Depth, Dropout, Flatten, Linear, LinearOptions, MaxPool2d, Module, ReLU,
-    ResNet, ResNetOptions, Stem, sequential,
+    ResNet, ResNetOptions, sequential,
 };
 use serde::{Deserialize, Serialize};
 
@@ -139,14 +139,8 @@ impl Architecture {
                 ])
             }
             Network::Resnet18 => {
-                let options = ResNetOptions {
-                    stem: Stem::Cifar,
-                    in_channels: channels,
-                    num_classes: classes,
-                    generator: Some(generator),
-                    ..Default::default()
-                };
-                Box::new(ResNet::new_with(queue, Depth::D18, options)?)
+                let sizes = ResNetOptions { in_channels: channels, num_classes: classes, ..ResNetOptions::of(Depth::D18) };
+                Box::new(ResNet::new_with(Build::on(queue).generator(generator), sizes)?)
             }
         })
     }

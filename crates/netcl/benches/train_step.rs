@@ -9,7 +9,7 @@ use std::io::BufRead;
 use std::time::Instant;
 
 use netcl::core::random::Generator;
-use netcl::nn::{Conv2d, Conv2dOptions, Depth, Flatten, MaxPool2d, ResNet, ResNetOptions, Stem};
+use netcl::nn::{Conv2d, Conv2dOptions, Depth, Flatten, MaxPool2d, ResNet, ResNetOptions};
 use netcl::ops::random::normal;
 use netcl::optim::{Adam, Optimizer};
 use netcl::prelude::*;
@@ -51,8 +51,7 @@ fn fashion_cnn(queue: &Queue) -> Box<dyn Module> {
 }
 
 fn resnet18(queue: &Queue) -> Box<dyn Module> {
-    let options = ResNetOptions { stem: Stem::Cifar, num_classes: 10, ..Default::default() };
-    Box::new(ResNet::new_with(queue, Depth::D18, options).unwrap())
+    Box::new(ResNet::new_with(queue, ResNetOptions::of(Depth::D18)).unwrap())
 }
 
 /// The median of as many steps as fit into a second, at least five, after two that compile and fill the pools.

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use netcl::data::{Batches, Dataset, Normalization};
-use netcl::nn::{Depth, ResNet, ResNetOptions, Stem};
+use netcl::nn::{Depth, ResNet, ResNetOptions};
 use netcl::optim::AdamW;
 use netcl::prelude::*;
 
@@ -14,8 +14,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let digits = Dataset::digits()?;
     let pixels = Normalization::of(&digits.train);
     // The stem for small images; one channel, since the digits are grey.
-    let options = ResNetOptions { stem: Stem::Cifar, in_channels: 1, num_classes: 10, ..Default::default() };
-    let mut model = ResNet::new_with(&queue, Depth::D18, options)?;
+    let mut model = ResNet::new_with(&queue, ResNetOptions { in_channels: 1, ..ResNetOptions::of(Depth::D18) })?;
     println!("ResNet-18: {} parameters", model.num_parameters());
 
     let mut opt = AdamW::new(model.parameters(), 1e-3)?;

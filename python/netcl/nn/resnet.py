@@ -96,6 +96,8 @@ class ResNet(Module):
     ) -> None:
         kind = type(self).__name__
         positive(kind, num_classes=num_classes, base_channels=base_channels, in_channels=in_channels)
+        if len(layers) != 4:
+            raise ValueError(f"{kind}: layers are the blocks at each of four sizes, not {layers!r}")
         if stem not in ("cifar", "imagenet"):
             raise ValueError(f'{kind}: stem is "cifar" or "imagenet", not {stem!r}')
         self.num_classes, self.base_channels, self.use_batchnorm = num_classes, base_channels, use_batchnorm

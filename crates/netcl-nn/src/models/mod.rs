@@ -1,4 +1,6 @@
-//! Whole networks.
+//! Networks of several layers.
 
 pub mod gpt;
+pub mod mobilenet;
 pub mod resnet;
+pub mod vit;

@@ -1,19 +1,19 @@
 //! Residual networks (He et al., 2015), with torchvision's names: its weights can be loaded as they are.
 
-use netcl_autograd::ops::conv::{Convolution, same};
 use netcl_autograd::ops::elementwise::{add, relu};
 use netcl_autograd::ops::layout::flatten;
 use netcl_autograd::ops::pool::{Window, adaptive_avg_pool2d, max_pool2d};
-use netcl_autograd::{DType, Generator, Queue, Result, Tensor};
+use netcl_autograd::{Queue, Result, Tensor};
 
 use crate::batch_norm::{BatchNorm2d, BatchNormOptions};
-use crate::config::Build;
-use crate::conv::Conv2d;
+use crate::config::{Build, Configured};
+use crate::conv::{Conv2d, Conv2dOptions, Padding};
 use crate::fuse::fuse_conv_bn;
 use crate::init::{Fan, Gain, Init};
 use crate::linear::{Linear, LinearOptions};
 use crate::members;
-use crate::module::{Member, MemberMut, Module, print_as_module};
+use crate::settings::Settings;
+use crate::{Member, MemberMut, Module};
 
 /// How deep a [`ResNet`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,37 +24,70 @@ pub enum Depth {
     D34,
     /// 50 layers: as many blocks of three convolutions, four times as wide at their ends.
     D50,
+    /// 101 layers: 23 blocks at the third size.
+    D101,
+    /// 152 layers: 8 and 36 blocks at the second and the third size.
+    D152,
 }
 
-/// What a [`ResNet`] begins with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Stem {
-    /// A 7x7 convolution of stride 2 and a 3x3 maximum of stride 2: for images of about 224 pixels.
-    #[default]
-    ImageNet,
-    /// A 3x3 convolution of stride 1: for images of about 32 pixels.
-    Cifar,
+crate::choices! {
+    /// What a [`ResNet`] begins with.
+    pub enum Stem {
+        /// A 3x3 convolution of stride 1: for images of about 32 pixels.
+        #[default]
+        Cifar = "cifar",
+        /// A 7x7 convolution of stride 2 and a 3x3 maximum of stride 2: for images of about 224 pixels.
+        ImageNet = "imagenet",
+    }
+}
+
+crate::choices! {
+    /// What a [`ResNet`] is made of.
+    pub enum BlockKind {
+        /// Two convolutions of 3x3.
+        #[default]
+        BasicBlock = "BasicBlock",
+        /// Convolutions of 1x1, 3x3 and 1x1, four times as wide at the end.
+        Bottleneck = "Bottleneck",
+    }
 }
 
 /// How a [`ResNet`] is made.
-#[derive(Debug)]
-pub struct ResNetOptions<'g> {
+#[derive(Clone, Debug, Settings)]
+pub struct ResNetOptions {
+    /// What it is made of.
+    pub block: BlockKind,
+    /// The number of blocks at each of four sizes, each half of the one before.
+    #[setting(least = 1)]
+    pub layers: [usize; 4],
+    /// The length of the result.
+    #[setting(default = 10, least = 1)]
+    pub num_classes: usize,
+    /// The channels at the first size; there are twice as many at each further one.
+    #[setting(default = 64, least = 1)]
+    pub base_channels: usize,
+    /// Whether convolutions are followed by batch norms, instead of having biases.
+    #[setting(default = true)]
+    pub use_batchnorm: bool,
     /// What it begins with.
+    #[setting(default)]
     pub stem: Stem,
     /// The channels of the images.
+    #[setting(default = 3, least = 1)]
     pub in_channels: usize,
-    /// The length of the result.
-    pub num_classes: usize,
-    /// The parameters' dtype.
-    pub dtype: DType,
-    /// Where the first weights come from; the process-wide generator where none is given.
-    pub generator: Option<&'g mut Generator>,
 }
 
-impl Default for ResNetOptions<'_> {
-    fn default() -> Self {
-        let stem = Stem::default();
-        ResNetOptions { stem, in_channels: 3, num_classes: 1000, dtype: DType::F32, generator: None }
+impl ResNetOptions {
+    /// The blocks of a known network, and the defaults.
+    pub fn of(depth: Depth) -> ResNetOptions {
+        let (block, layers) = match depth {
+            Depth::D18 => (BlockKind::BasicBlock, [2, 2, 2, 2]),
+            Depth::D34 => (BlockKind::BasicBlock, [3, 4, 6, 3]),
+            Depth::D50 => (BlockKind::Bottleneck, [3, 4, 6, 3]),
+            Depth::D101 => (BlockKind::Bottleneck, [3, 4, 23, 3]),
+            Depth::D152 => (BlockKind::Bottleneck, [3, 8, 36, 3]),
+        };
+        ResNetOptions::new(block, layers)
     }
 }
 
@@ -64,16 +97,11 @@ impl Default for ResNetOptions<'_> {
 ///
 /// ```
 /// use netcl_nn::autograd::{Generator, Tensor, manager};
-/// use netcl_nn::{Depth, Module, ResNet, ResNetOptions, Stem};
+/// use netcl_nn::{Build, Depth, Module, ResNet, ResNetOptions};
 ///
 /// let queue = manager().cpu().queue;
-/// let options = ResNetOptions {
-///     stem: Stem::Cifar,
-///     num_classes: 10,
-///     generator: Some(&mut Generator::new(1)),
-///     ..Default::default()
-/// };
-/// let mut model = ResNet::new_with(&queue, Depth::D18, options)?;
+/// let mut generator = Generator::new(1);
+/// let mut model = ResNet::new_with(Build::on(&queue).generator(&mut generator), ResNetOptions::of(Depth::D18))?;
 /// assert_eq!(model.num_parameters(), 11_173_962);
 ///
 /// model.eval();
@@ -81,6 +109,7 @@ impl Default for ResNetOptions<'_> {
 /// assert_eq!(scores.shape()[..], [1, 10]);
 /// # Ok::<(), netcl_nn::autograd::Error>(())
 /// ```
+#[derive(Module)]
 pub struct ResNet {
     conv1: Conv2d,
     bn1: Option<BatchNorm2d>,
@@ -89,7 +118,8 @@ pub struct ResNet {
     layer3: Vec<Block>,
     layer4: Vec<Block>,
     fc: Linear,
-    stem: Stem,
+    #[module(settings)]
+    settings: ResNetOptions,
 }
 
 /// The convolutions at one size and what bypasses them: two of 3x3, or 1x1, 3x3 and 1x1.
@@ -111,98 +141,96 @@ struct Downsample {
 }
 
 /// What the parts of a network are made with.
-struct Parts<'a> {
-    queue: &'a Queue,
-    dtype: DType,
-    generator: Option<&'a mut Generator>,
+struct Parts<'a, 'b> {
+    build: &'a mut Build<'b>,
+    batchnorm: bool,
+    bottleneck: bool,
 }
 
-impl Parts<'_> {
+impl Parts<'_, '_> {
     fn conv(&mut self, inputs: usize, outputs: usize, kernel: usize, stride: usize) -> Result<Conv2d> {
-        let padding = same([kernel / 2; 2]);
-        let how = Convolution { stride: [stride; 2], padding, ..Default::default() };
-        let init = Init::KaimingNormal { gain: Gain::Relu, fan: Fan::Out };
-        let shape = [outputs, inputs, kernel, kernel];
-        Conv2d::with_init(self.queue, shape, how, init, self.dtype, self.generator.as_deref_mut())
+        let options = Conv2dOptions {
+            stride: [stride; 2],
+            padding: Padding::from(kernel / 2),
+            // A norm behind it has a bias of its own.
+            bias: !self.batchnorm,
+            ..Conv2dOptions::new(inputs, outputs, kernel)
+        };
+        Conv2d::build(self.build, options)
     }
 
-    fn norm(&self, channels: usize) -> Result<Option<BatchNorm2d>> {
-        let options = BatchNormOptions { dtype: self.dtype, ..Default::default() };
-        BatchNorm2d::new_with(self.queue, channels, options).map(Some)
+    fn norm(&mut self, channels: usize) -> Result<Option<BatchNorm2d>> {
+        self.batchnorm.then(|| BatchNorm2d::build(self.build, BatchNormOptions::new(channels))).transpose()
     }
 
     /// One block, from so many channels to `width` (or four times as many behind a bottleneck).
-    fn block(&mut self, inputs: usize, width: usize, stride: usize, bottleneck: bool) -> Result<Block> {
-        let outputs = if bottleneck { 4 * width } else { width };
-        let [first, second] = if bottleneck { [(1, 1), (3, stride)] } else { [(3, stride), (3, 1)] };
-        let conv1 = self.conv(inputs, width, first.0, first.1)?;
-        let conv2 = self.conv(width, width, second.0, second.1)?;
-        let conv3 = bottleneck.then(|| self.conv(width, outputs, 1, 1)).transpose()?;
-        let bypassed = stride != 1 || inputs != outputs;
-        let downsample = bypassed
-            .then(|| {
-                Ok::<_, netcl_autograd::Error>(Downsample {
-                    conv: self.conv(inputs, outputs, 1, stride)?,
-                    norm: self.norm(outputs)?,
-                })
-            })
-            .transpose()?;
-        let bn3 = if bottleneck { self.norm(outputs)? } else { None };
-        Ok(Block { conv1, bn1: self.norm(width)?, conv2, bn2: self.norm(width)?, conv3, bn3, downsample })
+    fn block(&mut self, inputs: usize, width: usize, stride: usize) -> Result<Block> {
+        let outputs = self.outputs(width);
+        let downsample = if stride != 1 || inputs != outputs {
+            Some(Downsample { conv: self.conv(inputs, outputs, 1, stride)?, norm: self.norm(outputs)? })
+        } else {
+            None
+        };
+        let [first, second] = if self.bottleneck { [(1, 1), (3, stride)] } else { [(3, stride), (3, 1)] };
+        let (conv1, bn1) = (self.conv(inputs, width, first.0, first.1)?, self.norm(width)?);
+        let (conv2, bn2) = (self.conv(width, width, second.0, second.1)?, self.norm(width)?);
+        let (conv3, bn3) = match self.bottleneck {
+            true => (Some(self.conv(width, outputs, 1, 1)?), self.norm(outputs)?),
+            false => (None, None),
+        };
+        Ok(Block { conv1, bn1, conv2, bn2, conv3, bn3, downsample })
     }
 
-    /// The blocks of one size, of which the first may halve it.
-    fn layer(
-        &mut self,
-        inputs: usize,
-        width: usize,
-        blocks: usize,
-        stride: usize,
-        bottleneck: bool,
-    ) -> Result<Vec<Block>> {
-        let outputs = if bottleneck { 4 * width } else { width };
-        let mut layer = vec![self.block(inputs, width, stride, bottleneck)?];
-        for _ in 1..blocks {
-            layer.push(self.block(outputs, width, 1, bottleneck)?);
-        }
-        Ok(layer)
+    /// The blocks of one size.
+    fn layer(&mut self, inputs: usize, width: usize, blocks: usize, stride: usize) -> Result<Vec<Block>> {
+        let outputs = self.outputs(width);
+        let shape = |i| if i == 0 { (inputs, stride) } else { (outputs, 1) };
+        (0..blocks).map(shape).map(|(inputs, stride)| self.block(inputs, width, stride)).collect()
+    }
+
+    fn outputs(&self, width: usize) -> usize {
+        if self.bottleneck { 4 * width } else { width }
     }
 }
 
 impl ResNet {
-    /// A float32 network for 1000 classes of ImageNet's size.
+    /// torchvision's network of a depth: for 1000 classes of images of ImageNet's size.
     pub fn new(queue: &Queue, depth: Depth) -> Result<ResNet> {
-        ResNet::new_with(queue, depth, ResNetOptions::default())
+        let options = ResNetOptions { num_classes: 1000, stem: Stem::ImageNet, ..ResNetOptions::of(depth) };
+        ResNet::new_with(queue, options)
     }
 
-    /// A network with another stem, number of channels or classes, dtype or generator.
-    pub fn new_with(queue: &Queue, depth: Depth, options: ResNetOptions<'_>) -> Result<ResNet> {
-        let ResNetOptions { stem, in_channels, num_classes, dtype, generator } = options;
-        let mut parts = Parts { queue, dtype, generator };
-        let (blocks, bottleneck) = match depth {
-            Depth::D18 => ([2, 2, 2, 2], false),
-            Depth::D34 => ([3, 4, 6, 3], false),
-            Depth::D50 => ([3, 4, 6, 3], true),
-        };
-        let wider = if bottleneck { 4 } else { 1 };
-        let conv1 = match stem {
-            Stem::ImageNet => parts.conv(in_channels, 64, 7, 2)?,
-            Stem::Cifar => parts.conv(in_channels, 64, 3, 1)?,
-        };
-        let bn1 = parts.norm(64)?;
-        let layer1 = parts.layer(64, 64, blocks[0], 1, bottleneck)?;
-        let layer2 = parts.layer(64 * wider, 128, blocks[1], 2, bottleneck)?;
-        let layer3 = parts.layer(128 * wider, 256, blocks[2], 2, bottleneck)?;
-        let layer4 = parts.layer(256 * wider, 512, blocks[3], 2, bottleneck)?;
-        let build = Build::on(queue).dtype(dtype).generator(parts.generator);
-        let fc = Linear::new_with(build, LinearOptions::new(512 * wider, num_classes))?;
-        Ok(ResNet { conv1, bn1, layer1, layer2, layer3, layer4, fc, stem })
+    fn make(build: &mut Build<'_>, settings: ResNetOptions) -> Result<ResNet> {
+        let ResNetOptions { block, layers, num_classes, base_channels: width, use_batchnorm, stem, in_channels } = settings;
+        let mut parts =
+            Parts { build: &mut *build, batchnorm: use_batchnorm, bottleneck: block == BlockKind::Bottleneck };
+        let (kernel, stride) = if stem == Stem::ImageNet { (7, 2) } else { (3, 1) };
+        let (conv1, bn1) = (parts.conv(in_channels, width, kernel, stride)?, parts.norm(width)?);
+        let widths = [1, 2, 4, 8].map(|factor| factor * width);
+        let ends = widths.map(|width| parts.outputs(width));
+        let layer1 = parts.layer(width, widths[0], layers[0], 1)?;
+        let layer2 = parts.layer(ends[0], widths[1], layers[1], 2)?;
+        let layer3 = parts.layer(ends[1], widths[2], layers[2], 2)?;
+        let layer4 = parts.layer(ends[2], widths[3], layers[3], 2)?;
+        let fc = Linear::build(build, LinearOptions::new(ends[3], num_classes))?;
+        let model = ResNet { conv1, bn1, layer1, layer2, layer3, layer4, fc, settings };
+        for (_, module) in model.named_modules() {
+            if let Some(conv) = module.downcast_ref::<Conv2d>() {
+                build.refill(Init::KaimingNormal { gain: Gain::Relu, fan: Fan::Out }, conv.weight())?;
+            }
+        }
+        Ok(model)
+    }
+
+    /// The result for images: one score per class.
+    pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        self.fc.forward(&self.features(images)?)
     }
 
     /// The last features, one row per image: what the classifier sees.
     pub fn features(&self, images: &Tensor) -> Result<Tensor> {
         let mut x = relu(&convolved(&self.conv1, self.bn1.as_ref(), images)?)?;
-        if self.stem == Stem::ImageNet {
+        if self.settings.stem == Stem::ImageNet {
             x = max_pool2d(&x, &Window { stride: [2, 2], padding: [1, 1], ..Window::new([3, 3]) })?;
         }
         for block in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().flatten() {
@@ -250,14 +278,6 @@ fn convolved(conv: &Conv2d, norm: Option<&BatchNorm2d>, x: &Tensor) -> Result<Te
     norm.map_or_else(|| Ok(x.clone()), |norm| norm.forward(&x))
 }
 
-impl Module for ResNet {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        self.fc.forward(&self.features(input)?)
-    }
-
-    members! { children: conv1, bn1, layer1, layer2, layer3, layer4, fc }
-}
-
 impl Module for Block {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let mut x = relu(&convolved(&self.conv1, self.bn1.as_ref(), input)?)?;
@@ -301,5 +321,3 @@ impl Module for Downsample {
         "Sequential"
     }
 }
-
-print_as_module!(ResNet);
