@@ -27,9 +27,9 @@ use crate::tensor::Tensor;
 ///     fn name(&self) -> &'static str {
 ///         "sine"
 ///     }
-///     fn forward(&self, inputs: &[&Raw]) -> Result<Raw> {
+///     fn forward(&self, inputs: &[&RawTensor]) -> Result<RawTensor> {
 ///         let values: Vec<f64> = inputs[0].to_f64_vec()?.iter().map(|v| v.sin()).collect();
-///         Ok(Raw::from_host(inputs[0].queue(), &values, inputs[0].shape().clone())?)
+///         Ok(RawTensor::from_host(inputs[0].queue(), &values, inputs[0].shape().clone())?)
 ///     }
 ///     fn backward(&self, context: &RuleContext<'_>, upstream: &Tensor) -> Result<Gradients> {
 ///         Ok([Some(mul(upstream, &cos(&context.input(0)?)?)?)].into_iter().collect())

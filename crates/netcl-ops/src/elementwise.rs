@@ -285,7 +285,8 @@ crate::elementwise_functions!(unary binary);
 /// `x` held between two bounds; `None` is no bound. Where the bounds cross, the upper one wins.
 ///
 /// ```
-/// use netcl_ops::{clamp, core::{device::manager, tensor::Tensor}};
+/// use netcl_core::{device::manager, tensor::Tensor};
+/// use netcl_ops::clamp;
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[-2.0f32, 4.0], [2])?;
 /// assert_eq!(clamp(&x, 0.0, None)?.to_host::<f32>()?, [0.0, 4.0]);

@@ -35,8 +35,8 @@ pub trait Optimizer: Send {
     ///
     /// ```
     /// use std::rc::Rc;
-    /// use netcl_core::{device::manager, kernels::launch::{Recorder, with_sink}};
     /// use netcl_autograd::Tensor;
+    /// use netcl_core::{device::manager, kernels::launch::{Recorder, with_sink}};
     /// use netcl_optim::{Adam, Optimizer};
     ///
     /// let queue = manager().cpu().queue;

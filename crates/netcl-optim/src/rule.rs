@@ -12,8 +12,8 @@ use crate::group::ParamGroup;
 /// An optimizer of your own is a rule, a struct that holds a [`Base`](crate::Base) and two methods:
 ///
 /// ```
-/// use netcl_core::{device::manager, kernels::elementwise::Number};
 /// use netcl_autograd::{Result, Tensor};
+/// use netcl_core::{device::manager, kernels::elementwise::Number};
 /// use netcl_optim::{Base, Optimizer, ParamGroup};
 /// use netcl_optim::rule::{Rule, Terms, Updated};
 ///

@@ -13,13 +13,12 @@
 //! # Ok::<(), netcl_core::Error>(())
 //! ```
 
-use netcl_ops::tuning::{Progress, tune_conv2d, tune_matmul};
-
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_core::error::Result;
 use netcl_core::kernel_selector::{ConvShape, get_kernel_selector};
 use netcl_core::tuner::{Limits, Tuning, keep};
+use netcl_ops::tuning::{Progress, tune_conv2d, tune_matmul};
 
 pub use netcl_core::tuner::{Kept, Trial, Verdict, clear, export, list};
 

@@ -5,9 +5,6 @@
 use std::fmt::Write as _;
 use std::hint::black_box;
 
-use pulp::{Arch, Simd, WithSimd};
-
-use crate::timing::{Effort, time};
 use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::{num_threads, parallel_for};
 use netcl_core::backend::opencl::{Arg, Buffer, Deps, DeviceType, Grid, MemFlags, Source, Stream};
@@ -15,6 +12,9 @@ use netcl_core::dtype::DType;
 use netcl_core::error::Result;
 use netcl_core::random::Generator;
 use netcl_core::tensor::Tensor;
+use pulp::{Arch, Simd, WithSimd};
+
+use crate::timing::{Effort, time};
 
 /// A device's limits, as far as they could be measured.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,7 +41,8 @@ pub const PARTS: [&str; 3] = ["copies", "multiply-adds", "matrix units"];
 /// the measurement there.
 ///
 /// ```
-/// use netcl_profiling::{ceilings::measure_ceilings, core::device::manager, timing::Effort};
+/// use netcl_core::device::manager;
+/// use netcl_profiling::{ceilings::measure_ceilings, timing::Effort};
 ///
 /// let found = measure_ceilings(&manager().cpu().queue, 1 << 20, Effort::QUICK, |_| true)?;
 /// assert!(found.bytes_per_second > 1e8 && found.fma_flops > 1e8);

@@ -59,7 +59,8 @@ pub fn check_names() -> impl Iterator<Item = &'static str> {
 /// Runs every check on a device. `before` is called with the name of each before it runs; `false` ends the run there.
 ///
 /// ```
-/// use netcl_profiling::{core::device::manager, doctor::{Outcome, self_test}};
+/// use netcl_core::device::manager;
+/// use netcl_profiling::doctor::{Outcome, self_test};
 ///
 /// let checks = self_test(&manager().cpu(), |_| true);
 /// assert!(checks.iter().all(|check| !matches!(check.outcome, Outcome::Failed(_))));
