@@ -16,6 +16,16 @@ pub enum Error {
     /// An error of the layers below.
     #[error(transparent)]
     Core(#[from] netcl_core::Error),
+    /// A tensor that a layer does not take.
+    #[error("{layer} takes {takes}; the input has shape {shape}")]
+    Input {
+        /// The layer, with what its input depends on: `Conv2d(in_channels=3)`.
+        layer: String,
+        /// The shape it takes: `(N, 3, H, W)`.
+        takes: String,
+        /// The input's shape.
+        shape: Shape,
+    },
     /// A gradient that cannot be computed as asked.
     #[error("{op}: {what}")]
     NoGradient {
@@ -145,11 +155,16 @@ impl Error {
         netcl_core::Error::shape(op, shape, why).into()
     }
 
+    /// An [`Error::Input`].
+    pub fn input(layer: impl Into<String>, takes: impl Into<String>, shape: &Shape) -> Self {
+        Error::Input { layer: layer.into(), takes: takes.into(), shape: shape.clone() }
+    }
+
     /// Which Python exception this becomes.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Core(error) => error.kind(),
-            Error::NoGradient { .. } | Error::Unrecorded { .. } => ErrorKind::Value,
+            Error::Input { .. } | Error::NoGradient { .. } | Error::Unrecorded { .. } => ErrorKind::Value,
             _ => ErrorKind::Runtime,
         }
     }

@@ -253,6 +253,11 @@ impl Tensor {
         flag
     }
 
+    /// Whether two are one tensor: the same values with the same gradient, as clones are.
+    pub fn is(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.cell, &other.cell)
+    }
+
     /// What autograd knows of this leaf.
     pub(crate) fn cell(&self) -> &Arc<GradCell> {
         &self.cell

@@ -1,9 +1,10 @@
 //! `#[derive(Settings)]`: named values with defaults from the fields of a struct.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{TokenStream, TokenTree};
 use quote::quote;
 use syn::ext::IdentExt;
-use syn::{Data, DeriveInput, Error, Expr, Field, Fields, Ident, LitStr, Path, Result, Type};
+use syn::parse::ParseStream;
+use syn::{Data, DeriveInput, Error, Expr, Field, Fields, Ident, LitStr, Path, Result, Token, Type};
 
 /// A field that is a setting, or one that only starts with a value.
 struct Part<'a> {
@@ -34,9 +35,10 @@ pub(crate) fn expand(input: &DeriveInput, nn: &Path) -> Result<TokenStream> {
 
     let starts: Vec<_> = skipped.iter().map(|Part { ident, skip, .. }| quote!(#ident: #skip)).collect();
     let (idents, names): (Vec<_>, Vec<_>) = settings.iter().map(|part| (part.ident, &part.names[0])).unzip();
-    let reads = settings.iter().map(|Part { ident, names, default, .. }| {
+    let reads = settings.iter().map(|Part { ident, ty, names, default, .. }| {
         let default = default.as_ref().map_or_else(|| quote!(None), |default| quote!(Some(#default)));
-        quote!(#ident: reader.take(&[#(#names),*], #default)?)
+        // Bound one after the other: a default may name settings before its own.
+        quote!(let #ident: #ty = __reader.take(&[#(#names),*], #default)?;)
     });
     let sets = settings.iter().map(
         |Part { ident, names, .. }| quote!(#(#names)|* => changed.#ident = #nn::settings::one(layer, name, value)?),
@@ -58,17 +60,22 @@ pub(crate) fn expand(input: &DeriveInput, nn: &Path) -> Result<TokenStream> {
     });
 
     let required: Vec<&Part<'_>> = settings.iter().filter(|part| part.default.is_none()).collect();
-    let arguments = required.iter().map(|Part { ident, ty, .. }| match ty {
-        // Literals are i32 unless the type is told.
-        Type::Path(path) if path.path.is_ident("usize") || path.path.is_ident("f64") => quote!(#ident: #ty),
-        _ => quote!(#ident: impl ::core::convert::Into<#ty>),
+    // Literals are i32 unless the type is told.
+    let is_number = |ty: &Type| match ty {
+        Type::Path(path) => ["usize", "isize", "f64"].iter().any(|name| path.path.is_ident(name)),
+        _ => false,
+    };
+    let arguments = required.iter().map(|Part { ident, ty, .. }| match is_number(ty) {
+        true => quote!(#ident: #ty),
+        false => quote!(#ident: impl ::core::convert::Into<#ty>),
     });
-    let given = settings.iter().map(|Part { ident, ty, default, .. }| match (default, ty) {
-        (Some(default), _) => quote!(#ident: #default),
-        (None, Type::Path(path)) if path.path.is_ident("usize") || path.path.is_ident("f64") => quote!(#ident),
-        (None, _) => quote!(#ident: #ident.into()),
+    let given = settings.iter().filter_map(|Part { ident, ty, default, .. }| match default {
+        Some(default) => Some(quote!(let #ident: #ty = #default;)),
+        None if is_number(ty) => None,
+        None => Some(quote!(let #ident: #ty = #ident.into();)),
     });
-    let made = quote!(#ident { #(#given,)* #(#starts,)* });
+    let whole = quote!(#ident { #(#idents,)* #(#starts,)* });
+    let made = quote!(#(#given)* #whole);
     let constructor = if required.is_empty() {
         quote! {
             #[automatically_derived]
@@ -98,14 +105,15 @@ pub(crate) fn expand(input: &DeriveInput, nn: &Path) -> Result<TokenStream> {
             const NAMES: &'static [&'static str] = &[#(#names),*];
 
             fn read(
-                layer: &'static str,
-                given: ::std::vec::Vec<(::std::string::String, #nn::settings::Value)>,
+                __layer: &'static str,
+                __given: ::std::vec::Vec<(::std::string::String, #nn::settings::Value)>,
             ) -> #nn::autograd::Result<Self> {
-                let mut reader = #nn::settings::Reader::new(layer, given);
-                let read = #ident { #(#reads,)* #(#starts,)* };
-                reader.finish(<Self as #nn::settings::Settings>::NAMES)?;
-                read.check(layer)?;
-                Ok(read)
+                let mut __reader = #nn::settings::Reader::new(__layer, __given);
+                #(#reads)*
+                __reader.finish(<Self as #nn::settings::Settings>::NAMES)?;
+                let __read = #whole;
+                __read.check(__layer)?;
+                Ok(__read)
             }
 
             fn values(&self) -> ::std::vec::Vec<(&'static str, #nn::settings::Value)> {
@@ -153,6 +161,15 @@ fn check_function(input: &DeriveInput) -> Result<Option<Path>> {
     Ok(check)
 }
 
+/// An expression of any kind, as it stands: up to the next comma that is not inside of brackets.
+fn expression(input: ParseStream<'_>) -> Result<TokenStream> {
+    let mut tokens = TokenStream::new();
+    while !input.is_empty() && !input.peek(Token![,]) {
+        tokens.extend([input.parse::<TokenTree>()?]);
+    }
+    Ok(tokens)
+}
+
 fn part(field: &Field) -> Result<Part<'_>> {
     let Some(ident) = &field.ident else { return Err(Error::new_spanned(field, "settings have names")) };
     let mut part = Part {
@@ -169,10 +186,7 @@ fn part(field: &Field) -> Result<Part<'_>> {
             let is = |name: &str| meta.path.is_ident(name);
             if is("default") {
                 part.default = Some(match meta.value() {
-                    Ok(value) => {
-                        let value: Expr = value.parse()?;
-                        quote!(#value)
-                    }
+                    Ok(value) => expression(value)?,
                     Err(_) => quote!(::core::default::Default::default()),
                 });
             } else if is("least") {

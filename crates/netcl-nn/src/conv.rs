@@ -1,470 +1,415 @@
-//! Convolutions.
+//! Convolutions over sequences and images. What is said of one form holds for the other: sequences are images of one row.
 
-use netcl_autograd::ops::conv::{Convolution, conv_transpose2d, conv1d, conv2d, same};
+use netcl_autograd::ops::conv::{Convolution, conv_transpose2d, conv1d, conv2d};
 use netcl_autograd::ops::layout::{squeeze, unsqueeze};
-use netcl_autograd::{DType, Error, Generator, Queue, Result, Tensor};
+use netcl_autograd::ops::pad::{PadMode, pad};
+use netcl_autograd::{Error, Queue, Result, Tensor};
 
-use crate::init::{Init, weight_and_bias};
-use crate::members;
-use crate::module::{Module, print_as_module};
-use crate::size::{Size, tuple};
+use crate::Module;
+use crate::config::Build;
+use crate::padding::circular;
+use crate::settings::{Setting, Settings, Value, Wrong};
+use crate::size::Size;
 
-/// The convolution of images `[N, C, H, W]` (or one image `[C, H, W]`) with filters, plus a bias per filter.
+/// What is added around an input of `N` axes before it is convolved.
 ///
-/// The weight has shape `[out_channels, in_channels / groups, height, width]`. Both parameters start uniform between plus and
-/// minus `1 / sqrt(inputs of an output)`, as in PyTorch.
-///
-/// ```
-/// use netcl_nn::autograd::{Tensor, manager};
-/// use netcl_nn::{Conv2d, Conv2dOptions, Module};
-///
-/// let queue = manager().cpu().queue;
-/// let halving = Conv2dOptions { stride: [2, 2], padding: [1, 1], ..Default::default() };
-/// let layer = Conv2d::new_with(&queue, 3, 8, 3, halving)?;
-/// let y = layer.forward(&Tensor::from_host(&queue, &[0.5f32; 3 * 64], [1, 3, 8, 8])?)?;
-/// assert_eq!(y.shape()[..], [1, 8, 4, 4]);
-/// # Ok::<(), netcl_nn::autograd::Error>(())
-/// ```
-pub struct Conv2d {
-    weight: Tensor,
-    bias: Option<Tensor>,
-    how: Convolution,
+/// In Python and in files it is a number, one for each axis, two for each axis (before and after), `"same"` or `"valid"`, which is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Padding<const N: usize> {
+    /// As much as makes the result as large as the input. Where that is odd, there is one more after than before.
+    Same,
+    /// So much on both sides of each axis.
+    Each([usize; N]),
+    /// So much before and after each axis.
+    Sides([[usize; 2]; N]),
 }
 
-/// How [`Conv2d::new_with`] makes a layer.
-#[derive(Debug)]
-pub struct Conv2dOptions<'g> {
-    /// Steps down and to the right.
-    pub stride: [usize; 2],
-    /// Zeros on both sides of the rows and of the columns.
-    pub padding: [usize; 2],
-    /// The distance between the taps of a filter.
-    pub dilation: [usize; 2],
-    /// Independent groups of channels.
-    pub groups: usize,
-    /// Whether a bias is added.
-    pub bias: bool,
-    /// The parameters' dtype.
-    pub dtype: DType,
-    /// Where the first weights come from; the process-wide generator where none is given.
-    pub generator: Option<&'g mut Generator>,
+impl<const N: usize> From<usize> for Padding<N> {
+    fn from(width: usize) -> Self {
+        Padding::Each([width; N])
+    }
 }
 
-impl Default for Conv2dOptions<'_> {
-    fn default() -> Self {
-        Conv2dOptions {
-            stride: [1, 1],
-            padding: [0, 0],
-            dilation: [1, 1],
-            groups: 1,
-            bias: true,
-            dtype: DType::F32,
-            generator: None,
+impl<const N: usize> From<[usize; N]> for Padding<N> {
+    fn from(widths: [usize; N]) -> Self {
+        Padding::Each(widths)
+    }
+}
+
+impl<const N: usize> Setting for Padding<N> {
+    fn wanted() -> String {
+        let numbers = if N == 1 { "2 of them".to_owned() } else { format!("{N} or {} of them", 2 * N) };
+        format!("a whole number, {numbers}, \"same\" or \"valid\"")
+    }
+    fn read(value: &Value) -> std::result::Result<Self, Wrong> {
+        match value {
+            Value::Text(text) if text == "same" => Ok(Padding::Same),
+            Value::Text(text) if text == "valid" => Ok(Padding::from(0)),
+            Value::Text(_) => Err(Wrong::Other(format!("is a number, \"same\" or \"valid\", not {value}"))),
+            Value::List(sides) if sides.len() == 2 * N => {
+                let sides = sides.chunks(2).map(|pair| Value::List(pair.to_vec())).collect();
+                Setting::read(&Value::List(sides)).map(Padding::Sides)
+            }
+            _ => Setting::read(value).map(Padding::Each),
         }
     }
+    fn write(&self) -> Value {
+        match self {
+            Padding::Same => Value::Text("same".to_owned()),
+            Padding::Each(widths) => widths.write(),
+            Padding::Sides(sides) => Value::List(sides.as_flattened().iter().map(usize::write).collect()),
+        }
+    }
+}
+
+crate::choices! {
+    /// What stands in the padding.
+    pub enum PaddingMode {
+        /// Zeros.
+        #[default]
+        Zeros = "zeros",
+        /// The input mirrored at its edge, which is not repeated.
+        Reflect = "reflect",
+        /// The edge, again and again.
+        Replicate = "replicate",
+        /// The other end of the input.
+        Circular = "circular",
+    }
+}
+
+/// How a [`Conv1d`] is made.
+pub type Conv1dOptions = ConvOptions<1>;
+/// How a [`Conv2d`] is made.
+pub type Conv2dOptions = ConvOptions<2>;
+/// How a [`ConvTranspose1d`] is made.
+pub type ConvTranspose1dOptions = ConvTransposeOptions<1>;
+/// How a [`ConvTranspose2d`] is made.
+pub type ConvTranspose2dOptions = ConvTransposeOptions<2>;
+
+/// How a convolution over `N` axes is made.
+#[derive(Clone, Debug, Settings)]
+#[settings(check = ConvOptions::check)]
+pub struct ConvOptions<const N: usize> {
+    /// The channels of the input.
+    #[setting(least = 1)]
+    pub in_channels: usize,
+    /// The channels of the result: the number of filters.
+    #[setting(least = 1)]
+    pub out_channels: usize,
+    /// The lengths of a filter.
+    #[setting(least = 1)]
+    pub kernel_size: Size<N>,
+    /// The step along each axis.
+    #[setting(default = [1; N], least = 1)]
+    pub stride: [usize; N],
+    /// What is added around the input.
+    #[setting(default = Padding::from(0), name = "pad", alias = "padding")]
+    pub padding: Padding<N>,
+    /// The distance between the taps of a filter.
+    #[setting(default = [1; N], least = 1, quiet)]
+    pub dilation: [usize; N],
+    /// Independent groups of channels.
+    #[setting(default = 1, least = 1, quiet)]
+    pub groups: usize,
+    /// Whether a bias is added.
+    #[setting(default = true)]
+    pub bias: bool,
+    /// What stands in the padding.
+    #[setting(default, quiet)]
+    pub padding_mode: PaddingMode,
+}
+
+impl<const N: usize> ConvOptions<N> {
+    fn check(&self, layer: &'static str) -> Result<()> {
+        check_groups(layer, self.in_channels, self.out_channels, self.groups)?;
+        if self.padding == Padding::Same && self.stride != [1; N] {
+            let what = format!("padding=\"same\" needs a stride of 1, not {}", self.stride.write());
+            return Err(Error::argument(layer, what));
+        }
+        Ok(())
+    }
+
+    fn filters(&mut self, build: &mut Build<'_>) -> Result<(Tensor, Option<Tensor>)> {
+        let kernel = self.kernel_size.axes();
+        self.kernel_size = kernel.into();
+        let shape = [&[self.out_channels, self.in_channels / self.groups][..], &kernel].concat();
+        build.weight_and_bias(shape, self.bias.then_some(self.out_channels))
+    }
+
+    fn apply(&self, layer: &str, input: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        batched::<N>(layer, self.in_channels, input, |x| {
+            let sides = match self.padding {
+                Padding::Sides(sides) => sides,
+                Padding::Each(widths) => widths.map(|width| [width; 2]),
+                Padding::Same => {
+                    let taps = self.kernel_size.axes();
+                    let span = |axis: usize| self.dilation[axis] * (taps[axis] - 1);
+                    std::array::from_fn(|axis| [span(axis) / 2, span(axis).div_ceil(2)])
+                }
+            };
+            let pairs = sides.map(|[before, after]| (before as isize, after as isize));
+            let (x, sides) = match self.padding_mode {
+                PaddingMode::Zeros => (x, sides),
+                PaddingMode::Reflect => (&pad(x, &pairs, PadMode::Reflect)?, [[0; 2]; N]),
+                PaddingMode::Replicate => (&pad(x, &pairs, PadMode::Replicate)?, [[0; 2]; N]),
+                PaddingMode::Circular => (&circular(x, &pairs)?, [[0; 2]; N]),
+            };
+            let how = plane(self.stride, sides, self.dilation, self.groups);
+            if N == 1 { conv1d(x, weight, bias, &how) } else { conv2d(x, weight, bias, &how) }
+        })
+    }
+}
+
+/// How a [`DepthwiseConv2d`] is made.
+#[derive(Clone, Debug, Settings)]
+#[settings(check = DepthwiseConv2dOptions::check)]
+pub struct DepthwiseConv2dOptions {
+    /// The channels of input and result.
+    #[setting(least = 1)]
+    pub channels: usize,
+    /// The height and width of a filter.
+    #[setting(least = 1)]
+    pub kernel_size: Size<2>,
+    /// Steps down and to the right.
+    #[setting(default = [1; 2], least = 1)]
+    pub stride: [usize; 2],
+    /// What is added around the input.
+    #[setting(default = Padding::from(0), name = "pad", alias = "padding")]
+    pub padding: Padding<2>,
+    /// The distance between the taps of a filter.
+    #[setting(default = [1; 2], least = 1, quiet)]
+    pub dilation: [usize; 2],
+    /// Whether a bias is added.
+    #[setting(default = true)]
+    pub bias: bool,
+    /// What stands in the padding.
+    #[setting(default, quiet)]
+    pub padding_mode: PaddingMode,
+}
+
+impl DepthwiseConv2dOptions {
+    /// The convolution that it is.
+    fn grouped(&self) -> Conv2dOptions {
+        let &DepthwiseConv2dOptions { channels, kernel_size, stride, padding, dilation, bias, padding_mode } = self;
+        let (in_channels, out_channels, groups) = (channels, channels, channels);
+        ConvOptions { in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode }
+    }
+
+    fn check(&self, layer: &'static str) -> Result<()> {
+        self.grouped().check(layer)
+    }
+
+    fn filters(&mut self, build: &mut Build<'_>) -> Result<(Tensor, Option<Tensor>)> {
+        self.kernel_size = self.kernel_size.axes().into();
+        self.grouped().filters(build)
+    }
+
+    fn apply(&self, layer: &str, input: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        self.grouped().apply(layer, input, weight, bias)
+    }
+}
+
+/// How a transposed convolution over `N` axes is made.
+#[derive(Clone, Debug, Settings)]
+#[settings(check = ConvTransposeOptions::check)]
+pub struct ConvTransposeOptions<const N: usize> {
+    /// The channels of the input.
+    #[setting(least = 1)]
+    pub in_channels: usize,
+    /// The channels of the result.
+    #[setting(least = 1)]
+    pub out_channels: usize,
+    /// The lengths of a filter.
+    #[setting(least = 1)]
+    pub kernel_size: Size<N>,
+    /// The distance, in the result, of neighbouring elements.
+    #[setting(default = [1; N], least = 1)]
+    pub stride: [usize; N],
+    /// What is cut off on both sides.
+    #[setting(default = [0; N], name = "pad", alias = "padding")]
+    pub padding: [usize; N],
+    /// What is added at the end of each axis.
+    #[setting(default = [0; N], quiet)]
+    pub output_padding: [usize; N],
+    /// Independent groups of channels.
+    #[setting(default = 1, least = 1, quiet)]
+    pub groups: usize,
+    /// Whether a bias is added.
+    #[setting(default = true)]
+    pub bias: bool,
+    /// The distance between the taps of a filter.
+    #[setting(default = [1; N], least = 1, quiet)]
+    pub dilation: [usize; N],
+}
+
+impl<const N: usize> ConvTransposeOptions<N> {
+    fn check(&self, layer: &'static str) -> Result<()> {
+        check_groups(layer, self.in_channels, self.out_channels, self.groups)
+    }
+
+    fn filters(&mut self, build: &mut Build<'_>) -> Result<(Tensor, Option<Tensor>)> {
+        let kernel = self.kernel_size.axes();
+        self.kernel_size = kernel.into();
+        let shape = [&[self.in_channels, self.out_channels / self.groups][..], &kernel].concat();
+        build.weight_and_bias(shape, self.bias.then_some(self.out_channels))
+    }
+
+    fn apply(&self, layer: &str, input: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        batched::<N>(layer, self.in_channels, input, |x| {
+            let sides = self.padding.map(|width| [width; 2]);
+            let how = plane(self.stride, sides, self.dilation, self.groups);
+            let extra = rows(self.output_padding, 0);
+            if N == 2 {
+                return conv_transpose2d(x, weight, bias, &how, extra);
+            }
+            squeeze(&conv_transpose2d(&unsqueeze(x, 2)?, &unsqueeze(weight, 2)?, bias, &how, extra)?, &[2])
+        })
+    }
+}
+
+/// A layer of filters and a bias that its options make and apply.
+macro_rules! convolutions {
+    ($($(#[$doc:meta])* $name:ident<$n:literal> = $options:ident($($channels:ident),+);)*) => {$(
+        $(#[$doc])*
+        #[derive(Module)]
+        pub struct $name {
+            weight: Tensor,
+            bias: Option<Tensor>,
+            #[module(settings)]
+            settings: $options,
+        }
+
+        impl $name {
+            /// A float32 layer with a bias and stride 1; the kernel is a number, or one for each axis.
+            pub fn new(queue: &Queue, $($channels: usize,)+ kernel_size: impl Into<Size<$n>>) -> Result<$name> {
+                $name::new_with(queue, $options::new($($channels,)+ kernel_size))
+            }
+
+            fn make(build: &mut Build<'_>, mut settings: $options) -> Result<$name> {
+                let (weight, bias) = settings.filters(build)?;
+                Ok($name { weight, bias, settings })
+            }
+
+            /// The filters.
+            pub fn weight(&self) -> &Tensor {
+                &self.weight
+            }
+
+            /// The bias, one element per channel of the result.
+            pub fn bias(&self) -> Option<&Tensor> {
+                self.bias.as_ref()
+            }
+
+            /// The result for an input.
+            pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                self.settings.apply(stringify!($name), input, &self.weight, self.bias.as_ref())
+            }
+        }
+    )*};
+}
+
+convolutions! {
+    /// The convolution of images `[N, C, H, W]` (or one image `[C, H, W]`) with filters, plus a bias per filter.
+    ///
+    /// The weight has shape `[out_channels, in_channels / groups, height, width]`. Both parameters start uniform between plus and
+    /// minus `1 / sqrt(inputs of an output)`, as in PyTorch.
+    ///
+    /// ```
+    /// use netcl_nn::autograd::{Tensor, manager};
+    /// use netcl_nn::{Conv2d, Conv2dOptions, Module};
+    ///
+    /// let queue = manager().cpu().queue;
+    /// let halving = Conv2dOptions { stride: [2, 2], padding: 1.into(), ..Conv2dOptions::new(3, 8, 3) };
+    /// let layer = Conv2d::new_with(&queue, halving)?;
+    /// let y = layer.forward(&Tensor::from_host(&queue, &[0.5f32; 3 * 64], [1, 3, 8, 8])?)?;
+    /// assert_eq!(y.shape()[..], [1, 8, 4, 4]);
+    /// # Ok::<(), netcl_nn::autograd::Error>(())
+    /// ```
+    Conv2d<2> = Conv2dOptions(in_channels, out_channels);
+    /// The convolution of sequences `[N, C, L]` (or one sequence `[C, L]`) with filters, plus a bias per filter.
+    ///
+    /// The weight has shape `[out_channels, in_channels / groups, length]`; the start values are [`Conv2d`]'s.
+    ///
+    /// ```
+    /// use netcl_nn::autograd::{Tensor, manager};
+    /// use netcl_nn::{Conv1d, Module};
+    ///
+    /// let queue = manager().cpu().queue;
+    /// let y = Conv1d::new(&queue, 2, 4, 3)?.forward(&Tensor::from_host(&queue, &[0.5f32; 16], [1, 2, 8])?)?;
+    /// assert_eq!(y.shape()[..], [1, 4, 6]);
+    /// # Ok::<(), netcl_nn::autograd::Error>(())
+    /// ```
+    Conv1d<1> = Conv1dOptions(in_channels, out_channels);
+    /// One filter for each channel of images: a [`Conv2d`] of as many groups as channels.
+    DepthwiseConv2d<2> = DepthwiseConv2dOptions(channels);
+    /// The transposed convolution of images `[N, C, H, W]` (or one image `[C, H, W]`): each pixel adds a scaled filter to the
+    /// result, `stride` apart.
+    ///
+    /// The weight has shape `[in_channels, out_channels / groups, height, width]`; the start values are as in PyTorch.
+    ///
+    /// ```
+    /// use netcl_nn::autograd::{Tensor, manager};
+    /// use netcl_nn::{ConvTranspose2d, ConvTranspose2dOptions, Module};
+    ///
+    /// let queue = manager().cpu().queue;
+    /// let doubling = ConvTranspose2dOptions { stride: [2, 2], ..ConvTranspose2dOptions::new(3, 2, 2) };
+    /// let layer = ConvTranspose2d::new_with(&queue, doubling)?;
+    /// let y = layer.forward(&Tensor::from_host(&queue, &[0.5f32; 48], [1, 3, 4, 4])?)?;
+    /// assert_eq!(y.shape()[..], [1, 2, 8, 8]);
+    /// # Ok::<(), netcl_nn::autograd::Error>(())
+    /// ```
+    ConvTranspose2d<2> = ConvTranspose2dOptions(in_channels, out_channels);
+    /// [`ConvTranspose2d`] for sequences `[N, C, L]` (or one sequence `[C, L]`), with a weight of shape
+    /// `[in_channels, out_channels / groups, length]`.
+    ConvTranspose1d<1> = ConvTranspose1dOptions(in_channels, out_channels);
 }
 
 impl Conv2d {
-    /// A float32 layer with a bias that moves by one pixel; the kernel is a number or `[height, width]`.
-    pub fn new(queue: &Queue, in_channels: usize, out_channels: usize, kernel: impl Into<Size<2>>) -> Result<Conv2d> {
-        Conv2d::new_with(queue, in_channels, out_channels, kernel, Conv2dOptions::default())
-    }
-
-    /// A layer with another stride, padding, dilation, number of groups, dtype or generator, or without a bias.
-    ///
-    /// # Errors
-    /// If the groups do not divide both numbers of channels.
-    pub fn new_with(
-        queue: &Queue,
-        in_channels: usize,
-        out_channels: usize,
-        kernel: impl Into<Size<2>>,
-        options: Conv2dOptions<'_>,
-    ) -> Result<Conv2d> {
-        let Conv2dOptions { stride, padding, dilation, groups, bias, dtype, generator } = options;
-        check_groups("Conv2d", in_channels, out_channels, groups)?;
-        let Size([height, width]) = kernel.into();
-        let shape = [out_channels, in_channels / groups, height, width];
-        let (weight, bias) = weight_and_bias(queue, shape, bias.then_some(out_channels), dtype, generator)?;
-        Conv2d::from_parameters(weight, bias, Convolution { stride, padding: same(padding), dilation, groups })
-    }
-
-    /// A layer over existing values: a weight of shape `[out_channels, in_channels / groups, height, width]` and a bias of
-    /// `[out_channels]`.
-    ///
-    /// # Errors
-    /// If the shapes do not fit.
-    pub fn from_parameters(weight: Tensor, bias: Option<Tensor>, how: Convolution) -> Result<Conv2d> {
-        let channels = weight.shape().first().copied().unwrap_or(0);
-        check_parameters("Conv2d", &weight, 4, bias.as_ref(), channels, how.groups)?;
-        Ok(Conv2d { weight: weight.with_grad(), bias: bias.map(Tensor::with_grad), how })
-    }
-
-    /// A layer without a bias whose weight follows a rule.
-    pub(crate) fn with_init(
-        queue: &Queue,
-        shape: [usize; 4],
-        how: Convolution,
-        init: Init,
-        dtype: DType,
-        generator: Option<&mut Generator>,
-    ) -> Result<Conv2d> {
-        Conv2d::from_parameters(init.tensor(queue, shape, dtype, generator)?, None, how)
-    }
-
-    /// The filters.
-    pub fn weight(&self) -> &Tensor {
-        &self.weight
-    }
-
-    /// The bias, of shape `[out_channels]`.
-    pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
-    }
-
-    /// Stride, padding, dilation and groups.
-    pub fn how(&self) -> &Convolution {
-        &self.how
-    }
-
-    /// The channels of the input.
-    pub fn in_channels(&self) -> usize {
-        self.weight.shape()[1] * self.how.groups
-    }
-
-    /// The channels of the result: the number of filters.
-    pub fn out_channels(&self) -> usize {
-        self.weight.shape()[0]
+    /// A layer over existing values, which fit the settings.
+    pub(crate) fn of(weight: Tensor, bias: Option<Tensor>, settings: Conv2dOptions) -> Conv2d {
+        let settings = Conv2dOptions { bias: bias.is_some(), ..settings };
+        Conv2d { weight: weight.with_grad(), bias: bias.map(Tensor::with_grad), settings }
     }
 }
 
-impl Module for Conv2d {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        batched(input, 3, |x| conv2d(x, &self.weight, self.bias.as_ref(), &self.how))
-    }
-
-    fn arguments(&self) -> String {
-        let window = &self.weight.shape()[2..];
-        arguments(self.in_channels(), self.out_channels(), window, &self.how, [0, 0], self.bias.is_some())
-    }
-
-    members! { parameters: weight, bias }
-}
-
-/// The convolution of sequences `[N, C, L]` (or one sequence `[C, L]`) with filters, plus a bias per filter.
-///
-/// The weight has shape `[out_channels, in_channels / groups, length]`; the start values are [`Conv2d`]'s.
-///
-/// ```
-/// use netcl_nn::autograd::{Tensor, manager};
-/// use netcl_nn::{Conv1d, Module};
-///
-/// let queue = manager().cpu().queue;
-/// let y = Conv1d::new(&queue, 2, 4, 3)?.forward(&Tensor::from_host(&queue, &[0.5f32; 16], [1, 2, 8])?)?;
-/// assert_eq!(y.shape()[..], [1, 4, 6]);
-/// # Ok::<(), netcl_nn::autograd::Error>(())
-/// ```
-pub struct Conv1d {
-    weight: Tensor,
-    bias: Option<Tensor>,
-    how: Convolution,
-}
-
-/// How [`Conv1d::new_with`] makes a layer.
-#[derive(Debug)]
-pub struct Conv1dOptions<'g> {
-    /// The step.
-    pub stride: usize,
-    /// Zeros on both sides.
-    pub padding: usize,
-    /// The distance between the taps of a filter.
-    pub dilation: usize,
-    /// Independent groups of channels.
-    pub groups: usize,
-    /// Whether a bias is added.
-    pub bias: bool,
-    /// The parameters' dtype.
-    pub dtype: DType,
-    /// Where the first weights come from; the process-wide generator where none is given.
-    pub generator: Option<&'g mut Generator>,
-}
-
-impl Default for Conv1dOptions<'_> {
-    fn default() -> Self {
-        let (dtype, generator) = (DType::F32, None);
-        Conv1dOptions { stride: 1, padding: 0, dilation: 1, groups: 1, bias: true, dtype, generator }
-    }
-}
-
-impl Conv1d {
-    /// A float32 layer with a bias that moves by one element.
-    pub fn new(queue: &Queue, in_channels: usize, out_channels: usize, kernel: usize) -> Result<Conv1d> {
-        Conv1d::new_with(queue, in_channels, out_channels, kernel, Conv1dOptions::default())
-    }
-
-    /// A layer with another stride, padding, dilation, number of groups, dtype or generator, or without a bias.
-    ///
-    /// # Errors
-    /// If the groups do not divide both numbers of channels.
-    pub fn new_with(
-        queue: &Queue,
-        in_channels: usize,
-        out_channels: usize,
-        kernel: usize,
-        options: Conv1dOptions<'_>,
-    ) -> Result<Conv1d> {
-        let Conv1dOptions { stride, padding, dilation, groups, bias, dtype, generator } = options;
-        check_groups("Conv1d", in_channels, out_channels, groups)?;
-        let shape = [out_channels, in_channels / groups, kernel];
-        let (weight, bias) = weight_and_bias(queue, shape, bias.then_some(out_channels), dtype, generator)?;
-        // Sequences are images of one row.
-        let (stride, dilation) = ([1, stride], [1, dilation]);
-        Conv1d::from_parameters(weight, bias, Convolution { stride, padding: same([0, padding]), dilation, groups })
-    }
-
-    /// A layer over existing values: a weight of shape `[out_channels, in_channels / groups, length]` and a bias of
-    /// `[out_channels]`. Of the options, those for columns count.
-    ///
-    /// # Errors
-    /// If the shapes do not fit.
-    pub fn from_parameters(weight: Tensor, bias: Option<Tensor>, how: Convolution) -> Result<Conv1d> {
-        let channels = weight.shape().first().copied().unwrap_or(0);
-        check_parameters("Conv1d", &weight, 3, bias.as_ref(), channels, how.groups)?;
-        Ok(Conv1d { weight: weight.with_grad(), bias: bias.map(Tensor::with_grad), how })
-    }
-
-    /// The filters.
-    pub fn weight(&self) -> &Tensor {
-        &self.weight
-    }
-
-    /// The bias, of shape `[out_channels]`.
-    pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
-    }
-
-    /// Stride, padding, dilation (those of columns count) and groups.
-    pub fn how(&self) -> &Convolution {
-        &self.how
-    }
-}
-
-impl Module for Conv1d {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        batched(input, 2, |x| conv1d(x, &self.weight, self.bias.as_ref(), &self.how))
-    }
-
-    fn arguments(&self) -> String {
-        let (shape, how) = (self.weight.shape(), &self.how);
-        arguments(shape[1] * how.groups, shape[0], &shape[2..], how, [0, 0], self.bias.is_some())
-    }
-
-    members! { parameters: weight, bias }
-}
-
-/// The transposed convolution of images `[N, C, H, W]` (or one image `[C, H, W]`): each pixel adds a scaled filter to the
-/// result, `stride` apart.
-///
-/// The weight has shape `[in_channels, out_channels / groups, height, width]`; the start values are as in PyTorch.
-///
-/// ```
-/// use netcl_nn::autograd::{Tensor, manager};
-/// use netcl_nn::{ConvTranspose2d, ConvTranspose2dOptions, Module};
-///
-/// let queue = manager().cpu().queue;
-/// let doubling = ConvTranspose2dOptions { stride: [2, 2], ..Default::default() };
-/// let layer = ConvTranspose2d::new_with(&queue, 3, 2, 2, doubling)?;
-/// let y = layer.forward(&Tensor::from_host(&queue, &[0.5f32; 48], [1, 3, 4, 4])?)?;
-/// assert_eq!(y.shape()[..], [1, 2, 8, 8]);
-/// # Ok::<(), netcl_nn::autograd::Error>(())
-/// ```
-pub struct ConvTranspose2d {
-    weight: Tensor,
-    bias: Option<Tensor>,
-    how: Convolution,
-    output_padding: [usize; 2],
-}
-
-/// How [`ConvTranspose2d::new_with`] makes a layer.
-#[derive(Debug)]
-pub struct ConvTranspose2dOptions<'g> {
-    /// The distance, in the result, of neighbouring pixels.
-    pub stride: [usize; 2],
-    /// Rows and columns cut off on both sides.
-    pub padding: [usize; 2],
-    /// Rows and columns added at the bottom and the right.
-    pub output_padding: [usize; 2],
-    /// The distance between the taps of a filter.
-    pub dilation: [usize; 2],
-    /// Independent groups of channels.
-    pub groups: usize,
-    /// Whether a bias is added.
-    pub bias: bool,
-    /// The parameters' dtype.
-    pub dtype: DType,
-    /// Where the first weights come from; the process-wide generator where none is given.
-    pub generator: Option<&'g mut Generator>,
-}
-
-impl Default for ConvTranspose2dOptions<'_> {
-    fn default() -> Self {
-        ConvTranspose2dOptions {
-            stride: [1, 1],
-            padding: [0, 0],
-            output_padding: [0, 0],
-            dilation: [1, 1],
-            groups: 1,
-            bias: true,
-            dtype: DType::F32,
-            generator: None,
-        }
-    }
-}
-
-impl ConvTranspose2d {
-    /// A float32 layer with a bias and stride 1; the kernel is a number or `[height, width]`.
-    pub fn new(
-        queue: &Queue,
-        in_channels: usize,
-        out_channels: usize,
-        kernel: impl Into<Size<2>>,
-    ) -> Result<ConvTranspose2d> {
-        ConvTranspose2d::new_with(queue, in_channels, out_channels, kernel, ConvTranspose2dOptions::default())
-    }
-
-    /// A layer with another stride, padding, dilation, number of groups, dtype or generator, or without a bias.
-    ///
-    /// # Errors
-    /// If the groups do not divide both numbers of channels.
-    pub fn new_with(
-        queue: &Queue,
-        in_channels: usize,
-        out_channels: usize,
-        kernel: impl Into<Size<2>>,
-        options: ConvTranspose2dOptions<'_>,
-    ) -> Result<ConvTranspose2d> {
-        let ConvTranspose2dOptions { stride, padding, output_padding, dilation, groups, bias, dtype, generator } =
-            options;
-        check_groups("ConvTranspose2d", in_channels, out_channels, groups)?;
-        let Size([height, width]) = kernel.into();
-        let shape = [in_channels, out_channels / groups, height, width];
-        let (weight, bias) = weight_and_bias(queue, shape, bias.then_some(out_channels), dtype, generator)?;
-        let how = Convolution { stride, padding: same(padding), dilation, groups };
-        ConvTranspose2d::from_parameters(weight, bias, how, output_padding)
-    }
-
-    /// A layer over existing values: a weight of shape `[in_channels, out_channels / groups, height, width]` and a bias of
-    /// `[out_channels]`.
-    ///
-    /// # Errors
-    /// If the shapes do not fit.
-    pub fn from_parameters(
-        weight: Tensor,
-        bias: Option<Tensor>,
-        how: Convolution,
-        output_padding: [usize; 2],
-    ) -> Result<ConvTranspose2d> {
-        let channels = weight.shape().get(1).map_or(0, |per_group| per_group * how.groups);
-        check_parameters("ConvTranspose2d", &weight, 4, bias.as_ref(), channels, how.groups)?;
-        Ok(ConvTranspose2d { weight: weight.with_grad(), bias: bias.map(Tensor::with_grad), how, output_padding })
-    }
-
-    /// The filters.
-    pub fn weight(&self) -> &Tensor {
-        &self.weight
-    }
-
-    /// The bias, of shape `[out_channels]`.
-    pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
-    }
-
-    /// Stride, padding, dilation and groups.
-    pub fn how(&self) -> &Convolution {
-        &self.how
-    }
-
-    /// Rows and columns added at the bottom and the right.
-    pub fn output_padding(&self) -> [usize; 2] {
-        self.output_padding
-    }
-}
-
-impl Module for ConvTranspose2d {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let bias = self.bias.as_ref();
-        batched(input, 3, |x| conv_transpose2d(x, &self.weight, bias, &self.how, self.output_padding))
-    }
-
-    fn arguments(&self) -> String {
-        let (shape, how) = (self.weight.shape(), &self.how);
-        arguments(shape[0], shape[1] * how.groups, &shape[2..], how, self.output_padding, self.bias.is_some())
-    }
-
-    members! { parameters: weight, bias }
-}
-
-print_as_module!(Conv1d, Conv2d, ConvTranspose2d);
-
-/// A function of a batch, applied to a batch or to a single sample of so many axes.
-pub(crate) fn batched(x: &Tensor, axes: usize, function: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-    if x.ndim() == axes { squeeze(&function(&unsqueeze(x, 0)?)?, &[0]) } else { function(x) }
-}
-
-fn check_groups(op: &'static str, inputs: usize, outputs: usize, groups: usize) -> Result<()> {
-    if groups > 0 && inputs.is_multiple_of(groups) && outputs.is_multiple_of(groups) {
-        return Ok(());
-    }
-    let what = format!("{inputs} and {outputs} channels cannot be divided into {groups} groups; use a common divisor");
-    Err(Error::argument(op, what))
-}
-
-fn check_parameters(
-    op: &'static str,
-    weight: &Tensor,
-    axes: usize,
-    bias: Option<&Tensor>,
+/// A function of a batch, applied to a batch or to a single sample.
+fn batched<const N: usize>(
+    layer: &str,
     channels: usize,
-    groups: usize,
-) -> Result<()> {
-    let divisible = groups > 0 && weight.shape().first().is_some_and(|first| first.is_multiple_of(groups));
-    if weight.ndim() == axes && divisible && bias.is_none_or(|bias| bias.shape()[..] == [channels]) {
-        return Ok(());
+    x: &Tensor,
+    function: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let alone = x.ndim() == N + 1;
+    if !(alone || x.ndim() == N + 2) || x.shape()[x.ndim() - N - 1] != channels {
+        let places = if N == 1 { "L" } else { "H, W" };
+        let takes = format!("(N, {channels}, {places})");
+        return Err(Error::input(format!("{layer}(in_channels={channels})"), takes, x.shape()));
     }
-    let bias = bias.map_or_else(|| "none".to_owned(), |bias| bias.shape().to_string());
-    let what = format!(
-        "weight has shape {} and bias {bias} for {groups} groups; use {axes} axes, the first a multiple of the groups, and one \
-         element of the bias per output channel",
-        weight.shape()
-    );
-    Err(Error::argument(op, what))
+    if alone { squeeze(&function(&unsqueeze(x, 0)?)?, &[0]) } else { function(x) }
 }
 
-/// What print-outs say of a convolution: what differs from the plain one is named.
-fn arguments(
-    inputs: usize,
-    outputs: usize,
-    window: &[usize],
-    how: &Convolution,
-    output_padding: [usize; 2],
-    bias: bool,
-) -> String {
-    let axes = 2 - window.len();
-    let Convolution { stride, padding: [top, bottom, left, right], dilation, groups } = *how;
-    let mut text = format!("in_channels={inputs}, out_channels={outputs}, kernel_size={}", tuple(window));
-    text += &format!(", stride={}", tuple(&stride[axes..]));
-    if [top, bottom, left, right] != [0; 4] {
-        let padding = if [top, left] == [bottom, right] { tuple(&[top, left][axes..]) } else { tuple(&how.padding) };
-        text += &format!(", padding={padding}");
+/// Numbers of the rows and columns of images.
+fn rows<const N: usize, T: Copy>(numbers: [T; N], row: T) -> [T; 2] {
+    match numbers[..] {
+        [height, width] => [height, width],
+        _ => [row, numbers[0]],
     }
-    if output_padding != [0, 0] {
-        text += &format!(", output_padding={}", tuple(&output_padding));
+}
+
+fn plane<const N: usize>(
+    stride: [usize; N],
+    sides: [[usize; 2]; N],
+    dilation: [usize; N],
+    groups: usize,
+) -> Convolution {
+    let [[top, bottom], [left, right]] = rows(sides, [0; 2]);
+    Convolution { stride: rows(stride, 1), padding: [top, bottom, left, right], dilation: rows(dilation, 1), groups }
+}
+
+fn check_groups(layer: &'static str, inputs: usize, outputs: usize, groups: usize) -> Result<()> {
+    if inputs.is_multiple_of(groups) && outputs.is_multiple_of(groups) {
+        return Ok(());
     }
-    if dilation != [1, 1] {
-        text += &format!(", dilation={}", tuple(&dilation[axes..]));
-    }
-    if groups != 1 {
-        text += &format!(", groups={groups}");
-    }
-    text + &format!(", bias={bias}")
+    let what = format!("groups={groups} must divide in_channels={inputs} and out_channels={outputs}");
+    Err(Error::argument(layer, what))
 }

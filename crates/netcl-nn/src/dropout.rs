@@ -2,14 +2,14 @@
 
 use netcl_autograd::ops::dropout::dropout;
 use netcl_autograd::ops::elementwise::mul;
-use netcl_autograd::{Error, Result, Tensor};
+use netcl_autograd::{Error, Generator, Result, Tensor};
 
 use crate::Module;
 use crate::settings::{Settings, probability};
 
 /// A module of a probability that passes everything in evaluation.
 macro_rules! dropouts {
-    ($($(#[$doc:meta])* $name:ident = $function:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $(<$axes:literal>)?;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Module, Settings)]
         #[module(settings)]
@@ -17,6 +17,8 @@ macro_rules! dropouts {
         pub struct $name {
             #[setting(default = 0.5)]
             p: f64,
+            #[setting(default = None, quiet)]
+            seed: Option<usize>,
             #[setting(skip = true)]
             training: bool,
         }
@@ -27,7 +29,7 @@ macro_rules! dropouts {
             /// # Errors
             /// If it is not a number from 0 to 1.
             pub fn new(p: f64) -> Result<$name> {
-                let layer = $name { p, training: true };
+                let layer = $name { p, seed: None, training: true };
                 layer.check(stringify!($name))?;
                 Ok(layer)
             }
@@ -41,16 +43,34 @@ macro_rules! dropouts {
                 self.p
             }
 
+            /// Drops the same places in every call.
+            pub fn seeded(self, seed: usize) -> $name {
+                $name { seed: Some(seed), ..self }
+            }
+
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                $(channels(stringify!($name), input, $axes)?;)?
                 if !self.training || self.p == 0.0 {
                     return Ok(input.clone());
                 }
-                let function: fn(&Tensor, f64) -> Result<Tensor> = $function;
-                function(input, self.p)
+                let mut generator = self.seed.map(|seed| Generator::new(seed as u64));
+                dropouts!(@drop input, self.p, generator.as_mut() $(, $axes)?)
             }
         }
     )*};
+    (@drop $x:expr, $p:expr, $generator:expr) => { dropout($x, $p, $generator) };
+    (@drop $x:expr, $p:expr, $generator:expr, $axes:literal) => {{
+        let mut shape = [1; $axes];
+        shape[..2].copy_from_slice(&$x.shape()[..2]);
+        mul($x, &dropout(&Tensor::full($x.queue(), shape, $x.dtype(), 1.0)?, $p, $generator)?)
+    }};
+}
+
+/// Refuses what has no channels to drop.
+fn channels(layer: &str, x: &Tensor, axes: usize) -> Result<()> {
+    let takes = if axes == 3 { "(N, C, L)" } else { "(N, C, H, W)" };
+    if x.ndim() == axes { Ok(()) } else { Err(Error::input(layer, takes, x.shape())) }
 }
 
 dropouts! {
@@ -69,15 +89,9 @@ dropouts! {
     /// assert_eq!(layer.forward(&x)?.to_host::<f32>()?, [1.0; 100]);
     /// # Ok::<(), netcl_nn::autograd::Error>(())
     /// ```
-    Dropout = |x, p| dropout(x, p, None);
-    /// [`Dropout`] of whole channels of `[N, C, ...]`: neighbouring pixels are too alike for single ones to matter.
-    Dropout2d = |x, p| {
-        let &[samples, channels, ref places @ ..] = &x.shape()[..] else {
-            let why = "it takes [N, C, ...]".to_owned();
-            return Err(Error::shape("Dropout2d", x.shape(), why));
-        };
-        let mut shape = vec![1; 2 + places.len()];
-        shape[..2].copy_from_slice(&[samples, channels]);
-        mul(x, &dropout(&Tensor::full(x.queue(), shape, x.dtype(), 1.0)?, p, None)?)
-    };
+    Dropout;
+    /// [`Dropout`] of whole channels of sequences `[N, C, L]`.
+    Dropout1d<3>;
+    /// [`Dropout`] of whole channels of images `[N, C, H, W]`: neighbouring pixels are too alike for single ones to matter.
+    Dropout2d<4>;
 }

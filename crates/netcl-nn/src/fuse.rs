@@ -5,6 +5,7 @@ use netcl_autograd::ops::layout::reshape;
 use netcl_autograd::{Error, Result, Tensor, no_grad};
 
 use crate::batch_norm::BatchNorm2d;
+use crate::config::Configured;
 use crate::conv::Conv2d;
 use crate::module::Module;
 
@@ -38,7 +39,8 @@ pub fn fuse_conv_bn(conv: &Conv2d, norm: &BatchNorm2d) -> Result<Conv2d> {
         let what = "the normalisation keeps no averages; make it with track_running_stats";
         return Err(Error::argument(OP, what));
     };
-    let channels = conv.out_channels();
+    let settings = conv.options()?;
+    let channels = settings.out_channels;
     if norm.num_features() != channels {
         let what = format!("{channels} filters are followed by a normalisation of {} channels", norm.num_features());
         return Err(Error::argument(OP, what));
@@ -57,5 +59,5 @@ pub fn fuse_conv_bn(conv: &Conv2d, norm: &BatchNorm2d) -> Result<Conv2d> {
         shift = add(&shift, bias)?;
     }
     let weight = mul(conv.weight(), &reshape(&scale, [channels, 1, 1, 1])?)?;
-    Conv2d::from_parameters(weight, Some(shift), *conv.how())
+    Ok(Conv2d::of(weight, Some(shift), settings))
 }

@@ -220,23 +220,6 @@ impl Init {
     }
 }
 
-/// PyTorch's start of linear and convolutional layers: weight and bias uniform between plus and minus `1 / sqrt(fan in)`.
-pub(crate) fn weight_and_bias(
-    queue: &Queue,
-    shape: impl Into<Shape>,
-    bias: Option<usize>,
-    dtype: DType,
-    mut generator: Option<&mut Generator>,
-) -> Result<(Tensor, Option<Tensor>)> {
-    let shape = shape.into();
-    let (inputs, _) = fans(&shape)?;
-    let bound = if inputs == 0.0 { 0.0 } else { 1.0 / inputs.sqrt() };
-    let law = Init::Uniform { low: -bound, high: bound };
-    let weight = law.tensor(queue, shape, dtype, generator.as_deref_mut())?;
-    let bias = bias.map(|length| law.tensor(queue, [length], dtype, generator)).transpose()?;
-    Ok((weight, bias))
-}
-
 fn from_values(queue: &Queue, values: &[f64], shape: Shape, dtype: DType) -> Result<Tensor> {
     Tensor::from_host_with(queue, values, shape, HostOptions { dtype: Some(dtype), ..Default::default() })
 }

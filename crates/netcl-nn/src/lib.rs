@@ -29,6 +29,7 @@ pub mod flatten;
 pub mod functional;
 pub mod fuse;
 pub mod hooks;
+pub mod identity;
 pub mod init;
 pub mod lambda;
 pub mod linear;
@@ -44,6 +45,7 @@ pub mod residual;
 pub mod rnn;
 pub mod sequential;
 pub mod settings;
+pub mod shuffle;
 mod size;
 pub mod state;
 pub mod transformer;
@@ -58,12 +60,16 @@ pub use activation::*;
 pub use attention::{Masks, MultiheadAttention, MultiheadAttentionOptions};
 pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNormOptions};
 pub use config::{Build, Configured, LayerConfig, build_layer, build_sequential, layer_config, register_layer};
-pub use conv::{Conv1d, Conv1dOptions, Conv2d, Conv2dOptions, ConvTranspose2d, ConvTranspose2dOptions};
-pub use dropout::{Dropout, Dropout2d};
+pub use conv::{
+    Conv1d, Conv1dOptions, Conv2d, Conv2dOptions, ConvTranspose1d, ConvTranspose1dOptions, ConvTranspose2d,
+    ConvTranspose2dOptions, DepthwiseConv2d, DepthwiseConv2dOptions, Padding, PaddingMode,
+};
+pub use dropout::{Dropout, Dropout1d, Dropout2d};
 pub use embedding::{Embedding, EmbeddingOptions};
-pub use flatten::Flatten;
+pub use flatten::{Flatten, Unflatten};
 pub use fuse::fuse_conv_bn;
 pub use hooks::{ForwardHook, Hooked};
+pub use identity::Identity;
 pub use init::Init;
 pub use lambda::Lambda;
 pub use linear::{Linear, LinearOptions};
@@ -75,14 +81,18 @@ pub use module::{Member, MemberMut, Module, Role, Summary};
 pub use module_list::ModuleList;
 pub use norm::{GroupNorm, GroupNormOptions, LayerNorm, LayerNormOptions, RMSNorm, RMSNormOptions};
 pub use padding::{
-    ConstantPad1d, ConstantPad2d, Margins, ReflectionPad1d, ReflectionPad2d, ReplicationPad1d, ReplicationPad2d,
-    ZeroPad1d, ZeroPad2d,
+    CircularPad1d, CircularPad2d, ConstantPad1d, ConstantPad2d, Margins, ReflectionPad1d, ReflectionPad2d,
+    ReplicationPad1d, ReplicationPad2d, ZeroPad1d, ZeroPad2d,
 };
-pub use pool::{AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d};
+pub use pool::{
+    AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveMaxPool1d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, GlobalAvgPool2d,
+    MaxPool1d, MaxPool2d,
+};
 pub use residual::Residual;
 pub use rnn::{GRU, LSTM, RecurrentOptions};
 pub use sequential::Sequential;
 pub use settings::Settings;
+pub use shuffle::{PixelShuffle, PixelUnshuffle};
 pub use size::Size;
 pub use state::{LoadReport, Misshapen, StateDict, StateMismatch, Strict};
 pub use transformer::{FeedForward, TransformerEncoderLayer, TransformerEncoderLayerOptions};

@@ -1,9 +1,11 @@
 //! Margins around sequences and images.
 
+use netcl_autograd::ops::layout::{cat, slice};
 use netcl_autograd::ops::pad::{PadMode, pad};
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{Error, Result, Slice, Tensor};
 
-use crate::module::{Module, print_as_module};
+use crate::Module;
+use crate::settings::{Setting, Settings, Value, Wrong};
 
 /// The widths of margins in PyTorch's order: left, right, and top, bottom for images. A single number is all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,55 +23,75 @@ impl<const N: usize> From<[isize; N]> for Margins<N> {
     }
 }
 
-impl<const N: usize> Margins<N> {
-    /// Before and after each axis, in the order of the axes.
-    fn pairs(&self) -> Vec<(isize, isize)> {
-        self.0.chunks_exact(2).rev().map(|pair| (pair[0], pair[1])).collect()
+impl<const N: usize> Setting for Margins<N> {
+    fn wanted() -> String {
+        let order = if N == 2 { "(left, right)" } else { "(left, right, top, bottom)" };
+        format!("{}, {order}", <[isize; N]>::wanted())
     }
-
-    fn text(&self) -> String {
-        let widths: Vec<String> = self.0.iter().map(isize::to_string).collect();
-        format!("({})", widths.join(", "))
+    fn read(value: &Value) -> std::result::Result<Self, Wrong> {
+        <[isize; N]>::read(value).map(Margins)
+    }
+    fn write(&self) -> Value {
+        self.0.write()
     }
 }
 
+impl<const N: usize> Margins<N> {
+    /// Margins around the last axes of an input of at least one more.
+    fn around(
+        &self,
+        layer: &str,
+        input: &Tensor,
+        fill: impl FnOnce(&Tensor, &[(isize, isize)]) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        if input.ndim() <= N / 2 {
+            return Err(Error::input(layer, if N == 2 { "(..., L)" } else { "(..., H, W)" }, input.shape()));
+        }
+        // Before and after each axis, in the order of the axes.
+        let pairs: Vec<_> = self.0.chunks_exact(2).rev().map(|pair| (pair[0], pair[1])).collect();
+        fill(input, &pairs)
+    }
+}
+
+/// The last axes continued with what stands at their other end, as if they were circles.
+pub(crate) fn circular(x: &Tensor, pairs: &[(isize, isize)]) -> Result<Tensor> {
+    let mut x = x.clone();
+    for (axis, &(before, after)) in (-(pairs.len() as isize)..).zip(pairs) {
+        let length = x.shape()[x.ndim().wrapping_add_signed(axis)] as isize;
+        if before.min(after) < 0 || before.max(after) > length {
+            let what =
+                format!("an axis of length {length} can be continued by 0 to {length}, not by {before} and {after}");
+            return Err(Error::argument("pad", what));
+        }
+        let end = slice(&x, axis, Slice::new(Some(length - before), None, 1))?;
+        let start = slice(&x, axis, Slice::new(None, Some(after), 1))?;
+        x = cat(&[&end, &x, &start], axis)?;
+    }
+    Ok(x)
+}
+
 macro_rules! paddings {
-    ($($(#[$doc:meta])* $name:ident<$n:literal> = $mode:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident<$n:literal> = $fill:expr;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq)]
+        #[derive(Clone, Copy, Module, Settings)]
+        #[module(settings)]
         pub struct $name {
-            margins: Margins<$n>,
+            /// The widths of the margins, in PyTorch's order.
+            pub padding: Margins<$n>,
         }
 
         impl $name {
-            /// Margins of these widths, in PyTorch's order.
-            pub fn new(margins: impl Into<Margins<$n>>) -> $name {
-                $name { margins: margins.into() }
-            }
-
-            /// The widths of the margins.
-            pub fn margins(&self) -> Margins<$n> {
-                self.margins
+            /// The result for an input.
+            pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                self.padding.around(stringify!($name), input, $fill)
             }
         }
-
-        impl Module for $name {
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                pad(input, &self.margins.pairs(), $mode)
-            }
-
-            fn arguments(&self) -> String {
-                format!("padding={}", self.margins.text())
-            }
-        }
-
-        print_as_module!($name);
     )*};
 }
 
 paddings! {
     /// Zeros around the last axis; negative widths cut off.
-    ZeroPad1d<2> = PadMode::Constant(0.0);
+    ZeroPad1d<2> = |x, pairs| pad(x, pairs, PadMode::Constant(0.0));
     /// Zeros around the last two axes; negative widths cut off.
     ///
     /// ```
@@ -81,54 +103,40 @@ paddings! {
     /// assert_eq!(ZeroPad2d::new([1, 0, 0, 1]).forward(&x)?.to_host::<f32>()?, [0.0, 1.0, 2.0, 0.0, 0.0, 0.0]);
     /// # Ok::<(), netcl_nn::autograd::Error>(())
     /// ```
-    ZeroPad2d<4> = PadMode::Constant(0.0);
+    ZeroPad2d<4> = |x, pairs| pad(x, pairs, PadMode::Constant(0.0));
     /// The last axis mirrored at its first and last element, which are not repeated.
-    ReflectionPad1d<2> = PadMode::Reflect;
+    ReflectionPad1d<2> = |x, pairs| pad(x, pairs, PadMode::Reflect);
     /// The last two axes mirrored at their first and last elements, which are not repeated.
-    ReflectionPad2d<4> = PadMode::Reflect;
+    ReflectionPad2d<4> = |x, pairs| pad(x, pairs, PadMode::Reflect);
     /// The first and last element of the last axis repeated.
-    ReplicationPad1d<2> = PadMode::Replicate;
+    ReplicationPad1d<2> = |x, pairs| pad(x, pairs, PadMode::Replicate);
     /// The outermost elements of the last two axes repeated.
-    ReplicationPad2d<4> = PadMode::Replicate;
+    ReplicationPad2d<4> = |x, pairs| pad(x, pairs, PadMode::Replicate);
+    /// The last axis continued with its other end.
+    CircularPad1d<2> = circular;
+    /// The last two axes continued with their other ends.
+    CircularPad2d<4> = circular;
 }
 
 macro_rules! constant_paddings {
     ($($(#[$doc:meta])* $name:ident<$n:literal>;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq)]
+        #[derive(Clone, Copy, Module, Settings)]
+        #[module(settings)]
         pub struct $name {
-            margins: Margins<$n>,
-            value: f64,
+            /// The widths of the margins, in PyTorch's order.
+            pub padding: Margins<$n>,
+            /// What they are filled with.
+            pub value: f64,
         }
 
         impl $name {
-            /// Margins of these widths, in PyTorch's order, filled with a value.
-            pub fn new(margins: impl Into<Margins<$n>>, value: f64) -> $name {
-                $name { margins: margins.into(), value }
-            }
-
-            /// The widths of the margins.
-            pub fn margins(&self) -> Margins<$n> {
-                self.margins
-            }
-
-            /// What they are filled with.
-            pub fn value(&self) -> f64 {
-                self.value
+            /// The result for an input.
+            pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let fill = PadMode::Constant(self.value);
+                self.padding.around(stringify!($name), input, |x, pairs| pad(x, pairs, fill))
             }
         }
-
-        impl Module for $name {
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                pad(input, &self.margins.pairs(), PadMode::Constant(self.value))
-            }
-
-            fn arguments(&self) -> String {
-                format!("padding={}, value={}", self.margins.text(), self.value)
-            }
-        }
-
-        print_as_module!($name);
     )*};
 }
 

@@ -1,48 +1,54 @@
 //! Pooling.
 
-use netcl_autograd::ops::pool;
-pub use netcl_autograd::ops::pool::{Averaging, Window};
+use netcl_autograd::ops::pool::{self, Averaging, Window};
 use netcl_autograd::{Result, Tensor};
 
-use crate::module::{Module, print_as_module};
-use crate::size::{Size, tuple};
-
-fn window_arguments<const N: usize>(window: &Window<N>) -> String {
-    let Window { kernel, stride, padding, dilation, ceil_mode } = window;
-    let mut text = format!("kernel_size={}, stride={}, padding={}", tuple(kernel), tuple(stride), tuple(padding));
-    if *dilation != [1; N] {
-        text += &format!(", dilation={}", tuple(dilation));
-    }
-    text + &format!(", ceil_mode={ceil_mode}")
-}
+use crate::Module;
+use crate::settings::Settings;
+use crate::size::Size;
 
 macro_rules! max_pools {
     ($($(#[$doc:meta])* $name:ident<$axes:literal> = $function:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq)]
+        #[derive(Clone, Copy, Module, Settings)]
+        #[module(settings)]
         pub struct $name {
-            /// Size, distance, padding and dilation of the windows.
-            pub window: Window<$axes>,
+            /// The lengths of a window.
+            #[setting(default = Size::All(2), least = 1)]
+            pub kernel_size: Size<$axes>,
+            /// The distances between windows; as long as a window where there is none.
+            #[setting(default = Some(kernel_size), least = 1)]
+            pub stride: Option<Size<$axes>>,
+            /// Minus infinity on both sides: at most half a window.
+            #[setting(default = Size::All(0))]
+            pub padding: Size<$axes>,
+            /// The distances between the elements of a window.
+            #[setting(default = Size::All(1), least = 1)]
+            pub dilation: Size<$axes>,
+            /// Whether a last window that reaches beyond the end counts.
+            #[setting(default = false)]
+            pub ceil_mode: bool,
         }
 
         impl $name {
             /// Windows of this size, side by side.
-            pub fn new(kernel: impl Into<Size<$axes>>) -> $name {
-                $name { window: Window::new(kernel.into().0) }
+            pub fn new(kernel_size: impl Into<Size<$axes>>) -> $name {
+                let kernel_size = kernel_size.into();
+                $name { kernel_size, stride: Some(kernel_size), ..Default::default() }
+            }
+
+            /// The result for an input.
+            pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let window = Window {
+                    kernel: self.kernel_size.axes(),
+                    stride: self.stride.unwrap_or(self.kernel_size).axes(),
+                    padding: self.padding.axes(),
+                    dilation: self.dilation.axes(),
+                    ceil_mode: self.ceil_mode,
+                };
+                pool::$function(input, &window)
             }
         }
-
-        impl Module for $name {
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                pool::$function(input, &self.window)
-            }
-
-            fn arguments(&self) -> String {
-                window_arguments(&self.window)
-            }
-        }
-
-        print_as_module!($name);
     )*};
 }
 
@@ -51,13 +57,12 @@ max_pools! {
     ///
     /// ```
     /// use netcl_nn::autograd::{Tensor, manager};
-    /// use netcl_nn::pool::Window;
     /// use netcl_nn::{MaxPool2d, Module};
     ///
     /// let x = Tensor::from_host(&manager().cpu().queue, &[0.5f32; 64], [1, 1, 8, 8])?;
     /// assert_eq!(MaxPool2d::new(2).forward(&x)?.shape()[..], [1, 1, 4, 4]);
-    /// let window = Window { stride: [2, 2], padding: [1, 1], ..Window::new([3, 3]) };
-    /// assert_eq!(MaxPool2d { window }.forward(&x)?.shape()[..], [1, 1, 4, 4]);
+    /// let halving = MaxPool2d { stride: Some(2.into()), padding: 1.into(), ..MaxPool2d::new(3) };
+    /// assert_eq!(halving.forward(&x)?.shape()[..], [1, 1, 4, 4]);
     /// # Ok::<(), netcl_nn::autograd::Error>(())
     /// ```
     MaxPool2d<2> = max_pool2d;
@@ -68,37 +73,46 @@ max_pools! {
 macro_rules! avg_pools {
     ($($(#[$doc:meta])* $name:ident<$axes:literal> = $function:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq)]
+        #[derive(Clone, Copy, Module, Settings)]
+        #[module(settings)]
         pub struct $name {
-            /// Size, distance and padding of the windows.
-            pub window: Window<$axes>,
-            /// What sums are divided by.
-            pub averaging: Averaging,
+            /// The lengths of a window.
+            #[setting(default = Size::All(2), least = 1)]
+            pub kernel_size: Size<$axes>,
+            /// The distances between windows; as long as a window where there is none.
+            #[setting(default = Some(kernel_size), least = 1)]
+            pub stride: Option<Size<$axes>>,
+            /// Zeros on both sides: at most half a window.
+            #[setting(default = Size::All(0))]
+            pub padding: Size<$axes>,
+            /// Whether a last window that reaches beyond the end counts.
+            #[setting(default = false)]
+            pub ceil_mode: bool,
+            /// Whether the zeros of the padding count as elements.
+            #[setting(default = true)]
+            pub count_include_pad: bool,
+            /// What sums are divided by instead of the number of elements.
+            #[setting(default = None, least = 1)]
+            pub divisor_override: Option<usize>,
         }
 
         impl $name {
             /// Windows of this size, side by side.
-            pub fn new(kernel: impl Into<Size<$axes>>) -> $name {
-                $name { window: Window::new(kernel.into().0), averaging: Averaging::default() }
+            pub fn new(kernel_size: impl Into<Size<$axes>>) -> $name {
+                let kernel_size = kernel_size.into();
+                $name { kernel_size, stride: Some(kernel_size), ..Default::default() }
+            }
+
+            /// The result for an input.
+            pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let kernel = self.kernel_size.axes();
+                let stride = self.stride.unwrap_or(self.kernel_size).axes();
+                let (padding, ceil_mode) = (self.padding.axes(), self.ceil_mode);
+                let averaging =
+                    Averaging { count_include_pad: self.count_include_pad, divisor: self.divisor_override };
+                pool::$function(input, &Window { stride, padding, ceil_mode, ..Window::new(kernel) }, averaging)
             }
         }
-
-        impl Module for $name {
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                pool::$function(input, &self.window, self.averaging)
-            }
-
-            fn arguments(&self) -> String {
-                let mut text = window_arguments(&self.window);
-                text += &format!(", count_include_pad={}", self.averaging.count_include_pad);
-                if let Some(divisor) = self.averaging.divisor {
-                    text += &format!(", divisor_override={divisor}");
-                }
-                text
-            }
-        }
-
-        print_as_module!($name);
     )*};
 }
 
@@ -110,32 +124,32 @@ avg_pools! {
 }
 
 macro_rules! adaptive_pools {
-    ($($(#[$doc:meta])* $name:ident = $function:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident<$axes:literal> = $function:expr;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq)]
+        #[derive(Clone, Copy, Module, Settings)]
+        #[module(settings)]
         pub struct $name {
-            /// The height and width of the result.
-            pub output: [usize; 2],
+            /// The lengths of the result; none for an axis that stays as it is.
+            #[setting(default = Size::All(Some(1)))]
+            pub output_size: Size<$axes, Option<usize>>,
         }
 
         impl $name {
             /// For results of this size.
-            pub fn new(output: impl Into<Size<2>>) -> $name {
-                $name { output: output.into().0 }
+            pub fn new(output_size: impl Into<Size<$axes>>) -> $name {
+                $name { output_size: Size::Each(output_size.into().axes().map(Some)) }
+            }
+
+            /// The result for an input.
+            pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                // The lengths of an input of too few axes do not matter: it is refused.
+                let own = |from_end: usize| input.shape().iter().rev().nth(from_end).map_or(1, |length| *length);
+                let output = self.output_size.axes();
+                let output = std::array::from_fn(|axis| output[axis].unwrap_or_else(|| own($axes - 1 - axis)));
+                let function: fn(&Tensor, [usize; $axes]) -> Result<Tensor> = $function;
+                function(input, output)
             }
         }
-
-        impl Module for $name {
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                pool::$function(input, self.output)
-            }
-
-            fn arguments(&self) -> String {
-                format!("output_size={}", tuple(&self.output))
-            }
-        }
-
-        print_as_module!($name);
     )*};
 }
 
@@ -150,8 +164,24 @@ adaptive_pools! {
     /// assert_eq!(AdaptiveAvgPool2d::new(1).forward(&x)?.to_host::<f32>()?, [3.0]);
     /// # Ok::<(), netcl_nn::autograd::Error>(())
     /// ```
-    AdaptiveAvgPool2d = adaptive_avg_pool2d;
+    AdaptiveAvgPool2d<2> = pool::adaptive_avg_pool2d;
+    /// The mean of windows chosen so that the result has the given length, for `[N, C, L]` (or `[C, L]`).
+    AdaptiveAvgPool1d<1> = |x, [length]| pool::adaptive_avg_pool1d(x, length);
     /// The largest element of windows chosen so that the result has the given height and width, for `[N, C, H, W]` (or
     /// `[C, H, W]`).
-    AdaptiveMaxPool2d = adaptive_max_pool2d;
+    AdaptiveMaxPool2d<2> = pool::adaptive_max_pool2d;
+    /// The largest element of windows chosen so that the result has the given length, for `[N, C, L]` (or `[C, L]`).
+    AdaptiveMaxPool1d<1> = |x, [length]| pool::adaptive_max_pool1d(x, length);
+}
+
+/// The mean of each channel: `[N, C, H, W]` to `[N, C, 1, 1]`.
+#[derive(Clone, Copy, Module, Settings)]
+#[module(settings)]
+pub struct GlobalAvgPool2d;
+
+impl GlobalAvgPool2d {
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        pool::adaptive_avg_pool2d(input, [1, 1])
+    }
 }

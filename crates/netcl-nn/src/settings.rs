@@ -23,7 +23,7 @@
 //!
 //! | on a field: `#[setting(...)]` | |
 //! |---|---|
-//! | `default`, `default = value` | it may be left out |
+//! | `default`, `default = value` | it may be left out; the value may name settings before this one |
 //! | `least = n` | numbers below are refused |
 //! | `name = "pad"`, `alias = "padding"` | what Python and files call it instead of, or beside, the field's name |
 //! | `quiet` | print-outs show it only where it is not the default |
@@ -449,7 +449,12 @@ pub fn at_least<T: Setting>(layer: &'static str, name: &str, setting: &T, least:
     match setting.lowest() {
         // Not a number is too small, too.
         Some(lowest) if lowest.is_nan() || lowest < least => {
-            Err(Error::argument(layer, format!("{name} is {}; it must be at least {least}", setting.write())))
+            let value = match setting.write() {
+                // One number that was given for all axes.
+                Value::List(values) if values.windows(2).all(|pair| pair[0] == pair[1]) => values[0].clone(),
+                value => value,
+            };
+            Err(Error::argument(layer, format!("{name} is {value}; it must be at least {least}")))
         }
         _ => Ok(()),
     }
@@ -460,7 +465,7 @@ pub fn probability(layer: &'static str, name: &str, p: f64) -> Result<()> {
     if (0.0..=1.0).contains(&p) {
         return Ok(());
     }
-    Err(Error::argument(layer, format!("{name} is {p}, which is not a probability; use a number from 0 to 1")))
+    Err(Error::argument(layer, format!("{name} is a probability from 0 to 1, not {p}")))
 }
 
 /// `name=value, name=value`

@@ -1,14 +1,28 @@
-//! Images in another size.
+//! Images and sequences in another size.
 
-use netcl_autograd::ops::resample::{upsample_bilinear, upsample_nearest};
-use netcl_autograd::{Result, Tensor};
-
+use netcl_autograd::ops::layout::{squeeze, unsqueeze};
 pub use netcl_autograd::ops::resample::Resize;
+use netcl_autograd::ops::resample::{upsample_bilinear, upsample_nearest};
+use netcl_autograd::{Error, Result, Tensor};
 
-use crate::module::{Module, print_as_module};
-use crate::size::tuple;
+use crate::Module;
+use crate::settings::{Setting, Settings};
+use crate::size::Size;
 
-/// Images `[N, C, H, W]` in another size.
+crate::choices! {
+    /// Where the elements of an [`Upsample`] take their values from.
+    pub enum UpsampleMode {
+        /// The nearest element.
+        #[default]
+        Nearest = "nearest",
+        /// The two neighbours in a sequence.
+        Linear = "linear",
+        /// The four neighbours in an image.
+        Bilinear = "bilinear",
+    }
+}
+
+/// Images `[N, C, H, W]` or sequences `[N, C, L]` in another size.
 ///
 /// ```
 /// use netcl_nn::autograd::{Tensor, manager};
@@ -19,56 +33,85 @@ use crate::size::tuple;
 /// assert_eq!(Upsample::bilinear([1, 3], true).forward(&x)?.to_host::<f32>()?, [1.0, 1.5, 2.0]);
 /// # Ok::<(), netcl_nn::autograd::Error>(())
 /// ```
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Module, Settings)]
+#[module(settings)]
+#[settings(check = Upsample::check)]
 pub struct Upsample {
-    /// The height and width, or factors.
-    pub to: Resize,
-    /// Where pixels take their values from.
+    /// The lengths of the result: this, or the factors.
+    #[setting(default = None, least = 1)]
+    pub size: Option<Size<2>>,
+    /// How many times as long the result is, rounded down.
+    #[setting(default = None)]
+    pub scale_factor: Option<Size<2, f64>>,
+    /// Where elements take their values from.
+    #[setting(default)]
     pub mode: UpsampleMode,
-}
-
-/// Where the pixels of an [`Upsample`] take their values from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpsampleMode {
-    /// The nearest pixel.
-    Nearest,
-    /// The four neighbours.
-    Bilinear {
-        /// Whether the corners keep their values, rather than the edges their places.
-        align_corners: bool,
-    },
+    /// Whether the corners keep their values, rather than the edges their places.
+    #[setting(default = Some(false))]
+    pub align_corners: Option<bool>,
 }
 
 impl Upsample {
     /// Repeats pixels: to a `[height, width]`, or by a factor.
     pub fn nearest(to: impl Into<Resize>) -> Upsample {
-        Upsample { to: to.into(), mode: UpsampleMode::Nearest }
+        let (size, scale_factor) = match to.into() {
+            Resize::Size(lengths) => (Some(lengths.into()), None),
+            Resize::Scale(factors) => (None, Some(factors.into())),
+        };
+        Upsample { size, scale_factor, ..Default::default() }
     }
 
     /// Interpolates between pixels: to a `[height, width]`, or by a factor.
     pub fn bilinear(to: impl Into<Resize>, align_corners: bool) -> Upsample {
-        Upsample { to: to.into(), mode: UpsampleMode::Bilinear { align_corners } }
-    }
-}
-
-impl Module for Upsample {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        match self.mode {
-            UpsampleMode::Nearest => upsample_nearest(input, self.to),
-            UpsampleMode::Bilinear { align_corners } => upsample_bilinear(input, self.to, align_corners),
-        }
+        let align_corners = Some(align_corners);
+        Upsample { mode: UpsampleMode::Bilinear, align_corners, ..Upsample::nearest(to) }
     }
 
-    fn arguments(&self) -> String {
-        let to = match self.to {
-            Resize::Size(lengths) => format!("size={}", tuple(&lengths)),
-            Resize::Scale([down, right]) => format!("scale_factor=({down}, {right})"),
+    fn check(&self, layer: &'static str) -> Result<()> {
+        let given = match (&self.size, &self.scale_factor) {
+            (Some(_), Some(_)) => "both",
+            (None, None) => "neither",
+            _ if self.mode == UpsampleMode::Nearest && self.align_corners == Some(true) => {
+                return Err(Error::argument(layer, "align_corners is for mode='bilinear' or 'linear' only"));
+            }
+            _ => return Ok(()),
         };
-        match self.mode {
-            UpsampleMode::Nearest => format!("{to}, mode=nearest"),
-            UpsampleMode::Bilinear { align_corners } => format!("{to}, mode=bilinear, align_corners={align_corners}"),
+        Err(Error::argument(layer, format!("give either size or scale_factor, not {given}")))
+    }
+
+    /// Where to: sequences are images of one row.
+    fn to(&self, axes: usize) -> Result<Resize> {
+        match (self.size, self.scale_factor) {
+            (Some(Size::All(length)), _) if axes == 1 => Ok(Resize::Size([1, length])),
+            (None, Some(Size::All(factor))) if axes == 1 => Ok(Resize::Scale([1.0, factor])),
+            (Some(size), _) if axes == 2 => Ok(Resize::Size(size.axes())),
+            (None, Some(factor)) if axes == 2 => Ok(Resize::Scale(factor.axes())),
+            (size, factor) => {
+                let given = size.map_or_else(|| factor.write(), |size| size.write());
+                Err(Error::argument("Upsample", format!("a sequence needs one number, not {given}")))
+            }
         }
     }
-}
 
-print_as_module!(Upsample);
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let axes = match (input.ndim(), self.mode) {
+            (3, UpsampleMode::Nearest | UpsampleMode::Linear) => 1,
+            (4, UpsampleMode::Nearest | UpsampleMode::Bilinear) => 2,
+            (_, mode) => {
+                let takes = match mode {
+                    UpsampleMode::Nearest => "(N, C, L) or (N, C, H, W)",
+                    UpsampleMode::Linear => "(N, C, L)",
+                    UpsampleMode::Bilinear => "(N, C, H, W)",
+                };
+                return Err(Error::input(format!("Upsample(mode='{}')", mode.name()), takes, input.shape()));
+            }
+        };
+        let (to, corners) = (self.to(axes)?, self.align_corners.unwrap_or(false));
+        let resample = |x: &Tensor| match self.mode {
+            UpsampleMode::Nearest => upsample_nearest(x, to),
+            UpsampleMode::Linear | UpsampleMode::Bilinear => upsample_bilinear(x, to, corners),
+        };
+        if axes == 2 { resample(input) } else { squeeze(&resample(&unsqueeze(input, 2)?)?, &[2]) }
+    }
+}

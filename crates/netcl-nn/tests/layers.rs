@@ -8,7 +8,6 @@ mod formula;
 
 use formula::{check, cpu, devices, fill, host, lengths, named, numbers, slow_compiler, tensor};
 use netcl_nn::autograd::{DType, Queue, Result, Tensor};
-use netcl_nn::pool::{Averaging, Window};
 use netcl_nn::*;
 use serde_json::Value;
 
@@ -48,27 +47,28 @@ fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
     let layer_norm = LayerNormOptions { dtype, ..Default::default() };
     let both_ways = RecurrentOptions { num_layers: 2, bidirectional: true, dtype, ..Default::default() };
     let plain = RecurrentOptions { bias: false, batch_first: true, dtype, ..Default::default() };
+    let build = Build::on(queue).dtype(dtype);
     Ok(match name {
-        "linear" => Box::new(Linear::new_with(Build::on(queue).dtype(dtype), LinearOptions::new(3, 4))?),
+        "linear" => Box::new(Linear::new_with(build, LinearOptions::new(3, 4))?),
         "conv1d" => {
-            let options = Conv1dOptions { stride: 2, padding: 2, dilation: 2, groups: 2, dtype, ..Default::default() };
-            Box::new(Conv1d::new_with(queue, 4, 6, 3, options)?)
+            let (stride, padding, dilation) = ([2], 2.into(), [2]);
+            let options = Conv1dOptions { stride, padding, dilation, groups: 2, ..Conv1dOptions::new(4, 6, 3) };
+            Box::new(Conv1d::new_with(build, options)?)
         }
         "conv2d" => {
-            let options = Conv2dOptions { padding: [1, 1], dtype, ..Default::default() };
-            Box::new(Conv2d::new_with(queue, 2, 4, 3, options)?)
+            let options = Conv2dOptions { padding: 1.into(), ..Conv2dOptions::new(2, 4, 3) };
+            Box::new(Conv2d::new_with(build, options)?)
         }
         "conv2d_options" => {
-            let (stride, padding, dilation) = ([2, 1], [1, 2], [1, 2]);
-            let (generator, bias) = (None, false);
-            let options = Conv2dOptions { stride, padding, dilation, groups: 2, bias, dtype, generator };
-            Box::new(Conv2d::new_with(queue, 4, 6, [3, 2], options)?)
+            let (stride, padding, dilation, plain) = ([2, 1], [1, 2].into(), [1, 2], Conv2dOptions::new(4, 6, [3, 2]));
+            let options = Conv2dOptions { stride, padding, dilation, groups: 2, bias: false, ..plain };
+            Box::new(Conv2d::new_with(build, options)?)
         }
         "conv_transpose2d" => {
             let (stride, padding, output_padding) = ([2, 1], [1, 0], [1, 0]);
-            let options =
-                ConvTranspose2dOptions { stride, padding, output_padding, groups: 2, dtype, ..Default::default() };
-            Box::new(ConvTranspose2d::new_with(queue, 4, 6, [3, 2], options)?)
+            let plain = ConvTranspose2dOptions::new(4, 6, [3, 2]);
+            let options = ConvTranspose2dOptions { stride, padding, output_padding, groups: 2, ..plain };
+            Box::new(ConvTranspose2d::new_with(build, options)?)
         }
         "batch_norm1d" => Box::new(BatchNorm1d::new_with(queue, 3, norm)?),
         "batch_norm1d_average" => {
@@ -80,17 +80,17 @@ fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
             Box::new(BatchNorm2d::new_with(queue, 3, options)?)
         }
         "max_pool1d" => {
-            let window = Window { stride: [2], padding: [1], dilation: [2], ..Window::new([3]) };
-            Box::new(MaxPool1d { window })
+            let (stride, padding, dilation) = (Some(2.into()), 1.into(), 2.into());
+            Box::new(MaxPool1d { stride, padding, dilation, ..MaxPool1d::new(3) })
         }
         "max_pool2d" => {
-            let window = Window { stride: [2, 2], padding: [1, 1], ceil_mode: true, ..Window::new([3, 3]) };
-            Box::new(MaxPool2d { window })
+            let (stride, padding, ceil_mode) = (Some(2.into()), 1.into(), true);
+            Box::new(MaxPool2d { stride, padding, ceil_mode, ..MaxPool2d::new(3) })
         }
         "avg_pool1d" => Box::new(AvgPool1d::new(2)),
         "avg_pool2d" => {
-            let window = Window { stride: [2, 1], padding: [1, 1], ..Window::new([3, 2]) };
-            Box::new(AvgPool2d { window, averaging: Averaging { count_include_pad: false, divisor: None } })
+            let (stride, padding, count_include_pad) = (Some([2, 1].into()), 1.into(), false);
+            Box::new(AvgPool2d { stride, padding, count_include_pad, ..AvgPool2d::new([3, 2]) })
         }
         "adaptive_avg_pool2d" => Box::new(AdaptiveAvgPool2d::new([3, 2])),
         "adaptive_max_pool2d" => Box::new(AdaptiveMaxPool2d::new([3, 2])),

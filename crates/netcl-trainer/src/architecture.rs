@@ -155,8 +155,8 @@ fn linear(queue: &Queue, inputs: usize, outputs: usize, generator: &mut Generato
 
 /// 3x3, the size of the image kept; normalisation behind it makes a bias useless.
 fn convolution(queue: &Queue, inputs: usize, outputs: usize, generator: &mut Generator) -> Result<Conv2d> {
-    let options = Conv2dOptions { padding: [1, 1], bias: false, generator: Some(generator), ..Default::default() };
-    Ok(Conv2d::new_with(queue, inputs, outputs, 3, options)?)
+    let options = Conv2dOptions { padding: 1.into(), bias: false, ..Conv2dOptions::new(inputs, outputs, 3) };
+    Ok(Conv2d::new_with(Build::on(queue).generator(generator), options)?)
 }
 
 #[cfg(test)]

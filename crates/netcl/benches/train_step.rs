@@ -33,8 +33,8 @@ fn mlp(queue: &Queue) -> Box<dyn Module> {
 
 fn fashion_cnn(queue: &Queue) -> Box<dyn Module> {
     let conv = |inputs, outputs| {
-        let options = Conv2dOptions { padding: [1, 1], ..Default::default() };
-        Conv2d::new_with(queue, inputs, outputs, 3, options).unwrap()
+        let options = Conv2dOptions { padding: 1.into(), ..Conv2dOptions::new(inputs, outputs, 3) };
+        Conv2d::new_with(queue, options).unwrap()
     };
     Box::new(sequential![
         conv(1, 32),

@@ -22,8 +22,8 @@ impl Observer for Lines {
 /// Two convolutions, each followed by pooling: 8x8 pixels become 2x2.
 fn network(queue: &Queue) -> netcl::Result<Sequential> {
     let convolution = |inputs, outputs| {
-        let options = Conv2dOptions { padding: [1, 1], bias: false, ..Default::default() };
-        Conv2d::new_with(queue, inputs, outputs, 3, options)
+        let options = Conv2dOptions { padding: 1.into(), bias: false, ..Conv2dOptions::new(inputs, outputs, 3) };
+        Conv2d::new_with(queue, options)
     };
     Ok(sequential![
         convolution(1, 16)?,

@@ -26,8 +26,8 @@ fn spread(shape: &[usize], salt: u32) -> Vec<f64> {
 
 fn model(queue: &Queue, dtype: DType) -> Sequential {
     let conv = |inputs, outputs| {
-        let options = Conv2dOptions { padding: [1, 1], dtype, ..Default::default() };
-        Conv2d::new_with(queue, inputs, outputs, 3, options).unwrap()
+        let options = Conv2dOptions { padding: 1.into(), ..Conv2dOptions::new(inputs, outputs, 3) };
+        Conv2d::new_with(Build::on(queue).dtype(dtype), options).unwrap()
     };
     let linear =
         |inputs, outputs| Linear::new_with(Build::on(queue).dtype(dtype), LinearOptions::new(inputs, outputs)).unwrap();

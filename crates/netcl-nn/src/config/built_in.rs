@@ -6,33 +6,65 @@ use serde::Deserialize;
 
 use super::{Build, Configured, Entry, LayerConfig, layer_config};
 use crate::activation::*;
-use crate::dropout::{Dropout, Dropout2d};
-use crate::flatten::Flatten;
+use crate::conv::{Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, DepthwiseConv2d};
+use crate::dropout::{Dropout, Dropout1d, Dropout2d};
+use crate::flatten::{Flatten, Unflatten};
+use crate::identity::Identity;
 use crate::linear::Linear;
 use crate::module::Module;
 use crate::module_list::ModuleList;
+use crate::padding::*;
+use crate::pool::*;
 use crate::residual::Residual;
 use crate::sequential::Sequential;
 use crate::settings::{Setting, Value, Wrong};
+use crate::shuffle::{PixelShuffle, PixelUnshuffle};
+use crate::upsample::Upsample;
 
 /// All of them: one line each.
 pub(super) static TABLE: &[Entry] = &[
+    Entry::of::<AdaptiveAvgPool1d>(),
+    Entry::of::<AdaptiveAvgPool2d>(),
+    Entry::of::<AdaptiveMaxPool1d>(),
+    Entry::of::<AdaptiveMaxPool2d>(),
+    Entry::of::<AvgPool1d>(),
+    Entry::of::<AvgPool2d>(),
+    Entry::of::<CircularPad1d>(),
+    Entry::of::<CircularPad2d>(),
+    Entry::of::<ConstantPad1d>(),
+    Entry::of::<ConstantPad2d>(),
+    Entry::of::<Conv1d>(),
+    Entry::of::<Conv2d>(),
+    Entry::of::<ConvTranspose1d>(),
+    Entry::of::<ConvTranspose2d>(),
+    Entry::of::<DepthwiseConv2d>(),
     Entry::of::<Dropout>(),
+    Entry::of::<Dropout1d>(),
     Entry::of::<Dropout2d>(),
     Entry::of::<ELU>(),
     Entry::of::<Flatten>(),
     Entry::of::<GELU>(),
+    Entry::of::<GlobalAvgPool2d>(),
     Entry::of::<Hardsigmoid>(),
     Entry::of::<Hardswish>(),
     Entry::of::<Hardtanh>(),
+    Entry::of::<Identity>(),
     Entry::of::<LeakyReLU>(),
     Entry::of::<Linear>(),
     Entry::of::<LogSigmoid>(),
     Entry::of::<LogSoftmax>(),
+    Entry::of::<MaxPool1d>(),
+    Entry::of::<MaxPool2d>(),
     Entry::of::<Mish>(),
     Entry::of::<ModuleList>(),
+    Entry::of::<PixelShuffle>(),
+    Entry::of::<PixelUnshuffle>(),
     Entry::of::<ReLU>(),
     Entry::of::<ReLU6>(),
+    Entry::of::<ReflectionPad1d>(),
+    Entry::of::<ReflectionPad2d>(),
+    Entry::of::<ReplicationPad1d>(),
+    Entry::of::<ReplicationPad2d>(),
     Entry::of::<Residual>(),
     Entry::of::<SELU>(),
     Entry::of::<Sequential>(),
@@ -42,6 +74,10 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<Softplus>(),
     Entry::of::<Softsign>(),
     Entry::of::<Tanh>(),
+    Entry::of::<Unflatten>(),
+    Entry::of::<Upsample>(),
+    Entry::of::<ZeroPad1d>(),
+    Entry::of::<ZeroPad2d>(),
 ];
 
 /// A layer; a list of them, as the published package writes it, is read as a [`Sequential`] unless it has but one.

@@ -15,15 +15,11 @@ fn refused<T>(outcome: Result<T>) -> String {
 fn a_seed_starts_every_layer_with_the_same_values_on_every_device() {
     type Make = fn(&Queue, &mut Generator) -> Box<dyn Module>;
     let layers: [Make; 6] = [
+        |q, g| Box::new(Conv1d::new_with(Build::on(q).generator(g), Conv1dOptions::new(2, 3, 3)).unwrap()),
+        |q, g| Box::new(Conv2d::new_with(Build::on(q).generator(g), Conv2dOptions::new(2, 3, 3)).unwrap()),
         |q, g| {
-            Box::new(Conv1d::new_with(q, 2, 3, 3, Conv1dOptions { generator: Some(g), ..Default::default() }).unwrap())
-        },
-        |q, g| {
-            Box::new(Conv2d::new_with(q, 2, 3, 3, Conv2dOptions { generator: Some(g), ..Default::default() }).unwrap())
-        },
-        |q, g| {
-            let options = ConvTranspose2dOptions { generator: Some(g), ..Default::default() };
-            Box::new(ConvTranspose2d::new_with(q, 2, 3, 3, options).unwrap())
+            let options = ConvTranspose2dOptions::new(2, 3, 3);
+            Box::new(ConvTranspose2d::new_with(Build::on(q).generator(g), options).unwrap())
         },
         |q, g| {
             let options =
@@ -54,7 +50,7 @@ fn layers_start_as_in_pytorch() {
         let largest = largest(t);
         assert!(largest <= bound && largest > 0.8 * bound, "{largest} for a bound of {bound}");
     };
-    let conv = Conv2d::new_with(&cpu(), 8, 64, 3, Conv2dOptions { groups: 2, ..Default::default() }).unwrap();
+    let conv = Conv2d::new_with(&cpu(), Conv2dOptions { groups: 2, ..Conv2dOptions::new(8, 64, 3) }).unwrap();
     within(conv.weight(), 1.0 / 36f64.sqrt());
     within(conv.bias().unwrap(), 1.0 / 36f64.sqrt());
     // PyTorch takes the second axis for the inputs of a transposed convolution, too.
@@ -157,7 +153,11 @@ fn dropout_drops_in_training_only() {
     assert!((10..60).contains(&dropped), "{dropped} of 128 channels");
     layer.eval();
     channels.eval();
-    assert!(layer.forward(&x).unwrap().shares_storage(&x) && channels.forward(&x).unwrap().shares_storage(&x));
+    assert!(layer.forward(&x).unwrap().is(&x) && channels.forward(&x).unwrap().is(&x));
+    let mut seeded = Dropout::new(0.5).unwrap().seeded(3);
+    assert_eq!(host(&seeded.forward(&x).unwrap()), host(&seeded.forward(&x).unwrap()));
+    seeded.eval();
+    assert!(seeded.forward(&x).unwrap().is(&x));
 
     let options = RecurrentOptions { num_layers: 2, dropout: 0.5, ..Default::default() };
     let mut lstm = LSTM::new_with(&cpu(), 4, 8, options).unwrap();
@@ -192,16 +192,25 @@ fn running_averages_go_on_from_a_loaded_count_and_on_another_device() {
 #[test]
 fn wrong_settings_and_inputs_are_named() {
     let x = named(&cpu(), DType::F32, "x", &[2, 3, 4]);
-    let grouped = Conv2dOptions { groups: 2, ..Default::default() };
-    assert!(
-        refused(Conv2d::new_with(&cpu(), 3, 4, 3, grouped))
-            .contains("3 and 4 channels cannot be divided into 2 groups")
-    );
+    let grouped = Conv2dOptions { groups: 2, ..Conv2dOptions::new(3, 4, 3) };
+    let text = refused(Conv2d::new_with(&cpu(), grouped));
+    assert_eq!(text, "Conv2d: groups=2 must divide in_channels=3 and out_channels=4");
+    let halved = Conv2dOptions { stride: [2, 1], padding: Padding::Same, ..Conv2dOptions::new(3, 4, 3) };
+    let text = refused(Conv2d::new_with(&cpu(), halved));
+    assert_eq!(text, "Conv2d: padding=\"same\" needs a stride of 1, not (2, 1)");
+    let text = refused(Conv1d::new(&cpu(), 4, 4, 3).unwrap().forward(&x));
+    assert_eq!(text, "Conv1d(in_channels=4) takes (N, 4, L); the input has shape (2, 3, 4)");
+    let text = refused(PixelShuffle::new(2).forward(&x));
+    assert_eq!(text, "PixelShuffle(2) takes (..., C * 2 * 2, H, W); the input has shape (2, 3, 4)");
+    let text = refused(CircularPad1d::new([5, 0]).forward(&x));
+    assert_eq!(text, "pad: an axis of length 4 can be continued by 0 to 4, not by 5 and 0");
+    assert!(refused(Upsample::nearest([2, 3]).forward(&x)).contains("a sequence needs one number, not (2, 3)"));
+    assert!(refused(Unflatten::new(2, [3, -1]).forward(&x)).contains("length 4 cannot be split into (3, -1)"));
     assert!(refused(BatchNorm2d::new(&cpu(), 3).unwrap().forward(&x)).contains("it takes [N, C, H, W]"));
     assert!(refused(LayerNorm::new(&cpu(), [3]).unwrap().forward(&x)).contains("must end with the normalised shape"));
     assert!(refused(GroupNorm::new(&cpu(), 2, 3)).contains("3 channels cannot be divided into 2 groups"));
     assert!(refused(GroupNorm::new(&cpu(), 2, 4).unwrap().forward(&x)).contains("[N, 4, ...]"));
-    assert!(refused(Dropout::new(1.5)).contains("1.5 is not a probability"));
+    assert!(refused(Dropout::new(1.5)).contains("p is a probability from 0 to 1, not 1.5"));
     let padding = EmbeddingOptions { padding_idx: Some(5), ..Default::default() };
     assert!(refused(Embedding::new_with(&cpu(), 5, 2, padding)).contains("padding_idx is 5, but must lie in 0..5"));
     assert!(refused(Embedding::new(&cpu(), 5, 2).unwrap().forward(&x)).contains("not a whole number"));
@@ -215,8 +224,9 @@ fn wrong_settings_and_inputs_are_named() {
 #[test]
 fn a_folded_convolution_is_the_two_layers() {
     for (bias, affine) in [(true, true), (false, true), (true, false)] {
-        let options = Conv2dOptions { bias, stride: [2, 1], padding: [1, 0], dtype: DType::F64, ..Default::default() };
-        let conv = Conv2d::new_with(&cpu(), 2, 3, 3, options).unwrap();
+        let (stride, padding) = ([2, 1], [1, 0].into());
+        let options = Conv2dOptions { bias, stride, padding, ..Conv2dOptions::new(2, 3, 3) };
+        let conv = Conv2d::new_with(Build::on(&cpu()).dtype(DType::F64), options).unwrap();
         let options = BatchNormOptions { affine, dtype: DType::F64, ..Default::default() };
         let mut norm = BatchNorm2d::new_with(&cpu(), 3, options).unwrap();
         fill(&conv);
@@ -233,9 +243,10 @@ fn a_folded_convolution_is_the_two_layers() {
 
 #[test]
 fn layers_print_their_settings() {
-    let options = Conv2dOptions { padding: [1, 1], dilation: [2, 1], bias: false, ..Default::default() };
+    let dilation = [2, 1];
+    let options = Conv2dOptions { padding: 1.into(), dilation, bias: false, ..Conv2dOptions::new(3, 8, 3) };
     let printed = [
-        Conv2d::new_with(&cpu(), 3, 8, 3, options).unwrap().to_string(),
+        Conv2d::new_with(&cpu(), options).unwrap().to_string(),
         Conv1d::new(&cpu(), 3, 8, 3).unwrap().to_string(),
         BatchNorm2d::new(&cpu(), 8).unwrap().to_string(),
         MaxPool2d::new(2).to_string(),
@@ -244,12 +255,12 @@ fn layers_print_their_settings() {
         LSTM::new(&cpu(), 3, 4).unwrap().to_string(),
     ];
     let expected = [
-        "Conv2d(in_channels=3, out_channels=8, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), dilation=(2, 1), bias=false)",
-        "Conv1d(in_channels=3, out_channels=8, kernel_size=(3,), stride=(1,), bias=true)",
+        "Conv2d(in_channels=3, out_channels=8, kernel_size=(3, 3), stride=(1, 1), pad=(1, 1), dilation=(2, 1), bias=False)",
+        "Conv1d(in_channels=3, out_channels=8, kernel_size=(3,), stride=(1,), pad=(0,), bias=True)",
         "BatchNorm2d(num_features=8, eps=0.00001, momentum=0.1, affine=true, track_running_stats=true)",
-        "MaxPool2d(kernel_size=(2, 2), stride=(2, 2), padding=(0, 0), ceil_mode=false)",
+        "MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)",
         "ZeroPad2d(padding=(1, 0, -1, 2))",
-        "Upsample(scale_factor=(2, 2), mode=nearest)",
+        "Upsample(size=None, scale_factor=(2, 2), mode='nearest', align_corners=False)",
         "LSTM(input_size=3, hidden_size=4, num_layers=1, bias=true, batch_first=false, dropout=0, bidirectional=false)",
     ];
     assert_eq!(printed, expected);
