@@ -1,9 +1,12 @@
 //! Activations as modules: one line each, over the elementwise table.
 
+use netcl_autograd::ops::layout::reshape;
 use netcl_autograd::ops::{elementwise, softmax};
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{Error, Queue, Result, Tensor};
 
 use crate::Module;
+use crate::config::Build;
+use crate::init::Init;
 use crate::settings::Settings;
 
 /// A module from a function of the elementwise table; parameters become public fields with the table's defaults.
@@ -139,4 +142,56 @@ along_an_axis! {
     Softmax = softmax;
     /// `log(softmax(x))` along an axis; the last one unless told otherwise.
     LogSoftmax = log_softmax;
+}
+
+/// `x` above 0, a learned multiple of it below.
+#[derive(Module)]
+pub struct PReLU {
+    weight: Tensor,
+    #[module(settings)]
+    settings: PReLUOptions,
+}
+
+/// How a [`PReLU`] is made.
+#[derive(Clone, Debug, Settings)]
+pub struct PReLUOptions {
+    /// The number of multiples: one for all elements, or one for each channel (axis 1).
+    #[setting(default = 1, least = 1)]
+    pub num_parameters: usize,
+    /// What they start as.
+    #[setting(default = 0.25)]
+    pub init: f64,
+}
+
+impl PReLU {
+    /// A float32 layer with one multiple for all elements.
+    pub fn new(queue: &Queue) -> Result<PReLU> {
+        PReLU::new_with(queue, PReLUOptions::default())
+    }
+
+    fn make(build: &mut Build<'_>, settings: PReLUOptions) -> Result<PReLU> {
+        let weight = build.parameter(Init::Constant(settings.init), [settings.num_parameters])?;
+        Ok(PReLU { weight, settings })
+    }
+
+    /// The multiples.
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let count = self.weight.size();
+        if count == 1 {
+            return elementwise::prelu(input, &self.weight);
+        }
+        if input.shape().get(1) != Some(&count) {
+            let shape = input.shape();
+            let what = format!("PReLU has {count} slopes, one for each channel; the input has shape {shape}");
+            return Err(Error::argument("PReLU", what));
+        }
+        let mut shape = vec![1; input.ndim() - 1];
+        shape[0] = count;
+        elementwise::prelu(input, &reshape(&self.weight, shape)?)
+    }
 }

@@ -181,6 +181,11 @@ impl<'a> Build<'a> {
         Build { hollow: true, ..self }
     }
 
+    /// Whether parameters have no memory, and so no values to write.
+    pub(crate) fn is_hollow(&self) -> bool {
+        self.hollow
+    }
+
     /// The queue of the device that the parameters are to live on.
     pub fn queue(&self) -> &Queue {
         &self.queue
@@ -296,7 +301,9 @@ fn describe<L: Configured>(layer: &L) -> Result<LayerConfig> {
     let mut settings: Map<String, Value> = values.map(|(name, value)| (name.to_owned(), value.into())).collect();
     let mut dtype = DType::F32;
     walk(layer, "", &mut |_, member| {
-        if let Member::Parameter(tensor) = member {
+        if let Member::Parameter(tensor) | Member::Buffer(tensor) = member
+            && tensor.dtype().is_float()
+        {
             dtype = tensor.dtype();
         }
     });

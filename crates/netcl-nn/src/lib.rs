@@ -33,12 +33,15 @@ pub mod identity;
 pub mod init;
 pub mod lambda;
 pub mod linear;
+pub mod loss;
 mod members;
 pub mod models;
 pub mod module;
+pub mod module_dict;
 pub mod module_list;
 pub mod norm;
 pub mod padding;
+pub mod parameter_list;
 pub mod pool;
 mod print;
 pub mod residual;
@@ -58,7 +61,7 @@ pub use netcl_derive::Module;
 
 pub use activation::*;
 pub use attention::{Masks, MultiheadAttention, MultiheadAttentionOptions};
-pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNormOptions};
+pub use batch_norm::{BatchNorm1d, BatchNorm2d, BatchNormOptions};
 pub use config::{Build, Configured, LayerConfig, build_layer, build_sequential, layer_config, register_layer};
 pub use conv::{
     Conv1d, Conv1dOptions, Conv2d, Conv2dOptions, ConvTranspose1d, ConvTranspose1dOptions, ConvTranspose2d,
@@ -73,11 +76,13 @@ pub use identity::Identity;
 pub use init::Init;
 pub use lambda::Lambda;
 pub use linear::{Linear, LinearOptions};
+pub use loss::*;
 pub use models::gpt::{GPT, GPTOptions, Positions, Sampling};
 pub use models::mobilenet::{MobileNetV2, MobileNetV2Options};
 pub use models::resnet::{BlockKind, Depth, ResNet, ResNetOptions, Stem};
 pub use models::vit::{VisionTransformer, VisionTransformerOptions};
 pub use module::{Member, MemberMut, Module, Role, Summary};
+pub use module_dict::ModuleDict;
 pub use module_list::ModuleList;
 pub use norm::{GroupNorm, GroupNormOptions, LayerNorm, LayerNormOptions, RMSNorm, RMSNormOptions};
 pub use padding::{
@@ -88,6 +93,7 @@ pub use pool::{
     AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveMaxPool1d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, GlobalAvgPool2d,
     MaxPool1d, MaxPool2d,
 };
+pub use parameter_list::{ParameterDict, ParameterList};
 pub use residual::Residual;
 pub use rnn::{GRU, LSTM, RecurrentOptions};
 pub use sequential::Sequential;

@@ -1,23 +1,52 @@
 //! Normalisations that do not depend on other samples.
 
-use netcl_autograd::ops::norm::{group_norm, layer_norm, rms_norm};
-use netcl_autograd::{DType, Error, Queue, Result, Shape, Tensor};
+use std::fmt::Display;
 
-use crate::members;
-use crate::module::{Module, print_as_module};
-use crate::size::tuple;
+use netcl_autograd::ops::norm::{group_norm, layer_norm, rms_norm};
+use netcl_autograd::{DType, Error, Queue, Result, Tensor};
+
+use crate::Module;
+use crate::config::Build;
+use crate::init::Init;
+use crate::settings::{Setting, Settings};
+
+/// An input of a shape that a layer does not take.
+pub(crate) fn takes(layer: &'static str, settings: impl Display, layout: impl Display, input: &Tensor) -> Error {
+    Error::argument(layer, format!("{layer}({settings}) takes {layout}; the input has shape {}", input.shape()))
+}
 
 /// An error unless an input ends with the axes that are normalised.
-fn check_ends_with(op: &'static str, input: &Tensor, shape: &Shape) -> Result<()> {
+fn check_ends_with(layer: &'static str, input: &Tensor, shape: &[usize]) -> Result<()> {
     if input.shape().ends_with(shape) {
         return Ok(());
     }
-    let why = format!("it must end with the normalised shape {shape}");
-    Err(Error::shape(op, input.shape(), why))
+    let why = format!("it must end with the normalized_shape {}", shape.to_vec().write());
+    Err(Error::shape(layer, input.shape(), why))
 }
 
-fn full(queue: &Queue, wanted: bool, shape: &Shape, dtype: DType, value: f64) -> Result<Option<Tensor>> {
-    wanted.then(|| Ok(Tensor::full(queue, shape.clone(), dtype, value)?.with_grad())).transpose()
+/// Refuses a shape that names no axis.
+macro_rules! check_axes {
+    ($($options:ty),*) => {$(
+        impl $options {
+            fn check_axes(&self, layer: &'static str) -> Result<()> {
+                if !self.normalized_shape.is_empty() {
+                    return Ok(());
+                }
+                Err(Error::argument(layer, "normalized_shape names no axis; give the lengths of the last ones"))
+            }
+        }
+    )*};
+}
+check_axes!(LayerNormOptions, RMSNormOptions);
+
+/// Scales and shifts, where they are wanted.
+fn scales(
+    build: &mut Build<'_>,
+    shape: &[usize],
+    [weight, bias]: [bool; 2],
+) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    let mut full = |wanted: bool, value| wanted.then(|| build.parameter(Init::Constant(value), shape)).transpose();
+    Ok((full(weight, 1.0)?, full(bias, 0.0)?))
 }
 
 /// Normalises the last axes of each sample to mean 0 and variance 1, then scales and shifts every element.
@@ -31,45 +60,42 @@ fn full(queue: &Queue, wanted: bool, shape: &Shape, dtype: DType, value: f64) ->
 /// assert!(y.to_host::<f32>()?.iter().zip([-1.0, 1.0, -1.0, 1.0]).all(|(y, e)| (y - e).abs() < 1e-4));
 /// # Ok::<(), netcl_nn::autograd::Error>(())
 /// ```
+#[derive(Module)]
 pub struct LayerNorm {
     weight: Option<Tensor>,
     bias: Option<Tensor>,
-    shape: Shape,
-    eps: f64,
+    #[module(settings)]
+    settings: LayerNormOptions,
 }
 
 /// How a [`LayerNorm`] is made.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, Settings)]
+#[settings(check = LayerNormOptions::check_axes)]
 pub struct LayerNormOptions {
+    /// The lengths of the last axes, which are normalised.
+    #[setting(least = 1)]
+    pub normalized_shape: Vec<usize>,
     /// Added to variances.
+    #[setting(default = 1e-5)]
     pub eps: f64,
     /// Whether normalised values are scaled by a parameter.
-    pub affine: bool,
+    #[setting(default = true)]
+    pub elementwise_affine: bool,
     /// Whether they are also shifted by one.
+    #[setting(default = true)]
     pub bias: bool,
-    /// The parameters' dtype.
-    pub dtype: DType,
-}
-
-impl Default for LayerNormOptions {
-    fn default() -> Self {
-        LayerNormOptions { eps: 1e-5, affine: true, bias: true, dtype: DType::F32 }
-    }
 }
 
 impl LayerNorm {
     /// A float32 layer over last axes of this shape.
-    pub fn new(queue: &Queue, shape: impl Into<Shape>) -> Result<LayerNorm> {
-        LayerNorm::new_with(queue, shape, LayerNormOptions::default())
+    pub fn new(queue: &Queue, normalized_shape: impl Into<Vec<usize>>) -> Result<LayerNorm> {
+        LayerNorm::new_with(queue, LayerNormOptions::new(normalized_shape))
     }
 
-    /// A layer with other options. Scales start at 1, shifts at 0.
-    pub fn new_with(queue: &Queue, shape: impl Into<Shape>, options: LayerNormOptions) -> Result<LayerNorm> {
-        let LayerNormOptions { eps, affine, bias, dtype } = options;
-        let shape = shape.into();
-        let weight = full(queue, affine, &shape, dtype, 1.0)?;
-        let bias = full(queue, affine && bias, &shape, dtype, 0.0)?;
-        Ok(LayerNorm { weight, bias, shape, eps })
+    fn make(build: &mut Build<'_>, settings: LayerNormOptions) -> Result<LayerNorm> {
+        let LayerNormOptions { ref normalized_shape, elementwise_affine: affine, bias, .. } = settings;
+        let (weight, bias) = scales(build, normalized_shape, [affine, affine && bias])?;
+        Ok(LayerNorm { weight, bias, settings })
     }
 
     /// The scales.
@@ -82,73 +108,46 @@ impl LayerNorm {
         self.bias.as_ref()
     }
 
-    /// The axes that are normalised.
-    pub fn normalized_shape(&self) -> &Shape {
-        &self.shape
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let LayerNormOptions { normalized_shape, eps, .. } = &self.settings;
+        check_ends_with("LayerNorm", input, normalized_shape)?;
+        layer_norm(input, normalized_shape.len(), self.weight.as_ref(), self.bias.as_ref(), *eps)
     }
-
-    /// What is added to variances.
-    pub fn eps(&self) -> f64 {
-        self.eps
-    }
-}
-
-impl Module for LayerNorm {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        check_ends_with("LayerNorm", input, &self.shape)?;
-        layer_norm(input, self.shape.ndim(), self.weight.as_ref(), self.bias.as_ref(), self.eps)
-    }
-
-    fn arguments(&self) -> String {
-        let (affine, bias) = (self.weight.is_some(), self.bias.is_some());
-        let shape = tuple(&self.shape);
-        format!("normalized_shape={shape}, eps={}, elementwise_affine={affine}, bias={bias}", self.eps)
-    }
-
-    members! { parameters: weight, bias }
 }
 
 /// Divides the last axes of each sample by the root of their mean square, then scales every element.
+#[derive(Module)]
 pub struct RMSNorm {
     weight: Option<Tensor>,
-    shape: Shape,
-    eps: f64,
+    #[module(settings)]
+    settings: RMSNormOptions,
 }
 
 /// How an [`RMSNorm`] is made.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, Settings)]
+#[settings(check = RMSNormOptions::check_axes)]
 pub struct RMSNormOptions {
-    /// Added to mean squares; if not given, the distance from 1 to the next number of the dtype.
+    /// The lengths of the last axes, which are normalised.
+    #[setting(least = 1)]
+    pub normalized_shape: Vec<usize>,
+    /// Added to mean squares; `None` is the distance from 1 to the next number of the input's dtype.
+    #[setting(default = Some(1e-6))]
     pub eps: Option<f64>,
     /// Whether results are scaled by a parameter.
-    pub affine: bool,
-    /// The parameter's dtype.
-    pub dtype: DType,
-}
-
-impl Default for RMSNormOptions {
-    fn default() -> Self {
-        RMSNormOptions { eps: None, affine: true, dtype: DType::F32 }
-    }
+    #[setting(default = true)]
+    pub elementwise_affine: bool,
 }
 
 impl RMSNorm {
     /// A float32 layer over last axes of this shape.
-    pub fn new(queue: &Queue, shape: impl Into<Shape>) -> Result<RMSNorm> {
-        RMSNorm::new_with(queue, shape, RMSNormOptions::default())
+    pub fn new(queue: &Queue, normalized_shape: impl Into<Vec<usize>>) -> Result<RMSNorm> {
+        RMSNorm::new_with(queue, RMSNormOptions::new(normalized_shape))
     }
 
-    /// A layer with other options. Scales start at 1.
-    pub fn new_with(queue: &Queue, shape: impl Into<Shape>, options: RMSNormOptions) -> Result<RMSNorm> {
-        let RMSNormOptions { eps, affine, dtype } = options;
-        let shape = shape.into();
-        let eps = eps.unwrap_or(match dtype {
-            DType::F64 => f64::EPSILON,
-            DType::F16 => 2f64.powi(-10),
-            DType::BF16 => 2f64.powi(-7),
-            _ => f64::from(f32::EPSILON),
-        });
-        Ok(RMSNorm { weight: full(queue, affine, &shape, dtype, 1.0)?, shape, eps })
+    fn make(build: &mut Build<'_>, settings: RMSNormOptions) -> Result<RMSNorm> {
+        let (weight, _) = scales(build, &settings.normalized_shape, [settings.elementwise_affine, false])?;
+        Ok(RMSNorm { weight, settings })
     }
 
     /// The scales.
@@ -156,54 +155,54 @@ impl RMSNorm {
         self.weight.as_ref()
     }
 
-    /// The axes that are normalised.
-    pub fn normalized_shape(&self) -> &Shape {
-        &self.shape
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let RMSNormOptions { normalized_shape, eps, .. } = &self.settings;
+        check_ends_with("RMSNorm", input, normalized_shape)?;
+        let eps = eps.unwrap_or(match input.dtype() {
+            DType::F64 => f64::EPSILON,
+            DType::F16 => 2f64.powi(-10),
+            DType::BF16 => 2f64.powi(-7),
+            _ => f64::from(f32::EPSILON),
+        });
+        rms_norm(input, normalized_shape.len(), self.weight.as_ref(), eps)
     }
-
-    /// What is added to mean squares.
-    pub fn eps(&self) -> f64 {
-        self.eps
-    }
-}
-
-impl Module for RMSNorm {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        check_ends_with("RMSNorm", input, &self.shape)?;
-        rms_norm(input, self.shape.ndim(), self.weight.as_ref(), self.eps)
-    }
-
-    fn arguments(&self) -> String {
-        let affine = self.weight.is_some();
-        format!("normalized_shape={}, eps={}, elementwise_affine={affine}", tuple(&self.shape), self.eps)
-    }
-
-    members! { parameters: weight }
 }
 
 /// Normalises groups of channels (axis 1) of each sample, then scales and shifts every channel.
+#[derive(Module)]
 pub struct GroupNorm {
     weight: Option<Tensor>,
     bias: Option<Tensor>,
-    groups: usize,
-    channels: usize,
-    eps: f64,
+    #[module(settings)]
+    settings: GroupNormOptions,
 }
 
 /// How a [`GroupNorm`] is made.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, Settings)]
+#[settings(check = GroupNormOptions::check_groups)]
 pub struct GroupNormOptions {
+    /// The number of groups.
+    #[setting(least = 1)]
+    pub num_groups: usize,
+    /// The number of channels in all.
+    #[setting(least = 1)]
+    pub num_channels: usize,
     /// Added to variances.
+    #[setting(default = 1e-5)]
     pub eps: f64,
     /// Whether normalised values are scaled and shifted by parameters.
+    #[setting(default = true)]
     pub affine: bool,
-    /// The parameters' dtype.
-    pub dtype: DType,
 }
 
-impl Default for GroupNormOptions {
-    fn default() -> Self {
-        GroupNormOptions { eps: 1e-5, affine: true, dtype: DType::F32 }
+impl GroupNormOptions {
+    fn check_groups(&self, layer: &'static str) -> Result<()> {
+        let GroupNormOptions { num_groups: groups, num_channels: channels, .. } = self;
+        if channels.is_multiple_of(*groups) {
+            return Ok(());
+        }
+        Err(Error::argument(layer, format!("num_groups={groups} must divide num_channels={channels}")))
     }
 }
 
@@ -212,23 +211,13 @@ impl GroupNorm {
     ///
     /// # Errors
     /// If the groups do not divide the channels.
-    pub fn new(queue: &Queue, groups: usize, channels: usize) -> Result<GroupNorm> {
-        GroupNorm::new_with(queue, groups, channels, GroupNormOptions::default())
+    pub fn new(queue: &Queue, num_groups: usize, num_channels: usize) -> Result<GroupNorm> {
+        GroupNorm::new_with(queue, GroupNormOptions::new(num_groups, num_channels))
     }
 
-    /// A layer with other options. Scales start at 1, shifts at 0.
-    ///
-    /// # Errors
-    /// If the groups do not divide the channels.
-    pub fn new_with(queue: &Queue, groups: usize, channels: usize, options: GroupNormOptions) -> Result<GroupNorm> {
-        let GroupNormOptions { eps, affine, dtype } = options;
-        if groups == 0 || !channels.is_multiple_of(groups) {
-            let what = format!("{channels} channels cannot be divided into {groups} groups; use a divisor");
-            return Err(Error::argument("GroupNorm", what));
-        }
-        let shape = Shape::from([channels]);
-        let (weight, bias) = (full(queue, affine, &shape, dtype, 1.0)?, full(queue, affine, &shape, dtype, 0.0)?);
-        Ok(GroupNorm { weight, bias, groups, channels, eps })
+    fn make(build: &mut Build<'_>, settings: GroupNormOptions) -> Result<GroupNorm> {
+        let (weight, bias) = scales(build, &[settings.num_channels], [settings.affine; 2])?;
+        Ok(GroupNorm { weight, bias, settings })
     }
 
     /// The scales, one per channel.
@@ -241,37 +230,13 @@ impl GroupNorm {
         self.bias.as_ref()
     }
 
-    /// The number of groups.
-    pub fn num_groups(&self) -> usize {
-        self.groups
-    }
-
-    /// The number of channels.
-    pub fn num_channels(&self) -> usize {
-        self.channels
-    }
-
-    /// What is added to variances.
-    pub fn eps(&self) -> f64 {
-        self.eps
-    }
-}
-
-impl Module for GroupNorm {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        if input.shape().get(1) != Some(&self.channels) {
-            let why = format!("it takes [N, {}, ...]", self.channels);
-            return Err(Error::shape("GroupNorm", input.shape(), why));
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let GroupNormOptions { num_groups, num_channels: channels, eps, .. } = self.settings;
+        if input.shape().get(1) != Some(&channels) {
+            let settings = format!("num_channels={channels}");
+            return Err(takes("GroupNorm", settings, format!("(N, {channels}, ...)"), input));
         }
-        group_norm(input, self.groups, self.weight.as_ref(), self.bias.as_ref(), self.eps)
+        group_norm(input, num_groups, self.weight.as_ref(), self.bias.as_ref(), eps)
     }
-
-    fn arguments(&self) -> String {
-        let affine = self.weight.is_some();
-        format!("num_groups={}, num_channels={}, eps={}, affine={affine}", self.groups, self.channels, self.eps)
-    }
-
-    members! { parameters: weight, bias }
 }
-
-print_as_module!(LayerNorm, RMSNorm, GroupNorm);

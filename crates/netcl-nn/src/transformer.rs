@@ -117,7 +117,10 @@ impl TransformerEncoderLayer {
             let build = Build::on(queue).dtype(dtype).generator(generator.as_deref_mut());
             Linear::new_with(build, LinearOptions { bias, ..LinearOptions::new(inputs, outputs) })
         };
-        let norm = || LayerNorm::new_with(queue, [d_model], LayerNormOptions { eps, affine: true, bias, dtype });
+        let norm = || {
+            let options = LayerNormOptions { eps, bias, ..LayerNormOptions::new([d_model]) };
+            LayerNorm::new_with(Build::on(queue).dtype(dtype), options)
+        };
         Ok(TransformerEncoderLayer {
             self_attn,
             linear1: linear(d_model, dim_feedforward)?,

@@ -43,8 +43,8 @@ fn in_a_row(results: &[Tensor]) -> Result<Tensor> {
 
 /// The layer of a case, as golden/layers.py makes it.
 fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
-    let norm = BatchNormOptions { dtype, ..Default::default() };
-    let layer_norm = LayerNormOptions { dtype, ..Default::default() };
+    let here = || Build::on(queue).dtype(dtype);
+    let norm = BatchNormOptions::new(3);
     let both_ways = RecurrentOptions { num_layers: 2, bidirectional: true, dtype, ..Default::default() };
     let plain = RecurrentOptions { bias: false, batch_first: true, dtype, ..Default::default() };
     let build = Build::on(queue).dtype(dtype);
@@ -70,14 +70,14 @@ fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
             let options = ConvTranspose2dOptions { stride, padding, output_padding, groups: 2, ..plain };
             Box::new(ConvTranspose2d::new_with(build, options)?)
         }
-        "batch_norm1d" => Box::new(BatchNorm1d::new_with(queue, 3, norm)?),
+        "batch_norm1d" => Box::new(BatchNorm1d::new_with(here(), norm)?),
         "batch_norm1d_average" => {
-            Box::new(BatchNorm1d::new_with(queue, 3, BatchNormOptions { eps: 1e-3, momentum: None, ..norm })?)
+            Box::new(BatchNorm1d::new_with(here(), BatchNormOptions { eps: 1e-3, momentum: None, ..norm })?)
         }
-        "batch_norm2d" => Box::new(BatchNorm2d::new_with(queue, 3, BatchNormOptions { momentum: Some(0.25), ..norm })?),
+        "batch_norm2d" => Box::new(BatchNorm2d::new_with(here(), BatchNormOptions { momentum: Some(0.25), ..norm })?),
         "batch_norm2d_plain" => {
             let options = BatchNormOptions { affine: false, track_running_stats: false, ..norm };
-            Box::new(BatchNorm2d::new_with(queue, 3, options)?)
+            Box::new(BatchNorm2d::new_with(here(), options)?)
         }
         "max_pool1d" => {
             let (stride, padding, dilation) = (Some(2.into()), 1.into(), 2.into());
@@ -94,23 +94,22 @@ fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
         }
         "adaptive_avg_pool2d" => Box::new(AdaptiveAvgPool2d::new([3, 2])),
         "adaptive_max_pool2d" => Box::new(AdaptiveMaxPool2d::new([3, 2])),
-        "layer_norm" => Box::new(LayerNorm::new_with(queue, [3, 4], layer_norm)?),
+        "layer_norm" => Box::new(LayerNorm::new_with(here(), LayerNormOptions::new([3, 4]))?),
         "layer_norm_plain" => {
-            Box::new(LayerNorm::new_with(queue, [4], LayerNormOptions { eps: 1e-3, affine: false, ..layer_norm })?)
+            let options = LayerNormOptions { eps: 1e-3, elementwise_affine: false, ..LayerNormOptions::new([4]) };
+            Box::new(LayerNorm::new_with(here(), options)?)
         }
         "layer_norm_unbiased" => {
-            Box::new(LayerNorm::new_with(queue, [4], LayerNormOptions { bias: false, ..layer_norm })?)
+            Box::new(LayerNorm::new_with(here(), LayerNormOptions { bias: false, ..LayerNormOptions::new([4]) })?)
         }
-        "rms_norm" => {
-            Box::new(RMSNorm::new_with(queue, [4], RMSNormOptions { eps: Some(1e-6), dtype, ..Default::default() })?)
-        }
+        "rms_norm" => Box::new(RMSNorm::new_with(here(), RMSNormOptions::new([4]))?),
         "rms_norm_default" => {
-            Box::new(RMSNorm::new_with(queue, [3, 4], RMSNormOptions { dtype, ..Default::default() })?)
+            Box::new(RMSNorm::new_with(here(), RMSNormOptions { eps: None, ..RMSNormOptions::new([3, 4]) })?)
         }
-        "group_norm" => Box::new(GroupNorm::new_with(queue, 2, 4, GroupNormOptions { dtype, ..Default::default() })?),
+        "group_norm" => Box::new(GroupNorm::new_with(here(), GroupNormOptions::new(2, 4))?),
         "embedding" => {
-            let options = EmbeddingOptions { padding_idx: Some(1), dtype, ..Default::default() };
-            Box::new(Embedding::new_with(queue, 5, 3, options)?)
+            let options = EmbeddingOptions { padding_idx: Some(1), ..EmbeddingOptions::new(5, 3) };
+            Box::new(Embedding::new_with(here(), options)?)
         }
         "zero_pad2d" => Box::new(ZeroPad2d::new([1, 0, 2, 1])),
         "constant_pad1d" => Box::new(ConstantPad1d::new([2, -1], 0.5)),

@@ -37,7 +37,7 @@ fn replays_count_batches_and_average_them_alike() {
         let queue = &handle.queue;
         for momentum in [Some(0.25), None] {
             let layer =
-                || BatchNorm1d::new_with(queue, 2, BatchNormOptions { momentum, ..Default::default() }).unwrap();
+                || BatchNorm1d::new_with(queue, BatchNormOptions { momentum, ..BatchNormOptions::new(2) }).unwrap();
             let [plain, captured, compiled] = [layer(), layer(), layer()].map(Arc::new);
             let [inside, traced] = [captured.clone(), compiled.clone()];
             let mut step = capture(move |x: &Tensor| inside.forward(x));

@@ -6,13 +6,17 @@ use serde::Deserialize;
 
 use super::{Build, Configured, Entry, LayerConfig, layer_config};
 use crate::activation::*;
+use crate::batch_norm::{BatchNorm1d, BatchNorm2d};
 use crate::conv::{Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, DepthwiseConv2d};
 use crate::dropout::{Dropout, Dropout1d, Dropout2d};
+use crate::embedding::Embedding;
 use crate::flatten::{Flatten, Unflatten};
 use crate::identity::Identity;
 use crate::linear::Linear;
+use crate::loss::*;
 use crate::module::Module;
 use crate::module_list::ModuleList;
+use crate::norm::{GroupNorm, LayerNorm, RMSNorm};
 use crate::padding::*;
 use crate::pool::*;
 use crate::residual::Residual;
@@ -29,6 +33,10 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<AdaptiveMaxPool2d>(),
     Entry::of::<AvgPool1d>(),
     Entry::of::<AvgPool2d>(),
+    Entry::of::<BCELoss>(),
+    Entry::of::<BCEWithLogitsLoss>(),
+    Entry::of::<BatchNorm1d>(),
+    Entry::of::<BatchNorm2d>(),
     Entry::of::<CircularPad1d>(),
     Entry::of::<CircularPad2d>(),
     Entry::of::<ConstantPad1d>(),
@@ -37,30 +45,42 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<Conv2d>(),
     Entry::of::<ConvTranspose1d>(),
     Entry::of::<ConvTranspose2d>(),
+    Entry::of::<CosineEmbeddingLoss>(),
+    Entry::of::<CrossEntropyLoss>(),
     Entry::of::<DepthwiseConv2d>(),
-    Entry::of::<Dropout>(),
     Entry::of::<Dropout1d>(),
     Entry::of::<Dropout2d>(),
+    Entry::of::<Dropout>(),
     Entry::of::<ELU>(),
+    Entry::of::<Embedding>(),
     Entry::of::<Flatten>(),
     Entry::of::<GELU>(),
     Entry::of::<GlobalAvgPool2d>(),
+    Entry::of::<GroupNorm>(),
     Entry::of::<Hardsigmoid>(),
     Entry::of::<Hardswish>(),
     Entry::of::<Hardtanh>(),
+    Entry::of::<HuberLoss>(),
     Entry::of::<Identity>(),
+    Entry::of::<KLDivLoss>(),
+    Entry::of::<L1Loss>(),
+    Entry::of::<LayerNorm>(),
     Entry::of::<LeakyReLU>(),
     Entry::of::<Linear>(),
     Entry::of::<LogSigmoid>(),
     Entry::of::<LogSoftmax>(),
+    Entry::of::<MSELoss>(),
     Entry::of::<MaxPool1d>(),
     Entry::of::<MaxPool2d>(),
     Entry::of::<Mish>(),
     Entry::of::<ModuleList>(),
+    Entry::of::<NLLLoss>(),
+    Entry::of::<PReLU>(),
     Entry::of::<PixelShuffle>(),
     Entry::of::<PixelUnshuffle>(),
-    Entry::of::<ReLU>(),
+    Entry::of::<RMSNorm>(),
     Entry::of::<ReLU6>(),
+    Entry::of::<ReLU>(),
     Entry::of::<ReflectionPad1d>(),
     Entry::of::<ReflectionPad2d>(),
     Entry::of::<ReplicationPad1d>(),
@@ -70,10 +90,12 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<Sequential>(),
     Entry::of::<SiLU>(),
     Entry::of::<Sigmoid>(),
+    Entry::of::<SmoothL1Loss>(),
     Entry::of::<Softmax>(),
     Entry::of::<Softplus>(),
     Entry::of::<Softsign>(),
     Entry::of::<Tanh>(),
+    Entry::of::<TripletMarginLoss>(),
     Entry::of::<Unflatten>(),
     Entry::of::<Upsample>(),
     Entry::of::<ZeroPad1d>(),

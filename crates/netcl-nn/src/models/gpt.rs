@@ -8,6 +8,7 @@ use netcl_autograd::ops::random::uniform;
 use netcl_autograd::{DType, Error, Generator, IndexTensor, Queue, Result, Slice, Tensor, host, manager, no_grad};
 
 use crate::attention::Masks;
+use crate::config::Build;
 use crate::dropout::Dropout;
 use crate::embedding::{Embedding, EmbeddingOptions};
 use crate::init::Init;
@@ -134,7 +135,8 @@ impl GPT {
         let GPTOptions { vocab_size, context, width, heads, layers, dropout, positions, dtype, mut generator } =
             options;
         let table = |rows: usize, generator: Option<&mut Generator>| {
-            Embedding::new_with(queue, rows, width, EmbeddingOptions { padding_idx: None, dtype, generator })
+            let build = Build::on(queue).dtype(dtype).generator(generator);
+            Embedding::new_with(build, EmbeddingOptions::new(rows, width))
         };
         let wte = table(vocab_size, generator.as_deref_mut())?;
         let wpe = (positions == Positions::Learned).then(|| table(context, generator.as_deref_mut())).transpose()?;
@@ -152,7 +154,7 @@ impl GPT {
             };
             h.push(TransformerEncoderLayer::new_with(queue, width, heads, options)?);
         }
-        let ln_f = LayerNorm::new_with(queue, [width], LayerNormOptions { dtype, ..Default::default() })?;
+        let ln_f = LayerNorm::new_with(Build::on(queue).dtype(dtype), LayerNormOptions::new([width]))?;
         let model = GPT { wte, wpe, drop: Dropout::new(dropout)?, h, ln_f, context, heads, positions };
         for (name, parameter) in model.named_parameters() {
             let ends_part = name.ends_with("out_proj.weight") || name.ends_with("linear2.weight");

@@ -65,8 +65,8 @@ fn layers_start_as_in_pytorch() {
         }
     }
     GRU::new(&cpu(), 8, 16).unwrap().parameters().iter().for_each(|parameter| within(parameter, 0.25));
-    let options = EmbeddingOptions { padding_idx: Some(2), ..Default::default() };
-    let rows = host(Embedding::new_with(&cpu(), 100, 30, options).unwrap().weight());
+    let options = EmbeddingOptions { padding_idx: Some(2), ..EmbeddingOptions::new(100, 30) };
+    let rows = host(Embedding::new_with(&cpu(), options).unwrap().weight());
     assert!(rows[60..90].iter().all(|v| *v == 0.0) && rows[..60].iter().all(|v| *v != 0.0));
     let mean = rows.iter().sum::<f64>() / 2970.0;
     let deviation = (rows.iter().map(|v| v * v).sum::<f64>() / 2970.0).sqrt();
@@ -170,9 +170,9 @@ fn dropout_drops_in_training_only() {
 
 #[test]
 fn running_averages_go_on_from_a_loaded_count_and_on_another_device() {
-    let options = BatchNormOptions { momentum: None, ..Default::default() };
+    let options = BatchNormOptions { momentum: None, ..BatchNormOptions::new(1) };
     for device in devices() {
-        let mut layer = BatchNorm1d::new_with(&cpu(), 1, options).unwrap();
+        let mut layer = BatchNorm1d::new_with(&cpu(), options.clone()).unwrap();
         let step = |layer: &BatchNorm1d, queue: &Queue, value: f64| {
             let x = tensor(queue, DType::F32, &[value, value], &[2, 1]);
             layer.forward(&x).unwrap();
@@ -206,13 +206,15 @@ fn wrong_settings_and_inputs_are_named() {
     assert_eq!(text, "pad: an axis of length 4 can be continued by 0 to 4, not by 5 and 0");
     assert!(refused(Upsample::nearest([2, 3]).forward(&x)).contains("a sequence needs one number, not (2, 3)"));
     assert!(refused(Unflatten::new(2, [3, -1]).forward(&x)).contains("length 4 cannot be split into (3, -1)"));
-    assert!(refused(BatchNorm2d::new(&cpu(), 3).unwrap().forward(&x)).contains("it takes [N, C, H, W]"));
-    assert!(refused(LayerNorm::new(&cpu(), [3]).unwrap().forward(&x)).contains("must end with the normalised shape"));
-    assert!(refused(GroupNorm::new(&cpu(), 2, 3)).contains("3 channels cannot be divided into 2 groups"));
-    assert!(refused(GroupNorm::new(&cpu(), 2, 4).unwrap().forward(&x)).contains("[N, 4, ...]"));
+    assert!(refused(BatchNorm2d::new(&cpu(), 3).unwrap().forward(&x)).contains("BatchNorm2d(3) takes (N, 3, H, W)"));
+    assert!(
+        refused(LayerNorm::new(&cpu(), [3]).unwrap().forward(&x)).contains("must end with the normalized_shape (3,)")
+    );
+    assert!(refused(GroupNorm::new(&cpu(), 2, 3)).contains("num_groups=2 must divide num_channels=3"));
+    assert!(refused(GroupNorm::new(&cpu(), 2, 4).unwrap().forward(&x)).contains("takes (N, 4, ...)"));
     assert!(refused(Dropout::new(1.5)).contains("p is a probability from 0 to 1, not 1.5"));
-    let padding = EmbeddingOptions { padding_idx: Some(5), ..Default::default() };
-    assert!(refused(Embedding::new_with(&cpu(), 5, 2, padding)).contains("padding_idx is 5, but must lie in 0..5"));
+    let padding = EmbeddingOptions { padding_idx: Some(5), ..EmbeddingOptions::new(5, 2) };
+    assert!(refused(Embedding::new_with(&cpu(), padding)).contains("padding_idx=5 is no index of 5 rows"));
     assert!(refused(Embedding::new(&cpu(), 5, 2).unwrap().forward(&x)).contains("not a whole number"));
     assert!(refused(MultiheadAttention::new(&cpu(), 6, 4)).contains("divided among 4 heads"));
     assert!(refused(LSTM::new(&cpu(), 4, 0)).contains("layers of 0 values"));
@@ -227,8 +229,8 @@ fn a_folded_convolution_is_the_two_layers() {
         let (stride, padding) = ([2, 1], [1, 0].into());
         let options = Conv2dOptions { bias, stride, padding, ..Conv2dOptions::new(2, 3, 3) };
         let conv = Conv2d::new_with(Build::on(&cpu()).dtype(DType::F64), options).unwrap();
-        let options = BatchNormOptions { affine, dtype: DType::F64, ..Default::default() };
-        let mut norm = BatchNorm2d::new_with(&cpu(), 3, options).unwrap();
+        let options = BatchNormOptions { affine, ..BatchNormOptions::new(3) };
+        let mut norm = BatchNorm2d::new_with(Build::on(&cpu()).dtype(DType::F64), options).unwrap();
         fill(&conv);
         fill(&norm);
         let x = named(&cpu(), DType::F64, "x", &[2, 2, 6, 5]);
@@ -257,7 +259,7 @@ fn layers_print_their_settings() {
     let expected = [
         "Conv2d(in_channels=3, out_channels=8, kernel_size=(3, 3), stride=(1, 1), pad=(1, 1), dilation=(2, 1), bias=False)",
         "Conv1d(in_channels=3, out_channels=8, kernel_size=(3,), stride=(1,), pad=(0,), bias=True)",
-        "BatchNorm2d(num_features=8, eps=0.00001, momentum=0.1, affine=true, track_running_stats=true)",
+        "BatchNorm2d(num_features=8, eps=0.00001, momentum=0.1, affine=True, track_running_stats=True)",
         "MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)",
         "ZeroPad2d(padding=(1, 0, -1, 2))",
         "Upsample(size=None, scale_factor=(2, 2), mode='nearest', align_corners=False)",

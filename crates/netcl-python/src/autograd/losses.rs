@@ -26,14 +26,14 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// Labels as Python gives them.
-enum Labels {
+pub(crate) enum Labels {
     Index(Index),
     Tensor(Recorded),
 }
 
 impl Labels {
     /// An ``IndexTensor``, a ``Tensor``, or an array: whole numbers are labels, other numbers probabilities.
-    fn new(object: &Bound<'_, PyAny>, logits: &Recorded) -> PyResult<Self> {
+    pub(crate) fn new(object: &Bound<'_, PyAny>, logits: &Recorded) -> PyResult<Self> {
         if let Ok(tensor) = object.cast::<Tensor>() {
             return Ok(Labels::Tensor(tensor.get().inner().as_ref().clone()));
         }
@@ -47,7 +47,7 @@ impl Labels {
         }
     }
 
-    fn target(&self) -> Target<'_> {
+    pub(crate) fn target(&self) -> Target<'_> {
         match self {
             Labels::Index(index) => index.into(),
             Labels::Tensor(tensor) => tensor.into(),

@@ -25,6 +25,7 @@ use crate::error::IntoPyResult;
 use crate::tensor::{DETACH_ABOVE, Tensor};
 pub(crate) use elementwise::Given;
 pub(crate) use engine::{HookHandle, Node, seed, walk};
+pub(crate) use losses::Labels;
 pub(crate) use reduce::OwnAxes;
 
 /// Fills the module `netcl._netcl.autograd`.

@@ -127,7 +127,7 @@ pub(super) fn lengths<const N: usize>(op: &str, given: &Bound<'_, PyAny>, now: &
 }
 
 /// Indices: an ``IndexTensor``, a ``Tensor`` of whole numbers, or an array or list of them, which goes to the queue's device.
-pub(super) fn indices(given: &Bound<'_, PyAny>, queue: &Queue) -> PyResult<Index> {
+pub(crate) fn indices(given: &Bound<'_, PyAny>, queue: &Queue) -> PyResult<Index> {
     if let Ok(index) = given.cast::<IndexTensor>() {
         return Ok(index.get().0.clone());
     }

@@ -9,7 +9,7 @@ mod norm;
 mod pool;
 mod reshaping;
 
-pub(crate) use arguments::whole;
+pub(crate) use arguments::{indices, whole};
 use netcl::Tensor as Recorded;
 use netcl::autograd::no_grad;
 use pyo3::prelude::*;

@@ -169,6 +169,10 @@ impl Layer {
         Ok(Layer { kind: config.kind.clone(), module: RwLock::new(module), seen: Mutex::new(seen) })
     }
 
+    pub(super) fn kind(&self) -> &str {
+        &self.kind
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, Box<dyn Module>> {
         self.module.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -200,8 +204,20 @@ impl Layer {
     ) -> PyResult<T> {
         self.with(py, own, on, |module| match module.downcast_ref::<M>() {
             Some(layer) => operation(layer),
-            None => Err(netcl::Error::wrong_type("Layer", format!("a {} cannot do this", module.kind()))),
+            None => Err(wrong_kind(module)),
         })
+    }
+
+    /// What one kind of layer knows, as the module of Python's is now.
+    pub(super) fn look<M: Module, T>(
+        &self,
+        py: Python<'_>,
+        own: &Bound<'_, PyDict>,
+        look: impl FnOnce(&M) -> T,
+    ) -> PyResult<T> {
+        self.follow(py, own)?;
+        let module = self.read();
+        module.downcast_ref::<M>().map(look).ok_or_else(|| wrong_kind(&**module)).py()
     }
 
     /// Takes over what has changed in the module.
@@ -308,6 +324,10 @@ impl Slot {
         let found = if found.is_none() { own.get_item(name)? } else { found };
         Ok(found.filter(|found| !found.is_none()))
     }
+}
+
+fn wrong_kind(module: &dyn Module) -> netcl::Error {
+    netcl::Error::wrong_type("Layer", format!("a {} cannot do this", module.kind()))
 }
 
 /// Where a layer is made that takes its tensors from elsewhere.

@@ -1,7 +1,9 @@
 //! `netcl.nn`: layers, which are written in Rust, and first values of parameters.
 
+mod embedding;
 mod init;
 mod layer;
+mod loss;
 mod module;
 mod values;
 
@@ -11,8 +13,10 @@ use pyo3::prelude::*;
 pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     let module = PyModule::new(parent.py(), "nn")?;
     module.add("__doc__", "The extension's part of ``netcl.nn``.")?;
+    embedding::register(&module)?;
     init::register(&module)?;
     layer::register(&module)?;
+    loss::register(&module)?;
     module::register(&module)?;
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.

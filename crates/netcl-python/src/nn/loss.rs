@@ -1,0 +1,73 @@
+//! Losses, which take targets beside the input.
+
+use netcl::nn::{
+    BCELoss, BCEWithLogitsLoss, CosineEmbeddingLoss, CrossEntropyLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, NLLLoss,
+    SmoothL1Loss, TripletMarginLoss,
+};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::layer::Layer;
+use crate::autograd::{Labels, like, wrap};
+use crate::tensor::Tensor;
+
+pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(loss, module)?)?;
+    module.add_function(wrap_pyfunction!(loss_of_three, module)?)
+}
+
+/// Calls a layer that is one of several kinds.
+macro_rules! of_kind {
+    ($py:ident, $layer:ident, $own:ident, $on:expr, [$($kind:ident),+], |$loss:ident| $value:expr) => {
+        match $layer.kind() {
+            $(stringify!($kind) => $layer.with_kind($py, $own, $on, |$loss: &$kind| $value),)+
+            kind => Err(PyTypeError::new_err(format!("{kind} is no loss of so many tensors"))),
+        }
+    };
+}
+
+/// The loss of an input and a target: a tensor or numbers, for classes also labels.
+#[pyfunction]
+fn loss(
+    py: Python<'_>,
+    layer: &Layer,
+    own: &Bound<'_, PyDict>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+) -> PyResult<Tensor> {
+    let x = &input.inner();
+    let found = if matches!(layer.kind(), "CrossEntropyLoss" | "NLLLoss") {
+        let labels = Labels::new(target, x)?;
+        of_kind!(py, layer, own, x, [CrossEntropyLoss, NLLLoss], |loss| loss.forward(x, labels.target()))
+    } else {
+        let target = like(target, x)?;
+        of_kind!(
+            py,
+            layer,
+            own,
+            x,
+            [BCELoss, BCEWithLogitsLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, SmoothL1Loss],
+            |loss| loss.forward(x, &target)
+        )
+    };
+    wrap(py, found?)
+}
+
+/// The loss of three tensors.
+#[pyfunction]
+fn loss_of_three(
+    py: Python<'_>,
+    layer: &Layer,
+    own: &Bound<'_, PyDict>,
+    first: &Tensor,
+    second: &Bound<'_, PyAny>,
+    third: &Bound<'_, PyAny>,
+) -> PyResult<Tensor> {
+    let x = &first.inner();
+    let (second, third) = (like(second, x)?, like(third, x)?);
+    let found = of_kind!(py, layer, own, x, [CosineEmbeddingLoss, TripletMarginLoss], |loss| {
+        loss.forward(x, &second, &third)
+    });
+    wrap(py, found?)
+}
