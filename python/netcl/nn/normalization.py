@@ -8,6 +8,7 @@ from netcl import autograd as ag
 from netcl._netcl import IndexTensor, Tensor
 from netcl._netcl.nn import assign
 from netcl.nn._arguments import parameter, positive, queue_first
+from netcl.nn._layer import Layer, constructor
 from netcl.nn.module import Module
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "RMSNorm"]
@@ -127,13 +128,15 @@ class LayerNorm(Module):
         return ag.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
-class RMSNorm(Module):
+class RMSNorm(Layer):
     """Divides the last axes of each sample by their root mean square: no mean is subtracted, nothing is added."""
 
-    _settings = ("normalized_shape", "eps", "elementwise_affine")
+    normalized_shape: tuple[int, ...]
+    eps: float
+    elementwise_affine: bool
     weight: Tensor | None
 
-    @queue_first
+    @constructor
     def __init__(
         self,
         queue: Any,
@@ -141,13 +144,7 @@ class RMSNorm(Module):
         eps: float = 1e-6,
         elementwise_affine: bool = True,
         dtype: str | None = None,
-    ) -> None:
-        self.normalized_shape = _shape("RMSNorm", normalized_shape)
-        self.eps, self.elementwise_affine = eps, elementwise_affine
-        self.register_parameter("weight", parameter(queue, self.normalized_shape, 1.0, dtype) if elementwise_affine else None)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ag.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+    ) -> None: ...
 
 
 class GroupNorm(Module):
