@@ -159,7 +159,7 @@ def test_rotary_attention_counts_distances_alone(queue):
     x = drawn(queue, 1, 6, 8, dtype="float64")
     expected = layer(x).to_host()
     # Three places on the scores are the same.
-    q, k, _ = (nn.decoder._heads(part, 2) for part in F.split(layer.qkv(x), 8, -1))
+    q, k, _ = (F.permute(F.reshape(part, (1, 6, 2, 4)), (0, 2, 1, 3)) for part in F.split(layer.qkv(x), 8, -1))
     scores = [F.matmul(F.rotary(q, start=s), F.rotary(k, start=s), transpose_b=True).to_host() for s in (0, 3)]
     np.testing.assert_allclose(scores[1], scores[0], rtol=1e-9, atol=1e-12)
     assert expected.shape == (1, 6, 8)
@@ -273,7 +273,7 @@ def test_constructors_say_what_is_wrong(queue, kind, match, make):
         (r"GroupNorm\(num_channels=4\) takes \(N, 4, ...\)", lambda q: nn.GroupNorm(q, 2, 4), (2, 3)),
         (r"LSTM\(input_size=3\) takes \(batch, length, 3\)", lambda q: nn.LSTM(q, 3, 4, batch_first=True), (2, 5, 2)),
         (r"the sequence is empty", lambda q: nn.GRU(q, 3, 4), (0, 5, 3)),
-        (r"query has shape \(2, 8\); it must be \(batch, length, 8\)", lambda q: nn.MultiheadAttention(q, 8, 2), (2, 8)),
+        (r"query has shape \(2, 7\); it must be \(batch, length, 8\)", lambda q: nn.MultiheadAttention(q, 8, 2), (2, 7)),
         (r"PReLU has 3 slopes", lambda q: nn.PReLU(q, 3), (2, 4)),
         (r"cannot be split into \(4, 2\)", lambda q: nn.Unflatten(1, (4, 2)), (2, 9)),
         (r"ZeroPad2d takes \(..., H, W\)", lambda q: nn.ZeroPad2d(1), (2, 3)),

@@ -1,48 +1,82 @@
 //! Attention with several heads.
 
-use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, rotary, scaled_dot_product_attention};
-use netcl_autograd::ops::elementwise::add;
+use netcl_autograd::ops::attention::{Attention, scaled_dot_product_attention};
+use netcl_autograd::ops::dropout::dropout;
+use netcl_autograd::ops::elementwise::{add, cast, mul, where_};
 use netcl_autograd::ops::indexing::masked_fill;
-use netcl_autograd::ops::layout::{permute, reshape, split, squeeze, unsqueeze};
-use netcl_autograd::ops::matmul::linear;
-use netcl_autograd::{DType, Error, Generator, Queue, Result, Tensor};
+use netcl_autograd::ops::layout::{permute, reshape, split, squeeze, transpose, tril, unsqueeze};
+use netcl_autograd::ops::matmul::{linear, matmul};
+use netcl_autograd::ops::softmax::softmax;
+use netcl_autograd::{Error, Queue, Result, Shape, Tensor};
 
-use crate::config::Build;
+use crate::Module;
+use crate::config::{Build, Configured};
 use crate::init::{Gain, Init};
 use crate::linear::{Linear, LinearOptions};
-use crate::members;
-use crate::module::{Module, print_as_module};
+use crate::settings::{Settings, probability};
 
-/// What queries do not see.
+/// What queries do not see. The tensors are added to the scores: minus infinity hides a key ([`hidden`] makes such ones). No
+/// gradient flows to them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Masks<'t> {
     /// Query i sees the keys 0 to i only.
-    pub causal: bool,
-    /// Added to the scores, `[queries, keys]` or `[batch * heads, queries, keys]`; minus infinity hides a key. No gradient
-    /// flows to it.
-    pub scores: Option<&'t Tensor>,
-    /// Keys that nobody sees, because they are padding: `[batch, keys]`, not 0 where one is hidden.
-    pub padding: Option<&'t Tensor>,
+    pub is_causal: bool,
+    /// `[queries, keys]` or `[batch * heads, queries, keys]`.
+    pub attn_mask: Option<&'t Tensor>,
+    /// `[batch, keys]`: which keys are padding.
+    pub key_padding_mask: Option<&'t Tensor>,
+}
+
+impl Masks<'_> {
+    /// Query i sees the keys 0 to i.
+    pub fn causal() -> Self {
+        Masks { is_causal: true, ..Default::default() }
+    }
+}
+
+/// Minus infinity where a tensor is not 0, else 0: a mask of what is to be hidden.
+pub fn hidden(hide: &Tensor) -> Result<Tensor> {
+    masked_fill(&Tensor::from_shape(hide.queue(), hide.shape().clone(), hide.dtype())?, hide.raw(), f64::NEG_INFINITY)
+}
+
+/// Dropout of a part of a layer.
+pub(crate) fn dropped(x: Tensor, p: f64, training: bool) -> Result<Tensor> {
+    if training && p > 0.0 { dropout(&x, p, None) } else { Ok(x) }
+}
+
+/// Refuses a width that the heads do not divide.
+pub(crate) fn divides(layer: &'static str, heads: (&str, usize), width: (&str, usize)) -> Result<()> {
+    if width.1.is_multiple_of(heads.1) {
+        return Ok(());
+    }
+    Err(Error::argument(layer, format!("{}={} must divide {}={}", heads.0, heads.1, width.0, width.1)))
 }
 
 /// How a [`MultiheadAttention`] is made.
-#[derive(Debug)]
-pub struct MultiheadAttentionOptions<'g> {
+#[derive(Clone, Debug, Settings)]
+#[settings(check = MultiheadAttentionOptions::fits)]
+pub struct MultiheadAttentionOptions {
+    /// The width of vectors.
+    #[setting(least = 1)]
+    pub embed_dim: usize,
+    /// The number of heads.
+    #[setting(least = 1)]
+    pub num_heads: usize,
     /// The probability with which a weight is dropped in training.
+    #[setting(default = 0.0)]
     pub dropout: f64,
     /// Whether the projections add biases.
+    #[setting(default = true)]
     pub bias: bool,
     /// Whether inputs are `[batch, length, width]` instead of `[length, batch, width]`.
+    #[setting(default = true)]
     pub batch_first: bool,
-    /// The parameters' dtype.
-    pub dtype: DType,
-    /// Where the first weights come from; the process-wide generator where none is given.
-    pub generator: Option<&'g mut Generator>,
 }
 
-impl Default for MultiheadAttentionOptions<'_> {
-    fn default() -> Self {
-        MultiheadAttentionOptions { dropout: 0.0, bias: true, batch_first: false, dtype: DType::F32, generator: None }
+impl MultiheadAttentionOptions {
+    fn fits(&self, layer: &'static str) -> Result<()> {
+        probability(layer, "dropout", self.dropout)?;
+        divides(layer, ("num_heads", self.num_heads), ("embed_dim", self.embed_dim))
     }
 }
 
@@ -53,24 +87,22 @@ impl Default for MultiheadAttentionOptions<'_> {
 ///
 /// ```
 /// use netcl_nn::autograd::{Tensor, manager};
-/// use netcl_nn::{Masks, MultiheadAttention, MultiheadAttentionOptions};
+/// use netcl_nn::{Masks, MultiheadAttention};
 ///
 /// let queue = manager().cpu().queue;
-/// let options = MultiheadAttentionOptions { batch_first: true, ..Default::default() };
-/// let layer = MultiheadAttention::new_with(&queue, 8, 2, options)?;
+/// let layer = MultiheadAttention::new(&queue, 8, 2)?;
 /// let words = Tensor::from_host(&queue, &[0.5f32; 40], [1, 5, 8])?;
-/// let causal = Masks { causal: true, ..Default::default() };
-/// assert_eq!(layer.attend(&words, &words, &words, &causal)?.shape()[..], [1, 5, 8]);
+/// assert_eq!(layer.attend(&words, &words, &words, &Masks::causal())?.shape()[..], [1, 5, 8]);
 /// # Ok::<(), netcl_nn::autograd::Error>(())
 /// ```
+#[derive(Module)]
 pub struct MultiheadAttention {
     in_proj_weight: Tensor,
     in_proj_bias: Option<Tensor>,
     out_proj: Linear,
-    heads: usize,
-    dropout: f64,
-    batch_first: bool,
     training: bool,
+    #[module(settings)]
+    settings: MultiheadAttentionOptions,
 }
 
 impl MultiheadAttention {
@@ -79,64 +111,24 @@ impl MultiheadAttention {
     /// # Errors
     /// If the heads do not divide the width.
     pub fn new(queue: &Queue, embed_dim: usize, num_heads: usize) -> Result<MultiheadAttention> {
-        MultiheadAttention::new_with(queue, embed_dim, num_heads, MultiheadAttentionOptions::default())
+        MultiheadAttention::new_with(queue, MultiheadAttentionOptions::new(embed_dim, num_heads))
     }
 
-    /// A layer with dropout, without biases, with the batch first, of another dtype, or from a generator of its own.
-    ///
-    /// # Errors
-    /// If the heads do not divide the width, or the dropout is no probability.
-    pub fn new_with(
-        queue: &Queue,
-        embed_dim: usize,
-        num_heads: usize,
-        options: MultiheadAttentionOptions<'_>,
-    ) -> Result<MultiheadAttention> {
-        let MultiheadAttentionOptions { dropout, bias, batch_first, dtype, mut generator } = options;
-        if num_heads == 0 || !embed_dim.is_multiple_of(num_heads) {
-            let what = format!("a width of {embed_dim} cannot be divided among {num_heads} heads; use a divisor");
-            return Err(Error::argument("MultiheadAttention", what));
-        }
-        check_probability("MultiheadAttention", dropout)?;
-        let law = Init::XavierUniform { gain: Gain::Linear };
-        let in_proj_weight = law.tensor(queue, [3 * embed_dim, embed_dim], dtype, generator.as_deref_mut())?;
-        let in_proj_bias = bias.then(|| Tensor::from_shape(queue, [3 * embed_dim], dtype)).transpose()?;
-        let out_proj = Linear::new_with(
-            Build::on(queue).dtype(dtype).generator(generator),
-            LinearOptions { bias, ..LinearOptions::new(embed_dim, embed_dim) },
-        )?;
+    fn make(build: &mut Build<'_>, settings: MultiheadAttentionOptions) -> Result<MultiheadAttention> {
+        let MultiheadAttentionOptions { embed_dim, bias, .. } = settings;
+        let in_proj_weight = build.parameter(Init::XavierUniform { gain: Gain::Linear }, [3 * embed_dim, embed_dim])?;
+        let zeros = Init::Constant(0.0);
+        let in_proj_bias = bias.then(|| build.parameter(zeros, [3 * embed_dim])).transpose()?;
+        let out_proj = Linear::build(build, LinearOptions { bias, ..LinearOptions::new(embed_dim, embed_dim) })?;
         if let Some(bias) = out_proj.bias() {
-            bias.fill(0.0)?;
+            build.fill(bias, zeros)?;
         }
-        Ok(MultiheadAttention {
-            in_proj_weight: in_proj_weight.with_grad(),
-            in_proj_bias: in_proj_bias.map(Tensor::with_grad),
-            out_proj,
-            heads: num_heads,
-            dropout,
-            batch_first,
-            training: true,
-        })
+        Ok(MultiheadAttention { in_proj_weight, in_proj_bias, out_proj, training: true, settings })
     }
 
-    /// The width of vectors.
-    pub fn embed_dim(&self) -> usize {
-        self.in_proj_weight.shape()[1]
-    }
-
-    /// The number of heads.
-    pub fn num_heads(&self) -> usize {
-        self.heads
-    }
-
-    /// The probability with which a weight is dropped in training.
-    pub fn dropout(&self) -> f64 {
-        self.dropout
-    }
-
-    /// Whether inputs are `[batch, length, width]`.
-    pub fn batch_first(&self) -> bool {
-        self.batch_first
+    /// Self-attention without a mask.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        self.attend(input, input, input, &Masks::default())
     }
 
     /// For every query the mean of the values, weighted by how well its key fits.
@@ -144,110 +136,121 @@ impl MultiheadAttention {
     /// Queries are `[batch, queries, width]`, keys and values `[batch, keys, width]`, or with the first two axes exchanged,
     /// depending on `batch_first`; or all of them without a batch.
     pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: &Masks<'_>) -> Result<Tensor> {
-        self.attend_at(query, key, value, masks, None)
+        Ok(self.attended(query, key, value, masks, false)?.0)
     }
 
-    /// [`MultiheadAttention::attend`] with queries and keys turned by their positions.
-    pub(crate) fn attend_at(
+    /// [`MultiheadAttention::attend`], and the weight of each key for each query, `[batch, heads, queries, keys]`.
+    pub fn attend_with_weights(
         &self,
         query: &Tensor,
         key: &Tensor,
         value: &Tensor,
         masks: &Masks<'_>,
-        positions: Option<(&RotaryTables, RotaryForm)>,
-    ) -> Result<Tensor> {
-        if query.ndim() == 2 {
-            let axis = isize::from(!self.batch_first);
-            let raised = |t: &Tensor| unsqueeze(t, axis);
-            let padding = masks.padding.map(|mask| unsqueeze(mask, 0)).transpose()?;
-            let masks = Masks { padding: padding.as_ref(), ..*masks };
-            let out = self.attend_at(&raised(query)?, &raised(key)?, &raised(value)?, &masks, positions)?;
-            return squeeze(&out, &[axis]);
-        }
-        let width = self.embed_dim();
-        let weights = split(&self.in_proj_weight, &[width; 3], 0)?;
-        let biases = self.in_proj_bias.as_ref().map(|bias| split(bias, &[width; 3], 0)).transpose()?;
-        let heads = |input: &Tensor, part: usize| {
-            let bias = biases.as_ref().map(|biases| &biases[part]);
-            self.in_heads(&linear(input, &weights[part], bias)?)
-        };
-        let (mut q, mut k, v) = (heads(query, 0)?, heads(key, 1)?, heads(value, 2)?);
-        if let Some((tables, form)) = positions {
-            (q, k) = (rotary(&q, tables, form)?, rotary(&k, tables, form)?);
-        }
-        let mask = self.score_mask(masks, &q)?;
-        let dropout = if self.training { self.dropout } else { 0.0 };
-        let how = Attention { causal: masks.causal, mask: mask.as_ref(), dropout, scale: None };
-        let out = scaled_dot_product_attention(&q, &k, &v, &how, None)?;
-        let &[batch, _, length, _] = &out.shape()[..] else { return Ok(out) };
-        let out = if self.batch_first {
-            reshape(&permute(&out, &[0, 2, 1, 3])?, [batch, length, width])?
+    ) -> Result<(Tensor, Tensor)> {
+        let (out, weights) = self.attended(query, key, value, masks, true)?;
+        Ok((out, weights.unwrap_or_else(|| unreachable!("they were asked for"))))
+    }
+
+    fn attended(
+        &self,
+        query: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+        masks: &Masks<'_>,
+        need_weights: bool,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        self.check_inputs([("query", query), ("key", key), ("value", value)])?;
+        let MultiheadAttentionOptions { embed_dim: width, num_heads, batch_first, .. } = self.settings;
+        let itself = std::ptr::eq(query, key) && std::ptr::eq(key, value);
+        let single = query.ndim() == 2;
+        let raised = |t: &Tensor| if single { unsqueeze(t, isize::from(!batch_first)) } else { Ok(t.clone()) };
+        let parts = if itself {
+            split(&linear(&raised(query)?, &self.in_proj_weight, self.in_proj_bias.as_ref())?, &[width; 3], -1)?
         } else {
-            reshape(&permute(&out, &[2, 0, 1, 3])?, [length, batch, width])?
+            let weights = split(&self.in_proj_weight, &[width; 3], 0)?;
+            let biases = self.in_proj_bias.as_ref().map(|bias| split(bias, &[width; 3], 0)).transpose()?;
+            let projected = [query, key, value].into_iter().enumerate().map(|(part, input)| {
+                linear(&raised(input)?, &weights[part], biases.as_ref().map(|biases| &biases[part]))
+            });
+            projected.collect::<Result<Vec<_>>>()?
         };
-        self.out_proj.forward(&out)
+        let heads = |projected: &Tensor| {
+            let (first, second) = (projected.shape()[0], projected.shape()[1]);
+            let apart = reshape(projected, [first, second, num_heads, width / num_heads])?;
+            permute(&apart, if batch_first { &[0, 2, 1, 3] } else { &[1, 2, 0, 3] })
+        };
+        let (q, k, v) = (heads(&parts[0])?, heads(&parts[1])?, heads(&parts[2])?);
+        let mask = self.mask(masks, &q, &k, single)?;
+        let dropout = if self.training { self.settings.dropout } else { 0.0 };
+        let (out, weights) = if need_weights {
+            let weights = softmax(&scores(&q, &k, mask.as_ref(), masks.is_causal)?, -1)?;
+            (matmul(&dropped(weights.clone(), dropout, true)?, &v)?, Some(weights))
+        } else {
+            let how = Attention { causal: masks.is_causal, mask: mask.as_ref(), dropout, scale: None };
+            (scaled_dot_product_attention(&q, &k, &v, &how, None)?, None)
+        };
+        let (batch, length) = (out.shape()[0], out.shape()[2]);
+        let out = match (single, batch_first) {
+            (true, _) => reshape(&permute(&out, &[0, 2, 1, 3])?, [length, width])?,
+            (_, true) => reshape(&permute(&out, &[0, 2, 1, 3])?, [batch, length, width])?,
+            (_, false) => reshape(&permute(&out, &[2, 0, 1, 3])?, [length, batch, width])?,
+        };
+        let weights = if single { weights.map(|all| squeeze(&all, &[0])).transpose()? } else { weights };
+        Ok((self.out_proj.forward(&out)?, weights))
     }
 
-    /// `[batch, heads, length, width / heads]`
-    fn in_heads(&self, projected: &Tensor) -> Result<Tensor> {
-        let &[first, second, width] = &projected.shape()[..] else {
-            let why = "queries, keys and values have three axes, or two without a batch".to_owned();
-            let shape = projected.shape().clone();
-            return Err(Error::shape("MultiheadAttention", &shape, why));
-        };
-        let apart = reshape(projected, [first, second, self.heads, width / self.heads])?;
-        permute(&apart, if self.batch_first { &[0, 2, 1, 3] } else { &[1, 2, 0, 3] })
-    }
-
-    /// What is added to the scores of `[batch, heads, queries, keys]`.
-    fn score_mask(&self, masks: &Masks<'_>, q: &Tensor) -> Result<Option<Tensor>> {
-        let batch = q.shape()[0];
-        let scores = match masks.scores {
-            Some(mask) if mask.ndim() == 3 => {
-                let [queries, keys] = [mask.shape()[1], mask.shape()[2]];
-                Some(reshape(mask, [batch, self.heads, queries, keys])?)
+    fn check_inputs(&self, inputs: [(&str, &Tensor); 3]) -> Result<()> {
+        let MultiheadAttentionOptions { embed_dim, batch_first, .. } = self.settings;
+        let axes = inputs[0].1.ndim();
+        for (name, x) in inputs {
+            if !(2..=3).contains(&axes) || x.ndim() != axes || x.shape().last() != Some(&embed_dim) {
+                let wanted = if batch_first { "batch, length" } else { "length, batch" };
+                let what = format!("{name} has shape {}; it must be ({wanted}, {embed_dim})", x.shape());
+                return Err(Error::argument("MultiheadAttention", what));
             }
-            other => other.cloned(),
+        }
+        Ok(())
+    }
+
+    /// What is added to the scores, `[batch or 1, heads or 1, queries or 1, keys]`.
+    fn mask(&self, masks: &Masks<'_>, q: &Tensor, k: &Tensor, single: bool) -> Result<Option<Tensor>> {
+        let (batch, heads, queries, keys) = (q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2]);
+        let fitting = |name: &str, mask: &Tensor, shapes: &[Shape]| {
+            if shapes.contains(mask.shape()) {
+                return cast(&mask.detach(), q.dtype());
+            }
+            let wanted = shapes.iter().map(Shape::to_string).collect::<Vec<_>>().join(" or ");
+            let what = format!("{name} has shape {}; it must be {wanted}", mask.shape());
+            Err(Error::argument("MultiheadAttention", what))
         };
-        let Some(padding) = masks.padding else { return Ok(scores) };
-        let &[samples, keys] = &padding.shape()[..] else {
-            let (shape, why) = (padding.shape().clone(), "a padding mask is (batch, keys)".to_owned());
-            return Err(Error::shape("MultiheadAttention", &shape, why));
-        };
-        let zeros = Tensor::from_shape(q.queue(), [samples, keys], q.dtype())?;
-        let hidden = masked_fill(&zeros, padding.raw(), f64::NEG_INFINITY)?;
-        let hidden = reshape(&hidden, [samples, 1, 1, keys])?;
-        Ok(Some(match scores {
-            Some(scores) => add(&scores, &hidden)?,
-            None => hidden,
-        }))
+        let mut sum = None;
+        if let Some(mask) = masks.attn_mask {
+            let shapes = [Shape::from([queries, keys]), Shape::from([batch * heads, queries, keys])];
+            let mask = fitting("attn_mask", mask, &shapes)?;
+            sum = Some(if mask.ndim() == 2 { mask } else { reshape(&mask, [batch, heads, queries, keys])? });
+        }
+        if let Some(mask) = masks.key_padding_mask {
+            let shape = if single { Shape::from([keys]) } else { Shape::from([batch, keys]) };
+            let mask = reshape(&fitting("key_padding_mask", mask, &[shape])?, [batch, 1, 1, keys])?;
+            sum = Some(match sum {
+                Some(scores) => add(&scores, &mask)?,
+                None => mask,
+            });
+        }
+        Ok(sum)
     }
 }
 
-pub(crate) fn check_probability(op: &'static str, p: f64) -> Result<()> {
-    if (0.0..=1.0).contains(&p) {
-        return Ok(());
+/// The scores of all keys for all queries.
+fn scores(q: &Tensor, k: &Tensor, mask: Option<&Tensor>, causal: bool) -> Result<Tensor> {
+    let width = q.shape()[3] as f64;
+    let mut scores = mul(&matmul(q, &transpose(k, -1, -2)?)?, 1.0 / width.sqrt())?;
+    if let Some(mask) = mask {
+        scores = add(&scores, mask)?;
     }
-    Err(Error::argument(op, format!("the dropout {p} is not a probability; use a number from 0 to 1")))
+    if causal {
+        let seen = tril(&Tensor::full(q.queue(), [q.shape()[2], k.shape()[2]], q.dtype(), 1.0)?, 0)?;
+        scores = where_(&seen, &scores, f64::NEG_INFINITY)?;
+    }
+    Ok(scores)
 }
-
-impl Module for MultiheadAttention {
-    /// Self-attention without a mask.
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        self.attend(input, input, input, &Masks::default())
-    }
-
-    fn arguments(&self) -> String {
-        let (width, bias) = (self.embed_dim(), self.in_proj_bias.is_some());
-        let (heads, dropout, first) = (self.heads, self.dropout, self.batch_first);
-        format!("embed_dim={width}, num_heads={heads}, dropout={dropout}, bias={bias}, batch_first={first}")
-    }
-
-    members! {
-        parameters: in_proj_weight, in_proj_bias;
-        children: out_proj;
-        mode: training;
-    }
-}
-
-print_as_module!(MultiheadAttention);

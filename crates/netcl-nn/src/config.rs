@@ -205,9 +205,14 @@ impl<'a> Build<'a> {
         start.tensor(&self.queue, shape, self.dtype, self.generator.as_deref_mut())
     }
 
-    /// Lets a parameter that was made already start by another rule.
-    pub(crate) fn refill(&mut self, start: Init, parameter: &Tensor) -> Result<()> {
-        if self.hollow { Ok(()) } else { start.fill(parameter, self.generator.as_deref_mut()) }
+    /// Overwrites a tensor that was made here by another rule.
+    pub fn fill(&mut self, tensor: &Tensor, start: Init) -> Result<()> {
+        if self.hollow { Ok(()) } else { start.fill(tensor, self.generator.as_deref_mut()) }
+    }
+
+    /// Whether parameters have no memory.
+    pub fn is_hollow(&self) -> bool {
+        self.hollow
     }
 
     /// PyTorch's start of linear and convolutional layers: weight and bias uniform between plus and minus `1 / sqrt(fan in)`.

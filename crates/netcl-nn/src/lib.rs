@@ -23,6 +23,7 @@ pub mod attention;
 pub mod batch_norm;
 pub mod config;
 pub mod conv;
+pub mod decoder;
 pub mod dropout;
 pub mod embedding;
 pub mod flatten;
@@ -31,6 +32,7 @@ pub mod fuse;
 pub mod hooks;
 pub mod identity;
 pub mod init;
+pub mod kv_cache;
 pub mod lambda;
 pub mod linear;
 pub mod loss;
@@ -43,9 +45,11 @@ pub mod norm;
 pub mod padding;
 pub mod parameter_list;
 pub mod pool;
+pub mod positional;
 mod print;
 pub mod residual;
 pub mod rnn;
+pub mod sampling;
 pub mod sequential;
 pub mod settings;
 pub mod shuffle;
@@ -67,6 +71,11 @@ pub use conv::{
     Conv1d, Conv1dOptions, Conv2d, Conv2dOptions, ConvTranspose1d, ConvTranspose1dOptions, ConvTranspose2d,
     ConvTranspose2dOptions, DepthwiseConv2d, DepthwiseConv2dOptions, Padding, PaddingMode,
 };
+pub use decoder::{
+    CausalSelfAttention, CausalSelfAttentionOptions, DecoderBlock, DecoderBlockOptions, FeedForward,
+    FeedForwardOptions, RotaryAttention, RotaryAttentionOptions, SwiGLU, SwiGLUOptions, TiedLinear, TransformerBlock,
+    TransformerBlockOptions,
+};
 pub use dropout::{Dropout, Dropout1d, Dropout2d};
 pub use embedding::{Embedding, EmbeddingOptions};
 pub use flatten::{Flatten, Unflatten};
@@ -74,10 +83,11 @@ pub use fuse::fuse_conv_bn;
 pub use hooks::{ForwardHook, Hooked};
 pub use identity::Identity;
 pub use init::Init;
+pub use kv_cache::{Cached, KVCache, KVCacheOptions};
 pub use lambda::Lambda;
 pub use linear::{Linear, LinearOptions};
 pub use loss::*;
-pub use models::gpt::{GPT, GPTOptions, Positions, Sampling};
+pub use models::gpt::{GPT, GPTOptions};
 pub use models::mobilenet::{MobileNetV2, MobileNetV2Options};
 pub use models::resnet::{BlockKind, Depth, ResNet, ResNetOptions, Stem};
 pub use models::vit::{VisionTransformer, VisionTransformerOptions};
@@ -89,17 +99,24 @@ pub use padding::{
     CircularPad1d, CircularPad2d, ConstantPad1d, ConstantPad2d, Margins, ReflectionPad1d, ReflectionPad2d,
     ReplicationPad1d, ReplicationPad2d, ZeroPad1d, ZeroPad2d,
 };
+pub use parameter_list::{ParameterDict, ParameterList};
 pub use pool::{
     AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveMaxPool1d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, GlobalAvgPool2d,
     MaxPool1d, MaxPool2d,
 };
-pub use parameter_list::{ParameterDict, ParameterList};
+pub use positional::{
+    PositionalEmbedding, PositionalEmbeddingOptions, SinusoidalEmbedding, SinusoidalEmbeddingOptions,
+};
 pub use residual::Residual;
 pub use rnn::{GRU, LSTM, RecurrentOptions};
+pub use sampling::{Sampler, Sampling};
 pub use sequential::Sequential;
 pub use settings::Settings;
 pub use shuffle::{PixelShuffle, PixelUnshuffle};
 pub use size::Size;
 pub use state::{LoadReport, Misshapen, StateDict, StateMismatch, Strict};
-pub use transformer::{FeedForward, TransformerEncoderLayer, TransformerEncoderLayerOptions};
+pub use transformer::{
+    Activation, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
+    TransformerLayerOptions,
+};
 pub use upsample::{Resize, Upsample, UpsampleMode};

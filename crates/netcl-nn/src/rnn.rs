@@ -7,9 +7,9 @@ use netcl_autograd::ops::matmul::linear;
 use netcl_autograd::ops::recurrent::{gru_cell, lstm_cell, lstm_output};
 use netcl_autograd::{DType, Error, Generator, Queue, Result, Tensor, host};
 
-use crate::attention::check_probability;
 use crate::init::Init;
 use crate::module::{Member, MemberMut, Module, Role, print_as_module};
+use crate::settings::probability;
 
 /// How an [`LSTM`] or a [`GRU`] is made.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Recurrent {
             let what = format!("{num_layers} layers of {hidden} values compute nothing; use at least 1 of each");
             return Err(Error::argument(op, what));
         }
-        check_probability(op, dropout)?;
+        probability(op, "dropout", dropout)?;
         let bound = 1.0 / (hidden as f64).sqrt();
         let law = Init::Uniform { low: -bound, high: bound };
         let directions = 1 + usize::from(bidirectional);

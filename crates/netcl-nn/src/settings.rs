@@ -468,6 +468,14 @@ pub fn probability(layer: &'static str, name: &str, p: f64) -> Result<()> {
     Err(Error::argument(layer, format!("{name} is a probability from 0 to 1, not {p}")))
 }
 
+/// Refuses more layers than anybody can build: making them one by one would seem to hang.
+pub fn depth(layer: &'static str, name: &str, count: usize) -> Result<()> {
+    if count <= 10_000 {
+        return Ok(());
+    }
+    Err(Error::argument(layer, format!("{name} is {count}; a model can have at most 10,000 layers of a kind")))
+}
+
 /// `name=value, name=value`
 #[doc(hidden)]
 pub fn text(values: &[(&'static str, Value)]) -> String {

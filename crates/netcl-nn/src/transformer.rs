@@ -1,182 +1,338 @@
-//! The block of a transformer.
+//! Encoders and decoders of transformers, with PyTorch's names.
 
-use netcl_autograd::ops::attention::{RotaryForm, RotaryTables};
-use netcl_autograd::ops::elementwise::{add, gelu, relu};
-use netcl_autograd::{DType, Generator, Queue, Result, Tensor};
+use netcl_autograd::ops::elementwise::{add, gelu, relu, silu};
+use netcl_autograd::ops::layout::duplicate;
+use netcl_autograd::{Error, Queue, Result, Tensor, host};
 
-use crate::attention::{Masks, MultiheadAttention, MultiheadAttentionOptions};
-use crate::config::Build;
-use crate::dropout::Dropout;
-use crate::linear::{Linear, LinearOptions};
-use crate::members;
-use crate::module::{Module, print_as_module};
-use crate::norm::{LayerNorm, LayerNormOptions};
+use crate::Module;
+use crate::attention::{Masks, MultiheadAttention, MultiheadAttentionOptions, dropped};
+use crate::choices;
+use crate::config::{Build, Configured, LayerConfig, layer_config};
+use crate::decoder::{layer_norm_of, linear_of};
+use crate::linear::Linear;
+use crate::norm::LayerNorm;
+use crate::settings::{Settings, depth};
 
-/// What is between the two linear layers of a [`TransformerEncoderLayer`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FeedForward {
-    /// `max(x, 0)`.
-    #[default]
-    Relu,
-    /// `x * normcdf(x)`.
-    Gelu,
+choices! {
+    /// What is between two linear layers.
+    pub enum Activation {
+        /// `max(x, 0)`.
+        #[default]
+        Relu = "relu",
+        /// `x * normcdf(x)`.
+        Gelu = "gelu",
+        /// `x * sigmoid(x)`.
+        Silu = "silu",
+    }
 }
 
-/// How a [`TransformerEncoderLayer`] is made.
-#[derive(Debug)]
-pub struct TransformerEncoderLayerOptions<'g> {
-    /// The width between the two linear layers.
-    pub dim_feedforward: usize,
-    /// The probability with which weights of the attention, hidden values and results are dropped in training.
-    pub dropout: f64,
-    /// What is between the two linear layers.
-    pub activation: FeedForward,
-    /// Added to variances.
-    pub layer_norm_eps: f64,
-    /// Whether inputs are `[batch, length, width]` instead of `[length, batch, width]`.
-    pub batch_first: bool,
-    /// Whether inputs of the two parts are normalised, rather than the sums behind them.
-    pub norm_first: bool,
-    /// Whether linear layers and normalisations add biases.
-    pub bias: bool,
-    /// The parameters' dtype.
-    pub dtype: DType,
-    /// Where the first weights come from; the process-wide generator where none is given.
-    pub generator: Option<&'g mut Generator>,
-}
-
-impl Default for TransformerEncoderLayerOptions<'_> {
-    fn default() -> Self {
-        TransformerEncoderLayerOptions {
-            dim_feedforward: 2048,
-            dropout: 0.1,
-            activation: FeedForward::Relu,
-            layer_norm_eps: 1e-5,
-            batch_first: false,
-            norm_first: false,
-            bias: true,
-            dtype: DType::F32,
-            generator: None,
+impl Activation {
+    /// The result for an input.
+    pub fn of(self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Activation::Relu => relu(x),
+            Activation::Gelu => gelu(x),
+            Activation::Silu => silu(x),
         }
     }
 }
 
-/// Self-attention and two linear layers, each bypassed and normalised (Vaswani et al., 2017). Names and defaults are PyTorch's.
+/// How a [`TransformerEncoderLayer`] or a [`TransformerDecoderLayer`] is made.
+#[derive(Clone, Debug, Settings)]
+pub struct TransformerLayerOptions {
+    /// The width of vectors.
+    #[setting(least = 1)]
+    pub d_model: usize,
+    /// The number of heads.
+    #[setting(least = 1)]
+    pub nhead: usize,
+    /// The width between the two linear layers.
+    #[setting(default = 2048, least = 1)]
+    pub dim_feedforward: usize,
+    /// The probability with which weights of the attention, hidden values and results are dropped in training.
+    #[setting(default = 0.1)]
+    pub dropout: f64,
+    /// What is between the two linear layers.
+    #[setting(default)]
+    pub activation: Activation,
+    /// Added to variances.
+    #[setting(default = 1e-5)]
+    pub layer_norm_eps: f64,
+    /// Whether inputs are `[batch, length, width]` instead of `[length, batch, width]`.
+    #[setting(default = true)]
+    pub batch_first: bool,
+    /// Whether inputs of the parts are normalised, rather than the sums after them.
+    #[setting(default = false)]
+    pub norm_first: bool,
+    /// Whether linear layers and normalisations add biases.
+    #[setting(default = true)]
+    pub bias: bool,
+}
+
+impl TransformerLayerOptions {
+    fn attention(&self, build: &mut Build<'_>) -> Result<MultiheadAttention> {
+        let &TransformerLayerOptions { d_model, nhead, dropout, bias, batch_first, .. } = self;
+        let options = MultiheadAttentionOptions::new(d_model, nhead);
+        MultiheadAttention::build(build, MultiheadAttentionOptions { dropout, bias, batch_first, ..options })
+    }
+
+    fn norm(&self, build: &mut Build<'_>) -> Result<LayerNorm> {
+        layer_norm_of(build, self.d_model, self.layer_norm_eps, self.bias)
+    }
+
+    fn linears(&self, build: &mut Build<'_>) -> Result<(Linear, Linear)> {
+        let &TransformerLayerOptions { d_model, dim_feedforward, bias, .. } = self;
+        Ok((linear_of(build, d_model, dim_feedforward, bias)?, linear_of(build, dim_feedforward, d_model, bias)?))
+    }
+}
+
+/// What encoder and decoder layers have in common.
+macro_rules! layers {
+    ($($layer:ident),*) => {$(
+        impl $layer {
+            /// A float32 layer for vectors of this width.
+            ///
+            /// # Errors
+            /// If the heads do not divide the width.
+            pub fn new(queue: &Queue, d_model: usize, nhead: usize) -> Result<$layer> {
+                $layer::new_with(queue, TransformerLayerOptions::new(d_model, nhead))
+            }
+
+            /// `x` and what a part makes of it, with dropout and a norm before or after.
+            fn around(&self, x: &Tensor, norm: &LayerNorm, part: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+                let dropped = |y| dropped(y, self.settings.dropout, self.training);
+                if self.settings.norm_first {
+                    return add(x, &dropped(part(&norm.forward(x)?)?)?);
+                }
+                norm.forward(&add(x, &dropped(part(x)?)?)?)
+            }
+
+            fn feed_forward(&self, x: &Tensor) -> Result<Tensor> {
+                let inner = self.settings.activation.of(&self.linear1.forward(x)?)?;
+                self.linear2.forward(&dropped(inner, self.settings.dropout, self.training)?)
+            }
+        }
+    )*};
+}
+
+layers!(TransformerEncoderLayer, TransformerDecoderLayer);
+
+/// Self-attention and two linear layers, each bypassed and normalised (Vaswani et al., 2017).
 ///
 /// ```
 /// use netcl_nn::autograd::{Tensor, manager};
-/// use netcl_nn::{Masks, TransformerEncoderLayer, TransformerEncoderLayerOptions};
+/// use netcl_nn::{Masks, TransformerEncoderLayer, TransformerLayerOptions};
 ///
 /// let queue = manager().cpu().queue;
-/// let options = TransformerEncoderLayerOptions { dim_feedforward: 32, norm_first: true, ..Default::default() };
-/// let block = TransformerEncoderLayer::new_with(&queue, 8, 2, options)?;
-/// let words = Tensor::from_host(&queue, &[0.5f32; 40], [5, 1, 8])?;
-/// let causal = Masks { causal: true, ..Default::default() };
-/// assert_eq!(block.encode(&words, &causal)?.shape()[..], [5, 1, 8]);
+/// let options = TransformerLayerOptions { dim_feedforward: 32, norm_first: true, ..TransformerLayerOptions::new(8, 2) };
+/// let layer = TransformerEncoderLayer::new_with(&queue, options)?;
+/// let words = Tensor::from_host(&queue, &[0.5f32; 40], [1, 5, 8])?;
+/// assert_eq!(layer.encode(&words, &Masks::causal())?.shape()[..], [1, 5, 8]);
 /// # Ok::<(), netcl_nn::autograd::Error>(())
 /// ```
+#[derive(Module)]
 pub struct TransformerEncoderLayer {
     self_attn: MultiheadAttention,
     linear1: Linear,
-    dropout: Dropout,
     linear2: Linear,
     norm1: LayerNorm,
     norm2: LayerNorm,
-    dropout1: Dropout,
-    dropout2: Dropout,
-    activation: FeedForward,
-    norm_first: bool,
+    training: bool,
+    #[module(settings)]
+    settings: TransformerLayerOptions,
 }
 
 impl TransformerEncoderLayer {
-    /// A float32 block for vectors of this width.
-    ///
-    /// # Errors
-    /// If the heads do not divide the width.
-    pub fn new(queue: &Queue, d_model: usize, num_heads: usize) -> Result<TransformerEncoderLayer> {
-        TransformerEncoderLayer::new_with(queue, d_model, num_heads, TransformerEncoderLayerOptions::default())
+    fn make(build: &mut Build<'_>, settings: TransformerLayerOptions) -> Result<TransformerEncoderLayer> {
+        let self_attn = settings.attention(build)?;
+        let (linear1, linear2) = settings.linears(build)?;
+        let (norm1, norm2) = (settings.norm(build)?, settings.norm(build)?);
+        Ok(TransformerEncoderLayer { self_attn, linear1, linear2, norm1, norm2, training: true, settings })
     }
 
-    /// A block with other options.
-    ///
-    /// # Errors
-    /// If the heads do not divide the width, or the dropout is no probability.
-    pub fn new_with(
-        queue: &Queue,
-        d_model: usize,
-        num_heads: usize,
-        options: TransformerEncoderLayerOptions<'_>,
-    ) -> Result<TransformerEncoderLayer> {
-        let TransformerEncoderLayerOptions { dim_feedforward, dropout, activation, batch_first, .. } = options;
-        let TransformerEncoderLayerOptions { layer_norm_eps: eps, norm_first, bias, dtype, mut generator, .. } =
-            options;
-        let attention =
-            MultiheadAttentionOptions { dropout, bias, batch_first, dtype, generator: generator.as_deref_mut() };
-        let self_attn = MultiheadAttention::new_with(queue, d_model, num_heads, attention)?;
-        let mut linear = |inputs, outputs| {
-            let build = Build::on(queue).dtype(dtype).generator(generator.as_deref_mut());
-            Linear::new_with(build, LinearOptions { bias, ..LinearOptions::new(inputs, outputs) })
-        };
-        let norm = || {
-            let options = LayerNormOptions { eps, bias, ..LayerNormOptions::new([d_model]) };
-            LayerNorm::new_with(Build::on(queue).dtype(dtype), options)
-        };
-        Ok(TransformerEncoderLayer {
-            self_attn,
-            linear1: linear(d_model, dim_feedforward)?,
-            dropout: Dropout::new(dropout)?,
-            linear2: linear(dim_feedforward, d_model)?,
-            norm1: norm()?,
-            norm2: norm()?,
-            dropout1: Dropout::new(dropout)?,
-            dropout2: Dropout::new(dropout)?,
-            activation,
-            norm_first,
-        })
-    }
-
-    /// The block's result where queries do not see everything.
-    pub fn encode(&self, input: &Tensor, masks: &Masks<'_>) -> Result<Tensor> {
-        self.encode_at(input, masks, None)
-    }
-
-    /// [`TransformerEncoderLayer::encode`] with queries and keys turned by their positions.
-    pub(crate) fn encode_at(
-        &self,
-        input: &Tensor,
-        masks: &Masks<'_>,
-        positions: Option<(&RotaryTables, RotaryForm)>,
-    ) -> Result<Tensor> {
-        let attended = |x: &Tensor| self.dropout1.forward(&self.self_attn.attend_at(x, x, x, masks, positions)?);
-        if self.norm_first {
-            let x = add(input, &attended(&self.norm1.forward(input)?)?)?;
-            return add(&x, &self.feed_forward(&self.norm2.forward(&x)?)?);
-        }
-        let x = self.norm1.forward(&add(input, &attended(input)?)?)?;
-        self.norm2.forward(&add(&x, &self.feed_forward(&x)?)?)
-    }
-
-    fn feed_forward(&self, x: &Tensor) -> Result<Tensor> {
-        let hidden = self.linear1.forward(x)?;
-        let hidden = match self.activation {
-            FeedForward::Relu => relu(&hidden)?,
-            FeedForward::Gelu => gelu(&hidden)?,
-        };
-        self.dropout2.forward(&self.linear2.forward(&self.dropout.forward(&hidden)?)?)
-    }
-}
-
-impl Module for TransformerEncoderLayer {
-    /// The block's result without a mask.
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    /// The result without a mask.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         self.encode(input, &Masks::default())
     }
 
-    fn arguments(&self) -> String {
-        format!("norm_first={}", self.norm_first)
+    /// The result where queries do not see everything.
+    pub fn encode(&self, src: &Tensor, masks: &Masks<'_>) -> Result<Tensor> {
+        let x = self.around(src, &self.norm1, |x| self.self_attn.attend(x, x, x, masks))?;
+        self.around(&x, &self.norm2, |x| self.feed_forward(x))
     }
-
-    members! { children: self_attn, linear1, dropout, linear2, norm1, norm2, dropout1, dropout2 }
 }
 
-print_as_module!(TransformerEncoderLayer);
+/// Self-attention, attention to what an encoder gave and two linear layers, each bypassed and normalised.
+///
+/// ```
+/// use netcl_nn::autograd::{Tensor, manager};
+/// use netcl_nn::{Masks, TransformerDecoderLayer};
+///
+/// let queue = manager().cpu().queue;
+/// let layer = TransformerDecoderLayer::new(&queue, 8, 2)?;
+/// let (words, memory) = (Tensor::from_host(&queue, &[0.5f32; 24], [1, 3, 8])?, Tensor::from_host(&queue, &[0.5f32; 40], [1, 5, 8])?);
+/// assert_eq!(layer.decode(&words, &memory, &Masks::causal(), &Masks::default())?.shape()[..], [1, 3, 8]);
+/// # Ok::<(), netcl_nn::autograd::Error>(())
+/// ```
+#[derive(Module)]
+#[module(no_forward)]
+pub struct TransformerDecoderLayer {
+    self_attn: MultiheadAttention,
+    multihead_attn: MultiheadAttention,
+    linear1: Linear,
+    linear2: Linear,
+    norm1: LayerNorm,
+    norm2: LayerNorm,
+    norm3: LayerNorm,
+    training: bool,
+    #[module(settings)]
+    settings: TransformerLayerOptions,
+}
+
+impl TransformerDecoderLayer {
+    fn make(build: &mut Build<'_>, settings: TransformerLayerOptions) -> Result<TransformerDecoderLayer> {
+        let (self_attn, multihead_attn) = (settings.attention(build)?, settings.attention(build)?);
+        let (linear1, linear2) = settings.linears(build)?;
+        let (norm1, norm2, norm3) = (settings.norm(build)?, settings.norm(build)?, settings.norm(build)?);
+        Ok(TransformerDecoderLayer {
+            self_attn,
+            multihead_attn,
+            linear1,
+            linear2,
+            norm1,
+            norm2,
+            norm3,
+            training: true,
+            settings,
+        })
+    }
+
+    /// The result for a target, which sees itself under one kind of masks and the memory under another.
+    pub fn decode(
+        &self,
+        tgt: &Tensor,
+        memory: &Tensor,
+        tgt_masks: &Masks<'_>,
+        memory_masks: &Masks<'_>,
+    ) -> Result<Tensor> {
+        let x = self.around(tgt, &self.norm1, |x| self.self_attn.attend(x, x, x, tgt_masks))?;
+        let x = self.around(&x, &self.norm2, |x| self.multihead_attn.attend(x, memory, memory, memory_masks))?;
+        self.around(&x, &self.norm3, |x| self.feed_forward(x))
+    }
+}
+
+/// The settings of a stack of layers.
+#[derive(Clone, Settings)]
+#[settings(check = StackSettings::fits)]
+pub struct StackSettings {
+    #[setting(name = "encoder_layer", alias = "decoder_layer")]
+    layer: LayerConfig,
+    #[setting(least = 1)]
+    num_layers: usize,
+    #[setting(default)]
+    norm: Option<LayerConfig>,
+}
+
+impl StackSettings {
+    fn fits(&self, layer: &'static str) -> Result<()> {
+        depth(layer, "num_layers", self.num_layers)
+    }
+}
+
+/// A stack of layers that start as copies of the one given.
+macro_rules! stacks {
+    ($($(#[$doc:meta])* $stack:ident($layer:ident);)*) => {$(
+        $(#[$doc])*
+        #[derive(Module)]
+        pub struct $stack {
+            layers: Vec<$layer>,
+            norm: Option<Box<dyn Module>>,
+        }
+
+        impl $stack {
+            /// So many layers, which start as copies of the one given, and a last norm.
+            ///
+            /// # Errors
+            /// For no layer or more than 10,000.
+            pub fn new(layer: $layer, num_layers: usize, norm: Option<Box<dyn Module>>) -> Result<$stack> {
+                const NAME: &str = stringify!($stack);
+                depth(NAME, "num_layers", num_layers)?;
+                let mut layers = host::with_capacity(NAME, num_layers)?;
+                for _ in 1..num_layers {
+                    let mut copy = $layer::build(&mut Build::on(layer.linear1.weight().queue()).hollow(), layer.options()?)?;
+                    for (name, tensor) in layer.named_parameters() {
+                        copy.set_tensor(&name, Some(duplicate(&tensor.detach())?.with_grad()))?;
+                    }
+                    layers.push(copy);
+                }
+                layers.insert(0, layer);
+                Ok($stack { layers, norm })
+            }
+
+            fn normed(&self, x: Tensor) -> Result<Tensor> {
+                self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))
+            }
+        }
+
+        impl Configured for $stack {
+            const KIND: &'static str = stringify!($stack);
+            type Settings = StackSettings;
+            fn options(&self) -> Result<StackSettings> {
+                let norm = self.norm.as_deref().map(layer_config).transpose()?;
+                Ok(StackSettings { layer: layer_config(&self.layers[0])?, num_layers: self.layers.len(), norm })
+            }
+            fn build(build: &mut Build<'_>, settings: StackSettings) -> Result<$stack> {
+                let StackSettings { layer, num_layers, norm } = settings;
+                if layer.kind != $layer::KIND {
+                    let what = format!("its layers are {}, not {}", $layer::KIND, layer.kind);
+                    return Err(Error::argument(Self::KIND, what));
+                }
+                let given = layer.settings.into_iter().map(|(name, value)| (name, value.into())).collect();
+                let layer = $layer::build(build, TransformerLayerOptions::read($layer::KIND, given)?)?;
+                let norm = norm.map(|norm| build.layer("norm", &norm)).transpose()?;
+                $stack::new(layer, num_layers, norm)
+            }
+        }
+    )*};
+}
+
+stacks! {
+    /// Encoder layers one after the other, and a last norm if one is given.
+    TransformerEncoder(TransformerEncoderLayer);
+    /// Decoder layers one after the other, and a last norm if one is given.
+    #[module(no_forward)]
+    TransformerDecoder(TransformerDecoderLayer);
+}
+
+impl TransformerEncoder {
+    /// The result without a mask.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        self.encode(input, &Masks::default())
+    }
+
+    /// The result where queries do not see everything.
+    pub fn encode(&self, src: &Tensor, masks: &Masks<'_>) -> Result<Tensor> {
+        let mut x = src.clone();
+        for layer in &self.layers {
+            x = layer.encode(&x, masks)?;
+        }
+        self.normed(x)
+    }
+}
+
+impl TransformerDecoder {
+    /// The result for a target, which sees itself under one kind of masks and the memory under another.
+    pub fn decode(
+        &self,
+        tgt: &Tensor,
+        memory: &Tensor,
+        tgt_masks: &Masks<'_>,
+        memory_masks: &Masks<'_>,
+    ) -> Result<Tensor> {
+        let mut x = tgt.clone();
+        for layer in &self.layers {
+            x = layer.decode(&x, memory, tgt_masks, memory_masks)?;
+        }
+        self.normed(x)
+    }
+}

@@ -45,6 +45,8 @@ fn in_a_row(results: &[Tensor]) -> Result<Tensor> {
 fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
     let here = || Build::on(queue).dtype(dtype);
     let norm = BatchNormOptions::new(3);
+    let small = TransformerLayerOptions { dim_feedforward: 12, dropout: 0.0, ..TransformerLayerOptions::new(8, 2) };
+    let pre_norm = TransformerLayerOptions { norm_first: true, activation: Activation::Gelu, ..small.clone() };
     let both_ways = RecurrentOptions { num_layers: 2, bidirectional: true, dtype, ..Default::default() };
     let plain = RecurrentOptions { bias: false, batch_first: true, dtype, ..Default::default() };
     let build = Build::on(queue).dtype(dtype);
@@ -122,44 +124,40 @@ fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
         "upsample_bilinear" => Box::new(Upsample::bilinear(2.0, false)),
         "upsample_corners" => Box::new(Upsample::bilinear([5, 3], true)),
         "attention" => {
-            let options = MultiheadAttentionOptions { dtype, ..Default::default() };
-            Box::new(MultiheadAttention::new_with(queue, 8, 2, options)?)
+            let options = MultiheadAttentionOptions { batch_first: false, ..MultiheadAttentionOptions::new(8, 2) };
+            Box::new(MultiheadAttention::new_with(build, options)?)
         }
         "attention_causal" => {
-            let options = MultiheadAttentionOptions { bias: false, batch_first: true, dtype, ..Default::default() };
-            let causal =
-                |m: &MultiheadAttention, x: &Tensor| m.attend(x, x, x, &Masks { causal: true, ..Default::default() });
-            Called::boxed(MultiheadAttention::new_with(queue, 8, 2, options)?, causal)
+            let options = MultiheadAttentionOptions { bias: false, ..MultiheadAttentionOptions::new(8, 2) };
+            Called::boxed(MultiheadAttention::new_with(build, options)?, |m, x| m.attend(x, x, x, &Masks::causal()))
         }
         "attention_masked" => {
-            let options = MultiheadAttentionOptions { batch_first: true, dtype, ..Default::default() };
-            Called::boxed(MultiheadAttention::new_with(queue, 8, 2, options)?, |m, x| {
+            Called::boxed(MultiheadAttention::new_with(build, MultiheadAttentionOptions::new(8, 2))?, |m, x| {
                 let memory = named(x.queue(), x.dtype(), "memory", &[2, 5, 8]);
                 let scores = named(x.queue(), x.dtype(), "scores", &[3, 5]);
-                let hidden = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0];
-                let padding = tensor(x.queue(), x.dtype(), &hidden, &[2, 5]);
-                let masks = Masks { causal: false, scores: Some(&scores), padding: Some(&padding) };
+                let padding = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0];
+                let padding = attention::hidden(&tensor(x.queue(), x.dtype(), &padding, &[2, 5]))?;
+                let masks = Masks { is_causal: false, attn_mask: Some(&scores), key_padding_mask: Some(&padding) };
                 m.attend(x, &memory, &memory, &masks)
             })
         }
         "encoder" => {
-            let (dim_feedforward, dropout) = (12, 0.0);
-            let options = TransformerEncoderLayerOptions { dim_feedforward, dropout, dtype, ..Default::default() };
-            Box::new(TransformerEncoderLayer::new_with(queue, 8, 2, options)?)
+            Box::new(TransformerEncoderLayer::new_with(build, TransformerLayerOptions { batch_first: false, ..small })?)
         }
         "encoder_first" => {
-            let options = TransformerEncoderLayerOptions {
-                dim_feedforward: 12,
-                dropout: 0.0,
-                activation: FeedForward::Gelu,
-                batch_first: true,
-                norm_first: true,
-                dtype,
-                ..Default::default()
-            };
-            let causal =
-                |m: &TransformerEncoderLayer, x: &Tensor| m.encode(x, &Masks { causal: true, ..Default::default() });
-            Called::boxed(TransformerEncoderLayer::new_with(queue, 8, 2, options)?, causal)
+            let layer = TransformerEncoderLayer::new_with(build, pre_norm)?;
+            Called::boxed(layer, |m, x| m.encode(x, &Masks::causal()))
+        }
+        "decoder" | "decoder_first" => {
+            let options = if name == "decoder" { small } else { pre_norm };
+            Called::boxed(TransformerDecoderLayer::new_with(build, options)?, |m, x| {
+                let memory = named(x.queue(), x.dtype(), "memory", &[2, 5, 8]);
+                let scores = named(x.queue(), x.dtype(), "scores", &[3, 5]);
+                let padding = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0];
+                let padding = attention::hidden(&tensor(x.queue(), x.dtype(), &padding, &[2, 5]))?;
+                let masks = Masks { is_causal: false, attn_mask: Some(&scores), key_padding_mask: Some(&padding) };
+                m.decode(x, &memory, &Masks::causal(), &masks)
+            })
         }
         "lstm" => Called::boxed(LSTM::new_with(queue, 3, 4, both_ways)?, |m, x| {
             let [h, c] = ["h", "c"].map(|name| named(x.queue(), x.dtype(), name, &[4, 2, 4]));
@@ -172,15 +170,12 @@ fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
         }),
         "lstm_plain" => Box::new(LSTM::new_with(queue, 3, 2, plain)?),
         "gru_plain" => Box::new(GRU::new_with(queue, 3, 2, plain)?),
-        "gpt" | "gpt_rotary" => {
-            let (layers, positions) = match name {
-                "gpt" => (2, Positions::Learned),
-                _ => (1, Positions::Rotary { base: 10_000.0 }),
-            };
-            let (vocab_size, context, width, heads) = (7, 6, 8, 2);
-            let options =
-                GPTOptions { vocab_size, context, width, heads, layers, positions, dtype, ..Default::default() };
-            Box::new(GPT::new(queue, options)?)
+        "gpt" => {
+            Box::new(GPT::new_with(build, GPTOptions { n_layer: 2, n_head: 2, n_embd: 8, ..GPTOptions::new(7, 6) })?)
+        }
+        "rotary_attention" => {
+            let options = RotaryAttentionOptions { qk_norm: false, bias: true, ..RotaryAttentionOptions::new(8, 2) };
+            Box::new(RotaryAttention::new_with(build, options)?)
         }
         _ => panic!("golden/layers.json has a case {name} that is unknown here"),
     })

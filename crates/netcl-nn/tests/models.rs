@@ -5,7 +5,7 @@
 mod formula;
 
 use formula::{check, cpu, devices, fill, lengths, named, numbers, slow_compiler};
-use netcl_nn::autograd::{DType, Generator, IndexTensor, Queue, Result};
+use netcl_nn::autograd::{DType, Generator, IndexTensor, Queue};
 use netcl_nn::*;
 use serde_json::Value;
 
@@ -91,70 +91,82 @@ fn resnet50_equals_torchvision() {
     compare_resnet("resnet50", &cpu(), DType::F64, 1e-9, 1e-8);
 }
 
-fn small_gpt(positions: Positions) -> GPT {
-    let generator = &mut Generator::new(4);
-    let (vocab_size, context, width, heads, layers) = (5, 8, 16, 2, 2);
-    let generator = Some(generator);
-    GPT::new(
-        &cpu(),
-        GPTOptions { vocab_size, context, width, heads, layers, positions, generator, ..Default::default() },
-    )
-    .unwrap()
+fn small_gpt() -> GPT {
+    let options = GPTOptions { n_embd: 16, n_head: 2, n_layer: 2, ..GPTOptions::new(5, 8) };
+    GPT::new_with(Build::on(&cpu()).generator(&mut Generator::new(4)), options).unwrap()
+}
+
+fn tokens(values: &[i64]) -> IndexTensor {
+    IndexTensor::from_host(&cpu(), values, [1, values.len()]).unwrap()
 }
 
 #[test]
 fn a_gpt_learns_to_count_and_never_looks_ahead() {
-    for positions in [Positions::Learned, Positions::Rotary { base: 10_000.0 }] {
-        let mut model = small_gpt(positions);
-        let tokens: Vec<i64> = (0..8).map(|i| i % 5).collect();
-        let (x, next) = (&tokens[..7], &tokens[1..]);
-        let x = IndexTensor::from_host(&cpu(), x, [1, 7]).unwrap();
-        let mut losses = Vec::new();
-        for _ in 0..60 {
-            let scores = model.scores(&x).unwrap().flatten(0, 1).unwrap();
-            let loss = functional::cross_entropy(&scores, next, &Default::default()).unwrap();
-            loss.backward().unwrap();
-            losses.push(loss.item().unwrap());
-            for parameter in model.parameters() {
-                let step = (&parameter.grad().unwrap() * -0.5).unwrap();
-                parameter.assign(&(&parameter.detach() + &step).unwrap()).unwrap();
-            }
-            model.zero_grad();
+    let mut model = small_gpt();
+    let counted: Vec<i64> = (0..8).map(|i| i % 5).collect();
+    let (x, next) = (tokens(&counted[..7]), &counted[1..]);
+    let mut losses = Vec::new();
+    for _ in 0..60 {
+        let logits = model.logits(&x, None).unwrap().flatten(0, 1).unwrap();
+        let loss = functional::cross_entropy(&logits, next, &Default::default()).unwrap();
+        loss.backward().unwrap();
+        losses.push(loss.item().unwrap());
+        for parameter in model.parameters() {
+            let step = (&parameter.grad().unwrap() * -0.5).unwrap();
+            parameter.assign(&(&parameter.detach() + &step).unwrap()).unwrap();
         }
-        // Five tokens are equally likely at first.
-        assert!((losses[0] - 5f64.ln()).abs() < 0.1 && losses[59] < 0.05, "{positions:?}: {losses:?}");
-
-        model.eval();
-        let greedy = Sampling { temperature: 0.0, ..Default::default() };
-        assert_eq!(model.generate(&[0, 1], 6, greedy).unwrap(), [0, 1, 2, 3, 4, 0, 1, 2], "{positions:?}");
-        let drawn = |seed: u64| {
-            let sampling = Sampling { temperature: 5.0, top_k: Some(3), generator: Some(&mut Generator::new(seed)) };
-            model.generate(&[0], 30, sampling).unwrap()
-        };
-        assert_eq!(drawn(1), drawn(1));
-        assert_ne!(drawn(1), drawn(2));
-        let one = Sampling { top_k: Some(1), ..Default::default() };
-        assert_eq!(model.generate(&[0], 3, one).unwrap(), [0, 1, 2, 3], "of one there is no choice");
-
-        let scores = |tokens: &[i64]| {
-            model.scores(&IndexTensor::from_host(&cpu(), tokens, [1, 4]).unwrap()).unwrap().to_f64_vec().unwrap()
-        };
-        let (a, b) = (scores(&[0, 1, 2, 3]), scores(&[0, 1, 2, 4]));
-        assert_eq!(a[..15], b[..15], "what comes later is not seen");
-        assert_ne!(a[15..], b[15..]);
+        model.zero_grad();
     }
+    // Five tokens are equally likely at first.
+    assert!((losses[0] - 5f64.ln()).abs() < 0.1 && losses[59] < 0.05, "{losses:?}");
+
+    model.eval();
+    let generate =
+        |prompt: &[i64], count, sampling| model.generate(&tokens(prompt), count, sampling).unwrap().to_host().unwrap();
+    let greedy = Sampling { temperature: 0.0, ..Default::default() };
+    assert_eq!(generate(&[0, 1], 6, greedy), [0, 1, 2, 3, 4, 0, 1, 2]);
+    assert_eq!(generate(&[0, 1], 10, greedy).len(), 12, "beyond the block");
+    let drawn = |seed| generate(&[0], 30, Sampling { temperature: 5.0, top_k: Some(3), seed, ..Default::default() });
+    assert_eq!(drawn(Some(1)), drawn(Some(1)));
+    assert_ne!(drawn(Some(1)), drawn(Some(2)));
+    for one in [Sampling { top_k: Some(1), ..Default::default() }, Sampling { top_p: Some(1e-3), ..Default::default() }]
+    {
+        assert_eq!(generate(&[0], 3, one), [0, 1, 2, 3], "of one there is no choice");
+    }
+
+    let logits = |values: &[i64]| model.logits(&tokens(values), None).unwrap().to_f64_vec().unwrap();
+    let (a, b) = (logits(&[0, 1, 2, 3]), logits(&[0, 1, 2, 4]));
+    assert_eq!(a[..15], b[..15], "what comes later is not seen");
+    assert_ne!(a[15..], b[15..]);
 }
 
 #[test]
 fn a_gpt_names_what_it_cannot_do() {
-    let model = small_gpt(Positions::Learned);
-    let refused = |outcome: Result<Vec<i64>>| outcome.unwrap_err().to_string();
-    assert!(refused(model.generate(&[], 1, Sampling::default())).contains("the prompt is empty"));
-    assert!(refused(model.generate(&[7], 1, Sampling::default())).contains("0..5"));
-    let cold = Sampling { temperature: -1.0, ..Default::default() };
-    assert!(refused(model.generate(&[1], 1, cold)).contains("temperature is -1"));
-    let long = IndexTensor::from_host(&cpu(), &[0i64; 9], [1, 9]).unwrap();
-    assert!(model.scores(&long).unwrap_err().to_string().contains("9 tokens are more than the 8"));
+    let model = small_gpt();
+    let refused = |prompt: &[i64], sampling| model.generate(&tokens(prompt), 1, sampling).unwrap_err().to_string();
+    assert!(refused(&[], Sampling::default()).contains("at least 1"));
+    assert!(refused(&[7], Sampling::default()).contains("0..5"));
+    assert!(refused(&[1], Sampling { temperature: -1.0, ..Default::default() }).contains("temperature=-1"));
+    assert!(refused(&[1], Sampling { top_p: Some(0.0), ..Default::default() }).contains("top_p=0"));
+    assert!(model.logits(&tokens(&[0; 9]), None).unwrap_err().to_string().contains("(batch, 1 to 8)"));
+}
+
+#[test]
+fn stacks_are_their_layers() {
+    let options = TransformerLayerOptions { dim_feedforward: 6, dropout: 0.0, ..TransformerLayerOptions::new(4, 2) };
+    let layer =
+        || TransformerEncoderLayer::new_with(Build::on(&cpu()).generator(&mut Generator::new(1)), options.clone());
+    let norm = || Box::new(LayerNorm::new(&cpu(), [4]).unwrap());
+    let encoder = TransformerEncoder::new(layer().unwrap(), 2, Some(norm())).unwrap();
+    let x = named(&cpu(), DType::F32, "x", &[2, 3, 4]);
+    let (layer, norm) = (layer().unwrap(), norm());
+    let expected = norm.forward(&layer.forward(&layer.forward(&x).unwrap()).unwrap()).unwrap();
+    let found = encoder.encode(&x, &Masks::default()).unwrap();
+    assert_eq!(found.to_f64_vec().unwrap(), expected.to_f64_vec().unwrap());
+    assert!(encoder.named_parameters().len() == 2 * 12 + 2, "copies have parameters of their own");
+    let config = layer_config(&encoder).unwrap();
+    let again = build_layer(&cpu(), &config).unwrap();
+    assert_eq!(again.state_dict().len(), encoder.state_dict().len());
 }
 
 #[test]

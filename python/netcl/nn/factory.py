@@ -67,7 +67,8 @@ def get_registry() -> dict[str, Callable[..., Module]]:
 
 def _built_in() -> dict[str, Callable[..., Module]]:
     # These are made of modules or tensors, not of settings.
-    containers = ("Module", "ModuleList", "ModuleDict", "Sequential", "Residual", "TransformerEncoder", "TiedLinear")
+    stacks = ("TransformerDecoder", "TransformerEncoder")
+    containers = ("Module", "ModuleList", "ModuleDict", "Sequential", "Residual", "TiedLinear", *stacks)
     found: dict[str, Callable[..., Module]] = {}
     for name in _layers.__all__:
         made = getattr(_layers, name)

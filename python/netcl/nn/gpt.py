@@ -7,10 +7,10 @@ from typing import Any
 
 from netcl import autograd as ag
 from netcl._netcl import Tensor
-from netcl._netcl.nn import constant_, normal_
+from netcl._netcl.nn import KVCache, Sampler, constant_, normal_
 from netcl.nn._arguments import depth, positive, queue_first
 from netcl.nn.container import ModuleList
-from netcl.nn.decoder import KVCache, TiedLinear, TransformerBlock
+from netcl.nn.decoder import TiedLinear, TransformerBlock
 from netcl.nn.dropout import Dropout
 from netcl.nn.embedding import Embedding
 from netcl.nn.module import Module
@@ -74,21 +74,27 @@ class GPT(Module):
         return self.lm_head(self.ln_f(x))
 
     def generate(
-        self, tokens: Any, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None, seed: int | None = None
+        self,
+        tokens: Any,
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        seed: int | None = None,
+        *,
+        top_p: float | None = None,
     ) -> Any:
         """An int64 array of the tokens given and those drawn after them, one at a time.
 
-        ``temperature=0`` takes the likeliest token; ``top_k`` draws among the k likeliest; a ``seed`` makes the drawing
-        repeatable. The mode (``train`` or ``eval``) is restored afterwards.
+        ``temperature=0`` takes the likeliest token; ``top_k`` draws among the k likeliest, ``top_p`` among the likeliest that
+        together have this probability; a ``seed`` makes the drawing repeatable, else numbers come from the process-wide
+        generator. The mode (``train`` or ``eval``) is restored afterwards.
         """
         import numpy as np
 
         known = np.array(tokens, np.int64)
         if known.ndim != 2 or known.shape[1] < 1:
             raise ValueError(f"generate takes tokens (batch, at least 1); these have shape {known.shape}")
-        if temperature < 0 or (top_k is not None and top_k < 1):
-            raise ValueError(f"generate: temperature={temperature} must not be negative, top_k={top_k} must be at least 1")
-        draw = np.random.default_rng(seed)
+        sampler = Sampler(temperature, top_k, top_p, seed)
         mode, weight = self.training, self.wte.weight
         cache = KVCache(
             self.n_layer, len(known), self.n_head, self.n_embd // self.n_head, self.block_size, weight.queue, weight.dtype
@@ -99,10 +105,10 @@ class GPT(Module):
                 for _ in range(max_new_tokens):
                     # Beyond the last place every token moves to another one, and what was cached is of no use.
                     if known.shape[1] <= self.block_size:
-                        logits = self(known[:, cache.length :], cache)[:, -1]
+                        logits = self(known[:, cache.length :], cache)
                     else:
-                        logits = self(known[:, -self.block_size :])[:, -1]
-                    known = np.concatenate([known, _drawn(logits.to_host(), temperature, top_k, draw)], 1)
+                        logits = self(known[:, -self.block_size :])
+                    known = np.concatenate([known, sampler.draw(logits[:, -1])[:, None]], 1)
         finally:
             self.train(mode)
         return known
@@ -112,18 +118,3 @@ def _shape(tokens: Any) -> tuple[int, ...]:
     import numpy as np
 
     return np.shape(tokens)
-
-
-def _drawn(logits: Any, temperature: float, top_k: int | None, draw: Any) -> Any:
-    """One token for each row of logits."""
-    import numpy as np
-
-    logits = np.asarray(logits, np.float64)
-    if temperature == 0:
-        return logits.argmax(-1)[:, None]
-    logits = logits / temperature
-    if top_k is not None and top_k < logits.shape[-1]:
-        least = np.partition(logits, -top_k, -1)[:, -top_k, None]
-        logits = np.where(logits < least, -np.inf, logits)
-    # The largest of logits with Gumbel noise is a draw from their softmax.
-    return (logits + draw.gumbel(size=logits.shape)).argmax(-1)[:, None]

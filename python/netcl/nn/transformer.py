@@ -1,7 +1,8 @@
-"""Blocks of transformers."""
+"""Encoders and decoders of transformers, with PyTorch's names."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -15,16 +16,15 @@ from netcl.nn.linear import Linear
 from netcl.nn.module import Module
 from netcl.nn.normalization import LayerNorm
 
-__all__ = ["TransformerEncoder", "TransformerEncoderLayer"]
+__all__ = ["TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": ag.relu, "gelu": ag.gelu, "silu": ag.silu}
 
 
-class TransformerEncoderLayer(Module):
-    """Self-attention and two linear layers, each with a shortcut and a layer norm behind it (``norm_first``: before it).
+class _TransformerLayer(Module):
+    """Parts that are attention or two linear layers, each with a shortcut and a layer norm after it (``norm_first``: before it)."""
 
-    Tensors are (batch, length, d_model), or with ``batch_first=False`` (length, batch, d_model); names of weights are PyTorch's.
-    """
+    _attentions: tuple[str, ...]
 
     @queue_first
     def __init__(
@@ -43,23 +43,43 @@ class TransformerEncoderLayer(Module):
         dtype: str | None = None,
     ) -> None:
         if activation not in ACTIVATIONS:
-            raise ValueError(f"TransformerEncoderLayer: activation is one of {', '.join(ACTIVATIONS)}, not {activation!r}")
+            raise ValueError(f"{type(self).__name__}: activation is one of {', '.join(ACTIVATIONS)}, not {activation!r}")
         self.d_model, self.nhead, self.dim_feedforward, self.p = d_model, nhead, dim_feedforward, dropout
         self.activation, self.layer_norm_eps = activation, layer_norm_eps
         self.batch_first, self.norm_first = batch_first, norm_first
-        self.self_attn = MultiheadAttention(
-            queue, d_model, nhead, dropout=dropout, bias=bias, batch_first=batch_first, dtype=dtype
-        )
+        places = range(1, len(self._attentions) + 2)
+        for name in self._attentions:
+            made = MultiheadAttention(
+                queue, d_model, nhead, dropout=dropout, bias=bias, batch_first=batch_first, dtype=dtype
+            )
+            self.add_module(name, made)
         self.linear1 = Linear(queue, d_model, dim_feedforward, bias=bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(queue, dim_feedforward, d_model, bias=bias, dtype=dtype)
-        self.norm1 = LayerNorm(queue, d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.norm2 = LayerNorm(queue, d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
+        for i in places:
+            self.add_module(f"norm{i}", LayerNorm(queue, d_model, layer_norm_eps, bias=bias, dtype=dtype))
+        for i in places:
+            self.add_module(f"dropout{i}", Dropout(dropout))
 
     def settings(self) -> dict[str, Any]:
         names = ("d_model", "nhead", "dim_feedforward", "activation", "layer_norm_eps", "batch_first", "norm_first")
         return {**{name: getattr(self, name) for name in names}, "dropout": self.p, "bias": self.linear1.bias is not None}
+
+    def _around(self, x: Tensor, norm: Module, dropout: Module, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """``x`` and what a part makes of it."""
+        return x + dropout(part(norm(x))) if self.norm_first else norm(x + dropout(part(x)))
+
+    def _feed(self, x: Tensor) -> Tensor:
+        return self.linear2(self.dropout(ACTIVATIONS[self.activation](self.linear1(x))))
+
+
+class TransformerEncoderLayer(_TransformerLayer):
+    """Self-attention and two linear layers, each with a shortcut and a layer norm after it (``norm_first``: before it).
+
+    Tensors are (batch, length, d_model), or with ``batch_first=False`` (length, batch, d_model); names of weights are PyTorch's.
+    """
+
+    _attentions = ("self_attn",)
 
     def forward(
         self, src: Tensor, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
@@ -67,36 +87,94 @@ class TransformerEncoderLayer(Module):
         """Masks are those of ``MultiheadAttention``: True hides a key."""
 
         def attend(x: Tensor) -> Tensor:
-            y = self.self_attn(x, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal)
-            return self.dropout1(y)
+            return self.self_attn(x, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal)
 
-        def feed(x: Tensor) -> Tensor:
-            return self.dropout2(self.linear2(self.dropout(ACTIVATIONS[self.activation](self.linear1(x)))))
-
-        if self.norm_first:
-            x = src + attend(self.norm1(src))
-            return x + feed(self.norm2(x))
-        x = self.norm1(src + attend(src))
-        return self.norm2(x + feed(x))
+        x = self._around(src, self.norm1, self.dropout1, attend)
+        return self._around(x, self.norm2, self.dropout2, self._feed)
 
 
-class TransformerEncoder(Module):
+class TransformerDecoderLayer(_TransformerLayer):
+    """Self-attention, attention to the ``memory`` of an encoder and two linear layers, each with a shortcut and a layer norm.
+
+    Arguments and shapes are those of ``TransformerEncoderLayer``; names of weights are PyTorch's.
+    """
+
+    _attentions = ("self_attn", "multihead_attn")
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        tgt_key_padding_mask: Any = None,
+        memory_key_padding_mask: Any = None,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        """Masks are those of ``MultiheadAttention``: True hides a key."""
+
+        def attend(x: Tensor) -> Tensor:
+            return self.self_attn(x, attn_mask=tgt_mask, key_padding_mask=tgt_key_padding_mask, is_causal=tgt_is_causal)
+
+        def look(x: Tensor) -> Tensor:
+            masks = {"attn_mask": memory_mask, "key_padding_mask": memory_key_padding_mask, "is_causal": memory_is_causal}
+            return self.multihead_attn(x, memory, **masks)
+
+        x = self._around(tgt, self.norm1, self.dropout1, attend)
+        x = self._around(x, self.norm2, self.dropout2, look)
+        return self._around(x, self.norm3, self.dropout3, self._feed)
+
+
+class _Stack(Module):
+    """Layers that start as copies of the one given, and a last norm if one is given."""
+
+    def __init__(self, layer: Module, num_layers: int, norm: Module | None = None) -> None:
+        depth(type(self).__name__, num_layers=num_layers)
+        self.num_layers = num_layers
+        self.layers = ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
+        self.add_module("norm", norm)
+
+    def _through(self, x: Tensor, *args: Any) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, *args)
+        return x if self.norm is None else self.norm(x)
+
+
+class TransformerEncoder(_Stack):
     """Layers one after the other, and a last norm if one is given: ``TransformerEncoder(TransformerEncoderLayer(64, 4), 6)``.
 
     The layers start as copies of the one given.
     """
 
     def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
-        import copy
-
-        depth("TransformerEncoder", num_layers=num_layers)
-        self.num_layers = num_layers
-        self.layers = ModuleList(copy.deepcopy(encoder_layer) for _ in range(num_layers))
-        self.add_module("norm", norm)
+        super().__init__(encoder_layer, num_layers, norm)
 
     def forward(
         self, src: Tensor, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
     ) -> Tensor:
-        for layer in self.layers:
-            src = layer(src, mask, src_key_padding_mask, is_causal)
-        return src if self.norm is None else self.norm(src)
+        return self._through(src, mask, src_key_padding_mask, is_causal)
+
+
+class TransformerDecoder(_Stack):
+    """Layers one after the other, and a last norm if one is given: ``TransformerDecoder(TransformerDecoderLayer(64, 4), 6)``.
+
+    The layers start as copies of the one given.
+    """
+
+    def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
+        super().__init__(decoder_layer, num_layers, norm)
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        tgt_key_padding_mask: Any = None,
+        memory_key_padding_mask: Any = None,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        padding = tgt_key_padding_mask, memory_key_padding_mask
+        return self._through(tgt, memory, tgt_mask, memory_mask, *padding, tgt_is_causal, memory_is_causal)

@@ -110,9 +110,9 @@ impl EncoderBlock {
         let first = Linear::build(build, LinearOptions::new(hidden_dim, mlp_dim))?;
         let second = Linear::build(build, LinearOptions::new(mlp_dim, hidden_dim))?;
         for linear in [&first, &second] {
-            build.refill(Init::XavierUniform { gain: Gain::Linear }, linear.weight())?;
+            build.fill(linear.weight(, Init::XavierUniform { gain: Gain::Linear }))?;
             let bias = Init::Normal { mean: 0.0, std: 1e-6 };
-            linear.bias().map_or(Ok(()), |tensor| build.refill(bias, tensor))?;
+            linear.bias().map_or(Ok(()), |tensor| build.fill(tensor, bias))?;
         }
         let drop = || Dropout::new(dropout);
         let mlp = sequential![first, GELU::default(), drop()?, second, drop()?];
@@ -154,9 +154,9 @@ impl VisionTransformer {
         let encoder = Encoder { pos_embedding, dropout, layers, ln: norm(build, hidden_dim)? };
         let head = Linear::build(build, LinearOptions::new(hidden_dim, num_classes))?;
         let std = (1.0 / (3 * patch_size * patch_size) as f64).sqrt();
-        build.refill(Init::TruncNormal { mean: 0.0, std, low: -2.0, high: 2.0 }, conv_proj.weight())?;
+        build.fill(conv_proj.weight(, Init::TruncNormal { mean: 0.0, std, low: -2.0, high: 2.0 }))?;
         for tensor in [conv_proj.bias(), Some(head.weight()), head.bias()].into_iter().flatten() {
-            build.refill(Init::Constant(0.0), tensor)?;
+            build.fill(tensor, Init::Constant(0.0))?;
         }
         let mut heads = ModuleDict::default();
         heads.insert("head", head)?;

@@ -74,17 +74,22 @@ case("upsample_bilinear", nn.Upsample(scale_factor=2, mode="bilinear"), (1, 2, 3
 case("upsample_corners", nn.Upsample(size=(5, 3), mode="bilinear", align_corners=True), (1, 2, 3, 4))
 
 
-def attend(module, x, causal=False, cross=False):
-    """Self-attention, or attention to a memory of two steps more, with two masks."""
-    if not cross:
-        n = x.shape[1 if module.batch_first else 0]
-        mask = torch.triu(torch.full((n, n), float("-inf"), dtype=torch.float64), 1) if causal else None
-        return module(x, x, x, attn_mask=mask, need_weights=False)[0]
+def memory_and_masks(x):
+    """A memory of two steps more, and two masks of it."""
     memory = values("memory", (x.shape[0], x.shape[1] + 2, x.shape[2]))
     scores = values("scores", (x.shape[1], x.shape[1] + 2))
     padding = torch.zeros(memory.shape[:2], dtype=torch.bool)
     padding[0, 1] = padding[1, 4] = True
-    padding = torch.where(padding, float("-inf"), 0.0).double()
+    return memory, scores, torch.where(padding, float("-inf"), 0.0).double()
+
+
+def attend(module, x, causal=False, cross=False):
+    """Self-attention, or attention to a memory."""
+    if not cross:
+        n = x.shape[1 if module.batch_first else 0]
+        mask = torch.triu(torch.full((n, n), float("-inf"), dtype=torch.float64), 1) if causal else None
+        return module(x, x, x, attn_mask=mask, need_weights=False)[0]
+    memory, scores, padding = memory_and_masks(x)
     return module(x, memory, memory, attn_mask=scores, key_padding_mask=padding, need_weights=False)[0]
 
 
@@ -93,14 +98,26 @@ case("attention_causal", nn.MultiheadAttention(8, 2, bias=False, batch_first=Tru
 case("attention_masked", nn.MultiheadAttention(8, 2, batch_first=True), (2, 3, 8), call=lambda m, x: attend(m, x, cross=True))
 
 
+def causal(n):
+    return torch.triu(torch.full((n, n), float("-inf"), dtype=torch.float64), 1)
+
+
 def encode(module, x):
-    n = x.shape[1]
-    mask = torch.triu(torch.full((n, n), float("-inf"), dtype=torch.float64), 1)
-    return module(x, src_mask=mask)
+    return module(x, src_mask=causal(x.shape[1]))
 
 
 case("encoder", nn.TransformerEncoderLayer(8, 2, 12, 0.0), (3, 2, 8), evaluate=True)
 case("encoder_first", nn.TransformerEncoderLayer(8, 2, 12, 0.0, "gelu", batch_first=True, norm_first=True), (2, 3, 8), call=encode)
+
+
+def decode(module, x):
+    """Under a causal mask, with both masks of a memory of two steps more."""
+    memory, scores, padding = memory_and_masks(x)
+    return module(x, memory, causal(x.shape[1]), scores, memory_key_padding_mask=padding)
+
+
+case("decoder", nn.TransformerDecoderLayer(8, 2, 12, 0.0, batch_first=True), (2, 3, 8), call=decode)
+case("decoder_first", nn.TransformerDecoderLayer(8, 2, 12, 0.0, "gelu", batch_first=True, norm_first=True), (2, 3, 8), call=decode)
 
 
 def recur(module, x):
@@ -120,44 +137,59 @@ case("gru", nn.GRU(3, 4, 2, bidirectional=True), (5, 2, 3), call=recur)
 case("gru_plain", nn.GRU(3, 2, bias=False, batch_first=True), (2, 4, 3), call=lambda m, x: m(x)[0])
 
 
+class SelfAttention(nn.Module):
+    """One projection to queries, keys and values, causal attention, one projection of the results; with a base, queries and keys
+    are turned by their positions, the first half of a head's width with the second."""
+
+    def __init__(self, width, heads, names, base=None):
+        super().__init__()
+        self.heads, self.base, self.names = heads, base, names
+        self.add_module(names[0], nn.Linear(width, 3 * width))
+        self.add_module(names[1], nn.Linear(width, width))
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        inner, outer = (getattr(self, name) for name in self.names)
+        q, k, v = (part.reshape(batch, length, self.heads, -1).transpose(1, 2) for part in inner(x).chunk(3, -1))
+        if self.base is not None:
+            q, k = self.turned(q), self.turned(k)
+        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return outer(out.transpose(1, 2).reshape(batch, length, width))
+
+    def turned(self, t):
+        half = t.shape[-1] // 2
+        angles = torch.arange(t.shape[-2])[:, None].double() * self.base ** (-torch.arange(half).double() / half)
+        first, second = t[..., :half], t[..., half:]
+        return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.ln_1, self.attn = nn.LayerNorm(width), SelfAttention(width, heads, ("c_attn", "c_proj"))
+        self.ln_2, self.mlp = nn.LayerNorm(width), nn.Module()
+        self.mlp.c_fc, self.mlp.c_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp.c_proj(nn.functional.gelu(self.mlp.c_fc(self.ln_2(x))))
+
+
 class GPT(nn.Module):
     """Blocks that normalise first and look back only, between token vectors and scores by the same vectors."""
 
-    def __init__(self, vocab, context, width, heads, layers, rotary):
+    def __init__(self, vocab, context, width, heads, layers):
         super().__init__()
-        self.wte = nn.Embedding(vocab, width)
-        self.wpe = None if rotary else nn.Embedding(context, width)
-        block = lambda: nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
-        self.h = nn.ModuleList(block() for _ in range(layers))
+        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(context, width)
+        self.h = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
         self.ln_f = nn.LayerNorm(width)
 
     def forward(self, tokens):
-        x = self.wte(tokens)
-        if self.wpe is not None:
-            x = x + self.wpe.weight[: tokens.shape[1]]
-        for block in self.h:
-            x = x + self.turned(block, block.norm1(x)) if self.wpe is None else encode(block, x)
-            if self.wpe is None:
-                x = x + block.linear2(nn.functional.gelu(block.linear1(block.norm2(x))))
+        x = self.h(self.wte(tokens) + self.wpe.weight[: tokens.shape[1]])
         return nn.functional.linear(self.ln_f(x), self.wte.weight)
 
-    @staticmethod
-    def turned(block, x):
-        """Self-attention with queries and keys turned by their positions, the first half of a head's width with the second."""
-        batch, length, width = x.shape
-        heads, half = block.self_attn.num_heads, width // block.self_attn.num_heads // 2
-        projected = nn.functional.linear(x, block.self_attn.in_proj_weight, block.self_attn.in_proj_bias)
-        q, k, v = (part.reshape(batch, length, heads, -1).transpose(1, 2) for part in projected.chunk(3, -1))
-        angles = torch.arange(length)[:, None].double() * 10000.0 ** (-torch.arange(half).double() / half)
-        turn = lambda t: torch.cat(
-            (t[..., :half] * angles.cos() - t[..., half:] * angles.sin(), t[..., half:] * angles.cos() + t[..., :half] * angles.sin()), -1
-        )
-        out = nn.functional.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True)
-        return block.self_attn.out_proj(out.transpose(1, 2).reshape(batch, length, width))
 
-
-TOKENS = [1, 4, 4, 0, 6, 3, 1, 2]
-case("gpt", GPT(7, 6, 8, 2, 2, False), (2, 4), integers=TOKENS)
-case("gpt_rotary", GPT(7, 6, 8, 2, 1, True), (2, 4), integers=TOKENS)
+case("gpt", GPT(7, 6, 8, 2, 2), (2, 4), integers=[1, 4, 4, 0, 6, 3, 1, 2])
+case("rotary_attention", SelfAttention(8, 2, ("qkv", "proj"), 10000.0), (2, 4, 8))
 
 print("[\n" + ",\n".join(json.dumps(entry) for entry in cases) + "\n]")

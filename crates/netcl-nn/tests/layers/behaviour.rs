@@ -22,9 +22,8 @@ fn a_seed_starts_every_layer_with_the_same_values_on_every_device() {
             Box::new(ConvTranspose2d::new_with(Build::on(q).generator(g), options).unwrap())
         },
         |q, g| {
-            let options =
-                TransformerEncoderLayerOptions { dim_feedforward: 6, generator: Some(g), ..Default::default() };
-            Box::new(TransformerEncoderLayer::new_with(q, 4, 2, options).unwrap())
+            let options = TransformerLayerOptions { dim_feedforward: 6, ..TransformerLayerOptions::new(4, 2) };
+            Box::new(TransformerEncoderLayer::new_with(Build::on(q).generator(g), options).unwrap())
         },
         |q, g| {
             Box::new(LSTM::new_with(q, 2, 3, RecurrentOptions { generator: Some(g), ..Default::default() }).unwrap())
@@ -117,7 +116,6 @@ fn truncated_normal_numbers_keep_their_bounds_and_moments() {
 
 #[test]
 fn single_samples_are_batches_of_one() {
-    let options = MultiheadAttentionOptions { batch_first: true, ..Default::default() };
     let first = || RecurrentOptions { batch_first: true, ..Default::default() };
     let layers: Vec<(Box<dyn Module>, &[usize])> = vec![
         (Box::new(Conv1d::new(&cpu(), 2, 3, 3).unwrap()), &[2, 5]),
@@ -125,7 +123,7 @@ fn single_samples_are_batches_of_one() {
         (Box::new(ConvTranspose2d::new(&cpu(), 2, 3, 3).unwrap()), &[2, 5, 4]),
         (Box::new(MaxPool2d::new(2)), &[2, 5, 4]),
         (Box::new(AdaptiveAvgPool2d::new(2)), &[2, 5, 4]),
-        (Box::new(MultiheadAttention::new_with(&cpu(), 4, 2, options).unwrap()), &[3, 4]),
+        (Box::new(MultiheadAttention::new(&cpu(), 4, 2).unwrap()), &[3, 4]),
         (Box::new(LSTM::new_with(&cpu(), 4, 2, first()).unwrap()), &[3, 4]),
         (Box::new(GRU::new_with(&cpu(), 4, 2, first()).unwrap()), &[3, 4]),
     ];
@@ -216,7 +214,7 @@ fn wrong_settings_and_inputs_are_named() {
     let padding = EmbeddingOptions { padding_idx: Some(5), ..EmbeddingOptions::new(5, 2) };
     assert!(refused(Embedding::new_with(&cpu(), padding)).contains("padding_idx=5 is no index of 5 rows"));
     assert!(refused(Embedding::new(&cpu(), 5, 2).unwrap().forward(&x)).contains("not a whole number"));
-    assert!(refused(MultiheadAttention::new(&cpu(), 6, 4)).contains("divided among 4 heads"));
+    assert!(refused(MultiheadAttention::new(&cpu(), 6, 4)).contains("num_heads=4 must divide embed_dim=6"));
     assert!(refused(LSTM::new(&cpu(), 4, 0)).contains("layers of 0 values"));
     let lstm = LSTM::new(&cpu(), 4, 5).unwrap();
     assert!(refused(lstm.run(&x, Some((&x, &x)))).contains("(1, 3, 5)"));

@@ -16,15 +16,18 @@ use crate::ndarray::numpy;
 use crate::ops::seeded;
 use crate::tensor::Tensor;
 
-/// What is added to scores: a tensor or an array of numbers, or an array of truth values that says which keys are seen.
-fn added(mask: &Bound<'_, PyAny>, scores_like: &Recorded) -> PyResult<Recorded> {
+/// What is added to scores: a tensor or an array of numbers, or an array of truth values that says which keys are seen, or hidden.
+pub(crate) fn added(mask: &Bound<'_, PyAny>, scores_like: &Recorded, true_hides: bool) -> PyResult<Recorded> {
     if mask.cast::<Tensor>().is_ok() {
         return like(mask, scores_like);
     }
     let numpy = numpy(mask.py())?;
     let array = numpy.call_method1("asarray", (mask,))?;
     match array.cast::<PyUntypedArray>()?.dtype().kind() {
-        b'b' => like(&numpy.call_method1("where", (array, 0.0, f64::NEG_INFINITY))?, scores_like),
+        b'b' => {
+            let (yes, no) = if true_hides { (f64::NEG_INFINITY, 0.0) } else { (0.0, f64::NEG_INFINITY) };
+            like(&numpy.call_method1("where", (array, yes, no))?, scores_like)
+        }
         _ => like(&array, scores_like),
     }
 }
@@ -43,7 +46,7 @@ both! {
         scale: Option<f64>, seed: Option<u64>,
     ) -> Tensor {
         let (q, k, v) = (&q.inner(), &k.inner(), &v.inner());
-        let mut mask = present(attn_mask).map(|mask| added(mask, q)).transpose()?;
+        let mut mask = present(attn_mask).map(|mask| added(mask, q, false)).transpose()?;
         if mode == Mode::Forward {
             mask = mask.map(|mask| mask.detach());
         }

@@ -2,7 +2,7 @@
 //! says whether the call may be recorded.
 
 mod arguments;
-mod attention;
+pub(crate) mod attention;
 mod conv;
 mod indexing;
 mod norm;

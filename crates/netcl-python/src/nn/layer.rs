@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use netcl::core::device::manager;
 use netcl::core::index::IndexTensor as Index;
 use netcl::nn::settings::Value;
-use netcl::nn::{Build, LayerConfig, Member, Module, Role, build_layer, layer_config};
+use netcl::nn::{Build, LayerConfig, Member, MemberMut, Module, Role, build_layer, layer_config};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
+use smallvec::SmallVec;
 
 use super::values::{from_py, named, to_py};
 use crate::autograd::{run, wrap};
@@ -37,16 +38,27 @@ pub(crate) struct Layer {
 
 /// What the layer has taken over from the module of Python's.
 struct Seen {
+    /// The module itself and those inside it, each before those inside it.
+    parts: Vec<Part>,
+    slots: Vec<Slot>,
+}
+
+/// The module, or one inside.
+struct Part {
+    /// The part that it is a child of, and its name there.
+    inside: Option<(usize, Py<PyString>)>,
+    /// The dotted name.
+    full: String,
+    kind: &'static str,
     /// The module's `_version` at the time: an object that every change of a setting or the mode replaces.
     version: Option<Py<PyAny>>,
     settings: Vec<(&'static str, Value)>,
-    slots: Vec<Slot>,
 }
 
 /// A parameter or buffer.
 struct Slot {
-    /// The children on the way to it.
-    path: Vec<Py<PyString>>,
+    /// Whose it is.
+    part: usize,
     name: Py<PyString>,
     /// The dotted name.
     full: String,
@@ -73,8 +85,9 @@ impl Layer {
         Layer::build(py, kind, settings, Build::on(&queue).dtype(dtype))
     }
 
-    /// The result for a tensor. ``own`` is the ``__dict__`` of the module that the layer is inside of.
-    fn forward(&self, py: Python<'_>, own: &Bound<'_, PyDict>, x: &Tensor) -> PyResult<Tensor> {
+    /// The result for a tensor. ``own`` is the ``__dict__`` of the module that the layer is inside of, None for a layer that is
+    /// inside of none.
+    fn forward(&self, py: Python<'_>, own: Option<&Bound<'_, PyDict>>, x: &Tensor) -> PyResult<Tensor> {
         let x = &x.inner();
         wrap(py, self.with(py, own, x, |module| module.forward(x))?)
     }
@@ -111,6 +124,20 @@ impl Layer {
             tensors.set_item(name, tensor.map(|tensor| object(py, tensor)).transpose()?)?;
         }
         Ok(tensors)
+    }
+
+    /// All parameters and buffers, those of the layers inside included, by dotted name.
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let state = PyDict::new(py);
+        for (name, tensor) in self.read().state_dict().iter() {
+            state.set_item(name, object(py, tensor.clone())?)?;
+        }
+        Ok(state)
+    }
+
+    /// Behaves as in training, or not.
+    fn train(&self, mode: bool) {
+        if mode { self.write().train() } else { self.write().eval() }
     }
 
     /// The layers inside by name, with tensors that are this layer's.
@@ -163,9 +190,8 @@ impl Layer {
 
     fn of(py: Python<'_>, config: &LayerConfig, build: Build<'_>) -> PyResult<Layer> {
         let module = py.detach(|| build_layer(build, config)).py()?;
-        let mut slots = Vec::new();
-        Slot::all(py, &*module, &[], &mut slots);
-        let seen = Seen { version: None, settings: module.settings(), slots };
+        let mut seen = Seen { parts: Vec::new(), slots: Vec::new() };
+        seen.add(py, &*module, None, "");
         Ok(Layer { kind: config.kind.clone(), module: RwLock::new(module), seen: Mutex::new(seen) })
     }
 
@@ -182,23 +208,23 @@ impl Layer {
     }
 
     /// Runs something on the layer as the module of Python's is now.
-    pub(super) fn with<T: Send>(
+    pub(super) fn with<'o, 'py: 'o, T: Send>(
         &self,
         py: Python<'_>,
-        own: &Bound<'_, PyDict>,
+        own: impl Into<Option<&'o Bound<'py, PyDict>>>,
         on: &netcl::Tensor,
         operation: impl FnOnce(&dyn Module) -> netcl::Result<T> + Send,
     ) -> PyResult<T> {
-        self.follow(py, own)?;
+        own.into().map_or(Ok(()), |own| self.follow(py, own))?;
         // The lock is free again before the interpreter is waited for: whoever changes the layer holds the interpreter.
         run(py, on, || operation(&**self.read())).py()
     }
 
     /// [`Layer::with`] for what only one kind of layer can do.
-    pub(super) fn with_kind<M: Module, T: Send>(
+    pub(super) fn with_kind<'o, 'py: 'o, M: Module, T: Send>(
         &self,
         py: Python<'_>,
-        own: &Bound<'_, PyDict>,
+        own: impl Into<Option<&'o Bound<'py, PyDict>>>,
         on: &netcl::Tensor,
         operation: impl FnOnce(&M) -> netcl::Result<T> + Send,
     ) -> PyResult<T> {
@@ -222,15 +248,26 @@ impl Layer {
 
     /// Takes over what has changed in the module.
     fn follow(&self, py: Python<'_>, own: &Bound<'_, PyDict>) -> PyResult<()> {
-        let mut seen = self.seen();
-        let version = own.get_item(intern!(py, "_version"))?;
-        let steady = matches!((&version, &seen.version), (Some(now), Some(then)) if now.is(then));
-        if !steady {
-            self.follow_settings(own, &mut seen)?;
-            seen.version = version.map(Bound::unbind);
+        let Seen { parts, slots } = &mut *self.seen();
+        // The `__dict__` of each part, or none where a child is missing.
+        let mut found: SmallVec<[Option<Bound<'_, PyDict>>; 4]> = SmallVec::new();
+        for part in parts {
+            let own = match &part.inside {
+                None => Some(own.clone()),
+                Some((outer, name)) => found[*outer].as_ref().map_or(Ok(None), |outer| child(outer, name.bind(py)))?,
+            };
+            if let Some(own) = &own {
+                let version = own.get_item(intern!(py, "_version"))?;
+                let steady = matches!((&version, &part.version), (Some(now), Some(then)) if now.is(then));
+                if !steady {
+                    self.follow_settings(own, part)?;
+                    part.version = version.map(Bound::unbind);
+                }
+            }
+            found.push(own);
         }
-        for slot in &mut seen.slots {
-            let now = slot.find(own)?;
+        for slot in slots {
+            let now = found[slot.part].as_ref().map_or(Ok(None), |own| slot.find(own))?;
             let same = match (&now, &slot.object) {
                 (None, None) => slot.taken,
                 (Some(now), Some(then)) if now.is(then) => match (now.cast::<Tensor>(), &slot.tensor) {
@@ -250,22 +287,40 @@ impl Layer {
         Ok(())
     }
 
-    fn follow_settings(&self, own: &Bound<'_, PyDict>, seen: &mut Seen) -> PyResult<()> {
-        let mut module = self.write();
-        for (name, then) in &mut seen.settings {
+    fn follow_settings(&self, own: &Bound<'_, PyDict>, part: &mut Part) -> PyResult<()> {
+        if part.inside.is_some() {
+            let layer = own.get_item(intern!(own.py(), "_layer"))?;
+            let layer = layer.as_ref().and_then(|layer| layer.cast::<Layer>().ok());
+            if layer.is_none_or(|layer| layer.get().kind != part.kind) {
+                let (outer, name, kind) = (&self.kind, &part.full, part.kind);
+                let what = format!("{outer}: {name} is computed as a {kind}; no other module can take its place");
+                return Err(PyTypeError::new_err(what));
+            }
+        }
+        let mut changed = Vec::new();
+        for (name, then) in &part.settings {
             // A bias that is there or not is a setting to the constructor, and a parameter afterwards.
             let Some(now) = own.get_item(*name)? else { continue };
             let now = from_py(&now)?;
             if now != *then {
-                module.set_setting(name, &now).py()?;
-                *then = now;
+                changed.push((*name, now));
             }
         }
         let training = own.get_item(intern!(own.py(), "training"))?.is_none_or(|mode| mode.is_truthy().unwrap_or(true));
-        if training {
-            module.train();
-        } else {
-            module.eval();
+        let follow = &mut |path: &str, module: &mut dyn Module| {
+            if path == part.full {
+                changed.iter().try_for_each(|(name, now)| module.set_setting(name, now))?;
+                module.visit_mut(&mut |_, member| {
+                    if let MemberMut::Mode(mode) = member {
+                        *mode = training;
+                    }
+                });
+            }
+            Ok(())
+        };
+        self.write().apply(follow).py()?;
+        for (name, now) in changed {
+            part.settings.iter_mut().filter(|(known, _)| *known == name).for_each(|(_, then)| *then = now.clone());
         }
         Ok(())
     }
@@ -275,43 +330,41 @@ impl Layer {
     }
 }
 
-impl Slot {
-    /// The places of all tensors of a module, those of its children included.
-    fn all(py: Python<'_>, module: &dyn Module, path: &[&str], slots: &mut Vec<Slot>) {
+impl Seen {
+    /// Adds the places of a module: its settings and tensors, and those of the modules inside.
+    fn add(&mut self, py: Python<'_>, module: &dyn Module, inside: Option<(usize, Py<PyString>)>, full: &str) {
+        let part = self.parts.len();
+        let (kind, settings) = (module.kind(), module.settings());
+        self.parts.push(Part { inside, full: full.to_owned(), kind, version: None, settings });
         module.visit(&mut |name, member| {
+            let full = if full.is_empty() { name.to_owned() } else { format!("{full}.{name}") };
+            let here = PyString::intern(py, name).unbind();
             let role = match member {
                 Member::Parameter(_) => Role::Parameter,
                 Member::Buffer(_) => Role::Buffer,
                 Member::Absent(role) => role,
-                Member::Child(child) => {
-                    Slot::all(py, child, &[path, &[name]].concat(), slots);
-                    return;
-                }
+                Member::Child(child) => return self.add(py, child, Some((part, here)), &full),
                 Member::Constant(_) | Member::Mode(_) => return,
             };
             if role != Role::Constant {
-                slots.push(Slot {
-                    path: path.iter().map(|name| PyString::intern(py, name).unbind()).collect(),
-                    name: PyString::intern(py, name).unbind(),
-                    full: [path, &[name]].concat().join("."),
-                    role,
-                    taken: false,
-                    object: None,
-                    tensor: None,
-                });
+                self.slots.push(Slot { part, name: here, full, role, taken: false, object: None, tensor: None });
             }
         });
     }
+}
 
+/// The `__dict__` of a module inside another.
+fn child<'py>(own: &Bound<'py, PyDict>, name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let py = own.py();
+    let Some(modules) = own.get_item(intern!(py, "_modules"))? else { return Ok(None) };
+    let child = modules.cast::<PyDict>()?.get_item(name)?.filter(|child| !child.is_none());
+    child.map(|child| Ok(child.getattr(intern!(py, "__dict__"))?.cast_into()?)).transpose()
+}
+
+impl Slot {
     /// What stands there now: in the table of parameters or buffers, or as an attribute if it is the result of a computation.
     fn find<'py>(&self, own: &Bound<'py, PyDict>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let (py, mut own) = (own.py(), own.clone());
-        for child in &self.path {
-            let modules = own.get_item(intern!(py, "_modules"))?;
-            let child = modules.map(|modules| modules.get_item(child)).transpose()?;
-            let Some(child) = child.filter(|child| !child.is_none()) else { return Ok(None) };
-            own = child.getattr(intern!(py, "__dict__"))?.cast_into()?;
-        }
+        let py = own.py();
         let table = match self.role {
             Role::Parameter => intern!(py, "_parameters"),
             Role::Buffer | Role::Constant => intern!(py, "_buffers"),

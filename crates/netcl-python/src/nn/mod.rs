@@ -5,6 +5,7 @@ mod init;
 mod layer;
 mod loss;
 mod module;
+mod text;
 mod values;
 
 use pyo3::prelude::*;
@@ -18,6 +19,7 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     layer::register(&module)?;
     loss::register(&module)?;
     module::register(&module)?;
+    text::register(&module)?;
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.nn", &module)
