@@ -34,6 +34,7 @@ pub mod pick;
 pub mod pool;
 mod prelude;
 pub mod random;
+pub mod recurrent;
 pub mod reduce;
 pub mod resample;
 pub mod scan;
@@ -66,6 +67,7 @@ pub use pool::{
     avg_pool1d_backward, avg_pool2d, avg_pool2d_backward, max_pool1d, max_pool1d_backward, max_pool2d,
     max_pool2d_backward,
 };
+pub use recurrent::{recurrent, recurrent_backward};
 pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
 pub use resample::{upsample_bilinear, upsample_bilinear_backward, upsample_nearest, upsample_nearest_backward};
 pub use scan::cumsum;

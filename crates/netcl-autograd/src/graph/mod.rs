@@ -18,4 +18,6 @@ pub use tape::Tape;
 
 pub(crate) use engine::{grad_up_to, joint_grad_up_to};
 pub(crate) use hook::Hooks;
-pub(crate) use node::{next_number, overwritten, record, record_edges, record_joint, record_without_gradient};
+pub(crate) use node::{
+    next_number, overwritten, record, record_edges, record_joint, record_several, record_without_gradient,
+};

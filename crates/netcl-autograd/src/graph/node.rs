@@ -306,17 +306,51 @@ pub(crate) fn record_joint(
     outputs: Vec<(Raw, bool)>,
     rule: JointRule,
 ) -> Vec<Tensor> {
+    let state = State { rule: AnyRule::Joint(rule), inputs: SmallVec::new(), output: None };
+    joint(op, Location::caller(), edges, state, outputs)
+}
+
+/// As [`record`], for an op with several results, all of which have gradients. All inputs and the first result are saved.
+#[track_caller]
+pub(crate) fn record_several(
+    op: &'static str,
+    inputs: &[&Tensor],
+    outputs: Vec<Raw>,
+    rule: impl FnOnce() -> JointRule,
+) -> Result<Vec<Tensor>> {
     let place = Location::caller();
+    if anomaly_enabled() {
+        outputs.iter().try_for_each(|output| check_finite(op, place, "forward", output))?;
+    }
+    if !inputs.iter().any(|input| input.needs_grad()) || !grad_enabled() {
+        let lost = if grad_enabled() { inputs.iter().find_map(|input| input.unrecorded()) } else { None };
+        let edge = lost.map_or(Edge::None, Edge::Unrecorded);
+        return Ok(outputs.into_iter().map(|output| Tensor::with_edge(output, edge.clone())).collect());
+    }
+    let edges = inputs.iter().map(|input| input.edge()).collect();
+    let saved = inputs.iter().map(|input| Some(Saved::new(input.raw()))).collect();
+    let state = State { rule: AnyRule::Joint(rule()), inputs: saved, output: outputs.first().map(Saved::new) };
+    Ok(joint(op, place, edges, state, outputs.into_iter().map(|output| (output, true)).collect()))
+}
+
+/// A node with several results, and a node for each of them that has a gradient.
+fn joint(
+    op: &'static str,
+    place: &'static Location<'static>,
+    edges: SmallVec<[Edge; 3]>,
+    state: State,
+    outputs: Vec<(Raw, bool)>,
+) -> Vec<Tensor> {
     super::mode::count_recorded();
-    let nothing = |rule| State { rule, inputs: SmallVec::new(), output: None };
-    let joint = new_node(op, place, edges, nothing(AnyRule::Joint(rule)));
+    let joint = new_node(op, place, edges, state);
     let part = |(i, (raw, differentiable)): (usize, (Raw, bool))| {
         if !differentiable {
             return raw.into();
         }
         let pass: Rule = Box::new(|_, upstream| Ok(smallvec::smallvec![Some(upstream.clone())]));
         let edges = smallvec::smallvec![Edge::Output(joint.clone(), i)];
-        Tensor::with_edge(raw, Edge::Node(new_node(op, place, edges, nothing(AnyRule::One(pass)))))
+        let state = State { rule: AnyRule::One(pass), inputs: SmallVec::new(), output: None };
+        Tensor::with_edge(raw, Edge::Node(new_node(op, place, edges, state)))
     };
     outputs.into_iter().enumerate().map(part).collect()
 }

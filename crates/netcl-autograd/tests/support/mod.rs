@@ -8,6 +8,7 @@ use netcl_autograd::ops::conv::{self, BatchNorm, Convolution, same};
 use netcl_autograd::ops::dropout::dropout;
 use netcl_autograd::ops::pad::PadMode;
 use netcl_autograd::ops::pool::Window;
+use netcl_autograd::ops::recurrent::{Cell, Recurrent, RecurrentOutput, recurrent};
 use netcl_autograd::ops::{elementwise, indexing, layout, matmul, norm, pad, pool, resample, sort};
 use netcl_autograd::{Result, Tensor};
 use netcl_core::backend::Queue;
@@ -322,6 +323,26 @@ pub fn cases() -> Vec<Case> {
             scaled_dot_product_attention(t[0], t[1], t[2], &how, Some(&mut Generator::new(3)))
         };
         case(name, true, &[queries, keys, keys], Box::new(function));
+    }
+
+    // Recurrent layers: all results in one, so that every one has a gradient.
+    for (name, cell, reverse, given) in [
+        ("recurrent lstm", Cell::Lstm, false, 5),
+        ("recurrent gru, reversed", Cell::Gru, true, 4),
+        ("recurrent tanh", Cell::Tanh, false, 3),
+        ("recurrent relu, reversed", Cell::Relu, true, 2),
+    ] {
+        let width = cell.gates() * 3;
+        let shapes: [&[usize]; 5] = [&[3, 2, width], &[width, 3], &[width], &[2, 3], &[2, 3]];
+        let inputs = shapes.map(|shape| (shape, ONE));
+        let function = move |t: &[&Tensor]| {
+            let [bias, hidden, memory] = [2, 3, 4].map(|i| t.get(i).copied());
+            let layer = Recurrent { cell, input: t[0], weight: t[1], bias, hidden, memory, reverse };
+            let RecurrentOutput { out, hidden, memory } = recurrent(&layer)?;
+            let last = memory.map_or(Ok(hidden.clone()), |memory| &hidden * &memory)?;
+            &out + &last
+        };
+        case(name, true, &inputs[..given], Box::new(function));
     }
     for form in [RotaryForm::Interleaved, RotaryForm::HalfSplit] {
         let function =

@@ -130,9 +130,9 @@ impl MobileNetV2 {
         let model = MobileNetV2 { features, classifier, settings };
         for (_, module) in model.named_modules() {
             if let Some(conv) = module.downcast_ref::<Conv2d>() {
-                build.fill(conv.weight(, Init::KaimingNormal { gain: Gain::LeakyRelu(0.0), fan: Fan::Out }))?;
+                build.fill(conv.weight(), Init::KaimingNormal { gain: Gain::LeakyRelu(0.0), fan: Fan::Out })?;
             } else if let Some(linear) = module.downcast_ref::<Linear>() {
-                build.fill(linear.weight(, Init::Normal { mean: 0.0, std: 0.01 }))?;
+                build.fill(linear.weight(), Init::Normal { mean: 0.0, std: 0.01 })?;
                 linear.bias().map_or(Ok(()), |bias| build.fill(bias, Init::Constant(0.0)))?;
             }
         }

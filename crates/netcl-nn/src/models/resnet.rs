@@ -216,7 +216,7 @@ impl ResNet {
         let model = ResNet { conv1, bn1, layer1, layer2, layer3, layer4, fc, settings };
         for (_, module) in model.named_modules() {
             if let Some(conv) = module.downcast_ref::<Conv2d>() {
-                build.fill(conv.weight(, Init::KaimingNormal { gain: Gain::Relu, fan: Fan::Out }))?;
+                build.fill(conv.weight(), Init::KaimingNormal { gain: Gain::Relu, fan: Fan::Out })?;
             }
         }
         Ok(model)

@@ -110,7 +110,7 @@ impl EncoderBlock {
         let first = Linear::build(build, LinearOptions::new(hidden_dim, mlp_dim))?;
         let second = Linear::build(build, LinearOptions::new(mlp_dim, hidden_dim))?;
         for linear in [&first, &second] {
-            build.fill(linear.weight(, Init::XavierUniform { gain: Gain::Linear }))?;
+            build.fill(linear.weight(), Init::XavierUniform { gain: Gain::Linear })?;
             let bias = Init::Normal { mean: 0.0, std: 1e-6 };
             linear.bias().map_or(Ok(()), |tensor| build.fill(tensor, bias))?;
         }
@@ -154,7 +154,7 @@ impl VisionTransformer {
         let encoder = Encoder { pos_embedding, dropout, layers, ln: norm(build, hidden_dim)? };
         let head = Linear::build(build, LinearOptions::new(hidden_dim, num_classes))?;
         let std = (1.0 / (3 * patch_size * patch_size) as f64).sqrt();
-        build.fill(conv_proj.weight(, Init::TruncNormal { mean: 0.0, std, low: -2.0, high: 2.0 }))?;
+        build.fill(conv_proj.weight(), Init::TruncNormal { mean: 0.0, std, low: -2.0, high: 2.0 })?;
         for tensor in [conv_proj.bias(), Some(head.weight()), head.bias()].into_iter().flatten() {
             build.fill(tensor, Init::Constant(0.0))?;
         }

@@ -26,8 +26,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::problem::{Matrix, Problem};
 use crate::epilogue;
+pub(crate) use direct::PANEL;
 use led::Led;
-use panels::{Operand, Scratch, Sum, View};
+use panels::{Operand, Scratch};
+pub(crate) use panels::{Sum, View};
 
 /// The largest tile: each pass over a panel of the second operand serves as many rows as its cache lines last.
 const TILE: (usize, usize) = (1024, 512);
@@ -92,6 +94,21 @@ pub(super) fn run(mut problem: Problem<'_>) -> Result<()> {
         _ => multiply::<half::bf16, f32>(args, &geometry, program.as_deref()),
     });
     launch::submit(Launch { name: super::OP.into(), queue, work: Work::Cpu(kernel), args, cost })
+}
+
+/// `out = a x b` on the calling thread, for a few rows and at most [`PANEL`] columns, whose elements lie side by side: a part of a
+/// larger operation.
+///
+/// # Safety
+/// As [`Operand::multiply`].
+pub(crate) unsafe fn panel_product<S: Sum>(size: (usize, usize, usize), a: View<S>, b: View<S>, out: View<S>) {
+    let direct = || direct::kind(size, (a.rs, a.cs), (b.rs, b.cs), (out.rs, out.cs));
+    match (S::DTYPE == DType::F32).then(direct).flatten() {
+        // SAFETY: the caller's promise; the elements are f32.
+        Some(kind) => unsafe { direct::multiply(kind, size, a.cast(), b.cast(), out.cast()) },
+        // SAFETY: the caller's promise.
+        None => unsafe { panels::gemm(size, a, b, out, false) },
+    }
 }
 
 /// Where a matrix lies; the memory itself comes with the launch.

@@ -32,6 +32,7 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 use crate::lead::Lead;
+pub(crate) use cpu::{PANEL, Sum, View, panel_product};
 use lead::takes_prologue;
 pub(crate) use opencl::UNITS;
 pub use opencl::build_matmul_kernel;

@@ -19,6 +19,8 @@ use super::GRAIN;
 #[cfg(target_arch = "x86_64")]
 pub(super) use kernels::multiply;
 
+/// The columns of a block of the outer form.
+pub(crate) const PANEL: usize = 48;
 /// Multiply-adds beyond which packed panels win.
 const LARGEST: usize = 1 << 23;
 /// Elements of an operand that is read several times over: half of a second-level cache.
@@ -59,7 +61,7 @@ pub(super) fn kind(
 /// Rows and columns of a tile: of the ways to cut the blocks into enough tiles, the one with the smallest tiles.
 pub(super) fn tile(kind: Kind, (m, n, k): (usize, usize, usize), matrices: usize) -> (usize, usize) {
     let unit = match kind {
-        Kind::Outer => (8, 48),
+        Kind::Outer => (8, PANEL),
         Kind::Dot => (4, 4),
     };
     let (high, wide) = (m.div_ceil(unit.0), n.div_ceil(unit.1));

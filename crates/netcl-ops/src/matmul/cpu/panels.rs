@@ -13,10 +13,10 @@ pub(super) const DEPTH: usize = 512;
 
 /// A matrix in memory, by its first element and the distances between rows and columns in elements.
 #[derive(Clone, Copy)]
-pub(super) struct View<T> {
-    pub(super) data: *mut T,
-    pub(super) rs: isize,
-    pub(super) cs: isize,
+pub(crate) struct View<T> {
+    pub(crate) data: *mut T,
+    pub(crate) rs: isize,
+    pub(crate) cs: isize,
 }
 
 impl<T> View<T> {
@@ -28,7 +28,7 @@ impl<T> View<T> {
 
 /// Memory of one thread, kept from tile to tile.
 #[derive(Default)]
-pub(super) struct Scratch<S> {
+pub(crate) struct Scratch<S> {
     /// A tile's sums, where they cannot be built up in the result.
     pub(super) sums: Vec<S>,
     /// What [`skinny`](super::skinny) reads often.
@@ -38,7 +38,7 @@ pub(super) struct Scratch<S> {
 }
 
 /// A type to sum in.
-pub(super) trait Sum: Operand<Sum = Self> + Mul<Output = Self> + Add<Output = Self> {
+pub(crate) trait Sum: Operand<Sum = Self> + Mul<Output = Self> + Add<Output = Self> {
     const ZERO: Self;
     const ONE: Self;
 }
@@ -54,7 +54,7 @@ impl Sum for f64 {
 }
 
 /// A type of operands, which are summed in [`Operand::Sum`].
-pub(super) trait Operand: Element {
+pub(crate) trait Operand: Element {
     type Sum: Sum;
 
     /// Whether [`Operand::wide`] vectorises inside a loop, so that widening beforehand would only cost.

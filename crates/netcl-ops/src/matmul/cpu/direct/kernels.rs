@@ -7,7 +7,7 @@ use crate::matmul::cpu::panels::View;
 
 const LANES: usize = 16;
 /// Vectors of a row in a block of [`outer`].
-const WIDE: usize = 3;
+const WIDE: usize = super::PANEL / LANES;
 /// Rows and columns of a block of dot products: their sixteen sums end in one vector.
 const DOTS: usize = 4;
 
