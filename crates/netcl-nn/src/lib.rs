@@ -108,7 +108,10 @@ pub use positional::{
     PositionalEmbedding, PositionalEmbeddingOptions, SinusoidalEmbedding, SinusoidalEmbeddingOptions,
 };
 pub use residual::Residual;
-pub use rnn::{GRU, LSTM, RecurrentOptions};
+pub use rnn::{
+    GRU, GRUCell, LSTM, LSTMCell, Nonlinearity, RNN, RNNCell, RNNCellOptions, RNNOptions, RecurrentCellOptions,
+    RecurrentOptions,
+};
 pub use sampling::{Sampler, Sampling};
 pub use sequential::Sequential;
 pub use settings::Settings;

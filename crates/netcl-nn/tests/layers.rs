@@ -47,8 +47,9 @@ fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
     let norm = BatchNormOptions::new(3);
     let small = TransformerLayerOptions { dim_feedforward: 12, dropout: 0.0, ..TransformerLayerOptions::new(8, 2) };
     let pre_norm = TransformerLayerOptions { norm_first: true, activation: Activation::Gelu, ..small.clone() };
-    let both_ways = RecurrentOptions { num_layers: 2, bidirectional: true, dtype, ..Default::default() };
-    let plain = RecurrentOptions { bias: false, batch_first: true, dtype, ..Default::default() };
+    let both_ways = RecurrentOptions { num_layers: 2, bidirectional: true, ..RecurrentOptions::new(3, 4) };
+    let cell = RecurrentCellOptions::new(3, 4);
+    let plain = RecurrentOptions { bias: false, batch_first: true, ..RecurrentOptions::new(3, 2) };
     let build = Build::on(queue).dtype(dtype);
     Ok(match name {
         "linear" => Box::new(Linear::new_with(build, LinearOptions::new(3, 4))?),
@@ -159,17 +160,37 @@ fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
                 m.decode(x, &memory, &Masks::causal(), &masks)
             })
         }
-        "lstm" => Called::boxed(LSTM::new_with(queue, 3, 4, both_ways)?, |m, x| {
+        "lstm" => Called::boxed(LSTM::new_with(here(), both_ways)?, |m, x| {
             let [h, c] = ["h", "c"].map(|name| named(x.queue(), x.dtype(), name, &[4, 2, 4]));
             let (out, (h, c)) = m.run(x, Some((&h, &c)))?;
             in_a_row(&[out, h, c])
         }),
-        "gru" => Called::boxed(GRU::new_with(queue, 3, 4, both_ways)?, |m, x| {
+        "gru" => Called::boxed(GRU::new_with(here(), both_ways)?, |m, x| {
             let (out, h) = m.run(x, Some(&named(x.queue(), x.dtype(), "h", &[4, 2, 4])))?;
             in_a_row(&[out, h])
         }),
-        "lstm_plain" => Box::new(LSTM::new_with(queue, 3, 2, plain)?),
-        "gru_plain" => Box::new(GRU::new_with(queue, 3, 2, plain)?),
+        "rnn" => Called::boxed(RNN::new_with(here(), RNNOptions { num_layers: 2, bidirectional: true, ..RNNOptions::new(3, 4) })?, |m, x| {
+            let (out, h) = m.run(x, Some(&named(x.queue(), x.dtype(), "h", &[4, 2, 4])))?;
+            in_a_row(&[out, h])
+        }),
+        "rnn_relu" => {
+            let (nonlinearity, batch_first) = (Nonlinearity::Relu, true);
+            Box::new(RNN::new_with(here(), RNNOptions { nonlinearity, batch_first, ..RNNOptions::new(3, 2) })?)
+        }
+        "lstm_cell" => Called::boxed(LSTMCell::new_with(here(), cell)?, |m, x| {
+            let [h, c] = ["h", "c"].map(|name| named(x.queue(), x.dtype(), name, &[2, 4]));
+            let (h, c) = m.run(x, Some((&h, &c)))?;
+            let (h, c) = m.run(x, Some((&h, &c)))?;
+            in_a_row(&[h, c])
+        }),
+        "gru_cell" => Called::boxed(GRUCell::new_with(here(), cell)?, |m, x| {
+            m.run(x, Some(&m.run(x, Some(&named(x.queue(), x.dtype(), "h", &[2, 4])))?))
+        }),
+        "rnn_cell" => Called::boxed(RNNCell::new_with(here(), RNNCellOptions { nonlinearity: Nonlinearity::Relu, ..RNNCellOptions::new(3, 4) })?, |m, x| {
+            m.run(x, Some(&m.run(x, Some(&named(x.queue(), x.dtype(), "h", &[2, 4])))?))
+        }),
+        "lstm_plain" => Box::new(LSTM::new_with(here(), plain)?),
+        "gru_plain" => Box::new(GRU::new_with(here(), plain)?),
         "gpt" => {
             Box::new(GPT::new_with(build, GPTOptions { n_layer: 2, n_head: 2, n_embd: 8, ..GPTOptions::new(7, 6) })?)
         }

@@ -101,12 +101,11 @@ pub fn recurrent(layer: &Recurrent<'_>) -> Result<RecurrentOutput> {
     let save = grad_enabled() && inputs.iter().any(|input| input.needs_grad());
     let result = raw::recurrent(&layer.raw(), save)?;
     let outputs = [Some(result.out.clone()), Some(result.hidden()?), result.memory()?].into_iter().flatten().collect();
-    let recorded = record_several("recurrent", &inputs, outputs, || {
+    let mut recorded = record_several("recurrent", &inputs, outputs, || {
         Box::new(move |context, upstream| kind.gradients(context, upstream, &result))
     })?;
-    let mut recorded = recorded.into_iter();
-    let (Some(out), Some(hidden)) = (recorded.next(), recorded.next()) else { unreachable!("two results or three") };
-    Ok(RecurrentOutput { out, hidden, memory: recorded.next() })
+    let memory = kind.cell.has_memory().then(|| recorded.remove(2));
+    Ok(RecurrentOutput { hidden: recorded.remove(1), out: recorded.remove(0), memory })
 }
 
 impl Kind {

@@ -14,12 +14,16 @@ use crate::flatten::{Flatten, Unflatten};
 use crate::identity::Identity;
 use crate::linear::Linear;
 use crate::loss::*;
+use crate::models::mobilenet::MobileNetV2;
+use crate::models::resnet::ResNet;
+use crate::models::vit::VisionTransformer;
 use crate::module::Module;
 use crate::module_list::ModuleList;
 use crate::norm::{GroupNorm, LayerNorm, RMSNorm};
 use crate::padding::*;
 use crate::pool::*;
 use crate::residual::Residual;
+use crate::rnn::{GRU, GRUCell, LSTM, LSTMCell, RNN, RNNCell};
 use crate::sequential::Sequential;
 use crate::settings::{Setting, Value, Wrong};
 use crate::shuffle::{PixelShuffle, PixelUnshuffle};
@@ -59,6 +63,8 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<Flatten>(),
     Entry::of::<GELU>(),
     Entry::of::<GPT>(),
+    Entry::of::<GRU>(),
+    Entry::of::<GRUCell>(),
     Entry::of::<GlobalAvgPool2d>(),
     Entry::of::<GroupNorm>(),
     Entry::of::<Hardsigmoid>(),
@@ -68,6 +74,8 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<Identity>(),
     Entry::of::<KLDivLoss>(),
     Entry::of::<L1Loss>(),
+    Entry::of::<LSTM>(),
+    Entry::of::<LSTMCell>(),
     Entry::of::<LayerNorm>(),
     Entry::of::<LeakyReLU>(),
     Entry::of::<Linear>(),
@@ -77,6 +85,7 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<MaxPool1d>(),
     Entry::of::<MaxPool2d>(),
     Entry::of::<Mish>(),
+    Entry::of::<MobileNetV2>(),
     Entry::of::<ModuleList>(),
     Entry::of::<MultiheadAttention>(),
     Entry::of::<NLLLoss>(),
@@ -85,12 +94,15 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<PixelUnshuffle>(),
     Entry::of::<PositionalEmbedding>(),
     Entry::of::<RMSNorm>(),
+    Entry::of::<RNN>(),
+    Entry::of::<RNNCell>(),
     Entry::of::<ReLU6>(),
     Entry::of::<ReLU>(),
     Entry::of::<ReflectionPad1d>(),
     Entry::of::<ReflectionPad2d>(),
     Entry::of::<ReplicationPad1d>(),
     Entry::of::<ReplicationPad2d>(),
+    Entry::of::<ResNet>(),
     Entry::of::<Residual>(),
     Entry::of::<RotaryAttention>(),
     Entry::of::<SELU>(),
@@ -112,6 +124,7 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<TripletMarginLoss>(),
     Entry::of::<Unflatten>(),
     Entry::of::<Upsample>(),
+    Entry::of::<VisionTransformer>(),
     Entry::of::<ZeroPad1d>(),
     Entry::of::<ZeroPad2d>(),
 ];

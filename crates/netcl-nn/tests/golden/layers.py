@@ -135,6 +135,21 @@ case("lstm", nn.LSTM(3, 4, 2, bidirectional=True), (5, 2, 3), call=recur)
 case("lstm_plain", nn.LSTM(3, 2, bias=False, batch_first=True), (2, 4, 3), call=lambda m, x: m(x)[0])
 case("gru", nn.GRU(3, 4, 2, bidirectional=True), (5, 2, 3), call=recur)
 case("gru_plain", nn.GRU(3, 2, bias=False, batch_first=True), (2, 4, 3), call=lambda m, x: m(x)[0])
+case("rnn", nn.RNN(3, 4, 2, bidirectional=True), (5, 2, 3), call=recur)
+case("rnn_relu", nn.RNN(3, 2, nonlinearity="relu", batch_first=True), (2, 4, 3), call=lambda m, x: m(x)[0])
+
+
+def step(module, x):
+    """Twice: from a given state and from the one after."""
+    h, c = values("h", (2, 4)), values("c", (2, 4))
+    if isinstance(module, nn.LSTMCell):
+        return module(x, module(x, (h, c)))
+    return module(x, module(x, h))
+
+
+case("lstm_cell", nn.LSTMCell(3, 4), (2, 3), call=step)
+case("gru_cell", nn.GRUCell(3, 4), (2, 3), call=step)
+case("rnn_cell", nn.RNNCell(3, 4, nonlinearity="relu"), (2, 3), call=step)
 
 
 class SelfAttention(nn.Module):

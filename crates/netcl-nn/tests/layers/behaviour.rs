@@ -26,9 +26,9 @@ fn a_seed_starts_every_layer_with_the_same_values_on_every_device() {
             Box::new(TransformerEncoderLayer::new_with(Build::on(q).generator(g), options).unwrap())
         },
         |q, g| {
-            Box::new(LSTM::new_with(q, 2, 3, RecurrentOptions { generator: Some(g), ..Default::default() }).unwrap())
+            Box::new(LSTM::new_with(Build::on(q).generator(g), RecurrentOptions::new(2, 3)).unwrap())
         },
-        |q, g| Box::new(GRU::new_with(q, 2, 3, RecurrentOptions { generator: Some(g), ..Default::default() }).unwrap()),
+        |q, g| Box::new(GRU::new_with(Build::on(q).generator(g), RecurrentOptions::new(2, 3)).unwrap()),
     ];
     for make in layers {
         let values = |queue: &Queue, seed| -> Vec<Vec<f64>> {
@@ -116,7 +116,7 @@ fn truncated_normal_numbers_keep_their_bounds_and_moments() {
 
 #[test]
 fn single_samples_are_batches_of_one() {
-    let first = || RecurrentOptions { batch_first: true, ..Default::default() };
+    let first = || RecurrentOptions { batch_first: true, ..RecurrentOptions::new(4, 2) };
     let layers: Vec<(Box<dyn Module>, &[usize])> = vec![
         (Box::new(Conv1d::new(&cpu(), 2, 3, 3).unwrap()), &[2, 5]),
         (Box::new(Conv2d::new(&cpu(), 2, 3, 3).unwrap()), &[2, 5, 4]),
@@ -124,8 +124,9 @@ fn single_samples_are_batches_of_one() {
         (Box::new(MaxPool2d::new(2)), &[2, 5, 4]),
         (Box::new(AdaptiveAvgPool2d::new(2)), &[2, 5, 4]),
         (Box::new(MultiheadAttention::new(&cpu(), 4, 2).unwrap()), &[3, 4]),
-        (Box::new(LSTM::new_with(&cpu(), 4, 2, first()).unwrap()), &[3, 4]),
-        (Box::new(GRU::new_with(&cpu(), 4, 2, first()).unwrap()), &[3, 4]),
+        (Box::new(LSTM::new_with(&cpu(), first()).unwrap()), &[3, 4]),
+        (Box::new(GRU::new_with(&cpu(), first()).unwrap()), &[3, 4]),
+        (Box::new(LSTMCell::new(&cpu(), 4, 2).unwrap()), &[4]),
     ];
     for (layer, shape) in layers {
         let x = named(&cpu(), DType::F32, "x", shape);
@@ -157,8 +158,8 @@ fn dropout_drops_in_training_only() {
     seeded.eval();
     assert!(seeded.forward(&x).unwrap().is(&x));
 
-    let options = RecurrentOptions { num_layers: 2, dropout: 0.5, ..Default::default() };
-    let mut lstm = LSTM::new_with(&cpu(), 4, 8, options).unwrap();
+    let options = RecurrentOptions { num_layers: 2, dropout: 0.5, ..RecurrentOptions::new(4, 8) };
+    let mut lstm = LSTM::new_with(&cpu(), options).unwrap();
     let x = named(&cpu(), DType::F32, "x", &[3, 2, 4]);
     let run = |lstm: &LSTM| host(&lstm.forward(&x).unwrap());
     assert_ne!(run(&lstm), run(&lstm));
@@ -215,9 +216,11 @@ fn wrong_settings_and_inputs_are_named() {
     assert!(refused(Embedding::new_with(&cpu(), padding)).contains("padding_idx=5 is no index of 5 rows"));
     assert!(refused(Embedding::new(&cpu(), 5, 2).unwrap().forward(&x)).contains("not a whole number"));
     assert!(refused(MultiheadAttention::new(&cpu(), 6, 4)).contains("num_heads=4 must divide embed_dim=6"));
-    assert!(refused(LSTM::new(&cpu(), 4, 0)).contains("layers of 0 values"));
+    assert!(refused(LSTM::new(&cpu(), 4, 0)).contains("hidden_size is 0; it must be at least 1"));
     let lstm = LSTM::new(&cpu(), 4, 5).unwrap();
     assert!(refused(lstm.run(&x, Some((&x, &x)))).contains("(1, 3, 5)"));
+    assert!(refused(LSTMCell::new(&cpu(), 4, 5).unwrap().run(&x, None)).contains("(batch, width)"));
+    assert!(refused(GRUCell::new(&cpu(), 4, 0)).contains("hidden_size is 0; it must be at least 1"));
     assert!(refused(lstm.forward(&x.flatten(0, -1).unwrap())).contains("(length, batch, width)"));
 }
 
@@ -253,6 +256,7 @@ fn layers_print_their_settings() {
         ZeroPad2d::new([1, 0, -1, 2]).to_string(),
         Upsample::nearest(2.0).to_string(),
         LSTM::new(&cpu(), 3, 4).unwrap().to_string(),
+        RNNCell::new(&cpu(), 3, 4).unwrap().to_string(),
     ];
     let expected = [
         "Conv2d(in_channels=3, out_channels=8, kernel_size=(3, 3), stride=(1, 1), pad=(1, 1), dilation=(2, 1), bias=False)",
@@ -261,7 +265,8 @@ fn layers_print_their_settings() {
         "MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)",
         "ZeroPad2d(padding=(1, 0, -1, 2))",
         "Upsample(size=None, scale_factor=(2, 2), mode='nearest', align_corners=False)",
-        "LSTM(input_size=3, hidden_size=4, num_layers=1, bias=true, batch_first=false, dropout=0, bidirectional=false)",
+        "LSTM(input_size=3, hidden_size=4, num_layers=1, bias=True, batch_first=False, dropout=0, bidirectional=False)",
+        "RNNCell(input_size=3, hidden_size=4, bias=True, nonlinearity='tanh')",
     ];
     assert_eq!(printed, expected);
 }

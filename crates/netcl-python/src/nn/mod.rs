@@ -5,6 +5,7 @@ mod init;
 mod layer;
 mod loss;
 mod module;
+mod rnn;
 mod text;
 mod values;
 
@@ -19,6 +20,7 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     layer::register(&module)?;
     loss::register(&module)?;
     module::register(&module)?;
+    rnn::register(&module)?;
     text::register(&module)?;
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.
