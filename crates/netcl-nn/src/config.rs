@@ -210,11 +210,6 @@ impl<'a> Build<'a> {
         if self.hollow { Ok(()) } else { start.fill(tensor, self.generator.as_deref_mut()) }
     }
 
-    /// Whether parameters have no memory.
-    pub fn is_hollow(&self) -> bool {
-        self.hollow
-    }
-
     /// PyTorch's start of linear and convolutional layers: weight and bias uniform between plus and minus `1 / sqrt(fan in)`.
     pub(crate) fn weight_and_bias(
         &mut self,

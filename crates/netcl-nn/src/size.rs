@@ -65,7 +65,3 @@ impl<const N: usize, T: Setting> Setting for Size<N, T> {
     }
 }
 
-/// `(3, 5)`, as print-outs show lengths.
-pub(crate) fn tuple(lengths: &[usize]) -> String {
-    lengths.to_vec().write().to_string()
-}

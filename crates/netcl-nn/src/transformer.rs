@@ -242,8 +242,8 @@ impl StackSettings {
 /// A stack of layers that start as copies of the one given.
 macro_rules! stacks {
     ($($(#[$doc:meta])* $stack:ident($layer:ident);)*) => {$(
-        $(#[$doc])*
         #[derive(Module)]
+        $(#[$doc])*
         pub struct $stack {
             layers: Vec<$layer>,
             norm: Option<Box<dyn Module>>,

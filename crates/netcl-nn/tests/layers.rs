@@ -169,10 +169,13 @@ fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
             let (out, h) = m.run(x, Some(&named(x.queue(), x.dtype(), "h", &[4, 2, 4])))?;
             in_a_row(&[out, h])
         }),
-        "rnn" => Called::boxed(RNN::new_with(here(), RNNOptions { num_layers: 2, bidirectional: true, ..RNNOptions::new(3, 4) })?, |m, x| {
-            let (out, h) = m.run(x, Some(&named(x.queue(), x.dtype(), "h", &[4, 2, 4])))?;
-            in_a_row(&[out, h])
-        }),
+        "rnn" => Called::boxed(
+            RNN::new_with(here(), RNNOptions { num_layers: 2, bidirectional: true, ..RNNOptions::new(3, 4) })?,
+            |m, x| {
+                let (out, h) = m.run(x, Some(&named(x.queue(), x.dtype(), "h", &[4, 2, 4])))?;
+                in_a_row(&[out, h])
+            },
+        ),
         "rnn_relu" => {
             let (nonlinearity, batch_first) = (Nonlinearity::Relu, true);
             Box::new(RNN::new_with(here(), RNNOptions { nonlinearity, batch_first, ..RNNOptions::new(3, 2) })?)
@@ -186,9 +189,13 @@ fn layer(name: &str, queue: &Queue, dtype: DType) -> Result<Box<dyn Module>> {
         "gru_cell" => Called::boxed(GRUCell::new_with(here(), cell)?, |m, x| {
             m.run(x, Some(&m.run(x, Some(&named(x.queue(), x.dtype(), "h", &[2, 4])))?))
         }),
-        "rnn_cell" => Called::boxed(RNNCell::new_with(here(), RNNCellOptions { nonlinearity: Nonlinearity::Relu, ..RNNCellOptions::new(3, 4) })?, |m, x| {
-            m.run(x, Some(&m.run(x, Some(&named(x.queue(), x.dtype(), "h", &[2, 4])))?))
-        }),
+        "rnn_cell" => Called::boxed(
+            RNNCell::new_with(
+                here(),
+                RNNCellOptions { nonlinearity: Nonlinearity::Relu, ..RNNCellOptions::new(3, 4) },
+            )?,
+            |m, x| m.run(x, Some(&m.run(x, Some(&named(x.queue(), x.dtype(), "h", &[2, 4])))?)),
+        ),
         "lstm_plain" => Box::new(LSTM::new_with(here(), plain)?),
         "gru_plain" => Box::new(GRU::new_with(here(), plain)?),
         "gpt" => {

@@ -185,7 +185,8 @@ fn resnets_have_the_known_sizes_and_seeds() {
     };
     assert_eq!(first(1), first(1));
     assert_ne!(first(1), first(2));
-    let mut model = ResNet::new_with(&cpu(), ResNetOptions { num_classes: 2, ..ResNetOptions::of(Depth::D18) }).unwrap();
+    let mut model =
+        ResNet::new_with(&cpu(), ResNetOptions { num_classes: 2, ..ResNetOptions::of(Depth::D18) }).unwrap();
     assert!(model.fuse().unwrap_err().to_string().contains("call eval() first"));
     assert_eq!(model.named_buffers().len(), 60, "nothing has changed");
 }

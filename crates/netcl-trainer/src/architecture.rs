@@ -139,7 +139,8 @@ impl Architecture {
                 ])
             }
             Network::Resnet18 => {
-                let sizes = ResNetOptions { in_channels: channels, num_classes: classes, ..ResNetOptions::of(Depth::D18) };
+                let sizes =
+                    ResNetOptions { in_channels: channels, num_classes: classes, ..ResNetOptions::of(Depth::D18) };
                 Box::new(ResNet::new_with(Build::on(queue).generator(generator), sizes)?)
             }
         })

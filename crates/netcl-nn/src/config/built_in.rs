@@ -1,33 +1,11 @@
 //! The layers of this crate as data.
 
 use netcl_autograd::Result;
-use netcl_derive::Settings;
 use serde::Deserialize;
 
-use super::{Build, Configured, Entry, LayerConfig, layer_config};
-use crate::activation::*;
-use crate::batch_norm::{BatchNorm1d, BatchNorm2d};
-use crate::conv::{Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, DepthwiseConv2d};
-use crate::dropout::{Dropout, Dropout1d, Dropout2d};
-use crate::embedding::Embedding;
-use crate::flatten::{Flatten, Unflatten};
-use crate::identity::Identity;
-use crate::linear::Linear;
-use crate::loss::*;
-use crate::models::mobilenet::MobileNetV2;
-use crate::models::resnet::ResNet;
-use crate::models::vit::VisionTransformer;
-use crate::module::Module;
-use crate::module_list::ModuleList;
-use crate::norm::{GroupNorm, LayerNorm, RMSNorm};
-use crate::padding::*;
-use crate::pool::*;
-use crate::residual::Residual;
-use crate::rnn::{GRU, GRUCell, LSTM, LSTMCell, RNN, RNNCell};
-use crate::sequential::Sequential;
+use super::Entry;
 use crate::settings::{Setting, Value, Wrong};
-use crate::shuffle::{PixelShuffle, PixelUnshuffle};
-use crate::upsample::Upsample;
+use crate::*;
 
 /// All of them: one line each.
 pub(super) static TABLE: &[Entry] = &[

@@ -141,6 +141,6 @@ impl MobileNetV2 {
 
     /// The result for images: one score per class.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
-        self.classifier.forward(&mean(&self.features.forward(images)?, [2, 3], false)?)
+        self.classifier.forward(&mean(&self.features.forward(images)?, &[2, 3], false)?)
     }
 }

@@ -201,7 +201,8 @@ impl ResNet {
     }
 
     fn make(build: &mut Build<'_>, settings: ResNetOptions) -> Result<ResNet> {
-        let ResNetOptions { block, layers, num_classes, base_channels: width, use_batchnorm, stem, in_channels } = settings;
+        let ResNetOptions { block, layers, num_classes, base_channels: width, use_batchnorm, stem, in_channels } =
+            settings;
         let mut parts =
             Parts { build: &mut *build, batchnorm: use_batchnorm, bottleneck: block == BlockKind::Bottleneck };
         let (kernel, stride) = if stem == Stem::ImageNet { (7, 2) } else { (3, 1) };

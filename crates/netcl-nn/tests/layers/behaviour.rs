@@ -25,9 +25,7 @@ fn a_seed_starts_every_layer_with_the_same_values_on_every_device() {
             let options = TransformerLayerOptions { dim_feedforward: 6, ..TransformerLayerOptions::new(4, 2) };
             Box::new(TransformerEncoderLayer::new_with(Build::on(q).generator(g), options).unwrap())
         },
-        |q, g| {
-            Box::new(LSTM::new_with(Build::on(q).generator(g), RecurrentOptions::new(2, 3)).unwrap())
-        },
+        |q, g| Box::new(LSTM::new_with(Build::on(q).generator(g), RecurrentOptions::new(2, 3)).unwrap()),
         |q, g| Box::new(GRU::new_with(Build::on(q).generator(g), RecurrentOptions::new(2, 3)).unwrap()),
     ];
     for make in layers {
