@@ -87,7 +87,7 @@ def main():
     def ask(kind):
         ours.stdin.write(f"{kind}\n")
         ours.stdin.flush()
-        return float(ours.stdout.readline())
+        return float(ours.stdout.readline().split()[0])
 
     ways = {"replayed": lambda: ask("replay"), "eager": lambda: ask("eager")}
     for name, (step, wait) in torch_steps().items():

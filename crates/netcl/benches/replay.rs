@@ -3,7 +3,9 @@
 //! `cargo bench -p netcl --bench replay` prints, for every device, the step of an MLP 784-128-10 (batch 32, Adam) both ways
 //! in alternating rounds, its launches, each with its microseconds alone, and its memory, and then a copy and an equally long kernel one after the other and
 //! side by side. `--worker <part of a device's name>` says which device that is and which launches a step has (JSON), and then answers
-//! each line on its input (`eager` or `replay`) with the seconds of a step, for `benches/replay_peers.py`.
+//! each line on its input with the seconds of a call and the host's part of them, for `benches/replay_peers.py` and
+//! `benches/call_overhead.py`: `eager` and `replay` are the step, `tiny` is one of an MLP 16-8-4 with 4 rows, `op` one small operation,
+//! captured, `chain` a compiled pointwise chain, and `launch` its kernel alone.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark stops at its first surprise")]
 
@@ -12,6 +14,7 @@ use std::io::BufRead;
 use std::rc::Rc;
 use std::time::Instant;
 
+use netcl::autograd::jit;
 use netcl::core::kernels::launch::{Counter, Launch, Sink, with_sink};
 use netcl::core::random::{Generator, manual_seed};
 use netcl::nn::Sequential;
@@ -24,10 +27,16 @@ use netcl::runtime::scheduler::{HostArray, Scheduler};
 type Batch = (Tensor, IndexTensor);
 type Step = Box<dyn FnMut(&Batch) -> netcl::Result<Tensor>>;
 
-fn step(queue: &Queue) -> Step {
+/// The widths of an MLP.
+type Widths = [usize; 3];
+const MLP: Widths = [784, 128, 10];
+/// So small that the host's part is most of a step.
+const TINY: Widths = [16, 8, 4];
+
+fn step(queue: &Queue, [wide, hidden, classes]: Widths) -> Step {
     manual_seed(1);
     let model: Sequential =
-        sequential![Linear::new(queue, 784, 128).unwrap(), ReLU, Linear::new(queue, 128, 10).unwrap()];
+        sequential![Linear::new(queue, wide, hidden).unwrap(), ReLU, Linear::new(queue, hidden, classes).unwrap()];
     // So slow that thousands of steps on one batch do not end in gradients too small to be normal, which are slow to compute with.
     let mut optimizer = Adam::new(model.parameters(), 1e-7).unwrap();
     Box::new(move |(x, labels)| {
@@ -39,11 +48,61 @@ fn step(queue: &Queue) -> Step {
     })
 }
 
-fn batch(queue: &Queue) -> Batch {
+fn batch(queue: &Queue, [wide, _, classes]: Widths, count: usize) -> Batch {
     let mut generator = Generator::new(1);
-    let x = normal(queue, [32, 784], DType::F32, 0.0, 1.0, Some(&mut generator)).unwrap();
-    let labels: Vec<i64> = (0..32).map(|i| i * 7 % 10).collect();
-    (x.into(), IndexTensor::from_host(queue, &labels, [32]).unwrap())
+    let x = normal(queue, [count, wide], DType::F32, 0.0, 1.0, Some(&mut generator)).unwrap();
+    let labels: Vec<i64> = (0..count).map(|i| (i * 7 % classes) as i64).collect();
+    (x.into(), IndexTensor::from_host(queue, &labels, [count]).unwrap())
+}
+
+/// The median seconds of a call over half a second of blocks of a hundred, each of which waits for the device at its end; and of
+/// that the host's part, until everything is given to the device.
+fn seconds(queue: &Queue, call: &mut dyn FnMut()) -> (f64, f64) {
+    let mut block = |n: usize| {
+        let start = Instant::now();
+        (0..n).for_each(|_| call());
+        let host = start.elapsed().as_secs_f64() / n as f64;
+        queue.finish().unwrap();
+        (start.elapsed().as_secs_f64() / n as f64, host)
+    };
+    block(3);
+    let (start, mut times) = (Instant::now(), Vec::new());
+    while times.len() < 5 || start.elapsed().as_secs_f64() < 0.5 {
+        times.push(block(100));
+    }
+    times.sort_by(|a, b| a.0.total_cmp(&b.0));
+    times[times.len() / 2]
+}
+
+/// Small calls, of which the host's part is most: a captured step and operation, a compiled chain, and the chain's kernel alone.
+struct Small {
+    queue: Queue,
+    step: Box<dyn FnMut()>,
+    op: Box<dyn FnMut()>,
+    chain: Box<dyn FnMut()>,
+    launch: Box<dyn FnMut()>,
+}
+
+impl Small {
+    fn new(queue: &Queue) -> Small {
+        let tensor = |value| Tensor::full(queue, [1024], DType::F32, value).unwrap();
+        let (x, y) = (tensor(0.5), tensor(0.25));
+        let (mut step, batch) = (capture(step(queue, TINY)), batch(queue, TINY, 4));
+        let mut op = capture(|x: &Tensor| x * 2.0);
+        let chain = || jit(|t: &[&Tensor]| &(&(&(t[0] * t[1])? + 1.0)?.tanh()? * &t[0].sigmoid()?)? + &t[1].relu()?);
+        let (compiled, inside) = (chain(), chain());
+        let mut launch = capture(move |(x, y): &(Tensor, Tensor)| inside.call(&[x, y]));
+        let pair = (x.clone(), y.clone());
+        launch.call(&pair).unwrap();
+        let given = x.clone();
+        Small {
+            queue: queue.clone(),
+            step: Box::new(move || drop(step.call(&batch).unwrap())),
+            op: Box::new(move || drop(op.call(&given).unwrap())),
+            chain: Box::new(move || drop(compiled.call(&[&x, &y]).unwrap())),
+            launch: Box::new(move || drop(launch.replay().unwrap())),
+        }
+    }
 }
 
 /// Both kinds of step, ready to be timed.
@@ -59,40 +118,23 @@ struct Pair {
 
 impl Pair {
     fn new(queue: &Queue) -> Pair {
-        let mut captured = capture(step(queue));
-        let batch = batch(queue);
+        let mut captured = capture(step(queue, MLP));
+        let batch = batch(queue, MLP, 32);
         captured.call(&batch).unwrap();
         let stats = captured.stats().unwrap().clone();
         let replay = Box::new(move |batch: &Batch| drop(captured.call(batch).unwrap()));
-        let (mut eager, counter) = (step(queue), Rc::new(Counter::default()));
+        let (mut eager, counter) = (step(queue, MLP), Rc::new(Counter::default()));
         eager(&batch).unwrap();
         with_sink(counter.clone(), || eager(&batch)).unwrap();
         Pair { queue: queue.clone(), batch, eager, eager_launches: counter.launches(), replay, stats }
     }
 
-    /// The median time of a step over half a second of blocks of a hundred, each of which waits for the device at its end; and of
-    /// that the host's part, until everything is given to the device.
     fn seconds(&mut self, replayed: bool) -> (f64, f64) {
-        let mut block = |n: usize| {
-            let start = Instant::now();
-            for _ in 0..n {
-                if replayed {
-                    (self.replay)(&self.batch);
-                } else {
-                    (self.eager)(&self.batch).unwrap();
-                }
-            }
-            let host = start.elapsed().as_secs_f64() / n as f64;
-            self.queue.finish().unwrap();
-            (start.elapsed().as_secs_f64() / n as f64, host)
-        };
-        block(3);
-        let (start, mut times) = (Instant::now(), Vec::new());
-        while times.len() < 5 || start.elapsed().as_secs_f64() < 0.5 {
-            times.push(block(100));
+        let Pair { queue, batch, eager, replay, .. } = self;
+        match replayed {
+            true => seconds(queue, &mut || replay(batch)),
+            false => seconds(queue, &mut || drop(eager(batch).unwrap())),
         }
-        times.sort_by(|a, b| a.0.total_cmp(&b.0));
-        times[times.len() / 2]
     }
 }
 
@@ -218,8 +260,16 @@ fn main() {
         let names: Vec<String> = pair.stats.names.iter().map(|name| format!("{name:?}")).collect();
         let (device, eager, names) = (&handle.device_name, pair.eager_launches, names.join(", "));
         println!("{{\"device\": {device:?}, \"eager\": {eager}, \"replayed\": [{names}]}}");
+        let mut small = Small::new(&handle.queue);
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            println!("{:e}", pair.seconds(line.trim() == "replay").0);
+            let (whole, host) = match line.trim() {
+                "tiny" => seconds(&small.queue, &mut small.step),
+                "op" => seconds(&small.queue, &mut small.op),
+                "chain" => seconds(&small.queue, &mut small.chain),
+                "launch" => seconds(&small.queue, &mut small.launch),
+                kind => pair.seconds(kind == "replay"),
+            };
+            println!("{whole:e} {host:e}");
         }
         return;
     }
