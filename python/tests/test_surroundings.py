@@ -1,6 +1,7 @@
 """Compiled and captured functions see what changes around them: never an old number."""
 
 import contextlib
+import contextvars
 import enum
 import functools
 import gc
@@ -20,7 +21,9 @@ import pytest
 import netcl
 import netcl.autograd as ag
 from netcl import nn, optim
+from netcl._surroundings import Surroundings, difference
 from netcl.core.device import device, manager
+from netcl.core.index import IndexTensor
 from netcl.core.tensor import Tensor
 
 QUEUE = manager.default("cpu").queue
@@ -396,6 +399,230 @@ def test_old_objects_are_let_go():
     assert gone() is None
 
 
+# ---- descriptions that are kept --------------------------------------------------------------------------------------
+
+STEADY = """
+import types
+import netcl.autograd as ag
+from netcl import nn, optim
+
+FACTOR, ITEMS, TABLE, HELPER_FACTOR = 2.0, [1.0, [2.0]], {"a": 1.0, "b": 2.0}, 3.0
+
+class Base:
+    bias = 0.5
+
+    def apply(self, x):
+        return x * self.scale
+
+class Holder(Base):
+    def __init__(self):
+        self.scale = 2.0
+
+    @property
+    def twice(self):
+        return 2.0 * self.scale
+
+    @staticmethod
+    def fixed(x):
+        return x + 1.0
+
+class Net(nn.Module):
+    power = 1.0
+
+    def __init__(self):
+        self.fc, self.slope = nn.Linear(4, 4), 0.5
+
+    def forward(self, x):
+        return self.fc(x) * self.slope + self.power
+
+def helper(x, k=1.5, *, shift=0.25):
+    return x * k * HELPER_FACTOR + shift
+
+def make(cell):
+    def inside(x):
+        return x * cell
+    def change(value):
+        nonlocal cell
+        cell = value
+    return inside, change
+
+inside, change = make(2.0)
+HOLDER, NET, SPACE, MODULE = Holder(), Net(), types.SimpleNamespace(gain=1.0), types.ModuleType("a_users_module")
+MODULE.value = 1.0
+partial = __import__("functools").partial(helper, k=2.0)
+
+def f(x):
+    x = x * FACTOR + ITEMS[0] * ITEMS[1][0] + sum(TABLE.values())
+    x = HOLDER.apply(x) + HOLDER.bias + HOLDER.twice + Holder.fixed(x) + SPACE.gain * MODULE.value
+    x = helper(x) + inside(x) + partial(x) + NET(x)
+    return x if MISSING is None else x * MISSING
+"""
+
+CHANGES = [
+    "FACTOR = 5.0",
+    "FACTOR = -0.0",
+    "ITEMS[0] = 7.0",
+    "ITEMS[1][0] = 7.0",
+    "ITEMS[1].append(1.0)",
+    "ITEMS = [1.0, [3.0]]",
+    "TABLE['a'] = 7.0",
+    "TABLE['c'] = 7.0",
+    "del TABLE['a']; TABLE['a'] = 1.0",
+    "HELPER_FACTOR = 4.0",
+    "helper.__defaults__ = (9.0,)",
+    "helper.__kwdefaults__ = {'shift': 9.0}",
+    "helper.__kwdefaults__['shift'] = 9.0",
+    "helper.__code__ = (lambda x, k=1.0, *, shift=0.0: x - k).__code__",
+    "helper = inside",
+    "partial.keywords['k'] = 9.0",
+    "partial = __import__('functools').partial(helper, k=3.0)",
+    "change(9.0)",
+    "HOLDER.scale = 9.0",
+    "HOLDER.__dict__ = {'scale': 9.0}",
+    "HOLDER.apply = helper",
+    "HOLDER.__class__ = type('Other', (Holder,), {'bias': 9.0})",
+    "HOLDER = Holder(); HOLDER.scale = 9.0",
+    "Base.bias = 9.0",
+    "Holder.bias = 9.0",
+    "Base.apply = lambda self, x: x - self.scale",
+    "Holder.__bases__ = (type('Base', (Base,), {'bias': 9.0}),)",
+    "Holder.twice = property(lambda self: 9.0)",
+    "Holder.fixed = staticmethod(lambda x: x - 1.0)",
+    "SPACE.gain = 9.0",
+    "MODULE.value = 9.0",
+    "MODULE.fixed = 9.0",
+    "del HOLDER.scale; Base.scale = 9.0",
+    "NET.slope = 9.0",
+    "NET.power = 9.0",
+    "Net.power = 9.0",
+    "Net.forward = lambda self, x: self.fc(x)",
+    "NET.fc = nn.Sequential(nn.Linear(4, 4))",
+    "NET.fc.weight = nn.Parameter(NET.fc.weight.detach() * 2.0)",
+    "NET.eval()",
+    "NET = Net()",
+    "MISSING = 3.0",
+    "f.__code__ = (lambda x: x * FACTOR).__code__",
+    "f.extra = HOLDER",
+]
+# What f does not read, or what is described alike.
+IRRELEVANT = ["UNREAD = 1.0", "HOLDER.never_named = 5", "FACTOR = float('2.0')", "Net()", "TABLE['a'] = float('1.0')"]
+
+
+def steady_program():
+    space = {"__name__": "a_users_program", "MISSING": None}
+    exec(STEADY, space)
+    return space
+
+
+@pytest.mark.parametrize("change", CHANGES + IRRELEVANT)
+def test_a_kept_description_is_the_one_that_would_be_made_anew(change):
+    space = steady_program()
+    surroundings, x = Surroundings(space["f"]), (make(2, 4),)
+    before, _ = surroundings.describe(x, {})
+    again, inputs = surroundings.describe(x, {})
+    same = again.recognise(x, {})
+    assert again.key[-1][-1] is before.key[-1][-1] and same.inputs(x, {}) == inputs == x
+    exec(change, space)
+    fresh, _ = Surroundings(space["f"]).describe(x, {})
+    for _ in range(2):
+        after, _ = surroundings.describe(x, {})
+        assert after.key == fresh.key and after.has_tensors_of(fresh.around), difference(after.key, fresh.key)
+    if same.inputs(x, {}) is not None:
+        assert fresh.key == before.key and fresh.has_tensors_of(before.around)
+    relevant = after.key != before.key or not after.has_tensors_of(before.around)
+    assert relevant == (change in CHANGES and change != "f.extra = HOLDER")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_calls_that_were_recognised_see_changes(change):
+    space = steady_program()
+    made, x = both(space["f"]), make(2, 4)
+    for _ in range(3):
+        agree(made, space["f"], x)
+    assert all(form._hot is not None for form in made)
+    exec(change, space)
+    for _ in range(2):
+        agree(made, space["f"], x)
+
+
+def test_the_arguments_of_a_recognised_call():
+    def f(x, k=1.0, *, shift=0.0, flag=None):
+        return x * k + shift if flag else x - k
+
+    made, x = both(f), make(3)
+    calls = [((x,), {}), ((x, 2.0), {}), ((x, 2), {}), ((x,), {"k": 2.0}), ((x, -0.0), {}), ((x, 0.0), {}), ((x, True), {})]
+    calls += [((x, 2.0), {"shift": 1.0, "flag": True}), ((x, 2.0), {"flag": True, "shift": 1.0}), ((x,), {"flag": "yes"})]
+    for args, kwargs in calls:
+        for form in made:
+            form(*args, **kwargs)
+            hot = form._hot[0]
+            matching = [other for other in calls if hot.inputs(*other) is not None]
+            assert matching == [(args, kwargs)] and hot.inputs(args, kwargs) == (x,)
+        agree(made, f, *args, **kwargs)
+    f(x)
+    for form in made:
+        form(x)
+        assert form._hot[0].inputs((IndexTensor.from_host(QUEUE, [1]),), {}) is None and form._hot[0].inputs((x.to_host(),), {}) is None
+
+
+def test_what_cannot_be_compared_is_described_in_every_call():
+    weight = make(3)
+    weight.requires_grad = True
+    array, chosen, variable = np.ones(1), {1.0}, contextvars.ContextVar("variable", default=1.0)
+
+    def reads_array(x):
+        return x * float(array[0])
+
+    def reads_set(x):
+        return x * sum(chosen)
+
+    def reads_gradient(x):
+        return x * 2.0 if weight.grad is None else x * 3.0
+
+    def reads_variable(x):
+        return x * variable.get()
+
+    x = make(3)
+    changes = [lambda: array.fill(4.0), lambda: chosen.add(3.0), lambda: weight.sum().backward(), lambda: variable.set(5.0)]
+    for f, change in zip((reads_array, reads_set, reads_gradient, reads_variable), changes):
+        made = both(f)
+        for _ in range(2):
+            agree(made, f, x)
+        assert all(form._hot is None for form in made)
+        change()
+        agree(made, f, x)
+
+
+def test_settings_of_an_optimizer_are_compared():
+    opt = optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+
+    def f(x):
+        return x * opt.lr
+
+    made, x = both(f), make(3)
+    for lr in (0.1, 0.1, 0.3):
+        opt.lr = lr
+        agree(made, f, x)
+    assert all(form._hot[0].inputs((x,), {}) == (x,) for form in made)
+
+
+@pytest.mark.parametrize("form", [ag.jit, netcl.runtime.capture], ids=["jit", "capture"])
+def test_functions_that_nobody_calls_any_more_are_let_go(form):
+    class Mark:
+        pass
+
+    space = {"mark": Mark()}
+    exec("def f(x):\n    return x * 2.0 if mark else x", space)
+    space["form"] = form(space["f"])
+    for _ in range(2):
+        space["form"](make(3))
+    assert space["form"]._hot is not None
+    gone = weakref.ref(space["mark"])
+    del space
+    gc.collect()
+    assert gone() is None
+
+
 # ---- what cannot be compiled -----------------------------------------------------------------------------------------
 
 
@@ -647,5 +874,6 @@ def test_random_programs_whose_surroundings_change(chunk):
             for form in forms:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", RuntimeWarning)
+                    form(x, *args)  # the second call may know the first one
                     got = form(x, *args).to_host()
                 np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6, err_msg=f"program {number}, {type(form).__name__}\n{text}\n{history}")

@@ -8,7 +8,7 @@ use netcl::core::dtype::DType;
 use netcl::core::index::IndexTensor as Index;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use crate::error::{IntoPyResult, carry, kind};
@@ -35,7 +35,8 @@ struct Captures(jit::Captures);
 impl Captures {
     #[new]
     fn new(tensors: Vec<Bound<'_, PyAny>>) -> PyResult<Self> {
-        Ok(Captures(jit::Captures::new(tensors.iter().map(unwrap).collect::<PyResult<_>>()?)))
+        let owned = |tensor| unwrap(tensor).map(Arc::unwrap_or_clone);
+        Ok(Captures(jit::Captures::new(tensors.iter().map(owned).collect::<PyResult<_>>()?)))
     }
 
     /// Whether what matters of the tensors is as it was when they were looked at.
@@ -61,17 +62,17 @@ impl JitCache {
         JitCache(Cache::new(fast_math).named(name))
     }
 
-    /// Calls ``body`` with a list of tensors, compiled; gives the number of the plan and a list of tensors.
+    /// Calls ``body``, a function of a list of tensors, compiled; gives the number of the plan and a list of tensors.
     fn call<'py>(
         &self,
         py: Python<'py>,
         statics: &Bound<'py, PyBytes>,
-        inputs: Vec<Bound<'py, PyAny>>,
+        inputs: &Bound<'py, PyTuple>,
         captures: &Captures,
         body: Py<PyAny>,
     ) -> PyResult<(u64, Bound<'py, PyList>)> {
-        let (statics, inputs, body) = (statics.as_bytes(), all(&inputs)?, to_body(body));
-        let inputs: SmallVec<[&Recorded; 8]> = inputs.iter().collect();
+        let (statics, inputs, body) = (statics.as_bytes(), all(inputs)?, to_body(body));
+        let inputs: SmallVec<[&Recorded; 8]> = inputs.iter().map(AsRef::as_ref).collect();
         let (plan, made) = py.detach(|| self.0.call(statics, &inputs, &captures.0, body)).py()?;
         let made = made.into_iter().map(|tensor| wrap(py, tensor)).collect::<PyResult<Vec<_>>>()?;
         Ok((plan, PyList::new(py, made)?))
@@ -83,12 +84,12 @@ impl JitCache {
         py: Python<'_>,
         what: &str,
         statics: &Bound<'_, PyBytes>,
-        inputs: Vec<Bound<'_, PyAny>>,
+        inputs: &Bound<'_, PyTuple>,
         captures: &Captures,
         body: Py<PyAny>,
     ) -> PyResult<String> {
-        let (statics, inputs, body) = (statics.as_bytes(), all(&inputs)?, to_body(body));
-        let (own, captured): (Vec<&Recorded>, _) = (inputs.iter().collect(), &captures.0);
+        let (statics, inputs, body) = (statics.as_bytes(), all(inputs)?, to_body(body));
+        let (own, captured): (Vec<&Recorded>, _) = (inputs.iter().map(AsRef::as_ref).collect(), &captures.0);
         py.detach(|| match what {
             "explain" => self.0.explain(statics, &own, captured, body).py(),
             "source" => self.0.source(statics, &own, captured, body).py(),
@@ -107,16 +108,16 @@ impl JitCache {
     }
 }
 
-fn all(objects: &[Bound<'_, PyAny>]) -> PyResult<SmallVec<[Recorded; 8]>> {
-    objects.iter().map(unwrap).collect()
+fn all(objects: &Bound<'_, PyTuple>) -> PyResult<SmallVec<[Arc<Recorded>; 8]>> {
+    objects.iter().map(|object| unwrap(&object)).collect()
 }
 
-fn unwrap(object: &Bound<'_, PyAny>) -> PyResult<Recorded> {
+fn unwrap(object: &Bound<'_, PyAny>) -> PyResult<Arc<Recorded>> {
     if let Ok(tensor) = object.cast::<Tensor>() {
-        return Ok(tensor.get().inner().as_ref().clone());
+        return Ok(tensor.get().inner());
     }
     match object.cast::<IndexTensor>() {
-        Ok(index) => Ok(index.get().0.tensor().clone().into()),
+        Ok(index) => Ok(Arc::new(index.get().0.tensor().clone().into())),
         Err(_) => Err(PyTypeError::new_err(format!("jit takes tensors here, not {}", kind(object)))),
     }
 }
@@ -136,7 +137,7 @@ fn to_body(function: Py<PyAny>) -> Body {
         Python::attach(|py| {
             let given = tensors.iter().map(|tensor| wrap(py, tensor.clone())).collect::<PyResult<Vec<_>>>()?;
             let made = function.bind(py).call1((PyList::new(py, given)?,))?;
-            made.try_iter()?.map(|object| unwrap(&object?)).collect::<PyResult<Vec<Recorded>>>()
+            made.try_iter()?.map(|object| unwrap(&object?).map(Arc::unwrap_or_clone)).collect::<PyResult<Vec<_>>>()
         })
         .map_err(carry)
     })

@@ -57,7 +57,7 @@ class JitCache:
     def call(
         self,
         statics: bytes,
-        inputs: list[Tensor | IndexTensor],
+        inputs: tuple[Tensor | IndexTensor, ...],
         captures: Captures,
         body: Callable[[list[Any]], list[Any]],
     ) -> tuple[int, list[Any]]: ...
@@ -65,7 +65,7 @@ class JitCache:
         self,
         what: str,
         statics: bytes,
-        inputs: list[Tensor | IndexTensor],
+        inputs: tuple[Tensor | IndexTensor, ...],
         captures: Captures,
         body: Callable[[list[Any]], list[Any]],
     ) -> str: ...

@@ -6,6 +6,7 @@ import collections
 import contextvars
 import enum
 import functools
+import gc
 import math
 import operator
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 from netcl._netcl import IndexTensor, Tensor
 from netcl._surroundings.code import Code, is_library, is_ours
 from netcl._structure import is_sequence
+from netcl._surroundings import modules
 from netcl._surroundings.modules import BOOKKEEPING, Facts, is_fixed
 from netcl._surroundings.watch import SOURCES
 from netcl._surroundings.words import PLAIN, Refused
@@ -60,7 +62,7 @@ _CONSTRUCTORS = _OPERATORS | {"__init__", "__new__", "__post_init__"}
 class Walk:
     """One look at the surroundings."""
 
-    __slots__ = ("alive", "around", "codes", "grown", "held", "inputs", "known", "names", "seen")
+    __slots__ = ("alive", "around", "codes", "grown", "held", "inputs", "known", "names", "readings", "seen")
 
     def __init__(self, codes: dict[int, Code], names: set[str] | None, known: dict[type, Any] | None = None) -> None:
         self.codes, self.names, self.grown = codes, names, False
@@ -71,6 +73,8 @@ class Walk:
         self.held: list[Any] = []
         self.alive: list[Any] = []
         self.seen: dict[int, int] = {}
+        # Everything mutable that was read, for `Readings`; None: nobody wants it, or something was read that is not compared there.
+        self.readings: list[tuple[Any, ...]] | None = None
 
     # ---- arguments -------------------------------------------------------------------------------------------------
 
@@ -119,7 +123,24 @@ class Walk:
         describe = _HOW.get(kind)
         if describe is None:
             describe = _HOW[kind] = _how(kind, value)
+        if self.readings is not None and describe not in _COMPARED:
+            self.readings = None
         return describe(self, value)
+
+    def _read(self, *reading: Any) -> None:
+        """Notes what was read, and from where."""
+        if self.readings is not None:
+            self.readings.append(reading)
+
+    def _read_table(self, table: Any, keys: tuple[Any, ...], values: dict[Any, Any]) -> None:
+        """Notes the keys of a dictionary, and the values of those that count."""
+        if type(table) is types.MappingProxyType:
+            # The dictionary of a class is only seen through a proxy, which refers to nothing else.
+            table = gc.get_referents(table)[0]
+        if isinstance(table, dict):
+            self._read("table", table, keys, values)
+        else:
+            self.readings = None
 
     def _items(self, kind: str, tag: Any, labels: tuple[Any, ...], values: Iterable[Any]) -> Any:
         """A node of the key: ``labels`` say in words what the values are."""
@@ -144,15 +165,27 @@ class Walk:
 
     def sequence(self, value: Any) -> Any:
         kind = type(value)
-        labels = tuple([f"[{i}]" for i in range(len(value))])
-        return self._items("sequence", id(kind), labels, value)
+        parts = tuple(value)
+        if kind is list:
+            self._read("items", value, parts)
+        elif kind is not tuple:
+            self.readings = None
+        labels = tuple([f"[{i}]" for i in range(len(parts))])
+        return self._items("sequence", id(kind), labels, parts)
 
     def mapping(self, value: Any) -> Any:
-        keys = tuple([self(key) for key in value])
-        labels = tuple([f"[{key!r}]" for key in value])
-        return (keys, self._items("mapping", id(type(value)), labels, value.values()))
+        parts = dict(value)
+        if type(value) is dict:
+            self._read("table", value, tuple(parts), parts)
+        else:
+            self.readings = None
+        keys = tuple([self(key) for key in parts])
+        labels = tuple([f"[{key!r}]" for key in parts])
+        return (keys, self._items("mapping", id(type(value)), labels, parts.values()))
 
     def unordered(self, value: Any) -> Any:
+        if type(value) is not frozenset:
+            self.readings = None
         return ("set", id(type(value)), frozenset([self(part) for part in value]))
 
     def array(self, value: Any) -> Any:
@@ -164,6 +197,8 @@ class Walk:
         return ("bytes", id(type(value)), bytes(value))
 
     def number(self, value: Any) -> Any:
+        if value.dtype.kind not in "biufc":  # records can be written to
+            self.readings = None
         return ("number", id(type(value)), value.dtype.str, value.tobytes())
 
     def slice(self, value: Any) -> Any:
@@ -187,31 +222,45 @@ class Walk:
             self.grown = True
 
     def function(self, value: types.FunctionType) -> Any:
-        around = value.__globals__
-        code = self.codes.get(id(value.__code__)) or self._new_code(value.__code__, around.get("__name__"))
+        around, made = value.__globals__, value.__code__
+        code = self.codes.get(id(made)) or self._new_code(made, around.get("__name__"))
         if code.library:
             return self.same(value)
-        found: list[Any] = [around.get(name, _ABSENT) for name in code.globals]
+        defaults, named, own = value.__defaults__, value.__kwdefaults__, value.__dict__
+        for name, part in (("__code__", made), ("__defaults__", defaults), ("__kwdefaults__", named), ("__dict__", own)):
+            self._read("attribute", value, name, part)
+        found = [self._entry(around, name, _ABSENT) for name in code.globals]
         labels = code.labels
         if code.imported:
-            found += [sys.modules.get(name) for name in code.imported]
+            found += [self._entry(sys.modules, name, None) for name in code.imported]
         if value.__closure__ is not None:
-            labels += value.__code__.co_freevars
+            labels += made.co_freevars
             for cell in value.__closure__:
                 try:
                     found.append(cell.cell_contents)
+                    self._read("attribute", cell, "cell_contents", found[-1])
                 except ValueError:  # a cell that is not filled yet
                     found.append(_ABSENT)
-        if value.__defaults__:
-            labels += tuple([f"default {i}" for i in range(len(value.__defaults__))])
-            found += value.__defaults__
-        if value.__kwdefaults__:
-            labels += tuple([f"default {name}" for name in value.__kwdefaults__])
-            found += value.__kwdefaults__.values()
-        if value.__dict__:
-            own, more = self._named(value.__dict__)
-            labels, found = labels + own, found + more
-        return self._items("function", id(value.__code__), labels, found)
+                    self.readings = None
+        if defaults:
+            labels += tuple([f"default {i}" for i in range(len(defaults))])
+            found += defaults
+        if named:
+            parts = dict(named)
+            self._read("table", named, tuple(parts), parts)
+            labels += tuple([f"default {name}" for name in parts])
+            found += parts.values()
+        more, values = self._named(own)
+        return self._items("function", id(made), labels + more, found + values)
+
+    def _entry(self, table: dict[str, Any], name: str, absent: Any) -> Any:
+        """An entry of a dictionary that may not be there."""
+        found = table.get(name, _ABSENT)
+        if found is _ABSENT:
+            self._read("missing", table, name)
+            return absent
+        self._read("entry", table, name, found)
+        return found
 
     def method(self, value: types.MethodType) -> Any:
         return self._items("method", None, ("self", "the method"), (value.__self__, value.__func__))
@@ -224,10 +273,16 @@ class Walk:
 
     def partial(self, value: functools.partial[Any]) -> Any:
         labels = ("the function", "arguments", "keywords")
-        return self._items("partial", None, labels, (value.func, value.args, value.keywords))
+        return self._items("partial", None, labels, self._attributes(value, "func", "args", "keywords"))
+
+    def _attributes(self, value: Any, *names: str) -> list[Any]:
+        found = [getattr(value, name) for name in names]
+        for name, part in zip(names, found):
+            self._read("attribute", value, name, part)
+        return found
 
     def compiled(self, value: Any) -> Any:
-        return self._items("compiled", None, ("the function",), (value.__wrapped__,))
+        return self._items("compiled", None, ("the function",), self._attributes(value, "__wrapped__"))
 
     def getter(self, value: Any) -> Any:
         """One of ``operator``'s functions: what it was made with; names of attributes among them."""
@@ -236,7 +291,7 @@ class Walk:
         return self._items("getter", id(type(value)), tuple(["an argument"] * len(made)), made)
 
     def cached(self, value: functools.cached_property[Any]) -> Any:
-        return self._items("property", None, ("get",), (value.func,))
+        return self._items("property", None, ("get",), self._attributes(value, "func"))
 
     def reference(self, value: Any) -> Any:
         return self._items("reference", None, ("()",), (value(),))
@@ -250,12 +305,15 @@ class Walk:
         self, table: Any, everything: bool = False, also: frozenset[str] = frozenset()
     ) -> tuple[tuple[str, ...], list[Any]]:
         """Entries of a table of attributes whose names occur in the code."""
-        names = self.names
+        names, keys = self.names, tuple(table)
         if names is None or everything:
-            wanted = [name for name in table if type(name) is str and name not in BOOKKEEPING]
+            wanted = [name for name in keys if type(name) is str and name not in BOOKKEEPING]
         else:
-            wanted = [name for name in table if name in names or name in also]
-        return tuple([f".{name}" for name in wanted]), [table[name] for name in wanted]
+            wanted = [name for name in keys if name in names or name in also]
+        found = [table[name] for name in wanted]
+        if self.readings is not None:
+            self._read_table(table, keys, dict(zip(wanted, found)))
+        return tuple([f".{name}" for name in wanted]), found
 
     def pymodule(self, value: types.ModuleType) -> Any:
         self.held.append(value)
@@ -268,13 +326,14 @@ class Walk:
         return self._items("pymodule", id(value), labels, found)
 
     def type(self, value: type) -> Any:
-        return self._class(value, _CONSTRUCTORS)
+        """A class of a library is the same each time; one of the user's is looked into."""
+        return self.same(value) if is_library(value.__module__) else self._class(value, _CONSTRUCTORS)
 
     def _class(self, value: type, also: frozenset[str]) -> Any:
         """What a class of the user's defines, in all of its bases; ``also`` are names that occur in no code."""
         labels: tuple[str, ...] = ()
         found: list[Any] = []
-        for base in value.__mro__:
+        for base in self._attributes(value, "__mro__")[0]:
             if is_library(base.__module__):
                 continue
             # What netcl calls by itself (forward, backward, hooks) occurs in no code of the user's.
@@ -291,7 +350,13 @@ class Walk:
 
     def object(self, value: Any) -> Any:
         kind = type(value)
-        labels, found = self._named(getattr(value, "__dict__", ()))
+        self._read("kind", value, kind)
+        labels: tuple[str, ...] = ()
+        found: list[Any] = []
+        own = getattr(value, "__dict__", None)
+        if own is not None:
+            self._read("attribute", value, "__dict__", own)
+            labels, found = self._named(own)
         for base in kind.__mro__:
             slots = base.__dict__.get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
@@ -299,7 +364,9 @@ class Walk:
                     continue
                 labels += (f".{name}",)
                 found.append(getattr(value, name, _ABSENT))
+                self.readings = None
         if isinstance(value, _CONTAINERS):
+            self.readings = None
             labels += ("its contents",)
             found.append(dict(value) if isinstance(value, dict) else list(value))
         # Once for all objects of the class. Its constructor has run already.
@@ -321,6 +388,8 @@ class Walk:
             facts = Facts(value)
             object.__setattr__(value, "_facts", facts)
         self.held.append(facts.kinds)
+        # Facts hold for as long as no module anywhere has changed; whether one that has is a part of this one is then looked up.
+        self._read("entry", vars(modules), "_changes", facts.changes)
         labels, found, names = facts.labels, facts.live, self.names
         if facts.tensors:
             self.around.append(facts.tensors)
@@ -349,10 +418,14 @@ class Walk:
             try:
                 setting = getattr(value, name)
             except Exception:  # noqa: BLE001 - a setting that is not there is none that can be read
+                self.readings = None
                 continue
             if is_fixed(setting):
+                self._read("attribute", value, name, setting)
                 labels.append(f".{name}")
                 found.append(setting)
+            else:
+                self.readings = None
         return self._items("ours", id(value), tuple(labels), found)
 
     def derived(self, value: Any) -> Any:
@@ -377,8 +450,7 @@ def _how(kind: type, value: Any) -> Callable[[Walk, Any], Any]:
     if issubclass(kind, (Compiled, CapturedFunction)):
         return Walk.compiled
     if issubclass(kind, type):
-        # A class of a library is the same each time; one of the user's is looked into.
-        return lambda walk, value: walk.same(value) if is_library(value.__module__) else walk.type(value)
+        return Walk.type
     for known, describe in _KNOWN:
         if kind is known or (issubclass(kind, known) and known in _SUBCLASSED):
             return describe
@@ -460,3 +532,9 @@ _KNOWN: list[tuple[type, Callable[[Walk, Any], Any]]] = [
 ]
 _SUBCLASSED = frozenset({types.ModuleType, property, staticmethod, classmethod, functools.partial, weakref.ref})
 _HOW: dict[type, Callable[[Walk, Any], Any]] = {}
+# Descriptions that note all that they read of mutable values (`Walk.readings`).
+_COMPARED = frozenset(
+    [Walk.same, Walk.equal, Walk.tensor, Walk.sequence, Walk.mapping, Walk.unordered, Walk.number, Walk.slice, Walk.function]
+    + [Walk.method, Walk.builtin, Walk.partial, Walk.compiled, Walk.getter, Walk.cached, Walk.pymodule, Walk.type, Walk.wrapped]
+    + [Walk.property, Walk.object, Walk.module, Walk.ours, Walk.derived]
+)

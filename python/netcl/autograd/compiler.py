@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from netcl._netcl.autograd import Captures, JitCache, runs_op_by_op
+from netcl._netcl.runtime import SameCall
 from netcl._structure import put_together, replace, take_apart
 from netcl._surroundings import Description, Refused, Surroundings, Watch, difference
 
@@ -49,6 +50,8 @@ class Compiled:
         self._cache = JitCache(self._name, fast_math)
         self._surroundings = Surroundings(function)
         self._kinds: OrderedDict[Any, _Kind] = OrderedDict()
+        # The last call, its description and its kind, for calls that are like it.
+        self._hot: tuple[SameCall, Description, _Kind] | None = None
         self._results: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._reasons: list[str] = []
@@ -62,20 +65,23 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._refused is not None or runs_op_by_op():
             return self.function(*args, **kwargs)
-        try:
-            found = self._surroundings.describe(args, kwargs)
-        except Refused as refused:
-            if refused.is_argument:
-                raise TypeError(f"jit: {refused}") from None
-            self._refuse(str(refused))
-            return self.function(*args, **kwargs)
-        kind = self._kinds.get(found.key)
-        if kind is None:
-            kind = self._new_kind(found)
-        elif len(self._kinds) == _MOST:
-            self._kinds.move_to_end(found.key)
+        hot, inputs = self._hot, None
+        if hot is not None:
+            same, found, kind = hot
+            inputs = same.inputs(args, kwargs)
+        if inputs is None:
+            try:
+                found, inputs = self._surroundings.describe(args, kwargs)
+            except Refused as refused:
+                if refused.is_argument:
+                    raise TypeError(f"jit: {refused}") from None
+                self._refuse(str(refused))
+                return self.function(*args, **kwargs)
+            kind = self._kind(found)
+            same = found.recognise(args, kwargs)
+            self._hot = None if same is None else (same, found, kind)
         call = _Call(self.function, args, kwargs)
-        plan, leaves = self._cache.call(kind.statics, found.inputs, kind.captures(found), call)
+        plan, leaves = self._cache.call(kind.statics, inputs, kind.captures(found), call)
         if call.result is None:
             self._misses = self._changes = 0
             result = self._results[plan]
@@ -97,7 +103,7 @@ class Compiled:
         strange = call.watch.unknown(self._surroundings) if call.watch is not None else None
         changed, left = None, False
         try:
-            after = self._surroundings.describe(call.args, call.kwargs)
+            after, _ = self._surroundings.describe(call.args, call.kwargs)
             left = not after.has_tensors_of(found.around) and _identity(after) != _identity(found)
             if left or after.key != found.key:
                 changed = f"it changes what it reads while it runs: {difference(found.key, after.key)}"
@@ -106,6 +112,7 @@ class Compiled:
         if changed is not None:
             self._changes += 1
             self._kinds.pop(found.key, None)
+            self._hot = None
         if strange is not None or self._changes >= _CHANGES:
             self._refuse(strange or changed or "")
         elif self._misses == _PATIENCE:
@@ -123,7 +130,12 @@ class Compiled:
                 "first call, or return it"
             ) from error
 
-    def _new_kind(self, found: Description) -> _Kind:
+    def _kind(self, found: Description) -> _Kind:
+        kind = self._kinds.get(found.key)
+        if kind is not None:
+            if len(self._kinds) == _MOST:
+                self._kinds.move_to_end(found.key)
+            return kind
         with self._lock:
             kind = self._kinds.get(found.key)
             if kind is None:
@@ -145,15 +157,15 @@ class Compiled:
     def _describe(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if self._refused is None:
             try:
-                found = self._surroundings.describe(args, kwargs)
+                found, inputs = self._surroundings.describe(args, kwargs)
             except Refused as refused:
                 if refused.is_argument:
                     raise TypeError(f"jit: {refused}") from None
                 self._refused = str(refused)
             else:
-                kind = self._kinds.get(found.key) or self._new_kind(found)
+                kind = self._kind(found)
                 call = _Call(self.function, args, kwargs)
-                return self._cache.describe(what, kind.statics, found.inputs, kind.captures(found), call)
+                return self._cache.describe(what, kind.statics, inputs, kind.captures(found), call)
         return f"runs as it is: {self._refused}\n" if what == "explain" else ""
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
@@ -204,12 +216,12 @@ class _Kind:
 class _Call:
     """The function with the arguments of one call, as the compiler runs it: on a list of tensors in place of theirs."""
 
-    __slots__ = ("args", "function", "kwargs", "result", "watch")
+    # Of the class for as long as the call has not run: most never do, and each attribute takes its time.
+    result: Any = None
+    watch: Watch | None = None
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.function, self.args, self.kwargs = function, args, kwargs
-        self.result: Any = None
-        self.watch: Watch | None = None
 
     def __call__(self, tensors: list[Any]) -> list[Any]:
         given = iter(tensors)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from netcl._netcl.autograd import Captures
-from netcl._netcl.runtime import Captured
+from netcl._netcl.runtime import Captured, SameCall
 from netcl._structure import put_together, replace, take_apart
 from netcl._surroundings import Description, Refused, Surroundings, Watch, difference
 from netcl.runtime.kernel_capture import CapturedKernelLaunch, KernelCapture, capture_disabled, get_capture
@@ -83,12 +83,14 @@ class CapturedFunction(Generic[P, R]):
         self._surroundings = Surroundings(function)
         self._variants: OrderedDict[Any, _Variant] = OrderedDict()
         self._last: _Variant | None = None
+        # The last call, its description and its variant, for calls that are like it.
+        self._hot: tuple[SameCall, Description, _Variant] | None = None
         self._forgotten = 0
         self._warned = False
 
-    def _variant(self, args: Any, kwargs: Any) -> tuple[_Variant, Description]:
+    def _variant(self, args: Any, kwargs: Any) -> tuple[_Variant, Description, tuple[Any, ...]]:
         try:
-            found = self._surroundings.describe(args, kwargs)
+            found, inputs = self._surroundings.describe(args, kwargs)
         except Refused as refused:
             name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
             raise TypeError(f"capture: {name} cannot be recorded: {refused}; pass what changes as an argument") from None
@@ -103,15 +105,18 @@ class CapturedFunction(Generic[P, R]):
         elif len(self._variants) == _MOST:
             self._variants.move_to_end(found.key)
         self._last = variant
-        return variant, found
+        same = found.recognise(args, kwargs)
+        self._hot = None if same is None else (same, found, variant)
+        return variant, found, inputs
 
     def _forget(self, key: Any) -> None:
+        self._hot = None
         self._forgotten += self._variants.pop(key).captured.recordings
 
     def _check(self, variant: _Variant, found: Description, args: Any, kwargs: Any) -> None:
         """After a recording: a function that changes what it reads is recorded in every call."""
         try:
-            after = self._surroundings.describe(args, kwargs)
+            after, _ = self._surroundings.describe(args, kwargs)
         except Refused:
             return
         strange = variant.watch.unknown(self._surroundings)
@@ -130,8 +135,13 @@ class CapturedFunction(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """One step: records where there is no recording for such inputs and surroundings, and replays."""
-        variant, found = self._variant(args, kwargs)
-        results = variant.captured(*found.inputs)
+        hot, inputs = self._hot, None
+        if hot is not None:
+            same, found, variant = hot
+            inputs = same.inputs(args, kwargs) if variant.captures.are_current() else None
+        if inputs is None:
+            variant, found, inputs = self._variant(args, kwargs)
+        results = variant.captured(*inputs)
         if variant.recorded:
             variant.recorded = False
             self._check(variant, found, args, kwargs)
@@ -139,8 +149,8 @@ class CapturedFunction(Generic[P, R]):
 
     def verify(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """One step, made by the function and by a replay from the same state; raises where a bit differs."""
-        variant, found = self._variant(args, kwargs)
-        return variant.result(variant.captured.verify(*found.inputs))
+        variant, _, inputs = self._variant(args, kwargs)
+        return variant.result(variant.captured.verify(*inputs))
 
     def replay(self) -> R:
         """The step of the last call once more, with the same inputs."""

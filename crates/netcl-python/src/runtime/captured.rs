@@ -1,9 +1,10 @@
 //! Captured functions.
 
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use netcl::runtime::capture::{self, CaptureStats};
 use pyo3::exceptions::PyRuntimeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
@@ -17,12 +18,16 @@ type Inner = capture::Captured<Vec<Value>, Vec<Value>, netcl::Error, Function>;
 ///
 /// It takes tensors and returns a list of tensors; ``netcl.runtime.capture`` takes any arguments and results.
 #[pyclass(module = "netcl.runtime", frozen, weakref)]
-pub(crate) struct Captured(Mutex<Inner>);
+pub(crate) struct Captured {
+    inner: Mutex<Inner>,
+    /// The one reference to the function, which is shared with what calls it, so that the garbage collector sees all of them.
+    function: Arc<Py<PyAny>>,
+}
 
 impl Captured {
     fn with<R: Send>(&self, py: Python<'_>, run: impl FnOnce(&mut Inner) -> netcl::Result<R> + Send) -> PyResult<R> {
         let busy = || PyRuntimeError::new_err("a captured function was called while it is running; make a second one");
-        py.detach(|| match self.0.try_lock() {
+        py.detach(|| match self.inner.try_lock() {
             Ok(mut inner) => Ok(run(&mut inner)),
             Err(TryLockError::Poisoned(poisoned)) => Ok(run(&mut poisoned.into_inner())),
             Err(TryLockError::WouldBlock) => Err(busy()),
@@ -35,23 +40,25 @@ fn values(tensors: &Bound<'_, PyTuple>) -> PyResult<Vec<Value>> {
     tensors.iter().map(|tensor| Value::from_py(&tensor)).collect()
 }
 
-fn objects<'py>(py: Python<'py>, values: &[Value]) -> PyResult<Bound<'py, PyList>> {
-    PyList::new(py, values.iter().map(|value| value.to_py(py)).collect::<PyResult<Vec<_>>>()?)
+fn objects(py: Python<'_>, values: Vec<Value>) -> PyResult<Bound<'_, PyList>> {
+    PyList::new(py, values.into_iter().map(|value| value.into_py(py)).collect::<PyResult<Vec<_>>>()?)
 }
 
 #[pymethods]
 impl Captured {
     #[new]
     fn new(function: Py<PyAny>) -> Captured {
-        let function: Function = Box::new(move |inputs| {
+        let function = Arc::new(function);
+        let called = function.clone();
+        let run: Function = Box::new(move |inputs| {
             let run = |py: Python<'_>| -> PyResult<Vec<Value>> {
-                let inputs = PyTuple::new(py, objects(py, inputs)?)?;
-                let results = function.bind(py).call1(inputs)?;
+                let inputs = PyTuple::new(py, objects(py, inputs.clone())?)?;
+                let results = called.bind(py).call1(inputs)?;
                 results.try_iter()?.map(|result| Value::from_py(&result?)).collect()
             };
             Python::attach(run).map_err(|raised| netcl::Error::Custom(Box::new(raised)))
         });
-        Captured(Mutex::new(capture::capture(function)))
+        Captured { inner: Mutex::new(capture::capture(run)), function }
     }
 
     /// One step with these tensors.
@@ -59,13 +66,13 @@ impl Captured {
     fn __call__<'py>(&self, py: Python<'py>, inputs: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyList>> {
         let inputs = values(inputs)?;
         let results = self.with(py, |inner| inner.call(&inputs))?;
-        objects(py, &results)
+        objects(py, results)
     }
 
     /// The step of the last call once more, with the same inputs.
     fn replay<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let results = self.with(py, Inner::replay)?;
-        objects(py, &results)
+        objects(py, results)
     }
 
     /// One step, made by the function and by a replay, which are compared bit by bit.
@@ -73,7 +80,7 @@ impl Captured {
     fn verify<'py>(&self, py: Python<'py>, inputs: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyList>> {
         let inputs = values(inputs)?;
         let results = self.with(py, |inner| inner.verify(&inputs))?;
-        objects(py, &results)
+        objects(py, results)
     }
 
     /// Launches and bytes of the program used last; ``None`` before the first call.
@@ -100,6 +107,10 @@ impl Captured {
     #[getter]
     fn current(&self, py: Python<'_>) -> PyResult<usize> {
         self.with(py, |inner| Ok(inner.current()))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&*self.function)
     }
 
     /// Forgets all programs; the next call records.

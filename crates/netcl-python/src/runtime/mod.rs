@@ -3,7 +3,10 @@
 mod cache;
 mod captured;
 mod kernel_capture;
+mod readings;
 mod scheduler;
+
+use std::sync::Arc;
 
 use netcl::core::index::IndexTensor as Labels;
 use netcl::core::tensor::Tensor as Raw;
@@ -21,6 +24,8 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<captured::Captured>()?;
     module.add_class::<kernel_capture::KernelCapture>()?;
     module.add_class::<kernel_capture::CaptureDisabled>()?;
+    module.add_class::<readings::Readings>()?;
+    module.add_class::<readings::SameCall>()?;
     module.add_class::<scheduler::Scheduler>()?;
     cache::register(&module)?;
     parent.add_submodule(&module)?;
@@ -29,15 +34,16 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// What goes in and comes out of a captured function.
+#[derive(Clone)]
 enum Value {
-    Float(netcl::Tensor),
+    Float(Arc<netcl::Tensor>),
     Whole(Labels),
 }
 
 impl Value {
     fn from_py(object: &Bound<'_, PyAny>) -> PyResult<Value> {
         if let Ok(tensor) = object.cast::<Tensor>() {
-            return Ok(Value::Float(tensor.get().inner().as_ref().clone()));
+            return Ok(Value::Float(tensor.get().inner()));
         }
         match object.cast::<IndexTensor>() {
             Ok(labels) => Ok(Value::Whole(labels.get().0.clone())),
@@ -48,10 +54,10 @@ impl Value {
         }
     }
 
-    fn to_py<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn into_py(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         Ok(match self {
-            Value::Float(tensor) => Bound::new(py, Tensor::new(tensor.clone()))?.into_any(),
-            Value::Whole(labels) => Bound::new(py, IndexTensor(labels.clone()))?.into_any(),
+            Value::Float(tensor) => Bound::new(py, Tensor::new(Arc::unwrap_or_clone(tensor)))?.into_any(),
+            Value::Whole(labels) => Bound::new(py, IndexTensor(labels))?.into_any(),
         })
     }
 }
@@ -66,7 +72,7 @@ impl Tensors for Value {
 
     fn replace(&self, with: &mut dyn FnMut(&Raw) -> netcl::core::Result<Raw>) -> netcl::core::Result<Self> {
         match self {
-            Value::Float(tensor) => tensor.replace(with).map(Value::Float),
+            Value::Float(tensor) => tensor.replace(with).map(Arc::new).map(Value::Float),
             Value::Whole(labels) => labels.replace(with).map(Value::Whole),
         }
     }

@@ -1,6 +1,6 @@
 //! Copies beside compute.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netcl::core::dtype::DType;
 use netcl::core::index::IndexTensor as Labels;
@@ -61,9 +61,9 @@ impl Scheduler {
         let tensors = py.detach(|| self.lock().next().map(<[_]>::to_vec)).py()?;
         let value = |tensor: netcl::core::tensor::Tensor| match tensor.dtype() {
             DType::I32 | DType::I64 => Labels::from_tensor(tensor).py().map(Value::Whole),
-            _ => Ok(Value::Float(tensor.into())),
+            _ => Ok(Value::Float(Arc::new(tensor.into()))),
         };
-        let objects = tensors.into_iter().map(|tensor| value(tensor)?.to_py(py)).collect::<PyResult<Vec<_>>>()?;
+        let objects = tensors.into_iter().map(|tensor| value(tensor)?.into_py(py)).collect::<PyResult<Vec<_>>>()?;
         PyTuple::new(py, objects)
     }
 
