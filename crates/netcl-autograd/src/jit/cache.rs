@@ -262,9 +262,9 @@ pub fn runs_op_by_op() -> bool {
 }
 
 fn plan_key(statics: &[u8], inputs: &[&Tensor], captures: &Captures) -> Vec<u8> {
-    let mut key = Vec::with_capacity(statics.len() + 96 * inputs.len() + 64);
+    let mut key = Vec::with_capacity(statics.len() + 128 * inputs.len() + 96);
     number(&mut key, statics.len() as u64);
-    key.extend(statics);
+    key.extend_from_slice(statics);
     number(&mut key, u64::from(grad_enabled()));
     number(&mut key, matmul_precision() as u64);
     number(&mut key, inputs.len() as u64);
@@ -275,24 +275,24 @@ fn plan_key(statics: &[u8], inputs: &[&Tensor], captures: &Captures) -> Vec<u8> 
         number(&mut key, twin.unwrap_or(i) as u64);
         number(&mut key, captures.sharing(tensor).map_or(u64::MAX, |at| at as u64));
     }
-    key.extend(captures.digest());
+    key.extend_from_slice(&captures.digest());
     key
 }
 
 pub(super) fn number(key: &mut Vec<u8>, value: u64) {
-    key.extend(value.to_le_bytes());
+    key.extend_from_slice(&value.to_le_bytes());
 }
 
 /// What a plan depends on of a tensor.
 pub(super) fn describe(key: &mut Vec<u8>, tensor: &Tensor) {
     let layout = tensor.layout();
-    key.extend(tensor.dtype().name().bytes());
+    key.extend_from_slice(tensor.dtype().name().as_bytes());
     number(key, layout.shape().ndim() as u64);
     layout.shape().iter().for_each(|&n| number(key, n as u64));
     layout.strides().iter().for_each(|&stride| number(key, stride as u64));
     number(key, layout.offset() as u64);
     number(key, u64::from(tensor.needs_grad()));
-    key.extend(tensor.unrecorded().unwrap_or_default().bytes());
+    key.extend_from_slice(tensor.unrecorded().unwrap_or_default().as_bytes());
     let device = match tensor.queue() {
         Queue::Cpu(_) => 0,
         Queue::OpenCl(stream) => Arc::as_ptr(stream) as u64,
