@@ -133,6 +133,20 @@ mod tests {
         assert!(PYO3_CONFIG.lines().any(|line| line == "version=3.10"));
     }
 
+    /// A file that `main.rs` does not name would be neither compiled nor run.
+    #[test]
+    fn every_file_of_tests_is_a_module() {
+        let crates = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates")).unwrap();
+        for tests in crates.flatten().map(|entry| entry.path().join("tests/all")).filter(|folder| folder.is_dir()) {
+            let main = std::fs::read_to_string(tests.join("main.rs")).unwrap();
+            for file in std::fs::read_dir(&tests).unwrap().flatten().map(|entry| entry.path()) {
+                let name = file.file_stem().unwrap().display().to_string();
+                let code = file.join("mod.rs").exists() || file.extension().is_some_and(|extension| extension == "rs");
+                assert!(!code || name == "main" || main.contains(&format!("mod {name};")), "{}", file.display());
+            }
+        }
+    }
+
     #[test]
     fn folders_are_prepended() {
         let value = prepended("NETCL_NO_SUCH_VARIABLE", &[PathBuf::from("/a"), PathBuf::from("/b")]);

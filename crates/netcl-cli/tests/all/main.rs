@@ -1,0 +1,7 @@
+//! Tests of the command line tool. One binary: nextest runs each test in a process of its own.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
+
+mod command;
+mod explain;
+mod measuring;
+mod train;

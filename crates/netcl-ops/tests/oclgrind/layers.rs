@@ -1,0 +1,250 @@
+//! The kernels of layers on tiny odd shapes and every OpenCL device, held against the native CPU; forward and backward.
+//!
+//! Made for oclgrind, as `small.rs` is. A new kernel of a layer belongs here.
+
+use netcl_core::Result;
+use netcl_core::backend::Queue;
+use netcl_core::device::{DeviceHandle, manager};
+use netcl_core::dtype::DType;
+use netcl_core::index::IndexTensor;
+use netcl_core::kernels::form::{Form, force_form};
+use netcl_core::random::Generator;
+use netcl_core::shape::Shape;
+use netcl_core::tensor::Tensor;
+use netcl_ops as ops;
+use netcl_ops::attention::{AttentionOptions, RotaryForm, RotaryTables, force_group, rotary};
+use netcl_ops::attention::{scaled_dot_product_attention, scaled_dot_product_attention_backward};
+use netcl_ops::compare::{Comparison, compare};
+use netcl_ops::conv::{ConvOptions, ConvTransposeOptions, Variant, conv_transpose2d, conv2d};
+use netcl_ops::conv::{conv2d_backward_data, conv2d_backward_weight, conv2d_with_statistics};
+use netcl_ops::norm::Affine;
+use netcl_ops::pad::PadMode;
+use netcl_ops::pool::{Averaging, Split, Window, force_split};
+
+use crate::support::{Tolerance, opencl, random, tensor};
+
+/// Runs the same code on the native CPU and on a device, and holds the results against each other.
+fn same(device: &DeviceHandle, what: &str, run: impl Fn(&Queue) -> Result<Vec<Tensor>>) {
+    let expected = run(&manager().cpu().queue).unwrap_or_else(|e| panic!("{what} on the CPU: {e}"));
+    let got = run(&device.queue).unwrap_or_else(|e| panic!("{what} on {}: {e}", device.device_name));
+    for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
+        assert_eq!(got.shape(), expected.shape(), "{what}, result {i}");
+        let check =
+            Tolerance::permissive(got.dtype()).check(&got.to_f64_vec().unwrap(), &expected.to_f64_vec().unwrap());
+        check.unwrap_or_else(|why| panic!("{what} on {}, result {i}: {why}", device.device_name));
+    }
+}
+
+fn values(queue: &Queue, shape: &[usize], seed: u64) -> Tensor {
+    tensor(queue, &random(shape.iter().product(), seed, (-1.0, 1.0)), shape, DType::F32).0
+}
+
+#[test]
+fn convolutions_in_every_variant() {
+    let (image, filters) = (Shape::from([2, 2, 5, 6]), Shape::from([3, 2, 3, 3]));
+    for device in opencl() {
+        for variant in [
+            None,
+            Some(Variant::Naive),
+            Some(Variant::Im2col),
+            Some(Variant::Im2colPlanes),
+            Some(Variant::ImplicitGemm),
+            Some(Variant::TiledLocal),
+            Some(Variant::Winograd),
+        ] {
+            let options = || ConvOptions { padding: [1, 1, 1, 0], variant, ..Default::default() };
+            same(&device, &format!("conv2d, {variant:?}"), |q| {
+                let (x, w, b) = (values(q, &image, 1), values(q, &filters, 2), values(q, &[3], 3));
+                let y = conv2d(&x, &w, Some(&b), &options())?;
+                let grad = values(q, y.shape(), 4);
+                let dx = conv2d_backward_data(&grad, &w, &image, &options())?;
+                Ok(vec![dx, conv2d_backward_weight(&grad, &x, &filters, &options())?, y])
+            });
+        }
+        for variant in [None, Some(Variant::ImplicitGemm)] {
+            same(&device, &format!("conv2d with statistics, {variant:?}"), |q| {
+                let (x, w) = (values(q, &image, 1), values(q, &filters, 2));
+                // Channels side by side in memory.
+                let x = x.permute(&[0, 2, 3, 1])?.contiguous()?.permute(&[0, 3, 1, 2])?;
+                let options = ConvOptions { padding: [1, 1, 1, 1], variant, ..Default::default() };
+                let (y, statistics) = conv2d_with_statistics(&x, &w, None, &options)?;
+                let normal = ops::batch_norm_with(&y, &statistics, Affine::default(), None, 1e-5)?;
+                Ok(vec![y, normal.output, normal.mean, normal.rstd])
+            });
+        }
+        same(&device, "statistics in many parts", |q| {
+            // More tiles than one work-item merges.
+            let (x, w) = (values(q, &[3, 1, 24, 30], 1), values(q, &[2, 1, 1, 1], 2));
+            let options = ConvOptions { variant: Some(Variant::ImplicitGemm), ..Default::default() };
+            let (y, statistics) = conv2d_with_statistics(&x, &w, None, &options)?;
+            let normal = ops::batch_norm_with(&y, &statistics, Affine::default(), None, 1e-5)?;
+            Ok(vec![normal.output, normal.mean, normal.rstd])
+        });
+        same(&device, "conv2d with stride, dilation and groups", |q| {
+            let options = ConvOptions {
+                stride: [2, 1],
+                dilation: [1, 2],
+                groups: 2,
+                padding: [2, 0, 1, 3],
+                ..Default::default()
+            };
+            let (x, w, filters) = (values(q, &image, 1), values(q, &[4, 1, 2, 3], 2), Shape::from([4, 1, 2, 3]));
+            let y = conv2d(&x, &w, None, &options)?;
+            let grad = values(q, y.shape(), 4);
+            let dx = conv2d_backward_data(&grad, &w, &image, &options)?;
+            Ok(vec![dx, conv2d_backward_weight(&grad, &x, &filters, &options)?, y])
+        });
+        same(&device, "conv_transpose2d", |q| {
+            let options = ConvTransposeOptions { stride: [2, 2], output_padding: [1, 0], ..Default::default() };
+            Ok(vec![conv_transpose2d(&values(q, &[1, 3, 3, 2], 1), &values(q, &filters, 2), None, &options)?])
+        });
+    }
+}
+
+#[test]
+fn normalisations() {
+    for device in opencl() {
+        let shape = [3, 4, 5];
+        same(&device, "batch_norm", |q| {
+            let (x, w, b, grad) = (values(q, &shape, 1), values(q, &[4], 2), values(q, &[4], 3), values(q, &shape, 4));
+            let affine = Affine { weight: Some(&w), bias: Some(&b) };
+            let y = ops::batch_norm(&x, affine, None, 1e-5)?;
+            let back = ops::batch_norm_backward(&grad, &x, affine, &y.mean, &y.rstd, true)?;
+            Ok([y.output, back.input].into_iter().chain(back.weight).chain(back.bias).collect())
+        });
+        same(&device, "layer_norm", |q| {
+            let (x, w, b, grad) =
+                (values(q, &shape, 1), values(q, &[4, 5], 2), values(q, &[4, 5], 3), values(q, &shape, 4));
+            let affine = Affine { weight: Some(&w), bias: Some(&b) };
+            let y = ops::layer_norm(&x, 2, affine, 1e-5)?;
+            let back = ops::layer_norm_backward(&grad, &x, 2, affine, &y.mean, &y.rstd)?;
+            Ok([y.output, back.input].into_iter().chain(back.weight).chain(back.bias).collect())
+        });
+        same(&device, "group_norm", |q| {
+            let (x, w, grad) = (values(q, &shape, 1), values(q, &[4], 2), values(q, &shape, 4));
+            let affine = Affine { weight: Some(&w), bias: None };
+            let y = ops::group_norm(&x, 2, affine, 1e-5)?;
+            let back = ops::group_norm_backward(&grad, &x, 2, affine, &y.mean, &y.rstd)?;
+            Ok([y.output, back.input].into_iter().chain(back.weight).collect())
+        });
+        same(&device, "rms_norm", |q| {
+            let (x, w, grad) = (values(q, &[3, 67], 1), values(q, &[67], 2), values(q, &[3, 67], 4));
+            let y = ops::rms_norm(&x, 1, Some(&w), 1e-5)?;
+            let back = ops::rms_norm_backward(&grad, &x, 1, Some(&w), &y.rstd)?;
+            Ok([y.output, back.input].into_iter().chain(back.weight).collect())
+        });
+    }
+}
+
+#[test]
+fn windows_images_and_margins() {
+    let shape = Shape::from([2, 2, 5, 7]);
+    let window = Window { stride: [2, 1], padding: [1, 1], ceil_mode: true, ..Window::new([3, 2]) };
+    for device in opencl() {
+        same(&device, "max_pool2d", |q| {
+            let pooled = ops::max_pool2d(&values(q, &shape, 1), &window)?;
+            let grad = values(q, pooled.output.shape(), 2);
+            Ok(vec![ops::max_pool2d_backward(&grad, &shape, &pooled.indices, &window)?, pooled.output])
+        });
+        same(&device, "avg_pool2d", |q| {
+            let y = ops::avg_pool2d(&values(q, &shape, 1), &window, Averaging::default())?;
+            let grad = values(q, y.shape(), 2);
+            Ok(vec![ops::avg_pool2d_backward(&grad, &shape, &window, Averaging::default())?, y])
+        });
+        for split in [Split::Planes, Split::Elements] {
+            same(&device, &format!("maxima of long rows, {split:?}"), |q| {
+                let window = Window { stride: [1, 2], padding: [1, 1], ..Window::new([2, 3]) };
+                let x = values(q, &[2, 3, 23], 1);
+                force_split(split, || Ok(vec![ops::max_pool2d(&x, &window)?.output]))
+            });
+        }
+        same(&device, "adaptive pooling", |q| {
+            let x = values(q, &shape, 1);
+            let (mean, most) = (ops::adaptive_avg_pool2d(&x, [3, 4])?, ops::adaptive_max_pool2d(&x, [2, 3])?);
+            let back = ops::adaptive_avg_pool2d_backward(&values(q, mean.shape(), 2), &shape)?;
+            Ok(vec![mean, most.output, back])
+        });
+        same(&device, "resampling", |q| {
+            let x = values(q, &shape, 1);
+            let (near, smooth) = (ops::upsample_nearest(&x, [8, 3])?, ops::upsample_bilinear(&x, 2.0, false)?);
+            let of_near = ops::upsample_nearest_backward(&values(q, near.shape(), 2), &shape, [8, 3])?;
+            let of_smooth = ops::upsample_bilinear_backward(&values(q, smooth.shape(), 3), &shape, 2.0, false)?;
+            Ok(vec![near, smooth, of_near, of_smooth])
+        });
+        for mode in [PadMode::Constant(2.0), PadMode::Reflect, PadMode::Replicate] {
+            same(&device, &format!("pad {mode:?}"), |q| {
+                let y = ops::pad(&values(q, &shape, 1), &[(1, 2), (3, 0)], mode)?;
+                Ok(vec![ops::pad_backward(&values(q, y.shape(), 2), &shape, &[(1, 2), (3, 0)], mode)?, y])
+            });
+        }
+    }
+}
+
+#[test]
+fn indices_order_and_chance() {
+    for device in opencl() {
+        let indices = |q: &Queue, values: &[i64], shape: &[usize]| IndexTensor::from_host(q, values, shape);
+        // Rows of a tile of vectors, one more, and elements; several stretches of a processor.
+        let long = |q: &Queue| -> Result<Vec<Tensor>> {
+            let (x, at) = (values(q, &[17, 83], 1), indices(q, &[3, 0, 16, 3, 9], &[5])?);
+            Ok(vec![ops::embedding(&x, &at)?, ops::index_add(&x, 0, &at, &values(q, &[5, 83], 2))?])
+        };
+        for form in [Form::Items, Form::Groups] {
+            same(&device, &format!("long rows, {form:?}"), |q| force_form(form, || long(q)));
+            same(&device, &format!("sort, {form:?}"), |q| {
+                force_form(form, || Ok(vec![ops::sort(&values(q, &[2, 45], 1), 1, true)?.values]))
+            });
+            same(&device, &format!("dropout, {form:?}"), |q| {
+                let at = || Some(Generator::new(3));
+                force_form(form, || Ok(vec![ops::dropout(&values(q, &[53], 1), 0.4, at().as_mut())?.0]))
+            });
+        }
+        same(&device, "indexing", |q| {
+            let (x, few) = (values(q, &[5, 3], 1), indices(q, &[4, 0, 4], &[3])?);
+            let many = indices(q, &[4, 0, 1, 3, 0, 2], &[2, 3])?;
+            Ok(vec![
+                ops::index_select(&x, 0, &few)?,
+                ops::index_select_backward(&values(q, &[3, 3], 2), 0, &few, 5)?,
+                ops::gather(&x, 0, &many)?,
+                ops::scatter_add(&x, 0, &many, &values(q, &[2, 3], 3))?,
+                ops::embedding(&x, &few)?,
+                ops::one_hot(&few, 5, DType::F32)?,
+                compare(Comparison::Lt, &many, &few)?,
+                ops::pick(&x, 1, &indices(q, &[2, 0, 1, 1, 2], &[5])?, None)?,
+            ])
+        });
+        same(&device, "sort and topk", |q| {
+            let x = values(q, &[3, 37], 1);
+            let (sorted, best) = (ops::sort(&x, 1, false)?, ops::topk(&x, 5, 1, true)?);
+            Ok(vec![ops::sort_backward(&values(q, &[3, 5], 2), 1, &best.indices, 37)?, sorted.values, best.values])
+        });
+        same(&device, "dropout", |q| {
+            Ok(vec![ops::dropout(&values(q, &[5, 7], 1), 0.4, Some(&mut Generator::new(3)))?.0])
+        });
+    }
+}
+
+#[test]
+fn attention_and_rotation() {
+    for device in opencl() {
+        for (side, causal) in [(1, false), (4, true)] {
+            same(&device, &format!("attention, groups of {side}"), |q| {
+                let (queries, keys) = (values(q, &[1, 2, 5, 3], 1), values(q, &[1, 2, 7, 3], 2));
+                let (v, mask) = (values(q, &[1, 2, 7, 4], 3), values(q, &[5, 7], 4));
+                let options = AttentionOptions { causal, mask: Some(&mask), ..Default::default() };
+                let options = options.with_dropout(0.3, &queries, &keys, Some(&mut Generator::new(5)));
+                force_group(side, || {
+                    let saved = scaled_dot_product_attention(&queries, &keys, &v, &options)?;
+                    let grad = values(q, saved.out.shape(), 6);
+                    let back = scaled_dot_product_attention_backward(&grad, &queries, &keys, &v, &saved, &options)?;
+                    Ok(vec![saved.out, back.q, back.k, back.v])
+                })
+            });
+        }
+        same(&device, "rotary", |q| {
+            let tables = RotaryTables::new(q, 3, 5, 4, 1e4, DType::F32)?;
+            let x = values(q, &[2, 5, 4], 1);
+            Ok(vec![rotary(&x, &tables, RotaryForm::Interleaved)?, rotary(&x, &tables, RotaryForm::HalfSplit)?])
+        });
+    }
+}
