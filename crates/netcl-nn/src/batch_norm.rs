@@ -91,6 +91,11 @@ macro_rules! batch_norms {
                 self.running_var.as_ref()
             }
 
+            /// The number of batches seen in training, one int64.
+            pub fn num_batches_tracked(&self) -> Option<&Tensor> {
+                self.num_batches_tracked.as_ref()
+            }
+
             /// The number of channels.
             pub fn num_features(&self) -> usize {
                 self.settings.num_features

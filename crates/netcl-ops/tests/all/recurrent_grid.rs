@@ -212,7 +212,7 @@ fn small_devices() {
         });
     }
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "small_devices", "--nocapture"])
+        .args(["--exact", "recurrent_grid::small_devices", "--nocapture"])
         .env("NETCL_TEST_RECURRENT_CHILD", "1")
         .env("NETCL_LIMITS", "wg=32,local=1k,alloc=64M")
         .output()
