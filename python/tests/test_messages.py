@@ -20,6 +20,7 @@ LAYERS = {
     "Linear": lambda: nn.Linear(CPU, 3, 4),
     "Conv1d": lambda: nn.Conv1d(CPU, 3, 4, 3),
     "Conv2d": lambda: nn.Conv2d(CPU, 3, 4, 3),
+    "ConvTranspose1d": lambda: nn.ConvTranspose1d(CPU, 3, 4, 3),
     "ConvTranspose2d": lambda: nn.ConvTranspose2d(CPU, 3, 4, 3),
     "BatchNorm1d": lambda: nn.BatchNorm1d(CPU, 3),
     "BatchNorm2d": lambda: nn.BatchNorm2d(CPU, 3),

@@ -143,7 +143,7 @@ impl<const N: usize> ConvOptions<N> {
                 Padding::Each(widths) => widths.map(|width| [width; 2]),
                 Padding::Same => {
                     let taps = self.kernel_size.axes();
-                    let span = |axis: usize| self.dilation[axis] * (taps[axis] - 1);
+                    let span = |axis: usize| self.dilation[axis].saturating_mul(taps[axis] - 1);
                     std::array::from_fn(|axis| [span(axis) / 2, span(axis).div_ceil(2)])
                 }
             };

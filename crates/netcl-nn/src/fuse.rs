@@ -45,19 +45,50 @@ pub fn fuse_conv_bn(conv: &Conv2d, norm: &BatchNorm2d) -> Result<Conv2d> {
         let what = format!("{channels} filters are followed by a normalisation of {} channels", norm.num_features());
         return Err(Error::argument(OP, what));
     }
+    let averages = Averages { mean, var, weight: norm.weight(), bias: norm.bias(), eps: norm.eps() };
+    let (weight, bias) = fold_batch_norm(conv.weight(), conv.bias(), 0, &averages)?;
+    Ok(Conv2d::of(weight, Some(bias), settings))
+}
+
+/// What a batch normalisation in evaluation computes with, one element per channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Averages<'t> {
+    /// The mean that is subtracted.
+    pub mean: &'t Tensor,
+    /// The variance that is divided by the root of.
+    pub var: &'t Tensor,
+    /// What the normalised values are multiplied by.
+    pub weight: Option<&'t Tensor>,
+    /// What is added to them afterwards.
+    pub bias: Option<&'t Tensor>,
+    /// What is added to variances.
+    pub eps: f64,
+}
+
+/// The weight and bias with which a layer does the work of the batch normalisation after it, too. `axis` is that of the outputs
+/// in the weight: 0 for linear layers and convolutions, 1 for transposed ones of one group.
+///
+/// # Errors
+/// If the shapes do not fit.
+pub fn fold_batch_norm(
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    axis: usize,
+    norm: &Averages<'_>,
+) -> Result<(Tensor, Tensor)> {
     let _scope = no_grad();
-    let mut scale: Tensor = div(1.0, &sqrt(&add(var, norm.eps())?)?)?;
-    if let Some(weight) = norm.weight() {
+    let mut scale = div(1.0, &sqrt(&add(norm.var, norm.eps)?)?)?;
+    if let Some(weight) = norm.weight {
         scale = mul(weight, &scale)?;
     }
-    let mut shift = mul(mean, -1.0)?;
-    if let Some(bias) = conv.bias() {
-        shift = sub(bias, mean)?;
-    }
-    shift = mul(&shift, &scale)?;
-    if let Some(bias) = norm.bias() {
+    let shift = match bias {
+        Some(bias) => sub(bias, norm.mean)?,
+        None => mul(norm.mean, -1.0)?,
+    };
+    let mut shift = mul(&shift, &scale)?;
+    if let Some(bias) = norm.bias {
         shift = add(&shift, bias)?;
     }
-    let weight = mul(conv.weight(), &reshape(&scale, [channels, 1, 1, 1])?)?;
-    Ok(Conv2d::of(weight, Some(shift), settings))
+    let channels: Vec<usize> = (0..weight.ndim()).map(|i| if i == axis { scale.size() } else { 1 }).collect();
+    Ok((mul(weight, &reshape(&scale, channels)?)?, shift))
 }

@@ -79,7 +79,7 @@ pub use decoder::{
 pub use dropout::{Dropout, Dropout1d, Dropout2d};
 pub use embedding::{Embedding, EmbeddingOptions};
 pub use flatten::{Flatten, Unflatten};
-pub use fuse::fuse_conv_bn;
+pub use fuse::{fold_batch_norm, fuse_conv_bn};
 pub use hooks::{ForwardHook, Hooked};
 pub use identity::Identity;
 pub use init::Init;

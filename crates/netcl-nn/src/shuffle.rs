@@ -42,7 +42,7 @@ impl PixelShuffle {
             (&[.., channels, height, width], Some(block)) if block > 0 && channels.is_multiple_of(block) => {
                 let filters = channels / block;
                 let parts = [filters, r, r, height, width];
-                shuffle(input, parts, [0, 3, 1, 4, 2], [filters, height * r, width * r])
+                shuffle(input, parts, [0, 3, 1, 4, 2], [filters, height.saturating_mul(r), width.saturating_mul(r)])
             }
             _ => Err(Error::input(format!("PixelShuffle({r})"), format!("(..., C * {r} * {r}, H, W)"), input.shape())),
         }
@@ -66,7 +66,8 @@ impl PixelUnshuffle {
             [.., channels, height, width] if r > 0 && height.is_multiple_of(r) && width.is_multiple_of(r) => {
                 let (height, width) = (height / r, width / r);
                 let parts = [channels, height, r, width, r];
-                shuffle(input, parts, [0, 2, 4, 1, 3], [channels * r * r, height, width])
+                let joined = [channels.saturating_mul(r).saturating_mul(r), height, width];
+                shuffle(input, parts, [0, 2, 4, 1, 3], joined)
             }
             _ => {
                 Err(Error::input(format!("PixelUnshuffle({r})"), format!("(..., C, H * {r}, W * {r})"), input.shape()))

@@ -13,7 +13,7 @@ from netcl._netcl import DeviceHandle, Tensor
 from netcl._netcl.nn import uniform_
 from netcl.core.device import manager
 
-__all__ = ["WrongInput", "depth", "numbers", "parameter", "positive", "queue_first", "resolve_queue", "uniform_parameter", "with_queue"]
+__all__ = ["WrongInput", "depth", "parameter", "positive", "queue_first", "resolve_queue", "uniform_parameter", "with_queue"]
 
 
 class WrongInput(TypeError):
@@ -105,18 +105,6 @@ def depth(layer: str, **counts: int) -> None:
     for name, count in counts.items():
         if count > 10_000:
             raise ValueError(f"{layer}: {name} is {count}; a model can have at most 10,000 layers of a kind")
-
-
-def numbers(layer: str, name: str, given: Any, axes: int, least: int = 1) -> tuple[int, ...]:
-    """One number per axis, of a number that stands for all axes or of a sequence."""
-    several = isinstance(given, Sequence) or getattr(given, "ndim", 0) == 1
-    values = tuple(given) if several and not isinstance(given, str) else (given,) * axes
-    if len(values) != axes or not all(map(_is_whole, values)):
-        wanted = "a whole number" if axes == 1 else f"a whole number or {axes} of them"
-        raise TypeError(f"{layer}: {name} is {wanted}, not {given!r}")
-    if any(value < least for value in values):
-        raise ValueError(f"{layer}: {name} is {given!r}; it must be at least {least}")
-    return values
 
 
 def parameter(queue: Any, shape: Sequence[int], fill: float = 0.0, dtype: str | None = None) -> Tensor:

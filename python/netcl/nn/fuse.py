@@ -9,14 +9,16 @@ from typing import Any, overload
 
 from netcl import autograd as ag
 from netcl._netcl import Tensor
+from netcl._netcl import nn as _nn
 from netcl.nn.container import Sequential
-from netcl.nn.conv import Conv1d, Conv2d, ConvTranspose2d
+from netcl.nn.conv import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
 from netcl.nn.linear import Linear
 from netcl.nn.module import Module
 from netcl.nn.normalization import BatchNorm1d, BatchNorm2d
 from netcl.nn.shape import Identity
 
 __all__ = ["fuse_conv_bn"]
+
 
 @overload
 def fuse_conv_bn(model: Module) -> Any: ...
@@ -60,14 +62,14 @@ def _neighbours(module: Module) -> Iterator[tuple[str, str]]:
 def _foldable(layer: Module, norm: Module) -> bool:
     pairs: tuple[tuple[Any, Any], ...] = (
         ((Conv2d, ConvTranspose2d), BatchNorm2d),
-        ((Conv1d, Linear), BatchNorm1d),
+        ((Conv1d, ConvTranspose1d, Linear), BatchNorm1d),
     )
     if not any(isinstance(layer, first) and isinstance(norm, second) for first, second in pairs):
         return False
     if layer._hooks is not None or norm._hooks is not None or not norm.track_running_stats:
         return False
     outputs = layer.out_features if isinstance(layer, Linear) else layer.out_channels
-    grouped = isinstance(layer, ConvTranspose2d) and layer.groups > 1
+    grouped = isinstance(layer, (ConvTranspose1d, ConvTranspose2d)) and layer.groups > 1
     return outputs == norm.num_features and not grouped
 
 
@@ -78,19 +80,10 @@ def _check_mode(module: Module) -> None:
 
 def _fold(layer: Any, norm: Any) -> Any:
     """``(w x + b - mean) / sqrt(var + eps) * gamma + beta`` as one layer, in place."""
-    with ag.no_grad():
-        scale = 1.0 / ag.sqrt(norm.running_var + norm.eps)
-        if norm.weight is not None:
-            scale = scale * norm.weight
-        shift = -norm.running_mean if layer.bias is None else layer.bias - norm.running_mean
-        shift = shift * scale
-        if norm.bias is not None:
-            shift = shift + norm.bias
-        rank = layer.weight.ndim
-        axis = 1 if isinstance(layer, ConvTranspose2d) else 0
-        factor = ag.reshape(scale, tuple(scale.size if i == axis else 1 for i in range(rank)))
-        layer.weight = _parameter(layer.weight * factor, layer.weight)
-        layer.bias = _parameter(shift, layer.weight)
+    axis = 1 if isinstance(layer, (ConvTranspose1d, ConvTranspose2d)) else 0
+    averages = norm.running_mean, norm.running_var, norm.weight, norm.bias, norm.eps
+    weight, bias = _nn.fold_batch_norm(layer.weight, layer.bias, axis, *averages)
+    layer.weight, layer.bias = _parameter(weight, layer.weight), _parameter(bias, layer.weight)
     return layer
 
 

@@ -54,6 +54,8 @@ fn needed(kind: &str) -> &'static str {
         "ConstantPad1d" => r#"{"padding": [1, -2], "value": 0.5}"#,
         "ConstantPad2d" => r#"{"padding": 1, "value": 2}"#,
         kind if kind.ends_with("Pad1d") || kind.ends_with("Pad2d") => r#"{"padding": 1}"#,
+        // Of another test here.
+        "Gate" => r#"{"width": 2}"#,
         "PixelShuffle" => r#"{"upscale_factor": 2}"#,
         "PixelUnshuffle" => r#"{"downscale_factor": 2}"#,
         "Unflatten" => r#"{"dim": 1, "unflattened_size": [2, -1]}"#,

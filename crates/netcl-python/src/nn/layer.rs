@@ -85,11 +85,17 @@ impl Layer {
         Layer::build(py, kind, settings, Build::on(&queue).dtype(dtype))
     }
 
-    /// The result for a tensor. ``own`` is the ``__dict__`` of the module that the layer is inside of, None for a layer that is
-    /// inside of none.
-    fn forward(&self, py: Python<'_>, own: Option<&Bound<'_, PyDict>>, x: &Tensor) -> PyResult<Tensor> {
-        let x = &x.inner();
-        wrap(py, self.with(py, own, x, |module| module.forward(x))?)
+    /// The result for a tensor: the object itself where the layer passes it on. ``own`` is the ``__dict__`` of the module that the
+    /// layer is inside of, None for a layer that is inside of none.
+    fn forward<'py>(
+        &self,
+        py: Python<'py>,
+        own: Option<&Bound<'py, PyDict>>,
+        x: &Bound<'py, Tensor>,
+    ) -> PyResult<Bound<'py, Tensor>> {
+        let input = &x.get().inner();
+        let result = self.with(py, own, input, |module| module.forward(input))?;
+        if result.is(input) { Ok(x.clone()) } else { Bound::new(py, wrap(py, result)?) }
     }
 
     /// The settings by name: what became of the constructor's arguments.

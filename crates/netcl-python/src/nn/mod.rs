@@ -1,6 +1,7 @@
 //! `netcl.nn`: layers, which are written in Rust, and first values of parameters.
 
 mod embedding;
+mod fuse;
 mod init;
 mod layer;
 mod loss;
@@ -16,6 +17,7 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     let module = PyModule::new(parent.py(), "nn")?;
     module.add("__doc__", "The extension's part of ``netcl.nn``.")?;
     embedding::register(&module)?;
+    fuse::register(&module)?;
     init::register(&module)?;
     layer::register(&module)?;
     loss::register(&module)?;
