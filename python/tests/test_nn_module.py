@@ -223,6 +223,43 @@ def test_containers(queue):
         model.get_submodule("body.x")
 
 
+def test_containers_of_parameters(queue):
+    scales = nn.ParameterList([nn.Parameter(np.ones(2, np.float32), queue=queue), Tensor.from_host(queue, [2.0, 3.0])])
+    first = scales[0]
+    scales.append(np.zeros((1, 2), np.float32))
+    scales += [first]
+    assert [name for name, _ in scales.named_parameters()] == ["0", "1", "2"] and len(scales) == 4 and scales[3] is first
+    assert all(isinstance(scale, Tensor) and scale.requires_grad and scale.is_leaf for scale in scales)
+    assert isinstance(scales[1:], nn.ParameterList) and scales[1:][0] is scales[1]
+    assert repr(scales) == "ParameterList(0: float32(2,), 1: float32(2,), 2: float32(1, 2))  # 6 parameters"
+    scales[1] = first
+    del scales[2:]
+    assert list(scales.state_dict()) == ["0", "1"] and scales.num_parameters() == 2
+
+    tables = nn.ParameterDict({"left": first})
+    tables["items"] = Tensor.from_host(queue, [1.0])
+    assert tables["left"] is first and tables.keys() == ["left", "items"] and "items" in tables and tables.get("x") is None
+    with pytest.raises(KeyError, match="there is no parameter 'x'; there are 'left', 'items'"):
+        tables["x"]
+    with pytest.raises(KeyError, match="cannot name a parameter"):
+        tables["a.b"] = first
+    assert tables.pop("items").to_host() == [1.0] and dict(tables.items()) == {"left": first}
+
+    class Model(nn.Module):
+        def __init__(self):
+            self.scales, self.tables = scales, nn.ParameterDict({"a": np.full(2, 3.0, np.float32)})
+
+        def forward(self, x):
+            return x * self.scales[0] * self.tables["a"]
+
+    model = Model().to(queue)
+    model(Tensor.from_host(queue, [1.0, 2.0])).sum().backward()
+    np.testing.assert_array_equal(model.tables["a"].grad.to_host(), [1, 2])
+    twin = copy.deepcopy(model)
+    assert list(twin.state_dict()) == ["scales.0", "scales.1", "tables.a"] and twin.scales[0] is not first
+    assert pickle.loads(pickle.dumps(twin.tables))["a"].requires_grad
+
+
 def test_residual(queue):
     inner, around = nn.Linear(queue, 3, 2), nn.Linear(queue, 3, 2)
     x = drawn(queue, 4, 3)

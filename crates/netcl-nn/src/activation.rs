@@ -73,17 +73,38 @@ activations! {
     };
     /// `x / (1 + |x|)`.
     Softsign = softsign;
-    /// `x` between two bounds, constant outside.
-    Hardtanh = hardtanh {
-        /// The lower bound.
-        min_val = -1.0,
-        /// The upper bound.
-        max_val = 1.0
-    };
     /// 0 below -3, 1 above 3, a line between.
     Hardsigmoid = hardsigmoid;
     /// `x * hardsigmoid(x)`.
     Hardswish = hardswish;
+}
+
+/// `x` between two bounds, constant outside.
+#[derive(Clone, Copy, Module, Settings)]
+#[module(settings)]
+#[settings(check = Hardtanh::check_bounds)]
+pub struct Hardtanh {
+    /// The lower bound.
+    #[setting(default = -1.0)]
+    pub min_val: f64,
+    /// The upper bound.
+    #[setting(default = 1.0)]
+    pub max_val: f64,
+}
+
+impl Hardtanh {
+    fn check_bounds(&self, layer: &'static str) -> Result<()> {
+        let Hardtanh { min_val, max_val } = self;
+        if min_val <= max_val {
+            return Ok(());
+        }
+        Err(Error::argument(layer, format!("min_val={min_val:?} is above max_val={max_val:?}")))
+    }
+
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        elementwise::hardtanh(input, self.min_val, self.max_val)
+    }
 }
 
 crate::choices! {

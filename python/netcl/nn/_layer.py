@@ -57,7 +57,8 @@ class Layer(Module):
         self._parameters.update(layer.tensors())
         self._buffers.update(layer.tensors(buffers=True))
         for name, value in layer.settings.items():
-            if name not in self._parameters:
+            # A setting that has the name of a method (PReLU's num_parameters) is no attribute.
+            if name not in self._parameters and not hasattr(type(self), name):
                 own[name] = value
         for name, inner in layer.children():
             self._modules[name] = _inside(inner)

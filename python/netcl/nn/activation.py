@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from netcl import autograd as ag
 from netcl._netcl import Tensor
-from netcl.nn._arguments import parameter, positive, queue_first
 from netcl.nn._layer import Layer, constructor
-from netcl.nn.module import Module
 
 __all__ = [
     "ELU",
@@ -150,27 +147,14 @@ class LogSoftmax(Activation):
     def __init__(self, axis: int = -1, *, dim: int | None = None) -> None: ...
 
 
-class PReLU(Module):
+class PReLU(Layer):
     """``x`` above 0, a learned multiple of it below: one slope for all, or one for each channel (axis 1)."""
 
+    init: float
     weight: Tensor
 
-    @queue_first
-    def __init__(self, queue: Any = None, num_parameters: int = 1, init: float = 0.25, dtype: str | None = None) -> None:
-        positive("PReLU", num_parameters=num_parameters)
-        self.init = init
-        self.weight = parameter(queue, (num_parameters,), init, dtype)
-
-    def settings(self) -> dict[str, Any]:
-        return {"num_parameters": self.weight.size, "init": self.init}
-
-    def forward(self, x: Tensor) -> Tensor:
-        slope, count, rank = self.weight, self.weight.size, x.ndim
-        if count > 1:
-            if rank < 2 or x.shape[1] != count:
-                raise ValueError(f"PReLU has {count} slopes, one for each channel; the input has shape {tuple(x.shape)}")
-            slope = ag.reshape(slope, (count, *(1,) * (rank - 2)))
-        return ag.prelu(x, slope)
+    @constructor
+    def __init__(self, queue: Any = None, num_parameters: int = 1, init: float = 0.25, dtype: str | None = None) -> None: ...
 
 
 Swish = SiLU

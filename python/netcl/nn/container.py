@@ -3,57 +3,129 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, overload
+from typing import Any
 
 from netcl._netcl import Tensor
-from netcl.nn.module import Module
+from netcl.nn.module import Module, Parameter
 
-__all__ = ["ModuleDict", "ModuleList", "Residual", "Sequential"]
+__all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Residual", "Sequential"]
 
 
-class _Numbered(Module):
-    """Modules whose names are their numbers."""
+class _Collection(Module):
+    """Members of one kind, whose names are no attributes of the class's own."""
 
-    def append(self, module: Module) -> Any:
-        """Adds a module at the end."""
-        if not isinstance(module, Module):
-            raise TypeError(f"{type(self).__name__} takes modules, not {type(module).__name__}")
-        self.add_module(str(len(self)), module)
-        return self
+    @property
+    def _members(self) -> dict[str, Any]:
+        return self._modules
 
-    def extend(self, modules: Iterable[Module]) -> Any:
-        """Adds modules at the end."""
-        for module in modules:
-            self.append(module)
-        return self
-
-    def insert(self, index: int, module: Module) -> None:
-        """Puts a module before the one of an index; those behind it move on by one."""
-        if not isinstance(module, Module):
-            raise TypeError(f"{type(self).__name__} takes modules, not {type(module).__name__}")
-        modules = list(self)
-        modules.insert(index, module)
-        self._renumber(modules)
-
-    def _renumber(self, modules: list[Module]) -> None:
-        self._modules.clear()
-        self._modules.update({str(i): module for i, module in enumerate(modules)})
+    def _taken(self, value: Any) -> Any:
+        """What is kept of a member that is given."""
+        if not isinstance(value, Module):
+            raise TypeError(f"{type(self).__name__} takes modules, not {type(value).__name__}")
+        return value
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(self._members)
 
-    def __iter__(self) -> Iterator[Module]:
-        return self.children()
 
-    def __setitem__(self, index: int, module: Module) -> None:
-        if not isinstance(module, Module):
-            raise TypeError(f"{type(self).__name__} takes modules, not {type(module).__name__}")
-        self._modules[list(self._modules)[index]] = module
+class _Numbered(_Collection):
+    """Members whose names are their numbers."""
+
+    def append(self, value: Any) -> Any:
+        """Adds a member at the end."""
+        value, name = self._taken(value), str(len(self))
+        self._check_name(name)
+        self._members[name] = value
+        return self
+
+    def extend(self, values: Iterable[Any]) -> Any:
+        """Adds members at the end."""
+        for value in values:
+            self.append(value)
+        return self
+
+    def insert(self, index: int, value: Any) -> None:
+        """Puts a member before the one of an index; those after it move on by one."""
+        members = list(self)
+        members.insert(index, self._taken(value))
+        self._renumber(members)
+
+    def _renumber(self, members: list[Any]) -> None:
+        self._members.clear()
+        self._members.update({str(i): member for i, member in enumerate(members)})
+
+    def __iter__(self) -> Iterator[Any]:
+        return (member for member in list(self._members.values()) if member is not None)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        members = list(self)
+        return type(self)(members[index]) if isinstance(index, slice) else members[index]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self._members[list(self._members)[index]] = self._taken(value)
 
     def __delitem__(self, index: int | slice) -> None:
-        modules = list(self)
-        del modules[index]
-        self._renumber(modules)
+        members = list(self)
+        del members[index]
+        self._renumber(members)
+
+
+class _Named(_Collection):
+    """Members by name; a name may be that of a method (``"items"``), since it is no attribute."""
+
+    _kind: str
+
+    def update(self, members: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Adds members, or replaces those of the same names."""
+        for name, member in members.items() if isinstance(members, Mapping) else members:
+            self[name] = member
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        value = self._taken(value)
+        if not isinstance(name, str) or not name or "." in name:
+            raise KeyError(f"{name!r} cannot name a {self._kind}: a name is a text without dots")
+        self._members[name] = value
+
+    def __getitem__(self, name: str) -> Any:
+        member = self._members.get(name)
+        if member is None:
+            raise KeyError(f"there is no {self._kind} {name!r}; there are {', '.join(map(repr, self._members)) or 'none'}")
+        return member
+
+    def __delitem__(self, name: str) -> None:
+        del self._members[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._members))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The member of a name, or something else where there is none."""
+        return self[name] if name in self else default
+
+    def pop(self, name: str) -> Any:
+        """Takes out the member of a name."""
+        member = self[name]
+        del self[name]
+        return member
+
+    def clear(self) -> None:
+        """Takes out all members."""
+        self._members.clear()
+
+    def keys(self) -> list[str]:
+        """The names."""
+        return list(self._members)
+
+    def values(self) -> list[Any]:
+        """The members."""
+        return [member for member in self._members.values() if member is not None]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """The names and members."""
+        return [(name, member) for name, member in self._members.items() if member is not None]
 
 
 class Sequential(_Numbered):
@@ -77,11 +149,7 @@ class Sequential(_Numbered):
                 x = layer(x)
         return x
 
-    @overload
-    def __getitem__(self, index: int) -> Module: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequential: ...
-    def __getitem__(self, index: int | slice) -> Module | Sequential:
+    def __getitem__(self, index: int | slice) -> Any:
         layers = list(self)
         return Sequential(*layers[index]) if isinstance(index, slice) else layers[index]
 
@@ -92,63 +160,48 @@ class ModuleList(_Numbered):
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         self.extend(modules)
 
-    @overload
-    def __getitem__(self, index: int) -> Module: ...
-    @overload
-    def __getitem__(self, index: slice) -> ModuleList: ...
-    def __getitem__(self, index: int | slice) -> Module | ModuleList:
-        modules = list(self)
-        return ModuleList(modules[index]) if isinstance(index, slice) else modules[index]
 
-
-class ModuleDict(Module):
+class ModuleDict(_Named):
     """Modules by name, whose parameters are the module's own; how they are applied is up to ``forward``."""
+
+    _kind = "module"
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:
         self.update(modules)
 
-    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
-        """Adds modules, or replaces those of the same names."""
-        for name, module in modules.items() if isinstance(modules, Mapping) else modules:
-            self[name] = module
 
-    def __setitem__(self, name: str, module: Module) -> None:
-        if not isinstance(module, Module):
-            raise TypeError(f"ModuleDict takes modules, not {type(module).__name__}")
-        if not isinstance(name, str) or not name or "." in name:
-            raise KeyError(f"{name!r} cannot name a module: a name is a text without dots")
-        # Unlike add_module: a name here may be that of a method ("items"), since it is no attribute.
-        self._modules[name] = module
+class _Parameters(_Collection):
+    """Parameters; a tensor or array that is none becomes one."""
 
-    def __getitem__(self, name: str) -> Module:
-        module = self._modules.get(name)
-        if module is None:
-            raise KeyError(f"there is no module {name!r}; there are {', '.join(map(repr, self._modules)) or 'none'}")
-        return module
+    @property
+    def _members(self) -> dict[str, Any]:
+        return self._parameters
 
-    def __delitem__(self, name: str) -> None:
-        del self._modules[name]
+    def _taken(self, value: Any) -> Tensor:
+        return value if isinstance(value, Tensor) and value.is_leaf and value.requires_grad else Parameter(value)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._modules
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}: {tensor.dtype}{tuple(tensor.shape)}" for name, tensor in self.named_parameters())
 
-    def __len__(self) -> int:
-        return len(self._modules)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._modules))
+class ParameterList(_Parameters, _Numbered):
+    """Parameters in a list: ``self.scales = ParameterList([a, b])``, then ``self.scales[0]``."""
 
-    def keys(self) -> list[str]:
-        """The names."""
-        return list(self._modules)
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        self.extend(values)
 
-    def values(self) -> list[Module]:
-        """The modules."""
-        return list(self.children())
+    def __iadd__(self, values: Iterable[Any]) -> ParameterList:
+        self.extend(values)
+        return self
 
-    def items(self) -> list[tuple[str, Module]]:
-        """The names and modules."""
-        return list(self.named_children())
+
+class ParameterDict(_Parameters, _Named):
+    """Parameters by name: ``self.tables = ParameterDict({"left": a})``, then ``self.tables["left"]``."""
+
+    _kind = "parameter"
+
+    def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
+        self.update(parameters)
 
 
 class Residual(Module):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from netcl.nn import container
 from netcl.nn import layers as _layers
 from netcl.nn.container import Residual, Sequential
 from netcl.nn.module import Module
@@ -68,7 +69,7 @@ def get_registry() -> dict[str, Callable[..., Module]]:
 def _built_in() -> dict[str, Callable[..., Module]]:
     # These are made of modules or tensors, not of settings.
     stacks = ("TransformerDecoder", "TransformerEncoder")
-    containers = ("Module", "ModuleList", "ModuleDict", "Sequential", "Residual", "TiedLinear", *stacks)
+    containers = ("Module", "Residual", "TiedLinear", *stacks, *container.__all__)
     found: dict[str, Callable[..., Module]] = {}
     for name in _layers.__all__:
         made = getattr(_layers, name)
