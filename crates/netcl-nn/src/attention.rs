@@ -4,7 +4,7 @@ use netcl_autograd::ops::attention::{Attention, scaled_dot_product_attention};
 use netcl_autograd::ops::dropout::dropout;
 use netcl_autograd::ops::elementwise::{add, cast, mul, where_};
 use netcl_autograd::ops::indexing::masked_fill;
-use netcl_autograd::ops::layout::{permute, reshape, split, squeeze, transpose, tril, unsqueeze};
+use netcl_autograd::ops::layout::{permute, reshape, split, squeeze, transpose, tril};
 use netcl_autograd::ops::matmul::{linear, matmul};
 use netcl_autograd::ops::softmax::softmax;
 use netcl_autograd::{Error, Queue, Result, Shape, Tensor};
@@ -136,7 +136,11 @@ impl MultiheadAttention {
     /// Queries are `[batch, queries, width]`, keys and values `[batch, keys, width]`, or with the first two axes exchanged,
     /// depending on `batch_first`; or all of them without a batch.
     pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: &Masks<'_>) -> Result<Tensor> {
-        Ok(self.attended(query, key, value, masks, false)?.0)
+        let [q, k, v] = self.in_heads(query, key, value)?;
+        let mask = self.mask(masks, &q, &k, query.ndim() == 2)?;
+        let dropout = if self.training { self.settings.dropout } else { 0.0 };
+        let how = Attention { causal: masks.is_causal, mask: mask.as_ref(), dropout, scale: None };
+        self.joined(&scaled_dot_product_attention(&q, &k, &v, &how, None)?, query.ndim() == 2)
     }
 
     /// [`MultiheadAttention::attend`], and the weight of each key for each query, `[batch, heads, queries, keys]`.
@@ -147,56 +151,48 @@ impl MultiheadAttention {
         value: &Tensor,
         masks: &Masks<'_>,
     ) -> Result<(Tensor, Tensor)> {
-        let (out, weights) = self.attended(query, key, value, masks, true)?;
-        Ok((out, weights.unwrap_or_else(|| unreachable!("they were asked for"))))
+        let ([q, k, v], single) = (self.in_heads(query, key, value)?, query.ndim() == 2);
+        let mask = self.mask(masks, &q, &k, single)?;
+        let weights = softmax(&scores(&q, &k, mask.as_ref(), masks.is_causal)?, -1)?;
+        let out = matmul(&dropped(weights.clone(), self.settings.dropout, self.training)?, &v)?;
+        Ok((self.joined(&out, single)?, if single { squeeze(&weights, &[0])? } else { weights }))
     }
 
-    fn attended(
-        &self,
-        query: &Tensor,
-        key: &Tensor,
-        value: &Tensor,
-        masks: &Masks<'_>,
-        need_weights: bool,
-    ) -> Result<(Tensor, Option<Tensor>)> {
+    /// Projected queries, keys and values as `[batch, heads, length, width / heads]`.
+    fn in_heads(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3]> {
         self.check_inputs([("query", query), ("key", key), ("value", value)])?;
         let MultiheadAttentionOptions { embed_dim: width, num_heads, batch_first, .. } = self.settings;
-        let itself = std::ptr::eq(query, key) && std::ptr::eq(key, value);
-        let single = query.ndim() == 2;
-        let raised = |t: &Tensor| if single { unsqueeze(t, isize::from(!batch_first)) } else { Ok(t.clone()) };
-        let parts = if itself {
-            split(&linear(&raised(query)?, &self.in_proj_weight, self.in_proj_bias.as_ref())?, &[width; 3], -1)?
+        let (weight, bias) = (&self.in_proj_weight, self.in_proj_bias.as_ref());
+        let parts = if std::ptr::eq(query, key) && std::ptr::eq(key, value) {
+            split(&linear(query, weight, bias)?, &[width; 3], -1)?
         } else {
-            let weights = split(&self.in_proj_weight, &[width; 3], 0)?;
-            let biases = self.in_proj_bias.as_ref().map(|bias| split(bias, &[width; 3], 0)).transpose()?;
-            let projected = [query, key, value].into_iter().enumerate().map(|(part, input)| {
-                linear(&raised(input)?, &weights[part], biases.as_ref().map(|biases| &biases[part]))
-            });
-            projected.collect::<Result<Vec<_>>>()?
+            let weights = split(weight, &[width; 3], 0)?;
+            let biases = bias.map(|bias| split(bias, &[width; 3], 0)).transpose()?;
+            let project = |(i, input)| linear(input, &weights[i], biases.as_ref().map(|biases| &biases[i]));
+            [query, key, value].into_iter().enumerate().map(project).collect::<Result<Vec<_>>>()?
         };
-        let heads = |projected: &Tensor| {
-            let (first, second) = (projected.shape()[0], projected.shape()[1]);
-            let apart = reshape(projected, [first, second, num_heads, width / num_heads])?;
-            permute(&apart, if batch_first { &[0, 2, 1, 3] } else { &[1, 2, 0, 3] })
+        let heads = |projected: &Tensor| match projected.shape()[..] {
+            [length, _] => permute(&reshape(projected, [1, length, num_heads, width / num_heads])?, &[0, 2, 1, 3]),
+            [first, second, ..] => {
+                let apart = reshape(projected, [first, second, num_heads, width / num_heads])?;
+                permute(&apart, if batch_first { &[0, 2, 1, 3] } else { &[1, 2, 0, 3] })
+            }
+            _ => Ok(projected.clone()),
         };
-        let (q, k, v) = (heads(&parts[0])?, heads(&parts[1])?, heads(&parts[2])?);
-        let mask = self.mask(masks, &q, &k, single)?;
-        let dropout = if self.training { self.settings.dropout } else { 0.0 };
-        let (out, weights) = if need_weights {
-            let weights = softmax(&scores(&q, &k, mask.as_ref(), masks.is_causal)?, -1)?;
-            (matmul(&dropped(weights.clone(), dropout, true)?, &v)?, Some(weights))
-        } else {
-            let how = Attention { causal: masks.is_causal, mask: mask.as_ref(), dropout, scale: None };
-            (scaled_dot_product_attention(&q, &k, &v, &how, None)?, None)
-        };
+        Ok([heads(&parts[0])?, heads(&parts[1])?, heads(&parts[2])?])
+    }
+
+    /// The projected results of all heads, in the layout of the inputs.
+    fn joined(&self, out: &Tensor, single: bool) -> Result<Tensor> {
+        let MultiheadAttentionOptions { embed_dim: width, batch_first, .. } = self.settings;
         let (batch, length) = (out.shape()[0], out.shape()[2]);
-        let out = match (single, batch_first) {
-            (true, _) => reshape(&permute(&out, &[0, 2, 1, 3])?, [length, width])?,
-            (_, true) => reshape(&permute(&out, &[0, 2, 1, 3])?, [batch, length, width])?,
-            (_, false) => reshape(&permute(&out, &[2, 0, 1, 3])?, [length, batch, width])?,
-        };
-        let weights = if single { weights.map(|all| squeeze(&all, &[0])).transpose()? } else { weights };
-        Ok((self.out_proj.forward(&out)?, weights))
+        let axes: &[isize] = if single || batch_first { &[0, 2, 1, 3] } else { &[2, 0, 1, 3] };
+        let out = permute(out, axes)?;
+        self.out_proj.forward(&match (single, batch_first) {
+            (true, _) => reshape(&out, [length, width])?,
+            (_, true) => reshape(&out, [batch, length, width])?,
+            (_, false) => reshape(&out, [length, batch, width])?,
+        })
     }
 
     fn check_inputs(&self, inputs: [(&str, &Tensor); 3]) -> Result<()> {

@@ -4,7 +4,7 @@ use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, rotary
 use netcl_autograd::ops::elementwise::{add, mul, silu};
 use netcl_autograd::ops::layout::{permute, reshape, split};
 use netcl_autograd::ops::matmul::linear;
-use netcl_autograd::{Error, Queue, Result, Tensor};
+use netcl_autograd::{Error, Result, Tensor};
 
 use crate::Module;
 use crate::attention::{divides, dropped};
@@ -158,6 +158,22 @@ impl RotaryAttentionOptions {
 }
 
 /// Causal attention that knows places by rotation: only distances count.
+///
+/// ```
+/// use netcl_nn::autograd::{DType, Tensor, manager};
+/// use netcl_nn::{KVCache, KVCacheOptions, RotaryAttention, RotaryAttentionOptions};
+///
+/// let queue = manager().cpu().queue;
+/// let layer = RotaryAttention::new_with(&queue, RotaryAttentionOptions::new(8, 2))?;
+/// let size = KVCacheOptions { n_layer: 1, batch: 1, n_head: 2, head_dim: 4, capacity: 16 };
+/// let mut cache = KVCache::new(&queue, DType::F32, &size)?;
+/// for _ in 0..3 {
+///     let place = Tensor::from_host(&queue, &[0.5f32; 8], [1, 1, 8])?;
+///     assert_eq!(layer.attend(&place, Some((&cache, 0)))?.shape()[..], [1, 1, 8]);
+///     cache.advance(1);
+/// }
+/// # Ok::<(), netcl_nn::autograd::Error>(())
+/// ```
 #[derive(Module)]
 pub struct RotaryAttention {
     qkv: Linear,
@@ -436,25 +452,4 @@ impl TiedLinear {
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         linear(input, &self.weight, None)
     }
-}
-
-macro_rules! on_queues {
-    ($($layer:ident($options:ident): $first:ident, $second:ident;)*) => {$(
-        impl $layer {
-            /// A float32 layer.
-            ///
-            /// # Errors
-            /// For sizes that do not fit each other.
-            pub fn new(queue: &Queue, $first: usize, $second: usize) -> Result<$layer> {
-                $layer::new_with(queue, $options::new($first, $second))
-            }
-        }
-    )*};
-}
-
-on_queues! {
-    CausalSelfAttention(CausalSelfAttentionOptions): embed_dim, num_heads;
-    RotaryAttention(RotaryAttentionOptions): dim, n_head;
-    TransformerBlock(TransformerBlockOptions): d_model, num_heads;
-    DecoderBlock(DecoderBlockOptions): dim, n_head;
 }
