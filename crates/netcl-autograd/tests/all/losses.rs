@@ -17,7 +17,7 @@ use netcl_autograd::ops::loss::{
 use netcl_autograd::ops::reduce::sum;
 use netcl_autograd::{Result, Tensor, grad};
 use netcl_core::backend::Queue;
-use netcl_core::device::{DeviceHandle, manager};
+use netcl_core::device::DeviceHandle;
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
 use netcl_core::kernels::launch::{Counter, with_sink};
@@ -25,21 +25,7 @@ use netcl_core::random::{Generator, fill_uniform_f64};
 use netcl_core::tensor::HostOptions;
 use serde_json::Value;
 
-fn cpu() -> Queue {
-    manager().cpu().queue
-}
-
-/// The native CPU and every OpenCL device.
-fn devices() -> Vec<DeviceHandle> {
-    let found = manager().discover().unwrap();
-    if found.is_empty() {
-        eprintln!("NOT TESTED on OpenCL: there is no device here");
-        assert!(std::env::var_os("CI").is_none(), "CI needs an OpenCL device: install pocl-opencl-icd");
-    }
-    let mut handles = vec![manager().cpu()];
-    handles.extend(found.iter().map(|device| manager().handle(device).unwrap()));
-    handles
-}
+use crate::support::{cpu, devices};
 
 /// Whether kernels are so slow to build that a sample of them must do.
 fn slow_compiler(device: &DeviceHandle) -> bool {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use netcl_core::backend::Queue;
-use netcl_core::device::{DeviceHandle, manager};
+use netcl_core::device::manager;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::{Expr, Graph};
@@ -14,16 +14,7 @@ use netcl_core::kernels::many::{
 };
 use netcl_core::tensor::{HostOptions, Tensor};
 
-fn devices() -> Vec<DeviceHandle> {
-    let found = manager().discover().unwrap();
-    if found.is_empty() {
-        eprintln!("NOT TESTED on OpenCL: there is no device here");
-        assert!(std::env::var_os("CI").is_none(), "CI needs an OpenCL device: install pocl-opencl-icd");
-    }
-    let mut handles = vec![manager().cpu()];
-    handles.extend(found.iter().map(|device| manager().handle(device).unwrap()));
-    handles
-}
+use crate::region_support::devices;
 
 /// Multiples of 1/8 between -4 and 4, which every float type holds exactly.
 fn values(seed: usize, n: usize) -> Vec<f64> {

@@ -1,24 +1,10 @@
 //! Modules: names, modes, moving, printing, initialisers, activations.
 
-use netcl_nn::autograd::{DType, DeviceHandle, Generator, Queue, Result, Tensor, manager};
+use netcl_nn::autograd::{DType, Generator, Queue, Result, Tensor};
 use netcl_nn::init::{Fan, Gain, Init};
 use netcl_nn::*;
 
-fn cpu() -> Queue {
-    manager().cpu().queue
-}
-
-/// The native CPU and every OpenCL device.
-fn devices() -> Vec<DeviceHandle> {
-    let found = manager().discover().unwrap();
-    if found.is_empty() {
-        eprintln!("NOT TESTED on OpenCL: there is no device here");
-        assert!(std::env::var_os("CI").is_none(), "CI needs an OpenCL device: install pocl-opencl-icd");
-    }
-    let mut handles = vec![manager().cpu()];
-    handles.extend(found.iter().map(|device| manager().handle(device).unwrap()));
-    handles
-}
+use crate::golden::{cpu, devices};
 
 fn linear(queue: &Queue, inputs: usize, outputs: usize, bias: bool, dtype: DType, seed: u64) -> Linear {
     let mut generator = Generator::new(seed);

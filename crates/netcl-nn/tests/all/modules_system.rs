@@ -2,26 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use netcl_nn::autograd::{DType, DeviceHandle, Error, Generator, Queue, Result, Tensor, manager};
+use netcl_nn::autograd::{DType, Error, Generator, Result, Tensor};
 use netcl_nn::state::Misshapen;
 use netcl_nn::{functional as F, *};
 use netcl_optim::{Optimizer, SGD};
 
-fn cpu() -> Queue {
-    manager().cpu().queue
-}
-
-/// The native CPU and every OpenCL device.
-fn devices() -> Vec<DeviceHandle> {
-    let found = manager().discover().unwrap();
-    if found.is_empty() {
-        eprintln!("NOT TESTED on OpenCL: there is no device here");
-        assert!(std::env::var_os("CI").is_none(), "CI needs an OpenCL device: install pocl-opencl-icd");
-    }
-    let mut handles = vec![manager().cpu()];
-    handles.extend(found.iter().map(|device| manager().handle(device).unwrap()));
-    handles
-}
+use crate::golden::{cpu, devices};
 
 fn linear_of(dtype: DType, inputs: usize, outputs: usize, seed: u64) -> Linear {
     let mut generator = Generator::new(seed);

@@ -1,7 +1,6 @@
 //! Attention and rotary embedding: devices x dtypes x shapes x {causal, masked, dropped, strided}, against plain f64.
 
 use std::collections::HashMap;
-use std::process::Command;
 use std::rc::Rc;
 
 use netcl_core::backend::Queue;
@@ -18,7 +17,7 @@ use netcl_ops::attention::{
 use netcl_ops::dropout::MaskPlace;
 
 use crate::attention_support::{Case, GENERATOR, Inputs, Layout, cases, operand, reference};
-use crate::support::{Grid, Tolerance, devices, epsilon, random, supports, tensor};
+use crate::support::{Grid, Tolerance, devices, epsilon, in_child, is_child, random, supports, tensor};
 
 fn check(device: &DeviceHandle, case: &Case, dtype: DType) -> Result<(), String> {
     let inputs = Inputs::new(case, &device.queue, dtype);
@@ -70,23 +69,6 @@ fn every_case_on_every_device_and_dtype() {
         true => dtype == DType::F32 || (dtype == DType::F16 && i < 5),
         false => dtype == DType::F32 || i < 5,
     });
-}
-
-/// Runs one test of this file in a process of its own, with an environment.
-fn in_child(test: &str, name: &str, value: &str) -> String {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env("NETCL_TEST_ATTENTION_CHILD", "1")
-        .env(name, value)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    text
-}
-
-fn is_child() -> bool {
-    std::env::var_os("NETCL_TEST_ATTENTION_CHILD").is_some()
 }
 
 /// With groups of work-items on processors, too, and on devices that pretend to be small: limits are read once per process.

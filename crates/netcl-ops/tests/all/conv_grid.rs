@@ -15,9 +15,9 @@ use netcl_core::tensor::Tensor;
 use netcl_ops::conv::*;
 use netcl_ops::matmul::Epilogue;
 
-use crate::conv_support::{Case, Form, again, case, operand, run};
+use crate::conv_support::{Case, Form, case, operand, run};
 use crate::golden::conv2d::whole;
-use crate::support::{self, Grid, devices, random, supports, tensor};
+use crate::support::{self, Grid, devices, in_child, opencl, random, supports, tensor};
 
 const CASES: [Case; 27] = [
     case([2, 3, 7, 9], 5, [3, 3]).pad([1, 1, 1, 1]),
@@ -74,10 +74,6 @@ fn every_geometry_dtype_and_device() {
     grid.finish(4 * CASES.len());
 }
 
-fn opencl_devices() -> Vec<DeviceHandle> {
-    devices().into_iter().filter(|d| d.backend.name() == "cl").collect()
-}
-
 fn winograd_fits(case: &Case, dtype: DType) -> bool {
     let plain = case.stride == [1, 1] && case.dilation == [1, 1] && case.groups == 1;
     plain && case.kernel == [3, 3] && dtype == DType::F32
@@ -86,7 +82,7 @@ fn winograd_fits(case: &Case, dtype: DType) -> bool {
 #[test]
 fn every_variant() {
     let mut grid = Grid::new("conv2d variants");
-    for device in opencl_devices() {
+    for device in opencl() {
         for variant in Variant::ALL {
             for dtype in DType::FLOATS {
                 if !supports(&device, dtype) {
@@ -234,7 +230,7 @@ fn mistakes_say_what_to_do() {
     let extra = ConvTransposeOptions { output_padding: [1, 0], ..Default::default() };
     assert!(up(&extra).contains("less than the stride"));
     assert!(up(&ConvTransposeOptions { padding: [9, 9, 0, 0], ..Default::default() }).contains("pad less"));
-    for device in opencl_devices() {
+    for device in opencl() {
         let x = Tensor::from_shape(&device.queue, [1, 4, 9, 9], DType::F32).unwrap();
         let weight = Tensor::from_shape(&device.queue, [6, 4, 5, 5], DType::F32).unwrap();
         let options = ConvOptions { variant: Some(Variant::Winograd), ..Default::default() };
@@ -280,13 +276,13 @@ impl launch::Sink for Largest {
 #[test]
 fn small_devices_are_respected() {
     for limits in ["wg=64,local=16k,alloc=64M,no_fp64", "wg=7,local=1k"] {
-        again("conv_grid::bias_and_epilogue_end_every_variant", "NETCL_LIMITS", limits);
+        in_child("conv_grid::bias_and_epilogue_end_every_variant", "NETCL_LIMITS", limits);
     }
 }
 
 #[test]
 fn every_instruction_set_computes_the_same() {
     for level in ["baseline", "avx2"] {
-        again("golden::conv2d::pytorch_computes_the_same", "NETCL_SIMD", level);
+        in_child("golden::conv2d::pytorch_computes_the_same", "NETCL_SIMD", level);
     }
 }

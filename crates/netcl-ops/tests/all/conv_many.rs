@@ -9,8 +9,8 @@ use netcl_ops::conv::*;
 use netcl_ops::matmul::Epilogue;
 use netcl_ops::norm::{Affine, batch_norm, batch_norm_with};
 
-use crate::conv_support::{Case, Form, again, case, operand, run};
-use crate::support::{Grid, Tolerance, random, tensor};
+use crate::conv_support::{Case, Form, case, operand, run};
+use crate::support::{Grid, Tolerance, in_child, random, tensor};
 
 /// Narrow and odd planes, panels that run
 /// over the ends of images, blocks of filters and of terms that are not full, and phases without taps.
@@ -111,6 +111,6 @@ fn native_results_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn every_instruction_set_computes_the_same() {
     for level in ["baseline", "avx2"] {
-        again("conv_many::many_filters_and_channels", "NETCL_SIMD", level);
+        in_child("conv_many::many_filters_and_channels", "NETCL_SIMD", level);
     }
 }

@@ -1,6 +1,5 @@
 //! Softmax, log_softmax, their gradients and cumsum: devices x dtypes x axes x {dense, permuted, strided, expanded}, against f64.
 
-use std::process::Command;
 use std::rc::Rc;
 
 use netcl_core::backend::cpu::set_num_threads;
@@ -12,7 +11,7 @@ use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_ops as ops;
 
-use crate::support::{Grid, Tolerance, devices, epsilon, random, supports, tensor};
+use crate::support::{Grid, Tolerance, devices, epsilon, in_child, is_child, random, supports, tensor};
 
 type Along = fn(&Tensor, isize) -> netcl_core::Result<Tensor>;
 
@@ -233,17 +232,11 @@ fn every_operation_on_every_device_and_dtype() {
 /// The same on a device that pretends to be small, in a process of its own: limits are read once.
 #[test]
 fn small_devices() {
-    if std::env::var_os("NETCL_TEST_LINES_CHILD").is_some() {
+    if is_child() {
         return whole_grid("lines on small devices");
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "lines_grid::small_devices", "--nocapture"])
-        .env("NETCL_TEST_LINES_CHILD", "1")
-        .env("NETCL_LIMITS", "wg=64,local=16k,alloc=64M")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("grid lines on small devices"), "{text}");
+    let text = in_child("lines_grid::small_devices", "NETCL_LIMITS", "wg=64,local=16k,alloc=64M");
+    assert!(text.contains("grid lines on small devices"), "{text}");
 }
 
 #[test]

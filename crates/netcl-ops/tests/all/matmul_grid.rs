@@ -1,7 +1,6 @@
 //! Matrix products: devices x dtypes x {sizes around tile edges, transposes, strides, batches, epilogues, forced kernels}, held
 //! against f64 with a bound that grows with the number of terms.
 
-use std::process::Command;
 use std::rc::Rc;
 
 use netcl_core::backend::Queue;
@@ -16,7 +15,7 @@ use netcl_core::tensor::Tensor;
 use netcl_ops::matmul::{Epilogue, MatmulOptions, Variant, build_matmul_kernel, linear, matmul, matmul_with};
 
 use crate::matmul_support::{Form, operand, reference};
-use crate::support::{Grid, devices, epsilon, supports};
+use crate::support::{Grid, devices, epsilon, in_child, opencl, supports};
 
 /// m, n, k around the edges of every tile.
 const SIZES: [(usize, usize, usize); 17] = [
@@ -235,17 +234,13 @@ fn forced(
     Rc::try_unwrap(counter).map_err(|_| "the sink is still in use".to_owned())
 }
 
-fn opencl_devices() -> Vec<DeviceHandle> {
-    devices().into_iter().filter(|d| d.backend.name() == "cl").collect()
-}
-
 #[test]
 fn each_variant_launches_its_own_kernel() {
     let mut grid = Grid::new("matmul variants");
     // Under the limits of `small_devices_are_respected` what matters is that tiles fit, which are those of the sums: two sizes
     // show it, and types that are summed in float32 need not.
     let limited = std::env::var_os("NETCL_LIMITS").is_some();
-    for device in opencl_devices() {
+    for device in opencl() {
         for variant in Variant::PORTABLE {
             for dtype in DType::FLOATS.into_iter().filter(|dtype| !limited || dtype.size() > 2) {
                 if !supports(&device, dtype) {
@@ -276,7 +271,7 @@ fn each_variant_launches_its_own_kernel() {
 #[test]
 fn long_sums_are_split_and_added_in_order() {
     let mut grid = Grid::new("matmul split-K");
-    for device in opencl_devices() {
+    for device in opencl() {
         for variant in Variant::PORTABLE {
             grid.cell(&device, format!("{variant:?}"), || {
                 let counter = forced(&device, DType::F32, variant, (2, 2, 5000), Form::Dense)?;
@@ -301,7 +296,7 @@ fn long_sums_are_split_and_added_in_order() {
 
 #[test]
 fn small_devices_are_respected() {
-    if opencl_devices().is_empty() {
+    if opencl().is_empty() {
         return;
     }
     for limits in ["wg=64,local=16k,alloc=64M,no_fp64", "wg=7,local=1k"] {
@@ -310,18 +305,7 @@ fn small_devices_are_respected() {
             "matmul_grid::long_sums_are_split_and_added_in_order",
             "matmul_grid::vectors_and_transposes_follow_numpy",
         ] {
-            let output = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", test, "--nocapture"])
-                .env("NETCL_LIMITS", limits)
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&output.stdout);
-            assert!(
-                output.status.success(),
-                "{test} under {limits}:\n{text}{}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-            assert!(text.contains("1 passed"), "{test} did not run:\n{text}");
+            in_child(test, "NETCL_LIMITS", limits);
         }
     }
 }
@@ -482,7 +466,7 @@ fn mistakes_are_named() {
 
 #[test]
 fn the_tiled_program_can_be_had_by_itself() {
-    for device in opencl_devices() {
+    for device in opencl() {
         let program = build_matmul_kernel(&device.queue, DType::F32).unwrap();
         assert_eq!(program.kernel_names(), ["matmul_tiled"]);
     }
@@ -500,7 +484,7 @@ fn every_kernel_compiles_alone() {
         include_str!("../../src/matmul/matmul_split.cl"),
         include_str!("../../src/matmul/matmul_turn.cl"),
     ];
-    for device in opencl_devices() {
+    for device in opencl() {
         let Queue::OpenCl(stream) = &device.queue else { continue };
         for source in sources {
             let program = netcl_core::backend::opencl::build(stream.context(), stream.device(), source, "").unwrap();

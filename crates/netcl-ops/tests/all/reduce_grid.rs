@@ -2,7 +2,6 @@
 //! against f64.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::rc::Rc;
 
 use netcl_core::backend::Queue;
@@ -17,7 +16,7 @@ use netcl_core::tensor::{Tensor, reshape};
 use netcl_ops::reduce::{Variant, force_variant};
 use netcl_ops::{self as ops, Axes};
 
-use crate::support::{Grid, Tolerance, devices, epsilon, random, supports, tensor};
+use crate::support::{Grid, Tolerance, devices, epsilon, in_child, is_child, random, supports, tensor};
 
 /// The elements that belong to each result, in row-major order of results and of elements.
 fn groups(values: &[f64], shape: &Shape, axes: Axes<'_>) -> Vec<Vec<f64>> {
@@ -225,17 +224,11 @@ fn every_reduction_on_every_device_and_dtype() {
 /// The same on a device that pretends to be small, in a process of its own: limits are read once.
 #[test]
 fn small_devices() {
-    if std::env::var_os("NETCL_TEST_REDUCE_CHILD").is_some() {
+    if is_child() {
         return whole_grid("reduce on small devices", true, 13 * 4 * 18);
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "reduce_grid::small_devices", "--nocapture"])
-        .env("NETCL_TEST_REDUCE_CHILD", "1")
-        .env("NETCL_LIMITS", "wg=64,local=16k,alloc=64M")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("grid reduce on small devices"), "{text}");
+    let text = in_child("reduce_grid::small_devices", "NETCL_LIMITS", "wg=64,local=16k,alloc=64M");
+    assert!(text.contains("grid reduce on small devices"), "{text}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Sorting: devices x dtypes x lengths x axes, values and positions against a stable sort on the host.
 
 use std::cmp::Ordering;
-use std::process::Command;
 use std::rc::Rc;
 
 use netcl_core::backend::Queue;
@@ -16,7 +15,7 @@ use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_ops as ops;
 
-use crate::support::{Grid, devices, random, supports, tensor};
+use crate::support::{Grid, devices, in_child, is_child, random, supports, tensor};
 
 /// NaN last, else ascending or descending.
 fn order(a: f64, b: f64, descending: bool) -> Ordering {
@@ -159,17 +158,11 @@ fn every_device_and_dtype() {
 /// The same on a device that pretends to be small, in a process of its own: limits are read once.
 #[test]
 fn small_devices() {
-    if std::env::var_os("NETCL_TEST_SORT_CHILD").is_some() {
+    if is_child() {
         return whole_grid("sort on small devices", &[DType::F32]);
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "sort_grid::small_devices", "--nocapture"])
-        .env("NETCL_TEST_SORT_CHILD", "1")
-        .env("NETCL_LIMITS", "wg=64,local=2k,alloc=64M")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("grid sort on small devices"), "{text}");
+    let text = in_child("sort_grid::small_devices", "NETCL_LIMITS", "wg=64,local=2k,alloc=64M");
+    assert!(text.contains("grid sort on small devices"), "{text}");
 }
 
 #[test]

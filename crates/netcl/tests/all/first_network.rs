@@ -1,22 +1,11 @@
 //! A network learns: two moons on every device, the same bits in two runs, and PyTorch's losses step by step.
 
-use netcl::core::device::DeviceHandle;
 use netcl::core::random::{Generator, fill_normal_f32, fill_uniform_f32};
 use netcl::nn::{Build, LinearOptions};
 use netcl::prelude::*;
 use serde_json::Value;
 
-/// The native CPU and every OpenCL device.
-fn devices() -> Vec<DeviceHandle> {
-    let found = manager().discover().unwrap();
-    if found.is_empty() {
-        eprintln!("NOT TESTED on OpenCL: there is no device here");
-        assert!(std::env::var_os("CI").is_none(), "CI needs an OpenCL device: install pocl-opencl-icd");
-    }
-    let mut handles = vec![manager().cpu()];
-    handles.extend(found.iter().map(|device| manager().handle(device).unwrap()));
-    handles
-}
+use crate::capture_support::devices;
 
 /// Points on two half circles that reach into each other, with some noise; neighbours have different labels.
 fn two_moons(n: usize, generator: &mut Generator) -> (Vec<f32>, Vec<i64>) {

@@ -1,7 +1,5 @@
 //! Convolutions as plain f64 loops, to hold results against.
 
-use std::process::Command;
-
 use netcl_core::backend::Queue;
 use netcl_core::device::DeviceHandle;
 use netcl_core::dtype::DType;
@@ -180,17 +178,4 @@ pub(crate) fn run(device: &DeviceHandle, dtype: DType, case: &Case, variant: Opt
     dx.check(&got, dtype, spread).map_err(named("data gradient"))?;
     let got = conv2d_backward_weight(&grad, &x, weight.shape(), &options).map_err(text)?;
     dw.check(&got, dtype, 0.0).map_err(named("weight gradient"))
-}
-
-/// Runs one of these tests in a process of its own with a variable of the environment set.
-pub(crate) fn again(test: &str, variable: &str, value: &str) {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env(variable, value)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{test} with {variable}={value}:\n{text}{errors}");
-    assert!(text.contains("1 passed"), "{test} did not run:\n{text}");
 }

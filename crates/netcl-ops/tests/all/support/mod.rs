@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::process::Command;
 
 use netcl_core::backend::Queue;
 use netcl_core::device::{DeviceHandle, manager};
@@ -29,6 +30,27 @@ pub(crate) fn opencl() -> Vec<DeviceHandle> {
         assert_eq!(names, ["Oclgrind"], "this run is meant for the checker alone");
     }
     found
+}
+
+/// Marks the processes of [`in_child`].
+const CHILD: &str = "NETCL_TEST_CHILD";
+
+/// Runs a test, named with its module, in a process of its own: what the environment says is read once. Gives what it printed.
+pub(crate) fn in_child(test: &str, variable: &str, value: &str) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .envs([(CHILD, "1"), (variable, value)])
+        .output()
+        .unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{test} with {variable}={value}:\n{text}{errors}");
+    assert!(text.contains("1 passed"), "{test} did not run:\n{text}");
+    text.into_owned()
+}
+
+/// Whether this process was started by [`in_child`].
+pub(crate) fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
 }
 
 /// Numbers without a pattern, the same for the same seed, uniform between the bounds.
