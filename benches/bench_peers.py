@@ -126,8 +126,9 @@ def old_netcl_rows(device):
     os.environ.setdefault("NETCL_MATMUL_OPTIMIZED", "1")
     import importlib.metadata
 
-    import netcl as nc
     import numpy as np
+
+    import netcl as nc
     from netcl.core.device import manager
 
     handle = manager.default() if device == "auto" else manager.default(device)
@@ -173,7 +174,7 @@ def work(arguments):
         try:
             entry.update(measure(prepare(row, size), finish, arguments.time))
             print(f"{row}: {entry['median_ms']:.4f} ms", file=sys.stderr)
-        except Exception as problem:  # noqa: BLE001 - whatever a peer raises, the other rows go on
+        except Exception as problem:  # whatever a peer raises, the other rows go on
             entry["problem"] = f"{type(problem).__name__}: {problem}"
             print(f"{row}: {entry['problem']}", file=sys.stderr)
         rows.append(entry)

@@ -86,9 +86,10 @@ def torch_seconds(case):
 
 def published_seconds(case):
     import numpy as np
+    from netcl.ops.conv2d import conv2d, conv2d_backward
+
     from netcl.core.device import manager
     from netcl.core.tensor import Tensor
-    from netcl.ops.conv2d import conv2d, conv2d_backward
 
     queue = manager.default("auto").queue
     shape, (filters, kernel, stride, padding, groups) = CASES[case]

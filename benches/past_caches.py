@@ -10,8 +10,9 @@ import argparse
 import statistics
 import time
 
-import netcl as nc
 import numpy as np
+
+import netcl as nc
 from netcl.core.device import manager
 from netcl.core.tensor import Tensor
 

@@ -157,8 +157,9 @@ def side_torch(device):
 
 def side_published(device):
     os.environ.setdefault("NETCL_MATMUL_OPTIMIZED", "1")
-    import netcl as nc
     import numpy as np
+
+    import netcl as nc
     from netcl.core.device import manager
     from netcl.core.tensor import Tensor
 
@@ -209,7 +210,7 @@ def worker(side, device):
                 finish()
                 times.append((time.perf_counter() - start) * 1e3)
             answer = {"best": min(times), "median": statistics.median(times)}
-        except Exception as error:  # noqa: BLE001: the other side goes on
+        except Exception as error:  # the other side goes on
             answer = {"error": f"{type(error).__name__}: {error}"[:200]}
         print(json.dumps(answer), flush=True)
 

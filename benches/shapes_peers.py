@@ -12,10 +12,11 @@ largest element in relation to the sum of magnitudes. The interpreter must have 
 import argparse
 import statistics
 
-import netcl as nc
 import numpy as np
 import torch
 from bench_peers import sample
+
+import netcl as nc
 from netcl.core.device import manager
 from netcl.runtime import KernelCapture
 

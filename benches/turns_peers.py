@@ -19,8 +19,9 @@ from bench_peers import sample
 
 
 def netcl_rows(device):
-    import netcl as nc
     import numpy as np
+
+    import netcl as nc
     from netcl.core.device import manager
 
     queue = manager.default(device).queue

@@ -4,6 +4,7 @@
 """
 
 import sys
+from typing import Any
 
 import numpy as np
 from drawn_digits import digits
@@ -18,7 +19,7 @@ from netcl.optim import SGD
 class SameOrNot(nn.Module):
     """Both pictures go through one encoder; a third branch looks at the two of them together."""
 
-    def __init__(self, queue, width: int = 32) -> None:
+    def __init__(self, queue: Any, width: int = 32) -> None:
         # What becomes an attribute is found: by the optimizer, by state_dict, by to() and print().
         self.encoder = nn.Sequential(
             nn.Conv2d(queue, 1, 16, 3, pad=1),

@@ -1,6 +1,7 @@
 """A convolutional network reads drawn digits: ``python cnn.py [device]``."""
 
 import sys
+from typing import Any
 
 import numpy as np
 from drawn_digits import digits
@@ -11,7 +12,7 @@ from netcl.core.tensor import Tensor
 from netcl.optim import SGD
 
 
-def network(queue) -> nn.Sequential:
+def network(queue: Any) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(queue, 1, 16, 3, pad=1, bias=False),
         nn.BatchNorm2d(queue, 16),
@@ -27,7 +28,7 @@ def network(queue) -> nn.Sequential:
     )
 
 
-def accuracy(model: nn.Module, images: np.ndarray, labels: np.ndarray, queue) -> float:
+def accuracy(model: nn.Module, images: np.ndarray, labels: np.ndarray, queue: Any) -> float:
     model.eval()
     with netcl.autograd.no_grad():
         guesses = model(Tensor.from_host(queue, images)).to_host().argmax(1)

@@ -4,6 +4,8 @@ The subpackages mirror the documentation: ``netcl.core.tensor``, ``netcl.core.de
 needs neither NumPy's nor OpenCL's attention; both are looked up when first used.
 """
 
+from netcl import autograd, nn, ops, optim, runtime
+from netcl._functions import bias_add, conv2d, elementwise_binary, matmul, reduce_sum, relu, softmax
 from netcl._netcl import (
     BuildError,
     IndexTensor,
@@ -19,8 +21,6 @@ from netcl._netcl import (
     set_matmul_precision,
     set_num_threads,
 )
-from netcl import autograd, nn, ops, optim, runtime
-from netcl._functions import bias_add, conv2d, elementwise_binary, matmul, reduce_sum, relu, softmax
 from netcl.core.device import manager
 from netcl.ops import build_matmul_kernel
 

@@ -1,4 +1,4 @@
-"""The operations at the top level of the package: those of ``netcl.autograd``, which record, with the ``out=`` of ``netcl.ops``."""
+"""The operations at the top level of the package: those of ``netcl.autograd``, which record, with ``netcl.ops``'s ``out=``."""
 
 from __future__ import annotations
 

@@ -351,7 +351,7 @@ class Call:
                 chosen = self.hostile(name)
             else:
                 chosen = self.good(p)
-            if p.kind is p.KEYWORD_ONLY or (kwargs or p.default is not p.empty) and p.kind is not p.POSITIONAL_ONLY:
+            if p.kind is p.KEYWORD_ONLY or ((kwargs or p.default is not p.empty) and p.kind is not p.POSITIONAL_ONLY):
                 kwargs[p.name] = chosen
             else:
                 args.append(chosen)
@@ -441,7 +441,7 @@ def main() -> None:
         print(*(name for name, _ in targets), sep="\n")
         return
     journal_file = os.open(OPTIONS.journal, os.O_RDWR | os.O_CREAT, 0o600) if OPTIONS.journal else None
-    report = open(OPTIONS.report, "a", buffering=1) if OPTIONS.report else sys.stdout
+    report = open(OPTIONS.report, "a", buffering=1) if OPTIONS.report else sys.stdout  # noqa: SIM115 - open until the end
 
     def journal(number: int, text: str) -> None:
         if OPTIONS.verbose:
@@ -461,7 +461,7 @@ def main() -> None:
         try:
             call.run(journal)
             returned.add(call.name)
-        except BaseException as error:  # noqa: BLE001: what is no Exception is what is looked for
+        except BaseException as error:  # what is no Exception is what is looked for
             wrong = complaint(error)
             (returned if call.returned else raised).add(call.name)
             if OPTIONS.verbose:

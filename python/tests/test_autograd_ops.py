@@ -29,7 +29,7 @@ def constant(*shape, **kwargs):
 
 
 # Where an operation is defined, if not everywhere.
-DOMAIN = {name: (0.2, 3.0) for name in ("log", "sqrt", "rsqrt", "reciprocal", "pow")}
+DOMAIN = dict.fromkeys(("log", "sqrt", "rsqrt", "reciprocal", "pow"), (0.2, 3.0))
 DOMAIN["log1p"] = (-0.7, 3.0)
 DOMAIN["tan"] = (-1.2, 1.2)
 # Which case holds is a fact, not a function with a slope.

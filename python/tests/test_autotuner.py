@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-
 from conftest import find_device_selectors
+
 from netcl.core.device import manager
 from netcl.core.kernel_selector import KernelConfig, KernelVariant
 from netcl.profiling import autotuner

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import find_device_selectors
+
 from netcl.core.capabilities import DeviceProfile, device_profile, kernel_strategy
 from netcl.core.device import CPUQueue, device, manager
 from netcl.core.device_profile import ExtendedDeviceProfile, extended_device_profile

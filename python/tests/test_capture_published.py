@@ -4,10 +4,11 @@ import gc
 import threading
 import weakref
 
-import netcl.runtime.capture as capture_module
 import numpy as np
 import pytest
 from conftest import find_device_selectors
+
+import netcl.runtime.capture as capture_module
 from netcl.core.device import manager
 from netcl.core.kernels.primitives import build_elementwise_kernel
 from netcl.core.tensor import Tensor

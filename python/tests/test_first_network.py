@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import find_device_selectors
 
 import netcl
 from netcl import autograd as ag
@@ -10,8 +11,6 @@ from netcl.core.tensor import Tensor
 from netcl.nn import Linear, ReLU, Sequential
 from netcl.nn import functional as F
 from netcl.optim import SGD
-
-from conftest import find_device_selectors
 
 TENSOR_PAGE = """
 import netcl.autograd as ag

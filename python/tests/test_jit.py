@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from conftest import find_device_selectors
 
 import netcl.autograd as ag
-from conftest import find_device_selectors
 from netcl import nn
 from netcl.core.device import manager
 from netcl.core.index import IndexTensor

@@ -11,6 +11,8 @@ import weakref
 import numpy as np
 import pytest
 from conftest import find_device_selectors
+
+import netcl.core
 from netcl.core.backend.opencl import Buffer, Context, OpenCLBackend
 from netcl.core.device import CPUQueue, manager
 from netcl.core.memory import (
@@ -28,8 +30,6 @@ from netcl.core.memory import (
     is_integrated_gpu,
 )
 from netcl.core.tensor import Tensor
-
-import netcl.core
 
 ALLOC_HOST_PTR, USE_HOST_PTR = 1 << 4, 1 << 3
 SELECTORS = [selector for selector in find_device_selectors() if selector != "cpu"]

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+import netcl as nc
+import netcl.autograd as ag
 from netcl import ops
 from netcl.core.backend.cpu import CPUBuffer
 from netcl.core.device import CPUQueue, device, manager
@@ -29,9 +32,6 @@ from netcl.core.memory import (
     get_pinned_pool,
 )
 from netcl.core.tensor import Tensor
-
-import netcl as nc
-import netcl.autograd as ag
 
 Q = manager.default("cpu").queue
 FOUND = [dev for _, dev in manager.discover()]

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from conftest import find_device_selectors
 
 import netcl
 from netcl import autograd as ag
@@ -16,8 +17,6 @@ from netcl.nn import init, layers
 from netcl.nn.activation import Activation
 from netcl.nn.module import Module
 from netcl.optim import SGD
-
-from conftest import find_device_selectors
 
 devices = pytest.mark.parametrize("selector", find_device_selectors())
 

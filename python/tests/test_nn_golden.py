@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import find_device_selectors
 
 from netcl import nn
 from netcl.core.device import manager
 from netcl.core.tensor import Tensor
-
-from conftest import find_device_selectors
 
 GOLDEN = Path(__file__).parent / "golden"
 sys.path.insert(0, str(GOLDEN))

@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from conftest import find_device_selectors
 
 import netcl
 from netcl import nn
@@ -13,8 +14,6 @@ from netcl.core.device import manager
 from netcl.core.tensor import Tensor
 from netcl.nn import functional as F
 from netcl.nn import init
-
-from conftest import find_device_selectors
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import threading
 import numpy as np
 import pytest
 from conftest import find_device_selectors
+
+import netcl
 from netcl.core.backend.opencl import (
     Buffer,
     CommandQueue,
@@ -22,8 +24,6 @@ from netcl.core.backend.opencl import (
 from netcl.core.device import CPUQueue, DeviceManager, device, get_active_device, manager
 from netcl.core.memory import BufferHandle, BufferPool, get_persistent_pool
 from netcl.core.tensor import Tensor, reshape
-
-import netcl
 
 SELECTORS = [selector for selector in find_device_selectors() if selector != "cpu"]
 DTYPES = ["float32", "float16", "float64", "bfloat16"]

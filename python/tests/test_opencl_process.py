@@ -15,6 +15,7 @@ import warnings
 import numpy as np
 import pytest
 from conftest import find_device_selectors
+
 from netcl.core.backend.opencl import interruptible_finish
 from netcl.core.device import manager
 from netcl.core.memory import BufferPool

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import find_device_selectors
+
 from netcl.core.backend.opencl import CommandQueue, Context, OpenCLBackend, interruptible_finish
 from netcl.core.capabilities import device_profile, kernel_strategy
 from netcl.core.device import manager

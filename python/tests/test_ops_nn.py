@@ -301,7 +301,7 @@ def test_batch_norm_in_evaluation_has_gradients():
 def test_order(q):
     (x,) = leaves(q, [lines])
     for function in (ops.sort, ag.sort):
-        values, at = function(x, axis=0)
+        _, at = function(x, axis=0)
         np.testing.assert_array_equal(at.to_host(), np.argsort(lines, 0, kind="stable"))
         assert isinstance(at, nc.IndexTensor)
     np.testing.assert_array_equal(ops.argsort(x, descending=True).to_host(), np.argsort(-lines, kind="stable"))

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 from conftest import find_device_selectors
+
 from netcl import IndexTensor, Tensor, manual_seed, runtime
 from netcl.core.device import manager
 from netcl.nn import Linear
@@ -46,7 +47,7 @@ def test_memory_is_used_in_turn_and_arrays_may_change_after_submit(queue):
     array = np.zeros(1 << 16, np.float32)
     sums = []
     feed.submit(array)
-    for i in range(1, 20):
+    for _ in range(1, 20):
         (x,) = feed.next()
         sums.append((x * x).sum())
         array += 1

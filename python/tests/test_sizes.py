@@ -6,14 +6,14 @@ import subprocess
 import sys
 import textwrap
 
-import netcl
-import netcl._netcl as extension
 import numpy as np
 import pytest
+from conftest import find_device_selectors
+
+import netcl
+import netcl._netcl as extension
 from netcl import Tensor, ops
 from netcl.core.device import manager
-
-from conftest import find_device_selectors
 
 
 @pytest.fixture(params=find_device_selectors(), scope="module")

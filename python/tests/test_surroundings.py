@@ -381,7 +381,7 @@ def test_results_of_other_structure_for_other_shapes():
         small, large = make(3), make(5)
         for _ in range(2):
             assert form(small).shape == (3,)
-            a, b = form(large)
+            _, b = form(large)
             np.testing.assert_allclose(b.to_host(), large.to_host() * 3, rtol=1e-6)
         for rows in range(1, 40):  # more than are kept, with one that is used all the time
             made = form(make(rows))

@@ -398,7 +398,7 @@ def test_tensors_shared_and_dropped_from_many_threads():
             for i in range(100):
                 mine = Tensor.from_shape(q, (100 + seed * i,), fill=i)
                 assert (mine.to_host() == i).all() and (shared[seed:].to_host() == 1).all()
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]

@@ -22,6 +22,7 @@ pub(crate) enum Stage {
     Doctests,
     Docs,
     Wheel,
+    Static,
     Python,
     Oclgrind,
     Limits,
@@ -49,6 +50,7 @@ impl Stage {
             Stage::Doctests => "doctests",
             Stage::Docs => "docs",
             Stage::Wheel => "wheel",
+            Stage::Static => "static",
             Stage::Python => "python",
             Stage::Oclgrind => "oclgrind",
             Stage::Limits => "limits",
@@ -69,6 +71,7 @@ impl Stage {
             Stage::Doctests => "examples in doc comments, README and book",
             Stage::Docs => "API documentation, warnings are errors",
             Stage::Wheel => "build the wheel and install it into .check/venv",
+            Stage::Static => "lints, types and stubs of the Python code",
             Stage::Python => "Python tests and listings",
             Stage::Oclgrind => "kernels under a checker of memory accesses and races",
             Stage::Limits => "device tests on devices that pretend to be small",
@@ -88,6 +91,7 @@ impl Stage {
             Stage::Benches => return bench::run(workspace),
             Stage::Rust => return rust(workspace, full),
             Stage::Wheel => return wheel(workspace),
+            Stage::Static => return python_checks(workspace, report),
             Stage::Python => return python_tests(workspace, full, report),
             Stage::Book => return book(workspace),
             Stage::Deny => return deny(workspace, report),
@@ -160,6 +164,22 @@ fn compiled_anew(workspace: &Workspace) -> Result<Vec<String>> {
     let (wheel, tests) = (tree("no-dev --package netcl-python")?, tree("all --workspace")?);
     let package = |line: &String| line.split([' ', ':']).next().unwrap_or_default().to_owned();
     Ok(wheel.difference(&tests).map(package).collect())
+}
+
+/// Checks the Python code without running it; `pyproject.toml` has the rules. The stubs are compared with the wheel.
+fn python_checks(workspace: &Workspace, report: &Report) -> Result<Outcome> {
+    if let Some(gap) = python::gap(workspace) {
+        return Ok(Outcome::Skipped(gap));
+    }
+    stream(&mut workspace.python_module("ruff check ."))?;
+    stream(&mut workspace.python_module("mypy"))?;
+    if report.did_not_pass(Stage::Wheel) {
+        bail!("there is no new wheel to compare the stubs with");
+    }
+    // Without PEP 800's marks: that no class can have two of these for bases matters to nobody.
+    let stubtest = "mypy.stubtest netcl._netcl --allowlist python/stubtest.txt --ignore-disjoint-bases";
+    stream(&mut workspace.python_module(stubtest))?;
+    Ok(Outcome::Passed)
 }
 
 fn python_tests(workspace: &Workspace, full: bool, report: &mut Report) -> Result<Outcome> {

@@ -16,7 +16,8 @@ class Refused(Exception):
 
     def __init__(self, what: str, opaque: bool = False) -> None:
         super().__init__(what)
-        self.what, self.opaque, self.where = what, opaque, []
+        self.what, self.opaque = what, opaque
+        self.where: list[str] = []
         #: Whether it is an argument that nobody can look into, which the caller can do something about.
         self.is_argument = False
 

@@ -35,9 +35,9 @@ _CHANGES = 3
 class Compiled:
     """A function or module that is compiled when it is called. Made by :func:`jit`.
 
-    Arguments may be tensors, plain values, modules, objects, and tuples, lists and dicts of such; results tensors and plain values in
-    such structures. A plan is kept for every kind of call: structure, dtypes, shapes, strides and devices of tensors, what needs
-    a gradient, and everything else that the function reads, wherever it finds it.
+    Arguments may be tensors, plain values, modules, objects, and tuples, lists and dicts of such; results tensors and plain
+    values in such structures. A plan is kept for every kind of call: structure, dtypes, shapes, strides and devices of tensors,
+    what needs a gradient, and everything else that the function reads, wherever it finds it.
     """
 
     def __init__(self, function: Callable[..., Any], fast_math: bool = False) -> None:
@@ -126,8 +126,8 @@ class Compiled:
             return self.function(*call.args, **call.kwargs)
         except Exception as error:
             raise RuntimeError(
-                f"jit: {self._name} keeps a tensor that it has made while it was traced, which has no values; make it before the "
-                "first call, or return it"
+                f"jit: {self._name} keeps a tensor that it has made while it was traced, which has no values; make it before "
+                "the first call, or return it"
             ) from error
 
     def _kind(self, found: Description) -> _Kind:

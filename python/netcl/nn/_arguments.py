@@ -21,8 +21,8 @@ class WrongInput(TypeError):
 
     def __init__(self, layer: Any, got: Any) -> None:
         self.layer, self.path = layer, ""
-        hint = "; make a tensor of it with netcl.autograd.tensor(...)" if hasattr(got, "__array__") or isinstance(got, list) else ""
-        self.got = type(got).__name__ + hint
+        numbers = hasattr(got, "__array__") or isinstance(got, list)
+        self.got = type(got).__name__ + ("; make a tensor of it with netcl.autograd.tensor(...)" if numbers else "")
         super().__init__(layer, got)
 
     @classmethod

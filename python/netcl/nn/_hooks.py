@@ -124,8 +124,9 @@ class _Watch:
             changed = changed if isinstance(changed, tuple) else (changed,)
             if len(self._wanted) != 1 or len(changed) != len(self._inputs):
                 raise ValueError(
-                    f"a backward hook of {type(self._module).__name__} returned {len(changed)} gradients for {len(self._inputs)} "
-                    f"inputs, of which {len(self._wanted)} have one; gradients can be replaced where exactly one input has one"
+                    f"a backward hook of {type(self._module).__name__} returned {len(changed)} gradients for "
+                    f"{len(self._inputs)} inputs, of which {len(self._wanted)} have one; gradients can be replaced where "
+                    "exactly one input has one"
                 )
             self._inputs = list(changed)
         result = None if last is None else self._inputs[last]

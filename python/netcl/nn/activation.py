@@ -10,6 +10,7 @@ from netcl.nn._layer import Layer, constructor
 __all__ = [
     "ELU",
     "GELU",
+    "SELU",
     "HardSigmoid",
     "HardSwish",
     "HardTanh",
@@ -23,7 +24,6 @@ __all__ = [
     "PReLU",
     "ReLU",
     "ReLU6",
-    "SELU",
     "SiLU",
     "Sigmoid",
     "Softmax",

@@ -85,8 +85,8 @@ def build_sequential(queue: Any = None, config: Any = None) -> Sequential:
     """A ``Sequential`` of a configuration: ``build_sequential(queue, [{"type": "Linear", "args": {...}}, {"type": "ReLU"}])``.
 
     ``args`` are the keyword arguments of the layer's constructor. ``{"type": "Sequential", "args": {"layers": [...]}}`` nests;
-    ``{"type": "Residual", "args": {"inner": [...], "shortcut": [...], "activation": [...]}}`` goes around. The queue may be left
-    out.
+    ``{"type": "Residual", "args": {"inner": [...], "shortcut": [...], "activation": [...]}}`` goes around. The queue may be
+    left out.
     """
     if config is None and isinstance(queue, (list, tuple)):
         queue, config = None, queue
@@ -153,7 +153,7 @@ def _one(layers: list[Module]) -> Module:
 
 def _bind(function: Callable[..., Any], first: tuple[Any, ...], args: Mapping[str, Any], at: str, kind: str) -> None:
     """Refuses arguments that a constructor does not take, or lacks, by name."""
-    parameters = [p for p in inspect.signature(function).parameters.values()][len(first) :]
+    parameters = list(inspect.signature(function).parameters.values())[len(first) :]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     takes = [p.name for p in parameters if p.name != "queue"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, overload
@@ -27,8 +28,8 @@ def fuse_conv_bn(model: Module, bn: Module) -> Any: ...
 def fuse_conv_bn(model: Module, bn: Module | None = None) -> Any:
     """A copy in which no batch norm is left to compute behind a convolution; results are equal but for rounding.
 
-    ``fuse_conv_bn(conv, bn)`` returns one layer for two. ``fuse_conv_bn(model)`` does so for neighbours in a ``Sequential`` and in
-    the models of this package, and puts ``Identity`` where the norms were. All must be in inference mode: ``model.eval()``.
+    ``fuse_conv_bn(conv, bn)`` returns one layer for two. ``fuse_conv_bn(model)`` does so for neighbours in a ``Sequential`` and
+    in the models of this package, and puts ``Identity`` where the norms were. All must be in inference mode: ``model.eval()``.
     """
     if bn is not None:
         if not _foldable(model, bn):
@@ -55,7 +56,7 @@ def _neighbours(module: Module) -> Iterator[tuple[str, str]]:
     """Names of modules of which the second sees nothing but what the first gives."""
     if isinstance(module, Sequential):
         names = list(module._modules)
-        yield from zip(names, names[1:])
+        yield from itertools.pairwise(names)
     yield from getattr(module, "_folded", ())
 
 

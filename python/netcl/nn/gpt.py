@@ -22,8 +22,8 @@ __all__ = ["GPT"]
 class GPT(Module):
     """Predicts the next token: ``GPT(queue, vocab_size=96, block_size=64, n_layer=2, n_head=4, n_embd=64)``.
 
-    Takes token numbers (batch, length) with at most ``block_size`` places and gives logits (batch, length, vocab_size). The head
-    is the table of tokens itself. ``generate`` goes on from a beginning.
+    Takes token numbers (batch, length) with at most ``block_size`` places and gives logits (batch, length, vocab_size). The
+    head is the table of tokens itself. ``generate`` goes on from a beginning.
     """
 
     _settings = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout", "bias")
@@ -43,7 +43,8 @@ class GPT(Module):
     ) -> None:
         positive("GPT", vocab_size=vocab_size, block_size=block_size, n_layer=n_layer)
         depth("GPT", n_layer=n_layer)
-        self.vocab_size, self.block_size, self.n_layer, self.n_head, self.n_embd = vocab_size, block_size, n_layer, n_head, n_embd
+        self.vocab_size, self.block_size = vocab_size, block_size
+        self.n_layer, self.n_head, self.n_embd = n_layer, n_head, n_embd
         self.dropout, self.bias = dropout, bias
         self.wte = Embedding(queue, vocab_size, n_embd, dtype=dtype)
         self.wpe = Embedding(queue, block_size, n_embd, dtype=dtype)

@@ -1,8 +1,8 @@
 """First values of parameters: each function overwrites a tensor in place, unrecorded, and returns it.
 
-Random numbers come from netcl's own generator (``netcl.manual_seed``, or ``seed=`` for one call): uniform ones are the same bits
-on every device. The fans of a shape ``(out, in, k...)`` are ``in * k...`` and ``out * k...``. Names that end in an underscore are
-PyTorch's, with its defaults.
+Random numbers come from netcl's own generator (``netcl.manual_seed``, or ``seed=`` for one call): uniform ones are the same
+bits on every device. The fans of a shape ``(out, in, k...)`` are ``in * k...`` and ``out * k...``. Names that end in an
+underscore are PyTorch's, with its defaults.
 """
 
 from __future__ import annotations

@@ -1,58 +1,33 @@
 """Every layer and container, from the files of their families."""
 
-from netcl.nn import (
-    activation,
-    attention,
-    container,
-    conv,
-    decoder,
-    dropout,
-    embedding,
-    gpt,
-    linear,
-    loss,
-    normalization,
-    padding,
-    pooling,
-    rnn,
-    shape,
-    transformer,
-)
-from netcl.nn.activation import *  # noqa: F403
-from netcl.nn.attention import *  # noqa: F403
-from netcl.nn.container import *  # noqa: F403
-from netcl.nn.conv import *  # noqa: F403
-from netcl.nn.decoder import *  # noqa: F403
-from netcl.nn.dropout import *  # noqa: F403
-from netcl.nn.embedding import *  # noqa: F403
-from netcl.nn.gpt import *  # noqa: F403
-from netcl.nn.linear import *  # noqa: F403
-from netcl.nn.loss import *  # noqa: F403
+from netcl.nn.activation import *
+from netcl.nn.attention import *
+from netcl.nn.container import *
+from netcl.nn.conv import *
+from netcl.nn.decoder import *
+from netcl.nn.dropout import *
+from netcl.nn.embedding import *
+from netcl.nn.gpt import *
+from netcl.nn.linear import *
+from netcl.nn.loss import *
 from netcl.nn.module import Module, Parameter
-from netcl.nn.normalization import *  # noqa: F403
-from netcl.nn.padding import *  # noqa: F403
-from netcl.nn.pooling import *  # noqa: F403
-from netcl.nn.rnn import *  # noqa: F403
-from netcl.nn.shape import *  # noqa: F403
-from netcl.nn.transformer import *  # noqa: F403
+from netcl.nn.normalization import *
+from netcl.nn.padding import *
+from netcl.nn.pooling import *
+from netcl.nn.rnn import *
+from netcl.nn.shape import *
+from netcl.nn.transformer import *
 
 __all__ = [
-    "Module",
-    "Parameter",
-    *activation.__all__,
-    *attention.__all__,
-    *container.__all__,
-    *conv.__all__,
-    *decoder.__all__,
-    *dropout.__all__,
-    *embedding.__all__,
-    *gpt.__all__,
-    *linear.__all__,
-    *loss.__all__,
-    *normalization.__all__,
-    *padding.__all__,
-    *pooling.__all__,
-    *rnn.__all__,
-    *shape.__all__,
-    *transformer.__all__,
+    "ELU", "GELU", "GPT", "GRU", "LSTM", "SELU", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
+    "CausalSelfAttention", "Concat", "ConstantPad1d", "ConstantPad2d", "Conv1d", "Conv2d", "ConvTranspose2d",
+    "CosineEmbeddingLoss", "CrossEntropyLoss", "DecoderBlock", "DepthwiseConv2d", "Dropout", "Dropout1d", "Dropout2d",
+    "Embedding", "Flatten", "GlobalAvgPool2d", "GroupNorm", "HardSigmoid", "HardSwish", "HardTanh", "Hardsigmoid", "Hardswish",
+    "Hardtanh", "HuberLoss", "Identity", "KLDivLoss", "KVCache", "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LogSigmoid",
+    "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Module", "ModuleDict", "ModuleList", "MultiheadAttention",
+    "NLLLoss", "PReLU", "Parameter", "PositionalEmbedding", "RMSNorm", "ReLU", "ReLU6", "ReflectionPad1d", "ReflectionPad2d",
+    "ReplicationPad1d", "ReplicationPad2d", "Residual", "RotaryAttention", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss",
+    "Softmax", "Softplus", "Softsign", "SwiGLU", "Swish", "Tanh", "TiedLinear", "TransformerBlock", "TransformerEncoder",
+    "TransformerEncoderLayer", "TripletMarginLoss", "Unflatten", "Upsample", "ZeroPad1d", "ZeroPad2d",
 ]

@@ -314,9 +314,9 @@ class Module:
     def to(self: _M, queue: Any = None, dtype: str | None = None, *, device: Any = None) -> _M:
         """Moves parameters, their gradients and buffers to a device, or into another dtype.
 
-        The device is a queue, a handle or a selector: ``to("cpu")``, ``to(queue)``, ``to("float64")``, ``to("gpu", "float16")``.
-        Parameters stay the same tensors: an optimizer or an average made before follows, with its state. Shared parameters stay
-        shared.
+        The device is a queue, a handle or a selector: ``to("cpu")``, ``to(queue)``, ``to("float64")``, ``to("gpu",
+        "float16")``. Parameters stay the same tensors: an optimizer or an average made before follows, with its state. Shared
+        parameters stay shared.
         """
         if device is not None and queue is not None:
             raise TypeError("to: give one device, not two")
@@ -375,7 +375,7 @@ class Module:
                 memo[id(tensor)] = ag.tensor(ag.clone(tensor.detach()), requires_grad=tensor.requires_grad)
             return memo[id(tensor)]
 
-        other = type(self).__new__(type(self))
+        other: _M = type(self).__new__(type(self))
         memo[id(self)] = other
         for name, value in self.__getstate__().items():
             if name in ("_parameters", "_buffers"):

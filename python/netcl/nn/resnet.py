@@ -74,8 +74,8 @@ class Bottleneck(Module):
 class ResNet(Module):
     """Four stages of residual blocks: images (N, in_channels, H, W) to logits (N, num_classes).
 
-    ``stem="cifar"`` begins with a 3x3 convolution, for small images; ``stem="imagenet"`` with 7x7 of stride 2 and a pool. Weights
-    have torchvision's names, so that its files load; they start as torchvision's do.
+    ``stem="cifar"`` begins with a 3x3 convolution, for small images; ``stem="imagenet"`` with 7x7 of stride 2 and a pool.
+    Weights have torchvision's names, so that its files load; they start as torchvision's do.
     """
 
     _folded = (("conv1", "bn1"),)

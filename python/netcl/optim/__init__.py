@@ -27,22 +27,10 @@ from netcl._netcl.optim import (
 )
 from netcl.optim import lr_scheduler
 from netcl.optim.ema import ModelEMA
-from netcl.optim.lr_scheduler import *  # noqa: F403
+from netcl.optim.lr_scheduler import *
 
 __all__ = [
-    "SGD",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Ema",
-    "ModelEMA",
-    "Momentum",
-    "Optimizer",
-    "ParamGroup",
-    "RMSProp",
-    "clip_grad_norm",
-    "clip_grad_norm_device",
-    "clip_grad_value",
-    "lr_scheduler",
-    *lr_scheduler.__all__,
+    "SGD", "Adagrad", "Adam", "AdamW", "ChainedScheduler", "CosineAnnealingLR", "Ema", "ExponentialLR", "LRScheduler",
+    "LambdaLR", "ModelEMA", "Momentum", "MultiStepLR", "OneCycleLR", "Optimizer", "ParamGroup", "RMSProp", "ReduceLROnPlateau",
+    "SequentialLR", "StepLR", "WarmupCosine", "clip_grad_norm", "clip_grad_norm_device", "clip_grad_value", "lr_scheduler",
 ]

@@ -102,7 +102,7 @@ def autotune_conv2d(
     seconds: float = 20.0,
     keep: bool = True,
 ) -> TunedConfig:
-    """Measures the kernels for a convolution of ``N x C x H x W`` with ``F`` filters of ``KH x KW``; see ``autotune_matmul``."""
+    """Measures the kernels for a convolution of ``N x C x H x W`` with ``F`` filters ``KH x KW``; see ``autotune_matmul``."""
     return _finish(_tune_conv2d(N, C, H, W, F, KH, KW, stride, pad, dtype, queue, seconds, keep))
 
 

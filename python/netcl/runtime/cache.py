@@ -11,7 +11,7 @@
 
 from netcl._netcl.runtime import CacheEntry
 from netcl._netcl.runtime import cache_clear as clear
-from netcl._netcl.runtime import cache_list as list  # noqa: A004
+from netcl._netcl.runtime import cache_list as list
 from netcl._netcl.runtime import cache_prune as prune
 from netcl._netcl.runtime import cache_size as size
 

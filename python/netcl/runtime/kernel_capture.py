@@ -30,8 +30,8 @@ class CapturedKernelLaunch:
 class KernelCapture(_KernelCapture):
     """Runs launches and keeps them, between ``begin()`` and ``end()``, to be run again on the same memory.
 
-    Launches of this thread are kept that go through netcl: of every operation, of kernels of one's own, and whatever is given to
-    ``record``, such as a kernel of PyOpenCL's.
+    Launches of this thread are kept that go through netcl: of every operation, of kernels of one's own, and whatever is given
+    to ``record``, such as a kernel of PyOpenCL's.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class KernelCapture(_KernelCapture):
         exchanged = self._exchanged
 
         def again() -> None:
-            args = (exchanged.get(getattr(arg, "int_ptr", None), arg) for arg in launch.args)
+            args = (exchanged.get(getattr(arg, "int_ptr", -1), arg) for arg in launch.args)
             launch.kernel(launch.queue, launch.global_size, launch.local_size, *args)
 
         self.keep(again)

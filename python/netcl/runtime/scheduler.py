@@ -14,8 +14,8 @@ __all__ = ["Scheduler", "prefetch"]
 def prefetch(batches: Iterable[Any], queue: Any, depth: int = 2) -> Iterator[Any]:
     """The batches as tensors of a device, each uploaded while the step before it runs.
 
-    A batch is an array, or a tuple or list of arrays, and comes out as a tensor, or a tuple of them: a ``Tensor`` for floats, an
-    ``IndexTensor`` for whole numbers. Use a batch for one step: its memory is that of the batch ``depth`` later.
+    A batch is an array, or a tuple or list of arrays, and comes out as a tensor, or a tuple of them: a ``Tensor`` for floats,
+    an ``IndexTensor`` for whole numbers. Use a batch for one step: its memory is that of the batch ``depth`` later.
 
         for x, y in prefetch(loader, queue):
             step(x, y)

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torchvision
-
 from nn_cases import CASES, NETWORKS, given, numbers, sampled, value
 
 torch.use_deterministic_algorithms(True)

@@ -1,8 +1,8 @@
 """The OpenCL backend: its objects, and the transport that moves data between host and device.
 
-The objects (``Platform``, ``Device``, ``Context``, ``CommandQueue``, ``Buffer``, ``Event``, ``Program``, ``Kernel``) are thin owners of the
-driver's. Each has ``int_ptr``, so that PyOpenCL can wrap it with ``from_int_ptr``; and wherever netcl takes one of them it takes
-PyOpenCL's as well. PyOpenCL itself is not needed.
+The objects (``Platform``, ``Device``, ``Context``, ``CommandQueue``, ``Buffer``, ``Event``, ``Program``, ``Kernel``) are thin
+owners of the driver's. Each has ``int_ptr``, so that PyOpenCL can wrap it with ``from_int_ptr``; and wherever netcl takes one
+of them it takes PyOpenCL's as well. PyOpenCL itself is not needed.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ __all__ = [
 class OpenCLBackend:
     """The transport of one queue: what ``Tensor`` does with buffers, for those who hold buffers themselves.
 
-    A buffer keeps its memory for as long as it lives; dropping it gives the memory back to the queue's pool. An empty shape needs no
-    buffer and has ``None`` instead.
+    A buffer keeps its memory for as long as it lives; dropping it gives the memory back to the queue's pool. An empty shape
+    needs no buffer and has ``None`` instead.
     """
 
     name = "cl"
@@ -71,8 +71,8 @@ class OpenCLBackend:
     ) -> tuple[Buffer | None, Event | None, BufferHandle | None, NDArray[Any] | None]:
         """Copies data to the device: ``(buffer, event, pending_release, host_ref)``.
 
-        The event (``None``: the copy is done) marks the copy as complete; ``pending_release`` is the page-locked memory it goes through
-        and ``host_ref`` the snapshot it reads where it goes through none. Hand the event and the lease to ``wait``.
+        The event (``None``: the copy is done) marks the copy as complete; ``pending_release`` is the page-locked memory it goes
+        through and ``host_ref`` the snapshot it reads where it goes through none. Hand the event and the lease to ``wait``.
         """
         tensor = Tensor.from_host(self.queue, data, dtype=dtype, async_copy=async_copy, use_pinned=use_pinned)
         event, release, snapshot = tensor.pending_event, tensor.pending_release, tensor.host_ref
