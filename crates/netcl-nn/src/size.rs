@@ -64,4 +64,3 @@ impl<const N: usize, T: Setting> Setting for Size<N, T> {
         self.axes().lowest()
     }
 }
-

@@ -28,7 +28,8 @@ class Layer(Module):
             def __init__(self, negative_slope: float = 0.01) -> None: ...
 
     The settings that came of the arguments are plain attributes, parameters and buffers are in the module's tables. Users may
-    change all of them: before it computes, the Rust layer takes over what is another object than the last time.
+    change all of them: before it computes, the Rust layer takes over what is another object than the last time. A layer inside
+    is shown as a module, whose tensors, settings and mode are taken over as well; its hooks are not called.
     """
 
     _kind = ""

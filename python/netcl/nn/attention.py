@@ -15,9 +15,9 @@ __all__ = ["MultiheadAttention"]
 class MultiheadAttention(Layer):
     """Attention of several heads: ``MultiheadAttention(queue, 64, 4)(x)`` is self-attention, ``(query, key, value)`` any.
 
-    Tensors have the axes (batch, length, embed_dim), or with ``batch_first=False`` (length, batch, embed_dim), or no batch. The
-    weights are PyTorch's: ``in_proj_weight`` of shape ``(3 * embed_dim, embed_dim)`` makes queries, keys and values, ``out_proj``
-    joins the heads.
+    Tensors have the axes (batch, length, embed_dim), or with ``batch_first=False`` (length, batch, embed_dim), or no batch.
+    The weights are PyTorch's: ``in_proj_weight`` of shape ``(3 * embed_dim, embed_dim)`` makes queries, keys and values,
+    ``out_proj`` joins the heads.
     """
 
     embed_dim: int

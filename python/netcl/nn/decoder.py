@@ -213,7 +213,7 @@ class PositionalEmbedding(_Places):
 
 
 class SinusoidalEmbedding(_Places):
-    """A fixed vector for each place, of sines and cosines: ``SinusoidalEmbedding(queue, 512, 64)(length)`` is (length, d_model)."""
+    """A fixed vector for each place, of sines and cosines of waves that get longer along the width."""
 
     @constructor
     def __init__(

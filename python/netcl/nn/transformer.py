@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": ag.relu, "gelu": a
 
 
 class _TransformerLayer(Module):
-    """Parts that are attention or two linear layers, each with a shortcut and a layer norm after it (``norm_first``: before it)."""
+    """Attentions and two linear layers, each with a shortcut and a layer norm after it (``norm_first``: before it)."""
 
     _attentions: tuple[str, ...]
 
@@ -94,7 +94,7 @@ class TransformerEncoderLayer(_TransformerLayer):
 
 
 class TransformerDecoderLayer(_TransformerLayer):
-    """Self-attention, attention to the ``memory`` of an encoder and two linear layers, each with a shortcut and a layer norm.
+    """Self-attention, attention to an encoder's ``memory`` and two linear layers, each with a shortcut and a layer norm.
 
     Arguments and shapes are those of ``TransformerEncoderLayer``; names of weights are PyTorch's.
     """
