@@ -19,6 +19,7 @@ use netcl_ops::conv::{ConvOptions, ConvTransposeOptions, Variant, conv_transpose
 use netcl_ops::conv::{conv2d_backward_data, conv2d_backward_weight, conv2d_with_statistics};
 use netcl_ops::norm::Affine;
 use netcl_ops::pad::PadMode;
+use netcl_ops::recurrent::{Cell, Recurrent, RecurrentUpstream, recurrent, recurrent_backward};
 use netcl_ops::pool::{Averaging, Split, Window, force_split};
 
 use crate::support::{Tolerance, opencl, random, tensor};
@@ -221,6 +222,35 @@ fn indices_order_and_chance() {
         same(&device, "dropout", |q| {
             Ok(vec![ops::dropout(&values(q, &[5, 7], 1), 0.4, Some(&mut Generator::new(3)))?.0])
         });
+    }
+}
+
+#[test]
+fn recurrent_layers() {
+    for device in opencl() {
+        for (cell, form, batch) in [
+            (Cell::Lstm, Form::Groups, 5),
+            (Cell::Gru, Form::Items, 5),
+            (Cell::Gru, Form::Groups, 1),
+            (Cell::Tanh, Form::Groups, 3),
+            (Cell::Relu, Form::Items, 1),
+        ] {
+            same(&device, &format!("recurrent {cell:?}, {form:?}, batch {batch}"), |q| {
+                let width = cell.gates() * 35;
+                let (input, weight) = (values(q, &[3, batch, width], 1), values(q, &[width, 35], 2));
+                let (bias, hidden) = (values(q, &[width], 3), values(q, &[batch, 35], 4));
+                let (bias, hidden) = (Some(&bias), Some(&hidden));
+                let layer =
+                    Recurrent { cell, input: &input, weight: &weight, bias, hidden, memory: None, reverse: false };
+                force_form(form, || {
+                    let result = recurrent(&layer, true)?;
+                    let grad = values(q, result.out.shape(), 5);
+                    let upstream = RecurrentUpstream { out: Some(&grad), hidden, memory: None };
+                    let back = recurrent_backward(&layer, &result, &upstream)?;
+                    Ok(vec![result.out, back.weight()?, back.hidden()?, back.input])
+                })
+            });
+        }
     }
 }
 
