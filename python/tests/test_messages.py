@@ -111,7 +111,7 @@ WRONG = [
     (lambda: ag.where(None, ones(2), ones(2)), TypeError, "a Tensor, an array or a number is needed, not None"),
     (lambda: F.mse_loss(ones(2), None), TypeError, "a Tensor, an array or a number is needed, not None"),
     (lambda: ag.leaky_relu(ones(2), "a"), TypeError, "leaky_relu: negative_slope is a number, not str"),
-    (lambda: nn.Dropout("a"), ValueError, "Dropout: p is a probability from 0 to 1, not 'a'"),
+    (lambda: nn.Dropout("a"), TypeError, "Dropout: p is a number, not 'a'"),
     (lambda: nn.Conv2d(CPU, 3, 4, np.ones((2, 3))), TypeError, "Conv2d: kernel_size is a whole number or 2 of them"),
     (lambda: optim.SGD(5, lr=0.1), TypeError, "params must be a list of tensors, not int"),
     (lambda: optim.SGD(["a"], lr=0.1), TypeError, "parameters are tensors, not str$"),
