@@ -1,4 +1,5 @@
-//! Padding of the last axes: with a constant, by reflection or by repeating the edge; negative constant padding crops.
+//! Padding of the last axes: with a constant, by reflection, by repeating the edge or by going round; negative constant padding
+//! crops.
 //!
 //! Axes are padded in groups of three, which is the same as all at once. On devices the backward pass gathers: an input
 //! element collects from the places it was copied to, in a fixed order and without atomics.
@@ -23,6 +24,8 @@ pub enum PadMode {
     Reflect,
     /// The first or last element.
     Replicate,
+    /// What stands at the other end of the axis, as if it were a circle.
+    Circular,
 }
 
 /// The axes that one launch pads.
@@ -48,6 +51,7 @@ impl Axis {
             PadMode::Reflect if at >= n => 2 * (n - 1) - at,
             PadMode::Reflect => at,
             PadMode::Replicate => at.clamp(0, n - 1),
+            PadMode::Circular => at.rem_euclid(n),
         };
         Some(at as usize)
     }
@@ -90,6 +94,8 @@ fn steps(op: &'static str, shape: &Shape, pads: &[(isize, isize)], mode: PadMode
             PadMode::Constant(_) => isize::MAX,
             // A mirror image reaches to the other end of the axis.
             PadMode::Reflect => n as isize - 1,
+            // Once round, as in PyTorch: the kernels of gradients look for one image on either side.
+            PadMode::Circular => n as isize,
             PadMode::Replicate if n == 0 => 0,
             PadMode::Replicate => isize::MAX,
         };
@@ -99,6 +105,7 @@ fn steps(op: &'static str, shape: &Shape, pads: &[(isize, isize)], mode: PadMode
                 return fail(match mode {
                     _ if by < 0 => format!("({before}, {after}): only constant padding may be negative"),
                     PadMode::Reflect => format!("an axis of length {n} can be reflected by at most {most}, not {by}"),
+                    PadMode::Circular => format!("an axis of length {n} can go round by at most {most}, not {by}"),
                     _ => format!("an axis of length {n} has no edge to repeat"),
                 });
             }
@@ -135,6 +142,7 @@ fn steps(op: &'static str, shape: &Shape, pads: &[(isize, isize)], mode: PadMode
 /// assert_eq!(pad(&x, &[(2, 1)], PadMode::Constant(0.0))?.to_host::<f32>()?, [0.0, 0.0, 1.0, 2.0, 3.0, 0.0]);
 /// assert_eq!(pad(&x, &[(2, 1)], PadMode::Reflect)?.to_host::<f32>()?, [3.0, 2.0, 1.0, 2.0, 3.0, 2.0]);
 /// assert_eq!(pad(&x, &[(2, 1)], PadMode::Replicate)?.to_host::<f32>()?, [1.0, 1.0, 1.0, 2.0, 3.0, 3.0]);
+/// assert_eq!(pad(&x, &[(2, 1)], PadMode::Circular)?.to_host::<f32>()?, [2.0, 3.0, 1.0, 2.0, 3.0, 1.0]);
 /// assert_eq!(pad(&x, &[(-1, 1)], PadMode::Constant(9.0))?.to_host::<f32>()?, [2.0, 3.0, 9.0]);
 /// # Ok::<(), netcl_core::Error>(())
 /// ```
@@ -201,6 +209,7 @@ fn on_device(stream: &Stream, job: Job, plan: Plan, items: usize, backward: bool
         PadMode::Constant(value) => (0, value),
         PadMode::Reflect => (1, 0.0),
         PadMode::Replicate => (2, 0.0),
+        PadMode::Circular => (3, 0.0),
     };
     scalars.push(Number::Flag(mode));
     let kernel = if backward {

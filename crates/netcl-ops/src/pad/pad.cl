@@ -3,9 +3,10 @@
 //   pad            work-item i -> result i:   place o of an axis holds element `source` of the input
 //
 //        c b [a b c d] c b      reflect           a a [a b c d] d d      replicate           0 0 [a b c d] 0 0    constant
+//        c d [a b c d] a b      circular
 //
 //   pad_backward   work-item i -> input element i, which gathers from the places it was copied to: a run of neighbours, and
-//                  for reflections one mirror image on either side
+//                  one image on either side where the mode mirrors or goes round
 //
 // Compiled with: ELEMENT, COMPUTE, UINT, INT, LOAD(p, i), STORE(v, p, i): see norm.cl. The defaults make this file compile
 // alone.
@@ -43,6 +44,7 @@ INT source(Axis x, INT o, uint mode) {
     const INT at = o - x.before;
     if (mode == 0) return at >= 0 && at < x.in ? at : -1;
     if (mode == 2) return clamp(at, (INT)0, x.in - 1);
+    if (mode == 3) return at < 0 ? at + x.in : at >= x.in ? at - x.in : at;
     return at < 0 ? -at : at >= x.in ? 2 * (x.in - 1) - at : at;
 }
 
@@ -81,9 +83,13 @@ Places places(Axis x, INT i, uint mode) {
     return p;
 }
 
-// Place k of element i: those of the run, then the mirror images; -1 where there is none.
-INT place(Axis x, Places p, INT i, INT k) {
+// Place k of element i: those of the run, then the images; -1 where there is none.
+INT place(Axis x, Places p, INT i, INT k, uint mode) {
     if (k < p.run) return p.first + k;
+    if (mode == 3) {
+        const INT turn = k == p.run ? p.first - x.in : p.first + x.in;
+        return turn >= 0 && turn < x.out ? turn : -1;
+    }
     const INT image = k == p.run ? x.before - i : x.before + 2 * (x.in - 1) - i;
     if (k == p.run) return i > 0 && image >= 0 ? image : -1;
     return i < x.in - 1 && image < x.out ? image : -1;
@@ -100,17 +106,17 @@ __kernel void pad_backward(__global const ELEMENT *grad, const ulong grad_at, __
     const INT ib = (INT)(rest % (UINT)b.in); rest /= (UINT)b.in;
     const INT ia = (INT)(rest % (UINT)a.in); rest /= (UINT)a.in;
     const Places pa = places(a, ia, mode), pb = places(b, ib, mode), pc = places(c, ic, mode);
-    const INT images = mode == 1 ? 2 : 0;
+    const INT images = mode == 1 || mode == 3 ? 2 : 0;
     COMPUTE total = 0;
     for (INT ka = 0; ka < pa.run + images; ++ka) {
-        const INT oa = place(a, pa, ia, ka);
+        const INT oa = place(a, pa, ia, ka, mode);
         if (oa < 0) continue;
         for (INT kb = 0; kb < pb.run + images; ++kb) {
-            const INT ob = place(b, pb, ib, kb);
+            const INT ob = place(b, pb, ib, kb, mode);
             if (ob < 0) continue;
             const ulong row = (((ulong)rest * (ulong)a.out + (ulong)oa) * (ulong)b.out + (ulong)ob) * (ulong)c.out;
             for (INT kc = 0; kc < pc.run + images; ++kc) {
-                const INT oc = place(c, pc, ic, kc);
+                const INT oc = place(c, pc, ic, kc, mode);
                 if (oc >= 0) total += LOAD(grad, grad_at + (row + (ulong)oc) * inner + i % inner);
             }
         }

@@ -170,6 +170,8 @@ const CROPS: [Padding; 4] = [
     (&[3, 4], &[(1, 1), (-2, -2)]),
 ];
 
+const PAD_MODES: [PadMode; 4] = [PadMode::Constant(0.5), PadMode::Reflect, PadMode::Replicate, PadMode::Circular];
+
 fn padded(length: usize, (before, after): (isize, isize), mode: PadMode) -> Parts {
     let n = length as isize;
     (0..n + before + after)
@@ -177,6 +179,7 @@ fn padded(length: usize, (before, after): (isize, isize), mode: PadMode) -> Part
             (at, _) if (0..n).contains(&at) => vec![(at as usize, 1.0)],
             (_, PadMode::Constant(_)) => vec![],
             (at, PadMode::Replicate) => vec![(if at < 0 { 0 } else { length - 1 }, 1.0)],
+            (at, PadMode::Circular) => vec![(at.rem_euclid(n) as usize, 1.0)],
             (at, PadMode::Reflect) => vec![(if at < 0 { -at } else { 2 * (n - 1) - at } as usize, 1.0)],
         })
         .collect()
@@ -234,11 +237,14 @@ fn every_geometry_on_every_device_and_dtype() {
             }
             // 0.5 is exact in every dtype. Axes of length 1 and paddings as long as the axis have no mirror image.
             for (index, case) in PADS.into_iter().chain(CROPS).enumerate() {
-                let reflects = case.0.iter().rev().zip(case.1.iter().rev()).all(|(&n, p)| p.0.max(p.1) < n as isize);
-                for mode in [PadMode::Constant(0.5), PadMode::Reflect, PadMode::Replicate] {
+                let below = |most: isize| {
+                    case.0.iter().rev().zip(case.1.iter().rev()).all(|(&n, p)| p.0.max(p.1) < n as isize + most)
+                };
+                for mode in PAD_MODES {
                     let fits = match mode {
                         PadMode::Constant(_) => true,
-                        PadMode::Reflect => index < PADS.len() && reflects,
+                        PadMode::Reflect => index < PADS.len() && below(0),
+                        PadMode::Circular => index < PADS.len() && below(1),
                         PadMode::Replicate => index < PADS.len(),
                     };
                     if fits {
@@ -269,7 +275,7 @@ fn gradients_match_finite_differences() {
             Box::new(move |g| resize_backward(g, &of, to, mode).unwrap()),
         ));
     }
-    for mode in [PadMode::Constant(0.5), PadMode::Reflect, PadMode::Replicate] {
+    for mode in PAD_MODES {
         let (pads, of) = ([(1, 2), (3, 0)], shape.clone());
         ops.push((
             format!("{mode:?}"),
@@ -319,6 +325,7 @@ fn empty_batches_and_clear_errors() {
             error(pad(&x, &[(4, 0)], PadMode::Reflect)),
             "pad: shape (1, 4, 4) does not fit: an axis of length 4 can be reflected by at most 3, not 4"
         );
+        assert!(error(pad(&x, &[(0, 5)], PadMode::Circular)).contains("can go round by at most 4, not 5"));
         assert!(error(pad(&x, &[(-1, 0)], PadMode::Replicate)).contains("only constant padding may be negative"));
         assert!(error(pad(&x, &[(-3, -2)], PadMode::Constant(0.0))).contains("cuts off more than there is"));
         assert!(error(pad(&x, &[(0, 0); 4], PadMode::Reflect)).contains("at most one for each axis"));
@@ -355,6 +362,7 @@ fn pytorch_gives_the_same() {
             let mode = match case.name.as_str() {
                 "reflect" => PadMode::Reflect,
                 "replicate" => PadMode::Replicate,
+                "circular" => PadMode::Circular,
                 "constant" => PadMode::Constant(0.5),
                 other => panic!("the golden file has a case {other}"),
             };

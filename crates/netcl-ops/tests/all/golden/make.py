@@ -136,7 +136,8 @@ def resampling_and_padding():
                 **options,
             )
     # PyTorch names the last axis first; the file has the order of the axes.
-    for mode, pads in [("reflect", (1, 2, 3, 0)), ("replicate", (4, 1, 0, 5)), ("constant", (1, 2, -1, 2))]:
+    cases = [("reflect", (1, 2, 3, 0)), ("replicate", (4, 1, 0, 5)), ("constant", (1, 2, -1, 2)), ("circular", (4, 1, 0, 5))]
+    for mode, pads in cases:
         reverse = pads[2:] + pads[:2]
         value = {"value": 0.5} if mode == "constant" else {}
         run(mode, (1, 2, 4, 5), lambda x: F.pad(x, reverse, mode=mode, **value), pads=pads)
