@@ -233,6 +233,8 @@ macro_rules! elementwise_functions {
             leaky_relu, negative_slope;
             /// `x` above 0, `alpha * (exp(x) - 1)` below.
             elu, alpha;
+            /// `x` above 0, `alpha * (exp(x / alpha) - 1)` below.
+            celu, alpha;
             /// elu with the two constants that keep mean 0 and variance 1.
             selu;
             /// `x * normcdf(x)`, exactly.
@@ -255,6 +257,14 @@ macro_rules! elementwise_functions {
             hardsigmoid;
             /// `x * hardsigmoid(x)`
             hardswish;
+            /// `x`, and 0 where `|x|` is at most `lambd`.
+            hardshrink, lambd;
+            /// `x` moved towards 0 by `lambd`, and 0 where `|x|` is at most `lambd`.
+            softshrink, lambd;
+            /// `x - tanh(x)`, accurate near zero.
+            tanhshrink;
+            /// `x` above the threshold, `value` elsewhere.
+            threshold, threshold, value;
         }
     };
 }

@@ -224,6 +224,8 @@ elementwise! {
     "prelu"(x, weight) = x.gt(0.0).select(x, x * weight), on [BEND, (-2.0, 2.0)], ulp (0.5, 0.5; 0.5, 0.5);
     /// `x` above 0, `alpha * (exp(x) - 1)` below
     "elu"(x; alpha = 1.0) = x.gt(0.0).select(x, x.expm1() * alpha), on [BEND], ulp (2.5, 2.0; 4.0, 4.0);
+    /// `x` above 0, `alpha * (exp(x / alpha) - 1)` below
+    "celu"(x; alpha = 1.0) = x.gt(0.0).select(x, (x / alpha).expm1() * alpha), on [BEND], ulp (3.0, 3.0; 7.0, 5.0);
     /// elu with the two constants that keep mean 0 and variance 1
     "selu"(x) = x.gt(0.0).select(x * SELU_SCALE, x.expm1() * (SELU_SCALE * SELU_ALPHA)),
     on [BEND], ulp (3.0, 3.0; 6.0, 6.0);
@@ -256,4 +258,23 @@ elementwise! {
     /// `x * hardsigmoid(x)`
     "hardswish"(x) = x.le(-3.0).select(0.0, x.ge(3.0).select(x, x * (x + 3.0) / 6.0)),
     on [BEND], ulp (2.0, 2.0; 4.5, 2.0);
+    /// `x`, and 0 where `|x|` is at most `lambd`
+    "hardshrink"(x; lambd = 0.5) = x.abs().le(lambd).select(0.0, x), on [BEND], ulp (0.0, 0.0; 0.0, 0.0);
+    /// `x` moved towards 0 by `lambd`, and 0 where `|x|` is at most `lambd`
+    "softshrink"(x; lambd = 0.5) = x.abs().le(lambd).select(0.0, x - x.sign() * lambd),
+    on [BEND], ulp (0.5, 0.5; 0.5, 0.5);
+    /// `x - tanh(x)`, accurate near zero
+    "tanhshrink"(x) = x.abs().lt(0.75).select(tanhshrink_near_zero(x), x - x.tanh()),
+    on [BEND], ulp (16.0, 16.0; 32.0, 32.0);
+    /// `x` above the threshold, `value` elsewhere
+    "threshold"(x; threshold = 0.0, value = 0.0) = x.le(threshold).select(value, x), on [BEND], ulp (0.0, 0.0; 0.0, 0.0);
+}
+
+/// `x - tanh(x)` where the two are nearly equal: Lambert's continued fraction is `tanh(x) = x / (1 + w)` with a `w` that is a sum
+/// of positive numbers, so `x * w / (1 + w)` loses no digits. Seven levels are exact in f64 up to 0.75.
+fn tanhshrink_near_zero(x: Val<'_>) -> Val<'_> {
+    let square = x * x;
+    let below = [13.0, 11.0, 9.0, 7.0, 5.0, 3.0].into_iter().fold(x.constant(15.0), |below, odd| square / below + odd);
+    let w = square / below;
+    x * (w / (w + 1.0))
 }

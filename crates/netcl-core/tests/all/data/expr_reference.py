@@ -48,6 +48,7 @@ UNARY = {
     "softsign": (lambda x: x / (1 + abs(x)), -100, 100),
     "hardsigmoid": (lambda x: min(max((x + 3) / 6, mpf(0)), mpf(1)), -5, 5),
     "hardswish": (lambda x: x * min(max(x + 3, mpf(0)), mpf(6)) / 6, -5, 5),
+    "tanhshrink": (lambda x: x - tanh(x), -20, 20),
 }
 
 
