@@ -180,6 +180,8 @@ case("pad", lambda f, x: f(x, [(1, 0), (2, -1)], value=0.5), [lines],
      np.pad(lines, [(0, 0), (1, 0), (2, 0)], constant_values=0.5)[..., :-1])
 case("pad reflect", lambda f, x: f(x, [[0, 2], [3, 1]], "reflect"), [images],
      np.pad(images, [(0, 0), (0, 0), (0, 2), (3, 1)], "reflect"))
+case("pad circular", lambda f, x: f(x, [(3, 0), (1, 4)], "circular"), [images],
+     np.pad(images, [(0, 0), (0, 0), (3, 0), (1, 4)], "wrap"))
 case("pad replicate", lambda f, x: f(x, [(2, 2)], mode="replicate"), [lines], np.pad(lines, [(0, 0), (0, 0), (2, 2)], "edge"))
 
 scale, shift = normal(4) + 2, normal(4)
@@ -335,6 +337,111 @@ def test_dropout(q):
     np.testing.assert_array_equal(kept.to_host(), 1.0)
 
 
+CHANNELS = {"dropout1d": (30, 40, 5), "dropout2d": (30, 40, 3, 2), "feature_alpha_dropout": (30, 40, 5)}
+
+
+@pytest.mark.parametrize("name", ["alpha_dropout", *CHANNELS])
+def test_other_dropouts(q, name):
+    shape = CHANNELS.get(name, (30, 40))
+    x = ag.tensor(np.full(shape, 0.5), queue=q)
+    for module in (ops, ag):
+        # What is dropped of alpha_dropout is selu's lowest value, before a scale and a shift keep mean 0 and variance 1.
+        scale, shift, kept = 1 / 0.75, 0.0, 1 / 0.75
+        dropped = 0.0
+        if "alpha" in name:
+            kept = scale = (0.75 * (1 + 0.25 * 1.7580993408473766**2)) ** -0.5
+            shift = scale * 1.7580993408473766 * 0.25
+            dropped = shift - scale * 1.7580993408473766
+        y = getattr(module, name)(x, 0.25, True, seed=3)
+        host = y.to_host().reshape(30 * 40, -1)
+        assert (host == host[:, :1]).all(), "whole channels"
+        np.testing.assert_allclose(np.unique(host), sorted([dropped, 0.5 * scale + shift]), rtol=1e-6)
+        assert abs(np.isclose(host, dropped).mean() - 0.25) < 0.05
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad.to_host(), np.where(np.isclose(y.to_host(), dropped), 0.0, kept), rtol=1e-6)
+    np.testing.assert_array_equal(getattr(F, name)(x, 0.25, False).to_host(), 0.5)
+    np.testing.assert_array_equal(getattr(F, name)(x, 1.0, True).to_host(), 0.0)
+    with pytest.raises(ValueError, match="1.5 is not a probability"):
+        getattr(F, name)(x, 1.5, True)
+
+
+def test_alpha_dropout_keeps_mean_and_variance():
+    x = ops.normal((400, 500), seed=1)
+    y = ops.alpha_dropout(x, 0.3, True, seed=2).to_host()
+    assert abs(y.mean()) < 0.01 and abs(y.var() - 1) < 0.02
+
+
+def test_random_slopes(q):
+    x = ag.tensor(np.array([[2.0, -1.0, -3.0]] * 500), queue=q)
+    y = F.rrelu(x, 0.25, 0.5, True, seed=1)
+    slopes = y.to_host() / x.to_host()
+    assert (slopes[:, 0] == 1).all() and 0.25 <= slopes[:, 1:].min() < 0.26 and 0.49 < slopes[:, 1:].max() < 0.5
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad.to_host(), slopes, rtol=1e-6)
+    np.testing.assert_array_equal(ops.rrelu(x, 0.25, 0.5, training=True, seed=1).to_host(), y.to_host())
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_gumbel_softmax(q, axis):
+    probabilities = np.array([0.5, 0.3, 0.2])
+    logits = np.log(probabilities) + np.zeros((3000, 1))
+    x = ag.tensor(logits if axis else logits.T, queue=q)
+    soft, hard = (F.gumbel_softmax(x, 0.5, hard, axis, seed=4) for hard in (False, True))
+    np.testing.assert_allclose(soft.to_host().sum(axis), 1.0, rtol=1e-5)
+    choice = hard.to_host()
+    assert set(np.unique(choice)) == {0.0, 1.0} and (choice.sum(axis) == 1).all()
+    np.testing.assert_array_equal(choice.argmax(axis), soft.to_host().argmax(axis))
+    np.testing.assert_allclose(choice.mean(0 if axis else 1), probabilities, atol=0.03)
+    # The gradient of the choice is that of the softmax.
+    factor = nc.Tensor.from_host(q, rng.normal(size=hard.shape), x.dtype)
+    (one,), (other,) = (ag.grad((out * factor).sum(), [x]) for out in (soft, hard))
+    np.testing.assert_array_equal(one.to_host(), other.to_host())
+    assert F.gumbel_softmax(nc.Tensor.from_shape(q, (0, 3)), hard=True).shape == (0, 3)
+
+
+def test_one_sequence_is_a_batch_of_one(q):
+    mean, var = (nc.Tensor.from_shape(q, (4,), "float32", fill=fill) for fill in (0.0, 1.0))
+    x = nc.Tensor.from_host(q, lines, "float32")
+    for stats in (True, False):
+        one, batch = (ops.instance_norm(x, mean, var, use_input_stats=stats) for x in (x[0], x[:1]))
+        np.testing.assert_allclose(one.to_host(), batch.to_host()[0], rtol=1e-5)
+
+
+def test_empty_batches_of_new_operations(q):
+    def empty(*shape):
+        return ag.tensor(np.zeros(shape), queue=q)
+
+    none = np.zeros(0, np.int64)
+    calls = [
+        (lambda x: F.conv_transpose1d(x, nc.Tensor.from_shape(q, (4, 2, 3))), (0, 4, 5), (0, 2, 7)),
+        (F.instance_norm, (0, 4, 5), (0, 4, 5)),
+        (F.instance_norm, (2, 0, 5), (2, 0, 5)),
+        (lambda x: F.local_response_norm(x, 3), (0, 4, 5), (0, 4, 5)),
+        (lambda x: F.bilinear(x, x, nc.Tensor.from_shape(q, (2, 3, 3))), (0, 3), (0, 2)),
+        (lambda x: F.pixel_shuffle(x, 2), (0, 4, 3, 2), (0, 1, 6, 4)),
+        (lambda x: F.channel_shuffle(x, 2), (0, 4, 3), (0, 4, 3)),
+        (F.glu, (0, 4), (0, 2)),
+        (lambda x: F.cosine_similarity(x, x), (0, 4), (0,)),
+        (lambda x: F.pairwise_distance(x, x), (0, 4), (0,)),
+        (F.normalize, (0, 4), (0, 4)),
+        (lambda x: F.lp_pool2d(x, 2.0, 2), (0, 2, 4, 4), (0, 2, 2, 2)),
+        (lambda x: F.pad(x, [(1, 1)], "circular"), (0, 4), (0, 6)),
+        (lambda x: F.dropout1d(x), (0, 4, 3), (0, 4, 3)),
+        (lambda x: F.alpha_dropout(x, training=True), (0, 4), (0, 4)),
+        (lambda x: F.soft_margin_loss(x, x.detach(), reduction="sum"), (0, 4), ()),
+        (lambda x: F.multilabel_margin_loss(x, np.zeros((0, 4), np.int64), reduction="sum"), (0, 4), ()),
+        *((lambda x, mode=mode: F.embedding_bag(none, x, none, mode), (3, 2), (0, 2)) for mode in ("sum", "mean", "max")),
+        *((lambda x, mode=mode: F.embedding_bag(none, x, [0, 0], mode), (3, 2), (2, 2)) for mode in ("sum", "mean", "max")),
+        *((lambda x, mode=mode: F.embedding_bag(none.reshape(2, 0), x, None, mode), (3, 2), (2, 2)) for mode in ("sum", "max")),
+    ]
+    for call, shape, expected in calls:
+        x = empty(*shape)
+        y = call(x)
+        assert y.shape == expected and not y.to_host().any()
+        y.sum().backward()
+        assert x.grad.shape == shape and not x.grad.to_host().any()
+
+
 def test_dropout_of_attention():
     inputs = leaves(CPU, [query, key, value])
     one, same, other = (ops.scaled_dot_product_attention(*inputs, dropout_p=0.5, seed=seed) for seed in (1, 1, 2))
@@ -394,8 +501,29 @@ X, W, L = (nc.Tensor.from_host(CPU, array) for array in (images, filters, lines)
 
 MISTAKES = {
     "channels": (lambda: ops.conv2d(X, nc.Tensor.from_host(CPU, odd)), ValueError, r"conv2d: .*\(6, 2, 2, 3\)"),
-    "axes": (lambda: ag.conv2d(L, W), ValueError, r"conv2d: .*\(2, 4, 9\).*four axes"),
+    "axes": (lambda: ag.conv2d(L[0], W), ValueError, r"conv2d: .*\(4, 9\).*four axes"),
     "conv1d": (lambda: ag.conv1d(X, W), ValueError, r"conv1d: .*\(2, 4, 6, 5\).*three axes"),
+    "filters of conv_transpose1d": (lambda: F.conv_transpose1d(L, W), ValueError, "conv_transpose1d: .*three axes"),
+    "long circle": (lambda: ops.pad(L, [(10, 0)], "circular"), ValueError, "go round by at most 9, not 10"),
+    "one place": (lambda: F.instance_norm(L[:, :, :1]), ValueError, r"instance_norm: .*\(2, 4, 1\).*no variance"),
+    "averages": (lambda: F.instance_norm(L, L[0, 0], L[0, 0]), ValueError, "running_mean has one element for each of 4"),
+    "half": (lambda: F.glu(L), ValueError, "glu: .*9 elements, which have no two equal halves"),
+    "shuffle": (lambda: F.pixel_shuffle(X, 3), ValueError, "pixel_shuffle: .*4 channels are no multiple"),
+    "unshuffle": (lambda: F.pixel_unshuffle(X, 2), ValueError, "pixel_unshuffle: .*multiples of the factor 2"),
+    "groups of channels": (lambda: F.channel_shuffle(X, 3), ValueError, "channel_shuffle: .*4 channels do not make 3"),
+    "features": (lambda: F.bilinear(L, L, W), ValueError, r"bilinear: .*\(6, 4, 3, 3\).*three axes"),
+    "no offsets": (lambda: F.embedding_bag([0], L[0]), ValueError, "two axes, a bag in each row, or one axis and offsets"),
+    "offsets": (lambda: F.embedding_bag([0, 1], L[0], [1]), ValueError, "offset 0 is 1; offsets begin with 0"),
+    "unordered offsets": (lambda: F.embedding_bag([0, 1], L[0], [0, 2, 1]), ValueError, "offset 2 is 1"),
+    "mode of bags": (lambda: F.embedding_bag([[0]], L[0], mode="min"), ValueError, "no mode \"min\""),
+    "factors of a mean": (lambda: F.embedding_bag([[0]], L[0], per_sample_weights=L), ValueError, "factors of a sum"),
+    "tau": (lambda: F.gumbel_softmax(L, 0.0), ValueError, "gumbel_softmax: tau is 0"),
+    "range": (lambda: F.rrelu(L, 0.5, 0.25), ValueError, "rrelu: slopes from 0.5 to 0.25"),
+    "norm": (lambda: F.lp_pool2d(X, 0.0, 2), ValueError, "lp_pool2d: the norm is 0"),
+    "shapes of a loss": (lambda: F.soft_margin_loss(L, X), ValueError, "soft_margin_loss: .*losses do not broadcast"),
+    "variance": (lambda: F.gaussian_nll_loss(L, L, -1.0), ValueError, "element 0 of the variance is -1"),
+    "labels of rows": (lambda: F.multilabel_margin_loss(L[0, :1], [[9] * 9]), ValueError, r"label 9 at \(0, 0\)"),
+    "power": (lambda: F.multi_margin_loss(L[0], [0] * 4, p=3), ValueError, "p is 3, but must be 1 or 2"),
     "two paddings": (lambda: ops.conv2d(X, W, pad=1, padding=1), ValueError, "conv2d: pad and padding"),
     "three paddings": (lambda: ops.conv2d(X, W, pad=(1, 2, 3)), ValueError, r"pad is one number.*top.*\(1, 2, 3\)"),
     "negative": (lambda: ops.conv2d(X, W, padding=-1), ValueError, "conv2d: padding cannot be negative, and -1"),

@@ -11,10 +11,10 @@ use netcl_ops::norm::{Affine, Normalized, Running, batch_norm_backward, batch_no
 use smallvec::{SmallVec, smallvec};
 
 use super::fused;
-use super::layout::reshape;
+use super::layout::{reshape, squeeze, unsqueeze};
 use super::norm::batch_norm;
 use super::reduce::sum;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::graph::{Gradients, RuleContext, Save, grad_enabled, record};
 use crate::tensor::Tensor;
 
@@ -48,6 +48,16 @@ impl Convolution {
     fn options(&self) -> raw::ConvOptions<'static> {
         let Convolution { stride, padding, dilation, groups } = *self;
         raw::ConvOptions { stride, padding, dilation, groups, ..Default::default() }
+    }
+
+    /// What moves along the only row of a sequence.
+    fn along_row(&self) -> Convolution {
+        Convolution {
+            stride: [1, self.stride[1]],
+            padding: [0, 0, self.padding[2], self.padding[3]],
+            dilation: [1, self.dilation[1]],
+            groups: self.groups,
+        }
     }
 
     /// The gradient of an image.
@@ -94,7 +104,8 @@ fn with_bias(
     Ok(gradients)
 }
 
-/// The convolution of images `[N, C, H, W]` with filters `[F, C / groups, KH, KW]`, plus a bias of F elements.
+/// The convolution of images `[N, C, H, W]` (or one image `[C, H, W]`) with filters `[F, C / groups, KH, KW]`, plus a bias of F
+/// elements.
 ///
 /// ```
 /// use netcl_autograd::{DType, Tensor, manager, ops::conv::{Convolution, conv2d, same}};
@@ -110,6 +121,9 @@ fn with_bias(
 /// ```
 #[track_caller]
 pub fn conv2d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, how: &Convolution) -> Result<Tensor> {
+    if x.ndim() == 3 {
+        return squeeze(&conv2d(&unsqueeze(x, 0)?, weight, bias, how)?, &[0]);
+    }
     let output = raw::conv2d(x.raw(), weight.raw(), bias.map(Tensor::raw), &how.options())?;
     let (how, biased) = (*how, bias.is_some());
     let (image, filters) = (x.shape().clone(), weight.shape().clone());
@@ -199,30 +213,36 @@ pub fn conv2d_batch_norm(
     })
 }
 
-/// The convolution of sequences `[N, C, L]` with filters `[F, C / groups, K]`, plus a bias of F elements. Of the options, those
-/// for columns count.
+/// The convolution of sequences `[N, C, L]` (or one sequence `[C, L]`) with filters `[F, C / groups, K]`, plus a bias of F
+/// elements. Of the options, those for columns count.
 #[track_caller]
 pub fn conv1d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, how: &Convolution) -> Result<Tensor> {
-    let row = |t: &Tensor| match t.shape()[..] {
-        [first, second, length] => reshape(t, [first, second, 1, length]),
-        _ => {
-            let why = "three axes are needed: [N, C, L] for sequences, [F, C / groups, K] for filters".to_owned();
-            Err(netcl_core::Error::Shape { op: "conv1d", shape: t.shape().clone(), why }.into())
-        }
-    };
-    let how = Convolution {
-        stride: [1, how.stride[1]],
-        padding: [0, 0, how.padding[2], how.padding[3]],
-        dilation: [1, how.dilation[1]],
-        groups: how.groups,
-    };
-    let out = conv2d(&row(x)?, &row(weight)?, bias, &how)?;
-    let [n, filters, _, length] = out.shape()[..] else { return Ok(out) };
-    reshape(&out, [n, filters, length])
+    let (rows, filters) = as_rows("conv1d", x, weight)?;
+    without_row(&conv2d(&rows, &filters, bias, &how.along_row())?, x.ndim())
 }
 
-/// The transposed convolution of `[N, C, H, W]` with `[C, F / groups, KH, KW]`, plus a bias of F elements: each pixel adds a
-/// scaled filter to the result, `stride` apart. `output_padding` rows and columns are added at the bottom and the right.
+/// Sequences and the filters for them as images and filters of one row.
+#[track_caller]
+fn as_rows(op: &'static str, x: &Tensor, weight: &Tensor) -> Result<(Tensor, Tensor)> {
+    let rows = match x.shape()[..] {
+        [n, channels, length] => reshape(x, [n, channels, 1, length])?,
+        [channels, length] => reshape(x, [1, channels, 1, length])?,
+        _ => return Err(Error::shape(op, x.shape(), "sequences have three axes, [N, C, L], or two, [C, L]")),
+    };
+    let [first, second, length] = weight.shape()[..] else {
+        return Err(Error::shape(op, weight.shape(), "filters have three axes, of which the last is their length"));
+    };
+    Ok((rows, reshape(weight, [first, second, 1, length])?))
+}
+
+/// Images of one row as sequences, or as one sequence.
+#[track_caller]
+fn without_row(out: &Tensor, axes: usize) -> Result<Tensor> {
+    squeeze(out, if axes == 2 { &[0, 2] } else { &[2] })
+}
+
+/// The transposed convolution of `[N, C, H, W]` (or `[C, H, W]`) with `[C, F / groups, KH, KW]`, plus a bias of F elements: each
+/// pixel adds a scaled filter to the result, `stride` apart. `output_padding` rows and columns are added at the bottom and the right.
 #[track_caller]
 pub fn conv_transpose2d(
     x: &Tensor,
@@ -231,6 +251,9 @@ pub fn conv_transpose2d(
     how: &Convolution,
     output_padding: [usize; 2],
 ) -> Result<Tensor> {
+    if x.ndim() == 3 {
+        return squeeze(&conv_transpose2d(&unsqueeze(x, 0)?, weight, bias, how, output_padding)?, &[0]);
+    }
     let Convolution { stride, padding, dilation, groups } = *how;
     let options = raw::ConvTransposeOptions { stride, padding, output_padding, dilation, groups, ..Default::default() };
     let output = raw::conv_transpose2d(x.raw(), weight.raw(), bias.map(Tensor::raw), &options)?;
@@ -243,4 +266,30 @@ pub fn conv_transpose2d(
             with_bias(context, upstream, biased, of_input, of_weight)
         })
     })
+}
+
+/// The transposed convolution of sequences `[N, C, L]` (or `[C, L]`) with filters `[C, F / groups, K]`, plus a bias of F elements.
+/// Of the options, those for columns count.
+///
+/// ```
+/// use netcl_autograd::{Tensor, core::device::manager, ops::conv::{Convolution, conv_transpose1d}};
+///
+/// let queue = manager().cpu().queue;
+/// let x = Tensor::from_host(&queue, &[1.0f32, 2.0], [1, 2])?;
+/// let weight = Tensor::from_host(&queue, &[1.0f32, 10.0], [1, 1, 2])?;
+/// let how = Convolution { stride: [1, 2], ..Default::default() };
+/// assert_eq!(conv_transpose1d(&x, &weight, None, &how, 0)?.to_host::<f32>()?, [1.0, 10.0, 2.0, 20.0]);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+#[track_caller]
+pub fn conv_transpose1d(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    how: &Convolution,
+    output_padding: usize,
+) -> Result<Tensor> {
+    let (rows, filters) = as_rows("conv_transpose1d", x, weight)?;
+    let out = conv_transpose2d(&rows, &filters, bias, &how.along_row(), [0, output_padding])?;
+    without_row(&out, x.ndim())
 }

@@ -5,8 +5,8 @@ use netcl_ops::matmul::MatmulOptions;
 use smallvec::{SmallVec, smallvec};
 
 use super::elementwise::add;
-use super::layout::{expand, reshape, sum_to, transpose};
-use crate::error::Result;
+use super::layout::{expand, permute, reshape, sum_to, transpose};
+use crate::error::{Error, Result};
 use crate::graph::{Gradients, Save, grad_enabled, record};
 use crate::tensor::Tensor;
 
@@ -88,4 +88,56 @@ pub fn bias_add(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
         *channels = bias.size();
     }
     add(x, &expand(&reshape(bias, shape)?, x.shape())?)
+}
+
+/// `x1^T W x2 + bias` for vectors along the last axes: `[..., A]` and `[..., B]` with a weight `[F, A, B]` give `[..., F]`.
+///
+/// ```
+/// use netcl_autograd::{Tensor, core::device::manager, ops::matmul::bilinear};
+///
+/// let queue = manager().cpu().queue;
+/// let x1 = Tensor::from_host(&queue, &[1.0f32, 2.0], [1, 2])?;
+/// let x2 = Tensor::from_host(&queue, &[3.0f32], [1, 1])?;
+/// let weight = Tensor::from_host(&queue, &[1.0f32, 10.0], [1, 2, 1])?;
+/// assert_eq!(bilinear(&x1, &x2, &weight, None)?.to_host::<f32>()?, [63.0]);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+#[track_caller]
+pub fn bilinear(x1: &Tensor, x2: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let op = "bilinear";
+    let [features, first, second] = weight.shape()[..] else {
+        return Err(Error::shape(
+            op,
+            weight.shape(),
+            "the weight has three axes: features of the result, of x1 and of x2",
+        ));
+    };
+    for (name, x, wanted) in [("x1", x1, first), ("x2", x2, second)] {
+        if x.shape().last() != Some(&wanted) {
+            let why = format!("{name} must end with the {wanted} features of a weight of shape {}", weight.shape());
+            return Err(Error::shape(op, x.shape(), why));
+        }
+    }
+    let outer = &x1.shape()[..x1.ndim() - 1];
+    if outer != &x2.shape()[..x2.ndim() - 1] {
+        let why = format!("x1 has shape {}; all axes but the last must be equal", x1.shape());
+        return Err(Error::shape(op, x2.shape(), why));
+    }
+    if let Some(bias) = bias.filter(|bias| bias.shape()[..] != [features]) {
+        return Err(Error::shape(
+            op,
+            bias.shape(),
+            format!("the bias has one element for each of {features} features"),
+        ));
+    }
+    let rows: usize = outer.iter().product();
+    // One product with all features side by side, then a product of each row with its own matrix.
+    let side_by_side = reshape(&permute(weight, &[1, 0, 2])?, [first, features * second])?;
+    let matrices = reshape(&matmul(&reshape(x1, [rows, first])?, &side_by_side)?, [rows, features, second])?;
+    let out = matmul(&matrices, &reshape(x2, [rows, second, 1])?)?;
+    let out = reshape(&out, [outer, &[features]].concat())?;
+    match bias {
+        Some(bias) => add(&out, bias),
+        None => Ok(out),
+    }
 }

@@ -1,16 +1,23 @@
 //! Normalisations: fused kernels both ways.
 
-use netcl_core::tensor::Tensor as Raw;
+use std::sync::{Arc, LazyLock};
+
+use netcl_core::kernels::expr::Graph;
+use netcl_core::shape::Shape;
+use netcl_core::tensor::{Tensor as Raw, reshape as raw_reshape};
+use netcl_ops as ops;
 use netcl_ops::norm as raw;
 pub use netcl_ops::norm::Running;
 use netcl_ops::norm::{Affine, NormGradients};
 use smallvec::SmallVec;
 
-use super::elementwise::{add, mul, rsqrt, square, sub};
+use super::elementwise::{ExprOp, add, mul, rsqrt, square, sub};
 use super::fused::record_fused;
-use super::layout::reshape;
+use super::layout::{reshape, squeeze, unsqueeze};
+use super::pad::{PadMode, pad};
+use super::pool::{Averaging, Window, avg_pool2d};
 use super::reduce::{mean, var};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::graph::Gradients;
 use crate::tensor::Tensor;
 
@@ -184,9 +191,20 @@ pub fn group_norm(
     bias: Option<&Tensor>,
     eps: f64,
 ) -> Result<Tensor> {
-    let operands = Operands { x, weight, bias };
+    let normalized = raw::group_norm(x.raw(), groups, Operands { x, weight, bias }.affine(), eps)?;
+    record_groups("group_norm", groups, Operands { x, weight, bias }, normalized, eps)
+}
+
+#[track_caller]
+fn record_groups(
+    op: &'static str,
+    groups: usize,
+    operands: Operands<'_>,
+    normalized: raw::Normalized,
+    eps: f64,
+) -> Result<Tensor> {
     let present = operands.present();
-    let raw::Normalized { output, mean, rstd } = raw::group_norm(x.raw(), groups, operands.affine(), eps)?;
+    let raw::Normalized { output, mean, rstd } = normalized;
     let fast = move |inputs: &[Tensor], upstream: &Tensor| {
         let operands = present.of(inputs);
         let x = operands.x.raw();
@@ -200,7 +218,159 @@ pub fn group_norm(
         let normalised = reshape(&standardised(&lines, &[2], eps)?, shape.clone())?;
         scaled(normalised, &operands, &per_channel(shape[1], shape.ndim()))
     };
-    record_fused("group_norm", &operands.list(), output, fast, composite)
+    record_fused(op, &operands.list(), output, fast, composite)
+}
+
+/// Normalises each channel of each sample of `[N, C, L]`, `[N, C, H, W]` or one sample `[C, L]` (one image needs an axis of samples:
+/// three axes are `[N, C, L]`), and moves the running averages by the mean of the samples' statistics. [`instance_norm_eval`]
+/// normalises by the averages.
+///
+/// ```
+/// use netcl_autograd::{Tensor, core::device::manager, ops::norm::instance_norm};
+///
+/// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 3.0, 10.0, 30.0], [1, 2, 2])?;
+/// assert_eq!(instance_norm(&x, None, None, None, 0.0)?.to_host::<f32>()?, [-1.0, 1.0, -1.0, 1.0]);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+#[track_caller]
+pub fn instance_norm(
+    x: &Tensor,
+    weight: Option<&Tensor>,
+    bias: Option<&Tensor>,
+    running: Option<Running<'_>>,
+    eps: f64,
+) -> Result<Tensor> {
+    let op = "instance_norm";
+    if x.ndim() == 2 {
+        return squeeze(&instance_norm(&unsqueeze(x, 0)?, weight, bias, running, eps)?, &[0]);
+    }
+    let &[samples, channels, ref places @ ..] = &x.shape()[..] else {
+        return Err(Error::shape(op, x.shape(), "it takes [N, C, L], [N, C, H, W] or [C, L]"));
+    };
+    let places: usize = places.iter().product();
+    if places == 1 {
+        let why = "one value per channel of a sample has no variance; normalise by the running averages, or over larger inputs";
+        return Err(Error::shape(op, x.shape(), why));
+    }
+    let operands = Operands { x, weight, bias };
+    // Without channels there are no groups of them, and nothing to compute.
+    let normalized = raw::group_norm(x.raw(), channels.max(1), operands.affine(), eps)?;
+    if let Some(running) = running.filter(|_| x.size() > 0) {
+        move_averages(op, running, &normalized, [samples, channels], places, eps)?;
+    }
+    record_groups(op, channels.max(1), operands, normalized, eps)
+}
+
+/// [`instance_norm`] by given averages instead of the samples' own statistics.
+#[track_caller]
+pub fn instance_norm_eval(
+    x: &Tensor,
+    weight: Option<&Tensor>,
+    bias: Option<&Tensor>,
+    averages: (&Raw, &Raw),
+    eps: f64,
+) -> Result<Tensor> {
+    if x.ndim() == 2 {
+        return squeeze(&batch_norm_eval(&unsqueeze(x, 0)?, weight, bias, averages, eps)?, &[0]);
+    }
+    batch_norm_eval(x, weight, bias, averages, eps)
+}
+
+/// Moves running averages by the mean over samples of means and (unbiased) variances.
+fn move_averages(
+    op: &'static str,
+    running: Running<'_>,
+    found: &raw::Normalized,
+    [samples, channels]: [usize; 2],
+    places: usize,
+    eps: f64,
+) -> Result<()> {
+    /// The unbiased variance of `1 / sqrt(var + eps)`: what the subtraction loses is nothing beside eps, which is added again
+    /// wherever the variance is used. Scalars: eps, n / (n - 1).
+    static VARIANCE: LazyLock<Arc<ExprOp>> = LazyLock::new(|| {
+        let g = Graph::new();
+        let deviation = 1.0 / g.input(0);
+        let variance = (deviation * deviation - g.scalar(0)).max(0.0) * g.scalar(1);
+        ExprOp::new("instance_norm_variance", g.finish(&[variance]))
+    });
+    let Running { mean, var, momentum: Some(share), batches: None } = running else {
+        return Err(Error::argument(op, "batches are not counted here: give a momentum and no number of batches"));
+    };
+    let unbiased = places as f64 / (places as f64 - 1.0);
+    let variances = VARIANCE.apply(&[&Tensor::from(found.rstd.clone())], &[eps.into(), unbiased.into()])?;
+    for (name, average, values) in [("running_mean", mean, &found.mean), ("running_var", var, variances.raw())] {
+        found.mean.queue().check_same_device(op, average.queue())?;
+        average.check_float(op)?;
+        if *average.shape() != Shape::from([channels]) {
+            return Err(Error::shape(
+                op,
+                average.shape(),
+                format!("{name} has one element for each of {channels} channels"),
+            ));
+        }
+        let now = ops::mean(&raw_reshape(values, [samples, channels])?, 0, false)?;
+        let old = average.cast(now.dtype())?;
+        average.assign(&ops::fma(&ops::sub(&now, &old)?, share, &old)?)?;
+    }
+    Ok(())
+}
+
+/// Divides each element by a power of the mean square of its `size` neighbours along the channels (axis 1):
+/// `x / (k + alpha * mean)^beta`, where channels outside count as zeros.
+///
+/// ```
+/// use netcl_autograd::{Tensor, core::device::manager, ops::norm::{LocalResponse, local_response_norm}};
+///
+/// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32, 0.0, 0.0], [1, 3, 1])?;
+/// let how = LocalResponse { alpha: 1.0, beta: 1.0, k: 0.0, ..LocalResponse::new(3) };
+/// assert_eq!(local_response_norm(&x, &how)?.to_host::<f32>()?[0], 1.0);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+#[track_caller]
+pub fn local_response_norm(x: &Tensor, how: &LocalResponse) -> Result<Tensor> {
+    /// Inputs: x, the mean of squares. Scalars: alpha, beta, k.
+    static OP: LazyLock<Arc<ExprOp>> = LazyLock::new(|| {
+        let g = Graph::new();
+        let [alpha, beta, k] = std::array::from_fn(|i| g.scalar(i));
+        ExprOp::new("local_response_norm", g.finish(&[g.input(0) / (g.input(1) * alpha + k).pow(beta)]))
+    });
+    let op = "local_response_norm";
+    let LocalResponse { size, alpha, beta, k } = *how;
+    let &[samples, channels, ref places @ ..] = &x.shape()[..] else {
+        return Err(Error::shape(op, x.shape(), "it takes [N, C, ...]"));
+    };
+    if size == 0 {
+        return Err(Error::argument(op, "size is 0, but at least one channel must be looked at"));
+    }
+    if x.size() == 0 {
+        return mul(x, 1.0);
+    }
+    let planes = reshape(&square(x)?, [samples, channels, places.iter().product()])?;
+    // An even number of neighbours has one more before the channel than after it.
+    let planes = pad(&planes, &[((size / 2) as isize, ((size - 1) / 2) as isize), (0, 0)], PadMode::Constant(0.0))?;
+    let window = Window { stride: [1, 1], ..Window::new([size, 1]) };
+    let means = reshape(&avg_pool2d(&planes, &window, Averaging::default())?, x.shape().clone())?;
+    OP.apply(&[x, &means], &[alpha.into(), beta.into(), k.into()])
+}
+
+/// How [`local_response_norm`] divides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LocalResponse {
+    /// The number of neighbouring channels, the element's own included.
+    pub size: usize,
+    /// The factor of the mean of squares.
+    pub alpha: f64,
+    /// The exponent.
+    pub beta: f64,
+    /// What is added to the mean.
+    pub k: f64,
+}
+
+impl LocalResponse {
+    /// PyTorch's defaults beside a number of channels: alpha 1e-4, beta 0.75, k 1.
+    pub fn new(size: usize) -> Self {
+        LocalResponse { size, alpha: 1e-4, beta: 0.75, k: 1.0 }
+    }
 }
 
 /// Divides by the root of the mean square over the last `axes` axes; the weight has their shape.

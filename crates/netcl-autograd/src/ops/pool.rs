@@ -1,14 +1,18 @@
 //! Pooling over windows of images and lines.
 
+use std::sync::{Arc, LazyLock};
+
 use netcl_core::index::IndexTensor;
+use netcl_core::kernels::expr::Graph;
 use netcl_core::shape::Shape;
 use netcl_core::tensor::{Tensor as Raw, reshape as raw_reshape};
 use netcl_ops as ops;
 use netcl_ops::pool::{self as raw, MaxPooled};
 pub use netcl_ops::pool::{Averaging, Window};
 
+use super::elementwise::{ExprOp, pow};
 use super::linear_map::LinearMap;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
 /// The elements of each image or line that the maximum was found at.
@@ -131,4 +135,49 @@ pub fn adaptive_avg_pool1d(x: &Tensor, output: usize) -> Result<Tensor> {
         move |grad| raw::adaptive_avg_pool1d_backward(grad, &shape),
     )
     .apply(x)
+}
+
+/// The p-norm of each window of `[N, C, H, W]` (or `[C, H, W]`): `(sum of x^p)^(1/p)`, without magnitudes, as in PyTorch. Where a
+/// sum is zero, so is its gradient.
+///
+/// ```
+/// use netcl_autograd::{Tensor, core::device::manager, ops::pool::{Window, lp_pool2d}};
+///
+/// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32, 4.0], [1, 1, 2])?;
+/// assert_eq!(lp_pool2d(&x, 2.0, &Window::new([1, 2]))?.to_host::<f32>()?, [5.0]);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+#[track_caller]
+pub fn lp_pool2d(x: &Tensor, p: f64, window: &Window<2>) -> Result<Tensor> {
+    check_norm("lp_pool2d", p)?;
+    root(&avg_pool2d(&pow(x, p)?, window, Averaging::default())?, p, window.kernel.iter().product())
+}
+
+/// The p-norm of each window of `[N, C, L]` (or `[C, L]`); see [`lp_pool2d`].
+#[track_caller]
+pub fn lp_pool1d(x: &Tensor, p: f64, window: &Window<1>) -> Result<Tensor> {
+    check_norm("lp_pool1d", p)?;
+    root(&avg_pool1d(&pow(x, p)?, window, Averaging::default())?, p, window.kernel[0])
+}
+
+fn check_norm(op: &'static str, p: f64) -> Result<()> {
+    if p.is_finite() && p != 0.0 {
+        return Ok(());
+    }
+    Err(Error::argument(
+        op,
+        format!("the norm is {p}, but must be a finite number other than 0; max_pool2d is that of infinity"),
+    ))
+}
+
+/// `(mean * count)^(1/p)`. The slope at 0 would be infinite, and is 0.
+#[track_caller]
+fn root(means: &Tensor, p: f64, count: usize) -> Result<Tensor> {
+    /// Scalars: the count, 1 / p.
+    static OP: LazyLock<Arc<ExprOp>> = LazyLock::new(|| {
+        let g = Graph::new();
+        let sum = g.input(0) * g.scalar(0);
+        ExprOp::new("lp_pool_root", g.finish(&[sum.eq(0.0).select(0.0, sum.pow(g.scalar(1)))]))
+    });
+    OP.apply(&[means], &[(count as f64).into(), (1.0 / p).into()])
 }

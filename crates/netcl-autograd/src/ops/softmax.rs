@@ -1,12 +1,19 @@
-//! Softmax and its logarithm.
+//! Softmax, its logarithm and its relatives.
 
+use std::sync::{Arc, LazyLock};
+
+use netcl_core::dtype::DType;
+use netcl_core::kernels::expr::Graph;
+use netcl_core::random::Generator;
+use netcl_core::tensor::Tensor as Raw;
 use netcl_ops as ops;
 use netcl_ops::Axes;
 use smallvec::smallvec;
 
-use super::elementwise::{exp, mul, neg, sub};
+use super::elementwise::{ExprOp, cast, exp, mul, neg, sub};
+use super::random::uniform;
 use super::reduce::sum;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::graph::{Save, record};
 use crate::tensor::Tensor;
 
@@ -63,4 +70,64 @@ pub(crate) fn log_softmax_backward(g: &Tensor, y: &Tensor, axis: isize) -> Resul
             Ok(smallvec![d_g, d_y])
         })
     })
+}
+
+/// `softmax(-x)`.
+#[track_caller]
+pub fn softmin(x: &Tensor, axis: isize) -> Result<Tensor> {
+    softmax(&neg(x)?, axis)
+}
+
+/// A random choice along an axis that can be differentiated: the softmax of `(logits + noise) / tau` with Gumbel's noise. With
+/// `hard` the result is one-hot and the gradient still that of the softmax.
+///
+/// ```
+/// use netcl_autograd::{Tensor, core::device::manager, ops::softmax::gumbel_softmax};
+///
+/// let logits = Tensor::from_host(&manager().cpu().queue, &[50.0f32, 0.0, 0.0], [1, 3])?.with_grad();
+/// let choice = gumbel_softmax(&logits, 1.0, true, -1, None)?;
+/// assert_eq!(choice.to_host::<f32>()?, [1.0, 0.0, 0.0]);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+#[track_caller]
+pub fn gumbel_softmax(
+    logits: &Tensor,
+    tau: f64,
+    hard: bool,
+    axis: isize,
+    generator: Option<&mut Generator>,
+) -> Result<Tensor> {
+    /// Gumbel's noise of a uniform number in [0, 1). The logarithm of 1 - u is 0 for one u in 2^24, half of which is
+    /// as good a representative and has a finite logarithm.
+    static NOISE: LazyLock<Arc<ExprOp>> = LazyLock::new(|| {
+        let g = Graph::new();
+        let exponential = (-(-g.input(0)).log1p()).max(0.5f64.powi(25));
+        ExprOp::new("gumbel_noise", g.finish(&[-exponential.log()]))
+    });
+    /// Inputs: logits, noise. Scalar: tau.
+    static SCORES: LazyLock<Arc<ExprOp>> = LazyLock::new(|| {
+        let g = Graph::new();
+        ExprOp::new("gumbel_scores", g.finish(&[(g.input(0) + g.input(1)) / g.scalar(0)]))
+    });
+    let op = "gumbel_softmax";
+    if !(tau > 0.0 && tau.is_finite()) {
+        return Err(Error::argument(op, format!("tau is {tau}, but must be a number above 0")));
+    }
+    logits.check_float(op)?;
+    let axis = logits.shape().axis(op, axis)?;
+    // float32 for every dtype: 16 bits are too few for numbers near 1, and the same generator makes the same choice.
+    let u = uniform(logits.queue(), logits.shape().clone(), DType::F32, 0.0, 1.0, generator)?;
+    let noise = cast(&NOISE.apply(&[&u], &[])?, logits.dtype())?;
+    let soft = softmax(&SCORES.apply(&[logits, &noise], &[tau.into()])?, axis as isize)?;
+    if !hard {
+        return Ok(soft);
+    }
+    let choice: Raw = if soft.size() == 0 {
+        soft.raw().clone()
+    } else {
+        let best = ops::argmax(soft.raw(), Some(axis as isize), false)?;
+        let ones = Raw::full(soft.queue(), best.tensor().shape().clone(), soft.dtype(), 1.0)?;
+        ops::unpick(&ones, axis as isize, &best, soft.shape()[axis], None)?
+    };
+    record(op, &[&soft], choice, Save::NOTHING, || Box::new(|_, upstream| Ok(smallvec![Some(upstream.clone())])))
 }

@@ -2,8 +2,10 @@
 
 use netcl::Tensor as Recorded;
 use netcl::autograd::ops::loss::{
-    self, BceOptions, BceWithLogitsOptions, CosineEmbeddingOptions, CrossEntropyOptions, HuberOptions, KlDivOptions,
-    NllOptions, Reduction, SmoothL1Options, Target, TripletMarginOptions,
+    self, BceOptions, BceWithLogitsOptions, CosineEmbeddingOptions, CrossEntropyOptions, GaussianNllOptions,
+    HingeEmbeddingOptions, HuberOptions, KlDivOptions, MarginRankingOptions, MultiMarginOptions,
+    MultilabelSoftMarginOptions, NllOptions, PoissonNllOptions, Reduction, SmoothL1Options, Target,
+    TripletMarginOptions,
 };
 use netcl::core::dtype::DType;
 use netcl::core::index::IndexTensor as Index;
@@ -13,6 +15,7 @@ use pyo3::prelude::*;
 use super::{like, record};
 use crate::error::IntoPyResult;
 use crate::index::{IndexTensor, index_from_host};
+use crate::layer_ops::indices;
 use crate::ndarray::numpy;
 use crate::tensor::Tensor;
 
@@ -22,6 +25,8 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     add!(mse_loss, l1_loss, smooth_l1_loss, huber_loss, cross_entropy, nll_loss, kl_div);
     add!(binary_cross_entropy, binary_cross_entropy_with_logits, cosine_embedding_loss, triplet_margin_loss);
+    add!(margin_ranking_loss, hinge_embedding_loss, soft_margin_loss, multi_margin_loss, multilabel_margin_loss);
+    add!(multilabel_soft_margin_loss, poisson_nll_loss, gaussian_nll_loss);
     Ok(())
 }
 
@@ -77,6 +82,8 @@ of_two! {
     mse_loss;
     /// The absolute difference.
     l1_loss;
+    /// ``log(1 + exp(-target * input))`` for targets of 1 and -1.
+    soft_margin_loss;
 }
 
 /// The squared difference below ``beta``, the absolute one above.
@@ -229,4 +236,120 @@ fn triplet_margin_loss(
     let (anchor, positive, negative) = (&anchor.inner(), &positive.inner(), &negative.inner());
     let options = TripletMarginOptions { margin, p, eps, swap, reduction: Reduction::parse(reduction).py()? };
     record(py, anchor, || loss::triplet_margin_loss(anchor, positive, negative, &options))
+}
+
+/// How far the better of two scores is not above the other by a margin: the first where the target is 1, the second where it is -1.
+#[pyfunction]
+#[pyo3(signature = (input1, input2, target, margin=0.0, reduction="mean"))]
+fn margin_ranking_loss(
+    py: Python<'_>,
+    input1: &Tensor,
+    input2: &Tensor,
+    target: &Bound<'_, PyAny>,
+    margin: f64,
+    reduction: &str,
+) -> PyResult<Tensor> {
+    let (first, second, target) = (&input1.inner(), &input2.inner(), like(target, &input1.inner())?);
+    let options = MarginRankingOptions { margin, reduction: Reduction::parse(reduction).py()? };
+    record(py, first, || loss::margin_ranking_loss(first, second, &target, &options))
+}
+
+/// A distance where the target is 1, what it lacks to ``margin`` where it is -1.
+#[pyfunction]
+#[pyo3(signature = (input, target, margin=1.0, reduction="mean"))]
+fn hinge_embedding_loss(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    margin: f64,
+    reduction: &str,
+) -> PyResult<Tensor> {
+    let (input, target) = (&input.inner(), like(target, &input.inner())?);
+    let options = HingeEmbeddingOptions { margin, reduction: Reduction::parse(reduction).py()? };
+    record(py, input, || loss::hinge_embedding_loss(input, &target, &options))
+}
+
+/// How far other classes are not below the label's score by a margin, as a mean over the classes; labels as for ``cross_entropy``.
+#[pyfunction]
+#[pyo3(signature = (input, target, p=1, margin=1.0, weight=None, reduction="mean"))]
+fn multi_margin_loss(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    p: u32,
+    margin: f64,
+    weight: Option<&Tensor>,
+    reduction: &str,
+) -> PyResult<Tensor> {
+    let (input, target) = (&input.inner(), Labels::new(target, &input.inner())?);
+    let options =
+        MultiMarginOptions { p, margin, weight: optional(weight), reduction: Reduction::parse(reduction).py()? };
+    record(py, input, || loss::multi_margin_loss(input, target.target(), &options))
+}
+
+/// How far other classes are not below the scores of a row's labels by 1. The labels of a row come first, then -1.
+#[pyfunction]
+#[pyo3(signature = (input, target, reduction="mean"))]
+fn multilabel_margin_loss(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    reduction: &str,
+) -> PyResult<Tensor> {
+    let (input, labels) = (&input.inner(), indices(target, input.inner().queue())?);
+    let reduction = Reduction::parse(reduction).py()?;
+    record(py, input, || loss::multilabel_margin_loss(input, &labels, reduction))
+}
+
+/// Binary cross-entropy of the logits of several labels at once, as a mean over the classes (the last axis).
+#[pyfunction]
+#[pyo3(signature = (input, target, weight=None, reduction="mean"))]
+fn multilabel_soft_margin_loss(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    weight: Option<&Tensor>,
+    reduction: &str,
+) -> PyResult<Tensor> {
+    let (input, target) = (&input.inner(), like(target, &input.inner())?);
+    let options =
+        MultilabelSoftMarginOptions { weight: optional(weight), reduction: Reduction::parse(reduction).py()? };
+    record(py, input, || loss::multilabel_soft_margin_loss(input, &target, &options))
+}
+
+/// The negative log-likelihood of counts under rates, or with ``log_input`` under their logarithms; ``full`` adds Stirling's
+/// approximation of what depends on the counts alone.
+#[pyfunction]
+#[pyo3(signature = (input, target, log_input=true, full=false, eps=1e-8, reduction="mean"))]
+fn poisson_nll_loss(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    log_input: bool,
+    full: bool,
+    eps: f64,
+    reduction: &str,
+) -> PyResult<Tensor> {
+    let (input, target) = (&input.inner(), like(target, &input.inner())?);
+    let options = PoissonNllOptions { log_input, full, eps, reduction: Reduction::parse(reduction).py()? };
+    record(py, input, || loss::poisson_nll_loss(input, &target, &options))
+}
+
+/// The negative log-likelihood of values with a variance of their own, shared along the last axis, or one number; ``full`` adds the
+/// constant.
+#[pyfunction]
+#[pyo3(signature = (input, target, var, full=false, eps=1e-6, reduction="mean"))]
+fn gaussian_nll_loss(
+    py: Python<'_>,
+    input: &Tensor,
+    target: &Bound<'_, PyAny>,
+    var: &Bound<'_, PyAny>,
+    full: bool,
+    eps: f64,
+    reduction: &str,
+) -> PyResult<Tensor> {
+    let input = &input.inner();
+    let (target, var) = (like(target, input)?, like(var, input)?);
+    let options = GaussianNllOptions { full, eps, reduction: Reduction::parse(reduction).py()? };
+    record(py, input, || loss::gaussian_nll_loss(input, &target, &var, &options))
 }

@@ -1,8 +1,8 @@
-//! Attention, rotary embedding, dropout and sums of products.
+//! Attention, rotary embedding and sums of products.
 
 use netcl::Tensor as Recorded;
 use netcl::autograd::ops::attention::{self as attend, Attention, RotaryForm, RotaryTables};
-use netcl::autograd::ops::{dropout as drop, einsum as notation_of};
+use netcl::autograd::ops::einsum as notation_of;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -10,7 +10,7 @@ use pyo3::types::PyTuple;
 
 use super::arguments::{Given, numbers, present};
 use super::{Mode, both};
-use crate::autograd::{like, wrap};
+use crate::autograd::like;
 use crate::error::{IntoPyResult, kind};
 use crate::ndarray::numpy;
 use crate::ops::seeded;
@@ -81,20 +81,6 @@ both! {
             _ => return Err(PyValueError::new_err("rotary: give both cos and sin, or neither")),
         };
         mode.tensor(py, x, || attend::rotary(x, &tables, form))
-    }
-
-    /// Sets elements to zero with probability ``p`` and divides the others by ``1 - p``; without ``training`` the tensor itself.
-    ///
-    /// The mask is the same on every device and is never stored: the gradient draws it again.
-    #[signature(x, p=0.5, training=true, *, seed=None)]
-    #[text("(x, p=0.5, training=True, *, seed=None)")]
-    fn dropout(mode, py, x: &Tensor, p: f64, training: bool, seed: Option<u64>) -> Tensor {
-        let x = &x.inner();
-        match (training, mode) {
-            (true, _) => mode.tensor(py, x, || drop::dropout(x, p, seeded(seed).as_mut())),
-            (false, Mode::Recorded) => wrap(py, x.as_ref().clone()),
-            (false, Mode::Forward) => wrap(py, x.detach()),
-        }
     }
 
     /// Sums of products in Einstein's notation, as in NumPy: ``"ij,jk->ik"`` is the matrix product, ``"ii"`` the trace. ``...``

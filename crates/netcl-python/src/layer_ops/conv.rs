@@ -8,7 +8,8 @@ use super::{Mode, both};
 use crate::tensor::Tensor;
 
 both! {
-    /// The convolution of images ``(N, C, H, W)`` with filters ``(F, C / groups, KH, KW)``, plus a bias of F elements.
+    /// The convolution of images ``(N, C, H, W)``, or one image ``(C, H, W)``, with filters ``(F, C / groups, KH, KW)``, plus a bias
+    /// of F elements.
     ///
     /// ``stride`` and ``dilation`` are a number or a pair (down, right); ``pad`` (or ``padding``) is a number, a pair (rows, columns)
     /// or four numbers (top, bottom, left, right).
@@ -30,7 +31,8 @@ both! {
         mode.tensor(py, x, || conv::conv2d(x, weight, bias, &how))
     }
 
-    /// The convolution of sequences ``(N, C, L)`` with filters ``(F, C / groups, K)``, plus a bias of F elements.
+    /// The convolution of sequences ``(N, C, L)``, or one sequence ``(C, L)``, with filters ``(F, C / groups, K)``, plus a bias of F
+    /// elements.
     ///
     /// ``pad`` (or ``padding``) is a number or a pair (before, after).
     #[signature(x, weight, bias=None, stride=None, pad=None, dilation=None, groups=None, *, padding=None)]
@@ -50,8 +52,8 @@ both! {
         mode.tensor(py, x, || conv::conv1d(x, weight, bias, &how))
     }
 
-    /// The transposed convolution of ``(N, C, H, W)`` with ``(C, F / groups, KH, KW)``, plus a bias of F elements: each pixel adds a
-    /// scaled filter to the result, ``stride`` apart. ``pad`` cuts off margins; ``output_padding`` adds rows and columns at the bottom
+    /// The transposed convolution of ``(N, C, H, W)`` or ``(C, H, W)`` with ``(C, F / groups, KH, KW)``, plus a bias of F elements: each
+    /// pixel adds a scaled filter to the result, ``stride`` apart. ``pad`` cuts off margins; ``output_padding`` adds rows and columns at the bottom
     /// and the right, fewer than the stride.
     #[signature(
         x, weight, bias=None, stride=None, pad=None, output_padding=None, groups=None, dilation=None, *, padding=None
@@ -73,5 +75,27 @@ both! {
         let (x, weight, bias) = (&x.inner(), &weight.inner(), &inner(bias));
         let bias = bias.as_deref();
         mode.tensor(py, x, || conv::conv_transpose2d(x, weight, bias, &how, extra))
+    }
+
+    /// The transposed convolution of sequences ``(N, C, L)`` or ``(C, L)`` with ``(C, F / groups, K)``, plus a bias of F elements.
+    #[signature(
+        x, weight, bias=None, stride=None, pad=None, output_padding=None, groups=None, dilation=None, *, padding=None
+    )]
+    #[text("(x, weight, bias=None, stride=1, pad=0, output_padding=0, groups=1, dilation=1, *, padding=None)")]
+    fn conv_transpose1d(
+        mode, py, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, stride: Given<'_, '_>, pad: Given<'_, '_>,
+        output_padding: Given<'_, '_>, groups: Given<'_, '_>, dilation: Given<'_, '_>, padding: Given<'_, '_>,
+    ) -> Tensor {
+        let op = "conv_transpose1d";
+        let [groups] = numbers(op, "groups", groups, [1])?;
+        let [stride] = numbers(op, "stride", stride, [1])?;
+        let [dilation] = numbers(op, "dilation", dilation, [1])?;
+        let [extra] = numbers(op, "output_padding", output_padding, [0])?;
+        let [before, after] = margins1(op, pad, padding)?;
+        let how =
+            Convolution { stride: [1, stride], padding: [0, 0, before, after], dilation: [1, dilation], groups };
+        let (x, weight, bias) = (&x.inner(), &weight.inner(), &inner(bias));
+        let bias = bias.as_deref();
+        mode.tensor(py, x, || conv::conv_transpose1d(x, weight, bias, &how, extra))
     }
 }

@@ -1,17 +1,27 @@
 //! Elements chosen by index, and elements in order.
 
+use netcl::autograd::ops::embedding_bag::{self as bag, BagMode, EmbeddingBagOptions};
 use netcl::autograd::ops::{indexing, sort as order};
 use netcl::ops;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::arguments::{Given, count, indices as index};
+use super::arguments::{Given, count, indices as index, inner, present};
 use super::{Mode, both};
 use crate::autograd::{like, wrap};
 use crate::device::resolve_queue;
 use crate::error::IntoPyResult;
 use crate::index::IndexTensor;
 use crate::tensor::{Tensor, parse_dtype};
+
+/// A row of a table, counted from the end where it is negative.
+fn padding_row(op: &str, rows: usize, at: isize) -> PyResult<usize> {
+    let from_start = if at < 0 { at.checked_add_unsigned(rows) } else { Some(at) };
+    from_start
+        .and_then(|at| usize::try_from(at).ok())
+        .filter(|&at| at < rows)
+        .ok_or_else(|| PyValueError::new_err(format!("{op}: padding_idx {at} is no row of a table of {rows} rows")))
+}
 
 both! {
     /// The rows of the table ``weight`` with the given indices, of any shape. The row ``padding_idx`` gets no gradient.
@@ -20,14 +30,39 @@ both! {
     fn embedding(mode, py, indices: &Bound<'_, PyAny>, weight: &Tensor, padding_idx: Option<isize>) -> Tensor {
         let weight = &weight.inner();
         let rows = weight.shape().first().copied().unwrap_or(0);
-        let row = |at: isize| {
-            let from_start = if at < 0 { at.checked_add_unsigned(rows) } else { Some(at) };
-            from_start.and_then(|at| usize::try_from(at).ok()).filter(|&at| at < rows).ok_or_else(|| {
-                PyValueError::new_err(format!("embedding: padding_idx {at} is no row of a table of {rows} rows"))
-            })
-        };
-        let (at, padding) = (index(indices, weight.queue())?, padding_idx.map(row).transpose()?);
+        let padding = padding_idx.map(|at| padding_row("embedding", rows, at)).transpose()?;
+        let at = index(indices, weight.queue())?;
         mode.tensor(py, weight, || indexing::embedding(weight, &at, padding))
+    }
+
+    /// The rows of the table ``weight`` at bags of indices, put together to one row per bag: their ``"sum"``, ``"mean"`` or
+    /// ``"max"``. A bag without rows gives zeros.
+    ///
+    /// Indices with two axes have a bag in each row; a row of indices is cut into bags that begin at the ``offsets`` (with
+    /// ``include_last_offset`` the last one is the end instead). ``per_sample_weights`` are factors of a sum, one for each index.
+    /// The index ``padding_idx`` belongs to no bag.
+    #[signature(
+        indices, weight, offsets=None, mode="mean", per_sample_weights=None, include_last_offset=false, padding_idx=None
+    )]
+    #[text(
+        "(indices, weight, offsets=None, mode='mean', per_sample_weights=None, include_last_offset=False, padding_idx=None)"
+    )]
+    fn embedding_bag(
+        how, py, indices: &Bound<'_, PyAny>, weight: &Tensor, offsets: Given<'_, '_>, mode: &str,
+        per_sample_weights: Option<&Tensor>, include_last_offset: bool, padding_idx: Option<isize>,
+    ) -> Tensor {
+        let (weight, factors) = (&weight.inner(), &inner(per_sample_weights));
+        let rows = weight.shape().first().copied().unwrap_or(0);
+        let at = index(indices, weight.queue())?;
+        let offsets = present(offsets).map(|offsets| index(offsets, weight.queue())).transpose()?;
+        let options = EmbeddingBagOptions {
+            mode: BagMode::parse(mode).py()?,
+            offsets: offsets.as_ref(),
+            include_last_offset,
+            per_sample_weights: factors.as_deref(),
+            padding: padding_idx.map(|at| padding_row("embedding_bag", rows, at)).transpose()?,
+        };
+        how.tensor(py, weight, || bag::embedding_bag(weight, &at, &options))
     }
 
     /// The slices of an axis with the given indices, in their order.

@@ -4,10 +4,12 @@
 mod arguments;
 pub(crate) mod attention;
 mod conv;
+mod dropout;
 mod indexing;
 mod norm;
 mod pool;
 mod reshaping;
+mod vectors;
 
 pub(crate) use arguments::{indices, whole};
 use netcl::Tensor as Recorded;
@@ -184,10 +186,10 @@ macro_rules! families {
 
 /// Adds the operations to `netcl.ops`.
 pub(crate) fn register_forward(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    families!(forward, module: attention, conv, indexing, norm, pool, reshaping)
+    families!(forward, module: attention, conv, dropout, indexing, norm, pool, reshaping, vectors)
 }
 
 /// Adds the operations to `netcl.autograd`.
 pub(crate) fn register_recorded(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    families!(recorded, module: attention, conv, indexing, norm, pool, reshaping)
+    families!(recorded, module: attention, conv, dropout, indexing, norm, pool, reshaping, vectors)
 }

@@ -1,7 +1,7 @@
 //! Normalisations.
 
 use netcl::Tensor as Recorded;
-use netcl::autograd::ops::norm;
+use netcl::autograd::ops::norm::{self, LocalResponse};
 use netcl::ops::norm::Running;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -95,5 +95,51 @@ both! {
         let weight = weight.as_deref();
         let axes = last_axes("rms_norm", x, normalized_shape)?;
         mode.tensor(py, x, || norm::rms_norm(x, axes, weight, eps))
+    }
+
+    /// Normalises each channel of each sample of (N, C, L), (N, C, H, W) or one sample (C, L): with ``use_input_stats`` by its own
+    /// statistics, whose mean over the samples also moves the running averages in place, else by the running averages.
+    #[signature(
+        x, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=true, momentum=0.1, eps=1e-5
+    )]
+    #[text(
+        "(x, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True, momentum=0.1, eps=1e-5)"
+    )]
+    fn instance_norm(
+        mode, py, x: &Tensor, running_mean: Option<&Tensor>, running_var: Option<&Tensor>, weight: Option<&Tensor>,
+        bias: Option<&Tensor>, use_input_stats: bool, momentum: f64, eps: f64,
+    ) -> Tensor {
+        let (x, weight, bias) = (&x.inner(), &inner(weight), &inner(bias));
+        let (weight, bias) = (weight.as_deref(), bias.as_deref());
+        let (mean, var) = (inner(running_mean), inner(running_var));
+        let averages = match (&mean, &var) {
+            (Some(mean), Some(var)) => Some((mean.raw(), var.raw())),
+            (None, None) => None,
+            _ => return Err(PyValueError::new_err("instance_norm: give both running_mean and running_var, or neither")),
+        };
+        match averages {
+            Some(averages) if !use_input_stats => {
+                mode.tensor(py, x, || norm::instance_norm_eval(x, weight, bias, averages, eps))
+            }
+            None if !use_input_stats => Err(PyValueError::new_err(
+                "instance_norm: running_mean and running_var are needed unless use_input_stats=True",
+            )),
+            averages => mode.tensor(py, x, || {
+                let running = averages.map(|(mean, var)| Running::new(mean, var, momentum));
+                norm::instance_norm(x, weight, bias, running, eps)
+            }),
+        }
+    }
+
+    /// Divides each element by ``(k + alpha * mean) ** beta``, where the mean is that of the squares of its ``size`` neighbours along
+    /// the channels (axis 1); channels outside count as zeros.
+    #[signature(x, size, alpha=1e-4, beta=0.75, k=1.0)]
+    #[text("(x, size, alpha=1e-4, beta=0.75, k=1.0)")]
+    fn local_response_norm(
+        mode, py, x: &Tensor, size: &Bound<'_, PyAny>, alpha: f64, beta: f64, k: f64,
+    ) -> Tensor {
+        let how = LocalResponse { size: count("local_response_norm", "size", size)?, alpha, beta, k };
+        let x = &x.inner();
+        mode.tensor(py, x, || norm::local_response_norm(x, &how))
     }
 }

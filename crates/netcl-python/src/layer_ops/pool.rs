@@ -112,4 +112,25 @@ both! {
         let (x, [output]) = (&x.inner(), lengths("adaptive_avg_pool1d", output_size, x.inner().shape())?);
         mode.tensor(py, x, || pool::adaptive_avg_pool1d(x, output))
     }
+
+    /// The p-norm of each window of the last two axes, ``(sum of x ** p) ** (1 / p)`` with p = ``norm_type``. Windows lie side by
+    /// side unless ``stride`` is given.
+    #[signature(x, norm_type, kernel_size, stride=None, ceil_mode=false)]
+    #[text("(x, norm_type, kernel_size, stride=None, ceil_mode=False)")]
+    fn lp_pool2d(
+        mode, py, x: &Tensor, norm_type: f64, kernel_size: &Bound<'_, PyAny>, stride: Given<'_, '_>, ceil_mode: bool,
+    ) -> Tensor {
+        let (x, window) = (&x.inner(), window("lp_pool2d", kernel_size, stride, None, None, ceil_mode)?);
+        mode.tensor(py, x, || pool::lp_pool2d(x, norm_type, &window))
+    }
+
+    /// The p-norm of each window of the last axis.
+    #[signature(x, norm_type, kernel_size, stride=None, ceil_mode=false)]
+    #[text("(x, norm_type, kernel_size, stride=None, ceil_mode=False)")]
+    fn lp_pool1d(
+        mode, py, x: &Tensor, norm_type: f64, kernel_size: &Bound<'_, PyAny>, stride: Given<'_, '_>, ceil_mode: bool,
+    ) -> Tensor {
+        let (x, window) = (&x.inner(), window("lp_pool1d", kernel_size, stride, None, None, ceil_mode)?);
+        mode.tensor(py, x, || pool::lp_pool1d(x, norm_type, &window))
+    }
 }

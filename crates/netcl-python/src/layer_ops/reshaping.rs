@@ -1,13 +1,13 @@
-//! Padding and resampling.
+//! Padding, resampling, and channels exchanged for places.
 
 use netcl::Tensor as Recorded;
-use netcl::autograd::ops::layout;
 use netcl::autograd::ops::pad::{self as padding, PadMode};
 use netcl::autograd::ops::resample::{self, Resize};
+use netcl::autograd::ops::{layout, shuffle};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::arguments::{Given, numbers, present};
+use super::arguments::{Given, count, numbers, present};
 use super::{Mode, both};
 use crate::tensor::Tensor;
 
@@ -55,8 +55,8 @@ both! {
     /// Margins around the last axes: one pair (before, after) for each, in the order of the axes, as in NumPy (PyTorch's flat list
     /// begins with the last axis instead).
     ///
-    /// ``mode`` is ``"constant"`` (``value``, and negative margins cut off), ``"reflect"`` (the edge is not repeated) or
-    /// ``"replicate"`` (the edge is repeated).
+    /// ``mode`` is ``"constant"`` (``value``, and negative margins cut off), ``"reflect"`` (the edge is not repeated),
+    /// ``"replicate"`` (the edge is repeated) or ``"circular"`` (the other end follows).
     #[signature(x, pad, mode="constant", value=0.0)]
     #[text("(x, pad, mode='constant', value=0.0)")]
     fn pad(how, py, x: &Tensor, pad: &Bound<'_, PyAny>, mode: &str, value: f64) -> Tensor {
@@ -64,8 +64,9 @@ both! {
             "constant" => PadMode::Constant(value),
             "reflect" => PadMode::Reflect,
             "replicate" => PadMode::Replicate,
+            "circular" => PadMode::Circular,
             other => {
-                let what = format!("pad: mode {other:?} is not one of 'constant', 'reflect' and 'replicate'");
+                let what = format!("pad: mode {other:?} is not one of 'constant', 'reflect', 'replicate' and 'circular'");
                 return Err(PyValueError::new_err(what));
             }
         };
@@ -118,5 +119,30 @@ both! {
             return how.tensor(py, x, || resample(x));
         }
         how.tensor(py, x, || layout::squeeze(&resample(&layout::unsqueeze(x, 2)?)?, &[2]))
+    }
+
+    /// (..., C * r * r, H, W) to (..., C, H * r, W * r) with r = ``upscale_factor``: each group of r * r channels becomes a block of
+    /// pixels.
+    #[signature(x, upscale_factor)]
+    #[text("(x, upscale_factor)")]
+    fn pixel_shuffle(how, py, x: &Tensor, upscale_factor: &Bound<'_, PyAny>) -> Tensor {
+        let (x, factor) = (&x.inner(), count("pixel_shuffle", "upscale_factor", upscale_factor)?);
+        how.tensor(py, x, || shuffle::pixel_shuffle(x, factor))
+    }
+
+    /// (..., C, H * r, W * r) to (..., C * r * r, H, W) with r = ``downscale_factor``: undoes ``pixel_shuffle``.
+    #[signature(x, downscale_factor)]
+    #[text("(x, downscale_factor)")]
+    fn pixel_unshuffle(how, py, x: &Tensor, downscale_factor: &Bound<'_, PyAny>) -> Tensor {
+        let (x, factor) = (&x.inner(), count("pixel_unshuffle", "downscale_factor", downscale_factor)?);
+        how.tensor(py, x, || shuffle::pixel_unshuffle(x, factor))
+    }
+
+    /// The channels (axis 1) dealt out anew: channel i of group g becomes channel g of group i.
+    #[signature(x, groups)]
+    #[text("(x, groups)")]
+    fn channel_shuffle(how, py, x: &Tensor, groups: &Bound<'_, PyAny>) -> Tensor {
+        let (x, groups) = (&x.inner(), count("channel_shuffle", "groups", groups)?);
+        how.tensor(py, x, || shuffle::channel_shuffle(x, groups))
     }
 }

@@ -2,14 +2,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-use netcl_core::Error as CoreError;
-use netcl_core::backend::Queue;
 use netcl_core::kernels::expr::{Graph, Node, Val};
-use netcl_core::kernels::launch;
 use netcl_core::shape::Shape;
 use smallvec::{SmallVec, smallvec};
 
-use super::{Reduction, check_same_shape, check_weight};
+use super::{Reduction, check_elements, check_same_shape, check_weight};
 use crate::error::Result;
 use crate::graph::{Save, no_grad, record};
 use crate::ops::elementwise::ExprOp;
@@ -130,29 +127,15 @@ pub fn binary_cross_entropy(input: &Tensor, target: &Tensor, options: &BceOption
     let op = "binary_cross_entropy";
     check_same_shape(op, input, target)?;
     check_weight(op, input, options.weight.as_ref())?;
-    check_probabilities(op, input)?;
+    let wanted = "probabilities lie in 0 to 1; apply sigmoid first, or use binary_cross_entropy_with_logits";
+    check_elements(op, input, |p| (0.0..=1.0).contains(&p), "the input", wanted)?;
     let mut inputs: SmallVec<[&Tensor; 3]> = smallvec![input, target];
     inputs.extend(&options.weight);
     options.reduction.apply(OPS[usize::from(options.weight.is_some())].apply(&inputs)?)
 }
 
-/// An error that names the first element outside 0 to 1, where elements can be read without waiting.
-fn check_probabilities(op: &'static str, input: &Tensor) -> Result<()> {
-    if !matches!(input.queue(), Queue::Cpu(_)) || launch::is_repeating() || launch::check_readable(op).is_err() {
-        return Ok(());
-    }
-    let values = input.raw().to_f64_vec()?;
-    let Some(at) = values.iter().position(|p| !(0.0..=1.0).contains(p)) else { return Ok(()) };
-    let what = format!(
-        "element {at} of the input is {}, and probabilities lie in 0 to 1; apply sigmoid first, or use \
-         binary_cross_entropy_with_logits",
-        values[at]
-    );
-    Err(CoreError::argument(op, what).into())
-}
-
 /// `log(1 + exp(x))` without overflow and with a slope that is right everywhere; beyond 40 nothing is left of the 1.
-fn softplus(x: Val<'_>) -> Val<'_> {
+pub(super) fn softplus(x: Val<'_>) -> Val<'_> {
     x.gt(40.0).select(x, x.exp().log1p())
 }
 

@@ -152,7 +152,12 @@ fn fused(logits: &Tensor, labels: &Labels) -> Result<Tensor> {
     })
 }
 
-fn check_class_weight(op: &'static str, logits: &Tensor, axis: usize, weight: Option<&Tensor>) -> Result<()> {
+pub(super) fn check_class_weight(
+    op: &'static str,
+    logits: &Tensor,
+    axis: usize,
+    weight: Option<&Tensor>,
+) -> Result<()> {
     let Some(weight) = weight else { return Ok(()) };
     logits.queue().check_same_device(op, weight.queue())?;
     let classes = Shape::from([logits.shape()[axis]]);
@@ -167,7 +172,7 @@ fn check_class_weight(op: &'static str, logits: &Tensor, axis: usize, weight: Op
 }
 
 /// The weight as a constant: beside class labels it has no gradient, in PyTorch neither, and silence would be worse.
-fn constant_weight<'w>(op: &'static str, weight: Option<&'w Tensor>) -> Result<Option<&'w Raw>> {
+pub(super) fn constant_weight<'w>(op: &'static str, weight: Option<&'w Tensor>) -> Result<Option<&'w Raw>> {
     match weight {
         Some(weight) if weight.requires_grad() => {
             let what =

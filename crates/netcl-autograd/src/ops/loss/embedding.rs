@@ -5,10 +5,11 @@ use std::sync::{Arc, LazyLock};
 use netcl_core::Error as CoreError;
 use netcl_core::kernels::expr::Graph;
 
-use super::{Reduction, check_number, check_same_shape, hinge};
+use super::{Reduction, check_number, check_same_shape};
 use crate::error::Result;
+use crate::ops::distance::pairwise_distance;
 use crate::ops::elementwise::{ExprOp, minimum, mul};
-use crate::ops::reduce::{norm, sum};
+use crate::ops::reduce::sum;
 use crate::tensor::Tensor;
 
 /// The margin of [`cosine_embedding_loss`].
@@ -71,7 +72,7 @@ pub fn cosine_embedding_loss(
         // Two roots instead of one of the product, whose square could overflow.
         let lengths = (g.input(1) + SMALLEST).sqrt() * (g.input(2) + SMALLEST).sqrt();
         let cosine = product / lengths;
-        let apart = target.eq(-1.0).select(hinge(cosine - g.scalar(0)), 0.0);
+        let apart = target.eq(-1.0).select((cosine - g.scalar(0)).relu(), 0.0);
         ExprOp::new("cosine_embedding_loss", g.finish(&[target.eq(1.0).select(1.0 - cosine, apart)]))
     });
     let op = "cosine_embedding_loss";
@@ -111,15 +112,10 @@ pub fn triplet_margin_loss(
     negative: &Tensor,
     options: &TripletMarginOptions,
 ) -> Result<Tensor> {
-    /// `a - b + eps`.
-    static SHIFTED: LazyLock<Arc<ExprOp>> = LazyLock::new(|| {
-        let g = Graph::new();
-        ExprOp::new("triplet_difference", g.finish(&[g.input(0) - g.input(1) + g.scalar(0)]))
-    });
     /// Inputs: both distances. Scalar: the margin.
     static OP: LazyLock<Arc<ExprOp>> = LazyLock::new(|| {
         let g = Graph::new();
-        ExprOp::new("triplet_margin_loss", g.finish(&[hinge(g.scalar(0) + g.input(0) - g.input(1))]))
+        ExprOp::new("triplet_margin_loss", g.finish(&[(g.scalar(0) + g.input(0) - g.input(1)).relu()]))
     });
     let op = "triplet_margin_loss";
     let TripletMarginOptions { margin, p, eps, swap, reduction } = *options;
@@ -132,7 +128,7 @@ pub fn triplet_margin_loss(
         let why = "vectors lie along the last axis, and a scalar has none".to_owned();
         return Err(CoreError::Shape { op, shape: anchor.shape().clone(), why }.into());
     }
-    let distance = |a: &Tensor, b: &Tensor| norm(&SHIFTED.apply(&[a, b], &[eps.into()])?, p, -1, false);
+    let distance = |a: &Tensor, b: &Tensor| pairwise_distance(a, b, p, eps, false);
     let near = distance(anchor, positive)?;
     let mut far = distance(anchor, negative)?;
     if swap {

@@ -11,6 +11,8 @@
 //! | `binary.rs` | [`binary_cross_entropy`], [`binary_cross_entropy_with_logits`] |
 //! | `divergence.rs` | [`kl_div`] |
 //! | `embedding.rs` | [`cosine_embedding_loss`], [`triplet_margin_loss`] |
+//! | `likelihood.rs` | [`poisson_nll_loss`], [`gaussian_nll_loss`] |
+//! | `margin.rs` | [`margin_ranking_loss`], [`hinge_embedding_loss`], [`soft_margin_loss`], [`multi_margin_loss`], [`multilabel_margin_loss`], [`multilabel_soft_margin_loss`] |
 //! | `labels.rs` | [`Target`]: what class labels may be given as |
 
 mod binary;
@@ -18,6 +20,8 @@ mod cross_entropy;
 mod divergence;
 mod embedding;
 mod labels;
+mod likelihood;
+mod margin;
 mod pick;
 mod regression;
 
@@ -26,11 +30,17 @@ pub use cross_entropy::{CrossEntropyOptions, NllOptions, cross_entropy, nll_loss
 pub use divergence::{KlDivOptions, kl_div};
 pub use embedding::{CosineEmbeddingOptions, TripletMarginOptions, cosine_embedding_loss, triplet_margin_loss};
 pub use labels::Target;
+pub use likelihood::{GaussianNllOptions, PoissonNllOptions, gaussian_nll_loss, poisson_nll_loss};
+pub use margin::{
+    HingeEmbeddingOptions, MarginRankingOptions, MultiMarginOptions, MultilabelSoftMarginOptions, hinge_embedding_loss,
+    margin_ranking_loss, multi_margin_loss, multilabel_margin_loss, multilabel_soft_margin_loss, soft_margin_loss,
+};
 pub use pick::{pick, unpick};
 pub use regression::{HuberOptions, SmoothL1Options, huber_loss, l1_loss, mse_loss, smooth_l1_loss};
 
 use netcl_core::Error as CoreError;
-use netcl_core::kernels::expr::Val;
+use netcl_core::backend::Queue;
+use netcl_core::kernels::launch;
 
 use super::reduce::{mean, sum};
 use crate::error::Result;
@@ -109,7 +119,12 @@ fn check_number(op: &'static str, name: &str, value: f64, valid: bool, wanted: &
     Err(CoreError::argument(op, format!("{name} is {value}, but must be {wanted}")).into())
 }
 
-/// `max(x, 0)`. Unlike relu's its slope at 0 is 1, as everywhere in PyTorch's margin losses.
-fn hinge(x: Val<'_>) -> Val<'_> {
-    x.lt(0.0).select(0.0, x)
+/// An error that names the first element outside what a loss is defined for, where elements can be read without waiting.
+fn check_elements(op: &'static str, x: &Tensor, valid: fn(f64) -> bool, name: &str, wanted: &str) -> Result<()> {
+    if !matches!(x.queue(), Queue::Cpu(_)) || launch::is_repeating() || launch::check_readable(op).is_err() {
+        return Ok(());
+    }
+    let values = x.raw().to_f64_vec()?;
+    let Some(at) = values.iter().position(|&value| !valid(value)) else { return Ok(()) };
+    Err(CoreError::argument(op, format!("element {at} of {name} is {}, and {wanted}", values[at])).into())
 }

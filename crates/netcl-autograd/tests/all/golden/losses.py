@@ -131,5 +131,38 @@ case("triplet_margin_loss", ["first", "second", "third"], margin=2.0, swap=True)
 case("triplet_margin_loss", ["first", "second", "third"], margin=2.0, p=1.0, eps=0.125, reduction="none")
 case("triplet_margin_loss", ["first", "second", "third"], margin=4.0, p=3.0, swap=True, reduction="none")
 
+# ---- margins ----
+keep("sign_each", torch.tensor([1.0, -1.0, -1.0, 1.0]))
+keep("better", draw((4,), -2, 2))
+keep("worse", draw((4,), -2, 2))
+keep("labels_all", torch.tensor([3.0, 0.0, 1.0, 4.0]))
+keep("labels_several", torch.tensor([[2, 0, -1, 3, 1], [1, -1, 0, 0, 0], [-1, 4, 3, 2, 1], [4, 3, 3, 0, 2]]).double())
+keep("several", torch.tensor([[1, 0, 1, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 0, 0, 1, 1]]).double())
+for reduction in REDUCTIONS:
+    case("margin_ranking_loss", ["better", "worse"], "sign_each", margin=0.5, reduction=reduction)
+    case("hinge_embedding_loss", ["better"], "sign_each", reduction=reduction)
+    case("soft_margin_loss", ["better"], "sign_each", reduction=reduction)
+    case("multi_margin_loss", ["logits"], "labels_all", reduction=reduction)
+    case("multi_margin_loss", ["logits"], "labels_all", p=2, margin=0.5, weight="class_weight", reduction=reduction)
+    case("multilabel_margin_loss", ["logits"], "labels_several", reduction=reduction)
+    case("multilabel_soft_margin_loss", ["logits", "several"], reduction=reduction)
+    case("multilabel_soft_margin_loss", ["logits", "several"], weight="class_weight", reduction=reduction)
+case("margin_ranking_loss", ["better", "worse"], "sign_each")
+case("hinge_embedding_loss", ["better"], "sign_each", margin=0.25)
+
+# ---- likelihoods ----
+keep("rate", draw((3, 4), 0.25, 3))
+keep("count", torch.tensor([[1, 2, 3, 5], [7, 2, 2, 1], [4, 3, 1, 6]]).double())
+keep("variance", draw((3, 4), 0.25, 2))
+keep("row_variance", draw((3, 1), 0.25, 2))
+for reduction in REDUCTIONS:
+    case("poisson_nll_loss", ["log_p", "count"], reduction=reduction)
+    case("poisson_nll_loss", ["rate", "count"], log_input=False, reduction=reduction)
+    case("gaussian_nll_loss", ["input", "target", "variance"], reduction=reduction)
+case("poisson_nll_loss", ["log_p", "count"], full=True)
+case("gaussian_nll_loss", ["input", "target", "row_variance"], full=True)
+# Variances below eps count as eps, with their gradient.
+case("gaussian_nll_loss", ["input", "target", "row_variance"], eps=1.0)
+
 lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
 print('{"tensors":' + json.dumps(tensors, separators=(",", ":")) + ',\n"cases":[\n' + lines + "\n]}")

@@ -3,11 +3,15 @@
 use netcl_autograd::gradcheck::Tolerance;
 use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, rotary, scaled_dot_product_attention};
 use netcl_autograd::ops::conv::{self, BatchNorm, Convolution, same};
-use netcl_autograd::ops::dropout::dropout;
+use netcl_autograd::ops::dropout::{Dropped, alpha_dropout, dropout, feature_dropout};
+use netcl_autograd::ops::embedding_bag::{BagMode, EmbeddingBagOptions, embedding_bag};
+use netcl_autograd::ops::norm::LocalResponse;
 use netcl_autograd::ops::pad::PadMode;
 use netcl_autograd::ops::pool::Window;
 use netcl_autograd::ops::recurrent::{Cell, Recurrent, RecurrentOutput, recurrent};
-use netcl_autograd::ops::{elementwise, indexing, layout, matmul, norm, pad, pool, resample, sort};
+use netcl_autograd::ops::{
+    activation, distance, elementwise, indexing, layout, matmul, norm, pad, pool, resample, shuffle, softmax, sort,
+};
 use netcl_autograd::{Result, Tensor};
 use netcl_core::backend::Queue;
 use netcl_core::device::{DeviceHandle, manager};
@@ -82,6 +86,8 @@ fn smooth(op: &table::OpDef, operand: usize) -> (f64, f64) {
         "pow" => [(0.4, 2.0), (-1.5, 2.0)][operand],
         "log1p" => (-0.4, 2.0),
         "tan" => (-1.2, 1.2),
+        // Away from the jumps at 0.5 and -0.5.
+        "hardshrink" => (0.6, 2.2),
         _ => (low.max(-2.2), high.min(2.2)),
     }
 }
@@ -228,6 +234,23 @@ pub(crate) fn cases() -> Vec<Case> {
         Box::new(|t| norm::group_norm(t[0], 2, Some(t[1]), Some(t[2]), 1e-3)),
     );
     case("rms_norm", true, &[line, width], Box::new(|t| norm::rms_norm(t[0], 2, Some(t[1]), 1e-3)));
+    case(
+        "instance_norm",
+        true,
+        &[image, channel, channel],
+        Box::new(|t| norm::instance_norm(t[0], Some(t[1]), Some(t[2]), None, 1e-3)),
+    );
+    case(
+        "instance_norm, one sequence",
+        false,
+        &[(&[2, 5], (-2.0, 2.0))],
+        Box::new(|t| norm::instance_norm(t[0], None, None, None, 1e-3)),
+    );
+    for size in [3, 4] {
+        let how = LocalResponse { alpha: 0.5, ..LocalResponse::new(size) };
+        let function = move |t: &[&Tensor]| norm::local_response_norm(t[0], &how);
+        case(&format!("local_response_norm {size}"), false, &[image], Box::new(function));
+    }
 
     // Windows, images, margins.
     let plane: (&[usize], _) = (&[2, 2, 5, 4], ONE);
@@ -246,10 +269,17 @@ pub(crate) fn cases() -> Vec<Case> {
     case("avg_pool1d", true, &[line], Box::new(|t| pool::avg_pool1d(t[0], &Window::new([2]), Default::default())));
     case("adaptive_avg_pool2d", true, &[plane], Box::new(|t| pool::adaptive_avg_pool2d(t[0], [3, 2])));
     case("adaptive_avg_pool1d", true, &[line], Box::new(|t| pool::adaptive_avg_pool1d(t[0], 3)));
+    case(
+        "lp_pool2d",
+        false,
+        &[(&[2, 2, 5, 4], (0.2, 1.0))],
+        Box::new(|t| pool::lp_pool2d(t[0], 3.0, &Window { stride: [2, 1], ..Window::new([3, 2]) })),
+    );
+    case("lp_pool1d", false, &[line], Box::new(|t| pool::lp_pool1d(t[0], 2.0, &Window::new([3]))));
     case("upsample_nearest", true, &[plane], Box::new(|t| resample::upsample_nearest(t[0], [7, 9])));
     case("upsample_bilinear", true, &[plane], Box::new(|t| resample::upsample_bilinear(t[0], 2.0, false)));
     case("upsample_bilinear, corners", true, &[plane], Box::new(|t| resample::upsample_bilinear(t[0], [7, 3], true)));
-    for mode in [PadMode::Constant(1.5), PadMode::Reflect, PadMode::Replicate] {
+    for mode in [PadMode::Constant(1.5), PadMode::Reflect, PadMode::Replicate, PadMode::Circular] {
         case(&format!("pad {mode:?}"), true, &[plane], Box::new(move |t| pad::pad(t[0], &[(1, 2), (2, 0)], mode)));
     }
 
@@ -305,6 +335,35 @@ pub(crate) fn cases() -> Vec<Case> {
             let how = Convolution { stride: [2, 2], padding: same([1, 0]), ..Default::default() };
             conv::conv_transpose2d(t[0], t[1], Some(t[2]), &how, [1, 0])
         }),
+    );
+    case(
+        "conv_transpose1d",
+        true,
+        &[(&[2, 4, 5], ONE), (&[4, 1, 3], ONE), (&[2], ONE)],
+        Box::new(|t| {
+            let how = Convolution { stride: [1, 2], padding: [0, 0, 1, 0], dilation: [1, 2], groups: 2 };
+            conv::conv_transpose1d(t[0], t[1], Some(t[2]), &how, 1)
+        }),
+    );
+    // One image, one sequence.
+    let one: (&[usize], _) = (&[2, 5, 4], ONE);
+    case(
+        "conv2d, one image",
+        false,
+        &[one, filters],
+        Box::new(|t| conv::conv2d(t[0], t[1], None, &Convolution::default())),
+    );
+    case(
+        "conv_transpose2d, one image",
+        false,
+        &[(&[3, 3, 2], ONE), filters],
+        Box::new(|t| conv::conv_transpose2d(t[0], t[1], None, &Convolution::default(), [0, 0])),
+    );
+    case(
+        "conv_transpose1d, one sequence",
+        false,
+        &[(&[2, 4], ONE), (&[2, 3, 3], ONE)],
+        Box::new(|t| conv::conv_transpose1d(t[0], t[1], None, &Convolution::default(), 0)),
     );
 
     // Attention.
@@ -390,5 +449,63 @@ pub(crate) fn cases() -> Vec<Case> {
         Box::new(|t| indexing::masked_fill(t[0], leaf(t[0].queue(), t[0].dtype(), &[3], 8, ONE).gt(0.0)?.raw(), 2.0)),
     );
     case("dropout", true, &[table], Box::new(|t| dropout(t[0], 0.4, Some(&mut Generator::new(3)))));
+    case("feature_dropout", false, &[y], Box::new(|t| feature_dropout(t[0], 0.4, Some(&mut Generator::new(3)))));
+    for dropped in [Dropped::Elements, Dropped::Channels] {
+        let function = move |t: &[&Tensor]| alpha_dropout(t[0], 0.4, dropped, Some(&mut Generator::new(3)));
+        case(&format!("alpha_dropout of {dropped:?}"), false, &[y], Box::new(function));
+    }
+
+    // Bags: of rows of indices, and of stretches with an empty one.
+    for mode in [BagMode::Sum, BagMode::Mean, BagMode::Max] {
+        let function = move |t: &[&Tensor]| {
+            let options = EmbeddingBagOptions { mode, ..Default::default() };
+            embedding_bag(t[0], &indices(t[0], &[3, 3, 0, 1, 3, 2], &[3, 2])?, &options)
+        };
+        case(&format!("embedding_bag {mode:?}"), true, &[table], Box::new(function));
+        let function = move |t: &[&Tensor]| {
+            let offsets = indices(t[0], &[0, 2, 2, 5], &[4])?;
+            let factors = t.get(1).copied();
+            let options = EmbeddingBagOptions {
+                mode,
+                offsets: Some(&offsets),
+                per_sample_weights: factors,
+                ..Default::default()
+            };
+            embedding_bag(t[0], &indices(t[0], &[3, 3, 0, 1, 3, 2], &[6])?, &options)
+        };
+        let inputs: &[(&[usize], _)] = if mode == BagMode::Sum { &[table, (&[6], ONE)] } else { &[table] };
+        case(&format!("embedding_bag {mode:?} of stretches"), true, inputs, Box::new(function));
+    }
+
+    // Gates, choices, angles, layouts.
+    case("glu", false, &[y], Box::new(|t| activation::glu(t[0], 1)));
+    case("rrelu", false, &[y], Box::new(|t| activation::rrelu(t[0], 0.1, 0.3, true, Some(&mut Generator::new(3)))));
+    case("softmin", false, &[y], Box::new(|t| softmax::softmin(t[0], 1)));
+    case(
+        "gumbel_softmax",
+        false,
+        &[y],
+        Box::new(|t| softmax::gumbel_softmax(t[0], 0.7, false, 1, Some(&mut Generator::new(3)))),
+    );
+    case(
+        "bilinear",
+        false,
+        &[(&[2, 2, 3], ONE), (&[2, 2, 4], ONE), (&[5, 3, 4], ONE), (&[5], ONE)],
+        Box::new(|t| matmul::bilinear(t[0], t[1], t[2], Some(t[3]))),
+    );
+    case(
+        "cosine_similarity",
+        false,
+        &[(&[2, 4, 3], ONE), (&[4, 1], ONE)],
+        Box::new(|t| distance::cosine_similarity(t[0], t[1], 1, 1e-8)),
+    );
+    for p in [1.0, 2.0, 3.0] {
+        let function = move |t: &[&Tensor]| distance::pairwise_distance(t[0], t[1], p, 1e-6, true);
+        case(&format!("pairwise_distance {p}"), false, &[table, table], Box::new(function));
+    }
+    case("normalize", false, &[table], Box::new(|t| distance::normalize(t[0], 2.0, 1, 1e-12)));
+    case("pixel_shuffle", false, &[(&[2, 8, 2, 3], ONE)], Box::new(|t| shuffle::pixel_shuffle(t[0], 2)));
+    case("pixel_unshuffle", false, &[(&[2, 4, 6], ONE)], Box::new(|t| shuffle::pixel_unshuffle(t[0], 2)));
+    case("channel_shuffle", false, &[(&[2, 6, 3], ONE)], Box::new(|t| shuffle::channel_shuffle(t[0], 3)));
     all
 }
