@@ -1,7 +1,7 @@
 //! Activations as modules: one line each, over the elementwise table.
 
 use netcl_autograd::ops::layout::reshape;
-use netcl_autograd::ops::{elementwise, softmax};
+use netcl_autograd::ops::{activation, elementwise, softmax};
 use netcl_autograd::{Error, Queue, Result, Tensor};
 
 use crate::Module;
@@ -52,6 +52,11 @@ activations! {
         /// Minus the limit far below 0.
         alpha = 1.0
     };
+    /// `x` above 0, `alpha * (exp(x / alpha) - 1)` below: smooth at 0 for every `alpha`.
+    CELU = celu {
+        /// Minus the limit far below 0.
+        alpha = 1.0
+    };
     /// ELU with the two constants that keep mean 0 and variance 1.
     SELU = selu;
     /// `x * sigmoid(x)`.
@@ -77,6 +82,18 @@ activations! {
     Hardsigmoid = hardsigmoid;
     /// `x * hardsigmoid(x)`.
     Hardswish = hardswish;
+    /// `x`, and 0 where `|x|` is at most `lambd`.
+    Hardshrink = hardshrink {
+        /// The bound.
+        lambd = 0.5
+    };
+    /// `x` moved towards 0 by `lambd`, and 0 where `|x|` is at most `lambd`.
+    Softshrink = softshrink {
+        /// The bound.
+        lambd = 0.5
+    };
+    /// `x - tanh(x)`.
+    Tanhshrink = tanhshrink;
 }
 
 /// `x` between two bounds, constant outside.
@@ -137,9 +154,26 @@ impl GELU {
     }
 }
 
-/// A module from a softmax along an axis.
+/// `x` above the threshold, another value elsewhere.
+#[derive(Clone, Copy, Module, Settings)]
+#[module(settings)]
+pub struct Threshold {
+    /// The threshold.
+    pub threshold: f64,
+    /// What takes the place of numbers up to it.
+    pub value: f64,
+}
+
+impl Threshold {
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        elementwise::threshold(input, self.threshold, self.value)
+    }
+}
+
+/// A module from a function along an axis.
 macro_rules! along_an_axis {
-    ($($(#[$doc:meta])* $name:ident = $function:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident = $function:path;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Module, Settings)]
         #[module(settings)]
@@ -152,7 +186,7 @@ macro_rules! along_an_axis {
         impl $name {
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                softmax::$function(input, self.axis)
+                $function(input, self.axis)
             }
         }
     )*};
@@ -160,9 +194,28 @@ macro_rules! along_an_axis {
 
 along_an_axis! {
     /// `exp(x) / sum(exp(x))` along an axis; the last one unless told otherwise.
-    Softmax = softmax;
+    Softmax = softmax::softmax;
     /// `log(softmax(x))` along an axis; the last one unless told otherwise.
-    LogSoftmax = log_softmax;
+    LogSoftmax = softmax::log_softmax;
+    /// `softmax(-x)` along an axis; the last one unless told otherwise.
+    Softmin = softmax::softmin;
+    /// `a * sigmoid(b)` of the two halves `a` and `b` of an axis; the last one unless told otherwise.
+    GLU = activation::glu;
+}
+
+/// [`Softmax`] over the channels of images `[N, C, H, W]` or `[C, H, W]`.
+#[derive(Clone, Copy, Module, Settings)]
+#[module(settings)]
+pub struct Softmax2d;
+
+impl Softmax2d {
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        if !matches!(input.ndim(), 3 | 4) {
+            return Err(Error::shape("Softmax2d", input.shape(), "it takes (N, C, H, W) or (C, H, W)"));
+        }
+        softmax::softmax(input, -3)
+    }
 }
 
 /// `x` above 0, a learned multiple of it below.

@@ -1,6 +1,7 @@
-//! Batch normalisation.
+//! Normalisation of channels, over the batch or over each sample.
 
-use netcl_autograd::ops::norm::{Running, batch_norm, batch_norm_eval};
+use netcl_autograd::ops::layout::{squeeze, unsqueeze};
+use netcl_autograd::ops::norm::{Running, batch_norm, batch_norm_eval, instance_norm, instance_norm_eval};
 use netcl_autograd::{DType, Queue, Result, Tensor};
 
 use crate::Module;
@@ -29,9 +30,30 @@ pub struct BatchNormOptions {
     pub track_running_stats: bool,
 }
 
-/// One batch normalisation for each number of axes.
-macro_rules! batch_norms {
-    ($($(#[$doc:meta])* $name:ident takes $axes:pat, $layout:literal;)*) => {$(
+/// How an [`InstanceNorm1d`] or [`InstanceNorm2d`] is made.
+#[derive(Clone, Debug, Settings)]
+pub struct InstanceNormOptions {
+    /// The number of channels.
+    #[setting(least = 1)]
+    pub num_features: usize,
+    /// Added to variances.
+    #[setting(default = 1e-5)]
+    pub eps: f64,
+    /// The share of a new batch in the running averages; `None` leaves them as they are.
+    #[setting(default = Some(0.1))]
+    pub momentum: Option<f64>,
+    /// Whether normalised values are scaled and shifted by parameters.
+    #[setting(default = false)]
+    pub affine: bool,
+    /// Whether averages are kept, which then normalise in evaluation.
+    #[setting(default = false)]
+    pub track_running_stats: bool,
+}
+
+/// A layer for inputs of some numbers of axes, one of which (`alone`) may be that of a sample without a batch. Batches are counted
+/// by batch normalisation only, as in PyTorch.
+macro_rules! norms {
+    ($($(#[$doc:meta])* $name:ident($options:ident) by $norm:ident, $eval:ident takes $axes:pat, alone $alone:expr, $layout:literal;)*) => {$(
         $(#[$doc])*
         #[derive(Module)]
         pub struct $name {
@@ -45,18 +67,18 @@ macro_rules! batch_norms {
             #[module(buffer)]
             num_batches_tracked: Option<Tensor>,
             #[module(settings)]
-            settings: BatchNormOptions,
+            settings: $options,
             training: bool,
         }
 
         impl $name {
             /// A float32 layer for so many channels.
             pub fn new(queue: &Queue, num_features: usize) -> Result<$name> {
-                $name::new_with(queue, BatchNormOptions::new(num_features))
+                $name::new_with(queue, $options::new(num_features))
             }
 
-            fn make(build: &mut Build<'_>, settings: BatchNormOptions) -> Result<$name> {
-                let BatchNormOptions { num_features, affine, track_running_stats: track, .. } = settings;
+            fn make(build: &mut Build<'_>, settings: $options) -> Result<$name> {
+                let $options { num_features, affine, track_running_stats: track, .. } = settings;
                 let mut full = |wanted: bool, value: f64| {
                     wanted.then(|| build.buffer(Init::Constant(value), [num_features])).transpose()
                 };
@@ -108,31 +130,38 @@ macro_rules! batch_norms {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let BatchNormOptions { num_features, eps, momentum, track_running_stats: track, .. } = self.settings;
-                if !(matches!(input.ndim(), $axes) && input.shape()[1] == num_features) {
+                let $options { num_features, eps, momentum, track_running_stats: track, .. } = self.settings;
+                let alone = $alone == Some(input.ndim());
+                let x = if alone { &unsqueeze(input, 0)? } else { input };
+                if !(matches!(x.ndim(), $axes) && x.shape()[1] == num_features) {
                     return Err(takes(stringify!($name), num_features, format!($layout, c = num_features), input));
                 }
                 let (weight, bias) = (self.weight.as_ref(), self.bias.as_ref());
                 let averages = self.running_mean.as_ref().zip(self.running_var.as_ref()).filter(|_| track);
-                match averages {
-                    None => batch_norm(input, weight, bias, None, eps),
-                    Some((mean, var)) if !self.training => {
-                        batch_norm_eval(input, weight, bias, (mean.raw(), var.raw()), eps)
-                    }
+                let result = match averages {
+                    None => $norm(x, weight, bias, None, eps),
+                    Some((mean, var)) if !self.training => $eval(x, weight, bias, (mean.raw(), var.raw()), eps),
                     Some((mean, var)) => {
-                        let batches = self.num_batches_tracked.as_ref().map(Tensor::raw);
-                        let running = Running { mean: mean.raw(), var: var.raw(), momentum, batches };
-                        batch_norm(input, weight, bias, Some(running), eps)
+                        let (mean, var) = (mean.raw(), var.raw());
+                        let running = match $alone {
+                            None => {
+                                let batches = self.num_batches_tracked.as_ref().map(Tensor::raw);
+                                Running { mean, var, momentum, batches }
+                            }
+                            Some(_) => Running { mean, var, momentum: momentum.or(Some(0.0)), batches: None },
+                        };
+                        $norm(x, weight, bias, Some(running), eps)
                     }
-                }
+                }?;
+                if alone { squeeze(&result, &[0]) } else { Ok(result) }
             }
         }
     )*};
 }
 
-batch_norms! {
+norms! {
     /// [`BatchNorm2d`] of features `[N, C]` or sequences `[N, C, L]`.
-    BatchNorm1d takes 2 | 3, "(N, {c}) or (N, {c}, L)";
+    BatchNorm1d(BatchNormOptions) by batch_norm, batch_norm_eval takes 2 | 3, alone None::<usize>, "(N, {c}) or (N, {c}, L)";
     /// Normalises every channel of images `[N, C, H, W]`: in training by the mean and variance of the batch, in evaluation by
     /// their running averages.
     ///
@@ -153,5 +182,9 @@ batch_norms! {
     /// assert!(layer.forward(&x)?.to_host::<f32>()?[1] > 2.0);
     /// # Ok::<(), netcl_nn::autograd::Error>(())
     /// ```
-    BatchNorm2d takes 4, "(N, {c}, H, W)";
+    BatchNorm2d(BatchNormOptions) by batch_norm, batch_norm_eval takes 4, alone None::<usize>, "(N, {c}, H, W)";
+    /// [`InstanceNorm2d`] of sequences `[N, C, L]` or `[C, L]`.
+    InstanceNorm1d(InstanceNormOptions) by instance_norm, instance_norm_eval takes 3, alone Some(2), "(N, {c}, L) or ({c}, L)";
+    /// Normalises every channel of each image of `[N, C, H, W]`, or of one `[C, H, W]`, by its own mean and variance.
+    InstanceNorm2d(InstanceNormOptions) by instance_norm, instance_norm_eval takes 4, alone Some(3), "(N, {c}, H, W) or ({c}, H, W)";
 }

@@ -65,7 +65,7 @@ pub use netcl_derive::Module;
 
 pub use activation::*;
 pub use attention::{Masks, MultiheadAttention, MultiheadAttentionOptions};
-pub use batch_norm::{BatchNorm1d, BatchNorm2d, BatchNormOptions};
+pub use batch_norm::{BatchNorm1d, BatchNorm2d, BatchNormOptions, InstanceNorm1d, InstanceNorm2d, InstanceNormOptions};
 pub use config::{Build, Configured, LayerConfig, build_layer, build_sequential, layer_config, register_layer};
 pub use conv::{
     Conv1d, Conv1dOptions, Conv2d, Conv2dOptions, ConvTranspose1d, ConvTranspose1dOptions, ConvTranspose2d,
@@ -77,7 +77,7 @@ pub use decoder::{
     TransformerBlockOptions,
 };
 pub use dropout::{Dropout, Dropout1d, Dropout2d};
-pub use embedding::{Embedding, EmbeddingOptions};
+pub use embedding::{Embedding, EmbeddingBag, EmbeddingBagOptions, EmbeddingOptions};
 pub use flatten::{Flatten, Unflatten};
 pub use fuse::{fold_batch_norm, fuse_conv_bn};
 pub use hooks::{ForwardHook, Hooked};
@@ -85,7 +85,7 @@ pub use identity::Identity;
 pub use init::Init;
 pub use kv_cache::{Cached, KVCache, KVCacheOptions};
 pub use lambda::Lambda;
-pub use linear::{Linear, LinearOptions};
+pub use linear::{Bilinear, BilinearOptions, Linear, LinearOptions};
 pub use loss::*;
 pub use models::gpt::{GPT, GPTOptions};
 pub use models::mobilenet::{MobileNetV2, MobileNetV2Options};

@@ -1,11 +1,12 @@
-//! The fully connected layer.
+//! Fully connected layers.
 
 use netcl_autograd::Queue;
-use netcl_autograd::ops::matmul::linear;
+use netcl_autograd::ops::matmul::{bilinear, linear};
 use netcl_autograd::{Error, Result, Tensor};
 
 use crate::Module;
 use crate::config::Build;
+use crate::init::Init;
 use crate::settings::Settings;
 
 /// `x @ weight.T + bias` over the last axis.
@@ -98,5 +99,56 @@ impl Linear {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         linear(input, &self.weight, self.bias.as_ref())
+    }
+}
+
+/// `x1 @ weight[i] @ x2 + bias[i]` for every output `i`, over the last axes of two inputs.
+///
+/// The weight has shape `[out_features, in1_features, in2_features]`; both start uniform between plus and minus
+/// `1 / sqrt(in1_features)`, as in PyTorch.
+#[derive(Module)]
+#[module(no_forward)]
+pub struct Bilinear {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    #[module(settings)]
+    settings: BilinearOptions,
+}
+
+/// How a [`Bilinear`] is made.
+#[derive(Clone, Debug, Settings)]
+pub struct BilinearOptions {
+    /// The length of the first input's last axis.
+    #[setting(least = 1)]
+    pub in1_features: usize,
+    /// The length of the second input's last axis.
+    #[setting(least = 1)]
+    pub in2_features: usize,
+    /// The length of the result's last axis.
+    #[setting(least = 1)]
+    pub out_features: usize,
+    /// Whether a bias is added.
+    #[setting(default = true)]
+    pub bias: bool,
+}
+
+impl Bilinear {
+    /// A float32 layer with a bias.
+    pub fn new(queue: &Queue, in1_features: usize, in2_features: usize, out_features: usize) -> Result<Bilinear> {
+        Bilinear::new_with(queue, BilinearOptions::new(in1_features, in2_features, out_features))
+    }
+
+    fn make(build: &mut Build<'_>, settings: BilinearOptions) -> Result<Bilinear> {
+        let BilinearOptions { in1_features, in2_features, out_features, bias } = settings;
+        let bound = 1.0 / (in1_features as f64).sqrt();
+        let start = Init::Uniform { low: -bound, high: bound };
+        let weight = build.parameter(start, [out_features, in1_features, in2_features])?;
+        let bias = bias.then(|| build.parameter(start, [out_features])).transpose()?;
+        Ok(Bilinear { weight, bias, settings })
+    }
+
+    /// The result for two inputs, whose axes but the last are the same.
+    pub fn forward(&self, x1: &Tensor, x2: &Tensor) -> Result<Tensor> {
+        bilinear(x1, x2, &self.weight, self.bias.as_ref())
     }
 }

@@ -1,12 +1,15 @@
 //! Losses as modules: the functions of [`functional`](crate::functional) with their settings kept.
 
 use netcl_autograd::ops::loss::{
-    BceOptions, BceWithLogitsOptions, CosineEmbeddingOptions, CrossEntropyOptions, HuberOptions, KlDivOptions,
-    NllOptions, Reduction, SmoothL1Options, Target, TripletMarginOptions, binary_cross_entropy,
-    binary_cross_entropy_with_logits, cosine_embedding_loss, cross_entropy, huber_loss, kl_div, l1_loss, mse_loss,
-    nll_loss, smooth_l1_loss, triplet_margin_loss,
+    BceOptions, BceWithLogitsOptions, CosineEmbeddingOptions, CrossEntropyOptions, GaussianNllOptions,
+    HingeEmbeddingOptions, HuberOptions, KlDivOptions, MarginRankingOptions, MultiMarginOptions,
+    MultilabelSoftMarginOptions, NllOptions, PoissonNllOptions, Reduction, SmoothL1Options, Target,
+    TripletMarginOptions, binary_cross_entropy, binary_cross_entropy_with_logits, cosine_embedding_loss, cross_entropy,
+    gaussian_nll_loss, hinge_embedding_loss, huber_loss, kl_div, l1_loss, margin_ranking_loss, mse_loss,
+    multi_margin_loss, multilabel_margin_loss, multilabel_soft_margin_loss, nll_loss, poisson_nll_loss, smooth_l1_loss,
+    soft_margin_loss, triplet_margin_loss,
 };
-use netcl_autograd::{Result, Tensor};
+use netcl_autograd::{IndexTensor, Result, Tensor};
 
 use crate::Module;
 use crate::settings::{Setting, Settings, Value, Wrong};
@@ -263,5 +266,124 @@ losses! {
         let TripletMarginLoss { margin, p, eps, swap, reduction } = *this;
         let options = TripletMarginOptions { margin, p, eps, swap, reduction };
         triplet_margin_loss(anchor, positive, negative, &options)
+    };
+
+    /// `max(0, -target * (input1 - input2) + margin)`: the first score should be the larger one where the target is 1.
+    MarginRankingLoss {
+        /// How much larger the better score should be.
+        #[setting(default = 0.0)]
+        pub margin: f64,
+        /// What becomes of the pairs' losses.
+        #[setting(default)]
+        pub reduction: Reduction,
+    }
+    fn(this, input1: &Tensor, input2: &Tensor, target: &Tensor) => {
+        let MarginRankingLoss { margin, reduction } = *this;
+        margin_ranking_loss(input1, input2, target, &MarginRankingOptions { margin, reduction })
+    };
+
+    /// The input itself where the target is 1, `max(0, margin - input)` where it is -1.
+    HingeEmbeddingLoss {
+        /// The distance at which pairs that should differ cost nothing.
+        #[setting(default = 1.0)]
+        pub margin: f64,
+        /// What becomes of the elements' losses.
+        #[setting(default)]
+        pub reduction: Reduction,
+    }
+    fn(this, input: &Tensor, target: &Tensor) => {
+        let HingeEmbeddingLoss { margin, reduction } = *this;
+        hinge_embedding_loss(input, target, &HingeEmbeddingOptions { margin, reduction })
+    };
+
+    /// `log(1 + exp(-target * input))`, for targets of 1 and -1.
+    SoftMarginLoss {
+        /// What becomes of the elements' losses.
+        #[setting(default)]
+        pub reduction: Reduction,
+    }
+    fn(this, input: &Tensor, target: &Tensor) => soft_margin_loss(input, target, this.reduction);
+
+    /// How far other classes are not below the label's score by a margin, as a mean over the classes.
+    MultiMarginLoss {
+        /// A factor for the rows of each class.
+        #[module(buffer)]
+        #[setting(skip = None)]
+        pub weight: Option<Tensor>,
+        /// The exponent of each class's hinge: 1 or 2.
+        #[setting(default = 1, least = 1)]
+        pub p: usize,
+        /// How much larger the score of the right class should be.
+        #[setting(default = 1.0)]
+        pub margin: f64,
+        /// What becomes of the rows' losses.
+        #[setting(default)]
+        pub reduction: Reduction,
+    }
+    fn<'t>(this, input: &Tensor, target: impl Into<Target<'t>>) => {
+        let MultiMarginLoss { weight, p, margin, reduction } = this.clone();
+        // A larger exponent than any that there is stays one.
+        let p = u32::try_from(p).unwrap_or(u32::MAX);
+        multi_margin_loss(input, target, &MultiMarginOptions { p, margin, weight, reduction })
+    };
+
+    /// How far other classes are not below the scores of a row's labels by 1. The labels of a row come first, then -1.
+    MultiLabelMarginLoss {
+        /// What becomes of the rows' losses.
+        #[setting(default)]
+        pub reduction: Reduction,
+    }
+    fn(this, input: &Tensor, labels: &IndexTensor) => multilabel_margin_loss(input, labels, this.reduction);
+
+    /// [`BCEWithLogitsLoss`] of several labels at once, as a mean over the classes.
+    MultiLabelSoftMarginLoss {
+        /// A factor for each class.
+        #[module(buffer)]
+        #[setting(skip = None)]
+        pub weight: Option<Tensor>,
+        /// What becomes of the rows' losses.
+        #[setting(default)]
+        pub reduction: Reduction,
+    }
+    fn(this, input: &Tensor, target: &Tensor) => {
+        let MultiLabelSoftMarginLoss { weight, reduction } = this.clone();
+        multilabel_soft_margin_loss(input, target, &MultilabelSoftMarginOptions { weight, reduction })
+    };
+
+    /// The negative log-likelihood of counts under rates.
+    PoissonNLLLoss {
+        /// Whether the input holds logarithms of rates.
+        #[setting(default = true)]
+        pub log_input: bool,
+        /// Whether Stirling's approximation of what depends on the counts alone is added.
+        #[setting(default = false)]
+        pub full: bool,
+        /// Added to rates before their logarithm is taken.
+        #[setting(default = 1e-8)]
+        pub eps: f64,
+        /// What becomes of the elements' losses.
+        #[setting(default)]
+        pub reduction: Reduction,
+    }
+    fn(this, input: &Tensor, target: &Tensor) => {
+        let PoissonNLLLoss { log_input, full, eps, reduction } = *this;
+        poisson_nll_loss(input, target, &PoissonNllOptions { log_input, full, eps, reduction })
+    };
+
+    /// The negative log-likelihood of values that have a variance of their own.
+    GaussianNLLLoss {
+        /// Whether the constant part is added.
+        #[setting(default = false)]
+        pub full: bool,
+        /// The least variance.
+        #[setting(default = 1e-6)]
+        pub eps: f64,
+        /// What becomes of the elements' losses.
+        #[setting(default)]
+        pub reduction: Reduction,
+    }
+    fn(this, input: &Tensor, target: &Tensor, var: &Tensor) => {
+        let GaussianNLLLoss { full, eps, reduction } = *this;
+        gaussian_nll_loss(input, target, var, &GaussianNllOptions { full, eps, reduction })
     };
 }

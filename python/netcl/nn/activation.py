@@ -8,12 +8,15 @@ from netcl._netcl import Tensor
 from netcl.nn._layer import Layer, constructor
 
 __all__ = [
+    "CELU",
     "ELU",
     "GELU",
+    "GLU",
     "SELU",
     "HardSigmoid",
     "HardSwish",
     "HardTanh",
+    "Hardshrink",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
@@ -27,10 +30,15 @@ __all__ = [
     "SiLU",
     "Sigmoid",
     "Softmax",
+    "Softmax2d",
+    "Softmin",
     "Softplus",
+    "Softshrink",
     "Softsign",
     "Swish",
     "Tanh",
+    "Tanhshrink",
+    "Threshold",
 ]
 
 
@@ -57,6 +65,15 @@ class LeakyReLU(Activation):
 
 class ELU(Activation):
     """``x`` above 0, ``alpha * (exp(x) - 1)`` below."""
+
+    alpha: float
+
+    @constructor
+    def __init__(self, alpha: float = 1.0) -> None: ...
+
+
+class CELU(Activation):
+    """``x`` above 0, ``alpha * (exp(x / alpha) - 1)`` below: smooth at 0 for every ``alpha``."""
 
     alpha: float
 
@@ -129,6 +146,38 @@ class HardSwish(Activation, kind="Hardswish"):
     """``x * hardsigmoid(x)``."""
 
 
+class Hardshrink(Activation):
+    """``x``, and 0 where ``|x|`` is at most ``lambd``."""
+
+    lambd: float
+
+    @constructor
+    def __init__(self, lambd: float = 0.5) -> None: ...
+
+
+class Softshrink(Activation):
+    """``x`` moved towards 0 by ``lambd``, and 0 where ``|x|`` is at most ``lambd``."""
+
+    lambd: float
+
+    @constructor
+    def __init__(self, lambd: float = 0.5) -> None: ...
+
+
+class Tanhshrink(Activation):
+    """``x - tanh(x)``."""
+
+
+class Threshold(Activation):
+    """``x`` above the threshold, ``value`` elsewhere."""
+
+    threshold: float
+    value: float
+
+    @constructor
+    def __init__(self, threshold: float, value: float) -> None: ...
+
+
 class Softmax(Activation):
     """``exp(x) / sum(exp(x))`` along an axis (``dim`` is another name of ``axis``)."""
 
@@ -140,6 +189,28 @@ class Softmax(Activation):
 
 class LogSoftmax(Activation):
     """``log(softmax(x))`` along an axis (``dim`` is another name of ``axis``)."""
+
+    axis: int
+
+    @constructor
+    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None: ...
+
+
+class Softmin(Activation):
+    """``softmax(-x)`` along an axis (``dim`` is another name of ``axis``)."""
+
+    axis: int
+
+    @constructor
+    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None: ...
+
+
+class Softmax2d(Activation):
+    """``Softmax`` over the channels of images (N, C, H, W) or (C, H, W)."""
+
+
+class GLU(Activation):
+    """``a * sigmoid(b)`` of the two halves ``a`` and ``b`` of an axis (``dim`` is another name of ``axis``)."""
 
     axis: int
 

@@ -8,7 +8,7 @@ from netcl._netcl import Tensor
 from netcl._netcl import nn as _nn
 from netcl.nn._layer import Layer, constructor
 
-__all__ = ["Embedding"]
+__all__ = ["Embedding", "EmbeddingBag"]
 
 
 class Embedding(Layer):
@@ -37,3 +37,38 @@ class Embedding(Layer):
 
     def forward(self, indices: Any) -> Tensor:
         return _nn.embedding(self._layer, self.__dict__, indices)
+
+
+class EmbeddingBag(Layer):
+    """Rows of a table that are put together to one row per bag: their ``"sum"``, ``"mean"`` or ``"max"``.
+
+        table = EmbeddingBag(queue, 1000, 64, mode="sum")
+        table([[1, 2], [4, 4]])                 # a bag in each row: (2, 64)
+        table([1, 2, 4, 4, 3], offsets=[0, 2])  # bags of two and three
+
+    With ``include_last_offset`` the last offset is the end of the last bag. The index ``padding_idx`` belongs to no bag.
+    """
+
+    num_embeddings: int
+    embedding_dim: int
+    mode: str
+    include_last_offset: bool
+    padding_idx: int | None
+    weight: Tensor
+
+    @constructor
+    def __init__(
+        self,
+        queue: Any,
+        num_embeddings: int,
+        embedding_dim: int,
+        mode: str = "mean",
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        *,
+        init_std: float = 1.0,
+        dtype: str | None = None,
+    ) -> None: ...
+
+    def forward(self, indices: Any, offsets: Any = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        return _nn.embedding_bag(self._layer, self.__dict__, indices, offsets, per_sample_weights)

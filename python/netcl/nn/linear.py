@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from netcl._netcl import Tensor
+from netcl._netcl import nn as _nn
 from netcl.nn._layer import Layer, constructor
 
-__all__ = ["Linear"]
+__all__ = ["Bilinear", "Linear"]
 
 
 class Linear(Layer):
@@ -25,3 +26,30 @@ class Linear(Layer):
     def __init__(
         self, queue: Any, in_features: int, out_features: int, bias: bool = True, dtype: str | None = None
     ) -> None: ...
+
+
+class Bilinear(Layer):
+    """``x1 @ weight[i] @ x2 + bias[i]`` for every output ``i``, over the last axes of two inputs.
+
+    The weight has shape ``(out_features, in1_features, in2_features)``; both start uniform within ``1 / sqrt(in1_features)``.
+    """
+
+    in1_features: int
+    in2_features: int
+    out_features: int
+    weight: Tensor
+    bias: Tensor | None
+
+    @constructor
+    def __init__(
+        self,
+        queue: Any,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        bias: bool = True,
+        dtype: str | None = None,
+    ) -> None: ...
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return _nn.bilinear(self._layer, self.__dict__, x1, x2)

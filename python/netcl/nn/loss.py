@@ -13,12 +13,20 @@ __all__ = [
     "BCEWithLogitsLoss",
     "CosineEmbeddingLoss",
     "CrossEntropyLoss",
+    "GaussianNLLLoss",
+    "HingeEmbeddingLoss",
     "HuberLoss",
     "KLDivLoss",
     "L1Loss",
     "MSELoss",
+    "MarginRankingLoss",
+    "MultiLabelMarginLoss",
+    "MultiLabelSoftMarginLoss",
+    "MultiMarginLoss",
     "NLLLoss",
+    "PoissonNLLLoss",
     "SmoothL1Loss",
+    "SoftMarginLoss",
     "TripletMarginLoss",
 ]
 
@@ -123,10 +131,52 @@ class KLDivLoss(_Loss):
     def __init__(self, reduction: str = "mean", log_target: bool = False) -> None: ...
 
 
-class _LossOfThree(_Loss):
-    """A loss of three tensors."""
+class PoissonNLLLoss(_Loss):
+    """The negative log-likelihood of counts under rates, or with ``log_input`` under their logarithms."""
+
+    log_input: bool
+    full: bool
+    eps: float
+
+    @constructor
+    def __init__(
+        self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
+    ) -> None: ...
+
+
+class HingeEmbeddingLoss(_Loss):
+    """The input itself where the target is 1, ``max(0, margin - input)`` where it is -1."""
 
     margin: float
+
+    @constructor
+    def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None: ...
+
+
+class SoftMarginLoss(_Loss):
+    """``log(1 + exp(-target * input))``, for targets of 1 and -1."""
+
+
+class MultiMarginLoss(_Weighted):
+    """How far other classes are not below the label's score by a margin, as a mean over the classes."""
+
+    p: int
+    margin: float
+
+    @constructor
+    def __init__(self, p: int = 1, margin: float = 1.0, weight: Any = None, reduction: str = "mean") -> None: ...
+
+
+class MultiLabelMarginLoss(_Loss):
+    """How far other classes are not below the scores of a row's labels by 1. The labels of a row come first, then -1."""
+
+
+class MultiLabelSoftMarginLoss(_Weighted):
+    """``BCEWithLogitsLoss`` of several labels at once, as a mean over the classes."""
+
+
+class _LossOfThree(_Loss):
+    """A loss of three tensors."""
 
     def forward(self, input1: Tensor, input2: Any, target: Any) -> Tensor:
         return _nn.loss_of_three(self._layer, self.__dict__, input1, input2, target)
@@ -135,13 +185,38 @@ class _LossOfThree(_Loss):
 class CosineEmbeddingLoss(_LossOfThree):
     """``1 - cos`` for pairs with target 1, ``max(cos - margin, 0)`` for those with target -1."""
 
+    margin: float
+
     @constructor
     def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None: ...
+
+
+class MarginRankingLoss(_LossOfThree):
+    """``max(0, -target * (input1 - input2) + margin)``: the first score should be the larger one where the target is 1."""
+
+    margin: float
+
+    @constructor
+    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None: ...
+
+
+class GaussianNLLLoss(_LossOfThree):
+    """The negative log-likelihood of values that have a variance of their own."""
+
+    full: bool
+    eps: float
+
+    @constructor
+    def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None: ...
+
+    def forward(self, input: Tensor, target: Any, var: Any) -> Tensor:
+        return super().forward(input, target, var)
 
 
 class TripletMarginLoss(_LossOfThree):
     """``max(distance(anchor, positive) - distance(anchor, negative) + margin, 0)``."""
 
+    margin: float
     p: float
     eps: float
     swap: bool

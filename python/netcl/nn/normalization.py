@@ -8,7 +8,7 @@ from netcl._netcl import IndexTensor, Tensor
 from netcl._netcl.nn import assign
 from netcl.nn._layer import Layer, constructor
 
-__all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "RMSNorm"]
+__all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LayerNorm", "RMSNorm"]
 
 
 class _Averaging(Layer):
@@ -70,6 +70,33 @@ class BatchNorm2d(_BatchNorm):
 
 class BatchNorm1d(_BatchNorm):
     """``BatchNorm2d`` for rows (N, C) and sequences (N, C, L)."""
+
+
+class _InstanceNorm(_Averaging):
+    """Normalisation of each channel of each sample."""
+
+    @constructor
+    def __init__(
+        self,
+        queue: Any,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        dtype: str | None = None,
+    ) -> None: ...
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Normalises every channel of each image of (N, C, H, W), or of one (C, H, W), by its own mean and variance.
+
+    With ``track_running_stats`` averages are kept, which normalise in inference.
+    """
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """``InstanceNorm2d`` for sequences (N, C, L) or (C, L)."""
 
 
 class LayerNorm(Layer):

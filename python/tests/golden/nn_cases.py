@@ -74,6 +74,8 @@ PROBABILITIES = (numbers("probabilities", (4, 3)) + 1.1) / 2.2
 CASES = [
     Case("Linear", {"in_features": 3, "out_features": 4}, ((2, 5, 3),)),
     Case("Linear", {"in_features": 3, "out_features": 4, "bias": False}, ((5, 3),), label="plain"),
+    Case("Bilinear", {"in1_features": 3, "in2_features": 4, "out_features": 5}, ((2, 6, 3), (2, 6, 4))),
+    Case("Bilinear", {"in1_features": 3, "in2_features": 4, "out_features": 2, "bias": False}, ((3,), (4,)), label="plain"),
     Case("Conv2d", CONV, (IMAGE,)),
     Case(
         "Conv2d",
@@ -118,6 +120,11 @@ CASES = [
     Case("BatchNorm2d", {"num_features": 4, "track_running_stats": False}, (IMAGE,), training=False, label="untracked"),
     Case("BatchNorm1d", {"num_features": 4}, ((5, 4),)),
     Case("BatchNorm1d", {"num_features": 4}, ((3, 4, 5),), label="sequences"),
+    Case("InstanceNorm2d", {"num_features": 4}, (IMAGE,)),
+    Case("InstanceNorm2d", {"num_features": 4, "affine": True, "track_running_stats": True}, (IMAGE,), label="tracked"),
+    Case("InstanceNorm2d", {"num_features": 4, "track_running_stats": True}, (IMAGE,), training=False, label="eval"),
+    Case("InstanceNorm1d", {"num_features": 4, "affine": True, "eps": 1e-3}, ((2, 4, 5),)),
+    Case("InstanceNorm1d", {"num_features": 4}, ((4, 5),), label="alone"),
     Case("LayerNorm", {"normalized_shape": 6}, ((2, 3, 6),)),
     Case("LayerNorm", {"normalized_shape": (3, 6), "bias": False, "eps": 1e-3}, ((2, 3, 6),), label="axes"),
     Case("LayerNorm", {"normalized_shape": 6, "elementwise_affine": False}, ((2, 6),), label="plain"),
@@ -130,6 +137,16 @@ CASES = [
         {"num_embeddings": 7, "embedding_dim": 3, "padding_idx": 5},
         (np.array([[1, 5, 5], [6, 0, 1]]),),
         label="padded",
+    ),
+    Case("EmbeddingBag", {"num_embeddings": 7, "embedding_dim": 3}, (np.array([[1, 5, 5], [6, 0, 1]]),)),
+    *(
+        Case(
+            "EmbeddingBag",
+            {"num_embeddings": 7, "embedding_dim": 3, "mode": mode, "padding_idx": 5},
+            (np.array([1, 5, 5, 6, 0, 1]), np.array([0, 2, 5])),
+            label=mode,
+        )
+        for mode in ("sum", "max")
     ),
     Case("MaxPool2d", {"kernel_size": 2}, (IMAGE,)),
     Case("MaxPool2d", {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}, (IMAGE,), label="ceil"),
@@ -166,6 +183,14 @@ CASES = [
     Case("GELU", {"approximate": "tanh"}, ((3, 4),), label="tanh"),
     Case("Softmax", {"dim": 1}, ((3, 4),)),
     Case("LogSoftmax", {"dim": 0}, ((3, 4),)),
+    Case("CELU", {"alpha": 0.5}, ((3, 4),)),
+    Case("Hardshrink", {"lambd": 0.3}, ((3, 4),)),
+    Case("Softshrink", {"lambd": 0.3}, ((3, 4),)),
+    Case("Tanhshrink", {}, ((3, 4),)),
+    Case("Threshold", {"threshold": 0.1, "value": -2.0}, ((3, 4),)),
+    Case("Softmin", {"dim": 1}, ((3, 4),)),
+    Case("Softmax2d", {}, (IMAGE,)),
+    Case("GLU", {"dim": 1}, (IMAGE,)),
     Case("LSTM", {"input_size": 3, "hidden_size": 4}, ((5, 2, 3),)),
     Case(
         "LSTM",
@@ -256,6 +281,14 @@ CASES = [
     Case("KLDivLoss", {"reduction": "batchmean"}, ((4, 3), PROBABILITIES)),
     Case("CosineEmbeddingLoss", {"margin": 0.2}, ((4, 3), (4, 3), np.array([1.0, -1.0, 1.0, -1.0]))),
     Case("TripletMarginLoss", {"margin": 0.5, "swap": True}, ((4, 3), (4, 3), (4, 3))),
+    Case("MarginRankingLoss", {"margin": 0.2}, ((4,), (4,), np.array([1.0, -1.0, 1.0, -1.0]))),
+    Case("HingeEmbeddingLoss", {"margin": 0.8}, ((4,), np.array([1.0, -1.0, 1.0, -1.0]))),
+    Case("SoftMarginLoss", {"reduction": "sum"}, ((4,), np.array([1.0, -1.0, 1.0, -1.0]))),
+    Case("MultiMarginLoss", {"p": 2, "margin": 0.7}, ((4, 3), CLASSES)),
+    Case("MultiLabelMarginLoss", {}, ((2, 4), np.array([[3, 0, -1, 1], [2, -1, 0, 1]]))),
+    Case("MultiLabelSoftMarginLoss", {}, ((4, 3), PROBABILITIES)),
+    Case("PoissonNLLLoss", {"full": True}, ((4, 3), 5 * PROBABILITIES)),
+    Case("GaussianNLLLoss", {"full": True}, ((4, 3), PROBABILITIES, PROBABILITIES[::-1].copy())),
 ]
 
 # Torchvision's networks in float32: blocks of each stage, kind of block, stem, images. Of each gradient a few elements and the

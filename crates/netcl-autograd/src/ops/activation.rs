@@ -19,7 +19,7 @@ use crate::tensor::Tensor;
 /// The first half of an axis times the sigmoid of the second.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::activation::glu};
+/// use netcl_autograd::{Tensor, manager, ops::activation::glu};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[4.0f32, 6.0, 0.0, 0.0], [4])?;
 /// assert_eq!(glu(&x, 0)?.to_host::<f32>()?, [2.0, 3.0]);
@@ -66,7 +66,7 @@ pub fn glu(x: &Tensor, axis: isize) -> Result<Tensor> {
 /// `x` above 0, elsewhere `x` times a slope: in training a random one from `[lower, upper)` for each element, else their mean.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::activation::rrelu};
+/// use netcl_autograd::{Tensor, manager, ops::activation::rrelu};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[2.0f32, -8.0], [2])?;
 /// assert_eq!(rrelu(&x, 0.25, 0.75, false, None)?.to_host::<f32>()?, [2.0, -4.0]);

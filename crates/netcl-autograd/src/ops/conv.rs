@@ -272,7 +272,7 @@ pub fn conv_transpose2d(
 /// Of the options, those for columns count.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::conv::{Convolution, conv_transpose1d}};
+/// use netcl_autograd::{Tensor, manager, ops::conv::{Convolution, conv_transpose1d}};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0], [1, 2])?;

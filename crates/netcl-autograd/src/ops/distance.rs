@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 /// The cosine of the angle between vectors along an axis; a vector shorter than `eps` counts as one of that length.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::distance::cosine_similarity};
+/// use netcl_autograd::{Tensor, manager, ops::distance::cosine_similarity};
 ///
 /// let queue = manager().cpu().queue;
 /// let a = Tensor::from_host(&queue, &[3.0f32, 4.0], [1, 2])?;
@@ -40,7 +40,7 @@ pub fn cosine_similarity(x1: &Tensor, x2: &Tensor, axis: isize, eps: f64) -> Res
 /// The p-norm of `x1 - x2 + eps` along the last axis; eps keeps the distance of equal vectors differentiable.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::distance::pairwise_distance};
+/// use netcl_autograd::{Tensor, manager, ops::distance::pairwise_distance};
 ///
 /// let queue = manager().cpu().queue;
 /// let a = Tensor::from_host(&queue, &[3.0f32, 4.0], [1, 2])?;
@@ -60,7 +60,7 @@ pub fn pairwise_distance(x1: &Tensor, x2: &Tensor, p: f64, eps: f64, keepdims: b
 /// Vectors along an axis divided by their p-norm, or by `eps` where that is larger.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::distance::normalize};
+/// use netcl_autograd::{Tensor, manager, ops::distance::normalize};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32, 4.0, 0.0, 0.0], [2, 2])?;
 /// assert_eq!(normalize(&x, 2.0, 1, 1e-12)?.to_host::<f32>()?, [0.6, 0.8, 0.0, 0.0]);

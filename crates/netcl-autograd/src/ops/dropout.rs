@@ -53,7 +53,7 @@ impl Dropped {
 /// [`dropout`] of whole channels of `[N, C, ...]`.
 ///
 /// ```
-/// use netcl_autograd::core::{device::manager, dtype::DType};
+/// use netcl_autograd::{DType, manager};
 /// use netcl_autograd::{Tensor, ops::dropout::feature_dropout};
 ///
 /// let x = Tensor::full(&manager().cpu().queue, [1, 8, 100], DType::F32, 1.0)?;
@@ -76,7 +76,7 @@ pub fn feature_dropout(x: &Tensor, p: f64, generator: Option<&mut Generator>) ->
 /// a shift keep mean 0 and variance 1. With `p = 1` everything is 0, as in PyTorch.
 ///
 /// ```
-/// use netcl_autograd::core::{device::manager, dtype::DType};
+/// use netcl_autograd::{DType, manager};
 /// use netcl_autograd::{Tensor, ops::dropout::{Dropped, alpha_dropout}};
 ///
 /// let x = Tensor::full(&manager().cpu().queue, [1000], DType::F32, 0.0)?;

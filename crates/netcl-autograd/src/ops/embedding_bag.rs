@@ -60,7 +60,7 @@ pub struct EmbeddingBagOptions<'t> {
 /// The rows of a table `[count, width]` at bags of indices, put together to one row per bag; a bag without rows gives zeros.
 ///
 /// ```
-/// use netcl_autograd::core::{device::manager, index::IndexTensor};
+/// use netcl_autograd::{IndexTensor, manager};
 /// use netcl_autograd::{Tensor, ops::embedding_bag::{BagMode, EmbeddingBagOptions, embedding_bag}};
 ///
 /// let queue = manager().cpu().queue;

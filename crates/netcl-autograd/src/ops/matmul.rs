@@ -93,7 +93,7 @@ pub fn bias_add(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
 /// `x1^T W x2 + bias` for vectors along the last axes: `[..., A]` and `[..., B]` with a weight `[F, A, B]` give `[..., F]`.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::matmul::bilinear};
+/// use netcl_autograd::{Tensor, manager, ops::matmul::bilinear};
 ///
 /// let queue = manager().cpu().queue;
 /// let x1 = Tensor::from_host(&queue, &[1.0f32, 2.0], [1, 2])?;

@@ -226,7 +226,7 @@ fn record_groups(
 /// normalises by the averages.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::norm::instance_norm};
+/// use netcl_autograd::{Tensor, manager, ops::norm::instance_norm};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 3.0, 10.0, 30.0], [1, 2, 2])?;
 /// assert_eq!(instance_norm(&x, None, None, None, 0.0)?.to_host::<f32>()?, [-1.0, 1.0, -1.0, 1.0]);
@@ -319,7 +319,7 @@ fn move_averages(
 /// `x / (k + alpha * mean)^beta`, where channels outside count as zeros.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::norm::{LocalResponse, local_response_norm}};
+/// use netcl_autograd::{Tensor, manager, ops::norm::{LocalResponse, local_response_norm}};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32, 0.0, 0.0], [1, 3, 1])?;
 /// let how = LocalResponse { alpha: 1.0, beta: 1.0, k: 0.0, ..LocalResponse::new(3) };

@@ -141,7 +141,7 @@ pub fn adaptive_avg_pool1d(x: &Tensor, output: usize) -> Result<Tensor> {
 /// sum is zero, so is its gradient.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::pool::{Window, lp_pool2d}};
+/// use netcl_autograd::{Tensor, manager, ops::pool::{Window, lp_pool2d}};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32, 4.0], [1, 1, 2])?;
 /// assert_eq!(lp_pool2d(&x, 2.0, &Window::new([1, 2]))?.to_host::<f32>()?, [5.0]);

@@ -15,7 +15,7 @@ fn image<'s>(op: &'static str, x: &'s Tensor) -> Result<(&'s [usize], [usize; 3]
 /// `[..., C * r * r, H, W]` to `[..., C, H * r, W * r]`: each group of r * r channels becomes a block of pixels.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::shuffle::{pixel_shuffle, pixel_unshuffle}};
+/// use netcl_autograd::{Tensor, manager, ops::shuffle::{pixel_shuffle, pixel_unshuffle}};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 3.0, 4.0], [4, 1, 1])?;
 /// let y = pixel_shuffle(&x, 2)?;
@@ -59,7 +59,7 @@ pub fn pixel_unshuffle(x: &Tensor, factor: usize) -> Result<Tensor> {
 /// grouped convolution sees all of them.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::shuffle::channel_shuffle};
+/// use netcl_autograd::{Tensor, manager, ops::shuffle::channel_shuffle};
 ///
 /// let x = Tensor::from_host(&manager().cpu().queue, &[0.0f32, 1.0, 2.0, 3.0], [1, 4])?;
 /// assert_eq!(channel_shuffle(&x, 2)?.to_host::<f32>()?, [0.0, 2.0, 1.0, 3.0]);

@@ -82,7 +82,7 @@ pub fn softmin(x: &Tensor, axis: isize) -> Result<Tensor> {
 /// `hard` the result is one-hot and the gradient still that of the softmax.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, core::device::manager, ops::softmax::gumbel_softmax};
+/// use netcl_autograd::{Tensor, manager, ops::softmax::gumbel_softmax};
 ///
 /// let logits = Tensor::from_host(&manager().cpu().queue, &[50.0f32, 0.0, 0.0], [1, 3])?.with_grad();
 /// let choice = gumbel_softmax(&logits, 1.0, true, -1, None)?;

@@ -41,10 +41,14 @@ fn needed(kind: &str) -> &'static str {
             r#"{"in_channels": 4, "out_channels": 6, "kernel_size": [3, 5], "stride": [2, 3], "pad": [1, 2],
                 "output_padding": [1, 0], "groups": 2}"#
         }
+        "Bilinear" => r#"{"in1_features": 2, "in2_features": 3, "out_features": 4, "bias": false}"#,
+        "Threshold" => r#"{"threshold": 0.5, "value": -1}"#,
+        "InstanceNorm1d" | "InstanceNorm2d" => r#"{"num_features": 3, "affine": true, "track_running_stats": true}"#,
         "BatchNorm1d" => r#"{"num_features": 3, "eps": 0.25, "momentum": null, "track_running_stats": true}"#,
         "BatchNorm2d" => r#"{"num_features": 3, "momentum": 0.5, "affine": false, "dtype": "float64"}"#,
         "LayerNorm" | "RMSNorm" => r#"{"normalized_shape": [4, 3], "elementwise_affine": false}"#,
         "GroupNorm" => r#"{"num_groups": 2, "num_channels": 4, "dtype": "float64"}"#,
+        "EmbeddingBag" => r#"{"num_embeddings": 5, "embedding_dim": 3, "mode": "max"}"#,
         "Embedding" => r#"{"num_embeddings": 5, "embedding_dim": 3, "padding_idx": -1}"#,
         "MaxPool1d" => r#"{"kernel_size": 3, "stride": null, "ceil_mode": true}"#,
         "MaxPool2d" => r#"{"kernel_size": [3, 2], "stride": 1, "padding": 1, "dilation": [1, 2]}"#,

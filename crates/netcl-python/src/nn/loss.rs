@@ -1,8 +1,9 @@
 //! Losses, which take targets beside the input.
 
 use netcl::nn::{
-    BCELoss, BCEWithLogitsLoss, CosineEmbeddingLoss, CrossEntropyLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, NLLLoss,
-    SmoothL1Loss, TripletMarginLoss,
+    BCELoss, BCEWithLogitsLoss, CosineEmbeddingLoss, CrossEntropyLoss, GaussianNLLLoss, HingeEmbeddingLoss, HuberLoss,
+    KLDivLoss, L1Loss, MSELoss, MarginRankingLoss, MultiLabelMarginLoss, MultiLabelSoftMarginLoss, MultiMarginLoss,
+    NLLLoss, PoissonNLLLoss, SmoothL1Loss, SoftMarginLoss, TripletMarginLoss,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -10,6 +11,7 @@ use pyo3::types::PyDict;
 
 use super::layer::Layer;
 use crate::autograd::{Labels, like, wrap};
+use crate::layer_ops::indices;
 use crate::tensor::Tensor;
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -37,19 +39,40 @@ fn loss(
     target: &Bound<'_, PyAny>,
 ) -> PyResult<Tensor> {
     let x = &input.inner();
-    let found = if matches!(layer.kind(), "CrossEntropyLoss" | "NLLLoss") {
-        let labels = Labels::new(target, x)?;
-        of_kind!(py, layer, own, x, [CrossEntropyLoss, NLLLoss], |loss| loss.forward(x, labels.target()))
-    } else {
-        let target = like(target, x)?;
-        of_kind!(
-            py,
-            layer,
-            own,
-            x,
-            [BCELoss, BCEWithLogitsLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, SmoothL1Loss],
-            |loss| loss.forward(x, &target)
-        )
+    let found = match layer.kind() {
+        "CrossEntropyLoss" | "MultiMarginLoss" | "NLLLoss" => {
+            let labels = Labels::new(target, x)?;
+            of_kind!(py, layer, own, x, [CrossEntropyLoss, MultiMarginLoss, NLLLoss], |loss| {
+                loss.forward(x, labels.target())
+            })
+        }
+        "MultiLabelMarginLoss" => {
+            let labels = indices(target, x.queue())?;
+            of_kind!(py, layer, own, x, [MultiLabelMarginLoss], |loss| loss.forward(x, &labels))
+        }
+        _ => {
+            let target = like(target, x)?;
+            of_kind!(
+                py,
+                layer,
+                own,
+                x,
+                [
+                    BCELoss,
+                    BCEWithLogitsLoss,
+                    HingeEmbeddingLoss,
+                    HuberLoss,
+                    KLDivLoss,
+                    L1Loss,
+                    MSELoss,
+                    MultiLabelSoftMarginLoss,
+                    PoissonNLLLoss,
+                    SmoothL1Loss,
+                    SoftMarginLoss
+                ],
+                |loss| loss.forward(x, &target)
+            )
+        }
     };
     wrap(py, found?)
 }
@@ -66,8 +89,13 @@ fn loss_of_three(
 ) -> PyResult<Tensor> {
     let x = &first.inner();
     let (second, third) = (like(second, x)?, like(third, x)?);
-    let found = of_kind!(py, layer, own, x, [CosineEmbeddingLoss, TripletMarginLoss], |loss| {
-        loss.forward(x, &second, &third)
-    });
+    let found = of_kind!(
+        py,
+        layer,
+        own,
+        x,
+        [CosineEmbeddingLoss, GaussianNLLLoss, MarginRankingLoss, TripletMarginLoss],
+        |loss| { loss.forward(x, &second, &third) }
+    );
     wrap(py, found?)
 }

@@ -4,6 +4,7 @@ mod embedding;
 mod fuse;
 mod init;
 mod layer;
+mod linear;
 mod loss;
 mod module;
 mod rnn;
@@ -20,6 +21,7 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     fuse::register(&module)?;
     init::register(&module)?;
     layer::register(&module)?;
+    linear::register(&module)?;
     loss::register(&module)?;
     module::register(&module)?;
     rnn::register(&module)?;

@@ -53,7 +53,7 @@ impl Default for GaussianNllOptions {
 /// `rate - target * log(rate)`: the negative log-likelihood of counts, without what depends on them alone.
 ///
 /// ```
-/// use netcl_autograd::core::device::manager;
+/// use netcl_autograd::manager;
 /// use netcl_autograd::{Tensor, ops::loss::{PoissonNllOptions, poisson_nll_loss}};
 ///
 /// let queue = manager().cpu().queue;
@@ -88,7 +88,7 @@ pub fn poisson_nll_loss(input: &Tensor, target: &Tensor, options: &PoissonNllOpt
 /// the input's shape, is shared along the last axis (of length 1 or absent), or is one number.
 ///
 /// ```
-/// use netcl_autograd::core::device::manager;
+/// use netcl_autograd::manager;
 /// use netcl_autograd::{Tensor, ops::loss::{GaussianNllOptions, gaussian_nll_loss}};
 ///
 /// let queue = manager().cpu().queue;

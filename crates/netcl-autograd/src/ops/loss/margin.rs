@@ -78,7 +78,7 @@ pub struct MultilabelSoftMarginOptions {
 /// it is -1.
 ///
 /// ```
-/// use netcl_autograd::core::device::manager;
+/// use netcl_autograd::manager;
 /// use netcl_autograd::{Tensor, ops::loss::{MarginRankingOptions, margin_ranking_loss}};
 ///
 /// let queue = manager().cpu().queue;
@@ -155,7 +155,7 @@ pub fn multilabel_soft_margin_loss(
 /// shape `(N, C)` with labels of shape `(N,)`, or `(C,)` with one label.
 ///
 /// ```
-/// use netcl_autograd::core::device::manager;
+/// use netcl_autograd::manager;
 /// use netcl_autograd::{Tensor, ops::loss::{MultiMarginOptions, multi_margin_loss}};
 ///
 /// let scores = Tensor::from_host(&manager().cpu().queue, &[2.0f32, 1.5, 0.0, 0.0], [1, 4])?;
@@ -205,7 +205,7 @@ pub fn multi_margin_loss<'t>(
 /// the shape `(N, C)` or `(C,)`, and so have the labels: those of a row come first, then -1, and what follows is not read.
 ///
 /// ```
-/// use netcl_autograd::core::{device::manager, index::IndexTensor};
+/// use netcl_autograd::{IndexTensor, manager};
 /// use netcl_autograd::{Tensor, ops::loss::{Reduction, multilabel_margin_loss}};
 ///
 /// let queue = manager().cpu().queue;
