@@ -8,7 +8,7 @@ use crate::settings::{Setting, Value, Wrong};
 /// use netcl_nn::Size;
 ///
 /// assert_eq!(Size::<2>::from(3).axes(), [3, 3]);
-/// assert_eq!(Size::from([3, 5]).axes(), [3, 5]);
+/// assert_eq!(Size::<2>::from([3, 5]).axes(), [3, 5]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Size<const N: usize, T = usize> {
