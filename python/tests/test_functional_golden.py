@@ -12,6 +12,7 @@ import pytest
 import netcl.autograd as ag
 from netcl import runtime
 from netcl.core.device import manager
+from netcl.core.index import IndexTensor
 from netcl.core.tensor import Tensor
 from netcl.nn import functional as F
 
@@ -104,3 +105,24 @@ def test_functions_of_views(case):
 @pytest.mark.parametrize("wrap", [ag.jit, runtime.capture])
 def test_compiled_functions_equal_pytorch(case, wrap):
     compare(case, manager.default("cpu").queue, "float32", 2e-5, wrap)
+
+
+@pytest.mark.parametrize("wrap", [ag.jit, runtime.capture])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_compiled_bags_see_the_offsets_of_each_call(mode, wrap):
+    for selector in find_device_selectors():
+        queue = manager.default(selector).queue
+        table = np.arange(12.0).reshape(4, 3)
+        weight = Tensor.from_host(queue, table, "float32")
+        indices = IndexTensor.from_host(queue, [3, 1, 0, 2, 1])
+
+        def step(weight, offsets):
+            weight = ag.tensor(weight)
+            out = F.embedding_bag(indices, weight, offsets, mode)
+            return [out.detach(), *ag.grad(out.sum(), [weight])]
+
+        compiled = wrap(step)
+        for offsets in ([0, 2, 2], [0, 0, 4], [0, 1, 3]):
+            given = IndexTensor.from_host(queue, offsets)
+            for found, expected in zip(compiled(weight, given), step(weight, given)):
+                np.testing.assert_array_equal(found.to_host(), expected.to_host())

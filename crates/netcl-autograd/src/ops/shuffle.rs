@@ -28,7 +28,8 @@ pub fn pixel_shuffle(x: &Tensor, factor: usize) -> Result<Tensor> {
     let op = "pixel_shuffle";
     let (outer, [channels, height, width]) = image(op, x)?;
     let block = factor.checked_mul(factor).filter(|&block| block > 0 && channels.is_multiple_of(block));
-    let Some(block) = block else {
+    let (Some(block), Some(rows), Some(columns)) = (block, height.checked_mul(factor), width.checked_mul(factor))
+    else {
         let why = format!(
             "its {channels} channels are no multiple of the square of the factor {factor}, which is at least 1"
         );
@@ -37,7 +38,7 @@ pub fn pixel_shuffle(x: &Tensor, factor: usize) -> Result<Tensor> {
     let filters = channels / block;
     let parts = [outer, &[filters, factor, factor, height, width]].concat();
     let blocks = permute(&reshape(x, parts)?, &order(outer.len(), [0, 3, 1, 4, 2]))?;
-    reshape(&blocks, [outer, &[filters, height * factor, width * factor]].concat())
+    reshape(&blocks, [outer, &[filters, rows, columns]].concat())
 }
 
 /// `[..., C, H * r, W * r]` to `[..., C * r * r, H, W]`: undoes [`pixel_shuffle`].
@@ -45,14 +46,16 @@ pub fn pixel_shuffle(x: &Tensor, factor: usize) -> Result<Tensor> {
 pub fn pixel_unshuffle(x: &Tensor, factor: usize) -> Result<Tensor> {
     let op = "pixel_unshuffle";
     let (outer, [channels, height, width]) = image(op, x)?;
-    if factor == 0 || !height.is_multiple_of(factor) || !width.is_multiple_of(factor) {
+    let divides = factor > 0 && height.is_multiple_of(factor) && width.is_multiple_of(factor);
+    let filters = factor.checked_mul(factor).and_then(|block| block.checked_mul(channels));
+    let Some(filters) = filters.filter(|_| divides) else {
         let why = format!("height and width must be multiples of the factor {factor}, which is at least 1");
         return Err(Error::shape(op, x.shape(), why));
-    }
+    };
     let (height, width) = (height / factor, width / factor);
     let parts = [outer, &[channels, height, factor, width, factor]].concat();
     let blocks = permute(&reshape(x, parts)?, &order(outer.len(), [0, 2, 4, 1, 3]))?;
-    reshape(&blocks, [outer, &[channels * factor * factor, height, width]].concat())
+    reshape(&blocks, [outer, &[filters, height, width]].concat())
 }
 
 /// The channels (axis 1) of `[N, C, ...]` dealt out anew: channel i of group g becomes channel g of group i, so that the next

@@ -28,5 +28,6 @@ mod random_devices;
 mod recurrent_grid;
 mod reduce_grid;
 mod resample_pad;
+mod segment_grid;
 mod sort_grid;
 mod support;

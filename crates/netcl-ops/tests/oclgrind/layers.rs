@@ -19,8 +19,8 @@ use netcl_ops::conv::{ConvOptions, ConvTransposeOptions, Variant, conv_transpose
 use netcl_ops::conv::{conv2d_backward_data, conv2d_backward_weight, conv2d_with_statistics};
 use netcl_ops::norm::Affine;
 use netcl_ops::pad::PadMode;
-use netcl_ops::recurrent::{Cell, Recurrent, RecurrentUpstream, recurrent, recurrent_backward};
 use netcl_ops::pool::{Averaging, Split, Window, force_split};
+use netcl_ops::recurrent::{Cell, Recurrent, RecurrentUpstream, recurrent, recurrent_backward};
 
 use crate::support::{Tolerance, opencl, random, tensor};
 

@@ -243,6 +243,9 @@ pub fn multilabel_margin_loss(input: &Tensor, labels: &IndexTensor, reduction: R
         _ => return Err(Error::shape(op, input.shape(), "it takes (N, C) or (C,)")),
     };
     check_labels(op, labels, classes)?;
+    if input.size() == 0 {
+        return reduction.apply(sum(input, 1, false)?);
+    }
     let zero = IndexTensor::from_tensor(Raw::full(input.queue(), [1], DType::I64, 0.0)?)?;
     let ended = ops::cumsum(&compare(Comparison::Lt, labels, &zero)?, 1)?;
     let is_label = ops::eq(&ended, 0.0)?;

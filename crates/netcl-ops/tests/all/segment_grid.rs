@@ -1,14 +1,12 @@
 //! Sums and maxima of stretches of rows: devices x dtypes x stretches, against plain f64.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
-
-mod support;
 
 use netcl_core::device::DeviceHandle;
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
 use netcl_core::tensor::Tensor;
 use netcl_ops::segment::{segment_argmax, segment_sum};
-use support::{Grid, Tolerance, devices, epsilon, random, supports, tensor};
+
+use crate::support::{Grid, Tolerance, devices, epsilon, random, supports, tensor};
 
 /// Rows, width and offsets: empty stretches in the middle and at the ends, one row, rows before the first stretch.
 const CASES: [(usize, usize, &[i64]); 5] =
