@@ -74,7 +74,8 @@ OPERATORS = """
 # Walking over 10^12 elements takes minutes, also where nothing is wrong: these get no huge views.
 REDUCTIONS = (
     "sum mean max min prod var std any all argmax argmin norm logsumexp softmax cumsum loss entropy item bool nll_loss "
-    "topk sort median is_finite normal norm_ cosine matmul linear einsum allclose equal clip_grad finite array contains mse kl_div huber"
+    "topk sort median is_finite normal norm_ cosine matmul linear einsum allclose equal clip_grad finite array contains mse kl_div huber "
+    "glu softmin gumbel distance"
 ).split()
 
 

@@ -9,7 +9,7 @@ use crate::Module;
 use crate::config::Build;
 use crate::init::Init;
 use crate::module::{Member, MemberMut, Role, Tensors};
-use crate::settings::{Settings, probability};
+use crate::settings::{Settings, depth, probability};
 use run::{Network, Results, States, Weights};
 
 crate::choices! {
@@ -60,12 +60,7 @@ macro_rules! options {
 
         impl $network {
             fn check(&self, layer: &'static str) -> Result<()> {
-                if self.num_layers > MOST_LAYERS {
-                    let what = format!(
-                        "num_layers is {}; a model can have at most {MOST_LAYERS} layers of a kind", self.num_layers
-                    );
-                    return Err(Error::argument(layer, what));
-                }
+                depth(layer, "num_layers", self.num_layers)?;
                 probability(layer, "dropout", self.dropout)
             }
 
@@ -94,9 +89,6 @@ macro_rules! options {
         }
     )*};
 }
-
-/// More cannot be built in a time that anybody waits for.
-const MOST_LAYERS: usize = 10_000;
 
 options! {
     RecurrentOptions, RecurrentCellOptions, "an [`LSTM`] or a [`GRU`]";

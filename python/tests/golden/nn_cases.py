@@ -206,6 +206,16 @@ CASES = [
         ((2, 3, 3), (4, 2, 4)),
         label="deep",
     ),
+    Case("RNN", {"input_size": 3, "hidden_size": 4}, ((5, 2, 3),)),
+    Case(
+        "RNN",
+        {"input_size": 3, "hidden_size": 4, "num_layers": 2, "nonlinearity": "relu", "bidirectional": True},
+        ((3, 2, 3), (4, 2, 4)),
+        label="deep",
+    ),
+    Case("LSTMCell", {"input_size": 3, "hidden_size": 4}, ((2, 3), ((2, 4), (2, 4)))),
+    Case("GRUCell", {"input_size": 3, "hidden_size": 4, "bias": False}, ((2, 3), (2, 4))),
+    Case("RNNCell", {"input_size": 3, "hidden_size": 4, "nonlinearity": "relu"}, ((2, 3),)),
     Case(
         "MultiheadAttention",
         {"embed_dim": 8, "num_heads": 2, "batch_first": True},

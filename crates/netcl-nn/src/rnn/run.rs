@@ -55,7 +55,7 @@ impl Weights {
         let &[batch, _] = &x.shape()[..] else {
             return Err(Error::shape(op, x.shape(), "it takes (batch, width), or (width,)"));
         };
-        check_states(op, states, &[batch, self.weight_hh.shape()[1]], "(batch, hidden)")?;
+        check_states(op, states, &[batch, self.weight_hh.shape()[1]], "batch, hidden")?;
         let found = self.walk(cell, &unsqueeze(x, 0)?, states, false)?;
         Ok((found.hidden, found.memory))
     }
@@ -100,7 +100,7 @@ impl Network<'_> {
             return Err(Error::argument(op, format!("the sequence is empty; the input has shape {}", input.shape())));
         }
         let hidden = weights.first().map_or(0, |weights| weights.weight_hh.shape()[1]);
-        check_states(op, states, &[weights.len(), batch, hidden], "(layers * directions, batch, hidden)")?;
+        check_states(op, states, &[weights.len(), batch, hidden], "layers * directions, batch, hidden")?;
         let mut x = if batch_first { transpose(input, 0, 1)? } else { input.clone() };
         let (mut last_hidden, mut last_memory) = (Vec::new(), Vec::new());
         for (layer, pair) in weights.chunks(directions).enumerate() {
@@ -141,5 +141,5 @@ fn check_states(op: &'static str, states: States<'_>, wanted: &[usize], axes: &s
     let wrong = [states.hidden, states.memory].into_iter().flatten().find(|state| state.shape()[..] != *wanted);
     let Some(state) = wrong else { return Ok(()) };
     let wanted = wanted.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    Err(Error::argument(op, format!("a first state has shape {}; it must be {axes}, here ({wanted})", state.shape())))
+    Err(Error::argument(op, format!("a first state has shape {}; it must be ({wanted}): {axes}", state.shape())))
 }

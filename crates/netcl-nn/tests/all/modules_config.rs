@@ -58,6 +58,30 @@ fn needed(kind: &str) -> &'static str {
         "ConstantPad1d" => r#"{"padding": [1, -2], "value": 0.5}"#,
         "ConstantPad2d" => r#"{"padding": 1, "value": 2}"#,
         kind if kind.ends_with("Pad1d") || kind.ends_with("Pad2d") => r#"{"padding": 1}"#,
+        "CausalSelfAttention" | "MultiheadAttention" => r#"{"embed_dim": 4, "num_heads": 2, "bias": false}"#,
+        "RotaryAttention" | "DecoderBlock" => r#"{"dim": 4, "n_head": 2, "qk_norm": true}"#,
+        "SwiGLU" => r#"{"dim": 4, "bias": true}"#,
+        "FeedForward" => r#"{"dim": 4, "hidden": 8, "activation": "relu"}"#,
+        "TransformerBlock" => r#"{"d_model": 4, "num_heads": 2, "dropout": 0.1}"#,
+        "PositionalEmbedding" | "SinusoidalEmbedding" => r#"{"max_len": 5, "d_model": 4}"#,
+        "TransformerEncoderLayer" | "TransformerDecoderLayer" => {
+            r#"{"d_model": 4, "nhead": 2, "dim_feedforward": 8, "norm_first": true}"#
+        }
+        "TransformerEncoder" => {
+            r#"{"encoder_layer": {"type": "TransformerEncoderLayer", "args": {"d_model": 4, "nhead": 2}}, "num_layers": 2}"#
+        }
+        "TransformerDecoder" => {
+            r#"{"decoder_layer": {"type": "TransformerDecoderLayer", "args": {"d_model": 4, "nhead": 2}}, "num_layers": 2}"#
+        }
+        "GPT" => r#"{"vocab_size": 7, "block_size": 5, "n_layer": 1, "n_head": 2, "n_embd": 4}"#,
+        "LSTM" | "GRU" => r#"{"input_size": 3, "hidden_size": 2, "num_layers": 2, "bidirectional": true}"#,
+        "RNN" => r#"{"input_size": 3, "hidden_size": 2, "nonlinearity": "relu", "bias": false}"#,
+        "LSTMCell" | "GRUCell" | "RNNCell" => r#"{"input_size": 3, "hidden_size": 2, "dtype": "float64"}"#,
+        "ResNet" => r#"{"block": "BasicBlock", "layers": [1, 1, 1, 1], "base_channels": 2, "use_batchnorm": false}"#,
+        "MobileNetV2" => r#"{"num_classes": 3, "width_mult": 0.25}"#,
+        "VisionTransformer" => {
+            r#"{"image_size": 8, "patch_size": 4, "num_layers": 1, "num_heads": 2, "hidden_dim": 4, "mlp_dim": 6}"#
+        }
         // Of another test here.
         "Gate" => r#"{"width": 2}"#,
         "PixelShuffle" => r#"{"upscale_factor": 2}"#,

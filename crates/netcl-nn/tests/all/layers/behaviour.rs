@@ -219,7 +219,7 @@ fn wrong_settings_and_inputs_are_named() {
     assert!(refused(lstm.run(&x, Some((&x, &x)))).contains("(1, 3, 5)"));
     assert!(refused(LSTMCell::new(&cpu(), 4, 5).unwrap().run(&x, None)).contains("(batch, width)"));
     assert!(refused(GRUCell::new(&cpu(), 4, 0)).contains("hidden_size is 0; it must be at least 1"));
-    assert!(refused(lstm.forward(&x.flatten(0, -1).unwrap())).contains("(length, batch, width)"));
+    assert!(refused(lstm.forward(&x.flatten(0, -1).unwrap())).contains("LSTM(input_size=4) takes (length, batch, 4)"));
 }
 
 #[test]
