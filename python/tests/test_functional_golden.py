@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import find_device_selectors
 
 import netcl.autograd as ag
 from netcl import runtime
@@ -16,11 +17,9 @@ from netcl.core.index import IndexTensor
 from netcl.core.tensor import Tensor
 from netcl.nn import functional as F
 
-from conftest import find_device_selectors
-
 sys.path.insert(0, str(Path(__file__).parent / "golden"))
-from functional_cases import CASES, arguments, read  # noqa: E402
-from nn_cases import numbers  # noqa: E402
+from functional_cases import CASES, arguments, read
+from nn_cases import numbers
 
 GOLDEN = read()
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -82,6 +82,49 @@ def test_decoders(kind, settings, make):
     np.testing.assert_array_equal(model(x, memory).to_host(), _nn.decode(layer, x, memory).to_host())
 
 
+RESNET = {"num_classes": 3, "base_channels": 4}
+VIT = {"image_size": 8, "patch_size": 4, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12, "num_classes": 3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "make", "size"),
+    [
+        (
+            "ResNet",
+            {"block": "BasicBlock", "layers": (1, 2, 1, 1), "stem": "imagenet", **RESNET},
+            lambda: nn.ResNet(CPU, nn.resnet.BasicBlock, (1, 2, 1, 1), stem="imagenet", **RESNET),
+            32,
+        ),
+        (
+            "ResNet",
+            {"block": "Bottleneck", "layers": (1, 1, 2, 1), **RESNET},
+            lambda: nn.ResNet(CPU, nn.resnet.Bottleneck, (1, 1, 2, 1), **RESNET),
+            16,
+        ),
+        (
+            "ResNet",
+            {"block": "BasicBlock", "layers": (2, 2, 2, 2), "use_batchnorm": False, **RESNET},
+            lambda: nn.ResNet18(CPU, use_batchnorm=False, **RESNET),
+            16,
+        ),
+        ("MobileNetV2", {"num_classes": 3, "width_mult": 0.25}, lambda: nn.MobileNetV2(CPU, 3, 0.25), 32),
+        ("VisionTransformer", VIT, lambda: nn.VisionTransformer(CPU, **VIT), 8),
+    ],
+    ids=["resnet", "bottlenecks", "without-norms", "mobilenet", "vit"],
+)
+def test_networks_for_images(kind, settings, make, size):
+    model, layer = in_both(make, kind, settings)
+    if kind == "VisionTransformer":
+        # Its head starts as zeros, after which everything is equal.
+        values = np.random.default_rng(2).normal(size=(3, 8))
+        for tensor in (model.heads.head.weight, layer.state()["heads.head.weight"]):
+            _nn.assign(tensor, Tensor.from_host(CPU, values, "float32"))
+    x = drawn(2, 3, size, size)
+    result = model(x).to_host()
+    assert np.abs(result).max() > 0
+    np.testing.assert_array_equal(result, layer.forward(None, x).to_host())
+
+
 def test_gpt():
     settings = {"vocab_size": 11, "block_size": 6, "n_layer": 2, "n_head": 2, "n_embd": 8, "dropout": 0.1}
     model, layer = in_both(lambda: nn.GPT(CPU, **settings), "GPT", settings)

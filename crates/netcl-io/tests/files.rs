@@ -4,19 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use netcl_io::nn::autograd::DType;
-use netcl_io::nn::autograd::Queue;
-use netcl_io::nn::autograd::default_generator;
-use netcl_io::nn::autograd::manager;
-use netcl_io::nn::autograd::ops::dropout::dropout;
-use netcl_io::nn::autograd::{Tape, Tensor};
-use netcl_io::nn::{Build, Linear, LinearOptions, Module, ReLU, Sequential, functional as F, sequential};
-use netcl_io::optim::schedule::StepLR;
-use netcl_io::optim::{Optimizer, SGD, Schedule, SgdOptions};
 use netcl_io::{Archive, Array, Checkpoint, load_weights, save_model};
 use netcl_nn::autograd::ops::dropout::dropout;
 use netcl_nn::autograd::{DType, Queue, Tape, Tensor, default_generator, manager};
-use netcl_nn::{Linear, LinearOptions, Module, ReLU, Sequential, functional as F, sequential};
+use netcl_nn::{Build, Linear, LinearOptions, Module, ReLU, Sequential, functional as F, sequential};
 use netcl_optim::schedule::StepLR;
 use netcl_optim::{Optimizer, SGD, Schedule, SgdOptions};
 

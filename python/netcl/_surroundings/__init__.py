@@ -61,7 +61,8 @@ class Surroundings:
                 if walk.grown:
                     self._names, self._known, self._last = walk.names, {}, None
                     continue
-                if (walk.names is None or "grad" in walk.names) and any(getattr(t, "grad", None) is not None for t in walk.inputs):
+                reads_grad = walk.names is None or "grad" in walk.names
+                if reads_grad and any(getattr(t, "grad", None) is not None for t in walk.inputs):
                     raise Refused("it may read the gradient of an argument")
                 kept = _Kept(function, walk)
                 if alone:

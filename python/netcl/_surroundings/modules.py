@@ -14,9 +14,9 @@ __all__ = ["BOOKKEEPING", "Facts", "Table", "is_fixed", "raise_version"]
 
 # Attributes of modules that say how they are kept, or are described by themselves.
 BOOKKEEPING = frozenset(
-    ["_parameters", "_buffers", "_modules", "_unsaved", "_version", "_facts", "_hooks", "_layer", "__dict__", "__weakref__", "__doc__"]
-    + ["__module__", "__qualname__", "__annotations__", "__orig_bases__", "__parameters__", "__firstlineno__", "__static_attributes__"]
-    + ["__abstractmethods__", "_abc_impl", "__match_args__", "__dataclass_fields__", "__dataclass_params__", "__slots__"]
+    "_parameters _buffers _modules _unsaved _version _facts _hooks _layer __dict__ __weakref__ __doc__ __module__ __qualname__ "
+    "__annotations__ __orig_bases__ __parameters__ __firstlineno__ __static_attributes__ __abstractmethods__ _abc_impl "
+    "__match_args__ __dataclass_fields__ __dataclass_params__ __slots__".split()
 )
 # Bases that have no settings of their own.
 _COMPOSING = frozenset(["Module", "_Numbered", "Sequential", "ModuleList", "ModuleDict"])
@@ -84,7 +84,8 @@ class Facts:
             if not is_library(kind.__module__):
                 live.append((path([name, "its class"]), None, kind))
             # Settings of our own layers all count. Of a user's class count those that its code names.
-            layer = is_library(kind.__module__) or any(is_ours(base) and base.__name__ not in _COMPOSING for base in kind.__mro__)
+            bases = [base.__name__ for base in kind.__mro__ if is_ours(base)]
+            layer = is_library(kind.__module__) or any(name not in _COMPOSING for name in bases)
             settings = []
             for key, value in own.items():
                 if key in BOOKKEEPING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import contextvars
 import enum
@@ -16,9 +17,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from netcl._netcl import IndexTensor, Tensor
-from netcl._surroundings.code import Code, is_library, is_ours
 from netcl._structure import is_sequence
 from netcl._surroundings import modules
+from netcl._surroundings.code import Code, is_library, is_ours
 from netcl._surroundings.modules import BOOKKEEPING, Facts, is_fixed
 from netcl._surroundings.watch import SOURCES
 from netcl._surroundings.words import PLAIN, Refused
@@ -43,16 +44,17 @@ _CONSTANTS = (
     enum.Enum,
 )
 _CONSTANT_NAMES = frozenset(
-    ["decimal.Decimal", "fractions.Fraction", "datetime.date", "datetime.datetime", "datetime.timedelta", "uuid.UUID", "re.Pattern"]
-    + ["pathlib.PosixPath", "pathlib.WindowsPath", "pathlib.PurePosixPath", "pathlib._local.PosixPath", "numpy.ufunc"]
-    + ["_collections._tuplegetter", "logging.Logger", "logging.RootLogger", "_thread.lock", "_thread.RLock", "_io.TextIOWrapper", "typing.TypeVar", "types.GenericAlias"]
+    "decimal.Decimal fractions.Fraction datetime.date datetime.datetime datetime.timedelta uuid.UUID re.Pattern "
+    "pathlib.PosixPath pathlib.WindowsPath pathlib.PurePosixPath pathlib._local.PosixPath numpy.ufunc "
+    "_collections._tuplegetter logging.Logger logging.RootLogger _thread.lock _thread.RLock _io.TextIOWrapper "
+    "typing.TypeVar types.GenericAlias".split()
 )
 
 
 # Methods that Python calls without naming them.
 _OPERATORS = frozenset(
-    [f"__{name}__" for name in "call len bool iter next getitem contains getattr hash eq ne lt le gt ge neg pos abs invert".split()]
-    + [f"__{name}__" for name in "float int index enter exit get str repr format missing".split()]
+    [f"__{name}__" for name in "call len bool iter next getitem contains getattr hash eq ne lt le gt ge neg pos abs".split()]
+    + [f"__{name}__" for name in "invert float int index enter exit get str repr format missing".split()]
     + [f"__{at}{name}__" for at in ("", "r", "i") for name in "add sub mul truediv floordiv mod pow matmul and or xor".split()]
 )
 
@@ -73,7 +75,8 @@ class Walk:
         self.held: list[Any] = []
         self.alive: list[Any] = []
         self.seen: dict[int, int] = {}
-        # Everything mutable that was read, for `Readings`; None: nobody wants it, or something was read that is not compared there.
+        # Everything mutable that was read, for `Readings`; None: nobody wants it, or something that is not compared there
+        # was read.
         self.readings: list[tuple[Any, ...]] | None = None
 
     # ---- arguments -------------------------------------------------------------------------------------------------
@@ -325,11 +328,11 @@ class Walk:
         labels, found = self._named(vars(value))
         return self._items("pymodule", id(value), labels, found)
 
-    def type(self, value: type) -> Any:
+    def type(self, value: builtins.type) -> Any:
         """A class of a library is the same each time; one of the user's is looked into."""
         return self.same(value) if is_library(value.__module__) else self._class(value, _CONSTRUCTORS)
 
-    def _class(self, value: type, also: frozenset[str]) -> Any:
+    def _class(self, value: builtins.type, also: frozenset[str]) -> Any:
         """What a class of the user's defines, in all of its bases; ``also`` are names that occur in no code."""
         labels: tuple[str, ...] = ()
         found: list[Any] = []
@@ -353,10 +356,10 @@ class Walk:
         self._read("kind", value, kind)
         labels: tuple[str, ...] = ()
         found: list[Any] = []
-        own = getattr(value, "__dict__", None)
-        if own is not None:
-            self._read("attribute", value, "__dict__", own)
-            labels, found = self._named(own)
+        table = getattr(value, "__dict__", None)
+        if table is not None:
+            self._read("attribute", value, "__dict__", table)
+            labels, found = self._named(table)
         for base in kind.__mro__:
             slots = base.__dict__.get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
@@ -388,13 +391,15 @@ class Walk:
             facts = Facts(value)
             object.__setattr__(value, "_facts", facts)
         self.held.append(facts.kinds)
-        # Facts hold for as long as no module anywhere has changed; whether one that has is a part of this one is then looked up.
+        # Facts hold for as long as no module anywhere has changed; whether one that has is a part of this one is looked up
+        # then.
         self._read("entry", vars(modules), "_changes", facts.changes)
         labels, found, names = facts.labels, facts.live, self.names
         if facts.tensors:
             self.around.append(facts.tensors)
             if names is None or "grad" in names:
-                labels, found = (*labels, "a parameter.grad"), [*found, [getattr(tensor, "grad", None) for tensor in facts.tensors]]
+                grads = [getattr(tensor, "grad", None) for tensor in facts.tensors]
+                labels, found = (*labels, "a parameter.grad"), [*found, grads]
         if not found:
             return facts.key
         if names is not None:
@@ -406,7 +411,7 @@ class Walk:
     def ours(self, value: Any) -> Any:
         """An object of netcl's: the same one, with the settings that the code names (``opt.lr``)."""
         self.held.append(value)
-        kind = type(value)
+        kind: Any = type(value)
         names = self.known.get(kind)
         if names is None:
             names = [name for name in _settings(kind) if self.names is None or name in self.names]
@@ -417,7 +422,7 @@ class Walk:
         for name in names:
             try:
                 setting = getattr(value, name)
-            except Exception:  # noqa: BLE001 - a setting that is not there is none that can be read
+            except Exception:
                 self.readings = None
                 continue
             if is_fixed(setting):
@@ -534,7 +539,9 @@ _SUBCLASSED = frozenset({types.ModuleType, property, staticmethod, classmethod, 
 _HOW: dict[type, Callable[[Walk, Any], Any]] = {}
 # Descriptions that note all that they read of mutable values (`Walk.readings`).
 _COMPARED = frozenset(
-    [Walk.same, Walk.equal, Walk.tensor, Walk.sequence, Walk.mapping, Walk.unordered, Walk.number, Walk.slice, Walk.function]
-    + [Walk.method, Walk.builtin, Walk.partial, Walk.compiled, Walk.getter, Walk.cached, Walk.pymodule, Walk.type, Walk.wrapped]
-    + [Walk.property, Walk.object, Walk.module, Walk.ours, Walk.derived]
+    (
+        *(Walk.same, Walk.equal, Walk.tensor, Walk.sequence, Walk.mapping, Walk.unordered, Walk.number, Walk.slice),
+        *(Walk.function, Walk.method, Walk.builtin, Walk.partial, Walk.compiled, Walk.getter, Walk.cached, Walk.pymodule),
+        *(Walk.type, Walk.wrapped, Walk.property, Walk.object, Walk.module, Walk.ours, Walk.derived),
+    )
 )

@@ -78,8 +78,8 @@ class Compiled:
                 self._refuse(str(refused))
                 return self.function(*args, **kwargs)
             kind = self._kind(found)
-            same = found.recognise(args, kwargs)
-            self._hot = None if same is None else (same, found, kind)
+            known = found.recognise(args, kwargs)
+            self._hot = None if known is None else (known, found, kind)
         call = _Call(self.function, args, kwargs)
         plan, leaves = self._cache.call(kind.statics, inputs, kind.captures(found), call)
         if call.result is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from netcl._netcl import Tensor
 from netcl._netcl import nn as _nn
@@ -48,8 +48,15 @@ class Layer(Module):
         """Makes the Rust layer with these arguments of its constructor."""
         self._hold(_nn.Layer(self._kind, settings, queue, dtype))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._layer.forward(self.__dict__, x)
+    if TYPE_CHECKING:
+        # What a subclass takes and gives is its own.
+        def forward(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    else:
+
+        def forward(self, x: Tensor) -> Tensor:
+            """The result for a tensor."""
+            return self._layer.forward(self.__dict__, x)
 
     def _hold(self, layer: _nn.Layer) -> None:
         """Shows the members and settings of a Rust layer as the module's own."""
@@ -87,8 +94,8 @@ class Layer(Module):
 def constructor(init: Callable[..., None]) -> Callable[..., None]:
     """Makes the declaration of a constructor the constructor: its arguments are the settings of the Rust layer.
 
-    A first parameter ``queue`` may be left out, given by name, or as ``device="cpu"``. ``dtype`` is that of the parameters. What is
-    not given is Rust's default.
+    A first parameter ``queue`` may be left out, given by name, or as ``device="cpu"``. ``dtype`` is that of the parameters.
+    What is not given is Rust's default.
     """
     signature = inspect.signature(init)
     defaults = {name: parameter.default for name, parameter in signature.parameters.items()}

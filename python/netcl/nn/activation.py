@@ -91,7 +91,9 @@ class GELU(Activation):
     approximate: str
 
     def __init__(self, approximate: str | bool = "none") -> None:
-        self._make(approximate={True: "tanh", False: "none"}.get(approximate, approximate))
+        if isinstance(approximate, bool):
+            approximate = "tanh" if approximate else "none"
+        self._make(approximate=approximate)
 
 
 class SiLU(Activation):

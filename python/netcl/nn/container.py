@@ -59,7 +59,8 @@ class _Numbered(_Collection):
 
     def __getitem__(self, index: int | slice) -> Any:
         members = list(self)
-        return type(self)(members[index]) if isinstance(index, slice) else members[index]
+        made: Any = type(self)
+        return made(members[index]) if isinstance(index, slice) else members[index]
 
     def __setitem__(self, index: int, value: Any) -> None:
         self._members[list(self._members)[index]] = self._taken(value)
@@ -103,7 +104,7 @@ class _Named(_Collection):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The member of a name, or something else where there is none."""
-        return self[name] if name in self else default
+        return self[name] if name in self else default  # noqa: SIM401 - this is `get`
 
     def pop(self, name: str) -> Any:
         """Takes out the member of a name."""

@@ -59,9 +59,9 @@ class Conv2d(_Convolution):
     """Filters over images (N, C, H, W), or one image (C, H, W): ``Conv2d(queue, 3, 16, kernel_size=3, pad=1)``.
 
     The weight has shape ``(out_channels, in_channels / groups, KH, KW)``; weight and bias start uniform within
-    ``1 / sqrt(fan_in)``. Sizes are one number or two. ``padding`` is another name of ``pad``: a number, two (height, width), four
-    (top, bottom, left, right), ``"same"`` or ``"valid"``. ``padding_mode`` is ``"zeros"``, ``"reflect"``, ``"replicate"`` or
-    ``"circular"``.
+    ``1 / sqrt(fan_in)``. Sizes are one number or two. ``padding`` is another name of ``pad``: a number, two (height, width),
+    four (top, bottom, left, right), ``"same"`` or ``"valid"``. ``padding_mode`` is ``"zeros"``, ``"reflect"``, ``"replicate"``
+    or ``"circular"``.
     """
 
 
@@ -95,7 +95,7 @@ class DepthwiseConv2d(Conv2d):
         """The number of channels."""
         return self.channels
 
-    out_channels = groups = in_channels  # type: ignore[assignment]
+    out_channels = groups = in_channels
 
 
 class _Transposed(_Filters):
@@ -121,7 +121,7 @@ class _Transposed(_Filters):
 
 
 class ConvTranspose2d(_Transposed):
-    """The transpose of a convolution over images, which makes them larger: ``ConvTranspose2d(queue, 16, 3, 4, stride=2, pad=1)``.
+    """The transpose of a convolution over images, which makes them larger: ``ConvTranspose2d(queue, 16, 3, 4, stride=2)``.
 
     The weight has shape ``(in_channels, out_channels / groups, KH, KW)``. ``padding`` is another name of ``pad``.
     """

@@ -62,7 +62,7 @@ class CausalSelfAttention(_CachedAttention):
 
 
 class RotaryAttention(_CachedAttention):
-    """Causal attention that knows places by rotation: only distances count. With ``qk_norm`` queries and keys are normalised."""
+    """Causal attention that knows places by rotation: only distances count. ``qk_norm`` normalises queries and keys."""
 
     dim: int
     n_head: int
@@ -178,7 +178,8 @@ class DecoderBlock(Module):
         qk_norm: bool = True,
         dtype: str | None = None,
     ) -> None:
-        self.dim, self.n_head, self.dropout, self.rope_base, self.eps, self.qk_norm = dim, n_head, dropout, rope_base, eps, qk_norm
+        self.dim, self.n_head, self.dropout = dim, n_head, dropout
+        self.rope_base, self.eps, self.qk_norm = rope_base, eps, qk_norm
         self.norm1 = RMSNorm(queue, dim, eps, dtype=dtype)
         self.attn = RotaryAttention(queue, dim, n_head, rope_base, dropout, qk_norm=qk_norm, eps=eps, dtype=dtype)
         self.norm2 = RMSNorm(queue, dim, eps, dtype=dtype)

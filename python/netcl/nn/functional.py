@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from netcl._netcl import Tensor
-from netcl.autograd import ops as _ops
 from netcl.autograd.ops import *
 from netcl.autograd.ops import adaptive_avg_pool2d
 

@@ -178,7 +178,7 @@ class MultiLabelSoftMarginLoss(_Weighted):
 class _LossOfThree(_Loss):
     """A loss of three tensors."""
 
-    def forward(self, input1: Tensor, input2: Any, target: Any) -> Tensor:
+    def forward(self, input1: Tensor, input2: Any, target: Any) -> Tensor:  # type: ignore[override]
         return _nn.loss_of_three(self._layer, self.__dict__, input1, input2, target)
 
 
@@ -209,7 +209,7 @@ class GaussianNLLLoss(_LossOfThree):
     @constructor
     def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None: ...
 
-    def forward(self, input: Tensor, target: Any, var: Any) -> Tensor:
+    def forward(self, input: Tensor, target: Any, var: Any) -> Tensor:  # type: ignore[override]
         return super().forward(input, target, var)
 
 
@@ -226,5 +226,5 @@ class TripletMarginLoss(_LossOfThree):
         self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False, reduction: str = "mean"
     ) -> None: ...
 
-    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(anchor, positive, negative)

@@ -18,11 +18,11 @@ __all__ = [
     "ResNet",
     "VisionTransformer",
     "mobilenet_v2",
-    "resnet101",
-    "resnet152",
     "resnet18",
     "resnet34",
     "resnet50",
+    "resnet101",
+    "resnet152",
     "vit_b_16",
 ]
 

@@ -40,7 +40,7 @@ class _Averaging(Layer):
         if self.running_mean is not None and self.running_var is not None:
             zeros_(self.running_mean)
             ones_(self.running_var)
-            self.num_batches_tracked = 0
+            self.num_batches_tracked = 0  # type: ignore[assignment]
 
 
 class _BatchNorm(_Averaging):

@@ -16,7 +16,7 @@ from netcl.nn.normalization import BatchNorm2d
 from netcl.nn.pooling import AdaptiveAvgPool2d, MaxPool2d
 from netcl.nn.shape import Identity
 
-__all__ = ["BasicBlock", "Bottleneck", "ResNet", "ResNet101", "ResNet152", "ResNet18", "ResNet34", "ResNet50"]
+__all__ = ["BasicBlock", "Bottleneck", "ResNet", "ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152"]
 
 
 class _Parts:

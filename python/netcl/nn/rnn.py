@@ -8,7 +8,13 @@ from netcl._netcl import Tensor
 from netcl._netcl import nn as _nn
 from netcl.nn._layer import Layer, constructor
 
-__all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"]
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
+
+
+def _pair(layer: Layer, hx: Any) -> tuple[Tensor, Tensor] | None:
+    if hx is None or (isinstance(hx, (list, tuple)) and len(hx) == 2):
+        return None if hx is None else (hx[0], hx[1])
+    raise TypeError(f"{type(layer).__name__}: the states are a pair (h, c), not {type(hx).__name__}")
 
 
 class _Network(Layer):
@@ -45,19 +51,19 @@ class LSTM(_Network):
     directions, batch, hidden_size) and start as zeros unless given.
     """
 
-    def forward(self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # type: ignore[override]
-        return _nn.lstm(self._layer, self.__dict__, x, None if hx is None else (hx[0], hx[1]))
+    def forward(self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        return _nn.lstm(self._layer, self.__dict__, x, _pair(self, hx))
 
 
 class GRU(_Network):
     """Gated recurrent units: ``output, h = GRU(queue, 16, 32)(x)``; axes are those of ``LSTM``."""
 
-    def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return _nn.gru(self._layer, self.__dict__, x, hx)
 
 
 class RNN(Layer):
-    """``tanh`` (or ``relu``) of the input's part plus the state's: ``output, h = RNN(queue, 16, 32)(x)``; axes are those of ``LSTM``."""
+    """``tanh`` (or ``relu``) of the input's part plus the state's: ``out, h = RNN(queue, 16, 32)(x)``; axes as in ``LSTM``."""
 
     input_size: int
     hidden_size: int
@@ -83,7 +89,7 @@ class RNN(Layer):
         dtype: str | None = None,
     ) -> None: ...
 
-    def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return _nn.rnn(self._layer, self.__dict__, x, hx)
 
 
@@ -107,14 +113,14 @@ class _Cell(Layer):
 class LSTMCell(_Cell):
     """One step of an ``LSTM``: ``h, c = LSTMCell(queue, 16, 32)(x, (h, c))``; states start as zeros unless given."""
 
-    def forward(self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return _nn.lstm_cell(self._layer, self.__dict__, x, None if hx is None else (hx[0], hx[1]))
+    def forward(self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        return _nn.lstm_cell(self._layer, self.__dict__, x, _pair(self, hx))
 
 
 class GRUCell(_Cell):
     """One step of a ``GRU``: ``h = GRUCell(queue, 16, 32)(x, h)``."""
 
-    def forward(self, x: Tensor, hx: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
         return _nn.gru_cell(self._layer, self.__dict__, x, hx)
 
 
@@ -141,5 +147,5 @@ class RNNCell(Layer):
         dtype: str | None = None,
     ) -> None: ...
 
-    def forward(self, x: Tensor, hx: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
         return _nn.rnn_cell(self._layer, self.__dict__, x, hx)

@@ -76,7 +76,7 @@ class _TransformerLayer(Module):
 class TransformerEncoderLayer(_TransformerLayer):
     """Self-attention and two linear layers, each with a shortcut and a layer norm after it (``norm_first``: before it).
 
-    Tensors are (batch, length, d_model), or with ``batch_first=False`` (length, batch, d_model); names of weights are PyTorch's.
+    Tensors are (batch, length, d_model), or with ``batch_first=False`` (length, batch, d_model); weights have PyTorch's names.
     """
 
     _attentions = ("self_attn",)

@@ -24,7 +24,9 @@ __all__ = ["ViTB16", "VisionTransformer"]
 class _Block(Module):
     """Self-attention and two linear layers, each behind a norm and bypassed."""
 
-    def __init__(self, queue: Any, width: int, heads: int, mlp: int, dropout: float, attention: float, dtype: str | None) -> None:
+    def __init__(
+        self, queue: Any, width: int, heads: int, mlp: int, dropout: float, attention: float, dtype: str | None
+    ) -> None:
         self.ln_1 = LayerNorm(queue, width, eps=1e-6, dtype=dtype)
         self.self_attention = MultiheadAttention(queue, width, heads, dropout=attention, batch_first=True, dtype=dtype)
         self.dropout = Dropout(dropout)
@@ -98,6 +100,7 @@ class VisionTransformer(Module):
         self.heads = Sequential({"head": Linear(queue, hidden_dim, num_classes, dtype=dtype)})
         trunc_normal_(self.conv_proj.weight, 0.0, math.sqrt(1 / (3 * patch_size**2)))
         for tensor in (self.conv_proj.bias, self.heads.head.weight, self.heads.head.bias):
+            assert tensor is not None
             constant_(tensor, 0.0)
 
     def extra_repr(self) -> str:

@@ -32,8 +32,8 @@ class _Variant:
     def __init__(self, function: Callable[..., Any], args: Any, kwargs: Any, found: Description) -> None:
         #: Whether the function has run since somebody looked.
         self.recorded = False
-        self._made: Any = None
-        self._results: dict[int, Any] = {}
+        self._made: tuple[Any, ...] = ()
+        self._results: dict[int, tuple[Any, ...]] = {}
         self.watch = Watch()
         self.held, self.around, self.captures = found.held, found.around, Captures(found.tensors())
 
@@ -145,18 +145,21 @@ class CapturedFunction(Generic[P, R]):
         if variant.recorded:
             variant.recorded = False
             self._check(variant, found, args, kwargs)
-        return variant.result(results)
+        result: R = variant.result(results)
+        return result
 
     def verify(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """One step, made by the function and by a replay from the same state; raises where a bit differs."""
         variant, _, inputs = self._variant(args, kwargs)
-        return variant.result(variant.captured.verify(*inputs))
+        result: R = variant.result(variant.captured.verify(*inputs))
+        return result
 
     def replay(self) -> R:
         """The step of the last call once more, with the same inputs."""
         if self._last is None:
             raise RuntimeError("replay: nothing has been recorded yet; call it with inputs first")
-        return self._last.result(self._last.captured.replay())
+        result: R = self._last.result(self._last.captured.replay())
+        return result
 
     def stats(self) -> dict[str, Any] | None:
         """Launches of a step, their names, and the bytes it takes with and without a plan; ``None`` before the first call."""
@@ -186,6 +189,7 @@ def capture(step_fn: Callable[P, R]) -> CapturedFunction[P, R]:
     return CapturedFunction(step_fn)
 
 
-# The package's attribute `capture` is the function, which hides this module: `import netcl.runtime.capture as c` finds the function.
+# The package's attribute `capture` is the function, and hides this module: `import netcl.runtime.capture as c` finds the
+# function.
 for _name in __all__:
     setattr(capture, _name, globals()[_name])

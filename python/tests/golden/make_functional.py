@@ -7,7 +7,6 @@ became of running averages, computed in float64 and kept in float32.
 import numpy as np
 import torch
 import torch.nn.functional as F
-
 from functional_cases import CASES, arguments, write
 from nn_cases import numbers
 

@@ -403,7 +403,7 @@ fn the_kernel_file_compiles_alone() {
     for device in devices() {
         let Queue::OpenCl(stream) = &device.queue else { continue };
         for name in ["recurrent_forward", "recurrent_backward"] {
-            let source = || (Source::new(include_str!("../src/recurrent/recurrent.cl"), ""), name);
+            let source = || (Source::new(include_str!("../../src/recurrent/recurrent.cl"), ""), name);
             stream.kernel(&format!("alone:{name}"), source).unwrap();
         }
     }

@@ -27,6 +27,9 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Layer>()
 }
 
+/// What makes an object again, and with which arguments.
+type Reduced<'py> = (Bound<'py, PyAny>, (String, Bound<'py, PyDict>));
+
 /// The part of a layer that computes.
 #[pyclass(module = "netcl._netcl.nn", frozen)]
 pub(crate) struct Layer {
@@ -178,7 +181,7 @@ impl Layer {
         Layer::hollow(py, &self.kind, &self.settings(py)?)
     }
 
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String, Bound<'py, PyDict>))> {
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
         let hollow = py.get_type::<Layer>().getattr(intern!(py, "hollow"))?;
         Ok((hollow, (self.kind.clone(), self.settings(py)?)))
     }

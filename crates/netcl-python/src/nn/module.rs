@@ -64,8 +64,9 @@ impl PythonModule {
                 .map_err(|_| PyTypeError::new_err(format!("a netcl.nn.Module is needed, not {}", object.get_type())))?;
             Ok(found.cast_into()?)
         };
-        let unsaved = object.getattr(intern!(py, "_unsaved"))?.cast_into::<PySet>()?;
         let mut tensors = Vec::new();
+        let children_of = table("_modules")?;
+        let unsaved = object.getattr(intern!(py, "_unsaved"))?.cast_into::<PySet>()?;
         for (names, saved) in [("_parameters", Role::Parameter), ("_buffers", Role::Buffer)] {
             for (name, value) in table(names)?.iter() {
                 let role = if unsaved.contains(&name)? { Role::Constant } else { saved };
@@ -75,7 +76,7 @@ impl PythonModule {
             }
         }
         let mut children = Vec::new();
-        for (name, child) in table("_modules")?.iter().filter(|(_, child)| !child.is_none()) {
+        for (name, child) in children_of.iter().filter(|(_, child)| !child.is_none()) {
             children.push((name.extract()?, PythonModule::new(&child)?));
         }
         Ok(PythonModule {
