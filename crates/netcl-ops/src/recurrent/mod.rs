@@ -234,7 +234,7 @@ struct Written<'t> {
 /// float32 for 16-bit floats, and so are the memories of an LSTM.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, dtype::DType, tensor::Tensor};
+/// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 /// use netcl_ops::recurrent::{Cell, Recurrent, recurrent};
 ///
 /// let queue = manager().cpu().queue;
@@ -243,7 +243,7 @@ struct Written<'t> {
 /// let layer =
 ///     Recurrent { cell: Cell::Relu, input: &input, weight: &weight, bias: None, hidden: None, memory: None, reverse: false };
 /// assert_eq!(recurrent(&layer, false)?.out.to_host::<f32>()?, [1.0, 0.5, 0.25]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 ///
 /// # Errors

@@ -26,7 +26,7 @@ struct Stretches {
 /// The sum of each stretch of rows that begins at an offset; an empty one gives zeros.
 ///
 /// ```
-/// use netcl_ops::core::{device::manager, index::IndexTensor, tensor::Tensor};
+/// use netcl_core::{device::manager, index::IndexTensor, tensor::Tensor};
 /// use netcl_ops::segment::{segment_argmax, segment_sum};
 ///
 /// let queue = manager().cpu().queue;
@@ -34,7 +34,7 @@ struct Stretches {
 /// let offsets = IndexTensor::from_host(&queue, &[0i64, 1, 1], [3])?;
 /// assert_eq!(segment_sum(&x, &offsets)?.to_host::<f32>()?, [1.0, 0.0, 8.0]);
 /// assert_eq!(segment_argmax(&x, &offsets)?.to_host()?, [0, 0, 1]);
-/// # Ok::<(), netcl_ops::core::Error>(())
+/// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub fn segment_sum(x: &Tensor, offsets: &IndexTensor) -> Result<Tensor> {
     let op = "segment_sum";
