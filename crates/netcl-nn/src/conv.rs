@@ -1,6 +1,6 @@
 //! Convolutions over sequences and images. What is said of one form holds for the other: sequences are images of one row.
 
-use netcl_autograd::ops::conv::{Convolution, conv_transpose2d, conv1d, conv2d};
+use netcl_autograd::ops::conv::{Convolution, conv_transpose1d, conv_transpose2d, conv1d, conv2d};
 use netcl_autograd::ops::layout::{squeeze, unsqueeze};
 use netcl_autograd::ops::pad::{PadMode, pad};
 use netcl_autograd::{Error, Queue, Result, Tensor};
@@ -259,10 +259,10 @@ impl<const N: usize> ConvTransposeOptions<N> {
             let sides = self.padding.map(|width| [width; 2]);
             let how = plane(self.stride, sides, self.dilation, self.groups);
             let extra = rows(self.output_padding, 0);
-            if N == 2 {
-                return conv_transpose2d(x, weight, bias, &how, extra);
+            match N {
+                1 => conv_transpose1d(x, weight, bias, &how, extra[1]),
+                _ => conv_transpose2d(x, weight, bias, &how, extra),
             }
-            squeeze(&conv_transpose2d(&unsqueeze(x, 2)?, &unsqueeze(weight, 2)?, bias, &how, extra)?, &[2])
         })
     }
 }

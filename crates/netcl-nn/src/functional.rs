@@ -13,27 +13,34 @@
 //! # Ok::<(), netcl_nn::autograd::Error>(())
 //! ```
 
+pub use netcl_autograd::ops::activation::{glu, rrelu};
 pub use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, rotary, scaled_dot_product_attention};
-pub use netcl_autograd::ops::conv::{Convolution, conv_transpose2d, conv1d, conv2d, same};
-pub use netcl_autograd::ops::dropout::dropout;
+pub use netcl_autograd::ops::conv::{Convolution, conv_transpose1d, conv_transpose2d, conv1d, conv2d, same};
+pub use netcl_autograd::ops::distance::{cosine_similarity, normalize, pairwise_distance};
+pub use netcl_autograd::ops::dropout::{Dropped, alpha_dropout, dropout, feature_dropout};
 pub use netcl_autograd::ops::einsum::einsum;
 pub use netcl_autograd::ops::elementwise::*;
+pub use netcl_autograd::ops::embedding_bag::{BagMode, EmbeddingBagOptions, embedding_bag};
 pub use netcl_autograd::ops::indexing::{embedding, gather, index_add, index_select, masked_fill, scatter_add};
 pub use netcl_autograd::ops::layout::{
     cat, chunk, expand, flatten, flip, permute, repeat, reshape, select, slice, split, squeeze, stack, transpose, tril,
     triu, unsqueeze,
 };
 pub use netcl_autograd::ops::loss::*;
-pub use netcl_autograd::ops::matmul::{bias_add, linear, matmul};
-pub use netcl_autograd::ops::norm::{Running, batch_norm, batch_norm_eval, group_norm, layer_norm, rms_norm};
+pub use netcl_autograd::ops::matmul::{bias_add, bilinear, linear, matmul};
+pub use netcl_autograd::ops::norm::{
+    LocalResponse, Running, batch_norm, batch_norm_eval, group_norm, instance_norm, instance_norm_eval, layer_norm,
+    local_response_norm, rms_norm,
+};
 pub use netcl_autograd::ops::pad::{PadMode, pad};
 pub use netcl_autograd::ops::pool::{
     Averaging, Window, adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_max_pool1d, adaptive_max_pool2d, avg_pool1d,
-    avg_pool2d, max_pool1d, max_pool2d,
+    avg_pool2d, lp_pool1d, lp_pool2d, max_pool1d, max_pool2d,
 };
 pub use netcl_autograd::ops::reduce::{
     all, any, argmax, argmin, cumsum, logsumexp, max, mean, min, norm, prod, std, sum, var,
 };
 pub use netcl_autograd::ops::resample::{Resize, upsample_bilinear, upsample_nearest};
-pub use netcl_autograd::ops::softmax::{log_softmax, softmax};
+pub use netcl_autograd::ops::shuffle::{channel_shuffle, pixel_shuffle, pixel_unshuffle};
+pub use netcl_autograd::ops::softmax::{gumbel_softmax, log_softmax, softmax, softmin};
 pub use netcl_autograd::ops::sort::{argsort, sort, topk};

@@ -1,8 +1,7 @@
 //! Margins around sequences and images.
 
-use netcl_autograd::ops::layout::{cat, slice};
 use netcl_autograd::ops::pad::{PadMode, pad};
-use netcl_autograd::{Error, Result, Slice, Tensor};
+use netcl_autograd::{Error, Result, Tensor};
 
 use crate::Module;
 use crate::settings::{Setting, Settings, Value, Wrong};
@@ -55,7 +54,6 @@ impl<const N: usize> Margins<N> {
 
 /// The last axes continued with what stands at their other end, as if they were circles.
 pub(crate) fn circular(x: &Tensor, pairs: &[(isize, isize)]) -> Result<Tensor> {
-    let mut x = x.clone();
     for (axis, &(before, after)) in (-(pairs.len() as isize)..).zip(pairs) {
         let length = x.shape()[x.ndim().wrapping_add_signed(axis)] as isize;
         if before.min(after) < 0 || before.max(after) > length {
@@ -63,11 +61,8 @@ pub(crate) fn circular(x: &Tensor, pairs: &[(isize, isize)]) -> Result<Tensor> {
                 format!("an axis of length {length} can be continued by 0 to {length}, not by {before} and {after}");
             return Err(Error::argument("pad", what));
         }
-        let end = slice(&x, axis, Slice::new(Some(length - before), None, 1))?;
-        let start = slice(&x, axis, Slice::new(None, Some(after), 1))?;
-        x = cat(&[&end, &x, &start], axis)?;
     }
-    Ok(x)
+    pad(x, pairs, PadMode::Circular)
 }
 
 macro_rules! paddings {

@@ -1,18 +1,10 @@
 //! Channels exchanged for places, and places for channels: the layouts of sub-pixel convolution.
 
-use netcl_autograd::ops::layout::{permute, reshape};
+use netcl_autograd::ops::shuffle::{pixel_shuffle, pixel_unshuffle};
 use netcl_autograd::{Error, Result, Tensor};
 
 use crate::Module;
 use crate::settings::Settings;
-
-/// Splits the axes of images in parts, puts the parts into another order, and joins them.
-fn shuffle(x: &Tensor, parts: [usize; 5], order: [isize; 5], joined: [usize; 3]) -> Result<Tensor> {
-    let outer = &x.shape()[..x.ndim() - 3];
-    let first = outer.len() as isize;
-    let order: Vec<isize> = (0..first).chain(order.map(|axis| first + axis)).collect();
-    reshape(&permute(&reshape(x, [outer, &parts].concat())?, &order)?, [outer, &joined].concat())
-}
 
 /// `[..., C * r * r, H, W]` to `[..., C, H * r, W * r]`: each group of `r * r` channels becomes a block of pixels.
 ///
@@ -39,10 +31,8 @@ impl PixelShuffle {
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let r = self.upscale_factor;
         match (&input.shape()[..], r.checked_mul(r)) {
-            (&[.., channels, height, width], Some(block)) if block > 0 && channels.is_multiple_of(block) => {
-                let filters = channels / block;
-                let parts = [filters, r, r, height, width];
-                shuffle(input, parts, [0, 3, 1, 4, 2], [filters, height.saturating_mul(r), width.saturating_mul(r)])
+            (&[.., channels, _, _], Some(block)) if block > 0 && channels.is_multiple_of(block) => {
+                pixel_shuffle(input, r)
             }
             _ => Err(Error::input(format!("PixelShuffle({r})"), format!("(..., C * {r} * {r}, H, W)"), input.shape())),
         }
@@ -63,11 +53,8 @@ impl PixelUnshuffle {
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let r = self.downscale_factor;
         match input.shape()[..] {
-            [.., channels, height, width] if r > 0 && height.is_multiple_of(r) && width.is_multiple_of(r) => {
-                let (height, width) = (height / r, width / r);
-                let parts = [channels, height, r, width, r];
-                let joined = [channels.saturating_mul(r).saturating_mul(r), height, width];
-                shuffle(input, parts, [0, 2, 4, 1, 3], joined)
+            [.., _, height, width] if r > 0 && height.is_multiple_of(r) && width.is_multiple_of(r) => {
+                pixel_unshuffle(input, r)
             }
             _ => {
                 Err(Error::input(format!("PixelUnshuffle({r})"), format!("(..., C, H * {r}, W * {r})"), input.shape()))

@@ -1,19 +1,16 @@
-"""What the constructors of layers have in common: the queue that may be left out, sizes, and first values."""
+"""What the constructors of layers have in common: the queue that may be left out, and sizes."""
 
 from __future__ import annotations
 
 import functools
-import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from netcl import autograd as ag
 from netcl._netcl import DeviceHandle, Tensor
-from netcl._netcl.nn import uniform_
 from netcl.core.device import manager
 
-__all__ = ["WrongInput", "depth", "parameter", "positive", "queue_first", "resolve_queue", "uniform_parameter", "with_queue"]
+__all__ = ["WrongInput", "depth", "positive", "queue_first", "resolve_queue", "with_queue"]
 
 
 class WrongInput(TypeError):
@@ -105,14 +102,3 @@ def depth(layer: str, **counts: int) -> None:
     for name, count in counts.items():
         if count > 10_000:
             raise ValueError(f"{layer}: {name} is {count}; a model can have at most 10,000 layers of a kind")
-
-
-def parameter(queue: Any, shape: Sequence[int], fill: float = 0.0, dtype: str | None = None) -> Tensor:
-    """A parameter that starts with one value everywhere."""
-    return ag.tensor(Tensor.from_shape(queue, tuple(shape), dtype, fill), requires_grad=True)
-
-
-def uniform_parameter(queue: Any, shape: Sequence[int], fan_in: int, dtype: str | None = None) -> Tensor:
-    """A parameter that starts uniform within ``1 / sqrt(fan_in)``."""
-    bound = 1.0 / math.sqrt(max(fan_in, 1))
-    return uniform_(parameter(queue, shape, dtype=dtype), -bound, bound)

@@ -58,7 +58,7 @@ pub fn pixel_unshuffle(x: &Tensor, factor: usize) -> Result<Tensor> {
     reshape(&blocks, [outer, &[filters, height, width]].concat())
 }
 
-/// The channels (axis 1) of `[N, C, ...]` dealt out anew: channel i of group g becomes channel g of group i, so that the next
+/// The channels (axis 1) of `[N, C, ...]` in another order: channel i of group g becomes channel g of group i, so that the next
 /// grouped convolution sees all of them.
 ///
 /// ```

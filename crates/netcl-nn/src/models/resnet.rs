@@ -152,7 +152,7 @@ impl Parts<'_, '_> {
         let options = Conv2dOptions {
             stride: [stride; 2],
             padding: Padding::from(kernel / 2),
-            // A norm behind it has a bias of its own.
+            // The norm after it has a bias of its own.
             bias: !self.batchnorm,
             ..Conv2dOptions::new(inputs, outputs, kernel)
         };

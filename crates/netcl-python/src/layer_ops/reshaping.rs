@@ -138,7 +138,7 @@ both! {
         how.tensor(py, x, || shuffle::pixel_unshuffle(x, factor))
     }
 
-    /// The channels (axis 1) dealt out anew: channel i of group g becomes channel g of group i.
+    /// The channels (axis 1) in another order: channel i of group g becomes channel g of group i.
     #[signature(x, groups)]
     #[text("(x, groups)")]
     fn channel_shuffle(how, py, x: &Tensor, groups: &Bound<'_, PyAny>) -> Tensor {
