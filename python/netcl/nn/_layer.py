@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from netcl._netcl import Tensor
@@ -13,19 +14,82 @@ from netcl._surroundings import raise_version
 from netcl.nn._arguments import with_queue
 from netcl.nn.module import Module
 
-__all__ = ["Layer", "constructor"]
+__all__ = ["KW_ONLY", "Layer", "Parametric", "given"]
+
+_Parameter = inspect.Parameter
+_SELF, _QUEUE = (_Parameter(name, _Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", "queue"))
+_DTYPE = _Parameter("dtype", _Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
+
+
+class _Given:
+    """The default of an argument that becomes something else: ``bias=True`` a tensor, ``stride=1`` one number per axis."""
+
+    def __init__(self, default: Any) -> None:
+        self.default = default
+
+
+def given(default: Any = _Parameter.empty) -> Any:
+    """An argument of a layer's constructor, which has to be given unless there is a default."""
+    return _Given(default)
+
+
+def _arguments(cls: type[Layer], also: tuple[str, ...]) -> dict[str, _Parameter]:
+    """The arguments that a class declares, which are then no attributes of the class itself."""
+    positional = True
+    # A property in the place of an inherited argument replaces it.
+    found = {name: argument for name, argument in cls._arguments.items() if name not in vars(cls)}
+    for name, kind in inspect.get_annotations(cls).items():
+        value = vars(cls).get(name, _Parameter.empty)
+        if kind == "KW_ONLY":
+            positional = False
+        elif value is not _Parameter.empty:
+            plain = not isinstance(value, _Given)
+            default, shown = (value, kind) if plain else (value.default, _Parameter.empty)
+            place = _Parameter.POSITIONAL_OR_KEYWORD if positional else _Parameter.KEYWORD_ONLY
+            found[name] = _Parameter(name, place, default=default, annotation=shown)
+            delattr(cls, name)
+    return found | {name: _Parameter(name, _Parameter.KEYWORD_ONLY, default=None) for name in also}
+
+
+def _constructor(cls: type[Layer]) -> Callable[..., None]:
+    """The constructor of a class. What is not given is Rust's default."""
+    arguments = cls._arguments.values()
+    positional = [argument for argument in arguments if argument.kind is _Parameter.POSITIONAL_OR_KEYWORD]
+    named = [argument for argument in arguments if argument.kind is _Parameter.KEYWORD_ONLY]
+    if cls._on_device:
+        positional, named = [_QUEUE, *positional], [*named, _DTYPE]
+    signature = inspect.Signature([_SELF, *positional, *named], return_annotation=None)
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if cls._on_device:
+            args = with_queue(type(self).__name__, args, kwargs)
+        try:
+            given = signature.bind(self, *args, **kwargs).arguments
+        except TypeError as problem:
+            raise TypeError(f"{type(self).__name__}: {problem}; its arguments are {signature}") from None
+        del given["self"]
+        defaults = signature.parameters
+        self._make(**{name: value for name, value in given.items() if value is not defaults[name].default})
+
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    return __init__
 
 
 class Layer(Module):
     """A layer that Rust computes.
 
-    A subclass declares the constructor's arguments, which Rust checks and completes:
+    A subclass declares its attributes. Those with a value are the arguments of its constructor, in order, which Rust checks and
+    completes; the others are tensors and layers inside:
 
-        class LeakyReLU(Layer):
-            negative_slope: float
+        class Scale(Parametric):
+            channels: int = given()
+            factor: float = 1.0
+            bias: Tensor | None = given(True)
+            weight: Tensor
 
-            @constructor
-            def __init__(self, negative_slope: float = 0.01) -> None: ...
+    is ``Scale(queue, channels, factor=1.0, bias=True, *, dtype=None)``. Arguments of the class that it derives from come first;
+    what is declared again moves to its new place. After ``_: KW_ONLY`` they are given by name, and so are other names of
+    settings: ``class Softmax(Layer, also=("dim",))``.
 
     The settings that came of the arguments are plain attributes, parameters and buffers are in the module's tables. Users may
     change all of them: before it computes, the Rust layer takes over what is another object than the last time. A layer inside
@@ -34,22 +98,22 @@ class Layer(Module):
 
     _kind = ""
     _layer: _nn.Layer
+    _on_device = False
+    _arguments: Mapping[str, _Parameter] = MappingProxyType({})
 
-    def __init_subclass__(cls, kind: str | None = None, **more: Any) -> None:
+    def __init_subclass__(cls, kind: str | None = None, also: tuple[str, ...] = (), **more: Any) -> None:
         super().__init_subclass__(**more)
         # A user's subclass is computed by the layer that it derives from.
-        if cls.__module__.startswith("netcl.nn."):
-            cls._kind = kind or cls.__name__
-
-    def __init__(self) -> None:
-        self._make()
-
-    def _make(self, queue: Any = None, dtype: Any = None, **settings: Any) -> None:
-        """Makes the Rust layer with these arguments of its constructor."""
-        self._hold(_nn.Layer(self._kind, settings, queue, dtype))
+        if not cls.__module__.startswith("netcl.nn."):
+            return
+        cls._kind = kind or cls.__name__
+        cls._arguments = _arguments(cls, also)
+        if "__init__" not in vars(cls):
+            cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
 
     if TYPE_CHECKING:
         # What a subclass takes and gives is its own.
+        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
         def forward(self, *args: Any, **kwargs: Any) -> Any: ...
 
     else:
@@ -57,6 +121,10 @@ class Layer(Module):
         def forward(self, x: Tensor) -> Tensor:
             """The result for a tensor."""
             return self._layer.forward(self.__dict__, x)
+
+    def _make(self, queue: Any = None, dtype: Any = None, **settings: Any) -> None:
+        """Makes the Rust layer with these arguments of its constructor."""
+        self._hold(_nn.Layer(self._kind, settings, queue, dtype))
 
     def _hold(self, layer: _nn.Layer) -> None:
         """Shows the members and settings of a Rust layer as the module's own."""
@@ -91,28 +159,10 @@ class Layer(Module):
         }
 
 
-def constructor(init: Callable[..., None]) -> Callable[..., None]:
-    """Makes the declaration of a constructor the constructor: its arguments are the settings of the Rust layer.
+class Parametric(Layer):
+    """A layer with parameters or buffers: its constructor takes a queue first, which may be left out, and a dtype as well."""
 
-    A first parameter ``queue`` may be left out, given by name, or as ``device="cpu"``. ``dtype`` is that of the parameters.
-    What is not given is Rust's default.
-    """
-    signature = inspect.signature(init)
-    defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
-    takes_queue = "queue" in defaults
-
-    @functools.wraps(init)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
-        if takes_queue:
-            args = with_queue(type(self).__name__, args, kwargs)
-        try:
-            given = signature.bind(self, *args, **kwargs).arguments
-        except TypeError as problem:
-            raise TypeError(f"{type(self).__name__}: {problem}; its arguments are {signature}") from None
-        del given[next(iter(given))]
-        self._make(**{name: value for name, value in given.items() if value is not defaults[name]})
-
-    return wrapper
+    _on_device = True
 
 
 def _inside(layer: _nn.Layer) -> Layer:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from netcl._netcl import Tensor
-from netcl.nn._layer import Layer, constructor
+from netcl.nn._layer import Layer, Parametric, given
 
 __all__ = [
     "CELU",
@@ -57,28 +55,19 @@ class ReLU6(Activation):
 class LeakyReLU(Activation):
     """``x`` above 0, a multiple of it below."""
 
-    negative_slope: float
-
-    @constructor
-    def __init__(self, negative_slope: float = 0.01) -> None: ...
+    negative_slope: float = 0.01
 
 
 class ELU(Activation):
     """``x`` above 0, ``alpha * (exp(x) - 1)`` below."""
 
-    alpha: float
-
-    @constructor
-    def __init__(self, alpha: float = 1.0) -> None: ...
+    alpha: float = 1.0
 
 
 class CELU(Activation):
     """``x`` above 0, ``alpha * (exp(x / alpha) - 1)`` below: smooth at 0 for every ``alpha``."""
 
-    alpha: float
-
-    @constructor
-    def __init__(self, alpha: float = 1.0) -> None: ...
+    alpha: float = 1.0
 
 
 class SELU(Activation):
@@ -119,11 +108,8 @@ class LogSigmoid(Activation):
 class Softplus(Activation):
     """``log(1 + exp(beta * x)) / beta``; linear where ``beta * x`` exceeds the threshold."""
 
-    beta: float
-    threshold: float
-
-    @constructor
-    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None: ...
+    beta: float = 1.0
+    threshold: float = 20.0
 
 
 class Softsign(Activation):
@@ -133,11 +119,8 @@ class Softsign(Activation):
 class HardTanh(Activation, kind="Hardtanh"):
     """``x`` between two bounds, constant outside."""
 
-    min_val: float
-    max_val: float
-
-    @constructor
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None: ...
+    min_val: float = -1.0
+    max_val: float = 1.0
 
 
 class HardSigmoid(Activation, kind="Hardsigmoid"):
@@ -151,19 +134,13 @@ class HardSwish(Activation, kind="Hardswish"):
 class Hardshrink(Activation):
     """``x``, and 0 where ``|x|`` is at most ``lambd``."""
 
-    lambd: float
-
-    @constructor
-    def __init__(self, lambd: float = 0.5) -> None: ...
+    lambd: float = 0.5
 
 
 class Softshrink(Activation):
     """``x`` moved towards 0 by ``lambd``, and 0 where ``|x|`` is at most ``lambd``."""
 
-    lambd: float
-
-    @constructor
-    def __init__(self, lambd: float = 0.5) -> None: ...
+    lambd: float = 0.5
 
 
 class Tanhshrink(Activation):
@@ -173,61 +150,42 @@ class Tanhshrink(Activation):
 class Threshold(Activation):
     """``x`` above the threshold, ``value`` elsewhere."""
 
-    threshold: float
-    value: float
-
-    @constructor
-    def __init__(self, threshold: float, value: float) -> None: ...
+    threshold: float = given()
+    value: float = given()
 
 
-class Softmax(Activation):
-    """``exp(x) / sum(exp(x))`` along an axis (``dim`` is another name of ``axis``)."""
+class _AlongAxis(Activation, also=("dim",)):
+    """A function along an axis; ``dim`` is another name of ``axis``."""
 
-    axis: int
-
-    @constructor
-    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None: ...
+    axis: int = -1
 
 
-class LogSoftmax(Activation):
-    """``log(softmax(x))`` along an axis (``dim`` is another name of ``axis``)."""
-
-    axis: int
-
-    @constructor
-    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None: ...
+class Softmax(_AlongAxis):
+    """``exp(x) / sum(exp(x))`` along an axis."""
 
 
-class Softmin(Activation):
-    """``softmax(-x)`` along an axis (``dim`` is another name of ``axis``)."""
+class LogSoftmax(_AlongAxis):
+    """``log(softmax(x))`` along an axis."""
 
-    axis: int
 
-    @constructor
-    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None: ...
+class Softmin(_AlongAxis):
+    """``softmax(-x)`` along an axis."""
 
 
 class Softmax2d(Activation):
     """``Softmax`` over the channels of images (N, C, H, W) or (C, H, W)."""
 
 
-class GLU(Activation):
-    """``a * sigmoid(b)`` of the two halves ``a`` and ``b`` of an axis (``dim`` is another name of ``axis``)."""
-
-    axis: int
-
-    @constructor
-    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None: ...
+class GLU(_AlongAxis):
+    """``a * sigmoid(b)`` of the two halves ``a`` and ``b`` of an axis."""
 
 
-class PReLU(Layer):
+class PReLU(Parametric):
     """``x`` above 0, a learned multiple of it below: one slope for all, or one for each channel (axis 1)."""
 
-    init: float
+    num_parameters: int = given(1)  # type: ignore[assignment]
+    init: float = 0.25
     weight: Tensor
-
-    @constructor
-    def __init__(self, queue: Any = None, num_parameters: int = 1, init: float = 0.25, dtype: str | None = None) -> None: ...
 
 
 Swish = SiLU

@@ -6,13 +6,13 @@ from typing import Any
 
 from netcl._netcl import Tensor
 from netcl._netcl import nn as _nn
-from netcl.nn._layer import Layer, constructor
+from netcl.nn._layer import KW_ONLY, Parametric, given
 from netcl.nn.linear import Linear
 
 __all__ = ["MultiheadAttention"]
 
 
-class MultiheadAttention(Layer):
+class MultiheadAttention(Parametric):
     """Attention of several heads: ``MultiheadAttention(queue, 64, 4)(x)`` is self-attention, ``(query, key, value)`` any.
 
     Tensors have the axes (batch, length, embed_dim), or with ``batch_first=False`` (length, batch, embed_dim), or no batch.
@@ -20,26 +20,15 @@ class MultiheadAttention(Layer):
     ``out_proj`` joins the heads.
     """
 
-    embed_dim: int
-    num_heads: int
-    dropout: float
-    batch_first: bool
+    embed_dim: int = given()
+    num_heads: int = given()
+    _: KW_ONLY
+    dropout: float = 0.0
+    bias: bool = True
+    batch_first: bool = True
     in_proj_weight: Tensor
     in_proj_bias: Tensor | None
     out_proj: Linear
-
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        embed_dim: int,
-        num_heads: int,
-        *,
-        dropout: float = 0.0,
-        bias: bool = True,
-        batch_first: bool = True,
-        dtype: str | None = None,
-    ) -> None: ...
 
     def forward(
         self,

@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from netcl._netcl import Tensor
-from netcl.nn._layer import Layer, constructor
+from netcl.nn._layer import Parametric, given
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "DepthwiseConv2d"]
 
 
-class _Filters(Layer):
+class _Filters(Parametric, also=("padding",)):
     """What convolutions have in common."""
 
-    in_channels: int
-    out_channels: int
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    pad: Any
-    dilation: tuple[int, ...]
-    groups: int
+    in_channels: int = given()
+    out_channels: int = given()
+    kernel_size: tuple[int, ...] = given()
+    stride: tuple[int, ...] = given(1)
+    pad: Any = 0
+    dilation: tuple[int, ...] = given(1)
+    groups: int = 1
+    bias: Tensor | None = given(True)
     weight: Tensor
-    bias: Tensor | None
 
     @property
     def padding(self) -> Any:
@@ -34,25 +34,7 @@ class _Filters(Layer):
 
 
 class _Convolution(_Filters):
-    padding_mode: str
-
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        pad: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        dtype: str | None = None,
-        *,
-        padding: Any = None,
-    ) -> None: ...
+    padding_mode: str = "zeros"
 
 
 class Conv2d(_Convolution):
@@ -72,23 +54,13 @@ class Conv1d(_Convolution):
 class DepthwiseConv2d(Conv2d):
     """One filter for each channel: ``Conv2d`` with as many groups as channels."""
 
-    channels: int
-
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        pad: Any = 0,
-        dilation: Any = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        dtype: str | None = None,
-        *,
-        padding: Any = None,
-    ) -> None: ...
+    channels: int = given()
+    kernel_size: tuple[int, ...] = given()
+    stride: tuple[int, ...] = given(1)
+    pad: Any = 0
+    dilation: tuple[int, ...] = given(1)
+    bias: Tensor | None = given(True)
+    padding_mode: str = "zeros"
 
     @property
     def in_channels(self) -> int:  # type: ignore[override]
@@ -99,25 +71,10 @@ class DepthwiseConv2d(Conv2d):
 
 
 class _Transposed(_Filters):
-    output_padding: tuple[int, ...]
-
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        pad: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Any = 1,
-        dtype: str | None = None,
-        *,
-        padding: Any = None,
-    ) -> None: ...
+    output_padding: tuple[int, ...] = given(0)
+    groups: int = 1
+    bias: Tensor | None = given(True)
+    dilation: tuple[int, ...] = given(1)
 
 
 class ConvTranspose2d(_Transposed):

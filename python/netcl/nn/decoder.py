@@ -9,7 +9,7 @@ from netcl._netcl import Tensor
 from netcl._netcl import nn as _nn
 from netcl._netcl.nn import KVCache
 from netcl.nn._arguments import queue_first
-from netcl.nn._layer import Layer, constructor
+from netcl.nn._layer import KW_ONLY, Parametric, given
 from netcl.nn.linear import Linear
 from netcl.nn.module import Module
 from netcl.nn.normalization import LayerNorm, RMSNorm
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-class _CachedAttention(Layer):
+class _CachedAttention(Parametric):
     """Attention of places to themselves, over what a cache holds as well."""
 
     def forward(self, x: Tensor, cache: KVCache | None = None, layer: int = 0) -> Tensor:
@@ -40,90 +40,53 @@ class _CachedAttention(Layer):
 class CausalSelfAttention(_CachedAttention):
     """Attention of several heads in which a place sees itself and those before it: (batch, length, embed_dim) to the same."""
 
-    embed_dim: int
-    num_heads: int
-    causal: bool
-    dropout: float
-    bias: bool
+    embed_dim: int = given()
+    num_heads: int = given()
+    causal: bool = True
+    dropout: float = 0.0
+    bias: bool = True
     c_attn: Linear
     c_proj: Linear
-
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        embed_dim: int,
-        num_heads: int,
-        causal: bool = True,
-        dropout: float = 0.0,
-        bias: bool = True,
-        dtype: str | None = None,
-    ) -> None: ...
 
 
 class RotaryAttention(_CachedAttention):
     """Causal attention that knows places by rotation: only distances count. ``qk_norm`` normalises queries and keys."""
 
-    dim: int
-    n_head: int
-    rope_base: float
-    dropout: float
-    bias: bool
-    qk_norm: bool
-    eps: float
+    dim: int = given()
+    n_head: int = given()
+    rope_base: float = 10000.0
+    dropout: float = 0.0
+    bias: bool = False
+    qk_norm: bool = True
+    eps: float = 1e-6
     qkv: Linear
     proj: Linear
     q_norm: RMSNorm
     k_norm: RMSNorm
 
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        dim: int,
-        n_head: int,
-        rope_base: float = 10000.0,
-        dropout: float = 0.0,
-        bias: bool = False,
-        qk_norm: bool = True,
-        eps: float = 1e-6,
-        dtype: str | None = None,
-    ) -> None: ...
 
-
-class SwiGLU(Layer):
+class SwiGLU(Parametric):
     """A gated pair of linear layers: ``down(silu(gate(x)) * up(x))``.
 
     The inner width is 8/3 of the outer one, up to a multiple of 64, unless given: as many weights as without a gate.
     """
 
-    dim: int
-    hidden: int
-    bias: bool
+    dim: int = given()
+    hidden: int = given(None)
+    bias: bool = False
     gate: Linear
     up: Linear
     down: Linear
 
-    @constructor
-    def __init__(
-        self, queue: Any, dim: int, hidden: int | None = None, bias: bool = False, dtype: str | None = None
-    ) -> None: ...
 
-
-class _FeedForward(Layer, kind="FeedForward"):
+class _FeedForward(Parametric, kind="FeedForward"):
     """Two linear layers with an activation between them."""
 
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        dim: int,
-        hidden: int,
-        activation: str = "gelu",
-        dropout: float = 0.0,
-        bias: bool = True,
-        dtype: str | None = None,
-    ) -> None: ...
+    dim: int = given()
+    hidden: int = given()
+    activation: str = "gelu"
+    dropout: float = 0.0
+    bias: bool = True
 
 
 class TransformerBlock(Module):
@@ -151,9 +114,9 @@ class TransformerBlock(Module):
         self.d_model, self.num_heads, self.dim_feedforward = d_model, num_heads, inner
         self.dropout, self.causal, self.activation, self.bias = dropout, causal, activation, bias
         self.ln_1 = LayerNorm(queue, d_model, bias=bias, dtype=dtype)
-        self.attn = CausalSelfAttention(queue, d_model, num_heads, causal, dropout, bias, dtype)
+        self.attn = CausalSelfAttention(queue, d_model, num_heads, causal, dropout, bias, dtype=dtype)
         self.ln_2 = LayerNorm(queue, d_model, bias=bias, dtype=dtype)
-        self.mlp = _FeedForward(queue, d_model, inner, activation, dropout, bias, dtype)
+        self.mlp = _FeedForward(queue, d_model, inner, activation, dropout, bias, dtype=dtype)
 
     def forward(self, x: Tensor, cache: KVCache | None = None, layer: int = 0) -> Tensor:
         x = x + self.attn(self.ln_1(x), cache, layer)
@@ -192,11 +155,11 @@ class DecoderBlock(Module):
         return x + (ag.dropout(y, self.dropout) if self.dropout and self.training else y)
 
 
-class _Places(Layer):
+class _Places(Parametric):
     """A vector for each place."""
 
-    max_len: int
-    d_model: int
+    max_len: int = given()
+    d_model: int = given()
     weight: Tensor
 
     def forward(self, length: int, start: int = 0) -> Tensor:
@@ -207,19 +170,15 @@ class _Places(Layer):
 class PositionalEmbedding(_Places):
     """A learned vector for each place: ``PositionalEmbedding(queue, 512, 64)(length)`` is (length, d_model)."""
 
-    @constructor
-    def __init__(
-        self, queue: Any, max_len: int, d_model: int, *, init_std: float = 0.02, dtype: str | None = None
-    ) -> None: ...
+    _: KW_ONLY
+    init_std: float = 0.02
 
 
 class SinusoidalEmbedding(_Places):
     """A fixed vector for each place, of sines and cosines of waves that get longer along the width."""
 
-    @constructor
-    def __init__(
-        self, queue: Any, max_len: int, d_model: int, *, base: float = 10000.0, dtype: str | None = None
-    ) -> None: ...
+    _: KW_ONLY
+    base: float = 10000.0
 
 
 class TiedLinear(Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netcl.nn._layer import Layer, constructor
+from netcl.nn._layer import Layer
 
 __all__ = ["Dropout", "Dropout1d", "Dropout2d"]
 
@@ -14,11 +14,8 @@ class Dropout(Layer):
     call.
     """
 
-    p: float
-    seed: int | None
-
-    @constructor
-    def __init__(self, p: float = 0.5, seed: int | None = None) -> None: ...
+    p: float = 0.5
+    seed: int | None = None
 
 
 class Dropout1d(Dropout):

@@ -6,40 +6,30 @@ from typing import Any
 
 from netcl._netcl import Tensor
 from netcl._netcl import nn as _nn
-from netcl.nn._layer import Layer, constructor
+from netcl.nn._layer import KW_ONLY, Parametric, given
 
 __all__ = ["Embedding", "EmbeddingBag"]
 
 
-class Embedding(Layer):
+class Embedding(Parametric):
     """A vector for each of ``num_embeddings`` indices: ``Embedding(queue, 1000, 64)(indices)``.
 
     The weight has shape ``(num_embeddings, embedding_dim)`` and starts normal with the deviation ``init_std``. The row
     ``padding_idx`` starts as zeros and gets no gradient.
     """
 
-    num_embeddings: int
-    embedding_dim: int
-    padding_idx: int | None
+    num_embeddings: int = given()
+    embedding_dim: int = given()
+    padding_idx: int | None = None
+    _: KW_ONLY
+    init_std: float = 1.0
     weight: Tensor
-
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
-        *,
-        init_std: float = 1.0,
-        dtype: str | None = None,
-    ) -> None: ...
 
     def forward(self, indices: Any) -> Tensor:
         return _nn.embedding(self._layer, self.__dict__, indices)
 
 
-class EmbeddingBag(Layer):
+class EmbeddingBag(Parametric):
     """Rows of a table that are put together to one row per bag: their ``"sum"``, ``"mean"`` or ``"max"``.
 
         table = EmbeddingBag(queue, 1000, 64, mode="sum")
@@ -49,26 +39,14 @@ class EmbeddingBag(Layer):
     With ``include_last_offset`` the last offset is the end of the last bag. The index ``padding_idx`` belongs to no bag.
     """
 
-    num_embeddings: int
-    embedding_dim: int
-    mode: str
-    include_last_offset: bool
-    padding_idx: int | None
+    num_embeddings: int = given()
+    embedding_dim: int = given()
+    mode: str = "mean"
+    include_last_offset: bool = False
+    padding_idx: int | None = None
+    _: KW_ONLY
+    init_std: float = 1.0
     weight: Tensor
-
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        num_embeddings: int,
-        embedding_dim: int,
-        mode: str = "mean",
-        include_last_offset: bool = False,
-        padding_idx: int | None = None,
-        *,
-        init_std: float = 1.0,
-        dtype: str | None = None,
-    ) -> None: ...
 
     def forward(self, indices: Any, offsets: Any = None, per_sample_weights: Tensor | None = None) -> Tensor:
         return _nn.embedding_bag(self._layer, self.__dict__, indices, offsets, per_sample_weights)

@@ -6,7 +6,7 @@ from typing import Any
 
 from netcl._netcl import Tensor
 from netcl._netcl import nn as _nn
-from netcl.nn._layer import Layer, constructor
+from netcl.nn._layer import KW_ONLY, Layer, given
 
 __all__ = [
     "BCELoss",
@@ -34,10 +34,7 @@ __all__ = [
 class _Loss(Layer):
     """``reduction`` is "mean", "sum" or "none"."""
 
-    reduction: str
-
-    @constructor
-    def __init__(self, reduction: str = "mean") -> None: ...
+    reduction: str = "mean"
 
     def forward(self, input: Tensor, target: Any) -> Tensor:
         return _nn.loss(self._layer, self.__dict__, input, target)
@@ -46,10 +43,8 @@ class _Loss(Layer):
 class _Weighted(_Loss):
     """A loss with a weight for each class or element, which moves with the module but is not trained."""
 
-    weight: Tensor | None
-
-    @constructor
-    def __init__(self, weight: Any = None, reduction: str = "mean") -> None: ...
+    weight: Tensor | None = given(None)
+    reduction: str = "mean"
 
     def _make(self, queue: Any = None, dtype: Any = None, **settings: Any) -> None:
         given = {name: settings.pop(name) for name in ("weight", "pos_weight") if name in settings}
@@ -69,44 +64,30 @@ class L1Loss(_Loss):
 class SmoothL1Loss(_Loss):
     """The absolute difference, rounded off by a parabola where it is below ``beta``."""
 
-    beta: float
-
-    @constructor
-    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None: ...
+    beta: float = 1.0
 
 
 class HuberLoss(_Loss):
     """Half the square of the difference below ``delta``, linear above."""
 
-    delta: float
-
-    @constructor
-    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None: ...
+    delta: float = 1.0
 
 
 class CrossEntropyLoss(_Weighted):
     """``-log(softmax(input)[target])`` over axis 1, for class numbers or probabilities as targets."""
 
-    ignore_index: int | None
-    label_smoothing: float
-
-    @constructor
-    def __init__(
-        self,
-        weight: Any = None,
-        ignore_index: int | None = -100,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None: ...
+    weight: Tensor | None = given(None)
+    ignore_index: int | None = -100
+    reduction: str = "mean"
+    label_smoothing: float = 0.0
 
 
 class NLLLoss(_Weighted):
     """``-input[target]`` over axis 1, for logarithms of probabilities."""
 
-    ignore_index: int | None
-
-    @constructor
-    def __init__(self, weight: Any = None, ignore_index: int | None = -100, reduction: str = "mean") -> None: ...
+    weight: Tensor | None = given(None)
+    ignore_index: int | None = -100
+    reduction: str = "mean"
 
 
 class BCELoss(_Weighted):
@@ -116,41 +97,29 @@ class BCELoss(_Weighted):
 class BCEWithLogitsLoss(_Weighted):
     """``BCELoss`` of ``sigmoid(input)``, computed in one safe step."""
 
-    pos_weight: Tensor | None
-
-    @constructor
-    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None: ...
+    pos_weight: Tensor | None = given(None)
 
 
 class KLDivLoss(_Loss):
     """``target * (log(target) - input)``, for an input of logarithms; ``"batchmean"`` divides the sum by the batch."""
 
-    log_target: bool
-
-    @constructor
-    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None: ...
+    log_target: bool = False
 
 
 class PoissonNLLLoss(_Loss):
     """The negative log-likelihood of counts under rates, or with ``log_input`` under their logarithms."""
 
-    log_input: bool
-    full: bool
-    eps: float
-
-    @constructor
-    def __init__(
-        self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
-    ) -> None: ...
+    log_input: bool = True
+    full: bool = False
+    eps: float = 1e-8
+    reduction: str = "mean"
 
 
 class HingeEmbeddingLoss(_Loss):
     """The input itself where the target is 1, ``max(0, margin - input)`` where it is -1."""
 
-    margin: float
-
-    @constructor
-    def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None: ...
+    margin: float = 1.0
+    reduction: str = "mean"
 
 
 class SoftMarginLoss(_Loss):
@@ -160,11 +129,10 @@ class SoftMarginLoss(_Loss):
 class MultiMarginLoss(_Weighted):
     """How far other classes are not below the label's score by a margin, as a mean over the classes."""
 
-    p: int
-    margin: float
-
-    @constructor
-    def __init__(self, p: int = 1, margin: float = 1.0, weight: Any = None, reduction: str = "mean") -> None: ...
+    p: int = 1
+    margin: float = 1.0
+    weight: Tensor | None = given(None)
+    reduction: str = "mean"
 
 
 class MultiLabelMarginLoss(_Loss):
@@ -185,29 +153,24 @@ class _LossOfThree(_Loss):
 class CosineEmbeddingLoss(_LossOfThree):
     """``1 - cos`` for pairs with target 1, ``max(cos - margin, 0)`` for those with target -1."""
 
-    margin: float
-
-    @constructor
-    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None: ...
+    margin: float = 0.0
+    reduction: str = "mean"
 
 
 class MarginRankingLoss(_LossOfThree):
     """``max(0, -target * (input1 - input2) + margin)``: the first score should be the larger one where the target is 1."""
 
-    margin: float
-
-    @constructor
-    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None: ...
+    margin: float = 0.0
+    reduction: str = "mean"
 
 
 class GaussianNLLLoss(_LossOfThree):
     """The negative log-likelihood of values that have a variance of their own."""
 
-    full: bool
-    eps: float
-
-    @constructor
-    def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None: ...
+    _: KW_ONLY
+    full: bool = False
+    eps: float = 1e-6
+    reduction: str = "mean"
 
     def forward(self, input: Tensor, target: Any, var: Any) -> Tensor:  # type: ignore[override]
         return super().forward(input, target, var)
@@ -216,15 +179,11 @@ class GaussianNLLLoss(_LossOfThree):
 class TripletMarginLoss(_LossOfThree):
     """``max(distance(anchor, positive) - distance(anchor, negative) + margin, 0)``."""
 
-    margin: float
-    p: float
-    eps: float
-    swap: bool
-
-    @constructor
-    def __init__(
-        self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False, reduction: str = "mean"
-    ) -> None: ...
+    margin: float = 1.0
+    p: float = 2.0
+    eps: float = 1e-6
+    swap: bool = False
+    reduction: str = "mean"
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(anchor, positive, negative)

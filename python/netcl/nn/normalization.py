@@ -6,19 +6,20 @@ from typing import Any
 
 from netcl._netcl import IndexTensor, Tensor
 from netcl._netcl.nn import assign
-from netcl.nn._layer import Layer, constructor
+from netcl.nn._layer import KW_ONLY, Parametric, given
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LayerNorm", "RMSNorm"]
 
 
-class _Averaging(Layer):
+class _Averaging(Parametric):
     """Normalisation of channels (axis 1) that keeps averages."""
 
-    num_features: int
-    eps: float
-    momentum: float | None
-    affine: bool
-    track_running_stats: bool
+    num_features: int = given()
+    _: KW_ONLY
+    eps: float = 1e-5
+    momentum: float | None = 0.1
+    affine: bool = True
+    track_running_stats: bool = True
     weight: Tensor | None
     bias: Tensor | None
     running_mean: Tensor | None
@@ -43,24 +44,7 @@ class _Averaging(Layer):
             self.num_batches_tracked = 0  # type: ignore[assignment]
 
 
-class _BatchNorm(_Averaging):
-    """Normalisation over everything but the channels."""
-
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        num_features: int,
-        *,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        dtype: str | None = None,
-    ) -> None: ...
-
-
-class BatchNorm2d(_BatchNorm):
+class BatchNorm2d(_Averaging):
     """Normalises each channel of images (N, C, H, W) by the batch, and in inference by what the batches have shown.
 
     ``new = (1 - momentum) * old + momentum * batch`` moves the running averages in training; ``momentum=None`` averages all
@@ -68,24 +52,16 @@ class BatchNorm2d(_BatchNorm):
     """
 
 
-class BatchNorm1d(_BatchNorm):
+class BatchNorm1d(_Averaging):
     """``BatchNorm2d`` for rows (N, C) and sequences (N, C, L)."""
 
 
 class _InstanceNorm(_Averaging):
     """Normalisation of each channel of each sample."""
 
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = False,
-        track_running_stats: bool = False,
-        dtype: str | None = None,
-    ) -> None: ...
+    _: KW_ONLY
+    affine: bool = False
+    track_running_stats: bool = False
 
 
 class InstanceNorm2d(_InstanceNorm):
@@ -99,66 +75,36 @@ class InstanceNorm1d(_InstanceNorm):
     """``InstanceNorm2d`` for sequences (N, C, L) or (C, L)."""
 
 
-class LayerNorm(Layer):
+class LayerNorm(Parametric):
     """Normalises the last axes of each sample: ``LayerNorm(queue, 64)`` or ``LayerNorm(queue, (8, 8))``."""
 
-    normalized_shape: tuple[int, ...]
-    eps: float
-    elementwise_affine: bool
+    normalized_shape: tuple[int, ...] = given()
+    eps: float = 1e-5
+    elementwise_affine: bool = True
+    bias: Tensor | None = given(True)
     weight: Tensor | None
-    bias: Tensor | None
-
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        normalized_shape: Any,
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        bias: bool = True,
-        dtype: str | None = None,
-    ) -> None: ...
 
 
-class RMSNorm(Layer):
+class RMSNorm(Parametric):
     """Divides the last axes of each sample by their root mean square: no mean is subtracted, nothing is added.
 
     ``eps=None`` is the distance from 1 to the next number of the input's dtype.
     """
 
-    normalized_shape: tuple[int, ...]
-    eps: float | None
-    elementwise_affine: bool
+    normalized_shape: tuple[int, ...] = given()
+    eps: float | None = 1e-6
+    elementwise_affine: bool = True
     weight: Tensor | None
 
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        normalized_shape: Any,
-        eps: float | None = 1e-6,
-        elementwise_affine: bool = True,
-        dtype: str | None = None,
-    ) -> None: ...
 
-
-class GroupNorm(Layer):
+class GroupNorm(Parametric):
     """Normalises groups of channels (axis 1) of each sample: ``GroupNorm(queue, 4, 64)``."""
 
-    num_groups: int
-    num_channels: int
-    eps: float
-    affine: bool
+    num_groups: int = given()
+    num_channels: int = given()
+    eps: float = 1e-5
+    affine: bool = True
     weight: Tensor | None
     bias: Tensor | None
 
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        num_groups: int,
-        num_channels: int,
-        eps: float = 1e-5,
-        affine: bool = True,
-        dtype: str | None = None,
-    ) -> None: ...
+

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from netcl.nn._layer import Layer, constructor
+from netcl.nn._layer import Layer, given
 
 __all__ = [
     "CircularPad1d",
@@ -21,10 +19,7 @@ __all__ = [
 
 
 class _Pad(Layer):
-    padding: tuple[int, ...]
-
-    @constructor
-    def __init__(self, padding: Any) -> None: ...
+    padding: tuple[int, ...] = given()
 
 
 class ZeroPad1d(_Pad):
@@ -38,11 +33,8 @@ class ZeroPad2d(_Pad):
 class ConstantPad1d(Layer):
     """One value before and after a sequence; negative numbers cut off."""
 
-    padding: tuple[int, ...]
-    value: float
-
-    @constructor
-    def __init__(self, padding: Any, value: float) -> None: ...
+    padding: tuple[int, ...] = given()
+    value: float = given()
 
 
 class ConstantPad2d(ConstantPad1d):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netcl.nn._layer import Layer, constructor
+from netcl.nn._layer import Layer
 
 __all__ = [
     "AdaptiveAvgPool1d",
@@ -22,16 +22,11 @@ __all__ = [
 class MaxPool2d(Layer):
     """The largest element of each window of images (N, C, H, W); windows lie side by side unless a stride is given."""
 
-    kernel_size: Any
-    stride: Any
-    padding: Any
-    dilation: Any
-    ceil_mode: bool
-
-    @constructor
-    def __init__(
-        self, kernel_size: Any = 2, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-    ) -> None: ...
+    kernel_size: Any = 2
+    stride: Any = None
+    padding: Any = 0
+    dilation: Any = 1
+    ceil_mode: bool = False
 
 
 class MaxPool1d(MaxPool2d):
@@ -41,23 +36,12 @@ class MaxPool1d(MaxPool2d):
 class AvgPool2d(Layer):
     """The mean of each window of images (N, C, H, W); windows lie side by side unless a stride is given."""
 
-    kernel_size: Any
-    stride: Any
-    padding: Any
-    ceil_mode: bool
-    count_include_pad: bool
-    divisor_override: int | None
-
-    @constructor
-    def __init__(
-        self,
-        kernel_size: Any = 2,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> None: ...
+    kernel_size: Any = 2
+    stride: Any = None
+    padding: Any = 0
+    ceil_mode: bool = False
+    count_include_pad: bool = True
+    divisor_override: int | None = None
 
 
 class AvgPool1d(AvgPool2d):
@@ -67,10 +51,7 @@ class AvgPool1d(AvgPool2d):
 class AdaptiveAvgPool2d(Layer):
     """The means of as many windows as the output has elements: ``AdaptiveAvgPool2d(1)``; None keeps an axis as it is."""
 
-    output_size: Any
-
-    @constructor
-    def __init__(self, output_size: Any = 1) -> None: ...
+    output_size: Any = 1
 
 
 class AdaptiveAvgPool1d(AdaptiveAvgPool2d):

@@ -6,7 +6,7 @@ from typing import Any
 
 from netcl._netcl import Tensor
 from netcl._netcl import nn as _nn
-from netcl.nn._layer import Layer, constructor
+from netcl.nn._layer import Layer, Parametric, given
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
@@ -17,30 +17,16 @@ def _pair(layer: Layer, hx: Any) -> tuple[Tensor, Tensor] | None:
     raise TypeError(f"{type(layer).__name__}: the states are a pair (h, c), not {type(hx).__name__}")
 
 
-class _Network(Layer):
+class _Network(Parametric):
     """Layers of cells that walk along a sequence, in one or both directions."""
 
-    input_size: int
-    hidden_size: int
-    num_layers: int
-    bias: bool
-    batch_first: bool
-    dropout: float
-    bidirectional: bool
-
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: str | None = None,
-    ) -> None: ...
+    input_size: int = given()
+    hidden_size: int = given()
+    num_layers: int = 1
+    bias: bool = True
+    batch_first: bool = False
+    dropout: float = 0.0
+    bidirectional: bool = False
 
 
 class LSTM(_Network):
@@ -62,52 +48,29 @@ class GRU(_Network):
         return _nn.gru(self._layer, self.__dict__, x, hx)
 
 
-class RNN(Layer):
+class RNN(_Network):
     """``tanh`` (or ``relu``) of the input's part plus the state's: ``out, h = RNN(queue, 16, 32)(x)``; axes as in ``LSTM``."""
 
-    input_size: int
-    hidden_size: int
-    num_layers: int
-    nonlinearity: str
-    bias: bool
-    batch_first: bool
-    dropout: float
-    bidirectional: bool
-
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        nonlinearity: str = "tanh",
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: str | None = None,
-    ) -> None: ...
+    nonlinearity: str = "tanh"
+    bias: bool = True
+    batch_first: bool = False
+    dropout: float = 0.0
+    bidirectional: bool = False
 
     def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return _nn.rnn(self._layer, self.__dict__, x, hx)
 
 
-class _Cell(Layer):
+class _Cell(Parametric):
     """One step of a network over (batch, input_size), or a single sample (input_size,)."""
 
-    input_size: int
-    hidden_size: int
-    bias: bool
+    input_size: int = given()
+    hidden_size: int = given()
+    bias: bool = True
     weight_ih: Tensor
     weight_hh: Tensor
     bias_ih: Tensor | None
     bias_hh: Tensor | None
-
-    @constructor
-    def __init__(
-        self, queue: Any, input_size: int, hidden_size: int, bias: bool = True, dtype: str | None = None
-    ) -> None: ...
 
 
 class LSTMCell(_Cell):
@@ -124,28 +87,10 @@ class GRUCell(_Cell):
         return _nn.gru_cell(self._layer, self.__dict__, x, hx)
 
 
-class RNNCell(Layer):
+class RNNCell(_Cell):
     """One step of an ``RNN``: ``h = RNNCell(queue, 16, 32)(x, h)``."""
 
-    input_size: int
-    hidden_size: int
-    bias: bool
-    nonlinearity: str
-    weight_ih: Tensor
-    weight_hh: Tensor
-    bias_ih: Tensor | None
-    bias_hh: Tensor | None
-
-    @constructor
-    def __init__(
-        self,
-        queue: Any,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        nonlinearity: str = "tanh",
-        dtype: str | None = None,
-    ) -> None: ...
+    nonlinearity: str = "tanh"
 
     def forward(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
         return _nn.rnn_cell(self._layer, self.__dict__, x, hx)

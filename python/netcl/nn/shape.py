@@ -6,7 +6,7 @@ from typing import Any
 
 from netcl import autograd as ag
 from netcl._netcl import Tensor
-from netcl.nn._layer import Layer, constructor
+from netcl.nn._layer import Layer, given
 from netcl.nn.module import Module
 
 __all__ = ["Concat", "Flatten", "Identity", "PixelShuffle", "PixelUnshuffle", "Unflatten", "Upsample"]
@@ -15,21 +15,15 @@ __all__ = ["Concat", "Flatten", "Identity", "PixelShuffle", "PixelUnshuffle", "U
 class Flatten(Layer):
     """Joins the axes from ``start_dim`` to ``end_dim``, both included, into one."""
 
-    start_dim: int
-    end_dim: int
-
-    @constructor
-    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None: ...
+    start_dim: int = 1
+    end_dim: int = -1
 
 
 class Unflatten(Layer):
     """Splits an axis into several: ``Unflatten(1, (16, 4, 4))``. One of the lengths may be -1."""
 
-    dim: int
-    unflattened_size: tuple[int, ...]
-
-    @constructor
-    def __init__(self, dim: int, unflattened_size: Any) -> None: ...
+    dim: int = given()
+    unflattened_size: tuple[int, ...] = given()
 
 
 class Identity(Module):
@@ -56,19 +50,13 @@ class Concat(Module):
 class PixelShuffle(Layer):
     """(..., C * r * r, H, W) to (..., C, H * r, W * r): each group of r * r channels becomes a block of pixels."""
 
-    upscale_factor: int
-
-    @constructor
-    def __init__(self, upscale_factor: int) -> None: ...
+    upscale_factor: int = given()
 
 
 class PixelUnshuffle(Layer):
     """(..., C, H * r, W * r) to (..., C * r * r, H, W): undoes ``PixelShuffle``."""
 
-    downscale_factor: int
-
-    @constructor
-    def __init__(self, downscale_factor: int) -> None: ...
+    downscale_factor: int = given()
 
 
 class Upsample(Layer):
@@ -77,16 +65,9 @@ class Upsample(Layer):
     ``Upsample(scale_factor=2)``, ``Upsample(size=(32, 32), mode="bilinear")``, ``Upsample(size=100, mode="linear")``.
     """
 
-    size: Any
-    scale_factor: Any
-    mode: str
-    align_corners: bool | None
+    size: Any = None
+    scale_factor: Any = None
+    mode: str = "nearest"
+    align_corners: bool | None = False
 
-    @constructor
-    def __init__(
-        self,
-        size: Any = None,
-        scale_factor: Any = None,
-        mode: str = "nearest",
-        align_corners: bool | None = False,
-    ) -> None: ...
+
