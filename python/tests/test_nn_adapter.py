@@ -62,44 +62,6 @@ def test_a_step_of_training_from_rust_is_a_step_of_training():
         np.testing.assert_array_equal(states[1][name], values, err_msg=name)
 
 
-def test_a_checkpoint_of_rust_s_goes_on_where_the_model_stood(tmp_path):
-    x, labels = batch()
-    netcl.manual_seed(3)
-    model = Net()
-    opt = optim.Adam(model.parameters(), lr=0.1)
-    _nn.training_step(model, opt, x, labels)
-    path = tmp_path / "run.netcl"
-    _nn.save_checkpoint(path, model, opt)
-    saved = {name: values.copy() for name, values in model.state_dict().items()}
-    expected = [_nn.training_step(model, opt, x, labels) for _ in range(2)]
-
-    other = Net()
-    again = optim.Adam(other.parameters(), lr=0.5)
-    _nn.load_checkpoint(path, other, again)
-    for name, values in saved.items():
-        np.testing.assert_array_equal(other.state_dict()[name], values, err_msg=name)
-    assert [_nn.training_step(other, again, x, labels) for _ in range(2)] == expected
-    # NumPy reads the file, with the names of the model.
-    assert {f"{name}.npy" for name in saved} <= {f"{name}.npy" for name in np.load(path).files} | set(np.load(path).files)
-
-
-def test_what_does_not_fit_is_said_and_changes_nothing(tmp_path):
-    model = Net()
-    opt = optim.SGD(model.parameters(), lr=0.1)
-    path = tmp_path / "run.netcl"
-    _nn.save_checkpoint(path, model, opt)
-    wider = Net(9)
-    before = wider.state_dict()
-    with pytest.raises(ValueError, match="first.weight"):
-        _nn.load_checkpoint(path, wider, optim.SGD(wider.parameters(), lr=0.1))
-    for name, values in before.items():
-        np.testing.assert_array_equal(wider.state_dict()[name], values, err_msg=name)
-    with pytest.raises(FileNotFoundError):
-        _nn.load_checkpoint(tmp_path / "missing", model, opt)
-    with pytest.raises(TypeError, match=r"a netcl\.nn\.Module is needed, not"):
-        _nn.save_checkpoint(path, 3, opt)
-
-
 def test_errors_of_forward_arrive_as_they_are():
     class Broken(Net):
         def forward(self, x):

@@ -16,21 +16,58 @@ use crate::error::{Error, Result};
 /// What could not be written and why; the file that was there before is still there.
 pub fn write_atomically(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
     let failed = |reason| Error::Write { path: path.to_owned(), reason };
-    let Some(name) = path.file_name() else {
-        return Err(failed(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path names no file")));
-    };
-    // The empty parent of a bare name is the current folder.
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).map_err(failed)?;
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let temporary = Temporary(folder.join(format!(".{}.{process}-{count}{TEMPORARY}", name.to_string_lossy())));
+    let (folder, temporary) = beside(path).map_err(failed)?;
     let mut writer = BufWriter::new(File::create(&temporary.0).map_err(failed)?);
     content(&mut writer).map_err(failed)?;
     writer.flush().map_err(failed)?;
     writer.get_ref().sync_all().map_err(failed)?;
     fs::rename(&temporary.0, path).map_err(failed)?;
     sync_folder(folder).map_err(failed)
+}
+
+/// Makes `path` a link to another file of its folder, in the place of what was there. Where there are no links it is a copy.
+///
+/// # Errors
+/// What could not be written and why; what was there before is still there.
+pub fn link_atomically(path: &Path, target: &str) -> Result<()> {
+    let failed = |reason| Error::Write { path: path.to_owned(), reason };
+    let (folder, temporary) = beside(path).map_err(failed)?;
+    link(target, &temporary.0)
+        .or_else(|_| {
+            fs::copy(folder.join(target), &temporary.0)?;
+            File::open(&temporary.0)?.sync_all()
+        })
+        .map_err(failed)?;
+    fs::rename(&temporary.0, path).map_err(failed)?;
+    sync_folder(folder).map_err(failed)
+}
+
+#[cfg(unix)]
+fn link(target: &str, path: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(target, path)
+}
+
+/// Needs a privilege elsewhere.
+#[cfg(not(unix))]
+fn link(_: &str, _: &Path) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+/// The folder of a file, which is made where it is missing, and a new name in it.
+fn beside(path: &Path) -> std::io::Result<(&Path, Temporary)> {
+    let Some(name) = path.file_name() else {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path names no file"));
+    };
+    let folder = folder_of(path);
+    fs::create_dir_all(folder)?;
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    Ok((folder, Temporary(folder.join(format!(".{}.{process}-{count}{TEMPORARY}", name.to_string_lossy())))))
+}
+
+/// The folder of a file: the empty parent of a bare name is the current folder.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// What the names of temporary files end with.

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use netcl_nn::Module;
-use netcl_nn::autograd::{Generator, default_generator, set_default_generator};
-use netcl_optim::{Optimizer, Schedule, State};
+use netcl_nn::autograd::{Generator, default_generator, manager, set_default_generator};
+use netcl_optim::State;
 use serde_json::{Map, Value, json};
 
 use crate::archive::Archive;
@@ -12,28 +12,32 @@ use crate::error::{Error, Result};
 use crate::model::insert_model;
 use crate::npy::Array;
 
-const NUMBERS: &str = "optimizer/numbers/";
-const TENSORS: &str = "optimizer/tensors/";
-const SCHEDULE: &str = "schedule/numbers/";
 const GENERATOR: &str = "generator";
+const PARTS: &str = "parts";
 const PROGRESS: &str = "progress";
+/// The parts of files that do not list theirs.
+const FIRST_PARTS: [&str; 2] = ["optimizer", "schedule"];
 
-/// A checkpoint in memory: the model's arrays, the states of optimizer and schedule, the random generator and whatever the
-/// loop adds.
+/// A checkpoint in memory: the model's arrays, the random generator, the states of an optimizer, a schedule and whatever else
+/// takes part in the run, and the loop's own progress.
 ///
-/// The file is a model file as well: whoever reads only the model's arrays needs to know nothing of the rest.
+/// The file is a model file as well: whoever reads only the model's arrays needs to know nothing of the rest. A part's numbers
+/// and tensors are arrays `"optimizer/numbers/groups.0.lr"` and `"optimizer/tensors/0.exp_avg"`.
 ///
 /// ```
 /// use netcl_nn::{Linear, Module, autograd::manager};
 /// use netcl_optim::{Optimizer, SGD};
-/// use netcl_io::{Archive, Checkpoint};
+/// use netcl_io::Checkpoint;
 ///
 /// let mut model = Linear::new(&manager().cpu().queue, 2, 3)?;
 /// let mut opt = SGD::new(model.parameters(), 0.1)?;
-/// let saved = Checkpoint::new(&model, &opt, None, Default::default(), "epoch 3".into())?;
+/// let mut saved = Checkpoint::new(&model, Default::default())?;
+/// saved.put("optimizer", opt.state())?;
+/// saved.set_progress("epoch 3".into());
 ///
 /// opt.set_learning_rate(0.5);
-/// saved.restore(&mut model, &mut opt, None)?;
+/// opt.load_state(&saved.state("optimizer")?)?;
+/// saved.restore(&mut model)?;
 /// assert_eq!(opt.learning_rate(), 0.1);
 /// assert_eq!(saved.progress(), "epoch 3");
 /// # Ok::<(), netcl_io::Error>(())
@@ -44,30 +48,42 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// What there is now. `metadata` says how to build the model again, `progress` is the training loop's own.
-    pub fn new(
-        model: &dyn Module,
-        optimizer: &dyn Optimizer,
-        schedule: Option<&dyn Schedule>,
-        metadata: Map<String, Value>,
-        progress: Value,
-    ) -> Result<Checkpoint> {
+    /// The model and the process-wide random generator as they are now. `metadata` says how to build the model again.
+    pub fn new(model: &dyn Module, metadata: Map<String, Value>) -> Result<Checkpoint> {
         let mut archive = Archive::new(metadata);
         insert_model(&mut archive, model)?;
-        let State { numbers, tensors } = optimizer.state();
-        for (name, number) in numbers {
-            archive.insert(format!("{NUMBERS}{name}"), Array::scalar(number));
-        }
-        for (name, tensor) in tensors {
-            archive.insert(format!("{TENSORS}{name}"), Array::from_tensor(&tensor)?);
-        }
-        for (name, number) in schedule.map(Schedule::state).unwrap_or_default().numbers {
-            archive.insert(format!("{SCHEDULE}{name}"), Array::scalar(number));
-        }
         let Generator { seed, offset } = default_generator();
         archive.metadata.insert(GENERATOR.to_owned(), json!({ "seed": seed, "offset": offset }));
-        archive.metadata.insert(PROGRESS.to_owned(), progress);
+        archive.metadata.insert(PARTS.to_owned(), json!([]));
+        archive.metadata.insert(PROGRESS.to_owned(), Value::Null);
         Ok(Checkpoint { archive })
+    }
+
+    /// Adds the state of a part of the run.
+    ///
+    /// # Errors
+    /// For a name that has a `/`, or that names of the model's tensors begin with, and if a tensor cannot be read.
+    pub fn put(&mut self, part: &str, state: State) -> Result<()> {
+        let taken = self.archive.names().any(|name| prefixed(name, part).is_some());
+        if part.is_empty() || part.contains('/') || taken {
+            let what = format!("{part:?} cannot name a part of a checkpoint: it is empty, has a '/' or is taken");
+            return Err(netcl_nn::autograd::Error::argument("Checkpoint::put", what).into());
+        }
+        for (name, number) in state.numbers {
+            self.archive.insert(format!("{part}/numbers/{name}"), Array::scalar(number));
+        }
+        for (name, tensor) in state.tensors {
+            self.archive.insert(format!("{part}/tensors/{name}"), Array::from_tensor(&tensor)?);
+        }
+        if let Some(Value::Array(parts)) = self.archive.metadata.get_mut(PARTS) {
+            parts.push(part.into());
+        }
+        Ok(())
+    }
+
+    /// Sets what the training loop adds.
+    pub fn set_progress(&mut self, progress: Value) {
+        self.archive.metadata.insert(PROGRESS.to_owned(), progress);
     }
 
     /// Reads a file.
@@ -75,8 +91,7 @@ impl Checkpoint {
     /// # Errors
     /// If it is no `.netcl` file, or a model without the rest.
     pub fn read(path: &Path) -> Result<Checkpoint> {
-        let archive = Archive::read(path)?;
-        let checkpoint = Checkpoint { archive };
+        let checkpoint = Checkpoint { archive: Archive::read(path)? };
         if checkpoint.archive.metadata.get(PROGRESS).is_none() || checkpoint.generator().is_none() {
             let what = "is a model, but no checkpoint: it does not say how to go on".to_owned();
             return Err(Error::Unsuitable { path: path.to_owned(), what });
@@ -99,41 +114,61 @@ impl Checkpoint {
         &self.archive.metadata
     }
 
+    /// The names of the parts.
+    pub fn parts(&self) -> Vec<&str> {
+        parts(&self.archive)
+    }
+
+    /// The state of a part; the tensors are on the native CPU.
+    ///
+    /// # Errors
+    /// If there is no such part.
+    pub fn state(&self, part: &str) -> Result<State> {
+        if !self.parts().contains(&part) {
+            let what = format!("has no part {part:?}; there are {:?}", self.parts());
+            return Err(Error::Unsuitable { path: self.archive.path().to_owned(), what });
+        }
+        let host = manager().cpu().queue;
+        let mut state = State::default();
+        for (name, array) in self.archive.arrays() {
+            let Some(name) = prefixed(name, part) else { continue };
+            if let (Some(name), Some(number)) = (prefixed(name, "numbers"), array.as_scalar()) {
+                state.numbers.insert(name.to_owned(), number);
+            } else if let Some(name) = prefixed(name, "tensors") {
+                state.tensors.insert(name.to_owned(), array.to_tensor(&host)?);
+            }
+        }
+        Ok(state)
+    }
+
     fn generator(&self) -> Option<Generator> {
         let generator = self.archive.metadata.get(GENERATOR)?;
         let number = |key: &str| generator.get(key).and_then(Value::as_u64);
         Some(Generator { seed: number("seed")?, offset: number("offset")? })
     }
 
-    /// Puts the model, the optimizer, the schedule and the process-wide random generator back to where they were.
+    /// Puts the model and the process-wide random generator back to where they were.
     ///
     /// # Errors
-    /// If the weights or a state do not fit.
-    pub fn restore(
-        &self,
-        model: &mut dyn Module,
-        optimizer: &mut dyn Optimizer,
-        schedule: Option<&mut dyn Schedule>,
-    ) -> Result<()> {
+    /// If the weights do not fit.
+    pub fn restore(&self, model: &mut dyn Module) -> Result<()> {
         self.archive.restore(model)?;
-        let queue = model.parameters().first().map(|parameter| parameter.queue().clone());
-        let (mut of_optimizer, mut of_schedule) = (State::default(), State::default());
-        for (name, array) in self.archive.arrays() {
-            if let (Some(name), Some(number)) = (name.strip_prefix(NUMBERS), array.as_scalar()) {
-                of_optimizer.numbers.insert(name.to_owned(), number);
-            } else if let (Some(name), Some(queue)) = (name.strip_prefix(TENSORS), &queue) {
-                of_optimizer.tensors.insert(name.to_owned(), array.to_tensor(queue)?);
-            } else if let (Some(name), Some(number)) = (name.strip_prefix(SCHEDULE), array.as_scalar()) {
-                of_schedule.numbers.insert(name.to_owned(), number);
-            }
-        }
-        optimizer.load_state(&of_optimizer)?;
-        if let Some(schedule) = schedule {
-            schedule.load_state(&of_schedule)?;
-        }
         if let Some(generator) = self.generator() {
             set_default_generator(generator);
         }
         Ok(())
+    }
+}
+
+/// The rest of a name under a prefix.
+pub(crate) fn prefixed<'n>(name: &'n str, prefix: &str) -> Option<&'n str> {
+    name.strip_prefix(prefix)?.strip_prefix('/')
+}
+
+/// The parts of a run whose states are beside the model in an archive.
+pub(crate) fn parts(archive: &Archive) -> Vec<&str> {
+    match archive.metadata.get(PARTS) {
+        Some(Value::Array(parts)) => parts.iter().filter_map(Value::as_str).collect(),
+        _ => FIRST_PARTS.to_vec(),
     }
 }

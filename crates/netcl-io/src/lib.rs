@@ -29,6 +29,7 @@ pub mod error;
 pub mod model;
 pub mod npy;
 pub mod reader;
+pub mod rotation;
 
 pub use archive::Archive;
 pub use atomic::{remove_leftovers, write_atomically};
@@ -37,3 +38,4 @@ pub use error::{Error, Result};
 pub use model::{load_weights, save_model};
 pub use npy::Array;
 pub use reader::Reader;
+pub use rotation::{Rotation, newest, write_rotating};

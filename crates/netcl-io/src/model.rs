@@ -8,6 +8,7 @@ use netcl_nn::{Misshapen, Module, StateDict, StateMismatch, Strict};
 use serde_json::{Map, Value};
 
 use crate::archive::Archive;
+use crate::checkpoint::{parts, prefixed};
 use crate::error::{Error, Result};
 use crate::npy::Array;
 use crate::reader::Reader;
@@ -38,8 +39,6 @@ pub(crate) fn insert_model(archive: &mut Archive, model: &dyn Module) -> Result<
     Ok(())
 }
 
-/// Arrays under these prefixes belong to an optimizer or a schedule, not to a model.
-const OTHERS: [&str; 2] = ["optimizer/", "schedule/"];
 /// As many arrays are named that a model does not know.
 const MOST_UNKNOWN: usize = 20;
 
@@ -52,7 +51,8 @@ impl Archive {
     pub fn restore(&self, model: &mut dyn Module) -> Result<()> {
         let host = manager().cpu().queue;
         let expected: HashSet<String> = model.state_dict().iter().map(|(name, _)| name.to_string()).collect();
-        let arrays = self.arrays().filter(|(name, _)| !OTHERS.iter().any(|other| name.starts_with(other)));
+        let parts = parts(self);
+        let arrays = self.arrays().filter(|(name, _)| !parts.iter().any(|part| prefixed(name, part).is_some()));
         // Some are enough to see what is wrong: a file may have any number of arrays that the model does not know.
         let mut unknown = 0;
         let arrays = arrays.filter(|(name, _)| {

@@ -7,6 +7,7 @@ mod device;
 mod dlpack;
 mod error;
 mod index;
+mod io;
 mod jit;
 mod kernels;
 mod layer_ops;
@@ -54,6 +55,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     autograd::register(module)?;
     nn::register(module)?;
     optim::register(module)?;
+    io::register(module)?;
     profiling::register(module)?;
     runtime::register(module)?;
     selector::register(module)?;

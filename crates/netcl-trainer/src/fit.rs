@@ -212,7 +212,13 @@ fn keep(
     let Some(path) = &options.checkpoint else { return Ok(()) };
     let state = serde_json::to_value(progress)
         .map_err(|error| Error::setting(format!("the progress cannot be written as JSON: {error}")))?;
-    Ok(Checkpoint::new(model, optimizer, schedule, options.metadata.clone(), state)?.write(path)?)
+    let mut checkpoint = Checkpoint::new(model, options.metadata.clone())?;
+    checkpoint.put("optimizer", optimizer.state())?;
+    if let Some(schedule) = schedule {
+        checkpoint.put("schedule", schedule.state())?;
+    }
+    checkpoint.set_progress(state);
+    Ok(checkpoint.write(path)?)
 }
 
 /// Without gradients to keep, larger batches use a device better.

@@ -7,7 +7,7 @@ use netcl_io::{Checkpoint, Reader, save_model};
 use netcl_nn::Module;
 use netcl_nn::autograd::{Generator, Queue, manual_seed};
 use netcl_optim::schedule::{OneCycleLR, OneCycleOptions};
-use netcl_optim::{AdamW, AdamWOptions, Schedule};
+use netcl_optim::{AdamW, AdamWOptions, Optimizer, Schedule};
 use serde_json::{Map, Value, json};
 
 use crate::architecture::Architecture;
@@ -167,7 +167,9 @@ impl Run {
             let what = format!("was written with other data than what {:?} is now", run.settings.data);
             return Err(Error::File { path, what });
         }
-        checkpoint.restore(&mut *run.model, &mut run.optimizer, Some(&mut run.schedule))?;
+        checkpoint.restore(&mut *run.model)?;
+        run.optimizer.load_state(&checkpoint.state("optimizer")?)?;
+        run.schedule.load_state(&checkpoint.state("schedule")?)?;
         if !progress.fits(run.data.train.len().div_ceil(run.settings.batch_size), run.settings.epochs)
             || run.schedule.epoch() != progress.history.steps.len() as u64
         {

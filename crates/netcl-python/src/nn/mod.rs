@@ -11,6 +11,7 @@ mod rnn;
 mod text;
 mod values;
 
+pub(crate) use module::PythonModule;
 use pyo3::prelude::*;
 
 /// Fills the module `netcl._netcl.nn`.

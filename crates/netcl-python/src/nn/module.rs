@@ -4,11 +4,9 @@
 //! its members and calls back into Python for `forward`.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use netcl::autograd::ops::loss::cross_entropy;
-use netcl::io::Checkpoint;
 use netcl::nn::{Member, MemberMut, Module, Role};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -16,13 +14,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySet};
 
 use super::layer::{held, object};
-use crate::error::{IntoPyResult, carry, io_to_py};
+use crate::error::{IntoPyResult, carry};
 use crate::optim::Optimizer;
 use crate::tensor::Tensor;
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(save_checkpoint, module)?)?;
-    module.add_function(wrap_pyfunction!(load_checkpoint, module)?)?;
     module.add_function(wrap_pyfunction!(training_step, module)?)
 }
 
@@ -89,7 +85,7 @@ impl PythonModule {
     }
 
     /// Brings what Rust code has changed (the mode, tensors in other memory) to the module.
-    fn bring_back(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn bring_back(&self, py: Python<'_>) -> PyResult<()> {
         let module = self.object.bind(py);
         let mode = intern!(py, "training");
         if module.getattr(mode)?.is_truthy()? != self.training {
@@ -168,24 +164,6 @@ impl Module for PythonModule {
     fn kind(&self) -> &'static str {
         self.kind
     }
-}
-
-/// Writes a model, its optimizer and the random generator to a file, from which ``load_checkpoint`` goes on.
-#[pyfunction]
-fn save_checkpoint(path: PathBuf, model: &Bound<'_, PyAny>, optimizer: &Bound<'_, Optimizer>) -> PyResult<()> {
-    let module = PythonModule::new(model)?;
-    let checkpoint = Checkpoint::new(&module, &**optimizer.get().lock(), None, Default::default(), "".into());
-    let checkpoint = checkpoint.map_err(io_to_py)?;
-    model.py().detach(|| checkpoint.write(&path)).map_err(io_to_py)
-}
-
-/// Puts a model, its optimizer and the random generator back to what a file holds.
-#[pyfunction]
-fn load_checkpoint(path: PathBuf, model: &Bound<'_, PyAny>, optimizer: &Bound<'_, Optimizer>) -> PyResult<()> {
-    let checkpoint = model.py().detach(|| Checkpoint::read(&path)).map_err(io_to_py)?;
-    let mut module = PythonModule::new(model)?;
-    checkpoint.restore(&mut module, &mut **optimizer.get().lock(), None).map_err(io_to_py)?;
-    module.bring_back(model.py())
 }
 
 /// One step of training a classifier: the loss of a batch, its gradients and the optimizer's update.

@@ -9,7 +9,7 @@ mod rmsprop;
 mod schedule;
 mod schedules;
 mod sgd;
-mod state;
+pub(crate) mod state;
 
 pub(crate) use optimizer::Optimizer;
 use pyo3::prelude::*;

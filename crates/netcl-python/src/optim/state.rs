@@ -12,7 +12,7 @@ use crate::ndarray;
 use crate::tensor::Tensor;
 
 /// Numbers as floats, tensors as arrays of their own.
-pub(super) fn to_dict(py: Python<'_>, state: State) -> PyResult<Bound<'_, PyDict>> {
+pub(crate) fn to_dict(py: Python<'_>, state: State) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     for (name, number) in state.numbers {
         dict.set_item(name, number)?;
@@ -24,7 +24,7 @@ pub(super) fn to_dict(py: Python<'_>, state: State) -> PyResult<Bound<'_, PyDict
 }
 
 /// The way back: floats and ints are numbers, anything else is an array.
-pub(super) fn from_dict(dict: &Bound<'_, PyDict>) -> PyResult<State> {
+pub(crate) fn from_dict(dict: &Bound<'_, PyDict>) -> PyResult<State> {
     let py = dict.py();
     if dict.contains("state")? && dict.contains("param_groups")? {
         return Err(PyValueError::new_err(

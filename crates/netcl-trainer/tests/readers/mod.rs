@@ -13,7 +13,7 @@ use netcl_data::{Picture, catalog, idx};
 use netcl_io::npy::{Content, parse, text_to_npy};
 use netcl_io::{Archive, Array, Checkpoint, load_weights};
 use netcl_nn::autograd::{DType, Generator};
-use netcl_optim::{AdamW, AdamWOptions};
+use netcl_optim::{AdamW, AdamWOptions, Optimizer};
 use netcl_trainer::{Architecture, Classifier, Network, Progress, Run, Settings};
 use serde_json::Value;
 use zip::write::SimpleFileOptions;
@@ -197,7 +197,8 @@ fn archives(cases: u64) {
             let mut optimizer = AdamW::new_with(model.parameters(), AdamWOptions::default()).unwrap();
             if let Ok(checkpoint) = Checkpoint::read(path) {
                 let _ = Progress::of(&checkpoint);
-                let _ = checkpoint.restore(&mut *model, &mut optimizer, None);
+                let _ = checkpoint.restore(&mut *model);
+                let _ = checkpoint.state("optimizer").map(|state| optimizer.load_state(&state));
             }
             let _ = load_weights(path, &mut *model);
         },
