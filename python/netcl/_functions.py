@@ -7,9 +7,7 @@ from typing import Any
 from netcl import ops
 from netcl._netcl import Tensor
 from netcl._netcl.autograd import elementwise, is_grad_enabled
-from netcl.autograd import bias_add, conv2d, softmax
-from netcl.autograd import matmul as _matmul
-from netcl.autograd import sum as reduce_sum
+from netcl.autograd import bias_add, conv2d, matmul as _matmul, softmax, sum as reduce_sum
 from netcl.ops.elementwise import SYMBOLS
 
 __all__ = ["bias_add", "conv2d", "elementwise_binary", "matmul", "reduce_sum", "relu", "softmax"]

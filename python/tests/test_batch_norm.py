@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from conftest import find_device_selectors
 
-from netcl import IndexTensor, Tensor, nn
-from netcl import autograd as ag
+from netcl import IndexTensor, Tensor, autograd as ag, nn
 from netcl.core.device import manager
 from netcl.runtime import KernelCapture, capture
 

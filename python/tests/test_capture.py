@@ -9,8 +9,7 @@ from conftest import find_device_selectors
 import netcl
 from netcl import IndexTensor, Tensor, manual_seed
 from netcl.core.device import manager
-from netcl.nn import Dropout, Linear, ReLU, Sequential
-from netcl.nn import functional as F
+from netcl.nn import Dropout, Linear, ReLU, Sequential, functional as F
 from netcl.optim import AdamW, WarmupCosine
 from netcl.runtime import KernelCapture, capture
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from conftest import find_device_selectors
 
-from netcl import Tensor, nn, ops
-from netcl import autograd as ag
+from netcl import Tensor, autograd as ag, nn, ops
 from netcl.core.device import manager
 from netcl.nn import functional as F
 from netcl.runtime import capture

@@ -8,8 +8,7 @@ import netcl
 from netcl import autograd as ag
 from netcl.core.device import manager
 from netcl.core.tensor import Tensor
-from netcl.nn import Linear, ReLU, Sequential
-from netcl.nn import functional as F
+from netcl.nn import Linear, ReLU, Sequential, functional as F
 from netcl.optim import SGD
 
 TENSOR_PAGE = """

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import netcl
-from netcl import Tensor, nn, ops, optim
-from netcl import autograd as ag
+from netcl import Tensor, autograd as ag, nn, ops, optim
 from netcl.nn import functional as F
 from netcl.runtime import capture
 

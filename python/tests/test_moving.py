@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from conftest import find_device_selectors
 
-from netcl import Tensor, manual_seed, optim
-from netcl import autograd as ag
+from netcl import Tensor, autograd as ag, manual_seed, optim
 from netcl.core.device import manager
 from netcl.nn import BatchNorm1d, Linear, Sequential, Tanh
 from netcl.runtime import capture

@@ -8,12 +8,10 @@ import pytest
 from conftest import find_device_selectors
 
 import netcl
-from netcl import autograd as ag
-from netcl import nn
+from netcl import autograd as ag, nn
 from netcl.core.device import manager
 from netcl.core.tensor import Tensor
-from netcl.nn import functional as F
-from netcl.nn import init, layers
+from netcl.nn import functional as F, init, layers
 from netcl.nn.activation import Activation
 from netcl.nn.module import Module
 from netcl.optim import SGD

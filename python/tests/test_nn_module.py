@@ -12,8 +12,7 @@ import netcl
 from netcl import nn
 from netcl.core.device import manager
 from netcl.core.tensor import Tensor
-from netcl.nn import functional as F
-from netcl.nn import init
+from netcl.nn import functional as F, init
 
 
 @pytest.fixture

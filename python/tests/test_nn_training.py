@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import netcl
-from netcl import autograd as ag
-from netcl import nn
+from netcl import autograd as ag, nn
 from netcl.core.device import manager
 from netcl.core.tensor import Tensor
 from netcl.nn import functional as F

@@ -8,8 +8,7 @@ from conftest import find_device_selectors
 
 from netcl import IndexTensor, Tensor, manual_seed, runtime
 from netcl.core.device import manager
-from netcl.nn import Linear
-from netcl.nn import functional as F
+from netcl.nn import Linear, functional as F
 from netcl.optim import SGD
 from netcl.runtime import Scheduler, capture, prefetch
 

@@ -5,7 +5,88 @@ from typing import Any, final
 
 from numpy.typing import ArrayLike
 
-from netcl._netcl import IndexTensor, Tensor
+# These record what the functions of the same signature in ``netcl.ops`` only compute.
+from netcl._netcl import (
+    IndexTensor,
+    Tensor,
+    adaptive_avg_pool1d as adaptive_avg_pool1d,
+    adaptive_avg_pool2d as adaptive_avg_pool2d,
+    adaptive_max_pool1d as adaptive_max_pool1d,
+    adaptive_max_pool2d as adaptive_max_pool2d,
+    all as all,
+    alpha_dropout as alpha_dropout,
+    any as any,
+    argsort as argsort,
+    avg_pool1d as avg_pool1d,
+    avg_pool2d as avg_pool2d,
+    batch_norm as batch_norm,
+    bias_add as bias_add,
+    bilinear as bilinear,
+    cast as cast,
+    cat as cat,
+    channel_shuffle as channel_shuffle,
+    chunk as chunk,
+    contiguous as contiguous,
+    conv1d as conv1d,
+    conv2d as conv2d,
+    conv_transpose1d as conv_transpose1d,
+    conv_transpose2d as conv_transpose2d,
+    cosine_similarity as cosine_similarity,
+    cumsum as cumsum,
+    dropout as dropout,
+    dropout1d as dropout1d,
+    dropout2d as dropout2d,
+    einsum as einsum,
+    embedding_bag as embedding_bag,
+    expand as expand,
+    feature_alpha_dropout as feature_alpha_dropout,
+    flip as flip,
+    glu as glu,
+    group_norm as group_norm,
+    gumbel_softmax as gumbel_softmax,
+    instance_norm as instance_norm,
+    interpolate as interpolate,
+    layer_norm as layer_norm,
+    linear as linear,
+    local_response_norm as local_response_norm,
+    log_softmax as log_softmax,
+    logsumexp as logsumexp,
+    lp_pool1d as lp_pool1d,
+    lp_pool2d as lp_pool2d,
+    masked_fill as masked_fill,
+    max as max,
+    max_pool1d as max_pool1d,
+    max_pool2d as max_pool2d,
+    mean as mean,
+    min as min,
+    norm as norm,
+    normalize as normalize,
+    pad as pad,
+    pairwise_distance as pairwise_distance,
+    permute as permute,
+    pixel_shuffle as pixel_shuffle,
+    pixel_unshuffle as pixel_unshuffle,
+    prod as prod,
+    repeat as repeat,
+    rms_norm as rms_norm,
+    rotary as rotary,
+    rrelu as rrelu,
+    scaled_dot_product_attention as scaled_dot_product_attention,
+    softmax as softmax,
+    softmin as softmin,
+    sort as sort,
+    split as split,
+    squeeze as squeeze,
+    stack as stack,
+    std as std,
+    sum as sum,
+    topk as topk,
+    transpose as transpose,
+    tril as tril,
+    triu as triu,
+    unsqueeze as unsqueeze,
+    var as var,
+)
 
 _Axis = int | Sequence[int] | None
 _Data = Tensor | ArrayLike
@@ -104,233 +185,19 @@ def gradgradcheck(
 
 def elementwise(name: str, *operands: Tensor | float, params: Sequence[float] | None = None) -> Tensor: ...
 def where(condition: _Data, x: Tensor | float, y: Tensor | float) -> Tensor: ...
-def cast(x: Tensor, dtype: str) -> Tensor: ...
-def permute(x: Tensor, axes: Sequence[int]) -> Tensor: ...
-def transpose(x: Tensor, axis0: int = -2, axis1: int = -1) -> Tensor: ...
-def expand(x: Tensor, shape: Sequence[int] | int) -> Tensor: ...
 def slice(x: Tensor, axis: int, start: int | None = None, stop: int | None = None, step: int = 1) -> Tensor: ...
-def squeeze(x: Tensor, axis: _Axis = None) -> Tensor: ...
-def unsqueeze(x: Tensor, axis: int) -> Tensor: ...
 def flatten(x: Tensor, start: int = 0, end: int = -1) -> Tensor: ...
-def flip(x: Tensor, axis: int | Sequence[int]) -> Tensor: ...
-def contiguous(x: Tensor) -> Tensor: ...
 def clone(x: Tensor) -> Tensor: ...
-def cat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor: ...
-def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor: ...
-def split(x: Tensor, lengths: int | Sequence[int], axis: int = 0) -> list[Tensor]: ...
-def chunk(x: Tensor, n: int, axis: int = 0) -> list[Tensor]: ...
-def repeat(x: Tensor, times: Sequence[int]) -> Tensor: ...
-def tril(x: Tensor, diagonal: int = 0) -> Tensor: ...
-def triu(x: Tensor, diagonal: int = 0) -> Tensor: ...
-def sum(x: Tensor, axis: _Axis = None, keepdims: bool = False) -> Tensor: ...
-def mean(x: Tensor, axis: _Axis = None, keepdims: bool = False) -> Tensor: ...
-def prod(x: Tensor, axis: _Axis = None, keepdims: bool = False) -> Tensor: ...
-def max(x: Tensor, axis: _Axis = None, keepdims: bool = False) -> Tensor: ...
-def min(x: Tensor, axis: _Axis = None, keepdims: bool = False) -> Tensor: ...
-def any(x: Tensor, axis: _Axis = None, keepdims: bool = False) -> Tensor: ...
-def all(x: Tensor, axis: _Axis = None, keepdims: bool = False) -> Tensor: ...
-def logsumexp(x: Tensor, axis: _Axis = None, keepdims: bool = False) -> Tensor: ...
-def var(x: Tensor, axis: _Axis = None, correction: float = 1.0, keepdims: bool = False) -> Tensor: ...
-def std(x: Tensor, axis: _Axis = None, correction: float = 1.0, keepdims: bool = False) -> Tensor: ...
-def norm(x: Tensor, p: float = 2.0, axis: _Axis = None, keepdims: bool = False) -> Tensor: ...
-def cumsum(x: Tensor, axis: int = -1) -> Tensor: ...
-def softmax(x: Tensor, axis: int = -1) -> Tensor: ...
-def log_softmax(x: Tensor, axis: int = -1) -> Tensor: ...
 def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor: ...
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor: ...
-def bias_add(x: Tensor, bias: Tensor) -> Tensor: ...
 
 # ---- operations of layers ----------------------------------------------------------------------------------------
 
-def conv2d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: _Numbers | None = 1,
-    pad: _Numbers | None = 0,
-    dilation: _Numbers | None = 1,
-    groups: int = 1,
-    *,
-    padding: _Numbers | None = None,
-) -> Tensor: ...
-def conv1d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: _Numbers | None = 1,
-    pad: _Numbers | None = 0,
-    dilation: _Numbers | None = 1,
-    groups: int = 1,
-    *,
-    padding: _Numbers | None = None,
-) -> Tensor: ...
-def conv_transpose2d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: _Numbers | None = 1,
-    pad: _Numbers | None = 0,
-    output_padding: _Numbers | None = 0,
-    groups: int = 1,
-    dilation: _Numbers | None = 1,
-    *,
-    padding: _Numbers | None = None,
-) -> Tensor: ...
-def max_pool2d(
-    x: Tensor,
-    kernel_size: _Numbers,
-    stride: _Numbers | None = None,
-    padding: _Numbers | None = 0,
-    dilation: _Numbers | None = 1,
-    ceil_mode: bool = False,
-) -> Tensor: ...
-def max_pool1d(
-    x: Tensor,
-    kernel_size: _Numbers,
-    stride: _Numbers | None = None,
-    padding: _Numbers | None = 0,
-    dilation: _Numbers | None = 1,
-    ceil_mode: bool = False,
-) -> Tensor: ...
-def avg_pool2d(
-    x: Tensor,
-    kernel_size: _Numbers,
-    stride: _Numbers | None = None,
-    padding: _Numbers | None = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor: ...
-def avg_pool1d(
-    x: Tensor,
-    kernel_size: _Numbers,
-    stride: _Numbers | None = None,
-    padding: _Numbers | None = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor: ...
-def adaptive_max_pool2d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor: ...
-def adaptive_max_pool1d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor: ...
-def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor: ...
-def adaptive_avg_pool1d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor: ...
-def pad(x: Tensor, pad: Sequence[Sequence[int]], mode: str = "constant", value: float = 0.0) -> Tensor: ...
-def interpolate(
-    x: Tensor,
-    size: _Numbers | None = None,
-    scale_factor: float | Sequence[float] | None = None,
-    mode: str = "nearest",
-    align_corners: bool | None = False,
-) -> Tensor: ...
-def batch_norm(
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float | None = 0.1,
-    eps: float = 1e-5,
-    num_batches_tracked: IndexTensor | None = None,
-) -> Tensor: ...
-def layer_norm(
-    x: Tensor, normalized_shape: _Numbers, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor: ...
-def group_norm(
-    x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor: ...
-def rms_norm(x: Tensor, normalized_shape: _Numbers, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor: ...
-def scaled_dot_product_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_mask: Tensor | ArrayLike | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    *,
-    seed: int | None = None,
-) -> Tensor: ...
-def rotary(
-    x: Tensor,
-    cos: Tensor | ArrayLike | None = None,
-    sin: Tensor | ArrayLike | None = None,
-    *,
-    base: float = 10000.0,
-    start: int = 0,
-    interleaved: bool = False,
-) -> Tensor: ...
-def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | None = None) -> Tensor: ...
-def einsum(notation: str, *operands: Tensor) -> Tensor: ...
 def embedding(indices: _Indices, weight: Tensor, padding_idx: int | None = None) -> Tensor: ...
 def index_select(x: Tensor, axis: int, indices: _Indices) -> Tensor: ...
 def gather(x: Tensor, axis: int, indices: _Indices) -> Tensor: ...
 def scatter_add(x: Tensor, axis: int, indices: _Indices, source: Tensor) -> Tensor: ...
 def index_add(x: Tensor, axis: int, indices: _Indices, source: Tensor) -> Tensor: ...
-def masked_fill(x: Tensor, mask: Tensor | ArrayLike, value: float) -> Tensor: ...
 def one_hot(indices: _Indices, num_classes: int, dtype: str | None = "float32", queue: Any = None) -> Tensor: ...
-def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, IndexTensor]: ...
-def sort(x: Tensor, axis: int = -1, descending: bool = False) -> tuple[Tensor, IndexTensor]: ...
-def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> IndexTensor: ...
-def conv_transpose1d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: _Numbers | None = 1,
-    pad: _Numbers | None = 0,
-    output_padding: _Numbers | None = 0,
-    groups: int = 1,
-    dilation: _Numbers | None = 1,
-    *,
-    padding: _Numbers | None = None,
-) -> Tensor: ...
-def lp_pool2d(
-    x: Tensor, norm_type: float, kernel_size: _Numbers, stride: _Numbers | None = None, ceil_mode: bool = False
-) -> Tensor: ...
-def lp_pool1d(
-    x: Tensor, norm_type: float, kernel_size: _Numbers, stride: _Numbers | None = None, ceil_mode: bool = False
-) -> Tensor: ...
-def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor: ...
-def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor: ...
-def channel_shuffle(x: Tensor, groups: int) -> Tensor: ...
-def instance_norm(
-    x: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor: ...
-def local_response_norm(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor: ...
-def dropout1d(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | None = None) -> Tensor: ...
-def dropout2d(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | None = None) -> Tensor: ...
-def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False, *, seed: int | None = None) -> Tensor: ...
-def feature_alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False, *, seed: int | None = None) -> Tensor: ...
-def glu(x: Tensor, axis: int = -1) -> Tensor: ...
-def rrelu(
-    x: Tensor, lower: float = 0.125, upper: float = 0.3333333333333333, training: bool = False, *, seed: int | None = None
-) -> Tensor: ...
-def softmin(x: Tensor, axis: int = -1) -> Tensor: ...
-def gumbel_softmax(
-    logits: Tensor, tau: float = 1.0, hard: bool = False, axis: int = -1, *, seed: int | None = None
-) -> Tensor: ...
-def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor: ...
-def cosine_similarity(x1: Tensor, x2: Tensor, axis: int = 1, eps: float = 1e-8) -> Tensor: ...
-def pairwise_distance(
-    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False
-) -> Tensor: ...
-def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Tensor: ...
-def embedding_bag(
-    indices: _Indices,
-    weight: Tensor,
-    offsets: _Indices | None = None,
-    mode: str = "mean",
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> Tensor: ...
 
 # ---- losses ------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from netcl._netcl import Tensor
-from netcl._netcl.autograd import backward as _backward
-from netcl._netcl.autograd import enter_scope, leave_scope
+from netcl._netcl.autograd import backward as _backward, enter_scope, leave_scope
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _S = TypeVar("_S", bound="_Scope")

@@ -8,8 +8,7 @@ from dataclasses import KW_ONLY
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from netcl._netcl import Tensor
-from netcl._netcl import nn as _nn
+from netcl._netcl import Tensor, nn as _nn
 from netcl._surroundings import raise_version
 from netcl.nn._arguments import with_queue
 from netcl.nn.module import Module

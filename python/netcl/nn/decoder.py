@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netcl import autograd as ag
-from netcl._netcl import Tensor
-from netcl._netcl import nn as _nn
+from netcl._netcl import Tensor, nn as _nn
 from netcl._netcl.nn import KVCache
 from netcl.nn._arguments import queue_first
 from netcl.nn._layer import KW_ONLY, Parametric, given

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netcl._netcl import Tensor
-from netcl._netcl import nn as _nn
+from netcl._netcl import Tensor, nn as _nn
 from netcl.nn._layer import KW_ONLY, Parametric, given
 
 __all__ = ["Embedding", "EmbeddingBag"]

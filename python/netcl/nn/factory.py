@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netcl.nn import container
-from netcl.nn import layers as _layers
+from netcl.nn import container, layers as _layers
 from netcl.nn.container import Residual, Sequential
 from netcl.nn.module import Module
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any, overload
 
 from netcl import autograd as ag
-from netcl._netcl import Tensor
-from netcl._netcl import nn as _nn
+from netcl._netcl import Tensor, nn as _nn
 from netcl.nn.container import Sequential
 from netcl.nn.conv import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
 from netcl.nn.linear import Linear

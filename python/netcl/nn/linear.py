@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from netcl._netcl import Tensor
-from netcl._netcl import nn as _nn
+from netcl._netcl import Tensor, nn as _nn
 from netcl.nn._layer import Parametric, given
 
 __all__ = ["Bilinear", "Linear"]

@@ -83,6 +83,7 @@ from netcl._netcl import (
     pixel_unshuffle,
     prod,
     repeat,
+    reshape_forward as reshape,
     rms_norm,
     rotary,
     rrelu,
@@ -104,7 +105,6 @@ from netcl._netcl import (
     unsqueeze,
     var,
 )
-from netcl._netcl import reshape_forward as reshape
 from netcl.ops.elementwise import *
 
 reduce_sum = sum

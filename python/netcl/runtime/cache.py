@@ -9,10 +9,6 @@
 ``netcl cache`` does the same on the command line.
 """
 
-from netcl._netcl.runtime import CacheEntry
-from netcl._netcl.runtime import cache_clear as clear
-from netcl._netcl.runtime import cache_list as list
-from netcl._netcl.runtime import cache_prune as prune
-from netcl._netcl.runtime import cache_size as size
+from netcl._netcl.runtime import CacheEntry, cache_clear as clear, cache_list as list, cache_prune as prune, cache_size as size
 
 __all__ = ["CacheEntry", "clear", "list", "prune", "size"]

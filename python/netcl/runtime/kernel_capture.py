@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from netcl._netcl.runtime import KernelCapture as _KernelCapture
-from netcl._netcl.runtime import capture_disabled
+from netcl._netcl.runtime import KernelCapture as _KernelCapture, capture_disabled
 
 __all__ = ["CapturedKernelLaunch", "KernelCapture", "capture_disabled", "get_capture"]
 
