@@ -218,7 +218,7 @@ SPECIAL: dict[tuple[str, int], dict[str, Callable[[Setting], object]]] = {
 }
 
 # Listings that need what is not written yet: the module that cannot be imported.
-MISSING = {("architecture", 1): r"netcl\.(io|distributed)", ("faq", 1): r"netcl\.io"}
+MISSING = {("architecture", 1): r"netcl\.distributed"}
 
 
 def check_default_device(s: Setting, ran: dict[str, typing.Any], printed: str) -> None:
@@ -360,6 +360,13 @@ def check_custom_pool(s: Setting, ran: dict[str, typing.Any], printed: str) -> N
     assert handle.released and pool.stats.bytes_cached == 128 * 128 * 4
 
 
+def check_loaded(s: Setting, ran: dict[str, typing.Any], printed: str) -> None:
+    loaded, saved = ran["model"], s.model
+    assert loaded is not saved and str(loaded) == str(saved) and Path("checkpoint.netcl").exists()
+    for name, values in saved.state_dict().items():
+        np.testing.assert_array_equal(loaded.state_dict()[name], values)
+
+
 def no_check(s: Setting, ran: dict[str, typing.Any], printed: str) -> None:
     """The listing says nothing about its result, or asserts it itself."""
 
@@ -377,6 +384,7 @@ CHECKS: dict[tuple[str, int], Callable[[Setting, dict[str, typing.Any], str], No
     ("core", 10): check_one_shot,
     ("core", 11): check_kernel_config,
     ("core", 12): no_check,  # looks at a device profile
+    ("faq", 1): check_loaded,
     ("pyopencl", 1): check_pyopencl,
     ("pyopencl", 2): check_relu,
     ("pyopencl", 3): check_scale_by_two,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from netcl._netcl import IndexTensor, Tensor
+from netcl._netcl.io import rename
 from netcl._netcl.nn import assign
 
 if TYPE_CHECKING:
@@ -69,10 +70,13 @@ def save(module: Module) -> dict[str, np.ndarray]:
     return {name: np.array(tensor.to_host()) for name, tensor in _tensors(module)}
 
 
-def load(module: Module, state: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
+def load(
+    module: Module, state: Mapping[str, Any], strict: bool, rules: Sequence[tuple[str, str]] | None
+) -> IncompatibleKeys:
     """Overwrites what a module saves, or changes nothing and says all that is wrong."""
     if not isinstance(state, Mapping):
         raise TypeError(f"load_state_dict takes a dictionary of arrays by name, not {type(state).__name__}")
+    state = state if rules is None else _renamed(state, rules)
     targets = dict(_tensors(module))
     names: dict[int, list[str]] = {}
     for key, tensor in targets.items():
@@ -100,6 +104,14 @@ def load(module: Module, state: Mapping[str, Any], strict: bool) -> Incompatible
     for target, source in sources.values():
         assign(target, source)
     return IncompatibleKeys(missing, unexpected)
+
+
+def _renamed(state: Mapping[str, Any], rules: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    origins: dict[str, str] = {}
+    for old, new in zip(state, rename(list(state), list(rules))):
+        if new and origins.setdefault(new, old) != old:
+            raise ValueError(f"load_state_dict: {origins[new]!r} and {old!r} are both renamed to {new!r}")
+    return {new: state[old] for new, old in origins.items() if new}
 
 
 def _source(value: Any, target: Tensor | IndexTensor) -> Tensor | IndexTensor:

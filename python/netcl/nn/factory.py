@@ -103,10 +103,11 @@ def build_sequential_from_json(queue: Any, path: str | os.PathLike[str] | None =
 def _built(queue: Any, config: Any, at: str) -> list[Module]:
     if not isinstance(config, (list, tuple)):
         raise ValueError(f"{at} is a list of layers, not {type(config).__name__}")
-    return [_layer(queue, entry, f"{at}[{i}]") for i, entry in enumerate(config)]
+    return [build_layer(queue, entry, f"{at}[{i}]") for i, entry in enumerate(config)]
 
 
-def _layer(queue: Any, entry: Any, at: str) -> Module:
+def build_layer(queue: Any, entry: Any, at: str = "config") -> Module:
+    """A layer of ``{"type": ..., "args": {...}}``; errors name the place ``at`` which it stands."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("type"), str):
         raise ValueError(f'{at} is a dictionary with a "type", such as {{"type": "ReLU"}}; not {entry!r}')
     kind, args = entry["type"], entry.get("args")

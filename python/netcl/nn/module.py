@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from netcl import autograd as ag
@@ -355,14 +355,17 @@ class Module:
         """
         return _state.save(self)
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+    def load_state_dict(
+        self, state: Mapping[str, Any], strict: bool = True, *, rename: Sequence[tuple[str, str]] | None = None
+    ) -> IncompatibleKeys:
         """Overwrites parameters and buffers with the arrays (or tensors) of a ``state_dict``, in place.
 
         A ``StateDictError`` names every missing, unexpected and mis-shaped key at once; nothing has changed then. With
-        ``strict=False`` keys without a partner are left alone and returned. A model of PyTorch is loaded with
-        ``load_state_dict({name: tensor.numpy() for name, tensor in model.state_dict().items()})``.
+        ``strict=False`` keys without a partner are left alone and returned. ``rename`` replaces patterns in the keys first:
+        ``rename=[(r"^module\\.", ""), (r"layer(\\d+)", r"layers.\\1")]``; a key that becomes empty is left out. The values may be
+        those of a model of PyTorch: ``model.load_state_dict(torch_model.state_dict())``.
         """
-        return _state.load(self, state, strict)
+        return _state.load(self, state, strict, rename)
 
     def __deepcopy__(self: _M, memo: dict[int, Any]) -> _M:
         # Tensors stay on their devices, and shared ones stay shared.

@@ -1,6 +1,7 @@
 //! `netcl.io`: models and checkpoints in files.
 
 mod checkpoint;
+mod file;
 
 use pyo3::prelude::*;
 
@@ -9,6 +10,10 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     let module = PyModule::new(parent.py(), "io")?;
     module.add("__doc__", "The extension's part of ``netcl.io``.")?;
     module.add_class::<checkpoint::Checkpoint>()?;
+    macro_rules! functions {
+        ($($function:path),* $(,)?) => {$(module.add_function(wrap_pyfunction!($function, &module)?)?;)*};
+    }
+    functions!(file::inspect, file::load_tensors, file::load_weights, file::rename, file::save_model, file::save_tensors);
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.io", &module)

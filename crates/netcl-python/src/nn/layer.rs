@@ -406,7 +406,7 @@ fn dict<'py>(py: Python<'py>, settings: Vec<(&'static str, Value)>) -> PyResult<
 }
 
 /// The tensor of a parameter or buffer.
-pub(super) fn held(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Arc<netcl::Tensor>> {
+pub(crate) fn held(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Arc<netcl::Tensor>> {
     if let Ok(tensor) = object.cast::<Tensor>() {
         return Ok(tensor.get().inner());
     }
@@ -417,7 +417,7 @@ pub(super) fn held(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Arc<netcl:
 }
 
 /// A parameter or buffer as Python sees it.
-pub(super) fn object(py: Python<'_>, tensor: netcl::Tensor) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn object(py: Python<'_>, tensor: netcl::Tensor) -> PyResult<Bound<'_, PyAny>> {
     if tensor.dtype().is_float() {
         return Ok(Bound::new(py, Tensor::new(tensor))?.into_any());
     }

@@ -11,6 +11,7 @@ mod rnn;
 mod text;
 mod values;
 
+pub(crate) use layer::{held, object};
 pub(crate) use module::PythonModule;
 use pyo3::prelude::*;
 
