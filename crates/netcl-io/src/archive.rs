@@ -1,17 +1,21 @@
 //! `.netcl` files: named arrays and metadata in an NPZ archive.
 
 use std::collections::HashMap;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 
+use netcl_nn::autograd::DType;
 use serde_json::{Map, Value, json};
-use zip::write::SimpleFileOptions;
-use zip::{CompressionMethod, ZipWriter};
 
-use crate::atomic::write_atomically;
+use crate::array::Array;
+use crate::atomic::Failure;
+use crate::element::Element;
 use crate::error::Result;
-use crate::npy::{Array, text_to_npy};
-use crate::reader::Reader;
+use crate::members::Members;
+use crate::npy::{header, text_to_npy};
+use crate::tensor_file::{Kind, open};
+use crate::tensors::{Info, Tensors};
+use crate::writer::{WriteOptions, put, write};
 
 /// The entry that holds JSON instead of numbers.
 pub const METADATA: &str = "__netcl_meta__";
@@ -23,12 +27,13 @@ pub const VERSION: u64 = 3;
 /// What follows the name of an array.
 pub(crate) const NPY: &str = ".npy";
 
-/// The content of a `.netcl` file.
+/// Named arrays and metadata in memory, or in a mapped file that they were read from: the content of a file of tensors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Archive {
     /// Where it was read; empty for one that was made.
     pub(crate) path: PathBuf,
-    arrays: Vec<(String, Array)>,
+    infos: Vec<Info>,
+    arrays: Vec<Array>,
     /// Where the array of a name stands.
     places: HashMap<String, usize>,
     /// What the file says of itself, apart from the format's own entries.
@@ -44,28 +49,30 @@ impl Archive {
     /// Adds an array, or replaces that of the same name.
     pub fn insert(&mut self, name: impl Into<String>, array: Array) {
         let name = name.into();
+        let info = Info { name: name.clone(), element: Element::Same(array.dtype), shape: array.shape.clone() };
         match self.places.get(&name) {
-            Some(&place) => self.arrays[place].1 = array,
+            Some(&place) => (self.infos[place], self.arrays[place]) = (info, array),
             None => {
-                self.places.insert(name.clone(), self.arrays.len());
-                self.arrays.push((name, array));
+                self.places.insert(name, self.arrays.len());
+                self.infos.push(info);
+                self.arrays.push(array);
             }
         }
     }
 
     /// The names of the arrays, in the order of the file.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.arrays.iter().map(|(name, _)| name.as_str())
+        self.infos.iter().map(|info| info.name.as_str())
     }
 
     /// The arrays with their names, in the order of the file.
     pub fn arrays(&self) -> impl Iterator<Item = (&str, &Array)> {
-        self.arrays.iter().map(|(name, array)| (name.as_str(), array))
+        self.names().zip(&self.arrays)
     }
 
     /// The array of a name.
     pub fn get(&self, name: &str) -> Option<&Array> {
-        self.places.get(name).map(|&place| &self.arrays[place].1)
+        self.places.get(name).map(|&place| &self.arrays[place])
     }
 
     /// Where it was read.
@@ -73,39 +80,55 @@ impl Archive {
         &self.path
     }
 
-    /// Writes the file, as a whole or not at all.
+    /// Writes a `.netcl` file, as a whole or not at all; [`write`] writes other kinds.
     pub fn write(&self, path: &Path) -> Result<()> {
-        write_atomically(path, |out| {
-            let mut out = FirstError { out, position: 0, end: 0, error: None };
-            let packed = self.pack(&mut out);
-            out.error.map_or(packed.map_err(std::io::Error::from), Err)
-        })
+        write(path, self, &WriteOptions::new(Kind::Netcl)).map(drop)
     }
 
-    fn pack<W: Write + Seek>(&self, out: &mut FirstError<W>) -> zip::result::ZipResult<()> {
-        let mut zip = ZipWriter::new(out);
-        let mut put = |name: &str, content: &[u8]| {
-            // Not compressed, as np.savez does: trained weights are noise to a compressor. Without a time in it, so that
-            // equal weights are equal files.
-            let options = SimpleFileOptions::default()
-                .compression_method(CompressionMethod::Stored)
-                .large_file(u32::try_from(content.len()).is_err());
-            zip.start_file(format!("{name}{NPY}"), options)?;
-            zip.write_all(content).map_err(zip::result::ZipError::from)
-        };
-        for (name, array) in &self.arrays {
-            put(name, &array.to_npy())?;
-        }
-        put(METADATA, &text_to_npy(&Value::from(self.full_metadata()).to_string()))?;
-        zip.finish()?;
-        Ok(())
+    /// Reads a file of any [`Kind`].
+    ///
+    /// # Errors
+    /// As [`open`], and if an array of it is damaged or of a type that no dtype holds.
+    pub fn read(path: &Path) -> Result<Archive> {
+        open(path)?.read_all()
+    }
+}
+
+impl Tensors for Archive {
+    fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// The metadata with the entries of the format.
-    fn full_metadata(&self) -> Map<String, Value> {
+    fn metadata(&self) -> &Map<String, Value> {
+        &self.metadata
+    }
+
+    fn infos(&self) -> &[Info] {
+        &self.infos
+    }
+
+    fn read(&self, index: usize) -> Result<Array> {
+        Ok(self.arrays[index].clone())
+    }
+}
+
+/// Writes an NPZ archive. A plain one has metadata only if there is something to say: that of the tensors, or that some 16-bit
+/// numbers are bfloat16.
+pub(crate) fn pack<W: Write + Seek>(out: &mut W, tensors: &dyn Tensors, kind: Kind) -> Result<(), Failure> {
+    let infos = tensors.infos().iter().map(|info| Ok((info, info.readable(tensors.path())?)));
+    let infos = infos.collect::<Result<Vec<(&Info, DType)>>>()?;
+    let mut zip = Members::new(out);
+    for (index, &(info, dtype)) in infos.iter().enumerate() {
+        let header = header(dtype, &info.shape);
+        zip.start(&format!("{}{NPY}", info.name), header.len() + info.count() * dtype.size(), 1)?;
+        zip.write_all(&header)?;
+        put(&mut zip, tensors, index, dtype)?;
+    }
+    let is_telling = !tensors.metadata().is_empty() || infos.iter().any(|&(_, dtype)| dtype == DType::BF16);
+    if kind == Kind::Netcl || is_telling {
         let dtypes: Map<String, Value> =
-            self.arrays().map(|(name, array)| (name.to_owned(), array.dtype.name().into())).collect();
-        let mut metadata = self.metadata.clone();
+            infos.iter().map(|&(info, dtype)| (info.name.clone(), dtype.name().into())).collect();
+        let mut metadata = tensors.metadata().clone();
         for (key, value) in [
             ("format", FORMAT.into()),
             ("version", VERSION.into()),
@@ -114,83 +137,30 @@ impl Archive {
         ] {
             metadata.insert(key.to_owned(), value);
         }
-        metadata
+        let text = text_to_npy(&Value::from(metadata).to_string());
+        zip.start(&format!("{METADATA}{NPY}"), text.len(), 1)?;
+        zip.write_all(&text)?;
     }
-
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// As [`Reader::open`], and if an array of it is damaged.
-    pub fn read(path: &Path) -> Result<Archive> {
-        Reader::open(path)?.read()
-    }
-}
-
-/// Keeps the first error of a writer to itself and swallows all that follows: a `ZipWriter` that meets an error prints it to
-/// standard error when it is dropped.
-struct FirstError<W> {
-    out: W,
-    position: u64,
-    end: u64,
-    error: Option<std::io::Error>,
-}
-
-impl<W> FirstError<W> {
-    /// The answer to the zip writer: that of the writer below, or the one that a writer without errors would give.
-    fn answer<T>(&mut self, act: impl FnOnce(&mut W) -> std::io::Result<T>, otherwise: T) -> std::io::Result<T> {
-        if self.error.is_some() {
-            return Ok(otherwise);
-        }
-        match act(&mut self.out) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Err(error),
-            Err(error) => {
-                self.error = Some(error);
-                Ok(otherwise)
-            }
-            done => done,
-        }
-    }
-}
-
-impl<W: Write> Write for FirstError<W> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let written = self.answer(|out| out.write(bytes), bytes.len())?;
-        self.position += written as u64;
-        self.end = self.end.max(self.position);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.answer(W::flush, ())
-    }
-}
-
-impl<W: Seek> Seek for FirstError<W> {
-    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
-        let place = match to {
-            SeekFrom::Start(place) => Some(place),
-            SeekFrom::Current(by) => self.position.checked_add_signed(by),
-            SeekFrom::End(by) => self.end.checked_add_signed(by),
-        };
-        let place = place.ok_or(std::io::ErrorKind::InvalidInput)?;
-        self.position = self.answer(|out| out.seek(SeekFrom::Start(place)), place)?;
-        Ok(self.position)
-    }
+    Ok(zip.finish()?)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::File;
 
-    use netcl_nn::autograd::DType;
+    use zip::write::SimpleFileOptions;
+    use zip::{CompressionMethod, ZipWriter};
 
     use super::*;
 
     fn example() -> Archive {
         let metadata = Map::from_iter([("kind".to_owned(), "test".into())]);
         let mut archive = Archive::new(metadata);
-        let array =
-            |dtype, bytes: &[u8]| Array { dtype, shape: vec![bytes.len() / DType::size(dtype)], bytes: bytes.to_vec() };
+        let array = |dtype, bytes: &[u8]| Array {
+            dtype,
+            shape: vec![bytes.len() / DType::size(dtype)],
+            bytes: bytes.to_vec().into(),
+        };
         archive.insert("z.weight", array(DType::F32, &[0, 0, 128, 63, 0, 0, 0, 64]));
         archive.insert("a", array(DType::BF16, &[128, 63]));
         archive
@@ -214,7 +184,7 @@ mod tests {
     fn files_of_the_published_package_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("old.netcl");
-        let array = Array { dtype: DType::F32, shape: vec![1], bytes: vec![0; 4] };
+        let array = Array { dtype: DType::F32, shape: vec![1], bytes: vec![0; 4].into() };
         let meta = r#"{"type": "Sequential", "config": [], "version": 2, "format": "netcl.single-file"}"#;
         pack(&path, &[("0:weight.npy", array.to_npy()), ("__netcl_meta__.npy", text_to_npy(meta))]);
         let archive = Archive::read(&path).unwrap();
@@ -239,21 +209,20 @@ mod tests {
         let text = || Archive::read(&path).unwrap_err().to_string();
         assert!(text().contains("cannot be read"), "{}", text());
         std::fs::write(&path, b"hello").unwrap();
-        assert!(text().contains("is no netcl file: it is no NPZ archive"), "{}", text());
+        assert!(text().contains("cannot be used: it is of no known kind"), "{}", text());
         example().write(&path).unwrap();
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
-        assert!(text().contains("it is no NPZ archive"), "{}", text());
+        assert!(text().contains("it is no NPZ archive or PyTorch file (it has no directory at its end)"), "{}", text());
         let mut flipped = whole.clone();
         // Inside the first array's elements: only the checksum can notice.
         let at = whole.windows(4).position(|window| window == [0, 0, 128, 63]).unwrap();
         flipped[at] ^= 1;
         std::fs::write(&path, flipped).unwrap();
-        assert!(text().contains("\"z.weight\" is damaged"), "{}", text());
+        assert!(text().contains("\"z.weight\" cannot be read: its checksum is wrong"), "{}", text());
 
         let meta = |json: &str| ("__netcl_meta__.npy", text_to_npy(json));
         let cases = [
-            (vec![("a.npy", Array::scalar(1.0).to_npy())], "no entry \"__netcl_meta__\""),
             (vec![("a.txt", vec![])], "entry \"a.txt\" is no array"),
             (vec![("__netcl_meta__.npy", Array::scalar(1.0).to_npy())], "metadata is no text"),
             (vec![meta("[")], "no JSON"),

@@ -15,14 +15,59 @@ use crate::error::{Error, Result};
 /// # Errors
 /// What could not be written and why; the file that was there before is still there.
 pub fn write_atomically(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
-    let failed = |reason| Error::Write { path: path.to_owned(), reason };
-    let (folder, temporary) = beside(path).map_err(failed)?;
-    let mut writer = BufWriter::new(File::create(&temporary.0).map_err(failed)?);
-    content(&mut writer).map_err(failed)?;
-    writer.flush().map_err(failed)?;
-    writer.get_ref().sync_all().map_err(failed)?;
-    fs::rename(&temporary.0, path).map_err(failed)?;
-    sync_folder(folder).map_err(failed)
+    Pending::write(path, |out| Ok(content(out)?))?.commit().map(drop)
+}
+
+/// Why the content of a file could not be written: because of the file, or because of what should be in it.
+pub(crate) enum Failure {
+    Write(std::io::Error),
+    Content(Error),
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::Write(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Content(error)
+    }
+}
+
+/// A file that is written and on the disk, but has not its name yet. It vanishes if it is dropped.
+pub(crate) struct Pending {
+    temporary: Temporary,
+    path: PathBuf,
+}
+
+impl Pending {
+    /// Writes the content to a new file beside the path.
+    pub(crate) fn write(
+        path: &Path,
+        content: impl FnOnce(&mut BufWriter<File>) -> Result<(), Failure>,
+    ) -> Result<Pending> {
+        let failed = |reason| Error::Write { path: path.to_owned(), reason };
+        let temporary = Temporary::beside(path).map_err(failed)?;
+        let mut writer = BufWriter::new(File::create(&temporary.0).map_err(failed)?);
+        content(&mut writer).map_err(|failure| match failure {
+            Failure::Write(reason) => failed(reason),
+            Failure::Content(error) => error,
+        })?;
+        writer.flush().map_err(failed)?;
+        writer.get_ref().sync_all().map_err(failed)?;
+        Ok(Pending { temporary, path: path.to_owned() })
+    }
+
+    /// Gives the file its name, and returns it.
+    pub(crate) fn commit(self) -> Result<PathBuf> {
+        let renamed = fs::rename(&self.temporary.0, &self.path).and_then(|()| sync_folder(folder_of(&self.path)));
+        match renamed {
+            Ok(()) => Ok(self.path),
+            Err(reason) => Err(Error::Write { path: self.path, reason }),
+        }
+    }
 }
 
 /// Makes `path` a link to another file of its folder, in the place of what was there. Where there are no links it is a copy.
@@ -30,16 +75,16 @@ pub fn write_atomically(path: &Path, content: impl FnOnce(&mut BufWriter<File>) 
 /// # Errors
 /// What could not be written and why; what was there before is still there.
 pub fn link_atomically(path: &Path, target: &str) -> Result<()> {
-    let failed = |reason| Error::Write { path: path.to_owned(), reason };
-    let (folder, temporary) = beside(path).map_err(failed)?;
-    link(target, &temporary.0)
-        .or_else(|_| {
-            fs::copy(folder.join(target), &temporary.0)?;
+    let linked = || {
+        let temporary = Temporary::beside(path)?;
+        link(target, &temporary.0).or_else(|_| {
+            fs::copy(folder_of(path).join(target), &temporary.0)?;
             File::open(&temporary.0)?.sync_all()
-        })
-        .map_err(failed)?;
-    fs::rename(&temporary.0, path).map_err(failed)?;
-    sync_folder(folder).map_err(failed)
+        })?;
+        fs::rename(&temporary.0, path)?;
+        sync_folder(folder_of(path))
+    };
+    linked().map_err(|reason| Error::Write { path: path.to_owned(), reason })
 }
 
 #[cfg(unix)]
@@ -51,18 +96,6 @@ fn link(target: &str, path: &Path) -> std::io::Result<()> {
 #[cfg(not(unix))]
 fn link(_: &str, _: &Path) -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
-}
-
-/// The folder of a file, which is made where it is missing, and a new name in it.
-fn beside(path: &Path) -> std::io::Result<(&Path, Temporary)> {
-    let Some(name) = path.file_name() else {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path names no file"));
-    };
-    let folder = folder_of(path);
-    fs::create_dir_all(folder)?;
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    Ok((folder, Temporary(folder.join(format!(".{}.{process}-{count}{TEMPORARY}", name.to_string_lossy())))))
 }
 
 /// The folder of a file: the empty parent of a bare name is the current folder.
@@ -118,6 +151,20 @@ fn is_temporary(name: &str) -> bool {
 
 /// Removed when it is not needed any more; after the renaming there is nothing to remove.
 struct Temporary(PathBuf);
+
+impl Temporary {
+    /// A new name in the folder of a file, which is made where it is missing.
+    fn beside(path: &Path) -> std::io::Result<Temporary> {
+        let Some(name) = path.file_name() else {
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path names no file"));
+        };
+        fs::create_dir_all(folder_of(path))?;
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(".{}.{process}-{count}{TEMPORARY}", name.to_string_lossy());
+        Ok(Temporary(folder_of(path).join(name)))
+    }
+}
 
 impl Drop for Temporary {
     fn drop(&mut self) {

@@ -8,9 +8,9 @@ use netcl_optim::State;
 use serde_json::{Map, Value, json};
 
 use crate::archive::Archive;
+use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::model::insert_model;
-use crate::npy::Array;
 
 const GENERATOR: &str = "generator";
 const PARTS: &str = "parts";
@@ -116,7 +116,7 @@ impl Checkpoint {
 
     /// The names of the parts.
     pub fn parts(&self) -> Vec<&str> {
-        parts(&self.archive)
+        parts(&self.archive.metadata)
     }
 
     /// The state of a part; the tensors are on the native CPU.
@@ -165,10 +165,11 @@ pub(crate) fn prefixed<'n>(name: &'n str, prefix: &str) -> Option<&'n str> {
     name.strip_prefix(prefix)?.strip_prefix('/')
 }
 
-/// The parts of a run whose states are beside the model in an archive.
-pub(crate) fn parts(archive: &Archive) -> Vec<&str> {
-    match archive.metadata.get(PARTS) {
+/// The parts of a run whose states are beside the model in a file of this metadata.
+pub(crate) fn parts(metadata: &Map<String, Value>) -> Vec<&str> {
+    match metadata.get(PARTS) {
         Some(Value::Array(parts)) => parts.iter().filter_map(Value::as_str).collect(),
-        _ => FIRST_PARTS.to_vec(),
+        _ if metadata.contains_key(PROGRESS) => FIRST_PARTS.to_vec(),
+        _ => Vec::new(),
     }
 }

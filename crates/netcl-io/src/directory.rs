@@ -3,10 +3,13 @@
 //! Read here and not by the `zip` crate, which sets memory aside for as many entries as a file claims to have (300 bytes for every
 //! byte of a hostile file), keeps the last of two entries of one name, and looks for a directory wherever one might be.
 
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use flate2::Crc;
 use flate2::read::DeflateDecoder;
+
+use crate::bytes::Bytes;
 
 /// The record at the end of the file, without its comment.
 const END: usize = 22;
@@ -23,6 +26,7 @@ const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
 
 /// An entry of the directory.
+#[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) name: String,
     /// In the file.
@@ -33,6 +37,8 @@ pub(crate) struct Entry {
     checksum: u32,
     /// Where the member's header begins.
     header: u64,
+    /// Whether the checksum was found to be right. A storage of a PyTorch file may hold thousands of tensors.
+    checked: AtomicBool,
 }
 
 /// A little-endian number of up to 8 bytes.
@@ -41,22 +47,18 @@ fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-fn read_at(file: &mut (impl Read + Seek), at: u64, length: usize) -> Result<Vec<u8>, String> {
-    let mut bytes = vec![0; length];
-    let read = file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(&mut bytes));
-    read.map(|()| bytes).map_err(|error| format!("it ends too soon ({error})"))
+fn read_at(file: &[u8], at: u64, length: u64) -> Option<&[u8]> {
+    let (at, length) = (usize::try_from(at).ok()?, usize::try_from(length).ok()?);
+    file.get(at..at.checked_add(length)?)
 }
 
-/// Reads the directory of a file of some length.
-pub(crate) fn read(file: &mut (impl Read + Seek), length: u64) -> Result<Vec<Entry>, String> {
-    let (count, size, start) = place(file, length)?;
-    let end = start.checked_add(size).filter(|&end| end <= length && size <= LARGEST_DIRECTORY);
-    if end.is_none() || count > size / ENTRY as u64 {
-        return Err(format!("its directory of {count} entries in {size} bytes at {start} does not fit into it"));
-    }
-    let directory = read_at(file, start, size as usize)?;
+/// Reads the directory of a file.
+pub(crate) fn read(file: &[u8]) -> Result<Vec<Entry>, String> {
+    let (count, size, start) = place(file)?;
+    let directory = read_at(file, start, size).filter(|_| size <= LARGEST_DIRECTORY && count <= size / ENTRY as u64);
+    let mut rest = directory
+        .ok_or_else(|| format!("its directory of {count} entries in {size} bytes at {start} does not fit into it"))?;
     let mut entries = Vec::with_capacity(count as usize);
-    let mut rest = &directory[..];
     for index in 0..count {
         let (entry, length) = entry(rest).ok_or_else(|| format!("entry {index} of its directory is damaged"))?;
         if entry.header.saturating_add(HEADER).saturating_add(entry.packed) > start {
@@ -69,23 +71,20 @@ pub(crate) fn read(file: &mut (impl Read + Seek), length: u64) -> Result<Vec<Ent
 }
 
 /// The number of entries, the size of the directory and where it begins.
-fn place(file: &mut (impl Read + Seek), length: u64) -> Result<(u64, u64, u64), String> {
-    let tail_length = length.min((END + LONGEST_COMMENT + LOCATOR) as u64);
-    let tail = read_at(file, length - tail_length, tail_length as usize)?;
+fn place(file: &[u8]) -> Result<(u64, u64, u64), String> {
+    let tail = &file[file.len().saturating_sub(END + LONGEST_COMMENT + LOCATOR)..];
     let is_end = |&at: &usize| {
-        tail[at..].starts_with(b"PK\x05\x06") && at + END + number(&tail, at + 20, 2) as usize == tail.len()
+        tail[at..].starts_with(b"PK\x05\x06") && at + END + number(tail, at + 20, 2) as usize == tail.len()
     };
     let last = tail.len().checked_sub(END);
     let end = last.and_then(|last| (0..=last).rev().find(is_end)).ok_or("it has no directory at its end")?;
-    let (count, size, start) = (number(&tail, end + 10, 2), number(&tail, end + 12, 4), number(&tail, end + 16, 4));
+    let (count, size, start) = (number(tail, end + 10, 2), number(tail, end + 12, 4), number(tail, end + 16, 4));
     let locator = end.checked_sub(LOCATOR).filter(|&at| tail[at..].starts_with(b"PK\x06\x07"));
     let is_short = count < 0xffff && size < 0xffff_ffff && start < 0xffff_ffff;
     let Some(locator) = locator.filter(|_| !is_short) else { return Ok((count, size, start)) };
-    let wide = read_at(file, number(&tail, locator + 8, 8), 56)?;
-    if !wide.starts_with(b"PK\x06\x06") {
-        return Err("the 64-bit end of its directory is damaged".to_owned());
-    }
-    Ok((number(&wide, 32, 8), number(&wide, 40, 8), number(&wide, 48, 8)))
+    let wide = read_at(file, number(tail, locator + 8, 8), 56).filter(|wide| wide.starts_with(b"PK\x06\x06"));
+    let wide = wide.ok_or("the 64-bit end of its directory is damaged")?;
+    Ok((number(wide, 32, 8), number(wide, 40, 8), number(wide, 48, 8)))
 }
 
 /// The first entry of what is left of a directory, and how many bytes of it.
@@ -109,7 +108,8 @@ fn entry(directory: &[u8]) -> Option<(Entry, usize)> {
     let name = String::from_utf8(rest[..name].to_vec()).ok()?;
     let (encrypted, method) = (field(8, 2) & 1 == 1, field(10, 2) as u16);
     let is_known = !encrypted && (method == DEFLATED || method == STORED && packed == size);
-    is_known.then(|| (Entry { name, packed, size, method, checksum: field(16, 4) as u32, header }, length))
+    let (checksum, checked) = (field(16, 4) as u32, AtomicBool::new(false));
+    is_known.then(|| (Entry { name, packed, size, method, checksum, header, checked }, length))
 }
 
 /// The 64-bit field among the extra ones; nothing where there is none.
@@ -126,32 +126,67 @@ fn wide_field(mut extra: &[u8]) -> &[u8] {
 }
 
 impl Entry {
-    /// Unpacks the member, no further than its stated size.
-    pub(crate) fn unpack(&self, file: &mut (impl Read + Seek)) -> Result<Vec<u8>, String> {
-        let header = read_at(file, self.header, HEADER as usize)?;
-        if !header.starts_with(b"PK\x03\x04") {
-            return Err("it has no header".to_owned());
+    /// Whether the member's bytes are its content.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.method == STORED
+    }
+
+    /// Takes the content as it is where the writer left the checksum out, which PyTorch can be told to do.
+    pub(crate) fn skip_absent_checksum(&self) {
+        if self.checksum == 0 {
+            self.checked.store(true, Ordering::Relaxed);
         }
-        let start = self.header + HEADER + number(&header, 26, 2) + number(&header, 28, 2);
-        file.seek(SeekFrom::Start(start)).map_err(|error| error.to_string())?;
+    }
+
+    /// The member as it is in the file.
+    fn packed(&self, file: &Bytes) -> Result<Bytes, String> {
+        let header = read_at(file, self.header, HEADER).filter(|header| header.starts_with(b"PK\x03\x04"));
+        let header = header.ok_or("it has no header")?;
+        let start = self.header + HEADER + number(header, 26, 2) + number(header, 28, 2);
+        let range = usize::try_from(start).ok().zip(usize::try_from(start.saturating_add(self.packed)).ok());
+        let packed = range.and_then(|(start, end)| file.part(start..end));
+        packed.ok_or_else(|| "it lies outside of the file".to_owned())
+    }
+
+    /// Up to so many bytes of the beginning of the content, not checked.
+    pub(crate) fn start(&self, file: &Bytes, most: usize) -> Result<Bytes, String> {
+        let packed = self.packed(file)?;
+        if self.is_stored() {
+            return packed.part(0..packed.len().min(most)).ok_or_else(|| "it is cut off".to_owned());
+        }
+        let mut start = Vec::new();
+        let mut unpacked = DeflateDecoder::new(&packed[..]).take(self.size.min(most as u64));
+        unpacked.read_to_end(&mut start).map(|_| start.into()).map_err(|error| error.to_string())
+    }
+
+    /// The content: a part of the file where it is stored, else unpacked, no further than its stated size.
+    pub(crate) fn content(&self, file: &Bytes) -> Result<Bytes, String> {
+        let packed = self.packed(file)?;
+        let content = match self.is_stored() {
+            true => packed,
+            false => self.inflate(&packed)?.into(),
+        };
+        if content.len() as u64 != self.size {
+            return Err(format!("it has not the {} bytes that the directory states", self.size));
+        }
+        if !self.checked.load(Ordering::Relaxed) {
+            let mut checksum = Crc::new();
+            checksum.update(&content);
+            if checksum.sum() != self.checksum {
+                return Err("its checksum is wrong".to_owned());
+            }
+            self.checked.store(self.is_stored(), Ordering::Relaxed);
+        }
+        Ok(content)
+    }
+
+    fn inflate(&self, packed: &[u8]) -> Result<Vec<u8>, String> {
         let mut content = Vec::new();
         let size = usize::try_from(self.size).ok();
         let reserved = size.and_then(|size| content.try_reserve_exact(size).ok());
         reserved.ok_or_else(|| format!("its {} bytes do not fit into memory", self.size))?;
-        let (packed, most) = (file.take(self.packed), self.size.saturating_add(1));
-        let read = match self.method {
-            DEFLATED => DeflateDecoder::new(packed).take(most).read_to_end(&mut content),
-            _ => packed.take(most).read_to_end(&mut content),
-        };
-        read.map_err(|error| error.to_string())?;
-        if content.len() as u64 != self.size {
-            return Err(format!("it has not the {} bytes that the directory states", self.size));
-        }
-        let mut checksum = Crc::new();
-        checksum.update(&content);
-        if checksum.sum() != self.checksum {
-            return Err("its checksum is wrong".to_owned());
-        }
+        let mut unpacked = DeflateDecoder::new(packed).take(self.size.saturating_add(1));
+        unpacked.read_to_end(&mut content).map_err(|error| error.to_string())?;
         Ok(content)
     }
 }

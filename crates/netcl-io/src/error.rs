@@ -28,7 +28,7 @@ pub enum Error {
         reason: std::io::Error,
     },
     /// A file that is not what it should be.
-    #[error("{} is no netcl file: {what}", path.display())]
+    #[error("{} cannot be used: {what}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -51,6 +51,12 @@ pub enum Error {
         /// Everything that is wrong.
         problems: Vec<String>,
     },
+    /// New names that cannot be given.
+    #[error("rename: {what}")]
+    Rename {
+        /// What is wrong.
+        what: String,
+    },
     /// An error of a device or a tensor.
     #[error(transparent)]
     Tensor(#[from] netcl_nn::autograd::Error),
@@ -68,7 +74,9 @@ impl Error {
         match self {
             Error::Read { reason, .. } if reason.kind() == std::io::ErrorKind::NotFound => ErrorKind::NotFound,
             Error::Read { .. } | Error::Write { .. } => ErrorKind::Io,
-            Error::Malformed { .. } | Error::Unsuitable { .. } | Error::Weights { .. } => ErrorKind::Value,
+            Error::Malformed { .. } | Error::Unsuitable { .. } | Error::Weights { .. } | Error::Rename { .. } => {
+                ErrorKind::Value
+            }
             Error::Tensor(error) => error.kind(),
         }
     }

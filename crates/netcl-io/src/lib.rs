@@ -22,20 +22,37 @@
 //! ```
 
 pub mod archive;
+pub mod array;
 pub mod atomic;
+mod bytes;
 pub mod checkpoint;
 mod directory;
+mod element;
 pub mod error;
+mod members;
 pub mod model;
 pub mod npy;
-pub mod reader;
+mod npz;
+mod rename;
 pub mod rotation;
+mod safetensors;
+mod shards;
+pub mod tensor_file;
+mod tensors;
+mod torch;
+mod writer;
 
 pub use archive::Archive;
+pub use array::Array;
 pub use atomic::{remove_leftovers, write_atomically};
+pub use bytes::Bytes;
 pub use checkpoint::Checkpoint;
+pub use element::Element;
 pub use error::{Error, Result};
-pub use model::{load_weights, save_model};
-pub use npy::Array;
-pub use reader::Reader;
+pub use model::{LoadOptions, Loaded, load_weights, load_weights_with, save_model};
+pub use rename::{Rename, Renamed};
 pub use rotation::{Rotation, newest, write_rotating};
+pub use shards::MAX_SHARD_SIZE;
+pub use tensor_file::{Kind, TensorFile, open};
+pub use tensors::{Info, Tensors};
+pub use writer::{WriteOptions, write};

@@ -1,17 +1,18 @@
 //! Models in files.
 
-use std::collections::HashSet;
 use std::path::Path;
 
-use netcl_nn::autograd::manager;
-use netcl_nn::{Misshapen, Module, StateDict, StateMismatch, Strict};
+use netcl_nn::autograd::{Shape, Tensor, manager};
+use netcl_nn::{LoadReport, Misshapen, Module, StateDict, StateMismatch, Strict};
 use serde_json::{Map, Value};
 
 use crate::archive::Archive;
+use crate::array::Array;
 use crate::checkpoint::{parts, prefixed};
 use crate::error::{Error, Result};
-use crate::npy::Array;
-use crate::reader::Reader;
+use crate::rename::{Rename, Renamed};
+use crate::tensor_file::open;
+use crate::tensors::Tensors;
 
 /// Writes a model's parameters and buffers under their dotted names, with metadata that says how to build the model again.
 pub fn save_model(path: &Path, model: &dyn Module, metadata: Map<String, Value>) -> Result<()> {
@@ -20,15 +21,57 @@ pub fn save_model(path: &Path, model: &dyn Module, metadata: Map<String, Value>)
     archive.write(path)
 }
 
-/// Copies the weights of a file into a model that is already built, and returns the file's metadata.
+/// How [`load_weights_with`] loads.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// Whether every tensor of the file must be in the model and the other way round.
+    pub strict: Strict,
+    /// New names for the file's tensors.
+    pub rename: Rename,
+}
+
+/// What [`load_weights_with`] found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Loaded {
+    /// What the file says of itself.
+    pub metadata: Map<String, Value>,
+    /// What was passed by: nothing, if the options are strict.
+    pub report: LoadReport,
+}
+
+/// Copies the weights of a file of any kind into a model that is already built, and returns the file's metadata.
 ///
 /// # Errors
 /// As [`Archive::restore`], and if the file cannot be read.
 pub fn load_weights(path: &Path, model: &mut dyn Module) -> Result<Map<String, Value>> {
-    let numbers = model.state_dict().iter().map(|(_, tensor)| tensor.size()).sum();
-    let archive = Reader::open(path)?.read_for(numbers)?;
-    archive.restore(model)?;
-    Ok(archive.metadata)
+    load_weights_with(path, model, &LoadOptions::default()).map(|loaded| loaded.metadata)
+}
+
+/// [`load_weights`] of a file with other names, or of a part of a model.
+///
+/// ```
+/// use netcl_nn::{Linear, Module, autograd::manager};
+/// use netcl_io::{Archive, Array, LoadOptions, Rename, load_weights_with};
+///
+/// let path = std::env::temp_dir().join(format!("netcl-rename-{}.netcl", std::process::id()));
+/// let mut layer = Linear::new(&manager().cpu().queue, 1, 1)?;
+/// let mut archive = Archive::default();
+/// for (name, tensor) in layer.state_dict() {
+///     archive.insert(format!("module.fc.{name}"), Array::from_tensor(&tensor)?);
+/// }
+/// archive.write(&path)?;
+/// let rename = Rename::new(&[(r"^module\.fc\.(.*)", "$1")])?;
+/// load_weights_with(&path, &mut layer, &LoadOptions { rename, ..Default::default() })?;
+/// # std::fs::remove_file(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As [`load_weights`], and if two tensors get the same name.
+pub fn load_weights_with(path: &Path, model: &mut dyn Module, options: &LoadOptions) -> Result<Loaded> {
+    let file = open(path)?;
+    let report = load(&Renamed::new(&file, &options.rename)?, model, options.strict)?;
+    Ok(Loaded { metadata: file.metadata().clone(), report })
 }
 
 /// Adds a model's tensors to an archive.
@@ -49,33 +92,55 @@ impl Archive {
     /// Lists every array that is missing, unexpected or of another shape; the model has not changed then. Other dtypes are
     /// converted.
     pub fn restore(&self, model: &mut dyn Module) -> Result<()> {
-        let host = manager().cpu().queue;
-        let expected: HashSet<String> = model.state_dict().iter().map(|(name, _)| name.to_string()).collect();
-        let parts = parts(self);
-        let arrays = self.arrays().filter(|(name, _)| !parts.iter().any(|part| prefixed(name, part).is_some()));
-        // Some are enough to see what is wrong: a file may have any number of arrays that the model does not know.
-        let mut unknown = 0;
-        let arrays = arrays.filter(|(name, _)| {
-            unknown += usize::from(!expected.contains(*name));
-            expected.contains(*name) || unknown <= MOST_UNKNOWN
-        });
-        let state = arrays.map(|(name, array)| Ok((name.to_owned(), array.to_tensor(&host)?)));
-        let state: StateDict = state.collect::<Result<_>>()?;
-        let more = unknown.saturating_sub(MOST_UNKNOWN);
-        model.load_state_dict(&state, Strict::Yes).map(drop).map_err(|error| self.misfit(error, more))
+        load(self, model, Strict::Yes).map(drop)
     }
+}
 
-    /// A mismatch of names and shapes, told of the file with `more` unexpected arrays; other errors as they are.
-    fn misfit(&self, error: netcl_nn::autograd::Error, more: usize) -> Error {
+/// Copies tensors into a model. Only those that have a place in it are read, so that the model bounds the memory that it takes.
+fn load(tensors: &dyn Tensors, model: &mut dyn Module, strict: Strict) -> Result<LoadReport> {
+    let targets = model.state_dict();
+    let host = manager().cpu().queue;
+    // Stands for what need not be read to be listed.
+    let absent = |shape: Shape| Ok::<_, Error>(Tensor::from_host::<f32>(&host, &[], shape)?);
+    let mut state = StateDict::new();
+    let mut misshapen: Vec<(&str, &[usize])> = Vec::new();
+    let mut unknown: Vec<&str> = Vec::new();
+    let parts = parts(tensors.metadata());
+    for (index, info) in tensors.infos().iter().enumerate() {
+        let name = info.name.as_str();
+        if parts.iter().any(|part| prefixed(name, part).is_some()) {
+            continue;
+        }
+        match targets.get(name) {
+            None => unknown.push(name),
+            Some(target) if target.shape()[..] == info.shape[..] => {
+                let tensor = tensors.read(index)?.to_tensor_of(target.queue(), target.dtype())?;
+                state.insert(name, tensor);
+            }
+            Some(target) => {
+                misshapen.push((name, &info.shape));
+                let shape = if target.shape()[..] == [0] { Shape::from([0, 0]) } else { Shape::from([0]) };
+                state.insert(name, absent(shape)?);
+            }
+        }
+    }
+    // Some are enough to see what is wrong: a file may have any number of arrays that the model does not know.
+    let named = if strict == Strict::Yes { unknown.len().min(MOST_UNKNOWN) } else { unknown.len() };
+    for name in &unknown[..named] {
+        state.insert(*name, absent(Shape::from([0]))?);
+    }
+    model.load_state_dict(&state, strict).map_err(|error| {
         let netcl_nn::autograd::Error::Custom(custom) = &error else { return error.into() };
         let Some(mismatch) = custom.downcast_ref::<StateMismatch>() else { return error.into() };
-        let shapes = mismatch.misshapen.iter().map(|Misshapen { name, expected, got }| {
-            format!("{name:?} has shape {:?} instead of {:?}", &got[..], &expected[..])
+        let shapes = misshapen.iter().filter_map(|(name, got)| {
+            let Misshapen { expected, .. } = mismatch.misshapen.iter().find(|one| one.name == *name)?;
+            Some(format!("{name:?} has shape {got:?} instead of {:?}", &expected[..]))
         });
         let missing = mismatch.missing.iter().map(|name| format!("{name:?} is missing"));
         let unexpected = mismatch.unexpected.iter().map(|name| format!("{name:?} is unexpected"));
+        let more = unknown.len() - named;
         let more = (more > 0).then(|| format!("{more} more are unexpected"));
         let problems = shapes.chain(missing).chain(unexpected).chain(more).collect();
-        Error::Weights { path: self.path().to_owned(), problems }
-    }
+        Error::Weights { path: tensors.path().to_owned(), problems }
+    })
 }

@@ -2,70 +2,25 @@
 //!
 //! Six magic bytes, a version, the header's length, a header that is a Python dictionary of literals, the elements.
 
-use netcl_nn::autograd::{DType, HostOptions, Queue, RawTensor, Shape, Tensor};
+use netcl_nn::autograd::DType;
 
+use crate::array::{Array, dense};
+use crate::bytes::Bytes;
+use crate::element::Element;
 use crate::error::Result;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// The elements start at a multiple of this, so that the file can be mapped into memory.
 const ALIGNMENT: usize = 64;
-
+/// No more of a file is looked at for its header; NumPy itself refuses those of more than 10,000 bytes.
+pub(crate) const LONGEST_HEADER: usize = 1 << 16;
 /// As in NumPy.
-const MOST_AXES: usize = 64;
-
-/// An array on the host: dense elements in row-major order, little-endian.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Array {
-    /// The type of the elements.
-    pub dtype: DType,
-    /// The length of each axis.
-    pub shape: Vec<usize>,
-    /// The elements' bytes.
-    pub bytes: Vec<u8>,
-}
+pub(crate) const MOST_AXES: usize = 64;
 
 impl Array {
-    /// A copy of a tensor's elements.
-    pub fn from_tensor(tensor: &RawTensor) -> Result<Array> {
-        let mut bytes = vec![0; tensor.size() * tensor.dtype().size()];
-        tensor.read_bytes(&mut bytes)?;
-        Ok(Array { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), bytes })
-    }
-
-    /// A single number.
-    pub fn scalar(value: f64) -> Array {
-        Array { dtype: DType::F64, shape: Vec::new(), bytes: value.to_le_bytes().to_vec() }
-    }
-
-    /// The number of an array that has just one of type float64.
-    pub fn as_scalar(&self) -> Option<f64> {
-        let bytes = <[u8; 8]>::try_from(&self.bytes[..]).ok()?;
-        (self.dtype == DType::F64).then(|| f64::from_le_bytes(bytes))
-    }
-
-    /// Whether no element is infinite or NaN.
-    pub fn is_finite(&self) -> bool {
-        // An exponent of ones; the most significant byte comes last.
-        let (mask, size) = match self.dtype {
-            DType::F32 => (0x7f80_0000, 4),
-            DType::F64 => (0x7ff0_0000_0000_0000u64, 8),
-            DType::F16 => (0x7c00, 2),
-            DType::BF16 => (0x7f80, 2),
-            _ => return true,
-        };
-        let bits = |element: &[u8]| element.iter().rev().fold(0u64, |bits, &byte| bits << 8 | u64::from(byte));
-        self.bytes.chunks_exact(size).all(|element| bits(element) & mask != mask)
-    }
-
-    /// A tensor on a device with these elements.
-    pub fn to_tensor(&self, queue: &Queue) -> Result<Tensor> {
-        let shape = Shape::from(&self.shape[..]);
-        Ok(RawTensor::from_host_bytes(queue, &self.bytes, self.dtype, shape, HostOptions::default())?.into())
-    }
-
     /// The content of an `.npy` file. NumPy has no bfloat16: such elements are written as their 16 bits.
     pub fn to_npy(&self) -> Vec<u8> {
-        let mut content = header(descriptor(self.dtype), &self.shape);
+        let mut content = header(self.dtype, &self.shape);
         content.extend_from_slice(&self.bytes);
         content
     }
@@ -84,7 +39,7 @@ pub enum Content {
 pub fn text_to_npy(text: &str) -> Vec<u8> {
     // NumPy keeps text as 32-bit characters of a fixed number; there is no type for none at all.
     let characters: Vec<u32> = if text.is_empty() { vec![0] } else { text.chars().map(u32::from).collect() };
-    let mut content = header(&format!("<U{}", characters.len()), &[]);
+    let mut content = header_of(&format!("<U{}", characters.len()), &[]);
     content.extend(characters.iter().flat_map(|character| character.to_le_bytes()));
     content
 }
@@ -101,7 +56,12 @@ fn descriptor(dtype: DType) -> &'static str {
     }
 }
 
-fn header(descriptor: &str, shape: &[usize]) -> Vec<u8> {
+/// What comes before the elements.
+pub(crate) fn header(dtype: DType, shape: &[usize]) -> Vec<u8> {
+    header_of(descriptor(dtype), shape)
+}
+
+fn header_of(descriptor: &str, shape: &[usize]) -> Vec<u8> {
     let axes: String = match shape {
         [one] => format!("{one},"),
         axes => axes.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
@@ -122,54 +82,136 @@ fn header(descriptor: &str, shape: &[usize]) -> Vec<u8> {
 /// Reads the content of an `.npy` file; what is wrong with it where it is not one. `named` is the dtype that the archive's
 /// metadata gives for it, if any: only this tells a bfloat16 from a 16-bit number.
 pub fn parse(content: &[u8], named: Option<DType>) -> Result<Content, String> {
-    let rest = content.strip_prefix(MAGIC).ok_or("it does not start as an .npy file does")?;
-    let (length, rest) = match rest {
-        [1, _, a, b, rest @ ..] => (usize::from(u16::from_le_bytes([*a, *b])), rest),
-        [2 | 3, _, a, b, c, d, rest @ ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, rest),
-        [version, ..] => return Err(format!("its format has version {version}; known are 1 to 3")),
-        [] => return Err("it ends within its header".to_owned()),
-    };
-    let (header, elements) = rest.split_at_checked(length).ok_or("it ends within its header")?;
-    let header = std::str::from_utf8(header).map_err(|_| "its header is no text")?;
-    let descriptor = quoted(after(header, "descr")?)?;
-    if !after(header, "fortran_order")?.starts_with("False") {
-        return Err("its elements are in column-major order; save np.ascontiguousarray(...) of it".to_owned());
-    }
-    let shape = axes(after(header, "shape")?)?;
-    if shape.len() > MOST_AXES {
-        return Err(format!("its shape has {} axes; read are up to {MOST_AXES}", shape.len()));
-    }
-    let size =
-        shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length)).ok_or("its shape is too large")?;
-    let check = |element: usize| match size.checked_mul(element) {
-        Some(bytes) if bytes == elements.len() => Ok(()),
-        _ => Err(format!("its shape {shape:?} of type {descriptor:?} does not fit its {} bytes", elements.len())),
-    };
-    if let Some(count) = descriptor.strip_prefix("<U") {
-        let count: usize = count.parse().map_err(|_| format!("its type is {descriptor:?}"))?;
-        if size != 1 {
-            return Err(format!("it holds {size} pieces of text; only one is read"));
+    let header = Header::parse(content)?;
+    let elements = &content[header.length..];
+    header.check(elements.len())?;
+    match header.kind(named)? {
+        ElementKind::Text => text(elements).map(Content::Text),
+        ElementKind::Number(element) => {
+            let mut bytes = match header.strides() {
+                Some(strides) => dense(elements, element.size(), &header.shape, &strides)?,
+                None => elements.to_vec(),
+            };
+            if header.is_big_endian() {
+                swap(&mut bytes, element.size());
+            }
+            let (dtype, bytes) = element.widen(bytes.into())?;
+            Ok(Content::Array(Array { dtype, shape: header.shape, bytes }))
         }
-        check(count.checked_mul(4).ok_or("its text is too long")?)?;
-        return text(elements).map(Content::Text);
     }
-    let dtype = match (descriptor, named) {
-        ("<u2", Some(DType::BF16)) => DType::BF16,
-        ("<f4", _) => DType::F32,
-        ("<f8", _) => DType::F64,
-        ("<f2", _) => DType::F16,
-        ("|u1", _) => DType::U8,
-        ("<i4", _) => DType::I32,
-        ("<i8", _) => DType::I64,
-        (other, _) => {
-            return Err(format!(
-                "its elements are of type {other:?}; read are <f4, <f8, <f2, |u1, <i4, <i8, and <u2 where the metadata \
-                 calls it bfloat16"
-            ));
+}
+
+/// Reverses the bytes of each element.
+pub(crate) fn swap(bytes: &mut [u8], size: usize) {
+    bytes.chunks_exact_mut(size.max(1)).for_each(<[u8]>::reverse);
+}
+
+/// What comes before the elements, read.
+pub(crate) struct Header {
+    /// Its bytes: where the elements begin.
+    pub(crate) length: usize,
+    pub(crate) shape: Vec<usize>,
+    descriptor: String,
+    fortran: bool,
+}
+
+/// What the elements are.
+pub(crate) enum ElementKind {
+    Text,
+    Number(Element),
+}
+
+impl Header {
+    /// Reads it from the first [`LONGEST_HEADER`] bytes of a file, or all there are.
+    pub(crate) fn parse(start: &[u8]) -> Result<Header, String> {
+        let rest = start.strip_prefix(MAGIC).ok_or("it does not start as an .npy file does")?;
+        let (length, rest) = match rest {
+            [1, _, a, b, rest @ ..] => (usize::from(u16::from_le_bytes([*a, *b])), rest),
+            [2 | 3, _, a, b, c, d, rest @ ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, rest),
+            [version, _, ..] => return Err(format!("its format has version {version}; known are 1 to 3")),
+            _ => return Err("it ends within its header".to_owned()),
+        };
+        let (header, elements) = rest.split_at_checked(length).ok_or("it ends within its header")?;
+        let header = std::str::from_utf8(header).map_err(|_| "its header is no text")?;
+        let descriptor = quoted(after(header, "descr")?)?.to_owned();
+        let fortran = after(header, "fortran_order")?.starts_with("True");
+        let shape = axes(after(header, "shape")?)?;
+        if shape.len() > MOST_AXES {
+            return Err(format!("its shape has {} axes; read are up to {MOST_AXES}", shape.len()));
         }
-    };
-    check(dtype.size())?;
-    Ok(Content::Array(Array { dtype, shape, bytes: elements.to_vec() }))
+        Ok(Header { length: start.len() - elements.len(), shape, descriptor, fortran })
+    }
+
+    /// Whether the shape fits so many bytes of elements.
+    pub(crate) fn check(&self, bytes: usize) -> Result<(), String> {
+        let (shape, descriptor) = (&self.shape, &self.descriptor);
+        let size = shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length));
+        let size = size.ok_or("its shape is too large")?;
+        let width = match self.kind(None)? {
+            ElementKind::Text if size != 1 => return Err(format!("it holds {size} pieces of text; only one is read")),
+            ElementKind::Text => descriptor[2..].parse::<usize>().ok().and_then(|count| count.checked_mul(4)),
+            ElementKind::Number(element) => Some(element.size()),
+        };
+        match width.and_then(|width| width.checked_mul(size)) {
+            Some(expected) if expected == bytes => Ok(()),
+            _ => Err(format!("its shape {shape:?} of type {descriptor:?} does not fit its {bytes} bytes")),
+        }
+    }
+
+    /// What the elements are, where the archive's metadata names a dtype or not.
+    pub(crate) fn kind(&self, named: Option<DType>) -> Result<ElementKind, String> {
+        let descriptor = &self.descriptor[..];
+        let element = match (descriptor.trim_start_matches(['<', '>', '|', '=']), named) {
+            _ if descriptor.starts_with("<U") => return Ok(ElementKind::Text),
+            ("u2", Some(DType::BF16)) => Element::Same(DType::BF16),
+            ("f4", _) => Element::Same(DType::F32),
+            ("f8", _) => Element::Same(DType::F64),
+            ("f2", _) => Element::Same(DType::F16),
+            ("u1", _) => Element::Same(DType::U8),
+            ("i4", _) => Element::Same(DType::I32),
+            ("i8", _) => Element::Same(DType::I64),
+            ("b1", _) => Element::Bool,
+            ("i1", _) => Element::I8,
+            ("i2", _) => Element::I16,
+            ("u2", _) => Element::U16,
+            ("u4", _) => Element::U32,
+            ("u8", _) => Element::U64,
+            ("c8", _) => Element::Unknown { name: "complex64", size: 8 },
+            ("c16", _) => Element::Unknown { name: "complex128", size: 16 },
+            ("f16", _) => Element::Unknown { name: "float128", size: 16 },
+            // ml_dtypes' bfloat16, as np.savez writes it.
+            ("V2", _) => Element::Same(DType::BF16),
+            _ => {
+                return Err(format!(
+                    "its elements are of type {descriptor:?}; read are numbers, and one piece of text"
+                ));
+            }
+        };
+        Ok(ElementKind::Number(element))
+    }
+
+    /// Whether the most significant byte of an element comes first.
+    pub(crate) fn is_big_endian(&self) -> bool {
+        self.descriptor.starts_with('>')
+    }
+
+    /// The strides of elements in column-major order, counted in elements; `None` for row-major order.
+    pub(crate) fn strides(&self) -> Option<Vec<usize>> {
+        let step = |stride: &mut usize, &length: &usize| {
+            let before = *stride;
+            *stride = stride.saturating_mul(length);
+            Some(before)
+        };
+        self.fortran.then(|| self.shape.iter().scan(1, step).collect())
+    }
+}
+
+/// What a file with one piece of text holds.
+pub(crate) fn text_of(content: &Bytes) -> Result<Option<String>, String> {
+    match parse(content, None)? {
+        Content::Text(text) => Ok(Some(text)),
+        Content::Array(_) => Ok(None),
+    }
 }
 
 /// The header's text behind a key.
@@ -206,8 +248,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn array(dtype: DType, shape: &[usize]) -> Array {
-        let bytes = (0..shape.iter().product::<usize>() * dtype.size()).map(|i| i as u8).collect();
-        Array { dtype, shape: shape.to_vec(), bytes }
+        let bytes: Vec<u8> = (0..shape.iter().product::<usize>() * dtype.size()).map(|i| i as u8).collect();
+        Array { dtype, shape: shape.to_vec(), bytes: bytes.into() }
     }
 
     #[test]
@@ -220,26 +262,6 @@ mod tests {
                 assert_eq!(parse(&content, Some(dtype)).unwrap(), Content::Array(array));
             }
         }
-        assert_eq!(Array::scalar(0.1).as_scalar(), Some(0.1));
-        assert_eq!(array(DType::I64, &[]).as_scalar(), None);
-    }
-
-    #[test]
-    fn numbers_that_are_none_are_found() {
-        let values = [0.0, -1.5, f64::MAX, f64::MIN_POSITIVE, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN];
-        for (i, value) in values.into_iter().enumerate() {
-            let one =
-                |dtype, bytes: &[u8]| Array { dtype, shape: vec![2], bytes: [&vec![0; bytes.len()], bytes].concat() };
-            let single = one(DType::F32, &(value as f32).to_le_bytes());
-            // The upper half of a float32 is a bfloat16.
-            let brain = one(DType::BF16, &single.bytes[6..]);
-            // Among them the largest float32, which is infinite in fewer bits.
-            assert_eq!(one(DType::F64, &value.to_le_bytes()).is_finite(), i < 4, "{value}");
-            assert_eq!((single.is_finite(), brain.is_finite()), (i < 4 && i != 2, i < 4 && i != 2), "{value}");
-        }
-        assert!(array(DType::I64, &[9]).is_finite());
-        let half = |bits: u16| Array { dtype: DType::F16, shape: vec![1], bytes: bits.to_le_bytes().to_vec() };
-        assert!(half(0x7bff).is_finite() && !half(0xfc00).is_finite() && !half(0x7e00).is_finite());
     }
 
     #[test]
@@ -270,10 +292,9 @@ mod tests {
             (good[..60].to_vec(), "ends within its header"),
             (good[..good.len() - 1].to_vec(), "does not fit its 7 bytes"),
             (with("\x01\x00v", "\x09\x00v"), "version 9"),
-            (with("'<f4'", "'>f4'"), "\">f4\""),
-            (with("'<f4'", "'<u2'"), "bfloat16"),
+            (with("'<f4'", "'<c8'"), "does not fit"),
+            (with("'<f4'", "'<M8'"), "\"<M8\""),
             (with("'<f4'", "[('a"), "records"),
-            (with("False", "True "), "column-major"),
             (with("'shape'", "'shade'"), "no \"shape\""),
             (with("(2,)", "(x,)"), "no tuple of numbers"),
             (with("(2,)", "2222"), "no tuple"),
@@ -283,6 +304,24 @@ mod tests {
             let text = parse(&content, None).unwrap_err();
             assert!(text.contains(expected), "{text} for {expected}");
         }
+    }
+
+    #[test]
+    fn other_orders_and_types_are_read() {
+        let good = array(DType::F32, &[2, 3]);
+        let with = |from: &str, to: &str| {
+            let text: String = good.to_npy().iter().map(|&b| char::from(b)).collect();
+            let content: Vec<u8> = text.replacen(from, to, 1).chars().map(|c| c as u8).collect();
+            let Ok(Content::Array(array)) = parse(&content, None) else { panic!("{from} to {to}") };
+            array
+        };
+        let at = |element: usize| (4 * element as u8..4 * element as u8 + 4).collect::<Vec<u8>>();
+        let columns: Vec<u8> = [0, 2, 4, 1, 3, 5].into_iter().flat_map(at).collect();
+        assert_eq!(with("False", "True "), Array { bytes: columns.into(), ..good.clone() });
+        let swapped: Vec<u8> = (0..6).flat_map(|i| at(i).into_iter().rev()).collect();
+        assert_eq!(with("'<f4'", "'>f4'"), Array { bytes: swapped.into(), ..good.clone() });
+        let wide: Vec<u8> = (0..6).flat_map(|i| [at(i), vec![0; 4]].concat()).collect();
+        assert_eq!(with("'<f4'", "'<u4'"), Array { dtype: DType::I64, bytes: wide.into(), ..good.clone() });
     }
 
     proptest! {

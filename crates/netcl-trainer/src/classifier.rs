@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use netcl_data::{Normalization, Picture};
-use netcl_io::Reader;
+use netcl_io::{Tensors, open};
 use netcl_nn::autograd::{Generator, Queue, Tensor, no_grad};
 use netcl_nn::{Module, functional as F};
 use serde::de::DeserializeOwned;
@@ -82,16 +82,23 @@ impl Classifier {
     /// If the file cannot be read, is another program's, or its weights do not fit or are no numbers.
     pub fn load(path: &Path, queue: &Queue) -> Result<Classifier> {
         let refused = |what: String| Err(Error::File { path: path.to_owned(), what });
-        let reader = Reader::open(path)?;
-        let description = Description::from_metadata(path, reader.metadata())?;
+        let file = open(path)?;
+        let description = Description::from_metadata(path, file.metadata())?;
         description.check(path)?;
         // What the file holds bounds the network that is built, and the network what is read of the file.
         let numbers = description.architecture.parameters();
-        if reader.size() < numbers {
-            let size = reader.size();
+        if file.size() < numbers {
+            let size = file.size();
             return refused(format!("describes a network of {numbers} numbers, but its arrays have only {size} bytes"));
         }
-        let archive = reader.read_for(usize::try_from(numbers).unwrap_or(usize::MAX))?;
+        // Eight bytes for each number and each of up to three states of an optimizer, and room for other models.
+        if file.size() > numbers.saturating_mul(32).saturating_add(16 << 20) {
+            let size = file.size();
+            return refused(format!(
+                "has arrays of {size} bytes, far more than its network of {numbers} numbers needs"
+            ));
+        }
+        let archive = file.read_all()?;
         if let Some((name, _)) = archive.arrays().find(|(_, array)| !array.is_finite()) {
             return refused(format!(
                 "has weights that are no finite numbers, in {name:?}: it cannot be asked anything"

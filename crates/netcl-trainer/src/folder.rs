@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use netcl_io::{Reader, remove_leftovers};
+use netcl_io::{Tensors, open, remove_leftovers};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -100,7 +100,7 @@ impl Held {
         if !exists(CHECKPOINT) {
             return if exists(MODEL) || exists(REPORT) { Held::Finished(None) } else { Held::Nothing };
         }
-        let checkpoint = match Reader::open(&folder.join(CHECKPOINT)) {
+        let checkpoint = match open(&folder.join(CHECKPOINT)) {
             Ok(checkpoint) => checkpoint,
             Err(error) => return Held::Unreadable(error.to_string()),
         };
@@ -137,7 +137,7 @@ impl Held {
 fn is_final(folder: &Path, settings: Option<&Value>, done: usize) -> bool {
     let wanted = settings.and_then(|settings| settings.get("epochs")).and_then(Value::as_u64);
     wanted.is_some_and(|wanted| done as u64 >= wanted)
-        && Reader::open(&folder.join(MODEL)).is_ok_and(|model| model.metadata().get("settings") == settings)
+        && open(&folder.join(MODEL)).is_ok_and(|model| model.metadata().get("settings") == settings)
 }
 
 /// The folder of a new run where nobody named one: this, or the first of `NAME-2`, `NAME-3`, ... that holds no finished run.

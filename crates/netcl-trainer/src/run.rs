@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use netcl_data::{Dataset, Normalization, catalog};
-use netcl_io::{Checkpoint, Reader, save_model};
+use netcl_io::{Checkpoint, open, save_model};
 use netcl_nn::Module;
 use netcl_nn::autograd::{Generator, Queue, manual_seed};
 use netcl_optim::schedule::{OneCycleLR, OneCycleOptions};
@@ -142,7 +142,7 @@ impl Run {
             return refused("holds a finished run without a checkpoint: there is nothing to resume".to_owned());
         }
         // What is no checkpoint needs no lock beside it.
-        Reader::open(&path)?;
+        open(&path)?;
         let lock = Lock::of(folder)?;
         let checkpoint = Checkpoint::read(&path)?;
         let mut settings: Settings = entry(&path, checkpoint.metadata(), "settings")?;

@@ -109,7 +109,7 @@ fn a_network_is_trained_reported_and_asked() {
         (["predict", model, "none.png"], "none.png cannot be read"),
         (["predict", model, model], "no PNG or JPEG file"),
         (["predict", "none.netcl", "a.png"], "none.netcl cannot be read"),
-        (["predict", "a.png", "a.png"], "a.png is no netcl file"),
+        (["predict", "a.png", "a.png"], "a.png cannot be used: it is of no known kind"),
     ];
     for (arguments, expected) in refused {
         let (code, message) = bad(folder, &arguments);
@@ -322,7 +322,7 @@ fn wrong_usage_is_explained() {
         (1, &["--out", "file"], "file cannot be written"),
         (1, &["--out", "file/run"], "file/run cannot be written"),
         (1, &["--resume", "empty"], "empty/checkpoint.netcl cannot be read"),
-        (1, &["--resume", "file"], "file is no netcl file"),
+        (1, &["--resume", "file"], "file cannot be used: it is of no known kind"),
     ];
     for (expected_code, arguments, expected) in cases {
         let (code, message) = bad(folder, &[&["train"], arguments].concat());

@@ -13,7 +13,14 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     macro_rules! functions {
         ($($function:path),* $(,)?) => {$(module.add_function(wrap_pyfunction!($function, &module)?)?;)*};
     }
-    functions!(file::inspect, file::load_tensors, file::load_weights, file::rename, file::save_model, file::save_tensors);
+    functions!(
+        file::inspect,
+        file::load_tensors,
+        file::load_weights,
+        file::rename,
+        file::save_model,
+        file::save_tensors
+    );
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.io", &module)

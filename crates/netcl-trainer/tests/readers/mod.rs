@@ -161,7 +161,7 @@ fn small_archive() -> Vec<(String, Vec<u8>)> {
     let place = tempfile::NamedTempFile::new().unwrap();
     let mut archive = Archive::new(serde_json::from_str(r#"{"a": [1, {"b": "c"}], "d": 0.5}"#).unwrap());
     for (name, dtype) in [("x", DType::F32), ("y.z", DType::BF16), ("0", DType::I64)] {
-        archive.insert(name, Array { dtype, shape: vec![2, 3], bytes: vec![1; 6 * dtype.size()] });
+        archive.insert(name, Array { dtype, shape: vec![2, 3], bytes: vec![1; 6 * dtype.size()].into() });
     }
     archive.write(place.path()).unwrap();
     unpack(&std::fs::read(place.path()).unwrap())

@@ -1,13 +1,15 @@
 //! Models and checkpoints through files: what was saved comes back, what does not fit is listed, and NumPy reads it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use netcl_io::{Archive, Array, Checkpoint, load_weights, save_model};
+use netcl_io::{
+    Archive, Array, Checkpoint, Kind, LoadOptions, Rename, WriteOptions, load_weights, load_weights_with, save_model,
+    write,
+};
 use netcl_nn::autograd::ops::dropout::dropout;
 use netcl_nn::autograd::{DType, Queue, Tape, Tensor, default_generator, manager};
-use netcl_nn::{Build, Linear, LinearOptions, Module, ReLU, Sequential, functional as F, sequential};
+use netcl_nn::{Build, Linear, LinearOptions, Module, ReLU, Sequential, Strict, functional as F, sequential};
 use netcl_optim::schedule::StepLR;
 use netcl_optim::{Optimizer, SGD, Schedule, SgdOptions};
 
@@ -121,7 +123,7 @@ fn a_checkpoint_continues_bit_for_bit() {
 }
 
 /// An interpreter with NumPy: that of the tests' virtual environment, or the machine's.
-fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.check/venv/bin/python");
     let usable = |python: &PathBuf| {
         Command::new(python).args(["-c", "import numpy"]).output().is_ok_and(|output| output.status.success())
@@ -177,4 +179,39 @@ with open(copy, "wb") as file:
     load_weights(&copy, &mut model).unwrap();
     assert_eq!(model.parameters()[1].to_host::<f32>().unwrap(), [1.0, 2.0, 3.0]);
     assert_eq!(Archive::read(&copy).unwrap().get("3.weight").unwrap().dtype, DType::BF16);
+}
+
+#[test]
+fn weights_of_other_names_are_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, mut second) = (model(5), model(5));
+    let mut archive = Archive::default();
+    for (name, tensor) in first.state_dict() {
+        archive.insert(format!("net.module.{name}"), Array::from_tensor(&tensor).unwrap().cast(DType::F64).unwrap());
+    }
+    archive.insert("optimizer.step", Array::scalar(3.0));
+    for (name, kind) in [
+        ("a.netcl", Kind::Netcl),
+        ("a.npz", Kind::Npz),
+        ("a.safetensors", Kind::SafeTensors),
+        ("a.safetensors.index.json", Kind::SafeTensorsIndex),
+        ("a.pt", Kind::Torch),
+    ] {
+        let path = folder.path().join(name);
+        write(&path, &archive, &WriteOptions::new(kind)).unwrap();
+        second.parameters().iter().for_each(|parameter| parameter.fill(0.0).unwrap());
+        let load = |strict, rules: &[(&str, &str)], model: &mut Sequential| {
+            let options = LoadOptions { strict, rename: Rename::new(rules).unwrap() };
+            load_weights_with(&path, model, &options)
+        };
+        let prefix = (r"^net\.module\.(.*)", r"\1");
+        let text = load(Strict::Yes, &[prefix], &mut second).unwrap_err().to_string();
+        assert!(text.contains("\"optimizer.step\" is unexpected") && !text.contains("missing"), "{text}");
+        let loaded = load(Strict::No, &[prefix], &mut second).unwrap();
+        assert_eq!(loaded.report.unexpected, ["optimizer.step"]);
+        assert_eq!(bits(&first), bits(&second), "{name}");
+        load(Strict::Yes, &[prefix, ("^optimizer.*", "")], &mut second).unwrap();
+        let text = load(Strict::Yes, &[(r"^net\.module\.\d", "x")], &mut second).unwrap_err().to_string();
+        assert!(text.contains("\"net.module.0.") && text.contains("both get the name \"x."), "{text}");
+    }
 }

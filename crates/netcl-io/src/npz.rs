@@ -1,176 +1,97 @@
-//! Reads `.netcl` files from whoever made them: the directory and the metadata first, the arrays only where their sizes fit.
+//! NPZ archives whoever made them, with this crate's metadata (`.netcl`) or without: the directory first, the arrays only where
+//! their sizes fit.
 //!
 //! A deflated member unpacks to a thousand times its length, members may share their bytes, and a directory may state anything.
 //! So nothing is unpacked before the stated sizes were compared with the length of the file, and no member is read further than
 //! its stated size.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::File;
-use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use netcl_nn::autograd::DType;
 use serde_json::{Map, Value};
 
-use crate::archive::{Archive, METADATA, NPY, VERSION};
+use crate::archive::{METADATA, NPY, VERSION};
+use crate::bytes::Bytes;
 use crate::directory::{self, Entry};
-use crate::error::{Error, Result};
-use crate::npy::{Content, parse};
+use crate::npy::{ElementKind, Header, LONGEST_HEADER, text_of};
+use crate::tensor_file::{Found, Kind, Place, Storage, largest_metadata, largest_unpacked};
+use crate::tensors::Info;
+use crate::torch;
 
-/// What the members of a file of some length may unpack to. Ours are not compressed, and trained weights hardly can be; the
-/// constant is for zeros that someone compressed.
-fn largest_unpacked(length: u64) -> u64 {
-    length.saturating_mul(16).saturating_add(64 << 20)
+/// Opens a ZIP file.
+pub(crate) fn open(file: &Bytes) -> Result<Found, String> {
+    let entries = directory::read(file).map_err(|what| format!("it is no NPZ archive or PyTorch file ({what})"))?;
+    check(&entries, file.len())?;
+    if torch::is_zip(&entries) {
+        return torch::open_zip(file, entries);
+    }
+    let named = |entry: Entry| match entry.name.strip_suffix(NPY) {
+        Some(name) => Ok((name.to_owned(), entry)),
+        None => Err(format!("its entry {:?} is no array", entry.name)),
+    };
+    let mut members = entries.into_iter().map(named).collect::<Result<Vec<_>, String>>()?;
+    let metadata = members.iter().position(|(name, _)| name == METADATA).map(|at| members.remove(at).1);
+    let (kind, mut metadata) = match metadata {
+        Some(entry) => (Kind::Netcl, read_metadata(&entry, file)?),
+        None => (Kind::Npz, Map::new()),
+    };
+    let dtypes = take_dtypes(&mut metadata);
+    let mut tensors = Vec::with_capacity(members.len());
+    for (name, entry) in members {
+        let found = tensor(file, entry, dtypes.get(&name).copied());
+        let Some((element, header, place)) =
+            found.map_err(|what| format!("its array {name:?} cannot be used: {what}"))?
+        else {
+            continue;
+        };
+        // netcl 0.4 writes "0:weight" for what is called "0.weight" here.
+        let name = if kind == Kind::Netcl { name.replace(':', ".") } else { name };
+        tensors.push((Info { name, element, shape: header.shape }, place));
+    }
+    Ok(Found { kind, metadata, tensors })
 }
 
-/// What the metadata may unpack to: parsed JSON takes several times the memory of its text.
-fn largest_metadata(length: u64) -> u64 {
-    length.saturating_add(16 << 20)
-}
-
-/// A `.netcl` file of which only the directory and the metadata were read.
-///
-/// ```
-/// use netcl_io::{Archive, Array, Reader};
-///
-/// let path = std::env::temp_dir().join(format!("netcl-reader-{}.netcl", std::process::id()));
-/// let mut archive = Archive::default();
-/// archive.insert("rate", Array::scalar(0.1));
-/// archive.write(&path)?;
-/// let reader = Reader::open(&path)?;
-/// assert!(reader.size() >= 8);
-/// assert_eq!(reader.read()?.get("rate"), Some(&Array::scalar(0.1)));
-/// # std::fs::remove_file(path).unwrap();
-/// # Ok::<(), netcl_io::Error>(())
-/// ```
-pub struct Reader {
-    path: PathBuf,
-    file: BufReader<File>,
-    members: Vec<Member>,
-    metadata: Map<String, Value>,
-    dtypes: BTreeMap<String, DType>,
-}
-
-/// An entry of the directory and its name without the extension.
-struct Member {
-    name: String,
-    entry: Entry,
-}
-
-impl Member {
-    fn unpack(&self, file: &mut BufReader<File>) -> Result<Vec<u8>, String> {
-        self.entry.unpack(file).map_err(|reason| format!("its entry {:?} is damaged ({reason})", self.name))
-    }
-}
-
-impl Reader {
-    /// Reads the directory and the metadata.
-    ///
-    /// # Errors
-    /// If the file cannot be read, is no NPZ archive, has no metadata, is of a newer format, has two members of one name, or
-    /// unpacks to far more than its length.
-    pub fn open(path: &Path) -> Result<Reader> {
-        let unreadable = |reason| Error::Read { path: path.to_owned(), reason };
-        let file = File::open(path).map_err(unreadable)?;
-        let length = file.metadata().map_err(unreadable)?.len();
-        Reader::of_file(path, file, length).map_err(|what| Error::Malformed { path: path.to_owned(), what })
-    }
-
-    fn of_file(path: &Path, file: File, length: u64) -> Result<Reader, String> {
-        let mut file = BufReader::new(file);
-        let entries = directory::read(&mut file, length);
-        let mut members = members(entries.map_err(|what| format!("it is no NPZ archive ({what})"))?, length)?;
-        let metadata = members.iter().position(|member| member.name == METADATA);
-        let metadata = members.remove(metadata.ok_or_else(|| format!("it has no entry {METADATA:?}"))?);
-        if metadata.entry.size > largest_metadata(length) {
-            let size = metadata.entry.size;
-            return Err(format!("its metadata unpacks to {size} bytes, too many for a file of {length}"));
-        }
-        let mut metadata = read_metadata(&metadata.unpack(&mut file)?)?;
-        let dtypes = take_dtypes(&mut metadata);
-        Ok(Reader { path: path.to_owned(), file, members, metadata, dtypes })
-    }
-
-    /// What the file says of itself, apart from the format's own entries.
-    pub fn metadata(&self) -> &Map<String, Value> {
-        &self.metadata
-    }
-
-    /// The bytes of all arrays as the directory states them, headers included.
-    pub fn size(&self) -> u64 {
-        self.members.iter().map(|member| member.entry.size).sum()
-    }
-
-    /// Reads all arrays.
-    ///
-    /// # Errors
-    /// If an array is damaged or of a kind that is not read.
-    pub fn read(mut self) -> Result<Archive> {
-        let malformed = |what| Error::Malformed { path: self.path.clone(), what };
-        let mut archive = Archive::new(self.metadata);
-        for member in &self.members {
-            let name = &member.name;
-            let content = member.unpack(&mut self.file).map_err(malformed)?;
-            let content = parse(&content, self.dtypes.get(name).copied())
-                .map_err(|what| malformed(format!("its array {name:?} cannot be used: {what}")))?;
-            if let Content::Array(array) = content {
-                archive.insert(dotted(name), array);
-            }
-        }
-        archive.path = self.path;
-        Ok(archive)
-    }
-
-    /// [`Reader::read`] for a model of so many numbers, alone or with the state of an optimizer.
-    ///
-    /// # Errors
-    /// As [`Reader::read`], and if the arrays are far larger than that.
-    pub fn read_for(self, numbers: usize) -> Result<Archive> {
-        // Eight bytes for each number and each of up to three states of an optimizer, and room for headers and other models.
-        let most = (numbers as u64).saturating_mul(32).saturating_add(16 << 20);
-        if self.size() > most {
-            let size = self.size();
-            let what = format!("its arrays have {size} bytes, far more than a model of {numbers} numbers needs");
-            return Err(Error::Malformed { path: self.path, what });
-        }
-        self.read()
-    }
-}
-
-/// netcl 0.4 writes "0:weight" for what is called "0.weight" here.
-fn dotted(name: &str) -> String {
-    name.replace(':', ".")
-}
-
-/// The members of a file of some length, checked against it and each other.
-fn members(entries: Vec<Entry>, length: u64) -> Result<Vec<Member>, String> {
-    let (mut members, mut names) = (Vec::with_capacity(entries.len()), HashSet::with_capacity(entries.len()));
+/// The entries of a directory against the length of the file and each other.
+pub(crate) fn check(entries: &[Entry], length: usize) -> Result<(), String> {
+    let mut names = HashSet::with_capacity(entries.len());
     let (mut packed, mut unpacked) = (0u64, 0u64);
     for entry in entries {
-        let Some(name) = entry.name.strip_suffix(NPY).map(str::to_owned) else {
-            return Err(format!("its entry {:?} is no array", entry.name));
-        };
-        if !names.insert(dotted(&name)) {
-            return Err(format!("two of its entries have the name {:?}", dotted(&name)));
+        if !names.insert(&entry.name) {
+            return Err(format!("two of its entries have the name {:?}", entry.name));
         }
         packed = packed.saturating_add(entry.packed);
         unpacked = unpacked.saturating_add(entry.size);
-        members.push(Member { name, entry });
     }
-    if packed > length {
+    if packed > length as u64 {
         return Err(format!("its entries have {packed} bytes, more than the {length} of the file: they overlap"));
     }
     if unpacked > largest_unpacked(length) {
         return Err(format!("its entries unpack to {unpacked} bytes, too many for a file of {length}"));
     }
-    Ok(members)
+    Ok(())
 }
 
-fn read_metadata(content: &[u8]) -> Result<Map<String, Value>, String> {
-    let Content::Text(text) = parse(content, None).map_err(|what| format!("its metadata cannot be read: {what}"))?
-    else {
-        return Err("its metadata is no text".to_owned());
-    };
+/// Where the elements of a member are; `None` for text.
+fn tensor(file: &Bytes, entry: Entry, named: Option<DType>) -> Result<Option<(crate::Element, Header, Place)>, String> {
+    let damaged = |reason| format!("its entry is damaged ({reason})");
+    let header = Header::parse(&entry.start(file, LONGEST_HEADER).map_err(damaged)?)?;
+    let elements = usize::try_from(entry.size).ok().and_then(|size| size.checked_sub(header.length));
+    header.check(elements.ok_or("it ends within its header")?)?;
+    let ElementKind::Number(element) = header.kind(named)? else { return Ok(None) };
+    let (offset, strides, big_endian) = (header.length, header.strides(), header.is_big_endian());
+    let storage = Storage::Member(file.clone(), Arc::new(entry));
+    Ok(Some((element, header, Place { storage, offset, strides, big_endian })))
+}
+
+fn read_metadata(entry: &Entry, file: &Bytes) -> Result<Map<String, Value>, String> {
+    if entry.size > largest_metadata(file.len()) {
+        let (size, length) = (entry.size, file.len());
+        return Err(format!("its metadata unpacks to {size} bytes, too many for a file of {length}"));
+    }
+    let unreadable = |what| format!("its metadata cannot be read: {what}");
+    let content = entry.content(file).map_err(unreadable)?;
+    let text = text_of(&content).map_err(unreadable)?.ok_or("its metadata is no text")?;
     let mut metadata = match serde_json::from_str(&text) {
         Ok(Value::Object(metadata)) => metadata,
         Ok(_) => return Err("its metadata is JSON, but no object".to_owned()),
@@ -195,13 +116,16 @@ fn take_dtypes(metadata: &mut Map<String, Value>) -> BTreeMap<String, DType> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::{Seek, SeekFrom, Write};
+    use std::path::Path;
 
     use zip::write::SimpleFileOptions;
     use zip::{CompressionMethod, ZipWriter};
 
     use super::*;
-    use crate::npy::{Array, text_to_npy};
+    use crate::npy::text_to_npy;
+    use crate::{Archive, Array};
 
     fn pack(path: &Path, entries: &[(String, Vec<u8>)]) {
         let mut zip = ZipWriter::new(File::create(path).unwrap());
@@ -218,11 +142,11 @@ mod tests {
     }
 
     fn zeros(count: usize) -> Vec<u8> {
-        Array { dtype: DType::U8, shape: vec![count], bytes: vec![0; count] }.to_npy()
+        Array { dtype: DType::U8, shape: vec![count], bytes: vec![0; count].into() }.to_npy()
     }
 
     fn refused(path: &Path) -> String {
-        Reader::open(path).err().unwrap().to_string()
+        crate::open(path).err().unwrap().to_string()
     }
 
     #[test]
@@ -231,9 +155,7 @@ mod tests {
         let path = folder.path().join("a.netcl");
         // Within the constant: zeros that someone compressed.
         pack(&path, &[meta("{}"), ("w.npy".to_owned(), zeros(32 << 20))]);
-        assert_eq!(Reader::open(&path).unwrap().read().unwrap().get("w").unwrap().bytes.len(), 32 << 20);
-        let text = Reader::open(&path).unwrap().read_for(1000).unwrap_err().to_string();
-        assert!(text.contains("far more than a model of 1000 numbers"), "{text}");
+        assert_eq!(Archive::read(&path).unwrap().get("w").unwrap().bytes.len(), 32 << 20);
         pack(&path, &[meta("{}"), ("w.npy".to_owned(), zeros(80 << 20))]);
         assert!(refused(&path).contains("too many for a file"), "{}", refused(&path));
         pack(&path, &[meta(&format!("{{\"a\": \"{}\"}}", " ".repeat(5 << 20)))]);
@@ -262,8 +184,8 @@ mod tests {
         // The unpacked size: the member goes on, or ends before.
         for size in [99_999u32, 100_200] {
             patched(&[(first + 24, &size.to_le_bytes())]);
-            let text = Reader::open(&path).unwrap().read().unwrap_err().to_string();
-            assert!(text.contains("\"w\" is damaged"), "{text}");
+            let text = Archive::read(&path).unwrap_err().to_string();
+            assert!(text.contains("\"w\" cannot be"), "{text}");
         }
         // Both members in the same bytes, up to the directory.
         let (length, offset) = ((first as u32 - 30).to_le_bytes(), &whole[first + 42..first + 46].to_vec());
@@ -278,7 +200,7 @@ mod tests {
         assert!(refused(&path).contains("entry 1 of its directory is damaged"), "{}", refused(&path));
         // The same name twice.
         patched(&[(second + 46, b"w")]);
-        assert!(refused(&path).contains("two of its entries have the name \"w\""), "{}", refused(&path));
+        assert!(refused(&path).contains("two of its entries have the name \"w.npy\""), "{}", refused(&path));
     }
 
     #[test]
@@ -286,7 +208,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.netcl");
         pack(&path, &[("0:w.npy".to_owned(), zeros(3)), ("0.w.npy".to_owned(), zeros(3)), meta("{}")]);
-        assert!(refused(&path).contains("the name \"0.w\""), "{}", refused(&path));
+        assert!(refused(&path).contains("two of its tensors have the name \"0.w\""), "{}", refused(&path));
     }
 
     #[test]
