@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,3 +163,11 @@ def test_files_load_onto_the_device_that_is_asked_for(tmp_path, queue):
     there = load_model(tmp_path / "a.netcl", queue)
     assert there[0].weight.queue == queue
     np.testing.assert_array_equal(there[0].weight.to_host(), model[0].weight.to_host())
+
+
+def test_files_of_the_published_package_load():
+    golden = Path(__file__).resolve().parents[2] / "crates" / "netcl-io" / "tests" / "golden"
+    model = load_model(golden / "published.netcl", CPU).eval()
+    with np.load(golden / "published-run.npz") as run:
+        found = model(Tensor.from_host(CPU, run["x"])).to_host()
+        np.testing.assert_allclose(found, run["y"], atol=1e-5)

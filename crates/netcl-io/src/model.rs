@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use netcl_nn::autograd::{Shape, Tensor, manager};
-use netcl_nn::{LoadReport, Misshapen, Module, StateDict, StateMismatch, Strict};
+use netcl_nn::autograd::{Queue, Shape, Tensor, manager};
+use netcl_nn::{Build, LayerConfig, LoadReport, Misshapen, Module, StateDict, StateMismatch, Strict, build_layer, layer_config};
 use serde_json::{Map, Value};
 
 use crate::archive::Archive;
@@ -14,11 +14,58 @@ use crate::rename::{Rename, Renamed};
 use crate::tensor_file::open;
 use crate::tensors::Tensors;
 
-/// Writes a model's parameters and buffers under their dotted names, with metadata that says how to build the model again.
+/// Writes a model's parameters and buffers under their dotted names, with metadata. How [`load_model`] builds the model again is
+/// added where every layer of it says how it is made.
 pub fn save_model(path: &Path, model: &dyn Module, metadata: Map<String, Value>) -> Result<()> {
     let mut archive = Archive::new(metadata);
+    if let (Ok(mut config), false) = (layer_config(model), archive.metadata.contains_key("type")) {
+        if let Some(layers) = config.settings.remove("layers").filter(|_| config.kind == "Sequential") {
+            archive.metadata.insert("config".to_owned(), layers);
+        } else {
+            archive.metadata.insert("args".to_owned(), config.settings.into());
+        }
+        archive.metadata.insert("type".to_owned(), config.kind.into());
+    }
     insert_model(&mut archive, model)?;
     archive.write(path)
+}
+
+/// The network of a file of [`save_model`] or of the published package, built from the configuration in its metadata.
+///
+/// ```
+/// use netcl_nn::{Linear, Module, ReLU, autograd::manager, sequential};
+/// use netcl_io::{load_model, save_model};
+///
+/// let path = std::env::temp_dir().join(format!("netcl-load-{}.netcl", std::process::id()));
+/// let queue = manager().cpu().queue;
+/// let model = sequential![Linear::new(&queue, 2, 8)?, ReLU, Linear::new(&queue, 8, 1)?];
+/// save_model(&path, &model, Default::default())?;
+/// assert_eq!(load_model(&path, &queue)?.to_string(), model.to_string());
+/// # std::fs::remove_file(path).unwrap();
+/// # Ok::<(), netcl_io::Error>(())
+/// ```
+///
+/// # Errors
+/// If the file cannot be read, has no configuration (then build the model and call [`load_weights`]), or its weights do not fit.
+pub fn load_model(path: &Path, queue: &Queue) -> Result<Box<dyn Module>> {
+    let file = open(path)?;
+    let config = configuration(file.metadata()).ok_or_else(|| {
+        let what = "has no configuration of a network: build the model and load the weights into it".to_owned();
+        Error::Unsuitable { path: path.to_owned(), what }
+    })?;
+    let mut model = build_layer(&Build::on(queue), &config)?;
+    load(&file, &mut *model, Strict::Yes)?;
+    Ok(model)
+}
+
+/// A network is `{"type": ..., "args": {...}}`; the layers of a `Sequential` are beside it, as in the published package.
+fn configuration(metadata: &Map<String, Value>) -> Option<LayerConfig> {
+    let kind = metadata.get("type")?.as_str()?.to_owned();
+    let settings = match metadata.get("config") {
+        Some(layers) => Map::from_iter([("layers".to_owned(), layers.clone())]),
+        None => metadata.get("args").and_then(Value::as_object).cloned().unwrap_or_default(),
+    };
+    Some(LayerConfig { kind, settings })
 }
 
 /// How [`load_weights_with`] loads.
@@ -96,13 +143,15 @@ impl Archive {
     }
 }
 
-/// Copies tensors into a model. Only those that have a place in it are read, so that the model bounds the memory that it takes.
+/// Copies tensors into a model. Only those that have a place in it are read, so that the model bounds the memory that it takes;
+/// what is mapped is copied tensor by tensor, when everything has been found to fit.
 fn load(tensors: &dyn Tensors, model: &mut dyn Module, strict: Strict) -> Result<LoadReport> {
     let targets = model.state_dict();
     let host = manager().cpu().queue;
     // Stands for what need not be read to be listed.
     let absent = |shape: Shape| Ok::<_, Error>(Tensor::from_host::<f32>(&host, &[], shape)?);
     let mut state = StateDict::new();
+    let mut pairs: Vec<(&Tensor, Array)> = Vec::new();
     let mut misshapen: Vec<(&str, &[usize])> = Vec::new();
     let mut unknown: Vec<&str> = Vec::new();
     let parts = parts(tensors.metadata());
@@ -114,8 +163,8 @@ fn load(tensors: &dyn Tensors, model: &mut dyn Module, strict: Strict) -> Result
         match targets.get(name) {
             None => unknown.push(name),
             Some(target) if target.shape()[..] == info.shape[..] => {
-                let tensor = tensors.read(index)?.to_tensor_of(target.queue(), target.dtype())?;
-                state.insert(name, tensor);
+                pairs.push((target, tensors.read(index)?));
+                state.insert(name, target.clone());
             }
             Some(target) => {
                 misshapen.push((name, &info.shape));
@@ -124,12 +173,19 @@ fn load(tensors: &dyn Tensors, model: &mut dyn Module, strict: Strict) -> Result
             }
         }
     }
+    // Counters are not needed for the result: files of other origin leave them out.
+    for (name, target) in targets.iter().filter(|(_, target)| !target.dtype().is_float()) {
+        if state.get(name).is_none() {
+            state.insert(name, target.clone());
+        }
+    }
     // Some are enough to see what is wrong: a file may have any number of arrays that the model does not know.
     let named = if strict == Strict::Yes { unknown.len().min(MOST_UNKNOWN) } else { unknown.len() };
     for name in &unknown[..named] {
         state.insert(*name, absent(Shape::from([0]))?);
     }
-    model.load_state_dict(&state, strict).map_err(|error| {
+    // Compares names and shapes: a tensor's own value stands for one that fits.
+    let report = model.load_state_dict(&state, strict).map_err(|error| {
         let netcl_nn::autograd::Error::Custom(custom) = &error else { return error.into() };
         let Some(mismatch) = custom.downcast_ref::<StateMismatch>() else { return error.into() };
         let shapes = misshapen.iter().filter_map(|(name, got)| {
@@ -142,5 +198,9 @@ fn load(tensors: &dyn Tensors, model: &mut dyn Module, strict: Strict) -> Result
         let more = (more > 0).then(|| format!("{more} more are unexpected"));
         let problems = shapes.chain(missing).chain(unexpected).chain(more).collect();
         Error::Weights { path: tensors.path().to_owned(), problems }
-    })
+    })?;
+    for (target, array) in pairs {
+        target.assign(&array.to_tensor_of(target.queue(), target.dtype())?)?;
+    }
+    Ok(report)
 }

@@ -17,7 +17,7 @@ use crate::directory::{self, Entry};
 use crate::npy::{ElementKind, Header, LONGEST_HEADER, text_of};
 use crate::tensor_file::{Found, Kind, Place, Storage, largest_metadata, largest_unpacked};
 use crate::tensors::Info;
-use crate::torch;
+use crate::{published, torch};
 
 /// Opens a ZIP file.
 pub(crate) fn open(file: &Bytes) -> Result<Found, String> {
@@ -32,9 +32,9 @@ pub(crate) fn open(file: &Bytes) -> Result<Found, String> {
     };
     let mut members = entries.into_iter().map(named).collect::<Result<Vec<_>, String>>()?;
     let metadata = members.iter().position(|(name, _)| name == METADATA).map(|at| members.remove(at).1);
-    let (kind, mut metadata) = match metadata {
-        Some(entry) => (Kind::Netcl, read_metadata(&entry, file)?),
-        None => (Kind::Npz, Map::new()),
+    let (kind, mut metadata, version) = match metadata {
+        Some(entry) => read_metadata(&entry, file).map(|(metadata, version)| (Kind::Netcl, metadata, version))?,
+        None => (Kind::Npz, Map::new(), VERSION),
     };
     let dtypes = take_dtypes(&mut metadata);
     let mut tensors = Vec::with_capacity(members.len());
@@ -48,6 +48,9 @@ pub(crate) fn open(file: &Bytes) -> Result<Found, String> {
         // netcl 0.4 writes "0:weight" for what is called "0.weight" here.
         let name = if kind == Kind::Netcl { name.replace(':', ".") } else { name };
         tensors.push((Info { name, element, shape: header.shape }, place));
+    }
+    if version == published::VERSION {
+        published::translate(&metadata, &mut tensors);
     }
     Ok(Found { kind, metadata, tensors })
 }
@@ -84,7 +87,8 @@ fn tensor(file: &Bytes, entry: Entry, named: Option<DType>) -> Result<Option<(cr
     Ok(Some((element, header, Place { storage, offset, strides, big_endian })))
 }
 
-fn read_metadata(entry: &Entry, file: &Bytes) -> Result<Map<String, Value>, String> {
+/// What the file says of itself, and the version of the format.
+fn read_metadata(entry: &Entry, file: &Bytes) -> Result<(Map<String, Value>, u64), String> {
     if entry.size > largest_metadata(file.len()) {
         let (size, length) = (entry.size, file.len());
         return Err(format!("its metadata unpacks to {size} bytes, too many for a file of {length}"));
@@ -100,12 +104,13 @@ fn read_metadata(entry: &Entry, file: &Bytes) -> Result<Map<String, Value>, Stri
     for key in ["format", "netcl"] {
         metadata.remove(key);
     }
-    match metadata.remove("version").as_ref().and_then(Value::as_u64) {
-        Some(version) if version > VERSION => Err(format!(
+    let version = metadata.remove("version").as_ref().and_then(Value::as_u64).unwrap_or(VERSION);
+    if version > VERSION {
+        return Err(format!(
             "it has version {version} of the format, this program reads versions up to {VERSION}; use a newer netcl"
-        )),
-        _ => Ok(metadata),
+        ));
     }
+    Ok((metadata, version))
 }
 
 /// The dtypes by array; those of unknown names are left to the arrays themselves.

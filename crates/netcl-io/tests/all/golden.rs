@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use netcl_io::{Archive, Array, Kind, TensorFile, Tensors, open};
-use netcl_nn::autograd::DType;
+use netcl_io::{Archive, Array, Kind, TensorFile, Tensors, load_model, open};
+use netcl_nn::Module;
+use netcl_nn::autograd::{DType, manager};
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -158,5 +159,18 @@ fn other_orders_of_elements_are_read() {
         assert_eq!(values(&read(&file, "big")), quarters(6));
         assert!(file.find("text").is_none(), "text is no tensor");
         assert!(file.read(file.find("complex").unwrap()).unwrap_err().to_string().contains("complex64"));
+    }
+}
+
+#[test]
+fn networks_of_the_published_package_compute_the_same() {
+    let queue = manager().cpu().queue;
+    let mut model = load_model(&path("published.netcl"), &queue).unwrap();
+    model.eval();
+    let run = Archive::read(&path("published-run.npz")).unwrap();
+    let tensor = |name: &str| run.get(name).unwrap().to_tensor(&queue).unwrap();
+    let (found, expected) = (model.forward(&tensor("x")).unwrap(), tensor("y"));
+    for (found, expected) in found.to_host::<f32>().unwrap().iter().zip(expected.to_host::<f32>().unwrap()) {
+        assert!((found - expected).abs() < 1e-5, "{found} instead of {expected}");
     }
 }
