@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use netcl_core::random::{default_generator, set_default_generator};
 
+use crate::autocast::{autocast_dtype, resume};
 use crate::error::Result;
 use crate::graph::{
     BackwardOptions, Edge, RuleContext, enable_grad, grad_enabled, grad_up_to, next_number, record_edges,
@@ -36,7 +37,7 @@ pub fn checkpoint(
     if !grad_enabled() {
         return function(inputs);
     }
-    let generator = default_generator();
+    let (generator, precision) = (default_generator(), autocast_dtype());
     let start = next_number();
     // Recorded once and dropped at once: the graph tells which captured tensors take part.
     let output = function(inputs)?;
@@ -57,7 +58,10 @@ pub fn checkpoint(
         let _recording = enable_grad();
         let now = default_generator();
         set_default_generator(generator);
-        let output = function(&inputs.iter().collect::<Vec<_>>());
+        let output = {
+            let _autocast = resume(precision);
+            function(&inputs.iter().collect::<Vec<_>>())
+        };
         set_default_generator(now);
         grad_up_to(&output?, upstream, &wanted, options)
     };

@@ -31,6 +31,7 @@ use netcl_core::tensor::Tensor as Raw;
 use netcl_ops as ops;
 use smallvec::{SmallVec, smallvec};
 
+use crate::autocast;
 use crate::error::{Error, Result};
 use crate::graph::{Save, grad_enabled, record};
 use crate::ops::elementwise::{self, Operand};
@@ -135,6 +136,8 @@ impl Tensor {
     fn update(&mut self, op: &'static str, name: &str, operands: &[Operand<'_>], params: &[f64]) -> Result<()> {
         self.check_float(op)?;
         check_leaf(op, self)?;
+        // The result is this tensor, in its dtype.
+        let _autocast = autocast::suspend();
         let own: SmallVec<[Prepared; 1]> =
             operands.iter().map(|operand| self.prepared(op, self.raw(), *operand)).collect::<Result<_>>()?;
         let others = own.iter().map(Prepared::operand);

@@ -13,6 +13,7 @@
 //! # Ok::<(), netcl_autograd::Error>(())
 //! ```
 
+pub mod autocast;
 mod capture;
 mod checkpoint;
 pub mod error;

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::mode::{anomaly_enabled, enable_grad, no_grad, suspend_anomaly};
 use super::node::{Arrived, Edge, Gradients, Node, check_finite};
+use crate::autocast;
 use crate::error::{Error, Result};
 use crate::ops::elementwise::add;
 use crate::tensor::{GradCell, Tensor};
@@ -236,6 +237,8 @@ impl<'f> Walk<'f> {
         let check = anomaly_enabled();
         // What a rule computes is reported as the backward pass of its op, below.
         let _anomaly = suspend_anomaly();
+        // A rule runs in the dtypes of its op.
+        let _autocast = autocast::suspend();
         let _recording = if self.options.create_graph { enable_grad() } else { no_grad() };
         let retain = self.options.retain_graph || self.options.create_graph;
         for (edge, gradient) in roots {

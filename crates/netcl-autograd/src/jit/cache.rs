@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netcl_core::backend::Queue;
 use netcl_core::debug::{self, Level};
+use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::Slot;
 use netcl_core::precision::matmul_precision;
 use netcl_core::random::{Generator, default_generator, set_default_generator};
@@ -19,6 +20,7 @@ use super::leaves::{Leaves, watch};
 use super::plan::{Backward, Body, Compiled, Place, Plan, trace};
 use super::report::UnitReport;
 use super::{Counters, Style, enabled, page, report};
+use crate::autocast::{autocast_dtype, resume};
 use crate::error::{Error, Result};
 use crate::graph::{BackwardOptions, Edge, Gradients, anomaly_enabled, grad_enabled, joint_grad_up_to, record_joint};
 use crate::tensor::Tensor;
@@ -267,6 +269,7 @@ fn plan_key(statics: &[u8], inputs: &[&Tensor], captures: &Captures) -> Vec<u8> 
     key.extend_from_slice(statics);
     number(&mut key, u64::from(grad_enabled()));
     number(&mut key, matmul_precision() as u64);
+    key.extend_from_slice(autocast_dtype().map_or("", |dtype| dtype.name()).as_bytes());
     number(&mut key, inputs.len() as u64);
     for (i, tensor) in inputs.iter().enumerate() {
         describe(&mut key, tensor);
@@ -328,6 +331,7 @@ fn run(plan: Arc<Plan>, inputs: &[&Tensor], captures: &Captures, body: Body) -> 
         found: backward.found.iter().map(keep).collect(),
         numbers,
         generator,
+        autocast: autocast_dtype(),
         arguments: inputs.iter().map(|t| (t.raw().clone(), t.edge())).collect(),
         edges: backward.places.iter().map(|place| place.edge(inputs, captures)).collect(),
         body,
@@ -367,6 +371,8 @@ struct Call {
     found: Vec<Kept>,
     numbers: Vec<Arc<Slot>>,
     generator: Option<Generator>,
+    /// The scope that it was made in.
+    autocast: Option<DType>,
     arguments: Vec<(Raw, Edge)>,
     edges: SmallVec<[Edge; 3]>,
     body: Body,
@@ -432,7 +438,10 @@ impl Call {
         if let Some(generator) = self.generator {
             set_default_generator(generator);
         }
-        let outputs = (self.body)(&inputs);
+        let outputs = {
+            let _autocast = resume(self.autocast);
+            (self.body)(&inputs)
+        };
         if self.generator.is_some() {
             set_default_generator(now);
         }

@@ -17,6 +17,7 @@ use super::linear_map::LinearMap;
 use super::matmul::matmul;
 use super::pad::{PadMode, pad};
 use super::softmax::softmax;
+use crate::autocast;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -60,6 +61,11 @@ pub fn scaled_dot_product_attention(
     if how.mask.is_some_and(Tensor::requires_grad) {
         let what = "the mask has no gradient; detach() it, or write the attention with matmul and softmax".to_owned();
         return Err(Error::NoGradient { op: "scaled_dot_product_attention", what });
+    }
+    if let Some(casts) = autocast::enter("scaled_dot_product_attention", [q, k, v]) {
+        let mask = casts.given(how.mask)?;
+        let how = Attention { mask: mask.as_ref(), ..*how };
+        return scaled_dot_product_attention(&casts.of(q)?, &casts.of(k)?, &casts.of(v)?, &how, generator);
     }
     let mask: Option<Raw> = how.mask.map(|mask| mask.raw().clone());
     let mut options = AttentionOptions { causal: how.causal, mask: mask.as_ref(), dropout: None, scale: how.scale };

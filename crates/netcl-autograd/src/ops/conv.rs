@@ -14,6 +14,7 @@ use super::fused;
 use super::layout::{reshape, squeeze, unsqueeze};
 use super::norm::batch_norm;
 use super::reduce::sum;
+use crate::autocast;
 use crate::error::{Error, Result};
 use crate::graph::{Gradients, RuleContext, Save, grad_enabled, record};
 use crate::tensor::Tensor;
@@ -121,6 +122,9 @@ fn with_bias(
 /// ```
 #[track_caller]
 pub fn conv2d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, how: &Convolution) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("conv2d", [x, weight].into_iter().chain(bias)) {
+        return conv2d(&casts.of(x)?, &casts.of(weight)?, casts.given(bias)?.as_ref(), how);
+    }
     if x.ndim() == 3 {
         return squeeze(&conv2d(&unsqueeze(x, 0)?, weight, bias, how)?, &[0]);
     }
@@ -178,6 +182,10 @@ pub fn conv2d_batch_norm(
     how: &Convolution,
     norm: &BatchNorm<'_>,
 ) -> Result<Tensor> {
+    // The parameters of the normalisation stay in float32.
+    if let Some(casts) = autocast::enter("conv2d_batch_norm", [x, weight].into_iter().chain(bias)) {
+        return conv2d_batch_norm(&casts.of(x)?, &casts.of(weight)?, casts.given(bias)?.as_ref(), how, norm);
+    }
     let (convolved, statistics) =
         raw::conv2d_with_statistics(x.raw(), weight.raw(), bias.map(Tensor::raw), &how.options())?;
     let affine = Affine { weight: norm.weight.map(Tensor::raw), bias: norm.bias.map(Tensor::raw) };
@@ -217,6 +225,9 @@ pub fn conv2d_batch_norm(
 /// elements. Of the options, those for columns count.
 #[track_caller]
 pub fn conv1d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, how: &Convolution) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("conv1d", [x, weight].into_iter().chain(bias)) {
+        return conv1d(&casts.of(x)?, &casts.of(weight)?, casts.given(bias)?.as_ref(), how);
+    }
     let (rows, filters) = as_rows("conv1d", x, weight)?;
     without_row(&conv2d(&rows, &filters, bias, &how.along_row())?, x.ndim())
 }
@@ -251,6 +262,10 @@ pub fn conv_transpose2d(
     how: &Convolution,
     output_padding: [usize; 2],
 ) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("conv_transpose2d", [x, weight].into_iter().chain(bias)) {
+        let (x, weight, bias) = (casts.of(x)?, casts.of(weight)?, casts.given(bias)?);
+        return conv_transpose2d(&x, &weight, bias.as_ref(), how, output_padding);
+    }
     if x.ndim() == 3 {
         return squeeze(&conv_transpose2d(&unsqueeze(x, 0)?, weight, bias, how, output_padding)?, &[0]);
     }
@@ -289,6 +304,10 @@ pub fn conv_transpose1d(
     how: &Convolution,
     output_padding: usize,
 ) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("conv_transpose1d", [x, weight].into_iter().chain(bias)) {
+        let (x, weight, bias) = (casts.of(x)?, casts.of(weight)?, casts.given(bias)?);
+        return conv_transpose1d(&x, &weight, bias.as_ref(), how, output_padding);
+    }
     let (rows, filters) = as_rows("conv_transpose1d", x, weight)?;
     let out = conv_transpose2d(&rows, &filters, bias, &how.along_row(), [0, output_padding])?;
     without_row(&out, x.ndim())

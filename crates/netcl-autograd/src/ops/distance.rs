@@ -6,6 +6,7 @@ use netcl_core::kernels::expr::Graph;
 
 use super::elementwise::{ExprOp, div, maximum, mul};
 use super::reduce::{norm, sum};
+use crate::autocast;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
@@ -29,6 +30,9 @@ pub fn cosine_similarity(x1: &Tensor, x2: &Tensor, axis: isize, eps: f64) -> Res
         let cosine = product / first.max(g.scalar(0)) / second.max(g.scalar(0));
         ExprOp::new("cosine_similarity", g.finish(&[cosine]))
     });
+    if let Some(casts) = autocast::enter("cosine_similarity", [x1, x2]) {
+        return cosine_similarity(&casts.of(x1)?, &casts.of(x2)?, axis, eps);
+    }
     let shape = x1.shape().broadcast("cosine_similarity", x2.shape())?;
     // An axis counted from the front is one of the broadcast shape.
     let axis = shape.axis("cosine_similarity", axis)? as isize;
@@ -54,6 +58,9 @@ pub fn pairwise_distance(x1: &Tensor, x2: &Tensor, p: f64, eps: f64, keepdims: b
         let g = Graph::new();
         ExprOp::new("pairwise_difference", g.finish(&[g.input(0) - g.input(1) + g.scalar(0)]))
     });
+    if let Some(casts) = autocast::enter("pairwise_distance", [x1, x2]) {
+        return pairwise_distance(&casts.of(x1)?, &casts.of(x2)?, p, eps, keepdims);
+    }
     norm(&SHIFTED.apply(&[x1, x2], &[eps.into()])?, p, -1, keepdims)
 }
 
@@ -68,5 +75,8 @@ pub fn pairwise_distance(x1: &Tensor, x2: &Tensor, p: f64, eps: f64, keepdims: b
 /// ```
 #[track_caller]
 pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("normalize", [x]) {
+        return normalize(&casts.of(x)?, p, axis, eps);
+    }
     div(x, &maximum(&norm(x, p, axis, true)?, eps)?)
 }

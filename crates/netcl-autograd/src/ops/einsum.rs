@@ -11,6 +11,7 @@ use super::layout::{expand, permute, reshape};
 use super::linear_map::LinearMap;
 use super::matmul::matmul;
 use super::reduce::sum;
+use crate::autocast;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
@@ -55,6 +56,10 @@ struct Named {
 /// ```
 #[track_caller]
 pub fn einsum(notation: &str, operands: &[&Tensor]) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("einsum", operands.iter().copied()) {
+        let operands = operands.iter().map(|operand| casts.of(operand)).collect::<Result<Vec<Tensor>>>()?;
+        return einsum(notation, &operands.iter().collect::<Vec<_>>());
+    }
     let (inputs, output) = parse(notation, operands)?;
     let sizes = sizes(notation, operands, &inputs)?;
     if let Some(label) = output.iter().find(|label| !sizes.contains_key(label)) {

@@ -13,6 +13,7 @@ use netcl_core::tensor::Tensor as Raw;
 use smallvec::SmallVec;
 
 use super::layout::sum_to;
+use crate::autocast;
 use crate::error::Result;
 use crate::graph::{Rule, Save, record};
 use crate::tensor::Tensor;
@@ -199,6 +200,15 @@ pub enum Operand<'t> {
     Number(f64),
 }
 
+impl<'t> Operand<'t> {
+    fn tensor(&self) -> Option<&'t Tensor> {
+        match *self {
+            Operand::Tensor(tensor) => Some(tensor),
+            Operand::Number(_) => None,
+        }
+    }
+}
+
 impl<'t> From<&'t Tensor> for Operand<'t> {
     fn from(tensor: &'t Tensor) -> Self {
         Operand::Tensor(tensor)
@@ -270,6 +280,16 @@ impl Entry {
         if operands.len() != op.arity() {
             let what = format!("it takes {} operands, got {}", op.arity(), operands.len());
             return Err(netcl_core::Error::argument(op.name, what).into());
+        }
+        if let Some(casts) = autocast::enter(op.name, operands.iter().filter_map(Operand::tensor)) {
+            let cast = |operand: &Operand<'_>| operand.tensor().map(|tensor| casts.of(tensor)).transpose();
+            let tensors: SmallVec<[Option<Tensor>; 3]> = operands.iter().map(cast).collect::<Result<_>>()?;
+            let operands: SmallVec<[Operand<'_>; 3]> = operands
+                .iter()
+                .zip(&tensors)
+                .map(|(operand, tensor)| tensor.as_ref().map_or(*operand, Operand::Tensor))
+                .collect();
+            return self.apply(&operands, params);
         }
         let mut mask = 0;
         let mut tensors: SmallVec<[&Tensor; 3]> = SmallVec::new();
@@ -358,11 +378,8 @@ pub fn fma<'t>(x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>, z: impl Int
 #[track_caller]
 pub fn where_<'t>(condition: &Tensor, x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>) -> Result<Tensor> {
     let (x, y) = (x.into(), y.into());
-    let dtype = [&x, &y].into_iter().find_map(|operand| match operand {
-        Operand::Tensor(tensor) => Some(tensor.dtype()),
-        Operand::Number(_) => None,
-    });
-    let condition: Tensor = condition.raw().cast(dtype.unwrap_or(DType::F32))?.into();
+    let dtype = [&x, &y].into_iter().find_map(Operand::tensor).map_or(DType::F32, |tensor| tensor.dtype());
+    let condition: Tensor = condition.raw().cast(dtype)?.into();
     known!("where").apply(&[(&condition).into(), x, y], &[])
 }
 
@@ -372,8 +389,14 @@ pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.dtype() == dtype {
         return Ok(x.clone());
     }
+    record_cast(x, x.raw().cast(dtype)?)
+}
+
+/// A tensor whose values in another dtype are there already.
+#[track_caller]
+pub(crate) fn record_cast(x: &Tensor, output: Raw) -> Result<Tensor> {
     let from = x.dtype();
-    record("cast", &[x], x.raw().cast(dtype)?, Save::NOTHING, || {
+    record("cast", &[x], output, Save::NOTHING, || {
         Box::new(move |_, upstream| Ok(smallvec::smallvec![Some(cast(upstream, from)?)]))
     })
 }

@@ -13,6 +13,7 @@ use super::indexing::{embedding, gather, masked_fill};
 use super::layout::{squeeze, unsqueeze};
 use super::linear_map::LinearMap;
 use super::reduce::{argmax, sum};
+use crate::autocast;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -73,6 +74,12 @@ pub struct EmbeddingBagOptions<'t> {
 /// ```
 #[track_caller]
 pub fn embedding_bag(weight: &Tensor, indices: &IndexTensor, options: &EmbeddingBagOptions<'_>) -> Result<Tensor> {
+    let inputs = [weight].into_iter().chain(options.per_sample_weights);
+    if let Some(casts) = autocast::enter("embedding_bag", inputs) {
+        let factors = casts.given(options.per_sample_weights)?;
+        let options = EmbeddingBagOptions { per_sample_weights: factors.as_ref(), ..*options };
+        return embedding_bag(&casts.of(weight)?, indices, &options);
+    }
     let EmbeddingBagOptions { mode, per_sample_weights, padding, .. } = *options;
     let shape = indices.tensor().shape();
     if let Some(factors) = per_sample_weights {

@@ -8,6 +8,7 @@ use smallvec::smallvec;
 
 use super::linear_map::LinearMap;
 use super::pad::{PadMode, pad};
+use crate::autocast;
 use crate::error::Result;
 use crate::graph::{Save, record};
 use crate::tensor::Tensor;
@@ -41,6 +42,9 @@ pub fn gather(x: &Tensor, axis: isize, indices: &IndexTensor) -> Result<Tensor> 
 /// `x` with `source` added at indices along an axis: the adjoint of [`gather`].
 #[track_caller]
 pub fn scatter_add(x: &Tensor, axis: isize, indices: &IndexTensor, source: &Tensor) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("scatter_add", [x, source]) {
+        return scatter_add(&casts.of(x)?, axis, indices, &casts.of(source)?);
+    }
     let output = ops::scatter_add(x.raw(), axis, indices, source.raw())?;
     let (at, shape) = (indices.clone(), source.shape().clone());
     record("scatter_add", &[x, source], output, Save::NOTHING, || {
@@ -65,6 +69,9 @@ fn embed(x: &Tensor, shape: &Shape) -> Result<Tensor> {
 /// `x` with slices of `source` added at indices of an axis.
 #[track_caller]
 pub fn index_add(x: &Tensor, axis: isize, indices: &IndexTensor, source: &Tensor) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("index_add", [x, source]) {
+        return index_add(&casts.of(x)?, axis, indices, &casts.of(source)?);
+    }
     let output = ops::index_add(x.raw(), axis, indices, source.raw())?;
     let at = indices.clone();
     record("index_add", &[x, source], output, Save::NOTHING, || {

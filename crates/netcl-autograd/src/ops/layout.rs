@@ -6,6 +6,7 @@ use netcl_core::tensor::{Tensor as Raw, reshape as raw_reshape};
 use netcl_ops as ops;
 use smallvec::smallvec;
 
+use crate::autocast;
 use crate::error::Result;
 use crate::graph::{Save, record};
 use crate::tensor::Tensor;
@@ -165,6 +166,10 @@ pub fn to(x: &Tensor, queue: &Queue) -> Result<Tensor> {
 /// ```
 #[track_caller]
 pub fn cat(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("cat", tensors.iter().copied()) {
+        let tensors = tensors.iter().map(|tensor| casts.of(tensor)).collect::<Result<Vec<Tensor>>>()?;
+        return cat(&tensors.iter().collect::<Vec<_>>(), axis);
+    }
     let out = ops::cat(&tensors.iter().map(|t| t.raw()).collect::<Vec<_>>(), axis)?;
     let at = out.shape().axis("cat", axis)?;
     let lengths: Vec<usize> = tensors.iter().map(|t| t.shape()[at]).collect();
@@ -184,6 +189,10 @@ pub fn cat(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
 /// Tensors of one shape joined along a new axis.
 #[track_caller]
 pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("stack", tensors.iter().copied()) {
+        let tensors = tensors.iter().map(|tensor| casts.of(tensor)).collect::<Result<Vec<Tensor>>>()?;
+        return stack(&tensors.iter().collect::<Vec<_>>(), axis);
+    }
     if let [first, rest @ ..] = tensors
         && let Some(other) = rest.iter().find(|t| t.shape() != first.shape())
     {

@@ -6,6 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::elementwise::add;
 use super::layout::{expand, permute, reshape, sum_to, transpose};
+use crate::autocast;
 use crate::error::{Error, Result};
 use crate::graph::{Gradients, Save, grad_enabled, record};
 use crate::tensor::Tensor;
@@ -13,6 +14,9 @@ use crate::tensor::Tensor;
 /// The matrix product by NumPy's rules: the last two axes are multiplied, axes before them broadcast.
 #[track_caller]
 pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("matmul", [a, b]) {
+        return matmul(&casts.of(a)?, &casts.of(b)?);
+    }
     // A vector is a matrix of one row (left) or one column (right), whose axis disappears again.
     match (a.ndim(), b.ndim()) {
         (1, 1) => {
@@ -50,6 +54,9 @@ fn matrices(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// `x` times the transposed `weight` (of shape `[out_features, in_features]`) plus `bias`, in one launch.
 #[track_caller]
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("linear", [x, weight].into_iter().chain(bias)) {
+        return linear(&casts.of(x)?, &casts.of(weight)?, casts.given(bias)?.as_ref());
+    }
     let out = ops::linear(x.raw(), weight.raw(), bias.map(Tensor::raw))?;
     let (rows, features) =
         (x.size() / x.shape().last().copied().unwrap_or(1).max(1), x.shape().last().copied().unwrap_or(0));
@@ -82,6 +89,9 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 /// Adds a vector along the channel axis: the last axis of matrices and sequences, axis 1 of images (4 or 5 axes).
 #[track_caller]
 pub fn bias_add(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("bias_add", [x, bias]) {
+        return bias_add(x, &casts.of(bias)?);
+    }
     let axis = if matches!(x.ndim(), 4 | 5) { 1 } else { x.ndim().saturating_sub(1) };
     let mut shape = vec![1; x.ndim()];
     if let Some(channels) = shape.get_mut(axis) {
@@ -105,6 +115,9 @@ pub fn bias_add(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
 #[track_caller]
 pub fn bilinear(x1: &Tensor, x2: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let op = "bilinear";
+    if let Some(casts) = autocast::enter(op, [x1, x2, weight].into_iter().chain(bias)) {
+        return bilinear(&casts.of(x1)?, &casts.of(x2)?, &casts.of(weight)?, casts.given(bias)?.as_ref());
+    }
     let [features, first, second] = weight.shape()[..] else {
         return Err(Error::shape(
             op,

@@ -11,12 +11,13 @@ pub use netcl_ops::norm::Running;
 use netcl_ops::norm::{Affine, NormGradients};
 use smallvec::SmallVec;
 
-use super::elementwise::{ExprOp, add, mul, rsqrt, square, sub};
+use super::elementwise::{ExprOp, add, cast, mul, rsqrt, square, sub};
 use super::fused::record_fused;
 use super::layout::{reshape, squeeze, unsqueeze};
 use super::pad::{PadMode, pad};
 use super::pool::{Averaging, Window, avg_pool2d};
 use super::reduce::{mean, var};
+use crate::autocast;
 use crate::error::{Error, Result};
 use crate::graph::Gradients;
 use crate::tensor::Tensor;
@@ -68,14 +69,14 @@ impl Present {
     }
 }
 
-/// `normalised * weight + bias`, the parameters seen through a shape that broadcasts.
+/// `normalised * weight + bias`, the parameters seen through a shape that broadcasts, in the dtype of the values.
 fn scaled(normalised: Tensor, operands: &Operands<'_>, shape: &[usize]) -> Result<Tensor> {
     let mut out = normalised;
     if let Some(weight) = operands.weight {
-        out = mul(&out, &reshape(weight, shape)?)?;
+        out = mul(&out, &cast(&reshape(weight, shape)?, out.dtype())?)?;
     }
     if let Some(bias) = operands.bias {
-        out = add(&out, &reshape(bias, shape)?)?;
+        out = add(&out, &cast(&reshape(bias, shape)?, out.dtype())?)?;
     }
     Ok(out)
 }
@@ -335,6 +336,9 @@ pub fn local_response_norm(x: &Tensor, how: &LocalResponse) -> Result<Tensor> {
         ExprOp::new("local_response_norm", g.finish(&[g.input(0) / (g.input(1) * alpha + k).pow(beta)]))
     });
     let op = "local_response_norm";
+    if let Some(casts) = autocast::enter(op, [x]) {
+        return local_response_norm(&casts.of(x)?, how);
+    }
     let LocalResponse { size, alpha, beta, k } = *how;
     let &[samples, channels, ref places @ ..] = &x.shape()[..] else {
         return Err(Error::shape(op, x.shape(), "it takes [N, C, ...]"));

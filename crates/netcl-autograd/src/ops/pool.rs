@@ -12,6 +12,7 @@ pub use netcl_ops::pool::{Averaging, Window};
 
 use super::elementwise::{ExprOp, pow};
 use super::linear_map::LinearMap;
+use crate::autocast;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -149,6 +150,9 @@ pub fn adaptive_avg_pool1d(x: &Tensor, output: usize) -> Result<Tensor> {
 /// ```
 #[track_caller]
 pub fn lp_pool2d(x: &Tensor, p: f64, window: &Window<2>) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("lp_pool2d", [x]) {
+        return lp_pool2d(&casts.of(x)?, p, window);
+    }
     check_norm("lp_pool2d", p)?;
     root(&avg_pool2d(&pow(x, p)?, window, Averaging::default())?, p, window.kernel.iter().product())
 }
@@ -156,6 +160,9 @@ pub fn lp_pool2d(x: &Tensor, p: f64, window: &Window<2>) -> Result<Tensor> {
 /// The p-norm of each window of `[N, C, L]` (or `[C, L]`); see [`lp_pool2d`].
 #[track_caller]
 pub fn lp_pool1d(x: &Tensor, p: f64, window: &Window<1>) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("lp_pool1d", [x]) {
+        return lp_pool1d(&casts.of(x)?, p, window);
+    }
     check_norm("lp_pool1d", p)?;
     root(&avg_pool1d(&pow(x, p)?, window, Averaging::default())?, p, window.kernel[0])
 }

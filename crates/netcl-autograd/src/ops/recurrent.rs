@@ -7,6 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::elementwise::{add, mul, relu, sigmoid, sub, tanh};
 use super::layout::{select, split, stack};
 use super::matmul::linear;
+use crate::autocast;
 use crate::error::Result;
 use crate::graph::{BackwardOptions, Edge, Gradients, RuleContext, grad_enabled, joint_grad_up_to, record_several};
 use crate::tensor::Tensor;
@@ -98,6 +99,10 @@ impl Kind {
 #[track_caller]
 pub fn recurrent(layer: &Recurrent<'_>) -> Result<RecurrentOutput> {
     let (inputs, kind) = (layer.list(), layer.kind());
+    if let Some(casts) = autocast::enter("recurrent", inputs.iter().copied()) {
+        let inputs = inputs.iter().map(|input| casts.of(input)).collect::<Result<SmallVec<[Tensor; 5]>>>()?;
+        return recurrent(&kind.of(&inputs));
+    }
     let save = grad_enabled() && inputs.iter().any(|input| input.needs_grad());
     let result = raw::recurrent(&layer.raw(), save)?;
     let outputs = [Some(result.out.clone()), Some(result.hidden()?), result.memory()?].into_iter().flatten().collect();

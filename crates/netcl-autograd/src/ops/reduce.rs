@@ -8,6 +8,7 @@ use smallvec::smallvec;
 
 use super::elementwise::{abs, div, eq, exp, mul, ne, pow, sign, sub, where_};
 use super::layout::{expand, flip, permute, reshape};
+use crate::autocast;
 use crate::error::Result;
 use crate::graph::{Rule, Save, grad_enabled, record, record_without_gradient};
 use crate::tensor::Tensor;
@@ -39,6 +40,9 @@ fn spread(upstream: &Tensor, kept: &Shape, full: &Shape) -> Result<Tensor> {
 #[track_caller]
 pub fn sum<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    if let Some(casts) = autocast::enter("sum", [x]) {
+        return sum(&casts.of(x)?, axes, keepdims);
+    }
     let (kept, _) = kept(x, axes)?;
     let full = x.shape().clone();
     record("sum", &[x], ops::sum(x.raw(), axes, keepdims)?, Save::NOTHING, || {
@@ -50,6 +54,9 @@ pub fn sum<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<
 #[track_caller]
 pub fn mean<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    if let Some(casts) = autocast::enter("mean", [x]) {
+        return mean(&casts.of(x)?, axes, keepdims);
+    }
     let (kept, n) = kept(x, axes)?;
     let full = x.shape().clone();
     record("mean", &[x], ops::mean(x.raw(), axes, keepdims)?, Save::NOTHING, || {
@@ -92,6 +99,9 @@ fn extreme(op: &'static str, x: &Tensor, axes: Axes<'_>, out: netcl_core::tensor
 #[track_caller]
 pub fn prod<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    if let Some(casts) = autocast::enter("prod", [x]) {
+        return prod(&casts.of(x)?, axes, keepdims);
+    }
     let (kept, _) = kept(x, axes)?;
     let reduced = reduced(x, axes)?;
     let full = x.shape().clone();
@@ -140,6 +150,9 @@ fn products_of_others(x: &Tensor, reduced: &[usize]) -> Result<Tensor> {
 #[track_caller]
 pub fn var<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, correction: f64, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    if let Some(casts) = autocast::enter("var", [x]) {
+        return var(&casts.of(x)?, axes, correction, keepdims);
+    }
     let (kept, n) = kept(x, axes)?;
     let (full, own) = (x.shape().clone(), Own::of(axes));
     record("var", &[x], ops::var(x.raw(), axes, correction, keepdims)?, Save::INPUTS, || {
@@ -155,6 +168,9 @@ pub fn var<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, correction: f64, keepdims:
 #[track_caller]
 pub fn std<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, correction: f64, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    if let Some(casts) = autocast::enter("std", [x]) {
+        return std(&casts.of(x)?, axes, correction, keepdims);
+    }
     let (kept, n) = kept(x, axes)?;
     let (full, own) = (x.shape().clone(), Own::of(axes));
     record("std", &[x], ops::std(x.raw(), axes, correction, keepdims)?, Save::EVERYTHING, || {
@@ -195,6 +211,9 @@ impl Own {
 #[track_caller]
 pub fn norm<'a>(x: &Tensor, p: f64, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    if let Some(casts) = autocast::enter("norm", [x]) {
+        return norm(&casts.of(x)?, p, axes, keepdims);
+    }
     let out = ops::norm(x.raw(), p, axes, keepdims)?;
     match p {
         0.0 => return record_without_gradient("norm with p = 0", &[x], out),
@@ -228,6 +247,9 @@ pub fn norm<'a>(x: &Tensor, p: f64, axes: impl Into<Axes<'a>>, keepdims: bool) -
 #[track_caller]
 pub fn logsumexp<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    if let Some(casts) = autocast::enter("logsumexp", [x]) {
+        return logsumexp(&casts.of(x)?, axes, keepdims);
+    }
     let (kept, _) = kept(x, axes)?;
     let full = x.shape().clone();
     record("logsumexp", &[x], ops::logsumexp(x.raw(), axes, keepdims)?, Save { inputs: 1, output: true }, || {
@@ -241,6 +263,9 @@ pub fn logsumexp<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> R
 /// The running sum along an axis.
 #[track_caller]
 pub fn cumsum(x: &Tensor, axis: isize) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("cumsum", [x]) {
+        return cumsum(&casts.of(x)?, axis);
+    }
     record("cumsum", &[x], ops::cumsum(x.raw(), axis)?, Save::NOTHING, || {
         Box::new(move |_, upstream| {
             let reversed = flip(upstream, &[axis])?;

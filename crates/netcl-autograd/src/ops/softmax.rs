@@ -13,6 +13,7 @@ use smallvec::smallvec;
 use super::elementwise::{ExprOp, cast, exp, mul, neg, sub};
 use super::random::uniform;
 use super::reduce::sum;
+use crate::autocast;
 use crate::error::{Error, Result};
 use crate::graph::{Save, record};
 use crate::tensor::Tensor;
@@ -20,6 +21,9 @@ use crate::tensor::Tensor;
 /// `exp(x) / sum(exp(x))` along an axis, stable.
 #[track_caller]
 pub fn softmax(x: &Tensor, axis: isize) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("softmax", [x]) {
+        return softmax(&casts.of(x)?, axis);
+    }
     record("softmax", &[x], ops::softmax(x.raw(), axis)?, Save::OUTPUT, || {
         Box::new(move |context, upstream| Ok(smallvec![Some(softmax_backward(upstream, &context.output()?, axis)?)]))
     })
@@ -28,6 +32,9 @@ pub fn softmax(x: &Tensor, axis: isize) -> Result<Tensor> {
 /// `log(softmax(x))` along an axis, stable.
 #[track_caller]
 pub fn log_softmax(x: &Tensor, axis: isize) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("log_softmax", [x]) {
+        return log_softmax(&casts.of(x)?, axis);
+    }
     record("log_softmax", &[x], ops::log_softmax(x.raw(), axis)?, Save::OUTPUT, || {
         Box::new(move |context, upstream| {
             Ok(smallvec![Some(log_softmax_backward(upstream, &context.output()?, axis)?)])
@@ -75,6 +82,9 @@ pub(crate) fn log_softmax_backward(g: &Tensor, y: &Tensor, axis: isize) -> Resul
 /// `softmax(-x)`.
 #[track_caller]
 pub fn softmin(x: &Tensor, axis: isize) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter("softmin", [x]) {
+        return softmin(&casts.of(x)?, axis);
+    }
     softmax(&neg(x)?, axis)
 }
 
@@ -110,6 +120,9 @@ pub fn gumbel_softmax(
         ExprOp::new("gumbel_scores", g.finish(&[(g.input(0) + g.input(1)) / g.scalar(0)]))
     });
     let op = "gumbel_softmax";
+    if let Some(casts) = autocast::enter(op, [logits]) {
+        return gumbel_softmax(&casts.of(logits)?, tau, hard, axis, generator);
+    }
     if !(tau > 0.0 && tau.is_finite()) {
         return Err(Error::argument(op, format!("tau is {tau}, but must be a number above 0")));
     }

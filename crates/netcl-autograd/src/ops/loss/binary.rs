@@ -7,6 +7,7 @@ use netcl_core::shape::Shape;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Reduction, check_elements, check_same_shape, check_weight};
+use crate::autocast;
 use crate::error::Result;
 use crate::graph::{Save, no_grad, record};
 use crate::ops::elementwise::ExprOp;
@@ -125,6 +126,9 @@ impl Bce {
 pub fn binary_cross_entropy(input: &Tensor, target: &Tensor, options: &BceOptions) -> Result<Tensor> {
     static OPS: LazyLock<[Bce; 2]> = LazyLock::new(|| [Bce::new(false), Bce::new(true)]);
     let op = "binary_cross_entropy";
+    if let Some(casts) = autocast::enter(op, [input, target]) {
+        return binary_cross_entropy(&casts.of(input)?, &casts.of(target)?, options);
+    }
     check_same_shape(op, input, target)?;
     check_weight(op, input, options.weight.as_ref())?;
     let wanted = "probabilities lie in 0 to 1; apply sigmoid first, or use binary_cross_entropy_with_logits";
@@ -173,6 +177,9 @@ pub fn binary_cross_entropy_with_logits(
         })
     });
     let op = "binary_cross_entropy_with_logits";
+    if let Some(casts) = autocast::enter(op, [input, target]) {
+        return binary_cross_entropy_with_logits(&casts.of(input)?, &casts.of(target)?, options);
+    }
     check_same_shape(op, input, target)?;
     check_weight(op, input, options.weight.as_ref())?;
     check_weight(op, input, options.pos_weight.as_ref())?;

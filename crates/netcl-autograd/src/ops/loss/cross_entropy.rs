@@ -14,6 +14,7 @@ use smallvec::{SmallVec, smallvec};
 use super::labels::{Checked, Labels, Target, class_axis};
 use super::pick::{SavedLabels, pick, unpick};
 use super::{Reduction, check_number};
+use crate::autocast;
 use crate::error::Result;
 use crate::graph::{Save, grad_enabled, record};
 use crate::ops::elementwise::{ExprOp, Operand, cast, div, mul, neg};
@@ -88,6 +89,9 @@ pub fn cross_entropy<'t>(
     options: &CrossEntropyOptions,
 ) -> Result<Tensor> {
     let op = "cross_entropy";
+    if let Some(casts) = autocast::enter(op, [logits]) {
+        return cross_entropy(&casts.of(logits)?, target, options);
+    }
     let smoothing = options.label_smoothing;
     let axis = class_axis(op, logits)?;
     check_number(op, "label_smoothing", smoothing, (0.0..=1.0).contains(&smoothing), "a number from 0 to 1")?;
@@ -113,6 +117,9 @@ pub fn cross_entropy<'t>(
 #[track_caller]
 pub fn nll_loss<'t>(log_probabilities: &Tensor, target: impl Into<Target<'t>>, options: &NllOptions) -> Result<Tensor> {
     let op = "nll_loss";
+    if let Some(casts) = autocast::enter(op, [log_probabilities]) {
+        return nll_loss(&casts.of(log_probabilities)?, target, options);
+    }
     let axis = class_axis(op, log_probabilities)?;
     check_class_weight(op, log_probabilities, axis, options.weight.as_ref())?;
     match target.into().check(op, log_probabilities, options.ignore_index)? {

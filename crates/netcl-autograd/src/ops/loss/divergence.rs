@@ -6,6 +6,7 @@ use netcl_core::Error as CoreError;
 use netcl_core::kernels::expr::Graph;
 
 use super::{Reduction, check_same_shape};
+use crate::autocast;
 use crate::error::Result;
 use crate::ops::elementwise::{ExprOp, mul};
 use crate::ops::reduce::sum;
@@ -50,6 +51,9 @@ pub fn kl_div(input: &Tensor, target: &Tensor, options: &KlDivOptions) -> Result
         [of_probabilities, of_logarithms].map(|loss| ExprOp::new("kl_div", g.finish(&[loss])))
     });
     let op = "kl_div";
+    if let Some(casts) = autocast::enter(op, [input, target]) {
+        return kl_div(&casts.of(input)?, &casts.of(target)?, options);
+    }
     check_same_shape(op, input, target)?;
     let losses = OPS[usize::from(options.log_target)].apply(&[input, target], &[])?;
     if !(options.batch_mean && options.reduction == Reduction::Mean) {

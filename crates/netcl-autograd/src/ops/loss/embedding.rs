@@ -6,6 +6,7 @@ use netcl_core::Error as CoreError;
 use netcl_core::kernels::expr::Graph;
 
 use super::{Reduction, check_number, check_same_shape};
+use crate::autocast;
 use crate::error::Result;
 use crate::ops::distance::pairwise_distance;
 use crate::ops::elementwise::{ExprOp, minimum, mul};
@@ -76,6 +77,9 @@ pub fn cosine_embedding_loss(
         ExprOp::new("cosine_embedding_loss", g.finish(&[target.eq(1.0).select(1.0 - cosine, apart)]))
     });
     let op = "cosine_embedding_loss";
+    if let Some(casts) = autocast::enter(op, [first, second, target]) {
+        return cosine_embedding_loss(&casts.of(first)?, &casts.of(second)?, &casts.of(target)?, options);
+    }
     check_number(op, "margin", options.margin, !options.margin.is_nan(), "a number")?;
     check_same_shape(op, first, second)?;
     let fits = matches!(first.ndim(), 1 | 2) && *target.shape() == first.shape().without_axis(first.ndim() - 1, false);
@@ -118,6 +122,9 @@ pub fn triplet_margin_loss(
         ExprOp::new("triplet_margin_loss", g.finish(&[(g.scalar(0) + g.input(0) - g.input(1)).relu()]))
     });
     let op = "triplet_margin_loss";
+    if let Some(casts) = autocast::enter(op, [anchor, positive, negative]) {
+        return triplet_margin_loss(&casts.of(anchor)?, &casts.of(positive)?, &casts.of(negative)?, options);
+    }
     let TripletMarginOptions { margin, p, eps, swap, reduction } = *options;
     check_number(op, "margin", margin, margin > 0.0, "above 0")?;
     check_number(op, "p", p, p >= 1.0 && p.is_finite(), "a finite number of at least 1")?;

@@ -8,6 +8,7 @@ use netcl_ops as ops;
 use smallvec::smallvec;
 
 use super::{Reduction, check_elements, check_number, check_same_shape};
+use crate::autocast;
 use crate::error::{Error, Result};
 use crate::graph::{Save, record};
 use crate::ops::elementwise::ExprOp;
@@ -78,6 +79,9 @@ pub fn poisson_nll_loss(input: &Tensor, target: &Tensor, options: &PoissonNllOpt
         })
     });
     let op = "poisson_nll_loss";
+    if let Some(casts) = autocast::enter(op, [input, target]) {
+        return poisson_nll_loss(&casts.of(input)?, &casts.of(target)?, options);
+    }
     let PoissonNllOptions { log_input, full, eps, reduction } = *options;
     check_number(op, "eps", eps, eps.is_finite(), "a finite number")?;
     check_same_shape(op, input, target)?;
@@ -111,6 +115,9 @@ pub fn gaussian_nll_loss(
         ExprOp::new("gaussian_nll_loss", g.finish(&[(var.log() + z * z / var) * 0.5 + g.scalar(0)]))
     });
     let op = "gaussian_nll_loss";
+    if let Some(casts) = autocast::enter(op, [input, target, var]) {
+        return gaussian_nll_loss(&casts.of(input)?, &casts.of(target)?, &casts.of(var)?, options);
+    }
     let GaussianNllOptions { full, eps, reduction } = *options;
     check_number(op, "eps", eps, eps > 0.0 && eps.is_finite(), "a number above 0")?;
     check_same_shape(op, input, target)?;

@@ -15,6 +15,7 @@ use super::binary::{BceWithLogitsOptions, binary_cross_entropy_with_logits, soft
 use super::cross_entropy::{check_class_weight, constant_weight};
 use super::labels::{Checked, class_axis};
 use super::{Reduction, Target, check_number, check_same_shape, check_weight, pick};
+use crate::autocast;
 use crate::error::{Error, Result};
 use crate::ops::elementwise::{ExprOp, mul};
 use crate::ops::indexing::gather;
@@ -100,6 +101,9 @@ pub fn margin_ranking_loss(
         ExprOp::new("margin_ranking_loss", g.finish(&[loss]))
     });
     let op = "margin_ranking_loss";
+    if let Some(casts) = autocast::enter(op, [first, second, target]) {
+        return margin_ranking_loss(&casts.of(first)?, &casts.of(second)?, &casts.of(target)?, options);
+    }
     check_number(op, "margin", options.margin, !options.margin.is_nan(), "a number")?;
     check_same_shape(op, first, second)?;
     check_same_shape(op, first, target)?;
@@ -118,6 +122,9 @@ pub fn hinge_embedding_loss(input: &Tensor, target: &Tensor, options: &HingeEmbe
         ExprOp::new("hinge_embedding_loss", g.finish(&[loss]))
     });
     let op = "hinge_embedding_loss";
+    if let Some(casts) = autocast::enter(op, [input, target]) {
+        return hinge_embedding_loss(&casts.of(input)?, &casts.of(target)?, options);
+    }
     check_number(op, "margin", options.margin, !options.margin.is_nan(), "a number")?;
     check_same_shape(op, input, target)?;
     options.reduction.apply(OP.apply(&[input, target], &[options.margin.into()])?)
@@ -130,6 +137,9 @@ pub fn soft_margin_loss(input: &Tensor, target: &Tensor, reduction: Reduction) -
         let g = Graph::new();
         ExprOp::new("soft_margin_loss", g.finish(&[softplus(-(g.input(0) * g.input(1)))]))
     });
+    if let Some(casts) = autocast::enter("soft_margin_loss", [input, target]) {
+        return soft_margin_loss(&casts.of(input)?, &casts.of(target)?, reduction);
+    }
     check_same_shape("soft_margin_loss", input, target)?;
     reduction.apply(OP.apply(&[input, target], &[])?)
 }
@@ -142,6 +152,9 @@ pub fn multilabel_soft_margin_loss(
     options: &MultilabelSoftMarginOptions,
 ) -> Result<Tensor> {
     let op = "multilabel_soft_margin_loss";
+    if let Some(casts) = autocast::enter(op, [input, target]) {
+        return multilabel_soft_margin_loss(&casts.of(input)?, &casts.of(target)?, options);
+    }
     check_same_shape(op, input, target)?;
     check_weight(op, input, options.weight.as_ref())?;
     if input.ndim() == 0 {
@@ -175,6 +188,9 @@ pub fn multi_margin_loss<'t>(
         [above, above * above].map(|loss| ExprOp::new("multi_margin_loss", g.finish(&[g.input(2).select(0.0, loss)])))
     });
     let op = "multi_margin_loss";
+    if let Some(casts) = autocast::enter(op, [input]) {
+        return multi_margin_loss(&casts.of(input)?, target, options);
+    }
     let MultiMarginOptions { p, margin, ref weight, reduction } = *options;
     check_number(op, "p", p.into(), matches!(p, 1 | 2), "1 or 2")?;
     check_number(op, "margin", margin, !margin.is_nan(), "a number")?;
@@ -225,6 +241,9 @@ pub fn multilabel_margin_loss(input: &Tensor, labels: &IndexTensor, reduction: R
         ExprOp::new("multilabel_margin_loss", g.finish(&[loss]))
     });
     let op = "multilabel_margin_loss";
+    if let Some(casts) = autocast::enter(op, [input]) {
+        return multilabel_margin_loss(&casts.of(input)?, labels, reduction);
+    }
     input.check_float(op)?;
     input.queue().check_same_device(op, labels.tensor().queue())?;
     if labels.tensor().shape() != input.shape() {

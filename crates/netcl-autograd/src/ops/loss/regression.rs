@@ -6,6 +6,7 @@ use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::{Graph, Val};
 
 use super::{Reduction, check_number, check_same_shape};
+use crate::autocast;
 use crate::error::Result;
 use crate::ops::elementwise::ExprOp;
 use crate::tensor::Tensor;
@@ -55,6 +56,9 @@ fn apply(
     numbers: &[Number],
     reduction: Reduction,
 ) -> Result<Tensor> {
+    if let Some(casts) = autocast::enter(op, [input, target]) {
+        return apply(op, expression, [&casts.of(input)?, &casts.of(target)?], numbers, reduction);
+    }
     check_same_shape(op, input, target)?;
     reduction.apply(expression.apply(&[input, target], numbers)?)
 }

@@ -1,0 +1,410 @@
+//! Autocast: which operations run in 16 bits and which in float32, and the scopes that turn it on.
+//!
+//! Each operation with an entry in [`policies`] asks [`enter`] first. Inside a scope it gets casts for its inputs, which are
+//! recorded operations: gradients of float32 parameters are float32. While they live the scope is suspended, so that what an
+//! operation is made of runs in the dtype that was chosen for all of it. Outside of scopes this costs one thread-local read.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+
+use netcl_core::backend::Queue;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::launch;
+use netcl_core::shape::Layout;
+use netcl_core::storage::Storage;
+use netcl_core::tensor::Tensor as Raw;
+
+use crate::error::{Error, Result};
+use crate::ops::elementwise::{cast, record_cast};
+use crate::tensor::Tensor;
+
+/// What a scope does with the inputs of an operation. Inputs of float64 are left alone by all but [`Policy::Widest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Cast to the scope's 16-bit dtype; products are summed in float32.
+    Narrow,
+    /// Cast to float32.
+    Float32,
+    /// Cast to the widest dtype among them: float32 where float16 meets bfloat16.
+    Widest,
+    /// Cast to the dtype of the first.
+    First,
+    /// Left as they are: the result has the dtype of the first. Normalisations compute their statistics in float32 anyway, and
+    /// their parameters stay in float32.
+    Keep,
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Policy::Narrow => "16-bit",
+            Policy::Float32 => "float32",
+            Policy::Widest => "widest input",
+            Policy::First => "first input",
+            Policy::Keep => "input's dtype",
+        })
+    }
+}
+
+/// Every operation whose inputs a scope may cast, and the normalisations, which it leaves alone on purpose. An operation
+/// that is not here runs in its input's dtype.
+const POLICIES: &[(Policy, &[&str])] = &[
+    (
+        Policy::Narrow,
+        &[
+            "matmul",
+            "linear",
+            "bilinear",
+            "einsum",
+            "conv1d",
+            "conv2d",
+            "conv2d_batch_norm",
+            "conv_transpose1d",
+            "conv_transpose2d",
+            "scaled_dot_product_attention",
+            "recurrent",
+        ],
+    ),
+    // Sums over many elements, functions that leave the range of float16 quickly, and all losses.
+    (
+        Policy::Float32,
+        &[
+            "sum",
+            "mean",
+            "prod",
+            "var",
+            "std",
+            "norm",
+            "logsumexp",
+            "cumsum",
+            "softmax",
+            "log_softmax",
+            "softmin",
+            "gumbel_softmax",
+            "cosine_similarity",
+            "pairwise_distance",
+            "normalize",
+            "local_response_norm",
+            "lp_pool1d",
+            "lp_pool2d",
+            "embedding_bag",
+            "exp",
+            "expm1",
+            "log",
+            "log1p",
+            "pow",
+            "reciprocal",
+            "rsqrt",
+            "tan",
+            "softplus",
+            "cross_entropy",
+            "nll_loss",
+            "mse_loss",
+            "l1_loss",
+            "smooth_l1_loss",
+            "huber_loss",
+            "binary_cross_entropy",
+            "binary_cross_entropy_with_logits",
+            "kl_div",
+            "cosine_embedding_loss",
+            "triplet_margin_loss",
+            "poisson_nll_loss",
+            "gaussian_nll_loss",
+            "margin_ranking_loss",
+            "hinge_embedding_loss",
+            "soft_margin_loss",
+            "multilabel_soft_margin_loss",
+            "multi_margin_loss",
+            "multilabel_margin_loss",
+        ],
+    ),
+    (
+        Policy::Widest,
+        &[
+            "add",
+            "sub",
+            "mul",
+            "div",
+            "minimum",
+            "maximum",
+            "fma",
+            "where",
+            "eq",
+            "ne",
+            "lt",
+            "le",
+            "gt",
+            "ge",
+            "cat",
+            "stack",
+            "scatter_add",
+            "index_add",
+        ],
+    ),
+    (Policy::First, &["bias_add", "prelu"]),
+    (Policy::Keep, &["batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"]),
+];
+
+/// What a scope does, operation by operation; those that are not listed run in their input's dtype.
+///
+/// ```
+/// use netcl_autograd::autocast::{Policy, policies};
+///
+/// assert!(policies().any(|entry| entry == ("linear", Policy::Narrow)));
+/// assert!(policies().any(|(op, policy)| op == "softmax" && policy.to_string() == "float32"));
+/// assert!(!policies().any(|(op, _)| op == "relu"));
+/// ```
+pub fn policies() -> impl Iterator<Item = (&'static str, Policy)> {
+    POLICIES.iter().flat_map(|(policy, ops)| ops.iter().map(|op| (*op, *policy)))
+}
+
+fn policy(op: &str) -> Option<Policy> {
+    static BY_NAME: LazyLock<HashMap<&str, Policy>> = LazyLock::new(|| policies().collect());
+    BY_NAME.get(op).copied()
+}
+
+thread_local! {
+    /// The 16-bit dtype of the innermost scope; `None` outside of scopes and in one that is off.
+    static DTYPE: Cell<Option<DType>> = const { Cell::new(None) };
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    static COPIES: RefCell<HashMap<usize, Vec<Copy>>> = RefCell::default();
+}
+
+/// A scope of [`autocast`]; dropping it restores what was before.
+#[must_use = "autocast ends when this is dropped"]
+pub struct Autocast {
+    before: Option<DType>,
+    /// The scope belongs to the thread.
+    _thread: PhantomData<*const ()>,
+}
+
+/// Lets products run in a 16-bit dtype on this thread until the returned scope is dropped; [`policies`] says what runs in which.
+///
+/// Scopes nest. Parameters stay in float32; their 16-bit copies are made once in the outermost scope, and again after an
+/// update. Gradient rules run in the dtypes of their operations, whether `backward` is called inside the scope or after it. A
+/// function that is captured keeps the scope it was recorded in: enter it inside of the function.
+///
+/// ```
+/// use netcl_autograd::{DType, Tensor, autocast::autocast, manager};
+///
+/// let queue = manager().cpu().queue;
+/// let x = Tensor::full(&queue, [2, 3], DType::F32, 0.5)?;
+/// let weight = Tensor::full(&queue, [3, 4], DType::F32, 0.25)?.with_grad();
+/// let loss = {
+///     let _scope = autocast(DType::BF16)?;
+///     let y = x.matmul(&weight)?;
+///     assert_eq!(y.dtype(), DType::BF16);
+///     y.sum((), false)?
+/// };
+/// assert_eq!(loss.dtype(), DType::F32);
+/// loss.backward()?;
+/// assert_eq!(weight.grad().unwrap().dtype(), DType::F32);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+///
+/// # Errors
+/// For a dtype other than float16 and bfloat16.
+pub fn autocast(dtype: DType) -> Result<Autocast> {
+    if !is_narrow(dtype) {
+        return Err(Error::argument("autocast", format!("the dtype is {dtype}; use float16 or bfloat16")));
+    }
+    Ok(resume(Some(dtype)))
+}
+
+/// Turns autocast off until the returned scope is dropped, inside of another scope.
+///
+/// ```
+/// use netcl_autograd::{DType, autocast::{autocast, autocast_dtype, autocast_off}};
+///
+/// let _scope = autocast(DType::F16)?;
+/// {
+///     let _off = autocast_off();
+///     assert_eq!(autocast_dtype(), None);
+/// }
+/// assert_eq!(autocast_dtype(), Some(DType::F16));
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+pub fn autocast_off() -> Autocast {
+    resume(None)
+}
+
+/// The 16-bit dtype that products run in on this thread; `None` outside of scopes.
+pub fn autocast_dtype() -> Option<DType> {
+    DTYPE.get()
+}
+
+/// A scope in the state that [`autocast_dtype`] gave, for whoever runs a function a second time.
+pub(crate) fn resume(dtype: Option<DType>) -> Autocast {
+    DEPTH.set(DEPTH.get() + 1);
+    Autocast { before: DTYPE.replace(dtype), _thread: PhantomData }
+}
+
+impl Drop for Autocast {
+    fn drop(&mut self) {
+        DTYPE.set(self.before);
+        DEPTH.set(DEPTH.get() - 1);
+        if DEPTH.get() == 0 {
+            // The last thing a thread does may be to leave a scope. Copies are freed after the borrow.
+            let _copies = COPIES.try_with(RefCell::take);
+        }
+    }
+}
+
+/// Autocast is off while this lives; unlike [`Autocast`] it is not a scope whose end forgets copies.
+pub struct Suspended {
+    before: Option<DType>,
+    _thread: PhantomData<*const ()>,
+}
+
+/// Turns autocast off, for code that chooses its dtypes itself: gradient rules, in-place writes, a [`Function`](crate::Function).
+pub fn suspend() -> Suspended {
+    Suspended { before: DTYPE.replace(None), _thread: PhantomData }
+}
+
+impl Drop for Suspended {
+    fn drop(&mut self) {
+        DTYPE.set(self.before);
+    }
+}
+
+/// The casts of an operation's inputs. Autocast is off while they live.
+pub(crate) struct Casts {
+    to: Option<DType>,
+    _off: Suspended,
+}
+
+/// The casts of an operation that a scope has a policy for; `None` where it runs as it is.
+#[inline]
+pub(crate) fn enter<'t>(op: &'static str, inputs: impl IntoIterator<Item = &'t Tensor>) -> Option<Casts> {
+    let narrow = DTYPE.get()?;
+    Casts::new(op, narrow, &mut inputs.into_iter())
+}
+
+impl Casts {
+    #[cold]
+    fn new(op: &str, narrow: DType, inputs: &mut dyn Iterator<Item = &Tensor>) -> Option<Casts> {
+        let policy = policy(op).filter(|policy| *policy != Policy::Keep)?;
+        let first = inputs.next()?;
+        let (mut same, mut double) = (true, first.dtype() == DType::F64);
+        for input in inputs {
+            same &= input.dtype() == first.dtype();
+            double |= input.dtype() == DType::F64;
+        }
+        let to = match policy {
+            Policy::Widest if same => None,
+            Policy::Widest if double => Some(DType::F64),
+            Policy::First => Some(first.dtype()),
+            _ if double => None,
+            Policy::Narrow => Some(available(first.queue(), narrow)),
+            Policy::Float32 | Policy::Widest | Policy::Keep => Some(DType::F32),
+        };
+        Some(Casts { to, _off: suspend() })
+    }
+
+    /// An input in the dtype that the operation runs in.
+    #[track_caller]
+    pub(crate) fn of(&self, x: &Tensor) -> Result<Tensor> {
+        match self.to {
+            Some(dtype) if x.dtype().is_float() && x.dtype() != dtype => {
+                if is_narrow(dtype) && is_weight(x) {
+                    record_cast(x, weight_copy(x, dtype)?)
+                } else {
+                    cast(x, dtype)
+                }
+            }
+            _ => Ok(x.clone()),
+        }
+    }
+
+    /// [`Casts::of`] an input that may be left out.
+    #[track_caller]
+    pub(crate) fn given(&self, x: Option<&Tensor>) -> Result<Option<Tensor>> {
+        x.map(|x| self.of(x)).transpose()
+    }
+}
+
+fn is_narrow(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
+/// The dtype that products run in on a device: float32, with a word about it, where float16 cannot even be stored.
+fn available(queue: &Queue, dtype: DType) -> DType {
+    static TOLD: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
+    let Queue::OpenCl(stream) = queue else { return dtype };
+    if dtype != DType::F16 || stream.device().probes().fp16_storage() {
+        return dtype;
+    }
+    if TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(queue.device_name()) {
+        eprintln!("netcl: autocast: {} cannot store float16; products run in float32 there", queue.device_name());
+    }
+    DType::F32
+}
+
+/// A 16-bit copy of a parameter.
+struct Copy {
+    /// Held weakly: enough to keep its address from being given to another storage.
+    source: Weak<Storage>,
+    layout: Layout,
+    version: u64,
+    dtype: DType,
+    copy: Weak<Storage>,
+    copy_layout: Layout,
+    /// Keeps the copy until the scope ends. `None` for one that a recording made, which holds it, and which alone may use it.
+    held: Option<Arc<Storage>>,
+}
+
+/// Whether a tensor is used again and again: a parameter.
+fn is_weight(x: &Tensor) -> bool {
+    DEPTH.get() > 0 && x.dtype() == DType::F32 && x.is_leaf() && x.cell().requires_grad()
+}
+
+/// A parameter in a 16-bit dtype: the copy that the scope has, if nobody has written to the parameter since.
+///
+/// Values only: every use records a cast of its own, so that gradients are added in float32, and so that copies made under
+/// `no_grad`, or used by a graph that was walked already, serve as well.
+fn weight_copy(x: &Tensor, dtype: DType) -> Result<Raw> {
+    let (storage, repeating) = (x.storage(), launch::is_repeating());
+    if repeating && !launch::is_from_outside(storage) {
+        // Memory of the recording itself, or a recording that does not know what it made.
+        return Ok(x.raw().cast(dtype)?);
+    }
+    let key = Arc::as_ptr(storage) as usize;
+    let is_it = |known: &Copy| {
+        known.dtype == dtype && known.layout == *x.layout() && std::ptr::eq(known.source.as_ptr(), Arc::as_ptr(storage))
+    };
+    let found = COPIES.with_borrow(|copies| {
+        let known = copies.get(&key)?.iter().find(|known| is_it(known) && known.version == storage.version())?;
+        let copy = known.copy.upgrade()?;
+        // A recorded step casts the parameter at every replay: only a copy that it made itself will do.
+        let usable = if repeating { !launch::is_from_outside(&copy) } else { known.held.is_some() };
+        usable.then(|| Raw::from_storage(x.queue(), copy, known.copy_layout.clone(), dtype))
+    });
+    if let Some(copy) = found {
+        return Ok(copy?);
+    }
+    let made = x.raw().cast(dtype)?;
+    let copy = Copy {
+        source: Arc::downgrade(storage),
+        layout: x.layout().clone(),
+        version: storage.version(),
+        dtype,
+        copy: Arc::downgrade(made.storage()),
+        copy_layout: made.layout().clone(),
+        held: (!repeating).then(|| made.storage().clone()),
+    };
+    // What it replaces is freed after the borrow.
+    let _old = COPIES.with_borrow_mut(|copies| {
+        let known = copies.entry(key).or_default();
+        match known.iter_mut().find(|known| is_it(known)) {
+            Some(known) => Some(std::mem::replace(known, copy)),
+            None => {
+                known.push(copy);
+                None
+            }
+        }
+    });
+    Ok(made)
+}

@@ -1,0 +1,361 @@
+//! Autocast: dtypes by the table, gradients near those of float32, copies of weights, scopes, jit and capture.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use netcl_autograd::autocast::{Policy, autocast, autocast_dtype, autocast_off, policies};
+use netcl_autograd::ops::einsum::einsum;
+use netcl_autograd::ops::matmul::{linear, matmul};
+use netcl_autograd::ops::norm::layer_norm;
+use netcl_autograd::ops::{elementwise, loss};
+use netcl_autograd::{BackwardOptions, IndexTensor, Result, Tensor, checkpoint, jit, no_grad};
+use netcl_core::backend::Queue;
+use netcl_core::dtype::DType;
+use netcl_core::kernels::launch::{Counter, with_sink};
+use netcl_runtime::capture::capture;
+
+use crate::support::{Case, cases, cpu, devices, leaf};
+
+const NARROW: [DType; 2] = [DType::F16, DType::BF16];
+
+/// The op that a case is about.
+fn op_of(case: &Case) -> &str {
+    match case.name.split([',', ' ']).next().unwrap() {
+        "attention" => "scaled_dot_product_attention",
+        op => op,
+    }
+}
+
+fn policy_of(case: &Case) -> Policy {
+    policies().find(|(op, _)| *op == op_of(case)).map_or(Policy::Keep, |(_, policy)| policy)
+}
+
+/// Cases that take the exponential of an input on the way, which is float32.
+fn has_exponential(case: &Case) -> bool {
+    matches!(&case.name[..], "mul, broadcast" | "stack" | "split" | "chunk")
+}
+
+fn cast_leaf(leaf: &Tensor, dtype: DType) -> Tensor {
+    Tensor::from(leaf.raw().cast(dtype).unwrap()).with_grad()
+}
+
+#[test]
+fn results_have_the_dtypes_of_the_table() {
+    let mut tested = HashSet::new();
+    for case in cases() {
+        // A cast says itself what it gives.
+        if op_of(&case) == "cast" {
+            continue;
+        }
+        let (policy, leaves) = (policy_of(&case), case.leaves(&cpu(), DType::F32));
+        tested.insert(op_of(&case).to_owned());
+        for narrow in NARROW {
+            let run = |dtypes: &dyn Fn(usize) -> DType| {
+                let inputs: Vec<Tensor> = leaves.iter().enumerate().map(|(i, t)| cast_leaf(t, dtypes(i))).collect();
+                let _scope = autocast(narrow).unwrap();
+                let out = (case.function)(&inputs.iter().collect::<Vec<_>>()).unwrap();
+                out.dtype()
+            };
+            let from_wide = if policy == Policy::Narrow { narrow } else { DType::F32 };
+            assert_eq!(run(&|_| DType::F32), from_wide, "{} of float32", case.name);
+            let exponential = has_exponential(&case);
+            let from_narrow = if policy == Policy::Float32 || exponential { DType::F32 } else { narrow };
+            assert_eq!(run(&|_| narrow), from_narrow, "{} of {narrow}", case.name);
+            assert_eq!(run(&|_| DType::F64), DType::F64, "{} of float64", case.name);
+            if leaves.len() > 1 && policy != Policy::Keep {
+                let mixed = match policy {
+                    Policy::Narrow => narrow,
+                    Policy::First if !exponential => narrow,
+                    _ => DType::F32,
+                };
+                assert_eq!(run(&|i| if i == 0 { narrow } else { DType::F32 }), mixed, "{} of both", case.name);
+            }
+        }
+    }
+    for (op, _) in policies().filter(|(op, _)| !op.contains("loss") && !OTHERS.contains(op)) {
+        assert!(tested.contains(op), "{op} is in the table, but no case has it");
+    }
+}
+
+/// Ops without a case in the list of all ops; the losses and these are tested below.
+const OTHERS: [&str; 5] =
+    ["einsum", "kl_div", "cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits"];
+
+fn sum_of(out: &Tensor) -> Tensor {
+    elementwise::cast(out, DType::F32).unwrap().sum((), false).unwrap()
+}
+
+fn gradients(case: &Case, leaves: &[Tensor]) -> Vec<Vec<f64>> {
+    leaves.iter().for_each(|leaf| leaf.set_grad(None));
+    let out = (case.function)(&leaves.iter().collect::<Vec<_>>()).unwrap();
+    if out.requires_grad() {
+        sum_of(&out).backward().unwrap(); // inside of the scope, which must not change what rules do
+    }
+    leaves
+        .iter()
+        .map(|leaf| {
+            let Some(grad) = leaf.grad() else { return Vec::new() };
+            assert_eq!(grad.dtype(), DType::F32, "the gradient of a float32 leaf of {}", case.name);
+            grad.to_f64_vec().unwrap()
+        })
+        .collect()
+}
+
+#[test]
+fn gradients_are_near_those_of_float32() {
+    for device in devices() {
+        for case in cases().into_iter().filter(|case| policy_of(case) != Policy::Keep) {
+            // OpenCL drivers take their time for each kernel: there, the kernels that compute in 16 bits.
+            let heavy = ["linear", "conv2d", "attention, masked", "recurrent lstm"];
+            if !matches!(device.queue, Queue::Cpu(_)) && !heavy.contains(&&case.name[..]) {
+                continue;
+            }
+            let leaves = case.leaves(&device.queue, DType::F32);
+            let expected = gradients(&case, &leaves);
+            for (dtype, tolerance) in NARROW.into_iter().zip([0.01, 0.08]) {
+                let _scope = autocast(dtype).unwrap();
+                for (expected, found) in expected.iter().zip(gradients(&case, &leaves)) {
+                    let scale = expected.iter().fold(1.0, |most: f64, value| most.max(value.abs()));
+                    for (expected, found) in expected.iter().zip(found) {
+                        let near = (expected - found).abs() <= tolerance * scale;
+                        assert!(near, "{} in {dtype}: {found} instead of {expected}", case.name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn losses_and_einsum() {
+    let queue = cpu();
+    for narrow in NARROW {
+        let x = |seed: u64| leaf(&queue, narrow, &[3, 4], seed, (0.1, 0.9));
+        let target = leaf(&queue, DType::F32, &[3, 4], 9, (0.1, 0.9)).detach();
+        let sign = leaf(&queue, DType::F32, &[3], 9, (0.5, 2.0)).detach();
+        let labels = IndexTensor::from_host(&queue, &[1i64, -1, 0, 0, 2, 3, -1, 0, 0, -1, 1, 1], [3, 4]).unwrap();
+        let _scope = autocast(narrow).unwrap();
+        let losses: Vec<(&str, Result<Tensor>)> = vec![
+            ("cross_entropy", loss::cross_entropy(&x(1), &[1, 0, 3], &Default::default())),
+            ("cross_entropy", loss::cross_entropy(&x(1), &target, &Default::default())),
+            ("nll_loss", loss::nll_loss(&x(1), &[1, 0, 3], &Default::default())),
+            ("mse_loss", loss::mse_loss(&x(1), &target, Default::default())),
+            ("l1_loss", loss::l1_loss(&x(1), &target, Default::default())),
+            ("smooth_l1_loss", loss::smooth_l1_loss(&x(1), &target, &Default::default())),
+            ("huber_loss", loss::huber_loss(&x(1), &target, &Default::default())),
+            ("binary_cross_entropy", loss::binary_cross_entropy(&x(1), &target, &Default::default())),
+            (
+                "binary_cross_entropy_with_logits",
+                loss::binary_cross_entropy_with_logits(&x(1), &target, &Default::default()),
+            ),
+            ("kl_div", loss::kl_div(&x(1), &target, &Default::default())),
+            ("cosine_embedding_loss", loss::cosine_embedding_loss(&x(1), &target, &sign, &Default::default())),
+            ("triplet_margin_loss", loss::triplet_margin_loss(&x(1), &target, &x(2), &Default::default())),
+            ("poisson_nll_loss", loss::poisson_nll_loss(&x(1), &target, &Default::default())),
+            ("gaussian_nll_loss", loss::gaussian_nll_loss(&x(1), &target, &x(2), &Default::default())),
+            ("margin_ranking_loss", loss::margin_ranking_loss(&x(1), &x(2), &target, &Default::default())),
+            ("hinge_embedding_loss", loss::hinge_embedding_loss(&x(1), &target, &Default::default())),
+            ("soft_margin_loss", loss::soft_margin_loss(&x(1), &target, Default::default())),
+            ("multilabel_soft_margin_loss", loss::multilabel_soft_margin_loss(&x(1), &target, &Default::default())),
+            ("multi_margin_loss", loss::multi_margin_loss(&x(1), &[1, 0, 3], &Default::default())),
+            ("multilabel_margin_loss", loss::multilabel_margin_loss(&x(1), &labels, Default::default())),
+        ];
+        let tested: HashSet<&str> = losses.iter().map(|(op, _)| *op).collect();
+        for (op, _) in policies().filter(|(op, _)| op.contains("loss") || OTHERS[1..].contains(op)) {
+            assert!(tested.contains(op), "{op} is in the table, but was not tested");
+        }
+        for (op, loss) in losses {
+            let loss = loss.unwrap();
+            assert_eq!(loss.dtype(), DType::F32, "{op} of {narrow}");
+            loss.backward().unwrap();
+        }
+        for notation in ["ij,kj->ik", "ij,ij", "ij,ij->i"] {
+            assert_eq!(einsum(notation, &[&target, &x(1)]).unwrap().dtype(), narrow, "{notation}");
+        }
+    }
+}
+
+/// A parameter and an input whose product is exact in 16 bits.
+fn small(queue: &Queue) -> (Tensor, Tensor) {
+    let weight = Tensor::full(queue, [4, 4], DType::F32, 0.5).unwrap().with_grad();
+    (weight, Tensor::full(queue, [2, 4], DType::F16, 1.0).unwrap())
+}
+
+/// The casts that a function launches.
+fn casts(f: impl FnOnce()) -> usize {
+    let counter = Rc::new(Counter::default());
+    with_sink(counter.clone(), f);
+    counter.of("cast") + counter.of("copy")
+}
+
+#[test]
+fn a_weight_is_cast_once_in_a_scope_and_again_after_an_update() {
+    for device in devices() {
+        let (weight, x) = small(&device.queue);
+        let product = || drop(linear(&x, &weight, None).unwrap());
+        let _scope = autocast(DType::F16).unwrap();
+        assert_eq!(casts(product), 1);
+        assert_eq!(casts(product), 0, "the scope has a copy");
+        {
+            let _inner = autocast(DType::F16).unwrap();
+            assert_eq!(casts(product), 0, "scopes inside share copies");
+            let _off = autocast_off();
+            assert!(linear(&x, &weight, None).is_err(), "without autocast dtypes do not mix");
+        }
+        {
+            let _other = autocast(DType::BF16).unwrap();
+            assert_eq!(casts(product), 2, "the weight and the input in bfloat16");
+        }
+        weight.raw().fill(0.25).unwrap();
+        assert_eq!(casts(product), 1, "the copy is older than the weight");
+        let y = linear(&x, &weight, None).unwrap();
+        assert_eq!(y.to_f64_vec().unwrap(), [1.0; 8]);
+        drop(_scope);
+        let _scope = autocast(DType::F16).unwrap();
+        assert_eq!(casts(product), 1, "copies end with the outermost scope");
+    }
+}
+
+#[test]
+fn copies_serve_several_graphs_and_both_modes() {
+    let (weight, x) = small(&cpu());
+    let _scope = autocast(DType::F16).unwrap();
+    {
+        let _off = no_grad();
+        linear(&x, &weight, None).unwrap();
+    }
+    // A copy that was made unrecorded, then a second walk through the same copy.
+    for round in 1..=2 {
+        sum_of(&linear(&x, &weight, None).unwrap()).backward().unwrap();
+        assert_eq!(weight.grad().unwrap().to_f64_vec().unwrap(), [2.0 * f64::from(round); 16]);
+    }
+    // Two uses in one graph are added in float32.
+    weight.set_grad(None);
+    let both = (&linear(&x, &weight, None).unwrap() + &linear(&x, &weight, None).unwrap()).unwrap();
+    sum_of(&both).backward().unwrap();
+    assert_eq!(weight.grad().unwrap().to_f64_vec().unwrap(), [4.0; 16]);
+}
+
+#[test]
+fn scopes_nest_and_belong_to_their_thread() {
+    assert_eq!(autocast_dtype(), None);
+    let outer = autocast(DType::F16).unwrap();
+    {
+        let _inner = autocast(DType::BF16).unwrap();
+        assert_eq!(autocast_dtype(), Some(DType::BF16));
+        std::thread::spawn(|| assert_eq!(autocast_dtype(), None)).join().unwrap();
+    }
+    assert_eq!(autocast_dtype(), Some(DType::F16));
+    drop(outer);
+    assert_eq!(autocast_dtype(), None);
+    let error = autocast(DType::F32).err().unwrap().to_string();
+    assert!(error.contains("float16 or bfloat16"), "{error}");
+}
+
+#[test]
+fn a_checkpoint_computes_again_in_the_scope_it_was_made_in() {
+    let (weight, x) = small(&cpu());
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let loss = {
+        let _scope = autocast(DType::BF16).unwrap();
+        let (weight, seen) = (weight.clone(), seen.clone());
+        let y = checkpoint(
+            move |t| {
+                let y = linear(t[0], &weight, None)?;
+                seen.lock().unwrap().push(y.dtype());
+                Ok(y)
+            },
+            &[&x],
+        );
+        y.unwrap().sum((), false).unwrap()
+    };
+    loss.backward().unwrap();
+    assert_eq!(*seen.lock().unwrap(), [DType::BF16; 2]);
+    assert_eq!(weight.grad().unwrap().to_f64_vec().unwrap(), [2.0; 16]);
+    assert_eq!(autocast_dtype(), None);
+}
+
+#[test]
+fn second_derivatives_of_mixed_dtypes() {
+    let queue = cpu();
+    let x = leaf(&queue, DType::F32, &[3, 4], 1, (-1.0, 1.0));
+    let [weight, scale] = [2, 3].map(|seed| leaf(&queue, DType::F32, &[4, 4], seed, (0.5, 1.5)));
+    let scale = scale.select(0, 0).unwrap().detach().with_grad();
+    let _scope = autocast(DType::BF16).unwrap();
+    let y = layer_norm(&matmul(&x, &weight).unwrap(), 1, Some(&scale), None, 1e-3).unwrap();
+    assert_eq!(y.dtype(), DType::BF16);
+    let loss = y.square().unwrap().sum((), false).unwrap();
+    let options = BackwardOptions { create_graph: true, ..Default::default() };
+    let first = netcl_autograd::grad(&[&loss], &[&x, &scale], &[], options).unwrap();
+    let first: Vec<Tensor> = first.into_iter().flatten().collect();
+    assert!(first.iter().all(|grad| grad.dtype() == DType::F32));
+    first[0].square().unwrap().sum((), false).unwrap().backward().unwrap();
+    assert_eq!(weight.grad().unwrap().dtype(), DType::F32);
+}
+
+#[test]
+fn compiled_functions_are_kept_by_scope() {
+    for device in devices() {
+        let (weight, _) = small(&device.queue);
+        let x = leaf(&device.queue, DType::F32, &[2, 4], 4, (-1.0, 1.0));
+        let own = weight.clone();
+        let layer = jit(move |t: &[&Tensor]| linear(t[0], &own, None)?.tanh()?.sum(1, false));
+        let expected = layer.call(&[&x]).unwrap();
+        assert_eq!(layer.counters().traces, 1);
+        let _scope = autocast(DType::F16).unwrap();
+        linear(&x, &weight, None).unwrap(); // a copy from outside, which must not become a part of the plan
+        for value in [0.5, 0.25] {
+            {
+                let _off = no_grad();
+                weight.raw().fill(value).unwrap();
+            }
+            let plain = linear(&x, &weight, None).unwrap().tanh().unwrap().sum(1, false).unwrap();
+            let found = layer.call(&[&x]).unwrap();
+            assert_eq!(found.dtype(), DType::F32);
+            for (a, b) in plain.to_f64_vec().unwrap().iter().zip(found.to_f64_vec().unwrap()) {
+                assert!((a - b).abs() < 4e-3, "{a} {b}");
+            }
+            let grad = |y: &Tensor| {
+                weight.set_grad(None);
+                y.sum((), false).unwrap().backward().unwrap();
+                let grad = weight.grad().unwrap();
+                assert_eq!(grad.dtype(), DType::F32);
+                grad.to_f64_vec().unwrap()
+            };
+            for (a, b) in grad(&plain).iter().zip(grad(&found)) {
+                assert!((a - b).abs() < 4e-3, "{a} {b}");
+            }
+        }
+        assert_eq!(layer.counters().traces, 2);
+        drop(_scope);
+        weight.raw().fill(0.5).unwrap();
+        assert_eq!(layer.call(&[&x]).unwrap().to_f64_vec().unwrap(), expected.to_f64_vec().unwrap());
+        assert_eq!(layer.counters().traces, 2);
+    }
+}
+
+#[test]
+fn a_captured_step_casts_at_every_replay() {
+    for device in devices() {
+        let (weight, x) = small(&device.queue);
+        let outer = autocast(DType::F16).unwrap();
+        // A copy of the moment, which the recording must not take for the weight of later steps.
+        linear(&x, &weight, None).unwrap();
+        let own = weight.clone();
+        let mut step = capture(move |x: &Tensor| {
+            let first = linear(x, &own, None)?;
+            let second = linear(x, &own, None)?;
+            &first + &second
+        });
+        for value in [0.5, 0.25, 2.0] {
+            weight.raw().fill(value).unwrap();
+            assert_eq!(step.call(&x).unwrap().to_f64_vec().unwrap(), [8.0 * value; 8]);
+        }
+        let names = &step.stats().unwrap().names;
+        let casts = names.iter().filter(|name| matches!(&name[..], "cast" | "copy")).count();
+        assert_eq!(casts, 1, "two uses, one cast: {names:?}");
+        // What the recording made is nobody else's.
+        assert_eq!(linear(&x, &weight, None).unwrap().to_f64_vec().unwrap(), [8.0; 8]);
+        drop(outer);
+    }
+}
