@@ -26,7 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("netcl-autograd", &["netcl-core", "netcl-ops", "netcl-runtime"]),
     ("netcl-nn", &["netcl-autograd", "netcl-derive"]),
     ("netcl-optim", &["netcl-autograd", "netcl-core"]),
-    ("netcl-amp", &["netcl-optim"]),
+    ("netcl-amp", &["netcl-autograd", "netcl-core", "netcl-optim"]),
     ("netcl-io", &["netcl-autograd", "netcl-nn", "netcl-optim", "netcl-amp"]),
     ("netcl-distributed", &["netcl-autograd", "netcl-nn", "netcl-optim", "netcl-io"]),
     ("netcl-profiling", &["netcl-core", "netcl-ops", "netcl-runtime"]),

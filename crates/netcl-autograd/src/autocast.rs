@@ -13,6 +13,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch;
+pub use netcl_core::precision::autocast_dtype;
+use netcl_core::precision::replace_autocast_dtype;
 use netcl_core::shape::Layout;
 use netcl_core::storage::Storage;
 use netcl_core::tensor::Tensor as Raw;
@@ -167,8 +169,6 @@ fn policy(op: &str) -> Option<Policy> {
 }
 
 thread_local! {
-    /// The 16-bit dtype of the innermost scope; `None` outside of scopes and in one that is off.
-    static DTYPE: Cell<Option<DType>> = const { Cell::new(None) };
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     static COPIES: RefCell<HashMap<usize, Vec<Copy>>> = RefCell::default();
 }
@@ -184,8 +184,8 @@ pub struct Autocast {
 /// Lets products run in a 16-bit dtype on this thread until the returned scope is dropped; [`policies`] says what runs in which.
 ///
 /// Scopes nest. Parameters stay in float32; their 16-bit copies are made once in the outermost scope, and again after an
-/// update. Gradient rules run in the dtypes of their operations, whether `backward` is called inside the scope or after it. A
-/// function that is captured keeps the scope it was recorded in: enter it inside of the function.
+/// update. Gradient rules run in the dtypes of their operations, whether `backward` is called inside the scope or after it.
+/// Functions that are compiled or captured are kept by scope.
 ///
 /// ```
 /// use netcl_autograd::{DType, Tensor, autocast::autocast, manager};
@@ -231,20 +231,15 @@ pub fn autocast_off() -> Autocast {
     resume(None)
 }
 
-/// The 16-bit dtype that products run in on this thread; `None` outside of scopes.
-pub fn autocast_dtype() -> Option<DType> {
-    DTYPE.get()
-}
-
 /// A scope in the state that [`autocast_dtype`] gave, for whoever runs a function a second time.
 pub(crate) fn resume(dtype: Option<DType>) -> Autocast {
     DEPTH.set(DEPTH.get() + 1);
-    Autocast { before: DTYPE.replace(dtype), _thread: PhantomData }
+    Autocast { before: replace_autocast_dtype(dtype), _thread: PhantomData }
 }
 
 impl Drop for Autocast {
     fn drop(&mut self) {
-        DTYPE.set(self.before);
+        replace_autocast_dtype(self.before);
         DEPTH.set(DEPTH.get() - 1);
         if DEPTH.get() == 0 {
             // The last thing a thread does may be to leave a scope. Copies are freed after the borrow.
@@ -261,12 +256,12 @@ pub struct Suspended {
 
 /// Turns autocast off, for code that chooses its dtypes itself: gradient rules, in-place writes, a [`Function`](crate::Function).
 pub fn suspend() -> Suspended {
-    Suspended { before: DTYPE.replace(None), _thread: PhantomData }
+    Suspended { before: replace_autocast_dtype(None), _thread: PhantomData }
 }
 
 impl Drop for Suspended {
     fn drop(&mut self) {
-        DTYPE.set(self.before);
+        replace_autocast_dtype(self.before);
     }
 }
 
@@ -279,7 +274,7 @@ pub(crate) struct Casts {
 /// The casts of an operation that a scope has a policy for; `None` where it runs as it is.
 #[inline]
 pub(crate) fn enter<'t>(op: &'static str, inputs: impl IntoIterator<Item = &'t Tensor>) -> Option<Casts> {
-    let narrow = DTYPE.get()?;
+    let narrow = autocast_dtype()?;
     Casts::new(op, narrow, &mut inputs.into_iter())
 }
 

@@ -1,10 +1,12 @@
-//! How exactly float32 products are computed on devices whose matrix units take shorter numbers.
+//! How exactly float32 products are computed: on devices whose matrix units take shorter numbers, and under autocast.
 
+use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::dtype::DType;
 use crate::env;
 use crate::error::{Error, Result};
 
@@ -81,6 +83,39 @@ pub fn set_matmul_precision(precision: MatmulPrecision) {
 /// [`MatmulPrecision::Highest`].
 pub fn matmul_precision() -> MatmulPrecision {
     MatmulPrecision::ALL.get(usize::from(CURRENT.load(Ordering::Relaxed))).copied().unwrap_or_default()
+}
+
+thread_local! {
+    static AUTOCAST: Cell<Option<DType>> = const { Cell::new(None) };
+}
+
+/// The 16-bit dtype that autocast runs products in on this thread; `None` where it is off. What is cast, and when, is autograd's
+/// business: it is known here because recorded programs depend on it.
+#[inline]
+pub fn autocast_dtype() -> Option<DType> {
+    AUTOCAST.get()
+}
+
+/// Sets [`autocast_dtype`] and gives what was before.
+#[inline]
+pub fn replace_autocast_dtype(dtype: Option<DType>) -> Option<DType> {
+    AUTOCAST.replace(dtype)
+}
+
+/// What a recorded program depends on beside its inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Precision {
+    /// Of products of float32 matrices.
+    pub matmul: MatmulPrecision,
+    /// The dtype of [`autocast_dtype`].
+    pub autocast: Option<DType>,
+}
+
+impl Precision {
+    /// The one of this moment and thread.
+    pub fn current() -> Precision {
+        Precision { matmul: matmul_precision(), autocast: autocast_dtype() }
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod stored;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use netcl_autograd::{Error, Result, Tensor};
 use netcl_core::kernels::elementwise::Number;
@@ -21,6 +22,7 @@ use arena::{Arena, Member};
 /// The part that all optimizers share; see [`Rule`] for an optimizer of your own.
 #[derive(Debug)]
 pub struct Base {
+    id: u64,
     rule: Box<dyn Rule>,
     groups: Vec<ParamGroup>,
     /// For each parameter of all groups, in order.
@@ -58,7 +60,9 @@ impl Base {
     /// # Errors
     /// For no parameters, for parameters that are given twice or are not leaves, and for settings out of range.
     pub fn new(rule: impl Rule, params: Vec<Tensor>, learning_rate: f64, weight_decay: f64) -> Result<Base> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
         let mut base = Base {
+            id: MADE.fetch_add(1, Ordering::Relaxed),
             rule: Box::new(rule),
             groups: Vec::new(),
             members: Vec::new(),
@@ -68,6 +72,11 @@ impl Base {
         };
         base.add_group(params, learning_rate, weight_decay)?;
         Ok(base)
+    }
+
+    /// A number that no other optimizer of this process has.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     pub(crate) fn groups(&self) -> &[ParamGroup] {

@@ -87,14 +87,63 @@ pub fn clip_grad_value<'t>(params: impl IntoIterator<Item = &'t Tensor>, limit: 
 }
 
 fn clip<'t>(op: &'static str, params: impl IntoIterator<Item = &'t Tensor>, max_norm: f64) -> Result<Option<Raw>> {
-    static SCALE: LazyLock<Arc<Many>> = LazyLock::new(|| {
-        let g = Graph::new();
-        Many::new("clip_grad_norm", g.finish(&[g.input(0) * g.input(1)]), 1, 0, vec![Target::List(0)])
-    });
     if max_norm.is_nan() || max_norm < 0.0 {
         let what = format!("max_norm is {max_norm}; use a number that is not negative");
         return Err(Error::argument(op, what));
     }
+    let controls = rescale(op, params, None, Some(max_norm))?;
+    controls.map(|controls| control(&controls, CONTROLS - 1)).transpose()
+}
+
+/// What [`unscale_grads`] found.
+#[derive(Clone, Debug)]
+pub struct Unscaled {
+    /// The norm of all gradients after unscaling, without axes.
+    pub norm: Tensor,
+    /// One float32 number: 1 if the norm is not finite, else 0. What [`StepOptions::found_inf`](crate::StepOptions) takes.
+    pub found_inf: Tensor,
+}
+
+/// Divides the gradients of all parameters by a float32 number on their device, in place as in [`clip_grad_norm`], and looks
+/// whether they are finite, without a word to the host. `None` if no parameter has a gradient.
+///
+/// ```
+/// use netcl_autograd::{Tensor, manager};
+/// use netcl_optim::unscale_grads;
+///
+/// let queue = manager().cpu().queue;
+/// let p = Tensor::from_host(&queue, &[0.0f32, 0.0], [2])?.with_grad();
+/// p.set_grad(Some(Tensor::from_host(&queue, &[48.0f32, 64.0], [2])?));
+/// let found = unscale_grads([&p], &Tensor::from_host(&queue, &[16.0f32], ())?)?.unwrap();
+/// assert_eq!(p.grad().unwrap().to_host::<f32>()?, [3.0, 4.0]);
+/// assert_eq!((found.norm.item()?, found.found_inf.item()?), (5.0, 0.0));
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+///
+/// # Errors
+/// For a scale that is no single float32 number, and for parameters on several devices.
+pub fn unscale_grads<'t>(params: impl IntoIterator<Item = &'t Tensor>, scale: &Tensor) -> Result<Option<Unscaled>> {
+    let Some(controls) = rescale("unscale_grads", params, Some(scale.raw()), None)? else { return Ok(None) };
+    let (norm, flag) = (control(&controls, CONTROLS - 1)?, control(&controls, 1)?);
+    Ok(Some(Unscaled { norm: norm.into(), found_inf: flag.cast(DType::F32)?.into() }))
+}
+
+/// One of the controls, without axes.
+fn control(controls: &Raw, at: usize) -> Result<Raw> {
+    Ok(controls.with_layout(Layout::contiguous(().into()).shifted(at))?)
+}
+
+/// Divides all gradients by a scale and clips them to a norm; gives the controls of what was decided.
+fn rescale<'t>(
+    op: &'static str,
+    params: impl IntoIterator<Item = &'t Tensor>,
+    scale: Option<&Raw>,
+    max_norm: Option<f64>,
+) -> Result<Option<Raw>> {
+    static SCALE: LazyLock<Arc<Many>> = LazyLock::new(|| {
+        let g = Graph::new();
+        Many::new("scale_grads", g.finish(&[g.input(0) * g.input(1)]), 1, 0, vec![Target::List(0)])
+    });
     let lists = lists(params)?;
     let Some(first) = lists.first() else { return Ok(None) };
     for list in &lists {
@@ -104,7 +153,7 @@ fn clip<'t>(op: &'static str, params: impl IntoIterator<Item = &'t Tensor>, max_
     let parts: Vec<(&Segments, &[Raw])> =
         segments.iter().zip(&lists).map(|(segments, list)| (segments, list.as_slice())).collect();
     let sums = sum_of_squares(&parts)?;
-    let mut norm = None;
+    let mut decided = None;
     for (segments, list) in parts {
         // A factor in the type that this list is computed in.
         let compute = if list[0].dtype() == DType::F64 { DType::F64 } else { DType::F32 };
@@ -112,17 +161,16 @@ fn clip<'t>(op: &'static str, params: impl IntoIterator<Item = &'t Tensor>, max_
         let by = Verdict {
             sums: Some(&sums),
             inverse_scale: Number::Value(1.0),
-            scale: None,
-            max_norm: Some(Number::Value(max_norm)),
+            scale,
+            max_norm: max_norm.map(Number::Value),
             found_inf: None,
-            skip_non_finite: false,
+            skip_non_finite: scale.is_some(),
         };
         verdict(&by, &controls, 0)?;
         SCALE.run(segments, &Operands { lists: &[list], flat: Some(&controls), sets: &[Vec::new()] })?;
-        let last = Layout::contiguous(().into()).shifted(CONTROLS - 1);
-        norm.get_or_insert(controls.with_layout(last)?);
+        decided.get_or_insert(controls);
     }
-    Ok(norm)
+    Ok(decided)
 }
 
 /// The gradients of parameters by dtype and device, dense and theirs alone.

@@ -37,7 +37,7 @@ pub use adagrad::{Adagrad, AdagradOptions};
 pub use adam::{Adam, AdamOptions};
 pub use adamw::{AdamW, AdamWOptions};
 pub use base::Base;
-pub use clip::{clip_grad_norm, clip_grad_norm_device, clip_grad_value};
+pub use clip::{Unscaled, clip_grad_norm, clip_grad_norm_device, clip_grad_value, unscale_grads};
 pub use ema::{Ema, EmaOptions};
 pub use group::ParamGroup;
 pub use momentum::{Momentum, MomentumOptions};

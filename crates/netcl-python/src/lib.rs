@@ -1,5 +1,6 @@
 //! The Python extension module: conversion only, no logic. `python/netcl/` gives its names their documented paths.
 
+mod amp;
 mod autograd;
 mod capabilities;
 mod cpu_buffer;
@@ -56,6 +57,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     nn::register(module)?;
     optim::register(module)?;
     io::register(module)?;
+    amp::register(module)?;
     profiling::register(module)?;
     runtime::register(module)?;
     selector::register(module)?;

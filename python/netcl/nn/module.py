@@ -346,6 +346,22 @@ class Module:
                 tensor._move_to(there)
         return self
 
+    def half(self: _M) -> _M:
+        """``to("float16")``: for inference in 16 bits; training keeps float32 and uses ``netcl.amp``."""
+        return self.to("float16")
+
+    def bfloat16(self: _M) -> _M:
+        """``to("bfloat16")``."""
+        return self.to("bfloat16")
+
+    def float(self: _M) -> _M:
+        """``to("float32")``."""
+        return self.to("float32")
+
+    def double(self: _M) -> _M:
+        """``to("float64")``."""
+        return self.to("float64")
+
     # ---- saving ----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@
         schedule.step()
 """
 
+from netcl._netcl.amp import GradScaler as AMPGradScaler
 from netcl._netcl.optim import (
     SGD,
     Adagrad,
@@ -30,7 +31,7 @@ from netcl.optim.ema import ModelEMA
 from netcl.optim.lr_scheduler import *
 
 __all__ = [
-    "SGD", "Adagrad", "Adam", "AdamW", "ChainedScheduler", "CosineAnnealingLR", "Ema", "ExponentialLR", "LRScheduler",
+    "SGD", "AMPGradScaler", "Adagrad", "Adam", "AdamW", "ChainedScheduler", "CosineAnnealingLR", "Ema", "ExponentialLR", "LRScheduler",
     "LambdaLR", "ModelEMA", "Momentum", "MultiStepLR", "OneCycleLR", "Optimizer", "ParamGroup", "RMSProp", "ReduceLROnPlateau",
     "SequentialLR", "StepLR", "WarmupCosine", "clip_grad_norm", "clip_grad_norm_device", "clip_grad_value", "lr_scheduler",
 ]

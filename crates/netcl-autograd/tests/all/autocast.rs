@@ -181,6 +181,19 @@ fn small(queue: &Queue) -> (Tensor, Tensor) {
     (weight, Tensor::full(queue, [2, 4], DType::F16, 1.0).unwrap())
 }
 
+#[test]
+fn captured_functions_are_kept_by_scope() {
+    let (weight, _) = small(&cpu());
+    let x = Tensor::full(&cpu(), [2, 4], DType::F32, 1.0).unwrap();
+    let mut step = capture(move |x: &Tensor| linear(x, &weight, None));
+    for _ in 0..2 {
+        assert_eq!(step.call(&x).unwrap().dtype(), DType::F32);
+        let _scope = autocast(DType::F16).unwrap();
+        assert_eq!(step.call(&x).unwrap().dtype(), DType::F16);
+    }
+    assert_eq!(step.recordings(), 2);
+}
+
 /// The casts that a function launches.
 fn casts(f: impl FnOnce()) -> usize {
     let counter = Rc::new(Counter::default());

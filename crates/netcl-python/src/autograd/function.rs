@@ -219,7 +219,8 @@ fn apply_function(py: Python<'_>, function: &Bound<'_, PyType>, args: &Bound<'_,
     };
     let context = Bound::new(py, context)?;
     let result = {
-        let _scope = no_grad();
+        // What forward chooses its backward must find again: it runs in the dtypes it is given.
+        let _scopes = (no_grad(), netcl::autograd::autocast::suspend());
         let all = std::iter::once(context.clone().into_any()).chain(args.iter());
         function.getattr("forward")?.call1(PyTuple::new(py, all.collect::<Vec<_>>())?)?
     };

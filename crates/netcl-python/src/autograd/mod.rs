@@ -27,6 +27,7 @@ pub(crate) use elementwise::Given;
 pub(crate) use engine::{HookHandle, Node, seed, walk};
 pub(crate) use losses::Labels;
 pub(crate) use reduce::OwnAxes;
+pub(crate) use scope::Scope;
 
 /// Fills the module `netcl._netcl.autograd`.
 pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {

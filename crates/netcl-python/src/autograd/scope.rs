@@ -1,10 +1,11 @@
-//! What a thread records, and whether it looks for the first value that is not finite.
+//! What a thread records, in which precision, and whether it looks for the first value that is not finite.
 //!
 //! Python's context managers are objects of Python; what they change belongs to the thread and is kept here, so that one object
 //! can be entered by several threads, and twice by one.
 
 use std::cell::RefCell;
 
+use netcl::amp::Autocast;
 use netcl::autograd::graph::{Anomaly, GradMode, detect_anomaly, enable_grad, grad_enabled, no_grad};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -16,9 +17,17 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// Restores what was before when it is dropped.
-enum Scope {
+pub(crate) enum Scope {
     Grad(#[expect(dead_code, reason = "held for its drop")] GradMode),
     Anomaly(#[expect(dead_code, reason = "held for its drop")] Anomaly),
+    Autocast(#[expect(dead_code, reason = "held for its drop")] Autocast),
+}
+
+impl Scope {
+    /// Keeps a scope that this thread has entered until it leaves it.
+    pub(crate) fn enter(self) {
+        SCOPES.with_borrow_mut(|scopes| scopes.push(self));
+    }
 }
 
 thread_local! {
@@ -34,7 +43,7 @@ fn enter_scope(kind: &str) -> PyResult<()> {
         "detect_anomaly" => Scope::Anomaly(detect_anomaly()),
         other => return Err(PyValueError::new_err(format!("there is no scope {other:?}"))),
     };
-    SCOPES.with_borrow_mut(|scopes| scopes.push(scope));
+    scope.enter();
     Ok(())
 }
 

@@ -11,8 +11,9 @@ mod schedules;
 mod sgd;
 pub(crate) mod state;
 
-pub(crate) use optimizer::Optimizer;
+pub(crate) use optimizer::{Optimizer, tensors};
 use pyo3::prelude::*;
+pub(crate) use state::{from_dict, to_dict};
 
 /// Fills the module `netcl._netcl.optim`.
 pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -297,7 +297,7 @@ impl Given {
 }
 
 /// Tensors from anything that can be walked through, or from one.
-pub(super) fn tensors(params: &Bound<'_, PyAny>) -> PyResult<Vec<netcl::Tensor>> {
+pub(crate) fn tensors(params: &Bound<'_, PyAny>) -> PyResult<Vec<netcl::Tensor>> {
     let tensor = |item: PyResult<Bound<'_, PyAny>>| -> PyResult<netcl::Tensor> {
         let item = item?;
         match item.cast::<Tensor>() {

@@ -63,8 +63,8 @@ struct Entry<O> {
 /// Makes a function of tensors replayable.
 ///
 /// The first call with inputs of some shapes, dtypes and device records the function and then runs what was recorded; later
-/// calls only run it. Other shapes, dtypes, orders of axes in memory or another device record another program; the eight used
-/// last are kept.
+/// calls only run it. Other shapes, dtypes, orders of axes in memory, another device or another precision of products (autocast,
+/// [`set_matmul_precision`](netcl_core::precision::set_matmul_precision)) record another program; the eight used last are kept.
 ///
 /// - The function is run while recording only. Reading values there ([`Tensor::item`], [`Tensor::to_host`]) is an error.
 /// - The tensors it returns, and those that it leaves behind (gradients that are not cleared), are overwritten by the next

@@ -9,6 +9,7 @@ use netcl_core::kernels::bound::Bound;
 use netcl_core::kernels::launch::{self, Access, Arg, HostAction, Launch};
 use netcl_core::kernels::recording::{Origin, Recorded, SlotOrigin, Step};
 use netcl_core::memory::Arena;
+use netcl_core::precision::Precision;
 use netcl_core::shape::Layout;
 use netcl_core::storage::Storage;
 use netcl_core::tensor::Tensor;
@@ -38,6 +39,8 @@ pub struct CaptureStats {
 /// A step to replay.
 pub(crate) struct Program {
     queue: Queue,
+    /// How products were computed when it was recorded.
+    precision: Precision,
     entries: Vec<Entry>,
     inputs: Vec<Input>,
     /// Memory that others use as well: other queues may be at work on it when a replay begins.
@@ -272,7 +275,21 @@ impl Program {
             requested_bytes,
         };
         let homes = shared.iter().filter(|storage| !storage.was_left()).cloned().collect();
-        Ok(Program { queue, entries, inputs, shared, homes, written, written_ids, changed, origins, slots, stats })
+        let precision = Precision::current();
+        Ok(Program {
+            queue,
+            precision,
+            entries,
+            inputs,
+            shared,
+            homes,
+            written,
+            written_ids,
+            changed,
+            origins,
+            slots,
+            stats,
+        })
     }
 
     pub(crate) fn stats(&self) -> &CaptureStats {
@@ -286,6 +303,7 @@ impl Program {
 
     pub(crate) fn fits(&self, given: &[&Tensor]) -> bool {
         !self.is_outdated()
+            && self.precision == Precision::current()
             && self.inputs.len() == given.len()
             && self.inputs.iter().zip(given).all(|(input, tensor)| input.fits(tensor))
     }
