@@ -1,6 +1,8 @@
 """Mixed precision from Python: scopes, layers, loss scaling, compiled and captured steps, 16-bit inference."""
 
+import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,7 +118,14 @@ def test_operations_have_the_dtypes_of_the_table(dtype):
         narrow += x
         assert narrow.dtype == dtype
     with pytest.raises(TypeError):
-        narrow + x  # noqa: B018
+        narrow + x
+
+
+def test_the_book_has_the_table():
+    page = Path(__file__).resolve().parents[2] / "docs" / "src" / "reference" / "amp.md"
+    rows = [line.strip("| ").split(" | ") for line in page.read_text().splitlines() if line.startswith("| ")]
+    found = {op: row[0] for row in rows if len(row) == 2 for op in re.findall("`([a-z0-9_]+)`", row[1])}
+    assert found == autocast_policies()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -334,14 +343,18 @@ def test_the_state_of_a_scaler():
     scaler = GradScaler(init_scale=4.0, growth_factor=3.0)
     state = scaler.state_dict()
     assert state == {
-        "scale": 4.0, "growth_factor": 3.0, "backoff_factor": 0.5, "growth_interval": 2000, "_growth_tracker": 0,
+        "scale": 4.0,
+        "growth_factor": 3.0,
+        "backoff_factor": 0.5,
+        "growth_interval": 2000,
+        "_growth_tracker": 0,
     }
     other = GradScaler()
     # As PyTorch's scaler writes it: whole numbers where it counts.
     other.load_state_dict({**state, "growth_interval": 7, "_growth_tracker": 3})
     assert other.get_growth_interval() == 7 and other.get_growth_factor() == 3.0 and other.get_scale() == 4.0
     assert other.state_dict()["_growth_tracker"] == 3
-    with pytest.raises(ValueError, match="no number \"scale\""):
+    with pytest.raises(ValueError, match='no number "scale"'):
         other.load_state_dict({})
     assert repr(other) == "GradScaler(scale=4, growth_factor=3, backoff_factor=0.5, growth_interval=7)"
     other.set_growth_factor(4.0)

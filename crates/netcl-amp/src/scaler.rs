@@ -79,13 +79,23 @@ pub struct GradScaler {
     stages: HashMap<u64, Stage>,
 }
 
-/// Where the scale and the number of good steps in a row are.
+/// The scale and the number of good steps in a row.
 #[derive(Debug)]
 enum Place {
     /// No loss was scaled yet.
-    Host { scale: f64, tracker: f64 },
+    Host([f64; 2]),
     /// One float32 number each.
-    Device { scale: RawTensor, tracker: RawTensor },
+    Device(Box<[RawTensor; 2]>),
+}
+
+impl Place {
+    /// Both numbers, which may have to wait for the device.
+    fn read(&self) -> Result<[f64; 2]> {
+        match self {
+            Place::Host(numbers) => Ok(*numbers),
+            Place::Device(numbers) => Ok([numbers[0].item()?, numbers[1].item()?]),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -124,7 +134,7 @@ impl GradScaler {
             growth_factor: Slot::float(options.growth_factor),
             backoff_factor: Slot::float(options.backoff_factor),
             growth_interval: Slot::float(options.growth_interval as f64),
-            place: Place::Host { scale: options.init_scale, tracker: 0.0 },
+            place: Place::Host([options.init_scale, 0.0]),
             stages: HashMap::new(),
         }
     }
@@ -174,7 +184,7 @@ impl GradScaler {
         if !self.enabled {
             return Ok(loss.clone());
         }
-        let (scale, _) = self.on(loss.queue())?;
+        let [scale, _] = self.on(loss.queue())?;
         let dtype = loss.dtype().accumulator();
         mul(&cast(loss, dtype)?, &scale.cast(dtype)?.into())
     }
@@ -265,8 +275,8 @@ impl GradScaler {
         if self.stages.is_empty() {
             return Err(state("update", "no optimizer has stepped since the last update; call step() first"));
         }
-        let scale = self.scaled("update")?;
-        let (_, tracker) = self.on(scale.queue())?;
+        let Place::Device(place) = &self.place else { return Err(unscaled("update")) };
+        let [scale, tracker] = (**place).clone();
         let norm = |stage| match stage {
             Stage::Unscaled(found) => found.map(|(norm, _)| norm),
             Stage::Stepped(norm) => norm,
@@ -287,8 +297,8 @@ impl GradScaler {
         check("scale", scale, scale > 0.0, "above 0")?;
         self.stages.clear();
         match &mut self.place {
-            Place::Host { scale: now, .. } => *now = scale,
-            Place::Device { scale: now, .. } => now.fill(scale)?,
+            Place::Host(now) => now[0] = scale,
+            Place::Device(now) => now[0].fill(scale)?,
         }
         Ok(())
     }
@@ -298,11 +308,7 @@ impl GradScaler {
     /// # Errors
     /// While a step is being recorded.
     pub fn get_scale(&self) -> Result<f64> {
-        match (&self.place, self.enabled) {
-            (_, false) => Ok(1.0),
-            (Place::Host { scale, .. }, _) => Ok(*scale),
-            (Place::Device { scale, .. }, _) => Ok(scale.item()?),
-        }
+        if self.enabled { Ok(self.place.read()?[0]) } else { Ok(1.0) }
     }
 
     /// Everything that goes on with a run, under PyTorch's names; nothing where the scaler is off. This waits for the device.
@@ -314,13 +320,9 @@ impl GradScaler {
         if !self.enabled {
             return Ok(state);
         }
-        let tracker = match &self.place {
-            Place::Host { tracker, .. } => *tracker,
-            Place::Device { tracker, .. } => tracker.item()?,
-        };
-        let values = [self.get_scale()?, self.growth_factor(), self.backoff_factor()];
-        let rest = [self.growth_interval() as f64, tracker];
-        state.numbers = NAMES.iter().map(|name| (*name).to_owned()).zip(values.into_iter().chain(rest)).collect();
+        let [scale, tracker] = self.place.read()?;
+        let values = [scale, self.growth_factor(), self.backoff_factor(), self.growth_interval() as f64, tracker];
+        state.numbers = NAMES.iter().map(|name| (*name).to_owned()).zip(values).collect();
         Ok(state)
     }
 
@@ -351,10 +353,10 @@ impl GradScaler {
         self.set_growth(Some(growth), Some(backoff), Some(interval as u64))?;
         self.stages.clear();
         match &mut self.place {
-            Place::Host { scale: now, tracker: count } => (*now, *count) = (scale, tracker),
-            Place::Device { scale: now, tracker: count } => at_once(|| {
-                now.fill(scale)?;
-                count.fill(tracker)
+            Place::Host(now) => *now = [scale, tracker],
+            Place::Device(now) => at_once(|| {
+                now[0].fill(scale)?;
+                now[1].fill(tracker)
             })?,
         }
         Ok(())
@@ -363,23 +365,24 @@ impl GradScaler {
     /// The scale, which a step needs.
     fn scaled(&self, op: &'static str) -> Result<RawTensor> {
         match &self.place {
-            Place::Device { scale, .. } => Ok(scale.clone()),
-            Place::Host { .. } => Err(state(op, "no loss was scaled yet; call scale(loss).backward() first")),
+            Place::Device(place) => Ok(place[0].clone()),
+            Place::Host(_) => Err(unscaled(op)),
         }
     }
 
     /// The scale and the number of good steps, on a device.
-    fn on(&mut self, queue: &Queue) -> Result<(RawTensor, RawTensor)> {
+    fn on(&mut self, queue: &Queue) -> Result<[RawTensor; 2]> {
         // Made and moved once, and not at every replay of a captured step.
-        let placed = match &self.place {
-            Place::Device { scale, tracker } if scale.queue().same_device(queue) => (scale.clone(), tracker.clone()),
-            Place::Device { scale, tracker } => at_once(|| Ok::<_, Error>((scale.to(queue)?, tracker.to(queue)?)))?,
-            Place::Host { scale, tracker } => {
-                let made = |value| RawTensor::full(queue, (), DType::F32, value);
-                at_once(|| Ok::<_, Error>((made(*scale)?, made(*tracker)?)))?
-            }
-        };
-        self.place = Place::Device { scale: placed.0.clone(), tracker: placed.1.clone() };
+        let placed = at_once(|| -> Result<[RawTensor; 2]> {
+            Ok(match &self.place {
+                Place::Device(place) => [place[0].to(queue)?, place[1].to(queue)?],
+                Place::Host(numbers) => {
+                    let made = |value| RawTensor::full(queue, (), DType::F32, value);
+                    [made(numbers[0])?, made(numbers[1])?]
+                }
+            })
+        })?;
+        self.place = Place::Device(Box::new(placed.clone()));
         Ok(placed)
     }
 }
@@ -415,6 +418,10 @@ fn check(name: &str, value: f64, valid: bool, wanted: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::argument("GradScaler", format!("{name} is {value}, but must be {wanted}")))
+}
+
+fn unscaled(op: &'static str) -> Error {
+    state(op, "no loss was scaled yet; call scale(loss).backward() first")
 }
 
 fn state(op: &'static str, what: &str) -> Error {

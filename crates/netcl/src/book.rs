@@ -21,6 +21,7 @@ pages! {
     introduction: "docs/src/introduction.md",
     getting_started: "docs/src/getting-started.md",
     capture: "docs/src/capture.md",
+    reference_amp: "docs/src/reference/amp.md",
     reference_autograd: "docs/src/reference/autograd.md",
     reference_core: "docs/src/reference/core.md",
     reference_device: "docs/src/reference/device.md",

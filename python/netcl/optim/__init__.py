@@ -31,7 +31,8 @@ from netcl.optim.ema import ModelEMA
 from netcl.optim.lr_scheduler import *
 
 __all__ = [
-    "SGD", "AMPGradScaler", "Adagrad", "Adam", "AdamW", "ChainedScheduler", "CosineAnnealingLR", "Ema", "ExponentialLR", "LRScheduler",
-    "LambdaLR", "ModelEMA", "Momentum", "MultiStepLR", "OneCycleLR", "Optimizer", "ParamGroup", "RMSProp", "ReduceLROnPlateau",
-    "SequentialLR", "StepLR", "WarmupCosine", "clip_grad_norm", "clip_grad_norm_device", "clip_grad_value", "lr_scheduler",
+    "SGD", "AMPGradScaler", "Adagrad", "Adam", "AdamW", "ChainedScheduler", "CosineAnnealingLR", "Ema", "ExponentialLR",
+    "LRScheduler", "LambdaLR", "ModelEMA", "Momentum", "MultiStepLR", "OneCycleLR", "Optimizer", "ParamGroup", "RMSProp",
+    "ReduceLROnPlateau", "SequentialLR", "StepLR", "WarmupCosine", "clip_grad_norm", "clip_grad_norm_device", "clip_grad_value",
+    "lr_scheduler",
 ]
