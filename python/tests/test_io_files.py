@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import find_device_selectors
 
-import netcl
 from netcl import nn
 from netcl.core.device import manager
 from netcl.core.tensor import Tensor
@@ -43,7 +43,7 @@ def assert_same(a, b):
     lambda: nn.Sequential(nn.Conv2d(CPU, 1, 2, 3, padding=1), nn.BatchNorm2d(CPU, 2), nn.GELU(), nn.Flatten(), nn.Linear(CPU, 32, 3)),
     lambda: nn.Sequential(nn.Residual(nn.Linear(CPU, 4, 4), activation=nn.ReLU()), nn.Sequential(nn.Linear(CPU, 4, 2, bias=False))),
     lambda: nn.Linear(CPU, 3, 2),
-    lambda: nn.GPT(CPU, vocab_size=11, max_len=8, d_model=8, num_heads=2, num_layers=2),
+    lambda: nn.GPT(CPU, 11, 8, 8, 2, 2),
     lambda: nn.LSTM(CPU, 3, 4, num_layers=2, bidirectional=True),
 ])  # fmt: skip
 def test_models_are_rebuilt_from_a_file(tmp_path, make):
@@ -156,13 +156,18 @@ def test_a_model_without_an_ending_is_a_netcl_file(tmp_path):
     assert isinstance(load_model(tmp_path / "plain.netcl"), nn.ReLU)
 
 
-def test_files_load_onto_the_device_that_is_asked_for(tmp_path, queue):
-    netcl.manual_seed(0)
+@pytest.mark.parametrize("selector", find_device_selectors())
+def test_files_load_onto_the_device_that_is_asked_for(tmp_path, selector):
+    queue = manager.default(selector).queue
     model = nn.Sequential(nn.Linear(CPU, 2, 3))
-    save_model(model, tmp_path / "a.netcl")
+    for kind in ("netcl", "safetensors"):
+        save_model(model, tmp_path / f"a.{kind}")
     there = load_model(tmp_path / "a.netcl", queue)
     assert there[0].weight.queue == queue
     np.testing.assert_array_equal(there[0].weight.to_host(), model[0].weight.to_host())
+    found = load_tensors(tmp_path / "a.safetensors", queue)["0.bias"]
+    assert found.queue == queue
+    np.testing.assert_array_equal(found.to_host(), model[0].bias.to_host())
 
 
 def test_files_of_the_published_package_load():

@@ -199,29 +199,33 @@ impl GradScaler {
         if !self.enabled {
             return Ok(());
         }
-        match self.stages.get(&optimizer.base().id()) {
-            Some(Stage::Unscaled(_)) => {
-                return Err(state("unscale", "these gradients were unscaled already; call update() after step()"));
-            }
-            Some(Stage::Stepped(_)) => {
-                return Err(state("unscale", "this optimizer has stepped already; call update() first"));
-            }
-            None => {}
+        let id = optimizer.base().id();
+        if let Some(Stage::Unscaled(_)) = self.stages.get(&id) {
+            return Err(state("unscale", "these gradients were unscaled already; call update() after step()"));
         }
-        let scale = self.scaled("unscale")?;
+        let scale = self.scale_of_gradients(id, "unscale")?;
         let params = optimizer.groups().iter().flat_map(ParamGroup::params).map(Tensor::latest).collect::<Vec<_>>();
         let found = unscale_grads(&params, &scale.into())?;
         let stage = Stage::Unscaled(found.map(|found| (found.norm, found.found_inf)));
-        self.stages.insert(optimizer.base().id(), stage);
+        self.stages.insert(id, stage);
         Ok(())
+    }
+
+    /// The scale that an optimizer's gradients have. Where nobody called [`update`](GradScaler::update) after its last step, that
+    /// is made up for: in the published package a step moves the scale by itself.
+    fn scale_of_gradients(&mut self, id: u64, op: &'static str) -> Result<RawTensor> {
+        let scale = self.scaled(op)?;
+        let Some(Stage::Stepped(_)) = self.stages.get(&id) else { return Ok(scale) };
+        let scale = scale.duplicate()?;
+        self.update()?;
+        Ok(scale)
     }
 
     /// A step of an optimizer with unscaled gradients. The device leaves everything as it is, the count of steps included, where
     /// they are not all finite.
     ///
     /// # Errors
-    /// If the optimizer has stepped since the last [`update`](GradScaler::update), and before the first
-    /// [`scale`](GradScaler::scale).
+    /// Before the first [`scale`](GradScaler::scale).
     pub fn step(&mut self, optimizer: &mut dyn Optimizer) -> Result<()> {
         self.step_with(optimizer, None).map(drop)
     }
@@ -238,15 +242,12 @@ impl GradScaler {
         }
         let id = optimizer.base().id();
         let unscaled = match self.stages.get(&id) {
-            None => None,
             Some(Stage::Unscaled(found)) => Some(found.clone()),
-            Some(Stage::Stepped(_)) => {
-                return Err(state("step", "this optimizer has stepped already; call update() first"));
-            }
+            Some(Stage::Stepped(_)) | None => None,
         };
         let norm = match unscaled {
             None => {
-                options.grad_scale = Some(GradScale::Device(self.scaled("step")?.into()));
+                options.grad_scale = Some(GradScale::Device(self.scale_of_gradients(id, "step")?.into()));
                 options.skip_non_finite = true;
                 optimizer.step_with(&options)?
             }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use netcl_nn::autograd::{Queue, Shape, Tensor, manager};
-use netcl_nn::{Build, LayerConfig, LoadReport, Misshapen, Module, StateDict, StateMismatch, Strict, build_layer, layer_config};
+use netcl_nn::{LayerConfig, LoadReport, Misshapen, Module, StateDict, StateMismatch, Strict, build_layer, layer_config};
 use serde_json::{Map, Value};
 
 use crate::archive::Archive;
@@ -53,7 +53,7 @@ pub fn load_model(path: &Path, queue: &Queue) -> Result<Box<dyn Module>> {
         let what = "has no configuration of a network: build the model and load the weights into it".to_owned();
         Error::Unsuitable { path: path.to_owned(), what }
     })?;
-    let mut model = build_layer(&Build::on(queue), &config)?;
+    let mut model = build_layer(queue, &config)?;
     load(&file, &mut *model, Strict::Yes)?;
     Ok(model)
 }
@@ -200,7 +200,7 @@ fn load(tensors: &dyn Tensors, model: &mut dyn Module, strict: Strict) -> Result
         Error::Weights { path: tensors.path().to_owned(), problems }
     })?;
     for (target, array) in pairs {
-        target.assign(&array.to_tensor_of(target.queue(), target.dtype())?)?;
+        target.assign(array.to_tensor_of(target.queue(), target.dtype())?.raw())?;
     }
     Ok(report)
 }

@@ -40,7 +40,7 @@ impl Info {
 
 /// Named tensors with metadata: a [`TensorFile`](crate::TensorFile), an [`Archive`](crate::Archive) in memory, or one of these
 /// with other names and dtypes.
-pub trait Tensors {
+pub trait Tensors: Send + Sync {
     /// Where they come from; empty for what was made in memory.
     fn path(&self) -> &Path;
 

@@ -49,17 +49,17 @@ def load_model(
 ) -> Module:
     """The model of a file, on a queue or the active device.
 
-    A ``.netcl`` file of ``save_model`` (also of the published package) is built from its configuration. For a class of one's own,
-    and for other files, give the ``model`` to load into: its names are compared with the file's, after ``rename`` has replaced
-    patterns in these (``rename=[(r"^module\\.", "")]``). With ``strict=False`` what fits is loaded. An error names everything
-    that does not fit, and nothing has changed then.
+    A ``.netcl`` file of ``save_model`` (also of the published package) is built from its configuration. For a class of one's
+    own, and for other files, give the ``model`` to load into: its names are compared with the file's, after ``rename`` has
+    replaced patterns in these (``rename=[(r"^module\\.", "")]``). With ``strict=False`` what fits is loaded. An error names
+    everything that does not fit, and nothing has changed then.
     """
     if model is None:
         kind, metadata, _ = _io.inspect(path)
         model = _built(os.fspath(path), kind, json.loads(metadata), None if queue is None else resolve_queue(queue))
     elif queue is not None:
         model.to(queue)
-    _io.load_weights(path, model, strict, None if rename is None else list(rename))
+    _io.load_weights(path, model, strict, list(rename or ()))
     return model
 
 
@@ -71,7 +71,7 @@ def load_tensors(
     Floating-point ones are converted to ``dtype`` if it is given, whole numbers are index tensors. Tensors in nested
     dictionaries of a PyTorch file have dotted names: ``"optimizer.state.0.exp_avg"``.
     """
-    return _io.load_tensors(path, None if queue is None else resolve_queue(queue), dtype, rename and list(rename))
+    return _io.load_tensors(path, None if queue is None else resolve_queue(queue), dtype, list(rename or ()))
 
 
 def save_tensors(
@@ -86,13 +86,15 @@ def save_tensors(
     ``"model.safetensors.index.json"`` writes shards of at most ``max_shard_size`` bytes (5 GB) and their index, as Hugging Face
     does.
     """
-    held = {name: value if isinstance(value, (Tensor, IndexTensor)) else _tensor(name, value) for name, value in tensors.items()}
+    held = {name: _tensor(name, value) for name, value in tensors.items()}
     _io.save_tensors(path, held, json.dumps(dict(metadata or {})), max_shard_size)
 
 
 def _tensor(name: str, value: Any) -> Tensor | IndexTensor:
     import numpy as np
 
+    if isinstance(value, (Tensor, IndexTensor)):
+        return value
     array = np.asarray(value)
     if array.dtype.kind == "f":
         return Tensor.from_host(manager.default("cpu").queue, array, array.dtype.name)

@@ -378,8 +378,8 @@ class Module:
 
         A ``StateDictError`` names every missing, unexpected and mis-shaped key at once; nothing has changed then. With
         ``strict=False`` keys without a partner are left alone and returned. ``rename`` replaces patterns in the keys first:
-        ``rename=[(r"^module\\.", ""), (r"layer(\\d+)", r"layers.\\1")]``; a key that becomes empty is left out. The values may be
-        those of a model of PyTorch: ``model.load_state_dict(torch_model.state_dict())``.
+        ``rename=[(r"^module\\.", ""), (r"layer(\\d+)", r"layers.\\1")]``; a key that becomes empty is left out. The values may
+        be those of a model of PyTorch: ``model.load_state_dict(torch_model.state_dict())``.
         """
         return _state.load(self, state, strict, rename)
 
