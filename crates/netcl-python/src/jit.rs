@@ -73,7 +73,8 @@ impl JitCache {
     ) -> PyResult<(u64, Bound<'py, PyList>)> {
         let (statics, inputs, body) = (statics.as_bytes(), all(inputs)?, to_body(body));
         let inputs: SmallVec<[&Recorded; 8]> = inputs.iter().map(AsRef::as_ref).collect();
-        let (plan, made) = py.detach(|| self.0.call(statics, &inputs, &captures.0, body)).py()?;
+        // A clone: the function is released here, since without the interpreter's lock that takes a queue and another lock.
+        let (plan, made) = py.detach(|| self.0.call(statics, &inputs, &captures.0, body.clone())).py()?;
         let made = made.into_iter().map(|tensor| wrap(py, tensor)).collect::<PyResult<Vec<_>>>()?;
         Ok((plan, PyList::new(py, made)?))
     }

@@ -50,8 +50,8 @@ class Compiled:
         self._cache = JitCache(self._name, fast_math)
         self._surroundings = Surroundings(function)
         self._kinds: OrderedDict[Any, _Kind] = OrderedDict()
-        # The last call, its description and its kind, for calls that are like it.
-        self._hot: tuple[SameCall, Description, _Kind] | None = None
+        # The last call, its description, its kind and the tensors around it, for calls that are like it.
+        self._hot: tuple[SameCall, Description, _Kind, Captures] | None = None
         self._results: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._reasons: list[str] = []
@@ -67,7 +67,7 @@ class Compiled:
             return self.function(*args, **kwargs)
         hot, inputs = self._hot, None
         if hot is not None:
-            same, found, kind = hot
+            same, found, kind, captures = hot
             inputs = same.inputs(args, kwargs)
         if inputs is None:
             try:
@@ -78,17 +78,21 @@ class Compiled:
                 self._refuse(str(refused))
                 return self.function(*args, **kwargs)
             kind = self._kind(found)
-            known = found.recognise(args, kwargs)
-            self._hot = None if known is None else (known, found, kind)
-        call = _Call(self.function, args, kwargs)
-        plan, leaves = self._cache.call(kind.statics, inputs, kind.captures(found), call)
+            known, captures = found.recognise(args, kwargs), kind.captures(found)
+            self._hot = None if known is None else (known, found, kind, captures)
+        elif not captures.are_current():
+            captures = kind.captures(found)
+            self._hot = (same, found, kind, captures)
+        call = _Call()
+        call.function, call.args, call.kwargs = self.function, args, kwargs
+        plan, leaves = self._cache.call(kind.statics, inputs, captures, call)
         if call.result is None:
             self._misses = self._changes = 0
             result = self._results[plan]
             if len(self._results) > _MOST:
                 # The least recently used goes first, as it does among the plans: what a plan needs outlives it.
                 self._results[plan] = self._results.pop(plan)
-            return put_together(result, iter(leaves))
+            return leaves[0] if result[0] == "tensor" else put_together(result, iter(leaves))
         if plan not in self._results:
             return self._traced(plan, call, found, leaves)
         return put_together(call.result, iter(leaves))
@@ -164,7 +168,8 @@ class Compiled:
                 self._refused = str(refused)
             else:
                 kind = self._kind(found)
-                call = _Call(self.function, args, kwargs)
+                call = _Call()
+                call.function, call.args, call.kwargs = self.function, args, kwargs
                 return self._cache.describe(what, kind.statics, inputs, kind.captures(found), call)
         return f"runs as it is: {self._refused}\n" if what == "explain" else ""
 
@@ -216,12 +221,13 @@ class _Kind:
 class _Call:
     """The function with the arguments of one call, as the compiler runs it: on a list of tensors in place of theirs."""
 
+    # Set by whoever makes it: `__init__` would take another 0.1 us of every call.
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     # Of the class for as long as the call has not run: most never do, and each attribute takes its time.
     result: Any = None
     watch: Watch | None = None
-
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.function, self.args, self.kwargs = function, args, kwargs
 
     def __call__(self, tensors: list[Any]) -> list[Any]:
         given = iter(tensors)

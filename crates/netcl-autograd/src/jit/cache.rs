@@ -1,6 +1,5 @@
 //! Plans by what they depend on, and calls.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,23 +34,18 @@ const MAX_PLANS: usize = 256;
 #[derive(Default)]
 pub struct Cache {
     name: String,
-    plans: Mutex<Plans>,
+    /// The one that was used last comes first: the next call mostly wants it, and finds it without hashing its key.
+    plans: Mutex<Vec<Entry>>,
     relaxed: bool,
     traces: AtomicU64,
     hits: AtomicU64,
 }
 
-#[derive(Default)]
-struct Plans {
-    known: HashMap<Vec<u8>, SmallVec<[Entry; 1]>>,
-    clock: u64,
-}
-
-/// A plan, when it was used last, and what it supposes of tensors that the function has found itself.
+/// A plan, what it depends on, and what it supposes of tensors that the function has found itself.
 struct Entry {
+    key: Vec<u8>,
     plan: Arc<Plan>,
     number: u64,
-    used: u64,
     leaves: Leaves,
 }
 
@@ -173,13 +167,10 @@ impl Cache {
         let key = plan_key(statics, inputs, captures);
         {
             let mut plans = self.lock();
-            plans.clock += 1;
-            let now = plans.clock;
-            let entries = plans.known.get_mut(&key).map(SmallVec::as_mut_slice).unwrap_or_default();
-            if let Some(entry) = entries.iter_mut().find(|entry| entry.leaves.are_unchanged()) {
-                entry.used = now;
+            if let Some(at) = plans.iter().position(|entry| entry.key == key && entry.leaves.are_unchanged()) {
+                plans[..=at].rotate_right(1);
                 self.hits.fetch_add(1, Ordering::Relaxed);
-                return Ok((entry.number, entry.plan.clone()));
+                return Ok((plans[0].number, plans[0].plan.clone()));
             }
         }
         // Without the lock: the function is the user's, and may call others.
@@ -188,37 +179,15 @@ impl Cache {
         let (made, leaves) = watch(|| trace(body, inputs, &found, self.relaxed));
         let made = Arc::new(made?);
         self.tell(&made, inputs)?;
-        let mut plans = self.lock();
-        if plans.len() >= MAX_PLANS {
-            plans.forget_oldest();
-        }
-        let used = plans.clock;
         let leaves = leaves.without(inputs.iter().copied().chain(found.iter().copied()));
-        plans.known.entry(key).or_default().push(Entry { plan: made.clone(), number, used, leaves });
+        let mut plans = self.lock();
+        plans.truncate(MAX_PLANS - 1);
+        plans.insert(0, Entry { key, plan: made.clone(), number, leaves });
         Ok((number, made))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Plans> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Plans {
-    fn len(&self) -> usize {
-        self.known.values().map(SmallVec::len).sum()
-    }
-
-    fn forget_oldest(&mut self) {
-        let ages = self.known.iter().flat_map(|(key, entries)| entries.iter().map(move |entry| (entry.used, key)));
-        let Some((oldest, key)) = ages.min_by_key(|(used, _)| *used).map(|(used, key)| (used, key.clone())) else {
-            return;
-        };
-        if let Some(entries) = self.known.get_mut(&key) {
-            entries.retain(|entry| entry.used != oldest);
-            if entries.is_empty() {
-                self.known.remove(&key);
-            }
-        }
     }
 }
 
