@@ -35,7 +35,8 @@ class autocast:
     ``autocast_policies()`` says what runs in which dtype. Parameters and their gradients stay in float32; inputs of float64 are
     left alone. The scope belongs to the thread that enters it. ``backward`` may be called inside or after it.
 
-    ``autocast(enabled=False)`` turns it off inside another scope. PyTorch's ``autocast("cuda", dtype=...)`` works as well.
+    ``autocast(enabled=False)`` turns it off inside another scope. PyTorch's ``autocast("cuda", dtype=...)`` works as well, and
+    the published package's ``autocast(True, device_queue=queue)``: the scope holds for every queue.
 
         >>> import netcl, numpy as np
         >>> from netcl.amp import autocast
@@ -45,7 +46,14 @@ class autocast:
         bfloat16 float32
     """
 
-    def __init__(self, device_type: bool | str = True, dtype: str | None = "float16", enabled: bool = True) -> None:
+    def __init__(
+        self,
+        device_type: bool | str = True,
+        dtype: str | None = "float16",
+        enabled: bool = True,
+        *,
+        device_queue: Any = None,
+    ) -> None:
         if isinstance(device_type, bool):
             enabled = enabled and device_type
         elif device_type in ("float16", "bfloat16"):
