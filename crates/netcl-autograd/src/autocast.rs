@@ -392,14 +392,15 @@ fn weight_copy(x: &Tensor, dtype: DType) -> Result<Raw> {
     };
     // What it replaces is freed after the borrow.
     let _old = COPIES.with_borrow_mut(|copies| {
-        let known = copies.entry(key).or_default();
-        match known.iter_mut().find(|known| is_it(known)) {
-            Some(known) => Some(std::mem::replace(known, copy)),
-            None => {
-                known.push(copy);
-                None
-            }
+        if let Some(known) = copies.get_mut(&key).and_then(|known| known.iter_mut().find(|known| is_it(known))) {
+            return vec![std::mem::replace(known, copy)];
         }
+        // A scope around a whole program may see many models: copies of those that are gone go as well, now and then.
+        let gone = |known: &Copy| copies.len().is_power_of_two() && known.source.strong_count() == 0;
+        let gone: Vec<usize> = copies.iter().filter(|(_, known)| known.iter().any(gone)).map(|(key, _)| *key).collect();
+        let old = gone.iter().filter_map(|key| copies.remove(key)).flatten().collect();
+        copies.entry(key).or_default().push(copy);
+        old
     });
     Ok(made)
 }

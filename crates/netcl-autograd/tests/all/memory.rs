@@ -1,5 +1,6 @@
 //! What a walk backwards keeps in memory, in exact bytes of the pools.
 
+use netcl_autograd::autocast::autocast;
 use netcl_autograd::ops::matmul::linear;
 use netcl_autograd::{Tensor, checkpoint, no_grad};
 use netcl_core::backend::{Queue, cpu::buffer};
@@ -123,5 +124,28 @@ fn an_inference_loop_keeps_nothing() {
         }
         assert!(in_use(queue).1 - before <= 4 * ACTIVATION, "{}: nothing is recorded", device.platform_name);
         queue.finish().unwrap();
+    }
+}
+
+#[test]
+fn autocast_keeps_copies_of_weights_until_the_scope_ends_or_the_weights_do() {
+    for device in devices() {
+        let queue = &device.queue;
+        let x = Tensor::full(queue, [1, WIDTH], DType::F16, 1.0).unwrap();
+        let weights = weights(queue);
+        let before = in_use(queue).0;
+        {
+            let _scope = autocast(DType::F16).unwrap();
+            for weight in &weights {
+                linear(&x, weight, None).unwrap();
+            }
+            assert_eq!(in_use(queue).0 - before, LAYERS * WEIGHT / 2);
+        }
+        assert_eq!(in_use(queue).0, before);
+        let _scope = autocast(DType::F16).unwrap();
+        for i in 0..LAYERS {
+            linear(&x, &leaf(queue, DType::F32, &[WIDTH, WIDTH], i as u64, (-0.2, 0.2)), None).unwrap();
+        }
+        assert!(in_use(queue).0 - before <= 2 * WEIGHT, "copies of weights that are gone");
     }
 }
