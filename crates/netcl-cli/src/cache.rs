@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use netcl::core::backend::opencl::cache::{CACHE_VARIABLE, EntryInfo, Pruned};
 use netcl::runtime::cache::{self, Listing};
 use serde_json::{Value, json};
 
 use crate::Verdict;
-use crate::output::{age, bytes, print, print_json, print_table, shortened, table};
+use crate::output::{age, bytes, parse_size, print, print_json, print_table, shortened, table};
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
@@ -110,32 +110,4 @@ fn removed(pruned: Pruned, as_json: bool) -> Result<()> {
         return print_json(&json!({ "removed": pruned.entries, "bytes": pruned.bytes }));
     }
     print(&format!("Removed {} entries, {}.", pruned.entries, bytes(pruned.bytes)))
-}
-
-/// Reads `4096`, `512K`, `200M` or `1G`.
-fn parse_size(text: &str) -> Result<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 1,
-        "K" | "KB" | "KIB" => 1 << 10,
-        "M" | "MB" | "MIB" => 1 << 20,
-        "G" | "GB" | "GIB" => 1 << 30,
-        other => bail!("{other} is no unit: use K, M or G"),
-    };
-    let number: u64 = digits.trim().parse().with_context(|| format!("{digits:?} is not a whole number"))?;
-    number.checked_mul(unit).context("the size is too large")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_read() {
-        assert_eq!(parse_size("4096").unwrap(), 4096);
-        assert_eq!(parse_size("512k").unwrap(), 512 << 10);
-        assert_eq!(parse_size("200M").unwrap(), 200 << 20);
-        assert_eq!(parse_size("1 GiB").unwrap(), 1 << 30);
-        assert!(parse_size("many").is_err() && parse_size("5X").is_err() && parse_size("99999999999G").is_err());
-    }
 }

@@ -1,11 +1,13 @@
-//! The `netcl` command: trains networks and asks them; says what devices are here, what they can do, whether they work, and
-//! what lies in the program cache.
+//! The `netcl` command: trains networks and asks them; shows and converts files of tensors; says what devices are here, what
+//! they can do, whether they work, and what lies in the program cache.
 
 mod bench;
 mod cache;
+mod convert;
 mod devices;
 mod doctor;
 mod explain;
+mod inspect;
 mod output;
 mod predict;
 mod progress;
@@ -38,6 +40,11 @@ enum Command {
     Train(train::Arguments),
     /// Ask a trained network what a picture shows
     Predict(predict::Arguments),
+    /// Show what a file of tensors holds: .netcl, .npz, safetensors or PyTorch
+    Inspect(inspect::Arguments),
+    /// Turn a file of tensors into one of another kind, dtype or names
+    #[command(after_help = convert::AFTER_HELP)]
+    Convert(convert::Arguments),
     /// List platforms and devices with what they can do
     Devices {
         /// Print JSON
@@ -105,6 +112,8 @@ fn run(command: Option<Command>) -> Result<Verdict> {
         None => doctor::report(),
         Some(Command::Train(arguments)) => train::run(&arguments),
         Some(Command::Predict(arguments)) => predict::run(&arguments),
+        Some(Command::Inspect(arguments)) => inspect::run(&arguments),
+        Some(Command::Convert(arguments)) => convert::run(&arguments),
         Some(Command::Devices { json }) => devices::run(json),
         Some(Command::Doctor { json, device }) => doctor::run(json, device.as_deref()),
         Some(Command::Bench(arguments)) => bench::run(&arguments),

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use comfy_table::Table;
 
 /// Text without control characters other than line feeds and tabs, each replaced by `\u001b` and the like, which also JSON
@@ -90,6 +90,20 @@ pub(crate) fn bytes(count: u64) -> String {
     } else {
         format!("{value:.1} {}", units[unit])
     }
+}
+
+/// Reads `4096`, `512K`, `200M` or `1G`.
+pub(crate) fn parse_size(text: &str) -> Result<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KB" | "KIB" => 1 << 10,
+        "M" | "MB" | "MIB" => 1 << 20,
+        "G" | "GB" | "GIB" => 1 << 30,
+        other => bail!("{other} is no unit: use K, M or G"),
+    };
+    let number: u64 = digits.trim().parse().with_context(|| format!("{digits:?} is not a whole number"))?;
+    number.checked_mul(unit).context("the size is too large")
 }
 
 /// A time since something happened, in its largest unit.
@@ -185,5 +199,14 @@ mod tests {
         assert_eq!(age(Duration::from_secs(59)), "59 s");
         assert_eq!(age(Duration::from_secs(7200)), "2 h");
         assert_eq!(age(Duration::from_secs(200_000)), "2 d");
+    }
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(parse_size("4096").unwrap(), 4096);
+        assert_eq!(parse_size("512k").unwrap(), 512 << 10);
+        assert_eq!(parse_size("200M").unwrap(), 200 << 20);
+        assert_eq!(parse_size("1 GiB").unwrap(), 1 << 30);
+        assert!(parse_size("many").is_err() && parse_size("5X").is_err() && parse_size("99999999999G").is_err());
     }
 }

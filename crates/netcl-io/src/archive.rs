@@ -120,7 +120,7 @@ pub(crate) fn pack<W: Write + Seek>(out: &mut W, tensors: &dyn Tensors, kind: Ki
     let mut zip = Members::new(out);
     for (index, &(info, dtype)) in infos.iter().enumerate() {
         let header = header(dtype, &info.shape);
-        zip.start(&format!("{}{NPY}", info.name), header.len() + info.count() * dtype.size(), 1)?;
+        zip.start(&format!("{}{NPY}", info.name), header.len() + info.count() * dtype.size())?;
         zip.write_all(&header)?;
         put(&mut zip, tensors, index, dtype)?;
     }
@@ -138,7 +138,7 @@ pub(crate) fn pack<W: Write + Seek>(out: &mut W, tensors: &dyn Tensors, kind: Ki
             metadata.insert(key.to_owned(), value);
         }
         let text = text_to_npy(&Value::from(metadata).to_string());
-        zip.start(&format!("{METADATA}{NPY}"), text.len(), 1)?;
+        zip.start(&format!("{METADATA}{NPY}"), text.len())?;
         zip.write_all(&text)?;
     }
     Ok(zip.finish()?)

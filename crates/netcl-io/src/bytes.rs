@@ -70,8 +70,17 @@ impl Bytes {
             // writes to the file changes values, never memory safety; one that shortens it ends this process (see above).
             Content::Map(unsafe { Mmap::map(&file) }.map_err(unreadable)?)
         };
+        Ok(Bytes::share(content))
+    }
+
+    /// Memory whose parts share it, too.
+    pub(crate) fn shared(bytes: Vec<u8>) -> Bytes {
+        Bytes::share(Content::Memory(bytes))
+    }
+
+    fn share(content: Content) -> Bytes {
         let length = content.len();
-        Ok(Bytes(Inner::Shared(Arc::new(content), 0..length)))
+        Bytes(Inner::Shared(Arc::new(content), 0..length))
     }
 
     /// A part of it that shares the file; `None` past its end.
@@ -129,9 +138,10 @@ impl PartialEq for Bytes {
 
 impl Eq for Bytes {}
 
+/// The first ones only: there may be billions.
 impl fmt::Debug for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
+        write!(f, "{} bytes: {:02x?}", self.len(), &self[..self.len().min(32)])
     }
 }
 

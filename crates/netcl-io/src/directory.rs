@@ -164,7 +164,7 @@ impl Entry {
         let packed = self.packed(file)?;
         let content = match self.is_stored() {
             true => packed,
-            false => self.inflate(&packed)?.into(),
+            false => Bytes::shared(self.inflate(&packed)?),
         };
         if content.len() as u64 != self.size {
             return Err(format!("it has not the {} bytes that the directory states", self.size));

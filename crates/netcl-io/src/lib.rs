@@ -38,6 +38,7 @@ mod rename;
 pub mod rotation;
 mod safetensors;
 mod shards;
+mod stats;
 pub mod tensor_file;
 mod tensors;
 mod torch;
@@ -54,6 +55,7 @@ pub use model::{LoadOptions, Loaded, load_model, load_weights, load_weights_with
 pub use rename::{Rename, Renamed};
 pub use rotation::{Rotation, newest, write_rotating};
 pub use shards::MAX_SHARD_SIZE;
+pub use stats::Stats;
 pub use tensor_file::{Kind, TensorFile, open};
 pub use tensors::{Info, Tensors};
 pub use writer::{WriteOptions, write};

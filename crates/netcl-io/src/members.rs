@@ -5,6 +5,9 @@ use std::io::{Seek, SeekFrom, Write};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
+/// Contents begin at a multiple of this, as in PyTorch's files, so that they can be used where they are mapped.
+pub(crate) const ALIGNMENT: u16 = 64;
+
 /// A ZIP file of members that are not compressed, as those of np.savez and torch.save: trained weights are noise to a compressor.
 /// Without times in it, so that equal weights are equal files.
 pub(crate) struct Members<W: Write + Seek> {
@@ -16,11 +19,11 @@ impl<W: Write + Seek> Members<W> {
         Members { zip: ZipWriter::new(FirstError { out, position: 0, end: 0, error: None }) }
     }
 
-    /// Begins a member of so many bytes; its content starts at a multiple of `alignment`.
-    pub(crate) fn start(&mut self, name: &str, size: usize, alignment: u16) -> std::io::Result<()> {
+    /// Begins a member of so many bytes.
+    pub(crate) fn start(&mut self, name: &str, size: usize) -> std::io::Result<()> {
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
-            .with_alignment(alignment)
+            .with_alignment(ALIGNMENT)
             .large_file(u32::try_from(size).is_err());
         Ok(self.zip.start_file(name, options)?)
     }

@@ -85,7 +85,7 @@ pub fn parse(content: &[u8], named: Option<DType>) -> Result<Content, String> {
     let header = Header::parse(content)?;
     let elements = &content[header.length..];
     header.check(elements.len())?;
-    match header.kind(named)? {
+    match header.kind(named) {
         ElementKind::Text => text(elements).map(Content::Text),
         ElementKind::Number(element) => {
             let mut bytes = match header.strides() {
@@ -147,9 +147,10 @@ impl Header {
         let (shape, descriptor) = (&self.shape, &self.descriptor);
         let size = shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length));
         let size = size.ok_or("its shape is too large")?;
-        let width = match self.kind(None)? {
-            ElementKind::Text if size != 1 => return Err(format!("it holds {size} pieces of text; only one is read")),
+        let width = match self.kind(None) {
             ElementKind::Text => descriptor[2..].parse::<usize>().ok().and_then(|count| count.checked_mul(4)),
+            // Not read anyway.
+            ElementKind::Number(Element::Unknown { size: 0, .. }) => return Ok(()),
             ElementKind::Number(element) => Some(element.size()),
         };
         match width.and_then(|width| width.checked_mul(size)) {
@@ -159,10 +160,12 @@ impl Header {
     }
 
     /// What the elements are, where the archive's metadata names a dtype or not.
-    pub(crate) fn kind(&self, named: Option<DType>) -> Result<ElementKind, String> {
+    pub(crate) fn kind(&self, named: Option<DType>) -> ElementKind {
         let descriptor = &self.descriptor[..];
         let element = match (descriptor.trim_start_matches(['<', '>', '|', '=']), named) {
-            _ if descriptor.starts_with("<U") => return Ok(ElementKind::Text),
+            _ if descriptor.starts_with("<U") && self.shape.iter().all(|&length| length == 1) => {
+                return ElementKind::Text;
+            }
             ("u2", Some(DType::BF16)) => Element::Same(DType::BF16),
             ("f4", _) => Element::Same(DType::F32),
             ("f8", _) => Element::Same(DType::F64),
@@ -181,13 +184,11 @@ impl Header {
             ("f16", _) => Element::Unknown { name: "float128", size: 16 },
             // ml_dtypes' bfloat16, as np.savez writes it.
             ("V2", _) => Element::Same(DType::BF16),
-            _ => {
-                return Err(format!(
-                    "its elements are of type {descriptor:?}; read are numbers, and one piece of text"
-                ));
-            }
+            (other, _) if other.starts_with(['U', 'S']) => Element::Unknown { name: "text", size: 0 },
+            ("O", _) => Element::Unknown { name: "object", size: 0 },
+            _ => Element::Unknown { name: "no numbers", size: 0 },
         };
-        Ok(ElementKind::Number(element))
+        ElementKind::Number(element)
     }
 
     /// Whether the most significant byte of an element comes first.
@@ -293,7 +294,7 @@ mod tests {
             (good[..good.len() - 1].to_vec(), "does not fit its 7 bytes"),
             (with("\x01\x00v", "\x09\x00v"), "version 9"),
             (with("'<f4'", "'<c8'"), "does not fit"),
-            (with("'<f4'", "'<M8'"), "\"<M8\""),
+            (with("'<f4'", "'<M8'"), "no numbers"),
             (with("'<f4'", "[('a"), "records"),
             (with("'shape'", "'shade'"), "no \"shape\""),
             (with("(2,)", "(x,)"), "no tuple of numbers"),

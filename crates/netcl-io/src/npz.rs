@@ -81,7 +81,7 @@ fn tensor(file: &Bytes, entry: Entry, named: Option<DType>) -> Result<Option<(cr
     let header = Header::parse(&entry.start(file, LONGEST_HEADER).map_err(damaged)?)?;
     let elements = usize::try_from(entry.size).ok().and_then(|size| size.checked_sub(header.length));
     header.check(elements.ok_or("it ends within its header")?)?;
-    let ElementKind::Number(element) = header.kind(named)? else { return Ok(None) };
+    let ElementKind::Number(element) = header.kind(named) else { return Ok(None) };
     let (offset, strides, big_endian) = (header.length, header.strides(), header.is_big_endian());
     let storage = Storage::Member(file.clone(), Arc::new(entry));
     Ok(Some((element, header, Place { storage, offset, strides, big_endian })))

@@ -160,6 +160,11 @@ impl<'t> Renamed<'t> {
         Ok(Renamed { tensors, infos, places })
     }
 
+    /// Which tensor of the original one is.
+    pub fn place(&self, index: usize) -> usize {
+        self.places[index]
+    }
+
     /// The same with all floats in a dtype; integers stay what they are.
     #[must_use]
     pub fn cast(mut self, dtype: DType) -> Renamed<'t> {

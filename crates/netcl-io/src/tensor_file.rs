@@ -1,5 +1,6 @@
 //! Files of named tensors of any kind: recognised by their content, read one tensor at a time.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -104,6 +105,8 @@ pub struct TensorFile {
     metadata: Map<String, Value>,
     infos: Vec<Info>,
     places: Vec<Place>,
+    /// The index of each name.
+    names: HashMap<String, usize>,
 }
 
 /// Where the elements of a tensor are, and in which order.
@@ -171,14 +174,15 @@ fn unknown(content: &[u8]) -> String {
 
 impl TensorFile {
     pub(crate) fn new(path: &Path, found: Found) -> Result<TensorFile, String> {
-        let (infos, places) = found.tensors.into_iter().unzip();
-        let file = TensorFile { path: path.to_owned(), kind: found.kind, metadata: found.metadata, infos, places };
-        let mut names: Vec<&str> = file.infos.iter().map(|info| info.name.as_str()).collect();
-        names.sort_unstable();
-        match names.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(format!("two of its tensors have the name {:?}", pair[0])),
-            None => Ok(file),
+        let Found { kind, metadata, tensors } = found;
+        let (infos, places): (Vec<Info>, Vec<Place>) = tensors.into_iter().unzip();
+        let mut names = HashMap::with_capacity(infos.len());
+        for (index, info) in infos.iter().enumerate() {
+            if names.insert(info.name.clone(), index).is_some() {
+                return Err(format!("two of its tensors have the name {:?}", info.name));
+            }
         }
+        Ok(TensorFile { path: path.to_owned(), kind, metadata, infos, places, names })
     }
 
     /// What kind of file it is, by its content.
@@ -188,7 +192,7 @@ impl TensorFile {
 
     /// The index of a name.
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.infos.iter().position(|info| info.name == name)
+        self.names.get(name).copied()
     }
 
     /// The bytes of all tensors, as the file states them.

@@ -3,5 +3,6 @@
 
 mod command;
 mod explain;
+mod files;
 mod measuring;
 mod train;

@@ -18,11 +18,11 @@ fn command(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn netcl(folder: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn netcl(folder: &Path, arguments: &[&str]) -> Output {
     command(folder, arguments).output().unwrap()
 }
 
-fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -30,19 +30,19 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn good(folder: &Path, arguments: &[&str]) -> String {
+pub(crate) fn good(folder: &Path, arguments: &[&str]) -> String {
     let output = netcl(folder, arguments);
     assert!(output.status.success(), "{arguments:?}: {} {} {}", output.status, text(&output), errors(&output));
     text(&output)
 }
 
-fn json(folder: &Path, arguments: &[&str]) -> Value {
+pub(crate) fn json(folder: &Path, arguments: &[&str]) -> Value {
     let answer = good(folder, arguments);
     serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
 }
 
 /// The exit code and the message of a command that must fail.
-fn bad(folder: &Path, arguments: &[&str]) -> (i32, String) {
+pub(crate) fn bad(folder: &Path, arguments: &[&str]) -> (i32, String) {
     let output = netcl(folder, arguments);
     assert!(!output.status.success(), "{arguments:?}: {}", text(&output));
     (output.status.code().unwrap(), errors(&output))

@@ -1,5 +1,6 @@
 //! Files of PyTorch's `torch.save`: a pickle with the structure, and the elements beside it.
 
+mod calls;
 mod flatten;
 mod globals;
 mod legacy;

@@ -7,12 +7,9 @@ use netcl_nn::autograd::DType;
 use super::globals::storage_name;
 use crate::atomic::Failure;
 use crate::error::Result;
-use crate::members::Members;
+use crate::members::{ALIGNMENT, Members};
 use crate::tensors::{Info, Tensors};
 use crate::writer::put;
-
-/// Storages begin at a multiple of this, as PyTorch's do, so that they can be mapped.
-const ALIGNMENT: u16 = 64;
 
 /// Writes a PyTorch file.
 pub(crate) fn write<W: Write + Seek>(out: &mut W, tensors: &dyn Tensors) -> Result<(), Failure> {
@@ -20,7 +17,7 @@ pub(crate) fn write<W: Write + Seek>(out: &mut W, tensors: &dyn Tensors) -> Resu
     let infos = infos.collect::<Result<Vec<(&Info, DType)>>>()?;
     let mut zip = Members::new(out);
     let mut member = |name: &str, content: &[u8]| {
-        zip.start(&format!("archive/{name}"), content.len(), ALIGNMENT)?;
+        zip.start(&format!("archive/{name}"), content.len())?;
         zip.write_all(content)
     };
     member("data.pkl", &pickle(&infos))?;
@@ -28,10 +25,10 @@ pub(crate) fn write<W: Write + Seek>(out: &mut W, tensors: &dyn Tensors) -> Resu
     member(".storage_alignment", ALIGNMENT.to_string().as_bytes())?;
     member("byteorder", b"little")?;
     for (index, &(info, dtype)) in infos.iter().enumerate() {
-        zip.start(&format!("archive/data/{index}"), info.count() * dtype.size(), ALIGNMENT)?;
+        zip.start(&format!("archive/data/{index}"), info.count() * dtype.size())?;
         put(&mut zip, tensors, index, dtype)?;
     }
-    zip.start("archive/version", 2, ALIGNMENT)?;
+    zip.start("archive/version", 2)?;
     zip.write_all(b"3\n")?;
     Ok(zip.finish()?)
 }

@@ -158,6 +158,7 @@ fn other_orders_of_elements_are_read() {
         assert_eq!((&fortran.shape[..], values(&fortran)), (&[2, 3, 4][..], quarters(24)));
         assert_eq!(values(&read(&file, "big")), quarters(6));
         assert!(file.find("text").is_none(), "text is no tensor");
+        assert!(file.read(file.find("names").unwrap()).unwrap_err().to_string().contains("its elements are text"));
         assert!(file.read(file.find("complex").unwrap()).unwrap_err().to_string().contains("complex64"));
     }
 }

@@ -95,6 +95,7 @@ def main() -> None:
     arrays["big"] = numbers(2, 3).numpy().astype(">f4")
     arrays["complex"] = np.array([1 + 2j], np.complex64)
     arrays["text"] = np.array("a text")
+    arrays["names"] = np.array(["cat", "dog"])
     np.savez("plain.npz", **arrays)
     np.savez_compressed("compressed.npz", **arrays)
 

@@ -1,7 +1,9 @@
 //! Every file reader with damaged and hostile files: no panic, no hang, no more memory than the limits allow.
 
+#[path = "../../../netcl-io/tests/all/damage.rs"]
+mod damage;
+#[path = "../../../netcl-io/tests/all/memory.rs"]
 mod memory;
-mod mutation;
 
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
@@ -20,8 +22,8 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use super::{queue, train};
+use damage::Damage;
 use memory::peak_of;
-use mutation::Damage;
 
 /// What reading one small file may take: the constants of the limits (64 MiB to unpack, 16 MiB of metadata), parsed.
 const MOST_MEMORY: usize = 192 << 20;

@@ -1,4 +1,4 @@
-//! An allocator that remembers how much there was at once.
+//! An allocator that remembers how much there was at once. The tests of netcl-trainer use it as well.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// The bytes that a call took at most, besides those that were taken before.
-pub(super) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
+pub(crate) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.load(Relaxed);
     PEAK.store(before, Relaxed);
     let result = call();

@@ -1,9 +1,9 @@
-//! Random damage, the same for a seed.
+//! Random damage, the same for a seed. The tests of netcl-trainer use it as well.
 
 use serde_json::Value;
 
 /// Xorshift: damage needs no better numbers.
-pub(super) struct Damage(u64);
+pub(crate) struct Damage(u64);
 
 /// Numbers that lengths, counts and offsets are replaced by.
 const NUMBERS: [u64; 14] = [
@@ -24,11 +24,11 @@ const NUMBERS: [u64; 14] = [
 ];
 
 impl Damage {
-    pub(super) fn new(seed: u64) -> Damage {
+    pub(crate) fn new(seed: u64) -> Damage {
         Damage(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub(super) fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -39,15 +39,15 @@ impl Damage {
         NUMBERS[self.below(NUMBERS.len())]
     }
 
-    /// One to four changes: bits and bytes flipped, numbers of every width replaced, parts removed, repeated, moved to the end,
-    /// the end cut off, something appended.
-    pub(super) fn bytes(&mut self, content: &[u8]) -> Vec<u8> {
+    /// One to four changes: bits and bytes flipped, numbers of every width replaced, also those written as text, parts removed,
+    /// repeated, moved to the end, the end cut off, something appended.
+    pub(crate) fn bytes(&mut self, content: &[u8]) -> Vec<u8> {
         let mut content = content.to_vec();
         for _ in 0..1 + self.below(4) {
             let length = content.len();
             let at = self.below(length);
             let end = at + self.below((length - at).min(64) + 1);
-            match self.below(9) {
+            match self.below(10) {
                 _ if length == 0 => content.push(self.below(256) as u8),
                 0 => content[at] ^= 1 << self.below(8),
                 1 => content[at] = [0, 1, 127, 128, 255][self.below(5)],
@@ -61,7 +61,16 @@ impl Damage {
                     let end = (at + width).min(length);
                     content[at..end].copy_from_slice(&bytes[..end - at]);
                 }
-                4 => content.truncate(at),
+                4 => {
+                    // A number in a header of text.
+                    let is_digit = |byte: &u8| byte.is_ascii_digit();
+                    let Some(start) = content[at..].iter().position(is_digit).map(|behind| at + behind) else {
+                        continue;
+                    };
+                    let digits = content[start..].iter().take_while(|byte| is_digit(byte)).count();
+                    content.splice(start..start + digits, self.number().to_string().into_bytes());
+                }
+                9 => content.truncate(at),
                 5 => drop(content.drain(at..end)),
                 6 => {
                     let part = content[at..end].repeat(1 + self.below(5));
@@ -78,7 +87,7 @@ impl Damage {
     }
 
     /// JSON with one or two of its values replaced.
-    pub(super) fn json(&mut self, value: &Value) -> Value {
+    pub(crate) fn json(&mut self, value: &Value) -> Value {
         let mut value = value.clone();
         for _ in 0..1 + self.below(2) {
             let mut place = &mut value;
