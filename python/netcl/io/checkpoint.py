@@ -20,6 +20,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from netcl._netcl.amp import GradScaler
 from netcl._netcl.io import Checkpoint
 from netcl._netcl.optim import Ema, LRScheduler, Optimizer
 from netcl.io._values import pack, unpack
@@ -28,7 +29,7 @@ from netcl.nn.module import Module
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
 # Their states are numbers and arrays by name, which Rust keeps in the same way: `netcl train` goes on from such a file.
-_FLAT = (Optimizer, LRScheduler, Ema)
+_FLAT = (Optimizer, LRScheduler, Ema, GradScaler)
 
 
 def save_checkpoint(
