@@ -11,6 +11,7 @@ use netcl::io::{Array, Info, Kind, Rename, Renamed, Tensors, WriteOptions, open,
 use serde_json::{Map, Value, json};
 
 use crate::Verdict;
+use crate::inspect::tensors;
 use crate::output::{bytes, name, parse_size, print, print_json};
 use crate::steps::Steps;
 
@@ -152,15 +153,16 @@ impl Report {
     }
 
     fn text(&self, from: &Path, to: &Path) -> String {
-        let Report { tensors, dropped, renamed, converted, .. } = self;
+        let Report { dropped, renamed, converted, .. } = self;
         let mut text = format!(
-            "{} ({}, {}) -> {} ({}, {}): {tensors} tensors",
+            "{} ({}, {}) -> {} ({}, {}): {}",
             from.display(),
             self.from,
             bytes(self.read),
             to.display(),
             self.to,
-            bytes(self.wrote)
+            bytes(self.wrote),
+            tensors(self.tensors)
         );
         for (count, what) in [(renamed, "renamed"), (converted, "of another dtype"), (dropped, "left out")] {
             if *count > 0 {

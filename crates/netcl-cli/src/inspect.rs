@@ -67,10 +67,10 @@ fn print_text(file: &TensorFile, stats: &[Look], wanted: bool) -> Result<()> {
     let infos = file.infos();
     let numbers: u64 = infos.iter().map(|info| info.count() as u64).sum();
     print(&format!(
-        "{}: {}, {} tensors, {} numbers, {}",
+        "{}: {}, {}, {} numbers, {}",
         file.path().display(),
         file.kind().name(),
-        infos.len(),
+        tensors(infos.len()),
         grouped(numbers),
         bytes(file.size())
     ))?;
@@ -163,6 +163,11 @@ impl Tree {
             node.lines(depth + 1, line);
         }
     }
+}
+
+/// `1 tensor`, `2 tensors`.
+pub(crate) fn tensors(count: usize) -> String {
+    format!("{count} tensor{}", if count == 1 { "" } else { "s" })
 }
 
 /// `1,234,567`.

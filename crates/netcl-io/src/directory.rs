@@ -109,7 +109,7 @@ fn entry(directory: &[u8]) -> Option<(Entry, usize)> {
     let (encrypted, method) = (field(8, 2) & 1 == 1, field(10, 2) as u16);
     let is_known = !encrypted && (method == DEFLATED || method == STORED && packed == size);
     let (checksum, checked) = (field(16, 4) as u32, AtomicBool::new(false));
-    is_known.then(|| (Entry { name, packed, size, method, checksum, header, checked }, length))
+    is_known.then_some((Entry { name, packed, size, method, checksum, header, checked }, length))
 }
 
 /// The 64-bit field among the extra ones; nothing where there is none.

@@ -3,6 +3,9 @@
 //! A `.netcl` file is an NPZ archive: `np.load(path, allow_pickle=False)` opens it, and each tensor is an array under its
 //! dotted name. One entry more, [`archive::METADATA`], is text: JSON that says what the file is.
 //!
+//! Beside it plain NPZ archives, safetensors, safetensors in shards and PyTorch files are read ([`open`]) and written ([`write`]),
+//! one tensor at a time. [`Tensors`] is what files and arrays in memory have in common.
+//!
 //! ```
 //! use netcl_nn::{Linear, Module, ReLU, autograd::manager, sequential};
 //! use netcl_io::{Archive, load_weights, save_model};

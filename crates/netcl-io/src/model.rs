@@ -11,11 +11,13 @@ use crate::array::Array;
 use crate::checkpoint::{parts, prefixed};
 use crate::error::{Error, Result};
 use crate::rename::{Rename, Renamed};
-use crate::tensor_file::open;
+use crate::tensor_file::{Kind, open};
 use crate::tensors::Tensors;
+use crate::writer::{WriteOptions, write};
 
-/// Writes a model's parameters and buffers under their dotted names, with metadata. How [`load_model`] builds the model again is
-/// added where every layer of it says how it is made.
+/// Writes a model's parameters and buffers under their dotted names, with metadata. The name says the [`Kind`] of file, `.netcl`
+/// where it says none; a PyTorch file has no metadata. How [`load_model`] builds the model again is added where every layer of it
+/// says how it is made.
 pub fn save_model(path: &Path, model: &dyn Module, metadata: Map<String, Value>) -> Result<()> {
     let mut archive = Archive::new(metadata);
     if let (Ok(mut config), false) = (layer_config(model), archive.metadata.contains_key("type")) {
@@ -27,7 +29,7 @@ pub fn save_model(path: &Path, model: &dyn Module, metadata: Map<String, Value>)
         archive.metadata.insert("type".to_owned(), config.kind.into());
     }
     insert_model(&mut archive, model)?;
-    archive.write(path)
+    write(path, &archive, &WriteOptions::new(Kind::of_name(path).unwrap_or(Kind::Netcl))).map(drop)
 }
 
 /// The network of a file of [`save_model`] or of the published package, built from the configuration in its metadata.

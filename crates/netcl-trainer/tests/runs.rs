@@ -186,7 +186,7 @@ fn a_checkpoint_that_cannot_be_read_is_not_overwritten() {
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
     let text = refused(place.path());
-    assert!(text.contains("a checkpoint that cannot be used") && text.contains("of no known kind"), "{text}");
+    assert!(text.contains("a checkpoint that cannot be used") && text.contains("no NPZ archive"), "{text}");
     std::fs::write(&path, &whole).unwrap();
     let mut archive = Archive::read(&path).unwrap();
     archive.metadata.insert("progress".to_owned(), "far".into());

@@ -19,14 +19,16 @@ impl Machine<'_> {
             (Global::Dict, Some(first)) => self.dict(first),
             (Global::Same, None) => self.push(Node::List(Vec::new())),
             (Global::Same, Some(first)) => self.push_id(first),
-            (Global::Rebuild(Rebuild::Typed), Some(function)) => match arguments[..] {
-                [_, _, inner, ..] if matches!(self.nodes[function as usize], Node::Global(Global::Rebuild(rebuild)) if rebuild != Rebuild::Typed) => {
-                    self.call(function, inner)
+            // (function, class, arguments, attributes)
+            (Global::Rebuild(Rebuild::Typed), Some(function)) => {
+                let is_plain = !matches!(self.nodes[function as usize], Node::Global(Global::Rebuild(Rebuild::Typed)));
+                match arguments.get(2) {
+                    Some(&inner) if is_plain => self.call(function, inner),
+                    _ => Err("it makes a tensor by an unknown function".to_owned()),
                 }
-                _ => Err("it makes a tensor by an unknown function".to_owned()),
-            },
+            }
             (Global::Rebuild(rebuild), Some(_)) => {
-                let arguments: Vec<Id> = arguments.iter().copied().take(7).collect();
+                let arguments: Vec<Id> = arguments.iter().copied().take(8).collect();
                 let tensor = self.tensor(rebuild, &arguments)?;
                 self.push(Node::Tensor(Box::new(tensor)))
             }
@@ -57,10 +59,18 @@ impl Machine<'_> {
         let Node::Storage(of) = self.nodes[storage as usize] else {
             return Err("it makes a tensor without a storage".to_owned());
         };
-        let named = match (rebuild, arguments.get(6).map(|&id| &self.nodes[id as usize])) {
-            (Rebuild::Untyped, Some(Node::Global(Global::DType(element)))) => Some(*element),
-            _ => None,
+        // Then whether it requires gradients, its hooks, of bytes its dtype, and what is left to do with the elements.
+        let argument = |index: usize| arguments.get(index).map(|&id| &self.nodes[id as usize]);
+        let (named, todo) = match (rebuild, argument(6)) {
+            (Rebuild::Untyped, Some(Node::Global(Global::DType(element)))) => (Some(*element), argument(7)),
+            (_, todo) => (None, todo),
         };
+        if matches!(todo, Some(Node::Dict(todo)) if !todo.is_empty()) {
+            return Err(
+                "it has a tensor that is negated or conjugated later; save tensor.resolve_neg().resolve_conj()"
+                    .to_owned(),
+            );
+        }
         let element = named.or(of.element).ok_or("it makes a tensor of no known dtype")?;
         let (shape, strides) = (self.lengths(shape)?, self.lengths(strides)?);
         if shape.len() != strides.len() {

@@ -8,18 +8,21 @@ use super::pickle::{Node, Pickle};
 use crate::bytes::Bytes;
 use crate::tensor_file::{Found, Storage};
 
-/// The first pickle of a file, in protocol 2: the number 0x1950a86a20f9469cfc6c.
-const MAGIC: &[u8] = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.";
+/// The first pickle of a file: the number 0x1950a86a20f9469cfc6c.
+const MAGIC: &[u8] = b"l\xfc\x9cF\xf9 j\xa8P\x19";
+/// The bytes of that pickle, in any protocol.
+const LONGEST_MAGIC: usize = 32;
 const VERSION: i64 = 1001;
 
 /// Whether a file is one of these.
 pub(crate) fn is_legacy(content: &[u8]) -> bool {
-    content.starts_with(MAGIC)
+    let start = &content[..content.len().min(LONGEST_MAGIC)];
+    start.starts_with(b"\x80") && start.windows(MAGIC.len()).any(|window| window == MAGIC)
 }
 
 /// Opens such a file.
 pub(crate) fn open(file: &Bytes) -> Result<Found, String> {
-    let version = Pickle::load(&file[MAGIC.len()..])?;
+    let version = Pickle::load(Pickle::load(file)?.rest)?;
     match version.node(version.root) {
         Node::Int(VERSION) => {}
         other => return Err(format!("its version of the format is {other:?}; read is {VERSION}")),

@@ -337,7 +337,7 @@ impl<'p> Machine<'p> {
         let found = global(module, name).ok_or_else(|| {
             format!(
                 "it needs {module}.{name}, which is refused: read are tensors, plain containers, numbers and text; save \
-                 model.state_dict() instead of the object"
+                 model.state_dict() instead of a model, and float(x) instead of a number of NumPy"
             )
         })?;
         self.push(Node::Global(found))

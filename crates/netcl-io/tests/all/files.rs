@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use netcl_io::{
-    Archive, Array, Checkpoint, Kind, LoadOptions, Rename, WriteOptions, load_weights, load_weights_with, save_model,
-    write,
+    Archive, Array, Checkpoint, Kind, LoadOptions, Rename, WriteOptions, load_weights, load_weights_with, open,
+    save_model, write,
 };
 use netcl_nn::autograd::ops::dropout::dropout;
 use netcl_nn::autograd::{DType, Queue, Tape, Tensor, default_generator, manager};
@@ -198,6 +198,10 @@ fn weights_of_other_names_are_loaded() {
         ("a.pt", Kind::Torch),
     ] {
         let path = folder.path().join(name);
+        save_model(&path, &first, Default::default()).unwrap();
+        assert_eq!(open(&path).unwrap().kind(), kind);
+        load_weights(&path, &mut second).unwrap();
+        assert_eq!(bits(&first), bits(&second), "{name}");
         write(&path, &archive, &WriteOptions::new(kind)).unwrap();
         second.parameters().iter().for_each(|parameter| parameter.fill(0.0).unwrap());
         let load = |strict, rules: &[(&str, &str)], model: &mut Sequential| {

@@ -131,6 +131,14 @@ fn whole_modules_are_refused_by_name() {
     let text = open(&path("module.pt")).unwrap_err().to_string();
     assert!(text.contains("torch.nn.modules.container.Sequential, which is refused"), "{text}");
     assert!(text.contains("save model.state_dict()"), "{text}");
+    let text = open(&path("negated.pt")).unwrap_err().to_string();
+    assert!(text.contains("negated or conjugated later"), "{text}");
+}
+
+#[test]
+fn a_single_tensor_has_a_name() {
+    let file = golden("legacy-protocol-4.pt");
+    assert_eq!((file.infos()[0].name.as_str(), values(&read(&file, "tensor"))), ("tensor", quarters(18)[6..].to_vec()));
 }
 
 #[test]

@@ -51,6 +51,9 @@ def main() -> None:
     del views["wide"], views["eight"]
     torch.save(views, "views-legacy.pt", _use_new_zipfile_serialization=False)
 
+    torch.save(views["part"], "legacy-protocol-4.pt", pickle_protocol=4, _use_new_zipfile_serialization=False)
+    torch.save({"negated": torch._neg_view(torch.ones(2))}, "negated.pt")
+
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
