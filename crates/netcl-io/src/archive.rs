@@ -80,7 +80,7 @@ impl Archive {
         &self.path
     }
 
-    /// Writes a `.netcl` file, as a whole or not at all; [`write`] writes other kinds.
+    /// Writes a `.netcl` file, as a whole or not at all; [`write()`] writes other kinds.
     pub fn write(&self, path: &Path) -> Result<()> {
         write(path, self, &WriteOptions::new(Kind::Netcl)).map(drop)
     }

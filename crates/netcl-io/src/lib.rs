@@ -3,7 +3,7 @@
 //! A `.netcl` file is an NPZ archive: `np.load(path, allow_pickle=False)` opens it, and each tensor is an array under its
 //! dotted name. One entry more, [`archive::METADATA`], is text: JSON that says what the file is.
 //!
-//! Beside it plain NPZ archives, safetensors, safetensors in shards and PyTorch files are read ([`open`]) and written ([`write`]),
+//! Beside it plain NPZ archives, safetensors, safetensors in shards and PyTorch files are read ([`open`]) and written ([`write()`]),
 //! one tensor at a time. [`Tensors`] is what files and arrays in memory have in common.
 //!
 //! ```

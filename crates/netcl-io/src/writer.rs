@@ -11,7 +11,7 @@ use crate::tensor_file::Kind;
 use crate::tensors::{Info, Tensors};
 use crate::{archive, safetensors, shards, torch};
 
-/// How [`write`] writes.
+/// How [`write()`] writes.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions {
     /// The kind of file.
