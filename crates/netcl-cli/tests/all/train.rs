@@ -322,7 +322,7 @@ fn wrong_usage_is_explained() {
         (1, &["--out", "file"], "file cannot be written"),
         (1, &["--out", "file/run"], "file/run cannot be written"),
         (1, &["--resume", "empty"], "empty/checkpoint.netcl cannot be read"),
-        (1, &["--resume", "file"], "file cannot be used: it is of no known kind"),
+        (1, &["--resume", "file"], "file cannot be used: it is empty"),
     ];
     for (expected_code, arguments, expected) in cases {
         let (code, message) = bad(folder, &[&["train"], arguments].concat());
