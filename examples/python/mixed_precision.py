@@ -80,9 +80,11 @@ def main(device: str = "auto", epochs: int = 1) -> dict[str, float]:
     for dtype in ("float32", "float16", "bfloat16"):
         start = time.perf_counter()
         found[dtype] = accuracy(train(queue, dtype, epochs, data), queue, *test)
-        print(f"{dtype:9} test accuracy {found[dtype]:.4f} after {epochs} epochs, {time.perf_counter() - start:.1f} s", flush=True)
+        seconds = time.perf_counter() - start
+        print(f"{dtype:9} test accuracy {found[dtype]:.4f} after {epochs} epochs, {seconds:.1f} s", flush=True)
     return found
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2], *map(int, sys.argv[2:3]))
+    given = sys.argv[1:]
+    main(given[0] if given else "auto", int(given[1]) if len(given) > 1 else 1)
