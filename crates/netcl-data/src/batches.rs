@@ -1,8 +1,9 @@
 //! Images in batches, as numbers that a network takes.
 
 use crate::augment::Augment;
-use crate::dataset::ImageSet;
+use crate::images::ImageSet;
 use crate::random::Random;
+use crate::random::purpose::{CHANGES, ORDER};
 
 /// How pixels become inputs: `(pixel / 255 - mean) / deviation`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -132,10 +133,6 @@ impl<'s> Batches<'s> {
         self.set.len().div_ceil(self.size)
     }
 }
-
-/// What random numbers are for: one word for each purpose.
-const ORDER: u64 = 1;
-const CHANGES: u64 = 2;
 
 impl Iterator for Batches<'_> {
     type Item = Batch;

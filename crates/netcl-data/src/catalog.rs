@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::idx::{find, read_part};
+use crate::images::ImageSplits;
 
 /// The variable that names the folder of data sets.
 pub const DATA_VARIABLE: &str = "NETCL_DATA_DIR";
@@ -57,9 +57,9 @@ const KNOWN: [Known; 2] = [
 ///
 /// # Errors
 /// Says where it looked and how to get the data set, or which file is wrong in which way.
-pub fn load(name: &str, folder: Option<&Path>) -> Result<Dataset> {
+pub fn load(name: &str, folder: Option<&Path>) -> Result<ImageSplits> {
     if name == "digits" {
-        return Dataset::digits();
+        return ImageSplits::digits();
     }
     if let Some(known) = KNOWN.iter().find(|known| known.name == name) {
         let places = places(known, folder, std::env::var_os(DATA_VARIABLE).map(PathBuf::from));
@@ -91,7 +91,7 @@ fn places(known: &Known, folder: Option<&Path>, variable: Option<PathBuf>) -> Ve
     places
 }
 
-fn read(name: &str, folder: &Path, classes: Option<&[&str; 10]>) -> Result<Dataset> {
+fn read(name: &str, folder: &Path, classes: Option<&[&str; 10]>) -> Result<ImageSplits> {
     let (train, test) = (read_part(folder, "train")?, read_part(folder, "t10k")?);
     let classes = match classes {
         Some(names) => names.iter().map(|&name| name.to_owned()).collect(),
@@ -100,7 +100,7 @@ fn read(name: &str, folder: &Path, classes: Option<&[&str; 10]>) -> Result<Datas
             (0..=largest).map(|class| class.to_string()).collect()
         }
     };
-    Dataset::new(name, train, test, classes)
+    ImageSplits::new(name, train, test, classes)
 }
 
 #[cfg(test)]

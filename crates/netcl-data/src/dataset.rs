@@ -1,126 +1,284 @@
-//! Images with labels.
+//! Data sets: a number of samples, each found by its number.
 
-use crate::error::{Error, Result};
+use std::sync::Arc;
 
-/// Images of one size with a class each.
+use crate::array::Array;
+use crate::error::{Error, Result, argument};
+use crate::random::{Random, purpose};
+use crate::sample::Sample;
+
+/// Samples by number. Worker threads share a data set and ask for different numbers at the same time.
 ///
-/// Pixels are bytes from 0 (background) to 255 (ink), image by image, channel by channel, row by row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImageSet {
-    pixels: Vec<u8>,
-    labels: Vec<u8>,
-    shape: [usize; 3],
-}
+/// `Item` is a [`Sample`] wherever the default collate function is used; a language binding may hand its own objects through.
+///
+/// ```
+/// use netcl_data::{Dataset, Result, Sample};
+///
+/// struct Squares;
+///
+/// impl Dataset for Squares {
+///     type Item = Sample;
+///     fn len(&self) -> usize {
+///         1000
+///     }
+///     fn get(&self, index: usize) -> Result<Sample> {
+///         Ok(Sample::from((index * index) as i64))
+///     }
+/// }
+/// assert_eq!(Squares.get(12)?, Sample::from(144i64));
+/// # Ok::<(), netcl_data::Error>(())
+/// ```
+pub trait Dataset: Send + Sync {
+    /// What a sample is.
+    type Item: Send;
 
-impl ImageSet {
-    /// Images of shape `[channels, height, width]` with their labels; `place` is where they come from, for errors.
+    /// How many samples there are.
+    fn len(&self) -> usize;
+
+    /// The sample of a number below [`Dataset::len`].
     ///
     /// # Errors
-    /// If there is no image, an image has no pixel, or the numbers of pixels and labels do not fit.
-    pub fn new(place: &str, pixels: Vec<u8>, labels: Vec<u8>, shape: [usize; 3]) -> Result<ImageSet> {
-        let mismatch = |what: String| Err(Error::Mismatch { place: place.to_owned(), what });
-        let size = shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length)).unwrap_or(usize::MAX);
-        if labels.is_empty() || size == 0 {
-            return mismatch(format!("there are {} images of {shape:?} pixels; both must be above 0", labels.len()));
-        }
-        if Some(pixels.len()) != labels.len().checked_mul(size) {
-            return mismatch(format!("there are {} images but {} labels", pixels.len() / size, labels.len()));
-        }
-        Ok(ImageSet { pixels, labels, shape })
-    }
+    /// If there is no such sample, or it cannot be read.
+    fn get(&self, index: usize) -> Result<Self::Item>;
 
-    /// The number of images.
-    pub fn len(&self) -> usize {
-        self.labels.len()
-    }
-
-    /// Whether there are none; never true.
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
-    }
-
-    /// Channels, height and width of an image.
-    pub fn shape(&self) -> [usize; 3] {
-        self.shape
-    }
-
-    /// The number of pixels of an image, over all channels.
-    pub fn image_size(&self) -> usize {
-        self.shape.iter().product()
-    }
-
-    /// The pixels of an image; none for a number out of range.
-    pub fn image(&self, index: usize) -> &[u8] {
-        let size = self.image_size();
-        self.pixels.get(index.saturating_mul(size)..index.saturating_add(1).saturating_mul(size)).unwrap_or_default()
-    }
-
-    /// All pixels.
-    pub fn pixels(&self) -> &[u8] {
-        &self.pixels
-    }
-
-    /// The classes of all images.
-    pub fn labels(&self) -> &[u8] {
-        &self.labels
-    }
-
-    /// The images of some numbers, in that order.
-    pub(crate) fn select(&self, indices: &[usize]) -> ImageSet {
-        let pixels = indices.iter().flat_map(|&i| self.image(i)).copied().collect();
-        let labels = indices.iter().filter_map(|&i| self.labels.get(i)).copied().collect();
-        ImageSet { pixels, labels, shape: self.shape }
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
-/// Images to train with, images to test with, and what their classes are called.
-///
-/// [`Dataset::digits`] comes with this crate; [`catalog::load`](crate::catalog::load) finds others on the machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dataset {
-    /// The name by which it was asked for.
-    pub name: String,
-    /// What to train with.
-    pub train: ImageSet,
-    /// What to test with.
-    pub test: ImageSet,
-    /// The names of the classes, in the order of their labels.
-    pub classes: Vec<String>,
+impl<D: Dataset + ?Sized> Dataset for Arc<D> {
+    type Item = D::Item;
+
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn get(&self, index: usize) -> Result<D::Item> {
+        (**self).get(index)
+    }
 }
 
-impl Dataset {
-    /// Joins two sets of images.
+/// The element of a list, or the error that says how many there are.
+pub(crate) fn element<T: Copy>(list: &[T], index: usize) -> Result<T> {
+    list.get(index).copied().ok_or(Error::Index { index, len: list.len() })
+}
+
+/// A list of samples as a data set. (A wrapper: a `Vec` that is a data set itself would lose its own `get`.)
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListDataset<T>(pub Vec<T>);
+
+impl<T: Clone + Send + Sync> Dataset for ListDataset<T> {
+    type Item = T;
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn get(&self, index: usize) -> Result<T> {
+        self.0.get(index).cloned().ok_or(Error::Index { index, len: self.0.len() })
+    }
+}
+
+/// Some samples of a data set, in an order.
+#[derive(Clone, Debug)]
+pub struct Subset<D> {
+    dataset: D,
+    indices: Vec<usize>,
+}
+
+impl<D: Dataset> Subset<D> {
+    /// The samples of these numbers, which may repeat.
     ///
     /// # Errors
-    /// If their images differ in shape, or a label has no class; the message names the image.
-    pub fn new(name: &str, train: ImageSet, test: ImageSet, classes: Vec<String>) -> Result<Dataset> {
-        let mismatch = |what: String| Err(Error::Mismatch { place: name.to_owned(), what });
-        if train.shape != test.shape {
-            return mismatch(format!(
-                "images to train with have shape {:?}, images to test with {:?}",
-                train.shape, test.shape
-            ));
+    /// If a number is out of range.
+    pub fn new(dataset: D, indices: Vec<usize>) -> Result<Subset<D>> {
+        let len = dataset.len();
+        match indices.iter().find(|index| **index >= len) {
+            Some(&index) => Err(Error::Index { index, len }),
+            None => Ok(Subset { dataset, indices }),
         }
-        for (part, set) in [("train", &train), ("test", &test)] {
-            let wrong = set.labels.iter().enumerate().find(|(_, label)| usize::from(**label) >= classes.len());
-            if let Some((index, label)) = wrong {
-                return mismatch(format!(
-                    "label {label} of {part} image {index} is out of range: there are {} classes",
-                    classes.len()
-                ));
+    }
+
+    /// The numbers of the samples in the whole data set.
+    pub fn indices(&self) -> &[usize] {
+        &self.indices
+    }
+}
+
+impl<D: Dataset> Dataset for Subset<D> {
+    type Item = D::Item;
+
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn get(&self, index: usize) -> Result<D::Item> {
+        self.dataset.get(element(&self.indices, index)?)
+    }
+}
+
+/// Several data sets, one after the other.
+#[derive(Clone, Debug)]
+pub struct Concat<D> {
+    parts: Vec<D>,
+    /// The number of the first sample past the end of each part.
+    ends: Vec<usize>,
+}
+
+impl<D: Dataset> Concat<D> {
+    /// Joins data sets of one type; `Arc<dyn Dataset<Item = Sample>>` joins different ones.
+    pub fn new(parts: Vec<D>) -> Concat<D> {
+        let mut end = 0;
+        let mut after = |part: &D| {
+            end += part.len();
+            end
+        };
+        let ends = parts.iter().map(&mut after).collect();
+        Concat { parts, ends }
+    }
+}
+
+impl<D: Dataset> Dataset for Concat<D> {
+    type Item = D::Item;
+
+    fn len(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    fn get(&self, index: usize) -> Result<D::Item> {
+        let part = self.ends.partition_point(|end| *end <= index);
+        let dataset = self.parts.get(part).ok_or(Error::Index { index, len: self.len() })?;
+        dataset.get(index - if part == 0 { 0 } else { self.ends[part - 1] })
+    }
+}
+
+/// How large the parts of [`random_split`] are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SplitSizes<'s> {
+    /// Numbers of samples, which must add up to all of them.
+    Lengths(&'s [usize]),
+    /// Shares that add up to 1. Each part gets the whole samples of its share; what is left goes to the parts one each, the
+    /// first one first, as PyTorch does it.
+    Fractions(&'s [f64]),
+}
+
+impl SplitSizes<'_> {
+    fn lengths(self, all: usize) -> Result<Vec<usize>> {
+        match self {
+            SplitSizes::Lengths(lengths) => {
+                let sum = lengths.iter().try_fold(0usize, |sum, &length| sum.checked_add(length));
+                if sum != Some(all) {
+                    return argument(format!("random_split: the lengths {lengths:?} do not add up to {all} samples"));
+                }
+                Ok(lengths.to_vec())
+            }
+            SplitSizes::Fractions(fractions) => {
+                let fits = fractions.iter().all(|fraction| (0.0..=1.0).contains(fraction));
+                if !fits || (fractions.iter().sum::<f64>() - 1.0).abs() > 1e-6 {
+                    return argument(format!("random_split: the fractions {fractions:?} do not add up to 1"));
+                }
+                // The small excess: 0.7 of 10 samples is 6.999999999999999 in floating point.
+                let mut lengths: Vec<usize> =
+                    fractions.iter().map(|fraction| (fraction * all as f64 + 1e-9) as usize).collect();
+                let parts = lengths.len();
+                let left = all.saturating_sub(lengths.iter().sum());
+                for i in 0..left {
+                    lengths[i % parts] += 1;
+                }
+                Ok(lengths)
             }
         }
-        Ok(Dataset { name: name.to_owned(), train, test, classes })
+    }
+}
+
+/// Parts of a data set that have no sample in common: every sample is in one of them, at random by seed.
+///
+/// ```
+/// use netcl_data::{Dataset, ListDataset, SplitSizes, random_split};
+/// use std::sync::Arc;
+///
+/// let all = Arc::new(ListDataset((0..100).collect::<Vec<u32>>()));
+/// let parts = random_split(all, SplitSizes::Fractions(&[0.8, 0.2]), 42)?;
+/// assert_eq!((parts[0].len(), parts[1].len()), (80, 20));
+/// # Ok::<(), netcl_data::Error>(())
+/// ```
+///
+/// # Errors
+/// If the sizes do not add up.
+pub fn random_split<D: Dataset + Clone>(dataset: D, sizes: SplitSizes<'_>, seed: u64) -> Result<Vec<Subset<D>>> {
+    let lengths = sizes.lengths(dataset.len())?;
+    let mut order = Random::keyed(seed, &[purpose::SPLIT]).permutation(dataset.len());
+    let mut parts: Vec<Subset<D>> = Vec::with_capacity(lengths.len());
+    for length in lengths {
+        let rest = order.split_off(length.min(order.len()));
+        parts.push(Subset { dataset: dataset.clone(), indices: order });
+        order = rest;
+    }
+    Ok(parts)
+}
+
+/// Arrays of one first axis: sample `i` has the `i`th row of each.
+///
+/// ```
+/// use netcl_data::{Array, Dataset, Sample, TensorDataset};
+///
+/// let images = Array::new(vec![0f32; 12], &[3, 2, 2])?;
+/// let labels = Array::line(vec![4i64, 5, 6]);
+/// let set = TensorDataset::new(vec![images, labels])?;
+/// assert_eq!(set.get(2)?.get(1), Some(&Sample::from(6i64)));
+/// # Ok::<(), netcl_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TensorDataset {
+    names: Option<Vec<String>>,
+    arrays: Vec<Array>,
+    len: usize,
+}
+
+impl TensorDataset {
+    /// Samples are lists of fields.
+    ///
+    /// # Errors
+    /// If there is no array, one has no axis, or the first axes differ.
+    pub fn new(arrays: Vec<Array>) -> Result<TensorDataset> {
+        let lengths: Vec<Option<usize>> = arrays.iter().map(|array| array.shape().first().copied()).collect();
+        match lengths.first() {
+            Some(&Some(len)) if lengths.iter().all(|length| *length == Some(len)) => {
+                Ok(TensorDataset { names: None, arrays, len })
+            }
+            _ => {
+                let shapes: Vec<&[usize]> = arrays.iter().map(Array::shape).collect();
+                argument(format!(
+                    "TensorDataset: the arrays need first axes of one length, their shapes are {shapes:?}"
+                ))
+            }
+        }
     }
 
-    /// Only the first images of both parts, for short runs; at least one of each.
-    pub fn truncated(mut self, train: usize, test: usize) -> Dataset {
-        for (set, count) in [(&mut self.train, train), (&mut self.test, test)] {
-            let count = count.clamp(1, set.len());
-            set.pixels.truncate(count * set.image_size());
-            set.labels.truncate(count);
-        }
-        self
+    /// Samples have fields of these names.
+    ///
+    /// # Errors
+    /// As [`TensorDataset::new`].
+    pub fn named<N: Into<String>>(arrays: impl IntoIterator<Item = (N, Array)>) -> Result<TensorDataset> {
+        let (names, arrays) = arrays.into_iter().map(|(name, array)| (name.into(), array)).unzip();
+        Ok(TensorDataset { names: Some(names), ..TensorDataset::new(arrays)? })
+    }
+}
+
+impl Dataset for TensorDataset {
+    type Item = Sample;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, index: usize) -> Result<Sample> {
+        let rows = self.arrays.iter().map(|array| array.row(index).map(Sample::Array)).collect::<Result<Vec<_>>>()?;
+        Ok(match &self.names {
+            Some(names) => Sample::Dict(names.iter().cloned().zip(rows).collect()),
+            None => Sample::List(rows),
+        })
     }
 }
 
@@ -128,25 +286,53 @@ impl Dataset {
 mod tests {
     use super::*;
 
-    fn set(labels: &[u8], shape: [usize; 3]) -> ImageSet {
-        ImageSet::new("here", vec![1; labels.len() * shape.iter().product::<usize>()], labels.to_vec(), shape).unwrap()
+    #[test]
+    fn parts_and_joins_give_the_samples_of_the_whole() {
+        let all = ListDataset((10..20).collect::<Vec<u32>>());
+        let some = Subset::new(all.clone(), vec![9, 0, 0]).unwrap();
+        assert_eq!((0..3).map(|i| some.get(i).unwrap()).collect::<Vec<_>>(), [19, 10, 10]);
+        assert_eq!(some.get(3).unwrap_err().to_string(), "there is no sample 3: the data set has 3");
+        assert!(Subset::new(all.clone(), vec![10]).is_err());
+
+        let joined = Concat::new(vec![all.clone(), ListDataset(vec![]), ListDataset(vec![7, 8])]);
+        assert_eq!(joined.len(), 12);
+        let samples: Vec<u32> = (0..12).map(|i| joined.get(i).unwrap()).collect();
+        assert_eq!(samples, all.0.into_iter().chain([7, 8]).collect::<Vec<_>>());
+        assert!(joined.get(12).is_err());
+        assert!(Concat::<ListDataset<u8>>::new(vec![]).is_empty());
     }
 
     #[test]
-    fn parts_that_do_not_fit_are_refused_with_a_reason() {
-        let error = |result: Result<ImageSet>| result.unwrap_err().to_string();
-        assert_eq!(error(ImageSet::new("a", vec![0; 8], vec![1], [1, 2, 2])), "a: there are 2 images but 1 labels");
-        assert!(error(ImageSet::new("a", vec![], vec![], [1, 2, 2])).contains("above 0"));
-        assert!(error(ImageSet::new("a", vec![], vec![1], [1, 0, 2])).contains("above 0"));
+    fn a_split_has_every_sample_once() {
+        let all = Arc::new(ListDataset((0..10).collect::<Vec<usize>>()));
+        let split = |sizes, seed| -> Vec<Vec<usize>> {
+            random_split(all.clone(), sizes, seed).unwrap().iter().map(|part| part.indices().to_vec()).collect()
+        };
+        let parts = split(SplitSizes::Lengths(&[7, 0, 3]), 1);
+        assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [7, 0, 3]);
+        let mut joined = parts.concat();
+        assert_ne!(joined, all.0);
+        joined.sort_unstable();
+        assert_eq!(joined, all.0);
+        assert_eq!(parts, split(SplitSizes::Lengths(&[7, 0, 3]), 1));
+        assert_ne!(parts, split(SplitSizes::Lengths(&[7, 0, 3]), 2));
+        // Whole shares first, what is left one by one: torch.utils.data.random_split(range(10), [0.25, 0.25, 0.5]).
+        let lengths = |fractions: &[f64]| SplitSizes::Fractions(fractions).lengths(10).unwrap();
+        assert_eq!(lengths(&[0.25, 0.25, 0.5]), [3, 2, 5]);
+        assert_eq!(lengths(&[0.7, 0.3]), [7, 3]);
+        for sizes in [SplitSizes::Lengths(&[7, 2]), SplitSizes::Fractions(&[0.5, 0.6]), SplitSizes::Fractions(&[])] {
+            assert!(random_split(all.clone(), sizes, 0).unwrap_err().to_string().contains("do not add up"));
+        }
+    }
 
-        let classes = vec!["x".to_owned(), "y".to_owned()];
-        let joined = |train, test| Dataset::new("pair", train, test, classes.clone());
-        let text = joined(set(&[0, 1], [1, 2, 2]), set(&[1, 2], [1, 2, 2])).unwrap_err().to_string();
-        assert_eq!(text, "pair: label 2 of test image 1 is out of range: there are 2 classes");
-        let text = joined(set(&[0], [1, 2, 2]), set(&[1], [1, 2, 3])).unwrap_err().to_string();
-        assert!(text.contains("[1, 2, 2]") && text.contains("[1, 2, 3]"), "{text}");
-        let cut = joined(set(&[0, 1, 0], [1, 2, 2]), set(&[1], [1, 2, 2])).unwrap().truncated(2, 9);
-        assert_eq!((cut.train.len(), cut.train.pixels().len(), cut.test.len()), (2, 8, 1));
-        assert_eq!((cut.train.image(1).len(), cut.train.image(2).len()), (4, 0));
+    #[test]
+    fn arrays_of_different_lengths_are_refused() {
+        let (two, three) = (Array::line(vec![0u8; 2]), Array::line(vec![0u8; 3]));
+        for arrays in [vec![two.clone(), three], vec![Array::scalar(1u8)], vec![]] {
+            assert!(TensorDataset::new(arrays).unwrap_err().to_string().contains("first axes of one length"));
+        }
+        let named = TensorDataset::named([("x", two)]).unwrap();
+        assert_eq!(named.get(1).unwrap(), Sample::dict([("x", Sample::from(0u8))]));
+        assert!(named.get(2).is_err());
     }
 }

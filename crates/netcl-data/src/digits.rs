@@ -6,9 +6,9 @@
 
 use std::path::Path;
 
-use crate::dataset::{Dataset, ImageSet};
 use crate::error::{Error, Result};
-use crate::idx::Array;
+use crate::idx;
+use crate::images::{ImageSet, ImageSplits};
 use crate::random::Random;
 
 /// Who made the digits, and under which licence they are.
@@ -25,23 +25,28 @@ const SPLIT_SEED: u64 = 0;
 /// The largest value of a pixel in the file.
 const BRIGHTEST: u32 = 16;
 
-impl Dataset {
+impl ImageSplits {
     /// The handwritten digits of [`digits`](crate::digits), 1,437 to train with and 360 to test with. The pixels are stretched
     /// from 0..=16 to 0..=255.
-    pub fn digits() -> Result<Dataset> {
-        let images = Array::parse(Path::new("the embedded images"), IMAGES)?;
-        let labels = Array::parse(Path::new("the embedded labels"), LABELS)?;
-        let &[_, height, width] = &images.shape[..] else {
-            let what = format!("the images have {} axes", images.shape.len());
+    pub fn digits() -> Result<ImageSplits> {
+        let images = idx::parse(Path::new("the embedded images"), IMAGES)?;
+        let labels = idx::parse(Path::new("the embedded labels"), LABELS)?;
+        let &[_, height, width] = images.shape() else {
+            let what = format!("the images have {} axes", images.shape().len());
             return Err(Error::Mismatch { place: "the embedded digits".to_owned(), what });
         };
         let pixels =
-            images.bytes.iter().map(|&v| ((u32::from(v) * 255 + BRIGHTEST / 2) / BRIGHTEST).min(255) as u8).collect();
-        let all = ImageSet::new("the embedded digits", pixels, labels.bytes, [1, height, width])?;
+            images.bytes().iter().map(|&v| ((u32::from(v) * 255 + BRIGHTEST / 2) / BRIGHTEST).min(255) as u8).collect();
+        let all = ImageSet::new("the embedded digits", pixels, idx::bytes(labels), [1, height, width])?;
         // The file is sorted by writer, and each wrote the same form: neither its end nor every fifth image is a fair sample.
         let order = Random::new(SPLIT_SEED).permutation(all.len());
         let (test, train) = order.split_at(TEST.min(all.len()));
-        Dataset::new("digits", all.select(train), all.select(test), (0..10).map(|digit| digit.to_string()).collect())
+        ImageSplits::new(
+            "digits",
+            all.select(train),
+            all.select(test),
+            (0..10).map(|digit| digit.to_string()).collect(),
+        )
     }
 }
 
@@ -51,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_digits_are_all_there_and_every_class_is_tested() {
-        let digits = Dataset::digits().unwrap();
+        let digits = ImageSplits::digits().unwrap();
         assert_eq!((digits.train.len(), digits.test.len(), digits.train.shape()), (1437, 360, [1, 8, 8]));
         let count = |set: &ImageSet, digit: u8| set.labels().iter().filter(|&&label| label == digit).count();
         // As the data set's description says.

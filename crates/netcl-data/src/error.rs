@@ -56,12 +56,63 @@ pub enum Error {
         /// The names there are.
         known: &'static str,
     },
+    /// A number of a sample that is out of range.
+    #[error("there is no sample {index}: the data set has {len}")]
+    Index {
+        /// What was asked for.
+        index: usize,
+        /// How many there are.
+        len: usize,
+    },
+    /// A sample that could not be read, changed or joined with others.
+    #[error("sample {index}: {reason}")]
+    Sample {
+        /// Its number in the data set.
+        index: usize,
+        /// Why.
+        reason: Box<Error>,
+    },
+    /// A panic in a worker thread: a mistake in a data set, transform or collate function.
+    #[error("a worker panicked: {what}")]
+    Panic {
+        /// The panic's message.
+        what: String,
+    },
+    /// A batch that did not come in time.
+    #[error(
+        "DataLoader: batch {batch} did not arrive within {seconds} s; allow more with `timeout`, use more workers, or look \
+         for what the data set waits for"
+    )]
+    Timeout {
+        /// The batch's number in its epoch.
+        batch: usize,
+        /// How long was waited.
+        seconds: f64,
+    },
+    /// An error of someone else's data set, transform or collate function.
+    #[error(transparent)]
+    Custom(Box<dyn std::error::Error + Send + Sync>),
     /// A setting out of range.
     #[error("{what}")]
     Argument {
         /// What is wrong and what to do.
         what: String,
     },
+}
+
+impl Error {
+    /// The error with the number of the sample that it is about, which it keeps if it has one.
+    pub fn at(self, index: usize) -> Error {
+        match self {
+            Error::Sample { .. } => self,
+            reason => Error::Sample { index, reason: Box::new(reason) },
+        }
+    }
+}
+
+/// An [`Error::Argument`].
+pub(crate) fn argument<T>(what: impl Into<String>) -> Result<T> {
+    Err(Error::Argument { what: what.into() })
 }
 
 fn list(paths: &[PathBuf]) -> String {

@@ -9,17 +9,9 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
-use crate::dataset::ImageSet;
+use crate::array::{Array, Elements};
 use crate::error::{Error, Result};
-
-/// The bytes of an idx file, with the lengths of its axes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Array {
-    /// The length of each axis.
-    pub shape: Vec<usize>,
-    /// The elements, the last axis fastest.
-    pub bytes: Vec<u8>,
-}
+use crate::images::ImageSet;
 
 const UNSIGNED_BYTES: u8 = 8;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -29,39 +21,43 @@ fn largest_unpacked(length: u64) -> u64 {
     length.saturating_mul(64).saturating_add(64 << 20)
 }
 
-impl Array {
-    /// Reads a file.
-    pub fn read(path: &Path) -> Result<Array> {
-        let unreadable = |reason| Error::Read { path: path.to_owned(), reason };
-        let file = File::open(path).map_err(unreadable)?;
-        let length = file.metadata().map_err(unreadable)?.len();
-        Array::unpack(path, BufReader::new(file), length)
-    }
+/// Reads a file to an array of bytes.
+///
+/// # Errors
+/// If it cannot be read or is no idx file of bytes.
+pub fn read(path: &Path) -> Result<Array> {
+    let unreadable = |reason| Error::Read { path: path.to_owned(), reason };
+    let file = File::open(path).map_err(unreadable)?;
+    let length = file.metadata().map_err(unreadable)?.len();
+    unpack(path, BufReader::new(file), length)
+}
 
-    /// Reads the content of a file; the path is for messages.
-    ///
-    /// ```
-    /// use netcl_data::idx::Array;
-    /// use std::path::Path;
-    ///
-    /// let array = Array::parse(Path::new("labels"), &[0, 0, 8, 1, 0, 0, 0, 3, 7, 2, 1])?;
-    /// assert_eq!((array.shape, array.bytes), (vec![3], vec![7, 2, 1]));
-    /// # Ok::<(), netcl_data::Error>(())
-    /// ```
-    pub fn parse(path: &Path, content: &[u8]) -> Result<Array> {
-        Array::unpack(path, content, content.len() as u64)
-    }
+/// Reads the content of a file; the path is for messages.
+///
+/// ```
+/// use netcl_data::{Array, idx};
+/// use std::path::Path;
+///
+/// let array = idx::parse(Path::new("labels"), &[0, 0, 8, 1, 0, 0, 0, 3, 7, 2, 1])?;
+/// assert_eq!(array, Array::line(vec![7u8, 2, 1]));
+/// # Ok::<(), netcl_data::Error>(())
+/// ```
+///
+/// # Errors
+/// If it is no idx file of bytes.
+pub fn parse(path: &Path, content: &[u8]) -> Result<Array> {
+    unpack(path, content, content.len() as u64)
+}
 
-    /// Reads `length` bytes, compressed or not.
-    fn unpack(path: &Path, mut content: impl BufRead, length: u64) -> Result<Array> {
-        let start = content.fill_buf().map_err(|reason| Error::Read { path: path.to_owned(), reason })?;
-        let array = if start.starts_with(&GZIP) {
-            parse_plain(MultiGzDecoder::new(content), largest_unpacked(length), "its gzip data is damaged")
-        } else {
-            parse_plain(content, u64::MAX, "it cannot be read to its end")
-        };
-        array.map_err(|what| Error::Malformed { path: path.to_owned(), expected: "idx file", what })
-    }
+/// Reads `length` bytes, compressed or not.
+fn unpack(path: &Path, mut content: impl BufRead, length: u64) -> Result<Array> {
+    let start = content.fill_buf().map_err(|reason| Error::Read { path: path.to_owned(), reason })?;
+    let array = if start.starts_with(&GZIP) {
+        parse_plain(MultiGzDecoder::new(content), largest_unpacked(length), "its gzip data is damaged")
+    } else {
+        parse_plain(content, u64::MAX, "it cannot be read to its end")
+    };
+    array.map_err(|what| Error::Malformed { path: path.to_owned(), expected: "idx file", what })
 }
 
 /// Reads a header and no more elements than it announces. Memory is taken as they arrive, not as the header claims.
@@ -105,7 +101,7 @@ fn parse_plain(mut content: impl Read, largest: u64, damage: &str) -> Result<Arr
     if bytes.len() > expected {
         return Err(format!("it goes on past its end: its header announces {shape:?} elements, more follow"));
     }
-    Ok(Array { shape, bytes })
+    Array::new(bytes, &shape).map_err(|error| error.to_string())
 }
 
 /// The files of one part of a data set in a folder: `train-images-idx3-ubyte`, `train-images.idx3-ubyte`, or either with
@@ -124,21 +120,26 @@ pub(crate) fn read_part(folder: &Path, part: &str) -> Result<ImageSet> {
         })
     };
     let (images_path, labels_path) = (path("images", 3)?, path("labels", 1)?);
-    let (images, labels) = (Array::read(&images_path)?, Array::read(&labels_path)?);
-    let &[count, height, width] = &images.shape[..] else {
-        let what = format!("it has {} axes instead of 3", images.shape.len());
+    let (images, labels) = (read(&images_path)?, read(&labels_path)?);
+    let &[count, height, width] = images.shape() else {
+        let what = format!("it has {} axes instead of 3", images.shape().len());
         return Err(Error::Malformed { path: images_path, expected: "idx file of images", what });
     };
-    if labels.shape.len() != 1 {
-        let what = format!("it has {} axes instead of 1", labels.shape.len());
+    if labels.shape().len() != 1 {
+        let what = format!("it has {} axes instead of 1", labels.shape().len());
         return Err(Error::Malformed { path: labels_path, expected: "idx file of labels", what });
     }
-    if count != labels.bytes.len() {
+    if count != labels.len() {
         let place = format!("{} and {}", images_path.display(), labels_path.display());
-        let what = format!("there are {count} images but {} labels", labels.bytes.len());
+        let what = format!("there are {count} images but {} labels", labels.len());
         return Err(Error::Mismatch { place, what });
     }
-    ImageSet::new(&images_path.display().to_string(), images.bytes, labels.bytes, [1, height, width])
+    ImageSet::new(&images_path.display().to_string(), bytes(images), bytes(labels), [1, height, width])
+}
+
+/// The elements of an array that [`read`] made.
+pub(crate) fn bytes(array: Array) -> Vec<u8> {
+    if let Elements::U8(bytes) = array.into_elements() { bytes } else { Vec::new() }
 }
 
 #[cfg(test)]
@@ -148,7 +149,7 @@ mod tests {
     use std::io::Write;
 
     fn parse(content: &[u8]) -> Result<Array, String> {
-        Array::parse(Path::new("file"), content).map_err(|error| error.to_string())
+        super::parse(Path::new("file"), content).map_err(|error| error.to_string())
     }
 
     fn gzip(content: &[u8]) -> Vec<u8> {
@@ -162,7 +163,7 @@ mod tests {
     #[test]
     fn plain_and_compressed_files_are_the_same() {
         let plain = parse(&LABELS).unwrap();
-        assert_eq!(plain, Array { shape: vec![3], bytes: vec![7, 2, 1] });
+        assert_eq!(plain, Array::line(vec![7u8, 2, 1]));
         assert_eq!(parse(&gzip(&LABELS)).unwrap(), plain);
     }
 
@@ -195,7 +196,7 @@ mod tests {
                 content[..4].copy_from_slice(&[0, 0, 8, 2]);
             }
             if let Ok(array) = parse(&content) {
-                prop_assert_eq!(array.shape.iter().product::<usize>(), array.bytes.len());
+                prop_assert_eq!(array.shape().iter().product::<usize>(), array.bytes().len());
             }
         }
     }

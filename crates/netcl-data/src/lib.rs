@@ -1,9 +1,9 @@
 //! Data on the host: data sets, batches and images from files. Nothing here knows a device.
 //!
 //! ```
-//! use netcl_data::{Batches, Dataset, Normalization};
+//! use netcl_data::{Batches, ImageSplits, Normalization};
 //!
-//! let digits = Dataset::digits()?;
+//! let digits = ImageSplits::digits()?;
 //! assert_eq!((digits.train.len(), digits.test.len()), (1437, 360));
 //!
 //! let normalization = Normalization::of(&digits.train);
@@ -18,6 +18,7 @@
 //!
 //! [`digits`] says who made the digits that come with this crate, and under which licence.
 
+pub mod array;
 pub mod augment;
 pub mod batches;
 pub mod catalog;
@@ -25,12 +26,17 @@ pub mod dataset;
 pub mod digits;
 pub mod error;
 pub mod idx;
+pub mod images;
 pub mod picture;
 pub mod random;
+pub mod sample;
 
+pub use array::{Array, DType, Element, Elements};
 pub use augment::Augment;
 pub use batches::{Batch, Batches, Normalization};
-pub use dataset::{Dataset, ImageSet};
+pub use dataset::{Concat, Dataset, ListDataset, SplitSizes, Subset, TensorDataset, random_split};
 pub use error::{Error, Result};
+pub use images::{ImageSet, ImageSplits};
 pub use picture::Picture;
 pub use random::Random;
+pub use sample::Sample;

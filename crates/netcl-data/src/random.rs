@@ -16,6 +16,13 @@ pub struct Random {
     state: u64,
 }
 
+/// What random numbers are for: one word for each purpose, so that none of them is another's copy.
+pub(crate) mod purpose {
+    pub(crate) const ORDER: u64 = 1;
+    pub(crate) const CHANGES: u64 = 2;
+    pub(crate) const SPLIT: u64 = 3;
+}
+
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 fn mix(mut z: u64) -> u64 {
@@ -54,6 +61,50 @@ impl Random {
                 return (product >> 64) as u64;
             }
         }
+    }
+
+    /// A number of at least 0 and below 1, of 53 random bits.
+    pub fn uniform(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A number between two others, evenly.
+    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.uniform()
+    }
+
+    /// Whether something of a probability happens.
+    pub fn chance(&mut self, probability: f64) -> bool {
+        self.uniform() < probability
+    }
+
+    /// A number of the normal distribution (Box and Muller, 1958).
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    /// A number of the gamma distribution with scale 1 (Marsaglia and Tsang, 2000); 0 where the shape is not above 0.
+    fn gamma(&mut self, shape: f64) -> f64 {
+        if shape < 1.0 {
+            // Their trick for small shapes.
+            return if shape > 0.0 { self.gamma(shape + 1.0) * self.uniform().powf(1.0 / shape) } else { 0.0 };
+        }
+        let d = shape - 1.0 / 3.0;
+        loop {
+            let x = self.normal();
+            let v = (1.0 + x / (9.0 * d).sqrt()).powi(3);
+            if v > 0.0 && (1.0 - self.uniform()).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+                return d * v;
+            }
+        }
+    }
+
+    /// A number of the beta distribution: between 0 and 1.
+    pub fn beta(&mut self, a: f64, b: f64) -> f64 {
+        let (x, y) = (self.gamma(a), self.gamma(b));
+        // Both are 0 where the shapes are so small that no number of their size can be held: all mass is at the ends then.
+        if x + y > 0.0 { x / (x + y) } else { f64::from(u8::from(self.chance(a / (a + b)))) }
     }
 
     /// The numbers below `n` in a random order.
@@ -98,6 +149,28 @@ mod tests {
         for (i, a) in all.iter().enumerate() {
             assert!(!all[..i].contains(a), "{all:?}");
         }
+    }
+
+    #[test]
+    fn distributions_have_their_means_and_deviations() {
+        let mut random = Random::new(5);
+        let mut check = |draw: &mut dyn FnMut(&mut Random) -> f64, mean: f64, variance: f64| {
+            let numbers: Vec<f64> = (0..20_000).map(|_| draw(&mut random)).collect();
+            let m = numbers.iter().sum::<f64>() / numbers.len() as f64;
+            let v = numbers.iter().map(|x| (x - m) * (x - m)).sum::<f64>() / numbers.len() as f64;
+            assert!((m - mean).abs() < 0.03 && (v - variance).abs() < 0.05, "{m} {v}, expected {mean} {variance}");
+        };
+        check(&mut |random| random.uniform(), 0.5, 1.0 / 12.0);
+        check(&mut |random| random.between(-1.0, 1.0), 0.0, 1.0 / 3.0);
+        check(&mut |random| random.normal(), 0.0, 1.0);
+        check(&mut |random| f64::from(u8::from(random.chance(0.25))), 0.25, 0.1875);
+        // Mean a / (a + b), variance ab / ((a + b)^2 (a + b + 1)).
+        for (a, b) in [(1.0, 1.0), (0.2, 0.2), (2.0, 5.0)] {
+            let sum: f64 = a + b;
+            check(&mut |random| random.beta(a, b), a / sum, a * b / (sum * sum * (sum + 1.0)));
+        }
+        let ends: Vec<f64> = (0..20).map(|_| random.beta(1e-300, 1e-300)).collect();
+        assert!(ends.iter().all(|x| *x == 0.0 || *x == 1.0), "{ends:?}");
     }
 
     #[test]

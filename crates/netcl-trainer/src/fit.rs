@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use netcl_data::{Augment, Batch, Batches, Dataset, Normalization};
+use netcl_data::{Augment, Batch, Batches, ImageSplits, Normalization};
 use netcl_io::Checkpoint;
 use netcl_nn::autograd::{IndexTensor, Queue, Tape, Tensor};
 use netcl_nn::{Module, functional as F};
@@ -118,13 +118,13 @@ pub enum Outcome {
 /// stopped and continued from its [`Progress`] in between.
 ///
 /// ```
-/// use netcl_data::Dataset;
+/// use netcl_data::ImageSplits;
 /// use netcl_nn::{Flatten, Linear, Module, autograd::manager, sequential};
 /// use netcl_optim::SGD;
 /// use netcl_trainer::{FitOptions, Outcome, Progress, fit};
 ///
 /// let queue = manager().cpu().queue;
-/// let digits = Dataset::digits()?;
+/// let digits = ImageSplits::digits()?;
 /// let mut model = sequential![Flatten::default(), Linear::new(&queue, 64, 10)?];
 /// let mut opt = SGD::new(model.parameters(), 0.5)?;
 /// let mut progress = Progress::default();
@@ -141,7 +141,7 @@ pub enum Outcome {
 pub fn fit(
     model: &mut dyn Module,
     queue: &Queue,
-    data: &Dataset,
+    data: &ImageSplits,
     optimizer: &mut dyn Optimizer,
     mut schedule: Option<&mut dyn Schedule>,
     options: &FitOptions<'_>,
@@ -238,7 +238,7 @@ struct Pending {
 fn train_step(
     model: &dyn Module,
     queue: &Queue,
-    data: &Dataset,
+    data: &ImageSplits,
     optimizer: &mut dyn Optimizer,
     options: &FitOptions<'_>,
     batch: Batch,

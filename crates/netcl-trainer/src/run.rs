@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use netcl_data::{Dataset, Normalization, catalog};
+use netcl_data::{ImageSplits, Normalization, catalog};
 use netcl_io::{Checkpoint, open, save_model};
 use netcl_nn::Module;
 use netcl_nn::autograd::{Generator, Queue, manual_seed};
@@ -25,7 +25,7 @@ pub use crate::folder::{CHECKPOINT, METRICS, MODEL, REPORT, numbered};
 /// A training run: data, model, optimizer, how far it is, and the folder where everything is kept.
 pub struct Run {
     settings: Settings,
-    data: Dataset,
+    data: ImageSplits,
     queue: Queue,
     folder: PathBuf,
     description: Description,
@@ -189,7 +189,7 @@ impl Run {
     }
 
     /// The images.
-    pub fn data(&self) -> &Dataset {
+    pub fn data(&self) -> &ImageSplits {
         &self.data
     }
 

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release --example cnn`
 
-use netcl::data::{Augment, Dataset, Normalization};
+use netcl::data::{Augment, ImageSplits, Normalization};
 use netcl::io::{load_weights, save_model};
 use netcl::nn::{BatchNorm2d, Conv2d, Conv2dOptions, Flatten, MaxPool2d};
 use netcl::optim::AdamW;
@@ -41,7 +41,7 @@ fn network(queue: &Queue) -> netcl::Result<Sequential> {
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queue = manager().cpu().queue;
-    let digits = Dataset::digits()?;
+    let digits = ImageSplits::digits()?;
     let normalization = Normalization::of(&digits.train);
     let mut model = network(&queue)?;
     println!("{model}\n{} parameters", model.num_parameters());

@@ -2,14 +2,14 @@
 //!
 //! `cargo run --release --example mlp`
 
-use netcl::data::{Batches, Dataset, Normalization};
+use netcl::data::{Batches, ImageSplits, Normalization};
 use netcl::nn::Flatten;
 use netcl::optim::{AdamW, AdamWOptions};
 use netcl::prelude::*;
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queue = manager().cpu().queue; // or manager().get("auto")?.queue: a GPU or accelerator, else the native CPU
-    let digits = Dataset::digits()?;
+    let digits = ImageSplits::digits()?;
     let pixels = Normalization::of(&digits.train);
 
     let model = sequential![Flatten::default(), Linear::new(&queue, 64, 128)?, ReLU, Linear::new(&queue, 128, 10)?,];

@@ -4,14 +4,14 @@
 
 use std::time::Instant;
 
-use netcl::data::{Batches, Dataset, Normalization};
+use netcl::data::{Batches, ImageSplits, Normalization};
 use netcl::nn::{Depth, ResNet, ResNetOptions};
 use netcl::optim::AdamW;
 use netcl::prelude::*;
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queue = manager().cpu().queue;
-    let digits = Dataset::digits()?;
+    let digits = ImageSplits::digits()?;
     let pixels = Normalization::of(&digits.train);
     // The stem for small images; one channel, since the digits are grey.
     let mut model = ResNet::new_with(&queue, ResNetOptions { in_channels: 1, ..ResNetOptions::of(Depth::D18) })?;

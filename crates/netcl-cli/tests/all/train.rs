@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use netcl::data::{Dataset, Picture};
+use netcl::data::{ImageSplits, Picture};
 use netcl::io::Archive;
 use serde_json::Value;
 
@@ -79,7 +79,7 @@ fn a_network_is_trained_reported_and_asked() {
     }
 
     // A picture of a test image that the network knows: bright on dark, then dark on bright and larger.
-    let digits = Dataset::digits().unwrap();
+    let digits = ImageSplits::digits().unwrap();
     let model = "runs/digits-cnn/model.netcl";
     let known = (0..20).find(|i| {
         let answer = json(folder, &["predict", model, &format!("idx:{i}"), "--json"]);

@@ -4,7 +4,7 @@ mod chart;
 
 use std::fmt::Write;
 
-use netcl_data::{Dataset, Picture, digits};
+use netcl_data::{ImageSplits, Picture, digits};
 use netcl_nn::Module;
 
 use crate::error::Result;
@@ -18,7 +18,7 @@ pub struct Content<'c> {
     /// What the run was made of.
     pub settings: &'c Settings,
     /// The images.
-    pub data: &'c Dataset,
+    pub data: &'c ImageSplits,
     /// The model.
     pub model: &'c dyn Module,
     /// The number of its parameters.
@@ -154,7 +154,7 @@ fn settings_table(content: &Content<'_>) -> String {
     format!("<div class=\"card\"><table class=\"rows\">{rows}</table></div>\n")
 }
 
-fn confusion(data: &Dataset, evaluation: &Evaluation) -> String {
+fn confusion(data: &ImageSplits, evaluation: &Evaluation) -> String {
     let names: Vec<String> = data.classes.iter().map(|name| escaped(name)).collect();
     let mut table = String::from("<div class=\"card scroll\"><table class=\"confusion\"><thead><tr><th></th>");
     for name in &names {
@@ -182,7 +182,7 @@ fn confusion(data: &Dataset, evaluation: &Evaluation) -> String {
     table
 }
 
-fn mistakes(data: &Dataset, evaluation: &Evaluation) -> Result<String> {
+fn mistakes(data: &ImageSplits, evaluation: &Evaluation) -> Result<String> {
     let mut surest = evaluation.mistakes.clone();
     surest.sort_by(|a, b| b.probability.total_cmp(&a.probability));
     let [_, height, width] = data.test.shape();

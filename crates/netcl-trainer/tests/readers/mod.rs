@@ -307,7 +307,7 @@ fn data_sets(cases: u64) {
             gzip(&damaged)
         }
     };
-    survive("idx", 2 * cases, damage_idx, |path| drop(idx::Array::read(path)));
+    survive("idx", 2 * cases, damage_idx, |path| drop(idx::read(path)));
     survive("folder", cases, damage_idx, |path| {
         let folder = tempfile::tempdir().unwrap();
         let labels = [&[0, 0, 8, 1, 0, 0, 0, 5][..], &[0, 1, 2, 1, 0]].concat();
@@ -352,7 +352,7 @@ fn files_that_unpack_to_anything_take_no_memory() {
         assert!(text.contains(expected), "{text}");
         assert!(peak < 16 << 20, "{peak} bytes: {text}");
     };
-    let read_idx = || idx::Array::read(&path).unwrap_err().to_string();
+    let read_idx = || idx::read(&path).unwrap_err().to_string();
     for (length, expected) in [(3u32, "goes on past its end"), (zeros.len() as u32, "too many for gzip data")] {
         let header = [&[0, 0, 8, 1][..], &length.to_be_bytes()].concat();
         let mut encoder = GzEncoder::new(std::fs::File::create(&path).unwrap(), Compression::fast());
