@@ -231,6 +231,13 @@ impl Array {
         Ok(Array { shape: shape.to_vec(), elements })
     }
 
+    /// A part of the elements, whatever the shape; less where they end before.
+    pub(crate) fn window(&self, start: usize, length: usize) -> Array {
+        let (start, end) = (start.min(self.len()), start.saturating_add(length).min(self.len()));
+        let elements = each!(&self.elements, all => Element::wrap(all[start..end].to_vec()));
+        Array { shape: vec![end - start], elements }
+    }
+
     /// The same elements with another shape.
     ///
     /// # Errors

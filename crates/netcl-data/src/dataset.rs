@@ -218,6 +218,28 @@ pub fn random_split<D: Dataset + Clone>(dataset: D, sizes: SplitSizes<'_>, seed:
     Ok(parts)
 }
 
+/// Something with rows along a first axis: an [`Array`] in memory or a mapped [`NpyArray`](crate::npy::NpyArray).
+pub trait Rows: Send + Sync {
+    /// The length of each axis.
+    fn shape(&self) -> &[usize];
+
+    /// The elements at one place of the first axis.
+    ///
+    /// # Errors
+    /// If there is no first axis, or it is shorter.
+    fn row(&self, index: usize) -> Result<Array>;
+}
+
+impl Rows for Array {
+    fn shape(&self) -> &[usize] {
+        self.shape()
+    }
+
+    fn row(&self, index: usize) -> Result<Array> {
+        self.row(index)
+    }
+}
+
 /// Arrays of one first axis: sample `i` has the `i`th row of each.
 ///
 /// ```
@@ -230,25 +252,25 @@ pub fn random_split<D: Dataset + Clone>(dataset: D, sizes: SplitSizes<'_>, seed:
 /// # Ok::<(), netcl_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct TensorDataset {
+pub struct TensorDataset<A = Array> {
     names: Option<Vec<String>>,
-    arrays: Vec<Array>,
+    arrays: Vec<A>,
     len: usize,
 }
 
-impl TensorDataset {
+impl<A: Rows> TensorDataset<A> {
     /// Samples are lists of fields.
     ///
     /// # Errors
     /// If there is no array, one has no axis, or the first axes differ.
-    pub fn new(arrays: Vec<Array>) -> Result<TensorDataset> {
+    pub fn new(arrays: Vec<A>) -> Result<TensorDataset<A>> {
         let lengths: Vec<Option<usize>> = arrays.iter().map(|array| array.shape().first().copied()).collect();
         match lengths.first() {
             Some(&Some(len)) if lengths.iter().all(|length| *length == Some(len)) => {
                 Ok(TensorDataset { names: None, arrays, len })
             }
             _ => {
-                let shapes: Vec<&[usize]> = arrays.iter().map(Array::shape).collect();
+                let shapes: Vec<&[usize]> = arrays.iter().map(A::shape).collect();
                 argument(format!(
                     "TensorDataset: the arrays need first axes of one length, their shapes are {shapes:?}"
                 ))
@@ -260,13 +282,13 @@ impl TensorDataset {
     ///
     /// # Errors
     /// As [`TensorDataset::new`].
-    pub fn named<N: Into<String>>(arrays: impl IntoIterator<Item = (N, Array)>) -> Result<TensorDataset> {
+    pub fn named<N: Into<String>>(arrays: impl IntoIterator<Item = (N, A)>) -> Result<TensorDataset<A>> {
         let (names, arrays) = arrays.into_iter().map(|(name, array)| (name.into(), array)).unzip();
         Ok(TensorDataset { names: Some(names), ..TensorDataset::new(arrays)? })
     }
 }
 
-impl Dataset for TensorDataset {
+impl<A: Rows> Dataset for TensorDataset<A> {
     type Item = Sample;
 
     fn len(&self) -> usize {
@@ -328,7 +350,7 @@ mod tests {
     #[test]
     fn arrays_of_different_lengths_are_refused() {
         let (two, three) = (Array::line(vec![0u8; 2]), Array::line(vec![0u8; 3]));
-        for arrays in [vec![two.clone(), three], vec![Array::scalar(1u8)], vec![]] {
+        for arrays in [vec![two.clone(), three], vec![Array::scalar(1u8)], Vec::<Array>::new()] {
             assert!(TensorDataset::new(arrays).unwrap_err().to_string().contains("first axes of one length"));
         }
         let named = TensorDataset::named([("x", two)]).unwrap();

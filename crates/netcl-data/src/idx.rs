@@ -17,7 +17,7 @@ const UNSIGNED_BYTES: u8 = 8;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// What compressed data of some length may unpack to: far more than images do, far less than deflate can.
-fn largest_unpacked(length: u64) -> u64 {
+pub(crate) fn largest_unpacked(length: u64) -> u64 {
     length.saturating_mul(64).saturating_add(64 << 20)
 }
 
