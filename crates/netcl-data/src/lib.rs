@@ -31,11 +31,13 @@ mod file;
 pub mod folder;
 pub mod idx;
 pub mod images;
+pub mod loader;
 pub mod npy;
 pub mod picture;
 pub mod random;
 pub mod resize;
 pub mod sample;
+pub mod sampler;
 pub mod table;
 pub mod text;
 
@@ -46,10 +48,15 @@ pub use dataset::{Concat, Dataset, ListDataset, Rows, SplitSizes, Subset, Tensor
 pub use error::{Error, Result};
 pub use folder::ImageFolder;
 pub use images::{ImageSet, ImageSplits};
+pub use loader::{DataLoader, Epoch, IterableDataset, LoaderBuilder, LoaderState, LoaderStats};
 pub use npy::{NpyArray, NpzFile};
 pub use picture::Picture;
 pub use random::Random;
 pub use resize::Resize;
 pub use sample::Sample;
+pub use sampler::{
+    BatchSampler, DistributedSampler, FixedBatches, LengthBatches, RandomSampler, Sampler, SequentialSampler, Uneven,
+    WeightedSampler,
+};
 pub use table::{Column, CsvOptions, Table};
 pub use text::{CharTokenizer, TokenWindows};
