@@ -28,6 +28,7 @@ pub mod decode;
 pub mod digits;
 pub mod error;
 mod file;
+pub mod filters;
 pub mod folder;
 pub mod idx;
 pub mod images;
@@ -40,6 +41,7 @@ pub mod sample;
 pub mod sampler;
 pub mod table;
 pub mod text;
+pub mod transforms;
 
 pub use array::{Array, DType, Element, Elements};
 pub use augment::Augment;

@@ -21,6 +21,7 @@ pub(crate) mod purpose {
     pub(crate) const ORDER: u64 = 1;
     pub(crate) const CHANGES: u64 = 2;
     pub(crate) const SPLIT: u64 = 3;
+    pub(crate) const BATCH: u64 = 4;
 }
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;

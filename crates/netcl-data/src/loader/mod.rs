@@ -12,7 +12,7 @@ pub use pool::LoaderStats;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result, argument};
 use crate::random::Random;
-use crate::random::purpose::CHANGES;
+use crate::random::purpose::{BATCH, CHANGES};
 use crate::sample::Sample;
 use crate::sampler::{BatchSampler, FixedBatches, RandomSampler, Sampler, SequentialSampler, check};
 use pool::{Cancel, Job, Jobs};
@@ -33,7 +33,7 @@ pub trait IterableDataset: Send + Sync {
 pub type Samples<T> = Box<dyn Iterator<Item = Result<T>> + Send>;
 
 type Transform<T> = Arc<dyn Fn(T, &mut Random) -> Result<T> + Send + Sync>;
-type Collate<T, B> = Arc<dyn Fn(Vec<T>) -> Result<B> + Send + Sync>;
+type Collate<T, B> = Arc<dyn Fn(Vec<T>, &mut Random) -> Result<B> + Send + Sync>;
 type MakeJobs<B> = Arc<dyn Fn(u64, usize) -> Result<Jobs<B>> + Send + Sync>;
 
 /// Where samples come from.
@@ -134,13 +134,14 @@ impl<T: Send + 'static> LoaderBuilder<T> {
         self
     }
 
-    /// The loader, with a function of one's own that makes a batch of samples.
+    /// The loader, with a function of one's own that makes a batch of samples. Its random numbers depend on the seed, the epoch and
+    /// the number of the batch's first sample.
     ///
     /// # Errors
     /// If settings contradict each other or are 0 where they must not be.
     pub fn build_with<B: Send + 'static>(
         self,
-        collate: impl Fn(Vec<T>) -> Result<B> + Send + Sync + 'static,
+        collate: impl Fn(Vec<T>, &mut Random) -> Result<B> + Send + Sync + 'static,
     ) -> Result<DataLoader<B>> {
         if self.prefetch == 0 {
             return argument("DataLoader: prefetch is 0; every worker makes at least one batch ahead");
@@ -196,7 +197,7 @@ impl LoaderBuilder<Sample> {
     /// # Errors
     /// As [`LoaderBuilder::build_with`].
     pub fn build(self) -> Result<DataLoader<Sample>> {
-        self.build_with(Sample::collate)
+        self.build_with(|samples, _| Sample::collate(samples))
     }
 }
 
@@ -225,6 +226,11 @@ impl<T: Send + 'static, B: Send + 'static> Making<T, B> {
         }
     }
 
+    /// A batch of samples, of which `first` is the number of the first.
+    fn joined(&self, samples: Vec<T>, epoch: u64, first: usize) -> Result<B> {
+        (self.collate)(samples, &mut Random::keyed(self.seed, &[BATCH, epoch, first as u64]))
+    }
+
     fn map(&self, dataset: &Arc<dyn Dataset<Item = T>>, batches: crate::sampler::Batched, epoch: u64) -> Jobs<B> {
         let (make, dataset) = (self.clone(), dataset.clone());
         Box::new(batches.map(move |indices| {
@@ -238,7 +244,8 @@ impl<T: Send + 'static, B: Send + 'static> Making<T, B> {
                     let sample = dataset.get(index).map_err(|error| error.at(index))?;
                     samples.push(make.changed(sample, epoch, index)?);
                 }
-                (make.collate)(samples).map_err(|error| of_batch(&indices, error))
+                let first = indices.first().copied().unwrap_or(0);
+                make.joined(samples, epoch, first).map_err(|error| of_batch(&indices, error))
             };
             Job { samples: count, run: Box::new(run) }
         }))
@@ -263,7 +270,7 @@ impl<T: Send + 'static, B: Send + 'static> Making<T, B> {
                     let sample = sample.map_err(|error| error.at(index))?;
                     samples.push(make.changed(sample, epoch, index)?);
                 }
-                (make.collate)(samples)
+                make.joined(samples, epoch, first)
             };
             Some(Job { samples: count, run: Box::new(run) })
         }))

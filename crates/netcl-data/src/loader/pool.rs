@@ -81,7 +81,7 @@ pub struct LoaderStats {
     pub samples: usize,
     /// How long the consumer waited for batches: above 0, the workers are too slow.
     pub consumer_wait: Duration,
-    /// How long workers waited for the consumer, all together: above 0, they are fast enough.
+    /// How long workers waited for the consumer, all together: above 0, they are fast enough. A wait counts when it ends.
     pub worker_wait: Duration,
     /// How long workers worked, all together.
     pub worker_busy: Duration,

@@ -164,17 +164,24 @@ fn workers_stay_within_their_bounds_and_end_with_the_epoch() {
     let loader = DataLoader::of(set).batch_size(5).workers(3).prefetch(2).build().unwrap();
     let mut epoch = loader.epoch(0).unwrap();
     epoch.next().unwrap().unwrap();
-    // Long enough for all that may be made ahead.
-    std::thread::sleep(Duration::from_millis(200));
-    let ahead = read.load(Ordering::SeqCst);
-    assert_eq!(ahead, (1 + 6) * 5, "one batch handed over, six made ahead");
+    // However slow the machine is, this many are made ahead; then some time for more, which must not be.
+    let settled = |expected: usize| {
+        while read.load(Ordering::SeqCst) < expected {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(read.load(Ordering::SeqCst), expected);
+    };
+    settled((1 + 6) * 5); // one batch handed over, six made ahead
     assert_eq!(threads(), 3);
+    epoch.next().unwrap().unwrap();
+    settled((2 + 6) * 5);
     let stats = epoch.stats();
-    assert_eq!((stats.batches, stats.samples), (1, 5));
-    assert!(stats.worker_wait > Duration::from_millis(200) && stats.worker_busy > Duration::ZERO, "{stats:?}");
+    assert_eq!((stats.batches, stats.samples), (2, 10));
+    assert!(stats.worker_wait > Duration::from_millis(50) && stats.worker_busy > Duration::ZERO, "{stats:?}");
     drop(epoch);
     assert_eq!(threads(), 0);
-    assert_eq!(read.load(Ordering::SeqCst), ahead);
+    assert_eq!(read.load(Ordering::SeqCst), (2 + 6) * 5);
     // An epoch that was never asked, and one that was asked for all.
     drop(loader.epoch(1).unwrap());
     assert_eq!(all(loader.epoch(1).unwrap()).len(), 200);
@@ -250,7 +257,7 @@ fn streams_are_batched_in_their_order() {
 #[test]
 fn batches_may_be_anything_and_samplers_decide() {
     let words = ListDataset(vec!["a", "bbb", "cc", "dddd"]);
-    let join = |words: Vec<&'static str>| Ok(words.concat());
+    let join = |words: Vec<&'static str>, _: &mut Random| Ok(words.concat());
     let build = || DataLoader::of(words.clone()).batch_size(2);
     let joined: Result<Vec<String>> = build().workers(2).build_with(join).unwrap().epoch(0).unwrap().collect();
     assert_eq!(joined.unwrap(), ["abbb", "ccdddd"]);
