@@ -28,7 +28,7 @@ Learning Repository, https://doi.org/10.24432/C50P49, CC BY 4.0.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// digits (come with netcl), fashion-mnist, mnist, or a folder with idx files
+    /// digits (come with netcl), fashion-mnist, mnist, cifar-10, cifar-100, or a folder with their files
     #[arg(long, value_name = "NAME", default_value = "digits")]
     data: String,
     /// The network

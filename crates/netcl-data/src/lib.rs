@@ -1,22 +1,46 @@
-//! Data on the host: data sets, batches and images from files. Nothing here knows a device.
+//! Data on the host: data sets, files, samplers, a loader with worker threads, transforms. Nothing here knows a device.
+//!
+//! A [`Dataset`] gives samples by number, a [`DataLoader`] makes batches of them ahead of the training loop:
 //!
 //! ```
-//! use netcl_data::{Batches, ImageSplits, Normalization};
+//! use netcl_data::transforms::{Border, Compose, Transform};
+//! use netcl_data::{DataLoader, ImageSplits, Sample};
 //!
 //! let digits = ImageSplits::digits()?;
-//! assert_eq!((digits.train.len(), digits.test.len()), (1437, 360));
-//!
-//! let normalization = Normalization::of(&digits.train);
-//! let mut images = 0;
-//! for batch in Batches::new(&digits.train, 64).normalized(normalization).shuffled(42, 0) {
-//!     assert_eq!(batch.pixels.len(), batch.len() * 64); // float32, ready for a tensor of shape [len, 1, 8, 8]
-//!     images += batch.len();
+//! let augment = Compose::new(vec![
+//!     Transform::Crop { size: [8, 8], padding: 1, border: Border::Constant(0.0) },
+//!     Transform::Normalize { mean: vec![0.3], deviation: vec![0.4] },
+//! ])?;
+//! let loader = DataLoader::of(digits.train)
+//!     .batch_size(64)
+//!     .shuffle(true)
+//!     .seed(42)
+//!     .workers(2)
+//!     .transform(augment.on_field(0))
+//!     .build()?;
+//! for batch in loader.epoch(0)? {
+//!     let batch = batch?;
+//!     let images = batch.get(0).and_then(Sample::array).unwrap(); // float32 of shape [64, 1, 8, 8], the last one smaller
+//!     assert_eq!(images.shape()[1..], [1, 8, 8]);
 //! }
-//! assert_eq!(images, digits.train.len()); // the last batch is smaller
 //! # Ok::<(), netcl_data::Error>(())
 //! ```
 //!
-//! [`digits`] says who made the digits that come with this crate, and under which licence.
+//! | to do this | see |
+//! |---|---|
+//! | describe samples | [`Sample`], [`Array`] |
+//! | put data sets together | [`Subset`], [`Concat`], [`random_split`], [`TensorDataset`], [`IterableDataset`] |
+//! | read files | [`catalog`], [`ImageFolder`], [`Table`] (CSV), [`NpyArray`] and [`NpzFile`], [`text`], [`idx`], [`cifar`] |
+//! | decide the order | [`sampler`] |
+//! | load, resume, measure | [`DataLoader`], [`Epoch`], [`LoaderState`], [`LoaderStats`] |
+//! | change images | [`transforms`] |
+//! | convert and pad | [`filters`] |
+//!
+//! Orders and random changes are functions of a seed, an epoch and a sample's number: the batches are the same whatever the number of
+//! workers, and a run goes on in the middle of an epoch without any saved random state.
+//!
+//! [`Batches`] and [`Augment`] are what `netcl train` uses: images in memory, without threads. [`digits`] says who made the digits that
+//! come with this crate, and under which licence.
 
 pub mod array;
 pub mod augment;

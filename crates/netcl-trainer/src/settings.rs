@@ -71,14 +71,15 @@ impl Settings {
         range(self.limit != Some(0), "the limit must be at least 1 image".to_owned())
     }
 
-    /// The changes of training images that suit the data set: digits may be shifted and turned, but not mirrored; clothes may be
-    /// mirrored; of other data nothing is known.
+    /// The changes of training images that suit the data set: digits may be shifted and turned, but not mirrored; clothes, animals and
+    /// vehicles may be mirrored; of other data nothing is known.
     pub fn changes(&self) -> Augment {
         match self.data.as_str() {
             _ if !self.augment => Augment::default(),
             "digits" => Augment { shift: 1, rotate: 10.0, scale: 0.1, flip: false },
             "mnist" => Augment { shift: 2, rotate: 10.0, scale: 0.1, flip: false },
             "fashion-mnist" => Augment { shift: 1, flip: true, ..Default::default() },
+            "cifar-10" | "cifar-100" => Augment { shift: 4, flip: true, ..Default::default() },
             _ => Augment { shift: 1, ..Default::default() },
         }
     }
@@ -110,10 +111,10 @@ mod tests {
     #[test]
     fn every_recommendation_is_usable_and_digits_are_not_mirrored() {
         for network in Network::ALL {
-            for data in ["digits", "mnist", "fashion-mnist", "some/folder"] {
+            for data in ["digits", "mnist", "fashion-mnist", "cifar-10", "some/folder"] {
                 let settings = Settings { augment: true, ..Settings::recommended(data, network) };
                 settings.check().unwrap();
-                assert_eq!(settings.changes().flip, data == "fashion-mnist");
+                assert_eq!(settings.changes().flip, ["fashion-mnist", "cifar-10"].contains(&data));
                 assert!(Settings { augment: false, ..settings }.changes().is_none());
             }
         }

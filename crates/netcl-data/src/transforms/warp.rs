@@ -87,8 +87,12 @@ impl Warp {
                 };
                 let planes = image.pixels.chunks_exact(old_size).zip(pixels.chunks_exact_mut(size));
                 if x >= 0 && y >= 0 && x + 1 < old_width as i64 && y + 1 < old_height as i64 {
-                    // Nearly always: all four pixels are inside.
+                    // Nearly always: all four pixels are inside. Whole pixels need no arithmetic.
                     let first = y as usize * old_width + x as usize;
+                    if fx == 0.0 && fy == 0.0 {
+                        planes.for_each(|(old, new)| new[at] = old[first]);
+                        continue;
+                    }
                     for (old, new) in planes {
                         let [upper, lower] = [first, first + old_width].map(|at| &old[at..at + 2]);
                         new[at] = mix([upper[0], upper[1], lower[0], lower[1]]);
