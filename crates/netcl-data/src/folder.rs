@@ -87,7 +87,7 @@ impl ImageFolder {
 }
 
 /// What is in a folder, in alphabetical order: the order in which the system lists it differs between machines.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let list = || std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>();
     let mut paths = list().map_err(|reason| Error::Read { path: folder.to_owned(), reason })?;
     paths.sort();

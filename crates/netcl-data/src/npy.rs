@@ -155,19 +155,25 @@ impl NpzFile {
     fn members(content: &Arc<Mmap>) -> Result<Vec<(String, NpyArray)>, String> {
         let mut archive = ZipArchive::new(Cursor::new(&content[..])).map_err(|error| error.to_string())?;
         let mut arrays = Vec::with_capacity(archive.len().min(1024));
+        // All members together: an archive can have many that unpack from the same few bytes.
+        let (largest, mut unpacked_size) = (largest_unpacked(content.len() as u64), 0u64);
         for index in 0..archive.len() {
             let mut member = archive.by_index(index).map_err(|error| error.to_string())?;
             let name = member.name().map_err(|error| error.to_string())?.trim_end_matches(".npy").to_owned();
             let wrong = |what: String| format!("its array {name:?}: {what}");
-            let (packed, size) = (member.compressed_size(), member.size());
+            let size = member.size();
             let array = if member.compression() == CompressionMethod::Stored {
                 let from = member.data_start().and_then(|start| usize::try_from(start).ok());
                 let to = from.and_then(|from| from.checked_add(usize::try_from(size).ok()?));
                 let (Some(from), Some(to)) = (from, to) else { return Err(wrong("it has no place".to_owned())) };
                 NpyArray::parse(content.clone(), from, to)
-            } else if size > largest_unpacked(packed) {
-                Err(format!("{packed} bytes would unpack to {size}; save it with numpy.savez, which does not pack"))
+            } else if unpacked_size.saturating_add(size) > largest {
+                Err(format!(
+                    "the arrays up to it unpack to more than {largest} bytes, many times the file; save it with numpy.savez, \
+                     which does not pack"
+                ))
             } else {
+                unpacked_size += size;
                 let mut unpacked = Vec::new();
                 let mut content = Read::by_ref(&mut member).take(size);
                 content.read_to_end(&mut unpacked).map_err(|error| wrong(error.to_string()))?;
@@ -346,7 +352,32 @@ mod tests {
         assert!(NpyArray::open(folder.path()).unwrap_err().to_string().contains("is no regular file"));
     }
 
+    /// A small archive with a packed and a stored member.
+    fn archive() -> Vec<u8> {
+        let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
+        let options = SimpleFileOptions::default();
+        for (name, method) in [("a.npy", CompressionMethod::Stored), ("b.npy", CompressionMethod::Deflated)] {
+            archive.start_file(name, options.compression_method(method)).unwrap();
+            archive.write_all(&npy(PAIR, &[0; 8])).unwrap();
+        }
+        archive.finish().unwrap().into_inner()
+    }
+
     proptest! {
+        #[test]
+        fn no_archive_is_too_wild(at in 0usize..1000, byte in any::<u8>(), length in 0usize..1000) {
+            let mut content = archive();
+            let at = at % content.len();
+            content[at] = byte;
+            content.truncate(length.max(content.len() / 2));
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("a.npz");
+            std::fs::write(&path, content).unwrap();
+            if let Ok(file) = NpzFile::open(&path) {
+                prop_assert!(file.arrays().iter().all(|(_, array)| array.read().is_ok()));
+            }
+        }
+
         #[test]
         fn no_content_is_too_wild(tail in proptest::collection::vec(any::<u8>(), 0..80), at in 0usize..80, byte in any::<u8>()) {
             let mut content = npy(PAIR, &tail);

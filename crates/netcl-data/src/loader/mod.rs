@@ -36,6 +36,9 @@ type Transform<T> = Arc<dyn Fn(T, &mut Random) -> Result<T> + Send + Sync>;
 type Collate<T, B> = Arc<dyn Fn(Vec<T>, &mut Random) -> Result<B> + Send + Sync>;
 type MakeJobs<B> = Arc<dyn Fn(u64, usize) -> Result<Jobs<B>> + Send + Sync>;
 
+/// More threads than any machine has use for: a mistake in a setting shall not take the machine down.
+const MOST_WORKERS: usize = 1024;
+
 /// Where samples come from.
 enum Origin<T> {
     Map(Arc<dyn Dataset<Item = T>>),
@@ -146,6 +149,9 @@ impl<T: Send + 'static> LoaderBuilder<T> {
         if self.prefetch == 0 {
             return argument("DataLoader: prefetch is 0; every worker makes at least one batch ahead");
         }
+        if self.workers > MOST_WORKERS {
+            return argument(format!("DataLoader: {} workers are too many; {MOST_WORKERS} are the most", self.workers));
+        }
         let make = Making { transform: self.transform, collate: Arc::new(collate), seed: self.seed };
         let (jobs, len): (MakeJobs<B>, Option<usize>) = match self.origin {
             Origin::Map(dataset) => {
@@ -187,7 +193,7 @@ impl<T: Send + 'static> LoaderBuilder<T> {
             }
         };
         let (seed, workers, timeout) = (self.seed, self.workers, self.timeout);
-        Ok(DataLoader { jobs, len, seed, workers, capacity: workers * self.prefetch, timeout })
+        Ok(DataLoader { jobs, len, seed, workers, capacity: workers.saturating_mul(self.prefetch), timeout })
     }
 }
 

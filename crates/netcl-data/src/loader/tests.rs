@@ -274,7 +274,28 @@ fn batches_may_be_anything_and_samplers_decide() {
     let error = |builder: LoaderBuilder<&'static str>| builder.build_with(join).err().unwrap().to_string();
     assert!(error(build().batch_size(0)).contains("batch size is 0"));
     assert!(error(build().prefetch(0)).contains("prefetch is 0"));
+    assert!(error(build().workers(usize::MAX)).contains("too many"));
     assert!(error(build().shuffle(true).sampler(Listed(vec![]))).contains("leave out shuffle"));
     let fixed = FixedBatches::new(Listed(vec![]), 1, false).unwrap();
     assert!(error(build().sampler(Listed(vec![])).batch_sampler(fixed)).contains("cannot both"));
+}
+
+#[test]
+fn batches_are_made_while_the_consumer_works() {
+    let slow = |sample: Sample, _: &mut Random| {
+        std::thread::sleep(Duration::from_millis(10));
+        Ok(sample)
+    };
+    let seconds = |workers| {
+        let loader = DataLoader::of(Numbers::new(30)).workers(workers).transform(slow).build().unwrap();
+        let started = Instant::now();
+        for batch in loader.epoch(0).unwrap() {
+            batch.unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        started.elapsed().as_secs_f64()
+    };
+    // Half the time, but for the first batch; sleeps are longer than asked on a busy machine, in both.
+    let (alone, ahead) = (seconds(0), seconds(1));
+    assert!(ahead < 0.75 * alone, "{ahead} s with a worker, {alone} s without");
 }
