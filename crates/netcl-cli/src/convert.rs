@@ -1,7 +1,7 @@
 //! `netcl convert`: a file of tensors as another kind of file.
 
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -71,9 +71,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     if let Some(dtype) = dtype {
         renamed = renamed.cast(dtype);
     }
-    let watched = Watched { tensors: &renamed, steps: RefCell::new(Steps::new(renamed.infos().len(), "convert")) };
+    let watched = Watched { tensors: &renamed, steps: Mutex::new(Steps::new(renamed.infos().len(), "convert")) };
     let written = write(to, &watched, &options);
-    watched.steps.borrow_mut().finish();
+    watched.steps.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
     if interrupted() && written.is_err() {
         return Ok(Verdict::Good);
     }
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
 /// Shows which tensor is being written, and stops at Ctrl+C.
 struct Watched<'t> {
     tensors: &'t dyn Tensors,
-    steps: RefCell<Steps>,
+    steps: Mutex<Steps>,
 }
 
 impl Tensors for Watched<'_> {
@@ -111,7 +111,7 @@ impl Tensors for Watched<'_> {
             let reason = std::io::ErrorKind::Interrupted.into();
             return Err(netcl::io::Error::Read { path: self.path().to_owned(), reason });
         }
-        self.steps.borrow_mut().begin(&name(&self.infos()[index].name, 60));
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner).begin(&name(&self.infos()[index].name, 60));
         self.tensors.read(index)
     }
 }

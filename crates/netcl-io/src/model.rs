@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use netcl_nn::autograd::{Queue, Shape, Tensor, manager};
-use netcl_nn::{LayerConfig, LoadReport, Misshapen, Module, StateDict, StateMismatch, Strict, build_layer, layer_config};
+use netcl_nn::{
+    LayerConfig, LoadReport, Misshapen, Module, StateDict, StateMismatch, Strict, build_layer, layer_config,
+};
 use serde_json::{Map, Value};
 
 use crate::archive::Archive;
