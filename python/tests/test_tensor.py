@@ -11,6 +11,7 @@ import weakref
 
 import numpy as np
 import pytest
+from conftest import find_device_selectors
 
 import netcl
 from netcl.core.device import CPUQueue, DeviceHandle, device, get_active_device, manager
@@ -445,3 +446,14 @@ def test_threads_can_be_set():
     netcl.set_num_threads(before)
     with pytest.raises(ValueError, match="at least one"):
         netcl.set_num_threads(0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_arrays_at_odd_addresses_are_taken(dtype):
+    values = np.array([1.0, -2.5, 0.375, 8.0])
+    for source in (np.float64, np.float32, np.float16):
+        data = np.frombuffer(b"x" + values.astype(source).tobytes(), source, offset=1)
+        assert not data.flags.aligned
+        for selector in find_device_selectors():
+            found = Tensor.from_host(manager.default(selector).queue, data, dtype).to(manager.default("cpu").queue, "float64")
+            np.testing.assert_array_equal(found.to_host(), values)

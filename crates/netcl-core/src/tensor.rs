@@ -108,6 +108,9 @@ impl Tensor {
         queue.check_dtype("tensor", dtype)?;
         let storage = launch::allocate_resident(queue, shape.nbytes("tensor", dtype)?, "tensor")?;
         let tensor = Tensor { storage, layout: Layout::contiguous(shape), dtype, queue: queue.clone() };
+        let mut space = Vec::new();
+        // Conversions read whole elements, plain copies do not care.
+        let data = if dtype == data_dtype { data } else { aligned(data, data_dtype, &mut space) };
         queue.upload(&tensor.storage, data, data_dtype, dtype, options)?;
         Ok(tensor)
     }
@@ -332,4 +335,15 @@ pub fn reshape(tensor: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
         Some(layout) => tensor.with_layout(layout),
         None => Ok(Tensor { layout: Layout::contiguous(shape), ..tensor.duplicate()? }),
     }
+}
+
+/// The bytes of elements at an address that their type allows: a file that is mapped, or a view of NumPy's, may have them anywhere.
+fn aligned<'d>(data: &'d [u8], dtype: DType, space: &'d mut Vec<u64>) -> &'d [u8] {
+    if data.as_ptr().align_offset(dtype.size()) == 0 {
+        return data;
+    }
+    space.resize(data.len().div_ceil(8), 0);
+    let copy = &mut bytemuck::cast_slice_mut(space)[..data.len()];
+    copy.copy_from_slice(data);
+    copy
 }

@@ -55,21 +55,10 @@ impl Array {
     }
 
     /// A tensor on a device with these elements in another dtype. They are uploaded from where they are: nothing is copied on
-    /// the host before, unless elements that have to be converted lie at odd addresses of a file.
+    /// the host before.
     pub fn to_tensor_of(&self, queue: &Queue, dtype: DType) -> Result<Tensor> {
         let (options, shape) = (HostOptions { dtype: Some(dtype), ..HostOptions::default() }, &self.shape[..]);
-        let size = self.dtype.size();
-        let copy: Vec<u8>;
-        let mut bytes = &self.bytes[..];
-        // Conversions read whole elements; plain copies do not care.
-        if dtype != self.dtype && bytes.as_ptr().align_offset(size) != 0 {
-            let mut space = vec![0; bytes.len() + size];
-            let start = space.as_ptr().align_offset(size);
-            space[start..start + bytes.len()].copy_from_slice(bytes);
-            copy = space;
-            bytes = &copy[start..start + bytes.len()];
-        }
-        Ok(RawTensor::from_host_bytes(queue, bytes, self.dtype, Shape::from(shape), options)?.into())
+        Ok(RawTensor::from_host_bytes(queue, &self.bytes, self.dtype, Shape::from(shape), options)?.into())
     }
 
     /// The same numbers in another dtype.
