@@ -1,5 +1,6 @@
 """Mixed precision from Python: scopes, layers, loss scaling, compiled and captured steps, 16-bit inference."""
 
+import gzip
 import re
 import threading
 from pathlib import Path
@@ -403,3 +404,20 @@ def test_a_small_gpt_in_16_bits(dtype):
         found = narrow(tokens)
     assert found.dtype == dtype
     np.testing.assert_allclose(found.to_host().astype(np.float32), expected, atol=0.05)
+
+
+def test_the_example_trains_in_every_dtype(tmp_path, monkeypatch):
+    """On images whose class is the place of a bright row."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "examples" / "python"))
+    import mixed_precision
+
+    drawn = np.random.default_rng(0)
+    for part, count in (("train", 1280), ("t10k", 100)):
+        labels = drawn.integers(0, 10, count).astype(np.uint8)
+        images = drawn.integers(0, 60, (count, 28, 28)).astype(np.uint8)
+        images[np.arange(count), labels * 2 + 4] = 250
+        for name, header, data in (("images-idx3", 16, images), ("labels-idx1", 8, labels)):
+            (tmp_path / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(bytes(header) + data.tobytes()))
+    monkeypatch.setattr(mixed_precision, "FOLDER", tmp_path)
+    found = mixed_precision.main("cpu", 2)
+    assert list(found) == ["float32", "float16", "bfloat16"] and min(found.values()) > 0.9, found

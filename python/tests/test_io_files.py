@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from pathlib import Path
 
@@ -176,3 +177,33 @@ def test_files_of_the_published_package_load():
     with np.load(golden / "published-run.npz") as run:
         found = model(Tensor.from_host(CPU, run["x"])).to_host()
         np.testing.assert_allclose(found, run["y"], atol=1e-5)
+
+
+def test_the_example_of_a_pretrained_encoder(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "examples" / "python"))
+    import sentence_embeddings
+
+    width, inner, config = 8, 12, {
+        "hidden_size": 8, "layer_norm_eps": 1e-12, "vocab_size": 20, "max_position_embeddings": 16, "type_vocab_size": 2,
+        "num_attention_heads": 2, "intermediate_size": 12, "num_hidden_layers": 2,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shapes = {f"embeddings.{name}_embeddings.weight": (rows, width) for name, rows in (("word", 20), ("position", 16), ("token_type", 2))}
+    linear = {f"attention.self.{name}": (width, width) for name in ("query", "key", "value")}
+    linear |= {"attention.output.dense": (width, width), "intermediate.dense": (inner, width), "output.dense": (width, inner)}
+    norms = ["embeddings.LayerNorm"]
+    for i in range(2):
+        shapes |= {f"encoder.layer.{i}.{name}.weight": shape for name, shape in linear.items()}
+        shapes |= {f"encoder.layer.{i}.{name}.bias": shape[:1] for name, shape in linear.items()}
+        norms += [f"encoder.layer.{i}.{name}.LayerNorm" for name in ("attention.output", "output")]
+    shapes |= {f"{norm}.{end}": (width,) for norm in norms for end in ("weight", "bias")} | {"pooler.dense.weight": (width, width)}
+    drawn = np.random.default_rng(0)
+    save_tensors({name: drawn.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}, tmp_path / "model.safetensors")
+
+    model = sentence_embeddings.load(tmp_path)
+    ids, mask = np.array([[1, 5, 9, 0], [2, 3, 4, 7]]), np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
+    found = model(ids, mask).to_host()
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
+    # What is padding does not matter.
+    np.testing.assert_allclose(model(ids[:1, :3], mask[:1, :3]).to_host(), found[:1], atol=1e-5)
+    assert abs(found[0] - found[1]).max() > 1e-2
