@@ -18,11 +18,15 @@ use crate::tensors::Tensors;
 use crate::writer::{WriteOptions, write};
 
 /// Writes a model's parameters and buffers under their dotted names, with metadata. The name says the [`Kind`] of file, `.netcl`
-/// where it says none; a PyTorch file has no metadata. How [`load_model`] builds the model again is added where every layer of it
-/// says how it is made.
+/// where it says none; a PyTorch file has no metadata. How [`load_model`] builds the model again is added to a `.netcl` file where
+/// every layer of the model says how it is made.
 pub fn save_model(path: &Path, model: &dyn Module, metadata: Map<String, Value>) -> Result<()> {
     let mut archive = Archive::new(metadata);
-    if let (Ok(mut config), false) = (layer_config(model), archive.metadata.contains_key("type")) {
+    let kind = Kind::of_name(path).unwrap_or(Kind::Netcl);
+    if kind == Kind::Netcl
+        && !archive.metadata.contains_key("type")
+        && let Ok(mut config) = layer_config(model)
+    {
         if let Some(layers) = config.settings.remove("layers").filter(|_| config.kind == "Sequential") {
             archive.metadata.insert("config".to_owned(), layers);
         } else {
@@ -31,7 +35,7 @@ pub fn save_model(path: &Path, model: &dyn Module, metadata: Map<String, Value>)
         archive.metadata.insert("type".to_owned(), config.kind.into());
     }
     insert_model(&mut archive, model)?;
-    write(path, &archive, &WriteOptions::new(Kind::of_name(path).unwrap_or(Kind::Netcl))).map(drop)
+    write(path, &archive, &WriteOptions::new(kind)).map(drop)
 }
 
 /// The network of a file of [`save_model`] or of the published package, built from the configuration in its metadata.

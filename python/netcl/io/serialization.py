@@ -36,7 +36,9 @@ def save_model(model: Module, path: str | os.PathLike[str], *, metadata: Mapping
     # An ending of another kind would be a surprise, none is netcl's own.
     path = os.fspath(path)
     path = path if os.path.splitext(path)[1] else f"{path}.netcl"
-    _io.save_model(path, model, json.dumps({**(metadata or {}), **describe(model)}), None)
+    # Other kinds of files hold what their own readers expect.
+    described = describe(model) if path.endswith(".netcl") else {}
+    _io.save_model(path, model, json.dumps({**(metadata or {}), **described}), None)
 
 
 def load_model(
