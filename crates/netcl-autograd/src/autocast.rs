@@ -1,6 +1,6 @@
 //! Autocast: which operations run in 16 bits and which in float32, and the scopes that turn it on.
 //!
-//! Each operation with an entry in [`policies`] asks [`enter`] first. Inside a scope it gets casts for its inputs, which are
+//! Each operation with an entry in [`policies`] asks `enter` first. Inside a scope it gets casts for its inputs, which are
 //! recorded operations: gradients of float32 parameters are float32. While they live the scope is suspended, so that what an
 //! operation is made of runs in the dtype that was chosen for all of it. Outside of scopes this costs one thread-local read.
 
