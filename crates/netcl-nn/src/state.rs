@@ -236,6 +236,7 @@ pub(crate) fn load<M: Module + ?Sized>(module: &M, state: &StateDict, strict: St
         let mismatch = StateMismatch { module: module.kind(), missing, unexpected, misshapen };
         return Err(Error::Custom(Box::new(mismatch)));
     }
+    pairs.retain(|(target, value)| !same(target, value));
     // Whatever can fail for lack of memory or a dtype comes before the first write.
     let prepared: Vec<(&Tensor, RawTensor)> =
         pairs.iter().map(|&(target, value)| Ok((target, prepared(target, value, &targets)?))).collect::<Result<_>>()?;
@@ -247,9 +248,6 @@ pub(crate) fn load<M: Module + ?Sized>(module: &M, state: &StateDict, strict: St
 
 /// A value in the target's dtype, on its device, and in memory that loading does not write to.
 fn prepared(target: &Tensor, value: &Tensor, targets: &StateDict) -> Result<RawTensor> {
-    if same(target, value) {
-        return Ok(value.raw().clone());
-    }
     let ready = value.raw().cast(target.dtype())?.to(target.queue())?;
     let written = targets.iter().any(|(_, other)| other.shares_storage(&ready));
     Ok(if written { ready.duplicate()? } else { ready })

@@ -14,14 +14,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from contextlib import ContextDecorator
+from typing import Any
 
 from netcl._netcl.amp import GradScaler, autocast_dtype, autocast_policies, enter_autocast
 from netcl._netcl.autograd import leave_scope
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 __all__ = ["GradScaler", "autocast", "autocast_dtype", "autocast_policies"]
 
@@ -29,7 +26,7 @@ __all__ = ["GradScaler", "autocast", "autocast_dtype", "autocast_policies"]
 _DEVICE_TYPES = frozenset({"cpu", "cuda", "hip", "mps", "mtia", "xpu"})
 
 
-class autocast:
+class autocast(ContextDecorator):
     """Lets products run in a 16-bit dtype: ``with autocast(): ...``, or ``@autocast()`` before a function.
 
     ``autocast_policies()`` says what runs in which dtype. Parameters and their gradients stay in float32; inputs of float64 are
@@ -69,11 +66,3 @@ class autocast:
 
     def __exit__(self, *exception: object) -> None:
         leave_scope()
-
-    def __call__(self, function: _F) -> _F:
-        @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return inside  # type: ignore[return-value]

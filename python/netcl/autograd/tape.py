@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from contextlib import ContextDecorator
 from typing import Any, TypeVar, overload
 
 from netcl._netcl import Tensor
@@ -15,7 +15,7 @@ _S = TypeVar("_S", bound="_Scope")
 __all__ = ["Tape", "detect_anomaly", "enable_grad", "no_grad"]
 
 
-class _Scope:
+class _Scope(ContextDecorator):
     """A context manager and a decorator; what it changes is restored at the end, also after an exception."""
 
     _kind: str
@@ -34,14 +34,6 @@ class _Scope:
 
     def __exit__(self, *exception: object) -> None:
         leave_scope()
-
-    def __call__(self, function: _F) -> _F:
-        @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return inside  # type: ignore[return-value]
 
 
 class no_grad(_Scope):

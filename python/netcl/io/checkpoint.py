@@ -28,7 +28,7 @@ from netcl.nn.module import Module
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
-# Their states are numbers and arrays by name, which Rust keeps in the same way: `netcl train` goes on from such a file.
+# Their states are numbers and arrays by name, which Rust's checkpoints keep as arrays of their own.
 _FLAT = (Optimizer, LRScheduler, Ema, GradScaler)
 
 

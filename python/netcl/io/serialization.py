@@ -38,7 +38,7 @@ def save_model(model: Module, path: str | os.PathLike[str], *, metadata: Mapping
     path = path if os.path.splitext(path)[1] else f"{path}.netcl"
     # Other kinds of files hold what their own readers expect.
     described = describe(model) if path.endswith(".netcl") else {}
-    _io.save_model(path, model, json.dumps({**(metadata or {}), **described}), None)
+    _io.save_model(path, model, json.dumps({**(metadata or {}), **described}))
 
 
 def load_model(
@@ -57,7 +57,7 @@ def load_model(
     everything that does not fit, and nothing has changed then.
     """
     if model is None:
-        kind, metadata, _ = _io.inspect(path)
+        kind, metadata = _io.metadata(path)
         model = _built(os.fspath(path), kind, json.loads(metadata), None if queue is None else resolve_queue(queue))
     elif queue is not None:
         model.to(queue)

@@ -367,7 +367,7 @@ fn a_captured_step_casts_at_every_replay() {
         let names = &step.stats().unwrap().names;
         let casts = names.iter().filter(|name| matches!(&name[..], "cast" | "copy")).count();
         assert_eq!(casts, 1, "two uses, one cast: {names:?}");
-        // What the recording made is nobody else's.
+        // Copies that the recording made are not used outside of it.
         assert_eq!(linear(&x, &weight, None).unwrap().to_f64_vec().unwrap(), [8.0; 8]);
         drop(outer);
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use netcl::core::dtype::DType;
-use netcl::io::{self, Archive, Array, Info, Kind, LoadOptions, Rename, Renamed, Tensors, WriteOptions};
+use netcl::io::{self, Archive, Array, Kind, LoadOptions, Rename, Renamed, Tensors, WriteOptions};
 use netcl::nn::{Module, Strict};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -29,16 +29,12 @@ pub(super) fn rename(names: Vec<String>, rules: Rules) -> PyResult<Vec<String>> 
     Ok(names.iter().map(|name| rename.apply(name).into_owned()).collect())
 }
 
-/// What a file is and holds: its kind, its metadata as JSON, and the name, dtype and shape of each tensor.
+/// The kind of a file, and its metadata as JSON.
 #[pyfunction]
-pub(super) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<(&'static str, String, Vec<Row>)> {
+pub(super) fn metadata(py: Python<'_>, path: PathBuf) -> PyResult<(&'static str, String)> {
     let file = py.detach(|| io::open(&path)).map_err(io_to_py)?;
-    let row = |info: &Info| (info.name.clone(), info.element.name(), info.shape.clone());
-    let metadata = serde_json::Value::from(file.metadata().clone()).to_string();
-    Ok((file.kind().name(), metadata, file.infos().iter().map(row).collect()))
+    Ok((file.kind().name(), serde_json::Value::from(file.metadata().clone()).to_string()))
 }
-
-type Row = (String, &'static str, Vec<usize>);
 
 /// The tensors of a file by name, on a device. Whole numbers are index tensors.
 #[pyfunction]
@@ -89,17 +85,12 @@ pub(super) fn load_weights(
 
 /// Writes a model's parameters and buffers; the kind of file is that of its name.
 #[pyfunction]
-pub(super) fn save_model(
-    path: PathBuf,
-    model: &Bound<'_, PyAny>,
-    metadata: &str,
-    max_shard_size: Option<u64>,
-) -> PyResult<()> {
+pub(super) fn save_model(path: PathBuf, model: &Bound<'_, PyAny>, metadata: &str) -> PyResult<()> {
     let mut archive = Archive::new(parse(metadata)?);
     for (name, tensor) in PythonModule::new(model)?.state_dict() {
         archive.insert(name, Array::from_tensor(tensor.raw()).map_err(io_to_py)?);
     }
-    model.py().detach(|| write(path, &archive, max_shard_size))
+    model.py().detach(|| write(path, &archive, None))
 }
 
 /// Writes tensors by name; the kind of file is that of its name.

@@ -14,9 +14,9 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
         ($($function:path),* $(,)?) => {$(module.add_function(wrap_pyfunction!($function, &module)?)?;)*};
     }
     functions!(
-        file::inspect,
         file::load_tensors,
         file::load_weights,
+        file::metadata,
         file::rename,
         file::save_model,
         file::save_tensors
