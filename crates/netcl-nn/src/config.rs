@@ -217,8 +217,9 @@ impl<'a> Build<'a> {
         bias: Option<usize>,
     ) -> Result<(Tensor, Option<Tensor>)> {
         let shape = shape.into();
-        let inputs: usize = shape[1..].iter().product();
-        let bound = 1.0 / (inputs.max(1) as f64).sqrt();
+        // As floats: a shape too large for memory is refused where the tensor is made.
+        let inputs: f64 = shape[1..].iter().map(|&n| n as f64).product();
+        let bound = 1.0 / inputs.max(1.0).sqrt();
         let start = Init::Uniform { low: -bound, high: bound };
         let weight = self.parameter(start, shape)?;
         Ok((weight, bias.map(|length| self.parameter(start, [length])).transpose()?))

@@ -176,6 +176,7 @@ impl Init {
         generator: Option<&mut Generator>,
     ) -> Result<Tensor> {
         let shape = shape.into();
+        shape.nbytes("init", dtype)?;
         match self.law(&shape)? {
             Law::Constant(value) => Tensor::full(queue, shape, dtype, value),
             Law::Uniform(low, high) => uniform(queue, shape, dtype, low, high, generator),
