@@ -40,6 +40,8 @@ class _Numbered(_Collection):
 
     def extend(self, values: Iterable[Any]) -> Any:
         """Adds members at the end."""
+        if isinstance(values, Tensor):
+            raise TypeError(f"{type(self).__name__} takes a list, not one tensor: its rows would become the members")
         for value in values:
             self.append(value)
         return self
