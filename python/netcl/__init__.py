@@ -4,7 +4,7 @@ The subpackages mirror the documentation: ``netcl.core.tensor``, ``netcl.core.de
 needs neither NumPy's nor OpenCL's attention; both are looked up when first used.
 """
 
-from netcl import amp, autograd, io, nn, ops, optim, runtime
+from netcl import amp, autograd, data, io, nn, ops, optim, runtime
 from netcl._functions import bias_add, conv2d, elementwise_binary, matmul, reduce_sum, relu, softmax
 from netcl._netcl import (
     BuildError,
@@ -35,6 +35,7 @@ __all__ = [
     "bias_add",
     "build_matmul_kernel",
     "conv2d",
+    "data",
     "device",
     "elementwise_binary",
     "from_dlpack",

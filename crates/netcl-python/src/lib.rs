@@ -4,6 +4,7 @@ mod amp;
 mod autograd;
 mod capabilities;
 mod cpu_buffer;
+mod data;
 mod device;
 mod dlpack;
 mod error;
@@ -56,6 +57,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     autograd::register(module)?;
     nn::register(module)?;
     optim::register(module)?;
+    data::register(module)?;
     io::register(module)?;
     amp::register(module)?;
     profiling::register(module)?;

@@ -1,0 +1,1 @@
+"""Types of the extension's part of ``netcl.data``."""

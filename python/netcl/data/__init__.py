@@ -1,0 +1,3 @@
+"""Data sets, the loader, and changes of samples on the host and on the device."""
+
+__all__: list[str] = []
