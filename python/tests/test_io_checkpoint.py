@@ -143,8 +143,27 @@ def test_what_does_not_fit_is_said_and_changes_nothing(tmp_path):
         with pytest.raises(kind, match=match):
             load()
     assert run.bits() == before
+    other = optim.SGD(nn.Linear(CPU, 2, 2).parameters(), lr=0.1, momentum=0.9)
+    with pytest.raises(ValueError, match="SGD: the state has"):
+        load_checkpoint(path, run.model, other)
+    assert run.bits() == before
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(ValueError, match="cannot be used: it is no NPZ archive"):
+        load_checkpoint(path, run.model)
+    assert run.bits() == before
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [{"$array": "gone"}, {"$array": []}, {"$tuple": 3}, {"$items": [[1]]}, {"$int": "x"}, {"$bytes": 5}, {"$integers": ["<i8", [3], "AA"]}, {"$items": [[[], 1]]}],
+)
+def test_damaged_values_are_said_and_change_nothing(tmp_path, damaged):
+    run = Run()
+    checkpoint = netcl._netcl.io.Checkpoint(run.model, "{}")
+    checkpoint.progress = json.dumps({"metrics": [damaged]})
+    path = checkpoint.write(tmp_path / "a.netcl", None, None, False)
+    before = run.steps(1).bits()
+    with pytest.raises(ValueError, match="a.netcl: what it says of metrics is damaged"):
         load_checkpoint(path, run.model)
     assert run.bits() == before
 

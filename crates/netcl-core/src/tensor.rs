@@ -108,10 +108,7 @@ impl Tensor {
         queue.check_dtype("tensor", dtype)?;
         let storage = launch::allocate_resident(queue, shape.nbytes("tensor", dtype)?, "tensor")?;
         let tensor = Tensor { storage, layout: Layout::contiguous(shape), dtype, queue: queue.clone() };
-        let mut space = Vec::new();
-        // Conversions read whole elements, plain copies do not care.
-        let data = if dtype == data_dtype { data } else { aligned(data, data_dtype, &mut space) };
-        queue.upload(&tensor.storage, data, data_dtype, dtype, options)?;
+        tensor.upload(data, data_dtype, options)?;
         Ok(tensor)
     }
 
@@ -318,6 +315,36 @@ impl Tensor {
     /// Overwrites the elements with those of another tensor, which is expanded and cast as needed.
     pub fn assign(&self, source: &Tensor) -> Result<()> {
         copy::copy(&source.expand(self.shape())?, self)
+    }
+
+    /// Overwrites the elements with dense row-major data of the host, which is cast as needed.
+    ///
+    /// ```
+    /// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
+    ///
+    /// let x = Tensor::from_shape(&manager().cpu().queue, [2], DType::F32)?;
+    /// x.write_bytes(bytemuck::cast_slice(&[1.5f64, -2.0]), DType::F64)?;
+    /// assert_eq!(x.to_f64_vec()?, [1.5, -2.0]);
+    /// # Ok::<(), netcl_core::Error>(())
+    /// ```
+    pub fn write_bytes(&self, data: &[u8], data_dtype: DType) -> Result<()> {
+        let (options, shape) = (HostOptions { dtype: Some(self.dtype), ..HostOptions::default() }, self.shape());
+        // A sink must see a write, and an upload begins where the storage does.
+        if launch::has_sink() || !self.layout.is_contiguous() || self.layout.offset() != 0 {
+            return self.assign(&Tensor::from_host_bytes(&self.queue, data, data_dtype, shape.clone(), options)?);
+        }
+        if data.len() != shape.nbytes("write_bytes", data_dtype)? {
+            return Err(Error::Length { op: "write_bytes", got: data.len() / data_dtype.size(), shape: shape.clone() });
+        }
+        self.upload(data, data_dtype, options)
+    }
+
+    /// Copies dense data of the tensor's size to the start of its storage.
+    fn upload(&self, data: &[u8], data_dtype: DType, options: HostOptions) -> Result<()> {
+        let mut space = Vec::new();
+        // Conversions read whole elements, plain copies do not care.
+        let data = if self.dtype == data_dtype { data } else { aligned(data, data_dtype, &mut space) };
+        self.queue.upload(&self.storage, data, data_dtype, self.dtype, options)
     }
 
     /// Overwrites every element with a value.

@@ -147,6 +147,14 @@ impl Checkpoint {
         Some(Generator { seed: number("seed")?, offset: number("offset")? })
     }
 
+    /// Whether the weights fit a model, which stays as it is.
+    ///
+    /// # Errors
+    /// If they do not: as [`Checkpoint::restore`].
+    pub fn check(&self, model: &dyn Module) -> Result<()> {
+        self.archive.check(model)
+    }
+
     /// Puts the model and the process-wide random generator back to where they were.
     ///
     /// # Errors

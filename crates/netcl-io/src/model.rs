@@ -149,17 +149,31 @@ impl Archive {
     pub fn restore(&self, model: &mut dyn Module) -> Result<()> {
         load(self, model, Strict::Yes).map(drop)
     }
+
+    /// Whether [`Archive::restore`] would succeed: the same errors, and the model stays as it is.
+    pub fn check(&self, model: &dyn Module) -> Result<()> {
+        matched(self, model, Strict::Yes).map(drop)
+    }
 }
 
-/// Copies tensors into a model. Only those that have a place in it are read, so that the model bounds the memory that it takes;
-/// what is mapped is copied tensor by tensor, when everything has been found to fit.
+/// Copies tensors into a model, from where they are mapped, when everything has been found to fit.
 fn load(tensors: &dyn Tensors, model: &mut dyn Module, strict: Strict) -> Result<LoadReport> {
+    let (report, pairs) = matched(tensors, model, strict)?;
+    for (target, array) in pairs {
+        target.write_bytes(&array.bytes, array.dtype)?;
+    }
+    Ok(report)
+}
+
+/// The tensors of a model with the arrays that belong into them. Only those that have a place in it are read, so that the model
+/// bounds the memory that it takes.
+fn matched(tensors: &dyn Tensors, model: &dyn Module, strict: Strict) -> Result<(LoadReport, Vec<(Tensor, Array)>)> {
     let targets = model.state_dict();
     let host = manager().cpu().queue;
     // Stands for what need not be read to be listed.
     let absent = |shape: Shape| Ok::<_, Error>(Tensor::from_host::<f32>(&host, &[], shape)?);
     let mut state = StateDict::new();
-    let mut pairs: Vec<(&Tensor, Array)> = Vec::new();
+    let mut pairs: Vec<(Tensor, Array)> = Vec::new();
     let mut misshapen: Vec<(&str, &[usize])> = Vec::new();
     let mut unknown: Vec<&str> = Vec::new();
     let parts = parts(tensors.metadata());
@@ -171,7 +185,7 @@ fn load(tensors: &dyn Tensors, model: &mut dyn Module, strict: Strict) -> Result
         match targets.get(name) {
             None => unknown.push(name),
             Some(target) if target.shape()[..] == info.shape[..] => {
-                pairs.push((target, tensors.read(index)?));
+                pairs.push((target.clone(), tensors.read(index)?));
                 state.insert(name, target.clone());
             }
             Some(target) => {
@@ -207,8 +221,5 @@ fn load(tensors: &dyn Tensors, model: &mut dyn Module, strict: Strict) -> Result
         let problems = shapes.chain(missing).chain(unexpected).chain(more).collect();
         Error::Weights { path: tensors.path().to_owned(), problems }
     })?;
-    for (target, array) in pairs {
-        target.assign(array.to_tensor_of(target.queue(), target.dtype())?.raw())?;
-    }
-    Ok(report)
+    Ok((report, pairs))
 }

@@ -94,8 +94,9 @@ def load_checkpoint(
     """Puts a model, what trains it and netcl's random generator back to where ``save_checkpoint`` found them.
 
     Returns the plain values of the file: ``metrics``, ``step`` and what was given by other names. For a name under which
-    ``save_checkpoint(..., keep=n)`` wrote, the last checkpoint is read. A part that the file does not have, or weights that do
-    not fit, are an error before anything has changed.
+    ``save_checkpoint(..., keep=n)`` wrote, the last checkpoint is read. A damaged file, a part that it does not have, or
+    weights that do not fit, are an error before anything has changed. The model is written last: a state that its part
+    refuses leaves the model as it is.
     """
     checkpoint = Checkpoint.read(path)
     values = json.loads(checkpoint.progress)
@@ -109,14 +110,21 @@ def load_checkpoint(
         held = ", ".join([*flat, *states]) or "nothing"
         raise ValueError(f"{os.fspath(path)} has no state of {' and '.join(missing)}; beside the model's it has {held}")
 
-    def arrays(name: str) -> dict[str, Any]:
-        return checkpoint.state(name) if name in checkpoint.parts else {}
+    def content(name: str, value: Any) -> Any:
+        try:
+            return unpack(value, checkpoint.state(name) if name in checkpoint.parts else {})
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise ValueError(f"{os.fspath(path)}: what it says of {name} is damaged ({error})") from error
 
+    loaded = {name: content(name, states[name]) if name in states else checkpoint.state(name) for name in given}
+    plain = {name: content(name, value) for name, value in values.items() if name not in states}
+    if model is not None:
+        checkpoint.check(model)
+    for name, part in given.items():
+        part.load_state_dict(loaded[name])
     if model is not None:
         checkpoint.restore(model)
-    for name, part in given.items():
-        part.load_state_dict(unpack(states[name], arrays(name)) if name in states else arrays(name))
-    return {name: unpack(value, arrays(name)) for name, value in values.items() if name not in states}
+    return plain
 
 
 def _present(parts: dict[str, Any]) -> dict[str, Any]:

@@ -75,6 +75,11 @@ impl Checkpoint {
         written.map_err(io_to_py)
     }
 
+    /// Raises what ``restore`` would raise; the model stays as it is.
+    fn check(&self, model: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.0.check(&PythonModule::new(model)?).map_err(io_to_py)
+    }
+
     /// Puts the model and the random generator back to where they were.
     fn restore(&self, model: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut module = PythonModule::new(model)?;
