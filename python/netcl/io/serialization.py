@@ -88,6 +88,8 @@ def save_tensors(
     ``"model.safetensors.index.json"`` writes shards of at most ``max_shard_size`` bytes (5 GB) and their index, as Hugging Face
     does.
     """
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"save_tensors(tensors, path): the tensors are a dictionary by name, not a {type(tensors).__name__}")
     held = {name: _tensor(name, value) for name, value in tensors.items()}
     _io.save_tensors(path, held, json.dumps(dict(metadata or {})), max_shard_size)
 
