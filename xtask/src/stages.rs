@@ -119,6 +119,10 @@ fn rust(workspace: &Workspace, full: bool) -> Result<Outcome> {
     if full {
         command.args(["--run-ignored", "all"]);
     }
+    if cfg!(all(target_os = "linux", target_env = "gnu")) {
+        let runner = format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", std::env::consts::ARCH.to_uppercase());
+        command.env(runner, workspace.test_runner());
+    }
     stream(&mut command)?;
     Ok(Outcome::Passed)
 }

@@ -67,6 +67,11 @@ impl Workspace {
         named.map_or_else(|| self.root.join("../shared/spec"), PathBuf::from)
     }
 
+    /// What starts each Rust test.
+    pub(crate) fn test_runner(&self) -> PathBuf {
+        self.root.join("xtask/own-cache.sh")
+    }
+
     fn pyo3_config(&self) -> PathBuf {
         self.check().join("pyo3-config.txt")
     }

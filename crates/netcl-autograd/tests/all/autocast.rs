@@ -105,8 +105,9 @@ fn gradients(case: &Case, leaves: &[Tensor]) -> Vec<Vec<f64>> {
 fn gradients_are_near_those_of_float32() {
     for device in devices() {
         for case in cases().into_iter().filter(|case| policy_of(case) != Policy::Keep) {
-            // OpenCL drivers take their time for each kernel: there, the kernels that compute in 16 bits.
+            // OpenCL drivers take their time for each kernel, PoCL most: there, the kernels that compute in 16 bits.
             let heavy = ["linear", "conv2d", "attention, masked", "recurrent lstm"];
+            let heavy = if device.platform_name.contains("Portable") { &heavy[..1] } else { &heavy };
             if !matches!(device.queue, Queue::Cpu(_)) && !heavy.contains(&&case.name[..]) {
                 continue;
             }

@@ -179,10 +179,10 @@ fn whole_grid(name: &'static str, dtypes: &[DType], chosen: impl Fn(&DeviceHandl
 
 #[test]
 fn every_case_on_every_device_and_dtype() {
-    // A program takes a second: everything in f32, else one size for each cell, and on PoCL, the slowest, for half of them.
+    // A program takes a second: everything in f32, else one size for each cell, and on PoCL, the slowest, a fifth of that.
     whole_grid("recurrent", &DType::FLOATS, |device, i, dtype| {
         let portable = device.platform_name.contains("Portable");
-        dtype == DType::F32 || (4..8).contains(&i) && (!portable || i % 2 == 0)
+        (dtype == DType::F32 || (4..8).contains(&i)) && (!portable || i % 5 == 0)
     });
 }
 
