@@ -72,6 +72,14 @@ pub enum Error {
         /// Why.
         reason: Box<Error>,
     },
+    /// Samples that could not be joined to a batch.
+    #[error("{reason} (the batch's samples are {})", some(indices))]
+    Batch {
+        /// Their numbers in the data set.
+        indices: Vec<usize>,
+        /// Why.
+        reason: Box<Error>,
+    },
     /// A panic in a worker thread: a mistake in a data set, transform or collate function.
     #[error("a worker panicked: {what}")]
     Panic {
@@ -108,11 +116,26 @@ impl Error {
             reason => Error::Sample { index, reason: Box::new(reason) },
         }
     }
+
+    /// Which samples it is about: `sample 7`, or the first ones of a batch.
+    pub fn samples(&self) -> Option<String> {
+        match self {
+            Error::Sample { index, .. } => Some(format!("sample {index}")),
+            Error::Batch { indices, .. } => Some(format!("the batch of samples {}", some(indices))),
+            _ => None,
+        }
+    }
 }
 
 /// An [`Error::Argument`].
 pub(crate) fn argument<T>(what: impl Into<String>) -> Result<T> {
     Err(Error::Argument { what: what.into() })
+}
+
+/// The first numbers of a list.
+fn some(indices: &[usize]) -> String {
+    let first: Vec<String> = indices.iter().take(8).map(usize::to_string).collect();
+    first.join(", ") + if indices.len() > 8 { ", ..." } else { "" }
 }
 
 fn list(paths: &[PathBuf]) -> String {

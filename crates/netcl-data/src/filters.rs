@@ -116,6 +116,21 @@ pub fn fit<T: Element>(array: &Array, length: usize, value: T, side: Side) -> Re
     Array::new(elements, &[&[length], rest].concat())
 }
 
+/// [`fit`] for a type that is known at run time: bytes, int32, int64, float32 or float64.
+///
+/// # Errors
+/// If the array has no axis, or its elements are of another type.
+pub fn fit_number(array: &Array, length: usize, value: f64, side: Side) -> Result<Array> {
+    match array.elements() {
+        Elements::F32(_) => fit(array, length, value as f32, side),
+        Elements::F64(_) => fit(array, length, value, side),
+        Elements::I64(_) => fit(array, length, value as i64, side),
+        Elements::I32(_) => fit(array, length, value as i32, side),
+        Elements::U8(_) => fit(array, length, value as u8, side),
+        _ => argument(format!("fit: sequences of {:?} are not padded; convert them first", array.dtype())),
+    }
+}
+
 /// Sequences of different lengths as one array with a new first axis, padded on the right to the longest, and their lengths (int64).
 /// For collate functions.
 ///
@@ -125,15 +140,8 @@ pub fn pad_stack(sequences: &[Array], value: f64) -> Result<(Array, Array)> {
     let length = |array: &Array| array.shape().first().copied().unwrap_or(0);
     let longest = sequences.iter().map(length).max().unwrap_or(0);
     let lengths = Array::line(sequences.iter().map(|array| length(array) as i64).collect());
-    let padded = |array: &Array| match array.elements() {
-        Elements::F32(_) => fit(array, longest, value as f32, Side::Right),
-        Elements::F64(_) => fit(array, longest, value, Side::Right),
-        Elements::I64(_) => fit(array, longest, value as i64, Side::Right),
-        Elements::I32(_) => fit(array, longest, value as i32, Side::Right),
-        Elements::U8(_) => fit(array, longest, value as u8, Side::Right),
-        _ => argument(format!("pad_stack: sequences of {:?} are not padded; convert them first", array.dtype())),
-    };
-    let padded = sequences.iter().map(padded).collect::<Result<Vec<_>>>()?;
+    let padded =
+        sequences.iter().map(|array| fit_number(array, longest, value, Side::Right)).collect::<Result<Vec<_>>>()?;
     Ok((Array::stack(&padded)?, lengths))
 }
 

@@ -64,7 +64,7 @@ fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {
 }
 
 /// The C fields of an array, valid while it lives.
-fn fields(array: &Bound<'_, PyUntypedArray>) -> *mut PyArrayObject_fields {
+pub(crate) fn fields(array: &Bound<'_, PyUntypedArray>) -> *mut PyArrayObject_fields {
     // SAFETY: a live array, and the interpreter is attached.
     unsafe { _PyArray_GET_ITEM_DATA(array.as_array_ptr()) }
 }
@@ -166,7 +166,7 @@ pub(crate) fn snapshot<'py>(py: Python<'py>, bytes: Arc<[u8]>, tensor: &Tensor) 
 /// # Safety
 /// Everything that `dims` and `strides` (dense if `None`) reach from `first` is valid while `owner` lives, for writes too if the
 /// flags say so.
-unsafe fn over<'py>(
+pub(crate) unsafe fn over<'py>(
     py: Python<'py>,
     first: *mut u8,
     number: NPY_TYPES,

@@ -1,3 +1,39 @@
 """Data sets, the loader, and changes of samples on the host and on the device."""
 
-__all__: list[str] = []
+from netcl.data import augment, filters
+from netcl.data.dataloader import *
+from netcl.data.dataset import *
+from netcl.data.sampler import *
+
+__all__ = [
+    "CIFAR10",
+    "CIFAR100",
+    "MNIST",
+    "BatchSampler",
+    "CharTokenizer",
+    "ConcatDataset",
+    "CsvTable",
+    "DataLoader",
+    "Dataset",
+    "DistributedSampler",
+    "FashionMNIST",
+    "ImageDataset",
+    "ImageFolder",
+    "LengthBatchSampler",
+    "NpyDataset",
+    "NpzDataset",
+    "RandomSampler",
+    "Sampler",
+    "SequentialSampler",
+    "Subset",
+    "TensorDataset",
+    "TextDataset",
+    "WeightedRandomSampler",
+    "augment",
+    "default_collate",
+    "digits",
+    "filters",
+    "idx",
+    "random_split",
+    "read_text",
+]

@@ -251,7 +251,7 @@ impl<T: Send + 'static, B: Send + 'static> Making<T, B> {
                     samples.push(make.changed(sample, epoch, index)?);
                 }
                 let first = indices.first().copied().unwrap_or(0);
-                make.joined(samples, epoch, first).map_err(|error| of_batch(&indices, error))
+                make.joined(samples, epoch, first).map_err(|reason| Error::Batch { indices, reason: Box::new(reason) })
             };
             Job { samples: count, run: Box::new(run) }
         }))
@@ -286,19 +286,6 @@ impl<T: Send + 'static, B: Send + 'static> Making<T, B> {
 /// Nobody sees this error: the consumer has gone.
 fn stopped(cancel: &Cancel) -> Result<()> {
     if cancel.is_set() { argument("DataLoader: closed") } else { Ok(()) }
-}
-
-/// An error of the collate function, with the samples of the batch.
-fn of_batch(indices: &[usize], error: Error) -> Error {
-    match error {
-        Error::Argument { what } => {
-            let (first, more) = (&indices[..indices.len().min(8)], if indices.len() > 8 { ", ..." } else { "" });
-            let first: Vec<String> = first.iter().map(usize::to_string).collect();
-            Error::Argument { what: format!("{what} (the batch's samples are {}{more})", first.join(", ")) }
-        }
-        // Someone else's error keeps its type.
-        error => error,
-    }
 }
 
 /// Batches of a data set, in an order that depends on nothing but the seed and the epoch.
