@@ -239,9 +239,12 @@ class _Batches:
         if _warned or stats is None or (os.cpu_count() or 1) < 2:
             return
         elapsed = time.monotonic() - self._started
-        # All workers are busy and the loop waits for them, but together they have no more than one processor.
-        waited_for = stats["consumer_wait"] > 0.5 * elapsed and stats["worker_busy"] > 0.8 * workers * elapsed
-        if waited_for and 0.6 * elapsed < stats["python_busy"] < 1.15 * elapsed:
+        # The loop waits and all workers are busy, but with waiting for the lock; or, where single samples take long, together
+        # they have no more than one processor.
+        busy = stats["worker_busy"]
+        waited_for = stats["consumer_wait"] > 0.5 * elapsed and busy > 0.8 * workers * elapsed
+        locked = stats["lock_wait"] > 0.3 * busy or 0.6 * elapsed < stats["python_busy"] < 1.15 * elapsed
+        if waited_for and locked:
             _warned = True
             warnings.warn(
                 f"DataLoader: {workers} worker threads make batches no faster than one, because Python code of the data set, "

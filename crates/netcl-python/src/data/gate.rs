@@ -5,6 +5,7 @@
 //! not given to workers any more once [`finish`] has run, and it waits for those inside; Python code that does not return
 //! within a moment gets a `SystemExit`, as by `PyThreadState_SetAsyncExc`.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -33,6 +34,8 @@ pub(super) struct Gate {
     inside: Mutex<Vec<u64>>,
     /// Nanoseconds of processor time that workers spent inside.
     busy: AtomicU64,
+    /// Nanoseconds that workers waited to come in.
+    waited: AtomicU64,
     /// Whether the threads are workers of ours; not where batches are made by the thread that asks for them.
     workers: bool,
     /// The process whose threads they are; a forked child has none of them.
@@ -41,6 +44,38 @@ pub(super) struct Gate {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A worker's thread state in the interpreter, kept from its first Python code to its end. Without it every sample would make and
+/// delete one, for more than a microsecond and two system calls, and `threading.local` would forget its content.
+#[derive(Default)]
+struct Kept(Cell<bool>);
+
+thread_local! {
+    static KEPT: Kept = Kept::default();
+}
+
+impl Kept {
+    /// Called while attached.
+    fn keep(&self) {
+        if !self.0.replace(true) {
+            // SAFETY: the thread is attached. The count of the state stays above 0 until `drop` releases it.
+            unsafe { ffi::PyGILState_Ensure() };
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.0.get() {
+            Python::try_attach(|_| {
+                if !ENDING.load(Ordering::Relaxed) {
+                    // SAFETY: undoes `keep`, which found the thread attached; it is again.
+                    unsafe { ffi::PyGILState_Release(ffi::PyGILState_STATE::PyGILState_LOCKED) };
+                }
+            });
+        }
+    }
 }
 
 /// A function of the standard library that takes nothing.
@@ -74,6 +109,7 @@ impl Gate {
     /// Runs Python code; an exception becomes an error of netcl-data.
     pub(super) fn pass<R>(&self, code: impl FnOnce(Python<'_>) -> PyResult<R>) -> Result<R> {
         let ended = || Err(Error::Argument { what: "DataLoader: the interpreter is ending".to_owned() });
+        let asked = Instant::now();
         let passed = Python::try_attach(|py| {
             if !self.workers {
                 return code(py).map_err(carry);
@@ -81,6 +117,8 @@ impl Gate {
             if ENDING.load(Ordering::Relaxed) {
                 return ended();
             }
+            self.waited.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            KEPT.with(Kept::keep);
             let measured = || -> PyResult<R> {
                 let thread: u64 = IDENT.call(py, "_thread", "get_ident")?;
                 let started: u64 = TIME.call(py, "time", "thread_time_ns")?;
@@ -103,6 +141,11 @@ impl Gate {
     /// The processor time that workers spent in Python code, all together.
     pub(super) fn busy(&self) -> Duration {
         Duration::from_nanos(self.busy.load(Ordering::Relaxed))
+    }
+
+    /// How long workers waited for the interpreter's lock, all together.
+    pub(super) fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited.load(Ordering::Relaxed))
     }
 
     pub(super) fn is_empty(&self) -> bool {

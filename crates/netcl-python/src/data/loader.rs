@@ -240,6 +240,7 @@ impl Epoch {
         dict.set_item("consumer_wait", stats.consumer_wait.as_secs_f64())?;
         dict.set_item("worker_wait", stats.worker_wait.as_secs_f64())?;
         dict.set_item("worker_busy", stats.worker_busy.as_secs_f64())?;
+        dict.set_item("lock_wait", self.gate.waited().as_secs_f64())?;
         dict.set_item("python_busy", self.gate.busy().as_secs_f64())?;
         Ok(Some(dict))
     }
