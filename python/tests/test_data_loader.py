@@ -519,21 +519,21 @@ def test_threads_that_the_lock_holds_up_are_told_of_processes(monkeypatch):
             time.sleep(0.01)
             return index
 
-    def warned(dataset):
+    def warned(dataset, seconds):
         monkeypatch.setattr(dataloader, "_warned", False)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            end = time.monotonic() + 1.5
+            end = time.monotonic() + seconds
             for _ in DataLoader(dataset, 16, num_workers=3):
                 if time.monotonic() > end or caught:
                     break
         return [str(warning.message) for warning in caught]
 
-    texts = warned(Slow(10**6))
+    texts = warned(Slow(10**6), 10)
     assert (
         len(texts) == 1 and "3 worker threads make batches no faster than one" in texts[0] and "workers='process'" in texts[0]
     )
-    assert warned(Waiting(10**6)) == []
+    assert warned(Waiting(10**6), 1.2) == []
 
 
 # ---- devices --------------------------------------------------------------------------------------------------------

@@ -164,6 +164,13 @@ class Setting:
         self.weights = [p.to_host().copy() for p in self.model.parameters()]
         return optim.SGD(self.model.parameters(), lr=0.1)
 
+    @functools.cached_property
+    def loader(self) -> typing.Any:
+        from netcl.data import DataLoader, TensorDataset
+
+        samples = TensorDataset(np.concatenate([self.host, self.host + 1]), np.concatenate([self.labels, self.labels]))
+        return DataLoader(samples, batch_size=4, num_workers=2)
+
     def tensor(self, data: object) -> object:
         return self.Tensor.from_host(self.queue, data)
 
@@ -199,7 +206,7 @@ SUPPLIES: dict[str, Callable[[Setting], object]] = {
     "host_in": lambda s: s.host,
     "host_ndarray": lambda s: s.host,
     "in_features": lambda s: 8,
-    "loader": lambda s: [(s.host, s.labels), (s.host + 1, s.labels)],
+    "loader": lambda s: s.loader,
     "manager": lambda s: s.manager,
     "model": lambda s: s.model,
     "n": lambda s: 1000,

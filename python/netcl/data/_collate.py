@@ -24,6 +24,8 @@ def default_collate(samples: Sequence[Any]) -> Any:
     """
     import numpy as np
 
+    if not isinstance(samples, list | tuple) or not samples:
+        raise TypeError(f"default_collate: a list of samples is wanted, at least one, not {samples!r:.200}")
     first = samples[0]
     try:
         if isinstance(first, np.ndarray):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from netcl._netcl import data as _native
+from netcl.data.dataset import Size, pair
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,26 +46,13 @@ __all__ = [
     "Transform",
 ]
 
-Size = int | Sequence[int]
-
-
-def _pair(name: str, size: Size) -> tuple[int, int]:
-    """Height and width of a size that is one number for both or two."""
-    if isinstance(size, int):
-        return size, size
-    sides = tuple(size)
-    if len(sides) != 2:
-        raise ValueError(f"{name}: a size is a number or (height, width), got {size!r}")
-    return sides
-
 
 def _up_to(name: str, what: str, value: float | Sequence[float]) -> float:
     """The largest change of a symmetric range that is given as one number or two."""
     if isinstance(value, Sequence):
-        low, high = value
-        if low != -high:
+        if len(value) != 2 or value[0] != -value[1]:
             raise ValueError(f"{name}: {what} must reach as far either way, got {value!r}")
-        return float(high)
+        return float(value[1])
     return float(value)
 
 
@@ -123,7 +111,7 @@ class RandomCrop(Transform):
     padding_mode: str = "constant"
 
     def _make(self) -> _native.Transform:
-        return _native.Transform.crop(_pair("RandomCrop", self.size), self.padding, self.padding_mode, self.fill)
+        return _native.Transform.crop(pair("RandomCrop", self.size), self.padding, self.padding_mode, self.fill)
 
 
 @dataclass(frozen=True)
@@ -133,7 +121,7 @@ class CenterCrop(Transform):
     size: Size
 
     def _make(self) -> _native.Transform:
-        return _native.Transform.center_crop(_pair("CenterCrop", self.size))
+        return _native.Transform.center_crop(pair("CenterCrop", self.size))
 
 
 @dataclass(frozen=True)
@@ -148,7 +136,7 @@ class RandomResizedCrop(Transform):
     ratio: tuple[float, float] = (3.0 / 4.0, 4.0 / 3.0)
 
     def _make(self) -> _native.Transform:
-        return _native.Transform.resized_crop(_pair("RandomResizedCrop", self.size), self.scale, self.ratio)
+        return _native.Transform.resized_crop(pair("RandomResizedCrop", self.size), self.scale, self.ratio)
 
 
 @dataclass(frozen=True)
@@ -161,7 +149,7 @@ class Resize(Transform):
     size: Size
 
     def _make(self) -> _native.Transform:
-        return _native.Transform.resize("shorter" if isinstance(self.size, int) else "exact", *_pair("Resize", self.size))
+        return _native.Transform.resize("shorter" if isinstance(self.size, int) else "exact", *pair("Resize", self.size))
 
 
 @dataclass(frozen=True)
@@ -276,8 +264,8 @@ class Normalize(Transform):
     std: float | Sequence[float]
 
     def _make(self) -> _native.Transform:
-        def channels(values: float | Sequence[float]) -> list[float]:
-            return [values] if isinstance(values, float | int) else list(values)
+        def channels(values: float | Sequence[float]) -> Sequence[float]:
+            return [values] if isinstance(values, float | int) else values
 
         return _native.Transform.normalize(channels(self.mean), channels(self.std))
 
@@ -302,11 +290,11 @@ class Compose:
     """
 
     def __init__(self, transforms: Sequence[Callable[..., Any]]) -> None:
-        self.transforms = list(transforms)
+        self.transforms = flat(transforms)
 
     def __call__(self, image: Any, seed: int = 0) -> Any:
         together: list[_native.Transform] = []
-        for at, transform in enumerate(flat(self.transforms)):
+        for at, transform in enumerate(self.transforms):
             if isinstance(transform, Transform):
                 together.append(transform._rust)
                 continue
@@ -324,7 +312,7 @@ def flat(transforms: Any) -> list[Any]:
     if transforms is None:
         return []
     if isinstance(transforms, Compose):
-        return flat(transforms.transforms)
+        return transforms.transforms
     if isinstance(transforms, list | tuple):
         return [one for transform in transforms for one in flat(transform)]
     if not callable(transforms):

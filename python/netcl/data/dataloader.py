@@ -242,7 +242,7 @@ class _Batches:
         # The loop waits and all workers are busy, but with waiting for the lock; or, where single samples take long, together
         # they have no more than one processor.
         busy = stats["worker_busy"]
-        waited_for = stats["consumer_wait"] > 0.5 * elapsed and busy > 0.8 * workers * elapsed
+        waited_for = stats["consumer_wait"] > 0.3 * elapsed and busy > 0.8 * workers * elapsed
         locked = stats["lock_wait"] > 0.3 * busy or 0.6 * elapsed < stats["python_busy"] < 1.15 * elapsed
         if waited_for and locked:
             _warned = True

@@ -41,6 +41,16 @@ __all__ = [
 ]
 
 Path = str | os.PathLike[str]
+Size = int | Sequence[int]
+
+
+def pair(name: str, size: Size) -> tuple[int, int]:
+    """Height and width of a size that is one number for both or two."""
+    if isinstance(size, int):
+        return size, size
+    if not isinstance(size, tuple | list) or len(size) != 2:
+        raise ValueError(f"{name}: a size is a number or (height, width), got {size!r:.200}")
+    return size[0], size[1]
 
 
 class Dataset:
@@ -264,7 +274,7 @@ class ImageFolder(Dataset):
     def __init__(
         self,
         root: Path,
-        size: int | tuple[int, int] | None = None,
+        size: Size | None = None,
         *,
         resize: str = "cover",
         channels: int = 3,
@@ -274,8 +284,7 @@ class ImageFolder(Dataset):
         self._open()
 
     def _open(self) -> None:
-        sides = (self.size, self.size) if isinstance(self.size, int) else self.size
-        resize = None if sides is None else (self.resize, *sides)
+        resize = None if self.size is None else (self.resize, *pair("ImageFolder", self.size))
         opened = _native.Dataset.image_folder(self.root, resize, self.channels, self.max_pixels)
         self._rust, self.classes, self.labels = opened
 

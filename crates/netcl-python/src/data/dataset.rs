@@ -13,6 +13,8 @@ use pyo3::prelude::*;
 
 use super::IntoPy;
 use super::sample::{Dense, array_from_py, array_to_py, to_py};
+use crate::error::IntoPyResult;
+use crate::list::List;
 
 pub(super) type Set = Arc<dyn netcl::data::Dataset<Item = Sample>>;
 
@@ -33,8 +35,8 @@ impl Dataset {
     }
 
     /// Some samples, by number.
-    fn subset(&self, py: Python<'_>, indices: Vec<usize>) -> PyResult<Dataset> {
-        Ok(Dataset(Arc::new(Subset::new(self.0.clone(), indices).data(py)?)))
+    fn subset(&self, py: Python<'_>, indices: List<usize>) -> PyResult<Dataset> {
+        Ok(Dataset(Arc::new(Subset::new(self.0.clone(), indices.0).data(py)?)))
     }
 
     /// The samples of several data sets, one after the other.
@@ -224,7 +226,7 @@ impl Table {
     }
 
     /// Columns of numbers side by side.
-    fn matrix<'py>(&self, py: Python<'py>, names: Vec<String>) -> PyResult<Bound<'py, PyAny>> {
+    fn matrix<'py>(&self, py: Python<'py>, names: List<String>) -> PyResult<Bound<'py, PyAny>> {
         array_to_py(py, self.0.matrix(&names).data(py)?)
     }
 
@@ -259,7 +261,7 @@ impl CharTokenizer {
     }
 
     /// The text of tokens.
-    fn decode(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<String> {
+    fn decode(&self, py: Python<'_>, tokens: List<u32>) -> PyResult<String> {
         self.0.decode(&tokens).data(py)
     }
 
@@ -301,12 +303,11 @@ impl netcl::data::Dataset for Numbers {
 /// The numbers of the samples of each part of a random split; the sizes are whole numbers or shares.
 #[pyfunction]
 fn split(py: Python<'_>, len: usize, sizes: &Bound<'_, PyAny>, seed: u64) -> PyResult<Vec<Vec<usize>>> {
-    use crate::error::IntoPyResult;
     netcl::core::host::check::<usize>("random_split", len).py()?;
-    let parts = if let Ok(lengths) = sizes.extract::<Vec<usize>>() {
+    let parts = if let Ok(lengths) = sizes.extract::<List<usize>>() {
         netcl::data::random_split(Numbers(len), SplitSizes::Lengths(&lengths), seed)
     } else {
-        let fractions: Vec<f64> = sizes.extract()?;
+        let fractions: List<f64> = sizes.extract()?;
         netcl::data::random_split(Numbers(len), SplitSizes::Fractions(&fractions), seed)
     };
     Ok(parts.data(py)?.iter().map(|part| part.indices().to_vec()).collect())

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use super::IntoPy;
 use super::sample::{array_from_py, array_to_py};
 use crate::error::IntoPyResult;
+use crate::list::List;
 
 /// Numbers as float32; bytes are divided by 255, everything else keeps its value.
 #[pyfunction]
@@ -22,8 +23,8 @@ fn to_float<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<Bound<'
 fn normalize<'py>(
     py: Python<'py>,
     array: &Bound<'py, PyAny>,
-    mean: Vec<f32>,
-    std: Vec<f32>,
+    mean: List<f32>,
+    std: List<f32>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut array = array_from_py("normalize", array)?;
     if array.dtype() != DType::F32 {
@@ -69,7 +70,7 @@ fn fit<'py>(
 #[pyo3(signature = (sequences, value=0.0))]
 fn pad_sequences<'py>(
     py: Python<'py>,
-    sequences: Vec<Bound<'py, PyAny>>,
+    sequences: List<Bound<'py, PyAny>>,
     value: f64,
 ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
     let arrays =

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::IntoPy;
+use crate::error::IntoPyResult;
 use crate::ndarray::{self, numpy};
 
 fn type_number(dtype: DType) -> NPY_TYPES {
@@ -77,6 +78,8 @@ impl<'py> Dense<'py> {
         if array.is_c_contiguous() && array.is_aligned() {
             return Ok(Dense { array, dtype });
         }
+        // Where memory is promised freely, NumPy's own copy would end the process.
+        netcl::core::host::check::<u8>("array", array.len().saturating_mul(dtype.size())).py()?;
         let dense = numpy(py)?.call_method1("ascontiguousarray", (&array,))?;
         // ascontiguousarray turns a 0-d array into a 1-d one.
         let dense = dense.call_method1("reshape", (array.getattr("shape")?,))?;

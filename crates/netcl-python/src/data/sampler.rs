@@ -14,6 +14,7 @@ use super::gate::Gate;
 use super::sample::{array_from_py, array_to_py};
 use super::{IntoPy, raised};
 use crate::error::IntoPyResult;
+use crate::list::List;
 
 /// The order of an epoch's samples, a function of a seed and the epoch's number.
 #[pyclass(frozen, module = "netcl._netcl.data")]
@@ -33,9 +34,9 @@ impl data::Sampler for Shared {
 }
 
 impl Sampler {
-    /// An order is a list in memory.
+    /// An order is a list in memory, with copies on its way to Python.
     fn checked(sampler: impl data::Sampler + 'static) -> PyResult<Sampler> {
-        host::check::<usize>("sampler", sampler.len()).py()?;
+        host::with_capacity::<usize>("sampler", sampler.len().saturating_mul(3)).py()?;
         Ok(Sampler(Shared(Arc::new(sampler))))
     }
 }
@@ -109,7 +110,7 @@ impl BatchSampler {
         seed: u64,
         drop_last: bool,
     ) -> PyResult<BatchSampler> {
-        let lengths: Vec<usize> = lengths.extract()?;
+        let List(lengths): List<usize> = lengths.extract()?;
         let batches = data::LengthBatches::new(sampler.get().0.clone(), lengths, size, batches, seed).data(py)?;
         Ok(BatchSampler(Arc::new(batches.drop_last(drop_last))))
     }
@@ -131,6 +132,7 @@ fn numbers(what: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<f64>> {
     if !matches!(array.cast::<PyUntypedArray>()?.dtype().kind(), b'f' | b'i' | b'u' | b'b') {
         return Err(wrong());
     }
+    host::check::<f64>("sampler", array.cast::<PyUntypedArray>()?.len()).py()?;
     let array = array_from_py(what, &array.call_method1("astype", ("float64",))?)?;
     array.slice::<f64>().map(<[f64]>::to_vec).ok_or_else(wrong)
 }
@@ -183,8 +185,8 @@ impl data::BatchSampler for Batches {
             let next = gate.pass(|py| {
                 let Some(list) = lists.as_ref().and_then(|lists| lists.bind(py).clone().next()) else { return Ok(None) };
                 let list = list?;
-                let indices: PyResult<Vec<usize>> = list.extract();
-                indices.map(Some).map_err(|_| {
+                let indices: PyResult<List<usize>> = list.extract();
+                indices.map(|indices| Some(indices.0)).map_err(|_| {
                     PyTypeError::new_err(format!(
                         "DataLoader: a sampler gives the numbers of samples, whole and 0 or more; this one gave {list:.200}"
                     ))

@@ -1,5 +1,6 @@
 //! Transforms: netcl-data's, and Python functions between them.
 
+use netcl::core::host;
 use netcl::data::decode::{MAX_PIXELS, Pixels};
 use netcl::data::transforms::{Border, Compose, Image, Mix as Mixing, Transform as Drawn};
 use netcl::data::{Array, Error, Random, Resize, Result, Sample, filters};
@@ -12,6 +13,7 @@ use super::dataset::resize_mode;
 use super::gate::Gate;
 use super::loader::Item;
 use super::sample::{array_from_py, array_to_py};
+use crate::list::List;
 
 /// A transform of images.
 #[pyclass(frozen, module = "netcl._netcl.data")]
@@ -114,8 +116,8 @@ impl Transform {
 
     /// Subtracts means and divides by deviations.
     #[staticmethod]
-    fn normalize(py: Python<'_>, mean: Vec<f32>, deviation: Vec<f32>) -> PyResult<Transform> {
-        Transform::checked(py, Drawn::Normalize { mean, deviation })
+    fn normalize(py: Python<'_>, mean: List<f32>, deviation: List<f32>) -> PyResult<Transform> {
+        Transform::checked(py, Drawn::Normalize { mean: mean.0, deviation: deviation.0 })
     }
 
     /// Some operations of 14.
@@ -238,7 +240,13 @@ impl Mixer {
     fn mixed(&self, images: Array, labels: Array, random: &mut Random) -> Result<(Array, Array)> {
         let images = if images.slice::<u8>().is_some() { filters::to_float(&images) } else { images };
         // Shares of classes, of an earlier mix, are taken as they are.
-        let labels = if labels.shape().len() == 2 { labels } else { filters::one_hot(&labels, self.classes)? };
+        let labels = if labels.shape().len() == 2 {
+            labels
+        } else {
+            let shares = labels.len().saturating_mul(self.classes);
+            host::check::<f32>("MixUp, CutMix", shares).map_err(|error| Error::Argument { what: error.to_string() })?;
+            filters::one_hot(&labels, self.classes)?
+        };
         self.mixing.apply(images, labels, random)
     }
 
