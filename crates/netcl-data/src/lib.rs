@@ -35,6 +35,7 @@
 //! | load, resume, measure | [`DataLoader`], [`Epoch`], [`LoaderState`], [`LoaderStats`] |
 //! | change images | [`transforms`] |
 //! | convert and pad | [`filters`] |
+//! | hand batches to another process | `shared_batch` (Linux) |
 //!
 //! Orders and random changes are functions of a seed, an epoch and a sample's number: the batches are the same whatever the number of
 //! workers, and a run goes on in the middle of an epoch without any saved random state.
@@ -63,6 +64,8 @@ pub mod random;
 pub mod resize;
 pub mod sample;
 pub mod sampler;
+#[cfg(target_os = "linux")]
+pub mod shared_batch;
 pub mod table;
 pub mod text;
 pub mod transforms;

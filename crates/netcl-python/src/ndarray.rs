@@ -161,6 +161,33 @@ pub(crate) fn snapshot<'py>(py: Python<'py>, bytes: Arc<[u8]>, tensor: &Tensor) 
     unsafe { over(py, first, number, dims, None, 0, Box::new(bytes)) }
 }
 
+/// A writeable line of bytes over memory.
+///
+/// # Safety
+/// `length` bytes at `first` are valid and nobody else's while `owner` lives.
+pub(crate) unsafe fn bytes_over<'py>(
+    py: Python<'py>,
+    first: *mut u8,
+    length: usize,
+    owner: Box<dyn Any + Send + Sync>,
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: as the caller promises.
+    unsafe { over(py, first, NPY_TYPES::NPY_UBYTE, vec![length as npy_intp], None, NPY_ARRAY_WRITEABLE, owner) }
+}
+
+/// The memory of a dense array of any element type. Valid while the array lives and Python runs no code that writes to it.
+pub(crate) fn dense_bytes<'a>(array: &'a Bound<'_, PyUntypedArray>) -> PyResult<&'a [u8]> {
+    let nbytes = array.len() * array.dtype().itemsize();
+    if !array.is_c_contiguous() {
+        return Err(PyValueError::new_err("the array is not dense (C-contiguous); copy it with np.ascontiguousarray"));
+    }
+    if nbytes == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: a live, dense array.
+    Ok(unsafe { std::slice::from_raw_parts((*fields(array)).data.cast(), nbytes) })
+}
+
 /// An ndarray over memory.
 ///
 /// # Safety

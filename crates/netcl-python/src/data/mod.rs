@@ -6,6 +6,8 @@ mod gate;
 mod loader;
 mod sample;
 mod sampler;
+#[cfg(target_os = "linux")]
+mod shared_batch;
 mod transforms;
 
 use netcl::data::Error;
@@ -24,6 +26,8 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     loader::register(&module)?;
     sampler::register(&module)?;
     transforms::register(&module)?;
+    #[cfg(target_os = "linux")]
+    module.add_class::<shared_batch::BatchRing>()?;
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.data", &module)
