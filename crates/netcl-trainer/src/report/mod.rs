@@ -36,6 +36,9 @@ const SHOWN: usize = 18;
 /// A table of more classes than this is too large to look at.
 const MOST_CLASSES: usize = 30;
 
+/// The style of our pages.
+pub const STYLE: &str = include_str!("page.css");
+
 /// The whole page.
 pub fn html(content: &Content<'_>) -> Result<String> {
     let Content { settings, data, history, evaluation, .. } = *content;
@@ -45,7 +48,7 @@ pub fn html(content: &Content<'_>) -> Result<String> {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width, initial-scale=1\"><title>{title}: {accuracy:.2} %</title><style>\n{}</style></head>\n\
          <body><main><h1>{title}</h1><p class=\"lead\">Trained by netcl {} on {}.</p>\n",
-        include_str!("page.css"),
+        STYLE,
         env!("CARGO_PKG_VERSION"),
         escaped(content.device)
     );
@@ -190,11 +193,11 @@ fn mistakes(data: &ImageSplits, evaluation: &Evaluation) -> Result<String> {
     for mistake in surest.iter().take(SHOWN) {
         // The first channel: colours are shown as grey.
         let pixels = &data.test.image(mistake.index)[..height * width];
-        let png = base64(&Picture::from_pixels(width, height, pixels)?.to_png()?);
+        let png = data_uri(&Picture::from_pixels(width, height, pixels)?.to_png()?);
         let (is, guess) = (escaped(&data.classes[mistake.label]), escaped(&data.classes[mistake.guess]));
         let _ = write!(
             grid,
-            "<div><img src=\"data:image/png;base64,{png}\" alt=\"test image {}\"><b>{is}</b>, not {guess} ({:.0} %)</div>",
+            "<div><img src=\"{png}\" alt=\"test image {}\"><b>{is}</b>, not {guess} ({:.0} %)</div>",
             mistake.index,
             mistake.probability * 100.0
         );
@@ -204,7 +207,7 @@ fn mistakes(data: &ImageSplits, evaluation: &Evaluation) -> Result<String> {
 }
 
 /// Text for HTML.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -228,6 +231,11 @@ fn duration(seconds: f64) -> String {
     } else {
         format!("{:.0} min {:.0} s", (seconds / 60.0).floor(), (seconds % 60.0).floor())
     }
+}
+
+/// A PNG file's content as the source of an `<img>`, so that a page needs no other file.
+pub fn data_uri(png: &[u8]) -> String {
+    format!("data:image/png;base64,{}", base64(png))
 }
 
 /// RFC 4648, padded.
