@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ if sys.platform != "linux":
     pytest.skip("shared batches need Linux", allow_module_level=True)
 
 from netcl._netcl.data import BatchRing
-from netcl.data import shared_batch
+from netcl.data import DataLoader, augment, shared_batch
 from netcl.data._processes import ProcessWorkers
 from netcl.data.shared_batch import SharedBatchRing
 
@@ -63,6 +64,11 @@ def nothing_is_left():
 # ---- the ring -------------------------------------------------------------------------------------------------------
 
 
+class Pair(typing.NamedTuple):
+    image: np.ndarray
+    label: int
+
+
 def same(a, b) -> bool:
     if isinstance(a, np.ndarray):
         return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
@@ -83,6 +89,7 @@ def test_every_kind_of_field_comes_back():
         "number": np.float32(0.5),
         "swapped": np.arange(3, dtype=">i4").astype("<i4"),
         "nothing": ((), [], {}),
+        "named": Pair(np.ones(2), 3),
     }
     with SharedBatchRing(2, 1 << 16) as ring:
         assert ring.put(batch)
@@ -154,6 +161,8 @@ def test_what_the_ring_refuses():
         {"bytes": [-1, 0]},
         {"dict": [[1]]},
         {"pickle": []},
+        {"named": [["m", "n", ["a", "b"]], [1]]},
+        {"named": ["x", []]},
         {"a": 1, "b": 2},
         {},
     ],
@@ -211,23 +220,38 @@ class Samples:
     def __init__(self):
         self.rows = np.arange(4000, dtype=np.float32).reshape(1000, 4)
 
-    def __call__(self, epoch: int, index: int):
+    def __len__(self):
+        return 1010
+
+    def __getitem__(self, index: int):
         if index == 1001:
             raise KeyError("no such sample")
         if index == 1002:
             raise Fussy("this", "that")
-        if index == 1003:
-            os.kill(os.getpid(), signal.SIGKILL)
         if index == 1004:
             time.sleep(60)
         if index == 1005:
             sys.exit(3)
-        return self.rows[index] * 2 + epoch, index, random.random() + np.random.rand()
+        return self.rows[index] * 2, index, random.random() + np.random.rand()
 
 
-def collate(samples, epoch: int, first: int):
+class Images:
+    """Named tuples of images and labels."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index: int) -> Pair:
+        return Pair(np.full((3, 8, 8), index * 5, np.uint8), index)
+
+
+def noisy(image: np.ndarray, seed: int) -> np.ndarray:
+    return image + np.random.default_rng(seed).random(image.shape, np.float32) / 100
+
+
+def collate(samples):
     x, index, noise = zip(*samples, strict=True)
-    return {"x": np.stack(x), "of": (np.array(index), [f"{epoch} {first}"]), "noise": np.array(noise)}
+    return {"x": np.stack(x), "of": (np.array(index), [str(len(samples))]), "noise": np.array(noise)}
 
 
 LISTS = [list(range(at, min(at + 7, 100))) for at in range(0, 100, 7)]
@@ -235,7 +259,7 @@ LISTS = [list(range(at, min(at + 7, 100))) for at in range(0, 100, 7)]
 
 @pytest.fixture(scope="module")
 def workers():
-    with_two = ProcessWorkers(Samples(), collate, seed=5, num_workers=2)
+    with_two = ProcessWorkers(Samples(), collate, [], 5, 2)
     list(with_two.batches(0, [[0]]))
     yield with_two
     with_two.close()
@@ -250,12 +274,28 @@ def test_batches_come_in_order_and_do_not_depend_on_the_workers(workers):
     assert numbers(found) == list(range(100))
     for batch, indices in zip(found, LISTS, strict=True):
         assert batch["x"].dtype == np.float32
-        assert batch["x"].tolist() == [[2 * (4 * i + j) + 3 for j in range(4)] for i in indices]
-        assert batch["of"][1] == [f"3 {indices[0]}"]
+        assert batch["x"].tolist() == [[2 * (4 * i + j) for j in range(4)] for i in indices]
+        assert batch["of"][1] == [str(len(indices))]
     again = list(workers.batches(3, LISTS))
     other = list(workers.batches(4, LISTS))
     assert all((a["noise"] == b["noise"]).all() for a, b in zip(found, again, strict=True))
     assert not any((a["noise"] == b["noise"]).any() for a, b in zip(found, other, strict=True))
+
+
+def test_a_loader_gives_the_same_with_processes_and_threads():
+    changes = [augment.RandomCrop(8, padding=2), noisy, augment.MixUp(num_classes=40, alpha=0.4)]
+    options = {"batch_size": 7, "shuffle": True, "seed": 3, "transforms": changes}
+    with DataLoader(Images(), workers="process", num_workers=1, persistent_workers=True, **options) as processes:
+        for _, threads in zip(range(2), [DataLoader(Images(), num_workers=2, **options)] * 2, strict=True):
+            expected, found = list(threads), list(processes)
+            assert len(found) == 6
+            assert all(map(same, expected, found))
+            assert isinstance(found[0], Pair) and type(found[0]) is type(expected[0])
+        # In the middle of an epoch, to the sample.
+        next(iter(processes))
+        resumed = DataLoader(Images(), **options)
+        resumed.load_state_dict(processes.state_dict())
+        assert len(list(resumed)) == 5
 
 
 def test_batches_may_be_kept_and_epochs_left(workers):
@@ -267,38 +307,39 @@ def test_batches_may_be_kept_and_epochs_left(workers):
         assert [numbers([next(left)]) for _ in range(count)] == [[i] for i in range(count)]
         left.close()
     assert numbers(workers.batches(0, LISTS)) == list(range(100))
-    first, second = workers.batches(0, LISTS), workers.batches(0, LISTS)
+    first = workers.batches(0, LISTS)
     next(first)
-    assert numbers(second) == list(range(100))
+    assert numbers(workers.batches(0, LISTS)) == list(range(100))
     with pytest.raises(RuntimeError, match="another epoch"):
         next(first)
     assert list(workers.batches(0, [])) == []
 
 
 def test_exceptions_keep_their_type_traceback_and_sample(workers):
-    found = workers.batches(0, [[1, 2], [3, 1001], [4]])
+    found = workers.batches(0, [[1, 2], [3, 1001], [4], [1002], [1005], [5]])
     assert numbers([next(found)]) == [1, 2]
     with pytest.raises(KeyError, match="no such sample") as caught:
         next(found)
     text = str(caught.value.__cause__)
-    assert "in __call__" in text and "test_data_processes.py" in text and "sample 1001, worker process" in text
-    if sys.version_info >= (3, 11):
-        assert caught.value.__notes__[0].startswith("sample 1001, worker process ")
+    assert "in __getitem__" in text and "test_data_processes.py" in text
+    assert caught.value.__notes__[0] == "netcl.data: sample 1001"
+    assert caught.value.__notes__[1].startswith("netcl.data: in worker process ")
+    # They have lost nobody, and the epoch goes on.
+    assert numbers([next(found)]) == [4]
     with pytest.raises(RuntimeError, match="Fussy: this and that"):
-        list(workers.batches(0, [[1002]]))
+        next(found)
     with pytest.raises(RuntimeError, match="SystemExit: 3"):
-        list(workers.batches(0, [[1005]]))
-    # They have lost nobody.
-    assert numbers(workers.batches(0, LISTS)) == list(range(100))
+        next(found)
+    assert numbers(found) == [5]
 
 
 def test_what_cannot_be_pickled_is_said_at_once():
     with pytest.raises(TypeError, match=r'cannot be pickled for worker processes: .*lambda.*use workers="thread"'):
-        ProcessWorkers(lambda epoch, index: 0, collate)
+        ProcessWorkers(Samples(), lambda samples: 0, [], 0, 1)
 
 
 def test_a_killed_worker_is_reported_and_the_others_end():
-    workers = ProcessWorkers(Samples(), collate, num_workers=2)
+    workers = ProcessWorkers(Samples(), collate, [], 0, 2)
     batches = workers.batches(0, [[0], [1], [1004], [1004], [1004]])
     assert numbers([next(batches), next(batches)]) == [0, 1]
     pids = workers.processes()
@@ -311,7 +352,7 @@ def test_a_killed_worker_is_reported_and_the_others_end():
 
 
 def test_a_batch_that_takes_too_long():
-    workers = ProcessWorkers(Samples(), collate, num_workers=1, timeout=0.3)
+    workers = ProcessWorkers(Samples(), collate, [], 0, 1, timeout=0.3)
     with pytest.raises(TimeoutError, match=r"batch 1 did not arrive within 0.3 s"):
         list(workers.batches(0, [[0], [1004]]))
 
@@ -319,23 +360,23 @@ def test_a_batch_that_takes_too_long():
 SCRIPT = """
     import sys, time, threading
     import numpy as np
-    from netcl.data._processes import ProcessWorkers
+    from netcl.data import DataLoader
 
     class Squares:  # of the main module, which workers must find again
-        def __call__(self, epoch, index):
+        def __len__(self):
+            return 10
+        def __getitem__(self, index):
             if index == 9:
                 time.sleep(60)
             return index * index
 
-    def join(samples, epoch, first):
-        return np.array(samples)
+    loader = DataLoader(Squares(), 3, num_workers=1, workers="process")
 """
 MAIN = """
     if __name__ == "__main__":
-        workers = ProcessWorkers(Squares(), join)
-        batches = workers.batches(0, [[1, 2], [3], [9], [9]])
-        print(next(batches).tolist(), next(batches).tolist(), *workers.processes(), flush=True)
-        next(batches)
+        batches = iter(loader)
+        print(next(batches).tolist(), *batches._batches._workers.processes(), flush=True)
+        list(batches)
 """
 
 
@@ -352,7 +393,7 @@ def test_workers_end_with_their_script(tmp_path, how):
     with start(tmp_path, SCRIPT + MAIN) as script:
         assert script.stdout is not None and script.stderr is not None
         line = script.stdout.readline()
-        assert line.startswith("[1, 4] [9] "), line + script.stderr.read()
+        assert line.startswith("[0, 1, 4] "), line + script.stderr.read()
         pids = [int(pid) for pid in line.split()[3:]]
         began = time.monotonic()
         # As the terminal does: everyone gets the interrupt.
@@ -365,7 +406,7 @@ def test_workers_end_with_their_script(tmp_path, how):
 
 
 def test_a_script_without_a_guard_is_told_so(tmp_path):
-    code = SCRIPT + "\n    print(list(ProcessWorkers(Squares(), join).batches(0, [[1]])))\n"
+    code = SCRIPT + "\n    print(list(loader))\n"
     with start(tmp_path, code) as script:
         assert "if __name__ == '__main__':" in script.communicate(timeout=SOON)[1]
         assert script.returncode == 1

@@ -9,7 +9,8 @@
 //!
 //! A slot holds a header, which is JSON, and at the next multiple of 64 bytes the body, which is the arrays. In the header a list is
 //! `[...]`, a text, a number, a truth value and nothing are themselves, and the rest are objects of one field: `{"tuple": [...]}`,
-//! `{"dict": [[key, value], ...]}`, `{"array": [dtype, shape, start]}` with NumPy's name of the dtype and the first byte in the body.
+//! `{"dict": [[key, value], ...]}`, `{"array": [dtype, shape, start]}` with NumPy's name of the dtype and the first byte in the body;
+//! from Python also `{"number": ...}` (a NumPy number, as an array), `{"bytes": [length, start]}` and `{"named": [class, [...]]}`.
 //! Whatever a header says, only bytes of its own slot are read.
 
 use std::fs::File;
@@ -584,11 +585,14 @@ fn decode(header: &Value, body: &[u8]) -> Result<Sample> {
         Value::Null => return Err(wrong()),
         Value::Object(object) => match object.iter().next() {
             Some((kind, Value::Array(list))) if kind == "tuple" => fields(list)?,
+            Some((kind, Value::Array(list))) if kind == "named" => {
+                fields(list.get(1).and_then(Value::as_array).ok_or_else(wrong)?)?
+            }
             Some((kind, Value::Array(pairs))) if kind == "dict" => {
                 let pair = |pair: &Value| Ok((pair[0].as_str().ok_or_else(wrong)?.to_owned(), decode(&pair[1], body)?));
                 Sample::Dict(pairs.iter().map(pair).collect::<Result<_>>()?)
             }
-            Some((kind, array)) if kind == "array" => {
+            Some((kind, array)) if kind == "array" || kind == "number" => {
                 let number = |value: &Value| value.as_u64().and_then(|number| usize::try_from(number).ok());
                 let dtype = array[0].as_str().and_then(DType::from_numpy).ok_or_else(wrong)?;
                 let shape = array[1].as_array().and_then(|shape| shape.iter().map(number).collect::<Option<Vec<_>>>());
@@ -697,6 +701,8 @@ mod tests {
         };
         let good = br#"{"array":["<f4",[4,4],0]}"#;
         assert!(read(good, None).unwrap().is_some());
+        let named = br#"{"named":[["m","Point",["x"]],[{"number":["|u1",[],3]}]]}"#;
+        assert_eq!(read(named, None).unwrap(), Some(Sample::list([1u8.into()])));
         for lengths in [(4097, 0), (4096, 1), (25, 4090), (u64::MAX, 0), (0, u64::MAX), (0, 0)] {
             assert!(read(good, Some(lengths)).is_err(), "{lengths:?}");
         }
@@ -709,6 +715,7 @@ mod tests {
             r#"{"array":["<f4",[-1],0]}"#,
             r#"{"array":3}"#,
             r#"{"dict":[["a"],3,[1,2]]}"#,
+            r#"{"named":[1]}"#,
             r#"{}"#,
             r#"null"#,
             r#"[[["#,

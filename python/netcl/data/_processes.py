@@ -12,14 +12,15 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import Pipe, process, spawn
 from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
 
-from netcl.data._worker import STARTING
+from netcl.data._collate import default_collate
+from netcl.data._worker import STARTING, BatchMaker
 from netcl.data.shared_batch import SharedBatchRing
 
 # Address space, not memory: pages are used when a batch is written.
@@ -36,160 +37,94 @@ main(*map(int, sys.argv[2:]))
 
 
 class ProcessWorkers:
-    """Processes that make batches of samples.
+    """Processes that make batches of a data set, as a `DataLoader` without workers would.
 
-    `make(epoch, index)` makes a sample, `collate(samples, epoch, first)` a batch of samples of which `first` is the first one's
-    number. Both are pickled once; arrays of theirs are shared by all workers. Random numbers that depend on the epoch and the
-    sample's number alone make batches that do not depend on the workers; Python's and NumPy's global generators are
-    seeded for each batch by `seed`, the epoch and the first sample.
-
-    The processes start with the first batch and stay until `close`, after which they can start again.
+    The data set, the collate function and the transforms are pickled once; arrays of theirs are shared by all workers. The
+    processes start with the first batch and stay until `close`, after which they can start again.
     """
 
     def __init__(
         self,
-        make: Callable[[int, int], Any],
-        collate: Callable[[list[Any], int, int], Any],
-        *,
-        seed: int = 0,
-        num_workers: int = 1,
+        dataset: Any,
+        collate_fn: Callable[[list[Any]], Any] | None,
+        transforms: Any,
+        seed: int,
+        num_workers: int,
         prefetch: int = 2,
         timeout: float | None = None,
-        slot_bytes: int = _SLOT_BYTES,
     ) -> None:
         if sys.platform != "linux":
             raise RuntimeError("DataLoader: worker processes need Linux; use threads")
-        if num_workers < 1 or prefetch < 1:
-            raise ValueError(
-                f"DataLoader: {num_workers} workers that make {prefetch} batches ahead; there must be at least 1 of each"
-            )
-        self._payload = _pickled(make, collate, seed)
-        self._workers = num_workers
-        self._timeout = timeout
-        # Batches that are asked for and not handed over yet; each of them is sure of a slot, see `_hand_over`.
-        self._capacity = num_workers * prefetch
-        self._prefetch = prefetch
-        self._slots = 2 * self._capacity + 4
-        self._slot_bytes = slot_bytes
+        self._payload = _pickled(BatchMaker(dataset, None if collate_fn is default_collate else collate_fn, transforms, seed))
+        self._count, self._prefetch, self._timeout = num_workers, prefetch, timeout
         self._running: _Running | None = None
-        self._next = 0
-        # The batches of the running epoch that have arrived, and the numbers of those that have not.
-        self._arrived: dict[int, Any] = {}
-        self._expected: set[int] = set()
-        self._failed: dict[int, Exception] = {}
-        self._epoch: object = None
+        self._epoch: _Epoch | None = None
 
-    def batches(self, epoch: int, index_lists: Iterable[list[int]]) -> Generator[Any, None, None]:
-        """The batches of these samples, in order. Ends an epoch that is still being iterated."""
-        lists = iter(index_lists)
-        token = self._epoch = object()
-        self._forget()
-        order: deque[int] = deque()
-        position = 0
-        more = True
-        try:
-            running = self._start()
-            while True:
-                while more and len(order) < self._capacity and (worker := running.idlest(self._prefetch)):
-                    if (indices := next(lists, None)) is None:
-                        more = False
-                        break
-                    number, self._next = self._next, self._next + 1
-                    self._expected.add(number)
-                    order.append(number)
-                    self._send(worker, (number, epoch, list(indices)))
-                if not order:
-                    return
-                self._wait_for(order[0], position, running)
-                position += 1
-                yield self._hand_over(order.popleft(), running)
-                if self._epoch is not token:
-                    raise RuntimeError("DataLoader: another epoch of the same loader was begun, which ended this one")
-        except KeyboardInterrupt:
-            self.close()
-            raise
-        finally:
-            if self._epoch is token:
-                self._forget()
+    def batches(self, epoch: int, index_lists: Iterable[list[int]]) -> Iterator[Any]:
+        """The batches of these samples, in order. Ends an epoch that is still being iterated.
+
+        A sample's exception does not end the epoch: the next batches may be asked for.
+        """
+        if self._epoch is not None:
+            self._epoch.close(RuntimeError("DataLoader: another epoch of the same workers was begun, which ended this one"))
+        if self._running is None:
+            self._running = _Running(self._count, self._prefetch, self._timeout, self._payload)
+        self._epoch = _Epoch(self, self._running, epoch, iter(index_lists))
+        return self._epoch
 
     def close(self) -> None:
         """Ends the processes at once. Batches that were handed over stay."""
-        self._forget()
+        if self._epoch is not None:
+            self._epoch.close()
         if self._running is not None:
             self._running.end()
-            self._running = None
+        self._epoch = self._running = None
 
     def processes(self) -> list[int]:
         """The process numbers of the workers."""
         return [] if self._running is None else [worker.process.pid for worker in self._running.workers]
 
-    def _forget(self) -> None:
-        """Batches on their way will be thrown away when they arrive."""
-        self._arrived.clear()
-        self._expected.clear()
-        self._failed.clear()
 
-    def _start(self) -> _Running:
-        if self._running is None:
-            self._running = _Running(self._workers, self._payload, SharedBatchRing(self._slots, self._slot_bytes))
-        return self._running
+class _Epoch:
+    """The batches of an epoch."""
 
-    def _send(self, worker: _Worker, job: tuple[int, int, list[int]]) -> None:
-        worker.jobs += 1
-        # Where it has ended, reading from it says how.
-        with contextlib.suppress(OSError):
-            worker.connection.send(job)
+    def __init__(self, workers: ProcessWorkers, running: _Running, epoch: int, lists: Iterator[list[int]]) -> None:
+        self._workers, self._running = workers, running
+        self._epoch, self._lists = epoch, lists
+        # Numbers of the batches that were asked for, in order, and how many were handed over.
+        self._order: deque[int] = deque()
+        self._position = -1
+        self._end: Exception | None = None
 
-    def _wait_for(self, number: int, position: int, running: _Running) -> None:
-        asked = time.monotonic()
-        while number not in self._arrived:
-            if number in self._failed:
-                raise self._failed.pop(number)
-            left = None
-            if self._timeout is not None:
-                limit = self._timeout if running.starting == 0 else max(self._timeout, _START)
-                left = max(asked, running.started) + limit - time.monotonic()
-            connections = {worker.connection: worker for worker in running.workers}
-            ready = wait(list(connections), left) if left is None or left > 0 else []
-            if not ready:
-                self.close()
-                raise TimeoutError(
-                    f"DataLoader: batch {position} did not arrive within {self._timeout} s; allow more with `timeout`, use "
-                    "more workers, or look for what the data set waits for"
-                )
-            for connection in ready:
-                self._receive(connections[connection], running)  # type: ignore[index]
+    def __iter__(self) -> _Epoch:
+        return self
 
-    def _receive(self, worker: _Worker, running: _Running) -> None:
+    def __next__(self) -> Any:
+        if self._end is not None:
+            raise self._end
         try:
-            number, failure = worker.connection.recv()
-        except (EOFError, OSError):
-            text = worker.describe_end()
+            while len(self._order) < self._running.capacity and (worker := self._running.idlest()):
+                if (indices := next(self._lists, None)) is None:
+                    break
+                self._order.append(self._running.ask(worker, self._epoch, list(indices)))
+            if not self._order:
+                raise StopIteration
+            self._position += 1
+            return self._running.batch(self._order.popleft(), self._position)
+        except StopIteration:
             self.close()
-            raise RuntimeError(text) from None
-        if number == STARTING and failure is not None:
-            self.close()
-            raise _exception(failure)
-        if number == STARTING:
-            running.starting -= 1
-            running.started = time.monotonic()
-            return
-        worker.jobs -= 1
-        if failure is not None:
-            if number in self._expected:
-                self._failed[number] = _exception(failure)
-            return
-        # The batch that was published first, perhaps another worker's whose message is still on its way.
-        number, batch = running.ring.get(timeout=1.0)
-        if number in self._expected:
-            self._arrived[number] = batch
+            raise
+        except _SampleError as error:
+            raise error.args[0] from error.args[1]
+        except BaseException:
+            # A worker has died, a batch is late, or Ctrl+C.
+            self._workers.close()
+            raise
 
-    def _hand_over(self, number: int, running: _Running) -> Any:
-        """A batch for the user, who may keep it, and with it its slot. Where slots would run out it is a copy."""
-        self._expected.discard(number)
-        batch = self._arrived.pop(number)
-        kept = running.ring.counts()["reading"] - len(self._arrived)
-        return _copied(batch) if kept > self._slots - self._capacity else batch
+    def close(self, end: Exception | None = None) -> None:
+        """Throws away what is on its way. Who asks for more gets an exception, or hears that there is none."""
+        self._end = self._end or end or StopIteration()
+        self._running.forget(self._order)
 
 
 class _Worker:
@@ -221,22 +156,96 @@ class _Worker:
         return f"DataLoader: worker process {self.process.pid} {how}; its batches are lost"
 
 
+class _SampleError(Exception):
+    """An exception of a sample or a batch with its cause: the workers are well."""
+
+
 class _Running:
     """The processes and their ring, which end together: by `end`, when nobody refers to them any more, or at exit."""
 
-    def __init__(self, count: int, payload: _Payload, ring: SharedBatchRing) -> None:
-        self.ring = ring
+    def __init__(self, count: int, prefetch: int, timeout: float | None, payload: _Payload) -> None:
+        self.prefetch, self.timeout = prefetch, timeout
+        # Batches that are asked for and not handed over yet; each of them is sure of a slot, see `batch`.
+        self.capacity = count * prefetch
+        self.slots = 2 * self.capacity + 4
+        self.ring = SharedBatchRing(self.slots, _SLOT_BYTES)
         self.workers: list[_Worker] = []
+        self.end = weakref.finalize(self, _end, self.workers, self.ring, os.getpid())
+        for _ in range(count):
+            self.workers.append(_Worker(payload, self.ring))
         # How many have not said yet that they are ready, and when the last one did.
         self.starting, self.started = count, 0.0
-        self.end = weakref.finalize(self, _end, self.workers, ring, os.getpid())
-        for _ in range(count):
-            self.workers.append(_Worker(payload, ring))
+        self.next = 0
+        # Batches that have arrived (or what went wrong), and the numbers of those that somebody wants.
+        self.arrived: dict[int, Any] = {}
+        self.wanted: set[int] = set()
 
-    def idlest(self, most: int) -> _Worker | None:
-        """The worker with the fewest jobs, if it has fewer than `most`."""
+    def idlest(self) -> _Worker | None:
+        """The worker with the fewest jobs, if it may have another one."""
         worker = min(self.workers, key=lambda worker: worker.jobs)
-        return worker if worker.jobs < most else None
+        return worker if worker.jobs < self.prefetch else None
+
+    def ask(self, worker: _Worker, epoch: int, indices: list[int]) -> int:
+        """Has a batch made; returns its number."""
+        number, self.next = self.next, self.next + 1
+        self.wanted.add(number)
+        worker.jobs += 1
+        # Where it has ended, reading from it says how.
+        with contextlib.suppress(OSError):
+            worker.connection.send((number, epoch, indices))
+        return number
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Batches that nobody wants any more; those on their way are thrown away when they arrive."""
+        for number in numbers:
+            self.wanted.discard(number)
+            self.arrived.pop(number, None)
+
+    def batch(self, number: int, position: int) -> Any:
+        """Waits for a batch. The user may keep it, and with it its slot; where slots would run out it is a copy."""
+        asked = time.monotonic()
+        while number not in self.arrived:
+            left = None
+            if self.timeout is not None:
+                limit = self.timeout if self.starting == 0 else max(self.timeout, _START)
+                left = max(asked, self.started) + limit - time.monotonic()
+            ready = wait([worker.connection for worker in self.workers], left) if left is None or left > 0 else []
+            if not ready:
+                raise TimeoutError(
+                    f"DataLoader: batch {position} did not arrive within {self.timeout} s; allow more with `timeout`, use "
+                    "more workers, or look for what the data set waits for"
+                )
+            for worker in self.workers:
+                if worker.connection in ready:
+                    self._receive(worker)
+        self.wanted.discard(number)
+        batch = self.arrived.pop(number)
+        if isinstance(batch, _SampleError):
+            raise batch
+        waiting = sum(not isinstance(other, _SampleError) for other in self.arrived.values())
+        kept = self.ring.counts()["reading"] - waiting
+        return _copied(batch) if kept > self.slots - self.capacity else batch
+
+    def _receive(self, worker: _Worker) -> None:
+        try:
+            number, failure = worker.connection.recv()
+        except (EOFError, OSError):
+            raise RuntimeError(worker.describe_end()) from None
+        if number == STARTING:
+            if failure is not None:
+                error = _exception(failure)
+                raise error.args[0] from error.args[1]
+            self.starting -= 1
+            self.started = time.monotonic()
+            return
+        worker.jobs -= 1
+        if failure is None:
+            # The batch that was published first, perhaps another worker's whose message is still on its way.
+            number, result = self.ring.get(timeout=1.0)
+        else:
+            result = _exception(failure)
+        if number in self.wanted:
+            self.arrived[number] = result
 
 
 def _end(workers: list[_Worker], ring: SharedBatchRing, owner: int) -> None:
@@ -279,10 +288,10 @@ class _Payload:
         return preparation
 
 
-def _pickled(make: Callable[..., Any], collate: Callable[..., Any], seed: int) -> _Payload:
+def _pickled(make: BatchMaker) -> _Payload:
     buffers: list[pickle.PickleBuffer] = []
     try:
-        content = pickle.dumps((make, collate, seed), protocol=5, buffer_callback=buffers.append)
+        content = pickle.dumps(make, protocol=5, buffer_callback=buffers.append)
     except Exception as error:
         raise TypeError(
             f"DataLoader: the data set, the transforms or collate_fn cannot be pickled for worker processes: {error}; "
@@ -308,18 +317,18 @@ class _WorkerTraceback(Exception):
         return f'\n"""\n{self.args[0]}"""'
 
 
-def _exception(failure: dict[str, Any]) -> Exception:
-    """The exception of a worker, with its traceback as the cause and the sample as a note."""
+def _exception(failure: dict[str, Any]) -> _SampleError:
+    """The exception of a worker with the worker's traceback as its cause, and the sample among its notes."""
     error: BaseException | None = None
     if failure["error"] is not None:
         with contextlib.suppress(Exception):
             error = pickle.loads(failure["error"])
     if not isinstance(error, Exception):
         error = RuntimeError(f"{failure['kind']}: {failure['text']}")
-    error.__cause__ = _WorkerTraceback(f"{failure['trace']}{failure['where']}\n")
-    if sys.version_info >= (3, 11):
-        error.add_note(failure["where"])
-    return error
+    # What `add_note` of Python 3.11 does. An exception that takes no attributes goes without.
+    with contextlib.suppress(Exception):
+        error.__notes__ = failure["notes"]
+    return _SampleError(error, _WorkerTraceback(failure["trace"]))
 
 
 def _copied(batch: Any) -> Any:
@@ -328,5 +337,6 @@ def _copied(batch: Any) -> Any:
     if isinstance(batch, dict):
         return {key: _copied(field) for key, field in batch.items()}
     if isinstance(batch, (list, tuple)):
-        return type(batch)(_copied(field) for field in batch)
+        fields = [_copied(field) for field in batch]
+        return type(batch)(*fields) if hasattr(batch, "_fields") else type(batch)(fields)
     return batch

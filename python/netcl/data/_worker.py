@@ -24,25 +24,43 @@ from netcl.data.shared_batch import SharedBatchRing
 STARTING = -1
 
 
+class BatchMaker:
+    """Makes the batch of some samples exactly as a loader without workers does, with the same random numbers."""
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any] | None, transforms: Any, seed: int) -> None:
+        self._settings = {"collate_fn": collate_fn, "transforms": transforms, "seed": seed}
+        self._dataset = dataset
+
+    def __call__(self, epoch: int, indices: list[int]) -> Any:
+        from netcl.data.dataloader import DataLoader
+
+        # For code that uses Python's or NumPy's global generators: the same numbers whichever worker makes the batch.
+        random.seed(f"{self._settings['seed']} {epoch} {indices[:1]}")
+        np.random.seed(random.getrandbits(32))
+        loader = DataLoader(self._dataset, batch_sampler=[indices], **self._settings)
+        loader.set_epoch(epoch)
+        return next(iter(loader))
+
+
 def main(connection: int, payload: int, ring: int) -> None:
     """Works until the other end of the connection is closed; the arguments are inherited descriptors."""
     parent: Connection[Any, Any] = Connection(connection)
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(parent, messages), daemon=True).start()
     try:
-        make, collate, seed = _start(payload, *messages.get())
+        make = _start(payload, *messages.get())
         batches = SharedBatchRing.open(f"/proc/self/fd/{ring}")
     except BaseException as error:
-        parent.send((STARTING, failure(error, "when the worker process started")))
+        parent.send((STARTING, failure(error)))
         return
     parent.send((STARTING, None))
     while True:
         number, epoch, indices = messages.get()
         try:
-            batches.put((number, _batch(make, collate, seed, epoch, indices)))
+            batches.put((number, make(epoch, indices)))
             answer = None
         except BaseException as error:
-            answer = failure(error, None)
+            answer = failure(error)
         parent.send((number, answer))
 
 
@@ -56,8 +74,8 @@ def _receive(parent: Connection[Any, Any], messages: queue.SimpleQueue[Any]) -> 
         os._exit(0)
 
 
-def _start(payload: int, preparation: dict[str, Any], extents: list[tuple[int, int]]) -> tuple[Any, Any, int]:
-    """Makes the main module what it is in the parent, then the functions that make samples and batches."""
+def _start(payload: int, preparation: dict[str, Any], extents: list[tuple[int, int]]) -> Callable[[int, list[int]], Any]:
+    """Makes the main module what it is in the parent, then the function that makes batches."""
     # Whose script starts workers without `if __name__ == "__main__"` gets multiprocessing's own explanation.
     process: Any = multiprocessing.process.current_process()
     process._inheriting = True
@@ -68,36 +86,18 @@ def _start(payload: int, preparation: dict[str, Any], extents: list[tuple[int, i
     # A copy on write: arrays of the data set are shared by all workers until one of them writes.
     memory = memoryview(mmap.mmap(payload, 0, access=mmap.ACCESS_COPY))
     content, *buffers = [memory[start:end] for start, end in extents]
-    make, collate, seed = pickle.loads(content, buffers=buffers)
-    return make, collate, seed
+    make: Callable[[int, list[int]], Any] = pickle.loads(content, buffers=buffers)
+    return make
 
 
-def _batch(
-    make: Callable[[int, int], Any], collate: Callable[[list[Any], int, int], Any], seed: int, epoch: int, indices: list[int]
-) -> Any:
-    # For transforms that use Python's or NumPy's global generators: the same numbers whichever worker makes the batch.
-    random.seed(f"{seed} {epoch} {indices[:1]}")
-    np.random.seed(random.getrandbits(32))
-    samples = []
-    for index in indices:
-        try:
-            samples.append(make(epoch, index))
-        except BaseException as error:
-            error.__netcl_index__ = index  # type: ignore[attr-defined]
-            raise
-    return collate(samples, epoch, indices[0] if indices else 0)
-
-
-def failure(error: BaseException, where: str | None) -> dict[str, Any]:
+def failure(error: BaseException) -> dict[str, Any]:
     """What the parent needs to raise an exception again."""
-    if where is None:
-        index = error.__dict__.pop("__netcl_index__", None)
-        where = "when the samples of a batch were joined" if index is None else f"sample {index}"
+    notes = [*getattr(error, "__notes__", []), f"netcl.data: in worker process {os.getpid()}"]
     answer: dict[str, Any] = {
         "kind": type(error).__name__,
         "text": str(error),
         "trace": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
-        "where": f"{where}, worker process {os.getpid()}",
+        "notes": notes,
         "error": None,
     }
     try:

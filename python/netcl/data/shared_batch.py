@@ -26,6 +26,9 @@ Linux only. ``DataLoader(workers="process")`` uses it; see there for batches of 
 from __future__ import annotations
 
 import json
+import sys
+from collections import namedtuple
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -43,8 +46,8 @@ _ALIGN = 64
 class SharedBatchRing:
     """A ring of `slots` in shared memory, each with room for one batch of `slot_bytes` (its arrays and a small header).
 
-    A batch is a nested structure of tuples, lists and dicts of NumPy arrays (of any dtype but objects), NumPy and Python
-    numbers, texts, bytes and None. What else can become an array (a tensor) arrives as one.
+    A batch is a nested structure of (named) tuples, lists and dicts of NumPy arrays (of any dtype but objects), NumPy and
+    Python numbers, texts, bytes and None. What else can become an array (a tensor) arrives as one.
 
     Any number of processes and threads may put and get. Batches come in the order in which they were put, each to one reader.
     """
@@ -142,11 +145,14 @@ def _pack(value: Any, parts: list[tuple[int, NDArray[Any]]], where: str) -> Any:
     """The header of a batch as JSON knows it (crates/netcl-data/src/shared_batch.rs describes it); its arrays go to `parts`."""
     if value is None or type(value) in (bool, int, float, str):
         return value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        named = [type(value).__module__, type(value).__name__, list(value._fields)]
+        return {"named": [named, _pack(list(value), parts, where)]}
     if isinstance(value, tuple):
         return {"tuple": [_pack(field, parts, f"{where}[{at}]") for at, field in enumerate(value)]}
     if isinstance(value, list):
         return [_pack(field, parts, f"{where}[{at}]") for at, field in enumerate(value)]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         pairs = []
         for key, field in value.items():
             if type(key) not in (bool, int, float, str):
@@ -183,6 +189,9 @@ def _unpack(header: Any, body: NDArray[np.uint8]) -> Any:
     ((kind, content),) = header.items()
     if kind == "tuple":
         return tuple([_unpack(field, body) for field in content])
+    if kind == "named":
+        described, fields = content
+        return _named(*described)(*[_unpack(field, body) for field in fields])
     if kind == "dict":
         return {key: _unpack(field, body) for key, field in content}
     if kind == "bytes":
@@ -199,6 +208,16 @@ def _unpack(header: Any, body: NDArray[np.uint8]) -> Any:
         length *= axis
     array = _window(body, start, length).view(dtype).reshape(shape)
     return array[()].copy() if kind == "number" else array
+
+
+def _named(module: str, name: str, fields: list[str]) -> Any:
+    """A named tuple's class: that of the program where it has one of the same fields, otherwise a new one."""
+    # The main module of a spawned process goes by another name.
+    for place in (module, "__main__" if module == "__mp_main__" else "__mp_main__"):
+        found = getattr(sys.modules.get(place), name, None)
+        if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(fields):
+            return found
+    return namedtuple(name, fields)
 
 
 def _window(body: NDArray[np.uint8], start: int, length: int) -> NDArray[np.uint8]:

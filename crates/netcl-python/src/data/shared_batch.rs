@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use netcl::data::shared_batch::SharedBatchRing;
-use netcl::data::{Error, Result};
 use numpy::PyUntypedArray;
-use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use super::IntoPy;
 use crate::ndarray::{bytes_over, dense_bytes};
 
 /// How long the interpreter's signal handlers may have to wait.
@@ -23,14 +23,14 @@ pub(crate) struct BatchRing {
 #[pymethods]
 impl BatchRing {
     #[new]
-    fn new(slots: usize, slot_bytes: usize) -> PyResult<BatchRing> {
-        Ok(BatchRing { ring: raised(SharedBatchRing::new(slots, slot_bytes))? })
+    fn new(py: Python<'_>, slots: usize, slot_bytes: usize) -> PyResult<BatchRing> {
+        Ok(BatchRing { ring: SharedBatchRing::new(slots, slot_bytes).data(py)? })
     }
 
     /// A ring of another process.
     #[staticmethod]
-    fn open(path: &str) -> PyResult<BatchRing> {
-        Ok(BatchRing { ring: raised(SharedBatchRing::open(path))? })
+    fn open(py: Python<'_>, path: &str) -> PyResult<BatchRing> {
+        Ok(BatchRing { ring: SharedBatchRing::open(path).data(py)? })
     }
 
     /// Where another process finds it.
@@ -72,11 +72,8 @@ impl BatchRing {
         let parts =
             parts.iter().map(|(start, array)| Ok((*start, dense_bytes(array)?))).collect::<PyResult<Vec<_>>>()?;
         let Some(mut slot) = wait(py, timeout, |time| self.ring.claim(time))? else { return Ok(false) };
-        py.detach(|| {
-            raised(slot.write(header, &parts))?;
-            slot.publish();
-            Ok(true)
-        })
+        py.detach(|| slot.write(header, &parts).map(|()| slot.publish())).data(py)?;
+        Ok(true)
     }
 
     /// The next batch's header and its body, which is the slot's own memory while the array or a view of it lives; None where
@@ -88,7 +85,7 @@ impl BatchRing {
         timeout: Option<f64>,
     ) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyAny>)>> {
         let Some(slot) = wait(py, timeout, |time| self.ring.take(time))? else { return Ok(None) };
-        let (header, body, length) = raised(slot.parts())?;
+        let (header, body, length) = slot.parts().data(py)?;
         // SAFETY: the range is the slot's, which the array's owner holds, so that no process that keeps to the ring's rules writes
         // there.
         let body = unsafe { bytes_over(py, body, length, Box::new(slot))? };
@@ -120,15 +117,4 @@ fn wait<T: Send>(
         }
         py.check_signals()?;
     }
-}
-
-/// Errors of the ring as exceptions.
-fn raised<T>(result: Result<T>) -> PyResult<T> {
-    result.map_err(|error| match &error {
-        Error::Read { reason, .. } if reason.kind() == std::io::ErrorKind::OutOfMemory => {
-            PyMemoryError::new_err(error.to_string())
-        }
-        Error::Read { reason, .. } => PyOSError::new_err((reason.raw_os_error(), error.to_string())),
-        _ => PyValueError::new_err(error.to_string()),
-    })
 }
