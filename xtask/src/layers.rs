@@ -30,7 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("netcl-io", &["netcl-autograd", "netcl-nn", "netcl-optim", "netcl-amp"]),
     ("netcl-distributed", &["netcl-autograd", "netcl-nn", "netcl-optim", "netcl-io"]),
     ("netcl-profiling", &["netcl-core", "netcl-ops", "netcl-runtime"]),
-    ("netcl-augment", &["netcl-data", "netcl-ops"]),
+    ("netcl-augment", &["netcl-data", "netcl-core"]),
     (
         "netcl-trainer",
         &[

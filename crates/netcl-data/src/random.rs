@@ -47,6 +47,16 @@ impl Random {
         random
     }
 
+    /// The numbers that change a sample in an epoch: those which a loader hands to a transform.
+    pub fn of_sample(seed: u64, epoch: u64, index: usize) -> Random {
+        Random::keyed(seed, &[purpose::CHANGES, epoch, index as u64])
+    }
+
+    /// The numbers for a batch as a whole, which is known by its first sample: those which a loader hands to a collate function.
+    pub fn of_batch(seed: u64, epoch: u64, first: usize) -> Random {
+        Random::keyed(seed, &[purpose::BATCH, epoch, first as u64])
+    }
+
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(STEP);

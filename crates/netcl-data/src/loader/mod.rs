@@ -12,7 +12,6 @@ pub use pool::LoaderStats;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result, argument};
 use crate::random::Random;
-use crate::random::purpose::{BATCH, CHANGES};
 use crate::sample::Sample;
 use crate::sampler::{BatchSampler, FixedBatches, RandomSampler, Sampler, SequentialSampler, check};
 use pool::{Cancel, Job, Jobs};
@@ -225,7 +224,7 @@ impl<T: Send + 'static, B: Send + 'static> Making<T, B> {
     fn changed(&self, sample: T, epoch: u64, index: usize) -> Result<T> {
         match &self.transform {
             Some(transform) => {
-                let mut random = Random::keyed(self.seed, &[CHANGES, epoch, index as u64]);
+                let mut random = Random::of_sample(self.seed, epoch, index);
                 transform(sample, &mut random).map_err(|error| error.at(index))
             }
             None => Ok(sample),
@@ -234,7 +233,7 @@ impl<T: Send + 'static, B: Send + 'static> Making<T, B> {
 
     /// A batch of samples, of which `first` is the number of the first.
     fn joined(&self, samples: Vec<T>, epoch: u64, first: usize) -> Result<B> {
-        (self.collate)(samples, &mut Random::keyed(self.seed, &[BATCH, epoch, first as u64]))
+        (self.collate)(samples, &mut Random::of_batch(self.seed, epoch, first))
     }
 
     fn map(&self, dataset: &Arc<dyn Dataset<Item = T>>, batches: crate::sampler::Batched, epoch: u64) -> Jobs<B> {

@@ -44,12 +44,13 @@ pub(super) fn brightness(image: &mut Image, factor: f32) {
 pub(super) fn contrast(image: &mut Image, factor: f32) {
     let size = image.shape[1] * image.shape[2];
     let pixels = &image.pixels;
-    // In float64, so that the order of the sum does not matter.
-    let sum: f64 = match image.shape[0] {
-        3 => (0..size).map(|i| f64::from(grey(pixels[i], pixels[i + size], pixels[i + 2 * size]))).sum(),
-        _ => pixels[..size].iter().map(|&x| f64::from(x)).sum(),
+    // A sum of whole numbers (24 bits after the point) is the same in any order, on every device.
+    let fixed = |x: f32| (x.clamp(-64.0, 64.0) * (1 << 24) as f32).round_ties_even() as i64;
+    let sum: i64 = match image.shape[0] {
+        3 => (0..size).map(|i| fixed(grey(pixels[i], pixels[i + size], pixels[i + 2 * size]))).sum(),
+        _ => pixels[..size].iter().copied().map(fixed).sum(),
     };
-    let mean = (sum / size as f64) as f32;
+    let mean = sum as f32 / size as f32 / (1 << 24) as f32;
     pointwise(image, |x| clamped(factor * x + (1.0 - factor) * mean));
 }
 
