@@ -50,6 +50,7 @@ MODULES = [
     "netcl.data",
     "netcl.data.augment",
     "netcl.data.filters",
+    "netcl.data.augment_gpu",
     "netcl.nn",
     "netcl.nn.functional",
     "netcl.nn.init",

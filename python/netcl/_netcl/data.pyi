@@ -1,11 +1,13 @@
 """Types of the extension's part of ``netcl.data``."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from netcl._netcl import Tensor
 
 @final
 class Sampler:
@@ -161,3 +163,19 @@ class BatchRing:
     def counts(self) -> dict[str, int]: ...
     def put(self, header: bytes, parts: list[tuple[int, NDArray[Any]]], timeout: float | None = None) -> bool: ...
     def get(self, timeout: float | None = None) -> tuple[bytes, NDArray[np.uint8]] | None: ...
+
+@final
+class Uploader:
+    def __new__(cls, queue: Any) -> Uploader: ...
+    @property
+    def queue(self) -> Any: ...
+    def upload(self, batch: Any) -> Any: ...
+
+@final
+class Augment:
+    def __new__(cls, transforms: Iterable[tuple[str, dict[str, Any]]], seed: int = 0) -> Augment: ...
+    def __call__(self, images: Tensor, epoch: int = 0, indices: Sequence[int] | None = None) -> Tensor: ...
+
+def mix(
+    method: str, images: Tensor, labels: Tensor, alpha: float, seed: int = 0, epoch: int = 0, first: int = 0
+) -> tuple[Tensor, Tensor]: ...

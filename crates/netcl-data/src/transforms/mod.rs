@@ -43,6 +43,10 @@ use crate::sample::Sample;
 use geometry::add;
 use warp::LARGEST_SIDE;
 
+/// More than anybody needs: a mistake in a setting shall not take hours for an image.
+const MOST_TAPS: usize = 1023;
+const MOST_OPERATIONS: usize = 100;
+
 /// What may happen to an image.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transform {
@@ -253,9 +257,10 @@ impl Transform {
                     && (0.0..=0.5).contains(hue),
                 "changes must be 0 or more, the hue at most 0.5",
             ),
-            Transform::GaussianBlur { taps, sigma } => {
-                (taps % 2 == 1 && range(*sigma), "taps must be odd, deviations above 0 with the least first")
-            }
+            Transform::GaussianBlur { taps, sigma } => (
+                taps % 2 == 1 && *taps <= MOST_TAPS && range(*sigma),
+                "taps must be odd and at most 1023, deviations above 0 with the least first",
+            ),
             Transform::Erase { probability, area, ratio, .. } => (
                 share(*probability) && range(*area) && area.1 <= 1.0 && range(*ratio),
                 "the probability must be from 0 to 1, areas above 0 and at most 1, ratios above 0, the least first",
@@ -265,7 +270,10 @@ impl Transform {
                 mean.len() == deviation.len() && deviation.iter().all(|x| *x != 0.0 && x.is_finite()),
                 "there must be as many means as deviations, none of which is 0",
             ),
-            Transform::RandAugment { magnitude, .. } => (*magnitude <= 30, "the magnitude must be from 0 to 30"),
+            Transform::RandAugment { operations, magnitude, .. } => (
+                *operations <= MOST_OPERATIONS && *magnitude <= 30,
+                "the operations must be at most 100, the magnitude from 0 to 30",
+            ),
         };
         (!right).then_some(what)
     }

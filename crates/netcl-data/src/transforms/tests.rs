@@ -210,10 +210,12 @@ fn settings_out_of_range_are_named() {
         Transform::Affine { degrees: 0.0, translate: [0.0; 2], scale: (0.0, 1.0), shear: 0.0, border },
         Transform::ColorJitter { brightness: 0.0, contrast: 0.0, saturation: 0.0, hue: 0.6 },
         Transform::GaussianBlur { taps: 4, sigma: (1.0, 1.0) },
+        Transform::GaussianBlur { taps: usize::MAX, sigma: (1.0, 1.0) },
         Transform::Erase { probability: 0.5, area: (0.1, 2.0), ratio: (1.0, 1.0), value: 0.0 },
         Transform::Cutout { side: usize::MAX, value: 0.0 },
         Transform::Normalize { mean: vec![0.0], deviation: vec![0.0] },
         Transform::RandAugment { operations: 2, magnitude: 31, border },
+        Transform::RandAugment { operations: usize::MAX, magnitude: 1, border },
     ] {
         let text = Compose::new(vec![wrong]).unwrap_err().to_string();
         assert!(text.starts_with("transform 0 (") && text.contains("must"), "{text}");

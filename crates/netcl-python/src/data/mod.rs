@@ -1,6 +1,7 @@
 //! `netcl.data`: data sets, the loader, transforms, batches in shared memory.
 
 mod dataset;
+mod device;
 mod filters;
 mod gate;
 mod loader;
@@ -28,6 +29,7 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     transforms::register(&module)?;
     #[cfg(target_os = "linux")]
     module.add_class::<shared_batch::BatchRing>()?;
+    device::register(&module)?;
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.data", &module)

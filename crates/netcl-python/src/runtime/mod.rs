@@ -33,9 +33,11 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.runtime", &module)
 }
 
+pub(crate) use scheduler::host_data;
+
 /// What goes in and comes out of a captured function.
 #[derive(Clone)]
-enum Value {
+pub(crate) enum Value {
     Float(Arc<netcl::Tensor>),
     Whole(Labels),
 }
@@ -54,7 +56,7 @@ impl Value {
         }
     }
 
-    fn into_py(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    pub(crate) fn into_py(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         Ok(match self {
             Value::Float(tensor) => Bound::new(py, Tensor::new(Arc::unwrap_or_clone(tensor)))?.into_any(),
             Value::Whole(labels) => Bound::new(py, IndexTensor(labels))?.into_any(),

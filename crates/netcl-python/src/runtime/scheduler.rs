@@ -49,8 +49,11 @@ impl Scheduler {
         if arrays.is_empty() {
             return Err(PyTypeError::new_err("submit: a batch is one array or more"));
         }
-        let arrays =
-            arrays.iter().enumerate().map(|(at, array)| host_data(at, &array)).collect::<PyResult<Vec<_>>>()?;
+        let arrays = arrays
+            .iter()
+            .enumerate()
+            .map(|(at, array)| host_data("submit", at, &array))
+            .collect::<PyResult<Vec<_>>>()?;
         let batch: Vec<HostArray<'_>> =
             arrays.iter().map(|host| HostArray::bytes(host.bytes(), host.dtype, host.shape.clone())).collect();
         py.detach(|| self.lock().submit(&batch)).py()
@@ -80,8 +83,8 @@ impl Scheduler {
     }
 }
 
-/// An array as it travels.
-fn host_data<'py>(at: usize, object: &Bound<'py, PyAny>) -> PyResult<HostData<'py>> {
+/// An array as it travels; `at` is its place among those of the call.
+pub(crate) fn host_data<'py>(op: &str, at: usize, object: &Bound<'py, PyAny>) -> PyResult<HostData<'py>> {
     let py = object.py();
     let array = match object.cast::<PyUntypedArray>() {
         Ok(array) => array.clone(),
@@ -96,7 +99,7 @@ fn host_data<'py>(at: usize, object: &Bound<'py, PyAny>) -> PyResult<HostData<'p
             HostData::new(&array.call_method1("astype", ("int64",))?, DType::F32)
         }
         _ => {
-            let text = format!("submit: array {at} is of dtype {dtype}; floats and whole numbers up to int64 travel");
+            let text = format!("{op}: array {at} is of dtype {dtype}; floats and whole numbers up to int64 travel");
             Err(PyTypeError::new_err(text))
         }
     }
