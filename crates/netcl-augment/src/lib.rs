@@ -34,4 +34,4 @@ pub use ahead::{OnDevice, on_device};
 pub use batch::{Augment, apply_steps};
 pub use error::{Error, Result};
 pub use mix::mix;
-pub use upload::{Uploaded, Uploader};
+pub use upload::{Uploaded, Uploader, arrived};

@@ -45,6 +45,15 @@ impl Uploaded {
         }
     }
 
+    /// The tensor at a position.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn tensor_at(&self, position: usize) -> Result<&Tensor> {
+        let what = || Error::argument(OP, format!("the batch has no tensor in field {position}"));
+        self.get(position).and_then(Uploaded::tensor).ok_or_else(what)
+    }
+
     /// The field of a name.
     pub fn field(&self, name: &str) -> Option<&Uploaded> {
         let Uploaded::Dict(fields) = self else { return None };
@@ -75,6 +84,15 @@ pub struct Uploader {
     queue: Queue,
     /// The memory of the latest batches, which may still be arriving. Weak: the device's memory is the tensors'.
     recent: Mutex<VecDeque<Vec<Weak<Storage>>>>,
+}
+
+/// Waits until an uploaded tensor has arrived: for work that comes next in a thread of its own, so that the compute queue does not wait
+/// with it. Nothing to wait for is fine.
+///
+/// # Errors
+/// What the driver says.
+pub fn arrived(tensor: &Tensor) -> Result<()> {
+    wait_for(tensor.storage())
 }
 
 impl Uploader {
@@ -121,7 +139,7 @@ impl Uploader {
             if recent.len() < STAGED { None } else { recent.pop_front() }
         };
         for storage in oldest.iter().flatten().filter_map(Weak::upgrade) {
-            arrived(&storage)?;
+            wait_for(&storage)?;
         }
         let mut memory = Vec::new();
         let result = upload(&mut memory);
@@ -181,7 +199,7 @@ fn whole<T: TryInto<i64>>(elements: Vec<T>) -> Result<Vec<i64>> {
 
 /// Waits for an upload and gives its page-locked memory back. Its event stays: work that uses the tensor waits for that alone, and not
 /// for the uploads after it.
-fn arrived(storage: &Storage) -> Result<()> {
+fn wait_for(storage: &Storage) -> Result<()> {
     let Some(memory) = storage.cl_memory() else { return Ok(()) };
     let event = memory.upload().as_ref().map(|upload| upload.event.clone());
     if let Some(event) = event {

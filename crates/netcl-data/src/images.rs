@@ -1,5 +1,7 @@
 //! Images with labels, in memory.
 
+use std::sync::Arc;
+
 use crate::array::Array;
 use crate::dataset::{Dataset, element};
 use crate::error::{Error, Result};
@@ -7,11 +9,12 @@ use crate::sample::Sample;
 
 /// Images of one size with a class each.
 ///
-/// Pixels are bytes from 0 (background) to 255 (ink), image by image, channel by channel, row by row.
+/// Pixels are bytes from 0 (background) to 255 (ink), image by image, channel by channel, row by row. Clones share them, so that a loader
+/// can have its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSet {
-    pixels: Vec<u8>,
-    labels: Vec<u8>,
+    pixels: Arc<Vec<u8>>,
+    labels: Arc<Vec<u8>>,
     shape: [usize; 3],
 }
 
@@ -29,7 +32,7 @@ impl ImageSet {
         if Some(pixels.len()) != labels.len().checked_mul(size) {
             return mismatch(format!("there are {} images but {} labels", pixels.len() / size, labels.len()));
         }
-        Ok(ImageSet { pixels, labels, shape })
+        Ok(ImageSet { pixels: pixels.into(), labels: labels.into(), shape })
     }
 
     /// The number of images.
@@ -70,9 +73,9 @@ impl ImageSet {
 
     /// The images of some numbers, in that order.
     pub(crate) fn select(&self, indices: &[usize]) -> ImageSet {
-        let pixels = indices.iter().flat_map(|&i| self.image(i)).copied().collect();
-        let labels = indices.iter().filter_map(|&i| self.labels.get(i)).copied().collect();
-        ImageSet { pixels, labels, shape: self.shape }
+        let pixels: Vec<u8> = indices.iter().flat_map(|&i| self.image(i)).copied().collect();
+        let labels: Vec<u8> = indices.iter().filter_map(|&i| self.labels.get(i)).copied().collect();
+        ImageSet { pixels: pixels.into(), labels: labels.into(), shape: self.shape }
     }
 }
 
@@ -135,8 +138,11 @@ impl ImageSplits {
     pub fn truncated(mut self, train: usize, test: usize) -> ImageSplits {
         for (set, count) in [(&mut self.train, train), (&mut self.test, test)] {
             let count = count.clamp(1, set.len());
-            set.pixels.truncate(count * set.image_size());
-            set.labels.truncate(count);
+            if count < set.len() {
+                let size = set.image_size();
+                Arc::make_mut(&mut set.pixels).truncate(count * size);
+                Arc::make_mut(&mut set.labels).truncate(count);
+            }
         }
         self
     }

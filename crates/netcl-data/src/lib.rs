@@ -33,19 +33,16 @@
 //! | read files | [`catalog`], [`ImageFolder`], [`Table`] (CSV), [`NpyArray`] and [`NpzFile`], [`text`], [`idx`], [`cifar`] |
 //! | decide the order | [`sampler`] |
 //! | load, resume, measure | [`DataLoader`], [`Epoch`], [`LoaderState`], [`LoaderStats`] |
-//! | change images | [`transforms`] |
+//! | change images | [`transforms`], [`Normalization`] |
 //! | convert and pad | [`filters`] |
 //! | hand batches to another process | `shared_batch` (Linux) |
 //!
 //! Orders and random changes are functions of a seed, an epoch and a sample's number: the batches are the same whatever the number of
 //! workers, and a run goes on in the middle of an epoch without any saved random state.
 //!
-//! [`Batches`] and [`Augment`] are what `netcl train` uses: images in memory, without threads. [`digits`] says who made the digits that
-//! come with this crate, and under which licence.
+//! [`digits`] says who made the digits that come with this crate, and under which licence.
 
 pub mod array;
-pub mod augment;
-pub mod batches;
 pub mod catalog;
 pub mod cifar;
 pub mod dataset;
@@ -58,6 +55,7 @@ pub mod folder;
 pub mod idx;
 pub mod images;
 pub mod loader;
+pub mod normalization;
 pub mod npy;
 pub mod picture;
 pub mod random;
@@ -71,13 +69,12 @@ pub mod text;
 pub mod transforms;
 
 pub use array::{Array, DType, Element, Elements};
-pub use augment::Augment;
-pub use batches::{Batch, Batches, Normalization};
 pub use dataset::{Concat, Dataset, ListDataset, Rows, SplitSizes, Subset, TensorDataset, random_split};
 pub use error::{Error, Result};
 pub use folder::ImageFolder;
 pub use images::{ImageSet, ImageSplits};
 pub use loader::{DataLoader, Epoch, IterableDataset, LoaderBuilder, LoaderState, LoaderStats};
+pub use normalization::Normalization;
 pub use npy::{NpyArray, NpzFile};
 pub use picture::Picture;
 pub use random::Random;

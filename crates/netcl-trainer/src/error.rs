@@ -55,6 +55,17 @@ impl From<netcl_nn::autograd::CoreError> for Error {
     }
 }
 
+impl From<netcl_augment::Error> for Error {
+    fn from(error: netcl_augment::Error) -> Self {
+        match error {
+            netcl_augment::Error::Core(error) => error.into(),
+            netcl_augment::Error::Data(error) => error.into(),
+            // The enum may grow; its text says what is wrong.
+            other => Error::setting(other.to_string()),
+        }
+    }
+}
+
 impl Error {
     pub(crate) fn setting(what: impl Into<String>) -> Error {
         Error::Setting { what: what.into() }

@@ -1,9 +1,10 @@
 //! How good a model is.
 
-use netcl_data::{Batches, ImageSet, Normalization};
-use netcl_nn::autograd::{IndexTensor, Queue, Tensor, no_grad};
+use netcl_data::{ImageSet, Normalization};
+use netcl_nn::autograd::{Queue, no_grad};
 use netcl_nn::{Module, functional as F};
 
+use crate::batches::{Batch, BatchOptions, batches};
 use crate::error::Result;
 
 /// An image that was classified wrong.
@@ -85,17 +86,17 @@ fn test(
     batch_size: usize,
 ) -> Result<Evaluation> {
     let _scope = no_grad();
-    let [channels, height, width] = set.shape();
+    let transforms = vec![normalization.transform(set.shape()[0])];
+    let options = BatchOptions { batch_size, shuffle: false, transforms, seed: 0, epoch: 0, skipped: 0 };
     let mut evaluation = Evaluation { loss: 0.0, confusion: vec![vec![0; classes]; classes], mistakes: Vec::new() };
-    for batch in Batches::new(set, batch_size).normalized(normalization) {
-        let images = Tensor::from_host(queue, &batch.pixels, [batch.len(), channels, height, width])?;
-        let labels = IndexTensor::from_host(queue, &batch.labels, [batch.len()])?;
+    for batch in batches(set, queue, options)? {
+        let Batch { images, classes: expected, labels, indices } = batch?;
         let logits = model.forward(&images)?;
-        let loss = F::cross_entropy(&logits, &labels, &F::CrossEntropyOptions::default())?;
+        let loss = F::cross_entropy(&logits, &expected, &F::CrossEntropyOptions::default())?;
         let probabilities = F::softmax(&logits, 1)?.to_host::<f32>()?;
-        evaluation.loss += loss.item()? * batch.len() as f64;
+        evaluation.loss += loss.item()? * labels.len() as f64;
         let rows = probabilities.chunks_exact(classes.max(1));
-        for ((row, &label), &index) in rows.zip(&batch.labels).zip(&batch.indices) {
+        for ((row, label), index) in rows.zip(labels).zip(indices) {
             let (guess, probability) = best(row);
             let label = label as usize;
             evaluation.confusion[label][guess] += 1;

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use netcl_data::{Augment, Batch, Batches, ImageSplits, Normalization};
+use netcl_data::transforms::Transform;
+use netcl_data::{ImageSplits, Normalization};
 use netcl_io::Checkpoint;
 use netcl_nn::autograd::{IndexTensor, Queue, Tape, Tensor};
 use netcl_nn::{Module, functional as F};
@@ -11,6 +12,7 @@ use netcl_optim::{Optimizer, Schedule};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::batches::{Batch, BatchOptions, batches};
 use crate::error::{Error, Result};
 use crate::evaluate::evaluate;
 use crate::history::{Epoch, History, Step};
@@ -25,8 +27,8 @@ pub struct FitOptions<'o> {
     pub seed: u64,
     /// How pixels become inputs.
     pub normalization: Normalization,
-    /// How training images are changed.
-    pub augment: Augment,
+    /// How training images are changed, before their pixels become inputs.
+    pub transforms: Vec<Transform>,
     /// The part of each target that is spread over all classes.
     pub label_smoothing: f64,
     /// Where to keep a checkpoint: after every epoch, and when the run is stopped.
@@ -44,7 +46,7 @@ impl Default for FitOptions<'_> {
             batch_size: 64,
             seed: 0,
             normalization: Normalization::default(),
-            augment: Augment::default(),
+            transforms: Vec::new(),
             label_smoothing: 0.0,
             checkpoint: None,
             metadata: Map::new(),
@@ -154,11 +156,16 @@ pub fn fit(
         let start = Instant::now();
         let before = progress.seconds;
         let epoch = progress.epochs + 1;
-        let batches = Batches::new(&data.train, options.batch_size)
-            .normalized(options.normalization)
-            .augmented(options.augment)
-            .shuffled(options.seed, epoch as u64)
-            .skipping(progress.batches);
+        let normalize = options.normalization.transform(data.train.shape()[0]);
+        let batch_options = BatchOptions {
+            batch_size: options.batch_size,
+            shuffle: true,
+            transforms: options.transforms.iter().cloned().chain([normalize]).collect(),
+            seed: options.seed,
+            epoch: epoch as u64,
+            skipped: progress.batches,
+        };
+        let batches = batches(&data.train, queue, batch_options)?;
         observer.epoch_begins(epoch, per_epoch.saturating_sub(progress.batches), data.train.len());
         // The numbers of a step are read while the device works on the next one.
         let mut pending: Option<Pending> = None;
@@ -170,7 +177,7 @@ pub fn fit(
                 return Ok(Outcome::Stopped);
             }
             let number = progress.epochs * per_epoch + progress.batches + 1;
-            let next = train_step(model, queue, data, optimizer, options, batch, number, epoch)?;
+            let next = train_step(model, optimizer, options, batch?, number, epoch)?;
             if let Some(schedule) = &mut schedule {
                 schedule.step()?;
             }
@@ -234,23 +241,18 @@ struct Pending {
     labels: Vec<i64>,
 }
 
-#[expect(clippy::too_many_arguments, reason = "the loop's own parts")]
 fn train_step(
     model: &dyn Module,
-    queue: &Queue,
-    data: &ImageSplits,
     optimizer: &mut dyn Optimizer,
     options: &FitOptions<'_>,
     batch: Batch,
     number: usize,
     epoch: usize,
 ) -> Result<Pending> {
-    let [channels, height, width] = data.train.shape();
-    let images = Tensor::from_host(queue, &batch.pixels, [batch.len(), channels, height, width])?;
     let tape = Tape::new();
-    let logits = model.forward(&images)?;
+    let logits = model.forward(&batch.images)?;
     let how = F::CrossEntropyOptions { label_smoothing: options.label_smoothing, ..Default::default() };
-    let loss = F::cross_entropy(&logits, &batch.labels[..], &how)?;
+    let loss = F::cross_entropy(&logits, &batch.classes, &how)?;
     tape.backward(&loss)?;
     optimizer.step()?;
     optimizer.zero_grad();

@@ -22,6 +22,7 @@
 //! ```
 
 pub mod architecture;
+mod batches;
 pub mod classifier;
 pub mod error;
 pub mod evaluate;

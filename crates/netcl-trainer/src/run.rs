@@ -225,7 +225,7 @@ impl Run {
             batch_size: self.settings.batch_size,
             seed: self.settings.seed,
             normalization: self.description.normalization(),
-            augment: self.settings.changes(),
+            transforms: self.settings.changes(self.data.train.shape()),
             label_smoothing: self.settings.label_smoothing,
             checkpoint: Some(self.folder.join(CHECKPOINT)),
             metadata,

@@ -1,6 +1,6 @@
 //! What a run is made of, apart from device and folder.
 
-use netcl_data::Augment;
+use netcl_data::transforms::{Border, Transform};
 use serde::{Deserialize, Serialize};
 
 use crate::architecture::Network;
@@ -73,14 +73,24 @@ impl Settings {
 
     /// The changes of training images that suit the data set: digits may be shifted and turned, but not mirrored; clothes, animals and
     /// vehicles may be mirrored; of other data nothing is known.
-    pub fn changes(&self) -> Augment {
+    pub fn changes(&self, [_, height, width]: [usize; 3]) -> Vec<Transform> {
+        let border = Border::Constant(0.0);
+        let shifted = |padding| Transform::Crop { size: [height, width], padding, border };
+        let turned = |pixels: f64| Transform::Affine {
+            degrees: 10.0,
+            translate: [pixels / width as f64, pixels / height as f64].map(|share| share.min(1.0)),
+            scale: (0.9, 1.1),
+            shear: 0.0,
+            border,
+        };
+        let mirrored = Transform::HorizontalFlip { probability: 0.5 };
         match self.data.as_str() {
-            _ if !self.augment => Augment::default(),
-            "digits" => Augment { shift: 1, rotate: 10.0, scale: 0.1, flip: false },
-            "mnist" => Augment { shift: 2, rotate: 10.0, scale: 0.1, flip: false },
-            "fashion-mnist" => Augment { shift: 1, flip: true, ..Default::default() },
-            "cifar-10" | "cifar-100" => Augment { shift: 4, flip: true, ..Default::default() },
-            _ => Augment { shift: 1, ..Default::default() },
+            _ if !self.augment => vec![],
+            "digits" => vec![turned(1.0)],
+            "mnist" => vec![turned(2.0)],
+            "fashion-mnist" => vec![shifted(1), mirrored],
+            "cifar-10" | "cifar-100" => vec![shifted(4), mirrored],
+            _ => vec![shifted(1)],
         }
     }
 }
@@ -114,8 +124,11 @@ mod tests {
             for data in ["digits", "mnist", "fashion-mnist", "cifar-10", "some/folder"] {
                 let settings = Settings { augment: true, ..Settings::recommended(data, network) };
                 settings.check().unwrap();
-                assert_eq!(settings.changes().flip, ["fashion-mnist", "cifar-10"].contains(&data));
-                assert!(Settings { augment: false, ..settings }.changes().is_none());
+                let changes = settings.changes([1, 28, 28]);
+                let is_flip = |change: &Transform| matches!(change, Transform::HorizontalFlip { .. });
+                assert_eq!(changes.iter().any(is_flip), ["fashion-mnist", "cifar-10"].contains(&data));
+                assert!(netcl_data::transforms::Compose::new(changes).is_ok());
+                assert!(Settings { augment: false, ..settings }.changes([1, 28, 28]).is_empty());
             }
         }
     }

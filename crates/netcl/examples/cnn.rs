@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release --example cnn`
 
-use netcl::data::{Augment, ImageSplits, Normalization};
+use netcl::data::transforms::{Border, Transform};
+use netcl::data::{ImageSplits, Normalization};
 use netcl::io::{load_weights, save_model};
 use netcl::nn::{BatchNorm2d, Conv2d, Conv2dOptions, Flatten, MaxPool2d};
 use netcl::optim::AdamW;
@@ -50,7 +51,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         epochs: 4,
         batch_size: 32,
         normalization,
-        augment: Augment { shift: 1, ..Default::default() },
+        transforms: vec![Transform::Crop { size: [8, 8], padding: 1, border: Border::Constant(0.0) }],
         ..Default::default()
     };
     let mut opt = AdamW::new(model.parameters(), 1e-3)?;

@@ -4,7 +4,9 @@
 
 use std::time::Instant;
 
-use netcl::data::{Batches, ImageSplits, Normalization};
+use netcl::augment::on_device;
+use netcl::data::transforms::Compose;
+use netcl::data::{DataLoader, ImageSplits, Normalization};
 use netcl::nn::{Depth, ResNet, ResNetOptions};
 use netcl::optim::AdamW;
 use netcl::prelude::*;
@@ -12,18 +14,22 @@ use netcl::prelude::*;
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queue = manager().cpu().queue;
     let digits = ImageSplits::digits()?;
-    let pixels = Normalization::of(&digits.train);
+    let normalize = Compose::new(vec![Normalization::of(&digits.train).transform(1)])?;
+    let loader = DataLoader::of(digits.train).batch_size(32).shuffle(true).transform(normalize.on_field(0)).build()?;
     // The stem for small images; one channel, since the digits are grey.
     let mut model = ResNet::new_with(&queue, ResNetOptions { in_channels: 1, ..ResNetOptions::of(Depth::D18) })?;
     println!("ResNet-18: {} parameters", model.num_parameters());
 
     let mut opt = AdamW::new(model.parameters(), 1e-3)?;
     let mut losses = Vec::new();
-    for (step, batch) in Batches::new(&digits.train, 32).normalized(pixels).shuffled(0, 1).take(10).enumerate() {
+    let mut batches = on_device(loader.epoch(0)?, &queue)?;
+    for (step, batch) in batches.by_ref().take(10).enumerate() {
         let start = Instant::now();
-        let images = Tensor::from_host(&queue, &batch.pixels, [batch.len(), 1, 8, 8])?;
+        let batch = batch?;
+        let (x, y) =
+            (Tensor::from(batch.tensor_at(0)?.clone()), IndexTensor::from_tensor(batch.tensor_at(1)?.clone())?);
         let tape = Tape::new();
-        let loss = F::cross_entropy(&model.forward(&images)?, &batch.labels[..], &Default::default())?;
+        let loss = F::cross_entropy(&model.forward(&x)?, &y, &Default::default())?;
         tape.backward(&loss)?;
         opt.step()?;
         opt.zero_grad();
@@ -34,10 +40,9 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     // For inference: running statistics instead of the batch's, and each normalisation folded into its convolution.
     model.eval();
     model.fuse()?;
-    let batch = Batches::new(&digits.test, 8).normalized(pixels).next().ok_or("there are no test images")?;
+    let batch = batches.next().ok_or("there are no more images")??;
     let _inference = no_grad();
-    let images = Tensor::from_host(&queue, &batch.pixels, [batch.len(), 1, 8, 8])?;
-    println!("scores: {:?}", model.forward(&images)?.shape());
+    println!("scores: {:?}", model.forward(&batch.tensor_at(0)?.clone().into())?.shape());
     if losses.iter().fold(f64::INFINITY, |least, &loss| least.min(loss)) >= losses[0] {
         return Err("the loss should have fallen".into());
     }

@@ -9,8 +9,8 @@
         for images, labels in loader:
             images = augment(images, epoch)  # one launch
 
-What happens to an image is decided by the seed, the epoch and the image's number in its data set. The host calculates the same: a
-loader with the same transforms and seed makes the same images.
+What happens to an image is decided by the seed, the epoch and the image's number in its data set. The host calculates the same:
+a loader with the same transforms and seed makes the same images.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ mod chart;
 
 use std::fmt::Write;
 
+use netcl_data::transforms::Transform;
 use netcl_data::{ImageSplits, Picture, digits};
 use netcl_nn::Module;
 
@@ -118,25 +119,26 @@ fn curves(history: &History) -> String {
     .concat()
 }
 
+/// One of the changes that [`Settings::changes`] names, in words.
+fn described(change: &Transform, width: usize) -> String {
+    match change {
+        Transform::Crop { padding, .. } => format!("shifts of up to {padding} pixels"),
+        Transform::HorizontalFlip { .. } => "mirroring".to_owned(),
+        Transform::Affine { degrees, translate, scale, .. } => format!(
+            "shifts of up to {:.0} pixels, turns of up to {degrees} degrees, scaling by up to {:.0} %",
+            translate[0] * width as f64,
+            (scale.1 - 1.0) * 100.0
+        ),
+        other => format!("{other:?}"),
+    }
+}
+
 fn settings_table(content: &Content<'_>) -> String {
     let Content { settings, data, history, .. } = *content;
     let [channels, height, width] = data.train.shape();
-    let changes = settings.changes();
-    let changes = if changes.is_none() {
-        "none".to_owned()
-    } else {
-        let mut parts = vec![format!("shifts of up to {} pixels", changes.shift)];
-        if changes.rotate > 0.0 {
-            parts.push(format!("turns of up to {} degrees", changes.rotate));
-        }
-        if changes.scale > 0.0 {
-            parts.push(format!("scaling by up to {:.0} %", changes.scale * 100.0));
-        }
-        if changes.flip {
-            parts.push("mirroring".to_owned());
-        }
-        parts.join(", ")
-    };
+    let changes: Vec<String> =
+        settings.changes(data.train.shape()).iter().map(|change| described(change, width)).collect();
+    let changes = if changes.is_empty() { "none".to_owned() } else { changes.join(", ") };
     let rows = [
         ("data", data.name.clone()),
         ("training images", thousands(data.train.len())),
