@@ -482,6 +482,27 @@ def test_workers_end_with_their_epoch():
     assert list(batches) == []
 
 
+def test_a_loader_that_is_closed_ends_a_wait_in_another_thread():
+    gate = threading.Event()
+
+    class Set(Numbers):
+        def __getitem__(self, index):
+            gate.wait(10)
+            return index
+
+    loader, got = DataLoader(Set(9), 1, num_workers=1), []
+    waiting = threading.Thread(target=lambda: got.extend(loader))
+    waiting.start()
+    time.sleep(0.05)
+    closing = threading.Thread(target=loader.close)
+    closing.start()
+    waiting.join(5)
+    assert not waiting.is_alive() and got == []
+    gate.set()
+    closing.join(5)
+    assert not closing.is_alive()
+
+
 def test_a_thousand_batches_leave_nothing_behind():
     def resident():
         with open("/proc/self/statm") as statm:

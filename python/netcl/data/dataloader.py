@@ -333,13 +333,22 @@ class _ProcessBatches:
 
     def __next__(self) -> Any:
         try:
-            return next(self._batches)
+            batch = next(self._batches)
         except StopIteration:
             self._end()
             raise
-        finally:
-            if self._workers is not None and self._sizes:
-                self.samples += self._sizes.popleft()
+        except TimeoutError:
+            # The batch may still come.
+            raise
+        except Exception:
+            self._handed_over()
+            raise
+        self._handed_over()
+        return batch
+
+    def _handed_over(self) -> None:
+        if self._sizes:
+            self.samples += self._sizes.popleft()
 
     def __iter__(self) -> _ProcessBatches:
         return self

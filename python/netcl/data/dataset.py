@@ -96,7 +96,8 @@ def native_of(dataset: Any) -> _native.Dataset | None:
         return dataset._rust if mine else None
     import numpy as np
 
-    if type(dataset) is not np.ndarray or dataset.ndim == 0 or not dataset.dtype.isnative:
+    # An array that is not dense would have to be copied.
+    if type(dataset) is not np.ndarray or dataset.ndim == 0 or not dataset.dtype.isnative or not dataset.flags.c_contiguous:
         return None
     numbers = dataset.dtype.kind in "biuf" and dataset.dtype.itemsize <= 8
     return _native.Dataset.of_arrays([dataset], None, True) if numbers else None

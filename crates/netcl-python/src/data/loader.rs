@@ -1,6 +1,6 @@
 //! One epoch of a loader: batches made by worker threads, which need the interpreter's lock only for what is Python code.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -104,6 +104,8 @@ pub(super) struct Epoch {
     /// Whether workers run Python code, so that nobody may wait for them with the interpreter's lock held.
     python: bool,
     timeout: Option<Duration>,
+    /// Set by `close`, for a thread that waits for a batch.
+    closing: AtomicBool,
     /// How many batches were handed over, and how many samples of the epoch were, those before a resumed one's start among them.
     batches: AtomicUsize,
     samples: AtomicUsize,
@@ -172,7 +174,8 @@ impl Epoch {
         let running = py.detach(|| loader.resume(LoaderState { seed, epoch, samples })).data(py)?;
         let timeout = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let (batches, samples) = (AtomicUsize::new(0), AtomicUsize::new(samples));
-        Ok(Epoch { running: Mutex::new(Some(running)), gate, failed, python, timeout, batches, samples })
+        let (running, closing) = (Mutex::new(Some(running)), AtomicBool::new(false));
+        Ok(Epoch { running, gate, failed, python, timeout, closing, batches, samples })
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -192,6 +195,9 @@ impl Epoch {
             let waited = py.detach(|| epoch.wait(left.map_or(LOOK, |left| left.min(LOOK)))).data(py)?;
             if let Some(next) = waited {
                 break next;
+            }
+            if self.closing.load(Ordering::Relaxed) {
+                return Ok(None);
             }
             if let Err(interrupt) = py.check_signals() {
                 // Ends at once: workers finish the sample at hand by themselves.
@@ -247,15 +253,26 @@ impl Epoch {
 
     /// Ends the workers; with ``wait``, when they have finished the samples at hand.
     fn close(&self, py: Python<'_>, wait: bool) -> PyResult<()> {
-        let ended = match self.running.try_lock() {
-            Ok(mut running) => running.take(),
-            // Whoever waits for a batch goes on to have it: the epoch ends with the object.
-            Err(_) => None,
-        };
-        self.end(py, ended);
-        while wait && self.python && !self.gate.is_empty() {
+        self.closing.store(true, Ordering::Relaxed);
+        let pause = || {
             py.detach(|| std::thread::sleep(Duration::from_millis(1)));
-            py.check_signals()?;
+            py.check_signals()
+        };
+        loop {
+            // Somebody else may wait for a batch, until it sees that this is the end.
+            if let Ok(mut running) = self.running.try_lock() {
+                let ended = running.take();
+                drop(running);
+                self.end(py, ended);
+                break;
+            }
+            if !wait {
+                return Ok(());
+            }
+            pause()?;
+        }
+        while wait && self.python && !self.gate.is_empty() {
+            pause()?;
         }
         Ok(())
     }
