@@ -9,22 +9,23 @@ from conftest import find_device_selectors
 from netcl import IndexTensor, Tensor, ops
 from netcl._netcl.data import Uploader
 from netcl.core.device import manager
+from netcl.data import DataLoader, augment
 from netcl.data.augment_gpu import AugmentGPU, cutmix, mixup
 
 TRANSFORMS = [
-    ("Crop", {"size": (8, 6), "padding": 2, "border": "reflect"}),
-    ("HorizontalFlip", {"probability": 0.5}),
-    ("VerticalFlip", {"probability": 0.5}),
-    ("CenterCrop", {"size": (7, 7)}),
-    ("RandomResizedCrop", {"size": [8, 8], "area": (0.3, 1.0), "ratio": (0.75, 1.33)}),
-    ("Rotation", {"degrees": 20, "border": "edge"}),
-    ("Affine", {"degrees": 5.0, "translate": (0.1, 0.1), "scale": (0.9, 1.1), "shear": 3.0, "border": 0.5}),
-    ("ColorJitter", {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}),
-    ("GaussianBlur", {"taps": 3, "sigma": (0.1, 2.0)}),
-    ("Erase", {"probability": 0.5, "area": (0.1, 0.3), "ratio": (0.3, 3.3), "value": 0.0}),
-    ("Cutout", {"side": 3, "value": 0.25}),
-    ("RandAugment", {"operations": 2, "magnitude": 9, "border": 0}),
-    ("Normalize", {"mean": [0.5, 0.4, 0.3], "deviation": [0.2, 0.25, 0.3]}),
+    augment.RandomCrop((8, 6), padding=2, padding_mode="reflect"),
+    augment.RandomHorizontalFlip(),
+    augment.RandomVerticalFlip(),
+    augment.CenterCrop(7),
+    augment.RandomResizedCrop(8, scale=(0.3, 1.0)),
+    augment.RandomRotation(20, padding_mode="edge"),
+    augment.RandomAffine(5.0, translate=(0.1, 0.1), scale=(0.9, 1.1), shear=3.0, fill=0.5),
+    augment.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    augment.GaussianBlur(3),
+    augment.RandomErasing(0.5, scale=(0.1, 0.3)),
+    augment.Cutout(3, 0.25),
+    augment.RandAugment(2, 9),
+    augment.Normalize([0.5, 0.4, 0.3], [0.2, 0.25, 0.3]),
 ]
 
 
@@ -38,16 +39,16 @@ def images(queue, count=6):
 
 
 def test_all_devices_make_the_same_images(queue):
-    augment = AugmentGPU(TRANSFORMS, seed=3)
-    changed = augment(images(queue), epoch=2, indices=np.array([5, 1, 9, 2, 0, 77]))
+    change = AugmentGPU(TRANSFORMS, seed=3)
+    changed = change(images(queue), epoch=2, indices=np.array([5, 1, 9, 2, 0, 77]))
     assert changed.shape == (6, 3, 8, 8) and changed.dtype == "float32"
-    reference = augment(images(manager.default("cpu").queue), 2, [5, 1, 9, 2, 0, 77]).to_host()
+    reference = change(images(manager.default("cpu").queue), 2, [5, 1, 9, 2, 0, 77]).to_host()
     np.testing.assert_allclose(changed.to_host(), reference, atol=1e-5)
     # By the numbers, not by the place in the batch.
     turned = Tensor.from_host(queue, images(queue).to_host()[::-1].copy())
-    back = augment(turned, epoch=2, indices=[77, 0, 2, 9, 1, 5]).to_host()[::-1]
+    back = change(turned, epoch=2, indices=[77, 0, 2, 9, 1, 5]).to_host()[::-1]
     np.testing.assert_array_equal(back, changed.to_host())
-    assert (augment(images(queue), 3, [5, 1, 9, 2, 0, 77]).to_host() != changed.to_host()).any()
+    assert (change(images(queue), 3, [5, 1, 9, 2, 0, 77]).to_host() != changed.to_host()).any()
 
 
 def test_mixing(queue):
@@ -61,17 +62,18 @@ def test_mixing(queue):
     assert shares.to_host()[1, 1] == pytest.approx(own, abs=1e-6) and shares.to_host().sum() == pytest.approx(4)
 
 
+def test_the_host_makes_the_same_images(queue):
+    batch = images(queue)
+    changed = AugmentGPU(TRANSFORMS, seed=3)(batch, epoch=0).to_host()
+    loader = DataLoader(list(batch.to_host()), batch_size=6, transforms=TRANSFORMS, seed=3)
+    np.testing.assert_allclose(changed, next(iter(loader)), atol=1e-5)
+
+
 def test_wrong_settings_are_named():
-    with pytest.raises(ValueError, match="probability must be from 0 to 1"):
-        AugmentGPU([("HorizontalFlip", {"probability": 2.0})])
-    with pytest.raises(TypeError, match="Crop: padding is missing"):
-        AugmentGPU([("Crop", {"size": (2, 2), "border": 0.0})])
-    with pytest.raises(TypeError, match="Cutout: side cannot be"):
-        AugmentGPU([("Cutout", {"side": "wide", "value": 0.0})])
-    with pytest.raises(ValueError, match="border is a number"):
-        AugmentGPU([("Rotation", {"degrees": 1.0, "border": "none"})])
-    with pytest.raises(ValueError, match="no transform"):
-        AugmentGPU([("Spin", {})])
+    with pytest.raises(TypeError, match="AugmentGPU takes transforms of netcl.data.augment, not a function"):
+        AugmentGPU([lambda image: image])
+    with pytest.raises(TypeError, match="Resize belongs into the loader"):
+        AugmentGPU([augment.Resize(4)])
     queue = manager.default("cpu").queue
     with pytest.raises(ValueError, match="2 images need as many indices, got 1"):
         AugmentGPU([])(images(queue, 2), 0, [1])
@@ -83,7 +85,7 @@ def test_gradients_are_not_lost_silently():
     x = Tensor.from_host(manager.default("cpu").queue, np.ones((1, 1, 2, 2), np.float32))
     x.requires_grad = True
     with pytest.raises(Exception, match="augment"):
-        AugmentGPU([("Cutout", {"side": 1, "value": 0.0})])(x).sum().backward()
+        AugmentGPU([augment.Cutout(1)])(x).sum().backward()
 
 
 def test_uploads_keep_the_form_of_a_batch(queue):
@@ -97,7 +99,7 @@ def test_uploads_keep_the_form_of_a_batch(queue):
         sent = uploader.upload(batch)
         np.testing.assert_array_equal(sent["a"][0].to_host(), x)
         assert sent["a"][1:] == ["text", None] and type(sent["p"]) is Pair and type(sent[7]) is tuple
-        np.testing.assert_allclose(sent["p"].image.to_host(), picture / np.float32(255), atol=1e-7)
+        np.testing.assert_array_equal(sent["p"].image.to_host(), picture)
         assert sent["p"].image.shape == (2, 1, 3, 4) and sent["p"].image.dtype == "float32"
         assert type(sent["p"].label) is IndexTensor and sent["p"].label.to_host().tolist() == [3, 4]
         assert sent[7][0].to_host().tolist() == [1] and sent[7][1] == 1.5

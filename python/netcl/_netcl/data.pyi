@@ -1,7 +1,7 @@
 """Types of the extension's part of ``netcl.data``."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -173,7 +173,7 @@ class Uploader:
 
 @final
 class Augment:
-    def __new__(cls, transforms: Iterable[tuple[str, dict[str, Any]]], seed: int = 0) -> Augment: ...
+    def __new__(cls, transforms: Sequence[Transform], seed: int = 0) -> Augment: ...
     def __call__(self, images: Tensor, epoch: int = 0, indices: Sequence[int] | None = None) -> Tensor: ...
 
 def mix(

@@ -1,6 +1,6 @@
 """Data sets, the loader, and changes of samples on the host and on the device."""
 
-from netcl.data import augment, filters
+from netcl.data import augment, augment_gpu, filters
 from netcl.data.dataloader import *
 from netcl.data.dataset import *
 from netcl.data.sampler import *
@@ -30,6 +30,7 @@ __all__ = [
     "TextDataset",
     "WeightedRandomSampler",
     "augment",
+    "augment_gpu",
     "default_collate",
     "digits",
     "filters",

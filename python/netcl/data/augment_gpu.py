@@ -1,9 +1,9 @@
 """Random changes of images on the device: the transforms of ``netcl.data.augment``, for a batch that is there already.
 
     augment = AugmentGPU([
-        ("Crop", {"size": (32, 32), "padding": 4, "border": "reflect"}),
-        ("HorizontalFlip", {"probability": 0.5}),
-        ("Normalize", {"mean": [0.49, 0.48, 0.45], "deviation": [0.2, 0.2, 0.2]}),
+        RandomCrop(32, padding=4, padding_mode="reflect"),
+        RandomHorizontalFlip(),
+        Normalize([0.49, 0.48, 0.45], [0.2, 0.2, 0.2]),
     ], seed=42)
     for epoch in range(10):
         for images, labels in loader:
@@ -16,34 +16,24 @@ a loader with the same transforms and seed makes the same images.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from netcl._netcl import Tensor
 from netcl._netcl.data import Augment, mix
+from netcl.data.augment import Transform, flat
 
 __all__ = ["AugmentGPU", "cutmix", "mixup"]
 
 
 class AugmentGPU:
-    """Transforms one after the other, on batches of images on a device.
+    """Transforms of ``netcl.data.augment`` one after the other, on batches of images on a device."""
 
-    A transform is one of ``netcl.data.augment``, or a pair of its name and a dict of its settings:
-
-    - ``HorizontalFlip`` and ``VerticalFlip``: ``probability``
-    - ``Crop``: ``size``, ``padding``, ``border``; ``CenterCrop``: ``size``
-    - ``RandomResizedCrop``: ``size``, ``area``, ``ratio``
-    - ``Rotation``: ``degrees``, ``border``; ``Affine``: ``degrees``, ``translate``, ``scale``, ``shear``, ``border``
-    - ``ColorJitter``: ``brightness``, ``contrast``, ``saturation``, ``hue``; ``GaussianBlur``: ``taps``, ``sigma``
-    - ``Erase``: ``probability``, ``area``, ``ratio``, ``value``; ``Cutout``: ``side``, ``value``
-    - ``Normalize``: ``mean``, ``deviation``; ``RandAugment``: ``operations``, ``magnitude``, ``border``
-
-    A border is a number, ``"edge"`` or ``"reflect"``.
-    """
-
-    def __init__(self, transforms: Iterable[Any], seed: int = 0) -> None:
-        self.transforms = [getattr(transform, "spec", transform) for transform in transforms]
+    def __init__(self, transforms: Iterable[Transform], seed: int = 0) -> None:
+        self.transforms = flat(list(transforms))
+        for transform in self.transforms:
+            if not isinstance(transform, Transform):
+                raise TypeError(f"AugmentGPU takes transforms of netcl.data.augment, not a {type(transform).__name__}")
         self.seed = seed
-        self._augment = Augment(self.transforms, seed)
+        self._augment = Augment([transform._rust for transform in self.transforms], seed)
 
     def __call__(self, images: Tensor, epoch: int = 0, indices: Sequence[int] | None = None) -> Tensor:
         """The changed images of a batch (count, channels, height, width) of colours from 0 to 1, in float32.

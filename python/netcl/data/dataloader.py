@@ -194,7 +194,7 @@ class _Batches:
 
     def __init__(self, loader: DataLoader, epoch: int, samples: int, number: int) -> None:
         self._loader, self._epoch, self._number = loader, epoch, number
-        self._queue = loader.device_queue
+        self._uploader = None if loader.device_queue is None else _native.Uploader(loader.device_queue)
         self._batches: _native.Epoch | _ProcessBatches
         if loader.workers == "process" and loader.num_workers:
             self._batches = _ProcessBatches(loader, epoch, samples)
@@ -217,11 +217,8 @@ class _Batches:
         if time.monotonic() > self._look:
             self._look = time.monotonic() + 1.0
             self._warn_of_lock()
-        if self._queue is not None:
-            from netcl.data._upload import upload
-
-            return upload(batch, self._queue)
-        return batch
+        # The copy runs beside what the device is still doing for the batch before.
+        return batch if self._uploader is None else self._uploader.upload(batch)
 
     def _at(self, epoch: int, samples: int) -> None:
         if self._loader._latest == self._number:

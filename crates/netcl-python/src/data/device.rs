@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use netcl::augment::{Augment as Core, Error, Uploader as CoreUploader, apply_steps};
+use netcl::augment::{Augment as Core, Error, Uploader as CoreUploader};
 use netcl::core::dtype::DType;
 use netcl::core::index::IndexTensor as Labels;
 use netcl::core::tensor::Tensor as Raw;
 use netcl::data::Random;
-use netcl::data::transforms::{Border, Compose, Mix, Transform};
+use netcl::data::transforms::{Compose, Mix};
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
+use super::transforms::Transform;
 use crate::autograd::unrecorded;
 use crate::device::{queue_to_py, resolve_queue};
 use crate::error::IntoPyResult;
@@ -40,7 +41,7 @@ fn raised<T>(result: Result<T, Error>) -> PyResult<T> {
 /// Takes batches to the device of a queue, through page-locked memory and beside the device's work.
 ///
 /// Floats become a ``Tensor`` of their type, whole numbers and truth values an ``IndexTensor``, bytes of three axes or more
-/// (images) a float32 ``Tensor`` from 0 to 1. Tuples, lists and dicts keep their form, and what is no array stays as it is.
+/// (images) a float32 ``Tensor`` of the same values. Tuples, lists and dicts keep their form, and what is no array stays as it is.
 #[pyclass(module = "netcl.data", frozen, weakref)]
 pub(crate) struct Uploader(CoreUploader);
 
@@ -66,20 +67,13 @@ impl Uploader {
             let tensors = self.0.upload_bytes(&host)?;
             tensors
                 .into_iter()
-                .map(|tensor| if tensor.dtype() == DType::U8 { converted(&tensor) } else { Ok(tensor) })
+                // A quarter of what floats would be has travelled.
+                .map(|tensor| Ok(if tensor.dtype() == DType::U8 { tensor.cast(DType::F32)? } else { tensor }))
                 .collect()
         });
         let tensors: Vec<Raw> = raised(tensors)?;
         form.rebuild(batch.py(), &mut tensors.into_iter())
     }
-}
-
-/// Bytes of images as floats from 0 to 1: a quarter of what floats would be has travelled.
-fn converted(bytes: &Raw) -> Result<Raw, Error> {
-    let shape = bytes.shape().clone();
-    // One image of one row: the conversion looks at no shape.
-    let flat = netcl::core::tensor::reshape(bytes, [1, 1, 1, bytes.size()])?;
-    Ok(netcl::core::tensor::reshape(&apply_steps(&flat, &[Vec::new()])?, shape)?)
 }
 
 /// A batch without its arrays.
@@ -167,8 +161,9 @@ pub(crate) struct Augment(Core);
 impl Augment {
     #[new]
     #[pyo3(signature = (transforms, seed=0))]
-    fn new(transforms: &Bound<'_, PyAny>, seed: u64) -> PyResult<Augment> {
-        Ok(Augment(Core::new(compose(transforms)?, seed)))
+    fn new(transforms: Vec<PyRef<'_, Transform>>, seed: u64) -> PyResult<Augment> {
+        let drawn = transforms.iter().map(|transform| transform.drawn()).collect::<PyResult<_>>()?;
+        Ok(Augment(Core::new(raised(Compose::new(drawn).map_err(Error::Data))?, seed)))
     }
 
     /// The changed images of a batch of shape (count, channels, height, width). ``indices`` are the numbers of the images in their data
@@ -234,86 +229,4 @@ fn mix(
     tensors.0.remember_unrecorded(lost);
     tensors.1.remember_unrecorded(lost);
     Ok(tensors)
-}
-
-/// Transforms of Python, each a pair of its name and its settings.
-fn compose(transforms: &Bound<'_, PyAny>) -> PyResult<Compose> {
-    let transforms = transforms.try_iter()?.map(|item| {
-        let (name, settings) = item?.extract::<(String, Bound<'_, PyDict>)>()?;
-        Settings { name: &name, settings }.transform()
-    });
-    let transforms = transforms.collect::<PyResult<Vec<_>>>()?;
-    raised(Compose::new(transforms).map_err(Error::Data))
-}
-
-/// The settings of one transform.
-struct Settings<'a, 'py> {
-    name: &'a str,
-    settings: Bound<'py, PyDict>,
-}
-
-impl Settings<'_, '_> {
-    /// A setting, which must be there.
-    fn get<T: for<'a, 'p> FromPyObject<'a, 'p>>(&self, key: &str) -> PyResult<T> {
-        let wrong = |why: String| PyTypeError::new_err(format!("{}: {key} {why}", self.name));
-        let value = self.settings.get_item(key)?.ok_or_else(|| wrong("is missing".to_owned()))?;
-        value.extract::<T>().map_err(|_| wrong(format!("cannot be {value:?}")))
-    }
-
-    /// What is outside of an image: a number, "edge" or "reflect".
-    fn border(&self) -> PyResult<Border> {
-        match self.get::<String>("border") {
-            Ok(name) => match name.as_str() {
-                "edge" => Ok(Border::Edge),
-                "reflect" => Ok(Border::Reflect),
-                _ => Err(PyValueError::new_err(format!("{}: border is a number, \"edge\" or \"reflect\"", self.name))),
-            },
-            Err(_) => self.get("border").map(Border::Constant),
-        }
-    }
-
-    fn transform(&self) -> PyResult<Transform> {
-        Ok(match self.name {
-            "HorizontalFlip" => Transform::HorizontalFlip { probability: self.get("probability")? },
-            "VerticalFlip" => Transform::VerticalFlip { probability: self.get("probability")? },
-            "Crop" => {
-                Transform::Crop { size: self.get("size")?, padding: self.get("padding")?, border: self.border()? }
-            }
-            "CenterCrop" => Transform::CenterCrop { size: self.get("size")? },
-            "RandomResizedCrop" => Transform::RandomResizedCrop {
-                size: self.get("size")?,
-                area: self.get("area")?,
-                ratio: self.get("ratio")?,
-            },
-            "Rotation" => Transform::Rotation { degrees: self.get("degrees")?, border: self.border()? },
-            "Affine" => Transform::Affine {
-                degrees: self.get("degrees")?,
-                translate: self.get("translate")?,
-                scale: self.get("scale")?,
-                shear: self.get("shear")?,
-                border: self.border()?,
-            },
-            "ColorJitter" => Transform::ColorJitter {
-                brightness: self.get("brightness")?,
-                contrast: self.get("contrast")?,
-                saturation: self.get("saturation")?,
-                hue: self.get("hue")?,
-            },
-            "GaussianBlur" => Transform::GaussianBlur { taps: self.get("taps")?, sigma: self.get("sigma")? },
-            "Erase" => Transform::Erase {
-                probability: self.get("probability")?,
-                area: self.get("area")?,
-                ratio: self.get("ratio")?,
-                value: self.get("value")?,
-            },
-            "Cutout" => Transform::Cutout { side: self.get("side")?, value: self.get("value")? },
-            "Normalize" => Transform::Normalize { mean: self.get("mean")?, deviation: self.get("deviation")? },
-            "RandAugment" => Transform::RandAugment {
-                operations: self.get("operations")?,
-                magnitude: self.get("magnitude")?,
-                border: self.border()?,
-            },
-            name => return Err(PyValueError::new_err(format!("there is no transform {name:?} on a device"))),
-        })
-    }
 }

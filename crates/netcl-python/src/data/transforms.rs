@@ -41,6 +41,17 @@ impl Transform {
         Compose::new(vec![transform.clone()]).data(py)?;
         Ok(Transform(Part::Drawn(transform)))
     }
+
+    /// For images on a device, which have one size already.
+    pub(super) fn drawn(&self) -> PyResult<Drawn> {
+        match &self.0 {
+            Part::Drawn(transform) => Ok(transform.clone()),
+            Part::Resize(_) => {
+                let what = "images on a device are resized by RandomResizedCrop only; Resize belongs into the loader";
+                Err(PyTypeError::new_err(what))
+            }
+        }
+    }
 }
 
 #[pymethods]
