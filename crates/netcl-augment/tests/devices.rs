@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed test should panic")]
 
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use netcl_augment::{Augment, Error, OnDevice, Uploader, apply_steps, mix, on_device};
 use netcl_core::backend::Queue;
@@ -11,7 +12,7 @@ use netcl_core::kernels::launch;
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_data::transforms::{Border, Compose, Image, Mix, MixStep, Step, Transform, blur};
-use netcl_data::{Array, DataLoader, ImageSplits, ListDataset, Random, Sample, filters};
+use netcl_data::{Array, DataLoader, Dataset, ImageSplits, ListDataset, Random, Sample, filters};
 
 /// The native CPU and every OpenCL device; a machine without one fails the run where everything must be tested.
 fn devices() -> Vec<DeviceHandle> {
@@ -289,4 +290,27 @@ fn an_epoch_arrives_in_order_with_its_errors_and_its_end() {
     let mut broken = OnDevice::with(loader.epoch(0).unwrap(), |_| -> Result<(), Error> { panic!("no") }).unwrap();
     assert_eq!(broken.next().unwrap().unwrap_err().to_string(), "a worker panicked: no");
     assert!(broken.next().is_none());
+}
+
+/// A loader that takes as long as the step: one after the other they would take twice as long.
+#[test]
+fn batches_are_made_beside_the_step() {
+    struct Slow;
+    impl Dataset for Slow {
+        type Item = Sample;
+        fn len(&self) -> usize {
+            20
+        }
+        fn get(&self, index: usize) -> netcl_data::Result<Sample> {
+            std::thread::sleep(STEP);
+            Ok(Sample::from(index as i64))
+        }
+    }
+    const STEP: Duration = Duration::from_millis(20);
+    let loader = DataLoader::of(Slow).build().unwrap();
+    let started = Instant::now();
+    let batches = on_device(loader.epoch(0).unwrap(), &manager().cpu().queue).unwrap();
+    assert_eq!(batches.inspect(|_| std::thread::sleep(STEP)).count(), 20);
+    // 1.05 times the step on an idle machine.
+    assert!(started.elapsed() < STEP * 20 * 3 / 2, "{:?}", started.elapsed());
 }
