@@ -72,6 +72,8 @@ def test_the_host_makes_the_same_images(queue):
 def test_wrong_settings_are_named():
     with pytest.raises(TypeError, match="AugmentGPU takes transforms of netcl.data.augment, not a function"):
         AugmentGPU([lambda image: image])
+    with pytest.raises(TypeError, match="not a str"):
+        AugmentGPU("flip")
     with pytest.raises(TypeError, match="Resize belongs into the loader"):
         AugmentGPU([augment.Resize(4)])
     queue = manager.default("cpu").queue

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 from netcl._netcl import Tensor
 from netcl._netcl.data import Augment, mix
-from netcl.data.augment import Transform, flat
+from netcl.data.augment import Compose, Transform
 
 __all__ = ["AugmentGPU", "cutmix", "mixup"]
 
@@ -27,11 +27,12 @@ __all__ = ["AugmentGPU", "cutmix", "mixup"]
 class AugmentGPU:
     """Transforms of ``netcl.data.augment`` one after the other, on batches of images on a device."""
 
-    def __init__(self, transforms: Iterable[Transform], seed: int = 0) -> None:
-        self.transforms = flat(list(transforms))
-        for transform in self.transforms:
+    def __init__(self, transforms: Iterable[Transform] | Compose, seed: int = 0) -> None:
+        self.transforms: list[Transform] = []
+        for transform in transforms.transforms if isinstance(transforms, Compose) else transforms:
             if not isinstance(transform, Transform):
                 raise TypeError(f"AugmentGPU takes transforms of netcl.data.augment, not a {type(transform).__name__}")
+            self.transforms.append(transform)
         self.seed = seed
         self._augment = Augment([transform._rust for transform in self.transforms], seed)
 
