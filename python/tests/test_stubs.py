@@ -38,7 +38,7 @@ def test_packages_list_every_name_that_they_gather():
 
 def test_public_functions_and_classes_are_documented():
     names = {**vars(extension.autograd), **vars(extension.nn), **vars(extension.optim), **vars(extension.runtime)}
-    names |= vars(extension)
+    names |= vars(extension) | vars(extension.data)
     undocumented = [n for n, v in names.items() if callable(v) and not n.startswith("_") and not v.__doc__]
     assert not undocumented
 

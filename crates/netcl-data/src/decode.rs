@@ -44,7 +44,7 @@ pub struct Pixels {
     pub width: usize,
     /// Rows.
     pub height: usize,
-    /// Bytes per pixel.
+    /// Bytes per pixel: 1 or 3.
     pub channels: usize,
     /// `width * height * channels` bytes.
     pub bytes: Vec<u8>,
@@ -105,9 +105,13 @@ impl Pixels {
         if self.channels == 1 {
             return self.bytes;
         }
-        let mut planes = Vec::with_capacity(self.bytes.len());
-        for channel in 0..self.channels {
-            planes.extend(self.bytes.iter().skip(channel).step_by(self.channels));
+        let mut planes = vec![0; self.bytes.len()];
+        let size = self.bytes.len() / 3;
+        // All channels in one pass over the pixels.
+        let (red, rest) = planes.split_at_mut(size);
+        let (green, blue) = rest.split_at_mut(size);
+        for (((pixel, red), green), blue) in self.bytes.chunks_exact(3).zip(red).zip(green).zip(blue) {
+            (*red, *green, *blue) = (pixel[0], pixel[1], pixel[2]);
         }
         planes
     }

@@ -184,17 +184,20 @@ fn changed(works: &[Work], image: Array, random: &mut Random) -> Result<Array> {
 }
 
 fn resized(resize: Resize, image: &Array) -> Result<Array> {
-    let (&[channels, height, width], Some(bytes)) = (image.shape(), image.slice::<u8>()) else {
+    let fits = matches!(image.shape().first(), Some(1 | 3)) && !image.is_empty();
+    let (&[channels, height, width], Some(planes), true) = (image.shape(), image.slice::<u8>(), fits) else {
         let what = format!(
-            "Resize: takes bytes of shape [channels, height, width], got {:?} of shape {:?}; put it before transforms that make \
+            "Resize: takes bytes of shape [channels, height, width] with 1 or 3 channels, got {:?} of shape {:?}; put it before transforms that make \
              floats",
             image.dtype(),
             image.shape()
         );
         return Err(Error::Argument { what });
     };
-    let pixel = |at: usize| (0..channels).map(move |channel| bytes[channel * height * width + at]);
-    let bytes = (0..height * width).flat_map(pixel).collect();
+    let mut bytes = vec![0; planes.len()];
+    for (channel, plane) in planes.chunks_exact(height * width).enumerate() {
+        bytes.chunks_exact_mut(channels).zip(plane).for_each(|(pixel, value)| pixel[channel] = *value);
+    }
     let pixels = resize.apply(Pixels { width, height, channels, bytes }, MAX_PIXELS)?;
     let shape = [channels, pixels.height, pixels.width];
     Array::new(pixels.into_planes(), &shape)
