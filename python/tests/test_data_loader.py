@@ -542,6 +542,7 @@ def test_threads_that_the_lock_holds_up_are_told_of_processes(monkeypatch):
 
     def warned(dataset, seconds):
         monkeypatch.setattr(dataloader, "_warned", False)
+        monkeypatch.setattr(dataloader, "_LOOK", 0.3)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             end = time.monotonic() + seconds
@@ -554,7 +555,7 @@ def test_threads_that_the_lock_holds_up_are_told_of_processes(monkeypatch):
     assert (
         len(texts) == 1 and "3 worker threads make batches no faster than one" in texts[0] and "workers='process'" in texts[0]
     )
-    assert warned(Waiting(10**6), 1.2) == []
+    assert warned(Waiting(10**6), 0.5) == []
 
 
 # ---- devices --------------------------------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ class _Batches:
             self._look = float("inf")
         else:
             self._batches = _thread_batches(loader, epoch, samples)
-            self._look = time.monotonic() + 1.0 if loader.num_workers > 1 else float("inf")
+            self._look = time.monotonic() + _LOOK if loader.num_workers > 1 else float("inf")
         self._started = time.monotonic()
 
     def __iter__(self) -> _Batches:
@@ -215,7 +215,7 @@ class _Batches:
             raise
         self._at(self._epoch, self._batches.samples)
         if time.monotonic() > self._look:
-            self._look = time.monotonic() + 1.0
+            self._look = time.monotonic() + _LOOK
             self._warn_of_lock()
         # The copy runs beside what the device is still doing for the batch before.
         return batch if self._uploader is None else self._uploader.upload(batch)
@@ -253,6 +253,8 @@ class _Batches:
 
 
 _warned = False
+# After how many seconds, and how often, a loader looks at how its threads got on.
+_LOOK = 1.0
 _epochs: WeakSet[_native.Epoch] = WeakSet()
 
 
