@@ -51,6 +51,7 @@ MODULES = [
     "netcl.data.augment",
     "netcl.data.filters",
     "netcl.data.augment_gpu",
+    "netcl.data.shared_batch",
     "netcl.nn",
     "netcl.nn.functional",
     "netcl.nn.init",
