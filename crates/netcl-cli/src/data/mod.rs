@@ -89,6 +89,8 @@ struct Opened {
     labels: Vec<usize>,
     /// The labels of the images to test with, where there are any.
     test: Vec<usize>,
+    /// Whether samples are files that must be decoded.
+    in_files: bool,
 }
 
 impl Opened {
@@ -103,7 +105,7 @@ impl Opened {
                 let labels = |set: &ImageSet| set.labels().iter().map(|&label| usize::from(label)).collect();
                 let (labels, test) = (labels(&splits.train), labels(&splits.test));
                 let (name, classes) = (splits.name, splits.classes);
-                return Ok(Opened { name, classes, train: Arc::new(splits.train), labels, test });
+                return Ok(Opened { name, classes, train: Arc::new(splits.train), labels, test, in_files: false });
             }
             Err(_) if place.is_dir() && has_folders()? => {}
             Err(error) => return Err(error.into()),
@@ -127,6 +129,7 @@ impl Opened {
             labels: labels(&set),
             test: test.as_ref().map(labels).unwrap_or_default(),
             train: Arc::new(set),
+            in_files: true,
         })
     }
 

@@ -39,7 +39,7 @@ const MOST_CLASSES: usize = 200;
 const EXAMPLES: usize = 8;
 const CHANGES: u64 = 6;
 /// Mean and deviation of files that must be decoded are those of so many.
-const MEASURED: usize = 20_000;
+const MEASURED: usize = 5000;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let mut steps = Steps::new(3, "show");
@@ -73,7 +73,7 @@ struct Statistics {
 impl Statistics {
     /// None after Ctrl+C.
     fn of(data: &Opened, seed: u64, steps: &mut Steps) -> Result<Option<Statistics>> {
-        let samples = data.labels.len().min(MEASURED);
+        let samples = if data.in_files { data.labels.len().min(MEASURED) } else { data.labels.len() };
         let mut chosen = Random::new(seed).permutation(data.labels.len());
         chosen.truncate(samples);
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
