@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import pickle
+import sys
 import threading
 import time
+import types
 import warnings
 
 import numpy as np
@@ -501,6 +503,42 @@ def test_a_loader_that_is_closed_ends_a_wait_in_another_thread():
     gate.set()
     closing.join(5)
     assert not closing.is_alive()
+
+
+def test_processes_are_asked_for_the_same_batches(monkeypatch):
+    """The loader's part of it: which batches, what is counted, when the processes end."""
+    made = []
+
+    class Workers:
+        def __init__(self, dataset, collate, transforms, seed, num_workers, prefetch, timeout):
+            self.dataset, self.collate, self.closed = dataset, collate, False
+            made.append(self)
+
+        def batches(self, epoch, lists):
+            for indices in lists:
+                if 13 in indices:
+                    raise LookupError
+                yield self.collate([self.dataset[index] for index in indices])
+
+        def close(self):
+            self.closed = True
+
+    monkeypatch.setitem(sys.modules, "netcl.data._processes", types.SimpleNamespace(ProcessWorkers=Workers))
+    options = dict(batch_size=4, shuffle=True, num_workers=2, seed=3, workers="process")
+    loader = DataLoader(Numbers(12), **options)
+    threads = DataLoader(Numbers(12), **{**options, "workers": "thread"})
+    assert flat(loader) == flat(threads) and made[0].closed and flat(loader) == flat(threads)
+    batches = iter(loader)
+    had = flat([next(batches)])
+    assert loader.state_dict() == {"seed": 3, "epoch": 2, "samples": 4}
+    del batches
+    assert made[2].closed
+    kept = DataLoader(Numbers(12), **options, persistent_workers=True)
+    kept.load_state_dict(loader.state_dict())
+    assert had + flat(kept) == flat(threads) and flat(kept) == flat(threads)
+    assert len(made) == 4 and not made[3].closed
+    kept.close()
+    assert made[3].closed
 
 
 def test_a_thousand_batches_leave_nothing_behind():

@@ -303,6 +303,8 @@ def _end_at_exit() -> None:
 class _ProcessBatches:
     """Batches of worker processes, with a count of the samples that were handed over."""
 
+    _workers: Any = None
+
     def __init__(self, loader: DataLoader, epoch: int, samples: int) -> None:
         self.samples = samples
         self._loader = loader
@@ -319,16 +321,11 @@ class _ProcessBatches:
                 loader.prefetch,
                 loader.timeout,
             )
-        self._workers: Any = workers
+        self._workers = workers
         lists = loader._batch_lists(epoch, samples)
         if isinstance(lists, _native.BatchSampler):
             lists = iter(lists.batches(epoch, samples))
-        self._batches: Iterator[Any] = workers.batches(epoch, self._counted(lists))
-
-    def _counted(self, lists: Iterable[list[int]]) -> Iterator[list[int]]:
-        for batch in lists:
-            self._sizes.append(len(batch))
-            yield batch
+        self._batches: Iterator[Any] = workers.batches(epoch, _counted(lists, self._sizes))
 
     def __next__(self) -> Any:
         try:
@@ -370,7 +367,14 @@ class _ProcessBatches:
             workers.close()
 
     def __del__(self) -> None:
-        self.close()
+        self._end()
+
+
+def _counted(lists: Iterable[list[int]], sizes: deque[int]) -> Iterator[list[int]]:
+    """Batches, with note of their sizes. No method: the workers would hold the iterator that is to end them."""
+    for batch in lists:
+        sizes.append(len(batch))
+        yield batch
 
 
 def _is_stream(dataset: Any) -> bool:
