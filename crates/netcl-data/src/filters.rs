@@ -61,10 +61,12 @@ pub fn one_hot(labels: &Array, classes: usize) -> Result<Array> {
     let Some(numbers) = labels.to_i64() else {
         return argument(format!("one_hot: labels are whole numbers, not {:?}", labels.dtype()));
     };
-    let size = numbers.len().checked_mul(classes).ok_or(Error::Argument {
+    let mut elements: Vec<f32> = Vec::new();
+    let size = numbers.len().checked_mul(classes).filter(|&size| elements.try_reserve_exact(size).is_ok());
+    let size = size.ok_or_else(|| Error::Argument {
         what: format!("one_hot: {} labels of {classes} classes do not fit into memory", numbers.len()),
     })?;
-    let mut elements = vec![0f32; size];
+    elements.resize(size, 0.0);
     for (at, &label) in numbers.iter().enumerate() {
         match usize::try_from(label) {
             Ok(label) if label < classes => elements[at * classes + label] = 1.0,

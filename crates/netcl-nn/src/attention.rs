@@ -116,9 +116,10 @@ impl MultiheadAttention {
 
     fn make(build: &mut Build<'_>, settings: MultiheadAttentionOptions) -> Result<MultiheadAttention> {
         let MultiheadAttentionOptions { embed_dim, bias, .. } = settings;
-        let in_proj_weight = build.parameter(Init::XavierUniform { gain: Gain::Linear }, [3 * embed_dim, embed_dim])?;
+        let in_proj_weight =
+            build.parameter(Init::XavierUniform { gain: Gain::Linear }, [embed_dim.saturating_mul(3), embed_dim])?;
         let zeros = Init::Constant(0.0);
-        let in_proj_bias = bias.then(|| build.parameter(zeros, [3 * embed_dim])).transpose()?;
+        let in_proj_bias = bias.then(|| build.parameter(zeros, [embed_dim.saturating_mul(3)])).transpose()?;
         let out_proj = Linear::build(build, LinearOptions { bias, ..LinearOptions::new(embed_dim, embed_dim) })?;
         if let Some(bias) = out_proj.bias() {
             build.fill(bias, zeros)?;

@@ -100,7 +100,7 @@ pub struct CausalSelfAttention {
 impl CausalSelfAttention {
     fn make(build: &mut Build<'_>, settings: CausalSelfAttentionOptions) -> Result<CausalSelfAttention> {
         let CausalSelfAttentionOptions { embed_dim, bias, .. } = settings;
-        let c_attn = linear_of(build, embed_dim, 3 * embed_dim, bias)?;
+        let c_attn = linear_of(build, embed_dim, embed_dim.saturating_mul(3), bias)?;
         let c_proj = linear_of(build, embed_dim, embed_dim, bias)?;
         Ok(CausalSelfAttention { c_attn, c_proj, training: true, settings })
     }
@@ -149,7 +149,7 @@ pub struct RotaryAttentionOptions {
 impl RotaryAttentionOptions {
     fn fits(&self, layer: &'static str) -> Result<()> {
         probability(layer, "dropout", self.dropout)?;
-        if self.dim.is_multiple_of(2 * self.n_head) {
+        if self.dim.is_multiple_of(self.n_head.saturating_mul(2)) {
             return Ok(());
         }
         let what = format!("dim={} must be n_head={} times an even number", self.dim, self.n_head);
@@ -188,7 +188,7 @@ pub struct RotaryAttention {
 impl RotaryAttention {
     fn make(build: &mut Build<'_>, settings: RotaryAttentionOptions) -> Result<RotaryAttention> {
         let RotaryAttentionOptions { dim, n_head, bias, qk_norm, eps, .. } = settings;
-        let qkv = linear_of(build, dim, 3 * dim, bias)?;
+        let qkv = linear_of(build, dim, dim.saturating_mul(3), bias)?;
         let proj = linear_of(build, dim, dim, bias)?;
         let mut norm = || qk_norm.then(|| rms_norm_of(build, dim / n_head, eps)).transpose();
         Ok(RotaryAttention { qkv, proj, q_norm: norm()?, k_norm: norm()?, training: true, settings })
@@ -242,7 +242,7 @@ pub struct SwiGLU {
 impl SwiGLU {
     fn make(build: &mut Build<'_>, settings: SwiGLUOptions) -> Result<SwiGLU> {
         let SwiGLUOptions { dim, hidden, bias } = settings;
-        let hidden = hidden.unwrap_or_else(|| (8 * dim / 3).next_multiple_of(64));
+        let hidden = hidden.unwrap_or_else(|| (dim.saturating_mul(8) / 3).next_multiple_of(64));
         Ok(SwiGLU {
             gate: linear_of(build, dim, hidden, bias)?,
             up: linear_of(build, dim, hidden, bias)?,
@@ -349,7 +349,7 @@ impl TransformerBlock {
     fn make(build: &mut Build<'_>, settings: TransformerBlockOptions) -> Result<TransformerBlock> {
         let TransformerBlockOptions { d_model, num_heads, dim_feedforward, dropout, causal, activation, bias } =
             settings;
-        let hidden = dim_feedforward.unwrap_or(4 * d_model);
+        let hidden = dim_feedforward.unwrap_or(d_model.saturating_mul(4));
         let attention = CausalSelfAttentionOptions::new(d_model, num_heads);
         let ln_1 = layer_norm_of(build, d_model, 1e-5, bias)?;
         let attn =

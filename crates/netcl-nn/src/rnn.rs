@@ -132,7 +132,8 @@ impl Weights {
     fn make(build: &mut Build<'_>, gates: usize, width: usize, hidden: usize, bias: bool) -> Result<Weights> {
         let bound = 1.0 / (hidden as f64).sqrt();
         let mut draw = |shape: &[usize]| build.parameter(Init::Uniform { low: -bound, high: bound }, shape);
-        let rows = gates * hidden;
+        // Too many for any memory are refused where the tensor is made.
+        let rows = hidden.saturating_mul(gates);
         Ok(Weights {
             weight_ih: draw(&[rows, width])?,
             weight_hh: draw(&[rows, hidden])?,
@@ -214,7 +215,7 @@ macro_rules! networks {
                 let directions = settings.directions();
                 let mut weights = host::with_capacity(stringify!($name), num_layers * directions)?;
                 for i in 0..num_layers * directions {
-                    let width = if i < directions { input_size } else { directions * hidden };
+                    let width = if i < directions { input_size } else { hidden.saturating_mul(directions) };
                     weights.push(Weights::make(build, $gates, width, hidden, bias)?);
                 }
                 Ok($name { layers: Layers { weights, directions }, settings, training: true })

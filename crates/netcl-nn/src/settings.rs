@@ -171,13 +171,9 @@ impl Setting for usize {
     }
     fn read(value: &Value) -> std::result::Result<Self, Wrong> {
         match value {
-            // Layers multiply two sizes and a small number (`3 * patch * patch`): up to here that cannot overflow.
-            Value::Int(number) if *number > i32::MAX.into() => {
-                Err(Wrong::Other(format!("is {number}; a layer's sizes end at {}", i32::MAX)))
-            }
             Value::Int(number) => usize::try_from(*number).map_err(|_| Wrong::Negative),
             // Files of other origin hold 3.0.
-            Value::Float(number) if number.fract() == 0.0 && (0.0..2e9).contains(number) => Ok(*number as usize),
+            Value::Float(number) if number.fract() == 0.0 && (0.0..1e15).contains(number) => Ok(*number as usize),
             _ => Err(Wrong::Type),
         }
     }

@@ -96,7 +96,8 @@ def build_sequential_from_json(queue: Any, path: str | os.PathLike[str] | None =
     """``build_sequential`` of a JSON file."""
     if path is None:
         queue, path = None, queue
-    with open(path, encoding="utf-8") as file:
+    # A number would be somebody's open file, which is closed in the end.
+    with open(os.fspath(path), encoding="utf-8") as file:
         return build_sequential(queue, json.load(file))
 
 

@@ -66,7 +66,7 @@ struct InvertedResidual {
 
 impl InvertedResidual {
     fn make(build: &mut Build<'_>, inputs: usize, outputs: usize, stride: usize, expansion: usize) -> Result<Self> {
-        let wide = inputs * expansion;
+        let wide = inputs.saturating_mul(expansion);
         let mut conv = Sequential::default();
         if expansion != 1 {
             conv.push(convolution(build, inputs, wide, 1, 1, 1)?);
@@ -107,7 +107,7 @@ fn convolution(
 /// The nearest multiple of 8, but not more than a tenth below.
 fn divisible(channels: f64) -> usize {
     let rounded = (((channels + 4.0) as usize) / 8 * 8).max(8);
-    if (rounded as f64) < 0.9 * channels { rounded + 8 } else { rounded }
+    if (rounded as f64) < 0.9 * channels { rounded.saturating_add(8) } else { rounded }
 }
 
 impl MobileNetV2 {

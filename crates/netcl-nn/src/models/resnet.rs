@@ -189,7 +189,7 @@ impl Parts<'_, '_> {
     }
 
     fn outputs(&self, width: usize) -> usize {
-        if self.bottleneck { 4 * width } else { width }
+        if self.bottleneck { width.saturating_mul(4) } else { width }
     }
 }
 
@@ -207,7 +207,7 @@ impl ResNet {
             Parts { build: &mut *build, batchnorm: use_batchnorm, bottleneck: block == BlockKind::Bottleneck };
         let (kernel, stride) = if stem == Stem::ImageNet { (7, 2) } else { (3, 1) };
         let (conv1, bn1) = (parts.conv(in_channels, width, kernel, stride)?, parts.norm(width)?);
-        let widths = [1, 2, 4, 8].map(|factor| factor * width);
+        let widths = [1, 2, 4, 8].map(|factor| width.saturating_mul(factor));
         let ends = widths.map(|width| parts.outputs(width));
         let layer1 = parts.layer(width, widths[0], layers[0], 1)?;
         let layer2 = parts.layer(ends[0], widths[1], layers[1], 2)?;

@@ -144,7 +144,7 @@ impl VisionTransformer {
         let class_token = build.parameter(Init::Constant(0.0), [1, 1, hidden_dim])?;
         let patches = Conv2dOptions { stride: [patch_size; 2], ..Conv2dOptions::new(3, hidden_dim, patch_size) };
         let conv_proj = Conv2d::build(build, patches)?;
-        let length = (image_size / patch_size).pow(2) + 1;
+        let length = (image_size / patch_size).saturating_pow(2).saturating_add(1);
         let pos_embedding = build.parameter(Init::Normal { mean: 0.0, std: 0.02 }, [1, length, hidden_dim])?;
         let mut layers = ModuleDict::default();
         for i in 0..num_layers {
@@ -153,7 +153,7 @@ impl VisionTransformer {
         let dropout = Dropout::new(settings.dropout)?;
         let encoder = Encoder { pos_embedding, dropout, layers, ln: norm(build, hidden_dim)? };
         let head = Linear::build(build, LinearOptions::new(hidden_dim, num_classes))?;
-        let std = (1.0 / (3 * patch_size * patch_size) as f64).sqrt();
+        let std = (1.0 / (3.0 * (patch_size as f64).powi(2))).sqrt();
         build.fill(conv_proj.weight(), Init::TruncNormal { mean: 0.0, std, low: -2.0, high: 2.0 })?;
         for tensor in [conv_proj.bias(), Some(head.weight()), head.bias()].into_iter().flatten() {
             build.fill(tensor, Init::Constant(0.0))?;
