@@ -29,7 +29,8 @@ _SLOT_BYTES = 1 << 30
 _GRACE = 0.1
 _START = 60.0
 _PROGRAM = """
-import json, sys
+import json, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path[:] = json.loads(sys.argv[1])
 from netcl.data._worker import main
 main(*map(int, sys.argv[2:]))
@@ -302,7 +303,7 @@ def _pickled(make: BatchMaker) -> _Payload:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """A process that is started meanwhile never sees Ctrl+C, which the parent handles for all."""
+    """A process that is started meanwhile sees no Ctrl+C before it can ignore it: the parent handles it for all."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
