@@ -174,8 +174,14 @@ def overlap(device, workers, rounds):
         return time.perf_counter() - started
 
     def epoch(times):
-        for x, y in loader:
-            step(x, y, times)
+        waited, batches = 0.0, iter(loader)
+        while True:
+            started = time.perf_counter()
+            batch = next(batches, None)
+            waited += time.perf_counter() - started
+            if batch is None:
+                return waited
+            step(*batch, times)
 
     def steps(times):
         for _ in range(len(loader)):
@@ -186,10 +192,15 @@ def overlap(device, workers, rounds):
     loading, once = seconds(lambda: epoch(0)), seconds(lambda: steps(1))
     # As many steps on a batch as take about as long as loading it.
     times = max(1, round(loading / once))
-    print(f"{len(loader)} batches of 256, {times} steps on each; seconds of loading, of steps, of both; both / the longer one")
+    print(f"{len(loader)} batches of 256, {times} steps on each; seconds of loading, of steps, of both,")
+    print("of both in which the loop waited for its loader; both / the longer one")
     for _ in range(rounds):
-        alone, work, both = seconds(lambda: epoch(0)), seconds(lambda: steps(times)), seconds(lambda: epoch(times))
-        print(f"{alone:.3f}  {work:.3f}  {both:.3f}  {both / max(alone, work):.2f}", flush=True)
+        alone, work = seconds(lambda: epoch(0)), seconds(lambda: steps(times))
+        started = time.perf_counter()
+        waited = epoch(times)
+        queue.finish()
+        both = time.perf_counter() - started
+        print(f"{alone:.3f}  {work:.3f}  {both:.3f}  {waited:.3f}  {both / max(alone, work):.2f}", flush=True)
 
 
 def main():
