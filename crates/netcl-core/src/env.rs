@@ -6,7 +6,8 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::backend::opencl::Limits;
 use crate::backend::opencl::limits::parse_size;
@@ -231,22 +232,24 @@ fn amount(text: &str) -> Option<f64> {
 /// Looks at all variables of the process and names those that cannot be used, once. The first question for any variable does
 /// it, and so does the start of the command and of the Python package.
 pub fn check() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        for (name, value) in std::env::vars_os() {
-            let (Some(name), value) = (name.to_str(), value.to_string_lossy()) else { continue };
-            match TABLE.iter().find(|variable| variable.name == name) {
-                Some(variable) if !value.is_empty() && !variable.allows(value.trim()) => variable.complain(&value),
-                None if name.starts_with("NETCL_") && !name.starts_with("NETCL_TEST_") => {
-                    let closest = closest(name);
-                    debug::print(format_args!(
-                        "{name}: there is no such variable and it does nothing; did you mean {closest}?"
-                    ));
-                }
-                _ => {}
+    // Nobody waits for who was first: a fork in the middle would leave the child waiting for ever.
+    static LOOKED: AtomicBool = AtomicBool::new(false);
+    if LOOKED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    for (name, value) in std::env::vars_os() {
+        let (Some(name), value) = (name.to_str(), value.to_string_lossy()) else { continue };
+        match TABLE.iter().find(|variable| variable.name == name) {
+            Some(variable) if !value.is_empty() && !variable.allows(value.trim()) => variable.complain(&value),
+            None if name.starts_with("NETCL_") && !name.starts_with("NETCL_TEST_") => {
+                let closest = closest(name);
+                debug::print(format_args!(
+                    "{name}: there is no such variable and it does nothing; did you mean {closest}?"
+                ));
             }
+            _ => {}
         }
-    });
+    }
 }
 
 /// The name of the table that needs the fewest changes to become this one, in capitals.

@@ -1,6 +1,6 @@
 //! Host memory for lengths that a caller chose: an error value where `vec![0; n]` would abort the process.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 
@@ -56,8 +56,16 @@ pub fn collect<T>(op: &'static str, values: impl ExactSizeIterator<Item = T>) ->
 /// The bytes that this process can ever have: physical memory, or what its control group allows of it, and swap. Linux hands out
 /// more than that and kills the process that writes to it; other systems refuse by themselves, and have no limit here.
 pub fn total() -> usize {
-    static TOTAL: OnceLock<usize> = OnceLock::new();
-    *TOTAL.get_or_init(|| system::total().unwrap_or(isize::MAX as usize))
+    // Not known yet: 0. No lock, which a fork in the middle of the first question would leave locked in the child.
+    static TOTAL: AtomicUsize = AtomicUsize::new(0);
+    match TOTAL.load(Ordering::Relaxed) {
+        0 => {
+            let total = system::total().unwrap_or(isize::MAX as usize);
+            TOTAL.store(total, Ordering::Relaxed);
+            total
+        }
+        total => total,
+    }
 }
 
 #[cfg(target_os = "linux")]

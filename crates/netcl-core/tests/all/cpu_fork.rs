@@ -71,10 +71,10 @@ fn children_of_a_busy_process_compute_and_allocate() {
                 }
             });
         }
-        for round in 0..200 {
-            fork_and_wait(round);
-        }
+        let rounds = std::panic::catch_unwind(|| (0..200).for_each(fork_and_wait));
+        // Also after a failure: the scope waits for its threads.
         stop.store(true, Ordering::Relaxed);
+        rounds.unwrap_or_else(|failure| std::panic::resume_unwind(failure));
     });
     // The parent's own pool and counters are as before.
     assert_eq!(buffer::stats().live_bytes, 0);

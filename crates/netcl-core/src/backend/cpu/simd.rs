@@ -8,7 +8,6 @@
 //! (rust-lang/rust#158622), also when a single function enables them with `#[target_feature]`. Leave AVX-512 to hand-written
 //! kernels such as those of the `gemm` crate, and never build with `-C target-cpu=native`; a test watches over both.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::env;
@@ -39,8 +38,16 @@ pub fn level() -> Level {
 /// Whether hand-written AVX-512 may run: the processor has it, and the environment does not ask for less (`NETCL_SIMD=avx2`,
 /// `NETCL_SIMD=baseline`).
 pub fn avx512() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| level() == Level::Avx2 && env::SIMD.word() != Some("avx2") && has_avx512())
+    /// 0: not known yet; 1: no; 2: yes.
+    static FOUND: AtomicU8 = AtomicU8::new(0);
+    match FOUND.load(Ordering::Relaxed) {
+        0 => {
+            let found = level() == Level::Avx2 && env::SIMD.word() != Some("avx2") && has_avx512();
+            FOUND.store(u8::from(found) + 1, Ordering::Relaxed);
+            found
+        }
+        found => found == 2,
+    }
 }
 
 /// 0: not known yet; otherwise the level + 1.
