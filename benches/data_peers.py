@@ -139,8 +139,8 @@ class Worker:
         return json.loads(self.process.stdout.readline())
 
 
-def overlap(device, workers, rounds):
-    """Seconds of an epoch's loading, of its steps, and of both together."""
+def overlap(device, workers, rounds, trace):
+    """Seconds of an epoch's loading, of its steps, and of both together; the last epoch as a trace for chrome://tracing."""
     import numpy as np
 
     from netcl import nn, optim
@@ -175,18 +175,26 @@ def overlap(device, workers, rounds):
 
     def epoch(times):
         waited, batches = 0.0, iter(loader)
+        events.clear()
         while True:
             started = time.perf_counter()
             batch = next(batches, None)
-            waited += time.perf_counter() - started
+            came = time.perf_counter()
+            waited += came - started
             if batch is None:
                 return waited
             step(*batch, times)
+            # The device works on until the next step at most: then it has all of its queue.
+            if trace:
+                queue.finish()
+            for name, begin, end in [("wait and upload", started, came), ("step", came, time.perf_counter())]:
+                events.append({"name": name, "ph": "X", "pid": 1, "tid": 1, "ts": begin * 1e6, "dur": (end - begin) * 1e6})
 
     def steps(times):
         for _ in range(len(loader)):
             step(*batch, times)
 
+    events = []
     batch = next(iter(loader))
     steps(1)
     loading, once = seconds(lambda: epoch(0)), seconds(lambda: steps(1))
@@ -201,6 +209,9 @@ def overlap(device, workers, rounds):
         queue.finish()
         both = time.perf_counter() - started
         print(f"{alone:.3f}  {work:.3f}  {both:.3f}  {waited:.3f}  {both / max(alone, work):.2f}", flush=True)
+    if trace:
+        with open(trace, "w", encoding="utf-8") as file:
+            json.dump({"traceEvents": events}, file)
 
 
 def main():
@@ -212,11 +223,12 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--overlap", action="store_true")
     parser.add_argument("--device", default="cpu", help="our device selector, for --overlap")
+    parser.add_argument("--trace", metavar="FILE", help="with --overlap: the last epoch, each step waited for")
     options = parser.parse_args()
     if options.worker:
         return answer(options.worker, options.jpegs)
     if options.overlap:
-        return overlap(options.device, options.workers, options.rounds)
+        return overlap(options.device, options.workers, options.rounds, options.trace)
     sides = [Worker(sys.executable, "netcl", options.jpegs), Worker(options.peer_python, "torch", options.jpegs)]
     lines = [f"{name} {workers}" for name in ("pictures", "dicts") for workers in (0, options.workers)]
     lines += [f"jpegs {options.workers}"] if options.jpegs else []
