@@ -228,3 +228,15 @@ def test_a_schedule_steps_once_inside_a_kernel_capture():
     schedule.step()
     kept.end()
     assert schedule.get_last_lr() == [0.5]
+
+
+def test_sizes_whose_products_overflow_are_refused():
+    found = raised("""
+        nn.DepthwiseConv2d(3, 2**32)
+        nn.LSTMCell(3, 2**63 - 1)
+        nn.MultiheadAttention(2**62, 1)
+        nn.ParameterList(huge)
+        nn.build_sequential_from_json(0)
+        netcl.data.augment.MixUp(2**40)(np.ones((4, 1, 2, 2), np.float32), np.arange(4))
+    """)
+    assert [line.partition(":")[0] for line in found] == ["ValueError"] * 3 + ["TypeError"] * 2 + ["ValueError"]

@@ -98,7 +98,7 @@ fn rounded(sum: i32) -> u8 {
 /// Half of the lowest bit that stays, so that cutting off the fraction rounds.
 const HALF: i32 = 1 << (BITS - 1);
 
-/// Both passes, along rows and along columns. With AVX2 in 60 % of the time.
+/// Both passes, along rows and along columns.
 fn passes(pixels: &Pixels, across: &[Taps], down: &[Taps]) -> Vec<u8> {
     // The instructions that every x86-64 has cannot multiply vectors of 32-bit numbers.
     #[cfg(target_arch = "x86_64")]

@@ -164,7 +164,7 @@ pub(crate) fn snapshot<'py>(py: Python<'py>, bytes: Arc<[u8]>, tensor: &Tensor) 
 /// A writeable line of bytes over memory.
 ///
 /// # Safety
-/// `length` bytes at `first` are valid and nobody else's while `owner` lives.
+/// `length` bytes at `first` are valid and belong to `owner` alone while it lives.
 pub(crate) unsafe fn bytes_over<'py>(
     py: Python<'py>,
     first: *mut u8,

@@ -124,7 +124,7 @@ pub(super) fn array_to_py(py: Python<'_>, array: Array) -> PyResult<Bound<'_, Py
     let dims = array.shape().iter().map(|&length| length as npy_intp).collect();
     let first = array.bytes().as_ptr().cast_mut();
     let number = type_number(array.dtype());
-    // SAFETY: the elements are dense and on the heap, the box keeps them alive, and nobody else has the array any more.
+    // SAFETY: the elements are dense and on the heap, the box keeps them alive, and no other code has the array.
     unsafe { ndarray::over(py, first, number, dims, None, NPY_ARRAY_WRITEABLE, Box::new(array)) }
 }
 
