@@ -26,6 +26,7 @@ mod runtime;
 mod selector;
 mod shutdown;
 mod tensor;
+mod trainer;
 
 use pyo3::prelude::*;
 
@@ -62,6 +63,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     amp::register(module)?;
     profiling::register(module)?;
     runtime::register(module)?;
+    trainer::register(module)?;
     selector::register(module)?;
     shutdown::register(module)?;
     Ok(())

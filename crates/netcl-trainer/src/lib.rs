@@ -33,6 +33,7 @@ mod metrics;
 pub mod report;
 pub mod run;
 pub mod settings;
+pub mod trainer;
 
 pub use architecture::{Architecture, Network};
 pub use classifier::Classifier;

@@ -1,0 +1,86 @@
+//! What is called while a run goes on.
+
+use netcl_nn::Module;
+use netcl_nn::autograd::{Queue, Tensor};
+use netcl_optim::Optimizer;
+use serde_json::Value;
+
+use super::history::{Epoch, History, Step};
+use crate::error::Result;
+
+/// What a callback sees of the run, and may change.
+pub struct Context<'c> {
+    /// The model. During `step` the gradients of its parameters are those of the update where
+    /// [`Callback::wants_gradients`] says so, else gone.
+    pub model: &'c mut dyn Module,
+    /// The optimizer: its learning rate may be set.
+    pub optimizer: &'c mut dyn Optimizer,
+    /// Where the model lies.
+    pub queue: &'c Queue,
+    /// What happened so far.
+    pub history: &'c History,
+    /// Epochs that the run shall have.
+    pub epochs: usize,
+    /// Updates in an epoch, where the loader knows its length.
+    pub steps_per_epoch: Option<usize>,
+    /// Set by a callback that wants the run to end after this update or epoch: the reason, which is printed.
+    pub stop: Option<String>,
+    /// Set by a callback that wants a checkpoint now: the file's name without its ending, in the run's folder (`best`).
+    pub keep: Option<String>,
+}
+
+/// Is called while a run goes on. All methods do nothing unless written; an error ends the run and names the callback.
+pub trait Callback {
+    /// What errors call it.
+    fn name(&self) -> String;
+
+    /// The run begins, or goes on.
+    fn fit_begins(&mut self, _run: &mut Context<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// An epoch begins (from 1).
+    fn epoch_begins(&mut self, _run: &mut Context<'_>, _epoch: usize) -> Result<()> {
+        Ok(())
+    }
+
+    /// An update is known on the host: some updates after it was put on the device, and in order.
+    fn step(&mut self, _run: &mut Context<'_>, _step: &Step) -> Result<()> {
+        Ok(())
+    }
+
+    /// Something that takes a while begins: `"validation"`, `"checkpoint"`, `"first step"`.
+    fn phase(&mut self, _run: &mut Context<'_>, _name: &str) -> Result<()> {
+        Ok(())
+    }
+
+    /// An epoch has ended, validation included. It is the last of `run.history` already.
+    fn epoch_ends(&mut self, _run: &mut Context<'_>, _epoch: &Epoch) -> Result<()> {
+        Ok(())
+    }
+
+    /// The run ends: all epochs are done, or it was stopped.
+    fn fit_ends(&mut self, _run: &mut Context<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Every how many updates it wants to see gradients, in [`Callback::gradients`]; 0 for never.
+    fn wants_gradients(&self) -> usize {
+        0
+    }
+
+    /// The gradients of an update by the parameters' names, where it asked for them.
+    fn gradients(&mut self, _run: &mut Context<'_>, _step: usize, _gradients: &[(String, Tensor)]) -> Result<()> {
+        Ok(())
+    }
+
+    /// What must be known to go on after a resume: `null` where nothing.
+    fn state(&self) -> Value {
+        Value::Null
+    }
+
+    /// Goes on from a state.
+    fn load_state(&mut self, _state: &Value) -> Result<()> {
+        Ok(())
+    }
+}
