@@ -34,6 +34,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "netcl-trainer",
         &[
+            "netcl-core",
+            "netcl-runtime",
+            "netcl-amp",
             "netcl-autograd",
             "netcl-nn",
             "netcl-optim",

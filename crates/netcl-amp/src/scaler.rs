@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use netcl_autograd::ops::elementwise::{cast, mul};
+use netcl_autograd::ops::elementwise::{add, cast, mul};
 use netcl_autograd::{Error, Queue, RawTensor, Result, Tensor};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::elementwise::{Elementwise, Number};
@@ -227,16 +227,15 @@ impl GradScaler {
     /// # Errors
     /// Before the first [`scale`](GradScaler::scale).
     pub fn step(&mut self, optimizer: &mut dyn Optimizer) -> Result<()> {
-        self.step_with(optimizer, None).map(drop)
+        self.step_with(optimizer, StepOptions::default()).map(drop)
     }
 
-    /// [`GradScaler::step`] that also scales gradients down to a largest norm. Gives the norm before that, as
-    /// [`Optimizer::step_with`] does.
+    /// [`GradScaler::step`] that also scales gradients down to a largest norm, or skips the update for a reason of the caller's
+    /// ([`StepOptions::found_inf`]). Gives the norm before that, as [`Optimizer::step_with`] does.
     ///
     /// # Errors
     /// As [`GradScaler::step`].
-    pub fn step_with(&mut self, optimizer: &mut dyn Optimizer, max_norm: Option<f64>) -> Result<Option<Tensor>> {
-        let mut options = StepOptions { max_norm, ..Default::default() };
+    pub fn step_with(&mut self, optimizer: &mut dyn Optimizer, mut options: StepOptions) -> Result<Option<Tensor>> {
         if !self.enabled {
             return optimizer.step_with(&options);
         }
@@ -252,7 +251,10 @@ impl GradScaler {
                 optimizer.step_with(&options)?
             }
             Some(Some((norm, found_inf))) => {
-                options.found_inf = Some(found_inf);
+                options.found_inf = Some(match options.found_inf.take() {
+                    Some(given) => add(&given, &found_inf)?,
+                    None => found_inf,
+                });
                 let now = optimizer.step_with(&options)?;
                 // The scale follows the gradients as they were before anyone clipped them.
                 self.stages.insert(id, Stage::Stepped(Some(norm)));

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use netcl::amp::{self, GradScalerOptions};
+use netcl::optim::StepOptions;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -129,7 +130,8 @@ impl GradScaler {
         max_norm: Option<f64>,
     ) -> PyResult<Option<Tensor>> {
         params.map(tensors).transpose()?;
-        let norm = py.detach(|| self.lock().step_with(optimizer.lock().as_mut(), max_norm)).py()?;
+        let options = StepOptions { max_norm, ..StepOptions::default() };
+        let norm = py.detach(|| self.lock().step_with(optimizer.lock().as_mut(), options)).py()?;
         Ok(norm.map(Tensor::new))
     }
 

@@ -24,6 +24,48 @@ pub enum Error {
         /// The loss: NaN or infinite.
         loss: f64,
     },
+    /// A loss that is not finite, in a run of a [`Trainer`](crate::trainer::Trainer).
+    #[error(
+        "the loss became {loss} at step {step} (epoch {epoch}, {}, learning rate {lr:.3e}): {operation}. The weights are those \
+         before that step. Try a tenth of the learning rate, grad_clip=1.0, or look at that batch",
+        batch_words(*batches)
+    )]
+    NotFinite {
+        /// The loss.
+        loss: f64,
+        /// The update, counted from 1.
+        step: usize,
+        /// The epoch, counted from 1.
+        epoch: usize,
+        /// The first and last batch of the update in the epoch, counted from 1.
+        batches: (usize, usize),
+        /// The learning rate of that update.
+        lr: f64,
+        /// The first operation that gave a value that is not finite, in words.
+        operation: String,
+    },
+    /// Memory that does not suffice for a step.
+    #[error("{inner}. {}", crate::trainer::advice(*samples, *parts, *parameters, *state))]
+    Memory {
+        /// Samples of the largest batch.
+        samples: usize,
+        /// Batches of the update.
+        parts: usize,
+        /// Bytes of the parameters.
+        parameters: usize,
+        /// Bytes of the optimizer's state.
+        state: usize,
+        /// What the device said.
+        inner: netcl_nn::autograd::Error,
+    },
+    /// An error of a callback.
+    #[error("callback {name}: {inner}")]
+    Callback {
+        /// Which one.
+        name: String,
+        /// What it said.
+        inner: Box<Error>,
+    },
     /// A setting that cannot be used.
     #[error("{what}")]
     Setting {
@@ -66,7 +108,16 @@ impl From<netcl_augment::Error> for Error {
     }
 }
 
+fn batch_words((first, last): (usize, usize)) -> String {
+    if first == last { format!("batch {first}") } else { format!("batches {first} to {last}") }
+}
+
 impl Error {
+    /// The same error with the name of the callback that raised it.
+    pub(crate) fn of_callback(self, name: &str) -> Error {
+        Error::Callback { name: name.to_owned(), inner: Box::new(self) }
+    }
+
     pub(crate) fn setting(what: impl Into<String>) -> Error {
         Error::Setting { what: what.into() }
     }

@@ -2,7 +2,7 @@
 
 use netcl_nn::Module;
 use netcl_nn::autograd::{Queue, Tensor};
-use netcl_optim::Optimizer;
+use netcl_optim::ParamGroup;
 use serde_json::Value;
 
 use super::history::{Epoch, History, Step};
@@ -10,11 +10,10 @@ use crate::error::Result;
 
 /// What a callback sees of the run, and may change.
 pub struct Context<'c> {
-    /// The model. During `step` the gradients of its parameters are those of the update where
-    /// [`Callback::wants_gradients`] says so, else gone.
+    /// The model.
     pub model: &'c mut dyn Module,
-    /// The optimizer: its learning rate may be set.
-    pub optimizer: &'c mut dyn Optimizer,
+    /// The optimizer's groups of parameters: their learning rates may be set.
+    pub groups: &'c [ParamGroup],
     /// Where the model lies.
     pub queue: &'c Queue,
     /// What happened so far.
@@ -27,6 +26,9 @@ pub struct Context<'c> {
     pub stop: Option<String>,
     /// Set by a callback that wants a checkpoint now: the file's name without its ending, in the run's folder (`best`).
     pub keep: Option<String>,
+    /// Set by a callback that has changed the model's settings (frozen a layer, another rate of dropout): the step is captured
+    /// again. Python's trainer notices by itself.
+    pub recapture: bool,
 }
 
 /// Is called while a run goes on. All methods do nothing unless written; an error ends the run and names the callback.

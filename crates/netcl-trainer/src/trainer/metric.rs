@@ -8,7 +8,7 @@ use crate::error::Result;
 /// A figure over all samples since [`Metric::reset`]: `update` only puts work on the device, `compute` waits and reads.
 ///
 /// Sums and counts are kept, never means of means, so that an uneven last batch counts by its samples.
-pub trait Metric {
+pub trait Metric: Send {
     /// The key in results: `accuracy`.
     fn name(&self) -> String;
 
