@@ -61,7 +61,7 @@ fn autocast_policies(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 pub(crate) struct GradScaler(Mutex<amp::GradScaler>);
 
 impl GradScaler {
-    fn lock(&self) -> MutexGuard<'_, amp::GradScaler> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, amp::GradScaler> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -64,6 +64,35 @@ impl IndexTensor {
         self.0.tensor().size()
     }
 
+    /// The number of axes.
+    #[getter]
+    fn ndim(&self) -> usize {
+        self.0.tensor().shape().len()
+    }
+
+    /// The same values in another shape; one length may be -1. The memory is shared.
+    #[pyo3(signature = (*shape))]
+    fn reshape(&self, shape: &Bound<'_, PyTuple>) -> PyResult<Self> {
+        let mut lengths: Vec<i64> = match shape.get_item(0) {
+            Ok(only) if shape.len() == 1 && !only.is_instance_of::<PyInt>() => only.extract()?,
+            _ => shape.extract()?,
+        };
+        let tensor = self.0.tensor();
+        let known = lengths.iter().filter(|&&length| length >= 0).fold(1i64, |all, &length| all.saturating_mul(length));
+        let unknown: Vec<usize> = (0..lengths.len()).filter(|&axis| lengths[axis] < 0).collect();
+        match (&unknown[..], tensor.size() as i64) {
+            ([], _) => {}
+            (&[axis], size) if lengths[axis] == -1 && known > 0 && size % known == 0 => lengths[axis] = size / known,
+            _ => {
+                let what = format!("reshape: {lengths:?} is no shape for {} elements", tensor.size());
+                return Err(PyValueError::new_err(what));
+            }
+        }
+        let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
+        let reshaped = netcl::core::tensor::reshape(tensor, lengths).py()?;
+        Ok(IndexTensor(Core::from_tensor(reshaped).py()?))
+    }
+
     /// The queue the tensor was created on.
     #[getter]
     fn queue(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {

@@ -27,6 +27,6 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// Metadata as Python's `json` writes it.
-fn parse<T: serde::de::DeserializeOwned>(json: &str) -> PyResult<T> {
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(json: &str) -> PyResult<T> {
     serde_json::from_str(json).map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))
 }

@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 pub(crate) struct Ema(Mutex<optim::Ema>);
 
 impl Ema {
-    fn lock(&self) -> MutexGuard<'_, optim::Ema> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, optim::Ema> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,6 +11,7 @@ mod schedules;
 mod sgd;
 pub(crate) mod state;
 
+pub(crate) use ema::Ema;
 pub(crate) use optimizer::{Optimizer, tensors};
 use pyo3::prelude::*;
 pub(crate) use state::{from_dict, to_dict};

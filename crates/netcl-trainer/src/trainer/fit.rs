@@ -75,6 +75,9 @@ pub trait Stepper {
     /// Whether the model is in training mode.
     fn is_training(&self) -> Result<bool>;
 
+    /// The learning rate of the first group of parameters.
+    fn learning_rate(&self) -> f64;
+
     /// Forgets captured steps.
     fn recapture(&mut self);
 
@@ -123,6 +126,8 @@ pub struct LoopOptions<'o> {
     pub accumulation_steps: usize,
     /// When the schedule moves on.
     pub schedule_every: ScheduleEvery,
+    /// Validation after every so many epochs, and after the last.
+    pub validate_every: usize,
     /// Where `last.netcl` is kept after each epoch and when the run is stopped.
     pub folder: Option<PathBuf>,
     /// What checkpoints say besides, such as how to build the model.
@@ -305,13 +310,14 @@ impl<S: Stepper> Run<'_, S> {
         values.insert("loss".to_owned(), loss);
         let trained = before + start.elapsed().as_secs_f64();
         values.insert("samples_per_second".to_owned(), samples as f64 / trained.max(1e-9));
-        if let Some(valid) = valid {
+        let due = epoch.is_multiple_of(self.options.validate_every.max(1)) || epoch == self.options.epochs;
+        if let Some(valid) = valid.as_mut().filter(|_| due) {
             self.call(|callback, context| callback.phase(context, "validation"))?;
             let found = validate(self.stepper, &mut **valid, epoch)?;
             values.extend(found.into_iter().map(|(name, value)| (format!("val_{name}"), value)));
         }
         self.schedule(ScheduleEvery::Epoch, values.get("val_loss").copied().unwrap_or(loss))?;
-        values.insert("lr".to_owned(), self.learning_rate()?);
+        values.insert("lr".to_owned(), self.stepper.learning_rate());
         let steps = self.progress.history.steps.len();
         let seconds = before + start.elapsed().as_secs_f64();
         let done = Epoch { epoch, steps, samples, seconds, values };
@@ -332,7 +338,7 @@ impl<S: Stepper> Run<'_, S> {
         let step = self.progress.history.steps.len() + pending.len() + 1;
         let wanted = self.callbacks.iter().map(|callback| callback.wants_gradients());
         let keep_gradients = wanted.filter(|&every| every > 0).any(|every| step % every == 0);
-        let lr = self.learning_rate()?;
+        let lr = self.stepper.learning_rate();
         self.stepper.session(|session| {
             session.keep_gradients = keep_gradients;
             Ok(())
@@ -408,10 +414,6 @@ impl<S: Stepper> Run<'_, S> {
         let (sum, count) =
             steps.fold((0.0, 0), |(sum, count), step| (sum + step.loss * step.samples as f64, count + step.samples));
         (sum / count.max(1) as f64, count)
-    }
-
-    fn learning_rate(&mut self) -> Result<f64> {
-        self.stepper.show(|_, _, groups| Ok(groups.first().map_or(0.0, ParamGroup::learning_rate)))
     }
 
     fn schedule(&mut self, now: ScheduleEvery, value: f64) -> Result<()> {

@@ -10,6 +10,7 @@
 //! [`Trainer`] is for models in Rust; Python's trainer is another [`Stepper`](fit::Stepper) under the same loop.
 
 pub mod callback;
+pub mod find_lr;
 pub mod fit;
 pub mod history;
 pub mod loader;
@@ -24,6 +25,7 @@ mod tests;
 mod trouble;
 
 pub use callback::{Callback, Context};
+pub use find_lr::LrCurve;
 pub use fit::{Outcome, Stepper, Way};
 pub use history::{Epoch, History, Step};
 pub use loader::{Batches, Loader, Opened};

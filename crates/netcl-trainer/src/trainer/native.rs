@@ -14,6 +14,7 @@ use netcl_runtime::capture::{Captured, Tensors, capture};
 use serde_json::{Map, Value};
 
 use super::callback::Callback;
+use super::find_lr::LrCurve;
 use super::fit::{self, Held, LAST, LoopOptions, Outcome, Stepper, Way};
 use super::history::History;
 use super::loader::Loader;
@@ -39,6 +40,8 @@ pub struct TrainerOptions {
     pub capture: bool,
     /// When the schedule moves on.
     pub schedule_every: ScheduleEvery,
+    /// Validation after every so many epochs, and after the last.
+    pub validate_every: usize,
     /// Where checkpoints are kept.
     pub folder: Option<PathBuf>,
     /// What checkpoints say besides, such as how to build the model.
@@ -54,6 +57,7 @@ impl Default for TrainerOptions {
             ema: None,
             capture: true,
             schedule_every: ScheduleEvery::Step,
+            validate_every: 1,
             folder: None,
             metadata: Map::new(),
         }
@@ -190,6 +194,7 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
             epochs,
             accumulation_steps: self.options.accumulation_steps,
             schedule_every: self.options.schedule_every,
+            validate_every: self.options.validate_every,
             folder: self.options.folder.clone(),
             metadata: self.options.metadata.clone(),
             stop,
@@ -221,6 +226,20 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
     /// Those of the model, the data and the metrics.
     pub fn evaluate(&mut self, loader: &mut dyn Loader<Batch = B>) -> Result<BTreeMap<String, f64>> {
         fit::validate(&mut self.stepper, loader, 1)
+    }
+
+    /// Which learning rate to begin with; everything is as before afterwards.
+    ///
+    /// # Errors
+    /// As [`find_lr`](super::find_lr::find_lr).
+    pub fn find_lr(
+        &mut self,
+        loader: &mut dyn Loader<Batch = B>,
+        start: f64,
+        end: f64,
+        updates: usize,
+    ) -> Result<LrCurve> {
+        super::find_lr::find_lr(&mut self.stepper, loader, start, end, updates)
     }
 
     /// What happened so far.
@@ -412,6 +431,10 @@ impl<M: Module, B: Tensors + Batch + 'static> Stepper for Native<M, B> {
 
     fn is_training(&self) -> Result<bool> {
         Ok(self.inner.borrow().model.training())
+    }
+
+    fn learning_rate(&self) -> f64 {
+        self.groups.first().map_or(0.0, ParamGroup::learning_rate)
     }
 
     fn recapture(&mut self) {
