@@ -29,6 +29,7 @@ pub mod evaluate;
 pub mod fit;
 mod folder;
 pub mod history;
+pub mod metric;
 mod metrics;
 pub mod report;
 pub mod run;

@@ -37,6 +37,9 @@ pub trait Metric: Send {
     }
 
     /// What is added over ranks before [`Metric::compute`]: writing the sums of all ranks into these tensors gives the figure of
-    /// all samples.
+    /// all samples. Empty where it cannot be had so.
     fn sums(&self) -> Vec<Tensor>;
+
+    /// Another one with the same settings that has seen nothing: training and validation count apart.
+    fn fresh(&self) -> Box<dyn Metric>;
 }
