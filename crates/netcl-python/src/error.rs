@@ -10,6 +10,7 @@ use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 
 use crate::autograd::site;
+use crate::data;
 use crate::shutdown;
 
 create_exception!(
@@ -57,6 +58,23 @@ pub(crate) fn io_to_py(error: netcl::io::Error) -> PyErr {
     match error {
         netcl::io::Error::Tensor(error) => to_py(error),
         other => raised(other.kind(), other.to_string()),
+    }
+}
+
+/// The exception that a run, a metric or a callback ends with. One in a callback gets a note with the callback's name.
+pub(crate) fn trainer_to_py(error: netcl::trainer::Error) -> PyErr {
+    use netcl::trainer::Error;
+    match error {
+        Error::Tensor(error) => to_py(error),
+        Error::Io(error) => io_to_py(error),
+        Error::Data(error) => Python::attach(|py| data::raised(py, error)),
+        Error::Callback { name, source } => {
+            let error = trainer_to_py(*source);
+            Python::attach(|py| data::noted(py, error, &format!("in the callback {name}")))
+        }
+        Error::Diverged { .. } | Error::NotFinite { .. } => PyRuntimeError::new_err(error.to_string()),
+        Error::Memory { .. } => PyMemoryError::new_err(error.to_string()),
+        other => PyValueError::new_err(other.to_string()),
     }
 }
 

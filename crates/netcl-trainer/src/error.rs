@@ -58,14 +58,6 @@ pub enum Error {
         /// What the device said.
         inner: netcl_nn::autograd::Error,
     },
-    /// An error of a callback.
-    #[error("callback {name}: {inner}")]
-    Callback {
-        /// Which one.
-        name: String,
-        /// What it said.
-        inner: Box<Error>,
-    },
     /// A setting that cannot be used.
     #[error("{what}")]
     Setting {
@@ -79,6 +71,15 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong with it.
         what: String,
+    },
+    /// An error in a callback.
+    #[error("callback {name}: {source}")]
+    Callback {
+        /// The callback's name.
+        name: String,
+        /// What went wrong in it.
+        #[source]
+        source: Box<Error>,
     },
     /// An error of a data set.
     #[error(transparent)]
@@ -113,12 +114,12 @@ fn batch_words((first, last): (usize, usize)) -> String {
 }
 
 impl Error {
-    /// The same error with the name of the callback that raised it.
-    pub(crate) fn of_callback(self, name: &str) -> Error {
-        Error::Callback { name: name.to_owned(), inner: Box::new(self) }
-    }
-
     pub(crate) fn setting(what: impl Into<String>) -> Error {
         Error::Setting { what: what.into() }
+    }
+
+    /// The error of a callback, with its name.
+    pub fn in_callback(self, name: impl Into<String>) -> Error {
+        Error::Callback { name: name.into(), source: Box::new(self) }
     }
 }

@@ -23,6 +23,7 @@
 
 pub mod architecture;
 mod batches;
+pub mod callbacks;
 pub mod classifier;
 pub mod error;
 pub mod evaluate;

@@ -40,5 +40,5 @@ class Session:
     def observes(self) -> bool: ...
 
 def new_session(
-    optimizer: Optimizer, scaler: GradScaler | None, ema: Ema | None, grad_clip: float | None
+    optimizer: Optimizer, scaler: GradScaler | None, ema: Ema | None, grad_clip: float | None, metrics: list[Any]
 ) -> Session: ...

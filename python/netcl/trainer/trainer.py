@@ -144,7 +144,7 @@ class Trainer:
         self.progress = progress
         self.history = History()
         self._training_step, self._validation_step = training_step, validation_step
-        self._session = new_session(optimizer, self.scaler, self.ema, self.grad_clip)
+        self._session = new_session(optimizer, self.scaler, self.ema, self.grad_clip, list(metrics))
         self._loop = Loop()
         self._capture = bool(capture)
         self._captured: Any = None

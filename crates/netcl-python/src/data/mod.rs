@@ -42,7 +42,7 @@ fn carry(raised: PyErr) -> Error {
 
 /// The exception that an error becomes. One that was raised by Python code keeps its type and traceback and gets a note with the
 /// number of the sample.
-fn raised(py: Python<'_>, error: Error) -> PyErr {
+pub(crate) fn raised(py: Python<'_>, error: Error) -> PyErr {
     let (text, which) = (error.to_string(), error.samples());
     match error {
         Error::Sample { reason, .. } | Error::Batch { reason, .. } => match *reason {
@@ -78,7 +78,7 @@ fn by_kind(error: &Error, text: String) -> PyErr {
 }
 
 /// The exception with a line below its text: what `add_note` of Python 3.11 does.
-fn noted(py: Python<'_>, error: PyErr, note: &str) -> PyErr {
+pub(crate) fn noted(py: Python<'_>, error: PyErr, note: &str) -> PyErr {
     let value = error.value(py);
     let add = || -> PyResult<()> {
         let notes = match value.getattr("__notes__") {

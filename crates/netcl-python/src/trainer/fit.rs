@@ -18,10 +18,9 @@ use pyo3::types::{PyDict, PyIterator, PyList};
 use serde_json::{Map, Value};
 
 use super::batch::Look;
-use super::raised;
 use super::session::{Session, output};
 use crate::device::queue_from_py;
-use crate::error::{carry, kind};
+use crate::error::{carry, kind, trainer_to_py};
 use crate::nn::PythonModule;
 use crate::optim::{from_dict, to_dict};
 use crate::tensor::Tensor;
@@ -93,7 +92,7 @@ impl Loop {
         let outcome = fit::run(&mut stepper, &mut train, valid, &options, &mut callbacks, &mut progress);
         slf.borrow_mut().progress = progress;
         let path = |path: Option<PathBuf>| path.map(|path| path.display().to_string());
-        match outcome.map_err(|error| raised(py, error))? {
+        match outcome.map_err(trainer_to_py)? {
             Outcome::Finished => Ok(("finished", None)),
             Outcome::Ended(why) => Ok(("ended", Some(why))),
             Outcome::Stopped(kept) => Ok(("stopped", path(kept))),
@@ -108,7 +107,7 @@ impl Loop {
     ) -> PyResult<BTreeMap<String, f64>> {
         let mut stepper = PythonStepper::new(slf, trainer, false)?;
         let mut loader = PythonLoader::new(loader, trainer);
-        fit::validate(&mut stepper, &mut loader, 1).map_err(|error| raised(slf.py(), error))
+        fit::validate(&mut stepper, &mut loader, 1).map_err(trainer_to_py)
     }
 
     /// Learning rates with their smoothed losses, and the one to begin with.
@@ -123,7 +122,7 @@ impl Loop {
         let mut stepper = PythonStepper::new(slf, trainer, false)?;
         let mut loader = PythonLoader::new(loader, trainer);
         let found = find_lr::find_lr(&mut stepper, &mut loader, start, end, updates);
-        let found = found.map_err(|error| raised(slf.py(), error))?;
+        let found = found.map_err(trainer_to_py)?;
         Ok((found.points, found.suggestion))
     }
 
@@ -132,7 +131,7 @@ impl Loop {
         let py = slf.py();
         let mut callbacks = callbacks(trainer)?;
         let mut stepper = PythonStepper::new(slf, trainer, false)?;
-        let progress = fit::resume(&mut stepper, &mut callbacks, &path).map_err(|error| raised(py, error))?;
+        let progress = fit::resume(&mut stepper, &mut callbacks, &path).map_err(trainer_to_py)?;
         let history = serde_json::to_string(&progress.history)
             .map_err(|error| PyValueError::new_err(format!("the history cannot be written as JSON: {error}")))?;
         slf.borrow_mut().progress = progress;
@@ -145,7 +144,7 @@ impl Loop {
         let mut stepper = PythonStepper::new(slf, trainer, false)?;
         let progress = slf.borrow().progress.clone();
         let written = fit::write_checkpoint(&mut stepper, &progress, &metadata, &path);
-        written.map_err(|error| raised(slf.py(), error))
+        written.map_err(trainer_to_py)
     }
 }
 
@@ -176,7 +175,10 @@ impl Settings {
 
 /// The callbacks of a run, after the one that keeps the trainer's history.
 fn callbacks(trainer: &Bound<'_, PyAny>) -> PyResult<Vec<Box<dyn Callback>>> {
-    let all: Vec<Box<dyn Callback>> = vec![Box::new(Keeper(trainer.clone().unbind()))];
+    let mut all: Vec<Box<dyn Callback>> = vec![Box::new(Keeper(trainer.clone().unbind()))];
+    for callback in trainer.getattr("callbacks")?.try_iter()? {
+        all.push(super::callbacks::callback_of(&callback?, trainer)?);
+    }
     Ok(all)
 }
 

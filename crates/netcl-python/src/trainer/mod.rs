@@ -1,18 +1,18 @@
 //! `netcl.trainer`: the training loop, metrics and callbacks.
 
 mod batch;
+mod callbacks;
 mod fit;
+mod metrics;
 mod session;
 
 use std::sync::{Arc, Mutex};
 
-use netcl::trainer::Error;
 use netcl::trainer::trainer::Session as Shared;
-use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::amp::GradScaler;
-use crate::error::{io_to_py, to_py};
+use crate::error::trainer_to_py;
 use crate::optim::{Ema, Optimizer};
 
 /// Fills the module `netcl._netcl.trainer`.
@@ -22,38 +22,29 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::Session>()?;
     module.add_class::<fit::Loop>()?;
     module.add_function(wrap_pyfunction!(new_session, &module)?)?;
+    metrics::register(&module)?;
+    callbacks::register(&module)?;
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.trainer", &module)
 }
 
-/// The part of a step that does not depend on the model, for what trains it.
+/// The part of a step that does not depend on the model, for what trains it. Metrics are counted over validation batches; others
+/// with the same settings are counted over training batches.
 #[pyfunction]
-#[pyo3(signature = (optimizer, scaler, ema, grad_clip))]
+#[pyo3(signature = (optimizer, scaler, ema, grad_clip, metrics))]
 fn new_session(
     optimizer: Py<Optimizer>,
     scaler: Option<Py<GradScaler>>,
     ema: Option<Py<Ema>>,
     grad_clip: Option<f64>,
-) -> session::Session {
-    let inner = Arc::new(Mutex::new(Shared::new(grad_clip)));
-    session::Session { inner, optimizer, scaler, ema }
-}
-
-/// The exception that an error of a run becomes. One of a callback keeps its type and gets a note with the callback's name.
-fn raised(py: Python<'_>, error: Error) -> PyErr {
-    let text = error.to_string();
-    match error {
-        Error::Tensor(error) => to_py(error),
-        Error::Io(error) => io_to_py(error),
-        Error::Callback { name, inner } => {
-            let error = raised(py, *inner);
-            // Without the note the exception is as it was.
-            let _ = error.value(py).call_method1("add_note", (format!("in the callback {name}"),));
-            error
-        }
-        Error::Memory { .. } => PyMemoryError::new_err(text),
-        Error::NotFinite { .. } => PyRuntimeError::new_err(text),
-        _ => PyValueError::new_err(text),
+    metrics: Vec<Bound<'_, PyAny>>,
+) -> PyResult<session::Session> {
+    let mut session = Shared::new(grad_clip);
+    for metric in metrics {
+        let metric = metrics::metric_of(&metric)?;
+        session.training.push(metric.fresh().map_err(trainer_to_py)?);
+        session.validation.push(metric);
     }
+    Ok(session::Session { inner: Arc::new(Mutex::new(session)), optimizer, scaler, ema })
 }

@@ -6,9 +6,9 @@ use netcl::trainer::trainer::session::Parts;
 use netcl::trainer::trainer::{Output, Session as Inner, Truth};
 use pyo3::prelude::*;
 
-use super::raised;
 use crate::amp::GradScaler;
 use crate::autograd::Labels;
+use crate::error::trainer_to_py;
 use crate::optim::{Ema, Optimizer};
 use crate::tensor::Tensor;
 
@@ -42,7 +42,7 @@ impl Session {
                 Parts { optimizer: optimizer.as_mut(), scaler: scaler.as_deref_mut(), ema: ema.as_deref_mut() };
             f(&mut session, &mut parts)
         })
-        .map_err(|error| raised(py, error))
+        .map_err(trainer_to_py)
     }
 }
 
@@ -95,7 +95,7 @@ impl Session {
     fn observe(&self, py: Python<'_>, predictions: &Tensor, target: &Bound<'_, PyAny>) -> PyResult<()> {
         let predictions = predictions.inner().detach();
         let truth = truth(target, &predictions)?;
-        self.lock().observe(&predictions, &truth).map_err(|error| raised(py, error))
+        self.lock().observe(&predictions, &truth).map_err(trainer_to_py)
     }
 
     /// Whether there are such metrics.

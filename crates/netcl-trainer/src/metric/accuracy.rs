@@ -54,8 +54,8 @@ impl Metric for Accuracy {
         self.sums.tensors()
     }
 
-    fn fresh(&self) -> Box<dyn Metric> {
-        Box::new(Accuracy::new(self.options))
+    fn fresh(&self) -> Result<Box<dyn Metric>> {
+        Ok(Box::new(Accuracy::new(self.options)))
     }
 }
 
@@ -131,7 +131,7 @@ impl Metric for TopK {
         self.sums.tensors()
     }
 
-    fn fresh(&self) -> Box<dyn Metric> {
-        Box::new(TopK { k: self.k, options: self.options, sums: Sums::default() })
+    fn fresh(&self) -> Result<Box<dyn Metric>> {
+        Ok(Box::new(TopK { k: self.k, options: self.options, sums: Sums::default() }))
     }
 }

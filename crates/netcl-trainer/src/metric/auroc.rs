@@ -111,8 +111,8 @@ impl Metric for Auroc {
         Vec::new()
     }
 
-    fn fresh(&self) -> Box<dyn Metric> {
-        Box::new(Auroc::new(self.ignore_index, self.from_logits))
+    fn fresh(&self) -> Result<Box<dyn Metric>> {
+        Ok(Box::new(Auroc::new(self.ignore_index, self.from_logits)))
     }
 }
 

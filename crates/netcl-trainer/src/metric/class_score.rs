@@ -175,7 +175,7 @@ impl Metric for ClassScore {
         self.sums.tensors()
     }
 
-    fn fresh(&self) -> Box<dyn Metric> {
-        Box::new(ClassScore::new(self.score, self.average, self.options))
+    fn fresh(&self) -> Result<Box<dyn Metric>> {
+        Ok(Box::new(ClassScore::new(self.score, self.average, self.options)))
     }
 }

@@ -78,7 +78,7 @@ impl Metric for ConfusionMatrix {
         self.sums.tensors()
     }
 
-    fn fresh(&self) -> Box<dyn Metric> {
-        Box::new(ConfusionMatrix::new(self.options))
+    fn fresh(&self) -> Result<Box<dyn Metric>> {
+        Ok(Box::new(ConfusionMatrix::new(self.options)))
     }
 }

@@ -81,7 +81,7 @@ impl Metric for Perplexity {
         self.sums.tensors()
     }
 
-    fn fresh(&self) -> Box<dyn Metric> {
-        Box::new(Perplexity::new(self.ignore_index))
+    fn fresh(&self) -> Result<Box<dyn Metric>> {
+        Ok(Box::new(Perplexity::new(self.ignore_index)))
     }
 }

@@ -99,8 +99,8 @@ impl Metric for MeanError {
         self.sums.tensors()
     }
 
-    fn fresh(&self) -> Box<dyn Metric> {
-        Box::new(MeanError::default())
+    fn fresh(&self) -> Result<Box<dyn Metric>> {
+        Ok(Box::new(MeanError::default()))
     }
 }
 
@@ -131,7 +131,7 @@ impl Metric for MeanSquaredError {
         self.sums.tensors()
     }
 
-    fn fresh(&self) -> Box<dyn Metric> {
-        Box::new(MeanSquaredError::new(self.root))
+    fn fresh(&self) -> Result<Box<dyn Metric>> {
+        Ok(Box::new(MeanSquaredError::new(self.root)))
     }
 }

@@ -127,7 +127,7 @@ fn figures_of_one_number_per_sample_are_those_of_scikit_learn() -> Result<()> {
             }
             assert_close(metric.compute()?, wanted);
             // What it was asked for stays when it starts anew.
-            let mut fresh = metric.fresh();
+            let mut fresh = metric.fresh()?;
             assert!(fresh.compute().is_err());
             let all = Tensor::from_host(&queue, &scores(0..SAMPLES), [SAMPLES])?;
             fresh.update(&all, (&positive(0..SAMPLES)).into())?;

@@ -24,11 +24,11 @@ pub struct Context<'c> {
     pub steps_per_epoch: Option<usize>,
     /// Set by a callback that wants the run to end after this update or epoch: the reason, which is printed.
     pub stop: Option<String>,
-    /// Set by a callback that wants a checkpoint now: the file's name without its ending, in the run's folder (`best`).
-    pub keep: Option<String>,
     /// Set by a callback that has changed the model's settings (frozen a layer, another rate of dropout): the step is captured
     /// again. Python's trainer notices by itself.
     pub recapture: bool,
+    /// Filled by callbacks that want a checkpoint now: its names without their ending, in the run's folder (`best`, `last`).
+    pub keep: Vec<String>,
 }
 
 /// Is called while a run goes on. All methods do nothing unless written; an error ends the run and names the callback.

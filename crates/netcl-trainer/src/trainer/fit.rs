@@ -214,12 +214,12 @@ impl<S: Stepper> Run<'_, S> {
                 epochs: options.epochs,
                 steps_per_epoch: *per_epoch,
                 stop: None,
-                keep: None,
+                keep: Vec::new(),
                 recapture: false,
             };
             for callback in callbacks.iter_mut() {
-                f(&mut **callback, &mut context).map_err(|error| error.of_callback(&callback.name()))?;
-                keep.extend(context.keep.take());
+                f(&mut **callback, &mut context).map_err(|error| error.in_callback(callback.name()))?;
+                keep.append(&mut context.keep);
                 if let Some(why) = context.stop.take() {
                     end.get_or_insert(why);
                 }
@@ -505,7 +505,7 @@ pub fn resume<S: Stepper>(stepper: &mut S, callbacks: &mut [Box<dyn Callback>], 
     })?;
     for callback in callbacks {
         if let Some(state) = progress.callbacks.get(&callback.name()) {
-            callback.load_state(state).map_err(|error| error.of_callback(&callback.name()))?;
+            callback.load_state(state).map_err(|error| error.in_callback(callback.name()))?;
         }
     }
     if checkpoint.parts().contains(&"sums") {

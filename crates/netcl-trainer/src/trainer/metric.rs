@@ -41,5 +41,8 @@ pub trait Metric: Send {
     fn sums(&self) -> Vec<Tensor>;
 
     /// Another one with the same settings that has seen nothing: training and validation count apart.
-    fn fresh(&self) -> Box<dyn Metric>;
+    ///
+    /// # Errors
+    /// What a metric that is written in Python raises.
+    fn fresh(&self) -> Result<Box<dyn Metric>>;
 }
