@@ -70,7 +70,7 @@ pub(crate) fn trainer_to_py(error: netcl::trainer::Error) -> PyErr {
         Error::Data(error) => Python::attach(|py| data::raised(py, error)),
         Error::Callback { name, source } => {
             let error = trainer_to_py(*source);
-            Python::attach(|py| data::noted(py, error, &format!("in the callback {name}")))
+            Python::attach(|py| data::noted(py, error, format!("netcl.trainer: in the callback {name}")))
         }
         Error::Diverged { .. } | Error::NotFinite { .. } => PyRuntimeError::new_err(error.to_string()),
         Error::Memory { .. } => PyMemoryError::new_err(error.to_string()),

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from netcl.trainer import callbacks, metrics
 from netcl.trainer.trainer import History, Trainer
 
-__all__ = ["History", "Trainer"]
+__all__ = ["History", "Trainer", "callbacks", "metrics"]

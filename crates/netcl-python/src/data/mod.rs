@@ -46,7 +46,9 @@ pub(crate) fn raised(py: Python<'_>, error: Error) -> PyErr {
     let (text, which) = (error.to_string(), error.samples());
     match error {
         Error::Sample { reason, .. } | Error::Batch { reason, .. } => match *reason {
-            Error::Custom(custom) => noted(py, raised(py, Error::Custom(custom)), &which.unwrap_or_default()),
+            Error::Custom(custom) => {
+                noted(py, raised(py, Error::Custom(custom)), format!("netcl.data: {}", which.unwrap_or_default()))
+            }
             reason => by_kind(&reason, text),
         },
         Error::Custom(custom) => match custom.downcast::<PyErr>() {
@@ -78,14 +80,14 @@ fn by_kind(error: &Error, text: String) -> PyErr {
 }
 
 /// The exception with a line below its text: what `add_note` of Python 3.11 does.
-pub(crate) fn noted(py: Python<'_>, error: PyErr, note: &str) -> PyErr {
+pub(crate) fn noted(py: Python<'_>, error: PyErr, note: String) -> PyErr {
     let value = error.value(py);
     let add = || -> PyResult<()> {
         let notes = match value.getattr("__notes__") {
             Ok(notes) => notes.cast_into::<PyList>()?,
             Err(_) => PyList::empty(py),
         };
-        notes.append(format!("netcl.data: {note}"))?;
+        notes.append(note)?;
         value.setattr("__notes__", notes)
     };
     // An exception that takes no attributes goes without.

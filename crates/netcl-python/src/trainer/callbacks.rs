@@ -1,11 +1,13 @@
 //! `netcl.trainer.callbacks`: callbacks of Rust, and callbacks that users write in Python.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netcl::Tensor as Recorded;
+use netcl::nn::Module;
 use netcl::trainer::callbacks::{self as core, Image, Mode};
-use netcl::trainer::trainer::{Callback as Core, Context, Epoch, Step};
+use netcl::trainer::trainer::{Callback as Core, Context, Epoch, History, Step};
 use netcl::trainer::{Error, Result};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -13,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use super::metrics::attached;
-use crate::error::{kind, trainer_to_py};
+use crate::error::{IntoPyResult, kind, trainer_to_py};
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Callback>()?;
@@ -22,7 +24,62 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LearningRateLog>()?;
     module.add_class::<TensorBoard>()?;
     module.add_class::<CsvLogger>()?;
-    module.add_class::<JsonLines>()
+    module.add_class::<JsonLines>()?;
+    module.add_function(wrap_pyfunction!(rehearse, module)?)
+}
+
+/// Calls a callback as a run with these figures would, two updates an epoch; gives the reason to stop and the names of checkpoints.
+/// Tests of callbacks need no training.
+#[pyfunction]
+#[pyo3(name = "_rehearse")]
+fn rehearse(
+    callback: &Bound<'_, PyAny>,
+    trainer: &Bound<'_, PyAny>,
+    epochs: Vec<BTreeMap<String, f64>>,
+) -> PyResult<(Option<String>, Vec<String>)> {
+    let mut callback = callback_of(callback, trainer)?;
+    let queue = netcl::core::device::manager().cpu().queue;
+    let mut model = netcl::nn::Linear::new(&queue, 3, 2).py()?;
+    let mut optimizer = netcl::optim::SGD::new(model.parameters(), 0.1).py()?;
+    let gradients: Vec<(String, Recorded)> = model.named_parameters();
+    let (mut history, mut stop, mut keep) = (History::default(), None, Vec::new());
+    let mut call = |history: &History, call: &mut dyn FnMut(&mut dyn Core, &mut Context<'_>) -> Result<()>| {
+        let mut run = Context {
+            model: &mut model,
+            optimizer: &mut optimizer,
+            queue: &queue,
+            history,
+            epochs: epochs.len(),
+            steps_per_epoch: Some(2),
+            stop: None,
+            keep: Vec::new(),
+        };
+        let called = call(&mut *callback, &mut run).map_err(|error| error.in_callback(callback.name()));
+        stop = stop.take().or(run.stop);
+        keep.append(&mut run.keep);
+        called.map_err(trainer_to_py)
+    };
+    call(&history, &mut |callback, run| callback.fit_begins(run))?;
+    for (number, values) in (1..).zip(&epochs) {
+        call(&history, &mut |callback, run| callback.epoch_begins(run, number))?;
+        for step in [2 * number - 1, 2 * number] {
+            let step = Step { step, epoch: number, loss: 1.0 / step as f64, lr: 0.1 / number as f64, samples: 4 };
+            history.steps.push(step);
+            call(&history, &mut |callback, run| match callback.wants_gradients() {
+                n if n > 0 && step.step.is_multiple_of(n) => callback.gradients(run, step.step, &gradients),
+                _ => Ok(()),
+            })?;
+            call(&history, &mut |callback, run| callback.step(run, &step))?;
+        }
+        let values = values.clone();
+        let epoch = Epoch { epoch: number, steps: 2 * number, samples: 8, seconds: 0.5, values };
+        history.epochs.push(epoch.clone());
+        call(&history, &mut |callback, run| callback.epoch_ends(run, &epoch))?;
+        // As a resumed run does it.
+        call(&history, &mut |callback, _| callback.load_state(&callback.state()))?;
+    }
+    call(&history, &mut |callback, run| callback.fit_ends(run))?;
+    Ok((stop, keep))
 }
 
 type Shared<C> = Arc<Mutex<C>>;
@@ -246,7 +303,7 @@ impl TensorBoard {
     }
 
     /// A histogram of float64 numbers in a row.
-    fn _add_histogram(&self, py: Python<'_>, tag: &str, values: Vec<u8>, step: i64) -> PyResult<()> {
+    fn _add_histogram(&self, py: Python<'_>, tag: &str, values: &[u8], step: i64) -> PyResult<()> {
         let values: Vec<f64> = values.as_chunks().0.iter().map(|bytes| f64::from_ne_bytes(*bytes)).collect();
         self.with_file(py, |file| file.histogram(tag, step, &values))
     }
@@ -256,12 +313,12 @@ impl TensorBoard {
         &self,
         py: Python<'_>,
         tag: &str,
-        pixels: Vec<u8>,
+        pixels: &[u8],
         shape: (usize, usize, usize),
         step: i64,
     ) -> PyResult<()> {
         let (height, width, channels) = shape;
-        self.with_file(py, |file| file.image(tag, step, Image { height, width, channels, pixels: &pixels }))
+        self.with_file(py, |file| file.image(tag, step, Image { height, width, channels, pixels }))
     }
 
     /// Ends the file; a later write begins another one.

@@ -30,7 +30,28 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Perplexity>()?;
     module.add_class::<MeanError>()?;
     module.add_class::<MeanSquaredError>()?;
-    module.add_function(wrap_pyfunction!(from_name, module)?)
+    module.add_function(wrap_pyfunction!(from_name, module)?)?;
+    module.add_function(wrap_pyfunction!(rehearse, module)?)
+}
+
+/// A metric's name and its figure of a batch, and the figure of a fresh one that sees the batch as well: as a trainer calls it.
+#[pyfunction]
+#[pyo3(name = "_rehearse_metric")]
+fn rehearse(
+    metric: &Bound<'_, PyAny>,
+    predictions: &Tensor,
+    targets: &Bound<'_, PyAny>,
+) -> PyResult<(String, f64, f64)> {
+    let mut metric = metric_of(metric)?;
+    let predictions = &predictions.inner();
+    let targets = Labels::new(targets, predictions)?;
+    let mut figures = || {
+        metric.update(predictions, targets.target())?;
+        let mut fresh = metric.fresh()?;
+        fresh.update(predictions, targets.target())?;
+        Ok((metric.name(), metric.compute()?, fresh.compute()?))
+    };
+    figures().map_err(trainer_to_py)
 }
 
 type Shared<M> = Arc<Mutex<M>>;
