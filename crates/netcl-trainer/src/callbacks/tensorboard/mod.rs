@@ -88,7 +88,7 @@ impl Callback for TensorBoard {
 
     fn fit_begins(&mut self, run: &mut Context<'_>) -> Result<()> {
         let done = run.history.steps.last().map_or(0, |step| step.step);
-        let groups: Vec<String> = (run.optimizer.groups().iter())
+        let groups: Vec<String> = (run.groups.iter())
             .map(|group| format!("learning rate {}, weight decay {}", group.learning_rate(), group.weight_decay()))
             .collect();
         let about = format!(
