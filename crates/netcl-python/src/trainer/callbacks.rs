@@ -40,19 +40,20 @@ fn rehearse(
     let mut callback = callback_of(callback, trainer)?;
     let queue = netcl::core::device::manager().cpu().queue;
     let mut model = netcl::nn::Linear::new(&queue, 3, 2).py()?;
-    let mut optimizer = netcl::optim::SGD::new(model.parameters(), 0.1).py()?;
+    let optimizer = netcl::optim::SGD::new(model.parameters(), 0.1).py()?;
     let gradients: Vec<(String, Recorded)> = model.named_parameters();
     let (mut history, mut stop, mut keep) = (History::default(), None, Vec::new());
     let mut call = |history: &History, call: &mut dyn FnMut(&mut dyn Core, &mut Context<'_>) -> Result<()>| {
         let mut run = Context {
             model: &mut model,
-            optimizer: &mut optimizer,
+            groups: netcl::optim::Optimizer::groups(&optimizer),
             queue: &queue,
             history,
             epochs: epochs.len(),
             steps_per_epoch: Some(2),
             stop: None,
             keep: Vec::new(),
+            recapture: false,
         };
         let called = call(&mut *callback, &mut run).map_err(|error| error.in_callback(callback.name()));
         stop = stop.take().or(run.stop);

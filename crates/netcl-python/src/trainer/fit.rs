@@ -70,7 +70,6 @@ impl Loop {
         settings: Settings,
         stop: &Bound<'_, PyAny>,
     ) -> PyResult<(&'static str, Option<String>)> {
-        let py = slf.py();
         let metadata: Map<String, Value> = crate::io::parse(&settings.metadata)?;
         let stopped = || stop.call0().and_then(|stop| stop.is_truthy()).unwrap_or(true);
         let options = LoopOptions {
@@ -128,7 +127,6 @@ impl Loop {
 
     /// Goes on from a checkpoint; gives the run's history as JSON.
     fn resume(slf: &Bound<'_, Self>, trainer: &Bound<'_, PyAny>, path: PathBuf) -> PyResult<String> {
-        let py = slf.py();
         let mut callbacks = callbacks(trainer)?;
         let mut stepper = PythonStepper::new(slf, trainer, false)?;
         let progress = fit::resume(&mut stepper, &mut callbacks, &path).map_err(trainer_to_py)?;

@@ -92,7 +92,7 @@ impl Session {
     }
 
     /// The metrics that cannot be a part of a captured step.
-    fn observe(&self, py: Python<'_>, predictions: &Tensor, target: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn observe(&self, predictions: &Tensor, target: &Bound<'_, PyAny>) -> PyResult<()> {
         let predictions = predictions.inner().detach();
         let truth = truth(target, &predictions)?;
         self.lock().observe(&predictions, &truth).map_err(trainer_to_py)
