@@ -31,6 +31,7 @@ pub use netcl_core::backend::Queue;
 pub use netcl_core::device::{DeviceHandle, manager};
 pub use netcl_core::dtype::DType;
 pub use netcl_core::index::IndexTensor;
+pub use netcl_core::observe;
 pub use netcl_core::random::{Generator, default_generator, manual_seed, set_default_generator};
 pub use netcl_core::shape::{Shape, Slice};
 pub use netcl_core::tensor::{HostOptions, Tensor as RawTensor};

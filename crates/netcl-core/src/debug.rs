@@ -18,6 +18,7 @@ use crate::backend::opencl::Source;
 use crate::env;
 use crate::error::Result;
 use crate::kernels::launch::{Launch, Work};
+use crate::observe;
 
 /// What is printed; a level includes the ones below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,8 +55,15 @@ pub fn print(text: fmt::Arguments<'_>) {
     let _ = std::io::stderr().lock().write_all(marked.as_bytes());
 }
 
-/// Runs a launch and, from [`Level::Launches`] on, waits for it and prints what it took.
+/// Runs a launch, shows it to observers and, from [`Level::Launches`] on, waits for it and prints what it took.
 pub(crate) fn watch(launch: &Launch, run: impl FnOnce() -> Result<()>) -> Result<()> {
+    if observe::is_active() {
+        return observe::launch(launch, || print_time(launch, run));
+    }
+    print_time(launch, run)
+}
+
+fn print_time(launch: &Launch, run: impl FnOnce() -> Result<()>) -> Result<()> {
     if !wants(Level::Launches) {
         return run();
     }

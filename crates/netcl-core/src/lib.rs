@@ -16,6 +16,7 @@ pub mod index;
 pub mod kernel_selector;
 pub mod kernels;
 pub mod memory;
+pub mod observe;
 pub mod precision;
 pub mod quirks;
 pub mod random;

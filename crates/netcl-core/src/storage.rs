@@ -9,6 +9,7 @@ use crate::backend::cpu::CpuBuffer;
 use crate::backend::opencl::ClMemory;
 use crate::error::{Error, Result};
 use crate::memory::SharedCpuLease;
+use crate::observe;
 
 /// A block of device memory that tensors share. Views, reshapes and clones of a tensor all point to one storage.
 pub struct Storage {
@@ -39,6 +40,7 @@ enum Memory {
 
 impl Drop for Storage {
     fn drop(&mut self) {
+        observe::freed(std::ptr::from_ref(self) as usize);
         if let (true, Memory::Cpu(buffer)) = (self.persistent(), &mut self.memory) {
             buffer.discard();
         }

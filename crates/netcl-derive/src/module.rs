@@ -56,6 +56,7 @@ pub(crate) fn expand(input: &DeriveInput, nn: Path) -> Result<TokenStream> {
             #[automatically_derived]
             impl #impl_generics #nn::Module for #ident #ty_generics #where_clause {
                 fn forward(&self, input: &#nn::autograd::Tensor) -> #nn::autograd::Result<#nn::autograd::Tensor> {
+                    let _scope = #nn::scope::enter(self);
                     #forward
                 }
 

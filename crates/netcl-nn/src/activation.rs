@@ -17,6 +17,7 @@ macro_rules! activations {
         impl $name {
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _scope = crate::scope::enter(self);
                 elementwise::$function(input $($(, self.$field)+)?)
             }
         }
@@ -120,6 +121,7 @@ impl Hardtanh {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         elementwise::hardtanh(input, self.min_val, self.max_val)
     }
 }
@@ -147,6 +149,7 @@ pub struct GELU {
 impl GELU {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         match self.approximate {
             Approximation::None => elementwise::gelu(input),
             Approximation::Tanh => elementwise::gelu_tanh(input),
@@ -167,6 +170,7 @@ pub struct Threshold {
 impl Threshold {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         elementwise::threshold(input, self.threshold, self.value)
     }
 }
@@ -186,6 +190,7 @@ macro_rules! along_an_axis {
         impl $name {
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _scope = crate::scope::enter(self);
                 $function(input, self.axis)
             }
         }
@@ -211,6 +216,7 @@ pub struct Softmax2d;
 impl Softmax2d {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         if !matches!(input.ndim(), 3 | 4) {
             return Err(Error::shape("Softmax2d", input.shape(), "it takes (N, C, H, W) or (C, H, W)"));
         }
@@ -255,6 +261,7 @@ impl PReLU {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let count = self.weight.size();
         if count == 1 {
             return elementwise::prelu(input, &self.weight);

@@ -129,6 +129,7 @@ impl MultiheadAttention {
 
     /// Self-attention without a mask.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.attend(input, input, input, &Masks::default())
     }
 

@@ -130,6 +130,7 @@ macro_rules! norms {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _scope = crate::scope::enter(self);
                 let $options { num_features, eps, momentum, track_running_stats: track, .. } = self.settings;
                 let alone = $alone == Some(input.ndim());
                 let x = if alone { &unsqueeze(input, 0)? } else { input };

@@ -302,6 +302,7 @@ macro_rules! convolutions {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _scope = crate::scope::enter(self);
                 self.settings.apply(stringify!($name), input, &self.weight, self.bias.as_ref())
             }
         }

@@ -107,6 +107,7 @@ impl CausalSelfAttention {
 
     /// The result for `[batch, length, embed_dim]`.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.attend(input, None)
     }
 
@@ -196,6 +197,7 @@ impl RotaryAttention {
 
     /// The result for `[batch, length, dim]`.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.attend(input, None)
     }
 
@@ -253,6 +255,7 @@ impl SwiGLU {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.down.forward(&mul(&silu(&self.gate.forward(input)?)?, &self.up.forward(input)?)?)
     }
 }
@@ -303,6 +306,7 @@ impl FeedForward {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let inner = self.settings.activation.of(&self.c_fc.forward(input)?)?;
         dropped(self.c_proj.forward(&inner)?, self.settings.dropout, self.training)
     }
@@ -362,6 +366,7 @@ impl TransformerBlock {
 
     /// The result for `[batch, length, d_model]`.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.attend(input, None)
     }
 
@@ -425,6 +430,7 @@ impl DecoderBlock {
 
     /// The result for `[batch, length, dim]`.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.attend(input, None)
     }
 
@@ -450,6 +456,7 @@ impl TiedLinear {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         linear(input, &self.weight, None)
     }
 }

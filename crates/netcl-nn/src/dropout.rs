@@ -50,6 +50,7 @@ macro_rules! dropouts {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _scope = crate::scope::enter(self);
                 $(channels(stringify!($name), input, $axes)?;)?
                 if !self.training || self.p == 0.0 {
                     return Ok(input.clone());

@@ -105,6 +105,7 @@ impl Embedding {
 
     /// [`Embedding::lookup`] of whole numbers in a float tensor.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.lookup(&IndexTensor::from_float(input.raw())?)
     }
 }
@@ -207,6 +208,7 @@ impl EmbeddingBag {
 
     /// [`EmbeddingBag::bags`] of whole numbers in a float tensor with a bag in each row.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.bags(&IndexTensor::from_float(input.raw())?, None, None)
     }
 }

@@ -30,6 +30,7 @@ pub struct Flatten {
 impl Flatten {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         flatten(input, self.start, self.end)
     }
 }
@@ -56,6 +57,7 @@ pub struct Unflatten {
 impl Unflatten {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let shape = &input.shape()[..];
         let from_start = if self.dim < 0 { self.dim + shape.len() as isize } else { self.dim };
         let Some((axis, &length)) = usize::try_from(from_start).ok().and_then(|axis| Some((axis, shape.get(axis)?)))

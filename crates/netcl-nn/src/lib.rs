@@ -50,6 +50,7 @@ mod print;
 pub mod residual;
 pub mod rnn;
 pub mod sampling;
+pub mod scope;
 pub mod sequential;
 pub mod settings;
 pub mod shuffle;

@@ -98,6 +98,7 @@ impl Linear {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         linear(input, &self.weight, self.bias.as_ref())
     }
 }
@@ -149,6 +150,7 @@ impl Bilinear {
 
     /// The result for two inputs, whose axes but the last are the same.
     pub fn forward(&self, x1: &Tensor, x2: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         bilinear(x1, x2, &self.weight, self.bias.as_ref())
     }
 }

@@ -110,6 +110,7 @@ impl LayerNorm {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let LayerNormOptions { normalized_shape, eps, .. } = &self.settings;
         check_ends_with("LayerNorm", input, normalized_shape)?;
         layer_norm(input, normalized_shape.len(), self.weight.as_ref(), self.bias.as_ref(), *eps)
@@ -157,6 +158,7 @@ impl RMSNorm {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let RMSNormOptions { normalized_shape, eps, .. } = &self.settings;
         check_ends_with("RMSNorm", input, normalized_shape)?;
         let eps = eps.unwrap_or(match input.dtype() {
@@ -232,6 +234,7 @@ impl GroupNorm {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let GroupNormOptions { num_groups, num_channels: channels, eps, .. } = self.settings;
         if input.shape().get(1) != Some(&channels) {
             let settings = format!("num_channels={channels}");

@@ -78,6 +78,7 @@ macro_rules! paddings {
         impl $name {
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _scope = crate::scope::enter(self);
                 self.padding.around(stringify!($name), input, $fill)
             }
         }
@@ -128,6 +129,7 @@ macro_rules! constant_paddings {
         impl $name {
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _scope = crate::scope::enter(self);
                 let fill = PadMode::Constant(self.value);
                 self.padding.around(stringify!($name), input, |x, pairs| pad(x, pairs, fill))
             }

@@ -39,6 +39,7 @@ macro_rules! max_pools {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _scope = crate::scope::enter(self);
                 let window = Window {
                     kernel: self.kernel_size.axes(),
                     stride: self.stride.unwrap_or(self.kernel_size).axes(),
@@ -105,6 +106,7 @@ macro_rules! avg_pools {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _scope = crate::scope::enter(self);
                 let kernel = self.kernel_size.axes();
                 let stride = self.stride.unwrap_or(self.kernel_size).axes();
                 let (padding, ceil_mode) = (self.padding.axes(), self.ceil_mode);
@@ -142,6 +144,7 @@ macro_rules! adaptive_pools {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _scope = crate::scope::enter(self);
                 // The lengths of an input of too few axes do not matter: it is refused.
                 let own = |from_end: usize| input.shape().iter().rev().nth(from_end).map_or(1, |length| *length);
                 let output = self.output_size.axes();
@@ -182,6 +185,7 @@ pub struct GlobalAvgPool2d;
 impl GlobalAvgPool2d {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         pool::adaptive_avg_pool2d(input, [1, 1])
     }
 }

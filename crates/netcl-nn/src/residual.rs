@@ -64,6 +64,7 @@ impl Residual {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let inner = self.inner.forward(input)?;
         let sum = match &self.shortcut {
             Some(shortcut) => add(&inner, &shortcut.forward(input)?)?,

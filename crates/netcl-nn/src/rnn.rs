@@ -223,6 +223,7 @@ macro_rules! networks {
 
             /// The results of all steps, from states of zeros.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _scope = crate::scope::enter(self);
                 Ok(self.states(input, States::default())?.out)
             }
 
@@ -305,6 +306,7 @@ macro_rules! cells {
 
             /// The next hidden state, from states of zeros.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _scope = crate::scope::enter(self);
                 Ok(self.step(input, States::default())?.0)
             }
 

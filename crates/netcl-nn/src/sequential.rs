@@ -107,7 +107,11 @@ impl Sequential {
 
 impl Module for Sequential {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        self.layers.iter().try_fold(input.clone(), |value, layer| layer.forward(&value))
+        let _scope = crate::scope::enter(self);
+        self.layers.iter().enumerate().try_fold(input.clone(), |value, (i, layer)| {
+            let _part = crate::scope::enter_part(&**layer, || i.to_string());
+            layer.forward(&value)
+        })
     }
 
     fn visit<'m>(&'m self, see: &mut dyn FnMut(&str, Member<'m>)) {

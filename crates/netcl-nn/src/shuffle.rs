@@ -29,6 +29,7 @@ pub struct PixelShuffle {
 impl PixelShuffle {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let r = self.upscale_factor;
         match (&input.shape()[..], r.checked_mul(r)) {
             (&[.., channels, _, _], Some(block)) if block > 0 && channels.is_multiple_of(block) => {
@@ -51,6 +52,7 @@ pub struct PixelUnshuffle {
 impl PixelUnshuffle {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let r = self.downscale_factor;
         match input.shape()[..] {
             [.., _, height, width] if r > 0 && height.is_multiple_of(r) && width.is_multiple_of(r) => {

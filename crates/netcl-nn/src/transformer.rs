@@ -152,6 +152,7 @@ impl TransformerEncoderLayer {
 
     /// The result without a mask.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.encode(input, &Masks::default())
     }
 
@@ -307,6 +308,7 @@ stacks! {
 impl TransformerEncoder {
     /// The result without a mask.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.encode(input, &Masks::default())
     }
 

@@ -95,6 +95,7 @@ impl Upsample {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let axes = match (input.ndim(), self.mode) {
             (3, UpsampleMode::Nearest | UpsampleMode::Linear) => 1,
             (4, UpsampleMode::Nearest | UpsampleMode::Bilinear) => 2,

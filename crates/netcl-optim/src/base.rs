@@ -144,6 +144,7 @@ impl Base {
 
     pub(crate) fn step(&mut self, options: &StepOptions) -> Result<Option<Tensor>> {
         netcl_autograd::jit::refuse_tracing("step")?;
+        let _scope = netcl_autograd::observe::enter(|| "optimizer".into());
         self.follow()?;
         let pairs = self.pairs()?;
         let form = Form {

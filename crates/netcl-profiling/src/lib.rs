@@ -4,4 +4,5 @@ pub mod autotuner;
 pub mod ceilings;
 pub mod doctor;
 pub mod measure;
+pub mod profile;
 pub mod timing;

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from netcl import autograd as ag
 from netcl._netcl import IndexTensor, Tensor
 from netcl._surroundings import Table, raise_version
-from netcl.nn import _state
+from netcl.nn import _scope, _state
 from netcl.nn._arguments import WrongInput, resolve_queue
 from netcl.nn._hooks import Hooks, RemovableHandle
 from netcl.nn._state import IncompatibleKeys, StateDictError
+
+# The list itself: a look at a global is all that a call costs which nobody watches.
+_watching = _scope.watching
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,6 +86,8 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
+            if _watching:
+                return _scope.call(self, self._run, args, kwargs)
             if self._hooks is None:
                 return self.forward(*args, **kwargs)
             return self._hooks.call(self, args, kwargs)
@@ -94,6 +99,11 @@ class Module:
             if wrong is None:
                 raise
             raise wrong from None
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        if self._hooks is None:
+            return self.forward(*args, **kwargs)
+        return self._hooks.call(self, args, kwargs)
 
     # ---- attributes ------------------------------------------------------------------------------------------------
 

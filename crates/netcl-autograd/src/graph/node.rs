@@ -4,6 +4,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use netcl_core::observe::{self, Place};
 use netcl_core::tensor::Tensor as Raw;
 use smallvec::SmallVec;
 
@@ -105,6 +106,8 @@ pub struct Node {
     /// Later nodes have higher numbers, so the walk backwards needs no sorting.
     number: u64,
     place: &'static Location<'static>,
+    /// Whose gradient it is; known where somebody asks.
+    module: Option<Arc<Place>>,
     edges: SmallVec<[Edge; 3]>,
     state: Mutex<Option<Arc<State>>>,
     pub(crate) hooks: Hooks,
@@ -202,6 +205,7 @@ impl Node {
         let state = if retain { self.lock().clone() } else { self.lock().take() };
         let Some(state) = state else { return Err(Error::Freed { op: self.op, place: self.place }) };
         let context = RuleContext { node: self, state: &state, wanted };
+        let _module = observe::backward(self.module.as_ref());
         let gradients = match (&state.rule, arrived) {
             (AnyRule::One(rule), Arrived::One(gradient)) => rule(&context, gradient)?,
             (AnyRule::Joint(rule), Arrived::Joint(gradients)) => rule(&context, gradients)?,
@@ -291,6 +295,7 @@ fn new_node(
         op,
         number: NUMBER.fetch_add(1, Ordering::Relaxed),
         place,
+        module: observe::place(),
         edges,
         state: Mutex::new(Some(Arc::new(state))),
         hooks: Hooks::default(),

@@ -15,6 +15,7 @@ use crate::capabilities::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::launch;
+use crate::observe::{self, Kind};
 use crate::storage::Storage;
 use crate::tensor::HostOptions;
 use cpu::{CpuBuffer, CpuQueue, memory_kernels};
@@ -138,13 +139,15 @@ impl Queue {
     /// Memory from this queue's pool, without asking the current sink; ops call
     /// [`launch::allocate`]. The contents are whatever was there before.
     pub fn allocate_now(&self, nbytes: usize, label: &'static str) -> Result<Arc<Storage>> {
-        match self {
-            Queue::Cpu(_) => Ok(Arc::new(Storage::cpu(CpuBuffer::uninit(nbytes)?))),
+        let storage = match self {
+            Queue::Cpu(_) => Arc::new(Storage::cpu(CpuBuffer::uninit(nbytes)?)),
             Queue::OpenCl(stream) => {
                 let lease = stream.pool().allocate_on(nbytes, label, stream.id())?;
-                Ok(Arc::new(Storage::opencl(ClMemory::leased(lease))))
+                Arc::new(Storage::opencl(ClMemory::leased(lease)))
             }
-        }
+        };
+        observe::allocated(self, Arc::as_ptr(&storage) as usize, nbytes, label);
+        Ok(storage)
     }
 
     /// Copies dense host data to the start of a storage, casting on the way.
@@ -160,7 +163,9 @@ impl Queue {
             return Ok(());
         }
         match self {
-            Queue::Cpu(_) => memory_kernels::upload(storage, data, data_dtype, dtype),
+            Queue::Cpu(_) => observe::copy(self, Kind::Upload, data.len(), || {
+                memory_kernels::upload(storage, data, data_dtype, dtype)
+            }),
             Queue::OpenCl(stream) => {
                 let path = UploadPath { asynchronous: options.is_async(), pinned: options.is_pinned() };
                 storage.require_cl("from_host")?.write(stream, data, data_dtype, dtype, path)?;
@@ -174,7 +179,9 @@ impl Queue {
     pub(crate) fn download(&self, storage: &Arc<Storage>, offset: usize, out: &mut [u8]) -> Result<()> {
         launch::check_readable("to_host")?;
         match self {
-            Queue::Cpu(_) => memory_kernels::download(storage, offset, out),
+            Queue::Cpu(_) => {
+                observe::copy(self, Kind::Download, out.len(), || memory_kernels::download(storage, offset, out))
+            }
             Queue::OpenCl(stream) => storage.require_cl("to_host")?.read(stream, offset, out),
         }
     }

@@ -7,6 +7,7 @@ use crate::backend::Queue;
 use crate::backend::opencl::Prepared;
 use crate::debug;
 use crate::error::{Error, Result};
+use crate::observe::{self, Place};
 use crate::storage::Storage;
 
 /// A launch that is ready to run again and again: on OpenCL its kernel object is its own and keeps its arguments, so that
@@ -14,6 +15,7 @@ use crate::storage::Storage;
 pub struct Bound {
     launch: Launch,
     prepared: Option<Prepared>,
+    place: Option<Arc<Place>>,
 }
 
 impl Bound {
@@ -31,7 +33,14 @@ impl Bound {
             }
             (Work::Cpu(_), _) => None,
         };
-        Ok(Bound { launch, prepared })
+        Ok(Bound { launch, prepared, place: None })
+    }
+
+    /// With the place where it was recorded, for observers of its runs.
+    #[must_use]
+    pub fn at(mut self, place: Option<Arc<Place>>) -> Bound {
+        self.place = place;
+        self
     }
 
     /// The launch.
@@ -61,7 +70,8 @@ impl Bound {
     /// # Errors
     /// What the kernel or the driver says.
     pub fn run(&mut self) -> Result<()> {
-        let Bound { launch, prepared } = self;
+        let Bound { launch, prepared, place } = self;
+        let _place = observe::resume(place.as_ref());
         debug::watch(launch, || match (prepared, &launch.work, &launch.queue) {
             (Some(prepared), _, Queue::OpenCl(stream)) => prepared.enqueue(stream),
             (None, Work::Cpu(kernel), _) => kernel.run(&launch.args),

@@ -30,6 +30,7 @@ use crate::backend::opencl::{self, Grid, Kernel};
 use crate::debug;
 use crate::error::{Error, Result};
 use crate::kernels::described::Described;
+use crate::observe::WantsPlaces;
 use crate::storage::Storage;
 
 /// One piece of work for a device: what to run, on which memory, with which numbers, and what it should cost.
@@ -222,6 +223,8 @@ pub fn with_sink<R>(sink: Rc<dyn Sink>, f: impl FnOnce() -> R) -> R {
 /// A sink that is in use until this is dropped; see [`enter`].
 pub struct Entered {
     sink: Rc<dyn Sink>,
+    /// Whoever observes the replays asks whose work a launch is.
+    _places: Option<WantsPlaces>,
 }
 
 impl Drop for Entered {
@@ -240,7 +243,8 @@ impl Drop for Entered {
 #[must_use = "the sink is left when this is dropped"]
 pub fn enter(sink: Rc<dyn Sink>) -> Entered {
     SINKS.with(|sinks| sinks.borrow_mut().push(sink.clone()));
-    Entered { sink }
+    let places = sink.repeats().then(WantsPlaces::new);
+    Entered { sink, _places: places }
 }
 
 /// Runs a closure whose launches run at once and whose values can be read, whatever is being recorded: for memory that is

@@ -11,6 +11,7 @@ use super::described::{Described, Meaning};
 use super::launch::{Allocation, Arg, HostAction, Launch, Sink};
 use crate::backend::Queue;
 use crate::error::{Error, Result};
+use crate::observe::{self, Place};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 
@@ -51,6 +52,8 @@ struct State {
     queue: Option<Queue>,
     steps: Vec<Step>,
     launches: usize,
+    /// Where each launch was made.
+    places: Vec<Option<Arc<Place>>>,
     needs: Vec<Need>,
     by_address: HashMap<usize, usize>,
     /// Indices of needs whose storages were alive at the last look.
@@ -101,6 +104,8 @@ pub struct Recorded {
     pub origins: Vec<Origin>,
     /// Where each slot of the launches has its number in those.
     pub slots: Vec<SlotOrigin>,
+    /// Where each launch of the steps was made, for observers of its replays.
+    pub places: Vec<Option<Arc<Place>>>,
     /// Where outputs may lie where inputs do.
     pub in_place: Vec<InPlace>,
     /// The bytes of all requests for memory.
@@ -132,6 +137,7 @@ impl Recording {
             once: Vec::new(),
             origins: Vec::new(),
             slots: Vec::new(),
+            places: state.places,
             in_place: state.in_place,
             requested_bytes: state.requested_bytes,
             peak_bytes: state.peak_bytes,
@@ -154,6 +160,11 @@ impl State {
                 self.in_place.push(InPlace { launch: self.launches, input: from, output: to });
             }
         }
+    }
+
+    /// Notes that the last launches were made here.
+    fn note_places(&mut self) {
+        self.places.resize(self.launches, observe::place());
     }
 
     fn plan(&mut self, nbytes: usize) -> Arc<Storage> {
@@ -203,6 +214,7 @@ impl Sink for Recording {
         state.note_meaning(&launch);
         state.steps.push(Step::Launch(Box::new(launch)));
         state.launches += 1;
+        state.note_places();
         Ok(())
     }
 

@@ -113,6 +113,7 @@ impl GPT {
 
     /// [`GPT::logits`] of whole numbers in a float tensor.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.logits(&IndexTensor::from_float(input.raw())?, None)
     }
 

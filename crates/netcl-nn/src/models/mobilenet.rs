@@ -79,6 +79,7 @@ impl InvertedResidual {
     }
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let result = self.conv.forward(input)?;
         if self.bypassed { add(input, &result) } else { Ok(result) }
     }
@@ -141,6 +142,7 @@ impl MobileNetV2 {
 
     /// The result for images: one score per class.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.classifier.forward(&mean(&self.features.forward(images)?, &[2, 3], false)?)
     }
 }

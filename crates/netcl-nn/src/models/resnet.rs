@@ -225,6 +225,7 @@ impl ResNet {
 
     /// The result for images: one score per class.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         self.fc.forward(&self.features(images)?)
     }
 
@@ -281,6 +282,7 @@ fn convolved(conv: &Conv2d, norm: Option<&BatchNorm2d>, x: &Tensor) -> Result<Te
 
 impl Module for Block {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let mut x = relu(&convolved(&self.conv1, self.bn1.as_ref(), input)?)?;
         x = convolved(&self.conv2, self.bn2.as_ref(), &x)?;
         if let Some(conv3) = &self.conv3 {
@@ -301,6 +303,7 @@ impl Module for Block {
 
 impl Module for Downsample {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         convolved(&self.conv, self.norm.as_ref(), input)
     }
 

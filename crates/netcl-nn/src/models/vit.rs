@@ -120,6 +120,7 @@ impl EncoderBlock {
     }
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let seen = self.self_attention.forward(&self.ln_1.forward(input)?)?;
         let x = add(input, &self.dropout.forward(&seen)?)?;
         add(&x, &self.mlp.forward(&self.ln_2.forward(&x)?)?)
@@ -128,6 +129,7 @@ impl EncoderBlock {
 
 impl Encoder {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let x = self.dropout.forward(&add(input, &self.pos_embedding)?)?;
         let x = self.layers.iter().try_fold(x, |x, (_, block)| block.forward(&x))?;
         self.ln.forward(&x)
@@ -165,6 +167,7 @@ impl VisionTransformer {
 
     /// The result for images: one score per class.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let size = self.settings.image_size;
         let &[samples, 3, height, width] = &images.shape()[..] else {
             return Err(Error::shape("VisionTransformer", images.shape(), format!("it takes (N, 3, {size}, {size})")));

@@ -1,4 +1,5 @@
-//! Which line of Python asked for an operation: known in anomaly mode only, because looking costs more than a small operation.
+//! Which line of Python asked for an operation: known in anomaly mode and under a profile only, because looking costs more than a small
+//! operation.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,6 +11,8 @@ use pyo3::types::PyString;
 thread_local! {
     /// The line whose operation this thread's walk backwards is at.
     static CURRENT: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+    /// The line that called what runs detached from the interpreter.
+    static HELD: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
 }
 
 /// Where the operation was called that a walk of this thread was at last.
@@ -37,6 +40,50 @@ pub(crate) fn note(py: Python<'_>, result: &netcl::Tensor) -> PyResult<()> {
         let _ = result.register_hook(hook);
     }
     Ok(())
+}
+
+/// The line that asked for what this thread launches, for observers.
+///
+/// A thread that is detached from the interpreter does not attach itself: it may hold locks that another one wants with the interpreter in
+/// its hands. What runs detached for long notes its line before ([`hold`]).
+pub(crate) fn observed() -> Option<Arc<str>> {
+    if is_attached() {
+        return Python::attach(|py| caller(py).ok().flatten());
+    }
+    HELD.with_borrow(Clone::clone)
+}
+
+#[cfg(unix)]
+fn is_attached() -> bool {
+    unsafe extern "C" {
+        // Of every CPython, although not of the headers of the stable interface.
+        fn PyGILState_Check() -> std::ffi::c_int;
+    }
+    // SAFETY: it takes nothing and may be called by any thread.
+    unsafe { PyGILState_Check() == 1 }
+}
+
+#[cfg(not(unix))]
+fn is_attached() -> bool {
+    false
+}
+
+/// A line that is known until this is dropped.
+pub(crate) struct Held(Option<Arc<str>>);
+
+/// Notes the caller's line for what runs detached; nothing happens where nobody asks for it.
+pub(crate) fn hold(py: Python<'_>) -> Option<Held> {
+    if !netcl::core::observe::wants_places() {
+        return None;
+    }
+    let line = caller(py).ok().flatten();
+    Some(Held(HELD.replace(line)))
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.set(self.0.take());
+    }
 }
 
 /// `file:line` of the innermost frame outside of the package.

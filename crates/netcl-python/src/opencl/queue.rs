@@ -173,7 +173,9 @@ impl CommandQueue {
 
     /// The ``cl_command_queue`` as a number, for ``pyopencl.CommandQueue.from_int_ptr``.
     #[getter]
-    fn int_ptr(&self) -> usize {
+    fn int_ptr(&self, py: Python<'_>) -> usize {
+        // Whoever knows the number enqueues on this very queue.
+        py.detach(|| self.stream().queue().share());
         self.pointer
     }
 

@@ -89,6 +89,7 @@ impl Optimizer {
         };
         let found_inf = found_inf.map(|flag| flag.inner().as_ref().clone());
         let options = StepOptions { grad_scale, max_norm, found_inf, skip_non_finite };
+        let _line = crate::autograd::site::hold(py);
         let norm = py.detach(|| self.lock().step_with(&options)).py()?;
         match (loss, norm) {
             (Some(loss), _) => Ok(Some(loss)),

@@ -27,6 +27,7 @@ pub(crate) struct Captured {
 impl Captured {
     fn with<R: Send>(&self, py: Python<'_>, run: impl FnOnce(&mut Inner) -> netcl::Result<R> + Send) -> PyResult<R> {
         let busy = || PyRuntimeError::new_err("a captured function was called while it is running; make a second one");
+        let _line = crate::autograd::site::hold(py);
         py.detach(|| match self.inner.try_lock() {
             Ok(mut inner) => Ok(run(&mut inner)),
             Err(TryLockError::Poisoned(poisoned)) => Ok(run(&mut poisoned.into_inner())),
@@ -53,7 +54,12 @@ impl Captured {
         let run: Function = Box::new(move |inputs| {
             let run = |py: Python<'_>| -> PyResult<Vec<Value>> {
                 let inputs = PyTuple::new(py, objects(py, inputs.clone())?)?;
-                let results = called.bind(py).call1(inputs)?;
+                // Whoever profiles the replays asks which module a launch belongs to.
+                let watching = py.import("netcl.nn._scope")?.getattr("watching")?;
+                watching.call_method1("append", (py.None(),))?;
+                let results = called.bind(py).call1(inputs);
+                watching.call_method0("pop")?;
+                let results = results?;
                 results.try_iter()?.map(|result| Value::from_py(&result?)).collect()
             };
             Python::attach(run).map_err(|raised| netcl::Error::Custom(Box::new(raised)))

@@ -150,7 +150,7 @@ impl Program {
     /// Gives everything its memory and sets all arguments. `inputs` come with the index of their need; `given` are the tensors
     /// of the first run.
     pub(crate) fn new(recorded: Recorded, inputs: Vec<(Input, usize)>, given: &[&Tensor]) -> Result<Program> {
-        let Recorded { queue, steps, needs, mut once, in_place, requested_bytes, peak_bytes, origins, slots } =
+        let Recorded { queue, steps, needs, mut once, in_place, requested_bytes, peak_bytes, origins, slots, places } =
             recorded;
         let mut launches: Vec<Launch> = Vec::new();
         // What stands at each position: the host's work, or the next launch.
@@ -246,14 +246,14 @@ impl Program {
             taken.push(storage);
         }
         let names = launches.iter().map(|launch| launch.name.to_string()).collect();
-        let mut rest = launches.into_iter();
+        let mut rest = launches.into_iter().zip(places.into_iter().chain(std::iter::repeat(None)));
         let mut entries = Vec::with_capacity(order.len());
         for host in order {
             if let Some(action) = host {
                 entries.push(Entry::Host(action));
                 continue;
             }
-            let Some(mut launch) = rest.next() else { break };
+            let Some((mut launch, place)) = rest.next() else { break };
             for (at, arg) in launch.args.iter_mut().enumerate() {
                 if let Arg::Buffer(storage, _) = arg
                     && let Some(&input) = stand_ins.get(&(Arc::as_ptr(storage) as usize))
@@ -262,7 +262,7 @@ impl Program {
                     *storage = taken[input].clone();
                 }
             }
-            entries.push(Entry::Run(Box::new(Bound::new(launch)?)));
+            entries.push(Entry::Run(Box::new(Bound::new(launch)?.at(place))));
         }
         let runs = entries.iter().filter(|entry| matches!(entry, Entry::Run(_))).count();
         let stats = CaptureStats {

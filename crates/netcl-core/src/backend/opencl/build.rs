@@ -152,6 +152,7 @@ impl Builder {
     pub fn build(&self, context: &Context, device: &Device, source: &Source) -> ClResult<Program> {
         let start = Instant::now();
         let tell = |program: &Program, origin| {
+            program.note_source(&source.text);
             debug::built(program.kernel_names(), device.name(), origin, start.elapsed(), source);
         };
         let options = full_options(device, &source.options);

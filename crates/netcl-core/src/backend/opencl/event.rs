@@ -10,7 +10,9 @@ use super::api::api;
 use super::error::{ClError, ClResult, check};
 use super::handle::{EventObject, Handle};
 use super::info;
+use super::queue;
 use super::shutdown::InFlight;
+use crate::observe;
 
 /// How far a command has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,14 +204,24 @@ impl<'a> Deps<'a> {
         // The standard wants a null list when the count is zero.
         let pointer = if list.is_empty() { std::ptr::null() } else { list.as_ptr() };
         let mut raw = std::ptr::null_mut();
-        let wanted = if self.event { &raw mut raw } else { std::ptr::null_mut() };
+        let observed = observe::keeps_events();
+        let wanted = if self.event || observed { &raw mut raw } else { std::ptr::null_mut() };
         let code = {
             // Counted also when it does not block: a full queue makes some drivers wait here.
             let _call = if self.blocking { InFlight::blocking() } else { InFlight::begin() };
+            let _same_queue = queue::keep_queues();
             enqueue(list.len() as cl_uint, pointer, wanted)
         };
         check(call, code)?;
+        if !self.event && !observed {
+            return Ok(None);
+        }
         // SAFETY: a successful enqueue stored a new event reference.
-        if self.event { unsafe { Event::adopt(call, raw).map(Some) } } else { Ok(None) }
+        let event = unsafe { Event::adopt(call, raw)? };
+        // Markers and barriers take no time that is anybody's.
+        if observed && !call.ends_with("WithWaitList") {
+            observe::keep_event(&event);
+        }
+        Ok(self.event.then_some(event))
     }
 }

@@ -20,6 +20,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::launch::Arg;
 use crate::memory::{BufferHandle, QueueId, trim_device};
+use crate::observe::{self, Kind};
 
 /// A lease that a tensor's storage and a Python `BufferHandle` hold together.
 pub type SharedLease = Arc<RwLock<BufferHandle<ClSource>>>;
@@ -175,6 +176,11 @@ impl ClMemory {
 
     /// Copies dense host data to the start of the memory, casting on the way.
     pub fn write(&self, stream: &Stream, data: &[u8], from: DType, to: DType, path: UploadPath) -> Result<()> {
+        let nbytes = data.len() / from.size() * to.size();
+        observe::copy_on(stream, Kind::Upload, nbytes, || self.write_now(stream, data, from, to, path))
+    }
+
+    fn write_now(&self, stream: &Stream, data: &[u8], from: DType, to: DType, path: UploadPath) -> Result<()> {
         let n = data.len() / from.size();
         let nbytes = n * to.size();
         if nbytes > self.nbytes {
@@ -226,7 +232,8 @@ impl ClMemory {
         }
         self.last.store(id.0, Ordering::Release);
         let wait: smallvec::SmallVec<[&Event; 1]> = free.into_iter().collect();
-        let event = queue.copy(lease.block()?, 0, &self.buffer()?, 0, nbytes, Deps::after(&wait).event())?;
+        let copy = || Ok(queue.copy(lease.block()?, 0, &self.buffer()?, 0, nbytes, Deps::after(&wait).event())?);
+        let event = observe::copy_on(stream, Kind::Upload, nbytes, copy)?;
         let upload = Upload::new(event, id, Some(Arc::new(RwLock::new(lease))), None)?;
         queue.flush()?;
         *self.upload() = Some(upload);
@@ -236,15 +243,17 @@ impl ClMemory {
     /// Reads bytes, after everything given to the stream so far.
     pub fn read(&self, stream: &Stream, offset: usize, out: &mut [u8]) -> Result<()> {
         let buffer = self.ready(stream.queue(), stream.id())?;
-        stream.queue().read(&buffer, offset, out)?;
+        observe::copy_on(stream, Kind::Download, out.len(), || Ok(stream.queue().read(&buffer, offset, out)?))?;
         // The read came after the upload, so this only gives the upload's page-locked memory back.
         self.wait()
     }
 
     /// Starts a read of as many bytes as `out` has; the transfer keeps `out` until it is done.
-    pub fn download<T: StableBytesMut>(&self, stream: &Stream, offset: usize, out: T) -> Result<Transfer<T>> {
+    pub fn download<T: StableBytesMut>(&self, stream: &Stream, offset: usize, mut out: T) -> Result<Transfer<T>> {
         let buffer = self.ready(stream.queue(), stream.id())?;
-        let transfer = stream.queue().read_async(&buffer, offset, out, &[])?;
+        let nbytes = out.bytes_mut().len();
+        let read = || Ok(stream.queue().read_async(&buffer, offset, out, &[])?);
+        let transfer = observe::copy_on(stream, Kind::Download, nbytes, read)?;
         stream.queue().flush()?;
         Ok(transfer)
     }
@@ -256,7 +265,8 @@ impl ClMemory {
     pub unsafe fn read_async(&self, stream: &Stream, offset: usize, out: *mut u8, len: usize) -> Result<Option<Event>> {
         let buffer = self.ready(stream.queue(), stream.id())?;
         // SAFETY: the caller vouches for the memory.
-        let event = unsafe { stream.queue().read_raw(&buffer, offset, out, len, false, Deps::EVENT)? };
+        let read = || unsafe { Ok(stream.queue().read_raw(&buffer, offset, out, len, false, Deps::EVENT)?) };
+        let event = observe::copy_on(stream, Kind::Download, len, read)?;
         stream.queue().flush()?;
         Ok(event)
     }

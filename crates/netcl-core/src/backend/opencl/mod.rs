@@ -60,6 +60,7 @@ pub use platform::{Discovery, Platform, PlatformReport, discover};
 pub(crate) use prepared::{Prepared, scalar_arg};
 pub use probe::{DeviceProbes, Subgroups};
 pub use program::Program;
+pub(crate) use queue::time_queues;
 pub use queue::{PROFILE_VARIABLE, Queue};
 pub use source::ClSource;
 pub use stream::{COUNTERS, Stream, finish_all};

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::{CString, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use opencl_sys::*;
 
@@ -24,6 +24,8 @@ struct Inner {
     context: Context,
     device: Device,
     kernel_names: Vec<String>,
+    /// The source, also of what came from a binary.
+    source: OnceLock<Arc<str>>,
     /// What a driver that compiles at a launch has compiled already.
     variants: Mutex<HashSet<u64>>,
 }
@@ -131,6 +133,7 @@ impl Program {
             context: context.clone(),
             device: device.clone(),
             kernel_names,
+            source: OnceLock::new(),
             variants: Mutex::default(),
         })))
     }
@@ -142,6 +145,15 @@ impl Program {
 
     pub(super) fn raw(&self) -> cl_program {
         self.0.handle.raw()
+    }
+
+    /// The source that it was built from; `None` where other code built it.
+    pub fn source(&self) -> Option<&Arc<str>> {
+        self.0.source.get()
+    }
+
+    pub(super) fn note_source(&self, source: &str) {
+        self.0.source.get_or_init(|| source.into());
     }
 
     /// Notes that a variant of a kernel is launched; true at the first time.

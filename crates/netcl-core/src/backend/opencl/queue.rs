@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use opencl_sys::*;
 
@@ -11,6 +11,7 @@ use super::context::Context;
 use super::device::Device;
 use super::error::{ClError, ClResult, check};
 use super::event::{Deps, Event};
+use super::fork;
 use super::handle::{Handle, QueueObject};
 use super::info;
 use super::shutdown::InFlight;
@@ -29,6 +30,39 @@ struct Inner {
     device: Device,
     profiling: bool,
     launched: AtomicBool,
+    /// Takes its place while somebody wants the device times of its commands; `None` where the driver refused.
+    timed: OnceLock<Option<Handle<QueueObject>>>,
+    is_timed: AtomicBool,
+    /// Whether other code enqueues on the handle, so that nothing may take its place.
+    shared: AtomicBool,
+}
+
+impl Inner {
+    fn raw(&self) -> cl_command_queue {
+        match self.timed.get() {
+            Some(Some(timed)) if self.is_timed.load(Ordering::Acquire) => timed.raw(),
+            _ => self.handle.raw(),
+        }
+    }
+}
+
+/// Held for reading over every enqueue, and for writing while queues take each other's place: what is given to the old one is over
+/// before anything is given to the new one.
+static SWITCH: RwLock<()> = RwLock::new(());
+/// Whether device times are wanted.
+static TIMED: AtomicBool = AtomicBool::new(false);
+
+/// Keeps all queues what they are until the result is dropped.
+pub(super) fn keep_queues() -> RwLockReadGuard<'static, ()> {
+    SWITCH.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives all queues device times for their commands, those that will be made meanwhile included, or no longer.
+pub(crate) fn time_queues(wanted: bool) {
+    TIMED.store(wanted, Ordering::Release);
+    if !fork::is_forked_child() {
+        Queue::all().iter().for_each(|queue| queue.time(wanted));
+    }
 }
 
 /// All queues there are, for the end of the process.
@@ -46,7 +80,7 @@ impl Drop for Inner {
         {
             let _call = InFlight::blocking();
             // SAFETY: the queue is alive until its handle is dropped, after this. An error has nobody to go to.
-            unsafe { (api.clFinish)(self.handle.raw()) };
+            unsafe { (api.clFinish)(self.raw()) };
         }
     }
 }
@@ -59,6 +93,13 @@ impl Queue {
 
     /// A queue that does or does not profile its commands.
     pub fn with_profiling(context: &Context, device: &Device, profiling: bool) -> ClResult<Queue> {
+        let handle = Queue::create(context, device, profiling)?;
+        let queue = Queue::register(handle, context.clone(), device.clone(), profiling, false);
+        queue.time(TIMED.load(Ordering::Acquire));
+        Ok(queue)
+    }
+
+    fn create(context: &Context, device: &Device, profiling: bool) -> ClResult<Handle<QueueObject>> {
         let bits = if profiling { CL_QUEUE_PROFILING_ENABLE } else { 0 };
         let mut code = 0;
         // The old call is deprecated but everywhere; the new one only where the device says 2.0, whatever the loader exports.
@@ -77,8 +118,29 @@ impl Queue {
         };
         check(call, code).map_err(|e| e.about(|| format!("{device:?}")))?;
         // SAFETY: the call returned a new reference.
-        let handle = unsafe { Handle::adopt(call, raw)? };
-        Ok(Queue::register(handle, context.clone(), device.clone(), profiling))
+        unsafe { Handle::adopt(call, raw) }
+    }
+
+    /// Begins or ends device times for the commands of a queue that was made without: another one takes its place meanwhile.
+    fn time(&self, wanted: bool) {
+        let inner = &self.0;
+        let wanted = wanted && !inner.profiling && !inner.shared.load(Ordering::Acquire);
+        if wanted {
+            inner.timed.get_or_init(|| Queue::create(&inner.context, &inner.device, true).ok());
+        }
+        let _alone = SWITCH.write().unwrap_or_else(PoisonError::into_inner);
+        if inner.is_timed.load(Ordering::Acquire) != wanted {
+            // An error comes to whoever waits next.
+            let _ = self.finish();
+            inner.is_timed.store(wanted, Ordering::Release);
+        }
+    }
+
+    /// Tells that other code enqueues on the handle.
+    pub fn share(&self) {
+        if !self.0.shared.swap(true, Ordering::AcqRel) {
+            self.time(false);
+        }
     }
 
     /// Wraps a `cl_command_queue` made by other code; a reference is added. It must be an in-order queue of the host.
@@ -107,11 +169,20 @@ impl Queue {
         let (context, device) =
             unsafe { (Context::from_int_ptr(context as usize)?, Device::from_int_ptr(device as usize)?) };
         let profiling = bits & CL_QUEUE_PROFILING_ENABLE != 0;
-        Ok(Queue::register(handle, context, device, profiling))
+        Ok(Queue::register(handle, context, device, profiling, true))
     }
 
-    fn register(handle: Handle<QueueObject>, context: Context, device: Device, profiling: bool) -> Queue {
-        let made = Arc::new(Inner { handle, context, device, profiling, launched: AtomicBool::new(false) });
+    fn register(handle: Handle<QueueObject>, context: Context, device: Device, profiling: bool, shared: bool) -> Queue {
+        let made = Arc::new(Inner {
+            handle,
+            context,
+            device,
+            profiling,
+            launched: AtomicBool::new(false),
+            timed: OnceLock::new(),
+            is_timed: AtomicBool::new(false),
+            shared: AtomicBool::new(shared),
+        });
         let mut queues = queues();
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(&made));
@@ -135,7 +206,7 @@ impl Queue {
     }
 
     pub(super) fn raw(&self) -> cl_command_queue {
-        self.0.handle.raw()
+        self.0.raw()
     }
 
     /// Its context.
@@ -150,7 +221,8 @@ impl Queue {
 
     /// True when its events carry device times.
     pub fn profiling(&self) -> bool {
-        self.0.profiling
+        let timed = || self.0.is_timed.load(Ordering::Acquire) && matches!(self.0.timed.get(), Some(Some(_)));
+        self.0.profiling || timed()
     }
 
     /// Hands everything enqueued so far to the device, without waiting.

@@ -104,6 +104,11 @@ impl Stream {
         &self.queue
     }
 
+    /// The stream as its owners share it.
+    pub(crate) fn shared(&self) -> Option<Arc<Stream>> {
+        registry().streams.get(&self.queue.int_ptr()).and_then(Weak::upgrade)
+    }
+
     /// The compute queue's identifier in leases.
     pub fn id(&self) -> QueueId {
         self.id

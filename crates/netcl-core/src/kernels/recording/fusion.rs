@@ -124,6 +124,7 @@ impl State {
     fn split_off(&mut self, at: usize) -> Vec<Launch> {
         let launches: Vec<Launch> = self.steps.drain(at..).filter_map(launch_of).collect();
         self.launches -= launches.len();
+        self.places.truncate(self.launches);
         let count = self.launches;
         self.in_place.retain(|place| place.launch < count);
         launches
@@ -249,6 +250,7 @@ impl Recording {
         let products = std::mem::take(&mut self.state.borrow_mut().fusion.products);
         let (mut gone, mut instead): (HashSet<usize>, HashMap<usize, Joined>) = Default::default();
         let origins = Origins::of(&self.state.borrow().steps);
+        let places = self.state.borrow().places.clone();
         for product in &products {
             let mut state = self.state.borrow_mut();
             let Some((at, map)) = state.follower(product).and_then(|at| Some((at, state.fusion.maps.remove(&at)?)))
@@ -268,7 +270,10 @@ impl Recording {
         gone.extend(constants);
         let behind = self.state.borrow_mut().replace(&gone, instead);
         let slots = origins.trace(&self.state.borrow().steps, &behind);
-        Ok(Recorded { once, origins: origins.launches, slots, ..self.take() })
+        // A joined launch is its product's work.
+        let place = |origins: &Vec<usize>| places.get(*origins.first()?)?.clone();
+        let places = behind.iter().map(place).collect();
+        Ok(Recorded { once, origins: origins.launches, slots, places, ..self.take() })
     }
 
     /// The launches of a product with an operation behind it.
@@ -296,6 +301,7 @@ impl State {
     fn append(&mut self, launches: Vec<Launch>, made: &Tensor, instead: &Tensor) {
         let Some(stand_in) = self.need(made.storage()).map(|need| self.needs[need].stand_in.clone()) else { return };
         self.launches += launches.len();
+        self.note_places();
         self.steps.extend(launches.into_iter().map(|mut launch| {
             launch.bind(|storage| Arc::ptr_eq(storage, &stand_in).then(|| instead.storage().clone()));
             Step::Launch(Box::new(launch))
