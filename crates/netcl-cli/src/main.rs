@@ -11,10 +11,12 @@ mod explain;
 mod inspect;
 mod output;
 mod predict;
+mod profile;
 mod progress;
 mod steps;
 mod train;
 mod tune;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -66,7 +68,10 @@ enum Command {
         #[arg(long, value_name = "SELECTOR")]
         device: Option<String>,
     },
-    /// Time products and memory-bound work beside what the device can do at most
+    /// Profile training steps of a model: tables, and a page with flame graph, timeline, roofline and memory
+    #[command(after_help = profile::AFTER_HELP)]
+    Profile(profile::Arguments),
+    /// Time products and memory-bound work beside what the device can do at most, and whole training steps
     #[command(after_help = bench::AFTER_HELP)]
     Bench(bench::Arguments),
     /// Measure which kernels are the fastest on a device, and keep the answers for all later processes
@@ -123,6 +128,7 @@ fn run(command: Option<Command>) -> Result<Verdict> {
         Some(Command::Data { action }) => data::run(&action),
         Some(Command::Devices { json }) => devices::run(json),
         Some(Command::Doctor { json, device }) => doctor::run(json, device.as_deref()),
+        Some(Command::Profile(arguments)) => profile::run(&arguments),
         Some(Command::Bench(arguments)) => bench::run(&arguments),
         Some(Command::Tune(arguments)) => tune::run(&arguments),
         Some(Command::Explain(arguments)) => explain::run(&arguments),

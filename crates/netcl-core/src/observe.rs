@@ -233,6 +233,11 @@ pub fn place() -> Option<Arc<Place>> {
     }
 }
 
+/// The module that this thread is in, without a line, for [`backward`]; `None` where nobody asks for places.
+pub fn module_place() -> Option<Arc<Place>> {
+    wants_places().then(|| STACK.with_borrow(|stack| stack.last().cloned()).unwrap_or_default())
+}
+
 /// A module that this thread is in until this is dropped.
 #[must_use = "the module is left when this is dropped"]
 pub struct Scope {

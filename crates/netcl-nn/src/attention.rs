@@ -138,6 +138,7 @@ impl MultiheadAttention {
     /// Queries are `[batch, queries, width]`, keys and values `[batch, keys, width]`, or with the first two axes exchanged,
     /// depending on `batch_first`; or all of them without a batch.
     pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: &Masks<'_>) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let [q, k, v] = self.in_heads(query, key, value)?;
         let mask = self.mask(masks, &q, &k, query.ndim() == 2)?;
         let dropout = if self.training { self.settings.dropout } else { 0.0 };

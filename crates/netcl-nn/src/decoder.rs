@@ -113,6 +113,7 @@ impl CausalSelfAttention {
 
     /// The result for places that follow those in a cache.
     pub fn attend(&self, input: &Tensor, cache: Cached<'_>) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let CausalSelfAttentionOptions { num_heads, causal, dropout, .. } = self.settings;
         let dropout = if self.training { dropout } else { 0.0 };
         let parts = in_heads("CausalSelfAttention", &self.c_attn.forward(input)?, num_heads)?;
@@ -203,6 +204,7 @@ impl RotaryAttention {
 
     /// The result for places that follow those in a cache.
     pub fn attend(&self, input: &Tensor, cache: Cached<'_>) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let RotaryAttentionOptions { n_head, rope_base, dropout, .. } = self.settings;
         let [q, k, v] = in_heads("RotaryAttention", &self.qkv.forward(input)?, n_head)?;
         let (start, length, width) = (cache.map_or(0, |(cache, _)| cache.length()), q.shape()[2], q.shape()[3]);
@@ -372,6 +374,7 @@ impl TransformerBlock {
 
     /// The result for places that follow those in a cache.
     pub fn attend(&self, input: &Tensor, cache: Cached<'_>) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let x = add(input, &self.attn.attend(&self.ln_1.forward(input)?, cache)?)?;
         add(&x, &self.mlp.forward(&self.ln_2.forward(&x)?)?)
     }
@@ -436,6 +439,7 @@ impl DecoderBlock {
 
     /// The result for places that follow those in a cache.
     pub fn attend(&self, input: &Tensor, cache: Cached<'_>) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let x = add(input, &self.attn.attend(&self.norm1.forward(input)?, cache)?)?;
         let y = self.ffn.forward(&self.norm2.forward(&x)?)?;
         add(&x, &dropped(y, self.settings.dropout, self.training)?)

@@ -94,6 +94,7 @@ impl Embedding {
 
     /// The rows with these numbers: the result has their shape and an axis of the vectors' length.
     pub fn lookup(&self, indices: &IndexTensor) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let rows = self.weight.shape().first().copied().unwrap_or(0);
         embedding(&self.weight, indices, row("Embedding", self.settings.padding_idx, rows)?)
     }

@@ -35,6 +35,7 @@ pages! {
     reference_optim: "docs/src/reference/optim.md",
     reference_tensor: "docs/src/reference/tensor.md",
     architecture: "docs/src/architecture.md",
+    profiling: "docs/src/profiling.md",
     testing: "docs/src/testing.md",
     tuning: "docs/src/tuning.md",
 }

@@ -112,12 +112,12 @@ class profile:
             train_step(x, y)
         print(p)
 
-    It sees eager launches, those of replayed steps and compiled functions, copies and allocations, of every thread and on every device.
-    Device times come from OpenCL events, and on the native CPU from the clock; no environment variable is needed. Scopes may be nested: each
-    has its own result. After an exception inside of the scope, the result holds what ran until then.
+    It sees eager launches, those of replayed steps and compiled functions, copies and allocations, of every thread and on every
+    device. Device times come from OpenCL events, on the native CPU from the clock; no environment variable is needed. Scopes
+    may be nested: each has its own result. After an exception inside of the scope, the result holds what ran until then.
 
-    ``ceilings=False`` leaves out the measurement of what the device can do at most, which takes some tenths of a second once per process
-    and device.
+    ``ceilings=False`` leaves out the measurement of what a device can do at most, which takes some tenths of a second once per
+    process and device.
     """
 
     def __init__(self, *, ceilings: bool = True) -> None:

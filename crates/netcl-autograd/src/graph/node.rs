@@ -295,7 +295,7 @@ fn new_node(
         op,
         number: NUMBER.fetch_add(1, Ordering::Relaxed),
         place,
-        module: observe::place(),
+        module: observe::module_place(),
         edges,
         state: Mutex::new(Some(Arc::new(state))),
         hooks: Hooks::default(),

@@ -5,6 +5,7 @@ mod plot;
 mod record;
 mod roofline;
 mod rows;
+mod steps;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,8 +21,10 @@ use netcl::profiling::timing::{Effort, Timing, time};
 use crate::Verdict;
 use crate::output::{print, print_table, table};
 use crate::steps::Steps;
+use crate::workload::Model;
 use record::{Peer, PeerRow};
 use rows::{Check, GOAL_DEVICE, ROWS, Row};
+use steps::TimedStep;
 
 pub(crate) const AFTER_HELP: &str = "\
 Every result is compared with one in float64 at samples; a wrong one makes the exit code 1. Times are medians of samples after a \
@@ -68,6 +71,7 @@ pub(crate) struct Run {
     pub(crate) driver: String,
     pub(crate) ceilings: Ceilings,
     pub(crate) results: Vec<Measured>,
+    pub(crate) training: Vec<TimedStep>,
     pub(crate) peers: Vec<Peer>,
 }
 
@@ -85,7 +89,7 @@ impl Run {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
-    let chosen = choose(&arguments.rows)?;
+    let (chosen, models) = choose(&arguments.rows)?;
     if !(arguments.time.is_finite() && arguments.time > 0.0) {
         bail!("--time: {} is no number of seconds above 0", arguments.time);
     }
@@ -95,12 +99,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let full = arguments.full_size || (!arguments.small && is_large(&queue));
     let effort = Effort { budget: Duration::from_secs_f64(arguments.time.min(3600.0)), ..Effort::THOROUGH };
 
-    let mut steps = Steps::new(chosen.len() + 1, "bench");
-    steps.begin("what the device can do at most");
+    let mut bar = Steps::new(chosen.len() + models.len() + 1, "bench");
+    bar.begin("what the device can do at most");
     let elements = if full { 64 << 20 } else { 4 << 20 };
     let quick = Effort { budget: effort.budget / 3, ..effort };
     let ceilings = measure_ceilings(&queue, elements, quick, |part| {
-        steps.detail(part);
+        bar.detail(part);
         !interrupted()
     })?;
     let mut results = Vec::new();
@@ -108,17 +112,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         if interrupted() {
             break;
         }
-        steps.begin(row.name);
+        bar.begin(row.name);
         let size = if full { row.full } else { row.small };
         let outcome = measure(row, &queue, size, effort).map_err(|error| format!("{error:#}"));
         results.push(Measured { row, size, outcome });
     }
-    steps.finish();
+    let mut training = Vec::new();
+    for model in models {
+        if interrupted() {
+            break;
+        }
+        bar.begin(model.name());
+        training.push(steps::measure(model, &queue, full, effort));
+    }
+    bar.finish();
     let driver = match &queue {
         Queue::Cpu(_) => env!("CARGO_PKG_VERSION").to_owned(),
         Queue::OpenCl(stream) => stream.device().info().driver_version.clone(),
     };
-    let run = Run { device, driver, ceilings, results, peers };
+    let run = Run { device, driver, ceilings, results, training, peers };
     print_run(&run)?;
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&record::to_json(&run))? + "\n";
@@ -132,19 +144,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         }
     }
     let good = run.results.iter().all(|result| matches!(&result.outcome, Ok((_, check)) if check.passed()));
-    Ok(if good { Verdict::Good } else { Verdict::Bad })
+    let stepped = run.training.iter().all(|step| step.outcome.is_ok());
+    Ok(if good && stepped { Verdict::Good } else { Verdict::Bad })
 }
 
-/// The rows whose names begin with one of the words; all without words.
-fn choose(words: &[String]) -> Result<Vec<&'static Row>> {
+/// The rows and training steps whose names begin with one of the words; all without words.
+fn choose(words: &[String]) -> Result<(Vec<&'static Row>, Vec<Model>)> {
     for word in words {
-        if !ROWS.iter().any(|row| row.id.starts_with(word.as_str())) {
-            let names = ROWS.iter().map(|row| row.id).collect::<Vec<_>>().join(", ");
+        let names: Vec<String> = ROWS.iter().map(|row| row.id.to_owned()).chain(Model::ALL.map(steps::id)).collect();
+        if !names.iter().any(|name| name.starts_with(word.as_str())) {
+            let names = names.join(", ");
             bail!("--rows: there is no row {word:?}; there are {names}");
         }
     }
-    let wanted = |row: &&Row| words.is_empty() || words.iter().any(|word| row.id.starts_with(word.as_str()));
-    Ok(ROWS.iter().filter(wanted).collect())
+    let wanted = |id: &str| words.is_empty() || words.iter().any(|word| id.starts_with(word.as_str()));
+    let models = Model::ALL.into_iter().filter(|&model| wanted(&steps::id(model))).collect();
+    Ok((ROWS.iter().filter(|row| wanted(row.id)).collect(), models))
 }
 
 /// Whether a device finishes the large sizes in a moment and has room for them.
@@ -206,7 +221,10 @@ fn print_run(run: &Run) -> Result<()> {
         }
         rows.add_row(cells);
     }
-    print_table(&rows)
+    if !run.results.is_empty() {
+        print_table(&rows)?;
+    }
+    steps::print_steps(&run.training)
 }
 
 fn goal_text(goal: f64, got: f64) -> String {
@@ -247,8 +265,9 @@ mod tests {
     #[test]
     fn rows_are_chosen_by_their_beginnings() {
         let chosen = choose(&["matmul".to_owned(), "copy".to_owned()]).unwrap();
-        assert_eq!(chosen.len(), 6);
-        assert_eq!(choose(&[]).unwrap().len(), ROWS.len());
+        assert_eq!((chosen.0.len(), chosen.1.len()), (6, 0));
+        assert_eq!(choose(&[]).unwrap().0.len(), ROWS.len());
+        assert_eq!(choose(&["step_m".to_owned()]).unwrap().1, [Model::Mlp]);
         let error = choose(&["conv".to_owned()]).err().unwrap().to_string();
         assert!(error.contains("\"conv\"") && error.contains("softmax"), "{error}");
     }
@@ -269,7 +288,7 @@ mod tests {
         let results = ROWS.iter().map(measured).collect();
         let row = PeerRow { id: "softmax".to_owned(), size: vec![16384, 4096], median_ms: 0.22 };
         let peers = vec![Peer { tool: "PyTorch 2.11".to_owned(), rows: vec![row] }];
-        Run { device, driver: "580".to_owned(), ceilings, results, peers }
+        Run { device, driver: "580".to_owned(), ceilings, results, training: Vec::new(), peers }
     }
 
     #[test]

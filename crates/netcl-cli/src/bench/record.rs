@@ -68,6 +68,7 @@ pub(crate) fn to_json(run: &Run) -> Value {
             "matrix_gflops": units,
         },
         "rows": rows,
+        "training_steps": super::steps::to_json(&run.training),
     })
 }
 

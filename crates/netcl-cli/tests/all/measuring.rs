@@ -99,3 +99,26 @@ fn rows_are_timed_checked_written_and_drawn() {
     let again = ["bench", "--device", "cpu", "--rows", "copy", "--small", "--time", "0.05", "--peers", &json];
     assert!(text(&netcl(folder.path(), &again)).contains("x)"));
 }
+
+#[test]
+fn steps_are_profiled_and_timed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (page, trace, json) = (path("page.html"), path("trace.json"), path("run.json"));
+    for mode in ["train", "captured", "infer"] {
+        let arguments =
+            ["profile", "--model", "mlp", "--device", "cpu", "--steps", "2", "--mode", mode, "--html", &page];
+        let table = text(&netcl(folder.path(), &[&arguments[..], &["--trace", &trace]].concat()));
+        assert!(table.contains("Sequential") && table.contains("GFLOP/s") && table.contains(&page), "{table}");
+        assert_eq!(table.contains("optimizer"), mode != "infer", "{table}");
+        assert!(std::fs::read_to_string(&page).unwrap().contains("Sequential.1"));
+        let events: Value = serde_json::from_str(&std::fs::read_to_string(&trace).unwrap()).unwrap();
+        assert!(!events["traceEvents"].as_array().unwrap().is_empty());
+    }
+    let arguments = ["bench", "--device", "cpu", "--rows", "step_mlp", "--small", "--time", "0.05", "--json", &json];
+    let table = text(&netcl(folder.path(), &arguments));
+    assert!(table.contains("captured") && table.contains("mlp"), "{table}");
+    let run: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    assert!(run["training_steps"][0]["captured_ms"].as_f64().unwrap() > 0.0, "{run}");
+    assert!(errors(&netcl(folder.path(), &["profile", "--steps", "0"])).contains("--steps"));
+}

@@ -123,6 +123,7 @@ impl GPT {
     /// # Errors
     /// If there are more tokens than the model can see, or one that it does not know.
     pub fn logits(&self, tokens: &IndexTensor, mut cache: Option<&mut KVCache>) -> Result<Tensor> {
+        let _scope = crate::scope::enter(self);
         let start = cache.as_ref().map_or(0, |cache| cache.length());
         let (shape, room) = (tokens.tensor().shape(), self.settings.block_size.saturating_sub(start));
         let length = match shape[..] {

@@ -19,6 +19,8 @@ mod event_timer;
 mod html;
 mod memory;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod trace;
 
 use std::path::Path;

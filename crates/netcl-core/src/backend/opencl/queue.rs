@@ -225,6 +225,11 @@ impl Queue {
         self.0.profiling || timed()
     }
 
+    /// True when its events carry device times for good.
+    pub(super) fn made_for_profiling(&self) -> bool {
+        self.0.profiling
+    }
+
     /// Hands everything enqueued so far to the device, without waiting.
     pub fn flush(&self) -> ClResult<()> {
         const CALL: &str = "clFlush";

@@ -140,7 +140,7 @@ impl Stream {
         if let Some((queue, id)) = self.copies.get() {
             return Ok((queue, *id));
         }
-        let queue = Queue::with_profiling(self.context(), self.device(), self.queue.profiling())?;
+        let queue = Queue::with_profiling(self.context(), self.device(), self.queue.made_for_profiling())?;
         let (queue, id) = self.copies.get_or_init(|| (queue, QueueId::next()));
         registry().queues.insert(*id, queue.clone());
         Ok((queue, *id))
