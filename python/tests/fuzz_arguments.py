@@ -60,6 +60,8 @@ MODULES = [
     "netcl.optim",
     "netcl.optim.lr_scheduler",
     "netcl.runtime",
+    "netcl.trainer.callbacks",
+    "netcl.trainer.metrics",
 ]
 
 # Names that are not called, and why.
@@ -80,7 +82,7 @@ OPERATORS = """
 REDUCTIONS = (
     "sum mean max min prod var std any all argmax argmin norm logsumexp softmax cumsum loss entropy item bool nll_loss "
     "topk sort median is_finite normal norm_ cosine matmul linear einsum allclose equal clip_grad finite array contains mse kl_div huber "
-    "glu softmin gumbel distance"
+    "glu softmin gumbel distance update add_histogram add_image"
 ).split()
 
 

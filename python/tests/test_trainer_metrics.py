@@ -58,7 +58,7 @@ def test_figures_of_classes_are_numpys():
         metric = kind("micro")
         assert over_batches(metric) == pytest.approx((guesses == LABELS).mean())
         assert metric.per_class() == pytest.approx(wanted)
-    own = np.array([area(probabilities[:, c], LABELS == c) for c in range(5)])
+    own = np.array([area(probabilities[:, c], c == LABELS) for c in range(5)])
     assert over_batches(metrics.AUROC()) == pytest.approx(own.mean(), abs=1e-9)
     entropy = -np.log(probabilities[np.arange(61), LABELS]).mean()
     assert over_batches(metrics.Perplexity()) == pytest.approx(np.exp(entropy), rel=1e-5)

@@ -29,6 +29,7 @@ pages! {
     reference_layers: "docs/src/reference/layers.md",
     reference_layers_ops: "docs/src/reference/layers-ops.md",
     reference_memory: "docs/src/reference/memory.md",
+    reference_metrics: "docs/src/reference/metrics.md",
     reference_nn: "docs/src/reference/nn.md",
     reference_ops: "docs/src/reference/ops.md",
     reference_opencl: "docs/src/reference/opencl.md",

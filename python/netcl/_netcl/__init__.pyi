@@ -7,7 +7,16 @@ from typing import Any, SupportsFloat, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from netcl._netcl import amp as amp, autograd as autograd, data as data, io as io, nn as nn, optim as optim, runtime as runtime
+from netcl._netcl import (
+    amp as amp,
+    autograd as autograd,
+    data as data,
+    io as io,
+    nn as nn,
+    optim as optim,
+    runtime as runtime,
+    trainer as trainer,
+)
 from netcl._netcl.autograd import HookHandle
 from netcl.core.kernel_selector import KernelConfig
 

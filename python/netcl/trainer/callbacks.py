@@ -1,10 +1,11 @@
 """Callbacks: what a run does beside training.
 
-    Trainer(model, optimizer, callbacks=[EarlyStopping("val_loss", patience=5), ModelCheckpoint("val_accuracy"), TensorBoard("runs/1")])
+    callbacks = [EarlyStopping("val_loss", patience=5), ModelCheckpoint("val_accuracy"), TensorBoard("runs/1")]
+    trainer = Trainer(model, optimizer, callbacks=callbacks)
 
 Your own derives from ``Callback`` and has the methods that it needs, or is a function that is called as
-``function(trainer, event, value)``: with ``"fit_begin"`` and ``"fit_end"`` (the value is None), ``"epoch_begin"`` (the number of the
-epoch), ``"step_end"`` and ``"epoch_end"`` (the dicts of the methods).
+``function(trainer, event, value)``: with ``"fit_begin"`` and ``"fit_end"`` (the value is None), ``"epoch_begin"`` (the
+number of the epoch), ``"step_end"`` and ``"epoch_end"`` (the dicts of the methods).
 
     class Goal(Callback):
         def on_epoch_end(self, trainer, epoch):
@@ -21,7 +22,15 @@ from typing import Any
 import numpy as np
 
 from netcl._netcl import Tensor
-from netcl._netcl.trainer import Callback, Checkpoint, CSVLogger, EarlyStopping, JSONLines, LearningRateLog, TensorBoard as _TensorBoard
+from netcl._netcl.trainer import (
+    Callback,
+    Checkpoint,
+    CSVLogger,
+    EarlyStopping,
+    JSONLines,
+    LearningRateLog,
+    TensorBoard as _TensorBoard,
+)
 
 __all__ = [
     "CSVLogger", "Callback", "Checkpoint", "EarlyStopping", "JSONLines", "LearningRateLog", "ModelCheckpoint", "TensorBoard",
@@ -33,8 +42,9 @@ ModelCheckpoint = Checkpoint
 class TensorBoard(_TensorBoard):
     """Event files for ``tensorboard --logdir``: as a callback, or by hand like PyTorch's ``SummaryWriter``.
 
-    As a callback it writes the loss and the learning rate of every update, all figures of every epoch, and the model's layers; with
-    ``weights=n`` histograms of the weights every n epochs, with ``gradients=n`` those of the gradients every n updates.
+    As a callback it writes the loss and the learning rate of every update, all figures of every epoch, and the model's
+    layers; with ``weights=n`` histograms of the weights every n epochs, with ``gradients=n`` those of the gradients every n
+    updates.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder, TensorBoard(folder) as board:

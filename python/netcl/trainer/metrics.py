@@ -5,10 +5,10 @@
         accuracy.update(model(x), y)  # puts work on the device, waits for nothing
     print(accuracy.compute())
 
-Metrics of classes take logits ``(N, C)`` or ``(N, C, d1, ...)`` beside labels ``(N,)`` or ``(N, d1, ...)``, the logits of language
-models ``(N, T, C)`` beside ``(N, T)``, and one number per sample for two classes. ``Trainer`` takes objects, and the short names
-``"accuracy"``, ``"top5"`` (any number), ``"precision"``, ``"recall"``, ``"f1"``, ``"confusion_matrix"``, ``"auroc"``,
-``"perplexity"``, ``"mae"``, ``"mse"`` and ``"rmse"``.
+Metrics of classes take logits ``(N, C)`` or ``(N, C, d1, ...)`` beside labels ``(N,)`` or ``(N, d1, ...)``, the logits of
+language models ``(N, T, C)`` beside ``(N, T)``, and one number per sample for two classes. ``Trainer`` takes objects, and the
+short names ``"accuracy"``, ``"top5"`` (any number), ``"precision"``, ``"recall"``, ``"f1"``, ``"confusion_matrix"``,
+``"auroc"``, ``"perplexity"``, ``"mae"``, ``"mse"`` and ``"rmse"``.
 
 Your own derives from ``Metric``:
 
@@ -47,6 +47,6 @@ from netcl._netcl.trainer import (
 )
 
 __all__ = [
-    "AUROC", "F1", "Accuracy", "ConfusionMatrix", "MeanError", "MeanSquaredError", "Metric", "Perplexity", "Precision", "Recall", "TopK",
-    "from_name",
+    "AUROC", "F1", "Accuracy", "ConfusionMatrix", "MeanError", "MeanSquaredError", "Metric", "Perplexity", "Precision",
+    "Recall", "TopK", "from_name",
 ]

@@ -110,8 +110,10 @@ impl Callback {
 #[pymethods]
 impl Callback {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs), text_signature = "()")]
-    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Callback {
+    #[pyo3(signature = (*args, **kwargs))]
+    fn new(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> Callback {
+        // Those of a subclass's __init__.
+        let _ = (args, kwargs);
         Callback { inner: None }
     }
 

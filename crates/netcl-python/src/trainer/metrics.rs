@@ -88,8 +88,10 @@ impl Metric {
 #[pymethods]
 impl Metric {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs), text_signature = "()")]
-    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Metric {
+    #[pyo3(signature = (*args, **kwargs))]
+    fn new(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> Metric {
+        // Those of a subclass's __init__.
+        let _ = (args, kwargs);
         Metric { inner: None }
     }
 

@@ -232,7 +232,7 @@ fn events(folder: &Path) -> Vec<Vec<u8>> {
                         (crc >> 1) ^ (0x82f6_3b78 & (!(crc & 1)).wrapping_add(1))
                     })
                 });
-                let masked = (crc >> 15 | crc << 17).wrapping_add(0xa282_ead8);
+                let masked = crc.rotate_right(15).wrapping_add(0xa282_ead8);
                 assert_eq!(masked.to_le_bytes(), *stored);
             }
             events.push(content.to_vec());
