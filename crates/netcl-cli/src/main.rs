@@ -13,6 +13,7 @@ mod output;
 mod predict;
 mod profile;
 mod progress;
+mod report;
 mod steps;
 mod train;
 mod tune;
@@ -41,6 +42,8 @@ enum Command {
     /// Train a network on images: a CNN on handwritten digits that come with netcl, unless told otherwise
     #[command(after_help = train::AFTER_HELP)]
     Train(train::Arguments),
+    /// Lay the curves of several runs over each other, on one HTML page
+    Report(report::Arguments),
     /// Ask a trained network what a picture shows
     Predict(predict::Arguments),
     /// Show what a file of tensors holds: .netcl, .npz, safetensors or PyTorch
@@ -122,6 +125,7 @@ fn run(command: Option<Command>) -> Result<Verdict> {
     match command {
         None => doctor::report(),
         Some(Command::Train(arguments)) => train::run(&arguments),
+        Some(Command::Report(arguments)) => report::run(&arguments),
         Some(Command::Predict(arguments)) => predict::run(&arguments),
         Some(Command::Inspect(arguments)) => inspect::run(&arguments),
         Some(Command::Convert(arguments)) => convert::run(&arguments),

@@ -3,6 +3,7 @@
 pub mod autotuner;
 pub mod ceilings;
 pub mod doctor;
+pub mod gauges;
 pub mod measure;
 pub mod profile;
 pub mod timing;

@@ -190,6 +190,7 @@ pub fn fit(
         let classes = data.classes.len();
         let test = evaluate(model, queue, &data.test, classes, options.normalization, TEST_BATCH)?;
         let (loss, accuracy) = progress.history.means(epoch);
+        let memory = netcl_profiling::gauges::memory(queue);
         let done = Epoch {
             epoch,
             steps: epoch * per_epoch,
@@ -198,6 +199,7 @@ pub fn fit(
             test_loss: test.loss,
             test_accuracy: test.accuracy(),
             seconds: before + start.elapsed().as_secs_f64(),
+            memory: Some((memory.in_use, memory.peak)),
         };
         progress.history.epochs.push(done);
         progress.epochs = epoch;

@@ -36,6 +36,9 @@ pub struct Epoch {
     pub test_accuracy: f64,
     /// How long training and testing took, in seconds.
     pub seconds: f64,
+    /// Bytes of device memory in use at its end, and the most so far.
+    #[serde(default)]
+    pub memory: Option<(usize, usize)>,
 }
 
 /// A whole run so far.

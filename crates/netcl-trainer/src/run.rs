@@ -11,6 +11,7 @@ use netcl_optim::{AdamW, AdamWOptions, Optimizer, Schedule};
 use serde_json::{Map, Value, json};
 
 use crate::architecture::Architecture;
+use crate::batches::{BatchOptions, batches};
 use crate::classifier::{Description, entry};
 use crate::error::{Error, Result};
 use crate::evaluate::{Evaluation, evaluate};
@@ -269,19 +270,41 @@ impl Run {
         let (model, report) = (self.folder.join(MODEL), self.folder.join(REPORT));
         let mut metadata = self.metadata();
         metadata.insert("test_accuracy".to_owned(), json!(evaluation.accuracy()));
-        let page = report::html(&report::Content {
+        let mut content = report::image_run(&report::ImageRun {
             settings: &self.settings,
             data: &self.data,
-            model: &*self.model,
-            parameters: self.model.num_parameters(),
             device,
             history: &self.progress.history,
             evaluation: &evaluation,
         })?;
-        netcl_io::write_atomically(&report, |out| std::io::Write::write_all(out, page.as_bytes()))?;
+        (content.layers, content.layer_batch) = self.layers(&mut content.notes);
+        report::write(&report, &[content])?;
         // Last: with this file the run is finished.
         save_model(&model, &*self.model, metadata)?;
         self.lock = None;
         Ok(Summary { evaluation, model, report })
+    }
+
+    /// The layers with the figures of a batch of test images, and its size. A report without them is better than none.
+    fn layers(&mut self, notes: &mut Vec<String>) -> (Vec<report::Layer>, usize) {
+        let (test, normalization) = (&self.data.test, self.description.normalization());
+        let samples = self.settings.batch_size.min(test.len());
+        let options = BatchOptions {
+            batch_size: samples,
+            shuffle: false,
+            transforms: vec![normalization.transform(test.shape()[0])],
+            seed: 0,
+            epoch: 0,
+            skipped: 0,
+        };
+        let measured = batches(test, &self.queue, options).and_then(|mut batches| {
+            let Some(batch) = batches.next().transpose()? else { return Ok(report::layers::list(&*self.model)) };
+            report::layers::measure(&mut *self.model, &mut |model| Ok(model.forward(&batch.images).map(drop)?))
+        });
+        let layers = measured.unwrap_or_else(|error| {
+            notes.push(format!("The layers could not be timed: {error}"));
+            report::layers::list(&*self.model)
+        });
+        (layers, samples)
     }
 }

@@ -1,211 +1,188 @@
-//! The report of a run: one HTML file that needs nothing else.
+//! The report of runs: one HTML file that needs nothing else.
+//!
+//! A [`RunContent`] says what there is to show of a run; parts that are empty are left out, so that the report of a language model
+//! has samples of text and that of a classifier its confusion matrix. [`write()`] lays several runs over each other.
+//!
+//! ```
+//! use netcl_trainer::report::{self, RunContent};
+//! use netcl_trainer::trainer::{Epoch, History};
+//!
+//! let epoch = |epoch: usize, loss: f64| Epoch { epoch, values: [("loss".to_owned(), loss)].into(), ..Epoch::default() };
+//! let run = RunContent {
+//!     title: "first try".to_owned(),
+//!     settings: vec![("lr".to_owned(), "0.1".to_owned())],
+//!     history: History { steps: vec![], epochs: vec![epoch(1, 2.3), epoch(2, 0.7)] },
+//!     ..RunContent::default()
+//! };
+//! let path = std::env::temp_dir().join(format!("netcl-report-{}.html", std::process::id()));
+//! report::write(&path, &[run])?;
+//! # std::fs::remove_file(&path).map_err(|reason| netcl_io::Error::Write { path, reason })?;
+//! # Ok::<(), netcl_trainer::Error>(())
+//! ```
+//!
+//! The page is `page.html` with `page.css`, `report.css`, `report.js` and, as a block of JSON, the runs. Names that users gave to
+//! classes and files reach the page only through that block and `textContent`, so they cannot become HTML. [`read()`] takes the
+//! block out of a report again.
 
-mod chart;
+mod history;
+mod images;
+pub mod layers;
+pub mod read;
 
-use std::fmt::Write;
+use std::path::Path;
 
-use netcl_data::transforms::Transform;
-use netcl_data::{ImageSplits, Picture, digits};
-use netcl_nn::Module;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use crate::error::Result;
-use crate::evaluate::Evaluation;
-use crate::history::History;
-use crate::settings::Settings;
-use chart::{Series, Unit, chart, smoothed};
+use crate::error::{Error, Result};
+use crate::trainer::History;
 
-/// What the report is about.
-pub struct Content<'c> {
-    /// What the run was made of.
-    pub settings: &'c Settings,
-    /// The images.
-    pub data: &'c ImageSplits,
-    /// The model.
-    pub model: &'c dyn Module,
-    /// The number of its parameters.
-    pub parameters: usize,
+pub(crate) use history::converted;
+pub(crate) use images::{ImageRun, image_run};
+pub use layers::Layer;
+pub use read::read;
+
+/// What there is to show of a run. What is empty is left out of the page.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunContent {
+    /// What legends call it.
+    pub title: String,
     /// What it was trained on.
-    pub device: &'c str,
-    /// What happened.
-    pub history: &'c History,
-    /// The final test.
-    pub evaluation: &'c Evaluation,
+    pub device: String,
+    /// What the reader should know first: that the run was stopped, or that a part of its files could not be read.
+    pub notes: Vec<String>,
+    /// Settings and their values, in the order in which they are shown.
+    pub settings: Vec<(String, String)>,
+    /// Updates and epochs. Of an epoch's values, those that [`Epoch::note_device`](crate::trainer::Epoch::note_device)
+    /// notes become the curves of throughput and memory; of every other `x`, the chart has `x` and `val_x`.
+    #[serde(with = "history::columns")]
+    pub history: History,
+    /// What a test of the final weights found, where samples have classes.
+    pub classification: Option<Classification>,
+    /// Text that a language model wrote.
+    pub samples: Vec<TextSample>,
+    /// The model's layers, each before those inside it: [`layers::measure`].
+    pub layers: Vec<Layer>,
+    /// Samples in the batch of the layers' figures.
+    pub layer_batch: usize,
+    /// Where the data comes from, if that must be said.
+    pub attribution: String,
 }
 
-/// As many wrong guesses are shown, the surest first.
-const SHOWN: usize = 18;
-/// A table of more classes than this is too large to look at.
-const MOST_CLASSES: usize = 30;
+/// How a test of a classifier ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Classification {
+    /// The names of the classes.
+    pub classes: Vec<String>,
+    /// How often samples of a class (first index) are taken for a class (second index).
+    pub confusion: Vec<Vec<usize>>,
+    /// The wrong answers to show, the surest first.
+    pub mistakes: Vec<PicturedMistake>,
+}
 
-/// The style of our pages.
+/// A sample that was classified wrong, to look at.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PicturedMistake {
+    /// What it is called: `test image 17`.
+    pub name: String,
+    /// The class that it has.
+    pub label: usize,
+    /// The class that it was taken for.
+    pub guess: usize,
+    /// How sure the model was, from 0 to 1.
+    pub probability: f64,
+    /// [`data_uri`] of its picture; empty where there is none.
+    pub image: String,
+}
+
+/// Text that a language model wrote.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TextSample {
+    /// What the model was given.
+    pub prompt: String,
+    /// What it wrote.
+    pub text: String,
+}
+
+/// The style that all our pages share.
 pub const STYLE: &str = include_str!("page.css");
 
-/// The whole page.
-pub fn html(content: &Content<'_>) -> Result<String> {
-    let Content { settings, data, history, evaluation, .. } = *content;
-    let accuracy = evaluation.accuracy() * 100.0;
-    let title = format!("{} on {}", settings.network.name(), escaped(&data.name));
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width, initial-scale=1\"><title>{title}: {accuracy:.2} %</title><style>\n{}</style></head>\n\
-         <body><main><h1>{title}</h1><p class=\"lead\">Trained by netcl {} on {}.</p>\n",
-        STYLE,
-        env!("CARGO_PKG_VERSION"),
-        escaped(content.device)
-    );
-    page.push_str(&tiles(content));
-    page.push_str("<h2>Curves</h2>\n");
-    page.push_str(&curves(history));
-    page.push_str("<h2>Settings</h2>\n");
-    page.push_str(&settings_table(content));
-    if data.classes.len() <= MOST_CLASSES {
-        page.push_str("<h2>Confusion</h2>\n");
-        page.push_str(&confusion(data, evaluation));
-    }
-    if !evaluation.mistakes.is_empty() {
-        page.push_str("<h2>Mistakes it was surest of</h2>\n");
-        page.push_str(&mistakes(data, evaluation)?);
-    }
-    let _ =
-        write!(page, "<h2>Model</h2>\n<div class=\"card\"><pre>{}</pre></div>\n", escaped(&content.model.to_string()));
-    if data.name == "digits" {
-        let _ = writeln!(page, "<footer>Data: {}.</footer>", escaped(digits::ATTRIBUTION));
-    }
-    page.push_str("</main></body></html>\n");
-    Ok(page)
+/// The tag before the block of JSON; its end is `</script>`.
+const DATA_TAG: &str = "<script type=\"application/json\" id=\"data\">";
+
+/// Writes a report: of one run, or of several beside each other.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write(path: &Path, runs: &[RunContent]) -> Result<()> {
+    let page = html(runs)?;
+    Ok(netcl_io::write_atomically(path, |out| std::io::Write::write_all(out, page.as_bytes()))?)
 }
 
-fn tiles(content: &Content<'_>) -> String {
-    let Content { data, history, evaluation, .. } = *content;
-    let seconds = history.seconds();
-    let images = (history.epochs.len() * data.train.len()) as f64;
-    let tiles = [
-        (format!("{:.2} %", evaluation.accuracy() * 100.0), "test accuracy"),
-        (format!("{:.4}", evaluation.loss), "test loss"),
-        (duration(seconds), "training time"),
-        (format!("{:.0}", images / seconds.max(1e-9)), "images per second"),
-        (thousands(content.parameters), "parameters"),
-    ];
-    let tiles = tiles.map(|(value, name)| format!("<div class=\"tile\"><b>{value}</b><span>{name}</span></div>"));
-    format!("<div class=\"tiles\">{}</div>\n", tiles.concat())
-}
-
-fn curves(history: &History) -> String {
-    let steps_per_epoch = history.epochs.first().map_or(1, |epoch| epoch.steps.max(1)) as f64;
-    let at = |step: usize| step as f64 / steps_per_epoch;
-    let epochs = history.epochs.len().max(1) as f64;
-    let losses: Vec<(f64, f64)> = history.steps.iter().map(|step| (at(step.step), step.loss)).collect();
-    let rates = history.steps.iter().map(|step| (at(step.step), step.lr)).collect();
-    let by_epoch = |value: fn(&crate::history::Epoch) -> f64| {
-        history.epochs.iter().map(|epoch| (epoch.epoch as f64, value(epoch))).collect::<Vec<_>>()
+/// The page that [`write()`] writes.
+///
+/// # Errors
+/// None that a caller could cause; the data is turned into JSON.
+pub fn html(runs: &[RunContent]) -> Result<String> {
+    let runs: Vec<RunContent> = runs.iter().map(checked).collect();
+    let title = match &runs[..] {
+        [run] => run.title.clone(),
+        _ => format!("{} runs", runs.len()),
     };
-    let line = |name, class, points| Series { name, class, faint: false, dots: false, points };
-    let dots = |name, class, points| Series { name, class, faint: false, dots: true, points };
-    let smooth = smoothed(&losses);
-    let loss = [
-        Series { name: "batch", class: "first", faint: true, dots: false, points: losses },
-        line("training", "first", smooth),
-        dots("test", "second", by_epoch(|epoch| epoch.test_loss)),
-    ];
-    let accuracy = [
-        dots("training", "first", by_epoch(|epoch| epoch.accuracy)),
-        dots("test", "second", by_epoch(|epoch| epoch.test_accuracy)),
-    ];
-    [
-        chart("Loss", Unit::Plain, epochs, &loss),
-        chart("Accuracy", Unit::Percent, epochs, &accuracy),
-        chart("Learning rate", Unit::Plain, epochs, &[line("learning rate", "first", rates)]),
+    let data = serde_json::to_string(&json!({ "version": env!("CARGO_PKG_VERSION"), "runs": runs }))
+        .map_err(|error| Error::setting(format!("report: the runs cannot be written as JSON: {error}")))?;
+    // JSON has `<` only inside strings: escaped there, nothing in the block can end it.
+    let block = format!("{DATA_TAG}{}</script>", data.replace('<', "\\u003c"));
+    let parts = [
+        ("title", escaped(&title).as_str()),
+        ("style", STYLE),
+        ("report-style", include_str!("report.css")),
+        ("data", &block),
+        ("script", include_str!("report.js")),
     ]
-    .concat()
-}
-
-/// One of the changes that [`Settings::changes`] names, in words.
-fn described(change: &Transform, width: usize) -> String {
-    match change {
-        Transform::Crop { padding, .. } => format!("shifts of up to {padding} pixels"),
-        Transform::HorizontalFlip { .. } => "mirroring".to_owned(),
-        Transform::Affine { degrees, translate, scale, .. } => format!(
-            "shifts of up to {:.0} pixels, turns of up to {degrees} degrees, scaling by up to {:.0} %",
-            translate[0] * width as f64,
-            (scale.1 - 1.0) * 100.0
-        ),
-        other => format!("{other:?}"),
+    .map(|(name, part)| (format!("<!--{name}-->"), part.to_owned()));
+    // One pass from the left, so that a part's own text is not searched for places again.
+    let mut page = String::new();
+    let mut rest = include_str!("page.html");
+    for (place, part) in &parts {
+        let (before, after) = rest.split_once(place.as_str()).unwrap_or((rest, ""));
+        page.push_str(before);
+        page.push_str(part);
+        rest = after;
     }
+    Ok(page + rest)
 }
 
-fn settings_table(content: &Content<'_>) -> String {
-    let Content { settings, data, history, .. } = *content;
-    let [channels, height, width] = data.train.shape();
-    let changes: Vec<String> =
-        settings.changes(data.train.shape()).iter().map(|change| described(change, width)).collect();
-    let changes = if changes.is_empty() { "none".to_owned() } else { changes.join(", ") };
-    let rows = [
-        ("data", data.name.clone()),
-        ("training images", thousands(data.train.len())),
-        ("test images", thousands(data.test.len())),
-        ("image", format!("{channels} x {height} x {width}")),
-        ("network", settings.network.name().to_owned()),
-        ("epochs", history.epochs.len().to_string()),
-        ("batch size", settings.batch_size.to_string()),
-        ("optimizer", format!("AdamW, weight decay {}", settings.weight_decay)),
-        ("learning rate", format!("one cycle up to {}", settings.lr)),
-        ("label smoothing", settings.label_smoothing.to_string()),
-        ("random changes of images", changes),
-        ("seed", settings.seed.to_string()),
-        ("device", content.device.to_owned()),
-    ];
-    let rows: String =
-        rows.iter().map(|(name, value)| format!("<tr><th>{name}</th><td>{}</td></tr>", escaped(value))).collect();
-    format!("<div class=\"card\"><table class=\"rows\">{rows}</table></div>\n")
-}
-
-fn confusion(data: &ImageSplits, evaluation: &Evaluation) -> String {
-    let names: Vec<String> = data.classes.iter().map(|name| escaped(name)).collect();
-    let mut table = String::from("<div class=\"card scroll\"><table class=\"confusion\"><thead><tr><th></th>");
-    for name in &names {
-        let _ = write!(table, "<th>{name}</th>");
-    }
-    table.push_str("</tr></thead><tbody>");
-    for (class, row) in evaluation.confusion.iter().enumerate() {
-        let total = row.iter().sum::<usize>().max(1) as f64;
-        let _ = write!(table, "<tr><th>{}</th>", names[class]);
-        for (guess, &count) in row.iter().enumerate() {
-            // Rare mistakes must be seen as well: the root lifts them.
-            let share = (count as f64 / total).sqrt();
-            let colour = if guess == class { "good" } else { "bad" };
-            let text = if count == 0 { String::new() } else { count.to_string() };
-            let strength = share * if guess == class { 0.55 } else { 0.9 };
-            let (is, as_what) = (&names[class], &names[guess]);
-            let _ = write!(
-                table,
-                "<td style=\"background:rgba(var(--{colour}),{strength:.2})\" title=\"{is} taken for {as_what}: {count}\">{text}</td>"
-            );
+/// The run without what a page cannot show: a confusion matrix of another size than the classes, pictures that are none.
+fn checked(run: &RunContent) -> RunContent {
+    let mut run = run.clone();
+    if let Some(found) = &mut run.classification {
+        let count = found.classes.len();
+        let is_square = found.confusion.len() == count && found.confusion.iter().all(|row| row.len() == count);
+        found.mistakes.retain(|mistake| mistake.label < count && mistake.guess < count);
+        for mistake in found.mistakes.iter_mut().filter(|mistake| !is_png(&mistake.image)) {
+            mistake.image.clear();
         }
-        table.push_str("</tr>");
+        if !is_square {
+            let rows = found.confusion.len();
+            run.notes.push(format!("The confusion matrix has {rows} rows for {count} classes and is not shown."));
+            run.classification = None;
+        }
     }
-    table.push_str("</tbody></table><p class=\"lead\" style=\"margin:10px 0 0\">Rows: what it is. Columns: what it was taken for.</p></div>\n");
-    table
+    if !run.samples.is_empty() {
+        history::add_perplexity(&mut run.history);
+    }
+    run
 }
 
-fn mistakes(data: &ImageSplits, evaluation: &Evaluation) -> Result<String> {
-    let mut surest = evaluation.mistakes.clone();
-    surest.sort_by(|a, b| b.probability.total_cmp(&a.probability));
-    let [_, height, width] = data.test.shape();
-    let mut grid = String::from("<div class=\"wrong\">");
-    for mistake in surest.iter().take(SHOWN) {
-        // The first channel: colours are shown as grey.
-        let pixels = &data.test.image(mistake.index)[..height * width];
-        let png = data_uri(&Picture::from_pixels(width, height, pixels)?.to_png()?);
-        let (is, guess) = (escaped(&data.classes[mistake.label]), escaped(&data.classes[mistake.guess]));
-        let _ = write!(
-            grid,
-            "<div><img src=\"{png}\" alt=\"test image {}\"><b>{is}</b>, not {guess} ({:.0} %)</div>",
-            mistake.index,
-            mistake.probability * 100.0
-        );
-    }
-    grid.push_str("</div>\n");
-    Ok(grid)
+/// Whether a text is what [`data_uri`] makes: an address of another kind would be loaded from elsewhere.
+fn is_png(uri: &str) -> bool {
+    let letter = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
+    uri.strip_prefix(PNG).is_some_and(|content| !content.is_empty() && content.chars().all(letter))
 }
 
 /// Text for HTML.
@@ -213,31 +190,11 @@ pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// `1,234,567`.
-fn thousands(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// `12.3 s` or `4 min 5 s`.
-fn duration(seconds: f64) -> String {
-    if seconds < 60.0 {
-        format!("{seconds:.1} s")
-    } else {
-        format!("{:.0} min {:.0} s", (seconds / 60.0).floor(), (seconds % 60.0).floor())
-    }
-}
+const PNG: &str = "data:image/png;base64,";
 
 /// A PNG file's content as the source of an `<img>`, so that a page needs no other file.
 pub fn data_uri(png: &[u8]) -> String {
-    format!("data:image/png;base64,{}", base64(png))
+    format!("{PNG}{}", base64(png))
 }
 
 /// RFC 4648, padded.
@@ -255,32 +212,4 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64_is_that_of_the_standard() {
-        let cases = [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("fooba", "Zm9vYmE="),
-            ("foobar", "Zm9vYmFy"),
-        ];
-        for (plain, encoded) in cases {
-            assert_eq!(base64(plain.as_bytes()), encoded);
-        }
-    }
-
-    #[test]
-    fn numbers_and_names_are_readable() {
-        assert_eq!(
-            (thousands(7), thousands(1234), thousands(11_173_962)),
-            ("7".into(), "1,234".into(), "11,173,962".into())
-        );
-        assert_eq!((duration(3.21), duration(125.0)), ("3.2 s".into(), "2 min 5 s".into()));
-        assert_eq!(escaped("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
-    }
-}
+mod tests;

@@ -2,7 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use netcl_nn::autograd::Queue;
+use netcl_profiling::gauges;
 use serde::{Deserialize, Serialize};
+
+/// In [`Epoch::values`]: training samples per second, validation left out.
+pub const SAMPLES_PER_SECOND: &str = "samples_per_second";
+/// In [`Epoch::values`]: bytes of the device's memory that tensors use when the epoch ends.
+pub const MEMORY_BYTES: &str = "memory_bytes";
+/// In [`Epoch::values`]: the most bytes of the device's memory that tensors have used so far.
+pub const MEMORY_PEAK_BYTES: &str = "memory_peak_bytes";
 
 /// One update of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +41,20 @@ pub struct Epoch {
     pub seconds: f64,
     /// `loss` and the training metrics by their names, and those of the validation with `val_` before the name.
     pub values: BTreeMap<String, f64>,
+}
+
+impl Epoch {
+    /// Notes throughput and memory among the values, from where the report takes its curves of them. `training` is the time without
+    /// validation, in seconds.
+    pub fn note_device(&mut self, queue: &Queue, training: f64) {
+        let memory = gauges::memory(queue);
+        let figures = [
+            (SAMPLES_PER_SECOND, self.samples as f64 / training.max(1e-9)),
+            (MEMORY_BYTES, memory.in_use as f64),
+            (MEMORY_PEAK_BYTES, memory.peak as f64),
+        ];
+        self.values.extend(figures.map(|(name, value)| (name.to_owned(), value)));
+    }
 }
 
 /// A whole run so far.
