@@ -7,12 +7,13 @@ mod convert;
 mod data;
 mod devices;
 mod doctor;
+mod evaluate;
 mod explain;
+mod generate;
 mod inspect;
 mod output;
 mod predict;
 mod profile;
-mod progress;
 mod report;
 mod steps;
 mod train;
@@ -39,13 +40,17 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Train a network on images: a CNN on handwritten digits that come with netcl, unless told otherwise
+    /// Train a network on images, a text or a table: a CNN on handwritten digits that come with netcl, unless told otherwise
     #[command(after_help = train::AFTER_HELP)]
     Train(train::Arguments),
     /// Lay the curves of several runs over each other, on one HTML page
     Report(report::Arguments),
     /// Ask a trained network what a picture shows
     Predict(predict::Arguments),
+    /// Let a trained language model go on with a text
+    Generate(generate::Arguments),
+    /// Test a trained network: loss, accuracy, confusion of classes, perplexity of texts
+    Evaluate(evaluate::Arguments),
     /// Show what a file of tensors holds: .netcl, .npz, safetensors or PyTorch
     Inspect(inspect::Arguments),
     /// Turn a file of tensors into one of another kind, dtype or names
@@ -127,6 +132,8 @@ fn run(command: Option<Command>) -> Result<Verdict> {
         Some(Command::Train(arguments)) => train::run(&arguments),
         Some(Command::Report(arguments)) => report::run(&arguments),
         Some(Command::Predict(arguments)) => predict::run(&arguments),
+        Some(Command::Generate(arguments)) => generate::run(&arguments),
+        Some(Command::Evaluate(arguments)) => evaluate::run(&arguments),
         Some(Command::Inspect(arguments)) => inspect::run(&arguments),
         Some(Command::Convert(arguments)) => convert::run(&arguments),
         Some(Command::Data { action }) => data::run(&action),

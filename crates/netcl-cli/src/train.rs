@@ -1,4 +1,4 @@
-//! `netcl train`: a network learns images.
+//! `netcl train`: a network learns images, a text or a table.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +7,17 @@ use clap::{Args, ValueEnum};
 use netcl::core::backend::cpu::set_num_threads;
 use netcl::core::backend::opencl::shutdown;
 use netcl::core::device::{DeviceHandle, manager};
+use netcl::nn::LayerConfig;
+use netcl::nn::config::from_json;
+use netcl::trainer::callbacks::Progress;
 use netcl::trainer::run::numbered;
-use netcl::trainer::{Network, Outcome, Run, Settings, Summary};
+use netcl::trainer::trainer::Outcome;
+use netcl::trainer::{GptSizes, Network, Precision, Run, Settings, Summary, Task};
 use serde_json::json;
 
 use crate::Verdict;
+use crate::evaluate;
 use crate::output::{name, print, print_json};
-use crate::progress;
 
 /// What stands below the options.
 pub(crate) const AFTER_HELP: &str = "\
@@ -28,30 +32,70 @@ Learning Repository, https://doi.org/10.24432/C50P49, CC BY 4.0.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// digits (come with netcl), fashion-mnist, mnist, cifar-10, cifar-100, or a folder with their files
-    #[arg(long, value_name = "NAME", default_value = "digits")]
+    /// digits (come with netcl), fashion-mnist, mnist, cifar-10, cifar-100, shakespeare; a folder with their files, with a folder of
+    /// pictures for each class, or with .txt files; a text, .csv or .npz file
+    #[arg(long, value_name = "NAME|PATH", default_value = "digits")]
     data: String,
-    /// The network
-    #[arg(long, value_enum, default_value = "cnn")]
-    model: Model,
-    /// How often to go over the training images [default: suits data and model, with --resume those of the run]
+    /// The network [default: cnn; gpt for texts, mlp for tables]
+    #[arg(long, value_enum, conflicts_with = "config")]
+    model: Option<Model>,
+    /// A network of one's own: a JSON list of layers, as `build_sequential` takes it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How often to go over the training data [default: suits data and model, with --resume those of the run]
     #[arg(long)]
     epochs: Option<usize>,
-    /// How many images make one step [default: suits data and model]
+    /// How many images, rows or windows of a text make one batch [default: suits data and model]
     #[arg(long)]
     batch_size: Option<usize>,
+    /// Batches whose gradients make one step [default: 1]
+    #[arg(long, value_name = "N")]
+    accumulate: Option<usize>,
     /// The largest learning rate of the run [default: suits data and model]
     #[arg(long)]
     lr: Option<f64>,
-    /// How much the weights shrink by themselves [default: 0.01]
+    /// How much the weights shrink by themselves [default: 0.01, for vit and gpt 0.05]
     #[arg(long)]
     weight_decay: Option<f64>,
+    /// The largest norm of all gradients together [default: none, for vit and gpt 1]
+    #[arg(long, value_name = "NORM")]
+    clip: Option<f64>,
+    /// Test and keep an average of the weights that keeps this part of itself in each step, such as 0.999
+    #[arg(long, value_name = "DECAY")]
+    ema: Option<f64>,
+    /// Products in 16 bits
+    #[arg(long, value_enum, value_name = "TYPE", num_args = 0..=1, default_missing_value = "float16")]
+    amp: Option<Amp>,
     /// The part of each target that is spread over all classes [default: 0]
     #[arg(long)]
     label_smoothing: Option<f64>,
     /// Whether to shift, turn or mirror training images at random [default: suits data and model]
     #[arg(long, value_name = "true|false")]
     augment: Option<bool>,
+    /// The height and width that the pictures of an image folder are cut to [default: 64]
+    #[arg(long, value_name = "PIXELS")]
+    side: Option<usize>,
+    /// The column of a .csv file to predict [default: the last]
+    #[arg(long, value_name = "COLUMN")]
+    target: Option<String>,
+    /// Tokens of a text
+    #[arg(long, value_enum, default_value = "chars")]
+    tokens: Tokens,
+    /// Blocks of the gpt [default: 6]
+    #[arg(long, value_name = "N")]
+    layers: Option<usize>,
+    /// Heads of each attention of the gpt [default: 6]
+    #[arg(long, value_name = "N")]
+    heads: Option<usize>,
+    /// Width of a token's vector in the gpt; the heads must divide it [default: 192]
+    #[arg(long, value_name = "N")]
+    width: Option<usize>,
+    /// Tokens that the gpt sees together [default: 128]
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
+    /// Part of the values that the gpt drops in training [default: 0]
+    #[arg(long, value_name = "SHARE")]
+    dropout: Option<f64>,
     /// What decides everything random; the same seed gives the same weights
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -67,15 +111,16 @@ pub(crate) struct Arguments {
     /// Where to look for the data set's files
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
-    /// Use at most this many images to train and to test
+    /// Use at most this many images, rows or windows of a text to train and to test
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     /// Start over where the folder holds a run, which is lost
     #[arg(long)]
     overwrite: bool,
     /// Go on with the run in a folder (or in that of --out); its settings hold, apart from --epochs
-    #[arg(long, value_name = "FOLDER", num_args = 0..=1, conflicts_with_all = ["data", "model", "batch_size", "lr",
-        "weight_decay", "label_smoothing", "augment", "seed", "limit", "overwrite"])]
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, conflicts_with_all = ["data", "model", "config", "batch_size",
+        "accumulate", "lr", "weight_decay", "clip", "ema", "amp", "label_smoothing", "augment", "side", "target", "tokens",
+        "layers", "heads", "width", "context", "dropout", "seed", "limit", "overwrite"])]
     resume: Option<Option<PathBuf>>,
     /// Print the result as JSON
     #[arg(long)]
@@ -90,6 +135,14 @@ enum Model {
     Cnn,
     /// Eighteen layers with shortcuts
     Resnet18,
+    /// Thirty-four layers with shortcuts
+    Resnet34,
+    /// Fifty layers with shortcuts
+    Resnet50,
+    /// A small vision transformer
+    Vit,
+    /// A language model
+    Gpt,
 }
 
 impl From<Model> for Network {
@@ -98,8 +151,28 @@ impl From<Model> for Network {
             Model::Mlp => Network::Mlp,
             Model::Cnn => Network::Cnn,
             Model::Resnet18 => Network::Resnet18,
+            Model::Resnet34 => Network::Resnet34,
+            Model::Resnet50 => Network::Resnet50,
+            Model::Vit => Network::Vit,
+            Model::Gpt => Network::Gpt,
         }
     }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Amp {
+    /// Half precision, with a scaled loss
+    Float16,
+    /// The range of float32 with 8 bits of mantissa
+    Bfloat16,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Tokens {
+    /// A token for each character of the text's alphabet
+    Chars,
+    /// A token for each byte
+    Bytes,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
@@ -124,14 +197,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     };
     let on = format!("{} ({})", device.device_name, device.platform_name);
     if !arguments.json {
-        print(&headline(&run, &on))?;
+        print(&headline(&run, &on)?)?;
     }
-    let outcome = {
-        let mut observer: Box<dyn netcl::trainer::Observer> =
-            if arguments.json { Box::new(()) } else { progress::observer(run.settings().epochs) };
-        run.train(&shutdown::interrupted, &mut *observer).with_context(|| format!("training on {on}"))?
-    };
-    if outcome == Outcome::Stopped {
+    if !arguments.json {
+        let (unit, of_sample) = run.task().unit();
+        run.watch(Progress::default().unit(unit, of_sample));
+    }
+    let outcome = run.train(&shutdown::interrupted).with_context(|| format!("training on {on}"))?;
+    if let Outcome::Stopped(_) = outcome {
         let (epoch, folder) = (run.progress().epochs + 1, run.folder().display());
         // Not on standard output: whoever reads JSON there gets none.
         eprintln!("Stopped in epoch {epoch}; to go on: netcl train --resume {folder}");
@@ -147,15 +220,50 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
 }
 
 fn start(arguments: &Arguments, device: &DeviceHandle) -> Result<Run> {
-    let network = Network::from(arguments.model);
+    let layers = match &arguments.config {
+        Some(path) => Some(configuration(path)?),
+        None => None,
+    };
+    let network = match arguments.model {
+        _ if layers.is_some() => Network::Config,
+        Some(model) => model.into(),
+        None => suited(&arguments.data),
+    };
     let recommended = Settings::recommended(&arguments.data, network);
+    let usual = GptSizes::default();
+    let gpt = GptSizes {
+        layers: arguments.layers.unwrap_or(usual.layers),
+        heads: arguments.heads.unwrap_or(usual.heads),
+        width: arguments.width.unwrap_or(usual.width),
+        context: arguments.context.unwrap_or(usual.context),
+        dropout: arguments.dropout.unwrap_or(usual.dropout),
+    };
+    if network != Network::Gpt && gpt != usual {
+        bail!(
+            "train: --layers, --heads, --width, --context and --dropout are sizes of --model gpt, not of {}",
+            network.name()
+        );
+    }
+    let amp = arguments.amp.map(|amp| match amp {
+        Amp::Float16 => Precision::Float16,
+        Amp::Bfloat16 => Precision::Bfloat16,
+    });
     let settings = Settings {
         epochs: arguments.epochs.unwrap_or(recommended.epochs),
         batch_size: arguments.batch_size.unwrap_or(recommended.batch_size),
+        accumulate: arguments.accumulate.unwrap_or(recommended.accumulate),
         lr: arguments.lr.unwrap_or(recommended.lr),
         weight_decay: arguments.weight_decay.unwrap_or(recommended.weight_decay),
+        clip: arguments.clip.or(recommended.clip),
+        ema: arguments.ema,
+        amp,
         label_smoothing: arguments.label_smoothing.unwrap_or(recommended.label_smoothing),
         augment: arguments.augment.unwrap_or(recommended.augment),
+        side: arguments.side,
+        target: arguments.target.clone(),
+        bytes: arguments.tokens == Tokens::Bytes,
+        gpt: recommended.gpt.map(|_| gpt),
+        layers,
         seed: arguments.seed,
         limit: arguments.limit,
         ..recommended
@@ -164,13 +272,36 @@ fn start(arguments: &Arguments, device: &DeviceHandle) -> Result<Run> {
         Some(folder) => folder.clone(),
         None => {
             // A folder's path is no name for a folder: its last part is.
-            let data = Path::new(&arguments.data).file_name().map_or("data".into(), |name| name.to_string_lossy());
+            let data = Path::new(&arguments.data).file_stem().map_or("data".into(), |name| name.to_string_lossy());
             let folder = Path::new("runs").join(format!("{data}-{}", network.name()));
             if arguments.overwrite { folder } else { numbered(&folder) }
         }
     };
     let begin = if arguments.overwrite { Run::start_over } else { Run::start };
     Ok(begin(settings, arguments.data_dir.as_deref(), &device.queue, &folder)?)
+}
+
+/// The network that suits data that are known by their name alone.
+fn suited(data: &str) -> Network {
+    let (path, ending) = (Path::new(data), Path::new(data).extension().and_then(|ending| ending.to_str()));
+    let has_texts = || {
+        let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.any(|entry| entry.path().extension().is_some_and(|ending| ending == "txt"))
+    };
+    match ending {
+        _ if data == "shakespeare" || path.is_dir() && has_texts() => Network::Gpt,
+        _ if path.is_dir() => Network::Cnn,
+        Some("csv" | "tsv") => Network::Mlp,
+        Some("npz") => Network::Cnn,
+        _ if path.is_file() => Network::Gpt,
+        _ => Network::Cnn,
+    }
+}
+
+/// The layers of a configuration file.
+fn configuration(path: &Path) -> Result<Vec<LayerConfig>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    from_json(&text).with_context(|| path.display().to_string())
 }
 
 /// The named device; else what NETCL_DEVICE says; else a GPU; else the native CPU, which trains faster than a CPU through
@@ -183,56 +314,53 @@ pub(crate) fn device(selector: Option<&str>) -> Result<DeviceHandle> {
     }
 }
 
-fn headline(run: &Run, device: &str) -> String {
-    let (data, settings) = (run.data(), run.settings());
-    let (train, test, parameters) = (data.train.len(), data.test.len(), run.model().num_parameters());
+fn headline(run: &Run, device: &str) -> Result<String> {
+    let (settings, parameters) = (run.settings(), run.parameters());
+    let ((train, test), (unit, of_sample)) = (run.samples()?, run.task().unit());
+    let (train, test) = (train * of_sample, test * of_sample);
     let resumed = match run.progress().history.steps.len() {
         0 => String::new(),
         steps => format!("\nresumed after step {steps}, in epoch {}", run.progress().epochs + 1),
     };
-    format!(
-        "{} on {}: {train} images to train with, {test} to test with, {parameters} parameters, seed {}\ndevice: {device}{resumed}",
+    Ok(format!(
+        "{} on {}: {train} {unit} to train with, {test} to test with, {parameters} parameters, seed {}\ndevice: {device}{resumed}",
         settings.network.name(),
-        name(&data.name, 60),
+        name(run.data().name(), 60),
         settings.seed,
-    )
+    ))
 }
 
 fn closing(run: &Run, summary: &Summary) -> String {
-    let evaluation = &summary.evaluation;
-    let (images, classes) = (evaluation.images(), &run.data().classes);
-    let right = images - evaluation.mistakes.len();
-    let mut text = format!(
-        "\ntest accuracy {:.2} % ({right} of {images}), loss {:.4}, after {:.1} s\n",
-        evaluation.accuracy() * 100.0,
-        evaluation.loss,
-        run.progress().history.seconds()
-    );
-    let worst: Vec<String> = evaluation
-        .worst(3)
-        .into_iter()
-        .map(|(class, share, other)| {
-            format!("{} ({:.1} % right, else mostly taken for {})", classes[class], share * 100.0, classes[other])
-        })
-        .collect();
-    if !worst.is_empty() {
-        text.push_str(&format!("hardest: {}\n", worst.join("; ")));
+    let (evaluation, task) = (&summary.evaluation, run.task());
+    let mut text =
+        format!("\n{}, after {:.1} s\n", evaluate::sentence(evaluation, task), run.progress().history.seconds());
+    text.push_str(&evaluate::hardest(evaluation, task));
+    if let Some(sample) = &summary.sample {
+        text.push_str(&format!("\n{}\n\n", sample.trim()));
     }
     let (model, report) = (summary.model.display(), summary.report.display());
-    text.push_str(&format!("weights: {model}\nreport:  {report}\ntry:     netcl predict {model} idx:0"));
+    text.push_str(&format!("weights: {model}\nreport:  {report}\n"));
+    text.push_str(&match task {
+        Task::Images(_) => format!("try:     netcl predict {model} idx:0"),
+        Task::Text(_) => format!("try:     netcl generate {model} --prompt \"...\""),
+        Task::Table(_) => format!("try:     netcl evaluate {model}"),
+    });
     text
 }
 
 fn as_json(run: &Run, summary: &Summary, device: &str) -> serde_json::Value {
-    json!({
+    let mut result = evaluate::as_json(&summary.evaluation);
+    let more = json!({
         "settings": run.settings(),
         "device": device,
         "epochs": run.progress().history.epochs,
         "seconds": run.progress().history.seconds(),
-        "test_accuracy": summary.evaluation.accuracy(),
-        "test_loss": summary.evaluation.loss,
-        "confusion": summary.evaluation.confusion,
+        "sample": summary.sample,
         "model": summary.model,
         "report": summary.report,
-    })
+    });
+    if let (Some(fields), Some(more)) = (result.as_object_mut(), more.as_object()) {
+        fields.extend(more.clone());
+    }
+    result
 }

@@ -1,62 +1,133 @@
-//! Batches of images as a network takes them: bytes are gathered, uploaded and changed on the device ahead of the loop.
+//! Batches of images, rows and texts as a network takes them: gathered, uploaded and changed on the device ahead of the loop.
+
+use std::sync::Arc;
 
 use netcl_augment::{Augment, OnDevice, Uploader, arrived};
 use netcl_data::transforms::{Compose, Transform};
-use netcl_data::{Array, DataLoader, Dataset, ImageSet, LoaderState, Sample};
-use netcl_nn::autograd::{IndexTensor, Queue, Tensor};
+use netcl_data::{Array, DataLoader, Dataset, ImageSet, LoaderState, Random, Sample, TableSet};
+use netcl_nn::autograd::{Queue, Tensor};
 
 use crate::error::Result;
+use crate::trainer::{Loader, Opened};
 
-/// Which batches of a set, and what happens to the images.
-pub(crate) struct BatchOptions {
-    pub(crate) batch_size: usize,
-    /// In another order each epoch, by the seed.
-    pub(crate) shuffle: bool,
-    pub(crate) transforms: Vec<Transform>,
-    pub(crate) seed: u64,
-    pub(crate) epoch: u64,
-    /// Batches that are left out at the start.
-    pub(crate) skipped: usize,
+/// Inputs, and what is to be predicted of them: labels and tokens are int64, everything else is float32.
+pub(crate) type Batch = (Tensor, Tensor);
+
+/// Makes the batch of an epoch's samples with some numbers.
+type Make = Arc<dyn Fn(u64, &[usize]) -> netcl_augment::Result<Batch> + Send + Sync>;
+
+/// The batches of a part of the data.
+#[derive(Clone)]
+pub(crate) struct Batches {
+    count: usize,
+    batch_size: usize,
+    /// What decides the order, another one in each epoch; none for the order of the data.
+    seed: Option<u64>,
+    make: Make,
 }
 
-/// Some images on the device.
-pub(crate) struct Batch {
-    /// Float32 of shape `[count, channels, height, width]`.
-    pub(crate) images: Tensor,
-    pub(crate) classes: IndexTensor,
-    /// The classes on the host.
-    pub(crate) labels: Vec<i64>,
-    /// The numbers of the images in their set.
-    pub(crate) indices: Vec<usize>,
+impl Batches {
+    /// Images, changed and then normalised as `transforms` say.
+    pub(crate) fn of_images(
+        set: &ImageSet,
+        queue: &Queue,
+        transforms: Vec<Transform>,
+        seed: Option<u64>,
+    ) -> Result<Batches> {
+        let augment = Augment::new(Compose::new(transforms)?, seed.unwrap_or(0));
+        let (images, uploader) = (set.clone(), Uploader::new(queue));
+        let make = move |epoch: u64, indices: &[usize]| {
+            let [channels, height, width] = images.shape();
+            let mut pixels = Vec::with_capacity(indices.len() * images.image_size());
+            indices.iter().for_each(|&index| pixels.extend_from_slice(images.image(index)));
+            let labels: Vec<i64> = indices.iter().map(|&index| i64::from(images.labels()[index])).collect();
+            let pixels = Array::new(pixels, &[indices.len(), channels, height, width])?;
+            let batch = uploader.upload(Sample::list([pixels.into(), Array::line(labels).into()]))?;
+            let bytes = batch.tensor_at(0)?;
+            arrived(bytes)?;
+            Ok((augment.apply(bytes, epoch, indices)?.into(), batch.tensor_at(1)?.clone().into()))
+        };
+        Ok(Batches::new(set.len(), seed, make))
+    }
+
+    /// Rows of a table.
+    pub(crate) fn of_rows(set: &TableSet, queue: &Queue, seed: Option<u64>) -> Batches {
+        let (rows, uploader) = (set.clone(), Uploader::new(queue));
+        let make = move |_: u64, indices: &[usize]| {
+            let TableSet { inputs, targets } = rows.rows(indices)?;
+            let batch = uploader.upload(Sample::list([inputs.into(), targets.into()]))?;
+            Ok((batch.tensor_at(0)?.clone().into(), batch.tensor_at(1)?.clone().into()))
+        };
+        Batches::new(set.len(), seed, make)
+    }
+
+    /// Windows of a text's tokens, each with the window one token later. In random order they begin elsewhere in each epoch, so that
+    /// a token is not always at the same place of its window.
+    pub(crate) fn of_tokens(tokens: &Arc<Vec<u32>>, context: usize, queue: &Queue, seed: Option<u64>) -> Batches {
+        let (text, uploader) = (tokens.clone(), Uploader::new(queue));
+        let make = move |epoch: u64, indices: &[usize]| {
+            let start = seed.map_or(0, |seed| Random::keyed(seed, &[epoch]).below(context as u64) as usize);
+            let windows = |by: usize| {
+                let of = |&index: &usize| &text[start + index * context + by..][..context];
+                let tokens = indices.iter().flat_map(of).map(|&token| i64::from(token)).collect();
+                Array::new(tokens, &[indices.len(), context])
+            };
+            let batch = uploader.upload(Sample::list([windows(0)?.into(), windows(1)?.into()]))?;
+            Ok((batch.tensor_at(0)?.clone().into(), batch.tensor_at(1)?.clone().into()))
+        };
+        // A whole window is left for the start.
+        let whole = tokens.len().saturating_sub(1) / context;
+        Batches::new(whole.saturating_sub(usize::from(seed.is_some())), seed, make)
+    }
+
+    fn new(
+        count: usize,
+        seed: Option<u64>,
+        make: impl Fn(u64, &[usize]) -> netcl_augment::Result<Batch> + Send + Sync + 'static,
+    ) -> Batches {
+        Batches { count, batch_size: 1, seed, make: Arc::new(make) }
+    }
+
+    /// In batches of so many samples: at most one that has all.
+    pub(crate) fn batch_size(self, size: usize) -> Batches {
+        Batches { batch_size: size.clamp(1, self.count.max(1)), ..self }
+    }
+
+    /// The first samples only.
+    pub(crate) fn limited(self, limit: Option<usize>) -> Batches {
+        Batches { count: self.count.min(limit.unwrap_or(usize::MAX)), ..self }
+    }
+
+    /// The number of samples.
+    pub(crate) fn samples(&self) -> usize {
+        self.count
+    }
+
+    /// The number of batches.
+    pub(crate) fn len(&self) -> usize {
+        self.count.div_ceil(self.batch_size)
+    }
+
+    /// The batches of an epoch but for the first ones, made by a thread ahead of the loop that takes them.
+    pub(crate) fn epoch(&self, epoch: u64, skipped: usize) -> Result<OnDevice<Batch>> {
+        let seed = self.seed.unwrap_or(0);
+        let numbers =
+            DataLoader::of(Numbers(self.count)).batch_size(self.batch_size).shuffle(self.seed.is_some()).seed(seed);
+        let loader = numbers.build_with(|indices, _| Ok(indices))?;
+        let state = LoaderState { seed, epoch, samples: skipped.saturating_mul(self.batch_size) };
+        let make = self.make.clone();
+        Ok(OnDevice::with(loader.resume(state)?, move |indices: Vec<usize>| make(epoch, &indices))?)
+    }
+
+    /// As a trainer takes them.
+    pub(crate) fn loader(self) -> impl Loader<Batch = Batch> {
+        Opened::new(Some(self.len()), move |epoch, skipped| {
+            Ok(self.epoch(epoch as u64, skipped)?.map(|batch| Ok(batch?)))
+        })
+    }
 }
 
-/// The batches of an epoch, made by a thread ahead of the loop that takes them.
-pub(crate) fn batches(set: &ImageSet, queue: &Queue, options: BatchOptions) -> Result<OnDevice<Batch>> {
-    let BatchOptions { batch_size, shuffle, transforms, seed, epoch, skipped } = options;
-    // At most one batch that has all images.
-    let batch_size = batch_size.clamp(1, set.len().max(1));
-    let numbers = DataLoader::of(Numbers(set.len())).batch_size(batch_size).shuffle(shuffle).seed(seed);
-    let loader = numbers.build_with(|indices, _| Ok(indices))?;
-    let state = LoaderState { seed, epoch, samples: skipped.saturating_mul(batch_size) };
-    let augment = Augment::new(Compose::new(transforms)?, seed);
-    let (set, uploader) = (set.clone(), Uploader::new(queue));
-    let ready = move |indices: Vec<usize>| {
-        let [channels, height, width] = set.shape();
-        let mut pixels = Vec::with_capacity(indices.len() * set.image_size());
-        indices.iter().for_each(|&index| pixels.extend_from_slice(set.image(index)));
-        let labels: Vec<i64> = indices.iter().map(|&index| i64::from(set.labels()[index])).collect();
-        let pixels = Array::new(pixels, &[indices.len(), channels, height, width])?;
-        let batch = uploader.upload(Sample::list([pixels.into(), Array::line(labels.clone()).into()]))?;
-        let bytes = batch.tensor_at(0)?;
-        arrived(bytes)?;
-        let images = augment.apply(bytes, epoch, &indices)?.into();
-        let classes = IndexTensor::from_tensor(batch.tensor_at(1)?.clone())?;
-        Ok(Batch { images, classes, labels, indices })
-    };
-    Ok(OnDevice::with(loader.resume(state)?, ready)?)
-}
-
-/// Numbers of images instead of images: a batch is gathered at once, without a copy of each image before.
+/// Numbers of samples instead of samples: a batch is gathered at once, without a copy of each before.
 struct Numbers(usize);
 
 impl Dataset for Numbers {
@@ -73,64 +144,69 @@ impl Dataset for Numbers {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use netcl_data::transforms::Border;
     use netcl_data::{ImageSplits, Normalization};
     use netcl_nn::autograd::manager;
 
-    fn options() -> BatchOptions {
-        BatchOptions { batch_size: 4, shuffle: true, transforms: vec![], seed: 3, epoch: 5, skipped: 0 }
+    use super::*;
+
+    fn digits() -> ImageSet {
+        ImageSplits::digits().unwrap().truncated(10, 1).train
     }
 
-    type Numbered = Vec<(usize, i64, Vec<f32>)>;
-
-    /// Number, class and pixels of every image.
-    fn all(options: BatchOptions) -> Numbered {
-        let set = ImageSplits::digits().unwrap().truncated(10, 1).train;
+    /// Class and pixels of every image of an epoch.
+    fn all(transforms: Vec<Transform>, seed: Option<u64>, epoch: u64, skipped: usize) -> Vec<(i64, Vec<f32>)> {
+        let queue = manager().cpu().queue;
+        let batches = Batches::of_images(&digits(), &queue, transforms, seed).unwrap().batch_size(4);
         let mut images = Vec::new();
-        for batch in batches(&set, &manager().cpu().queue, options).unwrap() {
-            let Batch { images: tensor, classes, labels, indices } = batch.unwrap();
-            assert_eq!(classes.to_host().unwrap(), labels);
-            let pixels = tensor.to_host::<f32>().unwrap();
-            images.extend(
-                indices.into_iter().zip(labels).zip(pixels.chunks_exact(64)).map(|((i, l), p)| (i, l, p.to_vec())),
-            );
+        for batch in batches.epoch(epoch, skipped).unwrap() {
+            let (pixels, labels) = batch.unwrap();
+            let (pixels, labels) = (pixels.to_host::<f32>().unwrap(), labels.to_host::<i64>().unwrap());
+            images.extend(labels.into_iter().zip(pixels.chunks_exact(64).map(<[f32]>::to_vec)));
         }
         images
     }
 
     #[test]
     fn every_image_comes_once_and_an_epoch_goes_on_where_it_was_left() {
-        let set = ImageSplits::digits().unwrap().truncated(10, 1).train;
+        let set = digits();
         let normalization = Normalization::of(&set);
-        let first = all(BatchOptions { transforms: vec![normalization.transform(1)], ..options() });
-        for (index, label, pixels) in &first {
-            assert_eq!(*label, i64::from(set.labels()[*index]));
-            let expected: Vec<f32> = set.image(*index).iter().map(|&pixel| normalization.apply(pixel)).collect();
-            assert_eq!(*pixels, expected);
-        }
-        let order = |images: &Numbered| images.iter().map(|(index, ..)| *index).collect::<Vec<_>>();
-        let mut sorted = order(&first);
-        assert_ne!(sorted, (0..10).collect::<Vec<_>>());
-        sorted.sort_unstable();
-        assert_eq!(sorted, (0..10).collect::<Vec<_>>());
-        let rest = all(BatchOptions { skipped: 2, ..options() });
-        assert_eq!(order(&rest), order(&first)[8..]);
-        assert!(all(BatchOptions { skipped: 3, ..options() }).is_empty());
-        assert_ne!(order(&all(BatchOptions { epoch: 6, ..options() })), order(&first));
-        assert_eq!(order(&all(BatchOptions { shuffle: false, ..options() })), (0..10).collect::<Vec<_>>());
-        assert_eq!(all(BatchOptions { batch_size: usize::MAX, ..options() }).len(), 10);
+        let normalize = || vec![normalization.transform(1)];
+        let expected: Vec<(i64, Vec<f32>)> = (0..set.len())
+            .map(|at| (i64::from(set.labels()[at]), set.image(at).iter().map(|&p| normalization.apply(p)).collect()))
+            .collect();
+        assert_eq!(all(normalize(), None, 1, 0), expected, "in order");
+        let first = all(normalize(), Some(3), 5, 0);
+        assert_ne!(first, expected, "in another order");
+        assert!(expected.iter().all(|image| first.contains(image)), "but every image");
+        assert_ne!(first, all(normalize(), Some(3), 6, 0), "an epoch has its own order");
+        assert_eq!(all(normalize(), Some(3), 5, 1), first[4..], "without the first batch");
+        let changed = vec![Transform::Crop { size: [8, 8], padding: 2, border: Border::Constant(0.0) }];
+        let rest = all(changed.clone(), Some(3), 5, 2);
+        assert_eq!(all(changed, Some(3), 5, 0)[8..], rest, "changes do not depend on where an epoch begins");
     }
 
     #[test]
-    fn changes_depend_on_the_image_and_not_on_its_place() {
-        let transforms = || vec![Transform::Crop { size: [8, 8], padding: 2, border: Border::Constant(0.0) }];
-        let sorted = |batch_size| {
-            let mut images = all(BatchOptions { transforms: transforms(), batch_size, ..options() });
-            images.sort_by_key(|(index, ..)| *index);
-            images
+    fn a_window_of_tokens_is_followed_by_the_next_token() {
+        let queue = manager().cpu().queue;
+        let tokens = Arc::new((0..100u32).collect::<Vec<_>>());
+        let starts = |seed, epoch| {
+            let batches = Batches::of_tokens(&tokens, 8, &queue, seed).batch_size(3);
+            let mut starts = Vec::new();
+            for batch in batches.epoch(epoch, 0).unwrap() {
+                let (x, y) = batch.unwrap();
+                let (x, y) = (x.to_host::<i64>().unwrap(), y.to_host::<i64>().unwrap());
+                assert!(x.iter().zip(&y).all(|(x, y)| x + 1 == *y));
+                starts.extend(x.chunks(8).map(|window| window[0]));
+            }
+            assert_eq!(starts.len(), batches.samples());
+            starts.sort_unstable();
+            starts
         };
-        assert_eq!(sorted(3), sorted(10));
-        assert_ne!(all(BatchOptions { transforms: transforms(), ..options() }), all(options()));
+        assert_eq!(starts(None, 1), (0..12).map(|i| i * 8).collect::<Vec<i64>>());
+        let (first, second) = (starts(Some(1), 1), starts(Some(1), 2));
+        assert_eq!(first.len(), 11);
+        assert!(first[0] != second[0] && first[0] < 8 && second[0] < 8, "{first:?} {second:?}");
+        assert_eq!(starts(Some(1), 2), second);
     }
 }

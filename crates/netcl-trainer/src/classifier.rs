@@ -3,15 +3,13 @@
 use std::path::Path;
 
 use netcl_data::{Normalization, Picture};
-use netcl_io::{Tensors, open};
-use netcl_nn::autograd::{Generator, Queue, Tensor, no_grad};
+use netcl_nn::autograd::{Queue, Tensor, no_grad};
 use netcl_nn::{Module, functional as F};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
 use crate::architecture::Architecture;
 use crate::error::{Error, Result};
+use crate::task::{Task, load_model};
 
 /// What a model file says besides the weights: how to build the model and what to feed it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,39 +31,6 @@ impl Description {
     pub fn normalization(&self) -> Normalization {
         Normalization { mean: self.mean, deviation: self.deviation }
     }
-
-    /// As metadata of a file.
-    pub(crate) fn to_metadata(&self) -> Map<String, Value> {
-        Map::from_iter([("classifier".to_owned(), json!(self))])
-    }
-
-    /// An error where the parts do not fit each other.
-    fn check(&self, path: &Path) -> Result<()> {
-        let refused = |what: String| Err(Error::File { path: path.to_owned(), what });
-        let (names, classes) = (self.classes.len(), self.architecture.classes);
-        if names != classes {
-            return refused(format!("names {names} classes, but its network has {classes}: the file is damaged"));
-        }
-        if !(self.mean.is_finite() && self.deviation.is_finite() && self.deviation != 0.0) {
-            let (mean, deviation) = (self.mean, self.deviation);
-            return refused(format!("has pixels of mean {mean} and deviation {deviation}: the file is damaged"));
-        }
-        Ok(())
-    }
-
-    /// From the metadata of a file.
-    pub(crate) fn from_metadata(path: &Path, metadata: &Map<String, Value>) -> Result<Description> {
-        entry(path, metadata, "classifier")
-    }
-}
-
-/// Reads one entry of a file's metadata.
-pub(crate) fn entry<T: DeserializeOwned>(path: &Path, metadata: &Map<String, Value>, key: &str) -> Result<T> {
-    let file = |what: String| Error::File { path: path.to_owned(), what };
-    let value = metadata
-        .get(key)
-        .ok_or_else(|| file(format!("was not written by `netcl train`: its metadata has no entry {key:?}")))?;
-    T::deserialize(value).map_err(|error| file(format!("says something unknown under {key:?}: {error}")))
 }
 
 /// A trained model that tells the classes of images.
@@ -81,33 +46,17 @@ impl Classifier {
     /// # Errors
     /// If the file cannot be read, is another program's, or its weights do not fit or are no numbers.
     pub fn load(path: &Path, queue: &Queue) -> Result<Classifier> {
-        let refused = |what: String| Err(Error::File { path: path.to_owned(), what });
-        let file = open(path)?;
-        let description = Description::from_metadata(path, file.metadata())?;
-        description.check(path)?;
-        // What the file holds bounds the network that is built, and the network what is read of the file.
-        let numbers = description.architecture.parameters();
-        if file.size() < numbers {
-            let size = file.size();
-            return refused(format!("describes a network of {numbers} numbers, but its arrays have only {size} bytes"));
+        match load_model(path, queue)? {
+            (Task::Images(description), model, _) => Ok(Classifier { model, queue: queue.clone(), description }),
+            (Task::Text(_), ..) => {
+                let what = "is a language model; `netcl generate` and `netcl evaluate` take it".to_owned();
+                Err(Error::File { path: path.to_owned(), what })
+            }
+            (Task::Table(_), ..) => {
+                let what = "is a model of tables; `netcl evaluate` takes it".to_owned();
+                Err(Error::File { path: path.to_owned(), what })
+            }
         }
-        // Eight bytes for each number and each of up to three states of an optimizer, and room for other models.
-        if file.size() > numbers.saturating_mul(32).saturating_add(16 << 20) {
-            let size = file.size();
-            return refused(format!(
-                "has arrays of {size} bytes, far more than its network of {numbers} numbers needs"
-            ));
-        }
-        let archive = file.read_all()?;
-        if let Some((name, _)) = archive.arrays().find(|(_, array)| !array.is_finite()) {
-            return refused(format!(
-                "has weights that are no finite numbers, in {name:?}: it cannot be asked anything"
-            ));
-        }
-        let mut model = description.architecture.build(queue, &mut Generator::new(0))?;
-        archive.restore(&mut *model)?;
-        model.eval();
-        Ok(Classifier { model, queue: queue.clone(), description })
     }
 
     /// What the file says of the model.
@@ -120,9 +69,8 @@ impl Classifier {
     /// # Errors
     /// If there are more or fewer pixels, or the network's answer is no number.
     pub fn probabilities(&self, pixels: &[u8]) -> Result<Vec<f32>> {
-        let [channels, height, width] = self.description.architecture.input;
-        if pixels.len() != channels * height * width {
-            let expected = self.description.architecture.input;
+        let expected = &self.description.architecture.input;
+        if pixels.len() != expected.iter().product::<usize>() {
             return Err(Error::setting(format!(
                 "the model takes images of shape {expected:?}, not {} pixels",
                 pixels.len()
@@ -131,7 +79,7 @@ impl Classifier {
         let _scope = no_grad();
         let normalization = self.description.normalization();
         let inputs: Vec<f32> = pixels.iter().map(|&pixel| normalization.apply(pixel)).collect();
-        let image = Tensor::from_host(&self.queue, &inputs, [1, channels, height, width])?;
+        let image = Tensor::from_host(&self.queue, &inputs, [&[1], &expected[..]].concat())?;
         let probabilities = F::softmax(&self.model.forward(&image)?, 1)?.to_host::<f32>()?;
         if probabilities.iter().any(|probability| !probability.is_finite()) {
             return Err(Error::setting("the network's answer is no number: its weights are too large"));
@@ -144,12 +92,12 @@ impl Classifier {
     /// # Errors
     /// If the model takes colours: pictures are read as grey.
     pub fn input_of(&self, picture: &Picture) -> Result<Vec<u8>> {
-        let [channels, height, width] = self.description.architecture.input;
-        if channels != 1 {
+        let &[1, height, width] = &self.description.architecture.input[..] else {
             return Err(Error::setting(format!(
-                "the model takes images of {channels} channels, pictures are read as grey"
+                "the model takes images of {} channels, pictures are read as grey",
+                self.description.architecture.input[0]
             )));
-        }
+        };
         Ok(picture.to_input(height, width))
     }
 }

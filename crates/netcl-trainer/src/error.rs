@@ -9,21 +9,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A loss that is not a number any more.
-    #[error(
-        "the loss became {loss} at step {step} (epoch {epoch}, learning rate {lr:.3e}): the weights are spoilt. Try a tenth of \
-         the learning rate, a larger batch, or a model with normalisation"
-    )]
-    Diverged {
-        /// The step, counted from 1.
-        step: usize,
-        /// The epoch, counted from 1.
-        epoch: usize,
-        /// The learning rate of that step.
-        lr: f64,
-        /// The loss: NaN or infinite.
-        loss: f64,
-    },
     /// A loss that is not finite, in a run of a [`Trainer`](crate::trainer::Trainer).
     #[error(
         "the loss became {loss} at step {step} (epoch {epoch}, {}, learning rate {lr:.3e}): {operation}. The weights are those \
@@ -72,15 +57,6 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
-    /// An error in a callback.
-    #[error("callback {name}: {source}")]
-    Callback {
-        /// The callback's name.
-        name: String,
-        /// What went wrong in it.
-        #[source]
-        source: Box<Error>,
-    },
     /// An error of a data set.
     #[error(transparent)]
     Data(#[from] netcl_data::Error),
@@ -120,6 +96,6 @@ impl Error {
 
     /// The error of a callback, with its name.
     pub fn in_callback(self, name: impl Into<String>) -> Error {
-        Error::Callback { name: name.into(), source: Box::new(self) }
+        Error::Callback { name: name.into(), inner: Box::new(self) }
     }
 }

@@ -1,45 +1,46 @@
-//! How good a model is.
+//! How good a model is on data that it was not trained with.
 
-use netcl_data::{ImageSet, Normalization};
+use std::collections::BTreeMap;
+
 use netcl_nn::autograd::{Queue, no_grad};
 use netcl_nn::{Module, functional as F};
 
-use crate::batches::{Batch, BatchOptions, batches};
 use crate::error::Result;
+use crate::task::{Data, Goal, Task};
 
-/// An image that was classified wrong.
+/// A sample whose class was not found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mistake {
-    /// The number of the image.
+    /// Its number in the data.
     pub index: usize,
-    /// What it is.
+    /// Its class.
     pub label: usize,
-    /// What the model takes it for.
+    /// What it was taken for.
     pub guess: usize,
     /// How sure the model is of that, from 0 to 1.
     pub probability: f32,
 }
 
 /// The result of a test.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evaluation {
-    /// The mean loss.
+    /// The mean loss: of classes and tokens the cross-entropy in nats.
     pub loss: f64,
-    /// How often images of a class (first index) are taken for a class (second index).
+    /// The number of samples: images, rows, or tokens of a text.
+    pub samples: usize,
+    /// What else was measured, by name: `accuracy` of classes and tokens; `perplexity`, `nats_per_character` and
+    /// `bits_per_character` of texts; `mae` and `rmse` of numbers, in their own unit.
+    pub values: BTreeMap<String, f64>,
+    /// How often samples of a class (first index) are taken for a class (second index).
     pub confusion: Vec<Vec<usize>>,
-    /// Every wrong guess, in the order of the images.
+    /// Every wrong guess of a class, in the order of the samples.
     pub mistakes: Vec<Mistake>,
 }
 
 impl Evaluation {
-    /// The number of images.
-    pub fn images(&self) -> usize {
-        self.confusion.iter().flatten().sum()
-    }
-
-    /// The share of images that are classified right.
+    /// The share of samples whose class is found; 0 where there are no classes.
     pub fn accuracy(&self) -> f64 {
-        1.0 - self.mistakes.len() as f64 / self.images().max(1) as f64
+        self.values.get("accuracy").copied().unwrap_or(0.0)
     }
 
     /// The classes of which most images are missed, as (class, share that is right, what it is most often taken for), the worst
@@ -59,54 +60,91 @@ impl Evaluation {
     }
 }
 
-/// Tests a model on images, without gradients. The model is left in the mode in which it was.
+/// Tests a model on the held-out part of some data, without gradients; at most so many samples, where a limit is given. The model is
+/// left in the mode in which it was.
+///
+/// # Errors
+/// If the data does not fit the model, and what the device says.
 pub fn evaluate(
     model: &mut dyn Module,
+    task: &Task,
+    data: &Data,
+    limit: Option<usize>,
     queue: &Queue,
-    set: &ImageSet,
-    classes: usize,
-    normalization: Normalization,
-    batch_size: usize,
 ) -> Result<Evaluation> {
     let was_training = model.training();
     model.eval();
-    let result = test(model, queue, set, classes, normalization, batch_size);
+    let result = test(model, task, data, limit, queue);
     if was_training {
         model.train();
     }
     result
 }
 
-fn test(
-    model: &dyn Module,
-    queue: &Queue,
-    set: &ImageSet,
-    classes: usize,
-    normalization: Normalization,
-    batch_size: usize,
-) -> Result<Evaluation> {
+fn test(model: &dyn Module, task: &Task, data: &Data, limit: Option<usize>, queue: &Queue) -> Result<Evaluation> {
     let _scope = no_grad();
-    let transforms = vec![normalization.transform(set.shape()[0])];
-    let options = BatchOptions { batch_size, shuffle: false, transforms, seed: 0, epoch: 0, skipped: 0 };
-    let mut evaluation = Evaluation { loss: 0.0, confusion: vec![vec![0; classes]; classes], mistakes: Vec::new() };
-    for batch in batches(set, queue, options)? {
-        let Batch { images, classes: expected, labels, indices } = batch?;
-        let logits = model.forward(&images)?;
-        let loss = F::cross_entropy(&logits, &expected, &F::CrossEntropyOptions::default())?;
-        let probabilities = F::softmax(&logits, 1)?.to_host::<f32>()?;
-        evaluation.loss += loss.item()? * labels.len() as f64;
-        let rows = probabilities.chunks_exact(classes.max(1));
-        for ((row, label), index) in rows.zip(labels).zip(indices) {
-            let (guess, probability) = best(row);
-            let label = label as usize;
-            evaluation.confusion[label][guess] += 1;
-            if guess != label {
-                evaluation.mistakes.push(Mistake { index, label, guess, probability });
+    let (goal, classes) = (task.goal(0.0), task.classes().len());
+    let mut found = Evaluation { confusion: vec![vec![0; classes]; classes], ..Evaluation::default() };
+    let (mut right, mut absolute, mut squared, mut numbers) = (0, 0.0, 0.0, 0);
+    for batch in data.testing(task, limit, queue)?.epoch(0, 0)? {
+        let batch = batch?;
+        let output = goal.output(model, &batch)?;
+        let Some((predictions, _)) = output.predictions else { continue };
+        let count = predictions.shape()[0];
+        match goal {
+            Goal::Classes { .. } => {
+                let probabilities = F::softmax(&predictions, 1)?.to_host::<f32>()?;
+                let labels = batch.1.to_host::<i64>()?;
+                for (at, (row, label)) in probabilities.chunks_exact(classes.max(1)).zip(labels).enumerate() {
+                    let ((guess, probability), label) = (best(row), label as usize);
+                    found.confusion[label][guess] += 1;
+                    if guess == label {
+                        right += 1;
+                    } else {
+                        found.mistakes.push(Mistake { index: found.samples + at, label, guess, probability });
+                    }
+                }
+            }
+            Goal::Tokens => {
+                let guesses = F::argmax(&predictions, Some(1), false)?.to_host()?;
+                right += guesses.iter().zip(batch.1.to_host::<i64>()?).filter(|(guess, token)| *guess == token).count();
+            }
+            Goal::Values => {
+                let Task::Table(table) = task else { continue };
+                let (predicted, wanted) = (predictions.to_host::<f32>()?, batch.1.to_host::<f32>()?);
+                let scales = table.target_scales.iter().cycle();
+                for ((predicted, wanted), [_, deviation]) in predicted.into_iter().zip(wanted).zip(scales) {
+                    let error = f64::from(predicted - wanted) * f64::from(*deviation);
+                    absolute += error.abs();
+                    squared += error * error;
+                    numbers += 1;
+                }
             }
         }
+        found.loss += output.loss.item()? * count as f64;
+        found.samples += count;
     }
-    evaluation.loss /= set.len() as f64;
-    Ok(evaluation)
+    let samples = found.samples.max(1) as f64;
+    found.loss /= samples;
+    let mut put = |name: &str, value: f64| found.values.insert(name.to_owned(), value);
+    match (goal, data) {
+        (Goal::Values, _) => {
+            let numbers = f64::from(numbers).max(1.0);
+            put("mae", absolute / numbers);
+            put("rmse", (squared / numbers).sqrt());
+        }
+        (Goal::Tokens, Data::Text(text)) => {
+            put("accuracy", right as f64 / samples);
+            put("perplexity", found.loss.exp());
+            let nats = found.loss * text.test.len() as f64 / text.test_characters.max(1) as f64;
+            put("nats_per_character", nats);
+            put("bits_per_character", nats / std::f64::consts::LN_2);
+        }
+        _ => {
+            put("accuracy", right as f64 / samples);
+        }
+    }
+    Ok(found)
 }
 
 /// The largest of some probabilities, the first of equals.
@@ -128,11 +166,10 @@ mod tests {
     fn the_worst_classes_come_first() {
         let mistake = Mistake { index: 0, label: 0, guess: 1, probability: 0.5 };
         let evaluation = Evaluation {
-            loss: 0.1,
             confusion: vec![vec![8, 1, 1], vec![0, 5, 0], vec![0, 5, 5]],
             mistakes: vec![mistake; 7],
+            ..Evaluation::default()
         };
-        assert_eq!((evaluation.images(), evaluation.accuracy()), (25, 1.0 - 7.0 / 25.0));
         assert_eq!(evaluation.worst(9), [(2, 0.5, 1), (0, 0.8, 1)]);
         assert_eq!(evaluation.worst(1).len(), 1);
         assert_eq!(best(&[0.2, 0.4, 0.4]), (1, 0.4));

@@ -9,12 +9,13 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::fit::Progress;
+use crate::trainer::Progress;
+use crate::trainer::fit::LAST;
 
 /// The trained weights, in the run's folder.
 pub const MODEL: &str = "model.netcl";
 /// What a run goes on from.
-pub const CHECKPOINT: &str = "checkpoint.netcl";
+pub const CHECKPOINT: &str = LAST;
 /// One line of JSON for each step and epoch.
 pub const METRICS: &str = "metrics.jsonl";
 /// The report with curves.

@@ -2,38 +2,37 @@
 
 use std::path::{Path, PathBuf};
 
-use netcl_data::{ImageSplits, Normalization, catalog};
 use netcl_io::{Checkpoint, open, save_model};
-use netcl_nn::Module;
 use netcl_nn::autograd::{Generator, Queue, manual_seed};
+use netcl_nn::{Module, Sampling};
 use netcl_optim::schedule::{OneCycleLR, OneCycleOptions};
-use netcl_optim::{AdamW, AdamWOptions, Optimizer, Schedule};
+use netcl_optim::{AdamW, AdamWOptions, EmaOptions, Schedule};
 use serde_json::{Map, Value, json};
 
-use crate::architecture::Architecture;
-use crate::batches::{BatchOptions, batches};
-use crate::classifier::{Description, entry};
+use crate::batches::Batch;
+use crate::callbacks::JsonLines;
 use crate::error::{Error, Result};
 use crate::evaluate::{Evaluation, evaluate};
-use crate::fit::{FitOptions, Observer, Outcome, Progress, fit};
 use crate::folder::{self, Held, Lock};
-use crate::metrics::Metrics;
+use crate::language::{self, Prompt};
+use crate::metric::{Accuracy, MeanError, Perplexity};
 use crate::report;
 use crate::settings::Settings;
+use crate::task::{Data, Task, TextDescription, entry};
+use crate::trainer::{Callback, Outcome, Progress, Trainer, TrainerOptions};
 
 pub use crate::folder::{CHECKPOINT, METRICS, MODEL, REPORT, numbered};
 
-/// A training run: data, model, optimizer, how far it is, and the folder where everything is kept.
+/// A training run: data, model, what trains it, how far it is, and the folder where everything is kept.
 pub struct Run {
     settings: Settings,
-    data: ImageSplits,
+    data: Data,
+    task: Task,
     queue: Queue,
     folder: PathBuf,
-    description: Description,
-    model: Box<dyn Module>,
-    optimizer: AdamW,
+    trainer: Trainer<Box<dyn Module>, Batch>,
+    /// Shares its state with the trainer's.
     schedule: OneCycleLR,
-    progress: Progress,
     data_folder: Option<PathBuf>,
     /// Held while the run may write into its folder: from its start until it is stopped or finished.
     lock: Option<Lock>,
@@ -44,11 +43,16 @@ pub struct Run {
 pub struct Summary {
     /// The test of the final weights.
     pub evaluation: Evaluation,
+    /// What a language model writes.
+    pub sample: Option<String>,
     /// The file with the weights.
     pub model: PathBuf,
     /// The file with the report.
     pub report: PathBuf,
 }
+
+/// The characters of a language model's sample in summary and report.
+const SAMPLE: usize = 400;
 
 impl Run {
     /// Begins a run. `data_folder` is where to look for the data set, `folder` where the results go.
@@ -83,39 +87,47 @@ impl Run {
 
     fn new(settings: Settings, data_folder: Option<&Path>, queue: &Queue, folder: &Path) -> Result<Run> {
         settings.check()?;
-        let mut data = catalog::load(&settings.data, data_folder)?;
-        if let Some(limit) = settings.limit {
-            data = data.truncated(limit, limit);
-        }
-        let architecture =
-            Architecture { network: settings.network, input: data.train.shape(), classes: data.classes.len() };
-        let normalization = Normalization::of(&data.train);
-        let description = Description {
-            architecture,
-            data: settings.data.clone(),
-            classes: data.classes.clone(),
-            mean: normalization.mean,
-            deviation: normalization.deviation,
-        };
-        let steps = data.train.len().div_ceil(settings.batch_size).checked_mul(settings.epochs);
+        let (data, task) = Data::open(&settings, data_folder)?;
+        let batches = data.training(&task, &settings, queue)?.len();
+        let steps = batches.div_ceil(settings.accumulate).max(1).checked_mul(settings.epochs);
         let steps = steps.ok_or_else(|| Error::setting(format!("{} epochs are too many to count", settings.epochs)))?;
         // Weights from a generator of their own, so that they do not depend on what the process drew before; what layers draw
         // while they train comes from the process-wide one.
-        let model = architecture.build(queue, &mut Generator::new(settings.seed))?;
+        let model = task.architecture().build(queue, &mut Generator::new(settings.seed))?;
         manual_seed(settings.seed.wrapping_add(1));
         let options = AdamWOptions { lr: settings.lr, weight_decay: settings.weight_decay, ..Default::default() };
         let optimizer = AdamW::new_with(model.parameters(), options)?;
         let schedule = OneCycleLR::new(&optimizer, OneCycleOptions::new(settings.lr, steps as u64))?;
+        let mut metadata = task.to_metadata();
+        metadata.insert("settings".to_owned(), json!(settings));
+        metadata.insert("data_folder".to_owned(), json!(data_folder));
+        let options = TrainerOptions {
+            mixed_precision: settings.amp.map(crate::settings::Precision::dtype),
+            grad_clip: settings.clip,
+            accumulation_steps: settings.accumulate,
+            ema: settings.ema.map(|decay| EmaOptions { decay, ..EmaOptions::default() }),
+            folder: Some(folder.to_owned()),
+            metadata,
+            ..TrainerOptions::default()
+        };
+        let goal = task.goal(settings.label_smoothing);
+        let trainer = Trainer::new(model, optimizer, options, move |model, batch| goal.output(&**model, batch))?;
+        let trainer = trainer.schedule(schedule.clone());
+        let trainer = match &task {
+            Task::Text(_) => trainer.metric(Perplexity::default(), Perplexity::default()),
+            Task::Table(table) if table.classes.is_empty() => {
+                trainer.metric(MeanError::default(), MeanError::default())
+            }
+            _ => trainer.metric(Accuracy::default(), Accuracy::default()),
+        };
         Ok(Run {
             settings,
             data,
+            task,
             queue: queue.clone(),
             folder: folder.to_owned(),
-            description,
-            model,
-            optimizer,
+            trainer,
             schedule,
-            progress: Progress::default(),
             data_folder: data_folder.map(Path::to_owned),
             lock: None,
         })
@@ -163,15 +175,14 @@ impl Run {
         };
         let kept: Option<PathBuf> = entry(&path, checkpoint.metadata(), "data_folder")?;
         let mut run = Run::new(settings, data_folder.or(kept.as_deref()), queue, folder)?;
-        let description = Description::from_metadata(&path, checkpoint.metadata())?;
-        if description != run.description {
+        if Task::from_metadata(&path, checkpoint.metadata())? != run.task {
             let what = format!("was written with other data than what {:?} is now", run.settings.data);
             return Err(Error::File { path, what });
         }
-        checkpoint.restore(&mut *run.model)?;
-        run.optimizer.load_state(&checkpoint.state("optimizer")?)?;
-        run.schedule.load_state(&checkpoint.state("schedule")?)?;
-        if !progress.fits(run.data.train.len().div_ceil(run.settings.batch_size), run.settings.epochs)
+        let per_epoch = run.data.training(&run.task, &run.settings, queue)?.len();
+        run.trainer.resume(&path)?;
+        if progress.epochs > run.settings.epochs
+            || progress.batches >= per_epoch
             || run.schedule.epoch() != progress.history.steps.len() as u64
         {
             let what = "has a progress that does not fit its settings: the file is damaged".to_owned();
@@ -180,7 +191,7 @@ impl Run {
         if run.settings.epochs != planned {
             run.schedule.arrive(run.schedule.epoch())?;
         }
-        (run.progress, run.lock) = (progress, Some(lock));
+        run.lock = Some(lock);
         Ok(run)
     }
 
@@ -189,24 +200,43 @@ impl Run {
         &self.settings
     }
 
-    /// The images.
-    pub fn data(&self) -> &ImageSplits {
+    /// What is learned.
+    pub fn data(&self) -> &Data {
         &self.data
     }
 
-    /// The model.
-    pub fn model(&self) -> &dyn Module {
-        &*self.model
+    /// What the model's file says of it.
+    pub fn task(&self) -> &Task {
+        &self.task
+    }
+
+    /// The number of the model's parameters.
+    pub fn parameters(&self) -> usize {
+        self.trainer.with_model(|model| model.num_parameters())
+    }
+
+    /// The numbers of samples to train and to test with.
+    ///
+    /// # Errors
+    /// What the data says.
+    pub fn samples(&self) -> Result<(usize, usize)> {
+        let train = self.data.training(&self.task, &self.settings, &self.queue)?.samples();
+        Ok((train, self.data.testing(&self.task, self.settings.limit, &self.queue)?.samples()))
     }
 
     /// How far it is.
     pub fn progress(&self) -> &Progress {
-        &self.progress
+        self.trainer.progress()
     }
 
     /// Where everything is kept.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Adds a callback.
+    pub fn watch(&mut self, callback: impl Callback + 'static) {
+        self.trainer.add_callback(Box::new(callback));
     }
 
     /// The right to write into the folder, which a run that was stopped has given up.
@@ -217,94 +247,90 @@ impl Run {
         Ok(())
     }
 
-    /// Trains until all epochs are done, or `stop` says so before a step.
-    pub fn train(&mut self, stop: &dyn Fn() -> bool, observer: &mut dyn Observer) -> Result<Outcome> {
+    /// Trains until all epochs are done, a callback ends the run, or `stop` says so before a step.
+    ///
+    /// # Errors
+    /// As [`Trainer::fit`].
+    pub fn train(&mut self, stop: &dyn Fn() -> bool) -> Result<Outcome> {
         self.relock()?;
-        let metadata = self.metadata();
-        let options = FitOptions {
-            epochs: self.settings.epochs,
-            batch_size: self.settings.batch_size,
-            seed: self.settings.seed,
-            normalization: self.description.normalization(),
-            transforms: self.settings.changes(self.data.train.shape()),
-            label_smoothing: self.settings.label_smoothing,
-            checkpoint: Some(self.folder.join(CHECKPOINT)),
-            metadata,
-            stop,
-        };
-        let mut metrics = Metrics::start(&self.folder.join(METRICS), &self.progress.history, observer)?;
-        let outcome = fit(
-            &mut *self.model,
-            &self.queue,
-            &self.data,
-            &mut self.optimizer,
-            Some(&mut self.schedule),
-            &options,
-            &mut self.progress,
-            &mut metrics,
-        );
-        // What stopped the training is the more important problem.
-        let written = metrics.finish();
-        let outcome = outcome?;
-        written?;
-        if outcome == Outcome::Stopped {
+        self.trainer.add_callback(Box::new(JsonLines::new(self.folder.join(METRICS))));
+        let mut train = self.data.training(&self.task, &self.settings, &self.queue)?.loader();
+        let mut test = self.data.testing(&self.task, self.settings.limit, &self.queue)?.loader();
+        let outcome = self.trainer.fit_until(&mut train, Some(&mut test), self.settings.epochs, stop)?;
+        if matches!(outcome, Outcome::Stopped(_)) {
             self.lock = None;
         }
         Ok(outcome)
     }
 
-    fn metadata(&self) -> Map<String, Value> {
-        let mut metadata = self.description.to_metadata();
-        metadata.insert("settings".to_owned(), json!(self.settings));
-        metadata.insert("data_folder".to_owned(), json!(self.data_folder));
-        metadata
-    }
-
     /// Tests the final weights, writes the report and them. `device` is what the report calls it. The checkpoint stays:
     /// [`Run::resume_to`] goes on from it.
+    ///
+    /// # Errors
+    /// If a file cannot be written, and what the device says.
     pub fn finish(&mut self, device: &str) -> Result<Summary> {
         self.relock()?;
-        let classes = self.data.classes.len();
-        let normalization = self.description.normalization();
-        let evaluation = evaluate(&mut *self.model, &self.queue, &self.data.test, classes, normalization, 256)?;
         let (model, report) = (self.folder.join(MODEL), self.folder.join(REPORT));
-        let mut metadata = self.metadata();
-        metadata.insert("test_accuracy".to_owned(), json!(evaluation.accuracy()));
-        let mut content = report::image_run(&report::ImageRun {
-            settings: &self.settings,
-            data: &self.data,
+        let samples = self.samples()?;
+        let Run { settings, data, task, queue, trainer, data_folder, .. } = self;
+        let mut metadata: Map<String, Value> = task.to_metadata();
+        metadata.insert("settings".to_owned(), json!(settings));
+        metadata.insert("data_folder".to_owned(), json!(data_folder));
+        let (evaluation, sample) = trainer.with_averages(|model| {
+            let evaluation = evaluate(model, task, data, settings.limit, queue)?;
+            let sample = match task {
+                Task::Text(task) => Some(sample(model, task, settings.seed)?),
+                _ => None,
+            };
+            Ok::<_, Error>((evaluation, sample))
+        })??;
+        metadata.insert("test_loss".to_owned(), json!(evaluation.loss));
+        for (name, value) in &evaluation.values {
+            metadata.insert(format!("test_{name}"), json!(value));
+        }
+        let mut content = report::content(&report::Finished {
+            settings,
+            data,
+            task,
+            samples,
             device,
-            history: &self.progress.history,
+            history: trainer.history(),
             evaluation: &evaluation,
+            sample: sample.as_deref(),
         })?;
-        (content.layers, content.layer_batch) = self.layers(&mut content.notes);
+        let (goal, batch) = (task.goal(0.0), data.training(task, settings, queue)?.epoch(0, 0)?.next().transpose()?);
+        (content.layers, content.layer_batch) = trainer.with_model(|model| {
+            let measured = match &batch {
+                Some(batch) => report::layers::measure(model, &mut |model| goal.output(model, batch).map(drop)),
+                None => Ok(report::layers::list(model)),
+            };
+            // A report without figures of layers is better than none.
+            let layers = measured.unwrap_or_else(|error| {
+                content.notes.push(format!("The layers could not be timed: {error}"));
+                report::layers::list(model)
+            });
+            (layers, settings.batch_size)
+        });
         report::write(&report, &[content])?;
         // Last: with this file the run is finished.
-        save_model(&model, &*self.model, metadata)?;
+        self.trainer.with_averages(|trained| save_model(&model, &**trained, metadata))??;
         self.lock = None;
-        Ok(Summary { evaluation, model, report })
+        Ok(Summary { evaluation, sample, model, report })
     }
+}
 
-    /// The layers with the figures of a batch of test images, and its size. A report without them is better than none.
-    fn layers(&mut self, notes: &mut Vec<String>) -> (Vec<report::Layer>, usize) {
-        let (test, normalization) = (&self.data.test, self.description.normalization());
-        let samples = self.settings.batch_size.min(test.len());
-        let options = BatchOptions {
-            batch_size: samples,
-            shuffle: false,
-            transforms: vec![normalization.transform(test.shape()[0])],
-            seed: 0,
-            epoch: 0,
-            skipped: 0,
-        };
-        let measured = batches(test, &self.queue, options).and_then(|mut batches| {
-            let Some(batch) = batches.next().transpose()? else { return Ok(report::layers::list(&*self.model)) };
-            report::layers::measure(&mut *self.model, &mut |model| Ok(model.forward(&batch.images).map(drop)?))
-        });
-        let layers = measured.unwrap_or_else(|error| {
-            notes.push(format!("The layers could not be timed: {error}"));
-            report::layers::list(&*self.model)
-        });
-        (layers, samples)
+/// What a language model writes by itself.
+fn sample(model: &mut Box<dyn Module>, task: &TextDescription, seed: u64) -> Result<String> {
+    let training = model.training();
+    model.eval();
+    let (mut text, prompt) = (String::new(), Prompt { text: "", tokens: SAMPLE });
+    let sampling = Sampling { temperature: 0.8, seed: Some(seed), ..Sampling::default() };
+    let written = language::generate(&**model, &task.tokenizer(), prompt, sampling, &mut |part| {
+        text.push_str(part);
+        true
+    });
+    if training {
+        model.train();
     }
+    written.map(|()| text)
 }

@@ -63,7 +63,7 @@ def _zeros(queue: Any, shape: tuple[int, ...], dtype: str | None) -> Tensor:
 
 
 class VisionTransformer(Module):
-    """Images (N, 3, image_size, image_size), cut into patches, to logits (N, num_classes).
+    """Images (N, in_channels, image_size, image_size), cut into patches, to logits (N, num_classes).
 
     Weights have torchvision's names, so that its files load; they start as torchvision's do (the head as zeros).
     """
@@ -82,12 +82,14 @@ class VisionTransformer(Module):
         attention_dropout: float = 0.0,
         num_classes: int = 1000,
         dtype: str | None = None,
+        in_channels: int = 3,
     ) -> None:
         if image_size % patch_size:
             raise ValueError(f"{type(self).__name__}: patches of {patch_size} do not divide images of {image_size}")
         self.image_size, self.patch_size, self.num_classes = image_size, patch_size, num_classes
+        self.in_channels = in_channels
         self.class_token = _zeros(queue, (1, 1, hidden_dim), dtype)
-        self.conv_proj = Conv2d(queue, 3, hidden_dim, patch_size, patch_size, dtype=dtype)
+        self.conv_proj = Conv2d(queue, in_channels, hidden_dim, patch_size, patch_size, dtype=dtype)
         self.encoder = _Encoder(
             queue,
             (image_size // patch_size) ** 2 + 1,
@@ -98,7 +100,7 @@ class VisionTransformer(Module):
             dtype,
         )
         self.heads = Sequential({"head": Linear(queue, hidden_dim, num_classes, dtype=dtype)})
-        trunc_normal_(self.conv_proj.weight, 0.0, math.sqrt(1 / (3 * patch_size**2)))
+        trunc_normal_(self.conv_proj.weight, 0.0, math.sqrt(1 / (in_channels * patch_size**2)))
         for tensor in (self.conv_proj.bias, self.heads.head.weight, self.heads.head.bias):
             assert tensor is not None
             constant_(tensor, 0.0)
@@ -107,8 +109,8 @@ class VisionTransformer(Module):
         return f"image_size={self.image_size}, patch_size={self.patch_size}, num_classes={self.num_classes}"
 
     def forward(self, x: Tensor) -> Tensor:
-        if tuple(x.shape[1:]) != (3, self.image_size, self.image_size):
-            wanted = f"(N, 3, {self.image_size}, {self.image_size})"
+        if tuple(x.shape[1:]) != (self.in_channels, self.image_size, self.image_size):
+            wanted = f"(N, {self.in_channels}, {self.image_size}, {self.image_size})"
             raise ValueError(f"{type(self).__name__} takes {wanted}; the input has shape {tuple(x.shape)}")
         patches = ag.transpose(ag.flatten(self.conv_proj(x), 2), 1, 2)
         token = ag.expand(self.class_token, (x.shape[0], 1, patches.shape[2]))

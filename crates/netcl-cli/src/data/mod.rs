@@ -70,7 +70,8 @@ fn list(folder: Option<&Path>, json: bool) -> Result<Verdict> {
             Some(place) => place.display().to_string(),
             None => "not here".to_owned(),
         };
-        rows.add_row([entry.name.to_owned(), entry.classes.to_string(), place]);
+        let classes = if entry.classes == 0 { "text".to_owned() } else { entry.classes.to_string() };
+        rows.add_row([entry.name.to_owned(), classes, place]);
     }
     print_table(&rows)?;
     for entry in entries.iter().filter(|entry| entry.found.is_none()) {
@@ -110,16 +111,8 @@ impl Opened {
             Err(_) if place.is_dir() && has_folders()? => {}
             Err(error) => return Err(error.into()),
         }
-        // As image data sets are often packed: a folder to train with beside one or two others.
-        let train = ["train", "training"].map(|part| place.join(part)).into_iter().find(|part| part.is_dir());
-        let part = |folder: &Path| ImageFolder::open(folder).map(|set| set.resized(Resize::Cover([side, side])));
-        let set = part(train.as_deref().unwrap_or(place))?;
-        let test = ["test", "val", "valid"].map(|part| place.join(part)).into_iter().find(|part| part.is_dir());
-        let test = if train.is_some() {
-            test.and_then(|folder| part(&folder).ok().filter(|test| test.classes() == set.classes()))
-        } else {
-            None
-        };
+        let (set, test) = ImageFolder::open_split(place)?;
+        let set = set.resized(Resize::Cover([side, side]));
         let labels = |set: &ImageFolder| set.files().iter().map(|(_, label)| *label).collect::<Vec<_>>();
         let name =
             place.canonicalize()?.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());

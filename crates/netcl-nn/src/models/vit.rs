@@ -47,6 +47,9 @@ pub struct VisionTransformerOptions {
     /// The length of the result.
     #[setting(default = 1000, least = 1)]
     pub num_classes: usize,
+    /// The channels of the images.
+    #[setting(default = 3, least = 1)]
+    pub in_channels: usize,
 }
 
 impl VisionTransformerOptions {
@@ -64,7 +67,7 @@ impl VisionTransformerOptions {
     }
 }
 
-/// Attention over the patches of images `[N, 3, image_size, image_size]`; the result has one score per class.
+/// Attention over the patches of images `[N, in_channels, image_size, image_size]`; the result has one score per class.
 ///
 /// Weights start as torchvision's do, the head as zeros.
 #[derive(Module)]
@@ -142,9 +145,12 @@ fn norm(build: &mut Build<'_>, width: usize) -> Result<LayerNorm> {
 
 impl VisionTransformer {
     fn make(build: &mut Build<'_>, settings: VisionTransformerOptions) -> Result<VisionTransformer> {
-        let VisionTransformerOptions { image_size, patch_size, num_layers, hidden_dim, num_classes, .. } = settings;
+        let VisionTransformerOptions {
+            image_size, patch_size, num_layers, hidden_dim, num_classes, in_channels, ..
+        } = settings;
         let class_token = build.parameter(Init::Constant(0.0), [1, 1, hidden_dim])?;
-        let patches = Conv2dOptions { stride: [patch_size; 2], ..Conv2dOptions::new(3, hidden_dim, patch_size) };
+        let patches =
+            Conv2dOptions { stride: [patch_size; 2], ..Conv2dOptions::new(in_channels, hidden_dim, patch_size) };
         let conv_proj = Conv2d::build(build, patches)?;
         let length = (image_size / patch_size).saturating_pow(2).saturating_add(1);
         let pos_embedding = build.parameter(Init::Normal { mean: 0.0, std: 0.02 }, [1, length, hidden_dim])?;
@@ -155,7 +161,7 @@ impl VisionTransformer {
         let dropout = Dropout::new(settings.dropout)?;
         let encoder = Encoder { pos_embedding, dropout, layers, ln: norm(build, hidden_dim)? };
         let head = Linear::build(build, LinearOptions::new(hidden_dim, num_classes))?;
-        let std = (1.0 / (3.0 * (patch_size as f64).powi(2))).sqrt();
+        let std = (1.0 / (in_channels as f64 * (patch_size as f64).powi(2))).sqrt();
         build.fill(conv_proj.weight(), Init::TruncNormal { mean: 0.0, std, low: -2.0, high: 2.0 })?;
         for tensor in [conv_proj.bias(), Some(head.weight()), head.bias()].into_iter().flatten() {
             build.fill(tensor, Init::Constant(0.0))?;
@@ -168,13 +174,14 @@ impl VisionTransformer {
     /// The result for images: one score per class.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let _scope = crate::scope::enter(self);
-        let size = self.settings.image_size;
-        let &[samples, 3, height, width] = &images.shape()[..] else {
-            return Err(Error::shape("VisionTransformer", images.shape(), format!("it takes (N, 3, {size}, {size})")));
+        let (size, channels) = (self.settings.image_size, self.settings.in_channels);
+        let samples = match images.shape()[..] {
+            [samples, given, height, width] if [given, height, width] == [channels, size, size] => samples,
+            _ => {
+                let what = format!("it takes (N, {channels}, {size}, {size})");
+                return Err(Error::shape("VisionTransformer", images.shape(), what));
+            }
         };
-        if [height, width] != [size; 2] {
-            return Err(Error::shape("VisionTransformer", images.shape(), format!("it takes (N, 3, {size}, {size})")));
-        }
         let patches = transpose(&flatten(&self.conv_proj.forward(images)?, 2, -1)?, 1, 2)?;
         let token = expand(&self.class_token, [samples, 1, self.settings.hidden_dim])?;
         let x = self.encoder.forward(&cat(&[&token, &patches], 1)?)?;

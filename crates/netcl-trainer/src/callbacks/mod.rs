@@ -8,6 +8,7 @@
 //! | `tensorboard/` | [`TensorBoard`], and [`EventFile`] to write by hand |
 //! | `csv_log.rs` | [`CsvLog`] |
 //! | `json_lines.rs` | [`JsonLines`] |
+//! | `progress.rs` | [`Progress`]: the line that is shown, on a [`Screen`] |
 //! | `function.rs` | [`Function`]: a closure |
 //! | `monitor.rs` | [`Monitor`]: which of two values is better |
 
@@ -18,6 +19,7 @@ mod function;
 mod json_lines;
 mod learning_rate_log;
 mod monitor;
+mod progress;
 mod tensorboard;
 
 pub use checkpoint::Checkpoint;
@@ -27,6 +29,7 @@ pub use function::{Event, Function};
 pub use json_lines::JsonLines;
 pub use learning_rate_log::LearningRateLog;
 pub use monitor::{Mode, Monitor};
+pub use progress::{Progress, Screen};
 pub use tensorboard::{EventFile, Image, TensorBoard};
 
 use std::fs::{self, File};

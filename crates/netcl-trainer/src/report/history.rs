@@ -1,43 +1,9 @@
 //! A run's history on its way to the page: columns instead of records, no more points than a chart can show.
 
-use std::collections::BTreeMap;
-
-use crate::history::History as OldHistory;
-use crate::trainer::history::{MEMORY_BYTES, MEMORY_PEAK_BYTES, SAMPLES_PER_SECOND};
 use crate::trainer::{Epoch, History, Step};
 
 /// More updates than this are thinned: a chart is a thousand pixels wide and can be zoomed into.
 const MOST_STEPS: usize = 6000;
-
-/// The history of [`Run`](crate::Run)'s loop in the names of the trainer's.
-pub(crate) fn converted(history: &OldHistory) -> History {
-    let step = |step: &crate::history::Step| Step {
-        step: step.step,
-        epoch: step.epoch,
-        loss: step.loss,
-        lr: step.lr,
-        samples: step.images,
-    };
-    let epoch = |epoch: &crate::history::Epoch| {
-        let samples: usize =
-            history.steps.iter().filter(|step| step.epoch == epoch.epoch).map(|step| step.images).sum();
-        let values = [
-            ("loss", epoch.loss),
-            ("accuracy", epoch.accuracy),
-            ("val_loss", epoch.test_loss),
-            ("val_accuracy", epoch.test_accuracy),
-            (SAMPLES_PER_SECOND, samples as f64 / epoch.seconds.max(1e-9)),
-        ];
-        let mut values: BTreeMap<String, f64> =
-            values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        if let Some((in_use, peak)) = epoch.memory {
-            values.insert(MEMORY_BYTES.to_owned(), in_use as f64);
-            values.insert(MEMORY_PEAK_BYTES.to_owned(), peak as f64);
-        }
-        Epoch { epoch: epoch.epoch, steps: epoch.steps, samples, seconds: epoch.seconds, values }
-    };
-    History { steps: history.steps.iter().map(step).collect(), epochs: history.epochs.iter().map(epoch).collect() }
-}
 
 /// Adds the perplexity, which is what losses of language models are read as, where only the loss was recorded.
 pub(super) fn add_perplexity(history: &mut History) {

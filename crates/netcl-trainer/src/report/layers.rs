@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn layers_of_a_resnet_have_their_flops_and_the_model_is_left_as_it_was() {
         let queue = manager().cpu().queue;
-        let network = Architecture { network: Network::Resnet18, input: [1, 8, 8], classes: 10 };
+        let network = Architecture::new(Network::Resnet18, &[1, 8, 8], 10);
         let mut model = network.build(&queue, &mut Generator::new(0)).unwrap();
         // From here on all weights lie in one block of memory.
         let _optimizer = AdamW::new_with(model.parameters(), AdamWOptions::default()).unwrap();

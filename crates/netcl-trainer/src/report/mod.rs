@@ -24,8 +24,8 @@
 //! classes and files reach the page only through that block and `textContent`, so they cannot become HTML. [`read()`] takes the
 //! block out of a report again.
 
+mod content;
 mod history;
-mod images;
 pub mod layers;
 pub mod read;
 
@@ -37,8 +37,7 @@ use serde_json::json;
 use crate::error::{Error, Result};
 use crate::trainer::History;
 
-pub(crate) use history::converted;
-pub(crate) use images::{ImageRun, image_run};
+pub(crate) use content::{Finished, content};
 pub use layers::Layer;
 pub use read::read;
 

@@ -545,7 +545,7 @@ pub fn validate<S: Stepper>(
 }
 
 /// Exchanges the weights and their average.
-fn swap<S: Stepper>(stepper: &mut S) -> Result<()> {
+pub(crate) fn swap<S: Stepper>(stepper: &mut S) -> Result<()> {
     stepper.held(|held| match held.ema {
         Some(ema) => Ok(ema.swap()?),
         None => Ok(()),

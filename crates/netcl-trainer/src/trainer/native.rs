@@ -166,6 +166,12 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
         self
     }
 
+    /// Adds a callback, in the place of one of the same name.
+    pub fn add_callback(&mut self, callback: Box<dyn Callback>) {
+        self.callbacks.retain(|other| other.name() != callback.name());
+        self.callbacks.push(callback);
+    }
+
     /// Trains up to so many epochs in all, on from where the trainer is.
     ///
     /// # Errors
@@ -255,6 +261,17 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
     /// Looks at the model.
     pub fn with_model<R>(&self, f: impl FnOnce(&mut M) -> R) -> R {
         f(&mut self.stepper.inner.borrow_mut().model)
+    }
+
+    /// Looks at the model with the average of its weights, where one is kept.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn with_averages<R>(&mut self, f: impl FnOnce(&mut M) -> R) -> Result<R> {
+        fit::swap(&mut self.stepper)?;
+        let result = self.with_model(f);
+        fit::swap(&mut self.stepper)?;
+        Ok(result)
     }
 
     /// The model, and an end to the trainer.

@@ -16,7 +16,8 @@ use netcl_io::npy::{Content, parse, text_to_npy};
 use netcl_io::{Archive, Array, Checkpoint, load_weights};
 use netcl_nn::autograd::{DType, Generator};
 use netcl_optim::{AdamW, AdamWOptions, Optimizer};
-use netcl_trainer::{Architecture, Classifier, Network, Progress, Run, Settings};
+use netcl_trainer::trainer::Progress;
+use netcl_trainer::{Architecture, Classifier, Network, Run, Settings};
 use serde_json::Value;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
@@ -180,20 +181,20 @@ fn archives(cases: u64) {
         |damage| damage_archive(damage, &model),
         |path| {
             if let Ok(model) = Classifier::load(path, &queue()) {
-                let [channels, height, width] = model.description().architecture.input;
-                let _ = model.probabilities(&vec![7; channels * height * width]);
+                let pixels = model.description().architecture.input.iter().product();
+                let _ = model.probabilities(&vec![7; pixels]);
                 let _ = model.input_of(&Picture::from_pixels(2, 2, &[0, 9, 99, 255]).unwrap());
             }
         },
     );
-    let checkpoint = fixtures.members("checkpoint.netcl");
+    let checkpoint = fixtures.members("last.netcl");
     survive(
         "checkpoint",
         cases,
         |damage| damage_archive(damage, &checkpoint),
         |path| {
             let queue = queue();
-            let architecture = Architecture { network: Network::Mlp, input: [1, 8, 8], classes: 10 };
+            let architecture = Architecture::new(Network::Mlp, &[1, 8, 8], 10);
             let mut generator = Generator::new(0);
             let mut model = architecture.build(&queue, &mut generator).unwrap();
             let mut optimizer = AdamW::new_with(model.parameters(), AdamWOptions::default()).unwrap();
@@ -212,9 +213,9 @@ fn archives(cases: u64) {
         |path| {
             let Ok(mut run) = Run::resume_to(path, Some(3), None, &queue()) else { return };
             // The report is made of what the checkpoint says of the past.
-            let _ = run.train(&|| false, &mut ());
+            let _ = run.train(&|| false);
             let _ = run.finish("a test");
-            for name in ["model.netcl", "report.html", "metrics.jsonl", "checkpoint.netcl"] {
+            for name in ["model.netcl", "report.html", "metrics.jsonl", "last.netcl"] {
                 let _ = std::fs::remove_file(path.with_file_name(name));
             }
         },
