@@ -76,7 +76,7 @@ impl Model {
             Model::Gpt => None,
         };
         if let Some((network, input)) = network {
-            let architecture = Architecture { network, input, classes: CLASSES };
+            let architecture = Architecture::new(network, &input, CLASSES);
             let model = architecture.build(queue, &mut generator)?;
             let shape = [batch, input[0], input[1], input[2]];
             let images = normal(queue, shape, DType::F32, 0.0, 1.0, Some(&mut generator))?;

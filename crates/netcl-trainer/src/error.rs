@@ -57,6 +57,15 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// An error in a callback.
+    #[error("callback {name}: {source}")]
+    Callback {
+        /// The callback's name.
+        name: String,
+        /// What went wrong in it.
+        #[source]
+        source: Box<Error>,
+    },
     /// An error of a data set.
     #[error(transparent)]
     Data(#[from] netcl_data::Error),
@@ -96,6 +105,6 @@ impl Error {
 
     /// The error of a callback, with its name.
     pub fn in_callback(self, name: impl Into<String>) -> Error {
-        Error::Callback { name: name.into(), inner: Box::new(self) }
+        Error::Callback { name: name.into(), source: Box::new(self) }
     }
 }

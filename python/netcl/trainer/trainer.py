@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -147,6 +148,8 @@ class Trainer:
         self._session = new_session(optimizer, self.scaler, self.ema, self.grad_clip, list(metrics))
         self._loop = Loop()
         self._capture = bool(capture)
+        #: When something was said last, and the length of a line that is to be overwritten.
+        self._said, self._shown = time.monotonic(), 0
         self._captured: Any = None
         self._forget()
 
@@ -339,13 +342,29 @@ class Trainer:
     def _epoch_done(self, epoch: dict[str, Any]) -> None:
         self.history.epochs.append(epoch)
 
-    def _phase(self, name: str) -> None:
-        if name.startswith("step by step"):
-            self._say(name)
+    def _has_terminal(self) -> bool:
+        try:
+            return sys.stderr is sys.__stderr__ and sys.stderr.isatty()
+        except (AttributeError, ValueError):
+            return False
 
     def _say(self, text: str) -> None:
-        if self.progress:
-            print(text, file=sys.stderr, flush=True)
+        if self.progress and sys.stderr is not None:
+            # A notebook's line of the moment is overwritten.
+            print(f"\r{text:<{self._shown}}" if self._shown else text, file=sys.stderr, flush=True)
+            self._shown, self._said = 0, time.monotonic()
+
+    def _status(self, text: str) -> None:
+        """The line of the moment: redrawn in a notebook, and elsewhere a line now and then."""
+        now = time.monotonic()
+        if not text or sys.stderr is None:
+            return
+        if type(sys.stderr).__module__.startswith("ipykernel"):
+            if now - self._said > 0.5:
+                print(f"\r{text:<{self._shown}}", end="", file=sys.stderr, flush=True)
+                self._shown, self._said = len(text), now
+        elif now - self._said > 10.0:
+            self._say(text)
 
     def _metadata(self) -> str:
         from netcl.io.serialization import describe

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use netcl::nn::Module;
 use netcl::optim::{ParamGroup, State};
+use netcl::trainer::callbacks::{Progress, Screen};
 use netcl::trainer::trainer::fit::{self, Held, LoopOptions};
 use netcl::trainer::trainer::{
-    Callback, Context, Epoch, Loader, Outcome, Progress, ScheduleEvery, Scheduled, Session as Shared, Step, Stepper,
-    Way, find_lr,
+    self, Callback, Context, Epoch, Loader, Outcome, ScheduleEvery, Scheduled, Session as Shared, Step, Stepper, Way,
+    find_lr,
 };
 use netcl::trainer::{Error, Result};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError, PyValueError};
@@ -33,7 +34,7 @@ pub(super) fn thrown(raised: PyErr) -> Error {
 /// A run of a trainer of Python's.
 #[pyclass(module = "netcl._netcl.trainer")]
 pub(super) struct Loop {
-    progress: Progress,
+    progress: trainer::Progress,
     /// The kinds of batches that a step has seen; the first of each is not captured.
     seen: HashSet<u64>,
     /// Why steps are not captured.
@@ -44,7 +45,7 @@ pub(super) struct Loop {
 impl Loop {
     #[new]
     fn new() -> Loop {
-        Loop { progress: Progress::default(), seen: HashSet::new(), eager: None }
+        Loop { progress: trainer::Progress::default(), seen: HashSet::new(), eager: None }
     }
 
     /// Finished epochs.
@@ -174,10 +175,36 @@ impl Settings {
 /// The callbacks of a run, after the one that keeps the trainer's history.
 fn callbacks(trainer: &Bound<'_, PyAny>) -> PyResult<Vec<Box<dyn Callback>>> {
     let mut all: Vec<Box<dyn Callback>> = vec![Box::new(Keeper(trainer.clone().unbind()))];
+    if trainer.getattr("progress")?.is_truthy()? {
+        let terminal = trainer.call_method0("_has_terminal")?.is_truthy()?;
+        let progress =
+            if terminal { Progress::default() } else { Progress::on(PythonScreen(trainer.clone().unbind())) };
+        all.push(Box::new(progress));
+    }
     for callback in trainer.getattr("callbacks")?.try_iter()? {
         all.push(super::callbacks::callback_of(&callback?, trainer)?);
     }
     Ok(all)
+}
+
+/// Python's standard error: a notebook's cell, a file, whatever stands there.
+struct PythonScreen(Py<PyAny>);
+
+impl PythonScreen {
+    fn say(&self, method: &str, text: &str) {
+        // A line that nobody sees is no reason to stop a training.
+        let _ = Python::attach(|py| self.0.bind(py).call_method1(method, (text,)).map(drop));
+    }
+}
+
+impl Screen for PythonScreen {
+    fn line(&mut self, text: &str) {
+        self.say("_say", text);
+    }
+
+    fn status(&mut self, text: &str) {
+        self.say("_status", text);
+    }
 }
 
 /// Tells Python's trainer what happens.
@@ -207,10 +234,6 @@ impl Callback for Keeper {
             record.set_item("lr", step.lr)?;
             record.set_item("samples", step.samples)
         })
-    }
-
-    fn phase(&mut self, _run: &mut Context<'_>, name: &str) -> Result<()> {
-        Python::attach(|py| self.0.bind(py).call_method1("_phase", (name,)).map(drop)).map_err(thrown)
     }
 
     fn epoch_ends(&mut self, _run: &mut Context<'_>, epoch: &Epoch) -> Result<()> {
