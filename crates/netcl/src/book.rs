@@ -35,6 +35,7 @@ pages! {
     reference_opencl: "docs/src/reference/opencl.md",
     reference_optim: "docs/src/reference/optim.md",
     reference_tensor: "docs/src/reference/tensor.md",
+    reference_trainer: "docs/src/reference/trainer.md",
     architecture: "docs/src/architecture.md",
     profiling: "docs/src/profiling.md",
     testing: "docs/src/testing.md",
