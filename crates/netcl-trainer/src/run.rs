@@ -181,9 +181,11 @@ impl Run {
         }
         let per_epoch = run.data.training(&run.task, &run.settings, queue)?.len();
         run.trainer.resume(&path)?;
+        let accumulate = run.settings.accumulate;
+        let steps = progress.epochs * per_epoch.div_ceil(accumulate) + progress.batches.div_ceil(accumulate);
         if progress.epochs > run.settings.epochs
             || progress.batches >= per_epoch
-            || run.schedule.epoch() != progress.history.steps.len() as u64
+            || [steps as u64, run.schedule.epoch()] != [progress.history.steps.len() as u64; 2]
         {
             let what = "has a progress that does not fit its settings: the file is damaged".to_owned();
             return Err(Error::File { path, what });

@@ -357,7 +357,7 @@ fn a_language_model_learns_writes_and_resumes_with_everything_switched_on() {
         Settings { accumulate: 2, ema: Some(0.5), amp: Some(Precision::Bfloat16), epochs: 4, ..language(&data) };
     let run = |name: &str| Run::start(settings.clone(), None, &queue(), &place.path().join(name)).unwrap();
     let mut whole = run("whole");
-    assert_eq!(whole.samples().unwrap(), (48, 28));
+    assert_eq!(whole.samples().unwrap(), (48, 25));
     assert_eq!(train(&mut whole, 99), Ended::Finished);
     assert_eq!(whole.progress().history.steps.len(), 8, "three batches in an epoch make two steps");
     let summary = whole.finish("a test").unwrap();
@@ -435,7 +435,7 @@ fn checkpoints_of_other_programs_and_other_data_are_refused() {
     assert!(refused().contains("progress cannot be read"), "{}", refused());
     for (key, value) in [("epochs", 1u64 << 60), ("batches", 1 << 60), ("batches", 2)] {
         changed("progress", &|progress| progress[key] = value.into());
-        assert!(refused().contains("does not fit its settings"), "{}", refused());
+        assert!(refused().contains("does not fit its"), "{}", refused());
     }
     changed("settings", &|value| value["epochs"] = u64::MAX.into());
     assert!(refused().contains("too many to count"), "{}", refused());

@@ -270,6 +270,10 @@ impl<S: Stepper> Run<'_, S> {
         let mut pending: Vec<Pending<S::Batch>> = Vec::new();
         let (mut kept, mut read) = (0, Instant::now());
         loop {
+            // After the last batch nothing is left to stop: a resumed epoch without a batch would have no figures.
+            if train.batches().is_some_and(|all| self.progress.batches >= all) {
+                break;
+            }
             if (self.options.stop)() {
                 self.read(&mut pending)?;
                 self.progress.seconds = before + start.elapsed().as_secs_f64();
@@ -320,7 +324,11 @@ impl<S: Stepper> Run<'_, S> {
         values.insert("lr".to_owned(), self.stepper.learning_rate());
         let steps = self.progress.history.steps.len();
         let seconds = before + start.elapsed().as_secs_f64();
-        let done = Epoch { epoch, steps, samples, seconds, values };
+        let mut done = Epoch { epoch, steps, samples, seconds, values };
+        self.stepper.show(|_, queue, _| {
+            done.note_device(queue, trained);
+            Ok(())
+        })?;
         self.progress.history.epochs.push(done.clone());
         self.progress.epochs = epoch;
         (self.progress.batches, self.progress.seconds) = (0, 0.0);
