@@ -138,6 +138,13 @@ fn metrics(path: &Path, notes: &mut Vec<String>) -> History {
             None => damaged.push(number),
         }
     }
+    let mut samples: BTreeMap<usize, usize> = BTreeMap::new();
+    for step in &history.steps {
+        *samples.entry(step.epoch).or_default() += step.samples;
+    }
+    for epoch in history.epochs.iter_mut().filter(|epoch| epoch.samples == 0) {
+        epoch.samples = samples.get(&epoch.epoch).copied().unwrap_or(0);
+    }
     if let Some(first) = damaged.first() {
         let lines = if damaged.len() == 1 { "1 line is" } else { &format!("{} lines are", damaged.len()) };
         notes.push(format!("metrics.jsonl: {lines} damaged and left out, the first is line {first}."));

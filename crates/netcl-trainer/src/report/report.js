@@ -65,7 +65,7 @@
     return words.charAt(0).toUpperCase() + words.slice(1);
   };
   const names = new Set(runs.flatMap((run) => run.history.epochs.flatMap((epoch) => Object.keys(epoch.values))));
-  const metrics = [...new Set([...names].filter((name) => name !== SPEED && !(name in MEMORY)).map(base))].sort();
+  const metrics = [...new Set([...names].filter((name) => name !== SPEED && name !== "lr" && !(name in MEMORY)).map(base))].sort();
   const last = (run, name) => {
     const values = run.history.epochs.map((epoch) => epoch.values[name]).filter(known);
     return values.length ? values[values.length - 1] : undefined;
@@ -239,7 +239,7 @@
 
       const parts = [svg("title", {}, this.title)];
       const clip = `${this.id}-clip`;
-      parts.push(svg("clipPath", { id: clip }, svg("rect", { x: left, y: top - 4, width: right - left, height: bottom - top + 8 })));
+      parts.push(svg("clipPath", { id: clip }, svg("rect", { x: left - 5, y: top - 5, width: right - left + 10, height: bottom - top + 10 })));
       const logTicks = () => {
         const decades = ticks(floor, ceiling, 5).map((tick) => 10 ** tick);
         return decades.map((tick) => [Number(tick.toPrecision(2)), plain(Number(tick.toPrecision(2)))]);
@@ -404,7 +404,7 @@
 
   const comparison = () => {
     const columns = results.map((name) => ({ head: `${name.startsWith("val_") ? "validation " : ""}${base(name).replaceAll("_", " ")} (best)`, of: (run) => best(run, name), text: format(name), low: lowerIsBetter(name) }));
-    columns.push({ head: "epochs", of: (run) => run.history.epochs.length, text: String }, { head: "time", of: seconds, text: duration },
+    columns.push({ head: "epochs", of: (run) => run.history.epochs.length, text: String }, { head: "time", of: (run) => seconds(run) || undefined, text: duration },
       { head: "samples/s", of: speed, text: plain, low: false }, { head: "parameters", of: parameters, text: grouped }, { head: "peak memory", of: (run) => last(run, "memory_peak_bytes"), text: bytes });
     const used = columns.filter((column) => runs.some((run) => known(column.of(run))));
     const winner = (column) => {
@@ -421,7 +421,7 @@
     const keys = [...new Set(all.flatMap((one) => [...one.keys()]))];
     if (!keys.length) return null;
     if (single) return el("div", { class: "card" }, el("table", { class: "rows" }, ...keys.map((key) => el("tr", {}, el("th", { scope: "row" }, key), cell(all[0].get(key))))));
-    const differs = (key) => new Set(all.map((one) => one.get(key))).size > 1;
+    const differs = (key) => new Set(all.filter((one) => one.has(key)).map((one) => one.get(key))).size > 1;
     const rows = keys.map((key) => el("tr", { class: differs(key) ? "differs" : null }, el("th", { scope: "row" }, key), ...all.map((one) => cell(one.get(key), { class: "wrap" }))));
     const only = el("input", { type: "checkbox", onchange: (event) => rows.forEach((row) => { row.hidden = event.target.checked && !row.classList.contains("differs"); }) });
     return el("div", {}, el("div", { class: "bar", style: "position:static" }, el("label", {}, only, "only what differs")), table(["setting", ...runs.map((run) => run.title)], rows));

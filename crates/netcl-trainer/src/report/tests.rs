@@ -157,6 +157,7 @@ fn folders_are_read_also_where_files_are_damaged() {
     assert!(found.history.steps[1].loss.is_nan() && found.history.steps[0].samples == 32);
     assert_eq!(found.history.epochs[0].values["val_loss"], 1.5);
     assert_eq!(found.history.epochs[1].values["val_f1"], 0.5);
+    assert_eq!([found.history.epochs[0].samples, found.history.epochs[1].samples], [64, 64]);
     let notes = found.notes.join(" ");
     assert!(notes.contains("2 lines are damaged and left out, the first is line 2"), "{notes}");
     assert!(notes.contains("Not finished: 2 epochs are done; it was stopped"), "{notes}");

@@ -313,7 +313,6 @@ impl<S: Stepper> Run<'_, S> {
         let (loss, samples) = self.mean_loss(epoch);
         values.insert("loss".to_owned(), loss);
         let trained = before + start.elapsed().as_secs_f64();
-        values.insert("samples_per_second".to_owned(), samples as f64 / trained.max(1e-9));
         let due = epoch.is_multiple_of(self.options.validate_every.max(1)) || epoch == self.options.epochs;
         if let Some(valid) = valid.as_mut().filter(|_| due) {
             self.call(|callback, context| callback.phase(context, "validation"))?;
