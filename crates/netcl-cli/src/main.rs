@@ -17,6 +17,7 @@ mod profile;
 mod report;
 mod steps;
 mod train;
+mod tui;
 mod tune;
 mod workload;
 

@@ -1,6 +1,8 @@
 //! `netcl train`: a network learns images, a text or a table.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -18,6 +20,7 @@ use serde_json::json;
 use crate::Verdict;
 use crate::evaluate;
 use crate::output::{name, print, print_json};
+use crate::tui::Screen;
 
 /// What stands below the options.
 pub(crate) const AFTER_HELP: &str = "\
@@ -122,6 +125,9 @@ pub(crate) struct Arguments {
         "accumulate", "lr", "weight_decay", "clip", "ema", "amp", "label_smoothing", "augment", "side", "target", "tokens",
         "layers", "heads", "width", "context", "dropout", "seed", "limit", "overwrite"])]
     resume: Option<Option<PathBuf>>,
+    /// Show curves, memory and a log on the whole terminal; q stops and keeps a checkpoint
+    #[arg(long, conflicts_with = "json")]
+    tui: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -196,14 +202,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         None => start(arguments, &device)?,
     };
     let on = format!("{} ({})", device.device_name, device.platform_name);
+    let headline = headline(&run, &on)?;
     if !arguments.json {
-        print(&headline(&run, &on)?)?;
+        print(&headline)?;
     }
-    if !arguments.json {
+    let quit = Arc::new(AtomicBool::new(false));
+    if arguments.tui {
+        let title = headline.lines().next().unwrap_or_default();
+        let screen = Screen::open(title, quit.clone());
+        run.watch(screen.context("train: --tui needs a terminal; leave it out where the output goes to a file")?);
+    } else if !arguments.json {
         let (unit, of_sample) = run.task().unit();
         run.watch(Progress::default().unit(unit, of_sample));
     }
-    let outcome = run.train(&shutdown::interrupted).with_context(|| format!("training on {on}"))?;
+    let stop = || shutdown::interrupted() || quit.load(Ordering::Relaxed);
+    let outcome = run.train(&stop).with_context(|| format!("training on {on}"))?;
     if let Outcome::Stopped(_) = outcome {
         let (epoch, folder) = (run.progress().epochs + 1, run.folder().display());
         // Not on standard output: whoever reads JSON there gets none.
