@@ -45,3 +45,7 @@ pub use language::LanguageModel;
 pub use run::{Run, Summary};
 pub use settings::{Precision, Settings};
 pub use task::{Data, Task, load_model};
+pub use trainer::{
+    Batches, Callback, Context, Epoch, History, Loader, LrCurve, Metric, Opened, Outcome, Output, ScheduleEvery, Step,
+    Trainer, TrainerOptions, Truth,
+};
