@@ -11,7 +11,6 @@ import time
 
 import numpy as np
 
-import netcl
 import netcl.nn as nn
 import netcl.optim as optim
 from netcl import Tensor
@@ -33,7 +32,7 @@ def main() -> None:
 
         def eager(x: Tensor, model=model, opt=opt) -> Tensor:
             y = model(x)
-            loss = netcl.mean(netcl.mul(y, y))
+            loss = (y * y).mean()
             loss.backward()
             opt.step()
             opt.zero_grad()
