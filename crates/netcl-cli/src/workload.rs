@@ -10,7 +10,7 @@ use netcl::core::index::IndexTensor;
 use netcl::nn::{Build, GPT, GPTOptions, Module, functional as F};
 use netcl::ops::random::normal;
 use netcl::optim::{Adam, Optimizer};
-use netcl::runtime::capture::capture;
+use netcl::runtime::capture::{Tensors, capture};
 use netcl::trainer::{Architecture, Network};
 
 /// A model that can be run by name.
@@ -77,33 +77,52 @@ impl Model {
         };
         if let Some((network, input)) = network {
             let architecture = Architecture::new(network, &input, CLASSES);
-            let model = architecture.build(queue, &mut generator)?;
+            let mut model = architecture.build(queue, &mut generator)?;
+            if mode == Mode::Infer {
+                model.eval();
+            }
             let shape = [batch, input[0], input[1], input[2]];
             let images = normal(queue, shape, DType::F32, 0.0, 1.0, Some(&mut generator))?;
-            return steps(model, images.into(), labels(batch, CLASSES)?, mode);
+            let parameters = model.parameters();
+            let forward = move |images: &Tensor| model.forward(images);
+            return steps(forward, parameters, images.into(), labels(batch, CLASSES)?, mode);
         }
         let settings = GPTOptions { n_embd: 128, n_layer: 4, n_head: 4, ..GPTOptions::new(VOCABULARY, LENGTH) };
-        let model = GPT::new_with(Build::on(queue).generator(&mut generator), settings)?;
-        let tokens: Vec<f32> = (0..batch * LENGTH).map(|i| (i * 31 % VOCABULARY) as f32).collect();
-        let tokens = Tensor::from_host(queue, &tokens, [batch, LENGTH])?;
-        steps(Box::new(model), tokens, labels(batch * LENGTH, VOCABULARY)?, mode)
+        let mut model = GPT::new_with(Build::on(queue).generator(&mut generator), settings)?;
+        if mode == Mode::Infer {
+            model.eval();
+        }
+        let tokens: Vec<i64> = (0..batch * LENGTH).map(|i| (i * 31 % VOCABULARY) as i64).collect();
+        let tokens = IndexTensor::from_host(queue, &tokens, [batch, LENGTH])?;
+        let parameters = model.parameters();
+        let forward = move |tokens: &IndexTensor| model.logits(tokens, None);
+        steps(forward, parameters, tokens, labels(batch * LENGTH, VOCABULARY)?, mode)
     }
 }
 
 /// One step, as often as wanted.
 pub(crate) type Step = Box<dyn FnMut() -> netcl::Result<()>>;
 
-fn steps(mut model: Box<dyn Module>, x: Tensor, y: IndexTensor, mode: Mode) -> Result<Step> {
+fn steps<X>(
+    forward: impl Fn(&X) -> netcl::Result<Tensor> + 'static,
+    parameters: Vec<Tensor>,
+    x: X,
+    y: IndexTensor,
+    mode: Mode,
+) -> Result<Step>
+where
+    X: 'static,
+    (X, IndexTensor): Tensors,
+{
     if mode == Mode::Infer {
-        model.eval();
         return Ok(Box::new(move || {
             let _no_grad = no_grad();
-            model.forward(&x).map(drop)
+            forward(&x).map(drop)
         }));
     }
-    let mut optimizer = Adam::new(model.parameters(), 1e-3).context("the optimizer")?;
-    let mut train = move |x: &Tensor, y: &IndexTensor| -> netcl::Result<Tensor> {
-        let out = model.forward(x)?;
+    let mut optimizer = Adam::new(parameters, 1e-3).context("the optimizer")?;
+    let mut train = move |(x, y): &(X, IndexTensor)| -> netcl::Result<Tensor> {
+        let out = forward(x)?;
         let classes = out.shape()[out.ndim() - 1];
         // One row per token of a language model.
         let out = netcl::reshape(&out, [out.size() / classes, classes])?;
@@ -113,10 +132,10 @@ fn steps(mut model: Box<dyn Module>, x: Tensor, y: IndexTensor, mode: Mode) -> R
         optimizer.zero_grad();
         Ok(loss)
     };
-    if mode == Mode::Train {
-        return Ok(Box::new(move || train(&x, &y).map(drop)));
-    }
-    let mut captured = capture(move |(x, y): &(Tensor, IndexTensor)| train(x, y));
     let inputs = (x, y);
+    if mode == Mode::Train {
+        return Ok(Box::new(move || train(&inputs).map(drop)));
+    }
+    let mut captured = capture(train);
     Ok(Box::new(move || captured.call(&inputs).map(drop)))
 }

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use smallvec::SmallVec;
 
+use crate::autograd::site;
 use crate::error::{IntoPyResult, carry, kind};
 use crate::index::IndexTensor;
 use crate::tensor::Tensor;
@@ -74,7 +75,7 @@ impl JitCache {
         let (statics, inputs, body) = (statics.as_bytes(), all(inputs)?, to_body(body));
         let inputs: SmallVec<[&Recorded; 8]> = inputs.iter().map(AsRef::as_ref).collect();
         // A clone: the function is released here, since without the interpreter's lock that takes a queue and another lock.
-        let (plan, made) = py.detach(|| self.0.call(statics, &inputs, &captures.0, body.clone())).py()?;
+        let (plan, made) = site::detach(py, || self.0.call(statics, &inputs, &captures.0, body.clone())).py()?;
         let made = made.into_iter().map(|tensor| wrap(py, tensor)).collect::<PyResult<Vec<_>>>()?;
         Ok((plan, PyList::new(py, made)?))
     }

@@ -13,7 +13,7 @@ use netcl::ops::{self, Axes, Operand};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::autograd::unrecorded;
+use crate::autograd::{site, unrecorded};
 use crate::device::resolve_queue;
 use crate::error::{IntoPyResult, kind};
 use crate::index::IndexTensor;
@@ -109,7 +109,7 @@ fn elementwise(
         .collect();
     let target = out.as_ref().map(|out| out.get().inner());
     let target = target.as_deref().map(netcl::Tensor::raw);
-    let result = py.detach(|| ops::elementwise::apply(name, &operands, &params, target)).py()?;
+    let result = site::detach(py, || ops::elementwise::apply(name, &operands, &params, target)).py()?;
     let recordable: Vec<recorded::Operand<'_>> = given
         .iter()
         .map(|operand| match operand {
@@ -395,7 +395,7 @@ macro_rules! reductions {
             let raw = &x.inner();
             let constant: &[&str] = &[$(stringify!($constant)),*];
             let inputs: &[&Tensor] = if constant.is_empty() { &[x] } else { &[] };
-            wrap(stringify!($name), inputs, with_axes(axis, |axes| py.detach(|| ops::$name(raw, axes, keepdims)))?)
+            wrap(stringify!($name), inputs, with_axes(axis, |axes| site::detach(py, || ops::$name(raw, axes, keepdims)))?)
         }
     )*};
 }
@@ -430,7 +430,7 @@ fn var(
     keepdims: bool,
 ) -> PyResult<Tensor> {
     let raw = &x.inner();
-    wrap("var", &[x], with_axes(axis, |axes| py.detach(|| ops::var(raw, axes, correction, keepdims)))?)
+    wrap("var", &[x], with_axes(axis, |axes| site::detach(py, || ops::var(raw, axes, correction, keepdims)))?)
 }
 
 /// The standard deviation over some axes; ``correction=1`` divides by one less than the count.
@@ -444,7 +444,7 @@ fn std_(
     keepdims: bool,
 ) -> PyResult<Tensor> {
     let raw = &x.inner();
-    wrap("std", &[x], with_axes(axis, |axes| py.detach(|| ops::std(raw, axes, correction, keepdims)))?)
+    wrap("std", &[x], with_axes(axis, |axes| site::detach(py, || ops::std(raw, axes, correction, keepdims)))?)
 }
 
 /// The p-norm over some axes.
@@ -452,7 +452,7 @@ fn std_(
 #[pyo3(signature = (x, p=2.0, axis=None, keepdims=false))]
 fn norm(py: Python<'_>, x: &Tensor, p: f64, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
     let raw = &x.inner();
-    wrap("norm", &[x], with_axes(axis, |axes| py.detach(|| ops::norm(raw, p, axes, keepdims)))?)
+    wrap("norm", &[x], with_axes(axis, |axes| site::detach(py, || ops::norm(raw, p, axes, keepdims)))?)
 }
 
 /// Where the largest value is: along an axis, or in the flattened tensor. The first of equals; NaN counts as largest.
@@ -460,7 +460,7 @@ fn norm(py: Python<'_>, x: &Tensor, p: f64, axis: Option<&Bound<'_, PyAny>>, kee
 #[pyo3(signature = (x, axis=None, keepdims=false))]
 fn argmax(py: Python<'_>, x: &Tensor, axis: Option<isize>, keepdims: bool) -> PyResult<IndexTensor> {
     let raw = &x.inner();
-    Ok(IndexTensor(py.detach(|| ops::argmax(raw, axis, keepdims)).py()?))
+    Ok(IndexTensor(site::detach(py, || ops::argmax(raw, axis, keepdims)).py()?))
 }
 
 /// Where the smallest value is: along an axis, or in the flattened tensor. The first of equals; NaN counts as smallest.
@@ -468,7 +468,7 @@ fn argmax(py: Python<'_>, x: &Tensor, axis: Option<isize>, keepdims: bool) -> Py
 #[pyo3(signature = (x, axis=None, keepdims=false))]
 fn argmin(py: Python<'_>, x: &Tensor, axis: Option<isize>, keepdims: bool) -> PyResult<IndexTensor> {
     let raw = &x.inner();
-    Ok(IndexTensor(py.detach(|| ops::argmin(raw, axis, keepdims)).py()?))
+    Ok(IndexTensor(site::detach(py, || ops::argmin(raw, axis, keepdims)).py()?))
 }
 
 macro_rules! along_an_axis {
@@ -478,7 +478,7 @@ macro_rules! along_an_axis {
         #[pyo3(signature = (x, axis=-1), text_signature = "(x, axis=-1)")]
         fn $name(py: Python<'_>, x: &Tensor, axis: isize) -> PyResult<Tensor> {
             let raw = &x.inner();
-            wrap(stringify!($name), &[x], py.detach(|| ops::$name(raw, axis)))
+            wrap(stringify!($name), &[x], site::detach(py, || ops::$name(raw, axis)))
         }
     )*};
 }
@@ -508,7 +508,7 @@ fn matmul(
     let options = MatmulOptions { transpose_a, transpose_b, out: target, ..Default::default() };
     let lost = unrecorded("matmul", &[a, b]);
     let (a, b) = (&a.inner(), &b.inner());
-    let result = py.detach(|| ops::matmul_with(a, b, &options)).py()?;
+    let result = site::detach(py, || ops::matmul_with(a, b, &options)).py()?;
     wrap_out(py, result, out, lost)
 }
 
@@ -519,7 +519,7 @@ fn linear(py: Python<'_>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) ->
     let inputs: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
     let (x, weight, bias) = (&x.inner(), &weight.inner(), bias.map(Tensor::inner));
     let bias = bias.as_deref().map(netcl::Tensor::raw);
-    wrap("linear", &inputs, py.detach(|| ops::linear(x, weight, bias)))
+    wrap("linear", &inputs, site::detach(py, || ops::linear(x, weight, bias)))
 }
 
 /// Adds a vector along the channel axis: the last axis of matrices and sequences, axis 1 of images (4 or 5 axes).
@@ -527,7 +527,7 @@ fn linear(py: Python<'_>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) ->
 fn bias_add(py: Python<'_>, x: &Tensor, bias: &Tensor) -> PyResult<Tensor> {
     let inputs = [x, bias];
     let (x, bias) = (&x.inner(), &bias.inner());
-    wrap("bias_add", &inputs, py.detach(|| ops::bias_add(x, bias)))
+    wrap("bias_add", &inputs, site::detach(py, || ops::bias_add(x, bias)))
 }
 
 /// Sets how exactly float32 products are computed from now on, on all threads: ``"highest"`` (as accurate as float32, by whatever

@@ -27,8 +27,7 @@ pub(crate) fn seed(given: Option<&Bound<'_, PyAny>>, of: &Recorded) -> PyResult<
 /// A walk backwards: other Python threads go on meanwhile, and rules and hooks written in Python attach themselves.
 pub(crate) fn walk<T: Send>(py: Python<'_>, walk: impl FnOnce() -> netcl::Result<T> + Send) -> PyResult<T> {
     site::forget();
-    let _line = site::hold(py);
-    py.detach(walk).py()
+    site::detach(py, walk).py()
 }
 
 /// Computes the gradients of one or several tensors and accumulates them on the leaves.

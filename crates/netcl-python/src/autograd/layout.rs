@@ -7,7 +7,7 @@ use netcl::autograd::ops::layout;
 use netcl::core::shape::Slice;
 use pyo3::prelude::*;
 
-use super::{record, wrap};
+use super::{record, site, wrap};
 use crate::error::IntoPyResult;
 use crate::layer_ops::whole;
 use crate::ops::{axes, split_lengths, tensor_list};
@@ -118,7 +118,7 @@ fn join(
 ) -> PyResult<Tensor> {
     let tensors: Vec<Arc<Recorded>> = tensors.iter().map(|t| t.get().inner()).collect();
     let tensors: Vec<&Recorded> = tensors.iter().map(Arc::as_ref).collect();
-    wrap(py, py.detach(|| join(&tensors)).py()?)
+    wrap(py, site::detach(py, || join(&tensors)).py()?)
 }
 
 /// Views of consecutive parts: of the given lengths, or all of one length (the last may be shorter).

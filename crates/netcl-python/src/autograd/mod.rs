@@ -53,7 +53,7 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
 /// Runs an operation on a tensor: other Python threads go on meanwhile, unless it is too short for that to pay.
 pub(crate) fn run<T: Send>(py: Python<'_>, on: &netcl::Tensor, operation: impl FnOnce() -> T + Send) -> T {
     let short = matches!(on.queue(), Queue::Cpu(_)) && on.size() * on.dtype().size() < DETACH_ABOVE;
-    if short { operation() } else { py.detach(operation) }
+    if short { operation() } else { site::detach(py, operation) }
 }
 
 /// [`run`] of an operation that gives a tensor.

@@ -4,6 +4,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use netcl::core::observe::wants_places;
+use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
@@ -45,7 +47,7 @@ pub(crate) fn note(py: Python<'_>, result: &netcl::Tensor) -> PyResult<()> {
 /// The line that asked for what this thread launches, for observers.
 ///
 /// A thread that is detached from the interpreter does not attach itself: it may hold locks that another one wants with the interpreter in
-/// its hands. What runs detached for long notes its line before ([`hold`]).
+/// its hands. What launches while detached notes its line before ([`detach`]).
 pub(crate) fn observed() -> Option<Arc<str>> {
     if is_attached() {
         return Python::attach(|py| caller(py).ok().flatten());
@@ -69,15 +71,12 @@ fn is_attached() -> bool {
 }
 
 /// A line that is known until this is dropped.
-pub(crate) struct Held(Option<Arc<str>>);
+struct Held(Option<Arc<str>>);
 
-/// Notes the caller's line for what runs detached; nothing happens where nobody asks for it.
-pub(crate) fn hold(py: Python<'_>) -> Option<Held> {
-    if !netcl::core::observe::wants_places() {
-        return None;
-    }
-    let line = caller(py).ok().flatten();
-    Some(Held(HELD.replace(line)))
+/// Detaches from the interpreter for work that launches: its line is known to those who ask for lines.
+pub(crate) fn detach<T: Ungil>(py: Python<'_>, run: impl FnOnce() -> T + Ungil) -> T {
+    let _held = wants_places().then(|| Held(HELD.replace(caller(py).ok().flatten())));
+    py.detach(run)
 }
 
 impl Drop for Held {

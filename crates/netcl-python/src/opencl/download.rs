@@ -12,6 +12,7 @@ use netcl::core::{Error, Result};
 use pyo3::prelude::*;
 
 use super::event::Event;
+use crate::autograd::site;
 use crate::error::IntoPyResult;
 use crate::ndarray;
 
@@ -55,8 +56,9 @@ impl Drop for Download {
 
 /// Starts a read of a tensor's values: the array, and the event after which it holds them. bfloat16 becomes float32.
 pub(crate) fn download<'py>(py: Python<'py>, tensor: &Raw) -> PyResult<(Bound<'py, PyAny>, Option<Event>)> {
-    let _line = crate::autograd::site::hold(py);
-    let Some(started) = py.detach(|| start(tensor)).py()? else { return Ok((ndarray::copy_out(py, tensor)?, None)) };
+    let Some(started) = site::detach(py, || start(tensor)).py()? else {
+        return Ok((ndarray::copy_out(py, tensor)?, None));
+    };
     let download = Arc::new(started);
     match ndarray::share_with(py, &download.target, Box::new(download.clone()))? {
         Some(array) => Ok((array, Some(Event::of_download(download)))),

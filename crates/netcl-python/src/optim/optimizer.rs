@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList};
 
 use super::state::{from_dict, to_dict};
+use crate::autograd::site;
 use crate::error::{IntoPyResult, kind};
 use crate::tensor::Tensor;
 
@@ -89,8 +90,7 @@ impl Optimizer {
         };
         let found_inf = found_inf.map(|flag| flag.inner().as_ref().clone());
         let options = StepOptions { grad_scale, max_norm, found_inf, skip_non_finite };
-        let _line = crate::autograd::site::hold(py);
-        let norm = py.detach(|| self.lock().step_with(&options)).py()?;
+        let norm = site::detach(py, || self.lock().step_with(&options)).py()?;
         match (loss, norm) {
             (Some(loss), _) => Ok(Some(loss)),
             (None, Some(norm)) => Ok(Some(Py::new(py, Tensor::new(norm))?.into_any())),

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::Value;
+use crate::autograd::site;
 use crate::error::IntoPyResult;
 
 type Function = Box<dyn FnMut(&Vec<Value>) -> netcl::Result<Vec<Value>> + Send>;
@@ -27,8 +28,7 @@ pub(crate) struct Captured {
 impl Captured {
     fn with<R: Send>(&self, py: Python<'_>, run: impl FnOnce(&mut Inner) -> netcl::Result<R> + Send) -> PyResult<R> {
         let busy = || PyRuntimeError::new_err("a captured function was called while it is running; make a second one");
-        let _line = crate::autograd::site::hold(py);
-        py.detach(|| match self.inner.try_lock() {
+        site::detach(py, || match self.inner.try_lock() {
             Ok(mut inner) => Ok(run(&mut inner)),
             Err(TryLockError::Poisoned(poisoned)) => Ok(run(&mut poisoned.into_inner())),
             Err(TryLockError::WouldBlock) => Err(busy()),

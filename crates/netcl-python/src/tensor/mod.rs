@@ -130,8 +130,7 @@ impl Tensor {
             make()
         } else {
             let (bytes, from, shape) = (bytes, host.dtype, host.shape.clone());
-            let _line = crate::autograd::site::hold(py);
-            py.detach(|| Raw::from_host_bytes(&queue, bytes, from, shape, options))
+            site::detach(py, || Raw::from_host_bytes(&queue, bytes, from, shape, options))
         };
         Ok(Tensor::new(raw.py()?.into()))
     }
@@ -325,8 +324,7 @@ impl Tensor {
 
     /// The only element as a float.
     fn item(&self, py: Python<'_>) -> PyResult<f64> {
-        let _line = crate::autograd::site::hold(py);
-        py.detach(|| self.inner().item()).py()
+        site::detach(py, || self.inner().item()).py()
     }
 
     /// Waits for an upload that is still under way and clears the pending fields. Safe to call twice.
