@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use netcl::trainer::task::Loaded;
 use netcl::trainer::{Evaluation, Settings, Task, load_model};
 use serde_json::{Value, json};
 
@@ -39,7 +40,7 @@ const NAME: usize = 16;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let queue = device(arguments.device.as_deref())?.queue;
-    let (task, mut model, metadata) = load_model(&arguments.model, &queue)?;
+    let Loaded { task, mut model, metadata } = load_model(&arguments.model, &queue)?;
     let kept = |key: &str| metadata.get(key).cloned().unwrap_or(Value::Null);
     let settings: Settings = serde_json::from_value(kept("settings"))
         .with_context(|| format!("{} does not say how it was trained", arguments.model.display()))?;

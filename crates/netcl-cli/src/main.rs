@@ -43,7 +43,7 @@ struct Arguments {
 enum Command {
     /// Train a network on images, a text or a table: a CNN on handwritten digits that come with netcl, unless told otherwise
     #[command(after_help = train::AFTER_HELP)]
-    Train(train::Arguments),
+    Train(Box<train::Arguments>),
     /// Lay the curves of several runs over each other, on one HTML page
     Report(report::Arguments),
     /// Ask a trained network what a picture shows

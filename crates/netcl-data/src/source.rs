@@ -399,12 +399,12 @@ fn images(name: &str, set: &TableSet) -> Result<Option<ImageSet>> {
     let Some(labels) = labels.iter().map(|&label| u8::try_from(label).ok()).collect::<Option<Vec<u8>>>() else {
         return Ok(None);
     };
-    match set.inputs.shape() {
-        &[_, height, width] => ImageSet::new(name, pixels.to_vec(), labels, [1, height, width]).map(Some),
-        &[_, channels @ (1 | 3), height, width] => {
+    match *set.inputs.shape() {
+        [_, height, width] => ImageSet::new(name, pixels.to_vec(), labels, [1, height, width]).map(Some),
+        [_, channels @ (1 | 3), height, width] => {
             ImageSet::new(name, pixels.to_vec(), labels, [channels, height, width]).map(Some)
         }
-        &[_, height, width, channels @ (1 | 3)] => {
+        [_, height, width, channels @ (1 | 3)] => {
             let mut planes = Vec::with_capacity(pixels.len());
             for image in pixels.chunks_exact((height * width * channels).max(1)) {
                 planes.extend((0..channels).flat_map(|c| image.iter().skip(c).step_by(channels)));

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::architecture::Architecture;
 use crate::error::{Error, Result};
-use crate::task::{Task, load_model};
+use crate::task::{Loaded, Task, load_model};
 
 /// What a model file says besides the weights: how to build the model and what to feed it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,13 +46,14 @@ impl Classifier {
     /// # Errors
     /// If the file cannot be read, is another program's, or its weights do not fit or are no numbers.
     pub fn load(path: &Path, queue: &Queue) -> Result<Classifier> {
-        match load_model(path, queue)? {
-            (Task::Images(description), model, _) => Ok(Classifier { model, queue: queue.clone(), description }),
-            (Task::Text(_), ..) => {
+        let Loaded { task, model, .. } = load_model(path, queue)?;
+        match task {
+            Task::Images(description) => Ok(Classifier { model, queue: queue.clone(), description }),
+            Task::Text(_) => {
                 let what = "is a language model; `netcl generate` and `netcl evaluate` take it".to_owned();
                 Err(Error::File { path: path.to_owned(), what })
             }
-            (Task::Table(_), ..) => {
+            Task::Table(_) => {
                 let what = "is a model of tables; `netcl evaluate` takes it".to_owned();
                 Err(Error::File { path: path.to_owned(), what })
             }

@@ -7,7 +7,7 @@ use netcl_nn::autograd::{IndexTensor, Queue};
 use netcl_nn::{GPT, Module, Sampling};
 
 use crate::error::{Error, Result};
-use crate::task::{Task, TextDescription, load_model};
+use crate::task::{Loaded, Task, TextDescription, load_model};
 
 /// A trained model that goes on with a text.
 pub struct LanguageModel {
@@ -22,12 +22,13 @@ impl LanguageModel {
     /// # Errors
     /// As [`load_model`], and for a model of anything but texts.
     pub fn load(path: &Path, queue: &Queue) -> Result<LanguageModel> {
-        match load_model(path, queue)? {
-            (Task::Text(description), model, _) => {
+        let Loaded { task, model, .. } = load_model(path, queue)?;
+        match task {
+            Task::Text(description) => {
                 let tokenizer = description.tokenizer();
                 Ok(LanguageModel { model, description, tokenizer })
             }
-            (task, ..) => {
+            task => {
                 let what = format!(
                     "is a model of {}, not a language model; train one with: netcl train --model gpt --data TEXT",
                     task.unit().0

@@ -453,11 +453,21 @@ fn token_logits(model: &dyn Module, tokens: &Tensor) -> Result<Tensor> {
     Ok(F::reshape(&logits, [logits.size() / outputs.max(1), outputs])?)
 }
 
+/// A model from a file.
+pub struct Loaded {
+    /// What it was trained for.
+    pub task: Task,
+    /// The model, ready to be asked.
+    pub model: Box<dyn Module>,
+    /// Everything else that the file says.
+    pub metadata: Map<String, Value>,
+}
+
 /// Builds the model of a file that `netcl train` wrote, on a device.
 ///
 /// # Errors
 /// If the file cannot be read, is another program's, or its weights do not fit or are no numbers.
-pub fn load_model(path: &Path, queue: &Queue) -> Result<(Task, Box<dyn Module>, Map<String, Value>)> {
+pub fn load_model(path: &Path, queue: &Queue) -> Result<Loaded> {
     let refused = |what: String| Err(Error::File { path: path.to_owned(), what });
     let file = open(path)?;
     let task = Task::from_metadata(path, file.metadata())?;
@@ -480,7 +490,7 @@ pub fn load_model(path: &Path, queue: &Queue) -> Result<(Task, Box<dyn Module>, 
     let mut model = task.architecture().build(queue, &mut Generator::new(0))?;
     archive.restore(&mut *model)?;
     model.eval();
-    Ok((task, model, metadata))
+    Ok(Loaded { task, model, metadata })
 }
 
 #[cfg(test)]

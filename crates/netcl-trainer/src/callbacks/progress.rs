@@ -332,7 +332,7 @@ fn figure(name: &str, value: f64) -> String {
 
 fn bar(done: usize, all: usize) -> String {
     const WIDTH: usize = 24;
-    let filled = if all == 0 { WIDTH } else { (done * WIDTH / all).min(WIDTH) };
+    let filled = (done * WIDTH).checked_div(all).map_or(WIDTH, |filled| filled.min(WIDTH));
     format!("{}{}", "━".repeat(filled), "─".repeat(WIDTH - filled))
 }
 

@@ -344,7 +344,7 @@ impl<S: Stepper> Run<'_, S> {
         let samples = group.iter().map(|batch| self.stepper.samples(batch)).collect::<Result<Vec<usize>>>()?;
         let step = self.progress.history.steps.len() + pending.len() + 1;
         let wanted = self.callbacks.iter().map(|callback| callback.wants_gradients());
-        let keep_gradients = wanted.filter(|&every| every > 0).any(|every| step % every == 0);
+        let keep_gradients = wanted.filter(|&every| every > 0).any(|every| step.is_multiple_of(every));
         let lr = self.stepper.learning_rate();
         self.stepper.session(|session| {
             session.keep_gradients = keep_gradients;
@@ -383,7 +383,7 @@ impl<S: Stepper> Run<'_, S> {
             Ok(())
         })?;
         self.call(|callback, context| match callback.wants_gradients() {
-            every if every > 0 && step % every == 0 => callback.gradients(context, step, &gradients),
+            every if every > 0 && step.is_multiple_of(every) => callback.gradients(context, step, &gradients),
             _ => Ok(()),
         })?;
         self.stepper.held(|held| {
