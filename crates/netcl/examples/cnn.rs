@@ -37,7 +37,11 @@ fn network(queue: &Queue) -> netcl::Result<Sequential> {
 }
 
 /// Batches of images on the device, a new order in each epoch.
-fn batches(set: ImageSet, transforms: Vec<Transform>, queue: &Queue) -> netcl::Result<impl Loader<Batch = Batch>> {
+fn batches(
+    set: ImageSet,
+    transforms: Vec<Transform>,
+    queue: &Queue,
+) -> netcl::trainer::Result<impl Loader<Batch = Batch> + use<>> {
     let changes = Compose::new(transforms)?;
     let loader = DataLoader::of(set).batch_size(32).shuffle(true).transform(changes.on_field(0)).build()?;
     let queue = queue.clone();
