@@ -297,12 +297,15 @@ fn tell(tell: impl Fn(&dyn Observer)) {
     observers.iter().for_each(|observer| tell(&**observer));
 }
 
+/// When the host was in a call, and the events of what it enqueued.
+type Times = ((Instant, Instant), SmallVec<[Event; 1]>);
+
 /// Runs a command and keeps the events of what it enqueues, where its queue has device times.
-fn timed<R>(queue: &Queue, run: impl FnOnce() -> Result<R>) -> Result<(R, (Instant, Instant), SmallVec<[Event; 1]>)> {
+fn timed<R>(queue: &Queue, run: impl FnOnce() -> Result<R>) -> Result<(R, Times)> {
     let Queue::OpenCl(stream) = queue else {
         let start = Instant::now();
         let result = run()?;
-        return Ok((result, (start, Instant::now()), SmallVec::new()));
+        return Ok((result, ((start, Instant::now()), SmallVec::new())));
     };
     if stream.queue().profiling() {
         let outer = EVENTS.replace(Some(SmallVec::new()));
@@ -310,14 +313,14 @@ fn timed<R>(queue: &Queue, run: impl FnOnce() -> Result<R>) -> Result<(R, (Insta
         let result = run();
         let end = Instant::now();
         let events = EVENTS.replace(outer).unwrap_or_default();
-        return Ok((result?, (start, end), events));
+        return Ok((result?, ((start, end), events)));
     }
     // Nothing tells when the device begins and ends but waiting.
     stream.finish()?;
     let start = Instant::now();
     let result = run()?;
     stream.finish()?;
-    Ok((result, (start, Instant::now()), SmallVec::new()))
+    Ok((result, ((start, Instant::now()), SmallVec::new())))
 }
 
 /// Whether the driver calls of this thread keep their events.
@@ -336,7 +339,7 @@ pub(crate) fn launch(launch: &Launch, run: impl FnOnce() -> Result<()>) -> Resul
         return run();
     }
     let place = place();
-    let ((), host, events) = timed(&launch.queue, run)?;
+    let ((), (host, events)) = timed(&launch.queue, run)?;
     let kernel = match &launch.work {
         Work::OpenCl(kernel, grid) => Some((kernel.clone(), *grid)),
         Work::Cpu(_) => None,
@@ -363,7 +366,7 @@ pub(crate) fn copy<R>(queue: &Queue, kind: Kind, nbytes: usize, run: impl FnOnce
         return run();
     }
     let place = place();
-    let (result, host, events) = timed(queue, run)?;
+    let (result, (host, events)) = timed(queue, run)?;
     let command = Command {
         name: if kind == Kind::Upload { "host to device" } else { "device to host" }.into(),
         kind,
