@@ -187,6 +187,9 @@ impl Profile {
     }
 }
 
+/// Names and milliseconds of commands.
+type Records = Vec<(String, f64)>;
+
 /// Times the launches and copies of a scope on the device.
 #[pyclass(module = "netcl.profiling", name = "_Timer", frozen)]
 struct Timer(Mutex<EventTimer>);
@@ -203,7 +206,7 @@ impl Timer {
     }
 
     /// Elapsed and busy milliseconds, and names and times of the commands.
-    fn stop(&self, py: Python<'_>) -> PyResult<(f64, f64, Vec<(String, f64)>)> {
+    fn stop(&self, py: Python<'_>) -> PyResult<(f64, f64, Records)> {
         py.detach(|| {
             let mut timer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             timer.stop()?;
