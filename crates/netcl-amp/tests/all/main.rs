@@ -8,7 +8,7 @@ use netcl_autograd::ops::norm::layer_norm;
 use netcl_autograd::{Error, Queue, Result, Tensor, manager};
 use netcl_core::random::{Generator, fill_uniform_f64};
 use netcl_core::tensor::HostOptions;
-use netcl_optim::{Adam, Optimizer, SGD, clip_grad_norm};
+use netcl_optim::{Adam, Optimizer, SGD, StepOptions, clip_grad_norm};
 use netcl_runtime::capture::capture;
 
 /// The native CPU and every OpenCL device.
@@ -84,7 +84,7 @@ fn train_step(
 ) -> Result<Tensor> {
     let loss = network.loss(x, target, dtype)?;
     scaler.scale(&loss)?.backward()?;
-    scaler.step_with(optimizer, Some(1.0))?;
+    scaler.step_with(optimizer, clipped(1.0))?;
     scaler.update()?;
     optimizer.zero_grad();
     Ok(loss.detach())
@@ -168,7 +168,7 @@ fn unscaled_gradients_can_be_clipped() {
         scaler.unscale(&optimizers[0]).unwrap();
         assert_eq!(clip_grad_norm([&a], 2.0).unwrap(), 6.0);
         scaler.step(&mut optimizers[0]).unwrap();
-        let norm = scaler.step_with(&mut optimizers[1], Some(2.0)).unwrap().unwrap();
+        let norm = scaler.step_with(&mut optimizers[1], clipped(2.0)).unwrap().unwrap();
         assert_eq!(norm.item().unwrap(), 6.0);
         scaler.update().unwrap();
         for p in [&a, &b] {
@@ -294,4 +294,8 @@ fn a_step_makes_up_for_an_update_that_nobody_called() {
     }
     assert_eq!(p.item().unwrap(), 0.5);
     assert_eq!(scaler.get_scale().unwrap(), 65536.0); // halved, and doubled after two good steps
+}
+
+fn clipped(max_norm: f64) -> StepOptions {
+    StepOptions { max_norm: Some(max_norm), ..StepOptions::default() }
 }
