@@ -22,7 +22,7 @@ pub(super) struct Look {
 impl Look {
     pub(super) fn at(batch: &Bound<'_, PyAny>) -> PyResult<Look> {
         let mut look = Look { samples: None, bytes: 0, kind: DefaultHasher::new(), ready: true };
-        look.into_parts(batch, 0)?;
+        look.walk(batch, 0)?;
         Ok(look)
     }
 
@@ -32,7 +32,7 @@ impl Look {
         (&tensor.shape()[..], tensor.dtype().name()).hash(&mut self.kind);
     }
 
-    fn into_parts(&mut self, value: &Bound<'_, PyAny>, depth: usize) -> PyResult<()> {
+    fn walk(&mut self, value: &Bound<'_, PyAny>, depth: usize) -> PyResult<()> {
         if let Ok(tensor) = value.cast::<Tensor>() {
             self.see(tensor.get().inner().raw());
         } else if let Ok(index) = value.cast::<IndexTensor>() {
@@ -41,14 +41,14 @@ impl Look {
             self.ready = false;
         } else if let Ok(tuple) = value.cast::<PyTuple>() {
             tuple.len().hash(&mut self.kind);
-            tuple.iter().try_for_each(|part| self.into_parts(&part, depth + 1))?;
+            tuple.iter().try_for_each(|part| self.walk(&part, depth + 1))?;
         } else if let Ok(list) = value.cast::<PyList>() {
             list.len().hash(&mut self.kind);
-            list.iter().try_for_each(|part| self.into_parts(&part, depth + 1))?;
+            list.iter().try_for_each(|part| self.walk(&part, depth + 1))?;
         } else if let Ok(dict) = value.cast::<PyDict>() {
             for (key, part) in dict.iter() {
                 key.hash()?.hash(&mut self.kind);
-                self.into_parts(&part, depth + 1)?;
+                self.walk(&part, depth + 1)?;
             }
         } else if !value.hasattr("__array__")? && !value.hasattr("__dlpack__")? {
             // A number or a text stays what it is, and is a part of the kind.

@@ -334,7 +334,7 @@ struct PythonSchedule<'py>(Bound<'py, PyAny>);
 impl Scheduled for PythonSchedule<'_> {
     fn advance(&mut self, value: f64) -> Result<()> {
         let step = || -> PyResult<()> {
-            let takes_value = self.0.get_type().name()?.to_string() == "ReduceLROnPlateau";
+            let takes_value = self.0.get_type().name()? == "ReduceLROnPlateau";
             let step = intern!(self.0.py(), "step");
             if takes_value {
                 self.0.call_method1(step, (value,))?

@@ -66,7 +66,9 @@ impl Default for TrainerOptions {
 
 /// What a batch gives: the loss, and what metrics compare.
 type Task<M, B> = dyn Fn(&M, &B) -> Result<Output>;
-type Step<B> = Captured<Vec<B>, Vec<Tensor>, Error, Box<dyn FnMut(&Vec<B>) -> Result<Vec<Tensor>>>>;
+/// One update from a group of batches.
+type Update<B> = Box<dyn FnMut(&Vec<B>) -> Result<()>>;
+type Step<B> = Captured<Vec<B>, (), Error, Update<B>>;
 
 /// Trains a model: any task whose batch gives a loss.
 ///
@@ -129,8 +131,7 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
         let inner = Rc::new(RefCell::new(inner));
         let recorded = inner.clone();
         let precision = options.mixed_precision;
-        let step: Box<dyn FnMut(&Vec<B>) -> Result<Vec<Tensor>>> =
-            Box::new(move |group| recorded.borrow_mut().step(group, precision));
+        let step: Update<B> = Box::new(move |group| recorded.borrow_mut().step(group, precision));
         let stepper = Native {
             inner,
             step: options.capture.then(|| capture(step)),
@@ -321,8 +322,7 @@ struct Inner<M, B> {
 }
 
 impl<M: Module, B: Batch> Inner<M, B> {
-    /// One update; gives predictions and truths in turn where metrics want them.
-    fn step(&mut self, group: &[B], precision: Option<DType>) -> Result<Vec<Tensor>> {
+    fn step(&mut self, group: &[B], precision: Option<DType>) -> Result<()> {
         let _recording = enable_grad();
         let all: usize = group.iter().map(Batch::samples).sum();
         let mut parts = Parts { optimizer: &mut *self.optimizer, scaler: self.scaler.as_mut(), ema: self.ema.as_mut() };
@@ -333,8 +333,7 @@ impl<M: Module, B: Batch> Inner<M, B> {
                 self.session.observe(&predictions.detach(), &truth)?;
             }
         }
-        self.session.apply(&mut parts)?;
-        Ok(Vec::new())
+        self.session.apply(&mut parts)
     }
 }
 
@@ -371,7 +370,7 @@ impl<M: Module, B: Tensors + Batch + 'static> Native<M, B> {
     fn eager(&mut self, group: &[B]) -> Result<()> {
         let precision = self.precision;
         let inner = &mut *self.inner.borrow_mut();
-        let done = inner.step(group, precision).map(drop);
+        let done = inner.step(group, precision);
         if done.is_err() {
             inner.session.abandon(&*inner.optimizer);
         }
