@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from itertools import pairwise
 
 import numpy as np
 
@@ -43,7 +44,7 @@ def netcl_loops():
     def model():
         netcl.manual_seed(0)
         layers = []
-        for a, b in zip(sizes, sizes[1:]):
+        for a, b in pairwise(sizes):
             layers += [nn.Linear(queue, a, b), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
 
@@ -88,7 +89,7 @@ def torch_loops():
 
     def model():
         layers = []
-        for a, b in zip(sizes, sizes[1:]):
+        for a, b in pairwise(sizes):
             layers += [nn.Linear(a, b), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
 

