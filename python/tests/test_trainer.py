@@ -165,6 +165,16 @@ def test_language_models_and_predict():
     assert trainer.predict([x[:3]]).shape == (3, 8, 11)
 
 
+def test_the_report_is_one_page_of_its_own(tmp_path):
+    model = network(dropout=0.0)
+    trainer = Trainer(model, optim.SGD(model.parameters(), 0.1), metrics=["accuracy"], progress=False)
+    trainer.fit(data(), data()[:2], epochs=2)
+    page = trainer.report(tmp_path / "run.html", "<mine>").read_text()
+    assert "val_accuracy" in page and "Linear(in_features=4" in page and "<mine>" not in page
+    assert "src=\"http" not in page and "<link" not in page
+    assert {"loss", "accuracy", "val_loss", "val_accuracy", "lr", "samples_per_second"} <= set(trainer.history.epochs[0])
+
+
 def test_find_lr_puts_everything_back():
     model = network(dropout=0.1)
     trainer = Trainer(model, optim.Adam(model.parameters(), lr=0.01), progress=False)

@@ -11,7 +11,7 @@ use netcl::core::backend::opencl::shutdown;
 use netcl::core::device::{DeviceHandle, manager};
 use netcl::nn::LayerConfig;
 use netcl::nn::config::from_json;
-use netcl::trainer::callbacks::Progress;
+use netcl::trainer::callbacks::{Profiled, Progress};
 use netcl::trainer::run::numbered;
 use netcl::trainer::trainer::Outcome;
 use netcl::trainer::{GptSizes, Network, Precision, Run, Settings, Summary, Task};
@@ -128,6 +128,9 @@ pub(crate) struct Arguments {
     /// Show curves, memory and a log on the whole terminal; q stops and keeps a checkpoint
     #[arg(long, conflicts_with = "json")]
     tui: bool,
+    /// Profile about twenty updates: profile.html and a trace for Perfetto, profile.json, in the run's folder
+    #[arg(long)]
+    profile: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -214,6 +217,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     } else if !arguments.json {
         let (unit, of_sample) = run.task().unit();
         run.watch(Progress::default().unit(unit, of_sample));
+    }
+    if arguments.profile {
+        let page = run.folder().join("profile.html");
+        run.watch(Profiled::new(page));
     }
     let stop = || shutdown::interrupted() || quit.load(Ordering::Relaxed);
     let outcome = run.train(&stop).with_context(|| format!("training on {on}"))?;

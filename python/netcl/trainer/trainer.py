@@ -58,8 +58,8 @@ class Trainer:
 
     Batches are ``(inputs, targets)``, or ``(input, input, ..., targets)`` for a model of several inputs, as arrays or tensors;
     they are brought to the model's device. The loss is ``loss_fn(model(inputs), targets)``; without a ``loss_fn`` the
-    cross-entropy. For any other task give a ``training_step``, a function of the model and the batch that returns the loss, or a
-    tuple of loss, predictions and targets, or a dict with these names; or derive a class with a method
+    cross-entropy. For any other task give a ``training_step``, a function of the model and the batch that returns the loss, a
+    tuple of loss, predictions and targets, or a dict with these names; or derive a class that has a method
     ``training_step(self, batch)``.
 
     Steps are captured where shapes repeat, with everything in them: forward, backward, loss scale, clipping, update, averages
@@ -244,20 +244,38 @@ class Trainer:
         self._loop.checkpoint(self, self._metadata(), path)
         return Path(path)
 
+    def report(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
+        """Writes one HTML page of the run so far, which needs nothing else: curves, settings, layers, throughput and memory."""
+        settings = {
+            "optimizer": self.optimizer,
+            "loss": getattr(self.loss_fn or self._training_step, "__name__", self.loss_fn) or "cross_entropy",
+            "schedule": "none" if self.schedule is None else f"{type(self.schedule).__name__}, every {self.schedule_every}",
+            "mixed precision": self.mixed_precision or "off",
+            "gradient clipping": self.grad_clip or "off",
+            "accumulation": self.accumulation_steps,
+            "average of weights": "off" if self.ema is None else "on",
+            "steps": "captured" if self._loop.eager is None else f"not captured: {self._loop.eager}",
+        }
+        shown = [(name, str(value)) for name, value in settings.items()]
+        self._loop.report(self.model, title or type(self.model).__name__, shown, path)
+        return Path(path)
+
     # What subclasses may replace.
 
     def training_step(self, batch: Any) -> Any:
         """The loss of a batch; or loss, predictions and targets."""
-        step = self._training_step or getattr(self.model, "training_step", None)
-        if step is not None:
-            return step(self.model, batch) if step is self._training_step else step(batch)
+        if self._training_step is not None:
+            return self._training_step(self.model, batch)
+        if hasattr(self.model, "training_step"):
+            return self.model.training_step(batch)
         return self._supervised(batch)
 
     def validation_step(self, batch: Any) -> Any:
         """The same for a validation batch, without gradients; by itself the training step."""
-        step = self._validation_step or getattr(self.model, "validation_step", None)
-        if step is not None:
-            return step(self.model, batch) if step is self._validation_step else step(batch)
+        if self._validation_step is not None:
+            return self._validation_step(self.model, batch)
+        if hasattr(self.model, "validation_step"):
+            return self.model.validation_step(batch)
         return self.training_step(batch)
 
     # What the loop calls.
@@ -344,9 +362,10 @@ class Trainer:
         self.history.epochs.append(epoch)
 
     def _has_terminal(self) -> bool:
+        real = sys.__stderr__
         try:
-            return sys.stderr is sys.__stderr__ and sys.stderr.isatty()
-        except (AttributeError, ValueError):
+            return real is not None and sys.stderr is real and real.isatty()
+        except ValueError:  # it was closed
             return False
 
     def _say(self, text: str) -> None:

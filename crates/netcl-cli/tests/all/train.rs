@@ -52,14 +52,17 @@ pub(crate) fn bad(folder: &Path, arguments: &[&str]) -> (i32, String) {
 fn a_network_is_trained_reported_and_asked() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path();
-    let out = good(folder, &["train", "--epochs", "2"]);
+    let out = good(folder, &["train", "--epochs", "2", "--profile"]);
     for expected in
         ["cnn on digits: 1437 images", "epoch 1/2", "epoch 2/2", "test accuracy", "hardest: ", "report.html"]
     {
         assert!(out.contains(expected), "{expected}: {out}");
     }
     let run = folder.join("runs/digits-cnn");
-    assert_eq!(files(&run), ["last.netcl", "metrics.jsonl", "model.netcl", "report.html"]);
+    let expected = ["last.netcl", "metrics.jsonl", "model.netcl", "profile.html", "profile.json", "report.html"];
+    assert_eq!(files(&run), expected);
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(run.join("profile.json")).unwrap()).unwrap();
+    assert!(trace["traceEvents"].as_array().unwrap().len() > 100, "about twenty updates");
 
     let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let lines: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

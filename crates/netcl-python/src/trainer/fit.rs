@@ -11,7 +11,7 @@ use netcl::trainer::trainer::{
     self, Callback, Context, Epoch, Loader, Outcome, ScheduleEvery, Scheduled, Session as Shared, Step, Stepper, Way,
     find_lr,
 };
-use netcl::trainer::{Error, Result};
+use netcl::trainer::{Error, Result, report};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -135,6 +135,22 @@ impl Loop {
             .map_err(|error| PyValueError::new_err(format!("the history cannot be written as JSON: {error}")))?;
         slf.borrow_mut().progress = progress;
         Ok(history)
+    }
+
+    /// Writes the report of the run so far: curves, settings and the model's layers.
+    fn report(
+        &self,
+        model: &Bound<'_, PyAny>,
+        title: String,
+        settings: Vec<(String, String)>,
+        path: PathBuf,
+    ) -> PyResult<()> {
+        let module = PythonModule::new(model)?;
+        let device = module.parameters().first().map_or_else(String::new, |p| p.queue().device_name());
+        let layers = report::layers::list(&module);
+        let history = self.progress.history.clone();
+        let content = report::RunContent { title, device, settings, history, layers, ..Default::default() };
+        report::write(&path, &[content]).map_err(trainer_to_py)
     }
 
     /// Writes a checkpoint.

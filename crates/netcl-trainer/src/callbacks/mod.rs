@@ -9,6 +9,7 @@
 //! | `csv_log.rs` | [`CsvLog`] |
 //! | `json_lines.rs` | [`JsonLines`] |
 //! | `progress.rs` | [`Progress`]: the line that is shown, on a [`Screen`] |
+//! | `profiled.rs` | [`Profiled`]: a profile of some updates |
 //! | `function.rs` | [`Function`]: a closure |
 //! | `monitor.rs` | [`Monitor`]: which of two values is better |
 
@@ -19,6 +20,7 @@ mod function;
 mod json_lines;
 mod learning_rate_log;
 mod monitor;
+mod profiled;
 mod progress;
 mod tensorboard;
 
@@ -29,6 +31,7 @@ pub use function::{Event, Function};
 pub use json_lines::JsonLines;
 pub use learning_rate_log::LearningRateLog;
 pub use monitor::{Mode, Monitor};
+pub use profiled::Profiled;
 pub use progress::{Progress, Screen};
 pub use tensorboard::{EventFile, Image, TensorBoard};
 
