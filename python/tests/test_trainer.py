@@ -209,6 +209,18 @@ def test_a_loss_that_is_not_finite_says_where():
     assert same(good, weights(model)), "the update was skipped"
 
 
+def test_a_run_goes_on_after_a_loss_that_was_not_finite():
+    model = network(dropout=0.0)
+    trainer = Trainer(model, optim.SGD(model.parameters(), 0.1), progress=False)
+    spoilt = data(20)
+    spoilt[10] = (np.full_like(spoilt[10][0], np.nan), spoilt[10][1])
+    with pytest.raises(RuntimeError, match="step 11 "):
+        trainer.fit(spoilt)
+    history = trainer.fit(data(20))
+    assert all(np.isfinite(step["loss"]) for step in history.steps)
+    assert history.steps[-1]["loss"] < history.steps[0]["loss"]
+
+
 def test_a_step_that_cannot_be_captured_runs_and_says_why(capsys):
     model = nn.Linear(4, 3)
     seen = []

@@ -404,6 +404,8 @@ impl<S: Stepper> Run<'_, S> {
                     session.losses.clear();
                     Ok(())
                 })?;
+                // Captured steps write to the memory of the losses that were just dropped.
+                self.stepper.recapture();
                 return Err(Error::NotFinite { loss, step: *step, epoch, batches: *batches, lr: *lr, operation });
             }
             let epoch = self.progress.epochs + 1;
