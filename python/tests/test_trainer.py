@@ -64,7 +64,7 @@ def test_fit_is_the_loop_that_one_would_write():
     assert [step["loss"] for step in history.steps] == losses
     assert same(weights(first), weights(second))
     assert trainer._loop.eager is None
-    assert trainer._captured.recordings >= 1
+    assert trainer._single.recordings == 2, "the last batch has another shape"
 
 
 def test_a_second_fit_goes_on():
@@ -170,7 +170,7 @@ def test_the_report_is_one_page_of_its_own(tmp_path):
     trainer = Trainer(model, optim.SGD(model.parameters(), 0.1), metrics=["accuracy"], progress=False)
     trainer.fit(data(), data()[:2], epochs=2)
     page = trainer.report(tmp_path / "run.html", "<mine>").read_text()
-    assert "val_accuracy" in page and "Linear(in_features=4" in page and "<mine>" not in page
+    assert "val_accuracy" in page and "Linear" in page and "<mine>" not in page
     assert "src=\"http" not in page and "<link" not in page
     assert {"loss", "accuracy", "val_loss", "val_accuracy", "lr", "samples_per_second"} <= set(trainer.history.epochs[0])
 

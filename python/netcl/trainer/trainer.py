@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -151,7 +152,7 @@ class Trainer:
         self._capture = bool(capture)
         #: When something was said last, and the length of a line that is to be overwritten.
         self._said, self._shown = time.monotonic(), 0
-        self._captured: Any = None
+        self._of = (model, loss_fn, training_step)
         self._forget()
 
     # What users call.
@@ -292,34 +293,52 @@ class Trainer:
         return _cross_entropy(predictions, targets)
 
     def _update(self, group: list[Any], shares: list[float], captured: bool) -> None:
-        run = self._captured if captured else self._group
-        observed = run(self, self.model, self.loss_fn, self._training_step, group, shares, self._session.observes)
+        if self._of != (now := (self.model, self.loss_fn, self._training_step)):
+            self._of = now
+            self._forget()
+        if not captured:
+            observed = self._group(*self._of, group, shares)
+        elif len(group) == 1 and is_sequence(group[0]):
+            observed = self._single(*group[0])
+        else:
+            observed = self._captured(group, shares)
         for predictions, targets in observed:
             self._session.observe(predictions, targets)
 
+    def _group(self, model: Any, loss_fn: Any, task: Any, group: Sequence[Any], shares: Sequence[float]) -> list[Any]:
+        """One update. What it reads through the trainer is named as arguments as well, where capture looks for changes."""
+        observes, seen = self._session.observes, []
+        for batch, share in zip(group, shares):
+            with self._autocast():
+                loss, predictions, targets = _parts(self.training_step(batch))
+            self._session.backward(loss, share, predictions, targets)
+            if observes and predictions is not None:
+                seen.append((predictions.detach(), targets))
+        self._session.apply()
+        return seen
+
     def _forget(self) -> None:
         """Forgets captured steps."""
+        group = self._group
+        # The steps of a user's class: capture looks into the method, and at what it reads.
+        own = self.training_step if type(self) is not Trainer else None
 
-        def step(
-            trainer: Trainer, model: Any, loss_fn: Any, task: Any, group: list[Any], shares: list[float], observes: bool
-        ) -> list[Any]:
-            seen = []
-            for batch, share in zip(group, shares):
-                with trainer._autocast():
-                    loss, predictions, targets = _parts(trainer.training_step(batch))
-                trainer._session.backward(loss, share, predictions, targets)
-                if observes and predictions is not None:
-                    seen.append((predictions.detach(), targets))
-            trainer._session.apply()
-            return seen
+        def several(model: Any, loss_fn: Any, task: Any, own: Any, batches: list[Any], shares: list[float]) -> list[Any]:
+            return group(model, loss_fn, task, batches, shares)
 
-        self._group, self._captured = step, capture(step)
+        def single(model: Any, loss_fn: Any, task: Any, own: Any, *batch: Any) -> list[Any]:
+            return group(model, loss_fn, task, (batch,), (1.0,))
+
+        self._captured = capture(functools.partial(several, *self._of, own))
+        # Calls with tensors alone are recognised the fastest.
+        self._single = capture(functools.partial(single, *self._of, own))
 
     def _given_up(self) -> str | None:
         """Why steps are no longer captured, if they are not."""
-        if self._captured.recordings <= _MOST_RECORDINGS:
+        if self._captured.recordings + self._single.recordings <= _MOST_RECORDINGS:
             return None
         self._captured.clear()
+        self._single.clear()
         return f"the step was recorded {_MOST_RECORDINGS} times: it changes what it reads, or shapes hardly repeat"
 
     def _validate(self, batch: Any) -> tuple[Tensor, Tensor | None, Any]:

@@ -98,7 +98,8 @@ fn clocked(command: &Command) -> Option<Clocked> {
 /// Commands with times on the host's clock.
 ///
 /// A command enters its queue while the host is in the call, so that each one bounds the difference between the device's clock and the
-/// host's from both sides; the middle of what all of them allow is taken.
+/// host's from both sides; the middle of what all of them allow is taken. NVIDIA's driver says 0 for when some commands entered: of those
+/// it is only known that they began after the call did.
 pub(super) fn timed(commands: &[Command], began: Instant, devices: &[Device]) -> Vec<Timed> {
     let device_of = |queue: &Queue| devices.iter().position(|device| device.queue.same_device(queue)).unwrap_or(0);
     let clocks: Vec<Option<Clocked>> = commands.iter().map(clocked).collect();
@@ -107,8 +108,12 @@ pub(super) fn timed(commands: &[Command], began: Instant, devices: &[Device]) ->
         if let Some(clock) = clock {
             let (low, high) = &mut bounds[device_of(&command.queue)];
             let host = (nanoseconds(began, command.host.0), nanoseconds(began, command.host.1));
-            *low = (*low).max(i128::from(host.0) - i128::from(clock.queued));
-            *high = (*high).min(i128::from(host.1) - i128::from(clock.queued));
+            let knows_entry = clock.queued > 0 && clock.queued <= clock.started;
+            let entered = if knows_entry { clock.queued } else { clock.started };
+            *low = (*low).max(i128::from(host.0) - i128::from(entered));
+            if knows_entry {
+                *high = (*high).min(i128::from(host.1) - i128::from(entered));
+            }
         }
     }
     let one = |(command, clock): (&Command, Option<Clocked>)| {
@@ -116,7 +121,7 @@ pub(super) fn timed(commands: &[Command], began: Instant, devices: &[Device]) ->
         let host = (nanoseconds(began, command.host.0), nanoseconds(began, command.host.1));
         let (low, high) = bounds[device];
         let to_host = |time: u64| {
-            let offset = if low <= high { low + (high - low) / 2 } else { low };
+            let offset = if low <= high && high < i128::MAX { low + (high - low) / 2 } else { low };
             u64::try_from((i128::from(time) + offset).max(0)).unwrap_or(0)
         };
         let device_time = clock.map_or(host, |clock| {

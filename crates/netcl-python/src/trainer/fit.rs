@@ -394,6 +394,8 @@ struct PythonStepper<'py> {
     groups: Vec<ParamGroup>,
     schedule: Option<PythonSchedule<'py>>,
     capture: bool,
+    /// Captured updates so far.
+    replays: usize,
 }
 
 impl<'py> PythonStepper<'py> {
@@ -413,6 +415,7 @@ impl<'py> PythonStepper<'py> {
             schedule: (!schedule.is_none()).then_some(PythonSchedule(schedule)),
             session,
             capture,
+            replays: 0,
         })
     }
 
@@ -463,7 +466,9 @@ impl<'py> Stepper for PythonStepper<'py> {
         let py = self.trainer.py();
         let done = self.call(group, samples, captured);
         let Err(error) = done else {
-            let given_up: Option<String> = match captured {
+            // Recordings are counted in Python; now and then is often enough.
+            self.replays += usize::from(captured);
+            let given_up: Option<String> = match captured && self.replays.is_multiple_of(16) {
                 true => {
                     self.trainer.call_method0(intern!(py, "_given_up")).and_then(|why| why.extract()).map_err(thrown)?
                 }
