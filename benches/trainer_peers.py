@@ -94,7 +94,17 @@ def torch_loops():
         return nn.Sequential(*layers[:-1])
 
     batch = (torch.from_numpy(x), torch.from_numpy(y))
-    loader = [batch] * arguments.batches
+
+    class Batches:
+        """No list: Lightning takes one for several loaders."""
+
+        def __iter__(self):
+            return iter([batch] * arguments.batches)
+
+        def __len__(self):
+            return arguments.batches
+
+    loader = Batches()
     net = model()
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
 

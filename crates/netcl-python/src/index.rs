@@ -73,8 +73,11 @@ impl IndexTensor {
     /// The same values in another shape; one length may be -1. The memory is shared.
     #[pyo3(signature = (*shape))]
     fn reshape(&self, shape: &Bound<'_, PyTuple>) -> PyResult<Self> {
+        // Not any sequence: a tensor is one as well, and may have more elements than there is memory.
         let mut lengths: Vec<i64> = match shape.get_item(0) {
-            Ok(only) if shape.len() == 1 && !only.is_instance_of::<PyInt>() => only.extract()?,
+            Ok(only) if shape.len() == 1 && (only.is_instance_of::<PyTuple>() || only.is_instance_of::<PyList>()) => {
+                only.extract()?
+            }
             _ => shape.extract()?,
         };
         let tensor = self.0.tensor();
