@@ -83,13 +83,18 @@ struct Clocked {
     ended: u64,
 }
 
+/// `None` where the driver does not know. NVIDIA's says 0 for when some copies entered the queue and began.
 fn clocked(command: &Command) -> Option<Clocked> {
     let mut all: Option<Clocked> = None;
     for event in &command.events {
         let times = event.times().ok()?;
-        let known = all.get_or_insert(Clocked { queued: times.queued, started: times.started, ended: times.ended });
+        let started = [times.started, times.submitted, times.queued].into_iter().find(|&time| time > 0)?;
+        if times.ended < started {
+            return None;
+        }
+        let known = all.get_or_insert(Clocked { queued: times.queued, started, ended: times.ended });
         known.queued = known.queued.min(times.queued);
-        known.started = known.started.min(times.started);
+        known.started = known.started.min(started);
         known.ended = known.ended.max(times.ended);
     }
     all
@@ -98,8 +103,8 @@ fn clocked(command: &Command) -> Option<Clocked> {
 /// Commands with times on the host's clock.
 ///
 /// A command enters its queue while the host is in the call, so that each one bounds the difference between the device's clock and the
-/// host's from both sides; the middle of what all of them allow is taken. NVIDIA's driver says 0 for when some commands entered: of those
-/// it is only known that they began after the call did.
+/// host's from both sides; the middle of what all of them allow is taken. Of a command whose driver does not know when it
+/// entered, it is only known that it began after the call did.
 pub(super) fn timed(commands: &[Command], began: Instant, devices: &[Device]) -> Vec<Timed> {
     let device_of = |queue: &Queue| devices.iter().position(|device| device.queue.same_device(queue)).unwrap_or(0);
     let clocks: Vec<Option<Clocked>> = commands.iter().map(clocked).collect();
