@@ -181,10 +181,9 @@ pub fn shakespeare(folder: Option<&Path>) -> Result<String> {
 }
 
 fn shakespeare_places(folder: Option<&Path>) -> Vec<PathBuf> {
-    let variable = std::env::var_os(DATA_VARIABLE).map(PathBuf::from);
     let places = match folder {
         Some(folder) => vec![folder.to_owned()],
-        None => variable.into_iter().chain([PathBuf::from("data"), PathBuf::from("")]).collect(),
+        None => named_folder().into_iter().chain([PathBuf::from("data"), PathBuf::from("")]).collect(),
     };
     let mut searched: Vec<PathBuf> = Vec::new();
     for place in places {
@@ -242,7 +241,12 @@ pub fn entries(folder: Option<&Path>) -> Vec<Entry> {
 }
 
 fn searched(known: &Known, folder: Option<&Path>) -> Vec<PathBuf> {
-    places(known, folder, std::env::var_os(DATA_VARIABLE).map(PathBuf::from))
+    places(known, folder, named_folder())
+}
+
+/// The folder that the environment names.
+fn named_folder() -> Option<PathBuf> {
+    std::env::var_os(DATA_VARIABLE).map(PathBuf::from)
 }
 
 /// Where to look, the most explicit first.
