@@ -7,7 +7,7 @@
 //!             fit::run  -> callbacks, validation, schedule, checkpoints
 //! ```
 //!
-//! [`Trainer`] is for models in Rust; Python's trainer is another [`Stepper`](fit::Stepper) under the same loop.
+//! [`Trainer`] is for models in Rust; Python's trainer is another [`Stepper`] under the same loop.
 
 pub mod callback;
 pub mod find_lr;
