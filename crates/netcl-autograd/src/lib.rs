@@ -24,6 +24,11 @@ pub mod host;
 pub mod in_place;
 pub mod jit;
 mod methods;
+/// Which module runs, for whoever observes launches: what layers need of it.
+pub mod observe {
+    pub use netcl_core::observe::{Command, Observer, Scope, enter, module, observe, wants_places};
+}
+
 pub mod ops;
 pub mod tensor;
 
@@ -31,7 +36,6 @@ pub use netcl_core::backend::Queue;
 pub use netcl_core::device::{DeviceHandle, manager};
 pub use netcl_core::dtype::DType;
 pub use netcl_core::index::IndexTensor;
-pub use netcl_core::observe;
 pub use netcl_core::random::{Generator, default_generator, manual_seed, set_default_generator};
 pub use netcl_core::shape::{Shape, Slice};
 pub use netcl_core::tensor::{HostOptions, Tensor as RawTensor};
