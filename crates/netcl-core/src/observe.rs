@@ -142,7 +142,10 @@ pub struct Observing(Arc<dyn Observer>);
 ///
 /// Queues that do not profile their commands are replaced for that time by ones that do: what was given to them is waited for at either
 /// end. A queue whose handle other code knows stays, and its launches are waited for one by one.
+///
+/// A forked child is not observed: a thread of its parent may hold what the observer keeps its records with.
 pub fn observe(observer: Arc<dyn Observer>) -> Observing {
+    stop_in_children();
     let mut observers = OBSERVERS.write().unwrap_or_else(PoisonError::into_inner);
     observers.push(observer.clone());
     if observers.len() == 1 {
@@ -153,8 +156,26 @@ pub fn observe(observer: Arc<dyn Observer>) -> Observing {
     Observing(observer)
 }
 
+/// Makes `fork` end all observing in its children.
+fn stop_in_children() {
+    #[cfg(unix)]
+    {
+        extern "C" fn in_child() {
+            ACTIVE.store(0, Ordering::Relaxed);
+        }
+        static REGISTERED: std::sync::Once = std::sync::Once::new();
+        // SAFETY: the handler touches an atomic only. A failure (ENOMEM) leaves children as observed as their parent.
+        REGISTERED.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(in_child));
+        });
+    }
+}
+
 impl Drop for Observing {
     fn drop(&mut self) {
+        if !is_active() {
+            return; // in a forked child, where the lock may belong to a thread that is not there
+        }
         let mut observers = OBSERVERS.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = observers.iter().position(|known| Arc::ptr_eq(known, &self.0)) {
             observers.remove(at);
@@ -384,7 +405,8 @@ pub(crate) fn copy<R>(queue: &Queue, kind: Kind, nbytes: usize, run: impl FnOnce
 
 /// [`copy`] for those who have a stream only.
 pub(crate) fn copy_on<R>(stream: &Stream, kind: Kind, nbytes: usize, run: impl FnOnce() -> Result<R>) -> Result<R> {
-    match stream.shared().filter(|_| is_active()) {
+    // Asked first: finding the stream takes a lock that a copy should not wait for, and that a forked child must not meet.
+    match watches().then(|| stream.shared()).flatten() {
         Some(stream) => copy(&Queue::OpenCl(stream), kind, nbytes, run),
         None => run(),
     }
