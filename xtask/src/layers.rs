@@ -28,7 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("netcl-optim", &["netcl-autograd", "netcl-core"]),
     ("netcl-amp", &["netcl-autograd", "netcl-core", "netcl-optim"]),
     ("netcl-io", &["netcl-autograd", "netcl-nn", "netcl-optim", "netcl-amp"]),
-    ("netcl-distributed", &["netcl-autograd", "netcl-nn", "netcl-optim", "netcl-io"]),
+    ("netcl-distributed", &["netcl-core", "netcl-runtime", "netcl-autograd", "netcl-nn", "netcl-optim", "netcl-io"]),
     ("netcl-profiling", &["netcl-core", "netcl-ops", "netcl-runtime"]),
     ("netcl-augment", &["netcl-data", "netcl-core"]),
     (

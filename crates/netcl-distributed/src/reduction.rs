@@ -61,7 +61,7 @@ pub(crate) struct Folding<T> {
     values: Vec<T>,
 }
 
-trait Number: Copy + Default {
+pub(crate) trait Number: Copy + Default {
     fn fold(op: Reduce, a: Self, b: Self) -> Self;
 }
 

@@ -140,3 +140,12 @@ impl<T, E: Into<Error>> IntoPyResult<T> for Result<T, E> {
         self.map_err(|error| to_py(error.into()))
     }
 }
+
+/// The exception that a call over devices or ranks ends with.
+pub(crate) fn distributed_to_py(error: netcl::distributed::Error) -> PyErr {
+    match error {
+        netcl::distributed::Error::Device(error) => to_py(error),
+        netcl::distributed::Error::Io(error) => io_to_py(error),
+        other => raised(other.kind(), other.to_string()),
+    }
+}

@@ -6,6 +6,7 @@ mod capabilities;
 mod cpu_buffer;
 mod data;
 mod device;
+mod distributed;
 mod dlpack;
 mod error;
 mod index;
@@ -63,6 +64,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     amp::register(module)?;
     profiling::register(module)?;
     runtime::register(module)?;
+    distributed::register(module)?;
     trainer::register(module)?;
     selector::register(module)?;
     shutdown::register(module)?;

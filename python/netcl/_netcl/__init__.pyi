@@ -11,6 +11,7 @@ from netcl._netcl import (
     amp as amp,
     autograd as autograd,
     data as data,
+    distributed as distributed,
     io as io,
     nn as nn,
     optim as optim,
