@@ -252,7 +252,8 @@ impl View {
         let points = || lines.iter().flat_map(|(_, points)| points);
         let (low, high) = points().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), p| (l.min(p.1), h.max(p.1)));
         let (low, high) = if low < high { (low, high) } else { (high.clamp(-1.0, 0.0), high.max(0.0) + 1.0) };
-        let end = self.total().map_or_else(|| points().fold(1.0, |end: f64, p| end.max(p.0)), |total| total as f64);
+        // As far as the run has come: the first minute of a long one would be a dot on the scale of the whole.
+        let end = self.last.map_or(1, |step| step.step).max(1) as f64;
         let colours = [Color::Cyan, Color::Yellow, Color::Green, Color::Magenta, Color::Red, Color::Blue];
         let sets = lines.iter().zip(colours.iter().cycle()).filter(|((_, points), _)| !points.is_empty());
         let sets: Vec<Dataset<'_>> = sets

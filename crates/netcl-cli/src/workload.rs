@@ -53,7 +53,7 @@ impl Model {
         }
     }
 
-    /// Examples of a step that suit processors as well.
+    /// Examples of a step: few enough for a CPU.
     pub(crate) fn default_batch(self) -> usize {
         match self {
             Model::Mlp | Model::Cnn => 64,

@@ -78,24 +78,25 @@ pub(super) fn nanoseconds(began: Instant, time: Instant) -> u64 {
 
 /// Times of a command on its device's own clock.
 struct Clocked {
-    queued: u64,
-    started: u64,
+    /// When it entered its queue.
+    queued: Option<u64>,
+    started: Option<u64>,
     ended: u64,
 }
 
-/// `None` where the driver does not know. NVIDIA's says 0 for when some copies entered the queue and began.
-fn clocked(command: &Command) -> Option<Clocked> {
+/// `None` where the driver knows nothing. NVIDIA's says for some copies that they entered the queue and began at 0, or when the
+/// copy before them did: no command can have taken longer than the `longest`, from its call until now.
+fn clocked(command: &Command, longest: u64) -> Option<Clocked> {
     let mut all: Option<Clocked> = None;
     for event in &command.events {
         let times = event.times().ok()?;
-        let started = [times.started, times.submitted, times.queued].into_iter().find(|&time| time > 0)?;
-        if times.ended < started {
-            return None;
-        }
-        let known = all.get_or_insert(Clocked { queued: times.queued, started, ended: times.ended });
-        known.queued = known.queued.min(times.queued);
-        known.started = known.started.min(started);
-        known.ended = known.ended.max(times.ended);
+        let known = |time: &u64| (1..=times.ended).contains(time) && times.ended - time <= longest;
+        let queued = Some(times.queued).filter(known);
+        let started = [times.started, times.submitted, times.queued].into_iter().find(known);
+        let sum = all.get_or_insert(Clocked { queued, started, ended: times.ended });
+        sum.queued = sum.queued.min(queued);
+        sum.started = sum.started.min(started);
+        sum.ended = sum.ended.max(times.ended);
     }
     all
 }
@@ -104,20 +105,21 @@ fn clocked(command: &Command) -> Option<Clocked> {
 ///
 /// A command enters its queue while the host is in the call, so that each one bounds the difference between the device's clock and the
 /// host's from both sides; the middle of what all of them allow is taken. Of a command whose driver does not know when it
-/// entered, it is only known that it began after the call did.
+/// entered, it is only known that it began, or ended, after the call did.
 pub(super) fn timed(commands: &[Command], began: Instant, devices: &[Device]) -> Vec<Timed> {
     let device_of = |queue: &Queue| devices.iter().position(|device| device.queue.same_device(queue)).unwrap_or(0);
-    let clocks: Vec<Option<Clocked>> = commands.iter().map(clocked).collect();
+    let now = Instant::now();
+    let clock_of = |command: &Command| clocked(command, nanoseconds(command.host.0, now));
+    let clocks: Vec<Option<Clocked>> = commands.iter().map(clock_of).collect();
     let mut bounds = vec![(i128::MIN, i128::MAX); devices.len()];
     for (command, clock) in commands.iter().zip(&clocks) {
         if let Some(clock) = clock {
             let (low, high) = &mut bounds[device_of(&command.queue)];
             let host = (nanoseconds(began, command.host.0), nanoseconds(began, command.host.1));
-            let knows_entry = clock.queued > 0 && clock.queued <= clock.started;
-            let entered = if knows_entry { clock.queued } else { clock.started };
-            *low = (*low).max(i128::from(host.0) - i128::from(entered));
-            if knows_entry {
-                *high = (*high).min(i128::from(host.1) - i128::from(entered));
+            let after = clock.queued.or(clock.started).unwrap_or(clock.ended);
+            *low = (*low).max(i128::from(host.0) - i128::from(after));
+            if let Some(queued) = clock.queued {
+                *high = (*high).min(i128::from(host.1) - i128::from(queued));
             }
         }
     }
@@ -130,8 +132,9 @@ pub(super) fn timed(commands: &[Command], began: Instant, devices: &[Device]) ->
             u64::try_from((i128::from(time) + offset).max(0)).unwrap_or(0)
         };
         let device_time = clock.map_or(host, |clock| {
-            let start = to_host(clock.started).max(host.0);
-            (start, start + clock.ended.saturating_sub(clock.started))
+            let start = clock.started.map_or(host.0, to_host).max(host.0);
+            let end = clock.started.map_or_else(|| to_host(clock.ended), |started| start + (clock.ended - started));
+            (start, end.max(start))
         });
         let place = command.place.as_deref().cloned().unwrap_or_default();
         Timed {

@@ -278,7 +278,7 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
     /// The model, and an end to the trainer.
     ///
     /// # Errors
-    /// Never in practice: nobody else holds it.
+    /// Never in practice: the trainer is the only one that holds it.
     pub fn into_model(self) -> Result<M> {
         let Native { inner, step, .. } = self.stepper;
         drop(step);
