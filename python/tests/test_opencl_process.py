@@ -20,6 +20,7 @@ from netcl.core.backend.opencl import interruptible_finish
 from netcl.core.device import manager
 from netcl.core.memory import BufferPool
 from netcl.core.tensor import Tensor
+from netcl.profiling import profile
 
 SELECTORS = [selector for selector in find_device_selectors() if selector != "cpu"]
 
@@ -123,6 +124,30 @@ def test_a_child_of_a_busy_process_does_not_hang(q):
         for thread in threads:
             thread.join(30)
     assert np.array_equal(x.to_host(), np.zeros(10))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_child_of_a_profiled_process_is_not_profiled(q):
+    stop = threading.Event()
+
+    def work():
+        while not stop.is_set():
+            Tensor.from_host(q, np.arange(1000.0)).to_host()
+
+    def child():
+        cpu = manager.default("cpu").queue
+        return refuses(x.to_host) and Tensor.from_host(cpu, np.arange(3.0)).to_host().tolist() == [0, 1, 2]
+
+    x = Tensor.from_shape(q, (10,))
+    with profile(ceilings=False) as p:
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            assert [in_child(child) for _ in range(5)] == [0] * 5
+        finally:
+            stop.set()
+            thread.join(30)
+    assert {command.kind for command in p.commands} == {"upload", "download"}
 
 
 def compute_on(selector):
