@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use netcl_core::backend::Queue;
+use netcl_core::backend::opencl::EventTimes;
 use netcl_core::error::Result;
 use netcl_core::observe::{Command, MemoryChange, Observer};
 
@@ -84,21 +85,20 @@ struct Clocked {
     ended: u64,
 }
 
-/// `None` where the driver knows nothing. NVIDIA's says for some copies that they entered the queue and began at 0, or when the
-/// copy before them did: no command can have taken longer than the `longest`, from its call until now.
+/// `None` where the driver knows nothing. NVIDIA's gives the mapping of page-locked memory the times of an earlier one and 0 for when it
+/// entered the queue: such an event counts only where there is no other, and no command can have taken longer than the `longest`, from
+/// its call until now.
 fn clocked(command: &Command, longest: u64) -> Option<Clocked> {
-    let mut all: Option<Clocked> = None;
-    for event in &command.events {
-        let times = event.times().ok()?;
-        let known = |time: &u64| (1..=times.ended).contains(time) && times.ended - time <= longest;
-        let queued = Some(times.queued).filter(known);
-        let started = [times.started, times.submitted, times.queued].into_iter().find(known);
-        let sum = all.get_or_insert(Clocked { queued, started, ended: times.ended });
-        sum.queued = sum.queued.min(queued);
-        sum.started = sum.started.min(started);
-        sum.ended = sum.ended.max(times.ended);
+    let mut times: Vec<EventTimes> = command.events.iter().map(|event| event.times().ok()).collect::<Option<_>>()?;
+    if times.iter().any(|times| times.queued > 0) {
+        times.retain(|times| times.queued > 0);
     }
-    all
+    let ended = times.iter().map(|times| times.ended).max()?;
+    let known = |time: &u64| (1..=ended).contains(time) && ended - time <= longest;
+    let queued = times.iter().map(|times| times.queued).min().filter(known);
+    let started =
+        times.iter().filter_map(|times| [times.started, times.submitted, times.queued].into_iter().find(known)).min();
+    Some(Clocked { queued, started, ended })
 }
 
 /// Commands with times on the host's clock.
