@@ -81,6 +81,7 @@ fn line(launch: &Launch, time: Duration) -> String {
     let rate = |amount: f64| amount / seconds * 1e-9;
     let place = match &launch.work {
         Work::Cpu(_) => "native CPU".to_owned(),
+        Work::Host(_) => "host".to_owned(),
         Work::OpenCl(_, grid) => format!("{grid}"),
     };
     format!(

@@ -243,6 +243,14 @@ pub enum Error {
         /// The operation.
         op: &'static str,
     },
+    /// What work of the host between launches says, with the kind of its own error.
+    #[error("{what}")]
+    Host {
+        /// What kind of error it is.
+        kind: ErrorKind,
+        /// Its text.
+        what: String,
+    },
     /// Reading values while a computation is being recorded.
     #[error("{op}: {what}")]
     State {
@@ -291,6 +299,7 @@ impl Error {
             Error::OutOfMemory { .. } | Error::HostMemory { .. } => ErrorKind::Memory,
             Error::Interrupted { .. } => ErrorKind::Interrupted,
             Error::OpenCl(error) => error.kind(),
+            Error::Host { kind, .. } => *kind,
             Error::Unsupported { .. } | Error::Worker { .. } | Error::State { .. } => ErrorKind::Runtime,
         }
     }

@@ -46,6 +46,8 @@ pub enum Kind {
     Upload,
     /// Copies from the device to the host.
     Download,
+    /// Work of the host between launches; its copies are commands of their own.
+    Host,
 }
 
 /// A launch or a copy that was given to a device.
@@ -360,14 +362,21 @@ pub(crate) fn launch(launch: &Launch, run: impl FnOnce() -> Result<()>) -> Resul
         return run();
     }
     let place = place();
-    let ((), (host, events)) = timed(&launch.queue, run)?;
+    let host_work = matches!(launch.work, Work::Host(_));
+    let ((), (host, events)) = if host_work {
+        let start = Instant::now();
+        run()?;
+        ((), ((start, Instant::now()), SmallVec::new()))
+    } else {
+        timed(&launch.queue, run)?
+    };
     let kernel = match &launch.work {
         Work::OpenCl(kernel, grid) => Some((kernel.clone(), *grid)),
-        Work::Cpu(_) => None,
+        Work::Cpu(_) | Work::Host(_) => None,
     };
     let command = Command {
         name: launch.name.clone(),
-        kind: Kind::Kernel,
+        kind: if host_work { Kind::Host } else { Kind::Kernel },
         queue: launch.queue.clone(),
         cost: launch.cost,
         host,

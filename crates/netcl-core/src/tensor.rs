@@ -2,6 +2,7 @@
 
 mod foreign;
 mod format;
+mod lane;
 mod opencl;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::kernels::{copy, launch};
 use crate::shape::{Layout, Shape, Slice};
 use crate::storage::Storage;
 
+pub use lane::HostLane;
 pub use opencl::{HostTransfer, Mark, TensorSource};
 
 /// An n-dimensional array on a device. Cloning is cheap and shares the storage.

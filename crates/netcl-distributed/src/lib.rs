@@ -10,10 +10,12 @@
 //! Everything goes through the memory of the host, so any mixture of devices works together. Sums are formed in the order of ranks (or
 //! of the list), so a result is the same from run to run, bit for bit.
 
+pub mod collectives;
 pub mod communicator;
 pub mod error;
 pub mod group;
 pub mod reduction;
+mod transfer;
 
 pub use communicator::{Communicator, Piece, Threads};
 pub use error::{Error, Result};

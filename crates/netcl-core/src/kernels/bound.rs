@@ -31,7 +31,7 @@ impl Bound {
             (Work::OpenCl(..), Queue::Cpu(_)) => {
                 return Err(Error::argument("launch", "an OpenCL kernel cannot run on the native CPU's queue"));
             }
-            (Work::Cpu(_), _) => None,
+            (Work::Cpu(_) | Work::Host(_), _) => None,
         };
         Ok(Bound { launch, prepared, place: None })
     }
@@ -75,6 +75,7 @@ impl Bound {
         debug::watch(launch, || match (prepared, &launch.work, &launch.queue) {
             (Some(prepared), _, Queue::OpenCl(stream)) => prepared.enqueue(stream),
             (None, Work::Cpu(kernel), _) => kernel.run(&launch.args),
+            (None, Work::Host(work), _) => work.run(&launch.args),
             _ => launch.run(),
         })
     }

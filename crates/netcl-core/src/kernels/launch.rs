@@ -30,6 +30,7 @@ use crate::backend::opencl::{self, Grid, Kernel};
 use crate::debug;
 use crate::error::{Error, Result};
 use crate::kernels::described::Described;
+use crate::kernels::host_work::HostWork;
 use crate::observe::WantsPlaces;
 use crate::storage::Storage;
 
@@ -57,6 +58,8 @@ pub enum Work {
     Cpu(CpuKernel),
     /// A kernel of an OpenCL program, and how many work-items run it.
     OpenCl(Kernel, Grid),
+    /// A function of the host, which waits for what it reads.
+    Host(HostWork),
 }
 
 /// One argument of a launch.
@@ -359,6 +362,14 @@ impl Launch {
         }
     }
 
+    /// The queue that orders what is done to the memory of an argument.
+    pub fn queue_of(&self, arg: usize) -> &Queue {
+        match &self.work {
+            Work::Host(work) => work.queue(arg).unwrap_or(&self.queue),
+            _ => &self.queue,
+        }
+    }
+
     /// Runs the work now and raises the version of every storage it writes.
     pub fn run(&self) -> Result<()> {
         debug::watch(self, || self.run_now())
@@ -367,6 +378,7 @@ impl Launch {
     fn run_now(&self) -> Result<()> {
         match &self.work {
             Work::Cpu(kernel) => kernel.run(&self.args)?,
+            Work::Host(work) => work.run(&self.args)?,
             Work::OpenCl(kernel, grid) => match &self.queue {
                 Queue::OpenCl(stream) => opencl::run(stream, kernel, *grid, &self.args)?,
                 Queue::Cpu(_) => {

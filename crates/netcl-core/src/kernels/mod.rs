@@ -6,6 +6,7 @@ pub mod described;
 pub mod elementwise;
 pub mod expr;
 pub mod form;
+pub mod host_work;
 pub mod launch;
 pub mod many;
 pub mod primitives;

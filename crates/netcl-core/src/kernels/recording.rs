@@ -41,7 +41,7 @@ impl Step {
 /// otherwise: whoever looks at reference counts decides as always, and a storage that is still alive afterwards is one that
 /// the caller holds.
 ///
-/// A program runs on one queue.
+/// A program runs on one queue of each device that it uses.
 #[derive(Default)]
 pub struct Recording {
     state: RefCell<State>,
@@ -49,7 +49,7 @@ pub struct Recording {
 
 #[derive(Default)]
 struct State {
-    queue: Option<Queue>,
+    queues: Vec<Queue>,
     steps: Vec<Step>,
     launches: usize,
     /// Where each launch was made.
@@ -86,14 +86,16 @@ pub struct Need {
     pub stand_in: Arc<Storage>,
     /// How much.
     pub nbytes: usize,
+    /// Where.
+    pub queue: Queue,
     /// Whether [`Recorded::once`] fills it for good.
     pub constant: bool,
 }
 
 /// What was recorded.
 pub struct Recorded {
-    /// The queue of all launches; `None` if there are none.
-    pub queue: Option<Queue>,
+    /// The queues of all launches, one for each device.
+    pub queues: Vec<Queue>,
     /// Launches and actions, in order.
     pub steps: Vec<Step>,
     /// The memory they need.
@@ -121,9 +123,9 @@ impl Recording {
     }
 
     /// Memory that the program will find filled: an input. Its index in [`Recorded::needs`] comes with it.
-    pub fn input(&self, nbytes: usize) -> (Arc<Storage>, usize) {
+    pub fn input(&self, queue: &Queue, nbytes: usize) -> (Arc<Storage>, usize) {
         let mut state = self.state.borrow_mut();
-        (state.plan(nbytes), state.needs.len() - 1)
+        (state.plan(queue, nbytes), state.needs.len() - 1)
     }
 
     /// What was recorded; the recording is empty and closed then.
@@ -131,7 +133,7 @@ impl Recording {
         let state = self.state.take();
         self.state.borrow_mut().closed = true;
         Recorded {
-            queue: state.queue,
+            queues: state.queues,
             steps: state.steps,
             needs: state.needs,
             once: Vec::new(),
@@ -167,13 +169,31 @@ impl State {
         self.places.resize(self.launches, observe::place());
     }
 
-    fn plan(&mut self, nbytes: usize) -> Arc<Storage> {
+    /// Notes that a launch uses a queue.
+    fn enter(&mut self, name: &str, queue: &Queue) -> Result<()> {
+        if self.queues.contains(queue) {
+            return Ok(());
+        }
+        if self.queues.iter().any(|other| other.same_device(queue)) {
+            let what = format!(
+                "{name} runs on another queue of {} than the launches before it: a recorded program runs on one queue of each \
+                 device; make its tensors with the same queue",
+                queue.device_name(),
+            );
+            return Err(Error::State { op: "capture", what });
+        }
+        self.queues.push(queue.clone());
+        Ok(())
+    }
+
+    fn plan(&mut self, queue: &Queue, nbytes: usize) -> Arc<Storage> {
         let (storage, stand_in) = (Arc::new(Storage::planned(nbytes)), Arc::new(Storage::planned(nbytes)));
         // The weak reference keeps the address from being used again as long as the recording lives.
         for named in [&storage, &stand_in] {
             self.by_address.insert(Arc::as_ptr(named) as usize, self.needs.len());
         }
-        self.needs.push(Need { storage: Arc::downgrade(&storage), stand_in, nbytes, constant: false });
+        let queue = queue.clone();
+        self.needs.push(Need { storage: Arc::downgrade(&storage), stand_in, nbytes, queue, constant: false });
         storage
     }
 
@@ -186,15 +206,9 @@ impl State {
 impl Sink for Recording {
     fn launch(&self, mut launch: Launch) -> Result<()> {
         let mut state = self.state.borrow_mut();
-        if let Some(queue) = state.queue.as_ref().filter(|queue| **queue != launch.queue) {
-            let what = format!(
-                "{} runs on {}, the launches before it on {}: a recorded program runs on one queue; move tensors before it, or \
-                 record two programs",
-                launch.name,
-                launch.queue.device_name(),
-                queue.device_name()
-            );
-            return Err(Error::State { op: "capture", what });
+        // The launch's own queue, and those of what work of the host has on other devices.
+        for at in 0..=launch.args.len() {
+            state.enter(&launch.name, launch.queue_of(at))?;
         }
         launch.raise_versions();
         state.note_in_place(&launch);
@@ -210,7 +224,6 @@ impl Sink for Recording {
             let what = format!("{} takes a tensor of another recording that has never run", launch.name);
             return Err(Error::State { op: "capture", what });
         }
-        state.queue.get_or_insert_with(|| launch.queue.clone());
         state.note_meaning(&launch);
         state.steps.push(Step::Launch(Box::new(launch)));
         state.launches += 1;
@@ -249,7 +262,7 @@ impl Sink for Recording {
 
     fn allocate(&self, request: &Allocation) -> Result<Arc<Storage>> {
         let mut state = self.state.borrow_mut();
-        let storage = state.plan(request.nbytes);
+        let storage = state.plan(&request.queue, request.nbytes);
         let at = state.needs.len() - 1;
         let State { needs, alive, .. } = &mut *state;
         alive.retain(|&need| needs[need].storage.strong_count() > 0);

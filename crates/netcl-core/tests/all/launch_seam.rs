@@ -129,7 +129,7 @@ fn a_recording_keeps_launches_actions_and_what_memory_they_need() {
 #[test]
 fn the_same_memory_through_another_layout_is_never_overwritten_in_place() {
     let recording = Rc::new(Recording::new());
-    let (storage, _) = recording.input(16);
+    let (storage, _) = recording.input(&manager().cpu().queue, 16);
     let square = Tensor::from_storage(&manager().cpu().queue, storage, Layout::contiguous([2, 2].into()), DType::F32);
     launch::with_sink(recording.clone(), || {
         let x = square?;

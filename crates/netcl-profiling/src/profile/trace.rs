@@ -93,9 +93,10 @@ pub(super) fn to_json(profile: &Profile) -> Value {
     for (device, about) in profile.devices.iter().enumerate() {
         let pid = HOST + 1 + device;
         events.extend(label(pid, None, &about.name, device + 1));
+        // Work of the host is shown among the calls of its thread, and here beside the kernels that wait for it.
         for (first, title, kernels) in [(KERNELS, "kernels", true), (COPIES, "copies", false)] {
-            let of =
-                |(_, command): &(usize, &Timed)| command.device == device && (command.kind == Kind::Kernel) == kernels;
+            let is_kernel = |kind: Kind| matches!(kind, Kind::Kernel | Kind::Host);
+            let of = |(_, command): &(usize, &Timed)| command.device == device && is_kernel(command.kind) == kernels;
             let mut commands: Vec<(usize, &Timed)> = profile.commands.iter().enumerate().filter(of).collect();
             commands.sort_by_key(|(_, command)| command.device_time);
             let times: Vec<(u64, u64)> = commands.iter().map(|(_, command)| command.device_time).collect();
@@ -128,7 +129,11 @@ pub(super) fn to_json(profile: &Profile) -> Value {
 
 /// A command on its device, the host's call, and the arrow between them.
 fn commanded(events: &mut Vec<Value>, id: usize, command: &Timed, track: (usize, usize)) {
-    let category = if command.kind == Kind::Kernel { "kernel" } else { "copy" };
+    let category = match command.kind {
+        Kind::Kernel => "kernel",
+        Kind::Upload | Kind::Download => "copy",
+        Kind::Host => "host",
+    };
     let seconds = command.seconds().max(1e-9);
     let args = json!({
         "module": &*command.module, "pass": if command.backward { "backward" } else { "forward" },

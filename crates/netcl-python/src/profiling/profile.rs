@@ -92,6 +92,7 @@ fn kind(kind: Kind) -> &'static str {
         Kind::Kernel => "kernel",
         Kind::Upload => "upload",
         Kind::Download => "download",
+        Kind::Host => "host",
     }
 }
 

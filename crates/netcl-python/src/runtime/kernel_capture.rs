@@ -215,7 +215,7 @@ fn describe<'py>(py: Python<'py>, launch: &Launch) -> PyResult<Bound<'py, PyTupl
             let kernel = Bound::new(py, Kernel(kernel.clone()))?.into_any();
             (kernel, PyTuple::new(py, grid.global_size())?.into_any(), local.map_or_else(none, Bound::into_any))
         }
-        Work::Cpu(_) => (none(), PyTuple::empty(py).into_any(), none()),
+        Work::Cpu(_) | Work::Host(_) => (none(), PyTuple::empty(py).into_any(), none()),
     };
     let args = launch.args.iter().map(|arg| argument(py, &launch.queue, arg)).collect::<PyResult<Vec<_>>>()?;
     let queue = queue_to_py(py, &launch.queue)?.into_bound(py);

@@ -194,7 +194,7 @@ where
         let mut known: Vec<(Input, usize)> = Vec::with_capacity(given.len());
         let stand_ins = inputs.replace(&mut |tensor| {
             let input = Input::like(tensor)?;
-            let (storage, need) = recording.input(input.nbytes());
+            let (storage, need) = recording.input(tensor.queue(), input.nbytes());
             let stand_in = input.tensor(storage)?;
             known.push((input, need));
             Ok(stand_in)

@@ -38,20 +38,19 @@ pub struct CaptureStats {
 
 /// A step to replay.
 pub(crate) struct Program {
-    queue: Queue,
     /// How products were computed when it was recorded.
     precision: Precision,
     entries: Vec<Entry>,
     inputs: Vec<Input>,
     /// Memory that others use as well: other queues may be at work on it when a replay begins.
-    shared: Vec<Arc<Storage>>,
+    shared: Vec<(Arc<Storage>, Queue)>,
     /// Those of them in which tensors lived when the program was recorded.
     homes: Vec<Arc<Storage>>,
     /// Shared memory that a replay writes.
     written: Vec<Arc<Storage>>,
     written_ids: HashSet<usize>,
     /// The part of that which is not the program's own: parameters, the state of an optimizer.
-    changed: Vec<Arc<Storage>>,
+    changed: Vec<(Arc<Storage>, Queue)>,
     /// The launches that the function made, and where those of the program have their changing numbers in them.
     pub(super) origins: Vec<Origin>,
     pub(super) slots: Vec<SlotOrigin>,
@@ -111,22 +110,22 @@ impl Input {
     }
 
     /// Whether the program can read the tensor's memory where it lies.
-    fn swaps(&self, tensor: &Tensor, queue: &Queue, written: &HashSet<usize>) -> bool {
+    fn swaps(&self, tensor: &Tensor, written: &HashSet<usize>) -> bool {
         !self.held
             && *tensor.layout() == self.layout
-            && tensor.queue() == queue
+            && *tensor.queue() == self.queue
             && !written.contains(&tensor.storage().identity())
     }
 
     /// The memory that holds the values for the next run: the tensor's own, or a copy.
-    fn take(&mut self, tensor: &Tensor, queue: &Queue, written: &HashSet<usize>) -> Result<Arc<Storage>> {
-        if self.swaps(tensor, queue, written) {
+    fn take(&mut self, tensor: &Tensor, written: &HashSet<usize>) -> Result<Arc<Storage>> {
+        if self.swaps(tensor, written) {
             return Ok(tensor.storage().clone());
         }
         let own = match &self.own {
             Some(own) => own.clone(),
             None => {
-                let storage = queue.allocate_now(self.nbytes().max(1), "captured input")?;
+                let storage = self.queue.allocate_now(self.nbytes().max(1), "captured input")?;
                 self.own.insert(self.tensor(storage)?).clone()
             }
         };
@@ -150,8 +149,18 @@ impl Program {
     /// Gives everything its memory and sets all arguments. `inputs` come with the index of their need; `given` are the tensors
     /// of the first run.
     pub(crate) fn new(recorded: Recorded, inputs: Vec<(Input, usize)>, given: &[&Tensor]) -> Result<Program> {
-        let Recorded { queue, steps, needs, mut once, in_place, requested_bytes, peak_bytes, origins, slots, places } =
-            recorded;
+        let Recorded {
+            mut queues,
+            steps,
+            needs,
+            mut once,
+            in_place,
+            requested_bytes,
+            peak_bytes,
+            origins,
+            slots,
+            places,
+        } = recorded;
         let mut launches: Vec<Launch> = Vec::new();
         // What stands at each position: the host's work, or the next launch.
         let mut order: Vec<Option<HostAction>> = Vec::with_capacity(steps.len());
@@ -164,14 +173,18 @@ impl Program {
                 Step::Host(action) => order.push(Some(action)),
             }
         }
-        let Some(queue) = queue else {
+        if queues.is_empty() {
             let what = "the function launched nothing, so that there is nothing to replay; a captured function computes with \
                         tensors of a device";
             return Err(Error::State { op: "capture", what: what.to_owned() });
-        };
+        }
         let mut lives = lifetimes(&needs, &launches);
         let (mut inputs, input_needs): (Vec<Input>, Vec<usize>) = inputs.into_iter().unzip();
         for (input, &need) in inputs.iter_mut().zip(&input_needs) {
+            // Where the launches of its device run.
+            if let Some(queue) = queues.iter().find(|queue| queue.same_device(&input.queue)) {
+                input.queue = queue.clone();
+            }
             input.held = needs[need].storage.strong_count() > 0;
             if !input.held {
                 lives[need] = None;
@@ -180,24 +193,32 @@ impl Program {
         let fixed =
             |need: usize| needs[need].constant || needs[need].storage.strong_count() > 0 || input_needs.contains(&need);
         let merged = merge(&mut lives, &in_place, fixed);
-        let placed: Vec<usize> = (0..lives.len()).filter(|&i| lives[i].is_some()).collect();
-        let known: Vec<Lifetime> = lives.iter().flatten().copied().collect();
-        let pack = if matches!(queue, Queue::Cpu(_)) { pack } else { pack_whole };
-        let packing = pack(&known, Arena::align(&queue), Arena::limit(&queue));
-        let mut arenas = packing
-            .blocks
-            .iter()
-            .map(|&nbytes| Arena::allocate(&queue, nbytes, "captured step"))
-            .collect::<Result<Vec<Arena>>>()?;
-        let mut homes: HashMap<usize, Arc<Storage>> = HashMap::new();
-        let mut shared: Vec<Arc<Storage>> = Vec::new();
-        for (&need, place) in placed.iter().zip(&packing.places) {
-            let home = arenas[place.block].part(place.offset..place.offset + place.room, needs[need].nbytes)?;
-            if let Some(held) = needs[need].storage.upgrade() {
-                held.settle(home.clone())?;
-                shared.push(home.clone());
+        // Memory that somebody holds may be on a device that nothing runs on.
+        for need in &needs {
+            if !queues.iter().any(|queue| queue.same_device(&need.queue)) {
+                queues.push(need.queue.clone());
             }
-            homes.insert(Arc::as_ptr(&needs[need].stand_in) as usize, home);
+        }
+        let mut homes: HashMap<usize, Arc<Storage>> = HashMap::new();
+        let mut shared: Vec<(Arc<Storage>, Queue)> = Vec::new();
+        let mut blocks: Vec<usize> = Vec::new();
+        for queue in &queues {
+            let here = |&i: &usize| lives[i].is_some() && needs[i].queue.same_device(queue);
+            let placed: Vec<usize> = (0..lives.len()).filter(here).collect();
+            let known: Vec<Lifetime> = placed.iter().filter_map(|&i| lives[i]).collect();
+            let pack = if matches!(queue, Queue::Cpu(_)) { pack } else { pack_whole };
+            let packing = pack(&known, Arena::align(queue), Arena::limit(queue));
+            let arena = |&nbytes: &usize| Arena::allocate(queue, nbytes, "captured step");
+            let mut arenas = packing.blocks.iter().map(arena).collect::<Result<Vec<Arena>>>()?;
+            for (&need, place) in placed.iter().zip(&packing.places) {
+                let home = arenas[place.block].part(place.offset..place.offset + place.room, needs[need].nbytes)?;
+                if let Some(held) = needs[need].storage.upgrade() {
+                    held.settle(home.clone())?;
+                    shared.push((home.clone(), queue.clone()));
+                }
+                homes.insert(Arc::as_ptr(&needs[need].stand_in) as usize, home);
+            }
+            blocks.extend(packing.blocks);
         }
         for (need, first) in merged.iter().enumerate().filter_map(|(need, first)| Some((need, (*first)?))) {
             if let Some(home) = homes.get(&(Arc::as_ptr(&needs[first].stand_in) as usize)).cloned() {
@@ -214,34 +235,35 @@ impl Program {
             launch.run()?;
         }
         // Memory that others see: what the caller holds of the plan, and what the launches name beside it.
-        let held: HashSet<usize> = shared.iter().map(|storage| storage.identity()).collect();
+        let held: HashSet<usize> = shared.iter().map(|(storage, _)| storage.identity()).collect();
         let hidden: HashSet<usize> =
             homes.values().map(|home| home.identity()).filter(|home| !held.contains(home)).collect();
         let mut seen = held.clone();
-        let (mut written, mut written_ids): (Vec<Arc<Storage>>, HashSet<usize>) = Default::default();
+        let (mut written, mut written_ids): (Vec<(Arc<Storage>, Queue)>, HashSet<usize>) = Default::default();
         for launch in &mut launches {
             launch.bind(|storage| homes.get(&(Arc::as_ptr(storage) as usize)).cloned());
-            for arg in &launch.args {
+            for (at, arg) in launch.args.iter().enumerate() {
                 let Arg::Buffer(storage, access) = arg else { continue };
                 let identity = storage.identity();
                 if storage.is_planned() || hidden.contains(&identity) {
                     continue;
                 }
                 if seen.insert(identity) {
-                    shared.push(storage.clone());
+                    shared.push((storage.clone(), launch.queue_of(at).clone()));
                 }
                 if *access == Access::Write && written_ids.insert(identity) {
-                    written.push(storage.clone());
+                    written.push((storage.clone(), launch.queue_of(at).clone()));
                 }
             }
         }
-        let changed = written.iter().filter(|storage| !held.contains(&storage.identity())).cloned().collect();
+        let changed = written.iter().filter(|(storage, _)| !held.contains(&storage.identity())).cloned().collect();
+        let written = written.into_iter().map(|(storage, _)| storage).collect();
         // Inputs last: what may be read where it lies depends on what is written.
         let stand_ins: HashMap<usize, usize> =
             input_needs.iter().enumerate().map(|(i, &need)| (Arc::as_ptr(&needs[need].stand_in) as usize, i)).collect();
         let mut taken = Vec::with_capacity(inputs.len());
         for (input, tensor) in inputs.iter_mut().zip(given) {
-            let storage = input.take(tensor, &queue, &written_ids)?;
+            let storage = input.take(tensor, &written_ids)?;
             input.bound = Some(storage.clone());
             taken.push(storage);
         }
@@ -269,27 +291,14 @@ impl Program {
             launches: runs,
             host_actions: entries.len() - runs,
             names,
-            planned_bytes: packing.blocks.iter().sum(),
-            blocks: packing.blocks.len(),
+            planned_bytes: blocks.iter().sum(),
+            blocks: blocks.len(),
             eager_bytes: peak_bytes,
             requested_bytes,
         };
-        let homes = shared.iter().filter(|storage| !storage.was_left()).cloned().collect();
+        let homes = shared.iter().map(|(storage, _)| storage).filter(|storage| !storage.was_left()).cloned().collect();
         let precision = Precision::current();
-        Ok(Program {
-            queue,
-            precision,
-            entries,
-            inputs,
-            shared,
-            homes,
-            written,
-            written_ids,
-            changed,
-            origins,
-            slots,
-            stats,
-        })
+        Ok(Program { precision, entries, inputs, shared, homes, written, written_ids, changed, origins, slots, stats })
     }
 
     pub(crate) fn stats(&self) -> &CaptureStats {
@@ -310,9 +319,9 @@ impl Program {
 
     /// The bytes that a replay changes outside of its own memory.
     pub(crate) fn changed(&self) -> Result<Vec<Tensor>> {
-        let bytes = |storage: &Arc<Storage>| {
+        let bytes = |(storage, queue): &(Arc<Storage>, Queue)| {
             let layout = Layout::contiguous([storage.nbytes()].into());
-            Tensor::from_storage(&self.queue, storage.clone(), layout, DType::U8)
+            Tensor::from_storage(queue, storage.clone(), layout, DType::U8)
         };
         self.changed.iter().map(bytes).collect()
     }
@@ -325,7 +334,7 @@ impl Program {
     /// Makes the next run read these tensors.
     pub(crate) fn feed(&mut self, given: &[&Tensor]) -> Result<()> {
         for (input, tensor) in self.inputs.iter_mut().zip(given) {
-            let storage = input.take(tensor, &self.queue, &self.written_ids)?;
+            let storage = input.take(tensor, &self.written_ids)?;
             if input.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, &storage)) {
                 continue;
             }
@@ -343,18 +352,17 @@ impl Program {
     pub(crate) fn run(&mut self) -> Result<()> {
         self.join()?;
         let watched = launch::has_sink();
-        for entry in &mut self.entries {
-            match entry {
-                // Profilers and counters see replayed launches as well.
-                Entry::Run(bound) if watched => launch::submit(bound.launch().clone())?,
-                Entry::Run(bound) => bound.run()?,
-                Entry::Host(action) => action()?,
-            }
-        }
+        let done = self.entries.iter_mut().try_for_each(|entry| match entry {
+            // Profilers and counters see replayed launches as well.
+            Entry::Run(bound) if watched => launch::submit(bound.launch().clone()),
+            Entry::Run(bound) => bound.run(),
+            Entry::Host(action) => action(),
+        });
+        // Also after an error: some of it was written.
         if !watched {
             self.written.iter().for_each(|storage| storage.raise_version());
         }
-        Ok(())
+        done
     }
 
     /// The launches alone, each changed before it runs.
@@ -371,12 +379,10 @@ impl Program {
         Ok(())
     }
 
-    /// Makes the queue wait for what others do with shared memory.
+    /// Makes the queues wait for what others do with shared memory.
     fn join(&self) -> Result<()> {
-        if let Queue::Cpu(_) = self.queue {
-            return Ok(());
-        }
-        let inputs = self.inputs.iter().filter_map(|input| input.bound.as_ref());
-        self.shared.iter().chain(inputs).try_for_each(|storage| storage.join(&self.queue))
+        let inputs = self.inputs.iter().filter_map(|input| Some((input.bound.as_ref()?, &input.queue)));
+        let shared = self.shared.iter().map(|(storage, queue)| (storage, queue));
+        shared.chain(inputs).try_for_each(|(storage, queue)| storage.join(queue))
     }
 }

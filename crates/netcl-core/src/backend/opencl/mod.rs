@@ -5,7 +5,7 @@
 //! | `api`, `fork`, `handle`, `info`, `error` | the library, children of `fork`, object ownership, queries, errors |
 //! | `platform`, `device`, `limits`, `probe` | what there is, what it says, what it may show, what it really does |
 //! | `context`, `queue`, `event`, `buffer`, `transfer`, `kernel`, `program` | the objects and commands |
-//! | `stream`, `memory`, `source`, `prepared` | a device's queues with pools and kernels, a tensor's memory, the pools' blocks, kernels that keep their arguments |
+//! | `stream`, `memory`, `lane`, `source`, `prepared` | a device's queues with pools and kernels, a tensor's memory, its copies in chunks, the pools' blocks, kernels that keep their arguments |
 //! | `shutdown` | interrupts, waits with a time limit, the finish at exit |
 //! | `build`, `cache`, `compiler_lock`, `first_launch`, `ptx` | from source to program, kept on disk, one process at a time, compilers that run at a launch, NVIDIA's intermediate text |
 //! | `tensor_map` | how NVIDIA's copy engine is told where an array lies |
@@ -30,6 +30,7 @@ mod handle;
 mod host_pages;
 mod info;
 mod kernel;
+mod lane;
 pub(crate) mod limits;
 mod memory;
 mod platform;
@@ -53,6 +54,7 @@ pub use error::{BuildError, ClError, ClResult};
 pub use event::{Deps, Event, EventStatus, EventTimes};
 pub use fork::is_forked_child;
 pub use kernel::{Arg, ArgInfo, Grid, Kernel, Scalar, WorkGroupInfo};
+pub use lane::ClLane;
 pub use limits::{LIMITS_VARIABLE, Limits, LimitsError};
 pub use memory::{ClMemory, SharedLease, Staged, Upload, UploadPath};
 pub(crate) use memory::{run, with_event};
