@@ -52,6 +52,7 @@ MODULES = [
     "netcl.data.filters",
     "netcl.data.augment_gpu",
     "netcl.data.shared_batch",
+    "netcl.distributed.collectives",
     "netcl.nn",
     "netcl.nn.functional",
     "netcl.nn.init",

@@ -47,6 +47,7 @@ pub(crate) fn on_host(
 }
 
 /// Shows all bytes of a tensor in row-major order, a chunk at a time with its place, while the next ones are on their way.
+#[cfg_attr(not(test), allow(dead_code, reason = "for collectives over ranks"))]
 pub(crate) fn download_in_chunks(tensor: &RawTensor, mut see: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
     let dense = tensor.contiguous()?;
     let chunks = Chunks::of(&dense, CHUNK);
@@ -63,6 +64,7 @@ pub(crate) fn download_in_chunks(tensor: &RawTensor, mut see: impl FnMut(usize, 
 }
 
 /// All bytes of a tensor in row-major order.
+#[cfg_attr(not(test), allow(dead_code, reason = "for collectives over ranks"))]
 pub(crate) fn download(tensor: &RawTensor) -> Result<Vec<u8>> {
     let mut bytes = vec![0; tensor.size() * tensor.dtype().size()];
     download_in_chunks(tensor, |offset, chunk| {
@@ -73,6 +75,7 @@ pub(crate) fn download(tensor: &RawTensor) -> Result<Vec<u8>> {
 }
 
 /// Overwrites a tensor with all its bytes in row-major order.
+#[cfg_attr(not(test), allow(dead_code, reason = "for collectives over ranks"))]
 pub(crate) fn upload(tensor: &RawTensor, bytes: &[u8]) -> Result<()> {
     if bytes.len() != tensor.size() * tensor.dtype().size() {
         return Ok(tensor.write_bytes(bytes, tensor.dtype())?);
@@ -175,6 +178,7 @@ impl Chunks {
         (at < self.count()).then(|| (at % SLOTS, offset, self.chunk.min(self.nbytes - offset)))
     }
 
+    #[cfg_attr(not(test), allow(dead_code, reason = "for collectives over ranks"))]
     fn all(&self) -> impl Iterator<Item = Place> {
         (0..self.count()).filter_map(|at| self.place(at))
     }

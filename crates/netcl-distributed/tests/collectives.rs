@@ -81,7 +81,7 @@ fn every_dtype_on_odd_sizes() {
             // Twice is there and back, where the parts are equal.
             let once = collectives::all_to_all(&tensors).unwrap();
             let total: f64 = once.iter().flat_map(|tensor| tensor.to_f64_vec().unwrap()).sum();
-            assert_eq!(total, all.iter().sum());
+            assert_eq!(total, all.iter().sum::<f64>());
         }
     }
 }
@@ -231,7 +231,8 @@ fn two_queues_of_one_device_in_a_captured_function_are_refused_by_name() {
     let Queue::OpenCl(stream) = &first else { return };
     let other = netcl_core::backend::opencl::Queue::new(stream.context(), stream.device()).unwrap();
     let second = Queue::OpenCl(netcl_core::backend::opencl::Stream::new(&other).unwrap());
-    let mut step = capture(|pair: &Vec<RawTensor>| pair.iter().map(|x| x.cast(DType::F64)).collect());
+    let mut step =
+        capture(|pair: &Vec<RawTensor>| pair.iter().map(|x| x.cast(DType::F64)).collect::<Result<Vec<_>, CoreError>>());
     let pair: Vec<RawTensor> =
         [&first, &second].map(|queue| RawTensor::from_host(queue, &[1.0f32], [1]).unwrap()).into();
     let error: CoreError = step.call(&pair).unwrap_err();

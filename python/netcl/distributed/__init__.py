@@ -2,4 +2,30 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from netcl.distributed.collectives import (
+    DeviceManager,
+    all_gather,
+    all_reduce,
+    all_reduce_p2p,
+    all_to_all,
+    barrier,
+    broadcast,
+    gather,
+    reduce,
+    reduce_scatter,
+    scatter,
+)
+
+__all__ = [
+    "DeviceManager",
+    "all_gather",
+    "all_reduce",
+    "all_reduce_p2p",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+]

@@ -19,7 +19,7 @@ class KernelRow:
     """All runs of one kernel, or all copies of one direction, on one device."""
 
     name: str
-    #: ``"kernel"``, ``"upload"`` or ``"download"``.
+    #: ``"kernel"``, ``"upload"``, ``"download"``, or ``"host"`` for work of the host between launches.
     kind: str
     device: str
     calls: int

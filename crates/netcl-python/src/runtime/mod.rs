@@ -43,7 +43,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    fn from_py(object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    pub(crate) fn from_py(object: &Bound<'_, PyAny>) -> PyResult<Value> {
         if let Ok(tensor) = object.cast::<Tensor>() {
             return Ok(Value::Float(tensor.get().inner()));
         }
