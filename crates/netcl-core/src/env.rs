@@ -126,6 +126,14 @@ variables! {
         "0 leaves signal handlers alone: Ctrl+C cannot end a process whose kernel is stuck";
     DATA_DIR: "NETCL_DATA_DIR", Text("a folder"), "data",
         "where netcl train looks for data sets first";
+    RANK: "NETCL_RANK", Whole(0, 63), "0",
+        "the number of this process among those that work together; netcl launch sets it";
+    RANKS: "NETCL_RANKS", Whole(1, 64), "1",
+        "how many processes work together; netcl launch sets it";
+    RENDEZVOUS: "NETCL_RENDEZVOUS", Text("a folder"), "none",
+        "where the processes of one job meet, and no others; netcl launch sets it";
+    RANK_TIMEOUT: "NETCL_RANK_TIMEOUT", Amount("seconds"), "60",
+        "how long a rank waits for another before all give up";
 }
 
 impl Variable {
@@ -227,6 +235,31 @@ fn switch(text: &str) -> Option<bool> {
 
 fn amount(text: &str) -> Option<f64> {
     text.parse::<f64>().ok().filter(|number| *number >= 0.0)
+}
+
+/// A process that `mpirun` started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MpiRank {
+    /// Its number.
+    pub rank: usize,
+    /// How many there are, on all hosts.
+    pub size: usize,
+    /// How many there are on this host; all where it is not known.
+    pub local: usize,
+    /// The name of the job, which no other job of this host has.
+    pub job: String,
+}
+
+/// What the launchers of Open MPI (PMIx) and of MPICH and its relatives (PMI) set; none outside of them.
+pub fn mpi_rank() -> Option<MpiRank> {
+    let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let number = |name: &str| text(name).and_then(|value| value.trim().parse::<usize>().ok());
+    let found = |rank: &str, size: &str, local: &str, job: &str| {
+        let (rank, size, job) = (number(rank)?, number(size)?, text(job)?);
+        Some(MpiRank { rank, size, local: number(local).unwrap_or(size), job })
+    };
+    found("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE")
+        .or_else(|| found("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "PMI_JOBID"))
 }
 
 /// Looks at all variables of the process and names those that cannot be used, once. The first question for any variable does

@@ -1,14 +1,26 @@
 //! Collectives over ranks: each rank has one tensor, and all ranks call the same thing together.
 
+mod message;
+
 use std::sync::Arc;
 
-use netcl_nn::autograd::{DType, RawTensor, Shape};
+use message::{describe_rows, download, pack, unpack};
+use netcl_core::host;
+use netcl_nn::autograd::{DType, Queue, RawTensor};
 
-use crate::communicator::{Communicator, Piece};
+use crate::communicator::{Alone, Call, Communicator, Piece};
 use crate::error::{Error, Result};
 use crate::reduction::{Accumulator, Reduce};
 
+/// Up to so many bytes of all ranks together every rank reduces everything itself: one exchange instead of two.
+const SMALL: usize = 64 << 10;
+/// Bytes that are reduced at a time: they and their sums stay in the caches, and no sums of a whole tensor are allocated.
+const WINDOW: usize = 4 << 20;
+
 /// Ranks that make the same calls in the same order.
+///
+/// Tensors may be on any device, of any dtype, with any strides. A call on some ranks that differs from the others' is an error on all of
+/// them that shows both calls; so is a rank that ends or does not come within `NETCL_RANK_TIMEOUT`.
 ///
 /// ```
 /// use netcl_distributed::{Group, Reduce, Threads};
@@ -30,10 +42,21 @@ pub struct Group {
     communicator: Arc<dyn Communicator>,
 }
 
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Group(rank {} of {}, {})", self.rank(), self.size(), self.kind())
+    }
+}
+
 impl Group {
     /// The collectives of a communicator.
     pub fn new(communicator: impl Communicator + 'static) -> Group {
         Group { communicator: Arc::new(communicator) }
+    }
+
+    /// A group of one rank: every collective works, and waits for nobody.
+    pub fn alone() -> Group {
+        Group::new(Alone)
     }
 
     /// The number of this rank, from 0.
@@ -46,12 +69,22 @@ impl Group {
         self.communicator.size()
     }
 
+    /// What kind of ranks these are: "alone", "threads", "processes", "MPI".
+    pub fn kind(&self) -> &'static str {
+        self.communicator.kind()
+    }
+
+    /// Tells the other ranks that this one gives up: their calls end with an error that names this rank and the reason.
+    pub fn abort(&self, reason: &str) {
+        self.communicator.abort(reason);
+    }
+
     /// Returns when all ranks have called it.
     ///
     /// # Errors
-    /// If a rank is lost.
+    /// If a rank is lost or calls something else.
     pub fn barrier(&self) -> Result<()> {
-        self.agree("barrier", "barrier")
+        self.on_host(&[], |group, _| group.agree("barrier", "barrier"))
     }
 
     /// Overwrites the tensor with the reduction over all ranks.
@@ -59,11 +92,16 @@ impl Group {
     /// # Errors
     /// If ranks disagree, or one is lost; the tensor is then as it was.
     pub fn all_reduce(&self, tensor: &RawTensor, op: Reduce) -> Result<()> {
-        const CALL: &str = "all_reduce";
-        self.agree(CALL, &format!("{CALL}({}) of {} {}", op.name(), tensor.dtype(), tensor.shape()))?;
-        let mut bytes = download(tensor)?;
-        self.all_reduce_bytes(CALL, &mut bytes, tensor.dtype(), op)?;
-        Ok(tensor.write_bytes(&bytes, tensor.dtype())?)
+        self.on_host(&[tensor], move |group, tensors| group.reduce_to("all_reduce", &tensors[0], op, None))
+    }
+
+    /// Overwrites the tensor of rank `root` with the reduction over all ranks; the others keep theirs.
+    ///
+    /// # Errors
+    /// If ranks disagree, or one is lost; the tensor is then as it was.
+    pub fn reduce(&self, tensor: &RawTensor, op: Reduce, root: usize) -> Result<()> {
+        self.check_root("reduce", root)?;
+        self.on_host(&[tensor], move |group, tensors| group.reduce_to("reduce", &tensors[0], op, Some(root)))
     }
 
     /// Overwrites the tensor with the one of rank `root`.
@@ -71,16 +109,23 @@ impl Group {
     /// # Errors
     /// If ranks disagree, or one is lost.
     pub fn broadcast(&self, tensor: &RawTensor, root: usize) -> Result<()> {
-        const CALL: &str = "broadcast";
-        self.check_root(CALL, root)?;
-        self.agree(CALL, &format!("{CALL} from rank {root} of {} {}", tensor.dtype(), tensor.shape()))?;
-        let mut bytes = download(tensor)?;
-        let own = if self.rank() == root { bytes.clone() } else { Vec::new() };
-        self.communicator.exchange(CALL, &vec![&own[..]; self.size()], &mut |piece| {
-            bytes[piece.offset..][..piece.bytes.len()].copy_from_slice(piece.bytes);
-            Ok(())
-        })?;
-        Ok(tensor.write_bytes(&bytes, tensor.dtype())?)
+        const NAME: &str = "broadcast";
+        self.check_root(NAME, root)?;
+        self.on_host(&[tensor], move |group, tensors| {
+            let tensor = &tensors[0];
+            let text = format!("{NAME} from rank {root} of {} {}", tensor.dtype(), tensor.shape());
+            let call = Call { name: NAME, text: &text };
+            if group.rank() == root {
+                let bytes = download(NAME, tensor)?;
+                return group.communicator.exchange(&call, &vec![&bytes[..]; group.size()], &mut |_| Ok(()));
+            }
+            let mut bytes = host::filled(NAME, tensor.shape().nbytes(NAME, tensor.dtype())?, 0u8)?;
+            group.communicator.exchange(&call, &vec![&[][..]; group.size()], &mut |piece| match piece.from {
+                from if from == root => place(NAME, &mut bytes, &piece),
+                _ => Ok(()),
+            })?;
+            Ok(tensor.write_bytes(&bytes, tensor.dtype())?)
+        })
     }
 
     /// The tensors of all ranks, in their order; their first axes may differ.
@@ -88,29 +133,116 @@ impl Group {
     /// # Errors
     /// If ranks disagree, or one is lost.
     pub fn all_gather(&self, tensor: &RawTensor) -> Result<Vec<RawTensor>> {
-        const CALL: &str = "all_gather";
-        let rest = Shape::from(tensor.shape().to_vec().get(1..).unwrap_or_default());
-        self.agree(CALL, &format!("{CALL} of {} (..., {rest})", tensor.dtype()))?;
-        let own = download(tensor)?;
-        let mut gathered = vec![Vec::new(); self.size()];
-        self.communicator.exchange(CALL, &vec![&own[..]; self.size()], &mut |piece: Piece<'_>| {
-            gathered[piece.from].extend_from_slice(piece.bytes);
-            Ok(())
-        })?;
-        let row = rest.nbytes(CALL, tensor.dtype())?.max(1);
-        gathered
-            .iter()
-            .map(|bytes| {
-                let mut shape = tensor.shape().to_vec();
-                if let Some(first) = shape.first_mut() {
-                    *first = bytes.len() / row;
-                }
-                Ok(RawTensor::from_host_bytes(tensor.queue(), bytes, tensor.dtype(), shape.into(), Default::default())?)
-            })
-            .collect()
+        const NAME: &str = "all_gather";
+        self.on_host(&[tensor], |group, tensors| {
+            let (own, text) = (pack(NAME, &tensors[0])?, format!("{NAME} of {}", describe_rows(&tensors[0])));
+            group.collect(&Call { name: NAME, text: &text }, &vec![&own[..]; group.size()], tensors[0].queue())
+        })
+    }
+
+    /// On rank `root` the tensors of all ranks, in their order, of which the first axes may differ; none on the others.
+    ///
+    /// # Errors
+    /// If ranks disagree, or one is lost.
+    pub fn gather(&self, tensor: &RawTensor, root: usize) -> Result<Option<Vec<RawTensor>>> {
+        const NAME: &str = "gather";
+        self.check_root(NAME, root)?;
+        self.on_host(&[tensor], move |group, tensors| {
+            let text = format!("{NAME} to rank {root} of {}", describe_rows(&tensors[0]));
+            let (own, mut parts) = (pack(NAME, &tensors[0])?, vec![&[][..]; group.size()]);
+            parts[root] = &own;
+            let gathered = group.collect(&Call { name: NAME, text: &text }, &parts, tensors[0].queue())?;
+            Ok((group.rank() == root).then_some(gathered))
+        })
+    }
+
+    /// The tensor that rank `root` gives to this one, on a queue of this rank's choice. `root` has one tensor for every rank, of any shapes
+    /// and dtypes; the others give none.
+    ///
+    /// # Errors
+    /// If `root` does not have as many tensors as there are ranks, ranks disagree, or one is lost.
+    pub fn scatter(&self, parts: &[RawTensor], queue: &Queue, root: usize) -> Result<RawTensor> {
+        const NAME: &str = "scatter";
+        self.check_root(NAME, root)?;
+        if self.rank() == root {
+            self.check_parts(NAME, parts)?;
+        }
+        let queue = queue.clone();
+        self.on_host(&parts.iter().collect::<Vec<_>>(), move |group, tensors| {
+            let is_root = group.rank() == root;
+            let packed: Vec<Vec<u8>> = match is_root {
+                true => tensors.iter().map(|part| pack(NAME, part)).collect::<Result<_>>()?,
+                false => vec![Vec::new(); group.size()],
+            };
+            let slices: Vec<&[u8]> = packed.iter().map(Vec::as_slice).collect();
+            let text = format!("{NAME} from rank {root}");
+            let mut received = group.collect(&Call { name: NAME, text: &text }, &slices, &queue)?;
+            received.pop().ok_or_else(|| foreign(NAME, root, "gave nothing"))
+        })
+    }
+
+    /// The reduction over all ranks of the tensors that they give to this one: `parts[k]` of every rank goes to rank `k`.
+    ///
+    /// # Errors
+    /// If there are not as many tensors as ranks or they have several dtypes, ranks disagree, or one is lost.
+    pub fn reduce_scatter(&self, parts: &[RawTensor], op: Reduce) -> Result<RawTensor> {
+        const NAME: &str = "reduce_scatter";
+        self.check_parts(NAME, parts)?;
+        self.on_host(&parts.iter().collect::<Vec<_>>(), move |group, parts| {
+            let (own, dtype) = (&parts[group.rank()], parts[0].dtype());
+            let shapes: Vec<String> = parts.iter().map(|part| part.shape().to_string()).collect();
+            let text = format!("{NAME}({}) of {dtype} {}", op.name(), shapes.join(", "));
+            let bytes: Vec<Vec<u8>> = parts.iter().map(|part| download(NAME, part)).collect::<Result<_>>()?;
+            let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+            let mut sum = host::filled(NAME, slices[group.rank()].len(), 0u8)?;
+            group.reduce_part(&Call { name: NAME, text: &text }, &slices, dtype, op, &mut sum)?;
+            let (shape, options) = (own.shape().clone(), Default::default());
+            Ok(RawTensor::from_host_bytes(own.queue(), &sum, dtype, shape, options)?)
+        })
+    }
+
+    /// What every rank gives to this one, in the order of ranks: `parts[k]` of every rank goes to rank `k`. First axes may differ.
+    ///
+    /// # Errors
+    /// If there are not as many tensors as ranks or they differ in more than the first axis, ranks disagree, or one is lost.
+    pub fn all_to_all(&self, parts: &[RawTensor]) -> Result<Vec<RawTensor>> {
+        const NAME: &str = "all_to_all";
+        self.check_parts(NAME, parts)?;
+        let rows = describe_rows(&parts[0]);
+        if let Some(other) = parts.iter().map(describe_rows).find(|other| *other != rows) {
+            return Err(Error::argument(NAME, format!("tensors of {rows} and {other}; only first axes may differ")));
+        }
+        self.on_host(&parts.iter().collect::<Vec<_>>(), move |group, parts| {
+            let packed: Vec<Vec<u8>> = parts.iter().map(|part| pack(NAME, part)).collect::<Result<_>>()?;
+            let slices: Vec<&[u8]> = packed.iter().map(Vec::as_slice).collect();
+            let text = format!("{NAME} of {rows}");
+            group.collect(&Call { name: NAME, text: &text }, &slices, parts[0].queue())
+        })
+    }
+
+    /// Everything that waits for devices or for other ranks passes here, with the tensors that it reads and writes.
+    fn on_host<T>(
+        &self,
+        tensors: &[&RawTensor],
+        work: impl Fn(&Group, &[RawTensor]) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<T> {
+        let tensors: Vec<RawTensor> = tensors.iter().map(|tensor| (*tensor).clone()).collect();
+        work(self, &tensors)
+    }
+
+    fn reduce_to(&self, name: &'static str, tensor: &RawTensor, op: Reduce, root: Option<usize>) -> Result<()> {
+        let to = root.map_or_else(String::new, |root| format!(" to rank {root}"));
+        let text = format!("{name}({}){to} of {} {}", op.name(), tensor.dtype(), tensor.shape());
+        let mut bytes = download(name, tensor)?;
+        self.reduce_bytes(&Call { name, text: &text }, &mut bytes, tensor.dtype(), op, root)?;
+        if root.is_none_or(|root| root == self.rank()) {
+            tensor.write_bytes(&bytes, tensor.dtype())?;
+        }
+        Ok(())
     }
 
     /// Reduces elements that lie in the memory of the host.
+    #[allow(dead_code, reason = "for buckets of gradients")]
     pub(crate) fn all_reduce_bytes(
         &self,
         call: &'static str,
@@ -118,23 +250,74 @@ impl Group {
         dtype: DType,
         op: Reduce,
     ) -> Result<()> {
+        let text = format!("{call}({}) of {} {dtype}", op.name(), bytes.len() / dtype.size());
+        self.reduce_bytes(&Call { name: call, text: &text }, bytes, dtype, op, None)
+    }
+
+    /// Reduces on all ranks or on `root`, whose bytes alone are overwritten then.
+    fn reduce_bytes(
+        &self,
+        call: &Call<'_>,
+        bytes: &mut [u8],
+        dtype: DType,
+        op: Reduce,
+        root: Option<usize>,
+    ) -> Result<()> {
         let (size, rank) = (self.size(), self.rank());
-        // Each rank reduces one part, and gives the result to all: no rank moves more than twice its own bytes.
-        let length = (bytes.len() / dtype.size()).div_ceil(size).next_multiple_of(64) * dtype.size();
-        let part = |k: usize| (k * length).min(bytes.len())..((k + 1) * length).min(bytes.len());
-        let mut sums = Accumulator::new(call, op, dtype, part(rank).len() / dtype.size())?;
-        let parts: Vec<&[u8]> = (0..size).map(|k| &bytes[part(k)]).collect();
-        self.communicator.exchange(call, &parts, &mut |piece| {
+        if bytes.len() * size <= SMALL && root.is_none() {
+            let own = bytes.to_vec();
+            return self.reduce_part(call, &vec![&own[..]; size], dtype, op, bytes);
+        }
+        for window in bytes.chunks_mut(WINDOW) {
+            // Each rank reduces one part, and gives the result to all: no rank moves more than twice its own bytes.
+            let length = (window.len() / dtype.size()).div_ceil(size).next_multiple_of(64) * dtype.size();
+            let part = |k: usize| (k * length).min(window.len())..((k + 1) * length).min(window.len());
+            let parts: Vec<&[u8]> = (0..size).map(|k| &window[part(k)]).collect();
+            let mut own = vec![0; part(rank).len()];
+            self.reduce_part(call, &parts, dtype, op, &mut own)?;
+            let ranges: Vec<_> = (0..size).map(part).collect();
+            let mut results = vec![&own[..]; size];
+            if let Some(root) = root {
+                results.iter_mut().enumerate().filter(|(to, _)| *to != root).for_each(|(_, part)| *part = &[]);
+            }
+            self.communicator.exchange(call, &results, &mut |piece| match root {
+                Some(root) if root != rank => Ok(()),
+                _ => place(call.name, &mut window[ranges[piece.from].clone()], &piece),
+            })?;
+        }
+        // Ranks that have nothing to give must still agree.
+        if bytes.is_empty() { self.agree(call.name, call.text) } else { Ok(()) }
+    }
+
+    /// Gives a part to every rank, and reduces those that this one is given.
+    fn reduce_part(&self, call: &Call<'_>, parts: &[&[u8]], dtype: DType, op: Reduce, out: &mut [u8]) -> Result<()> {
+        let mut sums = Accumulator::new(call.name, op, dtype, out.len() / dtype.size())?;
+        self.communicator.exchange(call, parts, &mut |piece| {
+            check_piece(call.name, out.len(), &piece)?;
             sums.add(piece.from == 0, piece.offset, piece.bytes);
             Ok(())
         })?;
-        let mut own = vec![0; part(rank).len()];
-        sums.write(size, &mut own);
-        let starts: Vec<usize> = (0..size).map(|k| part(k).start).collect();
-        self.communicator.exchange(call, &vec![&own[..]; size], &mut |piece| {
-            bytes[starts[piece.from] + piece.offset..][..piece.bytes.len()].copy_from_slice(piece.bytes);
+        sums.write(self.size(), out);
+        Ok(())
+    }
+
+    /// Exchanges packed tensors: those that this rank was given, in the order of ranks.
+    fn collect(&self, call: &Call<'_>, parts: &[&[u8]], queue: &Queue) -> Result<Vec<RawTensor>> {
+        let mut received = vec![Vec::new(); self.size()];
+        self.communicator.exchange(call, parts, &mut |piece: Piece<'_>| {
+            let message: &mut Vec<u8> = &mut received[piece.from];
+            if piece.offset == 0 {
+                // How much it is, the other rank says.
+                *message = host::with_capacity(call.name, piece.total)?;
+            }
+            if piece.offset != message.len() || piece.bytes.len() > piece.total - piece.offset.min(piece.total) {
+                return Err(foreign(call.name, piece.from, "gave pieces in a wrong order"));
+            }
+            message.extend_from_slice(piece.bytes);
             Ok(())
-        })
+        })?;
+        let given = received.iter().enumerate().filter(|(_, message)| !message.is_empty());
+        given.map(|(from, message)| unpack(call.name, queue, from, message)).collect()
     }
 
     fn check_root(&self, call: &'static str, root: usize) -> Result<()> {
@@ -144,24 +327,44 @@ impl Group {
         Err(Error::argument(call, format!("there is no rank {root}: the ranks are 0 to {}", self.size() - 1)))
     }
 
-    /// An error on every rank unless all describe their call alike.
-    fn agree(&self, call: &'static str, here: &str) -> Result<()> {
-        let mut other = None;
-        self.communicator.exchange(call, &vec![here.as_bytes(); self.size()], &mut |piece: Piece<'_>| {
-            if piece.bytes != here.as_bytes() && other.is_none() {
-                other = Some((piece.from, String::from_utf8_lossy(piece.bytes).into_owned()));
-            }
-            Ok(())
-        })?;
-        match other {
-            None => Ok(()),
-            Some((rank, there)) => Err(Error::Disagree { rank, own: self.rank(), there, here: here.to_owned() }),
+    /// One tensor for each rank, all of one dtype.
+    fn check_parts(&self, call: &'static str, parts: &[RawTensor]) -> Result<()> {
+        if parts.len() != self.size() {
+            let what = format!("{} tensors for {} ranks; give one for each", parts.len(), self.size());
+            return Err(Error::argument(call, what));
         }
+        let dtype = parts[0].dtype();
+        match parts.iter().find(|part| part.dtype() != dtype) {
+            None => Ok(()),
+            Some(other) => {
+                Err(Error::argument(call, format!("tensors of {dtype} and {}; use one dtype", other.dtype())))
+            }
+        }
+    }
+
+    /// An error on every rank unless all describe their call alike.
+    pub(crate) fn agree(&self, call: &'static str, here: &str) -> Result<()> {
+        let call = Call { name: call, text: here };
+        self.communicator.exchange(&call, &vec![&[][..]; self.size()], &mut |_| Ok(()))
     }
 }
 
-fn download(tensor: &RawTensor) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; tensor.shape().nbytes("download", tensor.dtype())?];
-    tensor.read_bytes(&mut bytes)?;
-    Ok(bytes)
+/// A communicator that does not do what it should.
+fn foreign(call: &'static str, from: usize, what: &str) -> Error {
+    Error::argument(call, format!("rank {from} {what}; do all ranks run the same version of netcl?"))
+}
+
+/// Whether a piece belongs to a part of so many bytes.
+fn check_piece(call: &'static str, length: usize, piece: &Piece<'_>) -> Result<()> {
+    let end = piece.offset.checked_add(piece.bytes.len());
+    if piece.total == length && end.is_some_and(|end| end <= length) {
+        return Ok(());
+    }
+    Err(foreign(call, piece.from, &format!("gave {} bytes instead of {length}", piece.total)))
+}
+
+fn place(call: &'static str, out: &mut [u8], piece: &Piece<'_>) -> Result<()> {
+    check_piece(call, out.len(), piece)?;
+    out[piece.offset..][..piece.bytes.len()].copy_from_slice(piece.bytes);
+    Ok(())
 }

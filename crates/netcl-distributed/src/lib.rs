@@ -14,10 +14,14 @@ pub mod collectives;
 pub mod communicator;
 pub mod error;
 pub mod group;
+mod init;
 pub mod reduction;
 mod transfer;
 
-pub use communicator::{Communicator, Piece, Threads};
+#[cfg(target_os = "linux")]
+pub use communicator::Processes;
+pub use communicator::{Call, Communicator, Piece, Threads};
 pub use error::{Error, Result};
 pub use group::Group;
+pub use init::init;
 pub use reduction::Reduce;

@@ -3,19 +3,23 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Communicator, Piece};
+use super::{Call, Communicator, PATROL, Piece, check_interrupt, check_parts, time_limit};
 use crate::error::{Error, Result};
+
+/// Long parts are read in pieces of this many bytes, so that what they are added to stays in a cache.
+const PIECE: usize = 256 << 10;
 
 /// One of several threads that work together.
 ///
 /// ```
-/// use netcl_distributed::{Communicator, Threads};
+/// use netcl_distributed::{Call, Communicator, Threads};
 ///
+/// let call = Call { name: "sum", text: "sum of a byte" };
 /// let sums: Vec<usize> = std::thread::scope(|scope| {
 ///     let ranks = Threads::new(3).into_iter().map(|rank| {
 ///         scope.spawn(move || {
 ///             let (own, mut sum) = ([rank.rank() as u8], 0);
-///             rank.exchange("sum", &[&own, &own, &own], &mut |piece| {
+///             rank.exchange(&call, &[&own, &own, &own], &mut |piece| {
 ///                 sum += usize::from(piece.bytes[0]);
 ///                 Ok(())
 ///             })?;
@@ -30,6 +34,7 @@ use crate::error::{Error, Result};
 /// ```
 pub struct Threads {
     rank: usize,
+    size: usize,
     room: Arc<Room>,
     limit: Duration,
 }
@@ -42,8 +47,10 @@ struct Room {
 
 #[derive(Default)]
 struct State {
-    /// What each rank gives in this round: the addresses and lengths of its parts.
-    given: Vec<Option<Vec<(usize, usize)>>>,
+    /// What each rank gives in this round.
+    given: Vec<Option<Given>>,
+    /// Ranks that make no more calls.
+    ended: Vec<bool>,
     /// Ranks that have read everything of this round.
     done: usize,
     /// Rounds that are over.
@@ -52,44 +59,86 @@ struct State {
     lost: Option<(usize, String)>,
 }
 
+/// The text of a call, and the addresses and lengths of its parts.
+#[derive(Clone)]
+struct Given {
+    text: String,
+    parts: Vec<(usize, usize)>,
+}
+
 fn lock(room: &Room) -> MutexGuard<'_, State> {
     room.state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    fn check_lost(&self, call: &Call<'_>) -> Result<()> {
+        let lost = |(rank, what): &(usize, String)| Error::Lost { call: call.name, rank: *rank, what: what.clone() };
+        self.lost.as_ref().map_or(Ok(()), |found| Err(lost(found)))
+    }
 }
 
 impl Threads {
     /// So many ranks; each goes to its own thread.
     pub fn new(size: usize) -> Vec<Threads> {
-        let state = State { given: vec![None; size], ..State::default() };
+        let state = State { given: vec![None; size], ended: vec![false; size], ..State::default() };
         let room = Arc::new(Room { state: Mutex::new(state), changed: Condvar::new() });
-        (0..size).map(|rank| Threads { rank, room: room.clone(), limit: Duration::from_secs(600) }).collect()
+        (0..size).map(|rank| Threads { rank, size, room: room.clone(), limit: time_limit() }).collect()
     }
 
-    /// Waits until `ready`, a rank is lost, or the time is over.
-    fn wait<'r>(
-        &'r self,
-        call: &'static str,
-        mut state: MutexGuard<'r, State>,
-        ready: impl Fn(&State) -> bool,
-    ) -> Result<MutexGuard<'r, State>> {
-        let end = Instant::now() + self.limit;
-        while !ready(&state) {
-            if let Some((rank, what)) = &state.lost {
-                let lost = Error::Lost { call, rank: *rank, what: what.clone() };
+    /// Waits until all ranks have given their parts, one is lost, or the time is over.
+    fn wait_for_all<'r>(&'r self, call: &Call<'_>, mut state: MutexGuard<'r, State>) -> Result<MutexGuard<'r, State>> {
+        let began = Instant::now();
+        loop {
+            let Some(missing) = state.given.iter().position(Option::is_none) else { return Ok(state) };
+            if state.ended[missing] {
+                state.lost.get_or_insert((missing, "has ended".to_owned()));
+            } else if began.elapsed() >= self.limit {
+                state.lost.get_or_insert((missing, format!("did not answer for {:?}", self.limit)));
+            }
+            let outcome = state.check_lost(call).and_then(|()| {
+                let waited = self.room.changed.wait_timeout(state, PATROL).unwrap_or_else(PoisonError::into_inner);
+                drop(waited);
+                // Without the lock: the host may run other Python threads, which are ranks as well.
+                check_interrupt(call)
+            });
+            state = lock(&self.room);
+            if let Err(error) = outcome {
+                // A rank that came meanwhile may read the parts already.
+                if state.given.iter().all(Option::is_some) {
+                    return Ok(state);
+                }
                 // The parts end with this call: no rank may come later and read them.
                 state.given[self.rank] = None;
-                return Err(lost);
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let rank = state.given.iter().position(Option::is_none).unwrap_or(self.rank);
-                let what = format!("did not come within {} s", self.limit.as_secs());
-                state.lost.get_or_insert((rank, what));
+                if !matches!(error, Error::Lost { .. }) {
+                    state.lost.get_or_insert((self.rank, "was interrupted".to_owned()));
+                }
                 self.room.changed.notify_all();
-                continue;
+                return Err(error);
             }
-            state = self.room.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        Ok(state)
+    }
+}
+
+/// A rank that reads the parts of others: when it is dropped, also by a panic, it waits until nobody reads its own.
+struct Reading<'r> {
+    room: &'r Room,
+    round: u64,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(self.room);
+        state.done += 1;
+        if state.done == state.given.len() {
+            state.given.iter_mut().for_each(|given| *given = None);
+            state.done = 0;
+            state.round += 1;
+            self.room.changed.notify_all();
+        }
+        // Even after an error: reading never blocks, so this ends.
+        while state.round == self.round {
+            state = self.room.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
@@ -99,7 +148,7 @@ impl Communicator for Threads {
     }
 
     fn size(&self) -> usize {
-        lock(&self.room).given.len()
+        self.size
     }
 
     fn kind(&self) -> &'static str {
@@ -108,51 +157,51 @@ impl Communicator for Threads {
 
     fn exchange(
         &self,
-        call: &'static str,
+        call: &Call<'_>,
         parts: &[&[u8]],
         receive: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()> {
+        check_parts(call, parts, self.size)?;
         let mut state = lock(&self.room);
-        let round = state.round;
-        state.given[self.rank] = Some(parts.iter().map(|part| (part.as_ptr() as usize, part.len())).collect());
+        state.check_lost(call)?;
+        if state.given[self.rank].is_some() {
+            return Err(Error::argument(call.name, "two threads use the same rank at once; give each its own"));
+        }
+        let addresses = parts.iter().map(|part| (part.as_ptr() as usize, part.len())).collect();
+        state.given[self.rank] = Some(Given { text: call.text.to_owned(), parts: addresses });
         self.room.changed.notify_all();
-        let mut state = self.wait(call, state, |state| state.given.iter().all(Option::is_some))?;
-        let mine: Vec<(usize, usize)> = state.given.iter().flatten().map(|parts| parts[self.rank]).collect();
+        let state = self.wait_for_all(call, state)?;
+        let reading = Reading { room: &self.room, round: state.round };
+        let agreed = call.check(self.rank, state.given.iter().flatten().map(|given| &given.text));
+        let mine: Vec<(usize, usize)> = state.given.iter().flatten().map(|given| given.parts[self.rank]).collect();
         drop(state);
-        let mut result = Ok(());
-        for (from, (start, total)) in mine.into_iter().enumerate() {
-            // SAFETY: the part of rank `from` lives until all ranks are done with this round, which is waited for below on every path.
-            let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, total) };
-            if result.is_ok() {
-                result = receive(Piece { from, offset: 0, total, bytes });
+        agreed?;
+        let longest = mine.iter().map(|(_, total)| *total).max().unwrap_or(0);
+        for offset in (0..longest.max(1)).step_by(PIECE) {
+            for (from, &(start, total)) in mine.iter().enumerate().filter(|(_, part)| offset == 0 || offset < part.1) {
+                // SAFETY: the part of rank `from` lives until all ranks have dropped their `Reading` of this round, which its owner waits
+                // for on every path out of this function.
+                let part = unsafe { std::slice::from_raw_parts(start as *const u8, total) };
+                let bytes = &part[offset..(offset + PIECE).min(total)];
+                if let Err(error) = receive(Piece { from, offset, total, bytes }) {
+                    self.abort(&error.to_string());
+                    return Err(error);
+                }
             }
         }
-        state = lock(&self.room);
-        if let Err(error) = &result {
-            state.lost.get_or_insert((self.rank, error.to_string()));
-        }
-        state.done += 1;
-        if state.done == state.given.len() {
-            state.given.iter_mut().for_each(|parts| *parts = None);
-            state.done = 0;
-            state.round += 1;
-        }
-        self.room.changed.notify_all();
-        // Others may still read this rank's parts: even after an error they are waited for, as reading never blocks.
-        while state.round == round {
-            state = self.room.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        result
+        drop(reading);
+        Ok(())
     }
 
     fn abort(&self, reason: &str) {
-        lock(&self.room).lost.get_or_insert((self.rank, reason.to_owned()));
+        lock(&self.room).lost.get_or_insert((self.rank, format!("gave up: {reason}")));
         self.room.changed.notify_all();
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.abort("has ended");
+        lock(&self.room).ended[self.rank] = true;
+        self.room.changed.notify_all();
     }
 }

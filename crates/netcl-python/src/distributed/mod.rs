@@ -1,6 +1,7 @@
 //! `netcl.distributed`: collectives over devices and ranks, data-parallel training.
 
 mod collectives;
+mod group;
 
 use pyo3::prelude::*;
 
@@ -9,6 +10,9 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     let module = PyModule::new(parent.py(), "distributed")?;
     module.add("__doc__", "The extension's part of ``netcl.distributed``.")?;
     collectives::register(&module)?;
+    module.add_class::<group::Group>()?;
+    module.add_function(wrap_pyfunction!(group::init, &module)?)?;
+    module.add_function(wrap_pyfunction!(group::threads, &module)?)?;
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.distributed", &module)

@@ -51,6 +51,11 @@ pub fn on_interrupt(stop: fn() -> bool) {
     let _ = HOST.set(stop);
 }
 
+/// Asks the host whether what waits on this thread is to stop. For waits that hold no tensor's lock: the host runs its signal handlers.
+pub fn wants_stop() -> bool {
+    HOST.get().is_some_and(|stop| stop())
+}
+
 /// Runs a launch's native function, which may be stopped if its results are new.
 pub(super) fn allowed<T>(args: &[Arg], run: impl FnOnce() -> T) -> T {
     if HOST.get().is_none() || !results_are_new(args) {
@@ -127,7 +132,7 @@ fn look(current: Current) {
 #[cold]
 fn ask() -> bool {
     let (current, allowed) = (CURRENT.take(), ALLOWED.replace(false));
-    let stop = HOST.get().is_some_and(|stop| stop());
+    let stop = wants_stop();
     CURRENT.set(current);
     ALLOWED.set(allowed);
     stop
