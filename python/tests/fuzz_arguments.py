@@ -53,6 +53,7 @@ MODULES = [
     "netcl.data.augment_gpu",
     "netcl.data.shared_batch",
     "netcl.distributed.collectives",
+    "netcl.distributed",
     "netcl.nn",
     "netcl.nn.functional",
     "netcl.nn.init",
