@@ -75,7 +75,8 @@ def worker(side):
         path = os.path.join(folder, f"turn-{turn}")
         while not os.path.exists(path):
             time.sleep(0.002)
-        text = open(path).read()
+        with open(path) as file:
+            text = file.read()
         if text == "end":
             return
         x, times = make(int(text)), []

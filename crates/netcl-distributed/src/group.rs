@@ -2,7 +2,7 @@
 
 mod message;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use message::{describe_rows, download, pack, unpack};
 use netcl_core::host;
@@ -14,8 +14,10 @@ use crate::reduction::{Accumulator, Reduce};
 
 /// Up to so many bytes of all ranks together every rank reduces everything itself: one exchange instead of two.
 const SMALL: usize = 64 << 10;
-/// Bytes that are reduced at a time: they and their sums stay in the caches, and no sums of a whole tensor are allocated.
-const WINDOW: usize = 4 << 20;
+/// Bytes that each rank reduces at a time: they and their sums stay in the caches, and no sums of a whole tensor are allocated.
+const PART: usize = 256 << 10;
+/// Host memory up to this many bytes is kept between calls: new pages cost more than copying to them (4 MiB: 20 ms instead of 2).
+const KEPT: usize = 256 << 20;
 
 /// Ranks that make the same calls in the same order.
 ///
@@ -40,6 +42,8 @@ const WINDOW: usize = 4 << 20;
 #[derive(Clone)]
 pub struct Group {
     communicator: Arc<dyn Communicator>,
+    /// Where tensors lie while they are exchanged.
+    scratch: Arc<Mutex<Vec<u8>>>,
 }
 
 impl std::fmt::Debug for Group {
@@ -51,7 +55,7 @@ impl std::fmt::Debug for Group {
 impl Group {
     /// The collectives of a communicator.
     pub fn new(communicator: impl Communicator + 'static) -> Group {
-        Group { communicator: Arc::new(communicator) }
+        Group { communicator: Arc::new(communicator), scratch: Arc::default() }
     }
 
     /// A group of one rank: every collective works, and waits for nobody.
@@ -115,16 +119,17 @@ impl Group {
             let tensor = &tensors[0];
             let text = format!("{NAME} from rank {root} of {} {}", tensor.dtype(), tensor.shape());
             let call = Call { name: NAME, text: &text };
-            if group.rank() == root {
-                let bytes = download(NAME, tensor)?;
-                return group.communicator.exchange(&call, &vec![&bytes[..]; group.size()], &mut |_| Ok(()));
-            }
-            let mut bytes = host::filled(NAME, tensor.shape().nbytes(NAME, tensor.dtype())?, 0u8)?;
-            group.communicator.exchange(&call, &vec![&[][..]; group.size()], &mut |piece| match piece.from {
-                from if from == root => place(NAME, &mut bytes, &piece),
-                _ => Ok(()),
-            })?;
-            Ok(tensor.write_bytes(&bytes, tensor.dtype())?)
+            group.with_scratch(NAME, tensor, |bytes| {
+                if group.rank() == root {
+                    tensor.read_bytes(bytes)?;
+                    return group.communicator.exchange(&call, &vec![&*bytes; group.size()], &mut |_| Ok(()));
+                }
+                group.communicator.exchange(&call, &vec![&[][..]; group.size()], &mut |piece| match piece.from {
+                    from if from == root => place(NAME, bytes, &piece),
+                    _ => Ok(()),
+                })?;
+                Ok(tensor.write_bytes(bytes, tensor.dtype())?)
+            })
         })
     }
 
@@ -195,7 +200,8 @@ impl Group {
             let bytes: Vec<Vec<u8>> = parts.iter().map(|part| download(NAME, part)).collect::<Result<_>>()?;
             let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
             let mut sum = host::filled(NAME, slices[group.rank()].len(), 0u8)?;
-            group.reduce_part(&Call { name: NAME, text: &text }, &slices, dtype, op, &mut sum)?;
+            let mut sums = Accumulator::new(NAME, op, dtype, own.size())?;
+            group.reduce_part(&Call { name: NAME, text: &text }, &slices, &mut sums, &mut sum)?;
             let (shape, options) = (own.shape().clone(), Default::default());
             Ok(RawTensor::from_host_bytes(own.queue(), &sum, dtype, shape, options)?)
         })
@@ -233,12 +239,35 @@ impl Group {
     fn reduce_to(&self, name: &'static str, tensor: &RawTensor, op: Reduce, root: Option<usize>) -> Result<()> {
         let to = root.map_or_else(String::new, |root| format!(" to rank {root}"));
         let text = format!("{name}({}){to} of {} {}", op.name(), tensor.dtype(), tensor.shape());
-        let mut bytes = download(name, tensor)?;
-        self.reduce_bytes(&Call { name, text: &text }, &mut bytes, tensor.dtype(), op, root)?;
-        if root.is_none_or(|root| root == self.rank()) {
-            tensor.write_bytes(&bytes, tensor.dtype())?;
+        self.with_scratch(name, tensor, |bytes| {
+            tensor.read_bytes(bytes)?;
+            self.reduce_bytes(&Call { name, text: &text }, bytes, tensor.dtype(), op, root)?;
+            if root.is_none_or(|root| root == self.rank()) {
+                tensor.write_bytes(bytes, tensor.dtype())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Lends host memory for all bytes of a tensor; what it holds is of no use.
+    fn with_scratch<T>(
+        &self,
+        call: &'static str,
+        tensor: &RawTensor,
+        work: impl FnOnce(&mut [u8]) -> Result<T>,
+    ) -> Result<T> {
+        let length = tensor.shape().nbytes(call, tensor.dtype())?;
+        let lock = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        // Taken out, so that calls of several threads do not wait for each other.
+        let mut bytes = std::mem::take(&mut *lock());
+        if bytes.len() < length {
+            bytes = host::filled(call, length, 0)?;
         }
-        Ok(())
+        let result = work(&mut bytes[..length]);
+        if bytes.len() <= KEPT {
+            *lock() = bytes;
+        }
+        result
     }
 
     /// Reduces elements that lie in the memory of the host.
@@ -266,17 +295,21 @@ impl Group {
         let (size, rank) = (self.size(), self.rank());
         if bytes.len() * size <= SMALL && root.is_none() {
             let own = bytes.to_vec();
-            return self.reduce_part(call, &vec![&own[..]; size], dtype, op, bytes);
+            let mut sums = Accumulator::new(call.name, op, dtype, bytes.len() / dtype.size())?;
+            return self.reduce_part(call, &vec![&own[..]; size], &mut sums, bytes);
         }
-        for window in bytes.chunks_mut(WINDOW) {
-            // Each rank reduces one part, and gives the result to all: no rank moves more than twice its own bytes.
-            let length = (window.len() / dtype.size()).div_ceil(size).next_multiple_of(64) * dtype.size();
+        // Each rank reduces one part, and gives the result to all: no rank moves more than twice its own bytes.
+        let length = |window: usize| (window / dtype.size()).div_ceil(size).next_multiple_of(64) * dtype.size();
+        let most = length(bytes.len()).min(PART);
+        let (mut sums, mut own) = (Accumulator::new(call.name, op, dtype, most / dtype.size())?, vec![0; most]);
+        for window in bytes.chunks_mut(PART * size) {
+            let length = length(window.len());
             let part = |k: usize| (k * length).min(window.len())..((k + 1) * length).min(window.len());
             let parts: Vec<&[u8]> = (0..size).map(|k| &window[part(k)]).collect();
-            let mut own = vec![0; part(rank).len()];
-            self.reduce_part(call, &parts, dtype, op, &mut own)?;
+            let own = &mut own[..part(rank).len()];
+            self.reduce_part(call, &parts, &mut sums, own)?;
             let ranges: Vec<_> = (0..size).map(part).collect();
-            let mut results = vec![&own[..]; size];
+            let mut results = vec![&*own; size];
             if let Some(root) = root {
                 results.iter_mut().enumerate().filter(|(to, _)| *to != root).for_each(|(_, part)| *part = &[]);
             }
@@ -289,9 +322,8 @@ impl Group {
         if bytes.is_empty() { self.agree(call.name, call.text) } else { Ok(()) }
     }
 
-    /// Gives a part to every rank, and reduces those that this one is given.
-    fn reduce_part(&self, call: &Call<'_>, parts: &[&[u8]], dtype: DType, op: Reduce, out: &mut [u8]) -> Result<()> {
-        let mut sums = Accumulator::new(call.name, op, dtype, out.len() / dtype.size())?;
+    /// Gives a part to every rank, and reduces those that this one is given; `sums` may be longer.
+    fn reduce_part(&self, call: &Call<'_>, parts: &[&[u8]], sums: &mut Accumulator, out: &mut [u8]) -> Result<()> {
         self.communicator.exchange(call, parts, &mut |piece| {
             check_piece(call.name, out.len(), &piece)?;
             sums.add(piece.from == 0, piece.offset, piece.bytes);

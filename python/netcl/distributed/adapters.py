@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,8 +25,11 @@ class Communicator(Protocol):
     def size(self) -> int:
         """How many ranks there are."""
     def exchange(self, call: str, parts: list[bytes]) -> tuple[list[str], list[Any]]:
-        """Gives ``parts[k]`` to rank ``k``. Returns the ``call`` of every rank, and what every rank gave to this one, itself included,
-        as ``bytes`` or arrays of ``uint8``; no parts if the calls differ, which all ranks see alike."""
+        """Gives ``parts[k]`` to rank ``k``.
+
+        Returns the ``call`` of every rank, and what every rank gave to this one, itself included, as ``bytes`` or arrays of
+        ``uint8``; no parts if the calls differ, which all ranks see alike.
+        """
 
 
 class _Mpi4py:
@@ -61,12 +65,12 @@ def from_mpi4py(comm: Any) -> Communicator:
 
 class _Torch:
     def __init__(self, process_group: Any) -> None:
-        import torch
-        import torch.distributed as dist
-
-        self._torch, self._dist, self._group = torch, dist, process_group
-        self.rank = int(dist.get_rank(process_group))
-        self.size = int(dist.get_world_size(process_group))
+        # By name: nothing of ours needs torch, neither at run time nor for checking types.
+        self._torch: Any = importlib.import_module("torch")
+        self._dist: Any = importlib.import_module("torch.distributed")
+        self._group = process_group
+        self.rank = int(self._dist.get_rank(process_group))
+        self.size = int(self._dist.get_world_size(process_group))
 
     def _tensor(self, data: bytes | NDArray[np.uint8]) -> Any:
         # Torch warns of memory that must not be written; it is only sent.

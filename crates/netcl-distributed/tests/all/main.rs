@@ -1,4 +1,5 @@
 //! Collectives over ranks.
+#![cfg(target_os = "linux")]
 
 mod failures;
 mod group;
