@@ -15,7 +15,7 @@ use crate::reduction::{Accumulator, Reduce};
 /// Up to so many bytes of all ranks together every rank reduces everything itself: one exchange instead of two.
 const SMALL: usize = 64 << 10;
 /// Bytes that each rank reduces at a time: they and their sums stay in the caches, and no sums of a whole tensor are allocated.
-const PART: usize = 256 << 10;
+const PART: usize = 1 << 20;
 /// Host memory up to this many bytes is kept between calls: new pages cost more than copying to them (4 MiB: 20 ms instead of 2).
 const KEPT: usize = 256 << 20;
 

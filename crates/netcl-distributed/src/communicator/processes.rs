@@ -204,22 +204,22 @@ impl Processes {
         Err(Error::Lost { call: call.name, rank, what })
     }
 
-    /// Copies the next pieces of long parts to the buffer, when all ranks have read what lies there.
-    fn write(&self, call: &Call<'_>, parts: &[&[u8]], shape: &Steps, step: usize) -> Result<()> {
-        let count = shape.before.wrapping_add(step as u32);
+    /// Copies the next pieces of long parts to the buffer, when all ranks have read what lies there. `count` is the step's among all.
+    fn write(&self, call: &Call<'_>, parts: &[&[u8]], count: u32, step: usize) -> Result<()> {
         for rank in self.others() {
             self.wait(call, rank, |head| &head.read, count.wrapping_sub(1))?;
         }
-        let buffer = self.memory.buffer(self.rank, count);
+        let (buffer, shared) = (self.memory.buffer(self.rank, count), is_shared(parts));
+        let chunk = self.memory.chunk(shared);
         let copy = |part: &[u8], start: usize| {
-            let bytes = &part[(step * shape.chunk).min(part.len())..((step + 1) * shape.chunk).min(part.len())];
+            let bytes = &part[(step * chunk).min(part.len())..((step + 1) * chunk).min(part.len())];
             // SAFETY: `Memory::chunk` chose the chunk so that all of them fit the buffer, which no other rank reads now.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.add(start), bytes.len()) };
         };
-        if shape.shared {
+        if shared {
             copy(parts[0], 0);
         } else {
-            self.others().for_each(|rank| copy(parts[rank], rank * shape.chunk));
+            self.others().for_each(|rank| copy(parts[rank], rank * chunk));
         }
         self.publish(&self.own().written, count.wrapping_add(1));
         Ok(())
@@ -230,28 +230,26 @@ impl Processes {
         &self,
         call: &Call<'_>,
         own: &[u8],
-        posted: &[Posted<'_>],
-        shape: &Steps,
+        steps: &Steps<'_>,
         step: usize,
         receive: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()> {
-        let count = shape.before.wrapping_add(step as u32);
-        let offset = step * shape.chunk;
-        for (from, given) in posted.iter().enumerate() {
-            let total = given.length;
+        let count = steps.before.wrapping_add(step as u32);
+        for (from, given) in steps.posted.iter().enumerate() {
+            let at_hand = if from == self.rank { Some(own) } else { given.inline };
+            let chunk = if at_hand.is_some() { steps.chunk } else { given.chunk };
+            let (total, offset) = (given.length, step.saturating_mul(chunk));
             if step > 0 && offset >= total {
                 continue;
             }
-            let end = if step + 1 >= shape.steps { total } else { total.min(offset + shape.chunk) };
-            let bytes = match given.inline {
-                _ if from == self.rank => &own[offset..end],
-                Some(_) if step > 0 => continue,
-                Some(bytes) => bytes,
+            let end = if step + 1 >= steps.count { total } else { total.min(offset.saturating_add(chunk)) };
+            let bytes = match at_hand {
+                Some(part) => part.get(offset..end).unwrap_or_default(),
                 None if total == 0 => &[],
                 None => {
                     self.wait(call, from, |head| &head.written, count.wrapping_add(1))?;
-                    let start = if shape.shared { 0 } else { self.rank * shape.chunk };
-                    let length = (end - offset).min(shape.chunk);
+                    let start = if given.shared { 0 } else { self.rank * chunk };
+                    let length = (end - offset).min(chunk);
                     // SAFETY: inside the buffer by `Memory::chunk`; its rank does not write there before this one has published `read`.
                     unsafe { std::slice::from_raw_parts(self.memory.buffer(from, count).add(start), length) }
                 }
@@ -270,7 +268,11 @@ impl Processes {
     ) -> Result<()> {
         let Progress { calls, steps: before } = *progress;
         self.check_lost(call)?;
-        self.memory.post(self.rank, calls, call.text, parts);
+        let is_inline = self.memory.post(self.rank, calls, call.text, parts);
+        if !is_inline {
+            // Before the call is seen, so that it and its first step cost others one wait.
+            self.write(call, parts, before, 0)?;
+        }
         progress.calls = calls.wrapping_add(1);
         self.publish(&self.own().posted, progress.calls);
         for rank in self.others() {
@@ -279,36 +281,37 @@ impl Processes {
         let posted: Vec<Posted<'_>> =
             (0..self.memory.size()).map(|from| self.memory.posted(from, calls, self.rank)).collect();
         memory::check(call, self.rank, &posted)?;
-        let shared = posted.iter().all(|given| given.shared);
-        let chunk = self.memory.chunk(shared);
-        let steps = posted.iter().map(|given| given.longest.div_ceil(chunk)).max().unwrap_or(0);
-        let shape = Steps { before, chunk, steps, shared };
-        if steps > 0 {
-            self.write(call, parts, &shape, 0)?;
+        let long = || posted.iter().filter(|given| given.inline.is_none());
+        let count = long().map(|given| given.longest.div_ceil(given.chunk)).max().unwrap_or(0);
+        // Parts at hand are cut like the others, so that the pieces at one offset come together.
+        let chunk = long().map(|given| given.chunk).next().unwrap_or(usize::MAX);
+        let steps = Steps { before, count, chunk, posted: &posted };
+        if is_inline && count > 0 {
+            self.write(call, parts, before, 0)?;
         }
-        for step in 0..steps.max(1) {
-            if step + 1 < steps {
-                self.write(call, parts, &shape, step + 1)?;
+        for step in 0..count.max(1) {
+            let after = before.wrapping_add(step as u32 + 1);
+            if step + 1 < count {
+                self.write(call, parts, after, step + 1)?;
             }
-            self.read(call, parts[self.rank], &posted, &shape, step, receive)?;
-            if step < steps {
-                self.publish(&self.own().read, before.wrapping_add(step as u32 + 1));
+            self.read(call, parts[self.rank], &steps, step, receive)?;
+            if step < count {
+                self.publish(&self.own().read, after);
             }
         }
-        progress.steps = before.wrapping_add(steps as u32);
+        progress.steps = before.wrapping_add(count as u32);
         Ok(())
     }
 }
 
 /// How the long parts of an exchange are cut.
-struct Steps {
+struct Steps<'p> {
     /// Steps of earlier exchanges.
     before: u32,
-    /// Bytes of a part that travel in a step.
+    count: usize,
+    /// Bytes of a part that is at hand as a whole that are shown in a step.
     chunk: usize,
-    steps: usize,
-    /// Whether every rank gives the same to all.
-    shared: bool,
+    posted: &'p [Posted<'p>],
 }
 
 fn wake(line: &Line) {

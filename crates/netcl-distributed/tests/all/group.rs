@@ -135,6 +135,25 @@ fn parts_go_to_their_ranks() {
 }
 
 #[test]
+fn parts_of_very_different_lengths_are_summed_in_the_order_of_ranks() {
+    // Of 64 ranks rank 5 alone gives short parts to the others: they travel in another way than the long one.
+    on_ranks(64, |group| {
+        let part = |to: usize| {
+            let count = if to == 5 { 7680 } else { 25 };
+            let uneven: Vec<f64> = (0..count).map(|i| ((i * 31 + group.rank() * 17) as f64).sin() * 1e3).collect();
+            tensor(&uneven, DType::F32, &[count])
+        };
+        let parts: Vec<RawTensor> = (0..64).map(part).collect();
+        let sum = group.reduce_scatter(&parts, Reduce::Sum).unwrap().to_host::<f32>().unwrap();
+        let expected = (0..sum.len()).map(|i| {
+            let value = |rank: usize| (((i * 31 + rank * 17) as f64).sin() * 1e3) as f32;
+            (1..64).fold(value(0), |sum, rank| sum + value(rank))
+        });
+        assert!(sum == expected.collect::<Vec<f32>>(), "{} {}", group.kind(), group.rank());
+    });
+}
+
+#[test]
 fn views_are_read_and_written_through_their_strides() {
     on_ranks(2, |group| {
         let whole = tensor(&numbers(group.rank(), 12), DType::F32, &[3, 4]);

@@ -20,7 +20,7 @@ const HEAD: usize = 2 * PAGE;
 /// Parts up to this many bytes together travel with the text of the call.
 const INLINE: usize = 32 << 10;
 /// Most bytes of a buffer, and of one buffer of all ranks together: `/dev/shm` of a container has 64 MiB.
-const BUFFER: usize = 1 << 20;
+const BUFFER: usize = 4 << 20;
 const ALL_BUFFERS: usize = 16 << 20;
 
 /// A counter on a cache line of its own, and how many wait for it.
@@ -66,6 +66,8 @@ pub(super) struct Posted<'m> {
     /// The length of its part for this rank, and the longest that goes through its buffer.
     pub(super) length: usize,
     pub(super) longest: usize,
+    /// Bytes of a part that travel in a step.
+    pub(super) chunk: usize,
     pub(super) inline: Option<&'m [u8]>,
 }
 
@@ -77,9 +79,9 @@ pub(super) struct Memory {
     size: usize,
 }
 
-/// A buffer's bytes.
+/// A buffer's bytes: whole pages.
 fn buffer_bytes(size: usize) -> usize {
-    BUFFER.min(ALL_BUFFERS / size)
+    BUFFER.min(ALL_BUFFERS / size / PAGE * PAGE)
 }
 
 fn segment_bytes(size: usize) -> usize {
@@ -160,8 +162,8 @@ impl Memory {
         if shared { buffer_bytes(self.size) } else { buffer_bytes(self.size) / self.size / 64 * 64 }
     }
 
-    /// Describes a call of this rank, with its parts if they are short.
-    pub(super) fn post(&self, rank: usize, call: u32, text: &str, parts: &[&[u8]]) {
+    /// Describes a call of this rank, with its parts if they are short; whether they are.
+    pub(super) fn post(&self, rank: usize, call: u32, text: &str, parts: &[&[u8]]) -> bool {
         let shared = is_shared(parts);
         let all: usize = parts.iter().enumerate().filter(|(to, _)| *to != rank).map(|(_, part)| part.len()).sum();
         let inline = if shared { parts[0].len() } else { all } <= INLINE;
@@ -186,6 +188,7 @@ impl Memory {
         for (length, part) in slot.lengths.iter_mut().zip(parts) {
             *length = part.len();
         }
+        inline
     }
 
     /// What a rank posted for rank `to`.
@@ -204,7 +207,8 @@ impl Memory {
             unsafe { std::slice::from_raw_parts(self.inline(from, call).add(start), end - start) }
         });
         let longest = if is_inline { 0 } else { others().max().unwrap_or(0) };
-        Posted { text, hash: slot.hash, shared, length: lengths[to], longest, inline }
+        let chunk = self.chunk(shared);
+        Posted { text, hash: slot.hash, shared, length: lengths[to], longest, chunk, inline }
     }
 
     /// Keeps why this rank gives up.
