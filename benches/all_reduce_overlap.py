@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from netcl import Tensor
-from netcl import distributed as dist
+from netcl import Tensor, distributed as dist
 from netcl.core.device import manager
 from netcl.profiling import profile
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import netcl
-from netcl import IndexTensor, Tensor
-from netcl import distributed as dist
+from netcl import IndexTensor, Tensor, distributed as dist
 from netcl.core.device import manager
 
 NUMPY = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}

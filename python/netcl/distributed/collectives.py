@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from netcl._netcl import IndexTensor, Tensor
-from netcl._netcl import distributed as _lists
+from netcl._netcl import IndexTensor, Tensor, distributed as _lists
 from netcl.core.device import manager
 
 __all__ = [
