@@ -6,7 +6,7 @@ use netcl_core::tensor::Tensor as Raw;
 use smallvec::SmallVec;
 
 use crate::error::Result;
-use crate::graph::{Gradients, RuleContext, Save, record};
+use crate::graph::{Gradients, RuleContext, Save, grad_enabled, record, record_joint};
 use crate::tensor::Tensor;
 
 /// An operation with a gradient of its own: the way to put a hand-written kernel into a network.
@@ -54,6 +54,41 @@ pub trait Function: Send + Sync {
     fn saves(&self) -> Save {
         Save::INPUTS
     }
+}
+
+/// Records an operation with several results that were computed already, as one node. `backward` makes the gradients of the inputs
+/// from those of the results, in order: `None`, or nothing at the end, for a result that no gradient arrived at.
+///
+/// Each result comes with the number of the input that it was made of: where that needs no gradient, the result has none, either.
+///
+/// ```
+/// use netcl_autograd::{Tensor, function::call_several, manager, ops::elementwise::{add, mul}};
+///
+/// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32], [1])?.with_grad();
+/// let twins = call_several("twins", &[&x], vec![(x.raw().duplicate()?, 0), (x.raw().duplicate()?, 0)], |gradients| {
+///     let mut sum: Option<Tensor> = None;
+///     for gradient in gradients.iter().flatten() {
+///         sum = Some(sum.map_or(Ok(gradient.clone()), |sum| add(&sum, gradient))?);
+///     }
+///     Ok([sum].into_iter().collect())
+/// });
+/// mul(&twins[0], &twins[1])?.backward()?;
+/// assert_eq!(x.grad().unwrap().item()?, 6.0);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+#[track_caller]
+pub fn call_several(
+    name: &'static str,
+    inputs: &[&Tensor],
+    outputs: Vec<(Raw, usize)>,
+    backward: impl Fn(&[Option<Tensor>]) -> Result<Gradients> + Send + Sync + 'static,
+) -> Vec<Tensor> {
+    if !grad_enabled() || !inputs.iter().any(|input| input.needs_grad()) {
+        return outputs.into_iter().map(|(raw, _)| raw.into()).collect();
+    }
+    let edges = inputs.iter().map(|input| input.edge()).collect();
+    let outputs = outputs.into_iter().map(|(raw, source)| (raw, inputs[source].needs_grad())).collect();
+    record_joint(name, edges, outputs, Box::new(move |_, gradients| backward(gradients)))
 }
 
 /// Applies a function and records it.

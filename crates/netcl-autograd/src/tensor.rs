@@ -64,6 +64,8 @@ pub struct GradCell {
     /// The op that made the values out of tensors that need gradients, without recording.
     unrecorded: Mutex<Option<&'static str>>,
     pub(crate) hooks: Hooks,
+    /// Those that see the gradient once it is accumulated.
+    pub(crate) accumulated: Hooks,
     /// How often the leaf was moved; see [`Tensor::move_to`].
     moves: AtomicU64,
     /// Where it went last.
@@ -232,6 +234,41 @@ impl Tensor {
         }
         let hooks = self.grad_fn().map_or(&self.cell.hooks, |node| &node.hooks);
         Ok(hooks.add(Arc::new(hook)))
+    }
+
+    /// Registers a function that sees [`Tensor::grad`] of this leaf as soon as a walk has added all that it contributes, while the walk
+    /// goes on with other leaves; what it returns replaces the gradient.
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    /// use netcl_autograd::{Tensor, manager, ops::elementwise::mul};
+    ///
+    /// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32], [1])?.with_grad();
+    /// let seen = Arc::new(Mutex::new(Vec::new()));
+    /// let sums = seen.clone();
+    /// x.register_post_accumulate_grad_hook(move |sum| {
+    ///     sums.lock().unwrap().push(sum.item()?);
+    ///     Ok(None)
+    /// })?;
+    /// mul(&x, &x)?.backward()?;
+    /// mul(&x, &x)?.backward()?;
+    /// assert_eq!(*seen.lock().unwrap(), [6.0, 12.0]);
+    /// # Ok::<(), netcl_autograd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// For anything but a leaf that requires a gradient: nothing is accumulated there.
+    pub fn register_post_accumulate_grad_hook(
+        &self,
+        hook: impl Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
+        if !self.is_leaf() || !self.needs_grad() {
+            let what =
+                "gradients are accumulated on leaves that require one: use register_hook for a result".to_owned();
+            return Err(Error::NoGradient { op: "register_post_accumulate_grad_hook", what });
+        }
+        graph::AWAITED.store(true, Ordering::Release);
+        Ok(self.cell.accumulated.add(Arc::new(hook)))
     }
 
     /// Computes the gradients of this one-element tensor and accumulates them on the leaves.

@@ -271,7 +271,6 @@ impl Group {
     }
 
     /// Reduces elements that lie in the memory of the host.
-    #[allow(dead_code, reason = "for buckets of gradients")]
     pub(crate) fn all_reduce_bytes(
         &self,
         call: &'static str,

@@ -12,6 +12,7 @@
 
 pub mod collectives;
 pub mod communicator;
+pub mod data_parallel;
 pub mod error;
 pub mod group;
 mod init;

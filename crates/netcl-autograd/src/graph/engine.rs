@@ -3,9 +3,11 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering as Memory;
 
 use smallvec::SmallVec;
 
+use super::hook::AWAITED;
 use super::mode::{anomaly_enabled, enable_grad, no_grad, suspend_anomaly};
 use super::node::{Arrived, Edge, Gradients, Node, check_finite};
 use crate::autocast;
@@ -218,6 +220,8 @@ struct Walk<'f> {
     queue: BinaryHeap<Next>,
     /// The leaves reached, in order.
     leaves: Vec<Arc<GradCell>>,
+    /// How many edges that have not been walked yet lead to each leaf whose accumulated gradient somebody waits for.
+    awaited: HashMap<usize, usize>,
 }
 
 impl<'f> Walk<'f> {
@@ -230,6 +234,7 @@ impl<'f> Walk<'f> {
             hooks_at_places: true,
             queue: BinaryHeap::new(),
             leaves: Vec::new(),
+            awaited: HashMap::new(),
         }
     }
 
@@ -242,6 +247,9 @@ impl<'f> Walk<'f> {
         let _recording = if self.options.create_graph { enable_grad() } else { no_grad() };
         let retain = self.options.retain_graph || self.options.create_graph;
         for (edge, gradient) in roots {
+            if matches!(self.goal, Goal::Leaves) && AWAITED.load(Memory::Acquire) {
+                self.awaited.extend(awaited_uses(&edge));
+            }
             self.arrive(&edge, gradient)?;
         }
         while let Some(Next(node)) = self.queue.pop() {
@@ -291,13 +299,32 @@ impl<'f> Walk<'f> {
         let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(|edge| self.wants(edge)).collect();
         let gradients = node.run(arrived, &wanted, retain)?;
         for ((edge, gradient), wanted) in node.edges().iter().zip(gradients).zip(wanted) {
-            let Some(gradient) = gradient.filter(|_| wanted) else { continue };
-            if check {
-                check_finite(node.op(), node.place(), "backward", gradient.raw())?;
+            if let Some(gradient) = gradient.filter(|_| wanted) {
+                if check {
+                    check_finite(node.op(), node.place(), "backward", gradient.raw())?;
+                }
+                self.arrive(edge, gradient)?;
             }
-            self.arrive(edge, gradient)?;
+            if let Edge::Leaf(cell) = edge {
+                self.used(cell)?;
+            }
         }
         Ok(())
+    }
+
+    /// Notes that an edge to a leaf has been walked. After the last one the gradient of an awaited leaf is complete before the walk is.
+    fn used(&mut self, cell: &Arc<GradCell>) -> Result<()> {
+        let key = Arc::as_ptr(cell) as usize;
+        let Some(left) = self.awaited.get_mut(&key) else { return Ok(()) };
+        *left -= 1;
+        match self.pending.remove(&key) {
+            Some(gradient) if *left == 0 => accumulate(cell, cell.hooks.run(gradient)?, 1, self.options.create_graph),
+            Some(gradient) => {
+                self.pending.insert(key, gradient);
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     fn is_wanted(&self, key: usize) -> bool {
@@ -352,7 +379,7 @@ impl<'f> Walk<'f> {
 /// Adds a gradient, whose memory holds so many of its walk, to what a leaf has from earlier walks.
 fn accumulate(cell: &GradCell, gradient: Tensor, holders: usize, create_graph: bool) -> Result<()> {
     let gradient = cell.fitted(gradient)?;
-    let sum = match cell.grad() {
+    let mut sum = match cell.grad() {
         Some(before) => add(&before, &gradient)?,
         None if create_graph => gradient,
         // A gradient that passed through (of a sum, of a reshape) is shared with others, or a view: a leaf's own may be
@@ -360,8 +387,31 @@ fn accumulate(cell: &GradCell, gradient: Tensor, holders: usize, create_graph: b
         None if Arc::strong_count(gradient.storage()) > holders => gradient.raw().duplicate()?.into(),
         None => gradient.raw().contiguous()?.into(),
     };
+    if !cell.accumulated.is_empty() {
+        // Set before, so that a hook finds it at the leaf as well.
+        cell.set_grad(Some(sum.clone()));
+        sum = cell.accumulated.run(sum)?;
+    }
     cell.set_grad(Some(sum));
     Ok(())
+}
+
+/// How many edges lead to each leaf, past an edge, that has hooks for its accumulated gradient.
+fn awaited_uses(root: &Edge) -> HashMap<usize, usize> {
+    let (mut uses, mut seen, mut pending) = (HashMap::new(), HashSet::new(), vec![root.clone()]);
+    while let Some(Edge::Node(node) | Edge::Output(node, _)) = pending.pop() {
+        if !seen.insert(Arc::as_ptr(&node) as usize) {
+            continue;
+        }
+        for edge in node.edges() {
+            match edge {
+                Edge::Leaf(cell) if !cell.accumulated.is_empty() => *uses.entry(edge.key()).or_insert(0) += 1,
+                Edge::Node(_) | Edge::Output(..) => pending.push(edge.clone()),
+                _ => {}
+            }
+        }
+    }
+    uses
 }
 
 /// How many of a walk's gradients lie in the memory of one of them, if none overlaps another: a rule may make those of several

@@ -1,7 +1,7 @@
 //! Functions that see gradients on their way.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::error::{Error, Result};
@@ -23,11 +23,18 @@ pub struct HookHandle {
     number: u64,
 }
 
+/// Whether any leaf ever had a hook that waits for its accumulated gradient: only then do walks count the uses of leaves.
+pub(crate) static AWAITED: AtomicBool = AtomicBool::new(false);
+
 fn lock(list: &List) -> MutexGuard<'_, Vec<(u64, Hook)>> {
     list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Hooks {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.get().is_none_or(|list| lock(list).is_empty())
+    }
+
     pub(crate) fn add(&self, hook: Hook) -> HookHandle {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -17,7 +17,7 @@ pub use node::{Edge, Gradients, Node, Rule, RuleContext, Save, unrecorded};
 pub use tape::Tape;
 
 pub(crate) use engine::{grad_up_to, joint_grad_up_to};
-pub(crate) use hook::Hooks;
+pub(crate) use hook::{AWAITED, Hooks};
 pub(crate) use node::{
     next_number, overwritten, record, record_edges, record_joint, record_several, record_without_gradient,
 };

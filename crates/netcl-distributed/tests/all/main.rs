@@ -2,7 +2,9 @@
 #![cfg(target_os = "linux")]
 
 mod failures;
+mod gradients;
 mod group;
+mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

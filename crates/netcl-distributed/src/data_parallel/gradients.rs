@@ -1,0 +1,168 @@
+//! Gradients summed over ranks, in flat buckets: one exchange for many parameters.
+
+use netcl_nn::autograd::ops::elementwise::mul;
+use netcl_nn::autograd::ops::layout::{cat, reshape, slice};
+use netcl_nn::autograd::{DType, RawTensor, Slice, Tensor, autocast, no_grad};
+
+use crate::error::{Error, Result};
+use crate::group::Group;
+use crate::reduction::Reduce;
+
+const CALL: &str = "sync_grads";
+
+/// How many bytes of gradients are exchanged at once: enough that latency does not count, few enough that the first exchange can
+/// begin while backward computes the rest.
+pub const BUCKET_BYTES: usize = 25 << 20;
+
+impl Group {
+    /// Makes every parameter's gradient the sum over ranks of `share` times its gradient there. `share` is the part of the global
+    /// batch that this rank has seen: `1.0 / size` where all have seen as much.
+    ///
+    /// A parameter without a gradient on some rank counts as zeros there; one without on all ranks stays so. The results are the same
+    /// on all ranks, bit for bit. [`OverlappedSync`](crate::data_parallel::OverlappedSync) does the same during backward.
+    ///
+    /// ```
+    /// use netcl_distributed::{Group, Threads};
+    /// use netcl_nn::autograd::{Tensor, manager};
+    ///
+    /// std::thread::scope(|scope| {
+    ///     for group in Threads::new(2).into_iter().map(Group::new) {
+    ///         scope.spawn(move || {
+    ///             let queue = manager().cpu().queue;
+    ///             let weight = Tensor::from_host(&queue, &[1.0f32], [1]).unwrap().with_grad();
+    ///             weight.set_grad(Some(Tensor::from_host(&queue, &[group.rank() as f32 * 6.0], [1]).unwrap()));
+    ///             group.sync_grads(&[weight.clone()], 0.5).unwrap();
+    ///             assert_eq!(weight.grad().unwrap().item().unwrap(), 3.0);
+    ///         });
+    ///     }
+    /// });
+    /// ```
+    ///
+    /// # Errors
+    /// If ranks have different parameters, or one is lost; gradients of later buckets are then as they were.
+    pub fn sync_grads(&self, parameters: &[Tensor], share: f64) -> Result<()> {
+        check_share(share)?;
+        self.agree(CALL, &described(parameters))?;
+        let parameters: Vec<Tensor> = parameters.iter().map(Tensor::latest).collect();
+        let present = self.presence(&parameters)?;
+        for bucket in buckets(&parameters, |at| present[at], BUCKET_BYTES) {
+            let flats = bucket.pack(&parameters, share)?;
+            reduce(self, &flats)?;
+            bucket.unpack(&parameters, &flats, |_| true)?;
+        }
+        Ok(())
+    }
+
+    /// Which parameters have a gradient on any rank.
+    pub(super) fn presence(&self, parameters: &[Tensor]) -> Result<Vec<bool>> {
+        let mut present: Vec<u8> = parameters.iter().map(|parameter| parameter.grad().is_some().into()).collect();
+        self.all_reduce_bytes(CALL, &mut present, DType::U8, Reduce::Max)?;
+        Ok(present.into_iter().map(|present| present == 1).collect())
+    }
+}
+
+pub(super) fn check_share(share: f64) -> Result<()> {
+    if share.is_finite() && share >= 0.0 {
+        return Ok(());
+    }
+    Err(Error::argument(CALL, format!("share {share} is not a part of a batch: give a number from 0 to 1")))
+}
+
+/// The call as ranks compare it.
+pub(super) fn described(parameters: &[Tensor]) -> String {
+    let list: Vec<String> = parameters.iter().map(|one| format!("{} {}", one.dtype(), one.shape())).collect();
+    format!("{CALL} of {} parameters: {}", parameters.len(), list.join(", "))
+}
+
+/// Parameters of one dtype whose gradients are exchanged together.
+pub(super) struct Bucket {
+    /// Their places in the list of parameters.
+    pub(super) members: Vec<usize>,
+    dtype: DType,
+    bytes: usize,
+}
+
+/// The wanted parameters in buckets, the last first, because backward makes their gradients first. Ranks with the same parameters have
+/// the same buckets, whatever devices they lie on.
+pub(super) fn buckets(parameters: &[Tensor], wanted: impl Fn(usize) -> bool, limit: usize) -> Vec<Bucket> {
+    let mut found: Vec<Bucket> = Vec::new();
+    for at in (0..parameters.len()).rev().filter(|&at| wanted(at)) {
+        let (dtype, bytes) = (parameters[at].dtype(), parameters[at].size() * parameters[at].dtype().size());
+        let last = found.iter_mut().rev().find(|bucket| bucket.dtype == dtype);
+        match last.filter(|bucket| bucket.bytes + bytes <= limit) {
+            Some(bucket) => {
+                bucket.members.push(at);
+                bucket.bytes += bytes;
+            }
+            None => found.push(Bucket { members: vec![at], dtype, bytes }),
+        }
+    }
+    found
+}
+
+impl Bucket {
+    /// Neighbours that lie on one device.
+    fn runs<'b>(&'b self, parameters: &'b [Tensor]) -> impl Iterator<Item = &'b [usize]> {
+        self.members.chunk_by(|&a, &b| parameters[a].queue().same_device(parameters[b].queue()))
+    }
+
+    /// The gradients times the rank's share, one flat tensor per run; zeros where there is none.
+    pub(super) fn pack(&self, parameters: &[Tensor], share: f64) -> Result<Vec<Tensor>> {
+        let _plain = (no_grad(), autocast::suspend());
+        self.runs(parameters)
+            .map(|run| {
+                let flat = |&at: &usize| {
+                    let parameter = &parameters[at];
+                    match parameter.grad() {
+                        Some(gradient) => Ok(reshape(&gradient.cast(self.dtype)?, [parameter.size()])?),
+                        None => Ok(Tensor::from_shape(parameter.queue(), [parameter.size()], self.dtype)?),
+                    }
+                };
+                let parts = run.iter().map(flat).collect::<Result<Vec<Tensor>>>()?;
+                let joined = match &parts[..] {
+                    // Its own memory: what fails on the way must leave the gradient as it is.
+                    [one] if share == 1.0 => one.raw().duplicate()?.into(),
+                    [one] => one.clone(),
+                    parts => cat(&parts.iter().collect::<Vec<_>>(), 0)?,
+                };
+                Ok(if share == 1.0 { joined } else { mul(&joined, share)? })
+            })
+            .collect()
+    }
+
+    /// Makes the parts of flat tensors, as [`Bucket::pack`] gave them, the gradients of the parameters that `wanted` names.
+    pub(super) fn unpack(&self, parameters: &[Tensor], flats: &[Tensor], wanted: impl Fn(usize) -> bool) -> Result<()> {
+        let _plain = no_grad();
+        for (run, flat) in self.runs(parameters).zip(flats) {
+            let mut start = 0;
+            for &at in run {
+                let parameter = &parameters[at];
+                let end = start + parameter.size() as isize;
+                let part = slice(flat, 0, Slice::new(Some(start), Some(end), 1))?;
+                parameter.set_grad(if wanted(at) { Some(reshape(&part, parameter.shape().clone())?) } else { None });
+                start = end;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Overwrites flat tensors with their sums over ranks.
+pub(super) fn reduce(group: &Group, flats: &[Tensor]) -> Result<()> {
+    let raw: Vec<&RawTensor> = flats.iter().map(Tensor::raw).collect();
+    let lengths: Vec<usize> = raw.iter().map(|flat| flat.size() * flat.dtype().size()).collect();
+    let mut bytes = vec![0; lengths.iter().sum()];
+    let mut rest = &mut bytes[..];
+    for (flat, &length) in raw.iter().zip(&lengths) {
+        let (own, after) = rest.split_at_mut(length);
+        flat.read_bytes(own)?;
+        rest = after;
+    }
+    group.all_reduce_bytes(CALL, &mut bytes, raw[0].dtype(), Reduce::Sum)?;
+    let mut rest = &bytes[..];
+    for (flat, &length) in raw.iter().zip(&lengths) {
+        flat.write_bytes(&rest[..length], flat.dtype())?;
+        rest = &rest[length..];
+    }
+    Ok(())
+}
