@@ -1,5 +1,7 @@
 //! Normalisation of channels, over the batch or over each sample.
 
+use std::sync::Arc;
+
 use netcl_autograd::ops::layout::{squeeze, unsqueeze};
 use netcl_autograd::ops::norm::{Running, batch_norm, batch_norm_eval, instance_norm, instance_norm_eval};
 use netcl_autograd::{DType, Queue, Result, Tensor};
@@ -50,6 +52,10 @@ pub struct InstanceNormOptions {
     pub track_running_stats: bool,
 }
 
+/// What normalises a batch in training: input, scales, shifts, running averages to update, eps.
+pub type TrainingNorm =
+    Arc<dyn Fn(&Tensor, Option<&Tensor>, Option<&Tensor>, Option<Running<'_>>, f64) -> Result<Tensor> + Send + Sync>;
+
 /// A layer for inputs of some numbers of axes, one of which (`alone`) may be that of a sample without a batch. Batches are counted
 /// by batch normalisation only, as in PyTorch.
 macro_rules! norms {
@@ -69,6 +75,8 @@ macro_rules! norms {
             #[module(settings)]
             settings: $options,
             training: bool,
+            #[module(skip)]
+            training_norm: Option<TrainingNorm>,
         }
 
         impl $name {
@@ -90,6 +98,7 @@ macro_rules! norms {
                     num_batches_tracked: track.then(|| Tensor::full(build.queue(), (), DType::I64, 0.0)).transpose()?,
                     settings,
                     training: true,
+                    training_norm: None,
                 })
             }
 
@@ -128,6 +137,19 @@ macro_rules! norms {
                 self.settings.eps
             }
 
+            /// Normalises by another function where the batch's own statistics count: one that sees other ranks' samples.
+            pub fn set_training_norm(&mut self, norm: Option<TrainingNorm>) {
+                self.training_norm = norm;
+            }
+
+            fn by_batch(&self, x: &Tensor, running: Option<Running<'_>>) -> Result<Tensor> {
+                let (weight, bias, eps) = (self.weight.as_ref(), self.bias.as_ref(), self.settings.eps);
+                match &self.training_norm {
+                    Some(norm) if self.training => norm(x, weight, bias, running, eps),
+                    _ => $norm(x, weight, bias, running, eps),
+                }
+            }
+
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let _scope = crate::scope::enter(self);
@@ -140,7 +162,7 @@ macro_rules! norms {
                 let (weight, bias) = (self.weight.as_ref(), self.bias.as_ref());
                 let averages = self.running_mean.as_ref().zip(self.running_var.as_ref()).filter(|_| track);
                 let result = match averages {
-                    None => $norm(x, weight, bias, None, eps),
+                    None => self.by_batch(x, None),
                     Some((mean, var)) if !self.training => $eval(x, weight, bias, (mean.raw(), var.raw()), eps),
                     Some((mean, var)) => {
                         let (mean, var) = (mean.raw(), var.raw());
@@ -151,7 +173,7 @@ macro_rules! norms {
                             }
                             Some(_) => Running { mean, var, momentum: momentum.or(Some(0.0)), batches: None },
                         };
-                        $norm(x, weight, bias, Some(running), eps)
+                        self.by_batch(x, Some(running))
                     }
                 }?;
                 if alone { squeeze(&result, &[0]) } else { Ok(result) }

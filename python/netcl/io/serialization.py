@@ -109,6 +109,10 @@ def _tensor(name: str, value: Any) -> Tensor | IndexTensor:
 
 def describe(model: Module) -> dict[str, Any]:
     """What a file says of a model: its configuration, or only the name of a class that nobody can build from one."""
+    from netcl.distributed._wrapper import Wrapper
+
+    if isinstance(model, Wrapper):
+        model = model.module
     try:
         if type(model) is Sequential:
             return {"type": "Sequential", "config": to_config(model)}

@@ -61,6 +61,40 @@ impl Group {
     }
 }
 
+/// Makes the gradients of replicas on several devices of one process the mean over the replicas. A parameter without a gradient on some
+/// replica counts as zeros there; one without on all stays so.
+///
+/// # Errors
+/// For replicas that are not alike, and for one whose parameters lie on several devices.
+pub fn sync_grads(replicas: &[Vec<Tensor>]) -> Result<()> {
+    let replicas: Vec<Vec<Tensor>> =
+        replicas.iter().map(|replica| replica.iter().map(Tensor::latest).collect()).collect();
+    let Some((first, others)) = replicas.split_first().filter(|(_, others)| !others.is_empty()) else { return Ok(()) };
+    for (k, other) in others.iter().enumerate() {
+        let alike = |(a, b): (&Tensor, &Tensor)| a.shape() == b.shape() && a.dtype() == b.dtype();
+        if other.len() != first.len() || !first.iter().zip(other).all(alike) {
+            let what = format!("replica {} has {}, but replica 0 {}", k + 1, described(other), described(first));
+            return Err(Error::argument(CALL, what));
+        }
+    }
+    let present = |at: usize| replicas.iter().any(|replica| replica[at].grad().is_some());
+    for bucket in buckets(first, present, BUCKET_BYTES) {
+        let mut flats = Vec::new();
+        for (k, replica) in replicas.iter().enumerate() {
+            let [flat] = <[Tensor; 1]>::try_from(bucket.pack(replica, 1.0)?).map_err(|_| {
+                Error::argument(CALL, format!("the parameters of replica {k} lie on several devices: move them to one"))
+            })?;
+            flats.push(flat);
+        }
+        let raw: Vec<RawTensor> = flats.iter().map(|flat| flat.raw().clone()).collect();
+        crate::collectives::all_reduce(&raw, Reduce::Mean)?;
+        for (replica, flat) in replicas.iter().zip(flats) {
+            bucket.unpack(replica, &[flat], |_| true)?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn check_share(share: f64) -> Result<()> {
     if share.is_finite() && share >= 0.0 {
         return Ok(());

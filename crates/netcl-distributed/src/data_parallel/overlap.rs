@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use netcl_nn::autograd::graph::HookHandle;
 use netcl_nn::autograd::{Error as AutogradError, Tensor};
@@ -43,6 +44,7 @@ pub struct OverlappedSync {
     shared: Arc<Shared>,
     /// What the thread has exchanged, in the order of buckets.
     done: Mutex<Receiver<Result<Vec<Tensor>>>>,
+    times: Arc<Mutex<Vec<(Instant, Instant)>>>,
     hooks: Vec<HookHandle>,
 }
 
@@ -88,12 +90,15 @@ impl OverlappedSync {
         group.agree(CALL, &described(&parameters))?;
         let (work, tasks) = channel::<Vec<Tensor>>();
         let (results, done) = channel();
-        let ranks = group.clone();
+        let (ranks, times) = (group.clone(), Arc::new(Mutex::new(Vec::new())));
+        let noted = times.clone();
         std::thread::Builder::new()
             .name("netcl-gradients".to_owned())
             .spawn(move || {
                 for flats in tasks {
+                    let begin = Instant::now();
                     let result = reduce(&ranks, &flats).map(|()| flats);
+                    noted.lock().unwrap_or_else(PoisonError::into_inner).push((begin, Instant::now()));
                     if results.send(result).is_err() {
                         return;
                     }
@@ -110,7 +115,8 @@ impl OverlappedSync {
         };
         let buckets = buckets(&parameters, |_| true, bytes);
         let shared = Arc::new(Shared { parameters, buckets, progress: Mutex::new(progress) });
-        let mut sync = OverlappedSync { group: group.clone(), shared, done: Mutex::new(done), hooks: Vec::new() };
+        let mut sync =
+            OverlappedSync { group: group.clone(), shared, done: Mutex::new(done), times, hooks: Vec::new() };
         for (at, parameter) in sync.shared.parameters.iter().enumerate() {
             let shared = sync.shared.clone();
             // The hook holds the parameter that holds the hook: `drop` takes it away.
@@ -138,6 +144,12 @@ impl OverlappedSync {
     /// While paused, gradients are accumulated and nothing is exchanged: for all backward passes of a step but the last.
     pub fn set_paused(&self, paused: bool) {
         self.shared.lock().paused = paused;
+    }
+
+    /// When the exchange of each bucket began and ended, since the last time that this was asked: those before the end of backward
+    /// cost no time of their own.
+    pub fn take_times(&self) -> Vec<(Instant, Instant)> {
+        std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Exchanges what is left and waits for the rest: afterwards all gradients are sums over ranks.

@@ -1,10 +1,10 @@
 //! Gradients summed over ranks, at the end and during backward.
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use netcl_distributed::data_parallel::OverlappedSync;
-use netcl_distributed::{Communicator, Error, Group, Piece, Result, Threads};
+use netcl_distributed::{Error, Group, Threads};
 use netcl_nn::autograd::{DType, Tensor, manager, ops};
 use netcl_nn::{Linear, Module, Sequential, Tanh, functional as F, sequential};
 use netcl_optim::{Optimizer, SGD};
@@ -179,66 +179,35 @@ fn other_parameters_and_shares_are_refused() {
     assert!(group.sync_grads(&[], f64::NAN).unwrap_err().to_string().contains("share NaN"));
 }
 
-/// Ranks that note when they exchange.
-struct Noted {
-    inner: Threads,
-    times: Arc<Mutex<Vec<Instant>>>,
-}
-
-impl Communicator for Noted {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-    fn size(&self) -> usize {
-        self.inner.size()
-    }
-    fn kind(&self) -> &'static str {
-        self.inner.kind()
-    }
-    fn exchange(
-        &self,
-        call: &'static str,
-        parts: &[&[u8]],
-        receive: &mut dyn FnMut(Piece<'_>) -> Result<()>,
-    ) -> Result<()> {
-        self.inner.exchange(call, parts, receive)?;
-        self.times.lock().unwrap().push(Instant::now());
-        Ok(())
-    }
-    fn abort(&self, reason: &str) {
-        self.inner.abort(reason);
-    }
-}
-
 #[test]
 fn exchange_and_backward_overlap() {
-    let times = Arc::new(Mutex::new(Vec::new()));
-    let noted = times.clone();
-    let inner = Threads::new(1).remove(0);
-    let group = Group::new(Noted { inner, times });
+    let group = Group::new(Threads::new(1).remove(0));
     let model = model();
     let parameters = model.parameters();
-    let sync = OverlappedSync::with_buckets(&group, &parameters, 1.0, 1).unwrap();
-    noted.lock().unwrap().clear();
-    // The first layer's gradient is the last one: backward waits there until the exchange of the last layer's has happened.
-    let (seen, other) = (Arc::new(Mutex::new(0)), noted.clone());
-    let count = seen.clone();
+    let sync = Arc::new(OverlappedSync::with_buckets(&group, &parameters, 1.0, 1).unwrap());
+    // The first layer's gradient is the last one: backward waits there until the last layer's has been exchanged.
+    let (seen, watched) = (Arc::new(Mutex::new(Vec::new())), Arc::downgrade(&sync));
+    let during = seen.clone();
     parameters[0]
         .register_hook(move |_| {
-            let end = Instant::now() + std::time::Duration::from_secs(20);
-            while other.lock().unwrap().len() < 2 && Instant::now() < end {
+            let end = Instant::now() + Duration::from_secs(20);
+            let mut during = during.lock().unwrap();
+            while during.len() < 2 && Instant::now() < end {
+                during.extend(watched.upgrade().unwrap().take_times());
                 std::thread::yield_now();
             }
-            *count.lock().unwrap() = other.lock().unwrap().len();
             Ok(None)
         })
         .unwrap();
+    let start = Instant::now();
     loss(&model, &numbers(&[10, 6], 1), &numbers(&[10, 3], 2)).backward().unwrap();
     let backward_ended = Instant::now();
     sync.sync_grads().unwrap();
-    assert!(*seen.lock().unwrap() >= 2, "no bucket was exchanged before backward came to the first layer");
-    let during = noted.lock().unwrap().iter().filter(|&&time| time < backward_ended).count();
-    let all = noted.lock().unwrap().len();
-    println!("{during} of {all} exchanges ended during backward");
-    assert!(during >= 2 && during < all);
+    let during = seen.lock().unwrap();
+    assert!(during.len() >= 2, "no bucket was exchanged before backward came to the first layer");
+    for (begin, end) in during.iter() {
+        println!("exchanged from {:?} to {:?} of {:?}", *begin - start, *end - start, backward_ended - start);
+        assert!(*end < backward_ended);
+    }
+    assert_eq!(during.len() + sync.take_times().len(), parameters.len());
 }

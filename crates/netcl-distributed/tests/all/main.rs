@@ -4,6 +4,7 @@
 mod failures;
 mod gradients;
 mod group;
+mod models;
 mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,7 @@
 //! `netcl.distributed`: collectives over devices and ranks, data-parallel training.
 
 mod collectives;
+mod data_parallel;
 mod group;
 
 use pyo3::prelude::*;
@@ -13,6 +14,7 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group::Group>()?;
     module.add_function(wrap_pyfunction!(group::init, &module)?)?;
     module.add_function(wrap_pyfunction!(group::threads, &module)?)?;
+    data_parallel::register(&module)?;
     parent.add_submodule(&module)?;
     // Without this the module is an attribute, from which nothing can be imported.
     parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.distributed", &module)

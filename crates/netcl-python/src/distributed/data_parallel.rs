@@ -1,0 +1,188 @@
+//! Data-parallel training: copies on several devices, parts of batches, gradients over ranks.
+
+use netcl::core::index::IndexTensor as Index;
+use netcl::distributed::Group as Ranks;
+use netcl::distributed::data_parallel::{self as dp, OverlappedSync};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+
+use super::group::Group;
+use crate::autograd::{site, wrap};
+use crate::device::resolve_queue;
+use crate::error::distributed_to_py;
+use crate::index::IndexTensor;
+use crate::tensor::Tensor;
+
+pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Replicas>()?;
+    module.add_class::<OverlappedGradients>()?;
+    module.add_function(wrap_pyfunction!(shard_lengths, module)?)?;
+    module.add_function(wrap_pyfunction!(replicate_params, module)?)?;
+    module.add_function(wrap_pyfunction!(broadcast_params, module)?)?;
+    module.add_function(wrap_pyfunction!(sync_replicas, module)?)?;
+    module.add_function(wrap_pyfunction!(sync_over_ranks, module)?)?;
+    module.add_function(wrap_pyfunction!(broadcast_over_ranks, module)?)?;
+    module.add_function(wrap_pyfunction!(sync_batch_norm, module)?)
+}
+
+fn ranks(group: &Bound<'_, Group>) -> Ranks {
+    group.get().0.clone()
+}
+
+fn tensors(list: &[Bound<'_, Tensor>]) -> Vec<netcl::Tensor> {
+    list.iter().map(|tensor| tensor.get().inner().as_ref().clone()).collect()
+}
+
+fn queues(py: Python<'_>, list: &[Bound<'_, PyAny>]) -> PyResult<Vec<netcl::core::backend::Queue>> {
+    list.iter().map(|queue| resolve_queue(py, Some(queue), None)).collect()
+}
+
+/// Copies of tensors on several devices through which gradients flow back to the tensors, summed.
+#[pyclass(module = "netcl._netcl.distributed", frozen)]
+struct Replicas(dp::Replicas);
+
+#[pymethods]
+impl Replicas {
+    #[new]
+    fn new(py: Python<'_>, queues: Vec<Bound<'_, PyAny>>) -> PyResult<Replicas> {
+        Ok(Replicas(dp::Replicas::new(self::queues(py, &queues)?).map_err(distributed_to_py)?))
+    }
+
+    /// For each queue the copies of the tensors, which lie on the first queue's device.
+    fn copy(&self, py: Python<'_>, tensors: Vec<Bound<'_, Tensor>>) -> PyResult<Vec<Vec<Tensor>>> {
+        let tensors = self::tensors(&tensors);
+        let copies = site::detach(py, || self.0.copy(&tensors)).map_err(distributed_to_py)?;
+        copies.into_iter().map(|copies| copies.into_iter().map(|copy| wrap(py, copy)).collect()).collect()
+    }
+}
+
+/// Gradients that are summed over ranks while backward runs.
+#[pyclass(module = "netcl._netcl.distributed", frozen)]
+struct OverlappedGradients(OverlappedSync);
+
+#[pymethods]
+impl OverlappedGradients {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        group: &Bound<'_, Group>,
+        parameters: Vec<Bound<'_, Tensor>>,
+        share: f64,
+    ) -> PyResult<OverlappedGradients> {
+        let (group, parameters) = (ranks(group), tensors(&parameters));
+        let sync = site::detach(py, || OverlappedSync::new(&group, &parameters, share)).map_err(distributed_to_py)?;
+        Ok(OverlappedGradients(sync))
+    }
+
+    /// Changes this rank's share of the global batch, before backward.
+    fn set_share(&self, share: f64) -> PyResult<()> {
+        self.0.set_share(share).map_err(distributed_to_py)
+    }
+
+    /// Whether gradients are accumulated without being exchanged.
+    fn set_paused(&self, paused: bool) {
+        self.0.set_paused(paused);
+    }
+
+    /// Waits until all gradients are sums over ranks.
+    fn sync_grads(&self, py: Python<'_>) -> PyResult<()> {
+        site::detach(py, || self.0.sync_grads()).map_err(distributed_to_py)
+    }
+}
+
+/// How many of ``batch`` samples each of so many shards gets.
+#[pyfunction]
+#[pyo3(signature = (batch, num_shards, weights=None))]
+fn shard_lengths(batch: usize, num_shards: usize, weights: Option<Vec<f64>>) -> PyResult<Vec<usize>> {
+    dp::shard_lengths(batch, num_shards, weights.as_deref()).map_err(distributed_to_py)
+}
+
+/// Copies of parameters on each queue.
+#[pyfunction]
+fn replicate_params(
+    py: Python<'_>,
+    params: Vec<Bound<'_, Tensor>>,
+    queues: Vec<Bound<'_, PyAny>>,
+) -> PyResult<Vec<Vec<Tensor>>> {
+    let (params, queues) = (tensors(&params), self::queues(py, &queues)?);
+    let copies = site::detach(py, || dp::replicate_params(&params, &queues)).map_err(distributed_to_py)?;
+    Ok(copies.into_iter().map(|copies| copies.into_iter().map(Tensor::new).collect()).collect())
+}
+
+/// Overwrites the parameters of every group with the source's.
+#[pyfunction]
+fn broadcast_params(
+    py: Python<'_>,
+    source: Vec<Bound<'_, Tensor>>,
+    groups: Vec<Vec<Bound<'_, Tensor>>>,
+) -> PyResult<()> {
+    let (source, groups) = (tensors(&source), groups.iter().map(|group| tensors(group)).collect::<Vec<_>>());
+    site::detach(py, || dp::broadcast_params(&source, &groups)).map_err(distributed_to_py)
+}
+
+/// Makes the gradients of replicas their mean.
+#[pyfunction]
+fn sync_replicas(py: Python<'_>, replicas: Vec<Vec<Bound<'_, Tensor>>>) -> PyResult<()> {
+    let replicas: Vec<_> = replicas.iter().map(|replica| tensors(replica)).collect();
+    site::detach(py, || dp::sync_grads(&replicas)).map_err(distributed_to_py)
+}
+
+/// Makes gradients the sums over ranks of ``share`` times the gradients there.
+#[pyfunction]
+fn sync_over_ranks(
+    py: Python<'_>,
+    group: &Bound<'_, Group>,
+    parameters: Vec<Bound<'_, Tensor>>,
+    share: f64,
+) -> PyResult<()> {
+    let (group, parameters) = (ranks(group), tensors(&parameters));
+    site::detach(py, || group.sync_grads(&parameters, share)).map_err(distributed_to_py)
+}
+
+/// Overwrites tensors, also of indices, with those of rank 0.
+#[pyfunction]
+fn broadcast_over_ranks(py: Python<'_>, group: &Bound<'_, Group>, tensors: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+    let raw = |object: &Bound<'_, PyAny>| {
+        if let Ok(tensor) = object.cast::<Tensor>() {
+            return Ok(tensor.get().inner().raw().clone());
+        }
+        match object.cast::<IndexTensor>() {
+            Ok(index) => Ok(Index::tensor(&index.get().0).clone()),
+            Err(_) => Err(PyTypeError::new_err(format!("broadcast takes tensors, not {}", object.get_type()))),
+        }
+    };
+    let tensors = tensors.iter().map(raw).collect::<PyResult<Vec<_>>>()?;
+    let group = ranks(group);
+    site::detach(py, || tensors.iter().try_for_each(|tensor| group.broadcast(tensor, 0))).map_err(distributed_to_py)
+}
+
+/// Batch normalisation by the statistics of all ranks. ``running`` are the averages to update: mean, variance, the number of batches
+/// and the share of a new batch.
+#[pyfunction]
+#[pyo3(signature = (group, x, weight, bias, running, eps))]
+fn sync_batch_norm(
+    py: Python<'_>,
+    group: &Bound<'_, Group>,
+    x: &Bound<'_, Tensor>,
+    weight: Option<Bound<'_, Tensor>>,
+    bias: Option<Bound<'_, Tensor>>,
+    running: Option<(Bound<'_, Tensor>, Bound<'_, Tensor>, Option<Bound<'_, IndexTensor>>, Option<f64>)>,
+    eps: f64,
+) -> PyResult<Tensor> {
+    let (group, x) = (ranks(group), x.get().inner());
+    let (weight, bias) = (weight.map(|one| one.get().inner()), bias.map(|one| one.get().inner()));
+    let running = running.map(|(mean, var, batches, momentum)| {
+        let batches = batches.map(|batches| Index::tensor(&batches.get().0).clone());
+        (mean.get().inner(), var.get().inner(), batches, momentum)
+    });
+    let result = site::detach(py, || {
+        let running = running.as_ref().map(|(mean, var, batches, momentum)| netcl::ops::norm::Running {
+            mean: mean.raw(),
+            var: var.raw(),
+            momentum: *momentum,
+            batches: batches.as_ref(),
+        });
+        dp::sync_batch_norm(&group, &x, weight.as_deref(), bias.as_deref(), running, eps)
+    });
+    wrap(py, result.map_err(distributed_to_py)?)
+}
