@@ -122,7 +122,7 @@ def test_two_devices_of_one_driver() -> None:
         "names = [device.name for _, device in manager.discover()]\n"
         "pocl = [at for at, (platform, _) in enumerate(manager.discover()) if 'Portable' in platform.name]\n"
         "assert len(pocl) == 2, names\n"
-        "close(train(dist.DataParallel(made(cnn), pocl)), train(made(cnn)))\n"
+        "close(train(dist.DataParallel(made(mlp), pocl)), train(made(mlp)))\n"
         "print('equal')\n"
     )
     if not any("Portable" in platform for platform in _platforms()):
@@ -242,7 +242,7 @@ def test_accumulation_amp_and_measured_weights() -> None:
         np.testing.assert_allclose(got.grad.to_host(), wanted.grad.to_host(), rtol=1e-4, atol=1e-6)
     losses = []
     for one in (model, alone):
-        opt, scaler = optim.SGD(one.parameters(), lr=0.05), amp.GradScaler()
+        opt, scaler = optim.SGD(one.parameters(), lr=0.05), amp.GradScaler(init_scale=8.0)
         opt.zero_grad()
         for _ in range(3):
             with amp.autocast():

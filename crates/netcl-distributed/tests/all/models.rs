@@ -5,7 +5,9 @@ use netcl_distributed::data_parallel::{
     DataParallel, broadcast_params, convert_sync_batchnorm, replicate_params, shard_lengths, sync_grads,
 };
 use netcl_nn::autograd::{DType, Queue, Result, Slice, Tensor, manager, ops};
-use netcl_nn::{BatchNorm1d, BatchNorm2d, Conv2d, Flatten, Linear, Module, ReLU, Sequential, functional as F, sequential};
+use netcl_nn::{
+    BatchNorm1d, BatchNorm2d, Conv2d, Flatten, Linear, Module, ReLU, Sequential, functional as F, sequential,
+};
 use netcl_optim::{Optimizer, SGD};
 
 use crate::support::{bits, difference, numbers, on_ranks};
@@ -100,6 +102,7 @@ fn a_wrapped_model_is_the_model() {
     assert_eq!(model.weights().map(<[f64]>::len), Some(2));
     assert!(model.set_weights(Some(vec![1.0])).unwrap_err().to_string().contains("2 shards"));
     // Fewer samples than devices.
+    model.eval();
     let one = ops::layout::slice(&x, 0, Slice::new(Some(0), Some(1), 1)).unwrap();
     assert_eq!(model.forward(&one).unwrap().shape().to_vec(), [1, 3]);
 }
@@ -109,8 +112,7 @@ fn synchronised_norm_is_that_of_the_whole_batch() {
     let queue = manager().cpu().queue;
     let alone = trained(&network(&queue, true).unwrap(), 0..9, &|_| ());
     for ends in [vec![4, 9], vec![2, 3, 9]] {
-        let models: Vec<_> =
-            ends.iter().map(|_| std::sync::Mutex::new(Some(network(&queue, true).unwrap()))).collect();
+        let models: Vec<_> = ends.iter().map(|_| std::sync::Mutex::new(Some(network(&queue, true).unwrap()))).collect();
         let run = |group: Group| {
             let mut model = models[group.rank()].lock().unwrap().take().unwrap();
             convert_sync_batchnorm(&mut model, &group).unwrap();
