@@ -15,7 +15,6 @@ import pytest
 from conftest import find_device_selectors
 
 from netcl import Tensor, amp, autograd as ag, distributed as dist, nn, optim
-from netcl._netcl.distributed import Group
 from netcl.core.device import manager
 from netcl.io import load_model, save_model
 from netcl.nn import functional as F
@@ -91,7 +90,7 @@ def on_ranks(size: int, run: Callable[[Any], Any]) -> list[Any]:
         except BaseException as error:
             results[group.rank] = error
 
-    threads = [threading.Thread(target=start, args=(group,), daemon=True) for group in Group.threads(size)]
+    threads = [threading.Thread(target=start, args=(group,), daemon=True) for group in dist.threads(size)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -11,6 +11,7 @@ mod evaluate;
 mod explain;
 mod generate;
 mod inspect;
+mod launch;
 mod output;
 mod predict;
 mod profile;
@@ -88,6 +89,9 @@ enum Command {
     Tune(tune::Arguments),
     /// Run a script or a program and draw what the JIT compiler made of its functions, as an HTML page
     Explain(explain::Arguments),
+    /// Start a program once for each of several ranks that work together, and end all when one fails
+    #[command(after_help = launch::AFTER_HELP)]
+    Launch(launch::Arguments),
     /// Look at or empty the cache of compiled programs
     Cache {
         #[command(subcommand)]
@@ -101,18 +105,25 @@ enum Verdict {
     Good,
     /// A device failed its self-test.
     Bad,
+    /// With the exit code of another program.
+    Code(u8),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    // The launcher passes signals on: its ranks decide how they end.
+    let launches = matches!(arguments.command, Some(Command::Launch(_)));
     // The first Ctrl+C ends the command at its next step, a second or a stuck device ends it at once.
-    shutdown::catch_interrupts();
+    if !launches {
+        shutdown::catch_interrupts();
+    }
     netcl::core::env::check();
     let result = run(arguments.command);
     shutdown::finish_at_exit();
     let code = match result {
         Ok(Verdict::Good) => ExitCode::SUCCESS,
         Ok(Verdict::Bad) => ExitCode::FAILURE,
+        Ok(Verdict::Code(code)) => ExitCode::from(code),
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         // Also where Ctrl+C came before: a checkpoint that could not be kept must not go unnoticed.
         Err(error) => {
@@ -144,6 +155,7 @@ fn run(command: Option<Command>) -> Result<Verdict> {
         Some(Command::Bench(arguments)) => bench::run(&arguments),
         Some(Command::Tune(arguments)) => tune::run(&arguments),
         Some(Command::Explain(arguments)) => explain::run(&arguments),
+        Some(Command::Launch(arguments)) => launch::run(&arguments),
         Some(Command::Cache { action }) => cache::run(&action),
     }
 }

@@ -9,10 +9,11 @@ use clap::{Args, ValueEnum};
 use netcl::core::backend::cpu::set_num_threads;
 use netcl::core::backend::opencl::shutdown;
 use netcl::core::device::{DeviceHandle, manager};
+use netcl::core::env;
 use netcl::nn::LayerConfig;
 use netcl::nn::config::from_json;
 use netcl::trainer::callbacks::{Profiled, Progress};
-use netcl::trainer::run::numbered;
+use netcl::trainer::run::{CHECKPOINT, numbered};
 use netcl::trainer::trainer::Outcome;
 use netcl::trainer::{GptSizes, Network, Precision, Run, Settings, Summary, Task};
 use serde_json::json;
@@ -26,6 +27,9 @@ use crate::tui::Screen;
 pub(crate) const AFTER_HELP: &str = "\
 Ctrl+C stops a run in order and keeps a checkpoint; --resume goes on, to the same result. --resume with --epochs N goes on to N \
 epochs, also with a run that is finished.
+
+Under `netcl launch -n N` or `mpirun -n N` all processes train together: each has its part of every batch, --batch-size is that of all \
+of them together, and the result is that of one process to rounding (with dropout, each draws numbers of its own). Rank 0 prints and writes.
 
 A run is never overwritten unless --overwrite says so: a folder named by --out that holds one is refused, and without --out a \
 finished run makes the next one go to runs/<data>-<model>-2.
@@ -48,7 +52,7 @@ pub(crate) struct Arguments {
     /// How often to go over the training data [default: suits data and model, with --resume those of the run]
     #[arg(long)]
     epochs: Option<usize>,
-    /// How many images, rows or windows of a text make one batch [default: suits data and model]
+    /// How many images, rows or windows of a text make one batch, of all ranks together [default: suits data and model]
     #[arg(long)]
     batch_size: Option<usize>,
     /// Batches whose gradients make one step [default: 1]
@@ -193,6 +197,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     }
     let device = device(arguments.device.as_deref())?;
     let mut run = match &arguments.resume {
+        None if let Some(folder) = restarted() => restart(arguments, &device, &folder)?,
         Some(place) => {
             let place = match (place, &arguments.out) {
                 (Some(place), None) | (None, Some(place)) => place,
@@ -202,19 +207,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
             };
             Run::resume_to(place, arguments.epochs, arguments.data_dir.as_deref(), &device.queue)?
         }
-        None => start(arguments, &device)?,
+        None => begin(arguments, &device, None)?,
     };
+    note_folder(run.folder())?;
+    // Other ranks train, rank 0 also speaks and writes.
+    let first = run.group().rank() == 0;
     let on = format!("{} ({})", device.device_name, device.platform_name);
     let headline = headline(&run, &on)?;
-    if !arguments.json {
+    if !arguments.json && first {
         print(&headline)?;
     }
     let quit = Arc::new(AtomicBool::new(false));
-    if arguments.tui {
+    if arguments.tui && first {
         let title = headline.lines().next().unwrap_or_default();
         let screen = Screen::open(title, quit.clone());
         run.watch(screen.context("train: --tui needs a terminal; leave it out where the output goes to a file")?);
-    } else if !arguments.json {
+    } else if !arguments.json && first {
         let (unit, of_sample) = run.task().unit();
         run.watch(Progress::default().unit(unit, of_sample));
     }
@@ -224,6 +232,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     }
     let stop = || shutdown::interrupted() || quit.load(Ordering::Relaxed);
     let outcome = run.train(&stop).with_context(|| format!("training on {on}"))?;
+    if !first {
+        return Ok(Verdict::Good);
+    }
     if let Outcome::Stopped(_) = outcome {
         let (epoch, folder) = (run.progress().epochs + 1, run.folder().display());
         // Not on standard output: whoever reads JSON there gets none.
@@ -239,7 +250,39 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     Ok(Verdict::Good)
 }
 
-fn start(arguments: &Arguments, device: &DeviceHandle) -> Result<Run> {
+/// Where `netcl launch` keeps the folder of the run, for the case that it starts all ranks again.
+fn note() -> Option<PathBuf> {
+    env::RESTART.whole()?;
+    Some(Path::new(&env::RENDEZVOUS.text()?).parent()?.join("train"))
+}
+
+/// Notes the folder of a run that has begun.
+fn note_folder(folder: &Path) -> Result<()> {
+    if let Some(note) = note().filter(|_| env::RANK.whole() == Some(0)) {
+        let folder = std::path::absolute(folder)?;
+        std::fs::write(&note, folder.as_os_str().as_encoded_bytes()).context("train: cannot note the run's folder")?;
+    }
+    Ok(())
+}
+
+/// The folder of the run that `netcl launch` starts again: of this very job, never of an earlier one.
+fn restarted() -> Option<PathBuf> {
+    if env::RESTART.whole()? == 0 {
+        return None;
+    }
+    std::fs::read_to_string(note()?).ok().map(PathBuf::from)
+}
+
+/// Goes on with a run whose ranks were started again, or begins it again where it had no checkpoint yet.
+fn restart(arguments: &Arguments, device: &DeviceHandle, folder: &Path) -> Result<Run> {
+    if folder.join(CHECKPOINT).exists() {
+        return Ok(Run::resume_to(folder, None, arguments.data_dir.as_deref(), &device.queue)?);
+    }
+    begin(arguments, device, Some(folder))
+}
+
+/// Begins a run, in a folder that holds what is left of it, if one is given.
+fn begin(arguments: &Arguments, device: &DeviceHandle, again: Option<&Path>) -> Result<Run> {
     let layers = match &arguments.config {
         Some(path) => Some(configuration(path)?),
         None => None,
@@ -288,8 +331,8 @@ fn start(arguments: &Arguments, device: &DeviceHandle) -> Result<Run> {
         limit: arguments.limit,
         ..recommended
     };
-    let folder = match &arguments.out {
-        Some(folder) => folder.clone(),
+    let folder = match again.or(arguments.out.as_deref()) {
+        Some(folder) => folder.to_owned(),
         None => {
             // A folder's path is no name for a folder: its last part is.
             let data = Path::new(&arguments.data).file_stem().map_or("data".into(), |name| name.to_string_lossy());
@@ -297,7 +340,7 @@ fn start(arguments: &Arguments, device: &DeviceHandle) -> Result<Run> {
             if arguments.overwrite { folder } else { numbered(&folder) }
         }
     };
-    let begin = if arguments.overwrite { Run::start_over } else { Run::start };
+    let begin = if arguments.overwrite || again.is_some() { Run::start_over } else { Run::start };
     Ok(begin(settings, arguments.data_dir.as_deref(), &device.queue, &folder)?)
 }
 

@@ -8,7 +8,7 @@ use netcl_data::{Array, DataLoader, Dataset, ImageSet, LoaderState, Random, Samp
 use netcl_nn::autograd::{Queue, Tensor};
 
 use crate::error::Result;
-use crate::trainer::{Loader, Opened};
+use crate::trainer::{Loader, Sharing};
 
 /// Inputs, and what is to be predicted of them: labels and tokens are int64, everything else is float32.
 pub(crate) type Batch = (Tensor, Tensor);
@@ -24,6 +24,8 @@ pub(crate) struct Batches {
     /// What decides the order, another one in each epoch; none for the order of the data.
     seed: Option<u64>,
     make: Make,
+    /// This rank, and how many share each batch.
+    part: (usize, usize),
 }
 
 impl Batches {
@@ -85,12 +87,17 @@ impl Batches {
         seed: Option<u64>,
         make: impl Fn(u64, &[usize]) -> netcl_augment::Result<Batch> + Send + Sync + 'static,
     ) -> Batches {
-        Batches { count, batch_size: 1, seed, make: Arc::new(make) }
+        Batches { count, batch_size: 1, seed, make: Arc::new(make), part: (0, 1) }
     }
 
     /// In batches of so many samples: at most one that has all.
     pub(crate) fn batch_size(self, size: usize) -> Batches {
         Batches { batch_size: size.clamp(1, self.count.max(1)), ..self }
+    }
+
+    /// Only the part of every batch that one of several ranks has: all together have what one would have.
+    pub(crate) fn part(self, rank: usize, ranks: usize) -> Batches {
+        Batches { part: (rank, ranks), ..self }
     }
 
     /// The first samples only.
@@ -108,22 +115,52 @@ impl Batches {
         self.count.div_ceil(self.batch_size)
     }
 
-    /// The batches of an epoch but for the first ones, made by a thread ahead of the loop that takes them.
-    pub(crate) fn epoch(&self, epoch: u64, skipped: usize) -> Result<OnDevice<Batch>> {
+    /// The batches of an epoch but for the first ones, made by a thread ahead of the loop that takes them; `None` for one that has no part
+    /// for this rank.
+    pub(crate) fn epoch(&self, epoch: u64, skipped: usize) -> Result<OnDevice<Option<Batch>>> {
         let seed = self.seed.unwrap_or(0);
         let numbers =
             DataLoader::of(Numbers(self.count)).batch_size(self.batch_size).shuffle(self.seed.is_some()).seed(seed);
         let loader = numbers.build_with(|indices, _| Ok(indices))?;
         let state = LoaderState { seed, epoch, samples: skipped.saturating_mul(self.batch_size) };
-        let make = self.make.clone();
-        Ok(OnDevice::with(loader.resume(state)?, move |indices: Vec<usize>| make(epoch, &indices))?)
+        let (make, (rank, ranks)) = (self.make.clone(), self.part);
+        Ok(OnDevice::with(loader.resume(state)?, move |indices: Vec<usize>| {
+            let part = &indices[rank * indices.len() / ranks..(rank + 1) * indices.len() / ranks];
+            if part.is_empty() { Ok(None) } else { make(epoch, part).map(Some) }
+        })?)
     }
 
     /// As a trainer takes them.
-    pub(crate) fn loader(self) -> impl Loader<Batch = Batch> {
-        Opened::new(Some(self.len()), move |epoch, skipped| {
-            Ok(self.epoch(epoch as u64, skipped)?.map(|batch| Ok(batch?)))
-        })
+    pub(crate) fn loader(self) -> Parts {
+        Parts { batches: self, current: None }
+    }
+}
+
+/// This rank's parts of batches.
+pub(crate) struct Parts {
+    batches: Batches,
+    current: Option<OnDevice<Option<Batch>>>,
+}
+
+impl Loader for Parts {
+    type Batch = Batch;
+
+    fn batches(&self) -> Option<usize> {
+        Some(self.batches.len())
+    }
+
+    fn begin(&mut self, epoch: usize, skipped: usize) -> Result<()> {
+        self.current = None; // Its threads end before others begin.
+        self.current = Some(self.batches.epoch(epoch as u64, skipped)?);
+        Ok(())
+    }
+
+    fn next_batch(&mut self) -> Result<Option<Batch>> {
+        Ok(self.current.as_mut().and_then(Iterator::next).transpose()?.flatten())
+    }
+
+    fn sharing(&self) -> Sharing {
+        Sharing::Parts
     }
 }
 
@@ -160,7 +197,7 @@ mod tests {
         let batches = Batches::of_images(&digits(), &queue, transforms, seed).unwrap().batch_size(4);
         let mut images = Vec::new();
         for batch in batches.epoch(epoch, skipped).unwrap() {
-            let (pixels, labels) = batch.unwrap();
+            let (pixels, labels) = batch.unwrap().unwrap();
             let (pixels, labels) = (pixels.to_host::<f32>().unwrap(), labels.to_host::<i64>().unwrap());
             images.extend(labels.into_iter().zip(pixels.chunks_exact(64).map(<[f32]>::to_vec)));
         }
@@ -194,7 +231,7 @@ mod tests {
             let batches = Batches::of_tokens(&tokens, 8, &queue, seed).batch_size(3);
             let mut starts = Vec::new();
             for batch in batches.epoch(epoch, 0).unwrap() {
-                let (x, y) = batch.unwrap();
+                let (x, y) = batch.unwrap().unwrap();
                 let (x, y) = (x.to_host::<i64>().unwrap(), y.to_host::<i64>().unwrap());
                 assert!(x.iter().zip(&y).all(|(x, y)| x + 1 == *y));
                 starts.extend(x.chunks(8).map(|window| window[0]));

@@ -72,6 +72,9 @@ pub enum Error {
     /// An error of a model file or a checkpoint.
     #[error(transparent)]
     Io(#[from] netcl_io::Error),
+    /// An error between ranks.
+    #[error(transparent)]
+    Ranks(#[from] netcl_distributed::Error),
     /// An error of a device or a tensor.
     #[error(transparent)]
     Tensor(#[from] netcl_nn::autograd::Error),
@@ -101,6 +104,11 @@ fn batch_words((first, last): (usize, usize)) -> String {
 impl Error {
     pub(crate) fn setting(what: impl Into<String>) -> Error {
         Error::Setting { what: what.into() }
+    }
+
+    /// Whether every rank has met the same error at the same update, so that nobody need be told.
+    pub(crate) fn is_of_all_ranks(&self) -> bool {
+        matches!(self, Error::NotFinite { .. } | Error::Ranks(_))
     }
 
     /// The error of a callback, with its name.

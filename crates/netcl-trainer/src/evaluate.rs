@@ -87,7 +87,7 @@ fn test(model: &dyn Module, task: &Task, data: &Data, limit: Option<usize>, queu
     let mut found = Evaluation { confusion: vec![vec![0; classes]; classes], ..Evaluation::default() };
     let (mut right, mut absolute, mut squared, mut numbers) = (0, 0.0, 0.0, 0);
     for batch in data.testing(task, limit, queue)?.epoch(0, 0)? {
-        let batch = batch?;
+        let Some(batch) = batch? else { continue };
         let output = goal.output(model, &batch)?;
         let Some((predictions, _)) = output.predictions else { continue };
         let count = predictions.shape()[0];

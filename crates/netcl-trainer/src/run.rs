@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use netcl_distributed::{Group, init};
 use netcl_io::{Checkpoint, open, save_model};
 use netcl_nn::autograd::{Generator, Queue, manual_seed};
 use netcl_nn::{Module, Sampling};
@@ -19,7 +20,7 @@ use crate::metric::{Accuracy, MeanError, Perplexity};
 use crate::report;
 use crate::settings::Settings;
 use crate::task::{Data, Task, TextDescription, entry};
-use crate::trainer::{Callback, Outcome, Progress, Trainer, TrainerOptions};
+use crate::trainer::{Callback, Outcome, Progress, Trainer, TrainerOptions, ranks};
 
 pub use crate::folder::{CHECKPOINT, METRICS, MODEL, REPORT, numbered};
 
@@ -34,8 +35,10 @@ pub struct Run {
     /// Shares its state with the trainer's.
     schedule: OneCycleLR,
     data_folder: Option<PathBuf>,
-    /// Held while the run may write into its folder: from its start until it is stopped or finished.
+    /// Held while the run may write into its folder: from its start until it is stopped or finished. Only by rank 0.
     lock: Option<Lock>,
+    /// The processes that train together: each has its part of every batch.
+    group: Group,
 }
 
 /// What a finished run left behind.
@@ -57,6 +60,9 @@ const SAMPLE: usize = 400;
 impl Run {
     /// Begins a run. `data_folder` is where to look for the data set, `folder` where the results go.
     ///
+    /// Under `netcl launch` or `mpirun` all ranks call it together and train with the same batches as one would, each with its part of
+    /// every batch. Only rank 0 writes files, into its own `folder`.
+    ///
     /// # Errors
     /// For settings out of range, data that is not there, and a folder that cannot be written, is in use by another run, or
     /// holds one: finished, stopped, or with a checkpoint that cannot be read.
@@ -77,15 +83,22 @@ impl Run {
         folder: &Path,
         prepare: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Run> {
-        let mut run = Run::new(settings, data_folder, queue, folder)?;
-        // A folder that cannot be written is better known now than after the training.
-        std::fs::create_dir_all(folder).map_err(|reason| netcl_io::Error::Write { path: folder.to_owned(), reason })?;
-        run.lock = Some(Lock::of(folder)?);
-        prepare(folder)?;
-        Ok(run)
+        together(|group| {
+            let mut run = Run::new(settings, data_folder, queue, folder, group)?;
+            if group.rank() == 0 {
+                // A folder that cannot be written is better known now than after the training.
+                std::fs::create_dir_all(folder)
+                    .map_err(|reason| netcl_io::Error::Write { path: folder.to_owned(), reason })?;
+                run.lock = Some(Lock::of(folder)?);
+                prepare(folder)?;
+            }
+            // Also so that no rank goes on before rank 0 has found the folder free.
+            run.folder = ranks::first(group, &run.folder)?;
+            Ok(run)
+        })
     }
 
-    fn new(settings: Settings, data_folder: Option<&Path>, queue: &Queue, folder: &Path) -> Result<Run> {
+    fn new(settings: Settings, data_folder: Option<&Path>, queue: &Queue, folder: &Path, group: &Group) -> Result<Run> {
         settings.check()?;
         let (data, task) = Data::open(&settings, data_folder)?;
         let batches = data.training(&task, &settings, queue)?.len();
@@ -108,6 +121,7 @@ impl Run {
             ema: settings.ema.map(|decay| EmaOptions { decay, ..EmaOptions::default() }),
             folder: Some(folder.to_owned()),
             metadata,
+            group: Some(group.clone()),
             ..TrainerOptions::default()
         };
         let goal = task.goal(settings.label_smoothing);
@@ -130,6 +144,7 @@ impl Run {
             schedule,
             data_folder: data_folder.map(Path::to_owned),
             lock: None,
+            group: group.clone(),
         })
     }
 
@@ -147,6 +162,16 @@ impl Run {
     /// # Errors
     /// As [`Run::resume`], and if as many epochs are done already.
     pub fn resume_to(place: &Path, epochs: Option<usize>, data_folder: Option<&Path>, queue: &Queue) -> Result<Run> {
+        together(|group| Run::resumed(place, epochs, data_folder, queue, group))
+    }
+
+    fn resumed(
+        place: &Path,
+        epochs: Option<usize>,
+        data_folder: Option<&Path>,
+        queue: &Queue,
+        group: &Group,
+    ) -> Result<Run> {
         let path = if place.is_dir() { place.join(CHECKPOINT) } else { place.to_owned() };
         // The empty parent of a bare name is the current folder.
         let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -156,7 +181,7 @@ impl Run {
         }
         // What is no checkpoint needs no lock beside it.
         open(&path)?;
-        let lock = Lock::of(folder)?;
+        let lock = if group.rank() == 0 { Some(Lock::of(folder)?) } else { None };
         let checkpoint = Checkpoint::read(&path)?;
         let mut settings: Settings = entry(&path, checkpoint.metadata(), "settings")?;
         let progress = Progress::of(&checkpoint)?;
@@ -174,7 +199,7 @@ impl Run {
             wanted => wanted.unwrap_or(planned),
         };
         let kept: Option<PathBuf> = entry(&path, checkpoint.metadata(), "data_folder")?;
-        let mut run = Run::new(settings, data_folder.or(kept.as_deref()), queue, folder)?;
+        let mut run = Run::new(settings, data_folder.or(kept.as_deref()), queue, folder, group)?;
         if Task::from_metadata(&path, checkpoint.metadata())? != run.task {
             let what = format!("was written with other data than what {:?} is now", run.settings.data);
             return Err(Error::File { path, what });
@@ -193,7 +218,7 @@ impl Run {
         if run.settings.epochs != planned {
             run.schedule.arrive(run.schedule.epoch())?;
         }
-        run.lock = Some(lock);
+        run.lock = lock;
         Ok(run)
     }
 
@@ -241,23 +266,29 @@ impl Run {
         self.trainer.add_callback(Box::new(callback));
     }
 
+    /// The processes that train together. Rank 0 finishes the run, and prints.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
     /// The right to write into the folder, which a run that was stopped has given up.
     fn relock(&mut self) -> Result<()> {
-        if self.lock.is_none() {
+        if self.lock.is_none() && self.group.rank() == 0 {
             self.lock = Some(Lock::of(&self.folder)?);
         }
         Ok(())
     }
 
-    /// Trains until all epochs are done, a callback ends the run, or `stop` says so before a step.
+    /// Trains until all epochs are done, a callback ends the run, or `stop` says so before a step, on whichever rank.
     ///
     /// # Errors
     /// As [`Trainer::fit`].
     pub fn train(&mut self, stop: &dyn Fn() -> bool) -> Result<Outcome> {
         self.relock()?;
         self.trainer.add_callback(Box::new(JsonLines::new(self.folder.join(METRICS))));
-        let mut train = self.data.training(&self.task, &self.settings, &self.queue)?.loader();
-        let mut test = self.data.testing(&self.task, self.settings.limit, &self.queue)?.loader();
+        let (rank, ranks) = (self.group.rank(), self.group.size());
+        let mut train = self.data.training(&self.task, &self.settings, &self.queue)?.part(rank, ranks).loader();
+        let mut test = self.data.testing(&self.task, self.settings.limit, &self.queue)?.part(rank, ranks).loader();
         let outcome = self.trainer.fit_until(&mut train, Some(&mut test), self.settings.epochs, stop)?;
         if matches!(outcome, Outcome::Stopped(_)) {
             self.lock = None;
@@ -265,7 +296,7 @@ impl Run {
         Ok(outcome)
     }
 
-    /// Tests the final weights, writes the report and them. `device` is what the report calls it. The checkpoint stays:
+    /// Tests the final weights, writes the report and them; called by rank 0 alone. `device` is what the report calls it. The checkpoint stays:
     /// [`Run::resume_to`] goes on from it.
     ///
     /// # Errors
@@ -300,7 +331,8 @@ impl Run {
             evaluation: &evaluation,
             sample: sample.as_deref(),
         })?;
-        let (goal, batch) = (task.goal(0.0), data.training(task, settings, queue)?.epoch(0, 0)?.next().transpose()?);
+        let (goal, batch) =
+            (task.goal(0.0), data.training(task, settings, queue)?.epoch(0, 0)?.next().transpose()?.flatten());
         (content.layers, content.layer_batch) = trainer.with_model(|model| {
             let measured = match &batch {
                 Some(batch) => report::layers::measure(model, &mut |model| goal.output(model, batch).map(drop)),
@@ -319,6 +351,16 @@ impl Run {
         self.lock = None;
         Ok(Summary { evaluation, sample, model, report })
     }
+}
+
+/// Calls a function with the processes that train together. Where it fails on one, the others learn it and do not wait.
+fn together<T>(work: impl FnOnce(&Group) -> Result<T>) -> Result<T> {
+    let group = init()?;
+    work(&group).inspect_err(|error| {
+        if group.size() > 1 && !error.is_of_all_ranks() {
+            group.abort(&format!("has failed: {error}"));
+        }
+    })
 }
 
 /// What a language model writes by itself.

@@ -1,20 +1,21 @@
 //! The area under the receiver operating characteristic: how well scores put classes in order.
 
+use netcl_distributed::Group;
 use netcl_nn::autograd::ops::layout::{flatten, permute};
 use netcl_nn::autograd::ops::loss::Target;
 use netcl_nn::autograd::ops::softmax::softmax;
-use netcl_nn::autograd::{DType, Tensor};
+use netcl_nn::autograd::{DType, Tensor, manager};
 
 use super::labels::{LabelOptions, Labelled};
 use super::sums::{aside, no_batch};
 use crate::error::Result;
-use crate::trainer::Metric;
+use crate::trainer::{Metric, ranks};
 
 /// The chance that a sample of a class has a larger score for it than one of the others; equal scores count half.
 ///
 /// Predictions of one number per sample are scores of class 1. With more, it is the mean over the classes, each against the rest, of
 /// which there are samples on both sides. Exact: all scores are kept on the device until [`Metric::reset`], so that it can be no part
-/// of a captured step, and has no sums to add over ranks.
+/// of a captured step; over ranks the scores of all are gathered.
 ///
 /// ```
 /// use netcl_nn::autograd::{Tensor, manager};
@@ -49,6 +50,25 @@ impl Auroc {
     }
 }
 
+/// All that was kept, on the host.
+struct Rows {
+    scores: Vec<f32>,
+    labels: Vec<i64>,
+    classes: usize,
+}
+
+impl Auroc {
+    fn rows(&self) -> Result<Rows> {
+        let mut rows = Rows { scores: Vec::new(), labels: Vec::new(), classes: 1 };
+        for (scores, label) in &self.kept {
+            rows.classes = scores.shape().get(1).copied().unwrap_or(1);
+            rows.scores.extend(scores.to_host::<f32>()?);
+            rows.labels.extend(label.raw().cast(DType::I64)?.to_host::<i64>()?);
+        }
+        Ok(rows)
+    }
+}
+
 impl Metric for Auroc {
     fn name(&self) -> String {
         "auroc".to_owned()
@@ -80,12 +100,7 @@ impl Metric for Auroc {
         if !self.seen {
             return Err(no_batch("auroc"));
         }
-        let (mut rows, mut labels, mut classes) = (Vec::new(), Vec::new(), 1);
-        for (scores, label) in &self.kept {
-            classes = scores.shape().get(1).copied().unwrap_or(1);
-            rows.extend(scores.to_host::<f32>()?);
-            labels.extend(label.raw().cast(DType::I64)?.to_host::<i64>()?);
-        }
+        let Rows { scores: rows, labels, classes } = self.rows()?;
         let positives = if classes == 1 { 1..2 } else { 0..classes as i64 };
         let areas: Vec<f64> = positives
             .enumerate()
@@ -109,6 +124,22 @@ impl Metric for Auroc {
 
     fn sums(&self) -> Vec<Tensor> {
         Vec::new()
+    }
+
+    fn merge(&mut self, group: &Group) -> Result<bool> {
+        let kept = self.rows()?;
+        let labels: Vec<f64> = kept.labels.iter().map(|&label| label as f64).collect();
+        let scores: Vec<f64> = kept.scores.iter().map(|&score| f64::from(score)).collect();
+        let (scores, labels) = (ranks::numbers(group, &scores)?.concat(), ranks::numbers(group, &labels)?.concat());
+        if labels.is_empty() {
+            return Ok(true);
+        }
+        let queue = manager().cpu().queue;
+        let shape = [labels.len(), scores.len() / labels.len()];
+        let scores = Tensor::from_host(&queue, &scores, shape)?.cast(DType::F32)?;
+        let labels = Tensor::from_host(&queue, &labels, [labels.len()])?.cast(DType::I64)?;
+        (self.kept, self.seen) = (vec![(scores, labels)], true);
+        Ok(true)
     }
 
     fn fresh(&self) -> Result<Box<dyn Metric>> {

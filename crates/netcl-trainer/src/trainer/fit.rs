@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use netcl_amp::GradScaler;
+use netcl_distributed::Group;
 use netcl_io::Checkpoint;
 use netcl_nn::Module;
 use netcl_nn::autograd::{Queue, Tensor};
@@ -13,9 +14,10 @@ use serde_json::{Map, Value};
 
 use super::callback::{Callback, Context};
 use super::history::{Epoch, Step};
-use super::loader::Loader;
+use super::loader::{Loader, Sharing};
 use super::losses::CAPACITY;
 use super::progress::Progress;
+use super::ranks::{self, Taken};
 use super::schedule::{ScheduleEvery, Scheduled};
 use super::session::Session;
 use super::trouble;
@@ -50,7 +52,7 @@ pub trait Stepper {
     fn bytes(&self, batch: &Self::Batch) -> usize;
 
     /// One update from the batches of `group`, whose samples are counted in `samples`. Calls [`Session::backward`] for each and
-    /// [`Session::apply`] once.
+    /// [`Session::apply`] once, also for no batches: other ranks may have some.
     ///
     /// # Errors
     /// Those of the model.
@@ -147,8 +149,21 @@ pub enum Outcome {
     Stopped(Option<PathBuf>),
 }
 
+/// Why steps are not captured where there are several ranks.
+pub const BETWEEN_RANKS: &str = "ranks exchange gradients in the middle of a step";
+
 /// The file of a run's newest checkpoint.
 pub const LAST: &str = "last.netcl";
+
+/// What ranks know of an update before they begin it.
+struct Agreed {
+    /// The samples of all ranks.
+    samples: usize,
+    /// How far the loader has moved on, in batches.
+    moved: usize,
+    /// Whether losses are read after it.
+    read: bool,
+}
 
 /// An update that is on the device.
 struct Pending<B> {
@@ -161,6 +176,10 @@ struct Pending<B> {
 
 /// Trains until all epochs are done, a callback ends the run, or it is asked to stop.
 ///
+/// With a [group](Session::over) of ranks, all call it together. Rank 0 writes the checkpoints, and what its callbacks ask for holds for
+/// all: other ranks need callbacks only to watch. Before an update ranks agree on the number of its samples, and on whether to stop after
+/// it, so that all end at the same one. An error on one rank ends all of them.
+///
 /// # Errors
 /// For a loss that is not finite ([`Error::NotFinite`]), memory that does not suffice, errors of the model, the data, a
 /// callback, and a checkpoint that cannot be written.
@@ -172,15 +191,22 @@ pub fn run<S: Stepper>(
     callbacks: &mut [Box<dyn Callback>],
     progress: &mut Progress,
 ) -> Result<Outcome> {
-    let mut run = Run { stepper, options, callbacks, progress, per_epoch: None, end: None, keep: Vec::new() };
-    run.per_epoch = train.batches().map(|batches| batches.div_ceil(options.accumulation_steps.max(1)));
-    run.call(|callback, context| callback.fit_begins(context))?;
-    let ended = run.epochs(train, &mut valid);
-    // Also after an error: files are closed, bars are cleared.
-    let closed = run.call(|callback, context| callback.fit_ends(context));
-    let outcome = ended?;
-    closed?;
-    Ok(outcome)
+    let group = stepper.session(|session| Ok(session.group.clone()))?;
+    let together = match (&group, train.sharing()) {
+        (Some(group), Sharing::Turns) => group.size(),
+        _ => 1,
+    };
+    let per_update = options.accumulation_steps.max(1).saturating_mul(together);
+    let per_epoch = train.batches().map(|batches| batches.div_ceil(per_update));
+    let stop = false;
+    let mut run = Run { stepper, options, callbacks, progress, group, per_epoch, stop, end: None, keep: Vec::new() };
+    let outcome = run.all(train, &mut valid);
+    if let (Err(error), Some(group)) = (&outcome, &run.group)
+        && !error.is_of_all_ranks()
+    {
+        group.abort(&format!("has failed: {error}"));
+    }
+    outcome
 }
 
 struct Run<'r, S: Stepper> {
@@ -188,8 +214,12 @@ struct Run<'r, S: Stepper> {
     options: &'r LoopOptions<'r>,
     callbacks: &'r mut [Box<dyn Callback>],
     progress: &'r mut Progress,
+    /// The other ranks, if there are any.
+    group: Option<Group>,
     /// Updates in an epoch.
     per_epoch: Option<usize>,
+    /// Whether ranks have agreed to stop.
+    stop: bool,
     /// Why a callback wants the run to end.
     end: Option<String>,
     /// Names of checkpoints that callbacks want.
@@ -204,7 +234,7 @@ impl<S: Stepper> Run<'_, S> {
         if self.callbacks.is_empty() {
             return Ok(());
         }
-        let Run { stepper, options, callbacks, progress, per_epoch, end, keep } = self;
+        let Run { stepper, options, callbacks, progress, per_epoch, end, keep, .. } = self;
         let recapture = stepper.show(|model, queue, groups| {
             let mut context = Context {
                 model,
@@ -228,6 +258,72 @@ impl<S: Stepper> Run<'_, S> {
         })?;
         if recapture {
             stepper.recapture();
+        }
+        Ok(())
+    }
+
+    fn all(
+        &mut self,
+        train: &mut dyn Loader<Batch = S::Batch>,
+        valid: &mut Validation<'_, S::Batch>,
+    ) -> Result<Outcome> {
+        self.meet()?;
+        self.call(|callback, context| callback.fit_begins(context))?;
+        let ended = self.epochs(train, valid);
+        // Also after an error: files are closed, bars are cleared.
+        let closed = self.call(|callback, context| callback.fit_ends(context));
+        let outcome = ended?;
+        closed?;
+        Ok(outcome)
+    }
+
+    /// Ranks begin at the same place with the weights of rank 0, and each with random numbers of its own.
+    fn meet(&mut self) -> Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let Progress { epochs, batches, history, .. } = &*self.progress;
+        let place = |at: &[usize]| format!("update {} (epoch {}, batch {})", at[2], at[0] + 1, at[1]);
+        let own = vec![*epochs, *batches, history.steps.len(), self.options.epochs];
+        let other = ranks::first(group, &own)?;
+        if other[..3] != own[..3] {
+            return Err(Error::setting(format!(
+                "rank 0 begins after {}, rank {} after {}: resume all ranks from the same checkpoint, or none",
+                place(&other),
+                group.rank(),
+                place(&own)
+            )));
+        }
+        if other != own {
+            return Err(Error::setting(format!(
+                "rank 0 trains for {} epochs, rank {} for {}: all ranks must call fit alike",
+                other[3],
+                group.rank(),
+                own[3]
+            )));
+        }
+        ranks::set_generator(group.rank(), &ranks::generators(group)?);
+        self.stepper.held(|held| {
+            ranks::broadcast(group, held.model)?;
+            let mut state = held.optimizer.state();
+            state.tensors.values_mut().try_for_each(|tensor| group.broadcast(tensor.raw(), 0))?;
+            held.optimizer.load_state(&state)?;
+            if let Some(ema) = held.ema {
+                let state = ema.state()?;
+                state.tensors.values().try_for_each(|tensor| group.broadcast(tensor.raw(), 0))?;
+                ema.load_state(&state)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// What rank 0's callbacks have asked for, on all ranks.
+    fn settle(&mut self) -> Result<()> {
+        if let Some(group) = &self.group {
+            let groups = self.stepper.show(|_, _, groups| Ok(groups.to_vec()))?;
+            let rates: Vec<f64> = groups.iter().map(ParamGroup::learning_rate).collect();
+            let own = (self.end.take(), std::mem::take(&mut self.keep), rates);
+            let (end, keep, rates) = ranks::first(group, &own)?;
+            (self.end, self.keep) = (end, keep);
+            groups.iter().zip(rates).for_each(|(group, rate)| group.set_learning_rate(rate));
         }
         Ok(())
     }
@@ -256,13 +352,21 @@ impl<S: Stepper> Run<'_, S> {
         valid: &mut Validation<'_, S::Batch>,
     ) -> Result<Option<Outcome>> {
         let (start, before, epoch) = (Instant::now(), self.progress.seconds, self.progress.epochs + 1);
+        let size = self.group.as_ref().map_or(1, Group::size);
+        let own = train.sharing() == Sharing::Own;
+        // A loader with samples of one rank stands elsewhere where there are more ranks, or fewer.
+        let moved = own && self.progress.generators.len().max(1) != size;
         match std::mem::take(&mut self.progress.loader) {
-            Value::Null => train.begin(epoch, self.progress.batches)?,
-            state => {
+            state if !moved && !state.is_null() => {
                 train.load_state(&state)?;
                 train.begin(epoch, 0)?;
             }
+            _ => train.begin(epoch, if own { self.progress.batches / size } else { self.progress.batches })?,
         }
+        let batches = match (&self.group, train.batches()) {
+            (Some(group), Some(batches)) if own => Some(ranks::sum(group, [batches as f64])?[0] as usize),
+            (_, batches) => batches,
+        };
         self.call(|callback, context| callback.epoch_begins(context, epoch))?;
         if self.progress.history.steps.is_empty() {
             self.call(|callback, context| callback.phase(context, "first step"))?;
@@ -271,30 +375,28 @@ impl<S: Stepper> Run<'_, S> {
         let (mut kept, mut read) = (0, Instant::now());
         loop {
             // After the last batch nothing is left to stop: a resumed epoch without a batch would have no figures.
-            if train.batches().is_some_and(|all| self.progress.batches >= all) {
+            if batches.is_some_and(|all| self.progress.batches >= all) {
                 break;
             }
-            if (self.options.stop)() {
+            if if self.group.is_some() { self.stop } else { (self.options.stop)() } {
                 self.read(&mut pending)?;
                 self.progress.seconds = before + start.elapsed().as_secs_f64();
                 self.progress.loader = train.state()?;
                 let kept = self.options.folder.as_deref().map(|folder| self.write(folder, "last")).transpose()?;
                 return Ok(Some(Outcome::Stopped(kept)));
             }
-            let mut group = Vec::with_capacity(self.options.accumulation_steps);
-            while group.len() < self.options.accumulation_steps.max(1) {
-                match train.next_batch()? {
-                    Some(batch) => group.push(batch),
-                    None => break,
-                }
-            }
-            if group.is_empty() {
+            let count = self.options.accumulation_steps.max(1);
+            let taken = ranks::take(train, count, self.progress.batches, self.group.as_ref())?;
+            kept += taken.group.iter().map(|batch| self.stepper.bytes(batch)).sum::<usize>();
+            let due = kept > KEPT_BYTES || read.elapsed() > READ_AFTER;
+            let samples = taken.group.iter().map(|batch| self.stepper.samples(batch)).collect::<Result<Vec<_>>>()?;
+            let agreed = self.agree(&taken, &samples, own, due)?;
+            if agreed.moved == 0 {
                 break;
             }
-            kept += group.iter().map(|batch| self.stepper.bytes(batch)).sum::<usize>();
-            self.update(group, &mut pending)?;
+            self.update(taken.group, &samples, &agreed, &mut pending)?;
             let first = self.progress.history.steps.is_empty();
-            if first || pending.len() == CAPACITY || kept > KEPT_BYTES || read.elapsed() > READ_AFTER {
+            if first || pending.len() == CAPACITY || agreed.read {
                 self.read(&mut pending)?;
                 (kept, read) = (0, Instant::now());
             }
@@ -309,6 +411,9 @@ impl<S: Stepper> Run<'_, S> {
             }
         }
         self.read(&mut pending)?;
+        if let Some(group) = &self.group {
+            self.stepper.show(|model, _, _| ranks::broadcast_buffers(group, model))?;
+        }
         let mut values = self.stepper.session(Session::training_values)?;
         let (loss, samples) = self.mean_loss(epoch);
         values.insert("loss".to_owned(), loss);
@@ -332,6 +437,7 @@ impl<S: Stepper> Run<'_, S> {
         self.progress.epochs = epoch;
         (self.progress.batches, self.progress.seconds) = (0, 0.0);
         self.call(|callback, context| callback.epoch_ends(context, &done))?;
+        self.settle()?;
         self.keep_asked()?;
         if let Some(folder) = &self.options.folder {
             self.write(folder, "last")?;
@@ -339,9 +445,29 @@ impl<S: Stepper> Run<'_, S> {
         Ok(None)
     }
 
+    /// What ranks must know of each other before an update; all of them read losses and stop after the same one.
+    fn agree(&mut self, taken: &Taken<S::Batch>, samples: &[usize], own: bool, due: bool) -> Result<Agreed> {
+        let samples: usize = samples.iter().sum();
+        let Some(group) = &self.group else { return Ok(Agreed { samples, moved: taken.moved, read: due }) };
+        let flag = |set: bool| f64::from(u8::from(set));
+        let stop = (self.options.stop)();
+        let [all, moved, stop, read] = ranks::sum(group, [samples as f64, taken.moved as f64, flag(stop), flag(due)])?;
+        self.stop = stop > 0.0;
+        self.stepper.session(|session| {
+            session.share = samples as f64 / all.max(1.0);
+            Ok(())
+        })?;
+        Ok(Agreed { samples: all as usize, moved: if own { moved as usize } else { taken.moved }, read: read > 0.0 })
+    }
+
     /// Puts one update on the device.
-    fn update(&mut self, group: Vec<S::Batch>, pending: &mut Vec<Pending<S::Batch>>) -> Result<()> {
-        let samples = group.iter().map(|batch| self.stepper.samples(batch)).collect::<Result<Vec<usize>>>()?;
+    fn update(
+        &mut self,
+        group: Vec<S::Batch>,
+        samples: &[usize],
+        agreed: &Agreed,
+        pending: &mut Vec<Pending<S::Batch>>,
+    ) -> Result<()> {
         let step = self.progress.history.steps.len() + pending.len() + 1;
         let wanted = self.callbacks.iter().map(|callback| callback.wants_gradients());
         let keep_gradients = wanted.filter(|&every| every > 0).any(|every| step.is_multiple_of(every));
@@ -350,8 +476,8 @@ impl<S: Stepper> Run<'_, S> {
             session.keep_gradients = keep_gradients;
             Ok(())
         })?;
-        let ran = self.stepper.update(&group, &samples);
-        let way = ran.map_err(|error| trouble::explain(error, self.stepper, &samples))?;
+        let ran = self.stepper.update(&group, samples);
+        let way = ran.map_err(|error| trouble::explain(error, self.stepper, samples))?;
         self.stepper.session(Session::add_resumed)?;
         if let Way::Eager(Some(why)) = way {
             self.call(|callback, context| callback.phase(context, &format!("step by step, not captured: {why}")))?;
@@ -361,9 +487,9 @@ impl<S: Stepper> Run<'_, S> {
         }
         self.schedule(ScheduleEvery::Step, f64::NAN)?;
         let first = self.progress.batches;
-        self.progress.batches += group.len();
+        self.progress.batches += agreed.moved;
         let batches = (first + 1, self.progress.batches);
-        pending.push(Pending { step, lr, samples: samples.iter().sum(), batches, group });
+        pending.push(Pending { step, lr, samples: agreed.samples, batches, group });
         Ok(())
     }
 
@@ -398,7 +524,7 @@ impl<S: Stepper> Run<'_, S> {
         for (at, loss) in losses.into_iter().enumerate() {
             let Some(Pending { step, lr, samples, batches, .. }) = pending.get(at) else { break };
             if !loss.is_finite() {
-                let operation = trouble::first_operation(self.stepper, &pending[at].group);
+                let operation = self.first_operation(&pending[at].group)?;
                 let epoch = self.progress.epochs + 1;
                 self.stepper.session(|session| {
                     session.losses.clear();
@@ -414,7 +540,17 @@ impl<S: Stepper> Run<'_, S> {
             self.call(|callback, context| callback.step(context, &step))?;
         }
         pending.clear();
+        self.settle()?;
         self.keep_asked()
+    }
+
+    /// What gave a loss that is not finite, on whichever rank.
+    fn first_operation(&mut self, group: &[S::Batch]) -> Result<String> {
+        let own = trouble::first_operation(self.stepper, group);
+        let Some(group) = &self.group else { return Ok(own) };
+        let found = ranks::texts(group, &own)?;
+        let at = found.iter().position(|text| text != trouble::FINITE).unwrap_or(0);
+        Ok(format!("on rank {at} {}", found[at]))
     }
 
     /// The mean over an epoch's samples, and how many there were.
@@ -454,6 +590,15 @@ impl<S: Stepper> Run<'_, S> {
             .filter(|(_, state)| !state.is_null())
             .collect();
         let path = folder.join(format!("{name}.netcl"));
+        self.progress.generators.clear();
+        if let Some(group) = &self.group {
+            self.progress.generators = ranks::generators(group)?;
+            self.stepper.session(Session::collect)?;
+            if group.rank() != 0 {
+                self.stepper.session(|session| Ok(drop(session.sums())))?;
+                return Ok(path);
+            }
+        }
         std::fs::create_dir_all(folder).map_err(|reason| netcl_io::Error::Write { path: folder.to_owned(), reason })?;
         write_checkpoint(self.stepper, self.progress, &self.options.metadata, &path)?;
         Ok(path)
@@ -512,6 +657,8 @@ pub fn resume<S: Stepper>(stepper: &mut S, callbacks: &mut [Box<dyn Callback>], 
         }
         Ok(checkpoint.restore(held.model)?)
     })?;
+    let rank = stepper.session(|session| Ok(session.group.as_ref().map_or(0, Group::rank)))?;
+    ranks::set_generator(rank, &progress.generators);
     for callback in callbacks {
         if let Some(state) = progress.callbacks.get(&callback.name()) {
             callback.load_state(state).map_err(|error| error.in_callback(callback.name()))?;
@@ -538,13 +685,22 @@ pub fn validate<S: Stepper>(
     epoch: usize,
 ) -> Result<BTreeMap<String, f64>> {
     let training = stepper.is_training()?;
+    let group = stepper.session(|session| Ok(session.group.clone()))?;
     stepper.set_training(false)?;
     let swapped = swap(stepper);
     let result = swapped.and_then(|()| {
         loader.begin(epoch, 0)?;
-        while let Some(batch) = loader.next_batch()? {
-            let samples = stepper.samples(&batch)?;
-            stepper.validate(&batch, samples).map_err(|error| trouble::explain(error, stepper, &[samples]))?;
+        let mut at = 0;
+        loop {
+            let taken = ranks::take(loader, 1, at, group.as_ref())?;
+            if taken.moved == 0 {
+                break;
+            }
+            at += taken.moved;
+            for batch in taken.group {
+                let samples = stepper.samples(&batch)?;
+                stepper.validate(&batch, samples).map_err(|error| trouble::explain(error, stepper, &[samples]))?;
+            }
         }
         stepper.session(Session::validation_values)
     });

@@ -4,6 +4,19 @@ use serde_json::Value;
 
 use crate::error::Result;
 
+/// How the ranks of a run share the batches of a loader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// All ranks have the same loader, and take its batches in turn: an update has the batches of all ranks.
+    #[default]
+    Turns,
+    /// The loader gives this rank its part of every batch, and `None` where a batch has none for it: an update has one batch, as
+    /// without ranks. It must know its number of batches.
+    Parts,
+    /// The loader has only samples of this rank, by a [`DistributedSampler`](netcl_data::DistributedSampler).
+    Own,
+}
+
 /// Batches, epoch after epoch.
 pub trait Loader {
     /// What a step takes: tensors on the model's device.
@@ -26,6 +39,19 @@ pub trait Loader {
     /// # Errors
     /// If the data cannot be read.
     fn next_batch(&mut self) -> Result<Option<Self::Batch>>;
+
+    /// Leaves out a batch, which another rank takes; `false` after the last.
+    ///
+    /// # Errors
+    /// If the data cannot be read.
+    fn skip_batch(&mut self) -> Result<bool> {
+        Ok(self.next_batch()?.is_some())
+    }
+
+    /// How ranks share its batches.
+    fn sharing(&self) -> Sharing {
+        Sharing::Turns
+    }
 
     /// Where it is, for a checkpoint: `null` where epoch and number of the batch say it all.
     ///

@@ -1,8 +1,10 @@
 //! A figure that is gathered over batches on the device.
 
+use netcl_distributed::Group;
 use netcl_nn::autograd::Tensor;
 use netcl_nn::autograd::ops::loss::Target;
 
+use super::ranks;
 use crate::error::Result;
 
 /// A figure over all samples since [`Metric::reset`]: `update` only puts work on the device, `compute` waits and reads.
@@ -39,6 +41,15 @@ pub trait Metric: Send {
     /// What is added over ranks before [`Metric::compute`]: writing the sums of all ranks into these tensors gives the figure of
     /// all samples. Empty where it cannot be had so.
     fn sums(&self) -> Vec<Tensor>;
+
+    /// Takes in what the other ranks have gathered; all ranks call it. `false` where that cannot be had: the figure of a run is then
+    /// the mean of its ranks' figures.
+    ///
+    /// # Errors
+    /// If a rank is lost, and what the device says.
+    fn merge(&mut self, group: &Group) -> Result<bool> {
+        ranks::add_sums(&self.name(), &self.sums(), group)
+    }
 
     /// Another one with the same settings that has seen nothing: training and validation count apart.
     ///

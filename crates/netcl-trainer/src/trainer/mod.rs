@@ -18,6 +18,7 @@ pub mod losses;
 pub mod metric;
 pub mod native;
 pub mod progress;
+pub(crate) mod ranks;
 pub mod schedule;
 pub mod session;
 #[cfg(test)]
@@ -28,7 +29,7 @@ pub use callback::{Callback, Context};
 pub use find_lr::LrCurve;
 pub use fit::{Outcome, Stepper, Way};
 pub use history::{Epoch, History, Step};
-pub use loader::{Batches, Loader, Opened};
+pub use loader::{Batches, Loader, Opened, Sharing};
 pub use metric::Metric;
 pub use native::{Batch, Trainer, TrainerOptions};
 pub use progress::Progress;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use netcl_amp::{DType, GradScaler, GradScalerOptions, autocast};
+use netcl_distributed::Group;
 use netcl_nn::Module;
 use netcl_nn::autograd::{Queue, Shape, Tensor, detect_anomaly, enable_grad, no_grad};
 use netcl_optim::schedule::Schedule;
@@ -46,6 +47,9 @@ pub struct TrainerOptions {
     pub folder: Option<PathBuf>,
     /// What checkpoints say besides, such as how to build the model.
     pub metadata: Map<String, Value>,
+    /// The ranks that train together. `None` is that of the process, [`netcl_distributed::init`]: all that `netcl launch` or `mpirun` have
+    /// started, and no other otherwise. [`Group::alone`] trains alone wherever it runs.
+    pub group: Option<Group>,
 }
 
 impl Default for TrainerOptions {
@@ -60,6 +64,7 @@ impl Default for TrainerOptions {
             validate_every: 1,
             folder: None,
             metadata: Map::new(),
+            group: None,
         }
     }
 }
@@ -126,7 +131,8 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
         let groups = optimizer.groups().to_vec();
         let queue = model.parameters().first().map(|parameter| parameter.queue().clone());
         let queue = queue.ok_or_else(|| Error::setting("the model has no parameters to train"))?;
-        let session = Session::new(options.grad_clip);
+        let group = options.group.clone().map_or_else(netcl_distributed::init, Ok)?;
+        let session = Session::new(options.grad_clip).over(group);
         let inner = Inner { model, optimizer: Box::new(optimizer), scaler, ema, session, task: Rc::new(task) };
         let inner = Rc::new(RefCell::new(inner));
         let recorded = inner.clone();
@@ -173,7 +179,8 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
         self.callbacks.push(callback);
     }
 
-    /// Trains up to so many epochs in all, on from where the trainer is.
+    /// Trains up to so many epochs in all, on from where the trainer is. Ranks call it together; callbacks are called on rank 0 alone,
+    /// which writes all files. A loader's [`sharing`](Loader::sharing) says which batches are a rank's.
     ///
     /// # Errors
     /// As [`fit::run`].
@@ -206,7 +213,9 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
             metadata: self.options.metadata.clone(),
             stop,
         };
-        fit::run(&mut self.stepper, train, valid, &options, &mut self.callbacks, &mut self.progress)
+        let rank = self.stepper.inner.borrow().session.group().map_or(0, Group::rank);
+        let callbacks = if rank == 0 { &mut self.callbacks[..] } else { &mut [] };
+        fit::run(&mut self.stepper, train, valid, &options, callbacks, &mut self.progress)
     }
 
     /// Goes on from a checkpoint: a file, or a folder with `last.netcl`.
@@ -227,7 +236,7 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
         fit::write_checkpoint(&mut self.stepper, &self.progress, &self.options.metadata, path)
     }
 
-    /// The mean loss and all metrics over a loader's batches.
+    /// The mean loss and all metrics over a loader's batches. Ranks call it together.
     ///
     /// # Errors
     /// Those of the model, the data and the metrics.
@@ -392,10 +401,14 @@ impl<M: Module, B: Tensors + Batch + 'static> Stepper for Native<M, B> {
     }
 
     fn update(&mut self, group: &[B], _samples: &[usize]) -> Result<Way> {
-        let wants_eager = {
+        let (wants_eager, ranks) = {
             let session = &self.inner.borrow().session;
-            session.keep_gradients || session.observes()
+            (session.keep_gradients || session.observes(), session.group().is_some())
         };
+        if ranks {
+            let told = self.step.take().map(|_| fit::BETWEEN_RANKS.to_owned());
+            return self.eager(group).map(|()| Way::Eager(told));
+        }
         let known = self.known(group);
         let Some(step) = self.step.as_mut().filter(|_| known && !wants_eager) else {
             return self.eager(group).map(|()| Way::Eager(None));

@@ -26,6 +26,9 @@ pub struct Progress {
     /// Where the loader is.
     #[serde(default)]
     pub loader: Value,
+    /// Seed and offset of every rank's random generator, where there were several.
+    #[serde(default)]
+    pub generators: Vec<(u64, u64)>,
 }
 
 impl Progress {

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use netcl_amp::GradScaler;
+use netcl_distributed::Group;
 use netcl_nn::autograd::ops::loss::Target;
-use netcl_nn::autograd::{IndexTensor, Tensor, manager};
-use netcl_optim::{Ema, Optimizer, State, StepOptions};
+use netcl_nn::autograd::{DType, IndexTensor, Tensor, manager};
+use netcl_optim::{Ema, Optimizer, ParamGroup, State, StepOptions};
 
 use super::losses::Losses;
 use super::metric::Metric;
+use super::ranks;
 use crate::error::Result;
 
 /// What a model's output is compared with.
@@ -55,8 +57,8 @@ pub struct Parts<'p> {
     pub ema: Option<&'p mut Ema>,
 }
 
-/// The part of a step that does not depend on the model: gradients, clipping, update, average, losses and metrics. Nothing of it
-/// waits for the device, so all of it can be a part of a captured step.
+/// The part of a step that does not depend on the model: gradients, clipping, update, average, losses and metrics. Without other ranks
+/// nothing of it waits for the device, so all of it can be a part of a captured step.
 #[derive(Default)]
 pub struct Session {
     /// The largest norm of all gradients together.
@@ -71,18 +73,35 @@ pub struct Session {
     pub keep_gradients: bool,
     /// What the kept gradients are multiplied by.
     pub(crate) scale: f64,
+    /// The ranks that train together, if there are others.
+    pub(crate) group: Option<Group>,
+    /// The part of an update's samples that this rank has.
+    pub(crate) share: f64,
     /// The loss of the batches of this update so far.
     total: Option<Tensor>,
     /// Validation losses with the number of their samples.
     validated: Vec<(Tensor, usize)>,
     /// Sums of an epoch's metrics from before a resume, which are added once the metrics have their tensors.
     resumed: BTreeMap<String, Tensor>,
+    /// The sums of all ranks, for the checkpoint that is being written.
+    collected: Option<State>,
 }
 
 impl Session {
     /// A session that clips gradients to a norm.
     pub fn new(grad_clip: Option<f64>) -> Session {
         Session { grad_clip, ..Session::default() }
+    }
+
+    /// A session whose gradients, losses and metrics are those of all ranks.
+    pub fn over(self, group: Group) -> Session {
+        let share = 1.0 / group.size() as f64;
+        Session { group: (group.size() > 1).then_some(group), share, ..self }
+    }
+
+    /// The ranks that train together, if there are others: their exchange is no part of a captured step.
+    pub fn group(&self) -> Option<&Group> {
+        self.group.as_ref()
     }
 
     /// The gradients of a part of an update: `share` is the part of the update's samples that are in this batch.
@@ -132,6 +151,7 @@ impl Session {
     /// # Errors
     /// What optimizer, scaler and average say.
     pub fn apply(&mut self, parts: &mut Parts<'_>) -> Result<()> {
+        self.exchange(&*parts.optimizer)?;
         if let Some(total) = self.total.take() {
             self.losses.put(&total)?;
         }
@@ -153,6 +173,25 @@ impl Session {
         if let Some(ema) = &mut parts.ema {
             ema.update()?;
         }
+        Ok(())
+    }
+
+    /// Loss and gradients become those of all ranks' samples, the same on every rank. A loss that is not finite on one is so on all,
+    /// and none changes its weights.
+    fn exchange(&mut self, optimizer: &dyn Optimizer) -> Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let parameters: Vec<Tensor> = optimizer.groups().iter().flat_map(ParamGroup::params).cloned().collect();
+        let Some(queue) = parameters.first().map(|parameter| parameter.queue()) else { return Ok(()) };
+        let (own, dtype) = match &self.total {
+            // The message about its shape comes from where all losses go.
+            Some(total) if total.size() != 1 => return self.losses.put(total),
+            Some(total) => (total.item()? * self.share, total.dtype()),
+            None => (0.0, DType::F32),
+        };
+        let [loss] = ranks::sum(group, [own])?;
+        group.sync_grads(&parameters, self.share)?;
+        let dtype = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        self.total = Some(Tensor::full(queue, (), dtype, loss)?);
         Ok(())
     }
 
@@ -186,9 +225,13 @@ impl Session {
             sum += loss.item()? * samples as f64;
             count += samples;
         }
+        if let Some(group) = &self.group {
+            let [sums, counts] = ranks::sum(group, [sum, count as f64])?;
+            (sum, count) = (sums, counts as usize);
+        }
         let mut values = BTreeMap::from([("loss".to_owned(), if count == 0 { f64::NAN } else { sum / count as f64 })]);
         if count > 0 {
-            values.extend(values_of(&mut self.validation)?);
+            values.extend(values_of(&mut self.validation, self.group.as_ref())?);
         }
         Ok(values)
     }
@@ -198,10 +241,10 @@ impl Session {
     /// # Errors
     /// What the device says.
     pub fn training_values(&mut self) -> Result<BTreeMap<String, f64>> {
-        values_of(&mut self.training)
+        values_of(&mut self.training, self.group.as_ref())
     }
 
-    /// The metrics as they stand, for a progress line.
+    /// The metrics as they stand on this rank, for a progress line.
     ///
     /// # Errors
     /// What the device says.
@@ -210,7 +253,10 @@ impl Session {
     }
 
     /// What an epoch's metrics have gathered so far, for a checkpoint in the middle of it.
-    pub(crate) fn sums(&self) -> State {
+    pub(crate) fn sums(&mut self) -> State {
+        if let Some(collected) = self.collected.take() {
+            return collected;
+        }
         let mut state = State::default();
         for metric in &self.training {
             for (i, sum) in metric.sums().into_iter().enumerate() {
@@ -220,9 +266,30 @@ impl Session {
         state
     }
 
-    /// Goes on with what metrics had gathered.
+    /// Adds up what all ranks have gathered so far, for the checkpoint that rank 0 writes.
+    pub(crate) fn collect(&mut self) -> Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let mut state = State::default();
+        for metric in &self.training {
+            let sums = metric.sums();
+            let Some(totals) = ranks::total(&metric.name(), &sums, group)? else { continue };
+            let mut totals = &totals[..];
+            for (i, sum) in sums.iter().enumerate() {
+                let (own, rest) = totals.split_at(sum.size());
+                let own = Tensor::from_host(&manager().cpu().queue, own, sum.shape().clone())?;
+                state.tensors.insert(format!("{}.{i}", metric.name()), own.cast(sum.dtype())?);
+                totals = rest;
+            }
+        }
+        self.collected = Some(state);
+        Ok(())
+    }
+
+    /// Goes on with what metrics had gathered: rank 0 has the sums of all.
     pub(crate) fn resume_sums(&mut self, state: State) {
-        self.resumed = state.tensors;
+        if self.group.as_ref().is_none_or(|group| group.rank() == 0) {
+            self.resumed = state.tensors;
+        }
     }
 
     /// Adds them after the first batch, when metrics have their tensors: the sums are then those of a run that was never stopped.
@@ -244,11 +311,28 @@ impl Session {
     }
 }
 
-fn values_of(metrics: &mut [Box<dyn Metric>]) -> Result<BTreeMap<String, f64>> {
+fn values_of(metrics: &mut [Box<dyn Metric>], group: Option<&Group>) -> Result<BTreeMap<String, f64>> {
     let mut values = BTreeMap::new();
     for metric in metrics {
-        values.insert(metric.name(), metric.compute()?);
+        let value = match group {
+            Some(group) => value_over_ranks(&mut **metric, group)?,
+            None => metric.compute()?,
+        };
+        values.insert(metric.name(), value);
         metric.reset()?;
     }
     Ok(values)
+}
+
+/// The figure of all ranks' samples, the same on every rank.
+fn value_over_ranks(metric: &mut dyn Metric, group: &Group) -> Result<f64> {
+    let merged = metric.merge(group)?;
+    let own = metric.compute();
+    // A rank that saw no batch takes the figure of one that did.
+    let all = ranks::numbers(group, own.as_ref().map_or(&[][..], std::slice::from_ref))?.concat();
+    match all.first() {
+        None => own,
+        Some(first) if merged => Ok(*first),
+        Some(_) => Ok(all.iter().sum::<f64>() / all.len() as f64),
+    }
 }

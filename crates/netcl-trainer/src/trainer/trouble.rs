@@ -44,6 +44,9 @@ pub(crate) fn advice(samples: usize, parts: usize, parameters: usize, state: usi
     )
 }
 
+/// What is said where no operation is found.
+pub(super) const FINITE: &str = "the same batch gives finite values when it is run again: a random layer such as dropout, or mixed precision, decides";
+
 /// Which operation gives the first value that is not finite in these batches, in words. The weights are those before the update that
 /// failed: the device has skipped it.
 pub(super) fn first_operation<S: Stepper>(stepper: &mut S, group: &[S::Batch]) -> String {
@@ -68,7 +71,7 @@ pub(super) fn first_operation<S: Stepper>(stepper: &mut S, group: &[S::Batch]) -
             return found;
         }
     }
-    "the same batch gives finite values when it is run again: a random layer such as dropout, or mixed precision, decides".to_owned()
+    FINITE.to_owned()
 }
 
 /// The words of an anomaly.
