@@ -104,7 +104,7 @@ def test_a_network_trains_in_parts(queue):
     }
 
 
-@pytest.mark.parametrize(("name", "least"), [("mlp", 0.98), ("cnn", 0.97), ("resnet", 0.93), ("branches", 0.92), ("trainer", 0.95)])
+@pytest.mark.parametrize(("name", "least"), [("mlp", 0.98), ("cnn", 0.97), ("resnet", 0.93), ("branches", 0.92), ("trainer", 0.95), ("distributed", 0.93)])
 def test_examples_learn(name, least):
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), "cpu"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})

@@ -8,6 +8,7 @@ from typing_extensions import Self
 
 from netcl._netcl import IndexTensor, Tensor
 from netcl._netcl.amp import GradScaler
+from netcl._netcl.distributed import Group
 from netcl._netcl.optim import Ema, Optimizer
 
 @final
@@ -43,7 +44,12 @@ class Session:
     def observes(self) -> bool: ...
 
 def new_session(
-    optimizer: Optimizer, scaler: GradScaler | None, ema: Ema | None, grad_clip: float | None, metrics: list[Any]
+    optimizer: Optimizer,
+    scaler: GradScaler | None,
+    ema: Ema | None,
+    grad_clip: float | None,
+    metrics: list[Any],
+    group: Group,
 ) -> Session: ...
 
 class Metric:

@@ -22,6 +22,7 @@ from netcl._netcl.trainer import Loop, new_session
 from netcl._structure import is_sequence
 from netcl.amp import GradScaler, autocast
 from netcl.autograd import detect_anomaly, no_grad
+from netcl.distributed import Group, init
 from netcl.nn import functional
 from netcl.nn.module import Module
 from netcl.runtime.capture import capture
@@ -76,6 +77,14 @@ class Trainer:
     * ``callbacks``: objects of ``netcl.trainer.callbacks``, objects with methods such as ``on_epoch_end``, or functions.
     * ``folder``: where checkpoints are kept, ``last.netcl`` after each epoch and when the run is stopped.
     * ``progress``: whether a line shows how far the run is.
+    * ``group``: the ranks that train together. ``None`` is ``netcl.distributed.init()``: all processes that ``netcl launch`` or
+      ``mpirun`` have started, and this one alone otherwise.
+
+    Ranks make the same trainer and call ``fit`` together. They begin with rank 0's weights; an update has the batches of all of them,
+    so that losses, metrics and weights are the same everywhere. A loader that every rank has is shared by turns: rank 0 takes the first
+    batch, rank 1 the second, and so on. A ``DataLoader`` with a ``DistributedSampler``, or any loader with an attribute ``sharded`` that
+    is true, has only samples of its rank and is taken as it is. Callbacks, progress and files are rank 0's; resuming works on any number
+    of ranks. Ctrl+C on any rank stops all after the same update; an error on one ends all.
 
         >>> import numpy as np, netcl
         >>> from netcl import nn, optim
@@ -111,6 +120,7 @@ class Trainer:
         folder: str | os.PathLike[str] | None = None,
         capture: bool = True,
         progress: bool = True,
+        group: Group | None = None,
     ) -> None:
         if not isinstance(model, Module):
             raise TypeError(f"Trainer: the model is a {type(model).__name__}; a netcl.nn.Module is needed")
@@ -120,6 +130,8 @@ class Trainer:
             raise ValueError(f"Trainer: accumulation_steps is {accumulation_steps}; an update needs at least 1 batch")
         if grad_clip is not None and not 0.0 < float(grad_clip) < float("inf"):
             raise ValueError(f"Trainer: grad_clip is {grad_clip}; use a norm above 0, such as 1.0")
+        if group is not None and not isinstance(group, Group):
+            raise TypeError(f"Trainer: group is a {type(group).__name__}; one of netcl.distributed is needed")
         parameters = list(model.parameters())
         if not parameters:
             raise ValueError("Trainer: the model has no parameters to train")
@@ -147,7 +159,9 @@ class Trainer:
         self.progress = progress
         self.history = History()
         self._training_step, self._validation_step = training_step, validation_step
-        self._session = new_session(optimizer, self.scaler, self.ema, self.grad_clip, list(metrics))
+        #: The ranks that train together.
+        self.group = init() if group is None else group
+        self._session = new_session(optimizer, self.scaler, self.ema, self.grad_clip, list(metrics), self.group)
         self._loop = Loop()
         self._capture = bool(capture)
         #: When something was said last, and the length of a line that is to be overwritten.
@@ -241,8 +255,12 @@ class Trainer:
         return suggestion, points
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
-        """Writes everything that the run needs to go on: ``fit(..., resume=path)`` reads it, ``load_model`` the model in it."""
-        self._loop.checkpoint(self, self._metadata(), path)
+        """Writes everything that the run needs to go on: ``fit(..., resume=path)`` reads it, ``load_model`` the model in it.
+
+        Of several ranks only rank 0 writes.
+        """
+        if self.group.rank == 0:
+            self._loop.checkpoint(self, self._metadata(), path)
         return Path(path)
 
     def report(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
@@ -388,7 +406,7 @@ class Trainer:
             return False
 
     def _say(self, text: str) -> None:
-        if self.progress and sys.stderr is not None:
+        if self.progress and self.group.rank == 0 and sys.stderr is not None:
             # A notebook's line of the moment is overwritten.
             print(f"\r{text:<{self._shown}}" if self._shown else text, file=sys.stderr, flush=True)
             self._shown, self._said = 0, time.monotonic()

@@ -5,5 +5,6 @@ mod command;
 mod data;
 mod explain;
 mod files;
+mod launch;
 mod measuring;
 mod train;

@@ -9,7 +9,7 @@ use netcl::io::Archive;
 use serde_json::Value;
 
 /// `netcl` on a machine without OpenCL, in a folder of its own.
-fn command(folder: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_netcl"));
     for name in ["NETCL_DEVICE", "NETCL_LIMITS", "NETCL_DATA_DIR", "NETCL_SIGNALS"] {
         command.env_remove(name);

@@ -8,8 +8,8 @@ use netcl::optim::{ParamGroup, State};
 use netcl::trainer::callbacks::{Progress, Screen};
 use netcl::trainer::trainer::fit::{self, Held, LoopOptions};
 use netcl::trainer::trainer::{
-    self, Callback, Context, Epoch, Loader, Outcome, ScheduleEvery, Scheduled, Session as Shared, Step, Stepper, Way,
-    find_lr,
+    self, Callback, Context, Epoch, Loader, Outcome, ScheduleEvery, Scheduled, Session as Shared, Sharing, Step,
+    Stepper, Way, find_lr,
 };
 use netcl::trainer::{Error, Result, report};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError, PyValueError};
@@ -191,6 +191,10 @@ impl Settings {
 /// The callbacks of a run, after the one that keeps the trainer's history.
 fn callbacks(trainer: &Bound<'_, PyAny>) -> PyResult<Vec<Box<dyn Callback>>> {
     let mut all: Vec<Box<dyn Callback>> = vec![Box::new(Keeper(trainer.clone().unbind()))];
+    let session = trainer.getattr("_session")?.cast_into::<Session>()?;
+    if session.get().lock().group().is_some_and(|group| group.rank() != 0) {
+        return Ok(all);
+    }
     if trainer.getattr("progress")?.is_truthy()? {
         let terminal = trainer.call_method0("_has_terminal")?.is_truthy()?;
         let progress =
@@ -270,11 +274,13 @@ struct PythonLoader<'py> {
     epoch: Option<Bound<'py, PyIterator>>,
     /// Whether the next epoch goes on where a state was loaded.
     placed: bool,
+    sharing: Sharing,
 }
 
 impl<'py> PythonLoader<'py> {
     fn new(loader: &Bound<'py, PyAny>, trainer: &Bound<'py, PyAny>) -> PythonLoader<'py> {
-        PythonLoader { loader: loader.clone(), trainer: trainer.clone(), epoch: None, placed: false }
+        let sharing = if is_sharded(loader) { Sharing::Own } else { Sharing::Turns };
+        PythonLoader { loader: loader.clone(), trainer: trainer.clone(), epoch: None, placed: false, sharing }
     }
 
     fn take(&mut self) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -285,6 +291,17 @@ impl<'py> PythonLoader<'py> {
         }
         self.trainer.call_method1(intern!(batch.py(), "_upload"), (batch,)).map(Some)
     }
+}
+
+/// Whether a loader has only samples of this rank: it says so itself, or one of its samplers does.
+fn is_sharded(loader: &Bound<'_, PyAny>) -> bool {
+    let sharded = |object: &Bound<'_, PyAny>| {
+        object.getattr("sharded").and_then(|sharded| sharded.is_truthy()).unwrap_or(false)
+            || object.get_type().name().is_ok_and(|name| name == "DistributedSampler")
+    };
+    let samplers = ["sampler", "batch_sampler"].into_iter().filter_map(|name| loader.getattr(name).ok());
+    let mut all = samplers.flat_map(|sampler| [sampler.getattr("sampler").ok(), Some(sampler)]).flatten();
+    sharded(loader) || all.any(|sampler| sharded(&sampler))
 }
 
 impl<'py> Loader for PythonLoader<'py> {
@@ -317,6 +334,15 @@ impl<'py> Loader for PythonLoader<'py> {
 
     fn next_batch(&mut self) -> Result<Option<Self::Batch>> {
         self.take().map_err(thrown)
+    }
+
+    fn skip_batch(&mut self) -> Result<bool> {
+        let Some(epoch) = &mut self.epoch else { return Ok(false) };
+        Ok(epoch.next().transpose().map_err(thrown)?.is_some())
+    }
+
+    fn sharing(&self) -> Sharing {
+        self.sharing
     }
 
     fn state(&mut self) -> Result<Value> {
@@ -454,18 +480,23 @@ impl<'py> Stepper for PythonStepper<'py> {
         for batch in group {
             kind = kind.rotate_left(7) ^ Look::at(batch).map_err(thrown)?.kind();
         }
-        let wants_eager = {
+        let (wants_eager, ranks) = {
             let session = self.session.get().lock();
-            session.keep_gradients
+            (session.keep_gradients, session.group().is_some())
         };
-        let captured = {
+        let (captured, told) = {
             let run = &mut *self.run.borrow_mut();
+            let told = (ranks && self.capture && run.eager.is_none()).then(|| fit::BETWEEN_RANKS.to_owned());
+            run.eager = run.eager.take().or_else(|| told.clone());
             let known = !run.seen.insert(kind);
-            self.capture && known && run.eager.is_none() && !wants_eager
+            (self.capture && known && run.eager.is_none() && !wants_eager, told)
         };
         let py = self.trainer.py();
         let done = self.call(group, samples, captured);
         let Err(error) = done else {
+            if told.is_some() {
+                return Ok(Way::Eager(told));
+            }
             // Recordings are counted in Python; now and then is often enough.
             self.replays += usize::from(captured);
             let given_up: Option<String> = match captured && self.replays.is_multiple_of(16) {
@@ -539,6 +570,10 @@ impl<'py> Stepper for PythonStepper<'py> {
 
     fn session<R>(&mut self, f: impl FnOnce(&mut Shared) -> Result<R>) -> Result<R> {
         f(&mut self.session.get().lock())
+    }
+
+    fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        self.trainer.py().detach(f)
     }
 
     fn show<R>(

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use netcl::Tensor as Recorded;
 use netcl::autograd::ops::loss::Target;
 use netcl::core::index::IndexTensor as Index;
+use netcl::distributed::Group;
 use netcl::trainer::metric::{self as core, Average, LabelOptions, Score, metric_from_name};
 use netcl::trainer::trainer::Metric as Core;
 use netcl::trainer::{Error, Result};
@@ -347,6 +348,11 @@ macro_rules! delegate {
             fn sums(&self) -> Vec<Recorded> {
                 let $slf = self;
                 $inner.sums()
+            }
+
+            fn merge(&mut self, group: &Group) -> Result<bool> {
+                let $slf = self;
+                $inner.merge(group)
             }
 
             fn fresh(&self) -> Result<Box<dyn Core>> {

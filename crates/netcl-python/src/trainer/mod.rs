@@ -12,6 +12,7 @@ use netcl::trainer::trainer::Session as Shared;
 use pyo3::prelude::*;
 
 use crate::amp::GradScaler;
+use crate::distributed::group::Group;
 use crate::error::trainer_to_py;
 use crate::optim::{Ema, Optimizer};
 
@@ -32,15 +33,16 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
 /// The part of a step that does not depend on the model, for what trains it. Metrics are counted over validation batches; others
 /// with the same settings are counted over training batches.
 #[pyfunction]
-#[pyo3(signature = (optimizer, scaler, ema, grad_clip, metrics))]
+#[pyo3(signature = (optimizer, scaler, ema, grad_clip, metrics, group))]
 fn new_session(
     optimizer: Py<Optimizer>,
     scaler: Option<Py<GradScaler>>,
     ema: Option<Py<Ema>>,
     grad_clip: Option<f64>,
     metrics: Vec<Bound<'_, PyAny>>,
+    group: &Group,
 ) -> PyResult<session::Session> {
-    let mut session = Shared::new(grad_clip);
+    let mut session = Shared::new(grad_clip).over(group.inner().clone());
     for metric in metrics {
         let metric = metrics::metric_of(&metric)?;
         session.training.push(metric.fresh().map_err(trainer_to_py)?);

@@ -89,6 +89,11 @@ pub trait Stepper {
     /// Those of `f`.
     fn session<R>(&mut self, f: impl FnOnce(&mut Session) -> Result<R>) -> Result<R>;
 
+    /// Waits for other ranks; threads of the model's language go on meanwhile.
+    fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        f()
+    }
+
     /// The model, where it lies and the optimizer's groups, for callbacks.
     ///
     /// # Errors
@@ -368,6 +373,7 @@ impl<S: Stepper> Run<'_, S> {
             (_, batches) => batches,
         };
         self.call(|callback, context| callback.epoch_begins(context, epoch))?;
+        self.settle()?;
         if self.progress.history.steps.is_empty() {
             self.call(|callback, context| callback.phase(context, "first step"))?;
         }
@@ -451,7 +457,8 @@ impl<S: Stepper> Run<'_, S> {
         let Some(group) = &self.group else { return Ok(Agreed { samples, moved: taken.moved, read: due }) };
         let flag = |set: bool| f64::from(u8::from(set));
         let stop = (self.options.stop)();
-        let [all, moved, stop, read] = ranks::sum(group, [samples as f64, taken.moved as f64, flag(stop), flag(due)])?;
+        let own_numbers = [samples as f64, taken.moved as f64, flag(stop), flag(due)];
+        let [all, moved, stop, read] = self.stepper.wait(|| ranks::sum(group, own_numbers))?;
         self.stop = stop > 0.0;
         self.stepper.session(|session| {
             session.share = samples as f64 / all.max(1.0);

@@ -12,6 +12,8 @@ use netcl_optim::{Adam, EmaOptions, Optimizer};
 use super::*;
 use crate::error::{Error, Result};
 
+mod ranks;
+
 type Pair = (Tensor, IndexTensor);
 
 fn model(queue: &Queue, dropout: f64) -> Sequential {
