@@ -1,4 +1,4 @@
-"""Several processes train one network: ``netcl launch -n 2 distributed.py [device]``, or ``python distributed.py [device]`` alone.
+"""Several processes train one network: ``netcl launch -n 2 distributed.py [device]``; ``python distributed.py`` is one alone.
 
 A plain loop with ``netcl.distributed``. ``netcl.trainer.Trainer`` does all of this by itself.
 """

@@ -72,7 +72,7 @@ pub(crate) fn trainer_to_py(error: netcl::trainer::Error) -> PyErr {
             let error = trainer_to_py(*source);
             Python::attach(|py| data::noted(py, error, format!("netcl.trainer: in the callback {name}")))
         }
-        Error::Ranks(error) => raised(error.kind(), error.to_string()),
+        Error::Ranks(error) => distributed_to_py(error),
         Error::NotFinite { .. } => PyRuntimeError::new_err(error.to_string()),
         Error::Memory { .. } => PyMemoryError::new_err(error.to_string()),
         other => PyValueError::new_err(other.to_string()),

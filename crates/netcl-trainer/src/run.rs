@@ -358,7 +358,7 @@ fn together<T>(work: impl FnOnce(&Group) -> Result<T>) -> Result<T> {
     let group = init()?;
     work(&group).inspect_err(|error| {
         if group.size() > 1 && !error.is_of_all_ranks() {
-            group.abort(&format!("has failed: {error}"));
+            group.abort(&error.to_string());
         }
     })
 }

@@ -80,11 +80,12 @@ class Trainer:
     * ``group``: the ranks that train together. ``None`` is ``netcl.distributed.init()``: all processes that ``netcl launch`` or
       ``mpirun`` have started, and this one alone otherwise.
 
-    Ranks make the same trainer and call ``fit`` together. They begin with rank 0's weights; an update has the batches of all of them,
-    so that losses, metrics and weights are the same everywhere. A loader that every rank has is shared by turns: rank 0 takes the first
-    batch, rank 1 the second, and so on. A ``DataLoader`` with a ``DistributedSampler``, or any loader with an attribute ``sharded`` that
-    is true, has only samples of its rank and is taken as it is. Callbacks, progress and files are rank 0's; resuming works on any number
-    of ranks. Ctrl+C on any rank stops all after the same update; an error on one ends all.
+    Ranks make the same trainer and call ``fit`` together. They begin with rank 0's weights; an update has the batches of all of
+    them, so that losses, metrics and weights are the same everywhere. A loader that every rank has is shared by turns: rank 0
+    takes the first batch, rank 1 the second, and so on. A ``DataLoader`` with a ``DistributedSampler``, or any loader with an
+    attribute ``sharded`` that is true, has only samples of its rank and is taken as it is. Callbacks, progress and files are
+    rank 0's; resuming works on any number of ranks. Ctrl+C on any rank stops all after the same update; an error on one ends
+    all.
 
         >>> import numpy as np, netcl
         >>> from netcl import nn, optim

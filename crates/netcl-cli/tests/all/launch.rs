@@ -136,7 +136,7 @@ fn wrong_usage_is_explained() {
         (&["-n", "0", "true"][..], "-n 0 is no number of processes; use 1 to 64"),
         (&["-n", "2", "missing.py"], "there is no script missing.py"),
         (&["-n", "2", "--", "no-such-program-here"], "cannot start no-such-program-here"),
-        (&["-n", "2", "--grace", "-1", "true"], "--grace -1 is no time"),
+        (&["-n", "2", "--grace=-1", "true"], "--grace -1 is no time"),
     ] {
         let ended = Launched::new(place.path(), arguments).end();
         assert!(ended.code != 0 && ended.errors.contains(expected), "{arguments:?}: {}", ended.errors);

@@ -2,7 +2,7 @@
 
 mod collectives;
 mod data_parallel;
-mod group;
+pub(crate) mod group;
 
 use pyo3::prelude::*;
 

@@ -42,7 +42,7 @@ fn new_session(
     metrics: Vec<Bound<'_, PyAny>>,
     group: &Group,
 ) -> PyResult<session::Session> {
-    let mut session = Shared::new(grad_clip).over(group.inner().clone());
+    let mut session = Shared::new(grad_clip).over(group.0.clone());
     for metric in metrics {
         let metric = metrics::metric_of(&metric)?;
         session.training.push(metric.fresh().map_err(trainer_to_py)?);

@@ -209,7 +209,7 @@ pub fn run<S: Stepper>(
     if let (Err(error), Some(group)) = (&outcome, &run.group)
         && !error.is_of_all_ranks()
     {
-        group.abort(&format!("has failed: {error}"));
+        group.abort(&error.to_string());
     }
     outcome
 }

@@ -157,7 +157,7 @@ fn a_rank_that_fails_ends_the_others_and_is_named() {
     });
     assert_eq!(ends[1], "the disk is on fire");
     for end in [&ends[0], &ends[2]] {
-        assert!(end.contains("rank 1 has failed: the disk is on fire"), "{end}");
+        assert!(end.contains("rank 1 gave up: the disk is on fire"), "{end}");
     }
 }
 
@@ -200,5 +200,5 @@ fn ranks_that_begin_elsewhere_are_told() {
         other.fit(&mut Batches::new(data), None, 2).unwrap_err().to_string()
     });
     assert!(ends[1].contains("rank 1 after update 2 (epoch 2, batch 0): resume all ranks"), "{}", ends[1]);
-    assert!(ends[0].contains("rank 1 has failed"), "{}", ends[0]);
+    assert!(ends[0].contains("rank 1 gave up"), "{}", ends[0]);
 }
