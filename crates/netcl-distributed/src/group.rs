@@ -11,6 +11,7 @@ use netcl_nn::autograd::{DType, Queue, RawTensor};
 use crate::communicator::{Alone, Call, Communicator, Piece};
 use crate::error::{Error, Result};
 use crate::reduction::{Accumulator, Reduce};
+use crate::transfer::{on_host, rewrite};
 
 /// Up to so many bytes of all ranks together every rank reduces everything itself: one exchange instead of two.
 const SMALL: usize = 64 << 10;
@@ -23,6 +24,8 @@ const KEPT: usize = 256 << 20;
 ///
 /// Tensors may be on any device, of any dtype, with any strides. A call on some ranks that differs from the others' is an error on all of
 /// them that shows both calls; so is a rank that ends or does not come within `NETCL_RANK_TIMEOUT`.
+///
+/// Collectives that overwrite their tensor may stand in a captured step, which repeats them; all ranks must record and replay alike.
 ///
 /// ```
 /// use netcl_distributed::{Group, Reduce, Threads};
@@ -88,24 +91,26 @@ impl Group {
     /// # Errors
     /// If a rank is lost or calls something else.
     pub fn barrier(&self) -> Result<()> {
-        self.on_host(&[], |group, _| group.agree("barrier", "barrier"))
+        self.agree("barrier", "barrier")
     }
 
     /// Overwrites the tensor with the reduction over all ranks.
     ///
     /// # Errors
-    /// If ranks disagree, or one is lost; the tensor is then as it was.
+    /// If ranks disagree, which leaves the tensor as it was, or one is lost, after which a part of a long one may be overwritten.
     pub fn all_reduce(&self, tensor: &RawTensor, op: Reduce) -> Result<()> {
-        self.on_host(&[tensor], move |group, tensors| group.reduce_to("all_reduce", &tensors[0], op, None))
+        self.in_place("all_reduce", &[tensor], move |group, tensors| {
+            group.reduce_to("all_reduce", &tensors[0], op, None)
+        })
     }
 
     /// Overwrites the tensor of rank `root` with the reduction over all ranks; the others keep theirs.
     ///
     /// # Errors
-    /// If ranks disagree, or one is lost; the tensor is then as it was.
+    /// If ranks disagree, which leaves the tensor as it was, or one is lost, after which a part of a long one may be overwritten.
     pub fn reduce(&self, tensor: &RawTensor, op: Reduce, root: usize) -> Result<()> {
         self.check_root("reduce", root)?;
-        self.on_host(&[tensor], move |group, tensors| group.reduce_to("reduce", &tensors[0], op, Some(root)))
+        self.in_place("reduce", &[tensor], move |group, tensors| group.reduce_to("reduce", &tensors[0], op, Some(root)))
     }
 
     /// Overwrites the tensor with the one of rank `root`.
@@ -115,11 +120,11 @@ impl Group {
     pub fn broadcast(&self, tensor: &RawTensor, root: usize) -> Result<()> {
         const NAME: &str = "broadcast";
         self.check_root(NAME, root)?;
-        self.on_host(&[tensor], move |group, tensors| {
+        self.in_place(NAME, &[tensor], move |group, tensors| {
             let tensor = &tensors[0];
             let text = format!("{NAME} from rank {root} of {} {}", tensor.dtype(), tensor.shape());
             let call = Call { name: NAME, text: &text };
-            group.with_scratch(NAME, tensor, |bytes| {
+            group.with_scratch(NAME, tensor.shape().nbytes(NAME, tensor.dtype())?, |bytes| {
                 if group.rank() == root {
                     tensor.read_bytes(bytes)?;
                     return group.communicator.exchange(&call, &vec![&*bytes; group.size()], &mut |_| Ok(()));
@@ -139,10 +144,8 @@ impl Group {
     /// If ranks disagree, or one is lost.
     pub fn all_gather(&self, tensor: &RawTensor) -> Result<Vec<RawTensor>> {
         const NAME: &str = "all_gather";
-        self.on_host(&[tensor], |group, tensors| {
-            let (own, text) = (pack(NAME, &tensors[0])?, format!("{NAME} of {}", describe_rows(&tensors[0])));
-            group.collect(&Call { name: NAME, text: &text }, &vec![&own[..]; group.size()], tensors[0].queue())
-        })
+        let (own, text) = (pack(NAME, tensor)?, format!("{NAME} of {}", describe_rows(tensor)));
+        self.collect(&Call { name: NAME, text: &text }, &vec![&own[..]; self.size()], tensor.queue())
     }
 
     /// On rank `root` the tensors of all ranks, in their order, of which the first axes may differ; none on the others.
@@ -152,13 +155,11 @@ impl Group {
     pub fn gather(&self, tensor: &RawTensor, root: usize) -> Result<Option<Vec<RawTensor>>> {
         const NAME: &str = "gather";
         self.check_root(NAME, root)?;
-        self.on_host(&[tensor], move |group, tensors| {
-            let text = format!("{NAME} to rank {root} of {}", describe_rows(&tensors[0]));
-            let (own, mut parts) = (pack(NAME, &tensors[0])?, vec![&[][..]; group.size()]);
-            parts[root] = &own;
-            let gathered = group.collect(&Call { name: NAME, text: &text }, &parts, tensors[0].queue())?;
-            Ok((group.rank() == root).then_some(gathered))
-        })
+        let text = format!("{NAME} to rank {root} of {}", describe_rows(tensor));
+        let (own, mut parts) = (pack(NAME, tensor)?, vec![&[][..]; self.size()]);
+        parts[root] = &own;
+        let gathered = self.collect(&Call { name: NAME, text: &text }, &parts, tensor.queue())?;
+        Ok((self.rank() == root).then_some(gathered))
     }
 
     /// The tensor that rank `root` gives to this one, on a queue of this rank's choice. `root` has one tensor for every rank, of any shapes
@@ -172,18 +173,14 @@ impl Group {
         if self.rank() == root {
             self.check_parts(NAME, parts)?;
         }
-        let queue = queue.clone();
-        self.on_host(&parts.iter().collect::<Vec<_>>(), move |group, tensors| {
-            let is_root = group.rank() == root;
-            let packed: Vec<Vec<u8>> = match is_root {
-                true => tensors.iter().map(|part| pack(NAME, part)).collect::<Result<_>>()?,
-                false => vec![Vec::new(); group.size()],
-            };
-            let slices: Vec<&[u8]> = packed.iter().map(Vec::as_slice).collect();
-            let text = format!("{NAME} from rank {root}");
-            let mut received = group.collect(&Call { name: NAME, text: &text }, &slices, &queue)?;
-            received.pop().ok_or_else(|| foreign(NAME, root, "gave nothing"))
-        })
+        let packed: Vec<Vec<u8>> = match self.rank() == root {
+            true => parts.iter().map(|part| pack(NAME, part)).collect::<Result<_>>()?,
+            false => vec![Vec::new(); self.size()],
+        };
+        let slices: Vec<&[u8]> = packed.iter().map(Vec::as_slice).collect();
+        let text = format!("{NAME} from rank {root}");
+        let mut received = self.collect(&Call { name: NAME, text: &text }, &slices, queue)?;
+        received.pop().ok_or_else(|| foreign(NAME, root, "gave nothing"))
     }
 
     /// The reduction over all ranks of the tensors that they give to this one: `parts[k]` of every rank goes to rank `k`.
@@ -193,18 +190,16 @@ impl Group {
     pub fn reduce_scatter(&self, parts: &[RawTensor], op: Reduce) -> Result<RawTensor> {
         const NAME: &str = "reduce_scatter";
         self.check_parts(NAME, parts)?;
-        self.on_host(&parts.iter().collect::<Vec<_>>(), move |group, parts| {
-            let (own, dtype) = (&parts[group.rank()], parts[0].dtype());
-            let shapes: Vec<String> = parts.iter().map(|part| part.shape().to_string()).collect();
-            let text = format!("{NAME}({}) of {dtype} {}", op.name(), shapes.join(", "));
-            let bytes: Vec<Vec<u8>> = parts.iter().map(|part| download(NAME, part)).collect::<Result<_>>()?;
-            let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
-            let mut sum = host::filled(NAME, slices[group.rank()].len(), 0u8)?;
-            let mut sums = Accumulator::new(NAME, op, dtype, own.size())?;
-            group.reduce_part(&Call { name: NAME, text: &text }, &slices, &mut sums, &mut sum)?;
-            let (shape, options) = (own.shape().clone(), Default::default());
-            Ok(RawTensor::from_host_bytes(own.queue(), &sum, dtype, shape, options)?)
-        })
+        let (own, dtype) = (&parts[self.rank()], parts[0].dtype());
+        let shapes: Vec<String> = parts.iter().map(|part| part.shape().to_string()).collect();
+        let text = format!("{NAME}({}) of {dtype} {}", op.name(), shapes.join(", "));
+        let bytes: Vec<Vec<u8>> = parts.iter().map(|part| download(NAME, part)).collect::<Result<_>>()?;
+        let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+        let mut sum = host::filled(NAME, slices[self.rank()].len(), 0u8)?;
+        let mut sums = Accumulator::new(NAME, op, dtype, own.size())?;
+        self.reduce_part(&Call { name: NAME, text: &text }, &slices, &mut sums, &mut sum)?;
+        let (shape, options) = (own.shape().clone(), Default::default());
+        Ok(RawTensor::from_host_bytes(own.queue(), &sum, dtype, shape, options)?)
     }
 
     /// What every rank gives to this one, in the order of ranks: `parts[k]` of every rank goes to rank `k`. First axes may differ.
@@ -218,45 +213,50 @@ impl Group {
         if let Some(other) = parts.iter().map(describe_rows).find(|other| *other != rows) {
             return Err(Error::argument(NAME, format!("tensors of {rows} and {other}; only first axes may differ")));
         }
-        self.on_host(&parts.iter().collect::<Vec<_>>(), move |group, parts| {
-            let packed: Vec<Vec<u8>> = parts.iter().map(|part| pack(NAME, part)).collect::<Result<_>>()?;
-            let slices: Vec<&[u8]> = packed.iter().map(Vec::as_slice).collect();
-            let text = format!("{NAME} of {rows}");
-            group.collect(&Call { name: NAME, text: &text }, &slices, parts[0].queue())
-        })
+        let packed: Vec<Vec<u8>> = parts.iter().map(|part| pack(NAME, part)).collect::<Result<_>>()?;
+        let slices: Vec<&[u8]> = packed.iter().map(Vec::as_slice).collect();
+        let text = format!("{NAME} of {rows}");
+        self.collect(&Call { name: NAME, text: &text }, &slices, parts[0].queue())
     }
 
-    /// Everything that waits for devices or for other ranks passes here, with the tensors that it reads and writes.
-    fn on_host<T>(
+    /// Work that reads and overwrites tensors: one step of the host, which a captured program repeats.
+    pub(crate) fn in_place(
         &self,
+        call: &'static str,
         tensors: &[&RawTensor],
-        work: impl Fn(&Group, &[RawTensor]) -> Result<T> + Send + Sync + 'static,
-    ) -> Result<T> {
-        let tensors: Vec<RawTensor> = tensors.iter().map(|tensor| (*tensor).clone()).collect();
-        work(self, &tensors)
+        work: impl Fn(&Group, &[RawTensor]) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<()> {
+        let Some(first) = tensors.first() else { return work(self, &[]) };
+        let group = self.clone();
+        on_host(call, first.queue(), &[], tensors, move |_, tensors| work(&group, tensors))
     }
 
     fn reduce_to(&self, name: &'static str, tensor: &RawTensor, op: Reduce, root: Option<usize>) -> Result<()> {
         let to = root.map_or_else(String::new, |root| format!(" to rank {root}"));
         let text = format!("{name}({}){to} of {} {}", op.name(), tensor.dtype(), tensor.shape());
-        self.with_scratch(name, tensor, |bytes| {
-            tensor.read_bytes(bytes)?;
-            self.reduce_bytes(&Call { name, text: &text }, bytes, tensor.dtype(), op, root)?;
-            if root.is_none_or(|root| root == self.rank()) {
-                tensor.write_bytes(bytes, tensor.dtype())?;
-            }
-            Ok(())
+        self.reduce_in_windows(&Call { name, text: &text }, tensor, op, root)
+    }
+
+    /// Reduces a tensor window by window: while ranks exchange one, the next comes down from the device and the last goes up.
+    fn reduce_in_windows(&self, call: &Call<'_>, tensor: &RawTensor, op: Reduce, root: Option<usize>) -> Result<()> {
+        let (dtype, total) = (tensor.dtype(), tensor.shape().nbytes(call.name, tensor.dtype())?);
+        let window = PART * self.size();
+        if total == 0 {
+            return self.agree(call.name, call.text);
+        }
+        let writes = root.is_none_or(|root| root == self.rank());
+        self.with_scratch(call.name, total.min(window), |scratch| {
+            rewrite(tensor, scratch, writes, |bytes| self.reduce_bytes(call, bytes, total, dtype, op, root))
         })
     }
 
-    /// Lends host memory for all bytes of a tensor; what it holds is of no use.
+    /// Lends host memory; what it holds is of no use.
     fn with_scratch<T>(
         &self,
         call: &'static str,
-        tensor: &RawTensor,
+        length: usize,
         work: impl FnOnce(&mut [u8]) -> Result<T>,
     ) -> Result<T> {
-        let length = tensor.shape().nbytes(call, tensor.dtype())?;
         let lock = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         // Taken out, so that calls of several threads do not wait for each other.
         let mut bytes = std::mem::take(&mut *lock());
@@ -270,6 +270,12 @@ impl Group {
         result
     }
 
+    /// Reduces the elements of a tensor, whatever its shape: to other ranks the same call as [`Group::all_reduce_bytes`].
+    pub(crate) fn all_reduce_flat(&self, call: &'static str, tensor: &RawTensor, op: Reduce) -> Result<()> {
+        let text = described(call, op, tensor.size(), tensor.dtype());
+        self.reduce_in_windows(&Call { name: call, text: &text }, tensor, op, None)
+    }
+
     /// Reduces elements that lie in the memory of the host.
     pub(crate) fn all_reduce_bytes(
         &self,
@@ -278,47 +284,48 @@ impl Group {
         dtype: DType,
         op: Reduce,
     ) -> Result<()> {
-        let text = format!("{call}({}) of {} {dtype}", op.name(), bytes.len() / dtype.size());
-        self.reduce_bytes(&Call { name: call, text: &text }, bytes, dtype, op, None)
+        let text = described(call, op, bytes.len() / dtype.size(), dtype);
+        let (call, total) = (Call { name: call, text: &text }, bytes.len());
+        if total == 0 {
+            // Ranks that have nothing to give must still agree.
+            return self.agree(call.name, call.text);
+        }
+        let mut windows = bytes.chunks_mut(PART * self.size());
+        windows.try_for_each(|window| self.reduce_bytes(&call, window, total, dtype, op, None))
     }
 
-    /// Reduces on all ranks or on `root`, whose bytes alone are overwritten then.
+    /// Reduces a window of `total` bytes on all ranks, or on `root`, whose bytes alone are overwritten then.
     fn reduce_bytes(
         &self,
         call: &Call<'_>,
-        bytes: &mut [u8],
+        window: &mut [u8],
+        total: usize,
         dtype: DType,
         op: Reduce,
         root: Option<usize>,
     ) -> Result<()> {
         let (size, rank) = (self.size(), self.rank());
-        if bytes.len() * size <= SMALL && root.is_none() {
-            let own = bytes.to_vec();
-            let mut sums = Accumulator::new(call.name, op, dtype, bytes.len() / dtype.size())?;
-            return self.reduce_part(call, &vec![&own[..]; size], &mut sums, bytes);
+        if total * size <= SMALL && root.is_none() {
+            let own = window.to_vec();
+            let mut sums = Accumulator::new(call.name, op, dtype, window.len() / dtype.size())?;
+            return self.reduce_part(call, &vec![&own[..]; size], &mut sums, window);
         }
         // Each rank reduces one part, and gives the result to all: no rank moves more than twice its own bytes.
-        let length = |window: usize| (window / dtype.size()).div_ceil(size).next_multiple_of(64) * dtype.size();
-        let most = length(bytes.len()).min(PART);
-        let (mut sums, mut own) = (Accumulator::new(call.name, op, dtype, most / dtype.size())?, vec![0; most]);
-        for window in bytes.chunks_mut(PART * size) {
-            let length = length(window.len());
-            let part = |k: usize| (k * length).min(window.len())..((k + 1) * length).min(window.len());
-            let parts: Vec<&[u8]> = (0..size).map(|k| &window[part(k)]).collect();
-            let own = &mut own[..part(rank).len()];
-            self.reduce_part(call, &parts, &mut sums, own)?;
-            let ranges: Vec<_> = (0..size).map(part).collect();
-            let mut results = vec![&*own; size];
-            if let Some(root) = root {
-                results.iter_mut().enumerate().filter(|(to, _)| *to != root).for_each(|(_, part)| *part = &[]);
-            }
-            self.communicator.exchange(call, &results, &mut |piece| match root {
-                Some(root) if root != rank => Ok(()),
-                _ => place(call.name, &mut window[ranges[piece.from].clone()], &piece),
-            })?;
+        let length = (window.len() / dtype.size()).div_ceil(size).next_multiple_of(64) * dtype.size();
+        let part = |k: usize| (k * length).min(window.len())..((k + 1) * length).min(window.len());
+        let parts: Vec<&[u8]> = (0..size).map(|k| &window[part(k)]).collect();
+        let mut own = vec![0; part(rank).len()];
+        let mut sums = Accumulator::new(call.name, op, dtype, own.len() / dtype.size())?;
+        self.reduce_part(call, &parts, &mut sums, &mut own)?;
+        let ranges: Vec<_> = (0..size).map(part).collect();
+        let mut results = vec![&own[..]; size];
+        if let Some(root) = root {
+            results.iter_mut().enumerate().filter(|(to, _)| *to != root).for_each(|(_, part)| *part = &[]);
         }
-        // Ranks that have nothing to give must still agree.
-        if bytes.is_empty() { self.agree(call.name, call.text) } else { Ok(()) }
+        self.communicator.exchange(call, &results, &mut |piece| match root {
+            Some(root) if root != rank => Ok(()),
+            _ => place(call.name, &mut window[ranges[piece.from].clone()], &piece),
+        })
     }
 
     /// Gives a part to every rank, and reduces those that this one is given; `sums` may be longer.
@@ -378,6 +385,11 @@ impl Group {
         let call = Call { name: call, text: here };
         self.communicator.exchange(&call, &vec![&[][..]; self.size()], &mut |_| Ok(()))
     }
+}
+
+/// A reduction of so many elements, as ranks compare it.
+fn described(call: &str, op: Reduce, count: usize, dtype: DType) -> String {
+    format!("{call}({}) of {count} {dtype}", op.name())
 }
 
 /// A communicator that does not do what it should.

@@ -46,47 +46,30 @@ pub(crate) fn on_host(
     done.map_err(|error| failed.unwrap_or_else(|| error.into()))
 }
 
-/// Shows all bytes of a tensor in row-major order, a chunk at a time with its place, while the next ones are on their way.
-#[cfg_attr(not(test), allow(dead_code, reason = "for collectives over ranks"))]
-pub(crate) fn download_in_chunks(tensor: &RawTensor, mut see: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
+/// Hands all bytes of a tensor to `work` in row-major order, as many at a time as `scratch` has, and overwrites them with what it makes
+/// of them if `writes`. The next ones are on their way down meanwhile, and the last ones on their way up.
+pub(crate) fn rewrite(
+    tensor: &RawTensor,
+    scratch: &mut [u8],
+    writes: bool,
+    mut work: impl FnMut(&mut [u8]) -> Result<()>,
+) -> Result<()> {
     let dense = tensor.contiguous()?;
-    let chunks = Chunks::of(&dense, CHUNK);
-    let mut lane = HostLane::new(&dense, CHUNK, SLOTS)?;
-    for step in chunks.steps() {
+    let mut lane = HostLane::new(&dense, scratch.len(), SLOTS)?;
+    for step in Chunks::of(&dense, scratch.len()).steps() {
         if let Some((slot, offset, len)) = step.read {
             lane.start_read(slot, offset, len)?;
         }
         if let Some((slot, offset, len)) = step.work {
-            lane.read(slot, offset, len, |bytes| see(offset, bytes))??;
+            lane.read(slot, offset, len, |bytes| scratch[..len].copy_from_slice(bytes))?;
+            work(&mut scratch[..len])?;
+            if writes {
+                lane.write(slot, offset, len, |out| out.copy_from_slice(&scratch[..len]))?;
+            }
         }
     }
-    Ok(())
-}
-
-/// All bytes of a tensor in row-major order.
-#[cfg_attr(not(test), allow(dead_code, reason = "for collectives over ranks"))]
-pub(crate) fn download(tensor: &RawTensor) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; tensor.size() * tensor.dtype().size()];
-    download_in_chunks(tensor, |offset, chunk| {
-        bytes[offset..][..chunk.len()].copy_from_slice(chunk);
-        Ok(())
-    })?;
-    Ok(bytes)
-}
-
-/// Overwrites a tensor with all its bytes in row-major order.
-#[cfg_attr(not(test), allow(dead_code, reason = "for collectives over ranks"))]
-pub(crate) fn upload(tensor: &RawTensor, bytes: &[u8]) -> Result<()> {
-    if bytes.len() != tensor.size() * tensor.dtype().size() {
-        return Ok(tensor.write_bytes(bytes, tensor.dtype())?);
-    }
-    let dense = if tensor.layout().is_contiguous() { tensor.clone() } else { like(tensor)? };
-    let mut lane = HostLane::new(&dense, CHUNK, SLOTS)?;
-    for (slot, offset, len) in Chunks::of(&dense, CHUNK).all() {
-        lane.write(slot, offset, len, |out| out.copy_from_slice(&bytes[offset..][..len]))?;
-    }
     lane.finish()?;
-    if !dense.shares_storage(tensor) {
+    if writes && !dense.shares_storage(tensor) {
         tensor.assign(&dense)?;
     }
     Ok(())
@@ -178,11 +161,6 @@ impl Chunks {
         (at < self.count()).then(|| (at % SLOTS, offset, self.chunk.min(self.nbytes - offset)))
     }
 
-    #[cfg_attr(not(test), allow(dead_code, reason = "for collectives over ranks"))]
-    fn all(&self) -> impl Iterator<Item = Place> {
-        (0..self.count()).filter_map(|at| self.place(at))
-    }
-
     /// Every chunk is sent for [`AHEAD`] rounds before it is worked on.
     fn steps(&self) -> impl Iterator<Item = Round> {
         let rounds = if self.nbytes == 0 { 0 } else { self.count() + AHEAD };
@@ -219,18 +197,21 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_down_and_go_up_in_order() {
+    fn bytes_are_rewritten_in_order() {
         for device in manager().discover().unwrap() {
             let queue = manager().handle(&device).unwrap().queue;
-            let bytes: Vec<u8> = (0..3 * CHUNK / 2 + 5).map(|i| (i % 251) as u8).collect();
-            let tensor = RawTensor::uninit(&queue, [bytes.len()], DType::U8).unwrap();
-            upload(&tensor, &bytes).unwrap();
-            assert!(download(&tensor).unwrap() == bytes);
-            let turned =
-                RawTensor::from_host(&queue, &[1i32, 2, 3, 4, 5, 6], [2, 3]).unwrap().permute(&[1, 0]).unwrap();
-            assert_eq!(bytemuck::cast_slice::<u8, i32>(&download(&turned).unwrap()), [1, 4, 2, 5, 3, 6]);
-            upload(&turned, bytemuck::cast_slice(&[10i32, 20, 30, 40, 50, 60])).unwrap();
-            assert_eq!(turned.to_host::<i32>().unwrap(), [10, 20, 30, 40, 50, 60]);
+            let bytes: Vec<u8> = (0..100_005).map(|i| (i % 251) as u8).collect();
+            let turned = RawTensor::from_host(&queue, &bytes, [3, 33_335]).unwrap().permute(&[1, 0]).unwrap();
+            let expected: Vec<u8> = turned.to_host::<u8>().unwrap().iter().map(|byte| byte + 1).collect();
+            let mut seen = Vec::new();
+            let add = |bytes: &mut [u8]| {
+                seen.push(bytes.len());
+                bytes.iter_mut().for_each(|byte| *byte += 1);
+                Ok(())
+            };
+            rewrite(&turned, &mut [0; 1 << 14], true, add).unwrap();
+            assert_eq!(turned.to_host::<u8>().unwrap(), expected);
+            assert_eq!(seen, [&[1 << 14; 6][..], &[100_005 - 6 * (1 << 14)]].concat());
         }
     }
 }

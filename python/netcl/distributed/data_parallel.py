@@ -18,7 +18,6 @@ from netcl._netcl.distributed import (
     Replicas,
     broadcast_over_ranks,
     shard_lengths,
-    sync_over_ranks,
 )
 from netcl._structure import is_sequence
 from netcl.core.device import manager
@@ -213,7 +212,7 @@ class DataParallel(Wrapper):
         if self._sync is not None:
             self._sync.sync_grads()
         elif self.group is not None:
-            sync_over_ranks(self.group, self.module.parameters(), self.share)
+            self.group.sync_grads(self.module.parameters(), self.share)
 
 
 def _own_queues(model: Module) -> list[Any]:

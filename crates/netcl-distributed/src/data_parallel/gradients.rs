@@ -184,19 +184,24 @@ impl Bucket {
 /// Overwrites flat tensors with their sums over ranks.
 pub(super) fn reduce(group: &Group, flats: &[Tensor]) -> Result<()> {
     let raw: Vec<&RawTensor> = flats.iter().map(Tensor::raw).collect();
-    let lengths: Vec<usize> = raw.iter().map(|flat| flat.size() * flat.dtype().size()).collect();
-    let mut bytes = vec![0; lengths.iter().sum()];
-    let mut rest = &mut bytes[..];
-    for (flat, &length) in raw.iter().zip(&lengths) {
-        let (own, after) = rest.split_at_mut(length);
-        flat.read_bytes(own)?;
-        rest = after;
-    }
-    group.all_reduce_bytes(CALL, &mut bytes, raw[0].dtype(), Reduce::Sum)?;
-    let mut rest = &bytes[..];
-    for (flat, &length) in raw.iter().zip(&lengths) {
-        flat.write_bytes(&rest[..length], flat.dtype())?;
-        rest = &rest[length..];
-    }
-    Ok(())
+    group.in_place(CALL, &raw, |group, flats| {
+        if let [flat] = flats {
+            return group.all_reduce_flat(CALL, flat, Reduce::Sum);
+        }
+        let lengths: Vec<usize> = flats.iter().map(|flat| flat.size() * flat.dtype().size()).collect();
+        let mut bytes = vec![0; lengths.iter().sum()];
+        let mut rest = &mut bytes[..];
+        for (flat, &length) in flats.iter().zip(&lengths) {
+            let (own, after) = rest.split_at_mut(length);
+            flat.read_bytes(own)?;
+            rest = after;
+        }
+        group.all_reduce_bytes(CALL, &mut bytes, flats[0].dtype(), Reduce::Sum)?;
+        let mut rest = &bytes[..];
+        for (flat, &length) in flats.iter().zip(&lengths) {
+            flat.write_bytes(&rest[..length], flat.dtype())?;
+            rest = &rest[length..];
+        }
+        Ok(())
+    })
 }

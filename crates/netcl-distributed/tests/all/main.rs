@@ -1,6 +1,7 @@
 //! Collectives over ranks.
 #![cfg(target_os = "linux")]
 
+mod collectives;
 mod failures;
 mod gradients;
 mod group;

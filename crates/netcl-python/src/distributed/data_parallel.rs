@@ -20,7 +20,6 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(replicate_params, module)?)?;
     module.add_function(wrap_pyfunction!(broadcast_params, module)?)?;
     module.add_function(wrap_pyfunction!(sync_replicas, module)?)?;
-    module.add_function(wrap_pyfunction!(sync_over_ranks, module)?)?;
     module.add_function(wrap_pyfunction!(broadcast_over_ranks, module)?)?;
     module.add_function(wrap_pyfunction!(sync_batch_norm, module)?)
 }
@@ -125,18 +124,6 @@ fn broadcast_params(
 fn sync_replicas(py: Python<'_>, replicas: Vec<Vec<Bound<'_, Tensor>>>) -> PyResult<()> {
     let replicas: Vec<_> = replicas.iter().map(|replica| tensors(replica)).collect();
     site::detach(py, || dp::sync_grads(&replicas)).map_err(distributed_to_py)
-}
-
-/// Makes gradients the sums over ranks of ``share`` times the gradients there.
-#[pyfunction]
-fn sync_over_ranks(
-    py: Python<'_>,
-    group: &Bound<'_, Group>,
-    parameters: Vec<Bound<'_, Tensor>>,
-    share: f64,
-) -> PyResult<()> {
-    let (group, parameters) = (ranks(group), tensors(&parameters));
-    site::detach(py, || group.sync_grads(&parameters, share)).map_err(distributed_to_py)
 }
 
 /// Overwrites tensors, also of indices, with those of rank 0.

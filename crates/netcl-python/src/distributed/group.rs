@@ -80,6 +80,16 @@ impl Group {
         Ok(x)
     }
 
+    /// Makes every parameter's gradient the sum over ranks of ``share`` times its gradient there; ``share`` is this rank's part of the
+    /// global batch, an equal one unless given. A gradient that is missing counts as zeros, unless it is missing everywhere.
+    #[pyo3(signature = (parameters, share=None))]
+    fn sync_grads(&self, py: Python<'_>, parameters: &Bound<'_, PyAny>, share: Option<f64>) -> PyResult<()> {
+        let given = parameters.try_iter()?.map(|one| Ok(one?.cast::<Tensor>()?.get().inner().as_ref().clone()));
+        let parameters = given.collect::<PyResult<Vec<netcl::Tensor>>>()?;
+        let share = share.unwrap_or(1.0 / self.0.size() as f64);
+        self.wait(py, |group| group.sync_grads(&parameters, share))
+    }
+
     /// The tensors of all ranks, in their order; their first axes may differ.
     fn all_gather<'py>(&self, py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let raw = raw(x)?;
