@@ -119,7 +119,10 @@ fn reduce_chunks(
             lanes[*lane].write(slot, offset, len, |out| sums.write(sources.len(), out))?;
         }
     }
-    lanes.into_iter().try_for_each(HostLane::finish)?;
+    // Only what was written: a tensor that was read stays as it was for whoever saved it.
+    let is_written = |at: &usize| writes.iter().any(|(lane, _)| lane == at);
+    let written = lanes.into_iter().enumerate().filter(|(at, _)| is_written(at));
+    written.map(|(_, lane)| lane).try_for_each(HostLane::finish)?;
     for (target, (_, written)) in targets.iter().zip(&writes) {
         if !written.shares_storage(target) {
             target.assign(written)?;

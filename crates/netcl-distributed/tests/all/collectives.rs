@@ -55,6 +55,8 @@ fn every_dtype_on_odd_sizes() {
                 collectives::reduce(&tensors, op, 1).unwrap();
                 assert_eq!(&tensors[1].to_f64_vec().unwrap(), expected);
                 assert_eq!(tensors[0].to_f64_vec().unwrap(), values(0, count));
+                // What is only read has not changed for those who saved it.
+                assert_eq!(tensors[0].version(), list(shape, dtype)[0].version());
             }
             let tensors = list(shape, dtype);
             collectives::broadcast(&tensors, 1).unwrap();
