@@ -175,7 +175,7 @@ fn wrong_arguments_are_named_before_anybody_waits() {
     group.barrier().unwrap();
     group.abort("nobody hears it");
     group.all_reduce(&x, Reduce::Mean).unwrap();
-    assert_eq!(values(&group.scatter(&[x.clone()], &queue(), 0).unwrap()), [1.0, 2.0]);
+    assert_eq!(values(&group.scatter(std::slice::from_ref(&x), &queue(), 0).unwrap()), [1.0, 2.0]);
     for (error, text) in [
         (group.broadcast(&x, 1).unwrap_err(), "broadcast: there is no rank 1: the ranks are 0 to 0"),
         (group.all_to_all(&[]).unwrap_err(), "all_to_all: 0 tensors for 1 ranks; give one for each"),
