@@ -25,6 +25,8 @@ Parameters = Sequence[Tensor] | Module
 
 
 def _tensors(replica: Parameters) -> list[Tensor]:
+    if isinstance(replica, Tensor):
+        raise TypeError("parameters are a model or a list of tensors, not one tensor: write [tensor]")
     return replica.parameters() if isinstance(replica, Module) else list(replica)
 
 

@@ -143,6 +143,9 @@ fn broadcast_over_ranks(py: Python<'_>, group: &Bound<'_, Group>, tensors: Vec<B
     site::detach(py, || tensors.iter().try_for_each(|tensor| group.broadcast(tensor, 0))).map_err(distributed_to_py)
 }
 
+/// Mean, variance, the number of batches so far, and the share of a new one.
+type Averages<'py> = (Bound<'py, Tensor>, Bound<'py, Tensor>, Option<Bound<'py, IndexTensor>>, Option<f64>);
+
 /// Batch normalisation by the statistics of all ranks. ``running`` are the averages to update: mean, variance, the number of batches
 /// and the share of a new batch.
 #[pyfunction]
@@ -153,7 +156,7 @@ fn sync_batch_norm(
     x: &Bound<'_, Tensor>,
     weight: Option<Bound<'_, Tensor>>,
     bias: Option<Bound<'_, Tensor>>,
-    running: Option<(Bound<'_, Tensor>, Bound<'_, Tensor>, Option<Bound<'_, IndexTensor>>, Option<f64>)>,
+    running: Option<Averages<'_>>,
     eps: f64,
 ) -> PyResult<Tensor> {
     let (group, x) = (ranks(group), x.get().inner());
