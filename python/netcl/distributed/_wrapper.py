@@ -30,6 +30,8 @@ class Wrapper(Module):
 
     @training.setter
     def training(self, mode: bool) -> None:
+        # Compiled and captured functions look for it among the attributes.
+        self.__dict__["training"] = mode
         if (model := self.__dict__.get("module")) is not None:
             model.training = mode
 

@@ -44,9 +44,9 @@ class DataParallel(Wrapper):
     model moves to the first. Without them it runs on every GPU and accelerator, or where it is.
 
     Arrays and tensors among the arguments whose first axis is as long as that of the first one are divided, everything else
-    goes to all devices as it is. Batches are divided equally, by ``weights=[2, 1]``, or with ``weights="measured"`` by the
-    speed that the devices show at the first batch; ``model.weights`` has them from then on. Statistics that a forward pass
-    updates (of batch norm) are those of the first device.
+    goes to all devices as it is; results are joined along their first axis. Batches are divided equally, by ``weights=[2,
+    1]``, or with ``weights="measured"`` by the speed that the devices show at the first batch; ``model.weights`` has them
+    from then on. Statistics that a forward pass updates (of batch norm) are those of the first device.
 
     With a ``group`` every rank has such a model: it starts with the values of rank 0, and ``model.sync_grads()`` before
     ``optimizer.step()`` makes the gradients sums over the ranks, of which ``model.share`` times its own (1 / size) is this
