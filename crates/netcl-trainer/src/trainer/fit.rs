@@ -1,5 +1,7 @@
 //! The loop: batches become updates, updates become epochs, and everything is kept that a resumed run needs.
 
+mod together;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,11 +19,12 @@ use super::history::{Epoch, Step};
 use super::loader::{Loader, Sharing};
 use super::losses::CAPACITY;
 use super::progress::Progress;
-use super::ranks::{self, Taken};
+use super::ranks;
 use super::schedule::{ScheduleEvery, Scheduled};
 use super::session::Session;
 use super::trouble;
 use crate::error::{Error, Result};
+use together::Agreed;
 
 /// After this time losses are read even if there is room for more: whoever watches a slow run wants to see it move.
 const READ_AFTER: Duration = Duration::from_millis(200);
@@ -160,16 +163,6 @@ pub const BETWEEN_RANKS: &str = "ranks exchange gradients in the middle of a ste
 /// The file of a run's newest checkpoint.
 pub const LAST: &str = "last.netcl";
 
-/// What ranks know of an update before they begin it.
-struct Agreed {
-    /// The samples of all ranks.
-    samples: usize,
-    /// How far the loader has moved on, in batches.
-    moved: usize,
-    /// Whether losses are read after it.
-    read: bool,
-}
-
 /// An update that is on the device.
 struct Pending<B> {
     step: usize,
@@ -282,57 +275,6 @@ impl<S: Stepper> Run<'_, S> {
         Ok(outcome)
     }
 
-    /// Ranks begin at the same place with the weights of rank 0, and each with random numbers of its own.
-    fn meet(&mut self) -> Result<()> {
-        let Some(group) = &self.group else { return Ok(()) };
-        let Progress { epochs, batches, history, .. } = &*self.progress;
-        let place = |at: &[usize]| format!("update {} (epoch {}, batch {})", at[2], at[0] + 1, at[1]);
-        let own = vec![*epochs, *batches, history.steps.len(), self.options.epochs];
-        let other = ranks::first(group, &own)?;
-        if other[..3] != own[..3] {
-            return Err(Error::setting(format!(
-                "rank 0 begins after {}, rank {} after {}: resume all ranks from the same checkpoint, or none",
-                place(&other),
-                group.rank(),
-                place(&own)
-            )));
-        }
-        if other != own {
-            return Err(Error::setting(format!(
-                "rank 0 trains for {} epochs, rank {} for {}: all ranks must call fit alike",
-                other[3],
-                group.rank(),
-                own[3]
-            )));
-        }
-        ranks::set_generator(group.rank(), &ranks::generators(group)?);
-        self.stepper.held(|held| {
-            ranks::broadcast(group, held.model)?;
-            let mut state = held.optimizer.state();
-            state.tensors.values_mut().try_for_each(|tensor| group.broadcast(tensor.raw(), 0))?;
-            held.optimizer.load_state(&state)?;
-            if let Some(ema) = held.ema {
-                let state = ema.state()?;
-                state.tensors.values().try_for_each(|tensor| group.broadcast(tensor.raw(), 0))?;
-                ema.load_state(&state)?;
-            }
-            Ok(())
-        })
-    }
-
-    /// What rank 0's callbacks have asked for, on all ranks.
-    fn settle(&mut self) -> Result<()> {
-        if let Some(group) = &self.group {
-            let groups = self.stepper.show(|_, _, groups| Ok(groups.to_vec()))?;
-            let rates: Vec<f64> = groups.iter().map(ParamGroup::learning_rate).collect();
-            let own = (self.end.take(), std::mem::take(&mut self.keep), rates);
-            let (end, keep, rates) = ranks::first(group, &own)?;
-            (self.end, self.keep) = (end, keep);
-            groups.iter().zip(rates).for_each(|(group, rate)| group.set_learning_rate(rate));
-        }
-        Ok(())
-    }
-
     fn epochs(
         &mut self,
         train: &mut dyn Loader<Batch = S::Batch>,
@@ -384,7 +326,8 @@ impl<S: Stepper> Run<'_, S> {
             if batches.is_some_and(|all| self.progress.batches >= all) {
                 break;
             }
-            if if self.group.is_some() { self.stop } else { (self.options.stop)() } {
+            let stop = if self.group.is_some() { self.stop } else { (self.options.stop)() };
+            if stop {
                 self.read(&mut pending)?;
                 self.progress.seconds = before + start.elapsed().as_secs_f64();
                 self.progress.loader = train.state()?;
@@ -449,22 +392,6 @@ impl<S: Stepper> Run<'_, S> {
             self.write(folder, "last")?;
         }
         Ok(None)
-    }
-
-    /// What ranks must know of each other before an update; all of them read losses and stop after the same one.
-    fn agree(&mut self, taken: &Taken<S::Batch>, samples: &[usize], own: bool, due: bool) -> Result<Agreed> {
-        let samples: usize = samples.iter().sum();
-        let Some(group) = &self.group else { return Ok(Agreed { samples, moved: taken.moved, read: due }) };
-        let flag = |set: bool| f64::from(u8::from(set));
-        let stop = (self.options.stop)();
-        let own_numbers = [samples as f64, taken.moved as f64, flag(stop), flag(due)];
-        let [all, moved, stop, read] = self.stepper.wait(|| ranks::sum(group, own_numbers))?;
-        self.stop = stop > 0.0;
-        self.stepper.session(|session| {
-            session.share = samples as f64 / all.max(1.0);
-            Ok(())
-        })?;
-        Ok(Agreed { samples: all as usize, moved: if own { moved as usize } else { taken.moved }, read: read > 0.0 })
     }
 
     /// Puts one update on the device.
@@ -551,15 +478,6 @@ impl<S: Stepper> Run<'_, S> {
         self.keep_asked()
     }
 
-    /// What gave a loss that is not finite, on whichever rank.
-    fn first_operation(&mut self, group: &[S::Batch]) -> Result<String> {
-        let own = trouble::first_operation(self.stepper, group);
-        let Some(group) = &self.group else { return Ok(own) };
-        let found = ranks::texts(group, &own)?;
-        let at = found.iter().position(|text| text != trouble::FINITE).unwrap_or(0);
-        Ok(format!("on rank {at} {}", found[at]))
-    }
-
     /// The mean over an epoch's samples, and how many there were.
     fn mean_loss(&self, epoch: usize) -> (f64, usize) {
         let steps = self.progress.history.steps.iter().rev().take_while(|step| step.epoch == epoch);
@@ -602,7 +520,7 @@ impl<S: Stepper> Run<'_, S> {
             self.progress.generators = ranks::generators(group)?;
             self.stepper.session(Session::collect)?;
             if group.rank() != 0 {
-                self.stepper.session(|session| Ok(drop(session.sums())))?;
+                self.stepper.session(|session| Ok(session.sums()))?;
                 return Ok(path);
             }
         }

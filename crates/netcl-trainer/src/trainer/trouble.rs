@@ -45,7 +45,8 @@ pub(crate) fn advice(samples: usize, parts: usize, parameters: usize, state: usi
 }
 
 /// What is said where no operation is found.
-pub(super) const FINITE: &str = "the same batch gives finite values when it is run again: a random layer such as dropout, or mixed precision, decides";
+pub(super) const FINITE: &str = "the same batch gives finite values when it is run again: a random layer such as dropout, or mixed \
+     precision, decides";
 
 /// Which operation gives the first value that is not finite in these batches, in words. The weights are those before the update that
 /// failed: the device has skipped it.
