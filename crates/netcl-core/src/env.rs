@@ -134,6 +134,8 @@ variables! {
         "where the processes of one job meet, and no others; netcl launch sets it";
     RANK_TIMEOUT: "NETCL_RANK_TIMEOUT", Amount("seconds"), "60",
         "how long a rank waits for another before all give up";
+    RESTART: "NETCL_RESTART", Whole(0, 1 << 20), "0",
+        "how often netcl launch has started all ranks again; netcl launch sets it";
 }
 
 impl Variable {

@@ -239,7 +239,8 @@ fn copy_all(call: &'static str, copies: Vec<(RawTensor, Vec<RawTensor>)>) -> Res
 
 /// The reduction as one kernel, where all tensors are floats of one device.
 fn reduce_on_device(call: &'static str, tensors: &[RawTensor], op: Reduce) -> Result<Option<RawTensor>> {
-    static KERNELS: LazyLock<Mutex<HashMap<(&str, usize), Arc<Elementwise>>>> = LazyLock::new(Mutex::default);
+    type Kernels = HashMap<(&'static str, usize), Arc<Elementwise>>;
+    static KERNELS: LazyLock<Mutex<Kernels>> = LazyLock::new(Mutex::default);
     let Some((first, others)) = tensors.split_first() else { return Ok(None) };
     let here = |other: &RawTensor| other.queue().same_device(first.queue());
     if tensors.len() > MAX_INPUTS || !DType::FLOATS.contains(&first.dtype()) || !others.iter().all(here) {

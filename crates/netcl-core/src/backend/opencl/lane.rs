@@ -75,9 +75,9 @@ impl ClLane {
         let wait: smallvec::SmallVec<[&Event; 1]> = before.iter().collect();
         let (queue, start) = (self.stream.queue(), self.start);
         let read = || {
+            let deps = Deps::after(&wait).event();
             // SAFETY: the slot lies in the lane's own memory, which lives until its events are complete (see the drop), and nobody
             // reads it before this one is (see `read`).
-            let deps = Deps::after(&wait).event();
             Ok(unsafe { queue.read_raw(&self.buffer, start + offset, to, len, false, deps)? })
         };
         let event = observe::copy_on(&self.stream, Kind::Download, len, read)?;
@@ -107,7 +107,7 @@ impl ClLane {
     pub fn write(&mut self, slot: usize, offset: usize, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
         let from = self.slot(slot, len)?;
         self.settle(slot)?;
-        // SAFETY: no command uses the slot any more.
+        // SAFETY: the commands that used the slot are over.
         fill(unsafe { std::slice::from_raw_parts_mut(from, len) });
         let (queue, _) = self.stream.copy_queue()?;
         let start = self.start;
