@@ -17,7 +17,7 @@ use crate::transfer::{on_host, rewrite};
 const SMALL: usize = 64 << 10;
 /// Bytes that each rank reduces at a time: they and their sums stay in the caches, and no sums of a whole tensor are allocated.
 const PART: usize = 1 << 20;
-/// Host memory up to this many bytes is kept between calls: new pages cost more than copying to them (4 MiB: 20 ms instead of 2).
+/// Host memory up to this many bytes is kept between calls: its pages need not be made again.
 const KEPT: usize = 256 << 20;
 
 /// Ranks that make the same calls in the same order.
