@@ -236,7 +236,7 @@ SPECIAL: dict[tuple[str, int], dict[str, Callable[[Setting], object]]] = {
 def check_outline(s: Setting, ran: dict[str, typing.Any], printed: str) -> None:
     assert s.trained()
     np.testing.assert_array_equal(s.netcl.io.load_model("ckpt.netcl")[0].weight.to_host(), s.model[0].weight.to_host())
-    # The twin's gradient, halved: the model had none any more.
+    # The twin's gradient, halved: by then the model had none.
     for replica in (s.model, s.twin):
         np.testing.assert_array_equal(replica[0].bias.grad.to_host(), np.full(16, 0.25, np.float32))
 

@@ -16,7 +16,7 @@ const CALL: &str = "sync_grads";
 /// Sums gradients over ranks as [`Group::sync_grads`] does, with the same bits, but begins while backward runs: a thread exchanges a
 /// bucket as soon as all of its gradients are there.
 ///
-/// Between the beginning of backward and the end of [`OverlappedSync::sync_grads`] the thread uses the group, so nobody else may: a
+/// Between the beginning of backward and the end of [`OverlappedSync::sync_grads`] the thread uses the group, so no other thread may: a
 /// model with synchronised batch norm needs a second group for it, or [`Group::sync_grads`]. Inside a captured step use
 /// [`Group::sync_grads`] as well: a capture sees the launches of its own thread only.
 ///
