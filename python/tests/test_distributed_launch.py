@@ -220,3 +220,35 @@ def test_the_example_learns_on_two_ranks(tmp_path):
         first, second = ranks.good()
     assert float(first.split()[-1]) > 0.93 and second == "", first
     assert Path(checkpoint).exists()
+
+
+def test_a_captured_step_exchanges_gradients_at_every_replay(tmp_path):
+    body = """
+    from netcl.nn import functional as F
+    from netcl.runtime import capture
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        group.sync_grads(model.parameters())
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    for parameter in model.parameters():
+        group.broadcast(parameter)
+    run, losses = capture(step) if sys.argv[2] == "captured" else step, []
+    for i in range(6):
+        own = slice(16 * i + 8 * group.rank, 16 * i + 8 * group.rank + 8)
+        batch = netcl.Tensor.from_host(queue, x[own]), netcl.IndexTensor.from_host(queue, y[own])
+        losses.append(group.all_reduce(run(*batch).detach(), "mean").item())
+    weights = [parameter.to_host().tolist() for parameter in model.parameters()]
+    (folder / f"{sys.argv[2]}-{group.rank}.json").write_text(json.dumps([losses, weights]))
+    if sys.argv[2] == "captured":
+        assert run.recordings == 1, run.recordings
+    """
+    for way in ("eager", "captured"):
+        with Ranks(2, tmp_path, body, str(tmp_path), way) as ranks:
+            ranks.good()
+    eager, captured = ([(tmp_path / f"{way}-{rank}.json").read_text() for rank in range(2)] for way in ("eager", "captured"))
+    assert eager[0] == eager[1] == captured[0] == captured[1]
