@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -148,6 +149,49 @@ def test_one_tensor_goes_to_the_group():
     assert len(dist.all_gather(x, group=group)) == 2
     dist.barrier(group=group)
     assert group.calls == [("all_reduce", "max"), ("barrier",)]
+
+
+def test_one_tensor_of_each_rank_as_numpy_has_it():
+    queue, size = manager.default("cpu").queue, 3
+    arrays = [np.arange(14, dtype=np.float32).reshape(7, 2) * (rank + 1) for rank in range(size)]
+    total = np.sum(arrays, 0)
+    parts = [np.array_split(array, size) for array in arrays]
+    found = [None] * size
+
+    def run(group):
+        def own():
+            return Tensor.from_host(queue, arrays[group.rank])
+
+        gathered = dist.gather(own(), root=1, group=group)
+        results = {
+            "all_reduce": dist.all_reduce(own(), group=group),
+            "reduce": dist.reduce(own(), root=2, group=group),
+            "broadcast": dist.broadcast(own(), root=1, group=group),
+            "reduce_scatter": dist.reduce_scatter(own(), group=group),
+            "all_to_all": dist.all_to_all(own(), group=group),
+            "all_gather": np.concatenate(dist.all_gather(own(), group=group)),
+            "gather": np.concatenate(gathered) if gathered is not None else np.zeros(0),
+        }
+        found[group.rank] = {name: np.asarray(result) for name, result in results.items()}
+
+    threads = [threading.Thread(target=run, args=(group,), daemon=True) for group in dist.threads(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for rank, results in enumerate(found):
+        expected = {
+            "all_reduce": total,
+            "reduce": total if rank == 2 else arrays[rank],
+            "broadcast": arrays[1],
+            "reduce_scatter": np.array_split(total, size)[rank],
+            "all_to_all": np.concatenate([part[rank] for part in parts]),
+            "all_gather": np.concatenate(arrays),
+            "gather": np.concatenate(arrays) if rank == 1 else np.zeros(0),
+        }
+        assert results is not None and results.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_array_equal(results[name], value, err_msg=f"{name} on rank {rank}")
 
 
 @pytest.mark.parametrize("mixed", [False, True])

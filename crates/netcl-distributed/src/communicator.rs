@@ -121,8 +121,8 @@ impl Communicator for Alone {
 /// Waiting threads and processes look around this often: whether others still live, and whether the user pressed Ctrl+C.
 const PATROL: Duration = Duration::from_millis(50);
 
-/// How long a rank waits for another.
-pub(crate) fn time_limit() -> Duration {
+/// How long a rank waits for another: `NETCL_RANK_TIMEOUT`.
+pub fn time_limit() -> Duration {
     let seconds = env::RANK_TIMEOUT.amount().unwrap_or(60.0);
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }

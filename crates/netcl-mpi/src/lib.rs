@@ -9,6 +9,7 @@
 //! MPI has no way to go on without a rank: one that gives up, or does not come within `NETCL_RANK_TIMEOUT`, is named on standard error
 //! and the whole job ends (`MPI_Abort`).
 
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,11 +18,13 @@ use mpi::environment::Universe;
 use mpi::request::{Request, Scope};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator as _, CommunicatorCollectives, Destination, Source};
-use netcl_core::{env, host};
+use netcl_core::host;
+use netcl_distributed::communicator::time_limit;
 use netcl_distributed::{Call, Communicator, Error, Group, Piece, Result};
 
-/// Bytes of the text of a call that travel.
+/// Bytes of the text of a call that travel, for messages; before them goes a hash of the whole, by which calls are compared.
 const TEXT: usize = 512;
+const HASH: usize = 8;
 /// Bytes of a message: MPI counts them in 31 bits.
 const MESSAGE: usize = 1 << 30;
 /// A rank looks so often before it lets others run.
@@ -58,9 +61,7 @@ pub fn init() -> Result<Group> {
     // Messages of our own never meet those of the program.
     let communicator = universe.world().duplicate();
     let (rank, size) = (communicator.rank() as usize, communicator.size() as usize);
-    let seconds = env::RANK_TIMEOUT.amount().unwrap_or(60.0);
-    let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-    Ok(Group::new(Mpi { rank, size, limit, world: Mutex::new(World { communicator, _universe: universe }) }))
+    Ok(Group::new(Mpi { rank, size, limit: time_limit(), world: Mutex::new(World { communicator, _universe: universe }) }))
 }
 
 impl Mpi {
@@ -92,14 +93,14 @@ impl Mpi {
     }
 
     /// What all ranks call, and how much each gives to this one.
-    fn announce(&self, call: &Call<'_>, world: &SimpleCommunicator, parts: &[&[u8]]) -> Result<Vec<(String, usize)>> {
-        let length = TEXT + 8 * self.size;
+    fn announce(&self, call: &Call<'_>, world: &SimpleCommunicator, parts: &[&[u8]]) -> Result<Vec<Announced>> {
+        const LENGTHS: usize = HASH + TEXT;
+        let length = LENGTHS + 8 * self.size;
         let mut own = vec![0u8; length];
-        let kept = call.text.floor_char_boundary(TEXT - 8);
-        own[..kept].copy_from_slice(&call.text.as_bytes()[..kept]);
-        // A longer text is told from another by its length at least.
-        own[TEXT - 8..TEXT].copy_from_slice(&(call.text.len() as u64).to_le_bytes());
-        for (place, part) in own[TEXT..].chunks_exact_mut(8).zip(parts) {
+        own[..HASH].copy_from_slice(&hash(call.text).to_le_bytes());
+        let kept = call.text.floor_char_boundary(TEXT);
+        own[HASH..HASH + kept].copy_from_slice(&call.text.as_bytes()[..kept]);
+        for (place, part) in own[LENGTHS..].chunks_exact_mut(8).zip(parts) {
             place.copy_from_slice(&(part.len() as u64).to_le_bytes());
         }
         let mut all = host::filled(call.name, length * self.size, 0u8)?;
@@ -107,14 +108,28 @@ impl Mpi {
             let request = world.immediate_all_gather_into(scope, &own[..], &mut all[..]);
             self.finish(call, world, (self.rank + 1) % self.size, request);
         });
-        let read = |bytes: &[u8]| {
-            let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |all, byte| all << 8 | u64::from(*byte)) as usize;
-            let kept = number(&bytes[TEXT - 8..TEXT]).min(TEXT - 8);
-            let start = TEXT + 8 * self.rank;
-            (String::from_utf8_lossy(&bytes[..kept]).trim_end_matches('\0').to_owned(), number(&bytes[start..start + 8]))
+        let number = |bytes: &[u8]| bytes.iter().rev().take(8).fold(0u64, |all, byte| all << 8 | u64::from(*byte));
+        let read = |bytes: &[u8]| Announced {
+            hash: number(&bytes[..HASH]),
+            text: String::from_utf8_lossy(&bytes[HASH..LENGTHS]).trim_end_matches('\0').to_owned(),
+            length: number(&bytes[LENGTHS + 8 * self.rank..][..8]) as usize,
         };
         Ok(all.chunks_exact(length).map(read).collect())
     }
+}
+
+/// What a rank tells of its call.
+struct Announced {
+    hash: u64,
+    text: String,
+    /// The bytes of its part for this rank.
+    length: usize,
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    hasher.finish()
 }
 
 impl Communicator for Mpi {
@@ -139,11 +154,15 @@ impl Communicator for Mpi {
         let world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
         let world = &world.communicator;
         let announced = self.announce(call, world, parts)?;
-        let short = Call { name: call.name, text: &call.text[..call.text.floor_char_boundary(TEXT - 8)] };
-        short.check(self.rank, announced.iter().map(|(text, _)| text))?;
+        // All ranks look at the same hashes, so all come to the same answer.
+        let own = hash(call.text);
+        if let Some(rank) = announced.iter().position(|given| given.hash != own) {
+            let (there, here) = (announced[rank].text.clone(), call.text.to_owned());
+            return Err(Error::Disagree { rank, own: self.rank, there, here });
+        }
         let mut received = Vec::with_capacity(self.size);
-        for (from, (_, length)) in announced.iter().enumerate() {
-            let needed = if from == self.rank { 0 } else { *length };
+        for (from, given) in announced.iter().enumerate() {
+            let needed = if from == self.rank { 0 } else { given.length };
             received.push(host::filled(call.name, needed, 0u8)?);
         }
         mpi::request::scope(|scope| {

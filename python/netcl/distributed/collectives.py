@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from netcl._netcl import IndexTensor, Tensor, distributed as _lists
 from netcl.core.device import manager
+from netcl.distributed.group import init
 
 __all__ = [
     "DeviceManager",
@@ -40,9 +41,7 @@ AnyTensor = Tensor | IndexTensor
 def _ranks(tensors: Any, group: Any) -> Any:
     """The group of a call with one tensor; None for a list."""
     if isinstance(tensors, (Tensor, IndexTensor)):
-        import netcl.distributed
-
-        return group if group is not None else vars(netcl.distributed)["init"]()
+        return init() if group is None else group
     if group is not None:
         raise TypeError("group= goes with the one tensor of this rank; a list holds tensors of this process's devices")
     return None
@@ -113,21 +112,23 @@ def all_gather(tensors: Any, *, group: Any = None) -> list[Any]:
 def reduce_scatter(tensors: Any, op: str = "sum", *, group: Any = None) -> Any:
     """Part ``k`` of the reduction of all along the first axis, on the device of tensor ``k`` (over ranks: this rank's part)."""
     ranks = _ranks(tensors, group)
-    return ranks.reduce_scatter(tensors, op) if ranks is not None else _lists.reduce_scatter(tensors, op)
+    if ranks is None:
+        return _lists.reduce_scatter(tensors, op)
+    return ranks.reduce_scatter(_lists.scatter(tensors, ranks.size), op)
 
 
 def all_to_all(tensors: Any, *, group: Any = None) -> Any:
-    """Cuts every tensor as :func:`scatter` does, and gives device (or rank) ``k`` the parts ``k`` of all."""
+    """Cuts every tensor as :func:`scatter` does, and gives device (or rank) ``k`` the joined parts ``k`` of all."""
     ranks = _ranks(tensors, group)
-    return ranks.all_to_all(tensors) if ranks is not None else _lists.all_to_all(tensors)
+    if ranks is None:
+        return _lists.all_to_all(tensors)
+    return _lists.gather(ranks.all_to_all(_lists.scatter(tensors, ranks.size)))
 
 
 def barrier(tensors: Sequence[AnyTensor] | None = None, *, group: Any = None) -> None:
     """Returns when all ranks have called it; with a list of tensors, when the work of their devices is done."""
     if tensors is None:
-        import netcl.distributed
-
-        (group if group is not None else vars(netcl.distributed)["init"]()).barrier()
+        (init() if group is None else group).barrier()
         return
     for tensor in tensors:
         tensor.queue.finish()

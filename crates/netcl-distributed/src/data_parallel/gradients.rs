@@ -1,9 +1,9 @@
 //! Gradients summed over ranks, in flat buckets: one exchange for many parameters.
 
 use netcl_nn::autograd::ops::elementwise::mul;
-use netcl_nn::autograd::ops::layout::{cat, reshape, slice};
-use netcl_nn::autograd::{DType, RawTensor, Slice, Tensor, autocast, no_grad};
+use netcl_nn::autograd::{DType, RawTensor, Tensor, autocast, no_grad};
 
+use super::replicas::{joined, parted};
 use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::reduction::Reduce;
@@ -143,38 +143,29 @@ impl Bucket {
     /// The gradients times the rank's share, one flat tensor per run; zeros where there is none.
     pub(super) fn pack(&self, parameters: &[Tensor], share: f64) -> Result<Vec<Tensor>> {
         let _plain = (no_grad(), autocast::suspend());
-        self.runs(parameters)
-            .map(|run| {
-                let flat = |&at: &usize| {
-                    let parameter = &parameters[at];
-                    match parameter.grad() {
-                        Some(gradient) => Ok(reshape(&gradient.cast(self.dtype)?, [parameter.size()])?),
-                        None => Ok(Tensor::from_shape(parameter.queue(), [parameter.size()], self.dtype)?),
-                    }
-                };
-                let parts = run.iter().map(flat).collect::<Result<Vec<Tensor>>>()?;
-                let joined = match &parts[..] {
-                    // Its own memory: what fails on the way must leave the gradient as it is.
-                    [one] if share == 1.0 => one.raw().duplicate()?.into(),
-                    [one] => one.clone(),
-                    parts => cat(&parts.iter().collect::<Vec<_>>(), 0)?,
-                };
-                Ok(if share == 1.0 { joined } else { mul(&joined, share)? })
-            })
-            .collect()
+        let gradient = |&at: &usize| match parameters[at].grad() {
+            Some(gradient) => Ok(gradient.cast(self.dtype)?),
+            None => Ok(Tensor::from_shape(parameters[at].queue(), parameters[at].shape().clone(), self.dtype)?),
+        };
+        let pack = |run: &[usize]| {
+            let flat = joined(run.iter().map(gradient).collect::<Result<Vec<Tensor>>>()?.into_iter())?;
+            match (run, share) {
+                // Its own memory: what fails on the way must leave the gradient as it is.
+                ([_], 1.0) => Ok(flat.raw().duplicate()?.into()),
+                (_, 1.0) => Ok(flat),
+                _ => Ok(mul(&flat, share)?),
+            }
+        };
+        self.runs(parameters).map(pack).collect()
     }
 
     /// Makes the parts of flat tensors, as [`Bucket::pack`] gave them, the gradients of the parameters that `wanted` names.
     pub(super) fn unpack(&self, parameters: &[Tensor], flats: &[Tensor], wanted: impl Fn(usize) -> bool) -> Result<()> {
         let _plain = no_grad();
         for (run, flat) in self.runs(parameters).zip(flats) {
-            let mut start = 0;
-            for &at in run {
-                let parameter = &parameters[at];
-                let end = start + parameter.size() as isize;
-                let part = slice(flat, 0, Slice::new(Some(start), Some(end), 1))?;
-                parameter.set_grad(if wanted(at) { Some(reshape(&part, parameter.shape().clone())?) } else { None });
-                start = end;
+            let parts = parted(flat, run.iter().map(|&at| &parameters[at]))?;
+            for (&at, part) in run.iter().zip(parts) {
+                parameters[at].set_grad(wanted(at).then_some(part));
             }
         }
         Ok(())

@@ -213,13 +213,13 @@ impl Replicas {
 }
 
 /// Tensors one after the other, flat.
-fn joined(tensors: impl Iterator<Item = Tensor>) -> AutogradResult<Tensor> {
+pub(super) fn joined(tensors: impl Iterator<Item = Tensor>) -> AutogradResult<Tensor> {
     let flat = tensors.map(|tensor| reshape(&tensor, [tensor.size()])).collect::<AutogradResult<Vec<_>>>()?;
     if let [one] = &flat[..] { Ok(one.clone()) } else { cat(&flat.iter().collect::<Vec<_>>(), 0) }
 }
 
 /// The parts of a flat tensor in the shapes of others, as views.
-fn parted<'t>(flat: &Tensor, like: impl Iterator<Item = &'t Tensor>) -> AutogradResult<Vec<Tensor>> {
+pub(super) fn parted<'t>(flat: &Tensor, like: impl Iterator<Item = &'t Tensor>) -> AutogradResult<Vec<Tensor>> {
     let mut start = 0;
     like.map(|like| {
         let end = start + like.size() as isize;

@@ -19,12 +19,8 @@ pub(crate) fn sum<const N: usize>(group: &Group, own: [f64; N]) -> Result<[f64; 
 
 /// What every rank has, in their order; lengths may differ.
 fn gather<T: Element>(group: &Group, own: &[T]) -> Result<Vec<Vec<T>>> {
-    let queue = manager().cpu().queue;
-    // One more in front: not every way between ranks need know of tensors without elements.
-    let mut padded = vec![T::from_f64(0.0)];
-    padded.extend_from_slice(own);
-    let parts = group.all_gather(&RawTensor::from_host(&queue, &padded, [padded.len()])?)?;
-    parts.iter().map(|part| Ok(part.to_host::<T>()?.split_off(1))).collect()
+    let parts = group.all_gather(&RawTensor::from_host(&manager().cpu().queue, own, [own.len()])?)?;
+    parts.iter().map(|part| Ok(part.to_host::<T>()?)).collect()
 }
 
 /// The numbers of every rank.
