@@ -42,7 +42,11 @@ pub mod segment;
 pub mod softmax;
 pub mod sort;
 pub mod tuning;
+pub mod whole;
 mod wide;
+
+/// Barriers, and copies by Hopper's tensor copy engine: the beginning of kernels that use them.
+const COPY_ENGINE: &str = include_str!("copy_engine.cl");
 
 pub use attention::{scaled_dot_product_attention, scaled_dot_product_attention_backward};
 pub use conv::{conv_transpose2d, conv1d, conv2d, conv2d_backward_data, conv2d_backward_weight};

@@ -19,12 +19,14 @@
 //! | `problem.rs` | shapes, strides, checks |
 //! | `cpu.rs`, `cpu/tile.rs` | native: blocks of scores as matrix products |
 //! | `opencl.rs`, `attention.cl`, `attention_backward.cl` | the kernels and how they are launched |
+//! | `units.rs`, `attention_units.cl` | 16-bit numbers on Hopper's matrix units |
 //! | `rotary.rs` | rotary position embedding |
 
 mod cpu;
 mod opencl;
 mod problem;
 mod rotary;
+mod units;
 
 use netcl_core::Result;
 use netcl_core::backend::Queue;
@@ -128,6 +130,7 @@ pub fn scaled_dot_product_attention(
             let saved = Saved { out: &out, logsumexp: &logsumexp };
             let (work, args) = match queue {
                 Queue::Cpu(_) => cpu::forward(&problem, saved),
+                Queue::OpenCl(stream) if units::serves(&problem, stream) => units::forward(&problem, stream, saved)?,
                 Queue::OpenCl(stream) => opencl::forward(&problem, stream, saved)?,
             };
             let cost = Cost { flops: problem.flops(2), bytes: problem.bytes() };
@@ -168,6 +171,7 @@ pub fn scaled_dot_product_attention_backward(
         };
         let works = match queue {
             Queue::Cpu(_) => vec![cpu::backward(&problem, &backward)],
+            Queue::OpenCl(stream) if units::serves(&problem, stream) => units::backward(&problem, stream, &backward)?,
             Queue::OpenCl(stream) => opencl::backward(&problem, stream, &backward)?,
         };
         // Two products recomputed or formed for q's gradient and its own; four and two for those of k and v.

@@ -85,8 +85,13 @@ thread_local! {
     static FORCED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
+/// Whether this thread is inside of [`force_group`].
+pub(super) fn is_forced() -> bool {
+    FORCED.get().is_some()
+}
+
 /// Runs a closure in which attention on OpenCL devices takes work-groups of at most `side` x `side` work-items, also on
-/// processors, which otherwise take one: for tests and measurements.
+/// CPU devices, which otherwise take one, and no matrix units: for tests and measurements.
 pub fn force_group<R>(side: usize, f: impl FnOnce() -> R) -> R {
     struct Scope(Option<usize>);
     impl Drop for Scope {

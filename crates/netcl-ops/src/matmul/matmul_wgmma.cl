@@ -40,7 +40,7 @@
 //                REGISTERS, DESCRIPTORS, SUMS   its operands: "%0, %1, ...", the two after them, "+f"(d[0]), ...
 //                OPERANDS       the same with the first operand in registers: "{%n, ...}, %m"
 //                EACH_SUM(X), EACH_PAIR(X)      X(0) X(1) ... for every sum; X(0) X(2) ... for every pair of 8 columns
-// and with what matmul_units.cl, which stands before, asks for.
+// and with what matmul_units.cl, which stands before as copy_engine.cl does, asks for.
 // Lines that begin with //@@ are instructions of sm_90a, which netcl-core's ptx.rs brings to life.
 
 #define BM 128
@@ -62,33 +62,6 @@
 #else
 #define TAIL_PARAMS
 #endif
-
-void barrier_init(uint bar, uint arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
-}
-
-void barrier_arrive(uint bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
-
-void barrier_expect(uint bar, uint bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-}
-
-void barrier_wait(uint bar, uint parity) {
-    uint done;
-    do {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(bar), "r"(parity)
-                     : "memory");
-    } while (!done);
-}
-
-// Copies one box; the barrier counts its bytes.
-void copy_box(uint to, ulong map, int x, int y, int z, int w, uint bar) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
-                 ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar)
-                 : "memory");
-}
 
 // Copies `lines` rows of a (columns of b) from `line` on, BK terms of each from `term` on.
 void copy_lines(uint to, ulong map, int along_k, int lines, int line, int term, int z, int w, uint bar) {

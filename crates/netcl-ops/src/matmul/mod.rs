@@ -34,8 +34,8 @@ use netcl_core::{Error, Result};
 use crate::lead::Lead;
 pub(crate) use cpu::{PANEL, Sum, View, panel_product};
 use lead::takes_prologue;
-pub(crate) use opencl::UNITS;
 pub use opencl::build_matmul_kernel;
+pub(crate) use opencl::{UNITS, has_wgmma};
 use problem::{Problem, overlap};
 
 const OP: &str = "matmul";

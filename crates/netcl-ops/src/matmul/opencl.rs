@@ -37,6 +37,7 @@ use source::{Outcome, result};
 use split::Split;
 pub(crate) use tuned::UNITS;
 pub(super) use units::{available as units_available, kernel as units_kernel};
+pub(crate) use wgmma::available as has_wgmma;
 
 /// Batch axes that the kernels have arguments for; products with more are launched slice by slice.
 const BATCH_AXES: usize = 2;

@@ -71,6 +71,31 @@ fn every_case_on_every_device_and_dtype() {
     });
 }
 
+/// What only devices with matrix units compute in a way of its own: widths up to 128, tiles that are not full, masks in both orders.
+#[test]
+fn matrix_units() {
+    let sizes: [(&'static str, [usize; 6], bool, Option<[usize; 4]>, Layout); 8] = [
+        ("one key", [1, 1, 1, 1, 8, 8], false, None, Layout::Dense),
+        ("narrow", [2, 2, 130, 259, 32, 40], false, None, Layout::Heads),
+        ("causal", [2, 3, 333, 333, 64, 64], true, None, Layout::Heads),
+        ("more keys", [1, 2, 65, 400, 64, 64], true, None, Layout::Transposed),
+        ("more queries", [1, 2, 400, 65, 128, 72], true, None, Layout::Dense),
+        ("wide", [1, 3, 257, 300, 128, 128], false, None, Layout::Heads),
+        ("masked", [2, 2, 140, 150, 64, 64], false, Some([2, 1, 140, 150]), Layout::Heads),
+        ("masked keys", [2, 2, 200, 99, 128, 128], true, Some([2, 1, 1, 99]), Layout::Dense),
+    ];
+    let mut grid = Grid::new("attention on matrix units");
+    for device in devices().into_iter().filter(|device| device.platform_name.contains("NVIDIA")) {
+        for dtype in [DType::F16, DType::BF16] {
+            for (name, sizes, causal, mask, layout) in sizes {
+                let case = Case { name, sizes, causal, mask, layout, ..Default::default() };
+                grid.cell(&device, format!("{dtype} {name} {sizes:?}"), || check(&device, &case, dtype));
+            }
+        }
+    }
+    grid.finish(0);
+}
+
 /// With groups of work-items on processors, too, and on devices that pretend to be small: limits are read once per process.
 #[test]
 fn small_devices() {

@@ -15,6 +15,7 @@ use super::Multiplication;
 use super::arithmetic::Arithmetic;
 use super::stage::{Lines, Staged, UNIT};
 use super::units::{COMMON, int};
+use crate::COPY_ENGINE;
 
 /// Columns of the narrowest tile that any product can have.
 pub(super) const NARROW: usize = 64;
@@ -78,7 +79,7 @@ impl Arithmetic {
 }
 
 /// Whether the device has what `matmul_wgmma.cl` needs. Nothing is built on devices that are not of its family.
-pub(super) fn available(stream: &Stream) -> bool {
+pub(crate) fn available(stream: &Stream) -> bool {
     let probes = stream.device().probes();
     stream.device().info().max_work_group_size >= GROUP
         && probes.nvidia_wgmma()
@@ -251,8 +252,9 @@ impl Multiplication<'_> {
         let key = format!("{name}{}", prelude.key);
         let source = || {
             // The lists follow from BN, so the key need not hold them.
-            let text = prelude.text + COMMON + &operand_lists(columns) + include_str!("../matmul_wgmma.cl");
-            (Source::new(text, "").retargeted(), name)
+            let parts =
+                [&prelude.text, COMMON, &operand_lists(columns), COPY_ENGINE, include_str!("../matmul_wgmma.cl")];
+            (Source::new(parts.concat(), "").retargeted(), name)
         };
         self.stream.kernel(&key, source)
     }
