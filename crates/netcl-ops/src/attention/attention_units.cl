@@ -19,6 +19,10 @@
 // branches, which would make the compiler wait for every product. Blocks of rows are handed out by a counter, those with the most work
 // first.
 //
+// With SIZE == 4 the numbers are floats, multiplied as tf32. Such operands must lie along k, so for the sums the walked tensors were
+// transposed before (attention_turn): rows of D x walked rows, of which each eight lie in the order 0 2 4 6 1 3 5 7, since that is how
+// a lane's pairs of columns are met by an instruction that takes columns q and q + 4.
+//
 // A warp group's scores: lane 4 r + q of warp w holds, of every 8 columns, those of rows 16 w + r and 16 w + r + 8 in columns 2 q and
 // 2 q + 1. As the first operand of the next product 16 of its columns lie in just that way, so they only have to be packed.
 //
@@ -27,7 +31,7 @@
 //                BN, STAGES, TURNS    rows of a walked tile (128 in FORWARD), places for tiles in local memory, whether warp groups
 //                                     take turns
 //                CAUSAL, MASK         whether later keys are hidden; whether a mask is added to the scores
-//                BF16                 the numbers: bfloat16 or half
+//                SIZE, BF16           the numbers: 4 for float, 2 for bfloat16 or half
 //                SCORE_INSTRUCTION, SUM_INSTRUCTION   the matrix instructions of BN and of D columns
 //                SCORE_REGISTERS, SCORE_DESCRIPTORS, SUM_REGISTERS, SUM_OPERANDS   their operands: "%0, %1, ..."
 //                NEW_SCORES(x), SCORES(x), SUMS(x), PACKED(x)   the compiler's constraints: "=f"(x[0]), "+f"(x[0]), ...
@@ -38,9 +42,14 @@
 #define OF_KEYS 2
 
 #define OWN 128
-#define BOXES (D / 64)
-#define OWN_BYTES (OWN * D * 2)
-#define TILE_BYTES (BN * D * 2)
+// Numbers of a line of 128 bytes: a row is cut into boxes of them.
+#define LINE (128 / SIZE)
+#define BOXES (D / LINE)
+#define OWN_BYTES (OWN * D * SIZE)
+#define TILE_BYTES (BN * D * SIZE)
+// Tiles of a place: the walked tensors, and transposed ones.
+#define SLOTS (SIZE == 2 || PASS == FORWARD ? 2 : PASS == OF_QUERIES ? 3 : 4)
+#define PLACE_BYTES (SLOTS * TILE_BYTES)
 #define OWN_OPERANDS (PASS == FORWARD ? 1 : 2)
 #define MAP_WORDS 32
 #define LOG2_E 1.4426950408889634f
@@ -48,10 +57,15 @@
 // What scores are multiplied by: with a mask they are multiplied as it is added.
 #define FACTOR (MASK ? 1.0f : scale * LOG2_E)
 
-#if BF16
+#if SIZE == 4
+#define TYPE float
+#define NUMBER(p, i) (p)[i]
+#elif BF16
+#define TYPE ushort
 #define PAIR "bf16x2"
 #define NUMBER(p, i) as_float((uint)(p)[i] << 16)
 #else
+#define TYPE ushort
 #define PAIR "f16x2"
 #define NUMBER(p, i) vload_half(i, (global const half *)(p))
 #endif
@@ -65,9 +79,11 @@ float from_lane(float x, int other) {
 }
 
 #ifdef PREPARE
-// The sum of the products of two pairs.
+// The products of 4 bytes, added up.
 float product(uint x, uint y) {
-#if BF16
+#if SIZE == 4
+    return as_float(x) * as_float(y);
+#elif BF16
     return as_float(x << 16) * as_float(y << 16) + as_float(x & 0xffff0000u) * as_float(y & 0xffff0000u);
 #else
     const float2 a = vload_half2(0, (const half *)&x), b = vload_half2(0, (const half *)&y);
@@ -78,10 +94,10 @@ float product(uint x, uint y) {
 // For each query the logarithm to base 2 of the softmax's denominator, and the sum of output times gradient: rows of `pitch`, in
 // which queries that do not exist have probability 0. LANES work-items to a query.
 kernel __attribute__((reqd_work_group_size(256, 1, 1))) void attention_prepare(
-    global const ushort *out, ulong out_at, long out_b, long out_h, long out_r, global const ushort *grad, ulong grad_at, long grad_b,
+    global const TYPE *out, ulong out_at, long out_b, long out_h, long out_r, global const TYPE *grad, ulong grad_at, long grad_b,
     long grad_h, long grad_r, global const float *logsumexp, ulong logsumexp_at, global float *stats, int matrices, int heads,
     int queries, int width, int pitch) {
-    const int row = (int)(get_global_id(0) / LANES), column = (int)(get_local_id(0) % LANES) * 8;
+    const int row = (int)(get_global_id(0) / LANES), column = (int)(get_local_id(0) % LANES) * (16 / SIZE);
     const int matrix = row / pitch, query = row % pitch;
     if (matrix >= matrices) return;
     float sum = 0;
@@ -100,6 +116,22 @@ kernel __attribute__((reqd_work_group_size(256, 1, 1))) void attention_prepare(
         to[pitch] = sum;
     }
 }
+#if SIZE == 4
+// Rows of a tensor as columns, each eight of them in the order in which matrix instructions meet them; zeros behind the last one.
+kernel __attribute__((reqd_work_group_size(32, 8, 1))) void attention_turn(
+    global const float *x, ulong x_at, long x_b, long x_h, long x_r, global float *out, int heads, int rows, int width, int pitch) {
+    local float tile[32][33];
+    const int matrix = (int)get_group_id(2), row0 = (int)get_group_id(0) * 32, column0 = (int)get_group_id(1) * 32;
+    const int lane = (int)get_local_id(0), own = (int)get_local_id(1);
+    global const float *from = x + x_at + (matrix / heads) * x_b + (matrix % heads) * x_h;
+    for (int i = own; i < 32; i += 8)
+        tile[i][lane] = row0 + i < rows && column0 + lane < width ? from[(row0 + i) * x_r + column0 + lane] : 0;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const int row = (lane & ~7) | ((lane & 3) * 2 + ((lane & 4) >> 2));
+    for (int i = own; i < 32; i += 8)
+        if (column0 + i < width && row0 + lane < pitch) out[((ulong)matrix * width + column0 + i) * pitch + row0 + lane] = tile[row][i];
+}
+#endif
 #else
 
 uint shared_address(local void *p) { return (uint)(ulong)p; }
@@ -126,11 +158,19 @@ float power(float x) {
     return y;
 }
 
+#if SIZE == 4
+uint rounded(float x) {
+    uint y;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+    return y;
+}
+#else
 uint pack(float low, float high) {
     uint y;
     asm("cvt.rn." PAIR ".f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
     return y;
 }
+#endif
 
 // They name what is in flight, so that the compiler moves nothing that touches it across them.
 #define FENCE(...) asm volatile("//@@wgmma.fence.sync.aligned;" : __VA_ARGS__ : : "memory")
@@ -139,45 +179,73 @@ uint pack(float low, float high) {
 
 // x = own rows x walked rows, over D
 #define SCORE(x, own, walked)                                                                                             \
-    _Pragma("unroll") for (int i = 0; i < D / 16; ++i) {                                                                  \
+    _Pragma("unroll") for (int i = 0; i < D * SIZE / 32; ++i) {                                                           \
         const ulong a_ = (own) + (i / 4) * (OWN * 128 >> 4) + (i % 4) * 2;                                                \
         const ulong b_ = (walked) + (i / 4) * (BN * 128 >> 4) + (i % 4) * 2;                                              \
         if (i == 0)                                                                                                       \
-            asm volatile("//@@" SCORE_INSTRUCTION " {" SCORE_REGISTERS "}, " SCORE_DESCRIPTORS ", 0, 1, 1, 0, 0;"         \
+            asm volatile("//@@" SCORE_INSTRUCTION " {" SCORE_REGISTERS "}, " SCORE_DESCRIPTORS ", 0, 1, 1" SCORE_MAJORS ";"         \
                          : NEW_SCORES(x)                                                                                  \
                          : "l"(a_), "l"(b_)                                                                               \
                          : "memory");                                                                                     \
         else                                                                                                              \
-            asm volatile("//@@" SCORE_INSTRUCTION " {" SCORE_REGISTERS "}, " SCORE_DESCRIPTORS ", 1, 1, 1, 0, 0;"         \
+            asm volatile("//@@" SCORE_INSTRUCTION " {" SCORE_REGISTERS "}, " SCORE_DESCRIPTORS ", 1, 1, 1" SCORE_MAJORS ";"         \
                          : SCORES(x)                                                                                      \
                          : "l"(a_), "l"(b_)                                                                               \
                          : "memory");                                                                                     \
     }
 
-// sums += packed scores x walked rows, over BN
-#define ADD_UP(sums, packed, walked)                                                                                      \
-    _Pragma("unroll") for (int i = 0; i < BN / 16; ++i) {                                                                 \
-        const ulong b_ = (walked) + i * 128;                                                                              \
-        asm volatile("//@@" SUM_INSTRUCTION " {" SUM_REGISTERS "}, " SUM_OPERANDS ", 1, 1, 1, 1;"                         \
+// sums += packed scores x walked rows, over BN. FIRST and SECOND: where in a place the rows of either tensor lie for this.
+#if SIZE == 4
+#define SCORE_MAJORS ""
+#define SUM_MAJORS ""
+#define FIRST (2 * TILE_BYTES)
+#define SECOND ((SLOTS - 1) * TILE_BYTES)
+#define DESCRIBE(at, i) (along(at) + (i) / 4 * (D * 128 >> 4) + (i) % 4 * 2)
+#define PACK(packed, x)                                                                                                   \
+    _Pragma("unroll") for (int i = 0; i < BN / 2; i += 4) {                                                               \
+        packed[i] = rounded(x[i]), packed[i + 1] = rounded(x[i + 2]);                                                     \
+        packed[i + 2] = rounded(x[i + 1]), packed[i + 3] = rounded(x[i + 3]);                                             \
+    }
+#define PACKS (BN / 2)
+#else
+#define SCORE_MAJORS ", 0, 0"
+#define SUM_MAJORS ", 1"
+#define FIRST 0
+#define SECOND TILE_BYTES
+#define DESCRIBE(at, i) (across(at, BN) + (i) * 128)
+#define PACK(packed, x) \
+    _Pragma("unroll") for (int i = 0; i < BN / 4; ++i) packed[i] = pack(x[2 * i], x[2 * i + 1]);
+#define PACKS (BN / 4)
+#endif
+#define ADD_UP(sums, packed, at)                                                                                          \
+    _Pragma("unroll") for (int i = 0; i < PACKS / 4; ++i) {                                                               \
+        const ulong b_ = DESCRIBE(at, i);                                                                                 \
+        asm volatile("//@@" SUM_INSTRUCTION " {" SUM_REGISTERS "}, " SUM_OPERANDS ", 1, 1, 1" SUM_MAJORS ";"              \
                      : SUMS(sums)                                                                                         \
                      : "r"(packed[4 * i]), "r"(packed[4 * i + 1]), "r"(packed[4 * i + 2]), "r"(packed[4 * i + 3]), "l"(b_) \
                      : "memory");                                                                                         \
     }
 
-#define PACK(packed, x) \
-    _Pragma("unroll") for (int i = 0; i < BN / 4; ++i) packed[i] = pack(x[2 * i], x[2 * i + 1]);
-
 // Score i of a work-item lies in this row and column.
 #define ROW_OF(i) (row0 + ((i) & 2) * 4)
 #define COLUMN_OF(i, j) ((j) * BN + (int)(lane & 3) * 2 + (i) / 4 * 8 + ((i) & 1))
 
-// Writes two rows of sums. Neighbours exchange halves, so that each writes 8 bytes and four of them 32 in a row.
-void write_rows(global ushort *to, int width, int row, int rows, int lane, const float *sums, float scale0, float scale1) {
-    const int odd = lane & 1;
+// Writes two rows of sums. Of 16-bit numbers neighbours exchange halves, so that each writes 8 bytes and four of them 32 in a row.
+void write_rows(global TYPE *to, int width, int row, int rows, int lane, const float *sums, float scale0, float scale1) {
 #pragma unroll
     for (int lower = 0; lower < 2; ++lower) {
         const float scale = lower ? scale1 : scale0;
         const int at = row + 8 * lower;
+#if SIZE == 4
+#pragma unroll
+        for (int i = 0; i < D / 8; ++i) {
+            const int column = 8 * i + 2 * (lane & 3);
+            if (at < rows && column < width)
+                *(global float2 *)(to + (long)at * width + column) =
+                    (float2)(sums[4 * i + 2 * lower] * scale, sums[4 * i + 2 * lower + 1] * scale);
+        }
+#else
+        const int odd = lane & 1;
 #pragma unroll
         for (int i = 0; i < D / 8; i += 2) {
             const uint x = pack(sums[4 * i + 2 * lower] * scale, sums[4 * i + 2 * lower + 1] * scale);
@@ -187,6 +255,7 @@ void write_rows(global ushort *to, int width, int row, int rows, int lane, const
             if (at < rows && column < width)
                 *(global uint2 *)(to + (long)at * width + column) = odd ? (uint2)(got, y) : (uint2)(x, got);
         }
+#endif
     }
 }
 
@@ -217,16 +286,17 @@ int2 piece_at(int t, int blocks, int matrices) {
 #define YOUR_TURN
 #endif
 
-// Queries, keys: x and y are owned, u and w walked. `heads` are those of the owned side; `group` heads of queries share a head of
-// keys. Of the mask the strides are those of batches, heads, queries and keys.
+// x and y are owned, u and w walked; t and z are u and w transposed, where that is needed. `heads` are those of the owned side; `group`
+// heads of queries share a head of keys. Of the mask the strides are those of batches, heads, queries and keys.
 kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
-    global const ushort *x, ulong x_at, global const ushort *y, ulong y_at, global const ushort *u, ulong u_at,
-    global const ushort *w, ulong w_at, global const ushort *mask, ulong mask_at, long mask_b, long mask_h, long mask_r, long mask_c,
-    global ushort *out, ulong out_at, global ushort *out2, ulong out2_at, global float *stats, ulong stats_at, global uint *counter,
-    global uint *maps, uint16 x_map0, uint16 x_map1, uint16 y_map0, uint16 y_map1, uint16 u_map0, uint16 u_map1, uint16 w_map0,
-    uint16 w_map1, int matrices, int heads, int group, int own_rows, int walk_rows, int width, int width2, int pitch, float scale) {
+    global const TYPE *x, ulong x_at, global const TYPE *y, ulong y_at, global const TYPE *u, ulong u_at, global const TYPE *w,
+    ulong w_at, global const TYPE *t, ulong t_at, global const TYPE *z, ulong z_at, global const TYPE *mask, ulong mask_at,
+    long mask_b, long mask_h, long mask_r, long mask_c, global TYPE *out, ulong out_at, global TYPE *out2, ulong out2_at,
+    global float *stats, ulong stats_at, global uint *counter, global uint *maps, uint16 x_map0, uint16 x_map1, uint16 y_map0,
+    uint16 y_map1, uint16 u_map0, uint16 u_map1, uint16 w_map0, uint16 w_map1, uint16 t_map0, uint16 t_map1, uint16 z_map0,
+    uint16 z_map1, int matrices, int heads, int group, int own_rows, int walk_rows, int width, int width2, int pitch, float scale) {
     local uchar owned[OWN_OPERANDS * OWN_BYTES] __attribute__((aligned(1024)));
-    local uchar walked[STAGES * 2 * TILE_BYTES] __attribute__((aligned(1024)));
+    local uchar walked[STAGES * PLACE_BYTES] __attribute__((aligned(1024)));
 #if PASS == OF_KEYS
     local float columns[STAGES * 2 * BN] __attribute__((aligned(128)));
 #endif
@@ -253,17 +323,15 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
         // Registers that copying does not need go to those who compute.
         asm volatile("//@@setmaxnreg.dec.sync.aligned.u32 24;");
         if ((item & 127) != 0) return;
-        global uint *map = maps + get_group_id(0) * 4 * MAP_WORDS;
-        vstore16(x_map0, 0, map), vstore16(x_map1, 1, map), vstore16(y_map0, 2, map), vstore16(y_map1, 3, map);
-        vstore16(u_map0, 4, map), vstore16(u_map1, 5, map), vstore16(w_map0, 6, map), vstore16(w_map1, 7, map);
-        *(global ulong *)map = (ulong)(x + x_at);
-        *(global ulong *)(map + MAP_WORDS) = (ulong)(y + y_at);
-        *(global ulong *)(map + 2 * MAP_WORDS) = (ulong)(u + u_at);
-        *(global ulong *)(map + 3 * MAP_WORDS) = (ulong)(w + w_at);
+        global uint *map = maps + get_group_id(0) * 6 * MAP_WORDS;
+#define WRITE_MAP(n, name)                                                                       \
+    vstore16(name##_map0, 2 * n, map), vstore16(name##_map1, 2 * n + 1, map);                    \
+    *(global ulong *)(map + n * MAP_WORDS) = (ulong)(name + name##_at);                          \
+    const ulong name##_map = (ulong)(map + n * MAP_WORDS);
+        WRITE_MAP(0, x) WRITE_MAP(1, y) WRITE_MAP(2, u) WRITE_MAP(3, w) WRITE_MAP(4, t) WRITE_MAP(5, z)
         asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
-        for (int i = 0; i < 4; ++i)
+        for (int i = 0; i < 6; ++i)
             asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map + i * MAP_WORDS) : "memory");
-        const ulong x_map = (ulong)map, y_map = x_map + 128, u_map = x_map + 256, w_map = x_map + 384;
         // A barrier's phase before its first counts as complete: all places are empty.
         uint phase = 1, own_phase = 1;
         for (;;) {
@@ -281,26 +349,36 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
             const int b = place.x / heads, h = place.x % heads, first = place.y * OWN;
             barrier_expect(own_full, OWN_OPERANDS * OWN_BYTES);
             for (int i = 0; i < BOXES; ++i) {
-                copy_box(own_base + i * OWN * 128, x_map, 64 * i, first, h, b, own_full);
-                if (PASS != FORWARD) copy_box(own_base + OWN_BYTES + i * OWN * 128, y_map, 64 * i, first, h, b, own_full);
+                copy_box(own_base + i * OWN * 128, x_map, LINE * i, first, h, b, own_full);
+                if (PASS != FORWARD) copy_box(own_base + OWN_BYTES + i * OWN * 128, y_map, LINE * i, first, h, b, own_full);
             }
             for (int member = 0; member < MEMBERS; ++member) {
                 const int head = PASS == OF_KEYS ? h * group + member : h / group;
                 for (int n = BEGIN; n < END; ++n) {
                     const int j = PASS == FORWARD ? END - 1 - n : n;
-                    const uint to = walk_base + s * 2 * TILE_BYTES, bar = full + 16 * s;
+                    const uint to = walk_base + s * PLACE_BYTES, bar = full + 16 * s;
                     barrier_wait(empty + 16 * s, phase);
-                    barrier_expect(bar, TILE_BYTES + (PASS == OF_KEYS ? 8 * BN : 0));
+                    barrier_expect(bar, (SLOTS > 2 ? 2 : 1) * TILE_BYTES + (PASS == OF_KEYS ? 8 * BN : 0));
 #if PASS == OF_KEYS
                     global const float *from = stats + stats_at + ((ulong)(b * heads * group + head) * 2) * pitch + j * BN;
                     copy_row(shared_address(columns) + s * 8 * BN, from, 4 * BN, bar);
                     copy_row(shared_address(columns) + s * 8 * BN + 4 * BN, from + pitch, 4 * BN, bar);
 #endif
-                    for (int i = 0; i < BOXES; ++i) copy_box(to + i * BN * 128, u_map, 64 * i, j * BN, head, b, bar);
+                    for (int i = 0; i < BOXES; ++i) copy_box(to + i * BN * 128, u_map, LINE * i, j * BN, head, b, bar);
+#if SLOTS > 2
+                    for (int i = 0; i < BN / LINE; ++i)
+                        copy_box(to + FIRST + i * D * 128, t_map, j * BN + LINE * i, 0, head, b, bar);
+#endif
                     barrier_wait(empty + 16 * s + 8, phase);
-                    barrier_expect(bar + 8, TILE_BYTES);
+                    barrier_expect(bar + 8, (SLOTS > 3 ? 2 : 1) * TILE_BYTES);
+#if SIZE == 2 || PASS != FORWARD
                     for (int i = 0; i < BOXES; ++i)
-                        copy_box(to + TILE_BYTES + i * BN * 128, w_map, 64 * i, j * BN, head, b, bar + 8);
+                        copy_box(to + TILE_BYTES + i * BN * 128, w_map, LINE * i, j * BN, head, b, bar + 8);
+#endif
+#if SIZE == 4 && PASS != OF_QUERIES
+                    for (int i = 0; i < BN / LINE; ++i)
+                        copy_box(to + SECOND + i * D * 128, z_map, j * BN + LINE * i, 0, head, b, bar + 8);
+#endif
                     if (++s == STAGES) {
                         s = 0;
                         phase ^= 1;
@@ -332,32 +410,32 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
         const int2 place = piece_at(piece, blocks, matrices);
         const int b = place.x / heads, h = place.x % heads, first = place.y * OWN, row0 = first + in_block;
 #if PASS == FORWARD
-        float t[BN / 2], sums[D / 2];
-        uint p[BN / 4];
+        float scores[BN / 2], sums[D / 2];
+        uint p[PACKS];
         float top0 = -INFINITY, top1 = -INFINITY, total0 = 0, total1 = 0, shrink0, shrink1;
 #pragma unroll
         for (int i = 0; i < D / 2; ++i) sums[i] = 0;
 #if MASK
         // Queries that do not exist read the last one's mask.
-        global const ushort *row_mask = mask + mask_at + b * mask_b + h * mask_h;
+        global const TYPE *row_mask = mask + mask_at + b * mask_b + h * mask_h;
         const long mask0 = min(row0, own_rows - 1) * mask_r, mask1 = min(row0 + 8, own_rows - 1) * mask_r;
 #define ADD_MASK(j)                                                                                                       \
     _Pragma("unroll") for (int i = 0; i < BN / 2; ++i) {                                                                  \
         const long at_ = ((i) & 2 ? mask1 : mask0) + min(COLUMN_OF(i, j), walk_rows - 1) * mask_c;                         \
-        t[i] = fma(t[i], scale * LOG2_E, NUMBER(row_mask, at_) * LOG2_E);                                                 \
+        scores[i] = fma(scores[i], scale * LOG2_E, NUMBER(row_mask, at_) * LOG2_E);                                                 \
     }
 #else
 #define ADD_MASK(j)
 #endif
 #define HIDE(j)                                                                                                           \
     _Pragma("unroll") for (int i = 0; i < BN / 2; ++i)                                                                    \
-        if (COLUMN_OF(i, j) >= walk_rows || (CAUSAL && COLUMN_OF(i, j) > ROW_OF(i))) t[i] = -INFINITY;
+        if (COLUMN_OF(i, j) >= walk_rows || (CAUSAL && COLUMN_OF(i, j) > ROW_OF(i))) scores[i] = -INFINITY;
 #define SOFTMAX                                                                                                           \
     {                                                                                                                     \
         float m0 = top0, m1 = top1;                                                                                       \
         _Pragma("unroll") for (int i = 0; i < BN / 2; i += 4) {                                                           \
-            m0 = fmax(m0, fmax(t[i], t[i + 1]));                                                                          \
-            m1 = fmax(m1, fmax(t[i + 2], t[i + 3]));                                                                      \
+            m0 = fmax(m0, fmax(scores[i], scores[i + 1]));                                                                          \
+            m1 = fmax(m1, fmax(scores[i + 2], scores[i + 3]));                                                                      \
         }                                                                                                                 \
         m0 = fmax(m0, from_lane(m0, 1)), m1 = fmax(m1, from_lane(m1, 1));                                                 \
         m0 = fmax(m0, from_lane(m0, 2)), m1 = fmax(m1, from_lane(m1, 2));                                                 \
@@ -367,36 +445,36 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
         top0 = m0, top1 = m1;                                                                                             \
         total0 *= shrink0, total1 *= shrink1;                                                                             \
         _Pragma("unroll") for (int i = 0; i < BN / 2; i += 4) {                                                           \
-            t[i] = power(fma(t[i], FACTOR, -shift0)), t[i + 1] = power(fma(t[i + 1], FACTOR, -shift0));                    \
-            t[i + 2] = power(fma(t[i + 2], FACTOR, -shift1)), t[i + 3] = power(fma(t[i + 3], FACTOR, -shift1));            \
-            total0 += t[i] + t[i + 1], total1 += t[i + 2] + t[i + 3];                                                     \
+            scores[i] = power(fma(scores[i], FACTOR, -shift0)), scores[i + 1] = power(fma(scores[i + 1], FACTOR, -shift0));                    \
+            scores[i + 2] = power(fma(scores[i + 2], FACTOR, -shift1)), scores[i + 3] = power(fma(scores[i + 3], FACTOR, -shift1));            \
+            total0 += scores[i] + scores[i + 1], total1 += scores[i + 2] + scores[i + 3];                                                     \
         }                                                                                                                 \
     }
         barrier_wait(full + 16 * s, phase);
         MY_TURN;
         FENCE(SUMS(sums));
-        SCORE(t, own_x, along(walk_base + s * 2 * TILE_BYTES))
+        SCORE(scores, own_x, along(walk_base + s * PLACE_BYTES))
         COMMIT;
         YOUR_TURN;
-        WAIT(0, SCORES(t));
+        WAIT(0, SCORES(scores));
         RELEASE(empty + 16 * s);
         ADD_MASK(END - 1)
         HIDE(END - 1)
         SOFTMAX
-        PACK(p, t)
+        PACK(p, scores)
         uint held = s, held_phase = phase;
         NEXT_PLACE
         for (int j = END - 2; j >= 0; --j) {
             barrier_wait(full + 16 * s, phase);
             MY_TURN;
             FENCE(SUMS(sums), PACKED(p));
-            SCORE(t, own_x, along(walk_base + s * 2 * TILE_BYTES))
+            SCORE(scores, own_x, along(walk_base + s * PLACE_BYTES))
             COMMIT;
             barrier_wait(full + 16 * held + 8, held_phase);
-            ADD_UP(sums, p, across(walk_base + held * 2 * TILE_BYTES + TILE_BYTES, BN))
+            ADD_UP(sums, p, walk_base + held * PLACE_BYTES + SECOND)
             COMMIT;
             YOUR_TURN;
-            WAIT(1, SCORES(t));
+            WAIT(1, SCORES(scores));
             RELEASE(empty + 16 * s);
             ADD_MASK(j)
             SOFTMAX
@@ -407,14 +485,14 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
                 sums[i] *= shrink0, sums[i + 1] *= shrink0;
                 sums[i + 2] *= shrink1, sums[i + 3] *= shrink1;
             }
-            PACK(p, t)
+            PACK(p, scores)
             held = s, held_phase = phase;
             NEXT_PLACE
         }
         RELEASE(own_empty);
         barrier_wait(full + 16 * held + 8, held_phase);
         FENCE(SUMS(sums), PACKED(p));
-        ADD_UP(sums, p, across(walk_base + held * 2 * TILE_BYTES + TILE_BYTES, BN))
+        ADD_UP(sums, p, walk_base + held * PLACE_BYTES + SECOND)
         COMMIT;
         WAIT(0, SUMS(sums));
         RELEASE(empty + 16 * held + 8);
@@ -429,13 +507,13 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
             if (row0 + 8 < own_rows) to[row0 + 8] = top1 * FACTOR * LN_2 + log(total1);
         }
 #else
-        float t[BN / 2], g[BN / 2], sums[D / 2];
-        uint e[BN / 4];
+        float scores[BN / 2], g[BN / 2], sums[D / 2];
+        uint e[PACKS];
 #pragma unroll
         for (int i = 0; i < D / 2; ++i) sums[i] = 0;
 #if PASS == OF_KEYS
         float sums2[D / 2];
-        uint p[BN / 4];
+        uint p[PACKS];
 #pragma unroll
         for (int i = 0; i < D / 2; ++i) sums2[i] = 0;
 #define IN_FLIGHT SUMS(sums), SUMS(sums2), PACKED(p), PACKED(e)
@@ -447,18 +525,18 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
         int held = -1;
         for (int member = 0; member < MEMBERS; ++member) {
 #if MASK
-            global const ushort *scores_mask = mask + mask_at + b * mask_b + (PASS == OF_KEYS ? h * group + member : h) * mask_h;
+            global const TYPE *scores_mask = mask + mask_at + b * mask_b + (PASS == OF_KEYS ? h * group + member : h) * mask_h;
 #endif
             for (int j = BEGIN; j < END; ++j) {
-                const uint at = walk_base + s * 2 * TILE_BYTES;
+                const uint at = walk_base + s * PLACE_BYTES;
                 barrier_wait(full + 16 * s, phase);
                 FENCE();
-                SCORE(t, own_x, along(at))
+                SCORE(scores, own_x, along(at))
                 COMMIT;
                 barrier_wait(full + 16 * s + 8, phase);
                 SCORE(g, own_y, along(at + TILE_BYTES))
                 COMMIT;
-                WAIT(1, SCORES(t), IN_FLIGHT);
+                WAIT(1, SCORES(scores), IN_FLIGHT);
                 if (held >= 0) {
                     RELEASE(empty + 16 * held);
                     RELEASE(empty + 16 * held + 8);
@@ -469,7 +547,7 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
                 for (int i = 0; i < BN / 2; ++i) {
                     const long own = min(ROW_OF(i), own_rows - 1), other = min(COLUMN_OF(i, j), walk_rows - 1);
                     const long place_ = PASS == OF_KEYS ? other * mask_r + own * mask_c : own * mask_r + other * mask_c;
-                    t[i] = fma(t[i], scale * LOG2_E, NUMBER(scores_mask, place_) * LOG2_E);
+                    scores[i] = fma(scores[i], scale * LOG2_E, NUMBER(scores_mask, place_) * LOG2_E);
                 }
 #endif
 #if PASS == OF_KEYS
@@ -477,46 +555,46 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
 #pragma unroll
                 for (int i = 0; i < BN / 2; i += 4) {
                     const float2 shift = shifts[i];
-                    t[i] = power(fma(t[i], FACTOR, -shift.x)), t[i + 1] = power(fma(t[i + 1], FACTOR, -shift.y));
-                    t[i + 2] = power(fma(t[i + 2], FACTOR, -shift.x)), t[i + 3] = power(fma(t[i + 3], FACTOR, -shift.y));
+                    scores[i] = power(fma(scores[i], FACTOR, -shift.x)), scores[i + 1] = power(fma(scores[i + 1], FACTOR, -shift.y));
+                    scores[i + 2] = power(fma(scores[i + 2], FACTOR, -shift.x)), scores[i + 3] = power(fma(scores[i + 3], FACTOR, -shift.y));
                 }
                 if (CAUSAL && j * BN < first + (int)mine + 63) {
 #pragma unroll
                     for (int i = 0; i < BN / 2; ++i)
-                        if (COLUMN_OF(i, j) < ROW_OF(i)) t[i] = 0;
+                        if (COLUMN_OF(i, j) < ROW_OF(i)) scores[i] = 0;
                 }
-                PACK(p, t)
+                PACK(p, scores)
                 FENCE(SUMS(sums2), PACKED(p));
-                ADD_UP(sums2, p, across(at + TILE_BYTES, BN))
+                ADD_UP(sums2, p, at + SECOND)
                 COMMIT;
                 WAIT(1, SCORES(g));
 #pragma unroll
                 for (int i = 0; i < BN / 2; i += 4) {
                     const float2 delta = deltas[i];
-                    t[i] *= g[i] - delta.x, t[i + 1] *= g[i + 1] - delta.y;
-                    t[i + 2] *= g[i + 2] - delta.x, t[i + 3] *= g[i + 3] - delta.y;
+                    scores[i] *= g[i] - delta.x, scores[i + 1] *= g[i + 1] - delta.y;
+                    scores[i + 2] *= g[i + 2] - delta.x, scores[i + 3] *= g[i + 3] - delta.y;
                 }
 #else
 #pragma unroll
                 for (int i = 0; i < BN / 2; i += 4) {
-                    t[i] = power(fma(t[i], FACTOR, -shift0)), t[i + 1] = power(fma(t[i + 1], FACTOR, -shift0));
-                    t[i + 2] = power(fma(t[i + 2], FACTOR, -shift1)), t[i + 3] = power(fma(t[i + 3], FACTOR, -shift1));
+                    scores[i] = power(fma(scores[i], FACTOR, -shift0)), scores[i + 1] = power(fma(scores[i + 1], FACTOR, -shift0));
+                    scores[i + 2] = power(fma(scores[i + 2], FACTOR, -shift1)), scores[i + 3] = power(fma(scores[i + 3], FACTOR, -shift1));
                 }
                 if ((CAUSAL && (j + 1) * BN > first + (int)mine) || (j + 1) * BN > walk_rows) {
 #pragma unroll
                     for (int i = 0; i < BN / 2; ++i)
-                        if (COLUMN_OF(i, j) >= walk_rows || (CAUSAL && COLUMN_OF(i, j) > ROW_OF(i))) t[i] = 0;
+                        if (COLUMN_OF(i, j) >= walk_rows || (CAUSAL && COLUMN_OF(i, j) > ROW_OF(i))) scores[i] = 0;
                 }
                 WAIT(0, SCORES(g));
 #pragma unroll
                 for (int i = 0; i < BN / 2; i += 4) {
-                    t[i] *= g[i] - delta0, t[i + 1] *= g[i + 1] - delta0;
-                    t[i + 2] *= g[i + 2] - delta1, t[i + 3] *= g[i + 3] - delta1;
+                    scores[i] *= g[i] - delta0, scores[i + 1] *= g[i + 1] - delta0;
+                    scores[i + 2] *= g[i + 2] - delta1, scores[i + 3] *= g[i + 3] - delta1;
                 }
 #endif
-                PACK(e, t)
+                PACK(e, scores)
                 FENCE(SUMS(sums), PACKED(e));
-                ADD_UP(sums, e, across(at, BN))
+                ADD_UP(sums, e, at + FIRST)
                 COMMIT;
                 NEXT_PLACE
             }

@@ -19,7 +19,7 @@
 //! | `problem.rs` | shapes, strides, checks |
 //! | `cpu.rs`, `cpu/tile.rs` | native: blocks of scores as matrix products |
 //! | `opencl.rs`, `attention.cl`, `attention_backward.cl` | the kernels and how they are launched |
-//! | `units.rs`, `attention_units.cl` | 16-bit numbers on Hopper's matrix units |
+//! | `units.rs`, `attention_units.cl` | 16-bit numbers and tf32 on Hopper's matrix units |
 //! | `rotary.rs` | rotary position embedding |
 
 mod cpu;

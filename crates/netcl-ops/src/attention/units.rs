@@ -1,11 +1,12 @@
-//! Attention of 16-bit numbers on Hopper's matrix units: launches of `attention_units.cl`.
+//! Attention on Hopper's matrix units, of 16-bit numbers and of float32 where tf32 is allowed: launches of `attention_units.cl`.
 
 use std::fmt::Write as _;
 
 use netcl_core::backend::opencl::tensor_map::{MAP_BYTES, MapAxis, MapElement, Swizzle, TensorMap};
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
-use netcl_core::kernels::launch::{Access, Arg, Scalar, Work};
+use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
+use netcl_core::precision::{MatmulPrecision, matmul_precision};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 use smallvec::SmallVec;
@@ -22,9 +23,11 @@ type Args = SmallVec<[Arg; 8]>;
 const OWN: usize = 128;
 /// Work-items of a group: two warp groups compute, one copies.
 const GROUP: usize = 384;
-/// Elements of a line of local memory; lines begin at multiples of 16 bytes.
-const LINE: usize = 64;
-const UNIT: usize = 8;
+/// Rows begin at multiples of so many bytes, and are cut into lines.
+const UNIT: usize = 16;
+const LINE: usize = 128;
+/// The width of most heads.
+const NARROW: usize = 64;
 /// Rows of statistics are padded, so that a tile of any pass reads whole ones: a multiple of every tile's length.
 const PADDED: usize = 384;
 
@@ -54,13 +57,15 @@ impl Pass {
 
     /// The fastest of those measured on an H200, 8 x 16 heads of 2048 x 64 and 2 x 16 of 4096 x 128, causal. The tiles of keys' gradients
     /// are short because two sets of sums leave few registers for scores.
-    fn walk(self, width: usize) -> Walk {
-        let (tile, stages, turns) = match (self, width) {
-            (Pass::Forward, _) => (128, 2, true),
-            (Pass::OfQueries, LINE) => (128, 3, false),
-            (Pass::OfQueries, _) => (64, 3, false),
-            (Pass::OfKeys, LINE) => (48, 3, false),
-            (Pass::OfKeys, _) => (48, 2, false),
+    fn walk(self, size: usize, width: usize) -> Walk {
+        let (tile, stages, turns) = match (self, size, width) {
+            (Pass::Forward, ..) => (128, 2, true),
+            (Pass::OfQueries, 2, NARROW) => (128, 3, false),
+            (Pass::OfQueries, 2, _) => (64, 3, false),
+            (Pass::OfQueries, ..) => (64, 2, false),
+            (Pass::OfKeys, 2, NARROW) => (48, 3, false),
+            (Pass::OfKeys, 2, _) => (48, 2, false),
+            (Pass::OfKeys, ..) => (32, 3, false),
         };
         Walk { tile, stages, turns }
     }
@@ -68,15 +73,25 @@ impl Pass {
 
 /// What the copies fill a row up to.
 fn padded_width(problem: &Problem) -> usize {
-    problem.d.max(problem.dv).next_multiple_of(LINE)
+    problem.d.max(problem.dv).next_multiple_of(NARROW)
+}
+
+fn walk(problem: &Problem, pass: Pass) -> Walk {
+    pass.walk(problem.q.dtype().size(), padded_width(problem))
 }
 
 /// Whether the kernels can do this: devices, numbers and widths.
 pub(super) fn serves(problem: &Problem, stream: &Stream) -> bool {
-    let wide = |width: usize| width.is_multiple_of(UNIT) && width <= 2 * LINE;
-    matches!(problem.q.dtype(), DType::F16 | DType::BF16)
-        && wide(problem.d)
-        && wide(problem.dv)
+    let dtype = problem.q.dtype();
+    // Of wider float32 heads the tiles do not fit into local memory.
+    let widest = match dtype {
+        DType::F16 | DType::BF16 => 2 * NARROW,
+        DType::F32 if matmul_precision() != MatmulPrecision::Highest => NARROW,
+        _ => return false,
+    };
+    let fits = |width: usize| width <= widest && (width * dtype.size()).is_multiple_of(UNIT);
+    fits(problem.d)
+        && fits(problem.dv)
         && problem.drop.is_none()
         // The largest score stays the largest.
         && problem.scale > 0.0
@@ -86,13 +101,13 @@ pub(super) fn serves(problem: &Problem, stream: &Stream) -> bool {
         && has_wgmma(stream)
 }
 
-/// A tensor that the copy engine can read: lines that begin at multiples of 16 bytes.
+/// A tensor that the copy engine can read: rows that begin at multiples of 16 bytes.
 fn readable(t: &Tensor) -> Result<Tensor> {
-    let layout = t.layout();
+    let (layout, unit) = (t.layout(), UNIT / t.dtype().size());
     let fits =
-        |(&length, &stride): (&usize, &isize)| length == 1 || (stride > 0 && (stride as usize).is_multiple_of(UNIT));
+        |(&length, &stride): (&usize, &isize)| length == 1 || (stride > 0 && (stride as usize).is_multiple_of(unit));
     let outer = t.shape().iter().zip(layout.strides()).take(3);
-    if layout.offset().is_multiple_of(UNIT) && outer.into_iter().all(fits) {
+    if layout.offset().is_multiple_of(unit) && outer.into_iter().all(fits) {
         return Ok(t.clone());
     }
     let own = Tensor::uninit(t.queue(), t.shape().clone(), t.dtype())?;
@@ -100,16 +115,58 @@ fn readable(t: &Tensor) -> Result<Tensor> {
     Ok(own)
 }
 
+/// What the sums are made of: a tensor of 16-bit numbers as it is, one of float32 transposed, in the order that `attention_units.cl` wants.
+fn for_sums(stream: &Stream, t: &Tensor) -> Result<Tensor> {
+    if t.dtype() != DType::F32 {
+        return Ok(t.clone());
+    }
+    let [batch, heads, rows, width] = [t.shape()[0], t.shape()[1], t.shape()[2], t.shape()[3]];
+    let pitch = rows.next_multiple_of(8);
+    let out = Tensor::uninit(t.queue(), [batch, heads, width, pitch], DType::F32)?;
+    let name = "attention_turn";
+    let kernel = stream.kernel(name, || (prepare_source(DType::F32, 1), name))?;
+    let mut args = Args::new();
+    args.extend(buffer(t, Access::Read));
+    args.extend(strides(t).take(3));
+    args.push(Arg::Buffer(out.storage().clone(), Access::Write));
+    args.extend([heads, rows, width, pitch].map(int));
+    let grid = Grid::new([pitch.next_multiple_of(32), width.div_ceil(32) * 8, batch * heads]).local([32, 8, 1]);
+    let cost = Cost { flops: 0.0, bytes: (8 * t.size()) as f64 };
+    launch::submit(Launch {
+        name: name.into(),
+        queue: t.queue().clone(),
+        work: Work::OpenCl(kernel, grid),
+        args,
+        cost,
+    })?;
+    Ok(out)
+}
+
+/// The kernels that prepare what the passes read.
+fn prepare_source(dtype: DType, lanes: usize) -> Source {
+    let head = format!("#define PREPARE\n#define LANES {lanes}\n#define MASK 0\n#define PASS 0\n{}", numbers(dtype));
+    Source::new(head + include_str!("attention_units.cl"), "")
+}
+
+fn numbers(dtype: DType) -> String {
+    format!("#define SIZE {}\n#define BF16 {}\n", dtype.size(), u8::from(dtype == DType::BF16))
+}
+
 /// How the copy engine finds `rows` rows of a tensor of four axes.
 fn map(op: &'static str, t: &Tensor, rows: usize) -> Result<[Arg; 2]> {
-    let element = if t.dtype() == DType::F16 { MapElement::F16 } else { MapElement::BF16 };
+    let size = t.dtype().size();
+    let element = match t.dtype() {
+        DType::F16 => MapElement::F16,
+        DType::BF16 => MapElement::BF16,
+        _ => MapElement::Tf32,
+    };
     let axis = |axis: usize, box_length: usize| {
         let length = t.shape()[axis];
         // Of an axis of length one the stride may be anything, but not nothing.
-        let stride = if length == 1 { 16 } else { 2 * t.layout().strides()[axis] as u64 };
+        let stride = if length == 1 { UNIT } else { size * t.layout().strides()[axis] as usize } as u64;
         MapAxis { length: length as u64, stride, box_length: box_length as u32 }
     };
-    let axes = [axis(3, LINE), axis(2, rows), axis(1, 1), axis(0, 1)];
+    let axes = [axis(3, LINE / size), axis(2, rows), axis(1, 1), axis(0, 1)];
     let map =
         TensorMap::new(element, &axes, Swizzle::Bytes128).map_err(|error| Error::argument(op, error.to_string()))?;
     let half = |words: &[u32]| Arg::Scalar(Scalar::Bytes(words.iter().flat_map(|word| word.to_ne_bytes()).collect()));
@@ -117,16 +174,12 @@ fn map(op: &'static str, t: &Tensor, rows: usize) -> Result<[Arg; 2]> {
     Ok([half(first), half(second)])
 }
 
-fn defines(problem: &Problem) -> String {
-    format!("#define BF16 {}\n", u8::from(problem.q.dtype() == DType::BF16))
-}
-
 fn kernel(problem: &Problem, stream: &Stream, pass: Pass) -> Result<Kernel> {
     let width = padded_width(problem);
     let (name, dtype, causal, mask) = (pass.name(), problem.q.dtype(), problem.causal, problem.mask.is_some());
     stream.kernel(&format!("{name}:{dtype}:{width}:{causal}:{mask}"), || {
-        let Walk { tile, stages, turns } = pass.walk(width);
-        let mut text = defines(problem);
+        let Walk { tile, stages, turns } = walk(problem, pass);
+        let mut text = numbers(dtype);
         let values = [
             ("PASS", pass as usize),
             ("D", width),
@@ -140,14 +193,19 @@ fn kernel(problem: &Problem, stream: &Stream, pass: Pass) -> Result<Kernel> {
             let _ = writeln!(text, "#define {name} {value}");
         }
         let _ = writeln!(text, "#define KERNEL {name}");
-        let ty = if dtype == DType::BF16 { "bf16" } else { "f16" };
-        text += &operand_lists(tile, width, ty);
-        ((Source::new([&text, COPY_ENGINE, include_str!("attention_units.cl")].concat(), "").retargeted()), name)
+        text += &operand_lists(tile, width, dtype);
+        (Source::new([&text, COPY_ENGINE, include_str!("attention_units.cl")].concat(), "").retargeted(), name)
     })
 }
 
 /// The operands of the two matrix instructions: `columns` scores in two rows, and sums as wide as a row.
-fn operand_lists(columns: usize, width: usize, ty: &str) -> String {
+fn operand_lists(columns: usize, width: usize, dtype: DType) -> String {
+    // One instruction takes 32 bytes of a row; 16-bit scores are packed in pairs.
+    let (ty, terms, packed) = match dtype {
+        DType::F16 => ("f16", 16, columns / 4),
+        DType::BF16 => ("bf16", 16, columns / 4),
+        _ => ("tf32", 8, columns / 2),
+    };
     let list = |n: usize, item: &dyn Fn(usize) -> String| (0..n).map(item).collect::<Vec<_>>().join(", ");
     let places = |n: usize| list(n, &|i| format!("%{i}"));
     let bound = |kind: &str, n: usize| list(n, &|i| format!("\"{kind}\"(x[{i}])"));
@@ -156,7 +214,7 @@ fn operand_lists(columns: usize, width: usize, ty: &str) -> String {
     for (name, n) in [("SCORE", columns), ("SUM", width)] {
         let _ = writeln!(
             text,
-            "#define {name}_INSTRUCTION \"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ty}.{ty}\"\n\
+            "#define {name}_INSTRUCTION \"wgmma.mma_async.sync.aligned.m64n{n}k{terms}.f32.{ty}.{ty}\"\n\
              #define {name}_REGISTERS \"{}\"",
             places(n / 2)
         );
@@ -172,7 +230,7 @@ fn operand_lists(columns: usize, width: usize, ty: &str) -> String {
         ("NEW_SCORES", bound("=f", scores)),
         ("SCORES", bound("+f", scores)),
         ("SUMS", bound("+f", sums)),
-        ("PACKED", bound("+r", columns / 4)),
+        ("PACKED", bound("+r", packed)),
     ];
     for (name, list) in lists {
         let _ = writeln!(text, "#define {name}(x) {list}");
@@ -193,6 +251,8 @@ fn strides(t: &Tensor) -> impl Iterator<Item = Arg> {
 struct Operands<'t> {
     owned: [&'t Tensor; 2],
     walked: [&'t Tensor; 2],
+    /// The walked tensors as sums need them.
+    sums: [&'t Tensor; 2],
     out: [&'t Tensor; 2],
     stats: (&'t Tensor, Access),
     pitch: usize,
@@ -200,16 +260,16 @@ struct Operands<'t> {
 
 fn launch(problem: &Problem, stream: &Stream, pass: Pass, operands: &Operands<'_>) -> Result<(Work, Args)> {
     let kernel = kernel(problem, stream, pass)?;
-    let tile = pass.walk(padded_width(problem)).tile;
-    let Operands { owned, walked, out, stats, pitch } = *operands;
+    let tile = walk(problem, pass).tile;
+    let Operands { owned, walked, sums, out, stats, pitch } = *operands;
     let (own_rows, walk_rows) = (owned[0].shape()[2], walked[0].shape()[2]);
     let matrices = owned[0].shape()[0] * owned[0].shape()[1];
     let units = stream.device().info().compute_units.max(1) as usize;
     let groups = units.min(matrices * own_rows.div_ceil(OWN));
-    let maps = Tensor::uninit(problem.q.queue(), [groups * 4 * MAP_BYTES / 4], DType::I32)?;
+    let maps = Tensor::uninit(problem.q.queue(), [groups * 6 * MAP_BYTES / 4], DType::I32)?;
     let mask = problem.mask.as_ref().unwrap_or(&problem.q);
     let mut args = Args::new();
-    for t in owned.into_iter().chain(walked) {
+    for t in owned.into_iter().chain(walked).chain(sums) {
         args.extend(buffer(t, Access::Read));
     }
     args.extend(buffer(mask, Access::Read));
@@ -219,7 +279,10 @@ fn launch(problem: &Problem, stream: &Stream, pass: Pass, operands: &Operands<'_
     }
     args.extend(buffer(stats.0, stats.1));
     args.extend([stream.counters()?, maps.storage().clone()].map(|memory| Arg::Buffer(memory, Access::Write)));
-    for (t, rows) in owned.map(|t| (t, OWN)).into_iter().chain(walked.map(|t| (t, tile))) {
+    // A transposed tensor is copied by whole columns.
+    let columns = if problem.q.dtype() == DType::F32 { padded_width(problem) } else { tile };
+    let maps = owned.map(|t| (t, OWN)).into_iter().chain(walked.map(|t| (t, tile))).chain(sums.map(|t| (t, columns)));
+    for (t, rows) in maps {
         args.extend(map(problem.op, t, rows)?);
     }
     let group = problem.q.shape()[1] / problem.k.shape()[1];
@@ -232,9 +295,11 @@ fn launch(problem: &Problem, stream: &Stream, pass: Pass, operands: &Operands<'_
 
 pub(super) fn forward(problem: &Problem, stream: &Stream, saved: Saved<'_>) -> Result<(Work, Args)> {
     let [q, k, v] = [readable(&problem.q)?, readable(&problem.k)?, readable(&problem.v)?];
+    let values = for_sums(stream, &v)?;
     let operands = Operands {
         owned: [&q, &q],
         walked: [&k, &v],
+        sums: [&values, &values],
         out: [saved.out, saved.out],
         stats: (saved.logsumexp, Access::Write),
         pitch: problem.l,
@@ -250,12 +315,9 @@ pub(super) fn backward(problem: &Problem, stream: &Stream, backward: &Backward<'
     let matrices = problem.batch * problem.heads;
     let stats = Tensor::uninit(q.queue(), [matrices, 2, pitch], DType::F32)?;
     let name = "attention_prepare";
-    let lanes = padded_width(problem) / UNIT;
-    let kernel = stream.kernel(&format!("{name}:{}:{lanes}", q.dtype()), || {
-        let text =
-            format!("#define PREPARE\n#define LANES {lanes}\n#define MASK 0\n#define PASS 0\n{}", defines(problem));
-        (Source::new(text + include_str!("attention_units.cl"), ""), name)
-    })?;
+    let lanes = padded_width(problem) * q.dtype().size() / UNIT;
+    let key = format!("{name}:{}:{lanes}", q.dtype());
+    let kernel = stream.kernel(&key, || (prepare_source(q.dtype(), lanes), name))?;
     let mut args = Args::new();
     for t in [&out, &grad] {
         args.extend(buffer(t, Access::Read));
@@ -268,8 +330,11 @@ pub(super) fn backward(problem: &Problem, stream: &Stream, backward: &Backward<'
     let prepare = (Work::OpenCl(kernel, grid), args);
     let [dq, dk, dv] = backward.gradients;
     let stats = (&stats, Access::Read);
-    let of_queries = Operands { owned: [&q, &grad], walked: [&k, &v], out: [dq, dq], stats, pitch };
-    let of_keys = Operands { owned: [&k, &v], walked: [&q, &grad], out: [dk, dv], stats, pitch };
+    let [keys, queries, grads] = [for_sums(stream, &k)?, for_sums(stream, &q)?, for_sums(stream, &grad)?];
+    let sums = [&keys, &keys];
+    let of_queries = Operands { owned: [&q, &grad], walked: [&k, &v], sums, out: [dq, dq], stats, pitch };
+    let sums = [&queries, &grads];
+    let of_keys = Operands { owned: [&k, &v], walked: [&q, &grad], sums, out: [dk, dv], stats, pitch };
     Ok(vec![
         prepare,
         launch(problem, stream, Pass::OfQueries, &of_queries)?,
@@ -283,7 +348,7 @@ mod tests {
 
     #[test]
     fn lists_name_every_operand_once() {
-        let text = operand_lists(48, 64, "bf16");
+        let text = operand_lists(48, 64, DType::BF16);
         assert!(
             text.contains("m64n48k16.f32.bf16.bf16\"\n#define SCORE_REGISTERS \"%0, ") && text.contains(", %23\"\n")
         );
@@ -294,13 +359,16 @@ mod tests {
 
     #[test]
     fn tiles_divide_padded_rows_and_fit_into_local_memory() {
-        assert_eq!(Pass::Forward.walk(LINE).tile, OWN, "what forward hides lies in one tile");
-        for pass in [Pass::Forward, Pass::OfQueries, Pass::OfKeys] {
-            for width in [LINE, 2 * LINE] {
-                let Walk { tile, stages, .. } = pass.walk(width);
+        for (size, width) in [(2, NARROW), (2, 2 * NARROW), (4, NARROW)] {
+            assert_eq!(Pass::Forward.walk(size, width).tile, OWN, "what forward hides lies in one tile");
+            for (pass, owned, slots) in [(Pass::Forward, 1, 2), (Pass::OfQueries, 2, 3), (Pass::OfKeys, 2, 4)] {
+                let Walk { tile, stages, .. } = pass.walk(size, width);
+                let slots = if size == 2 { 2 } else { slots };
                 assert!(PADDED.is_multiple_of(tile) && tile.is_multiple_of(16), "{pass:?} {width}");
-                let owned = if pass == Pass::Forward { 1 } else { 2 } * OWN * width * 2;
-                assert!(owned + stages * 2 * tile * width * 2 <= 200 * 1024, "{pass:?} {width}");
+                // A place is freed when the next tile has begun.
+                assert!(stages > 1, "{pass:?} {width}");
+                let bytes = (owned * OWN + stages * slots * tile) * width * size;
+                assert!(bytes <= 200 * 1024, "{pass:?} {width}: {bytes} bytes");
             }
         }
     }
