@@ -71,6 +71,9 @@ pub(crate) struct Arguments {
     /// Test and keep an average of the weights that keeps this part of itself in each step, such as 0.999
     #[arg(long, value_name = "DECAY")]
     ema: Option<f64>,
+    /// Let batch norm of each rank count over its own samples alone, instead of over those of all ranks
+    #[arg(long)]
+    no_sync_norm: bool,
     /// Products in 16 bits
     #[arg(long, value_enum, value_name = "TYPE", num_args = 0..=1, default_missing_value = "float16")]
     amp: Option<Amp>,
@@ -127,7 +130,7 @@ pub(crate) struct Arguments {
     overwrite: bool,
     /// Go on with the run in a folder (or in that of --out); its settings hold, apart from --epochs
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, conflicts_with_all = ["data", "model", "config", "batch_size",
-        "accumulate", "lr", "weight_decay", "clip", "ema", "amp", "label_smoothing", "augment", "side", "target", "tokens",
+        "accumulate", "lr", "weight_decay", "clip", "ema", "no_sync_norm", "amp", "label_smoothing", "augment", "side", "target", "tokens",
         "layers", "heads", "width", "context", "dropout", "seed", "limit", "overwrite"])]
     resume: Option<Option<PathBuf>>,
     /// Show curves, memory and a log on the whole terminal; q stops and keeps a checkpoint
@@ -320,6 +323,7 @@ fn begin(arguments: &Arguments, device: &DeviceHandle, again: Option<&Path>) -> 
         weight_decay: arguments.weight_decay.unwrap_or(recommended.weight_decay),
         clip: arguments.clip.or(recommended.clip),
         ema: arguments.ema,
+        sync_norm: !arguments.no_sync_norm,
         amp,
         label_smoothing: arguments.label_smoothing.unwrap_or(recommended.label_smoothing),
         augment: arguments.augment.unwrap_or(recommended.augment),

@@ -1,6 +1,6 @@
 //! What can go wrong between ranks.
 
-use netcl_nn::autograd::ErrorKind;
+use netcl_nn::autograd::{CoreError, ErrorKind};
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -52,6 +52,14 @@ pub enum Error {
 impl Error {
     pub(crate) fn argument(call: &'static str, what: impl Into<String>) -> Error {
         Error::Argument { call, what: what.into() }
+    }
+
+    /// As an error of tensors, for what modules and optimizers return.
+    pub(crate) fn into_autograd(self) -> netcl_nn::autograd::Error {
+        match self {
+            Error::Device(inner) => inner,
+            other => CoreError::Host { kind: other.kind(), what: other.to_string() }.into(),
+        }
     }
 
     /// Which exception it becomes.

@@ -11,12 +11,13 @@ use netcl_autograd::{Error, Result, Tensor};
 use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::Graph;
 use netcl_core::kernels::launch::at_once;
-use netcl_core::kernels::many::{Many, Target, Verdict, sum_of_squares, verdict};
+use netcl_core::kernels::many::{Many, Segment, Segments, Target, Verdict, sum_of_squares, verdict};
 use netcl_core::tensor::Tensor as Raw;
 
 use crate::group::ParamGroup;
 use crate::optimizer::{GradScale, StepOptions};
 use crate::rule::{Rule, Terms};
+use crate::shards::Shards;
 use arena::{Arena, Member};
 
 /// The part that all optimizers share; see [`Rule`] for an optimizer of your own.
@@ -33,6 +34,8 @@ pub struct Base {
     updates: Vec<(Form, Arc<Many>)>,
     /// The storages of all parameters: a gradient that lies in one of them is copied before it is overwritten.
     storages: HashSet<usize>,
+    /// Which parameters this rank updates, where ranks have divided them.
+    shards: Option<Box<dyn Shards>>,
 }
 
 /// Which parts of an update there are.
@@ -69,6 +72,7 @@ impl Base {
             arenas: Vec::new(),
             updates: Vec::new(),
             storages: HashSet::new(),
+            shards: None,
         };
         base.add_group(params, learning_rate, weight_decay)?;
         Ok(base)
@@ -88,23 +92,52 @@ impl Base {
         let momentum = self.rule.momentum();
         let group = ParamGroup::new(self.rule.op(), params, learning_rate, weight_decay, momentum, &self.groups)?;
         self.settle()?;
+        if let Some(shards) = &mut self.shards {
+            shards.add(group.params());
+        }
         for (at, parameter) in group.params().iter().enumerate() {
-            let (arena, flat) = self.reserve(parameter);
+            let (arena, flat) = self.reserve(self.members.len(), parameter);
             self.members.push(Member::new(self.groups.len(), at, arena, flat));
         }
         self.groups.push(group);
-        Ok(())
+        // What is kept moves to its new place now: it may be asked for before the next step.
+        self.arenas.iter_mut().try_for_each(|arena| arena.grow(self.rule.initial()))
+    }
+
+    /// Divides the parameters among ranks: from now on a step updates those that this rank owns and then brings all others from their
+    /// owners. State is kept for those alone; [`Optimizer::gathered_state`](crate::Optimizer::gathered_state) is that of all. Any state
+    /// loads on any rank, which takes its part of it.
+    ///
+    /// # Errors
+    /// If they are divided already; what the device says.
+    pub fn shard(&mut self, mut shards: Box<dyn Shards>) -> Result<()> {
+        if self.shards.is_some() {
+            return Err(Error::argument(self.rule.op(), "ranks have divided the parameters already; do it once"));
+        }
+        shards.add(&self.parameters());
+        self.shards = Some(shards);
+        self.rehome()
+    }
+
+    fn owns(&self, member: usize) -> bool {
+        self.shards.as_ref().is_none_or(|shards| shards.owns(member))
+    }
+
+    /// All parameters, in the order of groups.
+    fn parameters(&self) -> Vec<Tensor> {
+        self.groups.iter().flat_map(ParamGroup::params).cloned().collect()
     }
 
     /// A place for what is kept for a parameter: an arena, and where in its rows.
-    fn reserve(&mut self, parameter: &Tensor) -> (usize, usize) {
+    fn reserve(&mut self, member: usize, parameter: &Tensor) -> (usize, usize) {
         self.storages.insert(Arc::as_ptr(parameter.storage()) as usize);
         let known = self.arenas.iter().position(|arena| arena.holds(parameter));
         let arena = known.unwrap_or_else(|| {
             self.arenas.push(Arena::new(parameter, self.rule.state().len()));
             self.arenas.len() - 1
         });
-        (arena, self.arenas[arena].reserve(parameter.size()))
+        let kept = if self.owns(member) { parameter.size() } else { 0 };
+        (arena, self.arenas[arena].reserve(kept))
     }
 
     /// Where parameters were moved (another device, another dtype), what is kept for them moves too.
@@ -112,6 +145,11 @@ impl Base {
         if !self.groups.iter().flat_map(ParamGroup::params).any(Tensor::has_moved) {
             return Ok(());
         }
+        self.rehome()
+    }
+
+    /// Gives all parameters, where they are now, new places, and takes along what is kept for them.
+    fn rehome(&mut self) -> Result<()> {
         self.settle()?;
         self.groups.iter_mut().for_each(ParamGroup::follow);
         let before = std::mem::take(&mut self.arenas);
@@ -119,9 +157,13 @@ impl Base {
         let mut pending = Vec::new();
         for i in 0..self.members.len() {
             let parameter = self.parameter(&self.members[i]).clone();
-            let (arena, flat) = self.reserve(&parameter);
+            let (arena, flat) = self.reserve(i, &parameter);
             let moved = self.members[i].moved(arena, flat);
             let old = std::mem::replace(&mut self.members[i], moved);
+            if !self.owns(i) {
+                old.set_steps(0);
+                continue;
+            }
             for row in 0..self.rule.state().len() {
                 let Some(kept) = before[old.arena].kept(row, &old, parameter.shape())? else { continue };
                 pending.push((i, row, kept));
@@ -146,7 +188,11 @@ impl Base {
         netcl_autograd::jit::refuse_tracing("step")?;
         let _scope = netcl_autograd::observe::enter(|| "optimizer".into());
         self.follow()?;
-        let pairs = self.pairs()?;
+        let mut pairs = self.pairs()?;
+        // Of all parameters, also those that other ranks update.
+        let gradients: Vec<Vec<Raw>> =
+            pairs.iter().map(|pairs| pairs.iter().map(|pair| pair.gradient.clone()).collect()).collect();
+        pairs.iter_mut().for_each(|pairs| pairs.retain(|pair| self.owns(pair.member)));
         let form = Form {
             decay: self.groups.iter().any(|group| group.weight_decay() != 0.0),
             scaled: options.controls(),
@@ -156,9 +202,9 @@ impl Base {
         for (arena, pairs) in self.arenas.iter_mut().zip(&pairs) {
             arena.prepare(pairs, &self.members, &*self.rule, options)?;
         }
-        let sums = if options.needs_norm() { self.sums(&pairs)? } else { None };
+        let sums = if options.needs_norm() { self.sums(&gradients)? } else { None };
         let mut norm = None;
-        for (i, pairs) in pairs.iter().enumerate().filter(|(_, pairs)| !pairs.is_empty()) {
+        for (i, pairs) in pairs.iter().enumerate().filter(|(i, _)| !gradients[*i].is_empty()) {
             if form.scaled {
                 let (controls, at) = self.arenas[i].controls()?;
                 verdict(&decide(options, sums.as_ref()), controls, at)?;
@@ -172,6 +218,9 @@ impl Base {
                     home.assign(&pair.parameter)?;
                 }
             }
+        }
+        if let Some(shards) = &self.shards {
+            shards.spread(&self.parameters())?;
         }
         Ok(norm.map(Tensor::from))
     }
@@ -210,12 +259,16 @@ impl Base {
     }
 
     /// Partial sums of the squares of all gradients.
-    fn sums(&self, pairs: &[Vec<Pair>]) -> Result<Option<Raw>> {
-        let lists: Vec<Vec<Raw>> =
-            pairs.iter().map(|pairs| pairs.iter().map(|pair| pair.gradient.clone()).collect()).collect();
+    fn sums(&self, gradients: &[Vec<Raw>]) -> Result<Option<Raw>> {
+        let segment = |gradient: &Raw| Segment { count: gradient.size(), flat: 0, set: 0 };
+        let divided: Vec<Segments> = match &self.shards {
+            Some(_) => gradients.iter().map(|list| Segments::new(list.iter().map(segment).collect())).collect(),
+            None => Vec::new(),
+        };
         let mut parts = Vec::new();
-        for (arena, list) in self.arenas.iter().zip(&lists).filter(|(_, list)| !list.is_empty()) {
-            parts.extend(arena.segments().map(|segments| (segments, list.as_slice())));
+        for (i, list) in gradients.iter().enumerate().filter(|(_, list)| !list.is_empty()) {
+            let segments = divided.get(i).or_else(|| self.arenas[i].segments());
+            parts.extend(segments.map(|segments| (segments, list.as_slice())));
         }
         if parts.is_empty() { Ok(None) } else { Ok(Some(sum_of_squares(&parts)?)) }
     }

@@ -31,6 +31,7 @@ pub mod rule;
 pub mod schedule;
 mod settings;
 mod sgd;
+mod shards;
 mod state;
 
 pub use adagrad::{Adagrad, AdagradOptions};
@@ -45,4 +46,5 @@ pub use optimizer::{GradScale, Optimizer, StepOptions};
 pub use rmsprop::{RMSProp, RmsPropOptions};
 pub use schedule::Schedule;
 pub use sgd::{SGD, SgdOptions};
+pub use shards::Shards;
 pub use state::State;

@@ -77,6 +77,14 @@ pub trait Optimizer: Send {
         self.base().state()
     }
 
+    /// [`Optimizer::state`] of all ranks where they have [divided](Base::shard) it among them; they call this together.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    fn gathered_state(&self) -> Result<State> {
+        self.base().gathered_state()
+    }
+
     /// Goes on from a state that [`Optimizer::state`] gave for the same parameters.
     ///
     /// # Errors

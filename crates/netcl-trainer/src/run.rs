@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use netcl_distributed::data_parallel::convert_sync_batchnorm;
 use netcl_distributed::{Group, init};
 use netcl_io::{Checkpoint, open, save_model};
 use netcl_nn::autograd::{Generator, Queue, manual_seed};
@@ -106,7 +107,10 @@ impl Run {
         let steps = steps.ok_or_else(|| Error::setting(format!("{} epochs are too many to count", settings.epochs)))?;
         // Weights from a generator of their own, so that they do not depend on what the process drew before; what layers draw
         // while they train comes from the process-wide one.
-        let model = task.architecture().build(queue, &mut Generator::new(settings.seed))?;
+        let mut model = task.architecture().build(queue, &mut Generator::new(settings.seed))?;
+        if group.size() > 1 && settings.sync_norm {
+            convert_sync_batchnorm(&mut *model, group)?;
+        }
         manual_seed(settings.seed.wrapping_add(1));
         let options = AdamWOptions { lr: settings.lr, weight_decay: settings.weight_decay, ..Default::default() };
         let optimizer = AdamW::new_with(model.parameters(), options)?;

@@ -80,6 +80,13 @@ pub struct Settings {
     /// The decay of an average of the weights, which is tested and kept instead of them.
     #[serde(default)]
     pub ema: Option<f64>,
+    /// Whether batch norm counts over the samples of all ranks.
+    #[serde(default = "yes")]
+    pub sync_norm: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn one() -> usize {
@@ -127,6 +134,7 @@ impl Settings {
             accumulate: 1,
             clip: is_transformer.then_some(1.0),
             ema: None,
+            sync_norm: true,
         }
     }
 

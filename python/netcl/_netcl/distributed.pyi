@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, final
 
 from netcl._netcl import IndexTensor, Tensor
+from netcl._netcl.optim import Optimizer
 from netcl.distributed.adapters import Communicator
 
 _T = TypeVar("_T", Tensor, IndexTensor)
@@ -58,6 +59,13 @@ def replicate_params(params: Sequence[Tensor], queues: Sequence[Any]) -> list[li
 def broadcast_params(source: Sequence[Tensor], groups: Sequence[Sequence[Tensor]]) -> None: ...
 def sync_replicas(replicas: Sequence[Sequence[Tensor]]) -> None: ...
 def broadcast_over_ranks(group: Group, tensors: Sequence[Tensor | IndexTensor]) -> None: ...
+def joint_batch_norm(
+    parts: Sequence[tuple[Tensor, Tensor | None, Tensor | None]],
+    running: tuple[Tensor, Tensor, IndexTensor | None, float | None] | None,
+    eps: float,
+) -> list[Tensor]: ...
+def refuse_recording() -> None: ...
+def shard_optimizer(optimizer: Optimizer, group: Group) -> None: ...
 def sync_batch_norm(
     group: Group,
     x: Tensor,

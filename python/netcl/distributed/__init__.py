@@ -27,6 +27,7 @@ from netcl.distributed.replicas import (
     shard_batch,
     sync_grads,
 )
+from netcl.distributed.sharded import ShardedOptimizer, ZeroRedundancyOptimizer
 from netcl.distributed.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
 
 __all__ = [
@@ -35,7 +36,9 @@ __all__ = [
     "DeviceManager",
     "Group",
     "Pipeline",
+    "ShardedOptimizer",
     "SyncBatchNorm",
+    "ZeroRedundancyOptimizer",
     "all_gather",
     "all_reduce",
     "all_reduce_p2p",

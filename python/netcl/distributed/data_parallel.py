@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,8 +22,9 @@ from netcl._netcl.distributed import (
 )
 from netcl._structure import is_sequence
 from netcl.core.device import manager
+from netcl.distributed._meeting import Meeting
 from netcl.distributed._wrapper import Wrapper
-from netcl.distributed.sync_batch_norm import SyncBatchNorm
+from netcl.distributed.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
 from netcl.nn._arguments import resolve_queue
 from netcl.nn.module import Module
 
@@ -46,7 +48,9 @@ class DataParallel(Wrapper):
     Arrays and tensors among the arguments whose first axis is as long as that of the first one are divided, everything else
     goes to all devices as it is; results are joined along their first axis. Batches are divided equally, by ``weights=[2,
     1]``, or with ``weights="measured"`` by the speed that the devices show at the first batch; ``model.weights`` has them
-    from then on. Statistics that a forward pass updates (of batch norm) are those of the first device.
+    from then on, and checkpoints of the trainer keep them. Batch norm counts over the samples of each device, and the averages
+    that it keeps are those of the first; with ``sync_batch_norm=True`` it counts over the whole batch, as on one device. Such a
+    model cannot be a part of a captured step.
 
     With a ``group`` every rank has such a model: it starts with the values of rank 0, and ``model.sync_grads()`` before
     ``optimizer.step()`` makes the gradients sums over the ranks, of which ``model.share`` times its own (1 / size) is this
@@ -62,6 +66,7 @@ class DataParallel(Wrapper):
         group: Any = None,
         *,
         overlap: bool = True,
+        sync_batch_norm: bool = False,
     ) -> None:
         if not isinstance(model, Module):
             raise TypeError(f"DataParallel: the model is a netcl.nn.Module, not a {type(model).__name__}")
@@ -75,8 +80,16 @@ class DataParallel(Wrapper):
             shard_lengths(1, len(queues), weights)
         replicas = Replicas(queues)
         model.to(queues[0])
+        meeting = Meeting(len(queues)) if sync_batch_norm else None
+        if sync_batch_norm:
+            if group is not None:
+                raise ValueError(
+                    "DataParallel: sync_batch_norm=True counts over the devices of one process; with a group use "
+                    "convert_sync_batchnorm(model, group) and one device for each rank"
+                )
+            model = convert_sync_batchnorm(model, meeting)
         self._wrap(
-            model, queues=queues, weights=weights, group=group, overlap=overlap, _replicas=replicas, _lock=threading.Lock(),
+            model, queues=queues, weights=weights, group=group, overlap=overlap, _replicas=replicas, _lock=threading.Lock(), _meeting=meeting,
             _sync=None, _watched=[], _paused=False, _share=1.0 if group is None else 1.0 / group.size,
         )
         if group is not None:
@@ -84,7 +97,8 @@ class DataParallel(Wrapper):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
         # A copy is another model: it belongs to no group until it is wrapped again.
-        return DataParallel(copy.deepcopy(self.module, memo), self.queues, self.weights)
+        synchronised = self._meeting is not None
+        return DataParallel(copy.deepcopy(self.module, memo), self.queues, self.weights, sync_batch_norm=synchronised)
 
     def extra_repr(self) -> str:
         shown = [f"devices={len(self.queues)}"]
@@ -116,14 +130,22 @@ class DataParallel(Wrapper):
                 self.__dict__["weights"] = self._measured(args, kwargs)
             lengths = shard_lengths(rows, len(self.queues), self.weights)
             copies = self._replicas.copy(self.module.parameters())
-            results, start = [], 0
+            runs: list[Any] = []
+            start = 0
             for place, length in enumerate(lengths):
                 # A batch may have fewer samples than there are devices; one without any still has a result.
                 if length > 0 or (rows == 0 and place == 0):
                     inputs, named = _part((args, kwargs), rows, slice(start, start + length), self.queues[place])
-                    with self._on(place, copies[place]):
-                        results.append(self.module(*inputs, **named))
+                    on_device = functools.partial(self._on, place, copies[place])
+                    runs.append((on_device, functools.partial(self.module, *inputs, **named)))
                 start += length
+            if self._meeting is not None and self.module.training and len(runs) > 1:
+                results = self._meeting.run(runs)
+            else:
+                results = []
+                for on_device, run in runs:
+                    with on_device():
+                        results.append(run())
         return _joined(results, self.queues[0], "forward(...)")
 
     @contextlib.contextmanager

@@ -8,6 +8,7 @@ from netcl import autograd as ag
 from netcl._netcl import Tensor
 from netcl._netcl.distributed import sync_batch_norm
 from netcl._surroundings import raise_version
+from netcl.distributed._meeting import Meeting
 from netcl.nn.module import Module
 from netcl.nn.normalization import BatchNorm1d, BatchNorm2d
 
@@ -32,20 +33,26 @@ class SyncBatchNorm(BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         """The result for a tensor."""
         if self.group is None or not self.training:
-            return super().forward(x) if x.ndim == 4 else _as_images(super().forward, x)
+            return _as_images(super().forward, x)
         running = None
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
             running = (self.running_mean, self.running_var, self.num_batches_tracked, self.momentum)
+        if isinstance(self.group, Meeting):
+            result = self.group.normalise(x, self.weight, self.bias, running, self.eps)
+            return result if result is not None else _as_images(super().forward, x)
         return sync_batch_norm(self.group, x, self.weight, self.bias, running, self.eps)
 
     def extra_repr(self) -> str:
-        ranks = "" if self.group is None else f", ranks={self.group.size}"
-        return super().extra_repr() + ranks
+        if self.group is None:
+            return super().extra_repr()
+        return super().extra_repr() + f", {'devices' if isinstance(self.group, Meeting) else 'ranks'}={self.group.size}"
 
 
 def _as_images(forward: Any, x: Tensor) -> Tensor:
     """What a layer of images gives for rows or sequences."""
     shape = x.shape
+    if len(shape) == 4:
+        return forward(x)
     result = forward(ag.reshape(x, (*shape, *[1] * (4 - len(shape)))))
     return ag.reshape(result, shape)
 

@@ -22,7 +22,7 @@ from netcl._netcl.trainer import Loop, new_session
 from netcl._structure import is_sequence
 from netcl.amp import GradScaler, autocast
 from netcl.autograd import detect_anomaly, no_grad
-from netcl.distributed import Group, init
+from netcl.distributed import DataParallel, Group, init
 from netcl.nn import functional
 from netcl.nn.module import Module
 from netcl.runtime.capture import capture
@@ -258,10 +258,9 @@ class Trainer:
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Writes everything that the run needs to go on: ``fit(..., resume=path)`` reads it, ``load_model`` the model in it.
 
-        Of several ranks only rank 0 writes.
+        Of several ranks only rank 0 writes; all call it where the optimizer is a ``netcl.distributed.ShardedOptimizer``.
         """
-        if self.group.rank == 0:
-            self._loop.checkpoint(self, self._metadata(), path)
+        self._loop.checkpoint(self, self._metadata(), path)
         return Path(path)
 
     def report(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
@@ -392,6 +391,16 @@ class Trainer:
 
     def _autocast(self) -> Any:
         return nullcontext() if self.mixed_precision is None else autocast(dtype=self.mixed_precision)
+
+    def _weights(self) -> list[float] | None:
+        """How a model over several devices divides batches, once that is known: checkpoints keep it."""
+        weights = self.model.weights if isinstance(self.model, DataParallel) else None
+        return None if isinstance(weights, str) else weights
+
+    def _set_weights(self, weights: list[float]) -> None:
+        # Those of other devices are measured again, and those that the user gives hold.
+        if isinstance(self.model, DataParallel) and self.model.weights == "measured" and len(weights) == len(self.model.queues):
+            self.model.__dict__["weights"] = weights
 
     def _step_done(self, step: dict[str, Any]) -> None:
         self.history.steps.append(step)

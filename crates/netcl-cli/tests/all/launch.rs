@@ -202,6 +202,35 @@ fn ranks_train_as_one_process_does_and_resume_on_another_number() {
     close(&metrics(&folder.join("two")).0, &metrics(&folder.join("one")).0);
 }
 
+/// A network with batch norm and without dropout: the parts of each batch count together, unless told otherwise.
+#[test]
+fn batch_norm_counts_over_all_ranks() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path();
+    let layers = r#"[
+        {"type": "Conv2d", "args": {"in_channels": 1, "out_channels": 4, "kernel_size": 3}}, {"type": "BatchNorm2d", "args": {"num_features": 4}},
+        {"type": "ReLU"}, {"type": "Flatten"}, {"type": "Linear", "args": {"in_features": 144, "out_features": 10}},
+        {"type": "BatchNorm1d", "args": {"num_features": 10}}]"#;
+    fs::write(folder.join("net.json"), layers).unwrap();
+    let train = |ranks: &str, more: &[&str]| {
+        let options = ["--augment", "false", "--batch-size", "50", "--epochs", "2", "--limit", "330", "--out"];
+        let net = ["-n", ranks, "--", "netcl", "train", "--config", "net.json", "--device", "cpu"];
+        let ended = Launched::new(folder, &[&net[..], &options, more].concat()).end();
+        assert_eq!(ended.code, 0, "{}\n{}", ended.out, ended.errors);
+        assert!(!ended.errors.contains("not captured"), "{}", ended.errors);
+        metrics(&folder.join(more[0]))
+    };
+    let (one, three, local) = (train("1", &["one"]), train("3", &["three"]), train("3", &["local", "--no-sync-norm"]));
+    close(&three.0, &one.0);
+    for name in ["val_loss", "val_accuracy"] {
+        close(&[three.1[name].as_f64().unwrap()], &[one.1[name].as_f64().unwrap()]);
+    }
+    assert!((local.0[0] - one.0[0]).abs() > 1e-3, "{} {}", local.0[0], one.0[0]);
+    // The checkpoint is that of the plain model.
+    let output = crate::train::netcl(folder, &["train", "--device", "cpu", "--resume", "three", "--epochs", "3"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// Launches a training that takes long, and returns when its first checkpoint is there.
 fn long_training(folder: &Path, ranks: &str, options: &[&str]) -> Launched {
     let long = ["false", "--epochs", "4000", "--limit", "200", "--out", "run"];

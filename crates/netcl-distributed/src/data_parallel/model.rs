@@ -1,12 +1,13 @@
 //! A model that runs on several devices of one process.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use netcl_nn::autograd::ops::layout::{cat, to};
-use netcl_nn::autograd::{Error as AutogradError, Queue, Result as AutogradResult, Tensor, no_grad};
+use netcl_nn::autograd::{Queue, Result as AutogradResult, Tensor, no_grad};
 use netcl_nn::{Member, MemberMut, Module, Role};
 
+use super::joint_norm::Meeting;
 use super::replicas::{Replicas, moved, shard_batch};
 use crate::error::{Error, Result};
 
@@ -14,7 +15,8 @@ use crate::error::{Error, Result};
 ///
 /// It is the model on the first device with all its names: parameters, optimizers, files and modes are as without it, and files load on
 /// any number of devices. Gradients of all devices arrive at the model's own parameters, summed in the order of devices. Statistics
-/// that a forward pass updates are those of the first device, as in PyTorch.
+/// that a forward pass updates are those of the first device, as in PyTorch, or of the whole batch with
+/// [`sync_batch_norm`](DataParallel::sync_batch_norm).
 ///
 /// ```
 /// use netcl_distributed::data_parallel::DataParallel;
@@ -33,6 +35,8 @@ pub struct DataParallel<M> {
     others: Mutex<Vec<M>>,
     replicas: Replicas,
     weights: Option<Vec<f64>>,
+    /// Where the parts of a batch meet for batch norm over all of them.
+    meeting: Option<Arc<Meeting>>,
 }
 
 impl<M: Module> DataParallel<M> {
@@ -44,7 +48,21 @@ impl<M: Module> DataParallel<M> {
         let replicas = Replicas::new(devices.to_vec())?;
         let mut models = devices.iter().map(&mut build).collect::<AutogradResult<Vec<M>>>()?;
         let model = models.remove(0);
-        Ok(DataParallel { model, others: Mutex::new(models), replicas, weights: None })
+        Ok(DataParallel { model, others: Mutex::new(models), replicas, weights: None, meeting: None })
+    }
+
+    /// Makes all batch norm inside the model count over the whole batch in training, as on one device. Such a model cannot be a part of a
+    /// captured step.
+    ///
+    /// # Errors
+    /// What the model returns.
+    pub fn sync_batch_norm(mut self) -> Result<DataParallel<M>> {
+        let meeting = Arc::new(Meeting::default());
+        meeting.invite(&mut self.model, 0)?;
+        let others = self.others.get_mut().unwrap_or_else(PoisonError::into_inner);
+        others.iter_mut().enumerate().try_for_each(|(at, model)| meeting.invite(model, at + 1))?;
+        self.meeting = Some(meeting);
+        Ok(self)
     }
 
     /// Divides batches by these weights, one per device, instead of equally.
@@ -111,21 +129,22 @@ impl<M: Module> Module for DataParallel<M> {
             let queues = self.replicas.queues();
             let parts = shard_batch(input, queues.len(), self.weights())?;
             let others = self.prepared()?;
-            let mut results = Vec::new();
+            let mut runs = Vec::new();
             for (k, (part, queue)) in parts.iter().zip(queues).enumerate() {
                 // A batch may have fewer samples than there are devices; one without any still has a shape to show.
                 if part.shape()[0] > 0 || (input.shape()[0] == 0 && k == 0) {
-                    let model = if k == 0 { &self.model } else { &others[k - 1] };
-                    results.push(model.forward(&to(part, queue)?)?);
+                    let (model, part) = (if k == 0 { &self.model } else { &others[k - 1] }, to(part, queue)?);
+                    runs.push((k, move || model.forward(&part)));
                 }
             }
+            let results = match self.meeting.as_ref().filter(|_| self.model.training() && runs.len() > 1) {
+                Some(meeting) => meeting.run(runs)?,
+                None => runs.into_iter().map(|(_, run)| run()).collect::<AutogradResult<Vec<_>>>()?,
+            };
             let home = results.iter().map(|result| to(result, &queues[0])).collect::<AutogradResult<Vec<_>>>()?;
             Ok(cat(&home.iter().collect::<Vec<_>>(), 0)?)
         };
-        run().map_err(|problem| match problem {
-            Error::Device(inner) => inner,
-            other => AutogradError::argument("DataParallel", other.to_string()),
-        })
+        run().map_err(Error::into_autograd)
     }
 
     fn visit<'m>(&'m self, see: &mut dyn FnMut(&str, Member<'m>)) {

@@ -4,8 +4,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use netcl_nn::autograd::Tensor;
 use netcl_nn::autograd::graph::HookHandle;
-use netcl_nn::autograd::{Error as AutogradError, Tensor};
 
 use super::gradients::{BUCKET_BYTES, Bucket, buckets, check_share, described, reduce};
 use crate::error::{Error, Result};
@@ -121,10 +121,7 @@ impl OverlappedSync {
             let shared = sync.shared.clone();
             // The hook holds the parameter that holds the hook: `drop` takes it away.
             sync.hooks.push(parameter.register_post_accumulate_grad_hook(move |_| {
-                shared.arrive(at).map_err(|problem| match problem {
-                    Error::Device(inner) => inner,
-                    other => AutogradError::argument(CALL, other.to_string()),
-                })?;
+                shared.arrive(at).map_err(Error::into_autograd)?;
                 Ok(None)
             })?);
         }

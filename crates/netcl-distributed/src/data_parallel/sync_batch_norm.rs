@@ -1,6 +1,6 @@
 //! Batch normalisation by the statistics of all ranks' samples.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use netcl_nn::autograd::function::{Function, call};
 use netcl_nn::autograd::graph::{Gradients, RuleContext, grad_enabled};
@@ -8,13 +8,15 @@ use netcl_nn::autograd::ops::elementwise::{add, cast, mul, sub};
 use netcl_nn::autograd::ops::layout::reshape;
 use netcl_nn::autograd::ops::norm::Running;
 use netcl_nn::autograd::ops::reduce::{mean, sum, var};
-use netcl_nn::autograd::{DType, Error as AutogradError, Queue, RawTensor, Result as AutogradResult, Tensor};
+use netcl_nn::autograd::{DType, Error as AutogradError, RawTensor, Result as AutogradResult, Tensor};
 use netcl_nn::autograd::{autocast, no_grad};
+use netcl_nn::batch_norm::TrainingNorm;
 use netcl_nn::{BatchNorm1d, BatchNorm2d, Module};
 
 use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::reduction::Reduce;
+use crate::transfer::on_host;
 
 const CALL: &str = "sync_batch_norm";
 
@@ -25,11 +27,19 @@ const CALL: &str = "sync_batch_norm";
 /// # Errors
 /// What the model returns.
 pub fn convert_sync_batchnorm(model: &mut dyn Module, group: &Group) -> Result<()> {
+    let group = group.clone();
+    set_training_norm(
+        model,
+        Arc::new(move |x, weight, bias, running, eps| {
+            sync_batch_norm(&group, x, weight, bias, running, eps).map_err(Error::into_autograd)
+        }),
+    )
+}
+
+/// Makes all batch normalisation inside a model use a function in training.
+pub(super) fn set_training_norm(model: &mut dyn Module, norm: TrainingNorm) -> Result<()> {
     Ok(model.apply(&mut |_, module| {
-        let group = group.clone();
-        let norm: netcl_nn::batch_norm::TrainingNorm = Arc::new(move |x, weight, bias, running, eps| {
-            sync_batch_norm(&group, x, weight, bias, running, eps).map_err(into_autograd)
-        });
+        let norm = norm.clone();
         if let Some(layer) = module.downcast_mut::<BatchNorm2d>() {
             layer.set_training_norm(Some(norm));
         } else if let Some(layer) = module.downcast_mut::<BatchNorm1d>() {
@@ -39,16 +49,9 @@ pub fn convert_sync_batchnorm(model: &mut dyn Module, group: &Group) -> Result<(
     })?)
 }
 
-fn into_autograd(problem: Error) -> AutogradError {
-    match problem {
-        Error::Device(inner) => inner,
-        other => AutogradError::argument(CALL, other.to_string()),
-    }
-}
-
 /// Normalises every channel (axis 1) over the samples of all ranks, and updates the running averages in place, the same on all ranks.
 ///
-/// Forwards the ranks exchange their numbers of samples, means and sums of squared differences, backwards two sums per channel. The
+/// Inside of a captured step the exchanges are repeated with it. Forwards the ranks exchange their numbers of samples, means and sums of squared differences, backwards two sums per channel. The
 /// gradients of `weight` and `bias` are those of the rank's own samples: [`Group::sync_grads`] sums them as all others. Where ranks have
 /// different numbers of samples the loss is a mean over the rank's own, and its share in `sync_grads` is its part of all samples.
 ///
@@ -92,9 +95,10 @@ pub fn sync_batch_norm(
 /// The statistics of all ranks.
 struct Normalised {
     group: Group,
-    /// How many elements each channel has on this rank, and on all.
+    /// How many elements each channel has on this rank.
     own: f64,
-    count: f64,
+    /// How many it has on all, which the work of the host in a forward pass finds and that of the backward pass needs.
+    count: Arc<Mutex<f64>>,
     mean: Tensor,
     /// 1 / sqrt(variance + eps).
     scale: Tensor,
@@ -110,39 +114,35 @@ impl Normalised {
         let axes: Vec<isize> = (0..x.ndim() as isize).filter(|&axis| axis != 1).collect();
         let shape: Vec<usize> = (0..x.ndim()).map(|axis| if axis == 1 { channels } else { 1 }).collect();
         let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-        let own = x.size() / channels.max(1);
-        // The number of elements, the means, and the sums of squared differences from them.
-        let mut facts = vec![own as f64];
-        if own == 0 {
-            facts.resize(1 + 2 * channels, 0.0);
-        } else {
-            let wide = cast(x, dtype)?;
-            facts.extend(mean(&wide, &axes[..], false)?.to_f64_vec()?);
-            facts.extend(var(&wide, &axes[..], 0.0, false)?.to_f64_vec()?.iter().map(|variance| variance * own as f64));
-        }
-        let host = netcl_nn::autograd::manager().cpu().queue;
-        let all = group.all_gather(&RawTensor::from_host(&host, &facts, [1, facts.len()])?)?;
-        let (mut count, mut means, mut squares) = (0.0, vec![0.0; channels], vec![0.0; channels]);
-        for rank in all {
-            let rank = rank.to_f64_vec()?;
-            if rank[0] == 0.0 {
-                continue;
+        let own = (x.size() / channels.max(1)) as f64;
+        let wide = cast(x, dtype)?;
+        let own_statistics = match own == 0.0 {
+            true => {
+                [Tensor::from_shape(x.queue(), [channels], dtype)?, Tensor::from_shape(x.queue(), [channels], dtype)?]
             }
-            let total = count + rank[0];
-            for channel in 0..channels {
-                let apart = rank[1 + channel] - means[channel];
-                means[channel] += apart * rank[0] / total;
-                squares[channel] += rank[1 + channels + channel] + apart * apart * count * rank[0] / total;
+            false => [mean(&wide, &axes[..], false)?, var(&wide, &axes[..], 0.0, false)?],
+        };
+        let there = || Ok::<_, Error>(Tensor::from(RawTensor::uninit(x.queue(), shape.as_slice(), dtype)?));
+        let (mean, scale, count) = (there()?, there()?, Arc::new(Mutex::new(0.0)));
+        let mut writes = vec![mean.raw(), scale.raw()];
+        let momentum = running.as_ref().map(|running| running.momentum);
+        if let Some(running) = &running {
+            writes.extend([running.mean, running.var].into_iter().chain(running.batches));
+        }
+        let (ranks, total) = (group.clone(), count.clone());
+        on_host(CALL, x.queue(), &own_statistics.each_ref().map(Tensor::raw), &writes, move |reads, writes| {
+            let all = Statistics::of_all(&ranks, own, &reads[0], &reads[1])?;
+            *total.lock().unwrap_or_else(PoisonError::into_inner) = all.count;
+            write(&writes[0], &all.means)?;
+            write(&writes[1], &all.squares.iter().map(|s| 1.0 / (s / all.count + eps).sqrt()).collect::<Vec<f64>>())?;
+            match (momentum, &writes[2..]) {
+                (Some(momentum), [mean, var, batches @ ..]) => {
+                    average(&Running { mean, var, momentum, batches: batches.first() }, &all)
+                }
+                _ => Ok(()),
             }
-            count = total;
-        }
-        if let Some(running) = running {
-            average(&running, count, &means, &squares)?;
-        }
-        let scales: Vec<f64> = squares.iter().map(|squares| 1.0 / (squares / count + eps).sqrt()).collect();
-        let there = |values: &[f64]| constant(x.queue(), values, dtype, &shape);
-        let (mean, scale) = (there(&means)?, there(&scales)?);
-        Ok(Normalised { group: group.clone(), own: own as f64, count, mean, scale, shape, axes, dtype })
+        })?;
+        Ok(Normalised { group: group.clone(), own, count, mean, scale, shape, axes, dtype })
     }
 
     fn standardised(&self, x: &Tensor) -> AutogradResult<Tensor> {
@@ -155,14 +155,48 @@ impl Normalised {
     }
 }
 
-/// Values per channel on a device.
-fn constant(queue: &Queue, values: &[f64], dtype: DType, shape: &[usize]) -> Result<Tensor> {
-    let options = netcl_nn::autograd::HostOptions { dtype: Some(dtype), ..Default::default() };
-    Ok(Tensor::from_host_with(queue, values, shape, options)?)
+/// What is known of every channel.
+pub(super) struct Statistics {
+    pub(super) count: f64,
+    pub(super) means: Vec<f64>,
+    /// Sums of squared differences from the means.
+    pub(super) squares: Vec<f64>,
+}
+
+impl Statistics {
+    /// Those of all ranks together, from the number of elements, means and variances of each.
+    fn of_all(group: &Group, own: f64, means: &RawTensor, variances: &RawTensor) -> Result<Statistics> {
+        let channels = means.size();
+        let mut facts = vec![own];
+        facts.extend(means.to_f64_vec()?);
+        facts.extend(variances.to_f64_vec()?.iter().map(|variance| variance * own));
+        let host = netcl_nn::autograd::manager().cpu().queue;
+        let parts = group.all_gather(&RawTensor::from_host(&host, &facts, [1, facts.len()])?)?;
+        let mut all = Statistics { count: 0.0, means: vec![0.0; channels], squares: vec![0.0; channels] };
+        for part in parts {
+            let part = part.to_f64_vec()?;
+            if part[0] == 0.0 {
+                continue;
+            }
+            let total = all.count + part[0];
+            for channel in 0..channels {
+                let apart = part[1 + channel] - all.means[channel];
+                all.means[channel] += apart * part[0] / total;
+                all.squares[channel] += part[1 + channels + channel] + apart * apart * all.count * part[0] / total;
+            }
+            all.count = total;
+        }
+        Ok(all)
+    }
+}
+
+/// Overwrites a tensor.
+fn write(tensor: &RawTensor, values: &[f64]) -> Result<()> {
+    Ok(tensor.write_bytes(bytemuck::cast_slice(values), DType::F64)?)
 }
 
 /// Moves running averages towards the statistics of a batch; the variance is divided by n - 1, as in PyTorch.
-fn average(running: &Running<'_>, count: f64, means: &[f64], squares: &[f64]) -> Result<()> {
+pub(super) fn average(running: &Running<'_>, batch: &Statistics) -> Result<()> {
     let mut share = running.momentum;
     if let Some(batches) = running.batches {
         let seen = batches.to_f64_vec()?[0] + 1.0;
@@ -170,12 +204,12 @@ fn average(running: &Running<'_>, count: f64, means: &[f64], squares: &[f64]) ->
         share = share.or(Some(1.0 / seen));
     }
     let share = share.unwrap_or(0.0);
-    let divisor = (count - 1.0).max(1.0);
-    let variances: Vec<f64> = squares.iter().map(|squares| squares / divisor).collect();
-    for (kept, batch) in [(running.mean, means), (running.var, &variances)] {
+    let divisor = (batch.count - 1.0).max(1.0);
+    let variances: Vec<f64> = batch.squares.iter().map(|squares| squares / divisor).collect();
+    for (kept, batch) in [(running.mean, &batch.means), (running.var, &variances)] {
         let moved: Vec<f64> =
             kept.to_f64_vec()?.iter().zip(batch).map(|(old, new)| (1.0 - share) * old + share * new).collect();
-        kept.write_bytes(bytemuck::cast_slice(&moved), DType::F64)?;
+        write(kept, &moved)?;
     }
     Ok(())
 }
@@ -210,16 +244,23 @@ impl Function for Recorded {
         let (shifts, scales) = (total(&dy)?, total(&mul(&dy, &standardised)?)?);
         let mut gradients = Gradients::new();
         gradients.push(if context.wants(0) {
-            let channels = shifts.size();
-            let mut sums = shifts.to_f64_vec()?;
-            sums.extend(scales.to_f64_vec()?);
-            // A rank's gradients count by its number of samples, here as in `sync_grads`, which multiplies by its share afterwards.
-            sums.iter_mut().for_each(|sum| *sum *= own.own);
-            let bytes = bytemuck::cast_slice_mut(&mut sums);
-            own.group.all_reduce_bytes(CALL, bytes, DType::F64, Reduce::Sum).map_err(into_autograd)?;
-            sums.iter_mut().for_each(|sum| *sum /= own.count * own.own.max(1.0));
-            let there = |values: &[f64]| constant(x.queue(), values, own.dtype, &own.shape).map_err(into_autograd);
-            let (shift, scale) = (there(&sums[..channels])?, there(&sums[channels..])?);
+            let there = || Tensor::from_shape(x.queue(), own.shape.as_slice(), own.dtype);
+            let (shift, scale) = (there()?, there()?);
+            let (ranks, samples, count) = (own.group.clone(), own.own, own.count.clone());
+            let (reads, writes) = ([shifts.raw(), scales.raw()], [shift.raw(), scale.raw()]);
+            on_host(CALL, x.queue(), &reads, &writes, move |reads, writes| {
+                let mut sums = reads[0].to_f64_vec()?;
+                let channels = sums.len();
+                sums.extend(reads[1].to_f64_vec()?);
+                // A rank's gradients count by its number of samples, here as in `sync_grads`, which multiplies by its share afterwards.
+                sums.iter_mut().for_each(|sum| *sum *= samples);
+                ranks.all_reduce_bytes(CALL, bytemuck::cast_slice_mut(&mut sums), DType::F64, Reduce::Sum)?;
+                let count = *count.lock().unwrap_or_else(PoisonError::into_inner);
+                sums.iter_mut().for_each(|sum| *sum /= count * samples.max(1.0));
+                write(&writes[0], &sums[..channels])?;
+                write(&writes[1], &sums[channels..])
+            })
+            .map_err(Error::into_autograd)?;
             let mut dx = mul(&sub(&sub(&dy, &shift)?, &mul(&standardised, &scale)?)?, &own.scale)?;
             if self.weight {
                 dx = mul(&dx, &own.per_channel(&context.input(1)?)?)?;

@@ -7,6 +7,7 @@ mod failures;
 mod gradients;
 mod group;
 mod models;
+mod sharded;
 mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

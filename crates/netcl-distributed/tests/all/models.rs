@@ -9,6 +9,7 @@ use netcl_nn::{
     BatchNorm1d, BatchNorm2d, Conv2d, Flatten, Linear, Module, ReLU, Sequential, functional as F, sequential,
 };
 use netcl_optim::{Optimizer, SGD};
+use netcl_runtime::capture::capture;
 
 use crate::support::{bits, difference, numbers, on_ranks};
 
@@ -127,6 +128,78 @@ fn synchronised_norm_is_that_of_the_whole_batch() {
             assert_eq!(bits(rank), bits(&ranks[0]));
         }
     }
+}
+
+#[test]
+fn norm_over_devices_is_that_of_the_whole_batch() {
+    let devices = devices();
+    let alone = trained(&network(&devices[0], true).unwrap(), 0..9, &|_| ());
+    let run = |weights: Option<Vec<f64>>| {
+        let model = DataParallel::new(&devices, |queue| network(queue, true)).unwrap();
+        let mut model = model.sync_batch_norm().unwrap();
+        model.set_weights(weights).unwrap();
+        trained(&model, 0..9, &|_| ())
+    };
+    // The second device has nothing to do.
+    let uneven = (0..devices.len()).map(|k| if k == 1 { 0.0 } else { k as f64 + 0.5 }).collect();
+    for weights in [None, Some(uneven)] {
+        let all = run(weights.clone());
+        assert!(difference(&all, &alone) < 1e-12, "{weights:?}: {}", difference(&all, &alone));
+        assert_eq!(bits(&all), bits(&run(weights)), "from run to run");
+    }
+}
+
+#[test]
+fn a_part_that_fails_ends_the_others() {
+    let queue = manager().cpu().queue;
+    let devices = [queue.clone(), queue.clone(), queue.clone()];
+    let model = DataParallel::new(&devices, |queue| network(queue, true)).unwrap().sync_batch_norm().unwrap();
+    let error = model.forward(&numbers(&[9, 3, 5, 5], 1)).unwrap_err().to_string();
+    assert!(error.contains("Conv2d(in_channels=2)"), "{error}");
+    assert_eq!(model.forward(&batch(0).0).unwrap().shape().to_vec(), [9, 3]);
+    let mut step = capture(|x: &Tensor| model.forward(x));
+    let error = step.call(&batch(0).0).unwrap_err().to_string();
+    assert!(error.contains("in a thread for each"), "{error}");
+}
+
+#[test]
+fn synchronised_norm_may_be_captured() {
+    let queue = manager().cpu().queue;
+    let run = |model: &mut Sequential, group: &Group, captured: bool| {
+        convert_sync_batchnorm(model, group).unwrap();
+        let part = if group.rank() == 0 { 0..4 } else { 4..9 };
+        let rows = |x: &Tensor| {
+            let part = Slice::new(Some(part.start as isize), Some(part.end as isize), 1);
+            ops::layout::slice(x, 0, part).unwrap().detach()
+        };
+        let (parameters, share) = (model.parameters(), part.len() as f64 / 9.0);
+        let mut optimizer = SGD::new(parameters.clone(), 0.1).unwrap();
+        let model = &*model;
+        let mut losses = Vec::new();
+        let mut update = |(x, y): &(Tensor, Tensor)| {
+            optimizer.zero_grad();
+            let loss = F::mse_loss(&model.forward(x)?, y, Default::default())?;
+            loss.backward()?;
+            group.sync_grads(&parameters, share)?;
+            optimizer.step()?;
+            Ok::<_, netcl_distributed::Error>(loss.detach())
+        };
+        losses.push(update(&(rows(&batch(0).0), rows(&batch(0).1))).unwrap().item().unwrap());
+        let inputs = (1..4).map(|at| (rows(&batch(at).0), rows(&batch(at).1)));
+        if captured {
+            let mut step = capture(&mut update);
+            losses.extend(inputs.map(|inputs| step.call(&inputs).unwrap().item().unwrap()));
+        } else {
+            losses.extend(inputs.map(|inputs| update(&inputs).unwrap().item().unwrap()));
+        }
+        let buffers = model.named_buffers().into_iter().map(|(_, buffer)| buffer);
+        (losses, bits(&model.parameters().into_iter().chain(buffers).collect::<Vec<_>>()))
+    };
+    let all = |captured: bool| {
+        let models: Vec<_> = (0..2).map(|_| std::sync::Mutex::new(network(&queue, true).unwrap())).collect();
+        on_ranks(2, |group| run(&mut models[group.rank()].lock().unwrap(), &group, captured))
+    };
+    assert_eq!(all(true), all(false));
 }
 
 #[test]

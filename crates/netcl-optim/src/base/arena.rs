@@ -143,6 +143,14 @@ impl Arena {
         Ok(self.flat.insert(made))
     }
 
+    /// Makes room for new parameters where there is a flat tensor.
+    pub(super) fn grow(&mut self, initial: f64) -> Result<()> {
+        if self.flat.is_some() {
+            self.flat(initial)?;
+        }
+        Ok(())
+    }
+
     /// What is kept for a parameter in a row.
     pub(super) fn kept(&self, row: usize, member: &Member, shape: &Shape) -> Result<Option<Raw>> {
         let Some(flat) = &self.flat else { return Ok(None) };
@@ -214,9 +222,7 @@ impl Arena {
 
     /// Counts and runs a step.
     pub(super) fn run(&mut self, update: &Many, pairs: &[Pair], groups: &[ParamGroup], rule: &dyn Rule) -> Result<()> {
-        if self.flat.is_some() {
-            self.flat(rule.initial())?;
-        }
+        self.grow(rule.initial())?;
         let Some(plan) = &self.plan else { return Ok(()) };
         let tick = plan.tick.clone();
         each_run(move || {

@@ -27,12 +27,21 @@ impl Base {
         state
     }
 
+    pub(crate) fn gathered_state(&self) -> Result<State> {
+        match &self.shards {
+            Some(shards) => shards.gather(self.state(), self.rule.state(), &self.parameters()),
+            None => Ok(self.state()),
+        }
+    }
+
     pub(crate) fn load_state(&mut self, state: &State) -> Result<()> {
         let steps: Vec<u64> =
             (0..self.members.len()).map(|i| state.numbers.get(&format!("{i}.step")).map_or(0, |s| *s as u64)).collect();
         self.check(state, &steps)?;
         self.follow()?;
         self.settle()?;
+        let steps: Vec<u64> =
+            steps.into_iter().enumerate().map(|(i, steps)| if self.owns(i) { steps } else { 0 }).collect();
         let seen = |i: usize| steps[i] > 0 && !self.rule.state().is_empty();
         for (i, member) in self.members.iter().enumerate().filter(|(i, _)| seen(*i)) {
             self.arenas[member.arena].flat(self.rule.initial())?;

@@ -1,6 +1,7 @@
 //! Data-parallel training: copies on several devices, parts of batches, gradients over ranks.
 
 use netcl::core::index::IndexTensor as Index;
+use netcl::core::tensor::Tensor as RawTensor;
 use netcl::distributed::Group as Ranks;
 use netcl::distributed::data_parallel::{self as dp, OverlappedSync};
 use pyo3::exceptions::PyTypeError;
@@ -9,8 +10,9 @@ use pyo3::prelude::*;
 use super::group::Group;
 use crate::autograd::{site, wrap};
 use crate::device::resolve_queue;
-use crate::error::distributed_to_py;
+use crate::error::{IntoPyResult, distributed_to_py};
 use crate::index::IndexTensor;
+use crate::optim::Optimizer;
 use crate::tensor::Tensor;
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -21,6 +23,9 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(broadcast_params, module)?)?;
     module.add_function(wrap_pyfunction!(sync_replicas, module)?)?;
     module.add_function(wrap_pyfunction!(broadcast_over_ranks, module)?)?;
+    module.add_function(wrap_pyfunction!(shard_optimizer, module)?)?;
+    module.add_function(wrap_pyfunction!(joint_batch_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(refuse_recording, module)?)?;
     module.add_function(wrap_pyfunction!(sync_batch_norm, module)?)
 }
 
@@ -143,6 +148,13 @@ fn broadcast_over_ranks(py: Python<'_>, group: &Bound<'_, Group>, tensors: Vec<B
     site::detach(py, || tensors.iter().try_for_each(|tensor| group.broadcast(tensor, 0))).map_err(distributed_to_py)
 }
 
+/// Divides an optimizer's state among ranks.
+#[pyfunction]
+fn shard_optimizer(py: Python<'_>, optimizer: &Bound<'_, Optimizer>, group: &Bound<'_, Group>) -> PyResult<()> {
+    let (optimizer, group) = (optimizer.get(), ranks(group));
+    site::detach(py, || dp::shard_optimizer(&mut **optimizer.lock(), &group)).map_err(distributed_to_py)
+}
+
 /// Mean, variance, the number of batches so far, and the share of a new one.
 type Averages<'py> = (Bound<'py, Tensor>, Bound<'py, Tensor>, Option<Bound<'py, IndexTensor>>, Option<f64>);
 
@@ -161,18 +173,59 @@ fn sync_batch_norm(
 ) -> PyResult<Tensor> {
     let (group, x) = (ranks(group), x.get().inner());
     let (weight, bias) = (weight.map(|one| one.get().inner()), bias.map(|one| one.get().inner()));
-    let running = running.map(|(mean, var, batches, momentum)| {
-        let batches = batches.map(|batches| Index::tensor(&batches.get().0).clone());
-        (mean.get().inner(), var.get().inner(), batches, momentum)
-    });
+    let averages = running.map(Kept::new);
     let result = site::detach(py, || {
-        let running = running.as_ref().map(|(mean, var, batches, momentum)| netcl::ops::norm::Running {
-            mean: mean.raw(),
-            var: var.raw(),
-            momentum: *momentum,
-            batches: batches.as_ref(),
-        });
+        let running = averages.as_ref().map(Kept::running);
         dp::sync_batch_norm(&group, &x, weight.as_deref(), bias.as_deref(), running, eps)
     });
     wrap(py, result.map_err(distributed_to_py)?)
+}
+
+/// Running averages, without Python.
+struct Kept {
+    mean: RawTensor,
+    var: RawTensor,
+    batches: Option<RawTensor>,
+    momentum: Option<f64>,
+}
+
+impl Kept {
+    fn new((mean, var, batches, momentum): Averages<'_>) -> Kept {
+        let raw = |tensor: Bound<'_, Tensor>| tensor.get().inner().raw().clone();
+        let batches = batches.map(|batches| Index::tensor(&batches.get().0).clone());
+        Kept { mean: raw(mean), var: raw(var), batches, momentum }
+    }
+
+    fn running(&self) -> netcl::ops::norm::Running<'_> {
+        let Kept { mean, var, batches, momentum } = self;
+        netcl::ops::norm::Running { mean, var, momentum: *momentum, batches: batches.as_ref() }
+    }
+}
+
+/// A part of a batch at a layer of batch norm: input, scales, shifts.
+type NormPart<'py> = (Bound<'py, Tensor>, Option<Bound<'py, Tensor>>, Option<Bound<'py, Tensor>>);
+
+/// Batch normalisation of parts on several devices by the statistics of all; ``running`` as for ``sync_batch_norm``.
+#[pyfunction]
+fn joint_batch_norm(
+    py: Python<'_>,
+    parts: Vec<NormPart<'_>>,
+    running: Option<Averages<'_>>,
+    eps: f64,
+) -> PyResult<Vec<Tensor>> {
+    let inner = |tensor: &Bound<'_, Tensor>| tensor.get().inner().as_ref().clone();
+    let part = |(x, weight, bias): &NormPart<'_>| dp::joint_norm::Part {
+        x: inner(x),
+        weight: weight.as_ref().map(inner),
+        bias: bias.as_ref().map(inner),
+    };
+    let (parts, averages) = (parts.iter().map(part).collect::<Vec<_>>(), running.map(Kept::new));
+    let results = site::detach(py, || dp::joint_batch_norm(&parts, averages.as_ref().map(Kept::running), eps)).py()?;
+    results.into_iter().map(|result| wrap(py, result)).collect()
+}
+
+/// An error while a step is being captured.
+#[pyfunction]
+fn refuse_recording() -> PyResult<()> {
+    dp::joint_norm::refuse_recording().py()
 }

@@ -142,9 +142,16 @@ impl Optimizer {
     }
 
     /// Everything a run needs to go on exactly: numbers as ``"groups.0.lr"`` and ``"3.step"``, arrays as ``"3.exp_avg"``.
-    fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let state = self.lock().state();
-        to_dict(py, state)
+    ///
+    /// Of a ``netcl.distributed.ShardedOptimizer`` it is this rank's part, or with ``gather=True``, where all ranks call it
+    /// together, that of all.
+    #[pyo3(signature = (*, gather=false))]
+    fn state_dict<'py>(&self, py: Python<'py>, gather: bool) -> PyResult<Bound<'py, PyDict>> {
+        let state = py.detach(|| match gather {
+            true => self.lock().gathered_state(),
+            false => Ok(self.lock().state()),
+        });
+        to_dict(py, state.py()?)
     }
 
     /// Goes on from a ``state_dict`` of the same parameters; an error names everything that does not fit.

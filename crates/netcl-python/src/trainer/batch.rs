@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::index::IndexTensor;
 use crate::tensor::Tensor;
@@ -47,14 +47,23 @@ impl Look {
             list.iter().try_for_each(|part| self.walk(&part, depth + 1))?;
         } else if let Ok(dict) = value.cast::<PyDict>() {
             for (key, part) in dict.iter() {
-                key.hash()?.hash(&mut self.kind);
+                self.see_value(&key)?;
                 self.walk(&part, depth + 1)?;
             }
         } else if !value.hasattr("__array__")? && !value.hasattr("__dlpack__")? {
             // A number or a text stays what it is, and is a part of the kind.
-            value.hash().unwrap_or(0).hash(&mut self.kind);
+            self.see_value(value)?;
         } else {
             self.ready = false;
+        }
+        Ok(())
+    }
+
+    /// What a text hashes to differs between processes; ranks compare kinds.
+    fn see_value(&mut self, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        match value.is_none() || value.is_instance_of::<PyString>() {
+            true => value.repr()?.to_string().hash(&mut self.kind),
+            false => value.hash().unwrap_or(0).hash(&mut self.kind),
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The loop over a model of Python's: forward and loss are called back, everything else is Rust's.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use netcl::nn::Module;
@@ -35,8 +35,6 @@ pub(super) fn thrown(raised: PyErr) -> Error {
 #[pyclass(module = "netcl._netcl.trainer")]
 pub(super) struct Loop {
     progress: trainer::Progress,
-    /// The kinds of batches that a step has seen; the first of each is not captured.
-    seen: HashSet<u64>,
     /// Why steps are not captured.
     eager: Option<String>,
 }
@@ -45,7 +43,7 @@ pub(super) struct Loop {
 impl Loop {
     #[new]
     fn new() -> Loop {
-        Loop { progress: trainer::Progress::default(), seen: HashSet::new(), eager: None }
+        Loop { progress: trainer::Progress::default(), eager: None }
     }
 
     /// Finished epochs.
@@ -265,6 +263,17 @@ impl Callback for Keeper {
             epoch.values.iter().try_for_each(|(name, value)| record.set_item(name, value))
         })
     }
+
+    /// How a model over several devices divides batches, where that was measured.
+    fn state(&self) -> Value {
+        let weights = Python::attach(|py| self.0.bind(py).call_method0("_weights")?.extract::<Option<Vec<f64>>>());
+        weights.ok().flatten().map_or(Value::Null, Value::from)
+    }
+
+    fn load_state(&mut self, state: &Value) -> Result<()> {
+        let weights: Vec<f64> = state.as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+        Python::attach(|py| self.0.bind(py).call_method1("_set_weights", (weights,)).map(drop)).map_err(thrown)
+    }
 }
 
 /// An iterable of Python's.
@@ -475,28 +484,21 @@ impl<'py> Stepper for PythonStepper<'py> {
         Look::at(batch).map_or(0, |look| look.bytes)
     }
 
-    fn update(&mut self, group: &[Self::Batch], samples: &[usize]) -> Result<Way> {
+    fn kind(&self, group: &[Self::Batch]) -> Result<Option<u64>> {
+        if !self.capture || self.run.borrow().eager.is_some() || self.session.get().lock().keep_gradients {
+            return Ok(None);
+        }
         let mut kind = 0u64;
         for batch in group {
             kind = kind.rotate_left(7) ^ Look::at(batch).map_err(thrown)?.kind();
         }
-        let (wants_eager, ranks) = {
-            let session = self.session.get().lock();
-            (session.keep_gradients, session.group().is_some())
-        };
-        let (captured, told) = {
-            let run = &mut *self.run.borrow_mut();
-            let told = (ranks && self.capture && run.eager.is_none()).then(|| fit::BETWEEN_RANKS.to_owned());
-            run.eager = run.eager.take().or_else(|| told.clone());
-            let known = !run.seen.insert(kind);
-            (self.capture && known && run.eager.is_none() && !wants_eager, told)
-        };
+        Ok(Some(kind))
+    }
+
+    fn update(&mut self, group: &[Self::Batch], samples: &[usize], captured: bool) -> Result<Way> {
         let py = self.trainer.py();
         let done = self.call(group, samples, captured);
         let Err(error) = done else {
-            if told.is_some() {
-                return Ok(Way::Eager(told));
-            }
             // Recordings are counted in Python; now and then is often enough.
             self.replays += usize::from(captured);
             let given_up: Option<String> = match captured && self.replays.is_multiple_of(16) {
@@ -565,11 +567,12 @@ impl<'py> Stepper for PythonStepper<'py> {
     fn recapture(&mut self) {
         // A failure leaves programs that are checked against the model at each call.
         let _ = self.trainer.call_method0("_forget");
-        self.run.borrow_mut().seen.clear();
+        self.session.get().lock().forget();
     }
 
-    fn session<R>(&mut self, f: impl FnOnce(&mut Shared) -> Result<R>) -> Result<R> {
-        f(&mut self.session.get().lock())
+    fn session<R: Send>(&mut self, f: impl FnOnce(&mut Shared) -> Result<R> + Send) -> Result<R> {
+        let session = self.session.get();
+        self.trainer.py().detach(|| f(&mut session.lock()))
     }
 
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
@@ -587,18 +590,15 @@ impl<'py> Stepper for PythonStepper<'py> {
         self.schedule.as_mut().map(|schedule| f(schedule)).transpose()
     }
 
-    fn held<R>(&mut self, f: impl FnOnce(Held<'_>) -> Result<R>) -> Result<R> {
-        let session = self.session.get();
-        let mut optimizer = session.optimizer.get().lock();
-        let mut scaler = session.scaler.as_ref().map(|scaler| scaler.get().lock());
-        let mut ema = session.ema.as_ref().map(|ema| ema.get().lock());
-        let result = f(Held {
-            model: &mut self.model,
-            optimizer: optimizer.as_mut(),
-            scaler: scaler.as_deref_mut(),
-            ema: ema.as_deref_mut(),
+    fn held<R: Send>(&mut self, f: impl FnOnce(Held<'_>) -> Result<R> + Send) -> Result<R> {
+        let (session, model) = (self.session.get(), &mut self.model);
+        let result = self.trainer.py().detach(|| {
+            let mut optimizer = session.optimizer.get().lock();
+            let mut scaler = session.scaler.as_ref().map(|scaler| scaler.get().lock());
+            let mut ema = session.ema.as_ref().map(|ema| ema.get().lock());
+            let (scaler, ema) = (scaler.as_deref_mut(), ema.as_deref_mut());
+            f(Held { model, optimizer: optimizer.as_mut(), scaler, ema })
         });
-        drop((optimizer, scaler, ema));
         self.model.bring_back(self.trainer.py()).map_err(thrown)?;
         result
     }

@@ -86,8 +86,11 @@ fn rise<S: Stepper>(
             held.optimizer.set_learning_rate(lr);
             Ok(())
         })?;
-        let samples = stepper.samples(&batch)?;
-        stepper.update(&[batch], &[samples])?;
+        let (samples, kind) = (stepper.samples(&batch)?, stepper.kind(std::slice::from_ref(&batch))?);
+        let capture = stepper.session(|session| {
+            Ok(session.group.is_none() && kind.is_some_and(|kind| session.captures(&[kind >> 11])))
+        })?;
+        stepper.update(&[batch], &[samples], capture)?;
         let loss = stepper.session(|session| session.losses.take())?.first().copied().unwrap_or(f64::NAN);
         if !loss.is_finite() {
             break;

@@ -54,12 +54,18 @@ pub trait Stepper {
     /// The bytes of a batch.
     fn bytes(&self, batch: &Self::Batch) -> usize;
 
-    /// One update from the batches of `group`, whose samples are counted in `samples`. Calls [`Session::backward`] for each and
-    /// [`Session::apply`] once, also for no batches: other ranks may have some.
+    /// A number that is equal for batches of equal shapes and dtypes, on every rank; `None` where their update is not to be captured.
+    ///
+    /// # Errors
+    /// For batches that cannot be read.
+    fn kind(&self, group: &[Self::Batch]) -> Result<Option<u64>>;
+
+    /// One update from the batches of `group`, whose samples are counted in `samples`, as a captured step where `capture` says so. Calls
+    /// [`Session::backward`] for each and [`Session::apply`] once, also for no batches: other ranks may have some.
     ///
     /// # Errors
     /// Those of the model.
-    fn update(&mut self, group: &[Self::Batch], samples: &[usize]) -> Result<Way>;
+    fn update(&mut self, group: &[Self::Batch], samples: &[usize], capture: bool) -> Result<Way>;
 
     /// Runs a batch without gradients and hands it to [`Session::validated`].
     ///
@@ -86,11 +92,11 @@ pub trait Stepper {
     /// Forgets captured steps.
     fn recapture(&mut self);
 
-    /// What is shared by all models.
+    /// What is shared by all models. As in [`Stepper::wait`], other threads of the model's language go on meanwhile.
     ///
     /// # Errors
     /// Those of `f`.
-    fn session<R>(&mut self, f: impl FnOnce(&mut Session) -> Result<R>) -> Result<R>;
+    fn session<R: Send>(&mut self, f: impl FnOnce(&mut Session) -> Result<R> + Send) -> Result<R>;
 
     /// Waits for other ranks; threads of the model's language go on meanwhile.
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
@@ -109,11 +115,11 @@ pub trait Stepper {
     /// Those of `f`.
     fn schedule<R>(&mut self, f: impl FnOnce(&mut dyn Scheduled) -> Result<R>) -> Result<Option<R>>;
 
-    /// Everything else that has a state. No callback is called while it is held.
+    /// Everything else that has a state. No callback is called while it is held, and other threads of the model's language go on.
     ///
     /// # Errors
     /// Those of `f`.
-    fn held<R>(&mut self, f: impl FnOnce(Held<'_>) -> Result<R>) -> Result<R>;
+    fn held<R: Send>(&mut self, f: impl FnOnce(Held<'_>) -> Result<R> + Send) -> Result<R>;
 }
 
 /// What has a state in a run.
@@ -157,9 +163,6 @@ pub enum Outcome {
     Stopped(Option<PathBuf>),
 }
 
-/// Why steps are not captured where there are several ranks.
-pub const BETWEEN_RANKS: &str = "ranks exchange gradients in the middle of a step";
-
 /// The file of a run's newest checkpoint.
 pub const LAST: &str = "last.netcl";
 
@@ -176,7 +179,8 @@ struct Pending<B> {
 ///
 /// With a [group](Session::over) of ranks, all call it together. Rank 0 writes the checkpoints, and what its callbacks ask for holds for
 /// all: other ranks need callbacks only to watch. Before an update ranks agree on the number of its samples, and on whether to stop after
-/// it, so that all end at the same one. An error on one rank ends all of them.
+/// it, so that all end at the same one. An error on one rank ends all of them. They record, replay or run a step as it is written alike: a
+/// step is captured where the shapes of all ranks' batches repeat.
 ///
 /// # Errors
 /// For a loss that is not finite ([`Error::NotFinite`]), memory that does not suffice, errors of the model, the data, a
@@ -197,7 +201,8 @@ pub fn run<S: Stepper>(
     let per_update = options.accumulation_steps.max(1).saturating_mul(together);
     let per_epoch = train.batches().map(|batches| batches.div_ceil(per_update));
     let stop = false;
-    let mut run = Run { stepper, options, callbacks, progress, group, per_epoch, stop, end: None, keep: Vec::new() };
+    let (end, keep, forget) = (None, Vec::new(), false);
+    let mut run = Run { stepper, options, callbacks, progress, group, per_epoch, stop, end, keep, forget };
     let outcome = run.all(train, &mut valid);
     if let (Err(error), Some(group)) = (&outcome, &run.group)
         && !error.is_of_all_ranks()
@@ -222,6 +227,8 @@ struct Run<'r, S: Stepper> {
     end: Option<String>,
     /// Names of checkpoints that callbacks want.
     keep: Vec<String>,
+    /// Whether a callback has changed what captured steps use: they are forgotten before the next update, on all ranks.
+    forget: bool,
 }
 
 type Validation<'v, B> = Option<&'v mut dyn Loader<Batch = B>>;
@@ -233,7 +240,7 @@ impl<S: Stepper> Run<'_, S> {
             return Ok(());
         }
         let Run { stepper, options, callbacks, progress, per_epoch, end, keep, .. } = self;
-        let recapture = stepper.show(|model, queue, groups| {
+        self.forget |= stepper.show(|model, queue, groups| {
             let mut context = Context {
                 model,
                 groups,
@@ -254,9 +261,6 @@ impl<S: Stepper> Run<'_, S> {
             }
             Ok(context.recapture)
         })?;
-        if recapture {
-            stepper.recapture();
-        }
         Ok(())
     }
 
@@ -311,7 +315,10 @@ impl<S: Stepper> Run<'_, S> {
             _ => train.begin(epoch, if own { self.progress.batches / size } else { self.progress.batches })?,
         }
         let batches = match (&self.group, train.batches()) {
-            (Some(group), Some(batches)) if own => Some(ranks::sum(group, [batches as f64])?[0] as usize),
+            (Some(group), Some(batches)) if own => {
+                let [all] = self.stepper.wait(|| ranks::sum(group, [batches as f64]))?;
+                Some(all as usize)
+            }
             (_, batches) => batches,
         };
         self.call(|callback, context| callback.epoch_begins(context, epoch))?;
@@ -339,11 +346,13 @@ impl<S: Stepper> Run<'_, S> {
             kept += taken.group.iter().map(|batch| self.stepper.bytes(batch)).sum::<usize>();
             let due = kept > KEPT_BYTES || read.elapsed() > READ_AFTER;
             let samples = taken.group.iter().map(|batch| self.stepper.samples(batch)).collect::<Result<Vec<_>>>()?;
+            let step = self.progress.history.steps.len() + pending.len() + 1;
+            self.note_gradients(step)?;
             let agreed = self.agree(&taken, &samples, own, due)?;
             if agreed.moved == 0 {
                 break;
             }
-            self.update(taken.group, &samples, &agreed, &mut pending)?;
+            self.update(step, taken.group, &samples, &agreed, &mut pending)?;
             let first = self.progress.history.steps.is_empty();
             if first || pending.len() == CAPACITY || agreed.read {
                 self.read(&mut pending)?;
@@ -361,7 +370,9 @@ impl<S: Stepper> Run<'_, S> {
         }
         self.read(&mut pending)?;
         if let Some(group) = &self.group {
-            self.stepper.show(|model, _, _| ranks::broadcast_buffers(group, model))?;
+            // Each rank has statistics of its own batches.
+            let buffers = self.stepper.show(|model, _, _| Ok(ranks::buffers(model)))?;
+            self.stepper.wait(|| ranks::broadcast(group, &buffers))?;
         }
         let mut values = self.stepper.session(Session::training_values)?;
         let (loss, samples) = self.mean_loss(epoch);
@@ -394,29 +405,33 @@ impl<S: Stepper> Run<'_, S> {
         Ok(None)
     }
 
+    /// Notes whether callbacks look at the gradients of an update, which is then not captured.
+    fn note_gradients(&mut self, step: usize) -> Result<()> {
+        let wanted = self.callbacks.iter().map(|callback| callback.wants_gradients());
+        let keep = wanted.filter(|&every| every > 0).any(|every| step.is_multiple_of(every));
+        self.stepper.session(|session| {
+            session.keep_gradients = keep;
+            Ok(())
+        })
+    }
+
     /// Puts one update on the device.
     fn update(
         &mut self,
+        step: usize,
         group: Vec<S::Batch>,
         samples: &[usize],
         agreed: &Agreed,
         pending: &mut Vec<Pending<S::Batch>>,
     ) -> Result<()> {
-        let step = self.progress.history.steps.len() + pending.len() + 1;
-        let wanted = self.callbacks.iter().map(|callback| callback.wants_gradients());
-        let keep_gradients = wanted.filter(|&every| every > 0).any(|every| step.is_multiple_of(every));
         let lr = self.stepper.learning_rate();
-        self.stepper.session(|session| {
-            session.keep_gradients = keep_gradients;
-            Ok(())
-        })?;
-        let ran = self.stepper.update(&group, samples);
+        let ran = self.stepper.update(&group, samples, agreed.capture);
         let way = ran.map_err(|error| trouble::explain(error, self.stepper, samples))?;
         self.stepper.session(Session::add_resumed)?;
         if let Way::Eager(Some(why)) = way {
             self.call(|callback, context| callback.phase(context, &format!("step by step, not captured: {why}")))?;
         }
-        if keep_gradients {
+        if self.stepper.session(|session| Ok(session.keep_gradients))? {
             self.gradients(step)?;
         }
         self.schedule(ScheduleEvery::Step, f64::NAN)?;
@@ -517,20 +532,20 @@ impl<S: Stepper> Run<'_, S> {
         let path = folder.join(format!("{name}.netcl"));
         self.progress.generators.clear();
         if let Some(group) = &self.group {
-            self.progress.generators = ranks::generators(group)?;
+            self.progress.generators = self.stepper.wait(|| ranks::generators(group))?;
             self.stepper.session(Session::collect)?;
-            if group.rank() != 0 {
-                self.stepper.session(|session| Ok(session.sums()))?;
-                return Ok(path);
-            }
         }
-        std::fs::create_dir_all(folder).map_err(|reason| netcl_io::Error::Write { path: folder.to_owned(), reason })?;
+        if self.group.as_ref().is_none_or(|group| group.rank() == 0) {
+            std::fs::create_dir_all(folder)
+                .map_err(|reason| netcl_io::Error::Write { path: folder.to_owned(), reason })?;
+        }
         write_checkpoint(self.stepper, self.progress, &self.options.metadata, &path)?;
         Ok(path)
     }
 }
 
-/// Writes everything that a run needs to go on.
+/// Writes everything that a run needs to go on. Of several ranks rank 0 writes; the others must call it too where an optimizer's state is
+/// divided among them.
 ///
 /// # Errors
 /// If the file cannot be written, and what the device says.
@@ -541,12 +556,16 @@ pub fn write_checkpoint<S: Stepper>(
     path: &Path,
 ) -> Result<()> {
     let sums = stepper.session(|session| Ok(session.sums()))?;
+    let optimizer = stepper.held(|held| Ok(held.optimizer.gathered_state()?))?;
+    if stepper.session(|session| Ok(session.group.as_ref().is_some_and(|group| group.rank() != 0)))? {
+        return Ok(());
+    }
     let schedule = stepper.schedule(|schedule| schedule.state())?;
     let state = serde_json::to_value(progress)
         .map_err(|error| Error::setting(format!("the progress cannot be written as JSON: {error}")))?;
     stepper.held(|held| {
         let mut checkpoint = Checkpoint::new(held.model, metadata.clone())?;
-        checkpoint.put("optimizer", held.optimizer.state())?;
+        checkpoint.put("optimizer", optimizer)?;
         if let Some(schedule) = schedule {
             checkpoint.put("schedule", schedule)?;
         }

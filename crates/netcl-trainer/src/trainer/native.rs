@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use netcl_amp::{DType, GradScaler, GradScalerOptions, autocast};
 use netcl_distributed::Group;
 use netcl_nn::Module;
-use netcl_nn::autograd::{Queue, Shape, Tensor, detect_anomaly, enable_grad, no_grad};
+use netcl_nn::autograd::{Queue, Tensor, detect_anomaly, enable_grad, no_grad};
 use netcl_optim::schedule::Schedule;
 use netcl_optim::{Ema, EmaOptions, Optimizer, ParamGroup};
 use netcl_runtime::capture::{Captured, Tensors, capture};
@@ -138,15 +139,8 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
         let recorded = inner.clone();
         let precision = options.mixed_precision;
         let step: Update<B> = Box::new(move |group| recorded.borrow_mut().step(group, precision));
-        let stepper = Native {
-            inner,
-            step: options.capture.then(|| capture(step)),
-            seen: Vec::new(),
-            schedule: None,
-            groups,
-            queue,
-            precision,
-        };
+        let stepper =
+            Native { inner, step: options.capture.then(|| capture(step)), schedule: None, groups, queue, precision };
         Ok(Trainer { stepper, options, callbacks: Vec::new(), progress: Progress::default() })
     }
 
@@ -355,8 +349,6 @@ struct Native<M, B> {
     inner: Rc<RefCell<Inner<M, B>>>,
     /// `None` once capturing has failed.
     step: Option<Step<B>>,
-    /// The shapes of updates that have run: the first of a kind is not captured, since it makes what steps keep.
-    seen: Vec<Vec<(Shape, DType)>>,
     schedule: Option<Box<dyn Scheduled>>,
     groups: Vec<ParamGroup>,
     queue: Queue,
@@ -364,18 +356,6 @@ struct Native<M, B> {
 }
 
 impl<M: Module, B: Tensors + Batch + 'static> Native<M, B> {
-    fn known(&mut self, group: &[B]) -> bool {
-        let mut kind = Vec::new();
-        for batch in group {
-            batch.visit(&mut |tensor| kind.push((tensor.shape().clone(), tensor.dtype())));
-        }
-        let known = self.seen.contains(&kind);
-        if !known {
-            self.seen.push(kind);
-        }
-        known
-    }
-
     fn eager(&mut self, group: &[B]) -> Result<()> {
         let precision = self.precision;
         let inner = &mut *self.inner.borrow_mut();
@@ -400,17 +380,20 @@ impl<M: Module, B: Tensors + Batch + 'static> Stepper for Native<M, B> {
         bytes
     }
 
-    fn update(&mut self, group: &[B], _samples: &[usize]) -> Result<Way> {
-        let (wants_eager, ranks) = {
-            let session = &self.inner.borrow().session;
-            (session.keep_gradients || session.observes(), session.group().is_some())
-        };
-        if ranks {
-            let told = self.step.take().map(|_| fit::BETWEEN_RANKS.to_owned());
-            return self.eager(group).map(|()| Way::Eager(told));
+    fn kind(&self, group: &[B]) -> Result<Option<u64>> {
+        let session = &self.inner.borrow().session;
+        if self.step.is_none() || session.keep_gradients || session.observes() {
+            return Ok(None);
         }
-        let known = self.known(group);
-        let Some(step) = self.step.as_mut().filter(|_| known && !wants_eager) else {
+        let mut kind = DefaultHasher::new();
+        for batch in group {
+            batch.visit(&mut |tensor| (&tensor.shape()[..], tensor.dtype().name()).hash(&mut kind));
+        }
+        Ok(Some(kind.finish()))
+    }
+
+    fn update(&mut self, group: &[B], _samples: &[usize], capture: bool) -> Result<Way> {
+        let Some(step) = self.step.as_mut().filter(|_| capture) else {
             return self.eager(group).map(|()| Way::Eager(None));
         };
         let group =
@@ -470,10 +453,10 @@ impl<M: Module, B: Tensors + Batch + 'static> Stepper for Native<M, B> {
         if let Some(step) = &mut self.step {
             step.clear();
         }
-        self.seen.clear();
+        self.inner.borrow_mut().session.forget();
     }
 
-    fn session<R>(&mut self, f: impl FnOnce(&mut Session) -> Result<R>) -> Result<R> {
+    fn session<R: Send>(&mut self, f: impl FnOnce(&mut Session) -> Result<R> + Send) -> Result<R> {
         f(&mut self.inner.borrow_mut().session)
     }
 
@@ -485,7 +468,7 @@ impl<M: Module, B: Tensors + Batch + 'static> Stepper for Native<M, B> {
         self.schedule.as_mut().map(|schedule| f(&mut **schedule)).transpose()
     }
 
-    fn held<R>(&mut self, f: impl FnOnce(Held<'_>) -> Result<R>) -> Result<R> {
+    fn held<R: Send>(&mut self, f: impl FnOnce(Held<'_>) -> Result<R> + Send) -> Result<R> {
         let inner = &mut *self.inner.borrow_mut();
         f(Held {
             model: &mut inner.model,

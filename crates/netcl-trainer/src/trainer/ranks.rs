@@ -10,10 +10,15 @@ use super::loader::{Loader, Sharing};
 use crate::error::{Error, Result};
 
 /// The sums over ranks.
-pub(crate) fn sum<const N: usize>(group: &Group, own: [f64; N]) -> Result<[f64; N]> {
-    let values = RawTensor::from_host(&manager().cpu().queue, &own, [N])?;
+pub(crate) fn sums(group: &Group, own: &[f64]) -> Result<Vec<f64>> {
+    let values = RawTensor::from_host(&manager().cpu().queue, own, [own.len()])?;
     group.all_reduce(&values, Reduce::Sum)?;
-    let sums = values.to_host::<f64>()?;
+    Ok(values.to_host::<f64>()?)
+}
+
+/// The sums over ranks of a few numbers.
+pub(crate) fn sum<const N: usize>(group: &Group, own: [f64; N]) -> Result<[f64; N]> {
+    let sums = sums(group, &own)?;
     Ok(std::array::from_fn(|i| sums[i]))
 }
 
@@ -75,15 +80,14 @@ pub(crate) fn total(metric: &str, sums: &[Tensor], group: &Group) -> Result<Opti
     Ok(Some(totals))
 }
 
-/// Gives every rank the parameters and buffers of rank 0.
-pub(crate) fn broadcast(group: &Group, model: &dyn Module) -> Result<()> {
-    model.parameters().iter().try_for_each(|parameter| group.broadcast(parameter.raw(), 0))?;
-    broadcast_buffers(group, model)
+/// Gives every rank the tensors of rank 0.
+pub(crate) fn broadcast(group: &Group, tensors: &[Tensor]) -> Result<()> {
+    Ok(tensors.iter().try_for_each(|tensor| group.broadcast(tensor.raw(), 0))?)
 }
 
-/// Gives every rank the buffers of rank 0: each has statistics of its own batches.
-pub(crate) fn broadcast_buffers(group: &Group, model: &dyn Module) -> Result<()> {
-    Ok(model.named_buffers().iter().try_for_each(|(_, buffer)| group.broadcast(buffer.raw(), 0))?)
+/// What a model keeps besides its parameters.
+pub(crate) fn buffers(model: &dyn Module) -> Vec<Tensor> {
+    model.named_buffers().into_iter().map(|(_, buffer)| buffer).collect()
 }
 
 /// Seed and offset of every rank's process-wide generator.

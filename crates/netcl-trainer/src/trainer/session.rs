@@ -1,9 +1,10 @@
 //! What every step of a run does after forward and loss, and what is gathered from it: the same for models of either language.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use netcl_amp::GradScaler;
 use netcl_distributed::Group;
+use netcl_nn::autograd::ops::layout::reshape;
 use netcl_nn::autograd::ops::loss::Target;
 use netcl_nn::autograd::{DType, IndexTensor, Tensor, manager};
 use netcl_optim::{Ema, Optimizer, ParamGroup, State, StepOptions};
@@ -57,8 +58,8 @@ pub struct Parts<'p> {
     pub ema: Option<&'p mut Ema>,
 }
 
-/// The part of a step that does not depend on the model: gradients, clipping, update, average, losses and metrics. Without other ranks
-/// nothing of it waits for the device, so all of it can be a part of a captured step.
+/// The part of a step that does not depend on the model: gradients, their exchange between ranks, clipping, update, average, losses and
+/// metrics. Nothing of it reads values, so all of it can be a part of a captured step.
 #[derive(Default)]
 pub struct Session {
     /// The largest norm of all gradients together.
@@ -77,6 +78,10 @@ pub struct Session {
     pub(crate) group: Option<Group>,
     /// The part of an update's samples that this rank has.
     pub(crate) share: f64,
+    /// The kinds of batches that updates have seen, one for each rank.
+    seen: HashSet<Vec<u64>>,
+    /// For each rank's kind of batch the kinds of the update that it has a captured step of.
+    captured: HashMap<(usize, u64), Vec<u64>>,
     /// The loss of the batches of this update so far.
     total: Option<Tensor>,
     /// Validation losses with the number of their samples.
@@ -99,9 +104,28 @@ impl Session {
         Session { group: (group.size() > 1).then_some(group), share, ..self }
     }
 
-    /// The ranks that train together, if there are others: their exchange is no part of a captured step.
+    /// The ranks that train together, if there are others.
     pub fn group(&self) -> Option<&Group> {
         self.group.as_ref()
+    }
+
+    /// Whether the update is a captured step whose batches are of these kinds, one for each rank; all ranks decide alike. The first update
+    /// is not, since it makes what steps keep. Neither is one for which a rank would replay a step that was captured beside other batches
+    /// of other ranks: it had another share of the samples there, and they had nothing to replay.
+    pub(crate) fn captures(&mut self, kinds: &[u64]) -> bool {
+        let places = || kinds.iter().copied().enumerate();
+        let free = |place| self.captured.get(&place).is_none_or(|captured| captured == kinds);
+        if self.seen.insert(kinds.to_vec()) || !places().all(free) {
+            return false;
+        }
+        self.captured.extend(places().map(|place| (place, kinds.to_vec())));
+        true
+    }
+
+    /// Forgets which batches were seen: steps were captured for none.
+    pub fn forget(&mut self) {
+        self.seen.clear();
+        self.captured.clear();
     }
 
     /// The gradients of a part of an update: `share` is the part of the update's samples that are in this batch.
@@ -176,22 +200,25 @@ impl Session {
         Ok(())
     }
 
-    /// Loss and gradients become those of all ranks' samples, the same on every rank. A loss that is not finite on one is so on all,
-    /// and none changes its weights.
+    /// Loss and gradients become those of all ranks' samples, the same on every rank, in one exchange: the loss travels as the gradient of
+    /// one more parameter. A loss that is not finite on one rank is so on all, and none changes its weights.
     fn exchange(&mut self, optimizer: &dyn Optimizer) -> Result<()> {
         let Some(group) = &self.group else { return Ok(()) };
-        let parameters: Vec<Tensor> = optimizer.groups().iter().flat_map(ParamGroup::params).cloned().collect();
-        let Some(queue) = parameters.first().map(|parameter| parameter.queue()) else { return Ok(()) };
-        let (own, dtype) = match &self.total {
-            // The message about its shape comes from where all losses go.
-            Some(total) if total.size() != 1 => return self.losses.put(total),
-            Some(total) => (total.item()? * self.share, total.dtype()),
-            None => (0.0, DType::F32),
-        };
-        let [loss] = ranks::sum(group, [own])?;
-        group.sync_grads(&parameters, self.share)?;
-        let dtype = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-        self.total = Some(Tensor::full(queue, (), dtype, loss)?);
+        let mut tensors: Vec<Tensor> = optimizer.groups().iter().flat_map(ParamGroup::params).cloned().collect();
+        let Some(first) = tensors.first() else { return Ok(()) };
+        // Not the loss's own dtype and device: a rank without a batch has none, and all must say the same.
+        let dtype = if first.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let loss = Tensor::from_shape(first.queue(), (), dtype)?;
+        if let Some(total) = self.total.take() {
+            if total.size() != 1 {
+                // The message about its shape comes from where all losses go.
+                return self.losses.put(&total);
+            }
+            loss.set_grad(Some(reshape(&total.cast(dtype)?, ())?.to(first.queue())?));
+        }
+        tensors.push(loss.clone());
+        group.sync_grads(&tensors, self.share)?;
+        self.total = loss.grad();
         Ok(())
     }
 

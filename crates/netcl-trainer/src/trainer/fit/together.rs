@@ -1,5 +1,7 @@
 //! What the ranks of a run do together besides the update: begin, agree, and follow what rank 0's callbacks ask for.
 
+use netcl_distributed::Group;
+use netcl_nn::autograd::Tensor;
 use netcl_optim::ParamGroup;
 
 use super::super::progress::Progress;
@@ -16,6 +18,8 @@ pub(super) struct Agreed {
     pub(super) moved: usize,
     /// Whether losses are read after it.
     pub(super) read: bool,
+    /// Whether it is a captured step.
+    pub(super) capture: bool,
 }
 
 impl<S: Stepper> Run<'_, S> {
@@ -25,7 +29,7 @@ impl<S: Stepper> Run<'_, S> {
         let Progress { epochs, batches, history, .. } = &*self.progress;
         let place = |at: &[usize]| format!("update {} (epoch {}, batch {})", at[2], at[0] + 1, at[1]);
         let own = vec![*epochs, *batches, history.steps.len(), self.options.epochs];
-        let other = ranks::first(group, &own)?;
+        let other = self.stepper.wait(|| ranks::first(group, &own))?;
         if other[..3] != own[..3] {
             return Err(Error::setting(format!(
                 "rank 0 begins after {}, rank {} after {}: resume all ranks from the same checkpoint, or none",
@@ -42,18 +46,21 @@ impl<S: Stepper> Run<'_, S> {
                 own[3]
             )));
         }
-        ranks::set_generator(group.rank(), &ranks::generators(group)?);
+        ranks::set_generator(group.rank(), &self.stepper.wait(|| ranks::generators(group))?);
+        let (mut tensors, optimizer, ema) = self.stepper.held(|held| {
+            let tensors =
+                held.model.parameters().into_iter().chain(ranks::buffers(held.model)).collect::<Vec<Tensor>>();
+            Ok((tensors, held.optimizer.gathered_state()?, held.ema.map(|ema| ema.state()).transpose()?))
+        })?;
+        let states = optimizer.tensors.values().chain(ema.iter().flat_map(|ema| ema.tensors.values()));
+        tensors.extend(states.cloned());
+        self.stepper.wait(|| ranks::broadcast(group, &tensors))?;
         self.stepper.held(|held| {
-            ranks::broadcast(group, held.model)?;
-            let mut state = held.optimizer.state();
-            state.tensors.values_mut().try_for_each(|tensor| group.broadcast(tensor.raw(), 0))?;
-            held.optimizer.load_state(&state)?;
-            if let Some(ema) = held.ema {
-                let state = ema.state()?;
-                state.tensors.values().try_for_each(|tensor| group.broadcast(tensor.raw(), 0))?;
-                ema.load_state(&state)?;
+            held.optimizer.load_state(&optimizer)?;
+            match (held.ema, ema) {
+                (Some(ema), Some(state)) => Ok(ema.load_state(&state)?),
+                _ => Ok(()),
             }
-            Ok(())
         })
     }
 
@@ -63,34 +70,50 @@ impl<S: Stepper> Run<'_, S> {
             let groups = self.stepper.show(|_, _, groups| Ok(groups.to_vec()))?;
             let rates: Vec<f64> = groups.iter().map(ParamGroup::learning_rate).collect();
             let own = (self.end.take(), std::mem::take(&mut self.keep), rates);
-            let (end, keep, rates) = ranks::first(group, &own)?;
+            let (end, keep, rates) = self.stepper.wait(|| ranks::first(group, &own))?;
             (self.end, self.keep) = (end, keep);
             groups.iter().zip(rates).for_each(|(group, rate)| group.set_learning_rate(rate));
         }
         Ok(())
     }
 
-    /// What ranks must know of each other before an update; all of them read losses and stop after the same one.
+    /// What ranks must know of each other before an update: all of them read losses and stop after the same one, and all record, replay or
+    /// run it as it is written.
     pub(super) fn agree(&mut self, taken: &Taken<S::Batch>, samples: &[usize], own: bool, due: bool) -> Result<Agreed> {
-        let samples: usize = samples.iter().sum();
-        let Some(group) = &self.group else { return Ok(Agreed { samples, moved: taken.moved, read: due }) };
         let flag = |set: bool| f64::from(u8::from(set));
-        let stop = (self.options.stop)();
-        let own_numbers = [samples as f64, taken.moved as f64, flag(stop), flag(due)];
-        let [all, moved, stop, read] = self.stepper.wait(|| ranks::sum(group, own_numbers))?;
-        self.stop = stop > 0.0;
-        self.stepper.session(|session| {
+        let samples: usize = samples.iter().sum();
+        // 53 bits of it are a number; below 0 for a rank that cannot capture.
+        let kind = self.stepper.kind(&taken.group)?.map_or(-1.0, |kind| (kind >> 11) as f64);
+        let stop = self.group.is_some() && (self.options.stop)();
+        let forget = std::mem::take(&mut self.forget);
+        let mut numbers = vec![samples as f64, taken.moved as f64, flag(stop), flag(due), flag(forget)];
+        let rank = self.group.as_ref().map_or(0, Group::rank);
+        let size = self.group.as_ref().map_or(1, Group::size);
+        // One place for each rank's kind: in a sum over ranks all of them are seen.
+        numbers.extend((0..size).map(|other| if other == rank { kind } else { 0.0 }));
+        if let Some(group) = &self.group {
+            numbers = self.stepper.wait(|| ranks::sums(group, &numbers))?;
+        }
+        let (all, kinds) = (numbers[0], numbers.split_off(5));
+        if numbers[4] > 0.0 {
+            self.stepper.recapture();
+        }
+        self.stop = numbers[2] > 0.0;
+        let can_capture = kinds.iter().all(|kind| *kind >= 0.0);
+        let kinds: Vec<u64> = kinds.iter().map(|kind| *kind as u64).collect();
+        let capture = self.stepper.session(|session| {
             session.share = samples as f64 / all.max(1.0);
-            Ok(())
+            Ok(can_capture && session.captures(&kinds))
         })?;
-        Ok(Agreed { samples: all as usize, moved: if own { moved as usize } else { taken.moved }, read: read > 0.0 })
+        let moved = if own { numbers[1] as usize } else { taken.moved };
+        Ok(Agreed { samples: all as usize, moved, read: numbers[3] > 0.0, capture })
     }
 
     /// What gave a loss that is not finite, on whichever rank.
     pub(super) fn first_operation(&mut self, group: &[S::Batch]) -> Result<String> {
         let own = trouble::first_operation(self.stepper, group);
         let Some(group) = &self.group else { return Ok(own) };
-        let found = ranks::texts(group, &own)?;
+        let found = self.stepper.wait(|| ranks::texts(group, &own))?;
         let at = found.iter().position(|text| text != trouble::FINITE).unwrap_or(0);
         Ok(format!("on rank {at} {}", found[at]))
     }
