@@ -15,6 +15,7 @@
 
 pub mod attention;
 pub mod compare;
+pub mod whole;
 pub mod conv;
 pub mod cross_entropy;
 mod dense;
@@ -42,7 +43,6 @@ pub mod segment;
 pub mod softmax;
 pub mod sort;
 pub mod tuning;
-pub mod whole;
 mod wide;
 
 /// Barriers, and copies by Hopper's tensor copy engine: the beginning of kernels that use them.

@@ -27,7 +27,7 @@ class _Part:
         self.context, self.function = context, function
         self.inside = contextlib.ExitStack()
         self.result: Any = None
-        self.normalised: Tensor | None = None
+        self.normalised: Any = None
         self.error: BaseException | None = None
 
 
@@ -58,9 +58,12 @@ class Meeting:
 
         def in_thread(part: _Part) -> None:
             # As the caller's thread is.
-            with contextlib.nullcontext() if recording else ag.no_grad():
-                with contextlib.nullcontext() if dtype is None else autocast(dtype=dtype):
-                    self._work(part)
+            with contextlib.ExitStack() as modes:
+                if not recording:
+                    modes.enter_context(ag.no_grad())
+                if dtype is not None:
+                    modes.enter_context(autocast(dtype=dtype))
+                self._work(part)
 
         threads = [threading.Thread(target=in_thread, args=(part,), daemon=True) for part in made[1:]]
         for thread in threads:
@@ -94,10 +97,13 @@ class Meeting:
             if self._failed:
                 raise _GaveUp("another part of the batch has failed, or ran other layers of batch norm")
 
-    def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, running: Any, eps: float) -> Tensor | None:
-        """The part's result of a layer; None where no parts run."""
-        if not self._running:
-            return None
+    @property
+    def is_on(self) -> bool:
+        """Whether parts of a batch run: whoever calls the model otherwise is alone."""
+        return bool(self._running)
+
+    def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, running: Any, eps: float) -> Any:
+        """The part's result of a layer."""
         part = self._running[0]
         if not self._arrived:
             self._averages = running  # those of the first device are the model's own

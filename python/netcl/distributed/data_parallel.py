@@ -89,8 +89,8 @@ class DataParallel(Wrapper):
                 )
             model = convert_sync_batchnorm(model, meeting)
         self._wrap(
-            model, queues=queues, weights=weights, group=group, overlap=overlap, _replicas=replicas, _lock=threading.Lock(), _meeting=meeting,
-            _sync=None, _watched=[], _paused=False, _share=1.0 if group is None else 1.0 / group.size,
+            model, queues=queues, weights=weights, group=group, overlap=overlap, _replicas=replicas, _lock=threading.Lock(),
+            _meeting=meeting, _sync=None, _watched=[], _paused=False, _share=1.0 if group is None else 1.0 / group.size,
         )
         if group is not None:
             broadcast_over_ranks(group, [*model.parameters(), *model.buffers()])

@@ -25,8 +25,8 @@ def ShardedOptimizer(optimizer: Callable[..., _O], params: Iterable[Any], group:
     ``optimizer`` is a class of ``netcl.optim`` or a function that makes one from ``params`` and ``settings``; what it made is
     returned. Without a ``group`` the ranks are those of ``init()``. All ranks must have the same gradients and step together.
     Parameters are divided by whole tensors, so that ranks have about as many elements each. ``Trainer`` takes it as any other,
-    and its checkpoints load on another number of ranks. ``optimizer.state_dict(gather=True)``, called by all ranks, is the state
-    of all; each takes its part of it in ``load_state_dict``.
+    and its checkpoints load on another number of ranks. ``optimizer.state_dict(gather=True)``, called by all ranks, is the
+    state of all; each takes its part of it in ``load_state_dict``.
     """
     if not callable(optimizer):
         raise TypeError(

@@ -32,14 +32,14 @@ class SyncBatchNorm(BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """The result for a tensor."""
-        if self.group is None or not self.training:
-            return _as_images(super().forward, x)
+        meets = isinstance(self.group, Meeting)
+        if self.group is None or not self.training or (meets and not self.group.is_on):
+            return super().forward(x) if x.ndim == 4 else _as_images(super().forward, x)
         running = None
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
             running = (self.running_mean, self.running_var, self.num_batches_tracked, self.momentum)
-        if isinstance(self.group, Meeting):
-            result = self.group.normalise(x, self.weight, self.bias, running, self.eps)
-            return result if result is not None else _as_images(super().forward, x)
+        if meets:
+            return self.group.normalise(x, self.weight, self.bias, running, self.eps)  # type: ignore[no-any-return]
         return sync_batch_norm(self.group, x, self.weight, self.bias, running, self.eps)
 
     def extra_repr(self) -> str:
@@ -51,9 +51,7 @@ class SyncBatchNorm(BatchNorm2d):
 def _as_images(forward: Any, x: Tensor) -> Tensor:
     """What a layer of images gives for rows or sequences."""
     shape = x.shape
-    if len(shape) == 4:
-        return forward(x)
-    result = forward(ag.reshape(x, (*shape, *[1] * (4 - len(shape)))))
+    result: Tensor = forward(ag.reshape(x, (*shape, *[1] * (4 - len(shape)))))
     return ag.reshape(result, shape)
 
 

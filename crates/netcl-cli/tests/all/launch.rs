@@ -208,7 +208,8 @@ fn batch_norm_counts_over_all_ranks() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path();
     let layers = r#"[
-        {"type": "Conv2d", "args": {"in_channels": 1, "out_channels": 4, "kernel_size": 3}}, {"type": "BatchNorm2d", "args": {"num_features": 4}},
+        {"type": "Conv2d", "args": {"in_channels": 1, "out_channels": 4, "kernel_size": 3}},
+        {"type": "BatchNorm2d", "args": {"num_features": 4}},
         {"type": "ReLU"}, {"type": "Flatten"}, {"type": "Linear", "args": {"in_features": 144, "out_features": 10}},
         {"type": "BatchNorm1d", "args": {"num_features": 10}}]"#;
     fs::write(folder.join("net.json"), layers).unwrap();

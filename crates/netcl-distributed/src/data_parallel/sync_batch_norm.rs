@@ -51,9 +51,10 @@ pub(super) fn set_training_norm(model: &mut dyn Module, norm: TrainingNorm) -> R
 
 /// Normalises every channel (axis 1) over the samples of all ranks, and updates the running averages in place, the same on all ranks.
 ///
-/// Inside of a captured step the exchanges are repeated with it. Forwards the ranks exchange their numbers of samples, means and sums of squared differences, backwards two sums per channel. The
-/// gradients of `weight` and `bias` are those of the rank's own samples: [`Group::sync_grads`] sums them as all others. Where ranks have
-/// different numbers of samples the loss is a mean over the rank's own, and its share in `sync_grads` is its part of all samples.
+/// Forwards the ranks exchange their numbers of samples, means and sums of squared differences, backwards two sums per channel; a captured
+/// step repeats that. The gradients of `weight` and `bias` are those of the rank's own samples: [`Group::sync_grads`] sums them as all
+/// others. Where ranks have different numbers of samples the loss is a mean over the rank's own, and its share in `sync_grads` is its part
+/// of all samples.
 ///
 /// # Errors
 /// If ranks have different channels, or one is lost; for a tensor without channels.

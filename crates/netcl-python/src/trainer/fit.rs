@@ -418,6 +418,11 @@ impl Scheduled for PythonSchedule<'_> {
     }
 }
 
+/// Runs what may wait for other ranks detached from the interpreter; without them it stays attached, which other threads might take away.
+fn away<T: Send>(py: Python<'_>, ranks: bool, run: impl FnOnce() -> T + Send) -> T {
+    if ranks { py.detach(run) } else { run() }
+}
+
 /// A model of Python's under the loop.
 struct PythonStepper<'py> {
     run: Bound<'py, Loop>,
@@ -429,6 +434,8 @@ struct PythonStepper<'py> {
     groups: Vec<ParamGroup>,
     schedule: Option<PythonSchedule<'py>>,
     capture: bool,
+    /// Whether there are other ranks, which may be threads of this process: nobody waits for them with the interpreter in his hands.
+    ranks: bool,
     /// Captured updates so far.
     replays: usize,
 }
@@ -441,6 +448,7 @@ impl<'py> PythonStepper<'py> {
         let queue = queue_from_py(&queue)?
             .ok_or_else(|| PyTypeError::new_err(format!("Trainer: device_queue is a {}, no queue", kind(&queue))))?;
         let groups = session.get().optimizer.get().lock().groups().to_vec();
+        let ranks = session.get().lock().group().is_some();
         Ok(PythonStepper {
             run: run.clone(),
             trainer: trainer.clone(),
@@ -450,6 +458,7 @@ impl<'py> PythonStepper<'py> {
             schedule: (!schedule.is_none()).then_some(PythonSchedule(schedule)),
             session,
             capture,
+            ranks,
             replays: 0,
         })
     }
@@ -572,11 +581,11 @@ impl<'py> Stepper for PythonStepper<'py> {
 
     fn session<R: Send>(&mut self, f: impl FnOnce(&mut Shared) -> Result<R> + Send) -> Result<R> {
         let session = self.session.get();
-        self.trainer.py().detach(|| f(&mut session.lock()))
+        away(self.trainer.py(), self.ranks, || f(&mut session.lock()))
     }
 
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        self.trainer.py().detach(f)
+        away(self.trainer.py(), self.ranks, f)
     }
 
     fn show<R>(
@@ -592,7 +601,7 @@ impl<'py> Stepper for PythonStepper<'py> {
 
     fn held<R: Send>(&mut self, f: impl FnOnce(Held<'_>) -> Result<R> + Send) -> Result<R> {
         let (session, model) = (self.session.get(), &mut self.model);
-        let result = self.trainer.py().detach(|| {
+        let result = away(self.trainer.py(), self.ranks, || {
             let mut optimizer = session.optimizer.get().lock();
             let mut scaler = session.scaler.as_ref().map(|scaler| scaler.get().lock());
             let mut ema = session.ema.as_ref().map(|ema| ema.get().lock());
