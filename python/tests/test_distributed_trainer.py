@@ -71,6 +71,27 @@ def test_captured_updates_over_ranks_have_the_bits_of_eager_ones(sharded: bool, 
     assert [step["loss"] for step in alone.history.steps[:12]] == captured[0][0]
 
 
+def test_synchronised_norm_in_captured_updates() -> None:
+    drawn = np.random.default_rng(3)
+    data = [(drawn.normal(size=(12, 4)).astype("float32"), drawn.integers(0, 3, 12)) for _ in range(6)]
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(CPU, 4, 8), nn.BatchNorm1d(CPU, 8), nn.ReLU(), nn.Linear(CPU, 8, 3))
+
+    def run(group: Any) -> Any:
+        built = dist.convert_sync_batchnorm(made(network, "float32"), group)
+        trainer = Trainer(built, optim.SGD(built.parameters(), lr=0.1), progress=False, group=group)
+        rows = 12 // group.size
+        trainer.fit([(x[at : at + rows], y[at : at + rows]) for x, y in data for at in range(0, 12, rows)], epochs=2)
+        assert trainer._loop.eager is None
+        return figures(trainer)
+
+    alone = on_ranks(1, run)[0]
+    for losses, state in on_ranks(3, run):
+        np.testing.assert_allclose(losses, alone[0], rtol=1e-5)
+        close(state, alone[1], 1e-4)
+
+
 def test_an_error_of_a_rank_in_replays_ends_all(tmp_path: Path) -> None:
     def run(group: Any) -> str:
         class Loader(list[Any]):
