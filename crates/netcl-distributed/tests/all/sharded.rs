@@ -67,10 +67,11 @@ fn trained(
     (bits(&own), optimizer.gathered_state().unwrap())
 }
 
-fn state_bits(state: &State) -> (Vec<(String, u64)>, Vec<String>, Vec<Vec<u64>>) {
-    let numbers = state.numbers.iter().map(|(name, number)| (name.clone(), number.to_bits())).collect();
+/// Every entry of a state under its name.
+fn state_bits(state: &State) -> Vec<(String, Vec<u64>)> {
+    let numbers = state.numbers.iter().map(|(name, number)| (name.clone(), vec![number.to_bits()]));
     let tensors: Vec<Tensor> = state.tensors.values().cloned().collect();
-    (numbers, state.tensors.keys().cloned().collect(), bits(&tensors))
+    numbers.chain(state.tensors.keys().cloned().zip(bits(&tensors))).collect()
 }
 
 #[test]
