@@ -15,7 +15,6 @@
 
 pub mod attention;
 pub mod compare;
-pub mod whole;
 pub mod conv;
 pub mod cross_entropy;
 mod dense;

@@ -74,22 +74,23 @@ fn every_case_on_every_device_and_dtype() {
 /// What only devices with matrix units compute in a way of its own: widths up to 128, tiles that are not full, masks in both orders.
 #[test]
 fn matrix_units() {
-    let sizes: [(&'static str, [usize; 6], bool, Option<[usize; 4]>, Layout); 8] = [
-        ("one key", [1, 1, 1, 1, 8, 8], false, None, Layout::Dense),
-        ("narrow", [2, 2, 130, 259, 32, 40], false, None, Layout::Heads),
-        ("causal", [2, 3, 333, 333, 64, 64], true, None, Layout::Heads),
-        ("more keys", [1, 2, 65, 400, 64, 64], true, None, Layout::Transposed),
-        ("more queries", [1, 2, 400, 65, 128, 72], true, None, Layout::Dense),
-        ("wide", [1, 3, 257, 300, 128, 128], false, None, Layout::Heads),
-        ("masked", [2, 2, 140, 150, 64, 64], false, Some([2, 1, 140, 150]), Layout::Heads),
-        ("masked keys", [2, 2, 200, 99, 128, 128], true, Some([2, 1, 1, 99]), Layout::Dense),
+    let case = |name, sizes, causal, layout| Case { name, sizes, causal, layout, ..Default::default() };
+    let masked = |case: Case, mask| Case { mask: Some(mask), ..case };
+    let cases = [
+        case("one key", [1, 1, 1, 1, 8, 8], false, Layout::Dense),
+        case("narrow", [2, 2, 130, 259, 32, 40], false, Layout::Heads),
+        case("causal", [2, 3, 333, 333, 64, 64], true, Layout::Heads),
+        case("more keys", [1, 2, 65, 400, 64, 64], true, Layout::Transposed),
+        case("more queries", [1, 2, 400, 65, 128, 72], true, Layout::Dense),
+        case("wide", [1, 3, 257, 300, 128, 128], false, Layout::Heads),
+        masked(case("masked", [2, 2, 140, 150, 64, 64], false, Layout::Heads), [2, 1, 140, 150]),
+        masked(case("masked keys", [2, 2, 200, 99, 128, 128], true, Layout::Dense), [2, 1, 1, 99]),
     ];
     let mut grid = Grid::new("attention on matrix units");
     for device in devices().into_iter().filter(|device| device.platform_name.contains("NVIDIA")) {
         for dtype in [DType::F16, DType::BF16] {
-            for (name, sizes, causal, mask, layout) in sizes {
-                let case = Case { name, sizes, causal, mask, layout, ..Default::default() };
-                grid.cell(&device, format!("{dtype} {name} {sizes:?}"), || check(&device, &case, dtype));
+            for case in &cases {
+                grid.cell(&device, format!("{dtype} {} {:?}", case.name, case.sizes), || check(&device, case, dtype));
             }
         }
     }
