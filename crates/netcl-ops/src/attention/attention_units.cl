@@ -172,10 +172,11 @@ uint pack(float low, float high) {
 }
 #endif
 
-// They name what is in flight, so that the compiler moves nothing that touches it across them.
-#define FENCE(...) asm volatile("//@@wgmma.fence.sync.aligned;" : __VA_ARGS__ : : "memory")
+// They list what is in flight, so that the compiler moves nothing that touches it across them. A list of lists has a name of its own:
+// OpenCL C has no macros of any number of arguments.
+#define FENCE(list) asm volatile("//@@wgmma.fence.sync.aligned;" : list : : "memory")
 #define COMMIT asm volatile("//@@wgmma.commit_group.sync.aligned;" ::: "memory")
-#define WAIT(n, ...) asm volatile("//@@wgmma.wait_group.sync.aligned " #n ";" : __VA_ARGS__ : : "memory")
+#define WAIT(n, list) asm volatile("//@@wgmma.wait_group.sync.aligned " #n ";" : list : : "memory")
 
 // x = own rows x walked rows, over D
 #define SCORE(x, own, walked)                                                                                             \
@@ -412,6 +413,7 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
 #if PASS == FORWARD
         float scores[BN / 2], sums[D / 2];
         uint p[PACKS];
+#define IN_FLIGHT SUMS(sums), PACKED(p)
         float top0 = -INFINITY, top1 = -INFINITY, total0 = 0, total1 = 0, shrink0, shrink1;
 #pragma unroll
         for (int i = 0; i < D / 2; ++i) sums[i] = 0;
@@ -467,7 +469,7 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
         for (int j = END - 2; j >= 0; --j) {
             barrier_wait(full + 16 * s, phase);
             MY_TURN;
-            FENCE(SUMS(sums), PACKED(p));
+            FENCE(IN_FLIGHT);
             SCORE(scores, own_x, along(walk_base + s * PLACE_BYTES))
             COMMIT;
             barrier_wait(full + 16 * held + 8, held_phase);
@@ -478,7 +480,7 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
             RELEASE(empty + 16 * s);
             ADD_MASK(j)
             SOFTMAX
-            WAIT(0, SUMS(sums), PACKED(p));
+            WAIT(0, IN_FLIGHT);
             RELEASE(empty + 16 * held + 8);
 #pragma unroll
             for (int i = 0; i < D / 2; i += 4) {
@@ -491,7 +493,7 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
         }
         RELEASE(own_empty);
         barrier_wait(full + 16 * held + 8, held_phase);
-        FENCE(SUMS(sums), PACKED(p));
+        FENCE(IN_FLIGHT);
         ADD_UP(sums, p, walk_base + held * PLACE_BYTES + SECOND)
         COMMIT;
         WAIT(0, SUMS(sums));
@@ -522,6 +524,9 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
         const float shift0 = row_stats[0], shift1 = row_stats[8], delta0 = row_stats[pitch], delta1 = row_stats[pitch + 8];
 #define IN_FLIGHT SUMS(sums), PACKED(e)
 #endif
+#define SCORES_AND_SUMS SCORES(scores), IN_FLIGHT
+#define KEYS_SUMS SUMS(sums), PACKED(e)
+#define VALUES_SUMS SUMS(sums2), PACKED(p)
         int held = -1;
         for (int member = 0; member < MEMBERS; ++member) {
 #if MASK
@@ -536,7 +541,7 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
                 barrier_wait(full + 16 * s + 8, phase);
                 SCORE(g, own_y, along(at + TILE_BYTES))
                 COMMIT;
-                WAIT(1, SCORES(scores), IN_FLIGHT);
+                WAIT(1, SCORES_AND_SUMS);
                 if (held >= 0) {
                     RELEASE(empty + 16 * held);
                     RELEASE(empty + 16 * held + 8);
@@ -564,7 +569,7 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
                         if (COLUMN_OF(i, j) < ROW_OF(i)) scores[i] = 0;
                 }
                 PACK(p, scores)
-                FENCE(SUMS(sums2), PACKED(p));
+                FENCE(VALUES_SUMS);
                 ADD_UP(sums2, p, at + SECOND)
                 COMMIT;
                 WAIT(1, SCORES(g));
@@ -593,7 +598,7 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
                 }
 #endif
                 PACK(e, scores)
-                FENCE(SUMS(sums), PACKED(e));
+                FENCE(KEYS_SUMS);
                 ADD_UP(sums, e, at + FIRST)
                 COMMIT;
                 NEXT_PLACE
