@@ -29,8 +29,8 @@ Ctrl+C stops a run in order and keeps a checkpoint; --resume goes on, to the sam
 epochs, also with a run that is finished.
 
 Under `netcl launch -n N` or `mpirun -n N` all processes train together: each has its part of every batch, --batch-size is that of all \
-of them together, and the losses are those of one process to rounding, unless the model has batch \
-normalisation or dropout: each process has statistics and random numbers of its own. Rank 0 prints and writes.
+of them together, and the losses are those of one process to rounding, unless the model has dropout, for which each process draws numbers \
+of its own, or batch normalisation counts over its own samples (--no-sync-norm). Rank 0 prints and writes.
 
 A run is never overwritten unless --overwrite says so: a folder named by --out that holds one is refused, and without --out a \
 finished run makes the next one go to runs/<data>-<model>-2.

@@ -190,9 +190,12 @@ impl Base {
         self.follow()?;
         let mut pairs = self.pairs()?;
         // Of all parameters, also those that other ranks update.
-        let gradients: Vec<Vec<Raw>> =
-            pairs.iter().map(|pairs| pairs.iter().map(|pair| pair.gradient.clone()).collect()).collect();
-        pairs.iter_mut().for_each(|pairs| pairs.retain(|pair| self.owns(pair.member)));
+        let is_used: Vec<bool> = pairs.iter().map(|pairs| !pairs.is_empty()).collect();
+        let list = |pairs: &Vec<Pair>| pairs.iter().map(|pair| pair.gradient.clone()).collect();
+        let gradients: Option<Vec<Vec<Raw>>> = options.needs_norm().then(|| pairs.iter().map(list).collect());
+        if self.shards.is_some() {
+            pairs.iter_mut().for_each(|pairs| pairs.retain(|pair| self.owns(pair.member)));
+        }
         let form = Form {
             decay: self.groups.iter().any(|group| group.weight_decay() != 0.0),
             scaled: options.controls(),
@@ -202,9 +205,9 @@ impl Base {
         for (arena, pairs) in self.arenas.iter_mut().zip(&pairs) {
             arena.prepare(pairs, &self.members, &*self.rule, options)?;
         }
-        let sums = if options.needs_norm() { self.sums(&gradients)? } else { None };
+        let sums = gradients.map(|gradients| self.sums(&gradients)).transpose()?.flatten();
         let mut norm = None;
-        for (i, pairs) in pairs.iter().enumerate().filter(|(i, _)| !gradients[*i].is_empty()) {
+        for (i, pairs) in pairs.iter().enumerate().filter(|(i, _)| is_used[*i]) {
             if form.scaled {
                 let (controls, at) = self.arenas[i].controls()?;
                 verdict(&decide(options, sums.as_ref()), controls, at)?;

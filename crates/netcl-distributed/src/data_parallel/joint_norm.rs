@@ -48,6 +48,17 @@ struct Averages {
 /// Normalises every channel (axis 1) of all parts by the statistics of all, and updates the running averages. The parts may lie on
 /// different devices; each result lies where its part does.
 ///
+/// ```
+/// use netcl_distributed::data_parallel::{joint_batch_norm, joint_norm::Part};
+/// use netcl_nn::autograd::{Tensor, manager};
+///
+/// let part = |value: f32| Tensor::from_host(&manager().cpu().queue, &[value], [1, 1]);
+/// let parts = [Part { x: part(1.0)?, weight: None, bias: None }, Part { x: part(3.0)?, weight: None, bias: None }];
+/// let normalised = joint_batch_norm(&parts, None, 0.0)?;
+/// assert_eq!([normalised[0].item()?, normalised[1].item()?], [-1.0, 1.0]);
+/// # Ok::<(), netcl_nn::autograd::Error>(())
+/// ```
+///
 /// # Errors
 /// For parts without channels or with other channels; what the devices say.
 pub fn joint_batch_norm(parts: &[Part], running: Option<Running<'_>>, eps: f64) -> AutogradResult<Vec<Tensor>> {

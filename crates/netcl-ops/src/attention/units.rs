@@ -31,6 +31,7 @@ const NARROW: usize = 64;
 /// Rows of statistics are padded, so that a tile of any pass reads whole ones: a multiple of every tile's length.
 const PADDED: usize = 384;
 
+/// In the order of the constants in `attention_units.cl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pass {
     Forward,
@@ -281,8 +282,8 @@ fn launch(problem: &Problem, stream: &Stream, pass: Pass, operands: &Operands<'_
     args.extend([stream.counters()?, maps.storage().clone()].map(|memory| Arg::Buffer(memory, Access::Write)));
     // A transposed tensor is copied by whole columns.
     let columns = if problem.q.dtype() == DType::F32 { padded_width(problem) } else { tile };
-    let maps = owned.map(|t| (t, OWN)).into_iter().chain(walked.map(|t| (t, tile))).chain(sums.map(|t| (t, columns)));
-    for (t, rows) in maps {
+    let boxes = owned.map(|t| (t, OWN)).into_iter().chain(walked.map(|t| (t, tile))).chain(sums.map(|t| (t, columns)));
+    for (t, rows) in boxes {
         args.extend(map(problem.op, t, rows)?);
     }
     let group = problem.q.shape()[1] / problem.k.shape()[1];

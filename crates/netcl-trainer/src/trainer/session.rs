@@ -78,10 +78,10 @@ pub struct Session {
     pub(crate) group: Option<Group>,
     /// The part of an update's samples that this rank has.
     pub(crate) share: f64,
-    /// The kinds of batches that updates have seen, one for each rank.
-    seen: HashSet<Vec<u64>>,
-    /// For each rank's kind of batch the kinds of the update that it has a captured step of.
-    captured: HashMap<(usize, u64), Vec<u64>>,
+    /// The kinds of batches that updates have seen, one for each rank, and whether their update is a captured step.
+    seen: HashMap<Vec<u64>, bool>,
+    /// The ranks and their kinds of batches for which there is a captured step.
+    captured: HashSet<(usize, u64)>,
     /// The loss of the batches of this update so far.
     total: Option<Tensor>,
     /// Validation losses with the number of their samples.
@@ -113,13 +113,18 @@ impl Session {
     /// is not, since it makes what steps keep. Neither is one for which a rank would replay a step that was captured beside other batches
     /// of other ranks: it had another share of the samples there, and they had nothing to replay.
     pub(crate) fn captures(&mut self, kinds: &[u64]) -> bool {
-        let places = || kinds.iter().copied().enumerate();
-        let free = |place| self.captured.get(&place).is_none_or(|captured| captured == kinds);
-        if self.seen.insert(kinds.to_vec()) || !places().all(free) {
+        let Some(captured) = self.seen.get_mut(kinds) else {
+            self.seen.insert(kinds.to_vec(), false);
             return false;
+        };
+        if !*captured {
+            let places = || kinds.iter().copied().enumerate();
+            *captured = !places().any(|place| self.captured.contains(&place));
+            if *captured {
+                self.captured.extend(places());
+            }
         }
-        self.captured.extend(places().map(|place| (place, kinds.to_vec())));
-        true
+        *captured
     }
 
     /// Forgets which batches were seen: steps were captured for none.
