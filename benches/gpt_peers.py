@@ -10,12 +10,10 @@ The interpreter must have both netcl and PyTorch.
 """
 
 import argparse
-import statistics
-import time
 
 import numpy as np
+from steps import compare
 
-STEPS_COMPARED = 5
 LEARNING_RATE, DECAY = 3e-4, 0.1
 
 
@@ -129,19 +127,6 @@ def netcl_step(state, tokens, targets, precision, options, captured):
     return step, queue.finish
 
 
-def turn(step, finish, seconds):
-    """Milliseconds of steps in this turn, in samples of a few steps."""
-    times, begin = [], time.perf_counter()
-    while (spent := time.perf_counter() - begin) < seconds or len(times) < 2:
-        start = time.perf_counter()
-        for _ in range(3):
-            step()
-        finish()
-        if spent > seconds / 4:
-            times.append((time.perf_counter() - start) / 3 * 1e3)
-    return statistics.median(times)
-
-
 def show_profile(step, finish):
     from netcl.profiling import profile
 
@@ -176,21 +161,7 @@ def main():
         if options.compile:
             made["PyTorch compiled"] = torch_step(*given, True)
         made |= {"netcl eager": netcl_step(*given, False), "netcl captured": netcl_step(*given, True)}
-        for name, (step, finish) in made.items():
-            start = time.perf_counter()
-            losses = [float(step().item())]
-            first = time.perf_counter() - start
-            losses += [float(step().item()) for _ in range(STEPS_COMPARED - 1)]
-            finish()
-            print(f"{precision:<8} {name:<20} first step {first:6.2f} s, losses " + " ".join(f"{v:.6f}" for v in losses), flush=True)
-        turns = {name: [] for name in made}
-        for _ in range(options.rounds):
-            for name, (step, finish) in made.items():
-                turns[name].append(turn(step, finish, options.seconds))
-        medians = {name: statistics.median(each) for name, each in turns.items()}
-        best = min(value for name, value in medians.items() if name.startswith("PyTorch"))
-        for name, median in medians.items():
-            print(f"{precision:<8} {name:<20} {median:9.3f} ms  {best / median:6.2f}x of PyTorch's better", flush=True)
+        compare(precision, made, options.rounds, options.seconds)
         if options.profile:
             show_profile(*made["netcl captured"])
 

@@ -9,12 +9,10 @@ for a second at a time; a ratio above 1 means that ours is faster. The interpret
 """
 
 import argparse
-import statistics
-import time
 
 import numpy as np
+from steps import compare
 
-STEPS_COMPARED = 5
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
 
 
@@ -104,19 +102,6 @@ def netcl_step(state, images, labels, precision, device, captured):
     return step, queue.finish
 
 
-def turn(step, finish, seconds):
-    """Milliseconds of steps in this turn, in samples of a few steps."""
-    times, begin = [], time.perf_counter()
-    while (spent := time.perf_counter() - begin) < seconds or len(times) < 2:
-        start = time.perf_counter()
-        for _ in range(3):
-            step()
-        finish()
-        if spent > seconds / 4:
-            times.append((time.perf_counter() - start) / 3 * 1e3)
-    return statistics.median(times)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="gpu", help="netcl's device")
@@ -137,21 +122,7 @@ def main():
             "netcl eager": netcl_step(state, images, labels, precision, options.device, False),
             "netcl captured": netcl_step(state, images, labels, precision, options.device, True),
         }
-        for name, (step, finish) in made.items():
-            start = time.perf_counter()
-            losses = [float(step().item())]
-            first = time.perf_counter() - start
-            losses += [float(step().item()) for _ in range(STEPS_COMPARED - 1)]
-            finish()
-            print(f"{precision:<8} {name:<30} first step {first:6.2f} s, losses " + " ".join(f"{v:.6f}" for v in losses), flush=True)
-        turns = {name: [] for name in made}
-        for _ in range(options.rounds):
-            for name, (step, finish) in made.items():
-                turns[name].append(turn(step, finish, options.seconds))
-        medians = {name: statistics.median(each) for name, each in turns.items()}
-        best = min(value for name, value in medians.items() if name.startswith("PyTorch"))
-        for name, median in medians.items():
-            print(f"{precision:<8} {name:<30} {median:9.3f} ms  {best / median:6.2f}x of PyTorch's better", flush=True)
+        compare(precision, made, options.rounds, options.seconds)
 
 
 if __name__ == "__main__":

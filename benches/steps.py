@@ -1,0 +1,38 @@
+"""Training steps of several tools in alternating turns: what ``resnet_peers.py`` and ``gpt_peers.py`` share."""
+
+import statistics
+import time
+
+STEPS_COMPARED = 5
+
+
+def turn(step, finish, seconds):
+    """Milliseconds of steps in this turn, in samples of a few steps."""
+    times, begin = [], time.perf_counter()
+    while (spent := time.perf_counter() - begin) < seconds or len(times) < 2:
+        start = time.perf_counter()
+        for _ in range(3):
+            step()
+        finish()
+        if spent > seconds / 4:
+            times.append((time.perf_counter() - start) / 3 * 1e3)
+    return statistics.median(times)
+
+
+def compare(label, made, rounds, seconds):
+    """Prints the first losses and the time of a step of each tool; a tool is its step and what waits for it."""
+    for name, (step, finish) in made.items():
+        start = time.perf_counter()
+        losses = [float(step().item())]
+        first = time.perf_counter() - start
+        losses += [float(step().item()) for _ in range(STEPS_COMPARED - 1)]
+        finish()
+        print(f"{label:<8} {name:<30} first step {first:6.2f} s, losses " + " ".join(f"{v:.6f}" for v in losses), flush=True)
+    turns = {name: [] for name in made}
+    for _ in range(rounds):
+        for name, (step, finish) in made.items():
+            turns[name].append(turn(step, finish, seconds))
+    medians = {name: statistics.median(each) for name, each in turns.items()}
+    best = min(value for name, value in medians.items() if name.startswith("PyTorch"))
+    for name, median in medians.items():
+        print(f"{label:<8} {name:<30} {median:9.3f} ms  {best / median:6.2f}x of PyTorch's better", flush=True)
