@@ -112,7 +112,7 @@ def netcl_step(state, tokens, targets, precision, options, captured):
     def plain(x, y):
         with amp.autocast(dtype="bfloat16", enabled=precision == "amp"):
             logits = model(x)
-            loss = F.cross_entropy(nc.reshape(logits, (-1, options.vocabulary)), y)
+            loss = F.cross_entropy(nc.reshape(logits, (targets.size, options.vocabulary)), y)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
