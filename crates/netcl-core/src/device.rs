@@ -11,6 +11,7 @@ use crate::backend::cpu::CpuQueue;
 use crate::backend::opencl::{self, ClError, Context, Device, Discovery, LoadError, Stream};
 use crate::backend::{Backend, Queue};
 use crate::capabilities::DeviceProfile;
+use crate::dtype::DType;
 use crate::env;
 use crate::error::{Error, Result};
 
@@ -333,5 +334,78 @@ pub fn current_device() -> Result<DeviceHandle> {
     match get_active_device() {
         Some(handle) => Ok(handle),
         None => manager().get("auto"),
+    }
+}
+
+/// Where something is made: a queue, a [`DeviceHandle`], a selector such as `"gpu"`, or `()` for [`current_device`]. With a dtype
+/// beside it, as in `(&queue, DType::F64)`, it also says of what.
+///
+/// ```
+/// use netcl_core::device::{AsDevice, manager};
+/// use netcl_core::dtype::DType;
+///
+/// let handle = manager().cpu();
+/// assert_eq!("cpu".queue()?, handle.queue()?);
+/// assert_eq!(((&handle.queue, DType::F64)).dtype(), Some(DType::F64));
+/// # Ok::<(), netcl_core::Error>(())
+/// ```
+pub trait AsDevice {
+    /// The queue of the device.
+    ///
+    /// # Errors
+    /// For a selector that matches no device; the error lists those that are there.
+    fn queue(&self) -> Result<Queue>;
+
+    /// The dtype, where one was named.
+    fn dtype(&self) -> Option<DType> {
+        None
+    }
+}
+
+impl AsDevice for Queue {
+    fn queue(&self) -> Result<Queue> {
+        Ok(self.clone())
+    }
+}
+
+impl AsDevice for DeviceHandle {
+    fn queue(&self) -> Result<Queue> {
+        Ok(self.queue.clone())
+    }
+}
+
+impl AsDevice for str {
+    fn queue(&self) -> Result<Queue> {
+        Ok(manager().get(self)?.queue)
+    }
+}
+
+impl AsDevice for String {
+    fn queue(&self) -> Result<Queue> {
+        self.as_str().queue()
+    }
+}
+
+impl AsDevice for () {
+    fn queue(&self) -> Result<Queue> {
+        Ok(current_device()?.queue)
+    }
+}
+
+impl<D: AsDevice> AsDevice for (D, DType) {
+    fn queue(&self) -> Result<Queue> {
+        self.0.queue()
+    }
+    fn dtype(&self) -> Option<DType> {
+        Some(self.1)
+    }
+}
+
+impl<D: AsDevice + ?Sized> AsDevice for &D {
+    fn queue(&self) -> Result<Queue> {
+        (**self).queue()
+    }
+    fn dtype(&self) -> Option<DType> {
+        (**self).dtype()
     }
 }

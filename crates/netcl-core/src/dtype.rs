@@ -29,7 +29,7 @@ pub enum DType {
     F16,
     /// The upper 16 bits of a 32-bit float.
     BF16,
-    /// Bytes: masks and images.
+    /// Bytes: truth values (0 and 1), and images.
     U8,
     /// 32-bit indices.
     I32,
@@ -55,6 +55,16 @@ impl DType {
         })
     }
 
+    /// As [`DType::parse`], with the names of whole numbers (`"int32"`, `"int64"`, `"int"`, `"long"`) and truth values (`"bool"`).
+    pub fn parse_any(name: &str) -> Result<DType> {
+        Ok(match name {
+            "int32" | "int" => DType::I32,
+            "int64" | "long" => DType::I64,
+            "bool" => DType::U8,
+            _ => return DType::parse(name),
+        })
+    }
+
     /// The canonical name: what `Tensor.dtype` shows.
     pub const fn name(self) -> &'static str {
         match self {
@@ -62,7 +72,7 @@ impl DType {
             DType::F64 => "float64",
             DType::F16 => "float16",
             DType::BF16 => "bfloat16",
-            DType::U8 => "uint8",
+            DType::U8 => "bool",
             DType::I32 => "int32",
             DType::I64 => "int64",
         }

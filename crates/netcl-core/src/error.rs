@@ -118,7 +118,7 @@ pub enum Error {
         shape: Shape,
     },
     /// An axis that a tensor does not have.
-    #[error("{op}: axis {axis} is out of range for shape {shape} with {} axes", shape.ndim())]
+    #[error("{op}: axis {axis} is out of range for shape {shape}, {}", axes_of(shape))]
     Axis {
         /// The operation.
         op: &'static str,
@@ -138,6 +138,14 @@ pub enum Error {
         axis: usize,
         /// The tensor's shape.
         shape: Shape,
+    },
+    /// A subscript that does not fit the tensor.
+    #[error("{op}: {what}")]
+    Subscript {
+        /// The operation.
+        op: &'static str,
+        /// What is wrong with it.
+        what: String,
     },
     /// An argument with a value that cannot be used.
     #[error("{op}: {what}")]
@@ -261,6 +269,15 @@ pub enum Error {
     },
 }
 
+/// What axes there are: `which has axes 0 to 2 (or -3 to -1)`.
+fn axes_of(shape: &Shape) -> String {
+    match shape.ndim() {
+        0 => "which has no axes".to_owned(),
+        1 => "whose only axis is 0 (or -1)".to_owned(),
+        n => format!("which has axes 0 to {} (or -{n} to -1)", n - 1),
+    }
+}
+
 impl Error {
     /// An [`Error::Argument`].
     pub fn argument(op: &'static str, what: impl Into<String>) -> Self {
@@ -295,7 +312,7 @@ impl Error {
             | Error::DtypeMismatch { .. }
             | Error::ArgumentType { .. }
             | Error::KernelArgument { .. } => ErrorKind::Type,
-            Error::Index { .. } => ErrorKind::Index,
+            Error::Index { .. } | Error::Subscript { .. } => ErrorKind::Index,
             Error::OutOfMemory { .. } | Error::HostMemory { .. } => ErrorKind::Memory,
             Error::Interrupted { .. } => ErrorKind::Interrupted,
             Error::OpenCl(error) => error.kind(),

@@ -32,10 +32,12 @@ impl IndexTensor {
         Ok(IndexTensor(Tensor::from_host(queue, data, shape)?))
     }
 
-    /// Takes a raw tensor of int32 or int64.
+    /// Takes a raw tensor of int32, int64 or truth values.
     pub fn from_tensor(tensor: Tensor) -> Result<Self> {
         match tensor.dtype() {
             DType::I32 | DType::I64 => Ok(IndexTensor(tensor)),
+            // Truth values count as 0 and 1.
+            DType::U8 => Ok(IndexTensor(tensor.cast(DType::I64)?)),
             got => Err(Error::Dtype { op: "IndexTensor", expected: "int32 or int64".to_owned(), got }),
         }
     }

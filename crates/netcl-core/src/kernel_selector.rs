@@ -1,11 +1,11 @@
 //! Which kernel variant runs a problem, with which tiles: a thin policy over [`ExtendedDeviceProfile`].
 //!
-//! The numbers are data (`kernel_defaults.toml`): entries for everything, a vendor, an architecture or a device, of which the more
-//! specific wins field by field. The rules here only sort a problem into a class. Whatever the table says, a returned
-//! configuration fits the device: its work-group size and its local memory.
+//! Operations ask the same selector that users ask. The variant is decided by tables (`rules.rs`), its parameters are data
+//! (`kernel_defaults.toml`): entries for everything, a vendor, an architecture or a device, of which the more specific wins field by
+//! field. Whatever the data say, a returned configuration fits the device: its work-group size and its local memory.
 //!
-//! What the [tuner](crate::tuner) measured on the device goes before the table; entries of the table with `shapes` and `dtype` are
-//! such results, measured by others on a device of that name.
+//! What is [forced](crate::tuner::with_forced) on a thread goes first, then what the [tuner] measured on the device;
+//! entries with `shapes` and `dtype` are such results, measured by others on a device of that name.
 //!
 //! ```
 //! use netcl_core::{device_profile::ExtendedDeviceProfile, dtype::DType};
@@ -22,6 +22,7 @@ mod config;
 mod defaults;
 mod fit;
 mod problem;
+mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -29,106 +30,35 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::Queue;
-use crate::capabilities::kernel_strategy;
+use crate::conv::ConvGeometry;
 use crate::device::current_device;
 use crate::device_profile::ExtendedDeviceProfile;
 use crate::dtype::DType;
 use crate::env;
 use crate::error::{Error, Result};
+use crate::precision::MatmulPrecision;
+use crate::tuner;
 
 pub use config::{Extra, KernelConfig, KernelVariant};
-pub use defaults::{Class, Entry, TableError, Target};
+pub use defaults::{Entry, TableError, Target};
 pub use problem::Problem;
+pub use rules::{
+    ConvPass, MMA_GROUP, MMA_LOCAL_BYTES, MatmulSpec, SEQUENTIAL_BELOW, STRIP_ROWS, WGMMA_GROUP, WGMMA_TILE_BYTES,
+    WORKGROUP_FROM, has_mma, has_wgmma,
+};
 
 use defaults::Table;
+use rules::{Policy, Rules};
 
+/// In the extras of a measured product: matrix units are faster than what it describes.
+pub const MATRIX_UNITS: &str = "matrix_units";
 /// `0` keeps 3x3 convolutions away from Winograd.
 pub const WINOGRAD_VARIABLE: &str = env::CONV_WINOGRAD.name;
 /// `1` allows the tiled-local convolution on small outputs.
 pub const TILED_LOCAL_VARIABLE: &str = env::CONV_TILED_LOCAL.name;
 
-/// Products with fewer multiplications than a cube of this edge are tiny.
-const TINY_MATMUL_EDGE: u128 = 32;
-/// Products with at least as many multiplications as a cube of this edge are large.
-const LARGE_MATMUL_EDGE: u128 = 512;
-/// Below this many rows or columns a register tile would be mostly empty.
-const REGISTER_TILE_EDGE: usize = 64;
-/// Up to this many elements scalar loads are as good as any.
-const SCALAR_ELEMENTS: usize = 1024;
-/// Below this many elements one work-item sums faster than a group can agree.
-const SEQUENTIAL_ELEMENTS: usize = 256;
-/// From this many elements on one group is not enough.
-const WORKGROUP_ELEMENTS: usize = 64 * 1024;
 /// Work-items that share one channel's values, at most.
 const MAX_CHANNEL_GROUP: usize = 256;
-/// An output of at most so many points counts as small.
-const SMALL_OUTPUT_POINTS: usize = 32 * 32;
-
-/// A convolution, as far as its kernel depends on it.
-///
-/// ```
-/// use netcl_core::kernel_selector::ConvShape;
-/// let shape = ConvShape::new([8, 16, 32, 32], 64, [3, 3]).pad([1, 1]);
-/// assert_eq!(shape.output(), (32, 32));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ConvShape {
-    /// Batch, channels, height and width of the input.
-    pub input: [usize; 4],
-    /// Filters.
-    pub filters: usize,
-    /// Height and width of a filter.
-    pub kernel: [usize; 2],
-    /// Steps of the filter.
-    pub stride: [usize; 2],
-    /// Zeros around the input.
-    pub pad: [usize; 2],
-    /// Distance between a filter's taps.
-    pub dilation: [usize; 2],
-    /// Independent groups of channels.
-    pub groups: usize,
-}
-
-impl ConvShape {
-    /// A convolution with stride 1, no padding, no dilation, one group.
-    pub fn new(input: [usize; 4], filters: usize, kernel: [usize; 2]) -> ConvShape {
-        ConvShape { input, filters, kernel, stride: [1, 1], pad: [0, 0], dilation: [1, 1], groups: 1 }
-    }
-
-    /// With another stride.
-    #[must_use]
-    pub fn stride(self, stride: [usize; 2]) -> ConvShape {
-        ConvShape { stride, ..self }
-    }
-
-    /// With padding.
-    #[must_use]
-    pub fn pad(self, pad: [usize; 2]) -> ConvShape {
-        ConvShape { pad, ..self }
-    }
-
-    /// With dilation.
-    #[must_use]
-    pub fn dilation(self, dilation: [usize; 2]) -> ConvShape {
-        ConvShape { dilation, ..self }
-    }
-
-    /// With groups of channels.
-    #[must_use]
-    pub fn groups(self, groups: usize) -> ConvShape {
-        ConvShape { groups, ..self }
-    }
-
-    /// Height and width of the output; 0 where the filter does not fit.
-    pub fn output(&self) -> (usize, usize) {
-        let one = |axis: usize| {
-            let reach = self.dilation[axis].max(1) * self.kernel[axis].saturating_sub(1) + 1;
-            let padded = self.input[2 + axis] + 2 * self.pad[axis];
-            padded.checked_sub(reach).map_or(0, |left| left / self.stride[axis].max(1) + 1)
-        };
-        (one(0), one(1))
-    }
-}
 
 /// Exact counts of a selector's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,31 +71,14 @@ pub struct SelectorStats {
     pub entries: usize,
 }
 
-/// What the environment says, read when a selector is made and when its cache is cleared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Policy {
-    optimized: bool,
-    winograd: bool,
-    tiled_local: bool,
-}
-
-impl Policy {
-    fn from_env(profile: &ExtendedDeviceProfile) -> Policy {
-        Policy {
-            optimized: kernel_strategy(&profile.base) == "optimized",
-            winograd: env::CONV_WINOGRAD.switch(),
-            tiled_local: env::CONV_TILED_LOCAL.switch(),
-        }
-    }
-}
-
-/// A problem, cut down to what its decision depends on. The device is the selector's own.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    class: Class,
-    dtype: DType,
-    /// The vector width, a reduction's kind, and the like.
-    flags: String,
+/// A decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The kernel and its parameters.
+    pub config: KernelConfig,
+    /// Whether its tiles were forced or measured. Otherwise they are those of the table, from which a call departs where its
+    /// lengths ask for others.
+    pub exact: bool,
 }
 
 /// Chooses kernels for one device.
@@ -179,7 +92,7 @@ pub struct KernelSelector {
 struct State {
     policy: Policy,
     table: Table,
-    cache: HashMap<Key, KernelConfig>,
+    cache: HashMap<(KernelVariant, DType), KernelConfig>,
     /// What was measured, where anybody asked; `None` where nothing is known.
     measured: HashMap<Problem, Option<KernelConfig>>,
     hits: u64,
@@ -218,84 +131,126 @@ impl KernelSelector {
         &self.profile
     }
 
-    /// The kernel for an `m` x `k` by `k` x `n` product: naive for tiny problems, tiled for small and medium ones,
-    /// register-tiled for large ones. Where local memory is no hardware of its own, vectorised rows replace tiles.
+    fn rules(&self) -> Rules<'_> {
+        Rules { profile: &self.profile, policy: self.state().policy }
+    }
+
+    /// What is forced on this thread for a problem, if anything is; an error if the device cannot have it.
+    fn forced(&self, op: &'static str, problem: &Problem) -> Result<Option<KernelConfig>> {
+        let Some(forced) = tuner::forced(|variant| problem.concerns(variant)) else { return Ok(None) };
+        match self.fits(&forced, problem.dtype()) {
+            true => Ok(Some(forced)),
+            false => Err(Error::argument(op, format!("{forced} does not fit into a work-group of this device"))),
+        }
+    }
+
+    /// The kernel for a product: what is forced on this thread, else what was measured for products like it, else by rule.
     ///
-    /// What was measured for products like this one goes before these rules.
+    /// Matrix units go first where they pay: a measurement says with [`MATRIX_UNITS`] that they were faster than the best of the
+    /// others, which it describes.
+    pub fn choose_matmul(&self, spec: &MatmulSpec) -> Result<Choice> {
+        let problem = Problem::matmul(spec.m, spec.n, spec.k, spec.dtype);
+        let known = match self.forced("matmul", &problem)? {
+            None if spec.is_measured() => self.measured(&problem),
+            forced => forced,
+        };
+        let rules = self.rules();
+        let units = rules.matmul_on_units(spec);
+        Ok(match (units, known) {
+            (Some(units), None) => self.by_rule(units, spec.dtype),
+            (Some(units), Some(config)) if config.extra.get(MATRIX_UNITS) == Some(&Extra::Bool(true)) => {
+                self.by_rule(units, spec.dtype)
+            }
+            (_, Some(config)) => Choice { config, exact: true },
+            (None, None) => self.by_rule(rules.portable_matmul(spec), spec.dtype),
+        })
+    }
+
+    /// The kernel for an `m` x `k` by `k` x `n` product of dense operands, as [`KernelSelector::choose_matmul`] decides.
     pub fn select_matmul_kernel(&self, m: usize, n: usize, k: usize, dtype: DType) -> KernelConfig {
-        self.measured(&Problem::matmul(m, n, k, dtype)).unwrap_or_else(|| self.select_matmul_by_rule(m, n, k, dtype))
+        let spec = MatmulSpec::new(m, n, k, dtype);
+        // What is forced and does not fit is the operation's error.
+        let choice = self.choose_matmul(&spec);
+        choice.map_or_else(|_| self.config(self.rules().portable_matmul(&spec), dtype), |choice| choice.config)
     }
 
-    /// [`KernelSelector::select_matmul_kernel`] without what was measured.
-    pub fn select_matmul_by_rule(&self, m: usize, n: usize, k: usize, dtype: DType) -> KernelConfig {
-        let work = m as u128 * n as u128 * k as u128;
-        self.decide(dtype, String::new(), |policy| {
-            if work < TINY_MATMUL_EDGE.pow(3) {
-                return Class::MatmulNaive;
-            }
-            let wide = m.min(n) >= REGISTER_TILE_EDGE && work >= LARGE_MATMUL_EDGE.pow(3);
-            match (policy.optimized, self.profile.local_mem_dedicated) {
-                (true, _) if wide => Class::MatmulRegisterTiled,
-                (false, false) if wide => Class::MatmulVectorized,
-                _ => Class::MatmulTiled,
-            }
-        })
+    /// The kernel that multiplies operands of a dtype on the device's matrix units, where products large enough for it gain by that.
+    pub fn matrix_units(&self, dtype: DType, precision: MatmulPrecision) -> Option<KernelVariant> {
+        self.rules().matrix_units(dtype, precision)
     }
 
-    /// What the table says of a class of problems on the device, within its limits.
-    pub fn config(&self, class: Class, dtype: DType) -> KernelConfig {
-        self.decide(dtype, String::new(), |_| class)
+    /// What the table says of a kernel on the device, within its limits.
+    pub fn config(&self, variant: KernelVariant, dtype: DType) -> KernelConfig {
+        let mut state = self.state();
+        if let Some(found) = state.cache.get(&(variant, dtype)) {
+            let found = found.clone();
+            state.hits += 1;
+            return found;
+        }
+        let of = |variant| state.table.config(variant, &self.profile);
+        let config = fit::fit(of(variant), dtype, &self.profile)
+            // The variant to fall back to needs no local memory, so it fits.
+            .or_else(|simpler| fit::fit(of(simpler), dtype, &self.profile))
+            .unwrap_or_else(of);
+        state.misses += 1;
+        state.cache.insert((variant, dtype), config.clone());
+        config
     }
 
-    /// The kernel for a convolution: im2col on CPUs, implicit GEMM for 1x1, Winograd for 3x3 with stride 1, implicit GEMM for the
-    /// rest. `NETCL_CONV_WINOGRAD=0` and `NETCL_CONV_TILED_LOCAL=1` change that. What was measured for convolutions like this one
-    /// goes before these rules.
-    pub fn select_conv2d_kernel(&self, shape: ConvShape, dtype: DType) -> KernelConfig {
-        self.measured(&Problem::conv2d(shape, dtype)).unwrap_or_else(|| self.select_conv2d_by_rule(shape, dtype))
+    fn by_rule(&self, variant: KernelVariant, dtype: DType) -> Choice {
+        Choice { config: self.config(variant, dtype), exact: false }
     }
 
-    /// [`KernelSelector::select_conv2d_kernel`] without what was measured: for gradients, which measurements do not concern.
-    pub fn select_conv2d_by_rule(&self, shape: ConvShape, dtype: DType) -> KernelConfig {
-        let (height, width) = shape.output();
-        let plain = shape.dilation == [1, 1] && shape.groups == 1;
-        self.decide(dtype, String::new(), |policy| {
-            if self.profile.base.device_type == "cpu" {
-                return Class::Conv2dIm2col;
+    /// The kernel for a convolution or one of its gradients. What is forced on this thread and what was measured concern the
+    /// convolution itself. `NETCL_CONV_WINOGRAD=0` and `NETCL_CONV_TILED_LOCAL=1` change the rules.
+    pub fn choose_conv2d(&self, op: &'static str, g: &ConvGeometry, dtype: DType, pass: ConvPass) -> Result<Choice> {
+        let able = |config: &KernelConfig| match config.variant {
+            KernelVariant::Conv2dWinograd => g.fits_winograd(dtype),
+            KernelVariant::Conv2dDepthwise => g.channels == 1,
+            _ => true,
+        };
+        let rule = self.rules().conv2d(g, dtype, pass);
+        if pass == ConvPass::Forward {
+            let problem = Problem::conv2d(g, dtype);
+            match self.forced(op, &problem)? {
+                Some(config) if able(&config) => return Ok(Choice { config, exact: true }),
+                Some(config) => return Err(Error::argument(op, format!("{config} does not fit this convolution"))),
+                // Measurements are of products; depthwise convolutions are bound by memory.
+                None if rule == KernelVariant::Conv2dDepthwise => {}
+                None => {
+                    if let Some(config) = self.measured(&problem).filter(able) {
+                        return Ok(Choice { config, exact: true });
+                    }
+                }
             }
-            if shape.kernel == [1, 1] {
-                return Class::Conv2dImplicitGemm;
-            }
-            if policy.tiled_local && plain && height * width <= SMALL_OUTPUT_POINTS {
-                return Class::Conv2dTiledLocal;
-            }
-            if policy.winograd && plain && shape.kernel == [3, 3] && shape.stride == [1, 1] {
-                return Class::Conv2dWinograd;
-            }
-            Class::Conv2dImplicitGemm
-        })
+        }
+        Ok(self.by_rule(rule, dtype))
+    }
+
+    /// The kernel for a convolution, as [`KernelSelector::choose_conv2d`] decides.
+    pub fn select_conv2d_kernel(&self, g: &ConvGeometry, dtype: DType) -> KernelConfig {
+        let choice = self.choose_conv2d("conv2d", g, dtype, ConvPass::Forward);
+        choice.map_or_else(
+            |_| self.config(self.rules().conv2d(g, dtype, ConvPass::Forward), dtype),
+            |choice| choice.config,
+        )
     }
 
     /// The kernel for `n` independent elements: vectors of 4 or 8 above 1024 elements.
     pub fn select_elementwise_kernel(&self, n: usize, dtype: DType) -> KernelConfig {
-        // 16 bytes are one load of a work-item; CPUs compute with whole registers.
-        let wide = dtype.size() <= 2 || (dtype.size() == 4 && self.profile.vector_width_float >= 8);
-        let width = if wide { 8 } else { 4 };
-        let (class, flags) = match n > SCALAR_ELEMENTS {
-            true => (Class::ElementwiseVectorized, format!("width={width}")),
-            false => (Class::ElementwiseScalar, String::new()),
-        };
-        self.decide(dtype, flags, |_| class)
+        if let Some(forced) = tuner::forced(|variant| variant.op() == "elementwise") {
+            return forced;
+        }
+        let (variant, vector_width) = self.rules().elementwise(n, dtype);
+        KernelConfig { vector_width, ..self.config(variant, dtype) }
     }
 
-    /// The kernel for a reduction of `n` elements (`kind` is `"sum"`, `"max"`, ...): sequential below 256, one group below 64 K,
-    /// several stages of groups above.
+    /// The kernel for a reduction of `n` elements to one result (`kind` is `"sum"`, `"max"`, ...): sequential below 256, one
+    /// group below 64 K, several groups above. Many results fill the device with one group for each.
     pub fn select_reduction_kernel(&self, n: usize, kind: &str) -> KernelConfig {
-        let class = match n {
-            0..SEQUENTIAL_ELEMENTS => Class::ReductionSequential,
-            SEQUENTIAL_ELEMENTS..WORKGROUP_ELEMENTS => Class::ReductionParallel,
-            _ => Class::ReductionWorkgroup,
-        };
-        self.decide(DType::F32, format!("kind={kind}"), |_| class)
+        let mut config = self.config(rules::reduction(n), DType::F32);
+        config.extra.insert("kind".to_owned(), Extra::Text(kind.to_owned()));
+        config
     }
 
     /// The kernel for batch normalisation of `[n, c, h, w]`: fused with ReLU when that is asked for outside training. Channels with
@@ -307,9 +262,13 @@ impl KernelSelector {
         training: bool,
         dtype: DType,
     ) -> KernelConfig {
-        let class = if fuse_relu && !training { Class::BatchnormFused } else { Class::BatchnormNaive };
+        let mut config = self.config(rules::batchnorm(fuse_relu, training), dtype);
         let values = n.saturating_mul(h).saturating_mul(w).clamp(1, MAX_CHANNEL_GROUP).next_power_of_two();
-        self.decide(dtype, format!("local={values},fuse_relu={fuse_relu},training={training}"), |_| class)
+        config.local_size_1d = config.local_size_1d.min(values);
+        for (name, value) in [("fuse_relu", fuse_relu), ("training", training)] {
+            config.extra.insert(name.to_owned(), Extra::Bool(value));
+        }
+        config
     }
 
     /// What was measured for problems of a class: by the tuner on this device, else by others on a device of its name. Looks into
@@ -334,30 +293,6 @@ impl KernelSelector {
     /// Whether a configuration is within the device's limits, as it stands.
     pub fn fits(&self, config: &KernelConfig, dtype: DType) -> bool {
         fit::fits(config, dtype, &self.profile)
-    }
-
-    fn decide(&self, dtype: DType, flags: String, classify: impl FnOnce(&Policy) -> Class) -> KernelConfig {
-        let mut state = self.state();
-        let key = Key { class: classify(&state.policy), dtype, flags };
-        if let Some(found) = state.cache.get(&key) {
-            let found = found.clone();
-            state.hits += 1;
-            return found;
-        }
-        let with_flags = |class| {
-            let mut config = state.table.config(class, &self.profile);
-            for flag in key.flags.split(',').filter_map(|flag| flag.split_once('=')) {
-                apply_flag(&mut config, flag);
-            }
-            config
-        };
-        let config = fit::fit(with_flags(key.class), dtype, &self.profile)
-            // The class to fall back to needs no local memory, so it fits.
-            .or_else(|simpler| fit::fit(with_flags(simpler), dtype, &self.profile))
-            .unwrap_or_else(with_flags);
-        state.misses += 1;
-        state.cache.insert(key, config.clone());
-        config
     }
 
     /// Drops the cached decisions, reads the environment again and looks for measurements again. The counters start anew.
@@ -407,20 +342,6 @@ pub(crate) fn config_from_table(
     Table::parse(text).ok()?.measured(problem, profile)
 }
 
-fn apply_flag(config: &mut KernelConfig, (name, value): (&str, &str)) {
-    let truth = |text: &str| Extra::Bool(text == "true");
-    match (name, value.parse()) {
-        ("width", Ok(width)) => config.vector_width = width,
-        ("local", Ok(size)) => config.local_size_1d = config.local_size_1d.min(size),
-        ("kind", _) => {
-            config.extra.insert(name.to_owned(), Extra::Text(value.to_owned()));
-        }
-        _ => {
-            config.extra.insert(name.to_owned(), truth(value));
-        }
-    }
-}
-
 /// The selector of a device; of the active or default one for `None`. One per device and process.
 pub fn get_kernel_selector(queue: Option<&Queue>) -> Result<Arc<KernelSelector>> {
     static SELECTORS: LazyLock<Mutex<HashMap<usize, Arc<KernelSelector>>>> = LazyLock::new(Mutex::default);
@@ -442,6 +363,6 @@ pub fn select_matmul_config(m: usize, n: usize, k: usize) -> Result<KernelConfig
 }
 
 /// The convolution kernel of the active or default device, for f32.
-pub fn select_conv2d_config(shape: ConvShape) -> Result<KernelConfig> {
-    Ok(get_kernel_selector(None)?.select_conv2d_kernel(shape, DType::F32))
+pub fn select_conv2d_config(g: &ConvGeometry) -> Result<KernelConfig> {
+    Ok(get_kernel_selector(None)?.select_conv2d_kernel(g, DType::F32))
 }

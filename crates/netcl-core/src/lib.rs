@@ -5,6 +5,7 @@
 
 pub mod backend;
 pub mod capabilities;
+pub mod conv;
 pub mod debug;
 pub mod device;
 pub mod device_profile;

@@ -215,12 +215,14 @@ pub fn hidden<R>(run: impl FnOnce() -> R) -> R {
 }
 
 /// Asks for places as long as it lives, for a recording.
-pub(crate) struct WantsPlaces;
+pub struct WantsPlaces(());
 
 impl WantsPlaces {
-    pub(crate) fn new() -> WantsPlaces {
+    /// Asks from now on.
+    #[expect(clippy::new_without_default, reason = "it is made for its effect")]
+    pub fn new() -> WantsPlaces {
         PLACES.fetch_add(1, Ordering::Relaxed);
-        WantsPlaces
+        WantsPlaces(())
     }
 }
 

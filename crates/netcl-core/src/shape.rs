@@ -153,6 +153,13 @@ impl<const N: usize> From<[usize; N]> for Shape {
     }
 }
 
+/// One axis.
+impl From<usize> for Shape {
+    fn from(length: usize) -> Self {
+        Shape::from([length])
+    }
+}
+
 impl From<&[usize]> for Shape {
     fn from(dims: &[usize]) -> Self {
         Shape(SmallVec::from_slice(dims))

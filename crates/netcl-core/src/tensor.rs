@@ -12,6 +12,7 @@ use crate::dtype::{DType, Element};
 use crate::env;
 use crate::error::{Error, Result};
 use crate::host;
+use crate::kernels::host_work::submit_host;
 use crate::kernels::{copy, launch};
 use crate::shape::{Layout, Shape, Slice};
 use crate::storage::Storage;
@@ -205,6 +206,14 @@ impl Tensor {
         Err(Error::Dtype { op, expected: "a float tensor".to_owned(), got: self.dtype })
     }
 
+    /// An error unless the tensor holds whole numbers or truth values.
+    pub fn check_whole(&self, op: &'static str) -> Result<()> {
+        if !self.dtype.is_float() {
+            return Ok(());
+        }
+        Err(Error::Dtype { op, expected: "whole numbers or truth values".to_owned(), got: self.dtype })
+    }
+
     // ---- reading -----------------------------------------------------------------------------------------------
 
     /// Waits for whatever is still being copied into the tensor. Harmless to call twice.
@@ -305,13 +314,20 @@ impl Tensor {
     }
 
     /// The values on another queue's device; this tensor itself if it lives on that device already.
+    ///
+    /// Work of the host, so that a captured function may use several devices: every replay copies.
     pub fn to(&self, queue: &Queue) -> Result<Tensor> {
         if self.queue.same_device(queue) {
             return Ok(self.clone());
         }
-        let mut bytes = host::filled("to", self.shape().nbytes("to", self.dtype)?, 0u8)?;
-        self.read_bytes(&mut bytes)?;
-        Tensor::from_host_bytes(queue, &bytes, self.dtype, self.shape().clone(), HostOptions::default())
+        let there = Tensor::uninit(queue, self.shape().clone(), self.dtype)?;
+        submit_host("to", queue, &[self], &[&there], |from, there| {
+            let mut bytes = host::filled("to", from[0].shape().nbytes("to", from[0].dtype)?, 0u8)?;
+            from[0].read_bytes(&mut bytes)?;
+            // Dense and from the storage's first byte on, as `uninit` makes it.
+            there[0].upload(&bytes, there[0].dtype, HostOptions::default())
+        })?;
+        Ok(there)
     }
 
     /// Overwrites the elements with those of another tensor, which is expanded and cast as needed.

@@ -6,21 +6,29 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 macro_rules! variants {
-    ($($variant:ident = $name:literal, $doc:literal;)*) => {
-        /// Every implementation the selector knows about.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    ($($op:literal: $($variant:ident = $name:literal, $doc:literal;)*)*) => {
+        /// Every implementation the selector knows about. In tables they are written in lower case (`matmul_tiled`).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
         pub enum KernelVariant {
-            $(#[doc = $doc] $variant,)*
+            $($(#[doc = $doc] $variant,)*)*
         }
 
         impl KernelVariant {
             /// All variants, in the order of the documentation.
-            pub const ALL: &'static [KernelVariant] = &[$(KernelVariant::$variant),*];
+            pub const ALL: &'static [KernelVariant] = &[$($(KernelVariant::$variant),*),*];
 
             /// The documented name: `"MATMUL_TILED"`.
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(KernelVariant::$variant => $name,)*
+                    $($(KernelVariant::$variant => $name,)*)*
+                }
+            }
+
+            /// The operation that it computes: `"matmul"`.
+            pub const fn op(self) -> &'static str {
+                match self {
+                    $($(KernelVariant::$variant => $op,)*)*
                 }
             }
         }
@@ -28,20 +36,31 @@ macro_rules! variants {
 }
 
 variants! {
+    "matmul":
     MatmulNaive = "MATMUL_NAIVE", "One result per work-item, no local memory.";
     MatmulTiled = "MATMUL_TILED", "Tiles of both factors in local memory.";
     MatmulRegisterTiled = "MATMUL_REGISTER_TILED", "Tiles in local memory, and a block of results in registers.";
     MatmulVectorized = "MATMUL_VECTORIZED", "Vector loads of rows, no local memory.";
+    MatmulStrip = "MATMUL_STRIP", "A few rows or columns: the larger operand is read once, in vectors.";
+    MatmulMma = "MATMUL_MMA", "NVIDIA's matrix units since Ampere, on operands as they are (float32 as tf32).";
+    MatmulMmaSplit = "MATMUL_MMA_SPLIT", "The same on float32 operands in three bfloat16 parts: as exact as float32.";
+    MatmulWgmma = "MATMUL_WGMMA", "Hopper's matrix units, on operands as they are (float32 as tf32).";
+    MatmulWgmmaSplit = "MATMUL_WGMMA_SPLIT", "The same on float32 operands in three bfloat16 parts.";
+    "conv2d":
     Conv2dNaive = "CONV2D_NAIVE", "One result per work-item.";
     Conv2dIm2col = "CONV2D_IM2COL", "Patches written out as a matrix, then a product.";
     Conv2dImplicitGemm = "CONV2D_IMPLICIT_GEMM", "A product whose loader finds the patches.";
     Conv2dTiledLocal = "CONV2D_TILED_LOCAL", "An input tile in local memory, for small outputs.";
     Conv2dWinograd = "CONV2D_WINOGRAD", "3x3 filters with fewer multiplications.";
+    Conv2dDepthwise = "CONV2D_DEPTHWISE", "Filters that see one channel each: every pixel is read once.";
+    "elementwise":
     ElementwiseScalar = "ELEMENTWISE_SCALAR", "One element per work-item.";
     ElementwiseVectorized = "ELEMENTWISE_VECTORIZED", "A vector of elements per work-item.";
+    "reduction":
     ReductionSequential = "REDUCTION_SEQUENTIAL", "One work-item per result.";
     ReductionParallel = "REDUCTION_PARALLEL", "One work-group per result.";
     ReductionWorkgroup = "REDUCTION_WORKGROUP", "Several work-groups per result, in stages.";
+    "batchnorm":
     BatchnormNaive = "BATCHNORM_NAIVE", "Statistics and normalisation, each on its own.";
     BatchnormFused = "BATCHNORM_FUSED", "Normalisation and ReLU in one pass, for inference.";
 }
@@ -154,11 +173,17 @@ mod tests {
             "MATMUL_TILED",
             "MATMUL_REGISTER_TILED",
             "MATMUL_VECTORIZED",
+            "MATMUL_STRIP",
+            "MATMUL_MMA",
+            "MATMUL_MMA_SPLIT",
+            "MATMUL_WGMMA",
+            "MATMUL_WGMMA_SPLIT",
             "CONV2D_NAIVE",
             "CONV2D_IM2COL",
             "CONV2D_IMPLICIT_GEMM",
             "CONV2D_TILED_LOCAL",
             "CONV2D_WINOGRAD",
+            "CONV2D_DEPTHWISE",
             "ELEMENTWISE_SCALAR",
             "ELEMENTWISE_VECTORIZED",
             "REDUCTION_SEQUENTIAL",

@@ -8,77 +8,6 @@ use super::config::{Extra, KernelConfig, KernelVariant};
 use super::problem::Problem;
 use crate::device_profile::ExtendedDeviceProfile;
 
-/// The class of problems an entry is for: one per variant, named like it in lower case (`matmul_tiled`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "they are the variants of the same names, described there")]
-pub enum Class {
-    MatmulNaive,
-    MatmulTiled,
-    MatmulRegisterTiled,
-    MatmulVectorized,
-    Conv2dNaive,
-    Conv2dIm2col,
-    Conv2dImplicitGemm,
-    Conv2dTiledLocal,
-    Conv2dWinograd,
-    ElementwiseScalar,
-    ElementwiseVectorized,
-    ReductionSequential,
-    ReductionParallel,
-    ReductionWorkgroup,
-    BatchnormNaive,
-    BatchnormFused,
-}
-
-impl Class {
-    /// All of them, in the order of the variants.
-    const ALL: [Class; 16] = [
-        Class::MatmulNaive,
-        Class::MatmulTiled,
-        Class::MatmulRegisterTiled,
-        Class::MatmulVectorized,
-        Class::Conv2dNaive,
-        Class::Conv2dIm2col,
-        Class::Conv2dImplicitGemm,
-        Class::Conv2dTiledLocal,
-        Class::Conv2dWinograd,
-        Class::ElementwiseScalar,
-        Class::ElementwiseVectorized,
-        Class::ReductionSequential,
-        Class::ReductionParallel,
-        Class::ReductionWorkgroup,
-        Class::BatchnormNaive,
-        Class::BatchnormFused,
-    ];
-
-    /// The class whose problems a variant is for.
-    pub(super) fn of(variant: KernelVariant) -> Option<Class> {
-        Class::ALL.into_iter().find(|class| class.variant() == variant)
-    }
-
-    pub(super) fn variant(self) -> KernelVariant {
-        match self {
-            Class::MatmulNaive => KernelVariant::MatmulNaive,
-            Class::MatmulTiled => KernelVariant::MatmulTiled,
-            Class::MatmulRegisterTiled => KernelVariant::MatmulRegisterTiled,
-            Class::MatmulVectorized => KernelVariant::MatmulVectorized,
-            Class::Conv2dNaive => KernelVariant::Conv2dNaive,
-            Class::Conv2dIm2col => KernelVariant::Conv2dIm2col,
-            Class::Conv2dImplicitGemm => KernelVariant::Conv2dImplicitGemm,
-            Class::Conv2dTiledLocal => KernelVariant::Conv2dTiledLocal,
-            Class::Conv2dWinograd => KernelVariant::Conv2dWinograd,
-            Class::ElementwiseScalar => KernelVariant::ElementwiseScalar,
-            Class::ElementwiseVectorized => KernelVariant::ElementwiseVectorized,
-            Class::ReductionSequential => KernelVariant::ReductionSequential,
-            Class::ReductionParallel => KernelVariant::ReductionParallel,
-            Class::ReductionWorkgroup => KernelVariant::ReductionWorkgroup,
-            Class::BatchnormNaive => KernelVariant::BatchnormNaive,
-            Class::BatchnormFused => KernelVariant::BatchnormFused,
-        }
-    }
-}
-
 /// Which devices an entry is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target<'a> {
@@ -92,14 +21,14 @@ pub enum Target<'a> {
     Device(&'a str),
 }
 
-/// Parameters for a class of problems on some devices; a field that is left out falls back to a less specific entry.
+/// Parameters of a variant on some devices; a field that is left out falls back to a less specific entry.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[expect(missing_docs, reason = "the parameters are those of KernelConfig, described there")]
 pub struct Entry {
-    /// The class of problems.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub class: Option<Class>,
+    /// The variant. Tables of older versions call it `class`.
+    #[serde(alias = "class", skip_serializing_if = "Option::is_none")]
+    pub variant: Option<KernelVariant>,
     /// A part of the vendor's name, whatever the case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vendor: Option<String>,
@@ -141,7 +70,7 @@ impl Entry {
     /// What was measured of a problem on a device.
     pub(super) fn measured(problem: &Problem, device: &str, config: &KernelConfig) -> Entry {
         Entry {
-            class: Class::of(config.variant),
+            variant: Some(config.variant),
             vendor: None,
             architecture: None,
             device: Some(device.to_owned()),
@@ -162,7 +91,7 @@ impl Entry {
 
     /// The configuration of an entry that was measured; fields it leaves out have the documented defaults.
     pub(super) fn config(&self) -> Option<KernelConfig> {
-        let mut config = KernelConfig::new(self.class?.variant());
+        let mut config = KernelConfig::new(self.variant?);
         self.apply(&mut config);
         Some(config)
     }
@@ -206,7 +135,7 @@ pub enum TableError {
     /// The text is no such table.
     #[error("the table of kernel defaults cannot be read: {0}")]
     Syntax(String),
-    /// An entry without a class, or with a size of zero.
+    /// An entry without a variant, or with a size of zero.
     #[error("entry {index} of the table of kernel defaults: {why}")]
     Entry {
         /// The entry's place, counted from 0.
@@ -234,8 +163,8 @@ impl Table {
         let table: Table = toml::from_str(text).map_err(|error| TableError::Syntax(error.to_string()))?;
         for (index, entry) in table.kernel.iter().enumerate() {
             let wrong = |why| Err(TableError::Entry { index, why });
-            if entry.class.is_none() {
-                return wrong("it needs a class");
+            if entry.variant.is_none() {
+                return wrong("it needs a variant");
             }
             if entry.shapes.is_some() != entry.dtype.is_some() {
                 return wrong("shapes and dtype go together");
@@ -260,7 +189,7 @@ impl Table {
         let about = |entry: &&Entry| {
             entry.shapes.as_deref() == Some(shapes.as_str())
                 && entry.dtype.as_deref() == Some(problem.dtype().name())
-                && entry.class.is_some_and(|class| problem.concerns(class.variant()))
+                && entry.variant.is_some_and(|variant| problem.concerns(variant))
                 && entry.fits(profile)
         };
         self.kernel.iter().rev().find(about)?.config()
@@ -274,10 +203,10 @@ impl Table {
         self.kernel.extend(entries);
     }
 
-    /// The parameters of a class on a device: all entries that fit, the more specific over the more general, the later over the
+    /// The parameters of a variant on a device: all entries that fit, the more specific over the more general, the later over the
     /// earlier.
-    pub(super) fn config(&self, class: Class, profile: &ExtendedDeviceProfile) -> KernelConfig {
-        let general = |entry: &&Entry| entry.shapes.is_none() && entry.class == Some(class) && entry.fits(profile);
+    pub(super) fn config(&self, variant: KernelVariant, profile: &ExtendedDeviceProfile) -> KernelConfig {
+        let general = |entry: &&Entry| entry.shapes.is_none() && entry.variant == Some(variant) && entry.fits(profile);
         let mut entries: Vec<&Entry> = self.kernel.iter().filter(general).collect();
         entries.sort_by_key(|entry| match entry.target() {
             Target::Default => 0,
@@ -285,7 +214,7 @@ impl Table {
             Target::Architecture(_) => 2,
             Target::Device(_) => 3,
         });
-        let mut config = KernelConfig::new(class.variant());
+        let mut config = KernelConfig::new(variant);
         entries.iter().for_each(|entry| entry.apply(&mut config));
         config
     }
@@ -296,13 +225,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_compiled_in_table_parses_and_covers_every_class() {
+    fn the_compiled_in_table_parses_and_covers_every_variant() {
         let table = Table::parse(include_str!("../kernel_defaults.toml")).unwrap();
         let variants: Vec<KernelVariant> = table
             .kernel
             .iter()
             .filter(|entry| entry.target() == Target::Default)
-            .filter_map(|entry| entry.class.map(Class::variant))
+            .filter_map(|entry| entry.variant)
             .collect();
         for variant in KernelVariant::ALL {
             assert!(variants.contains(variant), "{variant} has no default entry");
@@ -313,28 +242,28 @@ mod tests {
     fn the_more_specific_entry_wins_field_by_field() {
         let text = r#"
             [[kernel]]
-            class = "matmul_tiled"
+            variant = "matmul_tiled"
             device = "RX 6800"
             tile_k = 32
             [[kernel]]
-            class = "matmul_tiled"
+            variant = "matmul_tiled"
             architecture = "rdna2"
             tile_k = 16
             tile_n = 48
             [[kernel]]
-            class = "matmul_tiled"
+            variant = "matmul_tiled"
             vendor = "advanced micro"
             tile_k = 8
             tile_n = 24
             vector_width = 2
             [[kernel]]
-            class = "matmul_tiled"
+            variant = "matmul_tiled"
             tile_k = 4
             tile_n = 12
             vector_width = 1
             tile_m = 6
             [[kernel]]
-            class = "matmul_naive"
+            variant = "matmul_naive"
             tile_m = 1
         "#;
         let table = Table::parse(text).unwrap();
@@ -343,7 +272,7 @@ mod tests {
             profile.base.vendor = vendor.to_owned();
             profile.base.name = name.to_owned();
             profile.architecture = architecture.to_owned();
-            let config = table.config(Class::MatmulTiled, &profile);
+            let config = table.config(KernelVariant::MatmulTiled, &profile);
             (config.tile_k, config.tile_n, config.vector_width, config.tile_m)
         };
         assert_eq!(got("Advanced Micro Devices, Inc.", "rdna2", "rx 6800"), (32, 48, 2, 6));
@@ -357,7 +286,7 @@ mod tests {
         let text = |text| Table::parse(text).unwrap_err().to_string();
         assert!(text("[[kernel]]\nclass = \"matmul_fast\"").contains("matmul_fast"));
         assert!(text("[[kernel]]\ntile_q = 1").contains("tile_q"));
-        assert!(text("[[kernel]]\ntile_m = 1").contains("entry 0") && text("[[kernel]]").contains("class"));
-        assert!(text("[[kernel]]\nclass = \"matmul_tiled\"\nlocal_size_2d = [0, 4]").contains("zero"));
+        assert!(text("[[kernel]]\ntile_m = 1").contains("entry 0") && text("[[kernel]]").contains("variant"));
+        assert!(text("[[kernel]]\nvariant = \"matmul_tiled\"\nlocal_size_2d = [0, 4]").contains("zero"));
     }
 }

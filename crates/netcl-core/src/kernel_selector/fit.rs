@@ -1,18 +1,17 @@
 //! Cutting a configuration down to what a device can run.
 
 use super::config::{KernelConfig, KernelVariant};
-use super::defaults::Class;
 use crate::device_profile::ExtendedDeviceProfile;
 use crate::dtype::DType;
 use crate::kernels::work_group::power_of_two_up_to;
 
-/// The configuration with its work-groups and local tiles inside the device's limits; where nothing of it fits, the class that
+/// The configuration with its work-groups and local tiles inside the device's limits; where nothing of it fits, the variant that
 /// goes without.
 pub(super) fn fit(
     mut config: KernelConfig,
     dtype: DType,
     profile: &ExtendedDeviceProfile,
-) -> Result<KernelConfig, Class> {
+) -> Result<KernelConfig, KernelVariant> {
     let most = profile.base.max_work_group_size.max(1);
     let local_bytes = profile.base.local_mem_size;
     config.local_size_1d = config.local_size_1d.min(power_of_two_up_to(most));
@@ -37,7 +36,7 @@ pub(super) fn fit(
             config.local_size_1d /= 2;
         }
         if config.local_size_1d == 1 {
-            return Err(Class::ReductionSequential);
+            return Err(KernelVariant::ReductionSequential);
         }
     }
     Ok(config)
@@ -98,10 +97,10 @@ fn is_group_reduction(variant: KernelVariant) -> bool {
     matches!(variant, KernelVariant::ReductionParallel | KernelVariant::ReductionWorkgroup)
 }
 
-fn without_tiles(variant: KernelVariant) -> Class {
+fn without_tiles(variant: KernelVariant) -> KernelVariant {
     match variant {
-        KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled => Class::MatmulVectorized,
-        _ => Class::Conv2dNaive,
+        KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled => KernelVariant::MatmulVectorized,
+        _ => KernelVariant::Conv2dNaive,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::ConvShape;
 use super::config::KernelVariant;
+use crate::conv::{ConvGeometry, ConvParams, symmetric};
 use crate::dtype::DType;
 
 /// Lengths below this are one class.
@@ -33,7 +33,7 @@ pub struct Problem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Lengths {
     Matmul([usize; 3]),
-    Conv2d(ConvShape),
+    Conv2d { input: [usize; 4], filters: usize, kernel: [usize; 2], params: ConvParams },
 }
 
 impl Problem {
@@ -42,17 +42,21 @@ impl Problem {
         Problem { lengths: Lengths::Matmul([m, n, k].map(class)), dtype }
     }
 
-    /// A convolution.
-    pub fn conv2d(shape: ConvShape, dtype: DType) -> Problem {
-        let shape = ConvShape { input: shape.input.map(class), filters: class(shape.filters), ..shape };
-        Problem { lengths: Lengths::Conv2d(shape), dtype }
+    /// A convolution. Padding that differs between the sides is rounded down.
+    pub fn conv2d(g: &ConvGeometry, dtype: DType) -> Problem {
+        let input = [g.n, g.groups * g.channels, g.input[0], g.input[1]].map(class);
+        let (before, after) = (g.before(), g.after());
+        let padding = symmetric([before[0].min(after[0]), before[1].min(after[1])]);
+        let params = ConvParams { padding, ..g.params };
+        let lengths = Lengths::Conv2d { input, filters: class(g.groups * g.filters), kernel: g.kernel, params };
+        Problem { lengths, dtype }
     }
 
     /// `"matmul"` or `"conv2d"`.
     pub fn op(&self) -> &'static str {
         match self.lengths {
             Lengths::Matmul(_) => "matmul",
-            Lengths::Conv2d(_) => "conv2d",
+            Lengths::Conv2d { .. } => "conv2d",
         }
     }
 
@@ -60,10 +64,10 @@ impl Problem {
     pub fn shapes(&self) -> String {
         match &self.lengths {
             Lengths::Matmul([m, n, k]) => format!("{m}x{n}x{k}"),
-            Lengths::Conv2d(shape) => {
-                let ([n, c, h, w], filters, groups) = (shape.input, shape.filters, shape.groups);
+            Lengths::Conv2d { input: [n, c, h, w], filters, kernel, params } => {
                 let [kernel, stride, pad, dilation] =
-                    [shape.kernel, shape.stride, shape.pad, shape.dilation].map(|[y, x]| format!("{y}x{x}"));
+                    [*kernel, params.stride, params.before(), params.dilation].map(|[y, x]| format!("{y}x{x}"));
+                let groups = params.groups;
                 format!(
                     "{n}x{c}x{h}x{w} {filters} filters {kernel} stride {stride} pad {pad} dilation {dilation} groups {groups}"
                 )
@@ -78,7 +82,7 @@ impl Problem {
 
     /// Whether a variant computes this operation.
     pub fn concerns(&self, variant: KernelVariant) -> bool {
-        op_of(variant) == self.op()
+        variant.op() == self.op()
     }
 }
 
@@ -92,18 +96,6 @@ fn class(length: usize) -> usize {
     length.clamp(SHORTEST, LONGEST).next_power_of_two()
 }
 
-/// The operation that a variant computes.
-pub(super) fn op_of(variant: KernelVariant) -> &'static str {
-    use KernelVariant::*;
-    match variant {
-        MatmulNaive | MatmulTiled | MatmulRegisterTiled | MatmulVectorized => "matmul",
-        Conv2dNaive | Conv2dIm2col | Conv2dImplicitGemm | Conv2dTiledLocal | Conv2dWinograd => "conv2d",
-        ElementwiseScalar | ElementwiseVectorized => "elementwise",
-        ReductionSequential | ReductionParallel | ReductionWorkgroup => "reduction",
-        BatchnormNaive | BatchnormFused => "batchnorm",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,11 +103,16 @@ mod tests {
     #[test]
     fn classes_are_powers_of_two_within_bounds() {
         assert_eq!([0, 1, 16, 17, 1000, 16384, 1 << 20].map(class), [16, 16, 16, 32, 1024, 16384, 16384]);
-        let conv = ConvShape::new([30, 64, 32, 32], 100, [3, 3]).pad([1, 1]);
+        let conv = |stride| {
+            let params = ConvParams { stride, padding: symmetric([1, 1]), ..Default::default() };
+            ConvGeometry::of("conv2d", [30, 64, 32, 32], 100, [3, 3], &params).unwrap()
+        };
+        let halving = Problem::conv2d(&conv([2, 2]), DType::F16);
+        let conv = Problem::conv2d(&conv([1, 1]), DType::F16);
         let text = "conv2d 32x64x32x32 128 filters 3x3 stride 1x1 pad 1x1 dilation 1x1 groups 1 float16";
-        assert_eq!(Problem::conv2d(conv, DType::F16).to_string(), text);
-        assert_ne!(Problem::conv2d(conv, DType::F16), Problem::conv2d(conv.stride([2, 2]), DType::F16));
-        assert!(Problem::conv2d(conv, DType::F16).concerns(KernelVariant::Conv2dWinograd));
+        assert_eq!(conv.to_string(), text);
+        assert_ne!(conv, halving);
+        assert!(conv.concerns(KernelVariant::Conv2dWinograd));
         assert!(!Problem::matmul(8, 8, 8, DType::F32).concerns(KernelVariant::Conv2dWinograd));
     }
 }

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use super::fit::tile_bytes;
 use super::*;
+use crate::conv::ConvParams;
 
 fn gpu(vendor: &str, architecture: &str) -> ExtendedDeviceProfile {
     let mut profile = ExtendedDeviceProfile::cpu();
@@ -21,8 +22,12 @@ fn nvidia() -> KernelSelector {
     KernelSelector::new(gpu("NVIDIA Corporation", "ampere"))
 }
 
-fn conv(kernel: usize) -> ConvShape {
-    ConvShape::new([8, 16, 56, 56], 32, [kernel, kernel])
+fn convolution(side: usize, kernel: [usize; 2], params: ConvParams) -> ConvGeometry {
+    ConvGeometry::of("conv2d", [8, 16, side, side], 32, kernel, &params).unwrap()
+}
+
+fn conv(kernel: usize) -> ConvGeometry {
+    convolution(56, [kernel, kernel], ConvParams::default())
 }
 
 #[test]
@@ -31,14 +36,26 @@ fn matmul_by_size() {
     let variant = |m, n, k| selector.select_matmul_kernel(m, n, k, DType::F32).variant;
     assert_eq!(variant(0, 5, 5), KernelVariant::MatmulNaive);
     assert_eq!(variant(31, 32, 32), KernelVariant::MatmulNaive);
-    assert_eq!(variant(32, 32, 32), KernelVariant::MatmulTiled);
-    assert_eq!(variant(256, 256, 256), KernelVariant::MatmulTiled);
-    assert_eq!(variant(511, 512, 512), KernelVariant::MatmulTiled);
+    assert_eq!(variant(32, 32, 32), KernelVariant::MatmulRegisterTiled);
     assert_eq!(variant(512, 512, 512), KernelVariant::MatmulRegisterTiled);
     assert_eq!(variant(usize::MAX, usize::MAX, 1), KernelVariant::MatmulRegisterTiled);
-    // Much work in a strip: a register tile would be mostly empty.
-    assert_eq!(variant(63, 1 << 20, 512), KernelVariant::MatmulTiled);
-    assert_eq!(variant(64, 1 << 20, 512), KernelVariant::MatmulRegisterTiled);
+}
+
+#[test]
+fn strips_are_read_by_a_kernel_of_their_own() {
+    let selector = nvidia();
+    let variant = |m, n, k, dtype| selector.select_matmul_kernel(m, n, k, dtype).variant;
+    assert_eq!(variant(1, 4096, 1024, DType::F32), KernelVariant::MatmulStrip);
+    assert_eq!(variant(1000, 8, 1024, DType::F16), KernelVariant::MatmulStrip);
+    assert_eq!(variant(16, 1024, 1024, DType::F32), KernelVariant::MatmulStrip);
+    assert_eq!(variant(16, 1024, 1024, DType::F16), KernelVariant::MatmulRegisterTiled, "units are faster");
+    assert_eq!(variant(1, 4096, 64, DType::F32), KernelVariant::MatmulRegisterTiled, "too few terms");
+    assert_eq!(variant(17, 4096, 1024, DType::F32), KernelVariant::MatmulRegisterTiled);
+    let choose = |spec: MatmulSpec| selector.choose_matmul(&spec).unwrap().config.variant;
+    let strip = MatmulSpec::new(1, 4096, 1024, DType::F32);
+    assert_eq!(choose(MatmulSpec { dense: false, ..strip }), KernelVariant::MatmulRegisterTiled);
+    let cpu = KernelSelector::new(ExtendedDeviceProfile::cpu());
+    assert_eq!(cpu.choose_matmul(&strip).unwrap().config.variant, KernelVariant::MatmulVectorized);
 }
 
 #[test]
@@ -57,10 +74,13 @@ fn matmul_of_vendors_and_families() {
 }
 
 #[test]
-fn portable_devices_go_without_register_tiles() {
+fn devices_without_local_memory_of_their_own_go_without_register_tiles() {
     let large = |profile| KernelSelector::new(profile).select_matmul_kernel(1024, 1024, 1024, DType::F32);
     // Nothing is known to be fast on this one, but its local memory is real.
-    assert_eq!(large(gpu("ARM", "mali")).variant, KernelVariant::MatmulTiled);
+    assert_eq!(large(gpu("ARM", "mali")).variant, KernelVariant::MatmulRegisterTiled);
+    let mut cached = gpu("ARM", "mali");
+    cached.local_mem_dedicated = false;
+    assert_eq!(large(cached).variant, KernelVariant::MatmulVectorized);
     let config = large(ExtendedDeviceProfile::cpu());
     assert_eq!((config.variant, config.use_local_memory), (KernelVariant::MatmulVectorized, false));
 }
@@ -68,29 +88,25 @@ fn portable_devices_go_without_register_tiles() {
 #[test]
 fn convolutions() {
     let selector = nvidia();
-    let variant = |shape| selector.select_conv2d_kernel(shape, DType::F32).variant;
-    assert_eq!(variant(conv(1)), KernelVariant::Conv2dImplicitGemm);
-    assert_eq!(variant(conv(1).stride([2, 2])), KernelVariant::Conv2dImplicitGemm);
-    assert_eq!(variant(conv(3)), KernelVariant::Conv2dWinograd);
-    assert_eq!(variant(conv(3).pad([1, 1])), KernelVariant::Conv2dWinograd);
-    for other in [conv(3).stride([2, 2]), conv(3).stride([1, 2]), conv(3).dilation([2, 2]), conv(3).groups(4), conv(5)]
-    {
-        assert_eq!(variant(other), KernelVariant::Conv2dImplicitGemm, "{other:?}");
+    let variant = |kernel, params| selector.select_conv2d_kernel(&convolution(56, kernel, params), DType::F32).variant;
+    let plain = ConvParams::default();
+    let strided = |stride| ConvParams { stride, ..plain };
+    assert_eq!(variant([1, 1], plain), KernelVariant::Conv2dImplicitGemm);
+    assert_eq!(variant([1, 1], strided([2, 2])), KernelVariant::Conv2dImplicitGemm);
+    assert_eq!(variant([3, 3], plain), KernelVariant::Conv2dWinograd);
+    assert_eq!(variant([3, 3], ConvParams { padding: [1; 4], ..plain }), KernelVariant::Conv2dWinograd);
+    let others =
+        [strided([2, 2]), strided([1, 2]), ConvParams { dilation: [2, 2], ..plain }, ConvParams { groups: 4, ..plain }];
+    for params in others {
+        assert_eq!(variant([3, 3], params), KernelVariant::Conv2dImplicitGemm, "{params:?}");
     }
-    assert_eq!(variant(ConvShape { kernel: [1, 3], ..conv(3) }), KernelVariant::Conv2dImplicitGemm);
+    for kernel in [[5, 5], [1, 3]] {
+        assert_eq!(variant(kernel, plain), KernelVariant::Conv2dImplicitGemm, "{kernel:?}");
+    }
     let cpu = KernelSelector::new(ExtendedDeviceProfile::cpu());
     for shape in [conv(1), conv(3), conv(7)] {
-        assert_eq!(cpu.select_conv2d_kernel(shape, DType::F32).variant, KernelVariant::Conv2dIm2col);
+        assert_eq!(cpu.select_conv2d_kernel(&shape, DType::F32).variant, KernelVariant::Conv2dIm2col);
     }
-}
-
-#[test]
-fn output_sizes() {
-    assert_eq!(conv(3).output(), (54, 54));
-    assert_eq!(conv(3).pad([1, 1]).stride([2, 2]).output(), (28, 28));
-    assert_eq!(conv(3).dilation([2, 1]).output(), (52, 54));
-    assert_eq!(conv(60).output(), (0, 0));
-    assert_eq!(conv(0).stride([0, 0]).output(), (56, 56));
 }
 
 #[test]
@@ -147,8 +163,8 @@ fn the_cache_counts_exactly_and_shares_shape_classes() {
     assert_eq!(counts(&selector), (2, 1, 1));
     selector.select_matmul_kernel(100, 100, 100, DType::F16);
     selector.select_reduction_kernel(1000, "sum");
-    selector.select_reduction_kernel(1000, "max");
-    assert_eq!(counts(&selector), (2, 4, 4));
+    selector.select_reduction_kernel(1000, "max"); // the same kernel
+    assert_eq!(counts(&selector), (3, 3, 3));
     let before = selector.select_matmul_kernel(100, 100, 100, DType::F32);
     selector.clear_cache();
     assert_eq!(counts(&selector), (0, 0, 0));
@@ -161,7 +177,7 @@ fn tuner_results_extend_the_table() {
     let selector = nvidia();
     assert_eq!(selector.select_matmul_kernel(1024, 1024, 1024, DType::F32).tile_m, 128);
     let text =
-        "[[kernel]]\nclass = \"matmul_register_tiled\"\ndevice = \"native CPU\"\ntile_m = 96\nwork_per_thread = 48";
+        "[[kernel]]\nvariant = \"matmul_register_tiled\"\ndevice = \"native CPU\"\ntile_m = 96\nwork_per_thread = 48";
     selector.extend_from_toml(text).unwrap();
     let config = selector.select_matmul_kernel(1024, 1024, 1024, DType::F32);
     assert_eq!((config.tile_m, config.tile_n, config.work_per_thread), (96, 128, 48));
@@ -181,10 +197,21 @@ fn what_was_measured_goes_before_the_rules_for_its_class_only() {
     selector.extend_from_toml(text).unwrap();
     let config = selector.select_matmul_kernel(1000, 1000, 1000, DType::F32);
     assert_eq!((config.variant, config.tile_m, config.vector_width), (KernelVariant::MatmulVectorized, 6, 16));
-    assert_eq!(selector.select_matmul_by_rule(1000, 1000, 1000, DType::F32), before);
+    let choice =
+        selector.choose_matmul(&MatmulSpec { matrices: 2, ..MatmulSpec::new(1000, 1000, 1000, DType::F32) }).unwrap();
+    assert_eq!((choice.config, choice.exact), (before.clone(), false), "a batch was not measured");
     for (m, dtype) in [(2000, DType::F32), (1000, DType::F16)] {
         assert_ne!(selector.select_matmul_kernel(m, m, m, dtype).tile_m, 6, "another class");
     }
+    // What is forced goes before all, if the device can have it.
+    let forced = KernelConfig::new(KernelVariant::MatmulNaive);
+    tuner::with_forced(&forced, || {
+        assert_eq!(selector.select_matmul_kernel(1000, 1000, 1000, DType::F32), forced);
+        assert_ne!(selector.select_conv2d_kernel(&conv(3), DType::F32), forced);
+    });
+    let misfit = KernelConfig { local_size_1d: 1 << 20, ..forced };
+    let error = tuner::with_forced(&misfit, || selector.choose_matmul(&MatmulSpec::new(9, 9, 9, DType::F32)));
+    assert!(error.unwrap_err().to_string().contains("does not fit"));
     // What was found out here goes before what others found out.
     let problem = Problem::matmul(1000, 1000, 1000, DType::F32);
     selector.remember(&problem, KernelConfig { tile_m: 12, ..config.clone() });
@@ -210,7 +237,7 @@ fn all_decisions(selector: &KernelSelector, dtype: DType) -> Vec<KernelConfig> {
         found.push(selector.select_reduction_kernel(n * n, "sum"));
         found.push(selector.select_batchnorm_kernel([n, n, n, n], true, false, dtype));
     }
-    found.extend([1, 3, 5].map(|kernel| selector.select_conv2d_kernel(conv(kernel), dtype)));
+    found.extend([1, 3, 5].map(|kernel| selector.select_conv2d_kernel(&conv(kernel), dtype)));
     found
 }
 
@@ -248,7 +275,7 @@ fn without_local_memory_there_are_no_tiles() {
     let selector = KernelSelector::new(profile);
     let config = selector.select_matmul_kernel(1024, 1024, 1024, DType::F32);
     assert_eq!((config.variant, config.use_local_memory), (KernelVariant::MatmulVectorized, false));
-    assert_eq!(selector.select_conv2d_kernel(conv(3), DType::F32).variant, KernelVariant::Conv2dNaive);
+    assert_eq!(selector.select_conv2d_kernel(&conv(3), DType::F32).variant, KernelVariant::Conv2dNaive);
     assert_eq!(selector.select_reduction_kernel(1 << 20, "sum").variant, KernelVariant::ReductionSequential);
 }
 
@@ -268,7 +295,7 @@ fn one_selector_per_device() {
     let _scope = crate::device::activate(crate::device::manager().cpu());
     assert!(Arc::ptr_eq(&one, &get_kernel_selector(None).unwrap()));
     assert_eq!(select_matmul_config(8, 8, 8).unwrap().variant, KernelVariant::MatmulNaive);
-    assert_eq!(select_conv2d_config(conv(3)).unwrap().variant, KernelVariant::Conv2dIm2col);
+    assert_eq!(select_conv2d_config(&conv(3)).unwrap().variant, KernelVariant::Conv2dIm2col);
     for device in crate::device::manager().discover().unwrap() {
         let queue = crate::device::manager().handle(&device).unwrap().queue;
         let selector = get_kernel_selector(Some(&queue)).unwrap();
@@ -295,12 +322,12 @@ fn in_a_child(variables: &[(&str, &str)]) -> String {
 #[ignore = "run in children by the_environment_decides"]
 fn print_decisions() {
     let selector = nvidia();
-    let small = ConvShape::new([8, 16, 16, 16], 32, [3, 3]);
+    let small = |kernel| convolution(16, [kernel, kernel], ConvParams::default());
     let variants = [
         selector.select_matmul_kernel(1024, 1024, 1024, DType::F32).variant,
-        selector.select_conv2d_kernel(conv(3), DType::F32).variant,
-        selector.select_conv2d_kernel(small, DType::F32).variant,
-        selector.select_conv2d_kernel(ConvShape { kernel: [1, 1], ..small }, DType::F32).variant,
+        selector.select_conv2d_kernel(&conv(3), DType::F32).variant,
+        selector.select_conv2d_kernel(&small(3), DType::F32).variant,
+        selector.select_conv2d_kernel(&small(1), DType::F32).variant,
     ];
     println!("decided: {}", variants.map(KernelVariant::name).join(" "));
 }
@@ -311,10 +338,7 @@ fn the_environment_decides() {
     assert_eq!(in_a_child(&[]), plain);
     assert_eq!(in_a_child(&[(WINOGRAD_VARIABLE, "1"), (TILED_LOCAL_VARIABLE, "0")]), plain);
     assert_eq!(in_a_child(&[("NETCL_KERNEL_STRATEGY", "auto")]), plain);
-    assert_eq!(
-        in_a_child(&[("NETCL_KERNEL_STRATEGY", "portable")]),
-        "MATMUL_TILED CONV2D_WINOGRAD CONV2D_WINOGRAD CONV2D_IMPLICIT_GEMM"
-    );
+    assert_eq!(in_a_child(&[("NETCL_KERNEL_STRATEGY", "portable")]), plain);
     assert_eq!(
         in_a_child(&[(WINOGRAD_VARIABLE, "0")]),
         "MATMUL_REGISTER_TILED CONV2D_IMPLICIT_GEMM CONV2D_IMPLICIT_GEMM CONV2D_IMPLICIT_GEMM"

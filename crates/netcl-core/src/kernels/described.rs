@@ -29,8 +29,8 @@ pub enum Meaning<'a> {
     Fill(f64),
     /// An expression of the elements, combined over some axes, and an expression of what comes out.
     Reduce(Reduce<'a>),
-    /// Something with a kernel of its own that can be run again with an expression behind it: a matrix product, a convolution.
-    Heavy(Arc<dyn Heavy>),
+    /// A heavy operation that expressions can be fused on: a matrix product, a convolution.
+    Fusable(Arc<dyn Fusable>),
     /// An operation along one axis that is made of maps and reductions.
     AlongAxis(usize, AlongAxis),
 }
@@ -80,42 +80,46 @@ pub struct Reduce<'a> {
     pub reduced: &'a [bool],
 }
 
-/// An operand of a heavy operation that is computed while it is read.
-pub struct Prologue<'a> {
+/// An expression fused before a heavy operation: an operand that is computed while it is read, as by an activation, a
+/// normalisation or a scale. Where a kernel has no place for that, or would compute too much too often, the operand is computed
+/// first.
+#[derive(Clone, Debug)]
+pub struct Prologue<'e> {
     /// Which of the operation's inputs.
     pub operand: usize,
     /// One output, the operand; input 0 is the tensor that the operation is given in its place.
-    pub expr: &'a Expr,
-    /// The further inputs, which broadcast to the operand.
+    pub expr: &'e Expr,
+    /// The further inputs, of any float dtype, which broadcast to the operand.
     pub inputs: Vec<Tensor>,
     /// The expression's run-time scalars.
     pub scalars: Vec<Number>,
 }
 
-/// What becomes of a heavy operation's result before it is written.
-pub struct Finish<'a> {
+/// An expression fused behind a heavy operation, between the sum and the store: bias, activation, residual, scale, cast.
+#[derive(Clone, Debug)]
+pub struct Epilogue<'e> {
     /// One output; input 0 is the operation's own result.
-    pub expr: &'a Expr,
-    /// The further inputs, which broadcast to the result.
+    pub expr: &'e Expr,
+    /// The further inputs, of any float dtype, which broadcast to the result.
     pub inputs: Vec<Tensor>,
     /// The expression's run-time scalars.
     pub scalars: Vec<Number>,
-    /// The dtype of the result.
-    pub dtype: DType,
+    /// The dtype of the result; `None` keeps that of the operands.
+    pub dtype: Option<DType>,
 }
 
-impl Finish<'_> {
-    /// The expression behind another one of `inputs` inputs: input 0 is what that one gives, the further inputs and scalars
+impl Epilogue<'_> {
+    /// The expression after another one of `inputs` inputs: input 0 is what that one gives, the further inputs and scalars
     /// come after its own.
     ///
     /// ```
-    /// use netcl_core::{dtype::DType, kernels::{described::Finish, expr::Graph}};
+    /// use netcl_core::kernels::{described::Epilogue, expr::Graph};
     ///
     /// let g = Graph::new();
     /// let bias = g.finish(&[g.input(0) + g.input(1)]);
     /// let scaled_relu = g.finish(&[(g.input(0) * g.scalar(0)).relu()]);
-    /// let finish = Finish { expr: &scaled_relu, inputs: vec![], scalars: vec![2.0.into()], dtype: DType::F32 };
-    /// assert_eq!(finish.after(&bias, 2).eval(&[1.0, 3.0], &[2.0]), [8.0]);
+    /// let epilogue = Epilogue { expr: &scaled_relu, inputs: vec![], scalars: vec![2.0.into()], dtype: None };
+    /// assert_eq!(epilogue.after(&bias, 2).eval(&[1.0, 3.0], &[2.0]), [8.0]);
     /// ```
     pub fn after(&self, first: &Expr, inputs: usize) -> Expr {
         let g = Graph::new();
@@ -128,32 +132,32 @@ impl Finish<'_> {
     }
 }
 
-/// Whether an operation computes an operand itself.
+/// Whether a prologue can be fused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// It does.
+pub enum CanFuse {
+    /// The operand is computed while it is read.
     Yes,
-    /// It reads the operand from memory, for this reason.
+    /// The operand is read from memory, for this reason.
     No(&'static str),
 }
 
-impl Taken {
+impl CanFuse {
     /// Yes, if that holds; else no, for this reason.
-    pub fn when(holds: bool, otherwise: &'static str) -> Taken {
-        if holds { Taken::Yes } else { Taken::No(otherwise) }
+    pub fn when(holds: bool, otherwise: &'static str) -> CanFuse {
+        if holds { CanFuse::Yes } else { CanFuse::No(otherwise) }
     }
 }
 
-/// An operation with kernels of its own that a compiler may run later, on other memory, with an expression behind it.
-pub trait Heavy: Send + Sync {
+/// A heavy operation that a compiler may run later, on other memory, with expressions fused on it.
+pub trait Fusable: Send + Sync {
     /// What explanations call it.
     fn name(&self) -> &'static str;
 
     /// Whether an input may be computed while it is read; else why not. `inputs` has the expression's first input in its place.
-    fn takes(&self, _prologue: &Prologue<'_>, _inputs: &[Tensor], _out: &Tensor) -> Result<Taken> {
-        Ok(Taken::No("its kernels read it as it lies in memory"))
+    fn can_fuse(&self, _prologue: &Prologue<'_>, _inputs: &[Tensor], _out: &Tensor) -> Result<CanFuse> {
+        Ok(CanFuse::No("its kernels read it as it lies in memory"))
     }
 
     /// Runs it on tensors of the same layouts as those it was described with; an input that has a prologue may lie in any way.
-    fn run(&self, inputs: &[Tensor], prologue: Option<Prologue<'_>>, finish: Option<Finish<'_>>) -> Result<Tensor>;
+    fn run(&self, inputs: &[Tensor], prologue: Option<Prologue<'_>>, epilogue: Option<Epilogue<'_>>) -> Result<Tensor>;
 }

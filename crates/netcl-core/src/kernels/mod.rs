@@ -5,7 +5,7 @@ pub mod copy;
 pub mod described;
 pub mod elementwise;
 pub mod expr;
-pub mod form;
+pub mod group_limit;
 pub mod host_work;
 pub mod launch;
 pub mod many;
@@ -13,3 +13,6 @@ pub mod primitives;
 pub mod recording;
 pub mod region;
 pub mod work_group;
+
+/// Bytes that a work-item of a memory-bound kernel reads or writes at once.
+pub const VECTOR_BYTES: usize = 16;

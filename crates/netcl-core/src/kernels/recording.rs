@@ -241,7 +241,7 @@ impl Sink for Recording {
         state.describe(operation);
         match &operation.meaning {
             Meaning::Elementwise(..) => {}
-            Meaning::Heavy(heavy) => {
+            Meaning::Fusable(heavy) => {
                 drop(state);
                 return self.keep(operation, heavy);
             }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Tensor;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::{copy, launch};
 use crate::shape::{Shape, Slice};
@@ -21,7 +22,7 @@ impl fmt::Display for Tensor {
             (_, 0) => f.write_str("[]")?,
             (0, _) => f.write_str("[...]")?,
             _ => match corners(self, edge).and_then(|corners| corners.to_f64_vec()) {
-                Ok(values) => write_values(f, &values, self.shape(), edge, 1)?,
+                Ok(values) => write_values(f, &values, self.shape(), edge, 1, self.dtype())?,
                 Err(error) => write!(f, "<{error}>")?,
             },
         }
@@ -68,9 +69,16 @@ impl fmt::Debug for Tensor {
 }
 
 /// Writes the values of [`corners`] of a tensor with these lengths.
-fn write_values(f: &mut fmt::Formatter<'_>, values: &[f64], dims: &[usize], edge: usize, depth: usize) -> fmt::Result {
+fn write_values(
+    f: &mut fmt::Formatter<'_>,
+    values: &[f64],
+    dims: &[usize],
+    edge: usize,
+    depth: usize,
+    dtype: DType,
+) -> fmt::Result {
     let Some((&n, rest)) = dims.split_first() else {
-        return values.first().map_or(Ok(()), |&value| write_number(f, value));
+        return values.first().map_or(Ok(()), |&value| write_number(f, value, dtype));
     };
     let shown = n.min(2 * edge);
     let separator = if rest.is_empty() { ", ".to_owned() } else { format!(",\n{:1$}", "", depth + 7) };
@@ -82,12 +90,18 @@ fn write_values(f: &mut fmt::Formatter<'_>, values: &[f64], dims: &[usize], edge
         if i == edge && n > shown {
             write!(f, "...{separator}")?;
         }
-        write_values(f, part, rest, edge, depth + 1)?;
+        write_values(f, part, rest, edge, depth + 1, dtype)?;
     }
     f.write_str("]")
 }
 
-fn write_number(f: &mut fmt::Formatter<'_>, value: f64) -> fmt::Result {
+fn write_number(f: &mut fmt::Formatter<'_>, value: f64, dtype: DType) -> fmt::Result {
+    if dtype == DType::U8 {
+        return f.write_str(if value != 0.0 { "True" } else { "False" });
+    }
+    if !dtype.is_float() {
+        return write!(f, "{value:.0}");
+    }
     if value.is_finite() && value == value.trunc() && value.abs() < 1e8 {
         write!(f, "{value:.0}.")
     } else if value.is_finite() && (1e-4..1e8).contains(&value.abs()) {

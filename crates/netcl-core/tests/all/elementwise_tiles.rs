@@ -1,16 +1,14 @@
-//! The elementwise kernels of large GPUs and of processors' large results, on whatever OpenCL devices there are: counts around the
-//! edges of their tiles and vectors.
+//! Vectorised elementwise kernels on whatever OpenCL devices there are: counts around the edges of their tiles and vectors.
 
 use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{Grid, Source};
-use netcl_core::device::{DeviceType, manager};
+use netcl_core::device::manager;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::elementwise::Elementwise;
 use netcl_core::kernels::expr::Graph;
 use netcl_core::kernels::expr::opencl::{
-    Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, Math, elementwise_source,
+    Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, elementwise_source,
 };
-use netcl_core::kernels::form::STREAM_FROM;
 use netcl_core::kernels::launch::{Access, Arg, Cost, Launch, Scalar, Work, submit};
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
@@ -20,9 +18,35 @@ use crate::opencl_support;
 #[test]
 fn every_element_once() {
     check(Addressing::Tiles { width: 4, vectors: 4 }, 0);
-    check(Addressing::Streams { width: 16 }, 0);
+    check(Addressing::Dense { width: 16 }, 0);
     // Vectors that do not lie at multiples of their width.
-    check(Addressing::Streams { width: 16 }, 3);
+    check(Addressing::Dense { width: 16 }, 3);
+}
+
+/// Rounding in an expression gives what storing and loading 16 bits gives: epilogues depend on it.
+#[test]
+fn rounding_is_a_cast_there_and_back() {
+    // Around every float16, ties among them, and numbers of any size.
+    let halves = (0..1u32 << 16).map(|bits| half::f16::from_bits(bits as u16).to_f32().to_bits());
+    let around = halves.flat_map(|bits| [0u32, 0x1000, 0xfff, 0x1001].map(|more| bits.wrapping_add(more)));
+    let anywhere = (0..1u32 << 14).map(|i| i.wrapping_mul(2_654_435_761) & !0xfff);
+    let anywhere = anywhere.flat_map(|bits| [0, 1, 0x7fff, 0x8000, 0x8001].map(|more| bits.wrapping_add(more)));
+    let numbers: Vec<f32> = around.chain(anywhere).map(f32::from_bits).collect();
+    let devices = opencl_support::devices().into_iter().map(|device| manager().handle(&device).unwrap().queue);
+    for queue in devices.chain([manager().cpu().queue]) {
+        let x = Tensor::from_host(&queue, &numbers, [numbers.len()]).unwrap();
+        let g = Graph::new();
+        let op = Elementwise::new("round", g.finish(&[g.input(0).to_f16(), g.input(0).to_bf16()]));
+        let out = [(); 2].map(|()| Tensor::uninit(&queue, x.shape().clone(), DType::F32).unwrap());
+        op.run(&[&x], &[], &[&out[0], &out[1]]).unwrap();
+        for (out, dtype) in out.iter().zip([DType::F16, DType::BF16]) {
+            let cast = x.cast(dtype).unwrap().cast(DType::F32).unwrap().to_host::<f32>().unwrap();
+            for ((x, cast), rounded) in numbers.iter().zip(cast).zip(out.to_host::<f32>().unwrap()) {
+                let same = cast.to_bits() == rounded.to_bits() || cast.is_nan() && rounded.is_nan();
+                assert!(same, "{}: {x:e} is {rounded:e}, but cast to {dtype} {cast:e}", queue.device_name());
+            }
+        }
+    }
 }
 
 /// Compares every element of outputs that begin at `start`, and what lies around them.
@@ -38,7 +62,6 @@ fn check(addressing: Addressing, start: usize) {
         outputs: vec![DType::F32, DType::BF16],
         addressing,
         index: IndexWidth::Bits32,
-        math: Math::BuiltIn,
     })
     .unwrap();
     let (local, most) = (8, 1010);
@@ -95,32 +118,8 @@ fn check(addressing: Addressing, start: usize) {
     }
 }
 
-#[test]
-fn large_results_of_processors_go_past_the_caches_unless_they_are_inputs_too() {
-    const STREAM: &str = "__builtin_nontemporal_store";
-    let g = Graph::new();
-    let op = Elementwise::new("double_and_one", g.finish(&[g.input(0) * 2.0 + 1.0]));
-    // No whole vectors, and the last is not full.
-    let n = STREAM_FROM / 4 + 5;
-    for device in opencl_support::devices() {
-        let processor = device.device_type() == DeviceType::Cpu;
-        let queue = manager().handle(&device).unwrap().queue;
-        let values: Vec<f32> = (0..n).map(|i| (i % 4099) as f32 / 8.0).collect();
-        let x = Tensor::from_host(&queue, &values, [n]).unwrap();
-        let y = Tensor::from_shape(&queue, [n], DType::F32).unwrap();
-        assert_eq!(op.source(&[&x], &[&y]).unwrap().contains(STREAM), processor, "{}", device.name());
-        assert!(!op.source(&[&x], &[&x]).unwrap().contains(STREAM));
-        let small = Tensor::from_shape(&queue, [1000], DType::F32).unwrap();
-        assert!(!op.source(&[&small], &[&small.duplicate().unwrap()]).unwrap().contains(STREAM));
-        op.run(&[&x], &[], &[&y]).unwrap();
-        let got = y.to_host::<f32>().unwrap();
-        let wrong = got.iter().zip(&values).position(|(got, x)| *got != x * 2.0 + 1.0);
-        assert_eq!(wrong, None, "the first wrong element on {}", device.name());
-    }
-}
-
-/// Operands that lie densely along the last axis alone, or have one element along it: rows shorter and longer than a vector, few long
-/// rows that several work-items share, many short ones, axes that do not collapse, an output that is a view.
+/// Operands that lie densely along the last axis alone, or have one element along it: short and long rows, axes that do not collapse,
+/// an output that is a view.
 #[test]
 fn rows_of_any_length() {
     let g = Graph::new();

@@ -88,7 +88,8 @@ fn deep_chains_do_not_exhaust_the_stack() {
 #[test]
 fn nan_goes_through_every_activation_and_comparisons_are_false() {
     let exact = ["eq", "lt", "le", "gt", "ge", "ne", "where"];
-    for op in table::ops().iter().filter(|op| !exact.contains(&op.name)) {
+    let exempt = |op: &table::OpDef| exact.contains(&op.name) || op.name == "nan_to_num" || op.expr().is_predicate();
+    for op in table::ops().iter().filter(|op| !exempt(op)) {
         let operands = vec![f64::NAN; op.arity()];
         assert!(op.expr().eval(&operands, &op.defaults())[0].is_nan(), "{}", op.name);
     }

@@ -2,8 +2,8 @@
 
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::opencl::{
-    Addressing, Arg, CType, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, Math, batch,
-    elementwise_source, inline_c,
+    Addressing, Arg, CType, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, batch, elementwise_source,
+    inline_c,
 };
 use netcl_core::kernels::expr::{Expr, Graph, derivative, table};
 
@@ -15,7 +15,6 @@ fn kernel(label: &str, expr: &Expr, dtype: DType, addressing: Addressing) -> Ker
         outputs: vec![dtype; expr.outputs().len()],
         addressing,
         index: IndexWidth::Bits32,
-        math: Math::BuiltIn,
     })
     .unwrap()
 }
@@ -50,7 +49,6 @@ fn chain_with_a_single_element_input_f64_long() {
         outputs: vec![DType::F64],
         addressing: Addressing::Dense { width: 2 },
         index: IndexWidth::Bits64,
-        math: Math::BuiltIn,
     })
     .unwrap();
     insta::assert_snapshot!(source.source());
@@ -67,47 +65,6 @@ fn named_chain_in_tiles_f32() {
     insta::assert_snapshot!(kernel("chain", &expr, DType::F32, Addressing::Tiles { width: 4, vectors: 4 }).source());
 }
 
-/// The kernel of a processor for large results, which go past the caches.
-#[test]
-fn add_in_streams_f32() {
-    let expr = table::op("add").unwrap().expr();
-    insta::assert_snapshot!(kernel("add", &expr, DType::F32, Addressing::Streams { width: 16 }).source());
-}
-
-/// The kernel of a processor for operands that lie densely along the last axis alone, or have one element along it.
-#[test]
-fn add_in_rows_f32() {
-    let expr = table::op("add").unwrap().expr();
-    let source = elementwise_source(&ElementwiseSpec {
-        label: "add",
-        expr: &expr,
-        inputs: vec![DType::F32.into(), InputSpec { dtype: DType::F32, kind: InputKind::Single }],
-        outputs: vec![DType::F32],
-        addressing: Addressing::Rows { rank: 3, width: 16 },
-        index: IndexWidth::Bits32,
-        math: Math::Polynomials,
-    })
-    .unwrap();
-    insta::assert_snapshot!(source.source());
-}
-
-/// The kernel of a processor: functions in plain arithmetic.
-#[test]
-fn tanh_of_a_processor_f32() {
-    let expr = table::op("tanh").unwrap().expr();
-    let source = elementwise_source(&ElementwiseSpec {
-        label: "tanh",
-        expr: &expr,
-        inputs: vec![DType::F32.into()],
-        outputs: vec![DType::F32],
-        addressing: Addressing::Dense { width: 16 },
-        index: IndexWidth::Bits32,
-        math: Math::Polynomials,
-    })
-    .unwrap();
-    insta::assert_snapshot!(source.source());
-}
-
 #[test]
 fn arguments_follow_the_signature() {
     let expr = table::op("clamp").unwrap().expr();
@@ -118,10 +75,8 @@ fn arguments_follow_the_signature() {
     let strided = kernel("clamp", &expr, DType::F32, Addressing::Strided { rank: 2 });
     let rest = [Length(1), OutputStride(0, 0), OutputStride(0, 1), InputStride(0, 0), InputStride(0, 1)];
     assert_eq!(strided.args, [common.as_slice(), &rest].concat());
-    let rows = kernel("clamp", &expr, DType::F32, Addressing::Rows { rank: 2, width: 16 });
-    assert_eq!(rows.args, [common.as_slice(), &[Stretch], &rest].concat());
     // One parameter of the signature per argument.
-    for k in [dense, strided, rows] {
+    for k in [dense, strided] {
         let signature =
             k.kernel.split_once(&format!("kernel void {}(", k.name)).unwrap().1.split_once(") {").unwrap().0;
         assert_eq!(signature.split(',').count(), k.args.len());
@@ -134,13 +89,9 @@ fn names_are_unique_and_batches_hold_each_helper_once() {
     for op in table::ops() {
         let expr = op.expr();
         for dtype in DType::FLOATS {
-            for addressing in [
-                Addressing::Dense { width: 4 },
-                Addressing::Dense { width: 1 },
-                Addressing::Streams { width: 4 },
-                Addressing::Strided { rank: 2 },
-                Addressing::Rows { rank: 2, width: 4 },
-            ] {
+            for addressing in
+                [Addressing::Dense { width: 4 }, Addressing::Dense { width: 1 }, Addressing::Strided { rank: 2 }]
+            {
                 kernels.push(kernel(op.name, &expr, dtype, addressing));
             }
         }
@@ -188,11 +139,9 @@ fn impossible_specifications_are_errors() {
             outputs: vec![DType::F32],
             addressing,
             index: IndexWidth::Bits32,
-            math: Math::BuiltIn,
         })
     };
     assert!(spec(2, Addressing::Dense { width: 3 }).unwrap_err().to_string().contains("width 3"));
     assert!(spec(2, Addressing::Strided { rank: 0 }).is_err());
-    assert!(spec(2, Addressing::Rows { rank: 0, width: 4 }).is_err());
     assert!(spec(1, Addressing::Dense { width: 4 }).unwrap_err().to_string().contains("(1, 1)"));
 }

@@ -1,12 +1,13 @@
-//! Fused rows on every device: each pattern against f64, for many shapes, strides, dtypes and divisions of the work.
+//! Fused rows on every device: each pattern against f64, for many shapes, strides, dtypes and sizes of groups.
 
 use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::Builder;
 use netcl_core::device::DeviceHandle;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::elementwise::Number;
+use netcl_core::kernels::group_limit::force_full_groups;
 use netcl_core::kernels::launch::{Counter, with_sink};
-use netcl_core::kernels::region::{Extent, Region, Style, force_style};
+use netcl_core::kernels::region::{Extent, Region};
 use netcl_core::shape::Slice;
 use netcl_core::tensor::{HostOptions, Tensor};
 
@@ -131,29 +132,12 @@ fn check(pattern: &Pattern, device: &DeviceHandle, (rows, cols): (usize, usize),
 
 const SHAPES: [(usize, usize); 9] = [(0, 7), (3, 0), (1, 1), (2, 2), (31, 7), (7, 31), (5, 257), (257, 2), (3, 1000)];
 
-fn both_styles(device: &DeviceHandle, mut f: impl FnMut()) {
-    f();
-    // A processor tests the kernels of GPUs as well.
-    if device.backend.name() == "cl" {
-        force_style(Style::Groups, f);
-    }
-}
-
 #[test]
 fn every_pattern_in_f32() {
     for device in devices() {
-        for (i, pattern) in patterns().iter().enumerate() {
+        for pattern in patterns() {
             for shape in SHAPES {
-                check(pattern, &device, shape, DType::F32, Lie::Dense);
-            }
-            // A processor tests the kernels of GPUs as well: rows that begin at whole vectors or anywhere.
-            if device.backend.name() == "cl" {
-                let shapes = if i % 2 == 0 { [(31, 7), (7, 31), (5, 257)] } else { [(31, 8), (257, 4), (3, 1000)] };
-                force_style(Style::Groups, || {
-                    for shape in shapes {
-                        check(pattern, &device, shape, DType::F32, Lie::Dense);
-                    }
-                });
+                check(&pattern, &device, shape, DType::F32, Lie::Dense);
             }
         }
     }
@@ -162,7 +146,8 @@ fn every_pattern_in_f32() {
 #[test]
 fn long_rows_in_f32() {
     for device in devices() {
-        both_styles(&device, || {
+        // Groups as large as those of GPUs keep the shorter of the rows.
+        force_full_groups(|| {
             for pattern in [softmax(), layer_norm()] {
                 for shape in [(2, 5000), (1, 70_001)] {
                     check(&pattern, &device, shape, DType::F32, Lie::Dense);
@@ -186,21 +171,16 @@ fn other_dtypes() {
                 }
             }
         }
-        if device.queue.check_dtype("region", DType::F64).is_ok() && device.backend.name() == "cl" {
-            force_style(Style::Groups, || check(&layer_norm(), &device, (3, 257), DType::F64, Lie::Dense));
-        }
     }
 }
 
 #[test]
 fn any_strides() {
     for device in devices() {
-        both_styles(&device, || {
-            for lie in [Lie::Strided, Lie::Transposed, Lie::Shifted] {
-                check(&layer_norm(), &device, (7, 31), DType::F32, lie);
-                check(&softmax(), &device, (5, 257), DType::F32, lie);
-            }
-        });
+        for lie in [Lie::Strided, Lie::Transposed, Lie::Shifted] {
+            check(&layer_norm(), &device, (7, 31), DType::F32, lie);
+            check(&softmax(), &device, (5, 257), DType::F32, lie);
+        }
     }
 }
 
@@ -244,22 +224,20 @@ fn several_trailing_axes_are_one_row() {
 #[test]
 fn outputs_may_take_the_place_of_inputs() {
     for device in devices() {
-        both_styles(&device, || {
-            let queue = &device.queue;
-            let (rows, cols) = (9, 1000);
-            let x = full(queue, rows, cols, 1, DType::F32, Lie::Dense);
-            let expected = Tensor::uninit(queue, [rows, cols], DType::F32).unwrap();
-            run(&softmax().region, &[&x], &[&expected], 1);
-            run(&softmax().region, &[&x], &[&x], 1);
-            close(&x, &expected);
-            // Overlapping in another way: the input is moved out of the way first.
-            let square = full(queue, 40, 40, 2, DType::F32, Lie::Dense);
-            let turned = square.permute(&[1, 0]).unwrap();
-            let expected = Tensor::uninit(queue, [40, 40], DType::F32).unwrap();
-            run(&softmax().region, &[&turned.duplicate().unwrap()], &[&expected], 1);
-            run(&softmax().region, &[&turned], &[&square], 1);
-            close(&square, &expected);
-        });
+        let queue = &device.queue;
+        let (rows, cols) = (9, 1000);
+        let x = full(queue, rows, cols, 1, DType::F32, Lie::Dense);
+        let expected = Tensor::uninit(queue, [rows, cols], DType::F32).unwrap();
+        run(&softmax().region, &[&x], &[&expected], 1);
+        run(&softmax().region, &[&x], &[&x], 1);
+        close(&x, &expected);
+        // Overlapping in another way: the input is moved out of the way first.
+        let square = full(queue, 40, 40, 2, DType::F32, Lie::Dense);
+        let turned = square.permute(&[1, 0]).unwrap();
+        let expected = Tensor::uninit(queue, [40, 40], DType::F32).unwrap();
+        run(&softmax().region, &[&turned.duplicate().unwrap()], &[&expected], 1);
+        run(&softmax().region, &[&turned], &[&square], 1);
+        close(&square, &expected);
     }
 }
 
@@ -280,26 +258,24 @@ fn what_does_not_fit_is_refused() {
     let spread = Tensor::uninit(queue, [1, 4], DType::F32).unwrap().expand([3, 4]).unwrap();
     fails(&[&x], &[], &[&spread], 1, "share memory");
     let gradient = softmax_gradient().region;
-    assert!(gradient.source(queue, &[DType::F32], &[DType::F32]).is_err());
+    assert!(gradient.source(&[DType::F32], &[DType::F32]).is_err());
 }
 
 /// Programs are built for structures, dtypes and kinds of layout, and for nothing else.
 #[test]
 fn equal_regions_and_new_sizes_build_nothing() {
     for device in devices() {
-        both_styles(&device, || {
-            check(&softmax(), &device, (3, 40), DType::F32, Lie::Dense);
-            // Lines that a small group cannot keep have a program of their own.
-            check(&softmax(), &device, (3, 1204), DType::F32, Lie::Dense);
-            let before = Builder::global().stats().builds;
-            // Another region of the same structure, other numbers of rows, other lengths.
-            for shape in [(3, 40), (1, 44), (100, 8), (17, 1200), (1, 4)] {
-                check(&softmax(), &device, shape, DType::F32, Lie::Dense);
-            }
-            assert_eq!(softmax().region.key(), softmax().region.key());
-            assert_eq!(*softmax().region, *softmax().region);
-            assert_eq!(Builder::global().stats().builds, before, "on {}", device.device_name);
-        });
+        check(&softmax(), &device, (3, 40), DType::F32, Lie::Dense);
+        // Lines that a small group cannot keep have a program of their own.
+        check(&softmax(), &device, (3, 1204), DType::F32, Lie::Dense);
+        let before = Builder::global().stats().builds;
+        // Another region of the same structure, other numbers of rows, other lengths.
+        for shape in [(3, 40), (1, 44), (100, 8), (17, 1200), (1, 4)] {
+            check(&softmax(), &device, shape, DType::F32, Lie::Dense);
+        }
+        assert_eq!(softmax().region.key(), softmax().region.key());
+        assert_eq!(*softmax().region, *softmax().region);
+        assert_eq!(Builder::global().stats().builds, before, "on {}", device.device_name);
     }
     assert_ne!(*softmax().region, *softmax_gradient().region);
 }
@@ -314,12 +290,10 @@ fn small_devices() {
 #[ignore = "run by small_devices"]
 fn on_a_small_device() {
     for device in devices().iter().skip(1).take(1) {
-        both_styles(device, || {
-            for pattern in [softmax(), layer_norm()] {
-                for shape in [(7, 31), (3, 1000), (1, 5000)] {
-                    check(&pattern, device, shape, DType::F32, Lie::Dense);
-                }
+        for pattern in [softmax(), layer_norm()] {
+            for shape in [(7, 31), (3, 1000), (1, 5000)] {
+                check(&pattern, device, shape, DType::F32, Lie::Dense);
             }
-        });
+        }
     }
 }

@@ -1,46 +1,37 @@
-//! The OpenCL C that regions become: golden texts, and what equal structure means.
+//! The OpenCL C that regions become: golden sources, and what equal structure means.
 
-use netcl_core::device::manager;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::Graph;
-use netcl_core::kernels::region::{Combine, Extent, RegionBuilder, Style, force_style};
+use netcl_core::kernels::region::{Combine, Extent, RegionBuilder};
 
 use crate::region_support::{self, layer_norm, log_softmax, patterns, softmax};
 
-fn source(pattern: &region_support::Pattern, dtype: DType, style: Style) -> String {
+fn source(pattern: &region_support::Pattern, dtype: DType) -> String {
     let region = &pattern.region;
-    let queue = manager().cpu().queue;
     let (inputs, outputs) = (vec![dtype; region.inputs().len()], vec![dtype; region.outputs().len()]);
-    force_style(style, || region.source(&queue, &inputs, &outputs)).unwrap()
+    region.source(&inputs, &outputs).unwrap()
 }
 
 #[test]
-fn softmax_of_a_gpu() {
-    insta::assert_snapshot!(source(&softmax(), DType::F32, Style::Groups));
+fn softmax_f32() {
+    insta::assert_snapshot!(source(&softmax(), DType::F32));
 }
 
 #[test]
-fn softmax_of_a_processor() {
-    insta::assert_snapshot!(source(&softmax(), DType::F32, Style::Items));
-}
-
-#[test]
-fn layer_norm_of_a_gpu_in_bf16() {
-    insta::assert_snapshot!(source(&layer_norm(), DType::BF16, Style::Groups));
+fn layer_norm_bf16() {
+    insta::assert_snapshot!(source(&layer_norm(), DType::BF16));
 }
 
 #[test]
 fn kernels_fit_a_screen_and_name_the_users_operations() {
     for pattern in patterns() {
-        for style in [Style::Groups, Style::Items] {
-            let text = source(&pattern, DType::F32, style);
-            let kernel = &text[text.find("kernel void").unwrap()..];
-            let lines = kernel.lines().count();
-            assert!(lines <= 80, "{} has {lines} lines:\n{kernel}", pattern.name);
-            assert!(kernel.lines().all(|line| line.len() <= 140), "{kernel}");
-        }
+        let text = source(&pattern, DType::F32);
+        let kernel = &text[text.find("kernel void").unwrap()..];
+        let lines = kernel.lines().count();
+        assert!(lines <= 80, "{} has {lines} lines:\n{kernel}", pattern.name);
+        assert!(kernel.lines().all(|line| line.len() <= 140), "{kernel}");
     }
-    let text = source(&layer_norm(), DType::F32, Style::Groups);
+    let text = source(&layer_norm(), DType::F32);
     for name in ["// rsqrt", "(layer_norm.total)", "total_", "// sub"] {
         assert!(text.contains(name), "{name} is not in\n{text}");
     }

@@ -22,9 +22,9 @@ const CL_DEVICE_WARP_SIZE_NV: cl_device_info = 0x4003;
 /// What kind of hardware a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceType {
-    /// A graphics processor.
+    /// A GPU.
     Gpu,
-    /// The host's processor.
+    /// A CPU.
     Cpu,
     /// A dedicated accelerator.
     Accelerator,

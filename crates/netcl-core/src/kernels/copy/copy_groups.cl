@@ -1,4 +1,4 @@
-// Fills, copies and casts on GPUs: 16 bytes for each work-item, side by side.
+// Fills, copies and casts: 16 bytes for each work-item, side by side.
 //
 //   fill_vectors   dense                       work-item i -> vector i; the first ones also take what is left beside whole
 //   copy_vectors   dense to dense              vectors of the destination, in front (head) and behind

@@ -1,4 +1,4 @@
-//! Launches of `copy_groups.cl`: fills, copies and casts on GPUs.
+//! Launches of `copy_groups.cl`: fills, copies and casts in vectors, and through tiles where two axes are exchanged.
 
 use std::fmt::Write as _;
 
@@ -8,8 +8,8 @@ use super::opencl::{Args, MAX_RANK, bits_type, grid, scalar};
 use crate::backend::opencl::{Grid, Source, Stream};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::kernels::VECTOR_BYTES;
 use crate::kernels::expr::opencl::IndexWidth;
-use crate::kernels::form::VECTOR_BYTES;
 use crate::kernels::launch::{Access, Arg, Scalar, Work};
 use crate::tensor::Tensor;
 
@@ -279,7 +279,7 @@ fn types(src: &str, dst: &str, width: usize, aligned: bool) -> String {
 }
 
 /// The type in which a kernel can declare elements.
-fn declared(dtype: DType) -> &'static str {
+pub(super) fn declared(dtype: DType) -> &'static str {
     if dtype == DType::F16 { "ushort" } else { dtype.cl_type() }
 }
 
@@ -288,7 +288,7 @@ fn identity(ty: &str) -> String {
 }
 
 /// `convert_element` between two dtypes. 16-bit floats pass through float.
-fn conversion(from: DType, to: DType) -> String {
+pub(super) fn conversion(from: DType, to: DType) -> String {
     let (value, ty) = match from {
         DType::F16 => ("vload_half(0, (const __private half *)&v)", "float"),
         DType::BF16 => ("as_float((uint)v << 16)", "float"),

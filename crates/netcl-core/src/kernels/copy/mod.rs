@@ -1,7 +1,6 @@
 //! Filling, copying and casting: the launches that move elements without computing with them.
 
 mod groups;
-mod items;
 mod opencl;
 
 use smallvec::{SmallVec, smallvec};

@@ -1,12 +1,11 @@
-//! Launches of `copy.cl`; of `copy_groups.cl` on GPUs, where these do better, and of `copy_items.cl` for copies on processors.
+//! Launches of `copy_groups.cl`, and of `copy.cl` for what is strided: fills, and casts.
 
 use smallvec::{SmallVec, smallvec};
 
-use super::groups::{Axis, Part};
+use super::groups::{Axis, Part, conversion, declared};
 use crate::backend::opencl::{Grid, Source, Stream};
-use crate::dtype::{DType, Element};
+use crate::dtype::Element;
 use crate::error::Result;
-use crate::kernels::form::Form;
 use crate::kernels::launch::{Access, Arg, Scalar, Work};
 use crate::shape::Layout;
 use crate::tensor::Tensor;
@@ -26,14 +25,12 @@ pub(super) fn fill(stream: &Stream, tensor: &Tensor, value: f64) -> Result<Vec<(
         u64::from_le_bytes(raw)
     });
     let size = tensor.dtype().size();
-    let groups = Form::of(stream.device()) == Form::Groups;
     slices(&[tensor.layout()], |shape, strides, offsets| {
-        if groups && strides[0].is_none() {
+        let Some(strides) = &strides[0] else {
             return super::groups::fill(stream, tensor, offsets[0], shape.iter().product(), scalar(bits));
-        }
-        let name = if strides[0].is_none() { "fill_dense" } else { "fill_strided" };
-        let kernel = stream.kernel(&format!("copy.cl:{name}:{size}"), || {
-            (source(format!("#define BITS {}\n", bits_type(size))), name)
+        };
+        let kernel = stream.kernel(&format!("copy.cl:fill_strided:{size}"), || {
+            (source(format!("#define BITS {}\n", bits_type(size))), "fill_strided")
         })?;
         let n: u64 = shape.iter().product();
         let mut args: Args = smallvec![
@@ -42,10 +39,8 @@ pub(super) fn fill(stream: &Stream, tensor: &Tensor, value: f64) -> Result<Vec<(
             scalar(n),
             scalar(bits),
         ];
-        if let Some(strides) = &strides[0] {
-            args.extend(shape[1..].iter().map(|&n| scalar(n)));
-            args.extend(strides.iter().map(|&s| Arg::Scalar(Scalar::I64(s))));
-        }
+        args.extend(shape[1..].iter().map(|&n| scalar(n)));
+        args.extend(strides.iter().map(|&s| Arg::Scalar(Scalar::I64(s))));
         Ok((Work::OpenCl(kernel, grid(stream, n)), args))
     })
 }
@@ -58,15 +53,15 @@ pub(super) fn copy(stream: &Stream, src: &Tensor, dst: &Tensor) -> Result<Vec<(W
         let axes = (0..MAX_RANK).filter(|&a| shape[a] != 1);
         let axes = axes.map(|a| Axis { n: shape[a], steps: [steps[0][a], steps[1][a]] }).collect();
         let part = Part { src, dst, offsets: [offsets[0], offsets[1]], axes };
-        if Form::of(stream.device()) == Form::Items {
-            return part.blocks(stream);
-        }
         if let Some(work) = part.work(stream)? {
             return Ok(work);
         }
         // A cast of something strided.
         let key = format!("copy.cl:copy_strided:{from}:{to}");
-        let kernel = stream.kernel(&key, || (source(element_defines(from, to)), "copy_strided"))?;
+        let kernel = stream.kernel(&key, || {
+            let types = format!("#define SRC {}\n#define DST {}\n", declared(from), declared(to));
+            (source(types + &conversion(from, to)), "copy_strided")
+        })?;
         let n: u64 = shape.iter().product();
         let mut args = part.buffers();
         args.push(scalar(n));
@@ -142,30 +137,4 @@ pub(super) fn bits_type(size: usize) -> &'static str {
 fn source(mut defines: String) -> Source {
     defines.push_str(include_str!("copy.cl"));
     Source::new(defines, "")
-}
-
-/// How values are read, converted and written. Equal dtypes are copied bit by bit; else 16-bit floats pass through float.
-pub(super) fn element_defines(from: DType, to: DType) -> String {
-    if from == to {
-        let bits = bits_type(from.size());
-        return format!("#define SRC {bits}\n#define DST {bits}\n");
-    }
-    let load = match from {
-        DType::F16 => "vload_half(i,p)",
-        DType::BF16 => "from_bf16((p)[i])",
-        _ => "((p)[i])",
-    };
-    let store = match to {
-        DType::F16 if from == DType::F64 => "vstore_half_rte(v,i,p)",
-        DType::F16 => "vstore_half_rte(convert_float(v),i,p)",
-        DType::BF16 => "((p)[i]=to_bf16(convert_float(v)))",
-        DType::F32 => "((p)[i]=convert_float(v))",
-        DType::F64 => "((p)[i]=convert_double(v))",
-        // Like Rust's `as`: towards zero, saturating, NaN to 0 (which drivers do not all do by themselves).
-        DType::U8 => "((p)[i]=v!=v?(uchar)0:convert_uchar_sat_rtz(v))",
-        DType::I32 => "((p)[i]=v!=v?0:convert_int_sat_rtz(v))",
-        DType::I64 => "((p)[i]=v!=v?0L:convert_long_sat_rtz(v))",
-    };
-    let (src, dst) = (from.cl_type(), to.cl_type());
-    format!("#define SRC {src}\n#define DST {dst}\n#define LOAD(p, i) {load}\n#define STORE(v, p, i) {store}\n")
 }

@@ -11,10 +11,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_selector::{KernelConfig, KernelVariant, get_kernel_selector};
 use crate::kernels::expr::opencl::{
-    Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, Math, elementwise_source,
+    Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, elementwise_source,
 };
-use crate::kernels::expr::{Expr, Node, UnaryOp};
-use crate::kernels::form::{Form as FormOfDevice, STREAM_FROM};
 use crate::kernels::launch::{Arg, Scalar, Work};
 
 /// What a kernel's text depends on, beside its expression.
@@ -24,7 +22,6 @@ struct Form {
     outputs: Vec<DType>,
     addressing: Addressing,
     index: IndexWidth,
-    math: Math,
 }
 
 /// The kernel texts of one expression, by form.
@@ -44,7 +41,6 @@ impl Sources {
             outputs: form.outputs.clone(),
             addressing: form.addressing,
             index: form.index,
-            math: form.math,
         })?);
         made.insert(form, source.clone());
         Ok(source)
@@ -58,16 +54,10 @@ fn kernel_source(
     config: &KernelConfig,
     nest: &Nest<'_>,
 ) -> Result<Arc<KernelSource>> {
-    let (addressing, inputs) = addressing(op, stream, config, nest);
-    let vectors = match addressing {
-        Addressing::Dense { width } | Addressing::Streams { width } | Addressing::Rows { width, .. } => width > 1,
-        _ => false,
-    };
-    let processor = stream.is_some_and(|stream| stream.device().device_type() == DeviceType::Cpu);
-    let math = if processor && vectors { Math::Polynomials } else { Math::BuiltIn };
+    let (addressing, inputs) = addressing(stream, config, nest);
     let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(nest.shape.size());
     let outputs = nest.outputs().iter().map(|t| t.dtype()).collect();
-    op.sources.get(op, Form { inputs, outputs, addressing, index: IndexWidth::for_span(span), math })
+    op.sources.get(op, Form { inputs, outputs, addressing, index: IndexWidth::for_span(span) })
 }
 
 /// The text of that kernel, for readers.
@@ -100,57 +90,12 @@ pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: 
         stream.kernel(&made.name, || (Source::new(made.source(), ""), made.name.as_str()))?
     };
     let most = kernel.work_group_info()?.max_size.min(config.local_size_1d);
-    let Some(rows) = Rows::of(stream, nest).filter(|_| made.args.contains(&Place::Stretch)) else {
-        let args = arguments(nest, &made, scalars, n, n);
-        let grid = Grid::new([made.work_items(n).next_multiple_of(most)]).local([most]);
-        return Ok((Work::OpenCl(kernel, grid), args));
-    };
-    let args = arguments(nest, &made, scalars, n, rows.stretch);
-    // A group has rows enough to be worth starting.
-    let local = (SMALLEST_GROUP / rows.stretch).clamp(1, most.min(rows.count));
-    let grid = Grid::new([rows.count.next_multiple_of(local), rows.stretches]).local([local, 1]);
-    Ok((Work::OpenCl(kernel, grid), args))
+    let grid = Grid::new([made.work_items(n).next_multiple_of(most)]).local([most]);
+    Ok((Work::OpenCl(kernel, grid), arguments(nest, &made, scalars, n)))
 }
 
-/// Elements of a work-group at least, where rows are short; and of a work-item at least, where there are few rows.
-const SMALLEST_GROUP: usize = 4096;
-/// Work-items for each compute unit, where rows are cut for them.
-const PER_UNIT: usize = 8;
-/// Rows at least this long are walked in vectors.
-const SHORTEST_ROW: usize = 8;
-
-/// How a processor walks along the last axis.
-struct Rows {
-    count: usize,
-    /// Elements of a row that a work-item does, and the work-items of a row.
-    stretch: usize,
-    stretches: usize,
-}
-
-impl Rows {
-    /// `None` for other devices, and unless all operands lie densely along the last axis, or inputs have one element along it.
-    fn of(stream: &Stream, nest: &Nest<'_>) -> Option<Rows> {
-        let &length = nest.shape.last().filter(|&&n| n >= SHORTEST_ROW)?;
-        let step = |i: usize| nest.strides[i].last().copied();
-        let inputs = (0..nest.inputs).all(|i| matches!(step(i), Some(0 | 1)));
-        let outputs = (nest.inputs..nest.operands.len()).all(|i| step(i) == Some(1));
-        if !(inputs && outputs && FormOfDevice::of(stream.device()) == FormOfDevice::Items) {
-            return None;
-        }
-        let count = nest.shape.size() / length;
-        let wanted = (stream.device().info().compute_units as usize * PER_UNIT).div_ceil(count);
-        let stretch = length.div_ceil(wanted).max(SMALLEST_GROUP.min(length)).next_multiple_of(LINE);
-        Some(Rows { count, stretch, stretches: length.div_ceil(stretch) })
-    }
-}
-
-/// Dense vector access where every operand is one run (or one element), or along rows; else one element per work-item.
-fn addressing(
-    op: &Elementwise,
-    stream: Option<&Stream>,
-    config: &KernelConfig,
-    nest: &Nest<'_>,
-) -> (Addressing, Vec<InputSpec>) {
+/// Dense vector access where every operand is one run (or one element); else one element per work-item.
+fn addressing(stream: Option<&Stream>, config: &KernelConfig, nest: &Nest<'_>) -> (Addressing, Vec<InputSpec>) {
     let step = |i: usize| nest.strides[i].first().copied().unwrap_or(1);
     let rank = nest.shape.ndim();
     let runs = rank <= 1
@@ -158,59 +103,23 @@ fn addressing(
         && (nest.inputs..nest.operands.len()).all(|i| step(i) == 1);
     let vectors = config.variant == KernelVariant::ElementwiseVectorized;
     let width = if vectors { config.vector_width } else { 1 };
-    let rows = !runs && vectors && stream.is_some_and(|stream| Rows::of(stream, nest).is_some());
-    let single = |i: usize| (runs && rank == 1 || rows) && nest.strides[i].last() == Some(&0);
+    let single = |i: usize| runs && rank == 1 && nest.strides[i].last() == Some(&0);
     let kind = |i: usize| if single(i) { InputKind::Single } else { InputKind::Dense };
     let inputs = nest.inputs().iter().enumerate().map(|(i, t)| InputSpec { dtype: t.dtype(), kind: kind(i) }).collect();
-    if rows {
-        // One work-item's loop fills the widest registers; below, a wide kernel's build costs more than it saves.
-        let wide = nest.shape.size() >= WIDE_FROM || !has_functions(op.expr());
-        let width = if wide { LINE / nest.compute.size() } else { width };
-        return (Addressing::Rows { rank, width }, inputs);
-    }
     if !runs {
         return (Addressing::Strided { rank }, inputs);
     }
-    let Some(stream) = stream.filter(|_| vectors) else { return (Addressing::Dense { width }, inputs) };
-    match stream.device().device_type() {
-        DeviceType::Cpu if streams(nest) => (Addressing::Streams { width: LINE / nest.compute.size() }, inputs),
-        // Functions in plain arithmetic fill the widest registers; below, a wide kernel's build costs more than it saves.
-        DeviceType::Cpu if nest.compute == DType::F32 && nest.shape.size() >= WIDE_FROM && has_functions(op.expr()) => {
-            (Addressing::Dense { width: 16 }, inputs)
+    if vectors && stream.is_some_and(|stream| stream.device().device_type() == DeviceType::Gpu) {
+        let mut dense = nest.operands.iter().enumerate().filter(|(i, _)| step(*i) == 1 || rank == 0);
+        if dense.all(|(_, t)| t.layout().offset().is_multiple_of(width)) {
+            // One vector for each work-item: with more of them under way each, all are slower.
+            return (Addressing::Tiles { width, vectors: 1 }, inputs);
         }
-        // One vector for each work-item: with more of them under way each, all are slower.
-        DeviceType::Gpu => {
-            let mut dense = nest.operands.iter().enumerate().filter(|(i, _)| step(*i) == 1 || rank == 0);
-            if dense.all(|(_, t)| t.layout().offset().is_multiple_of(width)) {
-                (Addressing::Tiles { width, vectors: 1 }, inputs)
-            } else {
-                (Addressing::Dense { width }, inputs)
-            }
-        }
-        _ => (Addressing::Dense { width }, inputs),
     }
+    (Addressing::Dense { width }, inputs)
 }
 
-/// Bytes of a line of the caches.
-const LINE: usize = 64;
-/// Whether a processor should write the outputs past its caches: all of them large, and none an input too, whose lines are there
-/// anyway.
-fn streams(nest: &Nest<'_>) -> bool {
-    nest.outputs().iter().all(|output| {
-        nest.shape.size() * output.dtype().size() >= STREAM_FROM
-            && !nest.inputs().iter().any(|input| input.shares_storage(output))
-    })
-}
-
-/// Elements from which processors compute functions in vectors of 16.
-const WIDE_FROM: usize = 1 << 16;
-/// Whether an expression has functions that are written in plain arithmetic.
-fn has_functions(expr: &Expr) -> bool {
-    let function = |op: &UnaryOp| matches!(op, UnaryOp::Exp | UnaryOp::Expm1 | UnaryOp::Tanh | UnaryOp::Sigmoid);
-    expr.nodes().iter().any(|node| matches!(node, Node::Unary(op, _) if function(op)))
-}
-
-fn arguments(nest: &Nest<'_>, made: &KernelSource, scalars: &[Number], n: usize, stretch: usize) -> Args {
+fn arguments(nest: &Nest<'_>, made: &KernelSource, scalars: &[Number], n: usize) -> Args {
     let output = |i: usize| nest.inputs + i;
     let offset = |operand: usize| Arg::Scalar(Scalar::U64(nest.operands[operand].layout().offset() as u64));
     let unsigned = |value: usize| {
@@ -234,7 +143,6 @@ fn arguments(nest: &Nest<'_>, made: &KernelSource, scalars: &[Number], n: usize,
             Place::InputOffset(i) => offset(i),
             Place::Scalar(i) => scalars[i].arg(made.scalar),
             Place::Count => unsigned(n),
-            Place::Stretch => unsigned(stretch),
             Place::Length(axis) => unsigned(nest.shape[axis]),
             Place::OutputStride(i, axis) => signed(nest.strides[output(i)][axis]),
             Place::InputStride(i, axis) => signed(nest.strides[i][axis]),

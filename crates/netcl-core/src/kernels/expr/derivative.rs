@@ -4,6 +4,8 @@
 //! clamp passes it at its bounds, rounding, sign and comparisons have none. A branch that was not taken is cut off with
 //! `select`, never multiplied by zero, so that its infinities do not turn into NaN.
 
+use std::f64::consts::{LN_2, LN_10};
+
 use super::{BinaryOp, Expr, Graph, Id, Node, TernaryOp, UnaryOp, Val};
 
 const TWO_OVER_SQRT_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI;
@@ -125,7 +127,9 @@ fn unary<'g>(op: UnaryOp, x: Val<'g>, result: Val<'g>, t: Val<'g>) -> Option<Val
     Some(match op {
         UnaryOp::Neg => -t,
         UnaryOp::Abs => t * x.sign(),
-        UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round => return None,
+        UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => return None,
+        // As that of a cast.
+        UnaryOp::ToF16 | UnaryOp::ToBf16 => t,
         UnaryOp::Sqrt => t * (0.5 / result),
         UnaryOp::Rsqrt => t * (-0.5 * (result * result * result)),
         UnaryOp::Exp => t * result,
@@ -139,6 +143,19 @@ fn unary<'g>(op: UnaryOp, x: Val<'g>, result: Val<'g>, t: Val<'g>) -> Option<Val
         UnaryOp::Tanh => t * (1.0 - result * result),
         UnaryOp::Sigmoid => t * (result * (1.0 - result)),
         UnaryOp::Erf => t * ((-(x * x)).exp() * TWO_OVER_SQRT_PI),
+        UnaryOp::Erfc => t * ((-(x * x)).exp() * -TWO_OVER_SQRT_PI),
+        UnaryOp::Exp2 => t * (result * LN_2),
+        UnaryOp::Log2 => t / (x * LN_2),
+        UnaryOp::Log10 => t / (x * LN_10),
+        UnaryOp::Sinh => t * x.cosh(),
+        UnaryOp::Cosh => t * x.sinh(),
+        // (1 - x) * (1 + x) keeps the digits that 1 - x * x loses near 1.
+        UnaryOp::Asin => t * ((1.0 - x) * (x + 1.0)).rsqrt(),
+        UnaryOp::Acos => t * -((1.0 - x) * (x + 1.0)).rsqrt(),
+        UnaryOp::Atan => t / (x * x + 1.0),
+        UnaryOp::Asinh => t * (x * x + 1.0).rsqrt(),
+        UnaryOp::Acosh => t * ((x - 1.0) * (x + 1.0)).rsqrt(),
+        UnaryOp::Atanh => t / ((1.0 - x) * (x + 1.0)),
         UnaryOp::NormCdf => t * ((x * x * -0.5).exp() * ONE_OVER_SQRT_TWO_PI),
     })
 }
@@ -176,6 +193,17 @@ fn binary<'g>(op: BinaryOp, a: Val<'g>, b: Val<'g>, result: Val<'g>, first: bool
                 let at_zero = a.eq(0.0).select(b.ge(0.0), 0.0);
                 at_zero.select(0.0, t * (result * a.log()))
             }
+        }
+        BinaryOp::Fmod => {
+            if first {
+                t
+            } else {
+                -(t * (a / b).trunc())
+            }
+        }
+        BinaryOp::Atan2 => {
+            let square = a * a + b * b;
+            if first { t * (b / square) } else { -(t * (a / square)) }
         }
         BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => return None,
     })

@@ -353,6 +353,21 @@ unary_methods! {
     sigmoid Sigmoid "`1 / (1 + exp(-x))`.";
     erf Erf "The error function.";
     norm_cdf NormCdf "The distribution function of the standard normal.";
+    to_f16 ToF16 "The nearest float16, as storing and loading it gives.";
+    to_bf16 ToBf16 "The nearest bfloat16, as storing and loading it gives.";
+    trunc Trunc "The whole number next to `x` towards zero.";
+    exp2 Exp2 "2 to the power of `x`.";
+    log2 Log2 "Logarithm to base 2.";
+    log10 Log10 "Logarithm to base 10.";
+    sinh Sinh "Hyperbolic sine.";
+    cosh Cosh "Hyperbolic cosine.";
+    asin Asin "The angle whose sine is `x`.";
+    acos Acos "The angle whose cosine is `x`.";
+    atan Atan "The angle whose tangent is `x`.";
+    asinh Asinh "The number whose hyperbolic sine is `x`.";
+    acosh Acosh "The number whose hyperbolic cosine is `x`.";
+    atanh Atanh "The number whose hyperbolic tangent is `x`.";
+    erfc Erfc "`1 - erf(x)`, accurate where that is small.";
 }
 
 macro_rules! binary_methods {
@@ -370,6 +385,8 @@ binary_methods! {
     min Min "The smaller one; NaN if either is.";
     max Max "The larger one; NaN if either is.";
     pow Pow "This to a power.";
+    fmod Fmod "What remains after whole multiples of the other, with the sign of this.";
+    atan2 Atan2 "The angle of the point with this ordinate and an abscissa.";
     eq Eq "1 where equal, else 0.";
     ne Ne "1 where different (or NaN), else 0.";
     lt Lt "1 where smaller, else 0.";

@@ -268,6 +268,12 @@ impl Expr {
         self.inputs = inputs;
     }
 
+    /// Whether the first result is a comparison: 0 or 1, whatever the inputs are.
+    pub fn is_predicate(&self) -> bool {
+        use BinaryOp::{Eq, Ge, Gt, Le, Lt, Ne};
+        matches!(self.nodes[self.outputs[0].index()], Node::Binary(Eq | Ne | Lt | Le | Gt | Ge, ..))
+    }
+
     /// How many floating-point operations one element costs, counting every node once.
     pub fn flops(&self) -> usize {
         self.nodes.iter().filter(|n| n.operands().next().is_some()).count()
@@ -289,6 +295,7 @@ impl Expr {
                 UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round,
                 _,
             ) => 1,
+            Node::Unary(UnaryOp::ToF16 | UnaryOp::ToBf16, _) => 4,
             Node::Unary(UnaryOp::Sqrt | UnaryOp::Rsqrt, _) | Node::Binary(BinaryOp::Div, ..) => 4,
             Node::Unary(..) | Node::Binary(BinaryOp::Pow, ..) => 16,
             Node::Binary(..) | Node::Ternary(..) => 1,

@@ -1,5 +1,7 @@
 //! The primitive operations and what they mean, stated once, in f64.
 
+use half::{bf16, f16};
+
 /// An operation of one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -43,11 +45,41 @@ pub enum UnaryOp {
     /// The distribution function of the standard normal, `erfc(-x / sqrt(2)) / 2`, accurate in the lower tail where
     /// `(1 + erf) / 2` cancels: what gelu needs.
     NormCdf,
+    /// The whole number next to `x` towards zero.
+    Trunc,
+    /// 2 to the power of `x`.
+    Exp2,
+    /// Logarithm to base 2.
+    Log2,
+    /// Logarithm to base 10.
+    Log10,
+    /// Hyperbolic sine.
+    Sinh,
+    /// Hyperbolic cosine.
+    Cosh,
+    /// The angle whose sine is `x`.
+    Asin,
+    /// The angle whose cosine is `x`.
+    Acos,
+    /// The angle whose tangent is `x`.
+    Atan,
+    /// The number whose hyperbolic sine is `x`.
+    Asinh,
+    /// The number whose hyperbolic cosine is `x`.
+    Acosh,
+    /// The number whose hyperbolic tangent is `x`.
+    Atanh,
+    /// `1 - erf(x)`, accurate where that is small.
+    Erfc,
+    /// The nearest float16, ties to even: what storing and loading one gives.
+    ToF16,
+    /// The nearest bfloat16, ties to even.
+    ToBf16,
 }
 
 impl UnaryOp {
     /// Every unary operation.
-    pub const ALL: [UnaryOp; 19] = [
+    pub const ALL: [UnaryOp; 34] = [
         UnaryOp::Neg,
         UnaryOp::Abs,
         UnaryOp::Sign,
@@ -67,6 +99,21 @@ impl UnaryOp {
         UnaryOp::Sigmoid,
         UnaryOp::Erf,
         UnaryOp::NormCdf,
+        UnaryOp::Trunc,
+        UnaryOp::Exp2,
+        UnaryOp::Log2,
+        UnaryOp::Log10,
+        UnaryOp::Sinh,
+        UnaryOp::Cosh,
+        UnaryOp::Asin,
+        UnaryOp::Acos,
+        UnaryOp::Atan,
+        UnaryOp::Asinh,
+        UnaryOp::Acosh,
+        UnaryOp::Atanh,
+        UnaryOp::Erfc,
+        UnaryOp::ToF16,
+        UnaryOp::ToBf16,
     ];
 
     /// The name used in generated code and messages.
@@ -91,6 +138,21 @@ impl UnaryOp {
             UnaryOp::Sigmoid => "sigmoid",
             UnaryOp::Erf => "erf",
             UnaryOp::NormCdf => "normcdf",
+            UnaryOp::Trunc => "trunc",
+            UnaryOp::Exp2 => "exp2",
+            UnaryOp::Log2 => "log2",
+            UnaryOp::Log10 => "log10",
+            UnaryOp::Sinh => "sinh",
+            UnaryOp::Cosh => "cosh",
+            UnaryOp::Asin => "asin",
+            UnaryOp::Acos => "acos",
+            UnaryOp::Atan => "atan",
+            UnaryOp::Asinh => "asinh",
+            UnaryOp::Acosh => "acosh",
+            UnaryOp::Atanh => "atanh",
+            UnaryOp::Erfc => "erfc",
+            UnaryOp::ToF16 => "to_f16",
+            UnaryOp::ToBf16 => "to_bf16",
         }
     }
 
@@ -116,6 +178,22 @@ impl UnaryOp {
             UnaryOp::Sigmoid => sigmoid(x),
             UnaryOp::Erf => libm::erf(x),
             UnaryOp::NormCdf => norm_cdf(x),
+            UnaryOp::Trunc => x.trunc(),
+            UnaryOp::Exp2 => x.exp2(),
+            UnaryOp::Log2 => x.log2(),
+            UnaryOp::Log10 => x.log10(),
+            UnaryOp::Sinh => x.sinh(),
+            UnaryOp::Cosh => x.cosh(),
+            UnaryOp::Asin => x.asin(),
+            UnaryOp::Acos => x.acos(),
+            UnaryOp::Atan => x.atan(),
+            UnaryOp::Asinh => libm::asinh(x),
+            UnaryOp::Acosh => libm::acosh(x),
+            UnaryOp::Atanh => libm::atanh(x),
+            UnaryOp::Erfc => libm::erfc(x),
+            // By way of f32, as the kernels do it.
+            UnaryOp::ToF16 => f16::from_f32(x as f32).to_f64(),
+            UnaryOp::ToBf16 => bf16::from_f32(x as f32).to_f64(),
         }
     }
 }
@@ -138,6 +216,10 @@ pub enum BinaryOp {
     Max,
     /// `a` to the power of `b`, with C's rules for special values.
     Pow,
+    /// What remains of `a` after whole multiples of `b`, with the sign of `a`.
+    Fmod,
+    /// The angle of the point with ordinate `a` and abscissa `b`.
+    Atan2,
     /// `a == b`.
     Eq,
     /// `a != b`.
@@ -154,7 +236,7 @@ pub enum BinaryOp {
 
 impl BinaryOp {
     /// Every binary operation.
-    pub const ALL: [BinaryOp; 13] = [
+    pub const ALL: [BinaryOp; 15] = [
         BinaryOp::Add,
         BinaryOp::Sub,
         BinaryOp::Mul,
@@ -162,6 +244,8 @@ impl BinaryOp {
         BinaryOp::Min,
         BinaryOp::Max,
         BinaryOp::Pow,
+        BinaryOp::Fmod,
+        BinaryOp::Atan2,
         BinaryOp::Eq,
         BinaryOp::Ne,
         BinaryOp::Lt,
@@ -180,6 +264,8 @@ impl BinaryOp {
             BinaryOp::Min => "min",
             BinaryOp::Max => "max",
             BinaryOp::Pow => "pow",
+            BinaryOp::Fmod => "fmod",
+            BinaryOp::Atan2 => "atan2",
             BinaryOp::Eq => "eq",
             BinaryOp::Ne => "ne",
             BinaryOp::Lt => "lt",
@@ -225,6 +311,8 @@ impl BinaryOp {
                 }
             }
             BinaryOp::Pow => a.powf(b),
+            BinaryOp::Fmod => a % b,
+            BinaryOp::Atan2 => a.atan2(b),
             BinaryOp::Eq => truth(a == b),
             BinaryOp::Ne => truth(a != b),
             BinaryOp::Lt => truth(a < b),

@@ -159,6 +159,33 @@ elementwise! {
     "ceil"(x) = x.ceil(), on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
     /// The nearest whole number; halves go to the even neighbour
     "round"(x) = x.round(), on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// The whole number next to `x` towards zero
+    "trunc"(x) = x.trunc(), on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// What `x` has beyond the whole number next to it towards zero
+    "frac"(x) = x - x.trunc(), on [WIDE], ulp (0.5, 0.5; 0.5, 0.5);
+    /// What remains of `x` after whole multiples of `y`, with the sign of `x`
+    "fmod"(x, y) = x.fmod(y), on [WIDE, WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// What remains of `x` after whole multiples of `y`, with the sign of `y`
+    "remainder"(x, y) = remainder(x, y), on [WIDE, WIDE], ulp (0.5, 0.5; 0.5, 0.5);
+    /// The largest whole number not above `x / y`
+    "floor_divide"(x, y) = y.eq(0.0).select(x / y, ((x - remainder(x, y)) / y).round()), on [(-100.0, 100.0), (-9.0, 9.0)], ulp (1.0, 1.0; 1.0, 1.0);
+    /// `sqrt(x * x + y * y)` without overflow on the way
+    "hypot"(x, y) = hypot(x, y), on [WIDE, WIDE], ulp (2.0, 2.0; 6.0, 3.0);
+    /// `x` with the sign of `y`
+    "copysign"(x, y) = {
+        // Minus zero shows in its reciprocal only.
+        let negative = y.lt(0.0).select(1.0, (1.0 / y).lt(0.0));
+        negative.select(-x.abs(), x.abs())
+    }, on [WIDE, WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// The larger operand; of a number and NaN, the number
+    "fmax"(x, y) = x.ne(x).select(y, y.ne(y).select(x, x.max(y))), on [WIDE, WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// The smaller operand; of a number and NaN, the number
+    "fmin"(x, y) = x.ne(x).select(y, y.ne(y).select(x, x.min(y))), on [WIDE, WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// `x` with numbers in place of NaN and the infinities
+    "nan_to_num"(x; nan = 0.0, posinf = f64::MAX, neginf = f64::MIN) = {
+        let bounded = x.eq(f64::INFINITY).select(posinf, x.eq(f64::NEG_INFINITY).select(neginf, x));
+        x.ne(x).select(nan, bounded)
+    }, on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
     /// `x`, stored as the output's dtype
     "cast"(x) = x, on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
 
@@ -175,6 +202,28 @@ elementwise! {
     "gt"(x, y) = x.gt(y), on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
     /// 1 where `x >= y`, else 0
     "ge"(x, y) = x.ge(y), on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where `x` is NaN, else 0
+    "isnan"(x) = x.ne(x), on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where `x` is infinite, else 0
+    "isinf"(x) = x.abs().eq(f64::INFINITY), on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where `x` is neither infinite nor NaN, else 0
+    "isfinite"(x) = x.abs().lt(f64::INFINITY), on [WIDE], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where `|x - y| <= atol + rtol * |y|`, else 0; NaN is close to NaN only with `equal_nan = 1`
+    "isclose"(x, y; rtol = 1e-5, atol = 1e-8, equal_nan = 0.0) = {
+        let distance = (x - y).abs();
+        let near = distance.le(y.abs() * rtol + atol) * distance.lt(f64::INFINITY);
+        (near + x.eq(y) + x.ne(x) * y.ne(y) * equal_nan).gt(0.5)
+    }, on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where neither `x` nor `y` is 0, else 0
+    "logical_and"(x, y) = (x.ne(0.0) * y.ne(0.0)).gt(0.5), on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where `x` or `y` is not 0, else 0
+    "logical_or"(x, y) = (x.ne(0.0) + y.ne(0.0)).gt(0.5), on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where one of `x` and `y` is 0 and the other not, else 0
+    "logical_xor"(x, y) = x.ne(0.0).ne(y.ne(0.0)), on [(-2.0, 2.0), (-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 1 where `x` is 0, else 0
+    "logical_not"(x) = x.eq(0.0), on [(-2.0, 2.0)], ulp (0.0, 0.0; 0.0, 0.0);
+    /// 0 below 0, 1 above it, `y` at it
+    "heaviside"(x, y) = x.eq(0.0).select(y, x.gt(0.0).select(1.0, x.lt(0.0).select(0.0, x))), on [(-2.0, 2.0), WIDE], ulp (0.0, 0.0; 0.0, 0.0);
     /// `x` where the condition is not 0, else `y`
     "where"(condition, x, y) = condition.select(x, y), on [(-1.0, 1.0), WIDE, WIDE], ulp (0.0, 0.0; 0.0, 0.0);
     /// `x` held between two bounds; the upper one wins where they cross; NaN (also of a bound) stays NaN, without a gradient; the gradient passes at the bounds
@@ -207,6 +256,40 @@ elementwise! {
     "tanh"(x) = x.tanh(), on [BEND], ulp (2.5, 2.0; 5.0, 5.0);
     /// The error function
     "erf"(x) = x.erf(), on [(-6.0, 6.0)], ulp (2.5, 1.0; 16.0, 16.0);
+    /// 2 to the power of `x`
+    "exp2"(x) = x.exp2(), on [(-125.0, 127.0)], ulp (1.0, 1.0; 3.0, 3.0);
+    /// Logarithm to base 2
+    "log2"(x) = x.log2(), on [(0.0, 30.0)], ulp (1.0, 1.5; 3.0, 3.0);
+    /// Logarithm to base 10
+    "log10"(x) = x.log10(), on [(0.0, 30.0)], ulp (1.0, 1.5; 3.0, 3.0);
+    /// `x * log(y)`, and 0 where `x` is
+    "xlogy"(x, y) = x.eq(0.0).select(y.ne(y).select(y, 0.0), x * y.log()), on [WIDE, (0.0, 30.0)], ulp (2.5, 2.0; 4.0, 4.0);
+    /// `log(exp(x) + exp(y))`, stable
+    "logaddexp"(x, y) = {
+        // Equal infinities have no difference. Where the result is near 0, its two terms cancel.
+        let larger = x.max(y);
+        x.eq(y).select(x + std::f64::consts::LN_2, larger + (-(x - y).abs()).exp().log1p())
+    }, on [(0.0, 30.0), (0.0, 30.0)], ulp (64.0, 64.0; 64.0, 64.0);
+    /// Hyperbolic sine
+    "sinh"(x) = x.sinh(), on [(-85.0, 85.0)], ulp (1.0, 2.0; 4.0, 4.0);
+    /// Hyperbolic cosine
+    "cosh"(x) = x.cosh(), on [(-85.0, 85.0)], ulp (1.0, 2.0; 4.0, 4.0);
+    /// The angle whose sine is `x`
+    "asin"(x) = x.asin(), on [(-1.0, 1.0)], ulp (1.0, 1.0; 4.0, 4.0);
+    /// The angle whose cosine is `x`
+    "acos"(x) = x.acos(), on [(-1.0, 1.0)], ulp (1.0, 1.0; 4.0, 4.0);
+    /// The angle whose tangent is `x`
+    "atan"(x) = x.atan(), on [WIDE], ulp (1.0, 1.0; 5.0, 5.0);
+    /// The angle of the point with abscissa `x` and ordinate `y`
+    "atan2"(y, x) = y.atan2(x), on [WIDE, WIDE], ulp (1.0, 1.5; 6.0, 6.0);
+    /// The number whose hyperbolic sine is `x`
+    "asinh"(x) = x.asinh(), on [WIDE], ulp (1.0, 2.0; 4.0, 4.0);
+    /// The number whose hyperbolic cosine is `x`
+    "acosh"(x) = x.acosh(), on [(1.0, 1e4)], ulp (1.0, 2.0; 4.0, 4.0);
+    /// The number whose hyperbolic tangent is `x`
+    "atanh"(x) = x.atanh(), on [(-1.0, 1.0)], ulp (1.0, 2.0; 5.0, 5.0);
+    /// `1 - erf(x)`, accurate where that is small
+    "erfc"(x) = x.erfc(), on [(-6.0, 9.0)], ulp (1.0, 2.0; 16.0, 16.0);
 
     // ---- activations -----------------------------------------------------------------------------------------------
     /// `1 / (1 + exp(-x))`
@@ -268,6 +351,22 @@ elementwise! {
     on [BEND], ulp (16.0, 16.0; 32.0, 32.0);
     /// `x` above the threshold, `value` elsewhere
     "threshold"(x; threshold = 0.0, value = 0.0) = x.le(threshold).select(value, x), on [BEND], ulp (0.0, 0.0; 0.0, 0.0);
+}
+
+/// What remains of `x` after whole multiples of `y`, with the sign of `y`.
+fn remainder<'g>(x: Val<'g>, y: Val<'g>) -> Val<'g> {
+    let r = x.fmod(y);
+    let other_side = (r.lt(0.0)).ne(y.lt(0.0));
+    r.eq(0.0).select(r, other_side.select(r + y, r))
+}
+
+/// The larger magnitude times a factor that cannot overflow; 0 at the origin, where the quotient has no value.
+fn hypot<'g>(x: Val<'g>, y: Val<'g>) -> Val<'g> {
+    let (large, small) = (x.abs().max(y.abs()), x.abs().min(y.abs()));
+    let slope = small / large;
+    // Equal magnitudes, which may both be infinite or zero.
+    let factor = small.eq(large).select(std::f64::consts::SQRT_2, (slope * slope + 1.0).sqrt());
+    large.eq(0.0).select(0.0, large * factor)
 }
 
 /// `x - tanh(x)` where the two are nearly equal: Lambert's continued fraction is `tanh(x) = x / (1 + w)` with a `w` that is a sum

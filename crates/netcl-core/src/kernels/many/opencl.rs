@@ -14,14 +14,12 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_selector::get_kernel_selector;
 use crate::kernels::elementwise::Number;
-use crate::kernels::form;
+use crate::kernels::group_limit::largest_group;
 use crate::kernels::launch::{Access, Arg, Scalar, Work};
 use crate::tensor::Tensor;
 
-/// Vectors per work-item and chunk on a GPU: enough to spread the cost of finding the chunk.
+/// Vectors per work-item and chunk: enough to spread the cost of finding the chunk.
 const VECTORS: usize = 4;
-/// Elements of a chunk on a CPU, where one work-item does all of it.
-const CPU_CHUNK: usize = 1 << 14;
 /// More tensors than this in one kernel would only make it long.
 const MOST_TENSORS: usize = 512;
 /// More sets of scalars than this in one kernel would make every work-item search; rare, so they are split.
@@ -52,11 +50,9 @@ pub(super) struct Batch {
     pub(super) args: Args,
 }
 
-/// How a device goes about it: elements per vector, whether it matters where they begin, work-items per work-group, elements per
-/// chunk.
+/// How a device goes about it: elements per vector, work-items per work-group, elements per chunk.
 pub(super) struct Shape {
     pub(super) width: usize,
-    pub(super) aligned: bool,
     pub(super) local: usize,
     pub(super) chunk: usize,
 }
@@ -64,17 +60,11 @@ pub(super) struct Shape {
 impl Shape {
     pub(super) fn of(stream: &Stream, queue: &crate::backend::Queue, elements: usize, compute: DType) -> Result<Shape> {
         let config = get_kernel_selector(Some(queue))?.select_elementwise_kernel(elements, compute);
-        let info = stream.device().info();
-        if form::Form::of(stream.device()) == form::Form::Items {
-            // A core does neighbouring elements one after the other.
-            let width = if compute == DType::F64 { 4 } else { 8 };
-            return Ok(Shape { width, aligned: false, local: 1, chunk: CPU_CHUNK });
-        }
         let width = config.vector_width.min(8);
-        let most = config.local_size_1d.min(info.max_work_group_size).max(1);
+        let most = config.local_size_1d.min(largest_group(stream.device())).max(1);
         // A power of two, for the sums' tree.
         let local = 1 << most.ilog2();
-        Ok(Shape { width, aligned: true, local, chunk: local * width * VECTORS })
+        Ok(Shape { width, local, chunk: local * width * VECTORS })
     }
 }
 
@@ -127,7 +117,7 @@ pub(super) fn batches(
                 sets: sets.len().next_power_of_two(),
                 slots: slots.clone(),
                 width: shape.width,
-                aligned: shape.aligned && aligned(many, segments, operands, range, shape.width),
+                aligned: aligned(many, segments, operands, range, shape.width),
                 chunk: shape.chunk,
                 body: if sums.is_some() { Body::Sum } else { Body::Map },
             };

@@ -1,12 +1,13 @@
-//! A recorded program in fewer launches, once it is known who reads what: an elementwise operation behind a product or a convolution
-//! becomes its epilogue, and small constants are filled once instead of at every run.
+//! A recorded program in fewer launches, once it is known who reads what: elementwise operations and casts after a product or a
+//! convolution become its epilogue, and small constants are filled once instead of at every run.
 //!
 //! ```text
-//!   recorded    product -> t     relu: t -> y      ...      product -> g     relu_backward: y, g -> h
-//!   fused                        product_relu -> y                           product_relu_backward -> h
+//!   recorded    product -> t     relu: t -> y      ...      product -> g     cast: g -> h     add: h, x -> z
+//!   fused                        product_relu -> y                                            product_cast_add -> z
 //! ```
 //!
-//! Only where the bits stay the same: sums of the result's own dtype, of which nobody else sees anything.
+//! Only where the bits stay the same: a result that is no longer stored has no other reader, and one of 16 bits is still rounded
+//! to them before the epilogue goes on in float32.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -17,7 +18,7 @@ use super::origins::Origins;
 use super::{InPlace, Need, Recorded, Recording, State, Step};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernels::described::{Described, Finish, Heavy, Meaning};
+use crate::kernels::described::{self, Described, Fusable, Meaning};
 use crate::kernels::elementwise::Number;
 use crate::kernels::expr::{Expr, Graph, Val};
 use crate::kernels::launch::{self, Access, Arg, Launch};
@@ -58,19 +59,37 @@ struct Map {
     output: Tensor,
 }
 
-/// An operation that can be run again with an expression behind it, and the steps that it is made of.
+/// An operation that can be run again with an expression after it, and the steps that it is made of.
 struct Product {
-    heavy: Arc<dyn Heavy>,
+    heavy: Arc<dyn Fusable>,
     inputs: Vec<Tensor>,
     output: Tensor,
     steps: Range<usize>,
 }
 
-/// What stands in the place of an elementwise operation and of the product before it.
+/// A product and what became its epilogue so far.
+struct Chain<'p> {
+    product: &'p Product,
+    /// The steps after the product's own; what stands for all of them goes to the place of the last.
+    followers: Vec<usize>,
+    names: Vec<String>,
+    epilogue: Option<Epilogue>,
+    /// What the last of them gives.
+    output: Tensor,
+}
+
+/// An expression of a product's result, which is input 0.
+struct Epilogue {
+    expr: Expr,
+    inputs: Vec<Tensor>,
+    scalars: Vec<Number>,
+}
+
+/// What stands in the place of a chain's last step.
 struct Joined {
     launches: Vec<Launch>,
-    /// The product's own steps.
-    product: Range<usize>,
+    /// The chain's other steps.
+    others: Vec<usize>,
 }
 
 impl State {
@@ -80,17 +99,19 @@ impl State {
             _ if self.fusion.lowering => None,
             (Meaning::Fill(_), [output]) => self.need(output.storage()).map(Meant::Fill),
             (Meaning::Elementwise(op, scalars), [output]) if !op.is_relaxed() => {
-                let map = |inputs, output| Map {
-                    name: op.label().to_owned(),
-                    expr: op.expr().clone(),
-                    scalars: scalars.to_vec(),
-                    inputs,
-                    output,
-                };
-                self.all(operation.inputs).zip(self.standing_in(output)).map(|(i, o)| Meant::Map(Box::new(map(i, o))))
+                self.map(op.label(), op.expr().clone(), scalars, operation.inputs, output)
+            }
+            (Meaning::Copy, [output]) if operation.inputs[0].dtype() != output.dtype() => {
+                let g = Graph::new();
+                self.map("cast", g.finish(&[g.input(0)]), &[], operation.inputs, output)
             }
             _ => None,
         };
+    }
+
+    fn map(&self, name: &str, expr: Expr, scalars: &[Number], inputs: &[&Tensor], output: &Tensor) -> Option<Meant> {
+        let (inputs, output) = self.all(inputs).zip(self.standing_in(output))?;
+        Some(Meant::Map(Box::new(Map { name: name.to_owned(), expr, scalars: scalars.to_vec(), inputs, output })))
     }
 
     /// Notes the meaning of a launch that will be the next step.
@@ -134,75 +155,103 @@ impl State {
         self.steps[range.clone()].iter().zip(range).filter_map(|(step, at)| Some((at, step.launch()?)))
     }
 
-    /// The step of the elementwise operation that alone reads a product's result and can become its epilogue.
-    fn follower(&self, product: &Product) -> Option<usize> {
-        let made = &product.output;
+    /// The step of the elementwise operation that alone reads what a chain gives and can become a part of its epilogue.
+    fn follower(&self, chain: &Chain<'_>) -> Option<usize> {
+        let made = &chain.output;
         let need = self.need(made.storage())?;
         if self.needs[need].storage.strong_count() > 0 {
             return None;
         }
+        let own = &chain.product.steps;
+        let others = |at: &usize| !own.contains(at) && !chain.followers.contains(at);
         let mut users = self
             .launches_in(0..self.steps.len())
-            .filter(|(at, launch)| !product.steps.contains(at) && touches(launch, made.storage(), false));
+            .filter(|(at, launch)| others(at) && touches(launch, made.storage(), false));
         let (at, _) = users.next()?;
         let map = self.fusion.maps.get(&at)?;
-        let alone = users.next().is_none() && at >= product.steps.end;
-        // The product moves to its reader's place: what it reads must still be there.
+        let from = chain.followers.last().map_or(own.end, |last| last + 1);
+        let alone = users.next().is_none() && at >= from;
+        // The chain moves to its reader's place: what it reads must still be there.
         let kept = self
-            .launches_in(product.steps.end..at)
-            .all(|(_, launch)| product.inputs.iter().all(|input| !touches(launch, input.storage(), true)));
-        (alone && kept && map.fits(product)).then_some(at)
+            .launches_in(from..at)
+            .all(|(_, launch)| chain.inputs().all(|input| !touches(launch, input.storage(), true)));
+        (alone && kept && map.fits(chain)).then_some(at)
     }
 }
 
 impl Map {
-    fn reads(&self, product: &Product) -> impl Fn(&Tensor) -> bool {
-        let made = product.output.storage().clone();
+    fn reads(&self, chain: &Chain<'_>) -> impl Fn(&Tensor) -> bool + use<> {
+        let made = chain.output.storage().clone();
         move |input| Arc::ptr_eq(input.storage(), &made)
     }
 
-    /// Whether the operation gives the same bits as the product's epilogue.
-    fn fits(&self, product: &Product) -> bool {
-        let (made, out, reads) = (&product.output, &self.output, self.reads(product));
-        let dtype = made.dtype();
+    /// Whether the operation gives the same bits as a part of the chain's epilogue.
+    fn fits(&self, chain: &Chain<'_>) -> bool {
+        let (made, out, reads) = (&chain.output, &self.output, self.reads(chain));
         let others = || self.inputs.iter().filter(|input| !reads(input));
         let fresh = |tensor: &Tensor| !Arc::ptr_eq(tensor.storage(), out.storage());
-        matches!(dtype, DType::F32 | DType::F64)
-            && is_whole(out)
-            && self.inputs.iter().all(|input| input.dtype() == dtype)
-            && out.dtype() == dtype
+        let computes_alike =
+            |tensor: &Tensor| tensor.dtype().is_float() && tensor.dtype().accumulator() == made.dtype().accumulator();
+        let before = chain.epilogue.as_ref();
+        is_whole(out)
+            && self.inputs.iter().chain([out]).all(computes_alike)
             && self.inputs.iter().filter(|input| reads(input)).all(is_whole)
-            && self.inputs.iter().chain(&product.inputs).all(fresh)
+            && self.inputs.iter().chain(chain.inputs()).all(fresh)
             && others().all(|input| viewed(input, made).is_some())
-            && others().count() <= MAX_INPUTS
-            && self.expr.nodes().len() <= MAX_NODES
+            && others().count() + before.map_or(0, |before| before.inputs.len()) <= MAX_INPUTS
+            && self.expr.nodes().len() + before.map_or(0, |before| before.expr.nodes().len()) <= MAX_NODES
+    }
+}
+
+impl<'p> Chain<'p> {
+    fn new(product: &'p Product) -> Self {
+        let output = product.output.clone();
+        Chain { product, followers: Vec::new(), names: Vec::new(), epilogue: None, output }
     }
 
-    /// The expression with the product's result as input 0, and the further inputs in the product's shape.
-    fn behind(&self, product: &Product) -> (Expr, Vec<Tensor>) {
-        let reads = self.reads(product);
-        let g = Graph::new();
-        let mut others = Vec::new();
-        let values: Vec<Val<'_>> = self
+    /// Every tensor that is read.
+    fn inputs(&self) -> impl Iterator<Item = &Tensor> {
+        self.product.inputs.iter().chain(self.epilogue.iter().flat_map(|epilogue| &epilogue.inputs))
+    }
+
+    /// Makes an operation a part of the epilogue: the chain's result in its place, the further inputs in the result's shape.
+    fn push(&mut self, at: usize, map: Map) {
+        let (reads, g) = (map.reads(self), Graph::new());
+        let (expr, mut inputs, mut scalars) = match self.epilogue.take() {
+            Some(Epilogue { expr, inputs, scalars }) => (expr, inputs, scalars),
+            None => (g.finish(&[g.input(0)]), Vec::new(), Vec::new()),
+        };
+        let before = g.inline(&expr, &[], &[])[0];
+        let stored = match self.output.dtype() {
+            DType::F16 => before.to_f16(),
+            DType::BF16 => before.to_bf16(),
+            _ => before,
+        };
+        let values: Vec<Val<'_>> = map
             .inputs
             .iter()
-            .map(|input| match viewed(input, &product.output) {
+            .map(|input| match viewed(input, &self.output) {
                 Some(view) if !reads(input) => {
-                    others.push(view);
-                    g.input(others.len())
+                    inputs.push(view);
+                    g.input(inputs.len())
                 }
-                _ => g.input(0),
+                _ => stored,
             })
             .collect();
-        let scalars: Vec<Val<'_>> = (0..self.expr.scalars()).map(|i| g.scalar(i)).collect();
-        let outputs = g.inline(&self.expr, &values, &scalars);
-        (g.finish_with(&outputs, 1 + others.len(), self.expr.scalars()), others)
+        let numbers: Vec<Val<'_>> = (0..map.expr.scalars()).map(|i| g.scalar(scalars.len() + i)).collect();
+        scalars.extend(map.scalars);
+        let outputs = g.inline(&map.expr, &values, &numbers);
+        let expr = g.finish_with(&outputs, 1 + inputs.len(), scalars.len());
+        self.epilogue = Some(Epilogue { expr, inputs, scalars });
+        self.followers.push(at);
+        self.names.push(map.name);
+        self.output = map.output;
     }
 }
 
 impl Recording {
     /// Turns a product into launches, and notes which they are. `false` where that is left to the product itself.
-    pub(super) fn keep(&self, operation: &Described<'_>, heavy: &Arc<dyn Heavy>) -> Result<bool> {
+    pub(super) fn keep(&self, operation: &Described<'_>, heavy: &Arc<dyn Fusable>) -> Result<bool> {
         let mut state = self.state.borrow_mut();
         let [output] = operation.outputs else { return Ok(false) };
         let (Some(need), Some(inputs), Some(stand_in)) =
@@ -232,9 +281,14 @@ impl Recording {
         Ok(true)
     }
 
-    fn lower(&self, heavy: &Arc<dyn Heavy>, inputs: &[Tensor], finish: Option<Finish<'_>>) -> Result<Tensor> {
+    fn lower(
+        &self,
+        heavy: &Arc<dyn Fusable>,
+        inputs: &[Tensor],
+        epilogue: Option<described::Epilogue<'_>>,
+    ) -> Result<Tensor> {
         self.state.borrow_mut().fusion.lowering = true;
-        let made = heavy.run(inputs, None, finish);
+        let made = heavy.run(inputs, None, epilogue);
         self.state.borrow_mut().fusion.lowering = false;
         made
     }
@@ -252,18 +306,23 @@ impl Recording {
         let origins = Origins::of(&self.state.borrow().steps);
         let places = self.state.borrow().places.clone();
         for product in &products {
-            let mut state = self.state.borrow_mut();
-            let Some((at, map)) = state.follower(product).and_then(|at| Some((at, state.fusion.maps.remove(&at)?)))
-            else {
-                continue;
-            };
-            let requested = state.requested_bytes;
-            drop(state);
-            let fused = launch::with_sink(self.clone(), || self.fuse(product, &map))?;
+            let mut chain = Chain::new(product);
+            {
+                let mut state = self.state.borrow_mut();
+                while let Some(at) = state.follower(&chain)
+                    && let Some(map) = state.fusion.maps.remove(&at)
+                {
+                    chain.push(at, map);
+                }
+            }
+            let Some((last, before)) = chain.followers.split_last() else { continue };
+            let requested = self.state.borrow().requested_bytes;
+            let fused = launch::with_sink(self.clone(), || self.fuse(&chain))?;
             self.state.borrow_mut().requested_bytes = requested;
             if let Some(launches) = fused {
-                gone.extend(product.steps.clone());
-                instead.insert(at, Joined { launches, product: product.steps.clone() });
+                let others: Vec<usize> = product.steps.clone().chain(before.iter().copied()).collect();
+                gone.extend(&others);
+                instead.insert(*last, Joined { launches, others });
             }
         }
         let (constants, once) = self.state.borrow_mut().constants(&gone);
@@ -276,21 +335,24 @@ impl Recording {
         Ok(Recorded { once, origins: origins.launches, slots, places, ..self.take() })
     }
 
-    /// The launches of a product with an operation behind it.
-    fn fuse(&self, product: &Product, map: &Map) -> Result<Option<Vec<Launch>>> {
-        let (expr, inputs) = map.behind(product);
+    /// The launches of a product with its epilogue.
+    fn fuse(&self, chain: &Chain<'_>) -> Result<Option<Vec<Launch>>> {
+        let Chain { product, epilogue: Some(Epilogue { expr, inputs, scalars }), output, .. } = chain else {
+            return Ok(None);
+        };
         let start = self.state.borrow().steps.len();
-        let finish = Finish { expr: &expr, inputs, scalars: map.scalars.clone(), dtype: map.output.dtype() };
-        let made = self.lower(&product.heavy, &product.inputs, Some(finish))?;
+        let (inputs, scalars, dtype) = (inputs.clone(), scalars.clone(), Some(output.dtype()));
+        let epilogue = described::Epilogue { expr, inputs, scalars, dtype };
+        let made = self.lower(&product.heavy, &product.inputs, Some(epilogue))?;
         let mut state = self.state.borrow_mut();
         let launches = state.split_off(start);
-        if !is_whole(&made) || made.storage().nbytes() != map.output.storage().nbytes() {
+        if !is_whole(&made) || made.storage().nbytes() != output.storage().nbytes() {
             return Ok(None);
         }
-        state.append(launches, &made, &map.output);
+        state.append(launches, &made, output);
         let mut launches = state.split_off(start);
         if let Some(last) = launches.last_mut() {
-            last.name = format!("{}_{}", last.name, map.name).into();
+            last.name = format!("{}_{}", last.name, chain.names.join("_")).into();
         }
         Ok(Some(launches))
     }
@@ -342,8 +404,8 @@ impl State {
             }
             let origin = before.len();
             before.insert(at, origin);
-            if let Some(Joined { launches, product }) = instead.remove(&at) {
-                let joined = product.filter_map(|step| before.get(&step).copied()).chain([origin]).collect();
+            if let Some(Joined { launches, others }) = instead.remove(&at) {
+                let joined = others.iter().filter_map(|step| before.get(step).copied()).chain([origin]).collect();
                 behind.extend(vec![joined; launches.len()]);
                 steps.extend(launches.into_iter().map(|launch| Step::Launch(Box::new(launch))));
             } else if !gone.contains(&at) {

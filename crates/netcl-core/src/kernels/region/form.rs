@@ -7,15 +7,6 @@ use super::plan::Keep;
 use crate::dtype::DType;
 use crate::kernels::expr::opencl::{IndexWidth, tag};
 
-/// How a kernel divides rows among work-items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Style {
-    /// A work-group, or a part of one, for each row: GPUs.
-    Groups,
-    /// A work-item for each row: processors.
-    Items,
-}
-
 /// Vectors of a row that one work-item keeps at most.
 pub(super) const KEPT_VECTORS: usize = 4;
 
@@ -41,7 +32,6 @@ pub(super) struct Form {
     pub(super) axes: (usize, usize),
     pub(super) index: IndexWidth,
     pub(super) compute: DType,
-    pub(super) style: Style,
     /// Elements per vector.
     pub(super) width: usize,
     /// Vectors begin at multiples of their width.
@@ -69,14 +59,10 @@ pub(super) enum Param {
     OuterLength(usize),
     /// The length of an axis of the row but the outermost.
     InnerLength(usize),
-    /// Rows per work-item.
-    Per,
     /// Work-items per row: `uint`.
     Lanes,
     /// Local memory, an element for each work-item.
     Tile,
-    /// Local memory for one row of a value that waits.
-    Kept,
 }
 
 /// A kernel's text and how to call it.
@@ -103,14 +89,13 @@ pub(super) fn name(region: &Region, form: &Form) -> String {
         };
         let _ = write!(name, "_{}{access}", tag(*dtype));
     }
-    let style = if form.style == Style::Groups { "groups" } else { "items" };
     let (outer, inner) = form.axes;
     let keep = match form.keep {
         Keep::Nothing => "",
         Keep::Costly | Keep::Inputs => "_kept",
     };
     let aligned = if form.aligned { "a" } else { "" };
-    let _ = write!(name, "_{style}{}{aligned}_{outer}x{inner}{keep}", form.width);
+    let _ = write!(name, "_groups{}{aligned}_{outer}x{inner}{keep}", form.width);
     if form.index == IndexWidth::Bits64 {
         name.push_str("_long");
     }

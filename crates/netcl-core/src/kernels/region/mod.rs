@@ -57,8 +57,6 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 pub use build::{RegionBuilder, Value};
-pub use form::Style;
-pub use opencl::{force_style, style};
 
 use super::copy::check_writable;
 use super::elementwise::{Elementwise, Number};
@@ -208,15 +206,14 @@ impl Region {
         launch::submit(Launch { name: self.label.clone().into(), queue, work, args, cost })
     }
 
-    /// The OpenCL C that a run over operands of these dtypes builds on a queue's device, for long rows that lie densely in
-    /// memory. On the native CPU there is none: the text is that of a GPU.
-    pub fn source(&self, queue: &Queue, inputs: &[DType], outputs: &[DType]) -> Result<String> {
+    /// The OpenCL C that a run over operands of these dtypes builds, for long rows that lie densely in memory.
+    pub fn source(&self, inputs: &[DType], outputs: &[DType]) -> Result<String> {
         if (inputs.len(), outputs.len()) != (self.inputs.len(), self.outputs.len()) {
             let counts = (self.inputs.len(), self.outputs.len());
             let what = format!("{} has (inputs, outputs) = {counts:?}: one dtype for each", self.label);
             return Err(Error::argument(OP, what));
         }
-        opencl::typical_source(self, queue, inputs, outputs)
+        Ok(opencl::typical_source(self, inputs, outputs))
     }
 
     /// Rows without elements: every reduction is its identity, so what is left are maps of row values.

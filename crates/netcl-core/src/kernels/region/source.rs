@@ -1,28 +1,25 @@
-//! The text of a kernel over rows.
+//! The source of a kernel over rows.
 //!
 //! ```text
-//!   Groups (GPUs)         lanes of a work-group share a row, rows share a work-group if they are short:
+//!   lanes of a work-group share a row, rows share a work-group if they are short:
 //!
-//!                         row 0 |l0|l1|l2|l3|l0|l1|l2|l3|...    lane l takes the vectors l, l + lanes, l + 2 lanes, ...
-//!                         row 1 |l0|l1|l2|l3|l0|l1|l2|l3|...
-//!
-//!   Items (processors)    a work-item takes whole rows, vector by vector
+//!   row 0 |l0|l1|l2|l3|l0|l1|l2|l3|...    lane l takes the vectors l, l + lanes, l + 2 lanes, ...
+//!   row 1 |l0|l1|l2|l3|l0|l1|l2|l3|...
 //! ```
 
 use std::fmt::Write as _;
 
-use super::form::{self, Access, Form, KEPT_VECTORS, Param, Style, Text};
+use super::form::{self, Access, Form, KEPT_VECTORS, Param, Text};
 use super::plan::{Keep, Phase, Plan};
 use super::{Combine, Extent, Region, parts};
-use crate::kernels::expr::opencl::{CType, Helper, Math, Statements, in_comment};
+use crate::kernels::expr::opencl::{CType, Helper, Statements, in_comment};
 use crate::kernels::expr::{Id, Node};
 
 /// Writes the kernel.
 pub(super) fn write(region: &Region, form: &Form) -> Text {
     let vector = CType::new(form.compute, form.width).unwrap_or(CType::FLOAT);
-    let math = if form.style == Style::Items { Math::Polynomials } else { Math::BuiltIn };
     let plan = region.plan(form.keep);
-    let statements = Statements::new(&region.expr, math);
+    let statements = Statements::new(&region.expr);
     let mut writer = Writer { region, form, plan, vector, statements, body: String::new(), depth: 1 };
     writer.start();
     for phase in &plan.phases {
@@ -35,11 +32,7 @@ pub(super) fn write(region: &Region, form: &Form) -> Text {
     for helper in &writer.statements.helpers {
         let _ = write!(source, "\n{}", helper.text);
     }
-    let how = match form.style {
-        Style::Groups => "lanes of a work-group share a row",
-        Style::Items => "a work-item takes whole rows",
-    };
-    let _ = write!(source, "\n// {}: {how}\n", in_comment(&region.label));
+    let _ = write!(source, "\n// {}: lanes of a work-group share a row\n", in_comment(&region.label));
     let _ = write!(source, "kernel void {name}(\n    {signature}) {{\n{}}}\n", writer.body);
     Text { name, source, params }
 }
@@ -68,10 +61,6 @@ impl Writer<'_> {
             }
         }
         last
-    }
-
-    fn groups(&self) -> bool {
-        self.form.style == Style::Groups
     }
 
     fn lane(&self) -> CType {
@@ -122,9 +111,8 @@ impl Writer<'_> {
             params.push(Param::Scalar(s));
             lines.push(format!("const {} s{s}", self.lane().name()));
         }
-        let length = if self.groups() { "length" } else { "n" };
         params.extend([Param::Rows, Param::Length]);
-        let mut line = format!("const {unsigned} rows, const {unsigned} {length}");
+        let mut line = format!("const {unsigned} rows, const {unsigned} length");
         for axis in 1..outer {
             params.push(Param::OuterLength(axis));
             let _ = write!(line, ", const {unsigned} rows{axis}");
@@ -133,20 +121,9 @@ impl Writer<'_> {
             params.push(Param::InnerLength(axis));
             let _ = write!(line, ", const {unsigned} n{axis}");
         }
-        if self.groups() {
-            params.extend([Param::Lanes, Param::Tile]);
-            let _ = write!(line, ", const uint lanes, local {} *tile", self.lane().name());
-        } else {
-            params.push(Param::Per);
-            let _ = write!(line, ", const {unsigned} per");
-        }
+        params.extend([Param::Lanes, Param::Tile]);
+        let _ = write!(line, ", const uint lanes, local {} *tile", self.lane().name());
         lines.push(line);
-        if !self.groups() {
-            for id in self.plan.kept() {
-                params.push(Param::Kept);
-                lines.push(format!("local {} *{}_kept", self.vector.name(), self.statements.name(id)));
-            }
-        }
         (params, lines.join(",\n    "))
     }
 
@@ -154,18 +131,12 @@ impl Writer<'_> {
     fn start(&mut self) {
         let (unsigned, signed) = self.form.index.names();
         let (outer, _) = self.form.axes;
-        if self.groups() {
-            self.line("const uint lane = get_local_id(0) % lanes;");
-            self.line(&format!(
-                "const {unsigned} place = get_group_id(0) * (get_local_size(0) / lanes) + get_local_id(0) / lanes;"
-            ));
-            self.line("// Places beyond the last row have no elements, but meet the others at the barriers.");
-            self.line(&format!("const {unsigned} row = place < rows ? place : 0, n = place < rows ? length : 0;"));
-        } else {
-            self.line(&format!("const {unsigned} first = get_global_id(0) * per, end = min(first + per, rows);"));
-            self.line(&format!("for ({unsigned} row = first; row < end; ++row) {{"));
-            self.depth += 1;
-        }
+        self.line("const uint lane = get_local_id(0) % lanes;");
+        self.line(&format!(
+            "const {unsigned} place = get_group_id(0) * (get_local_size(0) / lanes) + get_local_id(0) / lanes;"
+        ));
+        self.line("// Places beyond the last row have no elements, but meet the others at the barriers.");
+        self.line(&format!("const {unsigned} row = place < rows ? place : 0, n = place < rows ? length : 0;"));
         if outer > 1 {
             self.line(&format!("{unsigned} rest = row;"));
             for axis in (1..outer).rev() {
@@ -249,9 +220,7 @@ impl Writer<'_> {
             self.line(&format!("{} {name}_all = {identity}{lost};", vector.name()));
         }
         let stores: Vec<Id> = phase.stores.iter().copied().filter(|id| !self.same_along(*id)).collect();
-        if self.groups() {
-            self.declare_kept(&stores);
-        }
+        self.declare_kept(&stores);
         self.open_loop();
         self.read(phase);
         for &id in &phase.body {
@@ -284,10 +253,8 @@ impl Writer<'_> {
                 let across = self.need(parts::across(*combine, vector));
                 value = format!("{across}({value})");
             }
-            if self.groups() {
-                let along = self.need(parts::along(*combine, lane));
-                value = format!("{along}({value}, tile, lane, lanes)");
-            }
+            let along = self.need(parts::along(*combine, lane));
+            value = format!("{along}({value}, tile, lane, lanes)");
             self.line(&format!("const {} {name} = {value};", lane.name()));
             let leaf = self.node_of_input(self.region.inputs.len() + k);
             if let Some(id) = leaf {
@@ -311,26 +278,15 @@ impl Writer<'_> {
         let (unsigned, _) = self.form.index.names();
         let width = self.vector.width();
         let times = if width == 1 { String::new() } else { format!(" * {width}") };
-        match (self.form.style, self.form.keep) {
-            (Style::Groups, Keep::Nothing) => {
-                self.line(&format!("for ({unsigned} r = lane{times}; r < n; r += lanes{times}) {{"));
-                self.depth += 1;
-            }
-            (Style::Groups, _) => {
-                self.line("#pragma unroll");
-                self.line(&format!("for (uint k = 0; k < {KEPT_VECTORS}; ++k) {{"));
-                self.depth += 1;
-                self.line(&format!("const {unsigned} r = (k * lanes + lane){times};"));
-                self.line("if (r >= n) break;");
-            }
-            (Style::Items, Keep::Nothing) => {
-                self.line(&format!("for ({unsigned} r = 0; r < n; r += {width}) {{"));
-                self.depth += 1;
-            }
-            (Style::Items, _) => {
-                self.line(&format!("for ({unsigned} r = 0, k = 0; r < n; r += {width}, ++k) {{"));
-                self.depth += 1;
-            }
+        if self.form.keep == Keep::Nothing {
+            self.line(&format!("for ({unsigned} r = lane{times}; r < n; r += lanes{times}) {{"));
+            self.depth += 1;
+        } else {
+            self.line("#pragma unroll");
+            self.line(&format!("for (uint k = 0; k < {KEPT_VECTORS}; ++k) {{"));
+            self.depth += 1;
+            self.line(&format!("const {unsigned} r = (k * lanes + lane){times};"));
+            self.line("if (r >= n) break;");
         }
         if width > 1 {
             self.line("const ulong left = n - r;");
@@ -423,12 +379,8 @@ impl Writer<'_> {
                 _ => (0..outer).map(|a| format!("i{a} * {name}_row{a}")).collect(),
             };
             let value = self.statements.value(self.region.result(output), lane);
-            let only = if self.groups() { "if (lane == 0 && place < rows) " } else { "" };
-            self.line(&format!("{only}{store}({value}, {name}_data + {name}_offset + ({}), 1);", terms.join(" + ")));
-        }
-        if !self.groups() {
-            self.depth -= 1;
-            self.line("}");
+            let at = format!("{name}_data + {name}_offset + ({})", terms.join(" + "));
+            self.line(&format!("if (lane == 0 && place < rows) {store}({value}, {at}, 1);"));
         }
     }
 }

@@ -7,7 +7,7 @@ Run with Python and mpmath; the functions are written from their definitions, no
 import random
 import struct
 
-from mpmath import cos, erf, erfc, exp, expm1, log, log1p, mp, mpf, pi, sin, sqrt, tan, tanh
+from mpmath import acos, acosh, asin, asinh, atan, atan2, atanh, cos, cosh, erf, erfc, exp, expm1, log, log1p, mp, mpf, pi, sin, sinh, sqrt, tan, tanh
 
 # The textbook formulas cancel in their tails; 600 digits leave nothing to worry about.
 mp.dps = 600
@@ -49,6 +49,18 @@ UNARY = {
     "hardsigmoid": (lambda x: min(max((x + 3) / 6, mpf(0)), mpf(1)), -5, 5),
     "hardswish": (lambda x: x * min(max(x + 3, mpf(0)), mpf(6)) / 6, -5, 5),
     "tanhshrink": (lambda x: x - tanh(x), -20, 20),
+    "exp2": (lambda x: mpf(2) ** x, -1000, 1000),
+    "log2": (lambda x: log(x) / log(mpf(2)), 0, 1000),
+    "log10": (lambda x: log(x) / log(mpf(10)), 0, 1000),
+    "sinh": (sinh, -700, 700),
+    "cosh": (cosh, -700, 700),
+    "asin": (asin, -1, 1),
+    "acos": (acos, -1, 1),
+    "atan": (atan, -100, 100),
+    "asinh": (asinh, -1000, 1000),
+    "acosh": (acosh, 1, 1000),
+    "atanh": (atanh, -1, 1),
+    "erfc": (erfc, -6, 26),
 }
 
 
@@ -73,6 +85,10 @@ def main():
     for _ in range(80):
         x, y = rng.uniform(0, 30), rng.uniform(-40, 40)
         lines.append(line("pow", [x, y], mpf(x) ** mpf(y)))
+    for name, f in {"atan2": atan2, "hypot": lambda x, y: sqrt(x * x + y * y)}.items():
+        for _ in range(40):
+            x, y = rng.uniform(-30, 30), rng.uniform(-30, 30)
+            lines.append(line(name, [x, y], f(mpf(x), mpf(y))))
     print("\n".join(lines))
 
 

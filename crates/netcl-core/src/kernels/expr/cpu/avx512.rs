@@ -45,7 +45,7 @@ pub(super) fn has(code: Code) -> bool {
                 | UnaryOp::Tanh
                 | UnaryOp::Sigmoid
         ),
-        Code::Binary(op) => op != BinaryOp::Pow,
+        Code::Binary(op) => !matches!(op, BinaryOp::Pow | BinaryOp::Fmod | BinaryOp::Atan2),
         Code::Copy | Code::Fma | Code::Select | Code::Choose(_) => true,
     }
 }
@@ -103,7 +103,7 @@ pub(super) unsafe fn instruction(code: Code, s: [Operand; 4], o: *mut f32, n: us
                 BinaryOp::Le => compare!(_CMP_LE_OQ),
                 BinaryOp::Gt => compare!(_CMP_GT_OQ),
                 BinaryOp::Ge => compare!(_CMP_GE_OQ),
-                BinaryOp::Pow => return false,
+                BinaryOp::Pow | BinaryOp::Fmod | BinaryOp::Atan2 => return false,
             },
             Code::Unary(op) => match op {
                 UnaryOp::Neg => map([a], o, n, |[x]| negative(x)),

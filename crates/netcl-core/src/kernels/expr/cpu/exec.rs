@@ -147,6 +147,22 @@ fn unary<T: Real, const FMA: bool>(op: UnaryOp, a: &[T], o: &mut [T]) {
         UnaryOp::Sigmoid => map1(a, o, T::sigmoid::<FMA>),
         UnaryOp::Erf => map1(a, o, T::erf::<FMA>),
         UnaryOp::NormCdf => map1(a, o, T::norm_cdf::<FMA>),
+        UnaryOp::ToF16 => map1(a, o, T::as_f16),
+        UnaryOp::ToBf16 => map1(a, o, T::as_bf16),
+        // Seldom in a hot loop: one at a time, in f64.
+        UnaryOp::Trunc
+        | UnaryOp::Exp2
+        | UnaryOp::Log2
+        | UnaryOp::Log10
+        | UnaryOp::Sinh
+        | UnaryOp::Cosh
+        | UnaryOp::Asin
+        | UnaryOp::Acos
+        | UnaryOp::Atan
+        | UnaryOp::Asinh
+        | UnaryOp::Acosh
+        | UnaryOp::Atanh
+        | UnaryOp::Erfc => map1(a, o, |x| x.through_f64(x, |x, _| op.eval(x))),
     }
 }
 
@@ -180,6 +196,8 @@ fn binary<T: Real, const FMA: bool>(op: BinaryOp, (a, one_a): (&[T], bool), (b, 
         BinaryOp::Min => numbers!(|x: T, y: T| if (x <= y) | (x != x) { x } else { y }),
         BinaryOp::Max => numbers!(|x: T, y: T| if (x >= y) | (x != x) { x } else { y }),
         BinaryOp::Pow => map2(a, b, o, T::pow::<FMA>),
+        BinaryOp::Fmod => map2(a, b, o, |x, y| x.through_f64(y, |x, y| x % y)),
+        BinaryOp::Atan2 => map2(a, b, o, |x, y| x.through_f64(y, f64::atan2)),
         BinaryOp::Eq => map2(a, b, o, |x, y| truth(x == y)),
         BinaryOp::Ne => map2(a, b, o, |x, y| truth(x != y)),
         BinaryOp::Lt => map2(a, b, o, |x, y| truth(x < y)),

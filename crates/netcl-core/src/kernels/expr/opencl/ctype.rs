@@ -205,28 +205,6 @@ impl CType {
         helpers.push(Helper { name, text });
         helpers
     }
-
-    /// As [`CType::store_helpers`], but whole vectors go past the caches where the compiler can do that and they lie well: a
-    /// processor then does not read the lines that it overwrites.
-    pub(crate) fn stream_helpers(self, dtype: DType) -> Vec<Helper> {
-        let mut helpers = self.store_helpers(dtype);
-        let streams = self.width > 1 && dtype != DType::F16;
-        let Some(store) = helpers.last().filter(|_| streams).map(|store| store.name.clone()) else { return helpers };
-        let (element, width) = (dtype.cl_type(), self.width);
-        let name = format!("stream_{}_{}", tag(dtype), self.name());
-        let text = format!(
-            "void {name}({} v, global {element} *p, ulong left) {{\n\
-             #ifdef __has_builtin\n#if __has_builtin(__builtin_nontemporal_store)\n    \
-             if (left >= {width} && ((size_t)p & {}) == 0) {{\n        \
-             __builtin_nontemporal_store({}, (global {element}{width} *)p);\n        return;\n    }}\n\
-             #endif\n#endif\n    {store}(v, p, left);\n}}\n",
-            self.name(),
-            width * dtype.size() - 1,
-            self.stored(dtype, "v"),
-        );
-        helpers.push(Helper { name, text });
-        helpers
-    }
 }
 
 /// Rounds floats to the nearest bfloat16, ties to even; a NaN stays one instead of rounding to infinity.

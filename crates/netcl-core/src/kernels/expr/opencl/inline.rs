@@ -1,6 +1,6 @@
 //! Statements for an expression, to stand inside a kernel: the epilogue of a matrix product, the map of a reduction.
 
-use super::{CType, Helper, Math, polynomials};
+use super::{CType, Helper};
 use crate::kernels::expr::{BinaryOp, Expr, Id, Node, TernaryOp, UnaryOp};
 
 /// An expression as OpenCL C.
@@ -34,18 +34,7 @@ pub struct Inlined {
 /// assert_eq!(c.outputs, ["select_2"]);
 /// ```
 pub fn inline_c(expr: &Expr, inputs: &[&str], scalars: &[&str], ctype: CType) -> Inlined {
-    inline_with(expr, inputs, scalars, ctype, Math::BuiltIn)
-}
-
-/// As [`inline_c`], with a choice of functions.
-pub(in crate::kernels) fn inline_with(
-    expr: &Expr,
-    inputs: &[&str],
-    scalars: &[&str],
-    ctype: CType,
-    math: Math,
-) -> Inlined {
-    let mut writer = Statements::new(expr, math);
+    let mut writer = Statements::new(expr);
     let given = |names: &[&str], i: u16, letter: char| {
         names.get(usize::from(i)).map_or_else(|| format!("{letter}{i}"), |&name| name.to_owned())
     };
@@ -98,7 +87,6 @@ fn value_uses(expr: &Expr) -> Vec<bool> {
 /// Writes the nodes of an expression as statements, one by one and in any type: what a kernel with several loops needs.
 pub(in crate::kernels) struct Statements<'a> {
     expr: &'a Expr,
-    math: Math,
     /// The variable of each node that has one.
     names: Vec<String>,
     /// Whether the variable is a single number also where the others are vectors.
@@ -109,11 +97,10 @@ pub(in crate::kernels) struct Statements<'a> {
 }
 
 impl<'a> Statements<'a> {
-    pub(in crate::kernels) fn new(expr: &'a Expr, math: Math) -> Self {
+    pub(in crate::kernels) fn new(expr: &'a Expr) -> Self {
         let nodes = expr.nodes().len();
         Statements {
             expr,
-            math,
             names: vec![String::new(); nodes],
             single: vec![false; nodes],
             as_value: value_uses(expr),
@@ -201,16 +188,13 @@ impl<'a> Statements<'a> {
 
     fn unary(&mut self, op: UnaryOp, a: Id, ctype: CType) -> String {
         let x = self.value(a, ctype);
-        if self.math == Math::Polynomials
-            && let Some(helpers) = polynomials(op, ctype)
-        {
-            return self.helped(helpers, &x);
-        }
         let built_in = match op {
             UnaryOp::Neg => return format!("-{x}"),
             UnaryOp::Sign => return self.helped(vec![sign(ctype)], &x),
             UnaryOp::Sigmoid => return self.helped(vec![sigmoid(ctype)], &x),
             UnaryOp::NormCdf => return self.helped(vec![norm_cdf(ctype)], &x),
+            UnaryOp::ToF16 => return self.helped(vec![to_f16(ctype)], &x),
+            UnaryOp::ToBf16 => return self.helped(vec![to_bf16(ctype)], &x),
             UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Tan if ctype.width() > 1 => {
                 return self.helped(vec![lane_by_lane(ctype, op)], &x);
             }
@@ -227,7 +211,9 @@ impl<'a> Statements<'a> {
             BinaryOp::Sub => "-",
             BinaryOp::Mul => "*",
             BinaryOp::Div => "/",
-            BinaryOp::Pow => return format!("pow({}, {})", self.value(a, ctype), self.value(b, ctype)),
+            BinaryOp::Pow | BinaryOp::Fmod | BinaryOp::Atan2 => {
+                return format!("{}({}, {})", op.name(), self.value(a, ctype), self.value(b, ctype));
+            }
             // The built-in fmin and fmax drop NaN.
             BinaryOp::Min | BinaryOp::Max => {
                 let arguments = format!("{}, {}", self.value(a, ctype), self.value(b, ctype));
@@ -256,7 +242,7 @@ impl<'a> Statements<'a> {
     }
 }
 
-pub(super) fn helper(ctype: CType, name: &str, parameters: &str, body: &str) -> Helper {
+fn helper(ctype: CType, name: &str, parameters: &str, body: &str) -> Helper {
     let ty = ctype.name();
     let name = format!("{name}_{ty}");
     let text = format!("{ty} {name}({}) {{\n{body}}}\n", parameters.replace('T', &ty));
@@ -271,6 +257,35 @@ fn sign(t: CType) -> Helper {
         ty = t.name()
     );
     helper(t, "sign", "T x", &body)
+}
+
+/// The types of a rounding to 16 bits: float and uint in the width of a type, and the casts from and to it.
+fn rounding(t: CType, name: &str, body: &str) -> Helper {
+    let width = if t.width() == 1 { String::new() } else { t.width().to_string() };
+    let body = format!(
+        "    const float{width} x = convert_float{width}(value);\n    const uint{width} bits = as_uint{width}(x);\n{}    \
+         return convert_{}(as_float{width}(result));\n",
+        body.replace("UINT", &format!("uint{width}")).replace("FLOAT", &format!("float{width}")),
+        t.name(),
+    );
+    helper(t, name, "T value", &body)
+}
+
+fn to_bf16(t: CType) -> Helper {
+    let body = "    const UINT rounded = bits + (0x7fffu + ((bits >> 16) & 1u));\n    \
+                const UINT result = ((x != x) ? (bits | 0x400000u) : rounded) & 0xffff0000u;\n";
+    rounding(t, "to_bf16", body)
+}
+
+fn to_f16(t: CType) -> Helper {
+    let body = "    const UINT size = bits & 0x7fffffffu;\n    \
+                const UINT rounded = (size + (0xfffu + ((size >> 13) & 1u))) & 0xffffe000u;\n    \
+                const UINT finite = (rounded >= 0x47800000u) ? (UINT)(0x7f800000u) : rounded;\n    \
+                // Below the smallest normal number steps are 2^-24, what floats next to 0.5 are apart.\n    \
+                const UINT small = as_UINT((as_FLOAT(size) + 0.5f) - 0.5f);\n    \
+                const UINT number = (size < 0x38800000u) ? small : finite;\n    \
+                const UINT result = ((x != x) ? (size | 0x400000u) : number) | (bits ^ size);\n";
+    rounding(t, "to_f16", body)
 }
 
 fn lane_by_lane(t: CType, op: UnaryOp) -> Helper {

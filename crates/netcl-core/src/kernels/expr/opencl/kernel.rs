@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::ctype::tag;
-use super::inline::inline_with;
-use super::{CType, Helper, Math};
+use super::inline::inline_c;
+use super::{CType, Helper};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::expr::Expr;
@@ -14,7 +14,7 @@ use crate::kernels::expr::Expr;
 pub enum InputKind {
     /// One element per element of the output.
     Dense,
-    /// A single element, for all of them, or for all of a row. (A strided kernel uses strides of zero instead.)
+    /// A single element, for all of them. (A strided kernel uses strides of zero instead.)
     Single,
 }
 
@@ -41,11 +41,6 @@ pub enum Addressing {
         /// Elements per work-item.
         width: usize,
     },
-    /// As `Dense`, and the outputs go past the caches: for processors, and outputs that the caches would not hold.
-    Streams {
-        /// Elements per work-item: best a whole line of the caches.
-        width: usize,
-    },
     /// All operands lie densely and begin at multiples of `width` elements; each work-item does `vectors` vectors, a
     /// work-group's apart, and loads all of them before it computes: for GPUs, which have many loads under way at once.
     Tiles {
@@ -58,14 +53,6 @@ pub enum Addressing {
     Strided {
         /// The number of axes after collapsing, at least 1.
         rank: usize,
-    },
-    /// Any strides but along the last axis, which lies densely, or of which an input has one element ([`InputKind::Single`]). A
-    /// work-item does a stretch of that axis: for processors. The second number of a work-item says which stretch.
-    Rows {
-        /// The number of axes after collapsing, at least 1.
-        rank: usize,
-        /// Elements at a time.
-        width: usize,
     },
 }
 
@@ -109,8 +96,6 @@ pub struct ElementwiseSpec<'a> {
     pub addressing: Addressing,
     /// The type of indices.
     pub index: IndexWidth,
-    /// Where elementary functions come from.
-    pub math: Math,
 }
 
 /// An argument of a kernel, in the order of the signature.
@@ -128,8 +113,6 @@ pub enum Arg {
     Scalar(usize),
     /// The number of elements: `uint` or `ulong`.
     Count,
-    /// The elements of a row that a work-item does: `uint` or `ulong`.
-    Stretch,
     /// The length of an axis but the outermost: `uint` or `ulong`.
     Length(usize),
     /// An output's stride along an axis: `int` or `long`.
@@ -204,7 +187,7 @@ pub fn batch<'a>(kernels: impl IntoIterator<Item = &'a KernelSource>) -> String 
 ///
 /// ```
 /// use netcl_core::dtype::DType;
-/// use netcl_core::kernels::expr::opencl::{Addressing, ElementwiseSpec, IndexWidth, Math, elementwise_source};
+/// use netcl_core::kernels::expr::opencl::{Addressing, ElementwiseSpec, IndexWidth, elementwise_source};
 /// use netcl_core::kernels::expr::table;
 ///
 /// let silu = table::op("silu").unwrap().expr();
@@ -215,7 +198,6 @@ pub fn batch<'a>(kernels: impl IntoIterator<Item = &'a KernelSource>) -> String 
 ///     outputs: vec![DType::F16],
 ///     addressing: Addressing::Dense { width: 4 },
 ///     index: IndexWidth::for_span(1000),
-///     math: Math::BuiltIn,
 /// })?;
 /// assert!(kernel.name.starts_with("silu_f16_f16_dense4_"));
 /// assert_eq!(kernel.work_items(1001), 251);
@@ -223,10 +205,9 @@ pub fn batch<'a>(kernels: impl IntoIterator<Item = &'a KernelSource>) -> String 
 /// ```
 pub fn elementwise_source(spec: &ElementwiseSpec<'_>) -> Result<KernelSource> {
     let (width, rank, tile) = match spec.addressing {
-        Addressing::Dense { width } | Addressing::Streams { width } => (width, None, None),
+        Addressing::Dense { width } => (width, None, None),
         Addressing::Tiles { width, vectors } => (width, None, Some(Tile { vectors: vectors.max(1) })),
         Addressing::Strided { rank } => (1, Some(rank), None),
-        Addressing::Rows { rank, width } => (width, Some(rank), None),
     };
     let compute = if spec.inputs.iter().map(|i| i.dtype).chain(spec.outputs.iter().copied()).any(|d| d == DType::F64) {
         DType::F64
@@ -246,10 +227,9 @@ pub fn elementwise_source(spec: &ElementwiseSpec<'_>) -> Result<KernelSource> {
         return Err(Error::argument("elementwise kernel", what));
     }
     let mut writer = Writer { spec, ctype, rank, helpers: Vec::new(), body: String::new(), depth: 1 };
-    match (spec.addressing, tile) {
-        (Addressing::Rows { rank, .. }, _) => writer.rows(rank),
-        (_, Some(tile)) => writer.tiles(tile),
-        (_, None) => writer.body(),
+    match tile {
+        Some(tile) => writer.tiles(tile),
+        None => writer.body(),
     }
     let name = kernel_name(spec);
     let (args, signature) = writer.signature();
@@ -279,16 +259,11 @@ fn kernel_name(spec: &ElementwiseSpec<'_>) -> String {
     }
     let _ = match spec.addressing {
         Addressing::Dense { width } => write!(name, "_dense{width}"),
-        Addressing::Streams { width } => write!(name, "_streams{width}"),
         Addressing::Tiles { width, vectors } => write!(name, "_tiles{width}x{vectors}"),
         Addressing::Strided { rank } => write!(name, "_strided{rank}"),
-        Addressing::Rows { rank, width } => write!(name, "_rows{rank}x{width}"),
     };
     if spec.index == IndexWidth::Bits64 {
         name.push_str("_long");
-    }
-    if spec.math == Math::Polynomials {
-        name.push_str("_poly");
     }
     // 48 bits of the key: enough to tell apart what shares a label and all types.
     let _ = write!(name, "_{:012x}", spec.expr.key() & 0xffff_ffff_ffff);
@@ -335,10 +310,6 @@ impl Writer<'_> {
         }
         args.push(Arg::Count);
         lines.push(format!("const {unsigned} count"));
-        if self.in_rows() {
-            args.push(Arg::Stretch);
-            lines.push(format!("const {unsigned} stretch"));
-        }
         if let Some(rank) = self.rank {
             args.extend((1..rank).map(Arg::Length));
             lines.extend((1..rank).map(|a| format!("const {unsigned} length{a}")));
@@ -352,10 +323,6 @@ impl Writer<'_> {
             (0..self.spec.inputs.len()).for_each(|i| strides('x', i, Arg::InputStride));
         }
         (args, lines.join(",\n    "))
-    }
-
-    fn in_rows(&self) -> bool {
-        matches!(self.spec.addressing, Addressing::Rows { .. })
     }
 
     fn body(&mut self) {
@@ -456,66 +423,19 @@ impl Writer<'_> {
     /// The expression and its stores.
     fn compute(&mut self, scalars: &[String], left: &str, aligned: bool) {
         let names: Vec<&str> = scalars.iter().map(String::as_str).collect();
-        let inlined = inline_with(self.spec.expr, &[], &names, self.ctype, self.spec.math);
+        let inlined = inline_c(self.spec.expr, &[], &names, self.ctype);
         self.need(inlined.helpers);
         for (statement, comment) in inlined.statements.iter().zip(&inlined.comments) {
             let comment = if comment.is_empty() { String::new() } else { format!("  // {comment}") };
             self.line(&format!("{statement}{comment}"));
         }
         for (o, dtype) in self.spec.outputs.iter().enumerate() {
-            let helpers = match self.spec.addressing {
-                Addressing::Streams { .. } => self.ctype.stream_helpers(*dtype),
-                _ => self.ctype.store_helpers_at(*dtype, aligned),
-            };
+            let helpers = self.ctype.store_helpers_at(*dtype, aligned);
             let name = helpers.last().map(|h| h.name.clone()).unwrap_or_default();
             self.need(helpers);
             let place = self.place('y', o);
             self.line(&format!("{name}({}, {place}, {left});", inlined.outputs[o]));
         }
-    }
-
-    /// A stretch of a row for each work-item.
-    fn rows(&mut self, rank: usize) {
-        let (unsigned, _) = self.spec.index.names();
-        let (width, ty, last) = (self.ctype.width(), self.ctype.name(), rank - 1);
-        let length = if last == 0 { "count".to_owned() } else { format!("length{last}") };
-        self.line(&format!("const {unsigned} row = get_global_id(0), begin = get_global_id(1) * stretch;"));
-        self.line(&format!("if (row >= count / {length}) return;"));
-        self.line(&format!("const {unsigned} end = {length} - begin < stretch ? {length} : begin + stretch;"));
-        if last > 0 {
-            self.indices("row", last);
-        }
-        let first = |letter: char, operand: usize| {
-            let terms = (0..last).map(|a| format!(" + i{a} * {letter}{operand}_stride{a}"));
-            format!("{letter}{operand}_data + {letter}{operand}_offset{}", terms.collect::<String>())
-        };
-        for (o, dtype) in self.spec.outputs.iter().enumerate() {
-            self.line(&format!("global {} *y{o}_row = {};", dtype.cl_type(), first('y', o)));
-        }
-        for (i, input) in self.spec.inputs.iter().enumerate() {
-            match input.kind {
-                InputKind::Dense => {
-                    self.line(&format!("global const {} *x{i}_row = {};", input.dtype.cl_type(), first('x', i)));
-                }
-                InputKind::Single => {
-                    let load = self.ctype.lane().load_helper(input.dtype);
-                    self.line(&format!("const {ty} x{i} = {}({}, 1);", load.name, first('x', i)));
-                    self.need(vec![load]);
-                }
-            }
-        }
-        let scalars = self.scalars();
-        self.line(&format!("for ({unsigned} i = begin; i < end; i += {width}) {{"));
-        self.depth += 1;
-        self.line("const ulong left = end - i;");
-        for (i, input) in self.spec.inputs.iter().enumerate().filter(|(_, input)| input.kind == InputKind::Dense) {
-            let load = self.ctype.load_helper(input.dtype);
-            self.line(&format!("const {ty} x{i} = {}(x{i}_row + i, left);", load.name));
-            self.need(vec![load]);
-        }
-        self.compute(&scalars, "left", false);
-        self.depth -= 1;
-        self.line("}");
     }
 
     /// The index along each of the first axes, from a flat one.
@@ -535,7 +455,6 @@ impl Writer<'_> {
     fn place(&self, letter: char, operand: usize) -> String {
         let first = format!("{letter}{operand}_data + {letter}{operand}_offset");
         match self.rank {
-            _ if self.in_rows() => format!("{letter}{operand}_row + i"),
             None => format!("{first} + i"),
             Some(rank) => {
                 let terms: Vec<String> = (0..rank).map(|a| format!("i{a} * {letter}{operand}_stride{a}")).collect();

@@ -7,7 +7,6 @@
 mod ctype;
 mod inline;
 mod kernel;
-mod polynomial;
 
 pub use ctype::CType;
 pub(crate) use ctype::tag;
@@ -16,7 +15,6 @@ pub(in crate::kernels) use inline::{Statements, extremum, in_comment};
 pub use kernel::{
     Addressing, Arg, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, batch, elementwise_source,
 };
-pub use polynomial::polynomials;
 
 /// A helper function of generated code: equal names have equal texts, so a program needs each only once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,14 +23,4 @@ pub struct Helper {
     pub name: String,
     /// Its definition.
     pub text: String,
-}
-
-/// Where elementary functions come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Math {
-    /// The device's own: right for GPUs, which have instructions for their parts.
-    BuiltIn,
-    /// Polynomials of ours for f32, those of the native CPU: for processors, whose compilers often turn a built-in
-    /// function of a vector into a loop over its lanes.
-    Polynomials,
 }

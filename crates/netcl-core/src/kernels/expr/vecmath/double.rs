@@ -34,6 +34,14 @@ impl Real for f64 {
         f64::round_ties_even(self)
     }
     #[inline(always)]
+    fn as_f16(self) -> f64 {
+        super::single::to_f16(self as f32).into()
+    }
+    #[inline(always)]
+    fn as_bf16(self) -> f64 {
+        super::single::to_bf16(self as f32).into()
+    }
+    #[inline(always)]
     fn sqrt(self) -> f64 {
         f64::sqrt(self)
     }
@@ -81,6 +89,9 @@ impl Real for f64 {
     #[inline(always)]
     fn norm_cdf<const FMA: bool>(self) -> f64 {
         op::norm_cdf(self)
+    }
+    fn through_f64(self, y: f64, f: impl Fn(f64, f64) -> f64) -> f64 {
+        f(self, y)
     }
     #[inline(always)]
     fn pow<const FMA: bool>(self, y: f64) -> f64 {

@@ -42,6 +42,10 @@ pub trait Real:
     fn ceil(self) -> Self;
     /// To the nearest, halves to even.
     fn round(self) -> Self;
+    /// The nearest float16, ties to even.
+    fn as_f16(self) -> Self;
+    /// The nearest bfloat16, ties to even.
+    fn as_bf16(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
     /// e to the power of this.
@@ -66,6 +70,8 @@ pub trait Real:
     fn erf<const FMA: bool>(self) -> Self;
     /// Distribution function of the standard normal.
     fn norm_cdf<const FMA: bool>(self) -> Self;
+    /// A function of two numbers that is computed in f64.
+    fn through_f64(self, y: Self, f: impl Fn(f64, f64) -> f64) -> Self;
     /// Power.
     fn pow<const FMA: bool>(self, y: Self) -> Self;
     /// Up to which magnitude the vectorised argument reduction of the trigonometric functions holds.

@@ -300,6 +300,29 @@ fn pow32<const FMA: bool>(x: f32, y: f32) -> f32 {
     if y == 0.0 || x == 1.0 { 1.0 } else { signed }
 }
 
+/// The nearest bfloat16: without branches, so that loops of it are vectorised.
+#[inline(always)]
+pub(super) fn to_bf16(x: f32) -> f32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    f32::from_bits((if x.is_nan() { bits | 0x40_0000 } else { rounded }) & 0xffff_0000)
+}
+
+/// The nearest float16. Below its smallest normal number steps are 2^-24, what numbers of f32 next to 0.5 are apart.
+#[inline(always)]
+pub(super) fn to_f16(x: f32) -> f32 {
+    const NORMAL: u32 = 0x3880_0000;
+    const INFINITE: u32 = 0x4780_0000;
+    let bits = x.to_bits();
+    let size = bits & 0x7fff_ffff;
+    let rounded = (size + 0xfff + ((size >> 13) & 1)) & 0xffff_e000;
+    let finite = if rounded >= INFINITE { f32::INFINITY.to_bits() } else { rounded };
+    let small = ((f32::from_bits(size) + 0.5) - 0.5).to_bits();
+    let number = if size < NORMAL { small } else { finite };
+    let result = if x.is_nan() { size | 0x40_0000 } else { number };
+    f32::from_bits(result | (bits ^ size))
+}
+
 impl Real for f32 {
     const ZERO: f32 = 0.0;
     const ONE: f32 = 1.0;
@@ -329,6 +352,14 @@ impl Real for f32 {
     #[inline(always)]
     fn round(self) -> f32 {
         f32::round_ties_even(self)
+    }
+    #[inline(always)]
+    fn as_f16(self) -> f32 {
+        to_f16(self)
+    }
+    #[inline(always)]
+    fn as_bf16(self) -> f32 {
+        to_bf16(self)
     }
     #[inline(always)]
     fn sqrt(self) -> f32 {
@@ -385,6 +416,9 @@ impl Real for f32 {
     #[inline(always)]
     fn norm_cdf<const FMA: bool>(self) -> f32 {
         norm_cdf32::<FMA>(self)
+    }
+    fn through_f64(self, y: f32, f: impl Fn(f64, f64) -> f64) -> f32 {
+        f(f64::from(self), f64::from(y)) as f32
     }
     #[inline(always)]
     fn pow<const FMA: bool>(self, y: f32) -> f32 {
