@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::tensor::Tensor;
-use netcl_ops::conv::{ConvOptions, Variant, conv2d, conv2d_backward_data, conv2d_backward_weight, same};
+use netcl_ops::conv::{
+    ConvOptions, ConvParams, Variant, conv2d, conv2d_backward_data, conv2d_backward_weight, symmetric,
+};
 
 /// A name that says it, the input, and filters, kernel, stride, padding, groups.
 type Case = (&'static str, [usize; 4], [usize; 5]);
@@ -99,13 +101,8 @@ fn main() {
                 let values: Vec<f32> = (0..n).map(|i| ((i * 7919) % 1013) as f32 / 1013.0 - 0.5).collect();
                 Tensor::from_host(&device.queue, &values, shape).unwrap()
             };
-            let conv = ConvOptions {
-                stride: [stride, stride],
-                padding: same([pad, pad]),
-                groups,
-                variant: options.variant,
-                ..Default::default()
-            };
+            let params = ConvParams { stride: [stride; 2], padding: symmetric([pad; 2]), groups, ..Default::default() };
+            let conv = ConvOptions { params, variant: options.variant, ..Default::default() };
             let (x, weight) = (make(&shape), make(&[filters, shape[1] / groups, kernel, kernel]));
             let Ok(out) = conv2d(&x, &weight, None, &conv) else { continue };
             let grad = make(out.shape());

@@ -9,19 +9,19 @@ use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::threads::SharedPtr;
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
-use netcl_core::device::DeviceType;
 use netcl_core::dtype::{DType, Element};
 use netcl_core::half::slice::HalfFloatSliceExt;
 use netcl_core::half::{bf16, f16};
 use netcl_core::kernels::expr::opencl::IndexWidth;
+use netcl_core::kernels::group_limit::largest_group;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 use smallvec::SmallVec;
 
+use crate::elements::{BF16_BITS, load, store};
 use crate::reduce::Lane;
-use crate::reduce::opencl::{BF16_BITS, load, store};
-use crate::wide::{Wide, loose_defines};
+use crate::wide::Wide;
 
 // ---- checks ----------------------------------------------------------------------------------------------------
 
@@ -100,8 +100,6 @@ pub(crate) struct ClCode<'s> {
     pub(crate) local: usize,
     /// For kernels that keep a row in registers.
     pub(crate) wide: Option<Wide>,
-    /// For kernels of processors, with vectors that lie anywhere ([`loose_defines`]).
-    pub(crate) loose: bool,
 }
 
 /// A scalar whose type follows from the launch.
@@ -173,28 +171,18 @@ fn kernel(stream: &Stream, code: &ClCode<'_>, dtype: DType, index: IndexWidth) -
             store.trim_end_matches(';'),
             code.kernel,
         );
-        let vectors = match code.wide {
-            Some(wide) => wide.defines(dtype),
-            None if code.loose => loose_defines(dtype),
-            None => String::new(),
-        };
+        let vectors = code.wide.map(|wide| wide.defines(dtype)).unwrap_or_default();
         (Source::new(defines + &vectors + code.text, ""), code.kernel)
     })
 }
 
-/// The largest power of two of work-items that a group with a slot of local memory for each may have.
-///
-/// A processor's core works through a group alone: few work-items keep its reads close together.
-pub(crate) fn group_size(stream: &Stream, dtype: DType) -> usize {
-    let info = stream.device().info();
-    let most = if is_processor(stream) { 16 } else { 256 };
-    let by_memory = info.local_mem_size as usize / dtype.accumulator().size();
-    1 << info.max_work_group_size.min(most).min(by_memory).max(1).ilog2()
-}
+/// Work-items of a group at most, where each has a slot of local memory.
+const MOST: usize = 256;
 
-/// Whether the device is a CPU.
-pub(crate) fn is_processor(stream: &Stream) -> bool {
-    stream.device().device_type() == DeviceType::Cpu
+/// The largest power of two of work-items that a group with a slot of local memory for each may have.
+pub(crate) fn group_size(stream: &Stream, dtype: DType) -> usize {
+    let by_memory = stream.device().info().local_mem_size as usize / dtype.accumulator().size();
+    1 << largest_group(stream.device()).min(MOST).min(by_memory).max(1).ilog2()
 }
 
 // ---- the native CPU --------------------------------------------------------------------------------------------

@@ -178,6 +178,34 @@ macro_rules! elementwise_functions {
             gt;
             /// 1 where `x >= y`, else 0.
             ge;
+            /// What remains of `x` after whole multiples of `y`, with the sign of `x`.
+            fmod;
+            /// What remains of `x` after whole multiples of `y`, with the sign of `y`.
+            remainder;
+            /// The largest whole number not above `x / y`.
+            floor_divide;
+            /// `sqrt(x * x + y * y)` without overflow on the way.
+            hypot;
+            /// `x` with the sign of `y`.
+            copysign;
+            /// The larger operand; of a number and NaN, the number.
+            fmax;
+            /// The smaller operand; of a number and NaN, the number.
+            fmin;
+            /// 1 where neither `x` nor `y` is 0, else 0.
+            logical_and;
+            /// 1 where `x` or `y` is not 0, else 0.
+            logical_or;
+            /// 1 where one of `x` and `y` is 0 and the other not, else 0.
+            logical_xor;
+            /// 0 below 0, 1 above it, `y` at it.
+            heaviside;
+            /// `x * log(y)`, and 0 where `x` is.
+            xlogy;
+            /// `log(exp(x) + exp(y))`, stable.
+            logaddexp;
+            /// The angle of the point with ordinate `x` and abscissa `y`.
+            atan2;
             /// `x` above 0, a multiple of it elsewhere: the learned `leaky_relu`.
             prelu;
         }
@@ -221,6 +249,44 @@ macro_rules! elementwise_functions {
             tanh;
             /// The error function.
             erf;
+            /// The whole number next to `x` towards zero.
+            trunc;
+            /// What `x` has beyond the whole number next to it towards zero.
+            frac;
+            /// 1 where `x` is NaN, else 0.
+            isnan;
+            /// 1 where `x` is infinite, else 0.
+            isinf;
+            /// 1 where `x` is neither infinite nor NaN, else 0.
+            isfinite;
+            /// 1 where `x` is 0, else 0.
+            logical_not;
+            /// 2 to the power of `x`.
+            exp2;
+            /// Logarithm to base 2.
+            log2;
+            /// Logarithm to base 10.
+            log10;
+            /// Hyperbolic sine.
+            sinh;
+            /// Hyperbolic cosine.
+            cosh;
+            /// The angle whose sine is `x`.
+            asin;
+            /// The angle whose cosine is `x`.
+            acos;
+            /// The angle whose tangent is `x`.
+            atan;
+            /// The number whose hyperbolic sine is `x`.
+            asinh;
+            /// The number whose hyperbolic cosine is `x`.
+            acosh;
+            /// The number whose hyperbolic tangent is `x`.
+            atanh;
+            /// `1 - erf(x)`, accurate where that is small.
+            erfc;
+            /// `x` with numbers in place of NaN and the infinities.
+            nan_to_num, nan, posinf, neginf;
             /// `1 / (1 + exp(-x))`
             sigmoid;
             /// `log(sigmoid(x))`, stable.

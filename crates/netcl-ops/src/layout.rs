@@ -3,7 +3,7 @@
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_core::host;
-use netcl_core::shape::{Shape, Slice};
+use netcl_core::shape::{Layout, Shape, Slice};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
@@ -166,6 +166,86 @@ pub fn repeat(x: &Tensor, times: &[usize]) -> Result<Tensor> {
     let pairs: Vec<usize> = times.iter().zip(&lengths).flat_map(|(&t, &n)| [t, n]).collect();
     let out: Vec<usize> = times.iter().zip(&lengths).map(|(&t, &n)| t.saturating_mul(n)).collect();
     reshape(&reshape(x, raised)?.expand(pairs)?.contiguous()?, out)
+}
+
+/// Windows along an axis: how many elements each has, how far one begins after the other, how far its elements lie apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Elements of a window.
+    pub size: usize,
+    /// From the beginning of a window to that of the next.
+    pub step: usize,
+    /// From an element of a window to the next; 1 for neighbours.
+    pub dilation: usize,
+}
+
+impl Windows {
+    /// How many fit into so many elements.
+    pub fn count(&self, op: &'static str, length: usize) -> Result<usize> {
+        let span = self.size.checked_sub(1).and_then(|gaps| gaps.checked_mul(self.dilation)?.checked_add(1));
+        match span {
+            Some(span) if span <= length && self.step > 0 && self.dilation > 0 => Ok((length - span) / self.step + 1),
+            _ => {
+                let what = format!(
+                    "windows of {} elements, {} apart, every {} do not fit into {length} elements; all must be at least 1",
+                    self.size, self.dilation, self.step
+                );
+                Err(Error::argument(op, what))
+            }
+        }
+    }
+}
+
+/// Windows along an axis, as a view: the axis counts them, a new last axis their elements.
+///
+/// ```
+/// use netcl_core::{device::manager, tensor::Tensor};
+/// use netcl_ops::layout::{Windows, unfold};
+///
+/// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 3.0, 4.0, 5.0], [5])?;
+/// let pairs = unfold(&x, 0, Windows { size: 2, step: 3, dilation: 1 })?;
+/// assert_eq!(pairs.to_host::<f32>()?, [1.0, 2.0, 4.0, 5.0]);
+/// assert!(pairs.shares_storage(&x));
+/// # Ok::<(), netcl_core::Error>(())
+/// ```
+pub fn unfold(x: &Tensor, axis: isize, windows: Windows) -> Result<Tensor> {
+    let at = x.shape().axis("unfold", axis)?;
+    let (mut shape, mut strides) = (x.shape().to_vec(), x.layout().strides().to_vec());
+    shape[at] = windows.count("unfold", shape[at])?;
+    shape.push(windows.size);
+    strides.push(strides[at].saturating_mul(windows.dilation as isize));
+    strides[at] = strides[at].saturating_mul(windows.step as isize);
+    x.with_layout(Layout::strided(shape.into(), &strides, x.layout().offset())?)
+}
+
+/// The gradient of the input of [`unfold`], whose axis has so many elements: each is the sum of its places in windows, in a
+/// fixed order.
+pub fn unfold_backward(grad: &Tensor, axis: isize, windows: Windows, length: usize) -> Result<Tensor> {
+    let op = "unfold_backward";
+    let mut shape = grad.shape().to_vec();
+    let (last, count) = (shape.pop(), windows.count(op, length)?);
+    let at = Shape::from(shape.clone()).axis(op, axis)?;
+    if last != Some(windows.size) || shape[at] != count {
+        let why = format!("axis {axis} and the last must have lengths {count} and {}", windows.size);
+        return Err(Error::Shape { op, shape: grad.shape().clone(), why });
+    }
+    shape[at] = length;
+    let axis = at as isize;
+    if windows.step > (windows.size - 1).saturating_mul(windows.dilation) {
+        // Nothing overlaps.
+        let out = Tensor::from_shape(grad.queue(), shape, grad.dtype())?;
+        unfold(&out, axis, windows)?.assign(grad)?;
+        return Ok(out);
+    }
+    let out = Tensor::from_shape(grad.queue(), shape, grad.dtype().accumulator())?;
+    for i in 0..windows.size {
+        let first = i * windows.dilation;
+        let end = first + (count - 1) * windows.step + 1;
+        let part = out.slice(axis, Slice::new(Some(first as isize), Some(end as isize), windows.step as isize))?;
+        let share = grad.select(-1, i as isize)?.cast(out.dtype())?;
+        crate::elementwise::apply("add", &[(&part).into(), (&share).into()], &[], Some(&part))?;
+    }
+    out.cast(grad.dtype())
 }
 
 /// The lower triangle of the last two axes, up to and including a diagonal; zero elsewhere.

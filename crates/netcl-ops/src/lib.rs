@@ -14,16 +14,18 @@
 //! ```
 
 pub mod attention;
-pub mod compare;
 pub mod conv;
 pub mod cross_entropy;
 mod dense;
 pub mod dropout;
+mod elements;
 pub mod elementwise;
 mod epilogue;
 pub mod indexing;
+pub mod integer;
 pub mod layout;
-mod lead;
+pub mod linalg;
+pub mod linear_cross_entropy;
 pub mod linear_gradients;
 mod lines;
 mod lines_opencl;
@@ -33,6 +35,7 @@ pub mod pad;
 pub mod pick;
 pub mod pool;
 mod prelude;
+mod prologue;
 pub mod random;
 pub mod recurrent;
 pub mod reduce;
@@ -48,13 +51,13 @@ mod wide;
 const COPY_ENGINE: &str = include_str!("copy_engine.cl");
 
 pub use attention::{scaled_dot_product_attention, scaled_dot_product_attention_backward};
-pub use conv::{conv_transpose2d, conv1d, conv2d, conv2d_backward_data, conv2d_backward_weight};
+pub use conv::{conv_transpose2d, conv2d, conv2d_backward_data, conv2d_backward_weight};
 pub use cross_entropy::{cross_entropy, cross_entropy_backward, cross_entropy_fits};
 pub use dropout::{dropout, dropout_at, dropout_backward, dropout_blocks};
 pub use elementwise::*;
 pub use indexing::{
-    embedding, embedding_backward, gather, gather_backward, index_add, index_select, index_select_backward,
-    masked_fill, one_hot, scatter_add,
+    embedding, embedding_backward, gather, gather_backward, index_add, index_put, index_select, index_select_backward,
+    index_select_checked, masked_fill, one_hot, positions, scatter_add,
 };
 pub use layout::*;
 pub use linear_gradients::{linear_gradients, linear_gradients_pay};
@@ -73,7 +76,10 @@ pub use pool::{
 };
 pub use recurrent::{recurrent, recurrent_backward};
 pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
-pub use resample::{upsample_bilinear, upsample_bilinear_backward, upsample_nearest, upsample_nearest_backward};
+pub use resample::{
+    upsample_bicubic, upsample_bicubic_backward, upsample_bilinear, upsample_bilinear_backward, upsample_nearest,
+    upsample_nearest_backward,
+};
 pub use scan::cumsum;
 pub use segment::{segment_argmax, segment_sum};
 pub use softmax::{log_softmax, log_softmax_backward, softmax, softmax_backward};

@@ -8,9 +8,9 @@ use netcl_core::kernels::launch::{self, Arg, Scalar};
 use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
 
+use crate::elements::{BF16_BITS, load, store};
 use crate::lines::Lines;
-use crate::reduce::opencl::{BF16_BITS, indices, load, load_vector, store, terms};
-use crate::wide::{loose_store, loose_types, vector_width};
+use crate::reduce::opencl::{indices, terms};
 
 /// The input and output of a kernel over lines.
 pub(crate) struct Access<'l> {
@@ -59,26 +59,6 @@ impl<'l> Access<'l> {
         format!(
             "{bits}#define COMPUTE {compute}\n#define UINT {uint}\n#define KEPT_PARAMS {params}\n\
              #define KEPT(o_) {places}\n#define LOAD(r_i) ({load})\n#define STORE(v_, r_i) {store}\n"
-        )
-    }
-
-    /// For kernels on processors: `VCOMPUTE`, `WIDTH`, `STEP`, `X_STEP`, `Y_STEP`, and `LOAD1(d)`, `LOADV(d)`,
-    /// `STORE1(v, d)` and `STOREV(v, d)`, which reach elements by their distance from a line's first.
-    pub(crate) fn vector_defines(&self) -> String {
-        let dtype = self.x.dtype();
-        let width = vector_width(dtype);
-        let step = match self.index {
-            IndexWidth::Bits32 => "int",
-            IndexWidth::Bits64 => "long",
-        };
-        let (one, vector) = (load(dtype, "x_o + (d_)"), load_vector(dtype, "x_o + (d_)", width));
-        let put_one = store(dtype, "y_o + (d_)", "(v_)");
-        format!(
-            "{}#define STEP {step}\n#define X_STEP x_r\n#define Y_STEP y_r\n\
-             #define LOAD1(d_) ({one})\n#define LOADV(d_) ({vector})\n#define STORE1(v_, d_) {}\n#define STOREV(v_, d_) {}\n",
-            loose_types(dtype),
-            put_one.trim_end_matches(';'),
-            loose_store(dtype, "y_o + (d_)"),
         )
     }
 

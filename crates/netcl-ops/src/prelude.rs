@@ -1,5 +1,5 @@
-//! What stands before the text of a product's or a convolution's kernel: its types, how elements are loaded and stored, and what
-//! is computed before and behind the sums as functions.
+//! What precedes the source of a product's or a convolution's kernel: its types, how elements are loaded and stored, and the
+//! fused expressions as functions.
 
 use std::fmt::Write as _;
 
@@ -11,15 +11,6 @@ use netcl_core::kernels::expr::opencl::{CType, IndexWidth, inline_c};
 pub(crate) struct Prelude {
     pub(crate) text: String,
     pub(crate) key: String,
-}
-
-/// What becomes of a sum.
-pub(crate) struct Ending<'e> {
-    /// The type of the result in memory.
-    pub(crate) dtype: DType,
-    /// The epilogue, if there is one.
-    pub(crate) expr: Option<&'e Expr>,
-    pub(crate) inline: Inline,
 }
 
 /// How an expression of a value and of tensors around it is computed inside a kernel: its first input is the value.
@@ -41,7 +32,7 @@ struct Names {
 }
 
 const EPILOGUE: Names = Names { function: "epilogue", name: "EPILOGUE", tensor: "e", scalar: "s" };
-const LEAD: Names = Names { function: "lead", name: "LEAD", tensor: "p", scalar: "q" };
+const PROLOGUE: Names = Names { function: "prologue", name: "PROLOGUE", tensor: "p", scalar: "q" };
 
 impl Prelude {
     pub(crate) fn new(index: IndexWidth) -> Prelude {
@@ -87,8 +78,8 @@ impl Prelude {
     }
 
     /// Defines what becomes of a sum and how it is stored: `STORE`, `EPILOGUE` and `EPILOGUE_PARAMS`.
-    pub(crate) fn ending(&mut self, ending: &Ending<'_>) {
-        let (dtype, compute) = (ending.dtype, ending.inline.compute);
+    pub(crate) fn epilogue(&mut self, dtype: DType, expr: Option<&Expr>, inline: &Inline) {
+        let compute = inline.compute;
         self.double(compute);
         self.define("OUT", dtype.cl_type());
         if dtype == DType::BF16 {
@@ -96,16 +87,16 @@ impl Prelude {
         }
         let _ = writeln!(self.text, "#define STORE(v, p, i) {}", store_element(dtype, compute));
         let _ = write!(self.key, "{}{}", dtype.name(), compute.name());
-        if let Some(expr) = ending.expr {
-            self.function(&EPILOGUE, expr, &ending.inline);
+        if let Some(expr) = expr {
+            self.function(&EPILOGUE, expr, inline);
         }
     }
 
-    /// Defines how an operand is computed from what was loaded: `LEAD` and `LEAD_PARAMS`.
-    pub(crate) fn lead(&mut self, expr: &Expr, inline: &Inline) {
+    /// Defines how an operand is computed from what was loaded: `PROLOGUE` and `PROLOGUE_PARAMS`.
+    pub(crate) fn prologue(&mut self, expr: &Expr, inline: &Inline) {
         self.double(inline.compute);
-        let _ = write!(self.key, ":lead{}", inline.compute.name());
-        self.function(&LEAD, expr, inline);
+        let _ = write!(self.key, ":prologue{}", inline.compute.name());
+        self.function(&PROLOGUE, expr, inline);
     }
 
     fn function(&mut self, names: &Names, expr: &Expr, inline: &Inline) {

@@ -1,11 +1,12 @@
-//! How kernels over dense tensors read memory: rows in registers and vectors of 16 bytes on GPUs, wide vectors on processors.
+//! How kernels over dense tensors read memory: rows in registers, vectors of 16 bytes.
 
-use netcl_core::backend::opencl::{Grid, Stream};
+use netcl_core::backend::opencl::Stream;
 use netcl_core::dtype::DType;
-use netcl_core::kernels::form::{Form, VECTOR_BYTES};
+use netcl_core::kernels::VECTOR_BYTES;
+use netcl_core::kernels::group_limit::largest_group;
 
 use crate::dense::{Args, ClCode};
-use crate::reduce::opencl::{load_aligned, load_vector, store};
+use crate::elements::{bf16_vector, load_aligned, store_aligned};
 
 /// How the rows of a tensor are held in the registers of work-items: each has some vectors, side by side with its neighbours'.
 ///
@@ -32,10 +33,10 @@ const WIDE_GROUP: usize = 256;
 const SHORT: usize = 16;
 
 impl Wide {
-    /// For rows of `n` elements, if the device is one for it and the rows are short enough. `aligned` says whether every row
+    /// For rows of `n` elements, if they are short enough for the device's work-groups. `aligned` says whether every row
     /// begins at a multiple of 16 bytes, given that `n` elements are one.
     pub(crate) fn new(stream: &Stream, dtype: DType, n: usize, aligned: impl Fn(usize) -> bool) -> Option<Wide> {
-        if Form::of(stream.device()) != Form::Groups || n == 0 {
+        if n == 0 {
             return None;
         }
         let vector = VECTOR_BYTES / dtype.size();
@@ -44,19 +45,18 @@ impl Wide {
         let lanes = |vectors: usize| n.div_ceil(width * vectors).next_power_of_two();
         let vectors = if lanes(short) <= SHORT { short } else { HELD / width };
         let lanes = lanes(vectors);
-        let most = stream.device().info().max_work_group_size;
-        let group = 1 << most.clamp(1, WIDE_GROUP.max(lanes)).ilog2();
+        let group = 1 << largest_group(stream.device()).min(WIDE_GROUP.max(lanes)).ilog2();
         (lanes <= group && lanes <= MOST_LANES).then_some(Wide { width, vectors, lanes, group })
     }
 
     /// For rows of any length, in as many pieces as it takes: a group has one row, of which it holds a piece at a time.
     pub(crate) fn long(stream: &Stream, dtype: DType, n: usize, aligned: impl Fn(usize) -> bool) -> Option<Wide> {
-        if Form::of(stream.device()) != Form::Groups || n == 0 {
+        if n == 0 {
             return None;
         }
         let vector = VECTOR_BYTES / dtype.size();
         let width = if n.is_multiple_of(vector) && aligned(vector) { vector } else { 1 };
-        let lanes = 1 << stream.device().info().max_work_group_size.clamp(1, MOST_LANES).ilog2();
+        let lanes = 1 << largest_group(stream.device()).min(MOST_LANES).ilog2();
         Some(Wide { width, vectors: HELD / width, lanes, group: lanes })
     }
 
@@ -121,86 +121,4 @@ impl Wide {
             store_aligned(dtype, width),
         )
     }
-}
-
-/// Work-items for each compute unit of a processor: enough that one which starts late leaves little to wait for.
-pub(crate) const ITEMS_PER_UNIT: usize = 8;
-/// Elements of a processor's work-item at least: fewer take less time than it takes to start it.
-pub(crate) const SMALLEST_ITEM: usize = 2048;
-
-/// How many of `count` things, of `size` elements each, a processor's work-item takes, and how many work-items there are.
-pub(crate) fn deal(stream: &Stream, count: usize, size: usize) -> (usize, usize) {
-    let items = stream.device().info().compute_units as usize * ITEMS_PER_UNIT;
-    let per = count.div_ceil(items).max(SMALLEST_ITEM.div_ceil(size.max(1)).min(count)).max(1);
-    (per, count.div_ceil(per))
-}
-
-/// For processors: work-items, so many per compute unit, that have a long stretch of `n` elements each, a multiple of `whole`. The grid
-/// and the length of a stretch.
-pub(crate) fn stretches(stream: &Stream, n: usize, per_unit: usize, whole: usize) -> (Grid, usize) {
-    let items = stream.device().info().compute_units as usize * per_unit;
-    let per = n.div_ceil(items).max(SMALLEST_ITEM).next_multiple_of(whole);
-    (Grid::new([n.div_ceil(per)]).local([1]), per)
-}
-
-/// Lanes of a vector on processors: float16 or double8, which compilers split for narrower registers.
-pub(crate) fn vector_width(dtype: DType) -> usize {
-    64 / dtype.accumulator().size()
-}
-
-/// For kernels on processors: `VCOMPUTE`, `WIDTH` and `LOOSE`, a vector that lies anywhere in memory.
-///
-/// Such a one is written at once: some drivers make several stores of `vstore`.
-pub(crate) fn loose_types(dtype: DType) -> String {
-    let (width, size) = (vector_width(dtype), dtype.accumulator().size());
-    let compute = if dtype == DType::F64 { "double" } else { "float" };
-    let bits = if dtype == DType::BF16 { bf16_vector(width) } else { String::new() };
-    format!(
-        "{bits}typedef {compute}{width} LOOSE __attribute__((aligned({size})));\n\
-         #define VCOMPUTE {compute}{width}\n#define WIDTH {width}\n"
-    )
-}
-
-/// The statement, without a semicolon, that writes vector `v_` of elements to any place.
-pub(crate) fn loose_store(dtype: DType, at: &str) -> String {
-    let width = vector_width(dtype);
-    match dtype {
-        DType::F16 => format!("vstore_half{width}_rte(v_, 0, {at})"),
-        DType::BF16 => format!("vstore{width}(bf16_vector(v_), 0, {at})"),
-        _ => format!("*(__global LOOSE *)({at}) = (v_)"),
-    }
-}
-
-/// [`loose_types`], and `LOADV(p)`, `STOREV(v, p)`; `LOADC(p)` and `STOREC(v, p)` for parameters and statistics.
-pub(crate) fn loose_defines(dtype: DType) -> String {
-    let width = vector_width(dtype);
-    format!(
-        "{}#define LOADV(p_) ({})\n#define STOREV(v_, p_) {}\n#define LOADC(p_) vload{width}(0, p_)\n\
-         #define STOREC(v_, p_) *(__global LOOSE *)(p_) = (v_)\n",
-        loose_types(dtype),
-        load_vector(dtype, "p_", width),
-        loose_store(dtype, "p_"),
-    )
-}
-
-/// The statement, without a semicolon, that writes vector `v_` to place `p_`, a multiple of its length.
-fn store_aligned(dtype: DType, width: usize) -> String {
-    match dtype {
-        _ if width == 1 => store(dtype, "p_", "(v_)").trim_end_matches(';').to_owned(),
-        DType::F16 => format!("vstorea_half{width}_rte(v_, 0, p_)"),
-        DType::BF16 => format!("*(__global ushort{width} *)(p_) = bf16_vector(v_)"),
-        _ => format!("*(__global {}{width} *)(p_) = (v_)", dtype.cl_type()),
-    }
-}
-
-/// `bf16_bits` for a vector.
-fn bf16_vector(width: usize) -> String {
-    format!(
-        "ushort{width} bf16_vector(float{width} x) {{
-    const uint{width} bits = as_uint{width}(x);
-    const uint{width} rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits >> 16) | 0x40u;
-    return convert_ushort{width}(x != x ? quiet : rounded);
-}}
-"
-    )
 }

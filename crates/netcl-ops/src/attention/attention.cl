@@ -9,7 +9,7 @@
 //   2. maxima of each query through local memory; P = exp(score - maximum); sums likewise; P into local memory
 //   3. V tile over the K tile; sums of the output, in registers: sum * shrink + P V
 //
-// On processors a group is one work-item (TX = TY = 1), whose loops over keys and columns the compiler vectorises: what is
+// On CPU devices a group is one work-item (TX = TY = 1), whose loops over keys and columns the compiler vectorises: what is
 // read for many keys at one column lies transposed there.
 //
 // Maximum and total of a query live in registers of all its TX items, which compute them in one order: the same bits.

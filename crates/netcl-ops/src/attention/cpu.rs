@@ -5,6 +5,7 @@ mod tile;
 use netcl_core::Result;
 use netcl_core::backend::cpu::CpuKernel;
 use netcl_core::backend::cpu::interrupt::checkpoint;
+use netcl_core::backend::cpu::threads::num_threads;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{Access, Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
@@ -113,9 +114,47 @@ pub(super) fn backward(problem: &Problem, backward: &Backward<'_>) -> (Work, Arg
     (Work::Cpu(kernel), args)
 }
 
+/// Matrices per thread from which each is one task: fewer could leave threads idle at the end.
+const MATRICES_PER_THREAD: usize = 4;
+
 fn run_backward<T: Lane>(g: &Geometry, memory: &Memory<T>) -> Result<()> {
+    let threads = num_threads();
+    if g.matrices.is_multiple_of(threads) || g.matrices >= MATRICES_PER_THREAD * threads {
+        return of_matrices(g, memory);
+    }
     of_queries(g, memory)?;
     of_keys(g, memory)
+}
+
+/// All three gradients, a matrix at a time: five products for each tile, where two passes need seven and the exponentials twice.
+/// Every sum adds the same terms in the same order as in two passes.
+fn of_matrices<T: Lane>(g: &Geometry, memory: &Memory<T>) -> Result<()> {
+    let scale = <T as netcl_core::dtype::Element>::from_f64(g.scale);
+    try_parallel_for(g.op, g.matrices, 1, |range| {
+        let mut tile = Tile::new(g, QUERIES, KEYS);
+        for matrix in range {
+            // SAFETY: this task has the matrix to itself.
+            unsafe { memory.clear_keys(g, matrix, &(0..g.s)) };
+            for start in (0..g.l).step_by(QUERIES) {
+                let queries = start..g.l.min(start + QUERIES);
+                for query in queries.clone() {
+                    // SAFETY: as above.
+                    unsafe { memory.write_delta(g, matrix, query) };
+                }
+                for keys in g.keys(&queries, KEYS) {
+                    checkpoint();
+                    tile.gradients(g, memory, matrix, &queries, &keys)?;
+                    // SAFETY: the tile holds rows x keys probabilities and gradients of scores; the matrix has these queries
+                    // and keys, and its gradients are this task's alone.
+                    unsafe {
+                        tile.add_to_queries(g, memory, (matrix, &queries, &keys), keys.start > 0, scale);
+                        tile.add_to_keys(g, memory, (matrix, &queries, &keys), true, scale);
+                    }
+                }
+            }
+        }
+        Ok(())
+    })
 }
 
 /// The gradient of q, block by block of queries, after each query's sum of output times gradient.
@@ -131,19 +170,11 @@ fn of_queries<T: Lane>(g: &Geometry, memory: &Memory<T>) -> Result<()> {
                 // SAFETY: the query is one of the matrix's, and no other task writes its sum.
                 unsafe { memory.write_delta(g, matrix, query) };
             }
-            let mut first = true;
             for keys in g.keys(&queries, KEYS) {
                 checkpoint();
                 tile.gradients(g, memory, matrix, &queries, &keys)?;
-                // SAFETY: the tile holds rows x keys gradients of scores, `k` has these keys, and the rows of `dq` are this
-                // task's alone.
-                unsafe {
-                    let k = memory.k(g, matrix, keys.start);
-                    let ds = (tile.gradients.as_ptr(), keys.len() as isize, 1);
-                    let (to, rs, cs) = memory.gradient(g, 0, matrix, queries.start);
-                    product((queries.len(), g.d, keys.len()), ds, k, (to, rs, cs), !first, scale);
-                }
-                first = false;
+                // SAFETY: the tile holds rows x keys gradients of scores, and the rows of `dq` are this task's alone.
+                unsafe { tile.add_to_queries(g, memory, (matrix, &queries, &keys), keys.start > 0, scale) };
             }
         }
         Ok(())
@@ -163,18 +194,8 @@ fn of_keys<T: Lane>(g: &Geometry, memory: &Memory<T>) -> Result<()> {
             for queries in g.queries(&keys, QUERIES) {
                 checkpoint();
                 tile.gradients(g, memory, matrix, &queries, &keys)?;
-                let rows = queries.len();
-                // SAFETY: as in `of_queries`, with the rows of `dk` and `dv` that belong to these keys. Both factors on the
-                // left are read transposed.
-                unsafe {
-                    let (q, grad) = (memory.q(g, matrix, queries.start), memory.grad(g, matrix, queries.start));
-                    let p = (tile.scores.as_ptr(), 1, keys.len() as isize);
-                    let ds = (tile.gradients.as_ptr(), 1, keys.len() as isize);
-                    let (to, rs, cs) = memory.gradient(g, 1, matrix, keys.start);
-                    product((keys.len(), g.d, rows), ds, q, (to, rs, cs), !first, scale);
-                    let (to, rs, cs) = memory.gradient(g, 2, matrix, keys.start);
-                    product((keys.len(), g.dv, rows), p, grad, (to, rs, cs), !first, T::ONE);
-                }
+                // SAFETY: as in `of_queries`, with the rows of `dk` and `dv` that belong to these keys.
+                unsafe { tile.add_to_keys(g, memory, (matrix, &queries, &keys), !first, scale) };
                 first = false;
             }
             if first {

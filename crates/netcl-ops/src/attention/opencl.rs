@@ -12,7 +12,8 @@ use netcl_core::{Error, Result};
 use smallvec::SmallVec;
 
 use super::problem::{Backward, Problem, Saved};
-use crate::indexing::opencl::{buffer, element_defines};
+use crate::elements::element_defines;
+use crate::indexing::opencl::buffer;
 
 type Args = SmallVec<[Arg; 8]>;
 
@@ -49,8 +50,8 @@ impl Tile {
     /// The largest tile that the device has room for.
     fn choose(problem: &Problem, stream: &Stream, pass: Pass) -> Result<Tile> {
         let info = stream.device().info();
-        let processor = stream.device().device_type() == DeviceType::Cpu;
-        let most = FORCED.get().unwrap_or(if processor { 1 } else { 16 });
+        let cpu_device = stream.device().device_type() == DeviceType::Cpu;
+        let most = FORCED.get().unwrap_or(if cpu_device { 1 } else { 16 });
         let side = 1 << (info.max_work_group_size.max(1).ilog2() / 2).min(most.max(1).ilog2());
         let tiles: SmallVec<[Tile; 7]> = SIDES
             .into_iter()

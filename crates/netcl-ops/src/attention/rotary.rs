@@ -69,6 +69,16 @@ impl RotaryTables {
         }
         Ok(RotaryTables { cos, sin })
     }
+
+    /// The cosines.
+    pub fn cos(&self) -> &Tensor {
+        &self.cos
+    }
+
+    /// The sines.
+    pub fn sin(&self) -> &Tensor {
+        &self.sin
+    }
 }
 
 /// Rotates the pairs of every row of a `[..., length, width]` tensor by the angles of its position.

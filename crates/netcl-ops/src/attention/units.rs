@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use netcl_core::backend::opencl::tensor_map::{MAP_BYTES, MapAxis, MapElement, Swizzle, TensorMap};
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
+use netcl_core::kernel_selector::has_wgmma;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::precision::{MatmulPrecision, matmul_precision};
 use netcl_core::tensor::Tensor;
@@ -15,7 +16,6 @@ use super::opencl::is_forced;
 use super::problem::{Backward, Problem, Saved};
 use crate::COPY_ENGINE;
 use crate::indexing::opencl::buffer;
-use crate::matmul::has_wgmma;
 
 type Args = SmallVec<[Arg; 8]>;
 
@@ -99,7 +99,7 @@ pub(super) fn serves(problem: &Problem, stream: &Stream) -> bool {
         && problem.s < 1 << 30
         && problem.batch * problem.heads * problem.l.max(problem.s).next_multiple_of(PADDED) < 1 << 30
         && !is_forced()
-        && has_wgmma(stream)
+        && has_wgmma(stream.device())
 }
 
 /// A tensor that the copy engine can read: rows that begin at multiples of 16 bytes.

@@ -14,45 +14,41 @@
 //! summed in float32.
 //!
 //! The two gradients are functions of their own. [`conv_transpose2d`] *is* the data gradient with the roles of input and output
-//! exchanged, so that its gradients are the other two functions, and [`conv1d`] is a view.
+//! exchanged, so that its gradients are the other two functions. Sequences are images of one row.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `geometry` | lengths, and what can be wrong with them |
-//! | `finish` | bias and epilogue as one expression |
-//! | `lead` | images that are computed while they are read |
+//! | `epilogue` | bias and epilogue as one expression |
+//! | `prologue` | images that are computed while they are read |
 //! | `cpu` | the native engine: shifted or packed products, whatever the stride or dilation |
 //! | `opencl` | one way of computing per [`Variant`], each with its `.cl` file |
-//! | `transposed`, `line` | the operations that are convolutions seen differently |
+//! | `transposed` | the transposed convolution: a data gradient used forwards |
 
 mod cpu;
-mod finish;
-mod geometry;
-mod lead;
-mod line;
-mod offered;
+mod epilogue;
+mod fusable;
 mod opencl;
+mod prologue;
 mod transposed;
 
 use netcl_core::backend::Queue;
-use netcl_core::kernels::described::Taken;
-use netcl_core::kernels::elementwise::Number;
-use netcl_core::kernels::expr::Expr;
+use netcl_core::conv::ConvGeometry;
+use netcl_core::kernel_selector::{ConvPass, KernelConfig, KernelVariant};
+use netcl_core::kernels::described::CanFuse;
+use netcl_core::kernels::launch;
 use netcl_core::shape::Shape;
 use netcl_core::tensor::{Tensor, reshape};
 use netcl_core::{Error, Result};
 
-use crate::lead::Lead;
-use crate::matmul::{Epilogue, MatmulOptions, matmul_with};
+use crate::matmul::{MatmulOptions, matmul_with};
 use crate::norm::ChannelStatistics;
 use crate::norm::statistics::Cut;
-use finish::Finish;
-use geometry::Geometry;
+use crate::prologue::CheckedPrologue;
+use epilogue::ConvEpilogue;
 
-pub use line::{Conv1dOptions, conv1d, conv1d_backward_data, conv1d_backward_weight};
-pub use transposed::{
-    ConvTransposeOptions, conv_transpose2d, conv_transpose2d_backward_data, conv_transpose2d_backward_weight,
-};
+pub use netcl_core::conv::{ConvParams, symmetric};
+pub use netcl_core::kernels::described::{Epilogue, Prologue};
+pub use transposed::{conv_transpose2d, conv_transpose2d_backward_data, conv_transpose2d_backward_weight};
 
 /// A way of computing on OpenCL devices. The native CPU has an engine of its own and takes no notice of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,8 +57,6 @@ pub enum Variant {
     Naive,
     /// Windows written out as a matrix, a few images at a time, for the matrix product: any geometry.
     Im2col,
-    /// The same with a work-item for each plane of windows, which copies whole runs of columns: what processors are good at.
-    Im2colPlanes,
     /// A matrix product that reads windows where they are: any geometry.
     ImplicitGemm,
     /// A part of the image in local memory, one pixel of several filters per work-item. Forward only.
@@ -70,6 +64,8 @@ pub enum Variant {
     /// F(2x2, 3x3): 2.25 times fewer multiplications. Filters of 3x3 with stride 1, no dilation, one group, float32; forward
     /// and data gradient.
     Winograd,
+    /// Filters that see one channel each, with any number of them to a channel: every pixel is read once from memory.
+    Depthwise,
 }
 
 impl Variant {
@@ -77,18 +73,17 @@ impl Variant {
     pub const ALL: [Variant; 6] = [
         Variant::Naive,
         Variant::Im2col,
-        Variant::Im2colPlanes,
         Variant::ImplicitGemm,
         Variant::TiledLocal,
         Variant::Winograd,
+        Variant::Depthwise,
     ];
 }
 
-/// Images that are computed while they are read: an activation, a normalisation, a scale. Zeros around them stay zeros. Where a
-/// way of computing would do so too often, images are computed first.
+/// The parameters of a convolution, the expressions fused on it, and how it is computed.
 ///
 /// ```
-/// use netcl_ops::conv::{ConvOptions, Prologue, conv2d, same};
+/// use netcl_ops::conv::{ConvOptions, ConvParams, Prologue, conv2d, symmetric};
 /// use netcl_core::{device::manager, dtype::DType, kernels::expr::Graph, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
@@ -96,40 +91,17 @@ impl Variant {
 /// let ones = Tensor::full(&queue, [1, 1, 1, 3], DType::F32, 1.0)?;
 /// let g = Graph::new();
 /// let relu_plus_one = g.finish(&[g.input(0).relu() + g.scalar(0)]);
-/// let prologue = Prologue { expr: &relu_plus_one, inputs: vec![], scalars: vec![1.0.into()] };
-/// let options = ConvOptions { padding: same([0, 1]), prologue: Some(prologue), ..Default::default() };
+/// let prologue = Prologue { operand: 0, expr: &relu_plus_one, inputs: vec![], scalars: vec![1.0.into()] };
+/// let params = ConvParams { padding: symmetric([0, 1]), ..Default::default() };
+/// let options = ConvOptions { params, prologue: Some(prologue), ..Default::default() };
 /// assert_eq!(conv2d(&x, &ones, None, &options)?.to_host::<f32>()?, [3.0, 7.0, 5.0]);
 /// # Ok::<(), netcl_core::Error>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct Prologue<'e> {
-    /// One output; input 0 is the image as it is given, further inputs are the tensors of `inputs`.
-    pub expr: &'e Expr,
-    /// Tensors that broadcast to the images, of any float dtype.
-    pub inputs: Vec<Tensor>,
-    /// The expression's run-time scalars.
-    pub scalars: Vec<Number>,
-}
-
-/// How [`conv2d`] moves its filters over the image, and what happens to the sums.
-///
-/// ```
-/// use netcl_ops::conv::{ConvOptions, same};
-///
-/// let options = ConvOptions { stride: [2, 2], padding: same([1, 1]), ..Default::default() };
-/// assert_eq!(options.padding, [1, 1, 1, 1]);
-/// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ConvOptions<'e> {
-    /// Steps down and to the right.
-    pub stride: [usize; 2],
-    /// Zeros at the top, bottom, left and right; [`same`] makes it from one number per axis.
-    pub padding: [usize; 4],
-    /// Distance between the taps of a filter.
-    pub dilation: [usize; 2],
-    /// Independent groups of channels.
-    pub groups: usize,
-    /// Computes the images while they are read. Gradients ignore it.
+    /// How the filters move over the image.
+    pub params: ConvParams,
+    /// Computes the images (operand 0) while they are read; zeros around them stay zeros. Gradients ignore it.
     pub prologue: Option<Prologue<'e>>,
     /// Applied to each element of the result, after the bias; its tensors broadcast to the result. Gradients ignore it.
     pub epilogue: Option<Epilogue<'e>>,
@@ -138,36 +110,23 @@ pub struct ConvOptions<'e> {
     pub variant: Option<Variant>,
 }
 
-impl Default for ConvOptions<'_> {
-    fn default() -> Self {
-        ConvOptions {
-            stride: [1, 1],
-            padding: [0; 4],
-            dilation: [1, 1],
-            groups: 1,
-            prologue: None,
-            epilogue: None,
-            variant: None,
-        }
+impl From<ConvParams> for ConvOptions<'_> {
+    fn from(params: ConvParams) -> Self {
+        ConvOptions { params, ..Default::default() }
     }
-}
-
-/// The padding (top, bottom, left, right) of as many zeros on both sides of the rows and of the columns.
-pub const fn same([rows, columns]: [usize; 2]) -> [usize; 4] {
-    [rows, rows, columns, columns]
 }
 
 /// The convolution of images `[N, C, H, W]` with filters `[F, C / groups, KH, KW]`, plus a bias of F elements.
 ///
 /// ```
-/// use netcl_ops::conv::{ConvOptions, conv2d, same};
+/// use netcl_ops::conv::{ConvParams, conv2d, symmetric};
 /// use netcl_core::{device::manager, dtype::DType, tensor::Tensor};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1, 1, 3, 3])?;
 /// let box_filter = Tensor::full(&queue, [1, 1, 3, 3], DType::F32, 1.0)?;
-/// let options = ConvOptions { padding: same([1, 1]), ..Default::default() };
-/// let out = conv2d(&x, &box_filter, None, &options)?;
+/// let params = ConvParams { padding: symmetric([1, 1]), ..Default::default() };
+/// let out = conv2d(&x, &box_filter, None, &params.into())?;
 /// assert_eq!(out.to_host::<f32>()?, [12.0, 21.0, 16.0, 27.0, 45.0, 33.0, 24.0, 39.0, 28.0]);
 /// # Ok::<(), netcl_core::Error>(())
 /// ```
@@ -225,46 +184,53 @@ fn convolve(
     statistics: bool,
 ) -> Result<(Tensor, Option<ChannelStatistics>)> {
     check_operands(op, x, weight)?;
-    let g = Geometry::new(op, x.shape(), weight.shape(), options)?;
-    let finish = Finish::new(op, x, bias, options.epilogue.as_ref(), &g.output_shape())?;
-    let out = Tensor::uninit(x.queue(), g.output_shape(), finish.dtype)?;
+    let g = ConvGeometry::new(op, x.shape(), weight.shape(), &options.params)?;
+    let epilogue = ConvEpilogue::new(op, x, bias, options.epilogue.as_ref(), &g.output_shape())?;
+    let out = Tensor::uninit(x.queue(), g.output_shape(), epilogue.dtype)?;
     let mut found = None;
     let free = options.variant.is_none() && options.prologue.is_none();
-    if !statistics && free && g.n > 0 && offered::offer(op, x, weight, bias, options, &out)? {
+    if !statistics && free && g.n > 0 && launch::has_sink() && fusable::offer(op, x, weight, bias, options, &out)? {
         return Ok((out, found));
     }
-    let lead = options.prologue.as_ref().map(|p| Lead::new(op, x, p.expr, &p.inputs, &p.scalars)).transpose()?;
-    if let Some(lead) = &lead
-        && lead::takes(op, &g, [x, weight, &out], options.variant, lead)? != Taken::Yes
+    let prologue = options.prologue.as_ref().map(|p| {
+        if p.operand != 0 {
+            let what = format!("a prologue computes the images, operand 0, not operand {}", p.operand);
+            return Err(Error::argument(op, what));
+        }
+        CheckedPrologue::new(op, x, p.expr, &p.inputs, &p.scalars)
+    });
+    let prologue = prologue.transpose()?;
+    if let Some(prologue) = &prologue
+        && prologue::can_fuse(op, &g, [x, weight, &out], options.variant, prologue)? != CanFuse::Yes
     {
         let options = ConvOptions { prologue: None, ..options.clone() };
-        return convolve(op, &lead.computed()?, weight, bias, &options, statistics);
+        return convolve(op, &prologue.computed()?, weight, bias, &options, statistics);
     }
-    let lead = lead.as_ref();
+    let prologue = prologue.as_ref();
     match x.queue() {
         Queue::OpenCl(stream) => {
             if let Some(variant) = options.variant {
                 opencl::check(op, variant, &g, x.dtype())?;
             }
-            let config = match options.variant {
-                None if g.n > 0 => opencl::configuration(op, &g, x)?,
-                _ => None,
-            };
-            if lead::as_product(&g, options.variant, config.as_ref()) {
-                product(&g, x, weight, &out, (lead, &finish))?;
-            } else if g.n > 0 {
-                let how = (options.variant, config.as_ref());
-                found = opencl::forward(stream, &g, [x, weight, &out], (lead, &finish), how, statistics)?;
+            if g.n == 0 {
+                return Ok((out, found));
+            }
+            let (variant, config) = opencl::choose(op, &g, x, ConvPass::Forward, options.variant)?;
+            if as_product(&g, options.variant, config.as_ref()) {
+                product(&g, x, weight, &out, (prologue, &epilogue))?;
+            } else {
+                let chosen = (variant, config.as_ref());
+                found = opencl::forward(stream, &g, [x, weight, &out], (prologue, &epilogue), chosen, statistics)?;
             }
         }
         _ if g.n == 0 => {}
-        Queue::Cpu(_) if g.is_product() => product(&g, x, weight, &out, (lead, &finish))?,
+        Queue::Cpu(_) if g.is_product() => product(&g, x, weight, &out, (prologue, &epilogue))?,
         Queue::Cpu(_) => {
             if statistics {
                 let parts = Tensor::uninit(x.queue(), [out.shape()[1], 1, 2], out.dtype().accumulator())?;
                 found = Some(ChannelStatistics { parts, cut: Cut::whole(g.n * g.pixels()) });
             }
-            cpu::forward(&g, [x, weight, &out], (lead, &finish), found.as_ref().map(|found| &found.parts))?;
+            cpu::forward(&g, [x, weight, &out], (prologue, &epilogue), found.as_ref().map(|found| &found.parts))?;
         }
     }
     Ok((out, found))
@@ -292,28 +258,28 @@ pub fn conv2d_backward_data(
 ) -> Result<Tensor> {
     const OP: &str = "conv2d_backward_data";
     check_operands(OP, grad, weight)?;
-    let g = Geometry::new(OP, input_shape, weight.shape(), options)?;
+    let g = ConvGeometry::new(OP, input_shape, weight.shape(), &options.params)?;
     check_gradient(OP, grad, &g)?;
-    data_gradient(&g, grad, weight, &Finish::plain(grad.dtype()), options.variant)
+    data_gradient(&g, grad, weight, &ConvEpilogue::plain(grad.dtype()), options.variant)
 }
 
 /// The data gradient of a checked convolution, with an end of its own.
 fn data_gradient(
-    g: &Geometry,
+    g: &ConvGeometry,
     grad: &Tensor,
     weight: &Tensor,
-    finish: &Finish,
+    epilogue: &ConvEpilogue,
     variant: Option<Variant>,
 ) -> Result<Tensor> {
-    let out = Tensor::uninit(grad.queue(), g.input_shape(), finish.dtype)?;
+    let out = Tensor::uninit(grad.queue(), g.input_shape(), epilogue.dtype)?;
     match grad.queue() {
         _ if g.n == 0 => {}
-        Queue::Cpu(_) if g.is_product() => product(&g.swapped(), grad, &swapped(g, weight)?, &out, (None, finish))?,
-        Queue::Cpu(_) => cpu::backward_data(g, grad, weight, &out, finish)?,
+        Queue::Cpu(_) if g.is_product() => product(&g.swapped(), grad, &swapped(g, weight)?, &out, (None, epilogue))?,
+        Queue::Cpu(_) => cpu::backward_data(g, grad, weight, &out, epilogue)?,
         Queue::OpenCl(_) if variant.is_none() && g.is_product() => {
-            product(&g.swapped(), grad, &swapped(g, weight)?, &out, (None, finish))?;
+            product(&g.swapped(), grad, &swapped(g, weight)?, &out, (None, epilogue))?;
         }
-        Queue::OpenCl(stream) => opencl::backward_data(stream, g, grad, weight, &out, finish, variant)?,
+        Queue::OpenCl(stream) => opencl::backward_data(stream, g, grad, weight, &out, epilogue, variant)?,
     }
     Ok(out)
 }
@@ -348,7 +314,7 @@ fn weight_gradient(
     options: &ConvOptions<'_>,
 ) -> Result<Tensor> {
     check_operands(op, grad, x)?;
-    let g = Geometry::new(op, x.shape(), weight_shape, options)?;
+    let g = ConvGeometry::new(op, x.shape(), weight_shape, &options.params)?;
     check_gradient(op, grad, &g)?;
     if g.n == 0 {
         return Tensor::from_shape(x.queue(), weight_shape.clone(), x.dtype());
@@ -361,45 +327,45 @@ fn weight_gradient(
     Ok(out)
 }
 
+/// Whether the convolution is a product of matrices as they lie: windows of single pixels, unless something else was asked for or
+/// measured.
+fn as_product(g: &ConvGeometry, forced: Option<Variant>, config: Option<&KernelConfig>) -> bool {
+    let im2col = |config: &KernelConfig| config.variant == KernelVariant::Conv2dIm2col;
+    forced.is_none() && g.is_product() && config.is_none_or(im2col)
+}
+
 /// A 1x1 convolution: for every image and group, filters x channels times channels x pixels.
 fn product(
-    g: &Geometry,
+    g: &ConvGeometry,
     x: &Tensor,
     weight: &Tensor,
     out: &Tensor,
-    (lead, finish): (Option<&Lead<'_>>, &Finish),
+    (prologue, epilogue): (Option<&CheckedPrologue<'_>>, &ConvEpilogue),
 ) -> Result<()> {
     if g.n == 0 {
         return Ok(());
     }
-    let (pixels, images) = (g.pixels(), lead::image_shape(g));
+    let (pixels, images) = (g.pixels(), prologue::image_shape(g));
     let x = reshape(x, images.clone())?;
-    let prologue = match lead {
-        Some(&Lead { expr, ref inputs, scalars, .. }) => {
+    let prologue = match prologue {
+        Some(&CheckedPrologue { expr, ref inputs, scalars, .. }) => {
             // Asked before: strides can say it.
             let inputs = inputs.iter().map(|input| reshape(input, images.clone())).collect::<Result<_>>()?;
-            Some(crate::matmul::Prologue { first: false, expr, inputs, scalars: scalars.to_vec() })
+            Some(Prologue { operand: 1, expr, inputs, scalars: scalars.to_vec() })
         }
         None => None,
     };
     let weight = reshape(weight, [g.groups, g.filters, g.channels])?;
     let result = [g.n, g.groups, g.filters, pixels];
-    let inputs = finish.inputs.iter().map(|input| reshape(input, result)).collect::<Result<_>>()?;
+    let inputs = epilogue.inputs.iter().map(|input| reshape(input, result)).collect::<Result<_>>()?;
     let out = reshape(out, result)?;
-    let epilogue = finish.epilogue(inputs);
+    let epilogue = epilogue.epilogue(inputs);
     let options = MatmulOptions { prologue, epilogue, out: Some(&out), ..Default::default() };
     matmul_with(&weight, &x, &options).map(|_| ())
 }
 
-impl Geometry {
-    /// The 1x1 convolution that is the data gradient of this one.
-    fn swapped(&self) -> Geometry {
-        Geometry { channels: self.filters, filters: self.channels, input: self.output, output: self.input, ..*self }
-    }
-}
-
 /// The weight of the data gradient: in every group, filters become channels. A view where strides can say it.
-fn swapped(g: &Geometry, weight: &Tensor) -> Result<Tensor> {
+fn swapped(g: &ConvGeometry, weight: &Tensor) -> Result<Tensor> {
     let [kh, kw] = g.kernel;
     let groups = reshape(weight, [g.groups, g.filters, g.channels, kh, kw])?.permute(&[0, 2, 1, 3, 4])?;
     reshape(&groups, [g.groups * g.channels, g.filters, kh, kw])
@@ -414,7 +380,7 @@ fn check_operands(op: &'static str, first: &Tensor, second: &Tensor) -> Result<(
     first.queue().check_same_device(op, second.queue())
 }
 
-fn check_gradient(op: &'static str, grad: &Tensor, g: &Geometry) -> Result<()> {
+fn check_gradient(op: &'static str, grad: &Tensor, g: &ConvGeometry) -> Result<()> {
     if grad.shape() == &g.output_shape() {
         return Ok(());
     }

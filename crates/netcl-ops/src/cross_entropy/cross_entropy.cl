@@ -7,8 +7,7 @@
 //                                                                 stats[2 rows]     = rows that count
 // The maximum and the rest are kept apart: in their sum large logits would leave the rest no digits.
 //
-//   cross_entropy_groups    GPUs: `lanes` work-items share a row, what is left of the group takes further rows
-//   cross_entropy_items     processors: a work-item (a group of one) takes `per` rows, in vectors
+//   cross_entropy_groups    `lanes` work-items share a row, what is left of the group takes further rows
 //
 // Every group writes the sum of its losses and how many count to partial[group], and counts itself; the group that comes last
 // adds up all parts, in their order, so that the result is always the same. It leaves the counter at zero, as it was.
@@ -18,23 +17,16 @@
 // Compiled with: REAL    float or double
 //                LABEL   int or long
 //                FENCE   makes what was written visible to all groups
-//                VREAL, WIDTH, EXPV(v)   a vector, its length, its exponential (items only)
 // The defaults make this file compile alone.
 
 #ifndef REAL
 #define REAL float
 #define LABEL long
-#define VREAL float16
-#define WIDTH 16
-#define EXPV(v) exp(v)
 #endif
 
 #ifndef FENCE
 #define FENCE mem_fence(CLK_GLOBAL_MEM_FENCE)
 #endif
-
-#define PASTE_(a, b) a##b
-#define PASTE(a, b) PASTE_(a, b)
 
 #define INPUTS __global const REAL *logits, ulong logits_at, __global const LABEL *labels, ulong labels_at
 #define SIZES uint rows, uint classes, long ignored, uint ignores
@@ -60,7 +52,7 @@ void write_loss(REAL sum, REAL counted, __global REAL *loss, __global REAL *stat
 }
 
 // `value` of all work-items of a row, combined: every 16th lane, then the 16 results. No barrier stands in a loop, which
-// compilers for processors take long over, or in a branch, which some get wrong.
+// compilers for CPUs take long over, or in a branch, which some get wrong.
 #define ADD(a, b) ((a) + (b))
 #define JOIN(value, with, lane, lanes)                                                                       \
     {                                                                                                        \
@@ -135,77 +127,3 @@ __kernel void cross_entropy_backward_groups(INPUTS, __global const REAL *stats, 
     }
     grad[g] = value;
 }
-
-#ifdef VREAL
-// The vector at `x`, of which `left` elements are there; the others are -inf, whose exponential adds nothing.
-VREAL some(__global const REAL *x, uint left) {
-    if (left >= WIDTH) return PASTE(vload, WIDTH)(0, x);
-    REAL lanes[WIDTH];
-    for (uint j = 0; j < WIDTH; ++j) lanes[j] = j < left ? x[j] : (REAL)-INFINITY;
-    return PASTE(vload, WIDTH)(0, lanes);
-}
-
-__kernel void cross_entropy_items(INPUTS, __global REAL *loss, __global REAL *stats, __global volatile REAL *partial,
-                                  __global volatile uint *counter, SIZES, uint per) {
-    const uint first = (uint)get_global_id(0) * per, end = min(first + per, rows);
-    REAL sum = 0, counted = 0, lanes[WIDTH];
-    for (uint row = first; row < end; ++row) {
-        __global const REAL *x = logits + logits_at + (ulong)row * classes;
-        VREAL tops = (VREAL)(-INFINITY), powers = (VREAL)(0);
-        for (uint c = 0; c < classes; c += WIDTH) tops = fmax(tops, some(x + c, classes - c));
-        PASTE(vstore, WIDTH)(tops, 0, lanes);
-        REAL largest = lanes[0], total = 0;
-        for (uint j = 1; j < WIDTH; ++j) largest = fmax(largest, lanes[j]);
-        for (uint c = 0; c < classes; c += WIDTH) powers += EXPV(some(x + c, classes - c) - largest);
-        PASTE(vstore, WIDTH)(powers, 0, lanes);
-        for (uint j = 0; j < WIDTH; ++j) total += lanes[j];
-        const REAL rest = log(total);
-        const long label = labels[labels_at + row];
-        stats[row] = largest;
-        stats[(ulong)rows + row] = rest;
-        if (!(ignores && label == ignored)) {
-            sum += LOSS(x, largest, rest, label);
-            counted += 1;
-        }
-    }
-    partial[2 * get_group_id(0)] = sum;
-    partial[2 * get_group_id(0) + 1] = counted;
-    if (!is_last(counter)) return;
-    sum = counted = 0;
-    for (uint p = 0; p < (uint)get_num_groups(0); ++p) {
-        sum += partial[2 * p];
-        counted += partial[2 * p + 1];
-    }
-    write_loss(sum, counted, loss, stats, rows, counter);
-}
-
-__kernel void cross_entropy_backward_items(INPUTS, __global const REAL *stats, __global const REAL *upstream,
-                                           ulong upstream_at, __global REAL *grad, SIZES, uint per) {
-    const uint first = (uint)get_global_id(0) * per, end = min(first + per, rows);
-    const REAL whole = upstream[upstream_at] / stats[2 * (ulong)rows];
-    for (uint row = first; row < end; ++row) {
-        __global const REAL *x = logits + logits_at + (ulong)row * classes;
-        __global REAL *y = grad + (ulong)row * classes;
-        const long label = labels[labels_at + row];
-        const REAL largest = stats[row], rest = stats[(ulong)rows + row];
-        if (ignores && label == ignored) {
-            for (uint c = 0; c < classes; ++c) y[c] = 0;
-            continue;
-        }
-        const uint known = label >= 0 && label < (long)classes;
-        const REAL scale = known ? whole : (REAL)NAN;
-        REAL lanes[WIDTH];
-        for (uint c = 0; c < classes; c += WIDTH) {
-            const uint left = classes - c;
-            const VREAL shares = EXPV((some(x + c, left) - largest) - rest);
-            if (left >= WIDTH) {
-                PASTE(vstore, WIDTH)(shares * scale, 0, y + c);
-            } else {
-                PASTE(vstore, WIDTH)(shares * scale, 0, lanes);
-                for (uint j = 0; j < left; ++j) y[c + j] = lanes[j];
-            }
-        }
-        if (known) y[label] -= scale;
-    }
-}
-#endif

@@ -3,6 +3,7 @@
 
 mod cpu;
 mod opencl;
+pub(crate) mod rows;
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;

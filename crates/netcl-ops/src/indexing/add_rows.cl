@@ -12,7 +12,7 @@
 //                LOAD(p, i), STORE(v, p, i)
 //                KEYS, PLACES              the types of sorted destinations (or indices) and of sources: int or long
 //                UINT                      the type that counts elements
-//                WIDTH, VCOMPUTE, LOADV(p), STOREV(v, p)   vectors of 16 bytes on GPUs; elsewhere an element is one
+//                WIDTH, VCOMPUTE, LOADV(p), STOREV(v, p)   vectors of 16 bytes; where rows do not fit these, an element is one
 
 #ifndef UINT
 #define UINT uint

@@ -19,25 +19,25 @@ const TASK: usize = 1 << 15;
 
 /// A dense tensor of a launch, but for its memory.
 #[derive(Clone, Copy)]
-struct Place {
+pub(super) struct Place {
     argument: usize,
     start: usize,
     end: usize,
 }
 
 impl Place {
-    fn new(argument: usize, tensor: &Tensor) -> Place {
+    pub(super) fn new(argument: usize, tensor: &Tensor) -> Place {
         let (layout, size) = (tensor.layout(), tensor.dtype().size());
         Place { argument, start: layout.offset() * size, end: layout.end() * size }
     }
 
-    fn pointer(self, args: &CpuArgs<'_>) -> Result<SharedPtr<u8>> {
+    pub(super) fn pointer(self, args: &CpuArgs<'_>) -> Result<SharedPtr<u8>> {
         Ok(SharedPtr::new(args.checked_memory(self.argument, self.end)?.wrapping_add(self.start)))
     }
 }
 
 /// The indices of a launch.
-struct Indices {
+pub(super) struct Indices {
     op: &'static str,
     place: Place,
     dtype: DType,
@@ -46,13 +46,13 @@ struct Indices {
 }
 
 impl Indices {
-    fn new(op: &'static str, argument: usize, tensor: &Tensor, limit: usize) -> Indices {
+    pub(super) fn new(op: &'static str, argument: usize, tensor: &Tensor, limit: usize) -> Indices {
         let place = Place::new(argument, tensor);
         Indices { op, place, dtype: tensor.dtype(), shape: tensor.shape().clone(), limit }
     }
 
     /// All of them, checked.
-    fn read(&self, args: &CpuArgs<'_>) -> Result<Vec<usize>> {
+    pub(super) fn read(&self, args: &CpuArgs<'_>) -> Result<Vec<usize>> {
         let memory = self.place.pointer(args)?;
         let mut out = vec![0usize; self.shape.size()];
         // The first that is wrong, whichever thread finds it.

@@ -15,12 +15,13 @@
 //! | `order.rs` | sources sorted by destination |
 //! | `cpu.rs` | the native loops |
 //! | `opencl.rs`, `take.cl`, `add_rows.cl` | the kernels and how they are launched |
-//! | `take_rows.cl`, `add_rows_vector.cl` | the same for processors |
+//! | `put.rs`, `put.cl` | writing at indices, on both backends |
 
 mod cpu;
 pub(crate) mod opencl;
 mod order;
 mod problem;
+mod put;
 
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
@@ -30,6 +31,7 @@ use netcl_core::{Error, Result};
 
 use crate::elementwise::where_;
 use problem::{Rows, cut};
+pub use put::{index_put, positions};
 
 /// The slices of a tensor at some indices along an axis, in their order: NumPy's `take`, PyTorch's `index_select`.
 ///
@@ -54,6 +56,16 @@ pub fn index_select(x: &Tensor, axis: isize, indices: &IndexTensor) -> Result<Te
     let k = check_vector(OP, indices)?;
     let rows = Rows::new(OP, x.shape(), axis, k);
     rows.take(x, indices, rows.with_length(x.shape(), k))
+}
+
+/// [`index_select`] at indices that are known to be in range: they are not read back from a device to be checked. A wrong one
+/// is an error on the native CPU and reads NaN (or 0) elsewhere.
+pub fn index_select_checked(x: &Tensor, axis: isize, indices: &IndexTensor) -> Result<Tensor> {
+    const OP: &str = "index_select";
+    let axis = check_axis(OP, x.shape(), axis)?;
+    let k = check_vector(OP, indices)?;
+    let rows = Rows::new(OP, x.shape(), axis, k);
+    rows.take_checked(x, indices, rows.with_length(x.shape(), k))
 }
 
 /// The gradient of [`index_select`] for its tensor, whose axis had `length` elements: gradients are summed at their indices.

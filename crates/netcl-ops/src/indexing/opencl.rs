@@ -1,8 +1,8 @@
-//! Launches of `take.cl` and `add_rows.cl`, and of `take_rows.cl` and `add_rows_vector.cl` on processors.
+//! Launches of `take.cl` and `add_rows.cl`.
 
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
-use netcl_core::kernels::form::{Form, VECTOR_BYTES};
+use netcl_core::kernels::VECTOR_BYTES;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::tensor::{Tensor, reshape};
 use netcl_core::{Error, Result};
@@ -10,14 +10,13 @@ use smallvec::smallvec;
 
 use super::order::Pairs;
 use super::problem::{Args, Rows, check, host};
-use crate::reduce::opencl::BF16_BITS;
-use crate::wide::{ITEMS_PER_UNIT, Wide, loose_defines, stretches};
+use crate::elements::element_defines;
+use crate::wide::Wide;
 
 pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &Tensor) -> Result<(Work, Args)> {
     let uint = Uint::for_span(x.size().max(out.size()));
     let size = x.dtype().size();
-    let items = Form::of(stream.device()) == Form::Items && !rows.along;
-    let width = if rows.along { 1 } else { whole_vectors(stream, rows.inner, &[x, out]) };
+    let width = if rows.along { 1 } else { whole_vectors(rows.inner, &[x, out]) };
     let bits = match size * width {
         1 => "uchar",
         2 => "ushort",
@@ -26,12 +25,10 @@ pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &
         _ => "uint4",
     };
     let (index, uint_type) = (at.dtype().cl_type(), uint.name());
-    let (text, name) =
-        if items { (include_str!("take_rows.cl"), "take_rows") } else { (include_str!("take.cl"), "take") };
-    let kernel = stream.kernel(&format!("take.cl:{name}:{bits}:{index}:{uint_type}"), || {
+    let kernel = stream.kernel(&format!("take.cl:take:{bits}:{index}:{uint_type}"), || {
         let outside = if bits == "uint4" { "#define OUTSIDE(bits) as_uint4((ulong2)(bits))\n" } else { "" };
         let defines = format!("#define BITS {bits}\n#define INDEX {index}\n#define UINT {uint_type}\n{outside}");
-        (Source::new(defines + text, ""), name)
+        (Source::new(defines + include_str!("take.cl"), ""), "take")
     })?;
     // As often as it fits into eight bytes.
     let nan = match x.dtype() {
@@ -50,22 +47,15 @@ pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &
     args.extend(buffer(at, Access::Read));
     args.extend(units(buffer(out, Access::Write), out));
     args.extend([out.size() / width, rows.n, rows.k, rows.inner / width].map(|v| uint.arg(v)));
-    let outside = Arg::Scalar(Scalar::U64(nan));
-    if items {
-        args.push(outside);
-        let (grid, per) = stretches(stream, out.size(), ITEMS_PER_UNIT, 1);
-        args.push(uint.arg(per));
-        return Ok((Work::OpenCl(kernel, grid), args));
-    }
-    args.extend([Arg::Scalar(Scalar::U32(u32::from(rows.along))), outside]);
+    args.extend([Scalar::U32(u32::from(rows.along)), Scalar::U64(nan)].map(Arg::Scalar));
     Ok((work(kernel, out.size() / width)?, args))
 }
 
-/// The elements that a work-item of a GPU moves at once: as many as make 16 bytes, where whole rows are such; else one.
-fn whole_vectors(stream: &Stream, inner: usize, tensors: &[&Tensor]) -> usize {
+/// The elements that a work-item moves at once: as many as make 16 bytes, where whole rows are such; else one.
+fn whole_vectors(inner: usize, tensors: &[&Tensor]) -> usize {
     let width = VECTOR_BYTES / tensors[0].dtype().size();
     let whole = inner.is_multiple_of(width) && tensors.iter().all(|t| t.layout().offset().is_multiple_of(width));
-    if Form::of(stream.device()) == Form::Groups && whole { width } else { 1 }
+    if whole { width } else { 1 }
 }
 
 /// `None` where there is nothing to compute.
@@ -77,11 +67,7 @@ pub(super) fn add(
     source: &Tensor,
     out: &Tensor,
 ) -> Result<Option<(Work, Args)>> {
-    let sorted = match launch::check_readable(rows.op) {
-        Ok(()) => sort_on_host(rows, stream, at, out)?,
-        Err(_) if at.size() > 0 && out.size() > 0 => sort_on_device(rows, stream, at)?,
-        Err(_) => Order::none(out)?,
-    };
+    let sorted = sorted(rows, stream, at, out)?;
     if out.size() == 0 {
         return Ok(None);
     }
@@ -90,10 +76,8 @@ pub(super) fn add(
     let source = if source.size() == 0 { out } else { source };
     let uint = Uint::for_span(source.size().max(out.size()));
     let from = base.unwrap_or(source);
-    let width = whole_vectors(stream, inner, &[source, out, from]);
-    let items = Form::of(stream.device()) == Form::Items;
-    let name = if items { "add_rows_vector" } else { "add_rows" };
-    let kernel = typed(stream, name, out.dtype(), sorted.types(), uint, width)?;
+    let width = whole_vectors(inner, &[source, out, from]);
+    let kernel = typed(stream, "add_rows", out.dtype(), sorted.types(), uint, width)?;
     let mut args = Args::new();
     args.extend(buffer(source, Access::Read));
     args.extend(buffer(&sorted.keys, Access::Read));
@@ -103,19 +87,23 @@ pub(super) fn add(
     args.push(Arg::Scalar(Scalar::U32(sorted.count as u32)));
     args.extend(buffer(from, Access::Read));
     args.push(Arg::Scalar(Scalar::U32(u32::from(base.is_some()))));
-    if items {
-        let (grid, per) = stretches(stream, out.size(), PER_UNIT_UNEVEN, 1);
-        args.push(uint.arg(per));
-        return Ok(Some((Work::OpenCl(kernel, grid), args)));
-    }
     Ok(Some((work(kernel, out.size() / width)?, args)))
 }
 
 /// Destinations in order and the sources that go there, in device memory.
-struct Order {
-    keys: Tensor,
-    places: Tensor,
-    count: usize,
+pub(super) struct Order {
+    pub(super) keys: Tensor,
+    pub(super) places: Tensor,
+    pub(super) count: usize,
+}
+
+/// The sources of a result by their destinations there.
+pub(super) fn sorted(rows: &Rows, stream: &Stream, at: &Tensor, out: &Tensor) -> Result<Order> {
+    match launch::check_readable(rows.op) {
+        Ok(()) => sort_on_host(rows, stream, at, out),
+        Err(_) if at.size() > 0 && out.size() > 0 => sort_on_device(rows, stream, at),
+        Err(_) => Order::none(out),
+    }
 }
 
 impl Order {
@@ -125,7 +113,7 @@ impl Order {
         Ok(Order { places: keys.clone(), keys, count: 0 })
     }
 
-    fn types(&self) -> [&'static str; 2] {
+    pub(super) fn types(&self) -> [&'static str; 2] {
         [&self.keys, &self.places].map(|t| t.dtype().cl_type())
     }
 }
@@ -187,8 +175,7 @@ pub(super) fn one_hot(stream: &Stream, at: &Tensor, out: &Tensor, classes: usize
     Ok((work(kernel, out.size())?, args))
 }
 
-/// A kernel of `add_rows.cl` for elements of a dtype, these types of destinations and sources, and vectors of so many elements; or
-/// that of `add_rows_vector.cl`.
+/// A kernel of `add_rows.cl` for elements of a dtype, these types of destinations and sources, and vectors of so many elements.
 fn typed(
     stream: &Stream,
     name: &'static str,
@@ -199,34 +186,12 @@ fn typed(
 ) -> Result<Kernel> {
     let uint = uint.name();
     stream.kernel(&format!("add_rows.cl:{name}:{dtype}:{keys}:{places}:{uint}:{width}"), || {
-        let (text, vectors) = match name {
-            "add_rows_vector" => (include_str!("add_rows_vector.cl"), loose_defines(dtype)),
-            _ if width > 1 => (include_str!("add_rows.cl"), Wide::vectors(width).defines(dtype)),
-            _ => (include_str!("add_rows.cl"), String::new()),
-        };
+        let vectors = if width > 1 { Wide::vectors(width).defines(dtype) } else { String::new() };
         let defines = format!("{vectors}#define KEYS {keys}\n#define PLACES {places}\n#define UINT {uint}\n");
-        let source = [&element_defines(dtype), &defines, text];
+        let source = [&element_defines(dtype), &defines, include_str!("add_rows.cl")];
         (Source::new(source.concat(), ""), name)
     })
 }
-
-/// `TYPE`, `COMPUTE`, `LOAD(p, i)` and `STORE(v, p, i)` for a float dtype.
-pub(crate) fn element_defines(dtype: DType) -> String {
-    let (compute, load, store) = match dtype {
-        DType::F64 => ("double", "((p)[i])", "((p)[i] = (v))"),
-        DType::F16 => ("float", "vload_half(i, p)", "vstore_half_rte(v, i, p)"),
-        DType::BF16 => ("float", "as_float((uint)(p)[i] << 16)", "((p)[i] = bf16_bits(v))"),
-        _ => ("float", "((p)[i])", "((p)[i] = (v))"),
-    };
-    let bits = if dtype == DType::BF16 { BF16_BITS } else { "" };
-    let ty = dtype.cl_type();
-    format!(
-        "{bits}#define TYPE {ty}\n#define COMPUTE {compute}\n#define LOAD(p, i) {load}\n#define STORE(v, p, i) {store}\n"
-    )
-}
-
-/// Work-items per compute unit of a processor where some stretches may take far longer than others.
-const PER_UNIT_UNEVEN: usize = 64;
 
 /// A buffer and the place of its first element.
 pub(crate) fn buffer(tensor: &Tensor, access: Access) -> [Arg; 2] {

@@ -56,10 +56,15 @@ impl Rows {
 
     /// Reads a tensor at the indices.
     pub(super) fn take(self, x: &Tensor, indices: &IndexTensor, shape: Shape) -> Result<Tensor> {
+        look(self.op, indices.tensor(), self.n, shape.size() > 0)?;
+        self.take_checked(x, indices, shape)
+    }
+
+    /// [`Rows::take`] of indices that are known to be in range.
+    pub(super) fn take_checked(self, x: &Tensor, indices: &IndexTensor, shape: Shape) -> Result<Tensor> {
         x.queue().check_same_device(self.op, indices.tensor().queue())?;
         let out = Tensor::uninit(x.queue(), shape, x.dtype())?;
         let at = indices.tensor().contiguous()?;
-        look(self.op, &at, self.n, out.size() > 0)?;
         if out.size() == 0 {
             return Ok(out);
         }
@@ -132,7 +137,7 @@ fn submit(op: &'static str, out: &Tensor, (work, args): (Work, Args), cost: Cost
 }
 
 /// Looks at the indices, unless a native kernel is about to do so itself or nothing has run yet.
-fn look(op: &'static str, indices: &Tensor, limit: usize, launched: bool) -> Result<()> {
+pub(super) fn look(op: &'static str, indices: &Tensor, limit: usize, launched: bool) -> Result<()> {
     let by_kernel = launched && matches!(indices.queue(), Queue::Cpu(_));
     if by_kernel || indices.size() == 0 || launch::check_readable(op).is_err() {
         return Ok(());

@@ -1,13 +1,14 @@
 //! Products on the native CPU: tiles of the result for the threads of netcl-core's pool, each one a single-threaded `gemm`.
 //!
 //! How a result is cut depends on its shape alone, so that the bits do not depend on the number of threads. The `gemm` crate
-//! packs each tile's operands and dispatches on the processor; 16-bit operands are widened block by block before it sees
+//! packs each tile's operands and dispatches on what the machine can run; 16-bit operands are widened block by block before it sees
 //! them. Products with a few rows, which are all about memory, are done by [`skinny`] without packing, and small ones of
 //! f32 by [`direct`], where the processor has AVX-512.
 
 mod direct;
-mod led;
+mod gemm;
 mod panels;
+mod prologue;
 mod skinny;
 
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
 use netcl_core::dtype::DType;
 use netcl_core::host;
-use netcl_core::kernels::described::Taken;
+use netcl_core::kernels::described::CanFuse;
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::cpu::{Nest, Program, Source, Target};
 use netcl_core::kernels::launch::{self, Access, Arg, Launch, Work};
@@ -27,9 +28,10 @@ use smallvec::{SmallVec, smallvec};
 use super::problem::{Matrix, Problem};
 use crate::epilogue;
 pub(crate) use direct::PANEL;
-use led::Led;
+pub(crate) use gemm::{Multiply, gemm};
 use panels::{Operand, Scratch};
 pub(crate) use panels::{Sum, View};
+use prologue::BoundPrologue;
 
 /// The largest tile: each pass over a panel of the second operand serves as many rows as its cache lines last.
 const TILE: (usize, usize) = (1024, 512);
@@ -48,18 +50,18 @@ fn flips(problem: &Problem<'_>) -> bool {
 }
 
 /// Whether an operand may be computed while it is read: blocks of it are, for every tile, where `gemm` packs.
-pub(super) fn takes(p: &Problem<'_>, first: bool, expr: &Expr) -> Taken {
+pub(super) fn can_fuse(p: &Problem<'_>, first: bool, expr: &Expr) -> CanFuse {
     let flip = flips(p);
     let (m, n, b) = if flip { (p.n, p.m, (p.a.cs, p.a.rs)) } else { (p.m, p.n, (p.b.rs, p.b.cs)) };
     if skinny::fits(m, n, p.k, b) {
-        return Taken::No("a product of a few rows reads its operands once, where they lie");
+        return CanFuse::No("a product of a few rows reads its operands once, where they lie");
     }
     let tile = tile(m, n, p.k, p.matrices());
     let (times, other) = if first != flip { (n.div_ceil(tile.1), n) } else { (m.div_ceil(tile.0), m) };
     if times > 1 && times * expr.effort() > other / 8 {
-        return Taken::No("it would be computed again for every tile of the product");
+        return CanFuse::No("it would be computed again for every tile of the product");
     }
-    Taken::Yes
+    CanFuse::Yes
 }
 
 pub(super) fn run(mut problem: Problem<'_>) -> Result<()> {
@@ -81,9 +83,9 @@ pub(super) fn run(mut problem: Problem<'_>) -> Result<()> {
     ];
     args.extend(problem.inputs.iter().map(|i| Arg::Buffer(i.tensor.storage().clone(), Access::Read)));
     args.extend(problem.scalars.iter().map(|number| number.arg(problem.compute)));
-    if let Some(lead) = &problem.lead {
-        args.extend(lead.inputs.iter().map(|i| Arg::Buffer(i.tensor.storage().clone(), Access::Read)));
-        args.extend(lead.scalars.iter().map(|number| number.arg(lead.compute)));
+    if let Some(prologue) = &problem.prologue {
+        args.extend(prologue.inputs.iter().map(|i| Arg::Buffer(i.tensor.storage().clone(), Access::Read)));
+        args.extend(prologue.scalars.iter().map(|number| number.arg(prologue.compute)));
     }
     let (queue, cost) = (problem.c.tensor.queue().clone(), problem.cost);
     let geometry = Geometry::new(problem, in_place)?;
@@ -107,7 +109,7 @@ pub(crate) unsafe fn panel_product<S: Sum>(size: (usize, usize, usize), a: View<
         // SAFETY: the caller's promise; the elements are f32.
         Some(kind) => unsafe { direct::multiply(kind, size, a.cast(), b.cast(), out.cast()) },
         // SAFETY: the caller's promise.
-        None => unsafe { panels::gemm(size, a, b, out, false) },
+        None => unsafe { gemm(size, a, b, out, false, Sum::ONE) },
     }
 }
 
@@ -162,7 +164,7 @@ struct Geometry {
     /// Sums may be built up in the result itself: it has their type, and no input of the epilogue lies there.
     in_place: bool,
     path: Path,
-    lead: Option<LedPlace>,
+    prologue: Option<ProloguePlace>,
 }
 
 /// Who multiplies a tile.
@@ -174,7 +176,7 @@ enum Path {
 }
 
 /// An operand that is computed while it is read.
-struct LedPlace {
+struct ProloguePlace {
     first: bool,
     program: Arc<Program>,
     /// The program's inputs beside the operand itself.
@@ -188,7 +190,7 @@ impl Geometry {
         let strides = |matrix: &Matrix<'_>| (matrix.rs, matrix.cs);
         // Sums that are built up elsewhere lie densely there.
         let out = if in_place { strides(&p.c) } else { (p.n as isize, 1) };
-        let path = if p.lead.is_some() {
+        let path = if p.prologue.is_some() {
             // What is computed as it is packed is packed.
             Path::Packed
         } else if skinny::fits(p.m, p.n, p.k, strides(&p.b)) {
@@ -207,17 +209,17 @@ impl Geometry {
             Path::Direct(kind) => direct::tile(kind, size, p.matrices()),
             Path::Packed => tile(p.m, p.n, p.k, p.matrices()),
         };
-        let lead = p.lead.map(|lead| {
-            let program = epilogue::program(lead.expr, lead.compute)?;
-            let (first, scalars) = (lead.first, lead.scalars.len());
-            Ok::<_, Error>(LedPlace {
+        let prologue = p.prologue.map(|prologue| {
+            let program = epilogue::program(prologue.expr, prologue.compute)?;
+            let (first, scalars) = (prologue.first, prologue.scalars.len());
+            Ok::<_, Error>(ProloguePlace {
                 first,
                 program,
-                inputs: lead.inputs.into_iter().map(Place::new).collect(),
+                inputs: prologue.inputs.into_iter().map(Place::new).collect(),
                 scalars,
             })
         });
-        let lead = lead.transpose()?;
+        let prologue = prologue.transpose()?;
         Ok(Geometry {
             m: p.m,
             n: p.n,
@@ -233,7 +235,7 @@ impl Geometry {
             tiles: (p.m.div_ceil(tile.0), p.n.div_ceil(tile.1)),
             in_place,
             path,
-            lead,
+            prologue,
         })
     }
 }
@@ -271,7 +273,8 @@ where
         g.inputs.iter().enumerate().map(|(i, place)| place.pointer(args, 3 + i)).collect::<Result<_>>()?;
     let first = 3 + g.inputs.len();
     let scalars: SmallVec<[f64; 4]> = (0..g.scalars).map(|i| args.float(first + i)).collect::<Result<_>>()?;
-    let lead = g.lead.as_ref().map(|lead| Led::new(lead, args, first + g.scalars)).transpose()?;
+    let prologue =
+        g.prologue.as_ref().map(|prologue| BoundPrologue::new(prologue, args, first + g.scalars)).transpose()?;
     let per_matrix = g.tiles.0 * g.tiles.1;
     let matrices: usize = g.batch.iter().product();
     let work = g.tile.0.saturating_mul(g.tile.1).saturating_mul(g.k).max(1);
@@ -302,11 +305,18 @@ where
                 };
                 let out = View { data: sums, rs, cs };
                 let size = (m, n, g.k);
-                match (&lead, g.path) {
-                    (Some(lead), _) => {
-                        let operand = if lead.place.first { &g.a } else { &g.b };
-                        let (row, col) = if lead.place.first { (row, 0) } else { (0, col) };
-                        lead.multiply(size, a, b, out, &mut scratch, (operand, |place: &Place| at(place, row, col)));
+                match (&prologue, g.path) {
+                    (Some(prologue), _) => {
+                        let operand = if prologue.place.first { &g.a } else { &g.b };
+                        let (row, col) = if prologue.place.first { (row, 0) } else { (0, col) };
+                        prologue.multiply(
+                            size,
+                            a,
+                            b,
+                            out,
+                            &mut scratch,
+                            (operand, |place: &Place| at(place, row, col)),
+                        );
                     }
                     (None, Path::Skinny) => skinny::multiply(size, a, b, out, &mut scratch.values),
                     // Only f32 takes this path.

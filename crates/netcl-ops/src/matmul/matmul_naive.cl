@@ -12,7 +12,7 @@
 //                INDEX          int where all positions fit, else long
 //                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
 //                EPILOGUE(sum, row, col, i0, i1), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                A_VALUE(v, row, term), B_VALUE(v, col, term), LEAD_PARAMS   an operand's value by what was loaded, and the
+//                A_VALUE(v, row, term), B_VALUE(v, col, term), PROLOGUE_PARAMS   an operand's value by what was loaded, and the
 //                               arguments it needs
 // The defaults make this file compile alone.
 
@@ -38,8 +38,8 @@
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, row, col, i0, i1) (sum)
 #endif
-#ifndef LEAD_PARAMS
-#define LEAD_PARAMS
+#ifndef PROLOGUE_PARAMS
+#define PROLOGUE_PARAMS
 #endif
 #ifndef A_VALUE
 #define A_VALUE(v, row, term) (v)
@@ -54,7 +54,7 @@ kernel void matmul_naive(
     global const T *a, ulong a_at, global const T *b, ulong b_at, global OUT *c, ulong c_at,
     INDEX m, INDEX n, INDEX k, INDEX batch1, INDEX splits, INDEX depth,
     INDEX a_rs, INDEX a_cs, INDEX a_b0, INDEX a_b1, INDEX b_rs, INDEX b_cs, INDEX b_b0, INDEX b_b1,
-    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS LEAD_PARAMS) {
+    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS PROLOGUE_PARAMS) {
     const INDEX col = get_global_id(0), row = get_global_id(1), z = get_global_id(2);
     if (row >= m || col >= n) return;
     const INDEX split = z % splits, i1 = z / splits % batch1, i0 = z / splits / batch1;

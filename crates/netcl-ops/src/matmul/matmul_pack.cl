@@ -12,7 +12,7 @@
 // Lines are the rows of a or the columns of b: only their stride differs. Work-item (term, panel, matrix).
 //
 // Compiled with: T, SUM, INDEX, LOAD(p, i)   as in matmul_naive.cl;   PANEL   lines of a panel
-//                LEAD(v, line, term, i0, i1), LEAD_PARAMS   what the operand is computed by from what lies in memory
+//                PROLOGUE(v, line, term, i0, i1), PROLOGUE_PARAMS   what the operand is computed by from what lies in memory
 // The defaults make this file compile alone.
 
 #ifndef T
@@ -30,13 +30,13 @@
 #ifndef PANEL
 #define PANEL 16
 #endif
-#ifndef LEAD
-#define LEAD_PARAMS
-#define LEAD(v, line, term, i0, i1) (v)
+#ifndef PROLOGUE
+#define PROLOGUE_PARAMS
+#define PROLOGUE(v, line, term, i0, i1) (v)
 #endif
 
 kernel void matmul_pack(global const T *from, ulong from_at, global SUM *to, INDEX lines, INDEX k, INDEX batch1,
-                        INDEX line_stride, INDEX term_stride, INDEX b0, INDEX b1 LEAD_PARAMS) {
+                        INDEX line_stride, INDEX term_stride, INDEX b0, INDEX b1 PROLOGUE_PARAMS) {
     const INDEX term = get_global_id(0), panel = get_global_id(1), z = get_global_id(2);
     if (term >= k) return;
     const INDEX i0 = z / batch1, i1 = z % batch1;
@@ -45,12 +45,12 @@ kernel void matmul_pack(global const T *from, ulong from_at, global SUM *to, IND
     if ((panel + 1) * PANEL <= lines) {
         for (int i = 0; i < PANEL; ++i) {
             const INDEX line = panel * PANEL + i;
-            to[i] = LEAD(LOAD(from, line * line_stride), line, term, i0, i1);
+            to[i] = PROLOGUE(LOAD(from, line * line_stride), line, term, i0, i1);
         }
     } else {
         for (int i = 0; i < PANEL; ++i) {
             const INDEX line = panel * PANEL + i;
-            to[i] = line < lines ? LEAD(LOAD(from, line * line_stride), line, term, i0, i1) : (SUM)0;
+            to[i] = line < lines ? PROLOGUE(LOAD(from, line * line_stride), line, term, i0, i1) : (SUM)0;
         }
     }
 }

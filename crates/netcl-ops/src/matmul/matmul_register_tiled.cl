@@ -33,14 +33,14 @@
 //                LOAD(p, i), LOAD4(p, i)      an operand's element as a SUM; four neighbours, which lie on a boundary of four
 //                STORE(v, p, i)               a value as the result's element
 //                EPILOGUE(sum, row, col, i0, i1), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                A_VALUE(v, row, term), B_VALUE(v, col, term), LEAD_PARAMS   an operand's value by what was loaded, and the
+//                A_VALUE(v, row, term), B_VALUE(v, col, term), PROLOGUE_PARAMS   an operand's value by what was loaded, and the
 //                               arguments it needs
 //                ROWS, COLS, DEPTH, R, C, RUN, SLICES   the tile; (ROWS / R) * (COLS / C) * SLICES work-items in a group
 //                A_LINES, B_LINES     1 where neighbours in memory lie along a's rows m, along b's columns n
 //                A_WIDTH, B_WIDTH     elements that are loaded at once, 1 or 4: neighbours in memory, all inside or all outside
 //                C_WIDTH              results that are stored at once, 1 or 4
 //                UNROLLED             1 where the loop over a step's terms is written out, and there is one of its own for whole
-//                                     steps; compilers for processors take long for it
+//                                     steps; compilers for CPU devices take long for it
 //                GUARDED              1 where a flag in memory says whether there is anything to do
 //                SHARED_TAIL          1 where the terms of the last tiles are dealt out; then FENCE makes a work-item's writes
 //                                     visible to other groups
@@ -71,8 +71,8 @@
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, row, col, i0, i1) (sum)
 #endif
-#ifndef LEAD_PARAMS
-#define LEAD_PARAMS
+#ifndef PROLOGUE_PARAMS
+#define PROLOGUE_PARAMS
 #endif
 #ifndef A_VALUE
 #define A_VALUE(v, row, term) (v)
@@ -128,7 +128,7 @@
 #endif
 
 // Zeros in place of terms beyond the last stay zeros, whatever an expression makes of a zero.
-#ifdef LEAD
+#ifdef PROLOGUE
 #define INSIDE(there, v) ((there) ? (v) : (SUM)0)
 #else
 #define INSIDE(there, v) (v)
@@ -261,7 +261,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matmul_register_t
     global const T *a, ulong a_at, global const T *b, ulong b_at, global OUT *c, ulong c_at,
     INDEX m, INDEX n, INDEX k, INDEX batch1, INDEX splits, INDEX depth,
     INDEX a_rs, INDEX a_cs, INDEX a_b0, INDEX a_b1, INDEX b_rs, INDEX b_cs, INDEX b_b0, INDEX b_b1,
-    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS LEAD_PARAMS GUARD_PARAM TAIL_PARAMS) {
+    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS PROLOGUE_PARAMS GUARD_PARAM TAIL_PARAMS) {
     local SUM a_tile[2 * DEPTH * A_PITCH] __attribute__((aligned(32)));
     local SUM b_tile[2 * DEPTH * B_PITCH] __attribute__((aligned(32)));
 #if SHARED_TAIL

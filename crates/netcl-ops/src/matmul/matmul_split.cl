@@ -15,7 +15,7 @@
 //                PARTS         how many parts; 0 copies elements as they are
 //                INDEX         int where all positions fit, else long
 //                ALIGNED       1 where eight elements can be read at once
-//                LEAD(v, at, line, i0, i1), LEAD_PARAMS   what the operand is computed by from what lies in memory
+//                PROLOGUE(v, at, line, i0, i1), PROLOGUE_PARAMS   what the operand is computed by from what lies in memory
 // The defaults make this file compile alone.
 
 #ifndef T
@@ -30,8 +30,8 @@
 #ifndef ALIGNED
 #define ALIGNED 0
 #endif
-#ifndef LEAD_PARAMS
-#define LEAD_PARAMS
+#ifndef PROLOGUE_PARAMS
+#define PROLOGUE_PARAMS
 #endif
 
 #pragma OPENCL FP_CONTRACT OFF
@@ -46,7 +46,7 @@ float8 nearest(float8 x) {
 #endif
 
 kernel void matmul_split(global const T *from, ulong from_at, global PART *to, INDEX length, INDEX lines, INDEX pitch,
-                         INDEX batch1, INDEX step, INDEX line_step, INDEX b0, INDEX b1, ulong part, global uint *flag LEAD_PARAMS) {
+                         INDEX batch1, INDEX step, INDEX line_step, INDEX b0, INDEX b1, ulong part, global uint *flag PROLOGUE_PARAMS) {
     const INDEX at = (INDEX)get_global_id(0) * 8, line = get_global_id(1), z = get_global_id(2);
 #if PARTS == 3
     // The product that follows raises it when a sum is no finite number.
@@ -67,9 +67,9 @@ kernel void matmul_split(global const T *from, ulong from_at, global PART *to, I
 #define ELEMENT(i) (at + (i) < length ? from[(at + (i)) * step] : (T)0)
         x = (VECTOR)(ELEMENT(0), ELEMENT(1), ELEMENT(2), ELEMENT(3), ELEMENT(4), ELEMENT(5), ELEMENT(6), ELEMENT(7));
     }
-#ifdef LEAD
+#ifdef PROLOGUE
     // Zeros behind the end stay zeros.
-#define COMPUTED(i) (at + (i) < length ? (T)LEAD(numbers[i], at + (i), line, i0, i1) : (T)0)
+#define COMPUTED(i) (at + (i) < length ? (T)PROLOGUE(numbers[i], at + (i), line, i0, i1) : (T)0)
     T numbers[8];
     vstore8(x, 0, numbers);
     x = (VECTOR)(COMPUTED(0), COMPUTED(1), COMPUTED(2), COMPUTED(3), COMPUTED(4), COMPUTED(5), COMPUTED(6), COMPUTED(7));

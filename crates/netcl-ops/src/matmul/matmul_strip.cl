@@ -16,7 +16,7 @@
 // z counts matrices of the batch and, where there are PARTS, parts of k. The groups of a part leave their sums in memory; the one
 // that finds by the counter that it is the last adds them up, always in the same order, and sets the counter back.
 //
-// Compiled with: T, SUM, OUT, INDEX, LOAD, STORE, EPILOGUE, EPILOGUE_PARAMS, A_VALUE, B_VALUE, LEAD_PARAMS   as in matmul_naive.cl
+// Compiled with: T, SUM, OUT, INDEX, LOAD, STORE, EPILOGUE, EPILOGUE_PARAMS, A_VALUE, B_VALUE, PROLOGUE_PARAMS   as in matmul_naive.cl
 //                SUM4, LOAD4(p, i)  four sums; four neighbours, which lie on a boundary of four
 //                ROWS, COLS, TERMS  the work-group's share; TERMS is a power of two
 //                A_WIDTH, B_WIDTH   4 where neighbours can be loaded together, else 1
@@ -50,8 +50,8 @@
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, row, col, i0, i1) (sum)
 #endif
-#ifndef LEAD_PARAMS
-#define LEAD_PARAMS
+#ifndef PROLOGUE_PARAMS
+#define PROLOGUE_PARAMS
 #endif
 #ifndef A_VALUE
 #define A_VALUE(v, row, term) (v)
@@ -147,7 +147,7 @@ kernel __attribute__((reqd_work_group_size(COLS * TERMS, 1, 1))) void matmul_str
     global const T *a, ulong a_at, global const T *b, ulong b_at, global OUT *c, ulong c_at,
     INDEX m, INDEX n, INDEX k, INDEX batch1, INDEX splits, INDEX depth,
     INDEX a_rs, INDEX a_cs, INDEX a_b0, INDEX a_b1, INDEX b_rs, INDEX b_cs, INDEX b_b0, INDEX b_b1,
-    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS LEAD_PARAMS PARTS_PARAMS) {
+    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS PROLOGUE_PARAMS PARTS_PARAMS) {
     local SUM4 left[(ROWS * COLS * TERMS + 1) / 2];
     const int item = (int)get_local_id(0);
 #if B_LINES

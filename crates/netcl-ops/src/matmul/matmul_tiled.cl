@@ -16,7 +16,7 @@
 //                INDEX          int where all positions fit, else long
 //                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
 //                EPILOGUE(sum, row, col, i0, i1), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                A_VALUE(v, row, term), B_VALUE(v, col, term), LEAD_PARAMS   an operand's value by what was loaded, and the
+//                A_VALUE(v, row, term), B_VALUE(v, col, term), PROLOGUE_PARAMS   an operand's value by what was loaded, and the
 //                               arguments it needs
 //                TILE           the side of a tile: TILE * TILE work-items in a group
 // The defaults make this file compile alone.
@@ -43,8 +43,8 @@
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, row, col, i0, i1) (sum)
 #endif
-#ifndef LEAD_PARAMS
-#define LEAD_PARAMS
+#ifndef PROLOGUE_PARAMS
+#define PROLOGUE_PARAMS
 #endif
 #ifndef A_VALUE
 #define A_VALUE(v, row, term) (v)
@@ -62,7 +62,7 @@ kernel __attribute__((reqd_work_group_size(TILE, TILE, 1))) void matmul_tiled(
     global const T *a, ulong a_at, global const T *b, ulong b_at, global OUT *c, ulong c_at,
     INDEX m, INDEX n, INDEX k, INDEX batch1, INDEX splits, INDEX depth,
     INDEX a_rs, INDEX a_cs, INDEX a_b0, INDEX a_b1, INDEX b_rs, INDEX b_cs, INDEX b_b0, INDEX b_b1,
-    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS LEAD_PARAMS) {
+    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS PROLOGUE_PARAMS) {
     local SUM a_tile[TILE][TILE + 1], b_tile[TILE][TILE + 1];
     const INDEX x = get_local_id(0), y = get_local_id(1), z = get_group_id(2);
     const INDEX col = get_group_id(0) * TILE + x, row = get_group_id(1) * TILE + y;

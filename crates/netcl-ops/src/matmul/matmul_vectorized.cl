@@ -1,4 +1,4 @@
-// A matrix product for processors: a block of vectors per work-item, no local memory and no barriers.
+// A matrix product for CPU devices: a block of vectors per work-item, no local memory and no barriers.
 //
 //                               VECTORS * WIDTH
 //                              +-------+-------+

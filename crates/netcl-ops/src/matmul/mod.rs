@@ -12,18 +12,18 @@
 //! zero. `cpu` is the native engine; `opencl` has a kernel for each [`Variant`], in `.cl` files of their own.
 
 mod cpu;
-pub(crate) mod lead;
-pub(crate) mod offered;
+pub(crate) mod fusable;
 mod opencl;
 mod problem;
+pub(crate) mod prologue;
 
 use std::sync::LazyLock;
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::get_kernel_selector;
-use netcl_core::kernels::described::Taken;
-use netcl_core::kernels::elementwise::{Elementwise, Number};
+use netcl_core::kernel_selector::{KernelVariant, has_mma, has_wgmma};
+use netcl_core::kernels::described::CanFuse;
+use netcl_core::kernels::elementwise::Elementwise;
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::Cost;
 use netcl_core::precision::{MatmulPrecision, matmul_precision};
@@ -31,12 +31,12 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use crate::lead::Lead;
-pub(crate) use cpu::{PANEL, Sum, View, panel_product};
-use lead::takes_prologue;
+use crate::prologue::CheckedPrologue;
+pub(crate) use cpu::{Multiply, PANEL, Sum, View, gemm, panel_product};
+pub use netcl_core::kernels::described::{Epilogue, Prologue};
 pub use opencl::build_matmul_kernel;
-pub(crate) use opencl::{UNITS, has_wgmma};
 use problem::{Problem, overlap};
+use prologue::can_fuse;
 
 const OP: &str = "matmul";
 
@@ -49,7 +49,7 @@ pub enum Variant {
     Tiled,
     /// Tiles in local memory, a block of elements per work-item: large products on GPUs.
     RegisterTiled,
-    /// Blocks of vectors per work-item, no barriers, operands packed into panels where that pays: processors.
+    /// Blocks of vectors per work-item, no barriers, operands packed into panels where that pays: CPU devices.
     Vectorized,
     /// Blocks of one operand per work-item, read once and in vectors: a few rows or columns on GPUs.
     Strip,
@@ -87,42 +87,36 @@ impl Variant {
         }
     }
 
+    /// What the selector calls it.
+    fn of(selected: KernelVariant) -> Variant {
+        match selected {
+            KernelVariant::MatmulTiled => Variant::Tiled,
+            KernelVariant::MatmulRegisterTiled => Variant::RegisterTiled,
+            KernelVariant::MatmulVectorized => Variant::Vectorized,
+            KernelVariant::MatmulStrip => Variant::Strip,
+            KernelVariant::MatmulWgmma => Variant::Wgmma,
+            KernelVariant::MatmulWgmmaSplit => Variant::WgmmaSplit,
+            KernelVariant::MatmulMma => Variant::Mma,
+            KernelVariant::MatmulMmaSplit => Variant::MmaSplit,
+            _ => Variant::Naive,
+        }
+    }
+
     /// Whether a queue's device runs the kernel on operands of a dtype. The first question of this kind may build and run a
     /// small program.
     pub fn runs_on(self, queue: &Queue, dtype: DType) -> bool {
         let Queue::OpenCl(stream) = queue else { return false };
         match self {
             Variant::Wgmma | Variant::WgmmaSplit | Variant::Mma | Variant::MmaSplit => {
-                opencl::Arithmetic::of(self, dtype, MatmulPrecision::Highest).is_some()
-                    && opencl::units_available(self, stream)
+                let has = if matches!(self, Variant::Mma | Variant::MmaSplit) { has_mma } else { has_wgmma };
+                opencl::Arithmetic::of(self, dtype, MatmulPrecision::Highest).is_some() && has(stream.device())
             }
             _ => dtype.is_float() && queue.check_dtype(OP, dtype).is_ok(),
         }
     }
 }
 
-/// Whether products of a dtype, large enough for it, run on matrix units.
-pub(crate) fn has_matrix_units(queue: &Queue, dtype: DType) -> bool {
-    let Queue::OpenCl(stream) = queue else { return false };
-    get_kernel_selector(Some(queue))
-        .is_ok_and(|selector| opencl::units_kernel(stream, &selector, dtype, matmul_precision()).is_some())
-}
-
-/// What happens to each element between the sum and the store: bias, activation, residual, scale, cast.
-#[derive(Clone, Debug)]
-pub struct Epilogue<'e> {
-    /// One output; input 0 is the sum, further inputs are the tensors of `inputs`.
-    pub expr: &'e Expr,
-    /// Tensors that broadcast to the result, of any float dtype: a bias row or column, a residual.
-    pub inputs: Vec<Tensor>,
-    /// The expression's run-time scalars.
-    pub scalars: Vec<Number>,
-    /// The dtype of the result; `None` keeps that of the operands.
-    pub dtype: Option<DType>,
-}
-
-/// An operand that is computed while it is read: an activation, a normalisation, a scale. Where a kernel has no place for that,
-/// or would compute too much too often, the operand is computed first.
+/// How [`matmul_with`] multiplies.
 ///
 /// ```
 /// use netcl_core::{device::manager, kernels::expr::Graph, tensor::Tensor};
@@ -133,24 +127,11 @@ pub struct Epilogue<'e> {
 /// let scale = Tensor::from_host(&queue, &[10.0f32, 1.0], [2])?;
 /// let g = Graph::new();
 /// let scaled_relu = g.finish(&[g.input(0).relu() * g.input(1)]);
-/// let prologue = Prologue { first: true, expr: &scaled_relu, inputs: vec![scale], scalars: vec![] };
+/// let prologue = Prologue { operand: 0, expr: &scaled_relu, inputs: vec![scale], scalars: vec![] };
 /// let product = matmul_with(&a, &a, &MatmulOptions { prologue: Some(prologue), ..Default::default() })?;
 /// assert_eq!(product.to_host::<f32>()?, [10.0, -20.0, 42.0, -44.0]);
 /// # Ok::<(), netcl_core::Error>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct Prologue<'e> {
-    /// Whether it is the first operand that is computed, or the second.
-    pub first: bool,
-    /// One output; input 0 is the operand as it is given, further inputs are the tensors of `inputs`.
-    pub expr: &'e Expr,
-    /// Tensors that broadcast to the operand, of any float dtype.
-    pub inputs: Vec<Tensor>,
-    /// The expression's run-time scalars.
-    pub scalars: Vec<Number>,
-}
-
-/// How [`matmul_with`] multiplies.
 #[derive(Clone, Debug, Default)]
 pub struct MatmulOptions<'e> {
     /// Swap the last two axes of the first operand (of a matrix; a vector stays one).
@@ -210,7 +191,7 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
     let (a, b) = (views.0.as_ref().unwrap_or(a), views.1.as_ref().unwrap_or(b));
     let rule = ShapeRule::new(a, b)?;
     if let Some(epilogue) = &options.epilogue {
-        check_epilogue(a, epilogue)?;
+        crate::epilogue::check(OP, a, epilogue)?;
     }
     let dtype = options.epilogue.as_ref().and_then(|e| e.dtype).unwrap_or(a.dtype());
     let out = output(a, rule.out.clone(), dtype, options.out)?;
@@ -225,23 +206,26 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
     if options.out.is_none()
         && options.variant.is_none()
         && options.prologue.is_none()
-        && offered::offer(a, b, options, &out)?
+        && fusable::offer(a, b, options, &out)?
     {
         return Ok(out);
     }
     let precision = options.precision.unwrap_or_else(matmul_precision);
-    let lead = options.prologue.as_ref().map(|prologue| {
-        let operand = if prologue.first { a } else { b };
-        let lead = Lead::new(OP, operand, prologue.expr, &prologue.inputs, &prologue.scalars)?;
-        Ok::<_, Error>((prologue.first, lead))
-    });
-    let lead = lead.transpose()?;
-    if let Some((first, lead)) = &lead {
+    let prologue = match &options.prologue {
+        Some(Prologue { operand, expr, inputs, scalars }) => {
+            let Some(&computed) = [a, b].get(*operand) else {
+                return Err(Error::argument(OP, format!("a product has operands 0 and 1, no operand {operand}")));
+            };
+            Some((*operand == 0, CheckedPrologue::new(OP, computed, expr, inputs, scalars)?))
+        }
+        None => None,
+    };
+    if let Some((first, prologue)) = &prologue {
         let first = *first;
-        let apart = !lead.tensors().any(|t| overlap(t, &out));
-        let fused = apart && takes_prologue([a, b, &out], precision, options.variant, first, lead)? == Taken::Yes;
+        let apart = !prologue.tensors().any(|t| overlap(t, &out));
+        let fused = apart && can_fuse([a, b, &out], precision, options.variant, first, prologue)? == CanFuse::Yes;
         if !fused {
-            let operand = lead.computed()?;
+            let operand = prologue.computed()?;
             let (a, b) = if first { (&operand, b) } else { (a, &operand) };
             let MatmulOptions { epilogue, variant, .. } = options.clone();
             let plain =
@@ -252,21 +236,21 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
     // An operand that the result would overwrite is moved out of the way.
     let copies = (apart(a, &out)?, apart(b, &out)?);
     let (a, b) = (copies.0.as_ref().unwrap_or(a), copies.1.as_ref().unwrap_or(b));
-    let lead = lead.as_ref().map(|(first, lead)| (*first, lead));
-    let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref(), lead)?;
+    let prologue = prologue.as_ref().map(|(first, prologue)| (*first, prologue));
+    let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref(), prologue)?;
     match out.queue() {
         Queue::Cpu(_) => cpu::run(problem)?,
         queue @ Queue::OpenCl(stream) => {
             let (variant, config) = match options.variant {
                 Some(forced) => (check_variant(forced, queue, a.dtype())?, None),
-                None => opencl::variant(stream, &*get_kernel_selector(Some(queue))?, &problem, precision)?,
+                None => opencl::variant(&problem, precision)?,
             };
             let config = config.as_ref();
             // A product by parts may be computed a second time, when what it overwrites is no longer there to be read.
             let by_parts = matches!(variant, Variant::WgmmaSplit | Variant::MmaSplit);
             if by_parts && inputs.iter().any(|input| overlap(input, &out)) {
                 let inputs = inputs.iter().map(Tensor::duplicate).collect::<Result<Vec<Tensor>>>()?;
-                let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref(), lead)?;
+                let problem = Problem::new(&rule, a, b, &out, &inputs, options.epilogue.as_ref(), prologue)?;
                 opencl::run(stream, problem, variant, precision, config)?;
             } else {
                 opencl::run(stream, problem, variant, precision, config)?;
@@ -421,28 +405,6 @@ fn check_variant(variant: Variant, queue: &Queue, dtype: DType) -> Result<Varian
         variant.kernel_name()
     );
     Err(Error::argument(OP, what))
-}
-
-fn check_epilogue(a: &Tensor, epilogue: &Epilogue<'_>) -> Result<()> {
-    let given = [1 + epilogue.inputs.len(), epilogue.scalars.len(), 1];
-    let expected = [epilogue.expr.inputs().max(1), epilogue.expr.scalars(), epilogue.expr.outputs().len()];
-    if given != expected {
-        let what = format!(
-            "the epilogue takes (inputs with the sum, scalars, outputs) = {expected:?}, but {given:?} are given; it must \
-             have one output"
-        );
-        return Err(Error::argument(OP, what));
-    }
-    for input in &epilogue.inputs {
-        input.check_float(OP)?;
-        a.queue().check_same_device(OP, input.queue())?;
-    }
-    match epilogue.dtype {
-        Some(dtype) if !dtype.is_float() => {
-            Err(Error::Dtype { op: OP, expected: "a float dtype for the result".to_owned(), got: dtype })
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The given output after checking it, or a new one.

@@ -5,8 +5,8 @@
 
 mod arithmetic;
 mod choice;
-mod lead;
 mod mma;
+mod prologue;
 mod source;
 mod split;
 mod stage;
@@ -19,7 +19,7 @@ mod wgmma;
 use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{Grid, Kernel, Program, Source, Stream};
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::{Class, KernelConfig, KernelSelector, get_kernel_selector};
+use netcl_core::kernel_selector::{Choice, KernelConfig, KernelVariant, get_kernel_selector};
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::precision::MatmulPrecision;
@@ -27,44 +27,32 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 use smallvec::SmallVec;
 
-use super::Variant;
 use super::problem::{Matrix, Problem};
+use super::{Variant, check_variant};
 use crate::prelude::Prelude;
 pub(super) use arithmetic::Arithmetic;
 use choice::{Device, RegisterTile, Tile};
-pub(super) use lead::takes;
+pub(super) use prologue::can_fuse;
 use source::{Outcome, result};
 use split::Split;
-pub(crate) use tuned::UNITS;
-pub(super) use units::{available as units_available, kernel as units_kernel};
-pub(crate) use wgmma::available as has_wgmma;
+pub(super) use stage::lies_evenly;
 
 /// Batch axes that the kernels have arguments for; products with more are launched slice by slice.
 const BATCH_AXES: usize = 2;
 
 type Args = SmallVec<[Arg; 8]>;
 
-/// The kernel for a product where nobody forces one, and its configuration where that was measured.
-pub(super) fn variant(
-    stream: &Stream,
-    selector: &KernelSelector,
-    problem: &Problem<'_>,
-    precision: MatmulPrecision,
-) -> Result<(Variant, Option<KernelConfig>)> {
-    // A strip is over when its larger operand has been read: copying that for matrix units would take longer.
-    let strip = strip::suits(problem) && !units::suits_strip(stream, problem);
-    let units = units::choose(stream, selector, problem, precision).filter(|_| !strip);
-    let measured = tuned::configuration(selector, problem, precision)?;
-    let portable = || {
-        let selected = selector.select_matmul_by_rule(problem.m, problem.n, problem.k, problem.a.tensor.dtype());
-        choice::choose(&Device::new(stream), problem, selected.variant)
-    };
-    Ok(match (units, measured) {
-        (Some(units), Some(config)) if tuned::prefers_units(&config) => (units, None),
-        (Some(units), None) => (units, None),
-        (_, Some(config)) => (tuned::variant(&config), Some(config)),
-        (None, None) => (portable(), None),
-    })
+/// The kernel for a product where the call forces none, and its configuration where that is forced on the thread or was measured.
+pub(super) fn variant(problem: &Problem<'_>, precision: MatmulPrecision) -> Result<(Variant, Option<KernelConfig>)> {
+    let queue = problem.c.tensor.queue();
+    let selector = get_kernel_selector(Some(queue))?;
+    let spec = problem.spec(precision);
+    tuned::measure_at_first_use(&selector, queue, &spec)?;
+    let Choice { config, exact } = selector.choose_matmul(&spec)?;
+    let variant = check_variant(Variant::of(config.variant), queue, spec.dtype)?;
+    // Strips and matrix units have tiles that follow from the problem alone.
+    let tiled = matches!(variant, Variant::Naive | Variant::Tiled | Variant::RegisterTiled | Variant::Vectorized);
+    Ok((variant, (exact && tiled).then_some(config)))
 }
 
 /// Whether a portable kernel is given the transposed product of the transposed operands.
@@ -178,9 +166,9 @@ impl<'p> Multiplication<'p> {
             [n0, n1, ..] => [n0, n1],
         };
         let p = problem;
-        let led = p.lead.iter().flat_map(|lead| &lead.inputs);
+        let prologue = p.prologue.iter().flat_map(|prologue| &prologue.inputs);
         let ends =
-            [&p.a, &p.b, &p.c].into_iter().chain(&p.inputs).chain(led).map(|matrix| matrix.tensor.layout().end());
+            [&p.a, &p.b, &p.c].into_iter().chain(&p.inputs).chain(prologue).map(|matrix| matrix.tensor.layout().end());
         // Packed panels and staged rows are padded; the partial results of all parts are few (`choice::MOST_PARTIAL`).
         let matrices: usize = batch.iter().product();
         let panels = matrices * (p.k + stage::PITCH) * (p.m.max(p.n) + choice::LARGEST_PANEL);
@@ -236,7 +224,7 @@ impl<'p> Multiplication<'p> {
         if let (Tile::Registers(tile), None) = (tile, flag)
             && let Some((tail, fence)) = self.tail(tile)
         {
-            return self.launch_dealt_out(variant, tile, tail, fence);
+            return self.launch_tail_wave(variant, tile, tail, fence);
         }
         let split = match flag {
             None => choice::split(self.device, p, self.matrices(), tile),
@@ -307,7 +295,7 @@ impl<'p> Multiplication<'p> {
         let mut prelude = Prelude::with_sums(self.problem.sum, self.index);
         prelude.loads("T", "LOAD", self.problem.a.tensor.dtype(), self.problem.sum);
         result(&mut prelude, self.problem, what);
-        self.define_lead(&mut prelude);
+        self.define_prologue(&mut prelude);
         prelude
     }
 
@@ -320,7 +308,7 @@ impl<'p> Multiplication<'p> {
     /// The tile of large products that the selector's table has for the device.
     fn shipped_tile(&self) -> Result<Option<RegisterTile>> {
         let selector = get_kernel_selector(Some(self.problem.c.tensor.queue()))?;
-        Ok(RegisterTile::of(&selector.config(Class::MatmulRegisterTiled, self.problem.sum)))
+        Ok(RegisterTile::of(&selector.config(KernelVariant::MatmulRegisterTiled, self.problem.sum)))
     }
 
     fn register_tiled_kernel(
@@ -359,7 +347,7 @@ impl<'p> Multiplication<'p> {
             ("A_WIDTH", width(a, (a_lines, p.m, rows), (a.rs, a.cs))),
             ("B_WIDTH", width(b, (b_lines, p.n, cols), (b.cs, b.rs))),
             ("C_WIDTH", if plain && same && tile.run() == 4 { 4 } else { 1 }),
-            ("UNROLLED", usize::from(!self.device.processor)),
+            ("UNROLLED", usize::from(!self.device.cpu_device)),
         ];
         for (name, value) in values {
             prelude.define(name, value);
@@ -469,7 +457,7 @@ impl<'p> Multiplication<'p> {
         }
         // Packed operands are computed already.
         if variant != Variant::Vectorized {
-            self.lead_args(&mut args);
+            self.prologue_args(&mut args);
         }
         args
     }

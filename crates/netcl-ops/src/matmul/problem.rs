@@ -2,16 +2,19 @@
 
 use netcl_core::Result;
 use netcl_core::dtype::DType;
+use netcl_core::kernel_selector::MatmulSpec;
 use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::cpu::Program;
 use netcl_core::kernels::launch::Cost;
+use netcl_core::precision::MatmulPrecision;
 use netcl_core::shape::Layout;
 use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
 
+use super::opencl::lies_evenly;
 use super::{Epilogue, ShapeRule};
-use crate::lead::Lead;
+use crate::prologue::CheckedPrologue;
 
 /// The lengths of the batch axes.
 type Lengths = SmallVec<[usize; 4]>;
@@ -41,7 +44,7 @@ impl Matrix<'_> {
 }
 
 /// An operand that is computed while it is read.
-pub(super) struct Led<'t> {
+pub(super) struct OperandPrologue<'t> {
     /// Whether it is the first one.
     pub(super) first: bool,
     pub(super) expr: &'t Expr,
@@ -66,7 +69,7 @@ pub(super) struct Problem<'t> {
     pub(super) epilogue: Option<&'t Expr>,
     pub(super) scalars: &'t [Number],
     /// How one of the operands is computed.
-    pub(super) lead: Option<Led<'t>>,
+    pub(super) prologue: Option<OperandPrologue<'t>>,
     /// The type of the sum: f32, or f64 for f64 operands.
     pub(super) sum: DType,
     /// The type the epilogue computes in.
@@ -82,12 +85,12 @@ impl<'t> Problem<'t> {
         out: &'t Tensor,
         inputs: &'t [Tensor],
         epilogue: Option<&'t Epilogue<'_>>,
-        lead: Option<(bool, &'t Lead<'_>)>,
+        prologue: Option<(bool, &'t CheckedPrologue<'_>)>,
     ) -> Result<Problem<'t>> {
         let mut operands: SmallVec<[&'t Tensor; 6]> = [a, b, out].into_iter().chain(inputs).collect();
         // What an operand is computed from comes last.
         let results = operands.len();
-        operands.extend(lead.into_iter().flat_map(|(_, lead)| &lead.inputs));
+        operands.extend(prologue.into_iter().flat_map(|(_, prologue)| &prologue.inputs));
         let (batch, strides) = Self::batch(rule, &operands, results)?;
         let result = |strides: &[isize]| {
             let at = rule.batch.ndim();
@@ -96,7 +99,7 @@ impl<'t> Problem<'t> {
             (rs, cs)
         };
         let mut matrices = operands.iter().enumerate().map(|(i, &tensor)| {
-            let second = || usize::from(!lead.is_some_and(|(first, _)| first));
+            let second = || usize::from(!prologue.is_some_and(|(first, _)| first));
             let side = if i < results { i } else { second() };
             let (rs, cs) = match (side, tensor.layout().strides()) {
                 (0, [.., rs, cs]) | (1, [.., rs, cs]) => (*rs, *cs),
@@ -111,12 +114,12 @@ impl<'t> Problem<'t> {
             return Err(netcl_core::Error::argument(super::OP, "a product has two operands and a result"));
         };
         let inputs: Vec<Matrix<'t>> = matrices.by_ref().take(results - 3).collect();
-        let lead = lead.map(|(first, lead)| Led {
+        let prologue = prologue.map(|(first, prologue)| OperandPrologue {
             first,
-            expr: lead.expr,
+            expr: prologue.expr,
             inputs: matrices.collect(),
-            scalars: lead.scalars,
-            compute: lead.compute,
+            scalars: prologue.scalars,
+            compute: prologue.compute,
         });
         let sum = a.tensor.dtype().accumulator();
         let types = inputs.iter().map(|i| i.tensor.dtype()).chain([sum, c.tensor.dtype()]);
@@ -130,7 +133,7 @@ impl<'t> Problem<'t> {
             epilogue: epilogue.map(|e| e.expr),
             scalars: epilogue.map(|e| e.scalars.as_slice()).unwrap_or_default(),
             cost: rule.cost(&operands),
-            lead,
+            prologue,
             a,
             b,
             c,
@@ -164,6 +167,23 @@ impl<'t> Problem<'t> {
         self.batch.iter().product()
     }
 
+    /// What the selector decides by.
+    pub(super) fn spec(&self, precision: MatmulPrecision) -> MatmulSpec {
+        let dtype = self.a.tensor.dtype();
+        let (larger, steps) = match self.n < self.m {
+            true => (&self.a, [self.a.rs, self.a.cs]),
+            false => (&self.b, [self.b.cs, self.b.rs]),
+        };
+        MatmulSpec {
+            matrices: self.matrices(),
+            precision,
+            // Across the terms the lines of a strip's block are read together, of which there must be enough.
+            dense: steps[0] == 1 && self.m.max(self.n) >= 64 || steps[1] == 1,
+            in_place: dtype.size() == 2 && self.prologue.is_none() && lies_evenly(larger),
+            ..MatmulSpec::new(self.m, self.n, self.k, dtype)
+        }
+    }
+
     /// The same product seen from the other side: c' = b' x a'.
     pub(super) fn transpose(&mut self) {
         std::mem::swap(&mut self.m, &mut self.n);
@@ -172,9 +192,9 @@ impl<'t> Problem<'t> {
         self.b.transpose();
         self.c.transpose();
         self.inputs.iter_mut().for_each(Matrix::transpose);
-        if let Some(lead) = &mut self.lead {
-            lead.first = !lead.first;
-            lead.inputs.iter_mut().for_each(Matrix::transpose);
+        if let Some(prologue) = &mut self.prologue {
+            prologue.first = !prologue.first;
+            prologue.inputs.iter_mut().for_each(Matrix::transpose);
         }
     }
 
@@ -187,17 +207,17 @@ impl<'t> Problem<'t> {
                 step == matrix.rs * m || m == 1
             };
             let shared = |matrix: &Matrix| matrix.batch.last() == Some(&0);
-            let lead = self.lead.as_ref().is_none_or(|lead| {
-                lead.inputs.iter().all(|input| if lead.first { even(input) } else { shared(input) })
+            let prologue = self.prologue.as_ref().is_none_or(|prologue| {
+                prologue.inputs.iter().all(|input| if prologue.first { even(input) } else { shared(input) })
             });
-            if !lead || !shared(&self.b) || !even(&self.a) || !even(&self.c) || !self.inputs.iter().all(even) {
+            if !prologue || !shared(&self.b) || !even(&self.a) || !even(&self.c) || !self.inputs.iter().all(even) {
                 return;
             }
             let (mut rows, mut same) = (vec![&mut self.a, &mut self.c], vec![&mut self.b]);
             rows.extend(&mut self.inputs);
-            if let Some(lead) = &mut self.lead {
-                let side = if lead.first { &mut rows } else { &mut same };
-                side.extend(&mut lead.inputs);
+            if let Some(prologue) = &mut self.prologue {
+                let side = if prologue.first { &mut rows } else { &mut same };
+                side.extend(&mut prologue.inputs);
             }
             for matrix in same {
                 matrix.batch.pop();

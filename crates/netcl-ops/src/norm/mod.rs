@@ -10,15 +10,15 @@
 //! | `statistics.rs` | statistics per channel that something else found |
 //! | `rows.rs` | statistics per row of the last axes: layer, group and root-mean-square normalisation |
 //! | `cpu/` | the native loops: `moments.rs`, `rows.rs`, `batch.rs` |
-//! | `opencl.rs`, `norm.cl`, `norm_backward.cl` | the kernels of groups and how they are launched; those of GPUs alone: `norm_registers.cl`, `norm_planes.cl` |
-//! | `vectors.rs`, `norm_vector*.cl` | the same for processors: work-items that need nobody else |
+//! | `opencl.rs` | how kernels are launched |
+//! | `norm_registers.cl`, `norm_planes.cl` | rows in registers, and planes in vectors |
+//! | `norm.cl`, `norm_backward.cl` | what these do not fit |
 
 mod batch;
 pub(crate) mod cpu;
 mod opencl;
 mod rows;
 pub(crate) mod statistics;
-mod vectors;
 
 use netcl_core::kernels::launch::Cost;
 use netcl_core::tensor::Tensor;

@@ -49,7 +49,7 @@
     }
 
 // Adds up `value` over the lanes of a row: every 16th lane, then the 16 sums. No barrier stands in a loop, which compilers
-// for processors take long over.
+// for CPUs take long over.
 #define JOIN(value)                                                                             \
     {                                                                                           \
         __local COMPUTE *row_ = tile + (lid - lane);                                            \

@@ -44,7 +44,7 @@
     }
 
 // Adds up `value` over the lanes of a row: every 16th lane, then the 16 sums. No barrier stands in a loop, which compilers
-// for processors take long over.
+// for CPUs take long over.
 #define JOIN(value)                                                                             \
     {                                                                                           \
         __local COMPUTE *row_ = tile + (lid - lane);                                            \
@@ -161,7 +161,7 @@ __kernel void norm_rows_backward(SAVED, __global ELEMENT *to, const ulong to_at,
 #ifdef KERNEL_norm_rows_and_columns
 __kernel void norm_rows_and_columns(SAVED, __global ELEMENT *to, const ulong to_at, CUT, ROWS, const UINT rows_groups,
                                     __local COMPUTE *tile) {
-    // Groups beyond the rows find none, but no barrier may stand in a branch: some compilers for processors get it wrong.
+    // Groups beyond the rows find none, but no barrier may stand in a branch: some compilers for CPUs get it wrong.
     rows_backward(SAVED_ARGUMENTS, to, to_at, span, ROWS_ARGUMENTS, tile);
     if ((UINT)get_group_id(0) >= rows_groups)
         sums_columns(SAVED_ARGUMENTS, CUT_ARGUMENTS, (UINT)get_global_id(0) - rows_groups * (UINT)get_local_size(0));

@@ -1,9 +1,8 @@
-//! Launches of `norm.cl` and `norm_backward.cl`; on GPUs those of `norm_registers.cl` and `norm_planes.cl` where they fit, on
-//! processors those of [`vectors`].
+//! Launches of `norm_registers.cl` and `norm_planes.cl` where tensors fit them, else of `norm.cl` and `norm_backward.cl`.
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::Stream;
-use netcl_core::kernels::form::VECTOR_BYTES;
+use netcl_core::kernels::VECTOR_BYTES;
 use netcl_core::kernels::launch::Cost;
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
@@ -12,8 +11,7 @@ use super::batch::{Forward, Planes};
 use super::cost;
 use super::rows::{Rows, Saved};
 use super::statistics::{ChannelStatistics, Cut};
-use super::vectors;
-use crate::dense::{Args, ClCode, Job, Number, group_size, is_processor};
+use crate::dense::{Args, ClCode, Job, Number, group_size};
 use crate::wide::Wide;
 
 /// Elements of a row that each lane should have.
@@ -31,22 +29,12 @@ const MERGED: usize = 32;
 
 fn forward_code(kernel: &'static str) -> ClCode<'static> {
     let text = include_str!("norm.cl");
-    ClCode { file: "norm.cl", text, kernel, scalars: &[], items: 0, group: None, local: 0, wide: None, loose: false }
+    ClCode { file: "norm.cl", text, kernel, scalars: &[], items: 0, group: None, local: 0, wide: None }
 }
 
 fn backward_code(kernel: &'static str) -> ClCode<'static> {
     let text = include_str!("norm_backward.cl");
-    ClCode {
-        file: "norm_backward.cl",
-        text,
-        kernel,
-        scalars: &[],
-        items: 0,
-        group: None,
-        local: 0,
-        wide: None,
-        loose: false,
-    }
+    ClCode { file: "norm_backward.cl", text, ..forward_code(kernel) }
 }
 
 fn registers_code(kernel: &'static str) -> ClCode<'static> {
@@ -85,16 +73,13 @@ fn lanes(stream: &Stream, job: &Job, rows: Rows) -> (usize, usize, usize) {
 fn cut(stream: &Stream, total: usize, smallest: usize, already: usize) -> (usize, usize) {
     let units = stream.device().info().compute_units as usize;
     // A GPU runs eight groups of a unit at once: a few more than that would have it to themselves afterwards.
-    let wanted = if is_processor(stream) { (units * 2).div_ceil(already) } else { units * 8 / already };
+    let wanted = units * 8 / already;
     let parts = wanted.min(total / smallest.max(1)).max(1);
     let per = total.div_ceil(parts);
     (total.div_ceil(per), per)
 }
 
 pub(super) fn rows_forward(stream: &Stream, job: Job, rows: Rows, eps: f64) -> Result<()> {
-    if vectors::suit(stream) {
-        return vectors::rows_forward(stream, job, rows, eps);
-    }
     let wide = in_registers(stream, &job, rows);
     let (items, group, lanes) = wide.map_or_else(|| lanes(stream, &job, rows), |wide| (0, 0, wide.lanes));
     let scalars = [
@@ -117,9 +102,6 @@ pub(super) fn rows_forward(stream: &Stream, job: Job, rows: Rows, eps: f64) -> R
 
 /// The statistics of a dense tensor.
 pub(super) fn statistics(stream: &Stream, op: &'static str, x: &Tensor, planes: Planes) -> Result<ChannelStatistics> {
-    if vectors::suit(stream) {
-        return vectors::statistics(stream, op, x, planes);
-    }
     let count = planes.count();
     let (_, per) = cut(stream, count, PART, planes.channels);
     // Whole vectors in every part, of whatever element.
@@ -177,9 +159,6 @@ pub(super) fn count(stream: &Stream, job: Job) -> Result<()> {
 }
 
 pub(super) fn batch_apply(stream: &Stream, job: Job, planes: Planes) -> Result<()> {
-    if vectors::suit(stream) {
-        return vectors::batch_apply(stream, job, planes);
-    }
     let size = planes.count() * planes.channels;
     let scalars = [size, planes.channels, planes.span].map(Number::Count);
     if let Some(wide) = in_planes(stream, &job, planes, true) {
@@ -212,25 +191,13 @@ enum By {
     Items,
     /// A group.
     Groups,
-    /// A work-item, in vectors along a channel.
-    Vectors,
-    /// A work-item, in vectors across channels whose places are the parts.
-    Places,
 }
 
 impl Sums {
     fn new(stream: &Stream, x: &Tensor, planes: Planes, lines: &Lines) -> Result<Sums> {
         let Planes { samples, channels, span } = planes;
-        let narrow = vectors::narrow(x.dtype(), planes);
-        let by = match vectors::suit(stream) {
-            true if !narrow => By::Vectors,
-            true if lines.by_sample == 0 => By::Places,
-            _ if span < PLANE => By::Items,
-            _ => By::Groups,
-        };
+        let by = if span < PLANE { By::Items } else { By::Groups };
         let (parts, per) = match by {
-            By::Vectors => vectors::parts(stream, planes),
-            By::Places => (span, samples),
             By::Items => cut(stream, samples, 16, channels.div_ceil(group_size(stream, x.dtype()))),
             By::Groups => cut(stream, samples, PART.div_ceil(span), channels),
         };
@@ -252,8 +219,6 @@ impl Sums {
         let args = saved.args().write(&self.partial);
         let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 2, 6), args };
         let code = match self.by {
-            By::Vectors => return vectors::sums(stream, job, &self.scalars, self.items(group)),
-            By::Places => return vectors::sums_of_places(stream, job, planes),
             By::Items => {
                 let code = backward_code("norm_sums_columns");
                 ClCode { scalars: &self.scalars, items: self.items(group), ..code }
@@ -272,23 +237,13 @@ impl Sums {
         job.run_cl(stream, &code)
     }
 
-    fn finish(&self, stream: &Stream, op: &'static str, x: &Tensor, gradients: [&Tensor; 2]) -> Result<()> {
-        add_parts(stream, op, x, (&self.partial, self.parts), gradients)
+    /// Adds the parts up, in order.
+    fn finish(&self, stream: &Stream, op: &'static str, x: &Tensor, [d_weight, d_bias]: [&Tensor; 2]) -> Result<()> {
+        let args = Args::default().read(&self.partial).write(d_weight).write(d_bias);
+        let scalars = [Number::Count(d_weight.size()), Number::Count(self.parts)];
+        let code = ClCode { scalars: &scalars, items: d_weight.size(), ..backward_code("norm_sums_finish") };
+        Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: SMALL, args }.run_cl(stream, &code)
     }
-}
-
-/// Adds the parts of channels' sums up, in order.
-fn add_parts(
-    stream: &Stream,
-    op: &'static str,
-    x: &Tensor,
-    (partial, parts): (&Tensor, usize),
-    [d_weight, d_bias]: [&Tensor; 2],
-) -> Result<()> {
-    let args = Args::default().read(partial).write(d_weight).write(d_bias);
-    let scalars = [Number::Count(d_weight.size()), Number::Count(parts)];
-    let code = ClCode { scalars: &scalars, items: d_weight.size(), ..backward_code("norm_sums_finish") };
-    Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: SMALL, args }.run_cl(stream, &code)
 }
 
 /// The input's gradient, and those of the parameters where they are wanted.
@@ -304,23 +259,6 @@ pub(super) fn rows_backward(
     let gradient = || Tensor::uninit(x.queue(), [rows.groups * rows.channels], x.dtype().accumulator());
     let planes = Planes { samples: rows.rows / rows.groups, channels: rows.groups * rows.channels, span: rows.span };
     let lines = Lines { by_sample: rows.groups, per_line: rows.channels, by_line: 1 };
-    if vectors::suit(stream) {
-        let found = vectors::rows_backward(stream, op, saved, rows, input, wanted)?;
-        if !wanted {
-            return Ok(None);
-        }
-        let gradients = [gradient()?, gradient()?];
-        let [d_weight, d_bias] = &gradients;
-        match found {
-            Some(sums) => add_parts(stream, op, x, (&sums.partial, sums.parts), [d_weight, d_bias])?,
-            None => {
-                let sums = Sums::new(stream, x, planes, &lines)?;
-                sums.find(stream, op, saved, planes)?;
-                sums.finish(stream, op, x, [d_weight, d_bias])?;
-            }
-        }
-        return Ok(Some(gradients));
-    }
     let make =
         |args, tensors| Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, tensors, 12), args };
     let job = make(saved.args().write(input), 3);
@@ -391,9 +329,6 @@ pub(super) fn batch_backward(
     sums.finish(stream, op, x, [d_weight, d_bias])?;
     let args = saved.args().read(d_weight).read(d_bias).write(input);
     let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 6), args };
-    if vectors::suit(stream) {
-        return vectors::batch_input(stream, job, planes, training);
-    }
     let [size, channels, span] = [x.size(), planes.channels, planes.span].map(Number::Count);
     let scalars = [size, channels, span, Number::Real(planes.count() as f64), Number::Flag(usize::from(training))];
     if let Some(wide) = in_planes(stream, &job, planes, true) {

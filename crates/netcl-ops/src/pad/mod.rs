@@ -219,16 +219,6 @@ fn on_device(stream: &Stream, job: Job, plan: Plan, items: usize, backward: bool
         "pad"
     };
     let text = include_str!("pad.cl");
-    let code = ClCode {
-        file: "pad.cl",
-        text,
-        kernel,
-        scalars: &scalars,
-        items,
-        group: None,
-        local: 0,
-        wide: None,
-        loose: false,
-    };
+    let code = ClCode { file: "pad.cl", text, kernel, scalars: &scalars, items, group: None, local: 0, wide: None };
     job.run_cl(stream, &code)
 }

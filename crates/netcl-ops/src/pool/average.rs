@@ -6,7 +6,7 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 use super::geometry::{Plane, Window};
-use super::{Kernel, as_lines, as_planes, cost, cpu, launch, planes, shape_as_planes, with_plane};
+use super::{as_lines, as_planes, cost, cpu, launch, planes, shape_as_planes, with_plane};
 use crate::dense::{Args, Job, Number, check_shape};
 
 /// What the sum over a window is divided by.
@@ -145,10 +145,7 @@ fn forward(op: &'static str, x: &Tensor, plane: Plane, averaging: Averaging) -> 
     let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost, args };
     match x.queue() {
         Queue::Cpu(_) => cpu::average(job, plane, averaging, count)?,
-        Queue::OpenCl(stream) => {
-            let kernel = Kernel { names: ["avg_pool", "avg_pool_planes"], adds: false, vector: None };
-            launch(stream, job, &kernel, &plane, [count, output.size()], &further(averaging))?;
-        }
+        Queue::OpenCl(stream) => launch(stream, job, "avg_pool", &plane, output.size(), &further(averaging))?,
     }
     Ok(output)
 }
@@ -167,8 +164,7 @@ fn backward(op: &'static str, grad: &Tensor, shape: &Shape, plane: Plane, averag
     match grad.queue() {
         Queue::Cpu(_) => cpu::average_backward(job, plane, averaging, count)?,
         Queue::OpenCl(stream) => {
-            let kernel = Kernel { names: ["avg_pool_backward", "avg_pool_backward_planes"], adds: true, vector: None };
-            launch(stream, job, &kernel, &plane, [count, input.size()], &further(averaging))?;
+            launch(stream, job, "avg_pool_backward", &plane, input.size(), &further(averaging))?;
         }
     }
     Ok(input)

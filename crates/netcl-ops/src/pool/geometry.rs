@@ -92,11 +92,6 @@ impl Plane {
         Ok(Plane { axes: [axis(0), axis(1)], adaptive: true })
     }
 
-    /// Whether no element lies in two windows.
-    pub(super) fn is_disjoint(&self) -> bool {
-        !self.adaptive && self.axes.iter().all(|axis| axis.stride > (axis.kernel - 1) * axis.dilation)
-    }
-
     /// Height and width of the results.
     pub(super) fn outputs(&self) -> [usize; 2] {
         self.axes.map(|axis| axis.output)
@@ -153,13 +148,6 @@ impl Axis {
         }
         let start = o * self.stride;
         start.saturating_sub(self.padding)..(start + self.kernel).saturating_sub(self.padding).min(self.input)
-    }
-
-    /// How many fixed windows lie inside the input with all of their elements.
-    pub(super) fn inside(&self) -> usize {
-        let (first, _) = self.tap(0);
-        let (last, _) = self.tap(self.kernel - 1);
-        last.end.saturating_sub(first.start)
     }
 
     /// How many elements a window counts.

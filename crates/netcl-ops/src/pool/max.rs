@@ -8,7 +8,7 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 use super::geometry::{Plane, Window};
-use super::{Kernel, as_lines, as_planes, cost, cpu, launch, planes, shape_as_planes, with_plane};
+use super::{as_lines, as_planes, cost, cpu, launch, planes, shape_as_planes, with_plane};
 use crate::dense::{Args, Job, check_shape};
 
 /// Maxima and their places.
@@ -92,11 +92,7 @@ fn forward(op: &'static str, x: &Tensor, windows: Windows<'_>) -> Result<MaxPool
         let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost, args };
         match x.queue() {
             Queue::Cpu(_) => cpu::max(job, plane, count)?,
-            Queue::OpenCl(stream) => {
-                let names = ["max_pool", "max_pool_planes"];
-                let kernel = Kernel { names, adds: false, vector: Some("max_pool_vector") };
-                launch(stream, job, &kernel, &plane, [count, output.size()], &[])?;
-            }
+            Queue::OpenCl(stream) => launch(stream, job, "max_pool", &plane, output.size(), &[])?,
         }
     }
     Ok(MaxPooled { output, indices: IndexTensor::from_tensor(places)? })
@@ -174,11 +170,7 @@ fn backward(
     let job = Job { name: op, queue: grad.queue().clone(), dtype: grad.dtype(), cost, args };
     match grad.queue() {
         Queue::Cpu(_) => cpu::max_backward(job, plane, count)?,
-        Queue::OpenCl(stream) => {
-            let names = ["max_pool_backward", "max_pool_backward_planes"];
-            let kernel = Kernel { names, adds: true, vector: None };
-            launch(stream, job, &kernel, &plane, [count, input.size()], &[])?;
-        }
+        Queue::OpenCl(stream) => launch(stream, job, "max_pool_backward", &plane, input.size(), &[])?,
     }
     Ok(input)
 }

@@ -16,8 +16,6 @@ mod cpu;
 mod geometry;
 mod max;
 
-use std::cell::Cell;
-
 use netcl_core::backend::opencl::Stream;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::Cost;
@@ -25,7 +23,7 @@ use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use crate::dense::{ClCode, Job, Number, is_processor};
+use crate::dense::{ClCode, Job, Number};
 use geometry::Plane;
 
 pub use average::{
@@ -77,82 +75,20 @@ fn as_lines(x: &Tensor) -> Result<Tensor> {
     crate::squeeze(x, &[-2])
 }
 
-/// What a work-item of an OpenCL kernel computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Split {
-    /// One element: what GPUs like.
-    Elements,
-    /// A plane: what processors like, if there are enough of them.
-    Planes,
-}
-
-thread_local! {
-    static FORCED: Cell<Option<Split>> = const { Cell::new(None) };
-}
-
-/// Runs a closure in which poolings of this thread on OpenCL devices are cut in one way: for tests and measurements.
-pub fn force_split<R>(split: Split, f: impl FnOnce() -> R) -> R {
-    struct Scope(Option<Split>);
-    impl Drop for Scope {
-        fn drop(&mut self) {
-            FORCED.set(self.0);
-        }
-    }
-    let _scope = Scope(FORCED.replace(Some(split)));
-    f()
-}
-
-/// Windows of a row that `max_pool_vector` computes at a time.
-const LANES: usize = 8;
-
-/// A kernel of `pool.cl`.
-struct Kernel {
-    /// Its name where a work-item has one element, and where it has a plane.
-    names: [&'static str; 2],
-    /// Whether a work-item with a plane adds to what it has written: 16-bit elements would round each time.
-    adds: bool,
-    /// Its name where a work-item has a plane with rows of [`LANES`] fixed windows and computes in floats.
-    vector: Option<&'static str>,
-}
-
-/// Runs a kernel over planes that give or take `elements` elements together; `further` follow the scalars of the geometry.
+/// Runs a kernel of `pool.cl` with a work-item for each of `items` elements; `further` follow the scalars of the geometry.
 fn launch(
     stream: &Stream,
     job: Job,
-    kernel: &Kernel,
+    kernel: &'static str,
     plane: &Plane,
-    [planes, elements]: [usize; 2],
+    items: usize,
     further: &[Number],
 ) -> Result<()> {
-    let exact = !kernel.adds || job.dtype.accumulator() == job.dtype || plane.is_disjoint();
-    let enough = planes >= 2 * stream.device().info().compute_units as usize;
-    let preferred = if is_processor(stream) && enough { Split::Planes } else { Split::Elements };
-    let split = FORCED.get().unwrap_or(preferred);
-    let (name, items, group) = match split {
-        Split::Planes if exact => {
-            let rows = !plane.adaptive && plane.axes[1].inside() >= LANES;
-            let vector = kernel.vector.filter(|_| rows && job.dtype != DType::F64);
-            (vector.unwrap_or(kernel.names[1]), planes, Some(1))
-        }
-        _ => (kernel.names[0], elements, None),
-    };
     let mut scalars = scalars(items, plane);
     scalars.extend_from_slice(further);
     let text = include_str!("pool.cl");
-    job.run_cl(
-        stream,
-        &ClCode {
-            file: "pool.cl",
-            text,
-            kernel: name,
-            scalars: &scalars,
-            items,
-            group,
-            local: 0,
-            wide: None,
-            loose: false,
-        },
-    )
+    let code = ClCode { file: "pool.cl", text, kernel, scalars: &scalars, items, group: None, local: 0, wide: None };
+    job.run_cl(stream, &code)
 }
 
 /// The scalars that every kernel of `pool.cl` begins with.

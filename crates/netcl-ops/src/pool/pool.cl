@@ -2,9 +2,6 @@
 //
 //   max_pool, avg_pool             work-item i -> result i:          plane, row oh, column ow
 //   max_pool_backward, ...         work-item i -> input element i:   plane, row ih, column iw
-//   ..._planes                     work-item i -> plane i, for processors: no divisions to find a place, and gradients are
-//                                  spread instead of gathered; the sums are the same to the bit
-//   max_pool_vector                max_pool_planes for fixed windows, eight windows of a row at a time where they lie inside it
 //
 //        input row   . . [x . x . x] . .      window o: elements first, first + step, ... below end
 //                          \  ih  /           windows that may cover ih: lo .. hi, a fixed one only if ih is one of its
@@ -29,11 +26,6 @@
 #define KERNEL_max_pool_backward
 #define KERNEL_avg_pool
 #define KERNEL_avg_pool_backward
-#define KERNEL_max_pool_planes
-#define KERNEL_max_pool_vector
-#define KERNEL_max_pool_backward_planes
-#define KERNEL_avg_pool_planes
-#define KERNEL_avg_pool_backward_planes
 #endif
 
 typedef struct {
@@ -109,85 +101,6 @@ __kernel void max_pool(__global const ELEMENT *x, const ulong x_at, __global ELE
 }
 #endif
 
-#ifdef KERNEL_max_pool_planes
-__kernel void max_pool_planes(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, const ulong y_at,
-                              __global int *place, const ulong place_at, GEOMETRY) {
-    const UINT i = get_global_id(0);
-    if (i >= items) return;
-    AXES
-    x += x_at + (ulong)i * (ulong)(h.in * w.in);
-    const ulong first = (ulong)i * (ulong)(h.out * w.out);
-    for (INT oh = 0; oh < h.out; ++oh)
-        for (INT ow = 0; ow < w.out; ++ow) {
-            MAXIMUM(x, oh, ow, first + oh * w.out + ow)
-        }
-}
-#endif
-
-#ifdef KERNEL_max_pool_vector
-#define JOINED_(a, b) a##b
-#define JOINED(a, b) JOINED_(a, b)
-#define PLAIN_float 1
-#define EIGHT(first, by)                                                                                            \
-    (float8)(LOAD(x, first), LOAD(x, (first) + (by)), LOAD(x, (first) + 2 * (by)), LOAD(x, (first) + 3 * (by)),     \
-             LOAD(x, (first) + 4 * (by)), LOAD(x, (first) + 5 * (by)), LOAD(x, (first) + 6 * (by)),                 \
-             LOAD(x, (first) + 7 * (by)))
-
-// COMPUTE is float.
-__kernel void max_pool_vector(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, ulong y_at,
-                              __global int *place, ulong place_at, GEOMETRY) {
-    const UINT i = get_global_id(0);
-    if (i >= items) return;
-    AXES
-    x += x_at + (ulong)i * (ulong)(h.in * w.in);
-    y_at += (ulong)i * (ulong)(h.out * w.out);
-    place_at += (ulong)i * (ulong)(h.out * w.out);
-    // The windows that lie inside a row, if there are eight of them.
-    const INT from = (w.pad + w.stride - 1) / w.stride, room = w.in + w.pad - (w.kern - 1) * w.step - 1;
-    const INT last = room < 0 ? 0 : min(w.out, room / w.stride + 1);
-    const INT to = last - from >= 8 ? last : from;
-    for (INT oh = 0; oh < h.out; ++oh) {
-        const INT top = window_first(h, oh, adaptive), bottom = window_end(h, oh, adaptive);
-        for (INT next = from; next < to; next += 8) {
-            // The last eight may overlap those before.
-            const INT ow = min(next, to - 8);
-            float8 best = (float8)(-INFINITY);
-            int8 at = (int8)(-1);
-            for (INT r = top; r < bottom; r += h.step)
-                for (INT k = 0; k < w.kern; ++k) {
-                    const INT first = r * w.in + ow * w.stride - w.pad + k * w.step;
-                    float8 v;
-#if JOINED(PLAIN_, ELEMENT)
-                    if (w.stride == 1) v = vload8(0, x + first);
-                    // Sixteen elements that all lie in the row: more windows or another element follow, or one lies before.
-                    else if (w.stride == 2 && (ow + 8 < to || k + 1 < w.kern)) v = vload16(0, x + first).even;
-                    else if (w.stride == 2 && k > 0) v = vload16(0, x + first - 1).odd;
-                    else v = EIGHT(first, w.stride);
-#else
-                    v = EIGHT(first, w.stride);
-#endif
-                    const int8 wins = (at < 0) | (v > best) | (v != v);
-                    best = wins ? v : best;
-                    at = wins ? (int)first + (int)w.stride * (int8)(0, 1, 2, 3, 4, 5, 6, 7) : at;
-                }
-            const ulong o = (ulong)(oh * w.out + ow);
-#if JOINED(PLAIN_, ELEMENT)
-            vstore8(best, 0, y + y_at + o);
-#else
-            const float *found = (const float *)&best;
-            for (uint j = 0; j < 8; ++j) STORE(found[j], y, y_at + o + j);
-#endif
-            vstore8(at, 0, place + place_at + o);
-        }
-        for (INT ow = 0; ow < w.out; ++ow) {
-            if (ow == from) ow = to;
-            if (ow >= w.out) break;
-            MAXIMUM(x, oh, ow, oh * w.out + ow)
-        }
-    }
-}
-#endif
-
 #ifdef KERNEL_max_pool_backward
 __kernel void max_pool_backward(__global const ELEMENT *grad, const ulong grad_at, __global const int *place,
                                 const ulong place_at, __global ELEMENT *to, const ulong to_at, GEOMETRY) {
@@ -205,25 +118,6 @@ __kernel void max_pool_backward(__global const ELEMENT *grad, const ulong grad_a
         for (INT c = left; c <= right; ++c)
             if (place[place_at + first + r * w.out + c] == here) total += LOAD(grad, grad_at + first + r * w.out + c);
     STORE(total, to, to_at + i);
-}
-#endif
-
-#ifdef KERNEL_max_pool_backward_planes
-__kernel void max_pool_backward_planes(__global const ELEMENT *grad, const ulong grad_at, __global const int *place,
-                                       const ulong place_at, __global ELEMENT *to, const ulong to_at, GEOMETRY) {
-    const UINT i = get_global_id(0);
-    if (i >= items) return;
-    AXES
-    const INT area = h.in * w.in, results = h.out * w.out;
-    grad += grad_at + (ulong)i * (ulong)results;
-    place += place_at + (ulong)i * (ulong)results;
-    to += to_at + (ulong)i * (ulong)area;
-    for (INT e = 0; e < area; ++e) STORE((COMPUTE)0, to, e);
-    for (INT o = 0; o < results; ++o) {
-        const INT at = (INT)place[o];
-        // Places may be the user's: none of them is followed out of the plane.
-        if (at >= 0 && at < area) STORE(LOAD(to, at) + LOAD(grad, o), to, at);
-    }
 }
 #endif
 
@@ -255,21 +149,6 @@ __kernel void avg_pool(__global const ELEMENT *x, const ulong x_at, __global ELE
 }
 #endif
 
-#ifdef KERNEL_avg_pool_planes
-__kernel void avg_pool_planes(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, const ulong y_at,
-                              GEOMETRY, const uint include_pad, const COMPUTE divisor) {
-    const UINT i = get_global_id(0);
-    if (i >= items) return;
-    AXES
-    x += x_at + (ulong)i * (ulong)(h.in * w.in);
-    const ulong first = (ulong)i * (ulong)(h.out * w.out);
-    for (INT oh = 0; oh < h.out; ++oh)
-        for (INT ow = 0; ow < w.out; ++ow) {
-            AVERAGE(x, oh, ow, first + oh * w.out + ow)
-        }
-}
-#endif
-
 #ifdef KERNEL_avg_pool_backward
 __kernel void avg_pool_backward(__global const ELEMENT *grad, const ulong grad_at, __global ELEMENT *to,
                                 const ulong to_at, GEOMETRY, const uint include_pad, const COMPUTE divisor) {
@@ -288,22 +167,3 @@ __kernel void avg_pool_backward(__global const ELEMENT *grad, const ulong grad_a
 }
 #endif
 
-#ifdef KERNEL_avg_pool_backward_planes
-__kernel void avg_pool_backward_planes(__global const ELEMENT *grad, const ulong grad_at, __global ELEMENT *to,
-                                       const ulong to_at, GEOMETRY, const uint include_pad, const COMPUTE divisor) {
-    const UINT i = get_global_id(0);
-    if (i >= items) return;
-    AXES
-    const INT area = h.in * w.in;
-    grad += grad_at + (ulong)i * (ulong)(h.out * w.out);
-    to += to_at + (ulong)i * (ulong)area;
-    for (INT e = 0; e < area; ++e) STORE((COMPUTE)0, to, e);
-    for (INT oh = 0; oh < h.out; ++oh)
-        for (INT ow = 0; ow < w.out; ++ow) {
-            WINDOW(oh, ow)
-            const COMPUTE share = LOAD(grad, oh * w.out + ow) / SHARE(oh, ow);
-            for (INT r = top; r < bottom; ++r)
-                for (INT c = left; c < right; ++c) STORE(LOAD(to, r * w.in + c) + share, to, r * w.in + c);
-        }
-}
-#endif

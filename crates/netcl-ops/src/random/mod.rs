@@ -1,14 +1,16 @@
 //! Random tensors: a pure function of the generator's seed and the element's place, so every device draws the same numbers.
 
 mod cpu;
-pub(crate) mod opencl;
+mod opencl;
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_core::host;
 use netcl_core::index::IndexTensor;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar};
-use netcl_core::random::{Generator, blocks_for, check_own_generator, permutation as permute, reserve_default};
+use netcl_core::random::{
+    Generator, blocks_for, check_own_generator, fill_below_i64, permutation as permute, reserve_default,
+};
 use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
@@ -110,6 +112,34 @@ pub fn permutation(queue: &Queue, n: usize, generator: Option<&mut Generator>) -
     IndexTensor::from_host(queue, &order, [n])
 }
 
+/// Whole numbers in [low, high), int64; the same on every device.
+pub fn integers(
+    queue: &Queue,
+    shape: impl Into<Shape>,
+    low: i64,
+    high: i64,
+    generator: Option<&mut Generator>,
+) -> Result<Tensor> {
+    let shape = shape.into();
+    // Drawn on the host, and therefore once for all replays.
+    check_own_generator("randint")?;
+    let Some(count) = high.checked_sub(low).filter(|&count| count > 0) else {
+        let what =
+            format!("there are no numbers from {low} to below {high}; low must be below high, by less than 2^63");
+        return Err(Error::argument("randint", what));
+    };
+    shape.nbytes("randint", DType::I64)?;
+    let mut numbers = host::filled("randint", shape.size(), 0i64)?;
+    let words = blocks_for(2 * numbers.len());
+    let place = match generator {
+        Some(generator) => generator.reserve(words),
+        None => reserve_default(words),
+    };
+    fill_below_i64(&mut numbers, count, &place)?;
+    numbers.iter_mut().for_each(|number| *number += low);
+    Tensor::from_host(queue, &numbers, shape)
+}
+
 fn draw(queue: &Queue, shape: Shape, dtype: DType, law: Law, generator: Option<&mut Generator>) -> Result<Tensor> {
     let out = Tensor::uninit(queue, shape, dtype)?;
     out.check_float(law.name())?;
@@ -122,8 +152,7 @@ fn draw(queue: &Queue, shape: Shape, dtype: DType, law: Law, generator: Option<&
         return Ok(out);
     }
     let n = out.size() as u64;
-    // The same argument list for both backends, but for what some kernels want in the end; the block is where the generator stands,
-    // which a replayed step moves on.
+    // The same arguments for both backends; the block is where the generator stands, which a replayed step moves on.
     let mut args = smallvec![
         Arg::Buffer(out.storage().clone(), Access::Write),
         Arg::Scalar(Scalar::U64(out.layout().offset() as u64)),
@@ -138,7 +167,7 @@ fn draw(queue: &Queue, shape: Shape, dtype: DType, law: Law, generator: Option<&
     }
     let work = match queue {
         Queue::Cpu(_) => cpu::work(law, dtype),
-        Queue::OpenCl(stream) => opencl::work(stream, law, dtype, n, &mut args)?,
+        Queue::OpenCl(stream) => opencl::work(stream, law, dtype, n)?,
     };
     let cost = Cost { flops: 0.0, bytes: (out.size() * dtype.size()) as f64 };
     launch::submit(Launch { name: law.name().into(), queue: queue.clone(), work, args, cost })?;

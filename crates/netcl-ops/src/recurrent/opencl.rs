@@ -6,16 +6,16 @@ use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::opencl::{CType, inline_c};
-use netcl_core::kernels::form::Form;
+use netcl_core::kernels::group_limit::largest_group;
 use netcl_core::kernels::launch::{self, Access, Arg, Launch, Scalar, Work};
 use netcl_core::tensor::{Tensor, reshape};
 use netcl_core::{Error, Result};
 use smallvec::SmallVec;
 
 use super::{Backward, Problem, Written};
-use crate::indexing::opencl::{buffer, element_defines};
+use crate::elements::{element_defines, load_aligned};
+use crate::indexing::opencl::buffer;
 use crate::pad::{PadMode, pad};
-use crate::reduce::opencl::load_aligned;
 
 type Args = SmallVec<[Arg; 8]>;
 
@@ -44,10 +44,7 @@ impl Tile {
         // A row or two would waste most of four.
         let rows = if problem.batch < 3 { 1 } else { 4 };
         let by_memory = info.local_mem_size as usize / (rows * 4 * problem.input.dtype().accumulator().size());
-        let most = GROUP.min(info.max_work_group_size).min(by_memory).max(1);
-        if Form::of(stream.device()) == Form::Items {
-            return Tile { rows, x: 4.min(1 << most.ilog2()), y: 1, slices: 1 };
-        }
+        let most = GROUP.min(largest_group(stream.device())).min(by_memory).max(1);
         let fits = |&(x, y): &(usize, usize)| x * y <= most && (y == 1 || (y - 1) * rows < problem.batch);
         // A launch of a few groups less than there are units is as fast as one of as many.
         let enough = info.compute_units as usize * 3 / 4;

@@ -6,16 +6,16 @@ use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::opencl::{CType, Helper};
 
 use super::engine::Run;
-use super::opencl::{BF16_BITS, Writer, indices, load, load_aligned, load_vector, terms};
+use super::opencl::{Writer, indices, terms};
+use crate::elements::{BF16_BITS, load, load_aligned};
 
 /// A reduction whose inputs are read in vectors.
 pub(super) struct Along<'w> {
     pub(super) writer: &'w Writer<'w>,
     /// Per input: whether it repeats one element along the dense axis.
     pub(super) repeats: Vec<bool>,
-    pub(super) ctype: CType,
     /// Vectors begin at multiples of their own length.
-    pub(super) aligned: bool,
+    pub(super) ctype: CType,
 }
 
 impl Along<'_> {
@@ -30,7 +30,7 @@ impl Along<'_> {
     /// What the source depends on, beside the reduction itself.
     pub(super) fn key(&self) -> String {
         let repeats: String = self.repeats.iter().map(|&r| if r { '0' } else { '1' }).collect();
-        format!("{repeats}:{}:{}", self.ctype.name(), self.aligned)
+        format!("{repeats}:{}", self.ctype.name())
     }
 
     /// A kernel file with its macros: those of [`Writer::defines`], `VCOMPUTE`, `WIDTH`, `PLACE(r)`, `VALUE(v, d)`,
@@ -74,10 +74,7 @@ impl Along<'_> {
             let value = match (wide, repeats) {
                 (false, _) => load(input.dtype(), &at),
                 (true, true) => format!("({name})(({}){})", ctype.lane().name(), load(input.dtype(), &at)),
-                (true, false) if self.aligned => {
-                    format!("convert_{name}({})", load_aligned(input.dtype(), &at, ctype.width()))
-                }
-                (true, false) => format!("convert_{name}({})", load_vector(input.dtype(), &at, ctype.width())),
+                (true, false) => format!("convert_{name}({})", load_aligned(input.dtype(), &at, ctype.width())),
             };
             let _ = write!(text, "const {name} in{i}_ = {value}; ");
         }

@@ -7,8 +7,10 @@ use netcl_core::dtype::Element;
 use netcl_core::kernels::expr::vecmath::Real;
 use netcl_core::simd;
 
+use crate::matmul::Multiply;
+
 /// A type that reductions compute in.
-pub(crate) trait Lane: Real + Element {}
+pub(crate) trait Lane: Real + Element + Multiply {}
 
 impl Lane for f32 {}
 impl Lane for f64 {}

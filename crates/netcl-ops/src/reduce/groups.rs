@@ -1,12 +1,13 @@
-//! Launches of `reduce_groups.cl`: reductions on GPUs, along or across an axis that lies densely in memory.
+//! Launches of `reduce_groups.cl`: reductions along or across an axis that lies densely in memory.
 //!
 //! Every work-item reads 16 bytes at a time where the layout allows it. A few long reductions are cut into parts, as many as
 //! keep all compute units busy; the group that finishes last adds the parts up, so that one launch does all.
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::{COUNTERS, Grid, Source, Stream};
+use netcl_core::kernels::VECTOR_BYTES;
 use netcl_core::kernels::expr::opencl::CType;
-use netcl_core::kernels::form::{Form, VECTOR_BYTES};
+use netcl_core::kernels::group_limit::largest_group;
 use netcl_core::kernels::launch::{self, Access, Arg, Scalar, Work};
 
 use super::along::Along;
@@ -28,10 +29,10 @@ const ROUNDS: usize = 2;
 pub(super) struct Groups<'w>(Along<'w>);
 
 impl<'w> Groups<'w> {
-    /// `None` on a processor, where no axis is dense in all inputs, and for positions of extrema.
-    pub(super) fn new(writer: &'w Writer<'w>, stream: &Stream) -> Option<Self> {
+    /// `None` where no axis is dense in all inputs, and for positions of extrema.
+    pub(super) fn new(writer: &'w Writer<'w>) -> Option<Self> {
         let run = writer.run;
-        if Form::of(stream.device()) != Form::Groups || !matches!(run.op.carry, Carry::Value(_)) {
+        if !matches!(run.op.carry, Carry::Value(_)) {
             return None;
         }
         let repeats = Along::repeats(run)?;
@@ -43,7 +44,7 @@ impl<'w> Groups<'w> {
         let nest = if run.plan.columns { &run.plan.kept } else { &run.plan.reduced };
         let fits = aligned && (!whole || nest.inner().is_multiple_of(width));
         let ctype = CType::new(run.compute, if fits { width } else { 1 })?;
-        Some(Groups(Along { writer, repeats, ctype, aligned: fits }))
+        Some(Groups(Along { writer, repeats, ctype }))
     }
 
     pub(super) fn launch(&self, stream: &Stream) -> Result<()> {
@@ -53,7 +54,7 @@ impl<'w> Groups<'w> {
         let width = along.ctype.width();
         let (results, n, columns) = (run.plan.kept.size(), run.plan.reduced.size(), run.plan.columns);
         let info = stream.device().info();
-        let group = 1 << info.max_work_group_size.clamp(1, GROUP).ilog2();
+        let group = 1 << largest_group(stream.device()).min(GROUP).ilog2();
         // Units are what a lane works on: a row, or a vector of neighbouring results.
         let (units, together, per_round) = if columns {
             let units = results / width;

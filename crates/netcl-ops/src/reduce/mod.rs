@@ -10,9 +10,7 @@
 //! | `plan.rs` | which loops there are, from strides |
 //! | `cpu.rs`, `fold.rs` | the native loops |
 //! | `opencl.rs`, `reduce.cl` | the kernels for any layout and how they are launched |
-//! | `along.rs` | vectors along a dense axis, which the following two share |
-//! | `vector.rs`, `reduce_vector.cl` | dense axes on processors |
-//! | `groups.rs`, `reduce_groups.cl` | dense axes on GPUs |
+//! | `along.rs`, `groups.rs`, `reduce_groups.cl` | vectors along a dense axis |
 
 mod along;
 mod cpu;
@@ -21,7 +19,6 @@ mod fold;
 mod groups;
 pub(crate) mod opencl;
 pub(crate) mod plan;
-mod vector;
 
 use std::sync::LazyLock;
 

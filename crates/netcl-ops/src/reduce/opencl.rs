@@ -4,10 +4,11 @@ use std::cell::Cell;
 use std::fmt::Write as _;
 
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
-use netcl_core::device::DeviceType;
 use netcl_core::dtype::DType;
+pub(super) use netcl_core::kernel_selector::{SEQUENTIAL_BELOW, WORKGROUP_FROM};
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::opencl::{CType, Helper, IndexWidth, inline_c};
+use netcl_core::kernels::group_limit::largest_group;
 use netcl_core::kernels::launch::{self, Access, Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
@@ -15,11 +16,10 @@ use netcl_core::{Error, Result};
 use super::engine::{Args, Carry, Combine, Run};
 use super::groups::Groups;
 use super::plan::Nest;
-use super::vector::Vectors;
+use crate::elements::{BF16_BITS, load, store};
 
 /// The three kernels a reduction may run as on an OpenCL device. Launches carry the variant in their name:
-/// `sum_sequential`, `sum_parallel`, `sum_workgroup` (followed by `sum_finish` where one launch does not do). On a processor a result (or a few
-/// neighbouring ones) takes one work-item where the others take a work-group.
+/// `sum_sequential`, `sum_parallel`, `sum_workgroup` (followed by `sum_finish` where one launch does not do).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Variant {
     /// One work-item per result: reductions of fewer than 256 elements.
@@ -42,14 +42,12 @@ impl Variant {
     }
 }
 
-/// Reductions below this size run one after the other in a work-item (core.txt's rule for `select_reduction_kernel`).
-pub(super) const SEQUENTIAL_BELOW: usize = 256;
-/// From this many elements on, a reduction may take several work-groups.
-pub(super) const WORKGROUP_FROM: usize = 1 << 16;
 /// Elements a work-item of the multi-stage variant should have at least.
 const PER_ITEM: usize = 16;
 /// Partial results per result at most.
 const MAX_PARTS: usize = 1024;
+/// Work-items of a group at most.
+const GROUP: usize = 256;
 /// Neighbouring results that make reads coalesced when the reduced axis is not the innermost.
 const COLUMNS: usize = 32;
 
@@ -75,8 +73,6 @@ struct Shape {
     variant: Variant,
     group: usize,
     columns: usize,
-    /// Neighbouring elements per lane, or 0 where lanes take turns.
-    chunk: usize,
     parts: usize,
     part: usize,
 }
@@ -84,10 +80,7 @@ struct Shape {
 /// Launches a reduction: one launch, or two for the multi-stage variant.
 pub(super) fn launch(run: &Run<'_>, stream: &Stream) -> Result<()> {
     let writer = Writer::new(run);
-    if let Some(vectors) = Vectors::new(&writer, stream) {
-        return vectors.launch(stream);
-    }
-    if let Some(groups) = Groups::new(&writer, stream) {
+    if let Some(groups) = Groups::new(&writer) {
         return groups.launch(stream);
     }
     let shape = Shape::choose(run, stream, writer.accumulator());
@@ -109,7 +102,7 @@ pub(super) fn launch(run: &Run<'_>, stream: &Stream) -> Result<()> {
         }
         Variant::Parallel => {
             args.extend(writer.outputs());
-            args.extend([writer.count(results), writer.count(n), columns, writer.count(shape.chunk), local]);
+            args.extend([writer.count(results), writer.count(n), columns, local]);
             let grid = Grid::new([groups * shape.group]).local([shape.group]);
             run.submit(name("parallel"), (Work::OpenCl(kernel("reduce_parallel")?, grid), args))
         }
@@ -121,7 +114,6 @@ pub(super) fn launch(run: &Run<'_>, stream: &Stream) -> Result<()> {
                 writer.count(results),
                 writer.count(n),
                 columns.clone(),
-                writer.count(shape.chunk),
                 writer.count(shape.part),
                 local.clone(),
             ]);
@@ -143,15 +135,12 @@ impl Shape {
         let info = stream.device().info();
         let (results, n) = (run.plan.kept.size(), run.plan.reduced.size());
         let by_memory = (info.local_mem_size as usize / accumulator).max(1);
-        // A processor's core works through a group alone: many work-items only mean many passes over the same elements.
-        let processor = stream.device().device_type() == DeviceType::Cpu;
-        let most = if processor { 16 } else { 256 };
-        let mut group = floor_power_of_two(info.max_work_group_size.min(most).min(by_memory));
+        let mut group = floor_power_of_two(largest_group(stream.device()).min(GROUP).min(by_memory));
         let columns =
             if run.plan.columns { floor_power_of_two(run.plan.kept.inner().min(COLUMNS)).min(group) } else { 1 };
         let groups = results.div_ceil(columns);
         // Enough work-groups to keep every compute unit busy.
-        let busy = info.compute_units as usize * if processor { 2 } else { 16 };
+        let busy = info.compute_units as usize * 16;
         let variant = FORCED.get().unwrap_or(if n < SEQUENTIAL_BELOW {
             Variant::Sequential
         } else if n.saturating_mul(columns) < WORKGROUP_FROM || groups >= busy {
@@ -167,9 +156,7 @@ impl Shape {
         let wanted = busy.div_ceil(groups).clamp(1, most);
         // Whole rounds of the unrolled loop in every part but the last.
         let part = n.div_ceil(wanted).next_multiple_of(lanes * 8);
-        let share = if variant == Variant::Workgroup { part } else { n };
-        let chunk = if processor && columns == 1 { share.div_ceil(lanes) } else { 0 };
-        Shape { variant, group, columns, chunk, parts: n.div_ceil(part), part }
+        Shape { variant, group, columns, parts: n.div_ceil(part), part }
     }
 }
 
@@ -177,7 +164,7 @@ fn floor_power_of_two(n: usize) -> usize {
     1 << n.max(1).ilog2()
 }
 
-/// Writes the macros that `reduce.cl` and `reduce_vector.cl` are compiled with, and the matching arguments.
+/// Writes the macros that `reduce.cl` and `reduce_groups.cl` are compiled with, and the matching arguments.
 pub(super) struct Writer<'r> {
     pub(super) run: &'r Run<'r>,
     pub(super) ctype: CType,
@@ -456,50 +443,3 @@ pub(crate) fn terms(int: &str, letter: &str, prefix: &str, nest: &Nest) -> Strin
     let terms: Vec<String> = (0..nest.shape.len()).map(|a| format!("({int}){letter}_{a} * {prefix}{a}")).collect();
     terms.join(" + ")
 }
-
-/// The element at a place, as a float or double.
-pub(crate) fn load(dtype: DType, at: &str) -> String {
-    match dtype {
-        DType::F16 => format!("vload_half(0, {at})"),
-        DType::BF16 => format!("as_float((uint)*({at}) << 16)"),
-        _ => format!("*({at})"),
-    }
-}
-
-/// The vector of elements that begins at a place; float for 16-bit types.
-pub(crate) fn load_vector(dtype: DType, at: &str, width: usize) -> String {
-    match dtype {
-        DType::F16 => format!("vload_half{width}(0, {at})"),
-        DType::BF16 => format!("as_float{width}(convert_uint{width}(vload{width}(0, {at})) << 16)"),
-        _ => format!("vload{width}(0, {at})"),
-    }
-}
-
-/// [`load_vector`] from a place that is a multiple of the vector's length, which is one access to memory.
-pub(crate) fn load_aligned(dtype: DType, at: &str, width: usize) -> String {
-    if width == 1 {
-        return load(dtype, at);
-    }
-    match dtype {
-        DType::F16 => format!("vloada_half{width}(0, {at})"),
-        DType::BF16 => format!("as_float{width}(convert_uint{width}(*(__global const ushort{width} *)({at})) << 16)"),
-        _ => format!("*(__global const {}{width} *)({at})", dtype.cl_type()),
-    }
-}
-
-/// The statement that writes a value to a place.
-pub(crate) fn store(dtype: DType, at: &str, value: &str) -> String {
-    match dtype {
-        DType::F16 => format!("vstore_half_rte({value}, 0, {at});"),
-        DType::BF16 => format!("*({at}) = bf16_bits(convert_float({value}));"),
-        DType::F64 => format!("*({at}) = convert_double({value});"),
-        _ => format!("*({at}) = convert_float({value});"),
-    }
-}
-
-/// Rounds to the nearest bfloat16, ties to even; a NaN stays one.
-pub(crate) const BF16_BITS: &str = "ushort bf16_bits(float x) {
-    const uint bits = as_uint(x);
-    return (ushort)((x != x) ? ((bits >> 16) | 0x40u) : ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
-}
-";

@@ -11,9 +11,6 @@
 //       ...  |     |     |     |     |                   what lies together when the reduced axis is not the last.
 //            +-----+-----+-----+-----+                   Then a tree in local memory adds the lanes up.
 //
-//                       A processor's cores want neighbouring elements in one lane instead: then lane l takes `chunk`
-//                       elements from l * chunk on.
-//
 //   reduce_workgroup    the same for elements `part` s of n, s = group id 1: partial[s][result]
 //   reduce_finish       the same for the partial results
 //
@@ -153,12 +150,6 @@ ACC join(ACC a, ACC b) {
     const UINT o = (UINT)get_group_id(0) * cols + col;                                              \
     ACC acc = IDENTITY;
 
-// The elements of this lane among those from `from` to `to`: interleaved, or a chunk of neighbours.
-#define SHARE(from, to)                                                                             \
-    const UINT step = chunk ? 1 : lanes;                                                            \
-    const UINT first = (from) + lane * (chunk ? chunk : 1);                                         \
-    const UINT last = chunk && first + chunk < (to) ? first + chunk : (to);
-
 #if VARIANT == 0 || VARIANT == 1
 __kernel void reduce_sequential(INPUT_PARAMS KEPT_PARAMS OUTPUT_PARAMS const UINT results, const UINT n) {
     const UINT o = get_global_id(0);
@@ -172,12 +163,11 @@ __kernel void reduce_sequential(INPUT_PARAMS KEPT_PARAMS OUTPUT_PARAMS const UIN
 
 #if VARIANT == 0 || VARIANT == 2
 __kernel void reduce_parallel(INPUT_PARAMS KEPT_PARAMS OUTPUT_PARAMS const UINT results, const UINT n, const uint cols,
-                              const UINT chunk, __local ACC *tile) {
+                              __local ACC *tile) {
     LANES
-    SHARE(0, n)
     if (o < results) {
         KEPT(o);
-        FOLD_RANGE(acc, first, last, step)
+        FOLD_RANGE(acc, lane, n, lanes)
     }
     TREE(tile, acc)
     if (lane == 0 && o < results) RESULT(tile[lid], o);
@@ -186,14 +176,13 @@ __kernel void reduce_parallel(INPUT_PARAMS KEPT_PARAMS OUTPUT_PARAMS const UINT 
 
 #if VARIANT == 0 || VARIANT == 3
 __kernel void reduce_workgroup(INPUT_PARAMS KEPT_PARAMS __global ACC *partial, const UINT results, const UINT n,
-                               const uint cols, const UINT chunk, const UINT part, __local ACC *tile) {
+                               const uint cols, const UINT part, __local ACC *tile) {
     LANES
     const UINT from = (UINT)get_group_id(1) * part;
     const UINT to = from + part < n ? from + part : n;
-    SHARE(from, to)
     if (o < results) {
         KEPT(o);
-        FOLD_RANGE(acc, first, last, step)
+        FOLD_RANGE(acc, from + lane, to, lanes)
     }
     TREE(tile, acc)
     if (lane == 0 && o < results) partial[(size_t)get_group_id(1) * results + o] = tile[lid];

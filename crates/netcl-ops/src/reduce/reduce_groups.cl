@@ -19,7 +19,9 @@
 // Sums carry what each addition rounds off. Barriers stand in uniform control flow only.
 //
 // Compiled with: COMPUTE, UINT, OP (0 to 3), INPUT_PARAMS, KEPT_PARAMS, OUTPUT_PARAMS, KEPT(o), RESULT(a, o): see reduce.cl
-//                VCOMPUTE, WIDTH, PLACE(r), VALUE(v, d), VVALUE(v, d): see reduce_vector.cl; WIDTH may be 1
+//                VCOMPUTE, WIDTH  a vector of COMPUTE and its length, which may be 1
+//                PLACE(r)         declares where element r of the inputs lies
+//                VALUE(v, d)      sets v to the prologue's value of the element d places further; VVALUE(v, d) of a vector
 //                GROUP            the work-items of a group, a power of two
 //                UNROLL           vectors under way at once
 //                FENCE            makes what was written visible to all groups

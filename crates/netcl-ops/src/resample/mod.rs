@@ -1,4 +1,4 @@
-//! Resampling of the last two axes: nearest and bilinear, each with its backward pass.
+//! Resampling of the last two axes: nearest, bilinear and (in `cubic.rs`, from gathers) bicubic, each with its backward pass.
 //!
 //! Positions are computed in the type of the computation (float32 for 16-bit types) with PyTorch's formulas, by single
 //! rounded operations, so that the CPU and every device choose the same elements. The nearest element is chosen by a position
@@ -6,6 +6,7 @@
 //! input element collects from the results it went into, in a fixed order and without atomics.
 
 mod cpu;
+mod cubic;
 
 use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::Stream;
@@ -15,6 +16,7 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 use crate::dense::{Args, ClCode, Job, Number, check_shape};
+pub use cubic::{upsample_bicubic, upsample_bicubic_backward};
 
 /// The height and width that a resampling gives.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,6 +101,11 @@ impl Plan {
         let outer = shape.ndim() - 2;
         shape[..outer].iter().copied().chain(self.axes.map(|axis| axis.output)).collect()
     }
+}
+
+/// The height and width that a tensor of this shape is resampled to.
+pub fn resized(op: &'static str, shape: &Shape, to: Resize) -> Result<[usize; 2]> {
+    Ok(Plan::new(op, shape, to, Mode::Centres)?.axes.map(|axis| axis.output))
 }
 
 /// Each result is the nearest element of the input: every element repeated, or some left out.
@@ -202,16 +209,7 @@ fn on_device(stream: &Stream, job: Job, kernel: &'static str, plan: Plan, items:
     }
     scalars.push(Number::Flag(plan.mode as usize));
     let text = include_str!("resample.cl");
-    let code = ClCode {
-        file: "resample.cl",
-        text,
-        kernel,
-        scalars: &scalars,
-        items,
-        group: None,
-        local: 0,
-        wide: None,
-        loose: false,
-    };
+    let code =
+        ClCode { file: "resample.cl", text, kernel, scalars: &scalars, items, group: None, local: 0, wide: None };
     job.run_cl(stream, &code)
 }

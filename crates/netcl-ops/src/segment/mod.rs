@@ -101,7 +101,6 @@ fn on_device(stream: &Stream, job: Job, stretches: Stretches) -> Result<()> {
         group: None,
         local: 0,
         wide: None,
-        loose: false,
     };
     job.run_cl(stream, &code)
 }

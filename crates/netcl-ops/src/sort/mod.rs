@@ -7,7 +7,6 @@
 //! |---|---|
 //! | `cpu.rs` | native: keys and positions packed into numbers, lines in parallel |
 //! | `opencl.rs`, `sort.cl` | pieces sorted in local memory, then merged (or, for a few of many, the best of each kept) |
-//! | `sort_lines.cl` | on processors: a work-item sorts whole lines, digit by digit |
 
 mod cpu;
 mod opencl;

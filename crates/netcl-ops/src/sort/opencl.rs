@@ -1,22 +1,23 @@
-//! Launches of `sort.cl` and `put.cl`, and of `sort_lines.cl` on processors.
+//! Launches of `sort.cl` and `put.cl`.
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
-use netcl_core::device::DeviceType;
 use netcl_core::dtype::DType;
-use netcl_core::kernels::form::Form;
+use netcl_core::kernels::group_limit::largest_group;
 use netcl_core::kernels::launch::{Access, Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
 use smallvec::smallvec;
 
 use super::{Args, Lines};
 use crate::indexing::opencl::{Uint, buffer, work};
-use crate::wide::ITEMS_PER_UNIT;
 
-/// Slots of a group at most: more would leave room for one group per compute unit only.
+/// Slots of a group at most: a GPU has room for several such groups on a compute unit.
 const SLOTS: usize = 4096;
-/// Lines up to this length are sorted by one core of a processor, however many others have nothing to do.
-const ALONE: usize = 1 << 16;
+/// Slots that a work-item holds in registers, and those of a group that shares local memory among few pieces.
+const HELD: usize = 16;
+const FEWEST: usize = 64 * HELD;
+/// Bytes of local memory that are left to the driver.
+const RESERVED: usize = 1024;
 
 /// Keys and positions in device memory.
 struct Pairs {
@@ -49,8 +50,9 @@ pub(super) fn sort(
 ) -> Result<Vec<(Work, Args)>> {
     let info = stream.device().info();
     let pair = key_dtype(x.dtype()).size() + 4;
-    let slots = (info.local_mem_size as usize / 2 / pair).clamp(2, SLOTS);
-    let most = if stream.device().device_type() == DeviceType::Cpu { 16 } else { 256 };
+    // Drivers keep some for themselves: NVIDIA's refuses a kernel that asks for all of the 48 KB that it names.
+    let local = (info.local_mem_size as usize).saturating_sub(RESERVED);
+    let slots = (local / pair).clamp(HELD, SLOTS);
     let slots = 1 << slots.ilog2();
     let sorter = Sorter {
         lines,
@@ -62,7 +64,7 @@ pub(super) fn sort(
         // Pieces are padded to whole slots.
         uint: Uint::for_span(2 * x.size().max(slots)),
         slots,
-        group: 1 << info.max_work_group_size.min(most).min(slots / 2).max(1).ilog2(),
+        group: 1 << largest_group(stream.device()).min(SLOTS / HELD).ilog2(),
         works: Vec::new(),
     };
     sorter.run()
@@ -70,12 +72,8 @@ pub(super) fn sort(
 
 impl Sorter<'_> {
     fn run(mut self) -> Result<Vec<(Work, Args)>> {
-        let Lines { count, n, k, .. } = self.lines;
-        // A line for every fourth core keeps a processor busier than all of them do that merge pieces of one.
-        let units = self.stream.device().info().compute_units as usize;
-        if Form::of(self.stream.device()) == Form::Items && (n <= ALONE || 4 * count >= units) {
-            self.alone(units)?;
-        } else if n <= self.slots {
+        let Lines { n, k, .. } = self.lines;
+        if n <= self.slots {
             self.pieces(None, n, k)?;
         } else if k <= self.slots / 2 {
             self.keep_best()?;
@@ -83,24 +81,6 @@ impl Sorter<'_> {
             self.merge()?;
         }
         Ok(self.works)
-    }
-
-    /// Whole lines by work-items of their own.
-    fn alone(&mut self, units: usize) -> Result<()> {
-        let Lines { count, n, k, .. } = self.lines;
-        let per = count.div_ceil(units * ITEMS_PER_UNIT);
-        let items = count.div_ceil(per);
-        // Each has two memories for a line.
-        let pairs = self.pairs(items * 2 * n)?;
-        let mut args = Args::new();
-        args.extend(buffer(self.x, Access::Read));
-        args.extend([&pairs.keys, &pairs.places].map(|t| memory(t, Access::Write)));
-        args.extend(buffer(self.values, Access::Write));
-        args.extend(buffer(self.indices, Access::Write));
-        args.extend([count, n, k, per].map(|v| self.uint.arg(v)));
-        args.push(Arg::Scalar(Scalar::U32(u32::from(self.descending))));
-        self.works.push((Work::OpenCl(self.kernel("sort_lines")?, Grid::new([items]).local([1])), args));
-        Ok(())
     }
 
     /// Few of many: the best of each piece, and of what is left again.
@@ -144,13 +124,13 @@ impl Sorter<'_> {
     /// with it; else the kept pairs come back.
     fn pieces(&mut self, from: Option<&Pairs>, n: usize, keep: usize) -> Result<Option<Pairs>> {
         let Lines { count, n: whole, .. } = self.lines;
-        let piece = n.next_power_of_two().clamp(2, self.slots);
+        let piece = n.next_power_of_two().clamp(HELD, self.slots);
         let span = n.min(piece);
         let pieces = count * n.div_ceil(span);
         let last = pieces == count && keep == self.lines.k;
         let to = if last { None } else { Some(self.pairs(pieces * keep)?) };
-        // A group takes several short pieces; a device with few groups would rather have more of them.
-        let slots = self.slots.min((2 * self.group).max(piece));
+        // A group takes several short pieces.
+        let slots = self.slots.min(FEWEST.max(piece));
         // What a pass does not use is not looked at: any buffer will do.
         let unused = || memory(self.x, Access::Read);
         let mut args = Args::new();
@@ -170,7 +150,7 @@ impl Sorter<'_> {
         args.extend([Arg::Local(slots * key_dtype(self.x.dtype()).size()), Arg::Local(slots * 4)]);
         let groups = pieces.div_ceil(slots / piece);
         let kernel = self.kernel("sort_pieces")?;
-        let group = self.group.min(1 << kernel.work_group_info()?.max_size.max(1).ilog2());
+        let group = self.group.min(slots / HELD).min(1 << kernel.work_group_info()?.max_size.max(1).ilog2());
         self.works.push((Work::OpenCl(kernel, Grid::new([groups * group]).local([group])), args));
         Ok(to)
     }
@@ -198,8 +178,7 @@ impl Sorter<'_> {
                 "#define BITS {bits}\n#define KEY {key}\n#define TO_KEY(b) {to_key}\n#define IS_NAN(b) ({is_nan})\n\
                  #define UINT {uint}\n{half}"
             );
-            let further = if name == "sort_lines" { include_str!("sort_lines.cl") } else { "" };
-            (Source::new(defines + include_str!("sort.cl") + further, ""), name)
+            (Source::new(defines + include_str!("sort.cl"), ""), name)
         })
     }
 }

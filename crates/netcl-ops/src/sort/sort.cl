@@ -1,4 +1,4 @@
-// Sorting lines: pieces in local memory by a bitonic network, pieces into lines by merging, a few of many by keeping the best.
+// Sorting lines: pieces in registers and local memory by a bitonic network, pieces into lines by merging, a few of many by keeping the best.
 //
 //   line   |  piece 0  |  piece 1  |  piece 2  | .. |      a piece has at most `slots` elements, a power of two
 //          sort_pieces: every piece in order               a group sorts several short pieces at once
@@ -38,8 +38,33 @@ ulong double_key(ulong bits) {
     return (bits >> 63) ? ~bits : bits | 0x8000000000000000UL;
 }
 
+// Slots that a work-item holds in registers, and the steps of the network that it does with them.
+#define HELD 16
+#define STEPS 4
+// Where a slot is in local memory: work-items of a warp meet different banks, whichever four bits of the slot they hold.
+#define AT(slot) ((slot) ^ (((slot) >> 4) & 31))
+
+// A step of the network: held slots that differ in bit `step` are put in order, or out of order where `turn` says so of them.
+void exchange(KEY *key, uint *place, const int step, const uint base, const uint shift, const uint turn) {
+#pragma unroll
+    for (int i = 0; i < HELD / 2; ++i) {
+        const int low = (i >> step << (step + 1)) | (i & ((1 << step) - 1)), high = low | 1 << step;
+        const KEY a = key[low], b = key[high];
+        const uint a_place = place[low], b_place = place[high];
+        const bool later = a > b || (a == b && a_place > b_place);
+        const bool swap = later != (((base | (uint)low << shift) & turn) != 0);
+        key[low] = swap ? b : a;
+        key[high] = swap ? a : b;
+        place[low] = swap ? b_place : a_place;
+        place[high] = swap ? a_place : b_place;
+    }
+}
+
 // Sorts pieces of lines of `n` elements, `span` to a piece, and writes the first `keep` of each: as keys and positions, or
 // (`last`) as values and indices of lines of `keep` elements. Elements come from x, or as keys and positions.
+//
+// A bitonic network: rows of 2, 4, 8, .. slots become ordered, up and down by turns, so that each pair of them is a bitonic row; whole
+// pieces are ascending. A work-item holds the 16 slots that differ in four bits and does four steps between two visits to local memory.
 __kernel void sort_pieces(__global const BITS *x, const ulong x_at, __global const KEY *in_keys, __global const uint *in_places,
                           __global KEY *out_keys, __global uint *out_places, __global BITS *values, const ulong values_at,
                           __global long *indices, const ulong indices_at, const UINT lines, const UINT n, const UINT span,
@@ -48,39 +73,65 @@ __kernel void sort_pieces(__global const BITS *x, const ulong x_at, __global con
     const uint lid = get_local_id(0), group = get_local_size(0);
     const UINT per_line = (n + span - 1) / span, pieces = lines * per_line;
     const UINT first = (UINT)get_group_id(0) * (slots / piece);
-    for (uint s = lid; s < slots; s += group) {
-        const UINT p = first + s / piece, line = p / per_line, at = p % per_line * span + s % piece;
-        KEY key = ~(KEY)0;
-        uint place = NOWHERE;
-        if (p < pieces && s % piece < span && at < n) {
-            if (from_pairs) {
-                key = in_keys[line * n + at];
-                place = in_places[line * n + at];
-            } else {
-                const BITS bits = x[x_at + line * n + at];
-                const KEY own = TO_KEY(bits);
-                if (!IS_NAN(bits)) key = descending ? ~own : own;
-                place = (uint)at;
+    for (uint item = lid; item < slots / HELD; item += group) {
+        KEY key[HELD];
+        uint place[HELD];
+        // Neighbouring work-items load neighbouring elements: it does not matter which slot of a piece an element begins in.
+        const uint sharers = piece / HELD, own = item % sharers;
+        const UINT p = first + item / sharers, line = p / per_line, from = p % per_line * span;
+#pragma unroll
+        for (int e = 0; e < HELD; ++e) {
+            const UINT within = e * sharers + own, at = from + within;
+            key[e] = ~(KEY)0;
+            place[e] = NOWHERE;
+            if (p < pieces && within < span && at < n) {
+                if (from_pairs) {
+                    key[e] = in_keys[line * n + at];
+                    place[e] = in_places[line * n + at];
+                } else {
+                    const BITS bits = x[x_at + line * n + at];
+                    const KEY up = TO_KEY(bits);
+                    if (!IS_NAN(bits)) key[e] = descending ? ~up : up;
+                    place[e] = (uint)at;
+                }
             }
         }
-        keys[s] = key;
-        places[s] = place;
+        for (int size = 1; size <= STEPS; ++size) {
+#pragma unroll
+            for (int step = STEPS - 1; step >= 0; --step)
+                if (step < size) exchange(key, place, step, item * HELD, 0, 1u << size & (piece - 1));
+        }
+#pragma unroll
+        for (int e = 0; e < HELD; ++e) {
+            const uint slot = item * HELD + e;
+            keys[AT(slot)] = key[e];
+            places[AT(slot)] = place[e];
+        }
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    for (uint size = 2; size <= piece; size *= 2) {
-        for (uint step = size / 2; step > 0; step /= 2) {
-            for (uint i = lid; i < slots / 2; i += group) {
-                const uint low = i / step * step * 2 + i % step, high = low + step;
-                const KEY a = keys[low], b = keys[high];
-                const uint a_place = places[low], b_place = places[high];
-                const bool later = a > b || (a == b && a_place > b_place);
-                // Whole pieces are ascending; halves take turns, so that each pair of them is a bitonic row.
-                const bool ascending = ((low & (piece - 1)) & size) == 0;
-                if (later == ascending) {
-                    keys[low] = b;
-                    keys[high] = a;
-                    places[low] = b_place;
-                    places[high] = a_place;
+    for (uint size = STEPS + 1; 1u << size <= piece; ++size) {
+        const uint turn = 1u << size & (piece - 1);
+        // The highest bit that is still to be done, and the lowest that is held.
+        for (int top = (int)size - 1; top >= 0; top -= STEPS) {
+            const uint shift = max(top - (STEPS - 1), 0);
+            for (uint item = lid; item < slots / HELD; item += group) {
+                KEY key[HELD];
+                uint place[HELD];
+                const uint base = (item >> shift << (shift + STEPS)) | (item & ((1u << shift) - 1));
+#pragma unroll
+                for (uint e = 0; e < HELD; ++e) {
+                    const uint slot = base | e << shift;
+                    key[e] = keys[AT(slot)];
+                    place[e] = places[AT(slot)];
+                }
+#pragma unroll
+                for (int step = STEPS - 1; step >= 0; --step)
+                    if ((int)shift + step <= top) exchange(key, place, step, base, shift, turn);
+#pragma unroll
+                for (uint e = 0; e < HELD; ++e) {
+                    const uint slot = base | e << shift;
+                    keys[AT(slot)] = key[e];
+                    places[AT(slot)] = place[e];
                 }
             }
             barrier(CLK_LOCAL_MEM_FENCE);
@@ -91,12 +142,12 @@ __kernel void sort_pieces(__global const BITS *x, const ulong x_at, __global con
         if (p >= pieces || i >= keep) continue;
         const UINT to = p * keep + i;
         if (last) {
-            const uint place = places[s];
+            const uint place = places[AT(s)];
             values[values_at + to] = x[x_at + line * whole + place];
             indices[indices_at + to] = place;
         } else {
-            out_keys[to] = keys[s];
-            out_places[to] = places[s];
+            out_keys[to] = keys[AT(s)];
+            out_places[to] = places[AT(s)];
         }
     }
 }

@@ -4,16 +4,17 @@ use std::time::Instant;
 
 use netcl_core::Result;
 use netcl_core::backend::Queue;
+use netcl_core::conv::ConvGeometry;
 use netcl_core::device::manager;
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::{ConvShape, KernelConfig, KernelVariant, Problem, get_kernel_selector};
+use netcl_core::kernel_selector::{KernelConfig, KernelVariant, Problem, get_kernel_selector};
 use netcl_core::random::Generator;
-use netcl_core::shape::Slice;
+use netcl_core::shape::{Shape, Slice};
 use netcl_core::tensor::Tensor;
 use netcl_core::tuner::{Contest, Limits, Tuning, tune, with_forced};
 
 use super::{Progress, differs, tile};
-use crate::conv::{ConvOptions, conv2d, same};
+use crate::conv::{ConvOptions, conv2d};
 
 /// The product that reads windows where they are: filters, pixels, depth; results of a work-item down and across.
 const IMPLICIT_TILES: &[[usize; 5]] = &[
@@ -45,20 +46,19 @@ const OTHERS: &[KernelVariant] = &[
 const WHOLE: usize = 1 << 29;
 
 /// The configurations that are measured for a convolution on a device, the likeliest first, all within its limits.
-pub fn conv2d_candidates(queue: &Queue, shape: ConvShape, dtype: DType) -> Result<Vec<KernelConfig>> {
+pub fn conv2d_candidates(queue: &Queue, g: &ConvGeometry, dtype: DType) -> Result<Vec<KernelConfig>> {
     let selector = get_kernel_selector(Some(queue))?;
     if let Queue::Cpu(_) = queue {
-        return Ok(vec![selector.select_conv2d_by_rule(shape, dtype)]);
+        return Ok(vec![selector.select_conv2d_kernel(g, dtype)]);
     }
-    let plain = shape.dilation == [1, 1] && shape.groups == 1;
-    let winograd = plain && shape.kernel == [3, 3] && shape.stride == [1, 1] && dtype == DType::F32;
-    let processor = selector.profile().base.device_type == "cpu";
+    let winograd = g.fits_winograd(dtype);
+    let cpu_device = selector.profile().base.device_type == "cpu";
     let others =
         OTHERS.iter().copied().filter(|variant| *variant != KernelVariant::Conv2dWinograd || winograd).map(other);
-    // On processors barriers cost: one tile of the implicit product shows how much.
-    let tiles = if processor { &IMPLICIT_TILES[1..2] } else { IMPLICIT_TILES };
+    // On CPU devices barriers cost: one tile of the implicit product shows how much.
+    let tiles = if cpu_device { &IMPLICIT_TILES[1..2] } else { IMPLICIT_TILES };
     let tiles = tiles.iter().map(|lengths| tile(*lengths, KernelVariant::Conv2dImplicitGemm));
-    let all: Vec<KernelConfig> = if processor { others.chain(tiles).collect() } else { tiles.chain(others).collect() };
+    let all: Vec<KernelConfig> = if cpu_device { others.chain(tiles).collect() } else { tiles.chain(others).collect() };
     Ok(all.into_iter().filter(|config| selector.fits(config, dtype)).collect())
 }
 
@@ -78,34 +78,27 @@ fn other(variant: KernelVariant) -> KernelConfig {
 /// Measures the candidates for a convolution without a bias.
 pub fn tune_conv2d(
     queue: &Queue,
-    shape: ConvShape,
+    g: &ConvGeometry,
     dtype: DType,
     limits: &Limits,
     progress: Progress<'_>,
 ) -> Result<Tuning> {
     let start = Instant::now();
     queue.check_dtype("autotune_conv2d", dtype)?;
-    let candidates = conv2d_candidates(queue, shape, dtype)?;
-    let mut contest = Convolution::new(queue, shape, dtype)?;
+    let candidates = conv2d_candidates(queue, g, dtype)?;
+    let mut contest = ConvContest::new(queue, g, dtype)?;
     let (trials, complete) = tune(candidates, &mut contest, limits, progress);
     Ok(Tuning {
-        problem: Problem::conv2d(shape, dtype),
+        problem: Problem::conv2d(g, dtype),
         device: queue.device_name(),
-        flops: 2.0 * work(&shape),
+        flops: 2.0 * g.multiply_adds() as f64,
         trials,
         took: start.elapsed(),
         complete,
     })
 }
 
-/// Multiply-adds.
-fn work(shape: &ConvShape) -> f64 {
-    let (height, width) = shape.output();
-    let terms = shape.input[1] / shape.groups.max(1) * shape.kernel[0] * shape.kernel[1];
-    [shape.input[0], shape.filters, height, width, terms].iter().map(|&n| n as f64).product()
-}
-
-struct Convolution {
+struct ConvContest {
     x: Tensor,
     weight: Tensor,
     options: ConvOptions<'static>,
@@ -118,22 +111,13 @@ struct Convolution {
     tolerance: f64,
 }
 
-impl Convolution {
-    fn new(queue: &Queue, shape: ConvShape, dtype: DType) -> Result<Convolution> {
-        let [n, channels, ..] = shape.input;
-        let options = ConvOptions {
-            stride: shape.stride,
-            padding: same(shape.pad),
-            dilation: shape.dilation,
-            groups: shape.groups,
-            ..Default::default()
-        };
-        let each = channels / shape.groups.max(1);
-        let filters = [shape.filters, each, shape.kernel[0], shape.kernel[1]];
+impl ConvContest {
+    fn new(queue: &Queue, g: &ConvGeometry, dtype: DType) -> Result<ConvContest> {
+        let options = ConvOptions::from(g.params);
         let mut generator = Generator::new(16);
-        let mut draw = |shape: [usize; 4]| crate::random::uniform(queue, shape, dtype, -1.0, 1.0, Some(&mut generator));
-        let (x, weight) = (draw(shape.input)?, draw(filters)?);
-        let images = if work(&shape) <= WHOLE as f64 || n < 2 { (0..n).collect() } else { vec![0, n - 1] };
+        let mut draw = |shape: Shape| crate::random::uniform(queue, shape, dtype, -1.0, 1.0, Some(&mut generator));
+        let (x, weight) = (draw(g.input_shape())?, draw(g.weight_shape())?);
+        let images = if g.multiply_adds() <= WHOLE || g.n < 2 { (0..g.n).collect() } else { vec![0, g.n - 1] };
         let (cpu, sums) = (manager().cpu().queue, dtype.accumulator());
         let kernel = weight.cast(sums)?.to(&cpu)?;
         let mut expected = Vec::new();
@@ -148,8 +132,8 @@ impl Convolution {
             // The 3x3 algorithm adds and subtracts more than the sum needs.
             _ => 5e-4,
         };
-        let terms = each * shape.kernel[0] * shape.kernel[1];
-        Ok(Convolution { x, weight, options, out: None, images, expected, terms, tolerance })
+        let terms = g.channels * g.taps();
+        Ok(ConvContest { x, weight, options, out: None, images, expected, terms, tolerance })
     }
 }
 
@@ -157,7 +141,7 @@ fn one(at: usize) -> Slice {
     Slice::new(Some(at as isize), Some(at as isize + 1), 1)
 }
 
-impl Contest for Convolution {
+impl Contest for ConvContest {
     fn call(&mut self, config: &KernelConfig) -> Result<()> {
         self.out = Some(with_forced(config, || conv2d(&self.x, &self.weight, None, &self.options))?);
         Ok(())

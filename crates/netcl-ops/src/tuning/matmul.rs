@@ -6,14 +6,14 @@ use netcl_core::Result;
 use netcl_core::backend::Queue;
 use netcl_core::device::manager;
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::{Extra, KernelConfig, KernelVariant, Problem, get_kernel_selector};
+use netcl_core::kernel_selector::{Extra, KernelConfig, KernelVariant, MATRIX_UNITS, Problem, get_kernel_selector};
 use netcl_core::random::Generator;
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_core::tuner::{Contest, Limits, Tuning, tune, with_forced};
 
 use super::{Progress, differs, places, tile};
-use crate::matmul::{MatmulOptions, UNITS, Variant, matmul_with};
+use crate::matmul::{MatmulOptions, Variant, matmul_with};
 
 /// Tiles in local memory with a block of results in registers: rows, columns, depth; results of a work-item down and across.
 const REGISTER_TILES: &[[usize; 5]] = &[
@@ -80,11 +80,11 @@ pub fn matmul_candidates(queue: &Queue, [m, n, k]: [usize; 3], dtype: DType) -> 
     if let Queue::Cpu(_) = queue {
         return Ok(vec![selector.select_matmul_kernel(m, n, k, dtype)]);
     }
-    let processor = selector.profile().base.device_type == "cpu";
+    let cpu_device = selector.profile().base.device_type == "cpu";
     let registers = REGISTER_TILES.iter().map(|lengths| tile(*lengths, KernelVariant::MatmulRegisterTiled));
     let squares = SQUARE_TILES.iter().map(|side| square_tile(*side));
     let vectors = VECTOR_BLOCKS.iter().map(|block| vector_block(*block));
-    let mut all: Vec<KernelConfig> = match processor {
+    let mut all: Vec<KernelConfig> = match cpu_device {
         // Local memory is ordinary memory there, and barriers cost: one of each shows it.
         true => vectors.chain(registers.skip(1).take(1)).chain(squares.take(1)).collect(),
         false => registers.chain(squares).chain(vectors.take(2)).collect(),
@@ -95,7 +95,7 @@ pub fn matmul_candidates(queue: &Queue, [m, n, k]: [usize; 3], dtype: DType) -> 
     let mut fitting: Vec<KernelConfig> = all.into_iter().filter(|config| selector.fits(config, dtype)).collect();
     if let Some(like) = fitting.first().filter(|_| units_variant(queue, dtype).is_some()) {
         let mut units = like.clone();
-        units.extra.insert(UNITS.to_owned(), Extra::Bool(true));
+        units.extra.insert(MATRIX_UNITS.to_owned(), Extra::Bool(true));
         fitting.insert(0, units);
     }
     Ok(fitting)
@@ -137,7 +137,7 @@ fn units_variant(queue: &Queue, dtype: DType) -> Option<Variant> {
 }
 
 fn is_units(config: &KernelConfig) -> bool {
-    config.extra.contains_key(UNITS)
+    config.extra.contains_key(MATRIX_UNITS)
 }
 
 /// Measures the candidates for a product of `m` x `k` by `k` x `n`.
@@ -164,7 +164,7 @@ pub fn tune_matmul(
     let portable = trials.iter().filter(|trial| trial.is_sound() && !is_units(&trial.config));
     let best = portable.min_by(|a, b| a.median().unwrap_or(f64::MAX).total_cmp(&b.median().unwrap_or(f64::MAX)));
     if let Some(mut config) = best.map(|trial| trial.config.clone()) {
-        config.extra.insert(UNITS.to_owned(), Extra::Bool(true));
+        config.extra.insert(MATRIX_UNITS.to_owned(), Extra::Bool(true));
         trials.iter_mut().filter(|trial| is_units(&trial.config)).for_each(|trial| trial.config = config.clone());
     }
     Ok(Tuning {

@@ -21,8 +21,9 @@ use std::time::Duration;
 
 use netcl_core::Result;
 use netcl_core::backend::Queue;
+use netcl_core::conv::ConvGeometry;
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::{ConvShape, KernelConfig, KernelVariant, get_kernel_selector};
+use netcl_core::kernel_selector::{KernelConfig, KernelVariant, get_kernel_selector};
 use netcl_core::kernels::launch;
 use netcl_core::tuner::{self, Limits, Step, Tuning};
 
@@ -61,8 +62,8 @@ pub(crate) fn first_use_of_matmul(queue: &Queue, size: [usize; 3], dtype: DType)
     first_use(queue, |progress| tune_matmul(queue, size, dtype, &FIRST_USE, progress))
 }
 
-pub(crate) fn first_use_of_conv2d(queue: &Queue, shape: ConvShape, dtype: DType) -> Result<()> {
-    first_use(queue, |progress| tune_conv2d(queue, shape, dtype, &FIRST_USE, progress))
+pub(crate) fn first_use_of_conv2d(queue: &Queue, g: &ConvGeometry, dtype: DType) -> Result<()> {
+    first_use(queue, |progress| tune_conv2d(queue, g, dtype, &FIRST_USE, progress))
 }
 
 /// Measures and keeps, with a line before and behind: a program that seems to hang is taken for broken.

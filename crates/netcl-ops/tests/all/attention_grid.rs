@@ -433,3 +433,31 @@ fn rotary_turns_pairs_and_back() {
     }
     grid.finish(8);
 }
+
+/// Whole matrices or two passes, as the number of threads has it: the same sums.
+#[test]
+fn native_gradients_do_not_depend_on_the_number_of_threads() {
+    let q = &manager().cpu().queue;
+    for (heads, queries, keys, causal) in
+        [(2, 257, 257, true), (3, 130, 300, false), (3, 300, 129, true), (1, 520, 40, false)]
+    {
+        let draw = |length: usize, seed: u64| {
+            let shape = [2, heads, length, 24];
+            tensor(q, &random(shape.iter().product(), seed, (-1.0, 1.0)), shape, DType::F32).0
+        };
+        let (query, key, value, grad) = (draw(queries, 1), draw(keys, 2), draw(keys, 3), draw(queries, 4));
+        let options = AttentionOptions { causal, ..Default::default() };
+        let options = options.with_dropout(0.25, &query, &key, Some(&mut Generator::new(5)));
+        let saved = attend(&query, &key, &value, &options).unwrap();
+        let bits = |threads: usize| {
+            set_num_threads(threads);
+            let found = attend_backward(&grad, &query, &key, &value, &saved, &options).unwrap();
+            [found.q, found.k, found.v].map(|t| t.to_host::<f32>().unwrap())
+        };
+        let one = bits(1);
+        for threads in [2, 4, 5, 7] {
+            assert!(bits(threads) == one, "{heads} heads, {queries} x {keys}: {threads} threads give other numbers");
+        }
+        set_num_threads(0);
+    }
+}

@@ -1,4 +1,4 @@
-//! What convolutions launch: images are read where they are, processors write windows out plane by plane, matrix units are given
+//! What convolutions launch: images are read where they are, CPU devices write windows out, matrix units are given
 //! windows that were written out, and the statistics that batch normalisation starts with come with the convolution where they can.
 
 use std::rc::Rc;
@@ -39,12 +39,12 @@ type Results = ([Tensor; 3], Vec<(String, usize)>);
 #[test]
 fn channels_last_images_are_read_in_place() {
     let product = ConvOptions::default();
-    let strided = ConvOptions { stride: [2, 1], padding: [1, 0, 1, 2], ..Default::default() };
+    let strided = ConvParams { stride: [2, 1], padding: [1, 0, 1, 2], ..Default::default() }.into();
     for device in devices() {
         let q = &device.queue;
         let mut variants = vec![None];
         if device.backend.name() == "cl" {
-            variants.extend([Variant::Naive, Variant::Im2col, Variant::Im2colPlanes].map(Some));
+            variants.extend([Variant::Naive, Variant::Im2col].map(Some));
             // Takes seconds to build there.
             if !is_pocl(&device) {
                 variants.push(Some(Variant::ImplicitGemm));
@@ -87,16 +87,14 @@ fn channels_last_images_are_read_in_place() {
 }
 
 #[test]
-fn processors_write_windows_out_plane_by_plane() {
+fn cpu_devices_write_windows_out_and_others_take_winograd() {
     for device in opencl() {
         let q = &device.queue;
         let (x, weight) = (values(q, [3, 8, 9, 21], 1, DType::F32), values(q, [16, 8, 3, 3], 2, DType::F32));
-        let processor = device.device_type == DeviceType::Cpu;
-        let forced = [(Variant::Im2col, "im2col"), (Variant::Im2colPlanes, "im2col_planes")];
-        // Others prefer Winograd here.
-        let chosen = (None, if processor { "im2col_planes" } else { "winograd_input" });
-        for (variant, name) in forced.map(|(variant, name)| (Some(variant), name)).into_iter().chain([chosen]) {
-            let options = ConvOptions { padding: same([1, 1]), variant, ..Default::default() };
+        let chosen = if device.device_type == DeviceType::Cpu { "im2col" } else { "winograd_input" };
+        for (variant, name) in [(Some(Variant::Im2col), "im2col"), (None, chosen)] {
+            let params = ConvParams { padding: [1; 4], ..Default::default() };
+            let options = ConvOptions { params, variant, ..Default::default() };
             let (out, names) = launches(|| conv2d(&x, &weight, None, &options).unwrap());
             let launched = names.iter().any(|(launched, _)| launched == name);
             assert!(launched, "{variant:?} launches {names:?} on {}, not {name}", device.device_name);
@@ -164,7 +162,7 @@ fn fuses(device: &DeviceHandle, names: &[(String, usize)], options: &ConvOptions
     match device.backend.name() {
         "cl" => names.iter().any(|(name, _)| name == "conv_implicit_gemm"),
         // A product of matrices knows nothing of channels.
-        _ => weight.shape()[2..] != [1, 1] || options.stride != [1, 1],
+        _ => weight.shape()[2..] != [1, 1] || options.params.stride != [1, 1],
     }
 }
 
@@ -172,14 +170,14 @@ fn fuses(device: &DeviceHandle, names: &[(String, usize)], options: &ConvOptions
 fn statistics_are_those_of_the_result() {
     let g = Graph::new();
     let expr = g.finish(&[g.input(0) * 3.0 + 1.0]);
-    let base = ConvOptions { padding: same([1, 1]), ..Default::default() };
+    let base = ConvParams { padding: [1; 4], ..Default::default() };
     // More images and rows than one task or tile takes; groups; several tiles with a rest; one value short of nothing.
     let cases = [
-        ([5, 4, 11, 13], [10, 4, 3, 3], base.clone()),
-        ([3, 6, 9, 8], [9, 2, 3, 3], ConvOptions { groups: 3, stride: [2, 1], ..base.clone() }),
-        ([2, 3, 7, 5], [70, 3, 1, 1], ConvOptions::default()),
-        ([9, 2, 30, 31], [3, 2, 3, 3], base.clone()),
-        ([2, 1, 3, 3], [1, 1, 3, 3], ConvOptions::default()),
+        ([5, 4, 11, 13], [10, 4, 3, 3], base),
+        ([3, 6, 9, 8], [9, 2, 3, 3], ConvParams { groups: 3, stride: [2, 1], ..base }),
+        ([2, 3, 7, 5], [70, 3, 1, 1], ConvParams::default()),
+        ([9, 2, 30, 31], [3, 2, 3, 3], base),
+        ([2, 1, 3, 3], [1, 1, 3, 3], ConvParams::default()),
     ];
     let mut grid = Grid::new("conv2d_with_statistics");
     for device in devices() {
@@ -199,7 +197,7 @@ fn statistics_are_those_of_the_result() {
             };
             let step = if is_pocl(&device) { 2 } else { 1 };
             let variants: &[Option<Variant>] = if opencl { &[None, Some(Variant::ImplicitGemm)] } else { &[None] };
-            for ((x, weight, options), &variant) in
+            for (&(x, weight, params), &variant) in
                 cases[..few].iter().step_by(step).flat_map(|c| variants.iter().map(move |v| (c, v)))
             {
                 for far in [false, true] {
@@ -208,12 +206,12 @@ fn statistics_are_those_of_the_result() {
                         continue;
                     }
                     grid.cell(&device, format!("{dtype} {x:?} {weight:?} {variant:?} {far}"), || {
-                        let (x, weight) = (values(q, *x, 1, dtype), values(q, *weight, 2, dtype));
+                        let (x, weight) = (values(q, x, 1, dtype), values(q, weight, 2, dtype));
                         // Far from zero, where a difference of large squares would have lost all digits.
                         let bias = Tensor::full(q, [weight.shape()[0]], dtype, if far { 3000.0 } else { 0.5 }).unwrap();
                         let epilogue =
                             far.then(|| Epilogue { expr: &expr, inputs: vec![], scalars: vec![], dtype: None });
-                        let options = ConvOptions { variant, epilogue, ..options.clone() };
+                        let options = ConvOptions { params, variant, epilogue, ..Default::default() };
                         let ((out, statistics), names) =
                             launches(|| conv2d_with_statistics(&x, &weight, Some(&bias), &options).unwrap());
                         let fused = fuses(&device, &names, &options, &weight);
@@ -261,7 +259,7 @@ fn windows_are_written_out_for_matrix_units() {
         for (n, size) in [(64, 8), (2, 48)] {
             let (x, weight) = (values(q, [n, 96, size, size], 1, DType::F32), values(q, [80, 96, 3, 3], 2, DType::F32));
             for (stride, direct) in [([1, 1], "winograd_input"), ([2, 2], "im2col")] {
-                let options = ConvOptions { stride, padding: [1; 4], ..Default::default() };
+                let options = ConvOptions::from(ConvParams { stride, padding: [1; 4], ..Default::default() });
                 let (out, names) = launches(|| conv2d(&x, &weight, None, &options).unwrap());
                 assert!(names.iter().any(|(name, _)| name == direct), "{names:?} on {}", device.device_name);
                 let grad = values(q, out.shape()[..].try_into().unwrap(), 3, DType::F32);

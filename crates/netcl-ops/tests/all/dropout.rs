@@ -6,10 +6,8 @@ use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::Source;
 use netcl_core::device::manager;
 use netcl_core::dtype::DType;
-use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::kernels::launch::{Counter, Recorder, Slot, with_sink};
 use netcl_core::random::{Generator, PHILOX_CL, default_generator};
-use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_ops as ops;
 use netcl_ops::dropout::MaskPlace;
@@ -135,42 +133,11 @@ fn one_launch() {
     }
 }
 
-/// Whatever the form of the kernels, and wherever a stretch of blocks begins or ends.
 #[test]
-fn both_forms_drop_the_same_elements() {
-    for device in devices() {
-        for dtype in DType::FLOATS.into_iter().filter(|&dtype| supports(&device, dtype)) {
-            for n in [1, 3, 4, 31, 32, 33, 1023, 1024, 1061, 70_007] {
-                let mut values = random(n + 1, 4, (-3.0, 3.0));
-                values[n] = f64::INFINITY;
-                let x = tensor(&device.queue, &values, [n + 1], dtype).0;
-                let x = x.slice(0, Slice::new(Some(1), None, 1)).unwrap();
-                // Lanes carry into the upper half of the index, and past its end.
-                for offset in [5, u64::from(u32::MAX) - 3, u64::MAX - 5] {
-                    let place = MaskPlace::from(Generator { seed: 0x1234_5678_9abc_def0, offset });
-                    let bits = |form: Form| -> Vec<u64> {
-                        let y = force_form(form, || ops::dropout_at(&x, 0.3, &place).unwrap());
-                        y.to_f64_vec().unwrap().into_iter().map(f64::to_bits).collect()
-                    };
-                    assert_eq!(bits(Form::Items), bits(Form::Groups), "{device:?} {dtype} {n} {offset}");
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn kernel_files_compile_alone() {
-    let vectors =
-        [include_str!("../../src/random/philox_vector.cl"), include_str!("../../src/dropout/dropout_vector.cl")];
-    let files = [
-        ([PHILOX_CL, include_str!("../../src/dropout/dropout.cl")].concat(), "dropout"),
-        (vectors.concat(), "dropout_vector"),
-    ];
+fn the_kernel_file_compiles_alone() {
+    let text = [PHILOX_CL, include_str!("../../src/dropout/dropout.cl")].concat();
     for device in devices() {
         let Queue::OpenCl(stream) = &device.queue else { continue };
-        for (text, name) in &files {
-            stream.kernel(&format!("alone:{name}"), || (Source::new(text, ""), *name)).unwrap();
-        }
+        stream.kernel("alone:dropout", || (Source::new(&*text, ""), "dropout")).unwrap();
     }
 }

@@ -1,12 +1,12 @@
-//! The kernels that GPUs run, on every OpenCL device: whole vectors and tails, shifted and strided views, all dtypes, rows and
-//! columns, one part and several. On processors they run by force alone.
+//! Kernels with large work-groups on every OpenCL device: whole vectors and tails, shifted and strided views, all dtypes, rows and
+//! columns, one part and several. On CPU devices groups are that large by force alone.
 
 use std::rc::Rc;
 
-use netcl_core::device::DeviceHandle;
+use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
-use netcl_core::kernels::form::{Form, force_form};
+use netcl_core::kernels::group_limit::force_full_groups;
 use netcl_core::kernels::launch::{Counter, Recorder, with_sink};
 use netcl_core::shape::Slice;
 use netcl_core::tensor::{Tensor, reshape};
@@ -14,11 +14,6 @@ use netcl_ops as ops;
 use netcl_ops::reduce::{Variant, force_variant};
 
 use crate::support::{Grid, Tolerance, epsilon, opencl, random, supports, tensor};
-
-/// Runs with the form of a GPU.
-fn groups<R>(f: impl FnOnce() -> R) -> R {
-    force_form(Form::Groups, f)
-}
 
 /// Rows of `n` elements, `pitch` apart, from element `first` on: a view, and the values it shows.
 fn rows(device: &DeviceHandle, rows: usize, n: usize, pitch: usize, first: usize, dtype: DType) -> (Tensor, Vec<f64>) {
@@ -57,8 +52,9 @@ fn sums_of_rows_and_columns() {
                 for variant in [Variant::Parallel, Variant::Workgroup] {
                     let what = format!("{dtype} {variant:?} {count} x {n}, every {pitch} from {first}");
                     grid.cell(&device, what, || {
-                        let (along, across) =
-                            groups(|| force_variant(variant, || (ops::sum(&x, 1, false), ops::sum(&x, 0, false))));
+                        let (along, across) = force_full_groups(|| {
+                            force_variant(variant, || (ops::sum(&x, 1, false), ops::sum(&x, 0, false)))
+                        });
                         let expected: Vec<f64> = values.chunks(n).map(|row| row.iter().sum()).collect();
                         of_sum(dtype, n as f64).check(&along.unwrap().to_f64_vec().unwrap(), &expected)?;
                         let expected: Vec<f64> = (0..n).map(|c| values.iter().skip(c).step_by(n).sum()).collect();
@@ -70,7 +66,8 @@ fn sums_of_rows_and_columns() {
         let (x, values) = tensor(&device.queue, &random(3 * 5 * 4096, 3, (-1.0, 1.0)), [3, 5, 4096], DType::F32);
         grid.cell(&device, "outer and inner axes, prologue and epilogue", || {
             let sum =
-                groups(|| force_variant(Variant::Workgroup, || ops::norm(&x, 2.0, &[0isize, 2][..], false))).unwrap();
+                force_full_groups(|| force_variant(Variant::Workgroup, || ops::norm(&x, 2.0, &[0isize, 2][..], false)))
+                    .unwrap();
             let square = |c: usize| {
                 let of_channel = (0..3).flat_map(|n| &values[(n * 5 + c) * 4096..][..4096]);
                 of_channel.map(|v| v * v).sum::<f64>().sqrt()
@@ -78,9 +75,10 @@ fn sums_of_rows_and_columns() {
             of_sum(DType::F32, 40.0).check(&sum.to_f64_vec().unwrap(), &(0..5).map(square).collect::<Vec<_>>())
         });
         grid.cell(&device, "columns in parts", || {
-            let sum =
-                groups(|| force_variant(Variant::Workgroup, || ops::mean(&reshape(&x, [3840, 16]).unwrap(), 0, true)))
-                    .unwrap();
+            let sum = force_full_groups(|| {
+                force_variant(Variant::Workgroup, || ops::mean(&reshape(&x, [3840, 16]).unwrap(), 0, true))
+            })
+            .unwrap();
             let mean = |c: usize| values.iter().skip(c).step_by(16).sum::<f64>() / 3840.0;
             of_sum(DType::F32, 1.0).check(&sum.to_f64_vec().unwrap(), &(0..16).map(mean).collect::<Vec<_>>())
         });
@@ -89,7 +87,7 @@ fn sums_of_rows_and_columns() {
             (values[99_999], values[77]) = (f64::NAN, f64::INFINITY);
             let (x, _) = tensor(&device.queue, &values, [100_000], DType::F32);
             let head = x.slice(0, Slice::new(None, Some(99_996), 1)).unwrap();
-            let (nan, inf, sum) = groups(|| {
+            let (nan, inf, sum) = force_full_groups(|| {
                 let (nan, inf) = (ops::max(&x, (), false).unwrap(), ops::max(&head, (), false).unwrap());
                 (nan, inf, ops::sum(&head, (), false).unwrap())
             });
@@ -106,7 +104,7 @@ fn the_last_group_finishes_the_sum() {
     for device in opencl() {
         let (x, values) = tensor(&device.queue, &random(1 << 18, 5, (-1.0, 1.0)), [1 << 18], DType::F32);
         let counter = Rc::new(Counter::default());
-        let run = || groups(|| force_variant(Variant::Workgroup, || ops::sum(&x, (), false))).unwrap();
+        let run = || force_full_groups(|| force_variant(Variant::Workgroup, || ops::sum(&x, (), false))).unwrap();
         let first = with_sink(counter.clone(), run);
         assert_eq!(counter.names(), [("sum_workgroup".to_owned(), 1)]);
         let first = first.item().unwrap();
@@ -158,15 +156,15 @@ fn copies_of_every_layout() {
             for (what, source) in &sources {
                 grid.cell(&device, format!("{dtype} {what}"), || {
                     let copy = Tensor::uninit(&device.queue, source.shape().clone(), dtype).unwrap();
-                    groups(|| copy.assign(source)).unwrap();
+                    force_full_groups(|| copy.assign(source)).unwrap();
                     Tolerance { relative: 0.0, absolute: 0.0 }
                         .check(&copy.to_f64_vec().unwrap(), &source.to_f64_vec().unwrap())
                 });
             }
             grid.cell(&device, format!("{dtype} into the middle of others"), || {
-                let target = groups(|| Tensor::full(&device.queue, [1003], dtype, 7.0)).unwrap();
+                let target = force_full_groups(|| Tensor::full(&device.queue, [1003], dtype, 7.0)).unwrap();
                 let inside = target.slice(0, Slice::new(Some(5), Some(902), 1)).unwrap();
-                groups(|| inside.assign(&shifted(0, 897))).unwrap();
+                force_full_groups(|| inside.assign(&shifted(0, 897))).unwrap();
                 let mut expected = vec![7.0; 1003];
                 expected[5..902].copy_from_slice(&host[..897]);
                 Tolerance { relative: 0.0, absolute: 0.0 }.check(&target.to_f64_vec().unwrap(), &expected)
@@ -182,9 +180,10 @@ fn copies_of_every_layout() {
                 let values = random(1005, 8, (-3.0, 300.0));
                 let (x, _) = tensor(&device.queue, &values, [1005], from);
                 let x = x.slice(0, Slice::new(Some(1), None, 1)).unwrap();
-                let (got, plain) = (groups(|| x.cast(to)).unwrap(), force_form(Form::Items, || x.cast(to)).unwrap());
+                let native = tensor(&manager().cpu().queue, &x.to_f64_vec().unwrap(), [1004], from).0;
+                let (got, expected) = (x.cast(to).unwrap(), native.cast(to).unwrap());
                 Tolerance { relative: 0.0, absolute: 0.0 }
-                    .check(&got.to_f64_vec().unwrap(), &plain.to_f64_vec().unwrap())
+                    .check(&got.to_f64_vec().unwrap(), &expected.to_f64_vec().unwrap())
             });
         }
     }
@@ -198,12 +197,15 @@ fn rows_of_tables() {
         for dtype in [DType::F32, DType::F16] {
             let (table, values) = tensor(&device.queue, &random(9 * 24, 4, (-1.0, 1.0)), [9, 24], dtype);
             let index = IndexTensor::from_host(&device.queue, &[8i64, 0, 3, 3], [2, 2]).unwrap();
-            let got = groups(|| ops::embedding(&table, &index)).unwrap().to_f64_vec().unwrap();
+            let got = force_full_groups(|| ops::embedding(&table, &index)).unwrap().to_f64_vec().unwrap();
             let expected: Vec<f64> =
                 [8, 0, 3, 3].iter().flat_map(|&r: &usize| values[24 * r..][..24].to_vec()).collect();
             assert_eq!(got, expected, "{device:?} {dtype}");
             let (gradient, of) = tensor(&device.queue, &random(4 * 24, 5, (-1.0, 1.0)), [2, 2, 24], dtype);
-            let got = groups(|| ops::embedding_backward(&gradient, &index, 9, None)).unwrap().to_f64_vec().unwrap();
+            let got = force_full_groups(|| ops::embedding_backward(&gradient, &index, 9, None))
+                .unwrap()
+                .to_f64_vec()
+                .unwrap();
             let mut expected = vec![0.0; 9 * 24];
             for (at, value) in of.iter().enumerate() {
                 expected[[8, 0, 3, 3][at / 24] * 24 + at % 24] += value;
@@ -211,7 +213,7 @@ fn rows_of_tables() {
             Tolerance::strict(dtype).check(&got, &expected).unwrap();
             let outside = IndexTensor::from_host(&device.queue, &[1i64, 9], [2]).unwrap();
             let recorder = Rc::new(Recorder::default());
-            let read = with_sink(recorder.clone(), || groups(|| ops::embedding(&table, &outside))).unwrap();
+            let read = with_sink(recorder.clone(), || force_full_groups(|| ops::embedding(&table, &outside))).unwrap();
             recorder.replay().unwrap();
             let read = read.to_f64_vec().unwrap();
             assert_eq!(read[..24], values[24..48], "{device:?} {dtype}");

@@ -1,4 +1,4 @@
-//! Reading and adding at indices in both forms of the kernels: that of processors and that of GPUs.
+//! Reading and adding at indices that recorded launches meet, and kernel files by themselves.
 
 use std::rc::Rc;
 
@@ -6,7 +6,6 @@ use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::Source;
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
-use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::kernels::launch::{Recorder, with_sink};
 use netcl_core::random::{Generator, fill_below_i64};
 use netcl_core::shape::Slice;
@@ -45,44 +44,24 @@ fn recorded_wrong_indices_in_long_rows() {
                 summed[v as usize * width + c] += f64::from(sources[row * width + c]);
             }
         }
-        for form in [Form::Items, Form::Groups] {
-            let indices = IndexTensor::from_host(queue, &below(n, k, 4), [k]).unwrap();
-            let recorder = Rc::new(Recorder::default());
-            let (taken, added) = force_form(form, || {
-                with_sink(recorder.clone(), || {
-                    let taken = ops::embedding(&table, &indices).unwrap();
-                    (taken, ops::embedding_backward(&source, &indices, n, None).unwrap())
-                })
-            });
-            indices.tensor().assign(&Tensor::from_host(queue, &values, [k]).unwrap()).unwrap();
-            recorder.replay().unwrap();
-            let taken = taken.to_host::<f32>().unwrap();
-            for (row, &v) in values.iter().enumerate() {
-                let got = &taken[row * width..][..width];
-                match inside(v) {
-                    true => assert_eq!(got, &tables[v as usize * width..][..width], "{device:?} {form:?}"),
-                    false => assert!(got.iter().all(|v| v.is_nan()), "{device:?} {form:?} {v}"),
-                }
+        let indices = IndexTensor::from_host(queue, &below(n, k, 4), [k]).unwrap();
+        let recorder = Rc::new(Recorder::default());
+        let (taken, added) = with_sink(recorder.clone(), || {
+            let taken = ops::embedding(&table, &indices).unwrap();
+            (taken, ops::embedding_backward(&source, &indices, n, None).unwrap())
+        });
+        indices.tensor().assign(&Tensor::from_host(queue, &values, [k]).unwrap()).unwrap();
+        recorder.replay().unwrap();
+        let taken = taken.to_host::<f32>().unwrap();
+        for (row, &v) in values.iter().enumerate() {
+            let got = &taken[row * width..][..width];
+            match inside(v) {
+                true => assert_eq!(got, &tables[v as usize * width..][..width], "{device:?}"),
+                false => assert!(got.iter().all(|v| v.is_nan()), "{device:?} {v}"),
             }
-            let close = Tolerance { relative: epsilon(DType::F32), absolute: 8.0 * k as f64 * epsilon(DType::F32) };
-            close.check(&added.to_f64_vec().unwrap(), &summed).unwrap();
         }
-    }
-}
-
-/// Both forms add up in the same order with the same arithmetic.
-#[test]
-fn both_forms_of_additions_have_the_same_bits() {
-    for device in devices() {
-        let indices = IndexTensor::from_host(&device.queue, &below(9, 400, 1), [400]).unwrap();
-        let source = tensor(&device.queue, &random(400 * 150, 1, (-2.0, 2.0)), [400, 150], DType::F32).0;
-        let infinite = Tensor::full(&device.queue, [400], DType::F32, f64::INFINITY).unwrap();
-        source.select(1, 3).unwrap().assign(&infinite).unwrap();
-        let bits = |form: Form| -> Vec<u32> {
-            let sum = force_form(form, || ops::embedding_backward(&source, &indices, 12, None).unwrap());
-            sum.to_host::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
-        };
-        assert_eq!(bits(Form::Items), bits(Form::Groups), "{device:?}");
+        let close = Tolerance { relative: epsilon(DType::F32), absolute: 8.0 * k as f64 * epsilon(DType::F32) };
+        close.check(&added.to_f64_vec().unwrap(), &summed).unwrap();
     }
 }
 
@@ -90,9 +69,7 @@ fn both_forms_of_additions_have_the_same_bits() {
 fn kernel_files_compile_alone() {
     let files = [
         (include_str!("../../src/indexing/take.cl"), "take"),
-        (include_str!("../../src/indexing/take_rows.cl"), "take_rows"),
         (include_str!("../../src/indexing/add_rows.cl"), "add_rows"),
-        (include_str!("../../src/indexing/add_rows_vector.cl"), "add_rows_vector"),
     ];
     for device in devices() {
         let Queue::OpenCl(stream) = &device.queue else { continue };

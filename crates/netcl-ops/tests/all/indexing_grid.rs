@@ -7,7 +7,6 @@ use netcl_core::backend::cpu::set_num_threads;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
-use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::kernels::launch::{Counter, Recorder, with_sink};
 use netcl_core::random::{Generator, fill_below_i64};
 use netcl_core::shape::Slice;
@@ -54,14 +53,6 @@ fn view(kind: &str, device: &DeviceHandle, shape: &[usize], dtype: DType, seed: 
             make(n + n / shape[0], &larger).slice(0, Slice::new(Some(1), None, 1)).unwrap()
         }
         _ => make(n, shape),
-    }
-}
-
-/// The forms that the kernels of a device have: what it would choose and, on OpenCL devices, the other one.
-fn forms(device: &DeviceHandle) -> &'static [Form] {
-    match device.queue {
-        Queue::Cpu(_) => &[Form::Items],
-        Queue::OpenCl(_) => &[Form::Items, Form::Groups],
     }
 }
 
@@ -220,14 +211,9 @@ fn every_operation_on_every_device_and_dtype() {
                 continue;
             }
             for (case, (kind, shape, axis, k)) in CASES.into_iter().enumerate() {
-                for &form in forms(&device) {
-                    let what = format!("{dtype} {kind} {shape:?} axis {axis}, {k} indices, {form:?}");
-                    let in_form = |f: fn(&DeviceHandle, usize, DType) -> Result<(), String>| {
-                        force_form(form, || f(&device, case, dtype))
-                    };
-                    grid.cell(&device, format!("rows {what}"), || in_form(rows));
-                    grid.cell(&device, format!("table {what}"), || in_form(table));
-                }
+                let what = format!("{dtype} {kind} {shape:?} axis {axis}, {k} indices");
+                grid.cell(&device, format!("rows {what}"), || rows(&device, case, dtype));
+                grid.cell(&device, format!("table {what}"), || table(&device, case, dtype));
             }
             grid.cell(&device, format!("words {dtype}"), || words(&device, dtype));
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use netcl_core::backend::cpu::set_num_threads;
 use netcl_core::device::DeviceHandle;
 use netcl_core::dtype::DType;
-use netcl_core::kernels::form::{Form, force_form};
+use netcl_core::kernels::group_limit::force_full_groups;
 use netcl_core::kernels::launch::{Counter, with_sink};
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
@@ -196,7 +196,7 @@ fn the_form_of_gpus() {
                     };
                     if chosen {
                         let what = format!("{name} {dtype} {kind} {shape:?} {axis}");
-                        grid.cell(&device, what, || force_form(Form::Groups, || check(&device, op, case, dtype)));
+                        grid.cell(&device, what, || force_full_groups(|| check(&device, op, case, dtype)));
                     }
                 }
             }
@@ -213,7 +213,7 @@ fn the_form_of_gpus() {
                 let ends = [&[0.0, 0.0][..], &[], &[inf, 1.0], &[nan, 1.0]];
                 let rows: Vec<f64> = ends.iter().flat_map(|special| row(special)).collect();
                 let (x, _) = tensor(&device.queue, &rows, [4, n], DType::F32);
-                let got = force_form(Form::Groups, || ops::softmax(&x, 1)).unwrap().to_f64_vec().unwrap();
+                let got = force_full_groups(|| ops::softmax(&x, 1)).unwrap().to_f64_vec().unwrap();
                 let mut expected = vec![nan; 4 * n];
                 expected[..n].fill(0.0);
                 expected[n - 2..n].fill(0.5);

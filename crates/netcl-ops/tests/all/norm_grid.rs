@@ -6,7 +6,7 @@ use netcl_core::backend::cpu::set_num_threads;
 use netcl_core::backend::opencl::Source;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
-use netcl_core::kernels::form::{Form, force_form};
+use netcl_core::kernels::group_limit::force_full_groups;
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_ops::norm::{
@@ -301,7 +301,7 @@ fn the_form_of_gpus() {
                 };
                 if chosen {
                     let what = format!("{dtype} {case:?}");
-                    grid.cell(&device, what, || force_form(Form::Groups, || check(&device, case, dtype)));
+                    grid.cell(&device, what, || force_full_groups(|| check(&device, case, dtype)));
                 }
             }
         }
@@ -367,15 +367,15 @@ fn a_large_mean_costs_no_digits() {
             random(6000, 7, (-1.0, 1.0)).iter().map(|v| 4096.0 + (v * 1024.0).round() / 1024.0).collect();
         let (x, xs) = tensor(&device.queue, &values, [3, 2, 1000], DType::F32);
         let kinds = [Kind::Batch, Kind::Layer(1), Kind::Group(2)];
-        for (form, kind) in [Form::Items, Form::Groups].into_iter().flat_map(|form| kinds.map(|kind| (form, kind))) {
+        for kind in kinds {
             let reference = Reference::new(kind, &[3, 2, 1000]);
             let (_, var) = reference.statistics(&xs, true);
             let running = [0.0, 1.0].map(|v| Tensor::full(&device.queue, [2], DType::F32, v).unwrap());
             let normal = || forward(kind, &x, Affine::default(), [&running[0], &running[1]]);
-            let got = force_form(form, normal).unwrap();
+            let got = normal().unwrap();
             let rstd: Vec<f64> = var.iter().map(|v| (v + EPS).sqrt().recip()).collect();
             let close = Tolerance { relative: 1e-5, absolute: 0.0 }.check(&got.rstd.to_f64_vec().unwrap(), &rstd);
-            close.unwrap_or_else(|e| panic!("{device:?} {form:?} {kind:?}: {e}"));
+            close.unwrap_or_else(|e| panic!("{device:?} {kind:?}: {e}"));
         }
     }
 }
@@ -507,19 +507,14 @@ fn pytorch_gives_the_same() {
 
 #[test]
 fn kernel_files_compile_alone() {
-    const SUMS: &str = include_str!("../../src/vector_sums.cl");
     let files = [
-        ("", include_str!("../../src/norm/norm.cl"), "norm_rows"),
-        ("", include_str!("../../src/norm/norm_backward.cl"), "norm_rows_backward"),
-        (SUMS, include_str!("../../src/norm/norm_vector_forward.cl"), "norm_rows_vector"),
-        (SUMS, include_str!("../../src/norm/norm_vector_backward.cl"), "norm_rows_back_vector"),
-        (SUMS, include_str!("../../src/softmax/backward/softmax_backward_vector.cl"), "softmax_backward_vector"),
+        (include_str!("../../src/norm/norm.cl"), "norm_rows"),
+        (include_str!("../../src/norm/norm_backward.cl"), "norm_rows_backward"),
     ];
     for device in devices() {
         let Queue::OpenCl(stream) = &device.queue else { continue };
-        for (before, text, name) in &files {
-            let source = || (Source::new([*before, *text].concat(), ""), *name);
-            stream.kernel(&format!("alone:{name}"), source).unwrap();
+        for (text, name) in files {
+            stream.kernel(&format!("alone:{name}"), || (Source::new(text, ""), name)).unwrap();
         }
     }
 }

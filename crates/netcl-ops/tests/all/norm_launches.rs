@@ -1,9 +1,9 @@
-//! How many launches a layer norm takes: one forward, at most two backward, at any size and in every form.
+//! How many launches a layer norm takes: one forward, at most two backward, at any size.
 
 use std::rc::Rc;
 
 use netcl_core::dtype::DType;
-use netcl_core::kernels::form::{Form, force_form};
+use netcl_core::kernels::group_limit::force_full_groups;
 use netcl_core::kernels::launch::{Counter, with_sink};
 use netcl_ops::norm::{Affine, layer_norm, layer_norm_backward};
 
@@ -16,11 +16,10 @@ fn layer_norm_is_one_launch_and_at_most_two_backward() {
     let shapes = [[1, 40], [37, 100], [3000, 64], [20_000, 8], [5, 1025], [300, 4096], [3, 9000]];
     for device in devices() {
         let on_opencl = device.backend.name() == "cl";
-        let forms = if on_opencl { &[Form::Items, Form::Groups][..] } else { &[Form::Items] };
         let portable = device.platform_name.contains("Portable");
-        for (&form, shape) in forms.iter().flat_map(|form| shapes.map(|shape| (form, shape))) {
+        for shape in shapes {
             // PoCL takes seconds for groups of hundreds of work-items.
-            if portable && form == Form::Groups && !matches!(shape[1], 64 | 9000) {
+            if portable && !matches!(shape[1], 64 | 9000) {
                 continue;
             }
             let [rows, n] = shape;
@@ -30,14 +29,13 @@ fn layer_norm_is_one_launch_and_at_most_two_backward() {
             let (x, grad) = (wide(1), wide(2));
             for (with_weight, with_bias) in [(true, true), (true, false), (false, true), (false, false)] {
                 let affine = Affine { weight: with_weight.then_some(&weight), bias: with_bias.then_some(&bias) };
-                let what =
-                    format!("{form:?} {shape:?} weight {with_weight} bias {with_bias} on {}", device.device_name);
+                let what = format!("{shape:?} weight {with_weight} bias {with_bias} on {}", device.device_name);
                 let counter = Rc::new(Counter::default());
-                let forward = || force_form(form, || layer_norm(&x, 1, affine, 1e-5));
+                let forward = || force_full_groups(|| layer_norm(&x, 1, affine, 1e-5));
                 let y = with_sink(counter.clone(), forward).unwrap();
                 assert_eq!(counter.launches(), 1, "forward, {what}: {:?}", counter.names());
                 let counter = Rc::new(Counter::default());
-                let backward = || force_form(form, || layer_norm_backward(&grad, &x, 1, affine, &y.mean, &y.rstd));
+                let backward = || force_full_groups(|| layer_norm_backward(&grad, &x, 1, affine, &y.mean, &y.rstd));
                 let found = with_sink(counter.clone(), backward).unwrap();
                 // Parameters' gradients are sums over rows: the native CPU needs no second launch for the sums of its threads.
                 let most = if on_opencl && (with_weight || with_bias) { 2 } else { 1 };

@@ -11,7 +11,7 @@ use netcl_core::kernels::elementwise::Elementwise;
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::{Counter, with_sink};
 use netcl_core::tensor::Tensor;
-use netcl_ops::conv::{self, ConvOptions, conv2d, same};
+use netcl_ops::conv::{self, ConvOptions, ConvParams, conv2d, symmetric};
 use netcl_ops::matmul::{self, MatmulOptions, matmul_with};
 
 use crate::matmul_support::{Form, operand, reference};
@@ -104,7 +104,7 @@ fn products_compute_an_operand() {
                         let further = (if first { of_a } else { of_b })
                             .map(|shape| operand(&device.queue, shape, Form::Dense, 3, dtype));
                         let prologue = matmul::Prologue {
-                            first,
+                            operand: usize::from(!first),
                             expr: &expr,
                             inputs: further.to_vec(),
                             scalars: vec![LEAST.into()],
@@ -160,7 +160,12 @@ fn zeros_behind_the_last_term_stay_zeros() {
                     tensor(&device.queue, &values, shape, DType::F32).0
                 };
                 let (a, b) = (make([8, 36], 1), make([36, 12], 2));
-                let prologue = matmul::Prologue { first, expr: &reciprocal, inputs: vec![], scalars: vec![] };
+                let prologue = matmul::Prologue {
+                    operand: usize::from(!first),
+                    expr: &reciprocal,
+                    inputs: vec![],
+                    scalars: vec![],
+                };
                 let options = MatmulOptions { variant: Some(variant), prologue: Some(prologue), ..Default::default() };
                 let got = matmul_with(&a, &b, &options).unwrap();
                 device.queue.finish().unwrap();
@@ -177,22 +182,18 @@ fn zeros_behind_the_last_term_stay_zeros() {
 }
 
 /// Kernel, geometry, and what the images [2, 6, 9, 8] are computed from beside themselves.
-type Convolution = ([usize; 4], ConvOptions<'static>, [&'static [usize]; 2]);
+type ConvCase = ([usize; 4], ConvParams, [&'static [usize]; 2]);
 
-fn convolutions() -> Vec<Convolution> {
+fn convolutions() -> Vec<ConvCase> {
     let by_channel: [&[usize]; 2] = [&[6, 1, 1], &[6, 1, 1]];
-    let plain = ConvOptions::default();
+    let plain = ConvParams::default();
     vec![
-        ([5, 6, 3, 3], ConvOptions { padding: same([1, 1]), ..plain.clone() }, by_channel),
-        (
-            [4, 6, 3, 2],
-            ConvOptions { stride: [2, 1], padding: [1, 0, 1, 2], ..plain.clone() },
-            [&[2, 6, 1, 1], &[9, 8]],
-        ),
-        ([6, 3, 3, 3], ConvOptions { padding: same([2, 2]), dilation: [2, 2], groups: 2, ..plain.clone() }, by_channel),
-        ([6, 1, 5, 5], ConvOptions { stride: [2, 2], padding: same([2, 2]), groups: 6, ..plain.clone() }, [&[1], &[8]]),
-        ([7, 6, 1, 1], plain.clone(), by_channel),
-        ([7, 6, 1, 1], ConvOptions { stride: [2, 2], padding: same([1, 0]), ..plain }, by_channel),
+        ([5, 6, 3, 3], ConvParams { padding: symmetric([1, 1]), ..plain }, by_channel),
+        ([4, 6, 3, 2], ConvParams { stride: [2, 1], padding: [1, 0, 1, 2], ..plain }, [&[2, 6, 1, 1], &[9, 8]]),
+        ([6, 3, 3, 3], ConvParams { padding: symmetric([2, 2]), dilation: [2, 2], groups: 2, ..plain }, by_channel),
+        ([6, 1, 5, 5], ConvParams { stride: [2, 2], padding: symmetric([2, 2]), groups: 6, ..plain }, [&[1], &[8]]),
+        ([7, 6, 1, 1], plain, by_channel),
+        ([7, 6, 1, 1], ConvParams { stride: [2, 2], padding: symmetric([1, 0]), ..plain }, by_channel),
     ]
 }
 
@@ -202,12 +203,12 @@ fn image(queue: &Queue, shape: &[usize], seed: u64, dtype: DType) -> Tensor {
 
 #[test]
 fn convolutions_compute_their_images() {
-    use conv::Variant::{Im2col, Im2colPlanes, ImplicitGemm, Naive, TiledLocal, Winograd};
+    use conv::Variant::{Depthwise, Im2col, ImplicitGemm, Naive, TiledLocal, Winograd};
     let expr = scaled();
     let mut grid = Grid::new("prologues of convolutions");
     for device in devices() {
         let on_opencl = device.backend.name() == "cl";
-        let all = [Naive, Im2col, Im2colPlanes, ImplicitGemm, TiledLocal, Winograd].map(Some);
+        let all = [Naive, Im2col, ImplicitGemm, TiledLocal, Winograd, Depthwise].map(Some);
         let variants: Vec<_> = std::iter::once(None).chain(all).take(if on_opencl { 7 } else { 1 }).collect();
         for dtype in DType::FLOATS {
             if !supports(&device, dtype) {
@@ -215,8 +216,13 @@ fn convolutions_compute_their_images() {
                 continue;
             }
             for (at, &variant) in variants.iter().enumerate() {
-                for (i, (kernel, options, further)) in convolutions().into_iter().enumerate() {
-                    if variant == Some(Winograd) && (i != 0 || dtype != DType::F32) {
+                for (i, (kernel, params, further)) in convolutions().into_iter().enumerate() {
+                    let unfit = match variant {
+                        Some(Winograd) => i != 0 || dtype != DType::F32,
+                        Some(Depthwise) => kernel[1] != 1,
+                        _ => false,
+                    };
+                    if unfit {
                         continue;
                     }
                     let sampled = (at + i + dtype as usize).is_multiple_of(5);
@@ -226,7 +232,7 @@ fn convolutions_compute_their_images() {
                     }
                     // Images as they are, and with channels side by side.
                     let last = i % 2 == 1;
-                    let what = format!("{dtype} {variant:?} {kernel:?} {options:?}");
+                    let what = format!("{dtype} {variant:?} {kernel:?} {params:?}");
                     grid.cell(&device, what, || {
                         let q = &device.queue;
                         let shape: [usize; 4] = if last { [2, 9, 8, 6] } else { [2, 6, 9, 8] };
@@ -234,16 +240,20 @@ fn convolutions_compute_their_images() {
                         let x = if last { x.permute(&[0, 3, 1, 2]).unwrap() } else { x };
                         let weight = image(q, &kernel, 2, dtype);
                         let further = further.map(|shape| image(q, shape, 3, dtype));
-                        let plain = ConvOptions { variant, ..options.clone() };
-                        let prologue =
-                            conv::Prologue { expr: &expr, inputs: further.to_vec(), scalars: vec![LEAST.into()] };
+                        let plain = ConvOptions { params, variant, ..Default::default() };
+                        let prologue = conv::Prologue {
+                            operand: 0,
+                            expr: &expr,
+                            inputs: further.to_vec(),
+                            scalars: vec![LEAST.into()],
+                        };
                         let led = ConvOptions { prologue: Some(prologue), ..plain.clone() };
                         let (got, launches) = counted(|| conv2d(&x, &weight, None, &led));
                         let in_memory = computed(&expr, &x, &further);
                         let (expected, fewest) = counted(|| conv2d(&in_memory, &weight, None, &plain));
                         let count = |names: &[(String, usize)]| names.iter().map(|(_, n)| n).sum::<usize>();
-                        // One result at a time computes a pixel again and again, a tiny product may, too; processors copy bits.
-                        let exempt = matches!(variant, Some(Naive | Im2colPlanes))
+                        // One result at a time computes a pixel again and again, and so may a tiny product.
+                        let exempt = matches!(variant, Some(Naive | Depthwise))
                             || (variant.is_none() && (on_opencl || kernel[2] == 1));
                         if !exempt && count(&launches) != count(&fewest) {
                             return Err(format!("{launches:?} instead of {fewest:?}"));
@@ -257,7 +267,7 @@ fn convolutions_compute_their_images() {
                         }
                         let inputs: Vec<Tensor> = further.iter().map(exact).collect();
                         let image = computed(&expr, &exact(&x), &inputs);
-                        let sums = conv2d(&image, &exact(&weight), None, &options).unwrap();
+                        let sums = conv2d(&image, &exact(&weight), None, &params.into()).unwrap();
                         close(&got, &sums.to_f64_vec().unwrap(), kernel[1..].iter().product())
                     });
                 }
@@ -278,7 +288,7 @@ fn what_costs_much_is_computed_once() {
                 operand(&device.queue, &[64, 256], Form::Dense, 1, DType::F32),
                 operand(&device.queue, &[256, n], Form::Dense, 2, DType::F32),
             );
-            let prologue = matmul::Prologue { first: true, expr: &tanh, inputs: vec![], scalars: vec![] };
+            let prologue = matmul::Prologue { operand: 0, expr: &tanh, inputs: vec![], scalars: vec![] };
             let plain = MatmulOptions { variant: Some(matmul::Variant::Tiled), ..Default::default() };
             let led = MatmulOptions { prologue: Some(prologue), ..plain.clone() };
             let [plain, led] = [plain, led]

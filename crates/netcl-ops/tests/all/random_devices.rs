@@ -4,7 +4,6 @@ use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::Source;
 use netcl_core::device::manager;
 use netcl_core::dtype::DType;
-use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::random::{Generator, PHILOX_CL, manual_seed};
 use netcl_core::tensor::Tensor;
 use netcl_ops::random::{bernoulli, normal, permutation, uniform};
@@ -89,43 +88,11 @@ fn bad_requests_are_explained() {
     assert_eq!(uniform(&q, [0, 3], DType::F32, 0.0, 1.0, None).unwrap().size(), 0);
 }
 
-/// Whatever the form of the kernels, and wherever a stretch of blocks begins or ends.
 #[test]
-fn both_forms_draw_the_same_numbers() {
-    for device in devices() {
-        for dtype in DType::FLOATS.into_iter().filter(|&dtype| supports(&device, dtype)) {
-            for n in [1, 7, 8, 15, 16, 17, 31, 33, 1024, 1061, 50_003] {
-                for offset in [0, u64::from(u32::MAX) - 3, u64::MAX - 5] {
-                    let at = || Generator { seed: 0x1234_5678_9abc_def0, offset };
-                    let bits = |form: Form| -> Vec<u64> {
-                        let draws = force_form(form, || {
-                            [
-                                uniform(&device.queue, [n], dtype, -0.3, 2.5, Some(&mut at())).unwrap(),
-                                bernoulli(&device.queue, [n], dtype, 0.37, Some(&mut at())).unwrap(),
-                                normal(&device.queue, [n], dtype, 1.5, 0.7, Some(&mut at())).unwrap(),
-                            ]
-                        });
-                        draws.iter().flat_map(|t| t.to_f64_vec().unwrap()).map(f64::to_bits).collect()
-                    };
-                    assert_eq!(bits(Form::Items), bits(Form::Groups), "{device:?} {dtype} {n} {offset}");
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn kernel_files_compile_alone() {
-    let vectors =
-        [include_str!("../../src/random/philox_vector.cl"), include_str!("../../src/random/random_vector.cl")];
-    let files = [
-        ([PHILOX_CL, include_str!("../../src/random/random.cl")].concat(), "random_uniform"),
-        (vectors.concat(), "random_uniform_vector"),
-    ];
+fn the_kernel_file_compiles_alone() {
+    let text = [PHILOX_CL, include_str!("../../src/random/random.cl")].concat();
     for device in devices() {
         let Queue::OpenCl(stream) = &device.queue else { continue };
-        for (text, name) in &files {
-            stream.kernel(&format!("alone:{name}"), || (Source::new(text, ""), *name)).unwrap();
-        }
+        stream.kernel("alone:random_uniform", || (Source::new(&*text, ""), "random_uniform")).unwrap();
     }
 }

@@ -8,7 +8,7 @@ use netcl_core::backend::cpu::set_num_threads;
 use netcl_core::backend::opencl::Source;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
-use netcl_core::kernels::form::{Form, force_form};
+use netcl_core::kernels::group_limit::force_full_groups;
 use netcl_core::kernels::launch::{Counter, Recorder, with_sink};
 use netcl_core::tensor::Tensor;
 use netcl_ops::recurrent::{Cell, Recurrent, RecurrentUpstream, recurrent, recurrent_backward};
@@ -186,10 +186,10 @@ fn every_case_on_every_device_and_dtype() {
     });
 }
 
-/// Groups of work-items also on processors.
+/// Groups as large as those of GPUs.
 #[test]
 fn groups_with_slices() {
-    force_form(Form::Groups, || {
+    force_full_groups(|| {
         whole_grid("recurrent in groups", &[DType::F32], |device, i, _| {
             // Batches of one, of more than a tile, of a tile; PoCL takes seconds for each.
             if device.platform_name.contains("Portable") { i == 28 || i == 21 } else { matches!(i, 4..12 | 20..32) }
@@ -205,7 +205,7 @@ fn is_child() -> bool {
 #[test]
 fn small_devices() {
     if is_child() {
-        return force_form(Form::Groups, || {
+        return force_full_groups(|| {
             whole_grid("recurrent on small devices", &[DType::F32], |device, i, _| {
                 if device.platform_name.contains("Portable") { i == 20 } else { (20..24).contains(&i) }
             });

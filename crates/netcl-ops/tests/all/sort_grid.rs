@@ -9,7 +9,6 @@ use netcl_core::backend::opencl::Source;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
-use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::kernels::launch::{Recorder, with_sink};
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
@@ -134,15 +133,8 @@ fn whole_grid(name: &'static str, dtypes: &[DType]) {
             }
             for (case, (kind, shape, axis, k)) in CASES.into_iter().enumerate() {
                 for descending in [false, true] {
-                    let forms: &[Form] = match device.queue {
-                        Queue::Cpu(_) => &[Form::Items],
-                        Queue::OpenCl(_) => &[Form::Items, Form::Groups],
-                    };
-                    for &form in forms {
-                        let what =
-                            format!("{dtype} {kind} {shape:?} axis {axis}, {k}, descending {descending}, {form:?}");
-                        grid.cell(&device, what, || force_form(form, || check(&device, case, dtype, descending)));
-                    }
+                    let what = format!("{dtype} {kind} {shape:?} axis {axis}, {k}, descending {descending}");
+                    grid.cell(&device, what, || check(&device, case, dtype, descending));
                 }
             }
         }
@@ -189,21 +181,16 @@ fn whole_numbers_of_many_digits() {
     order.sort_by_key(|&i| wide[i as usize]);
     for device in devices() {
         let x = Tensor::from_host(&device.queue, &wide, [n as usize]).unwrap();
-        for form in [Form::Items, Form::Groups] {
-            let got = force_form(form, || ops::argsort(&x, 0, false).unwrap()).to_host().unwrap();
-            assert!(got == order, "{device:?} {form:?}");
-        }
+        assert!(ops::argsort(&x, 0, false).unwrap().to_host().unwrap() == order, "{device:?}");
     }
 }
 
 #[test]
 fn kernel_files_compile_alone() {
-    let text = [include_str!("../../src/sort/sort.cl"), include_str!("../../src/sort/sort_lines.cl")].concat();
+    let text = include_str!("../../src/sort/sort.cl");
     for device in devices() {
         let Queue::OpenCl(stream) = &device.queue else { continue };
-        for name in ["sort_pieces", "sort_lines"] {
-            stream.kernel(&format!("alone:{name}"), || (Source::new(&*text, ""), name)).unwrap();
-        }
+        stream.kernel("alone:sort_pieces", || (Source::new(text, ""), "sort_pieces")).unwrap();
     }
 }
 

@@ -7,19 +7,18 @@ use netcl_core::backend::Queue;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
-use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::random::Generator;
 use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_ops as ops;
 use netcl_ops::attention::{AttentionOptions, RotaryForm, RotaryTables, force_group, rotary};
 use netcl_ops::attention::{scaled_dot_product_attention, scaled_dot_product_attention_backward};
-use netcl_ops::compare::{Comparison, compare};
-use netcl_ops::conv::{ConvOptions, ConvTransposeOptions, Variant, conv_transpose2d, conv2d};
+use netcl_ops::conv::{ConvOptions, ConvParams, Variant, conv_transpose2d, conv2d};
 use netcl_ops::conv::{conv2d_backward_data, conv2d_backward_weight, conv2d_with_statistics};
+use netcl_ops::integer::{self, IntegerOp, integer};
 use netcl_ops::norm::Affine;
 use netcl_ops::pad::PadMode;
-use netcl_ops::pool::{Averaging, Split, Window, force_split};
+use netcl_ops::pool::{Averaging, Window};
 use netcl_ops::recurrent::{Cell, Recurrent, RecurrentUpstream, recurrent, recurrent_backward};
 
 use crate::support::{Tolerance, opencl, random, tensor};
@@ -48,12 +47,12 @@ fn convolutions_in_every_variant() {
             None,
             Some(Variant::Naive),
             Some(Variant::Im2col),
-            Some(Variant::Im2colPlanes),
             Some(Variant::ImplicitGemm),
             Some(Variant::TiledLocal),
             Some(Variant::Winograd),
         ] {
-            let options = || ConvOptions { padding: [1, 1, 1, 0], variant, ..Default::default() };
+            let params = ConvParams { padding: [1, 1, 1, 0], ..Default::default() };
+            let options = || ConvOptions { params, variant, ..Default::default() };
             same(&device, &format!("conv2d, {variant:?}"), |q| {
                 let (x, w, b) = (values(q, &image, 1), values(q, &filters, 2), values(q, &[3], 3));
                 let y = conv2d(&x, &w, Some(&b), &options())?;
@@ -67,7 +66,8 @@ fn convolutions_in_every_variant() {
                 let (x, w) = (values(q, &image, 1), values(q, &filters, 2));
                 // Channels side by side in memory.
                 let x = x.permute(&[0, 2, 3, 1])?.contiguous()?.permute(&[0, 3, 1, 2])?;
-                let options = ConvOptions { padding: [1, 1, 1, 1], variant, ..Default::default() };
+                let params = ConvParams { padding: [1; 4], ..Default::default() };
+                let options = ConvOptions { params, variant, ..Default::default() };
                 let (y, statistics) = conv2d_with_statistics(&x, &w, None, &options)?;
                 let normal = ops::batch_norm_with(&y, &statistics, Affine::default(), None, 1e-5)?;
                 Ok(vec![y, normal.output, normal.mean, normal.rstd])
@@ -82,22 +82,32 @@ fn convolutions_in_every_variant() {
             Ok(vec![normal.output, normal.mean, normal.rstd])
         });
         same(&device, "conv2d with stride, dilation and groups", |q| {
-            let options = ConvOptions {
-                stride: [2, 1],
-                dilation: [1, 2],
-                groups: 2,
-                padding: [2, 0, 1, 3],
-                ..Default::default()
-            };
+            let params = ConvParams { stride: [2, 1], dilation: [1, 2], groups: 2, padding: [2, 0, 1, 3] };
+            let options = params.into();
             let (x, w, filters) = (values(q, &image, 1), values(q, &[4, 1, 2, 3], 2), Shape::from([4, 1, 2, 3]));
             let y = conv2d(&x, &w, None, &options)?;
             let grad = values(q, y.shape(), 4);
             let dx = conv2d_backward_data(&grad, &w, &image, &options)?;
             Ok(vec![dx, conv2d_backward_weight(&grad, &x, &filters, &options)?, y])
         });
+        for (what, stride, dilation, kernel) in
+            [("in two steps", [2, 2], [1, 1], [3, 3]), ("with a large window", [1, 1], [1, 1], [9, 8])]
+        {
+            same(&device, &format!("depthwise conv2d {what}"), |q| {
+                let options = ConvParams { stride, dilation, groups: 2, padding: [4; 4] }.into();
+                let filters = Shape::from([4, 1, kernel[0], kernel[1]]);
+                let (x, w) = (values(q, &image, 1), values(q, &filters, 2));
+                // Channels side by side in memory.
+                let x = x.permute(&[0, 2, 3, 1])?.contiguous()?.permute(&[0, 3, 1, 2])?;
+                let y = conv2d(&x, &w, None, &options)?;
+                let grad = values(q, y.shape(), 4);
+                let dx = conv2d_backward_data(&grad, &w, &image, &options)?;
+                Ok(vec![dx, conv2d_backward_weight(&grad, &x, &filters, &options)?, y])
+            });
+        }
         same(&device, "conv_transpose2d", |q| {
-            let options = ConvTransposeOptions { stride: [2, 2], output_padding: [1, 0], ..Default::default() };
-            Ok(vec![conv_transpose2d(&values(q, &[1, 3, 3, 2], 1), &values(q, &filters, 2), None, &options)?])
+            let options = ConvParams { stride: [2, 2], ..Default::default() }.into();
+            Ok(vec![conv_transpose2d(&values(q, &[1, 3, 3, 2], 1), &values(q, &filters, 2), None, &options, [1, 0])?])
         });
     }
 }
@@ -152,13 +162,10 @@ fn windows_images_and_margins() {
             let grad = values(q, y.shape(), 2);
             Ok(vec![ops::avg_pool2d_backward(&grad, &shape, &window, Averaging::default())?, y])
         });
-        for split in [Split::Planes, Split::Elements] {
-            same(&device, &format!("maxima of long rows, {split:?}"), |q| {
-                let window = Window { stride: [1, 2], padding: [1, 1], ..Window::new([2, 3]) };
-                let x = values(q, &[2, 3, 23], 1);
-                force_split(split, || Ok(vec![ops::max_pool2d(&x, &window)?.output]))
-            });
-        }
+        same(&device, "maxima of long rows", |q| {
+            let window = Window { stride: [1, 2], padding: [1, 1], ..Window::new([2, 3]) };
+            Ok(vec![ops::max_pool2d(&values(q, &[2, 3, 23], 1), &window)?.output])
+        });
         same(&device, "adaptive pooling", |q| {
             let x = values(q, &shape, 1);
             let (mean, most) = (ops::adaptive_avg_pool2d(&x, [3, 4])?, ops::adaptive_max_pool2d(&x, [2, 3])?);
@@ -185,21 +192,12 @@ fn windows_images_and_margins() {
 fn indices_order_and_chance() {
     for device in opencl() {
         let indices = |q: &Queue, values: &[i64], shape: &[usize]| IndexTensor::from_host(q, values, shape);
-        // Rows of a tile of vectors, one more, and elements; several stretches of a processor.
+        // Rows of whole vectors and of elements.
         let long = |q: &Queue| -> Result<Vec<Tensor>> {
             let (x, at) = (values(q, &[17, 83], 1), indices(q, &[3, 0, 16, 3, 9], &[5])?);
             Ok(vec![ops::embedding(&x, &at)?, ops::index_add(&x, 0, &at, &values(q, &[5, 83], 2))?])
         };
-        for form in [Form::Items, Form::Groups] {
-            same(&device, &format!("long rows, {form:?}"), |q| force_form(form, || long(q)));
-            same(&device, &format!("sort, {form:?}"), |q| {
-                force_form(form, || Ok(vec![ops::sort(&values(q, &[2, 45], 1), 1, true)?.values]))
-            });
-            same(&device, &format!("dropout, {form:?}"), |q| {
-                let at = || Some(Generator::new(3));
-                force_form(form, || Ok(vec![ops::dropout(&values(q, &[53], 1), 0.4, at().as_mut())?.0]))
-            });
-        }
+        same(&device, "long rows", long);
         same(&device, "indexing", |q| {
             let (x, few) = (values(q, &[5, 3], 1), indices(q, &[4, 0, 4], &[3])?);
             let many = indices(q, &[4, 0, 1, 3, 0, 2], &[2, 3])?;
@@ -210,7 +208,14 @@ fn indices_order_and_chance() {
                 ops::scatter_add(&x, 0, &many, &values(q, &[2, 3], 3))?,
                 ops::embedding(&x, &few)?,
                 ops::one_hot(&few, 5, DType::F32)?,
-                compare(Comparison::Lt, &many, &few)?,
+                {
+                    ops::index_put(&x, 0, &few, &values(q, &[3, 3], 4))?;
+                    x.clone()
+                },
+                ops::positions(&few, &many, 4)?.tensor().cast(DType::F32)?,
+                integer(IntegerOp::FloorDivide, &[many.tensor(), few.tensor()], DType::I32)?.cast(DType::F32)?,
+                integer::reduce(IntegerOp::Add, many.tensor(), 1, false, 0)?.cast(DType::F32)?,
+                integer::scan(IntegerOp::Maximum, many.tensor(), 0)?.cast(DType::F32)?,
                 ops::pick(&x, 1, &indices(q, &[2, 0, 1, 1, 2], &[5])?, None)?,
             ])
         });
@@ -228,27 +233,19 @@ fn indices_order_and_chance() {
 #[test]
 fn recurrent_layers() {
     for device in opencl() {
-        for (cell, form, batch) in [
-            (Cell::Lstm, Form::Groups, 5),
-            (Cell::Gru, Form::Items, 5),
-            (Cell::Gru, Form::Groups, 1),
-            (Cell::Tanh, Form::Groups, 3),
-            (Cell::Relu, Form::Items, 1),
-        ] {
-            same(&device, &format!("recurrent {cell:?}, {form:?}, batch {batch}"), |q| {
+        for (cell, batch) in [(Cell::Lstm, 5), (Cell::Gru, 1), (Cell::Tanh, 3), (Cell::Relu, 1)] {
+            same(&device, &format!("recurrent {cell:?}, batch {batch}"), |q| {
                 let width = cell.gates() * 35;
                 let (input, weight) = (values(q, &[3, batch, width], 1), values(q, &[width, 35], 2));
                 let (bias, hidden) = (values(q, &[width], 3), values(q, &[batch, 35], 4));
                 let (bias, hidden) = (Some(&bias), Some(&hidden));
                 let layer =
                     Recurrent { cell, input: &input, weight: &weight, bias, hidden, memory: None, reverse: false };
-                force_form(form, || {
-                    let result = recurrent(&layer, true)?;
-                    let grad = values(q, result.out.shape(), 5);
-                    let upstream = RecurrentUpstream { out: Some(&grad), hidden, memory: None };
-                    let back = recurrent_backward(&layer, &result, &upstream)?;
-                    Ok(vec![result.out, back.weight()?, back.hidden()?, back.input])
-                })
+                let result = recurrent(&layer, true)?;
+                let grad = values(q, result.out.shape(), 5);
+                let upstream = RecurrentUpstream { out: Some(&grad), hidden, memory: None };
+                let back = recurrent_backward(&layer, &result, &upstream)?;
+                Ok(vec![result.out, back.weight()?, back.hidden()?, back.input])
             });
         }
     }

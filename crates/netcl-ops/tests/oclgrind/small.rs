@@ -12,7 +12,6 @@ use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
 use netcl_core::kernels::expr::{Graph, table};
 use netcl_core::kernels::launch::{Counter, with_sink};
-use netcl_core::kernels::region::{Style, force_style};
 use netcl_core::random::Generator;
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
@@ -222,14 +221,13 @@ fn softmax_and_running_sums() {
 /// Rows that fill a work-group partly, wholly and more than once, with labels that count, are ignored and are no class.
 #[test]
 fn cross_entropy_of_few_rows() {
-    let styles = [Style::Items, Style::Groups];
-    for (device, style) in opencl().into_iter().flat_map(|device| styles.map(|style| (device.clone(), style))) {
+    for device in opencl() {
         for dtype in [DType::F32, DType::F64] {
             for (rows, classes, label) in [(1, 1, 0), (5, 3, -100), (64, 7, 2), (70, 10, 9), (3, 4, 4)] {
                 let labels: Vec<i64> =
                     (0..rows).map(|row| if row % 4 == 1 { label } else { row as i64 % classes }).collect();
                 for part in 0..3 {
-                    let what = format!("cross_entropy of {rows} x {classes}, {style:?}, part {part}");
+                    let what = format!("cross_entropy of {rows} x {classes}, part {part}");
                     let compute = |queue: &Queue| {
                         let (x, _) = tensor(
                             queue,
@@ -246,7 +244,7 @@ fn cross_entropy_of_few_rows() {
                             _ => ops::cross_entropy_backward(&x, &labels, Some(-100), &stats, &upstream),
                         }
                     };
-                    same(&device, dtype, &what, |queue| force_style(style, || compute(queue)));
+                    same(&device, dtype, &what, compute);
                 }
             }
         }
@@ -267,7 +265,12 @@ fn operands_of_products_are_computed_while_they_are_packed() {
                 let (a, b) = (operand(q, &[2, 37, 5], form, 1, dtype), operand(q, &[5, 34], form, 2, dtype));
                 let shape: &[usize] = if first { &[2, 1, 5] } else { &[34] };
                 let scale = tensor(q, &random(shape.iter().product(), 3, (-1.0, 1.0)), shape, dtype).0;
-                let prologue = Prologue { first, expr: &scaled, inputs: vec![scale], scalars: vec![0.1.into()] };
+                let prologue = Prologue {
+                    operand: usize::from(!first),
+                    expr: &scaled,
+                    inputs: vec![scale],
+                    scalars: vec![0.1.into()],
+                };
                 let options = MatmulOptions { prologue: Some(prologue), ..Default::default() };
                 let variant = fused.then_some(Product::Vectorized);
                 matmul_with(&a, &b, &MatmulOptions { variant, ..options })

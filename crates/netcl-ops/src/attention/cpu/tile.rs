@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use gemm::Parallelism;
 use netcl_core::Result;
 use netcl_core::backend::cpu::CpuArgs;
 use netcl_core::backend::cpu::simd::{Level, level};
@@ -14,6 +13,7 @@ use netcl_core::simd;
 use netcl_core::tensor::Tensor;
 
 use super::super::problem::Problem;
+use crate::matmul::{View, gemm};
 use crate::reduce::{Lane, Max, Sum, plain_row};
 
 /// A tensor of a launch, but for its memory: distances in elements, for batch, head, row and column.
@@ -162,8 +162,7 @@ impl<T: Lane> Memory<T> {
         unsafe {
             let out = std::slice::from_raw_parts(self.row(g, 4, matrix, query).cast_const(), g.dv);
             let grad = std::slice::from_raw_parts(self.row(g, 6, matrix, query).cast_const(), g.dv);
-            let sum: f64 = out.iter().zip(grad).map(|(a, b)| a.to_f64() * b.to_f64()).sum();
-            *self.row(g, 7, matrix, query) = <T as Element>::from_f64(sum);
+            *self.row(g, 7, matrix, query) = <T as Element>::from_f64(dot(out, grad));
         }
     }
 
@@ -199,31 +198,9 @@ pub(super) unsafe fn product<T: Lane>(
     add: bool,
     scale: T,
 ) {
-    let none = Parallelism::None;
-    // SAFETY: the caller's promise; `out` is read only where it is added to. The first factor scales it, the second the product.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            out.0,
-            out.2,
-            out.1,
-            add,
-            a.0,
-            a.2,
-            a.1,
-            b.0,
-            b.2,
-            b.1,
-            T::ONE,
-            scale,
-            false,
-            false,
-            false,
-            none,
-        );
-    }
+    let operand = |(data, rs, cs): Matrix<T>| View { data: data.cast_mut(), rs, cs };
+    // SAFETY: the caller's promise.
+    unsafe { gemm((m, n, k), operand(a), operand(b), View { data: out.0, rs: out.1, cs: out.2 }, add, scale) };
 }
 
 /// Buffers of one thread for a block of scores.
@@ -351,6 +328,50 @@ impl<T: Lane> Tile<T> {
     }
 }
 
+/// The queries and keys of a block, and their matrix.
+pub(super) type Block<'a> = (usize, &'a Range<usize>, &'a Range<usize>);
+
+impl<T: Lane> Tile<T> {
+    /// Writes the block's part of the queries' gradients, or adds it to them, after [`Self::gradients`].
+    ///
+    /// # Safety
+    /// The tile must be this block's, and no other task may write the rows of these queries' gradients.
+    pub(super) unsafe fn add_to_queries(
+        &self,
+        g: &Geometry,
+        memory: &Memory<T>,
+        block: Block<'_>,
+        add: bool,
+        scale: T,
+    ) {
+        let (matrix, queries, keys) = block;
+        let ds = (self.gradients.as_ptr(), keys.len() as isize, 1);
+        let to = memory.gradient(g, 0, matrix, queries.start);
+        // SAFETY: the tile holds rows x keys gradients and `k` these keys; the caller has the rows to itself.
+        unsafe {
+            product((queries.len(), g.d, keys.len()), ds, memory.k(g, matrix, keys.start), to, add, scale);
+        }
+    }
+
+    /// Writes the block's part of the gradients of keys and values, or adds it to them, after [`Self::gradients`].
+    ///
+    /// # Safety
+    /// The tile must be this block's, and no other task may write the rows of these keys' gradients.
+    pub(super) unsafe fn add_to_keys(&self, g: &Geometry, memory: &Memory<T>, block: Block<'_>, add: bool, scale: T) {
+        let (matrix, queries, keys) = block;
+        let (rows, n) = (queries.len(), keys.len());
+        let (q, grad) = (memory.q(g, matrix, queries.start), memory.grad(g, matrix, queries.start));
+        // Both factors on the left are read transposed.
+        let (p, ds) = ((self.scores.as_ptr(), 1, n as isize), (self.gradients.as_ptr(), 1, n as isize));
+        let (dk, dv) = (memory.gradient(g, 1, matrix, keys.start), memory.gradient(g, 2, matrix, keys.start));
+        // SAFETY: the tile holds rows x keys probabilities and gradients; the caller has the rows to itself.
+        unsafe {
+            product((n, g.d, rows), ds, q, dk, add, scale);
+            product((n, g.dv, rows), p, grad, dv, add, T::ONE);
+        }
+    }
+}
+
 /// The random words of some keys of a query. Blocks of keys start with a whole random block.
 fn draw(
     g: &Geometry,
@@ -421,6 +442,20 @@ simd! {
         for score in scores.iter_mut() {
             *score = exp::<T, F>(*score - top);
         }
+    }
+
+    /// The sum of the products, in float64.
+    fn dot<T: Lane>(a: &[T], b: &[T]) -> f64 {
+        const LANES: usize = 8;
+        let mut sums = [0.0f64; LANES];
+        let whole = a.len() / LANES * LANES;
+        for (a, b) in a[..whole].chunks_exact(LANES).zip(b.chunks_exact(LANES)) {
+            for lane in 0..LANES {
+                sums[lane] += a[lane].to_f64() * b[lane].to_f64();
+            }
+        }
+        let rest: f64 = a[whole..].iter().zip(&b[whole..]).map(|(a, b)| a.to_f64() * b.to_f64()).sum();
+        sums.iter().sum::<f64>() + rest
     }
 
     fn add<T: Lane>(to: &mut [T], from: &[T]) {

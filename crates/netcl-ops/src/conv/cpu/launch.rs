@@ -5,23 +5,23 @@ use std::sync::Arc;
 use netcl_core::Result;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_chunks_mut};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
+use netcl_core::conv::ConvGeometry;
 use netcl_core::dtype::{DType, Element};
 use netcl_core::kernels::expr::cpu::{Nest, Program, Source, Target};
 use netcl_core::kernels::launch::{self, Access, Arg, Launch, Work};
 use netcl_core::tensor::Tensor;
 use smallvec::{SmallVec, smallvec};
 
-use super::super::finish::Finish;
-use super::super::geometry::Geometry;
+use super::super::epilogue::ConvEpilogue;
 use super::images::{self, Pixel, Place, Room};
 use super::lanes::VECTORS;
-use super::led::{self, LedImages};
 use super::plan::{Part, Planes};
+use super::prologue::{self, PlanePrologue};
 use super::{ENOUGH_TASKS, chunk, product, scratch, shifted, with_pixel};
 use crate::dense::with_stored;
 use crate::epilogue;
-use crate::lead::Lead;
 use crate::norm::cpu::statistics;
+use crate::prologue::CheckedPrologue;
 
 /// Bytes of planes that are filled before they are used (more where that is too few pixels): they should still be in a cache by
 /// then.
@@ -60,7 +60,7 @@ pub(super) struct Problem {
     /// What becomes of the sums; `None` where they are written straight into the result.
     program: Option<Arc<Program>>,
     /// How images are computed while they are copied.
-    lead: Option<LedImages>,
+    prologue: Option<PlanePrologue>,
     /// The argument that the statistics of the result's channels go to, if anybody wants them.
     statistics: Option<(usize, Place)>,
     /// Windows are packed for a product of matrices; otherwise planes are multiplied where they lie.
@@ -125,21 +125,21 @@ impl Piece<'_> {
 
 pub(super) fn run(
     op: &'static str,
-    g: &Geometry,
+    g: &ConvGeometry,
     roles: Roles,
     (planes, parts): (Planes, Vec<Part>),
     [source, weight, out]: [&Tensor; 3],
-    (lead, finish): (Option<&Lead<'_>>, &Finish),
+    (prologue, epilogue): (Option<&CheckedPrologue<'_>>, &ConvEpilogue),
     statistics: Option<&Tensor>,
 ) -> Result<()> {
     let depth = g.groups * roles.depth;
     let least = product::PIXELS.div_ceil(parts.first().map_or(1, |part| part.extent.iter().product())).min(g.n);
-    let chunk = chunk(g.n, depth * planes.channel() * finish.sum.size(), CHUNK_BYTES).max(least);
-    let plane_memory = scratch(out, chunk * depth * planes.channel(), finish.sum)?;
-    let program = match &finish.expr {
-        Some(expr) => Some(epilogue::program(expr, finish.compute)?),
-        None if finish.dtype == finish.sum => None,
-        None => Some(epilogue::program(&epilogue::COPY, finish.compute)?),
+    let chunk = chunk(g.n, depth * planes.channel() * epilogue.sum.size(), CHUNK_BYTES).max(least);
+    let plane_memory = scratch(out, chunk * depth * planes.channel(), epilogue.sum)?;
+    let program = match &epilogue.expr {
+        Some(expr) => Some(epilogue::program(expr, epilogue.compute)?),
+        None if epilogue.dtype == epilogue.sum => None,
+        None => Some(epilogue::program(&epilogue::COPY, epilogue.compute)?),
     };
     let mut args: SmallVec<[Arg; 8]> = smallvec![
         Arg::Buffer(source.storage().clone(), Access::Read),
@@ -153,24 +153,24 @@ pub(super) fn run(
         groups: g.groups,
         roles,
         kernel: g.kernel,
-        packs: with_pixel!(finish.sum, E => product::suits::<<E as Pixel>::Sum>(&planes, &parts, roles)),
+        packs: with_pixel!(epilogue.sum, E => product::suits::<<E as Pixel>::Sum>(&planes, &parts, roles)),
         planes,
         parts,
         chunk,
         source: Place::new(source),
         weight: Place::new(weight),
         out: Place::new(out),
-        inputs: finish.inputs.iter().map(Place::new).collect(),
-        scalars: finish.scalars.len(),
+        inputs: epilogue.inputs.iter().map(Place::new).collect(),
+        scalars: epilogue.scalars.len(),
         program,
-        lead: None,
+        prologue: None,
         statistics: None,
     };
-    let packed = scratch(out, problem.weights().max(1), finish.sum)?;
+    let packed = scratch(out, problem.weights().max(1), epilogue.sum)?;
     args.push(Arg::Buffer(packed.storage().clone(), Access::Write));
-    args.extend(finish.inputs.iter().map(|input| Arg::Buffer(input.storage().clone(), Access::Read)));
-    args.extend(finish.scalars.iter().map(|number| number.arg(finish.compute)));
-    problem.lead = lead.map(|lead| LedImages::new(lead, &problem.source, &mut args)).transpose()?;
+    args.extend(epilogue.inputs.iter().map(|input| Arg::Buffer(input.storage().clone(), Access::Read)));
+    args.extend(epilogue.scalars.iter().map(|number| number.arg(epilogue.compute)));
+    problem.prologue = prologue.map(|prologue| PlanePrologue::new(prologue, &problem.source, &mut args)).transpose()?;
     problem.statistics = statistics.map(|tensor| {
         args.push(Arg::Buffer(tensor.storage().clone(), Access::Write));
         (args.len() - 1, Place::new(tensor))
@@ -207,7 +207,7 @@ impl Problem {
         let first = 5 + self.inputs.len();
         let scalars: SmallVec<[f64; 4]> = (0..self.scalars).map(|i| args.float(first + i)).collect::<Result<_>>()?;
         let weight = self.weight.pointer(args, 1)?;
-        let lead = self.lead.as_ref().map(|lead| lead.bind(args, source)).transpose()?;
+        let prologue = self.prologue.as_ref().map(|prologue| prologue.bind(args, source)).transpose()?;
         let weights = match self.packs {
             true => product::prepare::<E>(self, weight, packed)?,
             false => shifted::prepare::<E>(self, weight, packed)?,
@@ -227,8 +227,8 @@ impl Problem {
             let planes = unsafe {
                 let counts = (start, images, self.channels());
                 let target = (&self.planes, room, planes);
-                match &lead {
-                    Some(lead) => led::fill(self.op, lead, target, counts)?,
+                match &prologue {
+                    Some(prologue) => prologue::fill(self.op, prologue, target, counts)?,
                     None => images::fill::<E>(self.op, (&self.source, source), target, counts)?,
                 }
                 std::slice::from_raw_parts(planes.get().cast_const(), images * room.image)

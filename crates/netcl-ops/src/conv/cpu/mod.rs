@@ -12,20 +12,20 @@
 mod images;
 mod lanes;
 mod launch;
-mod led;
 mod outer;
 mod plan;
 mod product;
+mod prologue;
 mod shifted;
 mod weights;
 
 use netcl_core::Result;
+use netcl_core::conv::ConvGeometry;
 use netcl_core::dtype::DType;
 use netcl_core::tensor::Tensor;
 
-use super::finish::Finish;
-use super::geometry::Geometry;
-use crate::lead::Lead;
+use super::epilogue::ConvEpilogue;
+use crate::prologue::CheckedPrologue;
 
 const OP: &str = "conv2d";
 /// Multiply-adds below which another thread costs more than it brings.
@@ -49,9 +49,9 @@ fn cut(length: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// The convolution, and the statistics of its channels where there is a tensor for them: `[channels, 1, 2]`.
 pub(super) fn forward(
-    g: &Geometry,
+    g: &ConvGeometry,
     operands: [&Tensor; 3],
-    ends: (Option<&Lead<'_>>, &Finish),
+    ends: (Option<&CheckedPrologue<'_>>, &ConvEpilogue),
     statistics: Option<&Tensor>,
 ) -> Result<()> {
     let (planes, part) = plan::forward(g);
@@ -60,13 +60,19 @@ pub(super) fn forward(
 }
 
 /// The gradient of the input.
-pub(super) fn backward_data(g: &Geometry, grad: &Tensor, weight: &Tensor, out: &Tensor, finish: &Finish) -> Result<()> {
+pub(super) fn backward_data(
+    g: &ConvGeometry,
+    grad: &Tensor,
+    weight: &Tensor,
+    out: &Tensor,
+    epilogue: &ConvEpilogue,
+) -> Result<()> {
     let roles = launch::Roles { rows: g.channels, depth: g.filters, transposed: true };
-    launch::run("conv2d_backward_data", g, roles, plan::backward(g), [grad, weight, out], (None, finish), None)
+    launch::run("conv2d_backward_data", g, roles, plan::backward(g), [grad, weight, out], (None, epilogue), None)
 }
 
 /// The gradient of the weight.
-pub(super) fn backward_weight(g: &Geometry, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
+pub(super) fn backward_weight(g: &ConvGeometry, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
     let run = if outer::suits(g) { outer::run } else { weights::run };
     let sum = x.dtype().accumulator();
     if out.dtype() == sum {

@@ -17,11 +17,11 @@ use netcl_core::backend::cpu::interrupt::checkpoint;
 use netcl_core::backend::cpu::num_threads;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
+use netcl_core::conv::ConvGeometry;
 use netcl_core::kernels::launch::{self, Access, Arg, Launch, Work};
 use netcl_core::tensor::Tensor;
 use smallvec::smallvec;
 
-use super::super::geometry::Geometry;
 use super::images::{self, Pixel, Place, Room};
 use super::lanes::{Sum, VECTORS};
 use super::plan::{self, Part, Planes};
@@ -41,13 +41,13 @@ const SPLIT: usize = 72;
 const TASKS_PER_THREAD: usize = 4;
 
 /// Whether this is the better way.
-pub(super) fn suits(g: &Geometry) -> bool {
+pub(super) fn suits(g: &ConvGeometry) -> bool {
     g.filters >= FILTERS && g.channels * g.taps() >= COLUMNS
 }
 
 /// Everything about a launch but its memory.
 struct Problem {
-    g: Geometry,
+    g: ConvGeometry,
     planes: Planes,
     part: Part,
     chunk: usize,
@@ -56,7 +56,7 @@ struct Problem {
 }
 
 /// Writes the gradient of the weight to a dense tensor of the type of the sums.
-pub(super) fn run(g: &Geometry, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
+pub(super) fn run(g: &ConvGeometry, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
     let (planes, part) = plan::forward(g);
     let filters = with_pixel!(out.dtype(), E => padded::<E>(g.filters));
     let per_image = [g.groups * g.channels * planes.channel(), g.groups * filters * g.pixels()];

@@ -13,9 +13,8 @@
 //! are computed with the rest, so that a block of pixels may run over the ends of rows, and are never written. Zeros at the end
 //! of a row are those at the start of the next, so that there are as few of these numbers as can be.
 
+use netcl_core::conv::ConvGeometry;
 use smallvec::SmallVec;
-
-use super::super::geometry::Geometry;
 
 /// As many elements as the widest vector has. Twice as many after each channel may be read: a vector, and shared zeros.
 pub(super) const SLACK: usize = 16;
@@ -115,7 +114,7 @@ impl Part {
 }
 
 /// Planes of the input, and the pixels of the output in one part.
-pub(super) fn forward(g: &Geometry) -> (Planes, Part) {
+pub(super) fn forward(g: &ConvGeometry) -> (Planes, Part) {
     let axis = |i: usize| {
         let (stride, offsets) = (g.stride[i], (0..g.kernel[i]).map(|k| k * g.dilation[i]).collect::<Vec<_>>());
         let mut phases: Vec<usize> = offsets.iter().map(|o| o % stride).collect();
@@ -124,7 +123,7 @@ pub(super) fn forward(g: &Geometry) -> (Planes, Part) {
         let taps: Vec<(usize, usize)> =
             offsets.iter().map(|o| (phases.binary_search(&(o % stride)).unwrap_or(0), o / stride)).collect();
         let longest = taps.iter().map(|t| t.1).max().unwrap_or(0);
-        let starts = phases.iter().map(|&phase| phase as isize - g.before[i] as isize).collect();
+        let starts = phases.iter().map(|&phase| phase as isize - g.before()[i] as isize).collect();
         let axis = Axis { starts, step: stride, length: g.output[i] + longest, source: g.input[i] };
         (axis, taps)
     };
@@ -153,9 +152,9 @@ struct Phase {
 }
 
 /// Planes of the output's gradient, and the pixels of the input's in one part for each phase of the stride.
-pub(super) fn backward(g: &Geometry) -> (Planes, Vec<Part>) {
+pub(super) fn backward(g: &ConvGeometry) -> (Planes, Vec<Part>) {
     let axis = |i: usize| {
-        let (stride, before) = (g.stride[i], g.before[i]);
+        let (stride, before) = (g.stride[i], g.before()[i]);
         let phases: Vec<Phase> = (0..stride.min(g.input[i] + before))
             .filter_map(|phase| {
                 let start = before.saturating_sub(phase).div_ceil(stride);
@@ -204,7 +203,7 @@ pub(super) fn backward(g: &Geometry) -> (Planes, Vec<Part>) {
 
 /// For the weight gradient: the planes of the input, of which one image's follow the other's and share the zeros between them, those
 /// of the output's gradient of the same size, and how many shared zeros follow the last image.
-pub(super) fn one_after_the_other(g: &Geometry) -> (Planes, Planes, Part, usize) {
+pub(super) fn one_after_the_other(g: &ConvGeometry) -> (Planes, Planes, Part, usize) {
     let (mut planes, part) = forward(g);
     let shared = planes.rows.share(g.output[0], usize::MAX);
     let one = |length: usize, source: usize| Axis { starts: SmallVec::from_elem(0, 1), step: 1, length, source };

@@ -9,11 +9,11 @@ use netcl_core::Result;
 use netcl_core::backend::cpu::interrupt::checkpoint;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_for};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
+use netcl_core::conv::ConvGeometry;
 use netcl_core::kernels::launch::{self, Access, Arg, Launch, Work};
 use netcl_core::tensor::Tensor;
 use smallvec::smallvec;
 
-use super::super::geometry::Geometry;
 use super::images::{self, Pixel, Place, Room};
 use super::lanes::{Sum, TAPS};
 use super::plan::{self, Planes, SLACK, Tap};
@@ -29,7 +29,7 @@ const SUMS_BYTES: usize = 256 << 10;
 
 /// Everything about a launch but its memory.
 struct Problem {
-    g: Geometry,
+    g: ConvGeometry,
     planes: Planes,
     /// The gradient's planes, with the same pitch and size.
     under: Planes,
@@ -44,7 +44,7 @@ struct Problem {
 }
 
 /// Writes the gradient of the weight to a dense tensor of the type of the sums.
-pub(super) fn run(g: &Geometry, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
+pub(super) fn run(g: &ConvGeometry, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<()> {
     let (planes, under, part, after) = plan::one_after_the_other(g);
     let lines = [g.groups * g.channels * planes.phases(), g.groups * g.filters];
     let chunk = chunk(g.n, (lines[0] + lines[1]) * planes.plane() * out.dtype().size(), CHUNK_BYTES);

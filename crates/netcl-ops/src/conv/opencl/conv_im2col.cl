@@ -8,10 +8,7 @@
 //     +-----------------+
 //
 //   im2col:  work-item (p, group and channel, image)   copies bits: one program for all types of a size
-//   im2col_planes:  work-item (group and k, images)    the same for processors, which copy a run of columns faster than one by one:
-//                                                      image together * i and so many behind it, of the `count` there are
 //   col2im:  work-item (pixel, channel, image)         adds up what each pixel went into; a gather, so that the order is fixed
-//   col2im_planes:  work-item (channel, image)         the same sums in the same order for processors: lines of pixels at a time
 //
 // Rows of the matrix lie row_step elements apart, the columns of an image image_step behind those of the one before.
 //
@@ -20,7 +17,7 @@
 //                INDEX          int where all positions fit, else long
 //                STORE(v, p, i) a value as the result's element
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                LOAD(p, i), LEAD(v, n, c, y, x), LEAD_PARAMS   a pixel's value by what was loaded, and the arguments it needs: for
+//                LOAD(p, i), PROLOGUE(v, n, c, y, x), PROLOGUE_PARAMS   a pixel's value by what was loaded, and the arguments it needs: for
 //                               im2col of numbers, whose type BITS is then
 //                DATA           1 for col2im, 0 for im2col
 //                STRIDE         both strides where they are 1 or 2, so that looking back needs no long division; else 0
@@ -45,11 +42,11 @@
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, n, c, y, x) (sum)
 #endif
-#ifdef LEAD
-#define COPY(to, i, from, at, n, c, y, x) STORE(LEAD(LOAD(from, at), n, c, y, x), to, i)
+#ifdef PROLOGUE
+#define COPY(to, i, from, at, n, c, y, x) STORE(PROLOGUE(LOAD(from, at), n, c, y, x), to, i)
 #define CLEAR(to, i) STORE((SUM)0, to, i)
 #else
-#define LEAD_PARAMS
+#define PROLOGUE_PARAMS
 #define COPY(to, i, from, at, n, c, y, x) (to)[i] = (from)[at]
 #define CLEAR(to, i) (to)[i] = 0
 #endif
@@ -77,9 +74,6 @@
 // How far apart the neighbours of an operand lie along each axis.
 #define STRIDES(t) INDEX t##_n, INDEX t##_c, INDEX t##_y, INDEX t##_x
 
-// The first of `count` outputs, `step` apart, whose tap at `offset` from the output's own place lies at 0 or behind it.
-#define BEGIN(offset, step, count) clamp((INDEX)((step) - 1 - (offset)) / (step), (INDEX)0, (count))
-
 #pragma OPENCL FP_CONTRACT OFF
 
 #if DATA
@@ -105,40 +99,10 @@ kernel void col2im(
     const INDEX at = (((first + image) * groups * channels + channel) * h + y) * w + x;
     STORE(EPILOGUE(sum, first + image, channel, y, x), out, at);
 }
-
-// Pixels of a line that are added up at once.
-#define RUN 64
-
-kernel void col2im_planes(
-    global const SUM *cols, global OUT *out, ulong out_at, INDEX first, INDEX row_step, INDEX image_step,
-    GEOMETRY EPILOGUE_PARAMS) {
-    const INDEX channel = get_global_id(0), image = get_global_id(1);
-    cols += image * image_step + channel * kh * kw * row_step;
-    out += out_at + ((first + image) * groups * channels + channel) * h * w;
-    SUM sums[RUN];
-    for (INDEX y = 0; y < h; ++y)
-        for (INDEX start = 0; start < w; start += RUN) {
-            const INDEX run = min((INDEX)RUN, w - start);
-            for (INDEX i = 0; i < run; ++i) sums[i] = 0;
-            for (INDEX ky = 0; ky < kh; ++ky) {
-                const INDEX down = y + top - ky * dh, oy = OVER(down, sh);
-                if (down < 0 || !WHOLE(down, sh) || oy >= oh) continue;
-                for (INDEX kx = 0; kx < kw; ++kx) {
-                    // Window ox reaches pixel ox * sw + over of the run.
-                    const INDEX over = kx * dw - left - start;
-                    const INDEX begin = BEGIN(over, sw, ow), end = BEGIN(over - run, sw, ow);
-                    global const SUM *line = cols + (ky * kw + kx) * row_step + oy * ow;
-                    for (INDEX ox = begin; ox < end; ++ox) sums[ox * sw + over] += line[ox];
-                }
-            }
-            for (INDEX i = 0; i < run; ++i)
-                STORE(EPILOGUE(sums[i], first + image, channel, y, start + i), out, y * w + start + i);
-        }
-}
 #else
 kernel void im2col(
     global const BITS *x, ulong x_at, global BITS *cols, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x),
-    GEOMETRY LEAD_PARAMS) {
+    GEOMETRY PROLOGUE_PARAMS) {
     const INDEX p = get_global_id(0), channel = get_global_id(1), image = get_global_id(2);
     if (p >= oh * ow || channel >= groups * channels) return;
     const INDEX down = p / ow * sh - top, right = p % ow * sw - left;
@@ -156,39 +120,4 @@ kernel void im2col(
         }
     }
 }
-
-#ifndef LEAD
-kernel void im2col_planes(
-    global const BITS *x, ulong x_at, global BITS *all, INDEX first, INDEX row_step, INDEX image_step, STRIDES(x), GEOMETRY,
-    INDEX count, INDEX together) {
-    const INDEX row = get_global_id(0), begin_image = get_global_id(1) * together;
-    const INDEX channel = row / (kh * kw), ky = row / kw % kh, kx = row % kw;
-    const INDEX up = ky * dh - top, over = kx * dw - left, step = sw * x_x;
-    // Columns that read inside the image; a window that lies beside it has none.
-    const INDEX begin = BEGIN(over, sw, ow), end = max(begin, BEGIN(over - w, sw, ow));
-    x += x_at;
-    for (INDEX image = begin_image; image < min(begin_image + together, count); ++image) {
-        global BITS *cols = all + image * image_step + row * row_step;
-        const INDEX from = (first + image) * x_n + channel * x_c + over * x_x;
-        for (INDEX oy = 0; oy < oh; ++oy, cols += ow) {
-            const INDEX y = oy * sh + up;
-            if (y < 0 || y >= h) {
-                for (INDEX i = 0; i < ow; ++i) cols[i] = 0;
-                continue;
-            }
-            for (INDEX i = 0; i < begin; ++i) cols[i] = 0;
-            for (INDEX i = end; i < ow; ++i) cols[i] = 0;
-            const INDEX line = from + y * x_y;
-            INDEX i = begin;
-            if (step == 1 && end - begin >= 8) {
-                for (; i + 8 <= end; i += 8) vstore8(vload8(0, x + line + i), 0, cols + i);
-                // The last vector may repeat some of the one before.
-                vstore8(vload8(0, x + line + end - 8), 0, cols + end - 8);
-            } else {
-                for (; i < end; ++i) cols[i] = x[line + i * step];
-            }
-        }
-    }
-}
-#endif
 #endif

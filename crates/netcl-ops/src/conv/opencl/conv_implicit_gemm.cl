@@ -19,7 +19,7 @@
 //                INDEX          int where all positions fit, else long
 //                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                LEAD(v, n, c, y, x), LEAD_PARAMS   a pixel's value by what was loaded, and the arguments it needs
+//                PROLOGUE(v, n, c, y, x), PROLOGUE_PARAMS   a pixel's value by what was loaded, and the arguments it needs
 //                MODE           which of the three
 //                ROWS, COLS, DEPTH, R, C   the tile; (ROWS / R) * (COLS / C) work-items in a group
 //                STATISTICS     1 to write (mean, squared deviations) of each row of a tile as well: of its channel's values in
@@ -49,9 +49,9 @@
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, n, c, y, x) (sum)
 #endif
-#ifndef LEAD
-#define LEAD_PARAMS
-#define LEAD(v, n, c, y, x) (v)
+#ifndef PROLOGUE
+#define PROLOGUE_PARAMS
+#define PROLOGUE(v, n, c, y, x) (v)
 #endif
 #ifndef MODE
 #define MODE 0
@@ -107,7 +107,7 @@
 // `first` is x, or the gradient of the output; `second` is the weight, or x in the weight gradient.
 kernel __attribute__((reqd_work_group_size(X, Y, 1))) void conv_implicit_gemm(
     global const T *first, ulong first_at, global const T *second, ulong second_at, global OUT *out, ulong out_at, INDEX parts,
-    INDEX depth, STATISTICS_PARAM IMAGES, GEOMETRY EPILOGUE_PARAMS LEAD_PARAMS) {
+    INDEX depth, STATISTICS_PARAM IMAGES, GEOMETRY EPILOGUE_PARAMS PROLOGUE_PARAMS) {
 #if STATISTICS
     // One piece of memory, which afterwards holds a sum for each row and work-item, and a value of each row.
     local SUM memory[DEPTH * (ROWS + COLS + 2) > ROWS * (X + 1) ? DEPTH * (ROWS + COLS + 2) : ROWS * (X + 1)];
@@ -175,7 +175,7 @@ kernel __attribute__((reqd_work_group_size(X, Y, 1))) void conv_implicit_gemm(
                 const INDEX down = oy * sh + ky * dh - top, right = ox * sw + kx * dw - left;
                 if (down >= 0 && down < h && right >= 0 && right < w) {
                     value = LOAD(first, from + image * first_n + channel * first_c + down * first_y + right * first_x);
-                    value = LEAD(value, image, group * channels + channel, down, right);
+                    value = PROLOGUE(value, image, group * channels + channel, down, right);
                 }
 #elif MODE == 1
                 const INDEX image = col / (h * w), iy = col / w % h, ix = col % w;

@@ -16,7 +16,7 @@
 //                INDEX          int where all positions fit, else long
 //                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                LEAD(v, n, c, y, x), LEAD_PARAMS   a pixel's value by what was loaded, and the arguments it needs
+//                PROLOGUE(v, n, c, y, x), PROLOGUE_PARAMS   a pixel's value by what was loaded, and the arguments it needs
 //                STRIDE         both strides where they are 1 or 2, so that looking back needs no long division; else 0
 // The defaults make this file compile alone.
 
@@ -42,9 +42,9 @@
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, n, c, y, x) (sum)
 #endif
-#ifndef LEAD
-#define LEAD_PARAMS
-#define LEAD(v, n, c, y, x) (v)
+#ifndef PROLOGUE
+#define PROLOGUE_PARAMS
+#define PROLOGUE(v, n, c, y, x) (v)
 #endif
 
 #ifndef STRIDE
@@ -71,7 +71,7 @@
 
 kernel void conv_naive(
     global const T *x, ulong x_at, global const T *weight, ulong weight_at, global OUT *out, ulong out_at, STRIDES(x),
-    GEOMETRY EPILOGUE_PARAMS LEAD_PARAMS) {
+    GEOMETRY EPILOGUE_PARAMS PROLOGUE_PARAMS) {
     const INDEX pixel = get_global_id(0), filter = get_global_id(1), image = get_global_id(2);
     if (pixel >= oh * ow) return;
     const INDEX oy = pixel / ow, ox = pixel % ow, group = filter / filters;
@@ -87,7 +87,7 @@ kernel void conv_naive(
                 const INDEX column = ox * sw + kx * dw - left;
                 if (column < 0 || column >= w) continue;
                 const SUM value =
-                    LEAD(LOAD(x, from + c * x_c + y * x_y + column * x_x), image, group * channels + c, y, column);
+                    PROLOGUE(LOAD(x, from + c * x_c + y * x_y + column * x_x), image, group * channels + c, y, column);
                 sum = fma(LOAD(weight, (c * kh + ky) * kw + kx), value, sum);
             }
         }

@@ -16,7 +16,7 @@
 //                INDEX          int where all positions fit, else long
 //                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                LEAD(v, n, c, y, x), LEAD_PARAMS   a pixel's value by what was loaded, and the arguments it needs
+//                PROLOGUE(v, n, c, y, x), PROLOGUE_PARAMS   a pixel's value by what was loaded, and the arguments it needs
 //                TX, TY, FILTERS   the tile
 // The defaults make this file compile alone.
 
@@ -42,9 +42,9 @@
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, n, c, y, x) (sum)
 #endif
-#ifndef LEAD
-#define LEAD_PARAMS
-#define LEAD(v, n, c, y, x) (v)
+#ifndef PROLOGUE
+#define PROLOGUE_PARAMS
+#define PROLOGUE(v, n, c, y, x) (v)
 #endif
 #ifndef TX
 #define TX 16
@@ -63,7 +63,7 @@
 
 kernel __attribute__((reqd_work_group_size(TX, TY, 1))) void conv_tiled_local(
     global const T *x, ulong x_at, global const T *weight, ulong weight_at, global OUT *out, ulong out_at, local SUM *tile,
-    INDEX rows, INDEX cols, STRIDES(x), GEOMETRY EPILOGUE_PARAMS LEAD_PARAMS) {
+    INDEX rows, INDEX cols, STRIDES(x), GEOMETRY EPILOGUE_PARAMS PROLOGUE_PARAMS) {
     const int lx = get_local_id(0), ly = get_local_id(1), item = ly * TX + lx;
     const INDEX ox0 = (INDEX)get_group_id(0) * TX, oy0 = (INDEX)get_group_id(1) * TY, z = get_group_id(2);
     const INDEX blocks = (filters + FILTERS - 1) / FILTERS;
@@ -87,7 +87,7 @@ kernel __attribute__((reqd_work_group_size(TX, TY, 1))) void conv_tiled_local(
             const INDEX y = y0 + at / cols, column = x0 + at % cols;
             const bool there = y >= 0 && y < h && column >= 0 && column < w;
             const INDEX place = from + c * x_c + y * x_y + column * x_x;
-            tile[at] = there ? LEAD(LOAD(x, place), image, group * channels + c, y, column) : (SUM)0;
+            tile[at] = there ? PROLOGUE(LOAD(x, place), image, group * channels + c, y, column) : (SUM)0;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         for (INDEX ky = 0; inside && ky < kh; ++ky) {

@@ -20,7 +20,7 @@
 // Compiled with: OUT, INDEX     the type of the result in memory; int where all positions fit, else long
 //                STORE(v, p, i) a value as the result's element
 //                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                LEAD(v, n, c, y, x), LEAD_PARAMS   a pixel's value by what was loaded, and the arguments it needs
+//                PROLOGUE(v, n, c, y, x), PROLOGUE_PARAMS   a pixel's value by what was loaded, and the arguments it needs
 // The defaults make this file compile alone.
 
 #ifndef OUT
@@ -39,9 +39,9 @@
 #define EPILOGUE_PARAMS
 #define EPILOGUE(sum, n, c, y, x) (sum)
 #endif
-#ifndef LEAD
-#define LEAD_PARAMS
-#define LEAD(v, n, c, y, x) (v)
+#ifndef PROLOGUE
+#define PROLOGUE_PARAMS
+#define PROLOGUE(v, n, c, y, x) (v)
 #endif
 
 #pragma OPENCL FP_CONTRACT OFF
@@ -73,7 +73,7 @@ kernel void winograd_filter(
 
 kernel void winograd_input(
     global const float *x, ulong x_at, global float *v, INDEX x_n, INDEX x_c, INDEX x_y, INDEX x_x, INDEX first, INDEX tiles,
-    INDEX channels, INDEX h, INDEX w, INDEX down, INDEX right, INDEX top, INDEX left LEAD_PARAMS) {
+    INDEX channels, INDEX h, INDEX w, INDEX down, INDEX right, INDEX top, INDEX left PROLOGUE_PARAMS) {
     const INDEX tile = get_global_id(0), channel = get_global_id(1);
     if (tile >= tiles) return;
     const INDEX image = first + tile / (down * right);
@@ -85,7 +85,7 @@ kernel void winograd_input(
         for (int j = 0; j < 4; ++j) {
             const INDEX y = y0 + i, column = x0 + j;
             const bool there = y >= 0 && y < h && column >= 0 && column < w;
-            d[i][j] = there ? (float)LEAD(x[from + y * x_y + column * x_x], image, channel, y, column) : 0.0f;
+            d[i][j] = there ? (float)PROLOGUE(x[from + y * x_y + column * x_x], image, channel, y, column) : 0.0f;
         }
     }
     for (int j = 0; j < 4; ++j) {

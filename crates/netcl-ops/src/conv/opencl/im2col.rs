@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use netcl_core::Result;
-use netcl_core::backend::opencl::{Grid, Stream};
-use netcl_core::device::DeviceType;
+use netcl_core::backend::opencl::Stream;
+use netcl_core::conv::ConvGeometry;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::elementwise::Elementwise;
 use netcl_core::kernels::expr::{Expr, Graph};
@@ -12,73 +12,51 @@ use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::shape::Slice;
 use netcl_core::tensor::{Tensor, reshape};
 
-use super::super::finish::Finish;
-use super::super::geometry::Geometry;
-use super::source::{loads, result};
-use super::{Args, Convolution};
+use super::super::epilogue::ConvEpilogue;
+use super::{Args, ConvLaunch, loads, result};
 use crate::matmul::{Epilogue, MatmulOptions, matmul_with};
 use crate::prelude::Prelude;
 use crate::reduce::{Axes, sum};
 
-/// Bytes of windows that are written out at once. Processors want them back from the second-level cache, unless the weights, which
-/// every product reads anew, are larger; others want large products.
-const BYTES: (usize, usize) = (2 << 20, 128 << 20);
-/// Up to so many times as many windows' elements as pixels, the weight gradients of single images take less than their windows do, on
-/// processors and on others.
-const DEEPEST: (usize, usize) = (4, 8);
+/// Bytes of windows that are written out at once: large products fill a device.
+const BYTES: usize = 128 << 20;
+/// Up to so many times as many elements of a window as pixels, the weight gradients of single images take less memory than their
+/// windows do.
+const DEEPEST: usize = 8;
 
 /// Windows of an image below which a product of its own is too narrow.
 const NARROW: usize = 128;
-/// Elements of a row of windows that a processor's work-item writes at least, of several images where they are small.
-const STRETCH: usize = 1024;
-
-/// How windows are written out.
-#[derive(Clone, Copy)]
-pub(super) enum Windows {
-    /// A work-item for each window and channel.
-    Single,
-    /// A work-item for each plane.
-    Planes,
-}
-
-/// Whether the device is a processor.
-pub(super) fn processor(stream: &Stream) -> bool {
-    stream.device().device_type() == DeviceType::Cpu
-}
-
 /// Images whose windows are written out at once.
-pub(super) fn images_at_once(stream: &Stream, g: &Geometry, sum: DType) -> usize {
+pub(super) fn images_at_once(stream: &Stream, g: &ConvGeometry, sum: DType) -> usize {
     let info = stream.device().info();
     let largest = usize::try_from(info.max_mem_alloc_size).unwrap_or(usize::MAX);
-    let weights = g.groups * g.filters * g.channels * g.taps() * sum.size();
-    let bytes = if processor(stream) { BYTES.0.max(weights) } else { BYTES.1 }.min(largest);
     let image = g.groups * g.channels * g.taps() * g.pixels() * sum.size();
-    (bytes / image.max(1)).clamp(1, g.n.max(1))
+    (BYTES.min(largest) / image.max(1)).clamp(1, g.n.max(1))
 }
 
 /// Whether the windows of so many images stand side by side in one matrix, rather than in one for each.
-fn by_round(this: &Convolution<'_>) -> bool {
+fn by_round(this: &ConvLaunch<'_>) -> bool {
     this.g.n > 1 && this.g.pixels() < NARROW
 }
 
 /// Weights times windows.
-pub(super) fn forward(this: &Convolution<'_>, how: Windows, operands: [&Tensor; 3]) -> Result<()> {
-    if by_round(this) { forward_by_round(this, how, operands) } else { forward_by_image(this, how, operands) }
+pub(super) fn forward(this: &ConvLaunch<'_>, operands: [&Tensor; 3]) -> Result<()> {
+    if by_round(this) { forward_by_round(this, operands) } else { forward_by_image(this, operands) }
 }
 
 /// A product for each image, which writes its results where they belong.
-fn forward_by_image(this: &Convolution<'_>, how: Windows, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
+fn forward_by_image(this: &ConvLaunch<'_>, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
     let (k, pixels) = (g.channels * g.taps(), g.pixels());
     let weight = reshape(weight, [g.groups, g.filters, k])?;
     let result = [g.n, g.groups, g.filters, pixels];
     let out = reshape(out, result)?;
-    let inputs = this.finish.inputs.iter().map(|input| reshape(input, result)).collect::<Result<Vec<_>>>()?;
+    let inputs = this.epilogue.inputs.iter().map(|input| reshape(input, result)).collect::<Result<Vec<_>>>()?;
     for (first, images) in chunks(this) {
         let cols = Tensor::uninit(x.queue(), [images, g.groups, k, pixels], x.dtype())?;
-        windows(this, how, [x, &cols], (first, images), [pixels, g.groups * k * pixels])?;
+        windows(this, [x, &cols], (first, images), [pixels, g.groups * k * pixels])?;
         let part = |tensor: &Tensor| slice(tensor, first, images);
-        let epilogue = this.finish.epilogue(inputs.iter().map(part).collect::<Result<_>>()?);
+        let epilogue = this.epilogue.epilogue(inputs.iter().map(part).collect::<Result<_>>()?);
         let out = part(&out)?;
         matmul_with(&weight, &cols, &MatmulOptions { epilogue, out: Some(&out), ..Default::default() })?;
     }
@@ -86,22 +64,22 @@ fn forward_by_image(this: &Convolution<'_>, how: Windows, [x, weight, out]: [&Te
 }
 
 /// One product over the pixels of so many images, whose results are then sorted by image.
-fn forward_by_round(this: &Convolution<'_>, how: Windows, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
+fn forward_by_round(this: &ConvLaunch<'_>, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
     let (k, pixels, filters) = (g.channels * g.taps(), g.pixels(), g.groups * g.filters);
     let weight = reshape(weight, [g.groups, g.filters, k])?;
     let result = [g.n, filters, pixels];
     let out = reshape(out, result)?;
-    let inputs = this.finish.inputs.iter().map(|input| reshape(input, result)).collect::<Result<Vec<_>>>()?;
-    let last = Elementwise::new("conv2d", this.finish.expr.as_ref().unwrap_or(&KEEP).clone());
+    let inputs = this.epilogue.inputs.iter().map(|input| reshape(input, result)).collect::<Result<Vec<_>>>()?;
+    let last = Elementwise::new("conv2d", this.epilogue.expr.as_ref().unwrap_or(&KEEP).clone());
     for (first, images) in chunks(this) {
         let cols = Tensor::uninit(x.queue(), [g.groups, k, images * pixels], x.dtype())?;
-        windows(this, how, [x, &cols], (first, images), [images * pixels, pixels])?;
+        windows(this, [x, &cols], (first, images), [images * pixels, pixels])?;
         let options = MatmulOptions { epilogue: wide(this, x.dtype()), ..Default::default() };
         let sums = reshape(&matmul_with(&weight, &cols, &options)?, [filters, images, pixels])?.permute(&[1, 0, 2])?;
         let inputs = inputs.iter().map(|input| slice(input, first, images)).collect::<Result<Vec<_>>>()?;
         let inputs: Vec<&Tensor> = std::iter::once(&sums).chain(&inputs).collect();
-        last.run(&inputs, &this.finish.scalars, &[&slice(&out, first, images)?])?;
+        last.run(&inputs, &this.epilogue.scalars, &[&slice(&out, first, images)?])?;
     }
     Ok(())
 }
@@ -113,13 +91,13 @@ static KEEP: LazyLock<Expr> = LazyLock::new(|| {
 });
 
 /// The end of a product of 16-bit floats that is not rounded before it is added up.
-fn wide(this: &Convolution<'_>, operands: DType) -> Option<Epilogue<'static>> {
-    let sum = this.finish.sum;
+fn wide(this: &ConvLaunch<'_>, operands: DType) -> Option<Epilogue<'static>> {
+    let sum = this.epilogue.sum;
     (operands != sum).then(|| Epilogue { expr: &KEEP, inputs: vec![], scalars: vec![], dtype: Some(sum) })
 }
 
 /// Transposed weights times gradients give the gradients of windows, which are added up where they overlap.
-pub(super) fn backward_data(this: &Convolution<'_>, how: Windows, [grad, weight, out]: [&Tensor; 3]) -> Result<()> {
+pub(super) fn backward_data(this: &ConvLaunch<'_>, [grad, weight, out]: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
     let (k, pixels) = (g.channels * g.taps(), g.pixels());
     let weight = reshape(weight, [g.groups, g.filters, k])?;
@@ -132,16 +110,12 @@ pub(super) fn backward_data(this: &Convolution<'_>, how: Windows, [grad, weight,
             false => (grad, [pixels, g.groups * k * pixels]),
         };
         let cols = matmul_with(&weight, &grad, &options)?;
-        let mut prelude = Prelude::with_sums(this.finish.sum, this.index);
-        result(&mut prelude, this.finish);
+        let mut prelude = Prelude::with_sums(this.epilogue.sum, this.index);
+        result(&mut prelude, this.epilogue);
         prelude.define("DATA", 1);
         prelude.define("STRIDE", this.stride());
-        let planes = g.groups * g.channels;
-        let (name, grid) = match how {
-            Windows::Planes => ("col2im_planes", Grid::new([planes, images, 1]).local([1, 1, 1])),
-            Windows::Single => ("col2im", this.planes(g.input[0] * g.input[1], planes, images)),
-        };
-        let kernel = this.kernel(name, prelude, include_str!("conv_im2col.cl"))?;
+        let grid = this.planes(g.input[0] * g.input[1], g.groups * g.channels, images);
+        let kernel = this.kernel("col2im", prelude, include_str!("conv_im2col.cl"))?;
         let mut args: Args = Args::new();
         args.push(Arg::Buffer(cols.storage().clone(), Access::Read));
         args.push(Arg::Buffer(out.storage().clone(), Access::Write));
@@ -150,31 +124,30 @@ pub(super) fn backward_data(this: &Convolution<'_>, how: Windows, [grad, weight,
         args.extend(this.geometry());
         args.extend(this.epilogue());
         let bytes = (cols.size() * cols.dtype().size()) as f64;
-        this.send(name, kernel, grid, args, out, Cost { flops: cols.size() as f64, bytes })?;
+        this.send("col2im", kernel, grid, args, out, Cost { flops: cols.size() as f64, bytes })?;
     }
     Ok(())
 }
 
 /// Gradients times transposed windows.
-pub(super) fn backward_weight(this: &Convolution<'_>, how: Windows, operands: [&Tensor; 3]) -> Result<()> {
+pub(super) fn backward_weight(this: &ConvLaunch<'_>, operands: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
-    let deepest = if processor(this.stream) { DEEPEST.0 } else { DEEPEST.1 };
-    if g.n > 1 && g.channels * g.taps() <= deepest * g.pixels() {
-        weight_by_image(this, how, operands)
+    if g.n > 1 && g.channels * g.taps() <= DEEPEST * g.pixels() {
+        weight_by_image(this, operands)
     } else {
-        weight_by_round(this, how, operands)
+        weight_by_round(this, operands)
     }
 }
 
 /// A product for each image, whose results are added up: gradients are read where they are.
-fn weight_by_image(this: &Convolution<'_>, how: Windows, [grad, x, out]: [&Tensor; 3]) -> Result<()> {
+fn weight_by_image(this: &ConvLaunch<'_>, [grad, x, out]: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
     let (k, pixels) = (g.channels * g.taps(), g.pixels());
     let grad = reshape(grad, [g.n, g.groups, g.filters, pixels])?;
-    let partial = Tensor::uninit(x.queue(), [g.n, g.groups, g.filters, k], this.finish.sum)?;
+    let partial = Tensor::uninit(x.queue(), [g.n, g.groups, g.filters, k], this.epilogue.sum)?;
     for (first, images) in chunks(this) {
         let cols = Tensor::uninit(x.queue(), [images, g.groups, k, pixels], x.dtype())?;
-        windows(this, how, [x, &cols], (first, images), [pixels, g.groups * k * pixels])?;
+        windows(this, [x, &cols], (first, images), [pixels, g.groups * k * pixels])?;
         let target = slice(&partial, first, images)?;
         let epilogue = wide(this, x.dtype());
         let options = MatmulOptions { transpose_b: true, epilogue, out: Some(&target), ..Default::default() };
@@ -184,13 +157,13 @@ fn weight_by_image(this: &Convolution<'_>, how: Windows, [grad, x, out]: [&Tenso
 }
 
 /// One product over the pixels of so many images; further images are added.
-fn weight_by_round(this: &Convolution<'_>, how: Windows, [grad, x, out]: [&Tensor; 3]) -> Result<()> {
+fn weight_by_round(this: &ConvLaunch<'_>, [grad, x, out]: [&Tensor; 3]) -> Result<()> {
     static ADD: LazyLock<Expr> = LazyLock::new(|| {
         let g = Graph::new();
         g.finish(&[g.input(0) + g.input(1)])
     });
     let g = this.g;
-    let (k, pixels, wide) = (g.channels * g.taps(), g.pixels(), this.finish.sum);
+    let (k, pixels, wide) = (g.channels * g.taps(), g.pixels(), this.epilogue.sum);
     let single = g.n <= images_at_once(this.stream, g, wide);
     let shape = [g.groups, g.filters, k];
     // One product writes the result itself; several add up in the type of the sums.
@@ -198,7 +171,7 @@ fn weight_by_round(this: &Convolution<'_>, how: Windows, [grad, x, out]: [&Tenso
     let grad = reshape(grad, [g.n, g.groups, g.filters, pixels])?;
     for (first, images) in chunks(this) {
         let cols = Tensor::uninit(x.queue(), [g.groups, k, images * pixels], x.dtype())?;
-        windows(this, how, [x, &cols], (first, images), [images * pixels, pixels])?;
+        windows(this, [x, &cols], (first, images), [images * pixels, pixels])?;
         let grad = side_by_side(this, &slice(&grad, first, images)?)?;
         let (expr, inputs) = if first == 0 { (&*KEEP, vec![]) } else { (&*ADD, vec![sums.clone()]) };
         let epilogue = (first > 0 || sums.dtype() != x.dtype()).then(|| Epilogue {
@@ -214,14 +187,14 @@ fn weight_by_round(this: &Convolution<'_>, how: Windows, [grad, x, out]: [&Tenso
 }
 
 /// The gradients [images, groups, filters, pixels] of so many images as one matrix for each group, filters by all their pixels.
-fn side_by_side(this: &Convolution<'_>, grad: &Tensor) -> Result<Tensor> {
+fn side_by_side(this: &ConvLaunch<'_>, grad: &Tensor) -> Result<Tensor> {
     let g = this.g;
     reshape(&grad.permute(&[1, 2, 0, 3])?, [g.groups, g.filters, grad.size() / (g.groups * g.filters)])
 }
 
 /// The first image and the number of images of each round.
-fn chunks(this: &Convolution<'_>) -> impl Iterator<Item = (usize, usize)> {
-    let (n, step) = (this.g.n, images_at_once(this.stream, this.g, this.finish.sum));
+fn chunks(this: &ConvLaunch<'_>) -> impl Iterator<Item = (usize, usize)> {
+    let (n, step) = (this.g.n, images_at_once(this.stream, this.g, this.epilogue.sum));
     (0..n).step_by(step).map(move |first| (first, step.min(n - first)))
 }
 
@@ -231,22 +204,21 @@ fn slice(tensor: &Tensor, first: usize, images: usize) -> Result<Tensor> {
 
 /// Writes the windows of so many images out; `steps` are the distances between rows of the matrix and between images.
 fn windows(
-    this: &Convolution<'_>,
-    how: Windows,
+    this: &ConvLaunch<'_>,
     [x, cols]: [&Tensor; 2],
     (first, images): (usize, usize),
     steps: [usize; 2],
 ) -> Result<()> {
     let g = this.g;
     let mut prelude = Prelude::new(this.index);
-    match this.lead {
+    match this.prologue {
         // Numbers rather than bits, rounded as they would be in memory.
-        Some(lead) => {
+        Some(prologue) => {
             prelude.define("BITS", x.dtype().cl_type());
-            prelude.define("SUM", this.finish.sum.cl_type());
+            prelude.define("SUM", this.epilogue.sum.cl_type());
             loads(&mut prelude, x.dtype());
-            result(&mut prelude, &Finish { compute: lead.compute, ..Finish::plain(x.dtype()) });
-            this.define_lead(&mut prelude);
+            result(&mut prelude, &ConvEpilogue { compute: prologue.compute, ..ConvEpilogue::plain(x.dtype()) });
+            this.define_prologue(&mut prelude);
         }
         None => {
             let bits = match x.dtype().size() {
@@ -257,16 +229,8 @@ fn windows(
             prelude.define("BITS", bits);
         }
     }
-    let planes = g.groups * g.channels;
-    let together = (STRETCH / g.pixels().max(1)).clamp(1, images);
-    let (name, grid) = match how {
-        Windows::Planes => {
-            let shares = images.div_ceil(together);
-            ("im2col_planes", Grid::new([planes * g.taps(), shares, 1]).local([1, 1, 1]))
-        }
-        Windows::Single => ("im2col", this.planes(g.pixels(), planes, images)),
-    };
-    let kernel = this.kernel(name, prelude, include_str!("conv_im2col.cl"))?;
+    let grid = this.planes(g.pixels(), g.groups * g.channels, images);
+    let kernel = this.kernel("im2col", prelude, include_str!("conv_im2col.cl"))?;
     let mut args: Args = Args::new();
     args.push(Arg::Buffer(x.storage().clone(), Access::Read));
     args.push(Arg::Scalar(Scalar::U64(x.layout().offset() as u64)));
@@ -274,10 +238,7 @@ fn windows(
     args.extend([first, steps[0], steps[1]].map(|value| this.number(value)));
     args.extend(this.strides(x));
     args.extend(this.geometry());
-    if matches!(how, Windows::Planes) {
-        args.extend([images, together].map(|value| this.number(value)));
-    }
-    args.extend(this.lead_args());
+    args.extend(this.prologue_args());
     let bytes = (2 * cols.size() * cols.dtype().size()) as f64;
-    this.send(name, kernel, grid, args, cols, Cost { flops: 0.0, bytes })
+    this.send("im2col", kernel, grid, args, cols, Cost { flops: 0.0, bytes })
 }

@@ -2,25 +2,15 @@
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::Grid;
-use netcl_core::device::DeviceType;
-use netcl_core::kernel_selector::KernelVariant;
+use netcl_core::kernel_selector::{ConvPass, KernelVariant};
 use netcl_core::kernels::launch::{Access, Arg};
 use netcl_core::tensor::{Tensor, reshape};
 
-use super::source::{loads, result};
-use super::{Convolution, places};
+use super::{ConvLaunch, loads, places, result};
 use crate::norm::ChannelStatistics;
 use crate::norm::statistics::Cut;
 use crate::prelude::Prelude;
 use crate::reduce::{Axes, sum};
-
-/// Which of the three the kernel computes: its MODE.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
-    Forward = 0,
-    Data = 1,
-    Weight = 2,
-}
 
 /// The most parts that the sums of a weight gradient are split into, and the fewest terms of one.
 pub(super) const MAX_PARTS: usize = 32;
@@ -33,36 +23,36 @@ const TILES: [(usize, usize, usize); 5] = [(128, 8, 8), (64, 16, 4), (32, 16, 4)
 
 /// The convolution, and the statistics of its channels if they are wanted: a work-group has a tile of the result at hand.
 pub(super) fn forward(
-    this: &Convolution<'_>,
+    this: &ConvLaunch<'_>,
     operands: [&Tensor; 3],
     statistics: bool,
 ) -> Result<Option<ChannelStatistics>> {
     // Where the result has a wider type than the sums, its statistics have as well.
-    launch(this, Mode::Forward, operands, statistics && this.finish.dtype.accumulator() == this.finish.sum)
+    launch(this, ConvPass::Forward, operands, statistics && this.epilogue.dtype.accumulator() == this.epilogue.sum)
 }
 
 /// A gradient.
-pub(super) fn run(this: &Convolution<'_>, mode: Mode, operands: [&Tensor; 3]) -> Result<()> {
-    launch(this, mode, operands, false).map(|_| ())
+pub(super) fn run(this: &ConvLaunch<'_>, pass: ConvPass, operands: [&Tensor; 3]) -> Result<()> {
+    launch(this, pass, operands, false).map(|_| ())
 }
 
 /// Runs the kernel on two operands and a result.
 fn launch(
-    this: &Convolution<'_>,
-    mode: Mode,
+    this: &ConvLaunch<'_>,
+    pass: ConvPass,
     [first, second, out]: [&Tensor; 3],
     statistics: bool,
 ) -> Result<Option<ChannelStatistics>> {
     let g = this.g;
-    let (rows, cols, terms) = match mode {
-        Mode::Forward => (g.filters, g.n * g.pixels(), g.channels * g.taps()),
-        Mode::Data => (g.channels, g.n * g.input[0] * g.input[1], g.filters * g.taps()),
-        Mode::Weight => (g.filters, g.channels * g.taps(), g.n * g.pixels()),
+    let (rows, cols, terms) = match pass {
+        ConvPass::Forward => (g.filters, g.n * g.pixels(), g.channels * g.taps()),
+        ConvPass::Data => (g.channels, g.n * g.input[0] * g.input[1], g.filters * g.taps()),
+        ConvPass::Weight => (g.filters, g.channels * g.taps(), g.n * g.pixels()),
     };
     let info = this.stream.device().info();
     let units = info.compute_units.max(1) as usize;
     let local = usize::try_from(info.local_mem_size).unwrap_or(usize::MAX);
-    let bytes = this.finish.sum.size();
+    let bytes = this.epilogue.sum.size();
     let tiles = |side: usize| rows.div_ceil(side) * cols.div_ceil(side) * g.groups;
     let fits = |&&(side, depth, r): &&(usize, usize, usize)| {
         // Large tiles reuse more, but must be full and fill the device.
@@ -80,39 +70,38 @@ fn launch(
         }
         None => [side, side, depth, r, r],
     };
-    let parts = match mode {
-        Mode::Weight => {
-            let wanted = if this.stream.device().device_type() == DeviceType::Cpu { 2 * units } else { 4 * units };
+    let parts = match pass {
+        ConvPass::Weight => {
             let partial = out.size() * bytes;
             let room = usize::try_from(info.max_mem_alloc_size).unwrap_or(usize::MAX) / partial.max(1);
-            (wanted / tiles(side)).min(terms / SHORTEST_PART).min(MAX_PARTS).min(room).max(1)
+            (4 * units / tiles(side)).min(terms / SHORTEST_PART).min(MAX_PARTS).min(room).max(1)
         }
         _ => 1,
     };
     let length = terms.div_ceil(parts);
     let parts = terms.div_ceil(length);
     let shape: Vec<usize> = std::iter::once(parts).chain(out.shape().iter().copied()).collect();
-    let partial = (parts > 1).then(|| Tensor::uninit(out.queue(), shape.as_slice(), this.finish.sum)).transpose()?;
+    let partial = (parts > 1).then(|| Tensor::uninit(out.queue(), shape.as_slice(), this.epilogue.sum)).transpose()?;
     let target = partial.as_ref().unwrap_or(out);
-    let mut prelude = Prelude::with_sums(this.finish.sum, this.index);
+    let mut prelude = Prelude::with_sums(this.epilogue.sum, this.index);
     loads(&mut prelude, first.dtype());
     match &partial {
-        Some(_) => result(&mut prelude, &super::Finish::plain(this.finish.sum)),
-        None => result(&mut prelude, this.finish),
+        Some(_) => result(&mut prelude, &super::ConvEpilogue::plain(this.epilogue.sum)),
+        None => result(&mut prelude, this.epilogue),
     }
-    this.define_lead(&mut prelude);
+    this.define_prologue(&mut prelude);
     for (name, value) in
-        [("MODE", mode as usize), ("ROWS", tile_m), ("COLS", tile_n), ("DEPTH", depth), ("R", r), ("C", c)]
+        [("MODE", pass as usize), ("ROWS", tile_m), ("COLS", tile_n), ("DEPTH", depth), ("R", r), ("C", c)]
     {
         prelude.define(name, value);
     }
     // Only the data gradient looks back.
-    prelude.define("STRIDE", if mode == Mode::Data { this.stride() } else { 0 });
+    prelude.define("STRIDE", if pass == ConvPass::Data { this.stride() } else { 0 });
     let statistics = if statistics {
-        prelude.loads("KEPT_T", "KEPT", this.finish.dtype, this.finish.sum);
+        prelude.loads("KEPT_T", "KEPT", this.epilogue.dtype, this.epilogue.sum);
         let cut = Cut { count: cols, per: tile_n };
         let shape = [g.groups * g.filters, cut.parts(), 2];
-        Some(ChannelStatistics { parts: Tensor::uninit(out.queue(), shape, this.finish.sum)?, cut })
+        Some(ChannelStatistics { parts: Tensor::uninit(out.queue(), shape, this.epilogue.sum)?, cut })
     } else {
         None
     };
@@ -123,12 +112,12 @@ fn launch(
     args.extend([parts, length].map(|value| this.number(value)));
     args.extend(statistics.iter().map(|found| Arg::Buffer(found.parts.storage().clone(), Access::Write)));
     args.extend(this.strides(first));
-    if mode == Mode::Weight {
+    if pass == ConvPass::Weight {
         args.extend(this.strides(second));
     }
     args.extend(this.geometry());
     args.extend(this.epilogue());
-    args.extend(this.lead_args());
+    args.extend(this.prologue_args());
     let (x, y) = (tile_n / c, tile_m / r);
     let grid = Grid::new([cols.div_ceil(tile_n) * x, rows.div_ceil(tile_m) * y, g.groups * parts]);
     this.send(NAME, kernel, grid.local([x, y, 1]), args, target, this.cost)?;

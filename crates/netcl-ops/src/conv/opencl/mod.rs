@@ -3,44 +3,41 @@
 //! Sizes and offsets are arguments; only types, tiles and the epilogue are compiled in, so that a network needs few programs.
 //! Images are read where they are, whatever their strides; weights that do not lie densely are copied first.
 
+mod depthwise;
 mod im2col;
 mod implicit;
-mod source;
 mod tiled;
-mod tuned;
 mod winograd;
 
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
+use netcl_core::conv::ConvGeometry;
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::{KernelConfig, KernelVariant, get_kernel_selector};
-use netcl_core::kernels::described::Taken;
+use netcl_core::kernel_selector::{
+    Choice, ConvPass, KernelConfig, KernelSelector, KernelVariant, Problem, get_kernel_selector,
+};
+use netcl_core::kernels::described::CanFuse;
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::tensor::Tensor;
-use netcl_core::{Error, Result};
+use netcl_core::{Error, Result, tuner};
 use smallvec::SmallVec;
 
 use super::Variant;
-use super::finish::Finish;
-use super::geometry::Geometry;
-use crate::lead::{Lead, TOO_DEAR, pays, pays_for_one};
-use crate::matmul::has_matrix_units;
+use super::epilogue::ConvEpilogue;
 use crate::norm::ChannelStatistics;
-use crate::prelude::Prelude;
-use im2col::Windows;
-use implicit::Mode;
-use source::{COORDINATES, loads, result};
-pub(super) use tuned::configuration;
+use crate::prelude::{Inline, Prelude};
+use crate::prologue::{CheckedPrologue, TOO_DEAR, pays, pays_for_one};
 
 type Args = SmallVec<[Arg; 8]>;
 
 /// An error if a variant was asked for that cannot compute a convolution.
-pub(super) fn check(op: &'static str, variant: Variant, g: &Geometry, dtype: DType) -> Result<()> {
+pub(super) fn check(op: &'static str, variant: Variant, g: &ConvGeometry, dtype: DType) -> Result<()> {
     let reason = match variant {
-        Variant::Winograd if !winograd_fits(g, dtype) => {
+        Variant::Winograd if !g.fits_winograd(dtype) => {
             "filters of 3x3 with stride 1, no dilation and one group, in float32"
         }
+        Variant::Depthwise if !depthwise::fits(g) => "filters that see one channel each (groups = channels)",
         _ => return Ok(()),
     };
     let what = format!(
@@ -51,62 +48,86 @@ pub(super) fn check(op: &'static str, variant: Variant, g: &Geometry, dtype: DTy
     Err(Error::argument(op, what))
 }
 
-fn winograd_fits(g: &Geometry, dtype: DType) -> bool {
-    g.kernel == [3, 3] && g.stride == [1, 1] && g.dilation == [1, 1] && g.groups == 1 && dtype == DType::F32
+/// What computes a convolution or a gradient: what the call forces, else what is forced on the thread, was measured or is the rule.
+pub(super) fn choose(
+    op: &'static str,
+    g: &ConvGeometry,
+    operand: &Tensor,
+    pass: ConvPass,
+    forced: Option<Variant>,
+) -> Result<(Variant, Option<KernelConfig>)> {
+    if let Some(forced) = forced {
+        return Ok((forced, None));
+    }
+    let selector = get_kernel_selector(Some(operand.queue()))?;
+    if pass == ConvPass::Forward {
+        measure_at_first_use(&selector, g, operand)?;
+    }
+    let Choice { config, exact } = selector.choose_conv2d(op, g, operand.dtype(), pass)?;
+    let variant = match config.variant {
+        KernelVariant::Conv2dNaive => Variant::Naive,
+        KernelVariant::Conv2dIm2col => Variant::Im2col,
+        KernelVariant::Conv2dTiledLocal => Variant::TiledLocal,
+        KernelVariant::Conv2dWinograd => Variant::Winograd,
+        KernelVariant::Conv2dDepthwise => Variant::Depthwise,
+        _ => Variant::ImplicitGemm,
+    };
+    Ok((variant, exact.then_some(config)))
 }
 
-/// Filters, elements of a window, and multiply-adds from which windows are written out for matrix units. Eight convolutions of
-/// ResNet-18 were timed on an H200, of 64 filters and 2^28 multiply-adds and more: all gained. Where that begins is not known.
-const NARROWEST: usize = 16;
-const SMALLEST: usize = 1 << 26;
+/// Convolutions below this many multiply-adds are not worth measuring.
+const WORTH_MEASURING: usize = 128 * 128 * 128;
 
-const RUNS: &str = "a processor copies windows as runs of bits, each pixel several times";
+/// With `NETCL_AUTOTUNE=1`, measures the kernels for convolutions like this one if nobody did.
+fn measure_at_first_use(selector: &KernelSelector, g: &ConvGeometry, x: &Tensor) -> Result<()> {
+    // Padding that differs between the sides is not what would be measured; depthwise convolutions are bound by memory. While
+    // launches are written down for later, there is nothing to measure.
+    let worth = g.multiply_adds() >= WORTH_MEASURING && g.before() == g.after() && !depthwise::fits(g);
+    if !tuner::autotune() || !worth || launch::has_sink() {
+        return Ok(());
+    }
+    let problem = Problem::conv2d(g, x.dtype());
+    if tuner::forced(|variant| problem.concerns(variant)).is_some() || selector.measured(&problem).is_some() {
+        return Ok(());
+    }
+    crate::tuning::first_use_of_conv2d(x.queue(), g, x.dtype())
+}
 
 /// Whether images are computed while they are read: where they are not read too often for that.
-pub(super) fn takes(
-    stream: &Stream,
-    g: &Geometry,
-    x: &Tensor,
-    (forced, config): (Option<Variant>, Option<&KernelConfig>),
-    expr: &Expr,
-) -> Result<Taken> {
-    let finish = Finish::plain(x.dtype());
-    let this = Convolution { config, ..Convolution::new(stream, g, &finish, &[x]) };
+pub(super) fn can_fuse(g: &ConvGeometry, x: &Tensor, variant: Variant, expr: &Expr) -> CanFuse {
     // A pixel belongs to about so many windows.
     let windows = g.taps().div_ceil(g.stride[0] * g.stride[1]);
     let pixels = x.size();
-    let pays = match forced.map_or_else(|| this.choose(Mode::Forward, x), Ok)? {
-        // Measured on PoCL and on Intel's runtime: computing in every window costs more than a pass over memory.
-        Variant::Im2colPlanes => return Ok(Taken::No(RUNS)),
+    let pays = match variant {
         Variant::Im2col => pays(expr, pixels, windows),
         Variant::ImplicitGemm => pays(expr, pixels, windows * g.filters.div_ceil(implicit::ROWS)),
         Variant::TiledLocal => pays(expr, pixels, g.filters.div_ceil(tiled::FILTERS)),
         // Tiles of 4 x 4 overlap by 2.
         Variant::Winograd => pays(expr, pixels, 4),
-        Variant::Naive => pays_for_one(expr, pixels, windows * g.filters),
+        Variant::Naive | Variant::Depthwise => pays_for_one(expr, pixels, windows * g.filters),
     };
-    Ok(Taken::when(pays, TOO_DEAR))
+    CanFuse::when(pays, TOO_DEAR)
 }
 
 /// The convolution, and the statistics of its channels if they are wanted and the variant has them at hand.
 pub(super) fn forward(
     stream: &Stream,
-    g: &Geometry,
+    g: &ConvGeometry,
     [x, weight, out]: [&Tensor; 3],
-    (lead, finish): (Option<&Lead<'_>>, &Finish),
-    (forced, config): (Option<Variant>, Option<&KernelConfig>),
+    (prologue, epilogue): (Option<&CheckedPrologue<'_>>, &ConvEpilogue),
+    (variant, config): (Variant, Option<&KernelConfig>),
     statistics: bool,
 ) -> Result<Option<ChannelStatistics>> {
     let tensors: SmallVec<[&Tensor; 8]> =
-        [x, weight, out].into_iter().chain(lead.iter().flat_map(|lead| &lead.inputs)).collect();
-    let this = Convolution { config, lead, ..Convolution::new(stream, g, finish, &tensors) };
+        [x, weight, out].into_iter().chain(prologue.iter().flat_map(|prologue| &prologue.inputs)).collect();
+    let this = ConvLaunch { config, prologue, ..ConvLaunch::new(stream, g, epilogue, &tensors) };
     let weight = weight.contiguous()?;
-    match forced.map_or_else(|| this.choose(Mode::Forward, x), Ok)? {
-        Variant::Im2col => im2col::forward(&this, Windows::Single, [x, &weight, out]),
-        Variant::Im2colPlanes => im2col::forward(&this, Windows::Planes, [x, &weight, out]),
+    match variant {
+        Variant::Im2col => im2col::forward(&this, [x, &weight, out]),
         Variant::ImplicitGemm => return implicit::forward(&this, [x, &weight, out], statistics),
         Variant::TiledLocal => tiled::run(&this, [x, &weight, out]),
         Variant::Winograd => winograd::run(&this, g, false, [x, &weight, out]),
+        Variant::Depthwise => depthwise::forward(&this, [x, &weight, out]),
         Variant::Naive => this.naive("conv_naive", [x, &weight, out], [g.pixels(), g.groups * g.filters, g.n]),
     }?;
     Ok(None)
@@ -115,28 +136,30 @@ pub(super) fn forward(
 /// The gradient of the input.
 pub(super) fn backward_data(
     stream: &Stream,
-    g: &Geometry,
+    g: &ConvGeometry,
     grad: &Tensor,
     weight: &Tensor,
     out: &Tensor,
-    finish: &Finish,
+    epilogue: &ConvEpilogue,
     forced: Option<Variant>,
 ) -> Result<()> {
-    let this = Convolution::new(stream, g, finish, &[grad, weight, out]);
+    let this = ConvLaunch::new(stream, g, epilogue, &[grad, weight, out]);
     let weight = weight.contiguous()?;
     let flipped = g.flipped();
     // Only some of the variants have this gradient; where the forced one has not, the device decides.
     let forced = forced.filter(|variant| match variant {
         Variant::TiledLocal => false,
-        Variant::Winograd => flipped.is_some() && winograd_fits(g, grad.dtype()),
+        Variant::Winograd => flipped.is_some() && g.fits_winograd(grad.dtype()),
+        Variant::Depthwise => depthwise::fits(g),
         _ => true,
     });
-    match (forced.map_or_else(|| this.choose(Mode::Data, grad), Ok)?, flipped) {
+    let (variant, _) = choose("conv2d_backward_data", g, grad, ConvPass::Data, forced)?;
+    match (variant, flipped) {
         (Variant::Winograd, Some(flipped)) => winograd::run(&this, &flipped, true, [grad, &weight, out]),
-        (Variant::Im2col, _) => im2col::backward_data(&this, Windows::Single, [grad, &weight, out]),
-        (Variant::Im2colPlanes, _) => im2col::backward_data(&this, Windows::Planes, [grad, &weight, out]),
+        (Variant::Depthwise, _) => depthwise::backward_data(&this, [grad, &weight, out]),
+        (Variant::Im2col, _) => im2col::backward_data(&this, [grad, &weight, out]),
         (Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd, _) => {
-            implicit::run(&this, Mode::Data, [grad, &weight, out])
+            implicit::run(&this, ConvPass::Data, [grad, &weight, out])
         }
         (Variant::Naive, _) => {
             let pixels = g.input[0] * g.input[1];
@@ -148,20 +171,25 @@ pub(super) fn backward_data(
 /// The gradient of the weight.
 pub(super) fn backward_weight(
     stream: &Stream,
-    g: &Geometry,
+    g: &ConvGeometry,
     grad: &Tensor,
     x: &Tensor,
     out: &Tensor,
     forced: Option<Variant>,
 ) -> Result<()> {
-    let finish = Finish::plain(x.dtype());
-    let this = Convolution::new(stream, g, &finish, &[grad, x, out]);
-    let forced = forced.filter(|variant| !matches!(variant, Variant::TiledLocal | Variant::Winograd));
-    match forced.map_or_else(|| this.choose(Mode::Weight, x), Ok)? {
-        Variant::Im2col => im2col::backward_weight(&this, Windows::Single, [grad, x, out]),
-        Variant::Im2colPlanes => im2col::backward_weight(&this, Windows::Planes, [grad, x, out]),
+    let epilogue = ConvEpilogue::plain(x.dtype());
+    let this = ConvLaunch::new(stream, g, &epilogue, &[grad, x, out]);
+    let forced = forced.filter(|variant| match variant {
+        Variant::TiledLocal | Variant::Winograd => false,
+        Variant::Depthwise => depthwise::fits(g),
+        _ => true,
+    });
+    let (variant, _) = choose("conv2d_backward_weight", g, x, ConvPass::Weight, forced)?;
+    match variant {
+        Variant::Depthwise => depthwise::backward_weight(&this, [grad, x, out]),
+        Variant::Im2col => im2col::backward_weight(&this, [grad, x, out]),
         Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd => {
-            implicit::run(&this, Mode::Weight, [grad, x, out])
+            implicit::run(&this, ConvPass::Weight, [grad, x, out])
         }
         Variant::Naive => {
             this.naive("conv_naive_weight", [grad, x, out], [g.channels * g.taps(), g.groups * g.filters, 1])
@@ -170,62 +198,28 @@ pub(super) fn backward_weight(
 }
 
 /// One convolution or gradient on a device.
-struct Convolution<'c> {
+struct ConvLaunch<'c> {
     stream: &'c Stream,
-    g: &'c Geometry,
+    g: &'c ConvGeometry,
     /// How the first operand is computed, if it is.
-    lead: Option<&'c Lead<'c>>,
-    finish: &'c Finish,
+    prologue: Option<&'c CheckedPrologue<'c>>,
+    epilogue: &'c ConvEpilogue,
     index: IndexWidth,
     cost: Cost,
     /// What was measured for convolutions like this one; gradients have none.
     config: Option<&'c KernelConfig>,
 }
 
-impl<'c> Convolution<'c> {
-    fn new(stream: &'c Stream, g: &'c Geometry, finish: &'c Finish, tensors: &[&Tensor]) -> Self {
-        let ends = tensors.iter().copied().chain(&finish.inputs).map(|t| t.layout().end());
+impl<'c> ConvLaunch<'c> {
+    fn new(stream: &'c Stream, g: &'c ConvGeometry, epilogue: &'c ConvEpilogue, tensors: &[&Tensor]) -> Self {
+        let ends = tensors.iter().copied().chain(&epilogue.inputs).map(|t| t.layout().end());
         // Positions between the zeros around an image count as well.
-        let around = (0..2).map(|i| g.input[i] + g.before[i] + g.after[i]).max();
-        let columns = im2col::images_at_once(stream, g, finish.sum) * g.groups * g.channels * g.taps() * g.pixels();
+        let around = (0..2).map(|i| g.input[i] + g.before()[i] + g.after()[i]).max();
+        let columns = im2col::images_at_once(stream, g, epilogue.sum) * g.groups * g.channels * g.taps() * g.pixels();
         let scratch = [columns, winograd::elements(g), implicit::MAX_PARTS * g.weight_shape().size()];
         let span = ends.chain(scratch).chain(around).max().unwrap_or(0);
         let (index, cost) = (IndexWidth::for_span(span), g.cost(tensors));
-        Convolution { stream, g, lead: None, finish, index, cost, config: None }
-    }
-
-    /// What was measured; else the selector's word, except that a filter over one channel is too little for a product, and that
-    /// products on matrix units are worth their windows.
-    fn choose(&self, mode: Mode, operand: &Tensor) -> Result<Variant> {
-        let g = self.g;
-        let selected = match self.config {
-            Some(config) => config.variant,
-            None if g.channels == 1 && g.filters < 8 => return Ok(Variant::Naive),
-            None => {
-                let selector = get_kernel_selector(Some(operand.queue()))?;
-                selector.select_conv2d_by_rule(g.selector_shape(), operand.dtype()).variant
-            }
-        };
-        Ok(match selected {
-            KernelVariant::Conv2dNaive => Variant::Naive,
-            KernelVariant::Conv2dIm2col if im2col::processor(self.stream) => Variant::Im2colPlanes,
-            KernelVariant::Conv2dIm2col => Variant::Im2col,
-            KernelVariant::Conv2dTiledLocal => Variant::TiledLocal,
-            KernelVariant::Conv2dWinograd if winograd_fits(g, operand.dtype()) && mode != Mode::Weight => {
-                Variant::Winograd
-            }
-            _ if self.config.is_none() && self.units_pay(operand) => Variant::Im2col,
-            _ => Variant::ImplicitGemm,
-        })
-    }
-
-    /// Whether windows are worth writing out: matrix units multiply them many times faster than the kernel that reads them where they
-    /// are, which does without.
-    fn units_pay(&self, operand: &Tensor) -> bool {
-        let g = self.g;
-        let terms = g.channels * g.taps();
-        let work = g.n * g.groups * g.filters * g.pixels() * terms;
-        terms.min(g.filters) >= NARROWEST && work >= SMALLEST && has_matrix_units(operand.queue(), operand.dtype())
+        ConvLaunch { stream, g, prologue: None, epilogue, index, cost, config: None }
     }
 
     fn kernel(&self, name: &str, prelude: Prelude, text: &str) -> Result<Kernel> {
@@ -262,7 +256,7 @@ impl<'c> Convolution<'c> {
     fn geometry(&self) -> impl Iterator<Item = Arg> {
         let g = self.g;
         let ([h, w], [oh, ow], [kh, kw]) = (g.input, g.output, g.kernel);
-        let ([sh, sw], [dh, dw], [top, left]) = (g.stride, g.dilation, g.before);
+        let ([sh, sw], [dh, dw], [top, left]) = (g.stride, g.dilation, g.before());
         [g.n, g.groups, g.channels, g.filters, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left]
             .map(|value| self.number(value))
             .into_iter()
@@ -271,35 +265,35 @@ impl<'c> Convolution<'c> {
     /// The arguments that the kernels call EPILOGUE_PARAMS.
     fn epilogue(&self) -> Args {
         let mut args = Args::new();
-        if self.finish.expr.is_none() {
+        if self.epilogue.expr.is_none() {
             return args;
         }
-        for input in &self.finish.inputs {
+        for input in &self.epilogue.inputs {
             args.push(Arg::Buffer(input.storage().clone(), Access::Read));
             args.push(Arg::Scalar(Scalar::U64(input.layout().offset() as u64)));
             args.extend(self.strides(input));
         }
-        args.extend(self.finish.scalars.iter().map(|number| number.arg(self.finish.compute)));
+        args.extend(self.epilogue.scalars.iter().map(|number| number.arg(self.epilogue.compute)));
         args
     }
 
-    /// Defines LEAD, if the images are computed.
-    fn define_lead(&self, prelude: &mut Prelude) {
-        if let Some(lead) = self.lead {
-            prelude.lead(lead.expr, &lead.inline(COORDINATES));
+    /// Defines PROLOGUE, if the images are computed.
+    fn define_prologue(&self, prelude: &mut Prelude) {
+        if let Some(prologue) = self.prologue {
+            prelude.prologue(prologue.expr, &prologue.inline(COORDINATES));
         }
     }
 
-    /// The arguments that the kernels call LEAD_PARAMS.
-    fn lead_args(&self) -> Args {
+    /// The arguments that the kernels call PROLOGUE_PARAMS.
+    fn prologue_args(&self) -> Args {
         let mut args = Args::new();
-        let Some(lead) = self.lead else { return args };
-        for input in &lead.inputs {
+        let Some(prologue) = self.prologue else { return args };
+        for input in &prologue.inputs {
             args.push(Arg::Buffer(input.storage().clone(), Access::Read));
             args.push(Arg::Scalar(Scalar::U64(input.layout().offset() as u64)));
             args.extend(self.strides(input));
         }
-        args.extend(lead.scalars.iter().map(|number| number.arg(lead.compute)));
+        args.extend(prologue.scalars.iter().map(|number| number.arg(prologue.compute)));
         args
     }
 
@@ -329,10 +323,10 @@ impl<'c> Convolution<'c> {
 
     /// A kernel of `conv_naive.cl`.
     fn naive(&self, name: &'static str, operands: [&Tensor; 3], items: [usize; 3]) -> Result<()> {
-        let mut prelude = Prelude::with_sums(self.finish.sum, self.index);
+        let mut prelude = Prelude::with_sums(self.epilogue.sum, self.index);
         loads(&mut prelude, operands[0].dtype());
-        result(&mut prelude, self.finish);
-        self.define_lead(&mut prelude);
+        result(&mut prelude, self.epilogue);
+        self.define_prologue(&mut prelude);
         prelude.define("STRIDE", if name == "conv_naive_data" { self.stride() } else { 0 });
         let kernel = self.kernel(name, prelude, include_str!("conv_naive.cl"))?;
         let mut args = places(operands);
@@ -342,7 +336,7 @@ impl<'c> Convolution<'c> {
         }
         args.extend(self.geometry());
         args.extend(self.epilogue());
-        args.extend(self.lead_args());
+        args.extend(self.prologue_args());
         self.send(name, kernel, self.grid(items), args, operands[2], self.cost)
     }
 }
@@ -356,4 +350,19 @@ fn places(tensors: [&Tensor; 3]) -> Args {
         args.push(Arg::Scalar(Scalar::U64(tensor.layout().offset() as u64)));
     }
     args
+}
+
+/// What kernels call an element's coordinates, and the strides that belong to them.
+const COORDINATES: [(&str, &str); 4] = [("n", "n"), ("c", "c"), ("y", "y"), ("x", "x")];
+
+/// Defines how operands are loaded as sums.
+fn loads(prelude: &mut Prelude, dtype: DType) {
+    prelude.loads("T", "LOAD", dtype, dtype.accumulator());
+}
+
+/// Defines what becomes of a sum and how it is stored.
+fn result(prelude: &mut Prelude, epilogue: &ConvEpilogue) {
+    let inputs = epilogue.inputs.iter().map(|input| input.dtype()).collect();
+    let inline = Inline { compute: epilogue.compute, inputs, coordinates: COORDINATES };
+    prelude.epilogue(epilogue.dtype, epilogue.expr.as_ref(), &inline);
 }

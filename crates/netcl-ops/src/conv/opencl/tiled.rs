@@ -5,22 +5,21 @@ use netcl_core::kernels::launch::Arg;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use super::source::{loads, result};
-use super::{Convolution, places};
+use super::{ConvLaunch, loads, places, result};
 use crate::prelude::Prelude;
 
 const NAME: &str = "conv_tiled_local";
 /// Filters of a work-item.
 pub(super) const FILTERS: usize = 4;
 
-pub(super) fn run(this: &Convolution<'_>, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
+pub(super) fn run(this: &ConvLaunch<'_>, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
     let info = this.stream.device().info();
     let local = usize::try_from(info.local_mem_size).unwrap_or(usize::MAX);
     // The part of the image under a tile of results.
     let part =
         |side: usize| [0, 1].map(|i| (side.min(g.output[i]) - 1) * g.stride[i] + (g.kernel[i] - 1) * g.dilation[i] + 1);
-    let bytes = |side: usize| part(side).iter().product::<usize>() * this.finish.sum.size();
+    let bytes = |side: usize| part(side).iter().product::<usize>() * this.epilogue.sum.size();
     let fits = |&side: &usize| side * side <= info.max_work_group_size && bytes(side) <= local;
     let Some(side) = [16, 8, 4, 2, 1].into_iter().find(fits) else {
         let why = format!(
@@ -29,10 +28,10 @@ pub(super) fn run(this: &Convolution<'_>, [x, weight, out]: [&Tensor; 3]) -> Res
         );
         return Err(Error::Unsupported { op: "conv2d", device: this.stream.device().name().to_owned(), why });
     };
-    let mut prelude = Prelude::with_sums(this.finish.sum, this.index);
+    let mut prelude = Prelude::with_sums(this.epilogue.sum, this.index);
     loads(&mut prelude, x.dtype());
-    result(&mut prelude, this.finish);
-    this.define_lead(&mut prelude);
+    result(&mut prelude, this.epilogue);
+    this.define_prologue(&mut prelude);
     for (name, value) in [("TX", side), ("TY", side), ("FILTERS", FILTERS)] {
         prelude.define(name, value);
     }
@@ -44,7 +43,7 @@ pub(super) fn run(this: &Convolution<'_>, [x, weight, out]: [&Tensor; 3]) -> Res
     args.extend(this.strides(x));
     args.extend(this.geometry());
     args.extend(this.epilogue());
-    args.extend(this.lead_args());
+    args.extend(this.prologue_args());
     let [oh, ow] = g.output.map(|length| length.next_multiple_of(side));
     let grid = Grid::new([ow, oh, g.n * g.groups * g.filters.div_ceil(FILTERS)]).local([side, side, 1]);
     this.send(NAME, kernel, grid, args, out, this.cost)

@@ -1,22 +1,20 @@
 //! Winograd's F(2x2, 3x3): transforms around sixteen matrix products, so many images at a time.
 
 use netcl_core::Result;
-use netcl_core::device::DeviceType;
+use netcl_core::conv::ConvGeometry;
 use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::tensor::Tensor;
 
-use super::super::geometry::Geometry;
-use super::source::result;
-use super::{Args, Convolution};
+use super::{Args, ConvLaunch, result};
 use crate::matmul::matmul;
 use crate::prelude::Prelude;
 
-/// Bytes of transformed tiles at once, on processors and on others.
-const BYTES: (usize, usize) = (8 << 20, 256 << 20);
+/// Bytes of transformed tiles at once.
+const BYTES: usize = 256 << 20;
 const TEXT: &str = include_str!("conv_winograd.cl");
 
 /// Convolves `x` as the geometry `g` says: that of `this`, or its flipped one, whose filters lie turned round in the weight.
-pub(super) fn run(this: &Convolution<'_>, g: &Geometry, flip: bool, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
+pub(super) fn run(this: &ConvLaunch<'_>, g: &ConvGeometry, flip: bool, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
     let (channels, filters) = (g.channels, g.filters);
     let u = Tensor::uninit(x.queue(), [16, filters, channels], x.dtype())?;
     let steps = if flip { [9, 9 * filters] } else { [9 * channels, 9] };
@@ -33,9 +31,9 @@ pub(super) fn run(this: &Convolution<'_>, g: &Geometry, flip: bool, [x, weight, 
         let mut args = place(x);
         args.push(written(&v));
         args.extend(this.strides(x));
-        let ([h, w], [top, left]) = (g.input, g.before);
+        let ([h, w], [top, left]) = (g.input, g.before());
         args.extend([first, tiles, channels, h, w, down, right, top, left].map(|value| this.number(value)));
-        args.extend(this.lead_args());
+        args.extend(this.prologue_args());
         launch(this, "winograd_input", [tiles, channels], args, &v)?;
         let m = matmul(&u, &v)?;
         let mut args = Args::new();
@@ -51,17 +49,15 @@ pub(super) fn run(this: &Convolution<'_>, g: &Geometry, flip: bool, [x, weight, 
 }
 
 /// The most elements that transformed tiles may have.
-pub(super) fn elements(g: &Geometry) -> usize {
+pub(super) fn elements(g: &ConvGeometry) -> usize {
     let tiles = g.output[0].div_ceil(2) * g.output[1].div_ceil(2);
-    (16 * tiles * g.channels.max(g.filters)).max(BYTES.1 / 4)
+    (16 * tiles * g.channels.max(g.filters)).max(BYTES / 4)
 }
 
 /// Images whose tiles are transformed at once.
-fn at_once(this: &Convolution<'_>, g: &Geometry, tiles: usize) -> usize {
-    let processor = this.stream.device().device_type() == DeviceType::Cpu;
+fn at_once(this: &ConvLaunch<'_>, g: &ConvGeometry, tiles: usize) -> usize {
     let largest = usize::try_from(this.stream.device().info().max_mem_alloc_size).unwrap_or(usize::MAX);
-    let bytes = if processor { BYTES.0 } else { BYTES.1 }.min(largest);
-    (bytes / (16 * 4 * tiles * g.channels.max(g.filters)).max(1)).clamp(1, g.n)
+    (BYTES.min(largest) / (16 * 4 * tiles * g.channels.max(g.filters)).max(1)).clamp(1, g.n)
 }
 
 fn place(tensor: &Tensor) -> Args {
@@ -75,11 +71,11 @@ fn written(tensor: &Tensor) -> Arg {
     Arg::Buffer(tensor.storage().clone(), Access::Write)
 }
 
-fn launch(this: &Convolution<'_>, name: &'static str, [x, y]: [usize; 2], args: Args, out: &Tensor) -> Result<()> {
-    let mut prelude = Prelude::with_sums(this.finish.sum, this.index);
-    result(&mut prelude, this.finish);
+fn launch(this: &ConvLaunch<'_>, name: &'static str, [x, y]: [usize; 2], args: Args, out: &Tensor) -> Result<()> {
+    let mut prelude = Prelude::with_sums(this.epilogue.sum, this.index);
+    result(&mut prelude, this.epilogue);
     if name == "winograd_input" {
-        this.define_lead(&mut prelude);
+        this.define_prologue(&mut prelude);
     }
     let kernel = this.kernel(name, prelude, TEXT)?;
     // Each transform reads and writes about as much as its result has elements.

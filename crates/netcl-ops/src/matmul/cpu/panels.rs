@@ -1,12 +1,13 @@
-//! The types that are multiplied: how each reaches the `gemm` crate, which knows f32 and f64.
+//! The types that are multiplied: how each reaches [`gemm`], which knows f32 and f64.
 
 use std::ops::{Add, Mul};
 
-use gemm::Parallelism;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use netcl_core::dtype::Element;
 use netcl_core::simd;
+
+use super::gemm::{Multiply, gemm};
 
 /// Terms that 16-bit panels are widened for at once: a panel of a tile's side is half a megabyte.
 pub(super) const DEPTH: usize = 512;
@@ -24,6 +25,17 @@ pub(crate) struct View<T> {
 }
 
 impl<T> View<T> {
+    /// The same matrix with rows for columns.
+    pub(crate) fn transposed(self) -> View<T> {
+        View { data: self.data, rs: self.cs, cs: self.rs }
+    }
+
+    /// The same rows, the last of them first.
+    pub(super) fn upside_down(self, rows: usize) -> View<T> {
+        let last = self.data.wrapping_offset(rows.saturating_sub(1) as isize * self.rs);
+        View { data: last, rs: -self.rs, cs: self.cs }
+    }
+
     /// The same memory as elements of another type.
     pub(super) fn cast<U>(self) -> View<U> {
         View { data: self.data.cast(), rs: self.rs, cs: self.cs }
@@ -42,7 +54,7 @@ pub(crate) struct Scratch<S> {
 }
 
 /// A type to sum in.
-pub(crate) trait Sum: Operand<Sum = Self> + Mul<Output = Self> + Add<Output = Self> {
+pub(crate) trait Sum: Operand<Sum = Self> + Multiply + Mul<Output = Self> + Add<Output = Self> {
     const ZERO: Self;
     const ONE: Self;
 }
@@ -90,36 +102,6 @@ pub(crate) trait Operand: Element {
     );
 }
 
-/// # Safety
-/// As [`Operand::multiply`]; with `add`, the elements of `out` are initialised.
-pub(super) unsafe fn gemm<S: Sum>((m, n, k): (usize, usize, usize), a: View<S>, b: View<S>, out: View<S>, add: bool) {
-    // SAFETY: the caller's promise; `gemm` touches the elements of the three matrices only, and those of `out` are read only
-    // where it adds. Its alpha scales what is in `out`, its beta the product.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            out.data,
-            out.cs,
-            out.rs,
-            add,
-            a.data.cast_const(),
-            a.cs,
-            a.rs,
-            b.data.cast_const(),
-            b.cs,
-            b.rs,
-            S::ONE,
-            S::ONE,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
-    }
-}
-
 macro_rules! direct {
     ($($ty:ty),*) => {$(
         impl Operand for $ty {
@@ -154,7 +136,7 @@ macro_rules! direct {
                     unsafe {
                         let a = View { data: a.data.offset(start as isize * a.cs), ..a };
                         let b = View { data: b.data.offset(start as isize * b.rs), ..b };
-                        gemm((m, n, depth.min(k - start)), a, b, out, start > 0);
+                        gemm((m, n, depth.min(k - start)), a, b, out, start > 0, Sum::ONE);
                     }
                 }
             }
@@ -198,7 +180,7 @@ macro_rules! widened {
                     unsafe {
                         let a = panel(View { data: a.data.offset(start as isize * a.cs), ..a }, (m, depth), &mut scratch.a);
                         let b = panel(View { data: b.data.offset(start as isize * b.rs), ..b }, (depth, n), &mut scratch.b);
-                        gemm((m, n, depth), a, b, out, start > 0);
+                        gemm((m, n, depth), a, b, out, start > 0, Sum::ONE);
                     }
                 }
             }

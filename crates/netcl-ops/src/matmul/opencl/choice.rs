@@ -3,13 +3,13 @@
 use netcl_core::backend::opencl::Stream;
 use netcl_core::device::DeviceType;
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::{KernelConfig, KernelVariant};
+use netcl_core::kernel_selector::KernelConfig;
 use smallvec::SmallVec;
 
 use super::super::Variant;
 use super::super::problem::Problem;
 use super::Split;
-use super::strip::{self, StripTile};
+use super::strip::StripTile;
 
 /// The most parts that the terms of a product are split into.
 const MAX_PARTS: usize = 256;
@@ -19,8 +19,6 @@ const MOST_PARTIAL: usize = 1 << 26;
 pub(super) const LARGEST_PANEL: usize = 64;
 /// Parts shorter than this, for each of the work-items that share them, are not worth adding up.
 const SHORTEST_PART: usize = 128;
-/// Multiply-adds below which tiles only cost.
-const TINY: usize = 16 * 16 * 16;
 /// Rows from which reading the first operand from a packed panel saves more than packing it costs.
 pub(super) const PACK_ROWS: usize = 32;
 
@@ -31,7 +29,7 @@ pub(super) struct Device {
     pub(super) local_bytes: usize,
     pub(super) units: usize,
     pub(super) largest_allocation: usize,
-    pub(super) processor: bool,
+    pub(super) cpu_device: bool,
 }
 
 impl Device {
@@ -42,7 +40,7 @@ impl Device {
             local_bytes: usize::try_from(info.local_mem_size).unwrap_or(usize::MAX),
             units: info.compute_units.max(1) as usize,
             largest_allocation: usize::try_from(info.max_mem_alloc_size).unwrap_or(usize::MAX),
-            processor: stream.device().device_type() == DeviceType::Cpu,
+            cpu_device: stream.device().device_type() == DeviceType::Cpu,
         }
     }
 }
@@ -176,20 +174,6 @@ impl Tile {
     }
 }
 
-/// The kernel for a product: the selector's word, except that processors want vectors rather than local memory, and that small
-/// products, too, are faster with several results per work-item.
-pub(super) fn choose(device: &Device, p: &Problem<'_>, selected: KernelVariant) -> Variant {
-    match selected {
-        _ if !device.processor && strip::suits(p) => Variant::Strip,
-        KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled if device.processor => Variant::Vectorized,
-        KernelVariant::MatmulTiled | KernelVariant::MatmulRegisterTiled => Variant::RegisterTiled,
-        KernelVariant::MatmulVectorized => Variant::Vectorized,
-        // The selector takes products below a cube of 32 for tiny; on a processor vectors pay earlier.
-        _ if device.processor && p.m * p.n * p.k > TINY => Variant::Vectorized,
-        _ => Variant::Naive,
-    }
-}
-
 /// The tile of a kernel for a product, within the device's limits.
 pub(super) fn tile(
     device: &Device,
@@ -258,7 +242,7 @@ fn first_fitting(device: &Device, bytes: usize, mut candidates: impl Iterator<It
 }
 
 pub(super) fn vector_tile(p: &Problem<'_>) -> Tile {
-    // 512 bits: one register of the widest processors, two or four of the others.
+    // 512 bits: one register of the widest CPU devices, two or four of the others.
     let width = if p.sum == DType::F64 { 8 } else { 16 };
     let vectors = 2;
     let rows = if p.m >= 8 { 8 } else { p.m.next_power_of_two() };
@@ -278,7 +262,6 @@ pub(super) fn flat_group(device: &Device) -> [usize; 2] {
 pub(super) fn split(device: &Device, p: &Problem<'_>, matrices: usize, tile: Tile) -> Split {
     let groups = p.m.div_ceil(tile.rows()) * p.n.div_ceil(tile.cols()) * matrices;
     let per_unit = match tile {
-        _ if device.processor => 2,
         // Such groups have work-items and registers enough for half a unit.
         Tile::Registers(tile) if tile.r * tile.c >= 64 => 2,
         _ => 4,
@@ -304,7 +287,7 @@ mod tests {
 
     /// What the rules see of an H200.
     const H200: Device =
-        Device { group: 1024, local_bytes: 48 * 1024, units: 132, largest_allocation: 1 << 34, processor: false };
+        Device { group: 1024, local_bytes: 48 * 1024, units: 132, largest_allocation: 1 << 34, cpu_device: false };
 
     /// Asks something about a product of an m x k and a k x n matrix, each of which may be a transposed view.
     fn ask<R>(
@@ -341,20 +324,5 @@ mod tests {
         assert_eq!(chosen((64, 32768, 64)), (wide, 1), "half of a larger tile would lie beyond the edge");
         assert_eq!(chosen((32768, 64, 64)), (medium, 1));
         assert_eq!(chosen((100, 32768, 64)), (large, 1), "a fifth may");
-    }
-
-    #[test]
-    fn strips_are_read_by_a_kernel_of_their_own() {
-        let chosen = |shape, transposed, dtype| {
-            ask(shape, transposed, dtype, |p| choose(&H200, p, KernelVariant::MatmulRegisterTiled))
-        };
-        for transposed in [[false, false], [false, true], [true, false], [true, true]] {
-            assert_eq!(chosen((1, 4096, 1024), transposed, DType::F32), Variant::Strip);
-            assert_eq!(chosen((1000, 8, 1024), transposed, DType::F16), Variant::Strip);
-        }
-        assert_eq!(chosen((16, 1024, 1024), [false; 2], DType::F32), Variant::Strip);
-        assert_eq!(chosen((16, 1024, 1024), [false; 2], DType::F16), Variant::RegisterTiled, "units are faster");
-        assert_eq!(chosen((1, 4096, 64), [false; 2], DType::F32), Variant::RegisterTiled, "too few terms");
-        assert_eq!(chosen((17, 4096, 1024), [false; 2], DType::F32), Variant::RegisterTiled);
     }
 }

@@ -1,7 +1,8 @@
 //! Products on the matrix units of NVIDIA's Ampere family and later: tiles, and the launches of `matmul_mma.cl`.
 
 use netcl_core::Result;
-use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Kernel, Source};
+use netcl_core::kernel_selector::MMA_LOCAL_BYTES;
 use netcl_core::kernels::launch::{Access, Arg, Scalar};
 use netcl_core::tensor::Tensor;
 
@@ -9,11 +10,6 @@ use super::super::Variant;
 use super::Multiplication;
 use super::arithmetic::Arithmetic;
 use super::units::{COMMON, int};
-
-/// Local memory that a group must really have: what the smallest tiles take.
-const LOCAL_BYTES: usize = 48 * 1024;
-/// Work-items of the largest group.
-const GROUP: usize = 128;
 
 /// What a group computes, and what it keeps in local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,25 +61,13 @@ impl Tile {
     fn choose(arithmetic: Arithmetic, local: usize, units: usize, tiles: impl Fn(usize, usize) -> usize) -> Tile {
         let all: &[Tile] = if arithmetic == Arithmetic::Split { &SPLIT } else { &WHOLE };
         let last = all[all.len() - 1];
-        let fits = |tile: &Tile| 2 * tile.bytes(arithmetic) <= local || tile.bytes(arithmetic) <= LOCAL_BYTES;
+        let fits = |tile: &Tile| 2 * tile.bytes(arithmetic) <= local || tile.bytes(arithmetic) <= MMA_LOCAL_BYTES;
         let fitting = || all.iter().copied().filter(fits);
         fitting().find(|tile| tiles(tile.rows, tile.cols) >= units).unwrap_or_else(|| {
             // Too few of any size: as many as there can be.
             fitting().find(|tile| (tile.rows, tile.cols) == (last.rows, last.cols)).unwrap_or(last)
         })
     }
-}
-
-/// Whether the device has what `matmul_mma.cl` needs. Nothing is built on devices that are not of its family.
-pub(super) fn available(stream: &Stream) -> bool {
-    let (info, probes) = (stream.device().info(), stream.device().probes());
-    info.max_work_group_size >= GROUP && probes.nvidia_mma() && probes.static_local_bytes() >= LOCAL_BYTES as u64
-}
-
-/// Whether six bfloat16 products are faster than one of float32. By NVIDIA's data sheets the families' largest chips multiply
-/// bfloat16 at 15 times the rate of float32 and more, the smaller ones at about twice.
-pub(super) fn split_pays(stream: &Stream) -> bool {
-    matches!(stream.device().raw_info().compute_capability, Some((8, 0) | (9 | 10, _)))
 }
 
 impl Multiplication<'_> {
@@ -142,7 +126,7 @@ mod tests {
             [(Arithmetic::BF16, &WHOLE[..]), (Arithmetic::Tf32, &WHOLE), (Arithmetic::Split, &SPLIT)]
         {
             for tile in tiles {
-                assert!(tile.items() <= GROUP && tile.stages >= 2, "{tile:?}");
+                assert!(tile.items() <= netcl_core::kernel_selector::MMA_GROUP && tile.stages >= 2, "{tile:?}");
                 for lines in [tile.rows, tile.cols] {
                     // Pieces of 16 bytes are shared out evenly, and a work-item's rows are swapped alike.
                     for pieces in [tile.depth / 16, lines * arithmetic.size() / 16] {
@@ -175,7 +159,7 @@ mod tests {
         assert_eq!(choose(Arithmetic::Split, 224, 512), SPLIT[2]);
         for arithmetic in [Arithmetic::F16, Arithmetic::Tf32, Arithmetic::Split] {
             for m in [1, 1000, 5000] {
-                assert!(choose(arithmetic, 48, m).bytes(arithmetic) <= LOCAL_BYTES);
+                assert!(choose(arithmetic, 48, m).bytes(arithmetic) <= MMA_LOCAL_BYTES);
             }
         }
     }

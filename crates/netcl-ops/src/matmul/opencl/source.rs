@@ -1,7 +1,7 @@
 //! What stands before a product's kernel.
 
 use super::Problem;
-use crate::prelude::{Ending, Inline, Prelude};
+use crate::prelude::{Inline, Prelude};
 
 /// What a kernel writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,14 +16,13 @@ pub(super) enum Outcome {
 pub(super) fn result(prelude: &mut Prelude, problem: &Problem<'_>, what: Outcome) {
     match what {
         Outcome::Partial => prelude.define("OUT", problem.sum.cl_type()),
-        Outcome::Final => prelude.ending(&Ending {
-            dtype: problem.c.tensor.dtype(),
-            expr: problem.epilogue,
-            inline: Inline {
+        Outcome::Final => {
+            let inline = Inline {
                 compute: problem.compute,
                 inputs: problem.inputs.iter().map(|input| input.tensor.dtype()).collect(),
                 coordinates: [("row", "rs"), ("col", "cs"), ("i0", "b0"), ("i1", "b1")],
-            },
-        }),
+            };
+            prelude.epilogue(problem.c.tensor.dtype(), problem.epilogue, &inline);
+        }
     }
 }

@@ -32,10 +32,9 @@ impl Split {
 }
 
 impl Multiplication<'_> {
-    /// Adds partial results and applies the epilogue. On GPUs many parts of a result are shared out.
+    /// Adds partial results and applies the epilogue. Work-items share the parts of a result where there are many.
     pub(super) fn reduce(&self, parts: &Tensor, split: Split) -> Result<()> {
-        let shared = split.parts >= MANY_PARTS && !self.device.processor;
-        self.reduce_by(if shared { SLICES } else { 1 }, parts, split)
+        self.reduce_by(if split.parts >= MANY_PARTS { SLICES } else { 1 }, parts, split)
     }
 
     /// [`reduce`](Self::reduce) by so many work-items for each result, or as many as a group may have.

@@ -7,9 +7,9 @@ use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::tensor::Tensor;
 use smallvec::smallvec;
 
-use super::super::problem::{Led, Matrix};
+use super::super::problem::{Matrix, OperandPrologue};
 use super::arithmetic::Arithmetic;
-use super::lead::inline;
+use super::prologue::inline;
 use super::{Args, Multiplication, Operand};
 use crate::prelude::Prelude;
 
@@ -66,7 +66,7 @@ fn is_even(stride: isize, size: usize) -> bool {
 }
 
 /// Whether a matrix whose elements need no conversion can be read where it lies, along k or across.
-pub(super) fn lies_evenly(matrix: &Matrix<'_>) -> bool {
+pub(in crate::matmul) fn lies_evenly(matrix: &Matrix<'_>) -> bool {
     let size = matrix.tensor.dtype().size();
     let rows = [(matrix.cs, matrix.rs), (matrix.rs, matrix.cs)];
     rows.iter().any(|&(step, pitch)| step == 1 && pitch > 0 && is_even(pitch, size))
@@ -81,11 +81,11 @@ impl Multiplication<'_> {
         arithmetic: Arithmetic,
         from: &Operand,
         lines: Lines,
-        (lead, flag): (Option<&Led<'_>>, Option<&Tensor>),
+        (prologue, flag): (Option<&OperandPrologue<'_>>, Option<&Tensor>),
     ) -> Result<Staged> {
         match self.readable_along(arithmetic, from, lines) {
             Some(along_k) => Ok(self.in_place(from, lines, along_k)),
-            None => self.copied(arithmetic, from, lines, (lead, flag)),
+            None => self.copied(arithmetic, from, lines, (prologue, flag)),
         }
     }
 
@@ -128,10 +128,10 @@ impl Multiplication<'_> {
         arithmetic: Arithmetic,
         from: &Operand,
         lines: Lines,
-        (lead, flag): (Option<&Led<'_>>, Option<&Tensor>),
+        (prologue, flag): (Option<&OperandPrologue<'_>>, Option<&Tensor>),
     ) -> Result<Staged> {
         let p = self.problem;
-        let inputs = self.led_inputs(lead);
+        let inputs = self.prologue_inputs(prologue);
         // The copy keeps the operand's order where it may.
         let along_k = !lines.any_order || lines.term_step.abs() <= lines.step.abs();
         let (length, rows) = if along_k { (p.k, lines.count) } else { (lines.count, p.k) };
@@ -179,13 +179,13 @@ impl Multiplication<'_> {
             prelude.define("PART", part);
             prelude.define("PARTS", parts);
             prelude.define("ALIGNED", u8::from(step == 1 && even));
-            if let Some(lead) = lead {
+            if let Some(prologue) = prologue {
                 prelude.define("SUM", p.sum.cl_type());
-                prelude.lead(lead.expr, &inline(lead, ["at", "line"]));
+                prelude.prologue(prologue.expr, &inline(prologue, ["at", "line"]));
                 // A product's lines are rows of the copy, or its terms are.
-                let swapped = along_k == lead.first;
+                let swapped = along_k == prologue.first;
                 let strides = |o: &Operand| if swapped { [o.cs, o.rs, o.b0, o.b1] } else { [o.rs, o.cs, o.b0, o.b1] };
-                self.led_args(&mut args, Some(lead), &inputs, strides);
+                self.push_prologue_args(&mut args, Some(prologue), &inputs, strides);
             }
             let kernel = self.build_named("matmul_split", prelude, include_str!("../matmul_split.cl"))?;
             let group = self.device.group.min(128).min(pitch / PITCH);

@@ -2,6 +2,7 @@
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::{COUNTERS, Grid, Kernel};
+use netcl_core::kernel_selector::STRIP_ROWS;
 use netcl_core::kernels::launch::{Access, Arg};
 use netcl_core::tensor::Tensor;
 
@@ -12,16 +13,12 @@ use super::source::Outcome;
 use super::split::Split;
 use super::{Multiplication, Operand};
 
-/// The most rows of a strip: beyond, a work-item has no registers for their sums.
-const MOST_ROWS: usize = 16;
 /// Columns, and terms, of a work-item's block.
 const BLOCK: usize = 4;
 /// Work-items of a group.
 const ITEMS: usize = 256;
 /// Blocks that a work-item should add up at least.
 const FEWEST_BLOCKS: usize = 8;
-/// Products whose second operand is smaller than this are over before memory is busy.
-const SMALLEST: usize = 1 << 16;
 
 /// What a work-group computes: `rows` x `cols` blocks of results, `terms` blocks of terms at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +34,10 @@ impl StripTile {
     /// The tile for a product whose rows are its shorter side, within the device's limits.
     pub(super) fn of(device: &Device, p: &Problem<'_>, matrices: usize) -> StripTile {
         let (lines, blocks) = (along_columns(p), p.n.div_ceil(BLOCK));
-        // Processors run this only when they are told to: one form of it for all products is compiled sooner.
-        let (rows, items, across) = match device.processor {
+        // CPU devices run this only when it is forced: one form of it for all products is compiled sooner.
+        let (rows, items, across) = match device.cpu_device {
             true => (4, 64, 16),
-            false => (p.m.next_power_of_two().min(MOST_ROWS), ITEMS, blocks.next_power_of_two().min(32)),
+            false => (p.m.next_power_of_two().min(STRIP_ROWS), ITEMS, blocks.next_power_of_two().min(32)),
         };
         let largest = |n: usize| 1 << n.max(1).ilog2();
         // Half of a group's sums lie in local memory, beside a word.
@@ -53,7 +50,7 @@ impl StripTile {
             let groups = |terms: usize| blocks.div_ceil(items / terms) * p.m.div_ceil(rows) * matrices;
             let grows = |terms: usize| groups(terms) < 3 * device.units && 2 * terms * BLOCK * FEWEST_BLOCKS <= p.k;
             let mut terms = items.min(32);
-            while terms < items && grows(terms) && !device.processor {
+            while terms < items && grows(terms) && !device.cpu_device {
                 terms *= 2;
             }
             terms
@@ -80,16 +77,6 @@ fn along_columns(p: &Problem<'_>) -> bool {
 /// Whether rows are to be the shorter side first.
 pub(super) fn flips(p: &Problem<'_>) -> bool {
     p.n < p.m
-}
-
-/// Whether a product is a strip that is worth a kernel of its own: its larger operand is read from memory once, and densely.
-pub(super) fn suits(p: &Problem<'_>) -> bool {
-    let (rows, lines, steps) = if flips(p) { (p.n, p.m, [p.a.rs, p.a.cs]) } else { (p.m, p.n, [p.b.cs, p.b.rs]) };
-    let dense = steps[0] == 1 && lines >= 64 || steps[1] == 1;
-    // Matrix units read 16-bit operands where they lie and are faster from a few rows on.
-    let most = if p.a.tensor.dtype().size() == 2 { MOST_ROWS / 2 } else { MOST_ROWS };
-    let elements = lines.saturating_mul(p.k).saturating_mul(p.matrices());
-    rows <= most && dense && p.k >= 256 && elements >= SMALLEST
 }
 
 impl Multiplication<'_> {
@@ -143,7 +130,7 @@ impl Multiplication<'_> {
             ("A_WIDTH", width(a.cs, [a.rs, a.b0, a.b1, a.at as isize])),
             ("B_WIDTH", b_width),
             ("PARTS", usize::from(split.parts > 1)),
-            ("UNROLLED", usize::from(!self.device.processor)),
+            ("UNROLLED", usize::from(!self.device.cpu_device)),
         ];
         for (name, value) in values {
             prelude.define(name, value);

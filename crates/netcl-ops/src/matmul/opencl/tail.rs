@@ -1,10 +1,10 @@
-//! The last round of tiles on a device that computes one tile per unit: its terms are dealt out to all units.
+//! The tail wave of a device that computes one tile per unit, as stream-K has it: all units share the terms of its tiles.
 //!
 //! 4096 x 4096 results in tiles of 128 x 256 are 512 tiles: 132 units compute 396 of them in three rounds, and 116 remain. With a
 //! group for each, 16 units would have nothing to do for a quarter of the time.
 //!
 //! ```text
-//!            round 1  round 2  round 3  round 4                          round 4, dealt out
+//!            round 1  round 2  round 3  round 4                          round 4, shared
 //! unit 0    |########|########|########|########|                      |#######|
 //! ...                                                                   ...
 //! unit 115  |########|########|########|########|                      |#######|
@@ -13,8 +13,7 @@
 //! unit 131  |########|########|########|                               |ooooooo|
 //! ```
 //!
-//! A device that can do this has this form of the kernel for all products with such tiles, also where there is nothing to deal
-//! out: it is what NVIDIA's compiler schedules best.
+//! A device that can do this has this form of the kernel for all products with such tiles, also where there is no tail: it is what NVIDIA's compiler schedules best.
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::{Grid, Stream};
@@ -40,20 +39,20 @@ pub(super) fn fence(stream: &Stream) -> Option<&'static str> {
 
 /// Which tiles are computed whole, and how the terms of each of the others are split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tail {
+pub(super) struct TailWave {
     pub(super) whole: usize,
     pub(super) shared: usize,
     pub(super) split: Split,
 }
 
-impl Tail {
+impl TailWave {
     /// Every tile with a group of its own.
-    fn none(tiles: usize, terms: usize) -> Tail {
-        Tail { whole: tiles, shared: 0, split: Split { parts: 1, depth: terms } }
+    fn none(tiles: usize, terms: usize) -> TailWave {
+        TailWave { whole: tiles, shared: 0, split: Split { parts: 1, depth: terms } }
     }
 
-    /// The tail of so many tiles with so many terms, if dealing it out saves at least a fiftieth of the time.
-    fn of(units: usize, tile: RegisterTile, tiles: usize, terms: usize) -> Option<Tail> {
+    /// The tail wave of so many tiles with so many terms, if sharing it saves at least a fiftieth of the time.
+    fn of(units: usize, tile: RegisterTile, tiles: usize, terms: usize) -> Option<TailWave> {
         let shared = tiles % units;
         let (idle, rounds) = ((units - shared) % units, tiles.div_ceil(units));
         if shared == 0 || idle * 50 < units * rounds {
@@ -71,7 +70,7 @@ impl Tail {
         let parts = terms.div_ceil(depth);
         let shortest = terms.saturating_sub(depth * (parts - 1));
         let pays = parts > 1 && depth >= SHORTEST_PART && (shortest >= SHORTEST_PART || parts > 2);
-        pays.then_some(Tail { whole: tiles - shared, shared, split: Split { parts, depth } })
+        pays.then_some(TailWave { whole: tiles - shared, shared, split: Split { parts, depth } })
     }
 
     /// Work-groups of all tiles.
@@ -83,19 +82,25 @@ impl Tail {
 impl Multiplication<'_> {
     /// The last round of a product whose tiles fill a unit each, and how groups see what others have written, where that is
     /// known.
-    pub(super) fn tail(&self, tile: RegisterTile) -> Option<(Tail, &'static str)> {
+    pub(super) fn tail(&self, tile: RegisterTile) -> Option<(TailWave, &'static str)> {
         if tile.r * tile.c < LARGE_SHARE || tile.slices > 1 || !tile.c.is_multiple_of(4) {
             return None;
         }
         let (tiles, terms) = (self.tiles(tile.rows, tile.cols), self.problem.k);
-        let room = |tail: &Tail| tail.shared * tail.split.parts * tile.rows * tile.cols * self.problem.sum.size();
-        let dealt = Tail::of(self.device.units, tile, tiles, terms);
+        let room = |tail: &TailWave| tail.shared * tail.split.parts * tile.rows * tile.cols * self.problem.sum.size();
+        let dealt = TailWave::of(self.device.units, tile, tiles, terms);
         let dealt = dealt.filter(|tail| room(tail) <= self.device.largest_allocation);
-        Some((dealt.unwrap_or(Tail::none(tiles, terms)), fence(self.stream)?))
+        Some((dealt.unwrap_or(TailWave::none(tiles, terms)), fence(self.stream)?))
     }
 
-    /// Launches the register-tiled kernel with its last round dealt out.
-    pub(super) fn launch_dealt_out(&self, variant: Variant, tile: RegisterTile, tail: Tail, fence: &str) -> Result<()> {
+    /// Launches the register-tiled kernel with a shared tail wave.
+    pub(super) fn launch_tail_wave(
+        &self,
+        variant: Variant,
+        tile: RegisterTile,
+        tail: TailWave,
+        fence: &str,
+    ) -> Result<()> {
         let p = self.problem;
         let operands =
             [self.operand(&p.a, Access::Read), self.operand(&p.b, Access::Read), self.operand(&p.c, Access::Write)];
@@ -120,22 +125,22 @@ impl Multiplication<'_> {
 mod tests {
     use super::*;
 
-    fn tail(tiles: usize, terms: usize) -> Option<Tail> {
+    fn tail(tiles: usize, terms: usize) -> Option<TailWave> {
         let tile = RegisterTile { rows: 128, cols: 256, depth: 8, r: 16, c: 8, slices: 1 };
-        Tail::of(132, tile, tiles, terms)
+        TailWave::of(132, tile, tiles, terms)
     }
 
     #[test]
     fn the_last_round_is_dealt_out() {
         // 116 tiles on 132 units: each does 116/132 of a tile's terms.
-        assert_eq!(tail(512, 4096), Some(Tail { whole: 396, shared: 116, split: Split { parts: 2, depth: 3664 } }));
+        assert_eq!(tail(512, 4096), Some(TailWave { whole: 396, shared: 116, split: Split { parts: 2, depth: 3664 } }));
         // 24 tiles: five units for each.
         let dealt = tail(288, 3072).unwrap();
         assert_eq!((dealt.whole, dealt.shared, dealt.split.parts), (264, 24, 5));
         assert_eq!(dealt.groups(), 264 + 120);
         // A third of a round: three units for each; with few terms, as many as are worth it.
-        assert_eq!(tail(40, 4096), Some(Tail { whole: 0, shared: 40, split: Split { parts: 3, depth: 1368 } }));
-        assert_eq!(tail(10, 1024), Some(Tail { whole: 0, shared: 10, split: Split { parts: 4, depth: 256 } }));
+        assert_eq!(tail(40, 4096), Some(TailWave { whole: 0, shared: 40, split: Split { parts: 3, depth: 1368 } }));
+        assert_eq!(tail(10, 1024), Some(TailWave { whole: 0, shared: 10, split: Split { parts: 4, depth: 256 } }));
     }
 
     #[test]

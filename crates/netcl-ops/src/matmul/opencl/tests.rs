@@ -10,10 +10,10 @@ use netcl_core::tensor::HostOptions;
 
 use super::choice::{RegisterTile, Tile};
 use super::strip::StripTile;
-use super::tail::{self, Tail};
+use super::tail::{self, TailWave};
 use super::*;
-use crate::lead::Lead;
 use crate::matmul::ShapeRule;
+use crate::prologue::CheckedPrologue;
 
 /// Numbers in halves, so that sums are exact whatever their order.
 fn numbers(queue: &Queue, [rows, cols]: [usize; 2], across: bool, dtype: DType) -> Tensor {
@@ -47,7 +47,7 @@ fn every_tile_multiplies() {
     // As a table may have them: an odd number of terms; work-items that do not share a line evenly.
     let odd = RegisterTile { rows: 12, cols: 20, depth: 3, r: 2, c: 2, slices: 1 };
     let uneven = RegisterTile { rows: 96, cols: 96, depth: 12, r: 12, c: 12, slices: 1 };
-    // As many sums as it takes for lines to be swapped, in a shape that compilers for processors do not take long for.
+    // As many sums as it takes for lines to be swapped, in a shape that compilers for CPU devices do not take long for.
     let swapped = RegisterTile { rows: 4, cols: 64, depth: 4, r: 2, c: 32, slices: 1 };
     // Edges inside a tile, more terms than a step has, and fewer; lines and terms that vectors can read, and not.
     let cases = [((132, 260, 36), false), ((67, 71, 133), true), ((5, 3, 7), true)];
@@ -55,8 +55,8 @@ fn every_tile_multiplies() {
         let queue = manager().handle(found).unwrap().queue;
         let Queue::OpenCl(stream) = &queue else { continue };
         let device = Device::new(stream);
-        // Large tiles take compilers for processors half a minute; `matmul_grid` has the one they are given there.
-        let quick = |tile: &RegisterTile| !device.processor || (tile.slices > 1 && at == 0) || tile.r < 4;
+        // Large tiles take compilers for CPU devices half a minute; `matmul_grid` has the one they are given there.
+        let quick = |tile: &RegisterTile| !device.cpu_device || (tile.slices > 1 && at == 0) || tile.r < 4;
         let tiles = RegisterTile::ALL.into_iter().chain([tuned, odd, uneven, swapped]);
         for tile in tiles.filter(|tile| tile.fits(&device, 4)).filter(quick) {
             for (shape, across) in cases {
@@ -140,9 +140,10 @@ fn operands_in_parts_are_computed_on_the_way() {
             let out = Tensor::uninit(&queue, [6, 9], DType::F32).unwrap();
             let (operand, scale) = if first { (&a, [6, 1]) } else { (&b, [1, 9]) };
             let scale = numbers(&queue, scale, false, DType::F32);
-            let lead = Lead::new("matmul", operand, &expr, std::slice::from_ref(&scale), &scalars).unwrap();
+            let prologue =
+                CheckedPrologue::new("matmul", operand, &expr, std::slice::from_ref(&scale), &scalars).unwrap();
             let rule = ShapeRule::new(&a, &b).unwrap();
-            let problem = Problem::new(&rule, &a, &b, &out, &[], None, Some((first, &lead))).unwrap();
+            let problem = Problem::new(&rule, &a, &b, &out, &[], None, Some((first, &prologue))).unwrap();
             let this = Multiplication::new(stream, &device, &problem, &[], 0);
             let ready = this.ready(Arithmetic::Split, [16, 16], [true, true]).unwrap();
             let (staged, lines, along_k) =
@@ -166,7 +167,7 @@ fn operands_in_parts_are_computed_on_the_way() {
 }
 
 #[test]
-fn tiles_whose_terms_are_dealt_out_are_added_up_once() {
+fn tiles_of_a_tail_wave_are_added_up_once() {
     let tile = RegisterTile { rows: 16, cols: 16, depth: 8, r: 4, c: 4, slices: 1 };
     let (batch, m, n, k) = (2, 40, 36, 50);
     for found in manager().discover().unwrap() {
@@ -182,12 +183,12 @@ fn tiles_whose_terms_are_dealt_out_are_added_up_once() {
         let rule = ShapeRule::new(&a, &b).unwrap();
         let problem = Problem::new(&rule, &a, &b, &out, &[], None, None).unwrap();
         let this = Multiplication::new(stream, &device, &problem, &[], 0);
-        // 18 tiles: some, one, all and none of them dealt out, to two and to more groups.
+        // 18 tiles: some, one, all and none of them in the tail wave, shared by two and by more groups.
         for (shared, depth) in [(7, 40), (1, 8), (18, 24), (0, k)] {
             copy::fill(&out, f64::NAN).unwrap();
             let split = Split { parts: k.div_ceil(depth), depth };
-            let tail = Tail { whole: 18 - shared, shared, split };
-            this.launch_dealt_out(Variant::RegisterTiled, tile, tail, fence).unwrap();
+            let tail = TailWave { whole: 18 - shared, shared, split };
+            this.launch_tail_wave(Variant::RegisterTiled, tile, tail, fence).unwrap();
             let (a, b, got) = (a.to_f64_vec().unwrap(), b.to_f64_vec().unwrap(), out.to_f64_vec().unwrap());
             for (at, &got) in got.iter().enumerate() {
                 let (matrix, row, col) = (at / (m * n), at / n % m, at % n);

@@ -1,11 +1,7 @@
-//! Products on matrix units: whether they pay, which kernel, and what the kernels have in common.
+//! Products on matrix units: what their kernels have in common. Whether they pay is decided by the selector.
 
-use netcl_core::backend::opencl::Stream;
-use netcl_core::capabilities::kernel_strategy;
 use netcl_core::dtype::DType;
-use netcl_core::kernel_selector::KernelSelector;
 use netcl_core::kernels::launch::{Access, Arg, Scalar};
-use netcl_core::precision::MatmulPrecision;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 use smallvec::{SmallVec, smallvec};
@@ -14,99 +10,12 @@ use super::super::problem::Problem;
 use super::super::{OP, Variant};
 use super::arithmetic::Arithmetic;
 use super::source::{Outcome, result};
-use super::stage::{Lines, Staged, lies_evenly};
-use super::{Args, Multiplication, Operand, mma, wgmma};
+use super::stage::{Lines, Staged};
+use super::{Args, Multiplication, Operand, wgmma};
 use crate::prelude::Prelude;
 
 /// What stands before the text of a kernel of matrix units.
 pub(super) const COMMON: &str = include_str!("../matmul_units.cl");
-
-/// Rows or columns, and multiply-adds, from which matrix units are faster than strips: measured on an H200.
-const FEWEST_ROWS: usize = 3;
-const SMALLEST_STRIP: usize = 1 << 25;
-
-/// Whether the device has what a kernel of matrix units needs. Nothing is built on devices that are not of its family.
-pub(in crate::matmul) fn available(variant: Variant, stream: &Stream) -> bool {
-    match variant {
-        Variant::Wgmma | Variant::WgmmaSplit => wgmma::available(stream),
-        Variant::Mma | Variant::MmaSplit => mma::available(stream),
-        _ => false,
-    }
-}
-
-/// Whether operands go to the units in three parts; `None` where units cannot multiply their like.
-fn splits(dtype: DType, precision: MatmulPrecision) -> Option<bool> {
-    match (dtype, precision) {
-        (DType::F16 | DType::BF16, _) | (DType::F32, MatmulPrecision::High | MatmulPrecision::Medium) => Some(false),
-        (DType::F32, MatmulPrecision::Highest) => Some(true),
-        _ => None,
-    }
-}
-
-/// The kernel that multiplies operands of a dtype on the device's matrix units, where products large enough for it gain by that.
-pub(in crate::matmul) fn kernel(
-    stream: &Stream,
-    selector: &KernelSelector,
-    dtype: DType,
-    precision: MatmulPrecision,
-) -> Option<Variant> {
-    let split = splits(dtype, precision)?;
-    if kernel_strategy(&selector.profile().base) != "optimized" {
-        return None;
-    }
-    if wgmma::available(stream) {
-        return Some(if split { Variant::WgmmaSplit } else { Variant::Wgmma });
-    }
-    match split {
-        true => (mma::split_pays(stream) && mma::available(stream)).then_some(Variant::MmaSplit),
-        false => mma::available(stream).then_some(Variant::Mma),
-    }
-}
-
-/// The kernel for a product, if matrix units pay.
-pub(super) fn choose(
-    stream: &Stream,
-    selector: &KernelSelector,
-    p: &Problem<'_>,
-    precision: MatmulPrecision,
-) -> Option<Variant> {
-    let dtype = p.a.tensor.dtype();
-    let split = splits(dtype, precision)?;
-    // Measured on an H200, in multiply-adds: below, a launch or the packing of operands costs more than is gained.
-    let smallest: usize = match dtype {
-        _ if split => 896 * 896 * 896,
-        DType::F32 => 384 * 384 * 384,
-        _ => 256 * 256 * 256,
-    };
-    let units = stream.device().info().compute_units.max(1) as usize;
-    let tiles = p.m.div_ceil(128) * p.n.div_ceil(64) * p.matrices();
-    // Few tiles with long sums leave most of the device idle, unless they are dealt out; the portable kernels split the sums.
-    let deals = dtype != DType::F32 && wgmma::available(stream);
-    let fills = if split { 3 * tiles >= units } else { deals || 16 * tiles >= units || p.k <= 2048 };
-    // 16-bit operands are read where they lie, also by tiles that most rows are missing of.
-    let narrowest = match dtype {
-        // Cutting the larger operand into parts costs as much as 64 rows: with 64 rows of 4096 x 4096 124 us instead of 84.
-        DType::F32 if split => 65,
-        DType::F32 => 16,
-        _ if suits_strip(stream, p) => FEWEST_ROWS,
-        _ => 9,
-    };
-    let suits = multiply_adds(p) >= smallest && p.m.min(p.n) >= narrowest && p.k >= 16 && fills;
-    suits.then(|| kernel(stream, selector, dtype, precision)).flatten()
-}
-
-/// Whether a product of a few rows or columns is faster on matrix units than as a strip: where the device has narrow tiles and reads
-/// the larger operand as it is and where it lies.
-pub(super) fn suits_strip(stream: &Stream, p: &Problem<'_>) -> bool {
-    let larger = if p.n < p.m { &p.a } else { &p.b };
-    let enough = p.m.min(p.n) >= FEWEST_ROWS && multiply_adds(p) >= SMALLEST_STRIP;
-    let as_it_is = larger.tensor.dtype().size() == 2 && p.lead.is_none() && lies_evenly(larger);
-    enough && as_it_is && wgmma::available(stream)
-}
-
-fn multiply_adds(p: &Problem<'_>) -> usize {
-    p.m.saturating_mul(p.n).saturating_mul(p.k).saturating_mul(p.matrices())
-}
 
 /// Whether the product is better computed as the transposed product of the transposed operands.
 pub(super) fn flips(variant: Variant, arithmetic: Arithmetic, p: &Problem<'_>) -> bool {
@@ -165,8 +74,8 @@ impl Multiplication<'_> {
         let [any_a, any_b] = orders;
         let rows = Lines { count: p.m, tile: tile_rows, step: a.rs, term_step: a.cs, any_order: any_a };
         let cols = Lines { count: p.n, tile: tile_cols, step: b.cs, term_step: b.rs, any_order: any_b };
-        let a = self.stage(arithmetic, &a, rows, (self.lead(true), flag.as_ref()))?;
-        let b = self.stage(arithmetic, &b, cols, (self.lead(false), flag.as_ref()))?;
+        let a = self.stage(arithmetic, &a, rows, (self.prologue(true), flag.as_ref()))?;
+        let b = self.stage(arithmetic, &b, cols, (self.prologue(false), flag.as_ref()))?;
         Ok(Ready { a, b, rows, cols, flag })
     }
 

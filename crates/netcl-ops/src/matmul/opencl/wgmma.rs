@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 use netcl_core::backend::opencl::tensor_map::{MAP_BYTES, MapAxis, Swizzle, TensorMap};
-use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Kernel, Source};
 use netcl_core::dtype::DType;
+// One warp group copies, two multiply.
+use netcl_core::kernel_selector::{WGMMA_GROUP, WGMMA_TILE_BYTES};
 use netcl_core::kernels::launch::{Access, Arg, Scalar};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
@@ -21,14 +23,8 @@ use crate::COPY_ENGINE;
 pub(super) const NARROW: usize = 64;
 /// Rows of a tile: two warp groups of 64.
 const ROWS: usize = 128;
-/// Work-items of a group: one warp group copies, two multiply.
-const GROUP: usize = 384;
 /// More places in local memory than this hide no more latency.
 const MAX_STAGES: usize = 8;
-/// Local memory that tiles may take; barriers and alignment need a little more.
-const TILE_BYTES: usize = 200 * 1024;
-/// Local memory a group must really have.
-const LOCAL_BYTES: u64 = TILE_BYTES as u64 + 4096;
 
 impl Arithmetic {
     /// Terms of a tile: rows of 128 bytes, or of 64 where three parts must fit.
@@ -69,22 +65,13 @@ impl Arithmetic {
     /// Places in local memory. Three keep units closer together than four do: tf32 takes 1.8 % less time at the power limit.
     fn stages(self, columns: usize) -> usize {
         let most = if Arithmetic::is_limited_by_power(columns) { 3 } else { MAX_STAGES };
-        (TILE_BYTES / self.stage_bytes(columns)).min(most)
+        (WGMMA_TILE_BYTES / self.stage_bytes(columns)).min(most)
     }
 
     /// Rows of tiles that are walked over together: what a round reads should be about square.
     fn band(columns: usize) -> usize {
         if Arithmetic::is_limited_by_power(columns) { 16 } else { 8 }
     }
-}
-
-/// Whether the device has what `matmul_wgmma.cl` needs. Nothing is built on devices that are not of its family.
-pub(crate) fn available(stream: &Stream) -> bool {
-    let probes = stream.device().probes();
-    stream.device().info().max_work_group_size >= GROUP
-        && probes.nvidia_wgmma()
-        && probes.nvidia_tensor_copies()
-        && probes.static_local_bytes() >= LOCAL_BYTES
 }
 
 /// A product in tiles of a width, and what its parts cost: the unit is one column of 16 terms, in 16 bits 0.7 ns on an H200.
@@ -97,13 +84,13 @@ struct Plan {
     chunks: usize,
     /// The cost of one step.
     chunk: usize,
-    /// Whether terms may be dealt out. In parts they may not: 4096 cubed took 1.31 ms instead of 1.21.
-    deals: bool,
+    /// Whether groups may share terms (stream-K). Operands in parts may not: 4096 cubed took 1.31 ms instead of 1.21.
+    stream_k: bool,
 }
 
-/// So many tiles are computed whole, each by one group; the terms of the others are dealt out to so many groups.
+/// So many tiles are computed whole, each by one group; so many groups share the terms of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Deal {
+struct StreamK {
     whole: usize,
     groups: usize,
 }
@@ -111,10 +98,10 @@ struct Deal {
 impl Plan {
     fn new(arithmetic: Arithmetic, columns: usize, tiles: usize, k: usize, units: usize) -> Plan {
         let depth = arithmetic.depth();
-        let deals = arithmetic.size() == 2 && arithmetic.parts() == 1;
+        let stream_k = arithmetic.size() == 2 && arithmetic.parts() == 1;
         // Narrow tiles wait for memory.
         let chunk = if columns < NARROW { 384 } else { columns * depth / 16 };
-        Plan { columns, tiles, units, chunks: k.div_ceil(depth), chunk, deals }
+        Plan { columns, tiles, units, chunks: k.div_ceil(depth), chunk, stream_k }
     }
 
     /// The best width: the one that leaves the least of the device idle in the last round.
@@ -127,24 +114,24 @@ impl Plan {
         plans.min_by(|x, y| x.cost().total_cmp(&y.cost())).unwrap_or_else(|| plan(&64))
     }
 
-    /// How tiles are dealt out, where that saves time.
-    fn deal(self) -> Option<Deal> {
+    /// Which tiles are shared, where that saves time.
+    fn shared_tiles(self) -> Option<StreamK> {
         let shared = self.tiles % self.units;
         let terms = shared * self.chunks;
-        if !self.deals || shared == 0 || terms > i32::MAX as usize {
+        if !self.stream_k || shared == 0 || terms > i32::MAX as usize {
             return None;
         }
         // Of a few tiles with many terms the last to arrive has much to add up: no more pieces than that pays for.
         let most = (self.chunks * 9 / 16).isqrt();
         let groups = if shared == self.tiles { self.units.min(shared * most) } else { self.units };
-        let deal = Deal { whole: self.tiles - shared, groups };
+        let shared_tiles = StreamK { whole: self.tiles - shared, groups };
         let saved = self.chunks.saturating_sub(terms / groups.max(1)) * self.chunk;
-        (groups > shared && terms / groups >= 8 && saved > self.dealing(deal) * 5 / 4).then_some(deal)
+        (groups > shared && terms / groups >= 8 && saved > self.sharing(shared_tiles) * 5 / 4).then_some(shared_tiles)
     }
 
     /// What it costs to leave sums in memory and to add them up.
-    fn dealing(self, deal: Deal) -> usize {
-        let pieces = deal.groups.div_ceil(self.tiles - deal.whole);
+    fn sharing(self, shared_tiles: StreamK) -> usize {
+        let pieces = shared_tiles.groups.div_ceil(self.tiles - shared_tiles.whole);
         match self.columns < NARROW {
             true => 5_000 + (112 + 3 * pieces) * self.columns,
             false => 10_000 + (112 + 8 * pieces) * self.columns,
@@ -154,8 +141,10 @@ impl Plan {
     fn cost(self) -> f64 {
         // Beginning and ending a tile costs as much as so many columns; narrow tiles read more for each product.
         let tile = (self.chunks * self.chunk + 1000 + self.columns * 8) as f64;
-        let time = match self.deal() {
-            Some(deal) => self.tiles as f64 / deal.groups as f64 * tile + self.dealing(deal) as f64,
+        let time = match self.shared_tiles() {
+            Some(shared_tiles) => {
+                self.tiles as f64 / shared_tiles.groups as f64 * tile + self.sharing(shared_tiles) as f64
+            }
             None => self.tiles.div_ceil(self.units) as f64 * tile,
         };
         time * if self.columns == 256 { 1.0 } else { 1.03 }
@@ -172,9 +161,9 @@ impl Multiplication<'_> {
         let ready = self.ready(arithmetic, [ROWS, columns], [true, arithmetic.size() == 2 && columns >= NARROW])?;
         let (a, b) = (&ready.a, &ready.b);
         let c = self.operand(&p.c, Access::Write);
-        let deal = plan.deal();
-        let kernel = self.wgmma_kernel(variant, arithmetic, columns, [a.along_k, b.along_k], deal.is_some())?;
-        let groups = deal.map_or(tiles.min(units), |deal| deal.groups);
+        let shared_tiles = plan.shared_tiles();
+        let kernel = self.wgmma_kernel(variant, arithmetic, columns, [a.along_k, b.along_k], shared_tiles.is_some())?;
+        let groups = shared_tiles.map_or(tiles.min(units), |shared_tiles| shared_tiles.groups);
         let maps = Tensor::uninit(p.c.tensor.queue(), [groups * 2 * MAP_BYTES / 4], DType::I32)?;
         let mut args = self.places(&ready, &c);
         args.push(Arg::Buffer(maps.storage().clone(), Access::Write));
@@ -189,14 +178,14 @@ impl Multiplication<'_> {
         args.extend([self.batch[0] as i32, self.batch[1] as i32].map(int));
         args.extend([a, b].into_iter().flat_map(|staged| staged.steps.map(int)));
         self.ending(&mut args, &ready, &c);
-        if let Some(Deal { whole, groups }) = deal {
+        if let Some(StreamK { whole, groups }) = shared_tiles {
             // What a group leaves of its piece's one or two tiles; how many have arrived at a tile, for both warp groups.
             let left = Tensor::uninit(p.c.tensor.queue(), [groups, 2, ROWS, columns], DType::F32)?;
             let memory = [left.storage().clone(), self.stream.counters()?];
             args.extend(memory.map(|memory| Arg::Buffer(memory, Access::Write)));
             args.push(int(whole as i32));
         }
-        let grid = Grid::new([groups * GROUP]).local([GROUP]);
+        let grid = Grid::new([groups * WGMMA_GROUP]).local([WGMMA_GROUP]);
         self.send(variant.kernel_name(), kernel, grid, args, self.slice_cost())?;
         Ok(ready.flag)
     }
@@ -293,32 +282,34 @@ mod tests {
 
     #[test]
     fn the_last_round_is_dealt_out_where_that_saves_more_than_it_costs() {
-        let deal = |arithmetic, columns, tiles, k| {
-            Plan::new(arithmetic, columns, tiles, k, 132).deal().map(|Deal { whole, groups }| (whole, groups))
+        let shared_tiles = |arithmetic, columns, tiles, k| {
+            Plan::new(arithmetic, columns, tiles, k, 132)
+                .shared_tiles()
+                .map(|StreamK { whole, groups }| (whole, groups))
         };
         // 8192 cubed in 16 bits: 68 of 2048 tiles remain for 132 units.
-        assert_eq!(deal(Arithmetic::F16, 256, 2048, 8192), Some((1980, 132)));
-        assert_eq!(deal(Arithmetic::Rounded, 256, 2048, 8192), Some((1980, 132)), "float32 rounded to 16 bits");
-        assert_eq!(deal(Arithmetic::Split, 128, 1024, 4096), None, "slower when measured");
+        assert_eq!(shared_tiles(Arithmetic::F16, 256, 2048, 8192), Some((1980, 132)));
+        assert_eq!(shared_tiles(Arithmetic::Rounded, 256, 2048, 8192), Some((1980, 132)), "float32 rounded to 16 bits");
+        assert_eq!(shared_tiles(Arithmetic::Split, 128, 1024, 4096), None, "slower when measured");
         // What `matmul_units` multiplies: 12 tiles of a second round.
-        assert_eq!(deal(Arithmetic::F16, 64, 144, 8200), Some((132, 132)));
+        assert_eq!(shared_tiles(Arithmetic::F16, 64, 144, 8200), Some((132, 132)));
         // Fewer tiles than units, with many terms.
-        assert_eq!(deal(Arithmetic::F16, 256, 8, 65536), Some((0, 132)));
-        assert_eq!(deal(Arithmetic::F16, 64, 1, 65536), Some((0, 24)), "more would have to be added up by one");
+        assert_eq!(shared_tiles(Arithmetic::F16, 256, 8, 65536), Some((0, 132)));
+        assert_eq!(shared_tiles(Arithmetic::F16, 64, 1, 65536), Some((0, 24)), "more would have to be added up by one");
         // A few columns: 32 tiles would leave 100 units idle that could read the first operand.
-        assert_eq!(deal(Arithmetic::F16, 16, 32, 4096), Some((0, 132)));
-        assert_eq!(deal(Arithmetic::F16, 16, 8, 4096), Some((0, 48)));
-        assert_eq!(deal(Arithmetic::F16, 16, 32, 512), None, "pieces of two chunks");
-        assert_eq!(deal(Arithmetic::F16, 256, 512, 4096), None, "16 units idle for 64 chunks");
-        assert_eq!(deal(Arithmetic::F16, 256, 132, 65536), None, "nobody is idle");
-        assert_eq!(deal(Arithmetic::F16, 256, 1, 2048), None, "pieces of a few chunks");
+        assert_eq!(shared_tiles(Arithmetic::F16, 16, 32, 4096), Some((0, 132)));
+        assert_eq!(shared_tiles(Arithmetic::F16, 16, 8, 4096), Some((0, 48)));
+        assert_eq!(shared_tiles(Arithmetic::F16, 16, 32, 512), None, "pieces of two chunks");
+        assert_eq!(shared_tiles(Arithmetic::F16, 256, 512, 4096), None, "16 units idle for 64 chunks");
+        assert_eq!(shared_tiles(Arithmetic::F16, 256, 132, 65536), None, "nobody is idle");
+        assert_eq!(shared_tiles(Arithmetic::F16, 256, 1, 2048), None, "pieces of a few chunks");
     }
 
     #[test]
     fn local_memory_holds_enough_tiles() {
         for arithmetic in [Arithmetic::F16, Arithmetic::Tf32, Arithmetic::Split] {
             for &columns in arithmetic.widths() {
-                assert!(TILE_BYTES / arithmetic.stage_bytes(columns) >= 4, "{arithmetic:?} {columns}");
+                assert!(WGMMA_TILE_BYTES / arithmetic.stage_bytes(columns) >= 4, "{arithmetic:?} {columns}");
             }
         }
     }

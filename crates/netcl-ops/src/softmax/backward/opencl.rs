@@ -1,12 +1,11 @@
-//! Launches of `softmax_backward.cl`; of `softmax_backward_vector.cl` along dense axes on processors.
+//! Launches of `softmax_backward.cl`.
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::Stream;
-use netcl_core::kernels::form::Form;
 
 use super::Shape;
 use crate::dense::{ClCode, Job, Number, group_size};
-use crate::wide::{Wide, deal};
+use crate::wide::Wide;
 
 /// Elements of a row that each lane should have.
 const PER_LANE: usize = 4;
@@ -23,7 +22,6 @@ pub(super) fn run(stream: &Stream, job: Job, shape: Shape, log: bool) -> Result<
         group: None,
         local: 0,
         wide: None,
-        loose: false,
     };
     let log = Number::Flag(usize::from(log));
     if inner > 1 {
@@ -35,21 +33,6 @@ pub(super) fn run(stream: &Stream, job: Job, shape: Shape, log: bool) -> Result<
         let scalars = [Number::Count(outer), Number::Count(len), log, Number::Flag(wide.lanes)];
         let kernel = "softmax_backward_registers";
         return job.run_cl(stream, &wide.code(ClCode { kernel, scalars: &scalars, ..code }, outer));
-    }
-    if Form::of(stream.device()) == Form::Items {
-        let (per, items) = deal(stream, outer, len);
-        let scalars = [Number::Count(outer), Number::Count(len), log, Number::Count(per)];
-        let code = ClCode {
-            file: "softmax_backward_vector.cl",
-            text: concat!(include_str!("../../vector_sums.cl"), include_str!("softmax_backward_vector.cl")),
-            kernel: "softmax_backward_vector",
-            scalars: &scalars,
-            items,
-            group: Some(1),
-            loose: true,
-            ..code
-        };
-        return job.run_cl(stream, &code);
     }
     let group = group_size(stream, job.dtype);
     let lanes = len.div_ceil(PER_LANE).next_power_of_two().min(group);

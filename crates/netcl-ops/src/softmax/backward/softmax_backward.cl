@@ -64,7 +64,7 @@ __kernel void softmax_backward_rows(__global const ELEMENT *g, const ulong g_at,
 
     COMPUTE total = 0, lost = 0;
     for (UINT i = lane; i < end; i += lanes) FOLD(total, lost, TERM(i))
-    // Every 16th lane, then the 16 sums: no barrier stands in a loop, which compilers for processors take long over.
+    // Every 16th lane, then the 16 sums: no barrier stands in a loop, which compilers for CPUs take long over.
     __local COMPUTE *line = tile + (lid - lane);
     line[lane] = total + lost;
     barrier(CLK_LOCAL_MEM_FENCE);

@@ -59,7 +59,7 @@ impl Case {
 
     pub(crate) fn options(&self, variant: Option<Variant>) -> ConvOptions<'static> {
         let Case { stride, padding, dilation, groups, .. } = *self;
-        ConvOptions { stride, padding, dilation, groups, variant, ..Default::default() }
+        ConvOptions { params: ConvParams { stride, padding, dilation, groups }, variant, ..Default::default() }
     }
 
     pub(crate) fn output(&self) -> [usize; 2] {
@@ -164,7 +164,7 @@ pub(crate) fn run(device: &DeviceHandle, dtype: DType, case: &Case, variant: Opt
         dw.add(w, vg[o] * vx[i]);
     });
     // By default Winograd may be what a device's selector chooses, also for a gradient that a variant does not have.
-    let own = matches!(variant, Some(Variant::Naive | Variant::Im2col | Variant::Im2colPlanes));
+    let own = matches!(variant, Some(Variant::Naive | Variant::Im2col));
     let spread = if !own && dtype == DType::F32 { WINOGRAD } else { 0.0 };
     let options = case.options(variant);
     let named = |what: &'static str| move |why: String| format!("{what}: {why}");

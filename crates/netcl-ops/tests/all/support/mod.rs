@@ -53,6 +53,17 @@ pub(crate) fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
+/// Every how many of its cells a device runs: kernels take PoCL 0.2 to 0.4 s to build and Intel's driver 0.1 s. The native CPU runs
+/// all cells, and so does every device where `cargo xtask test --full` sets `NETCL_TEST_FULL`.
+pub(crate) fn every(device: &DeviceHandle, pocl: usize, others: usize) -> usize {
+    match device.backend.name() {
+        "cpu" => 1,
+        _ if std::env::var_os("NETCL_TEST_FULL").is_some() => 1,
+        _ if device.platform_name.contains("Portable") => pocl,
+        _ => others,
+    }
+}
+
 /// Numbers without a pattern, the same for the same seed, uniform between the bounds.
 pub(crate) fn random(n: usize, seed: u64, (low, high): (f64, f64)) -> Vec<f64> {
     let generator = netcl_core::random::Generator::new(seed);

@@ -2,37 +2,36 @@
 
 use netcl_core::Result;
 use netcl_core::backend::Queue;
-use netcl_core::kernel_selector::get_kernel_selector;
-use netcl_core::kernels::described::Taken;
+use netcl_core::kernels::described::CanFuse;
 use netcl_core::precision::MatmulPrecision;
 use netcl_core::tensor::Tensor;
 
 use super::problem::Problem;
 use super::{ShapeRule, Variant, cpu, opencl};
-use crate::lead::Lead;
+use crate::prologue::CheckedPrologue;
 
 /// Whether a product computes an operand while it reads it; else why not.
-pub(crate) fn takes_prologue(
+pub(crate) fn can_fuse(
     [a, b, out]: [&Tensor; 3],
     precision: MatmulPrecision,
     forced: Option<Variant>,
     first: bool,
-    lead: &Lead<'_>,
-) -> Result<Taken> {
+    prologue: &CheckedPrologue<'_>,
+) -> Result<CanFuse> {
     let rule = ShapeRule::new(a, b)?;
     if out.size() == 0 || rule.k == 0 {
-        return Ok(Taken::No("there is nothing to multiply"));
+        return Ok(CanFuse::No("there is nothing to multiply"));
     }
     // What it is computed from decides with it which axes of the batch are one.
-    let problem = Problem::new(&rule, a, b, out, &[], None, Some((first, lead)))?;
+    let problem = Problem::new(&rule, a, b, out, &[], None, Some((first, prologue)))?;
     Ok(match out.queue() {
-        Queue::Cpu(_) => cpu::takes(&problem, first, lead.expr),
-        queue @ Queue::OpenCl(stream) => {
+        Queue::Cpu(_) => cpu::can_fuse(&problem, first, prologue.expr),
+        Queue::OpenCl(stream) => {
             let chosen = match forced {
                 Some(forced) => (forced, None),
-                None => opencl::variant(stream, &*get_kernel_selector(Some(queue))?, &problem, precision)?,
+                None => opencl::variant(&problem, precision)?,
             };
-            opencl::takes(stream, problem, chosen, precision, (first, lead.expr))?
+            opencl::can_fuse(stream, problem, chosen, precision, (first, prologue.expr))?
         }
     })
 }

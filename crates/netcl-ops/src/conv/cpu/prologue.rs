@@ -13,13 +13,13 @@ use super::images::{self, Pixel, Place, Room};
 use super::lanes::Sum;
 use super::plan::Planes;
 use crate::epilogue;
-use crate::lead::Lead;
+use crate::prologue::CheckedPrologue;
 
 /// Elements below which another thread costs more than it brings.
 const GRAIN: usize = 1 << 13;
 
 /// How images are computed; the memory comes with the launch.
-pub(super) struct LedImages {
+pub(super) struct PlanePrologue {
     program: Arc<Program>,
     /// The images as they lie in memory, then what else the expression reads.
     sources: Vec<Place>,
@@ -28,29 +28,33 @@ pub(super) struct LedImages {
     scalars: usize,
 }
 
-impl LedImages {
+impl PlanePrologue {
     /// Adds its arguments to those of a launch.
-    pub(super) fn new(lead: &Lead<'_>, source: &Place, args: &mut SmallVec<[Arg; 8]>) -> Result<LedImages> {
+    pub(super) fn new(
+        prologue: &CheckedPrologue<'_>,
+        source: &Place,
+        args: &mut SmallVec<[Arg; 8]>,
+    ) -> Result<PlanePrologue> {
         let first = args.len();
-        args.extend(lead.inputs.iter().map(|input| Arg::Buffer(input.storage().clone(), Access::Read)));
-        args.extend(lead.scalars.iter().map(|number| number.arg(lead.compute)));
-        let sources = std::iter::once(source.clone()).chain(lead.inputs.iter().map(Place::new)).collect();
-        let program = epilogue::program(lead.expr, lead.compute)?;
-        Ok(LedImages { program, sources, first, scalars: lead.scalars.len() })
+        args.extend(prologue.inputs.iter().map(|input| Arg::Buffer(input.storage().clone(), Access::Read)));
+        args.extend(prologue.scalars.iter().map(|number| number.arg(prologue.compute)));
+        let sources = std::iter::once(source.clone()).chain(prologue.inputs.iter().map(Place::new)).collect();
+        let program = epilogue::program(prologue.expr, prologue.compute)?;
+        Ok(PlanePrologue { program, sources, first, scalars: prologue.scalars.len() })
     }
 
-    pub(super) fn bind(&self, args: &CpuArgs<'_>, source: SharedPtr<u8>) -> Result<Led<'_>> {
+    pub(super) fn bind(&self, args: &CpuArgs<'_>, source: SharedPtr<u8>) -> Result<BoundPrologue<'_>> {
         let further = self.sources.iter().skip(1).enumerate().map(|(i, place)| place.pointer(args, self.first + i));
         let memory = std::iter::once(Ok(source)).chain(further).collect::<Result<_>>()?;
         let first = self.first + self.sources.len() - 1;
         let scalars = (0..self.scalars).map(|i| args.float(first + i)).collect::<Result<_>>()?;
-        Ok(Led { images: self, memory, scalars })
+        Ok(BoundPrologue { images: self, memory, scalars })
     }
 }
 
 /// The same with its memory and its numbers.
-pub(super) struct Led<'l> {
-    images: &'l LedImages,
+pub(super) struct BoundPrologue<'l> {
+    images: &'l PlanePrologue,
     memory: SmallVec<[SharedPtr<u8>; 4]>,
     scalars: SmallVec<[f64; 4]>,
 }
@@ -61,7 +65,7 @@ pub(super) struct Led<'l> {
 /// Nobody else uses the memory from `to` on, as far as the planes in it go.
 pub(super) unsafe fn fill<S: Sum + Pixel<Sum = S>>(
     op: &'static str,
-    led: &Led<'_>,
+    prologue: &BoundPrologue<'_>,
     (planes, room, to): (&Planes, Room, SharedPtr<S>),
     (start, images, channels): (usize, usize, usize),
 ) -> Result<()> {
@@ -72,7 +76,7 @@ pub(super) unsafe fn fill<S: Sum + Pixel<Sum = S>>(
             let (image, channel) = (index / channels, index % channels);
             // SAFETY: the image's channel lies inside its storage, and the caller's promise.
             unsafe {
-                led.channel(&mut registers, pixels, [start + image, channel], &mut computed);
+                prologue.channel(&mut registers, pixels, [start + image, channel], &mut computed);
                 let to = to.get().add(image * room.image + channel * room.channel);
                 images::copy_channel(computed.as_ptr(), [pixels[1] as isize, 1], planes, to, room);
             }
@@ -80,7 +84,7 @@ pub(super) unsafe fn fill<S: Sum + Pixel<Sum = S>>(
     })
 }
 
-impl Led<'_> {
+impl BoundPrologue<'_> {
     /// Computes one channel of one image.
     ///
     /// # Safety

@@ -7,23 +7,24 @@ use netcl_core::dtype::Element;
 use netcl_core::kernels::expr::cpu::{Nest, Registers, Source, Target};
 use smallvec::SmallVec;
 
-use super::panels::{DEPTH, Operand, Scratch, Sum, View, gemm};
-use super::{LedPlace, Place};
+use super::gemm::gemm;
+use super::panels::{DEPTH, Operand, Scratch, Sum, View};
+use super::{Place, ProloguePlace};
 
 /// The memory of what an operand is computed from, and its numbers.
-pub(super) struct Led<'g> {
-    pub(super) place: &'g LedPlace,
+pub(super) struct BoundPrologue<'g> {
+    pub(super) place: &'g ProloguePlace,
     inputs: SmallVec<[SharedPtr<u8>; 2]>,
     scalars: SmallVec<[f64; 4]>,
 }
 
-impl<'g> Led<'g> {
+impl<'g> BoundPrologue<'g> {
     /// Its arguments begin at `first`.
-    pub(super) fn new(place: &'g LedPlace, args: &CpuArgs<'_>, first: usize) -> Result<Self> {
+    pub(super) fn new(place: &'g ProloguePlace, args: &CpuArgs<'_>, first: usize) -> Result<Self> {
         let inputs = place.inputs.iter().enumerate().map(|(i, input)| input.pointer(args, first + i));
         let first = first + place.inputs.len();
         let scalars = (0..place.scalars).map(|i| args.float(first + i));
-        Ok(Led { place, inputs: inputs.collect::<Result<_>>()?, scalars: scalars.collect::<Result<_>>()? })
+        Ok(BoundPrologue { place, inputs: inputs.collect::<Result<_>>()?, scalars: scalars.collect::<Result<_>>()? })
     }
 
     /// `out = a x b`, where one of them is what the operand is computed from; `at` says where the tile's part of a matrix begins.
@@ -52,7 +53,7 @@ impl<'g> Led<'g> {
                     let right = self.block(right, (depth, n), (start, 0), operand, &at, &mut scratch.b);
                     (E::as_sums(left, (m, depth), &mut scratch.a), right)
                 };
-                gemm((m, n, depth), left, right, out, start > 0);
+                gemm((m, n, depth), left, right, out, start > 0, Sum::ONE);
             }
         }
     }
@@ -60,7 +61,7 @@ impl<'g> Led<'g> {
     /// Computes a block of the operand, along whichever axis its elements are neighbours.
     ///
     /// # Safety
-    /// As [`Led::multiply`], for this block.
+    /// As [`BoundPrologue::multiply`], for this block.
     unsafe fn block<E: Operand>(
         &self,
         view: View<E>,

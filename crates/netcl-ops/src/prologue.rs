@@ -37,7 +37,7 @@ fn effort(expr: &Expr) -> usize {
 }
 
 /// A checked prologue: its tensors have the shape of the operand.
-pub(crate) struct Lead<'e> {
+pub(crate) struct CheckedPrologue<'e> {
     op: &'static str,
     /// One output; input 0 is the operand as it lies in memory.
     pub(crate) expr: &'e Expr,
@@ -49,14 +49,14 @@ pub(crate) struct Lead<'e> {
     pub(crate) compute: DType,
 }
 
-impl<'e> Lead<'e> {
+impl<'e> CheckedPrologue<'e> {
     pub(crate) fn new(
         op: &'static str,
         operand: &'e Tensor,
         expr: &'e Expr,
         inputs: &[Tensor],
         scalars: &'e [Number],
-    ) -> Result<Lead<'e>> {
+    ) -> Result<CheckedPrologue<'e>> {
         let given = [1 + inputs.len(), scalars.len(), 1];
         let expected = [expr.inputs().max(1), expr.scalars(), expr.outputs().len()];
         if given != expected {
@@ -74,7 +74,7 @@ impl<'e> Lead<'e> {
         let inputs = inputs.iter().map(place).collect::<Result<Vec<Tensor>>>()?;
         let dtype = operand.dtype();
         let compute = Program::compute_type(inputs.iter().map(Tensor::dtype).chain([dtype, dtype.accumulator()]));
-        Ok(Lead { op, expr, operand, inputs, scalars, compute })
+        Ok(CheckedPrologue { op, expr, operand, inputs, scalars, compute })
     }
 
     /// Everything that it reads.

@@ -3,7 +3,7 @@
 use netcl_core::Result;
 use netcl_core::backend::opencl::{Grid, Stream};
 use netcl_core::kernel_selector::KernelConfig;
-use netcl_core::kernels::described::Taken;
+use netcl_core::kernels::described::CanFuse;
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::precision::MatmulPrecision;
@@ -11,25 +11,25 @@ use netcl_core::tensor::Tensor;
 use smallvec::{SmallVec, smallvec};
 
 use super::super::Variant;
-use super::super::problem::{Led, Problem};
+use super::super::problem::{OperandPrologue, Problem};
 use super::choice::{Device, Tile};
 use super::{Args, Arithmetic, Multiplication, Operand, flips, tuned};
-use crate::lead::{TOO_DEAR, pays, pays_for_one};
 use crate::prelude::{Inline, Prelude};
+use crate::prologue::{TOO_DEAR, pays, pays_for_one};
 
 /// Whether an operand may be computed while it is read: once, where it is copied for the kernel anyway; else each time that a
 /// tile is loaded, where that costs less than memory does.
-pub(in crate::matmul) fn takes(
+pub(in crate::matmul) fn can_fuse(
     stream: &Stream,
     mut problem: Problem<'_>,
     (variant, config): (Variant, Option<KernelConfig>),
     precision: MatmulPrecision,
     (first, expr): (bool, &Expr),
-) -> Result<Taken> {
+) -> Result<CanFuse> {
     if let Some(arithmetic) = Arithmetic::of(variant, problem.a.tensor.dtype(), precision) {
         return Ok(match arithmetic {
-            Arithmetic::Split | Arithmetic::Rounded => Taken::Yes,
-            _ => Taken::No("the matrix units copy their operands from memory without passing registers"),
+            Arithmetic::Split | Arithmetic::Rounded => CanFuse::Yes,
+            _ => CanFuse::No("the matrix units copy their operands from memory without passing registers"),
         });
     }
     let flip = flips(variant, &problem);
@@ -44,42 +44,42 @@ pub(in crate::matmul) fn takes(
     };
     let elements = problem.k * if first { problem.m } else { problem.n } * problem.matrices();
     let taken = match tile {
-        Tile::Vectors { pack_a, pack_b, .. } if (first != flip && pack_a) || (first == flip && pack_b) => Taken::Yes,
-        Tile::Vectors { .. } => Taken::No("a product of a few rows reads its operands where they lie"),
-        Tile::One => Taken::when(pays_for_one(expr, elements, if first { problem.n } else { problem.m }), TOO_DEAR),
+        Tile::Vectors { pack_a, pack_b, .. } if (first != flip && pack_a) || (first == flip && pack_b) => CanFuse::Yes,
+        Tile::Vectors { .. } => CanFuse::No("a product of a few rows reads its operands where they lie"),
+        Tile::One => CanFuse::when(pays_for_one(expr, elements, if first { problem.n } else { problem.m }), TOO_DEAR),
         _ => {
             let times = if first { problem.n.div_ceil(tile.cols()) } else { problem.m.div_ceil(tile.rows()) };
-            Taken::when(pays(expr, elements, times), TOO_DEAR)
+            CanFuse::when(pays(expr, elements, times), TOO_DEAR)
         }
     };
     Ok(taken)
 }
 
 /// How a kernel computes an operand from its own and other elements at two coordinates and in two axes of the batch.
-pub(super) fn inline(lead: &Led<'_>, [line, term]: [&'static str; 2]) -> Inline {
+pub(super) fn inline(prologue: &OperandPrologue<'_>, [line, term]: [&'static str; 2]) -> Inline {
     Inline {
-        compute: lead.compute,
-        inputs: lead.inputs.iter().map(|input| input.tensor.dtype()).collect(),
+        compute: prologue.compute,
+        inputs: prologue.inputs.iter().map(|input| input.tensor.dtype()).collect(),
         coordinates: [(line, "ls"), (term, "ts"), ("i0", "b0"), ("i1", "b1")],
     }
 }
 
 impl<'p> Multiplication<'p> {
     /// How the first or the second operand is computed, if it is.
-    pub(super) fn lead(&self, first: bool) -> Option<&'p Led<'p>> {
-        self.problem.lead.as_ref().filter(|lead| lead.first == first)
+    pub(super) fn prologue(&self, first: bool) -> Option<&'p OperandPrologue<'p>> {
+        self.problem.prologue.as_ref().filter(|prologue| prologue.first == first)
     }
 
     /// What an operand is computed from beside itself.
-    pub(super) fn led_inputs(&self, lead: Option<&Led<'_>>) -> SmallVec<[Operand; 2]> {
-        lead.iter().flat_map(|lead| &lead.inputs).map(|input| self.operand(input, Access::Read)).collect()
+    pub(super) fn prologue_inputs(&self, prologue: Option<&OperandPrologue<'_>>) -> SmallVec<[Operand; 2]> {
+        prologue.iter().flat_map(|prologue| &prologue.inputs).map(|input| self.operand(input, Access::Read)).collect()
     }
 
-    /// The arguments that kernels call LEAD_PARAMS; `strides` are along lines, terms and the two axes of the batch.
-    pub(super) fn led_args(
+    /// The arguments that kernels call PROLOGUE_PARAMS; `strides` are along lines, terms and the two axes of the batch.
+    pub(super) fn push_prologue_args(
         &self,
         args: &mut Args,
-        lead: Option<&Led<'_>>,
+        prologue: Option<&OperandPrologue<'_>>,
         inputs: &[Operand],
         strides: impl Fn(&Operand) -> [isize; 4],
     ) {
@@ -87,31 +87,33 @@ impl<'p> Multiplication<'p> {
             args.extend([input.arg.clone(), Arg::Scalar(Scalar::U64(input.at as u64))]);
             args.extend(strides(input).map(|stride| self.number(stride)));
         }
-        args.extend(lead.iter().flat_map(|lead| lead.scalars.iter().map(|number| number.arg(lead.compute))));
+        args.extend(
+            prologue.iter().flat_map(|prologue| prologue.scalars.iter().map(|number| number.arg(prologue.compute))),
+        );
     }
 
     /// Defines A_VALUE or B_VALUE, if an operand is computed.
-    pub(super) fn define_lead(&self, prelude: &mut Prelude) {
-        let Some(lead) = &self.problem.lead else { return };
-        prelude.lead(lead.expr, &inline(lead, ["line", "term"]));
-        let name = if lead.first { "A_VALUE" } else { "B_VALUE" };
-        prelude.define(&format!("{name}(v, line, term)"), "LEAD(v, line, term, i0, i1)");
+    pub(super) fn define_prologue(&self, prelude: &mut Prelude) {
+        let Some(prologue) = &self.problem.prologue else { return };
+        prelude.prologue(prologue.expr, &inline(prologue, ["line", "term"]));
+        let name = if prologue.first { "A_VALUE" } else { "B_VALUE" };
+        prelude.define(&format!("{name}(v, line, term)"), "PROLOGUE(v, line, term, i0, i1)");
         prelude.key.push_str(name);
     }
 
-    /// The arguments that belong to [`Multiplication::define_lead`].
-    pub(super) fn lead_args(&self, args: &mut Args) {
-        let lead = self.problem.lead.as_ref();
-        let first = lead.is_some_and(|lead| lead.first);
+    /// The arguments that belong to [`Multiplication::define_prologue`].
+    pub(super) fn prologue_args(&self, args: &mut Args) {
+        let prologue = self.problem.prologue.as_ref();
+        let first = prologue.is_some_and(|prologue| prologue.first);
         let strides = |o: &Operand| if first { [o.rs, o.cs, o.b0, o.b1] } else { [o.cs, o.rs, o.b0, o.b1] };
-        self.led_args(args, lead, &self.led_inputs(lead), strides);
+        self.push_prologue_args(args, prologue, &self.prologue_inputs(prologue), strides);
     }
 
     /// Copies an operand into panels of so many lines: rows of the first, columns of the second. Computes it, if that is asked.
     pub(super) fn pack(&self, first: bool, from: &Operand, panel: usize) -> Result<Operand> {
         let p = self.problem;
-        let lead = self.lead(first);
-        let inputs = self.led_inputs(lead);
+        let prologue = self.prologue(first);
+        let inputs = self.prologue_inputs(prologue);
         let lines = if first { p.m } else { p.n };
         let strides = |o: &Operand| if first { [o.rs, o.cs, o.b0, o.b1] } else { [o.cs, o.rs, o.b0, o.b1] };
         // A broadcast operand is packed once.
@@ -124,15 +126,15 @@ impl<'p> Multiplication<'p> {
         let dtype = p.a.tensor.dtype();
         prelude.loads("T", "LOAD", dtype, p.sum);
         prelude.define("PANEL", panel);
-        if let Some(lead) = lead {
-            prelude.lead(lead.expr, &inline(lead, ["line", "term"]));
+        if let Some(prologue) = prologue {
+            prelude.prologue(prologue.expr, &inline(prologue, ["line", "term"]));
         }
         let kernel = self.build_named("matmul_pack", prelude, include_str!("../matmul_pack.cl"))?;
         let arg = Arg::Buffer(packed.storage().clone(), Access::Write);
         let mut args: Args = smallvec![from.arg.clone(), Arg::Scalar(Scalar::U64(from.at as u64)), arg];
         args.extend([lines, p.k, batch[1]].map(|value| self.count(value)));
         args.extend(strides(from).map(|stride| self.number(stride)));
-        self.led_args(&mut args, lead, &inputs, strides);
+        self.push_prologue_args(&mut args, prologue, &inputs, strides);
         let group = self.device.group.min(64);
         let grid = Grid::new([p.k.next_multiple_of(group), panels, matrices]).local([group, 1, 1]);
         let elements = (matrices * lines * p.k) as f64;

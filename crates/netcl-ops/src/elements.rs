@@ -1,0 +1,78 @@
+//! How kernels read and write elements of a dtype: expressions of OpenCL C, and macros made of them. 16-bit types are computed in float.
+
+use netcl_core::dtype::DType;
+
+/// `TYPE`, `COMPUTE`, `LOAD(p, i)` and `STORE(v, p, i)` for a float dtype.
+pub(crate) fn element_defines(dtype: DType) -> String {
+    let (compute, load, store) = match dtype {
+        DType::F64 => ("double", "((p)[i])", "((p)[i] = (v))"),
+        DType::F16 => ("float", "vload_half(i, p)", "vstore_half_rte(v, i, p)"),
+        DType::BF16 => ("float", "as_float((uint)(p)[i] << 16)", "((p)[i] = bf16_bits(v))"),
+        _ => ("float", "((p)[i])", "((p)[i] = (v))"),
+    };
+    let bits = if dtype == DType::BF16 { BF16_BITS } else { "" };
+    let ty = dtype.cl_type();
+    format!(
+        "{bits}#define TYPE {ty}\n#define COMPUTE {compute}\n#define LOAD(p, i) {load}\n#define STORE(v, p, i) {store}\n"
+    )
+}
+
+/// The element at a place, as a float or double.
+pub(crate) fn load(dtype: DType, at: &str) -> String {
+    match dtype {
+        DType::F16 => format!("vload_half(0, {at})"),
+        DType::BF16 => format!("as_float((uint)*({at}) << 16)"),
+        _ => format!("*({at})"),
+    }
+}
+
+/// The vector of elements at a place that is a multiple of its length, which is one access to memory; float for 16-bit types.
+pub(crate) fn load_aligned(dtype: DType, at: &str, width: usize) -> String {
+    if width == 1 {
+        return load(dtype, at);
+    }
+    match dtype {
+        DType::F16 => format!("vloada_half{width}(0, {at})"),
+        DType::BF16 => format!("as_float{width}(convert_uint{width}(*(__global const ushort{width} *)({at})) << 16)"),
+        _ => format!("*(__global const {}{width} *)({at})", dtype.cl_type()),
+    }
+}
+
+/// The statement that writes a value to a place.
+pub(crate) fn store(dtype: DType, at: &str, value: &str) -> String {
+    match dtype {
+        DType::F16 => format!("vstore_half_rte({value}, 0, {at});"),
+        DType::BF16 => format!("*({at}) = bf16_bits(convert_float({value}));"),
+        DType::F64 => format!("*({at}) = convert_double({value});"),
+        _ => format!("*({at}) = convert_float({value});"),
+    }
+}
+
+/// Rounds to the nearest bfloat16, ties to even; a NaN stays one.
+pub(crate) const BF16_BITS: &str = "ushort bf16_bits(float x) {
+    const uint bits = as_uint(x);
+    return (ushort)((x != x) ? ((bits >> 16) | 0x40u) : ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
+}
+";
+
+/// The statement, without a semicolon, that writes vector `v_` to place `p_`, a multiple of its length.
+pub(crate) fn store_aligned(dtype: DType, width: usize) -> String {
+    match dtype {
+        _ if width == 1 => store(dtype, "p_", "(v_)").trim_end_matches(';').to_owned(),
+        DType::F16 => format!("vstorea_half{width}_rte(v_, 0, p_)"),
+        DType::BF16 => format!("*(__global ushort{width} *)(p_) = bf16_vector(v_)"),
+        _ => format!("*(__global {}{width} *)(p_) = (v_)", dtype.cl_type()),
+    }
+}
+
+/// `bf16_bits` for a vector.
+pub(crate) fn bf16_vector(width: usize) -> String {
+    format!(
+        "ushort{width} bf16_vector(float{width} x) {{
+    const uint{width} bits = as_uint{width}(x);
+    const uint{width} rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits >> 16) | 0x40u;
+    return convert_ushort{width}(x != x ? quiet : rounded);
+}}
+"
+    )
+}
