@@ -17,7 +17,7 @@ pub enum Error {
     #[error(transparent)]
     Core(#[from] netcl_core::Error),
     /// A tensor that a layer does not take.
-    #[error("{layer} takes {takes}; the input has shape {shape}")]
+    #[error("{layer}: expected input {takes}, got {shape}")]
     Input {
         /// The layer, with what its input depends on: `Conv2d(in_channels=3)`.
         layer: String,
@@ -26,6 +26,9 @@ pub enum Error {
         /// The input's shape.
         shape: Shape,
     },
+    /// An error of a layer inside a model.
+    #[error(transparent)]
+    Layer(Box<InLayer>),
     /// A gradient that cannot be computed as asked.
     #[error("{op}: {what}")]
     NoGradient {
@@ -133,13 +136,59 @@ pub enum Error {
     Custom(Box<dyn std::error::Error + Send + Sync>),
 }
 
+/// What a layer says, and where the layer is: `fc (Linear): expected input (..., 100), got (2, 144)`.
+#[derive(Debug)]
+pub struct InLayer {
+    /// The layer's dotted path inside `within`; empty for that module itself.
+    pub path: String,
+    /// The kind of layer.
+    pub kind: &'static str,
+    /// Address and kind of the module that the path begins at.
+    pub within: (usize, &'static str),
+    /// What it says.
+    pub source: Error,
+}
+
+impl std::fmt::Display for InLayer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let InLayer { path, kind, source, .. } = self;
+        match source {
+            _ if path.is_empty() => write!(f, "{source}"),
+            Error::Input { takes, shape, .. } => write!(f, "{path} ({kind}): expected input {takes}, got {shape}"),
+            _ => write!(f, "{path} ({kind}): {source}"),
+        }
+    }
+}
+
+impl std::error::Error for InLayer {}
+
 impl From<netcl_core::backend::opencl::ClError> for Error {
     fn from(error: netcl_core::backend::opencl::ClError) -> Self {
         Error::Core(error.into())
     }
 }
 
+/// For `?` in a loop over batches.
+impl From<netcl_data::Error> for Error {
+    fn from(error: netcl_data::Error) -> Self {
+        use netcl_data::Error::{Index, NotFound, Panic, Read, Timeout};
+        let kind = match &error {
+            Read { reason, .. } if reason.kind() != std::io::ErrorKind::NotFound => ErrorKind::Io,
+            Read { .. } | NotFound { .. } => ErrorKind::NotFound,
+            Index { .. } => ErrorKind::Index,
+            Panic { .. } | Timeout { .. } => ErrorKind::Runtime,
+            _ => ErrorKind::Value,
+        };
+        Error::other(kind, error)
+    }
+}
+
 impl Error {
+    /// What another part of the program says, with the kind of its own error.
+    pub fn other(kind: ErrorKind, error: impl std::fmt::Display) -> Self {
+        netcl_core::Error::Host { kind, what: error.to_string() }.into()
+    }
+
     /// A value that cannot be used.
     pub fn argument(op: &'static str, what: impl Into<String>) -> Self {
         netcl_core::Error::argument(op, what).into()
@@ -164,6 +213,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Core(error) => error.kind(),
+            Error::Layer(layer) => layer.source.kind(),
             Error::Input { .. } | Error::NoGradient { .. } | Error::Unrecorded { .. } => ErrorKind::Value,
             _ => ErrorKind::Runtime,
         }

@@ -37,6 +37,7 @@ use crate::graph::{Save, grad_enabled, record};
 use crate::ops::elementwise::{self, Operand};
 use crate::ops::layout::{reshape, sum_to};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Which elements of a tensor of known shape a view shows, for any layout of that shape.
 pub type View = Arc<dyn Fn(&Layout) -> CoreResult<Layout> + Send + Sync>;
@@ -100,13 +101,10 @@ impl Tensor {
     pub fn assign_at<'t>(&mut self, view: &View, source: impl Into<Operand<'t>>) -> Result<()> {
         let (source, op) = (source.into(), "assignment");
         let axes = view(self.layout())?.shape().ndim();
-        let Operand::Tensor(tensor) = source else { return self.write(op, view, source) };
-        let surplus = tensor.ndim().saturating_sub(axes);
-        if surplus == 0 || tensor.shape()[..surplus].iter().any(|&n| n != 1) {
-            return self.write(op, view, source);
+        match trimmed(source, axes)? {
+            Some(trimmed) => self.write(op, view, (&trimmed).into()),
+            None => self.write(op, view, source),
         }
-        let trimmed = reshape(tensor, tensor.shape()[surplus..].to_vec())?;
-        self.write(op, view, (&trimmed).into())
     }
 
     /// Updates the elements that a view shows by an in-place op on them, and gives the view of the tensor as it is then.
@@ -134,13 +132,31 @@ impl Tensor {
     /// An elementwise op on this tensor (and the operands after it) that writes its result here.
     #[track_caller]
     fn update(&mut self, op: &'static str, name: &str, operands: &[Operand<'_>], params: &[f64]) -> Result<()> {
-        self.check_float(op)?;
+        if !self.dtype().is_float() {
+            let all: SmallVec<[Operand<'_>; 2]> =
+                std::iter::once(Operand::Tensor(self)).chain(operands.iter().copied()).collect();
+            let new = elementwise::apply(name, &all, params)?;
+            drop(all);
+            if new.dtype().is_float() {
+                let expected = format!("operands whose result is {}; write the result to a new tensor", self.dtype());
+                return Err(netcl_core::Error::Dtype { op, expected, got: new.dtype() }.into());
+            }
+            return self.overwrite(|target| target.assign(new.raw()));
+        }
         check_leaf(op, self)?;
         // The result is this tensor, in its dtype.
         let _autocast = autocast::suspend();
         let own: SmallVec<[Prepared; 1]> =
-            operands.iter().map(|operand| self.prepared(op, self.raw(), *operand)).collect::<Result<_>>()?;
+            operands.iter().map(|operand| self.prepared(op, self.shape(), *operand)).collect::<Result<_>>()?;
         let others = own.iter().map(Prepared::operand);
+        if trace::active() {
+            let all: SmallVec<[Operand<'_>; 2]> = std::iter::once(Operand::Tensor(self)).chain(others).collect();
+            let new = elementwise::apply(name, &all, params)?;
+            drop(all);
+            self.overwrite(|target| target.assign(new.raw()))?;
+            trace::note("duplicate", [new.raw()], &[self.raw()]);
+            return Ok(());
+        }
         if !grad_enabled() || !(self.needs_grad() || own.iter().any(Prepared::needs_grad)) {
             return self.overwrite(|target| {
                 let raws: SmallVec<[ops::Operand<'_>; 2]> =
@@ -163,7 +179,7 @@ impl Tensor {
     fn write(&mut self, op: &'static str, view: &View, source: Operand<'_>) -> Result<()> {
         check_leaf(op, self)?;
         let target = self.raw().with_layout(view(self.layout())?)?;
-        let source = self.prepared(op, &target, source)?;
+        let source = self.prepared(op, target.shape(), source)?;
         let recorded = grad_enabled() && (self.needs_grad() || source.needs_grad());
         if recorded {
             self.check_recordable(op)?;
@@ -191,7 +207,7 @@ impl Tensor {
     }
 
     /// Writes to this tensor unrecorded. What its op made stands for the new values, unless somebody has overwritten it before.
-    fn overwrite(&mut self, write: impl FnOnce(&Raw) -> CoreResult<()>) -> Result<()> {
+    pub(crate) fn overwrite(&mut self, write: impl FnOnce(&Raw) -> CoreResult<()>) -> Result<()> {
         let fresh = !self.is_overwritten();
         write(self.raw())?;
         if fresh {
@@ -200,15 +216,16 @@ impl Tensor {
         Ok(())
     }
 
-    /// An operand in this tensor's dtype, that broadcasts to the target and does not lie in memory that is about to be written.
+    /// An operand in this tensor's dtype, that broadcasts to a shape and does not lie in memory that is about to be written.
     #[track_caller]
-    fn prepared(&self, op: &'static str, target: &Raw, operand: Operand<'_>) -> Result<Prepared> {
+    pub(crate) fn prepared(&self, op: &'static str, left: &Shape, operand: Operand<'_>) -> Result<Prepared> {
         let tensor = match operand {
             Operand::Tensor(tensor) => tensor,
             Operand::Number(number) => return Ok(Prepared::Number(number)),
+            Operand::Whole(number) => return Ok(Prepared::Number(number as f64)),
         };
-        target.queue().check_same_device(op, tensor.queue())?;
-        let (left, right) = (target.shape(), tensor.shape());
+        self.queue().check_same_device(op, tensor.queue())?;
+        let right = tensor.shape();
         if !left.broadcast(op, right).is_ok_and(|shape| shape == *left) {
             let why = format!("it does not broadcast to {left}, the shape of what is written to, which stays as it is");
             return Err(netcl_core::Error::Shape { op, shape: right.clone(), why }.into());
@@ -221,7 +238,7 @@ impl Tensor {
     }
 
     /// An error where a new node would belong to one run of a program that is run many times.
-    fn check_recordable(&self, op: &'static str) -> Result<()> {
+    pub(crate) fn check_recordable(&self, op: &'static str) -> Result<()> {
         if !launch::is_from_outside(self.storage()) {
             return Ok(());
         }
@@ -235,7 +252,7 @@ impl Tensor {
 }
 
 /// An operand of an in-place op, ready to use.
-enum Prepared {
+pub(crate) enum Prepared {
     Tensor(Tensor),
     Number(f64),
 }
@@ -255,12 +272,22 @@ impl Prepared {
         }
     }
 
-    fn needs_grad(&self) -> bool {
+    pub(crate) fn needs_grad(&self) -> bool {
         matches!(self, Prepared::Tensor(tensor) if tensor.needs_grad())
     }
 }
 
-fn check_leaf(op: &'static str, tensor: &Tensor) -> Result<()> {
+/// A source without leading axes of length 1 that are more than the target's; `None` where it has none to leave out.
+pub(crate) fn trimmed(source: Operand<'_>, axes: usize) -> Result<Option<Tensor>> {
+    let Operand::Tensor(tensor) = source else { return Ok(None) };
+    let surplus = tensor.ndim().saturating_sub(axes);
+    if surplus == 0 || tensor.shape()[..surplus].iter().any(|&n| n != 1) {
+        return Ok(None);
+    }
+    reshape(tensor, tensor.shape()[surplus..].to_vec()).map(Some)
+}
+
+pub(crate) fn check_leaf(op: &'static str, tensor: &Tensor) -> Result<()> {
     if grad_enabled() && tensor.is_leaf() && tensor.needs_grad() {
         return Err(Error::LeafOverwritten { op, shape: tensor.shape().clone(), dtype: tensor.dtype() });
     }

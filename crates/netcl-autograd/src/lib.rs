@@ -17,6 +17,7 @@ pub mod autocast;
 mod capture;
 mod checkpoint;
 pub mod error;
+pub mod factories;
 pub mod function;
 pub mod gradcheck;
 pub mod graph;
@@ -31,9 +32,10 @@ pub mod observe {
 
 pub mod ops;
 pub mod tensor;
+pub mod trace;
 
 pub use netcl_core::backend::Queue;
-pub use netcl_core::device::{DeviceHandle, manager};
+pub use netcl_core::device::{AsDevice, DeviceHandle, manager};
 pub use netcl_core::dtype::DType;
 pub use netcl_core::index::IndexTensor;
 pub use netcl_core::random::{Generator, default_generator, manual_seed, set_default_generator};

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use netcl_core::backend::Queue;
+use netcl_core::device::AsDevice;
 use netcl_core::dtype::{DType, Element};
 use netcl_core::shape::Shape;
 use netcl_core::tensor::{self as raw, HostOptions};
@@ -130,28 +130,29 @@ impl Deref for Tensor {
 
 impl Tensor {
     /// Copies host data into a new tensor of the data's dtype; see [`netcl_core::tensor::Tensor::from_host`].
-    pub fn from_host<T: Element>(queue: &Queue, data: &[T], shape: impl Into<Shape>) -> Result<Tensor> {
-        Ok(raw::Tensor::from_host(queue, data, shape)?.into())
+    pub fn from_host<T: Element>(device: impl AsDevice, data: &[T], shape: impl Into<Shape>) -> Result<Tensor> {
+        Tensor::from_host_with(device, data, shape, HostOptions::default())
     }
 
     /// [`Tensor::from_host`] with a cast on copy or a chosen transfer path.
     pub fn from_host_with<T: Element>(
-        queue: &Queue,
+        device: impl AsDevice,
         data: &[T],
         shape: impl Into<Shape>,
         options: HostOptions,
     ) -> Result<Tensor> {
-        Ok(raw::Tensor::from_host_with(queue, data, shape, options)?.into())
+        let options = HostOptions { dtype: options.dtype.or(device.dtype()), ..options };
+        Ok(raw::Tensor::from_host_with(&device.queue()?, data, shape, options)?.into())
     }
 
     /// A new tensor filled with zeros.
-    pub fn from_shape(queue: &Queue, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-        Ok(raw::Tensor::from_shape(queue, shape, dtype)?.into())
+    pub fn from_shape(device: impl AsDevice, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        Ok(raw::Tensor::from_shape(&device.queue()?, shape, dtype)?.into())
     }
 
     /// A new tensor filled with a value.
-    pub fn full(queue: &Queue, shape: impl Into<Shape>, dtype: DType, fill: f64) -> Result<Tensor> {
-        Ok(raw::Tensor::full(queue, shape, dtype, fill)?.into())
+    pub fn full(device: impl AsDevice, shape: impl Into<Shape>, dtype: DType, fill: f64) -> Result<Tensor> {
+        Ok(raw::Tensor::full(&device.queue()?, shape, dtype, fill)?.into())
     }
 
     /// The raw tensor.
@@ -172,6 +173,9 @@ impl Tensor {
         if let Some(node) = self.grad_fn().filter(|_| !requires_grad) {
             let what = format!("the tensor is the result of {}; use detach() to cut it off", node.op());
             return Err(Error::NoGradient { op: "requires_grad", what });
+        }
+        if requires_grad {
+            self.raw.check_float("requires_grad")?;
         }
         self.cell.set_requires_grad(requires_grad);
         Ok(())

@@ -12,6 +12,7 @@ use super::hook::Hooks;
 use super::mode::{anomaly_enabled, grad_enabled};
 use crate::error::{Error, Result};
 use crate::tensor::{GradCell, Tensor};
+use crate::trace;
 
 /// Where a gradient flows to.
 #[derive(Clone)]
@@ -258,6 +259,7 @@ pub(crate) fn record(
     rule: impl FnOnce() -> Rule,
 ) -> Result<Tensor> {
     let place = Location::caller();
+    trace::note(op, inputs.iter().map(|input| input.raw()), &[&output]);
     if anomaly_enabled() {
         check_finite(op, place, "forward", &output)?;
     }
@@ -324,6 +326,7 @@ pub(crate) fn record_several(
     rule: impl FnOnce() -> JointRule,
 ) -> Result<Vec<Tensor>> {
     let place = Location::caller();
+    trace::note(op, inputs.iter().map(|input| input.raw()), &outputs.iter().collect::<SmallVec<[&Raw; 3]>>());
     if anomaly_enabled() {
         outputs.iter().try_for_each(|output| check_finite(op, place, "forward", output))?;
     }

@@ -229,7 +229,7 @@ fn owned(tensors: &[&Tensor]) -> Vec<Tensor> {
 
 /// Whether functions run op by op at the moment: compiling is switched off, or a trace takes them in.
 pub fn runs_op_by_op() -> bool {
-    !enabled() || anomaly_enabled() || super::is_tracing()
+    !enabled() || anomaly_enabled() || super::is_tracing() || crate::trace::active()
 }
 
 fn plan_key(statics: &[u8], inputs: &[&Tensor], captures: &Captures) -> Vec<u8> {

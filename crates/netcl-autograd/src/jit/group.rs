@@ -144,7 +144,7 @@ impl<'l> Grouping<'l> {
             _ if facts.is_pinned(op) => Space::Alone,
             Kind::Map { .. } => Space::Elements(op.outputs[0].shape().clone()),
             Kind::Reduce { reduced, .. } => rows(op, reduced).unwrap_or(Space::Alone),
-            Kind::Heavy(_) | Kind::Opaque(_) => Space::Alone,
+            Kind::Fusable(_) | Kind::Opaque(_) => Space::Alone,
         };
         let groups =
             listing.ops.iter().enumerate().map(|(i, op)| Some(Group { ops: vec![i], space: space(op) })).collect();
@@ -169,7 +169,7 @@ impl<'l> Grouping<'l> {
             for input in &self.listing.ops[op].inputs {
                 let heavy = self.facts.producer(&self.listing.ops, input).map(|p| &self.listing.ops[p].kind);
                 // The reader of a product becomes its epilogue, which has one result.
-                if matches!(heavy, Some(Kind::Heavy(_))) {
+                if matches!(heavy, Some(Kind::Fusable(_))) {
                     continue;
                 }
                 let readers = seen.entry(id(input.storage())).or_default();

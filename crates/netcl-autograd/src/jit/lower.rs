@@ -8,7 +8,7 @@ use std::sync::Arc;
 use netcl_core::Result;
 use netcl_core::backend::Queue;
 use netcl_core::kernels::copy::copy;
-use netcl_core::kernels::described::{Finish, Prologue};
+use netcl_core::kernels::described::{Epilogue, Prologue};
 use netcl_core::kernels::elementwise::Elementwise;
 use netcl_core::kernels::expr::Node;
 use netcl_core::kernels::launch::{self, Allocation, Launch, Sink};
@@ -139,7 +139,7 @@ fn one(unit: &Unit, members: &[&Op], lowered: &mut Lowered, relaxed: bool) -> Re
             settle(unit, &reduce.out, result, lowered)?;
             Ok(None)
         }
-        Work::Heavy { heavy, inputs, out, lead, finish } => {
+        Work::Fusable { heavy, inputs, out, prologue, epilogue } => {
             let inputs = lowered.places(inputs)?;
             let mut next = 0;
             let axes: Vec<Option<usize>> = out
@@ -150,19 +150,19 @@ fn one(unit: &Unit, members: &[&Op], lowered: &mut Lowered, relaxed: bool) -> Re
                     (n != 1).then(|| next - 1)
                 })
                 .collect();
-            let behind = finish
+            let behind = epilogue
                 .as_ref()
                 .map(|(fused, result)| {
                     let own = fused.inputs[1..].iter().map(|t| widened(&lowered.place(t)?, &axes));
-                    Ok::<_, netcl_core::Error>(Finish {
+                    Ok::<_, netcl_core::Error>(Epilogue {
                         expr: &fused.expr,
                         inputs: own.collect::<Result<_>>()?,
                         scalars: fused.scalars.clone(),
-                        dtype: result.dtype(),
+                        dtype: Some(result.dtype()),
                     })
                 })
                 .transpose()?;
-            let before = lead
+            let before = prologue
                 .as_ref()
                 .map(|(operand, fused)| {
                     let inputs = lowered.places(&fused.inputs[1..])?;
@@ -171,7 +171,7 @@ fn one(unit: &Unit, members: &[&Op], lowered: &mut Lowered, relaxed: bool) -> Re
                 })
                 .transpose()?;
             let result = heavy.run(&inputs, before, behind)?;
-            settle(unit, finish.as_ref().map_or(out, |(_, result)| result), result, lowered)?;
+            settle(unit, epilogue.as_ref().map_or(out, |(_, result)| result), result, lowered)?;
             Ok(None)
         }
         Work::Opaque(launch) => {

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::report::UnitReport;
+use super::report::{UnitReport, apart, launches_of};
 
 /// What one compilation adds to the page.
 pub(super) struct Section<'s> {
@@ -72,17 +72,23 @@ impl Section<'_> {
             let _ = writeln!(out, "<p>Runs as it is: {}.</p>", escaped(why));
         }
         for (p, (pass, units)) in self.passes.iter().enumerate().filter(|(_, (_, units))| !units.is_empty()) {
-            let (ops, launches) = units.iter().fold((0, 0), |(o, l), u| (o + u.ops.len(), l + u.launches.len()));
+            let ops: usize = units.iter().map(|unit| unit.ops.len()).sum();
+            let (bytes, alone) = units.iter().fold((0.0, 0.0), |(b, a), u| (b + u.bytes, a + u.bytes_alone));
+            let moved = if bytes < alone {
+                format!("{} moved instead of {}", size(bytes), size(alone))
+            } else {
+                format!("{} moved", size(bytes))
+            };
             let anchor = |unit: usize| format!("k{number}-{p}-{unit}");
             let _ = write!(
                 out,
-                "<h3>{pass}: {ops} operations in {launches} launch{}</h3>\n<div class=\"pair\"><div class=\"graph\">{}</div>\
-                 <div class=\"kernels\">",
-                if launches == 1 { "" } else { "es" },
+                "<h3>{pass}: {ops} operations, {}</h3>\n<p class=\"lead\">{moved}</p><div class=\"pair\"><div class=\"graph\">{}\
+                 </div><div class=\"kernels\">",
+                launches_of(units),
                 drawing(units, &anchor)
             );
             for (u, unit) in units.iter().enumerate() {
-                out.push_str(&kernel(u, unit, &anchor(u)));
+                out.push_str(&kernel(u, unit, &anchor(u), &neighbours(u, units)));
             }
             out.push_str("</div></div>\n");
         }
@@ -91,8 +97,31 @@ impl Section<'_> {
     }
 }
 
+/// Bytes with a unit.
+fn size(bytes: f64) -> String {
+    match bytes {
+        b if b < 1024.0 => format!("{b} bytes"),
+        b if b < 1048576.0 => format!("{:.1} KiB", b / 1024.0),
+        b if b < 1073741824.0 => format!("{:.1} MiB", b / 1048576.0),
+        b => format!("{:.1} GiB", b / 1073741824.0),
+    }
+}
+
+/// Which kernels a kernel reads from, and why they are not one with it.
+fn neighbours(reader: usize, units: &[UnitReport]) -> String {
+    let mut out = String::new();
+    for (w, writer) in units[..reader].iter().enumerate() {
+        if writer.writes.iter().any(|storage| units[reader].reads.contains(storage))
+            && let Some(why) = apart(writer, &units[reader])
+        {
+            let _ = write!(out, "<p class=\"note\">Apart from {}: {why}.</p>", w + 1);
+        }
+    }
+    out
+}
+
 /// A kernel: what it fuses, what it computes, its text.
-fn kernel(at: usize, unit: &UnitReport, anchor: &str) -> String {
+fn kernel(at: usize, unit: &UnitReport, anchor: &str, apart: &str) -> String {
     let mut out = format!(
         "<article id=\"{anchor}\" class=\"{}\"><h4>{}. {} <small>{} {}</small></h4>",
         class(unit.kind),
@@ -108,9 +137,15 @@ fn kernel(at: usize, unit: &UnitReport, anchor: &str) -> String {
     if !unit.note.is_empty() {
         let _ = write!(out, "<p class=\"note\">Not fused: {}.</p>", escaped(unit.note));
     }
+    out.push_str(apart);
     match &unit.source {
         Some(text) => {
-            let _ = write!(out, "<pre>{}</pre>", escaped(text.trim_end()));
+            let _ = write!(
+                out,
+                "<details><summary>Source, {} lines</summary><pre>{}</pre></details>",
+                text.trim_end().lines().count(),
+                escaped(text.trim_end())
+            );
         }
         None => out.push_str("<p class=\"note\">A kernel of the library.</p>"),
     }

@@ -137,8 +137,8 @@ impl<'l> Choice<'l> {
                 maps.extend(op.writes().into_iter().map(|storage| (storage, i)));
             }
         }
-        let heavy = listing.ops.iter().filter(|op| matches!(op.kind, Kind::Heavy(_))).flat_map(Op::writes).collect();
-        let own_kernel = |op: &&Op| matches!(op.kind, Kind::Heavy(_) | Kind::Opaque(_));
+        let heavy = listing.ops.iter().filter(|op| matches!(op.kind, Kind::Fusable(_))).flat_map(Op::writes).collect();
+        let own_kernel = |op: &&Op| matches!(op.kind, Kind::Fusable(_) | Kind::Opaque(_));
         let written = listing.ops.iter().filter(own_kernel).flat_map(Op::reads).collect();
         let (saved, again) = (Vec::new(), HashSet::new());
         Choice { ops: &listing.ops, maps, planned, outputs, asked, heavy, written, saved, again }

@@ -43,7 +43,7 @@ pub(super) fn run(rows: &Rows, label: &str, place: impl Fn(&[Raw]) -> Result<Vec
     scalars.truncate(region.scalars());
     region.run(&inputs, &scalars, &outputs, rows.trailing)?;
     let dtypes = |tensors: &[&Raw]| tensors.iter().map(|t| t.dtype()).collect::<Vec<_>>();
-    region.source(outputs[0].queue(), &dtypes(&inputs), &dtypes(&outputs))
+    region.source(&dtypes(&inputs), &dtypes(&outputs))
 }
 
 /// Puts a region together; with `anchored`, it has one more input that nobody reads.
@@ -69,7 +69,7 @@ fn assemble(rows: &Rows, label: &str, anchored: bool) -> Result<(Arc<Region>, Ve
                 assembly.builder.name(made, *name);
                 assembly.known.push((op.outputs[0].clone(), made));
             }
-            Kind::Heavy(_) | Kind::Opaque(_) => {}
+            Kind::Fusable(_) | Kind::Opaque(_) => {}
         }
     }
     for out in &rows.outputs {

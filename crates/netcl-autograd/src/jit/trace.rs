@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
-use netcl_core::kernels::described::{Combine, Described, Heavy, Meaning, Reduce};
+use netcl_core::kernels::described::{Combine, Described, Fusable, Meaning, Reduce};
 use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::{self, Access, Allocation, Arg, HostAction, Launch, Scalar, Sink, Slot};
@@ -54,7 +54,7 @@ pub(super) enum Kind {
     /// One input, combined over some of its axes; the output has the others. No axis has length 1.
     Reduce { combine: Combine, reduced: Vec<bool>, name: &'static str },
     /// Kernels of its own, and room for an expression behind it.
-    Heavy(Arc<dyn Heavy>),
+    Fusable(Arc<dyn Fusable>),
     /// A launch that nobody has described.
     Opaque(Box<Launch>),
 }
@@ -113,7 +113,7 @@ impl Trace {
                         add(slot);
                     }
                 }),
-                Kind::Reduce { .. } | Kind::Heavy(_) => {}
+                Kind::Reduce { .. } | Kind::Fusable(_) => {}
             }
         }
         found
@@ -346,8 +346,10 @@ impl Sink for Tracer {
 
     fn offer(&self, operation: &Described<'_>) -> Result<bool> {
         let (inputs, outputs) = (operation.inputs, operation.outputs);
-        // A value that is not a float cannot live in a register of an expression: what writes one stays a launch.
-        if outputs.iter().any(|t| !t.dtype().is_float()) {
+        // A value that is not a float cannot live in a register of an expression: what writes one stays a launch. The truth values of
+        // a comparison can, as 0 and 1.
+        let truth = matches!(&operation.meaning, Meaning::Elementwise(op, _) if op.expr().is_predicate());
+        if !outputs.iter().all(|t| t.dtype().is_float() || (truth && t.dtype() == DType::U8)) {
             return Ok(false);
         }
         match &operation.meaning {
@@ -373,9 +375,9 @@ impl Sink for Tracer {
                     self.compose(first, launch, id(outputs[0].storage()));
                 }
             }
-            Meaning::Heavy(heavy) => self.push(Op {
+            Meaning::Fusable(heavy) => self.push(Op {
                 name: heavy.name().into(),
-                kind: Kind::Heavy(heavy.clone()),
+                kind: Kind::Fusable(heavy.clone()),
                 inputs: inputs.iter().map(|&t| t.clone()).collect(),
                 outputs: outputs.iter().map(|&t| t.clone()).collect(),
                 part_of: None,

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use netcl_core::kernels::described::{Combine, Heavy, Prologue, Taken};
+use netcl_core::kernels::described::{CanFuse, Combine, Fusable, Prologue};
 use netcl_core::kernels::launch::{Access, Arg, Launch, Scalar};
 use netcl_core::shape::Layout;
 use netcl_core::tensor::Tensor as Raw;
@@ -18,7 +18,7 @@ use super::views::remap;
 const MAX_EPILOGUE_INPUTS: usize = 5;
 const MAX_EPILOGUE_NODES: usize = 64;
 /// Operations of an operand that a product computes while it reads it.
-const MAX_LEAD_NODES: usize = 32;
+const MAX_PROLOGUE_NODES: usize = 32;
 /// Tensors that a reduction reads through its prologue.
 const MAX_PROLOGUE_INPUTS: usize = 8;
 
@@ -42,13 +42,13 @@ pub(super) enum Work {
     },
     Rows(Rows),
     Reduce(ReduceWork),
-    Heavy {
-        heavy: Arc<dyn Heavy>,
+    Fusable {
+        heavy: Arc<dyn Fusable>,
         inputs: Vec<Raw>,
         out: Raw,
         /// An input that is computed while it is read; the expression's first input stands in its place.
-        lead: Option<(usize, Fused)>,
-        finish: Option<(Fused, Raw)>,
+        prologue: Option<(usize, Fused)>,
+        epilogue: Option<(Fused, Raw)>,
     },
     Opaque(Box<Launch>),
 }
@@ -85,10 +85,10 @@ impl Unit {
                 all.extend(reduce.epilogue.iter().flat_map(|fused| ids(&fused.inputs[1..])));
                 all
             }
-            Work::Heavy { inputs, lead, finish, .. } => {
+            Work::Fusable { inputs, prologue, epilogue, .. } => {
                 let mut all = ids(inputs);
-                all.extend(lead.iter().flat_map(|(_, fused)| ids(&fused.inputs[1..])));
-                all.extend(finish.iter().flat_map(|(fused, _)| ids(&fused.inputs[1..])));
+                all.extend(prologue.iter().flat_map(|(_, fused)| ids(&fused.inputs[1..])));
+                all.extend(epilogue.iter().flat_map(|(fused, _)| ids(&fused.inputs[1..])));
                 all
             }
             Work::Opaque(launch) => touched(launch, Access::Read),
@@ -100,8 +100,8 @@ impl Unit {
             Work::Map { outputs, .. } => outputs.iter().map(|t| id(t.storage())).collect(),
             Work::Rows(rows) => rows.outputs.iter().map(|t| id(t.storage())).collect(),
             Work::Reduce(reduce) => vec![id(reduce.out.storage())],
-            Work::Heavy { out, finish, .. } => {
-                vec![id(finish.as_ref().map_or(out, |(_, result)| result).storage())]
+            Work::Fusable { out, epilogue, .. } => {
+                vec![id(epilogue.as_ref().map_or(out, |(_, result)| result).storage())]
             }
             Work::Opaque(launch) => touched(launch, Access::Write),
         }
@@ -166,7 +166,7 @@ impl Planner<'_> {
 
     fn units(&self) -> Vec<Unit> {
         let mut prologues = Prologues { fused: self.prologues(), apart: HashMap::new() };
-        self.lead(&mut prologues);
+        self.prologue(&mut prologues);
         let mut units: Vec<Unit> = Vec::new();
         for group in self.groups {
             let outputs = self.needed(group, &prologues);
@@ -223,21 +223,21 @@ impl Planner<'_> {
 
     /// What products compute while they read an operand: a value that nobody else reads, where the engine copies the operand
     /// anyway. What can be a part of the product before it is that instead.
-    fn lead(&self, prologues: &mut Prologues) {
+    fn prologue(&self, prologues: &mut Prologues) {
         for (i, op) in self.listing.ops.iter().enumerate() {
-            let Kind::Heavy(heavy) = &op.kind else { continue };
+            let Kind::Fusable(heavy) = &op.kind else { continue };
             for (k, value) in op.inputs.iter().enumerate() {
                 let Some(fused) = self.leading(value, (i, k)) else { continue };
                 let mut inputs = op.inputs.clone();
                 inputs[k] = fused.inputs[0].clone();
                 let Fused { expr, inputs: all, scalars } = &fused;
                 let prologue = Prologue { operand: k, expr, inputs: all[1..].to_vec(), scalars: scalars.clone() };
-                match heavy.takes(&prologue, &inputs, &op.outputs[0]) {
-                    Ok(Taken::Yes) => {
+                match heavy.can_fuse(&prologue, &inputs, &op.outputs[0]) {
+                    Ok(CanFuse::Yes) => {
                         prologues.fused.insert((i, k), fused);
                         break;
                     }
-                    Ok(Taken::No(why)) => prologues.apart.insert(i, why),
+                    Ok(CanFuse::No(why)) => prologues.apart.insert(i, why),
                     Err(_) => None,
                 };
             }
@@ -257,9 +257,10 @@ impl Planner<'_> {
         let fused = fuse(&members, std::slice::from_ref(made), &[]);
         let heavy = |input: &Raw| {
             let producer = self.facts.producer(&self.listing.ops, input);
-            producer.is_some_and(|p| matches!(self.listing.ops[p].kind, Kind::Heavy(_)))
+            producer.is_some_and(|p| matches!(self.listing.ops[p].kind, Kind::Fusable(_)))
         };
-        let fits = (1..=1 + MAX_EPILOGUE_INPUTS).contains(&fused.inputs.len()) && fused.expr.flops() <= MAX_LEAD_NODES;
+        let fits =
+            (1..=1 + MAX_EPILOGUE_INPUTS).contains(&fused.inputs.len()) && fused.expr.flops() <= MAX_PROLOGUE_NODES;
         if !fits || !all_float(&fused.inputs) || fused.inputs.iter().any(heavy) {
             return None;
         }
@@ -303,11 +304,11 @@ impl Planner<'_> {
                 let out = first.outputs[0].clone();
                 (Work::Reduce(ReduceWork { name, combine, reduced, inputs, prologue, epilogue: None, out }), "")
             }
-            (_, Kind::Heavy(heavy)) => {
+            (_, Kind::Fusable(heavy)) => {
                 let (mut inputs, out) = (first.inputs.clone(), first.outputs[0].clone());
                 let own = *group.ops.first()?;
-                let lead = (0..inputs.len()).find_map(|k| Some((k, prologues.fused.get(&(own, k))?.clone())));
-                if let Some((k, fused)) = &lead {
+                let prologue = (0..inputs.len()).find_map(|k| Some((k, prologues.fused.get(&(own, k))?.clone())));
+                if let Some((k, fused)) = &prologue {
                     let before = self.facts.producer(&self.listing.ops, &inputs[*k]).and_then(|p| self.group_of(p));
                     // Operations that live on elsewhere are listed there.
                     if let Some(before) = before.filter(|before| self.needed(before, prologues).is_empty()) {
@@ -316,8 +317,8 @@ impl Planner<'_> {
                     }
                     inputs[*k] = fused.inputs[0].clone();
                 }
-                let note = prologues.apart.get(&own).filter(|_| lead.is_none()).copied().unwrap_or_default();
-                (Work::Heavy { heavy: heavy.clone(), inputs, out, lead, finish: None }, note)
+                let note = prologues.apart.get(&own).filter(|_| prologue.is_none()).copied().unwrap_or_default();
+                (Work::Fusable { heavy: heavy.clone(), inputs, out, prologue, epilogue: None }, note)
             }
         };
         Some(Unit { ops, work, pinned, note })
@@ -361,7 +362,7 @@ impl Planner<'_> {
             }
             let takes = |unit: &Unit| {
                 let own = match &unit.work {
-                    Work::Heavy { out, finish: None, .. } => squeezed(out)?,
+                    Work::Fusable { out, epilogue: None, .. } => squeezed(out)?,
                     Work::Reduce(ReduceWork { out, epilogue: None, .. }) => out.clone(),
                     _ => return None,
                 };
@@ -386,7 +387,7 @@ impl Planner<'_> {
             let out = out.clone();
             let ops = units[reader].ops.clone();
             match &mut units[at].work {
-                Work::Heavy { finish, .. } => *finish = Some((after, out)),
+                Work::Fusable { epilogue, .. } => *epilogue = Some((after, out)),
                 Work::Reduce(reduce) => {
                     reduce.epilogue = Some(after);
                     reduce.out = out;

@@ -1,43 +1,51 @@
 //! Attention and rotary embedding.
 
+use std::iter;
+
 use netcl_core::dtype::DType;
 use netcl_core::random::Generator;
-use netcl_core::shape::Slice;
+use netcl_core::shape::{Shape, Slice};
 use netcl_core::tensor::Tensor as Raw;
 use netcl_ops as ops;
 use netcl_ops::attention::{self as raw, AttentionOptions};
 pub use netcl_ops::attention::{RotaryForm, RotaryTables};
 use netcl_ops::dropout::MaskPlace;
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
-use super::elementwise::{add, gt, mul, where_};
+use super::elementwise::{add, cast, exp, indicator, mul, sub, where_};
 use super::fused::record_fused;
-use super::layout::{slice, transpose, tril};
+use super::layout::{expand, reshape, slice, sum_to, transpose, tril, unsqueeze};
 use super::linear_map::LinearMap;
 use super::matmul::matmul;
 use super::pad::{PadMode, pad};
+use super::reduce::sum;
 use super::softmax::softmax;
 use crate::autocast;
 use crate::error::{Error, Result};
+use crate::graph::Gradients;
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// How [`scaled_dot_product_attention`] weighs keys.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attention<'t> {
     /// Query i sees the keys 0 to i only.
     pub causal: bool,
-    /// Added to the scores; broadcast to `[batch, heads, queries, keys]`. Minus infinity hides a key. It has no gradient.
+    /// Added to the scores; broadcast to `[batch, heads, queries, keys]`. Minus infinity hides a key.
     pub mask: Option<&'t Tensor>,
     /// The probability with which a weight is dropped.
     pub dropout: f64,
     /// What scores are multiplied by; `1 / sqrt(width)` if not given.
     pub scale: Option<f64>,
+    /// Grouped queries: `k` and `v` may have fewer heads than `q`, each of which serves as many neighbouring heads of `q`.
+    pub grouped: bool,
 }
 
 /// `softmax(q k^T * scale + mask) v` for every batch and head, in memory linear in the number of queries and keys.
 ///
-/// `q` is `[batch, heads, queries, width]`, `k` `[batch, heads, keys, width]`, `v` `[batch, heads, keys, value width]`. A query
-/// whose keys are all hidden gives zeros. Random numbers come from the generator, or from the process-wide one.
+/// `q` is `[batch, heads, queries, width]`, `k` `[batch, heads, keys, width]`, `v` `[batch, heads, keys, value width]`, with any
+/// number of axes in place of batch and heads, as long as all three have the same. A query whose keys are all hidden gives zeros. Random numbers come from the generator, or from the process-wide one. The gradient of a
+/// mask that wants one has all scores in memory.
 ///
 /// ```
 /// use netcl_autograd::{DType, Tensor, manager, ops::attention::{Attention, scaled_dot_product_attention}};
@@ -58,14 +66,16 @@ pub fn scaled_dot_product_attention(
     how: &Attention<'_>,
     generator: Option<&mut Generator>,
 ) -> Result<Tensor> {
-    if how.mask.is_some_and(Tensor::requires_grad) {
-        let what = "the mask has no gradient; detach() it, or write the attention with matmul and softmax".to_owned();
-        return Err(Error::NoGradient { op: "scaled_dot_product_attention", what });
+    if q.ndim() != 4 && q.ndim() >= 2 && k.ndim() == q.ndim() && v.ndim() == q.ndim() {
+        return with_four_axes(q, k, v, how, generator);
     }
     if let Some(casts) = autocast::enter("scaled_dot_product_attention", [q, k, v]) {
         let mask = casts.given(how.mask)?;
         let how = Attention { mask: mask.as_ref(), ..*how };
         return scaled_dot_product_attention(&casts.of(q)?, &casts.of(k)?, &casts.of(v)?, &how, generator);
+    }
+    if how.grouped && q.shape().get(1) != k.shape().get(1) {
+        return grouped(q, k, v, how, generator);
     }
     let mask: Option<Raw> = how.mask.map(|mask| mask.raw().clone());
     let mut options = AttentionOptions { causal: how.causal, mask: mask.as_ref(), dropout: None, scale: how.scale };
@@ -78,43 +88,161 @@ pub fn scaled_dot_product_attention(
     let (causal, scale) = (how.causal, how.scale);
     let again = (mask.clone(), dropout.clone());
     let fast = move |inputs: &[Tensor], upstream: &Tensor| {
-        let [q, k, v] = inputs else { return Ok(smallvec![None; inputs.len()]) };
+        let [q, k, v, with_gradient @ ..] = inputs else { return Ok(smallvec![None; inputs.len()]) };
         let (mask, dropout) = &again;
         let options = AttentionOptions { causal, mask: mask.as_ref(), dropout: dropout.clone(), scale };
         let found =
             raw::scaled_dot_product_attention_backward(upstream.raw(), q.raw(), k.raw(), v.raw(), &saved, &options)?;
-        Ok([found.q, found.k, found.v].into_iter().map(|raw| Some(raw.into())).collect())
+        let mut all: Gradients = [found.q, found.k, found.v].into_iter().map(|raw| Some(raw.into())).collect();
+        for mask in with_gradient {
+            all.push(Some(mask_gradient([q, k, v], mask, upstream, &saved, &options)?));
+        }
+        Ok(all)
     };
     let composite = move |inputs: &[Tensor]| {
-        let [q, k, v] = inputs else { return Ok(inputs[0].clone()) };
-        in_pieces(q, k, v, causal, mask.as_ref(), dropout.as_ref(), scale)
+        let [q, k, v, with_gradient @ ..] = inputs else { return Ok(inputs[0].clone()) };
+        let constant = mask.clone().map(Tensor::from);
+        in_pieces([q, k, v], causal, with_gradient.first().or(constant.as_ref()), dropout.as_ref(), scale)
     };
-    record_fused("scaled_dot_product_attention", &[q, k, v], output, fast, composite)
+    let mut inputs: SmallVec<[&Tensor; 4]> = smallvec![q, k, v];
+    inputs.extend(how.mask.filter(|mask| mask.needs_grad()));
+    trace::settings("scaled_dot_product_attention", || {
+        let width = q.shape().last().copied().unwrap_or(1) as f64;
+        // Without a mask, q stands in its place.
+        let mask = how.mask.map_or(q.raw(), Tensor::raw);
+        [
+            ("causal", causal.into()),
+            ("scale", scale.unwrap_or(1.0 / width.sqrt()).into()),
+            ("dropout", how.dropout.into()),
+            ("masked", how.mask.is_some().into()),
+            ("mask", mask.into()),
+        ]
+    });
+    record_fused("scaled_dot_product_attention", &inputs, output, fast, composite)
 }
 
-/// The same with all scores in memory: what second derivatives are taken of.
-fn in_pieces(
+/// Attention over tensors without a batch or heads, or with several axes of them.
+fn with_four_axes(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
-    causal: bool,
-    mask: Option<&Raw>,
-    dropout: Option<&(f64, MaskPlace)>,
-    scale: Option<f64>,
+    how: &Attention<'_>,
+    generator: Option<&mut Generator>,
 ) -> Result<Tensor> {
+    let rank = q.ndim();
+    let folded = |t: &Tensor| {
+        let (lead, rest) = t.shape().split_at(rank.saturating_sub(3));
+        let batch = lead.iter().product::<usize>();
+        let shape: Shape =
+            iter::once(batch).chain(iter::repeat_n(1, 3 - rest.len())).chain(rest.iter().copied()).collect();
+        reshape(t, shape)
+    };
+    let lead = &q.shape()[..rank.saturating_sub(3)];
+    for other in [k, v] {
+        if other.shape()[..lead.len()] != *lead {
+            let why = format!("q, k and v must agree in all axes before the heads, and q has shape {}", q.shape());
+            return Err(Error::shape("scaled_dot_product_attention", other.shape(), why));
+        }
+    }
+    // A mask of fewer axes broadcasts as it is.
+    let mask = how.mask.filter(|mask| mask.ndim() > 3).map(|mask| {
+        let whole = mask.shape()[mask.ndim() - 3..].iter();
+        folded(&expand(mask, lead.iter().chain(whole).copied().collect::<Shape>())?)
+    });
+    let mask = mask.transpose()?;
+    let how = Attention { mask: mask.as_ref().or(how.mask), ..*how };
+    let out = scaled_dot_product_attention(&folded(q)?, &folded(k)?, &folded(v)?, &how, generator)?;
+    let width = v.shape().last().copied();
+    let shape: Shape = q.shape().iter().take(rank - 1).copied().chain(width).collect();
+    reshape(&out, shape)
+}
+
+/// Attention whose keys and values serve several heads of queries.
+fn grouped(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    how: &Attention<'_>,
+    generator: Option<&mut Generator>,
+) -> Result<Tensor> {
+    let op = "scaled_dot_product_attention";
+    let (&[batch, heads, queries, width], &[_, shared, ..]) = (&q.shape()[..], &k.shape()[..]) else {
+        return Err(Error::shape(op, q.shape(), "q, k and v must have the four axes batch, heads, length and width"));
+    };
+    if shared == 0 || !heads.is_multiple_of(shared) || k.ndim() != 4 || v.ndim() != 4 || v.shape()[1] != shared {
+        let why = format!(
+            "grouped queries take {heads} heads of q in equal groups, and as many heads of k as of v, whose shape is {}",
+            v.shape()
+        );
+        return Err(Error::shape(op, k.shape(), why));
+    }
+    let (group, plain) = (heads / shared, Attention { grouped: false, ..*how });
+    if !how.causal && how.mask.is_none() {
+        // The queries of a group as one head: keys and values are not copied.
+        let rows = reshape(q, [batch, shared, group * queries, width])?;
+        let out = scaled_dot_product_attention(&rows, k, v, &plain, generator)?;
+        return reshape(&out, [batch, heads, queries, v.shape()[3]]);
+    }
+    let repeated = |t: &Tensor| {
+        let &[batch, _, length, width] = &t.shape()[..] else { return Ok(t.clone()) };
+        let groups = expand(&unsqueeze(t, 2)?, [batch, shared, group, length, width])?;
+        reshape(&groups, [batch, heads, length, width])
+    };
+    scaled_dot_product_attention(q, &repeated(k)?, &repeated(v)?, &plain, generator)
+}
+
+/// The gradient of a mask, from scores that are computed again, all at once.
+fn mask_gradient(
+    [q, k, v]: [&Tensor; 3],
+    mask: &Tensor,
+    upstream: &Tensor,
+    saved: &raw::Attention,
+    options: &AttentionOptions<'_>,
+) -> Result<Tensor> {
+    let sums: Tensor = saved.logsumexp.clone().into();
+    let wide = |t: &Tensor| cast(t, sums.dtype());
+    let scores = scores(&wide(q)?, &wide(k)?, options.scale)?;
+    let (scores, visible) = masked(&scores, Some(&wide(mask)?), options.causal)?;
+    let weights = where_(&visible, &exp(&sub(&scores, &unsqueeze(&sums, -1)?)?)?, 0.0)?;
+    let upstream = wide(upstream)?;
+    let mut slope = matmul(&upstream, &transpose(&wide(v)?, -1, -2)?)?;
+    if let Some((p, place)) = &options.dropout {
+        slope = dropped(&slope, *p, place)?;
+    }
+    let total = sum(&mul(&upstream, &wide(&saved.out.clone().into())?)?, -1, true)?;
+    cast(&sum_to(&mul(&weights, &sub(&slope, &total)?)?, mask.shape())?, mask.dtype())
+}
+
+fn scores(q: &Tensor, k: &Tensor, scale: Option<f64>) -> Result<Tensor> {
     let width = q.shape().last().copied().unwrap_or(1);
-    let mut scores = mul(&matmul(q, &transpose(k, -1, -2)?)?, scale.unwrap_or(1.0 / (width as f64).sqrt()))?;
-    // 1 where a key is seen. A query that sees none gets zeros, so hidden scores must not be infinite.
-    let mut visible: Tensor = Tensor::full(q.queue(), scores.shape().clone(), q.dtype(), 1.0)?;
+    mul(&matmul(q, &transpose(k, -1, -2)?)?, scale.unwrap_or(1.0 / (width as f64).sqrt()))
+}
+
+/// Scores with a mask added, finite throughout, and 1 where a key is seen.
+fn masked(scores: &Tensor, mask: Option<&Tensor>, causal: bool) -> Result<(Tensor, Tensor)> {
+    let mut visible: Tensor = Tensor::full(scores.queue(), scores.shape().clone(), scores.dtype(), 1.0)?;
+    let mut scores = scores.clone();
     if let Some(mask) = mask {
-        let mask: Tensor = mask.cast(q.dtype())?.into();
-        let seen = gt(&mask, f64::NEG_INFINITY)?;
-        scores = add(&scores, &where_(&seen, &mask, 0.0)?)?;
+        let seen = indicator("gt", mask, f64::NEG_INFINITY)?;
+        scores = add(&scores, &where_(&seen, mask, 0.0)?)?;
         visible = mul(&visible, &seen)?;
     }
     if causal {
         visible = tril(&visible, 0)?;
     }
+    Ok((scores, visible))
+}
+
+/// The same with all scores in memory: what second derivatives are taken of.
+fn in_pieces(
+    [q, k, v]: [&Tensor; 3],
+    causal: bool,
+    mask: Option<&Tensor>,
+    dropout: Option<&(f64, MaskPlace)>,
+    scale: Option<f64>,
+) -> Result<Tensor> {
+    let (scores, visible) = masked(&scores(q, k, scale)?, mask, causal)?;
+    // A query that sees no key gets zeros, so hidden scores must not be infinite.
     let hidden = if q.dtype() == DType::F16 { -6e4 } else { -1e30 };
     let mut weights = mul(&softmax(&where_(&visible, &scores, hidden)?, -1)?, &visible)?;
     if let Some((p, place)) = dropout {
@@ -141,6 +269,10 @@ fn dropped(weights: &Tensor, p: f64, place: &MaskPlace) -> Result<Tensor> {
 #[track_caller]
 pub fn rotary(x: &Tensor, tables: &RotaryTables, form: RotaryForm) -> Result<Tensor> {
     let (forth, back) = (tables.clone(), tables.clone());
+    trace::settings("rotary", || {
+        let form = if form == RotaryForm::HalfSplit { "halves" } else { "pairs" };
+        [("cos", tables.cos().into()), ("sin", tables.sin().into()), ("form", form.into())]
+    });
     LinearMap::new(
         ["rotary", "rotary_backward"],
         move |x| raw::rotary(x, &forth, form),

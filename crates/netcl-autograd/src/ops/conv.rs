@@ -4,9 +4,9 @@
 //! gradient and filters), and the weight gradient (of an output's gradient and an image). All are linear in both operands, so
 //! any derivative is one of the three again.
 
+pub use netcl_core::conv::{ConvParams, symmetric};
 use netcl_core::shape::Shape;
 use netcl_ops::conv as raw;
-pub use netcl_ops::conv::same;
 use netcl_ops::norm::{Affine, Normalized, Running, batch_norm_backward, batch_norm_with};
 use smallvec::{SmallVec, smallvec};
 
@@ -18,76 +18,51 @@ use crate::autocast;
 use crate::error::{Error, Result};
 use crate::graph::{Gradients, RuleContext, Save, grad_enabled, record};
 use crate::tensor::Tensor;
+use crate::trace::{self, Attr};
 
-/// How filters move over images.
-///
-/// ```
-/// use netcl_autograd::ops::conv::{Convolution, same};
-///
-/// let halving = Convolution { stride: [2, 2], padding: same([1, 1]), ..Default::default() };
-/// assert_eq!(halving.padding, [1, 1, 1, 1]);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Convolution {
-    /// Steps down and to the right.
-    pub stride: [usize; 2],
-    /// Zeros at the top, bottom, left and right; [`same`] makes it from one number per axis.
-    pub padding: [usize; 4],
-    /// Distance between the taps of a filter.
-    pub dilation: [usize; 2],
-    /// Independent groups of channels.
-    pub groups: usize,
+/// What moves along the only row of a sequence.
+fn along_row(params: &ConvParams) -> ConvParams {
+    let ([_, stride], [_, _, before, after], [_, dilation]) = (params.stride, params.padding, params.dilation);
+    ConvParams { stride: [1, stride], padding: [0, 0, before, after], dilation: [1, dilation], ..*params }
 }
 
-impl Default for Convolution {
-    fn default() -> Self {
-        Convolution { stride: [1, 1], padding: [0; 4], dilation: [1, 1], groups: 1 }
-    }
+/// The settings that a trace notes.
+fn noted(params: ConvParams) -> [(&'static str, Attr); 4] {
+    let ConvParams { stride, padding, dilation, groups } = params;
+    [
+        ("stride", stride[..].into()),
+        ("padding", padding[..].into()),
+        ("dilation", dilation[..].into()),
+        ("groups", groups.into()),
+    ]
 }
 
-impl Convolution {
-    fn options(&self) -> raw::ConvOptions<'static> {
-        let Convolution { stride, padding, dilation, groups } = *self;
-        raw::ConvOptions { stride, padding, dilation, groups, ..Default::default() }
-    }
-
-    /// What moves along the only row of a sequence.
-    fn along_row(&self) -> Convolution {
-        Convolution {
-            stride: [1, self.stride[1]],
-            padding: [0, 0, self.padding[2], self.padding[3]],
-            dilation: [1, self.dilation[1]],
-            groups: self.groups,
-        }
-    }
-
-    /// The gradient of an image.
-    #[track_caller]
-    fn data_gradient(self, grad: &Tensor, weight: &Tensor, image: &Shape) -> Result<Tensor> {
-        let output = raw::conv2d_backward_data(grad.raw(), weight.raw(), image, &self.options())?;
-        let filters = weight.shape().clone();
-        record("conv2d_backward_data", &[grad, weight], output, Save::INPUTS, || {
-            Box::new(move |context, upstream| {
-                let of_grad = || conv2d(upstream, &context.input(1)?, None, &self);
-                let of_weight = || self.weight_gradient(&context.input(0)?, upstream, &filters);
-                Ok(smallvec![context.if_wanted(0, of_grad)?, context.if_wanted(1, of_weight)?])
-            })
+/// The gradient of an image.
+#[track_caller]
+fn data_gradient(params: ConvParams, grad: &Tensor, weight: &Tensor, image: &Shape) -> Result<Tensor> {
+    let output = raw::conv2d_backward_data(grad.raw(), weight.raw(), image, &params.into())?;
+    let filters = weight.shape().clone();
+    record("conv2d_backward_data", &[grad, weight], output, Save::INPUTS, || {
+        Box::new(move |context, upstream| {
+            let of_grad = || conv2d(upstream, &context.input(1)?, None, &params);
+            let of_weight = || weight_gradient(params, &context.input(0)?, upstream, &filters);
+            Ok(smallvec![context.if_wanted(0, of_grad)?, context.if_wanted(1, of_weight)?])
         })
-    }
+    })
+}
 
-    /// The gradient of filters.
-    #[track_caller]
-    fn weight_gradient(self, grad: &Tensor, image: &Tensor, filters: &Shape) -> Result<Tensor> {
-        let output = raw::conv2d_backward_weight(grad.raw(), image.raw(), filters, &self.options())?;
-        let shape = image.shape().clone();
-        record("conv2d_backward_weight", &[grad, image], output, Save::INPUTS, || {
-            Box::new(move |context, upstream| {
-                let of_grad = || conv2d(&context.input(1)?, upstream, None, &self);
-                let of_image = || self.data_gradient(&context.input(0)?, upstream, &shape);
-                Ok(smallvec![context.if_wanted(0, of_grad)?, context.if_wanted(1, of_image)?])
-            })
+/// The gradient of filters.
+#[track_caller]
+fn weight_gradient(params: ConvParams, grad: &Tensor, image: &Tensor, filters: &Shape) -> Result<Tensor> {
+    let output = raw::conv2d_backward_weight(grad.raw(), image.raw(), filters, &params.into())?;
+    let shape = image.shape().clone();
+    record("conv2d_backward_weight", &[grad, image], output, Save::INPUTS, || {
+        Box::new(move |context, upstream| {
+            let of_grad = || conv2d(&context.input(1)?, upstream, None, &params);
+            let of_image = || data_gradient(params, &context.input(0)?, upstream, &shape);
+            Ok(smallvec![context.if_wanted(0, of_grad)?, context.if_wanted(1, of_image)?])
         })
-    }
+    })
 }
 
 /// The gradients of an image, of filters and of a bias that may not be there.
@@ -109,33 +84,34 @@ fn with_bias(
 /// elements.
 ///
 /// ```
-/// use netcl_autograd::{DType, Tensor, manager, ops::conv::{Convolution, conv2d, same}};
+/// use netcl_autograd::{DType, Tensor, manager, ops::conv::{ConvParams, conv2d, symmetric}};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::full(&queue, [1, 1, 4, 4], DType::F32, 1.0)?;
 /// let weight = Tensor::full(&queue, [2, 1, 3, 3], DType::F32, 0.5)?.with_grad();
-/// let y = conv2d(&x, &weight, None, &Convolution { padding: same([1, 1]), ..Default::default() })?;
+/// let y = conv2d(&x, &weight, None, &ConvParams { padding: symmetric([1, 1]), ..Default::default() })?;
 /// assert_eq!(y.shape().to_vec(), [1, 2, 4, 4]);
 /// y.sum((), false)?.backward()?;
 /// assert_eq!(weight.grad().unwrap().to_host::<f32>()?[..3], [9.0, 12.0, 9.0]);
 /// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[track_caller]
-pub fn conv2d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, how: &Convolution) -> Result<Tensor> {
+pub fn conv2d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, params: &ConvParams) -> Result<Tensor> {
     if let Some(casts) = autocast::enter("conv2d", [x, weight].into_iter().chain(bias)) {
-        return conv2d(&casts.of(x)?, &casts.of(weight)?, casts.given(bias)?.as_ref(), how);
+        return conv2d(&casts.of(x)?, &casts.of(weight)?, casts.given(bias)?.as_ref(), params);
     }
     if x.ndim() == 3 {
-        return squeeze(&conv2d(&unsqueeze(x, 0)?, weight, bias, how)?, &[0]);
+        return squeeze(&conv2d(&unsqueeze(x, 0)?, weight, bias, params)?, &[0]);
     }
-    let output = raw::conv2d(x.raw(), weight.raw(), bias.map(Tensor::raw), &how.options())?;
-    let (how, biased) = (*how, bias.is_some());
+    let output = raw::conv2d(x.raw(), weight.raw(), bias.map(Tensor::raw), &(*params).into())?;
+    let (params, biased) = (*params, bias.is_some());
     let (image, filters) = (x.shape().clone(), weight.shape().clone());
     let inputs: SmallVec<[&Tensor; 3]> = [x, weight].into_iter().chain(bias).collect();
+    trace::settings("conv2d", || noted(params));
     record("conv2d", &inputs, output, Save { inputs: 0b011, output: false }, || {
         Box::new(move |context, upstream| {
-            let of_image = || how.data_gradient(upstream, &context.input(1)?, &image);
-            let of_weight = || how.weight_gradient(upstream, &context.input(0)?, &filters);
+            let of_image = || data_gradient(params, upstream, &context.input(1)?, &image);
+            let of_weight = || weight_gradient(params, upstream, &context.input(0)?, &filters);
             with_bias(context, upstream, biased, of_image, of_weight)
         })
     })
@@ -164,13 +140,13 @@ impl Default for BatchNorm<'_> {
 /// itself, which saves a pass over its result.
 ///
 /// ```
-/// use netcl_autograd::{DType, Tensor, manager, ops::conv::{BatchNorm, Convolution, conv2d_batch_norm}};
+/// use netcl_autograd::{DType, Tensor, manager, ops::conv::{BatchNorm, ConvParams, conv2d_batch_norm}};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 3.0, 1.0, 3.0], [1, 1, 2, 2])?;
 /// let weight = Tensor::full(&queue, [1, 1, 1, 1], DType::F32, 7.0)?.with_grad();
 /// let norm = BatchNorm { eps: 0.0, ..Default::default() };
-/// let y = conv2d_batch_norm(&x, &weight, None, &Convolution::default(), &norm)?;
+/// let y = conv2d_batch_norm(&x, &weight, None, &ConvParams::default(), &norm)?;
 /// assert_eq!(y.to_host::<f32>()?, [-1.0, 1.0, -1.0, 1.0]);
 /// # Ok::<(), netcl_autograd::Error>(())
 /// ```
@@ -179,18 +155,18 @@ pub fn conv2d_batch_norm(
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
-    how: &Convolution,
+    params: &ConvParams,
     norm: &BatchNorm<'_>,
 ) -> Result<Tensor> {
     // The parameters of the normalisation stay in float32.
     if let Some(casts) = autocast::enter("conv2d_batch_norm", [x, weight].into_iter().chain(bias)) {
-        return conv2d_batch_norm(&casts.of(x)?, &casts.of(weight)?, casts.given(bias)?.as_ref(), how, norm);
+        return conv2d_batch_norm(&casts.of(x)?, &casts.of(weight)?, casts.given(bias)?.as_ref(), params, norm);
     }
     let (convolved, statistics) =
-        raw::conv2d_with_statistics(x.raw(), weight.raw(), bias.map(Tensor::raw), &how.options())?;
+        raw::conv2d_with_statistics(x.raw(), weight.raw(), bias.map(Tensor::raw), &(*params).into())?;
     let affine = Affine { weight: norm.weight.map(Tensor::raw), bias: norm.bias.map(Tensor::raw) };
     let Normalized { output, mean, rstd } = batch_norm_with(&convolved, &statistics, affine, norm.running, norm.eps)?;
-    let (how, eps, image, filters) = (*how, norm.eps, x.shape().clone(), weight.shape().clone());
+    let (params, eps, image, filters) = (*params, norm.eps, x.shape().clone(), weight.shape().clone());
     let (biased, scaled) = (bias.is_some(), norm.weight.is_some());
     let inputs: SmallVec<[&Tensor; 5]> =
         [x, weight].into_iter().chain(bias).chain(norm.weight).chain(norm.bias).collect();
@@ -202,7 +178,7 @@ pub fn conv2d_batch_norm(
                 return fused::through(context, &inputs, upstream, |inputs| {
                     let mut rest = inputs[2..].iter();
                     let bias = if biased { rest.next() } else { None };
-                    let out = conv2d(&inputs[0], &inputs[1], bias, &how)?;
+                    let out = conv2d(&inputs[0], &inputs[1], bias, &params)?;
                     let scale = if scaled { rest.next() } else { None };
                     batch_norm(&out, scale, rest.next(), None, eps)
                 });
@@ -212,8 +188,8 @@ pub fn conv2d_batch_norm(
             let affine = Affine { weight, bias: rest.next() };
             let back = batch_norm_backward(upstream.raw(), &convolved, affine, &mean, &rstd, true)?;
             let grad = Tensor::from(back.input);
-            let of_image = || how.data_gradient(&grad, &inputs[1], &image);
-            let of_weight = || how.weight_gradient(&grad, &inputs[0], &filters);
+            let of_image = || data_gradient(params, &grad, &inputs[1], &image);
+            let of_weight = || weight_gradient(params, &grad, &inputs[0], &filters);
             let mut gradients = with_bias(context, &grad, biased, of_image, of_weight)?;
             gradients.extend(back.weight.into_iter().chain(back.bias).map(|raw| Some(raw.into())));
             Ok(gradients)
@@ -224,12 +200,12 @@ pub fn conv2d_batch_norm(
 /// The convolution of sequences `[N, C, L]` (or one sequence `[C, L]`) with filters `[F, C / groups, K]`, plus a bias of F
 /// elements. Of the options, those for columns count.
 #[track_caller]
-pub fn conv1d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, how: &Convolution) -> Result<Tensor> {
+pub fn conv1d(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, params: &ConvParams) -> Result<Tensor> {
     if let Some(casts) = autocast::enter("conv1d", [x, weight].into_iter().chain(bias)) {
-        return conv1d(&casts.of(x)?, &casts.of(weight)?, casts.given(bias)?.as_ref(), how);
+        return conv1d(&casts.of(x)?, &casts.of(weight)?, casts.given(bias)?.as_ref(), params);
     }
     let (rows, filters) = as_rows("conv1d", x, weight)?;
-    without_row(&conv2d(&rows, &filters, bias, &how.along_row())?, x.ndim())
+    without_row(&conv2d(&rows, &filters, bias, &along_row(params))?, x.ndim())
 }
 
 /// Sequences and the filters for them as images and filters of one row.
@@ -259,25 +235,25 @@ pub fn conv_transpose2d(
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
-    how: &Convolution,
+    params: &ConvParams,
     output_padding: [usize; 2],
 ) -> Result<Tensor> {
     if let Some(casts) = autocast::enter("conv_transpose2d", [x, weight].into_iter().chain(bias)) {
         let (x, weight, bias) = (casts.of(x)?, casts.of(weight)?, casts.given(bias)?);
-        return conv_transpose2d(&x, &weight, bias.as_ref(), how, output_padding);
+        return conv_transpose2d(&x, &weight, bias.as_ref(), params, output_padding);
     }
     if x.ndim() == 3 {
-        return squeeze(&conv_transpose2d(&unsqueeze(x, 0)?, weight, bias, how, output_padding)?, &[0]);
+        return squeeze(&conv_transpose2d(&unsqueeze(x, 0)?, weight, bias, params, output_padding)?, &[0]);
     }
-    let Convolution { stride, padding, dilation, groups } = *how;
-    let options = raw::ConvTransposeOptions { stride, padding, output_padding, dilation, groups, ..Default::default() };
-    let output = raw::conv_transpose2d(x.raw(), weight.raw(), bias.map(Tensor::raw), &options)?;
-    let (how, biased, filters) = (*how, bias.is_some(), weight.shape().clone());
+    let bias_raw = bias.map(Tensor::raw);
+    let output = raw::conv_transpose2d(x.raw(), weight.raw(), bias_raw, &(*params).into(), output_padding)?;
+    let (params, biased, filters) = (*params, bias.is_some(), weight.shape().clone());
     let inputs: SmallVec<[&Tensor; 3]> = [x, weight].into_iter().chain(bias).collect();
+    trace::settings("conv_transpose2d", || noted(params));
     record("conv_transpose2d", &inputs, output, Save { inputs: 0b011, output: false }, || {
         Box::new(move |context, upstream| {
-            let of_input = || conv2d(upstream, &context.input(1)?, None, &how);
-            let of_weight = || how.weight_gradient(&context.input(0)?, upstream, &filters);
+            let of_input = || conv2d(upstream, &context.input(1)?, None, &params);
+            let of_weight = || weight_gradient(params, &context.input(0)?, upstream, &filters);
             with_bias(context, upstream, biased, of_input, of_weight)
         })
     })
@@ -287,13 +263,13 @@ pub fn conv_transpose2d(
 /// Of the options, those for columns count.
 ///
 /// ```
-/// use netcl_autograd::{Tensor, manager, ops::conv::{Convolution, conv_transpose1d}};
+/// use netcl_autograd::{Tensor, manager, ops::conv::{ConvParams, conv_transpose1d}};
 ///
 /// let queue = manager().cpu().queue;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 2.0], [1, 2])?;
 /// let weight = Tensor::from_host(&queue, &[1.0f32, 10.0], [1, 1, 2])?;
-/// let how = Convolution { stride: [1, 2], ..Default::default() };
-/// assert_eq!(conv_transpose1d(&x, &weight, None, &how, 0)?.to_host::<f32>()?, [1.0, 10.0, 2.0, 20.0]);
+/// let params = ConvParams { stride: [1, 2], ..Default::default() };
+/// assert_eq!(conv_transpose1d(&x, &weight, None, &params, 0)?.to_host::<f32>()?, [1.0, 10.0, 2.0, 20.0]);
 /// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 #[track_caller]
@@ -301,14 +277,14 @@ pub fn conv_transpose1d(
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
-    how: &Convolution,
+    params: &ConvParams,
     output_padding: usize,
 ) -> Result<Tensor> {
     if let Some(casts) = autocast::enter("conv_transpose1d", [x, weight].into_iter().chain(bias)) {
         let (x, weight, bias) = (casts.of(x)?, casts.of(weight)?, casts.given(bias)?);
-        return conv_transpose1d(&x, &weight, bias.as_ref(), how, output_padding);
+        return conv_transpose1d(&x, &weight, bias.as_ref(), params, output_padding);
     }
     let (rows, filters) = as_rows("conv_transpose1d", x, weight)?;
-    let out = conv_transpose2d(&rows, &filters, bias, &how.along_row(), [0, output_padding])?;
+    let out = conv_transpose2d(&rows, &filters, bias, &along_row(params), [0, output_padding])?;
     without_row(&out, x.ndim())
 }

@@ -4,10 +4,11 @@ use std::sync::{Arc, LazyLock};
 
 use netcl_core::kernels::expr::Graph;
 
-use super::elementwise::{ExprOp, div, maximum, mul};
+use super::elementwise::{ExprOp, div, maximum, mul, sub};
+use super::layout::unsqueeze;
 use super::reduce::{norm, sum};
 use crate::autocast;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
 /// The cosine of the angle between vectors along an axis; a vector shorter than `eps` counts as one of that length.
@@ -79,4 +80,30 @@ pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
         return normalize(&casts.of(x)?, p, axis, eps);
     }
     div(x, &maximum(&norm(x, p, axis, true)?, eps)?)
+}
+
+/// The p-norms of the differences of all pairs of rows: `[..., P, M]` and `[..., R, M]` give `[..., P, R]`. Takes memory for all
+/// differences; equal rows have the gradient 0.
+///
+/// ```
+/// use netcl_autograd::{Tensor, manager, ops::distance::cdist};
+///
+/// let queue = manager().cpu().queue;
+/// let a = Tensor::from_host(&queue, &[0.0f32, 0.0, 3.0, 0.0], [2, 2])?;
+/// let b = Tensor::from_host(&queue, &[0.0f32, 4.0], [1, 2])?;
+/// assert_eq!(cdist(&a, &b, 2.0)?.to_host::<f32>()?, [4.0, 5.0]);
+/// # Ok::<(), netcl_autograd::Error>(())
+/// ```
+#[track_caller]
+pub fn cdist(x1: &Tensor, x2: &Tensor, p: f64) -> Result<Tensor> {
+    let op = "cdist";
+    if let Some(casts) = autocast::enter(op, [x1, x2]) {
+        return cdist(&casts.of(x1)?, &casts.of(x2)?, p);
+    }
+    for x in [x1, x2] {
+        if x.ndim() < 2 {
+            return Err(Error::shape(op, x.shape(), "it takes matrices of rows, or batches of them"));
+        }
+    }
+    norm(&sub(&unsqueeze(x1, -2)?, &unsqueeze(x2, -3)?)?, p, -1, false)
 }

@@ -63,7 +63,7 @@ pub fn einsum(notation: &str, operands: &[&Tensor]) -> Result<Tensor> {
     let (inputs, output) = parse(notation, operands)?;
     let sizes = sizes(notation, operands, &inputs)?;
     if let Some(label) = output.iter().find(|label| !sizes.contains_key(label)) {
-        return Err(wrong(notation, format!("the result has {label}, which no operand has")));
+        return Err(wrong(notation, format!("the output has {label}, which no operand has")));
     }
     let mut named = Vec::new();
     for (tensor, labels) in operands.iter().zip(inputs) {
@@ -94,7 +94,10 @@ fn parse(notation: &str, operands: &[&Tensor]) -> Result<(Vec<Vec<Label>>, Vec<L
     };
     let terms: Vec<&str> = left.split(',').collect();
     if terms.len() != operands.len() {
-        return Err(wrong(notation, format!("it names {} operands, {} are given", terms.len(), operands.len())));
+        return Err(wrong(
+            notation,
+            format!("there are subscripts for {} operands, but {} given", terms.len(), operands.len()),
+        ));
     }
     let mut inputs = Vec::new();
     for (i, (term, operand)) in terms.iter().zip(operands).enumerate() {
@@ -103,7 +106,8 @@ fn parse(notation: &str, operands: &[&Tensor]) -> Result<(Vec<Vec<Label>>, Vec<L
             (true, Some(hidden)) => hidden,
             (false, Some(0)) => 0,
             _ => {
-                let what = format!("operand {i} has shape {}, but {term:?} names {letters} axes", operand.shape());
+                let what =
+                    format!("operand {i} has shape {}, but its subscripts {term:?} are {letters}", operand.shape());
                 return Err(wrong(notation, what));
             }
         };
@@ -126,7 +130,7 @@ fn parse(notation: &str, operands: &[&Tensor]) -> Result<(Vec<Vec<Label>>, Vec<L
         }
     };
     if let Some(label) = output.iter().enumerate().find_map(|(i, l)| output[..i].contains(l).then_some(l)) {
-        return Err(wrong(notation, format!("the result has {label} twice")));
+        return Err(wrong(notation, format!("the output has {label} twice")));
     }
     Ok((inputs, output))
 }
@@ -143,7 +147,7 @@ fn labels(notation: &str, term: &str, hidden: usize) -> Result<Vec<Label>> {
         }
         for letter in part.chars() {
             if !letter.is_ascii_alphabetic() {
-                return Err(wrong(notation, format!("{letter:?} is no letter")));
+                return Err(wrong(notation, format!("subscripts are letters, not {letter:?}")));
             }
             found.push(Label::Letter(letter));
         }

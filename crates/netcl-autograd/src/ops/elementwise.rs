@@ -7,16 +7,20 @@ use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::elementwise::{Elementwise, Number};
 use netcl_core::kernels::expr::derivative::vjp;
-use netcl_core::kernels::expr::{BinaryOp, Expr, Graph, Node as ExprNode, Val, table};
+use netcl_core::kernels::expr::{Expr, Graph, Node as ExprNode, Val, table};
 use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor as Raw;
 use smallvec::SmallVec;
 
+use netcl_ops::integer::IntegerOp;
+
 use super::layout::sum_to;
+use super::whole;
 use crate::autocast;
 use crate::error::Result;
 use crate::graph::{Rule, Save, record};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// An expression as a recordable operation.
 pub struct ExprOp {
@@ -24,6 +28,8 @@ pub struct ExprOp {
     forward: Arc<Elementwise>,
     /// False for comparisons: which case holds is a fact, not a function that could have a slope.
     differentiable: bool,
+    /// Whether the results are truth values.
+    truth: bool,
     /// Whether the derivative of the result is that of the input, bit by bit, so that the input need not be kept.
     from_output: bool,
     /// Made when first needed; one per input.
@@ -47,19 +53,17 @@ static RELU: LazyLock<Expr> = LazyLock::new(|| {
 impl ExprOp {
     /// An expression with one output under a name.
     pub fn new(name: &'static str, expr: Expr) -> Arc<Self> {
+        Self::make(name, expr, false)
+    }
+
+    fn make(name: &'static str, expr: Expr, truth: bool) -> Arc<Self> {
         let gradients = (0..expr.inputs()).map(|_| OnceLock::new()).collect();
-        let comparison = matches!(
-            expr.nodes()[expr.outputs()[0].index()],
-            ExprNode::Binary(
-                BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge,
-                ..
-            )
-        );
         let from_output = expr == *RELU;
         Arc::new(ExprOp {
             name,
+            differentiable: !expr.is_predicate(),
+            truth,
             forward: Elementwise::new(name, expr),
-            differentiable: !comparison,
             from_output,
             gradients,
         })
@@ -110,7 +114,9 @@ impl ExprOp {
     #[track_caller]
     pub fn apply(self: &Arc<Self>, inputs: &[&Tensor], numbers: &[Number]) -> Result<Tensor> {
         let output = self.forward(inputs, numbers)?;
+        trace::settings(self.name, || [("expr", self.expr().into()), ("scalars", numbers.into())]);
         if !self.differentiable {
+            trace::note(self.name, inputs.iter().map(|input| input.raw()), &[&output]);
             return Ok(output.into());
         }
         let save = match self.from_output {
@@ -139,7 +145,8 @@ impl ExprOp {
         }
         let expanded: SmallVec<[Raw; 3]> =
             inputs.iter().map(|t| t.raw().expand(&shape)).collect::<netcl_core::Result<_>>()?;
-        let out = Raw::uninit(first.queue(), shape, first.dtype())?;
+        let dtype = if self.truth { DType::U8 } else { first.dtype() };
+        let out = Raw::uninit(first.queue(), shape, dtype)?;
         self.forward.run(&expanded.iter().collect::<SmallVec<[&Raw; 3]>>(), numbers, &[&out])?;
         Ok(out)
     }
@@ -198,13 +205,15 @@ pub enum Operand<'t> {
     Tensor(&'t Tensor),
     /// A number.
     Number(f64),
+    /// A whole number: beside tensors of whole numbers the result is one as well.
+    Whole(i64),
 }
 
 impl<'t> Operand<'t> {
-    fn tensor(&self) -> Option<&'t Tensor> {
+    pub(crate) fn tensor(&self) -> Option<&'t Tensor> {
         match *self {
             Operand::Tensor(tensor) => Some(tensor),
-            Operand::Number(_) => None,
+            Operand::Number(_) | Operand::Whole(_) => None,
         }
     }
 }
@@ -212,6 +221,12 @@ impl<'t> Operand<'t> {
 impl<'t> From<&'t Tensor> for Operand<'t> {
     fn from(tensor: &'t Tensor) -> Self {
         Operand::Tensor(tensor)
+    }
+}
+
+impl From<i64> for Operand<'_> {
+    fn from(number: i64) -> Self {
+        Operand::Whole(number)
     }
 }
 
@@ -224,7 +239,14 @@ impl From<f64> for Operand<'_> {
 /// Applies an operation of the elementwise table by name; parameters not given take their defaults.
 #[track_caller]
 pub fn apply(name: &str, operands: &[Operand<'_>], params: &[f64]) -> Result<Tensor> {
-    entry(name)?.apply(operands, params)
+    match entry(name) {
+        Ok(entry) => entry.apply(operands, params),
+        // What only whole numbers have.
+        Err(_) if IntegerOp::of_name(name).is_some() && whole::concerned(operands) => {
+            whole::elementwise(name, operands, params)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// [`unrecorded`](crate::graph::unrecorded) of an operation of the table: nothing is lost where the derivative is zero everywhere,
@@ -233,7 +255,7 @@ pub fn unrecorded(name: &str, operands: &[Operand<'_>]) -> Result<Option<&'stati
     // Most calls lose nothing and need not know which operation it is.
     let suspect = |operand: &Operand<'_>| match *operand {
         Operand::Tensor(tensor) => crate::graph::unrecorded("", [tensor]).is_some(),
-        Operand::Number(_) => false,
+        Operand::Number(_) | Operand::Whole(_) => false,
     };
     if !operands.iter().any(suspect) {
         return Ok(None);
@@ -244,7 +266,7 @@ pub fn unrecorded(name: &str, operands: &[Operand<'_>]) -> Result<Option<&'stati
     for (i, operand) in operands.iter().enumerate().take(entry.op.arity()) {
         match *operand {
             Operand::Tensor(tensor) => tensors.push(tensor),
-            Operand::Number(_) => mask |= 1 << i,
+            Operand::Number(_) | Operand::Whole(_) => mask |= 1 << i,
         }
     }
     Ok(tensors.iter().enumerate().find_map(|(i, tensor)| {
@@ -281,6 +303,9 @@ impl Entry {
             let what = format!("it takes {} operands, got {}", op.arity(), operands.len());
             return Err(netcl_core::Error::argument(op.name, what).into());
         }
+        if whole::concerned(operands) {
+            return whole::elementwise(op.name, operands, params);
+        }
         if let Some(casts) = autocast::enter(op.name, operands.iter().filter_map(Operand::tensor)) {
             let cast = |operand: &Operand<'_>| operand.tensor().map(|tensor| casts.of(tensor)).transpose();
             let tensors: SmallVec<[Option<Tensor>; 3]> = operands.iter().map(cast).collect::<Result<_>>()?;
@@ -302,6 +327,10 @@ impl Entry {
                     mask |= 1 << i;
                     numbers.push(Number::Value(number));
                 }
+                Operand::Whole(number) => {
+                    mask |= 1 << i;
+                    numbers.push(Number::Value(number as f64));
+                }
             }
         }
         self.form(mask).apply(&tensors, &numbers)
@@ -315,7 +344,8 @@ impl Entry {
                 // Inputs before this one that became scalars have moved it down.
                 expr = expr.input_as_scalar(i - bound);
             }
-            ExprOp::new(self.op.name, expr)
+            let truth = expr.is_predicate();
+            ExprOp::make(self.op.name, expr, truth)
         })
     }
 }
@@ -378,9 +408,25 @@ pub fn fma<'t>(x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>, z: impl Int
 #[track_caller]
 pub fn where_<'t>(condition: &Tensor, x: impl Into<Operand<'t>>, y: impl Into<Operand<'t>>) -> Result<Tensor> {
     let (x, y) = (x.into(), y.into());
-    let dtype = [&x, &y].into_iter().find_map(Operand::tensor).map_or(DType::F32, |tensor| tensor.dtype());
-    let condition: Tensor = condition.raw().cast(dtype)?.into();
+    let float = |operand: &Operand<'_>| match operand {
+        Operand::Tensor(tensor) => tensor.dtype().is_float(),
+        Operand::Number(_) => true,
+        Operand::Whole(_) => false,
+    };
+    if !float(&x) && !float(&y) {
+        return whole::elementwise("where", &[condition.into(), x, y], &[]);
+    }
+    let dtype =
+        [&x, &y].into_iter().filter_map(Operand::tensor).map(|tensor| tensor.dtype()).find(|dtype| dtype.is_float());
+    let dtype = dtype.unwrap_or(DType::F32);
+    let condition: Tensor = trace::cast(condition.raw(), dtype)?.into();
     known!("where").apply(&[(&condition).into(), x, y], &[])
+}
+
+/// A comparison by its name as numbers: 1 where it holds, else 0, in the first operand's dtype.
+#[track_caller]
+pub fn indicator<'t>(name: &str, x: &Tensor, y: impl Into<Operand<'t>>) -> Result<Tensor> {
+    cast(&apply(name, &[x.into(), y.into()], &[])?, x.dtype())
 }
 
 /// The values in another dtype; the gradient comes back in the tensor's own.
@@ -388,6 +434,9 @@ pub fn where_<'t>(condition: &Tensor, x: impl Into<Operand<'t>>, y: impl Into<Op
 pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.dtype() == dtype {
         return Ok(x.clone());
+    }
+    if !(x.dtype().is_float() && dtype.is_float()) {
+        return whole::cast(x, dtype);
     }
     record_cast(x, x.raw().cast(dtype)?)
 }

@@ -6,7 +6,7 @@ use netcl_core::kernels::launch;
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor as Raw;
 use netcl_ops as ops;
-use netcl_ops::compare::{Comparison, compare};
+use netcl_ops::integer::{IntegerOp, integer};
 
 use super::elementwise::{div, maximum, mul, where_};
 use super::indexing::{embedding, gather, masked_fill};
@@ -125,7 +125,8 @@ pub fn embedding_bag(weight: &Tensor, indices: &IndexTensor, options: &Embedding
 /// 1 where an index is the padding, with an axis for the columns of a row.
 fn outside(indices: &IndexTensor, padding: usize) -> Result<Raw> {
     let row = Raw::full(indices.tensor().queue(), [1], DType::I64, padding as f64)?;
-    Ok(ops::unsqueeze(&compare(Comparison::Eq, indices, &IndexTensor::from_tensor(row)?)?, -1)?)
+    let padded = integer(IntegerOp::Eq, &[indices.tensor(), &row], DType::U8)?.cast(DType::F32)?;
+    Ok(ops::unsqueeze(&padded, -1)?)
 }
 
 /// Which indices a bag has.

@@ -12,12 +12,24 @@ use crate::autocast;
 use crate::error::Result;
 use crate::graph::{Save, record};
 use crate::tensor::Tensor;
+use crate::trace;
+
+/// The whole numbers in a tensor of any dtype, as indices; a value with a fraction is an error that names it.
+pub fn indices(x: &Tensor) -> Result<IndexTensor> {
+    if !x.dtype().is_float() {
+        return Ok(IndexTensor::from_tensor(x.raw().clone())?);
+    }
+    let found = IndexTensor::from_float(x.raw())?;
+    trace::note("cast", [x.raw()], &[found.tensor()]);
+    Ok(found)
+}
 
 /// The slices of an axis with the given indices, in their order.
 #[track_caller]
 pub fn index_select(x: &Tensor, axis: isize, indices: &IndexTensor) -> Result<Tensor> {
     let length = x.shape()[x.shape().axis("index_select", axis)?];
     let (at, again) = (indices.clone(), indices.clone());
+    trace::settings("index_select", || [("axis", axis.into()), ("indices", indices.tensor().into())]);
     LinearMap::new(
         ["index_select", "index_select_backward"],
         move |x| ops::index_select(x, axis, &at),
@@ -31,6 +43,7 @@ pub fn index_select(x: &Tensor, axis: isize, indices: &IndexTensor) -> Result<Te
 pub fn gather(x: &Tensor, axis: isize, indices: &IndexTensor) -> Result<Tensor> {
     let shape = x.shape().clone();
     let (at, again) = (indices.clone(), indices.clone());
+    trace::settings("gather", || [("axis", axis.into()), ("indices", indices.tensor().into())]);
     LinearMap::new(
         ["gather", "gather_backward"],
         move |x| ops::gather(x, axis, &at),
@@ -109,6 +122,7 @@ pub fn embedding(weight: &Tensor, indices: &IndexTensor, padding: Option<usize>)
             ops::embedding(&table, &at)
         }
     };
+    trace::settings(names[0], || [("indices", indices.tensor().into())]);
     LinearMap::new(names, forward, move |grad| ops::embedding_backward(grad, &again, count, padding))
         .record(weight, output)
 }
@@ -117,6 +131,7 @@ pub fn embedding(weight: &Tensor, indices: &IndexTensor, padding: Option<usize>)
 #[track_caller]
 pub fn masked_fill(x: &Tensor, mask: &Raw, value: f64) -> Result<Tensor> {
     let output = ops::masked_fill(x.raw(), mask, value)?;
+    trace::settings("masked_fill", || [("mask", mask.into()), ("value", value.into())]);
     let (mask, again) = (mask.clone(), mask.clone());
     LinearMap::new(
         ["masked_fill", "masked_fill_backward"],

@@ -10,6 +10,7 @@ use crate::autocast;
 use crate::error::Result;
 use crate::graph::{Save, record};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// The same elements with other axes: a view wherever strides can express it, else a dense copy.
 ///
@@ -38,6 +39,7 @@ pub fn permute(x: &Tensor, axes: &[isize]) -> Result<Tensor> {
     for (to, &axis) in axes.iter().enumerate() {
         inverse[x.shape().axis("permute", axis)?] = to as isize;
     }
+    trace::settings("permute", || [("axes", axes.into())]);
     record("permute", &[x], out, Save::NOTHING, || {
         Box::new(move |_, upstream| Ok(smallvec![Some(permute(upstream, &inverse)?)]))
     })
@@ -65,7 +67,15 @@ pub fn expand(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
 #[track_caller]
 pub fn slice(x: &Tensor, axis: isize, part: Slice) -> Result<Tensor> {
     let before = x.shape().clone();
-    record("slice", &[x], x.raw().slice(axis, part)?, Save::NOTHING, || {
+    let out = x.raw().slice(axis, part)?;
+    trace::settings("slice", || {
+        let (from, to, at) = (x.layout(), out.layout(), x.shape().axis("slice", axis).unwrap_or(0));
+        let stride = if out.size() == 0 { 0 } else { from.strides()[at] };
+        let start = (to.offset() as isize - from.offset() as isize).checked_div(stride).unwrap_or(0);
+        let step = if out.shape()[at] > 1 { to.strides()[at].checked_div(stride).unwrap_or(1) } else { 1 };
+        [("axis", at.into()), ("start", start.into()), ("step", step.into())]
+    });
+    record("slice", &[x], out, Save::NOTHING, || {
         Box::new(move |_, upstream| Ok(smallvec![Some(unslice(upstream, &before, axis, part)?)]))
     })
 }
@@ -122,6 +132,7 @@ pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
 #[track_caller]
 pub fn flip(x: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let own = axes.to_vec();
+    trace::settings("flip", || [("axes", axes.into())]);
     record("flip", &[x], ops::flip(x.raw(), axes)?, Save::NOTHING, || {
         Box::new(move |_, upstream| Ok(smallvec![Some(flip(upstream, &own)?)]))
     })
@@ -173,6 +184,7 @@ pub fn cat(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     let out = ops::cat(&tensors.iter().map(|t| t.raw()).collect::<Vec<_>>(), axis)?;
     let at = out.shape().axis("cat", axis)?;
     let lengths: Vec<usize> = tensors.iter().map(|t| t.shape()[at]).collect();
+    trace::settings("cat", || [("axis", at.into())]);
     record("cat", tensors, out, Save::NOTHING, || {
         Box::new(move |context, upstream| {
             let mut start = 0;
@@ -235,6 +247,7 @@ pub fn repeat(x: &Tensor, times: &[usize]) -> Result<Tensor> {
     let pairs: Vec<usize> =
         times.iter().enumerate().flat_map(|(i, &t)| [t, if i < new { 1 } else { before[i - new] }]).collect();
     let repeats: Vec<isize> = (0..times.len() as isize).map(|i| 2 * i).collect();
+    trace::settings("repeat", || [("times", times.into())]);
     record("repeat", &[x], out, Save::NOTHING, || {
         Box::new(move |_, upstream| {
             let total = super::reduce::sum(&reshape(upstream, pairs.clone())?, repeats.as_slice(), false)?;
@@ -246,6 +259,7 @@ pub fn repeat(x: &Tensor, times: &[usize]) -> Result<Tensor> {
 /// The lower triangle of the last two axes, up to and including a diagonal; zero elsewhere.
 #[track_caller]
 pub fn tril(x: &Tensor, diagonal: isize) -> Result<Tensor> {
+    trace::settings("tril", || [("diagonal", diagonal.into())]);
     record("tril", &[x], ops::tril(x.raw(), diagonal)?, Save::NOTHING, || {
         Box::new(move |_, upstream| Ok(smallvec![Some(tril(upstream, diagonal)?)]))
     })
@@ -254,6 +268,7 @@ pub fn tril(x: &Tensor, diagonal: isize) -> Result<Tensor> {
 /// The upper triangle of the last two axes, from a diagonal on; zero elsewhere.
 #[track_caller]
 pub fn triu(x: &Tensor, diagonal: isize) -> Result<Tensor> {
+    trace::settings("triu", || [("diagonal", diagonal.into())]);
     record("triu", &[x], ops::triu(x.raw(), diagonal)?, Save::NOTHING, || {
         Box::new(move |_, upstream| Ok(smallvec![Some(triu(upstream, diagonal)?)]))
     })

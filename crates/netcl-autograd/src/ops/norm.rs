@@ -21,6 +21,7 @@ use crate::autocast;
 use crate::error::{Error, Result};
 use crate::graph::Gradients;
 use crate::tensor::Tensor;
+use crate::trace::{self, Attr};
 
 /// The input and the parameters that are there.
 struct Operands<'t> {
@@ -55,6 +56,11 @@ impl Present {
         let weight = self.weight.then(|| &inputs[1]);
         let bias = self.bias.then(|| &inputs[1 + usize::from(self.weight)]);
         Operands { x: &inputs[0], weight, bias }
+    }
+
+    /// The settings that a trace notes.
+    fn noted(self, eps: f64) -> [(&'static str, Attr); 3] {
+        [("weight", self.weight.into()), ("bias", self.bias.into()), ("eps", eps.into())]
     }
 
     fn gradients(self, found: NormGradients) -> Gradients {
@@ -134,13 +140,14 @@ pub fn batch_norm_eval(
     x: &Tensor,
     weight: Option<&Tensor>,
     bias: Option<&Tensor>,
-    (mean, var): (&Raw, &Raw),
+    given: (&Raw, &Raw),
     eps: f64,
 ) -> Result<Tensor> {
     let operands = Operands { x, weight, bias };
     let present = operands.present();
-    let raw::Normalized { output, mean, rstd } = raw::batch_norm_eval(x.raw(), operands.affine(), mean, var, eps)?;
-    let (centre, scale) = (mean.clone(), rstd.clone());
+    let raw::Normalized { output, mean, rstd } =
+        raw::batch_norm_eval(x.raw(), operands.affine(), given.0, given.1, eps)?;
+    let (centre, scale) = (given.0.clone(), rstd.clone());
     let fast = move |inputs: &[Tensor], upstream: &Tensor| {
         let operands = present.of(inputs);
         let x = operands.x.raw();
@@ -154,6 +161,10 @@ pub fn batch_norm_eval(
         let normalised = mul(&sub(operands.x, &constant(&centre)?)?, &constant(&scale)?)?;
         scaled(normalised, &operands, &shape)
     };
+    trace::settings("batch_norm_eval", || {
+        let [weight, bias, _] = present.noted(eps);
+        [weight, bias, ("eps", eps.into()), ("mean", given.0.into()), ("var", given.1.into())]
+    });
     record_fused("batch_norm_eval", &operands.list(), output, fast, composite)
 }
 
@@ -175,6 +186,10 @@ pub fn layer_norm(x: &Tensor, axes: usize, weight: Option<&Tensor>, bias: Option
         let inner = shape[shape.ndim() - axes..].to_vec();
         scaled(standardised(operands.x, &last(axes), eps)?, &operands, &inner)
     };
+    trace::settings("layer_norm", || {
+        let [weight, bias, eps] = present.noted(eps);
+        [weight, bias, eps, ("axes", axes.into())]
+    });
     record_fused("layer_norm", &operands.list(), output, fast, composite)
 }
 
@@ -219,6 +234,10 @@ fn record_groups(
         let normalised = reshape(&standardised(&lines, &[2], eps)?, shape.clone())?;
         scaled(normalised, &operands, &per_channel(shape[1], shape.ndim()))
     };
+    trace::settings(op, || {
+        let [weight, bias, eps] = present.noted(eps);
+        [weight, bias, eps, ("groups", groups.into())]
+    });
     record_fused(op, &operands.list(), output, fast, composite)
 }
 
@@ -396,5 +415,9 @@ pub fn rms_norm(x: &Tensor, axes: usize, weight: Option<&Tensor>, eps: f64) -> R
         let inner = shape[shape.ndim() - axes..].to_vec();
         scaled(mul(operands.x, &scale)?, &operands, &inner)
     };
+    trace::settings("rms_norm", || {
+        let [weight, bias, eps] = present.noted(eps);
+        [weight, bias, eps, ("axes", axes.into())]
+    });
     record_fused("rms_norm", &operands.list(), output, fast, composite)
 }

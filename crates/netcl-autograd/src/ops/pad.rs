@@ -6,12 +6,23 @@ pub use netcl_ops::pad::PadMode;
 use super::linear_map::LinearMap;
 use crate::error::Result;
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Margins before and after each of the last axes (in the order of the axes); negative ones cut off, where a constant pads.
 #[track_caller]
 pub fn pad(x: &Tensor, pads: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
     let output = raw::pad(x.raw(), pads, mode)?;
     let (shape, own, again) = (x.shape().clone(), pads.to_vec(), pads.to_vec());
+    trace::settings("pad", || {
+        let (mode, value) = match mode {
+            PadMode::Constant(value) => ("constant", value),
+            PadMode::Reflect => ("reflect", 0.0),
+            PadMode::Replicate => ("edge", 0.0),
+            PadMode::Circular => ("wrap", 0.0),
+        };
+        let flat: Vec<isize> = pads.iter().flat_map(|&(before, after)| [before, after]).collect();
+        [("pads", flat[..].into()), ("mode", mode.into()), ("value", value.into())]
+    });
     // A constant is added, not mapped: it has no part in derivatives.
     let linear = if let PadMode::Constant(_) = mode { PadMode::Constant(0.0) } else { mode };
     LinearMap::new(

@@ -15,6 +15,20 @@ use super::linear_map::LinearMap;
 use crate::autocast;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
+use crate::trace::{self, Attr};
+
+/// The settings that a trace notes.
+fn noted<const N: usize>(window: &Window<N>, averaging: Averaging) -> [(&'static str, Attr); 7] {
+    [
+        ("kernel", window.kernel[..].into()),
+        ("stride", window.stride[..].into()),
+        ("padding", window.padding[..].into()),
+        ("dilation", window.dilation[..].into()),
+        ("ceil_mode", window.ceil_mode.into()),
+        ("count_include_pad", averaging.count_include_pad.into()),
+        ("divisor", averaging.divisor.unwrap_or(0).into()),
+    ]
+}
 
 /// The elements of each image or line that the maximum was found at.
 fn chosen(x: &Raw, indices: &IndexTensor, leading: usize) -> netcl_core::Result<Raw> {
@@ -55,6 +69,7 @@ fn record_max(
 pub fn max_pool2d(x: &Tensor, window: &Window<2>) -> Result<Tensor> {
     let pooled = raw::max_pool2d(x.raw(), window)?;
     let (shape, window) = (x.shape().clone(), *window);
+    trace::settings("max_pool2d", || noted(&window, Averaging::default()));
     record_max(["max_pool2d", "max_pool2d_backward"], x, pooled, 2, move |grad, indices| {
         raw::max_pool2d_backward(grad, &shape, indices, &window)
     })
@@ -65,6 +80,7 @@ pub fn max_pool2d(x: &Tensor, window: &Window<2>) -> Result<Tensor> {
 pub fn max_pool1d(x: &Tensor, window: &Window<1>) -> Result<Tensor> {
     let pooled = raw::max_pool1d(x.raw(), window)?;
     let (shape, window) = (x.shape().clone(), *window);
+    trace::settings("max_pool1d", || noted(&window, Averaging::default()));
     record_max(["max_pool1d", "max_pool1d_backward"], x, pooled, 1, move |grad, indices| {
         raw::max_pool1d_backward(grad, &shape, indices, &window)
     })
@@ -94,6 +110,7 @@ pub fn adaptive_max_pool1d(x: &Tensor, output: usize) -> Result<Tensor> {
 #[track_caller]
 pub fn avg_pool2d(x: &Tensor, window: &Window<2>, averaging: Averaging) -> Result<Tensor> {
     let (shape, window) = (x.shape().clone(), *window);
+    trace::settings("avg_pool2d", || noted(&window, averaging));
     LinearMap::new(
         ["avg_pool2d", "avg_pool2d_backward"],
         move |x| raw::avg_pool2d(x, &window, averaging),
@@ -106,6 +123,7 @@ pub fn avg_pool2d(x: &Tensor, window: &Window<2>, averaging: Averaging) -> Resul
 #[track_caller]
 pub fn avg_pool1d(x: &Tensor, window: &Window<1>, averaging: Averaging) -> Result<Tensor> {
     let (shape, window) = (x.shape().clone(), *window);
+    trace::settings("avg_pool1d", || noted(&window, averaging));
     LinearMap::new(
         ["avg_pool1d", "avg_pool1d_backward"],
         move |x| raw::avg_pool1d(x, &window, averaging),

@@ -11,6 +11,7 @@ use crate::autocast;
 use crate::error::Result;
 use crate::graph::{BackwardOptions, Edge, Gradients, RuleContext, grad_enabled, joint_grad_up_to, record_several};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// A layer in one direction and what it reads. All tensors share one float dtype.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +107,21 @@ pub fn recurrent(layer: &Recurrent<'_>) -> Result<RecurrentOutput> {
     let save = grad_enabled() && inputs.iter().any(|input| input.needs_grad());
     let result = raw::recurrent(&layer.raw(), save)?;
     let outputs = [Some(result.out.clone()), Some(result.hidden()?), result.memory()?].into_iter().flatten().collect();
+    trace::settings("recurrent", || {
+        let cell = match kind.cell {
+            Cell::Lstm => "lstm",
+            Cell::Gru => "gru",
+            Cell::Tanh => "tanh",
+            Cell::Relu => "relu",
+        };
+        [
+            ("cell", cell.into()),
+            ("bias", kind.bias.into()),
+            ("hidden", kind.hidden.into()),
+            ("memory", kind.memory.into()),
+            ("reverse", kind.reverse.into()),
+        ]
+    });
     let mut recorded = record_several("recurrent", &inputs, outputs, || {
         Box::new(move |context, upstream| kind.gradients(context, upstream, &result))
     })?;

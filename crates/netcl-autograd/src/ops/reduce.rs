@@ -1,32 +1,45 @@
 //! Reductions.
 
+use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
 use netcl_core::shape::Shape;
 use netcl_ops as ops;
 use netcl_ops::Axes;
+use netcl_ops::integer::IntegerOp;
 use smallvec::smallvec;
 
-use super::elementwise::{abs, div, eq, exp, mul, ne, pow, sign, sub, where_};
+use super::elementwise::{abs, cast, div, exp, indicator, mul, pow, sign, sub, where_};
 use super::layout::{expand, flip, permute, reshape};
+use super::whole;
 use crate::autocast;
 use crate::error::Result;
 use crate::graph::{Rule, Save, grad_enabled, record, record_without_gradient};
 use crate::tensor::Tensor;
+use crate::trace::{self, Attr};
+
+/// The settings of a reduction that a trace notes; no axes are all of them.
+pub(super) fn reduction(axes: Axes<'_>, keepdims: bool) -> [(&'static str, Attr); 3] {
+    let listed = match axes {
+        Axes::All => Vec::new(),
+        Axes::One(axis) => vec![axis],
+        Axes::Several(axes) => axes.to_vec(),
+    };
+    let all = matches!(axes, Axes::All);
+    [("all", all.into()), ("axes", listed[..].into()), ("keepdims", keepdims.into())]
+}
 
 /// The reduced axes, counted from the front.
-fn reduced(x: &Tensor, axes: Axes<'_>) -> Result<Vec<usize>> {
+fn reduced(op: &'static str, x: &Tensor, axes: Axes<'_>) -> Result<Vec<usize>> {
     Ok(match axes {
         Axes::All => (0..x.ndim()).collect(),
-        Axes::One(axis) => vec![x.shape().axis("reduce", axis)?],
-        Axes::Several(axes) => {
-            axes.iter().map(|&axis| x.shape().axis("reduce", axis)).collect::<netcl_core::Result<_>>()?
-        }
+        Axes::One(axis) => vec![x.shape().axis(op, axis)?],
+        Axes::Several(axes) => axes.iter().map(|&axis| x.shape().axis(op, axis)).collect::<netcl_core::Result<_>>()?,
     })
 }
 
 /// The shape with reduced axes kept as ones, and the number of elements behind each result.
-fn kept(x: &Tensor, axes: Axes<'_>) -> Result<(Shape, usize)> {
-    let reduced = reduced(x, axes)?;
+fn kept(op: &'static str, x: &Tensor, axes: Axes<'_>) -> Result<(Shape, usize)> {
+    let reduced = reduced(op, x, axes)?;
     let shape = (0..x.ndim()).map(|a| if reduced.contains(&a) { 1 } else { x.shape()[a] }).collect();
     Ok((shape, reduced.iter().map(|&a| x.shape()[a]).product()))
 }
@@ -40,11 +53,15 @@ fn spread(upstream: &Tensor, kept: &Shape, full: &Shape) -> Result<Tensor> {
 #[track_caller]
 pub fn sum<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    if !x.dtype().is_float() {
+        return whole::reduce("sum", x, axes, keepdims);
+    }
     if let Some(casts) = autocast::enter("sum", [x]) {
         return sum(&casts.of(x)?, axes, keepdims);
     }
-    let (kept, _) = kept(x, axes)?;
+    let (kept, _) = kept("sum", x, axes)?;
     let full = x.shape().clone();
+    trace::settings("sum", || reduction(axes, keepdims));
     record("sum", &[x], ops::sum(x.raw(), axes, keepdims)?, Save::NOTHING, || {
         Box::new(move |_, upstream| Ok(smallvec![Some(spread(upstream, &kept, &full)?)]))
     })
@@ -54,11 +71,15 @@ pub fn sum<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<
 #[track_caller]
 pub fn mean<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    if !x.dtype().is_float() {
+        return mean(&cast(x, DType::F32)?, axes, keepdims);
+    }
     if let Some(casts) = autocast::enter("mean", [x]) {
         return mean(&casts.of(x)?, axes, keepdims);
     }
-    let (kept, n) = kept(x, axes)?;
+    let (kept, n) = kept("mean", x, axes)?;
     let full = x.shape().clone();
+    trace::settings("mean", || reduction(axes, keepdims));
     record("mean", &[x], ops::mean(x.raw(), axes, keepdims)?, Save::NOTHING, || {
         Box::new(move |_, upstream| Ok(smallvec![Some(spread(&mul(upstream, 1.0 / n as f64)?, &kept, &full)?)]))
     })
@@ -68,6 +89,10 @@ pub fn mean<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result
 #[track_caller]
 pub fn max<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    if !x.dtype().is_float() {
+        return whole::reduce("max", x, axes, keepdims);
+    }
+    trace::settings("max", || reduction(axes, keepdims));
     extreme("max", x, axes, ops::max(x.raw(), axes, keepdims)?)
 }
 
@@ -75,19 +100,23 @@ pub fn max<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<
 #[track_caller]
 pub fn min<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    if !x.dtype().is_float() {
+        return whole::reduce("min", x, axes, keepdims);
+    }
+    trace::settings("min", || reduction(axes, keepdims));
     extreme("min", x, axes, ops::min(x.raw(), axes, keepdims)?)
 }
 
 #[track_caller]
 fn extreme(op: &'static str, x: &Tensor, axes: Axes<'_>, out: netcl_core::tensor::Tensor) -> Result<Tensor> {
-    let (kept, _) = kept(x, axes)?;
+    let (kept, _) = kept(op, x, axes)?;
     let full = x.shape().clone();
     let reduced: Vec<isize> = (0..full.ndim()).filter(|&a| kept[a] != full[a]).map(|a| a as isize).collect();
     let rule = move || -> Rule {
         Box::new(move |context, upstream| {
             let x = context.input(0)?;
             // Which elements win is a fact, not a function: no gradient flows through it.
-            let winners = eq(&x.detach(), &spread(&context.output()?.detach(), &kept, &full)?)?;
+            let winners = indicator("eq", &x.detach(), &spread(&context.output()?.detach(), &kept, &full)?)?;
             let shared = div(&winners, &sum(&winners, Axes::Several(&reduced), true)?)?;
             Ok(smallvec![Some(mul(&spread(upstream, &kept, &full)?, &shared)?)])
         })
@@ -99,12 +128,16 @@ fn extreme(op: &'static str, x: &Tensor, axes: Axes<'_>, out: netcl_core::tensor
 #[track_caller]
 pub fn prod<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
     let axes = axes.into();
+    if !x.dtype().is_float() {
+        return whole::reduce("prod", x, axes, keepdims);
+    }
     if let Some(casts) = autocast::enter("prod", [x]) {
         return prod(&casts.of(x)?, axes, keepdims);
     }
-    let (kept, _) = kept(x, axes)?;
-    let reduced = reduced(x, axes)?;
+    let (kept, _) = kept("prod", x, axes)?;
+    let reduced = reduced("prod", x, axes)?;
     let full = x.shape().clone();
+    trace::settings("prod", || reduction(axes, keepdims));
     record("prod", &[x], ops::prod(x.raw(), axes, keepdims)?, Save::INPUTS, || {
         Box::new(move |context, upstream| {
             let x = context.input(0)?;
@@ -119,12 +152,12 @@ pub fn prod<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result
 /// For each element the product of the others on its line, by division; an element that is zero gets the product of the rest.
 fn divided_products(x: &Tensor, reduced: &[usize]) -> Result<Tensor> {
     let axes: Vec<isize> = reduced.iter().map(|&axis| axis as isize).collect();
-    let zero = eq(x, 0.0)?;
+    let zero = indicator("eq", x, 0.0)?;
     let zeros = sum(&zero, axes.as_slice(), true)?;
     let safe = where_(&zero, 1.0, x)?;
     let product: Tensor = ops::prod(safe.raw(), axes.as_slice(), true)?.into();
-    let alone = mul(&eq(&zeros, 0.0)?, &div(&product, &safe)?)?;
-    let at_zero = mul(&eq(&zeros, 1.0)?, &product)?;
+    let alone = mul(&indicator("eq", &zeros, 0.0)?, &div(&product, &safe)?)?;
+    let at_zero = mul(&indicator("eq", &zeros, 1.0)?, &product)?;
     where_(&zero, &expand(&at_zero, x.shape())?, &alone)
 }
 
@@ -153,8 +186,12 @@ pub fn var<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, correction: f64, keepdims:
     if let Some(casts) = autocast::enter("var", [x]) {
         return var(&casts.of(x)?, axes, correction, keepdims);
     }
-    let (kept, n) = kept(x, axes)?;
+    let (kept, n) = kept("var", x, axes)?;
     let (full, own) = (x.shape().clone(), Own::of(axes));
+    trace::settings("var", || {
+        let [all, axes, keepdims] = reduction(axes, keepdims);
+        [all, axes, keepdims, ("correction", correction.into())]
+    });
     record("var", &[x], ops::var(x.raw(), axes, correction, keepdims)?, Save::INPUTS, || {
         Box::new(move |context, upstream| {
             let x = context.input(0)?;
@@ -171,8 +208,12 @@ pub fn std<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, correction: f64, keepdims:
     if let Some(casts) = autocast::enter("std", [x]) {
         return std(&casts.of(x)?, axes, correction, keepdims);
     }
-    let (kept, n) = kept(x, axes)?;
+    let (kept, n) = kept("std", x, axes)?;
     let (full, own) = (x.shape().clone(), Own::of(axes));
+    trace::settings("std", || {
+        let [all, axes, keepdims] = reduction(axes, keepdims);
+        [all, axes, keepdims, ("correction", correction.into())]
+    });
     record("std", &[x], ops::std(x.raw(), axes, correction, keepdims)?, Save::EVERYTHING, || {
         Box::new(move |context, upstream| {
             let (x, y) = (context.input(0)?, context.output()?);
@@ -185,7 +226,7 @@ pub fn std<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, correction: f64, keepdims:
 
 /// `x / y`, and 0 where `y` is 0: no infinity is made on the way, which a mask could not undo.
 fn over_or_zero(x: &Tensor, y: &Tensor) -> Result<Tensor> {
-    let there = ne(y, 0.0)?;
+    let there = indicator("ne", y, 0.0)?;
     mul(&div(x, &where_(&there, y, 1.0)?)?, &there)
 }
 
@@ -221,8 +262,12 @@ pub fn norm<'a>(x: &Tensor, p: f64, axes: impl Into<Axes<'a>>, keepdims: bool) -
         f64::NEG_INFINITY => return min(&abs(x)?, axes, keepdims),
         _ => {}
     }
-    let (kept, _) = kept(x, axes)?;
+    let (kept, _) = kept("norm", x, axes)?;
     let full = x.shape().clone();
+    trace::settings("norm", || {
+        let [all, axes, keepdims] = reduction(axes, keepdims);
+        [all, axes, keepdims, ("p", p.into())]
+    });
     record("norm", &[x], out, Save::EVERYTHING, || {
         Box::new(move |context, upstream| {
             // d norm / dx = sign(x) * (|x| / norm)^(p - 1)
@@ -250,8 +295,9 @@ pub fn logsumexp<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> R
     if let Some(casts) = autocast::enter("logsumexp", [x]) {
         return logsumexp(&casts.of(x)?, axes, keepdims);
     }
-    let (kept, _) = kept(x, axes)?;
+    let (kept, _) = kept("logsumexp", x, axes)?;
     let full = x.shape().clone();
+    trace::settings("logsumexp", || reduction(axes, keepdims));
     record("logsumexp", &[x], ops::logsumexp(x.raw(), axes, keepdims)?, Save { inputs: 1, output: true }, || {
         Box::new(move |context, upstream| {
             let share = exp(&sub(&context.input(0)?, &spread(&context.output()?, &kept, &full)?)?)?;
@@ -263,9 +309,13 @@ pub fn logsumexp<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> R
 /// The running sum along an axis.
 #[track_caller]
 pub fn cumsum(x: &Tensor, axis: isize) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return whole::scan(IntegerOp::Add, x, axis);
+    }
     if let Some(casts) = autocast::enter("cumsum", [x]) {
         return cumsum(&casts.of(x)?, axis);
     }
+    trace::settings("cumsum", || [("axis", axis.into())]);
     record("cumsum", &[x], ops::cumsum(x.raw(), axis)?, Save::NOTHING, || {
         Box::new(move |_, upstream| {
             let reversed = flip(upstream, &[axis])?;
@@ -274,24 +324,46 @@ pub fn cumsum(x: &Tensor, axis: isize) -> Result<Tensor> {
     })
 }
 
-/// 1 where any element is not zero, else 0. Has no gradient.
+/// Whether any element is not zero: truth values. Has no gradient.
 #[track_caller]
 pub fn any<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
-    record_without_gradient("any", &[x], ops::any(x.raw(), axes, keepdims)?)
+    if !x.dtype().is_float() {
+        return whole::reduce("any", x, axes.into(), keepdims);
+    }
+    let axes = axes.into();
+    trace::settings("any", || reduction(axes, keepdims));
+    record_without_gradient("any", &[x], ops::any(x.raw(), axes, keepdims)?.cast(DType::U8)?)
 }
 
-/// 1 where all elements are not zero, else 0. Has no gradient.
+/// Whether all elements are not zero: truth values. Has no gradient.
 #[track_caller]
 pub fn all<'a>(x: &Tensor, axes: impl Into<Axes<'a>>, keepdims: bool) -> Result<Tensor> {
-    record_without_gradient("all", &[x], ops::all(x.raw(), axes, keepdims)?)
+    if !x.dtype().is_float() {
+        return whole::reduce("all", x, axes.into(), keepdims);
+    }
+    let axes = axes.into();
+    trace::settings("all", || reduction(axes, keepdims));
+    record_without_gradient("all", &[x], ops::all(x.raw(), axes, keepdims)?.cast(DType::U8)?)
 }
 
 /// Where the largest element of an axis (of the flattened tensor where none is given) is; the first of equals.
 pub fn argmax(x: &Tensor, axis: Option<isize>, keepdims: bool) -> Result<IndexTensor> {
-    Ok(ops::argmax(x.raw(), axis, keepdims)?)
+    let out = ops::argmax(x.raw(), axis, keepdims)?;
+    trace::settings("argmax", || {
+        let axes = axis.as_ref().map_or(Axes::All, |axis| Axes::One(*axis));
+        reduction(axes, keepdims)
+    });
+    trace::note("argmax", [x.raw()], &[out.tensor()]);
+    Ok(out)
 }
 
 /// Where the smallest element of an axis (of the flattened tensor where none is given) is; the first of equals.
 pub fn argmin(x: &Tensor, axis: Option<isize>, keepdims: bool) -> Result<IndexTensor> {
-    Ok(ops::argmin(x.raw(), axis, keepdims)?)
+    let out = ops::argmin(x.raw(), axis, keepdims)?;
+    trace::settings("argmin", || {
+        let axes = axis.as_ref().map_or(Axes::All, |axis| Axes::One(*axis));
+        reduction(axes, keepdims)
+    });
+    trace::note("argmin", [x.raw()], &[out.tensor()]);
+    Ok(out)
 }

@@ -82,6 +82,6 @@ pub fn channel_shuffle(x: &Tensor, groups: usize) -> Result<Tensor> {
 }
 
 /// The outer axes as they are, then the inner ones in another order.
-fn order(outer: usize, inner: [usize; 5]) -> Vec<isize> {
+pub(super) fn order(outer: usize, inner: [usize; 5]) -> Vec<isize> {
     (0..outer).chain(inner.map(|axis| outer + axis)).map(|axis| axis as isize).collect()
 }

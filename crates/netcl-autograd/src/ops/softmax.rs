@@ -17,6 +17,7 @@ use crate::autocast;
 use crate::error::{Error, Result};
 use crate::graph::{Save, record};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// `exp(x) / sum(exp(x))` along an axis, stable.
 #[track_caller]
@@ -24,6 +25,7 @@ pub fn softmax(x: &Tensor, axis: isize) -> Result<Tensor> {
     if let Some(casts) = autocast::enter("softmax", [x]) {
         return softmax(&casts.of(x)?, axis);
     }
+    trace::settings("softmax", || [("axis", axis.into())]);
     record("softmax", &[x], ops::softmax(x.raw(), axis)?, Save::OUTPUT, || {
         Box::new(move |context, upstream| Ok(smallvec![Some(softmax_backward(upstream, &context.output()?, axis)?)]))
     })
@@ -35,6 +37,7 @@ pub fn log_softmax(x: &Tensor, axis: isize) -> Result<Tensor> {
     if let Some(casts) = autocast::enter("log_softmax", [x]) {
         return log_softmax(&casts.of(x)?, axis);
     }
+    trace::settings("log_softmax", || [("axis", axis.into())]);
     record("log_softmax", &[x], ops::log_softmax(x.raw(), axis)?, Save::OUTPUT, || {
         Box::new(move |context, upstream| {
             Ok(smallvec![Some(log_softmax_backward(upstream, &context.output()?, axis)?)])

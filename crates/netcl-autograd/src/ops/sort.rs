@@ -8,6 +8,7 @@ use netcl_ops::sort::Sorted;
 use super::linear_map::LinearMap;
 use crate::error::Result;
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// The elements in order along an axis, and where they were. Stable; NaN comes last.
 ///
@@ -23,13 +24,13 @@ use crate::tensor::Tensor;
 /// ```
 #[track_caller]
 pub fn sort(x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, IndexTensor)> {
-    moved(["sort", "sort_backward"], x, axis, ops::sort(x.raw(), axis, descending)?)
+    moved(["sort", "sort_backward"], x, axis, descending, ops::sort(x.raw(), axis, descending)?)
 }
 
 /// The `k` largest (or smallest) elements along an axis, the best first, and where they were.
 #[track_caller]
 pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<(Tensor, IndexTensor)> {
-    moved(["topk", "topk_backward"], x, axis, ops::topk(x.raw(), k, axis, largest)?)
+    moved(["topk", "topk_backward"], x, axis, largest, ops::topk(x.raw(), k, axis, largest)?)
 }
 
 /// The positions that put the elements in order along an axis.
@@ -38,8 +39,16 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<IndexTensor>
 }
 
 #[track_caller]
-fn moved(names: [&'static str; 2], x: &Tensor, axis: isize, sorted: Sorted) -> Result<(Tensor, IndexTensor)> {
+fn moved(
+    names: [&'static str; 2],
+    x: &Tensor,
+    axis: isize,
+    largest: bool,
+    sorted: Sorted,
+) -> Result<(Tensor, IndexTensor)> {
     let length = x.shape()[x.shape().axis(names[0], axis)?];
+    trace::settings(names[0], || [("axis", axis.into()), ("largest", largest.into())]);
+    trace::note(names[0], [x.raw()], &[&sorted.values, sorted.indices.tensor()]);
     let (at, again) = (sorted.indices.clone(), sorted.indices.clone());
     let map = LinearMap::new(
         names,

@@ -117,12 +117,12 @@ fn ellipses_broadcast_and_gradients_are_right() {
 fn wrong_notations_are_explained() {
     let a = leaf(&cpu(), DType::F64, &[2, 3], 1, (-1.0, 1.0));
     for (notation, says) in [
-        ("ij,jk->ik", "names 2 operands, 1 are given"),
-        ("ijk->i", "names 3 axes"),
+        ("ij,jk->ik", "subscripts for 2 operands, but 1 given"),
+        ("ijk->i", "are 3"),
         ("ii->i", "has length 3"),
         ("ij->k", "which no operand has"),
         ("ij->ii", "twice"),
-        ("i1->i", "no letter"),
+        ("i1->i", "subscripts are letters"),
         ("...i...->i", "more than one ellipsis"),
     ] {
         let text = einsum(notation, &[&a]).unwrap_err().to_string();

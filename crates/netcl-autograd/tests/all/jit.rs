@@ -6,7 +6,7 @@ mod calls;
 use std::rc::Rc;
 
 use netcl_autograd::jit::{Jit, Outputs, Style, jit};
-use netcl_autograd::ops::conv::{Convolution, conv2d};
+use netcl_autograd::ops::conv::{ConvParams, conv2d};
 use netcl_autograd::ops::loss::{CrossEntropyOptions, cross_entropy};
 use netcl_autograd::ops::matmul::linear;
 use netcl_autograd::ops::norm::layer_norm;
@@ -14,9 +14,7 @@ use netcl_autograd::{Result, Tensor, no_grad};
 use netcl_core::backend::Queue;
 use netcl_core::device::manager;
 use netcl_core::index::IndexTensor;
-use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::kernels::launch::{Counter, Recorder, with_sink};
-use netcl_core::kernels::region::{Style as RowStyle, force_style};
 
 fn queues() -> Vec<Queue> {
     let found = manager().discover().unwrap();
@@ -122,13 +120,11 @@ fn layer_norm_is_one_launch_and_at_most_two_backward() {
     for queue in queues() {
         let (x, scale, shift) = (ramp(&queue, &[66, 40], 1.0), ramp(&queue, &[40], 1.0), ramp(&queue, &[40], 0.5));
         let norm = |t: &[&Tensor]| layer_norm(t[0], 1, Some(t[1]), Some(t[2]), 1e-5);
-        for form in [Form::Items, Form::Groups] {
-            let (forward, backward) = force_form(form, || compare(norm, &[&x, &scale, &shift], 1e-5));
-            assert_eq!(forward, 1, "{form:?} on {}", queue.device_name());
-            // On OpenCL devices the parameters' gradients are sums of sums.
-            let most = if matches!(queue, Queue::Cpu(_)) { 1 } else { 2 };
-            assert!(backward <= most, "{backward} {form:?} on {}", queue.device_name());
-        }
+        let (forward, backward) = compare(norm, &[&x, &scale, &shift], 1e-5);
+        assert_eq!(forward, 1, "on {}", queue.device_name());
+        // On OpenCL devices the parameters' gradients are sums of sums.
+        let most = if matches!(queue, Queue::Cpu(_)) { 1 } else { 2 };
+        assert!(backward <= most, "{backward} on {}", queue.device_name());
     }
 }
 
@@ -147,10 +143,10 @@ fn what_follows_a_product_or_a_convolution_becomes_part_of_it() {
         assert!(matches!(queue, Queue::OpenCl(_)) || alone == 1);
 
         let (x, w, b) = (ramp(&queue, &[2, 3, 9, 9], 1.0), ramp(&queue, &[8, 3, 3, 3], 0.5), ramp(&queue, &[8], 1.0));
-        let layer = jit(|t: &[&Tensor]| conv2d(t[0], t[1], Some(t[2]), &Convolution::default())?.relu());
-        let expected = conv2d(&x, &w, Some(&b), &Convolution::default()).unwrap().relu().unwrap();
+        let layer = jit(|t: &[&Tensor]| conv2d(t[0], t[1], Some(t[2]), &ConvParams::default())?.relu());
+        let expected = conv2d(&x, &w, Some(&b), &ConvParams::default()).unwrap().relu().unwrap();
         close(&layer.call(&[&x, &w, &b]).unwrap(), &expected, 1e-6);
-        let plain = jit(|t: &[&Tensor]| conv2d(t[0], t[1], Some(t[2]), &Convolution::default()));
+        let plain = jit(|t: &[&Tensor]| conv2d(t[0], t[1], Some(t[2]), &ConvParams::default()));
         let alone = launches(&plain, &[&x, &w, &b]);
         assert_eq!(launches(&layer, &[&x, &w, &b]), alone, "conv on {}", queue.device_name());
     }
@@ -160,27 +156,20 @@ fn what_follows_a_product_or_a_convolution_becomes_part_of_it() {
 fn relu_is_part_of_a_convolution_in_training_too() {
     let queue = manager().cpu().queue;
     let (x, w, b) = (ramp(&queue, &[2, 3, 9, 9], 1.0), ramp(&queue, &[8, 3, 3, 3], 0.5), ramp(&queue, &[8], 1.0));
-    let layer = |t: &[&Tensor]| conv2d(t[0], t[1], Some(t[2]), &Convolution::default())?.relu();
+    let layer = |t: &[&Tensor]| conv2d(t[0], t[1], Some(t[2]), &ConvParams::default())?.relu();
     assert_eq!(compare(layer, &[&x, &w, &b], 1e-5).0, 1);
-}
-
-/// Both ways of dividing rows on OpenCL devices; the native CPU has one.
-fn styles(queue: &Queue) -> &'static [RowStyle] {
-    if matches!(queue, Queue::Cpu(_)) { &[RowStyle::Items] } else { &[RowStyle::Items, RowStyle::Groups] }
 }
 
 #[test]
 fn cross_entropy_of_logits_is_one_launch_each_way_at_any_size() {
     for queue in queues() {
-        for (&style, (rows, classes)) in
-            styles(&queue).iter().flat_map(|style| [(70, 11), (512, 1000), (4096, 50)].map(|shape| (style, shape)))
-        {
+        for (rows, classes) in [(70, 11), (512, 1000), (4096, 50)] {
             let x = ramp(&queue, &[rows, classes], 3.0);
             let labels: Vec<i64> = (0..rows).map(|i| (i * 7 % classes) as i64).collect();
             let labels = IndexTensor::from_host(&queue, &labels, [rows]).unwrap();
             let loss = move |t: &[&Tensor]| cross_entropy(t[0], &labels, &CrossEntropyOptions::default());
-            let counts = force_style(style, || compare(loss, &[&x], 1e-6));
-            assert_eq!(counts, (1, 1), "{rows} x {classes}, {style:?} on {}", queue.device_name());
+            let counts = compare(loss, &[&x], 1e-6);
+            assert_eq!(counts, (1, 1), "{rows} x {classes} on {}", queue.device_name());
         }
     }
 }
@@ -189,19 +178,17 @@ fn cross_entropy_of_logits_is_one_launch_each_way_at_any_size() {
 #[test]
 fn a_recorded_cross_entropy_can_be_replayed() {
     for queue in queues() {
-        for &style in styles(&queue) {
-            let x = ramp(&queue, &[300, 40], 1.0);
-            let labels: Vec<i64> = (0..300).map(|i| i * 3 % 40).collect();
-            let labels = IndexTensor::from_host(&queue, &labels, [300]).unwrap();
-            let recorder = Rc::new(Recorder::default());
-            let _scope = no_grad();
-            let loss = || force_style(style, || cross_entropy(&x, &labels, &CrossEntropyOptions::default())).unwrap();
-            let replayed = with_sink(recorder.clone(), loss);
-            for scale in [1.0f32, 2.0, -3.0] {
-                x.assign(ramp(&queue, &[300, 40], scale).raw()).unwrap();
-                recorder.replay().unwrap();
-                assert_eq!(replayed.item().unwrap(), loss().item().unwrap(), "on {}", queue.device_name());
-            }
+        let x = ramp(&queue, &[300, 40], 1.0);
+        let labels: Vec<i64> = (0..300).map(|i| i * 3 % 40).collect();
+        let labels = IndexTensor::from_host(&queue, &labels, [300]).unwrap();
+        let recorder = Rc::new(Recorder::default());
+        let _scope = no_grad();
+        let loss = || cross_entropy(&x, &labels, &CrossEntropyOptions::default()).unwrap();
+        let replayed = with_sink(recorder.clone(), loss);
+        for scale in [1.0f32, 2.0, -3.0] {
+            x.assign(ramp(&queue, &[300, 40], scale).raw()).unwrap();
+            recorder.replay().unwrap();
+            assert_eq!(replayed.item().unwrap(), loss().item().unwrap(), "on {}", queue.device_name());
         }
     }
 }
@@ -333,7 +320,7 @@ fn a_plan_explains_itself() {
         let (x, y) = (ramp(&queue, &[64, 32], 1.0).with_grad(), ramp(&queue, &[64, 32], 2.0));
         let compiled = jit(chain);
         let text = compiled.explain(&[&x, &y]).unwrap();
-        assert!(text.contains("forward: 7 operations in 1 launches"), "{text}");
+        assert!(text.contains("forward: 7 operations, 1 launch instead of 7"), "{text}");
         assert!(text.contains("kept for the backward pass: 0 values"), "{text}");
         let source = compiled.source(&[&x, &y]).unwrap();
         assert!(source.contains("kernel void") && source.contains("tanh"), "{source}");

@@ -10,4 +10,5 @@ mod jit_graphs;
 mod losses;
 mod memory;
 mod random_graphs;
+mod subscript;
 mod support;

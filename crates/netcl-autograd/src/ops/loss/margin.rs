@@ -9,7 +9,7 @@ use netcl_core::kernels::expr::Graph;
 use netcl_core::kernels::launch;
 use netcl_core::tensor::Tensor as Raw;
 use netcl_ops as ops;
-use netcl_ops::compare::{Comparison, compare};
+use netcl_ops::integer::{IntegerOp, integer};
 
 use super::binary::{BceWithLogitsOptions, binary_cross_entropy_with_logits, softplus};
 use super::cross_entropy::{check_class_weight, constant_weight};
@@ -265,8 +265,8 @@ pub fn multilabel_margin_loss(input: &Tensor, labels: &IndexTensor, reduction: R
     if input.size() == 0 {
         return reduction.apply(sum(input, 1, false)?);
     }
-    let zero = IndexTensor::from_tensor(Raw::full(input.queue(), [1], DType::I64, 0.0)?)?;
-    let ended = ops::cumsum(&compare(Comparison::Lt, labels, &zero)?, 1)?;
+    let zero = Raw::full(input.queue(), [1], DType::I64, 0.0)?;
+    let ended = ops::cumsum(&integer(IntegerOp::Lt, &[labels.tensor(), &zero], DType::U8)?.cast(DType::F32)?, 1)?;
     let is_label = ops::eq(&ended, 0.0)?;
     let at = ops::where_(&is_label, &labels.tensor().cast(DType::F32)?, 0.0)?.cast(DType::I64)?;
     let at = IndexTensor::from_tensor(at)?;

@@ -2,13 +2,15 @@
 //!
 //! The pointwise ones are a single expression and a reduction. Shapes must match exactly: a target of shape `(N,)` beside
 //! an input of shape `(N, 1)` is an error, not an `(N, N)` matrix. Everything is written with recordable ops, so that
-//! gradients can be differentiated again.
+//! gradients can be differentiated again; [`ctc_loss`] alone is computed on the host, and its gradient cannot.
 //!
 //! | file | losses |
 //! |---|---|
 //! | `cross_entropy.rs` | [`cross_entropy`], [`nll_loss`] |
+//! | `linear_cross_entropy.rs` | [`linear_cross_entropy`] |
 //! | `regression.rs` | [`mse_loss`], [`l1_loss`], [`smooth_l1_loss`], [`huber_loss`] |
 //! | `binary.rs` | [`binary_cross_entropy`], [`binary_cross_entropy_with_logits`] |
+//! | `ctc.rs` | [`ctc_loss`] |
 //! | `divergence.rs` | [`kl_div`] |
 //! | `embedding.rs` | [`cosine_embedding_loss`], [`triplet_margin_loss`] |
 //! | `likelihood.rs` | [`poisson_nll_loss`], [`gaussian_nll_loss`] |
@@ -17,20 +19,24 @@
 
 mod binary;
 mod cross_entropy;
+mod ctc;
 mod divergence;
 mod embedding;
 mod labels;
 mod likelihood;
+mod linear_cross_entropy;
 mod margin;
 mod pick;
 mod regression;
 
 pub use binary::{BceOptions, BceWithLogitsOptions, binary_cross_entropy, binary_cross_entropy_with_logits};
 pub use cross_entropy::{CrossEntropyOptions, NllOptions, cross_entropy, nll_loss};
+pub use ctc::{CtcOptions, ctc_loss};
 pub use divergence::{KlDivOptions, kl_div};
 pub use embedding::{CosineEmbeddingOptions, TripletMarginOptions, cosine_embedding_loss, triplet_margin_loss};
 pub use labels::Target;
 pub use likelihood::{GaussianNllOptions, PoissonNllOptions, gaussian_nll_loss, poisson_nll_loss};
+pub use linear_cross_entropy::{LinearCrossEntropyOptions, linear_cross_entropy};
 pub use margin::{
     HingeEmbeddingOptions, MarginRankingOptions, MultiMarginOptions, MultilabelSoftMarginOptions, hinge_embedding_loss,
     margin_ranking_loss, multi_margin_loss, multilabel_margin_loss, multilabel_soft_margin_loss, soft_margin_loss,

@@ -1,16 +1,18 @@
-//! Every recordable op as a case: what it is called, what it takes, how it is applied. Checks of gradients run over this list.
+//! Every recordable op as a case: what it is called, what it takes, params it is applied. Checks of gradients run over this list.
 
 use netcl_autograd::gradcheck::Tolerance;
 use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, rotary, scaled_dot_product_attention};
-use netcl_autograd::ops::conv::{self, BatchNorm, Convolution, same};
+use netcl_autograd::ops::conv::{self, BatchNorm, ConvParams, symmetric};
 use netcl_autograd::ops::dropout::{Dropped, alpha_dropout, dropout, feature_dropout};
 use netcl_autograd::ops::embedding_bag::{BagMode, EmbeddingBagOptions, embedding_bag};
+use netcl_autograd::ops::grid::{GridMode, GridPadding, affine_grid, grid_sample};
 use netcl_autograd::ops::norm::LocalResponse;
 use netcl_autograd::ops::pad::PadMode;
 use netcl_autograd::ops::pool::Window;
 use netcl_autograd::ops::recurrent::{Cell, Recurrent, RecurrentOutput, recurrent};
 use netcl_autograd::ops::{
-    activation, distance, elementwise, indexing, layout, matmul, norm, pad, pool, resample, shuffle, softmax, sort,
+    activation, distance, elementwise, indexing, layout, linalg, matmul, norm, pad, pool, resample, shuffle, softmax,
+    sort, unfold,
 };
 use netcl_autograd::{Result, Tensor};
 use netcl_core::backend::Queue;
@@ -86,6 +88,13 @@ fn smooth(op: &table::OpDef, operand: usize) -> (f64, f64) {
         "pow" => [(0.4, 2.0), (-1.5, 2.0)][operand],
         "log1p" => (-0.4, 2.0),
         "tan" => (-1.2, 1.2),
+        "asin" | "acos" | "atanh" => (-0.8, 0.8),
+        "acosh" => (1.3, 3.0),
+        "log2" | "log10" | "hypot" | "atan2" | "copysign" => (0.3, 3.0),
+        "xlogy" if operand == 1 => (0.3, 3.0),
+        // Between the jumps.
+        "frac" => (0.1, 0.9),
+        "fmod" | "remainder" | "floor_divide" => [(2.1, 2.9), (2.95, 3.05)][operand],
         // Away from the jumps at 0.5 and -0.5.
         "hardshrink" => (0.6, 2.2),
         _ => (low.max(-2.2), high.min(2.2)),
@@ -247,8 +256,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Box::new(|t| norm::instance_norm(t[0], None, None, None, 1e-3)),
     );
     for size in [3, 4] {
-        let how = LocalResponse { alpha: 0.5, ..LocalResponse::new(size) };
-        let function = move |t: &[&Tensor]| norm::local_response_norm(t[0], &how);
+        let params = LocalResponse { alpha: 0.5, ..LocalResponse::new(size) };
+        let function = move |t: &[&Tensor]| norm::local_response_norm(t[0], &params);
         case(&format!("local_response_norm {size}"), false, &[image], Box::new(function));
     }
 
@@ -285,13 +294,13 @@ pub(crate) fn cases() -> Vec<Case> {
 
     // Convolutions: a plain one, one with every option, one whose channels are on their own.
     let filters: (&[usize], _) = (&[3, 2, 3, 2], ONE);
-    let all_options = Convolution { stride: [2, 1], padding: [1, 0, 2, 1], dilation: [1, 2], ..Default::default() };
+    let all_options = ConvParams { stride: [2, 1], padding: [1, 0, 2, 1], dilation: [1, 2], ..Default::default() };
     case(
         "conv2d",
         true,
         &[plane, filters, (&[3], ONE)],
         Box::new(|t| {
-            conv::conv2d(t[0], t[1], Some(t[2]), &Convolution { padding: same([1, 1]), ..Default::default() })
+            conv::conv2d(t[0], t[1], Some(t[2]), &ConvParams { padding: symmetric([1, 1]), ..Default::default() })
         }),
     );
     case(
@@ -304,13 +313,13 @@ pub(crate) fn cases() -> Vec<Case> {
         "conv2d, depthwise",
         true,
         &[plane, (&[4, 1, 2, 2], ONE)],
-        Box::new(|t| conv::conv2d(t[0], t[1], None, &Convolution { groups: 2, ..Default::default() })),
+        Box::new(|t| conv::conv2d(t[0], t[1], None, &ConvParams { groups: 2, ..Default::default() })),
     );
     case(
         "conv2d, 1x1",
         true,
         &[plane, (&[3, 2, 1, 1], ONE)],
-        Box::new(|t| conv::conv2d(t[0], t[1], None, &Convolution::default())),
+        Box::new(|t| conv::conv2d(t[0], t[1], None, &ConvParams::default())),
     );
     // All parameters, and none but the filters.
     let both: [(&[usize], _); 5] = [plane, filters, (&[3], ONE), (&[3], ONE), (&[3], ONE)];
@@ -325,15 +334,15 @@ pub(crate) fn cases() -> Vec<Case> {
         "conv1d",
         true,
         &[(&[2, 2, 6], ONE), (&[3, 2, 3], ONE), (&[3], ONE)],
-        Box::new(|t| conv::conv1d(t[0], t[1], Some(t[2]), &Convolution { stride: [1, 2], ..Default::default() })),
+        Box::new(|t| conv::conv1d(t[0], t[1], Some(t[2]), &ConvParams { stride: [1, 2], ..Default::default() })),
     );
     case(
         "conv_transpose2d",
         true,
         &[(&[2, 3, 3, 2], ONE), filters, (&[2], ONE)],
         Box::new(|t| {
-            let how = Convolution { stride: [2, 2], padding: same([1, 0]), ..Default::default() };
-            conv::conv_transpose2d(t[0], t[1], Some(t[2]), &how, [1, 0])
+            let params = ConvParams { stride: [2, 2], padding: symmetric([1, 0]), ..Default::default() };
+            conv::conv_transpose2d(t[0], t[1], Some(t[2]), &params, [1, 0])
         }),
     );
     case(
@@ -341,8 +350,8 @@ pub(crate) fn cases() -> Vec<Case> {
         true,
         &[(&[2, 4, 5], ONE), (&[4, 1, 3], ONE), (&[2], ONE)],
         Box::new(|t| {
-            let how = Convolution { stride: [1, 2], padding: [0, 0, 1, 0], dilation: [1, 2], groups: 2 };
-            conv::conv_transpose1d(t[0], t[1], Some(t[2]), &how, 1)
+            let params = ConvParams { stride: [1, 2], padding: [0, 0, 1, 0], dilation: [1, 2], groups: 2 };
+            conv::conv_transpose1d(t[0], t[1], Some(t[2]), &params, 1)
         }),
     );
     // One image, one sequence.
@@ -351,19 +360,19 @@ pub(crate) fn cases() -> Vec<Case> {
         "conv2d, one image",
         false,
         &[one, filters],
-        Box::new(|t| conv::conv2d(t[0], t[1], None, &Convolution::default())),
+        Box::new(|t| conv::conv2d(t[0], t[1], None, &ConvParams::default())),
     );
     case(
         "conv_transpose2d, one image",
         false,
         &[(&[3, 3, 2], ONE), filters],
-        Box::new(|t| conv::conv_transpose2d(t[0], t[1], None, &Convolution::default(), [0, 0])),
+        Box::new(|t| conv::conv_transpose2d(t[0], t[1], None, &ConvParams::default(), [0, 0])),
     );
     case(
         "conv_transpose1d, one sequence",
         false,
         &[(&[2, 4], ONE), (&[2, 3, 3], ONE)],
-        Box::new(|t| conv::conv_transpose1d(t[0], t[1], None, &Convolution::default(), 0)),
+        Box::new(|t| conv::conv_transpose1d(t[0], t[1], None, &ConvParams::default(), 0)),
     );
 
     // Attention.
@@ -376,10 +385,25 @@ pub(crate) fn cases() -> Vec<Case> {
     ] {
         let function = move |t: &[&Tensor]| {
             let mask = leaf(t[0].queue(), t[0].dtype(), &[3, 5], 8, ONE).detach();
-            let how = Attention { causal, mask: masked.then_some(&mask), dropout, scale: None };
-            scaled_dot_product_attention(t[0], t[1], t[2], &how, Some(&mut Generator::new(3)))
+            let params = Attention { causal, mask: masked.then_some(&mask), dropout, ..Default::default() };
+            scaled_dot_product_attention(t[0], t[1], t[2], &params, Some(&mut Generator::new(3)))
         };
         case(name, true, &[queries, keys, keys], Box::new(function));
+    }
+    // A mask with a gradient, broadcast along heads and queries; two heads of keys for four of queries.
+    for (name, heads, causal, dropout, mask) in [
+        ("attention, learned mask", 2, true, 0.3, Some(&[2, 1, 5][..])),
+        ("attention, grouped", 4, false, 0.3, None),
+        ("attention, grouped, learned mask", 4, true, 0.0, Some(&[4, 3, 5][..])),
+    ] {
+        let queries = [1, heads, 3, 4];
+        let inputs: Vec<_> = [&queries[..], keys.0, keys.0].into_iter().chain(mask).map(|shape| (shape, ONE)).collect();
+        let function = move |t: &[&Tensor]| {
+            let params =
+                Attention { causal, mask: t.get(3).copied(), dropout, grouped: heads == 4, ..Default::default() };
+            scaled_dot_product_attention(t[0], t[1], t[2], &params, Some(&mut Generator::new(3)))
+        };
+        case(name, true, &inputs, Box::new(function));
     }
 
     // Recurrent layers: all results in one, so that every one has a gradient.
@@ -504,6 +528,67 @@ pub(crate) fn cases() -> Vec<Case> {
         case(&format!("pairwise_distance {p}"), false, &[table, table], Box::new(function));
     }
     case("normalize", false, &[table], Box::new(|t| distance::normalize(t[0], 2.0, 1, 1e-12)));
+    // Windows and patches, overlapping and side by side.
+    let pairs = unfold::Windows { size: 2, step: 3, dilation: 2 };
+    case("unfold, windows", false, &[(&[2, 9], ONE)], Box::new(move |t| unfold::windows(t[0], 1, pairs)));
+    let patches = unfold::Patches { kernel_size: [2, 3], dilation: [2, 1], padding: [1, 2], stride: [1, 2] };
+    case("unfold", false, &[(&[2, 2, 3, 4], ONE)], Box::new(move |t| unfold::unfold(t[0], &patches)));
+    case("fold", false, &[(&[2, 12, 9], ONE)], Box::new(move |t| unfold::fold(t[0], [3, 4], &patches)));
+
+    // Grids: away from whole places, where gradients jump.
+    let (image, points): ((&[usize], _), (&[usize], _)) = ((&[1, 2, 3, 4], ONE), (&[1, 2, 2, 2], (-0.62, -0.55)));
+    for (name, mode, padding, align_corners) in [
+        ("grid_sample", GridMode::Bilinear, GridPadding::Zeros, false),
+        ("grid_sample, nearest", GridMode::Nearest, GridPadding::Border, true),
+        ("grid_sample, bicubic", GridMode::Bicubic, GridPadding::Reflection, false),
+    ] {
+        case(name, false, &[image, points], Box::new(move |t| grid_sample(t[0], t[1], mode, padding, align_corners)));
+    }
+    case("affine_grid", false, &[(&[2, 2, 3], ONE)], Box::new(|t| affine_grid(t[0], [2, 3], false)));
+    case(
+        "upsample_bicubic",
+        false,
+        &[(&[1, 2, 3, 4], ONE)],
+        Box::new(|t| resample::upsample_bicubic(t[0], [5, 3], false)),
+    );
+
+    // Factorisations, and what is made of them.
+    // 3, 6, 9 are added to the diagonal: factors of matrices that are nearly singular, or whose values are nearly equal, would
+    // compare rounding errors.
+    let apart = |a: &Tensor| -> Result<Tensor> {
+        let (n, size) = (a.shape()[a.ndim() - 1], a.shape()[a.ndim() - 2] * a.shape()[a.ndim() - 1]);
+        let values: Vec<f64> = (0..size).map(|i| if i / n == i % n { 3.0 * (i / n + 1) as f64 } else { 0.0 }).collect();
+        let options = HostOptions { dtype: Some(a.dtype()), ..Default::default() };
+        a + &Tensor::from_host_with(a.queue(), &values, [size / n, n], options)?
+    };
+    let symmetric = move |a: &Tensor| -> Result<Tensor> {
+        let a = apart(a)?;
+        &a + &layout::transpose(&a, -1, -2)?
+    };
+    let flat = |a: &Tensor, b: &Tensor| -> Result<Tensor> {
+        layout::cat(&[&layout::flatten(a, 0, -1)?, &layout::flatten(b, 0, -1)?], 0)
+    };
+    let of = |shape: &'static [usize]| (shape, ONE);
+    let (square, tall, wide) = (of(&[2, 3, 3]), of(&[4, 3]), of(&[2, 4]));
+    case("linalg_solve", false, &[square, (&[3, 2], ONE)], Box::new(move |t| linalg::solve(&apart(t[0])?, t[1])));
+    case("linalg_inv", false, &[square], Box::new(move |t| linalg::inv(&apart(t[0])?)));
+    case("linalg_det", false, &[square], Box::new(move |t| linalg::det(&(&apart(t[0])? / 4.0)?)));
+    case("linalg_slogdet", false, &[square], Box::new(move |t| Ok(linalg::slogdet(&apart(t[0])?)?.1)));
+    case("linalg_cholesky", false, &[square], Box::new(move |t| linalg::cholesky(&symmetric(t[0])?)));
+    let eigen = move |t: &[&Tensor]| linalg::eigh(&symmetric(t[0])?).and_then(|(w, v)| flat(&w, &v));
+    case("linalg_eigh", false, &[square], Box::new(eigen));
+    for (shape, form) in [(tall, "tall"), (wide, "wide")] {
+        let name = |op: &str| format!("linalg_{op}, {form}");
+        let orthogonal = move |t: &[&Tensor]| linalg::qr(&apart(t[0])?, false).and_then(|(q, r)| flat(&q, &r));
+        case(&name("qr"), false, &[shape], Box::new(orthogonal));
+        let singular = move |t: &[&Tensor]| {
+            let (u, s, vt) = linalg::svd(&apart(t[0])?, false)?;
+            flat(&flat(&u, &s)?, &vt)
+        };
+        case(&name("svd"), false, &[shape], Box::new(singular));
+        case(&name("pinv"), false, &[shape], Box::new(move |t| linalg::pinv(&apart(t[0])?, None)));
+    }
+
     case("pixel_shuffle", false, &[(&[2, 8, 2, 3], ONE)], Box::new(|t| shuffle::pixel_shuffle(t[0], 2)));
     case("pixel_unshuffle", false, &[(&[2, 4, 6], ONE)], Box::new(|t| shuffle::pixel_unshuffle(t[0], 2)));
     case("channel_shuffle", false, &[(&[2, 6, 3], ONE)], Box::new(|t| shuffle::channel_shuffle(t[0], 3)));
