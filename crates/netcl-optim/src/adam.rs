@@ -8,7 +8,7 @@ use crate::base::Base;
 use crate::group::ParamGroup;
 use crate::optimizer::Optimizer;
 use crate::rule::{Rule, Terms, Updated};
-use crate::settings::{not_negative, rate};
+use crate::settings::{check_betas, not_negative};
 
 /// Adam, as PyTorch defines it.
 ///
@@ -94,8 +94,7 @@ impl Optimizer for Adam {
 /// The base of Adam and AdamW, once the settings are found to be in range.
 pub(crate) fn base(rule: AdamRule, params: impl IntoIterator<Item = Tensor>) -> Result<Base> {
     let AdamOptions { lr, betas, eps, weight_decay, .. } = rule.options;
-    rate(rule.op, "beta1", betas.0)?;
-    rate(rule.op, "beta2", betas.1)?;
+    check_betas(rule.op, betas)?;
     not_negative(rule.op, "eps", eps)?;
     Base::new(rule, params.into_iter().collect(), lr, weight_decay)
 }
@@ -156,12 +155,7 @@ impl Rule for AdamRule {
 
     fn update<'g>(&self, x: &Terms<'g>) -> Updated<'g> {
         let [rest1, log1, beta2, rest2, log2, eps] = std::array::from_fn(|i| x.settings[i]);
-        let d = if self.options.maximize { -x.grad } else { x.grad };
-        let (p, d) = match x.weight_decay {
-            Some(decay) if self.decoupled => (x.p * (1.0 - x.lr * decay), d),
-            Some(decay) => (x.p, d + x.p * decay),
-            None => (x.p, d),
-        };
+        let (p, d) = x.decayed(self.options.maximize, self.decoupled);
         let mean = (d - x.state[0]).fma(rest1, x.state[0]);
         let square = (d * d).fma(rest2, x.state[1] * beta2);
         // 1 - beta^t, with all digits also where beta^t is nearly one.

@@ -16,7 +16,7 @@ use netcl_core::tensor::Tensor as Raw;
 
 use crate::group::ParamGroup;
 use crate::optimizer::{GradScale, StepOptions};
-use crate::rule::{Rule, Terms};
+use crate::rule::{Rule, Terms, Updated};
 use crate::shards::Shards;
 use arena::{Arena, Member};
 
@@ -30,8 +30,8 @@ pub struct Base {
     members: Vec<Member>,
     /// One for each dtype and device.
     arenas: Vec<Arena>,
-    /// The updates made so far, by form.
-    updates: Vec<(Form, Arc<Many>)>,
+    /// The kernels made so far, by form: the update and, where the rule has one, the direction before it.
+    updates: Vec<(Form, Update)>,
     /// The storages of all parameters: a gradient that lies in one of them is copied before it is overwritten.
     storages: HashSet<usize>,
     /// Which parameters this rank updates, where ranks have divided them.
@@ -46,6 +46,13 @@ struct Form {
     scaled: bool,
     /// The update may be skipped.
     skips: bool,
+}
+
+/// The kernels of a step.
+#[derive(Clone, Debug)]
+struct Update {
+    direction: Option<Arc<Many>>,
+    update: Arc<Many>,
 }
 
 /// A parameter with its gradient, both dense.
@@ -89,6 +96,7 @@ impl Base {
 
     pub(crate) fn add_group(&mut self, params: Vec<Tensor>, learning_rate: f64, weight_decay: f64) -> Result<()> {
         self.follow()?;
+        params.iter().try_for_each(|parameter| self.rule.check(parameter))?;
         let momentum = self.rule.momentum();
         let group = ParamGroup::new(self.rule.op(), params, learning_rate, weight_decay, momentum, &self.groups)?;
         self.settle()?;
@@ -207,7 +215,7 @@ impl Base {
         }
         let sums = gradients.map(|gradients| self.sums(&gradients)).transpose()?.flatten();
         let mut norm = None;
-        for (i, pairs) in pairs.iter().enumerate().filter(|(i, _)| is_used[*i]) {
+        for (i, pairs) in pairs.iter_mut().enumerate().filter(|(i, _)| is_used[*i]) {
             if form.scaled {
                 let (controls, at) = self.arenas[i].controls()?;
                 verdict(&decide(options, sums.as_ref()), controls, at)?;
@@ -215,7 +223,17 @@ impl Base {
                     norm.get_or_insert(self.arenas[i].norm()?);
                 }
             }
-            self.arenas[i].run(&update, pairs, &self.groups, &*self.rule)?;
+            self.arenas[i].count()?;
+            if let Some(direction) = &update.direction {
+                for pair in pairs.iter_mut() {
+                    pair.gradient = pair.gradient.duplicate()?;
+                }
+                self.arenas[i].run(direction, pairs, &self.groups, &*self.rule)?;
+                for pair in pairs.iter_mut() {
+                    pair.gradient = self.rule.transform(&pair.gradient)?;
+                }
+            }
+            self.arenas[i].run(&update.update, pairs, &self.groups, &*self.rule)?;
             for pair in pairs {
                 if let Some(home) = &pair.home {
                     home.assign(&pair.parameter)?;
@@ -277,10 +295,21 @@ impl Base {
     }
 
     /// The update of a form; made once.
-    fn update(&mut self, form: Form) -> Arc<Many> {
+    fn update(&mut self, form: Form) -> Update {
         if let Some((_, update)) = self.updates.iter().find(|(known, _)| *known == form) {
             return update.clone();
         }
+        let rule = &*self.rule;
+        let direction = rule.is_staged().then(|| self.kernel(form, 1, |terms| rule.direction(terms)));
+        // A direction is unscaled already.
+        let last = Form { scaled: form.scaled && direction.is_none(), ..form };
+        let made = Update { direction, update: self.kernel(last, 0, |terms| rule.update(terms)) };
+        self.updates.push((form, made.clone()));
+        made
+    }
+
+    /// A formula as a kernel that writes to one of the lists (parameters, gradients) and to the rows of what is kept.
+    fn kernel(&self, form: Form, target: usize, formula: impl for<'g> Fn(&Terms<'g>) -> Updated<'g>) -> Arc<Many> {
         let rule = &*self.rule;
         let rows = rule.state().len();
         let settings = self.groups.first().map_or(0, |group| rule.settings(group).len());
@@ -298,7 +327,8 @@ impl Base {
             step: if form.skips { step - control(2) } else { step },
             settings: (0..settings).map(|s| g.scalar(3 + s)).collect(),
         };
-        let updated = rule.update(&terms);
+        let updated = formula(&terms);
+        let written = updated.state.len();
         let mut outputs = vec![updated.p];
         outputs.extend(updated.state);
         if form.skips {
@@ -306,16 +336,14 @@ impl Base {
                 *output = control(1).select(before, *output);
             }
         }
-        let targets: Vec<Target> = std::iter::once(Target::List(0)).chain((0..rows).map(Target::Row)).collect();
+        let targets: Vec<Target> = std::iter::once(Target::List(target)).chain((0..written).map(Target::Row)).collect();
         let controls = match (form.scaled, form.skips) {
             (_, true) => 3,
             (true, false) => 1,
             (false, false) => 0,
         };
         let expr = g.finish_with(&outputs, 2 + rows + controls, 3 + settings);
-        let update = Many::new(rule.label(), expr, 2, rows, targets);
-        self.updates.push((form, update.clone()));
-        update
+        Many::new(rule.label(), expr, 2, rows, targets)
     }
 
     /// Takes skipped steps, which only the device knows of, out of the counts.

@@ -17,16 +17,26 @@
 //! # Ok::<(), netcl_autograd::Error>(())
 //! ```
 
+mod adadelta;
 mod adagrad;
 mod adam;
+mod adamax;
 mod adamw;
+mod asgd;
 mod base;
 mod clip;
+mod declare;
 mod ema;
 mod group;
+mod lbfgs;
+mod lion;
 mod momentum;
+mod muon;
+mod nadam;
 mod optimizer;
+mod radam;
 mod rmsprop;
+mod rprop;
 pub mod rule;
 pub mod schedule;
 mod settings;
@@ -34,16 +44,25 @@ mod sgd;
 mod shards;
 mod state;
 
+pub use adadelta::{Adadelta, AdadeltaOptions};
 pub use adagrad::{Adagrad, AdagradOptions};
 pub use adam::{Adam, AdamOptions};
+pub use adamax::{Adamax, AdamaxOptions};
 pub use adamw::{AdamW, AdamWOptions};
+pub use asgd::{ASGD, AsgdOptions};
 pub use base::Base;
 pub use clip::{Unscaled, clip_grad_norm, clip_grad_norm_device, clip_grad_value, unscale_grads};
 pub use ema::{Ema, EmaOptions};
 pub use group::ParamGroup;
+pub use lbfgs::{LBFGS, LbfgsOptions, LbfgsStepper, LineSearch};
+pub use lion::{Lion, LionOptions};
 pub use momentum::{Momentum, MomentumOptions};
+pub use muon::{AdjustLr, Muon, MuonOptions};
+pub use nadam::{NAdam, NAdamOptions};
 pub use optimizer::{GradScale, Optimizer, StepOptions};
+pub use radam::{RAdam, RAdamOptions};
 pub use rmsprop::{RMSProp, RmsPropOptions};
+pub use rprop::{Rprop, RpropOptions};
 pub use schedule::Schedule;
 pub use sgd::{SGD, SgdOptions};
 pub use shards::Shards;

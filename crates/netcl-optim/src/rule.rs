@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use netcl_autograd::{RawTensor, Result, Tensor};
 use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::Val;
 
@@ -84,8 +85,32 @@ pub trait Rule: fmt::Debug + Send + Sync + 'static {
     /// The numbers of the formula beside learning rate, weight decay and step, for a group.
     fn settings(&self, group: &ParamGroup) -> Vec<Number>;
 
+    /// An error for a parameter that it cannot update.
+    fn check(&self, _parameter: &Tensor) -> Result<()> {
+        Ok(())
+    }
+
     /// The formula.
     fn update<'g>(&self, terms: &Terms<'g>) -> Updated<'g>;
+
+    /// Whether [`Rule::direction`] and [`Rule::transform`] come before [`Rule::update`], which then changes the parameter alone.
+    fn is_staged(&self) -> bool {
+        false
+    }
+
+    /// A formula for what takes the gradient's place (as `p`), and for all that is kept: a launch of its own.
+    fn direction<'g>(&self, terms: &Terms<'g>) -> Updated<'g> {
+        Updated { p: terms.grad, state: terms.state.clone() }
+    }
+
+    /// What cannot be written as a formula for each element, as Muon's products of matrices: from the direction of one parameter to the
+    /// gradient that the update gets, dense and of the same shape.
+    ///
+    /// # Errors
+    /// What the operations say.
+    fn transform(&self, direction: &RawTensor) -> Result<RawTensor> {
+        Ok(direction.clone())
+    }
 }
 
 /// What a [`Rule`]'s formula is made of.
@@ -105,6 +130,19 @@ pub struct Terms<'g> {
     pub step: Val<'g>,
     /// The numbers of [`Rule::settings`].
     pub settings: Vec<Val<'g>>,
+}
+
+impl<'g> Terms<'g> {
+    /// Parameter and gradient once weight decay is counted in (`decoupled`: in the parameter, as AdamW does it); the gradient is negated
+    /// to `maximize`.
+    pub fn decayed(&self, maximize: bool, decoupled: bool) -> (Val<'g>, Val<'g>) {
+        let d = if maximize { -self.grad } else { self.grad };
+        match self.weight_decay {
+            Some(decay) if decoupled => (self.p * (1.0 - self.lr * decay), d),
+            Some(decay) => (self.p, d + self.p * decay),
+            None => (self.p, d),
+        }
+    }
 }
 
 /// What a [`Rule`]'s formula gives.

@@ -26,6 +26,12 @@ pub(crate) fn rate(op: &'static str, name: &str, value: f64) -> Result<()> {
     Err(Error::argument(op, format!("{name} is {value}; use a number from 0 up to, but not including, 1")))
 }
 
+/// An error for betas that are not decay rates.
+pub(crate) fn check_betas(op: &'static str, betas: (f64, f64)) -> Result<()> {
+    rate(op, "beta1", betas.0)?;
+    rate(op, "beta2", betas.1)
+}
+
 /// An error for a count of zero.
 pub(crate) fn at_least_one(op: &'static str, name: &str, value: u64) -> Result<()> {
     if value > 0 {

@@ -220,15 +220,20 @@ impl Arena {
         Ok(())
     }
 
-    /// Counts and runs a step.
+    /// Counts a step, also at every replay of one that is being recorded.
+    pub(super) fn count(&self) -> Result<()> {
+        let Some(plan) = &self.plan else { return Ok(()) };
+        let tick = plan.tick.clone();
+        Ok(each_run(move || {
+            tick.tick();
+            Ok(())
+        })?)
+    }
+
+    /// Runs a kernel of a step.
     pub(super) fn run(&mut self, update: &Many, pairs: &[Pair], groups: &[ParamGroup], rule: &dyn Rule) -> Result<()> {
         self.grow(rule.initial())?;
         let Some(plan) = &self.plan else { return Ok(()) };
-        let tick = plan.tick.clone();
-        each_run(move || {
-            tick.tick();
-            Ok(())
-        })?;
         let sets: Vec<Vec<Number>> = plan
             .groups
             .iter()

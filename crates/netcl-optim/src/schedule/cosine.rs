@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 use netcl_autograd::Result;
 
-use super::{At, Driver, Schedule, groups_of};
+use super::{At, Driver, Schedule, driven, groups_of};
 use crate::group::ParamGroup;
 use crate::optimizer::Optimizer;
 use crate::settings::{at_least_one, not_negative};
@@ -54,17 +54,7 @@ impl CosineAnnealingLR {
 }
 
 impl Schedule for CosineAnnealingLR {
-    fn driver(&self) -> &Driver {
-        &self.driver
-    }
-
-    fn driver_mut(&mut self) -> &mut Driver {
-        &mut self.driver
-    }
-
-    fn shared(&self) -> Option<Box<dyn Schedule>> {
-        Some(Box::new(self.clone()))
-    }
+    driven!();
 
     fn rate(&self, at: &At) -> Result<f64> {
         if at.epoch == 0 {

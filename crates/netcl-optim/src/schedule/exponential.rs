@@ -2,7 +2,7 @@
 
 use netcl_autograd::Result;
 
-use super::{At, Driver, Schedule, groups_of};
+use super::{At, Driver, Schedule, driven, groups_of};
 use crate::group::ParamGroup;
 use crate::optimizer::Optimizer;
 use crate::settings::not_negative;
@@ -45,17 +45,7 @@ impl ExponentialLR {
 }
 
 impl Schedule for ExponentialLR {
-    fn driver(&self) -> &Driver {
-        &self.driver
-    }
-
-    fn driver_mut(&mut self) -> &mut Driver {
-        &mut self.driver
-    }
-
-    fn shared(&self) -> Option<Box<dyn Schedule>> {
-        Some(Box::new(self.clone()))
-    }
+    driven!();
 
     fn rate(&self, at: &At) -> Result<f64> {
         Ok(if at.epoch == 0 { at.current } else { at.current * self.gamma })

@@ -40,10 +40,7 @@ impl LambdaLR {
     /// # Errors
     /// For another number of functions, and where a function fails for epoch 0.
     pub fn of_groups(groups: Vec<ParamGroup>, factors: Vec<Factor>) -> Result<LambdaLR> {
-        if factors.len() != 1 && factors.len() != groups.len() {
-            let what = format!("{} functions for {} groups; give one, or one for each", factors.len(), groups.len());
-            return Err(Error::argument("LambdaLR", what));
-        }
+        check_factors("LambdaLR", &factors, &groups)?;
         let mut schedule = LambdaLR { driver: Driver::new(groups), factors };
         schedule.restart()?;
         Ok(schedule)
@@ -60,8 +57,7 @@ impl Schedule for LambdaLR {
     }
 
     fn rate(&self, at: &At) -> Result<f64> {
-        let factor = if self.factors.len() == 1 { &self.factors[0] } else { &self.factors[at.group] };
-        Ok(at.base * factor(at.epoch)?)
+        Ok(at.base * factor_of(&self.factors, at)?)
     }
 }
 
@@ -69,4 +65,19 @@ impl fmt::Debug for LambdaLR {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LambdaLR").field("driver", &self.driver).finish_non_exhaustive()
     }
+}
+
+/// An error unless there is one function, or one for each group.
+pub(super) fn check_factors(op: &'static str, factors: &[Factor], groups: &[ParamGroup]) -> Result<()> {
+    if factors.len() == 1 || factors.len() == groups.len() {
+        return Ok(());
+    }
+    let what = format!("{} functions for {} groups; give one, or one for each", factors.len(), groups.len());
+    Err(Error::argument(op, what))
+}
+
+/// What the function of a group gives for an epoch.
+pub(super) fn factor_of(factors: &[Factor], at: &At) -> Result<f64> {
+    let factor = if factors.len() == 1 { &factors[0] } else { &factors[at.group] };
+    factor(at.epoch)
 }

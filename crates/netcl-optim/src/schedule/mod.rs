@@ -19,15 +19,21 @@
 //! ```
 
 mod chained;
+mod constant;
 mod cosine;
+mod cyclic;
 mod exponential;
 mod lambda;
+mod linear;
 mod multi_step;
+mod multiplicative;
 mod one_cycle;
 mod per_group;
 mod plateau;
+mod polynomial;
 mod sequential;
 mod step;
+mod warm_restarts;
 mod warmup_cosine;
 
 use std::sync::Arc;
@@ -41,15 +47,21 @@ use crate::optimizer::Optimizer;
 use crate::state::State;
 
 pub use chained::ChainedScheduler;
+pub use constant::ConstantLR;
 pub use cosine::CosineAnnealingLR;
+pub use cyclic::{Cycle, CycleScale, CyclicLR, CyclicOptions};
 pub use exponential::ExponentialLR;
 pub use lambda::{Factor, LambdaLR};
+pub use linear::LinearLR;
 pub use multi_step::MultiStepLR;
+pub use multiplicative::MultiplicativeLR;
 pub use one_cycle::{Anneal, OneCycleLR, OneCycleOptions};
 pub use per_group::PerGroup;
 pub use plateau::{Better, PlateauOptions, ReduceLROnPlateau, Threshold};
+pub use polynomial::PolynomialLR;
 pub use sequential::SequentialLR;
 pub use step::StepLR;
+pub use warm_restarts::CosineAnnealingWarmRestarts;
 pub use warmup_cosine::WarmupCosine;
 
 /// A learning rate that changes from epoch to epoch.
@@ -179,6 +191,13 @@ impl Driver {
         self.epoch.get_integer()
     }
 
+    /// Multiplies the learning rates as they stand: how a schedule that starts with a factor begins, also after others.
+    fn scale(&self, factor: f64) {
+        for group in &self.groups {
+            group.set_learning_rate(group.learning_rate() * factor);
+        }
+    }
+
     fn state(&self) -> State {
         let mut state = State::default();
         state.numbers.insert("epoch".to_owned(), self.epoch() as f64);
@@ -211,6 +230,24 @@ fn step_each_run(schedule: Option<Box<dyn Schedule>>) -> Result<()> {
     let failed = |error: netcl_autograd::Error| CoreError::State { op: "schedule", what: error.to_string() };
     Ok(launch::each_run(move || schedule.step().map_err(failed))?)
 }
+
+/// The methods of a [`Schedule`] that holds a `driver` and can be cloned.
+macro_rules! driven {
+    () => {
+        fn driver(&self) -> &Driver {
+            &self.driver
+        }
+
+        fn driver_mut(&mut self) -> &mut Driver {
+            &mut self.driver
+        }
+
+        fn shared(&self) -> Option<Box<dyn Schedule>> {
+            Some(Box::new(self.clone()))
+        }
+    };
+}
+use driven;
 
 /// The groups of an optimizer, to drive them.
 pub(crate) fn groups_of(optimizer: &dyn Optimizer) -> Vec<ParamGroup> {

@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 use netcl_autograd::{Error, Result};
 use netcl_core::Error as CoreError;
 
-use super::{At, Driver, PerGroup, Schedule, groups_of};
+use super::{At, Driver, PerGroup, Schedule, driven, groups_of};
 use crate::group::ParamGroup;
 use crate::optimizer::Optimizer;
 use crate::settings::{at_least_one, positive};
@@ -148,17 +148,7 @@ impl OneCycleLR {
 }
 
 impl Schedule for OneCycleLR {
-    fn driver(&self) -> &Driver {
-        &self.driver
-    }
-
-    fn driver_mut(&mut self) -> &mut Driver {
-        &mut self.driver
-    }
-
-    fn shared(&self) -> Option<Box<dyn Schedule>> {
-        Some(Box::new(self.clone()))
-    }
+    driven!();
 
     fn rate(&self, at: &At) -> Result<f64> {
         let OneCycleOptions { total_steps, div_factor, final_div_factor, three_phase, .. } = self.options;

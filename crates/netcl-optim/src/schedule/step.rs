@@ -2,7 +2,7 @@
 
 use netcl_autograd::Result;
 
-use super::{At, Driver, Schedule, groups_of};
+use super::{At, Driver, Schedule, driven, groups_of};
 use crate::group::ParamGroup;
 use crate::optimizer::Optimizer;
 use crate::settings::{at_least_one, not_negative};
@@ -46,17 +46,7 @@ impl StepLR {
 }
 
 impl Schedule for StepLR {
-    fn driver(&self) -> &Driver {
-        &self.driver
-    }
-
-    fn driver_mut(&mut self) -> &mut Driver {
-        &mut self.driver
-    }
-
-    fn shared(&self) -> Option<Box<dyn Schedule>> {
-        Some(Box::new(self.clone()))
-    }
+    driven!();
 
     fn rate(&self, at: &At) -> Result<f64> {
         let falls = at.epoch > 0 && at.epoch.is_multiple_of(self.step_size);

@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 use netcl_autograd::{Error, Result};
 
-use super::{At, Driver, Schedule, groups_of};
+use super::{At, Driver, Schedule, driven, groups_of};
 use crate::group::ParamGroup;
 use crate::optimizer::Optimizer;
 use crate::settings::not_negative;
@@ -74,17 +74,7 @@ impl WarmupCosine {
 }
 
 impl Schedule for WarmupCosine {
-    fn driver(&self) -> &Driver {
-        &self.driver
-    }
-
-    fn driver_mut(&mut self) -> &mut Driver {
-        &mut self.driver
-    }
-
-    fn shared(&self) -> Option<Box<dyn Schedule>> {
-        Some(Box::new(self.clone()))
-    }
+    driven!();
 
     fn rate(&self, at: &At) -> Result<f64> {
         Ok(self.lr(at.base, at.epoch))

@@ -4,12 +4,14 @@ use netcl_autograd::Tensor;
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_optim::schedule::{
-    Anneal, Better, ChainedScheduler, CosineAnnealingLR, ExponentialLR, LambdaLR, MultiStepLR, OneCycleLR,
-    OneCycleOptions, PlateauOptions, ReduceLROnPlateau, SequentialLR, StepLR, Threshold, WarmupCosine,
+    Anneal, Better, ChainedScheduler, ConstantLR, CosineAnnealingLR, CosineAnnealingWarmRestarts, Cycle, CyclicLR,
+    CyclicOptions, ExponentialLR, LambdaLR, LinearLR, MultiStepLR, MultiplicativeLR, OneCycleLR, OneCycleOptions,
+    PlateauOptions, PolynomialLR, ReduceLROnPlateau, SequentialLR, StepLR, Threshold, WarmupCosine,
 };
 use netcl_optim::{
-    Adagrad, AdagradOptions, Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, RMSProp, RmsPropOptions, SGD, Schedule,
-    SgdOptions, clip_grad_norm, clip_grad_value,
+    ASGD, Adadelta, AdadeltaOptions, Adagrad, AdagradOptions, Adam, AdamOptions, AdamW, AdamWOptions, Adamax,
+    AdamaxOptions, AsgdOptions, Lion, LionOptions, NAdam, NAdamOptions, Optimizer, RAdam, RAdamOptions, RMSProp,
+    RmsPropOptions, Rprop, RpropOptions, SGD, Schedule, SgdOptions, clip_grad_norm, clip_grad_value,
 };
 use serde_json::Value;
 
@@ -36,7 +38,11 @@ impl Settings<'_> {
     }
 
     fn betas(&self) -> (f64, f64) {
-        self.0.get("betas").map(numbers).map_or((0.9, 0.999), |betas| (betas[0], betas[1]))
+        self.pair("betas", (0.9, 0.999))
+    }
+
+    fn pair(&self, key: &str, default: (f64, f64)) -> (f64, f64) {
+        self.0.get(key).map(numbers).map_or(default, |pair| (pair[0], pair[1]))
     }
 }
 
@@ -72,6 +78,40 @@ fn optimizer(case: &Value, params: Vec<Tensor>) -> Box<dyn Optimizer> {
             let initial_accumulator_value = s.number("initial_accumulator_value", 0.0);
             let options = AdagradOptions { lr, lr_decay, weight_decay, initial_accumulator_value, eps, maximize };
             Box::new(Adagrad::new_with(params, options).unwrap())
+        }
+        "NAdam" => {
+            let (betas, eps, momentum_decay) = (s.betas(), s.number("eps", 1e-8), s.number("momentum_decay", 4e-3));
+            let decoupled_weight_decay = s.flag("decoupled_weight_decay");
+            let options =
+                NAdamOptions { lr, betas, eps, weight_decay, momentum_decay, decoupled_weight_decay, maximize };
+            Box::new(NAdam::new_with(params, options).unwrap())
+        }
+        "RAdam" => {
+            let (betas, eps) = (s.betas(), s.number("eps", 1e-8));
+            let decoupled_weight_decay = s.flag("decoupled_weight_decay");
+            let options = RAdamOptions { lr, betas, eps, weight_decay, decoupled_weight_decay, maximize };
+            Box::new(RAdam::new_with(params, options).unwrap())
+        }
+        "Adamax" => {
+            let options = AdamaxOptions { lr, betas: s.betas(), eps: s.number("eps", 1e-8), weight_decay, maximize };
+            Box::new(Adamax::new_with(params, options).unwrap())
+        }
+        "Adadelta" => {
+            let (rho, eps) = (s.number("rho", 0.9), s.number("eps", 1e-6));
+            Box::new(Adadelta::new_with(params, AdadeltaOptions { lr, rho, eps, weight_decay, maximize }).unwrap())
+        }
+        "Lion" => {
+            let betas = s.pair("betas", (0.9, 0.99));
+            Box::new(Lion::new_with(params, LionOptions { lr, betas, weight_decay, maximize }).unwrap())
+        }
+        "Rprop" => {
+            let (etas, step_sizes) = (s.pair("etas", (0.5, 1.2)), s.pair("step_sizes", (1e-6, 50.0)));
+            Box::new(Rprop::new_with(params, RpropOptions { lr, etas, step_sizes, maximize }).unwrap())
+        }
+        "ASGD" => {
+            let (lambd, alpha, t0) = (s.number("lambd", 1e-4), s.number("alpha", 0.75), s.number("t0", 1e6));
+            let options = AsgdOptions { lr, lambd, alpha, t0, weight_decay, maximize };
+            Box::new(ASGD::new_with(params, options).unwrap())
         }
         other => panic!("unknown optimizer {other}"),
     }
@@ -126,6 +166,32 @@ fn schedule(spec: &Value, opt: &dyn Optimizer) -> Driven {
                 ..Default::default()
             };
             return Driven::ByMetric(ReduceLROnPlateau::new(opt, options).unwrap());
+        }
+        "LinearLR" => {
+            let (start, end) = (s.number("start_factor", 1.0 / 3.0), s.number("end_factor", 1.0));
+            Box::new(LinearLR::new(opt, start, end, s.count("total_iters")).unwrap())
+        }
+        "ConstantLR" => Box::new(ConstantLR::new(opt, s.number("factor", 1.0 / 3.0), s.count("total_iters")).unwrap()),
+        "PolynomialLR" => Box::new(PolynomialLR::new(opt, s.count("total_iters"), s.number("power", 1.0)).unwrap()),
+        "CosineAnnealingWarmRestarts" => {
+            let (t_mult, eta_min) = (s.number("T_mult", 1.0) as u64, s.number("eta_min", 0.0));
+            Box::new(CosineAnnealingWarmRestarts::new(opt, s.count("T_0"), t_mult, eta_min).unwrap())
+        }
+        "MultiplicativeLR" => Box::new(MultiplicativeLR::new(opt, |epoch| 1.0 - 0.5 / (epoch as f64 + 1.0)).unwrap()),
+        "CyclicLR" => {
+            let up = s.count("step_size_up");
+            let usual = CyclicOptions::new(s.number("base_lr", 0.0), s.number("max_lr", 0.0), up);
+            let options = CyclicOptions {
+                step_size_down: s.number("step_size_down", up as f64) as u64,
+                cycle: match spec.get("mode").and_then(Value::as_str) {
+                    None => Cycle::Same,
+                    Some("triangular2") => Cycle::Halving,
+                    Some(_) => Cycle::Power(s.number("gamma", 1.0)),
+                },
+                base_momentum: s.number("base_momentum", 0.8),
+                ..usual
+            };
+            Box::new(CyclicLR::new(opt, options).unwrap())
         }
         other => panic!("unknown schedule {other}"),
     })
@@ -206,14 +272,30 @@ fn compare(golden: &Value, queue: &Queue, dtype: DType, tolerance: f64, wanted: 
     cases.len()
 }
 
+/// How many there are.
+const CASES: usize = 63;
+
 #[test]
 fn fifty_steps_in_double_precision_are_pytorchs() {
-    assert_eq!(compare(&golden(), &cpu(), DType::F64, 1e-12, |_| true), 36);
+    assert_eq!(compare(&golden(), &cpu(), DType::F64, 1e-12, |_| true), CASES);
 }
 
 /// One case of each formula: a kernel takes long to build.
-const SAMPLED: [&str; 6] =
-    ["SGD dampening", "Adam amsgrad", "Adam max_norm", "AdamW amsgrad", "RMSprop all", "Adagrad all"];
+const SAMPLED: [&str; 13] = [
+    "SGD dampening",
+    "Adam amsgrad",
+    "Adam max_norm",
+    "AdamW amsgrad",
+    "RMSprop all",
+    "Adagrad all",
+    "NAdam all",
+    "RAdam decoupled",
+    "Adamax all",
+    "Adadelta all",
+    "Lion all",
+    "Rprop all",
+    "ASGD all",
+];
 
 #[test]
 fn devices_agree_with_pytorch_in_double_precision() {
@@ -226,7 +308,7 @@ fn devices_agree_with_pytorch_in_double_precision() {
 #[test]
 fn single_precision_is_close_to_pytorch_on_every_device() {
     let golden = golden();
-    assert_eq!(compare(&golden, &cpu(), DType::F32, 2e-5, |_| true), 36);
+    assert_eq!(compare(&golden, &cpu(), DType::F32, 2e-5, |_| true), CASES);
     for device in devices().iter().skip(1) {
         assert_eq!(compare(&golden, &device.queue, DType::F32, 2e-5, |name| SAMPLED.contains(&name)), SAMPLED.len());
     }
@@ -237,9 +319,9 @@ fn single_precision_is_close_to_pytorch_on_every_device() {
 fn every_case_agrees_on_every_device() {
     let golden = golden();
     for device in devices() {
-        assert_eq!(compare(&golden, &device.queue, DType::F32, 2e-5, |_| true), 36);
+        assert_eq!(compare(&golden, &device.queue, DType::F32, 2e-5, |_| true), CASES);
         if has_double(&device.queue) {
-            assert_eq!(compare(&golden, &device.queue, DType::F64, 1e-8, |_| true), 36);
+            assert_eq!(compare(&golden, &device.queue, DType::F64, 1e-8, |_| true), CASES);
         }
     }
 }

@@ -8,7 +8,6 @@ use netcl_autograd::ops::norm::layer_norm;
 use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::buffer;
 use netcl_core::dtype::DType;
-use netcl_core::kernels::form::{Form, force_form};
 use netcl_core::kernels::launch::{Counter, with_sink};
 use netcl_optim::{Adam, Ema, EmaOptions, Optimizer, StepOptions, clip_grad_norm_device, clip_grad_value};
 
@@ -140,23 +139,21 @@ fn two_hundred_steps_need_no_more_memory_than_three() {
     }
 }
 
-/// Layer norm makes the gradients of its two parameters in one piece of memory where it works in groups, as on GPUs: clipping in
-/// place and updates take such parts as they take whole tensors.
+/// Layer norm makes the gradients of its two parameters in one piece of memory on OpenCL devices: clipping in place and updates take
+/// such parts as they take whole tensors.
 #[test]
 fn gradients_in_one_piece_of_memory_are_clipped_and_stepped() {
     let _shared = MEMORY.read().unwrap_or_else(PoisonError::into_inner);
-    let trained = |queue: &Queue, form: Form, n: usize| {
+    let trained = |queue: &Queue, n: usize| {
         let make = |seed, shape: &[usize]| tensor(queue, &formula(seed, 0, shape), shape, DType::F32);
         let (x, upstream) = (make(1, &[66, n]), make(2, &[66, n]));
         let (weight, bias) = (make(3, &[n]).with_grad(), make(4, &[n]).with_grad());
         let mut opt = Adam::new(vec![weight.clone(), bias.clone()], 1e-2).unwrap();
         for _ in 0..3 {
-            force_form(form, || {
-                let y = layer_norm(&x, 1, Some(&weight), Some(&bias), 1e-5).unwrap();
-                y.backward_with(Some(&upstream), Default::default()).unwrap();
-            });
+            let y = layer_norm(&x, 1, Some(&weight), Some(&bias), 1e-5).unwrap();
+            y.backward_with(Some(&upstream), Default::default()).unwrap();
             let together = weight.grad().unwrap().raw().shares_storage(bias.grad().unwrap().raw());
-            assert_eq!(together, form == Form::Groups && !matches!(queue, Queue::Cpu(_)));
+            assert_eq!(together, !matches!(queue, Queue::Cpu(_)));
             clip_grad_norm_device(&[weight.clone(), bias.clone()], 0.5).unwrap();
             opt.step().unwrap();
             opt.zero_grad();
@@ -165,7 +162,7 @@ fn gradients_in_one_piece_of_memory_are_clipped_and_stepped() {
     };
     // The second part begins on a boundary of vectors, and not.
     for (device, n) in devices().into_iter().flat_map(|device| [(device.clone(), 40), (device, 33)]) {
-        let (apart, together) = (trained(&device.queue, Form::Items, n), trained(&device.queue, Form::Groups, n));
+        let (apart, together) = (trained(&cpu(), n), trained(&device.queue, n));
         let close = apart.iter().zip(&together).all(|(x, y)| (x - y).abs() < 1e-5);
         assert!(close, "on {}: {apart:?} and {together:?}", device.device_name);
         device.queue.finish().unwrap();

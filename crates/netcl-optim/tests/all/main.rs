@@ -3,6 +3,7 @@
 
 mod golden;
 mod launches;
+mod matrices;
 mod sgd;
 mod steps;
 mod support;

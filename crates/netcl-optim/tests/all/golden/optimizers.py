@@ -10,6 +10,8 @@ import math
 
 import torch
 
+# PyTorch keeps counters and products of numbers in the default type.
+torch.set_default_dtype(torch.float64)
 SHAPES = [(), (1,), (7,), (3, 5), (33,)]
 STEPS = 50
 SHOWN = [1, 6, 25, 50]
@@ -36,10 +38,30 @@ def warmup_cosine(base, warmup, total, lowest):
     return factor
 
 
+class Lion(torch.optim.Optimizer):
+    """PyTorch has none: the formula of the paper's listing."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0, maximize=False):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (beta1, beta2), lr = group["betas"], group["lr"]
+            for p in [p for p in group["params"] if p.grad is not None]:
+                grad = -p.grad if group["maximize"] else p.grad
+                mean = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                p.mul_(1 - lr * group["weight_decay"])
+                p.sub_(lr * (mean * beta1 + grad * (1 - beta1)).sign())
+                mean.mul_(beta2).add_(grad, alpha=1 - beta2)
+
+
 def schedule_of(spec, optimizer):
     name, settings = spec["name"], {k: v for k, v in spec.items() if k != "name"}
     if name == "LambdaLR":
         return lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + 0.1 * epoch))
+    if name == "MultiplicativeLR":
+        return lr_scheduler.MultiplicativeLR(optimizer, lambda epoch: 1 - 0.5 / (epoch + 1))
     if name == "WarmupCosine":
         given = settings["warmup_epochs"], settings["max_epochs"], settings["min_lr"]
         return lr_scheduler.LambdaLR(optimizer, [warmup_cosine(group["lr"], *given) for group in optimizer.param_groups])
@@ -57,7 +79,8 @@ def run(case):
     given = params
     if case.get("groups"):
         given = [{"params": params[:2]}, {"params": params[2:], "lr": options["lr"] / 4, "weight_decay": 0.05}]
-    optimizer = getattr(torch.optim, case["optimizer"])(given, **options)
+    make = {"Lion": Lion}.get(case["optimizer"]) or getattr(torch.optim, case["optimizer"])
+    optimizer = make(given, **options)
     schedule = case.get("schedule") and schedule_of(case["schedule"], optimizer)
     after, rates, norms = {}, [], []
     for t in range(1, STEPS + 1):
@@ -109,6 +132,22 @@ cases = [
     case("Adagrad", "plain"),
     case("Adagrad", "all", lr_decay=0.05, initial_accumulator_value=0.5, weight_decay=0.1, eps=1e-4, groups=True),
     case("Adagrad", "maximize", maximize=True),
+    case("NAdam", "plain"),
+    case("NAdam", "all", betas=[0.8, 0.95], eps=1e-4, weight_decay=0.1, momentum_decay=0.1, groups=True, maximize=True),
+    case("NAdam", "decoupled", weight_decay=0.1, decoupled_weight_decay=True),
+    case("RAdam", "plain"),
+    case("RAdam", "all", betas=[0.8, 0.95], eps=1e-4, weight_decay=0.1, groups=True, maximize=True),
+    case("RAdam", "decoupled", betas=[0.9, 0.9999], weight_decay=0.1, decoupled_weight_decay=True),
+    case("Adamax", "plain"),
+    case("Adamax", "all", betas=[0.8, 0.95], eps=1e-4, weight_decay=0.1, groups=True, maximize=True),
+    case("Adadelta", "plain"),
+    case("Adadelta", "all", rho=0.8, eps=1e-4, weight_decay=0.1, groups=True, maximize=True),
+    case("Lion", "plain"),
+    case("Lion", "all", betas=[0.8, 0.95], weight_decay=0.1, groups=True, maximize=True),
+    case("Rprop", "plain"),
+    case("Rprop", "all", etas=[0.4, 1.5], step_sizes=[1e-3, 0.1], maximize=True),
+    case("ASGD", "plain"),
+    case("ASGD", "all", lambd=0.01, alpha=0.6, t0=20, weight_decay=0.1, groups=True, maximize=True),
 ]
 schedules = [
     {"name": "StepLR", "step_size": 7, "gamma": 0.6},
@@ -132,6 +171,30 @@ schedules = [
             {"name": "LambdaLR"},
             {"name": "CosineAnnealingLR", "T_max": 20, "eta_min": 0.001},
             {"name": "StepLR", "step_size": 5, "gamma": 0.5},
+        ],
+    },
+]
+schedules += [
+    {"name": "LinearLR", "start_factor": 0.25, "end_factor": 0.75, "total_iters": 20},
+    {"name": "ConstantLR", "factor": 0.25, "total_iters": 20},
+    {"name": "PolynomialLR", "total_iters": 40, "power": 2.5},
+    {"name": "CosineAnnealingWarmRestarts", "T_0": 6, "T_mult": 2, "eta_min": 0.001},
+    {"name": "CosineAnnealingWarmRestarts", "T_0": 7},
+    {"name": "MultiplicativeLR"},
+    {"name": "CyclicLR", "base_lr": 0.01, "max_lr": 0.1, "step_size_up": 5, "step_size_down": 8},
+    {"name": "CyclicLR", "base_lr": 0.01, "max_lr": 0.1, "step_size_up": 5, "mode": "triangular2", "base_momentum": 0.7},
+    {"name": "CyclicLR", "base_lr": 0.01, "max_lr": 0.1, "step_size_up": 5, "mode": "exp_range", "gamma": 0.97},
+    {
+        "name": "ChainedScheduler",
+        "parts": [{"name": "LinearLR", "total_iters": 8}, {"name": "ConstantLR", "total_iters": 12}, {"name": "ExponentialLR", "gamma": 0.98}],
+    },
+    {
+        "name": "SequentialLR",
+        "milestones": [5, 15],
+        "parts": [
+            {"name": "LinearLR", "total_iters": 5},
+            {"name": "CosineAnnealingWarmRestarts", "T_0": 4},
+            {"name": "PolynomialLR", "total_iters": 30},
         ],
     },
 ]
