@@ -20,3 +20,13 @@ impl Error {
         Error::Core(netcl_core::Error::argument(op, what))
     }
 }
+
+/// For `?` where tensors are computed with.
+impl From<Error> for netcl_autograd::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Core(error) => error.into(),
+            Error::Data(error) => error.into(),
+        }
+    }
+}

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::{DType, Element};
+use netcl_core::index::IndexTensor;
 use netcl_core::shape::{Layout, Shape};
 use netcl_core::storage::Storage;
 use netcl_core::tensor::{HostOptions, Tensor};
@@ -52,6 +53,15 @@ impl Uploaded {
     pub fn tensor_at(&self, position: usize) -> Result<&Tensor> {
         let what = || Error::argument(OP, format!("the batch has no tensor in field {position}"));
         self.get(position).and_then(Uploaded::tensor).ok_or_else(what)
+    }
+
+    /// Field 0 as the tensor that models take, and the labels of field 1: what most training loops begin with.
+    ///
+    /// # Errors
+    /// If the batch has no such fields, or the labels are no integers.
+    pub fn labelled(&self) -> netcl_autograd::Result<(netcl_autograd::Tensor, IndexTensor)> {
+        let labels = IndexTensor::from_tensor(self.tensor_at(1)?.clone())?;
+        Ok((self.tensor_at(0)?.clone().into(), labels))
     }
 
     /// The field of a name.

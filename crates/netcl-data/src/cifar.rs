@@ -50,7 +50,8 @@ pub(crate) fn has_100(folder: &Path) -> bool {
 ///
 /// # Errors
 /// If a file is missing or is not what it should be.
-pub fn read_10(folder: &Path) -> Result<(ImageSet, ImageSet)> {
+pub fn read_10(folder: impl AsRef<Path>) -> Result<(ImageSet, ImageSet)> {
+    let folder = folder.as_ref();
     if folder.join(TRAIN[0]).with_extension("bin").is_file() {
         let record = Record { labels: 1, label: 0 };
         return Ok((record.read(folder, &TRAIN)?, record.read(folder, &[TEST])?));
@@ -62,7 +63,8 @@ pub fn read_10(folder: &Path) -> Result<(ImageSet, ImageSet)> {
 ///
 /// # Errors
 /// If a file is missing or is not what it should be.
-pub fn read_100(folder: &Path) -> Result<(ImageSet, ImageSet)> {
+pub fn read_100(folder: impl AsRef<Path>) -> Result<(ImageSet, ImageSet)> {
+    let folder = folder.as_ref();
     let record = Record { labels: 2, label: 1 };
     Ok((record.read(folder, &["train"])?, record.read(folder, &["test"])?))
 }

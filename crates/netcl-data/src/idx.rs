@@ -25,7 +25,8 @@ pub(crate) fn largest_unpacked(length: u64) -> u64 {
 ///
 /// # Errors
 /// If it cannot be read or is no idx file of bytes.
-pub fn read(path: &Path) -> Result<Array> {
+pub fn read(path: impl AsRef<Path>) -> Result<Array> {
+    let path = path.as_ref();
     let unreadable = |reason| Error::Read { path: path.to_owned(), reason };
     let file = File::open(path).map_err(unreadable)?;
     let length = file.metadata().map_err(unreadable)?.len();

@@ -19,12 +19,14 @@ impl Picture {
     ///
     /// # Errors
     /// If the file cannot be read, is neither, is damaged, or has more than [`MAX_PIXELS`] pixels.
-    pub fn read(path: &Path) -> Result<Picture> {
+    pub fn read(path: impl AsRef<Path>) -> Result<Picture> {
+        let path = path.as_ref();
         Picture::read_up_to(path, MAX_PIXELS)
     }
 
     /// [`Picture::read`] with another limit. The file's header is compared with it before anything is decoded.
-    pub fn read_up_to(path: &Path, max_pixels: u64) -> Result<Picture> {
+    pub fn read_up_to(path: impl AsRef<Path>, max_pixels: u64) -> Result<Picture> {
+        let path = path.as_ref();
         let Pixels { width, height, bytes, .. } = decode::read(path, Colors::Grey, max_pixels)?;
         Ok(Picture { width, height, pixels: bytes })
     }

@@ -2,7 +2,10 @@
 
 use proc_macro2::Span;
 use syn::ext::IdentExt;
-use syn::{Error, Field, Fields, GenericArgument, Index, Member, PathArguments, Result, Type, TypeParamBound};
+use syn::{
+    Error, Field, Fields, GenericArgument, Ident, Index, Member, PathArguments, Result, Token, Type, TypeParamBound,
+    parenthesized,
+};
 
 /// What a field is to the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub(crate) struct Part<'a> {
     pub(crate) role: Role,
     /// Whether print-outs show its value.
     pub(crate) show: bool,
+    /// The settings that the layer has setters for, with their types.
+    pub(crate) sets: Vec<(Ident, Type)>,
 }
 
 /// The fields of a struct with their roles.
@@ -48,9 +53,9 @@ pub(crate) fn parts(fields: &Fields) -> Result<Vec<Part<'_>>> {
             None => (Member::Unnamed(Index { index: index as u32, span: Span::call_site() }), index.to_string()),
         };
         match attributes(field) {
-            Ok((role, show)) => {
+            Ok(Attributes { role, show, sets }) => {
                 let role = role.unwrap_or_else(|| guess(&name, &field.ty));
-                parts.push(Part { member, name, ty: &field.ty, role, show });
+                parts.push(Part { member, name, ty: &field.ty, role, show, sets });
             }
             // All of them at once: a user mends one compile run's worth of mistakes.
             Err(error) => match &mut errors {
@@ -62,13 +67,32 @@ pub(crate) fn parts(fields: &Fields) -> Result<Vec<Part<'_>>> {
     errors.map_or(Ok(parts), Err)
 }
 
-/// The role that `#[module(...)]` gives a field, and whether it is shown.
-fn attributes(field: &Field) -> Result<(Option<Role>, bool)> {
-    let (mut role, mut show) = (None, false);
+/// What `#[module(...)]` says of a field.
+#[derive(Default)]
+struct Attributes {
+    role: Option<Role>,
+    show: bool,
+    /// Names and types of `set(name: Type, ...)`.
+    sets: Vec<(Ident, Type)>,
+}
+
+fn attributes(field: &Field) -> Result<Attributes> {
+    let Attributes { mut role, mut show, mut sets } = Attributes::default();
     for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("module")) {
         attribute.parse_nested_meta(|meta| {
             if meta.path.is_ident("show") {
                 show = true;
+                return Ok(());
+            }
+            if meta.path.is_ident("set") {
+                let content;
+                parenthesized!(content in meta.input);
+                while !content.is_empty() {
+                    let name: Ident = content.parse()?;
+                    content.parse::<Token![:]>()?;
+                    sets.push((name, content.parse()?));
+                    content.parse::<Option<Token![,]>>()?;
+                }
                 return Ok(());
             }
             let Some((_, found)) = Role::ALL.iter().find(|(name, _)| meta.path.is_ident(name)) else {
@@ -81,7 +105,7 @@ fn attributes(field: &Field) -> Result<(Option<Role>, bool)> {
             Ok(())
         })?;
     }
-    Ok((role, show))
+    Ok(Attributes { role, show, sets })
 }
 
 /// The role of a field without an attribute.

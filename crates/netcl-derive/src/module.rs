@@ -9,6 +9,7 @@ use syn::{
 };
 
 use crate::fields::{Part, Role, parts};
+use crate::settings::setter;
 
 /// What `#[module(...)]` on the struct says.
 struct Options {
@@ -18,6 +19,8 @@ struct Options {
     no_forward: bool,
     /// Whether its fields are its settings.
     settings: bool,
+    /// Whether it has a `Display` of its own.
+    no_display: bool,
 }
 
 /// The implementation for a struct; `nn` is the path of the crate or module that holds the trait.
@@ -47,7 +50,18 @@ pub(crate) fn expand(input: &DeriveInput, nn: Path) -> Result<TokenStream> {
     let change = members(&parts, nn, true);
     let (described, configured) = match settings(&options, &parts) {
         Some(settings) => (settings.of_module(nn), settings.configured(input, nn)),
-        None => (arguments(&parts), TokenStream::new()),
+        None if options.no_display => (arguments(&parts), TokenStream::new()),
+        None => {
+            let display = quote! {
+                #[automatically_derived]
+                impl #impl_generics ::core::fmt::Display for #ident #ty_generics #where_clause {
+                    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                        ::core::fmt::Display::fmt(#nn::module::AsModule::as_module(self), f)
+                    }
+                }
+            };
+            (arguments(&parts), display)
+        }
     };
     Ok(quote! {
         const _: () = {
@@ -56,8 +70,7 @@ pub(crate) fn expand(input: &DeriveInput, nn: Path) -> Result<TokenStream> {
             #[automatically_derived]
             impl #impl_generics #nn::Module for #ident #ty_generics #where_clause {
                 fn forward(&self, input: &#nn::autograd::Tensor) -> #nn::autograd::Result<#nn::autograd::Tensor> {
-                    let _scope = #nn::scope::enter(self);
-                    #forward
+                    #nn::scope::run(self, || #forward)
                 }
 
                 fn visit<'m>(&'m self, see: &mut dyn ::core::ops::FnMut(&str, #nn::Member<'m>)) {
@@ -130,8 +143,17 @@ impl Holder<'_> {
         };
         let new_with = match self {
             Holder::Itself => TokenStream::new(),
-            Holder::Field(_) => quote! {
+            Holder::Field(Part { member, sets, .. }) => {
+                let sets = sets.iter().map(|(name, ty)| {
+                    let doc = format!(
+                        "This layer with another [`{name}`](#method.new_with); the parameters stay as they are."
+                    );
+                    setter(&quote!(pub), &[parse_quote!(#[doc = #doc])], name, ty, &quote!(self.#member), nn)
+                });
+                quote! {
                 impl #ident {
+                    #(#sets)*
+
                     /// A layer with these settings; where it is made may be a queue, or a [`Build`](#nn::Build) that also says the
                     /// dtype and the random numbers.
                     ///
@@ -144,7 +166,8 @@ impl Holder<'_> {
                         <#ident as #nn::Configured>::build(&mut build.into(), settings)
                     }
                 }
-            },
+                }
+            }
         };
         quote! {
             #[automatically_derived]
@@ -181,17 +204,19 @@ impl Holder<'_> {
 }
 
 fn options(input: &DeriveInput, nn: Path) -> Result<Options> {
-    let mut options = Options { nn, no_forward: false, settings: false };
+    let mut options = Options { nn, no_forward: false, settings: false, no_display: false };
     for attribute in input.attrs.iter().filter(|attribute| attribute.path().is_ident("module")) {
         attribute.parse_nested_meta(|meta| {
             if meta.path.is_ident("no_forward") {
                 options.no_forward = true;
             } else if meta.path.is_ident("settings") {
                 options.settings = true;
+            } else if meta.path.is_ident("no_display") {
+                options.no_display = true;
             } else if meta.path.is_ident("crate") {
                 options.nn = meta.value()?.parse()?;
             } else {
-                return Err(meta.error("a module may have no_forward, settings and crate = path::to::nn"));
+                return Err(meta.error("a module may have no_forward, no_display, settings and crate = path::to::nn"));
             }
             Ok(())
         })?;
@@ -359,7 +384,7 @@ mod tests {
                 #[module(forward)]
                 struct Net;
             ))
-            .contains("no_forward, settings and crate")
+            .contains("no_display, settings and crate")
         );
     }
 

@@ -1,10 +1,13 @@
 //! `#[derive(Settings)]`: named values with defaults from the fields of a struct.
 
 use proc_macro2::{TokenStream, TokenTree};
-use quote::quote;
+use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
 use syn::parse::ParseStream;
-use syn::{Data, DeriveInput, Error, Expr, Field, Fields, Ident, LitStr, Path, Result, Token, Type};
+use syn::{
+    Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericArgument, Ident, LitStr, Path, PathArguments,
+    Result, Token, Type, TypeArray, Visibility,
+};
 
 /// A field that is a setting, or one that only starts with a value.
 struct Part<'a> {
@@ -16,6 +19,54 @@ struct Part<'a> {
     least: Option<Expr>,
     quiet: bool,
     skip: Option<Expr>,
+    vis: &'a Visibility,
+    docs: Vec<Attribute>,
+}
+
+/// A method that gives a setting another value and returns the whole, for `Options::new(8).stride(2).padding(1)`.
+///
+/// One number stands for all axes, and an optional setting takes the value itself.
+pub(crate) fn setter(
+    vis: &impl ToTokens,
+    docs: &[Attribute],
+    name: &Ident,
+    ty: &Type,
+    place: &TokenStream,
+    nn: &Path,
+) -> TokenStream {
+    let (argument, value) = match ty {
+        Type::Path(path) if ["usize", "isize", "f64", "bool"].iter().any(|name| path.path.is_ident(name)) => {
+            (quote!(#ty), quote!(#name))
+        }
+        Type::Array(TypeArray { elem, len, .. }) => {
+            (quote!(impl ::core::convert::Into<#nn::Size<{ #len }, #elem>>), quote!(#name.into().axes()))
+        }
+        _ => match optional(ty) {
+            Some(inner) => {
+                (quote!(impl ::core::convert::Into<#inner>), quote!(::core::option::Option::Some(#name.into())))
+            }
+            None => (quote!(impl ::core::convert::Into<#ty>), quote!(#name.into())),
+        },
+    };
+    quote! {
+        #(#docs)*
+        #[must_use]
+        #vis fn #name(mut self, #name: #argument) -> Self {
+            #place.#name = #value;
+            self
+        }
+    }
+}
+
+/// What an `Option` holds.
+fn optional(ty: &Type) -> Option<&Type> {
+    let Type::Path(path) = ty else { return None };
+    let last = path.path.segments.last().filter(|last| last.ident == "Option")?;
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };
+    match arguments.args.first()? {
+        GenericArgument::Type(inner) => Some(inner),
+        _ => None,
+    }
 }
 
 pub(crate) fn expand(input: &DeriveInput, nn: &Path) -> Result<TokenStream> {
@@ -59,6 +110,11 @@ pub(crate) fn expand(input: &DeriveInput, nn: &Path) -> Result<TokenStream> {
         Some(quote!(#nn::settings::at_least(layer, #name, &self.#ident, f64::from(#least))?;))
     });
 
+    let setters = settings
+        .iter()
+        .filter(|part| part.default.is_some() && matches!(part.vis, Visibility::Public(_)))
+        .map(|part| setter(part.vis, &part.docs, part.ident, part.ty, &quote!(self), nn));
+    let setters: Vec<TokenStream> = setters.collect();
     let required: Vec<&Part<'_>> = settings.iter().filter(|part| part.default.is_none()).collect();
     // Literals are i32 unless the type is told.
     let is_number = |ty: &Type| match ty {
@@ -98,6 +154,11 @@ pub(crate) fn expand(input: &DeriveInput, nn: &Path) -> Result<TokenStream> {
     };
     Ok(quote! {
         #constructor
+
+        #[automatically_derived]
+        impl #impl_generics #ident #ty_generics #where_clause {
+            #(#setters)*
+        }
 
         #[automatically_derived]
         #[allow(unused_variables, unused_mut, unreachable_code, clippy::match_single_binding)]
@@ -180,6 +241,8 @@ fn part(field: &Field) -> Result<Part<'_>> {
         least: None,
         quiet: false,
         skip: None,
+        vis: &field.vis,
+        docs: field.attrs.iter().filter(|attribute| attribute.path().is_ident("doc")).cloned().collect(),
     };
     for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("setting")) {
         attribute.parse_nested_meta(|meta| {

@@ -185,7 +185,8 @@ pub fn all_to_all(tensors: &[RawTensor]) -> Result<Vec<RawTensor>> {
     Ok(results)
 }
 
-fn gathered(call: &'static str, tensors: &[RawTensor], queues: &[Queue]) -> Result<Vec<RawTensor>> {
+/// All tensors, one after the other along the first axis, on each queue.
+pub(crate) fn gathered(call: &'static str, tensors: &[RawTensor], queues: &[Queue]) -> Result<Vec<RawTensor>> {
     check_stackable(call, tensors)?;
     let Some(first) = tensors.first() else {
         return Err(Error::argument(call, "the list is empty: there is no dtype to give"));

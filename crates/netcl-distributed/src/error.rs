@@ -1,6 +1,6 @@
 //! What can go wrong between ranks.
 
-use netcl_nn::autograd::{CoreError, ErrorKind};
+use netcl_nn::autograd::ErrorKind;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -56,10 +56,7 @@ impl Error {
 
     /// As an error of tensors, for what modules and optimizers return.
     pub(crate) fn into_autograd(self) -> netcl_nn::autograd::Error {
-        match self {
-            Error::Device(inner) => inner,
-            other => CoreError::Host { kind: other.kind(), what: other.to_string() }.into(),
-        }
+        self.into()
     }
 
     /// Which exception it becomes.
@@ -76,5 +73,15 @@ impl Error {
 impl From<netcl_nn::autograd::CoreError> for Error {
     fn from(inner: netcl_nn::autograd::CoreError) -> Error {
         Error::Device(inner.into())
+    }
+}
+
+/// For what modules and optimizers return.
+impl From<Error> for netcl_nn::autograd::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Device(error) => error,
+            other => netcl_nn::autograd::Error::other(other.kind(), other),
+        }
     }
 }

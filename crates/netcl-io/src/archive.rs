@@ -49,7 +49,10 @@ impl Archive {
     /// Adds an array, or replaces that of the same name.
     pub fn insert(&mut self, name: impl Into<String>, array: Array) {
         let name = name.into();
-        let info = Info { name: name.clone(), element: Element::Same(array.dtype), shape: array.shape.clone() };
+        // Truth values of a tensor are bytes of 0 and 1; they are written as truth values, other bytes as numbers.
+        let is_truth = array.dtype == DType::U8 && array.bytes.iter().all(|&byte| byte < 2);
+        let element = if is_truth { Element::Bool } else { Element::Same(array.dtype) };
+        let info = Info { name: name.clone(), element, shape: array.shape.clone() };
         match self.places.get(&name) {
             Some(&place) => (self.infos[place], self.arrays[place]) = (info, array),
             None => {
@@ -81,7 +84,8 @@ impl Archive {
     }
 
     /// Writes a `.netcl` file, as a whole or not at all; [`write()`] writes other kinds.
-    pub fn write(&self, path: &Path) -> Result<()> {
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
         write(path, self, &WriteOptions::new(Kind::Netcl)).map(drop)
     }
 
@@ -89,7 +93,8 @@ impl Archive {
     ///
     /// # Errors
     /// As [`open`], and if an array of it is damaged or of a type that no dtype holds.
-    pub fn read(path: &Path) -> Result<Archive> {
+    pub fn read(path: impl AsRef<Path>) -> Result<Archive> {
+        let path = path.as_ref();
         open(path)?.read_all()
     }
 }
@@ -112,6 +117,11 @@ impl Tensors for Archive {
     }
 }
 
+/// What the metadata call the elements that are written.
+fn name_of(info: &Info, dtype: DType) -> &'static str {
+    if dtype == DType::U8 { info.element.name() } else { dtype.name() }
+}
+
 /// Writes an NPZ archive. A plain one has metadata only if there is something to say: that of the tensors, or that some 16-bit
 /// numbers are bfloat16.
 pub(crate) fn pack<W: Write + Seek>(out: &mut W, tensors: &dyn Tensors, kind: Kind) -> Result<(), Failure> {
@@ -119,7 +129,7 @@ pub(crate) fn pack<W: Write + Seek>(out: &mut W, tensors: &dyn Tensors, kind: Ki
     let infos = infos.collect::<Result<Vec<(&Info, DType)>>>()?;
     let mut zip = Members::new(out);
     for (index, &(info, dtype)) in infos.iter().enumerate() {
-        let header = header(dtype, &info.shape);
+        let header = header(dtype, info.element == Element::Bool, &info.shape);
         zip.start(&format!("{}{NPY}", info.name), header.len() + info.count() * dtype.size())?;
         zip.write_all(&header)?;
         put(&mut zip, tensors, index, dtype)?;
@@ -127,7 +137,7 @@ pub(crate) fn pack<W: Write + Seek>(out: &mut W, tensors: &dyn Tensors, kind: Ki
     let is_telling = !tensors.metadata().is_empty() || infos.iter().any(|&(_, dtype)| dtype == DType::BF16);
     if kind == Kind::Netcl || is_telling {
         let dtypes: Map<String, Value> =
-            infos.iter().map(|&(info, dtype)| (info.name.clone(), dtype.name().into())).collect();
+            infos.iter().map(|&(info, dtype)| (info.name.clone(), name_of(info, dtype).into())).collect();
         let mut metadata = tensors.metadata().clone();
         for (key, value) in [
             ("format", FORMAT.into()),

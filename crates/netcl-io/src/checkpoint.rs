@@ -90,7 +90,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If it is no `.netcl` file, or a model without the rest.
-    pub fn read(path: &Path) -> Result<Checkpoint> {
+    pub fn read(path: impl AsRef<Path>) -> Result<Checkpoint> {
+        let path = path.as_ref();
         let checkpoint = Checkpoint { archive: Archive::read(path)? };
         if checkpoint.archive.metadata.get(PROGRESS).is_none() || checkpoint.generator().is_none() {
             let what = "is a model, but no checkpoint: it does not say how to go on".to_owned();
@@ -100,7 +101,8 @@ impl Checkpoint {
     }
 
     /// Writes the file, as a whole or not at all.
-    pub fn write(&self, path: &Path) -> Result<()> {
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
         self.archive.write(path)
     }
 

@@ -53,6 +53,8 @@ impl Element {
     /// Its name, as NumPy and PyTorch have it.
     pub fn name(self) -> &'static str {
         match self {
+            // Bytes of a file are any numbers below 256; only our tensors of bytes are truth values.
+            Element::Same(DType::U8) => "uint8",
             Element::Same(dtype) => dtype.name(),
             Element::Bool => "bool",
             Element::I8 => "int8",
@@ -82,7 +84,9 @@ impl Element {
             return Err(format!("its elements are {}, whose values no dtype of netcl holds", self.name()));
         };
         let wide = match self {
-            Element::Same(_) | Element::Bool => return Ok((dtype, bytes)),
+            Element::Same(_) => return Ok((dtype, bytes)),
+            Element::Bool if bytes.iter().all(|&byte| byte < 2) => return Ok((dtype, bytes)),
+            Element::Bool => bytes.iter().map(|&byte| u8::from(byte != 0)).collect(),
             Element::I8 => widen(&bytes, |[a]: [u8; 1]| i32::from(a as i8).to_le_bytes()),
             Element::I16 => widen(&bytes, |two| i32::from(i16::from_le_bytes(two)).to_le_bytes()),
             Element::U16 => widen(&bytes, |two| i32::from(u16::from_le_bytes(two)).to_le_bytes()),
@@ -120,5 +124,6 @@ mod tests {
         assert!(wide(Element::U64, &[255; 8]).unwrap_err().contains("too large for int64"));
         assert!(wide(Element::Unknown { name: "float8_e5m2", size: 1 }, &[0]).unwrap_err().contains("float8_e5m2"));
         assert_eq!(wide(Element::Bool, &[0, 1]), Ok((DType::U8, vec![0, 1].into())));
+        assert_eq!(wide(Element::Bool, &[0, 7]), Ok((DType::U8, vec![0, 1].into())), "no truth value is 7");
     }
 }

@@ -81,3 +81,13 @@ impl Error {
         }
     }
 }
+
+/// For `?` where tensors are computed with.
+impl From<Error> for netcl_nn::autograd::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Tensor(error) => error,
+            other => netcl_nn::autograd::Error::other(other.kind(), other),
+        }
+    }
+}

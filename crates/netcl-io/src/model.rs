@@ -20,7 +20,8 @@ use crate::writer::{WriteOptions, write};
 /// Writes a model's parameters and buffers under their dotted names, with metadata. The name says the [`Kind`] of file, `.netcl`
 /// where it says none; a PyTorch file has no metadata. How [`load_model`] builds the model again is added to a `.netcl` file where
 /// every layer of the model says how it is made.
-pub fn save_model(path: &Path, model: &dyn Module, metadata: Map<String, Value>) -> Result<()> {
+pub fn save_model(path: impl AsRef<Path>, model: &dyn Module, metadata: Map<String, Value>) -> Result<()> {
+    let path = path.as_ref();
     let mut archive = Archive::new(metadata);
     let kind = Kind::of_name(path).unwrap_or(Kind::Netcl);
     if kind == Kind::Netcl
@@ -55,7 +56,8 @@ pub fn save_model(path: &Path, model: &dyn Module, metadata: Map<String, Value>)
 ///
 /// # Errors
 /// If the file cannot be read, has no configuration (then build the model and call [`load_weights`]), or its weights do not fit.
-pub fn load_model(path: &Path, queue: &Queue) -> Result<Box<dyn Module>> {
+pub fn load_model(path: impl AsRef<Path>, queue: &Queue) -> Result<Box<dyn Module>> {
+    let path = path.as_ref();
     let file = open(path)?;
     let config = configuration(file.metadata()).ok_or_else(|| {
         let what = "has no configuration of a network: build the model and load the weights into it".to_owned();
@@ -98,7 +100,8 @@ pub struct Loaded {
 ///
 /// # Errors
 /// As [`Archive::restore`], and if the file cannot be read.
-pub fn load_weights(path: &Path, model: &mut dyn Module) -> Result<Map<String, Value>> {
+pub fn load_weights(path: impl AsRef<Path>, model: &mut dyn Module) -> Result<Map<String, Value>> {
+    let path = path.as_ref();
     load_weights_with(path, model, &LoadOptions::default()).map(|loaded| loaded.metadata)
 }
 
@@ -123,7 +126,8 @@ pub fn load_weights(path: &Path, model: &mut dyn Module) -> Result<Map<String, V
 ///
 /// # Errors
 /// As [`load_weights`], and if two tensors get the same name.
-pub fn load_weights_with(path: &Path, model: &mut dyn Module, options: &LoadOptions) -> Result<Loaded> {
+pub fn load_weights_with(path: impl AsRef<Path>, model: &mut dyn Module, options: &LoadOptions) -> Result<Loaded> {
+    let path = path.as_ref();
     let file = open(path)?;
     let report = load(&Renamed::new(&file, &options.rename)?, model, options.strict)?;
     Ok(Loaded { metadata: file.metadata().clone(), report })

@@ -20,7 +20,7 @@ pub(crate) const MOST_AXES: usize = 64;
 impl Array {
     /// The content of an `.npy` file. NumPy has no bfloat16: such elements are written as their 16 bits.
     pub fn to_npy(&self) -> Vec<u8> {
-        let mut content = header(self.dtype, &self.shape);
+        let mut content = header(self.dtype, false, &self.shape);
         content.extend_from_slice(&self.bytes);
         content
     }
@@ -44,21 +44,22 @@ pub fn text_to_npy(text: &str) -> Vec<u8> {
     content
 }
 
-fn descriptor(dtype: DType) -> &'static str {
+fn descriptor(dtype: DType, is_truth: bool) -> &'static str {
     match dtype {
         DType::F32 => "<f4",
         DType::F64 => "<f8",
         DType::F16 => "<f2",
         DType::BF16 => "<u2",
+        DType::U8 if is_truth => "|b1",
         DType::U8 => "|u1",
         DType::I32 => "<i4",
         DType::I64 => "<i8",
     }
 }
 
-/// What comes before the elements.
-pub(crate) fn header(dtype: DType, shape: &[usize]) -> Vec<u8> {
-    header_of(descriptor(dtype), shape)
+/// What comes before the elements; bytes may be truth values.
+pub(crate) fn header(dtype: DType, is_truth: bool, shape: &[usize]) -> Vec<u8> {
+    header_of(descriptor(dtype, is_truth), shape)
 }
 
 fn header_of(descriptor: &str, shape: &[usize]) -> Vec<u8> {

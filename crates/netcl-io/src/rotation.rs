@@ -27,7 +27,8 @@ pub struct Rotation {
 ///
 /// # Errors
 /// What could not be written; the checkpoints before it are still there.
-pub fn write_rotating(checkpoint: &Checkpoint, path: &Path, rotation: Rotation) -> Result<PathBuf> {
+pub fn write_rotating(checkpoint: &Checkpoint, path: impl AsRef<Path>, rotation: Rotation) -> Result<PathBuf> {
+    let path = path.as_ref();
     let family = Family::of(path)?;
     let before = family.members()?;
     let step = rotation.step.unwrap_or_else(|| before.keys().next_back().map_or(1, |last| last + 1));
@@ -50,7 +51,8 @@ pub fn write_rotating(checkpoint: &Checkpoint, path: &Path, rotation: Rotation) 
 }
 
 /// The checkpoint that `path` means: the file itself, or the last one that [`write_rotating`] wrote under that name.
-pub fn newest(path: &Path) -> PathBuf {
+pub fn newest(path: impl AsRef<Path>) -> PathBuf {
+    let path = path.as_ref();
     let rotated = Family::of(path).ok().and_then(|family| {
         let last = family.folder.join(family.name(LAST));
         let newest = || Some(family.folder.join(family.members().ok()?.pop_last()?.1));

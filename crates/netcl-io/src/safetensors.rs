@@ -80,12 +80,13 @@ fn element(dtype: Dtype) -> Element {
 }
 
 /// What the header calls a dtype.
-fn code(dtype: DType) -> &'static str {
+fn code(dtype: DType, is_truth: bool) -> &'static str {
     match dtype {
         DType::F32 => "F32",
         DType::F64 => "F64",
         DType::F16 => "F16",
         DType::BF16 => "BF16",
+        DType::U8 if is_truth => "BOOL",
         DType::U8 => "U8",
         DType::I32 => "I32",
         DType::I64 => "I64",
@@ -114,7 +115,7 @@ pub(crate) fn write(out: &mut impl Write, tensors: &dyn Tensors, chosen: &[usize
         let info = &tensors.infos()[index];
         let start = end;
         end += info.count() * dtype.size();
-        let of = json!({ "dtype": code(dtype), "shape": info.shape, "data_offsets": [start, end] });
+        let of = json!({ "dtype": code(dtype, info.element == Element::Bool), "shape": info.shape, "data_offsets": [start, end] });
         header.insert(info.name.clone(), of);
     }
     let mut header = Value::Object(header).to_string().into_bytes();

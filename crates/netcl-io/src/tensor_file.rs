@@ -140,7 +140,8 @@ pub(crate) struct Found {
 /// # Errors
 /// If the file cannot be read, is of no known kind, or its directory, header or metadata are damaged, of a newer version, or
 /// claim more than such a file can hold.
-pub fn open(path: &Path) -> Result<TensorFile> {
+pub fn open(path: impl AsRef<Path>) -> Result<TensorFile> {
+    let path = path.as_ref();
     let content = Bytes::of_file(path)?;
     let malformed = |what| Error::Malformed { path: path.to_owned(), what };
     let found = if content.starts_with(b"PK") {

@@ -47,7 +47,8 @@ impl WriteOptions {
 ///
 /// # Errors
 /// If a file cannot be written, or a tensor cannot be read.
-pub fn write(path: &Path, tensors: &dyn Tensors, options: &WriteOptions) -> Result<Vec<PathBuf>> {
+pub fn write(path: impl AsRef<Path>, tensors: &dyn Tensors, options: &WriteOptions) -> Result<Vec<PathBuf>> {
+    let path = path.as_ref();
     let all: Vec<usize> = (0..tensors.infos().len()).collect();
     let pending = match options.kind {
         Kind::SafeTensorsIndex => return shards::write(path, tensors, options.max_shard_size),

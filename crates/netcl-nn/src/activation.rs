@@ -17,8 +17,9 @@ macro_rules! activations {
         impl $name {
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let _scope = crate::scope::enter(self);
-                elementwise::$function(input $($(, self.$field)+)?)
+                crate::scope::run(self, || {
+                    elementwise::$function(input $($(, self.$field)+)?)
+                })
             }
         }
     )*};
@@ -121,8 +122,7 @@ impl Hardtanh {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        elementwise::hardtanh(input, self.min_val, self.max_val)
+        crate::scope::run(self, || elementwise::hardtanh(input, self.min_val, self.max_val))
     }
 }
 
@@ -149,11 +149,10 @@ pub struct GELU {
 impl GELU {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        match self.approximate {
+        crate::scope::run(self, || match self.approximate {
             Approximation::None => elementwise::gelu(input),
             Approximation::Tanh => elementwise::gelu_tanh(input),
-        }
+        })
     }
 }
 
@@ -170,8 +169,7 @@ pub struct Threshold {
 impl Threshold {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        elementwise::threshold(input, self.threshold, self.value)
+        crate::scope::run(self, || elementwise::threshold(input, self.threshold, self.value))
     }
 }
 
@@ -190,8 +188,9 @@ macro_rules! along_an_axis {
         impl $name {
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let _scope = crate::scope::enter(self);
-                $function(input, self.axis)
+                crate::scope::run(self, || {
+                    $function(input, self.axis)
+                })
             }
         }
     )*};
@@ -216,11 +215,12 @@ pub struct Softmax2d;
 impl Softmax2d {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        if !matches!(input.ndim(), 3 | 4) {
-            return Err(Error::shape("Softmax2d", input.shape(), "it takes (N, C, H, W) or (C, H, W)"));
-        }
-        softmax::softmax(input, -3)
+        crate::scope::run(self, || {
+            if !matches!(input.ndim(), 3 | 4) {
+                return Err(Error::shape("Softmax2d", input.shape(), "it takes (N, C, H, W) or (C, H, W)"));
+            }
+            softmax::softmax(input, -3)
+        })
     }
 }
 
@@ -261,18 +261,19 @@ impl PReLU {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let count = self.weight.size();
-        if count == 1 {
-            return elementwise::prelu(input, &self.weight);
-        }
-        if input.shape().get(1) != Some(&count) {
-            let shape = input.shape();
-            let what = format!("PReLU has {count} slopes, one for each channel; the input has shape {shape}");
-            return Err(Error::argument("PReLU", what));
-        }
-        let mut shape = vec![1; input.ndim() - 1];
-        shape[0] = count;
-        elementwise::prelu(input, &reshape(&self.weight, shape)?)
+        crate::scope::run(self, || {
+            let count = self.weight.size();
+            if count == 1 {
+                return elementwise::prelu(input, &self.weight);
+            }
+            if input.shape().get(1) != Some(&count) {
+                let shape = input.shape();
+                let what = format!("PReLU has {count} slopes, one for each channel; the input has shape {shape}");
+                return Err(Error::argument("PReLU", what));
+            }
+            let mut shape = vec![1; input.ndim() - 1];
+            shape[0] = count;
+            elementwise::prelu(input, &reshape(&self.weight, shape)?)
+        })
     }
 }

@@ -129,8 +129,7 @@ impl MultiheadAttention {
 
     /// Self-attention without a mask.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.attend(input, input, input, &Masks::default())
+        crate::scope::run(self, || self.attend(input, input, input, &Masks::default()))
     }
 
     /// For every query the mean of the values, weighted by how well its key fits.
@@ -138,12 +137,13 @@ impl MultiheadAttention {
     /// Queries are `[batch, queries, width]`, keys and values `[batch, keys, width]`, or with the first two axes exchanged,
     /// depending on `batch_first`; or all of them without a batch.
     pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: &Masks<'_>) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let [q, k, v] = self.in_heads(query, key, value)?;
-        let mask = self.mask(masks, &q, &k, query.ndim() == 2)?;
-        let dropout = if self.training { self.settings.dropout } else { 0.0 };
-        let how = Attention { causal: masks.is_causal, mask: mask.as_ref(), dropout, scale: None };
-        self.joined(&scaled_dot_product_attention(&q, &k, &v, &how, None)?, query.ndim() == 2)
+        crate::scope::run(self, || {
+            let [q, k, v] = self.in_heads(query, key, value)?;
+            let mask = self.mask(masks, &q, &k, query.ndim() == 2)?;
+            let dropout = if self.training { self.settings.dropout } else { 0.0 };
+            let how = Attention { causal: masks.is_causal, mask: mask.as_ref(), dropout, ..Default::default() };
+            self.joined(&scaled_dot_product_attention(&q, &k, &v, &how, None)?, query.ndim() == 2)
+        })
     }
 
     /// [`MultiheadAttention::attend`], and the weight of each key for each query, `[batch, heads, queries, keys]`.

@@ -152,31 +152,32 @@ macro_rules! norms {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let _scope = crate::scope::enter(self);
-                let $options { num_features, eps, momentum, track_running_stats: track, .. } = self.settings;
-                let alone = $alone == Some(input.ndim());
-                let x = if alone { &unsqueeze(input, 0)? } else { input };
-                if !(matches!(x.ndim(), $axes) && x.shape()[1] == num_features) {
-                    return Err(takes(stringify!($name), num_features, format!($layout, c = num_features), input));
-                }
-                let (weight, bias) = (self.weight.as_ref(), self.bias.as_ref());
-                let averages = self.running_mean.as_ref().zip(self.running_var.as_ref()).filter(|_| track);
-                let result = match averages {
-                    None => self.by_batch(x, None),
-                    Some((mean, var)) if !self.training => $eval(x, weight, bias, (mean.raw(), var.raw()), eps),
-                    Some((mean, var)) => {
-                        let (mean, var) = (mean.raw(), var.raw());
-                        let running = match $alone {
-                            None => {
-                                let batches = self.num_batches_tracked.as_ref().map(Tensor::raw);
-                                Running { mean, var, momentum, batches }
-                            }
-                            Some(_) => Running { mean, var, momentum: momentum.or(Some(0.0)), batches: None },
-                        };
-                        self.by_batch(x, Some(running))
+                crate::scope::run(self, || {
+                    let $options { num_features, eps, momentum, track_running_stats: track, .. } = self.settings;
+                    let alone = $alone == Some(input.ndim());
+                    let x = if alone { &unsqueeze(input, 0)? } else { input };
+                    if !(matches!(x.ndim(), $axes) && x.shape()[1] == num_features) {
+                        return Err(takes(stringify!($name), num_features, format!($layout, c = num_features), input));
                     }
-                }?;
-                if alone { squeeze(&result, &[0]) } else { Ok(result) }
+                    let (weight, bias) = (self.weight.as_ref(), self.bias.as_ref());
+                    let averages = self.running_mean.as_ref().zip(self.running_var.as_ref()).filter(|_| track);
+                    let result = match averages {
+                        None => self.by_batch(x, None),
+                        Some((mean, var)) if !self.training => $eval(x, weight, bias, (mean.raw(), var.raw()), eps),
+                        Some((mean, var)) => {
+                            let (mean, var) = (mean.raw(), var.raw());
+                            let running = match $alone {
+                                None => {
+                                    let batches = self.num_batches_tracked.as_ref().map(Tensor::raw);
+                                    Running { mean, var, momentum, batches }
+                                }
+                                Some(_) => Running { mean, var, momentum: momentum.or(Some(0.0)), batches: None },
+                            };
+                            self.by_batch(x, Some(running))
+                        }
+                    }?;
+                    if alone { squeeze(&result, &[0]) } else { Ok(result) }
+                })
             }
         }
     )*};

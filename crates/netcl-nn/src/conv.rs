@@ -1,6 +1,6 @@
 //! Convolutions over sequences and images. What is said of one form holds for the other: sequences are images of one row.
 
-use netcl_autograd::ops::conv::{Convolution, conv_transpose1d, conv_transpose2d, conv1d, conv2d};
+use netcl_autograd::ops::conv::{ConvParams, conv_transpose1d, conv_transpose2d, conv1d, conv2d};
 use netcl_autograd::ops::layout::{squeeze, unsqueeze};
 use netcl_autograd::ops::pad::{PadMode, pad};
 use netcl_autograd::{Error, Queue, Result, Tensor};
@@ -154,8 +154,8 @@ impl<const N: usize> ConvOptions<N> {
                 PaddingMode::Replicate => (&pad(x, &pairs, PadMode::Replicate)?, [[0; 2]; N]),
                 PaddingMode::Circular => (&circular(x, &pairs)?, [[0; 2]; N]),
             };
-            let how = plane(self.stride, sides, self.dilation, self.groups);
-            if N == 1 { conv1d(x, weight, bias, &how) } else { conv2d(x, weight, bias, &how) }
+            let params = plane(self.stride, sides, self.dilation, self.groups);
+            if N == 1 { conv1d(x, weight, bias, &params) } else { conv2d(x, weight, bias, &params) }
         })
     }
 }
@@ -257,11 +257,11 @@ impl<const N: usize> ConvTransposeOptions<N> {
     fn apply(&self, layer: &str, input: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         batched::<N>(layer, self.in_channels, input, |x| {
             let sides = self.padding.map(|width| [width; 2]);
-            let how = plane(self.stride, sides, self.dilation, self.groups);
+            let params = plane(self.stride, sides, self.dilation, self.groups);
             let extra = rows(self.output_padding, 0);
             match N {
-                1 => conv_transpose1d(x, weight, bias, &how, extra[1]),
-                _ => conv_transpose2d(x, weight, bias, &how, extra),
+                1 => conv_transpose1d(x, weight, bias, &params, extra[1]),
+                _ => conv_transpose2d(x, weight, bias, &params, extra),
             }
         })
     }
@@ -269,13 +269,13 @@ impl<const N: usize> ConvTransposeOptions<N> {
 
 /// A layer of filters and a bias that its options make and apply.
 macro_rules! convolutions {
-    ($($(#[$doc:meta])* $name:ident<$n:literal> = $options:ident($($channels:ident),+);)*) => {$(
+    ($($(#[$doc:meta])* $name:ident<$n:literal> = $options:ident($($channels:ident),+) $set:tt;)*) => {$(
         $(#[$doc])*
         #[derive(Module)]
         pub struct $name {
             weight: Tensor,
             bias: Option<Tensor>,
-            #[module(settings)]
+            #[module(settings, set $set)]
             settings: $options,
         }
 
@@ -302,8 +302,11 @@ macro_rules! convolutions {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let _scope = crate::scope::enter(self);
-                self.settings.apply(stringify!($name), input, &self.weight, self.bias.as_ref())
+                crate::scope::run(self, || {
+                    // Setters do not check: a stride of 0 is refused here.
+                    Settings::check(&self.settings, stringify!($name))?;
+                    self.settings.apply(stringify!($name), input, &self.weight, self.bias.as_ref())
+                })
             }
         }
     )*};
@@ -320,13 +323,14 @@ convolutions! {
     /// use netcl_nn::{Conv2d, Conv2dOptions, Module};
     ///
     /// let queue = manager().cpu().queue;
-    /// let halving = Conv2dOptions { stride: [2, 2], padding: 1.into(), ..Conv2dOptions::new(3, 8, 3) };
-    /// let layer = Conv2d::new_with(&queue, halving)?;
+    /// let layer = Conv2d::new(&queue, 3, 8, 3)?.stride(2).padding(1);
+    /// let grouped = Conv2d::new_with(&queue, Conv2dOptions::new(4, 8, 3).groups(2).bias(false))?; // of what weights depend on
     /// let y = layer.forward(&Tensor::from_host(&queue, &[0.5f32; 3 * 64], [1, 3, 8, 8])?)?;
     /// assert_eq!(y.shape()[..], [1, 8, 4, 4]);
     /// # Ok::<(), netcl_nn::autograd::Error>(())
     /// ```
-    Conv2d<2> = Conv2dOptions(in_channels, out_channels);
+    Conv2d<2> = Conv2dOptions(in_channels, out_channels)
+        (stride: [usize; 2], padding: Padding<2>, dilation: [usize; 2], padding_mode: PaddingMode);
     /// The convolution of sequences `[N, C, L]` (or one sequence `[C, L]`) with filters, plus a bias per filter.
     ///
     /// The weight has shape `[out_channels, in_channels / groups, length]`; the start values are [`Conv2d`]'s.
@@ -340,9 +344,11 @@ convolutions! {
     /// assert_eq!(y.shape()[..], [1, 4, 6]);
     /// # Ok::<(), netcl_nn::autograd::Error>(())
     /// ```
-    Conv1d<1> = Conv1dOptions(in_channels, out_channels);
+    Conv1d<1> = Conv1dOptions(in_channels, out_channels)
+        (stride: [usize; 1], padding: Padding<1>, dilation: [usize; 1], padding_mode: PaddingMode);
     /// One filter for each channel of images: a [`Conv2d`] of as many groups as channels.
-    DepthwiseConv2d<2> = DepthwiseConv2dOptions(channels);
+    DepthwiseConv2d<2> = DepthwiseConv2dOptions(channels)
+        (stride: [usize; 2], padding: Padding<2>, dilation: [usize; 2], padding_mode: PaddingMode);
     /// The transposed convolution of images `[N, C, H, W]` (or one image `[C, H, W]`): each pixel adds a scaled filter to the
     /// result, `stride` apart.
     ///
@@ -359,10 +365,12 @@ convolutions! {
     /// assert_eq!(y.shape()[..], [1, 2, 8, 8]);
     /// # Ok::<(), netcl_nn::autograd::Error>(())
     /// ```
-    ConvTranspose2d<2> = ConvTranspose2dOptions(in_channels, out_channels);
+    ConvTranspose2d<2> = ConvTranspose2dOptions(in_channels, out_channels)
+        (stride: [usize; 2], padding: [usize; 2], output_padding: [usize; 2], dilation: [usize; 2]);
     /// [`ConvTranspose2d`] for sequences `[N, C, L]` (or one sequence `[C, L]`), with a weight of shape
     /// `[in_channels, out_channels / groups, length]`.
-    ConvTranspose1d<1> = ConvTranspose1dOptions(in_channels, out_channels);
+    ConvTranspose1d<1> = ConvTranspose1dOptions(in_channels, out_channels)
+        (stride: [usize; 1], padding: [usize; 1], output_padding: [usize; 1], dilation: [usize; 1]);
 }
 
 impl Conv2d {
@@ -402,9 +410,9 @@ fn plane<const N: usize>(
     sides: [[usize; 2]; N],
     dilation: [usize; N],
     groups: usize,
-) -> Convolution {
+) -> ConvParams {
     let [[top, bottom], [left, right]] = rows(sides, [0; 2]);
-    Convolution { stride: rows(stride, 1), padding: [top, bottom, left, right], dilation: rows(dilation, 1), groups }
+    ConvParams { stride: rows(stride, 1), padding: [top, bottom, left, right], dilation: rows(dilation, 1), groups }
 }
 
 fn check_groups(layer: &'static str, inputs: usize, outputs: usize, groups: usize) -> Result<()> {

@@ -107,17 +107,17 @@ impl CausalSelfAttention {
 
     /// The result for `[batch, length, embed_dim]`.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.attend(input, None)
+        crate::scope::run(self, || self.attend(input, None))
     }
 
     /// The result for places that follow those in a cache.
     pub fn attend(&self, input: &Tensor, cache: Cached<'_>) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let CausalSelfAttentionOptions { num_heads, causal, dropout, .. } = self.settings;
-        let dropout = if self.training { dropout } else { 0.0 };
-        let parts = in_heads("CausalSelfAttention", &self.c_attn.forward(input)?, num_heads)?;
-        dropped(self.c_proj.forward(&attended(&parts, causal, dropout, cache)?)?, dropout, true)
+        crate::scope::run(self, || {
+            let CausalSelfAttentionOptions { num_heads, causal, dropout, .. } = self.settings;
+            let dropout = if self.training { dropout } else { 0.0 };
+            let parts = in_heads("CausalSelfAttention", &self.c_attn.forward(input)?, num_heads)?;
+            dropped(self.c_proj.forward(&attended(&parts, causal, dropout, cache)?)?, dropout, true)
+        })
     }
 }
 
@@ -198,24 +198,24 @@ impl RotaryAttention {
 
     /// The result for `[batch, length, dim]`.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.attend(input, None)
+        crate::scope::run(self, || self.attend(input, None))
     }
 
     /// The result for places that follow those in a cache.
     pub fn attend(&self, input: &Tensor, cache: Cached<'_>) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let RotaryAttentionOptions { n_head, rope_base, dropout, .. } = self.settings;
-        let [q, k, v] = in_heads("RotaryAttention", &self.qkv.forward(input)?, n_head)?;
-        let (start, length, width) = (cache.map_or(0, |(cache, _)| cache.length()), q.shape()[2], q.shape()[3]);
-        let tables = RotaryTables::new(q.queue(), start, length, width, rope_base, q.dtype())?;
-        let turned = |x: Tensor, norm: &Option<RMSNorm>| {
-            let x = norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))?;
-            rotary(&x, &tables, RotaryForm::HalfSplit)
-        };
-        let dropout = if self.training { dropout } else { 0.0 };
-        let parts = [turned(q, &self.q_norm)?, turned(k, &self.k_norm)?, v];
-        dropped(self.proj.forward(&attended(&parts, true, dropout, cache)?)?, dropout, true)
+        crate::scope::run(self, || {
+            let RotaryAttentionOptions { n_head, rope_base, dropout, .. } = self.settings;
+            let [q, k, v] = in_heads("RotaryAttention", &self.qkv.forward(input)?, n_head)?;
+            let (start, length, width) = (cache.map_or(0, |(cache, _)| cache.length()), q.shape()[2], q.shape()[3]);
+            let tables = RotaryTables::new(q.queue(), start, length, width, rope_base, q.dtype())?;
+            let turned = |x: Tensor, norm: &Option<RMSNorm>| {
+                let x = norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))?;
+                rotary(&x, &tables, RotaryForm::HalfSplit)
+            };
+            let dropout = if self.training { dropout } else { 0.0 };
+            let parts = [turned(q, &self.q_norm)?, turned(k, &self.k_norm)?, v];
+            dropped(self.proj.forward(&attended(&parts, true, dropout, cache)?)?, dropout, true)
+        })
     }
 }
 
@@ -257,8 +257,9 @@ impl SwiGLU {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.down.forward(&mul(&silu(&self.gate.forward(input)?)?, &self.up.forward(input)?)?)
+        crate::scope::run(self, || {
+            self.down.forward(&mul(&silu(&self.gate.forward(input)?)?, &self.up.forward(input)?)?)
+        })
     }
 }
 
@@ -308,9 +309,10 @@ impl FeedForward {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let inner = self.settings.activation.of(&self.c_fc.forward(input)?)?;
-        dropped(self.c_proj.forward(&inner)?, self.settings.dropout, self.training)
+        crate::scope::run(self, || {
+            let inner = self.settings.activation.of(&self.c_fc.forward(input)?)?;
+            dropped(self.c_proj.forward(&inner)?, self.settings.dropout, self.training)
+        })
     }
 }
 
@@ -368,15 +370,15 @@ impl TransformerBlock {
 
     /// The result for `[batch, length, d_model]`.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.attend(input, None)
+        crate::scope::run(self, || self.attend(input, None))
     }
 
     /// The result for places that follow those in a cache.
     pub fn attend(&self, input: &Tensor, cache: Cached<'_>) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let x = add(input, &self.attn.attend(&self.ln_1.forward(input)?, cache)?)?;
-        add(&x, &self.mlp.forward(&self.ln_2.forward(&x)?)?)
+        crate::scope::run(self, || {
+            let x = add(input, &self.attn.attend(&self.ln_1.forward(input)?, cache)?)?;
+            add(&x, &self.mlp.forward(&self.ln_2.forward(&x)?)?)
+        })
     }
 }
 
@@ -433,16 +435,16 @@ impl DecoderBlock {
 
     /// The result for `[batch, length, dim]`.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.attend(input, None)
+        crate::scope::run(self, || self.attend(input, None))
     }
 
     /// The result for places that follow those in a cache.
     pub fn attend(&self, input: &Tensor, cache: Cached<'_>) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let x = add(input, &self.attn.attend(&self.norm1.forward(input)?, cache)?)?;
-        let y = self.ffn.forward(&self.norm2.forward(&x)?)?;
-        add(&x, &dropped(y, self.settings.dropout, self.training)?)
+        crate::scope::run(self, || {
+            let x = add(input, &self.attn.attend(&self.norm1.forward(input)?, cache)?)?;
+            let y = self.ffn.forward(&self.norm2.forward(&x)?)?;
+            add(&x, &dropped(y, self.settings.dropout, self.training)?)
+        })
     }
 }
 
@@ -460,7 +462,6 @@ impl TiedLinear {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        linear(input, &self.weight, None)
+        crate::scope::run(self, || linear(input, &self.weight, None))
     }
 }

@@ -50,13 +50,14 @@ macro_rules! dropouts {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let _scope = crate::scope::enter(self);
-                $(channels(stringify!($name), input, $axes)?;)?
-                if !self.training || self.p == 0.0 {
-                    return Ok(input.clone());
-                }
-                let mut generator = self.seed.map(|seed| Generator::new(seed as u64));
-                dropouts!(@drop input, self.p, generator.as_mut() $(, $axes)?)
+                crate::scope::run(self, || {
+                    $(channels(stringify!($name), input, $axes)?;)?
+                    if !self.training || self.p == 0.0 {
+                        return Ok(input.clone());
+                    }
+                    let mut generator = self.seed.map(|seed| Generator::new(seed as u64));
+                    dropouts!(@drop input, self.p, generator.as_mut() $(, $axes)?)
+                })
             }
         }
     )*};

@@ -1,7 +1,7 @@
 //! Vectors by number.
 
 use netcl_autograd::ops::embedding_bag::{BagMode, EmbeddingBagOptions as Bags, embedding_bag};
-use netcl_autograd::ops::indexing::embedding;
+use netcl_autograd::ops::indexing::{embedding, indices};
 use netcl_autograd::{Error, IndexTensor, Queue, Result, Tensor};
 
 use crate::Module;
@@ -94,9 +94,10 @@ impl Embedding {
 
     /// The rows with these numbers: the result has their shape and an axis of the vectors' length.
     pub fn lookup(&self, indices: &IndexTensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let rows = self.weight.shape().first().copied().unwrap_or(0);
-        embedding(&self.weight, indices, row("Embedding", self.settings.padding_idx, rows)?)
+        crate::scope::run(self, || {
+            let rows = self.weight.shape().first().copied().unwrap_or(0);
+            embedding(&self.weight, indices, row("Embedding", self.settings.padding_idx, rows)?)
+        })
     }
 
     /// The table.
@@ -106,8 +107,7 @@ impl Embedding {
 
     /// [`Embedding::lookup`] of whole numbers in a float tensor.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.lookup(&IndexTensor::from_float(input.raw())?)
+        crate::scope::run(self, || self.lookup(&indices(input)?))
     }
 }
 
@@ -209,7 +209,6 @@ impl EmbeddingBag {
 
     /// [`EmbeddingBag::bags`] of whole numbers in a float tensor with a bag in each row.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.bags(&IndexTensor::from_float(input.raw())?, None, None)
+        crate::scope::run(self, || self.bags(&indices(input)?, None, None))
     }
 }

@@ -30,8 +30,7 @@ pub struct Flatten {
 impl Flatten {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        flatten(input, self.start, self.end)
+        crate::scope::run(self, || flatten(input, self.start, self.end))
     }
 }
 
@@ -57,30 +56,37 @@ pub struct Unflatten {
 impl Unflatten {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let shape = &input.shape()[..];
-        let from_start = if self.dim < 0 { self.dim + shape.len() as isize } else { self.dim };
-        let Some((axis, &length)) = usize::try_from(from_start).ok().and_then(|axis| Some((axis, shape.get(axis)?)))
-        else {
-            let what = format!("the input of shape {} has no axis {}", input.shape(), self.dim);
-            return Err(Error::argument("Unflatten", what));
-        };
-        let mut known = self.unflattened_size.iter().filter(|&&length| length != -1);
-        let known = known.try_fold(1usize, |all, &length| all.checked_mul(usize::try_from(length).ok()?));
-        let free = self.unflattened_size.iter().filter(|&&length| length == -1).count();
-        let left = match (known, free) {
-            (Some(known), 0) if known == length => 1,
-            (Some(known), 1) if known > 0 && length.is_multiple_of(known) => length / known,
-            _ => {
-                let into = self.unflattened_size.write();
-                let what = format!("an axis of length {length} cannot be split into {into}");
+        crate::scope::run(self, || {
+            let shape = &input.shape()[..];
+            let from_start = if self.dim < 0 { self.dim + shape.len() as isize } else { self.dim };
+            let Some((axis, &length)) =
+                usize::try_from(from_start).ok().and_then(|axis| Some((axis, shape.get(axis)?)))
+            else {
+                let what = format!("the input of shape {} has no axis {}", input.shape(), self.dim);
                 return Err(Error::argument("Unflatten", what));
-            }
-        };
-        let lengths = self.unflattened_size.iter().map(|&length| usize::try_from(length).unwrap_or(left));
-        reshape(
-            input,
-            shape[..axis].iter().copied().chain(lengths).chain(shape[axis + 1..].iter().copied()).collect::<Vec<_>>(),
-        )
+            };
+            let mut known = self.unflattened_size.iter().filter(|&&length| length != -1);
+            let known = known.try_fold(1usize, |all, &length| all.checked_mul(usize::try_from(length).ok()?));
+            let free = self.unflattened_size.iter().filter(|&&length| length == -1).count();
+            let left = match (known, free) {
+                (Some(known), 0) if known == length => 1,
+                (Some(known), 1) if known > 0 && length.is_multiple_of(known) => length / known,
+                _ => {
+                    let into = self.unflattened_size.write();
+                    let what = format!("an axis of length {length} cannot be split into {into}");
+                    return Err(Error::argument("Unflatten", what));
+                }
+            };
+            let lengths = self.unflattened_size.iter().map(|&length| usize::try_from(length).unwrap_or(left));
+            reshape(
+                input,
+                shape[..axis]
+                    .iter()
+                    .copied()
+                    .chain(lengths)
+                    .chain(shape[axis + 1..].iter().copied())
+                    .collect::<Vec<_>>(),
+            )
+        })
     }
 }

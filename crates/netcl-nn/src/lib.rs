@@ -9,7 +9,7 @@
 //! let x = Tensor::from_host(&queue, &[0.5f32, -1.0, 2.0, 0.0], [2, 2])?;
 //!
 //! let tape = Tape::new();
-//! let loss = F::cross_entropy(&model.forward(&x)?, &[0, 1], &F::CrossEntropyOptions::default())?;
+//! let loss = F::cross_entropy(&model.forward(&x)?, &[0, 1])?;
 //! tape.backward(&loss)?;
 //! assert!(model.parameters().iter().all(|parameter| parameter.grad().is_some()));
 //! # Ok::<(), netcl_nn::autograd::Error>(())
@@ -57,7 +57,8 @@ pub mod shuffle;
 mod size;
 pub mod state;
 pub mod transformer;
-pub mod upsample;
+pub mod unfold;
+mod upsample;
 mod walk;
 
 pub use netcl_autograd as autograd;
@@ -123,4 +124,5 @@ pub use transformer::{
     Activation, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
     TransformerLayerOptions,
 };
+pub use unfold::{Fold, Unfold};
 pub use upsample::{Resize, Upsample, UpsampleMode};

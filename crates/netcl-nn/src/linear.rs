@@ -98,8 +98,14 @@ impl Linear {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        linear(input, &self.weight, self.bias.as_ref())
+        crate::scope::run(self, || {
+            let features = self.in_features();
+            if input.shape().last() != Some(&features) {
+                let layer = format!("Linear(in_features={features})");
+                return Err(Error::input(layer, format!("(..., {features})"), input.shape()));
+            }
+            linear(input, &self.weight, self.bias.as_ref())
+        })
     }
 }
 
@@ -150,7 +156,6 @@ impl Bilinear {
 
     /// The result for two inputs, whose axes but the last are the same.
     pub fn forward(&self, x1: &Tensor, x2: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        bilinear(x1, x2, &self.weight, self.bias.as_ref())
+        crate::scope::run(self, || bilinear(x1, x2, &self.weight, self.bias.as_ref()))
     }
 }

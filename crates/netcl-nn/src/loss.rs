@@ -1,11 +1,11 @@
 //! Losses as modules: the functions of [`functional`](crate::functional) with their settings kept.
 
 use netcl_autograd::ops::loss::{
-    BceOptions, BceWithLogitsOptions, CosineEmbeddingOptions, CrossEntropyOptions, GaussianNllOptions,
+    BceOptions, BceWithLogitsOptions, CosineEmbeddingOptions, CrossEntropyOptions, CtcOptions, GaussianNllOptions,
     HingeEmbeddingOptions, HuberOptions, KlDivOptions, MarginRankingOptions, MultiMarginOptions,
     MultilabelSoftMarginOptions, NllOptions, PoissonNllOptions, Reduction, SmoothL1Options, Target,
     TripletMarginOptions, binary_cross_entropy, binary_cross_entropy_with_logits, cosine_embedding_loss, cross_entropy,
-    gaussian_nll_loss, hinge_embedding_loss, huber_loss, kl_div, l1_loss, margin_ranking_loss, mse_loss,
+    ctc_loss, gaussian_nll_loss, hinge_embedding_loss, huber_loss, kl_div, l1_loss, margin_ranking_loss, mse_loss,
     multi_margin_loss, multilabel_margin_loss, multilabel_soft_margin_loss, nll_loss, poisson_nll_loss, smooth_l1_loss,
     soft_margin_loss, triplet_margin_loss,
 };
@@ -385,5 +385,22 @@ losses! {
     fn(this, input: &Tensor, target: &Tensor, var: &Tensor) => {
         let GaussianNLLLoss { full, eps, reduction } = *this;
         gaussian_nll_loss(input, target, var, &GaussianNllOptions { full, eps, reduction })
+    };
+
+    /// The negative log-likelihood of sequences of labels whose places in time are not known (connectionist temporal classification).
+    CTCLoss {
+        /// The class that stands for no label.
+        #[setting(default = 0)]
+        pub blank: usize,
+        /// What becomes of the samples' losses.
+        #[setting(default)]
+        pub reduction: Reduction,
+        /// Whether targets that do not fit into their inputs count as 0.
+        #[setting(default = false)]
+        pub zero_infinity: bool,
+    }
+    fn(this, log_probs: &Tensor, targets: &IndexTensor, input_lengths: &[usize], target_lengths: &[usize]) => {
+        let CTCLoss { blank, reduction, zero_infinity } = *this;
+        ctc_loss(log_probs, targets, input_lengths, target_lengths, &CtcOptions { blank, reduction, zero_infinity })
     };
 }

@@ -12,7 +12,7 @@ use crate::settings::{Setting, Settings};
 
 /// An input of a shape that a layer does not take.
 pub(crate) fn takes(layer: &'static str, settings: impl Display, layout: impl Display, input: &Tensor) -> Error {
-    Error::argument(layer, format!("{layer}({settings}) takes {layout}; the input has shape {}", input.shape()))
+    Error::input(format!("{layer}({settings})"), layout.to_string(), input.shape())
 }
 
 /// An error unless an input ends with the axes that are normalised.
@@ -110,10 +110,11 @@ impl LayerNorm {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let LayerNormOptions { normalized_shape, eps, .. } = &self.settings;
-        check_ends_with("LayerNorm", input, normalized_shape)?;
-        layer_norm(input, normalized_shape.len(), self.weight.as_ref(), self.bias.as_ref(), *eps)
+        crate::scope::run(self, || {
+            let LayerNormOptions { normalized_shape, eps, .. } = &self.settings;
+            check_ends_with("LayerNorm", input, normalized_shape)?;
+            layer_norm(input, normalized_shape.len(), self.weight.as_ref(), self.bias.as_ref(), *eps)
+        })
     }
 }
 
@@ -158,16 +159,17 @@ impl RMSNorm {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let RMSNormOptions { normalized_shape, eps, .. } = &self.settings;
-        check_ends_with("RMSNorm", input, normalized_shape)?;
-        let eps = eps.unwrap_or(match input.dtype() {
-            DType::F64 => f64::EPSILON,
-            DType::F16 => 2f64.powi(-10),
-            DType::BF16 => 2f64.powi(-7),
-            _ => f64::from(f32::EPSILON),
-        });
-        rms_norm(input, normalized_shape.len(), self.weight.as_ref(), eps)
+        crate::scope::run(self, || {
+            let RMSNormOptions { normalized_shape, eps, .. } = &self.settings;
+            check_ends_with("RMSNorm", input, normalized_shape)?;
+            let eps = eps.unwrap_or(match input.dtype() {
+                DType::F64 => f64::EPSILON,
+                DType::F16 => 2f64.powi(-10),
+                DType::BF16 => 2f64.powi(-7),
+                _ => f64::from(f32::EPSILON),
+            });
+            rms_norm(input, normalized_shape.len(), self.weight.as_ref(), eps)
+        })
     }
 }
 
@@ -234,12 +236,13 @@ impl GroupNorm {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let GroupNormOptions { num_groups, num_channels: channels, eps, .. } = self.settings;
-        if input.shape().get(1) != Some(&channels) {
-            let settings = format!("num_channels={channels}");
-            return Err(takes("GroupNorm", settings, format!("(N, {channels}, ...)"), input));
-        }
-        group_norm(input, num_groups, self.weight.as_ref(), self.bias.as_ref(), eps)
+        crate::scope::run(self, || {
+            let GroupNormOptions { num_groups, num_channels: channels, eps, .. } = self.settings;
+            if input.shape().get(1) != Some(&channels) {
+                let settings = format!("num_channels={channels}");
+                return Err(takes("GroupNorm", settings, format!("(N, {channels}, ...)"), input));
+            }
+            group_norm(input, num_groups, self.weight.as_ref(), self.bias.as_ref(), eps)
+        })
     }
 }

@@ -78,8 +78,9 @@ macro_rules! paddings {
         impl $name {
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let _scope = crate::scope::enter(self);
-                self.padding.around(stringify!($name), input, $fill)
+                crate::scope::run(self, || {
+                    self.padding.around(stringify!($name), input, $fill)
+                })
             }
         }
     )*};
@@ -129,9 +130,10 @@ macro_rules! constant_paddings {
         impl $name {
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let _scope = crate::scope::enter(self);
-                let fill = PadMode::Constant(self.value);
-                self.padding.around(stringify!($name), input, |x, pairs| pad(x, pairs, fill))
+                crate::scope::run(self, || {
+                    let fill = PadMode::Constant(self.value);
+                    self.padding.around(stringify!($name), input, |x, pairs| pad(x, pairs, fill))
+                })
             }
         }
     )*};

@@ -39,15 +39,16 @@ macro_rules! max_pools {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let _scope = crate::scope::enter(self);
-                let window = Window {
-                    kernel: self.kernel_size.axes(),
-                    stride: self.stride.unwrap_or(self.kernel_size).axes(),
-                    padding: self.padding.axes(),
-                    dilation: self.dilation.axes(),
-                    ceil_mode: self.ceil_mode,
-                };
-                pool::$function(input, &window)
+                crate::scope::run(self, || {
+                    let window = Window {
+                        kernel: self.kernel_size.axes(),
+                        stride: self.stride.unwrap_or(self.kernel_size).axes(),
+                        padding: self.padding.axes(),
+                        dilation: self.dilation.axes(),
+                        ceil_mode: self.ceil_mode,
+                    };
+                    pool::$function(input, &window)
+                })
             }
         }
     )*};
@@ -106,13 +107,14 @@ macro_rules! avg_pools {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let _scope = crate::scope::enter(self);
-                let kernel = self.kernel_size.axes();
-                let stride = self.stride.unwrap_or(self.kernel_size).axes();
-                let (padding, ceil_mode) = (self.padding.axes(), self.ceil_mode);
-                let averaging =
-                    Averaging { count_include_pad: self.count_include_pad, divisor: self.divisor_override };
-                pool::$function(input, &Window { stride, padding, ceil_mode, ..Window::new(kernel) }, averaging)
+                crate::scope::run(self, || {
+                    let kernel = self.kernel_size.axes();
+                    let stride = self.stride.unwrap_or(self.kernel_size).axes();
+                    let (padding, ceil_mode) = (self.padding.axes(), self.ceil_mode);
+                    let averaging =
+                        Averaging { count_include_pad: self.count_include_pad, divisor: self.divisor_override };
+                    pool::$function(input, &Window { stride, padding, ceil_mode, ..Window::new(kernel) }, averaging)
+                })
             }
         }
     )*};
@@ -144,13 +146,14 @@ macro_rules! adaptive_pools {
 
             /// The result for an input.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let _scope = crate::scope::enter(self);
-                // The lengths of an input of too few axes do not matter: it is refused.
-                let own = |from_end: usize| input.shape().iter().rev().nth(from_end).map_or(1, |length| *length);
-                let output = self.output_size.axes();
-                let output = std::array::from_fn(|axis| output[axis].unwrap_or_else(|| own($axes - 1 - axis)));
-                let function: fn(&Tensor, [usize; $axes]) -> Result<Tensor> = $function;
-                function(input, output)
+                crate::scope::run(self, || {
+                    // The lengths of an input of too few axes do not matter: it is refused.
+                    let own = |from_end: usize| input.shape().iter().rev().nth(from_end).map_or(1, |length| *length);
+                    let output = self.output_size.axes();
+                    let output = std::array::from_fn(|axis| output[axis].unwrap_or_else(|| own($axes - 1 - axis)));
+                    let function: fn(&Tensor, [usize; $axes]) -> Result<Tensor> = $function;
+                    function(input, output)
+                })
             }
         }
     )*};
@@ -185,7 +188,6 @@ pub struct GlobalAvgPool2d;
 impl GlobalAvgPool2d {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        pool::adaptive_avg_pool2d(input, [1, 1])
+        crate::scope::run(self, || pool::adaptive_avg_pool2d(input, [1, 1]))
     }
 }

@@ -23,6 +23,7 @@ use crate::module::print_as_module;
 /// # Ok::<(), netcl_nn::autograd::Error>(())
 /// ```
 #[derive(Module)]
+#[module(no_display)]
 pub struct Residual {
     inner: Box<dyn Module>,
     shortcut: Option<Box<dyn Module>>,
@@ -64,16 +65,17 @@ impl Residual {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let inner = self.inner.forward(input)?;
-        let sum = match &self.shortcut {
-            Some(shortcut) => add(&inner, &shortcut.forward(input)?)?,
-            None => add(&inner, input)?,
-        };
-        match &self.activation {
-            Some(activation) => activation.forward(&sum),
-            None => Ok(sum),
-        }
+        crate::scope::run(self, || {
+            let inner = self.inner.forward(input)?;
+            let sum = match &self.shortcut {
+                Some(shortcut) => add(&inner, &shortcut.forward(input)?)?,
+                None => add(&inner, input)?,
+            };
+            match &self.activation {
+                Some(activation) => activation.forward(&sum),
+                None => Ok(sum),
+            }
+        })
     }
 }
 

@@ -223,8 +223,9 @@ macro_rules! networks {
 
             /// The results of all steps, from states of zeros.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let _scope = crate::scope::enter(self);
-                Ok(self.states(input, States::default())?.out)
+                crate::scope::run(self, || {
+                    Ok(self.states(input, States::default())?.out)
+                })
             }
 
             fn states(&self, input: &Tensor, states: States<'_>) -> Result<Results> {
@@ -306,8 +307,9 @@ macro_rules! cells {
 
             /// The next hidden state, from states of zeros.
             pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                let _scope = crate::scope::enter(self);
-                Ok(self.step(input, States::default())?.0)
+                crate::scope::run(self, || {
+                    Ok(self.step(input, States::default())?.0)
+                })
             }
 
             fn step(&self, input: &Tensor, states: States<'_>) -> Result<(Tensor, Option<Tensor>)> {

@@ -7,7 +7,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use netcl_autograd::observe;
+use netcl_autograd::error::InLayer;
+use netcl_autograd::{Error, ErrorKind, Result, observe};
 
 use crate::module::Module;
 
@@ -74,6 +75,34 @@ pub fn enter<M: Module + ?Sized>(module: &M) -> Option<Scope> {
     if observe::wants_places() { enter_named(key(module), module, None) } else { None }
 }
 
+/// Runs a module's computation: [`enter`] while it lasts, and its errors say where in the model they come from. `#[derive(Module)]`
+/// writes it around `forward`.
+#[inline]
+pub fn run<M: Module + ?Sized, T>(module: &M, forward: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _scope = enter(module);
+    forward().map_err(|error| placed(module, error))
+}
+
+/// An error with the module that it comes from: the innermost one first, then its path in those around it.
+#[cold]
+pub(crate) fn placed<M: Module + ?Sized>(module: &M, error: Error) -> Error {
+    let here = key(module);
+    match error {
+        Error::Layer(mut layer) => {
+            let parts = module.named_modules();
+            if let Some((name, _)) = parts.iter().skip(1).find(|(_, part)| key(*part) == layer.within) {
+                layer.path = if layer.path.is_empty() { name.clone() } else { format!("{name}.{}", layer.path) };
+                layer.within = here;
+            }
+            Error::Layer(layer)
+        }
+        error if matches!(error.kind(), ErrorKind::Value | ErrorKind::Type) => {
+            Error::Layer(Box::new(InLayer { path: String::new(), kind: here.1, within: here, source: error }))
+        }
+        error => error,
+    }
+}
+
 /// The same for a part whose name its owner knows.
 #[inline]
 pub(crate) fn enter_part(part: &dyn Module, name: impl FnOnce() -> String) -> Option<Scope> {
@@ -120,7 +149,7 @@ mod tests {
     use netcl_autograd::observe::{self, Command, Observer};
     use netcl_autograd::{Tensor, manager};
 
-    use crate::{Linear, Module, ReLU, sequential};
+    use crate::{Linear, Module, ReLU, functional as F, sequential};
 
     #[derive(Default)]
     struct Paths(Mutex<Vec<(String, bool)>>);
@@ -150,5 +179,38 @@ mod tests {
             assert!(has(path, false) && has(path, true), "{path}: {seen:?}");
         }
         assert!(observe::module().is_none() && !seen.iter().any(|(name, _)| name.contains("ReLU")), "{seen:?}");
+    }
+
+    /// A model that calls its layers by their own `forward`, as users' do.
+    #[derive(Module)]
+    struct Net {
+        stem: Linear,
+        heads: Vec<Linear>,
+    }
+
+    impl Net {
+        fn forward(&self, x: &Tensor) -> netcl_autograd::Result<Tensor> {
+            let x = self.stem.forward(x)?;
+            F::add(&self.heads[0].forward(&x)?, &self.heads[1].forward(&x)?)
+        }
+    }
+
+    #[test]
+    fn errors_name_the_path_of_the_layer() {
+        let queue = manager().cpu().queue;
+        let linear = |inputs, outputs| Linear::new(&queue, inputs, outputs).unwrap();
+        let net = Net { stem: linear(4, 8), heads: vec![linear(8, 3), linear(9, 3)] };
+        assert!(net.to_string().starts_with("Net(\n  (stem): Linear(in_features=4,"), "{net}");
+        let x = Tensor::zeros(&queue, [2, 4]).unwrap();
+        let text = |result: netcl_autograd::Result<Tensor>| result.unwrap_err().to_string();
+        assert_eq!(text(linear(9, 3).forward(&x)), "Linear(in_features=9): expected input (..., 9), got (2, 4)");
+        assert_eq!(text(Module::forward(&net, &x)), "heads.1 (Linear): expected input (..., 9), got (2, 8)");
+        let model = sequential![ReLU, sequential![net]];
+        assert_eq!(text(model.forward(&x)), "1.0.heads.1 (Linear): expected input (..., 9), got (2, 8)");
+        assert_eq!(model.forward(&x).unwrap_err().kind(), netcl_autograd::ErrorKind::Value);
+        // What is wrong between layers is the model's own.
+        let net = Net { stem: linear(4, 8), heads: vec![linear(8, 3), linear(8, 2)] };
+        let error = text(sequential![net].forward(&x));
+        assert!(error.starts_with("0 (Net): add: shapes (2, 3) and (2, 2)"), "{error}");
     }
 }

@@ -107,10 +107,11 @@ impl Sequential {
 
 impl Module for Sequential {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.layers.iter().enumerate().try_fold(input.clone(), |value, (i, layer)| {
-            let _part = crate::scope::enter_part(&**layer, || i.to_string());
-            layer.forward(&value)
+        crate::scope::run(self, || {
+            self.layers.iter().enumerate().try_fold(input.clone(), |value, (i, layer)| {
+                let _part = crate::scope::enter_part(&**layer, || i.to_string());
+                layer.forward(&value).map_err(|error| crate::scope::placed(&**layer, error))
+            })
         })
     }
 

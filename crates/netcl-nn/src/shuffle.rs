@@ -29,14 +29,19 @@ pub struct PixelShuffle {
 impl PixelShuffle {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let r = self.upscale_factor;
-        match (&input.shape()[..], r.checked_mul(r)) {
-            (&[.., channels, _, _], Some(block)) if block > 0 && channels.is_multiple_of(block) => {
-                pixel_shuffle(input, r)
+        crate::scope::run(self, || {
+            let r = self.upscale_factor;
+            match (&input.shape()[..], r.checked_mul(r)) {
+                (&[.., channels, _, _], Some(block)) if block > 0 && channels.is_multiple_of(block) => {
+                    pixel_shuffle(input, r)
+                }
+                _ => Err(Error::input(
+                    format!("PixelShuffle({r})"),
+                    format!("(..., C * {r} * {r}, H, W)"),
+                    input.shape(),
+                )),
             }
-            _ => Err(Error::input(format!("PixelShuffle({r})"), format!("(..., C * {r} * {r}, H, W)"), input.shape())),
-        }
+        })
     }
 }
 
@@ -52,15 +57,18 @@ pub struct PixelUnshuffle {
 impl PixelUnshuffle {
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let r = self.downscale_factor;
-        match input.shape()[..] {
-            [.., _, height, width] if r > 0 && height.is_multiple_of(r) && width.is_multiple_of(r) => {
-                pixel_unshuffle(input, r)
+        crate::scope::run(self, || {
+            let r = self.downscale_factor;
+            match input.shape()[..] {
+                [.., _, height, width] if r > 0 && height.is_multiple_of(r) && width.is_multiple_of(r) => {
+                    pixel_unshuffle(input, r)
+                }
+                _ => Err(Error::input(
+                    format!("PixelUnshuffle({r})"),
+                    format!("(..., C, H * {r}, W * {r})"),
+                    input.shape(),
+                )),
             }
-            _ => {
-                Err(Error::input(format!("PixelUnshuffle({r})"), format!("(..., C, H * {r}, W * {r})"), input.shape()))
-            }
-        }
+        })
     }
 }

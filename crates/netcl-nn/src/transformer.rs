@@ -152,8 +152,7 @@ impl TransformerEncoderLayer {
 
     /// The result without a mask.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.encode(input, &Masks::default())
+        crate::scope::run(self, || self.encode(input, &Masks::default()))
     }
 
     /// The result where queries do not see everything.
@@ -308,8 +307,7 @@ stacks! {
 impl TransformerEncoder {
     /// The result without a mask.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.encode(input, &Masks::default())
+        crate::scope::run(self, || self.encode(input, &Masks::default()))
     }
 
     /// The result where queries do not see everything.

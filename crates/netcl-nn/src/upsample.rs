@@ -2,7 +2,7 @@
 
 use netcl_autograd::ops::layout::{squeeze, unsqueeze};
 pub use netcl_autograd::ops::resample::Resize;
-use netcl_autograd::ops::resample::{upsample_bilinear, upsample_nearest};
+use netcl_autograd::ops::resample::{upsample_area, upsample_bicubic, upsample_bilinear, upsample_nearest};
 use netcl_autograd::{Error, Result, Tensor};
 
 use crate::Module;
@@ -19,6 +19,10 @@ crate::choices! {
         Linear = "linear",
         /// The four neighbours in an image.
         Bilinear = "bilinear",
+        /// The sixteen neighbours in an image.
+        Bicubic = "bicubic",
+        /// The mean of what an element covers.
+        Area = "area",
     }
 }
 
@@ -71,8 +75,10 @@ impl Upsample {
         let given = match (&self.size, &self.scale_factor) {
             (Some(_), Some(_)) => "both",
             (None, None) => "neither",
-            _ if self.mode == UpsampleMode::Nearest && self.align_corners == Some(true) => {
-                return Err(Error::argument(layer, "align_corners is for mode='bilinear' or 'linear' only"));
+            _ if matches!(self.mode, UpsampleMode::Nearest | UpsampleMode::Area)
+                && self.align_corners == Some(true) =>
+            {
+                return Err(Error::argument(layer, "align_corners is for mode='bilinear', 'bicubic' or 'linear' only"));
             }
             _ => return Ok(()),
         };
@@ -95,24 +101,27 @@ impl Upsample {
 
     /// The result for an input.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let axes = match (input.ndim(), self.mode) {
-            (3, UpsampleMode::Nearest | UpsampleMode::Linear) => 1,
-            (4, UpsampleMode::Nearest | UpsampleMode::Bilinear) => 2,
-            (_, mode) => {
-                let takes = match mode {
-                    UpsampleMode::Nearest => "(N, C, L) or (N, C, H, W)",
-                    UpsampleMode::Linear => "(N, C, L)",
-                    UpsampleMode::Bilinear => "(N, C, H, W)",
-                };
-                return Err(Error::input(format!("Upsample(mode='{}')", mode.name()), takes, input.shape()));
-            }
-        };
-        let (to, corners) = (self.to(axes)?, self.align_corners.unwrap_or(false));
-        let resample = |x: &Tensor| match self.mode {
-            UpsampleMode::Nearest => upsample_nearest(x, to),
-            UpsampleMode::Linear | UpsampleMode::Bilinear => upsample_bilinear(x, to, corners),
-        };
-        if axes == 2 { resample(input) } else { squeeze(&resample(&unsqueeze(input, 2)?)?, &[2]) }
+        crate::scope::run(self, || {
+            let axes = match (input.ndim(), self.mode) {
+                (3, UpsampleMode::Nearest | UpsampleMode::Area | UpsampleMode::Linear) => 1,
+                (4, mode) if mode != UpsampleMode::Linear => 2,
+                (_, mode) => {
+                    let takes = match mode {
+                        UpsampleMode::Nearest | UpsampleMode::Area => "(N, C, L) or (N, C, H, W)",
+                        UpsampleMode::Linear => "(N, C, L)",
+                        UpsampleMode::Bilinear | UpsampleMode::Bicubic => "(N, C, H, W)",
+                    };
+                    return Err(Error::input(format!("Upsample(mode='{}')", mode.name()), takes, input.shape()));
+                }
+            };
+            let (to, corners) = (self.to(axes)?, self.align_corners.unwrap_or(false));
+            let resample = |x: &Tensor| match self.mode {
+                UpsampleMode::Nearest => upsample_nearest(x, to),
+                UpsampleMode::Area => upsample_area(x, to),
+                UpsampleMode::Bicubic => upsample_bicubic(x, to, corners),
+                UpsampleMode::Linear | UpsampleMode::Bilinear => upsample_bilinear(x, to, corners),
+            };
+            if axes == 2 { resample(input) } else { squeeze(&resample(&unsqueeze(input, 2)?)?, &[2]) }
+        })
     }
 }

@@ -14,9 +14,10 @@
 //! ```
 
 use netcl_core::backend::Queue;
+use netcl_core::conv::ConvGeometry;
 use netcl_core::dtype::DType;
 use netcl_core::error::Result;
-use netcl_core::kernel_selector::{ConvShape, get_kernel_selector};
+use netcl_core::kernel_selector::get_kernel_selector;
 use netcl_core::tuner::{Limits, Tuning, keep};
 use netcl_ops::tuning::{Progress, tune_conv2d, tune_matmul};
 
@@ -58,19 +59,19 @@ pub fn autotune_matmul_with(
 }
 
 /// Measures the kernels for a convolution and keeps the fastest.
-pub fn autotune_conv2d(shape: ConvShape, dtype: DType, queue: &Queue) -> Result<Tuning> {
-    autotune_conv2d_with(shape, dtype, queue, &Options::default(), &mut |_| true)
+pub fn autotune_conv2d(geometry: &ConvGeometry, dtype: DType, queue: &Queue) -> Result<Tuning> {
+    autotune_conv2d_with(geometry, dtype, queue, &Options::default(), &mut |_| true)
 }
 
 /// [`autotune_conv2d`] with bounds and progress.
 pub fn autotune_conv2d_with(
-    shape: ConvShape,
+    geometry: &ConvGeometry,
     dtype: DType,
     queue: &Queue,
     options: &Options,
     progress: Progress<'_>,
 ) -> Result<Tuning> {
-    finish(queue, options, tune_conv2d(queue, shape, dtype, &options.limits, progress)?)
+    finish(queue, options, tune_conv2d(queue, geometry, dtype, &options.limits, progress)?)
 }
 
 fn finish(queue: &Queue, options: &Options, tuning: Tuning) -> Result<Tuning> {
@@ -83,6 +84,8 @@ fn finish(queue: &Queue, options: &Options, tuning: Tuning) -> Result<Tuning> {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use netcl_core::conv::ConvParams;
 
     use super::*;
 
@@ -109,9 +112,10 @@ mod tests {
 
     #[test]
     fn a_convolution_is_tuned_on_every_device() {
-        let shape = ConvShape::new([2, 8, 12, 12], 16, [3, 3]).pad([1, 1]);
+        let params = ConvParams { padding: [1; 4], ..Default::default() };
+        let geometry = ConvGeometry::of("conv2d", [2, 8, 12, 12], 16, [3, 3], &params).unwrap();
         for device in crate::doctor::devices() {
-            let tuning = autotune_conv2d_with(shape, DType::F32, &device.queue, &options(), &mut |_| true).unwrap();
+            let tuning = autotune_conv2d_with(&geometry, DType::F32, &device.queue, &options(), &mut |_| true).unwrap();
             assert!(tuning.best().is_some(), "{tuning:?}");
             assert!(tuning.trials.iter().all(|trial| !matches!(trial.verdict, Verdict::Wrong(_) | Verdict::Failed(_))));
         }
@@ -122,7 +126,6 @@ mod tests {
         let queue = netcl_core::device::manager().cpu().queue;
         let error = autotune_matmul(0, 4, 4, DType::F32, &queue).unwrap_err().to_string();
         assert!(error.contains("autotune_matmul") && error.contains("0 x 4"), "{error}");
-        let shape = ConvShape::new([1, 1, 2, 2], 1, [3, 3]);
-        assert!(autotune_conv2d(shape, DType::F32, &queue).is_err());
+        assert!(ConvGeometry::of("autotune_conv2d", [1, 1, 2, 2], 1, [3, 3], &ConvParams::default()).is_err());
     }
 }

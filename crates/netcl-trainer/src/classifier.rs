@@ -45,7 +45,8 @@ impl Classifier {
     ///
     /// # Errors
     /// If the file cannot be read, is another program's, or its weights do not fit or are no numbers.
-    pub fn load(path: &Path, queue: &Queue) -> Result<Classifier> {
+    pub fn load(path: impl AsRef<Path>, queue: &Queue) -> Result<Classifier> {
+        let path = path.as_ref();
         let Loaded { task, model, .. } = load_model(path, queue)?;
         match task {
             Task::Images(description) => Ok(Classifier { model, queue: queue.clone(), description }),

@@ -116,3 +116,16 @@ impl Error {
         Error::Callback { name: name.into(), source: Box::new(self) }
     }
 }
+
+/// For `?` where tensors are computed with.
+impl From<Error> for netcl_nn::autograd::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Tensor(error) => error,
+            Error::Data(error) => error.into(),
+            Error::Io(error) => error.into(),
+            Error::Ranks(error) => error.into(),
+            other => netcl_nn::autograd::Error::other(netcl_nn::autograd::ErrorKind::Runtime, other),
+        }
+    }
+}

@@ -21,7 +21,8 @@ impl LanguageModel {
     ///
     /// # Errors
     /// As [`load_model`], and for a model of anything but texts.
-    pub fn load(path: &Path, queue: &Queue) -> Result<LanguageModel> {
+    pub fn load(path: impl AsRef<Path>, queue: &Queue) -> Result<LanguageModel> {
+        let path = path.as_ref();
         let Loaded { task, model, .. } = load_model(path, queue)?;
         match task {
             Task::Text(description) => {

@@ -438,7 +438,7 @@ impl Goal {
         };
         let labels = IndexTensor::from_tensor(F::reshape(target, [target.size()])?.raw().clone())?;
         let options = F::CrossEntropyOptions { label_smoothing, ..Default::default() };
-        let loss = F::cross_entropy(&predictions, &labels, &options)?;
+        let loss = F::cross_entropy_with(&predictions, &labels, &options)?;
         Ok(Output { loss, predictions: Some((predictions, Truth::Index(labels))) })
     }
 }
@@ -467,7 +467,8 @@ pub struct Loaded {
 ///
 /// # Errors
 /// If the file cannot be read, is another program's, or its weights do not fit or are no numbers.
-pub fn load_model(path: &Path, queue: &Queue) -> Result<Loaded> {
+pub fn load_model(path: impl AsRef<Path>, queue: &Queue) -> Result<Loaded> {
+    let path = path.as_ref();
     let refused = |what: String| Err(Error::File { path: path.to_owned(), what });
     let file = open(path)?;
     let task = Task::from_metadata(path, file.metadata())?;

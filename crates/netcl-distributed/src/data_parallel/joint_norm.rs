@@ -104,18 +104,20 @@ pub fn joint_batch_norm(parts: &[Part], running: Option<Running<'_>>, eps: f64) 
     parts.iter().zip(&apart).map(finish).collect()
 }
 
-/// An error while a step is being captured: the threads of parts would not be seen.
+/// An error while a step is being captured.
 ///
 /// # Errors
 /// See above.
-pub fn refuse_recording() -> AutogradResult<()> {
+pub fn refuse_recording(what: &str) -> AutogradResult<()> {
     if !is_repeating() {
         return Ok(());
     }
-    let what = "batch norm over several devices runs in a thread for each, which a captured step cannot record: run this step as it is \
-                written (capture=False), or train with a rank for each device";
     Err(CoreError::State { op: CALL, what: what.to_owned() }.into())
 }
+
+/// Why norm over devices is no part of a captured step.
+pub const IN_THREADS: &str = "batch norm over several devices runs in a thread for each, which a captured step cannot record: run this \
+                              step as it is written (capture=False), or train with a rank for each device";
 
 /// Where the parts of a batch wait for each other.
 #[derive(Default)]
@@ -152,7 +154,7 @@ impl Meeting {
     where
         F: FnOnce() -> AutogradResult<Tensor> + Send,
     {
-        refuse_recording()?;
+        refuse_recording(IN_THREADS)?;
         *self.lock() = State { running: parts.iter().map(|(device, _)| *device).collect(), ..State::default() };
         let (recording, precision) = (grad_enabled(), autocast::autocast_dtype());
         let of_part = |(device, part): (usize, F)| {

@@ -7,16 +7,20 @@ use netcl_nn::autograd::ops::layout::{cat, to};
 use netcl_nn::autograd::{Queue, Result as AutogradResult, Tensor, no_grad};
 use netcl_nn::{Member, MemberMut, Module, Role};
 
-use super::joint_norm::Meeting;
+use super::joint_norm::{Meeting, refuse_recording};
 use super::replicas::{Replicas, moved, shard_batch};
 use crate::error::{Error, Result};
+
+/// Why speeds are not measured in a captured step.
+pub const MEASURES: &str = "devices are measured by running them, which a captured step does not do while it is recorded: run one batch \
+                            (or give weights) before";
 
 /// A model whose batches are divided over devices: each runs its part, and the results come together on the first.
 ///
 /// It is the model on the first device with all its names: parameters, optimizers, files and modes are as without it, and files load on
 /// any number of devices. Gradients of all devices arrive at the model's own parameters, summed in the order of devices. Statistics
 /// that a forward pass updates are those of the first device, as in PyTorch, or of the whole batch with
-/// [`sync_batch_norm`](DataParallel::sync_batch_norm).
+/// [`sync_batch_norm`](DataParallel::sync_batch_norm). A step with it may be captured.
 ///
 /// ```
 /// use netcl_distributed::data_parallel::DataParallel;
@@ -51,8 +55,8 @@ impl<M: Module> DataParallel<M> {
         Ok(DataParallel { model, others: Mutex::new(models), replicas, weights: None, meeting: None })
     }
 
-    /// Makes all batch norm inside the model count over the whole batch in training, as on one device. Such a model cannot be a part of a
-    /// captured step.
+    /// Makes all batch norm inside the model count over the whole batch in training, as on one device. Such a model, in training, cannot be
+    /// a part of a captured step.
     ///
     /// # Errors
     /// What the model returns.
@@ -85,6 +89,7 @@ impl<M: Module> DataParallel<M> {
     /// # Errors
     /// What the model returns.
     pub fn measure_weights(&mut self, input: &Tensor) -> Result<()> {
+        refuse_recording(MEASURES)?;
         let _plain = no_grad();
         let others = self.prepared()?;
         let mut speeds = Vec::new();

@@ -4,6 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use netcl_core::kernels::launch::is_repeating;
 use netcl_nn::autograd::Tensor;
 use netcl_nn::autograd::graph::HookHandle;
 
@@ -17,8 +18,8 @@ const CALL: &str = "sync_grads";
 /// bucket as soon as all of its gradients are there.
 ///
 /// Between the beginning of backward and the end of [`OverlappedSync::sync_grads`] the thread uses the group, so no other thread may: a
-/// model with synchronised batch norm needs a second group for it, or [`Group::sync_grads`]. Inside a captured step use
-/// [`Group::sync_grads`] as well: a capture sees the launches of its own thread only.
+/// model with synchronised batch norm needs a second group for it, or [`Group::sync_grads`]. In a captured step all of the exchange
+/// happens in [`OverlappedSync::sync_grads`]: a capture sees the launches of its own thread only.
 ///
 /// ```
 /// use netcl_distributed::data_parallel::OverlappedSync;
@@ -156,6 +157,9 @@ impl OverlappedSync {
     pub fn sync_grads(&self) -> Result<()> {
         let shared = &*self.shared;
         let mut progress = shared.lock();
+        if is_repeating() {
+            return self.group.sync_grads(&shared.parameters, progress.share);
+        }
         let left = shared.buckets.len() - progress.given;
         (0..left).try_for_each(|_| shared.give(&mut progress))?;
         let late = progress.late.take();
@@ -196,7 +200,7 @@ impl Shared {
     /// Notes a gradient, and gives every bucket to the thread that is complete by it.
     fn arrive(&self, at: usize) -> Result<()> {
         let mut progress = self.lock();
-        if progress.paused {
+        if progress.paused || is_repeating() {
             return Ok(());
         }
         if std::mem::replace(&mut progress.arrived[at], true) {

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use netcl_core::kernels::launch::is_repeating;
 use netcl_nn::autograd::function::call_several;
 use netcl_nn::autograd::graph::Gradients;
 use netcl_nn::autograd::ops::elementwise::add;
@@ -9,6 +10,7 @@ use netcl_nn::autograd::ops::layout::{cat, reshape, slice, split, to};
 use netcl_nn::autograd::{CoreError, DType, Queue, RawTensor, Result as AutogradResult, Slice, Tensor};
 use netcl_nn::autograd::{autocast, no_grad};
 
+use crate::collectives::gathered;
 use crate::error::{Error, Result};
 
 /// How many of `batch` samples each of so many shards gets: as equal as possible, the first ones more, or by weights.
@@ -179,35 +181,41 @@ impl Replicas {
         Ok(self.queues.iter().map(|_| results.by_ref().take(count).collect()).collect())
     }
 
-    /// The values of the copies, one list per device.
+    /// The values of the copies, one list per device. A program that is being recorded copies at every run, and keeps nothing: what it
+    /// records has no values yet.
     fn values(&self, tensors: &[Tensor]) -> Result<Vec<Vec<RawTensor>>> {
+        if is_repeating() {
+            return self.copied(tensors);
+        }
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kept) = kept.as_ref().filter(|kept| kept.fits(tensors)) {
             return Ok(kept.copies.clone());
         }
         // Before the copies: what is written to meanwhile is copied again the next time.
         let sources = tensors.iter().map(|tensor| (tensor.raw().clone(), tensor.version())).collect();
+        let copies = self.copied(tensors)?;
+        *kept = Some(Kept { sources, copies: copies.clone() });
+        Ok(copies)
+    }
+
+    fn copied(&self, tensors: &[Tensor]) -> Result<Vec<Vec<RawTensor>>> {
         let raw: Vec<RawTensor> = tensors.iter().map(|tensor| tensor.raw().clone()).collect();
         let mut copies = vec![raw; self.queues.len()];
         let far: Vec<usize> =
             (0..self.queues.len()).filter(|&k| !self.queues[k].same_device(&self.queues[0])).collect();
-        if !far.is_empty() {
-            let _plain = (no_grad(), autocast::suspend());
-            let members: Vec<usize> = (0..tensors.len()).collect();
-            for group in members.chunk_by(|&a, &b| tensors[a].dtype() == tensors[b].dtype()) {
-                let flat = joined(group.iter().map(|&at| tensors[at].detach()))?;
-                let mut bytes = vec![0; flat.size() * flat.dtype().size()];
-                flat.read_bytes(&mut bytes)?;
-                for &k in &far {
-                    let shape = flat.shape().clone();
-                    let there =
-                        RawTensor::from_host_bytes(&self.queues[k], &bytes, flat.dtype(), shape, Default::default())?;
-                    let parts = parted(&there.into(), group.iter().map(|&at| &tensors[at]))?;
-                    group.iter().zip(parts).for_each(|(&at, part)| copies[k][at] = part.raw().clone());
-                }
+        if far.is_empty() {
+            return Ok(copies);
+        }
+        let _plain = (no_grad(), autocast::suspend());
+        let queues: Vec<Queue> = far.iter().map(|&k| self.queues[k].clone()).collect();
+        let members: Vec<usize> = (0..tensors.len()).collect();
+        for group in members.chunk_by(|&a, &b| tensors[a].dtype() == tensors[b].dtype()) {
+            let flat = joined(group.iter().map(|&at| tensors[at].detach()))?;
+            for (&k, there) in far.iter().zip(gathered("replicate", &[flat.raw().clone()], &queues)?) {
+                let parts = parted(&there.into(), group.iter().map(|&at| &tensors[at]))?;
+                group.iter().zip(parts).for_each(|(&at, part)| copies[k][at] = part.raw().clone());
             }
         }
-        *kept = Some(Kept { sources, copies: copies.clone() });
         Ok(copies)
     }
 }

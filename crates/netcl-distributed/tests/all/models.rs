@@ -1,5 +1,7 @@
 //! Models over several devices, synchronised batch norm, replicas: equal to one device with the whole batch.
 
+use std::cell::RefCell;
+
 use netcl_distributed::Group;
 use netcl_distributed::data_parallel::{
     DataParallel, broadcast_params, convert_sync_batchnorm, replicate_params, shard_lengths, sync_grads,
@@ -155,7 +157,7 @@ fn a_part_that_fails_ends_the_others() {
     let devices = [queue.clone(), queue.clone(), queue.clone()];
     let model = DataParallel::new(&devices, |queue| network(queue, true)).unwrap().sync_batch_norm().unwrap();
     let error = model.forward(&numbers(&[9, 3, 5, 5], 1)).unwrap_err().to_string();
-    assert!(error.contains("Conv2d(in_channels=2)"), "{error}");
+    assert!(error.contains("0 (Conv2d): expected input (N, 2, H, W)"), "{error}");
     assert_eq!(model.forward(&batch(0).0).unwrap().shape().to_vec(), [9, 3]);
     let mut step = capture(|x: &Tensor| model.forward(x));
     let error = step.call(&batch(0).0).unwrap_err().to_string();
@@ -200,6 +202,45 @@ fn synchronised_norm_may_be_captured() {
         on_ranks(2, |group| run(&mut models[group.rank()].lock().unwrap(), &group, captured))
     };
     assert_eq!(all(true), all(false));
+}
+
+/// Losses and state of eager updates (two), captured ones (three), an eager one between replays, and a replay again.
+fn updated(devices: &[Queue], captured: bool) -> (Vec<u64>, Vec<Vec<u64>>) {
+    let model = DataParallel::new(devices, |queue| network(queue, true)).unwrap();
+    let optimizer = RefCell::new(SGD::new(model.parameters(), 0.1).unwrap());
+    let update = |optimizer: &mut SGD, (x, y): &(Tensor, Tensor)| {
+        optimizer.zero_grad();
+        let loss = F::mse_loss(&model.forward(x)?, y, Default::default())?;
+        loss.backward()?;
+        optimizer.step()?;
+        Ok::<_, netcl_nn::autograd::Error>(loss.detach())
+    };
+    let home = |step: u64| {
+        let (x, y) = batch(step);
+        (ops::layout::to(&x, &devices[0]).unwrap(), ops::layout::to(&y, &devices[0]).unwrap())
+    };
+    let mut step = capture(|inputs: &(Tensor, Tensor)| update(&mut optimizer.borrow_mut(), inputs));
+    let mut losses = Vec::new();
+    for (at, replays) in [false, false, true, true, true, false, true].into_iter().enumerate() {
+        let inputs = home(at as u64);
+        let loss = match replays && captured {
+            true => step.call(&inputs),
+            false => update(&mut optimizer.borrow_mut(), &inputs),
+        };
+        losses.push(loss.unwrap().item().unwrap().to_bits());
+    }
+    assert_eq!(step.recordings(), usize::from(captured));
+    let buffers = model.named_buffers().into_iter().map(|(_, buffer)| buffer);
+    (losses, bits(&model.parameters().into_iter().chain(buffers).collect::<Vec<_>>()))
+}
+
+#[test]
+fn a_step_over_devices_may_be_captured() {
+    let devices = devices();
+    let turned: Vec<Queue> = devices.iter().skip(1).rev().cloned().collect();
+    for devices in [&devices[..2], &devices, &turned] {
+        assert_eq!(updated(devices, true), updated(devices, false), "{devices:?}");
+    }
 }
 
 #[test]

@@ -96,12 +96,13 @@ fn dtype(name: &str) -> Option<Element> {
 }
 
 /// The type of storage that holds a dtype.
-pub(crate) fn storage_name(dtype: DType) -> &'static str {
+pub(crate) fn storage_name(dtype: DType, is_truth: bool) -> &'static str {
     match dtype {
         DType::F32 => "FloatStorage",
         DType::F64 => "DoubleStorage",
         DType::F16 => "HalfStorage",
         DType::BF16 => "BFloat16Storage",
+        DType::U8 if is_truth => "BoolStorage",
         DType::U8 => "ByteStorage",
         DType::I32 => "IntStorage",
         DType::I64 => "LongStorage",

@@ -6,6 +6,7 @@ use netcl_nn::autograd::DType;
 
 use super::globals::storage_name;
 use crate::atomic::Failure;
+use crate::element::Element;
 use crate::error::Result;
 use crate::members::{ALIGNMENT, Members};
 use crate::tensors::{Info, Tensors};
@@ -41,7 +42,7 @@ fn pickle(infos: &[(&Info, DType)]) -> Vec<u8> {
         text(&mut code, &info.name);
         code.extend(b"ctorch._utils\n_rebuild_tensor_v2\n((");
         text(&mut code, "storage");
-        code.extend(format!("ctorch\n{}\n", storage_name(*dtype)).as_bytes());
+        code.extend(format!("ctorch\n{}\n", storage_name(*dtype, info.element == Element::Bool)).as_bytes());
         text(&mut code, &index.to_string());
         text(&mut code, "cpu");
         number(&mut code, info.count());

@@ -31,7 +31,7 @@ fn train(model: &dyn Module, optimizer: &mut dyn Optimizer, steps: usize) {
     for _ in 0..steps {
         let tape = Tape::new();
         let dropped = dropout(&model.forward(&x).unwrap(), 0.5, None).unwrap();
-        let loss = F::cross_entropy(&dropped, &[0, 2], &F::CrossEntropyOptions::default()).unwrap();
+        let loss = F::cross_entropy(&dropped, &[0, 2]).unwrap();
         tape.backward(&loss).unwrap();
         optimizer.step().unwrap();
         optimizer.zero_grad();

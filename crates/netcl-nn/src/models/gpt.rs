@@ -1,7 +1,9 @@
 //! A small language model in the manner of GPT-2.
 
 use netcl_autograd::ops::elementwise::add;
+use netcl_autograd::ops::indexing::indices;
 use netcl_autograd::ops::layout::{select, slice};
+use netcl_autograd::ops::loss::{LinearCrossEntropyOptions, linear_cross_entropy};
 use netcl_autograd::{Error, IndexTensor, Queue, Result, Slice, Tensor, host, no_grad};
 
 use crate::Module;
@@ -113,8 +115,7 @@ impl GPT {
 
     /// [`GPT::logits`] of whole numbers in a float tensor.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.logits(&IndexTensor::from_float(input.raw())?, None)
+        crate::scope::run(self, || self.logits(&indices(input)?, None))
     }
 
     /// The scores of every token to come next, `[batch, length, vocab_size]`, after each of the tokens `[batch, length]`; with a
@@ -122,8 +123,24 @@ impl GPT {
     ///
     /// # Errors
     /// If there are more tokens than the model can see, or one that it does not know.
-    pub fn logits(&self, tokens: &IndexTensor, mut cache: Option<&mut KVCache>) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
+    pub fn logits(&self, tokens: &IndexTensor, cache: Option<&mut KVCache>) -> Result<Tensor> {
+        crate::scope::run(self, || self.lm_head.forward(&self.features(tokens, cache)?))
+    }
+
+    /// The mean cross-entropy between [`GPT::logits`] and the tokens that do come next, `[batch, length]`, of which those numbered
+    /// -100 count for nothing. Only some rows of the logits are ever in memory.
+    ///
+    /// # Errors
+    /// As [`GPT::logits`], and for targets of another shape or that are no tokens.
+    pub fn loss(&self, tokens: &IndexTensor, targets: &IndexTensor) -> Result<Tensor> {
+        crate::scope::run(self, || {
+            let features = self.features(tokens, None)?;
+            linear_cross_entropy(&features, self.wte.weight(), None, targets, &LinearCrossEntropyOptions::default())
+        })
+    }
+
+    /// What the head sees of each token.
+    fn features(&self, tokens: &IndexTensor, mut cache: Option<&mut KVCache>) -> Result<Tensor> {
         let start = cache.as_ref().map_or(0, |cache| cache.length());
         let (shape, room) = (tokens.tensor().shape(), self.settings.block_size.saturating_sub(start));
         let length = match shape[..] {
@@ -142,7 +159,7 @@ impl GPT {
         if let Some(cache) = cache.as_mut() {
             cache.advance(length);
         }
-        self.lm_head.forward(&self.ln_f.forward(&x)?)
+        self.ln_f.forward(&x)
     }
 
     /// The tokens `[batch, length]` with so many more, each drawn by the model's scores; what lies further back than the block is

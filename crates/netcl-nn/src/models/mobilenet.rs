@@ -79,9 +79,10 @@ impl InvertedResidual {
     }
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let result = self.conv.forward(input)?;
-        if self.bypassed { add(input, &result) } else { Ok(result) }
+        crate::scope::run(self, || {
+            let result = self.conv.forward(input)?;
+            if self.bypassed { add(input, &result) } else { Ok(result) }
+        })
     }
 }
 
@@ -142,7 +143,6 @@ impl MobileNetV2 {
 
     /// The result for images: one score per class.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.classifier.forward(&mean(&self.features.forward(images)?, &[2, 3], false)?)
+        crate::scope::run(self, || self.classifier.forward(&mean(&self.features.forward(images)?, &[2, 3], false)?))
     }
 }

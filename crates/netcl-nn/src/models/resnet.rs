@@ -225,8 +225,7 @@ impl ResNet {
 
     /// The result for images: one score per class.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        self.fc.forward(&self.features(images)?)
+        crate::scope::run(self, || self.fc.forward(&self.features(images)?))
     }
 
     /// The last features, one row per image: what the classifier sees.
@@ -282,16 +281,17 @@ fn convolved(conv: &Conv2d, norm: Option<&BatchNorm2d>, x: &Tensor) -> Result<Te
 
 impl Module for Block {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let mut x = relu(&convolved(&self.conv1, self.bn1.as_ref(), input)?)?;
-        x = convolved(&self.conv2, self.bn2.as_ref(), &x)?;
-        if let Some(conv3) = &self.conv3 {
-            x = convolved(conv3, self.bn3.as_ref(), &relu(&x)?)?;
-        }
-        match &self.downsample {
-            Some(downsample) => relu(&add(&x, &downsample.forward(input)?)?),
-            None => relu(&add(&x, input)?),
-        }
+        crate::scope::run(self, || {
+            let mut x = relu(&convolved(&self.conv1, self.bn1.as_ref(), input)?)?;
+            x = convolved(&self.conv2, self.bn2.as_ref(), &x)?;
+            if let Some(conv3) = &self.conv3 {
+                x = convolved(conv3, self.bn3.as_ref(), &relu(&x)?)?;
+            }
+            match &self.downsample {
+                Some(downsample) => relu(&add(&x, &downsample.forward(input)?)?),
+                None => relu(&add(&x, input)?),
+            }
+        })
     }
 
     fn kind(&self) -> &'static str {
@@ -303,8 +303,7 @@ impl Module for Block {
 
 impl Module for Downsample {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        convolved(&self.conv, self.norm.as_ref(), input)
+        crate::scope::run(self, || convolved(&self.conv, self.norm.as_ref(), input))
     }
 
     fn visit<'m>(&'m self, see: &mut dyn FnMut(&str, Member<'m>)) {

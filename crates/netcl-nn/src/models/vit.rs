@@ -123,19 +123,21 @@ impl EncoderBlock {
     }
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let seen = self.self_attention.forward(&self.ln_1.forward(input)?)?;
-        let x = add(input, &self.dropout.forward(&seen)?)?;
-        add(&x, &self.mlp.forward(&self.ln_2.forward(&x)?)?)
+        crate::scope::run(self, || {
+            let seen = self.self_attention.forward(&self.ln_1.forward(input)?)?;
+            let x = add(input, &self.dropout.forward(&seen)?)?;
+            add(&x, &self.mlp.forward(&self.ln_2.forward(&x)?)?)
+        })
     }
 }
 
 impl Encoder {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let x = self.dropout.forward(&add(input, &self.pos_embedding)?)?;
-        let x = self.layers.iter().try_fold(x, |x, (_, block)| block.forward(&x))?;
-        self.ln.forward(&x)
+        crate::scope::run(self, || {
+            let x = self.dropout.forward(&add(input, &self.pos_embedding)?)?;
+            let x = self.layers.iter().try_fold(x, |x, (_, block)| block.forward(&x))?;
+            self.ln.forward(&x)
+        })
     }
 }
 
@@ -173,18 +175,19 @@ impl VisionTransformer {
 
     /// The result for images: one score per class.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
-        let _scope = crate::scope::enter(self);
-        let (size, channels) = (self.settings.image_size, self.settings.in_channels);
-        let samples = match images.shape()[..] {
-            [samples, given, height, width] if [given, height, width] == [channels, size, size] => samples,
-            _ => {
-                let what = format!("it takes (N, {channels}, {size}, {size})");
-                return Err(Error::shape("VisionTransformer", images.shape(), what));
-            }
-        };
-        let patches = transpose(&flatten(&self.conv_proj.forward(images)?, 2, -1)?, 1, 2)?;
-        let token = expand(&self.class_token, [samples, 1, self.settings.hidden_dim])?;
-        let x = self.encoder.forward(&cat(&[&token, &patches], 1)?)?;
-        self.heads.iter().try_fold(select(&x, 1, 0)?, |x, (_, head)| head.forward(&x))
+        crate::scope::run(self, || {
+            let (size, channels) = (self.settings.image_size, self.settings.in_channels);
+            let samples = match images.shape()[..] {
+                [samples, given, height, width] if [given, height, width] == [channels, size, size] => samples,
+                _ => {
+                    let what = format!("it takes (N, {channels}, {size}, {size})");
+                    return Err(Error::shape("VisionTransformer", images.shape(), what));
+                }
+            };
+            let patches = transpose(&flatten(&self.conv_proj.forward(images)?, 2, -1)?, 1, 2)?;
+            let token = expand(&self.class_token, [samples, 1, self.settings.hidden_dim])?;
+            let x = self.encoder.forward(&cat(&[&token, &patches], 1)?)?;
+            self.heads.iter().try_fold(select(&x, 1, 0)?, |x, (_, head)| head.forward(&x))
+        })
     }
 }

@@ -132,8 +132,7 @@ impl Network<'_> {
     fn takes(&self, input: &Tensor) -> Error {
         let &Network { op, input_size: width, batch_first, .. } = self;
         let axes = if batch_first { "batch, length" } else { "length, batch" };
-        let shape = input.shape();
-        Error::argument(op, format!("{op}(input_size={width}) takes ({axes}, {width}); the input has shape {shape}"))
+        Error::input(format!("{op}(input_size={width})"), format!("({axes}, {width})"), input.shape())
     }
 }
 

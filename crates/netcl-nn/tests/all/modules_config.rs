@@ -85,6 +85,8 @@ fn needed(kind: &str) -> &'static str {
         // Of another test here.
         "Gate" => r#"{"width": 2}"#,
         "PixelShuffle" => r#"{"upscale_factor": 2}"#,
+        "Unfold" => r#"{"kernel_size": 2}"#,
+        "Fold" => r#"{"output_size": 4, "kernel_size": 2}"#,
         "PixelUnshuffle" => r#"{"downscale_factor": 2}"#,
         "Unflatten" => r#"{"dim": 1, "unflattened_size": [2, -1]}"#,
         "Upsample" => r#"{"scale_factor": [2, 1.5], "mode": "bilinear", "align_corners": null}"#,

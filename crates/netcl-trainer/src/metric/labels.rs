@@ -1,6 +1,6 @@
 //! Predictions and class labels of any shape, brought into one form.
 
-use netcl_nn::autograd::ops::elementwise::{eq, gt, mul, ne};
+use netcl_nn::autograd::ops::elementwise::{indicator, mul};
 use netcl_nn::autograd::ops::loss::Target;
 use netcl_nn::autograd::ops::reduce::argmax;
 use netcl_nn::autograd::{DType, IndexTensor, Shape, Tensor, reshape};
@@ -99,7 +99,7 @@ impl Labelled {
     pub(super) fn guesses(&self) -> Result<Tensor> {
         match self.axis {
             Some(axis) => float(&argmax(&self.scores, Some(axis as isize), false)?),
-            None => Ok(gt(&self.scores.raw().cast(DType::F32)?.into(), self.options.threshold)?),
+            None => Ok(indicator("gt", &self.scores.raw().cast(DType::F32)?.into(), self.options.threshold)?),
         }
     }
 
@@ -111,14 +111,14 @@ impl Labelled {
     /// 1 for every sample that counts, 0 for the others.
     pub(super) fn counted(&self, labels: &Tensor) -> Result<Tensor> {
         match self.options.ignore_index {
-            Some(ignored) => Ok(ne(labels, ignored as f64)?),
+            Some(ignored) => Ok(indicator("ne", labels, ignored as f64)?),
             None => Ok(Tensor::full(labels.queue(), labels.shape().clone(), DType::F32, 1.0)?),
         }
     }
 
     /// 1 where two tensors of classes agree and the sample counts.
     pub(super) fn agree(&self, guesses: &Tensor, labels: &Tensor, counted: &Tensor) -> Result<Tensor> {
-        let equal = eq(guesses, labels)?;
+        let equal = indicator("eq", guesses, labels)?;
         // No guess equals a negative label.
         if self.options.ignore_index.is_some_and(|ignored| ignored >= 0) {
             Ok(mul(&equal, counted)?)

@@ -90,7 +90,7 @@ type Step<B> = Captured<Vec<B>, (), Error, Update<B>>;
 /// let opt = SGD::new(model.parameters(), 0.5)?;
 /// let mut trainer = Trainer::new(model, opt, TrainerOptions::default(), |model, (x, y): &(Tensor, IndexTensor)| {
 ///     let logits = model.forward(x)?;
-///     let loss = F::cross_entropy(&logits, y, &Default::default())?;
+///     let loss = F::cross_entropy(&logits, y)?;
 ///     Ok(Output { loss, predictions: Some((logits, Truth::Index(y.clone()))) })
 /// })?;
 /// let x = Tensor::from_host(&queue, &[1.0f32, 0.0, 0.0, 1.0], [2, 2])?;
@@ -216,7 +216,8 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
     ///
     /// # Errors
     /// If it is damaged or does not fit.
-    pub fn resume(&mut self, place: &Path) -> Result<()> {
+    pub fn resume(&mut self, place: impl AsRef<Path>) -> Result<()> {
+        let place = place.as_ref();
         let path = if place.is_dir() { place.join(LAST) } else { place.to_owned() };
         self.progress = fit::resume(&mut self.stepper, &mut self.callbacks, &path)?;
         Ok(())
@@ -226,7 +227,8 @@ impl<M: Module, B: Tensors + Batch + 'static> Trainer<M, B> {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn checkpoint(&mut self, path: &Path) -> Result<()> {
+    pub fn checkpoint(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
         fit::write_checkpoint(&mut self.stepper, &self.progress, &self.options.metadata, path)
     }
 

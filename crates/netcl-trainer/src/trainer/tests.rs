@@ -39,7 +39,7 @@ fn batches(queue: &Queue, count: usize) -> Vec<Pair> {
 
 fn task(model: &Sequential, (x, y): &Pair) -> Result<Output> {
     let logits = model.forward(x)?;
-    let loss = F::cross_entropy(&logits, y, &Default::default())?;
+    let loss = F::cross_entropy(&logits, y)?;
     Ok(Output { loss, predictions: Some((logits, Truth::Index(y.clone()))) })
 }
 

@@ -195,20 +195,28 @@ fn wrong_settings_and_inputs_are_named() {
     let halved = Conv2dOptions { stride: [2, 1], padding: Padding::Same, ..Conv2dOptions::new(3, 4, 3) };
     let text = refused(Conv2d::new_with(&cpu(), halved));
     assert_eq!(text, "Conv2d: padding=\"same\" needs a stride of 1, not (2, 1)");
+    let image = named(&cpu(), DType::F32, "x", &[1, 3, 4, 4]);
+    let set = Conv2d::new(&cpu(), 3, 4, 3).unwrap().stride(2).padding([1, 0]).dilation(1);
+    assert_eq!(set.forward(&image).unwrap().shape()[..], [1, 4, 2, 1]);
+    assert_eq!(refused(set.stride(0).forward(&image)), "Conv2d: stride is 0; it must be at least 1");
+    assert_eq!(MaxPool2d::new(3).stride(1).padding(1).forward(&image).unwrap().shape()[..], [1, 3, 4, 4]);
     let text = refused(Conv1d::new(&cpu(), 4, 4, 3).unwrap().forward(&x));
-    assert_eq!(text, "Conv1d(in_channels=4) takes (N, 4, L); the input has shape (2, 3, 4)");
+    assert_eq!(text, "Conv1d(in_channels=4): expected input (N, 4, L), got (2, 3, 4)");
     let text = refused(PixelShuffle::new(2).forward(&x));
-    assert_eq!(text, "PixelShuffle(2) takes (..., C * 2 * 2, H, W); the input has shape (2, 3, 4)");
+    assert_eq!(text, "PixelShuffle(2): expected input (..., C * 2 * 2, H, W), got (2, 3, 4)");
     let text = refused(CircularPad1d::new([5, 0]).forward(&x));
     assert_eq!(text, "pad: an axis of length 4 can be continued by 0 to 4, not by 5 and 0");
     assert!(refused(Upsample::nearest([2, 3]).forward(&x)).contains("a sequence needs one number, not (2, 3)"));
     assert!(refused(Unflatten::new(2, [3, -1]).forward(&x)).contains("length 4 cannot be split into (3, -1)"));
-    assert!(refused(BatchNorm2d::new(&cpu(), 3).unwrap().forward(&x)).contains("BatchNorm2d(3) takes (N, 3, H, W)"));
+    assert!(
+        refused(BatchNorm2d::new(&cpu(), 3).unwrap().forward(&x))
+            .contains("BatchNorm2d(3): expected input (N, 3, H, W)")
+    );
     assert!(
         refused(LayerNorm::new(&cpu(), [3]).unwrap().forward(&x)).contains("must end with the normalized_shape (3,)")
     );
     assert!(refused(GroupNorm::new(&cpu(), 2, 3)).contains("num_groups=2 must divide num_channels=3"));
-    assert!(refused(GroupNorm::new(&cpu(), 2, 4).unwrap().forward(&x)).contains("takes (N, 4, ...)"));
+    assert!(refused(GroupNorm::new(&cpu(), 2, 4).unwrap().forward(&x)).contains("expected input (N, 4, ...)"));
     assert!(refused(Dropout::new(1.5)).contains("p is a probability from 0 to 1, not 1.5"));
     let padding = EmbeddingOptions { padding_idx: Some(5), ..EmbeddingOptions::new(5, 2) };
     assert!(refused(Embedding::new_with(&cpu(), padding)).contains("padding_idx=5 is no index of 5 rows"));
@@ -219,7 +227,10 @@ fn wrong_settings_and_inputs_are_named() {
     assert!(refused(lstm.run(&x, Some((&x, &x)))).contains("(1, 3, 5)"));
     assert!(refused(LSTMCell::new(&cpu(), 4, 5).unwrap().run(&x, None)).contains("(batch, width)"));
     assert!(refused(GRUCell::new(&cpu(), 4, 0)).contains("hidden_size is 0; it must be at least 1"));
-    assert!(refused(lstm.forward(&x.flatten(0, -1).unwrap())).contains("LSTM(input_size=4) takes (length, batch, 4)"));
+    assert!(
+        refused(lstm.forward(&x.flatten(0, -1).unwrap()))
+            .contains("LSTM(input_size=4): expected input (length, batch, 4)")
+    );
 }
 
 #[test]
