@@ -1,0 +1,313 @@
+//! Modules as ONNX files: a module runs once, and the operations that it calls are written as ONNX's.
+//!
+//! What depends on the size of the batch is found by running twice, with batches of two sizes: lengths that differ are functions of
+//! the batch, which the file computes from the shape of its input.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `builder.rs` | the graph: names, initialisers, lengths |
+//! | `call.rs` | one operation |
+//! | `ops/` | operations by family |
+//! | `file.rs` | the file, and large weights beside it |
+
+mod builder;
+mod call;
+mod file;
+mod ops;
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use netcl_nn::autograd::trace::{Key, Trace, Value, trace};
+use netcl_nn::autograd::{self, DType, Tensor};
+use netcl_nn::{Member, Module};
+
+use crate::error::{Error, Result};
+use crate::proto;
+use builder::{Builder, Call, Dim, Trouble, code};
+
+/// The operator set of the files.
+const OPSET: i64 = 18;
+/// The version of the format that came with it.
+const IR_VERSION: i64 = 8;
+/// What one protobuf message can hold, less what else is in the file.
+const MOST_INSIDE: usize = (2 << 30) - (64 << 20);
+
+/// How [`save_with`] writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SaveOptions {
+    /// What the inputs are called; `input`, or `input_0` and so on, unless given.
+    pub input_names: Vec<String>,
+    /// What the outputs are called; `output`, or `output_0` and so on, unless given.
+    pub output_names: Vec<String>,
+    /// Whether the first axis of the first input, and of every other one that is as long there, may have any length. It is on by
+    /// default.
+    pub dynamic_batch: bool,
+    /// Whether weights lie in a file of their own beside the model; unless given, only where they are too large for one.
+    pub external_data: Option<bool>,
+}
+
+impl Default for SaveOptions {
+    fn default() -> SaveOptions {
+        SaveOptions { input_names: Vec::new(), output_names: Vec::new(), dynamic_batch: true, external_data: None }
+    }
+}
+
+/// Writes a module as an ONNX file (operator set 18). `example` is an input that it takes.
+///
+/// ```
+/// use netcl_nn::autograd::{Tensor, manager};
+/// use netcl_nn::{Linear, Module, ReLU, sequential};
+///
+/// let queue = manager().cpu().queue;
+/// let mut model = sequential![Linear::new(&queue, 4, 8)?, ReLU, Linear::new(&queue, 8, 2)?];
+/// model.eval();
+/// let path = std::env::temp_dir().join(format!("netcl-save-{}.onnx", std::process::id()));
+/// let x = Tensor::from_host(&queue, &[0.5f32; 12], [3, 4])?;
+/// netcl_onnx::save(&path, &model, &x)?;
+///
+/// let again = netcl_onnx::load(&path, &queue)?;
+/// let names: Vec<String> = again.named_parameters().into_iter().map(|(name, _)| name).collect();
+/// assert_eq!(names, ["0.weight", "0.bias", "2.weight", "2.bias"]);
+/// assert_eq!(again.forward(&x)?.to_host::<f32>()?, model.forward(&x)?.to_host::<f32>()?);
+/// # std::fs::remove_file(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// If the module is in training mode, fails, or calls operations that ONNX does not have: all of them are named, with their modules.
+pub fn save(path: impl AsRef<Path>, module: &dyn Module, example: &Tensor) -> Result<()> {
+    let forward = |inputs: &[Tensor]| Ok(vec![module.forward(&inputs[0])?]);
+    save_with(path, module, std::slice::from_ref(example), &SaveOptions::default(), &forward)
+}
+
+/// [`save`] of a module that takes or gives several tensors, through a function that calls it.
+///
+/// # Errors
+/// As [`save`].
+pub fn save_with(
+    path: impl AsRef<Path>,
+    module: &dyn Module,
+    examples: &[Tensor],
+    options: &SaveOptions,
+    forward: &dyn Fn(&[Tensor]) -> autograd::Result<Vec<Tensor>>,
+) -> Result<()> {
+    let path = path.as_ref();
+    let mut model = to_proto(module, examples, options, forward)?;
+    let stored: usize = model.graph.iter().flat_map(|graph| &graph.initializer).map(|one| one.raw_data.0.len()).sum();
+    let external = options.external_data.unwrap_or(stored > MOST_INSIDE);
+    if !external && stored > MOST_INSIDE {
+        let what = format!("{stored} bytes of weights do not fit into one file; leave external_data to its default");
+        return Err(Error::Export { what });
+    }
+    file::write(path, &mut model, external)
+}
+
+fn wrong(what: impl Into<String>) -> Error {
+    Error::Export { what: what.into() }
+}
+
+/// The model as it stands in a file.
+fn to_proto(
+    module: &dyn Module,
+    examples: &[Tensor],
+    options: &SaveOptions,
+    forward: &dyn Fn(&[Tensor]) -> autograd::Result<Vec<Tensor>>,
+) -> Result<proto::Model> {
+    if examples.is_empty() {
+        return Err(wrong("no example input was given: the operations are found by running the model"));
+    }
+    let has_mode = module.named_modules().iter().any(|(_, part)| {
+        let mut training = false;
+        part.visit(&mut |_, member| training |= matches!(member, Member::Mode(true)));
+        training
+    });
+    if has_mode {
+        return Err(wrong("the model is in training mode; call eval() first"));
+    }
+    let runs = if options.dynamic_batch { batches(examples)? } else { vec![examples.to_vec()] };
+    let sizes = [&runs[0], &runs[runs.len() - 1]].map(|inputs| inputs[0].shape().first().map_or(0, |&n| n as i64));
+    let stored = stored(module);
+    let weights: Vec<Tensor> = stored.iter().map(|(_, tensor)| tensor.latest()).collect();
+    let mut traces = Vec::new();
+    let mut results = Vec::new();
+    for inputs in &runs {
+        let (outputs, traced) = trace(inputs, &weights, || forward(inputs))?;
+        traces.push(traced);
+        results.push(outputs.iter().map(|output| Value::from(output.raw())).collect::<Vec<_>>());
+    }
+    let same = |a: &Trace, b: &Trace| {
+        a.ops.len() == b.ops.len()
+            && a.ops.iter().zip(&b.ops).all(|(a, b)| a.name == b.name && a.inputs.len() == b.inputs.len())
+    };
+    let differ = traces.len() == 2 && (!same(&traces[0], &traces[1]) || results[0].len() != results[1].len());
+    if differ {
+        // What cannot be written at all is said first.
+        traces.truncate(1);
+        results.truncate(1);
+    }
+    let mut b = Builder::new(module.kind(), &traces, sizes, stored);
+    let input_names = names(&options.input_names, "input", examples.len())?;
+    let output_names = names(&options.output_names, "output", results[0].len())?;
+    input_names.iter().chain(&output_names).try_for_each(|name| b.reserve(name)).map_err(wrong)?;
+    for (at, name) in input_names.iter().enumerate() {
+        let value = &traces[0].inputs[at];
+        let dims = b.pair(value, traces.get(1).map(|trace| &trace.inputs[at])).map_err(said)?;
+        if b.batch_input.is_none() && dims.first().is_some_and(|dim| dim.fixed().is_none()) {
+            b.batch_input = Some(name.clone());
+        }
+        b.bind(value, name.clone());
+        b.graph.input.push(port(name, value.raw().dtype(), &dims));
+    }
+    write_operations(&mut b, &traces, &results[0])?;
+    if differ {
+        let what = "the model calls other operations for a batch of another size";
+        return Err(wrong(format!("{what}; export with dynamic_batch = false")));
+    }
+    for (at, name) in output_names.iter().enumerate() {
+        let (value, twin) = (&results[0][at], results.get(1).map(|results| &results[at]));
+        let made = b.value((value, twin)).map_err(said)?;
+        let dims = b.pair(value, twin).map_err(said)?;
+        b.name_output(&made, name);
+        b.graph.output.push(port(name, value.raw().dtype(), &dims));
+    }
+    prune(&mut b.graph);
+    Ok(proto::Model {
+        ir_version: IR_VERSION,
+        producer_name: "netcl".to_owned(),
+        producer_version: env!("CARGO_PKG_VERSION").to_owned(),
+        graph: Some(b.graph),
+        opset_import: vec![proto::OperatorSet { domain: String::new(), version: OPSET }],
+        functions: Vec::new(),
+    })
+}
+
+fn said(trouble: Trouble) -> Error {
+    match trouble {
+        Trouble::Said(what) => wrong(what),
+        Trouble::Downstream => wrong("an output depends on what could not be exported"),
+    }
+}
+
+/// Writes what the results depend on; an error lists everything that has no operator.
+fn write_operations(b: &mut Builder<'_>, traces: &[Trace], results: &[Value]) -> Result<()> {
+    let mut wanted: HashSet<Key> = results.iter().map(Value::key).collect();
+    let mut needed = vec![false; traces[0].ops.len()];
+    for (at, op) in traces[0].ops.iter().enumerate().rev() {
+        if op.outputs.iter().any(|output| wanted.contains(&output.key())) {
+            needed[at] = true;
+            wanted.extend(op.operands().map(Value::key));
+        }
+    }
+    // Each operation and reason, with the modules it was met in.
+    let mut missing: BTreeMap<(&str, String), Vec<String>> = BTreeMap::new();
+    for (at, op) in traces[0].ops.iter().enumerate().filter(|(at, _)| needed[*at]) {
+        // What depends on no argument is a constant, whatever made it.
+        if op.outputs.iter().all(|output| traces[0].writer(output).is_none()) {
+            continue;
+        }
+        let call = Call { op, twin: traces.get(1).map(|trace| &trace.ops[at]) };
+        if let Err(trouble) = ops::write(b, &call, traces) {
+            b.fail(op);
+            if let Trouble::Said(why) = trouble {
+                let modules = missing.entry((op.name, why)).or_default();
+                let place = b.place(&op.module).to_owned();
+                if !modules.contains(&place) {
+                    modules.push(place);
+                }
+            }
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let line = |((name, why), modules): (&(&str, String), &Vec<String>)| {
+        let places: Vec<&str> = modules.iter().map(|path| if path.is_empty() { "the model" } else { path }).collect();
+        let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+        format!("{name} (in {}){why}", places.join(", "))
+    };
+    Err(wrong(format!(
+        "these operations cannot be written: {}",
+        missing.iter().map(line).collect::<Vec<_>>().join("; ")
+    )))
+}
+
+/// Takes away nodes and initialisers that nobody reads, such as a product that a recurrent layer has taken in.
+fn prune(graph: &mut proto::Graph) {
+    let mut read: HashSet<String> = graph.output.iter().map(|port| port.name.clone()).collect();
+    let mut nodes = std::mem::take(&mut graph.node);
+    nodes.reverse();
+    nodes.retain(|node| {
+        let kept = node.output.iter().any(|output| read.contains(output));
+        if kept {
+            read.extend(node.input.iter().cloned());
+        }
+        kept
+    });
+    nodes.reverse();
+    graph.node = nodes;
+    graph.initializer.retain(|one| read.contains(&one.name));
+}
+
+/// Parameters and buffers by name; a shared one under its first.
+fn stored(module: &dyn Module) -> Vec<(String, Tensor)> {
+    let mut stored = module.named_parameters();
+    stored.extend(module.named_buffers());
+    stored
+}
+
+fn names(given: &[String], word: &str, count: usize) -> Result<Vec<String>> {
+    match given.len() {
+        0 if count == 1 => Ok(vec![word.to_owned()]),
+        0 => Ok((0..count).map(|at| format!("{word}_{at}")).collect()),
+        n if n == count => Ok(given.to_vec()),
+        n => Err(wrong(format!("{n} {word}_names were given, the model has {count} {word}s"))),
+    }
+}
+
+fn port(name: &str, dtype: DType, dims: &[Dim]) -> proto::ValueInfo {
+    let dim = |dim: &Dim| match *dim {
+        Dim::Fixed(n) => proto::Dimension { value: Some(n), symbol: None },
+        Dim::Batch { times: 1, plus: 0 } => proto::Dimension { value: None, symbol: Some("batch".to_owned()) },
+        Dim::Batch { times, plus } => {
+            let plus = if plus == 0 { String::new() } else { format!(" + {plus}") };
+            proto::Dimension { value: None, symbol: Some(format!("{times} * batch{plus}")) }
+        }
+    };
+    let shape = proto::TensorShape { dim: dims.iter().map(dim).collect() };
+    let tensor = proto::TensorType { element: code(dtype) as i32, shape: Some(shape) };
+    let kind = proto::Type { tensor: Some(tensor), ..Default::default() };
+    proto::ValueInfo { name: name.to_owned(), kind: Some(kind) }
+}
+
+/// The inputs with batches of two sizes, neither of them 1, which would be mistaken for a length that is always 1.
+fn batches(examples: &[Tensor]) -> Result<Vec<Vec<Tensor>>> {
+    let Some(&batch) = examples[0].shape().first() else {
+        return Err(wrong("the first input has no axis that could be a batch; export with dynamic_batch = false"));
+    };
+    if batch == 0 {
+        return Err(wrong("the example has no elements; its batch must be at least 1"));
+    }
+    let of_size = |size: usize| {
+        let one = |example: &Tensor| {
+            if example.shape().first() == Some(&batch) { resized(example, size) } else { Ok(example.clone()) }
+        };
+        examples.iter().map(one).collect::<Result<Vec<Tensor>>>()
+    };
+    let first = batch.max(2);
+    Ok(vec![of_size(first)?, of_size(first + 1)?])
+}
+
+/// The rows of a tensor, again from the first one where there are not enough.
+fn resized(x: &Tensor, rows: usize) -> Result<Tensor> {
+    let tensor_error = |error: netcl_nn::autograd::CoreError| Error::Tensor(error.into());
+    let mut bytes = vec![0; x.size() * x.dtype().size()];
+    x.read_bytes(&mut bytes).map_err(tensor_error)?;
+    let row = bytes.len() / x.shape()[0];
+    let repeated: Vec<u8> = bytes.iter().copied().cycle().take(row * rows).collect();
+    let mut shape = x.shape().to_vec();
+    shape[0] = rows;
+    let made = Tensor::from_shape(x.queue(), shape, x.dtype())?;
+    made.write_bytes(&repeated, x.dtype()).map_err(tensor_error)?;
+    Ok(made)
+}

@@ -1,0 +1,292 @@
+//! Modules written as files and read again: equal results, at another batch, under the same names.
+
+use std::path::Path;
+
+use netcl_nn::autograd::{DType, IndexTensor, Queue, Slice, Tensor, manager, no_grad};
+use netcl_nn::*;
+use netcl_onnx::{Error, OnnxModule, SaveOptions, load, proto, save, save_with, wire};
+
+fn cpu() -> Queue {
+    manager().cpu().queue
+}
+
+/// Numbers between -2 and 2 without a pattern.
+fn numbers(shape: &[usize]) -> Tensor {
+    let values: Vec<f32> =
+        (0..shape.iter().product()).map(|i: usize| ((i * 37 + 11) % 101) as f32 / 25.0 - 2.0).collect();
+    Tensor::from_host(&cpu(), &values, shape).unwrap()
+}
+
+fn near(got: &Tensor, expected: &Tensor, what: &str) {
+    assert_eq!(got.shape(), expected.shape(), "{what}");
+    for (got, expected) in got.to_f64_vec().unwrap().iter().zip(expected.to_f64_vec().unwrap()) {
+        assert!(
+            (got - expected).abs() <= 1e-5 * expected.abs().max(1.0)
+                || got == &expected
+                || (got.is_nan() && expected.is_nan()),
+            "{what}: {got} instead of {expected}"
+        );
+    }
+}
+
+fn written(module: &dyn Module, example: &Tensor, folder: &Path) -> OnnxModule {
+    let path = folder.join("model.onnx");
+    save(&path, module, example).unwrap();
+    load(&path, &cpu()).unwrap()
+}
+
+/// Writes, reads and compares, for the example's batch and for others.
+fn same(what: &str, mut module: impl Module, shape: &[usize]) -> OnnxModule {
+    module.eval();
+    let folder = tempfile::tempdir().unwrap();
+    let again = written(&module, &numbers(shape), folder.path());
+    let _scope = no_grad();
+    for batch in [1, shape[0], 5] {
+        let x = numbers(&[&[batch], &shape[1..]].concat());
+        near(&again.forward(&x).unwrap(), &module.forward(&x).unwrap(), what);
+    }
+    let names = |module: &dyn Module| {
+        let mut names: Vec<String> = module.named_parameters().into_iter().map(|(name, _)| name).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&again), names(&module), "{what}");
+    again
+}
+
+fn of(f: impl Fn(&Tensor) -> netcl_nn::autograd::Result<Tensor> + Send + Sync + 'static) -> Lambda {
+    Lambda::new("f", f)
+}
+
+#[test]
+fn perceptrons_and_convolutions() {
+    let q = &cpu();
+    let mlp =
+        sequential![Linear::new(q, 6, 8).unwrap(), ReLU, Dropout::new(0.5).unwrap(), Linear::new(q, 8, 3).unwrap()];
+    same("mlp", mlp, &[3, 6]);
+    same("linear of sequences", Linear::new(q, 6, 8).unwrap(), &[2, 5, 6]);
+    let cnn = sequential![
+        Conv2d::new(q, 3, 8, 3).unwrap().padding(1),
+        BatchNorm2d::new(q, 8).unwrap(),
+        ReLU,
+        MaxPool2d::new(2),
+        Conv2d::new(q, 8, 8, 3).unwrap().stride(2),
+        GELU::default(),
+        AdaptiveAvgPool2d::new(1),
+        Flatten::default(),
+        Linear::new(q, 8, 4).unwrap(),
+    ];
+    same("cnn", cnn, &[2, 3, 12, 12]);
+    same("conv1d", sequential![Conv1d::new(q, 3, 4, 3).unwrap(), Tanh, AvgPool1d::new(2)], &[2, 3, 12]);
+    same("transposed", ConvTranspose2d::new(q, 3, 4, 3).unwrap().stride(2), &[2, 3, 5, 5]);
+    same("upsample", Upsample::nearest(2.0), &[2, 3, 4, 4]);
+    same("group norm", GroupNorm::new(q, 2, 6).unwrap(), &[2, 6, 4, 4]);
+    same("instance norm", InstanceNorm2d::new(q, 6).unwrap(), &[2, 6, 4, 4]);
+    same("pixel shuffle", PixelShuffle::new(2), &[2, 8, 3, 3]);
+}
+
+#[test]
+fn a_resnet_18() {
+    let options = ResNetOptions { base_channels: 8, ..ResNetOptions::of(Depth::D18) };
+    let model = ResNet::new_with(&cpu(), options).unwrap();
+    let count = model.named_parameters().len();
+    assert_eq!(same("resnet", model, &[2, 3, 32, 32]).named_parameters().len(), count);
+}
+
+#[test]
+fn recurrent_networks() {
+    let q = &cpu();
+    let options = RecurrentOptions { num_layers: 2, bidirectional: true, ..RecurrentOptions::new(3, 4) };
+    let again = same("lstm", LSTM::new_with(q, options.clone()).unwrap(), &[2, 6, 3]);
+    assert!(again.to_string().contains("LSTM=4") && !again.to_string().contains("MatMul"), "{again}");
+    same("gru", GRU::new_with(q, options).unwrap(), &[2, 6, 3]);
+    same("rnn", RNN::new(q, 3, 4).unwrap(), &[2, 6, 3]);
+    let relu = RNNOptions { nonlinearity: Nonlinearity::Relu, bias: false, ..RNNOptions::new(3, 4) };
+    same("rnn with relu", RNN::new_with(q, relu).unwrap(), &[2, 6, 3]);
+    same("lstm cell", LSTMCell::new(q, 3, 4).unwrap(), &[2, 3]);
+}
+
+#[test]
+fn an_lstm_with_states_in_and_out() {
+    let lstm = LSTM::new(&cpu(), 3, 4).unwrap();
+    let inputs = [numbers(&[2, 6, 3]), numbers(&[1, 6, 4]), numbers(&[1, 6, 4])];
+    let run = |t: &[Tensor]| {
+        let (out, (hidden, memory)) = lstm.run(&t[0], Some((&t[1], &t[2])))?;
+        Ok(vec![out, hidden, memory])
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    let names = |list: &[&str]| list.iter().map(|&name| name.to_owned()).collect();
+    let options = SaveOptions {
+        input_names: names(&["x", "h0", "c0"]),
+        output_names: names(&["y", "h", "c"]),
+        dynamic_batch: false,
+        ..Default::default()
+    };
+    let mut eval = LSTM::new(&cpu(), 3, 4).unwrap();
+    eval.load_state_dict(&lstm.state_dict(), Strict::Yes).unwrap();
+    eval.eval();
+    save_with(&path, &eval, &inputs, &options, &run).unwrap();
+    let again = load(&path, &cpu()).unwrap();
+    assert_eq!(again.inputs().iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), ["x", "h0", "c0"]);
+    let results = again.run(inputs.iter().map(|t| t.clone().into()).collect()).unwrap();
+    for (got, expected) in results.iter().zip(run(&inputs).unwrap()) {
+        near(&got.to_tensor(&cpu()).unwrap(), &expected, "lstm");
+    }
+}
+
+#[test]
+fn transformers() {
+    let q = &cpu();
+    let mut gpt = GPT::new_with(q, GPTOptions { n_layer: 2, n_embd: 16, ..GPTOptions::new(11, 8) }).unwrap();
+    gpt.eval();
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = |batch: usize| {
+        let values: Vec<i64> = (0..batch * 6).map(|i| (i * 7 % 11) as i64).collect();
+        Tensor::from_host(q, &values, [batch, 6]).unwrap()
+    };
+    let again = written(&gpt, &tokens(2), folder.path());
+    for batch in [1, 4] {
+        let expected = gpt.logits(&IndexTensor::from_tensor(tokens(batch).raw().clone()).unwrap(), None).unwrap();
+        near(&again.forward(&tokens(batch)).unwrap(), &expected, "gpt");
+    }
+    let count = again.named_parameters().len();
+    assert_eq!(count, gpt.named_parameters().len());
+    same("llama block", DecoderBlock::new_with(q, DecoderBlockOptions::new(16, 2)).unwrap(), &[2, 5, 16]);
+    same("attention", MultiheadAttention::new(q, 8, 2).unwrap(), &[2, 5, 8]);
+    let vit = VisionTransformerOptions { num_classes: 7, ..VisionTransformerOptions::new(16, 8, 1, 2, 16, 32) };
+    same("vit", VisionTransformer::new_with(q, vit).unwrap(), &[2, 3, 16, 16]);
+}
+
+#[test]
+fn pointwise_operations() {
+    let names = "neg abs reciprocal square sign floor ceil round trunc frac isnan isinf isfinite logical_not exp expm1 sqrt rsqrt log log1p \
+                 sin cos tan tanh erf exp2 log2 log10 sinh cosh asin acos atan asinh acosh atanh sigmoid relu relu6 leaky_relu elu celu \
+                 selu gelu gelu_tanh silu softplus mish softsign hardtanh hardsigmoid hardswish hardshrink softshrink threshold clamp \
+                 nan_to_num";
+    for name in names.split_whitespace() {
+        same(name, of(move |x| functional::apply(name, &[x.into()], &[])), &[3, 7]);
+    }
+    for name in ["add", "sub", "mul", "div", "minimum", "maximum", "fmod", "remainder", "atan2", "hypot", "eq", "ge"] {
+        same(name, of(move |x| functional::apply(name, &[x.into(), functional::Operand::Number(0.75)], &[])), &[3, 7]);
+    }
+}
+
+#[test]
+fn layout_reductions_and_choice() {
+    use functional as f;
+    same("slices", of(|x| f::cat(&[&x.i((.., 1..3))?, &x.i((.., Slice::new(Some(4), None, 2)))?], 1)), &[3, 9]);
+    same("flip", of(|x| f::flip(x, &[1, 0]).and_then(|y| f::flip(&y, &[0]))), &[3, 9]);
+    same(
+        "permute",
+        of(|x| f::reshape(&f::permute(x, &[2, 0, 1])?, [x.shape()[2], x.shape()[0] * x.shape()[1]])),
+        &[2, 3, 4],
+    );
+    same("stack", of(|x| f::stack(&[x, &f::neg(x)?], 1)), &[2, 3]);
+    same(
+        "reductions",
+        of(|x| {
+            f::cat(
+                &[
+                    &f::sum(x, 1, true)?,
+                    &f::mean(x, 1, true)?,
+                    &f::max(x, 1, true)?,
+                    &f::var(x, 1, 1.0, true)?,
+                    &f::std(x, 1, 0.0, true)?,
+                    &f::logsumexp(x, 1, true)?,
+                    &f::norm(x, 2.0, 1, true)?,
+                    &f::norm(x, 3.0, 1, true)?,
+                    &f::prod(x, 1, true)?,
+                ],
+                1,
+            )
+        }),
+        &[3, 7],
+    );
+    same("sum of all", of(|x| f::sum(x, (), false)), &[3, 7]);
+    same("where", of(|x| f::where_(&f::gt(x, 0.5)?, x, -1.0)), &[3, 7]);
+    same(
+        "logic",
+        of(|x| {
+            let t = f::logical_and(&f::gt(x, -1.0)?, &f::lt(x, 1.0)?)?;
+            f::mul(x, &f::cast(&t, DType::F32)?)
+        }),
+        &[3, 7],
+    );
+    same("triangle", of(|x| f::tril(x, 0)), &[2, 4, 4]);
+    same("pad", of(|x| f::pad(x, &[(1, 2)], f::PadMode::Constant(0.5))), &[2, 4]);
+    same("reflect", of(|x| f::pad(x, &[(1, 2)], f::PadMode::Reflect)), &[2, 4]);
+    same("cumsum", of(|x| f::cumsum(x, 1)), &[2, 4]);
+    same("argmax", of(|x| f::cast(&Tensor::from(f::argmax(x, Some(1), true)?.tensor().clone()), DType::F32)), &[3, 7]);
+    same("sort", of(|x| f::sort(x, 1, true).map(|(values, _)| values)), &[3, 7]);
+    same("top", of(|x| f::topk(x, 2, 1, false).map(|(values, _)| values)), &[3, 7]);
+    same(
+        "largest",
+        of(|x| netcl_nn::autograd::ops::statistics::max_along(x, 1, false).map(|(values, _)| values)),
+        &[3, 7],
+    );
+    same("matmul", of(|x| f::matmul(x, &f::transpose(x, 1, 2)?)), &[2, 3, 4]);
+    same("einsum", of(|x| f::einsum("bij,bkj->bik", &[x, x])), &[2, 3, 4]);
+    same("zeros of the batch", of(|x| f::cat(&[x, &Tensor::zeros(x.queue(), [x.shape()[0], 2])?], 1)), &[3, 4]);
+    same("repeat", of(|x| f::repeat(x, &[2, 1, 3])), &[2, 4]);
+    same(
+        "in place",
+        of(|x| {
+            let mut y = f::relu(x)?;
+            y.add_(x)?;
+            y.mul_(2.0)?;
+            Ok(y)
+        }),
+        &[2, 4],
+    );
+    same("glu", of(|x| f::glu(x, 1)), &[2, 4]);
+    same("gather", of(|x| f::index_select(x, 1, &IndexTensor::from_host(x.queue(), &[2i64, 0], [2])?)), &[2, 4]);
+    same("indexed", of(|x| x.i((.., [3, 0, 1]))), &[2, 4]);
+    same("masked", of(|x| f::masked_fill(x, f::gt(x, 0.0)?.raw(), 9.0)), &[2, 4]);
+    same("the input itself", of(|x| Ok(x.clone())), &[2, 4]);
+}
+
+#[test]
+fn what_cannot_be_written_is_listed_with_its_modules() {
+    let module = sequential![
+        of(|x| netcl_nn::autograd::ops::linalg::det(&functional::reshape(x, [x.shape()[0], 2, 2])?)
+            .and_then(|d| functional::mul(x, &functional::reshape(&d, [x.shape()[0], 1])?))),
+        Linear::new(&cpu(), 4, 4).unwrap(),
+        of(|x| netcl_nn::autograd::ops::linalg::inv(&functional::reshape(x, [x.shape()[0], 2, 2])?)),
+    ];
+    let mut module = module;
+    module.eval();
+    let folder = tempfile::tempdir().unwrap();
+    let error = save(folder.path().join("x.onnx"), &module, &numbers(&[2, 4])).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(error, Error::Export { .. })
+            && text.contains("linalg_det (in 0)")
+            && text.contains("linalg_inv (in 2)"),
+        "{text}"
+    );
+    module.train();
+    let mut training = sequential![Dropout::new(0.5).unwrap()];
+    training.train();
+    let text = save(folder.path().join("x.onnx"), &training, &numbers(&[2, 4])).unwrap_err().to_string();
+    assert!(text.contains("eval()"), "{text}");
+    let batch = of(|x| functional::mul(x, x.shape()[0] as f64));
+    let text = save(folder.path().join("x.onnx"), &batch, &numbers(&[2, 4])).unwrap_err().to_string();
+    assert!(text.contains("dynamic_batch"), "{text}");
+}
+
+#[test]
+fn weights_beside_the_model() {
+    let mut model = sequential![Linear::new(&cpu(), 64, 64).unwrap()];
+    model.eval();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    let options = SaveOptions { external_data: Some(true), ..Default::default() };
+    let x = numbers(&[2, 64]);
+    save_with(&path, &model, std::slice::from_ref(&x), &options, &|t| Ok(vec![model.forward(&t[0])?])).unwrap();
+    assert!(std::fs::metadata(&path).unwrap().len() < 4096);
+    assert!(std::fs::metadata(folder.path().join("model.onnx.data")).unwrap().len() >= 64 * 64 * 4);
+    near(&load(&path, &cpu()).unwrap().forward(&x).unwrap(), &model.forward(&x).unwrap(), "external");
+    let file: proto::Model = wire::read(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(file.graph.unwrap().output[0].name, "output");
+}
