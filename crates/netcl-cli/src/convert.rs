@@ -11,6 +11,7 @@ use netcl::io::{Array, Info, Kind, Rename, Renamed, Tensors, WriteOptions, open,
 use serde_json::{Map, Value, json};
 
 use crate::Verdict;
+use crate::convert_onnx::{self, is_onnx};
 use crate::inspect::tensors;
 use crate::output::{bytes, name, parse_size, print, print_json};
 use crate::steps::Steps;
@@ -18,23 +19,28 @@ use crate::steps::Steps;
 pub(crate) const AFTER_HELP: &str = "\
 The kind of FROM is seen in its content, that of TO in its name: .netcl, .npz, .safetensors, .safetensors.index.json (in shards), \
 .pt or .pth. Patterns are regular expressions, applied to each name in the order given; a replacement may name groups ($1 or \
-\\1), and a tensor whose name becomes empty is left out: --rename '^model\\.=' --rename '^optimizer.*='.";
+\\1), and a tensor whose name becomes empty is left out: --rename '^model\\.=' --rename '^optimizer.*='.\n\n\
+A .netcl file with the configuration of a network becomes an ONNX model: netcl convert model.netcl model.onnx --shape 1,3,224,224. \
+Of an ONNX file TO holds the weights.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A .netcl, .npz or safetensors file, the index of a safetensors file in shards, or a PyTorch file
-    from: PathBuf,
+    /// A .netcl, .npz or safetensors file, the index of a safetensors file in shards, a PyTorch file or an ONNX model
+    pub(crate) from: PathBuf,
     /// The file to write
-    to: PathBuf,
-    /// The dtype of all floats: float32, float16, bfloat16 or float64
+    pub(crate) to: PathBuf,
+    /// The dtype of all floats: float32, float16, bfloat16 or float64; of the input, where TO is an ONNX file
     #[arg(long)]
-    dtype: Option<String>,
+    pub(crate) dtype: Option<String>,
+    /// The shape of the input with which a model is written as an ONNX file
+    #[arg(long, value_name = "N,N,...")]
+    pub(crate) shape: Option<String>,
     /// New names: what to look for, an equals sign, what to put there; may be given several times
     #[arg(long, value_name = "PATTERN=REPLACEMENT")]
-    rename: Vec<String>,
+    pub(crate) rename: Vec<String>,
     /// The largest shard: bytes, or a number with K, M or G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    max_shard_size: Option<u64>,
+    pub(crate) max_shard_size: Option<u64>,
     /// Replace a file that is there
     #[arg(long)]
     force: bool,
@@ -45,6 +51,12 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let Arguments { from, to, .. } = arguments;
+    if to.exists() && !arguments.force {
+        bail!("{} is there already; --force replaces it", to.display());
+    }
+    if is_onnx(from) || is_onnx(to) {
+        return convert_onnx::run(arguments);
+    }
     let Some(kind) = Kind::of_name(to) else {
         bail!("{} says no kind of file: use one of {}", to.display(), Kind::endings());
     };
@@ -55,9 +67,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         }
         Some(0) => bail!("--max-shard-size: a shard needs some bytes"),
         size => options.max_shard_size = size.unwrap_or(options.max_shard_size),
-    }
-    if to.exists() && !arguments.force {
-        bail!("{} is there already; --force replaces it", to.display());
     }
     let dtype = arguments.dtype.as_deref().map(DType::parse).transpose().context("--dtype")?;
     let rules = arguments

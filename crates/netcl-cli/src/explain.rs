@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::Verdict;
+use crate::{Verdict, host};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -17,9 +17,9 @@ pub(crate) struct Arguments {
     /// Where the page goes
     #[arg(long, value_name = "FILE", default_value = "explain.html")]
     out: PathBuf,
-    /// The interpreter of scripts
-    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    python: PathBuf,
+    /// The interpreter of scripts [default: the one that netcl was installed for, else python]
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     }
     let script = program.extension().is_some_and(|extension| extension == "py");
     let mut command = if script {
-        let mut command = Command::new(&arguments.python);
+        let mut command = Command::new(arguments.python.clone().map_or_else(host::python, Into::into));
         command.arg(&program);
         command
     } else {

@@ -8,13 +8,14 @@ use netcl::core::backend::opencl::shutdown::interrupted;
 use netcl::io::{Info, Stats, TensorFile, Tensors, open};
 use serde_json::{Value, json};
 
-use crate::Verdict;
 use crate::output::{bytes, name, print, print_json, print_table, shortened, table};
 use crate::steps::Steps;
+use crate::{Verdict, run_model};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A .netcl, .npz or safetensors file, the index of a safetensors file in shards, or a PyTorch file
+    /// A .netcl, .npz or safetensors file, the index of a safetensors file in shards, a PyTorch file,
+    /// or an .onnx model
     file: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -33,6 +34,9 @@ const LARGEST_READ: u64 = 256 << 20;
 const DEEPEST: usize = 12;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    if arguments.file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx")) {
+        return run_model::inspect(&arguments.file, arguments.json);
+    }
     let file = open(&arguments.file)?;
     let wanted = arguments.stats || !arguments.no_stats && file.size() <= LARGEST_READ;
     let stats = if wanted { read(&file) } else { vec![None; file.infos().len()] };

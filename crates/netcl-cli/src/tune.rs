@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use netcl::core::backend::opencl::shutdown::interrupted;
+use netcl::core::conv::{ConvGeometry, ConvParams, symmetric};
 use netcl::core::device::manager;
 use netcl::core::dtype::DType;
-use netcl::core::kernel_selector::ConvShape;
 use netcl::core::tuner::{Limits, Phase, Step, Tuning};
 use netcl::profiling::autotuner::{self, Options, Verdict, autotune_conv2d_with, autotune_matmul_with};
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ enum Op {
 /// What is measured.
 enum Size {
     Matmul([usize; 3]),
-    Conv2d(ConvShape),
+    Conv2d(ConvGeometry),
 }
 
 /// Products: square ones, a batch of 32 through a layer, a batch of 256 through a small one.
@@ -69,9 +69,13 @@ const PRODUCTS: &[[usize; 3]] =
     &[[512, 512, 512], [1024, 1024, 1024], [2048, 2048, 2048], [4096, 4096, 4096], [32, 1024, 1024], [256, 128, 784]];
 
 /// Convolutions of residual networks on small images.
-fn convolutions() -> Vec<ConvShape> {
-    let block = |channels, side| ConvShape::new([32, channels, side, side], channels, [3, 3]).pad([1, 1]);
-    vec![block(64, 32), block(128, 16), block(256, 8), block(64, 32).stride([2, 2])]
+fn convolutions() -> netcl::core::Result<Vec<Size>> {
+    let blocks = [(64, 32, 1), (128, 16, 1), (256, 8, 1), (64, 32, 2)].into_iter();
+    let geometry = |(channels, side, stride): (usize, usize, usize)| {
+        let params = ConvParams { stride: [stride; 2], padding: [1; 4], ..Default::default() };
+        ConvGeometry::of("tune", [32, channels, side, side], channels, [3, 3], &params).map(Size::Conv2d)
+    };
+    blocks.map(geometry).collect()
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Ending> {
@@ -135,7 +139,7 @@ fn measure(arguments: &Arguments) -> Result<Ending> {
         };
         let tuning = match *size {
             Size::Matmul([m, n, k]) => autotune_matmul_with(m, n, k, dtype, &device.queue, &options, &mut progress)?,
-            Size::Conv2d(shape) => autotune_conv2d_with(shape, dtype, &device.queue, &options, &mut progress)?,
+            Size::Conv2d(geometry) => autotune_conv2d_with(&geometry, dtype, &device.queue, &options, &mut progress)?,
         };
         found.push(tuning);
     }
@@ -220,7 +224,7 @@ fn sizes(arguments: &Arguments) -> Result<Vec<Size>> {
     if arguments.size.is_empty() {
         return Ok(match arguments.op {
             Op::Matmul => PRODUCTS.iter().copied().map(Size::Matmul).collect(),
-            Op::Conv2d => convolutions().into_iter().map(Size::Conv2d).collect(),
+            Op::Conv2d => convolutions()?,
         });
     }
     let parse = |text: &String| parse(arguments.op, text).with_context(|| format!("--size {text}"));
@@ -247,8 +251,10 @@ fn parse(op: Op, text: &str) -> Result<Size> {
             };
             match (parts.first().map(Vec::as_slice), parts.get(1).map(Vec::as_slice), parts.get(2)) {
                 (Some(&[n, c, h, w]), Some(&[filters]), Some(kernel)) => {
-                    let shape = ConvShape::new([n, c, h, w], filters, both(Some(kernel), 1)?);
-                    Ok(Size::Conv2d(shape.stride(both(parts.get(3), 1)?).pad(both(parts.get(4), 0)?)))
+                    let (stride, padding) = (both(parts.get(3), 1)?, symmetric(both(parts.get(4), 0)?));
+                    let params = ConvParams { stride, padding, ..Default::default() };
+                    let geometry = ConvGeometry::of("tune", [n, c, h, w], filters, both(Some(kernel), 1)?, &params)?;
+                    Ok(Size::Conv2d(geometry))
                 }
                 _ => bail!("a convolution is written NxCxHxW,F,KHxKW, then ,STRIDE,PAD if wanted"),
             }
@@ -260,10 +266,10 @@ impl std::fmt::Display for Size {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Size::Matmul([m, n, k]) => write!(f, "matmul {m}x{n}x{k}"),
-            Size::Conv2d(shape) => {
-                let ([n, c, h, w], [kh, kw]) = (shape.input, shape.kernel);
-                let ([sy, sx], [py, px]) = (shape.stride, shape.pad);
-                write!(f, "conv2d {n}x{c}x{h}x{w},{},{kh}x{kw},{sy}x{sx},{py}x{px}", shape.filters)
+            Size::Conv2d(g) => {
+                let (n, c, [h, w], [kh, kw]) = (g.n, g.channels, g.input, g.kernel);
+                let ([sy, sx], [py, px]) = (g.stride, g.before());
+                write!(f, "conv2d {n}x{c}x{h}x{w},{},{kh}x{kw},{sy}x{sx},{py}x{px}", g.filters)
             }
         }
     }

@@ -8,8 +8,8 @@ use netcl::core::backend::Queue;
 use netcl::core::dtype::DType;
 use netcl::core::index::IndexTensor;
 use netcl::nn::{Build, GPT, GPTOptions, Module, functional as F};
-use netcl::ops::random::normal;
 use netcl::optim::{Adam, Optimizer};
+use netcl::raw_ops::random::normal;
 use netcl::runtime::capture::{Tensors, capture};
 use netcl::trainer::{Architecture, Network};
 
@@ -126,7 +126,7 @@ where
         let classes = out.shape()[out.ndim() - 1];
         // One row per token of a language model.
         let out = netcl::reshape(&out, [out.size() / classes, classes])?;
-        let loss = F::cross_entropy(&out, y, &F::CrossEntropyOptions::default())?;
+        let loss = F::cross_entropy(&out, y)?;
         loss.backward()?;
         optimizer.step()?;
         optimizer.zero_grad();

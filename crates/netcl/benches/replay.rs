@@ -18,9 +18,9 @@ use netcl::autograd::jit;
 use netcl::core::kernels::launch::{Counter, Launch, Sink, with_sink};
 use netcl::core::random::{Generator, manual_seed};
 use netcl::nn::Sequential;
-use netcl::ops::random::normal;
 use netcl::optim::{Adam, Optimizer};
 use netcl::prelude::*;
+use netcl::raw_ops::random::normal;
 use netcl::runtime::capture::{CaptureStats, capture};
 use netcl::runtime::scheduler::{HostArray, Scheduler};
 
@@ -40,7 +40,7 @@ fn step(queue: &Queue, [wide, hidden, classes]: Widths) -> Step {
     // So slow that thousands of steps on one batch do not end in gradients too small to be normal, which are slow to compute with.
     let mut optimizer = Adam::new(model.parameters(), 1e-7).unwrap();
     Box::new(move |(x, labels)| {
-        let loss = F::cross_entropy(&model.forward(x)?, labels, &F::CrossEntropyOptions::default())?;
+        let loss = F::cross_entropy(&model.forward(x)?, labels)?;
         loss.backward()?;
         optimizer.step()?;
         optimizer.zero_grad();
@@ -202,7 +202,7 @@ fn print_overlap(handle: &DeviceHandle) {
     // Launches long enough that the device, not the host that sends them, is what takes the time.
     let elements = if handle.device_type == netcl::core::device::DeviceType::Gpu { 1 << 24 } else { 1 << 20 };
     let x = Tensor::full(queue, [elements], DType::F32, 1.0).unwrap();
-    let work = |n: usize| (0..n).for_each(|_| drop(netcl::ops::tanh(&x).unwrap()));
+    let work = |n: usize| (0..n).for_each(|_| drop(netcl::raw_ops::tanh(&x).unwrap()));
     let median = |run: &mut dyn FnMut()| {
         run();
         let mut times: Vec<f64> = (0..9)

@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use netcl::core::random::Generator;
 use netcl::nn::{Conv2d, Conv2dOptions, Depth, Flatten, MaxPool2d, ResNet, ResNetOptions};
-use netcl::ops::random::normal;
 use netcl::optim::{Adam, Optimizer};
 use netcl::prelude::*;
+use netcl::raw_ops::random::normal;
 
 /// A model, a batch of images and how many classes they have.
 struct Case {
@@ -64,7 +64,7 @@ fn seconds(case: &Case, queue: &Queue) -> f64 {
     let mut optimizer = Adam::new(model.parameters(), 1e-3).unwrap();
     let mut step = || {
         let start = Instant::now();
-        let loss = F::cross_entropy(&model.forward(&x).unwrap(), &labels, &F::CrossEntropyOptions::default()).unwrap();
+        let loss = F::cross_entropy(&model.forward(&x).unwrap(), &labels).unwrap();
         loss.backward().unwrap();
         optimizer.step().unwrap();
         optimizer.zero_grad();

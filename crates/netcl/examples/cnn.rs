@@ -71,7 +71,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cycle = OneCycleLR::new(&opt, OneCycleOptions::new(0.01, steps as u64))?;
     let mut trainer = Trainer::new(model, opt, TrainerOptions::default(), |model, (images, labels): &Batch| {
         let scores = model.forward(images)?;
-        let loss = F::cross_entropy(&scores, labels, &Default::default())?;
+        let loss = F::cross_entropy(&scores, labels)?;
         Ok(Output { loss, predictions: Some((scores, Truth::Index(labels.clone()))) })
     })?
     .schedule(cycle)

@@ -29,7 +29,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (x, y) =
             (Tensor::from(batch.tensor_at(0)?.clone()), IndexTensor::from_tensor(batch.tensor_at(1)?.clone())?);
         let tape = Tape::new();
-        let loss = F::cross_entropy(&model.forward(&x)?, &y, &Default::default())?;
+        let loss = F::cross_entropy(&model.forward(&x)?, &y)?;
         tape.backward(&loss)?;
         opt.step()?;
         opt.zero_grad();

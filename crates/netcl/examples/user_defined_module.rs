@@ -91,7 +91,7 @@ fn train(device: &str) -> netcl::Result<f64> {
     let options = SgdOptions { lr: 0.2, momentum: 0.9, ..Default::default() };
     let mut optimizer = SGD::new_with(net.parameters(), options)?;
     for step in 1..=300 {
-        let loss = F::cross_entropy(&net.forward(&x)?, &labels, &F::CrossEntropyOptions::default())?;
+        let loss = F::cross_entropy(&net.forward(&x)?, &labels)?;
         loss.backward()?;
         optimizer.step()?;
         optimizer.zero_grad();

@@ -14,9 +14,9 @@ use netcl::core::random::Generator;
 use netcl::core::shape::Slice;
 use netcl::core::tensor::Tensor;
 use netcl::core::tuner::with_forced;
-use netcl::ops::matmul::{MatmulOptions, Variant, matmul_with};
-use netcl::ops::random::uniform;
 use netcl::profiling::ceilings::Ceilings;
+use netcl::raw_ops::matmul::{MatmulOptions, Variant, matmul_with};
+use netcl::raw_ops::random::uniform;
 
 /// One line of the table.
 pub(crate) struct Row {
@@ -268,7 +268,7 @@ impl Row {
                 let (from, result) = (x.clone(), Rc::new(RefCell::new(None)));
                 let into = result.clone();
                 let call = move || {
-                    *into.borrow_mut() = Some(netcl::ops::softmax(&from, -1)?);
+                    *into.borrow_mut() = Some(netcl::raw_ops::softmax(&from, -1)?);
                     Ok(())
                 };
                 let check = move || check_softmax(&x, result.borrow_mut().take().as_ref());
@@ -280,7 +280,7 @@ impl Row {
                 let (from, result) = (x.clone(), Rc::new(RefCell::new(None)));
                 let into = result.clone();
                 let call = move || {
-                    *into.borrow_mut() = Some(netcl::ops::sum(&from, (), false)?);
+                    *into.borrow_mut() = Some(netcl::raw_ops::sum(&from, (), false)?);
                     Ok(())
                 };
                 let check = move || {

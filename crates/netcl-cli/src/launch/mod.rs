@@ -8,14 +8,14 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use netcl::core::env::{self, Values};
 use tempfile::TempDir;
 
-use crate::Verdict;
+use crate::{Verdict, host};
 use job::{End, Job};
 
 /// What stands below the options.
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     /// How long ranks that are told to end may take, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
     grace: f64,
-    /// The interpreter of scripts [default: python]
+    /// The interpreter of scripts [default: the one that netcl was installed for, else python]
     #[arg(long, value_name = "PROGRAM")]
     python: Option<PathBuf>,
     /// A program, or a Python script
@@ -113,9 +113,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
 
 /// What every rank runs.
 struct Program<'a> {
-    arguments: &'a Arguments,
-    program: OsString,
-    script: bool,
+    /// The program and its first arguments.
+    line: Vec<OsString>,
+    arguments: &'a [OsString],
 }
 
 impl<'a> Program<'a> {
@@ -125,32 +125,27 @@ impl<'a> Program<'a> {
         if script && !path.is_file() {
             bail!("launch: there is no script {}", path.display());
         }
-        if !script {
-            // `netcl launch -- netcl train` means this very file, wherever it lies.
-            let own = (path == Path::new("netcl")).then(|| std::env::current_exe().ok()).flatten();
-            let program = own.map_or_else(|| arguments.program.clone(), OsString::from);
-            return Ok(Program { arguments, program, script });
-        }
-        let has =
-            |name: &str| Command::new(name).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-        let program = match &arguments.python {
-            Some(python) => python.clone().into(),
-            None => if has("python") { "python" } else { "python3" }.into(),
+        let program = arguments.program.clone();
+        let line = if script {
+            let python = arguments.python.clone().map_or_else(host::python, Into::into);
+            vec![python, program]
+        } else if path == Path::new("netcl") {
+            // This very file, wherever it lies.
+            host::again().unwrap_or_else(|_| vec![program])
+        } else {
+            vec![program]
         };
-        Ok(Program { arguments, program, script })
+        Ok(Program { line, arguments: &arguments.arguments })
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
-        if self.script {
-            command.arg(&self.arguments.program);
-        }
-        command.args(&self.arguments.arguments);
+        let mut command = Command::new(&self.line[0]);
+        command.args(&self.line[1..]).args(self.arguments);
         command
     }
 
     fn shown(&self) -> String {
-        self.program.to_string_lossy().into_owned()
+        self.line[0].to_string_lossy().into_owned()
     }
 }
 

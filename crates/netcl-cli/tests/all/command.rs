@@ -161,6 +161,29 @@ fn wrong_usage_is_exit_code_2() {
 }
 
 #[test]
+fn completions_are_a_script_that_bash_reads() {
+    let script = text(&netcl(&["completions", "bash"], &[]));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("netcl.bash");
+    std::fs::write(&file, script).unwrap();
+    let asked = "source \"$0\"; COMP_WORDS=(netcl tr); COMP_CWORD=1; _netcl netcl tr netcl; echo \"${COMPREPLY[*]}\"";
+    let output = Command::new("bash").args(["-c", asked, file.to_str().unwrap()]).output().unwrap();
+    assert_eq!(text(&output).trim(), "train", "{}", errors(&output));
+    assert_eq!(netcl(&["completions", "no-such-shell"], &[]).status.code(), Some(2));
+}
+
+#[test]
+fn manual_pages_have_every_command_and_its_options() {
+    let page = text(&netcl(&["man"], &[]));
+    assert!(page.contains(".TH netcl 1") && page.contains("train") && page.contains("Exit code"), "{page}");
+    let page = text(&netcl(&["man", "train"], &[]));
+    assert!(page.contains(".TH netcl\\-train 1") || page.contains(".TH netcl-train 1"), "{page}");
+    assert!(page.contains("epochs"), "{page}");
+    let wrong = netcl(&["man", "fly"], &[]);
+    assert!(wrong.status.code() == Some(1) && errors(&wrong).contains("there is no command fly"), "{}", errors(&wrong));
+}
+
+#[test]
 fn the_cache_is_listed_pruned_and_cleared() {
     let folder = tempfile::tempdir().unwrap();
     let place = [("NETCL_CACHE_DIR", folder.path().to_str().unwrap())];

@@ -43,7 +43,7 @@ fn a_program_is_run_and_its_kernels_are_drawn() {
     assert!(said.contains("wrote ") && said.contains("page.html"), "{said}");
     let html = std::fs::read_to_string(&page).unwrap();
     for part in [
-        "<h3>forward: 5 operations in 1 launch</h3>",
+        "<h3>forward: 5 operations, 1 launch instead of 5</h3>",
         "<h3>backward:",
         "tests/all/explain.rs:",
         "<svg viewBox=",

@@ -8,10 +8,10 @@ use netcl::core::kernels::launch::{Allocation, Counter, Sink, with_sink};
 use netcl::core::random::{Generator, manual_seed};
 use netcl::core::storage::Storage;
 use netcl::nn::{BatchNorm1d, BatchNorm2d, BatchNormOptions, Conv2d, Dropout, Flatten, MaxPool2d};
-use netcl::ops::random::normal;
 use netcl::optim::schedule::{LambdaLR, WarmupCosine};
 use netcl::optim::{Adam, AdamW, AdamWOptions, Ema, EmaOptions, Schedule, StepOptions, clip_grad_norm_device};
 use netcl::prelude::*;
+use netcl::raw_ops::random::normal;
 use netcl::runtime::capture::capture;
 
 use crate::capture_support::{Step, alone, batch, devices, live_bytes, mlp, weights};
@@ -86,7 +86,7 @@ fn train(handle: &DeviceHandle, steps: usize, captured: bool) -> (Vec<Vec<f32>>,
     let mut schedule = WarmupCosine::new(&optimizer, steps as u64, 20, 1e-4).unwrap();
     let network = model.clone();
     let mut step = move |(x, labels): &(Tensor, IndexTensor)| {
-        let loss = F::cross_entropy(&network.forward(x)?, labels, &F::CrossEntropyOptions::default())?;
+        let loss = F::cross_entropy(&network.forward(x)?, labels)?;
         loss.backward()?;
         let clip = StepOptions { max_norm: Some(0.5), skip_non_finite: true, ..Default::default() };
         let norm = optimizer.step_with(&clip)?;
@@ -203,8 +203,8 @@ fn what_somebody_sees_or_changes_is_computed_for_itself() {
         let queue = &handle.queue;
         let a = Tensor::from_host(queue, &[1.0f32, -2.0, 3.0, 4.0], [2, 2]).unwrap();
         let b = Tensor::from_host(queue, &[1.0f32, 1.0, -1.0, 0.5], [2, 2]).unwrap();
-        let product = |a: &Tensor| netcl::ops::matmul(a, &b);
-        let relu = |x: &netcl::core::tensor::Tensor| netcl::ops::relu(x).map(Tensor::from);
+        let product = |a: &Tensor| netcl::raw_ops::matmul(a, &b);
+        let relu = |x: &netcl::core::tensor::Tensor| netcl::raw_ops::relu(x).map(Tensor::from);
 
         // Nobody sees the sums.
         let mut hidden = capture(|a: &Tensor| Ok::<_, netcl::Error>(relu(&product(a)?)?));

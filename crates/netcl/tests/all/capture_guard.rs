@@ -67,7 +67,7 @@ fn the_guard_finds_the_changing_numbers_of_joined_launches() {
             })?;
             // The same launch as the one that follows, but for the slot: the numbers must not be taken from it.
             let fixed = scaled(&scale, a, Number::Value(7.0))?;
-            let joined = scaled(&scale, &netcl::ops::matmul(a, &b)?, Number::Slot(moving.clone()))?;
+            let joined = scaled(&scale, &netcl::raw_ops::matmul(a, &b)?, Number::Slot(moving.clone()))?;
             let alone = scaled(&scale, &fixed, Number::Slot(moving.clone()))?;
             Ok::<_, netcl::Error>((Tensor::from(joined), Tensor::from(alone)))
         });
@@ -104,7 +104,7 @@ fn the_guard_passes_steps_with_dropout_a_scaled_loss_clipping_and_a_schedule() {
             let mut schedule = WarmupCosine::new(&optimizer, 20, 3, 1e-4).unwrap();
             let network = model.clone();
             let step = move |(x, labels): &(Tensor, IndexTensor)| {
-                let loss = F::cross_entropy(&network.forward(x)?, labels, &F::CrossEntropyOptions::default())?;
+                let loss = F::cross_entropy(&network.forward(x)?, labels)?;
                 let scale = Tensor::full(x.queue(), (), DType::F32, 64.0)?;
                 (&loss * &scale)?.backward()?;
                 let unscale = StepOptions {

@@ -66,7 +66,7 @@ fn losses<T: Element>(
         let labels: Vec<i64> = data.labels()[first..last].iter().map(|&label| label.into()).collect();
         let images = Tensor::from_host(queue, &pixels, [BATCH, 1, 28, 28]).unwrap();
         let scores = model.forward(&images).unwrap();
-        let loss = F::cross_entropy(&scores, &labels[..], &F::CrossEntropyOptions::default()).unwrap();
+        let loss = F::cross_entropy(&scores, &labels[..]).unwrap();
         optimizer.zero_grad();
         loss.backward().unwrap();
         optimizer.step().unwrap();

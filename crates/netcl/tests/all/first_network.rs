@@ -56,7 +56,7 @@ fn train(queue: &Queue) -> (Vec<f64>, f64, f64) {
 
             let tape = Tape::new();
             let logits = model.forward(&x_t).unwrap();
-            let loss = F::cross_entropy(&logits, &y_t, &F::CrossEntropyOptions::default()).unwrap();
+            let loss = F::cross_entropy(&logits, &y_t).unwrap();
             tape.backward(&loss).unwrap();
 
             opt.step().unwrap();
@@ -118,7 +118,7 @@ fn fifty_losses_are_pytorchs() {
         // Labels as a float tensor of whole numbers.
         let y = Tensor::from_host(&queue, &numbers(&golden["y"][batch]), [rows]).unwrap();
         let tape = Tape::new();
-        let loss = F::cross_entropy(&model.forward(&x).unwrap(), &y, &F::CrossEntropyOptions::default()).unwrap();
+        let loss = F::cross_entropy(&model.forward(&x).unwrap(), &y).unwrap();
         tape.backward(&loss).unwrap();
         opt.step().unwrap();
         opt.zero_grad();

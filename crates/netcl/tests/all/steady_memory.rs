@@ -3,9 +3,9 @@
 use netcl::core::backend::cpu::buffer;
 use netcl::core::random::Generator;
 use netcl::nn::{BatchNorm2d, Conv2d, Dropout, Flatten, MaxPool2d};
-use netcl::ops::random::normal;
 use netcl::optim::{Adam, StepOptions};
 use netcl::prelude::*;
+use netcl::raw_ops::random::normal;
 
 /// Bytes of tensors that live, and bytes that the pool holds for them.
 fn bytes(queue: &Queue) -> (usize, usize) {
@@ -44,7 +44,7 @@ fn a_thousand_steps_of_a_cnn_need_no_more_memory_than_ten() {
         for step in 0..1000 {
             let x = Tensor::from(normal(queue, [8, 1, 8, 8], DType::F32, 0.0, 1.0, Some(&mut generator)).unwrap());
             let scores = model.forward(&x).unwrap();
-            let loss = F::cross_entropy(&scores, &labels[..], &F::CrossEntropyOptions::default()).unwrap();
+            let loss = F::cross_entropy(&scores, &labels[..]).unwrap();
             loss.backward().unwrap();
             optimizer.step_with(&clip).unwrap();
             optimizer.zero_grad();

@@ -38,7 +38,7 @@ pub(crate) fn mlp(queue: &Queue, seed: u64, widths: [usize; 3]) -> (Arc<Sequenti
     let mut optimizer = Adam::new(model.parameters(), 0.01).unwrap();
     let network = model.clone();
     let step = move |(x, labels): &(Tensor, IndexTensor)| {
-        let loss = F::cross_entropy(&network.forward(x)?, labels, &F::CrossEntropyOptions::default())?;
+        let loss = F::cross_entropy(&network.forward(x)?, labels)?;
         loss.backward()?;
         optimizer.step()?;
         optimizer.zero_grad();
