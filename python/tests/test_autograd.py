@@ -233,8 +233,8 @@ def test_operators_are_those_of_numpy():
         np.testing.assert_allclose(result.to_host(), expected, rtol=1e-12, err_msg=text)
     for text, expected in {"x < y": a < b, "x >= 1": a >= 1, "x == x": a == a, "x != y": a != b, "1 > x": a < 1}.items():
         result = eval(text)
-        assert not result.requires_grad and result.dtype == "float64"
-        np.testing.assert_array_equal(result.to_host(), expected.astype(float), err_msg=text)
+        assert not result.requires_grad and result.dtype == "bool"
+        np.testing.assert_array_equal(result.to_host(), expected, err_msg=text)
 
 
 def test_tensors_stay_hashable_and_comparable_with_anything():

@@ -7,6 +7,7 @@ What a page can say, in HTML comments that a reader does not see:
 
 - `<!-- python-setup` ... `-->`: code that runs at this place in the page without being shown;
 - `<!-- devices: cpu opencl -->`: run the page on the native CPU and on every OpenCL device, instead of on the default one;
+- ` ```sh,netcl `: the lines of this listing are commands of `netcl`, which run in the page's folder as `python -m netcl`;
 - `<!-- no_run: reason -->`: must stand right before a listing marked `python,no_run`, which is then only compiled.
 """
 
@@ -16,6 +17,7 @@ import functools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -77,8 +79,18 @@ def parse(text: str) -> list[Listing]:
                         justified=bool(NO_RUN_REASON.match(before)),
                     )
                 )
+            elif words == ["sh", "netcl"]:
+                found.append(Listing(start + 2, "\n".join(run_command(line) for line in lines[start + 1 : at])))
             at += 1
     return found
+
+
+def run_command(line: str) -> str:
+    """Python that runs a command line of a listing, so that the page's other listings find its files."""
+    program, *arguments = shlex.split(line, comments=True)
+    if program != "netcl":
+        raise ValueError(f"{line}: a listing marked sh,netcl has commands of netcl alone")
+    return f"__import__('subprocess').run([__import__('sys').executable, '-m', 'netcl', *{arguments!r}], check=True)"
 
 
 def devices_of(text: str) -> list[str | None]:
@@ -175,6 +187,38 @@ def test_listings_that_do_not_run_say_why(page: str) -> None:
     assert not silent, f"{page}: put `<!-- no_run: reason -->` before the listings at lines {silent}"
 
 
+PATH = re.compile(r"`((?:crates|python|examples|benches|xtask|docs)/[\w./-]+)`")
+
+
+@pytest.mark.parametrize("page", pages())
+def test_files_that_a_page_names_exist(page: str) -> None:
+    missing = [name for name in PATH.findall(text_of(page)) if not (ROOT / name).exists()]
+    assert not missing, f"{page}: there is no {', '.join(missing)}"
+
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that mdBook gives a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower() for heading in headings]
+    return {"".join(c for c in heading.replace(" ", "-") if c.isalnum() or c in "-_") for heading in plain}
+
+
+@pytest.mark.parametrize("page", pages())
+def test_links_lead_somewhere(page: str) -> None:
+    broken = []
+    for link in LINK.findall(re.sub(r"```.*?```|``.*?``|`[^`]*`", "", text_of(page), flags=re.DOTALL)):
+        name, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / name if name else ROOT / page
+        if "://" in link or name.startswith("mailto:"):
+            continue
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target.read_text("utf-8"))):
+            broken.append(link)
+    assert not broken, f"{page}: {broken}"
+
+
 def test_parse_finds_listings_set_up_and_opt_outs() -> None:
     page = "\n".join(
         [
@@ -198,6 +242,9 @@ def test_parse_finds_listings_set_up_and_opt_outs() -> None:
             "```python,no_run",
             "w()",
             "```",
+            "```sh,netcl",
+            "netcl inspect 'a b'  # a file",
+            "```",
             "```text",
             "plain",
             "```",
@@ -208,6 +255,7 @@ def test_parse_finds_listings_set_up_and_opt_outs() -> None:
         Listing(5, "y = x + 1\n"),
         Listing(16, "z()", run=False, justified=True),
         Listing(19, "w()", run=False),
+        Listing(22, run_command("netcl inspect 'a b'")),
     ]
 
 

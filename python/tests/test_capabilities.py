@@ -40,7 +40,8 @@ def test_a_profile_of_anything_that_names_a_device(dev):
     assert isinstance(profile.matrix_units, tuple) and isinstance(profile.extensions, tuple)
     assert profile.static_local_mem_size >= profile.local_mem_size or profile.backend == "cl"
     with pytest.raises(TypeError, match="device"):
-        device_profile("gpu")
+        device_profile(object())
+    assert device_profile("cpu") == device_profile(manager.default("cpu"))
 
 
 def test_profiles_are_frozen(dev):

@@ -641,3 +641,30 @@ def test_a_loader_with_workers_after_a_context_exists_trains(selector, device_se
             opt.zero_grad()
             losses.append(loss.item())
     assert losses[-1] < 0.6 * losses[0]
+
+
+class Pairs:
+    """Tensors that Python code makes."""
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return netcl.full((2,), float(index), device="cpu"), index
+
+
+def test_samples_of_tensors_give_tensors():
+    x, y = netcl.arange(12, device="cpu").float().view(6, 2), netcl.arange(6, device="cpu")
+    whole = TensorDataset(x, y)
+    for dataset in (whole, Subset(whole, range(6)), ConcatDataset([whole])):
+        (a, b), (c, d) = DataLoader(dataset, batch_size=4)
+        assert (a.dtype, b.dtype, a.device == "cpu") == ("float32", "int64", True)
+        assert a.tolist() == x[:4].tolist() and d.tolist() == [4, 5] and c.requires_grad is False
+    for workers in (0, 2):
+        batches = list(DataLoader(Pairs(), batch_size=3, num_workers=workers))
+        # Arrays have the same methods.
+        assert all(isinstance(a, netcl.Tensor) and isinstance(b, netcl.IndexTensor) for a, b in batches)
+        assert [a.tolist() for a, _ in batches] == [[[0, 0], [1, 1], [2, 2]], [[3, 3], [4, 4]]]
+        assert [b.tolist() for _, b in batches] == [[0, 1, 2], [3, 4]]
+    assert type(next(iter(DataLoader(np.ones((4, 2)), batch_size=2)))) is np.ndarray
+    assert pickle.loads(pickle.dumps(whole))[1][0].tolist() == [2, 3]

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from conftest import find_device_selectors
 
-from netcl import Tensor, amp, autograd as ag, distributed as dist, nn, optim
+from netcl import IndexTensor, Tensor, amp, autograd as ag, distributed as dist, nn, optim
 from netcl.core.device import manager
 from netcl.io import load_model, save_model
 from netcl.nn import functional as F
+from netcl.runtime import capture
 
 SELECTORS: list[Any] = [s if s == "cpu" else int(s) for s in find_device_selectors()]
 DEVICES = [["cpu", "cpu"], SELECTORS, [*SELECTORS[1:], "cpu"]]
@@ -115,6 +116,65 @@ def test_devices_train_as_one_does(build: Callable[[], nn.Module], devices: list
         same(runs[0], runs[1])
 
 
+def updated(model: Any, captured: bool, sync: Callable[[], None] = lambda: None) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Losses and state after updates as written, replays, an update between replays, and a replay."""
+    opt = optim.AdamW(model.parameters(), lr=0.05)
+    queue = model.parameters()[0].queue
+
+    def update(x: Tensor, y: Tensor) -> Tensor:
+        opt.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        sync()
+        opt.step()
+        return loss
+
+    step = capture(update)
+    losses = []
+    for at, replays in enumerate([False, False, True, True, True, False, True]):
+        inputs = tensor(queue, X + at), tensor(queue, Y * at)
+        losses.append((step if replays and captured else update)(*inputs).item())
+    assert step.recordings == captured
+    return losses, model.state_dict()
+
+
+@pytest.mark.parametrize("devices", DEVICES, ids=str)
+def test_a_captured_step_over_devices_is_the_step(devices: list[Any]) -> None:
+    uneven = [k + 0.5 for k in range(len(devices))]
+    for wrap in (lambda: dist.DataParallel(made(normed), devices), lambda: dist.DataParallel(made(mlp), devices, uneven)):
+        (losses, state), (eager_losses, eager_state) = updated(wrap(), True), updated(wrap(), False)
+        assert losses == eager_losses
+        same(state, eager_state)
+    words = IndexTensor.from_host(CPU, np.arange(11) % 5)
+    model = dist.DataParallel(nn.Embedding(CPU, 5, 3), devices)
+    np.testing.assert_array_equal(capture(model)(words.to(model.queues[0])).to_host(), model.module(words.to(model.queues[0])).to_host())
+    measured = dist.DataParallel(made(mlp), devices, "measured")
+    with pytest.raises(RuntimeError, match="run one batch"):
+        capture(measured)(tensor(measured.queues[0], X))
+    synchronised = dist.DataParallel(made(normed), devices, sync_batch_norm=True)
+    with pytest.raises(RuntimeError, match="a rank for each device"):
+        capture(synchronised)(tensor(synchronised.queues[0], X))
+
+
+def test_a_captured_function_moves_tensors_between_devices() -> None:
+    home, *others = [manager.default(selector).queue for selector in SELECTORS] * 2
+
+    def around(x: Tensor) -> Tensor:
+        for queue in others:
+            x = ag.tanh((x * 1.5).to(queue)) + 0.25
+        return x.to(home)
+
+    def gradient(x: Tensor) -> Tensor:
+        return ag.grad(ag.sum(around(weight * x)), [weight])[0]
+
+    weight = tensor(home, np.linspace(-1, 1, 5)).requires_grad_()
+    step, slope = capture(around), capture(gradient)
+    for at in range(3):
+        x = tensor(home, X[at])
+        np.testing.assert_array_equal(step(x).to_host(), around(x).to_host())
+        np.testing.assert_array_equal(slope(x).to_host(), gradient(x).to_host())
+
+
 def test_two_devices_of_one_driver() -> None:
     code = (
         "from test_distributed_data_parallel import *\n"
@@ -122,6 +182,7 @@ def test_two_devices_of_one_driver() -> None:
         "pocl = [at for at, (platform, _) in enumerate(manager.discover()) if 'Portable' in platform.name]\n"
         "assert len(pocl) == 2, names\n"
         "close(train(dist.DataParallel(made(mlp), pocl)), train(made(mlp)))\n"
+        "test_a_captured_step_over_devices_is_the_step(pocl[::-1])\n"
         "print('equal')\n"
     )
     if not any("Portable" in platform for platform in _platforms()):
@@ -286,6 +347,20 @@ def test_ranks_train_as_one_device_does(overlap: bool) -> None:
     ranks = on_ranks(2, run)
     close(ranks[0], alone)
     same(ranks[0], ranks[1])
+
+
+def test_a_captured_step_over_ranks_is_the_step() -> None:
+    def run(captured: bool) -> Callable[[Any], Any]:
+        def on_rank(group: Any) -> Any:
+            model = dist.DataParallel(made(mlp), ["cpu"], group=group)
+            model.share = 0.25 + group.rank / 2
+            return updated(model, captured, model.sync_grads)
+
+        return on_rank
+
+    for (losses, state), (eager_losses, eager_state) in zip(on_ranks(2, run(True)), on_ranks(2, run(False))):
+        assert losses == eager_losses
+        same(state, eager_state)
 
 
 def test_synchronised_norm_is_that_of_the_whole_batch() -> None:

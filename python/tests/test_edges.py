@@ -110,7 +110,7 @@ def test_interpolate_leaves_channels_alone(queue):
     np.testing.assert_array_equal(x.grad.to_host(), np.full((2, 3, 2), 3.0))
     assert nn.Upsample(scale_factor=2)(x).shape == (2, 3, 4) and nn.Upsample(size=7, mode="linear")(x).shape == (2, 3, 7)
     for wrong, text in [
-        (lambda: ag.interpolate(x, scale_factor=2, mode="bilinear"), r"mode='bilinear' for \(N, C, H, W\)"),
+        (lambda: ag.interpolate(x, scale_factor=2, mode="bilinear"), r"mode='bilinear' is for \(N, C, H, W\)"),
         (lambda: ag.interpolate(x, size=(4, 4)), "size"),
         (lambda: ag.interpolate(leaf(queue, np.zeros((3, 2))), scale_factor=2), r"takes \(N, C, L\) or \(N, C, H, W\)"),
         (lambda: ag.interpolate(leaf(queue, np.zeros((1, 1, 1, 1, 2))), scale_factor=2), r"takes \(N, C, L\)"),

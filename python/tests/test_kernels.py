@@ -277,8 +277,9 @@ def test_pyopencl_objects_are_accepted(queue):
 
 def test_variants_and_defaults():
     assert [variant.name for variant in KernelVariant] == (
-        "MATMUL_NAIVE MATMUL_TILED MATMUL_REGISTER_TILED MATMUL_VECTORIZED CONV2D_NAIVE CONV2D_IM2COL CONV2D_IMPLICIT_GEMM "
-        "CONV2D_TILED_LOCAL CONV2D_WINOGRAD ELEMENTWISE_SCALAR ELEMENTWISE_VECTORIZED REDUCTION_SEQUENTIAL "
+        "MATMUL_NAIVE MATMUL_TILED MATMUL_REGISTER_TILED MATMUL_VECTORIZED MATMUL_STRIP MATMUL_MMA MATMUL_MMA_SPLIT "
+        "MATMUL_WGMMA MATMUL_WGMMA_SPLIT CONV2D_NAIVE CONV2D_IM2COL CONV2D_IMPLICIT_GEMM CONV2D_TILED_LOCAL "
+        "CONV2D_WINOGRAD CONV2D_DEPTHWISE ELEMENTWISE_SCALAR ELEMENTWISE_VECTORIZED REDUCTION_SEQUENTIAL "
         "REDUCTION_PARALLEL REDUCTION_WORKGROUP BATCHNORM_NAIVE BATCHNORM_FUSED"
     ).split()
     config = KernelConfig(KernelVariant.MATMUL_TILED)
@@ -317,7 +318,7 @@ def test_the_cache_counts():
     selector.extend('[[kernel]]\nclass = "matmul_naive"\nvector_width = 2\nextra = { note = "mine" }')
     tiny = selector.select_matmul_kernel(2, 2, 2)
     assert tiny.vector_width == 2 and tiny.extra["note"] == "mine"
-    with pytest.raises(ValueError, match="class"):
+    with pytest.raises(ValueError, match="variant"):
         selector.extend("[[kernel]]")
 
 

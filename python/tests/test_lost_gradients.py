@@ -49,11 +49,12 @@ def test_operators_with_arrays_are_the_tensors_on_both_sides(function, q):
         for tensor_first in (True, False):
             x = leaf(values, q)
             result = function(x, other) if tensor_first else function(other, x)
-            assert type(result) is Tensor and result.dtype == "float32" and result.queue == x.queue
+            kind = (Tensor, "float32") if function in ARITHMETIC else (IndexTensor, "bool")
+            assert (type(result), result.dtype) == kind and result.queue == x.queue
             with np.errstate(all="ignore"):
                 other32 = np.asarray(other, np.float32)
                 expected = function(values, other32) if tensor_first else function(other32, values)
-            np.testing.assert_allclose(result.to_host(), expected.astype(np.float32), rtol=2e-6)
+            np.testing.assert_allclose(result.to_host().astype(np.float32), expected.astype(np.float32), rtol=2e-6)
             assert result.requires_grad == (function in ARITHMETIC)
             if result.requires_grad:
                 result.sum().backward()
@@ -89,18 +90,9 @@ def test_arrays_are_read_in_every_call_of_a_compiled_function(wrap, q):
 
 
 def test_what_does_not_mix_says_so():
-    x, index = leaf([1.0, 2.0]), IndexTensor.from_host(manager.default("cpu").queue, [1, 2])
-    array = np.array([1.0, 2.0])
-    for function in (operator.floordiv, operator.mod, divmod, operator.and_, operator.lshift):
+    x, array = leaf([1.0, 2.0]), np.array([1.0, 2.0])
+    for function in (divmod, operator.and_, operator.lshift):
         for pair in ((x, array), (array, x)):
-            with pytest.raises(TypeError):
-                function(*pair)
-    for function in (*ARITHMETIC, operator.matmul):
-        for pair in ((x, index), (index, x), (index, array), (array, index)):
-            with pytest.raises(TypeError):
-                function(*pair)
-    for function in COMPARISONS:
-        for pair in ((x, index), (index, x)):
             with pytest.raises(TypeError):
                 function(*pair)
     for wrong in (np.array([1j, 2j]), np.complex64(1j), np.array(["a", "b"]), np.array([object(), 1])):
@@ -170,7 +162,8 @@ def test_top_level_signatures_are_those_of_ops():
     for name in TOP_LEVEL:
         own, forward = (inspect.signature(getattr(module, name)) for module in (netcl, ops))
         own, forward = ([(p.name, p.kind) for p in signature.parameters.values()] for signature in (own, forward))
-        assert own == forward
+        # PyTorch's names of the same arguments besides.
+        assert [parameter for parameter in own if parameter[0] not in ("dim", "keepdim")] == forward
 
 
 def test_top_level_out_is_for_tensors_without_a_gradient(q):
@@ -271,6 +264,10 @@ LOSING = {
     "normalize": ((2, 3), ops.normalize),
     "pixel_shuffle": ((4, 2, 2), lambda x: ops.pixel_shuffle(x, 2)),
     "pixel_unshuffle": ((1, 2, 2), lambda x: ops.pixel_unshuffle(x, 2)),
+    "unfold": (IMAGE, lambda x: ops.unfold(x, 1)),
+    "fold": ((1, 4, 1), lambda x: ops.fold(x, 2, 2)),
+    "affine_grid": ((1, 2, 3), lambda x: ops.affine_grid(x, (1, 1, 2, 2))),
+    "grid_sample": ((1, 2, 2, 2), lambda x: ops.grid_sample(x.detach(), x)),
     "channel_shuffle": ((1, 4), lambda x: ops.channel_shuffle(x, 2)),
     "einsum": ((2, 3), lambda x: ops.einsum("ij,ij->i", x.detach(), x)),
     "pad": ((2, 3), lambda x: ops.pad(x, [(1, 1)])),

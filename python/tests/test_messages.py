@@ -46,6 +46,24 @@ LAYERS = {
 }
 
 
+class Foreign:
+    """A tensor of another library."""
+
+    def __dlpack__(self):
+        raise AssertionError("nobody asked for it")
+
+
+Foreign.__module__, Foreign.__name__ = "torch", "Tensor"
+
+
+def test_a_selector_that_finds_nothing_says_what_is_there():
+    assert netcl.device("cpu").queue == CPU
+    for wrong in [lambda: netcl.device("no such device"), lambda: nn.Linear(2, 3, device="no such device")]:
+        with pytest.raises(ValueError, match=r"no device matches \"no such device\"; available: .*cpu \("):
+            wrong()
+    assert netcl.manager.default("no such device") is None
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_says_what_it_takes(name):
     layer = LAYERS[name]()
@@ -54,8 +72,13 @@ def test_a_layer_says_what_it_takes(name):
         with pytest.raises(TypeError) as raised:
             layer(wrong, *others)
         assert str(raised.value) == f"{name}: expected a Tensor, got {kind}"
-    with pytest.raises(TypeError, match=rf"^{name}: expected a Tensor, got list; make a tensor of it"):
-        layer([1.0, 2.0], *others)
+    for wrong, words in [
+        ([1.0, 2.0], "a list: use netcl.tensor"),
+        (np.zeros(2), "a NumPy array: use netcl.tensor"),
+        (Foreign(), "a torch.Tensor: use netcl.from_dlpack"),
+    ]:
+        with pytest.raises(TypeError, match=rf"^{name}: expected a Tensor, got {words}"):
+            layer(wrong, *others)
 
 
 def test_a_layer_inside_a_model_says_where_it_is():
@@ -94,8 +117,8 @@ WRONG = [
     (lambda: Tensor.from_shape(CPU, ("a",)), TypeError, "a shape is made of whole numbers, not str$"),
     (lambda: ag.einsum("ij,jk->ik", ones(2, 3), ones(2, 3)), ValueError, "axis 'j' has length 2 in operand 1, but 3 before"),
     (lambda: ag.einsum("...i,...i->...", ones(2, 3), ones(4, 3)), ValueError, 'the last axis of "..." has length 4 in operand 1'),
-    (lambda: ag.einsum("ij->ik", ones(2, 3)), ValueError, "the result has axis 'k', which no operand has"),
-    (lambda: ag.einsum("ij->ii", ones(2, 3)), ValueError, "the result has axis 'i' twice"),
+    (lambda: ag.einsum("ij->ik", ones(2, 3)), ValueError, "the output has axis 'k', which no operand has"),
+    (lambda: ag.einsum("ij->ii", ones(2, 3)), ValueError, "the output has axis 'i' twice"),
     (lambda: ag.einsum("ij", 5), TypeError, "einsum: operands are tensors, not int$"),
     (lambda: ag.sum(ones(2, 3), 1.0), TypeError, "axis is a whole number or a tuple of them, not 1.0"),
     (lambda: ops.sum(ones(2, 3), "a"), TypeError, "axis is a whole number or a tuple of them, not 'a'"),

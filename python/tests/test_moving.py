@@ -107,7 +107,8 @@ def test_parameters_stay_the_same_objects(target):
     move(model, target)
     assert all(a is b for a, b in zip(tensors, [*model.parameters(), *floats(model.buffers())], strict=True))
     for tensor, (identity, values, grad) in zip(tensors, kept, strict=True):
-        assert id(tensor) == identity and tensor.dtype == target[0] and tensor.is_leaf
+        # A count of batches stays one of whole numbers.
+        assert id(tensor) == identity and tensor.dtype == (target[0] if tensor.is_floating_point() else "int64") and tensor.is_leaf
         assert tensor.queue == target[1]
         np.testing.assert_array_equal(tensor.to_host(), values)
         if grad is not None:

@@ -47,7 +47,7 @@ def test_channel_dropout_drops_whole_channels(queue, kind, function, axes):
     assert np.array_equal(x.grad.to_host(), y.to_host() / 2)
     assert np.array_equal(function(x, 0.5, seed=1).to_host(), y.to_host())
     assert np.array_equal(function(x, training=False).to_host(), x.to_host())
-    with pytest.raises(ValueError, match=rf"{kind.__name__} takes \(N, C, .*; the input has shape \(2, 2\)"):
+    with pytest.raises(ValueError, match=rf"{kind.__name__}: expected input \(N, C, .*, got \(2, 2\)"):
         layer(drawn(queue, 2, 2))
 
 
@@ -205,8 +205,7 @@ def test_functions_of_layers(queue):
     assert depthwise.weight.shape == (3, 1, 3, 3) and depthwise(x).shape == x.shape
     assert nn.Unflatten(1, (3, -1))(nn.Flatten()(x)).shape == (2, 3, 16)
     for name in ("conv2d", "batch_norm", "cross_entropy", "gelu", "scaled_dot_product_attention", "embedding", "interpolate"):
-        assert name in F.__all__
-    assert all(callable(getattr(F, name)) for name in F.__all__)
+        assert callable(getattr(F, name))
 
 
 def test_weights_of_losses_move_with_them(queue):
@@ -261,22 +260,22 @@ def test_constructors_say_what_is_wrong(queue, kind, match, make):
     ("match", "make", "shape"),
     [
         (
-            r"Conv2d\(in_channels=3\) takes \(N, 3, H, W\); the input has shape \(2, 4, 5, 5\)",
+            r"Conv2d\(in_channels=3\): expected input \(N, 3, H, W\), got \(2, 4, 5, 5\)",
             lambda q: nn.Conv2d(q, 3, 4, 3),
             (2, 4, 5, 5),
         ),
-        (r"Conv1d\(in_channels=3\) takes \(N, 3, L\)", lambda q: nn.Conv1d(q, 3, 4, 3), (2, 4, 5)),
+        (r"Conv1d\(in_channels=3\): expected input \(N, 3, L\)", lambda q: nn.Conv1d(q, 3, 4, 3), (2, 4, 5)),
         (r"the window|kernel|larger", lambda q: nn.Conv2d(q, 3, 4, 7), (2, 3, 5, 5)),
-        (r"takes \(N, 3, H, W\)", lambda q: nn.ConvTranspose2d(q, 3, 4, 7), (2, 4, 5, 5)),
-        (r"BatchNorm2d\(3\) takes \(N, 3, H, W\); the input has shape \(2, 3\)", lambda q: nn.BatchNorm2d(q, 3), (2, 3)),
-        (r"BatchNorm1d\(3\) takes \(N, 3\) or \(N, 3, L\)", lambda q: nn.BatchNorm1d(q, 3), (2, 4)),
-        (r"GroupNorm\(num_channels=4\) takes \(N, 4, ...\)", lambda q: nn.GroupNorm(q, 2, 4), (2, 3)),
-        (r"LSTM\(input_size=3\) takes \(batch, length, 3\)", lambda q: nn.LSTM(q, 3, 4, batch_first=True), (2, 5, 2)),
+        (r"expected input \(N, 3, H, W\)", lambda q: nn.ConvTranspose2d(q, 3, 4, 7), (2, 4, 5, 5)),
+        (r"BatchNorm2d\(3\): expected input \(N, 3, H, W\), got \(2, 3\)", lambda q: nn.BatchNorm2d(q, 3), (2, 3)),
+        (r"BatchNorm1d\(3\): expected input \(N, 3\) or \(N, 3, L\)", lambda q: nn.BatchNorm1d(q, 3), (2, 4)),
+        (r"GroupNorm\(num_channels=4\): expected input \(N, 4, ...\)", lambda q: nn.GroupNorm(q, 2, 4), (2, 3)),
+        (r"LSTM\(input_size=3\): expected input \(batch, length, 3\)", lambda q: nn.LSTM(q, 3, 4, batch_first=True), (2, 5, 2)),
         (r"the sequence is empty", lambda q: nn.GRU(q, 3, 4), (0, 5, 3)),
         (r"query has shape \(2, 7\); it must be \(batch, length, 8\)", lambda q: nn.MultiheadAttention(q, 8, 2), (2, 7)),
         (r"PReLU has 3 slopes", lambda q: nn.PReLU(q, 3), (2, 4)),
         (r"cannot be split into \(4, 2\)", lambda q: nn.Unflatten(1, (4, 2)), (2, 9)),
-        (r"ZeroPad2d takes \(..., H, W\)", lambda q: nn.ZeroPad2d(1), (2, 3)),
+        (r"ZeroPad2d: expected input \(..., H, W\)", lambda q: nn.ZeroPad2d(1), (2, 3)),
     ],
 )
 def test_layers_say_what_they_take(queue, match, make, shape):

@@ -105,6 +105,7 @@ def test_a_network_trains_in_parts(queue):
 
 
 LEARN = [("mlp", 0.98), ("cnn", 0.97), ("resnet", 0.93), ("branches", 0.92), ("trainer", 0.95), ("distributed", 0.93)]
+LEARN += [("data_parallel", 0.85), ("inference", 0.85)]
 
 
 @pytest.mark.parametrize(("name", "least"), LEARN)
@@ -116,8 +117,23 @@ def test_examples_learn(name, least):
     assert accuracy >= least, run.stdout
 
 
+TUTORIALS = ["char_gpt", "vae", "unet", "lstm_classifier", "gan", "transformer"]
+if manager.default("opencl") is not None:
+    TUTORIALS.append("custom_kernel")
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_programs_in_the_style_of_tutorials_learn(name):
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "NETCL_DEVICE": "cpu"}
+    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert run.returncode == 0, run.stderr
+    before, after = map(float, re.findall(r"loss ([-0-9.]+) -> ([-0-9.]+)", run.stdout)[0])
+    assert after < before / 2, run.stdout
+
+
 def test_every_example_is_run():
     scripts = {path.stem for path in EXAMPLES.glob("*.py")}
-    run = {name for name, _ in LEARN}
+    run = {name for name, _ in LEARN} | {*TUTORIALS, "custom_kernel"}
     # The last two have their tests in test_amp.py and test_io_files.py.
     assert scripts == run | {"drawn_digits", "mixed_precision", "sentence_embeddings"}

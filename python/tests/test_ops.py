@@ -66,7 +66,7 @@ def test_mistakes_are_named(q):
         ops.add(x, tensor(q, np.ones(4)))
     with pytest.raises(ValueError, match="approximate"):
         ops.gelu(x, approximate="sigmoid")
-    assert str(inspect.signature(ops.softplus)) == "(x, beta=1, threshold=20, *, out=None)"
+    assert str(inspect.signature(ops.softplus)) == "(x, beta=1.0, threshold=20.0, *, out=None)"
     assert "log(1 + exp(beta * x)) / beta" in ops.softplus.__doc__
 
 

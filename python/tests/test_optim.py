@@ -63,13 +63,21 @@ def test_every_optimizer_takes_pytorchs_keywords():
         (optim.AdamW, dict(betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1, amsgrad=True, maximize=True)),
         (optim.RMSProp, dict(alpha=0.9, eps=1e-8, weight_decay=0.1, momentum=0.5, centered=True, maximize=True)),
         (optim.Adagrad, dict(lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.1, eps=1e-9, maximize=True)),
+        (optim.NAdam, dict(betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1, momentum_decay=0.1, decoupled_weight_decay=True)),
+        (optim.RAdam, dict(betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1, decoupled_weight_decay=True, maximize=True)),
+        (optim.Adamax, dict(betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1, maximize=True)),
+        (optim.Adadelta, dict(rho=0.8, eps=1e-6, weight_decay=0.1, maximize=True)),
+        (optim.Lion, dict(betas=(0.9, 0.99), weight_decay=0.1, maximize=True)),
+        (optim.Rprop, dict(etas=(0.4, 1.3), step_sizes=(1e-5, 10.0), maximize=True)),
+        (optim.ASGD, dict(lambd=1e-3, alpha=0.5, t0=0.0, weight_decay=0.1, maximize=True)),
     ]:
         p = parameter(queue, [1.0, -1.0])
-        opt = make([{"params": [p], "weight_decay": 0.25}], lr=0.5, **settings)
+        group = {"params": [p]} if make is optim.Rprop else {"params": [p], "weight_decay": 0.25}
+        opt = make([group], lr=0.5, **settings)
         gradient(p, [0.5, 0.5])
         opt.step()
         assert opt.lr == 0.5
-        assert opt.param_groups[0]["weight_decay"] == 0.25
+        assert opt.param_groups[0]["weight_decay"] == (0.25 if make is not optim.Rprop else 0.0)
         assert not np.allclose(p.to_host(), [1.0, -1.0])
         assert repr(opt).startswith(f"{make.__name__}(lr=0.5")
 
@@ -160,6 +168,61 @@ def test_state_survives_a_round_trip(queue):
         assert part in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["NAdam", "RAdam", "Adamax", "Adadelta", "Lion", "Rprop", "ASGD"])
+def test_states_of_all_optimizers_go_on(name):
+    queue = manager.default("cpu").queue
+    whole, first = parameter(queue, [1.0, 2.0, 3.0], "float64"), parameter(queue, [1.0, 2.0, 3.0], "float64")
+    runs = [(whole, getattr(optim, name)([whole], lr=0.1)), (first, getattr(optim, name)([first], lr=0.1))]
+    for p, opt in runs:
+        for grad in GRADS:
+            gradient(p, grad)
+            opt.step()
+    second = parameter(queue, first.to_host(), "float64")
+    resumed = getattr(optim, name)([second], lr=0.9)
+    resumed.load_state_dict(runs[1][1].state_dict())
+    for p, opt in [runs[0], (second, resumed)]:
+        for grad in GRADS:
+            gradient(p, grad)
+            opt.step()
+    np.testing.assert_array_equal(second.to_host(), whole.to_host())
+    with pytest.raises(ValueError):
+        getattr(optim, name)([whole], lr=-1.0)
+
+
+def test_lbfgs_calls_its_closure_and_muon_takes_matrices(queue):
+    p = parameter(queue, [3.0, -2.0])
+    opt = optim.LBFGS([p], line_search_fn="strong_wolfe", max_iter=5)
+
+    def closure():
+        opt.zero_grad()
+        loss = (p * p).sum()
+        loss.backward()
+        return loss
+
+    assert opt.step(closure).item() == 13.0
+    np.testing.assert_allclose(p.to_host(), 0.0, atol=1e-5)
+    again = optim.LBFGS([p])
+    again.load_state_dict(opt.state_dict())
+    assert again.state_dict()["func_evals"] == opt.state_dict()["func_evals"] > 1
+    with pytest.raises(TypeError, match="closure"):
+        opt.step(3)
+    with pytest.raises(ZeroDivisionError):
+        opt.step(lambda: 1 / 0)
+    with pytest.raises(ValueError, match="strong_wolfe"):
+        optim.LBFGS([p], line_search_fn="armijo")
+    with pytest.raises(ValueError, match="one group"):
+        optim.LBFGS([{"params": [p]}, {"params": [parameter(queue, [1.0])]}])
+    w = parameter(queue, [[1.0, 0.0], [0.0, 1.0]])
+    muon = optim.Muon([w], lr=0.1, adjust_lr_fn="match_rms_adamw")
+    gradient(w, [[1.0, 0.0], [0.0, 3.0]])
+    muon.step()
+    assert 0.9 < w.to_host()[0, 0] < 1.0 and set(muon.state_dict()) >= {"0.momentum_buffer", "groups.0.momentum"}
+    with pytest.raises(ValueError, match="only matrices"):
+        optim.Muon([p])
+    with pytest.raises(ValueError, match="adjust_lr_fn"):
+        optim.Muon([w], adjust_lr_fn="none")
+
+
 def test_schedules_drive_the_optimizer():
     p = parameter(manager.default("cpu").queue, [1.0])
 
@@ -190,6 +253,16 @@ def test_schedules_drive_the_optimizer():
         return optim.SequentialLR(opt, parts, [2])
 
     assert rates(sequential, 4) == [0.1, 0.1, 1, 0.5]
+    assert rates(lambda o: optim.ConstantLR(o, factor=0.5, total_iters=2), 4) == [0.5, 0.5, 1, 1]
+    np.testing.assert_allclose(rates(lambda o: optim.LinearLR(o, total_iters=2), 4), [1 / 3, 2 / 3, 1, 1])
+    np.testing.assert_allclose(rates(lambda o: optim.PolynomialLR(o, total_iters=4, power=2.0), 4), [1, 9 / 16, 1 / 4, 1 / 16])
+    restarts = rates(lambda o: optim.lr_scheduler.CosineAnnealingWarmRestarts(o, T_0=2, T_mult=2))
+    np.testing.assert_allclose(restarts, [1, 0.5, 1, 0.5 + 0.125**0.5, 0.5, 0.5 - 0.125**0.5])
+    assert rates(lambda o: optim.MultiplicativeLR(o, lambda epoch: 0.5), 3) == [1, 0.5, 0.25]
+    up_and_down = dict(base_lr=1.0, max_lr=3.0, step_size_up=2)
+    np.testing.assert_allclose(rates(lambda o: optim.CyclicLR(o, **up_and_down), 6, momentum=0.9), [1, 2, 3, 2, 1, 2])
+    scaled = rates(lambda o: optim.CyclicLR(o, **up_and_down, scale_fn=lambda cycle: 1 / cycle, cycle_momentum=False))
+    np.testing.assert_allclose(scaled, [1, 2, 3, 2, 1, 1.5])
     cycle = rates(lambda o: optim.OneCycleLR(o, 2.0, epochs=2, steps_per_epoch=3), 6, momentum=0.9)
     assert cycle[0] == pytest.approx(0.08) and max(cycle) <= 2.0 and cycle[-1] < 1e-5
 
@@ -247,6 +320,20 @@ def test_mistakes_are_named():
         optim.WarmupCosine(opt)
     with pytest.raises(ZeroDivisionError):
         optim.LambdaLR(opt, lambda epoch: 1 / epoch)
+    with pytest.raises(ValueError, match="start_factor is 0"):
+        optim.LinearLR(opt, start_factor=0.0)
+    with pytest.raises(ValueError, match="factor is 2"):
+        optim.ConstantLR(opt, factor=2.0)
+    with pytest.raises(ValueError, match="T_0 is 0"):
+        optim.CosineAnnealingWarmRestarts(opt, 0)
+    with pytest.raises(ValueError, match="mode is"):
+        optim.CyclicLR(opt, 0.1, 1.0, mode="square", cycle_momentum=False)
+    with pytest.raises(ValueError, match="no momentum to cycle"):
+        optim.CyclicLR(opt, 0.1, 1.0)
+    with pytest.raises(TypeError, match="lr_lambda is a function"):
+        optim.MultiplicativeLR(opt, 3)
+    with pytest.raises(TypeError, match="lr_lambda is a function"):
+        optim.LambdaLR(opt, [3])
     part = optim.StepLR(opt, 1)
     chain = optim.ChainedScheduler([part])
     chain.step()

@@ -66,7 +66,7 @@ impl CpuBuffer {
     /// The memory as an ndarray of bytes; ``array[:n].view("float32")`` reads it as something else.
     #[getter]
     fn array<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        ndarray::share(py, &self.bytes()?)
+        ndarray::share_bytes(py, &self.bytes()?)
     }
 
     /// The OpenCL context: always ``None`` here.

@@ -145,7 +145,7 @@ impl CpuQueue {
 }
 
 /// A chosen device: platform and device name, backend, device type, context and queue. Immutable.
-#[pyclass(module = "netcl.core.device", frozen, eq, from_py_object)]
+#[pyclass(module = "netcl.core.device", frozen, from_py_object)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct DeviceHandle(pub(crate) core::DeviceHandle);
 
@@ -173,6 +173,12 @@ impl DeviceHandle {
     #[getter]
     fn device_type(&self) -> &'static str {
         self.0.device_type.as_str()
+    }
+
+    /// ``device_type``, under PyTorch's name.
+    #[getter(r#type)]
+    fn kind(&self) -> &'static str {
+        self.device_type()
     }
 
     /// The ``Platform``; a ``CPUPlatform`` for the native CPU.
@@ -207,6 +213,33 @@ impl DeviceHandle {
 
     fn __repr__(&self) -> String {
         format!("{:?}", self.0)
+    }
+
+    /// A selector that names the device: ``"cpu"`` for the native CPU, else its name.
+    fn __str__(&self) -> &str {
+        match self.0.queue {
+            Queue::Cpu(_) => "cpu",
+            Queue::OpenCl(_) => &self.0.device_name,
+        }
+    }
+
+    fn __hash__(&self) -> usize {
+        self.0.device_name.len()
+    }
+
+    /// Equal to a handle of the same device, and to a selector that names it: ``"cpu"`` is the native CPU, ``"gpu"`` any GPU.
+    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if let Ok(other) = other.cast::<DeviceHandle>() {
+            return Ok(self.0 == other.get().0);
+        }
+        let Ok(selector) = other.extract::<&str>() else { return Ok(false) };
+        let native = matches!(self.0.queue, Queue::Cpu(_));
+        match selector {
+            "cpu" => Ok(native),
+            "opencl" => Ok(!native),
+            "gpu" | "accel" => Ok(self.device_type() == selector),
+            _ => Ok(py.detach(|| core::manager().default(selector)).py()?.is_some_and(|handle| handle == self.0)),
+        }
     }
 }
 
@@ -302,6 +335,22 @@ impl DeviceScope {
         Ok(DeviceScope { handle, scopes: RefCell::default() })
     }
 
+    /// The chosen device.
+    #[getter]
+    fn handle(&self, py: Python<'_>) -> PyResult<Py<DeviceHandle>> {
+        handle_to_py(py, self.handle.clone())
+    }
+
+    /// The queue of the chosen device: ``netcl.device("gpu").queue``, with an error that lists the devices where there is none.
+    #[getter]
+    fn queue(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        queue_to_py(py, &self.handle.queue)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("device({:?})", self.handle)
+    }
+
     fn __enter__(&self, py: Python<'_>) -> PyResult<Py<DeviceHandle>> {
         let handle = handle_to_py(py, self.handle.clone())?;
         self.scopes.borrow_mut().push(core::activate(self.handle.clone()));
@@ -352,6 +401,15 @@ fn handle_to_py(py: Python<'_>, handle: core::DeviceHandle) -> PyResult<Py<Devic
     Ok(new)
 }
 
+/// The handle of a queue's device, as a Python object.
+pub(crate) fn handle_of(py: Python<'_>, queue: &Queue) -> PyResult<Py<DeviceHandle>> {
+    let handle = match queue {
+        Queue::Cpu(_) => core::manager().cpu(),
+        Queue::OpenCl(stream) => py.detach(|| core::manager().handle(stream.device())).py()?,
+    };
+    handle_to_py(py, handle)
+}
+
 /// The Python object for a queue: the same one as long as it lives.
 pub(crate) fn queue_to_py(py: Python<'_>, queue: &Queue) -> PyResult<Py<PyAny>> {
     static CPU: PyOnceLock<Py<CpuQueue>> = PyOnceLock::new();
@@ -364,13 +422,16 @@ pub(crate) fn queue_to_py(py: Python<'_>, queue: &Queue) -> PyResult<Py<PyAny>> 
     }
 }
 
-/// The queue behind a Python object: one of ours, one of PyOpenCL's, or a handle; `None` for anything else.
+/// The queue behind a Python object: one of ours, one of PyOpenCL's, a handle or `device(...)`; `None` for anything else.
 pub(crate) fn queue_from_py(object: &Bound<'_, PyAny>) -> PyResult<Option<Queue>> {
     if let Ok(queue) = object.cast::<CpuQueue>() {
         return Ok(Some(Queue::Cpu(queue.get().0)));
     }
     if let Ok(handle) = object.cast::<DeviceHandle>() {
         return Ok(Some(handle.get().0.queue.clone()));
+    }
+    if let Ok(scope) = object.cast::<DeviceScope>() {
+        return Ok(Some(scope.borrow().handle.queue.clone()));
     }
     Ok(stream_from_py(object)?.map(Queue::OpenCl))
 }
@@ -387,10 +448,15 @@ pub(crate) fn resolve_queue(
         return Err(PyValueError::new_err(format!("unknown backend {name:?}: use \"cl\" or \"cpu\"")));
     }
     let resolved = match queue.filter(|object| !object.is_none()) {
-        Some(object) => queue_from_py(object)?.ok_or_else(|| {
-            let kind = object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
-            PyTypeError::new_err(format!("a queue is needed (manager.default(...).queue) or None, not {kind}"))
-        })?,
+        Some(object) => match object.extract::<&str>() {
+            Ok(selector) => py.detach(|| core::manager().get(selector)).py()?.queue,
+            Err(_) => queue_from_py(object)?.ok_or_else(|| {
+                let kind = object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+                PyTypeError::new_err(format!(
+                    "a device is needed (a selector such as \"gpu\", a handle or a queue) or None, not {kind}"
+                ))
+            })?,
+        },
         None => {
             let current = py.detach(core::current_device).py()?;
             match backend {

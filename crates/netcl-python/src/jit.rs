@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use netcl::Tensor as Recorded;
 use netcl::autograd::jit::{self, Body, Cache, Style};
-use netcl::core::dtype::DType;
-use netcl::core::index::IndexTensor as Index;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
@@ -13,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::autograd::site;
 use crate::error::{IntoPyResult, carry, kind};
-use crate::index::IndexTensor;
+use crate::index::Made;
 use crate::tensor::Tensor;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -115,23 +113,14 @@ fn all(objects: &Bound<'_, PyTuple>) -> PyResult<SmallVec<[Arc<Recorded>; 8]>> {
 }
 
 fn unwrap(object: &Bound<'_, PyAny>) -> PyResult<Arc<Recorded>> {
-    if let Ok(tensor) = object.cast::<Tensor>() {
-        return Ok(tensor.get().inner());
-    }
-    match object.cast::<IndexTensor>() {
-        Ok(index) => Ok(Arc::new(index.get().0.tensor().clone().into())),
+    match object.cast::<Tensor>() {
+        Ok(tensor) => Ok(tensor.get().inner()),
         Err(_) => Err(PyTypeError::new_err(format!("jit takes tensors here, not {}", kind(object)))),
     }
 }
 
-/// Whole numbers are an `IndexTensor` in Python.
 fn wrap(py: Python<'_>, tensor: Recorded) -> PyResult<Py<PyAny>> {
-    match tensor.dtype() {
-        DType::I32 | DType::I64 => {
-            Ok(Py::new(py, IndexTensor(Index::from_tensor(tensor.raw().clone()).py()?))?.into_any())
-        }
-        _ => Ok(Py::new(py, Tensor::new(tensor))?.into_any()),
-    }
+    Ok(Made::new(tensor).into_pyobject(py)?.into_any().unbind())
 }
 
 fn to_body(function: Py<PyAny>) -> Body {

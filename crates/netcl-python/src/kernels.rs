@@ -13,7 +13,6 @@ use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyTuple};
 use crate::cpu_buffer::CpuBuffer;
 use crate::device::{queue_from_py, resolve_queue};
 use crate::error::IntoPyResult;
-use crate::index::IndexTensor;
 use crate::list::List;
 use crate::opencl::{Event, Owner, buffer_from_py, context_from_py};
 use crate::tensor::{Tensor, parse_dtype};
@@ -436,9 +435,6 @@ fn argument(object: &Bound<'_, PyAny>) -> PyResult<KernelArg> {
     }
     if object.is_exact_instance_of::<PyInt>() || object.is_exact_instance_of::<PyBool>() {
         return Ok(KernelArg::Integer(object.extract()?));
-    }
-    if let Ok(index) = object.cast::<IndexTensor>() {
-        return Ok(KernelArg::Tensor(index.get().0.tensor().clone()));
     }
     if let Ok(local) = object.cast::<LocalMemory>() {
         return Ok(KernelArg::Local(local.get().0));

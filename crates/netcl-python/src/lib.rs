@@ -2,7 +2,9 @@
 
 mod amp;
 mod autograd;
+mod axis;
 mod capabilities;
+mod command;
 mod cpu_buffer;
 mod data;
 mod device;
@@ -18,6 +20,7 @@ mod list;
 mod memory;
 mod ndarray;
 mod nn;
+mod onnx;
 mod opencl;
 mod ops;
 mod optim;
@@ -53,6 +56,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tensor::reshape, module)?)?;
     module.add_function(wrap_pyfunction!(dlpack::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
+    module.add_function(wrap_pyfunction!(command::run_command, module)?)?;
     kernels::register(module)?;
     ops::register(module)?;
     layer_ops::register_forward(module)?;
@@ -61,6 +65,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     optim::register(module)?;
     data::register(module)?;
     io::register(module)?;
+    onnx::register(module)?;
     amp::register(module)?;
     profiling::register(module)?;
     runtime::register(module)?;

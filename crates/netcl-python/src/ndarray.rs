@@ -32,7 +32,11 @@ pub(crate) fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
 
 /// NumPy's name for a dtype; bfloat16 has none.
 pub(crate) fn numpy_name(dtype: DType) -> Option<&'static str> {
-    (dtype != DType::BF16).then(|| dtype.name())
+    match dtype {
+        DType::BF16 => None,
+        DType::U8 => Some("uint8"),
+        other => Some(other.name()),
+    }
 }
 
 fn type_number(dtype: DType) -> Option<NPY_TYPES> {
@@ -128,7 +132,17 @@ struct MemoryOwner {
 
 /// An ndarray that shares a CPU tensor's memory and keeps it alive; `None` where NumPy has no such dtype.
 pub(crate) fn share<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bound<'py, PyAny>>> {
-    share_with(py, tensor, Box::new(tensor.storage().clone()))
+    share_bytes(py, tensor)?.map(|array| truth_values(array, tensor.dtype())).transpose()
+}
+
+/// [`share`] of a tensor whose bytes are plain bytes.
+pub(crate) fn share_bytes<'py>(py: Python<'py>, bytes: &Tensor) -> PyResult<Option<Bound<'py, PyAny>>> {
+    share_with(py, bytes, Box::new(bytes.storage().clone()))
+}
+
+/// Bytes of a tensor are truth values.
+fn truth_values(array: Bound<'_, PyAny>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
+    if dtype == DType::U8 { array.call_method1("view", ("bool",)) } else { Ok(array) }
 }
 
 /// [`share`] with something else to keep alive, which keeps the memory alive in turn.
@@ -251,7 +265,7 @@ pub(crate) fn copy_out<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<
         let bytes = unsafe { std::slice::from_raw_parts_mut((*fields(target)).data.cast::<u8>(), nbytes) };
         py.detach(|| tensor.read_bytes(bytes)).py()?;
     }
-    Ok(array)
+    truth_values(array, tensor.dtype())
 }
 
 /// A tensor over an ndarray's own memory, for the keyword constructor: nothing is copied.

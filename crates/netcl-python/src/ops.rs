@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use netcl::autograd::ops::elementwise as recorded;
+use netcl::autograd::ops::{elementwise as recorded, reduce};
 use netcl::core::host;
 use netcl::core::kernels::expr::table;
 use netcl::core::precision;
 use netcl::core::random::Generator;
 use netcl::core::tensor::Tensor as Raw;
-use netcl::ops::matmul::MatmulOptions;
-use netcl::ops::{self, Axes, Operand};
+use netcl::raw_ops::matmul::MatmulOptions;
+use netcl::raw_ops::{self as ops, Axes, Operand};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::autograd::{site, unrecorded};
+use crate::axis;
 use crate::device::resolve_queue;
 use crate::error::{IntoPyResult, kind};
-use crate::index::IndexTensor;
+use crate::index::Made;
 use crate::layer_ops::whole;
 use crate::list::List;
 use crate::opencl::Program;
@@ -46,19 +47,19 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// A tensor that depends on no other.
-fn made(raw: netcl::core::Result<Raw>) -> PyResult<Tensor> {
-    Ok(Tensor::new(raw.py()?.into()))
+fn made(raw: netcl::core::Result<Raw>) -> PyResult<Made> {
+    Ok(Made::new(raw.py()?.into()))
 }
 
 /// The result of an operation that did not record. It remembers the operation if one of the inputs wants a gradient, so that a
 /// backward pass that would need it can name it.
-fn wrap(op: &'static str, inputs: &[&Tensor], raw: netcl::core::Result<Raw>) -> PyResult<Tensor> {
+fn wrap(op: &'static str, inputs: &[&Tensor], raw: netcl::core::Result<Raw>) -> PyResult<Made> {
     let result = made(raw)?;
-    result.remember_unrecorded(unrecorded(op, inputs));
+    result.0.remember_unrecorded(unrecorded(op, inputs));
     Ok(result)
 }
 
-fn wrap_all(op: &'static str, input: &Tensor, raw: netcl::core::Result<Vec<Raw>>) -> PyResult<Vec<Tensor>> {
+fn wrap_all(op: &'static str, input: &Tensor, raw: netcl::core::Result<Vec<Raw>>) -> PyResult<Vec<Made>> {
     raw.py()?.into_iter().map(|raw| wrap(op, &[input], Ok(raw))).collect()
 }
 
@@ -132,61 +133,61 @@ fn elementwise_table() -> Vec<(&'static str, &'static str, Vec<&'static str>, Ve
 
 /// ``reshape`` without recording.
 #[pyfunction]
-fn reshape_forward(x: &Bound<'_, Tensor>, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+fn reshape_forward(x: &Bound<'_, Tensor>, shape: &Bound<'_, PyAny>) -> PyResult<Made> {
     let (raw, shape) = (&x.get().inner(), parse_shape(shape)?);
     let reshaped = x.py().detach(|| netcl::core::tensor::reshape(raw, shape)).py()?;
     let view = Tensor::view(reshaped.into(), x, None);
     view.remember_unrecorded(unrecorded("reshape", &[x.get()]));
-    Ok(view)
+    Ok(Made(view))
 }
 
 /// The axes in another order, as a view.
 #[pyfunction]
-fn permute(x: &Tensor, axes: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+fn permute(x: &Tensor, axes: &Bound<'_, PyAny>) -> PyResult<Made> {
     wrap("permute", &[x], ops::permute(x.inner().raw(), &crate::ops::axes(Some(axes))?))
 }
 
 /// Two axes exchanged, as a view; the last two unless named.
 #[pyfunction]
 #[pyo3(signature = (x, axis0=-2, axis1=-1), text_signature = "(x, axis0=-2, axis1=-1)")]
-fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> PyResult<Tensor> {
+fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> PyResult<Made> {
     wrap("transpose", &[x], ops::transpose(x.inner().raw(), axis0, axis1))
 }
 
 /// The elements repeated along new or length-1 axes, as a view.
 #[pyfunction]
-fn expand(x: &Tensor, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+fn expand(x: &Tensor, shape: &Bound<'_, PyAny>) -> PyResult<Made> {
     wrap("expand", &[x], ops::expand(x.inner().raw(), parse_shape(shape)?))
 }
 
 /// Without axes of length 1: the given one(s), or all of them. A view.
 #[pyfunction]
 #[pyo3(signature = (x, axis=None))]
-fn squeeze(x: &Tensor, axis: Option<&Bound<'_, PyAny>>) -> PyResult<Tensor> {
+fn squeeze(x: &Tensor, axis: Option<&Bound<'_, PyAny>>) -> PyResult<Made> {
     wrap("squeeze", &[x], ops::squeeze(x.inner().raw(), &axes(axis)?))
 }
 
 /// With a new axis of length 1, as a view.
 #[pyfunction]
-fn unsqueeze(x: &Tensor, axis: isize) -> PyResult<Tensor> {
+fn unsqueeze(x: &Tensor, axis: isize) -> PyResult<Made> {
     wrap("unsqueeze", &[x], ops::unsqueeze(x.inner().raw(), axis))
 }
 
 /// The elements in reverse order along some axes, as a view.
 #[pyfunction]
-fn flip(x: &Tensor, axis: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+fn flip(x: &Tensor, axis: &Bound<'_, PyAny>) -> PyResult<Made> {
     wrap("flip", &[x], ops::flip(x.inner().raw(), &axes(Some(axis))?))
 }
 
 /// The tensor itself if its elements lie densely in row-major order, else a copy in which they do.
 #[pyfunction]
-fn contiguous(x: &Tensor) -> PyResult<Tensor> {
+fn contiguous(x: &Tensor) -> PyResult<Made> {
     wrap("contiguous", &[x], ops::contiguous(x.inner().raw()))
 }
 
 /// The values in another dtype.
 #[pyfunction]
-fn cast(x: &Tensor, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+fn cast(x: &Tensor, dtype: &Bound<'_, PyAny>) -> PyResult<Made> {
     wrap("cast", &[x], ops::cast(x.inner().raw(), parse_dtype(Some(dtype))?))
 }
 
@@ -210,7 +211,7 @@ fn raws(tensors: &[Bound<'_, Tensor>]) -> Vec<Raw> {
 /// Tensors joined along an existing axis.
 #[pyfunction]
 #[pyo3(signature = (tensors, axis=0))]
-fn cat(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
+fn cat(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Made> {
     let tensors = tensor_list("cat", tensors)?;
     wrap("cat", &own(&tensors), ops::cat(&raws(&tensors).iter().collect::<Vec<_>>(), axis))
 }
@@ -218,7 +219,7 @@ fn cat(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
 /// Tensors of one shape joined along a new axis.
 #[pyfunction]
 #[pyo3(signature = (tensors, axis=0))]
-fn stack(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
+fn stack(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Made> {
     let tensors = tensor_list("stack", tensors)?;
     wrap("stack", &own(&tensors), ops::stack(&raws(&tensors).iter().collect::<Vec<_>>(), axis))
 }
@@ -226,7 +227,7 @@ fn stack(tensors: &Bound<'_, PyAny>, axis: isize) -> PyResult<Tensor> {
 /// Views of consecutive parts: of the given lengths, or all of one length (the last may be shorter).
 #[pyfunction]
 #[pyo3(signature = (x, lengths, axis=0))]
-fn split(x: &Tensor, lengths: &Bound<'_, PyAny>, axis: isize) -> PyResult<Vec<Tensor>> {
+fn split(x: &Tensor, lengths: &Bound<'_, PyAny>, axis: isize) -> PyResult<Vec<Made>> {
     let raw = &x.inner();
     wrap_all("split", x, ops::split(raw, &split_lengths(raw, lengths, axis)?, axis))
 }
@@ -246,27 +247,27 @@ pub(crate) fn split_lengths(raw: &Raw, lengths: &Bound<'_, PyAny>, axis: isize) 
 /// Views of at most ``n`` parts of equal length; the last may be shorter.
 #[pyfunction]
 #[pyo3(signature = (x, n, axis=0))]
-fn chunk(x: &Tensor, n: usize, axis: isize) -> PyResult<Vec<Tensor>> {
+fn chunk(x: &Tensor, n: usize, axis: isize) -> PyResult<Vec<Made>> {
     wrap_all("chunk", x, ops::chunk(x.inner().raw(), n, axis))
 }
 
 /// The tensor repeated along each axis so many times; new axes come first.
 #[pyfunction]
-fn repeat(x: &Tensor, times: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+fn repeat(x: &Tensor, times: &Bound<'_, PyAny>) -> PyResult<Made> {
     wrap("repeat", &[x], ops::repeat(x.inner().raw(), &whole("repeat", "times", times)?))
 }
 
 /// The lower triangle of the last two axes; zero elsewhere.
 #[pyfunction]
 #[pyo3(signature = (x, diagonal=0))]
-fn tril(x: &Tensor, diagonal: isize) -> PyResult<Tensor> {
+fn tril(x: &Tensor, diagonal: isize) -> PyResult<Made> {
     wrap("tril", &[x], ops::tril(x.inner().raw(), diagonal))
 }
 
 /// The upper triangle of the last two axes; zero elsewhere.
 #[pyfunction]
 #[pyo3(signature = (x, diagonal=0))]
-fn triu(x: &Tensor, diagonal: isize) -> PyResult<Tensor> {
+fn triu(x: &Tensor, diagonal: isize) -> PyResult<Made> {
     wrap("triu", &[x], ops::triu(x.inner().raw(), diagonal))
 }
 
@@ -281,7 +282,7 @@ fn arange(
     step: f64,
     dtype: Option<&Bound<'_, PyAny>>,
     queue: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (start, stop) = stop.map_or((0.0, start), |stop| (start, stop));
     made(ops::arange(&resolve_queue(py, queue, None)?, start, stop, step, parse_dtype(dtype)?))
 }
@@ -296,7 +297,7 @@ fn full(
     value: f64,
     dtype: Option<&Bound<'_, PyAny>>,
     queue: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     made(ops::full(&resolve_queue(py, queue, None)?, parse_shape(shape)?, value, parse_dtype(dtype)?))
 }
 
@@ -317,7 +318,7 @@ fn uniform(
     dtype: Option<&Bound<'_, PyAny>>,
     queue: Option<&Bound<'_, PyAny>>,
     seed: Option<u64>,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
     made(ops::random::uniform(&queue, shape, parse_dtype(dtype)?, low, high, seeded(seed).as_mut()))
 }
@@ -334,7 +335,7 @@ fn normal(
     dtype: Option<&Bound<'_, PyAny>>,
     queue: Option<&Bound<'_, PyAny>>,
     seed: Option<u64>,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
     made(ops::random::normal(&queue, shape, parse_dtype(dtype)?, mean, std, seeded(seed).as_mut()))
 }
@@ -350,7 +351,7 @@ fn bernoulli(
     dtype: Option<&Bound<'_, PyAny>>,
     queue: Option<&Bound<'_, PyAny>>,
     seed: Option<u64>,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (queue, shape) = (resolve_queue(py, queue, None)?, parse_shape(shape)?);
     made(ops::random::bernoulli(&queue, shape, parse_dtype(dtype)?, p, seeded(seed).as_mut()))
 }
@@ -358,9 +359,9 @@ fn bernoulli(
 /// The numbers 0 to n - 1 in a random order, as an ``IndexTensor``.
 #[pyfunction]
 #[pyo3(signature = (n, queue=None, seed=None))]
-fn permutation(py: Python<'_>, n: usize, queue: Option<&Bound<'_, PyAny>>, seed: Option<u64>) -> PyResult<IndexTensor> {
+fn permutation(py: Python<'_>, n: usize, queue: Option<&Bound<'_, PyAny>>, seed: Option<u64>) -> PyResult<Made> {
     let index = ops::random::permutation(&resolve_queue(py, queue, None)?, n, seeded(seed).as_mut()).py()?;
-    Ok(IndexTensor(index))
+    Ok(index.into())
 }
 
 /// An axis, several axes, or none.
@@ -391,7 +392,7 @@ macro_rules! reductions {
         $(#[$doc])*
         #[pyfunction]
         #[pyo3(signature = (x, axis=None, keepdims=false))]
-        fn $name(py: Python<'_>, x: &Tensor, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
+        fn $name(py: Python<'_>, x: &Tensor, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Made> {
             let raw = &x.inner();
             let constant: &[&str] = &[$(stringify!($constant)),*];
             let inputs: &[&Tensor] = if constant.is_empty() { &[x] } else { &[] };
@@ -422,13 +423,7 @@ reductions! {
 /// The variance over some axes; ``correction=1`` divides by one less than the count.
 #[pyfunction]
 #[pyo3(signature = (x, axis=None, correction=1.0, keepdims=false))]
-fn var(
-    py: Python<'_>,
-    x: &Tensor,
-    axis: Option<&Bound<'_, PyAny>>,
-    correction: f64,
-    keepdims: bool,
-) -> PyResult<Tensor> {
+fn var(py: Python<'_>, x: &Tensor, axis: Option<&Bound<'_, PyAny>>, correction: f64, keepdims: bool) -> PyResult<Made> {
     let raw = &x.inner();
     wrap("var", &[x], with_axes(axis, |axes| site::detach(py, || ops::var(raw, axes, correction, keepdims)))?)
 }
@@ -442,7 +437,7 @@ fn std_(
     axis: Option<&Bound<'_, PyAny>>,
     correction: f64,
     keepdims: bool,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let raw = &x.inner();
     wrap("std", &[x], with_axes(axis, |axes| site::detach(py, || ops::std(raw, axes, correction, keepdims)))?)
 }
@@ -450,25 +445,39 @@ fn std_(
 /// The p-norm over some axes.
 #[pyfunction]
 #[pyo3(signature = (x, p=2.0, axis=None, keepdims=false))]
-fn norm(py: Python<'_>, x: &Tensor, p: f64, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
+fn norm(py: Python<'_>, x: &Tensor, p: f64, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Made> {
     let raw = &x.inner();
     wrap("norm", &[x], with_axes(axis, |axes| site::detach(py, || ops::norm(raw, p, axes, keepdims)))?)
 }
 
 /// Where the largest value is: along an axis, or in the flattened tensor. The first of equals; NaN counts as largest.
 #[pyfunction]
-#[pyo3(signature = (x, axis=None, keepdims=false))]
-fn argmax(py: Python<'_>, x: &Tensor, axis: Option<isize>, keepdims: bool) -> PyResult<IndexTensor> {
-    let raw = &x.inner();
-    Ok(IndexTensor(site::detach(py, || ops::argmax(raw, axis, keepdims)).py()?))
+#[pyo3(signature = (x, axis=None, keepdims=false, *, dim=None, keepdim=false))]
+pub(crate) fn argmax(
+    py: Python<'_>,
+    x: &Tensor,
+    axis: Option<isize>,
+    keepdims: bool,
+    dim: Option<isize>,
+    keepdim: bool,
+) -> PyResult<Made> {
+    let (x, axis) = (&x.inner(), axis::maybe("argmax", dim, axis)?);
+    Ok(site::detach(py, || reduce::argmax(x, axis, keepdims || keepdim)).py()?.into())
 }
 
 /// Where the smallest value is: along an axis, or in the flattened tensor. The first of equals; NaN counts as smallest.
 #[pyfunction]
-#[pyo3(signature = (x, axis=None, keepdims=false))]
-fn argmin(py: Python<'_>, x: &Tensor, axis: Option<isize>, keepdims: bool) -> PyResult<IndexTensor> {
-    let raw = &x.inner();
-    Ok(IndexTensor(site::detach(py, || ops::argmin(raw, axis, keepdims)).py()?))
+#[pyo3(signature = (x, axis=None, keepdims=false, *, dim=None, keepdim=false))]
+pub(crate) fn argmin(
+    py: Python<'_>,
+    x: &Tensor,
+    axis: Option<isize>,
+    keepdims: bool,
+    dim: Option<isize>,
+    keepdim: bool,
+) -> PyResult<Made> {
+    let (x, axis) = (&x.inner(), axis::maybe("argmin", dim, axis)?);
+    Ok(site::detach(py, || reduce::argmin(x, axis, keepdims || keepdim)).py()?.into())
 }
 
 macro_rules! along_an_axis {
@@ -476,7 +485,7 @@ macro_rules! along_an_axis {
         $(#[$doc])*
         #[pyfunction]
         #[pyo3(signature = (x, axis=-1), text_signature = "(x, axis=-1)")]
-        fn $name(py: Python<'_>, x: &Tensor, axis: isize) -> PyResult<Tensor> {
+        fn $name(py: Python<'_>, x: &Tensor, axis: isize) -> PyResult<Made> {
             let raw = &x.inner();
             wrap(stringify!($name), &[x], site::detach(py, || ops::$name(raw, axis)))
         }
@@ -515,7 +524,7 @@ fn matmul(
 /// ``x`` times the transposed ``weight`` (of shape ``(out_features, in_features)``) plus ``bias``, in one launch.
 #[pyfunction]
 #[pyo3(signature = (x, weight, bias=None))]
-fn linear(py: Python<'_>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> PyResult<Tensor> {
+fn linear(py: Python<'_>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> PyResult<Made> {
     let inputs: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
     let (x, weight, bias) = (&x.inner(), &weight.inner(), bias.map(Tensor::inner));
     let bias = bias.as_deref().map(netcl::Tensor::raw);
@@ -524,7 +533,7 @@ fn linear(py: Python<'_>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) ->
 
 /// Adds a vector along the channel axis: the last axis of matrices and sequences, axis 1 of images (4 or 5 axes).
 #[pyfunction]
-fn bias_add(py: Python<'_>, x: &Tensor, bias: &Tensor) -> PyResult<Tensor> {
+fn bias_add(py: Python<'_>, x: &Tensor, bias: &Tensor) -> PyResult<Made> {
     let inputs = [x, bias];
     let (x, bias) = (&x.inner(), &bias.inner());
     wrap("bias_add", &inputs, site::detach(py, || ops::bias_add(x, bias)))

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use netcl::core::backend::Queue;
+use netcl::core::conv::{ConvGeometry, ConvParams, symmetric};
 use netcl::core::device as core_device;
 use netcl::core::kernel_selector as core;
-use netcl::core::kernel_selector::{ConvShape, Extra, KernelConfig};
+use netcl::core::kernel_selector::{Extra, KernelConfig};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -68,12 +69,14 @@ impl KernelSelector {
         groups: usize,
         dtype: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let shape = ConvShape::new([N, C, H, W], F, [KH, KW])
-            .stride(pair(stride, 1, "stride")?)
-            .pad(pair(pad, 0, "pad")?)
-            .dilation(pair(dilation, 1, "dilation")?)
-            .groups(groups);
-        config_to_py(py, &self.0.select_conv2d_kernel(shape, parse_dtype(dtype)?))
+        let params = ConvParams {
+            stride: pair(stride, 1, "stride")?,
+            padding: symmetric(pair(pad, 0, "pad")?),
+            dilation: pair(dilation, 1, "dilation")?,
+            groups,
+        };
+        let geometry = ConvGeometry::of("select_conv2d_kernel", [N, C, H, W], F, [KH, KW], &params).py()?;
+        config_to_py(py, &self.0.select_conv2d_kernel(&geometry, parse_dtype(dtype)?))
     }
 
     /// The kernel for ``n`` independent elements.

@@ -146,6 +146,122 @@ class Adagrad(Optimizer):
         maximize: bool = False,
     ) -> Self: ...
 
+class NAdam(Optimizer):
+    def __new__(
+        cls,
+        params: _Params,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> Self: ...
+
+class RAdam(Optimizer):
+    def __new__(
+        cls,
+        params: _Params,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> Self: ...
+
+class Adamax(Optimizer):
+    def __new__(
+        cls,
+        params: _Params,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> Self: ...
+
+class Adadelta(Optimizer):
+    def __new__(
+        cls,
+        params: _Params,
+        lr: float = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> Self: ...
+
+class Lion(Optimizer):
+    def __new__(
+        cls,
+        params: _Params,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> Self: ...
+
+class Rprop(Optimizer):
+    def __new__(
+        cls,
+        params: _Params,
+        lr: float = 1e-2,
+        etas: tuple[float, float] = (0.5, 1.2),
+        step_sizes: tuple[float, float] = (1e-6, 50.0),
+        *,
+        maximize: bool = False,
+    ) -> Self: ...
+
+class ASGD(Optimizer):
+    def __new__(
+        cls,
+        params: _Params,
+        lr: float = 1e-2,
+        lambd: float = 1e-4,
+        alpha: float = 0.75,
+        t0: float = 1e6,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> Self: ...
+
+class Muon(Optimizer):
+    def __new__(
+        cls,
+        params: _Params,
+        lr: float = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+        eps: float = 1e-7,
+        ns_steps: int = 5,
+        adjust_lr_fn: Literal["original", "match_rms_adamw", "spectral_unclamped"] | None = None,
+    ) -> Self: ...
+
+class LBFGS(Optimizer):
+    def __new__(
+        cls,
+        params: Iterable[Tensor],
+        lr: float = 1.0,
+        max_iter: int = 20,
+        max_eval: int | None = None,
+        tolerance_grad: float = 1e-7,
+        tolerance_change: float = 1e-9,
+        history_size: int = 100,
+        line_search_fn: Literal["strong_wolfe"] | None = None,
+        *,
+        maximize: bool = False,
+    ) -> Self: ...
+    def step(self, closure: Callable[[], Any]) -> Any: ...  # type: ignore[override]
+
 class Ema:
     def __new__(cls, params: Iterable[Tensor] | Tensor, decay: float = 0.999, warmup: bool = True) -> Self: ...
     @property
@@ -227,14 +343,54 @@ class OneCycleLR(LRScheduler):
     ) -> Self: ...
 
 @final
+class ConstantLR(LRScheduler):
+    def __new__(cls, optimizer: Optimizer | float, factor: float = ..., total_iters: int = 5) -> Self: ...
+
+@final
+class LinearLR(LRScheduler):
+    def __new__(
+        cls, optimizer: Optimizer | float, start_factor: float = ..., end_factor: float = 1.0, total_iters: int = 5
+    ) -> Self: ...
+
+@final
+class PolynomialLR(LRScheduler):
+    def __new__(cls, optimizer: Optimizer | float, total_iters: int = 5, power: float = 1.0) -> Self: ...
+
+@final
+class CosineAnnealingWarmRestarts(LRScheduler):
+    def __new__(cls, optimizer: Optimizer | float, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -> Self: ...
+
+@final
+class MultiplicativeLR(LRScheduler):
+    def __new__(
+        cls, optimizer: Optimizer | float, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]]
+    ) -> Self: ...
+
+@final
+class CyclicLR(LRScheduler):
+    def __new__(
+        cls,
+        optimizer: Optimizer | float,
+        base_lr: float | Sequence[float],
+        max_lr: float | Sequence[float],
+        step_size_up: int = 2000,
+        step_size_down: int | None = None,
+        mode: Literal["triangular", "triangular2", "exp_range"] = "triangular",
+        gamma: float = 1.0,
+        scale_fn: Callable[[float], float] | None = None,
+        scale_mode: Literal["cycle", "iterations"] = "cycle",
+        cycle_momentum: bool = True,
+        base_momentum: float = 0.8,
+        max_momentum: float = 0.9,
+    ) -> Self: ...
+
+@final
 class ChainedScheduler(LRScheduler):
     def __new__(cls, schedulers: Iterable[LRScheduler]) -> Self: ...
 
 @final
 class SequentialLR(LRScheduler):
-    def __new__(
-        cls, optimizer: Optimizer | float, schedulers: Iterable[LRScheduler], milestones: Sequence[int]
-    ) -> Self: ...
+    def __new__(cls, optimizer: Optimizer | float, schedulers: Iterable[LRScheduler], milestones: Sequence[int]) -> Self: ...
 
 @final
 class ReduceLROnPlateau:

@@ -45,8 +45,9 @@ def _with_parameters(name: str, operands: list[str], params: list[tuple[str, flo
 
 
 for _name, _doc, _operands, _params in elementwise_table():
-    # The condition of ``where`` has no gradient, and a cast is more than an expression: the extension has both.
-    if _name not in ("cast", "where"):
+    # The condition of ``where`` has no gradient, a cast is more than an expression, and the others have defaults that depend on
+    # the dtype or that are booleans: the extension has all of them.
+    if _name not in ("cast", "where", "isclose", "nan_to_num"):
         globals()[python_name(_name)] = _make(_name, _doc, _operands, _params)
         __all__.append(python_name(_name))
 

@@ -7,12 +7,18 @@ from contextlib import ContextDecorator
 from typing import Any, TypeVar, overload
 
 from netcl._netcl import Tensor
-from netcl._netcl.autograd import backward as _backward, enter_scope, leave_scope
+from netcl._netcl.autograd import (
+    backward as _backward,
+    enter_scope,
+    is_grad_enabled,
+    leave_scope,
+    set_grad_enabled as _set,
+)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _S = TypeVar("_S", bound="_Scope")
 
-__all__ = ["Tape", "detect_anomaly", "enable_grad", "no_grad"]
+__all__ = ["Tape", "detect_anomaly", "enable_grad", "inference_mode", "no_grad", "set_grad_enabled"]
 
 
 class _Scope(ContextDecorator):
@@ -46,6 +52,43 @@ class enable_grad(_Scope):
     """Recording is on inside, also within ``no_grad``."""
 
     _kind = "enable_grad"
+
+
+class set_grad_enabled(ContextDecorator):
+    """Recording is on or off from now on; as a context manager until its end, as a decorator inside a function."""
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = mode
+        self._before = [is_grad_enabled()]
+        _set(mode)
+
+    def __call__(self, func: _F) -> _F:
+        _set(self._before.pop())
+        return super().__call__(func)
+
+    def __enter__(self) -> set_grad_enabled:
+        # Made for this scope, it has the state before already; entered once more, it takes the present one.
+        if not self._before or self._entered:
+            self._before.append(is_grad_enabled())
+        self._entered = True
+        _set(self.mode)
+        return self
+
+    _entered = False
+
+    def __exit__(self, *exception: object) -> None:
+        _set(self._before.pop())
+
+
+class inference_mode(_Scope):
+    """Nothing is recorded inside: ``no_grad``, under PyTorch's other name."""
+
+    _kind = "no_grad"
+
+    def __new__(cls, mode: Any = True) -> Any:
+        if callable(mode):
+            return super().__new__(cls, mode)
+        return super().__new__(cls) if mode else enable_grad()
 
 
 class detect_anomaly(_Scope):

@@ -15,10 +15,11 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
-from netcl._netcl import data as _native
+from netcl._factories import Generator
+from netcl._netcl import IndexTensor, Tensor, data as _native
 from netcl.data._collate import default_collate
 from netcl.data.augment import Mix, Transform, flat, takes_seed
-from netcl.data.dataset import native_of
+from netcl.data.dataset import ConcatDataset, Subset, TensorDataset, native_of
 from netcl.data.sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
 __all__ = ["DataLoader", "default_collate"]
@@ -49,6 +50,9 @@ class DataLoader:
     ``persistent_workers`` keeps the processes for the next epoch; threads start in microseconds and end with their epoch.
 
     ``device_queue`` (or ``bind_queue``) brings batches to a device: arrays arrive as ``Tensor`` and ``IndexTensor``.
+    Samples that hold tensors come as tensors on the device of the first of them, unless processes make the batches.
+    PyTorch's ``prefetch_factor`` is ``prefetch``, the seed of its ``generator`` is ``seed``, and ``pin_memory`` changes
+    nothing: uploads pass through page-locked memory anyway.
     ``timeout`` is how many seconds to wait for a batch before that is a ``TimeoutError``; 0 and ``None`` wait for ever.
 
     An exception of the data set, a transform or ``collate_fn`` keeps its type and traceback and gets a note with the number of
@@ -73,7 +77,14 @@ class DataLoader:
         timeout: float | None = None,
         persistent_workers: bool = False,
         workers: str = "thread",
+        generator: Generator | None = None,
+        pin_memory: bool = False,
+        prefetch_factor: int | None = None,
     ) -> None:
+        if prefetch_factor is not None:
+            prefetch = prefetch_factor
+        if generator is not None:
+            seed = generator.initial_seed()
         for name, value, least in [("batch_size", batch_size, 1), ("num_workers", num_workers, 0), ("prefetch", prefetch, 1)]:
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"DataLoader: {name} must be a whole number of at least {least}, got {value!r}")
@@ -195,12 +206,13 @@ class _Batches:
     def __init__(self, loader: DataLoader, epoch: int, samples: int, number: int) -> None:
         self._loader, self._epoch, self._number = loader, epoch, number
         self._uploader = None if loader.device_queue is None else _native.Uploader(loader.device_queue)
+        self._samples = _Samples(loader.dataset)
         self._batches: _native.Epoch | _ProcessBatches
         if loader.workers == "process" and loader.num_workers:
             self._batches = _ProcessBatches(loader, epoch, samples)
             self._look = float("inf")
         else:
-            self._batches = _thread_batches(loader, epoch, samples)
+            self._batches = _thread_batches(loader, self._samples, epoch, samples)
             self._look = time.monotonic() + _LOOK if loader.num_workers > 1 else float("inf")
         self._started = time.monotonic()
 
@@ -217,6 +229,8 @@ class _Batches:
         if time.monotonic() > self._look:
             self._look = time.monotonic() + _LOOK
             self._warn_of_lock()
+        if self._uploader is None and self._samples.queue is not None:
+            self._uploader = _native.Uploader(self._samples.queue)
         # The copy runs beside what the device is still doing for the batch before.
         return batch if self._uploader is None else self._uploader.upload(batch)
 
@@ -258,15 +272,55 @@ _LOOK = 1.0
 _epochs: WeakSet[_native.Epoch] = WeakSet()
 
 
-def _thread_batches(loader: DataLoader, epoch: int, samples: int) -> _native.Epoch:
+class _Samples:
+    """A data set whose first sample is looked at: the queue of a tensor in it is where batches belong."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self.queue = _home(dataset)
+        self._seen = False
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._noted(self._dataset[index])
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._noted, self._dataset)
+
+    def _noted(self, sample: Any) -> Any:
+        if not self._seen:
+            self._seen, self.queue = True, _queue_of(sample)
+        return sample
+
+
+def _home(dataset: Any) -> Any:
+    """The queue of the tensors that a data set was made of, if it was."""
+    if isinstance(dataset, TensorDataset):
+        return dataset.queue
+    parts = [dataset.dataset] if isinstance(dataset, Subset) else dataset.datasets if isinstance(dataset, ConcatDataset) else []
+    return next((queue for queue in map(_home, parts) if queue is not None), None)
+
+
+def _queue_of(sample: Any) -> Any:
+    """The queue of the first tensor in a sample, if it holds any."""
+    if isinstance(sample, (Tensor, IndexTensor)):
+        return sample.queue
+    parts = sample.values() if isinstance(sample, dict) else sample if isinstance(sample, (tuple, list)) else ()
+    return next((queue for queue in map(_queue_of, parts) if queue is not None), None)
+
+
+def _thread_batches(loader: DataLoader, watched: _Samples, epoch: int, samples: int) -> _native.Epoch:
     _end_at_exit()
     if loader._stream:
         _tell_epoch(loader.dataset, epoch)
-        dataset, lists = iter(loader.dataset), None
+        dataset: Any = iter(watched)
+        lists = None
     else:
         dataset, lists = native_of(loader.dataset), loader._batch_lists(epoch, samples)
         if dataset is None:
-            dataset = loader.dataset
+            dataset = watched
     batches = _native.Epoch(
         dataset,
         lists,

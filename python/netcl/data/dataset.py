@@ -8,10 +8,11 @@ import bisect
 import itertools
 import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from netcl._netcl import data as _native
+from netcl._factories import Generator
+from netcl._netcl import IndexTensor, Tensor, data as _native
 from netcl._netcl.data import CharTokenizer, read_text
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "FashionMNIST",
     "ImageDataset",
     "ImageFolder",
+    "IterableDataset",
     "NpyDataset",
     "NpzDataset",
     "Subset",
@@ -72,7 +74,7 @@ class Dataset:
         """Makes what cannot be pickled of the attributes that can."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_rust"}
+        return {name: value for name, value in vars(self).items() if name not in ("_rust", "queue")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -103,10 +105,17 @@ def native_of(dataset: Any) -> _native.Dataset | None:
     return _native.Dataset.of_arrays([dataset], None, True) if numbers else None
 
 
+class IterableDataset:
+    """Samples in an order of their own: a class of one's own derives from it and has ``__iter__``."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(f"{type(self).__name__}: an iterable data set needs __iter__")
+
+
 class TensorDataset(Dataset):
     """Arrays with one first axis: sample ``i`` has row ``i`` of each, in a tuple, or by name in a dict.
 
-    The arrays' own memory is read; they are not copied if they are dense.
+    The arrays' own memory is read; they are not copied if they are dense. Where tensors are given, a loader gives tensors.
 
     >>> import numpy as np
     >>> x, y = TensorDataset(np.arange(6).reshape(3, 2), np.array([4, 5, 6]))[1]
@@ -116,12 +125,17 @@ class TensorDataset(Dataset):
     ['x', 'y']
     """
 
+    queue: Any = None
+    """The queue of the first tensor that was given. It does not travel to other processes."""
+
     def __init__(self, *arrays: Any, **named: Any) -> None:
         import numpy as np
 
         if arrays and named:
             raise TypeError("TensorDataset: give all arrays names, or none")
-        self.arrays = [np.asarray(array) for array in arrays or named.values()]
+        given = arrays or tuple(named.values())
+        self.arrays = [np.asarray(array) for array in given]
+        self.queue = next((array.queue for array in given if isinstance(array, (Tensor, IndexTensor))), None)
         self.names = list(named) or None
         self._open()
 
@@ -182,12 +196,16 @@ _GETTERS = {Dataset.__getitem__, Subset.__getitem__, ConcatDataset.__getitem__}
 _LENGTHS = {Dataset.__len__, Subset.__len__, ConcatDataset.__len__}
 
 
-def random_split(dataset: Any, lengths: Sequence[int] | Sequence[float], seed: int = 0) -> list[Subset]:
-    """Parts without a sample in common, at random by seed. Sizes are numbers of samples, or shares that add up to 1.
+def random_split(
+    dataset: Any, lengths: Sequence[int] | Sequence[float], seed: int = 0, *, generator: Generator | None = None
+) -> list[Subset]:
+    """Parts without a sample in common, at random by seed, or by that of a generator. Sizes are numbers of samples, or shares
+    that add up to 1.
 
     >>> [len(part) for part in random_split(range(10), [0.7, 0.3])]
     [7, 3]
     """
+    seed = seed if generator is None else generator.initial_seed()
     return [Subset(dataset, part) for part in _native.split(len(dataset), lengths, seed)]
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "RandomSampler",
     "Sampler",
     "SequentialSampler",
+    "SubsetRandomSampler",
     "WeightedRandomSampler",
 ]
 
@@ -64,6 +65,21 @@ class RandomSampler(Sampler):
 
     def __init__(self, data_source: Sized | int, seed: int = 0) -> None:
         self._rust = _native.Sampler.random(_length(data_source), seed)
+
+
+class SubsetRandomSampler(Sampler):
+    """Some samples, by their numbers, in another order each epoch.
+
+    >>> sorted(SubsetRandomSampler([5, 2, 9], seed=1))
+    [2, 5, 9]
+    """
+
+    def __init__(self, indices: Sequence[int], seed: int = 0) -> None:
+        self.indices = [int(index) for index in indices]
+        self._rust = _native.Sampler.random(len(self.indices), seed)
+
+    def __iter__(self) -> Iterator[int]:
+        return (self.indices[place] for place in super().__iter__())
 
 
 class WeightedRandomSampler(Sampler):

@@ -51,7 +51,7 @@ class Meeting:
 
     def run(self, parts: Sequence[tuple[Callable[[], AbstractContextManager[Any]], Callable[[], Any]]]) -> list[Any]:
         """What functions give, each run inside of its context."""
-        refuse_recording()
+        refuse_recording(measures=False)
         made = [_Part(*part) for part in parts]
         self._running, self._arrived, self._failed = list(made), [], False
         recording, dtype = ag.is_grad_enabled(), autocast_dtype()

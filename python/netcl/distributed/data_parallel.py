@@ -18,6 +18,8 @@ from netcl._netcl.distributed import (
     OverlappedGradients,
     Replicas,
     broadcast_over_ranks,
+    gather,
+    refuse_recording,
     shard_lengths,
 )
 from netcl._structure import is_sequence
@@ -49,8 +51,10 @@ class DataParallel(Wrapper):
     goes to all devices as it is; results are joined along their first axis. Batches are divided equally, by ``weights=[2,
     1]``, or with ``weights="measured"`` by the speed that the devices show at the first batch; ``model.weights`` has them
     from then on, and checkpoints of the trainer keep them. Batch norm counts over the samples of each device, and the averages
-    that it keeps are those of the first; with ``sync_batch_norm=True`` it counts over the whole batch, as on one device. Such a
-    model cannot be a part of a captured step.
+    that it keeps are those of the first; with ``sync_batch_norm=True`` it counts over the whole batch, as on one device.
+
+    A step with such a model may be captured, with two exceptions that say what to do: training with ``sync_batch_norm=True``,
+    and a first batch with ``weights="measured"``.
 
     With a ``group`` every rank has such a model: it starts with the values of rank 0, and ``model.sync_grads()`` before
     ``optimizer.step()`` makes the gradients sums over the ranks, of which ``model.share`` times its own (1 / size) is this
@@ -127,6 +131,7 @@ class DataParallel(Wrapper):
         # The model's tables hold the copies of one device at a time.
         with self._lock:
             if self.weights == "measured":
+                refuse_recording(measures=True)
                 self.__dict__["weights"] = self._measured(args, kwargs)
             lengths = shard_lengths(rows, len(self.queues), self.weights)
             copies = self._replicas.copy(self.module.parameters())
@@ -155,8 +160,7 @@ class DataParallel(Wrapper):
         twins: dict[int, Any] = dict(zip(map(id, self.module.parameters()), parameters))
         if place > 0 or not own_buffers:
             for buffer in self.module.buffers():
-                whole = isinstance(buffer, IndexTensor)
-                twins[id(buffer)] = (buffer.clone() if whole else ag.clone(buffer.detach())).to(queue)
+                twins[id(buffer)] = buffer.detach().clone().to(queue)
         tables = [table for module in self.module.modules() for table in (module._parameters, module._buffers)]
         before = [dict(table) for table in tables]
         try:
@@ -271,8 +275,6 @@ def _part(value: Any, rows: int | None, part: slice, queue: Any) -> Any:
     if not isinstance(value, _ARRAYS):
         return value
     divided = rows is not None and len(value.shape) > 0 and value.shape[0] == rows
-    if isinstance(value, IndexTensor):
-        return IndexTensor.from_host(queue, value.to_host()[part], value.dtype) if divided else value.to(queue)
     value = value[part] if divided else value
     return value if isinstance(value, np.ndarray) else value.to(queue)
 
@@ -284,7 +286,7 @@ def _joined(results: list[Any], queue: Any, name: str) -> Any:
         home = [result.to(queue) for result in results]
         return home[0] if len(home) == 1 else ag.stack(home) if first.ndim == 0 else ag.cat(home, 0)
     if isinstance(first, IndexTensor):
-        return IndexTensor.from_host(queue, np.concatenate([result.to_host() for result in results]), first.dtype)
+        return gather(results, queue)
     if isinstance(first, np.ndarray):
         return np.concatenate(results)
     inside = [_parts_of(result) for result in results]

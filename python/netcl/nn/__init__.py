@@ -7,7 +7,7 @@
     loss = F.cross_entropy(model(x), y)
 """
 
-from netcl.nn import functional, init, layers, models, resnet
+from netcl.nn import functional, init, layers, models, resnet, utils
 from netcl.nn.factory import *
 from netcl.nn.functional import cross_entropy, mse_loss
 from netcl.nn.fuse import fuse_conv_bn
@@ -39,6 +39,7 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "Bilinear",
+    "CTCLoss",
     "CausalSelfAttention",
     "CircularPad1d",
     "CircularPad2d",
@@ -59,6 +60,7 @@ __all__ = [
     "Embedding",
     "EmbeddingBag",
     "Flatten",
+    "Fold",
     "GRUCell",
     "GaussianNLLLoss",
     "GlobalAvgPool2d",
@@ -150,6 +152,7 @@ __all__ = [
     "TransformerEncoderLayer",
     "TripletMarginLoss",
     "Unflatten",
+    "Unfold",
     "Upsample",
     "ViTB16",
     "VisionTransformer",
@@ -178,5 +181,6 @@ __all__ = [
     "resnet",
     "tiny_cnn_config",
     "to_config",
+    "utils",
     "xavier_uniform",
 ]

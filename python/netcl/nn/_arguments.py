@@ -7,10 +7,22 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from netcl._netcl import DeviceHandle, Tensor
-from netcl.core.device import manager
+from netcl._netcl import DeviceHandle, Tensor, device as _device
 
 __all__ = ["WrongInput", "depth", "positive", "queue_first", "resolve_queue", "with_queue"]
+
+
+def _passed(got: Any) -> str:
+    """What was passed, and what to pass instead: ``a torch.Tensor: use netcl.from_dlpack(...)``."""
+    kind = type(got)
+    home = kind.__module__.partition(".")[0]
+    if home == "numpy":
+        return "a NumPy array: use netcl.tensor(...)" if hasattr(got, "ndim") else f"a numpy.{kind.__name__}"
+    if home not in ("builtins", "netcl") and hasattr(got, "__dlpack__"):
+        return f"a {home}.{kind.__name__}: use netcl.from_dlpack(...)"
+    if isinstance(got, (list, tuple)):
+        return f"a {kind.__name__}: use netcl.tensor(...)"
+    return kind.__name__
 
 
 class WrongInput(TypeError):
@@ -18,8 +30,7 @@ class WrongInput(TypeError):
 
     def __init__(self, layer: Any, got: Any) -> None:
         self.layer, self.path = layer, ""
-        numbers = hasattr(got, "__array__") or isinstance(got, list)
-        self.got = type(got).__name__ + ("; make a tensor of it with netcl.autograd.tensor(...)" if numbers else "")
+        self.got = _passed(got)
         super().__init__(layer, got)
 
     @classmethod
@@ -73,10 +84,7 @@ def with_queue(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 def resolve_queue(device: Any) -> Any:
     """The queue of a device: of a selector (``"cpu"``, ``"gpu"``, ``0``), of a handle, or the queue itself."""
     if isinstance(device, (str, int)):
-        handle = manager.default(device)
-        if handle is None:
-            raise ValueError(f"there is no device {device!r}; netcl.manager.discover() lists those that there are")
-        return handle.queue
+        return _device(device).queue  # says what is there where nothing matches
     return device.queue if isinstance(device, DeviceHandle) else device
 
 

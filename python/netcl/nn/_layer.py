@@ -62,6 +62,8 @@ def _constructor(cls: type[Layer]) -> Callable[..., None]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         if cls._on_device:
             args = with_queue(type(self).__name__, args, kwargs)
+        if cls._any_inplace:
+            kwargs.pop("inplace", None)
         try:
             given = signature.bind(self, *args, **kwargs).arguments
         except TypeError as problem:
@@ -98,6 +100,8 @@ class Layer(Module):
     _kind = ""
     _layer: _nn.Layer
     _on_device = False
+    _any_inplace = False
+    """Whether ``inplace=`` is taken as PyTorch's programs give it. It changes nothing: memory is reused without being told."""
     _arguments: Mapping[str, _Parameter] = MappingProxyType({})
 
     def __init_subclass__(cls, kind: str | None = None, also: tuple[str, ...] = (), **more: Any) -> None:

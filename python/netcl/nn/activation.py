@@ -43,9 +43,14 @@ __all__ = [
 class Activation(Layer):
     """A function of one tensor as a module."""
 
+    _any_inplace = True
+
 
 class ReLU(Activation):
-    """``max(x, 0)``."""
+    """``max(x, 0)``. ``inplace`` changes nothing."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        self._make()
 
 
 class ReLU6(Activation):

@@ -61,8 +61,12 @@ class GPT(Module):
                 # What is added up along the shortcuts starts smaller, so that the sum keeps its size.
                 normal_(weight, 0.0, 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02)
 
-    def forward(self, tokens: Any, cache: KVCache | None = None) -> Tensor:
-        """The logits of what comes after each token; with a cache, of tokens that follow those it has seen."""
+    def forward(self, tokens: Any, cache: KVCache | None = None, *, targets: Any = None) -> Tensor:
+        """The logits of what comes after each token; with a cache, of tokens that follow those it has seen.
+
+        With ``targets``, the tokens that do come next (as many, in any shape; -100 leaves one out), the mean cross-entropy
+        instead, for which only some rows of the logits are ever in memory.
+        """
         shape = tuple(getattr(tokens, "shape", None) or _shape(tokens))
         start = 0 if cache is None else cache.length
         if len(shape) != 2 or not 1 <= shape[1] <= self.block_size - start:
@@ -72,7 +76,10 @@ class GPT(Module):
             x = block(x, cache, layer)
         if cache is not None:
             cache.advance(shape[1])
-        return self.lm_head(self.ln_f(x))
+        x = self.ln_f(x)
+        if targets is not None:
+            return ag.linear_cross_entropy(x, self.lm_head.weight, targets)
+        return self.lm_head(x)
 
     def generate(
         self,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from netcl._netcl import Tensor
 from netcl._netcl.nn import (
     calculate_gain,
@@ -22,11 +24,14 @@ from netcl._netcl.nn import (
     xavier_normal_,
     xavier_uniform_,
 )
+from netcl.autograd.tape import no_grad
 
 __all__ = [
     "calculate_gain",
     "constant",
     "constant_",
+    "dirac_",
+    "eye_",
     "kaiming_normal_",
     "kaiming_uniform",
     "kaiming_uniform_",
@@ -51,6 +56,31 @@ def zeros_(tensor: Tensor) -> Tensor:
 def ones_(tensor: Tensor) -> Tensor:
     """Fills a tensor with ones."""
     return constant_(tensor, 1.0)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """Fills a matrix with ones on its diagonal and zeros beside it."""
+    if tensor.ndim != 2:
+        raise ValueError(f"eye_: a matrix is needed, not shape {tensor.shape}")
+    return _overwrite(tensor, np.eye(tensor.shape[0], tensor.shape[1]))
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """Fills the weight of a convolution so that each group passes as many channels through as it can."""
+    out, channels, *kernel = tensor.shape
+    if tensor.ndim < 3 or groups < 1 or out % groups:
+        raise ValueError(f"dirac_: the weight of a convolution in {groups} groups is needed, not shape {tensor.shape}")
+    values = np.zeros(tensor.shape)
+    middle = tuple(size // 2 for size in kernel)
+    for group in range(groups):
+        for channel in range(min(out // groups, channels)):
+            values[(group * (out // groups) + channel, channel, *middle)] = 1
+    return _overwrite(tensor, values)
+
+
+def _overwrite(tensor: Tensor, values: np.ndarray) -> Tensor:
+    with no_grad():
+        return tensor.copy_(Tensor.from_host(tensor.queue, values.astype(np.float32)))
 
 
 def constant(tensor: Tensor, val: float) -> None:

@@ -10,6 +10,7 @@ from netcl.nn._layer import KW_ONLY, Layer, given
 __all__ = [
     "BCELoss",
     "BCEWithLogitsLoss",
+    "CTCLoss",
     "CosineEmbeddingLoss",
     "CrossEntropyLoss",
     "GaussianNLLLoss",
@@ -186,3 +187,17 @@ class TripletMarginLoss(_LossOfThree):
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(anchor, positive, negative)
+
+
+class CTCLoss(_Loss):
+    """The negative log-likelihood of sequences of labels whose places in time are not known.
+
+    Computed on the host: it cannot be captured or compiled.
+    """
+
+    blank: int = 0
+    reduction: str = "mean"
+    zero_infinity: bool = False
+
+    def forward(self, log_probs: Tensor, targets: Any, input_lengths: Any, target_lengths: Any) -> Tensor:  # type: ignore[override]
+        return _nn.ctc_loss(self._layer, self.__dict__, log_probs, targets, input_lengths, target_lengths)

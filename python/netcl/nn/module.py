@@ -261,6 +261,29 @@ class Module:
             module = found
         return module
 
+    def get_parameter(self, path: str) -> Tensor:
+        """The parameter under a dotted name."""
+        return self._member(path, "_parameters", "parameter")
+
+    def get_buffer(self, path: str) -> Tensor:
+        """The buffer under a dotted name."""
+        return self._member(path, "_buffers", "buffer")
+
+    def _member(self, path: str, table: str, kind: str) -> Any:
+        owner, _, name = path.rpartition(".")
+        module = self.get_submodule(owner)
+        found = getattr(module, table).get(name)
+        if found is None:
+            known = ", ".join(getattr(module, table)) or "none"
+            raise AttributeError(f"{type(self).__name__} has no {kind} {path!r}: {type(module).__name__} has {known}")
+        return found
+
+    def set_submodule(self, path: str, module: Module) -> None:
+        """Puts a module in the place of the one under a dotted name."""
+        owner, _, name = path.rpartition(".")
+        self.get_submodule(path)
+        setattr(self.get_submodule(owner), name, module)
+
     # ---- hooks -----------------------------------------------------------------------------------------------------
 
     def _own_hooks(self) -> Hooks:
@@ -355,6 +378,18 @@ class Module:
             if isinstance(tensor, Tensor) and tensor.is_leaf:
                 tensor._move_to(there)
         return self
+
+    def cpu(self: _M) -> _M:
+        """``to("cpu")``."""
+        return self.to("cpu")
+
+    def gpu(self: _M) -> _M:
+        """``to("gpu")``."""
+        return self.to("gpu")
+
+    def cuda(self: _M) -> _M:
+        """``to("gpu")``."""
+        return self.to("gpu")
 
     def half(self: _M) -> _M:
         """``to("float16")``: for inference in 16 bits; training keeps float32 and uses ``netcl.amp``."""

@@ -9,7 +9,7 @@ from netcl._netcl import Tensor
 from netcl.nn._layer import Layer, given
 from netcl.nn.module import Module
 
-__all__ = ["Concat", "Flatten", "Identity", "PixelShuffle", "PixelUnshuffle", "Unflatten", "Upsample"]
+__all__ = ["Concat", "Flatten", "Fold", "Identity", "PixelShuffle", "PixelUnshuffle", "Unflatten", "Unfold", "Upsample"]
 
 
 class Flatten(Layer):
@@ -57,6 +57,25 @@ class PixelUnshuffle(Layer):
     """(..., C, H * r, W * r) to (..., C * r * r, H, W): undoes ``PixelShuffle``."""
 
     downscale_factor: int = given()
+
+
+class Unfold(Layer):
+    """The patches of images (N, C, H, W) as columns (N, C * kernel height * kernel width, patches)."""
+
+    kernel_size: Any = given()
+    dilation: Any = 1
+    padding: Any = 0
+    stride: Any = 1
+
+
+class Fold(Layer):
+    """Images (N, C, H, W) from columns (N, C * kernel height * kernel width, patches), added up where they overlap."""
+
+    output_size: Any = given()
+    kernel_size: Any = given()
+    dilation: Any = 1
+    padding: Any = 0
+    stride: Any = 1
 
 
 class Upsample(Layer):

@@ -65,7 +65,7 @@ def binder(
 
 def signature_of(operands: list[str], params: list[tuple[str, float]]) -> str:
     """The operands, and the parameters with their defaults."""
-    return ", ".join([*operands, *(f"{k}=None" if math.isinf(d) else f"{k}={d:g}" for k, d in params)])
+    return ", ".join([*operands, *(f"{k}=None" if math.isinf(d) else f"{k}={d!r}" for k, d in params)])
 
 
 def python_name(name: str) -> str:
@@ -74,7 +74,8 @@ def python_name(name: str) -> str:
 
 
 for _name, _doc, _operands, _params in elementwise_table():
-    if _name != "cast":
+    # Those beside the cast have defaults that depend on the dtype or that are booleans; ``netcl.autograd`` has them.
+    if _name not in ("cast", "isclose", "nan_to_num"):
         globals()[python_name(_name)] = _make(_name, _doc, _operands, _params)
         __all__.append(python_name(_name))
 

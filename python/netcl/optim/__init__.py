@@ -13,15 +13,24 @@
 
 from netcl._netcl.amp import GradScaler as AMPGradScaler
 from netcl._netcl.optim import (
+    ASGD,
+    LBFGS,
     SGD,
+    Adadelta,
     Adagrad,
     Adam,
+    Adamax,
     AdamW,
     Ema,
+    Lion,
     Momentum,
+    Muon,
+    NAdam,
     Optimizer,
     ParamGroup,
+    RAdam,
     RMSProp,
+    Rprop,
     clip_grad_norm,
     clip_grad_norm_device,
     clip_grad_value,
@@ -30,9 +39,13 @@ from netcl.optim import lr_scheduler
 from netcl.optim.ema import ModelEMA
 from netcl.optim.lr_scheduler import *
 
+RMSprop = RMSProp
+"""``RMSProp``, as PyTorch spells it."""
+
 __all__ = [
-    "SGD", "AMPGradScaler", "Adagrad", "Adam", "AdamW", "ChainedScheduler", "CosineAnnealingLR", "Ema", "ExponentialLR",
-    "LRScheduler", "LambdaLR", "ModelEMA", "Momentum", "MultiStepLR", "OneCycleLR", "Optimizer", "ParamGroup", "RMSProp",
-    "ReduceLROnPlateau", "SequentialLR", "StepLR", "WarmupCosine", "clip_grad_norm", "clip_grad_norm_device", "clip_grad_value",
-    "lr_scheduler",
+    "ASGD", "LBFGS", "SGD", "AMPGradScaler", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ChainedScheduler",
+    "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "Ema", "ExponentialLR", "LRScheduler",
+    "LambdaLR", "LinearLR", "Lion", "ModelEMA", "Momentum", "MultiStepLR", "MultiplicativeLR", "Muon", "NAdam",
+    "OneCycleLR", "Optimizer", "ParamGroup", "PolynomialLR", "RAdam", "RMSProp", "RMSprop", "ReduceLROnPlateau", "Rprop",
+    "SequentialLR", "StepLR", "WarmupCosine", "clip_grad_norm", "clip_grad_norm_device", "clip_grad_value", "lr_scheduler",
 ]

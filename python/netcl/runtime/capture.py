@@ -149,9 +149,12 @@ class CapturedFunction(Generic[P, R]):
         return result
 
     def verify(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """One step, made by the function and by a replay from the same state; raises where a bit differs."""
+        """One step, made by the function and by a replay from the same state. Prints the verdict; raises where bits differ."""
         variant, _, inputs = self._variant(args, kwargs)
         result: R = variant.result(variant.captured.verify(*inputs))
+        launches = (variant.captured.stats() or {}).get("launches")
+        name = getattr(self, "__name__", "capture")
+        print(f"{name}: the replay of {launches} launches has the bits of the function")
         return result
 
     def replay(self) -> R:

@@ -39,6 +39,8 @@ LABELS = np.array([2, 0, 1, 1])
 SEVERAL = np.array([[2, 0, -1, 3, 1], [1, -1, 0, 0, 0], [-1, 4, 3, 2, 1], [4, 3, 3, 0, 2]])
 ROWS = np.array([[1, 4, 4], [0, 2, 4], [4, 4, 4]])
 INDICES, OFFSETS = np.array([1, 4, 4, 0, 2, 4, 4]), np.array([0, 3, 3, 5])
+# From -2 to 2, most of them inside.
+POINTS = numbers("points", (2, 3, 4, 2)) * 1.3
 # PyTorch's gradients of these are none, or NaN at 0.
 TARGETS = (SIGNS, COUNTS)
 AVERAGES = {"running_mean": numbers("mean", (3,)), "running_var": numbers("var", (3,)) * 0.5 + 1.0}
@@ -66,6 +68,42 @@ CASES = [
     Case("pixel_shuffle", ((2, 8, 2, 3), 2)),
     Case("pixel_unshuffle", ((2, 3, 4, 6), 2)),
     Case("channel_shuffle", ((2, 6, 3, 2), 3)),
+    *(
+        Case("scaled_dot_product_attention", ((2, heads, 3, 4), (2, 2, 5, 4), (2, 2, 5, 6)), how, mask, label=label)
+        for label, heads, how, mask in (
+            ("mask", 2, {"scale": 0.3}, {"attn_mask": (2, 1, 5)}),
+            ("grouped", 6, {"enable_gqa": True}, {}),
+            ("grouped-causal", 4, {"enable_gqa": True, "is_causal": True}, {}),
+            ("grouped-mask", 4, {"enable_gqa": True}, {"attn_mask": (1, 4, 3, 5)}),
+        )
+    ),
+    Case("unfold", ((2, 3, 5, 6),), {"kernel_size": (2, 3), "dilation": (2, 1), "padding": (1, 2), "stride": (1, 2)}),
+    Case("unfold", ((3, 4, 6),), {"kernel_size": 2, "stride": 2}, label="one"),
+    Case("fold", ((2, 12, 12),), {"output_size": (4, 5), "kernel_size": 2, "padding": (1, 0), "dilation": (3, 1), "stride": (1, 1)}),
+    Case("fold", ((12, 6),), {"output_size": (4, 6), "kernel_size": 2, "stride": 2}, label="one"),
+    *(
+        Case("interpolate", ((2, 2, 4, 5),), {"mode": mode, **how}, label=f"{mode}-{label}")
+        for mode in ("bicubic", "area")
+        for label, how in (
+            ("larger", {"size": (7, 6)}),
+            ("smaller", {"size": (2, 3)}),
+            ("factor", {"scale_factor": (1.7, 0.6)}),
+            ("corners", {"scale_factor": 2.0, "align_corners": True}),
+        )
+        if mode == "bicubic" or label != "corners"
+    ),
+    Case("interpolate", ((2, 3, 7),), {"mode": "area", "size": 3}, label="area-line"),
+    *(
+        Case("affine_grid", ((2, 2, 3),), {"size": [2, 3, 4, 5], "align_corners": corners}, label=f"{corners}")
+        for corners in (False, True)
+    ),
+    *(
+        Case("grid_sample", ((2, 2, 4, 5), POINTS), how, label="-".join(str(value) for value in how.values()))
+        for mode in ("bilinear", "nearest", "bicubic")
+        for padding in ("zeros", "border", "reflection")
+        for corners in (False, True)
+        for how in ({"mode": mode, "padding_mode": padding, "align_corners": corners},)
+    ),
     Case("glu", ((3, 4, 5), 1)),
     Case("glu", ((3, 6),), label="last"),
     *(

@@ -9,6 +9,7 @@ use pyo3::types::PyTuple;
 
 use super::wrap;
 use crate::error::{IntoPyResult, carry, kind};
+use crate::index::Made;
 use crate::tensor::Tensor;
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -66,7 +67,7 @@ impl Callable {
 /// again from where they were.
 #[pyfunction]
 #[pyo3(signature = (function, *inputs))]
-fn checkpoint(py: Python<'_>, function: &Bound<'_, PyAny>, inputs: &Bound<'_, PyTuple>) -> PyResult<Tensor> {
+fn checkpoint(py: Python<'_>, function: &Bound<'_, PyAny>, inputs: &Bound<'_, PyTuple>) -> PyResult<Made> {
     let (callable, tensors) = Callable::new(function, &inputs.iter().collect::<Vec<_>>());
     let result =
         netcl::autograd::checkpoint(move |tensors| callable.call(tensors), &tensors.iter().collect::<Vec<_>>());

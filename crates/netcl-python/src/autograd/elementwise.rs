@@ -13,11 +13,11 @@ use smallvec::SmallVec;
 
 use super::{like, record};
 use crate::error::kind;
+use crate::index::Made;
 use crate::list::List;
-use crate::tensor::{Tensor, parse_dtype};
+use crate::tensor::{Tensor, parse_any_dtype};
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(elementwise_, module)?)?;
     module.add_function(wrap_pyfunction!(where_, module)?)?;
     module.add_function(wrap_pyfunction!(cast, module)?)
 }
@@ -26,6 +26,7 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub(crate) enum Given {
     Tensor(Arc<Recorded>),
     Number(f64),
+    Whole(i64),
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Given {
@@ -46,6 +47,12 @@ impl Given {
         if !number && !is_real(object) {
             return None;
         }
+        // A whole number beside tensors of whole numbers; of floats it becomes one.
+        if (object.is_instance_of::<PyInt>() || whole_kind(object))
+            && let Ok(number) = object.extract::<i64>()
+        {
+            return Some(Given::Whole(number));
+        }
         object.extract::<f64>().ok().map(Given::Number)
     }
 
@@ -54,8 +61,15 @@ impl Given {
         match self {
             Given::Tensor(tensor) => Operand::Tensor(tensor),
             Given::Number(number) => Operand::Number(*number),
+            Given::Whole(number) => Operand::Whole(*number),
         }
     }
+}
+
+/// Whether this is a whole number of NumPy's.
+fn whole_kind(object: &Bound<'_, PyAny>) -> bool {
+    let kind = || object.getattr(intern!(object.py(), "dtype"))?.getattr("kind")?.extract::<char>();
+    !object.is_instance_of::<PyFloat>() && kind().is_ok_and(|kind| matches!(kind, 'i' | 'u' | 'b'))
 }
 
 /// Whether what NumPy would make a number of is one: arrays of one element, texts and the real part of complex numbers are not.
@@ -72,12 +86,12 @@ fn is_real(object: &Bound<'_, PyAny>) -> bool {
 /// Applies an operation of the elementwise table by name and records it; operands are tensors and numbers.
 #[pyfunction]
 #[pyo3(name = "elementwise", signature = (name, *operands, params=None))]
-fn elementwise_(
+pub(super) fn elementwise_(
     py: Python<'_>,
     name: &str,
     operands: &Bound<'_, PyTuple>,
     params: Option<List<f64>>,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let objects: SmallVec<[Bound<'_, PyAny>; 3]> = operands.iter().collect();
     let given = objects.iter().map(|object| {
         Given::new(object).ok_or_else(|| {
@@ -90,7 +104,7 @@ fn elementwise_(
     let given: SmallVec<[Given; 3]> = given.collect::<PyResult<_>>()?;
     let tensor = given.iter().find_map(|given| match given {
         Given::Tensor(tensor) => Some(tensor),
-        Given::Number(_) => None,
+        Given::Number(_) | Given::Whole(_) => None,
     });
     let Some(tensor) = tensor else {
         return Err(PyTypeError::new_err(format!("{name}: at least one operand must be a tensor")));
@@ -103,12 +117,7 @@ fn elementwise_(
 /// ``x`` where the condition (a tensor or an array) is not 0, else ``y``. No gradient flows to the condition.
 #[pyfunction]
 #[pyo3(name = "where")]
-fn where_(
-    py: Python<'_>,
-    condition: &Bound<'_, PyAny>,
-    x: &Bound<'_, PyAny>,
-    y: &Bound<'_, PyAny>,
-) -> PyResult<Tensor> {
+fn where_(py: Python<'_>, condition: &Bound<'_, PyAny>, x: &Bound<'_, PyAny>, y: &Bound<'_, PyAny>) -> PyResult<Made> {
     let wrong = |object: &Bound<'_, PyAny>| {
         PyTypeError::new_err(format!("where: x and y are tensors and numbers, not {}", kind(object)))
     };
@@ -127,7 +136,7 @@ fn where_(
 
 /// The values in another dtype; the gradient comes back in the tensor's own.
 #[pyfunction]
-fn cast(py: Python<'_>, x: &Tensor, dtype: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    let dtype = parse_dtype(Some(dtype))?;
+fn cast(py: Python<'_>, x: &Tensor, dtype: &Bound<'_, PyAny>) -> PyResult<Made> {
+    let dtype = parse_any_dtype(dtype)?;
     record(py, &x.inner(), || elementwise::cast(&x.inner(), dtype))
 }

@@ -15,6 +15,7 @@ use pyo3::types::{PyTuple, PyType};
 
 use super::wrap;
 use crate::error::{IntoPyResult, carry};
+use crate::index::Made;
 use crate::tensor::Tensor;
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -200,7 +201,7 @@ impl PythonFunction {
 /// Runs a class's ``forward`` without recording and records the whole as one operation.
 #[pyfunction]
 #[pyo3(signature = (function, *args))]
-fn apply_function(py: Python<'_>, function: &Bound<'_, PyType>, args: &Bound<'_, PyTuple>) -> PyResult<Tensor> {
+fn apply_function(py: Python<'_>, function: &Bound<'_, PyType>, args: &Bound<'_, PyTuple>) -> PyResult<Made> {
     let name = function.name()?;
     let name = name.to_string_lossy();
     let mut inputs: Vec<&Bound<'_, Tensor>> = Vec::new();

@@ -2,20 +2,23 @@
 
 use netcl::Tensor as Recorded;
 use netcl::autograd::ops::loss::{
-    self, BceOptions, BceWithLogitsOptions, CosineEmbeddingOptions, CrossEntropyOptions, GaussianNllOptions,
-    HingeEmbeddingOptions, HuberOptions, KlDivOptions, MarginRankingOptions, MultiMarginOptions,
-    MultilabelSoftMarginOptions, NllOptions, PoissonNllOptions, Reduction, SmoothL1Options, Target,
-    TripletMarginOptions,
+    self, BceOptions, BceWithLogitsOptions, CosineEmbeddingOptions, CrossEntropyOptions, CtcOptions,
+    GaussianNllOptions, HingeEmbeddingOptions, HuberOptions, KlDivOptions, LinearCrossEntropyOptions,
+    MarginRankingOptions, MultiMarginOptions, MultilabelSoftMarginOptions, NllOptions, PoissonNllOptions, Reduction,
+    SmoothL1Options, Target, TripletMarginOptions,
 };
+use netcl::core::device::manager;
 use netcl::core::dtype::DType;
 use netcl::core::index::IndexTensor as Index;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::{like, record};
 use crate::error::IntoPyResult;
-use crate::index::{IndexTensor, index_from_host};
-use crate::layer_ops::indices;
+use crate::index::Made;
+use crate::index::{self, index_from_host};
+use crate::layer_ops::{count, indices};
 use crate::ndarray::numpy;
 use crate::tensor::Tensor;
 
@@ -23,10 +26,10 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     macro_rules! add {
         ($($function:ident),*) => {$(module.add_function(wrap_pyfunction!($function, module)?)?;)*};
     }
-    add!(mse_loss, l1_loss, smooth_l1_loss, huber_loss, cross_entropy, nll_loss, kl_div);
+    add!(mse_loss, l1_loss, smooth_l1_loss, huber_loss, cross_entropy, linear_cross_entropy, nll_loss, kl_div);
     add!(binary_cross_entropy, binary_cross_entropy_with_logits, cosine_embedding_loss, triplet_margin_loss);
     add!(margin_ranking_loss, hinge_embedding_loss, soft_margin_loss, multi_margin_loss, multilabel_margin_loss);
-    add!(multilabel_soft_margin_loss, poisson_nll_loss, gaussian_nll_loss);
+    add!(multilabel_soft_margin_loss, poisson_nll_loss, gaussian_nll_loss, ctc_loss);
     Ok(())
 }
 
@@ -40,10 +43,11 @@ impl Labels {
     /// An ``IndexTensor``, a ``Tensor``, or an array: whole numbers are labels, other numbers probabilities.
     pub(crate) fn new(object: &Bound<'_, PyAny>, logits: &Recorded) -> PyResult<Self> {
         if let Ok(tensor) = object.cast::<Tensor>() {
-            return Ok(Labels::Tensor(tensor.get().inner().as_ref().clone()));
-        }
-        if let Ok(index) = object.cast::<IndexTensor>() {
-            return Ok(Labels::Index(index.get().0.clone()));
+            let inner = tensor.get().inner();
+            return match inner.dtype().is_float() {
+                true => Ok(Labels::Tensor(inner.as_ref().clone())),
+                false => index::core(tensor.get()).map(Labels::Index),
+            };
         }
         let array = numpy(object.py())?.call_method1("asarray", (object,))?;
         match array.cast::<PyUntypedArray>()?.dtype().kind() {
@@ -60,6 +64,37 @@ impl Labels {
     }
 }
 
+/// What ``ctc_loss`` takes beside log-probabilities, on the host, where it is read.
+pub(crate) struct Sequences {
+    pub(crate) targets: Index,
+    pub(crate) input_lengths: Vec<usize>,
+    pub(crate) target_lengths: Vec<usize>,
+}
+
+impl Sequences {
+    pub(crate) fn new(
+        targets: &Bound<'_, PyAny>,
+        input_lengths: &Bound<'_, PyAny>,
+        target_lengths: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let queue = manager().cpu().queue;
+        let lengths = |name: &str, given: &Bound<'_, PyAny>| -> PyResult<Vec<usize>> {
+            let read = indices(given, &queue)?;
+            let one = |length: i64| {
+                let what =
+                    || PyValueError::new_err(format!("ctc_loss: {name} cannot be negative, and {length} is given"));
+                usize::try_from(length).map_err(|_| what())
+            };
+            given.py().detach(|| read.to_host()).py()?.into_iter().map(one).collect()
+        };
+        Ok(Sequences {
+            targets: indices(targets, &queue)?,
+            input_lengths: lengths("input_lengths", input_lengths)?,
+            target_lengths: lengths("target_lengths", target_lengths)?,
+        })
+    }
+}
+
 fn optional(tensor: Option<&Tensor>) -> Option<Recorded> {
     tensor.map(|tensor| tensor.inner().as_ref().clone())
 }
@@ -69,7 +104,7 @@ macro_rules! of_two {
         $(#[$doc])*
         #[pyfunction]
         #[pyo3(signature = (input, target, reduction="mean"))]
-        fn $name(py: Python<'_>, input: &Tensor, target: &Bound<'_, PyAny>, reduction: &str) -> PyResult<Tensor> {
+        fn $name(py: Python<'_>, input: &Tensor, target: &Bound<'_, PyAny>, reduction: &str) -> PyResult<Made> {
             let (input, target) = (&input.inner(), like(target, &input.inner())?);
             let reduction = Reduction::parse(reduction).py()?;
             record(py, input, || loss::$name(input, &target, reduction))
@@ -95,7 +130,7 @@ fn smooth_l1_loss(
     target: &Bound<'_, PyAny>,
     reduction: &str,
     beta: f64,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let options = SmoothL1Options { beta, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::smooth_l1_loss(input, &target, &options))
@@ -110,7 +145,7 @@ fn huber_loss(
     target: &Bound<'_, PyAny>,
     reduction: &str,
     delta: f64,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let options = HuberOptions { delta, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::huber_loss(input, &target, &options))
@@ -129,11 +164,35 @@ fn cross_entropy(
     ignore_index: Option<i64>,
     reduction: &str,
     label_smoothing: f64,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (input, target) = (&input.inner(), Labels::new(target, &input.inner())?);
     let reduction = Reduction::parse(reduction).py()?;
     let options = CrossEntropyOptions { weight: optional(weight), ignore_index, label_smoothing, reduction };
     record(py, input, || loss::cross_entropy(input, target.target(), &options))
+}
+
+/// ``cross_entropy`` of ``linear(x, weight, bias)`` that keeps some rows of logits in memory at a time: ``chunk`` of them, or as many
+/// as fit 256 MiB. For ``x`` (..., features), ``weight`` (classes, features) and whole numbers (...) as labels.
+#[pyfunction]
+#[pyo3(signature = (x, weight, target, bias=None, ignore_index=Some(-100), reduction="mean", label_smoothing=0.0, chunk=None),
+    text_signature = "(x, weight, target, bias=None, ignore_index=-100, reduction='mean', label_smoothing=0.0, chunk=None)")]
+#[allow(clippy::too_many_arguments, reason = "PyTorch's, and how many at a time")]
+fn linear_cross_entropy(
+    py: Python<'_>,
+    x: &Tensor,
+    weight: &Tensor,
+    target: &Bound<'_, PyAny>,
+    bias: Option<&Tensor>,
+    ignore_index: Option<i64>,
+    reduction: &str,
+    label_smoothing: f64,
+    chunk: Option<usize>,
+) -> PyResult<Made> {
+    let (x, weight, bias) = (&x.inner(), &weight.inner(), optional(bias));
+    let target = Labels::new(target, x)?;
+    let reduction = Reduction::parse(reduction).py()?;
+    let options = LinearCrossEntropyOptions { ignore_index, label_smoothing, reduction, chunk };
+    record(py, x, || loss::linear_cross_entropy(x, weight, bias.as_ref(), target.target(), &options))
 }
 
 /// The negative log-likelihood of labels under log-probabilities; labels as for ``cross_entropy``.
@@ -147,7 +206,7 @@ fn nll_loss(
     weight: Option<&Tensor>,
     ignore_index: Option<i64>,
     reduction: &str,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (input, target) = (&input.inner(), Labels::new(target, &input.inner())?);
     let options = NllOptions { weight: optional(weight), ignore_index, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::nll_loss(input, target.target(), &options))
@@ -162,7 +221,7 @@ fn binary_cross_entropy(
     target: &Bound<'_, PyAny>,
     weight: Option<&Tensor>,
     reduction: &str,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let options = BceOptions { weight: optional(weight), reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::binary_cross_entropy(input, &target, &options))
@@ -178,7 +237,7 @@ fn binary_cross_entropy_with_logits(
     weight: Option<&Tensor>,
     reduction: &str,
     pos_weight: Option<&Tensor>,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let reduction = Reduction::parse(reduction).py()?;
     let options = BceWithLogitsOptions { weight: optional(weight), pos_weight: optional(pos_weight), reduction };
@@ -194,7 +253,7 @@ fn kl_div(
     target: &Bound<'_, PyAny>,
     reduction: &str,
     log_target: bool,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let batch_mean = reduction == "batchmean";
     let reduction = if batch_mean { Reduction::Mean } else { Reduction::parse(reduction).py()? };
@@ -212,7 +271,7 @@ fn cosine_embedding_loss(
     target: &Bound<'_, PyAny>,
     margin: f64,
     reduction: &str,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (first, second, target) = (&input1.inner(), &input2.inner(), like(target, &input1.inner())?);
     let options = CosineEmbeddingOptions { margin, reduction: Reduction::parse(reduction).py()? };
     record(py, first, || loss::cosine_embedding_loss(first, second, &target, &options))
@@ -232,7 +291,7 @@ fn triplet_margin_loss(
     eps: f64,
     swap: bool,
     reduction: &str,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (anchor, positive, negative) = (&anchor.inner(), &positive.inner(), &negative.inner());
     let options = TripletMarginOptions { margin, p, eps, swap, reduction: Reduction::parse(reduction).py()? };
     record(py, anchor, || loss::triplet_margin_loss(anchor, positive, negative, &options))
@@ -248,7 +307,7 @@ fn margin_ranking_loss(
     target: &Bound<'_, PyAny>,
     margin: f64,
     reduction: &str,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (first, second, target) = (&input1.inner(), &input2.inner(), like(target, &input1.inner())?);
     let options = MarginRankingOptions { margin, reduction: Reduction::parse(reduction).py()? };
     record(py, first, || loss::margin_ranking_loss(first, second, &target, &options))
@@ -263,7 +322,7 @@ fn hinge_embedding_loss(
     target: &Bound<'_, PyAny>,
     margin: f64,
     reduction: &str,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let options = HingeEmbeddingOptions { margin, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::hinge_embedding_loss(input, &target, &options))
@@ -280,7 +339,7 @@ fn multi_margin_loss(
     margin: f64,
     weight: Option<&Tensor>,
     reduction: &str,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (input, target) = (&input.inner(), Labels::new(target, &input.inner())?);
     let options =
         MultiMarginOptions { p, margin, weight: optional(weight), reduction: Reduction::parse(reduction).py()? };
@@ -295,7 +354,7 @@ fn multilabel_margin_loss(
     input: &Tensor,
     target: &Bound<'_, PyAny>,
     reduction: &str,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (input, labels) = (&input.inner(), indices(target, input.inner().queue())?);
     let reduction = Reduction::parse(reduction).py()?;
     record(py, input, || loss::multilabel_margin_loss(input, &labels, reduction))
@@ -310,7 +369,7 @@ fn multilabel_soft_margin_loss(
     target: &Bound<'_, PyAny>,
     weight: Option<&Tensor>,
     reduction: &str,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let options =
         MultilabelSoftMarginOptions { weight: optional(weight), reduction: Reduction::parse(reduction).py()? };
@@ -329,7 +388,7 @@ fn poisson_nll_loss(
     full: bool,
     eps: f64,
     reduction: &str,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (input, target) = (&input.inner(), like(target, &input.inner())?);
     let options = PoissonNllOptions { log_input, full, eps, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::poisson_nll_loss(input, &target, &options))
@@ -347,9 +406,33 @@ fn gaussian_nll_loss(
     full: bool,
     eps: f64,
     reduction: &str,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let input = &input.inner();
     let (target, var) = (like(target, input)?, like(var, input)?);
     let options = GaussianNllOptions { full, eps, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::gaussian_nll_loss(input, &target, &var, &options))
+}
+
+/// The negative log-likelihood of sequences of labels under log-probabilities (T, N, C) or (T, C), whatever their places in time.
+/// Targets are (N, S) or one after the other; lengths are whole numbers, one for each sample. Computed on the host; its gradient
+/// has no derivative.
+#[pyfunction]
+#[pyo3(signature = (log_probs, targets, input_lengths, target_lengths, blank=None, reduction="mean", zero_infinity=false),
+    text_signature = "(log_probs, targets, input_lengths, target_lengths, blank=0, reduction='mean', zero_infinity=False)")]
+#[expect(clippy::too_many_arguments, reason = "PyTorch's signature")]
+fn ctc_loss(
+    py: Python<'_>,
+    log_probs: &Tensor,
+    targets: &Bound<'_, PyAny>,
+    input_lengths: &Bound<'_, PyAny>,
+    target_lengths: &Bound<'_, PyAny>,
+    blank: Option<&Bound<'_, PyAny>>,
+    reduction: &str,
+    zero_infinity: bool,
+) -> PyResult<Made> {
+    let x = &log_probs.inner();
+    let blank = blank.map_or(Ok(0), |blank| count("ctc_loss", "blank", blank))?;
+    let options = CtcOptions { blank, reduction: Reduction::parse(reduction).py()?, zero_infinity };
+    let given = Sequences::new(targets, input_lengths, target_lengths)?;
+    record(py, x, || loss::ctc_loss(x, &given.targets, &given.input_lengths, &given.target_lengths, &options))
 }

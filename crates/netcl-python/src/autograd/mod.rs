@@ -5,11 +5,16 @@ mod elementwise;
 mod engine;
 mod function;
 mod layout;
+mod linalg;
 mod losses;
+mod pointwise;
 mod products;
+mod rearrange;
 mod reduce;
 mod scope;
+mod select;
 pub(crate) mod site;
+mod statistics;
 
 use std::sync::Arc;
 
@@ -22,32 +27,53 @@ use smallvec::SmallVec;
 
 use crate::device::queue_to_py;
 use crate::error::IntoPyResult;
+use crate::index::Made;
 use crate::tensor::{DETACH_ABOVE, Tensor};
 pub(crate) use elementwise::Given;
 pub(crate) use engine::{HookHandle, Node, seed, walk};
-pub(crate) use losses::Labels;
+pub(crate) use losses::{Labels, Sequences};
 pub(crate) use reduce::OwnAxes;
 pub(crate) use scope::Scope;
 
-/// Fills the module `netcl._netcl.autograd`.
+/// Fills the modules `netcl._netcl.autograd` and, with the recorded functions, `netcl._netcl.functions`.
 pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     let module = PyModule::new(parent.py(), "autograd")?;
     module.add("__doc__", "The extension's part of ``netcl.autograd``.")?;
     module.add_function(wrap_pyfunction!(tensor, &module)?)?;
-    elementwise::register(&module)?;
-    layout::register(&module)?;
-    reduce::register(&module)?;
-    products::register(&module)?;
-    losses::register(&module)?;
-    crate::layer_ops::register_recorded(&module)?;
+    module.add_function(wrap_pyfunction!(elementwise::elementwise_, &module)?)?;
     engine::register(&module)?;
     scope::register(&module)?;
     checks::register(&module)?;
     function::register(&module)?;
     crate::jit::register(&module)?;
-    parent.add_submodule(&module)?;
+    add(parent, &module)?;
+
+    let functions = PyModule::new(parent.py(), "functions")?;
+    functions.add("__doc__", "The recorded functions.")?;
+    elementwise::register(&functions)?;
+    layout::register(&functions)?;
+    reduce::register(&functions)?;
+    products::register(&functions)?;
+    rearrange::register(&functions)?;
+    select::register(&functions)?;
+    statistics::register(&functions)?;
+    pointwise::register(&functions)?;
+    losses::register(&functions)?;
+    crate::layer_ops::register_recorded(&functions)?;
+    functions.add_function(wrap_pyfunction!(crate::ops::argmax, &functions)?)?;
+    functions.add_function(wrap_pyfunction!(crate::ops::argmin, &functions)?)?;
+    let algebra = PyModule::new(parent.py(), "linalg")?;
+    algebra.add("__doc__", "The extension's part of ``netcl.linalg``.")?;
+    linalg::register(&algebra)?;
+    add(parent, &algebra)?;
+    add(parent, &functions)
+}
+
+fn add(parent: &Bound<'_, PyModule>, module: &Bound<'_, PyModule>) -> PyResult<()> {
+    parent.add_submodule(module)?;
     // Without this the module is an attribute, from which nothing can be imported.
-    parent.py().import("sys")?.getattr("modules")?.set_item("netcl._netcl.autograd", &module)
+    let name = format!("netcl._netcl.{}", module.name()?);
+    parent.py().import("sys")?.getattr("modules")?.set_item(name, module)
 }
 
 /// Runs an operation on a tensor: other Python threads go on meanwhile, unless it is too short for that to pay.
@@ -61,16 +87,16 @@ pub(crate) fn record(
     py: Python<'_>,
     on: &netcl::Tensor,
     operation: impl FnOnce() -> netcl::Result<netcl::Tensor> + Send,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     wrap(py, run(py, on, operation).py()?)
 }
 
 /// A result as Python sees it; in anomaly mode it remembers the line of Python that asked for it.
-pub(crate) fn wrap(py: Python<'_>, result: netcl::Tensor) -> PyResult<Tensor> {
+pub(crate) fn wrap(py: Python<'_>, result: netcl::Tensor) -> PyResult<Made> {
     if anomaly_enabled() {
         site::note(py, &result)?;
     }
-    Ok(Tensor::new(result))
+    Ok(Made::new(result))
 }
 
 /// What the result of an operation that does not record remembers of these inputs: its name, if one of them wants a gradient.
@@ -103,7 +129,7 @@ fn tensor(
     requires_grad: bool,
     dtype: Option<&Bound<'_, PyAny>>,
     queue: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (made, base) = match x.cast::<Tensor>() {
         Ok(x) => (Tensor::to(x, py, queue, dtype)?.into_bound(py), Some(x)),
         Err(_) => {
@@ -113,8 +139,8 @@ fn tensor(
     };
     let inner = made.get().inner().detach();
     inner.set_requires_grad(requires_grad).py()?;
-    Ok(match base {
+    Ok(Made(match base {
         Some(base) if base.get().inner().shares_storage(&inner) => Tensor::view(inner, base, None),
         _ => Tensor::new(inner),
-    })
+    }))
 }

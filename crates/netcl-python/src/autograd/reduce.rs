@@ -1,10 +1,12 @@
 //! Reductions, scans and softmax, recorded.
 
 use netcl::autograd::ops::{reduce, softmax as soft};
-use netcl::ops::Axes;
+use netcl::raw_ops::Axes;
 use pyo3::prelude::*;
 
 use super::record;
+use crate::axis;
+use crate::index::Made;
 use crate::ops::axes;
 use crate::tensor::Tensor;
 
@@ -33,10 +35,17 @@ macro_rules! reductions {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
         #[pyfunction]
-        #[pyo3(signature = (x, axis=None, keepdims=false))]
-        fn $name(py: Python<'_>, x: &Tensor, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
-            let axes = OwnAxes::new(axis)?;
-            record(py, &x.inner(), || reduce::$name(&x.inner(), axes.axes(), keepdims))
+        #[pyo3(signature = (x, axis=None, keepdims=false, *, dim=None, keepdim=false))]
+        fn $name(
+            py: Python<'_>,
+            x: &Tensor,
+            axis: Option<&Bound<'_, PyAny>>,
+            keepdims: bool,
+            dim: Option<&Bound<'_, PyAny>>,
+            keepdim: bool,
+        ) -> PyResult<Made> {
+            let axes = axis::several(stringify!($name), dim, axis)?;
+            record(py, &x.inner(), || reduce::$name(&x.inner(), axes.axes(), keepdims || keepdim))
         }
     )*};
 }
@@ -60,48 +69,67 @@ reductions! {
     logsumexp;
 }
 
-/// The variance over some axes; ``correction=1`` divides by one less than the count.
+/// The variance over some axes; ``correction=1`` (``unbiased=True``) divides by one less than the count.
 #[pyfunction]
-#[pyo3(signature = (x, axis=None, correction=1.0, keepdims=false))]
+#[expect(clippy::too_many_arguments, reason = "arguments under both of their names")]
+#[pyo3(signature = (x, axis=None, correction=1.0, keepdims=false, *, dim=None, keepdim=false, unbiased=None))]
 fn var(
     py: Python<'_>,
     x: &Tensor,
     axis: Option<&Bound<'_, PyAny>>,
     correction: f64,
     keepdims: bool,
-) -> PyResult<Tensor> {
-    let axes = OwnAxes::new(axis)?;
-    record(py, &x.inner(), || reduce::var(&x.inner(), axes.axes(), correction, keepdims))
+    dim: Option<&Bound<'_, PyAny>>,
+    keepdim: bool,
+    unbiased: Option<bool>,
+) -> PyResult<Made> {
+    let axes = axis::several("var", dim, axis)?;
+    let correction = unbiased.map_or(correction, f64::from);
+    record(py, &x.inner(), || reduce::var(&x.inner(), axes.axes(), correction, keepdims || keepdim))
 }
 
-/// The standard deviation over some axes; ``correction=1`` divides by one less than the count.
+/// The standard deviation over some axes; ``correction=1`` (``unbiased=True``) divides by one less than the count.
 #[pyfunction]
-#[pyo3(name = "std", signature = (x, axis=None, correction=1.0, keepdims=false))]
+#[expect(clippy::too_many_arguments, reason = "arguments under both of their names")]
+#[pyo3(name = "std", signature = (x, axis=None, correction=1.0, keepdims=false, *, dim=None, keepdim=false, unbiased=None))]
 fn std_(
     py: Python<'_>,
     x: &Tensor,
     axis: Option<&Bound<'_, PyAny>>,
     correction: f64,
     keepdims: bool,
-) -> PyResult<Tensor> {
-    let axes = OwnAxes::new(axis)?;
-    record(py, &x.inner(), || reduce::std(&x.inner(), axes.axes(), correction, keepdims))
+    dim: Option<&Bound<'_, PyAny>>,
+    keepdim: bool,
+    unbiased: Option<bool>,
+) -> PyResult<Made> {
+    let axes = axis::several("std", dim, axis)?;
+    let correction = unbiased.map_or(correction, f64::from);
+    record(py, &x.inner(), || reduce::std(&x.inner(), axes.axes(), correction, keepdims || keepdim))
 }
 
 /// The p-norm over some axes.
 #[pyfunction]
-#[pyo3(signature = (x, p=2.0, axis=None, keepdims=false))]
-fn norm(py: Python<'_>, x: &Tensor, p: f64, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
-    let axes = OwnAxes::new(axis)?;
-    record(py, &x.inner(), || reduce::norm(&x.inner(), p, axes.axes(), keepdims))
+#[pyo3(signature = (x, p=2.0, axis=None, keepdims=false, *, dim=None, keepdim=false))]
+fn norm(
+    py: Python<'_>,
+    x: &Tensor,
+    p: f64,
+    axis: Option<&Bound<'_, PyAny>>,
+    keepdims: bool,
+    dim: Option<&Bound<'_, PyAny>>,
+    keepdim: bool,
+) -> PyResult<Made> {
+    let axes = axis::several("norm", dim, axis)?;
+    record(py, &x.inner(), || reduce::norm(&x.inner(), p, axes.axes(), keepdims || keepdim))
 }
 
 macro_rules! along_an_axis {
     ($($(#[$doc:meta])* $module:ident $name:ident;)*) => {$(
         $(#[$doc])*
         #[pyfunction]
-        #[pyo3(signature = (x, axis=-1), text_signature = "(x, axis=-1)")]
-        fn $name(py: Python<'_>, x: &Tensor, axis: isize) -> PyResult<Tensor> {
+        #[pyo3(signature = (x, axis=None, *, dim=None), text_signature = "(x, axis=-1, *, dim=None)")]
+        fn $name(py: Python<'_>, x: &Tensor, axis: Option<isize>, dim: Option<isize>) -> PyResult<Made> {
+            let axis = axis::one_or(stringify!($name), dim, axis, -1)?;
             record(py, &x.inner(), || $module::$name(&x.inner(), axis))
         }
     )*};

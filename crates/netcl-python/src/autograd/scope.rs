@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(enter_scope, module)?)?;
     module.add_function(wrap_pyfunction!(leave_scope, module)?)?;
+    module.add_function(wrap_pyfunction!(set_grad_enabled, module)?)?;
     module.add_function(wrap_pyfunction!(is_grad_enabled, module)?)
 }
 
@@ -54,6 +55,13 @@ fn leave_scope() -> PyResult<()> {
         Some(_) => Ok(()),
         None => Err(PyRuntimeError::new_err("this thread has entered no scope that it could leave")),
     }
+}
+
+/// Whether operations of this thread are recorded from now on.
+#[pyfunction]
+fn set_grad_enabled(mode: bool) {
+    // What would restore the state before is not wanted: whoever calls this restores it by another call.
+    std::mem::forget(if mode { enable_grad() } else { no_grad() });
 }
 
 /// Whether operations of this thread are recorded.

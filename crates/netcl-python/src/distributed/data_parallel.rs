@@ -1,6 +1,5 @@
 //! Data-parallel training: copies on several devices, parts of batches, gradients over ranks.
 
-use netcl::core::index::IndexTensor as Index;
 use netcl::core::tensor::Tensor as RawTensor;
 use netcl::distributed::Group as Ranks;
 use netcl::distributed::data_parallel::{self as dp, OverlappedSync};
@@ -11,7 +10,7 @@ use super::group::Group;
 use crate::autograd::{site, wrap};
 use crate::device::resolve_queue;
 use crate::error::{IntoPyResult, distributed_to_py};
-use crate::index::IndexTensor;
+use crate::index::Made;
 use crate::optim::Optimizer;
 use crate::tensor::Tensor;
 
@@ -53,7 +52,7 @@ impl Replicas {
     }
 
     /// For each queue the copies of the tensors, which lie on the first queue's device.
-    fn copy(&self, py: Python<'_>, tensors: Vec<Bound<'_, Tensor>>) -> PyResult<Vec<Vec<Tensor>>> {
+    fn copy(&self, py: Python<'_>, tensors: Vec<Bound<'_, Tensor>>) -> PyResult<Vec<Vec<Made>>> {
         let tensors = self::tensors(&tensors);
         let copies = site::detach(py, || self.0.copy(&tensors)).map_err(distributed_to_py)?;
         copies.into_iter().map(|copies| copies.into_iter().map(|copy| wrap(py, copy)).collect()).collect()
@@ -107,10 +106,10 @@ fn replicate_params(
     py: Python<'_>,
     params: Vec<Bound<'_, Tensor>>,
     queues: Vec<Bound<'_, PyAny>>,
-) -> PyResult<Vec<Vec<Tensor>>> {
+) -> PyResult<Vec<Vec<Made>>> {
     let (params, queues) = (tensors(&params), self::queues(py, &queues)?);
     let copies = site::detach(py, || dp::replicate_params(&params, &queues)).map_err(distributed_to_py)?;
-    Ok(copies.into_iter().map(|copies| copies.into_iter().map(Tensor::new).collect()).collect())
+    Ok(copies.into_iter().map(|copies| copies.into_iter().map(Made::new).collect()).collect())
 }
 
 /// Overwrites the parameters of every group with the source's.
@@ -134,14 +133,9 @@ fn sync_replicas(py: Python<'_>, replicas: Vec<Vec<Bound<'_, Tensor>>>) -> PyRes
 /// Overwrites tensors, also of indices, with those of rank 0.
 #[pyfunction]
 fn broadcast_over_ranks(py: Python<'_>, group: &Bound<'_, Group>, tensors: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
-    let raw = |object: &Bound<'_, PyAny>| {
-        if let Ok(tensor) = object.cast::<Tensor>() {
-            return Ok(tensor.get().inner().raw().clone());
-        }
-        match object.cast::<IndexTensor>() {
-            Ok(index) => Ok(Index::tensor(&index.get().0).clone()),
-            Err(_) => Err(PyTypeError::new_err(format!("broadcast takes tensors, not {}", object.get_type()))),
-        }
+    let raw = |object: &Bound<'_, PyAny>| match object.cast::<Tensor>() {
+        Ok(tensor) => Ok(tensor.get().inner().raw().clone()),
+        Err(_) => Err(PyTypeError::new_err(format!("broadcast takes tensors, not {}", object.get_type()))),
     };
     let tensors = tensors.iter().map(raw).collect::<PyResult<Vec<_>>>()?;
     let group = ranks(group);
@@ -156,7 +150,7 @@ fn shard_optimizer(py: Python<'_>, optimizer: &Bound<'_, Optimizer>, group: &Bou
 }
 
 /// Mean, variance, the number of batches so far, and the share of a new one.
-type Averages<'py> = (Bound<'py, Tensor>, Bound<'py, Tensor>, Option<Bound<'py, IndexTensor>>, Option<f64>);
+type Averages<'py> = (Bound<'py, Tensor>, Bound<'py, Tensor>, Option<Bound<'py, Tensor>>, Option<f64>);
 
 /// Batch normalisation by the statistics of all ranks. ``running`` are the averages to update: mean, variance, the number of batches
 /// and the share of a new batch.
@@ -170,7 +164,7 @@ fn sync_batch_norm(
     bias: Option<Bound<'_, Tensor>>,
     running: Option<Averages<'_>>,
     eps: f64,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let (group, x) = (ranks(group), x.get().inner());
     let (weight, bias) = (weight.map(|one| one.get().inner()), bias.map(|one| one.get().inner()));
     let averages = running.map(Kept::new);
@@ -192,13 +186,12 @@ struct Kept {
 impl Kept {
     fn new((mean, var, batches, momentum): Averages<'_>) -> Kept {
         let raw = |tensor: Bound<'_, Tensor>| tensor.get().inner().raw().clone();
-        let batches = batches.map(|batches| Index::tensor(&batches.get().0).clone());
-        Kept { mean: raw(mean), var: raw(var), batches, momentum }
+        Kept { mean: raw(mean), var: raw(var), batches: batches.map(raw), momentum }
     }
 
-    fn running(&self) -> netcl::ops::norm::Running<'_> {
+    fn running(&self) -> netcl::raw_ops::norm::Running<'_> {
         let Kept { mean, var, batches, momentum } = self;
-        netcl::ops::norm::Running { mean, var, momentum: *momentum, batches: batches.as_ref() }
+        netcl::raw_ops::norm::Running { mean, var, momentum: *momentum, batches: batches.as_ref() }
     }
 }
 
@@ -212,7 +205,7 @@ fn joint_batch_norm(
     parts: Vec<NormPart<'_>>,
     running: Option<Averages<'_>>,
     eps: f64,
-) -> PyResult<Vec<Tensor>> {
+) -> PyResult<Vec<Made>> {
     let inner = |tensor: &Bound<'_, Tensor>| tensor.get().inner().as_ref().clone();
     let part = |(x, weight, bias): &NormPart<'_>| dp::joint_norm::Part {
         x: inner(x),
@@ -224,8 +217,9 @@ fn joint_batch_norm(
     results.into_iter().map(|result| wrap(py, result)).collect()
 }
 
-/// An error while a step is being captured.
+/// An error while a step is being captured: for what runs in threads, or for what is measured.
 #[pyfunction]
-fn refuse_recording() -> PyResult<()> {
-    dp::joint_norm::refuse_recording().py()
+fn refuse_recording(measures: bool) -> PyResult<()> {
+    let why = if measures { dp::model::MEASURES } else { dp::joint_norm::IN_THREADS };
+    dp::joint_norm::refuse_recording(why).py()
 }

@@ -1,8 +1,6 @@
 //! `Group`: collectives over ranks; and ranks whose bytes Python moves.
 
 use netcl::autograd::RawTensor;
-use netcl::core::dtype::DType;
-use netcl::core::index::IndexTensor as CoreIndex;
 use netcl::distributed::{self as ranks, Call, Communicator, Piece, Reduce, Threads};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -11,8 +9,8 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use crate::autograd::site;
 use crate::device::resolve_queue;
-use crate::error::{IntoPyResult, carry, distributed_to_py, kind};
-use crate::index::IndexTensor;
+use crate::error::{carry, distributed_to_py, kind};
+use crate::index::Made;
 use crate::tensor::Tensor;
 
 /// Most threads of ``threads``: each call waits for all of them.
@@ -199,9 +197,6 @@ fn reduction(call: &'static str, op: &str) -> PyResult<Reduce> {
 
 /// The raw tensor of a `Tensor` or an `IndexTensor`.
 fn raw(object: &Bound<'_, PyAny>) -> PyResult<RawTensor> {
-    if let Ok(index) = object.cast::<IndexTensor>() {
-        return Ok(index.get().0.tensor().clone());
-    }
     match object.cast::<Tensor>() {
         Ok(tensor) => Ok(tensor.get().inner().raw().clone()),
         Err(_) => Err(PyTypeError::new_err(format!("expected a Tensor or an IndexTensor, got {}", kind(object)))),
@@ -211,7 +206,7 @@ fn raw(object: &Bound<'_, PyAny>) -> PyResult<RawTensor> {
 /// One tensor for each rank.
 fn raws(call: &str, size: usize, parts: &Bound<'_, PyAny>) -> PyResult<Vec<RawTensor>> {
     // A tensor can be walked as well, element by element.
-    if parts.is_instance_of::<Tensor>() || parts.is_instance_of::<IndexTensor>() {
+    if parts.is_instance_of::<Tensor>() {
         return Err(PyTypeError::new_err(format!("{call}: give a list of {size} tensors, one for each rank")));
     }
     let mut found = Vec::new();
@@ -225,10 +220,7 @@ fn raws(call: &str, size: usize, parts: &Bound<'_, PyAny>) -> PyResult<Vec<RawTe
 }
 
 fn wrap(py: Python<'_>, raw: RawTensor) -> PyResult<Bound<'_, PyAny>> {
-    match raw.dtype() {
-        DType::I32 | DType::I64 => Ok(Bound::new(py, IndexTensor(CoreIndex::from_tensor(raw).py()?))?.into_any()),
-        _ => Ok(Bound::new(py, Tensor::new(raw.into()))?.into_any()),
-    }
+    Ok(Made::new(raw.into()).into_pyobject(py)?.into_any())
 }
 
 fn wrapped(py: Python<'_>, all: Vec<RawTensor>) -> PyResult<Vec<Bound<'_, PyAny>>> {

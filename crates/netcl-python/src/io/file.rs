@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use netcl::core::dtype::DType;
-use netcl::io::{self, Archive, Array, Kind, LoadOptions, Rename, Renamed, Tensors, WriteOptions};
+use netcl::io::{self, Archive, Array, Element, Kind, LoadOptions, Rename, Renamed, Tensors, WriteOptions};
 use netcl::nn::{Module, Strict};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -54,17 +54,17 @@ pub(super) fn load_tensors<'py>(
     for (index, info) in renamed.infos().iter().enumerate() {
         let tensor = py.detach(|| {
             let array = renamed.read(index)?;
-            // Indices have 32 or 64 bits.
-            let wanted = if array.dtype.is_float() { dtype.unwrap_or(array.dtype) } else { wide(array.dtype) };
+            let wanted = match array.dtype {
+                float if float.is_float() => dtype.unwrap_or(float),
+                // Tensors of bytes are truth values, which other bytes are not.
+                DType::U8 if info.element != Element::Bool => DType::I64,
+                whole => whole,
+            };
             array.to_tensor_of(&queue, wanted)
         });
         tensors.set_item(&info.name, object(py, tensor.map_err(io_to_py)?)?)?;
     }
     Ok(tensors)
-}
-
-fn wide(dtype: DType) -> DType {
-    if dtype == DType::I32 { DType::I32 } else { DType::I64 }
 }
 
 /// Copies the tensors of a file into a model; returns the names that only the model has and those that only the file has.

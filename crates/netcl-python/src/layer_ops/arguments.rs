@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use netcl::Tensor as Recorded;
+use netcl::autograd::ops::indexing;
 use netcl::core::backend::Queue;
 use netcl::core::dtype::DType;
 use netcl::core::index::IndexTensor as Index;
@@ -10,7 +11,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::error::IntoPyResult;
-use crate::index::{IndexTensor, index_from_host};
+use crate::index::index_from_host;
 use crate::tensor::Tensor;
 
 /// An argument that may be left out.
@@ -68,7 +69,7 @@ pub(super) fn numbers<const N: usize>(
 }
 
 /// One number that is not negative.
-pub(super) fn count(op: &str, name: &str, given: &Bound<'_, PyAny>) -> PyResult<usize> {
+pub(crate) fn count(op: &str, name: &str, given: &Bound<'_, PyAny>) -> PyResult<usize> {
     numbers(op, name, Some(given), [1]).map(|[one]| one)
 }
 
@@ -128,13 +129,9 @@ pub(super) fn lengths<const N: usize>(op: &str, given: &Bound<'_, PyAny>, now: &
 
 /// Indices: an ``IndexTensor``, a ``Tensor`` of whole numbers, or an array or list of them, which goes to the queue's device.
 pub(crate) fn indices(given: &Bound<'_, PyAny>, queue: &Queue) -> PyResult<Index> {
-    if let Ok(index) = given.cast::<IndexTensor>() {
-        return Ok(index.get().0.clone());
-    }
     if let Ok(tensor) = given.cast::<Tensor>() {
         let tensor = tensor.get().inner();
-        let raw = tensor.raw();
-        return if raw.dtype().is_float() { Index::from_float(raw) } else { Index::from_tensor(raw.clone()) }.py();
+        return indexing::indices(&tensor).py();
     }
     index_from_host(queue, given, DType::I64)
 }

@@ -12,6 +12,7 @@ use super::arguments::{Given, numbers, present};
 use super::{Mode, both};
 use crate::autograd::like;
 use crate::error::{IntoPyResult, kind};
+use crate::index::Made;
 use crate::ndarray::numpy;
 use crate::ops::seeded;
 use crate::tensor::Tensor;
@@ -35,22 +36,22 @@ pub(crate) fn added(mask: &Bound<'_, PyAny>, scores_like: &Recorded, true_hides:
 both! {
     /// ``softmax(q k^T * scale + attn_mask) v`` for every batch and head, in memory linear in the number of queries and keys.
     ///
-    /// ``q``, ``k`` and ``v`` have the axes (batch, heads, length, width). ``attn_mask`` broadcasts to (batch, heads, queries, keys):
-    /// numbers are added to the scores (minus infinity hides a key), an array of truth values says which keys are seen; it has no
-    /// gradient. With ``is_causal`` query i sees the keys 0 to i. A query that sees no key gives zeros. ``scale`` is
-    /// ``1 / sqrt(width)`` unless given.
-    #[signature(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=false, scale=None, *, seed=None)]
-    #[text("(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, *, seed=None)")]
+    /// ``q``, ``k`` and ``v`` have the axes (batch, heads, length, width), or any others in place of the first two. ``attn_mask`` broadcasts to (batch, heads, queries, keys):
+    /// numbers are added to the scores (minus infinity hides a key), truth values say which keys are seen. With ``is_causal`` query
+    /// i sees the keys 0 to i. A query that sees no key gives zeros. ``scale`` is ``1 / sqrt(width)`` unless given. With
+    /// ``enable_gqa`` ``k`` and ``v`` may have fewer heads than ``q``, each of which serves as many neighbouring heads of ``q``.
+    #[signature(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=false, scale=None, enable_gqa=false, *, seed=None)]
+    #[text("(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, *, seed=None)")]
     fn scaled_dot_product_attention(
         mode, py, q: &Tensor, k: &Tensor, v: &Tensor, attn_mask: Given<'_, '_>, dropout_p: f64, is_causal: bool,
-        scale: Option<f64>, seed: Option<u64>,
-    ) -> Tensor {
+        scale: Option<f64>, enable_gqa: bool, seed: Option<u64>,
+    ) -> Made {
         let (q, k, v) = (&q.inner(), &k.inner(), &v.inner());
         let mut mask = present(attn_mask).map(|mask| added(mask, q, false)).transpose()?;
         if mode == Mode::Forward {
             mask = mask.map(|mask| mask.detach());
         }
-        let how = Attention { causal: is_causal, mask: mask.as_ref(), dropout: dropout_p, scale };
+        let how = Attention { causal: is_causal, mask: mask.as_ref(), dropout: dropout_p, scale, grouped: enable_gqa };
         mode.tensor(py, q, || attend::scaled_dot_product_attention(q, k, v, &how, seeded(seed).as_mut()))
     }
 
@@ -63,7 +64,7 @@ both! {
     #[text("(x, cos=None, sin=None, *, base=10000.0, start=0, interleaved=False)")]
     fn rotary(
         mode, py, x: &Tensor, cos: Given<'_, '_>, sin: Given<'_, '_>, base: f64, start: Given<'_, '_>, interleaved: bool,
-    ) -> Tensor {
+    ) -> Made {
         let x = &x.inner();
         let [start] = numbers("rotary", "start", start, [0])?;
         let form = if interleaved { RotaryForm::Interleaved } else { RotaryForm::HalfSplit };
@@ -87,7 +88,7 @@ both! {
     /// stands for axes that broadcast. Operands are multiplied from left to right.
     #[signature(notation, *operands)]
     #[text("(notation, *operands)")]
-    fn einsum(mode, py, notation: &str, operands: &Bound<'_, PyTuple>) -> Tensor {
+    fn einsum(mode, py, notation: &str, operands: &Bound<'_, PyTuple>) -> Made {
         let tensors: Vec<Recorded> = operands
             .iter()
             .map(|operand| match operand.cast::<Tensor>() {

@@ -1,10 +1,11 @@
 //! Convolutions.
 
-use netcl::autograd::ops::conv::{self, Convolution};
+use netcl::autograd::ops::conv::{self, ConvParams};
 use pyo3::prelude::*;
 
 use super::arguments::{Given, inner, margins1, margins2, numbers};
 use super::{Mode, both};
+use crate::index::Made;
 use crate::tensor::Tensor;
 
 both! {
@@ -18,9 +19,9 @@ both! {
     fn conv2d(
         mode, py, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, stride: Given<'_, '_>, pad: Given<'_, '_>,
         dilation: Given<'_, '_>, groups: Given<'_, '_>, padding: Given<'_, '_>,
-    ) -> Tensor {
+    ) -> Made {
         let [groups] = numbers("conv2d", "groups", groups, [1])?;
-        let how = Convolution {
+        let params = ConvParams {
             stride: numbers("conv2d", "stride", stride, [1, 1])?,
             padding: margins2("conv2d", pad, padding)?,
             dilation: numbers("conv2d", "dilation", dilation, [1, 1])?,
@@ -28,7 +29,7 @@ both! {
         };
         let (x, weight, bias) = (&x.inner(), &weight.inner(), &inner(bias));
         let bias = bias.as_deref();
-        mode.tensor(py, x, || conv::conv2d(x, weight, bias, &how))
+        mode.tensor(py, x, || conv::conv2d(x, weight, bias, &params))
     }
 
     /// The convolution of sequences ``(N, C, L)``, or one sequence ``(C, L)``, with filters ``(F, C / groups, K)``, plus a bias of F
@@ -40,16 +41,16 @@ both! {
     fn conv1d(
         mode, py, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, stride: Given<'_, '_>, pad: Given<'_, '_>,
         dilation: Given<'_, '_>, groups: Given<'_, '_>, padding: Given<'_, '_>,
-    ) -> Tensor {
+    ) -> Made {
         let [groups] = numbers("conv1d", "groups", groups, [1])?;
         let [stride] = numbers("conv1d", "stride", stride, [1])?;
         let [dilation] = numbers("conv1d", "dilation", dilation, [1])?;
         let [before, after] = margins1("conv1d", pad, padding)?;
-        let how =
-            Convolution { stride: [1, stride], padding: [0, 0, before, after], dilation: [1, dilation], groups };
+        let params =
+            ConvParams { stride: [1, stride], padding: [0, 0, before, after], dilation: [1, dilation], groups };
         let (x, weight, bias) = (&x.inner(), &weight.inner(), &inner(bias));
         let bias = bias.as_deref();
-        mode.tensor(py, x, || conv::conv1d(x, weight, bias, &how))
+        mode.tensor(py, x, || conv::conv1d(x, weight, bias, &params))
     }
 
     /// The transposed convolution of ``(N, C, H, W)`` or ``(C, H, W)`` with ``(C, F / groups, KH, KW)``, plus a bias of F elements: each
@@ -62,10 +63,10 @@ both! {
     fn conv_transpose2d(
         mode, py, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, stride: Given<'_, '_>, pad: Given<'_, '_>,
         output_padding: Given<'_, '_>, groups: Given<'_, '_>, dilation: Given<'_, '_>, padding: Given<'_, '_>,
-    ) -> Tensor {
+    ) -> Made {
         let op = "conv_transpose2d";
         let [groups] = numbers(op, "groups", groups, [1])?;
-        let how = Convolution {
+        let params = ConvParams {
             stride: numbers(op, "stride", stride, [1, 1])?,
             padding: margins2(op, pad, padding)?,
             dilation: numbers(op, "dilation", dilation, [1, 1])?,
@@ -74,7 +75,7 @@ both! {
         let extra = numbers(op, "output_padding", output_padding, [0, 0])?;
         let (x, weight, bias) = (&x.inner(), &weight.inner(), &inner(bias));
         let bias = bias.as_deref();
-        mode.tensor(py, x, || conv::conv_transpose2d(x, weight, bias, &how, extra))
+        mode.tensor(py, x, || conv::conv_transpose2d(x, weight, bias, &params, extra))
     }
 
     /// The transposed convolution of sequences ``(N, C, L)`` or ``(C, L)`` with ``(C, F / groups, K)``, plus a bias of F elements.
@@ -85,17 +86,17 @@ both! {
     fn conv_transpose1d(
         mode, py, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, stride: Given<'_, '_>, pad: Given<'_, '_>,
         output_padding: Given<'_, '_>, groups: Given<'_, '_>, dilation: Given<'_, '_>, padding: Given<'_, '_>,
-    ) -> Tensor {
+    ) -> Made {
         let op = "conv_transpose1d";
         let [groups] = numbers(op, "groups", groups, [1])?;
         let [stride] = numbers(op, "stride", stride, [1])?;
         let [dilation] = numbers(op, "dilation", dilation, [1])?;
         let [extra] = numbers(op, "output_padding", output_padding, [0])?;
         let [before, after] = margins1(op, pad, padding)?;
-        let how =
-            Convolution { stride: [1, stride], padding: [0, 0, before, after], dilation: [1, dilation], groups };
+        let params =
+            ConvParams { stride: [1, stride], padding: [0, 0, before, after], dilation: [1, dilation], groups };
         let (x, weight, bias) = (&x.inner(), &weight.inner(), &inner(bias));
         let bias = bias.as_deref();
-        mode.tensor(py, x, || conv::conv_transpose1d(x, weight, bias, &how, extra))
+        mode.tensor(py, x, || conv::conv_transpose1d(x, weight, bias, &params, extra))
     }
 }

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 
 use super::{Mode, both};
 use crate::autograd::wrap;
+use crate::index::Made;
 use crate::ops::seeded;
 use crate::tensor::Tensor;
 
@@ -20,7 +21,7 @@ fn in_training(
     x: &Arc<Recorded>,
     training: bool,
     operation: impl FnOnce() -> netcl::Result<Recorded> + Send,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     match (training, mode) {
         (true, _) => mode.tensor(py, x, operation),
         (false, Mode::Recorded) => wrap(py, x.as_ref().clone()),
@@ -42,7 +43,7 @@ both! {
     /// The mask is the same on every device and is never stored: the gradient draws it again.
     #[signature(x, p=0.5, training=true, *, seed=None)]
     #[text("(x, p=0.5, training=True, *, seed=None)")]
-    fn dropout(mode, py, x: &Tensor, p: f64, training: bool, seed: Option<u64>) -> Tensor {
+    fn dropout(mode, py, x: &Tensor, p: f64, training: bool, seed: Option<u64>) -> Made {
         let x = &x.inner();
         in_training(mode, py, x, training, || drop::dropout(x, p, seeded(seed).as_mut()))
     }
@@ -50,7 +51,7 @@ both! {
     /// Dropout of whole channels of sequences (N, C, L) or (C, L).
     #[signature(x, p=0.5, training=true, *, seed=None)]
     #[text("(x, p=0.5, training=True, *, seed=None)")]
-    fn dropout1d(mode, py, x: &Tensor, p: f64, training: bool, seed: Option<u64>) -> Tensor {
+    fn dropout1d(mode, py, x: &Tensor, p: f64, training: bool, seed: Option<u64>) -> Made {
         let x = &x.inner();
         check_axes("dropout1d", x, &[2, 3], "(N, C, L) or (C, L)")?;
         in_training(mode, py, x, training, || match x.ndim() {
@@ -62,7 +63,7 @@ both! {
     /// Dropout of whole channels of images (N, C, H, W).
     #[signature(x, p=0.5, training=true, *, seed=None)]
     #[text("(x, p=0.5, training=True, *, seed=None)")]
-    fn dropout2d(mode, py, x: &Tensor, p: f64, training: bool, seed: Option<u64>) -> Tensor {
+    fn dropout2d(mode, py, x: &Tensor, p: f64, training: bool, seed: Option<u64>) -> Made {
         let x = &x.inner();
         check_axes("dropout2d", x, &[4], "(N, C, H, W)")?;
         in_training(mode, py, x, training, || drop::feature_dropout(x, p, seeded(seed).as_mut()))
@@ -71,7 +72,7 @@ both! {
     /// Dropout for networks of ``selu``: what is dropped gets selu's lowest value, and a scale and a shift keep mean 0 and variance 1.
     #[signature(x, p=0.5, training=false, *, seed=None)]
     #[text("(x, p=0.5, training=False, *, seed=None)")]
-    fn alpha_dropout(mode, py, x: &Tensor, p: f64, training: bool, seed: Option<u64>) -> Tensor {
+    fn alpha_dropout(mode, py, x: &Tensor, p: f64, training: bool, seed: Option<u64>) -> Made {
         let x = &x.inner();
         in_training(mode, py, x, training, || drop::alpha_dropout(x, p, Dropped::Elements, seeded(seed).as_mut()))
     }
@@ -79,7 +80,7 @@ both! {
     /// ``alpha_dropout`` of whole channels of (N, C, ...).
     #[signature(x, p=0.5, training=false, *, seed=None)]
     #[text("(x, p=0.5, training=False, *, seed=None)")]
-    fn feature_alpha_dropout(mode, py, x: &Tensor, p: f64, training: bool, seed: Option<u64>) -> Tensor {
+    fn feature_alpha_dropout(mode, py, x: &Tensor, p: f64, training: bool, seed: Option<u64>) -> Made {
         let x = &x.inner();
         in_training(mode, py, x, training, || drop::alpha_dropout(x, p, Dropped::Channels, seeded(seed).as_mut()))
     }

@@ -2,16 +2,17 @@
 
 use netcl::autograd::ops::embedding_bag::{self as bag, BagMode, EmbeddingBagOptions};
 use netcl::autograd::ops::{indexing, sort as order};
-use netcl::ops;
+use netcl::raw_ops as ops;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::arguments::{Given, count, indices as index, inner, present};
 use super::{Mode, both};
 use crate::autograd::{like, wrap};
+use crate::axis;
 use crate::device::resolve_queue;
 use crate::error::IntoPyResult;
-use crate::index::IndexTensor;
+use crate::index::Made;
 use crate::tensor::{Tensor, parse_dtype};
 
 /// A row of a table, counted from the end where it is negative.
@@ -27,7 +28,7 @@ both! {
     /// The rows of the table ``weight`` with the given indices, of any shape. The row ``padding_idx`` gets no gradient.
     #[signature(indices, weight, padding_idx=None)]
     #[text("(indices, weight, padding_idx=None)")]
-    fn embedding(mode, py, indices: &Bound<'_, PyAny>, weight: &Tensor, padding_idx: Option<isize>) -> Tensor {
+    fn embedding(mode, py, indices: &Bound<'_, PyAny>, weight: &Tensor, padding_idx: Option<isize>) -> Made {
         let weight = &weight.inner();
         let rows = weight.shape().first().copied().unwrap_or(0);
         let padding = padding_idx.map(|at| padding_row("embedding", rows, at)).transpose()?;
@@ -50,7 +51,7 @@ both! {
     fn embedding_bag(
         how, py, indices: &Bound<'_, PyAny>, weight: &Tensor, offsets: Given<'_, '_>, mode: &str,
         per_sample_weights: Option<&Tensor>, include_last_offset: bool, padding_idx: Option<isize>,
-    ) -> Tensor {
+    ) -> Made {
         let (weight, factors) = (&weight.inner(), &inner(per_sample_weights));
         let rows = weight.shape().first().copied().unwrap_or(0);
         let at = index(indices, weight.queue())?;
@@ -68,7 +69,7 @@ both! {
     /// The slices of an axis with the given indices, in their order.
     #[signature(x, axis, indices)]
     #[text("(x, axis, indices)")]
-    fn index_select(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>) -> Tensor {
+    fn index_select(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>) -> Made {
         let (x, at) = (&x.inner(), index(indices, x.inner().queue())?);
         mode.tensor(py, x, || indexing::index_select(x, axis, &at))
     }
@@ -76,7 +77,7 @@ both! {
     /// ``out[i][j][k] = x[indices[i][j][k]][j][k]`` for axis 0, and likewise for others.
     #[signature(x, axis, indices)]
     #[text("(x, axis, indices)")]
-    fn gather(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>) -> Tensor {
+    fn gather(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>) -> Made {
         let (x, at) = (&x.inner(), index(indices, x.inner().queue())?);
         mode.tensor(py, x, || indexing::gather(x, axis, &at))
     }
@@ -84,7 +85,7 @@ both! {
     /// ``x`` with ``out[indices[i][j][k]][j][k] += source[i][j][k]`` for axis 0, and likewise for others. Sums have a fixed order.
     #[signature(x, axis, indices, source)]
     #[text("(x, axis, indices, source)")]
-    fn scatter_add(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>, source: &Tensor) -> Tensor {
+    fn scatter_add(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>, source: &Tensor) -> Made {
         let (x, at, source) = (&x.inner(), index(indices, x.inner().queue())?, &source.inner());
         mode.tensor(py, x, || indexing::scatter_add(x, axis, &at, source))
     }
@@ -92,7 +93,7 @@ both! {
     /// ``x`` with the slices of ``source`` added at indices of an axis. Sums have a fixed order.
     #[signature(x, axis, indices, source)]
     #[text("(x, axis, indices, source)")]
-    fn index_add(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>, source: &Tensor) -> Tensor {
+    fn index_add(mode, py, x: &Tensor, axis: isize, indices: &Bound<'_, PyAny>, source: &Tensor) -> Made {
         let (x, at, source) = (&x.inner(), index(indices, x.inner().queue())?, &source.inner());
         mode.tensor(py, x, || indexing::index_add(x, axis, &at, source))
     }
@@ -100,7 +101,7 @@ both! {
     /// ``value`` where ``mask`` (a tensor or an array that broadcasts to ``x``) is not 0, else ``x``.
     #[signature(x, mask, value)]
     #[text("(x, mask, value)")]
-    fn masked_fill(mode, py, x: &Tensor, mask: &Bound<'_, PyAny>, value: f64) -> Tensor {
+    fn masked_fill(mode, py, x: &Tensor, mask: &Bound<'_, PyAny>, value: f64) -> Made {
         let (x, mask) = (&x.inner(), like(mask, &x.inner())?);
         mode.tensor(py, x, || indexing::masked_fill(x, mask.raw(), value))
     }
@@ -110,33 +111,35 @@ both! {
     #[text("(indices, num_classes, dtype='float32', queue=None)")]
     fn one_hot(
         _mode, py, indices: &Bound<'_, PyAny>, num_classes: &Bound<'_, PyAny>, dtype: Given<'_, '_>, queue: Given<'_, '_>,
-    ) -> Tensor {
+    ) -> Made {
         let classes = count("one_hot", "num_classes", num_classes)?;
         let (at, dtype) = (index(indices, &resolve_queue(py, queue, None)?)?, parse_dtype(dtype)?);
-        Ok(Tensor::new(py.detach(|| ops::one_hot(&at, classes, dtype)).py()?.into()))
+        Ok(Made::new(py.detach(|| ops::one_hot(&at, classes, dtype)).py()?.into()))
     }
 
     /// The ``k`` largest (or smallest) elements along an axis, the best first, and where they were: ``(values, indices)``.
-    #[signature(x, k, axis=-1, largest=true)]
-    #[text("(x, k, axis=-1, largest=True)")]
-    fn topk(mode, py, x: &Tensor, k: &Bound<'_, PyAny>, axis: isize, largest: bool) -> (Tensor, IndexTensor) {
-        let k = count("topk", "k", k)?;
+    #[signature(x, k, axis=None, largest=true, *, dim=None)]
+    #[text("(x, k, axis=-1, largest=True, *, dim=None)")]
+    fn topk(mode, py, x: &Tensor, k: &Bound<'_, PyAny>, axis: Option<isize>, largest: bool, dim: Option<isize>) -> (Made, Made) {
+        let (k, axis) = (count("topk", "k", k)?, axis::one_or("topk", dim, axis, -1)?);
         let (values, indices) = mode.call(py, &x.inner(), || order::topk(&x.inner(), k, axis, largest))?;
-        Ok((wrap(py, values)?, IndexTensor(indices)))
+        Ok((wrap(py, values)?, indices.into()))
     }
 
     /// The elements in order along an axis, and where they were: ``(values, indices)``. Stable; NaN comes last.
-    #[signature(x, axis=-1, descending=false)]
-    #[text("(x, axis=-1, descending=False)")]
-    fn sort(mode, py, x: &Tensor, axis: isize, descending: bool) -> (Tensor, IndexTensor) {
+    #[signature(x, axis=None, descending=false, *, dim=None)]
+    #[text("(x, axis=-1, descending=False, *, dim=None)")]
+    fn sort(mode, py, x: &Tensor, axis: Option<isize>, descending: bool, dim: Option<isize>) -> (Made, Made) {
+        let axis = axis::one_or("sort", dim, axis, -1)?;
         let (values, indices) = mode.call(py, &x.inner(), || order::sort(&x.inner(), axis, descending))?;
-        Ok((wrap(py, values)?, IndexTensor(indices)))
+        Ok((wrap(py, values)?, indices.into()))
     }
 
     /// The positions that put the elements in order along an axis. Stable; NaN comes last.
-    #[signature(x, axis=-1, descending=false)]
-    #[text("(x, axis=-1, descending=False)")]
-    fn argsort(mode, py, x: &Tensor, axis: isize, descending: bool) -> IndexTensor {
-        Ok(IndexTensor(mode.call(py, &x.inner(), || order::argsort(&x.inner(), axis, descending))?))
+    #[signature(x, axis=None, descending=false, *, dim=None)]
+    #[text("(x, axis=-1, descending=False, *, dim=None)")]
+    fn argsort(mode, py, x: &Tensor, axis: Option<isize>, descending: bool, dim: Option<isize>) -> Made {
+        let axis = axis::one_or("argsort", dim, axis, -1)?;
+        Ok(mode.call(py, &x.inner(), || order::argsort(&x.inner(), axis, descending))?.into())
     }
 }

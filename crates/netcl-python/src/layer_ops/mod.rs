@@ -11,7 +11,7 @@ mod pool;
 mod reshaping;
 mod vectors;
 
-pub(crate) use arguments::{indices, whole};
+pub(crate) use arguments::{count, indices, whole};
 use netcl::Tensor as Recorded;
 use netcl::autograd::no_grad;
 use pyo3::prelude::*;
@@ -19,7 +19,7 @@ use pyo3::types::PyTuple;
 
 use crate::autograd::{run, unrecorded, wrap};
 use crate::error::IntoPyResult;
-use crate::index::IndexTensor;
+use crate::index::Made;
 use crate::tensor::Tensor;
 
 /// Which of the two modules a call came through.
@@ -60,7 +60,7 @@ impl Mode {
         py: Python<'_>,
         on: &Recorded,
         operation: impl FnOnce() -> netcl::Result<Recorded> + Send,
-    ) -> PyResult<Tensor> {
+    ) -> PyResult<Made> {
         wrap(py, self.call(py, on, operation)?)
     }
 }
@@ -99,30 +99,26 @@ macro_rules! without_gradient {
     )*};
 }
 without_gradient!(bool, f64, isize, &str, Option<bool>, Option<f64>, Option<isize>, Option<u64>, Option<usize>);
-without_gradient!(&Bound<'_, PyAny>, Option<&Bound<'_, PyAny>>, Option<&IndexTensor>);
+without_gradient!(&Bound<'_, PyAny>, Option<&Bound<'_, PyAny>>);
 
 /// What an operation gives.
-trait Made {
+trait Outcome {
     fn remember_unrecorded(&self, lost: Option<&'static str>);
 }
 
-impl Made for Tensor {
+impl Outcome for Made {
     fn remember_unrecorded(&self, lost: Option<&'static str>) {
         // What recorded, or has no gradient, is as it is.
         if lost.is_some() {
-            Tensor::remember_unrecorded(self, lost);
+            self.0.remember_unrecorded(lost);
         }
     }
 }
 
-impl Made for (Tensor, IndexTensor) {
+impl Outcome for (Made, Made) {
     fn remember_unrecorded(&self, lost: Option<&'static str>) {
-        Made::remember_unrecorded(&self.0, lost);
+        Outcome::remember_unrecorded(&self.0, lost);
     }
-}
-
-impl Made for IndexTensor {
-    fn remember_unrecorded(&self, _: Option<&'static str>) {}
 }
 
 /// Defines operations that take the mode before the arguments that Python gives, and makes two functions for Python of each.
@@ -168,7 +164,7 @@ macro_rules! both {
                 fn $name(py: Python<'_> $(, $argument: $kind)*) -> PyResult<$result> {
                     let lost = Mode::$mode.unrecorded(stringify!($name), &[$(&$argument),*]);
                     let result = super::of_mode::$name(Mode::$mode, py $(, $argument)*)?;
-                    $crate::layer_ops::Made::remember_unrecorded(&result, lost);
+                    $crate::layer_ops::Outcome::remember_unrecorded(&result, lost);
                     Ok(result)
                 }
             )*

@@ -2,13 +2,13 @@
 
 use netcl::Tensor as Recorded;
 use netcl::autograd::ops::norm::{self, LocalResponse};
-use netcl::ops::norm::Running;
+use netcl::raw_ops::norm::Running;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::arguments::{count, inner};
 use super::{Mode, both};
-use crate::index::IndexTensor;
+use crate::index::Made;
 use crate::tensor::{Tensor, parse_shape};
 
 /// How many of the last axes a shape names.
@@ -34,11 +34,11 @@ both! {
     )]
     fn batch_norm(
         mode, py, x: &Tensor, running_mean: Option<&Tensor>, running_var: Option<&Tensor>, weight: Option<&Tensor>,
-        bias: Option<&Tensor>, training: bool, momentum: Option<f64>, eps: f64, num_batches_tracked: Option<&IndexTensor>,
-    ) -> Tensor {
+        bias: Option<&Tensor>, training: bool, momentum: Option<f64>, eps: f64, num_batches_tracked: Option<&Tensor>,
+    ) -> Made {
         let (x, weight, bias) = (&x.inner(), &inner(weight), &inner(bias));
         let (weight, bias) = (weight.as_deref(), bias.as_deref());
-        let batches = num_batches_tracked.map(|batches| batches.0.tensor());
+        let batches = num_batches_tracked.map(|batches| batches.inner().raw().clone());
         let (mean, var) = (inner(running_mean), inner(running_var));
         let running = match (&mean, &var) {
             (Some(mean), Some(var)) => Some((mean.raw(), var.raw())),
@@ -53,7 +53,7 @@ both! {
                 "batch_norm: running_mean and running_var are needed unless training=True",
             )),
             running => mode.tensor(py, x, || {
-                let running = running.map(|(mean, var)| Running { mean, var, momentum, batches });
+                let running = running.map(|(mean, var)| Running { mean, var, momentum, batches: batches.as_ref() });
                 norm::batch_norm(x, weight, bias, running, eps)
             }),
         }
@@ -66,7 +66,7 @@ both! {
     fn layer_norm(
         mode, py, x: &Tensor, normalized_shape: &Bound<'_, PyAny>, weight: Option<&Tensor>, bias: Option<&Tensor>,
         eps: f64,
-    ) -> Tensor {
+    ) -> Made {
         let (x, weight, bias) = (&x.inner(), &inner(weight), &inner(bias));
         let (weight, bias) = (weight.as_deref(), bias.as_deref());
         let axes = last_axes("layer_norm", x, normalized_shape)?;
@@ -78,7 +78,7 @@ both! {
     #[text("(x, num_groups, weight=None, bias=None, eps=1e-5)")]
     fn group_norm(
         mode, py, x: &Tensor, num_groups: &Bound<'_, PyAny>, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64,
-    ) -> Tensor {
+    ) -> Made {
         let (x, weight, bias) = (&x.inner(), &inner(weight), &inner(bias));
         let (weight, bias) = (weight.as_deref(), bias.as_deref());
         let groups = count("group_norm", "num_groups", num_groups)?;
@@ -90,7 +90,7 @@ both! {
     #[text("(x, normalized_shape, weight=None, eps=1e-6)")]
     fn rms_norm(
         mode, py, x: &Tensor, normalized_shape: &Bound<'_, PyAny>, weight: Option<&Tensor>, eps: f64,
-    ) -> Tensor {
+    ) -> Made {
         let (x, weight) = (&x.inner(), &inner(weight));
         let weight = weight.as_deref();
         let axes = last_axes("rms_norm", x, normalized_shape)?;
@@ -108,7 +108,7 @@ both! {
     fn instance_norm(
         mode, py, x: &Tensor, running_mean: Option<&Tensor>, running_var: Option<&Tensor>, weight: Option<&Tensor>,
         bias: Option<&Tensor>, use_input_stats: bool, momentum: f64, eps: f64,
-    ) -> Tensor {
+    ) -> Made {
         let (x, weight, bias) = (&x.inner(), &inner(weight), &inner(bias));
         let (weight, bias) = (weight.as_deref(), bias.as_deref());
         let (mean, var) = (inner(running_mean), inner(running_var));
@@ -137,7 +137,7 @@ both! {
     #[text("(x, size, alpha=1e-4, beta=0.75, k=1.0)")]
     fn local_response_norm(
         mode, py, x: &Tensor, size: &Bound<'_, PyAny>, alpha: f64, beta: f64, k: f64,
-    ) -> Tensor {
+    ) -> Made {
         let how = LocalResponse { size: count("local_response_norm", "size", size)?, alpha, beta, k };
         let x = &x.inner();
         mode.tensor(py, x, || norm::local_response_norm(x, &how))

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 
 use super::arguments::{Given, lengths, numbers};
 use super::{Mode, both};
+use crate::index::Made;
 use crate::tensor::Tensor;
 
 /// Windows side by side unless a stride is given.
@@ -34,7 +35,7 @@ both! {
     fn max_pool2d(
         mode, py, x: &Tensor, kernel_size: &Bound<'_, PyAny>, stride: Given<'_, '_>, padding: Given<'_, '_>,
         dilation: Given<'_, '_>, ceil_mode: bool,
-    ) -> Tensor {
+    ) -> Made {
         let (x, window) = (&x.inner(), window("max_pool2d", kernel_size, stride, padding, dilation, ceil_mode)?);
         mode.tensor(py, x, || pool::max_pool2d(x, &window))
     }
@@ -45,7 +46,7 @@ both! {
     fn max_pool1d(
         mode, py, x: &Tensor, kernel_size: &Bound<'_, PyAny>, stride: Given<'_, '_>, padding: Given<'_, '_>,
         dilation: Given<'_, '_>, ceil_mode: bool,
-    ) -> Tensor {
+    ) -> Made {
         let (x, window) = (&x.inner(), window("max_pool1d", kernel_size, stride, padding, dilation, ceil_mode)?);
         mode.tensor(py, x, || pool::max_pool1d(x, &window))
     }
@@ -59,7 +60,7 @@ both! {
     fn avg_pool2d(
         mode, py, x: &Tensor, kernel_size: &Bound<'_, PyAny>, stride: Given<'_, '_>, padding: Given<'_, '_>,
         ceil_mode: bool, count_include_pad: bool, divisor_override: Option<usize>,
-    ) -> Tensor {
+    ) -> Made {
         let (x, window) = (&x.inner(), window("avg_pool2d", kernel_size, stride, padding, None, ceil_mode)?);
         let averaging = Averaging { count_include_pad, divisor: divisor_override };
         mode.tensor(py, x, || pool::avg_pool2d(x, &window, averaging))
@@ -73,7 +74,7 @@ both! {
     fn avg_pool1d(
         mode, py, x: &Tensor, kernel_size: &Bound<'_, PyAny>, stride: Given<'_, '_>, padding: Given<'_, '_>,
         ceil_mode: bool, count_include_pad: bool, divisor_override: Option<usize>,
-    ) -> Tensor {
+    ) -> Made {
         let (x, window) = (&x.inner(), window("avg_pool1d", kernel_size, stride, padding, None, ceil_mode)?);
         let averaging = Averaging { count_include_pad, divisor: divisor_override };
         mode.tensor(py, x, || pool::avg_pool1d(x, &window, averaging))
@@ -83,7 +84,7 @@ both! {
     /// ``None`` keeps a length.
     #[signature(x, output_size)]
     #[text("(x, output_size)")]
-    fn adaptive_max_pool2d(mode, py, x: &Tensor, output_size: &Bound<'_, PyAny>) -> Tensor {
+    fn adaptive_max_pool2d(mode, py, x: &Tensor, output_size: &Bound<'_, PyAny>) -> Made {
         let (x, output) = (&x.inner(), lengths("adaptive_max_pool2d", output_size, x.inner().shape())?);
         mode.tensor(py, x, || pool::adaptive_max_pool2d(x, output))
     }
@@ -91,7 +92,7 @@ both! {
     /// The largest element of each of ``output_size`` windows that cover the last axis evenly.
     #[signature(x, output_size)]
     #[text("(x, output_size)")]
-    fn adaptive_max_pool1d(mode, py, x: &Tensor, output_size: &Bound<'_, PyAny>) -> Tensor {
+    fn adaptive_max_pool1d(mode, py, x: &Tensor, output_size: &Bound<'_, PyAny>) -> Made {
         let (x, [output]) = (&x.inner(), lengths("adaptive_max_pool1d", output_size, x.inner().shape())?);
         mode.tensor(py, x, || pool::adaptive_max_pool1d(x, output))
     }
@@ -100,7 +101,7 @@ both! {
     /// a length.
     #[signature(x, output_size)]
     #[text("(x, output_size)")]
-    fn adaptive_avg_pool2d(mode, py, x: &Tensor, output_size: &Bound<'_, PyAny>) -> Tensor {
+    fn adaptive_avg_pool2d(mode, py, x: &Tensor, output_size: &Bound<'_, PyAny>) -> Made {
         let (x, output) = (&x.inner(), lengths("adaptive_avg_pool2d", output_size, x.inner().shape())?);
         mode.tensor(py, x, || pool::adaptive_avg_pool2d(x, output))
     }
@@ -108,7 +109,7 @@ both! {
     /// The mean of each of ``output_size`` windows that cover the last axis evenly.
     #[signature(x, output_size)]
     #[text("(x, output_size)")]
-    fn adaptive_avg_pool1d(mode, py, x: &Tensor, output_size: &Bound<'_, PyAny>) -> Tensor {
+    fn adaptive_avg_pool1d(mode, py, x: &Tensor, output_size: &Bound<'_, PyAny>) -> Made {
         let (x, [output]) = (&x.inner(), lengths("adaptive_avg_pool1d", output_size, x.inner().shape())?);
         mode.tensor(py, x, || pool::adaptive_avg_pool1d(x, output))
     }
@@ -119,7 +120,7 @@ both! {
     #[text("(x, norm_type, kernel_size, stride=None, ceil_mode=False)")]
     fn lp_pool2d(
         mode, py, x: &Tensor, norm_type: f64, kernel_size: &Bound<'_, PyAny>, stride: Given<'_, '_>, ceil_mode: bool,
-    ) -> Tensor {
+    ) -> Made {
         let (x, window) = (&x.inner(), window("lp_pool2d", kernel_size, stride, None, None, ceil_mode)?);
         mode.tensor(py, x, || pool::lp_pool2d(x, norm_type, &window))
     }
@@ -129,7 +130,7 @@ both! {
     #[text("(x, norm_type, kernel_size, stride=None, ceil_mode=False)")]
     fn lp_pool1d(
         mode, py, x: &Tensor, norm_type: f64, kernel_size: &Bound<'_, PyAny>, stride: Given<'_, '_>, ceil_mode: bool,
-    ) -> Tensor {
+    ) -> Made {
         let (x, window) = (&x.inner(), window("lp_pool1d", kernel_size, stride, None, None, ceil_mode)?);
         mode.tensor(py, x, || pool::lp_pool1d(x, norm_type, &window))
     }

@@ -6,6 +6,7 @@ use pyo3::types::PyDict;
 
 use super::layer::Layer;
 use crate::autograd::wrap;
+use crate::index::Made;
 use crate::layer_ops::indices as index;
 use crate::tensor::Tensor;
 
@@ -16,7 +17,7 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// The rows of an ``Embedding`` with the given indices, of any shape.
 #[pyfunction]
-fn embedding(py: Python<'_>, layer: &Layer, own: &Bound<'_, PyDict>, indices: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+fn embedding(py: Python<'_>, layer: &Layer, own: &Bound<'_, PyDict>, indices: &Bound<'_, PyAny>) -> PyResult<Made> {
     let weight = layer.look(py, own, |table: &Embedding| table.weight().clone())?;
     let at = index(indices, weight.queue())?;
     wrap(py, layer.with_kind(py, own, &weight, |table: &Embedding| table.lookup(&at))?)
@@ -31,7 +32,7 @@ fn embedding_bag(
     indices: &Bound<'_, PyAny>,
     offsets: Option<&Bound<'_, PyAny>>,
     per_sample_weights: Option<&Tensor>,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let weight = layer.look(py, own, |table: &EmbeddingBag| table.weight().clone())?;
     let at = index(indices, weight.queue())?;
     let offsets = offsets.map(|offsets| index(offsets, weight.queue())).transpose()?;

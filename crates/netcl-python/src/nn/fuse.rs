@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 
 use crate::autograd::{run, wrap};
 use crate::error::IntoPyResult;
+use crate::index::Made;
 use crate::tensor::Tensor;
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -25,7 +26,7 @@ fn fold_batch_norm(
     scale: Option<&Tensor>,
     shift: Option<&Tensor>,
     eps: f64,
-) -> PyResult<(Tensor, Tensor)> {
+) -> PyResult<(Made, Made)> {
     let (weight, mean, var) = (&weight.inner(), &mean.inner(), &var.inner());
     let [bias, scale, shift] = [bias, scale, shift].map(|tensor| tensor.map(Tensor::inner));
     let norm = Averages { mean, var, weight: scale.as_deref(), bias: shift.as_deref(), eps };

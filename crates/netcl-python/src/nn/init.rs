@@ -5,7 +5,6 @@ use netcl::nn::init::{Fan, Gain, Init};
 use pyo3::prelude::*;
 
 use crate::error::IntoPyResult;
-use crate::index::IndexTensor;
 use crate::tensor::Tensor;
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -21,10 +20,6 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// Overwrites the elements of a tensor with those of another one of the same kind and shape, unrecorded.
 #[pyfunction]
 fn assign(py: Python<'_>, tensor: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<()> {
-    if let (Ok(tensor), Ok(source)) = (tensor.cast::<IndexTensor>(), source.cast::<IndexTensor>()) {
-        let (tensor, source) = (tensor.get().0.tensor(), source.get().0.tensor());
-        return py.detach(|| tensor.assign(source)).py();
-    }
     let (tensor, source) = (tensor.cast::<Tensor>()?.get(), source.cast::<Tensor>()?.get());
     py.detach(|| tensor.inner().assign(source.inner().raw())).py()
 }

@@ -7,7 +7,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use netcl::core::device::manager;
-use netcl::core::index::IndexTensor as Index;
 use netcl::nn::settings::Value;
 use netcl::nn::{Build, LayerConfig, Member, MemberMut, Module, Role, build_layer, layer_config};
 use pyo3::exceptions::PyTypeError;
@@ -20,7 +19,7 @@ use super::values::{from_py, named, to_py};
 use crate::autograd::{run, wrap};
 use crate::device::resolve_queue;
 use crate::error::IntoPyResult;
-use crate::index::IndexTensor;
+use crate::index::Made;
 use crate::tensor::{Tensor, parse_dtype};
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -98,7 +97,7 @@ impl Layer {
     ) -> PyResult<Bound<'py, Tensor>> {
         let input = &x.get().inner();
         let result = self.with(py, own, input, |module| module.forward(input))?;
-        if result.is(input) { Ok(x.clone()) } else { Bound::new(py, wrap(py, result)?) }
+        if result.is(input) { Ok(x.clone()) } else { wrap(py, result)?.into_pyobject(py) }
     }
 
     /// The settings by name: what became of the constructor's arguments.
@@ -407,19 +406,13 @@ fn dict<'py>(py: Python<'py>, settings: Vec<(&'static str, Value)>) -> PyResult<
 
 /// The tensor of a parameter or buffer.
 pub(crate) fn held(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Arc<netcl::Tensor>> {
-    if let Ok(tensor) = object.cast::<Tensor>() {
-        return Ok(tensor.get().inner());
-    }
-    match object.cast::<IndexTensor>() {
-        Ok(index) => Ok(Arc::new(netcl::Tensor::from(index.get().0.tensor().clone()))),
+    match object.cast::<Tensor>() {
+        Ok(tensor) => Ok(tensor.get().inner()),
         Err(_) => Err(PyTypeError::new_err(format!("{name} is a tensor, not {}", object.get_type()))),
     }
 }
 
 /// A parameter or buffer as Python sees it.
 pub(crate) fn object(py: Python<'_>, tensor: netcl::Tensor) -> PyResult<Bound<'_, PyAny>> {
-    if tensor.dtype().is_float() {
-        return Ok(Bound::new(py, Tensor::new(tensor))?.into_any());
-    }
-    Ok(Bound::new(py, IndexTensor(Index::from_tensor(tensor.raw().clone()).py()?))?.into_any())
+    Ok(Made::new(tensor).into_pyobject(py)?.into_any())
 }

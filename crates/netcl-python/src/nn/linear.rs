@@ -6,6 +6,7 @@ use pyo3::types::PyDict;
 
 use super::layer::Layer;
 use crate::autograd::wrap;
+use crate::index::Made;
 use crate::tensor::Tensor;
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -14,7 +15,7 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// The result of a ``Bilinear`` for two tensors.
 #[pyfunction]
-fn bilinear(py: Python<'_>, layer: &Layer, own: &Bound<'_, PyDict>, x1: &Tensor, x2: &Tensor) -> PyResult<Tensor> {
+fn bilinear(py: Python<'_>, layer: &Layer, own: &Bound<'_, PyDict>, x1: &Tensor, x2: &Tensor) -> PyResult<Made> {
     let (x1, x2) = (&x1.inner(), &x2.inner());
     wrap(py, layer.with_kind(py, own, x1, |layer: &Bilinear| layer.forward(x1, x2))?)
 }

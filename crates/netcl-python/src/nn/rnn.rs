@@ -6,6 +6,7 @@ use pyo3::types::PyDict;
 
 use super::layer::Layer;
 use crate::autograd::wrap;
+use crate::index::Made;
 use crate::tensor::Tensor;
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -28,7 +29,7 @@ fn lstm(
     own: &Bound<'_, PyDict>,
     x: &Tensor,
     hx: Option<Pair<'_>>,
-) -> PyResult<(Tensor, (Tensor, Tensor))> {
+) -> PyResult<(Made, (Made, Made))> {
     let (x, hx) = (x.inner(), hx.map(|(h, c)| (h.get().inner(), c.get().inner())));
     let hx = hx.as_ref().map(|(h, c)| (&**h, &**c));
     let (out, (h, c)) = layer.with_kind(py, own, &x, |lstm: &LSTM| lstm.run(&x, hx))?;
@@ -44,7 +45,7 @@ fn lstm_cell(
     own: &Bound<'_, PyDict>,
     x: &Tensor,
     hx: Option<Pair<'_>>,
-) -> PyResult<(Tensor, Tensor)> {
+) -> PyResult<(Made, Made)> {
     let (x, hx) = (x.inner(), hx.map(|(h, c)| (h.get().inner(), c.get().inner())));
     let hx = hx.as_ref().map(|(h, c)| (&**h, &**c));
     let (h, c) = layer.with_kind(py, own, &x, |cell: &LSTMCell| cell.run(&x, hx))?;
@@ -63,7 +64,7 @@ macro_rules! without_memory {
             own: &Bound<'_, PyDict>,
             x: &Tensor,
             hx: Option<&Tensor>,
-        ) -> PyResult<(Tensor, Tensor)> {
+        ) -> PyResult<(Made, Made)> {
             let (x, hx) = (x.inner(), hx.map(Tensor::inner));
             let (out, h) = layer.with_kind(py, own, &x, |network: &$Network| network.run(&x, hx.as_deref()))?;
             Ok((wrap(py, out)?, wrap(py, h)?))
@@ -78,7 +79,7 @@ macro_rules! without_memory {
             own: &Bound<'_, PyDict>,
             x: &Tensor,
             hx: Option<&Tensor>,
-        ) -> PyResult<Tensor> {
+        ) -> PyResult<Made> {
             let (x, hx) = (x.inner(), hx.map(Tensor::inner));
             wrap(py, layer.with_kind(py, own, &x, |cell: &$Cell| cell.run(&x, hx.as_deref()))?)
         }

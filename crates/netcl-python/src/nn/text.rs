@@ -17,7 +17,7 @@ use super::values::named;
 use crate::autograd::{run, wrap};
 use crate::device::resolve_queue;
 use crate::error::IntoPyResult;
-use crate::index::IndexTensor;
+use crate::index::{self, Made};
 use crate::layer_ops::attention::added;
 use crate::tensor::{Tensor, parse_dtype};
 
@@ -66,7 +66,7 @@ fn multihead_attention<'py>(
     let out = wrap(py, out)?;
     match weights {
         Some(weights) => Ok((out, wrap(py, weights)?).into_pyobject(py)?.into_any()),
-        None => Ok(Bound::new(py, out)?.into_any()),
+        None => Ok(out.into_pyobject(py)?.into_any()),
     }
 }
 
@@ -79,7 +79,7 @@ fn cached_attention(
     x: &Tensor,
     cache: &KVCache,
     index: usize,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let x = &x.inner();
     let out = layer.with(py, own, x, |module| {
         let cache = cache.lock();
@@ -102,7 +102,7 @@ fn places(
     weight: &Tensor,
     length: usize,
     start: usize,
-) -> PyResult<Tensor> {
+) -> PyResult<Made> {
     let found = layer.with(py, own, &weight.inner(), |module| {
         match (module.downcast_ref::<PositionalEmbedding>(), module.downcast_ref::<SinusoidalEmbedding>()) {
             (Some(layer), _) => layer.places(length, start),
@@ -115,7 +115,7 @@ fn places(
 
 /// The result of a decoder of Rust's for a target and a memory, without masks: for tests, which hold Python's decoders against it.
 #[pyfunction]
-fn decode(py: Python<'_>, layer: &Layer, tgt: &Tensor, memory: &Tensor) -> PyResult<Tensor> {
+fn decode(py: Python<'_>, layer: &Layer, tgt: &Tensor, memory: &Tensor) -> PyResult<Made> {
     let (tgt, memory, none) = (&tgt.inner(), &memory.inner(), &Masks::default());
     let out = layer.with(py, None, tgt, |module| {
         match (module.downcast_ref::<TransformerDecoderLayer>(), module.downcast_ref::<TransformerDecoder>()) {
@@ -132,16 +132,16 @@ fn decode(py: Python<'_>, layer: &Layer, tgt: &Tensor, memory: &Tensor) -> PyRes
 fn generate(
     py: Python<'_>,
     layer: &Layer,
-    tokens: &IndexTensor,
+    tokens: &Tensor,
     max_new_tokens: usize,
     temperature: f64,
     top_p: Option<f64>,
     seed: u64,
-) -> PyResult<IndexTensor> {
-    let (tokens, on) = (&tokens.0, &netcl::Tensor::from(tokens.0.tensor().clone()));
+) -> PyResult<Made> {
+    let (tokens, on) = (&index::core(tokens)?, tokens.inner());
     let sampling = netcl::nn::Sampling { temperature, top_p, seed: Some(seed), ..Default::default() };
     let generate = |model: &GPT| model.generate(tokens, max_new_tokens, sampling);
-    Ok(IndexTensor(layer.with_kind(py, None, on, generate)?))
+    Ok(layer.with_kind(py, None, &on, generate)?.into())
 }
 
 /// Keys and values of the places that were seen, so that the next one costs one step instead of all of them again.
@@ -216,7 +216,7 @@ impl KVCache {
     }
 
     /// Writes the keys and values (batch, heads, new places, head_dim) of a layer; returns all of it so far.
-    fn append(&self, py: Python<'_>, layer: usize, k: &Tensor, v: &Tensor) -> PyResult<(Tensor, Tensor)> {
+    fn append(&self, py: Python<'_>, layer: usize, k: &Tensor, v: &Tensor) -> PyResult<(Made, Made)> {
         let (k, v) = (&k.inner(), &v.inner());
         let (k, v) = run(py, k, || self.lock().append(layer, k, v)).py()?;
         Ok((wrap(py, k)?, wrap(py, v)?))

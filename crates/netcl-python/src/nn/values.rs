@@ -31,8 +31,8 @@ pub(super) fn from_py(given: &Bound<'_, PyAny>) -> PyResult<Value> {
         let named = |(name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| Ok((name.extract()?, from_py(&value)?));
         return Ok(Value::Map(entries.iter().map(named).collect::<PyResult<_>>()?));
     }
-    // NumPy's numbers and one-dimensional arrays of them.
-    if given.hasattr("dtype")? && given.hasattr("tolist")? {
+    // NumPy's numbers and one-dimensional arrays of them. A tensor is no setting, and may be a view of more than there is memory.
+    if given.hasattr("dtype")? && given.hasattr("tolist")? && !given.hasattr("queue")? {
         let plain = given.call_method0("tolist")?;
         if !plain.hasattr("dtype")? {
             return from_py(&plain);

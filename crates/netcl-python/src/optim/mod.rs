@@ -4,8 +4,11 @@ mod adagrad;
 mod adam;
 mod clip;
 mod ema;
+mod lbfgs;
+mod muon;
 mod optimizer;
 mod rmsprop;
+mod rules;
 mod schedule;
 mod schedules;
 mod sgd;
@@ -28,6 +31,15 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     classes!(optimizer::Optimizer, optimizer::ParamGroup, ema::Ema);
     classes!(sgd::Sgd, sgd::Momentum, adam::Adam, adam::AdamW, rmsprop::RmsProp, adagrad::Adagrad);
+    classes!(muon::Muon, lbfgs::Lbfgs);
+    classes!(rules::NAdam, rules::RAdam, rules::Adamax, rules::Adadelta, rules::Lion, rules::Rprop, rules::ASGD);
+    classes!(
+        schedules::ConstantLR,
+        schedules::LinearLR,
+        schedules::PolynomialLR,
+        schedules::CosineAnnealingWarmRestarts
+    );
+    classes!(schedules::MultiplicativeLR, schedules::CyclicLR);
     classes!(schedule::LRScheduler, schedules::StepLR, schedules::MultiStepLR, schedules::ExponentialLR);
     classes!(schedules::CosineAnnealingLR, schedules::WarmupCosine, schedules::LambdaLR, schedules::OneCycleLR);
     classes!(schedules::ChainedScheduler, schedules::SequentialLR, schedules::ReduceLROnPlateau);

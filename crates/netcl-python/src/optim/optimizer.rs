@@ -338,3 +338,15 @@ pub(super) fn describe(name: &str, optimizer: &Optimizer, numbers: &[(&str, f64)
     }
     text + ")"
 }
+
+/// Settings in one line, with the learning rate and weight decay that the first group has now.
+pub(super) fn describe_settings(name: &str, optimizer: &Optimizer, settings: &[(&str, String)]) -> String {
+    let inner = optimizer.lock();
+    let group = inner.groups().first();
+    let text = |(key, text): &(&str, String)| match (*key, group) {
+        ("lr", Some(group)) => format!("lr={}", group.learning_rate()),
+        ("weight_decay", Some(group)) => format!("weight_decay={}", group.weight_decay()),
+        _ => format!("{key}={text}"),
+    };
+    format!("{name}({})", settings.iter().map(text).collect::<Vec<_>>().join(", "))
+}

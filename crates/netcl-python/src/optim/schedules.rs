@@ -1,8 +1,12 @@
 //! The schedules, one class each.
+#![expect(non_snake_case, reason = "T_max, T_0 and T_mult are the keywords of PyTorch and of the published package")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use netcl::optim::schedule::{self, Anneal, Better, Factor, OneCycleOptions, PerGroup, PlateauOptions, Threshold};
+use netcl::optim::schedule::{
+    self, Anneal, Better, Cycle, CycleScale, CyclicOptions, Factor, OneCycleOptions, PerGroup, PlateauOptions,
+    Threshold,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -10,7 +14,7 @@ use pyo3::types::PyDict;
 use super::optimizer::Optimizer;
 use super::schedule::{LRScheduler, Target};
 use super::state::{from_dict, to_dict};
-use crate::error::{IntoPyResult, carry};
+use crate::error::{IntoPyResult, carry, kind};
 use crate::list::List;
 
 /// One number, or one for each group.
@@ -21,64 +25,91 @@ fn per_group(value: &Bound<'_, PyAny>) -> PyResult<PerGroup> {
     }
 }
 
-/// Multiplies the learning rate by ``gamma`` after every ``step_size`` epochs.
-#[pyclass(module = "netcl.optim", frozen, extends = LRScheduler)]
-pub(crate) struct StepLR;
-
-#[pymethods]
-impl StepLR {
-    #[new]
-    #[pyo3(signature = (optimizer, step_size, gamma=0.1))]
-    fn new(optimizer: &Bound<'_, PyAny>, step_size: u64, gamma: f64) -> PyResult<PyClassInitializer<StepLR>> {
-        let make = |groups| Ok(Box::new(schedule::StepLR::of_groups(groups, step_size, gamma)?) as _);
-        Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(StepLR))
+/// The functions of the epoch that a caller gives: one for all groups, or a list with one for each.
+fn factors(op: &str, lr_lambda: &Bound<'_, PyAny>) -> PyResult<Vec<Factor>> {
+    let wrong = |got: &Bound<'_, PyAny>| {
+        let what = format!("{op}: lr_lambda is a function of the epoch or a list of them, not {}", kind(got));
+        PyTypeError::new_err(what)
+    };
+    let factor = |function: Bound<'_, PyAny>| -> PyResult<Factor> {
+        if !function.is_callable() {
+            return Err(wrong(&function));
+        }
+        let function = function.unbind();
+        Ok(Box::new(move |epoch| {
+            let call = |py: Python<'_>| function.call1(py, (epoch,))?.extract::<f64>(py);
+            Python::attach(call).map_err(carry)
+        }))
+    };
+    if lr_lambda.is_callable() {
+        return Ok(vec![factor(lr_lambda.clone())?]);
     }
+    lr_lambda.try_iter().map_err(|_| wrong(lr_lambda))?.map(|function| factor(function?)).collect()
 }
 
-/// Multiplies the learning rate by ``gamma`` at each of some epochs.
-#[pyclass(module = "netcl.optim", frozen, extends = LRScheduler)]
-pub(crate) struct MultiStepLR;
+/// One class for each schedule: its arguments after the optimizer, the signature with their defaults, and how it is made of groups.
+macro_rules! schedules {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident, $signature:tt, {$($arg:ident: $kind:ty),*}, |$groups:ident| $make:expr;
+    )*) => {$(
+        $(#[$doc])*
+        #[pyclass(module = "netcl.optim", frozen, extends = LRScheduler)]
+        pub(crate) struct $name;
 
-#[pymethods]
-impl MultiStepLR {
-    #[new]
-    #[pyo3(signature = (optimizer, milestones, gamma=0.1))]
-    fn new(
-        optimizer: &Bound<'_, PyAny>,
-        milestones: List<u64>,
-        gamma: f64,
-    ) -> PyResult<PyClassInitializer<MultiStepLR>> {
-        let make = |groups| Ok(Box::new(schedule::MultiStepLR::of_groups(groups, milestones.0, gamma)?) as _);
-        Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(MultiStepLR))
-    }
+        #[pymethods]
+        impl $name {
+            #[new]
+            #[pyo3(signature = $signature)]
+            fn new(optimizer: &Bound<'_, PyAny>, $($arg: $kind),*) -> PyResult<PyClassInitializer<$name>> {
+                let make = |$groups| Ok(Box::new($make?) as _);
+                Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass($name))
+            }
+        }
+    )*};
 }
 
-/// Multiplies the learning rate by ``gamma`` after every epoch.
-#[pyclass(module = "netcl.optim", frozen, extends = LRScheduler)]
-pub(crate) struct ExponentialLR;
+schedules! {
+    /// Multiplies the learning rate by ``gamma`` after every ``step_size`` epochs.
+    StepLR, (optimizer, step_size, gamma=0.1), {step_size: u64, gamma: f64},
+    |groups| schedule::StepLR::of_groups(groups, step_size, gamma);
 
-#[pymethods]
-impl ExponentialLR {
-    #[new]
-    fn new(optimizer: &Bound<'_, PyAny>, gamma: f64) -> PyResult<PyClassInitializer<ExponentialLR>> {
-        let make = |groups| Ok(Box::new(schedule::ExponentialLR::of_groups(groups, gamma)?) as _);
-        Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(ExponentialLR))
-    }
-}
+    /// Multiplies the learning rate by ``gamma`` at each of some epochs.
+    MultiStepLR, (optimizer, milestones, gamma=0.1), {milestones: List<u64>, gamma: f64},
+    |groups| schedule::MultiStepLR::of_groups(groups, milestones.0, gamma);
 
-/// Half a cosine from the learning rate down to ``eta_min`` in ``T_max`` epochs, and ``eta_min`` from then on.
-#[pyclass(module = "netcl.optim", frozen, extends = LRScheduler)]
-pub(crate) struct CosineAnnealingLR;
+    /// Multiplies the learning rate by ``gamma`` after every epoch.
+    ExponentialLR, (optimizer, gamma), {gamma: f64},
+    |groups| schedule::ExponentialLR::of_groups(groups, gamma);
 
-#[pymethods]
-impl CosineAnnealingLR {
-    #[new]
-    #[pyo3(signature = (optimizer, T_max, eta_min=0.0))]
-    #[expect(non_snake_case, reason = "the keyword's name in PyTorch and in the published package")]
-    fn new(optimizer: &Bound<'_, PyAny>, T_max: u64, eta_min: f64) -> PyResult<PyClassInitializer<CosineAnnealingLR>> {
-        let make = |groups| Ok(Box::new(schedule::CosineAnnealingLR::of_groups(groups, T_max, eta_min)?) as _);
-        Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(CosineAnnealingLR))
-    }
+    /// The learning rate times ``factor`` for the first ``total_iters`` epochs.
+    ConstantLR, (optimizer, factor=1.0/3.0, total_iters=5), {factor: f64, total_iters: u64},
+    |groups| schedule::ConstantLR::of_groups(groups, factor, total_iters);
+
+    /// The learning rate times a factor that goes in a straight line from ``start_factor`` to ``end_factor`` in ``total_iters`` epochs.
+    LinearLR, (optimizer, start_factor=1.0/3.0, end_factor=1.0, total_iters=5),
+    {start_factor: f64, end_factor: f64, total_iters: u64},
+    |groups| schedule::LinearLR::of_groups(groups, start_factor, end_factor, total_iters);
+
+    /// The learning rate times ``(1 - epoch / total_iters) ** power``.
+    PolynomialLR, (optimizer, total_iters=5, power=1.0), {total_iters: u64, power: f64},
+    |groups| schedule::PolynomialLR::of_groups(groups, total_iters, power);
+
+    /// Half a cosine from the learning rate down to ``eta_min`` in ``T_max`` epochs, and ``eta_min`` from then on.
+    CosineAnnealingLR, (optimizer, T_max, eta_min=0.0), {T_max: u64, eta_min: f64},
+    |groups| schedule::CosineAnnealingLR::of_groups(groups, T_max, eta_min);
+
+    /// Half a cosine down to ``eta_min`` in ``T_0`` epochs, then again, each time ``T_mult`` times as long.
+    CosineAnnealingWarmRestarts, (optimizer, T_0, T_mult=1, eta_min=0.0), {T_0: u64, T_mult: u64, eta_min: f64},
+    |groups| schedule::CosineAnnealingWarmRestarts::of_groups(groups, T_0, T_mult, eta_min);
+
+    /// The learning rate times a function of the epoch: one for all groups, or a list with one for each.
+    LambdaLR, (optimizer, lr_lambda), {lr_lambda: &Bound<'_, PyAny>},
+    |groups| schedule::LambdaLR::of_groups(groups, factors("LambdaLR", lr_lambda).map_err(carry)?);
+
+    /// Multiplies the learning rate, as it stands, by a function of the epoch: one for all groups, or a list with one for each.
+    MultiplicativeLR, (optimizer, lr_lambda), {lr_lambda: &Bound<'_, PyAny>},
+    |groups| schedule::MultiplicativeLR::of_groups(groups, factors("MultiplicativeLR", lr_lambda).map_err(carry)?);
 }
 
 /// A straight line up to the learning rate, then half a cosine down to ``min_lr``; the first epoch is not at zero.
@@ -127,35 +158,65 @@ impl WarmupCosine {
     }
 }
 
-/// The learning rate times a function of the epoch: one for all groups, or a list with one for each.
+/// Cycles of straight lines between two learning rates, as PyTorch defines them; it counts steps, not epochs.
 #[pyclass(module = "netcl.optim", frozen, extends = LRScheduler)]
-pub(crate) struct LambdaLR;
+pub(crate) struct CyclicLR;
 
 #[pymethods]
-impl LambdaLR {
+impl CyclicLR {
+    /// ``mode`` is ``"triangular"``, ``"triangular2"`` or ``"exp_range"``; a ``scale_fn`` of the cycle or of the step (``scale_mode``
+    /// ``"cycle"`` or ``"iterations"``) takes its place.
     #[new]
-    fn new(optimizer: &Bound<'_, PyAny>, lr_lambda: &Bound<'_, PyAny>) -> PyResult<PyClassInitializer<LambdaLR>> {
-        let functions: Vec<Py<PyAny>> = if lr_lambda.is_callable() {
-            vec![lr_lambda.clone().unbind()]
-        } else {
-            let one = |function: PyResult<Bound<'_, PyAny>>| match function? {
-                function if function.is_callable() => Ok(function.unbind()),
-                other => Err(PyTypeError::new_err(format!(
-                    "LambdaLR: lr_lambda is a function of the epoch or a list of them, not of {}",
-                    other.get_type()
-                ))),
-            };
-            lr_lambda.try_iter()?.map(one).collect::<PyResult<_>>()?
+    #[pyo3(signature = (
+        optimizer, base_lr, max_lr, step_size_up=2000, step_size_down=None, mode="triangular", gamma=1.0, scale_fn=None,
+        scale_mode="cycle", cycle_momentum=true, base_momentum=0.8, max_momentum=0.9
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the settings of the schedule")]
+    fn new(
+        optimizer: &Bound<'_, PyAny>,
+        base_lr: &Bound<'_, PyAny>,
+        max_lr: &Bound<'_, PyAny>,
+        step_size_up: u64,
+        step_size_down: Option<u64>,
+        mode: &str,
+        gamma: f64,
+        scale_fn: Option<Py<PyAny>>,
+        scale_mode: &str,
+        cycle_momentum: bool,
+        base_momentum: f64,
+        max_momentum: f64,
+    ) -> PyResult<PyClassInitializer<CyclicLR>> {
+        let scale = scale_fn.map(|function| {
+            CycleScale::new(move |x| Python::attach(|py| function.call1(py, (x,))?.extract::<f64>(py)).map_err(carry))
+        });
+        let cycle = match (scale, scale_mode, mode) {
+            (Some(scale), "cycle", _) => Cycle::ByCycle(scale),
+            (Some(scale), "iterations", _) => Cycle::ByStep(scale),
+            (Some(_), other, _) => {
+                let what = format!("CyclicLR: scale_mode is {other:?}; use 'cycle' or 'iterations'");
+                return Err(PyValueError::new_err(what));
+            }
+            (None, _, "triangular") => Cycle::Same,
+            (None, _, "triangular2") => Cycle::Halving,
+            (None, _, "exp_range") => Cycle::Power(gamma),
+            (None, _, other) => {
+                let what =
+                    format!("CyclicLR: mode is {other:?}; use 'triangular', 'triangular2', 'exp_range' or a scale_fn");
+                return Err(PyValueError::new_err(what));
+            }
         };
-        let factor = |function: Py<PyAny>| -> Factor {
-            Box::new(move |epoch| {
-                let call = |py: Python<'_>| function.call1(py, (epoch,))?.extract::<f64>(py);
-                Python::attach(call).map_err(carry)
-            })
+        let options = CyclicOptions {
+            base_lr: per_group(base_lr)?,
+            max_lr: per_group(max_lr)?,
+            step_size_up,
+            step_size_down: step_size_down.unwrap_or(step_size_up),
+            cycle,
+            cycle_momentum,
+            base_momentum,
+            max_momentum,
         };
-        let factors = functions.into_iter().map(factor).collect();
-        let make = |groups| Ok(Box::new(schedule::LambdaLR::of_groups(groups, factors)?) as _);
-        Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(LambdaLR))
+        let make = |groups| Ok(Box::new(schedule::CyclicLR::of_groups(groups, options)?) as _);
+        Ok(PyClassInitializer::from(LRScheduler::of(optimizer, make)?).add_subclass(CyclicLR))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netcl::core::kernel_selector::ConvShape;
+use netcl::core::conv::{ConvGeometry, ConvParams, symmetric};
 use netcl::core::tuner::{Limits, Tuning};
 use netcl::profiling::autotuner::{self, Options, Verdict};
 use pyo3::exceptions::PyValueError;
@@ -64,9 +64,12 @@ fn tune_conv2d<'py>(
     seconds: f64,
     keep: bool,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let shape = ConvShape::new([N, C, H, W], F, [KH, KW]).stride(pair(stride, 1, "stride")?).pad(pair(pad, 0, "pad")?);
+    let (stride, padding) = (pair(stride, 1, "stride")?, symmetric(pair(pad, 0, "pad")?));
+    let params = ConvParams { stride, padding, ..Default::default() };
+    let geometry = ConvGeometry::of("autotune_conv2d", [N, C, H, W], F, [KH, KW], &params).py()?;
     let (queue, dtype, options) = (queue_of(py, queue)?, parse_dtype(dtype)?, options(seconds, keep)?);
-    let tuning = py.detach(|| autotuner::autotune_conv2d_with(shape, dtype, &queue, &options, &mut |_| true)).py()?;
+    let tuning =
+        py.detach(|| autotuner::autotune_conv2d_with(&geometry, dtype, &queue, &options, &mut |_| true)).py()?;
     tuning_to_py(py, &tuning)
 }
 

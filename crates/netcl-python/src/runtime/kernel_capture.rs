@@ -233,7 +233,7 @@ fn argument<'py>(py: Python<'py>, queue: &Queue, arg: &Arg) -> PyResult<Bound<'p
             None => {
                 let layout = Layout::contiguous([storage.nbytes()].into());
                 let bytes = Raw::from_storage(queue, storage.clone(), layout, DType::U8).py()?;
-                ndarray::share(py, &bytes)?.unwrap_or_else(|| py.None().into_bound(py))
+                ndarray::share_bytes(py, &bytes)?.unwrap_or_else(|| py.None().into_bound(py))
             }
         },
         Arg::Local(nbytes) => nbytes.into_pyobject(py)?.into_any(),

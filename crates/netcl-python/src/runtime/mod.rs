@@ -14,7 +14,7 @@ use netcl::runtime::capture::Tensors;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::index::IndexTensor;
+use crate::index::Made;
 use crate::tensor::Tensor;
 
 /// Fills the module `netcl._netcl.runtime`.
@@ -44,11 +44,8 @@ pub(crate) enum Value {
 
 impl Value {
     pub(crate) fn from_py(object: &Bound<'_, PyAny>) -> PyResult<Value> {
-        if let Ok(tensor) = object.cast::<Tensor>() {
-            return Ok(Value::Float(tensor.get().inner()));
-        }
-        match object.cast::<IndexTensor>() {
-            Ok(labels) => Ok(Value::Whole(labels.get().0.clone())),
+        match object.cast::<Tensor>() {
+            Ok(tensor) => Ok(Value::Float(tensor.get().inner())),
             Err(_) => {
                 let text = format!("a Tensor or IndexTensor is needed, not {}", object.get_type().name()?);
                 Err(PyTypeError::new_err(text))
@@ -58,8 +55,8 @@ impl Value {
 
     pub(crate) fn into_py(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         Ok(match self {
-            Value::Float(tensor) => Bound::new(py, Tensor::new(Arc::unwrap_or_clone(tensor)))?.into_any(),
-            Value::Whole(labels) => Bound::new(py, IndexTensor(labels))?.into_any(),
+            Value::Float(tensor) => Made::new(Arc::unwrap_or_clone(tensor)).into_pyobject(py)?.into_any(),
+            Value::Whole(labels) => Made::from(labels).into_pyobject(py)?.into_any(),
         })
     }
 }

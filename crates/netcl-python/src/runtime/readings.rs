@@ -9,7 +9,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
-use crate::index::IndexTensor;
 use crate::tensor::Tensor;
 
 /// One thing that was read.
@@ -176,7 +175,7 @@ enum Argument {
 
 impl Argument {
     fn like(value: &Bound<'_, PyAny>) -> Option<Argument> {
-        if value.is_instance_of::<Tensor>() || value.is_instance_of::<IndexTensor>() {
+        if value.is_instance_of::<Tensor>() {
             return Some(Argument::Tensor(value.get_type().unbind()));
         }
         let number = value.is_exact_instance_of::<PyFloat>() || value.is_exact_instance_of::<PyInt>();

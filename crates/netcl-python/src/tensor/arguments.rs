@@ -4,6 +4,7 @@ use netcl::core::dtype::DType;
 use netcl::core::shape::Shape;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
 
 use crate::error::{IntoPyResult, kind};
 
@@ -13,6 +14,14 @@ pub(crate) fn parse_dtype(dtype: Option<&Bound<'_, PyAny>>) -> PyResult<DType> {
     match given.extract::<&str>() {
         Ok(name) => DType::parse(name).py(),
         Err(_) => DType::parse(&given.repr()?.to_string()).py(),
+    }
+}
+
+/// As [`parse_dtype`], with the names of whole numbers and truth values.
+pub(crate) fn parse_any_dtype(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
+    match dtype.extract::<&str>() {
+        Ok(name) => DType::parse_any(name).py(),
+        Err(_) => parse_dtype(Some(dtype)),
     }
 }
 
@@ -41,4 +50,25 @@ pub(crate) fn parse_shape(shape: &Bound<'_, PyAny>) -> PyResult<Shape> {
         return items.map(|n| one(&n?)).collect();
     }
     Ok(Shape::from([one(shape)?]))
+}
+
+/// A shape given as numbers or as one sequence of them, of which one may be -1: what the others leave of `size` elements.
+pub(crate) fn inferred_shape(op: &str, given: &Bound<'_, PyTuple>, size: usize) -> PyResult<Shape> {
+    // Not any sequence: a tensor is one as well, and may have more elements than there is memory.
+    let mut lengths: Vec<i64> = match given.get_item(0) {
+        Ok(only) if given.len() == 1 && (only.is_instance_of::<PyTuple>() || only.is_instance_of::<PyList>()) => {
+            only.extract()?
+        }
+        _ => given.extract()?,
+    };
+    let known = lengths.iter().filter(|&&n| n >= 0).try_fold(1usize, |all, &n| all.checked_mul(n as usize));
+    let unknown: Vec<usize> = (0..lengths.len()).filter(|&axis| lengths[axis] < 0).collect();
+    match (&unknown[..], known) {
+        ([], _) => {}
+        (&[axis], Some(known)) if lengths[axis] == -1 && known > 0 && size.is_multiple_of(known) => {
+            lengths[axis] = (size / known) as i64;
+        }
+        _ => return Err(PyValueError::new_err(format!("{op}: {lengths:?} is no shape for {size} elements"))),
+    }
+    Ok(lengths.into_iter().map(|length| length as usize).collect())
 }

@@ -8,8 +8,10 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::Tensor;
-use crate::autograd::{HookHandle, Node, OwnAxes, record, seed, walk};
+use crate::autograd::{HookHandle, Node, record, seed, walk};
+use crate::axis;
 use crate::error::{IntoPyResult, carry};
+use crate::index::Made;
 
 #[pymethods]
 impl Tensor {
@@ -117,38 +119,44 @@ impl Tensor {
     }
 
     /// The same values, cut off from autograd; the memory is shared.
-    fn detach(slf: &Bound<'_, Self>) -> Tensor {
-        Tensor::view(slf.get().inner().detach(), slf, None)
+    fn detach(slf: &Bound<'_, Self>) -> Made {
+        Made(Tensor::view(slf.get().inner().detach(), slf, None))
     }
 
     /// The sum over some axes, or over all of them.
-    #[pyo3(signature = (axis=None, keepdims=false, *, dtype=None, out=None))]
+    #[pyo3(signature = (axis=None, keepdims=false, *, dim=None, keepdim=false, dtype=None, out=None))]
+    #[expect(clippy::too_many_arguments, reason = "arguments under both of their names")]
     fn sum(
         &self,
         py: Python<'_>,
         axis: Option<&Bound<'_, PyAny>>,
         keepdims: bool,
+        dim: Option<&Bound<'_, PyAny>>,
+        keepdim: bool,
         dtype: Option<&Bound<'_, PyAny>>,
         out: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Tensor> {
+    ) -> PyResult<Made> {
         numpys_own(dtype, out)?;
-        let axes = OwnAxes::new(axis)?;
-        record(py, &self.inner(), || reduce::sum(&self.inner(), axes.axes(), keepdims))
+        let axes = axis::several("sum", dim, axis)?;
+        record(py, &self.inner(), || reduce::sum(&self.inner(), axes.axes(), keepdims || keepdim))
     }
 
     /// The mean over some axes, or over all of them.
-    #[pyo3(signature = (axis=None, keepdims=false, *, dtype=None, out=None))]
+    #[pyo3(signature = (axis=None, keepdims=false, *, dim=None, keepdim=false, dtype=None, out=None))]
+    #[expect(clippy::too_many_arguments, reason = "arguments under both of their names")]
     fn mean(
         &self,
         py: Python<'_>,
         axis: Option<&Bound<'_, PyAny>>,
         keepdims: bool,
+        dim: Option<&Bound<'_, PyAny>>,
+        keepdim: bool,
         dtype: Option<&Bound<'_, PyAny>>,
         out: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Tensor> {
+    ) -> PyResult<Made> {
         numpys_own(dtype, out)?;
-        let axes = OwnAxes::new(axis)?;
-        record(py, &self.inner(), || reduce::mean(&self.inner(), axes.axes(), keepdims))
+        let axes = axis::several("mean", dim, axis)?;
+        record(py, &self.inner(), || reduce::mean(&self.inner(), axes.axes(), keepdims || keepdim))
     }
 }
 

@@ -1,13 +1,18 @@
 //! Writing to tensors in place: operators, methods and assignment to a subscript.
 
+use std::sync::Arc;
+
 use netcl::autograd::ops::elementwise::Operand;
+use netcl::core::dtype::DType;
+use netcl::core::tensor::{HostOptions, Tensor as Raw};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use super::Tensor;
-use super::indexing::{Step, keys};
+use super::indexing::subscript;
 use crate::autograd::{Given, like, run};
 use crate::error::IntoPyResult;
+use crate::ndarray::HostData;
 
 type Method = fn(&mut netcl::Tensor, Operand<'_>) -> netcl::Result<()>;
 
@@ -59,10 +64,16 @@ fn operator(slf: &Bound<'_, Tensor>, (name, method): (&'static str, Method), giv
 
 /// A number, a tensor, or data that a tensor like this one can be made of.
 fn source(value: &Bound<'_, PyAny>, tensor: &netcl::Tensor) -> PyResult<Given> {
-    match Given::new(value) {
-        Some(given) => Ok(given),
-        None => like(value, tensor).map(|made| Given::Tensor(made.into())),
+    if let Some(given) = Given::new(value) {
+        return Ok(given);
     }
+    if tensor.dtype().is_float() || value.is_none() {
+        return like(value, tensor).map(|made| Given::Tensor(made.into()));
+    }
+    let host = HostData::new(value, DType::F64)?;
+    let made =
+        Raw::from_host_bytes(tensor.queue(), host.bytes(), host.dtype, host.shape.clone(), HostOptions::default());
+    Ok(Given::Tensor(Arc::new(made.py()?.into())))
 }
 
 #[pymethods]
@@ -141,20 +152,36 @@ impl Tensor {
         Ok(slf)
     }
 
-    /// Overwrites what whole numbers, slices, ``...`` and ``None`` choose with a number, a tensor or an array. See ``add_``.
+    /// Overwrites what a subscript names with a number, a tensor or an array, by NumPy's rules: where indices name an element
+    /// several times, the last one counts. See ``add_``.
     fn __setitem__(slf: &Bound<'_, Self>, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let tensor = slf.get().inner();
-        let view = Step::view(Step::parse(tensor.shape(), &keys(key))?);
-        let part = tensor.raw().with_layout(view(tensor.layout()).py()?).py()?;
+        let subscript = subscript(&tensor, key)?;
         let given = source(value, &tensor)?;
-        // `x[key] += y` has written to the part already, and assigns it once more.
+        // `x[key] += y` has written to a view already, and assigns it once more.
         if let Given::Tensor(given) = &given
-            && given.shares_storage(&part)
-            && given.layout() == part.layout()
+            && subscript.is_view()
+            && given.shares_storage(&tensor)
+            && *given.layout() == subscript.view()(tensor.layout()).py()?
         {
             return Ok(());
         }
-        write(slf, "assignment", |tensor| tensor.assign_at(&view, given.operand()))
+        write(slf, "assignment", |tensor| subscript.write(tensor, given.operand(), false))
+    }
+
+    /// ``x[indices] = values`` in place, or with ``accumulate`` ``x[indices] += values`` in which every occurrence of an index counts.
+    /// ``indices`` is any subscript. See ``add_``.
+    #[pyo3(signature = (indices, values, accumulate=false))]
+    fn index_put_<'py>(
+        slf: Bound<'py, Self>,
+        indices: &Bound<'py, PyAny>,
+        values: &Bound<'py, PyAny>,
+        accumulate: bool,
+    ) -> PyResult<Bound<'py, Self>> {
+        let tensor = slf.get().inner();
+        let (subscript, given) = (subscript(&tensor, indices)?, source(values, &tensor)?);
+        write(&slf, "index_put_", |tensor| subscript.write(tensor, given.operand(), accumulate))?;
+        Ok(slf)
     }
 
     /// Takes the values of another tensor of the same shape, which may be on another device or of another dtype. It stays the same

@@ -1,95 +1,107 @@
-//! Subscripts.
+//! Subscripts as Python writes them.
 
-use std::sync::Arc;
-
-use netcl::autograd::graph::unrecorded;
-use netcl::autograd::in_place::View;
-use netcl::autograd::ops::layout;
-use netcl::core::Result as CoreResult;
-use netcl::core::shape::{Layout, Shape, Slice};
+use netcl::autograd::ops::subscript::{Index, Subscript};
+use netcl::core::shape::{Shape, Slice};
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyEllipsis, PySlice, PyTuple};
+use pyo3::types::{PyBool, PyEllipsis, PyInt, PyList, PyRange, PySlice, PyTuple};
+use smallvec::{SmallVec, smallvec};
 
-/// What one part of a subscript does, after the parts before it.
-pub(super) enum Step {
-    /// A new axis of length 1.
-    Insert(usize),
-    /// A part of an axis.
-    Slice(usize, Slice),
-    /// One index of an axis, which disappears.
-    Select(usize, isize),
+use super::Tensor;
+use crate::autograd::run;
+use crate::error::IntoPyResult;
+use crate::ndarray::{HostData, numpy};
+
+/// What a subscript of a tensor names.
+pub(super) fn subscript(tensor: &netcl::Tensor, key: &Bound<'_, PyAny>) -> PyResult<Subscript> {
+    let parts: SmallVec<[Index; 4]> = match key.cast::<PyTuple>() {
+        Ok(tuple) => tuple.iter().map(|key| part(&key, tensor.shape())).collect::<PyResult<_>>()?,
+        Err(_) => smallvec![part(key, tensor.shape())?],
+    };
+    // A mask on a device is waited for.
+    match parts.iter().any(|part| matches!(part, Index::Tensor(_))) {
+        true => run(key.py(), tensor, || Subscript::new(tensor.raw(), &parts)).py(),
+        false => Subscript::new(tensor.raw(), &parts).py(),
+    }
 }
 
-impl Step {
-    /// The steps that a subscript of a tensor of this shape consists of.
-    pub(super) fn parse(shape: &Shape, keys: &[Bound<'_, PyAny>]) -> PyResult<Vec<Step>> {
-        let consumed = keys.iter().filter(|k| !k.is_none() && !k.is_instance_of::<PyEllipsis>()).count();
-        let axes = shape.ndim();
-        if consumed > axes || keys.iter().filter(|k| k.is_instance_of::<PyEllipsis>()).count() > 1 {
-            let text = format!("{consumed} indices (and at most one ...) for a tensor of shape {shape}");
-            return Err(PyIndexError::new_err(text));
+fn part(key: &Bound<'_, PyAny>, shape: &Shape) -> PyResult<Index> {
+    if key.is_exact_instance_of::<PyInt>() {
+        let too_far = |_| PyIndexError::new_err(format!("indexing: index {key} is out of range for shape {shape}"));
+        return key.extract().map(Index::At).map_err(too_far);
+    }
+    if let Ok(slice) = key.cast::<PySlice>() {
+        let step = bound(slice, "step")?.unwrap_or(1);
+        return Ok(Index::Slice(Slice::new(bound(slice, "start")?, bound(slice, "stop")?, step)));
+    }
+    if key.is_none() {
+        return Ok(Index::NewAxis);
+    }
+    if key.is_instance_of::<PyEllipsis>() {
+        return Ok(Index::Ellipsis);
+    }
+    if let Ok(all) = key.cast::<PyBool>() {
+        return Ok(Index::Bool(all.is_true()));
+    }
+    if let Ok(tensor) = key.cast::<Tensor>() {
+        return Ok(tensor.get().inner().as_ref().into());
+    }
+    match key.extract::<isize>() {
+        Ok(index) => Ok(Index::At(index)),
+        Err(_) => listed(key, shape),
+    }
+}
+
+/// One of the numbers of a slice; one that is too large means as far as the axis goes.
+fn bound(slice: &Bound<'_, PySlice>, name: &str) -> PyResult<Option<isize>> {
+    let value = slice.getattr(name)?;
+    if value.is_none() {
+        return Ok(None);
+    }
+    match value.extract() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) if value.is_instance_of::<PyInt>() => Ok(Some(if value.gt(0)? { isize::MAX } else { -isize::MAX })),
+        Err(error) => Err(error),
+    }
+}
+
+/// Indices or a mask of the host.
+fn listed(key: &Bound<'_, PyAny>, shape: &Shape) -> PyResult<Index> {
+    let py = key.py();
+    let refused = |what: String| {
+        let text = format!(
+            "a tensor is indexed by whole numbers, slices, ..., None, and arrays, lists or tensors of whole numbers or \
+             booleans, not {what}"
+        );
+        PyTypeError::new_err(text)
+    };
+    if let Ok(range) = key.cast::<PyRange>() {
+        // Each index of an axis has two numbers. Longer ranges may not even fit into memory.
+        let longest = shape.iter().copied().max().unwrap_or(0);
+        if range.len().unwrap_or(usize::MAX) > 2 * longest {
+            return Err(PyIndexError::new_err(format!("indexing: {range} is out of range for shape {shape}")));
         }
-        let mut steps = Vec::with_capacity(keys.len());
-        let mut axis = 0;
-        for key in keys {
-            if key.is_none() {
-                steps.push(Step::Insert(axis));
-                axis += 1;
-            } else if key.is_instance_of::<PyEllipsis>() {
-                axis += axes - consumed;
-            } else if let Ok(slice) = key.cast::<PySlice>() {
-                let part = |name: &str| -> PyResult<Option<isize>> {
-                    let value = slice.getattr(name)?;
-                    if value.is_none() { Ok(None) } else { value.extract().map(Some) }
-                };
-                steps.push(Step::Slice(axis, Slice::new(part("start")?, part("stop")?, part("step")?.unwrap_or(1))));
-                axis += 1;
-            } else if let Ok(index) = key.extract::<isize>() {
-                steps.push(Step::Select(axis, index));
-            } else {
-                let kind = key.get_type();
-                let text = format!("a tensor is indexed by whole numbers, slices, ... and None, not {kind}");
-                return Err(PyTypeError::new_err(text));
-            }
-        }
-        Ok(steps)
+    } else if !key.is_instance_of::<PyList>() && !key.is_instance_of::<PyTuple>() && !key.hasattr("__array__")? {
+        return Err(refused(key.get_type().to_string()));
     }
-}
-
-/// The parts of a subscript.
-pub(super) fn keys<'py>(key: &Bound<'py, PyAny>) -> Vec<Bound<'py, PyAny>> {
-    match key.cast::<PyTuple>() {
-        Ok(tuple) => tuple.iter().collect(),
-        Err(_) => vec![key.clone()],
-    }
-}
-
-impl Step {
-    fn layout(&self, layout: &Layout) -> CoreResult<Layout> {
-        match *self {
-            Step::Insert(axis) => layout.unsqueeze("indexing", axis as isize),
-            Step::Slice(axis, slice) => layout.slice(axis, slice),
-            Step::Select(axis, index) => layout.select("indexing", axis, index),
-        }
-    }
-
-    /// The view that a subscript is.
-    pub(super) fn view(steps: Vec<Step>) -> View {
-        Arc::new(move |layout| steps.iter().try_fold(layout.clone(), |layout, step| step.layout(&layout)))
-    }
-}
-
-/// The part of a tensor that a subscript names: a view, recorded if need be.
-pub(super) fn index(tensor: &netcl::Tensor, steps: &[Step]) -> netcl::Result<netcl::Tensor> {
-    if unrecorded("slice", [tensor]).is_some() {
-        return steps.iter().try_fold(tensor.clone(), |part, step| match *step {
-            Step::Insert(axis) => layout::unsqueeze(&part, axis as isize),
-            Step::Slice(axis, slice) => layout::slice(&part, axis as isize, slice),
-            Step::Select(axis, index) => layout::select(&part, axis as isize, index),
+    let array = numpy(py)?.call_method1("asarray", (key,))?.cast_into::<PyUntypedArray>()?;
+    let (kind, lengths) = (array.dtype().kind(), Shape::from(array.shape()));
+    if kind == b'b' {
+        let mask: Vec<bool> =
+            HostData::new(&array, netcl::core::dtype::DType::F32)?.bytes().iter().map(|&b| b != 0).collect();
+        // A boolean of NumPy is a mask without axes.
+        return Ok(match mask[..] {
+            [all] if lengths.is_empty() => Index::Bool(all),
+            _ => Index::Mask(Box::new((mask, lengths))),
         });
     }
-    // Nothing but the layout changes, so that no step needs a tensor of its own.
-    let layout = steps.iter().try_fold(tensor.layout().clone(), |layout, step| step.layout(&layout))?;
-    Ok(tensor.with_layout(layout)?.into())
+    let empty_list = array.len() == 0 && !key.is_instance_of::<PyUntypedArray>();
+    if !matches!(kind, b'i' | b'u') && !empty_list {
+        return Err(refused(format!("an array of {}", array.dtype())));
+    }
+    let whole = array.call_method1("astype", ("int64",))?;
+    let host = HostData::new(&whole, netcl::core::dtype::DType::F64)?;
+    let value = |bytes: &[u8]| i64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+    Ok(Index::List(Box::new((host.bytes().chunks_exact(8).map(value).collect(), lengths))))
 }

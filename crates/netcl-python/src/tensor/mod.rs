@@ -5,6 +5,8 @@ mod differentiation;
 mod held;
 mod in_place;
 mod indexing;
+// The operators come from a macro, where the lint takes what PyO3 writes for ours.
+#[allow(unsafe_op_in_unsafe_fn)]
 mod operators;
 pub(crate) mod ufunc;
 mod wrapping;
@@ -14,25 +16,27 @@ use std::sync::{Mutex, PoisonError};
 use netcl::autograd::graph::anomaly_enabled;
 use netcl::core::backend::Queue;
 use netcl::core::dtype::DType;
+use netcl::core::shape::Shape;
 use netcl::core::tensor::{HostOptions, Tensor as Raw};
 use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyTuple, PyType};
 
 use crate::autograd::{self, site};
-use crate::device::{queue_from_py, queue_to_py, resolve_queue};
+use crate::axis;
+use crate::device::{DeviceHandle, handle_of, queue_from_py, queue_to_py, resolve_queue};
 use crate::dlpack;
 use crate::error::IntoPyResult;
+use crate::index::Made;
 use crate::memory::{AnyLease, BufferHandle, Pool};
 use crate::ndarray::{self, HostData};
 use crate::opencl::{Buffer, Context, Event, Owner, download};
-pub(crate) use arguments::parse_shape;
+pub(crate) use arguments::{inferred_shape, parse_shape};
 use held::{Held, reshaping};
-use indexing::{Step, index, keys};
+use indexing::subscript;
 use wrapping::Wrapping;
 
-pub(crate) use arguments::parse_dtype;
-pub(crate) use operators::comparison;
+pub(crate) use arguments::{parse_any_dtype, parse_dtype};
 
 /// Copies below this size are not worth letting other Python threads run meanwhile.
 pub(crate) const DETACH_ABOVE: usize = 1 << 18;
@@ -201,7 +205,7 @@ impl Tensor {
         PyTuple::new(py, self.inner().layout().strides().iter())
     }
 
-    /// ``"float32"``, ``"float16"``, ``"float64"`` or ``"bfloat16"``.
+    /// ``"float32"``, ``"float16"``, ``"float64"`` or ``"bfloat16"``; of an ``IndexTensor`` ``"int32"``, ``"int64"`` or ``"bool"``.
     #[getter]
     fn dtype(&self) -> &'static str {
         self.inner().dtype().name()
@@ -220,6 +224,12 @@ impl Tensor {
     #[getter]
     fn queue(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         queue_to_py(py, self.inner().queue())
+    }
+
+    /// The device, as a handle: it prints as its selector and is equal to one.
+    #[getter]
+    fn device(&self, py: Python<'_>) -> PyResult<Py<DeviceHandle>> {
+        handle_of(py, self.inner().queue())
     }
 
     /// The lease of the pool the memory came from, if any.
@@ -322,9 +332,30 @@ impl Tensor {
         ndarray::copy_out(py, self.inner().raw())
     }
 
-    /// The only element as a float.
-    fn item(&self, py: Python<'_>) -> PyResult<f64> {
-        site::detach(py, || self.inner().item()).py()
+    /// The only element: a float, of whole numbers an int, of truth values a bool.
+    fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let inner = self.inner();
+        match inner.dtype() {
+            DType::U8 => Ok(PyBool::new(py, self.number(py)? != 0.0).to_owned().into_any()),
+            DType::I64 if inner.size() == 1 => {
+                let values = site::detach(py, || inner.to_host::<i64>()).py()?;
+                Ok(values[0].into_pyobject(py)?.into_any())
+            }
+            DType::I32 => Ok((self.number(py)? as i64).into_pyobject(py)?.into_any()),
+            _ => Ok(PyFloat::new(py, self.number(py)?).into_any()),
+        }
+    }
+
+    /// The same elements in another shape, where one length may be -1: a view wherever strides can express it.
+    #[pyo3(signature = (*shape))]
+    fn reshape(slf: &Bound<'_, Self>, shape: &Bound<'_, PyTuple>) -> PyResult<Made> {
+        let shape = inferred_shape("reshape", shape, slf.get().inner().size())?;
+        reshaped(slf, shape)
+    }
+
+    /// A copy in memory of its own, through which gradients flow.
+    fn clone(&self, py: Python<'_>) -> PyResult<Made> {
+        autograd::record(py, &self.inner(), || self.inner().duplicate())
     }
 
     /// Waits for an upload that is still under way and clears the pending fields. Safe to call twice.
@@ -336,18 +367,51 @@ impl Tensor {
         self.wait(py)
     }
 
-    /// The values on another queue's device, or in another dtype; the gradient comes back in the tensor's own.
-    #[pyo3(signature = (queue=None, dtype=None))]
+    /// The values on another device (a selector, a handle or a queue), or in another dtype, or both, or those of another tensor; the
+    /// gradient comes back in the tensor's own.
+    #[pyo3(
+        name = "to",
+        signature = (queue=None, dtype=None, *, device=None, non_blocking=false, copy=false),
+        text_signature = "($self, queue=None, dtype=None, *, device=None, non_blocking=False, copy=False)"
+    )]
+    fn to_form(
+        slf: &Bound<'_, Self>,
+        py: Python<'_>,
+        queue: Option<&Bound<'_, PyAny>>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        device: Option<&Bound<'_, PyAny>>,
+        non_blocking: bool,
+        copy: bool,
+    ) -> PyResult<Py<PyAny>> {
+        // Copies wait only where they must, whoever asks.
+        let _ = non_blocking;
+        let queue = axis::either("to", ["queue", "device"], queue, device)?;
+        let moved = match queue.and_then(|object| object.cast::<Tensor>().ok()) {
+            Some(other) => {
+                let (place, dtype) = (other.get().queue(py)?, other.get().dtype().into_pyobject(py)?);
+                Tensor::to(slf, py, Some(place.bind(py)), Some(dtype.as_any()))?
+            }
+            None => Tensor::to(slf, py, queue, dtype)?,
+        };
+        if copy && moved.as_ptr() == slf.as_ptr() {
+            return Ok(slf.call_method0("clone")?.unbind());
+        }
+        Ok(moved.into_any())
+    }
+}
+
+impl Tensor {
+    /// [`Tensor::to_form`] of a queue, a dtype or both.
     pub(crate) fn to(
         slf: &Bound<'_, Self>,
         py: Python<'_>,
         queue: Option<&Bound<'_, PyAny>>,
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<Tensor>> {
-        let named = queue.and_then(|object| object.extract::<&str>().ok().and_then(|name| DType::parse(name).ok()));
+        let named = queue.and_then(|object| object.extract::<&str>().ok().and_then(|name| DType::parse_any(name).ok()));
         let dtype = match (named, dtype) {
             (Some(dtype), None) => dtype,
-            (None, Some(_)) => parse_dtype(dtype)?,
+            (None, Some(dtype)) => parse_any_dtype(dtype)?,
             (None, None) => slf.get().inner().dtype(),
             (Some(_), Some(_)) => return Err(PyTypeError::new_err("to: give one dtype, not two")),
         };
@@ -360,9 +424,12 @@ impl Tensor {
             return Ok(slf.clone().unbind());
         }
         let moved = py.detach(|| tensor.cast(dtype)?.to(&target)).py()?;
-        Py::new(py, autograd::wrap(py, moved)?)
+        Ok(autograd::wrap(py, moved)?.into_pyobject(py)?.unbind())
     }
+}
 
+#[pymethods]
+impl Tensor {
     /// The values for ``np.asarray`` (``copy=None``: the tensor's own memory where NumPy can see it, which is on the CPU backend;
     /// else a copy) and ``np.array`` (a copy).
     #[pyo3(signature = (dtype=None, copy=None))]
@@ -423,7 +490,16 @@ impl Tensor {
     }
 
     fn __float__(&self, py: Python<'_>) -> PyResult<f64> {
-        self.item(py)
+        self.number(py)
+    }
+
+    fn __int__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.get_type::<PyInt>().call1((self.item(py)?,))
+    }
+
+    fn __index__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.inner().check_whole("index").py()?;
+        self.__int__(py)
     }
 
     fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
@@ -431,18 +507,22 @@ impl Tensor {
             let text = "the truth of a tensor with other than one element is ambiguous";
             return Err(PyValueError::new_err(text));
         }
-        Ok(self.item(py)? != 0.0)
+        Ok(self.number(py)? != 0.0)
     }
 
-    /// Reading by whole numbers, slices, ``...`` and ``None``: always a view.
-    fn __getitem__(slf: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-        let tensor = slf.get().inner();
-        let steps = Step::parse(tensor.shape(), &keys(key))?;
-        let part = index(&tensor, &steps).py()?;
-        if anomaly_enabled() {
-            site::note(slf.py(), &part)?;
+    /// Reading by NumPy's rules: a view for whole numbers, slices, ``...`` and ``None``, a copy where lists, arrays or tensors of
+    /// indices, or masks, choose elements.
+    fn __getitem__(slf: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<Made> {
+        let (py, tensor) = (slf.py(), slf.get().inner());
+        let subscript = subscript(&tensor, key)?;
+        if !subscript.is_view() {
+            return autograd::record(py, &tensor, || subscript.read(&tensor));
         }
-        Ok(Tensor::view(part, slf, Some(Step::view(steps))))
+        let part = subscript.read(&tensor).py()?;
+        if anomaly_enabled() {
+            site::note(py, &part)?;
+        }
+        Ok(Made(Tensor::view(part, slf, Some(subscript.view()))))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
@@ -459,14 +539,31 @@ impl Tensor {
     }
 }
 
-/// The same elements with another shape: a view that shares the storage, whose ``_base`` is ``t``.
+impl Tensor {
+    /// The only element.
+    fn number(&self, py: Python<'_>) -> PyResult<f64> {
+        site::detach(py, || self.inner().item()).py()
+    }
+}
+
+/// The same elements with another shape: a view that shares the storage, whose ``_base`` is ``t``. One length may be -1: what the
+/// others leave.
 #[pyfunction]
-pub(crate) fn reshape(t: &Bound<'_, Tensor>, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    let (tensor, shape) = (t.get().inner(), parse_shape(shape)?);
-    let to = shape.clone();
+pub(crate) fn reshape(t: &Bound<'_, Tensor>, shape: &Bound<'_, PyAny>) -> PyResult<Made> {
+    let shape = match parse_shape(shape) {
+        Ok(shape) => shape,
+        Err(error) => {
+            inferred_shape("reshape", &PyTuple::new(t.py(), [shape])?, t.get().inner().size()).map_err(|_| error)?
+        }
+    };
+    reshaped(t, shape)
+}
+
+fn reshaped(t: &Bound<'_, Tensor>, shape: Shape) -> PyResult<Made> {
+    let (tensor, to) = (t.get().inner(), shape.clone());
     let reshaped = autograd::run(t.py(), &tensor, || netcl::reshape(&tensor, to)).py()?;
     if anomaly_enabled() {
         site::note(t.py(), &reshaped)?;
     }
-    Ok(Tensor::view(reshaped, t, Some(reshaping(shape))))
+    Ok(Made(Tensor::view(reshaped, t, Some(reshaping(shape)))))
 }

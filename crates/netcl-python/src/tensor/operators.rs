@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use netcl::autograd::ops::elementwise::{self, Operand};
 use netcl::autograd::ops::matmul;
-use netcl::ops::compare::Comparison;
-use numpy::PyUntypedArray;
+use netcl::core::dtype::DType;
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::basic::CompareOp;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use super::{Tensor, ufunc};
 use crate::autograd::{Given, like, record};
+use crate::error::IntoPyResult;
+use crate::index::{Made, index_from_host};
+use crate::ndarray;
 
 /// An elementwise operator between a tensor and something else; `NotImplemented` where that is no operand.
 fn apply(
@@ -25,6 +28,10 @@ fn apply(
 ) -> PyResult<Py<PyAny>> {
     let tensor = &tensor.inner();
     let given = match Given::new(other) {
+        // A whole number that does not fit is no number beside whole ones.
+        Some(Given::Number(_)) if !tensor.dtype().is_float() && other.is_instance_of::<PyInt>() => {
+            of_array(name, other, tensor).map(|_| Given::Whole(0))?
+        }
         Some(given) => given,
         None => match of_array(name, other, tensor)? {
             Some(made) => Given::Tensor(Arc::new(made)),
@@ -33,7 +40,7 @@ fn apply(
     };
     let (own, other) = (Operand::Tensor(tensor), given.operand());
     let operands = if reflected { [other, own] } else { [own, other] };
-    Ok(Py::new(py, record(py, tensor, || elementwise::apply(name, &operands, &[]))?)?.into_any())
+    Ok(record(py, tensor, || elementwise::apply(name, &operands, &[]))?.into_pyobject(py)?.into_any().unbind())
 }
 
 /// The matrix product of a tensor and something else, as [`apply`].
@@ -47,13 +54,31 @@ fn product(py: Python<'_>, tensor: &Tensor, other: &Bound<'_, PyAny>, reflected:
         },
     };
     let (a, b) = if reflected { (&other, tensor) } else { (tensor, &other) };
-    Ok(Py::new(py, record(py, tensor, || matmul::matmul(a, b))?)?.into_any())
+    Ok(record(py, tensor, || matmul::matmul(a, b))?.into_pyobject(py)?.into_any().unbind())
 }
 
-/// A NumPy array as a tensor of the other operand's device and dtype; `None` for what is no array.
+/// A NumPy array as a tensor of the other operand's device; beside floats in their dtype. `None` for what is no array.
 fn of_array(name: &str, object: &Bound<'_, PyAny>, near: &netcl::Tensor) -> PyResult<Option<netcl::Tensor>> {
-    if object.cast::<PyUntypedArray>().is_ok() {
-        return like(object, near).map(Some);
+    let whole = !near.dtype().is_float();
+    if whole && object.is_instance_of::<PyInt>() {
+        return Err(PyValueError::new_err(format!("{name}: {object} does not fit into int64")));
+    }
+    if whole && (object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()) {
+        return of_array(name, &ndarray::numpy(object.py())?.call_method1("asarray", (object,))?, near);
+    }
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        return match array.dtype().kind() {
+            b'i' | b'u' | b'b' if whole => {
+                let index: netcl::Tensor = index_from_host(near.queue(), array, DType::I64)?.tensor().clone().into();
+                let dtype = if array.dtype().kind() == b'b' { DType::U8 } else { DType::I64 };
+                index.cast(dtype).py().map(Some)
+            }
+            _ if whole => {
+                let float = netcl::Tensor::full(near.queue(), (), DType::F32, 0.0).py()?;
+                like(object, &float).map(Some)
+            }
+            _ => like(object, near).map(Some),
+        };
     }
     if object.hasattr(intern!(object.py(), "__array__"))? {
         let kind = object.get_type();
@@ -64,15 +89,64 @@ fn of_array(name: &str, object: &Bound<'_, PyAny>, near: &netcl::Tensor) -> PyRe
 }
 
 /// The operation of the elementwise table that an operator stands for.
-pub(crate) fn comparison(op: CompareOp) -> Comparison {
+fn comparison(op: CompareOp) -> &'static str {
     match op {
-        CompareOp::Lt => Comparison::Lt,
-        CompareOp::Le => Comparison::Le,
-        CompareOp::Eq => Comparison::Eq,
-        CompareOp::Ne => Comparison::Ne,
-        CompareOp::Gt => Comparison::Gt,
-        CompareOp::Ge => Comparison::Ge,
+        CompareOp::Lt => "lt",
+        CompareOp::Le => "le",
+        CompareOp::Eq => "eq",
+        CompareOp::Ne => "ne",
+        CompareOp::Gt => "gt",
+        CompareOp::Ge => "ge",
     }
+}
+
+/// An operator on bits, which floats have none of.
+fn bitwise(
+    py: Python<'_>,
+    name: &'static str,
+    tensor: &Tensor,
+    other: &Bound<'_, PyAny>,
+    reflected: bool,
+) -> PyResult<Py<PyAny>> {
+    let inner = tensor.inner();
+    let float = other.is_instance_of::<PyFloat>()
+        || other.cast::<Tensor>().is_ok_and(|other| other.get().inner().dtype().is_float());
+    if inner.dtype().is_float() || float {
+        let text =
+            format!("{name}: it takes whole numbers and truth values, not {}; compare first (x > 0)", inner.dtype());
+        return Err(PyTypeError::new_err(text));
+    }
+    apply(py, name, tensor, other, reflected)
+}
+
+/// Pairs of operators: `x op y` and, for what is no tensor on the left, `y op x`.
+macro_rules! operators {
+    ($($apply:ident $name:literal: $left:ident $right:ident;)*) => {
+        #[pymethods]
+        impl Tensor {$(
+            fn $left(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+                $apply(py, $name, self, other, false)
+            }
+
+            fn $right(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+                $apply(py, $name, self, other, true)
+            }
+        )*}
+    };
+}
+
+operators! {
+    apply "add": __add__ __radd__;
+    apply "sub": __sub__ __rsub__;
+    apply "mul": __mul__ __rmul__;
+    apply "div": __truediv__ __rtruediv__;
+    apply "floor_divide": __floordiv__ __rfloordiv__;
+    apply "remainder": __mod__ __rmod__;
+    bitwise "bitwise_and": __and__ __rand__;
+    bitwise "bitwise_or": __or__ __ror__;
+    bitwise "bitwise_xor": __xor__ __rxor__;
+    bitwise "bitwise_left_shift": __lshift__ __rlshift__;
+    bitwise "bitwise_right_shift": __rshift__ __rrshift__;
 }
 
 #[pymethods]
@@ -94,38 +168,6 @@ impl Tensor {
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         ufunc::apply(ufunc, method, inputs, kwargs)
-    }
-
-    fn __add__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        apply(py, "add", self, other, false)
-    }
-
-    fn __radd__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        apply(py, "add", self, other, true)
-    }
-
-    fn __sub__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        apply(py, "sub", self, other, false)
-    }
-
-    fn __rsub__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        apply(py, "sub", self, other, true)
-    }
-
-    fn __mul__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        apply(py, "mul", self, other, false)
-    }
-
-    fn __rmul__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        apply(py, "mul", self, other, true)
-    }
-
-    fn __truediv__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        apply(py, "div", self, other, false)
-    }
-
-    fn __rtruediv__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        apply(py, "div", self, other, true)
     }
 
     fn __pow__(
@@ -156,16 +198,22 @@ impl Tensor {
         product(py, self, other, true)
     }
 
-    fn __neg__(&self, py: Python<'_>) -> PyResult<Tensor> {
+    fn __neg__(&self, py: Python<'_>) -> PyResult<Made> {
         record(py, &self.inner(), || elementwise::neg(&self.inner()))
     }
 
-    fn __abs__(&self, py: Python<'_>) -> PyResult<Tensor> {
+    fn __invert__(&self, py: Python<'_>) -> PyResult<Made> {
+        let tensor = self.inner();
+        tensor.check_whole("bitwise_not").py()?;
+        record(py, &tensor, || elementwise::apply("bitwise_not", &[Operand::Tensor(&tensor)], &[]))
+    }
+
+    fn __abs__(&self, py: Python<'_>) -> PyResult<Made> {
         record(py, &self.inner(), || elementwise::abs(&self.inner()))
     }
 
     fn __richcmp__(&self, py: Python<'_>, other: &Bound<'_, PyAny>, op: CompareOp) -> PyResult<Py<PyAny>> {
-        apply(py, comparison(op).name(), self, other, false)
+        apply(py, comparison(op), self, other, false)
     }
 
     /// By identity: equality is elementwise.

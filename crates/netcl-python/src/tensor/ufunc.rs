@@ -6,7 +6,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use super::Tensor;
-use crate::index::IndexTensor;
 
 /// The ufuncs that an array's operators call: the tensor's method with the tensor on the left, and with it on the right.
 const OPERATORS: [(&str, &str, &str); 20] = [
@@ -65,7 +64,7 @@ pub(crate) fn apply<'py>(
 }
 
 fn is_ours(object: &Bound<'_, PyAny>) -> bool {
-    object.is_instance_of::<Tensor>() || object.is_instance_of::<IndexTensor>()
+    object.is_instance_of::<Tensor>()
 }
 
 fn operate<'py>(

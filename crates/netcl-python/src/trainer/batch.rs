@@ -5,7 +5,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
-use crate::index::IndexTensor;
 use crate::tensor::Tensor;
 
 /// What a batch is, without its values.
@@ -35,8 +34,6 @@ impl Look {
     fn walk(&mut self, value: &Bound<'_, PyAny>, depth: usize) -> PyResult<()> {
         if let Ok(tensor) = value.cast::<Tensor>() {
             self.see(tensor.get().inner().raw());
-        } else if let Ok(index) = value.cast::<IndexTensor>() {
-            self.see(index.get().0.tensor());
         } else if depth > 16 {
             self.ready = false;
         } else if let Ok(tuple) = value.cast::<PyTuple>() {

@@ -16,7 +16,7 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::autograd::{Labels, run};
 use crate::error::{carry, kind, trainer_to_py};
-use crate::index::IndexTensor;
+use crate::index::Made;
 use crate::tensor::Tensor;
 
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -391,8 +391,8 @@ impl Core for OfPython {
         };
         attached(|py| {
             let target = match target {
-                Ok(index) => IndexTensor(index).into_pyobject(py)?.into_any(),
-                Err(tensor) => Tensor::new(tensor).into_pyobject(py)?.into_any(),
+                Ok(index) => Made::from(index).into_pyobject(py)?,
+                Err(tensor) => Made::new(tensor).into_pyobject(py)?,
             };
             let predictions = Tensor::new(predictions.detach());
             self.0.call_method1(py, intern!(py, "update"), (predictions, target)).map(drop)
