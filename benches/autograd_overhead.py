@@ -2,6 +2,7 @@
 
     python benches/autograd_overhead.py
     python benches/autograd_overhead.py --peer-python <venv with torch>/bin/python --rust <bench binary>
+    python benches/autograd_overhead.py --before <folder or interpreter of an older netcl>
 
 The binary is the one that ``cargo bench -p netcl-autograd --bench overhead --no-run`` names: the same operations without Python.
 The interpreter that runs this file must have our netcl; the peer's may also be named by ``NETCL_BENCH_TORCH``. Eight floats on
@@ -85,6 +86,12 @@ def workloads(x, y, plain, other, ones, total, twice, no_grad):
         "add and its backward": walk,
         "the same, gradients accumulate": accumulate,
         f"{CHAIN} adds, a sum and backward": chain,
+        "method: x.exp()": lambda: plain.exp(),
+        "method: x.sum()": lambda: plain.sum(),
+        "method: x.reshape(2, 4)": lambda: plain.reshape(2, 4),
+        "index: x[3]": lambda: plain[3],
+        "index: x[2:6]": lambda: plain[2:6],
+        "index: x[None, ..., ::2]": lambda: plain[None, ..., ::2],
         "custom op written in Python": lambda: twice(x),
         "custom op and its backward": lambda: twice(x).backward(ones),
     }
@@ -98,14 +105,22 @@ def worker(side):
     known = SIDES[side]()
     for line in sys.stdin:
         call = known[line.strip()]
+        try:
+            call()
+        except (AttributeError, TypeError):
+            print("null", flush=True)  # an older netcl does not have it
+            continue
         # Short runs, many of them: on a busy machine some fall between its other work.
         number = 100
         print(json.dumps(min(timeit.repeat(call, number=number, repeat=100)) / number * 1e6), flush=True)
 
 
 class Worker:
-    def __init__(self, *command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, *command, path=None):
+        environment = os.environ | ({"PYTHONPATH": path} if path else {})
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def ask(self, name):
         self.process.stdin.write(name + "\n")
@@ -121,6 +136,7 @@ def main():
     parser.add_argument("--worker", choices=SIDES)
     parser.add_argument("--peer-python", default=os.environ.get("NETCL_BENCH_TORCH"), help="an interpreter that has torch")
     parser.add_argument("--rust", help="the executable of the Rust benchmark")
+    parser.add_argument("--before", help="a folder with an older netcl, or an interpreter that has one")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", help="write the figures to this file")
     arguments = parser.parse_args()
@@ -131,6 +147,9 @@ def main():
     sides = {"netcl": Worker(sys.executable, this, "--worker", "netcl")}
     if arguments.peer_python:
         sides["torch"] = Worker(arguments.peer_python, this, "--worker", "torch")
+    if arguments.before:
+        folder = arguments.before if os.path.isdir(arguments.before) else None
+        sides["before"] = Worker(sys.executable if folder else arguments.before, this, "--worker", "netcl", path=folder)
     if arguments.rust:
         sides["rust"] = Worker(arguments.rust, "--worker")
     print(f"{'8 floats on the CPU':<34}" + "".join(f"{side + ' us':>10}" for side in sides) + f"{'ratio':>8}")

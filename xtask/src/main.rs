@@ -9,6 +9,7 @@ mod oclgrind;
 mod process;
 mod report;
 mod stages;
+mod wheel;
 mod workspace;
 
 use std::process::ExitCode;
@@ -31,6 +32,8 @@ struct Cli {
 enum Command {
     /// Install what the tests need, then run every stage.
     Test(TestArgs),
+    /// Build the wheels (manylinux2014) and the source distribution of a release into wheels/.
+    Wheel,
 }
 
 #[derive(Args)]
@@ -57,8 +60,11 @@ fn main() -> ExitCode {
 
 /// Runs the command; `false` when a stage failed or, in CI, when something could not be tested.
 fn run(cli: Cli) -> Result<bool> {
-    let Command::Test(args) = cli.command;
     let workspace = Workspace::locate()?;
+    let args = match cli.command {
+        Command::Test(args) => args,
+        Command::Wheel => return wheel::run(&workspace).map(|()| true),
+    };
     let selected = Stage::select(args.full, &args.only);
     let mut report = Report::new(is_ci(std::env::var("CI").ok().as_deref()));
     for (index, stage) in selected.iter().enumerate() {
@@ -87,7 +93,7 @@ mod tests {
     #[test]
     fn only_takes_a_comma_separated_list() {
         let cli = Cli::try_parse_from(["xtask", "test", "--only", "install,fmt"]).unwrap();
-        let Command::Test(args) = cli.command;
+        let Command::Test(args) = cli.command else { panic!("test is another command") };
         assert_eq!(args.only, [Stage::Install, Stage::Fmt]);
         assert!(Cli::try_parse_from(["xtask", "test", "--only", "nonsense"]).is_err());
     }

@@ -117,7 +117,7 @@ fn rust(workspace: &Workspace, full: bool) -> Result<Outcome> {
     }
     let mut command = workspace.cargo("nextest run --workspace --cargo-profile ci");
     if full {
-        command.args(["--run-ignored", "all"]);
+        command.args(["--run-ignored", "all"]).env("NETCL_TEST_FULL", "1");
     }
     if cfg!(all(target_os = "linux", target_env = "gnu")) {
         let runner = format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", std::env::consts::ARCH.to_uppercase());

@@ -31,6 +31,11 @@ impl Workspace {
         Ok(workspace)
     }
 
+    /// The checkout.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Everything the command installs or writes, apart from Debian packages and `target`; ignored by git.
     pub(crate) fn check(&self) -> PathBuf {
         self.root.join(".check")
