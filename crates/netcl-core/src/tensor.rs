@@ -136,6 +136,24 @@ impl Tensor {
         Ok(Tensor { storage, layout: Layout::contiguous(shape), dtype, queue: queue.clone() })
     }
 
+    /// [`Tensor::uninit`] for images `[N, C, H, W]` whose channels are neighbours in memory.
+    pub fn uninit_channels_last(queue: &Queue, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        let mut tensor = Tensor::uninit(queue, shape, dtype)?;
+        tensor.layout = Layout::channels_last(tensor.shape().clone());
+        Ok(tensor)
+    }
+
+    /// [`Tensor::uninit`] for what is computed element by element: channels-last where an operand of that shape is.
+    pub fn uninit_beside(operands: &[&Tensor], shape: Shape, dtype: DType) -> Result<Tensor> {
+        let Some(first) = operands.first() else {
+            return Err(Error::argument("uninit_beside", "at least one operand must be a tensor"));
+        };
+        match operands.iter().any(|t| t.layout.is_channels_last() && t.shape() == &shape) {
+            true => Tensor::uninit_channels_last(&first.queue, shape, dtype),
+            false => Tensor::uninit(&first.queue, shape, dtype),
+        }
+    }
+
     /// A tensor over an existing storage; the layout must lie inside it.
     pub fn from_storage(queue: &Queue, storage: Arc<Storage>, layout: Layout, dtype: DType) -> Result<Tensor> {
         layout.shape().nbytes("tensor", dtype)?;
@@ -299,16 +317,39 @@ impl Tensor {
 
     /// A dense copy with storage of its own.
     pub fn duplicate(&self) -> Result<Tensor> {
-        self.cast_always(self.dtype)
+        let out = Tensor::uninit(&self.queue, self.shape().clone(), self.dtype)?;
+        copy::copy(self, &out)?;
+        Ok(out)
     }
 
-    /// The values in another dtype; this tensor itself if it has that dtype already.
+    /// The values in another dtype; this tensor itself if it has that dtype already. Images keep the order of their axes in memory.
     pub fn cast(&self, dtype: DType) -> Result<Tensor> {
-        if dtype == self.dtype { Ok(self.clone()) } else { self.cast_always(dtype) }
+        if dtype == self.dtype {
+            return Ok(self.clone());
+        }
+        let out = Tensor::uninit_beside(&[self], self.shape().clone(), dtype)?;
+        copy::copy(self, &out)?;
+        Ok(out)
     }
 
-    fn cast_always(&self, dtype: DType) -> Result<Tensor> {
-        let out = Tensor::uninit(&self.queue, self.shape().clone(), dtype)?;
+    /// These images `[N, C, H, W]` if their channels are neighbours in memory, else a copy in which they are.
+    ///
+    /// ```
+    /// use netcl_core::{device::manager, tensor::Tensor};
+    ///
+    /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 10.0, 20.0], [1, 2, 1, 2])?;
+    /// let last = x.channels_last()?;
+    /// assert!(last.layout().is_channels_last());
+    /// assert_eq!(last.to_host::<f32>()?, x.to_host::<f32>()?);
+    /// # Ok::<(), netcl_core::Error>(())
+    /// ```
+    pub fn channels_last(&self) -> Result<Tensor> {
+        let layout = Layout::channels_last(self.shape().clone());
+        let lies = |axis: usize| self.shape()[axis] == 1 || self.layout.strides()[axis] == layout.strides()[axis];
+        if (0..self.ndim()).all(lies) {
+            return Ok(self.clone());
+        }
+        let out = Tensor::uninit_channels_last(&self.queue, self.shape().clone(), self.dtype)?;
         copy::copy(self, &out)?;
         Ok(out)
     }

@@ -77,7 +77,7 @@ pub fn apply(name: &str, operands: &[Operand<'_>], params: &[f64], out: Option<&
             shape = shape.broadcast(op.name, tensor.shape())?;
         }
     }
-    let out = output(op, first, shape, out)?;
+    let out = output(op, &tensors, shape, out)?;
     let expanded: SmallVec<[Tensor; 3]> = tensors
         .iter()
         .map(|t| if t.shape() == out.shape() { Ok((*t).clone()) } else { t.expand(out.shape()) })
@@ -117,8 +117,9 @@ fn find(name: &str) -> Result<(usize, &'static OpDef)> {
 }
 
 /// The given output after checking it, or a new one.
-fn output(op: &OpDef, first: &Tensor, shape: Shape, out: Option<&Tensor>) -> Result<Tensor> {
-    let Some(out) = out else { return Tensor::uninit(first.queue(), shape, first.dtype()) };
+fn output(op: &OpDef, operands: &[&Tensor], shape: Shape, out: Option<&Tensor>) -> Result<Tensor> {
+    let first = operands[0];
+    let Some(out) = out else { return Tensor::uninit_beside(operands, shape, first.dtype()) };
     out.check_float(op.name)?;
     first.queue().check_same_device(op.name, out.queue())?;
     if out.shape() != &shape {

@@ -146,8 +146,9 @@ impl ExprOp {
         let expanded: SmallVec<[Raw; 3]> =
             inputs.iter().map(|t| t.raw().expand(&shape)).collect::<netcl_core::Result<_>>()?;
         let dtype = if self.truth { DType::U8 } else { first.dtype() };
-        let out = Raw::uninit(first.queue(), shape, dtype)?;
-        self.forward.run(&expanded.iter().collect::<SmallVec<[&Raw; 3]>>(), numbers, &[&out])?;
+        let expanded: SmallVec<[&Raw; 3]> = expanded.iter().collect();
+        let out = Raw::uninit_beside(&expanded, shape, dtype)?;
+        self.forward.run(&expanded, numbers, &[&out])?;
         Ok(out)
     }
 

@@ -63,6 +63,32 @@ impl Layout {
         Layout { shape, strides, offset: 0 }
     }
 
+    /// A dense layout of images `[N, C, H, W]` whose channels are neighbours in memory.
+    ///
+    /// ```
+    /// use netcl_core::shape::Layout;
+    ///
+    /// let layout = Layout::channels_last([2, 3, 4, 5].into());
+    /// assert_eq!(layout.strides(), [60, 1, 15, 3]);
+    /// assert!(layout.is_channels_last());
+    /// ```
+    pub fn channels_last(shape: Shape) -> Self {
+        let strides = match *shape {
+            [_, c, h, w] => SmallVec::from_slice(&[(c * h * w) as isize, 1, (c * w) as isize, c as isize]),
+            // Only images have channels in the middle.
+            _ => shape.contiguous_strides(),
+        };
+        Layout { shape, strides, offset: 0 }
+    }
+
+    /// Whether these are images as [`Layout::channels_last`] lays them out, and not in row-major order as well.
+    pub fn is_channels_last(&self) -> bool {
+        let &[_, c, h, w] = &self.shape[..] else { return false };
+        let expected = [(c * h * w) as isize, 1, (c * w) as isize, c as isize];
+        let lies = |axis: usize| self.shape[axis] == 1 || self.strides[axis] == expected[axis];
+        (0..4).all(lies) && !self.is_contiguous()
+    }
+
     /// A layout from its parts, for memory that somebody else laid out.
     pub fn strided(shape: Shape, strides: &[isize], offset: usize) -> Result<Self> {
         let layout = Layout { strides: SmallVec::from_slice(strides), shape, offset };
@@ -324,6 +350,25 @@ impl Layout {
             }
         }
         (Shape(shape), strides)
+    }
+
+    /// [`Layout::collapse`] with the axes in the order of the last layout's memory: for what does not depend on the order of
+    /// elements. Tensors that are all channels-last become one axis.
+    pub fn collapse_in_memory_order(layouts: &[&Layout]) -> (Shape, Vec<SmallVec<[isize; 6]>>) {
+        let in_order = |layout: &Layout| {
+            let long = |&(&n, _): &(&usize, &isize)| n > 1;
+            layout.shape.iter().zip(&layout.strides).filter(long).is_sorted_by_key(|(_, s)| std::cmp::Reverse(s.abs()))
+        };
+        let Some(last) = layouts.last().filter(|last| !in_order(last)) else { return Layout::collapse(layouts) };
+        let mut axes: SmallVec<[usize; 6]> = (0..last.shape.ndim()).collect();
+        axes.sort_by_key(|&axis| std::cmp::Reverse(last.strides[axis].abs()));
+        let ordered = |layout: &&Layout| Layout {
+            shape: Shape(axes.iter().map(|&axis| layout.shape[axis]).collect()),
+            strides: axes.iter().map(|&axis| layout.strides[axis]).collect(),
+            offset: layout.offset,
+        };
+        let ordered: SmallVec<[Layout; 6]> = layouts.iter().map(ordered).collect();
+        Layout::collapse(&ordered.iter().collect::<SmallVec<[&Layout; 6]>>())
     }
 
     /// The positions of all elements in row-major order.

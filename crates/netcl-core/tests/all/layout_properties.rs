@@ -123,6 +123,15 @@ proptest! {
             prop_assert_eq!(merged.offsets().collect::<Vec<_>>(), original.offsets().collect::<Vec<_>>());
         }
         prop_assert!(shape.ndim() <= dims.len());
+        // In the order of memory what belongs together still does.
+        let (shape, strides) = Layout::collapse_in_memory_order(&[&target, &permuted]);
+        prop_assert!(shape.is_empty() || strides[1].last() == Some(&1));
+        let offsets = |strides: &[isize]| Layout::strided(shape.clone(), strides, 0).unwrap().offsets().collect::<Vec<_>>();
+        let mut pairs: Vec<_> = offsets(&strides[0]).into_iter().zip(offsets(&strides[1])).collect();
+        let mut expected: Vec<_> = target.offsets().zip(permuted.offsets()).collect();
+        pairs.sort_unstable();
+        expected.sort_unstable();
+        prop_assert_eq!(pairs, expected);
     }
 
     #[test]

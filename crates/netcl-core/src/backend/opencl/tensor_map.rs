@@ -19,7 +19,7 @@
 //! | 3 to 6, 7 | strides of axes 1 to 4 in units of 16 bytes: 32 bits each, then 4 more bits each |
 //! | 8 to 12 | lengths less one, the dense axis first |
 //! | 13, 14 | the box: axis 0 less one << 24; axes 1 to 4 less one, 8 bits each |
-//! | 13 | steps from element to element less one, 3 bits for each axis from bit 0 on; always 0 here |
+//! | 13 | steps from element to element less one, 3 bits for each axis from bit 0 on ([`TensorMap::stepped`]) |
 //! | 16, 18 | bytes of the box; bytes after which the swizzle repeats |
 //!
 //! Where a box begins is the kernel's to say, also before the array or behind its end, where it gets zeros; but along the dense axis it
@@ -33,7 +33,10 @@ pub const MAP_BYTES: usize = 128;
 
 /// Fetches whole lines of 128 bytes into the second-level cache.
 const FETCH_LINES: u32 = 2;
-const LONGEST_BOX: u32 = 256;
+/// The longest box along an axis, and the longest step from element to element.
+pub const LONGEST_BOX: u32 = 256;
+/// See [`LONGEST_BOX`].
+pub const LONGEST_STEP: usize = 8;
 /// Strides are held in 36 bits of 16-byte units.
 const STRIDE_LIMIT: u64 = 1 << 40;
 
@@ -127,6 +130,18 @@ pub enum TensorMapError {
         /// Its stride.
         stride: u64,
     },
+    /// Steps that the copy engine cannot take.
+    #[error(
+        "every {step}th of {box_length} elements along axis {axis}: a tensor map takes steps of 1 to {LONGEST_STEP} over at most {LONGEST_BOX} elements"
+    )]
+    Step {
+        /// Which.
+        axis: usize,
+        /// From element to element.
+        step: usize,
+        /// The elements of a box.
+        box_length: u32,
+    },
     /// A box that the copy engine cannot copy.
     #[error(
         "a box of {box_length} elements along axis {axis}: a tensor map takes 1 to {LONGEST_BOX}, along axis 0 whole multiples of 16 bytes within the swizzle"
@@ -190,6 +205,22 @@ impl TensorMap {
         words[16] = box_bytes;
         words[18] = period;
         Ok(TensorMap { words })
+    }
+
+    /// The same with boxes that take every `step`th element along an axis other than the dense one: as many elements as before, from a
+    /// stretch `step` times as long.
+    pub fn stepped(mut self, axis: usize, step: usize) -> Result<TensorMap, TensorMapError> {
+        let Some(outer) = axis.checked_sub(1).filter(|outer| *outer < MAX_RANK - 1) else {
+            return Err(TensorMapError::Rank(axis));
+        };
+        let box_length = ((self.words[14] >> (8 * outer)) & 0xff) + 1;
+        if step == 0 || step > LONGEST_STEP || box_length as usize * step > LONGEST_BOX as usize {
+            return Err(TensorMapError::Step { axis, step, box_length });
+        }
+        let stretch = box_length * step as u32;
+        self.words[13] |= (step as u32 - 1) << (3 * axis);
+        self.words[14] = self.words[14] & !(0xff << (8 * outer)) | (stretch - 1) << (8 * outer);
+        Ok(self)
     }
 
     /// The words, of which the first two are for the address.
@@ -261,6 +292,17 @@ mod tests {
         assert_eq!(words.words()[14], 0xff);
         assert_eq!(words.words()[2], 1 << 4 | 7 << 7 | 3 << 13 | 1 << 16 | 2 << 17);
         assert_eq!(words.box_bytes(), 32 * 256 * 4);
+    }
+
+    #[test]
+    fn steps_are_encoded_as_by_the_driver() {
+        let axes = [axis(64, 0, 64), axis(56, 128, 8), axis(56, 7168, 16), axis(64, 401_408, 1)];
+        let map = TensorMap::new(MapElement::BF16, &axes, Swizzle::Bytes128).unwrap();
+        let words = *map.stepped(1, 2).unwrap().stepped(2, 2).unwrap().words();
+        assert_eq!((words[13], words[14], words[16]), (0x3f00_0048, 0x1f0f, 0x4000));
+        assert_eq!(map.stepped(1, 1), Ok(map));
+        assert!(map.stepped(0, 2).is_err() && map.stepped(1, 9).is_err() && map.stepped(5, 2).is_err());
+        assert_eq!(map.stepped(2, 0), Err(TensorMapError::Step { axis: 2, step: 0, box_length: 16 }));
     }
 
     #[test]

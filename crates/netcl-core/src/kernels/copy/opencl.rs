@@ -77,7 +77,7 @@ fn slices(
     layouts: &[&Layout],
     mut make: impl FnMut(&[u64; MAX_RANK], &[Option<[i64; MAX_RANK]>], &[u64]) -> Result<(Work, Args)>,
 ) -> Result<Vec<(Work, Args)>> {
-    let (merged, strides) = Layout::collapse(layouts);
+    let (merged, strides) = Layout::collapse_in_memory_order(layouts);
     let outer = merged.ndim().saturating_sub(MAX_RANK);
     let mut shape = [1u64; MAX_RANK];
     for (slot, &n) in shape.iter_mut().rev().zip(merged[outer..].iter().rev()) {

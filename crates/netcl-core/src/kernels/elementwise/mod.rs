@@ -228,7 +228,7 @@ impl<'t> Nest<'t> {
         let compute = Program::compute_type(inputs.iter().map(Tensor::dtype).chain(outputs.iter().map(|o| o.dtype())));
         let operands: SmallVec<[&Tensor; 6]> = inputs.iter().chain(outputs.iter().copied()).collect();
         let layouts: SmallVec<[&Layout; 6]> = operands.iter().map(|t| t.layout()).collect();
-        let (shape, strides) = Layout::collapse(&layouts);
+        let (shape, strides) = Layout::collapse_in_memory_order(&layouts);
         Nest { operands, inputs: inputs.len(), shape, strides, compute }
     }
 }
