@@ -3,12 +3,13 @@
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::Access;
+use netcl_core::shape::{Layout, Shape};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 use super::rows::Saved;
 use super::statistics::ChannelStatistics;
-use super::{Affine, NormGradients, Normalized, Parameters, check_eps, checked, cost, cpu, opencl};
+use super::{Affine, NormGradients, Normalized, Parameters, check_eps, check_like, checked, cost, cpu, opencl};
 use crate::dense::{Args, Job, check_shape};
 
 /// Averages over past batches, which training updates in place: `new = (1 - momentum) * old + momentum * batch`.
@@ -54,6 +55,20 @@ impl Planes {
     pub(super) fn count(self) -> usize {
         self.samples * self.span
     }
+
+    /// A tensor as kernels read it, densely: to them channels-last images on an OpenCL device are samples of one place each.
+    pub(super) fn dense(self, x: &Tensor) -> Result<(Tensor, Planes)> {
+        if !(x.layout().is_channels_last() && matches!(x.queue(), Queue::OpenCl(_))) {
+            return Ok((x.contiguous()?, self));
+        }
+        let rows = Layout::contiguous([self.count(), self.channels].into()).shifted(x.layout().offset());
+        Ok((x.with_layout(rows)?, Planes { samples: self.count(), span: 1, ..self }))
+    }
+}
+
+/// What [`Planes::dense`] made of a tensor of this shape, in that shape again.
+fn in_shape(dense: Tensor, shape: &Shape) -> Result<Tensor> {
+    if dense.shape() == shape { Ok(dense) } else { dense.with_layout(Layout::channels_last(shape.clone())) }
 }
 
 /// Normalises every channel (axis 1) to mean 0 and variance 1 over the batch, and updates the running averages.
@@ -127,7 +142,8 @@ fn train(
     if let Some(statistics) = statistics {
         check_statistics(op, x, statistics, planes)?;
     }
-    let x = x.contiguous()?;
+    let shape = x.shape();
+    let (x, planes) = planes.dense(x)?;
     let output = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
     let make = || Tensor::uninit(x.queue(), channels, x.dtype().accumulator());
     let (mean, rstd) = (make()?, make()?);
@@ -144,7 +160,7 @@ fn train(
     if x.size() == 0 {
         mean.fill(f64::NAN)?;
         rstd.fill(f64::NAN)?;
-        return Ok(Normalized { output, mean, rstd });
+        return Ok(Normalized { output: in_shape(output, shape)?, mean, rstd });
     }
     // The kernels update averages of the type they compute in; others through a copy.
     let own = |t: &Tensor| t.cast(x.dtype().accumulator())?.contiguous();
@@ -185,7 +201,7 @@ fn train(
             }
         }
     }
-    Ok(Normalized { output, mean, rstd })
+    Ok(Normalized { output: in_shape(output, shape)?, mean, rstd })
 }
 
 /// Normalises every channel with given averages instead of the batch's statistics.
@@ -201,7 +217,8 @@ pub fn batch_norm_eval(x: &Tensor, affine: Affine<'_>, mean: &Tensor, var: &Tens
     let compute = x.dtype().accumulator();
     let mean = mean.cast(compute)?.contiguous()?;
     let rstd = crate::rsqrt(&crate::add(&var.cast(compute)?, eps)?)?.contiguous()?;
-    let x = x.contiguous()?;
+    let shape = x.shape();
+    let (x, planes) = planes.dense(x)?;
     let output = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
     if x.size() > 0 {
         let args = Args::default()
@@ -217,7 +234,7 @@ pub fn batch_norm_eval(x: &Tensor, affine: Affine<'_>, mean: &Tensor, var: &Tens
             Queue::OpenCl(stream) => opencl::batch_apply(stream, job, planes)?,
         }
     }
-    Ok(Normalized { output, mean, rstd })
+    Ok(Normalized { output: in_shape(output, shape)?, mean, rstd })
 }
 
 /// The gradients of [`batch_norm`] (`training`), or of [`batch_norm_eval`], whose statistics do not depend on the input.
@@ -233,17 +250,19 @@ pub fn batch_norm_backward(
     let planes = Planes::new(op, x)?;
     let channels = [planes.channels];
     let Parameters { weight, .. } = affine.prepare(op, x, &channels)?;
-    let grad = checked(op, "the output's gradient", grad, x, x.shape(), false)?;
+    check_like(op, "the output's gradient", grad, x, x.shape(), x.dtype())?;
     let mean = checked(op, "mean", mean, x, &channels, true)?;
     let rstd = checked(op, "rstd", rstd, x, &channels, true)?;
-    let x = x.contiguous()?;
+    let shape = x.shape();
+    let grad = if x.layout().is_channels_last() { grad.channels_last()? } else { grad.contiguous()? };
+    let ((x, planes), (grad, _)) = (planes.dense(x)?, planes.dense(&grad)?);
     let input = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
     let make = || Tensor::uninit(x.queue(), channels, x.dtype().accumulator());
     let (d_weight, d_bias) = (make()?, make()?);
     if x.size() == 0 {
         d_weight.fill(0.0)?;
         d_bias.fill(0.0)?;
-        return affine.finish(input, d_weight, d_bias);
+        return affine.finish(in_shape(input, shape)?, d_weight, d_bias);
     }
     let saved = Saved { grad: &grad, x: &x, weight: weight.as_ref(), mean: Some(&mean), rstd: &rstd };
     match x.queue() {
@@ -256,7 +275,7 @@ pub fn batch_norm_backward(
             opencl::batch_backward(stream, op, &saved, planes, &input, [&d_weight, &d_bias], training)?;
         }
     }
-    affine.finish(input, d_weight, d_bias)
+    affine.finish(in_shape(input, shape)?, d_weight, d_bias)
 }
 
 fn check_statistics(op: &'static str, x: &Tensor, statistics: &ChannelStatistics, planes: Planes) -> Result<()> {

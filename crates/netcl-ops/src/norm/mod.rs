@@ -20,6 +20,7 @@ mod opencl;
 mod rows;
 pub(crate) mod statistics;
 
+use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::Cost;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
@@ -111,13 +112,19 @@ fn check_eps(op: &'static str, eps: f64) -> Result<()> {
 
 /// A gradient or saved statistic: checked, dense, of the expected dtype.
 fn checked(op: &'static str, what: &str, t: &Tensor, like: &Tensor, shape: &[usize], saved: bool) -> Result<Tensor> {
+    let expected = if saved { like.dtype().accumulator() } else { like.dtype() };
+    check_like(op, what, t, like, shape, expected)?;
+    t.contiguous()
+}
+
+/// An error unless a tensor has this shape and dtype, and another one's device.
+fn check_like(op: &'static str, what: &str, t: &Tensor, like: &Tensor, shape: &[usize], dtype: DType) -> Result<()> {
     like.queue().check_same_device(op, t.queue())?;
     dense::check_shape(op, what, t, shape)?;
-    let expected = if saved { like.dtype().accumulator() } else { like.dtype() };
-    if t.dtype() != expected {
-        return Err(Error::DtypeMismatch { op, lhs: expected, rhs: t.dtype() });
+    if t.dtype() != dtype {
+        return Err(Error::DtypeMismatch { op, lhs: dtype, rhs: t.dtype() });
     }
-    t.contiguous()
+    Ok(())
 }
 
 /// The cost of passing over a tensor so many times with so many operations per element.

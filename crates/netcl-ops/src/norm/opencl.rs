@@ -3,6 +3,7 @@
 use netcl_core::Result;
 use netcl_core::backend::opencl::Stream;
 use netcl_core::kernels::VECTOR_BYTES;
+use netcl_core::kernels::group_limit::largest_group;
 use netcl_core::kernels::launch::Cost;
 use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
@@ -45,6 +46,68 @@ fn registers_code(kernel: &'static str) -> ClCode<'static> {
 fn planes_code(kernel: &'static str) -> ClCode<'static> {
     let text = include_str!("norm_planes.cl");
     ClCode { file: "norm_planes.cl", text, ..forward_code(kernel) }
+}
+
+fn columns_code(kernel: &'static str) -> ClCode<'static> {
+    let text = include_str!("norm_columns.cl");
+    ClCode { file: "norm_columns.cl", text, ..forward_code(kernel) }
+}
+
+/// How channels that are neighbours in memory are cut: a group has so many vectors of them in so many rows.
+#[derive(Clone, Copy)]
+struct Columns {
+    wide: Wide,
+    parts: usize,
+    per: usize,
+    groups: usize,
+}
+
+impl Columns {
+    /// Work-items of a group; vectors of a row that it takes at most, and rows that each work-item should have.
+    const GROUP: usize = 256;
+    const MOST_LANES: usize = 32;
+    const ROWS: usize = 16;
+    /// Groups for each compute unit.
+    const PER_UNIT: usize = 4;
+
+    /// For dense tensors of samples x channels in whole vectors, on devices with groups as large.
+    fn new(stream: &Stream, job: &Job, planes: Planes) -> Option<Columns> {
+        let width = VECTOR_BYTES / job.dtype.size();
+        let info = stream.device().info();
+        // Two vectors and a number for each work-item.
+        let local = Self::GROUP * (2 * width + 1) * job.dtype.accumulator().size();
+        let fits = largest_group(stream.device()) >= Self::GROUP && info.local_mem_size >= local as u64;
+        let vectors = planes.channels / width;
+        if planes.span > 1 || !fits || !planes.channels.is_multiple_of(width) || !job.args.aligned(width) {
+            return None;
+        }
+        let lanes = (1 << vectors.trailing_zeros()).min(Self::MOST_LANES);
+        let rows = Self::GROUP / lanes;
+        let blocks = vectors / lanes;
+        let wanted = (info.compute_units as usize * Self::PER_UNIT).div_ceil(blocks);
+        let parts = wanted.min(planes.samples / (rows * Self::ROWS)).max(1);
+        let per = planes.samples.div_ceil(parts);
+        let parts = planes.samples.div_ceil(per);
+        let wide = Wide { width, vectors: 4, lanes, group: Self::GROUP };
+        Some(Columns { wide, parts, per, groups: parts * blocks })
+    }
+
+    fn code<'s>(&self, kernel: &'static str, scalars: &'s [Number]) -> ClCode<'s> {
+        let group = Some(Self::GROUP);
+        ClCode { scalars, items: self.groups * Self::GROUP, group, wide: Some(self.wide), ..columns_code(kernel) }
+    }
+}
+
+/// A kernel that has a group for each channel, where the device has groups that large and there are parts enough for them.
+fn by_channel(stream: &Stream, kernel: &'static str, channels: usize, parts: usize) -> Option<ClCode<'static>> {
+    const GROUP: usize = 64;
+    let wide = Wide { group: GROUP, ..Wide::vectors(1) };
+    (parts > 4 && largest_group(stream.device()) >= GROUP).then(|| ClCode {
+        items: channels * GROUP,
+        group: Some(GROUP),
+        wide: Some(wide),
+        ..columns_code(kernel)
+    })
 }
 
 /// How rows are held in registers, where they are: vectors must not reach from one channel into the next.
@@ -103,14 +166,23 @@ pub(super) fn rows_forward(stream: &Stream, job: Job, rows: Rows, eps: f64) -> R
 /// The statistics of a dense tensor.
 pub(super) fn statistics(stream: &Stream, op: &'static str, x: &Tensor, planes: Planes) -> Result<ChannelStatistics> {
     let count = planes.count();
+    let args = Args::default().read(x);
+    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 1, 6), args };
+    if let Some(columns) = Columns::new(stream, &job, planes) {
+        let partial = Tensor::uninit(x.queue(), [planes.channels, columns.parts, 2], x.dtype().accumulator())?;
+        let scalars = [planes.samples, planes.channels, columns.parts, columns.per].map(Number::Count);
+        let scalars = [&scalars[..], &[Number::Flag(columns.wide.lanes)]].concat();
+        let job = Job { args: job.args.write(&partial), ..job };
+        job.run_cl(stream, &columns.code("norm_moments_columns", &scalars))?;
+        return Ok(ChannelStatistics { parts: partial, cut: Cut { count, per: columns.per } });
+    }
     let (_, per) = cut(stream, count, PART, planes.channels);
     // Whole vectors in every part, of whatever element.
     let per = per.next_multiple_of(VECTOR_BYTES).min(count);
     let parts = count.div_ceil(per);
     let partial = Tensor::uninit(x.queue(), [planes.channels, parts, 2], x.dtype().accumulator())?;
     let group = group_size(stream, x.dtype());
-    let args = Args::default().read(x).write(&partial);
-    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 1, 6), args };
+    let job = Job { args: job.args.write(&partial), ..job };
     let scalars = [planes.channels, planes.span, count, parts, per].map(Number::Count);
     let code = ClCode { scalars: &scalars, ..forward_code("norm_moments") };
     let code = match in_planes(stream, &job, planes, false) {
@@ -135,7 +207,8 @@ pub(super) fn finish(
 ) -> Result<()> {
     let channels = statistics.channels();
     let (mut parts, mut cut) = (statistics.parts.clone(), statistics.cut);
-    while cut.parts() > FEW {
+    let by_channel = by_channel(stream, "norm_finish_group", channels, cut.parts());
+    while by_channel.is_none() && cut.parts() > FEW {
         let fewer = Cut { per: cut.per * MERGED, ..cut };
         let merged = Tensor::uninit(parts.queue(), [channels, fewer.parts(), 2], parts.dtype())?;
         let args = Args::default().read(&parts).write(&merged);
@@ -149,8 +222,8 @@ pub(super) fn finish(
     let [channels_, all, parts_, per] = [channels, cut.count, cut.parts(), cut.per].map(Number::Count);
     let (momentum, average) = (Number::Real(share.unwrap_or_default()), Number::Flag(usize::from(share.is_none())));
     let scalars = [channels_, all, parts_, per, Number::Real(eps), momentum, average];
-    let code = ClCode { scalars: &scalars, items: channels, ..forward_code("norm_finish") };
-    forward.finish(op, &parts).run_cl(stream, &code)
+    let code = by_channel.unwrap_or_else(|| ClCode { items: channels, ..forward_code("norm_finish") });
+    forward.finish(op, &parts).run_cl(stream, &ClCode { scalars: &scalars, ..code })
 }
 
 /// Raises the number of batches by one.
@@ -185,19 +258,30 @@ struct Sums {
 }
 
 /// What finds the sums of a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum By {
     /// A work-item, element by element.
     Items,
     /// A group.
     Groups,
+    /// A group, vectors of neighbouring channels.
+    Columns(Columns),
 }
 
 impl Sums {
-    fn new(stream: &Stream, x: &Tensor, planes: Planes, lines: &Lines) -> Result<Sums> {
+    fn new(stream: &Stream, saved: &Saved<'_>, planes: Planes, lines: &Lines) -> Result<Sums> {
         let Planes { samples, channels, span } = planes;
-        let by = if span < PLANE { By::Items } else { By::Groups };
+        let x = saved.x;
+        // Statistics of channels, which the kernel for neighbouring channels needs side by side.
+        let by_channel = (lines.by_sample, lines.per_line, lines.by_line) == (0, 1, 1);
+        let job = Job { name: "", queue: x.queue().clone(), dtype: x.dtype(), cost: SMALL, args: saved.args() };
+        let by = match Columns::new(stream, &job, planes).filter(|_| by_channel) {
+            Some(columns) => By::Columns(columns),
+            None if span < PLANE => By::Items,
+            None => By::Groups,
+        };
         let (parts, per) = match by {
+            By::Columns(columns) => (columns.parts, columns.per),
             By::Items => cut(stream, samples, 16, channels.div_ceil(group_size(stream, x.dtype()))),
             By::Groups => cut(stream, samples, PART.div_ceil(span), channels),
         };
@@ -209,7 +293,7 @@ impl Sums {
 
     /// The work-items that find the parts, in groups of `group`.
     fn items(&self, group: usize) -> usize {
-        self.parts * self.channels * if self.by == By::Groups { group } else { 1 }
+        self.parts * self.channels * if matches!(self.by, By::Groups) { group } else { 1 }
     }
 
     /// Finds the parts.
@@ -218,7 +302,13 @@ impl Sums {
         let group = group_size(stream, x.dtype());
         let args = saved.args().write(&self.partial);
         let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 2, 6), args };
-        let code = match self.by {
+        let wanted: [Number; 4];
+        let code = match &self.by {
+            By::Columns(columns) => {
+                let [samples, channels, per] = [planes.samples, planes.channels, columns.per].map(Number::Count);
+                wanted = [samples, channels, per, Number::Flag(columns.wide.lanes)];
+                columns.code("norm_sums_columns_wide", &wanted)
+            }
             By::Items => {
                 let code = backward_code("norm_sums_columns");
                 ClCode { scalars: &self.scalars, items: self.items(group), ..code }
@@ -241,7 +331,9 @@ impl Sums {
     fn finish(&self, stream: &Stream, op: &'static str, x: &Tensor, [d_weight, d_bias]: [&Tensor; 2]) -> Result<()> {
         let args = Args::default().read(&self.partial).write(d_weight).write(d_bias);
         let scalars = [Number::Count(d_weight.size()), Number::Count(self.parts)];
-        let code = ClCode { scalars: &scalars, items: d_weight.size(), ..backward_code("norm_sums_finish") };
+        let code = by_channel(stream, "norm_sums_group", d_weight.size(), self.parts);
+        let code = code.unwrap_or_else(|| ClCode { items: d_weight.size(), ..backward_code("norm_sums_finish") });
+        let code = ClCode { scalars: &scalars, ..code };
         Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: SMALL, args }.run_cl(stream, &code)
     }
 }
@@ -297,12 +389,12 @@ pub(super) fn rows_backward(
         }
         return Ok(None);
     }
-    let sums = Sums::new(stream, x, planes, &lines)?;
+    let sums = Sums::new(stream, saved, planes, &lines)?;
     if wide.is_some() {
         sums.find(stream, op, saved, planes)?;
     } else {
         // Neither needs what the other writes: one launch for both.
-        let kernel = if sums.by == By::Items { "norm_rows_and_columns" } else { "norm_rows_and_planes" };
+        let kernel = if matches!(sums.by, By::Items) { "norm_rows_and_columns" } else { "norm_rows_and_planes" };
         let own = [count, n, groups, channels, centred, lanes, Number::Count(items / group)];
         let scalars: Vec<Number> = sums.scalars.into_iter().chain(own).collect();
         let job = make(saved.args().write(input).write(&sums.partial), 5);
@@ -324,7 +416,7 @@ pub(super) fn batch_backward(
 ) -> Result<()> {
     let x = saved.x;
     let lines = Lines { by_sample: 0, per_line: 1, by_line: 1 };
-    let sums = Sums::new(stream, x, planes, &lines)?;
+    let sums = Sums::new(stream, saved, planes, &lines)?;
     sums.find(stream, op, saved, planes)?;
     sums.finish(stream, op, x, [d_weight, d_bias])?;
     let args = saved.args().read(d_weight).read(d_bias).write(input);

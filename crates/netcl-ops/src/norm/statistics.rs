@@ -65,7 +65,7 @@ impl ChannelStatistics {
     pub fn of(x: &Tensor) -> Result<ChannelStatistics> {
         let op = "channel_statistics";
         let planes = Planes::new(op, x)?;
-        let x = x.contiguous()?;
+        let (x, planes) = planes.dense(x)?;
         match x.queue() {
             Queue::OpenCl(stream) if x.size() > 0 => opencl::statistics(stream, op, &x, planes),
             _ => {

@@ -273,7 +273,7 @@ fn every_normalisation_on_every_device_and_dtype() {
 /// of one element and of many.
 #[test]
 fn the_form_of_gpus() {
-    const CASES: [Case; 9] = [
+    const CASES: [Case; 12] = [
         (Kind::Layer(1), "dense", &[37, 100], true, true),
         (Kind::Layer(1), "dense", &[3, 1025], true, false),
         (Kind::Layer(2), "strided", &[2, 40, 8, 16], false, false),
@@ -283,6 +283,10 @@ fn the_form_of_gpus() {
         (Kind::Batch, "dense", &[5, 2, 3000], true, true),
         (Kind::Batch, "channels-last", &[3, 6, 8, 8], false, true),
         (Kind::BatchEval, "dense", &[9, 72], true, true),
+        // Neighbouring channels in vectors: one part and several, groups of one row and of many.
+        (Kind::Batch, "channels-last", &[2, 16, 64, 64], true, true),
+        (Kind::Batch, "channels-last", &[3, 264, 5, 3], false, false),
+        (Kind::BatchEval, "channels-last", &[2, 24, 6, 5], true, true),
     ];
     let mut grid = Grid::new("norm as on GPUs");
     for device in devices().into_iter().filter(|d| d.backend.name() == "cl") {
@@ -295,7 +299,7 @@ fn the_form_of_gpus() {
             for (i, case) in CASES.iter().enumerate() {
                 // PoCL takes seconds for groups of hundreds of work-items: some cases, of 32-bit floats.
                 let chosen = match (portable, dtype) {
-                    (true, _) => dtype == DType::F32 && matches!(i, 0 | 6),
+                    (true, _) => dtype == DType::F32 && matches!(i, 0 | 6 | 9),
                     (false, DType::F32) => true,
                     (false, _) => (i + dtype as usize).is_multiple_of(5),
                 };
