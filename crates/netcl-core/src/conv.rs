@@ -198,6 +198,21 @@ impl ConvGeometry {
         self.kernel == [3, 3] && moves && dtype == DType::F32
     }
 
+    /// Whether NVIDIA's tensor copy engine reads its channels-last images: the channels of a pixel begin at multiples of 16 bytes.
+    pub fn fits_units(&self, dtype: DType) -> bool {
+        let whole = |channels: usize| (channels * dtype.size()).is_multiple_of(16);
+        let step = |step: &usize| *step <= 8;
+        // Their kernels count pixels and places in 32 bits.
+        let shapes = [self.input_shape(), self.output_shape()];
+        let small = shapes.iter().all(|shape| shape.size() < 1 << 31) && self.padding.iter().all(|&zeros| zeros < 1 << 16);
+        matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
+            && self.groups == 1
+            && whole(self.channels)
+            && whole(self.filters)
+            && self.stride.iter().all(step)
+            && small
+    }
+
     /// The stride-1 convolution that computes the data gradient of this stride-1 convolution from its output gradient and the
     /// flipped filters; `None` where there is none (a stride, or more padding than the kernel reaches).
     pub fn flipped(&self) -> Option<ConvGeometry> {

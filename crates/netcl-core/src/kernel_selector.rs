@@ -207,6 +207,7 @@ impl KernelSelector {
         let able = |config: &KernelConfig| match config.variant {
             KernelVariant::Conv2dWinograd => g.fits_winograd(dtype),
             KernelVariant::Conv2dDepthwise => g.channels == 1,
+            KernelVariant::Conv2dUnits => g.fits_units(dtype) && self.rules().device(has_wgmma),
             _ => true,
         };
         let rule = self.rules().conv2d(g, dtype, pass);

@@ -36,6 +36,7 @@ class KernelVariant(Enum):
     CONV2D_TILED_LOCAL = "conv2d_tiled_local"
     CONV2D_WINOGRAD = "conv2d_winograd"
     CONV2D_DEPTHWISE = "conv2d_depthwise"
+    CONV2D_UNITS = "conv2d_units"
     ELEMENTWISE_SCALAR = "elementwise_scalar"
     ELEMENTWISE_VECTORIZED = "elementwise_vectorized"
     REDUCTION_SEQUENTIAL = "reduction_sequential"

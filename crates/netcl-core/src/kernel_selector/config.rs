@@ -53,6 +53,7 @@ variants! {
     Conv2dTiledLocal = "CONV2D_TILED_LOCAL", "An input tile in local memory, for small outputs.";
     Conv2dWinograd = "CONV2D_WINOGRAD", "3x3 filters with fewer multiplications.";
     Conv2dDepthwise = "CONV2D_DEPTHWISE", "Filters that see one channel each: every pixel is read once.";
+    Conv2dUnits = "CONV2D_UNITS", "Hopper's matrix units read windows of channels-last images where they are.";
     "elementwise":
     ElementwiseScalar = "ELEMENTWISE_SCALAR", "One element per work-item.";
     ElementwiseVectorized = "ELEMENTWISE_VECTORIZED", "A vector of elements per work-item.";
@@ -184,6 +185,7 @@ mod tests {
             "CONV2D_TILED_LOCAL",
             "CONV2D_WINOGRAD",
             "CONV2D_DEPTHWISE",
+            "CONV2D_UNITS",
             "ELEMENTWISE_SCALAR",
             "ELEMENTWISE_VECTORIZED",
             "REDUCTION_SEQUENTIAL",

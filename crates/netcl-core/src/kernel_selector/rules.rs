@@ -169,7 +169,7 @@ impl Rules<'_> {
         self.profile.base.device_type == "cpu"
     }
 
-    fn device(&self, has: fn(&Device) -> bool) -> bool {
+    pub(super) fn device(&self, has: fn(&Device) -> bool) -> bool {
         self.profile.base.device().is_some_and(has)
     }
 
@@ -251,11 +251,19 @@ impl Rules<'_> {
             () if self.policy.tiled_local && plain && g.kernel != [1, 1] && g.pixels() <= SMALL_OUTPUT => {
                 Conv2dTiledLocal
             }
+            () if self.units_read_windows(g, dtype) => Conv2dUnits,
             () if self.policy.winograd && g.fits_winograd(dtype) && pass != ConvPass::Weight => Conv2dWinograd,
             // Matrix units multiply windows many times faster than the kernel that reads them where they are, which does without.
             () if self.units_pay_for_windows(g, dtype) => Conv2dIm2col,
             () => Conv2dImplicitGemm,
         }
+    }
+
+    /// Windows are read where they are by Hopper's copy engine, wherever float32 may be tf32.
+    fn units_read_windows(&self, g: &ConvGeometry, dtype: DType) -> bool {
+        g.multiply_adds() >= UNIT_CONV_WORK
+            && g.fits_units(dtype)
+            && self.matrix_units(dtype, matmul_precision()) == Some(MatmulWgmma)
     }
 
     fn units_pay_for_windows(&self, g: &ConvGeometry, dtype: DType) -> bool {

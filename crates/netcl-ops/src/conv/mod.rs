@@ -10,8 +10,8 @@
 //! ```
 //!
 //! As everywhere in deep learning, filters are not flipped. A filter of group g sees the channels of group g only: `groups = C`
-//! is a depthwise convolution. Tensors may have any strides, channels-last included; results are dense. 16-bit floats are
-//! summed in float32.
+//! is a depthwise convolution. Tensors may have any strides, channels-last included; results are dense, and channels-last
+//! where matrix units compute them: strides say so, shapes do not change. 16-bit floats are summed in float32.
 //!
 //! The two gradients are functions of their own. [`conv_transpose2d`] *is* the data gradient with the roles of input and output
 //! exchanged, so that its gradients are the other two functions. Sequences are images of one row.
@@ -33,6 +33,7 @@ mod transposed;
 
 use netcl_core::backend::Queue;
 use netcl_core::conv::ConvGeometry;
+use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::{ConvPass, KernelConfig, KernelVariant};
 use netcl_core::kernels::described::CanFuse;
 use netcl_core::kernels::launch;
@@ -66,17 +67,20 @@ pub enum Variant {
     Winograd,
     /// Filters that see one channel each, with any number of them to a channel: every pixel is read once from memory.
     Depthwise,
+    /// Hopper's matrix units read windows of channels-last images where they are: one group, 16-bit floats, or float32 as tf32.
+    Units,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Variant; 6] = [
+    pub const ALL: [Variant; 7] = [
         Variant::Naive,
         Variant::Im2col,
         Variant::ImplicitGemm,
         Variant::TiledLocal,
         Variant::Winograd,
         Variant::Depthwise,
+        Variant::Units,
     ];
 }
 
@@ -186,7 +190,16 @@ fn convolve(
     check_operands(op, x, weight)?;
     let g = ConvGeometry::new(op, x.shape(), weight.shape(), &options.params)?;
     let epilogue = ConvEpilogue::new(op, x, bias, options.epilogue.as_ref(), &g.output_shape())?;
-    let out = Tensor::uninit(x.queue(), g.output_shape(), epilogue.dtype)?;
+    let chosen = match x.queue() {
+        Queue::OpenCl(stream) => {
+            if let Some(variant) = options.variant {
+                opencl::check(stream, op, variant, &g, x.dtype())?;
+            }
+            Some(opencl::choose(op, &g, x, ConvPass::Forward, options.variant)?)
+        }
+        Queue::Cpu(_) => None,
+    };
+    let out = result(x, g.output_shape(), epilogue.dtype, (&g, chosen.as_ref().map(|(variant, _)| *variant)))?;
     let mut found = None;
     let free = options.variant.is_none() && options.prologue.is_none();
     if !statistics && free && g.n > 0 && launch::has_sink() && fusable::offer(op, x, weight, bias, options, &out)? {
@@ -207,25 +220,18 @@ fn convolve(
         return convolve(op, &prologue.computed()?, weight, bias, &options, statistics);
     }
     let prologue = prologue.as_ref();
-    match x.queue() {
-        Queue::OpenCl(stream) => {
-            if let Some(variant) = options.variant {
-                opencl::check(op, variant, &g, x.dtype())?;
-            }
-            if g.n == 0 {
-                return Ok((out, found));
-            }
-            let (variant, config) = opencl::choose(op, &g, x, ConvPass::Forward, options.variant)?;
-            if as_product(&g, options.variant, config.as_ref()) {
+    match (x.queue(), chosen) {
+        _ if g.n == 0 => {}
+        (Queue::OpenCl(stream), Some((variant, config))) => {
+            if variant != Variant::Units && as_product(&g, options.variant, config.as_ref()) {
                 product(&g, x, weight, &out, (prologue, &epilogue))?;
             } else {
                 let chosen = (variant, config.as_ref());
                 found = opencl::forward(stream, &g, [x, weight, &out], (prologue, &epilogue), chosen, statistics)?;
             }
         }
-        _ if g.n == 0 => {}
-        Queue::Cpu(_) if g.is_product() => product(&g, x, weight, &out, (prologue, &epilogue))?,
-        Queue::Cpu(_) => {
+        _ if g.is_product() => product(&g, x, weight, &out, (prologue, &epilogue))?,
+        _ => {
             if statistics {
                 let parts = Tensor::uninit(x.queue(), [out.shape()[1], 1, 2], out.dtype().accumulator())?;
                 found = Some(ChannelStatistics { parts, cut: Cut::whole(g.n * g.pixels()) });
@@ -234,6 +240,21 @@ fn convolve(
         }
     }
     Ok((out, found))
+}
+
+/// A new tensor for what a variant computes of images, in the order of axes that it writes.
+fn result(
+    images: &Tensor,
+    shape: Shape,
+    dtype: DType,
+    (g, variant): (&ConvGeometry, Option<Variant>),
+) -> Result<Tensor> {
+    match (images.queue(), variant) {
+        (Queue::OpenCl(stream), Some(variant)) if opencl::writes_channels_last(stream, variant, g, images.dtype()) => {
+            Tensor::uninit_channels_last(images.queue(), shape, dtype)
+        }
+        _ => Tensor::uninit(images.queue(), shape, dtype),
+    }
 }
 
 /// The gradient of a sum over [`conv2d`] with respect to its input: `grad` is the gradient of the output, `input_shape` the shape
@@ -271,15 +292,21 @@ fn data_gradient(
     epilogue: &ConvEpilogue,
     variant: Option<Variant>,
 ) -> Result<Tensor> {
-    let out = Tensor::uninit(grad.queue(), g.input_shape(), epilogue.dtype)?;
-    match grad.queue() {
+    let chosen = match grad.queue() {
+        Queue::OpenCl(_) => Some(opencl::choose_data(g, grad, variant)?),
+        Queue::Cpu(_) => None,
+    };
+    // Only matrix units write a gradient channels-last.
+    let units = chosen.filter(|variant| *variant == Variant::Units);
+    let out = result(grad, g.input_shape(), epilogue.dtype, (g, units))?;
+    let as_product = g.is_product() && variant.is_none() && chosen != Some(Variant::Units);
+    match (grad.queue(), chosen) {
         _ if g.n == 0 => {}
-        Queue::Cpu(_) if g.is_product() => product(&g.swapped(), grad, &swapped(g, weight)?, &out, (None, epilogue))?,
-        Queue::Cpu(_) => cpu::backward_data(g, grad, weight, &out, epilogue)?,
-        Queue::OpenCl(_) if variant.is_none() && g.is_product() => {
-            product(&g.swapped(), grad, &swapped(g, weight)?, &out, (None, epilogue))?;
+        _ if as_product => product(&g.swapped(), grad, &swapped(g, weight)?, &out, (None, epilogue))?,
+        (Queue::OpenCl(stream), Some(chosen)) => {
+            opencl::backward_data(stream, g, grad, weight, &out, epilogue, chosen)?;
         }
-        Queue::OpenCl(stream) => opencl::backward_data(stream, g, grad, weight, &out, epilogue, variant)?,
+        _ => cpu::backward_data(g, grad, weight, &out, epilogue)?,
     }
     Ok(out)
 }

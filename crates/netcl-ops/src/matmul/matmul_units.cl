@@ -71,12 +71,19 @@ void store_four(global OUT *row, INDEX left, INDEX n, bool inside, uint lane, fl
 }
 #endif
 
-#define RESULT(sum, r, s) ((r) < m && (s) < n ? EPILOGUE(sum, (r), (s), i0, i1) : (VALUE)0)
+// What a row of tiles is: conv_units.cl has rows of its own.
+#ifndef ROW_INSIDE
+#define ROW_INSIDE(r) ((r) < m)
+#define ROW_AT(r) ((r) * c_rs)
+#define FINISHED(sum, r, s) EPILOGUE(sum, (r), (s), i0, i1)
+#endif
+
+#define RESULT(sum, r, s) (ROW_INSIDE(r) && (s) < n ? FINISHED(sum, r, s) : (VALUE)0)
 #define STORE_ONE(v, r, s)                                                                                              \
-    if ((r) < m && (s) < n) STORE(v, out, (r) * c_rs + (s) * c_cs);
+    if (ROW_INSIDE(r) && (s) < n) STORE(v, out, ROW_AT(r) + (s) * c_cs);
 #if DENSE != 0
 #define STORE_ROW(r, left)                                                                                              \
-    if (dense) store_four(out + (r) * c_rs, left, n, (r) < m, lane, v0, v1, v2, v3);                                     \
+    if (dense) store_four(out + ROW_AT(r), left, n, ROW_INSIDE(r), lane, v0, v1, v2, v3);                                \
     else
 #else
 #define STORE_ROW(r, left)

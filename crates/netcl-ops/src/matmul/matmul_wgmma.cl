@@ -30,6 +30,8 @@
 // outside, rounded. A sum that is no finite number raises `flag`: parts of an Inf or a NaN mean nothing, and the caller then
 // multiplies again without parts.
 //
+// What a tile's rows are and how its operands are copied can be another's: conv_units.cl reads windows of images.
+//
 // Compiled with: KERNEL         the name
 //                BN, BK, STAGES the tile (BM is 128), places in local memory
 //                SIZE, PARTS    bytes of an element, parts of an operand
@@ -54,6 +56,26 @@
 // Lines of a box of an operand that does not lie along k: 128 bytes.
 #define BLOCK (128 / SIZE)
 #define CONSUMERS 2
+
+#ifndef LOADER_PARAMS
+#define LOADER_PARAMS
+#define ROWS m
+#define TILES_M ((int)((m + BM - 1) / BM))
+#define CHUNKS ((int)((k + BK - 1) / BK))
+#define FIRST_ROW ((INDEX)place.y * BM)
+#define BEGIN_TILE
+#define LOADER_TILE                                                                                                     \
+    const int a_z = i0 * a_z0 + i1 * a_z1, a_w = i0 * a_w0, b_z = i0 * b_z0 + i1 * b_z1, b_w = i0 * b_w0;               \
+    /* The next round reads much of what this one did: it turns round where the cache still holds that. */              \
+    const bool backwards = tile / (int)get_num_groups(0) & 1;
+#define COPY_STAGE                                                                                                      \
+    const int term = (backwards ? begin + end - 1 - chunk : chunk) * BK;                                                \
+    barrier_expect(bar, STAGE_BYTES);                                                                                   \
+    for (int p = 0; p < PARTS; ++p) {                                                                                   \
+        copy_lines(to + p * A_PART, (ulong)a_map, A_ALONG_K, BM, place.y * BM, term, a_z, a_w + p, bar);                \
+        copy_lines(to + A_BYTES + p * B_PART, (ulong)b_map, B_ALONG_K, BN, place.z * BN, term, b_z, b_w + p, bar);      \
+    }
+#endif
 // A work-item's sums, in fours.
 #define FOURS (BN / 8)
 #define MAP_WORDS 32
@@ -141,7 +163,7 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
     global const uchar *a, ulong a_at, global const uchar *b, ulong b_at, global OUT *c, ulong c_at, global uint *maps,
     uint16 a_map0, uint16 a_map1, uint16 b_map0, uint16 b_map1, INDEX m, INDEX n, INDEX k, int batch0, int batch1,
     int a_z0, int a_z1, int a_w0, int b_z0, int b_z1, int b_w0, INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1,
-    int dense FLAG_PARAM EPILOGUE_PARAMS TAIL_PARAMS) {
+    int dense FLAG_PARAM EPILOGUE_PARAMS TAIL_PARAMS LOADER_PARAMS) {
     local uchar tiles[STAGES * STAGE_BYTES] __attribute__((aligned(1024)));
     local ulong barriers[2 * STAGES];
 #if SHARED_TAIL
@@ -149,8 +171,8 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
 #endif
     const uint item = (uint)get_local_id(0), lane = item & 31, warp = item >> 5, warp_group = warp >> 2;
     const uint base = shared_address(tiles), full = shared_address(barriers), empty = full + 8 * STAGES;
-    const int tiles_m = (int)((m + BM - 1) / BM), tiles_n = (int)((n + BN - 1) / BN);
-    const int total = tiles_m * tiles_n * batch0 * batch1, chunks = (int)((k + BK - 1) / BK);
+    const int tiles_m = TILES_M, tiles_n = (int)((n + BN - 1) / BN);
+    const int total = tiles_m * tiles_n * batch0 * batch1, chunks = CHUNKS;
     if (item == 0) {
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(full + 8 * s, 1);
@@ -181,18 +203,11 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
             NEXT_TILE
             const int3 place = tile_at(tile, tiles_m, tiles_n);
             const int i0 = place.x / batch1, i1 = place.x % batch1;
-            const int a_z = i0 * a_z0 + i1 * a_z1, a_w = i0 * a_w0, b_z = i0 * b_z0 + i1 * b_z1, b_w = i0 * b_w0;
-            // The next round reads much of what this one did: it turns round where the cache still holds that.
-            const bool backwards = tile / (int)get_num_groups(0) & 1;
+            LOADER_TILE
             for (int chunk = begin; chunk < end; ++chunk) {
-                const int term = (backwards ? begin + end - 1 - chunk : chunk) * BK;
                 const uint to = base + s * STAGE_BYTES, bar = full + 8 * s;
                 barrier_wait(empty + 8 * s, phase);
-                barrier_expect(bar, STAGE_BYTES);
-                for (int p = 0; p < PARTS; ++p) {
-                    copy_lines(to + p * A_PART, (ulong)a_map, A_ALONG_K, BM, place.y * BM, term, a_z, a_w + p, bar);
-                    copy_lines(to + A_BYTES + p * B_PART, (ulong)b_map, B_ALONG_K, BN, place.z * BN, term, b_z, b_w + p, bar);
-                }
+                COPY_STAGE
                 if (++s == STAGES) {
                     s = 0;
                     phase ^= 1;
@@ -292,7 +307,7 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
 #endif
 #if BN <= 64
         // Where half of a tile's rows or all lie below the last one, there is nothing to add up or to write.
-        if ((INDEX)place.y * BM + mine >= m) continue;
+        if (FIRST_ROW + mine >= ROWS) continue;
 #endif
 #if SHARED_TAIL
         if (end - begin < chunks) {
@@ -343,7 +358,8 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
         if (strange) *flag = 1;
 #endif
         const INDEX i0 = place.x / batch1, i1 = place.x % batch1;
-        const INDEX row = (INDEX)place.y * BM + mine + (warp & 3) * 16 + (lane >> 2);
+        BEGIN_TILE
+        const INDEX row = FIRST_ROW + mine + (warp & 3) * 16 + (lane >> 2);
         const INDEX col = (INDEX)place.z * BN + (lane & 3) * 2;
         global OUT *out = c + c_at + i0 * c_b0 + i1 * c_b1;
 #define WRITE_PAIR(i)                                                                                                   \

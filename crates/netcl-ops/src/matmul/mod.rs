@@ -13,7 +13,7 @@
 
 mod cpu;
 pub(crate) mod fusable;
-mod opencl;
+pub(crate) mod opencl;
 mod problem;
 pub(crate) mod prologue;
 

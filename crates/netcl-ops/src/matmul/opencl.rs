@@ -30,12 +30,14 @@ use smallvec::SmallVec;
 use super::problem::{Matrix, Problem};
 use super::{Variant, check_variant};
 use crate::prelude::Prelude;
-pub(super) use arithmetic::Arithmetic;
+pub(crate) use arithmetic::Arithmetic;
 use choice::{Device, RegisterTile, Tile};
 pub(super) use prologue::can_fuse;
 use source::{Outcome, result};
 use split::Split;
 pub(super) use stage::lies_evenly;
+pub(crate) use units::define_units;
+pub(crate) use wgmma::{Plan, ROWS, StreamK, define_tiles, map_args, wgmma_kernel};
 
 /// Batch axes that the kernels have arguments for; products with more are launched slice by slice.
 const BATCH_AXES: usize = 2;

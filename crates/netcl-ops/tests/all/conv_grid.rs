@@ -5,8 +5,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use netcl_core::backend::Queue;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
+use netcl_core::kernel_selector::has_wgmma;
 use netcl_core::kernels::expr::Graph;
 use netcl_core::kernels::launch;
 use netcl_core::storage::Storage;
@@ -88,6 +90,8 @@ fn fits(variant: Variant, case: &Case, dtype: DType) -> bool {
     match variant {
         Variant::Winograd => winograd_fits(case, dtype),
         Variant::Depthwise => case.x[1] == case.groups,
+        // `matrix_units` has cases of its own.
+        Variant::Units => false,
         _ => true,
     }
 }
@@ -119,6 +123,39 @@ fn every_variant() {
                         run(&device, dtype, case, Some(variant))
                     });
                 }
+            }
+        }
+    }
+    grid.finish(0);
+}
+
+/// Boxes that fill tiles, hang over edges, span images; channels and filters that do and do not fill the tiles.
+const FOR_UNITS: [Case; 12] = [
+    case([2, 64, 16, 16], 64, [3, 3]).pad([1, 1, 1, 1]),
+    case([3, 24, 9, 7], 40, [3, 3]).pad([1, 1, 1, 1]).form(Form::ChannelsLast),
+    case([5, 72, 5, 5], 136, [1, 1]),
+    case([2, 64, 14, 10], 72, [3, 3]).stride(2, 2).pad([1, 1, 1, 1]),
+    case([2, 32, 11, 13], 64, [1, 1]).stride(2, 2).form(Form::ChannelsLast),
+    case([2, 16, 12, 9], 24, [5, 3]).stride(1, 3).pad([2, 1, 0, 2]),
+    case([2, 32, 13, 12], 32, [3, 3]).dilate(2, 3).pad([2, 2, 3, 3]),
+    case([1, 16, 15, 14], 16, [3, 3]).dilate(2, 1).stride(3, 2).pad([4, 3, 1, 2]),
+    case([130, 16, 1, 1], 8, [1, 1]),
+    case([1, 8, 1, 70], 8, [1, 7]).pad([0, 0, 3, 3]),
+    case([2, 16, 6, 7], 296, [2, 2]).pad([1, 0, 0, 1]).form(Form::Strided),
+    case([9, 264, 8, 8], 264, [3, 3]).pad([1, 1, 1, 1]),
+];
+
+#[test]
+fn matrix_units() {
+    let mut grid = Grid::new("conv2d on matrix units");
+    for device in opencl() {
+        if !matches!(&device.queue, Queue::OpenCl(stream) if has_wgmma(stream.device())) {
+            grid.skip("the device has no matrix units");
+            continue;
+        }
+        for dtype in [DType::F16, DType::BF16, DType::F32] {
+            for case in &FOR_UNITS {
+                grid.cell(&device, format!("{dtype} {case:?}"), || run(&device, dtype, case, Some(Variant::Units)));
             }
         }
     }

@@ -35,13 +35,18 @@ pub(super) fn images_at_once(stream: &Stream, g: &ConvGeometry, sum: DType) -> u
 }
 
 /// Whether the windows of so many images stand side by side in one matrix, rather than in one for each.
-fn by_round(this: &ConvLaunch<'_>) -> bool {
-    this.g.n > 1 && this.g.pixels() < NARROW
+fn by_round(g: &ConvGeometry) -> bool {
+    g.n > 1 && g.pixels() < NARROW
+}
+
+/// Whether the result can be channels-last: a product for each image has the pixels for rows as well as for columns.
+pub(super) fn writes_channels_last(g: &ConvGeometry) -> bool {
+    g.groups == 1 && !by_round(g)
 }
 
 /// Weights times windows.
 pub(super) fn forward(this: &ConvLaunch<'_>, operands: [&Tensor; 3]) -> Result<()> {
-    if by_round(this) { forward_by_round(this, operands) } else { forward_by_image(this, operands) }
+    if by_round(this.g) { forward_by_round(this, operands) } else { forward_by_image(this, operands) }
 }
 
 /// A product for each image, which writes its results where they belong.
@@ -50,15 +55,27 @@ fn forward_by_image(this: &ConvLaunch<'_>, [x, weight, out]: [&Tensor; 3]) -> Re
     let (k, pixels) = (g.channels * g.taps(), g.pixels());
     let weight = reshape(weight, [g.groups, g.filters, k])?;
     let result = [g.n, g.groups, g.filters, pixels];
-    let out = reshape(out, result)?;
-    let inputs = this.epilogue.inputs.iter().map(|input| reshape(input, result)).collect::<Result<Vec<_>>>()?;
+    // Of channels-last results rows are pixels.
+    let turns = out.layout().is_channels_last();
+    let turned = |t: Tensor| if turns { t.permute(&[0, 1, 3, 2]) } else { Ok(t) };
+    let out = turned(reshape(out, result)?)?;
+    let inputs = this.epilogue.inputs.iter().map(|input| turned(reshape(input, result)?));
+    let inputs = inputs.collect::<Result<Vec<_>>>()?;
     for (first, images) in chunks(this) {
         let cols = Tensor::uninit(x.queue(), [images, g.groups, k, pixels], x.dtype())?;
         windows(this, [x, &cols], (first, images), [pixels, g.groups * k * pixels])?;
         let part = |tensor: &Tensor| slice(tensor, first, images);
         let epilogue = this.epilogue.epilogue(inputs.iter().map(part).collect::<Result<_>>()?);
         let out = part(&out)?;
-        matmul_with(&weight, &cols, &MatmulOptions { epilogue, out: Some(&out), ..Default::default() })?;
+        let options = MatmulOptions {
+            epilogue,
+            out: Some(&out),
+            transpose_a: turns,
+            transpose_b: turns,
+            ..Default::default()
+        };
+        let [first, second] = if turns { [&cols, &weight] } else { [&weight, &cols] };
+        matmul_with(first, second, &options)?;
     }
     Ok(())
 }
@@ -105,7 +122,7 @@ pub(super) fn backward_data(this: &ConvLaunch<'_>, [grad, weight, out]: [&Tensor
     for (first, images) in chunks(this) {
         let options = MatmulOptions { transpose_a: true, epilogue: wide(this, grad.dtype()), ..Default::default() };
         let grad = slice(&grad, first, images)?;
-        let (grad, steps) = match by_round(this) {
+        let (grad, steps) = match by_round(this.g) {
             true => (side_by_side(this, &grad)?, [images * pixels, pixels]),
             false => (grad, [pixels, g.groups * k * pixels]),
         };

@@ -7,17 +7,19 @@ mod depthwise;
 mod im2col;
 mod implicit;
 mod tiled;
+mod units;
 mod winograd;
 
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::conv::ConvGeometry;
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::{
-    Choice, ConvPass, KernelConfig, KernelSelector, KernelVariant, Problem, get_kernel_selector,
+    Choice, ConvPass, KernelConfig, KernelSelector, KernelVariant, Problem, get_kernel_selector, has_wgmma,
 };
 use netcl_core::kernels::described::CanFuse;
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::opencl::IndexWidth;
+use netcl_core::precision::{MatmulPrecision, matmul_precision};
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result, tuner};
@@ -32,12 +34,21 @@ use crate::prologue::{CheckedPrologue, TOO_DEAR, pays, pays_for_one};
 type Args = SmallVec<[Arg; 8]>;
 
 /// An error if a variant was asked for that cannot compute a convolution.
-pub(super) fn check(op: &'static str, variant: Variant, g: &ConvGeometry, dtype: DType) -> Result<()> {
+pub(super) fn check(
+    stream: &Stream,
+    op: &'static str,
+    variant: Variant,
+    g: &ConvGeometry,
+    dtype: DType,
+) -> Result<()> {
     let reason = match variant {
         Variant::Winograd if !g.fits_winograd(dtype) => {
             "filters of 3x3 with stride 1, no dilation and one group, in float32"
         }
         Variant::Depthwise if !depthwise::fits(g) => "filters that see one channel each (groups = channels)",
+        Variant::Units if !g.fits_units(dtype) || !has_wgmma(stream.device()) => {
+            "one group of channels and filters that are whole multiples of 16 bytes, on NVIDIA's Hopper,"
+        }
         _ => return Ok(()),
     };
     let what = format!(
@@ -70,9 +81,23 @@ pub(super) fn choose(
         KernelVariant::Conv2dTiledLocal => Variant::TiledLocal,
         KernelVariant::Conv2dWinograd => Variant::Winograd,
         KernelVariant::Conv2dDepthwise => Variant::Depthwise,
+        KernelVariant::Conv2dUnits => Variant::Units,
         _ => Variant::ImplicitGemm,
     };
     Ok((variant, exact.then_some(config)))
+}
+
+/// Whether a variant's results are channels-last: what matrix units write, and what the next convolution on them will want so.
+pub(super) fn writes_channels_last(stream: &Stream, variant: Variant, g: &ConvGeometry, dtype: DType) -> bool {
+    match variant {
+        Variant::Units => true,
+        Variant::Im2col => {
+            let narrow = dtype.size() == 2 || (dtype == DType::F32 && matmul_precision() != MatmulPrecision::Highest);
+            let whole = (g.filters * dtype.size()).is_multiple_of(16);
+            narrow && whole && im2col::writes_channels_last(g) && has_wgmma(stream.device())
+        }
+        _ => false,
+    }
 }
 
 /// Convolutions below this many multiply-adds are not worth measuring.
@@ -99,6 +124,7 @@ pub(super) fn can_fuse(g: &ConvGeometry, x: &Tensor, variant: Variant, expr: &Ex
     let windows = g.taps().div_ceil(g.stride[0] * g.stride[1]);
     let pixels = x.size();
     let pays = match variant {
+        Variant::Units => return CanFuse::No("the tensor copy engine reads images as they lie in memory"),
         Variant::Im2col => pays(expr, pixels, windows),
         Variant::ImplicitGemm => pays(expr, pixels, windows * g.filters.div_ceil(implicit::ROWS)),
         Variant::TiledLocal => pays(expr, pixels, g.filters.div_ceil(tiled::FILTERS)),
@@ -128,9 +154,22 @@ pub(super) fn forward(
         Variant::TiledLocal => tiled::run(&this, [x, &weight, out]),
         Variant::Winograd => winograd::run(&this, g, false, [x, &weight, out]),
         Variant::Depthwise => depthwise::forward(&this, [x, &weight, out]),
+        Variant::Units => units::forward(&this, [x, &weight, out]),
         Variant::Naive => this.naive("conv_naive", [x, &weight, out], [g.pixels(), g.groups * g.filters, g.n]),
     }?;
     Ok(None)
+}
+
+/// What computes the gradient of the input. Only some of the variants have it; where the forced one has not, the device decides.
+pub(super) fn choose_data(g: &ConvGeometry, grad: &Tensor, forced: Option<Variant>) -> Result<Variant> {
+    let forced = forced.filter(|variant| match variant {
+        Variant::TiledLocal => false,
+        Variant::Winograd => g.flipped().is_some() && g.fits_winograd(grad.dtype()),
+        Variant::Depthwise => depthwise::fits(g),
+        Variant::Units => g.fits_units(grad.dtype()),
+        _ => true,
+    });
+    choose("conv2d_backward_data", g, grad, ConvPass::Data, forced).map(|(variant, _)| variant)
 }
 
 /// The gradient of the input.
@@ -141,20 +180,12 @@ pub(super) fn backward_data(
     weight: &Tensor,
     out: &Tensor,
     epilogue: &ConvEpilogue,
-    forced: Option<Variant>,
+    variant: Variant,
 ) -> Result<()> {
     let this = ConvLaunch::new(stream, g, epilogue, &[grad, weight, out]);
     let weight = weight.contiguous()?;
-    let flipped = g.flipped();
-    // Only some of the variants have this gradient; where the forced one has not, the device decides.
-    let forced = forced.filter(|variant| match variant {
-        Variant::TiledLocal => false,
-        Variant::Winograd => flipped.is_some() && g.fits_winograd(grad.dtype()),
-        Variant::Depthwise => depthwise::fits(g),
-        _ => true,
-    });
-    let (variant, _) = choose("conv2d_backward_data", g, grad, ConvPass::Data, forced)?;
-    match (variant, flipped) {
+    match (variant, g.flipped()) {
+        (Variant::Units, _) => units::backward_data(&this, [grad, &weight, out]),
         (Variant::Winograd, Some(flipped)) => winograd::run(&this, &flipped, true, [grad, &weight, out]),
         (Variant::Depthwise, _) => depthwise::backward_data(&this, [grad, &weight, out]),
         (Variant::Im2col, _) => im2col::backward_data(&this, [grad, &weight, out]),
@@ -182,12 +213,14 @@ pub(super) fn backward_weight(
     let forced = forced.filter(|variant| match variant {
         Variant::TiledLocal | Variant::Winograd => false,
         Variant::Depthwise => depthwise::fits(g),
+        Variant::Units => g.fits_units(x.dtype()),
         _ => true,
     });
     let (variant, _) = choose("conv2d_backward_weight", g, x, ConvPass::Weight, forced)?;
     match variant {
         Variant::Depthwise => depthwise::backward_weight(&this, [grad, x, out]),
         Variant::Im2col => im2col::backward_weight(&this, [grad, x, out]),
+        Variant::Units => units::backward_weight(&this, [grad, x, out]),
         Variant::ImplicitGemm | Variant::TiledLocal | Variant::Winograd => {
             implicit::run(&this, ConvPass::Weight, [grad, x, out])
         }

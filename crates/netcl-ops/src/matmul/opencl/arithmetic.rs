@@ -8,7 +8,7 @@ use super::super::Variant;
 
 /// Which numbers the matrix units multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::matmul) enum Arithmetic {
+pub(crate) enum Arithmetic {
     /// float16 operands as they are.
     F16,
     /// bfloat16 operands as they are.
@@ -23,7 +23,7 @@ pub(in crate::matmul) enum Arithmetic {
 
 impl Arithmetic {
     /// What a kernel does with operands of a dtype; `None` where it takes no such operands.
-    pub(in crate::matmul) fn of(variant: Variant, dtype: DType, precision: MatmulPrecision) -> Option<Arithmetic> {
+    pub(crate) fn of(variant: Variant, dtype: DType, precision: MatmulPrecision) -> Option<Arithmetic> {
         match (variant, dtype) {
             (Variant::Wgmma | Variant::Mma, DType::F16) => Some(Arithmetic::F16),
             (Variant::Wgmma | Variant::Mma, DType::BF16) => Some(Arithmetic::BF16),
@@ -37,7 +37,7 @@ impl Arithmetic {
     }
 
     /// The elements that are copied to local memory.
-    pub(super) fn element(self) -> MapElement {
+    pub(crate) fn element(self) -> MapElement {
         match self {
             Arithmetic::F16 => MapElement::F16,
             Arithmetic::Tf32 => MapElement::Tf32,
@@ -46,12 +46,12 @@ impl Arithmetic {
     }
 
     /// Bytes of such an element.
-    pub(super) fn size(self) -> usize {
+    pub(crate) fn size(self) -> usize {
         self.element().size()
     }
 
     /// Parts of each operand.
-    pub(super) fn parts(self) -> usize {
+    pub(crate) fn parts(self) -> usize {
         if self == Arithmetic::Split { 3 } else { 1 }
     }
 

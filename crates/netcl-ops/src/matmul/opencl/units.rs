@@ -4,7 +4,7 @@ use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{Access, Arg, Scalar};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::super::problem::Problem;
 use super::super::{OP, Variant};
@@ -103,25 +103,36 @@ impl Multiplication<'_> {
         let p = self.problem;
         let mut prelude = Prelude::with_sums(p.sum, self.index);
         result(&mut prelude, p, Outcome::Final);
-        let values: SmallVec<[(&str, usize); 8]> = smallvec![
-            ("SIZE", arithmetic.size()),
-            ("PARTS", arithmetic.parts()),
-            ("A_ALONG_K", usize::from(orders[0])),
-            ("B_ALONG_K", usize::from(orders[1])),
-            ("DENSE", dense_kind(p)),
-        ];
-        for (name, value) in values {
-            prelude.define(name, value);
-        }
-        prelude.define("KERNEL", variant.kernel_name());
-        prelude.define("VALUE", p.compute.cl_type());
+        define_units(&mut prelude, variant.kernel_name(), arithmetic, orders, [p.c.tensor.dtype(), p.compute]);
         prelude
     }
 }
 
+/// Defines what every kernel's operands and results are: `types` are those of the result and of the epilogue.
+pub(crate) fn define_units(
+    prelude: &mut Prelude,
+    kernel: &str,
+    arithmetic: Arithmetic,
+    orders: [bool; 2],
+    types: [DType; 2],
+) {
+    let values = [
+        ("SIZE", arithmetic.size()),
+        ("PARTS", arithmetic.parts()),
+        ("A_ALONG_K", usize::from(orders[0])),
+        ("B_ALONG_K", usize::from(orders[1])),
+        ("DENSE", dense_kind(types)),
+    ];
+    for (name, value) in values {
+        prelude.define(name, value);
+    }
+    prelude.define("KERNEL", kernel);
+    prelude.define("VALUE", types[1].cl_type());
+}
+
 /// How the kernels write four results at once.
-fn dense_kind(p: &Problem<'_>) -> usize {
-    match (p.c.tensor.dtype(), p.compute) {
+fn dense_kind([result, compute]: [DType; 2]) -> usize {
+    match (result, compute) {
         (DType::F32, DType::F32) => 1,
         (DType::F16, DType::F32) => 2,
         (DType::BF16, DType::F32) => 3,

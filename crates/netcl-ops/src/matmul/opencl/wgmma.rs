@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use netcl_core::backend::opencl::tensor_map::{MAP_BYTES, MapAxis, Swizzle, TensorMap};
-use netcl_core::backend::opencl::{Grid, Kernel, Source};
+use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
 // One warp group copies, two multiply.
 use netcl_core::kernel_selector::{WGMMA_GROUP, WGMMA_TILE_BYTES};
@@ -18,22 +18,23 @@ use super::arithmetic::Arithmetic;
 use super::stage::{Lines, Staged, UNIT};
 use super::units::{COMMON, int};
 use crate::COPY_ENGINE;
+use crate::prelude::Prelude;
 
 /// Columns of the narrowest tile that any product can have.
 pub(super) const NARROW: usize = 64;
 /// Rows of a tile: two warp groups of 64.
-const ROWS: usize = 128;
+pub(crate) const ROWS: usize = 128;
 /// More places in local memory than this hide no more latency.
 const MAX_STAGES: usize = 8;
 
 impl Arithmetic {
     /// Terms of a tile: rows of 128 bytes, or of 64 where three parts must fit.
-    fn depth(self) -> usize {
+    pub(crate) fn depth(self) -> usize {
         if self == Arithmetic::Split { 32 } else { 128 / self.size() }
     }
 
     /// Tile widths, from the widest. Three parts need registers for two sets of sums.
-    fn widths(self) -> &'static [usize] {
+    pub(crate) fn widths(self) -> &'static [usize] {
         if self == Arithmetic::Split { &[128, 64] } else { &[256, 192, 128, 64] }
     }
 
@@ -76,23 +77,23 @@ impl Arithmetic {
 
 /// A product in tiles of a width, and what its parts cost: the unit is one column of 16 terms, in 16 bits 0.7 ns on an H200.
 #[derive(Clone, Copy)]
-struct Plan {
-    columns: usize,
-    tiles: usize,
-    units: usize,
+pub(crate) struct Plan {
+    pub(crate) columns: usize,
+    pub(crate) tiles: usize,
+    pub(crate) units: usize,
     /// Steps along k.
-    chunks: usize,
+    pub(crate) chunks: usize,
     /// The cost of one step.
-    chunk: usize,
+    pub(crate) chunk: usize,
     /// Whether groups may share terms (stream-K). Operands in parts may not: 4096 cubed took 1.31 ms instead of 1.21.
-    stream_k: bool,
+    pub(crate) stream_k: bool,
 }
 
 /// So many tiles are computed whole, each by one group; so many groups share the terms of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct StreamK {
-    whole: usize,
-    groups: usize,
+pub(crate) struct StreamK {
+    pub(crate) whole: usize,
+    pub(crate) groups: usize,
 }
 
 impl Plan {
@@ -115,7 +116,7 @@ impl Plan {
     }
 
     /// Which tiles are shared, where that saves time.
-    fn shared_tiles(self) -> Option<StreamK> {
+    pub(crate) fn shared_tiles(self) -> Option<StreamK> {
         let shared = self.tiles % self.units;
         let terms = shared * self.chunks;
         if !self.stream_k || shared == 0 || terms > i32::MAX as usize {
@@ -138,7 +139,7 @@ impl Plan {
         }
     }
 
-    fn cost(self) -> f64 {
+    pub(crate) fn cost(self) -> f64 {
         // Beginning and ending a tile costs as much as so many columns; narrow tiles read more for each product.
         let tile = (self.chunks * self.chunk + 1000 + self.columns * 8) as f64;
         let time = match self.shared_tiles() {
@@ -169,10 +170,7 @@ impl Multiplication<'_> {
         args.push(Arg::Buffer(maps.storage().clone(), Access::Write));
         for (staged, lines) in [(a, ready.rows), (b, ready.cols)] {
             let map = self.map(arithmetic, staged, lines)?;
-            args.extend(map.words().chunks_exact(16).map(|half| {
-                let bytes = half.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                Arg::Scalar(Scalar::Bytes(bytes))
-            }));
+            args.extend(map_args(&map));
         }
         args.extend([p.m, p.n, p.k].map(|length| self.count(length)));
         args.extend([self.batch[0] as i32, self.batch[1] as i32].map(int));
@@ -218,35 +216,62 @@ impl Multiplication<'_> {
         shared_tail: bool,
     ) -> Result<Kernel> {
         let mut prelude = self.units_prelude(variant, arithmetic, orders);
-        let size = arithmetic.size();
-        let values = [
-            ("BN", columns),
-            ("BK", arithmetic.depth()),
-            ("STAGES", arithmetic.stages(columns)),
-            ("BAND", Arithmetic::band(columns)),
-            ("SHARED_TAIL", usize::from(shared_tail)),
-            ("AT_ONCE", (256 / columns).min(8)),
-        ];
-        for (name, value) in values {
-            prelude.define(name, value);
-        }
-        let ty = arithmetic.name();
-        let instruction =
-            format_args!("\"wgmma.mma_async.sync.aligned.m64n{columns}k{}.f32.{ty}.{ty}\"", 32 / size).to_string();
-        prelude.define("INSTRUCTION", instruction);
-        // 32-bit operands have no such flags: they lie along k or go through registers.
-        let majors = format!(", {}, {}", u8::from(!orders[0]), u8::from(!orders[1]));
-        prelude.define("MAJORS", format_args!("\"{}\"", if size == 2 { majors.as_str() } else { "" }));
-        let name = variant.kernel_name();
-        let key = format!("{name}{}", prelude.key);
-        let source = || {
-            // The lists follow from BN, so the key need not hold them.
-            let parts =
-                [&prelude.text, COMMON, &operand_lists(columns), COPY_ENGINE, include_str!("../matmul_wgmma.cl")];
-            (Source::new(parts.concat(), "").retargeted(), name)
-        };
-        self.stream.kernel(&key, source)
+        define_tiles(&mut prelude, arithmetic, columns, orders, shared_tail);
+        wgmma_kernel(self.stream, variant.kernel_name(), &prelude, columns, "")
     }
+}
+
+/// A map as the two arguments that the kernel takes.
+pub(crate) fn map_args(map: &TensorMap) -> impl Iterator<Item = Arg> {
+    map.words().chunks_exact(16).map(|half| {
+        let bytes = half.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        Arg::Scalar(Scalar::Bytes(bytes))
+    })
+}
+
+/// Defines what the kernel's tiles and matrix instruction are.
+pub(crate) fn define_tiles(
+    prelude: &mut Prelude,
+    arithmetic: Arithmetic,
+    columns: usize,
+    orders: [bool; 2],
+    shared_tail: bool,
+) {
+    let size = arithmetic.size();
+    let values = [
+        ("BN", columns),
+        ("BK", arithmetic.depth()),
+        ("STAGES", arithmetic.stages(columns)),
+        ("BAND", Arithmetic::band(columns)),
+        ("SHARED_TAIL", usize::from(shared_tail)),
+        ("AT_ONCE", (256 / columns).min(8)),
+    ];
+    for (name, value) in values {
+        prelude.define(name, value);
+    }
+    let ty = arithmetic.name();
+    let instruction =
+        format_args!("\"wgmma.mma_async.sync.aligned.m64n{columns}k{}.f32.{ty}.{ty}\"", 32 / size).to_string();
+    prelude.define("INSTRUCTION", instruction);
+    // 32-bit operands have no such flags: they lie along k or go through registers.
+    let majors = format!(", {}, {}", u8::from(!orders[0]), u8::from(!orders[1]));
+    prelude.define("MAJORS", format_args!("\"{}\"", if size == 2 { majors.as_str() } else { "" }));
+}
+
+/// The kernel, with what tells it how operands are copied where they are no plain matrices.
+pub(crate) fn wgmma_kernel(
+    stream: &Stream,
+    name: &'static str,
+    prelude: &Prelude,
+    columns: usize,
+    loader: &str,
+) -> Result<Kernel> {
+    stream.kernel(&format!("{name}{}", prelude.key), || {
+        // The lists follow from BN, so the key need not hold them.
+        let lists = operand_lists(columns);
+        let parts = [&prelude.text, loader, COMMON, &lists, COPY_ENGINE, include_str!("../matmul_wgmma.cl")];
+        (Source::new(parts.concat(), "").retargeted(), name)
+    })
 }
 
 /// The operands of a matrix instruction whose sums are `d[0]`, `d[1]`, ...: as its text, as the compiler's constraints, and as

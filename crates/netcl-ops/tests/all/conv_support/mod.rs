@@ -147,6 +147,8 @@ impl Reference {
     }
 }
 
+/// tf32 keeps 11 bits of each operand: errors of up to 2^-10 of the sum of magnitudes, in units of float32's.
+const TF32: f64 = 16384.0;
 /// What Winograd's F(2x2, 3x3) may add. One element of the whole grid needs any of it, and that one less than a tenth.
 pub(crate) const WINOGRAD: f64 = 1.0;
 
@@ -165,7 +167,11 @@ pub(crate) fn run(device: &DeviceHandle, dtype: DType, case: &Case, variant: Opt
     });
     // By default Winograd may be what a device's selector chooses, also for a gradient that a variant does not have.
     let own = matches!(variant, Some(Variant::Naive | Variant::Im2col));
-    let spread = if !own && dtype == DType::F32 { WINOGRAD } else { 0.0 };
+    let spread = match variant {
+        Some(Variant::Units) if dtype == DType::F32 => TF32,
+        _ if !own && dtype == DType::F32 => WINOGRAD,
+        _ => 0.0,
+    };
     let options = case.options(variant);
     let named = |what: &'static str| move |why: String| format!("{what}: {why}");
     let text = |e: netcl_core::Error| e.to_string();
@@ -177,5 +183,5 @@ pub(crate) fn run(device: &DeviceHandle, dtype: DType, case: &Case, variant: Opt
     let got = conv2d_backward_data(&grad, &weight, x.shape(), &options).map_err(text)?;
     dx.check(&got, dtype, spread).map_err(named("data gradient"))?;
     let got = conv2d_backward_weight(&grad, &x, weight.shape(), &options).map_err(text)?;
-    dw.check(&got, dtype, 0.0).map_err(named("weight gradient"))
+    dw.check(&got, dtype, if variant == Some(Variant::Units) { spread } else { 0.0 }).map_err(named("weight gradient"))
 }
