@@ -1,6 +1,7 @@
 //! Choosing the next token by its score.
 
 use netcl_autograd::ops::random::uniform;
+use netcl_autograd::ops::reduce::argmax;
 use netcl_autograd::{DType, Error, Generator, Result, Tensor, manager};
 
 /// How the next token is chosen.
@@ -68,24 +69,27 @@ impl Sampler {
             [batch, tokens] if tokens > 0 => (batch, tokens),
             _ => return Err(Error::shape("generate", logits.shape(), "scores are (batch, at least 1)")),
         };
+        if self.sampling.temperature == 0.0 {
+            // Where the scores are: one number of each row comes to the host instead of all.
+            return Ok(argmax(logits, Some(-1), false)?.to_host()?);
+        }
         let scores = logits.to_f64_vec()?;
-        let shares = if self.sampling.temperature == 0.0 {
-            vec![0.0; batch]
-        } else {
-            uniform(&manager().cpu().queue, [batch], DType::F64, 0.0, 1.0, self.generator.as_mut())?.to_host::<f64>()?
-        };
+        let queue = &manager().cpu().queue;
+        let shares = uniform(queue, [batch], DType::F64, 0.0, 1.0, self.generator.as_mut())?.to_host::<f64>()?;
         Ok(scores.chunks_exact(tokens).zip(shares).map(|(row, share)| self.one(row, share) as i64).collect())
     }
 
     /// The token at a share of the probability, the likeliest tokens first.
     fn one(&self, scores: &[f64], share: f64) -> usize {
         let mut order: Vec<usize> = (0..scores.len()).collect();
-        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-        let likeliest = order[0];
-        if self.sampling.temperature == 0.0 {
-            return likeliest;
+        // Of equals the first.
+        let likelier = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
+        if let Some(k) = self.sampling.top_k.filter(|k| *k < scores.len()) {
+            order.select_nth_unstable_by(k, likelier);
+            order.truncate(k);
         }
-        order.truncate(self.sampling.top_k.unwrap_or(scores.len()));
+        order.sort_unstable_by(likelier);
+        let likeliest = order[0];
         let weight = |&token: &usize| ((scores[token] - scores[likeliest]) / self.sampling.temperature).exp();
         let mut weights: Vec<f64> = order.iter().map(weight).collect();
         if let Some(p) = self.sampling.top_p {
