@@ -12,7 +12,7 @@ The interpreter must have both netcl and PyTorch.
 import argparse
 
 import numpy as np
-from steps import compare
+from steps import compare, show_profile
 
 LEARNING_RATE, DECAY = 3e-4, 0.1
 
@@ -127,17 +127,6 @@ def netcl_step(state, tokens, targets, precision, options, captured):
         return function(x, y)
 
     return step, queue.finish
-
-
-def show_profile(step, finish):
-    from netcl.profiling import profile
-
-    with profile() as p:
-        step()
-        finish()
-    print(f"device {p.device_ms:.2f} ms in {sum(row.calls for row in p.kernels)} launches")
-    for row in p.kernels[:40]:
-        print(f"{row.total_ms:9.3f} ms {row.calls:5d} x {row.name[:90]:<90} {row.gbps or 0:8.0f} GB/s")
 
 
 def main():

@@ -4,14 +4,15 @@
     python benches/resnet_peers.py --device cpu --torch-device cpu --batch 4
 
 Forward, cross-entropy, backward and SGD with momentum. Both begin with the same weights, and their losses over the first steps are
-compared. ``highest`` and ``high`` are netcl's precisions of products, for PyTorch float32 and tf32. Each tool has the device to itself
-for a second at a time; a ratio above 1 means that ours is faster. The interpreter must have both netcl and PyTorch.
+compared. ``highest`` and ``high`` are netcl's precisions of products, for PyTorch float32 and tf32; ``amp`` is autocast to bfloat16.
+Each tool has the device to itself for a second at a time; a ratio above 1 means that ours is faster. ``--profile`` prints where our
+step's time goes. The interpreter must have both netcl and PyTorch.
 """
 
 import argparse
 
 import numpy as np
-from steps import compare
+from steps import compare, show_profile
 
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
 
@@ -63,9 +64,10 @@ def torch_step(state, images, labels, precision, device, channels_last):
 
     def step():
         # The switches are the whole process's.
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "high"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "highest"
         optimizer.zero_grad(set_to_none=True)
-        loss = torch.nn.functional.cross_entropy(model(x), y)
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=precision == "amp"):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
         return loss
@@ -75,6 +77,7 @@ def torch_step(state, images, labels, precision, device, channels_last):
 
 def netcl_step(state, images, labels, precision, device, captured):
     import netcl as nc
+    from netcl import amp
     from netcl.core.device import manager
     from netcl.nn import functional as F
     from netcl.nn.resnet import ResNet18
@@ -87,7 +90,8 @@ def netcl_step(state, images, labels, precision, device, captured):
     x, y = nc.Tensor.from_host(queue, images), nc.IndexTensor.from_host(queue, labels)
 
     def plain(x, y):
-        loss = F.cross_entropy(model(x), y)
+        with amp.autocast(dtype="bfloat16", enabled=precision == "amp"):
+            loss = F.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -96,7 +100,7 @@ def netcl_step(state, images, labels, precision, device, captured):
     function = nc.runtime.capture(plain) if captured else plain
 
     def step():
-        nc.set_matmul_precision(precision)
+        nc.set_matmul_precision("high" if precision == "amp" else precision)
         return function(x, y)
 
     return step, queue.finish
@@ -109,7 +113,8 @@ def main():
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--precisions", nargs="+", default=["highest", "high"], choices=["highest", "high"])
+    parser.add_argument("--precisions", nargs="+", default=["highest", "high", "amp"], choices=["highest", "high", "amp"])
+    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     random = np.random.default_rng(2026)
     images = random.normal(size=(options.batch, 3, 32, 32)).astype(np.float32)
@@ -123,6 +128,8 @@ def main():
             "netcl captured": netcl_step(state, images, labels, precision, options.device, True),
         }
         compare(precision, made, options.rounds, options.seconds)
+        if options.profile:
+            show_profile(*made["netcl captured"])
 
 
 if __name__ == "__main__":

@@ -36,3 +36,15 @@ def compare(label, made, rounds, seconds):
     best = min(value for name, value in medians.items() if name.startswith("PyTorch"))
     for name, median in medians.items():
         print(f"{label:<8} {name:<30} {median:9.3f} ms  {best / median:6.2f}x of PyTorch's better", flush=True)
+
+
+def show_profile(step, finish):
+    """Prints our launches of one step by kernel, those that take the longest first."""
+    from netcl.profiling import profile
+
+    with profile() as p:
+        step()
+        finish()
+    print(f"device {p.device_ms:.2f} ms in {sum(row.calls for row in p.kernels)} launches")
+    for row in p.kernels[:40]:
+        print(f"{row.total_ms:9.3f} ms {row.calls:5d} x {row.name[:90]:<90} {row.gbps or 0:8.0f} GB/s")
