@@ -2,11 +2,22 @@
 //!
 //! By the files' text: an import is a name that a file takes from another one, through however many re-exports. A re-export that
 //! its file does not use itself is a door, and no import.
+//!
+//! What should not know of what lies above it is checked in the same way, straight or through other files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Crates, and how many files of each may form a circle.
 const LARGEST: &[(&str, usize)] = &[("netcl-core", 3)];
+
+/// Crates, files or folders of theirs, and what these may not reach.
+const NEVER: &[(&str, &str, &[&str])] = &[
+    // The driver, its queues, programs and caches.
+    ("netcl-core", "backend/opencl/", &["storage", "tensor", "kernels/launch.rs", "device.rs"]),
+    ("netcl-core", "kernels/expr/", &["storage", "tensor", "kernels/launch.rs", "device.rs"]),
+    ("netcl-core", "kernels/launch.rs", &["device.rs", "kernel_selector"]),
+    ("netcl-core", "kernels/region/", &["device.rs"]),
+];
 
 /// The segments of a path.
 type Segments<'t> = Vec<&'t str>;
@@ -15,22 +26,29 @@ type Segments<'t> = Vec<&'t str>;
 pub(crate) fn complaints(name: &str, files: &BTreeMap<String, String>) -> Vec<String> {
     let Some((_, largest)) = LARGEST.iter().find(|(of, _)| *of == name) else { return Vec::new() };
     let imports = imports(files);
+    let reached = imports.keys().map(|file| (*file, reach(&imports, file))).collect();
     let list = |files: &BTreeSet<&str>| files.iter().copied().collect::<Vec<_>>().join(", ");
-    circles(&imports)
-        .into_iter()
-        .filter(|circle| circle.len() > *largest)
-        .map(|circle| {
-            let ties = circle.iter().map(|file| {
-                let others = imports[file].intersection(&circle).copied().collect();
-                format!("\n  {file} imports {}", list(&others))
-            });
-            let (count, ties) = (circle.len(), ties.collect::<String>());
-            format!(
-                "{count} files of {name} import each other in a circle, at most {largest} may: move what is shared to a file \
-                 below them{ties}"
-            )
+    let circles = circles(&reached).into_iter().filter(|circle| circle.len() > *largest).map(|circle| {
+        let ties = circle.iter().map(|file| {
+            let others = imports[file].intersection(&circle).copied().collect();
+            format!("\n  {file} imports {}", list(&others))
+        });
+        let (count, ties) = (circle.len(), ties.collect::<String>());
+        format!(
+            "{count} files of {name} import each other in a circle, at most {largest} may: move what is shared to a file \
+             below them{ties}"
+        )
+    });
+    let shortcuts = NEVER.iter().filter(|(of, ..)| *of == name).flat_map(|(_, from, never)| {
+        let below = reached.iter().filter(move |(file, _)| file.starts_with(from));
+        below.filter_map(move |(file, all)| {
+            let other = all.iter().find(|other| never.iter().any(|start| other.starts_with(start)))?;
+            Some(format!(
+                "{file} of {name} reaches {other}, which is not to be known below it: see xtask/src/cycles.rs"
+            ))
         })
-        .collect()
+    });
+    circles.chain(shortcuts).collect()
 }
 
 /// What is known of a file.
@@ -111,23 +129,24 @@ impl<'t> Modules<'t> {
             return self.resolve(&[&behind(import)?, rest].concat(), depth + 1);
         }
         let all = file.uses.iter().filter(|import| import.name == "*").filter_map(behind);
-        let found = all.filter_map(|start| self.resolve(&[&start, &[name], rest].concat(), depth + 1));
+        let found = all.filter_map(|start| self.resolve(&[&start[..], &[name], rest].concat(), depth + 1));
         Some(found.into_iter().find(|other| self.0[other].defined.contains(name)).unwrap_or(module.to_vec()))
     }
 }
 
-/// Sets of files of which each imports all others, straight or through others.
-fn circles<'t>(imports: &BTreeMap<&'t str, BTreeSet<&'t str>>) -> BTreeSet<BTreeSet<&'t str>> {
-    let reach = |start: &'t str| {
-        let (mut seen, mut pending) = (BTreeSet::new(), vec![start]);
-        while let Some(file) = pending.pop() {
-            pending.extend(imports[file].iter().filter(|other| seen.insert(**other)));
-        }
-        seen
-    };
-    let reached: BTreeMap<&str, BTreeSet<&str>> = imports.keys().map(|file| (*file, reach(file))).collect();
+/// All files that a file imports, straight or through others.
+fn reach<'t>(imports: &BTreeMap<&'t str, BTreeSet<&'t str>>, file: &'t str) -> BTreeSet<&'t str> {
+    let (mut seen, mut pending) = (BTreeSet::new(), vec![file]);
+    while let Some(file) = pending.pop() {
+        pending.extend(imports[file].iter().filter(|other| seen.insert(**other)));
+    }
+    seen
+}
+
+/// Sets of files of which each reaches all others.
+fn circles<'t>(reached: &BTreeMap<&'t str, BTreeSet<&'t str>>) -> BTreeSet<BTreeSet<&'t str>> {
     let circle = |file: &&'t str| reached[file].iter().copied().filter(|other| reached[other].contains(file)).collect();
-    imports.keys().map(circle).filter(|circle: &BTreeSet<&str>| circle.len() > 1).collect()
+    reached.keys().map(circle).filter(|circle: &BTreeSet<&str>| circle.len() > 1).collect()
 }
 
 fn read<'t>(path: &'t str, text: &'t str) -> File<'t> {
@@ -309,7 +328,8 @@ mod tests {
         assert_eq!(of("a/mod.rs"), ["b.rs"]);
         assert_eq!(of("b.rs"), ["a/inner.rs"]);
         assert_eq!(of("c.rs"), ["a/inner.rs", "b.rs"]);
-        assert!(circles(&found).is_empty());
+        let reached = found.keys().map(|file| (*file, reach(&found, file))).collect();
+        assert!(circles(&reached).is_empty());
     }
 
     #[test]
@@ -322,5 +342,17 @@ mod tests {
         assert_eq!(complaints("netcl-other", &ring(9)), Vec::<String>::new());
         let text = complaints("netcl-core", &ring(4)).concat();
         assert!(text.starts_with("4 files of netcl-core") && text.contains("f3.rs imports f0.rs"), "{text}");
+    }
+
+    #[test]
+    fn what_lies_above_is_not_reached_through_others_either() {
+        let list = [
+            ("kernels/launch.rs", "use crate::tensor::Tensor;"),
+            ("tensor.rs", "use crate::device::manager;\npub struct Tensor;"),
+            ("device.rs", "pub fn manager() {}"),
+        ];
+        let text = complaints("netcl-core", &files(&list)).concat();
+        assert!(text.starts_with("kernels/launch.rs of netcl-core reaches device.rs"), "{text}");
+        assert_eq!(complaints("netcl-core", &files(&list[1..])), Vec::<String>::new());
     }
 }
