@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from netcl._netcl import IndexTensor, Tensor
 
-__all__ = ["is_sequence", "put_together", "replace", "take_apart"]
+__all__ = ["is_sequence", "map_leaves", "put_together", "replace", "take_apart"]
 
 
 def is_sequence(value: Any) -> bool:
@@ -20,15 +20,18 @@ def _build(kind: Any, parts: list[Any]) -> Any:
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
 
 
+def map_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """The value with every leaf changed: every part that is neither looked into nor a dict."""
+    if is_sequence(value):
+        return _build(type(value), [map_leaves(part, leaf) for part in value])
+    if type(value) is dict:
+        return {key: map_leaves(part, leaf) for key, part in value.items()}
+    return leaf(value)
+
+
 def replace(value: Any, tensors: Iterator[Any]) -> Any:
     """The value with other tensors, in order."""
-    if isinstance(value, (Tensor, IndexTensor)):
-        return next(tensors)
-    if is_sequence(value):
-        return _build(type(value), [replace(part, tensors) for part in value])
-    if type(value) is dict:
-        return {key: replace(part, tensors) for key, part in value.items()}
-    return value
+    return map_leaves(value, lambda leaf: next(tensors) if isinstance(leaf, (Tensor, IndexTensor)) else leaf)
 
 
 def take_apart(value: Any, tensors: list[Any], name: str) -> tuple[Any, ...]:

@@ -5,6 +5,8 @@
 //!
 //! A re-export is an edge that no `Cargo.toml` shows: `pub use netcl_core as core` gives a crate's users all of the core. Types and
 //! functions may be re-exported by name; a whole crate or module only where all users of the crate may see its origin as well.
+//!
+//! Inside of a crate, [`cycles`] keeps files from importing each other in large circles.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,6 +14,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::cycles;
 use crate::process::capture;
 use crate::report::Outcome;
 use crate::workspace::Workspace;
@@ -88,7 +91,9 @@ type Edges = BTreeMap<String, BTreeSet<String>>;
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let metadata = metadata(workspace)?;
     let mut complaints = complaints(&edges(&metadata)?);
-    complaints.extend(doors(&sources(&metadata)?));
+    let sources = sources(&metadata)?;
+    complaints.extend(doors(&sources));
+    complaints.extend(sources.iter().flat_map(|(name, files)| cycles::complaints(name, files)));
     if !complaints.is_empty() {
         bail!("{}", complaints.join("\n"));
     }

@@ -2,6 +2,7 @@
 //! passed, how long each stage took, and what could not be tested on this machine.
 
 mod bench;
+mod cycles;
 mod install;
 mod layers;
 mod limits;

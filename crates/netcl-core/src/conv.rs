@@ -204,7 +204,8 @@ impl ConvGeometry {
         let step = |step: &usize| *step <= 8;
         // Their kernels count pixels and places in 32 bits.
         let shapes = [self.input_shape(), self.output_shape()];
-        let small = shapes.iter().all(|shape| shape.size() < 1 << 31) && self.padding.iter().all(|&zeros| zeros < 1 << 16);
+        let small =
+            shapes.iter().all(|shape| shape.size() < 1 << 31) && self.padding.iter().all(|&zeros| zeros < 1 << 16);
         matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
             && self.groups == 1
             && whole(self.channels)

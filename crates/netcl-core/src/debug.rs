@@ -12,13 +12,9 @@
 use std::fmt;
 use std::io::Write;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::backend::opencl::Source;
 use crate::env;
-use crate::error::Result;
-use crate::kernels::launch::{Launch, Work};
-use crate::observe;
 
 /// What is printed; a level includes the ones below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,44 +51,6 @@ pub fn print(text: fmt::Arguments<'_>) {
     let _ = std::io::stderr().lock().write_all(marked.as_bytes());
 }
 
-/// Runs a launch, shows it to observers and, from [`Level::Launches`] on, waits for it and prints what it took.
-pub(crate) fn watch(launch: &Launch, run: impl FnOnce() -> Result<()>) -> Result<()> {
-    if observe::is_active() {
-        return observe::launch(launch, || print_time(launch, run));
-    }
-    print_time(launch, run)
-}
-
-fn print_time(launch: &Launch, run: impl FnOnce() -> Result<()>) -> Result<()> {
-    if !wants(Level::Launches) {
-        return run();
-    }
-    launch.queue.finish()?;
-    let start = Instant::now();
-    run()?;
-    launch.queue.finish()?;
-    print(format_args!("{}", line(launch, start.elapsed())));
-    Ok(())
-}
-
-/// `softmax              65.3 us     12.1 GFLOP/s      8.0 GB/s  native CPU`
-fn line(launch: &Launch, time: Duration) -> String {
-    let seconds = time.as_secs_f64().max(1e-9);
-    let rate = |amount: f64| amount / seconds * 1e-9;
-    let place = match &launch.work {
-        Work::Cpu(_) => "native CPU".to_owned(),
-        Work::Host(_) => "host".to_owned(),
-        Work::OpenCl(_, grid) => format!("{grid}"),
-    };
-    format!(
-        "{:<28} {:>10.1} us {:>9.1} GFLOP/s {:>8.1} GB/s  {place}",
-        launch.name,
-        seconds * 1e6,
-        rate(launch.cost.flops),
-        rate(launch.cost.bytes)
-    )
-}
-
 /// How a program came to be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Origin {
@@ -101,7 +59,7 @@ pub(crate) enum Origin {
 }
 
 /// Tells of a program that was built, from [`Level::Compiles`] on, and shows its source at [`Level::Sources`].
-pub(crate) fn built(kernels: &[String], device: &str, origin: Origin, time: Duration, source: &Source) {
+pub(crate) fn built(kernels: &[String], device: &str, origin: Origin, time: Duration, options: &str, source: &str) {
     if !wants(Level::Compiles) {
         return;
     }
@@ -111,9 +69,9 @@ pub(crate) fn built(kernels: &[String], device: &str, origin: Origin, time: Dura
     };
     print(format_args!("{how} {} for {device} in {:.0} ms", kernels.join(", "), time.as_secs_f64() * 1e3));
     if wants(Level::Sources) {
-        if !source.options.is_empty() {
-            print(format_args!("options {}", source.options));
+        if !options.is_empty() {
+            print(format_args!("options {options}"));
         }
-        print(format_args!("{}", source.text));
+        print(format_args!("{source}"));
     }
 }

@@ -18,6 +18,7 @@
 //! assert_eq!((selector.stats().hits, selector.stats().misses), (1, 1));
 //! ```
 
+mod active;
 mod config;
 mod defaults;
 mod fit;
@@ -31,7 +32,6 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::Queue;
 use crate::conv::ConvGeometry;
-use crate::device::current_device;
 use crate::device_profile::ExtendedDeviceProfile;
 use crate::dtype::DType;
 use crate::env;
@@ -39,6 +39,7 @@ use crate::error::{Error, Result};
 use crate::precision::MatmulPrecision;
 use crate::tuner;
 
+pub use active::{get_kernel_selector, select_conv2d_config, select_matmul_config};
 pub use config::{Extra, KernelConfig, KernelVariant};
 pub use defaults::{Entry, TableError, Target};
 pub use problem::Problem;
@@ -112,6 +113,17 @@ impl KernelSelector {
             misses: 0,
         };
         KernelSelector { profile, state: Mutex::new(state) }
+    }
+
+    /// The selector of a queue's device: one per device and process.
+    pub fn of(queue: &Queue) -> Arc<KernelSelector> {
+        static SELECTORS: LazyLock<Mutex<HashMap<usize, Arc<KernelSelector>>>> = LazyLock::new(Mutex::default);
+        let key = match queue {
+            Queue::Cpu(_) => 0,
+            Queue::OpenCl(stream) => stream.device().int_ptr(),
+        };
+        let mut selectors = SELECTORS.lock().unwrap_or_else(PoisonError::into_inner);
+        selectors.entry(key).or_insert_with(|| Arc::new(KernelSelector::for_queue(queue))).clone()
     }
 
     /// A selector of its own for the device of a queue.
@@ -341,29 +353,4 @@ pub(crate) fn config_from_table(
     profile: &ExtendedDeviceProfile,
 ) -> Option<KernelConfig> {
     Table::parse(text).ok()?.measured(problem, profile)
-}
-
-/// The selector of a device; of the active or default one for `None`. One per device and process.
-pub fn get_kernel_selector(queue: Option<&Queue>) -> Result<Arc<KernelSelector>> {
-    static SELECTORS: LazyLock<Mutex<HashMap<usize, Arc<KernelSelector>>>> = LazyLock::new(Mutex::default);
-    let queue = match queue {
-        Some(queue) => queue.clone(),
-        None => current_device()?.queue,
-    };
-    let key = match &queue {
-        Queue::Cpu(_) => 0,
-        Queue::OpenCl(stream) => stream.device().int_ptr(),
-    };
-    let mut selectors = SELECTORS.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(selectors.entry(key).or_insert_with(|| Arc::new(KernelSelector::for_queue(&queue))).clone())
-}
-
-/// The matmul kernel of the active or default device, for f32.
-pub fn select_matmul_config(m: usize, n: usize, k: usize) -> Result<KernelConfig> {
-    Ok(get_kernel_selector(None)?.select_matmul_kernel(m, n, k, DType::F32))
-}
-
-/// The convolution kernel of the active or default device, for f32.
-pub fn select_conv2d_config(g: &ConvGeometry) -> Result<KernelConfig> {
-    Ok(get_kernel_selector(None)?.select_conv2d_kernel(g, DType::F32))
 }

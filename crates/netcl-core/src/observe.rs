@@ -35,7 +35,7 @@ use smallvec::SmallVec;
 use crate::backend::Queue;
 use crate::backend::opencl::{self, Event, Grid, Kernel, Stream};
 use crate::error::Result;
-use crate::kernels::launch::{Cost, Launch, Work};
+use crate::kernels::cost::Cost;
 
 /// What a command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -126,8 +126,6 @@ static SITE: OnceLock<fn() -> Option<Arc<str>>> = OnceLock::new();
 
 thread_local! {
     static STACK: RefCell<Vec<Arc<Place>>> = const { RefCell::new(Vec::new()) };
-    /// Events of the command under way, while it is observed.
-    static EVENTS: RefCell<Option<SmallVec<[Event; 1]>>> = const { RefCell::new(None) };
     static THREAD: usize = {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         THREADS.fetch_add(1, Ordering::Relaxed)
@@ -322,96 +320,76 @@ fn tell(tell: impl Fn(&dyn Observer)) {
     observers.iter().for_each(|observer| tell(&**observer));
 }
 
+/// A command that is about to run.
+pub(crate) struct Announced {
+    pub(crate) name: Cow<'static, str>,
+    pub(crate) kind: Kind,
+    pub(crate) queue: Queue,
+    pub(crate) cost: Cost,
+    pub(crate) kernel: Option<(Kernel, Grid)>,
+}
+
 /// When the host was in a call, and the events of what it enqueued.
 type Times = ((Instant, Instant), SmallVec<[Event; 1]>);
 
 /// Runs a command and keeps the events of what it enqueues, where its queue has device times.
-fn timed<R>(queue: &Queue, run: impl FnOnce() -> Result<R>) -> Result<(R, Times)> {
-    let Queue::OpenCl(stream) = queue else {
-        let start = Instant::now();
-        let result = run()?;
-        return Ok((result, ((start, Instant::now()), SmallVec::new())));
-    };
-    if stream.queue().profiling() {
-        let outer = EVENTS.replace(Some(SmallVec::new()));
+fn timed<R>(stream: Option<&Stream>, run: impl FnOnce() -> Result<R>) -> Result<(R, Times)> {
+    let clock = || {
         let start = Instant::now();
         let result = run();
-        let end = Instant::now();
-        let events = EVENTS.replace(outer).unwrap_or_default();
-        return Ok((result?, ((start, end), events)));
+        (result, (start, Instant::now()))
+    };
+    match stream {
+        Some(stream) if stream.queue().profiling() => {
+            let ((result, host), events) = opencl::keep_events(clock);
+            Ok((result?, (host, events)))
+        }
+        // Nothing tells when the device begins and ends but waiting.
+        Some(stream) => {
+            stream.finish()?;
+            let (result, (start, _)) = clock();
+            let result = result?;
+            stream.finish()?;
+            Ok((result, ((start, Instant::now()), SmallVec::new())))
+        }
+        None => {
+            let (result, host) = clock();
+            Ok((result?, (host, SmallVec::new())))
+        }
     }
-    // Nothing tells when the device begins and ends but waiting.
-    stream.finish()?;
-    let start = Instant::now();
-    let result = run()?;
-    stream.finish()?;
-    Ok((result, ((start, Instant::now()), SmallVec::new())))
 }
 
-/// Whether the driver calls of this thread keep their events.
-pub(crate) fn keeps_events() -> bool {
-    is_active() && EVENTS.with_borrow(Option::is_some)
-}
-
-/// Keeps the event of a driver call.
-pub(crate) fn keep_event(event: &Event) {
-    EVENTS.with_borrow_mut(|events| events.iter_mut().for_each(|events| events.push(event.clone())));
-}
-
-/// Runs a launch and shows it.
-pub(crate) fn launch(launch: &Launch, run: impl FnOnce() -> Result<()>) -> Result<()> {
+/// Runs a command and shows it.
+pub(crate) fn command<R>(announce: impl FnOnce() -> Announced, run: impl FnOnce() -> Result<R>) -> Result<R> {
     if !watches() {
         return run();
     }
-    let place = place();
-    let host_work = matches!(launch.work, Work::Host(_));
-    let ((), (host, events)) = if host_work {
-        let start = Instant::now();
-        run()?;
-        ((), ((start, Instant::now()), SmallVec::new()))
-    } else {
-        timed(&launch.queue, run)?
+    let (place, Announced { name, kind, queue, cost, kernel }) = (place(), announce());
+    let stream = match &queue {
+        Queue::OpenCl(stream) if kind != Kind::Host => Some(&**stream),
+        _ => None,
     };
-    let kernel = match &launch.work {
-        Work::OpenCl(kernel, grid) => Some((kernel.clone(), *grid)),
-        Work::Cpu(_) | Work::Host(_) => None,
-    };
-    let command = Command {
-        name: launch.name.clone(),
-        kind: if host_work { Kind::Host } else { Kind::Kernel },
-        queue: launch.queue.clone(),
-        cost: launch.cost,
-        host,
-        events,
-        place,
-        thread: THREAD.with(|number| *number),
-        kernel,
-    };
+    let (result, (host, events)) = timed(stream, run)?;
+    let thread = THREAD.with(|number| *number);
+    let command = Command { name, kind, queue, cost, host, events, place, thread, kernel };
     tell(|observer| observer.command(command.clone()));
-    Ok(())
+    Ok(result)
 }
 
 /// Runs a copy of so many bytes between host and device and shows it.
 pub(crate) fn copy<R>(queue: &Queue, kind: Kind, nbytes: usize, run: impl FnOnce() -> Result<R>) -> Result<R> {
     // A copy inside a command is a part of it.
-    if !watches() || keeps_events() {
+    if opencl::keeps_events() {
         return run();
     }
-    let place = place();
-    let (result, (host, events)) = timed(queue, run)?;
-    let command = Command {
+    let announce = || Announced {
         name: if kind == Kind::Upload { "host to device" } else { "device to host" }.into(),
         kind,
         queue: queue.clone(),
         cost: Cost { flops: 0.0, bytes: nbytes as f64 },
-        host,
-        events,
-        place,
-        thread: THREAD.with(|number| *number),
         kernel: None,
     };
-    tell(|observer| observer.command(command.clone()));
-    Ok(result)
+    command(announce, run)
 }
 
 /// [`copy`] for those who have a stream only.

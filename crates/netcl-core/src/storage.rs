@@ -1,5 +1,7 @@
 //! The memory behind tensors: a closed choice of backends, a version counter, and the pending upload.
 
+mod transfer;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};

@@ -1,5 +1,6 @@
 //! The raw tensor: storage + layout + dtype + queue. No gradients here; `netcl_autograd::Tensor` wraps this one.
 
+mod copies;
 mod foreign;
 mod format;
 mod lane;
@@ -7,13 +8,13 @@ mod opencl;
 
 use std::sync::Arc;
 
+use crate::backend::opencl::UploadPath;
 use crate::backend::{Backend, Queue};
 use crate::dtype::{DType, Element};
 use crate::env;
 use crate::error::{Error, Result};
 use crate::host;
-use crate::kernels::host_work::submit_host;
-use crate::kernels::{copy, launch};
+use crate::kernels::launch;
 use crate::shape::{Layout, Shape, Slice};
 use crate::storage::Storage;
 
@@ -118,13 +119,6 @@ impl Tensor {
     /// A new tensor filled with zeros.
     pub fn from_shape(queue: &Queue, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
         Tensor::full(queue, shape, dtype, 0.0)
-    }
-
-    /// A new tensor filled with a value.
-    pub fn full(queue: &Queue, shape: impl Into<Shape>, dtype: DType, fill: f64) -> Result<Tensor> {
-        let tensor = Tensor::uninit(queue, shape, dtype)?;
-        copy::fill(&tensor, fill)?;
-        Ok(tensor)
     }
 
     /// A new dense tensor with arbitrary contents, for ops that write every element.
@@ -266,6 +260,7 @@ impl Tensor {
             return Ok(());
         }
         let dense = self.contiguous()?;
+        launch::check_readable("to_host")?;
         self.queue.download(&dense.storage, dense.layout.offset() * self.dtype.size(), out)
     }
 
@@ -305,77 +300,6 @@ impl Tensor {
         self.with_layout(self.layout.expand("expand", &shape.into())?)
     }
 
-    // ---- copies ------------------------------------------------------------------------------------------------
-
-    /// This tensor if its elements lie densely in row-major order, else a copy in which they do.
-    pub fn contiguous(&self) -> Result<Tensor> {
-        if self.layout.is_contiguous() {
-            return Ok(self.clone());
-        }
-        self.duplicate()
-    }
-
-    /// A dense copy with storage of its own.
-    pub fn duplicate(&self) -> Result<Tensor> {
-        let out = Tensor::uninit(&self.queue, self.shape().clone(), self.dtype)?;
-        copy::copy(self, &out)?;
-        Ok(out)
-    }
-
-    /// The values in another dtype; this tensor itself if it has that dtype already. Images keep the order of their axes in memory.
-    pub fn cast(&self, dtype: DType) -> Result<Tensor> {
-        if dtype == self.dtype {
-            return Ok(self.clone());
-        }
-        let out = Tensor::uninit_beside(&[self], self.shape().clone(), dtype)?;
-        copy::copy(self, &out)?;
-        Ok(out)
-    }
-
-    /// These images `[N, C, H, W]` if their channels are neighbours in memory, else a copy in which they are.
-    ///
-    /// ```
-    /// use netcl_core::{device::manager, tensor::Tensor};
-    ///
-    /// let x = Tensor::from_host(&manager().cpu().queue, &[1.0f32, 2.0, 10.0, 20.0], [1, 2, 1, 2])?;
-    /// let last = x.channels_last()?;
-    /// assert!(last.layout().is_channels_last());
-    /// assert_eq!(last.to_host::<f32>()?, x.to_host::<f32>()?);
-    /// # Ok::<(), netcl_core::Error>(())
-    /// ```
-    pub fn channels_last(&self) -> Result<Tensor> {
-        let layout = Layout::channels_last(self.shape().clone());
-        let lies = |axis: usize| self.shape()[axis] == 1 || self.layout.strides()[axis] == layout.strides()[axis];
-        if (0..self.ndim()).all(lies) {
-            return Ok(self.clone());
-        }
-        let out = Tensor::uninit_channels_last(&self.queue, self.shape().clone(), self.dtype)?;
-        copy::copy(self, &out)?;
-        Ok(out)
-    }
-
-    /// The values on another queue's device; this tensor itself if it lives on that device already.
-    ///
-    /// Work of the host, so that a captured function may use several devices: every replay copies.
-    pub fn to(&self, queue: &Queue) -> Result<Tensor> {
-        if self.queue.same_device(queue) {
-            return Ok(self.clone());
-        }
-        let there = Tensor::uninit(queue, self.shape().clone(), self.dtype)?;
-        submit_host("to", queue, &[self], &[&there], |from, there| {
-            let mut bytes = host::filled("to", from[0].shape().nbytes("to", from[0].dtype)?, 0u8)?;
-            from[0].read_bytes(&mut bytes)?;
-            // Dense and from the storage's first byte on, as `uninit` makes it.
-            there[0].upload(&bytes, there[0].dtype, HostOptions::default())
-        })?;
-        Ok(there)
-    }
-
-    /// Overwrites the elements with those of another tensor, which is expanded and cast as needed.
-    pub fn assign(&self, source: &Tensor) -> Result<()> {
-        copy::copy(&source.expand(self.shape())?, self)
-    }
-
     /// Overwrites the elements with dense row-major data of the host, which is cast as needed.
     ///
     /// ```
@@ -400,15 +324,11 @@ impl Tensor {
 
     /// Copies dense data of the tensor's size to the start of its storage.
     fn upload(&self, data: &[u8], data_dtype: DType, options: HostOptions) -> Result<()> {
+        let path = UploadPath { asynchronous: options.is_async(), pinned: options.is_pinned() };
         let mut space = Vec::new();
         // Conversions read whole elements, plain copies do not care.
         let data = if self.dtype == data_dtype { data } else { aligned(data, data_dtype, &mut space) };
-        self.queue.upload(&self.storage, data, data_dtype, self.dtype, options)
-    }
-
-    /// Overwrites every element with a value.
-    pub fn fill(&self, value: f64) -> Result<()> {
-        copy::fill(self, value)
+        self.queue.upload(&self.storage, data, data_dtype, self.dtype, path)
     }
 }
 

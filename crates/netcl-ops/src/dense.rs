@@ -19,7 +19,7 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 use smallvec::SmallVec;
 
-use crate::elements::{BF16_BITS, load, store};
+use crate::elements::{load, rounding, store};
 use crate::reduce::Lane;
 use crate::wide::Wide;
 
@@ -162,7 +162,7 @@ fn kernel(stream: &Stream, code: &ClCode<'_>, dtype: DType, index: IndexWidth) -
             IndexWidth::Bits64 => ("ulong", "long"),
         };
         let compute = if dtype == DType::F64 { "double" } else { "float" };
-        let bits = if dtype == DType::BF16 { BF16_BITS } else { "" };
+        let bits = rounding(dtype, 1);
         let (load, store) = (load(dtype, "(p_) + (i_)"), store(dtype, "(p_) + (i_)", "(v_)"));
         let defines = format!(
             "{bits}#define ELEMENT {}\n#define COMPUTE {compute}\n#define UINT {uint}\n#define INT {int}\n\

@@ -1,6 +1,7 @@
 //! How kernels read and write elements of a dtype: expressions of OpenCL C, and macros made of them. 16-bit types are computed in float.
 
 use netcl_core::dtype::DType;
+use netcl_core::kernels::expr::opencl::bf16_bits;
 
 /// `TYPE`, `COMPUTE`, `LOAD(p, i)` and `STORE(v, p, i)` for a float dtype.
 pub(crate) fn element_defines(dtype: DType) -> String {
@@ -10,8 +11,7 @@ pub(crate) fn element_defines(dtype: DType) -> String {
         DType::BF16 => ("float", "as_float((uint)(p)[i] << 16)", "((p)[i] = bf16_bits(v))"),
         _ => ("float", "((p)[i])", "((p)[i] = (v))"),
     };
-    let bits = if dtype == DType::BF16 { BF16_BITS } else { "" };
-    let ty = dtype.cl_type();
+    let (bits, ty) = (rounding(dtype, 1), dtype.cl_type());
     format!(
         "{bits}#define TYPE {ty}\n#define COMPUTE {compute}\n#define LOAD(p, i) {load}\n#define STORE(v, p, i) {store}\n"
     )
@@ -48,31 +48,17 @@ pub(crate) fn store(dtype: DType, at: &str, value: &str) -> String {
     }
 }
 
-/// Rounds to the nearest bfloat16, ties to even; a NaN stays one.
-pub(crate) const BF16_BITS: &str = "ushort bf16_bits(float x) {
-    const uint bits = as_uint(x);
-    return (ushort)((x != x) ? ((bits >> 16) | 0x40u) : ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
+/// What [`store`] and [`store_aligned`] need before them.
+pub(crate) fn rounding(dtype: DType, width: usize) -> String {
+    if dtype == DType::BF16 { bf16_bits(width).text } else { String::new() }
 }
-";
 
 /// The statement, without a semicolon, that writes vector `v_` to place `p_`, a multiple of its length.
 pub(crate) fn store_aligned(dtype: DType, width: usize) -> String {
     match dtype {
         _ if width == 1 => store(dtype, "p_", "(v_)").trim_end_matches(';').to_owned(),
         DType::F16 => format!("vstorea_half{width}_rte(v_, 0, p_)"),
-        DType::BF16 => format!("*(__global ushort{width} *)(p_) = bf16_vector(v_)"),
+        DType::BF16 => format!("*(__global ushort{width} *)(p_) = bf16_bits{width}(v_)"),
         _ => format!("*(__global {}{width} *)(p_) = (v_)", dtype.cl_type()),
     }
-}
-
-/// `bf16_bits` for a vector.
-pub(crate) fn bf16_vector(width: usize) -> String {
-    format!(
-        "ushort{width} bf16_vector(float{width} x) {{
-    const uint{width} bits = as_uint{width}(x);
-    const uint{width} rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits >> 16) | 0x40u;
-    return convert_ushort{width}(x != x ? quiet : rounded);
-}}
-"
-    )
 }

@@ -8,7 +8,7 @@ use netcl_core::kernels::launch::{self, Arg, Scalar};
 use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
 
-use crate::elements::{BF16_BITS, load, store};
+use crate::elements::{load, rounding, store};
 use crate::lines::Lines;
 use crate::reduce::opencl::{indices, terms};
 
@@ -52,7 +52,7 @@ impl<'l> Access<'l> {
         }
         params.extend((1..rank).map(|a| format!("const {uint} k_n{a}, ")));
         let compute = if dtype == DType::F64 { "double" } else { "float" };
-        let bits = if dtype == DType::BF16 { BF16_BITS } else { "" };
+        let bits = rounding(dtype, 1);
         let load = load(dtype, &format!("x_o + ({int})(r_i) * x_r"));
         let store = store(dtype, &format!("y_o + ({int})(r_i) * y_r"), "v_");
         let store = store.trim_end_matches(';').replace("v_", "(v_)");

@@ -7,6 +7,8 @@ use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::opencl::{CType, IndexWidth, inline_c};
 
+use crate::elements::rounding;
+
 /// The settings of one program: the text that defines them, and a key that tells them apart.
 pub(crate) struct Prelude {
     pub(crate) text: String,
@@ -82,9 +84,7 @@ impl Prelude {
         let compute = inline.compute;
         self.double(compute);
         self.define("OUT", dtype.cl_type());
-        if dtype == DType::BF16 {
-            self.once(TO_BF16);
-        }
+        self.once(&rounding(dtype, 1));
         let _ = writeln!(self.text, "#define STORE(v, p, i) {}", store_element(dtype, compute));
         let _ = write!(self.key, "{}{}", dtype.name(), compute.name());
         if let Some(expr) = expr {
@@ -164,10 +164,6 @@ const FP64: &str = "#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : e
 /// bfloat16 is the upper half of a float.
 const FROM_BF16: &str = "float from_bf16(ushort bits) { return as_float((uint)bits << 16); }\n";
 
-/// Rounds to nearest even; a NaN stays a (quiet) NaN.
-const TO_BF16: &str = "ushort to_bf16(float value) {\n    const uint bits = as_uint(value);\n    \
-    return isnan(value) ? (ushort)((bits >> 16) | 0x40) : (ushort)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);\n}\n";
-
 fn load_element(dtype: DType, pointer: &str, at: &str, to: DType) -> String {
     let value = match dtype {
         DType::F16 => format!("vload_half({at}, {pointer})"),
@@ -181,8 +177,8 @@ fn load_element(dtype: DType, pointer: &str, at: &str, to: DType) -> String {
 fn store_element(dtype: DType, from: DType) -> &'static str {
     match (dtype, from) {
         (DType::F16, _) => "vstore_half_rte(v, i, p)",
-        (DType::BF16, DType::F64) => "((p)[i] = to_bf16(convert_float(v)))",
-        (DType::BF16, _) => "((p)[i] = to_bf16(v))",
+        (DType::BF16, DType::F64) => "((p)[i] = bf16_bits(convert_float(v)))",
+        (DType::BF16, _) => "((p)[i] = bf16_bits(v))",
         (DType::F32, DType::F64) => "((p)[i] = convert_float(v))",
         _ => "((p)[i] = (v))",
     }

@@ -6,7 +6,7 @@ use netcl_core::kernels::VECTOR_BYTES;
 use netcl_core::kernels::group_limit::largest_group;
 
 use crate::dense::{Args, ClCode};
-use crate::elements::{bf16_vector, load_aligned, store_aligned};
+use crate::elements::{load_aligned, rounding, store_aligned};
 
 /// How the rows of a tensor are held in the registers of work-items: each has some vectors, side by side with its neighbours'.
 ///
@@ -109,10 +109,8 @@ impl Wide {
             4 => "j_(j_((v_).s0, (v_).s1), j_((v_).s2, (v_).s3))",
             _ => "j_(j_(j_((v_).s0, (v_).s1), j_((v_).s2, (v_).s3)), j_(j_((v_).s4, (v_).s5), j_((v_).s6, (v_).s7)))",
         };
-        let bits = match (dtype, width) {
-            (DType::BF16, 2..) => bf16_vector(width),
-            _ => String::new(),
-        };
+        // The kernel's own elements bring that of a single one.
+        let bits = if width > 1 { rounding(dtype, width) } else { String::new() };
         format!(
             "{bits}#define GROUP {group}\n#define WIDTH {width}\n#define VECTORS {vectors}\n#define VCOMPUTE {vector}\n\
              #define LOADV(p_) ({})\n#define STOREV(v_, p_) {}\n#define ALL(j_, v_) {all}\n\

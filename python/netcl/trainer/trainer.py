@@ -19,7 +19,7 @@ import numpy as np
 from netcl._netcl import IndexTensor, Tensor
 from netcl._netcl.optim import Ema, Optimizer
 from netcl._netcl.trainer import Loop, new_session
-from netcl._structure import is_sequence
+from netcl._structure import is_sequence, map_leaves
 from netcl.amp import GradScaler, autocast
 from netcl.autograd import detect_anomaly, no_grad
 from netcl.distributed import DataParallel, Group, init
@@ -373,14 +373,12 @@ class Trainer:
 
     def _upload(self, value: Any) -> Any:
         """A batch with its arrays on the device: floats in the model's dtype, whole numbers as ``IndexTensor``."""
-        if isinstance(value, (Tensor, IndexTensor)):
-            return value
-        if is_sequence(value):
-            parts = [self._upload(part) for part in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-        if isinstance(value, dict):
-            return {key: self._upload(part) for key, part in value.items()}
-        if not hasattr(value, "__array__"):
+        return map_leaves(value, self._upload_leaf)
+
+    def _upload_leaf(self, value: Any) -> Any:
+        if isinstance(value, dict):  # of a derived class
+            return self._upload(dict(value))
+        if isinstance(value, (Tensor, IndexTensor)) or not hasattr(value, "__array__"):
             return value
         array = np.asarray(value)
         if array.dtype.kind in "iu":

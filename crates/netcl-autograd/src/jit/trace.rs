@@ -348,13 +348,13 @@ impl Sink for Tracer {
         let (inputs, outputs) = (operation.inputs, operation.outputs);
         // A value that is not a float cannot live in a register of an expression: what writes one stays a launch. The truth values of
         // a comparison can, as 0 and 1.
-        let truth = matches!(&operation.meaning, Meaning::Elementwise(op, _) if op.expr().is_predicate());
+        let truth = matches!(&operation.meaning, Meaning::Elementwise(op) if op.expr.is_predicate());
         if !outputs.iter().all(|t| t.dtype().is_float() || (truth && t.dtype() == DType::U8)) {
             return Ok(false);
         }
         match &operation.meaning {
-            Meaning::Elementwise(op, scalars) => {
-                self.map(op.label().to_owned().into(), op.expr().clone(), scalars, inputs, outputs)?;
+            Meaning::Elementwise(op) => {
+                self.map(op.name.to_owned().into(), op.expr.clone(), op.scalars, inputs, outputs)?;
             }
             Meaning::Copy => {
                 let name = if inputs[0].dtype() == outputs[0].dtype() { "copy" } else { "cast" };

@@ -1,7 +1,7 @@
 //! The two transports, sibling folders with one interface: [`Queue`].
 //!
-//! Everything above asks a queue to allocate, copy, fill or launch and never matches on the backend; this file is the
-//! only place where the two meet.
+//! Everything above asks a queue to allocate, copy, fill or launch and never matches on the backend; this file and
+//! `storage/transfer.rs` are the only places where the two meet.
 
 pub mod cpu;
 pub mod opencl;
@@ -14,12 +14,8 @@ use std::sync::Arc;
 use crate::capabilities::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::launch;
-use crate::observe::{self, Kind};
-use crate::storage::Storage;
-use crate::tensor::HostOptions;
-use cpu::{CpuBuffer, CpuQueue, memory_kernels};
-use opencl::{ClMemory, Stream, UploadPath};
+use cpu::CpuQueue;
+use opencl::Stream;
 
 /// Which transport a queue, tensor or device belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -134,60 +130,5 @@ impl Queue {
             return Ok(());
         }
         Err(Error::DeviceMismatch { op, lhs: self.device_name(), rhs: other.device_name() })
-    }
-
-    /// Memory from this queue's pool, without asking the current sink; ops call
-    /// [`launch::allocate`]. The contents are whatever was there before.
-    pub fn allocate_now(&self, nbytes: usize, label: &'static str) -> Result<Arc<Storage>> {
-        let storage = match self {
-            Queue::Cpu(_) => Arc::new(Storage::cpu(CpuBuffer::uninit(nbytes)?)),
-            Queue::OpenCl(stream) => {
-                let lease = stream.pool().allocate_on(nbytes, label, stream.id())?;
-                Arc::new(Storage::opencl(ClMemory::leased(lease)))
-            }
-        };
-        observe::allocated(self, Arc::as_ptr(&storage) as usize, nbytes, label);
-        Ok(storage)
-    }
-
-    /// Copies dense host data to the start of a storage, casting on the way.
-    pub(crate) fn upload(
-        &self,
-        storage: &Arc<Storage>,
-        data: &[u8],
-        data_dtype: DType,
-        dtype: DType,
-        options: HostOptions,
-    ) -> Result<()> {
-        if data.is_empty() {
-            return Ok(());
-        }
-        match self {
-            Queue::Cpu(_) => observe::copy(self, Kind::Upload, data.len(), || {
-                memory_kernels::upload(storage, data, data_dtype, dtype)
-            }),
-            Queue::OpenCl(stream) => {
-                let path = UploadPath { asynchronous: options.is_async(), pinned: options.is_pinned() };
-                storage.require_cl("from_host")?.write(stream, data, data_dtype, dtype, path)?;
-                storage.raise_version();
-                Ok(())
-            }
-        }
-    }
-
-    /// Copies bytes of a storage to the host and waits for them.
-    pub(crate) fn download(&self, storage: &Arc<Storage>, offset: usize, out: &mut [u8]) -> Result<()> {
-        launch::check_readable("to_host")?;
-        match self {
-            Queue::Cpu(_) => {
-                observe::copy(self, Kind::Download, out.len(), || memory_kernels::download(storage, offset, out))
-            }
-            Queue::OpenCl(stream) => storage.require_cl("to_host")?.read(stream, offset, out),
-        }
-    }
-
-    /// Waits for an upload into a storage that is still under way, if any.
-    pub(crate) fn wait_for_upload(&self, storage: &Arc<Storage>) -> Result<()> {
-        storage.cl_memory().map_or(Ok(()), ClMemory::wait)
     }
 }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use super::launch::{Arg, Launch, Work};
+use super::launch::{self, Arg, Launch, Work};
+use super::opencl::Prepared;
 use crate::backend::Queue;
-use crate::backend::opencl::Prepared;
-use crate::debug;
 use crate::error::{Error, Result};
 use crate::observe::{self, Place};
 use crate::storage::Storage;
@@ -72,10 +71,10 @@ impl Bound {
     pub fn run(&mut self) -> Result<()> {
         let Bound { launch, prepared, place } = self;
         let _place = observe::resume(place.as_ref());
-        debug::watch(launch, || match (prepared, &launch.work, &launch.queue) {
+        launch::watch(launch, || match (prepared, &launch.work, &launch.queue) {
             (Some(prepared), _, Queue::OpenCl(stream)) => prepared.enqueue(stream),
             (None, Work::Cpu(kernel), _) => kernel.run(&launch.args),
-            (None, Work::Host(work), _) => work.run(&launch.args),
+            (None, Work::Host(work), _) => (work.body)(&launch.args),
             _ => launch.run(),
         })
     }

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::elementwise::{Elementwise, Number};
+use super::argument::Number;
 use super::expr::{Expr, Graph, Val};
-pub use super::region::Combine;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -22,7 +21,7 @@ pub struct Described<'a> {
 /// What an operation computes.
 pub enum Meaning<'a> {
     /// Every element of the outputs by an expression of the same element of the inputs; all have one shape.
-    Elementwise(&'a Elementwise, &'a [Number]),
+    Elementwise(Pointwise<'a>),
     /// The elements of the only input, rounded to the output's dtype.
     Copy,
     /// A number in every element; there is no input.
@@ -33,6 +32,54 @@ pub enum Meaning<'a> {
     Fusable(Arc<dyn Fusable>),
     /// An operation along one axis that is made of maps and reductions.
     AlongAxis(usize, AlongAxis),
+}
+
+/// An elementwise operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Pointwise<'a> {
+    /// The name that launches carry.
+    pub name: &'a str,
+    /// An input for each tensor that is read, an output for each that is written.
+    pub expr: &'a Expr,
+    /// The expression's run-time scalars.
+    pub scalars: &'a [Number],
+    /// Whether OpenCL compilers may trade exactness for speed.
+    pub relaxed: bool,
+}
+
+/// How many values become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Combine {
+    /// Their sum.
+    Sum,
+    /// The largest; NaN if one is.
+    Max,
+    /// The smallest; NaN if one is.
+    Min,
+    /// Their product.
+    Prod,
+}
+
+impl Combine {
+    /// `"sum"`, `"max"`, `"min"` or `"prod"`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Combine::Sum => "sum",
+            Combine::Max => "max",
+            Combine::Min => "min",
+            Combine::Prod => "prod",
+        }
+    }
+
+    /// The value of no elements at all.
+    pub const fn identity(self) -> f64 {
+        match self {
+            Combine::Sum => 0.0,
+            Combine::Max => f64::NEG_INFINITY,
+            Combine::Min => f64::INFINITY,
+            Combine::Prod => 1.0,
+        }
+    }
 }
 
 /// What is computed along an axis.

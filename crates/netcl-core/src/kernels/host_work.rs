@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+pub use super::launch::HostWork;
 use super::launch::{self, Access, Arg, Cost, Launch, Work};
 use crate::backend::Queue;
 use crate::dtype::DType;
@@ -13,17 +14,7 @@ use crate::error::{Error, Result};
 use crate::shape::Layout;
 use crate::tensor::Tensor;
 
-type Body = dyn Fn(&[Tensor], &[Tensor]) -> Result<()> + Send + Sync;
-
-/// A function of the host over tensors of any devices.
-#[derive(Clone)]
-pub struct HostWork {
-    /// How each argument of the launch is seen: first what is read, then what is written.
-    views: Arc<[View]>,
-    reads: usize,
-    body: Arc<Body>,
-}
-
+/// How an argument of the launch is seen as a tensor.
 struct View {
     layout: Layout,
     dtype: DType,
@@ -65,39 +56,38 @@ pub fn submit_host(
         let queue = if tensor.queue().same_device(queue) { queue } else { tensor.queue() };
         View { layout: tensor.layout().clone(), dtype: tensor.dtype(), queue: queue.clone() }
     };
-    let views = all().map(|(tensor, _)| view(tensor)).collect();
+    let views: Vec<View> = all().map(|(tensor, _)| view(tensor)).collect();
+    let queues = views.iter().map(|view| view.queue.clone()).collect();
+    let count = reads.len();
+    let body = move |args: &[Arg]| {
+        let tensors = views.iter().zip(args).map(|(view, arg)| view.of(arg)).collect::<Result<Vec<Tensor>>>()?;
+        // Launches of a program know nothing of other queues: what the work does there comes after and before them.
+        let join = || tensors.iter().try_for_each(|tensor| tensor.storage().join(tensor.queue()));
+        let (reads, writes) = tensors.split_at(count);
+        launch::at_once(|| {
+            join()?;
+            let done = work(reads, writes);
+            join()?;
+            done
+        })
+    };
     let bytes: usize = all().map(|(tensor, _)| tensor.size() * tensor.dtype().size()).sum();
     launch::submit(Launch {
         name: name.into(),
         queue: queue.clone(),
-        work: Work::Host(HostWork { views, reads: reads.len(), body: Arc::new(work) }),
+        work: Work::Host(HostWork { queues, body: Arc::new(body) }),
         args: all().map(|(tensor, access)| Arg::Buffer(tensor.storage().clone(), access)).collect(),
         cost: Cost { flops: 0.0, bytes: bytes as f64 },
     })
 }
 
-impl HostWork {
-    /// The queue of the tensor that is this argument.
-    pub(crate) fn queue(&self, arg: usize) -> Option<&Queue> {
-        self.views.get(arg).map(|view| &view.queue)
-    }
-
-    pub(crate) fn run(&self, args: &[Arg]) -> Result<()> {
-        let tensor = |(view, arg): (&View, &Arg)| match arg {
+impl View {
+    fn of(&self, arg: &Arg) -> Result<Tensor> {
+        match arg {
             Arg::Buffer(storage, _) => {
-                Tensor::from_storage(&view.queue, storage.clone(), view.layout.clone(), view.dtype)
+                Tensor::from_storage(&self.queue, storage.clone(), self.layout.clone(), self.dtype)
             }
             _ => Err(Error::argument("launch", "work of the host takes tensors only")),
-        };
-        let tensors = self.views.iter().zip(args).map(tensor).collect::<Result<Vec<Tensor>>>()?;
-        // Launches of a program know nothing of other queues: what the work does there comes after and before them.
-        let join = || tensors.iter().try_for_each(|tensor| tensor.storage().join(tensor.queue()));
-        let (reads, writes) = tensors.split_at(self.reads);
-        launch::at_once(|| {
-            join()?;
-            let done = (self.body)(reads, writes);
-            join()?;
-            done
-        })
+        }
     }
 }

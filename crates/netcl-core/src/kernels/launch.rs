@@ -20,18 +20,20 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+pub use super::argument::{Access, Arg, Scalar, Slot};
+pub use super::cost::Cost;
+use super::described::Described;
+use super::opencl;
 use crate::backend::Queue;
 use crate::backend::cpu::CpuKernel;
-use crate::backend::opencl::{self, Grid, Kernel};
-use crate::debug;
+use crate::backend::opencl::{Grid, Kernel};
+use crate::debug::{self, Level};
 use crate::error::{Error, Result};
-use crate::kernels::described::Described;
-use crate::kernels::host_work::HostWork;
-use crate::observe::WantsPlaces;
+use crate::observe::{self, Announced, Kind, WantsPlaces};
 use crate::storage::Storage;
 
 /// One piece of work for a device: what to run, on which memory, with which numbers, and what it should cost.
@@ -62,97 +64,16 @@ pub enum Work {
     Host(HostWork),
 }
 
-/// One argument of a launch.
+/// A function of the host that is given a launch's arguments.
 #[derive(Clone)]
-pub enum Arg {
-    /// Memory, and what is done to it.
-    Buffer(Arc<Storage>, Access),
-    /// A number.
-    Scalar(Scalar),
-    /// So many bytes of local memory; OpenCL only.
-    Local(usize),
-    /// A pointer to nothing; OpenCL only.
-    Null,
+pub struct HostWork {
+    /// The queue of each argument.
+    pub(super) queues: Arc<[Queue]>,
+    pub(super) body: Arc<HostBody>,
 }
 
-/// What a launch does to one of its buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Access {
-    /// Only reads it.
-    Read,
-    /// Writes it, possibly after reading: the storage's version counter is raised.
-    Write,
-}
-
-/// A number handed to a kernel, of the kernel parameter's exact type.
-#[derive(Clone, Debug)]
-pub enum Scalar {
-    /// `int`
-    I32(i32),
-    /// `uint`
-    U32(u32),
-    /// `long`
-    I64(i64),
-    /// `ulong`
-    U64(u64),
-    /// `float`
-    F32(f32),
-    /// `double`
-    F64(f64),
-    /// Any other plain value by its bytes: narrow integers, `half`, vectors; OpenCL only.
-    Bytes(SmallVec<[u8; 16]>),
-    /// A `float` that changes between runs of the same recorded launch: learning rate, step count, loss scale.
-    SlotF32(Arc<Slot>),
-    /// The same as a `double`.
-    SlotF64(Arc<Slot>),
-    /// A `ulong` that changes between runs of the same recorded launch: a random generator's offset.
-    SlotU64(Arc<Slot>),
-}
-
-/// A number that lives outside the launches that use it, so that a recorded launch sees its value of the moment.
-#[derive(Debug, Default)]
-pub struct Slot(AtomicU64);
-
-impl Slot {
-    /// A slot holding a float.
-    pub fn float(value: f64) -> Arc<Slot> {
-        Arc::new(Slot(AtomicU64::new(value.to_bits())))
-    }
-
-    /// A slot holding a whole number.
-    pub fn integer(value: u64) -> Arc<Slot> {
-        Arc::new(Slot(AtomicU64::new(value)))
-    }
-
-    /// Changes the float.
-    pub fn set_float(&self, value: f64) {
-        self.0.store(value.to_bits(), Ordering::Release);
-    }
-
-    /// Changes the whole number.
-    pub fn set_integer(&self, value: u64) {
-        self.0.store(value, Ordering::Release);
-    }
-
-    /// The float of the moment.
-    pub fn get_float(&self) -> f64 {
-        f64::from_bits(self.0.load(Ordering::Acquire))
-    }
-
-    /// The whole number of the moment.
-    pub fn get_integer(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
-/// What a launch should cost: the work that cannot be avoided, not what a variant happens to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cost {
-    /// Floating-point operations.
-    pub flops: f64,
-    /// Bytes read and written.
-    pub bytes: f64,
-}
+/// What [`HostWork`] does.
+pub(super) type HostBody = dyn Fn(&[Arg]) -> Result<()> + Send + Sync;
 
 /// A request for memory, which passes through the seam as well so that a sink can plan it.
 #[derive(Clone, Debug)]
@@ -365,20 +286,20 @@ impl Launch {
     /// The queue that orders what is done to the memory of an argument.
     pub fn queue_of(&self, arg: usize) -> &Queue {
         match &self.work {
-            Work::Host(work) => work.queue(arg).unwrap_or(&self.queue),
+            Work::Host(work) => work.queues.get(arg).unwrap_or(&self.queue),
             _ => &self.queue,
         }
     }
 
     /// Runs the work now and raises the version of every storage it writes.
     pub fn run(&self) -> Result<()> {
-        debug::watch(self, || self.run_now())
+        watch(self, || self.run_now())
     }
 
     fn run_now(&self) -> Result<()> {
         match &self.work {
             Work::Cpu(kernel) => kernel.run(&self.args)?,
-            Work::Host(work) => work.run(&self.args)?,
+            Work::Host(work) => (work.body)(&self.args)?,
             Work::OpenCl(kernel, grid) => match &self.queue {
                 Queue::OpenCl(stream) => opencl::run(stream, kernel, *grid, &self.args)?,
                 Queue::Cpu(_) => {
@@ -398,6 +319,54 @@ impl Launch {
             }
         }
     }
+}
+
+/// Runs a launch, shows it to observers and, from [`Level::Launches`] on, waits for it and prints what it took.
+pub(super) fn watch(launch: &Launch, run: impl FnOnce() -> Result<()>) -> Result<()> {
+    if !observe::is_active() {
+        return timed(launch, run);
+    }
+    let announce = || Announced {
+        name: launch.name.clone(),
+        kind: if matches!(launch.work, Work::Host(_)) { Kind::Host } else { Kind::Kernel },
+        queue: launch.queue.clone(),
+        cost: launch.cost,
+        kernel: match &launch.work {
+            Work::OpenCl(kernel, grid) => Some((kernel.clone(), *grid)),
+            Work::Cpu(_) | Work::Host(_) => None,
+        },
+    };
+    observe::command(announce, || timed(launch, run))
+}
+
+fn timed(launch: &Launch, run: impl FnOnce() -> Result<()>) -> Result<()> {
+    if !debug::wants(Level::Launches) {
+        return run();
+    }
+    launch.queue.finish()?;
+    let start = Instant::now();
+    run()?;
+    launch.queue.finish()?;
+    debug::print(format_args!("{}", line(launch, start.elapsed())));
+    Ok(())
+}
+
+/// `softmax              65.3 us     12.1 GFLOP/s      8.0 GB/s  native CPU`
+fn line(launch: &Launch, time: Duration) -> String {
+    let seconds = time.as_secs_f64().max(1e-9);
+    let rate = |amount: f64| amount / seconds * 1e-9;
+    let place = match &launch.work {
+        Work::Cpu(_) => "native CPU".to_owned(),
+        Work::Host(_) => "host".to_owned(),
+        Work::OpenCl(_, grid) => format!("{grid}"),
+    };
+    format!(
+        "{:<28} {:>10.1} us {:>9.1} GFLOP/s {:>8.1} GB/s  {place}",
+        launch.name,
+        seconds * 1e6,
+        rate(launch.cost.flops),
+        rate(launch.cost.bytes)
+    )
 }
 
 /// A sink that runs everything and counts it: what launch-count tests assert on.

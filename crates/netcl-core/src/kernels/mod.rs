@@ -1,7 +1,9 @@
 //! The launch seam, the expression IR and the kernel source helpers.
 
+pub(crate) mod argument;
 pub mod bound;
 pub mod copy;
+pub(crate) mod cost;
 pub mod described;
 pub mod elementwise;
 pub mod expr;
@@ -9,6 +11,7 @@ pub mod group_limit;
 pub mod host_work;
 pub mod launch;
 pub mod many;
+mod opencl;
 pub mod primitives;
 pub mod recording;
 pub mod region;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock, RwLock};
 
-use super::Tensor;
+use super::{HostOptions, Tensor};
 use crate::backend::Queue;
 use crate::backend::opencl::{Buffer, ClMemory, ClSource, Context, Event, SharedLease, Staged, Stream, Transfer};
 use crate::dtype::{DType, Element};
@@ -195,8 +195,7 @@ impl Tensor {
         for (tensor, data) in batch.iter().filter(|(_, data)| !data.is_empty()) {
             match tensor.queue() {
                 Queue::Cpu(_) => {
-                    let options = crate::tensor::HostOptions::default();
-                    tensor.queue().upload(tensor.storage(), data, tensor.dtype(), tensor.dtype(), options)?;
+                    tensor.upload(data, tensor.dtype(), HostOptions::default())?;
                 }
                 Queue::OpenCl(stream) => staged.push((stream, tensor.storage(), Staged::new(stream, data)?)),
             }

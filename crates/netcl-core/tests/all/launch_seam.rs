@@ -36,10 +36,10 @@ impl Sink for Planner {
     }
 
     fn offer(&self, operation: &Described<'_>) -> Result<bool> {
-        let Meaning::Elementwise(op, _) = operation.meaning else { return Ok(false) };
+        let Meaning::Elementwise(op) = operation.meaning else { return Ok(false) };
         assert_eq!(operation.outputs.len(), 1);
-        self.offers.borrow_mut().push(op.label().to_owned());
-        Ok(op.label() == self.taken)
+        self.offers.borrow_mut().push(op.name.to_owned());
+        Ok(op.name == self.taken)
     }
 }
 

@@ -7,6 +7,7 @@ use netcl_core::kernels::launch::Work;
 use netcl_core::random::PHILOX_CL;
 
 use super::Law;
+use crate::elements::rounding;
 
 pub(super) fn work(stream: &Stream, law: Law, dtype: DType, n: u64) -> Result<Work> {
     let kernel = stream.kernel(&format!("random.cl:{}:{dtype}", law.name()), || (source(dtype), law.name()))?;
@@ -20,8 +21,8 @@ fn source(dtype: DType) -> Source {
     let defines = match dtype {
         DType::F64 => "#define OUT double\n#define WIDE\n",
         DType::F16 => "#define OUT half\n#define STORE(v, p, i) vstore_half_rte(v, i, p)\n",
-        DType::BF16 => "#define OUT ushort\n#define STORE(v, p, i) ((p)[i] = netcl_to_bf16(v))\n",
+        DType::BF16 => "#define OUT ushort\n#define STORE(v, p, i) ((p)[i] = bf16_bits(v))\n",
         _ => "#define OUT float\n",
     };
-    Source::new([defines, PHILOX_CL, "\n", include_str!("random.cl")].concat(), "")
+    Source::new([&rounding(dtype, 1), defines, PHILOX_CL, "\n", include_str!("random.cl")].concat(), "")
 }

@@ -18,11 +18,6 @@
 
 #pragma OPENCL FP_CONTRACT OFF
 
-ushort netcl_to_bf16(float value) {
-    uint bits = as_uint(value);
-    return isnan(value) ? (ushort)((bits >> 16) | 0x40) : (ushort)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 

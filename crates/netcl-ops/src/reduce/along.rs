@@ -2,12 +2,11 @@
 
 use std::fmt::Write as _;
 
-use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::opencl::{CType, Helper};
 
 use super::engine::Run;
 use super::opencl::{Writer, indices, terms};
-use crate::elements::{BF16_BITS, load, load_aligned};
+use crate::elements::{load, load_aligned, rounding};
 
 /// A reduction whose inputs are read in vectors.
 pub(super) struct Along<'w> {
@@ -58,7 +57,7 @@ impl Along<'_> {
         for (name, body) in macros {
             let _ = writeln!(defines, "#define {name} {body}");
         }
-        let bits = if run.out.dtype() == DType::BF16 { BF16_BITS } else { "" };
+        let bits = rounding(run.out.dtype(), 1);
         let shared = writer.defines(&mut helpers);
         let helpers: String = helpers.into_iter().map(|h| h.text).collect();
         format!("#pragma OPENCL FP_CONTRACT OFF\n{bits}{helpers}{shared}{defines}{more}{text}")

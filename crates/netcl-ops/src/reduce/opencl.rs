@@ -16,7 +16,7 @@ use netcl_core::{Error, Result};
 use super::engine::{Args, Carry, Combine, Run};
 use super::groups::Groups;
 use super::plan::Nest;
-use crate::elements::{BF16_BITS, load, store};
+use crate::elements::{load, rounding, store};
 
 /// The three kernels a reduction may run as on an OpenCL device. Launches carry the variant in their name:
 /// `sum_sequential`, `sum_parallel`, `sum_workgroup` (followed by `sum_finish` where one launch does not do).
@@ -248,7 +248,7 @@ impl<'r> Writer<'r> {
         let mut helpers: Vec<Helper> = Vec::new();
         let value = self.value(&mut helpers);
         let shared = self.defines(&mut helpers);
-        let bits = if self.run.out.dtype() == DType::BF16 { BF16_BITS } else { "" };
+        let bits = rounding(self.run.out.dtype(), 1);
         let helpers: String = helpers.into_iter().map(|h| h.text).collect();
         format!(
             "#pragma OPENCL FP_CONTRACT OFF\n{bits}{helpers}{shared}#define VARIANT {variant}\n\

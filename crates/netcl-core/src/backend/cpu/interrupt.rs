@@ -14,8 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::backend::opencl::shutdown;
-use crate::kernels::launch::{Access, Arg};
+use crate::backend::opencl::interrupts;
 
 /// How often the handlers are looked after: whoever installs one later replaces ours without knowing of it.
 const ARM: Duration = Duration::from_millis(20);
@@ -46,7 +45,7 @@ pub(super) struct Stopped;
 /// the middle of the operation, whose tensors are locked. The first function given stays.
 ///
 /// From then on operations that are watched put the handlers of
-/// [`install_interrupt_handler`](shutdown::install_interrupt_handler) in place.
+/// [`install_interrupt_handler`](crate::backend::opencl::shutdown::install_interrupt_handler) in place.
 pub fn on_interrupt(stop: fn() -> bool) {
     let _ = HOST.set(stop);
 }
@@ -56,26 +55,15 @@ pub fn wants_stop() -> bool {
     HOST.get().is_some_and(|stop| stop())
 }
 
-/// Runs a launch's native function, which may be stopped if its results are new.
-pub(super) fn allowed<T>(args: &[Arg], run: impl FnOnce() -> T) -> T {
-    if HOST.get().is_none() || !results_are_new(args) {
+/// Runs a launch's native function, which may be stopped if its results are new: nobody has seen them.
+pub(super) fn allowed<T>(results_are_new: impl FnOnce() -> bool, run: impl FnOnce() -> T) -> T {
+    if HOST.get().is_none() || !results_are_new() {
         return run();
     }
     let before = ALLOWED.replace(true);
     let result = run();
     ALLOWED.set(before);
     result
-}
-
-/// Whether everything that is written was never written before, and is not read.
-fn results_are_new(args: &[Arg]) -> bool {
-    let reads = |identity| {
-        args.iter().any(|arg| matches!(arg, Arg::Buffer(storage, Access::Read) if storage.identity() == identity))
-    };
-    args.iter().all(|arg| match arg {
-        Arg::Buffer(storage, Access::Write) => storage.version() == 0 && !reads(storage.identity()),
-        _ => true,
-    })
 }
 
 /// Whether a job that begins now on this thread may be stopped; if so, signals are watched.
@@ -86,7 +74,7 @@ pub(super) fn watched() -> bool {
     let now = Instant::now();
     if ARMED.get().is_none_or(|armed| now - armed > ARM) {
         ARMED.set(Some(now));
-        shutdown::watch_signals();
+        interrupts::watch_signals();
     }
     true
 }
@@ -119,7 +107,7 @@ pub fn checkpoint() {
 fn look(current: Current) {
     // SAFETY: the flag belongs to the job that this thread works on: `Watched` is dropped before the job is.
     let stop = unsafe { current.stop.as_ref() };
-    let signals = shutdown::signals_seen();
+    let signals = interrupts::signals_seen();
     if current.asks && SEEN.replace(signals) != signals && ask() {
         stop.store(true, Ordering::Relaxed);
     }

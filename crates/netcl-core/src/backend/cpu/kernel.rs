@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::interrupt;
 use crate::error::{Error, Result};
-use crate::kernels::launch::{Access, Arg, Scalar};
+use crate::kernels::argument::{Access, Arg, Scalar};
 use crate::storage::Storage;
 
 type Body = dyn Fn(&CpuArgs<'_>) -> Result<()> + Send + Sync;
@@ -34,8 +34,19 @@ impl CpuKernel {
 
     pub(crate) fn run(&self, args: &[Arg]) -> Result<()> {
         let _guards = lock(args);
-        interrupt::allowed(args, || (self.0)(&CpuArgs { args }))
+        interrupt::allowed(|| results_are_new(args), || (self.0)(&CpuArgs { args }))
     }
+}
+
+/// Whether everything that is written was never written before, and is not read.
+fn results_are_new(args: &[Arg]) -> bool {
+    let reads = |identity| {
+        args.iter().any(|arg| matches!(arg, Arg::Buffer(storage, Access::Read) if storage.identity() == identity))
+    };
+    args.iter().all(|arg| match arg {
+        Arg::Buffer(storage, Access::Write) => storage.version() == 0 && !reads(storage.identity()),
+        _ => true,
+    })
 }
 
 /// Locks every storage of a launch once, with the strongest access it is used with, in the order of their addresses:

@@ -153,7 +153,7 @@ impl Builder {
         let start = Instant::now();
         let tell = |program: &Program, origin| {
             program.note_source(&source.text);
-            debug::built(program.kernel_names(), device.name(), origin, start.elapsed(), source);
+            debug::built(program.kernel_names(), device.name(), origin, start.elapsed(), &source.options, &source.text);
         };
         let options = full_options(device, &source.options);
         let key = key(device, source, &options);

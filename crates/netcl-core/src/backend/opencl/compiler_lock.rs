@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::device::Device;
 use super::fork;
-use super::shutdown::InFlight;
+use super::interrupts::InFlight;
 
 /// Whoever waits longer than this is told why.
 const TELL: Duration = Duration::from_secs(2);

@@ -8,11 +8,11 @@ use opencl_sys::*;
 
 use super::api::{Api, api};
 use super::error::{ClError, ClResult};
+use super::facts::Facts;
 use super::handle::{DeviceObject, Handle};
 use super::info;
 use super::limits::Limits;
 use super::platform::Platform;
-use super::probe::Probes;
 use crate::quirks::{DeviceId, Quirks, quirks};
 
 const CL_DEVICE_COMPUTE_CAPABILITY_MAJOR_NV: cl_device_info = 0x4000;
@@ -147,7 +147,7 @@ struct Inner {
     raw: DeviceInfo,
     quirks: Quirks,
     limits: &'static Limits,
-    probes: Probes,
+    facts: Facts,
 }
 
 impl Device {
@@ -180,7 +180,7 @@ impl Device {
         let raw = reader.read()?;
         let quirks = quirks(&device_id(&platform, &raw));
         let info = limited(&raw, limits, &quirks);
-        Ok(Device(Arc::new(Inner { handle, platform, info, raw, quirks, limits, probes: Probes::default() })))
+        Ok(Device(Arc::new(Inner { handle, platform, info, raw, quirks, limits, facts: Facts::default() })))
     }
 
     /// The `cl_device_id` as a number.
@@ -217,9 +217,9 @@ impl Device {
         self.0.limits
     }
 
-    /// Facts that are found out by building and running small kernels, each when first asked for.
-    pub fn probes(&self) -> super::probe::DeviceProbes<'_> {
-        super::probe::DeviceProbes::new(self, &self.0.probes)
+    /// What experiments have told so far; [`Device::probes`] makes them.
+    pub(super) fn facts(&self) -> &Facts {
+        &self.0.facts
     }
 
     /// The device's name.

@@ -1,5 +1,6 @@
 //! Events: completion, status and device times of one command.
 
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::time::Duration;
 
@@ -10,9 +11,8 @@ use super::api::api;
 use super::error::{ClError, ClResult, check};
 use super::handle::{EventObject, Handle};
 use super::info;
+use super::interrupts::InFlight;
 use super::queue;
-use super::shutdown::InFlight;
-use crate::observe;
 
 /// How far a command has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,8 +204,8 @@ impl<'a> Deps<'a> {
         // The standard wants a null list when the count is zero.
         let pointer = if list.is_empty() { std::ptr::null() } else { list.as_ptr() };
         let mut raw = std::ptr::null_mut();
-        let observed = observe::keeps_events();
-        let wanted = if self.event || observed { &raw mut raw } else { std::ptr::null_mut() };
+        let kept = keeps_events();
+        let wanted = if self.event || kept { &raw mut raw } else { std::ptr::null_mut() };
         let code = {
             // Counted also when it does not block: a full queue makes some drivers wait here.
             let _call = if self.blocking { InFlight::blocking() } else { InFlight::begin() };
@@ -213,15 +213,34 @@ impl<'a> Deps<'a> {
             enqueue(list.len() as cl_uint, pointer, wanted)
         };
         check(call, code)?;
-        if !self.event && !observed {
+        if !self.event && !kept {
             return Ok(None);
         }
         // SAFETY: a successful enqueue stored a new event reference.
         let event = unsafe { Event::adopt(call, raw)? };
         // Markers and barriers take no time that is anybody's.
-        if observed && !call.ends_with("WithWaitList") {
-            observe::keep_event(&event);
+        if kept && !call.ends_with("WithWaitList") {
+            KEPT.with_borrow_mut(|events| events.iter_mut().for_each(|events| events.push(event.clone())));
         }
         Ok(self.event.then_some(event))
     }
+}
+
+thread_local! {
+    /// Events of this thread's driver calls, while somebody wants them.
+    static KEPT: RefCell<Option<SmallVec<[Event; 1]>>> = const { RefCell::new(None) };
+}
+
+/// Runs a closure and gives the events of the commands that it enqueues on this thread. Calls nest: the outer one gets them, too.
+pub(crate) fn keep_events<R>(run: impl FnOnce() -> R) -> (R, SmallVec<[Event; 1]>) {
+    let outer = KEPT.replace(Some(SmallVec::new()));
+    let result = run();
+    let events = KEPT.replace(outer).unwrap_or_default();
+    KEPT.with_borrow_mut(|outer| outer.iter_mut().for_each(|outer| outer.extend(events.iter().cloned())));
+    (result, events)
+}
+
+/// Whether the events of this thread's driver calls are kept.
+pub(crate) fn keeps_events() -> bool {
+    KEPT.with_borrow(Option::is_some)
 }

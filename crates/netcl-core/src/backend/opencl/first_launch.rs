@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use super::compiler_lock::CompilerLock;
 use super::error::ClResult;
 use super::event::{Deps, Event, EventStatus};
+use super::exit::{self, After};
+use super::interrupts::InFlight;
 use super::kernel::{Grid, Kernel};
 use super::queue::Queue;
-use super::shutdown::{self, After, InFlight};
 
 /// The longest wait for a kernel to start. Commands before it in the queue may take for ever.
 const START: Duration = Duration::from_secs(10);
@@ -47,7 +48,7 @@ impl Queue {
             drop(lock);
             if first {
                 let _ = self.wait(event, END, Event::is_complete);
-                shutdown::wait_at_exit(After::Launch);
+                exit::wait_at_exit(After::Launch);
             }
         }
         Ok(event.filter(|_| deps.wants_event()))

@@ -345,7 +345,7 @@ impl Kernel {
     }
 
     /// An error unless so many arguments and this grid suit the kernel and the queue's device.
-    pub(super) fn check(&self, queue: &Queue, grid: &Grid, args: usize) -> ClResult<()> {
+    pub(crate) fn check(&self, queue: &Queue, grid: &Grid, args: usize) -> ClResult<()> {
         const CALL: &str = "clEnqueueNDRangeKernel";
         if args != self.arg_count() {
             let what = format!("kernel {} takes {} arguments, {args} were given", self.name(), self.arg_count());
@@ -367,7 +367,7 @@ impl Kernel {
     }
 
     /// Sets one argument of a kernel object that nobody else launches: the others stay as they are.
-    pub(super) fn set_arg_locked(&self, index: usize, arg: &Arg<'_>) -> ClResult<()> {
+    pub(crate) fn set_arg_locked(&self, index: usize, arg: &Arg<'_>) -> ClResult<()> {
         let _lock = self.0.launch.lock().unwrap_or_else(PoisonError::into_inner);
         self.set_arg(index, arg)
     }
@@ -426,7 +426,7 @@ impl Queue {
     }
 
     /// Enqueues a kernel with the arguments it has: all of them must have been set, and the grid checked.
-    pub(super) fn enqueue(&self, kernel: &Kernel, grid: &Grid, deps: Deps<'_>) -> ClResult<Option<Event>> {
+    pub(crate) fn enqueue(&self, kernel: &Kernel, grid: &Grid, deps: Deps<'_>) -> ClResult<Option<Event>> {
         if grid.global_size().contains(&0) {
             return self.nothing(false, deps);
         }

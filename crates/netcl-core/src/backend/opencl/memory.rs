@@ -1,25 +1,20 @@
 //! A tensor's OpenCL memory: a lease or a foreign buffer, the queue that used it last, and an upload under way.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use super::buffer::{Buffer, StableBytesMut};
 use super::event::{Deps, Event};
-use super::kernel::Arg as ClArg;
-use super::prepared::scalar_arg;
 use super::queue::Queue;
-use super::source::{ClSource, out_of_memory};
+use super::source::ClSource;
 use super::stream::{self, Stream};
-use super::transfer::Transfer;
-use super::{Grid, Kernel, MapMode};
+use super::transfer::{MapMode, Transfer};
 use crate::backend::cpu::copy;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::launch::Arg;
-use crate::memory::{BufferHandle, QueueId, trim_device};
+use crate::memory::{BufferHandle, QueueId};
 use crate::observe::{self, Kind};
 
 /// A lease that a tensor's storage and a Python `BufferHandle` hold together.
@@ -344,59 +339,4 @@ impl Staged {
         mapped.unmap(Deps::NONE)?;
         Ok(Staged { lease, nbytes: data.len() })
     }
-}
-
-thread_local! {
-    /// Whether the next launch of this thread is to leave its event here.
-    static WANTED: Cell<bool> = const { Cell::new(false) };
-    static EVENT: Cell<Option<Event>> = const { Cell::new(None) };
-}
-
-/// The event of the last launch that `run` makes, if its queue profiles and the launch was not only recorded.
-pub(crate) fn with_event(run: impl FnOnce() -> Result<()>) -> Result<Option<Event>> {
-    WANTED.set(true);
-    let result = run();
-    WANTED.set(false);
-    let event = EVENT.take();
-    result.map(|()| event)
-}
-
-/// Runs a launch's kernel on a stream.
-pub(crate) fn run(stream: &Stream, kernel: &Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
-    let mut buffers: smallvec::SmallVec<[Buffer; 8]> = smallvec::SmallVec::new();
-    for arg in args {
-        if let Arg::Buffer(storage, _) = arg {
-            let memory = storage.cl_memory().ok_or_else(|| {
-                Error::argument("launch", format!("a buffer of kernel {} is not OpenCL memory", kernel.name()))
-            })?;
-            buffers.push(memory.ready(stream.queue(), stream.id())?);
-        }
-    }
-    let mut next = buffers.iter();
-    let args: smallvec::SmallVec<[ClArg<'_>; 16]> = args
-        .iter()
-        .map(|arg| match arg {
-            // One buffer was collected per buffer argument.
-            Arg::Buffer(..) => next.next().map_or(ClArg::Null, ClArg::Buffer),
-            Arg::Local(bytes) => ClArg::Local(*bytes),
-            Arg::Null => ClArg::Null,
-            Arg::Scalar(scalar) => scalar_arg(scalar),
-        })
-        .collect();
-    let deps = if WANTED.get() && stream.queue().profiling() { Deps::EVENT } else { Deps::NONE };
-    let launch = || stream.queue().launch(kernel, grid, &args, deps);
-    let event = match launch() {
-        // Drivers allocate lazily: want of memory may show only here. Empty the caches and try once more.
-        Err(error) if error.is_out_of_memory() => {
-            let device = crate::memory::BlockSource::device(stream.pool().source());
-            trim_device(&device);
-            stream::finish_device(stream.device());
-            launch().map_err(|error| out_of_memory(error, &device, buffers.iter().map(Buffer::size).sum()))?
-        }
-        other => other?,
-    };
-    if event.is_some() {
-        EVENT.set(event);
-    }
-    Ok(())
 }

@@ -6,7 +6,7 @@
 //! | `platform`, `device`, `limits`, `probe` | what there is, what it says, what it may show, what it really does |
 //! | `context`, `queue`, `event`, `buffer`, `transfer`, `kernel`, `program` | the objects and commands |
 //! | `stream`, `memory`, `lane`, `source`, `prepared` | a device's queues with pools and kernels, a tensor's memory, its copies in chunks, the pools' blocks, kernels that keep their arguments |
-//! | `shutdown` | interrupts, waits with a time limit, the finish at exit |
+//! | `interrupts`, `exit`, `shutdown` | interrupts of driver calls that do not return, the finish at exit, both for users |
 //! | `build`, `cache`, `compiler_lock`, `first_launch`, `ptx` | from source to program, kept on disk, one process at a time, compilers that run at a launch, NVIDIA's intermediate text |
 //! | `tensor_map` | how NVIDIA's copy engine is told where an array lies |
 //!
@@ -23,18 +23,20 @@ mod context;
 mod device;
 mod error;
 mod event;
+mod exit;
+mod facts;
 mod first_launch;
 mod fork;
 mod handle;
 #[cfg(target_os = "linux")]
 mod host_pages;
 mod info;
+pub(crate) mod interrupts;
 mod kernel;
 mod lane;
 pub(crate) mod limits;
 mod memory;
 mod platform;
-mod prepared;
 mod probe;
 mod program;
 pub mod ptx;
@@ -52,18 +54,18 @@ pub use context::Context;
 pub use device::{Device, DeviceInfo, DeviceType};
 pub use error::{BuildError, ClError, ClResult};
 pub use event::{Deps, Event, EventStatus, EventTimes};
+pub(crate) use event::{keep_events, keeps_events};
+pub use exit::finish_all;
 pub use fork::is_forked_child;
 pub use kernel::{Arg, ArgInfo, Grid, Kernel, Scalar, WorkGroupInfo};
 pub use lane::ClLane;
 pub use limits::{LIMITS_VARIABLE, Limits, LimitsError};
 pub use memory::{ClMemory, SharedLease, Staged, Upload, UploadPath};
-pub(crate) use memory::{run, with_event};
 pub use platform::{Discovery, Platform, PlatformReport, discover};
-pub(crate) use prepared::{Prepared, scalar_arg};
 pub use probe::{DeviceProbes, Subgroups};
 pub use program::Program;
 pub(crate) use queue::time_queues;
 pub use queue::{PROFILE_VARIABLE, Queue};
 pub use source::ClSource;
-pub use stream::{COUNTERS, Stream, finish_all};
+pub use stream::{COUNTERS, Stream};
 pub use transfer::{MapMode, Mapped, Transfer};

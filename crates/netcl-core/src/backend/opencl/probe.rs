@@ -13,6 +13,7 @@ use super::context::Context;
 use super::device::Device;
 use super::error::{ClError, ClResult};
 use super::event::Deps;
+use super::facts::Facts;
 use super::kernel::{Arg, Grid};
 use super::queue::Queue;
 use super::tensor_map::{MapAxis, MapElement, Swizzle, TensorMap, TensorMapError};
@@ -32,30 +33,21 @@ pub struct Subgroups {
     pub shuffle: bool,
 }
 
-/// The known facts of one device.
-#[derive(Debug, Default)]
-pub(super) struct Probes {
-    fp16_storage: OnceLock<u64>,
-    fp16_arithmetic: OnceLock<u64>,
-    subgroups: OnceLock<u64>,
-    static_local: OnceLock<u64>,
-    mma: OnceLock<u64>,
-    wgmma: OnceLock<u64>,
-    tensor_copies: OnceLock<u64>,
-}
-
 /// The probes of one device; see [`Device::probes`].
 #[derive(Clone, Copy)]
 pub struct DeviceProbes<'a> {
     device: &'a Device,
-    probes: &'a Probes,
+    probes: &'a Facts,
 }
 
-impl<'a> DeviceProbes<'a> {
-    pub(super) fn new(device: &'a Device, probes: &'a Probes) -> Self {
-        DeviceProbes { device, probes }
+impl Device {
+    /// Facts that are found out by building and running small kernels, each when first asked for.
+    pub fn probes(&self) -> DeviceProbes<'_> {
+        DeviceProbes { device: self, probes: self.facts() }
     }
+}
 
+impl DeviceProbes<'_> {
     /// Values can be stored as half precision (`vload_half`, `vstore_half`).
     pub fn fp16_storage(&self) -> bool {
         self.fact("fp16_storage", &self.probes.fp16_storage, |lab| lab.fp16_storage()) != 0

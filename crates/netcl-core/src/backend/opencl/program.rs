@@ -10,10 +10,10 @@ use super::api::api;
 use super::context::Context;
 use super::device::Device;
 use super::error::{BuildError, ClError, ClResult, check};
+use super::exit::{self, After};
 use super::handle::{Handle, ProgramObject};
 use super::info;
 use super::kernel::Kernel;
-use super::shutdown::{self, After};
 
 /// A program built for one device; clones are the same program.
 #[derive(Clone)]
@@ -103,7 +103,7 @@ impl Program {
         let id = device.raw_id();
         // SAFETY: program and device are alive, the options end with a zero, and without a callback the call blocks.
         let code = unsafe { (api.clBuildProgram)(handle.raw(), 1, &id, text.as_ptr(), None, std::ptr::null_mut()) };
-        shutdown::wait_at_exit(After::Build);
+        exit::wait_at_exit(After::Build);
         match code {
             CL_SUCCESS => Program::wrap(handle, context, device),
             // Compiler failures carry a log; the other codes speak of the driver or the call.

@@ -14,7 +14,7 @@ use super::event::{Deps, Event};
 use super::fork;
 use super::handle::{Handle, QueueObject};
 use super::info;
-use super::shutdown::InFlight;
+use super::interrupts::InFlight;
 use crate::env;
 
 /// The variable that makes queues profile their commands.

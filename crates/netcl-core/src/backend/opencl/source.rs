@@ -3,12 +3,11 @@
 use super::buffer::{Buffer, MemFlags};
 use super::context::Context;
 use super::device::Device;
-use super::error::ClError;
 #[cfg(target_os = "linux")]
 use super::host_pages::HostPages;
 use super::stream;
 use crate::error::{Error, Result};
-use crate::memory::{BlockSource, QueueId, holders};
+use crate::memory::{BlockSource, QueueId};
 
 /// Buffers of one context: device memory, or page-locked host memory.
 #[derive(Clone, Debug)]
@@ -78,12 +77,4 @@ impl BlockSource for ClSource {
     fn hand_over(&self, _block: &Buffer, from: QueueId, to: QueueId) -> Result<()> {
         stream::order(from, to)
     }
-}
-
-/// A driver's failure to allocate in the pools' own words; other failures stay what they are.
-pub(super) fn out_of_memory(error: ClError, device: &str, bytes: usize) -> Error {
-    if error.is_out_of_memory() {
-        return Error::OutOfMemory { device: device.to_owned(), bytes, holders: holders(device) };
-    }
-    error.into()
 }

@@ -3,24 +3,22 @@
 //! Work of a stream runs in the order it was given. What crosses queues (an upload on the copy queue, a tensor made on another
 //! stream of the same context) is joined by an event at its first use, never by waiting on the host.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use super::buffer::{Buffer, MemFlags};
 use super::build::{Builder, Source};
 use super::context::Context;
 use super::device::Device;
 use super::error::{ClError, ClResult};
 use super::event::Deps;
+use super::exit;
 use super::fork;
 use super::kernel::Kernel;
-use super::memory::ClMemory;
 use super::queue::Queue;
-use super::shutdown;
 use super::source::ClSource;
-use crate::error::Result;
-use crate::memory::{PersistentBufferPool, PinnedBufferPool, QueueId};
-use crate::storage::Storage;
+use crate::error::{Error, Result};
+use crate::memory::{BlockSource, PersistentBufferPool, PinnedBufferPool, QueueId, holders, trim_device};
 
 /// How many [`counters`](Stream::counters) a stream has.
 pub const COUNTERS: usize = 4096;
@@ -31,8 +29,7 @@ pub struct Stream {
     id: QueueId,
     /// Made when the first asynchronous copy needs it.
     copies: OnceLock<(Queue, QueueId)>,
-    /// Made when the first kernel needs them.
-    counters: OnceLock<Arc<Storage>>,
+    kept: OnceLock<Arc<dyn Any + Send + Sync>>,
     shared: Arc<Shared>,
 }
 
@@ -84,7 +81,7 @@ impl Stream {
             queue: queue.clone(),
             id: QueueId::next(),
             copies: OnceLock::new(),
-            counters: OnceLock::new(),
+            kept: OnceLock::new(),
             shared,
         });
         let mut registry = registry();
@@ -95,7 +92,7 @@ impl Stream {
         registry.streams.insert(queue.int_ptr(), Arc::downgrade(&made));
         registry.queues.insert(made.id, queue.clone());
         drop(registry);
-        shutdown::stream_made();
+        exit::stream_made();
         Ok(made)
     }
 
@@ -146,18 +143,9 @@ impl Stream {
         Ok((queue, *id))
     }
 
-    /// [`COUNTERS`] integers (`uint`) in device memory, all zero, with which the groups of a launch find out who is the last.
-    ///
-    /// A kernel that uses them leaves them zero again, so that the next one of this stream (or the next replay) finds them so.
-    pub fn counters(&self) -> Result<Arc<Storage>> {
-        check_process("Stream::counters")?;
-        if let Some(counters) = self.counters.get() {
-            return Ok(counters.clone());
-        }
-        let buffer = Buffer::new(self.context(), MemFlags::READ_WRITE, COUNTERS * size_of::<u32>())?;
-        self.queue.fill(&buffer, 0..buffer.size(), 0u32, Deps::default())?;
-        // Not of the pool: its blocks know their streams, and this stream would never end.
-        Ok(self.counters.get_or_init(|| Arc::new(Storage::opencl(ClMemory::foreign(buffer)))).clone())
+    /// A place for one thing that a layer above keeps as long as the stream lives: [`Stream::counters`].
+    pub(crate) fn kept(&self) -> &OnceLock<Arc<dyn Any + Send + Sync>> {
+        &self.kept
     }
 
     /// The statement that makes what a work-item wrote visible to all others of the device.
@@ -197,6 +185,23 @@ impl Stream {
             queue.flush()?;
         }
         self.queue.flush()
+    }
+
+    /// Makes a driver call that may fail for want of memory, since drivers allocate lazily: then the caches are emptied, and it is made
+    /// once more. `bytes` is for the report.
+    pub(crate) fn with_room<R>(&self, bytes: impl FnOnce() -> usize, call: impl Fn() -> ClResult<R>) -> Result<R> {
+        match call() {
+            Err(error) if error.is_out_of_memory() => {
+                let device = self.pool().source().device();
+                trim_device(&device);
+                finish_device(self.device());
+                call().map_err(|error| match error.is_out_of_memory() {
+                    true => Error::OutOfMemory { holders: holders(&device), device, bytes: bytes() },
+                    false => error.into(),
+                })
+            }
+            other => Ok(other?),
+        }
     }
 
     /// A kernel that was made before under this key, or the one that `make` describes: a source and the kernel's name in it.
@@ -286,17 +291,6 @@ pub(super) fn finish_device(device: &Device) {
     }
     let queues: Vec<Queue> = registry().queues.values().filter(|q| q.device() == device).cloned().collect();
     for queue in queues {
-        let _ = queue.finish();
-    }
-}
-
-/// Waits for every queue; does nothing in a forked child. The end of a program calls
-/// [`finish_at_exit`](shutdown::finish_at_exit), which does not wait for ever after an interrupt.
-pub fn finish_all() {
-    if fork::is_forked_child() {
-        return;
-    }
-    for queue in Queue::all() {
         let _ = queue.finish();
     }
 }

@@ -10,6 +10,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::VECTOR_BYTES;
 use crate::kernels::expr::opencl::IndexWidth;
+use crate::kernels::expr::opencl::bf16_bits;
 use crate::kernels::launch::{Access, Arg, Scalar, Work};
 use crate::tensor::Tensor;
 
@@ -297,11 +298,7 @@ pub(super) fn conversion(from: DType, to: DType) -> String {
     let result = match to {
         DType::F16 if from == DType::F64 => "ushort h; vstore_half_rte(x, 0, (__private half *)&h); return h;",
         DType::F16 => "ushort h; vstore_half_rte(convert_float(x), 0, (__private half *)&h); return h;",
-        // Rounds to nearest even; a NaN stays a (quiet) NaN.
-        DType::BF16 => {
-            "const float f = convert_float(x); const uint bits = as_uint(f); \
-             return (ushort)(isnan(f) ? (bits >> 16) | 0x40 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);"
-        }
+        DType::BF16 => "return bf16_bits(convert_float(x));",
         DType::F32 => "return convert_float(x);",
         DType::F64 => "return convert_double(x);",
         // Like Rust's `as`: towards zero, saturating, NaN to 0 (which drivers do not all do by themselves).
@@ -310,7 +307,12 @@ pub(super) fn conversion(from: DType, to: DType) -> String {
         DType::I64 => "return x != x ? 0L : convert_long_sat_rtz(x);",
     };
     let wide = "#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n";
-    format!("{wide}{} convert_element({} v) {{ const {ty} x = {value}; {result} }}\n", declared(to), declared(from))
+    let bits = if to == DType::BF16 { bf16_bits(1).text } else { String::new() };
+    format!(
+        "{wide}{bits}{} convert_element({} v) {{ const {ty} x = {value}; {result} }}\n",
+        declared(to),
+        declared(from)
+    )
 }
 
 fn source(mut defines: String, kernel: &str) -> Source {

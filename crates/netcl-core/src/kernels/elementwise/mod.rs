@@ -7,11 +7,12 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+pub use super::argument::Number;
 use super::copy::check_writable;
-use super::described::{Described, Meaning};
+use super::described::{Described, Meaning, Pointwise};
 use super::expr::Expr;
 use super::expr::cpu::Program;
-use super::launch::{self, Access, Arg, Cost, Launch, Scalar, Slot, Work};
+use super::launch::{self, Access, Arg, Cost, Launch, Work};
 use crate::backend::Queue;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -44,38 +45,6 @@ pub struct Elementwise {
     in_f64: OnceLock<Arc<Program>>,
     /// Kernel texts written so far: a launch should not write one again.
     sources: opencl::Sources,
-}
-
-/// A run-time scalar of an expression: a value, or a slot whose value is read at each run.
-#[derive(Clone, Debug)]
-pub enum Number {
-    /// A value.
-    Value(f64),
-    /// A value that changes between runs of a recorded launch.
-    Slot(Arc<Slot>),
-}
-
-impl From<f64> for Number {
-    fn from(value: f64) -> Self {
-        Number::Value(value)
-    }
-}
-
-impl Number {
-    /// The scalar of a launch whose kernel computes in this type.
-    pub fn scalar(&self, compute: DType) -> Scalar {
-        match (self, compute) {
-            (Number::Value(value), DType::F64) => Scalar::F64(*value),
-            (Number::Value(value), _) => Scalar::F32(*value as f32),
-            (Number::Slot(slot), DType::F64) => Scalar::SlotF64(slot.clone()),
-            (Number::Slot(slot), _) => Scalar::SlotF32(slot.clone()),
-        }
-    }
-
-    /// [`Number::scalar`] as an argument.
-    pub fn arg(&self, compute: DType) -> Arg {
-        Arg::Scalar(self.scalar(compute))
-    }
 }
 
 impl Elementwise {
@@ -123,7 +92,8 @@ impl Elementwise {
         if first.size() == 0 {
             return Ok(());
         }
-        let meaning = Meaning::Elementwise(self, scalars);
+        let op = Pointwise { name: &self.label, expr: &self.expr, scalars, relaxed: self.relaxed };
+        let meaning = Meaning::Elementwise(op);
         if launch::offer(&Described { inputs, outputs, meaning })? {
             return Ok(());
         }

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Args, Elementwise, Nest, Number, Prepared};
 use crate::backend::Queue;
+use crate::backend::opencl::DeviceType;
 use crate::backend::opencl::{Grid, Source, Stream};
-use crate::device::DeviceType;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_selector::{KernelConfig, KernelVariant, get_kernel_selector};
+use crate::kernel_selector::{KernelConfig, KernelSelector, KernelVariant};
 use crate::kernels::expr::opencl::{
     Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, elementwise_source,
 };
@@ -63,7 +63,7 @@ fn kernel_source(
 /// The text of that kernel, for readers.
 pub(super) fn text(op: &Elementwise, nest: &Nest<'_>) -> Result<String> {
     let Some(first) = nest.operands.first() else { return Ok(String::new()) };
-    let selector = get_kernel_selector(Some(first.queue()))?;
+    let selector = KernelSelector::of(first.queue());
     let config = selector.select_elementwise_kernel(nest.shape.size(), nest.compute);
     let stream = match first.queue() {
         Queue::OpenCl(stream) => Some(&**stream),
@@ -74,7 +74,7 @@ pub(super) fn text(op: &Elementwise, nest: &Nest<'_>) -> Result<String> {
 
 pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: &[Number]) -> Result<Prepared> {
     let n = nest.shape.size();
-    let config = get_kernel_selector(Some(nest.operands[0].queue()))?.select_elementwise_kernel(n, nest.compute);
+    let config = KernelSelector::of(nest.operands[0].queue()).select_elementwise_kernel(n, nest.compute);
     let made = kernel_source(op, Some(stream), &config, nest)?;
     let limit = stream.device().info().max_parameter_size;
     let bytes = made.args.len() * 8;

@@ -83,26 +83,26 @@ pub(super) fn map(many: &Many, segments: &Segments, operands: &Operands<'_>, com
     let mut places = Vec::new();
     for (l, list) in operands.lists.iter().enumerate() {
         places.extend(list.iter().map(Place::of));
-        args.extend(list.iter().map(|tensor| Arg::Buffer(tensor.storage().clone(), many.list_access(l))));
+        args.extend(list.iter().map(|tensor| Arg::Buffer(tensor.storage().clone(), many.spec.list_access(l))));
     }
     if let Some(flat) = operands.flat {
         places.push(Place::of(flat));
-        args.push(Arg::Buffer(flat.storage().clone(), many.flat_access()));
+        args.push(Arg::Buffer(flat.storage().clone(), many.spec.flat_access()));
     }
     args.extend(operands.sets.iter().flatten().map(|number| number.arg(compute)));
     let job = Job {
-        parts: many.programs.of(&many.split, compute)?,
+        parts: many.programs.of(&many.spec.split, compute)?,
         chunks: segments.cpu_chunks(),
         places,
         lists: operands.lists.iter().filter_map(|list| list.first()).map(Tensor::dtype).collect(),
         tensors: segments.len(),
-        rows: many.rows,
-        controls: many.controls(),
-        targets: many.targets.iter().copied().collect(),
+        rows: many.spec.rows,
+        controls: many.spec.controls(),
+        targets: many.spec.targets.iter().copied().collect(),
         segments: segments.all().iter().map(|s| (s.flat, s.set)).collect(),
         stride: segments.stride(),
         elements: segments.elements(),
-        scalars: many.map.expr().scalars(),
+        scalars: many.spec.map.expr().scalars(),
         sets: operands.sets.len(),
     };
     Ok((Work::Cpu(CpuKernel::new(move |args| job.run(args))), args))

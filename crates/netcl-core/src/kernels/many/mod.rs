@@ -18,16 +18,17 @@ mod fold;
 mod opencl;
 mod segments;
 mod source;
+mod spec;
 mod uniform;
 mod verdict;
 
 use std::sync::Arc;
 
 use super::copy::check_writable;
-use super::elementwise::{Elementwise, Number};
+use super::elementwise::Number;
+use super::expr::Expr;
 use super::expr::cpu::Program;
-use super::expr::{Expr, Node};
-use super::launch::{self, Access, Arg, Cost, Launch};
+use super::launch::{self, Arg, Cost, Launch};
 use crate::backend::Queue;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -35,7 +36,10 @@ use crate::tensor::Tensor;
 
 pub use fold::sum_of_squares;
 pub use segments::{Segment, Segments};
+pub use spec::Target;
 pub use verdict::{CONTROLS, Verdict, verdict};
+
+use spec::Spec;
 
 const OP: &str = "many tensors";
 
@@ -63,24 +67,9 @@ const OP: &str = "many tensors";
 /// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub struct Many {
-    map: Arc<Elementwise>,
-    lists: usize,
-    rows: usize,
-    targets: Vec<Target>,
-    /// Which run-time scalars the expression reads; the others need no argument.
-    used: Vec<bool>,
-    split: uniform::Split,
+    spec: Spec,
     programs: cpu::Programs,
     sources: opencl::Sources,
-}
-
-/// Where an output of the expression is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// To the tensors of a list.
-    List(usize),
-    /// To a row of the flat tensor.
-    Row(usize),
 }
 
 /// What a [`Many`] works on.
@@ -98,21 +87,14 @@ pub struct Operands<'a> {
 impl Many {
     /// An expression over `lists` lists and `rows` rows under the name that launches carry, and where each output goes.
     pub fn new(label: &'static str, expr: Expr, lists: usize, rows: usize, targets: Vec<Target>) -> Arc<Many> {
-        let mut used = vec![false; expr.scalars()];
-        for node in expr.nodes() {
-            if let Node::Scalar(i) = node {
-                used[usize::from(*i)] = true;
-            }
-        }
-        let split = uniform::Split::new(&expr, lists + rows);
-        let map = Elementwise::new(label, expr);
+        let spec = Spec::new(label, expr, lists, rows, targets);
         let (programs, sources) = Default::default();
-        Arc::new(Many { map, lists, rows, targets, used, split, programs, sources })
+        Arc::new(Many { spec, programs, sources })
     }
 
     /// The name that launches carry.
     pub fn label(&self) -> &str {
-        self.map.label()
+        self.spec.map.label()
     }
 
     /// Computes every element of every segment: one launch, or as many as the device's limit on arguments asks for.
@@ -143,9 +125,9 @@ impl Many {
         args: smallvec::SmallVec<[Arg; 8]>,
         compute: DType,
     ) -> Result<()> {
-        let streams = self.lists + self.rows + self.targets.len();
+        let streams = self.spec.lists + self.spec.rows + self.spec.targets.len();
         let cost = Cost {
-            flops: (elements * self.map.expr().flops()) as f64,
+            flops: (elements * self.spec.map.expr().flops()) as f64,
             bytes: (elements * streams * compute.size()) as f64,
         };
         launch::submit(Launch { name: self.label().to_owned().into(), queue: queue.clone(), work, args, cost })
@@ -153,12 +135,12 @@ impl Many {
 
     /// The queue and the type to compute in; nothing where there are no elements.
     fn check(&self, segments: &Segments, operands: &Operands<'_>) -> Result<Option<(Queue, DType)>> {
-        let expr = self.map.expr();
+        let expr = self.spec.map.expr();
         let wrong = |what: String| Err(Error::argument(OP, format!("{}: {what}", self.label())));
-        let controls = expr.inputs().saturating_sub(self.lists + self.rows);
-        if operands.lists.len() != self.lists || operands.lists.iter().any(|list| list.len() != segments.len()) {
+        let controls = expr.inputs().saturating_sub(self.spec.lists + self.spec.rows);
+        if operands.lists.len() != self.spec.lists || operands.lists.iter().any(|list| list.len() != segments.len()) {
             let got: Vec<usize> = operands.lists.iter().map(|list| list.len()).collect();
-            return wrong(format!("{} lists of {} tensors are needed, got {got:?}", self.lists, segments.len()));
+            return wrong(format!("{} lists of {} tensors are needed, got {got:?}", self.spec.lists, segments.len()));
         }
         if operands.sets.len() < segments.sets() || operands.sets.iter().any(|set| set.len() != expr.scalars()) {
             let got: Vec<usize> = operands.sets.iter().map(Vec::len).collect();
@@ -167,7 +149,7 @@ impl Many {
         let Some(first) = operands.lists.first().and_then(|list| list.first()) else { return Ok(None) };
         let compute = Program::compute_type(operands.lists.iter().filter_map(|list| list.first()).map(Tensor::dtype));
         for (l, list) in operands.lists.iter().enumerate() {
-            let written = self.targets.contains(&Target::List(l));
+            let written = self.spec.targets.contains(&Target::List(l));
             for (tensor, segment) in list.iter().zip(segments.all()) {
                 first.queue().check_same_device(OP, tensor.queue())?;
                 if tensor.dtype() != list[0].dtype() {
@@ -183,7 +165,7 @@ impl Many {
             }
         }
         self.check_apart(segments, operands)?;
-        let needed = self.rows * segments.stride() + controls;
+        let needed = self.spec.rows * segments.stride() + controls;
         match operands.flat {
             None if needed > 0 => return wrong("it has rows or controls, so it needs a flat tensor".to_owned()),
             Some(flat) if needed > 0 => {
@@ -203,9 +185,9 @@ impl Many {
 
     /// An error if memory that is written is used for anything else in the same launch.
     fn check_apart(&self, segments: &Segments, operands: &Operands<'_>) -> Result<()> {
-        let mut spans = Vec::with_capacity(self.lists * segments.len());
+        let mut spans = Vec::with_capacity(self.spec.lists * segments.len());
         for (l, list) in operands.lists.iter().enumerate() {
-            let written = self.targets.contains(&Target::List(l));
+            let written = self.spec.targets.contains(&Target::List(l));
             for (t, tensor) in list.iter().enumerate().filter(|(_, tensor)| tensor.size() > 0) {
                 let (start, end) = (tensor.layout().offset(), tensor.layout().end());
                 let size = tensor.dtype().size();
@@ -240,28 +222,15 @@ impl Many {
                 written_end = written_end.max(stop);
             }
         }
-        if self.rows > 0 && !segments.rows_are_apart() {
+        if self.spec.rows > 0 && !segments.rows_are_apart() {
             return Err(Error::argument(OP, format!("{}: two segments share a part of the rows", self.label())));
         }
         Ok(())
-    }
-
-    fn controls(&self) -> usize {
-        self.map.expr().inputs().saturating_sub(self.lists + self.rows)
-    }
-
-    fn list_access(&self, list: usize) -> Access {
-        if self.targets.contains(&Target::List(list)) { Access::Write } else { Access::Read }
-    }
-
-    fn flat_access(&self) -> Access {
-        let rows = self.targets.iter().any(|target| matches!(target, Target::Row(_)));
-        if rows { Access::Write } else { Access::Read }
     }
 }
 
 impl std::fmt::Debug for Many {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Many({}: {})", self.label(), self.map.expr())
+        write!(f, "Many({}: {})", self.label(), self.spec.map.expr())
     }
 }

@@ -8,11 +8,12 @@ use smallvec::SmallVec;
 
 use super::segments::chunks;
 use super::source::{Body, Form, Text, row_length, write};
+use super::spec::Spec;
 use super::{Many, Operands, Segment, Segments};
 use crate::backend::opencl::{Grid, Source, Stream};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_selector::get_kernel_selector;
+use crate::kernel_selector::KernelSelector;
 use crate::kernels::elementwise::Number;
 use crate::kernels::group_limit::largest_group;
 use crate::kernels::launch::{Access, Arg, Scalar, Work};
@@ -32,12 +33,12 @@ type Args = SmallVec<[Arg; 8]>;
 pub(super) struct Sources(Mutex<HashMap<Form, Arc<Text>>>);
 
 impl Sources {
-    fn get(&self, many: &Many, form: &Form) -> Arc<Text> {
+    fn get(&self, spec: &Spec, form: &Form) -> Arc<Text> {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = made.get(form) {
             return text.clone();
         }
-        let text = Arc::new(write(many, form));
+        let text = Arc::new(write(spec, form));
         made.insert(form.clone(), text.clone());
         text
     }
@@ -59,7 +60,7 @@ pub(super) struct Shape {
 
 impl Shape {
     pub(super) fn of(stream: &Stream, queue: &crate::backend::Queue, elements: usize, compute: DType) -> Result<Shape> {
-        let config = get_kernel_selector(Some(queue))?.select_elementwise_kernel(elements, compute);
+        let config = KernelSelector::of(queue).select_elementwise_kernel(elements, compute);
         let width = config.vector_width.min(8);
         let most = config.local_size_1d.min(largest_group(stream.device())).max(1);
         // A power of two, for the sums' tree.
@@ -121,21 +122,21 @@ pub(super) fn batches(
                 chunk: shape.chunk,
                 body: if sums.is_some() { Body::Sum } else { Body::Map },
             };
-            let text = many.sources.get(many, &form);
+            let text = many.sources.get(&many.spec, &form);
             let kernel = stream.kernel(&text.name, || (Source::new(text.source.clone(), ""), text.name.as_str()))?;
             let groups: usize = part.iter().map(|s| s.count.div_ceil(shape.chunk)).sum();
             let local = kernel.work_group_info()?.max_size.min(shape.local);
             let local = 1 << local.max(1).ilog2();
             let mut args: Args = SmallVec::new();
             args.push(Arg::Buffer(table.storage().clone(), Access::Read));
-            if let Some(flat) = operands.flat.filter(|_| many.rows + many.controls() > 0) {
-                args.push(Arg::Buffer(flat.storage().clone(), many.flat_access()));
+            if let Some(flat) = operands.flat.filter(|_| many.spec.rows + many.spec.controls() > 0) {
+                args.push(Arg::Buffer(flat.storage().clone(), many.spec.flat_access()));
             }
             if let Some(Sums { to, .. }) = sums {
                 args.push(Arg::Buffer(to.storage().clone(), Access::Write));
             }
             for (l, list) in operands.lists.iter().enumerate() {
-                let access = if sums.is_some() { Access::Read } else { many.list_access(l) };
+                let access = if sums.is_some() { Access::Read } else { many.spec.list_access(l) };
                 let list = &list[range.clone()];
                 // Room that is not needed, and tensors without elements, get a buffer that is there anyway.
                 let other = list.iter().find(|tensor| tensor.size() > 0).unwrap_or(&list[0]);
@@ -167,7 +168,7 @@ fn aligned(many: &Many, segments: &Segments, operands: &Operands<'_>, range: &Ra
     let flat = operands.flat.map_or(0, |flat| flat.layout().offset());
     let mut rows = segments.all()[range.clone()]
         .iter()
-        .flat_map(|segment| (0..many.rows).map(move |r| flat + r * segments.stride() + segment.flat));
+        .flat_map(|segment| (0..many.spec.rows).map(move |r| flat + r * segments.stride() + segment.flat));
     lists.map(|t| t.layout().offset()).all(|at| at.is_multiple_of(width)) && rows.all(|at| at.is_multiple_of(width))
 }
 
@@ -185,7 +186,7 @@ fn sets_of(part: &[Segment]) -> SmallVec<[usize; 4]> {
 /// Which scalars are arguments: those that are read and are a slot in some set.
 fn slots(many: &Many, sets: &[Vec<Number>]) -> Vec<bool> {
     let slot = |s: usize| sets.iter().any(|set| matches!(set[s], Number::Slot(_)));
-    (0..many.used.len()).map(|s| many.used[s] && slot(s)).collect()
+    (0..many.spec.used.len()).map(|s| many.spec.used[s] && slot(s)).collect()
 }
 
 /// Room for `n` tensors: few sizes, so that few programs are built, and never more than fit.
@@ -204,12 +205,12 @@ impl Plan {
     fn new(many: &Many, segments: &Segments, slots: &[bool], compute: DType, sums: bool, limit: usize) -> Result<Plan> {
         let pointer = 8;
         let per_set = slots.iter().filter(|slot| **slot).count() * compute.size();
-        let flat = usize::from(many.rows + many.controls() > 0);
+        let flat = usize::from(many.spec.rows + many.spec.controls() > 0);
         // The table, the flat tensor; the partial sums, where they start and their local memory.
         let fixed = (1 + flat + if sums { 3 } else { 0 }) * pointer;
         let fits = |sets: usize| {
             let numbers = sets.next_power_of_two() * per_set;
-            (limit.saturating_sub(fixed + numbers) / (many.lists * pointer)).min(MOST_TENSORS)
+            (limit.saturating_sub(fixed + numbers) / (many.spec.lists * pointer)).min(MOST_TENSORS)
         };
         if fits(1) == 0 {
             let what = format!("{} needs more than the {limit} bytes of arguments the device takes", many.label());
@@ -240,9 +241,9 @@ fn key(
     compute: DType,
 ) -> Vec<u64> {
     let mut key: Vec<u64> = vec![
-        many.lists as u64,
-        many.rows as u64,
-        many.controls() as u64,
+        many.spec.lists as u64,
+        many.spec.rows as u64,
+        many.spec.controls() as u64,
         shape.chunk as u64,
         compute.size() as u64,
         plan.ranges.len() as u64,
@@ -253,7 +254,7 @@ fn key(
     key.extend(operands.flat.map(|flat| flat.layout().offset() as u64));
     key.extend(segments.all().iter().map(|s| s.set as u64));
     for set in operands.sets {
-        key.extend(set.iter().zip(&many.used).map(|(number, used)| match number {
+        key.extend(set.iter().zip(&many.spec.used).map(|(number, used)| match number {
             Number::Value(value) if *used => value.to_bits(),
             // A NaN of our own: no setting has these bits.
             _ => u64::MAX,
@@ -277,16 +278,16 @@ fn upload(
     let chunks = chunks(part, shape.chunk);
     let entry = |c: &super::segments::Chunk| (c.segment as i64) << 32 | (c.start / shape.chunk) as i64;
     let mut table: Vec<i64> = chunks.iter().map(entry).collect();
-    let values: Vec<usize> = (0..slots.len()).filter(|&s| many.used[s] && !slots[s]).collect();
-    let first_value = table.len() + part.len() * row_length(many);
+    let values: Vec<usize> = (0..slots.len()).filter(|&s| many.spec.used[s] && !slots[s]).collect();
+    let first_value = table.len() + part.len() * row_length(&many.spec);
     let flat = operands.flat.map_or(0, |flat| flat.layout().offset());
     for (t, segment) in part.iter().enumerate() {
         let set = sets.iter().position(|&set| set == segment.set).unwrap_or(0);
         table.extend([segment.count as i64, set as i64, (first_value + set * values.len()) as i64]);
         table.extend(operands.lists.iter().map(|list| list[range.start + t].layout().offset() as i64));
-        table.extend((0..many.rows).map(|r| (flat + r * segments.stride() + segment.flat) as i64));
-        if many.controls() > 0 {
-            table.push((flat + many.rows * segments.stride()) as i64);
+        table.extend((0..many.spec.rows).map(|r| (flat + r * segments.stride() + segment.flat) as i64));
+        if many.spec.controls() > 0 {
+            table.push((flat + many.spec.rows * segments.stride()) as i64);
         }
     }
     for set in sets {

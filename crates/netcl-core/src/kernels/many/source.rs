@@ -11,7 +11,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Many, Target};
+use super::spec::{Spec, Target};
 use crate::dtype::DType;
 use crate::kernels::expr::opencl::{CType, Helper, inline_c, tag};
 
@@ -55,35 +55,35 @@ pub(super) struct Text {
 }
 
 /// The longs of a segment's row of the table.
-pub(super) fn row_length(many: &Many) -> usize {
-    3 + many.lists + many.rows + usize::from(many.controls() > 0)
+pub(super) fn row_length(spec: &Spec) -> usize {
+    3 + spec.lists + spec.rows + usize::from(spec.controls() > 0)
 }
 
 /// Writes the kernel. The width is one that exists in OpenCL C.
-pub(super) fn write(many: &Many, form: &Form) -> Text {
+pub(super) fn write(spec: &Spec, form: &Form) -> Text {
     let ctype = CType::new(form.compute, form.width).unwrap_or(CType::FLOAT);
-    let mut writer = Writer { many, form, ctype, helpers: Vec::new(), body: String::new(), in_loop: false };
+    let mut writer = Writer { spec, form, ctype, helpers: Vec::new(), body: String::new(), in_loop: false };
     writer.pick();
     writer.numbers();
     writer.elements();
-    let name = name(many, form);
+    let name = name(spec, form);
     let mut source = "#pragma OPENCL FP_CONTRACT OFF\n".to_owned();
     for helper in &writer.helpers {
         let _ = write!(source, "\n{}", helper.text);
     }
-    let _ = write!(source, "\n// {}: {}\n", many.label(), many.map.expr());
+    let _ = write!(source, "\n// {}: {}\n", spec.label(), spec.map.expr());
     let _ = write!(source, "kernel void {name}(\n    {}) {{\n{}}}\n", writer.signature(), writer.body);
     Text { name, source }
 }
 
-fn name(many: &Many, form: &Form) -> String {
-    let mut name = many.label().to_owned();
+fn name(spec: &Spec, form: &Form) -> String {
+    let mut name = spec.label().to_owned();
     for list in &form.lists {
         let _ = write!(name, "_{}", tag(*list));
     }
     let slots: String = form.slots.iter().map(|slot| if *slot { 's' } else { 'v' }).collect();
     let Form { compute, tensors, sets, width, chunk, aligned, .. } = form;
-    let key = many.map.expr().key() & 0xffff_ffff_ffff;
+    let key = spec.map.expr().key() & 0xffff_ffff_ffff;
     let _ = write!(name, "_{}_many{tensors}x{sets}_{slots}_{width}_{chunk}_{key:012x}", tag(*compute));
     if *aligned {
         name.push_str("_aligned");
@@ -92,7 +92,7 @@ fn name(many: &Many, form: &Form) -> String {
 }
 
 struct Writer<'a> {
-    many: &'a Many,
+    spec: &'a Spec,
     form: &'a Form,
     ctype: CType,
     helpers: Vec<Helper>,
@@ -120,12 +120,12 @@ impl Writer<'_> {
 
     /// `const` unless a list is written.
     fn qualifier(&self, list: usize) -> &'static str {
-        let written = self.form.body == Body::Map && self.many.targets.contains(&Target::List(list));
+        let written = self.form.body == Body::Map && self.spec.targets.contains(&Target::List(list));
         if written { "" } else { "const " }
     }
 
     fn has_flat(&self) -> bool {
-        self.many.rows + self.many.controls() > 0
+        self.spec.rows + self.spec.controls() > 0
     }
 
     /// Pointers first: they are the widest arguments, so nothing needs padding.
@@ -155,11 +155,11 @@ impl Writer<'_> {
 
     /// Which chunk this work-group has, and where its operands lie.
     fn pick(&mut self) {
-        let (lists, rows) = (self.many.lists, self.many.rows);
+        let (lists, rows) = (self.spec.lists, self.spec.rows);
         self.line("const long entry = table[get_group_id(0)];");
         self.line("const uint segment = (uint)(entry >> 32);");
         self.line(&format!("const ulong start = (ulong)(entry & 0xffffffffL) * {};", self.form.chunk));
-        let length = row_length(self.many);
+        let length = row_length(self.spec);
         self.line(&format!("global const long *row = table + get_num_groups(0) + segment * {length}u;"));
         for (l, dtype) in self.form.lists.iter().enumerate() {
             let (qualifier, ty) = (self.qualifier(l), dtype.cl_type());
@@ -186,9 +186,9 @@ impl Writer<'_> {
     /// Scalars, controls, and what follows from them alone.
     fn numbers(&mut self) {
         let (lane, ty, width) = (self.lane(), self.ctype.name(), self.ctype.width());
-        let many = self.many;
+        let spec = self.spec;
         let mut value = 0;
-        for s in (0..many.used.len()).filter(|&s| many.used[s]) {
+        for s in (0..spec.used.len()).filter(|&s| spec.used[s]) {
             let text = if self.form.slots[s] {
                 let last = self.form.sets - 1;
                 let choices: String = (0..last).map(|g| format!("row[1] == {g} ? s{s}_{g} : ")).collect();
@@ -200,11 +200,11 @@ impl Writer<'_> {
             };
             self.line(&format!("const {lane} s{s} = {text};"));
         }
-        let first = many.lists + many.rows;
-        for c in 0..many.controls() {
+        let first = spec.lists + spec.rows;
+        for c in 0..spec.controls() {
             self.line(&format!("const {lane} x{} = flat[row[{}] + {c}];", first + c, 3 + first));
         }
-        let inlined = inline_c(&many.split.prologue, &[], &[], self.ctype.lane());
+        let inlined = inline_c(&spec.split.prologue, &[], &[], self.ctype.lane());
         self.need(inlined.helpers);
         for statement in &inlined.statements {
             self.line(statement);
@@ -217,7 +217,7 @@ impl Writer<'_> {
 
     fn elements(&mut self) {
         let (ty, lane, width) = (self.ctype.name(), self.lane(), self.ctype.width());
-        let many = self.many;
+        let spec = self.spec;
         let sum = self.form.body == Body::Sum;
         if sum {
             self.line(&format!("{lane} sum = {};", self.ctype.lane().literal(0.0)));
@@ -232,14 +232,14 @@ impl Writer<'_> {
             self.line(&format!("const {ty} x{l} = {}(x{l}_data + i, left);", load.name));
             self.need([load]);
         }
-        for r in 0..many.rows {
+        for r in 0..spec.rows {
             let load = self.ctype.load_helper_at(self.form.compute, self.form.aligned);
-            self.line(&format!("const {ty} x{} = {}(r{r}_data + i, left);", many.lists + r, load.name));
+            self.line(&format!("const {ty} x{} = {}(r{r}_data + i, left);", spec.lists + r, load.name));
             self.need([load]);
         }
-        let names: Vec<String> = (0..many.split.body.scalars()).map(|u| format!("u{u}")).collect();
+        let names: Vec<String> = (0..spec.split.body.scalars()).map(|u| format!("u{u}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let inlined = inline_c(&many.split.body, &[], &names, self.ctype);
+        let inlined = inline_c(&spec.split.body, &[], &names, self.ctype);
         self.need(inlined.helpers);
         for statement in &inlined.statements {
             self.line(statement);
@@ -251,7 +251,7 @@ impl Writer<'_> {
             self.tree();
             return;
         }
-        for (target, value) in many.targets.iter().zip(&inlined.outputs) {
+        for (target, value) in spec.targets.iter().zip(&inlined.outputs) {
             let (data, dtype) = match *target {
                 Target::List(l) => (format!("x{l}_data"), self.form.lists[l]),
                 Target::Row(r) => (format!("r{r}_data"), self.form.compute),

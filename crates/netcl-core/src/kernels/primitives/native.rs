@@ -13,10 +13,11 @@ use smallvec::SmallVec;
 use crate::backend::Queue;
 use crate::backend::cpu::buffer::ALIGN;
 use crate::backend::cpu::{CpuArgs, CpuBuffer, CpuKernel};
-use crate::backend::opencl::{Arg as ClArg, Buffer, Deps, Grid, Kernel, MapMode, MemFlags, Stream, scalar_arg};
+use crate::backend::opencl::{Arg as ClArg, Buffer, Deps, Grid, Kernel, MapMode, MemFlags, Stream};
 use crate::device::manager;
 use crate::error::{Error, Result};
 use crate::kernels::launch::{Access, Arg, Work};
+use crate::kernels::opencl;
 use crate::storage::Storage;
 
 /// Where kernels for a queue are built and run: its own stream, or for the native CPU that of an OpenCL driver for CPUs.
@@ -118,7 +119,7 @@ fn run(stream: &Stream, kernel: &Kernel, grid: Grid, args: &CpuArgs<'_>) -> Resu
             Arg::Buffer(..) => places.next().map_or(ClArg::Null, |at| ClArg::Buffer(&shared[at].buffer)),
             Arg::Local(bytes) => ClArg::Local(*bytes),
             Arg::Null => ClArg::Null,
-            Arg::Scalar(scalar) => scalar_arg(scalar),
+            Arg::Scalar(scalar) => opencl::scalar_arg(scalar),
         })
         .collect();
     stream.queue().launch(kernel, grid, &cl_args, Deps::NONE)?;

@@ -191,7 +191,13 @@ impl KernelFunction {
         local: Option<&[usize]>,
         args: &[KernelArg],
     ) -> Result<Option<Event>> {
-        opencl::with_event(|| self.run(queue, global, local, args))
+        match queue {
+            Queue::OpenCl(stream) if stream.queue().profiling() => {
+                let (result, mut events) = opencl::keep_events(|| self.run(queue, global, local, args));
+                result.map(|()| events.pop())
+            }
+            _ => self.run(queue, global, local, args).map(|()| None),
+        }
     }
 
     /// The work-group size that a run without one would use; `None` means the driver's own choice.

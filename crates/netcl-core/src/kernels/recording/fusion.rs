@@ -102,8 +102,8 @@ impl State {
         self.fusion.next = match (&operation.meaning, operation.outputs) {
             _ if self.fusion.lowering => None,
             (Meaning::Fill(_), [output]) => self.need(output.storage()).map(Meant::Fill),
-            (Meaning::Elementwise(op, scalars), [output]) if !op.is_relaxed() => {
-                self.map(op.label(), op.expr().clone(), scalars, operation.inputs, output)
+            (Meaning::Elementwise(op), [output]) if !op.relaxed => {
+                self.map(op.name, op.expr.clone(), op.scalars, operation.inputs, output)
             }
             (Meaning::Copy, [output]) if operation.inputs[0].dtype() != output.dtype() => {
                 let g = Graph::new();

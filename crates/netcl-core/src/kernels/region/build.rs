@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use super::plan::{Facts, Keep, Plan};
-use super::{Combine, Extent, Reduction, Region, opencl};
+use super::spec::{Extent, Reduction, Spec};
+use super::{Region, opencl};
+use crate::kernels::described::Combine;
 use crate::kernels::expr::{Expr, Graph, Id, Node, Val};
 
 /// Where the results of reductions stand among the inputs of the graph while it is built.
@@ -139,19 +141,8 @@ impl RegionBuilder {
         let plans = [Keep::Nothing, Keep::Costly, Keep::Inputs].map(|keep| Plan::new(&expr, &facts, &outputs, keep));
         let key = key(&expr, &inputs, &kept, &outputs);
         let scalars = expr.scalars();
-        Arc::new(Region {
-            label,
-            expr,
-            inputs,
-            reductions: kept,
-            outputs,
-            scalars,
-            key,
-            facts,
-            plans,
-            native: [const { OnceLock::new() }; 4],
-            sources: opencl::Sources::default(),
-        })
+        let spec = Spec { label, expr, inputs, reductions: kept, outputs, scalars, key, facts, plans };
+        Arc::new(Region { spec, native: [const { OnceLock::new() }; 4], sources: opencl::Sources::default() })
     }
 }
 

@@ -20,11 +20,13 @@ use smallvec::SmallVec;
 use super::geometry::{Geometry, Strides};
 use super::native::{Loop, Native, Operand, Step};
 use super::plan::Keep;
-use super::{Combine, Extent, OP, Region, fold};
+use super::spec::Extent;
+use super::{OP, Region, fold};
 use crate::backend::cpu::threads::{SharedPtr, parallel_for};
 use crate::backend::cpu::{CpuArgs, CpuKernel};
 use crate::dtype::{DType, Element};
 use crate::error::Result;
+use crate::kernels::described::Combine;
 use crate::kernels::elementwise::Number;
 use crate::kernels::expr::cpu::{Nest, Registers, Source, Target};
 use crate::kernels::expr::vecmath::Real;
@@ -69,12 +71,12 @@ struct Job {
 
 pub(super) fn work(region: &Region, geometry: &Geometry, scalars: &[Number]) -> Result<(Work, SmallVec<[Arg; 8]>)> {
     let keep = if geometry.length() <= KEEP_UP_TO { Keep::Costly } else { Keep::Nothing };
-    let plan = region.plan(keep);
+    let plan = region.spec.plan(keep);
     let cell = &region.native[usize::from(keep == Keep::Costly) * 2 + usize::from(geometry.compute == DType::F64)];
     let native = match cell.get() {
         Some(native) => native.clone(),
         None => {
-            let made = Arc::new(Native::compile(region, plan, geometry.compute)?);
+            let made = Arc::new(Native::compile(&region.spec, plan, geometry.compute)?);
             cell.get_or_init(|| made).clone()
         }
     };
@@ -85,14 +87,14 @@ pub(super) fn work(region: &Region, geometry: &Geometry, scalars: &[Number]) -> 
         let (offset, end) = (layout.offset() * dtype.size(), layout.end() * dtype.size());
         Place { offset, end, dtype, outer: o.outer.clone(), inner: o.inner.clone() }
     });
-    let rows = region.outputs.iter().enumerate().filter(|(_, e)| **e == Extent::Row);
+    let rows = region.spec.outputs.iter().enumerate().filter(|(_, e)| **e == Extent::Row);
     let job = Job {
         native,
-        inputs: region.inputs.clone(),
-        nodes: region.expr.nodes().to_vec(),
-        combines: region.reductions.iter().map(|r| r.combine).collect(),
+        inputs: region.spec.inputs.clone(),
+        nodes: region.spec.expr.nodes().to_vec(),
+        combines: region.spec.reductions.iter().map(|r| r.combine).collect(),
         full_outputs: plan.phases.last().map(|phase| phase.outputs.clone()).unwrap_or_default(),
-        row_outputs: rows.map(|(o, _)| (o, region.result(o))).collect(),
+        row_outputs: rows.map(|(o, _)| (o, region.spec.result(o))).collect(),
         kept: plan.kept().collect(),
         places: places.collect(),
         outer: geometry.outer.clone(),

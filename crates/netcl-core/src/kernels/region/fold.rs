@@ -6,12 +6,12 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-use super::Combine;
 #[cfg(target_arch = "x86_64")]
 use crate::backend::cpu::simd;
 #[cfg(target_arch = "x86_64")]
 use crate::dtype::DType;
 use crate::dtype::Element;
+use crate::kernels::described::Combine;
 use crate::kernels::expr::vecmath::Real;
 
 /// Elements of one run: 16 for each lane.

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::Region;
 use super::plan::Keep;
+use super::spec::Spec;
 use crate::dtype::DType;
 use crate::kernels::expr::opencl::{IndexWidth, tag};
 
@@ -74,7 +74,7 @@ pub(super) struct Text {
 }
 
 /// The kernel's name: the same for the same structure and form, in every process.
-pub(super) fn name(region: &Region, form: &Form) -> String {
+pub(super) fn name(region: &Spec, form: &Form) -> String {
     let mut name: String =
         region.label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(48).collect();
     if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::Extent;
+use super::spec::Extent;
 use crate::dtype::DType;
 use crate::kernels::launch::{Access, Arg};
 use crate::shape::Shape;

@@ -33,7 +33,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `build.rs` | declaring a region |
+//! | `spec.rs`, `build.rs` | what a region is, and declaring one |
 //! | `plan.rs` | which loop over the row computes what, and what is kept between loops |
 //! | `geometry.rs` | where rows and their elements lie |
 //! | `native.rs`, `cpu.rs`, `fold.rs` | the native CPU: programs, runs over blocks of rows, folds |
@@ -49,6 +49,7 @@ mod opencl;
 mod parts;
 mod plan;
 mod source;
+mod spec;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -56,12 +57,14 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+pub use super::described::Combine;
 pub use build::{RegionBuilder, Value};
+pub use spec::Extent;
 
 use super::copy::check_writable;
 use super::elementwise::{Elementwise, Number};
 use super::expr::cpu::Program;
-use super::expr::{Expr, Graph, Val};
+use super::expr::{Graph, Val};
 use super::launch::{self, Cost, Launch};
 use crate::backend::Queue;
 use crate::dtype::DType;
@@ -69,76 +72,15 @@ use crate::error::{Error, Result};
 use crate::shape::{Layout, Shape};
 use crate::tensor::Tensor;
 use geometry::Geometry;
-use plan::{Facts, Keep, Plan};
+use spec::Spec;
 
 const OP: &str = "region";
-
-/// How the elements of a row become one value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Combine {
-    /// Their sum.
-    Sum,
-    /// The largest; NaN if one is.
-    Max,
-    /// The smallest; NaN if one is.
-    Min,
-    /// Their product.
-    Prod,
-}
-
-impl Combine {
-    /// `"sum"`, `"max"`, `"min"` or `"prod"`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Combine::Sum => "sum",
-            Combine::Max => "max",
-            Combine::Min => "min",
-            Combine::Prod => "prod",
-        }
-    }
-
-    /// The value of a row without elements.
-    pub const fn identity(self) -> f64 {
-        match self {
-            Combine::Sum => 0.0,
-            Combine::Max => f64::NEG_INFINITY,
-            Combine::Min => f64::INFINITY,
-            Combine::Prod => 1.0,
-        }
-    }
-}
-
-/// How many values an operand has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Extent {
-    /// One for each element of a row.
-    Full,
-    /// One for each row.
-    Row,
-}
-
-/// A reduction, and what the user calls it.
-#[derive(Clone, Debug)]
-struct Reduction {
-    combine: Combine,
-    name: Option<Arc<str>>,
-}
 
 /// A declared computation over rows, with its compiled forms: made once, run often. See the [module](self).
 ///
 /// Regions compare and hash by structure; labels and names do not count. Equal regions share their kernels.
 pub struct Region {
-    label: String,
-    /// Inputs: those of the region, then the reductions. Outputs: what is reduced, then those of the region.
-    expr: Expr,
-    inputs: Vec<Extent>,
-    reductions: Vec<Reduction>,
-    outputs: Vec<Extent>,
-    scalars: usize,
-    key: u128,
-    facts: Facts,
-    /// Nothing waits between loops; costly values wait; costly values and inputs wait.
-    plans: [Plan; 3],
+    spec: Spec,
     native: [OnceLock<Arc<native::Native>>; 4],
     sources: opencl::Sources,
 }
@@ -146,27 +88,27 @@ pub struct Region {
 impl Region {
     /// The name that launches and kernels carry.
     pub fn label(&self) -> &str {
-        &self.label
+        &self.spec.label
     }
 
     /// The extent of each input, in order.
     pub fn inputs(&self) -> &[Extent] {
-        &self.inputs
+        &self.spec.inputs
     }
 
     /// The extent of each output, in order.
     pub fn outputs(&self) -> &[Extent] {
-        &self.outputs
+        &self.spec.outputs
     }
 
     /// The number of run-time scalars.
     pub fn scalars(&self) -> usize {
-        self.scalars
+        self.spec.scalars
     }
 
     /// A key of the structure, the same in every process and on every machine.
     pub fn key(&self) -> u128 {
-        self.key
+        self.spec.key
     }
 
     /// Computes every row. `trailing_axes` axes at the end of the full operands' shape make up a row, the others count the
@@ -191,26 +133,27 @@ impl Region {
         };
         let moved: SmallVec<[Tensor; 4]> = inputs
             .iter()
-            .zip(&self.inputs)
+            .zip(&self.spec.inputs)
             .map(|(input, &extent)| if clashes(input, extent) { input.duplicate() } else { Ok((*input).clone()) })
             .collect::<Result<_>>()?;
         let compute = Program::compute_type(moved.iter().map(Tensor::dtype).chain(outputs.iter().map(|o| o.dtype())));
-        let operands = moved.iter().chain(outputs.iter().copied()).zip(self.inputs.iter().chain(&self.outputs));
+        let operands =
+            moved.iter().chain(outputs.iter().copied()).zip(self.spec.inputs.iter().chain(&self.spec.outputs));
         let geometry = Geometry::new(&shape, trailing_axes, operands.map(|(t, &e)| (t, e)), moved.len(), compute);
         let Some(queue) = geometry.operands.first().map(|o| o.tensor.queue().clone()) else { return Ok(()) };
         let (work, args) = match &queue {
             Queue::Cpu(_) => cpu::work(self, &geometry, scalars)?,
             Queue::OpenCl(stream) => opencl::work(self, stream, &geometry, scalars)?,
         };
-        let cost = Cost { flops: (rows * length * self.expr.flops()) as f64, bytes: geometry.bytes() as f64 };
-        launch::submit(Launch { name: self.label.clone().into(), queue, work, args, cost })
+        let cost = Cost { flops: (rows * length * self.spec.expr.flops()) as f64, bytes: geometry.bytes() as f64 };
+        launch::submit(Launch { name: self.spec.label.clone().into(), queue, work, args, cost })
     }
 
     /// The OpenCL C that a run over operands of these dtypes builds, for long rows that lie densely in memory.
     pub fn source(&self, inputs: &[DType], outputs: &[DType]) -> Result<String> {
-        if (inputs.len(), outputs.len()) != (self.inputs.len(), self.outputs.len()) {
-            let counts = (self.inputs.len(), self.outputs.len());
-            let what = format!("{} has (inputs, outputs) = {counts:?}: one dtype for each", self.label);
+        if (inputs.len(), outputs.len()) != (self.spec.inputs.len(), self.spec.outputs.len()) {
+            let counts = (self.spec.inputs.len(), self.spec.outputs.len());
+            let what = format!("{} has (inputs, outputs) = {counts:?}: one dtype for each", self.spec.label);
             return Err(Error::argument(OP, what));
         }
         Ok(opencl::typical_source(self, inputs, outputs))
@@ -222,6 +165,7 @@ impl Region {
         let is_row = |extent: &Extent| *extent == Extent::Row;
         let mut taken = 0;
         let values: Vec<Val<'_>> = self
+            .spec
             .inputs
             .iter()
             .map(|extent| {
@@ -229,10 +173,10 @@ impl Region {
                 // No row value depends on an element, since there are none.
                 if is_row(extent) { g.input(taken - 1) } else { g.constant(f64::NAN) }
             })
-            .chain(self.reductions.iter().map(|r| g.constant(r.combine.identity())))
+            .chain(self.spec.reductions.iter().map(|r| g.constant(r.combine.identity())))
             .collect();
-        let all = g.inline(&self.expr, &values, &[]);
-        let results: Vec<Val<'_>> = (self.outputs.iter().zip(&all[self.reductions.len()..]))
+        let all = g.inline(&self.spec.expr, &values, &[]);
+        let results: Vec<Val<'_>> = (self.spec.outputs.iter().zip(&all[self.spec.reductions.len()..]))
             .filter(|(extent, _)| is_row(extent))
             .map(|(_, &value)| value)
             .collect();
@@ -244,30 +188,33 @@ impl Region {
             };
             rows.map(|(t, _)| without_ones(t)).collect()
         };
-        let (inputs, outputs) = (pick(inputs, &self.inputs)?, pick(outputs, &self.outputs)?);
+        let (inputs, outputs) = (pick(inputs, &self.spec.inputs)?, pick(outputs, &self.spec.outputs)?);
         if outputs.is_empty() {
             return Ok(());
         }
-        let expr = g.finish_with(&results, inputs.len(), self.scalars);
+        let expr = g.finish_with(&results, inputs.len(), self.spec.scalars);
         let (inputs, outputs): (Vec<&Tensor>, Vec<&Tensor>) = (inputs.iter().collect(), outputs.iter().collect());
-        Elementwise::new(self.label.clone(), expr).run(&inputs, scalars, &outputs)
+        Elementwise::new(self.spec.label.clone(), expr).run(&inputs, scalars, &outputs)
     }
 
     /// The shape of the full operands.
     fn check(&self, inputs: &[&Tensor], scalars: &[Number], outputs: &[&Tensor], trailing: usize) -> Result<Shape> {
-        let (given, expected) =
-            ([inputs.len(), scalars.len(), outputs.len()], [self.inputs.len(), self.scalars, self.outputs.len()]);
+        let (given, expected) = (
+            [inputs.len(), scalars.len(), outputs.len()],
+            [self.spec.inputs.len(), self.spec.scalars, self.spec.outputs.len()],
+        );
         if given != expected || outputs.is_empty() {
-            let what = format!("{} takes (inputs, scalars, outputs) = {expected:?}, got {given:?}", self.label);
+            let what = format!("{} takes (inputs, scalars, outputs) = {expected:?}, got {given:?}", self.spec.label);
             return Err(Error::argument(OP, what));
         }
-        let operands = || inputs.iter().chain(outputs).zip(self.inputs.iter().chain(&self.outputs));
+        let operands = || inputs.iter().chain(outputs).zip(self.spec.inputs.iter().chain(&self.spec.outputs));
         let Some(shape) = operands().find(|(_, e)| **e == Extent::Full).map(|(t, _)| t.shape().clone()) else {
-            let what = format!("no operand of {} has a row's length: run it as an elementwise operation", self.label);
+            let what =
+                format!("no operand of {} has a row's length: run it as an elementwise operation", self.spec.label);
             return Err(Error::argument(OP, what));
         };
         if trailing > shape.ndim() {
-            let why = format!("{} is to reduce {trailing} trailing axes", self.label);
+            let why = format!("{} is to reduce {trailing} trailing axes", self.spec.label);
             return Err(Error::Shape { op: OP, shape, why });
         }
         let outer = &shape[..shape.ndim() - trailing];
@@ -285,11 +232,11 @@ impl Region {
             };
             if !fits {
                 let why = match extent {
-                    Extent::Full => format!("operand {i} of {} must be expanded to {shape} first", self.label),
+                    Extent::Full => format!("operand {i} of {} must be expanded to {shape} first", self.spec.label),
                     Extent::Row => format!(
                         "operand {i} of {} has one value per row of {shape}: its shape is that \
                          without the {trailing} trailing axes, or with ones in their place",
-                        self.label
+                        self.spec.label
                     ),
                 };
                 return Err(Error::Shape { op: OP, shape: tensor.shape().clone(), why });
@@ -298,21 +245,17 @@ impl Region {
         for (i, output) in outputs.iter().enumerate() {
             check_writable(OP, output)?;
             if outputs[..i].iter().any(|other| other.shares_storage(output)) {
-                return Err(Error::argument(OP, format!("two outputs of {} share memory", self.label)));
+                return Err(Error::argument(OP, format!("two outputs of {} share memory", self.spec.label)));
             }
         }
         Ok(shape)
-    }
-
-    fn plan(&self, keep: Keep) -> &Plan {
-        &self.plans[keep as usize]
     }
 }
 
 impl PartialEq for Region {
     fn eq(&self, other: &Self) -> bool {
         // The key is a hash of all of the structure, 128 bits of it.
-        self.key == other.key
+        self.spec.key == other.spec.key
     }
 }
 
@@ -320,7 +263,7 @@ impl Eq for Region {}
 
 impl Hash for Region {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key.hash(state);
+        self.spec.key.hash(state);
     }
 }
 
@@ -329,10 +272,10 @@ impl fmt::Debug for Region {
         write!(
             f,
             "Region({}: {:?} -> {:?}, {} reductions)",
-            self.label,
-            self.inputs,
-            self.outputs,
-            self.reductions.len()
+            self.spec.label,
+            self.spec.inputs,
+            self.spec.outputs,
+            self.spec.reductions.len()
         )
     }
 }

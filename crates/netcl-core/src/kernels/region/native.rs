@@ -1,7 +1,7 @@
 //! A region as programs of the native CPU: one for each loop over the row, and one for the row values before it.
 
-use super::Region;
 use super::plan::{Phase, Plan};
+use super::spec::Spec;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::expr::cpu::Program;
@@ -45,7 +45,7 @@ pub(super) enum Operand {
 }
 
 impl Native {
-    pub(super) fn compile(region: &Region, plan: &Plan, compute: DType) -> Result<Native> {
+    pub(super) fn compile(region: &Spec, plan: &Plan, compute: DType) -> Result<Native> {
         let phases = plan.phases.iter().map(|phase| Loop::compile(region, phase, compute)).collect::<Result<_>>()?;
         let g = Graph::new();
         let same = Program::compile(&g.finish(&[g.input(0)]), compute)?;
@@ -54,7 +54,7 @@ impl Native {
 }
 
 impl Loop {
-    fn compile(region: &Region, phase: &Phase, compute: DType) -> Result<Loop> {
+    fn compile(region: &Spec, phase: &Phase, compute: DType) -> Result<Loop> {
         let mut wanted: Vec<Id> = Vec::new();
         let mut reductions = Vec::new();
         for &k in &phase.reductions {
@@ -82,7 +82,7 @@ impl Loop {
 
 impl Step {
     /// The program that computes `wanted` by way of the nodes `made`; what else it needs are its inputs.
-    fn compile(region: &Region, made: &[Id], wanted: &[Id], compute: DType) -> Result<Option<Step>> {
+    fn compile(region: &Spec, made: &[Id], wanted: &[Id], compute: DType) -> Result<Option<Step>> {
         if wanted.is_empty() {
             return Ok(None);
         }

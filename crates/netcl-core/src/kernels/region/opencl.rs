@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 use super::form::{Access, Form, KEPT_VECTORS, Param, Text};
 use super::geometry::{Geometry, Operand};
 use super::plan::Keep;
-use super::{Extent, OP, Region, source};
+use super::spec::{Extent, Spec};
+use super::{OP, Region, source};
 use crate::backend::opencl::{Grid, Source, Stream};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -30,12 +31,12 @@ const MAX_WAITING: usize = 6 * KEPT_VECTORS;
 pub(super) struct Sources(Mutex<HashMap<Form, Arc<Text>>>);
 
 impl Sources {
-    fn get(&self, region: &Region, form: &Form) -> Arc<Text> {
+    fn get(&self, spec: &Spec, form: &Form) -> Arc<Text> {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = made.get(form) {
             return found.clone();
         }
-        let text = Arc::new(source::write(region, form));
+        let text = Arc::new(source::write(spec, form));
         made.insert(form.clone(), text.clone());
         text
     }
@@ -49,7 +50,7 @@ fn dense_width(compute: DType) -> usize {
 pub(super) fn typical_source(region: &Region, inputs: &[DType], outputs: &[DType]) -> String {
     let compute = Program::compute_type(inputs.iter().chain(outputs).copied());
     let access = |extent: &Extent| if *extent == Extent::Full { Access::Dense } else { Access::Row };
-    let extents = region.inputs.iter().chain(&region.outputs).map(access);
+    let extents = region.spec.inputs.iter().chain(&region.spec.outputs).map(access);
     let form = Form {
         operands: inputs.iter().chain(outputs).copied().zip(extents).collect(),
         axes: (1, 1),
@@ -59,12 +60,12 @@ pub(super) fn typical_source(region: &Region, inputs: &[DType], outputs: &[DType
         aligned: true,
         keep: keep(region, true),
     };
-    region.sources.get(region, &form).source.clone()
+    region.sources.get(&region.spec, &form).source.clone()
 }
 
 /// What waits between loops, if there is room. Where nothing would, the kernel without is the same.
 fn keep(region: &Region, room: bool) -> Keep {
-    if room && region.plan(Keep::Inputs).kept().next().is_some() { Keep::Inputs } else { Keep::Nothing }
+    if room && region.spec.plan(Keep::Inputs).kept().next().is_some() { Keep::Inputs } else { Keep::Nothing }
 }
 
 pub(super) fn work(
@@ -108,12 +109,12 @@ pub(super) fn work(
     let by_memory = info.local_mem_size as usize / size;
     let most = floor_power_of_two(largest_group(stream.device()).min(by_memory).min(MAX_GROUP));
     let vectors = geometry.length().div_ceil(form.width);
-    let waiting = region.plan(Keep::Inputs).kept().count() * KEPT_VECTORS * form.width.min(4) / 4;
+    let waiting = region.spec.plan(Keep::Inputs).kept().count() * KEPT_VECTORS * form.width.min(4) / 4;
     // With all of a row in registers, memory is read once; lanes take a few vectors each.
     let lanes = vectors.div_ceil(KEPT_VECTORS).next_power_of_two();
     form.keep = keep(region, lanes <= most && waiting <= MAX_WAITING);
     loop {
-        let text = region.sources.get(region, &form);
+        let text = region.sources.get(&region.spec, &form);
         check_parameters(region, stream, &text)?;
         let kernel = stream.kernel(&text.name, || (Source::new(text.source.clone(), ""), text.name.as_str()))?;
         let allowed = floor_power_of_two(kernel.work_group_info()?.max_size.min(most));
@@ -141,8 +142,10 @@ fn floor_power_of_two(n: usize) -> usize {
 fn check_parameters(region: &Region, stream: &Stream, text: &Text) -> Result<()> {
     let (bytes, limit) = (text.params.len() * 8, stream.device().info().max_parameter_size);
     if bytes > limit {
-        let why =
-            format!("{} needs {bytes} bytes of kernel arguments, the device takes {limit}; split it", region.label);
+        let why = format!(
+            "{} needs {bytes} bytes of kernel arguments, the device takes {limit}; split it",
+            region.spec.label
+        );
         return Err(Error::Unsupported { op: OP, device: stream.device().name().to_owned(), why });
     }
     Ok(())

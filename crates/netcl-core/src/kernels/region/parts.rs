@@ -1,6 +1,6 @@
 //! The small functions that kernels over rows are made of.
 
-use super::Combine;
+use crate::kernels::described::Combine;
 use crate::kernels::expr::BinaryOp;
 use crate::kernels::expr::opencl::{CType, Helper, extremum};
 

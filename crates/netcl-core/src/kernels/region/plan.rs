@@ -12,7 +12,7 @@
 //!
 //! All full outputs are written in the last loop, so that an output may take the place of an input.
 
-use super::{Extent, Region};
+use super::spec::Extent;
 use crate::kernels::expr::{BinaryOp, Expr, Id, Node, UnaryOp};
 
 /// What is known of each node of a region's expression.
@@ -199,17 +199,5 @@ fn costly(node: &Node) -> bool {
         }
         Node::Binary(op, ..) => matches!(op, BinaryOp::Div | BinaryOp::Pow),
         _ => false,
-    }
-}
-
-impl Region {
-    /// What a reduction reduces.
-    pub(super) fn operand(&self, reduction: usize) -> Id {
-        self.expr.outputs()[reduction]
-    }
-
-    /// What an output is.
-    pub(super) fn result(&self, output: usize) -> Id {
-        self.expr.outputs()[self.reductions.len() + output]
     }
 }

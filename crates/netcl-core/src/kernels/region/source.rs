@@ -10,13 +10,15 @@
 use std::fmt::Write as _;
 
 use super::form::{self, Access, Form, KEPT_VECTORS, Param, Text};
+use super::parts;
 use super::plan::{Keep, Phase, Plan};
-use super::{Combine, Extent, Region, parts};
+use super::spec::{Extent, Spec};
+use crate::kernels::described::Combine;
 use crate::kernels::expr::opencl::{CType, Helper, Statements, in_comment};
 use crate::kernels::expr::{Id, Node};
 
 /// Writes the kernel.
-pub(super) fn write(region: &Region, form: &Form) -> Text {
+pub(super) fn write(region: &Spec, form: &Form) -> Text {
     let vector = CType::new(form.compute, form.width).unwrap_or(CType::FLOAT);
     let plan = region.plan(form.keep);
     let statements = Statements::new(&region.expr);
@@ -38,7 +40,7 @@ pub(super) fn write(region: &Region, form: &Form) -> Text {
 }
 
 struct Writer<'a> {
-    region: &'a Region,
+    region: &'a Spec,
     form: &'a Form,
     plan: &'a Plan,
     vector: CType,

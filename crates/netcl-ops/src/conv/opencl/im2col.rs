@@ -67,13 +67,8 @@ fn forward_by_image(this: &ConvLaunch<'_>, [x, weight, out]: [&Tensor; 3]) -> Re
         let part = |tensor: &Tensor| slice(tensor, first, images);
         let epilogue = this.epilogue.epilogue(inputs.iter().map(part).collect::<Result<_>>()?);
         let out = part(&out)?;
-        let options = MatmulOptions {
-            epilogue,
-            out: Some(&out),
-            transpose_a: turns,
-            transpose_b: turns,
-            ..Default::default()
-        };
+        let options =
+            MatmulOptions { epilogue, out: Some(&out), transpose_a: turns, transpose_b: turns, ..Default::default() };
         let [first, second] = if turns { [&cols, &weight] } else { [&weight, &cols] };
         matmul_with(first, second, &options)?;
     }

@@ -19,8 +19,8 @@ use netcl_core::kernel_selector::{
 use netcl_core::kernels::described::CanFuse;
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::opencl::IndexWidth;
-use netcl_core::precision::{MatmulPrecision, matmul_precision};
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
+use netcl_core::precision::{MatmulPrecision, matmul_precision};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result, tuner};
 use smallvec::SmallVec;
@@ -34,13 +34,7 @@ use crate::prologue::{CheckedPrologue, TOO_DEAR, pays, pays_for_one};
 type Args = SmallVec<[Arg; 8]>;
 
 /// An error if a variant was asked for that cannot compute a convolution.
-pub(super) fn check(
-    stream: &Stream,
-    op: &'static str,
-    variant: Variant,
-    g: &ConvGeometry,
-    dtype: DType,
-) -> Result<()> {
+pub(super) fn check(stream: &Stream, op: &'static str, variant: Variant, g: &ConvGeometry, dtype: DType) -> Result<()> {
     let reason = match variant {
         Variant::Winograd if !g.fits_winograd(dtype) => {
             "filters of 3x3 with stride 1, no dilation and one group, in float32"

@@ -17,9 +17,7 @@ use smallvec::SmallVec;
 use super::super::epilogue::ConvEpilogue;
 use super::{Args, ConvLaunch, places, result};
 use crate::matmul::Variant as Product;
-use crate::matmul::opencl::{
-    Arithmetic, Plan, ROWS, StreamK, define_tiles, define_units, map_args, wgmma_kernel,
-};
+use crate::matmul::opencl::{Arithmetic, Plan, ROWS, StreamK, define_tiles, define_units, map_args, wgmma_kernel};
 use crate::prelude::Prelude;
 
 /// Bytes of a row of a tile: the reach of the swizzle.
@@ -107,7 +105,13 @@ fn readable(t: &Tensor) -> Result<Tensor> {
 }
 
 /// Boxes of `channels` channels of images, of every `by_pixel`th pixel.
-fn image_map(arithmetic: Arithmetic, t: &Tensor, walk: &Walk, channels: usize, by_pixel: [usize; 2]) -> Result<TensorMap> {
+fn image_map(
+    arithmetic: Arithmetic,
+    t: &Tensor,
+    walk: &Walk,
+    channels: usize,
+    by_pixel: [usize; 2],
+) -> Result<TensorMap> {
     let size = t.dtype().size();
     let [n, c, h, w] = [0, 1, 2, 3].map(|axis| t.shape()[axis]);
     let [x, y, images] = walk.corner;
@@ -129,12 +133,8 @@ fn matrix_map(arithmetic: Arithmetic, [length, rows, matrices]: [usize; 3], line
         stride: (stride * size).max(UNIT) as u64,
         box_length: box_length as u32,
     };
-    let axes = [
-        axis(length, 0, ROW_BYTES / size),
-        axis(rows, length, lines),
-        axis(matrices, rows * length, 1),
-        axis(1, 0, 1),
-    ];
+    let axes =
+        [axis(length, 0, ROW_BYTES / size), axis(rows, length, lines), axis(matrices, rows * length, 1), axis(1, 0, 1)];
     TensorMap::new(arithmetic.element(), &axes, Swizzle::Bytes128).map_err(wrong)
 }
 
@@ -161,7 +161,8 @@ impl Engine<'_> {
             // A step is 128 bytes of every line: 64 terms of 16 bits.
             Plan { columns: width, tiles, units, chunks, chunk: width * 4, stream_k: true }
         };
-        let widths = Arithmetic::BF16.widths().iter().filter(|&&width| width < columns.max(64).next_multiple_of(64) + 64);
+        let widths =
+            Arithmetic::BF16.widths().iter().filter(|&&width| width < columns.max(64).next_multiple_of(64) + 64);
         let plans = widths.map(plan);
         plans.min_by(|a, b| a.cost().total_cmp(&b.cost())).unwrap_or_else(|| plan(&64))
     }
@@ -228,7 +229,8 @@ impl Engine<'_> {
         ];
         let mut words = words.concat();
         words.resize(32, 0);
-        let half = |words: &[i32]| Arg::Scalar(Scalar::Bytes(words.iter().flat_map(|word| word.to_ne_bytes()).collect()));
+        let half =
+            |words: &[i32]| Arg::Scalar(Scalar::Bytes(words.iter().flat_map(|word| word.to_ne_bytes()).collect()));
         [half(&words[..16]), half(&words[16..])]
     }
 }
@@ -239,7 +241,13 @@ fn dense(channels: usize, at: usize) -> bool {
 }
 
 /// Windows times filters: a row for each pixel of `walk`, written into `out` where `taps` says.
-fn pixels(this: &ConvLaunch<'_>, taps: Taps, walk: Walk, [images, filters, out]: [&Tensor; 3], cost: Cost) -> Result<()> {
+fn pixels(
+    this: &ConvLaunch<'_>,
+    taps: Taps,
+    walk: Walk,
+    [images, filters, out]: [&Tensor; 3],
+    cost: Cost,
+) -> Result<()> {
     let Some(arithmetic) = arithmetic(images.dtype()) else { return Err(wrong("matrix units take no such numbers")) };
     let depth = arithmetic.depth();
     let (channels, columns) = (images.shape()[1], out.shape()[1]);
@@ -288,7 +296,8 @@ pub(super) fn backward_data(this: &ConvLaunch<'_>, [grad, weight, out]: [&Tensor
     let cost = Cost { flops: this.cost.flops / (down * right) as f64, bytes: this.cost.bytes / (down * right) as f64 };
     for place in (0..down).flat_map(|y| (0..right).map(move |x| [y, x])) {
         // Tap t of pixel p was under output pixel (p + padding - t * dilation) / stride, where that is whole.
-        let along = [0, 1].map(|axis| Line::new(g.kernel[axis], g.stride[axis], g.dilation[axis], g.before()[axis], place[axis]));
+        let along = [0, 1]
+            .map(|axis| Line::new(g.kernel[axis], g.stride[axis], g.dilation[axis], g.before()[axis], place[axis]));
         let taps = Taps {
             count: along.map(|line| line.count),
             origin: along.map(|line| line.origin),

@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Code;
+use super::code::Code;
 use crate::kernels::expr::vecmath::avx512::{exp, expm1, sigmoid, tanh};
 use crate::kernels::expr::{BinaryOp, UnaryOp};
 

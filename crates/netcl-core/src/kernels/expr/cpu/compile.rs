@@ -1,6 +1,7 @@
 //! From an expression to instructions and registers.
 
-use super::{Code, Instr, Program, Slot};
+use super::Program;
+use super::code::{Code, Instr, Slot};
 use crate::backend::cpu::simd;
 use crate::dtype::DType;
 use crate::kernels::expr::{BinaryOp, Expr, Id, Node, TernaryOp};

@@ -6,7 +6,7 @@ use std::slice;
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
-use super::{Code, Instr};
+use super::code::{Code, Instr};
 #[cfg(target_arch = "x86_64")]
 use crate::backend::cpu::simd;
 use crate::backend::cpu::simd::Level;

@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 use smallvec::SmallVec;
 
 use super::avx512::{self, LANES};
-use super::{Code, Instr, Slot};
+use super::code::{Code, Instr, Slot};
 use crate::kernels::expr::{BinaryOp, UnaryOp};
 
 /// Registers of a value: enough to repay the choice of an instruction, few enough for those of three operands.

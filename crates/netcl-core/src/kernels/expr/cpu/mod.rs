@@ -7,6 +7,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod code;
 mod compile;
 mod exec;
 #[cfg(target_arch = "x86_64")]
@@ -19,7 +20,8 @@ use crate::backend::cpu::simd::{self, Level};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
-use super::{BinaryOp, Expr, Literal, UnaryOp};
+use super::{Expr, Literal};
+use code::{Code, Instr, Slot};
 pub use run::{Nest, Registers, Source, Target};
 
 /// A compiled expression. Immutable and shareable; every run has its own registers.
@@ -49,37 +51,6 @@ pub struct Program {
     fused: Option<Vec<fused::Step>>,
     compute: DType,
     level: Level,
-}
-
-/// Where a chunk lies: first the inputs, then the outputs, then the registers.
-type Slot = u16;
-
-/// What an instruction does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Code {
-    Copy,
-    Unary(UnaryOp),
-    Binary(BinaryOp),
-    Fma,
-    Select,
-    /// A comparison and the choice made from it in one pass: relu and its relatives.
-    Choose(BinaryOp),
-}
-
-impl Code {
-    /// Whether a source that is one number need not stand in every element of its chunk.
-    fn takes_numbers(self) -> bool {
-        use BinaryOp::{Add, Div, Max, Min, Mul, Sub};
-        matches!(self, Code::Binary(Add | Sub | Mul | Div | Min | Max))
-    }
-}
-
-/// One loop over a chunk. The destination is never one of the sources.
-#[derive(Clone, Copy, Debug)]
-struct Instr {
-    code: Code,
-    sources: [Slot; 4],
-    target: Slot,
 }
 
 impl Program {

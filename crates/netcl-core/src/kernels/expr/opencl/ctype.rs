@@ -207,8 +207,8 @@ impl CType {
     }
 }
 
-/// Rounds floats to the nearest bfloat16, ties to even; a NaN stays one instead of rounding to infinity.
-fn bf16_bits(width: usize) -> Helper {
+/// `bf16_bits`, `bf16_bits4`, ...: rounds floats to the nearest bfloat16, ties to even; a NaN stays one instead of rounding to infinity.
+pub fn bf16_bits(width: usize) -> Helper {
     let w = if width == 1 { String::new() } else { width.to_string() };
     let name = format!("bf16_bits{w}");
     let text = format!(

@@ -8,8 +8,8 @@ mod ctype;
 mod inline;
 mod kernel;
 
-pub use ctype::CType;
 pub(crate) use ctype::tag;
+pub use ctype::{CType, bf16_bits};
 pub use inline::{Inlined, inline_c};
 pub(in crate::kernels) use inline::{Statements, extremum, in_comment};
 pub use kernel::{

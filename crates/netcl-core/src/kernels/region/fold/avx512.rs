@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::RUN;
-use crate::kernels::region::Combine;
+use crate::kernels::described::Combine;
 
 const LANES: usize = 16;
 /// Registers that are filled in turn, so that none waits for itself.

@@ -299,7 +299,7 @@ fn call(
 }
 
 /// Ends the process because the device does not answer.
-pub(super) fn give_up() -> ! {
+pub(crate) fn give_up() -> ! {
     end(
         LAST.load(Ordering::SeqCst),
         b"netcl: interrupted, and the device has not answered for 3 s: leaving without waiting for it\n",
