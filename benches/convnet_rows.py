@@ -69,7 +69,7 @@ def netcl_convolution(row, options):
     import netcl as nc
 
     operands, (stride, padding, groups), precision = convolution_operands(row, options.shrink)
-    x, weight, grad = (nc.Tensor.from_host(options.queue, each) for each in operands)
+    x, weight, grad = (nc.Tensor.from_host(options.queue, each, dtype=each.dtype.name) for each in operands)
     x.requires_grad = weight.requires_grad = True
 
     @nc.runtime.capture
