@@ -33,7 +33,7 @@ struct Cli {
 enum Command {
     /// Install what the tests need, then run every stage.
     Test(TestArgs),
-    /// Build the wheels (manylinux2014) and the source distribution of a release into wheels/.
+    /// Build the wheels (manylinux2014, musllinux) and the source distribution of a release into wheels/.
     Wheel,
 }
 

@@ -1,6 +1,7 @@
 //! `cargo xtask wheel`: the wheels and the source distribution of a release.
 //!
-//! zig links against the glibc of manylinux2014, whatever this machine has, and maturin refuses a wheel that asks for a newer one.
+//! zig links for any of the platforms, against the glibc of manylinux2014 or musl, whatever this machine has; maturin refuses a wheel
+//! that asks for a newer one.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +11,14 @@ use crate::install::python;
 use crate::process::{capture, stream};
 use crate::workspace::Workspace;
 
-/// Every platform that a release is built for. A target whose standard library rustup has not installed is left out, with a line.
-const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
+/// Every target that a release is built for, with the tag of its wheel. One whose standard library rustup has not installed is left
+/// out, with a line.
+const TARGETS: [(&str, &str); 4] = [
+    ("x86_64-unknown-linux-gnu", "manylinux2014"),
+    ("aarch64-unknown-linux-gnu", "manylinux2014"),
+    ("x86_64-unknown-linux-musl", "musllinux_1_2"),
+    ("aarch64-unknown-linux-musl", "musllinux_1_2"),
+];
 /// The most bytes of a wheel.
 const MOST: u64 = 15 << 20;
 
@@ -27,12 +34,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     }
     stream(workspace.python_module("maturin sdist --out").arg(&folder))?;
     let installed = capture(workspace.command("rustup").args(["target", "list", "--installed"]))?;
-    for target in TARGETS {
+    for (target, tag) in TARGETS {
         if !installed.lines().any(|line| line.trim() == target) {
             println!("no wheel for {target}: rustup target add {target}");
             continue;
         }
-        let line = format!("maturin build --release --zig --compatibility manylinux2014 --target {target} --out");
+        let line = format!("maturin build --release --zig --compatibility {tag} --target {target} --out");
         stream(workspace.python_module(&line).arg(&folder).arg("--interpreter").arg(workspace.python()))?;
     }
     let mut too_large = Vec::new();
