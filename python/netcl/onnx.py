@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -49,8 +49,12 @@ class OnnxModule(Module):
         """The names of the outputs."""
         return [name for name, _, _ in self._model.outputs]
 
-    def forward(self, *inputs: Tensor, **named: Tensor) -> Any:
-        """The result; a tuple where the model has several. Inputs in order or by name."""
+    def forward(self, *inputs: Tensor | float, **named: Tensor | float) -> Any:
+        """The result; a tuple where the model has several. Inputs in order or by name.
+
+        A number is an input without axes that stays on the host: what it decides (a sampling rate, a length) is decided when a
+        function is compiled.
+        """
         given = dict(zip(self.inputs, inputs, strict=False)) | named
         unknown = set(named) - set(self.inputs)
         if unknown or len(inputs) > len(self.inputs) or len(given) != len(self.inputs):
@@ -71,6 +75,30 @@ def check(path: str | PathLike[str]) -> dict[str, dict[str, Any]]:
     return {"operators": operators, "missing": missing}
 
 
+def _listed(
+    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]],
+    names: tuple[list[str], list[str]],
+    examples: Sequence[Tensor],
+) -> list[tuple[str, int, str]]:
+    """Input, axis and name of each dynamic axis."""
+    count = len(examples)
+    inputs = names[0] or (["input"] if count == 1 else [f"input_{at}" for at in range(count)])
+    listed = []
+    for name, axes in dynamic_axes.items():
+        if name not in inputs:
+            # PyTorch wants the outputs' axes as well; here they follow from those of the inputs.
+            if name in (names[1] or ["output"]) or (not names[1] and name.startswith("output_")):
+                continue
+            raise ValueError(f"dynamic_axes names {name!r}; the inputs are {', '.join(inputs)}")
+        rank = examples[inputs.index(name)].ndim
+        named = axes if isinstance(axes, Mapping) else {axis: f"{name}_{axis}" for axis in axes}
+        for axis, length in named.items():
+            if not -rank <= axis < rank:
+                raise ValueError(f"dynamic_axes names axis {axis} of {name!r}, which has {rank}")
+            listed.append((name, axis % rank, length))
+    return listed
+
+
 def save(
     model: Module,
     path: str | PathLike[str],
@@ -78,18 +106,21 @@ def save(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     dynamic_batch: bool = True,
+    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None,
     external_data: bool | None = None,
 ) -> None:
     """Writes a module as an ONNX file (operator set 18), by running it on example inputs.
 
     Parameters keep their names. With ``dynamic_batch`` the first axis of the first input, and of every other one that is as
-    long there, may have any length. Weights lie in a file beside the model where they are too large for one, or with
+    long there, may have any length. ``dynamic_axes`` says instead which axes do, as PyTorch's does:
+    ``{"tokens": {0: "batch", 1: "sequence"}}``. Axes of one name are equally long; lengths of outputs follow. Weights lie in a file beside the model where they are too large for one, or with
     ``external_data=True``. An error lists every operation that cannot be written, with its modules.
     """
     names = list(input_names or ()), list(output_names or ())
+    axes = None if dynamic_axes is None else _listed(dynamic_axes, names, example_inputs)
     # Modules say their paths while somebody watches.
     _watching.append(None)
     try:
-        _save(model, path, list(example_inputs), *names, dynamic_batch, external_data)
+        _save(model, path, list(example_inputs), *names, dynamic_batch, axes, external_data)
     finally:
         _watching.pop()

@@ -116,11 +116,15 @@ impl Tensor {
         update: impl FnOnce(&mut Tensor) -> Result<()>,
     ) -> Result<Tensor> {
         check_leaf(op, self)?;
+        let noted = trace::before_write(self.raw())?;
         let mut before = Tensor::with_edge(self.raw().clone(), self.edge());
         let mut changed = part(&before, view)?;
         let fresh = !self.is_overwritten();
         update(&mut changed)?;
         before.accept_values();
+        if let Some(old) = noted {
+            trace::assigned(&old, |layout| view(layout), Ok(changed.raw()), self.raw());
+        }
         if grad_enabled() && changed.needs_grad() {
             *self = replaced(op, &before, view, &changed)?;
         } else if fresh {
@@ -149,8 +153,9 @@ impl Tensor {
         let own: SmallVec<[Prepared; 1]> =
             operands.iter().map(|operand| self.prepared(op, self.shape(), *operand)).collect::<Result<_>>()?;
         let others = own.iter().map(Prepared::operand);
-        if trace::active() {
-            let all: SmallVec<[Operand<'_>; 2]> = std::iter::once(Operand::Tensor(self)).chain(others).collect();
+        if let Some(old) = trace::before_write(self.raw())? {
+            let old = Tensor::from(old);
+            let all: SmallVec<[Operand<'_>; 2]> = std::iter::once(Operand::Tensor(&old)).chain(others).collect();
             let new = elementwise::apply(name, &all, params)?;
             drop(all);
             self.overwrite(|target| target.assign(new.raw()))?;
@@ -189,7 +194,16 @@ impl Tensor {
             Prepared::Number(number) => target.fill(*number),
         };
         if !recorded {
-            return self.overwrite(|_| write());
+            let noted = trace::before_write(self.raw())?;
+            self.overwrite(|_| write())?;
+            if let Some(old) = noted {
+                let source = match &source {
+                    Prepared::Tensor(tensor) => Ok(tensor.raw()),
+                    Prepared::Number(number) => Err(*number),
+                };
+                trace::assigned(&old, |layout| view(layout), source, self.raw());
+            }
+            return Ok(());
         }
         let mut before = Tensor::with_edge(self.raw().clone(), self.edge());
         write()?;
@@ -312,6 +326,10 @@ fn replaced(op: &'static str, x: &Tensor, view: &View, source: &Tensor) -> Resul
 pub fn part(x: &Tensor, view: &View) -> Result<Tensor> {
     let out = x.raw().with_layout(view(x.layout())?)?;
     let (shape, dtype, view) = (x.shape().clone(), x.dtype(), view.clone());
+    trace::settings("view", || {
+        let [starts, steps, lengths, _] = trace::part_of(&shape, |layout| view(layout));
+        [("starts", starts), ("steps", steps), ("lengths", lengths)]
+    });
     record("view", &[x], out, Save::NOTHING, || {
         Box::new(move |_, upstream| Ok(smallvec![Some(embedded(upstream, &shape, dtype, &view)?)]))
     })

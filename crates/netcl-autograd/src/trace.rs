@@ -25,6 +25,7 @@ use netcl_core::kernels::elementwise::Number;
 pub use netcl_core::kernels::expr::{BinaryOp, Expr, Id as ExprId, Node as ExprNode, TernaryOp, UnaryOp};
 use netcl_core::kernels::launch::{self, Access, Allocation, Arg, Launch, Sink};
 use netcl_core::observe;
+use netcl_core::shape::{Layout, Shape};
 use netcl_core::storage::Storage;
 use netcl_core::tensor::Tensor as Raw;
 
@@ -59,6 +60,11 @@ impl Value {
     /// The tensor.
     pub fn raw(&self) -> &Raw {
         &self.raw
+    }
+
+    /// Whether its memory holds something else by now.
+    pub fn is_overwritten(&self) -> bool {
+        self.raw.version() != self.version
     }
 
     /// Equal for values that are the same elements.
@@ -325,6 +331,65 @@ fn note_now(name: &'static str, inputs: Vec<Value>, outputs: &[&Raw]) {
         notes.watch.see(&op);
         notes.ops.push(op);
     });
+}
+
+/// A copy of what is about to be overwritten, noted: later writes leave it alone. `None` where nobody traces.
+pub(crate) fn before_write(x: &Raw) -> netcl_core::Result<Option<Raw>> {
+    if !active() {
+        return Ok(None);
+    }
+    let copy = x.duplicate()?;
+    note("duplicate", [x], &[&copy]);
+    Ok(Some(copy))
+}
+
+/// Notes that a part of a tensor was overwritten by a tensor or a number.
+pub(crate) fn assigned(
+    before: &Raw,
+    view: impl Fn(&Layout) -> netcl_core::Result<Layout>,
+    source: std::result::Result<&Raw, f64>,
+    after: &Raw,
+) {
+    settings("assign", || {
+        let [starts, steps, lengths, shape] = part_of(before.shape(), &view);
+        [
+            ("starts", starts),
+            ("steps", steps),
+            ("lengths", lengths),
+            ("shape", shape),
+            ("value", source.err().unwrap_or(0.0).into()),
+        ]
+    });
+    note("assign", std::iter::once(before).chain(source.ok()), &[after]);
+}
+
+/// The part of a tensor that a view shows, as slices: where they start, their steps and lengths along every axis, and the shape that
+/// the part has. Empty lists for a view that is no part of this kind.
+pub(crate) fn part_of(shape: &Shape, view: impl Fn(&Layout) -> netcl_core::Result<Layout>) -> [Attr; 4] {
+    let none = || std::array::from_fn(|_| Attr::Ints(Vec::new()));
+    let whole = Layout::contiguous(shape.clone());
+    let Ok(part) = view(&whole) else { return none() };
+    let shown = || part.shape().iter().map(|&n| n as i64).collect();
+    if part.shape().size() == 0 {
+        return none();
+    }
+    // Strides of a dense tensor tell its axes apart: an offset or a step below the length of an axis is less than the next stride.
+    let at = |axis: usize| part.offset() / whole.strides()[axis].unsigned_abs() % shape[axis];
+    let starts: Vec<i64> = (0..shape.ndim()).map(|axis| at(axis) as i64).collect();
+    let (mut steps, mut lengths) = (vec![1i64; shape.ndim()], vec![1i64; shape.ndim()]);
+    let mut next = 0;
+    for (&length, &stride) in part.shape().iter().zip(part.strides()).filter(|(length, _)| **length > 1) {
+        let own = |axis: &usize| shape[*axis] > 1 && whole.strides()[*axis].unsigned_abs() <= stride.unsigned_abs();
+        let Some(axis) = (next..shape.ndim()).find(own) else { return none() };
+        let step = stride / whole.strides()[axis];
+        let last = starts[axis] + step as i64 * (length as i64 - 1);
+        if step == 0 || step * whole.strides()[axis] != stride || last < 0 || last >= shape[axis] as i64 {
+            return none();
+        }
+        (steps[axis], lengths[axis]) = (step as i64, length as i64);
+        next = axis + 1;
+    }
+    [Attr::Ints(starts), Attr::Ints(steps), Attr::Ints(lengths), Attr::Ints(shown())]
 }
 
 /// A raw cast, noted.

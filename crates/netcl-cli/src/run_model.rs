@@ -1,11 +1,12 @@
 //! `netcl run`: an ONNX model on arrays from files; and what `netcl inspect` says of one.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use netcl::autograd::no_grad;
+use netcl::autograd::{jit, no_grad};
 use netcl::core::backend::opencl::shutdown::interrupted;
 use netcl::io::{Array, npy};
 use netcl::onnx::{self, OnnxModule, Port, Value};
@@ -29,7 +30,7 @@ pub(crate) struct Arguments {
     /// An output and the .npy file to write
     #[arg(long, value_name = "NAME=FILE")]
     output: Vec<String>,
-    /// Run again for a second and print how long a run takes
+    /// Run again for a second, operation by operation and compiled, and print how long a run takes
     #[arg(long)]
     bench: bool,
     /// As for train
@@ -56,7 +57,7 @@ fn files<'a>(given: &'a [String], ports: &[Port], what: &str) -> Result<Vec<(usi
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let device = device(arguments.device.as_deref())?;
-    let model = onnx::load(&arguments.model, &device.queue)?;
+    let model = Arc::new(onnx::load(&arguments.model, &device.queue)?);
     let files_in = files(&arguments.input, model.inputs(), "input")?;
     let files_out = files(&arguments.output, model.outputs(), "output")?;
     let mut inputs = Vec::new();
@@ -66,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         };
         let content = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
         match npy::parse(&content, None).map_err(anyhow::Error::msg).with_context(|| path.display().to_string())? {
-            npy::Content::Array(array) => inputs.push(Value::from(array.to_tensor(&device.queue)?)),
+            npy::Content::Array(array) => inputs.push(value(array.to_tensor(&device.queue)?)?),
             npy::Content::Text(_) => bail!("{} holds text", path.display()),
         }
     }
@@ -87,23 +88,56 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     Ok(Verdict::Good)
 }
 
-/// Times whole runs: until the results are there.
-fn bench(model: &OnnxModule, inputs: &[Value]) -> Result<()> {
+/// One whole number, which decides what a model does, stays on the host.
+fn value(tensor: netcl::Tensor) -> Result<Value> {
+    let decides = tensor.shape().is_empty() && !tensor.dtype().is_float();
+    Ok(if decides { onnx::Array::of_tensor(&tensor)?.into() } else { tensor.into() })
+}
+
+/// Times whole runs, until the results are there: operation by operation, and compiled.
+fn bench(model: &Arc<OnnxModule>, inputs: &[Value]) -> Result<()> {
+    let tensors = |values: Vec<Value>| {
+        values.into_iter().filter_map(|value| match value {
+            Value::Tensor(tensor) => Some(tensor),
+            _ => None,
+        })
+    };
+    measure("eager", || Ok(tensors(model.run(inputs.to_vec())?).collect()))?;
+    let (inside, template) = (model.clone(), inputs.to_vec());
+    let compiled = jit(move |given: &[&netcl::Tensor]| {
+        let mut given = given.iter();
+        let one = |value: &Value| match (value, value) {
+            (Value::Tensor(_), own) => given.next().map_or_else(|| own.clone(), |&tensor| tensor.clone().into()),
+            (other, _) => other.clone(),
+        };
+        Ok(tensors(inside.run(template.iter().map(one).collect())?).collect::<Vec<_>>())
+    });
+    let given: Vec<netcl::Tensor> = tensors(inputs.to_vec()).collect();
+    let given: Vec<&netcl::Tensor> = given.iter().collect();
+    if let Err(error) = measure("compiled", || Ok(compiled.call(&given)?)) {
+        print(&format!("compiled: not possible: {error}"))?;
+    }
+    Ok(())
+}
+
+fn measure(what: &str, run: impl Fn() -> Result<Vec<netcl::Tensor>>) -> Result<()> {
+    // Memory and programs of the first runs stay for the others.
+    for _ in 0..2 {
+        run()?;
+    }
     let mut times = Vec::new();
     let start = Instant::now();
     while (start.elapsed() < BENCH.0 || times.len() < BENCH.1) && !interrupted() {
         let begin = Instant::now();
-        for value in model.run(inputs.to_vec())? {
-            if let Value::Tensor(tensor) = value {
-                tensor.queue().finish()?;
-            }
+        for tensor in run()? {
+            tensor.queue().finish()?;
         }
         times.push(begin.elapsed());
     }
     times.sort_unstable();
     if let (Some(best), Some(median)) = (times.first(), times.get(times.len() / 2)) {
         let ms = |time: &Duration| time.as_secs_f64() * 1e3;
-        print(&format!("{} runs: median {:.3} ms, best {:.3} ms", times.len(), ms(median), ms(best)))?;
+        print(&format!("{what}: {} runs, median {:.3} ms, best {:.3} ms", times.len(), ms(median), ms(best)))?;
     }
     Ok(())
 }

@@ -3,6 +3,8 @@
 //! Whole numbers are computed exactly and wrapped to their type, fractions in float64 and rounded to theirs. What happens here
 //! is over before anything is launched, so that it disappears from what `jit` and captures record.
 
+use std::cell::Cell;
+
 use netcl_nn::autograd::{DType, Error, Queue, Result, Tensor};
 
 use crate::kind::{Kind, Overflow};
@@ -32,13 +34,29 @@ pub struct Array {
 /// More elements than this are not made on the host by an operation whose inputs are small.
 const MOST: usize = 1 << 28;
 
+thread_local! {
+    static LIMIT: Cell<usize> = const { Cell::new(MOST) };
+}
+
+/// Runs `f` with a lower limit to the elements that an operation makes on the host.
+pub(crate) fn with_limit<T>(limit: usize, f: impl FnOnce() -> T) -> T {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LIMIT.set(self.0);
+        }
+    }
+    let _restore = Restore(LIMIT.replace(limit));
+    f()
+}
+
 pub(crate) fn bad(what: impl Into<String>) -> Error {
     Error::argument("onnx", what)
 }
 
 /// The number of elements of a shape that is not trusted.
 pub(crate) fn count(shape: &[usize]) -> Result<usize> {
-    let all = shape.iter().try_fold(1usize, |all, &n| all.checked_mul(n)).filter(|&all| all <= MOST);
+    let all = shape.iter().try_fold(1usize, |all, &n| all.checked_mul(n)).filter(|&all| all <= LIMIT.get());
     all.ok_or_else(|| bad(format!("a result of shape {shape:?} is too large")))
 }
 

@@ -11,9 +11,11 @@ use crate::{proto, tensors};
 type Result<T> = std::result::Result<T, String>;
 
 /// Nodes that functions may expand to.
-const MOST_NODES: usize = 1 << 20;
+const MOST_NODES: usize = 1 << 18;
 /// Functions that call each other.
 const MOST_CALLS: usize = 32;
+/// Numbers, bytes of names and nodes that calls of functions may copy from attributes.
+const MOST_COPIED: usize = 1 << 26;
 
 /// An attribute of a node.
 #[derive(Clone, Debug)]
@@ -78,6 +80,26 @@ impl Graph {
     }
 }
 
+impl Attribute {
+    /// About how much a copy takes.
+    fn weight(&self) -> usize {
+        match self {
+            Attribute::Float(_) | Attribute::Int(_) => 1,
+            Attribute::Text(text) => text.len(),
+            Attribute::Tensor(array) => array.len(),
+            Attribute::Floats(list) => list.len(),
+            Attribute::Ints(list) => list.len(),
+            Attribute::Texts(list) => list.iter().map(|text| text.len() + 1).sum(),
+            Attribute::Graph(graph) => {
+                let constants: usize = graph.constants.iter().map(|(name, array)| name.len() + array.len()).sum();
+                // A node has names, a table of attributes and lists.
+                let node = |node: &Node| 64 + node.attributes.values().map(Attribute::weight).sum::<usize>();
+                constants + graph.nodes.iter().map(node).sum::<usize>()
+            }
+        }
+    }
+}
+
 impl Node {
     pub(crate) fn graphs(&self) -> impl Iterator<Item = &Graph> {
         let attributes = self.attributes.values().filter_map(|attribute| match attribute {
@@ -90,9 +112,10 @@ impl Node {
 
 /// Makes graphs out of what a file says.
 pub(crate) struct Builder<'m> {
-    folder: Option<&'m Path>,
+    beside: tensors::Beside<'m>,
     functions: HashMap<(&'m str, &'m str), &'m proto::Function>,
     nodes: usize,
+    copied: usize,
 }
 
 /// What holds where nodes stand.
@@ -107,7 +130,7 @@ struct Context<'c> {
 impl<'m> Builder<'m> {
     pub(crate) fn new(model: &'m proto::Model, folder: Option<&'m Path>) -> Self {
         let functions = model.functions.iter().map(|f| ((plain(&f.domain), f.name.as_str()), f)).collect();
-        Builder { folder, functions, nodes: 0 }
+        Builder { beside: tensors::Beside::new(folder), functions, nodes: 0, copied: 0 }
     }
 
     pub(crate) fn model(&mut self, model: &proto::Model) -> Result<Graph> {
@@ -115,14 +138,14 @@ impl<'m> Builder<'m> {
         let given = HashMap::new();
         let mut graph = self.graph(graph, Context { opsets: &model.opset_import, given: &given, calls: 0 })?;
         forget(&mut graph, &[]);
-        check(&graph, &HashSet::new())?;
+        check(&graph, None)?;
         Ok(graph)
     }
 
     fn graph(&mut self, graph: &proto::Graph, context: Context<'_>) -> Result<Graph> {
         let mut constants = Vec::new();
         for tensor in &graph.initializer {
-            constants.push((tensor.name.clone(), tensors::read(tensor, self.folder)?));
+            constants.push((tensor.name.clone(), tensors::read(tensor, &self.beside)?));
         }
         for sparse in &graph.sparse_initializer {
             let name = sparse.values.as_ref().map(|values| values.name.clone()).unwrap_or_default();
@@ -151,6 +174,7 @@ impl<'m> Builder<'m> {
             let value = if attribute.ref_attr_name.is_empty() {
                 self.attribute(attribute, context)?
             } else {
+                self.copies(context.given.get(&attribute.ref_attr_name).into_iter())?;
                 context.given.get(&attribute.ref_attr_name).cloned()
             };
             if let Some(value) = value {
@@ -178,6 +202,15 @@ impl<'m> Builder<'m> {
         })
     }
 
+    /// Counts what is copied: a small file could ask for copies of copies.
+    fn copies<'a>(&mut self, attributes: impl Iterator<Item = &'a Attribute>) -> Result<()> {
+        self.copied += attributes.map(Attribute::weight).sum::<usize>();
+        if self.copied > MOST_COPIED {
+            return Err("the attributes that its functions copy take too much memory".to_owned());
+        }
+        Ok(())
+    }
+
     /// A function with the attributes of a call put in.
     fn function(
         &mut self,
@@ -196,6 +229,7 @@ impl<'m> Builder<'m> {
                 given.insert(default.name.clone(), value);
             }
         }
+        self.copies(attributes.values())?;
         given.extend(attributes.iter().map(|(name, value)| (name.clone(), value.clone())));
         let context = Context { opsets: &function.opset_import, given: &given, calls: calls + 1 };
         let port = |name: &String| Port { name: name.clone(), kind: None, shape: None };
@@ -214,7 +248,7 @@ impl<'m> Builder<'m> {
             2 => Attribute::Int(from.i.unwrap_or(0)),
             3 => Attribute::Text(text(from.s.as_ref().unwrap_or(&Blob::default()))),
             4 => match &from.t {
-                Some(tensor) => Attribute::Tensor(tensors::read(tensor, self.folder)?),
+                Some(tensor) => Attribute::Tensor(tensors::read(tensor, &self.beside)?),
                 None => return Ok(None),
             },
             5 => match &from.g {
@@ -235,7 +269,7 @@ impl<'m> Builder<'m> {
 
     fn sparse(&self, sparse: &proto::SparseTensor) -> Result<Array> {
         let read = |tensor: &Option<proto::Tensor>| match tensor {
-            Some(tensor) => tensors::read(tensor, self.folder),
+            Some(tensor) => tensors::read(tensor, &self.beside),
             None => Err("a sparse tensor lacks its values or indices".to_owned()),
         };
         let (values, indices) = (read(&sparse.values)?, read(&sparse.indices)?);
@@ -312,31 +346,42 @@ fn forget(graph: &mut Graph, keep: &[String]) {
     }
 }
 
+/// Names of values, and those around them.
+struct Known<'k> {
+    names: HashSet<&'k str>,
+    around: Option<&'k Known<'k>>,
+}
+
+impl Known<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.names.contains(name) || self.around.is_some_and(|around| around.has(name))
+    }
+}
+
 /// Every value is made before it is read, and by one node only.
-fn check(graph: &Graph, around: &HashSet<&str>) -> Result<()> {
-    let mut known = around.clone();
-    known.extend(graph.inputs.iter().map(|port| port.name.as_str()));
-    known.extend(graph.constants.iter().map(|(name, _)| name.as_str()));
+fn check(graph: &Graph, around: Option<&Known<'_>>) -> Result<()> {
+    let ports = graph.inputs.iter().map(|port| port.name.as_str());
+    let names = ports.chain(graph.constants.iter().map(|(name, _)| name.as_str())).collect();
+    let mut known = Known { names, around };
     let mut made = HashSet::new();
     for node in &graph.nodes {
-        if let Some(name) = node.inputs.iter().find(|name| !name.is_empty() && !known.contains(name.as_str())) {
+        if let Some(name) = node.inputs.iter().find(|name| !name.is_empty() && !known.has(name)) {
             return Err(format!(
                 "node {:?} ({}) reads {name:?}, which nothing before it makes",
                 node.name, node.operator
             ));
         }
         for inner in node.graphs() {
-            let none = HashSet::new();
-            check(inner, if node.body.is_some() { &none } else { &known })?;
+            check(inner, if node.body.is_some() { None } else { Some(&known) })?;
         }
         for name in node.outputs.iter().filter(|name| !name.is_empty()) {
             if !made.insert(name.as_str()) {
                 return Err(format!("two nodes make {name:?}"));
             }
-            known.insert(name);
+            known.names.insert(name);
         }
     }
-    match graph.outputs.iter().find(|port| !port.name.is_empty() && !known.contains(port.name.as_str())) {
+    match graph.outputs.iter().find(|port| !port.name.is_empty() && !known.has(&port.name)) {
         Some(port) => Err(format!("nothing makes the output {:?}", port.name)),
         None => Ok(()),
     }

@@ -36,7 +36,7 @@ pub mod wire;
 
 pub use array::{Array, Data};
 pub use error::{Error, Result};
-pub use export::{SaveOptions, save, save_with};
+pub use export::{DynamicAxis, SaveOptions, save, save_with};
 pub use graph::Port;
 pub use kind::Kind;
 pub use module::{OnnxModule, Report, inspect, load, read};
@@ -52,5 +52,5 @@ pub fn operators() -> Vec<&'static str> {
 /// # Errors
 /// If its type is not supported, or its data do not fit its shape.
 pub fn tensor(stored: &proto::Tensor) -> std::result::Result<Array, String> {
-    tensors::read(stored, None)
+    tensors::read(stored, &tensors::Beside::new(None))
 }

@@ -13,7 +13,7 @@ use crate::graph::{Builder, Graph, Port};
 use crate::kind::Kind;
 use crate::run::{Scope, run};
 use crate::value::Value;
-use crate::{proto, wire};
+use crate::{ops, proto, wire};
 
 /// Operator sets that are understood.
 const OPSETS: std::ops::RangeInclusive<i64> = 1..=27;
@@ -222,6 +222,7 @@ impl OnnxModule {
             Some((_, _, tensor)) => tensor.latest().queue().clone(),
             None => self.queue.clone(),
         });
+        ops::begin_run();
         let inputs = inputs.into_iter().map(|value| value.on_device(&queue)).collect::<autograd::Result<_>>()?;
         let values = self.stored.iter().map(|(name, _, tensor)| (name.as_str(), tensor.latest().into())).collect();
         run(&self.graph, inputs, &queue, Some(&Scope { values, around: None }))

@@ -1,8 +1,10 @@
 //! Tensors in files: typed lists, raw bytes and external data become arrays.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use half::{bf16, f16};
 
@@ -16,8 +18,23 @@ type Result<T> = std::result::Result<T, String>;
 /// Elements that a tensor without stored values may have (its shape alone would ask for memory otherwise).
 const MOST_ELEMENTS: usize = 1 << 31;
 
-/// Reads a tensor; `folder` is where external data may lie.
-pub(crate) fn read(tensor: &proto::Tensor, folder: Option<&Path>) -> Result<Array> {
+/// How often the bytes of a file may be read: tensors can share them, but not without end.
+const MOST_READINGS: u64 = 8;
+
+/// Where external data may lie, and how much was read of each file.
+pub(crate) struct Beside<'p> {
+    folder: Option<&'p Path>,
+    read: RefCell<HashMap<PathBuf, u64>>,
+}
+
+impl<'p> Beside<'p> {
+    pub(crate) fn new(folder: Option<&'p Path>) -> Beside<'p> {
+        Beside { folder, read: RefCell::default() }
+    }
+}
+
+/// Reads a tensor; its external data may lie `beside` the model.
+pub(crate) fn read(tensor: &proto::Tensor, beside: &Beside<'_>) -> Result<Array> {
     let named = |what: String| format!("tensor {:?}: {what}", tensor.name);
     let kind = Kind::of_code(i64::from(tensor.data_type))
         .ok_or_else(|| named(format!("element type {} is not supported", tensor.data_type)))?;
@@ -25,7 +42,7 @@ pub(crate) fn read(tensor: &proto::Tensor, folder: Option<&Path>) -> Result<Arra
     let n: usize = shape.iter().product();
     let external;
     let raw = if tensor.data_location == 1 {
-        external = external_data(tensor, folder, bytes_of(kind, n)).map_err(named)?;
+        external = external_data(tensor, beside, bytes_of(kind, n)).map_err(named)?;
         &external
     } else {
         &tensor.raw_data.0
@@ -125,7 +142,7 @@ fn from_lists(kind: Kind, n: usize, tensor: &proto::Tensor) -> Result<Data> {
 }
 
 /// Bytes in a file beside the model; never above its folder.
-fn external_data(tensor: &proto::Tensor, folder: Option<&Path>, length: usize) -> Result<Vec<u8>> {
+fn external_data(tensor: &proto::Tensor, beside: &Beside<'_>, length: usize) -> Result<Vec<u8>> {
     let entry =
         |key: &str| tensor.external_data.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str());
     let number = |key: &str| match entry(key) {
@@ -133,9 +150,13 @@ fn external_data(tensor: &proto::Tensor, folder: Option<&Path>, length: usize) -
         Some(text) => text.parse::<u64>().map(Some).map_err(|_| format!("{key} of its external data is {text:?}")),
     };
     let location = entry("location").ok_or("its external data has no location")?;
+    let folder = beside.folder;
     let folder =
         folder.ok_or("it has external data, for which the model's folder must be known: load it from a file")?;
-    if location.is_empty() || !Path::new(location).components().all(|part| matches!(part, Component::Normal(_))) {
+    // `model.onnx` alone has an empty folder.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    if location.is_empty() || !Path::new(location).components().all(inside) {
         return Err(format!("its external data lies outside of the model's folder: {location:?}"));
     }
     let unreadable = |error: std::io::Error| format!("its external data {location:?} cannot be read: {error}");
@@ -150,11 +171,21 @@ fn external_data(tensor: &proto::Tensor, folder: Option<&Path>, length: usize) -
             entry("length").unwrap_or("")
         ));
     }
-    let mut file = File::open(path).map_err(unreadable)?;
+    // Opening a pipe would wait for ever.
+    if !std::fs::metadata(&path).map_err(unreadable)?.is_file() {
+        return Err(format!("its external data {location:?} is no file"));
+    }
+    let mut file = File::open(&path).map_err(unreadable)?;
     let offset = number("offset")?.unwrap_or(0);
     let size = file.metadata().map_err(unreadable)?.len();
     if offset.checked_add(length as u64).is_none_or(|end| end > size) {
         return Err(format!("its external data {location:?} ends too early"));
+    }
+    let mut read = beside.read.borrow_mut();
+    let so_far = read.entry(path).or_default();
+    *so_far += length as u64;
+    if *so_far > size.saturating_mul(MOST_READINGS) {
+        return Err(format!("its external data {location:?} is shared by too many tensors"));
     }
     file.seek(SeekFrom::Start(offset)).map_err(unreadable)?;
     let mut bytes = vec![0; length];

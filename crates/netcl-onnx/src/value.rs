@@ -67,9 +67,11 @@ impl Value {
         }
     }
 
-    /// An array of a type that devices compute with becomes a tensor: how values enter a model.
+    /// An array of a type that devices compute with becomes a tensor: how values enter a model. One whole number stays on the host:
+    /// it mostly decides what is computed, such as a sampling rate or a length.
     pub fn on_device(self, queue: &Queue) -> Result<Value> {
         match self {
+            Value::Array(array) if array.shape.is_empty() && !array.kind.is_float() => Ok(Value::Array(array)),
             Value::Array(array) if array.kind.dtype().is_some() => Ok(array.to_tensor(queue)?.into()),
             Value::Sequence(values) => {
                 Ok(Value::Sequence(values.into_iter().map(|value| value.on_device(queue)).collect::<Result<_>>()?))

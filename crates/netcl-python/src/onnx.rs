@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use netcl::nn::Role;
-use netcl::onnx::{self, OnnxModule, Port, SaveOptions, Value};
+use netcl::onnx::{self, Array, DynamicAxis, Kind, OnnxModule, Port, SaveOptions, Value};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple};
 
 use crate::device::queue_from_py;
 use crate::error::{carry, to_py};
@@ -35,6 +35,19 @@ fn result(py: Python<'_>, queue: &netcl::core::backend::Queue, value: &Value) ->
         }
         value => Ok(object(py, value.to_tensor(queue).map_err(to_py)?)?.unbind()),
     }
+}
+
+/// An input: a tensor, or one number, which stays on the host.
+fn given(input: &Bound<'_, PyAny>, kind: Option<Kind>) -> PyResult<Value> {
+    if input.is_instance_of::<PyInt>() {
+        let kind = kind.filter(|kind| !kind.is_float());
+        return Ok(Array::ints(kind.unwrap_or(Kind::I64), vec![], vec![input.extract()?]).into());
+    }
+    if input.is_instance_of::<PyFloat>() {
+        let kind = kind.filter(|kind| kind.is_float());
+        return Ok(Array::floats(kind.unwrap_or(Kind::F32), vec![], vec![input.extract()?]).into());
+    }
+    Ok(Value::Tensor(held(input, "an input")?.as_ref().clone()))
 }
 
 #[pymethods]
@@ -69,10 +82,14 @@ impl Model {
     }
 
     fn run(&self, py: Python<'_>, inputs: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<Py<PyAny>>> {
-        let inputs = inputs.iter().map(|input| held(input, "an input")).collect::<PyResult<Vec<_>>>()?;
-        let queue = inputs.first().map(|tensor| tensor.queue().clone());
+        let ports = self.0.inputs();
+        let value = |(at, input): (usize, &Bound<'_, PyAny>)| given(input, ports.get(at).and_then(|port| port.kind));
+        let values = inputs.iter().enumerate().map(value).collect::<PyResult<Vec<Value>>>()?;
+        let queue = values.iter().find_map(|value| match value {
+            Value::Tensor(tensor) => Some(tensor.queue().clone()),
+            _ => None,
+        });
         let queue = queue.unwrap_or_else(|| netcl::manager().cpu().queue);
-        let values = inputs.iter().map(|tensor| Value::Tensor((**tensor).clone())).collect();
         let outputs = py.detach(|| self.0.run(values)).map_err(to_py)?;
         outputs.iter().map(|value| result(py, &queue, value)).collect()
     }
@@ -111,6 +128,7 @@ fn flattened(result: &Bound<'_, PyAny>, into: &mut Vec<netcl::Tensor>) -> PyResu
 
 /// Writes a module as an ONNX file.
 #[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "those of the Python function")]
 fn save(
     model: &Bound<'_, PyAny>,
     path: PathBuf,
@@ -118,12 +136,15 @@ fn save(
     input_names: Vec<String>,
     output_names: Vec<String>,
     dynamic_batch: bool,
+    dynamic_axes: Option<Vec<(String, usize, String)>>,
     external_data: Option<bool>,
 ) -> PyResult<()> {
     let module = PythonModule::new(model)?;
     let inputs = examples.iter().map(|example| Ok(held(example, "an example input")?.as_ref().clone()));
     let inputs = inputs.collect::<PyResult<Vec<netcl::Tensor>>>()?;
-    let options = SaveOptions { input_names, output_names, dynamic_batch, external_data };
+    let axis = |(input, axis, name)| DynamicAxis { input, axis, name };
+    let dynamic_axes = dynamic_axes.map(|axes| axes.into_iter().map(axis).collect());
+    let options = SaveOptions { input_names, output_names, dynamic_batch, dynamic_axes, external_data };
     let forward = |inputs: &[netcl::Tensor]| {
         let py = model.py();
         let call = || {

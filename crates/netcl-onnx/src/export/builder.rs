@@ -1,11 +1,12 @@
-//! The graph that is being written: names of values, nodes, initialisers, and lengths that follow the batch.
+//! The graph that is being written: names of values, nodes, initialisers.
 
 use std::collections::{HashMap, HashSet};
 
-use netcl_nn::autograd::trace::{Key, Op, Trace, Value};
+use netcl_nn::autograd::trace::{Key, Op, Value};
 use netcl_nn::autograd::{DType, Tensor};
 
-pub(super) use super::call::{Call, Dim, Trouble, Written};
+pub(super) use super::call::{Call, Trouble, Written};
+pub(super) use super::lengths::{Dim, Runs};
 use crate::kind::Kind;
 use crate::proto;
 use crate::wire::Blob;
@@ -41,14 +42,9 @@ pub(super) fn texts(name: &str, values: &[&str]) -> proto::Attribute {
 const LARGE: usize = 1 << 20;
 
 pub(super) struct Builder<'t> {
-    /// The trace that is written, and the one with a larger batch.
-    traces: &'t [Trace],
-    /// The batch of each trace.
-    batches: [i64; 2],
-    /// The input whose first axis is the batch.
-    pub(super) batch_input: Option<String>,
-    /// The batch as a tensor of one number, once it is needed.
-    batch: Option<String>,
+    pub(super) runs: &'t Runs,
+    /// Dynamic lengths as tensors of one number, once they are needed.
+    pub(super) lengths: HashMap<usize, String>,
     names: HashMap<Key, String>,
     failed: HashSet<Key>,
     /// Parameters and buffers by value.
@@ -63,12 +59,7 @@ pub(super) struct Builder<'t> {
 }
 
 impl<'t> Builder<'t> {
-    pub(super) fn new(
-        root: &'static str,
-        traces: &'t [Trace],
-        batches: [i64; 2],
-        stored: Vec<(String, Tensor)>,
-    ) -> Builder<'t> {
+    pub(super) fn new(root: &'static str, runs: &'t Runs, stored: Vec<(String, Tensor)>) -> Builder<'t> {
         let mut by_value = HashMap::new();
         for (name, tensor) in stored {
             by_value.entry(Value::from(tensor.latest().raw()).key()).or_insert(name);
@@ -77,10 +68,8 @@ impl<'t> Builder<'t> {
         let taken = by_value.values().cloned().collect();
         Builder {
             root,
-            traces,
-            batches,
-            batch_input: None,
-            batch: None,
+            runs,
+            lengths: HashMap::new(),
             names: HashMap::new(),
             failed: HashSet::new(),
             stored: by_value,
@@ -137,7 +126,8 @@ impl<'t> Builder<'t> {
     }
 
     /// The name of a value, which becomes an initialiser if it is a constant.
-    pub(super) fn value(&mut self, (value, twin): (&Value, Option<&Value>)) -> Written<String> {
+    pub(super) fn value(&mut self, seen: &[&Value]) -> Written<String> {
+        let value = seen[0];
         let key = value.key();
         if let Some(name) = self.names.get(&key) {
             return Ok(name.clone());
@@ -146,7 +136,8 @@ impl<'t> Builder<'t> {
             return Err(Trouble::Downstream);
         }
         let known = self.stored.contains_key(&key);
-        if let Some((launch, module)) = self.traces[0].writer(value).filter(|(launch, _)| !known && !launch.is_empty())
+        if let Some((launch, module)) =
+            self.runs.traces[0].writer(value).filter(|(launch, _)| !known && !launch.is_empty())
         {
             let place = self.place(&module);
             let place = if place.is_empty() { String::new() } else { format!(" in {place}") };
@@ -154,58 +145,37 @@ impl<'t> Builder<'t> {
                 format!("it reads what {launch}{place} made, which is no operation that can be exported").into()
             );
         }
-        let name = self.constant(value, twin)?;
+        if seen.iter().any(|value| value.is_overwritten()) {
+            return Err("it reads values that were overwritten since by what is no operation".into());
+        }
+        let name = self.constant(seen)?;
         self.names.insert(key, name.clone());
         Ok(name)
     }
 
     pub(super) fn input(&mut self, call: &Call<'_>, at: usize) -> Written<String> {
-        self.value(call.input(at))
+        self.value(&call.input(at))
     }
 
     pub(super) fn inputs(&mut self, call: &Call<'_>) -> Written<Vec<String>> {
         (0..call.op.inputs.len()).map(|at| self.input(call, at)).collect()
     }
 
-    fn constant(&mut self, value: &Value, twin: Option<&Value>) -> Written<String> {
+    fn constant(&mut self, seen: &[&Value]) -> Written<String> {
+        let value = seen[0];
         let raw = value.raw();
-        if let Some(twin) = twin.filter(|twin| twin.raw().shape() != raw.shape()) {
-            return self.stretched(value, twin);
+        if seen.iter().any(|other| other.raw().shape() != raw.shape()) {
+            return self.stretched(seen);
         }
         let bytes = bytes_of(value)?;
         if let Some(name) = self.stored.get(&value.key()).cloned() {
             self.graph.initializer.push(stored(&name, raw.dtype(), raw.shape(), bytes));
             return Ok(name);
         }
-        if twin.is_some_and(|twin| twin.key() != value.key() && bytes_of(twin).is_ok_and(|other| other != bytes)) {
-            let what = "it reads a constant that depends on the size of the batch";
-            return Err(format!("{what}; export with dynamic_batch = false").into());
+        if differ(seen) {
+            return Err(constant_that_depends());
         }
         Ok(self.known(raw.dtype(), raw.shape(), bytes))
-    }
-
-    /// A constant whose lengths follow the batch, if it is the same all along these axes.
-    fn stretched(&mut self, value: &Value, twin: &Value) -> Written<String> {
-        let dims = self.pair(value, Some(twin))?;
-        let mut part = Tensor::from(value.raw().clone());
-        for (axis, dim) in dims.iter().enumerate() {
-            if dim.fixed().is_none() && !part.shape().is_empty() && part.shape()[axis] > 1 {
-                let whole = part.raw().clone();
-                part = Tensor::from(
-                    whole.slice(axis as isize, netcl_nn::autograd::Slice::new(Some(0), Some(1), 1)).map_err(failed)?,
-                );
-                let spread = part.raw().expand(whole.shape().clone()).map_err(failed)?;
-                if bytes_of(&Value::from(&spread))? != bytes_of(&Value::from(&whole))? {
-                    let what =
-                        format!("it reads a constant of shape {} that depends on the size of the batch", whole.shape());
-                    return Err(format!("{what}; export with dynamic_batch = false").into());
-                }
-            }
-        }
-        let bytes = bytes_of(&Value::from(part.raw()))?;
-        let one = self.known(part.dtype(), part.shape(), bytes);
-        let shape = self.numbers(&dims)?;
-        Ok(self.node("Expand", &[&one, &shape], vec![]))
     }
 
     /// A constant without a name of its own; equal ones are one.
@@ -312,116 +282,6 @@ impl<'t> Builder<'t> {
             *value = name.to_owned();
         }
     }
-
-    // ---- lengths that follow the batch ---------------------------------------------------------------------------
-
-    /// Numbers of an operation in both traces.
-    pub(super) fn dims(&self, call: &Call<'_>, of: impl Fn(&Op) -> Vec<i64>) -> Written<Vec<Dim>> {
-        let first = of(call.op);
-        match call.twin.map(of) {
-            None => Ok(first.into_iter().map(Dim::Fixed).collect()),
-            Some(second) => self.fit(&first, &second),
-        }
-    }
-
-    /// The shape of a value of both traces.
-    pub(super) fn pair(&self, value: &Value, twin: Option<&Value>) -> Written<Vec<Dim>> {
-        let shape = |value: &Value| value.raw().shape().iter().map(|&n| n as i64).collect::<Vec<i64>>();
-        match twin {
-            None => Ok(shape(value).into_iter().map(Dim::Fixed).collect()),
-            Some(twin) => self.fit(&shape(value), &shape(twin)),
-        }
-    }
-
-    fn fit(&self, first: &[i64], second: &[i64]) -> Written<Vec<Dim>> {
-        let [small, large] = self.batches;
-        if first.len() != second.len() {
-            return Err("its axes depend on the size of the batch; export with dynamic_batch = false".into());
-        }
-        let dim = |(&a, &b): (&i64, &i64)| {
-            let times = (b - a) / (large - small).max(1);
-            match (a == b, times * (large - small) == b - a) {
-                (true, _) => Ok(Dim::Fixed(a)),
-                (_, true) => Ok(Dim::Batch { times, plus: a - times * small }),
-                _ => Err(Trouble::Said(
-                    "a length does not grow evenly with the batch; export with dynamic_batch = false".into(),
-                )),
-            }
-        };
-        first.iter().zip(second).map(dim).collect()
-    }
-
-    /// The lengths of the first result.
-    pub(super) fn out_dims(&self, call: &Call<'_>) -> Written<Vec<Dim>> {
-        self.pair(&call.op.outputs[0], call.twin.map(|twin| &twin.outputs[0]))
-    }
-
-    /// The lengths of an input.
-    pub(super) fn in_dims(&self, call: &Call<'_>, at: usize) -> Written<Vec<Dim>> {
-        let (value, twin) = call.input(at);
-        self.pair(value, twin)
-    }
-
-    /// A list of whole numbers as an operand, computed from the input's shape where they follow the batch.
-    pub(super) fn numbers(&mut self, dims: &[Dim]) -> Written<String> {
-        if let Some(fixed) = dims.iter().map(|dim| dim.fixed()).collect::<Option<Vec<i64>>>() {
-            return Ok(self.list(&fixed));
-        }
-        let batch = match (&self.batch, &self.batch_input) {
-            (Some(batch), _) => batch.clone(),
-            (None, Some(input)) => {
-                let input = input.clone();
-                let made = self.node("Shape", &[&input], vec![int("start", 0), int("end", 1)]);
-                self.batch.insert(made).clone()
-            }
-            (None, None) => return Err("no input has a batch".into()),
-        };
-        let mut parts: Vec<String> = Vec::new();
-        let mut run: Vec<i64> = Vec::new();
-        for dim in dims {
-            match *dim {
-                Dim::Fixed(n) => run.push(n),
-                Dim::Batch { times, plus } => {
-                    if !run.is_empty() {
-                        let list = self.list(&std::mem::take(&mut run));
-                        parts.push(list);
-                    }
-                    let mut part = batch.clone();
-                    for (operator, number, neutral) in [("Mul", times, 1), ("Add", plus, 0)] {
-                        if number != neutral {
-                            let number = self.list(&[number]);
-                            part = self.node(operator, &[&part, &number], vec![]);
-                        }
-                    }
-                    parts.push(part);
-                }
-            }
-        }
-        if !run.is_empty() {
-            parts.push(self.list(&run));
-        }
-        match &parts[..] {
-            [one] => Ok(one.clone()),
-            several => {
-                let several: Vec<&str> = several.iter().map(String::as_str).collect();
-                Ok(self.node("Concat", &several, vec![int("axis", 0)]))
-            }
-        }
-    }
-
-    /// A value with other lengths.
-    pub(super) fn reshape(&mut self, name: &str, dims: &[Dim]) -> Written<String> {
-        let unknown = dims.iter().filter(|dim| dim.fixed().is_none()).count();
-        // A -1 is the one length that follows the batch, unless another one is 0: then it could be anything.
-        let shape = if unknown == 1 && !dims.contains(&Dim::Fixed(0)) {
-            let list: Vec<i64> = dims.iter().map(|dim| dim.fixed().unwrap_or(-1)).collect();
-            self.list(&list)
-        } else {
-            self.numbers(dims)?
-        };
-        let zeros = if dims.contains(&Dim::Fixed(0)) { vec![int("allowzero", 1)] } else { vec![] };
-        Ok(self.node("Reshape", &[name, &shape], zeros))
-    }
 }
 
 /// A tensor as it stands in a file; truth values are 0 and 1.
@@ -438,8 +298,27 @@ fn stored(name: &str, dtype: DType, shape: &[usize], mut bytes: Vec<u8>) -> prot
     }
 }
 
+/// Whether a constant has other values in other runs.
+pub(super) fn differ(seen: &[&Value]) -> bool {
+    let first = seen[0];
+    let others = || seen[1..].iter().filter(|other| other.key() != first.key());
+    if others().any(|other| other.raw().shape() != first.raw().shape()) {
+        return true;
+    }
+    let mut bytes = None;
+    others().any(|other| {
+        let first = bytes.get_or_insert_with(|| bytes_of(first).ok());
+        bytes_of(other).ok() != *first
+    })
+}
+
+pub(super) fn constant_that_depends() -> Trouble {
+    let what = "it reads a constant that depends on a dynamic length";
+    Trouble::Said(format!("{what}; make it fixed (dynamic_batch = false, or fewer dynamic_axes)"))
+}
+
 /// All elements in row-major order.
-fn bytes_of(value: &Value) -> Written<Vec<u8>> {
+pub(super) fn bytes_of(value: &Value) -> Written<Vec<u8>> {
     let raw = value.raw();
     let mut bytes = vec![0; raw.size() * raw.dtype().size()];
     raw.read_bytes(&mut bytes).map_err(failed)?;

@@ -25,27 +25,14 @@ impl From<&str> for Trouble {
 
 pub(super) type Written<T = ()> = Result<T, Trouble>;
 
-/// A length, or another whole number: always the same, or `times * batch + plus`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dim {
-    Fixed(i64),
-    Batch { times: i64, plus: i64 },
-}
+/// A value in every run of the module; the first one is that of the example.
+pub(super) type Seen<'t> = Vec<&'t Value>;
 
-impl Dim {
-    pub(super) fn fixed(self) -> Option<i64> {
-        match self {
-            Dim::Fixed(n) => Some(n),
-            Dim::Batch { .. } => None,
-        }
-    }
-}
-
-/// An operation of a trace, and the same one of the trace with a larger batch.
-#[derive(Clone, Copy)]
+/// An operation of a trace, and the same one of the traces with other lengths.
+#[derive(Clone)]
 pub(super) struct Call<'t> {
     pub(super) op: &'t Op,
-    pub(super) twin: Option<&'t Op>,
+    pub(super) twins: Vec<&'t Op>,
 }
 
 impl<'t> Call<'t> {
@@ -82,18 +69,18 @@ impl<'t> Call<'t> {
         }
     }
 
-    /// A setting that follows the batch, but for those that count elements.
+    /// A setting that follows a dynamic length, but for those that count elements.
     pub(super) fn changed_setting(&self) -> Option<&'static str> {
         let differ = |a: &Attr, b: &Attr| match (a, b) {
             (Attr::Int(a), Attr::Int(b)) => a != b,
             (Attr::Ints(a), Attr::Ints(b)) => a != b,
             (Attr::Float(a), Attr::Float(b)) => a != b,
-            (Attr::Floats(a), Attr::Floats(b)) => a != b,
             _ => false,
         };
-        let counts = matches!((self.op.name, self.twin), ("slice" | "repeat", _) | (_, None));
-        let twin = self.twin.filter(|_| !counts)?;
-        let pairs = self.op.attributes.iter().zip(&twin.attributes);
+        if matches!(self.op.name, "slice" | "repeat" | "assign" | "view") {
+            return None;
+        }
+        let pairs = self.twins.iter().flat_map(|twin| self.op.attributes.iter().zip(&twin.attributes));
         pairs.filter(|(a, b)| differ(&a.1, &b.1)).map(|(a, _)| a.0).next()
     }
 
@@ -121,18 +108,28 @@ impl<'t> Call<'t> {
         self.op.outputs[0].raw().dtype()
     }
 
-    /// The value of an input in both traces.
-    pub(super) fn input(&self, at: usize) -> (&'t Value, Option<&'t Value>) {
-        (&self.op.inputs[at], self.twin.and_then(|twin| twin.inputs.get(at)))
+    /// An input in every run.
+    pub(super) fn input(&self, at: usize) -> Seen<'t> {
+        self.ops().filter_map(|op| op.inputs.get(at)).collect()
     }
 
-    /// The value of a setting in both traces.
-    pub(super) fn operand(&self, name: &str) -> Written<(&'t Value, Option<&'t Value>)> {
+    /// A result in every run.
+    pub(super) fn output(&self, at: usize) -> Seen<'t> {
+        self.ops().filter_map(|op| op.outputs.get(at)).collect()
+    }
+
+    /// The value of a setting in every run.
+    pub(super) fn operand(&self, name: &str) -> Written<Seen<'t>> {
         let find = |op: &'t Op| match op.attribute(name) {
             Some(Attr::Value(value)) => Some(value),
             _ => None,
         };
-        let value = find(self.op).ok_or_else(|| format!("it did not say its {name}"))?;
-        Ok((value, self.twin.and_then(find)))
+        let found: Option<Seen<'t>> = self.ops().map(find).collect();
+        Ok(found.ok_or_else(|| format!("it did not say its {name}"))?)
+    }
+
+    /// The operation in every run.
+    fn ops(&self) -> impl Iterator<Item = &'t Op> {
+        std::iter::once(self.op).chain(self.twins.clone())
     }
 }

@@ -1,30 +1,33 @@
 //! Modules as ONNX files: a module runs once, and the operations that it calls are written as ONNX's.
 //!
-//! What depends on the size of the batch is found by running twice, with batches of two sizes: lengths that differ are functions of
-//! the batch, which the file computes from the shape of its input.
+//! What depends on the size of the batch, or on other lengths that stay open, is found by running with several sizes: lengths that
+//! differ are functions of the open ones, which the file computes from the shapes of its inputs.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `builder.rs` | the graph: names, initialisers, lengths |
+//! | `builder.rs`, `constants.rs` | the graph: names, initialisers, constants |
+//! | `lengths.rs` | lengths that stay open |
 //! | `call.rs` | one operation |
 //! | `ops/` | operations by family |
 //! | `file.rs` | the file, and large weights beside it |
 
 mod builder;
 mod call;
+mod constants;
 mod file;
+mod lengths;
 mod ops;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use netcl_nn::autograd::trace::{Key, Trace, Value, trace};
+use netcl_nn::autograd::trace::{Key, Value};
 use netcl_nn::autograd::{self, DType, Tensor};
 use netcl_nn::{Member, Module};
 
 use crate::error::{Error, Result};
 use crate::proto;
-use builder::{Builder, Call, Dim, Trouble, code};
+use builder::{Builder, Dim, Runs, Trouble, code};
 
 /// The operator set of the files.
 const OPSET: i64 = 18;
@@ -43,13 +46,39 @@ pub struct SaveOptions {
     /// Whether the first axis of the first input, and of every other one that is as long there, may have any length. It is on by
     /// default.
     pub dynamic_batch: bool,
+    /// The axes that may have any length, up to three names of lengths; given, they decide instead of `dynamic_batch`.
+    pub dynamic_axes: Option<Vec<DynamicAxis>>,
     /// Whether weights lie in a file of their own beside the model; unless given, only where they are too large for one.
     pub external_data: Option<bool>,
 }
 
 impl Default for SaveOptions {
     fn default() -> SaveOptions {
-        SaveOptions { input_names: Vec::new(), output_names: Vec::new(), dynamic_batch: true, external_data: None }
+        SaveOptions {
+            input_names: Vec::new(),
+            output_names: Vec::new(),
+            dynamic_batch: true,
+            dynamic_axes: None,
+            external_data: None,
+        }
+    }
+}
+
+/// An axis of an input that may have any length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DynamicAxis {
+    /// The input's name.
+    pub input: String,
+    /// The axis, counted from the front.
+    pub axis: usize,
+    /// What the length is called in the file; axes of one name are equally long.
+    pub name: String,
+}
+
+impl DynamicAxis {
+    /// Axis `axis` of `input`, called `name`.
+    pub fn new(input: impl Into<String>, axis: usize, name: impl Into<String>) -> DynamicAxis {
+        DynamicAxis { input: input.into(), axis, name: name.into() }
     }
 }
 
@@ -125,51 +154,32 @@ fn to_proto(
     if has_mode {
         return Err(wrong("the model is in training mode; call eval() first"));
     }
-    let runs = if options.dynamic_batch { batches(examples)? } else { vec![examples.to_vec()] };
-    let sizes = [&runs[0], &runs[runs.len() - 1]].map(|inputs| inputs[0].shape().first().map_or(0, |&n| n as i64));
     let stored = stored(module);
     let weights: Vec<Tensor> = stored.iter().map(|(_, tensor)| tensor.latest()).collect();
-    let mut traces = Vec::new();
-    let mut results = Vec::new();
-    for inputs in &runs {
-        let (outputs, traced) = trace(inputs, &weights, || forward(inputs))?;
-        traces.push(traced);
-        results.push(outputs.iter().map(|output| Value::from(output.raw())).collect::<Vec<_>>());
-    }
-    let same = |a: &Trace, b: &Trace| {
-        a.ops.len() == b.ops.len()
-            && a.ops.iter().zip(&b.ops).all(|(a, b)| a.name == b.name && a.inputs.len() == b.inputs.len())
-    };
-    let differ = traces.len() == 2 && (!same(&traces[0], &traces[1]) || results[0].len() != results[1].len());
-    if differ {
-        // What cannot be written at all is said first.
-        traces.truncate(1);
-        results.truncate(1);
-    }
-    let mut b = Builder::new(module.kind(), &traces, sizes, stored);
     let input_names = names(&options.input_names, "input", examples.len())?;
-    let output_names = names(&options.output_names, "output", results[0].len())?;
+    let mut runs = Runs::of(examples, &weights, &input_names, options, forward)?;
+    let differ = runs.keep_alike();
+    let mut b = Builder::new(module.kind(), &runs, stored);
+    let output_names = names(&options.output_names, "output", runs.results[0].len())?;
     input_names.iter().chain(&output_names).try_for_each(|name| b.reserve(name)).map_err(wrong)?;
     for (at, name) in input_names.iter().enumerate() {
-        let value = &traces[0].inputs[at];
-        let dims = b.pair(value, traces.get(1).map(|trace| &trace.inputs[at])).map_err(said)?;
-        if b.batch_input.is_none() && dims.first().is_some_and(|dim| dim.fixed().is_none()) {
-            b.batch_input = Some(name.clone());
-        }
-        b.bind(value, name.clone());
-        b.graph.input.push(port(name, value.raw().dtype(), &dims));
+        let seen: Vec<&Value> = runs.traces.iter().map(|trace| &trace.inputs[at]).collect();
+        let dims = b.shape_of(&seen).map_err(said)?;
+        b.bind(seen[0], name.clone());
+        let port = port(&runs, name, seen[0].raw().dtype(), &dims);
+        b.graph.input.push(port);
     }
-    write_operations(&mut b, &traces, &results[0])?;
-    if differ {
-        let what = "the model calls other operations for a batch of another size";
-        return Err(wrong(format!("{what}; export with dynamic_batch = false")));
+    write_operations(&mut b, &runs)?;
+    if let Some(what) = differ {
+        return Err(wrong(what));
     }
     for (at, name) in output_names.iter().enumerate() {
-        let (value, twin) = (&results[0][at], results.get(1).map(|results| &results[at]));
-        let made = b.value((value, twin)).map_err(said)?;
-        let dims = b.pair(value, twin).map_err(said)?;
+        let seen: Vec<&Value> = runs.results.iter().map(|results| &results[at]).collect();
+        let made = b.value(&seen).map_err(said)?;
+        let dims = b.shape_of(&seen).map_err(said)?;
         b.name_output(&made, name);
-        b.graph.output.push(port(name, value.raw().dtype(), &dims));
+        let port = port(&runs, name, seen[0].raw().dtype(), &dims);
+        b.graph.output.push(port);
     }
     prune(&mut b.graph);
     Ok(proto::Model {
@@ -190,8 +200,9 @@ fn said(trouble: Trouble) -> Error {
 }
 
 /// Writes what the results depend on; an error lists everything that has no operator.
-fn write_operations(b: &mut Builder<'_>, traces: &[Trace], results: &[Value]) -> Result<()> {
-    let mut wanted: HashSet<Key> = results.iter().map(Value::key).collect();
+fn write_operations(b: &mut Builder<'_>, runs: &Runs) -> Result<()> {
+    let traces = &runs.traces;
+    let mut wanted: HashSet<Key> = runs.results[0].iter().map(Value::key).collect();
     let mut needed = vec![false; traces[0].ops.len()];
     for (at, op) in traces[0].ops.iter().enumerate().rev() {
         if op.outputs.iter().any(|output| wanted.contains(&output.key())) {
@@ -202,12 +213,17 @@ fn write_operations(b: &mut Builder<'_>, traces: &[Trace], results: &[Value]) ->
     // Each operation and reason, with the modules it was met in.
     let mut missing: BTreeMap<(&str, String), Vec<String>> = BTreeMap::new();
     for (at, op) in traces[0].ops.iter().enumerate().filter(|(at, _)| needed[*at]) {
-        // What depends on no argument is a constant, whatever made it.
-        if op.outputs.iter().all(|output| traces[0].writer(output).is_none()) {
+        let call = runs.call(at);
+        // What depends on no argument is a constant, whatever made it, unless it follows a dynamic length.
+        let constant = op.outputs.iter().all(|output| traces[0].writer(output).is_none());
+        let follows = || (0..op.outputs.len()).any(|at| builder::differ(&call.output(at)));
+        if constant && (op.name == "duplicate" || !follows()) {
             continue;
         }
-        let call = Call { op, twin: traces.get(1).map(|trace| &trace.ops[at]) };
-        if let Err(trouble) = ops::write(b, &call, traces) {
+        if let Err(trouble) = ops::write(b, &call) {
+            if constant {
+                continue;
+            }
             b.fail(op);
             if let Trouble::Said(why) = trouble {
                 let modules = missing.entry((op.name, why)).or_default();
@@ -265,49 +281,14 @@ fn names(given: &[String], word: &str, count: usize) -> Result<Vec<String>> {
     }
 }
 
-fn port(name: &str, dtype: DType, dims: &[Dim]) -> proto::ValueInfo {
-    let dim = |dim: &Dim| match *dim {
-        Dim::Fixed(n) => proto::Dimension { value: Some(n), symbol: None },
-        Dim::Batch { times: 1, plus: 0 } => proto::Dimension { value: None, symbol: Some("batch".to_owned()) },
-        Dim::Batch { times, plus } => {
-            let plus = if plus == 0 { String::new() } else { format!(" + {plus}") };
-            proto::Dimension { value: None, symbol: Some(format!("{times} * batch{plus}")) }
-        }
+fn port(runs: &Runs, name: &str, dtype: DType, dims: &[Dim]) -> proto::ValueInfo {
+    let dim = |dim: &Dim| match dim {
+        Dim::Fixed(n) => proto::Dimension { value: Some(*n), symbol: None },
+        Dim::Open(factors) => proto::Dimension { value: None, symbol: Some(runs.formula(factors)) },
+        Dim::Unknown => proto::Dimension::default(),
     };
     let shape = proto::TensorShape { dim: dims.iter().map(dim).collect() };
     let tensor = proto::TensorType { element: code(dtype) as i32, shape: Some(shape) };
     let kind = proto::Type { tensor: Some(tensor), ..Default::default() };
     proto::ValueInfo { name: name.to_owned(), kind: Some(kind) }
-}
-
-/// The inputs with batches of two sizes, neither of them 1, which would be mistaken for a length that is always 1.
-fn batches(examples: &[Tensor]) -> Result<Vec<Vec<Tensor>>> {
-    let Some(&batch) = examples[0].shape().first() else {
-        return Err(wrong("the first input has no axis that could be a batch; export with dynamic_batch = false"));
-    };
-    if batch == 0 {
-        return Err(wrong("the example has no elements; its batch must be at least 1"));
-    }
-    let of_size = |size: usize| {
-        let one = |example: &Tensor| {
-            if example.shape().first() == Some(&batch) { resized(example, size) } else { Ok(example.clone()) }
-        };
-        examples.iter().map(one).collect::<Result<Vec<Tensor>>>()
-    };
-    let first = batch.max(2);
-    Ok(vec![of_size(first)?, of_size(first + 1)?])
-}
-
-/// The rows of a tensor, again from the first one where there are not enough.
-fn resized(x: &Tensor, rows: usize) -> Result<Tensor> {
-    let tensor_error = |error: netcl_nn::autograd::CoreError| Error::Tensor(error.into());
-    let mut bytes = vec![0; x.size() * x.dtype().size()];
-    x.read_bytes(&mut bytes).map_err(tensor_error)?;
-    let row = bytes.len() / x.shape()[0];
-    let repeated: Vec<u8> = bytes.iter().copied().cycle().take(row * rows).collect();
-    let mut shape = x.shape().to_vec();
-    shape[0] = rows;
-    let made = Tensor::from_shape(x.queue(), shape, x.dtype())?;
-    made.write_bytes(&repeated, x.dtype()).map_err(tensor_error)?;
-    Ok(made)
 }

@@ -1,5 +1,7 @@
 //! Control flow: If, Loop, Scan, SequenceMap, and the functions that a file defines.
 
+use std::cell::Cell;
+
 use netcl_nn::autograd::Result;
 
 use super::layout::{joined, reshaped, sliced};
@@ -12,8 +14,19 @@ use crate::value::Value;
 pub(super) const TABLE: Table =
     &[("If", branch as Op), ("Loop", repeat), ("Scan", scan), ("SequenceMap", sequence_map)];
 
-/// Rounds of a loop that has no end of its own.
-const MOST_ROUNDS: i64 = 1 << 24;
+/// Rounds of all loops of a run, those inside of each other included.
+const MOST_ROUNDS: usize = 1 << 20;
+/// Elements that the rounds of a loop collect.
+const MOST_COLLECTED: usize = 1 << 30;
+
+thread_local! {
+    static ROUNDS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A run of a model begins: its loops are counted anew.
+pub(crate) fn begin_run() {
+    ROUNDS.set(0);
+}
 
 /// Runs the body of a function that the file defines; it sees nothing of what is around.
 pub(crate) fn call_body(call: &Call<'_>) -> Result<Vec<Value>> {
@@ -43,17 +56,18 @@ fn stacked(call: &Call<'_>, parts: &[Value], at: usize) -> Result<Value> {
 
 fn repeat(call: &Call<'_>) -> Result<Vec<Value>> {
     let body = call.graph("body")?;
-    let rounds = call.optional_ints(0)?.and_then(|n| n.first().copied()).unwrap_or(MOST_ROUNDS);
+    let rounds = call.optional_ints(0)?.and_then(|n| n.first().copied()).unwrap_or(i64::MAX);
     let mut go_on = call.optional(1).map(truth).transpose()?.unwrap_or(true);
     let mut carried: Vec<Value> =
         call.inputs.iter().skip(2).map(|value| value.clone().unwrap_or(Value::None)).collect();
     let outputs =
         body.outputs.len().checked_sub(1 + carried.len()).ok_or_else(|| bad("its body has too few outputs"))?;
     let mut collected = vec![Vec::new(); outputs];
-    let mut round = 0;
+    let (mut round, mut elements) = (0, 0);
     while go_on && round < rounds {
-        if round >= MOST_ROUNDS {
-            return Err(bad(format!("a loop of more than {MOST_ROUNDS} rounds")));
+        ROUNDS.set(ROUNDS.get() + 1);
+        if ROUNDS.get() > MOST_ROUNDS {
+            return Err(bad(format!("loops of more than {MOST_ROUNDS} rounds in a run")));
         }
         let mut inputs =
             vec![Array::ints(Kind::I64, vec![], vec![round]).into(), Array::ints(Kind::Bool, vec![], vec![1]).into()];
@@ -64,7 +78,11 @@ fn repeat(call: &Call<'_>) -> Result<Vec<Value>> {
             *value = results.next().unwrap_or(Value::None);
         }
         for (list, value) in collected.iter_mut().zip(results) {
+            elements += value.shape()?.iter().product::<usize>() + 1;
             list.push(value);
+        }
+        if elements > MOST_COLLECTED {
+            return Err(bad(format!("a loop that collects more than {MOST_COLLECTED} elements")));
         }
         round += 1;
     }

@@ -407,9 +407,7 @@ fn cast_to(call: &Call<'_>, kind: Kind) -> Result<Vec<Value>> {
             ],
             &[],
         )?)?),
-        (Value::Tensor(x), Some(dtype)) if from.is_float() || !kind.is_float() || from != Kind::Bool => {
-            one(x.cast(dtype)?)
-        }
+        (Value::Tensor(x), Some(dtype)) => one(x.cast(dtype)?),
         (value, _) => {
             let array = match (call.text("round_mode"), kind) {
                 (Some(mode), Kind::E8M0) => round_e8m0(&value.to_array()?, mode)?,

@@ -49,7 +49,7 @@ const FAMILIES: &[Table] = &[
     random::TABLE,
 ];
 
-pub(crate) use control::call_body;
+pub(crate) use control::{begin_run, call_body};
 
 /// The function of an operator.
 pub(crate) fn find(operator: &str) -> Option<Op> {

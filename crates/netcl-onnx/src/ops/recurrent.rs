@@ -1,6 +1,9 @@
-//! RNN, GRU and LSTM in both directions: each step is composed of recordable operations, so that every variant of ONNX has its gradient.
+//! RNN, GRU and LSTM in both directions. Layers as PyTorch has them run over all steps at once; for the other variants of ONNX each step
+//! is composed of recordable operations, so that every one has its gradient.
 
 use netcl_nn::autograd::ops::layout::{cat, stack};
+use netcl_nn::autograd::ops::matmul::linear;
+use netcl_nn::autograd::ops::recurrent::{Cell, Recurrent, recurrent};
 use netcl_nn::autograd::{Result, Tensor};
 
 use super::activation::activate;
@@ -116,6 +119,71 @@ fn activations(call: &Call<'_>, directions: usize) -> Vec<String> {
     }
 }
 
+/// The layer's cell and its gates in our order, where ours computes the same.
+fn standard(call: &Call<'_>) -> Option<(Cell, &'static [usize])> {
+    let plain = call.float("clip", 0.0) == 0.0
+        && call.optional(4).is_none()
+        && call.optional(7).is_none()
+        && call.attribute("activation_alpha").is_none()
+        && call.attribute("activation_beta").is_none();
+    let names = activations(call, 1);
+    // All directions alike: a list for two of them repeats.
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let are = |expected: &[&str]| {
+        names.len().is_multiple_of(expected.len()) && names.chunks(expected.len()).all(|n| n == expected)
+    };
+    let float = call.kind().is_ok_and(|kind| kind.dtype().is_some() && kind.is_float());
+    if !plain || !float {
+        return None;
+    }
+    match call.node.operator.as_str() {
+        "RNN" if are(&["Tanh"]) => Some((Cell::Tanh, &[0])),
+        "RNN" if are(&["Relu"]) => Some((Cell::Relu, &[0])),
+        // Update, reset, candidate there; reset, update, candidate here.
+        "GRU" if call.flag("linear_before_reset") && are(&["Sigmoid", "Tanh"]) => Some((Cell::Gru, &[1, 0, 2])),
+        // Input, output, forget, candidate there; input, forget, candidate, output here.
+        "LSTM" if are(&["Sigmoid", "Tanh", "Tanh"]) => Some((Cell::Lstm, &[0, 2, 3, 1])),
+        _ => None,
+    }
+}
+
+/// A weight or bias with its gates in another order.
+fn ordered(x: &Tensor, order: &[usize]) -> Result<Tensor> {
+    if order.len() == 1 {
+        return Ok(x.clone());
+    }
+    let rows = x.shape()[0] / order.len();
+    let gates = order.iter().map(|&gate| x.narrow(0, (gate * rows) as isize, rows)).collect::<Result<Vec<_>>>()?;
+    cat(&gates.iter().collect::<Vec<_>>(), 0)
+}
+
+/// One direction over all steps: the states of all steps, the last one, and the last memory.
+fn at_once(
+    (cell, order): (Cell, &[usize]),
+    x: &Tensor,
+    [w, r]: [&Tensor; 2],
+    bias: Option<&Tensor>,
+    [hidden, memory]: [Option<&Tensor>; 2],
+    reverse: bool,
+) -> Result<(Tensor, Tensor, Option<Tensor>)> {
+    let halves = match bias {
+        Some(both) => {
+            let half = both.size() / 2;
+            let [own, other] = [both.narrow(0, 0, half)?, both.narrow(0, half as isize, half)?];
+            Some([ordered(&own, order)?, ordered(&other, order)?])
+        }
+        None => None,
+    };
+    let [own, other] = match &halves {
+        Some([own, other]) => [Some(own), Some(other)],
+        None => [None, None],
+    };
+    let (input, weight) = (linear(x, &ordered(w, order)?, own)?, ordered(r, order)?);
+    let layer = Recurrent { cell, input: &input, weight: &weight, bias: other, hidden, memory, reverse };
+    let found = recurrent(&layer)?;
+    Ok((found.out, found.hidden, found.memory))
+}
+
 fn run(call: &Call<'_>) -> Result<Vec<Value>> {
     let batch_first = call.flag("layout");
     let x = call.tensor(0)?;
@@ -140,8 +208,24 @@ fn run(call: &Call<'_>) -> Result<Vec<Value>> {
     let names = activations(call, directions.len());
     let lengths = call.optional_ints(4)?;
     let (mut outputs, mut states, mut memories) = (Vec::new(), Vec::new(), Vec::new());
+    let standard = standard(call).filter(|_| steps > 0 && batch > 0);
     for (d, &reverse) in directions.iter().enumerate() {
         let at = d as isize;
+        if let Some(cell) = standard {
+            let state = |input: usize| match call.optional_tensor(input)? {
+                Some(all) => all.select(if batch_first { 1 } else { 0 }, at).map(Some),
+                None => Ok(None),
+            };
+            let (hidden, memory) = (state(5)?, if lstm { state(6)? } else { None });
+            let bias = b.as_ref().map(|b| b.select(0, at)).transpose()?;
+            let weights = [&w.select(0, at)?, &r.select(0, at)?];
+            let before = [hidden.as_ref(), memory.as_ref()];
+            let (out, last, memory) = at_once(cell, &x, weights, bias.as_ref(), before, reverse)?;
+            outputs.push(out.unsqueeze(1)?);
+            states.push(last.unsqueeze(0)?);
+            memories.push(memory.unwrap_or(last).unsqueeze(0)?);
+            continue;
+        }
         let biases = match &b {
             Some(b) => {
                 let both = b.select(0, at)?;

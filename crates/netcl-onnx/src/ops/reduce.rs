@@ -39,6 +39,9 @@ fn reduce(call: &Call<'_>) -> Result<Vec<Value>> {
         None if call.flag("noop_with_empty_axes") => Vec::new(),
         None => (0..shape.len()).collect(),
     };
+    if let Some(twice) = (1..axes.len()).find(|&i| axes[..i].contains(&axes[i])) {
+        return Err(bad(format!("axis {} is named twice", axes[twice])));
+    }
     let keep = call.int("keepdims", 1) != 0;
     let name = call.node.operator.as_str();
     let empty = axes.iter().any(|&at| shape[at] == 0);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use netcl_nn::autograd::{DType, IndexTensor, Queue, Slice, Tensor, manager, no_grad};
 use netcl_nn::*;
-use netcl_onnx::{Error, OnnxModule, SaveOptions, load, proto, save, save_with, wire};
+use netcl_onnx::{DynamicAxis, Error, OnnxModule, SaveOptions, load, proto, save, save_with, wire};
 
 fn cpu() -> Queue {
     manager().cpu().queue
@@ -39,7 +39,9 @@ fn written(module: &dyn Module, example: &Tensor, folder: &Path) -> OnnxModule {
 fn same(what: &str, mut module: impl Module, shape: &[usize]) -> OnnxModule {
     module.eval();
     let folder = tempfile::tempdir().unwrap();
-    let again = written(&module, &numbers(shape), folder.path());
+    let path = folder.path().join("model.onnx");
+    save(&path, &module, &numbers(shape)).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let again = load(&path, &cpu()).unwrap();
     let _scope = no_grad();
     for batch in [1, shape[0], 5] {
         let x = numbers(&[&[batch], &shape[1..]].concat());
@@ -243,6 +245,7 @@ fn layout_reductions_and_choice() {
     same("gather", of(|x| f::index_select(x, 1, &IndexTensor::from_host(x.queue(), &[2i64, 0], [2])?)), &[2, 4]);
     same("indexed", of(|x| x.i((.., [3, 0, 1]))), &[2, 4]);
     same("masked", of(|x| f::masked_fill(x, f::gt(x, 0.0)?.raw(), 9.0)), &[2, 4]);
+    same("divided by the batch", of(|x| f::div(x, x.shape()[0] as f64)), &[2, 4]);
     same("the input itself", of(|x| Ok(x.clone())), &[2, 4]);
 }
 
@@ -270,7 +273,7 @@ fn what_cannot_be_written_is_listed_with_its_modules() {
     training.train();
     let text = save(folder.path().join("x.onnx"), &training, &numbers(&[2, 4])).unwrap_err().to_string();
     assert!(text.contains("eval()"), "{text}");
-    let batch = of(|x| functional::mul(x, x.shape()[0] as f64));
+    let batch = of(|x| functional::mul(x, 1.0 / x.shape()[0] as f64));
     let text = save(folder.path().join("x.onnx"), &batch, &numbers(&[2, 4])).unwrap_err().to_string();
     assert!(text.contains("dynamic_batch"), "{text}");
 }
@@ -289,4 +292,198 @@ fn weights_beside_the_model() {
     near(&load(&path, &cpu()).unwrap().forward(&x).unwrap(), &model.forward(&x).unwrap(), "external");
     let file: proto::Model = wire::read(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!(file.graph.unwrap().output[0].name, "output");
+}
+
+#[test]
+fn parts_that_are_overwritten() {
+    use functional as f;
+    let zeros = |x: &Tensor| Tensor::zeros(x.queue(), x.shape().to_vec());
+    let put = |x: &Tensor| {
+        let mut y = f::mul(x, 2.0)?;
+        y.index_put_((.., 1..3), -1.0, false)?;
+        y.index_put_((.., 4), &x.i((.., 0))?, false)?;
+        Ok(y)
+    };
+    same("slices", of(put), &[2, 6]);
+    same(
+        "of a constant",
+        of(move |x| {
+            let mut y = zeros(x)?;
+            y.index_put_((.., 1..3), &x.i((.., 3..5))?, false)?;
+            y.add_(x)?;
+            Ok(y)
+        }),
+        &[2, 6],
+    );
+    same(
+        "two axes and a step",
+        of(move |x| {
+            let mut y = f::neg(x)?;
+            y.index_put_((.., 1..3, Slice::new(Some(0), None, 2)), &x.i((.., 0..2, 2..5))?, false)?;
+            y.index_put_((.., 0, Slice::new(None, None, -1)), &x.i((.., 3))?, false)?;
+            Ok(y)
+        }),
+        &[2, 4, 6],
+    );
+    same(
+        "added to a part",
+        of(|x| {
+            let mut y = f::neg(x)?;
+            y.index_put_((.., ..2), x.i((.., 2..4)).as_ref().unwrap(), true)?;
+            Ok(y)
+        }),
+        &[2, 4],
+    );
+    same(
+        "rows by index",
+        of(|x| {
+            let mut y = f::neg(x)?;
+            y.index_put_((.., [3, 0]), 5.0, false)?;
+            y.index_put_((.., [1, 1]), x.i((.., ..2)).as_ref().unwrap(), true)?;
+            Ok(y)
+        }),
+        &[2, 4, 3],
+    );
+    same(
+        "the first row of the batch",
+        of(|x| {
+            let mut y = f::neg(x)?;
+            y.index_put_(0, 7.0, false)?;
+            Ok(y)
+        }),
+        &[2, 4],
+    );
+}
+
+/// Writes with two open axes, reads, and compares for other lengths of both.
+fn two_axes(what: &str, mut module: impl Module, shape: &[usize], lengths: &[[usize; 2]]) -> OnnxModule {
+    module.eval();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    let axis = |axis, name| DynamicAxis::new("input", axis, name);
+    let options = SaveOptions { dynamic_axes: Some(vec![axis(0, "batch"), axis(1, "sequence")]), ..Default::default() };
+    let forward = |t: &[Tensor]| Ok(vec![module.forward(&t[0])?]);
+    save_with(&path, &module, &[numbers(shape)], &options, &forward).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let again = load(&path, &cpu()).unwrap();
+    let _scope = no_grad();
+    for length in lengths {
+        let x = numbers(&[&length[..], &shape[2..]].concat());
+        near(&again.forward(&x).unwrap(), &module.forward(&x).unwrap(), &format!("{what} {length:?}"));
+    }
+    again
+}
+
+#[test]
+fn batch_and_sequence_are_open() {
+    use functional as f;
+    let q = &cpu();
+    let lengths = [[1, 1], [2, 5], [5, 3], [3, 9]];
+    let again = two_axes("attention", MultiheadAttention::new(q, 8, 2).unwrap(), &[2, 5, 8], &lengths);
+    assert_eq!(again.inputs()[0].shape.as_deref().unwrap(), ["batch", "sequence", "8"]);
+    assert_eq!(again.outputs()[0].shape.as_deref().unwrap(), ["batch", "sequence", "8"]);
+    let flat = of(|x| f::reshape(x, [x.shape()[0] * x.shape()[1], 3]));
+    let again = two_axes("one axis of both", flat, &[2, 4, 3], &lengths);
+    assert_eq!(again.outputs()[0].shape.as_deref().unwrap(), ["batch * sequence", "3"]);
+    two_axes("scores", of(|x| f::matmul(x, &f::transpose(x, 1, 2)?)), &[2, 4, 3], &lengths);
+    two_axes(
+        "a mean and a deviation",
+        of(|x| f::add(&f::mean(x, 1, true)?, &f::std(x, 1, 0.0, true)?)),
+        &[2, 4, 3],
+        &lengths,
+    );
+    two_axes("divided by a length", of(|x| f::div(&f::sum(x, 1, false)?, x.shape()[1] as f64)), &[2, 4, 3], &lengths);
+    two_axes("the last step", of(|x| x.i((.., -1))), &[2, 4, 3], &lengths);
+    two_axes(
+        "positions",
+        of(|x| {
+            let places: Vec<f32> = (0..x.shape()[1]).map(|at| at as f32).collect();
+            f::add(x, &Tensor::from_host(x.queue(), &places, [1, x.shape()[1], 1])?)
+        }),
+        &[2, 4, 3],
+        &lengths,
+    );
+    two_axes(
+        "a triangle",
+        of(|x| {
+            let n = x.shape()[1];
+            f::matmul(&f::tril(&Tensor::full(x.queue(), [n, n], DType::F32, 1.0)?, 0)?, x)
+        }),
+        &[2, 4, 3],
+        &lengths,
+    );
+    two_axes(
+        "the last step overwritten",
+        of(|x| {
+            let mut y = f::neg(x)?;
+            y.index_put_((.., -1), 1.0, false)?;
+            Ok(y)
+        }),
+        &[2, 4, 3],
+        &lengths,
+    );
+}
+
+#[test]
+fn a_model_with_a_longest_sequence() {
+    let q = &cpu();
+    let mut gpt = GPT::new_with(q, GPTOptions { n_layer: 1, n_embd: 16, ..GPTOptions::new(11, 6) }).unwrap();
+    gpt.eval();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    let tokens = |batch: usize, length: usize| {
+        let values: Vec<i64> = (0..batch * length).map(|i| (i * 7 % 11) as i64).collect();
+        Tensor::from_host(q, &values, [batch, length]).unwrap()
+    };
+    let axis = |axis, name| DynamicAxis::new("input", axis, name);
+    let options = SaveOptions { dynamic_axes: Some(vec![axis(0, "batch"), axis(1, "tokens")]), ..Default::default() };
+    let forward = |t: &[Tensor]| Ok(vec![gpt.forward(&t[0])?]);
+    save_with(&path, &gpt, &[tokens(2, 6)], &options, &forward).unwrap();
+    let again = load(&path, q).unwrap();
+    for (batch, length) in [(1, 1), (3, 4), (2, 6)] {
+        let x = tokens(batch, length);
+        near(&again.forward(&x).unwrap(), &gpt.forward(&x).unwrap(), "gpt");
+    }
+}
+
+#[test]
+fn lengths_without_a_formula_are_told() {
+    use functional as f;
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |module: Lambda, axes: &[(usize, &str)]| {
+        let axis = |&(axis, name): &(usize, &str)| DynamicAxis::new("input", axis, name);
+        let options = SaveOptions { dynamic_axes: Some(axes.iter().map(axis).collect()), ..Default::default() };
+        let forward = |t: &[Tensor]| Ok(vec![module.forward(&t[0])?]);
+        let path = folder.path().join("x.onnx");
+        save_with(path, &module, &[numbers(&[2, 4, 4])], &options, &forward).unwrap_err().to_string()
+    };
+    // The square of a length, twice, so that no -1 stands for it.
+    let square = of(|x| f::repeat(&f::reshape(x, [x.shape()[0], 16])?, &[1, x.shape()[0] * x.shape()[0]]));
+    assert!(refused(square, &[(0, "n")]).contains("no formula"));
+    let other = of(|x| if x.shape()[1] > 4 { f::neg(x) } else { f::relu(&f::neg(x)?) });
+    assert!(refused(other, &[(1, "n")]).contains("other operations"));
+    assert!(refused(of(f::neg), &[(3, "n")]).contains("axis 3"));
+    assert!(refused(of(|x| f::add(x, &numbers(&[x.shape()[0], 4, 4]))), &[(0, "n")]).contains("dynamic length"));
+}
+
+#[test]
+fn strided_convolutions_of_open_sizes() {
+    let q = &cpu();
+    let mut cnn = sequential![
+        Conv2d::new(q, 3, 4, 3).unwrap().padding(1).stride(2),
+        ReLU,
+        MaxPool2d::new(2),
+        AdaptiveAvgPool2d::new(1),
+        Flatten::default(),
+        Linear::new(q, 4, 2).unwrap(),
+    ];
+    cnn.eval();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    let axes = [(0, "batch"), (2, "height"), (3, "width")].map(|(axis, name)| DynamicAxis::new("input", axis, name));
+    let options = SaveOptions { dynamic_axes: Some(axes.to_vec()), ..Default::default() };
+    save_with(&path, &cnn, &[numbers(&[1, 3, 16, 20])], &options, &|t| Ok(vec![cnn.forward(&t[0])?])).unwrap();
+    let again = load(&path, q).unwrap();
+    for shape in [[1, 3, 16, 20], [2, 3, 9, 31], [3, 3, 64, 32]] {
+        near(&again.forward(&numbers(&shape)).unwrap(), &cnn.forward(&numbers(&shape)).unwrap(), "cnn");
+    }
 }

@@ -12,8 +12,9 @@ use crate::error::Result;
 use crate::graph::{Save, grad_enabled, no_grad, record};
 use crate::in_place::{Prepared, check_leaf, trimmed};
 use crate::ops::elementwise::{Operand, mul};
-use crate::ops::layout::sum_to;
+use crate::ops::layout::{expand, permute, reshape, sum_to};
 use crate::tensor::Tensor;
+use crate::trace;
 
 impl Tensor {
     /// `x[key] = source`, in place: overwrites what a subscript names ([`Tensor::i`] says how it is written) with a number or a
@@ -56,6 +57,13 @@ impl Subscript {
             Some(trimmed) => x.prepared(op, &shape, (&trimmed).into())?,
             None => x.prepared(op, &shape, source)?,
         };
+        if trace::active() {
+            let values = match source {
+                Prepared::Tensor(tensor) => expand(&tensor, shape)?,
+                Prepared::Number(number) => Raw::full(x.queue(), shape, x.dtype(), number)?.into(),
+            };
+            return self.write_noted(x, chosen, &values, accumulate);
+        }
         let values = match &source {
             Prepared::Tensor(tensor) => tensor.raw().expand(&shape)?,
             Prepared::Number(number) => Raw::full(x.queue(), shape, x.dtype(), *number)?,
@@ -87,6 +95,37 @@ impl Subscript {
             })?,
         };
         Ok(())
+    }
+
+    /// The same in operations that a trace names: on a copy of the part, which is written back.
+    fn write_noted(&self, x: &mut Tensor, chosen: &Chosen, values: &Tensor, accumulate: bool) -> Result<()> {
+        let part = self.part(x)?;
+        let (together, axis) = chosen.gather(&part)?;
+        let (joined, _) = chosen.join(&part)?;
+        let source = chosen.collect(values, axis)?;
+        let (at, positions) = (axis as isize, &chosen.positions);
+        let written = if accumulate && x.dtype().is_float() {
+            ops::index_add(joined.raw(), at, positions, source.raw())?
+        } else if accumulate {
+            chosen.add_whole(joined.raw(), axis, source.raw())?
+        } else {
+            let copy = joined.raw().duplicate()?;
+            ops::index_put(&copy, at, positions, source.raw())?;
+            copy
+        };
+        trace::settings("index_put", || {
+            [("axis", axis.into()), ("indices", positions.tensor().into()), ("accumulate", accumulate.into())]
+        });
+        trace::note("index_put", [joined.raw(), source.raw()], &[&written]);
+        let back = reshape(&written.into(), together.shape().clone())?;
+        let mut order: Vec<isize> = (0..back.ndim() as isize).collect();
+        if !chosen.axes.windows(2).all(|pair| pair[1] == pair[0] + 1) {
+            // `gather` has moved the chosen axes to the front.
+            let others = (0..part.ndim()).filter(|axis| !chosen.axes.contains(axis));
+            let moved: Vec<usize> = chosen.axes.iter().copied().chain(others).collect();
+            moved.iter().enumerate().for_each(|(to, &from)| order[from] = to as isize);
+        }
+        x.assign_at(&self.view(), &permute(&back, &order)?)
     }
 
     /// Writes values of the right shape and dtype.

@@ -155,6 +155,16 @@ fn adaptive(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
         if to.iter().all(|&n| n == 1) {
             return Ok(b.node(if max { "GlobalMaxPool" } else { "GlobalAveragePool" }, &[x], vec![]));
         }
+        let all = [b.in_dims(call, 0)?, b.out_dims(call)?].concat();
+        if all
+            .iter()
+            .rev()
+            .take(spatial)
+            .chain(&all[call.rank() - spatial..call.rank()])
+            .any(|dim| dim.fixed().is_none())
+        {
+            return Err("its windows follow from a dynamic length; make it fixed".into());
+        }
         if from.iter().zip(&to).any(|(from, to)| *to == 0 || from % to != 0) {
             return Err(format!("{from:?} elements cannot be divided into {to:?} equal windows").into());
         }
@@ -184,9 +194,9 @@ fn batch_norm(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let [weight, bias] = affine(b, call, &[call.shape(0)[1]])?;
     let mut averages = Vec::new();
     for name in ["mean", "var"] {
-        let (value, twin) = call.operand(name)?;
-        let average = b.value((value, twin))?;
-        averages.push(b.cast(&average, value.raw().dtype(), call.dtype()));
+        let value = call.operand(name)?;
+        let average = b.value(&value)?;
+        averages.push(b.cast(&average, value[0].raw().dtype(), call.dtype()));
     }
     let inputs = [&x, &weight, &bias, &averages[0], &averages[1]].map(String::as_str);
     let made = b.node("BatchNormalization", &inputs, vec![float("epsilon", call.float("eps"))]);
@@ -231,9 +241,9 @@ fn group_norm(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
         return bind(b, call, made);
     }
     let dims = b.in_dims(call, 0)?;
-    let inner = dims[1..].iter().map(|dim| dim.fixed()).product::<Option<i64>>();
-    let inner = inner.ok_or("a length beside the batch depends on it")? / groups.max(1);
-    let lines = b.reshape(&x, &[dims[0], Dim::Fixed(groups), Dim::Fixed(inner)])?;
+    // 0: as long as it was.
+    let lines = b.list(&[0, groups, -1]);
+    let lines = b.node("Reshape", &[&x, &lines], vec![]);
     let ones = b.filled(call.dtype(), &[groups as usize], &vec![1.0; groups as usize]);
     let zeros = b.filled(call.dtype(), &[groups as usize], &vec![0.0; groups as usize]);
     let made = b.node("InstanceNormalization", &[&lines, &ones, &zeros], epsilon());
@@ -263,9 +273,18 @@ fn resize(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
             vec![text("mode", "cubic"), text("coordinate_transformation_mode", corners), float("cubic_coeff_a", -0.75)]
         }
     };
-    let (from, to) = (call.shape(0), call.out_shape());
-    let made = if (2..4).all(|axis| from[axis] != 0 && to[axis].is_multiple_of(from[axis])) {
-        let scales: Vec<f64> = (0..4).map(|axis| if axis < 2 { 1.0 } else { (to[axis] / from[axis]) as f64 }).collect();
+    // How often an axis is as long as before, if that is so in every run.
+    let factor = |axis: usize| {
+        let (from, to) = (call.input(0), call.output(0));
+        let mut factors = from.iter().zip(&to).map(|(from, to)| {
+            let (from, to) = (from.raw().shape()[axis], to.raw().shape()[axis]);
+            (from != 0 && to.is_multiple_of(from)).then(|| to / from)
+        });
+        let first = factors.next().flatten();
+        first.filter(|_| factors.all(|other| other == first))
+    };
+    let made = if let [Some(rows), Some(columns)] = [factor(2), factor(3)] {
+        let scales = [1.0, 1.0, rows as f64, columns as f64];
         let scales = b.filled(DType::F32, &[4], &scales);
         b.node("Resize", &[&x, "", &scales], attributes)
     } else {

@@ -163,30 +163,30 @@ fn pad(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
 
 fn embedding(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let table = b.input(call, 0)?;
-    let indices = b.value(call.operand("indices")?)?;
+    let indices = b.value(&call.operand("indices")?)?;
     let made = b.node("Gather", &[&table, &indices], vec![int("axis", 0)]);
     bind(b, call, made)
 }
 
 fn index_select(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let x = b.input(call, 0)?;
-    let indices = b.value(call.operand("indices")?)?;
+    let indices = b.value(&call.operand("indices")?)?;
     let made = b.node("Gather", &[&x, &indices], vec![int("axis", call.axis("axis"))]);
     bind(b, call, made)
 }
 
 fn gather(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let x = b.input(call, 0)?;
-    let indices = b.value(call.operand("indices")?)?;
+    let indices = b.value(&call.operand("indices")?)?;
     let made = b.node("GatherElements", &[&x, &indices], vec![int("axis", call.axis("axis"))]);
     bind(b, call, made)
 }
 
 fn masked_fill(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let x = b.input(call, 0)?;
-    let (mask, twin) = call.operand("mask")?;
-    let name = b.value((mask, twin))?;
-    let hide = b.cast(&name, mask.raw().dtype(), DType::U8);
+    let mask = call.operand("mask")?;
+    let name = b.value(&mask)?;
+    let hide = b.cast(&name, mask[0].raw().dtype(), DType::U8);
     let value = b.scalar(call.dtype(), call.float("value"));
     let made = b.node("Where", &[&hide, &value, &x], vec![]);
     bind(b, call, made)
@@ -196,15 +196,15 @@ fn masked_fill(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
 fn rotary(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let x = b.input(call, 0)?;
     let mut dims = b.in_dims(call, 0)?;
-    let Some(Dim::Fixed(width)) = dims.last().copied() else {
-        return Err(Trouble::Said("its width depends on the batch".to_owned()));
+    let Some(width) = dims.last().and_then(Dim::fixed) else {
+        return Err(Trouble::Said("its width is a dynamic length; make it fixed".to_owned()));
     };
     let halves = call.text("form") == "halves";
     let mut tables = Vec::new();
     for name in ["cos", "sin"] {
-        let (table, twin) = call.operand(name)?;
-        let found = b.value((table, twin))?;
-        let mut found = b.cast(&found, table.raw().dtype(), call.dtype());
+        let table = call.operand(name)?;
+        let found = b.value(&table)?;
+        let mut found = b.cast(&found, table[0].raw().dtype(), call.dtype());
         if !halves {
             let last = b.list(&[-1]);
             found = b.node("Unsqueeze", &[&found, &last], vec![]);

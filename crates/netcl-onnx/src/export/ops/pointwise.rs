@@ -1,7 +1,7 @@
 //! Pointwise operations: a few have an operator of their own, all others are written expression by expression.
 
 use netcl_nn::autograd::DType;
-use netcl_nn::autograd::trace::{Attr, BinaryOp, Expr, ExprNode, TernaryOp, UnaryOp};
+use netcl_nn::autograd::trace::{Attr, BinaryOp, Expr, ExprNode, Op, TernaryOp, UnaryOp};
 
 use super::Handler;
 use crate::export::builder::{Builder, Call, Trouble, Written, float};
@@ -41,12 +41,40 @@ pub(super) fn write(b: &mut Builder<'_>, call: &Call<'_>, expr: &Expr) -> Writte
     };
     let inputs = b.inputs(call)?;
     let dtype = call.op.inputs.first().map_or(DType::F32, |input| input.raw().dtype());
-    let made = match named(b, call.op.name, &inputs, scalars, dtype) {
+    let lengths = lengths(b, call, scalars, dtype)?;
+    let named = if lengths.is_empty() { named(b, call.op.name, &inputs, scalars, dtype) } else { None };
+    let made = match named {
         Some(made) => made,
-        None => expression(b, expr, &inputs, scalars, dtype, call.dtype())?,
+        None => expression(b, expr, &inputs, (scalars, &lengths), dtype, call.dtype())?,
     };
     b.bind(&call.op.outputs[0], made);
     Ok(())
+}
+
+/// Scalars that are dynamic lengths, such as the divisor of a mean: which they are, and their names.
+fn lengths(b: &mut Builder<'_>, call: &Call<'_>, scalars: &[f64], dtype: DType) -> Written<Vec<(usize, String)>> {
+    let of = |op: &Op| match op.attribute("scalars") {
+        Some(Attr::Floats(scalars)) => scalars.clone(),
+        _ => Vec::new(),
+    };
+    let mut found = Vec::new();
+    for (at, scalar) in scalars.iter().enumerate() {
+        let all: Option<Vec<f64>> = call.twins.iter().map(|twin| of(twin).get(at).copied()).collect();
+        let others = all.unwrap_or_default();
+        if others.iter().all(|other| other.to_bits() == scalar.to_bits()) {
+            continue;
+        }
+        if others.iter().chain([scalar]).any(|number| number.fract() != 0.0) {
+            let what = "a number in it depends on a dynamic length";
+            return Err(format!("{what}; make it fixed (dynamic_batch = false, or fewer dynamic_axes)").into());
+        }
+        let dims = b.dims(call, |op| vec![of(op)[at] as i64])?;
+        let list = b.numbers(&dims)?;
+        let none = b.list(&[]);
+        let number = b.node("Reshape", &[&list, &none], vec![]);
+        found.push((at, b.cast(&number, DType::I64, dtype)));
+    }
+    Ok(found)
 }
 
 /// The operator of an operation that has one with the same meaning.
@@ -98,7 +126,7 @@ fn expression(
     b: &mut Builder<'_>,
     expr: &Expr,
     inputs: &[String],
-    scalars: &[f64],
+    (scalars, lengths): (&[f64], &[(usize, String)]),
     dtype: DType,
     out: DType,
 ) -> Written<String> {
@@ -108,6 +136,9 @@ fn expression(
         let part = |id: &netcl_nn::autograd::trace::ExprId| parts[id.index()].clone();
         let made = match node {
             ExprNode::Input(at) => Part { name: inputs[usize::from(*at)].clone(), truth: false },
+            ExprNode::Scalar(at) if let Some((_, name)) = lengths.iter().find(|(one, _)| *one == usize::from(*at)) => {
+                Part { name: name.clone(), truth: false }
+            }
             ExprNode::Scalar(at) => w.constant(scalars.get(usize::from(*at)).copied().unwrap_or(f64::NAN)),
             ExprNode::Const(literal) => w.constant(literal.value()),
             ExprNode::Unary(op, x) => w.unary(*op, part(x))?,

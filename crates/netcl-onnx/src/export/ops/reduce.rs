@@ -83,20 +83,30 @@ fn spread(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let axes: Vec<i64> = call.ints("axes").into_iter().map(|axis| axis.rem_euclid(rank.max(1))).collect();
     let reduced = |axis: usize| call.flag("all") || axes.contains(&(axis as i64));
     let mut count = 1;
-    for (axis, dim) in dims.iter().enumerate().filter(|(axis, _)| reduced(*axis)) {
-        let Dim::Fixed(n) = dim else {
-            return Err(format!(
-                "the variance over axis {axis} divides by the size of the batch; export with dynamic_batch = false"
-            )
-            .into());
-        };
-        count *= n;
+    let mut open = Vec::new();
+    for (_, dim) in dims.iter().enumerate().filter(|(axis, _)| reduced(*axis)) {
+        match dim {
+            Dim::Fixed(n) => count *= n,
+            other => open.push(other.clone()),
+        }
     }
     let mean = over(b, call, "ReduceMean", &x, true);
     let centred = b.node("Sub", &[&x, &mean], vec![]);
     let square = b.node("Mul", &[&centred, &centred], vec![]);
     let sum = over(b, call, "ReduceSum", &square, call.flag("keepdims"));
-    let divisor = b.scalar(call.dtype(), (count as f64 - call.float("correction")).max(0.0));
+    let correction = call.float("correction");
+    let divisor = if open.is_empty() {
+        b.scalar(call.dtype(), (count as f64 - correction).max(0.0))
+    } else {
+        open.push(Dim::Fixed(count));
+        let lengths = b.numbers(&open)?;
+        let product = b.node("ReduceProd", &[&lengths], vec![int("keepdims", 0)]);
+        let product = b.cast(&product, DType::I64, call.dtype());
+        let correction = b.scalar(call.dtype(), correction);
+        let rest = b.node("Sub", &[&product, &correction], vec![]);
+        let none = b.scalar(call.dtype(), 0.0);
+        b.node("Max", &[&rest, &none], vec![])
+    };
     let mut made = b.node("Div", &[&sum, &divisor], vec![]);
     if call.op.name == "std" {
         made = b.node("Sqrt", &[&made], vec![]);

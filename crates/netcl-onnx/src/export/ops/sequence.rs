@@ -1,12 +1,11 @@
 //! Attention and recurrent layers.
 
 use netcl_nn::autograd::DType;
-use netcl_nn::autograd::trace::Trace;
 
 use super::Handler;
-use crate::export::builder::{Builder, Call, Trouble, Written, int, ints, text, texts};
+use crate::export::builder::{Builder, Call, Dim, Trouble, Written, int, ints, text, texts};
 
-pub(super) const TABLE: &[(&str, Handler)] = &[("scaled_dot_product_attention", attention)];
+pub(super) const TABLE: &[(&str, Handler)] = &[("scaled_dot_product_attention", attention), ("recurrent", recurrent)];
 
 /// `softmax(q k^T * scale + mask) v`.
 fn attention(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
@@ -20,17 +19,14 @@ fn attention(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let k = b.node("Transpose", &[&k], vec![ints("perm", &[0, 1, 3, 2])]);
     let mut scores = b.node("MatMul", &[&q, &k], vec![]);
     if call.flag("causal") {
-        let (queries, keys) = (call.shape(0)[2], call.shape(1)[2]);
-        let hidden = |at: usize| if at % keys > at / keys { 1.0 } else { 0.0 };
-        let hidden: Vec<f64> = (0..queries * keys).map(hidden).collect();
-        let hidden = b.filled(DType::U8, &[queries, keys], &hidden);
+        let hidden = later_keys(b, call)?;
         let never = b.scalar(dtype, f64::NEG_INFINITY);
         scores = b.node("Where", &[&hidden, &never, &scores], vec![]);
     }
     let made = if call.flag("masked") {
-        let (value, twin) = call.operand("mask")?;
-        let mask = b.value((value, twin))?;
-        let mask = b.cast(&mask, value.raw().dtype(), dtype);
+        let mask = call.operand("mask")?;
+        let name = b.value(&mask)?;
+        let mask = b.cast(&name, mask[0].raw().dtype(), dtype);
         let scores = b.node("Add", &[&scores, &mask], vec![]);
         // A query whose keys are all hidden gives zeros, where softmax would give NaN.
         let lowest = b.scalar(dtype, if dtype == DType::F16 { -65504.0 } else { -3e38 });
@@ -45,6 +41,22 @@ fn attention(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let made = b.node("MatMul", &[&made, &v], vec![]);
     b.bind(&call.op.outputs[0], made);
     Ok(())
+}
+
+/// Whether a key comes after a query: a table, made by the file where its lengths are dynamic.
+fn later_keys(b: &mut Builder<'_>, call: &Call<'_>) -> Written<String> {
+    let table = [b.in_dims(call, 0)?[2].clone(), b.in_dims(call, 1)?[2].clone()];
+    if let [Some(queries), Some(keys)] = table.each_ref().map(Dim::fixed) {
+        let hidden = |at: i64| if at % keys > at / keys { 1.0 } else { 0.0 };
+        let hidden: Vec<f64> = (0..queries * keys).map(hidden).collect();
+        return Ok(b.filled(DType::U8, &[queries as usize, keys as usize], &hidden));
+    }
+    let shape = b.numbers(&table)?;
+    let one = b.scalar(DType::F32, 1.0);
+    let ones = b.node("Expand", &[&one, &shape], vec![]);
+    let next = b.scalar(DType::I64, 1.0);
+    let above = b.node("Trilu", &[&ones, &next], vec![int("upper", 1)]);
+    Ok(b.cast(&above, DType::F32, DType::U8))
 }
 
 /// The order of a cell's gates here, in the order of ONNX.
@@ -71,16 +83,17 @@ fn ordered(b: &mut Builder<'_>, name: &str, order: &[usize]) -> String {
 
 /// A recurrent layer in one direction. The product with its input was a linear operation of its own, which ONNX's has inside: it is
 /// taken in where there is one, else the weight of the input is the identity.
-pub(super) fn recurrent(b: &mut Builder<'_>, call: &Call<'_>, traces: &[Trace]) -> Written {
+fn recurrent(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let (operator, order) =
         gates(call.text("cell")).ok_or_else(|| Trouble::Said("its cell is not known".to_owned()))?;
     let dtype = call.dtype();
     let input = &call.op.inputs[0];
     let width = call.shape(1)[1];
-    let before = traces[0].ops.iter().position(|op| op.name == "linear" && op.outputs[0].key() == input.key());
+    let runs = b.runs;
+    let before = runs.traces[0].ops.iter().position(|op| op.name == "linear" && op.outputs[0].key() == input.key());
     let (x, w, own_bias) = match before {
         Some(at) => {
-            let linear = Call { op: &traces[0].ops[at], twin: traces.get(1).map(|trace| &trace.ops[at]) };
+            let linear = runs.call(at);
             let (x, w) = (b.input(&linear, 0)?, b.input(&linear, 1)?);
             let bias = if linear.op.inputs.len() > 2 { Some(b.input(&linear, 2)?) } else { None };
             (x, ordered(b, &w, order), bias)
