@@ -47,14 +47,19 @@ from netcl._factories import *
 from netcl._functions import *
 from netcl._lazy import attributes
 from netcl._methods import Methods as _Methods  # noqa: F401 - methods are attached when it is imported
+from netcl._names import *
 
 if TYPE_CHECKING:
     from netcl import (
         amp as amp,
         autograd as autograd,
+        backends as backends,
         core as core,
+        cuda as cuda,
         data as data,
         distributed as distributed,
+        distributions as distributions,
+        func as func,
         io as io,
         linalg as linalg,
         nn as nn,
@@ -66,10 +71,14 @@ if TYPE_CHECKING:
         trainer as trainer,
         utils as utils,
     )
+    from netcl.amp import autocast as autocast
     from netcl.io.objects import load as load, save as save
 else:
     # Most programs use few of these, and together they take several times as long to import as the rest.
-    _modules = "amp data distributed io linalg nn onnx optim profiling runtime trainer utils".split()
-    __getattr__, __dir__ = attributes(__name__, _modules, load="netcl.io.objects", save="netcl.io.objects")
-    del _modules
+    _modules = (
+        "amp backends cuda data distributed distributions func io linalg nn onnx optim profiling runtime trainer utils"
+    ).split()
+    _names = dict(autocast="netcl.amp", load="netcl.io.objects", save="netcl.io.objects")
+    __getattr__, __dir__ = attributes(__name__, _modules, **_names)
+    del _modules, _names
 del TYPE_CHECKING, attributes

@@ -12,7 +12,8 @@ from netcl._netcl import Tensor
 from netcl.autograd import ops as _ops
 
 __all__ = [
-    "addmv", "argwhere", "array_split", "atleast_1d", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor",
+    "addmv", "argwhere", "array_split", "atleast_1d", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor",
     "block_diag", "cartesian_prod", "column_stack", "combinations", "compile", "concatenate", "corrcoef", "cov", "deg2rad",
     "diagflat", "dist", "finfo", "fliplr", "flipud", "iinfo", "is_complex", "isin", "isneginf", "isposinf", "rad2deg",
     "result_type", "scalar_tensor", "sinc", "tensor_split", "trapezoid", "trapz", "tril_indices", "triu_indices",
@@ -57,37 +58,39 @@ def isneginf(input: Tensor) -> Tensor:
     return input == -math.inf
 
 
-def _truth(op: str, *operands: Any) -> None:
-    for operand in operands:
-        if isinstance(operand, Tensor) and operand.dtype != "bool":
-            raise TypeError(f"{op}: operands are truth values, not {operand.dtype}; whole numbers have no operations on bits")
-
-
-def bitwise_and(input: Tensor, other: Any) -> Tensor:
-    """``input & other`` of truth values."""
-    _truth("bitwise_and", input, other)
+def bitwise_and(input: Any, other: Any) -> Tensor:
+    """``input & other`` of whole numbers, bit by bit, or of truth values."""
     found: Tensor = input & other
     return found
 
 
-def bitwise_or(input: Tensor, other: Any) -> Tensor:
-    """``input | other`` of truth values."""
-    _truth("bitwise_or", input, other)
+def bitwise_or(input: Any, other: Any) -> Tensor:
+    """``input | other`` of whole numbers, bit by bit, or of truth values."""
     found: Tensor = input | other
     return found
 
 
-def bitwise_xor(input: Tensor, other: Any) -> Tensor:
-    """``input ^ other`` of truth values."""
-    _truth("bitwise_xor", input, other)
+def bitwise_xor(input: Any, other: Any) -> Tensor:
+    """``input ^ other`` of whole numbers, bit by bit, or of truth values."""
     found: Tensor = input ^ other
     return found
 
 
 def bitwise_not(input: Tensor) -> Tensor:
-    """``~input`` of truth values."""
-    _truth("bitwise_not", input)
+    """``~input`` of whole numbers, bit by bit, or of truth values."""
     return ~input
+
+
+def bitwise_left_shift(input: Any, other: Any) -> Tensor:
+    """``input << other`` of whole numbers."""
+    found: Tensor = input << other
+    return found
+
+
+def bitwise_right_shift(input: Any, other: Any) -> Tensor:
+    """``input >> other`` of whole numbers; the sign stays."""
+    found: Tensor = input >> other
+    return found
 
 
 # ---- joining and cutting -------------------------------------------------------------------------------------------

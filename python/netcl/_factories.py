@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "BoolTensor",
+    "DoubleTensor",
+    "FloatTensor",
     "Generator",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "Size",
     "arange",
     "as_tensor",
     "asarray",
@@ -47,13 +54,30 @@ __all__ = [
     "randn_like",
     "randperm",
     "seed",
+    "set_default_dtype",
     "tensor",
+    "use_deterministic_algorithms",
     "zeros",
     "zeros_like",
 ]
 
 WHOLE = ("int64", "int32", "bool")
 _seed = 0
+
+
+class _Kind(str):
+    """The name of a dtype that makes tensors of it: PyTorch's ``FloatTensor([1, 2])``, ``x.type(FloatTensor)``."""
+
+    def __call__(self, *data: Any) -> Tensor:
+        if not data or all(isinstance(length, int) for length in data):
+            return zeros(*(data or (0,)), dtype=str(self))
+        return tensor(data[0], dtype=str(self))
+
+
+FloatTensor, DoubleTensor, HalfTensor = _Kind("float32"), _Kind("float64"), _Kind("float16")
+LongTensor, IntTensor, BoolTensor = _Kind("int64"), _Kind("int32"), _Kind("bool")
+Size = tuple  # type: ignore[type-arg]
+"""What shapes are: ``tuple``."""
 
 
 class Generator:
@@ -99,6 +123,16 @@ def seed() -> int:
 def get_default_dtype() -> str:
     """The dtype of floating-point tensors for which none is named: always ``"float32"``."""
     return "float32"
+
+
+def set_default_dtype(d: str) -> None:
+    """Accepts ``"float32"``, which the default always is; name other dtypes where tensors are made."""
+    if d != "float32":
+        raise ValueError(f"set_default_dtype: the default is always float32; give dtype={d!r} where tensors are made")
+
+
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Changes nothing: results always repeat to the bit."""
 
 
 def is_tensor(obj: Any) -> bool:

@@ -16,13 +16,14 @@ from netcl._netcl import Tensor
 from netcl._netcl.autograd import elementwise, is_grad_enabled
 from netcl._netcl.functions import ValuesAndIndices
 from netcl.autograd import ops as _ops
-from netcl.autograd.ops import bias_add, conv2d, matmul as _matmul, softmax, sum as reduce_sum
+from netcl.autograd.ops import bias_add, conv2d, matmul as _matmul, sum as reduce_sum
 from netcl.ops.elementwise import SYMBOLS
 
 __all__ = [
     "ValuesAndIndices", "add", "atleast_2d", "bias_add", "clamp_max", "clamp_min", "clip", "concat", "conv2d", "div",
-    "elementwise_binary", "gather", "index_add", "index_select", "matmul", "max", "min", "ravel", "reduce_sum", "relu",
-    "repeat", "scatter_add", "select", "softmax", "sort", "split", "sub", "t", "take", "topk", "transpose",
+    "elementwise_binary", "gather", "index_add", "index_select", "log_softmax", "matmul", "max", "min", "ravel",
+    "reduce_sum", "relu", "repeat", "scatter_add", "select", "softmax", "sort", "split", "sub", "t", "take", "topk",
+    "transpose", "where",
 ]
 
 
@@ -109,6 +110,32 @@ def clamp_min(input: Tensor, min: float) -> Tensor:
 def clamp_max(input: Tensor, max: float) -> Tensor:
     """Every element, at most ``max``."""
     return _ops.clamp(input, max=max)
+
+
+@overload
+def where(condition: Any) -> tuple[Tensor, ...]: ...
+@overload
+def where(condition: Any, input: Any, other: Any) -> Tensor: ...
+def where(condition: Any, input: Any = None, other: Any = None) -> Any:
+    """``input`` where the condition is not 0, else ``other``; of a condition alone the places where it is not 0, as indices of
+    each axis."""
+    if input is None and other is None:
+        return _ops.nonzero(condition, as_tuple=True)
+    return _ops.where(condition, input, other)
+
+
+def softmax(input: Tensor, axis: int = -1, *, dim: int | None = None, dtype: str | None = None) -> Tensor:
+    """``exp(x) / sum(exp(x))`` along an axis, of values cast to ``dtype`` first where one is given."""
+    if dtype is not None:
+        input = input.to(dtype=dtype)
+    return _ops.softmax(input, axis if dim is None else dim)
+
+
+def log_softmax(input: Tensor, axis: int = -1, *, dim: int | None = None, dtype: str | None = None) -> Tensor:
+    """``log(softmax(x))`` along an axis, of values cast to ``dtype`` first where one is given."""
+    if dtype is not None:
+        input = input.to(dtype=dtype)
+    return _ops.log_softmax(input, axis if dim is None else dim)
 
 
 # ---- reductions ----------------------------------------------------------------------------------------------------

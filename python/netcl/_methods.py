@@ -10,8 +10,9 @@ import builtins
 import weakref
 from typing import Any
 
-from netcl import _composed as composed, _factories as make, _functions as functions
+from netcl import _composed as composed, _factories as make, _functions as functions, _names as others
 from netcl._netcl import Tensor, nn as _nn
+from netcl._netcl.autograd import grad as _grad
 from netcl.autograd import ops
 
 NOT_METHODS = frozenset(
@@ -21,6 +22,7 @@ NOT_METHODS = frozenset(
     "rotary rrelu scaled_dot_product_attention slice stack upsample where reshape cosine_similarity fold grid_sample "
     "affine_grid block_diag broadcast_tensors cartesian_prod cdist combinations hstack vstack dstack column_stack tensordot "
     "global_avg_pool2d unfold scalar_tensor bucketize array_split atleast_1d compile concatenate finfo "
+    "broadcast_shapes can_cast get_num_threads promote_types set_printoptions row_stack vander float_power "
     "iinfo isin result_type trapezoid trapz tril_indices triu_indices unravel_index".split()
 )
 """Functions of ``netcl.autograd.ops`` that are no methods: their first argument is not the tensor that they are about, or they
@@ -33,7 +35,9 @@ IN_PLACE = (
     "abs acos addcdiv addcmul asin atan atan2 ceil cos cosh div_mode erf erfc exp exp2 expm1 floor fmod index_add index_copy "
     "index_fill leaky_relu lerp log log10 log1p log2 logical_and logical_not logical_or logical_xor masked_fill masked_scatter "
     "nan_to_num neg reciprocal relu remainder round rsqrt scatter scatter_add sigmoid sign sin sinh sqrt square tan tanh tril "
-    "triu trunc elu clamp_min clamp_max cumsum cumprod"
+    "triu trunc elu clamp_min clamp_max cumsum cumprod absolute acosh addmm addmv asinh atanh bitwise_and bitwise_left_shift "
+    "bitwise_not bitwise_or bitwise_right_shift bitwise_xor clip copysign deg2rad digamma divide erfinv fix floor_divide frac "
+    "hypot index_put ldexp lgamma logit multiply negative rad2deg renorm scatter_reduce sgn sinc subtract true_divide xlogy"
 ).split()
 """Functions that also write their result over the tensor, as methods whose name ends in an underscore."""
 
@@ -48,6 +52,7 @@ DTYPES = {
 }
 WHOLE = make.WHOLE
 _add_, _sub_ = Tensor.add_, Tensor.sub_
+_backward = Tensor.backward
 _count = Tensor.size.__get__  # type: ignore[attr-defined]
 
 
@@ -273,6 +278,23 @@ class Methods:
 
         self.register_hook(keep)
 
+    def backward(
+        self, gradient: Any = None, retain_graph: bool | None = False, create_graph: bool = False, inputs: Any = None
+    ) -> None:
+        """Computes the gradients of the leaves that this tensor depends on and adds them to their ``grad``. A tensor of other
+        than one element needs the ``gradient`` of itself.
+
+        ``retain_graph`` keeps what the walk uses, so that it can be repeated; ``create_graph`` records the walk itself. With
+        ``inputs`` only these get gradients."""
+        if inputs is None:
+            return _backward(self, gradient, retain_graph or create_graph, create_graph)
+        wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+        found = _grad(self, wanted, gradient, retain_graph or None, create_graph, True)
+        for tensor, one in zip(wanted, found):
+            if one is not None:
+                tensor.grad = one if tensor.grad is None else tensor.grad + one
+        return None
+
     # ---- in place --------------------------------------------------------------------------------------------------
 
     def add_(self, other: Any, *, alpha: float = 1) -> Tensor:
@@ -312,6 +334,13 @@ class Methods:
         """Overwrites the diagonal of a matrix."""
         ops.diagonal(self).fill_(fill_value)
         return self
+
+    def random_(self, from_: int = 0, to: int | None = None, *, generator: make.Generator | None = None) -> Tensor:
+        """Overwrites the elements with whole numbers from ``from_`` to below ``to``: ``random_(5)``, ``random_(1, 7)``."""
+        if to is None:
+            from_, to = (0, from_) if from_ else (0, 1 << 24 if self.dtype == "float32" else 1 << 31)
+        drawn = make.randint(from_, to, self.shape, device=self.queue, generator=generator)
+        return self.copy_(drawn.to(dtype=self.dtype))
 
     def bernoulli_(self, p: float = 0.5, *, generator: make.Generator | None = None) -> Tensor:
         """Overwrites the elements with 1 with a probability, else 0."""
@@ -369,7 +398,7 @@ def names() -> dict[str, Any]:
         and not name.endswith(NO_METHOD_ENDS)
     }
     not_own = NOT_METHODS | {"ValuesAndIndices", "concat", "conv2d", "elementwise_binary", "reduce_sum"}
-    found |= {name: getattr(composed, name) for name in composed.__all__ if name not in not_own}
+    found |= {name: getattr(home, name) for home in (composed, others) for name in home.__all__ if name not in not_own}
     return found | {name: getattr(functions, name) for name in own if name not in not_own}
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 from netcl._netcl import Tensor, linalg as _linalg
 from netcl._netcl.linalg import (
@@ -19,10 +20,37 @@ from netcl._netcl.linalg import (
     svdvals,
     vector_norm,
 )
+from netcl.autograd import ops as _ops
+from netcl.autograd.ops import cross
 
 __all__ = [
-    "cholesky", "det", "eigh", "eigvalsh", "inv", "matrix_norm", "matrix_power", "multi_dot", "norm", "pinv", "qr", "slogdet",
-    "solve", "svd", "svdvals", "vector_norm",
+    "LinAlgError",
+    "LstSq",
+    "cholesky",
+    "cond",
+    "cross",
+    "det",
+    "diagonal",
+    "eigh",
+    "eigvalsh",
+    "inv",
+    "lstsq",
+    "matmul",
+    "matrix_exp",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "multi_dot",
+    "norm",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "solve_triangular",
+    "svd",
+    "svdvals",
+    "vecdot",
+    "vector_norm",
 ]
 
 
@@ -73,3 +101,88 @@ def eigh(A: Tensor) -> Eigh:
 def svd(A: Tensor, full_matrices: bool = True) -> SVD:
     """``U``, the descending singular values ``S`` and ``Vh`` with ``U diag(S) Vh = A``."""
     return SVD(*_linalg.svd(A, full_matrices))
+
+
+LinAlgError = ValueError
+"""What singular matrices raise, under PyTorch's name."""
+
+
+class LstSq(NamedTuple):
+    """What ``lstsq`` gives."""
+
+    solution: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
+def lstsq(A: Tensor, B: Tensor, rcond: float | None = None) -> LstSq:
+    """The ``X`` that makes ``A @ X - B`` smallest; of several the shortest."""
+    solution: Tensor = pinv(A) @ B if rcond is None else pinv(A, rtol=rcond) @ B
+    away: Tensor = A @ solution - B
+    return LstSq(solution, _ops.sum(_ops.square(away), -2), matrix_rank(A), svdvals(A))
+
+
+def matrix_rank(A: Tensor, *, atol: float | None = None, rtol: float | None = None, tol: float | None = None) -> Tensor:
+    """The number of singular values above ``max(atol, rtol * largest)``."""
+    values = svdvals(A)
+    atol = tol if tol is not None else atol
+    if rtol is None:
+        eps = 2.0**-52 if A.dtype == "float64" else 2.0**-23
+        rtol = 0.0 if atol else max(A.shape[-2:]) * eps
+    largest = _ops.amax(values, -1, True) * rtol
+    return (values > _ops.clamp(largest, min=atol or 0.0)).sum(dim=-1)
+
+
+def cond(A: Tensor, p: Any = None) -> Tensor:
+    """The condition numbers of matrices: the largest singular value over the smallest, or norm ``p`` of the matrix times that
+    of its inverse."""
+    if p not in (None, 2, -2):
+        return matrix_norm(A, p) * matrix_norm(inv(A), p)
+    values = svdvals(A)
+    found: Tensor = values[..., 0] / values[..., -1]
+    return 1 / found if p == -2 else found
+
+
+def matrix_exp(A: Tensor) -> Tensor:
+    """The exponential of matrices: Taylor's series of a small part of each, squared again and again."""
+    largest = float(_ops.amax(_ops.sum(_ops.abs(A.detach()), -1)).item()) if A.size else 0.0
+    halvings = max(0, math.ceil(math.log2(largest)) + 2) if largest > 0 else 0
+    small = A * 2.0**-halvings
+    term = result = _ops.expand(_eye(A), A.shape)
+    for k in range(1, 15):
+        term = term @ small / k
+        result = result + term
+    for _ in range(halvings):
+        result = result @ result
+    return result
+
+
+def _eye(A: Tensor) -> Tensor:
+    from netcl._factories import eye
+
+    return eye(A.shape[-1], dtype=A.dtype, device=A.queue)
+
+
+def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
+    """``solve`` with one triangle of matrices; the other one is not looked at."""
+    part = _ops.triu(A) if upper else _ops.tril(A)
+    if unitriangular:
+        part = part - _ops.diag_embed(_ops.diagonal(A, 0, -2, -1)) + _eye(A)
+    return solve(part, B) if left else solve(part.mT, B.mT).mT
+
+
+def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    """The scalar products of vectors along an axis."""
+    return _ops.sum(x * y, dim)
+
+
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """``input @ other``."""
+    found: Tensor = input @ other
+    return found
+
+
+def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """The diagonals of matrices, as a view."""
+    return _ops.diagonal(A, offset, dim1, dim2)

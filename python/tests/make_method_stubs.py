@@ -80,7 +80,7 @@ def stub() -> str:
     """The text of the stub."""
     places = [declared(path) for path in ("_netcl/__init__.pyi", "_netcl/functions.pyi", "autograd/elementwise.pyi")]
     signatures = {name: parts for place in places for name, parts in place.items()}
-    own = {f"netcl.{file}": declared(f"{file}.py") for file in ("_functions", "_composed")}
+    own = {f"netcl.{file}": declared(f"{file}.py") for file in ("_functions", "_composed", "_names")}
     lines = []
     methods = next(
         n for n in ast.parse((PACKAGE / "_methods.py").read_text()).body if isinstance(n, ast.ClassDef) and n.name == "Methods"
@@ -93,7 +93,9 @@ def stub() -> str:
     native = next(node for node in extension if isinstance(node, ast.ClassDef) and node.name == "Tensor")
     taken = {node.name for node in (*odd, *native.body) if isinstance(node, ast.FunctionDef)}
     for name, function in sorted(_methods.names().items()):
-        parts = own.get(function.__module__, signatures)[name]
+        home = own.get(function.__module__, signatures)
+        # Another name of a function of another file has that function's declaration.
+        parts = home.get(name) or home[function.__name__]
         if name not in taken:
             lines += [method(part, name) for part in parts]
         if name in _methods.IN_PLACE and f"{name}_" not in taken:

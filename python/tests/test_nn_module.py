@@ -390,6 +390,12 @@ def every_layer(queue):
         nn.SwiGLU(queue, 4),
         nn.RotaryAttention(queue, 4, 2, qk_norm=False),
         nn.DecoderBlock(queue, 4, 2, hidden=6),
+        nn.ChannelShuffle(2),
+        nn.LocalResponseNorm(2, k=2.0),
+        nn.CosineSimilarity(0),
+        nn.PairwiseDistance(1.0, keepdim=True),
+        nn.UpsamplingNearest2d(scale_factor=2),
+        nn.UpsamplingBilinear2d((3, 4)),
     ]
 
 
@@ -401,7 +407,7 @@ def test_every_layer_becomes_a_configuration_and_comes_back(queue):
     assert {k: v.shape for k, v in again.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
     again.load_state_dict(model.state_dict())
     described = {entry["type"] for entry in config}
-    assert {made.__name__ for made in nn.get_registry().values()} <= described | {"TransformerEncoder"}
+    assert {made.__name__ for made in nn.get_registry().values()} <= described | {"TransformerEncoder", "Transformer"}
     for layer in model:
         assert repr(pickle.loads(pickle.dumps(layer))) == repr(layer)
 

@@ -25,7 +25,7 @@ from netcl._netcl.autograd import (
     is_grad_enabled as is_grad_enabled,
     tensor as tensor,
 )
-from netcl.autograd.function import Function as Function
+from netcl.autograd.function import Function as Function, Variable as Variable
 from netcl.autograd.ops import *
 from netcl.autograd.tape import (
     Tape as Tape,
@@ -33,11 +33,15 @@ from netcl.autograd.tape import (
     enable_grad as enable_grad,
     inference_mode as inference_mode,
     no_grad as no_grad,
+    set_detect_anomaly as set_detect_anomaly,
     set_grad_enabled as set_grad_enabled,
 )
 
 if TYPE_CHECKING:
+    from netcl.autograd import functional as functional
     from netcl.autograd.compiler import Compiled as Compiled, jit as jit, jit_compile as jit_compile
 else:
-    __getattr__, __dir__ = attributes(__name__, **dict.fromkeys(["Compiled", "jit", "jit_compile"], "netcl.autograd.compiler"))
+    _compiler = dict.fromkeys(["Compiled", "jit", "jit_compile"], "netcl.autograd.compiler")
+    __getattr__, __dir__ = attributes(__name__, ["functional"], **_compiler)
+    del _compiler
 del TYPE_CHECKING, attributes

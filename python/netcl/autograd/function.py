@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from netcl._netcl import Tensor
-from netcl._netcl.autograd import apply_function
+from netcl._netcl.autograd import apply_function, tensor
 
-__all__ = ["Function"]
+__all__ = ["Function", "Variable"]
 
 
 class Function:
@@ -48,3 +48,8 @@ class Function:
     def apply(cls, *args: Any) -> Tensor:
         """Runs ``forward`` and records the operation."""
         return apply_function(cls, *args)
+
+
+def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
+    """The tensor itself, or with ``requires_grad`` a leaf over its memory: a name of PyTorch's older programs."""
+    return tensor(data, requires_grad=True) if requires_grad else data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ContextDecorator
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 from netcl._netcl import Tensor
 from netcl._netcl.autograd import (
@@ -18,7 +18,7 @@ from netcl._netcl.autograd import (
 _F = TypeVar("_F", bound=Callable[..., Any])
 _S = TypeVar("_S", bound="_Scope")
 
-__all__ = ["Tape", "detect_anomaly", "enable_grad", "inference_mode", "no_grad", "set_grad_enabled"]
+__all__ = ["Tape", "detect_anomaly", "enable_grad", "inference_mode", "no_grad", "set_detect_anomaly", "set_grad_enabled"]
 
 
 class _Scope(ContextDecorator):
@@ -96,6 +96,28 @@ class detect_anomaly(_Scope):
     that called it. Slow; for finding bugs."""
 
     _kind = "detect_anomaly"
+
+
+class set_detect_anomaly(ContextDecorator):
+    """``detect_anomaly`` from now on, or not; as a context manager until its end."""
+
+    _on: ClassVar[list[detect_anomaly]] = []
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self._before = bool(self._on)
+        self._turn(mode)
+
+    def __enter__(self) -> set_detect_anomaly:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._turn(self._before)
+
+    def _turn(self, mode: bool) -> None:
+        if mode and not self._on:
+            self._on.append(detect_anomaly().__enter__())
+        elif not mode and self._on:
+            self._on.pop().__exit__()
 
 
 class Tape:

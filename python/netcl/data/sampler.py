@@ -89,7 +89,21 @@ class WeightedRandomSampler(Sampler):
     {1}
     """
 
-    def __init__(self, weights: Sequence[float] | Any, num_samples: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        weights: Sequence[float] | Any,
+        num_samples: int,
+        seed: int = 0,
+        *,
+        replacement: bool = True,
+        generator: Any = None,
+    ) -> None:
+        if not replacement:
+            raise ValueError("WeightedRandomSampler: draws are with replacement; RandomSampler has every sample once")
+        if generator is not None:
+            seed = generator._next() >> 1
+        if hasattr(weights, "tolist"):
+            weights = weights.tolist()
         self._rust = _native.Sampler.weighted(weights, num_samples, seed)
 
 

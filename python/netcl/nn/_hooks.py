@@ -39,18 +39,32 @@ class Hooks:
         self.after: dict[int, Callable[..., Any]] = {}
         self.backward: dict[int, Callable[..., Any]] = {}
         self._next = 0
+        # Those that see keyword arguments, too.
+        self.with_kwargs: set[int] = set()
 
-    def add(self, table: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
-        """Puts a hook behind the others of a table."""
+    def add(
+        self, table: dict[int, Callable[..., Any]], hook: Callable[..., Any], prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Puts a hook after the others of a table, or before them."""
         if not callable(hook):
             raise TypeError(f"a hook is a function, not {type(hook).__name__}")
         key, self._next = self._next, self._next + 1
+        others = dict(table) if prepend else {}
+        if prepend:
+            table.clear()
         table[key] = hook
+        table.update(others)
+        if with_kwargs:
+            self.with_kwargs.add(key)
         return RemovableHandle(table, key)
 
     def call(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's result, with the hooks around it."""
-        for hook in list(self.before.values()):
+        for key, hook in list(self.before.items()):
+            if key in self.with_kwargs:
+                both = hook(module, args, kwargs)
+                args, kwargs = (args, kwargs) if both is None else both
+                continue
             changed = hook(module, args)
             if changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
@@ -58,8 +72,8 @@ class Hooks:
         if watch is not None:
             args = watch.inputs(args)
         result = module.forward(*args, **kwargs)
-        for hook in list(self.after.values()):
-            changed = hook(module, args, result)
+        for key, hook in list(self.after.items()):
+            changed = hook(module, args, kwargs, result) if key in self.with_kwargs else hook(module, args, result)
             if changed is not None:
                 result = changed
         return result if watch is None else watch.outputs(result)

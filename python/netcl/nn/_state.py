@@ -24,8 +24,10 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
-class StateDictError(ValueError, KeyError):
-    """A ``state_dict`` does not fit a module; nothing was loaded. The text and the attributes name every key at once."""
+class StateDictError(ValueError, KeyError, RuntimeError):
+    """A ``state_dict`` does not fit a module; nothing was loaded. The text and the attributes name every key at once.
+
+    It is a RuntimeError as well, which PyTorch's programs catch."""
 
     def __init__(
         self, module: str, missing_keys: list[str], unexpected_keys: list[str], mismatched_keys: dict[str, str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from netcl import autograd as ag
 from netcl._netcl import Tensor, nn as _nn
 from netcl.nn._layer import KW_ONLY, Parametric, given
 from netcl.nn.linear import Linear
@@ -47,7 +48,16 @@ class MultiheadAttention(Parametric):
         numbers are added to the scores. ``key_padding_mask`` is (batch, keys); ``attn_mask`` is (queries, keys) or (batch *
         heads, queries, keys). With ``is_causal`` a query sees the keys up to its own place.
         """
-        masks = key_padding_mask, attn_mask, is_causal
+        masks = _added(key_padding_mask), _added(attn_mask), is_causal
         return _nn.multihead_attention(
             self._layer, self.__dict__, query, key, value, *masks, need_weights, average_attn_weights
         )
+
+
+def _added(mask: Any) -> Any:
+    """A mask as what is added to scores: minus infinity where a tensor of truth values hides a key."""
+    if not isinstance(mask, Tensor) or mask.is_floating_point():
+        return mask
+    if mask.dtype != "bool":
+        raise TypeError(f"MultiheadAttention: a mask holds truth values or floats, not {mask.dtype}; compare first (mask == 0)")
+    return ag.where(mask, float("-inf"), 0.0)

@@ -10,7 +10,7 @@ from netcl.nn._layer import KW_ONLY, Parametric, given
 __all__ = ["Embedding", "EmbeddingBag"]
 
 
-class Embedding(Parametric):
+class Embedding(Parametric, also=("sparse", "max_norm", "norm_type", "scale_grad_by_freq", "_weight")):
     """A vector for each of ``num_embeddings`` indices: ``Embedding(queue, 1000, 64)(indices)``.
 
     The weight has shape ``(num_embeddings, embedding_dim)`` and starts normal with the deviation ``init_std``. The row
@@ -23,6 +23,23 @@ class Embedding(Parametric):
     _: KW_ONLY
     init_std: float = 1.0
     weight: Tensor
+
+    def _make(self, queue: Any = None, dtype: Any = None, **settings: Any) -> None:
+        values = settings.pop("_weight", None)
+        if settings.pop("max_norm", None) is not None or settings.pop("scale_grad_by_freq", False):
+            raise ValueError("Embedding: max_norm and scale_grad_by_freq are not supported; netcl.renorm limits rows")
+        # Gradients are dense whatever PyTorch's program says of them.
+        settings.pop("sparse", None)
+        settings.pop("norm_type", None)
+        super()._make(queue, dtype, **settings)
+        if values is not None:
+            self.load_state_dict({"weight": values})
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None, **more: Any) -> Embedding:
+        """A table of given values, which are trained only without ``freeze``."""
+        table = cls(*embeddings.shape, padding_idx, _weight=embeddings, device=getattr(embeddings, "queue", None), **more)
+        return table.freeze() if freeze else table
 
     def forward(self, indices: Any) -> Tensor:
         return _nn.embedding(self._layer, self.__dict__, indices)

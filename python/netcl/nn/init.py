@@ -101,3 +101,13 @@ def xavier_uniform(tensor: Tensor) -> None:
 def kaiming_uniform(tensor: Tensor, a: float = math.sqrt(5)) -> None:
     """``kaiming_uniform_`` with the slope that gives linear layers and convolutions their bound, ``1 / sqrt(fan_in)``."""
     kaiming_uniform_(tensor, a)
+
+
+def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
+    """How many inputs and outputs an element of a weight joins; a name of PyTorch's that layers of one's own use."""
+    if tensor.ndim < 2:
+        raise ValueError(f"a weight of shape {tensor.shape} has no fans: at least two axes are needed")
+    field = 1
+    for length in tensor.shape[2:]:
+        field *= length
+    return tensor.shape[1] * field, tensor.shape[0] * field

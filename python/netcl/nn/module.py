@@ -27,9 +27,41 @@ _M = TypeVar("_M", bound="Module")
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "half", "float", "double")
 
 
-def Parameter(data: Any, requires_grad: bool = True, dtype: str | None = None, queue: Any = None) -> Tensor:
-    """A tensor to be trained: it shares the memory of a tensor, or holds a copy of an array's values."""
-    return ag.tensor(data, requires_grad=requires_grad, dtype=dtype, queue=queue)
+class _Leaf(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Tensor) and instance.is_leaf and instance.requires_grad
+
+
+if TYPE_CHECKING:
+
+    class Parameter(Tensor):
+        """A tensor to be trained."""
+
+        def __new__(
+            cls, data: Any = None, requires_grad: bool = True, dtype: str | None = None, queue: Any = None
+        ) -> Parameter: ...
+
+else:
+
+    class Parameter(metaclass=_Leaf):
+        """A tensor to be trained: it shares the memory of a tensor, or holds a copy of an array's values.
+
+        What it gives is a ``Tensor``; ``isinstance(x, Parameter)`` asks whether one is a leaf that requires a gradient."""
+
+        def __new__(cls, data=None, requires_grad=True, dtype=None, queue=None):
+            data = [] if data is None else data
+            return ag.tensor(data, requires_grad=requires_grad, dtype=dtype, queue=queue)
+
+
+class Parameters(list[Tensor]):
+    """A list of parameters; ``next(model.parameters())`` is the first one, as of PyTorch's iterator."""
+
+    _rest: Iterator[Tensor] | None = None
+
+    def __next__(self) -> Tensor:
+        if self._rest is None:
+            self._rest = iter(self)
+        return next(self._rest)
 
 
 def _warn_of_hidden(owner: str, name: str, value: list[Any] | dict[Any, Any]) -> None:
@@ -223,9 +255,9 @@ class Module:
         """All parameters with their dotted names; one that occurs twice comes under its first name."""
         return self._named_tensors("_parameters", prefix, recurse)
 
-    def parameters(self, recurse: bool = True) -> list[Tensor]:
+    def parameters(self, recurse: bool = True) -> Parameters:
         """All parameters: what an optimizer takes."""
-        return [parameter for _, parameter in self.named_parameters(recurse=recurse)]
+        return Parameters(parameter for _, parameter in self.named_parameters(recurse=recurse))
 
     def trainable_parameters(self) -> list[Tensor]:
         """The parameters that are not frozen."""
@@ -235,9 +267,9 @@ class Module:
         """All buffers with their dotted names."""
         return self._named_tensors("_buffers", prefix, recurse)
 
-    def buffers(self, recurse: bool = True) -> list[Any]:
+    def buffers(self, recurse: bool = True) -> Parameters:
         """All buffers."""
-        return [buffer for _, buffer in self.named_buffers(recurse=recurse)]
+        return Parameters(buffer for _, buffer in self.named_buffers(recurse=recurse))
 
     def num_parameters(self) -> int:
         """The number of elements of all parameters."""
@@ -294,13 +326,23 @@ class Module:
         assert hooks is not None
         return hooks
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """``hook(module, args)`` is called before ``forward``; what it returns, unless None, replaces the arguments."""
-        return (hooks := self._own_hooks()).add(hooks.before, hook)
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """``hook(module, args)`` is called before ``forward``; what it returns, unless None, replaces the arguments.
 
-    def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """``hook(module, args, output)`` is called after ``forward``; what it returns, unless None, replaces the output."""
-        return (hooks := self._own_hooks()).add(hooks.after, hook)
+        With ``with_kwargs`` it is ``hook(module, args, kwargs)``, which returns both or None. ``prepend`` puts it first.
+        """
+        return (hooks := self._own_hooks()).add(hooks.before, hook, prepend, with_kwargs)
+
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """``hook(module, args, output)`` is called after ``forward``; what it returns, unless None, replaces the output.
+
+        With ``with_kwargs`` it is ``hook(module, args, kwargs, output)``. ``prepend`` puts it before others.
+        """
+        return (hooks := self._own_hooks()).add(hooks.after, hook, prepend, with_kwargs)
 
     def register_full_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """``hook(module, grad_input, grad_output)`` is called when the gradients of a call's positional inputs are known.

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from netcl import autograd as ag
 from netcl._netcl import IndexTensor, Tensor
 from netcl._netcl.nn import assign
 from netcl.nn._layer import KW_ONLY, Parametric, given
+from netcl.nn.module import Module
 
-__all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LayerNorm", "RMSNorm"]
+__all__ = [
+    "BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LayerNorm", "LocalResponseNorm", "RMSNorm",
+]  # fmt: skip
 
 
 class _Averaging(Parametric):
@@ -108,3 +112,13 @@ class GroupNorm(Parametric):
     bias: Tensor | None
 
 
+class LocalResponseNorm(Module):
+    """Divides each channel of (N, C, ...) by what ``size`` channels around it add up to (Krizhevsky et al., 2012)."""
+
+    _settings = ("size", "alpha", "beta", "k")
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ag.local_response_norm(x, self.size, self.alpha, self.beta, self.k)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from netcl._netcl import Tensor, nn as _nn
+from netcl.nn import _packed
 from netcl.nn._layer import Layer, Parametric, given
+from netcl.nn._packed import PackedSequence
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
@@ -27,24 +29,38 @@ class _Network(Parametric):
     dropout: float = 0.0
     bidirectional: bool = False
 
+    def flatten_parameters(self) -> None:
+        """Does nothing: the weights of a layer need not lie beside each other."""
+
+    def _of_one(self, function: Any, x: Any, hx: Any) -> Any:
+        """The results of a network whose state is one tensor."""
+        if isinstance(x, PackedSequence):
+            out, (h,) = _packed.run(self, function, x, None if hx is None else (hx,))
+            return out, h
+        return function(self._layer, self.__dict__, x, hx)
+
 
 class LSTM(_Network):
     """Long short-term memory: ``output, (h, c) = LSTM(queue, 16, 32)(x)``.
 
     Sequences are (length, batch, input_size), with ``batch_first`` (batch, length, input_size), or a single one (length,
     input_size); the output has ``hidden_size`` values instead, twice as many with ``bidirectional``. States are (layers *
-    directions, batch, hidden_size) and start as zeros unless given.
+    directions, batch, hidden_size) and start as zeros unless given. A ``PackedSequence`` of ``nn.utils.rnn`` gives another one.
     """
 
-    def forward(self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Any, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Any, tuple[Tensor, Tensor]]:
+        if isinstance(x, PackedSequence):
+            out, states = _packed.run(self, _nn.lstm, x, _pair(self, hx))
+            return out, states
         return _nn.lstm(self._layer, self.__dict__, x, _pair(self, hx))
 
 
 class GRU(_Network):
     """Gated recurrent units: ``output, h = GRU(queue, 16, 32)(x)``; axes are those of ``LSTM``."""
 
-    def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return _nn.gru(self._layer, self.__dict__, x, hx)
+    def forward(self, x: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        result: tuple[Any, Tensor] = self._of_one(_nn.gru, x, hx)
+        return result
 
 
 class RNN(_Network):
@@ -56,8 +72,9 @@ class RNN(_Network):
     dropout: float = 0.0
     bidirectional: bool = False
 
-    def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return _nn.rnn(self._layer, self.__dict__, x, hx)
+    def forward(self, x: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        result: tuple[Any, Tensor] = self._of_one(_nn.rnn, x, hx)
+        return result
 
 
 class _Cell(Parametric):

@@ -9,7 +9,10 @@ from netcl._netcl import Tensor
 from netcl.nn._layer import Layer, given
 from netcl.nn.module import Module
 
-__all__ = ["Concat", "Flatten", "Fold", "Identity", "PixelShuffle", "PixelUnshuffle", "Unflatten", "Unfold", "Upsample"]
+__all__ = [
+    "ChannelShuffle", "Concat", "Flatten", "Fold", "Identity", "PixelShuffle", "PixelUnshuffle", "Unflatten", "Unfold",
+    "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",
+]  # fmt: skip
 
 
 class Flatten(Layer):
@@ -45,6 +48,18 @@ class Concat(Module):
         if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)):
             inputs = tuple(inputs[0])
         return ag.cat(inputs, self.axis)
+
+
+class ChannelShuffle(Module):
+    """The channels of (N, C, ...) dealt out to groups in turn."""
+
+    _settings = ("groups",)
+
+    def __init__(self, groups: int) -> None:
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ag.channel_shuffle(x, self.groups)
 
 
 class PixelShuffle(Layer):
@@ -90,3 +105,20 @@ class Upsample(Layer):
     align_corners: bool | None = False
 
 
+class _Upsampling(Upsample, kind="Upsample"):
+    def settings(self) -> dict[str, Any]:
+        return {name: value for name, value in super().settings().items() if name in ("size", "scale_factor")}
+
+
+class UpsamplingNearest2d(_Upsampling, kind="Upsample"):
+    """``Upsample`` of images by their nearest pixels."""
+
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+        self._make(size=size, scale_factor=scale_factor)
+
+
+class UpsamplingBilinear2d(_Upsampling, kind="Upsample"):
+    """``Upsample`` of images by straight lines between pixels, with the corners where they were."""
+
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+        self._make(size=size, scale_factor=scale_factor, mode="bilinear", align_corners=True)

@@ -6,9 +6,10 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from netcl import autograd as ag
+from netcl import _factories as make, autograd as ag
 from netcl._netcl import Tensor
-from netcl.nn._arguments import depth, queue_first
+from netcl.nn import init
+from netcl.nn._arguments import depth, queue_first, resolve_queue
 from netcl.nn.attention import MultiheadAttention
 from netcl.nn.container import ModuleList
 from netcl.nn.dropout import Dropout
@@ -16,7 +17,7 @@ from netcl.nn.linear import Linear
 from netcl.nn.module import Module
 from netcl.nn.normalization import LayerNorm
 
-__all__ = ["TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer"]
+__all__ = ["Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": ag.relu, "gelu": ag.gelu, "silu": ag.silu}
 
@@ -178,3 +179,74 @@ class TransformerDecoder(_Stack):
     ) -> Tensor:
         padding = tgt_key_padding_mask, memory_key_padding_mask
         return self._through(tgt, memory, tgt_mask, memory_mask, *padding, tgt_is_causal, memory_is_causal)
+
+
+class Transformer(Module):
+    """An encoder and a decoder: ``Transformer(512, 8)(src, tgt)`` (Vaswani et al., 2017).
+
+    Tensors are (length, batch, d_model) as in PyTorch, or with ``batch_first`` (batch, length, d_model). Weights have PyTorch's
+    names. Own layers can take the place of both with ``custom_encoder`` and ``custom_decoder``.
+    """
+
+    def __init__(
+        self,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str = "relu",
+        custom_encoder: Module | None = None,
+        custom_decoder: Module | None = None,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        device: Any = None,
+        dtype: str | None = None,
+    ) -> None:
+        queue = resolve_queue(device)
+        self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
+        sizes = d_model, nhead, dim_feedforward, dropout, activation
+        settings: dict[str, Any] = {"batch_first": batch_first, "norm_first": norm_first, "bias": bias}
+        settings |= {"layer_norm_eps": layer_norm_eps, "queue": queue, "dtype": dtype}
+
+        def norm() -> LayerNorm:
+            return LayerNorm(queue, d_model, layer_norm_eps, bias=bias, dtype=dtype)
+
+        self.encoder = custom_encoder or TransformerEncoder(
+            TransformerEncoderLayer(*sizes, **settings), num_encoder_layers, norm()
+        )
+        self.decoder = custom_decoder or TransformerDecoder(
+            TransformerDecoderLayer(*sizes, **settings), num_decoder_layers, norm()
+        )
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                init.xavier_uniform_(parameter)
+
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_mask: Any = None,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        src_key_padding_mask: Any = None,
+        tgt_key_padding_mask: Any = None,
+        memory_key_padding_mask: Any = None,
+        src_is_causal: bool = False,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        """Masks are those of ``MultiheadAttention``: True hides a key."""
+        memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
+        padding = tgt_key_padding_mask, memory_key_padding_mask
+        result: Tensor = self.decoder(tgt, memory, tgt_mask, memory_mask, *padding, tgt_is_causal, memory_is_causal)
+        return result
+
+    @staticmethod
+    def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: str | None = None) -> Tensor:
+        """A mask that hides what comes after a place: minus infinity above the diagonal, 0 elsewhere."""
+        return ag.triu(make.full((sz, sz), float("-inf"), dtype=dtype, device=device), 1)

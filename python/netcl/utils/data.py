@@ -1,3 +1,0 @@
-"""PyTorch's place for ``netcl.data``."""
-
-from netcl.data import *

@@ -1,0 +1,3 @@
+"""PyTorch's place for ``netcl.data``."""
+
+from netcl.data import *

@@ -1,0 +1,3 @@
+"""PyTorch's place for ``DataLoader``."""
+
+from netcl.data import *

@@ -1,0 +1,3 @@
+"""PyTorch's place for data sets."""
+
+from netcl.data import *

@@ -1,0 +1,3 @@
+"""PyTorch's place for samplers."""
+
+from netcl.data import *
