@@ -180,6 +180,9 @@ fn convolved(call: &Call<'_>, x: &Array, w: &Array) -> Result<Array> {
     };
     let lengths = (0..rank).map(|i| length(i).ok_or_else(|| bad("the kernel is longer than the padded input")));
     let out = [vec![shape[0], kernel[0]], lengths.collect::<Result<Vec<_>>>()?].concat();
+    if x.is_empty() || w.is_empty() {
+        return Array::full(Kind::I64, out, 0.0);
+    }
     let (xs, ws, steps, taps, own) = (x.to_ints()?, w.to_ints()?, strides(shape), strides(kernel), strides(&out));
     let per_filter: usize = kernel[1..].iter().product();
     let value = |i: usize| {
