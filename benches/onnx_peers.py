@@ -41,7 +41,15 @@ def pairs(texts):
     return dict(text.split("=", 1) for text in texts)
 
 
-DTYPES = {"float": "float32", "double": "float64", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool", "uint8": "uint8"}
+DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "float16": "float16",
+    "int64": "int64",
+    "int32": "int32",
+    "bool": "bool",
+    "uint8": "uint8",
+}
 
 
 def examples(ports, options):
@@ -133,7 +141,7 @@ def ours(path, options, arrays):
             step()
             step()
             works[name] = step
-        except Exception as error:  # noqa: BLE001 - a mode that a model does not support is reported, the others run
+        except Exception as error:
             print(f"{path} {name}: {error}", file=sys.stderr)
     works = {name: step for name, step in works.items() if name in options.modes}
     return f"netcl {netcl.__version__} ({options.device})", works, lambda: [np.asarray(one.numpy()) for one in modes["eager"]()]
@@ -227,7 +235,9 @@ def main():
                 times[""].append(theirs.milliseconds(""))
                 for mode in own.modes:
                     times[mode].append(own.milliseconds(mode))
-            print(f"{os.path.basename(path)}: {own.name} beside {theirs.name}, largest difference {worst if isinstance(worst, str) else f'{worst:.1e}'}")
+            print(
+                f"{os.path.basename(path)}: {own.name} beside {theirs.name}, largest difference {worst if isinstance(worst, str) else f'{worst:.1e}'}"
+            )
             print(f"  {'onnxruntime':<12} {statistics.median(times['']):9.3f} ms")
             for mode in own.modes:
                 ratio = statistics.median(a / b for a, b in zip(times[""], times[mode], strict=True))

@@ -1,8 +1,8 @@
 """Models from ONNX files, and modules as ONNX files.
 
-    model = netcl.onnx.load("model.onnx", device="gpu")
-    y = model(x)
-    netcl.onnx.save(model, "again.onnx", x)
+model = netcl.onnx.load("model.onnx", device="gpu")
+y = model(x)
+netcl.onnx.save(model, "again.onnx", x)
 """
 
 from __future__ import annotations
@@ -113,8 +113,9 @@ def save(
 
     Parameters keep their names. With ``dynamic_batch`` the first axis of the first input, and of every other one that is as
     long there, may have any length. ``dynamic_axes`` says instead which axes do, as PyTorch's does:
-    ``{"tokens": {0: "batch", 1: "sequence"}}``. Axes of one name are equally long; lengths of outputs follow. Weights lie in a file beside the model where they are too large for one, or with
-    ``external_data=True``. An error lists every operation that cannot be written, with its modules.
+    ``{"tokens": {0: "batch", 1: "sequence"}}``. Axes of one name are equally long; lengths of outputs follow. Weights lie in a
+    file beside the model where they are too large for one, or with ``external_data=True``. An error lists every operation that
+    cannot be written, with its modules.
     """
     names = list(input_names or ()), list(output_names or ())
     axes = None if dynamic_axes is None else _listed(dynamic_axes, names, example_inputs)

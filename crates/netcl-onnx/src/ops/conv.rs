@@ -42,7 +42,14 @@ impl Geometry {
         if kernel.len() != rank || [&kernel, &stride, &dilation].iter().any(|list| list.contains(&0)) {
             return Err(bad("kernels, strides and dilations are 1 or more for each axis"));
         }
+        // Sums and products of these numbers stay within range.
+        if [&kernel, &stride, &dilation].into_iter().flatten().any(|&n| n > 1 << 24) {
+            return Err(bad("kernels, strides and dilations are at most 2^24"));
+        }
         let given = list("pads", 2 * rank)?.unwrap_or_else(|| vec![0; 2 * rank]);
+        if given.iter().any(|&n| n > 1 << 24) {
+            return Err(bad("pads are at most 2^24"));
+        }
         let mut pads: Vec<(usize, usize)> = (0..rank).map(|i| (given[i], given[i + rank])).collect();
         let mode = call.text("auto_pad").unwrap_or("NOTSET");
         if mode == "VALID" {

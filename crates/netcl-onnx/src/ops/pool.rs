@@ -199,6 +199,9 @@ fn unpool(call: &Call<'_>) -> Result<Vec<Value>> {
         Some(wanted) => super::layout::lengths(&wanted)?,
         None => shape.clone(),
     };
+    if wanted.len() != shape.len() || indices.len() != x.len() {
+        return Err(bad(format!("shape {:?}, {} indices and output {wanted:?} do not fit", x.shape, indices.len())));
+    }
     // Indices count in the natural size.
     let (own, to) = (strides(&shape), strides(&wanted));
     let mut out = Array::full(x.kind, wanted.clone(), 0.0)?;

@@ -180,6 +180,9 @@ fn convolved(call: &Call<'_>, x: &Array, w: &Array) -> Result<Array> {
     };
     let lengths = (0..rank).map(|i| length(i).ok_or_else(|| bad("the kernel is longer than the padded input")));
     let out = [vec![shape[0], kernel[0]], lengths.collect::<Result<Vec<_>>>()?].concat();
+    if x.is_empty() || w.is_empty() {
+        return Array::full(Kind::I64, out, 0.0);
+    }
     let (xs, ws, steps, taps, own) = (x.to_ints()?, w.to_ints()?, strides(shape), strides(kernel), strides(&out));
     let per_filter: usize = kernel[1..].iter().product();
     let value = |i: usize| {
@@ -194,9 +197,9 @@ fn convolved(call: &Call<'_>, x: &Array, w: &Array) -> Result<Array> {
                     let place = place.checked_sub(geometry.pads[d].0).filter(|&place| place < shape[d + 2])?;
                     Some(at + place * steps[d + 2])
                 });
-                at.map_or(0, |at| xs[at] * ws[filter * per_filter + tap])
+                at.map_or(0, |at| xs[at].wrapping_mul(ws[filter * per_filter + tap]))
             })
-            .sum()
+            .fold(0i64, i64::wrapping_add)
     };
     Ok(Array::ints(Kind::I64, out.clone(), (0..count(&out)?).map(value).collect()))
 }
@@ -222,12 +225,17 @@ fn conv_quantized(call: &Call<'_>) -> Result<Vec<Value>> {
     let (x_scale, w_scale, y_scale, zero) = (scale(1)?, scale(4)?, scale(6)?, call.array(7)?);
     let bias = call.optional_ints(8)?;
     let (inside, channels): (usize, usize) = (out.shape[2..].iter().product(), out.shape[1]);
-    let offset = zero.to_floats()?[0];
+    if w_scale.len() != 1 && w_scale.len() != channels {
+        return Err(bad(format!("{} scales for {channels} filters", w_scale.len())));
+    }
+    let only = |list: &[f64]| list.first().copied().ok_or_else(|| bad("a scale or a zero point is empty"));
+    let (x_scale, y_scale, offset) = (only(&x_scale)?, only(&y_scale)?, only(&zero.to_floats()?)?);
     let value = |(i, v): (usize, i64)| {
         let channel = i / inside.max(1) % channels;
-        let v = v + bias.as_ref().and_then(|bias| bias.get(channel).copied()).unwrap_or(0);
+        let v: i64 = v;
+        let v = v.wrapping_add(bias.as_ref().and_then(|bias| bias.get(channel).copied()).unwrap_or(0));
         let w = w_scale[if w_scale.len() == 1 { 0 } else { channel }];
-        rounded(zero.kind, v as f64 * (x_scale[0] * w / y_scale[0]), 1.0, offset)
+        rounded(zero.kind, v as f64 * (x_scale * w / y_scale), 1.0, offset)
     };
     one(Array::ints(zero.kind, out.shape.clone(), out.to_ints()?.into_iter().enumerate().map(value).collect()))
 }

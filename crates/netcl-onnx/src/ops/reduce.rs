@@ -105,7 +105,7 @@ fn on_host(name: &str, array: &Array, axes: &[usize], keep: bool) -> Result<Arra
                 "ReduceMin" => lane(i).min().unwrap_or(high),
                 "ReduceProd" => lane(i).fold(1, i128::wrapping_mul),
                 "ReduceL1" => lane(i).map(i128::abs).sum(),
-                "ReduceSumSquare" => lane(i).map(|v| v * v).sum(),
+                "ReduceSumSquare" => lane(i).map(|v| v.wrapping_mul(v)).fold(0, i128::wrapping_add),
                 _ => return None,
             })
         };
