@@ -19,7 +19,8 @@ BOOK = Path(__file__).resolve().parents[2] / "docs" / "src"
 PAGE = BOOK / "reference" / "names.md"
 
 MODULES = """
-netcl netcl.amp netcl.autograd netcl.core netcl.core.device netcl.core.tensor netcl.core.memory netcl.core.capabilities
+netcl netcl.amp netcl.autograd netcl.autograd.functional netcl.cuda netcl.distributions netcl.func netcl.nn.utils.parametrize
+netcl.utils.data netcl.core netcl.core.device netcl.core.tensor netcl.core.memory netcl.core.capabilities
 netcl.core.device_profile netcl.core.kernel_selector netcl.core.kernels.primitives netcl.core.backend.cpu netcl.core.backend.opencl
 netcl.data netcl.data.augment netcl.data.augment_gpu netcl.data.filters netcl.data.shared_batch netcl.distributed netcl.io netcl.linalg
 netcl.nn netcl.nn.functional netcl.nn.init netcl.nn.utils netcl.onnx netcl.ops netcl.optim netcl.optim.lr_scheduler netcl.profiling
