@@ -156,6 +156,27 @@ impl GELU {
     }
 }
 
+/// `x` above 0, elsewhere a multiple of it: in training a random one for each element, else the mean of the bounds.
+#[derive(Clone, Copy, Module, Settings)]
+#[module(settings)]
+pub struct RReLU {
+    /// The smallest multiple.
+    #[setting(default = 1.0 / 8.0)]
+    pub lower: f64,
+    /// The largest multiple.
+    #[setting(default = 1.0 / 3.0)]
+    pub upper: f64,
+    #[setting(skip = true)]
+    training: bool,
+}
+
+impl RReLU {
+    /// The result for an input.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        crate::scope::run(self, || activation::rrelu(input, self.lower, self.upper, self.training, None))
+    }
+}
+
 /// `x` above the threshold, another value elsewhere.
 #[derive(Clone, Copy, Module, Settings)]
 #[module(settings)]

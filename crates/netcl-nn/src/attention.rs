@@ -1,6 +1,6 @@
 //! Attention with several heads.
 
-use netcl_autograd::ops::attention::{Attention, scaled_dot_product_attention};
+use netcl_autograd::ops::attention::{Attention, additive, scaled_dot_product_attention};
 use netcl_autograd::ops::dropout::dropout;
 use netcl_autograd::ops::elementwise::{add, cast, mul, where_};
 use netcl_autograd::ops::indexing::masked_fill;
@@ -15,8 +15,8 @@ use crate::init::{Gain, Init};
 use crate::linear::{Linear, LinearOptions};
 use crate::settings::{Settings, probability};
 
-/// What queries do not see. The tensors are added to the scores: minus infinity hides a key ([`hidden`] makes such ones). No
-/// gradient flows to them.
+/// What queries do not see. Truth values hide a key where they are true; other tensors are added to the scores, where minus infinity
+/// hides a key ([`hidden`] makes such ones). No gradient flows to them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Masks<'t> {
     /// Query i sees the keys 0 to i only.
@@ -216,7 +216,11 @@ impl MultiheadAttention {
         let (batch, heads, queries, keys) = (q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2]);
         let fitting = |name: &str, mask: &Tensor, shapes: &[Shape]| {
             if shapes.contains(mask.shape()) {
-                return cast(&mask.detach(), q.dtype());
+                let mask = mask.detach();
+                return match mask.dtype().is_float() {
+                    true => cast(&mask, q.dtype()),
+                    false => additive(&mask, q.dtype(), true),
+                };
             }
             let wanted = shapes.iter().map(Shape::to_string).collect::<Vec<_>>().join(" or ");
             let what = format!("{name} has shape {}; it must be {wanted}", mask.shape());

@@ -1,6 +1,6 @@
 //! Dropout.
 
-use netcl_autograd::ops::dropout::dropout;
+use netcl_autograd::ops::dropout::{Dropped, alpha_dropout, dropout};
 use netcl_autograd::ops::elementwise::mul;
 use netcl_autograd::{Error, Generator, Result, Tensor};
 
@@ -9,7 +9,7 @@ use crate::settings::{Settings, probability};
 
 /// A module of a probability that passes everything in evaluation.
 macro_rules! dropouts {
-    ($($(#[$doc:meta])* $name:ident $(<$axes:literal>)?;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $(<$axes:literal>)? $(= $dropped:ident)?;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Module, Settings)]
         #[module(settings)]
@@ -56,12 +56,15 @@ macro_rules! dropouts {
                         return Ok(input.clone());
                     }
                     let mut generator = self.seed.map(|seed| Generator::new(seed as u64));
-                    dropouts!(@drop input, self.p, generator.as_mut() $(, $axes)?)
+                    dropouts!(@drop input, self.p, generator.as_mut() $(, $axes)? $(, $dropped)?)
                 })
             }
         }
     )*};
     (@drop $x:expr, $p:expr, $generator:expr) => { dropout($x, $p, $generator) };
+    (@drop $x:expr, $p:expr, $generator:expr, $dropped:ident) => {
+        alpha_dropout($x, $p, Dropped::$dropped, $generator)
+    };
     (@drop $x:expr, $p:expr, $generator:expr, $axes:literal) => {{
         let mut shape = [1; $axes];
         shape[..2].copy_from_slice(&$x.shape()[..2]);
@@ -96,4 +99,9 @@ dropouts! {
     Dropout1d<3>;
     /// [`Dropout`] of whole channels of images `[N, C, H, W]`: neighbouring pixels are too alike for single ones to matter.
     Dropout2d<4>;
+    /// [`Dropout`] for networks of [`SELU`](crate::SELU): what is dropped gets its lowest value, and a scale and a shift keep mean
+    /// 0 and variance 1.
+    AlphaDropout = Elements;
+    /// [`AlphaDropout`] of whole channels of `[N, C, ...]`.
+    FeatureAlphaDropout = Channels;
 }

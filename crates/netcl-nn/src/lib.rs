@@ -78,7 +78,7 @@ pub use decoder::{
     FeedForwardOptions, RotaryAttention, RotaryAttentionOptions, SwiGLU, SwiGLUOptions, TiedLinear, TransformerBlock,
     TransformerBlockOptions,
 };
-pub use dropout::{Dropout, Dropout1d, Dropout2d};
+pub use dropout::{AlphaDropout, Dropout, Dropout1d, Dropout2d, FeatureAlphaDropout};
 pub use embedding::{Embedding, EmbeddingBag, EmbeddingBagOptions, EmbeddingOptions};
 pub use flatten::{Flatten, Unflatten};
 pub use fuse::{fold_batch_norm, fuse_conv_bn};
@@ -104,7 +104,7 @@ pub use padding::{
 pub use parameter_list::{ParameterDict, ParameterList};
 pub use pool::{
     AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveMaxPool1d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, GlobalAvgPool2d,
-    MaxPool1d, MaxPool2d,
+    LPPool1d, LPPool2d, MaxPool1d, MaxPool2d,
 };
 pub use positional::{
     PositionalEmbedding, PositionalEmbeddingOptions, SinusoidalEmbedding, SinusoidalEmbeddingOptions,

@@ -127,6 +127,54 @@ avg_pools! {
     AvgPool1d<1> = avg_pool1d;
 }
 
+macro_rules! norm_pools {
+    ($($(#[$doc:meta])* $name:ident<$axes:literal> = $function:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Module, Settings)]
+        #[module(settings)]
+        pub struct $name {
+            /// Which norm: the `p` of the sum of `p`th powers.
+            pub norm_type: f64,
+            /// The lengths of a window.
+            #[setting(least = 1)]
+            pub kernel_size: Size<$axes>,
+            /// The distances between windows; as long as a window where there is none.
+            #[setting(default = Some(kernel_size), least = 1)]
+            pub stride: Option<Size<$axes>>,
+            /// Whether a last window that reaches beyond the end counts.
+            #[setting(default = false)]
+            pub ceil_mode: bool,
+        }
+
+        impl $name {
+            /// The result for an input.
+            pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                crate::scope::run(self, || {
+                    let stride = self.stride.unwrap_or(self.kernel_size).axes();
+                    let window = Window { stride, ceil_mode: self.ceil_mode, ..Window::new(self.kernel_size.axes()) };
+                    pool::$function(input, self.norm_type, &window)
+                })
+            }
+        }
+    )*};
+}
+
+norm_pools! {
+    /// The p-norm of each window of `[N, C, H, W]` (or `[C, H, W]`).
+    ///
+    /// ```
+    /// use netcl_nn::autograd::{Tensor, manager};
+    /// use netcl_nn::{LPPool2d, Module};
+    ///
+    /// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32, 4.0, 0.0, 0.0], [1, 1, 2, 2])?;
+    /// assert_eq!(LPPool2d::new(2.0, 2.into()).forward(&x)?.to_host::<f32>()?, [5.0]);
+    /// # Ok::<(), netcl_nn::autograd::Error>(())
+    /// ```
+    LPPool2d<2> = lp_pool2d;
+    /// The p-norm of each window of `[N, C, L]` (or `[C, L]`).
+    LPPool1d<1> = lp_pool1d;
+}
+
 macro_rules! adaptive_pools {
     ($($(#[$doc:meta])* $name:ident<$axes:literal> = $function:expr;)*) => {$(
         $(#[$doc])*

@@ -6,7 +6,7 @@ use netcl::amp::{self, GradScalerOptions};
 use netcl::optim::StepOptions;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::autograd::{Scope, record};
 use crate::error::{IntoPyResult, kind};
@@ -71,14 +71,22 @@ impl GradScaler {
     /// The scale starts at ``init_scale``, is multiplied by ``growth_factor`` after ``growth_interval`` steps in a row that went
     /// well, and by ``backoff_factor`` after one that was skipped. With ``enabled=False`` everything runs as if it were not there.
     #[new]
-    #[pyo3(signature = (init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, enabled=true))]
+    #[pyo3(signature = (init_scale=None, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, enabled=true, *, device=None),
+        text_signature = "(init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, enabled=True, *, device=None)")]
     fn new(
-        init_scale: f64,
+        init_scale: Option<&Bound<'_, PyAny>>,
         growth_factor: f64,
         backoff_factor: f64,
         growth_interval: u64,
         enabled: bool,
+        device: Option<&str>,
     ) -> PyResult<GradScaler> {
+        // PyTorch names a device, in the first place: one scaler serves all.
+        let _ = device;
+        let init_scale = match init_scale.filter(|given| !given.is_instance_of::<PyString>()) {
+            Some(scale) => scale.extract()?,
+            None => 65536.0,
+        };
         let options = GradScalerOptions { init_scale, growth_factor, backoff_factor, growth_interval, enabled };
         Ok(GradScaler(Mutex::new(amp::GradScaler::new(&options).py()?)))
     }

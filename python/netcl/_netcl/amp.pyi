@@ -16,11 +16,13 @@ def autocast_policies() -> dict[str, str]: ...
 class GradScaler:
     def __new__(
         cls,
-        init_scale: float = 65536.0,
+        init_scale: float | str = 65536.0,
         growth_factor: float = 2.0,
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
         enabled: bool = True,
+        *,
+        device: str | None = None,
     ) -> Self: ...
     @overload
     def scale(self, loss: Tensor) -> Tensor: ...

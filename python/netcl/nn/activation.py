@@ -23,6 +23,7 @@ __all__ = [
     "LogSoftmax",
     "Mish",
     "PReLU",
+    "RReLU",
     "ReLU",
     "ReLU6",
     "SiLU",
@@ -61,6 +62,13 @@ class LeakyReLU(Activation):
     """``x`` above 0, a multiple of it below."""
 
     negative_slope: float = 0.01
+
+
+class RReLU(Activation):
+    """``x`` above 0, elsewhere a multiple of it: in training a random one for each element, else the mean of the bounds."""
+
+    lower: float = 1 / 8
+    upper: float = 1 / 3
 
 
 class ELU(Activation):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from netcl._netcl import Tensor
 from netcl.nn._layer import Layer
 
-__all__ = ["Dropout", "Dropout1d", "Dropout2d"]
+__all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "FeatureAlphaDropout"]
 
 
 class Dropout(Layer):
@@ -14,6 +14,8 @@ class Dropout(Layer):
     The numbers come from netcl's generator (``netcl.manual_seed``). A ``seed`` makes this layer drop the same places in every
     call.
     """
+
+    _any_inplace = True
 
     p: float = 0.5
     seed: int | None = None
@@ -29,3 +31,11 @@ class Dropout1d(Dropout):
 
 class Dropout2d(Dropout):
     """``Dropout`` of whole channels of images (N, C, H, W)."""
+
+
+class AlphaDropout(Dropout):
+    """``Dropout`` for networks of ``SELU``: what is dropped gets its lowest value, and mean 0 and variance 1 stay."""
+
+
+class FeatureAlphaDropout(Dropout):
+    """``AlphaDropout`` of whole channels of (N, C, ...)."""

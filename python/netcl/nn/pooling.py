@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netcl.nn._layer import Layer
+from netcl.nn._layer import Layer, given
 
 __all__ = [
     "AdaptiveAvgPool1d",
@@ -14,6 +14,8 @@ __all__ = [
     "AvgPool1d",
     "AvgPool2d",
     "GlobalAvgPool2d",
+    "LPPool1d",
+    "LPPool2d",
     "MaxPool1d",
     "MaxPool2d",
 ]
@@ -46,6 +48,19 @@ class AvgPool2d(Layer):
 
 class AvgPool1d(AvgPool2d):
     """``AvgPool2d`` for sequences (N, C, L)."""
+
+
+class LPPool2d(Layer):
+    """The p-norm of each window of images (N, C, H, W); windows lie side by side unless a stride is given."""
+
+    norm_type: float = given()
+    kernel_size: Any = given()
+    stride: Any = None
+    ceil_mode: bool = False
+
+
+class LPPool1d(LPPool2d):
+    """``LPPool2d`` for sequences (N, C, L)."""
 
 
 class AdaptiveAvgPool2d(Layer):

@@ -31,7 +31,8 @@ use crate::trace;
 pub struct Attention<'t> {
     /// Query i sees the keys 0 to i only.
     pub causal: bool,
-    /// Added to the scores; broadcast to `[batch, heads, queries, keys]`. Minus infinity hides a key.
+    /// Added to the scores; broadcast to `[batch, heads, queries, keys]`. Minus infinity hides a key. Of truth values, those that are
+    /// true say which keys are seen.
     pub mask: Option<&'t Tensor>,
     /// The probability with which a weight is dropped.
     pub dropout: f64,
@@ -66,6 +67,11 @@ pub fn scaled_dot_product_attention(
     how: &Attention<'_>,
     generator: Option<&mut Generator>,
 ) -> Result<Tensor> {
+    if let Some(mask) = how.mask.filter(|mask| !mask.dtype().is_float()) {
+        let mask = additive(mask, q.dtype(), false)?;
+        let how = Attention { mask: Some(&mask), ..*how };
+        return scaled_dot_product_attention(q, k, v, &how, generator);
+    }
     if q.ndim() != 4 && q.ndim() >= 2 && k.ndim() == q.ndim() && v.ndim() == q.ndim() {
         return with_four_axes(q, k, v, how, generator);
     }
@@ -119,6 +125,17 @@ pub fn scaled_dot_product_attention(
         ]
     });
     record_fused("scaled_dot_product_attention", &inputs, output, fast, composite)
+}
+
+/// A mask of truth values as what is added to scores: minus infinity for a key that is hidden, which is where it is true with
+/// `true_hides`, else where it is false.
+pub fn additive(mask: &Tensor, dtype: DType, true_hides: bool) -> Result<Tensor> {
+    if mask.dtype() != DType::U8 {
+        let what = format!("a mask holds truth values or floats, not {}; compare first (mask == 0)", mask.dtype());
+        return Err(Error::argument("attention", what));
+    }
+    let (yes, no) = if true_hides { (f64::NEG_INFINITY, 0.0) } else { (0.0, f64::NEG_INFINITY) };
+    cast(&where_(mask, yes, no)?, dtype)
 }
 
 /// Attention over tensors without a batch or heads, or with several axes of them.

@@ -317,6 +317,16 @@ impl Entry {
                 .collect();
             return self.apply(&operands, params);
         }
+        if let Some(dtype) = common_dtype(operands) {
+            let cast = |operand: &Operand<'_>| operand.tensor().map(|tensor| cast(tensor, dtype)).transpose();
+            let tensors: SmallVec<[Option<Tensor>; 3]> = operands.iter().map(cast).collect::<Result<_>>()?;
+            let operands: SmallVec<[Operand<'_>; 3]> = operands
+                .iter()
+                .zip(&tensors)
+                .map(|(operand, tensor)| tensor.as_ref().map_or(*operand, Operand::Tensor))
+                .collect();
+            return self.apply(&operands, params);
+        }
         let mut mask = 0;
         let mut tensors: SmallVec<[&Tensor; 3]> = SmallVec::new();
         let own = op.params.iter().enumerate().map(|(i, p)| params.get(i).copied().unwrap_or(p.default));
@@ -349,6 +359,23 @@ impl Entry {
             ExprOp::make(self.op.name, expr, truth)
         })
     }
+}
+
+/// The dtype of a result whose float operands have different ones, as in PyTorch: tensors with axes decide before those without,
+/// and the wider dtype wins; the two 16-bit types meet in float32. None where all are alike.
+fn common_dtype(operands: &[Operand<'_>]) -> Option<DType> {
+    let tensors = || operands.iter().filter_map(Operand::tensor);
+    let first = tensors().next()?.dtype();
+    if tensors().all(|tensor| tensor.dtype() == first) {
+        return None;
+    }
+    let wider = |a: DType, b: DType| match (a, b) {
+        (a, b) if a == b => a,
+        (DType::F64, _) | (_, DType::F64) => DType::F64,
+        _ => DType::F32,
+    };
+    let among = |axes: bool| tensors().filter(|t| (t.ndim() > 0) == axes).map(|t| t.dtype()).reduce(wider);
+    among(true).or_else(|| among(false))
 }
 
 /// The entry of a name, looked up once per place.

@@ -6,8 +6,10 @@ use netcl_core::tensor::Tensor as Raw;
 use netcl_ops as ops;
 use smallvec::smallvec;
 
+use super::elementwise::cast;
 use super::linear_map::LinearMap;
 use super::pad::{PadMode, pad};
+use super::whole;
 use crate::autocast;
 use crate::error::Result;
 use crate::graph::{Save, record};
@@ -58,6 +60,9 @@ pub fn scatter_add(x: &Tensor, axis: isize, indices: &IndexTensor, source: &Tens
     if let Some(casts) = autocast::enter("scatter_add", [x, source]) {
         return scatter_add(&casts.of(x)?, axis, indices, &casts.of(source)?);
     }
+    if !x.dtype().is_float() {
+        return whole::through_floats(x, |x, wide| scatter_add(x, axis, indices, &cast(source, wide)?));
+    }
     let output = ops::scatter_add(x.raw(), axis, indices, source.raw())?;
     let (at, shape) = (indices.clone(), source.shape().clone());
     record("scatter_add", &[x, source], output, Save::NOTHING, || {
@@ -84,6 +89,9 @@ fn embed(x: &Tensor, shape: &Shape) -> Result<Tensor> {
 pub fn index_add(x: &Tensor, axis: isize, indices: &IndexTensor, source: &Tensor) -> Result<Tensor> {
     if let Some(casts) = autocast::enter("index_add", [x, source]) {
         return index_add(&casts.of(x)?, axis, indices, &casts.of(source)?);
+    }
+    if !x.dtype().is_float() {
+        return whole::through_floats(x, |x, wide| index_add(x, axis, indices, &cast(source, wide)?));
     }
     let output = ops::index_add(x.raw(), axis, indices, source.raw())?;
     let at = indices.clone();

@@ -4,6 +4,7 @@ use netcl_ops::pad as raw;
 pub use netcl_ops::pad::PadMode;
 
 use super::linear_map::LinearMap;
+use super::whole;
 use crate::error::Result;
 use crate::tensor::Tensor;
 use crate::trace;
@@ -11,6 +12,9 @@ use crate::trace;
 /// Margins before and after each of the last axes (in the order of the axes); negative ones cut off, where a constant pads.
 #[track_caller]
 pub fn pad(x: &Tensor, pads: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return whole::through_floats(x, |x, _| pad(x, pads, mode));
+    }
     let output = raw::pad(x.raw(), pads, mode)?;
     let (shape, own, again) = (x.shape().clone(), pads.to_vec(), pads.to_vec());
     trace::settings("pad", || {

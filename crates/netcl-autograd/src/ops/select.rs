@@ -13,6 +13,7 @@ use super::pad::{PadMode, pad};
 use super::rearrange::narrow;
 use super::reduce::{cumsum, prod};
 use super::scan::{along, counting, whole};
+use super::whole as numbers;
 use crate::error::{Error, Result};
 use crate::graph::no_grad;
 use crate::tensor::Tensor;
@@ -81,8 +82,15 @@ fn arrivals(x: &Tensor, axis: isize, indices: &IndexTensor) -> Result<Tensor> {
 /// ```
 #[track_caller]
 pub fn scatter<'t>(x: &Tensor, axis: isize, indices: &IndexTensor, source: impl Into<Source<'t>>) -> Result<Tensor> {
+    let source = source.into();
+    if !x.dtype().is_float() {
+        return numbers::through_floats(x, |x, wide| match source {
+            Source::Tensor(source) => scatter(x, axis, indices, &cast(source, wide)?),
+            number => scatter(x, axis, indices, number),
+        });
+    }
     let written = ne(&arrivals(&x.detach(), axis, indices)?, 0.0)?;
-    match source.into() {
+    match source {
         Source::Number(value) => where_(&written, value, x),
         Source::Whole(value) => where_(&written, value, x),
         Source::Tensor(source) => {

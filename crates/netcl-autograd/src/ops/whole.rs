@@ -134,6 +134,13 @@ pub(super) fn reduce(name: &'static str, x: &Tensor, axes: Axes<'_>, keepdims: b
     Ok(out.into())
 }
 
+/// The result of an operation that only floats have, for whole numbers or truth values: exact up to 2^53.
+pub(super) fn through_floats(x: &Tensor, operation: impl FnOnce(&Tensor, DType) -> Result<Tensor>) -> Result<Tensor> {
+    let wide = if x.dtype() == DType::U8 { DType::F32 } else { DType::F64 };
+    let result = operation(&trace::cast(x.raw(), wide)?.into(), wide)?;
+    cast(&result, x.dtype())
+}
+
 /// Each whole number combined with all before it along an axis.
 pub(super) fn scan(op: IntegerOp, x: &Tensor, axis: isize) -> Result<Tensor> {
     let out = integer::scan(op, x.raw(), axis)?;

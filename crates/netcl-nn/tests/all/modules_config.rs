@@ -50,6 +50,7 @@ fn needed(kind: &str) -> &'static str {
         "GroupNorm" => r#"{"num_groups": 2, "num_channels": 4, "dtype": "float64"}"#,
         "EmbeddingBag" => r#"{"num_embeddings": 5, "embedding_dim": 3, "mode": "max"}"#,
         "Embedding" => r#"{"num_embeddings": 5, "embedding_dim": 3, "padding_idx": -1}"#,
+        "LPPool1d" | "LPPool2d" => r#"{"norm_type": 2, "kernel_size": 3}"#,
         "MaxPool1d" => r#"{"kernel_size": 3, "stride": null, "ceil_mode": true}"#,
         "MaxPool2d" => r#"{"kernel_size": [3, 2], "stride": 1, "padding": 1, "dilation": [1, 2]}"#,
         "AvgPool2d" => r#"{"kernel_size": 3, "padding": 1, "count_include_pad": false, "divisor_override": 5}"#,

@@ -58,7 +58,8 @@ fn backward(
 ///
 /// An input that no output depends on is an error, or None with ``allow_unused=True``.
 #[pyfunction]
-#[pyo3(signature = (outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=false, allow_unused=false))]
+#[pyo3(signature = (outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=false, allow_unused=false, only_inputs=true))]
+#[expect(clippy::too_many_arguments, reason = "PyTorch's signature")]
 fn grad<'py>(
     py: Python<'py>,
     outputs: &Bound<'py, PyAny>,
@@ -67,7 +68,10 @@ fn grad<'py>(
     retain_graph: Option<bool>,
     create_graph: bool,
     allow_unused: bool,
+    only_inputs: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
+    // PyTorch's programs give it; there is nothing else than the inputs' gradients.
+    let _ = only_inputs;
     let (roots, gradients) = roots(outputs, grad_outputs)?;
     let inputs = several(inputs)?;
     let options = BackwardOptions { retain_graph: retain_graph.unwrap_or(create_graph), create_graph };

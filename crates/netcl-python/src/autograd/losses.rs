@@ -99,13 +99,19 @@ fn optional(tensor: Option<&Tensor>) -> Option<Recorded> {
     tensor.map(|tensor| tensor.inner().as_ref().clone())
 }
 
+/// Targets that are numbers: whole ones and truth values in the input's dtype.
+fn targets(object: &Bound<'_, PyAny>, input: &Recorded) -> PyResult<Recorded> {
+    let target = like(object, input)?;
+    if target.dtype().is_float() { Ok(target) } else { target.cast(input.dtype()).py() }
+}
+
 macro_rules! of_two {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
         #[pyfunction]
         #[pyo3(signature = (input, target, reduction="mean"))]
         fn $name(py: Python<'_>, input: &Tensor, target: &Bound<'_, PyAny>, reduction: &str) -> PyResult<Made> {
-            let (input, target) = (&input.inner(), like(target, &input.inner())?);
+            let (input, target) = (&input.inner(), targets(target, &input.inner())?);
             let reduction = Reduction::parse(reduction).py()?;
             record(py, input, || loss::$name(input, &target, reduction))
         }
@@ -131,7 +137,7 @@ fn smooth_l1_loss(
     reduction: &str,
     beta: f64,
 ) -> PyResult<Made> {
-    let (input, target) = (&input.inner(), like(target, &input.inner())?);
+    let (input, target) = (&input.inner(), targets(target, &input.inner())?);
     let options = SmoothL1Options { beta, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::smooth_l1_loss(input, &target, &options))
 }
@@ -146,7 +152,7 @@ fn huber_loss(
     reduction: &str,
     delta: f64,
 ) -> PyResult<Made> {
-    let (input, target) = (&input.inner(), like(target, &input.inner())?);
+    let (input, target) = (&input.inner(), targets(target, &input.inner())?);
     let options = HuberOptions { delta, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::huber_loss(input, &target, &options))
 }
@@ -222,7 +228,7 @@ fn binary_cross_entropy(
     weight: Option<&Tensor>,
     reduction: &str,
 ) -> PyResult<Made> {
-    let (input, target) = (&input.inner(), like(target, &input.inner())?);
+    let (input, target) = (&input.inner(), targets(target, &input.inner())?);
     let options = BceOptions { weight: optional(weight), reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::binary_cross_entropy(input, &target, &options))
 }
@@ -238,7 +244,7 @@ fn binary_cross_entropy_with_logits(
     reduction: &str,
     pos_weight: Option<&Tensor>,
 ) -> PyResult<Made> {
-    let (input, target) = (&input.inner(), like(target, &input.inner())?);
+    let (input, target) = (&input.inner(), targets(target, &input.inner())?);
     let reduction = Reduction::parse(reduction).py()?;
     let options = BceWithLogitsOptions { weight: optional(weight), pos_weight: optional(pos_weight), reduction };
     record(py, input, || loss::binary_cross_entropy_with_logits(input, &target, &options))
@@ -254,7 +260,7 @@ fn kl_div(
     reduction: &str,
     log_target: bool,
 ) -> PyResult<Made> {
-    let (input, target) = (&input.inner(), like(target, &input.inner())?);
+    let (input, target) = (&input.inner(), targets(target, &input.inner())?);
     let batch_mean = reduction == "batchmean";
     let reduction = if batch_mean { Reduction::Mean } else { Reduction::parse(reduction).py()? };
     let options = KlDivOptions { log_target, batch_mean, reduction };
@@ -272,7 +278,7 @@ fn cosine_embedding_loss(
     margin: f64,
     reduction: &str,
 ) -> PyResult<Made> {
-    let (first, second, target) = (&input1.inner(), &input2.inner(), like(target, &input1.inner())?);
+    let (first, second, target) = (&input1.inner(), &input2.inner(), targets(target, &input1.inner())?);
     let options = CosineEmbeddingOptions { margin, reduction: Reduction::parse(reduction).py()? };
     record(py, first, || loss::cosine_embedding_loss(first, second, &target, &options))
 }
@@ -308,7 +314,7 @@ fn margin_ranking_loss(
     margin: f64,
     reduction: &str,
 ) -> PyResult<Made> {
-    let (first, second, target) = (&input1.inner(), &input2.inner(), like(target, &input1.inner())?);
+    let (first, second, target) = (&input1.inner(), &input2.inner(), targets(target, &input1.inner())?);
     let options = MarginRankingOptions { margin, reduction: Reduction::parse(reduction).py()? };
     record(py, first, || loss::margin_ranking_loss(first, second, &target, &options))
 }
@@ -323,7 +329,7 @@ fn hinge_embedding_loss(
     margin: f64,
     reduction: &str,
 ) -> PyResult<Made> {
-    let (input, target) = (&input.inner(), like(target, &input.inner())?);
+    let (input, target) = (&input.inner(), targets(target, &input.inner())?);
     let options = HingeEmbeddingOptions { margin, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::hinge_embedding_loss(input, &target, &options))
 }
@@ -370,7 +376,7 @@ fn multilabel_soft_margin_loss(
     weight: Option<&Tensor>,
     reduction: &str,
 ) -> PyResult<Made> {
-    let (input, target) = (&input.inner(), like(target, &input.inner())?);
+    let (input, target) = (&input.inner(), targets(target, &input.inner())?);
     let options =
         MultilabelSoftMarginOptions { weight: optional(weight), reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::multilabel_soft_margin_loss(input, &target, &options))
@@ -389,7 +395,7 @@ fn poisson_nll_loss(
     eps: f64,
     reduction: &str,
 ) -> PyResult<Made> {
-    let (input, target) = (&input.inner(), like(target, &input.inner())?);
+    let (input, target) = (&input.inner(), targets(target, &input.inner())?);
     let options = PoissonNllOptions { log_input, full, eps, reduction: Reduction::parse(reduction).py()? };
     record(py, input, || loss::poisson_nll_loss(input, &target, &options))
 }

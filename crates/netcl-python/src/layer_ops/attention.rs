@@ -6,7 +6,7 @@ use netcl::autograd::ops::einsum as notation_of;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyList, PyTuple};
 
 use super::arguments::{Given, numbers, present};
 use super::{Mode, both};
@@ -18,6 +18,7 @@ use crate::ops::seeded;
 use crate::tensor::Tensor;
 
 /// What is added to scores: a tensor or an array of numbers, or an array of truth values that says which keys are seen, or hidden.
+/// A tensor of truth values stays one: attention itself knows what it means.
 pub(crate) fn added(mask: &Bound<'_, PyAny>, scores_like: &Recorded, true_hides: bool) -> PyResult<Recorded> {
     if mask.cast::<Tensor>().is_ok() {
         return like(mask, scores_like);
@@ -89,11 +90,18 @@ both! {
     #[signature(notation, *operands)]
     #[text("(notation, *operands)")]
     fn einsum(mode, py, notation: &str, operands: &Bound<'_, PyTuple>) -> Made {
+        // As in PyTorch, operands can be given as one list.
+        let list = operands.get_item(0).ok().filter(|_| operands.len() == 1);
+        let list = list.filter(|only| only.is_instance_of::<PyList>() || only.is_instance_of::<PyTuple>());
+        let operands: Vec<Bound<'_, PyAny>> = match list {
+            Some(list) => list.try_iter()?.collect::<PyResult<_>>()?,
+            None => operands.iter().collect(),
+        };
         let tensors: Vec<Recorded> = operands
             .iter()
             .map(|operand| match operand.cast::<Tensor>() {
                 Ok(tensor) => Ok(tensor.get().inner().as_ref().clone()),
-                Err(_) => Err(PyTypeError::new_err(format!("einsum: operands are tensors, not {}", kind(&operand)))),
+                Err(_) => Err(PyTypeError::new_err(format!("einsum: operands are tensors, not {}", kind(operand)))),
             })
             .collect::<PyResult<_>>()?;
         let list: Vec<&Recorded> = tensors.iter().collect();

@@ -127,18 +127,20 @@ both! {
     }
 
     /// The elements in order along an axis, and where they were: ``(values, indices)``. Stable; NaN comes last.
-    #[signature(x, axis=None, descending=false, *, dim=None)]
-    #[text("(x, axis=-1, descending=False, *, dim=None)")]
-    fn sort(mode, py, x: &Tensor, axis: Option<isize>, descending: bool, dim: Option<isize>) -> (Made, Made) {
+    #[signature(x, axis=None, descending=false, *, dim=None, stable=true)]
+    #[text("(x, axis=-1, descending=False, *, dim=None, stable=True)")]
+    fn sort(mode, py, x: &Tensor, axis: Option<isize>, descending: bool, dim: Option<isize>, stable: bool) -> (Made, Made) {
+        let _ = stable;
         let axis = axis::one_or("sort", dim, axis, -1)?;
         let (values, indices) = mode.call(py, &x.inner(), || order::sort(&x.inner(), axis, descending))?;
         Ok((wrap(py, values)?, indices.into()))
     }
 
     /// The positions that put the elements in order along an axis. Stable; NaN comes last.
-    #[signature(x, axis=None, descending=false, *, dim=None)]
-    #[text("(x, axis=-1, descending=False, *, dim=None)")]
-    fn argsort(mode, py, x: &Tensor, axis: Option<isize>, descending: bool, dim: Option<isize>) -> Made {
+    #[signature(x, axis=None, descending=false, *, dim=None, stable=true)]
+    #[text("(x, axis=-1, descending=False, *, dim=None, stable=True)")]
+    fn argsort(mode, py, x: &Tensor, axis: Option<isize>, descending: bool, dim: Option<isize>, stable: bool) -> Made {
+        let _ = stable;
         let axis = axis::one_or("argsort", dim, axis, -1)?;
         Ok(mode.call(py, &x.inner(), || order::argsort(&x.inner(), axis, descending))?.into())
     }

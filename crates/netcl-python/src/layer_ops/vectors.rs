@@ -66,11 +66,13 @@ both! {
     }
 
     /// The p-norm of ``x1 - x2 + eps`` along the last axis.
-    #[signature(x1, x2, p=2.0, eps=1e-6, keepdims=false)]
-    #[text("(x1, x2, p=2.0, eps=1e-6, keepdims=False)")]
-    fn pairwise_distance(mode, py, x1: &Tensor, x2: &Tensor, p: f64, eps: f64, keepdims: bool) -> Made {
+    #[signature(x1, x2, p=2.0, eps=1e-6, keepdims=false, *, keepdim=false)]
+    #[text("(x1, x2, p=2.0, eps=1e-6, keepdims=False, *, keepdim=False)")]
+    fn pairwise_distance(
+        mode, py, x1: &Tensor, x2: &Tensor, p: f64, eps: f64, keepdims: bool, keepdim: bool,
+    ) -> Made {
         let (x1, x2) = (&x1.inner(), &x2.inner());
-        mode.tensor(py, x1, || distance::pairwise_distance(x1, x2, p, eps, keepdims))
+        mode.tensor(py, x1, || distance::pairwise_distance(x1, x2, p, eps, keepdims || keepdim))
     }
 
     /// Vectors along an axis divided by their p-norm, or by ``eps`` where that is larger.

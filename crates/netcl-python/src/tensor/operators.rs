@@ -202,6 +202,10 @@ impl Tensor {
         record(py, &self.inner(), || elementwise::neg(&self.inner()))
     }
 
+    fn __pos__<'py>(slf: &Bound<'py, Self>) -> Bound<'py, Self> {
+        slf.clone()
+    }
+
     fn __invert__(&self, py: Python<'_>) -> PyResult<Made> {
         let tensor = self.inner();
         tensor.check_whole("bitwise_not").py()?;

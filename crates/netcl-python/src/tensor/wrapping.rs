@@ -8,16 +8,17 @@ use netcl::core::backend::opencl as cl;
 use netcl::core::backend::opencl::ClMemory;
 use netcl::core::dtype::DType;
 use netcl::core::shape::{Layout, Shape};
-use netcl::core::tensor::Tensor as Raw;
+use netcl::core::tensor::{HostOptions, Tensor as Raw};
 use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
 
 use crate::cpu_buffer;
 use crate::device::resolve_queue;
 use crate::error::IntoPyResult;
 use crate::memory::{AnyLease, BufferHandle};
-use crate::ndarray;
+use crate::ndarray::{self, HostData};
 use crate::opencl::{Owner, buffer_from_py, context_from_py, event_from_py};
 
 /// The keywords of the constructor that say which memory it is and how to read it.
@@ -32,6 +33,11 @@ pub(super) struct Wrapping<'a, 'py> {
     pub(super) dtype: DType,
 }
 
+/// Whether an object holds numbers rather than memory of a device.
+fn is_data(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() || object.cast::<PyUntypedArray>().is_ok()
+}
+
 impl Wrapping<'_, '_> {
     /// The tensor over that memory.
     pub(super) fn tensor(self, py: Python<'_>) -> PyResult<Raw> {
@@ -39,6 +45,13 @@ impl Wrapping<'_, '_> {
             (Some(array), None, None) => self.over_array(py, array),
             (Some(_), ..) => Err(PyValueError::new_err("Tensor: give array= or buffer=, not both")),
             (None, None, None) => self.empty(py),
+            // PyTorch's constructor: ``Tensor([1, 2, 3])`` copies.
+            (None, Some(data), None) if self.shape.is_none() && is_data(data) => {
+                let queue = resolve_queue(py, self.queue, self.backend)?;
+                let host = HostData::new(data, self.dtype)?;
+                let options = HostOptions { dtype: Some(self.dtype), ..HostOptions::default() };
+                Raw::from_host_bytes(&queue, host.bytes(), host.dtype, host.shape.clone(), options).py()
+            }
             (None, buffer, handle) if cpu_buffer::is_native(buffer, handle) => {
                 resolve_queue(py, self.queue, self.backend.or(Some("cpu")))?;
                 let shape = self.shape.ok_or_else(|| PyValueError::new_err("Tensor: buffer= needs shape="))?;
