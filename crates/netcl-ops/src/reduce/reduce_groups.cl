@@ -111,13 +111,16 @@ typedef COMPUTE ACC;
 #endif
 
 #if COLUMNS && WIDTH > 1
+// Component by component: of a private array that a loop reads, PoCL 1.6 (Debian 11) gets only the first element right.
+#define RESULTS2(v, o) RESULT((v).s0, o); RESULT((v).s1, (o) + 1);
+#define RESULTS4(v, o) RESULTS2((v).lo, o) RESULTS2((v).hi, (o) + 2)
+#define RESULTS8(v, o) RESULTS4((v).lo, o) RESULTS4((v).hi, (o) + 4)
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
-#define FINISH(acc, o)                                          \
-    {                                                           \
-        COMPUTE each_[WIDTH];                                   \
-        PASTE(vstore, WIDTH)(acc, 0, each_);                    \
-        for (uint j_ = 0; j_ < WIDTH; ++j_) RESULT(each_[j_], (o) + j_); \
+#define FINISH(acc, o)                  \
+    {                                   \
+        const ACC all_ = acc;           \
+        PASTE(RESULTS, WIDTH)(all_, o)  \
     }
 #else
 #define FINISH(acc, o) RESULT(acc, o)
