@@ -144,6 +144,7 @@ fn check_parts(call: &Call<'_>, parts: &[&[u8]], size: usize) -> Result<()> {
 }
 
 /// Whether all parts are the same memory, as when everything goes to everybody.
+#[cfg(target_os = "linux")]
 fn is_shared(parts: &[&[u8]]) -> bool {
     parts.windows(2).all(|pair| std::ptr::eq(pair[0], pair[1]))
 }

@@ -179,6 +179,7 @@ pub(crate) fn snapshot<'py>(py: Python<'py>, bytes: Arc<[u8]>, tensor: &Tensor) 
 ///
 /// # Safety
 /// `length` bytes at `first` are valid and belong to `owner` alone while it lives.
+#[cfg(target_os = "linux")]
 pub(crate) unsafe fn bytes_over<'py>(
     py: Python<'py>,
     first: *mut u8,
@@ -190,6 +191,7 @@ pub(crate) unsafe fn bytes_over<'py>(
 }
 
 /// The memory of a dense array of any element type. Valid while the array lives and Python runs no code that writes to it.
+#[cfg(target_os = "linux")]
 pub(crate) fn dense_bytes<'a>(array: &'a Bound<'_, PyUntypedArray>) -> PyResult<&'a [u8]> {
     let nbytes = array.len() * array.dtype().itemsize();
     if !array.is_c_contiguous() {
