@@ -173,7 +173,12 @@ class Methods:
         keepdim: builtins.bool = False,
     ) -> IndexTensor: ...
     def argsort(
-        x, axis: builtins.int = -1, descending: builtins.bool = False, *, dim: builtins.int | None = None
+        x,
+        axis: builtins.int = -1,
+        descending: builtins.bool = False,
+        *,
+        dim: builtins.int | None = None,
+        stable: builtins.bool = True,
     ) -> IndexTensor: ...
     def argwhere(input) -> Tensor: ...
     def asin(x) -> Tensor: ...
