@@ -124,18 +124,18 @@ def where(condition: Any, input: Any = None, other: Any = None) -> Any:
     return _ops.where(condition, input, other)
 
 
-def softmax(input: Tensor, axis: int = -1, *, dim: int | None = None, dtype: str | None = None) -> Tensor:
+def softmax(x: Tensor, axis: int = -1, *, dim: int | None = None, dtype: str | None = None) -> Tensor:
     """``exp(x) / sum(exp(x))`` along an axis, of values cast to ``dtype`` first where one is given."""
     if dtype is not None:
-        input = input.to(dtype=dtype)
-    return _ops.softmax(input, axis if dim is None else dim)
+        x = x.to(dtype=dtype)
+    return _ops.softmax(x, axis if dim is None else dim)
 
 
-def log_softmax(input: Tensor, axis: int = -1, *, dim: int | None = None, dtype: str | None = None) -> Tensor:
+def log_softmax(x: Tensor, axis: int = -1, *, dim: int | None = None, dtype: str | None = None) -> Tensor:
     """``log(softmax(x))`` along an axis, of values cast to ``dtype`` first where one is given."""
     if dtype is not None:
-        input = input.to(dtype=dtype)
-    return _ops.log_softmax(input, axis if dim is None else dim)
+        x = x.to(dtype=dtype)
+    return _ops.log_softmax(x, axis if dim is None else dim)
 
 
 # ---- reductions ----------------------------------------------------------------------------------------------------

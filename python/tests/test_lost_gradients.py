@@ -163,7 +163,7 @@ def test_top_level_signatures_are_those_of_ops():
         own, forward = (inspect.signature(getattr(module, name)) for module in (netcl, ops))
         own, forward = ([(p.name, p.kind) for p in signature.parameters.values()] for signature in (own, forward))
         # PyTorch's names of the same arguments besides.
-        assert [parameter for parameter in own if parameter[0] not in ("dim", "keepdim")] == forward
+        assert [parameter for parameter in own if parameter[0] not in ("dim", "keepdim", "dtype")] == forward
 
 
 def test_top_level_out_is_for_tensors_without_a_gradient(q):

@@ -231,7 +231,10 @@ def test_activations_are_their_functions(queue):
     ]
     for module, expected in pairs:
         np.testing.assert_array_equal(module(x).to_host(), expected.to_host(), err_msg=repr(module))
-    tested = {type(module) for module, _ in pairs}
+    # In training its slopes are random.
+    steady, slope = nn.RReLU(0.25, 0.75).eval()(x), F.leaky_relu(x, 0.5)
+    np.testing.assert_array_equal(steady.to_host(), slope.to_host())
+    tested = {type(module) for module, _ in pairs} | {nn.RReLU}
     # test_nn_golden.py holds these against PyTorch.
     tested |= {nn.CELU, nn.GLU, nn.Hardshrink, nn.Softmax2d, nn.Softmin, nn.Softshrink, nn.Tanhshrink, nn.Threshold}
     for name in layers.__all__:

@@ -396,6 +396,11 @@ def every_layer(queue):
         nn.PairwiseDistance(1.0, keepdim=True),
         nn.UpsamplingNearest2d(scale_factor=2),
         nn.UpsamplingBilinear2d((3, 4)),
+        nn.AlphaDropout(0.3),
+        nn.FeatureAlphaDropout(0.3),
+        nn.RReLU(0.1, 0.3),
+        nn.LPPool1d(2.0, 3),
+        nn.LPPool2d(2.0, 2),
     ]
 
 
