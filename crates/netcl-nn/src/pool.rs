@@ -167,7 +167,7 @@ norm_pools! {
     /// use netcl_nn::{LPPool2d, Module};
     ///
     /// let x = Tensor::from_host(&manager().cpu().queue, &[3.0f32, 4.0, 0.0, 0.0], [1, 1, 2, 2])?;
-    /// assert_eq!(LPPool2d::new(2.0, 2.into()).forward(&x)?.to_host::<f32>()?, [5.0]);
+    /// assert_eq!(LPPool2d::new(2.0, 2).forward(&x)?.to_host::<f32>()?, [5.0]);
     /// # Ok::<(), netcl_nn::autograd::Error>(())
     /// ```
     LPPool2d<2> = lp_pool2d;
