@@ -264,9 +264,10 @@ def trapz(y: Tensor, x: Tensor | None = None, *, dx: float = 1, dim: int = -1) -
 
 def cov(input: Tensor, *, correction: int = 1) -> Tensor:
     """The covariances of variables, which are rows, over observations, which are columns."""
-    rows = input if input.ndim > 1 else _ops.reshape(input, (1, -1))
+    # A view of more elements than there is memory for is refused here, not summed up for years.
+    rows = (input if input.ndim > 1 else _ops.reshape(input, (1, -1))).contiguous()
     centred = rows - rows.mean(1, keepdim=True)
-    found = centred @ centred.mT / (rows.shape[1] - correction)
+    found = centred @ centred.mT / (rows.shape[1] - int(correction))
     return found if input.ndim > 1 else _ops.reshape(found, ())
 
 

@@ -106,5 +106,8 @@ def pages_once(cache: list[Any] = []) -> list[tuple[str, str, str]]:  # noqa: B0
 
 
 if __name__ == "__main__":
+    if "--print" in sys.argv:
+        sys.stdout.write(page())
+        sys.exit()
     PAGE.write_text(page(), encoding="utf-8")
     print(f"{PAGE}: {len(PAGE.read_text().splitlines()) - HEADER.count(chr(10))} names")

@@ -400,3 +400,25 @@ def test_a_step_is_not_recorded(queue):
     with pytest.raises(RuntimeError, match="overwritten in place"):
         loss.backward()
     assert ag.is_grad_enabled()
+
+
+def test_layers_of_one_function_are_that_function(queue):
+    images = Tensor.from_host(queue, np.random.default_rng(1).normal(size=(2, 4, 6, 5)), dtype="float64")
+    other = Tensor.from_host(queue, np.random.default_rng(2).normal(size=(2, 4, 6, 5)), dtype="float64")
+    pairs = [
+        (nn.CosineSimilarity(1)(images, other), F.cosine_similarity(images, other, dim=1)),
+        (nn.PairwiseDistance(1.0)(images, other), F.pairwise_distance(images, other, 1.0)),
+        (nn.ChannelShuffle(2)(images), F.channel_shuffle(images, 2)),
+        (nn.LocalResponseNorm(3)(images), F.local_response_norm(images, 3)),
+        (nn.LPPool2d(2.0, 2)(images), F.lp_pool2d(images, 2.0, 2)),
+        (nn.LPPool1d(3.0, 2)(images[0]), F.lp_pool1d(images[0], 3.0, 2)),
+        (nn.UpsamplingNearest2d(scale_factor=2)(images), F.interpolate(images, scale_factor=2)),
+        (
+            nn.UpsamplingBilinear2d((9, 7))(images),
+            F.interpolate(images, size=(9, 7), mode="bilinear", align_corners=True),
+        ),
+        (nn.AlphaDropout(0.5).eval()(images), images),
+        (nn.FeatureAlphaDropout(0.5).eval()(images), images),
+    ]
+    for number, (found, expected) in enumerate(pairs):
+        np.testing.assert_array_equal(found.to_host(), expected.to_host(), err_msg=str(number))
