@@ -2,7 +2,7 @@
 //!
 //! Images, gradients and results are channels-last; what lies otherwise is copied first. Weights are copied tap by tap, as the copy
 //! engine wants them. Measured on an H200 beside PyTorch 2.11 (cuDNN, channels-last), 128 images of 64 x 32 x 32, 3x3 filters, in
-//! microseconds: forward 33 and 29 in bfloat16, 56 and 57 in tf32; with windows written out (`im2col`) 190 in tf32.
+//! microseconds: forward 33 and 29 in bfloat16, 56 and 57 in tf32.
 
 use netcl_core::backend::opencl::Grid;
 use netcl_core::backend::opencl::tensor_map::{LONGEST_BOX, MAP_BYTES, MapAxis, Swizzle, TensorMap};
