@@ -30,7 +30,7 @@ use crate::tensor::Tensor;
 const MAX_INPUTS: usize = 5;
 const MAX_NODES: usize = 64;
 /// On OpenCL devices each of a tile's sums has the epilogue's instructions of its own, while matrix units stand still: with GELU's
-/// gradient in it a product of 8192 x 768 x 3072 took 0.88 ms on an H200, of which the product is 0.1 and a pass of its own 0.08.
+/// gradient in products GPT-2 small's step in tf32 took 52.0 ms on an H200, without 44.6.
 const MAX_EFFORT: usize = 16;
 /// Constants up to this size have memory of their own instead of being filled at every run.
 const MAX_CONSTANT: usize = 4096;
