@@ -124,6 +124,22 @@ def test_generation(queue):
     assert np.array_equal(model.generate([[1]], 5, top_k=1, seed=0), model.generate([[1]], 5, temperature=0))
     assert np.array_equal(model.generate([[1]], 9, seed=4), model.generate([[1]], 9, seed=4))
     assert model.training and len(np.unique(model.generate([[1]], 60, temperature=3.0, seed=4))) > 3
+    # What the text has already is less likely, and each step is heard and can be the last.
+    heard = []
+    apart = model.generate([[0]], 8, temperature=0, repetition_penalty=1.5, each=lambda more: heard.append(more.tolist()))
+    assert heard == apart[0, 1:, None].tolist()
+    with ag.no_grad():
+        model.eval()
+        for at in range(1, 9):
+            scores, seen = model(apart[:, max(at - 4, 0) : at]).to_host()[0, -1], np.unique(apart[0, :at])
+            scores[seen] = np.where(scores[seen] > 0, scores[seen] / 1.5, scores[seen] * 1.5)
+            assert scores.argmax() == apart[0, at]
+        model.train()
+    assert model.generate([[0]], 8, each=lambda more: False).shape == (1, 2)
+    with pytest.raises(ZeroDivisionError):
+        model.generate([[0]], 8, each=lambda more: 1 / 0)
+    with pytest.raises(ValueError, match="repetition_penalty=0 must be above 0"):
+        model.generate([[1]], 1, repetition_penalty=0)
     with pytest.raises(ValueError, match=r"GPT takes tokens \(batch, 1 to 4\); these have shape \(1, 5\)"):
         model([[1, 2, 3, 4, 5]])
     with pytest.raises(ValueError, match="at least 1"):
@@ -226,7 +242,11 @@ def test_weights_of_losses_move_with_them(queue):
 @pytest.mark.parametrize(
     ("kind", "match", "make"),
     [
-        (ValueError, "Conv2d: groups=3 must divide in_channels=4 and out_channels=6", lambda q: nn.Conv2d(q, 4, 6, 3, groups=3)),
+        (
+            ValueError,
+            "Conv2d: groups=3 must divide in_channels=4 and out_channels=6",
+            lambda q: nn.Conv2d(q, 4, 6, 3, groups=3),
+        ),
         (ValueError, "Conv2d: kernel_size is 0; it must be at least 1", lambda q: nn.Conv2d(q, 4, 6, 0)),
         (TypeError, r"kernel_size is a whole number or 2 of them, not \(3, 3, 3\)", lambda q: nn.Conv2d(q, 4, 6, (3, 3, 3))),
         (TypeError, "stride is a whole number or 2 of them, not 1.5", lambda q: nn.Conv2d(q, 4, 6, 3, stride=1.5)),

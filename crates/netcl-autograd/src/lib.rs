@@ -42,6 +42,7 @@ pub use netcl_core::random::{Generator, default_generator, manual_seed, set_defa
 pub use netcl_core::shape::{Shape, Slice};
 pub use netcl_core::tensor::{HostOptions, Tensor as RawTensor};
 pub use netcl_core::{Error as CoreError, ErrorKind};
+pub use netcl_runtime::capture::capture;
 
 pub use checkpoint::checkpoint;
 pub use error::{Error, Result};

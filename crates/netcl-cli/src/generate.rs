@@ -35,6 +35,9 @@ pub(crate) struct Arguments {
     /// Choose among the likeliest tokens that together have this probability only
     #[arg(long, value_name = "SHARE")]
     top_p: Option<f64>,
+    /// Above 1, tokens that the text has already are less likely
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    repetition_penalty: f64,
     /// What decides the choices [default: another text each time]
     #[arg(long)]
     seed: Option<u64>,
@@ -48,10 +51,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let model = LanguageModel::load(&arguments.model, &device(arguments.device.as_deref())?.queue)?;
-    let Arguments { prompt, tokens, temperature, top_k, top_p, seed, .. } = arguments;
+    let &Arguments { ref prompt, tokens, temperature, top_k, top_p, repetition_penalty, seed, .. } = arguments;
     let fresh = || std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
-    let sampling =
-        Sampling { temperature: *temperature, top_k: *top_k, top_p: *top_p, seed: Some(seed.unwrap_or_else(fresh)) };
+    let seed = Some(seed.unwrap_or_else(fresh));
+    let sampling = Sampling { temperature, top_k, top_p, repetition_penalty, seed };
     let (mut text, mut written) = (String::new(), Ok(()));
     let mut show = |part: &str| {
         let mut out = std::io::stdout().lock();
@@ -63,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     }
     let start = Instant::now();
     model
-        .generate(Prompt { text: prompt, tokens: *tokens }, sampling, &mut |part| {
+        .generate(Prompt { text: prompt, tokens }, sampling, &mut |part| {
             text.push_str(part);
             (arguments.json || show(part)) && !shutdown::interrupted()
         })
@@ -75,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     }
     let seconds = start.elapsed().as_secs_f64();
     print_json(&json!({
-        "prompt": prompt, "text": text, "tokens": tokens, "seconds": seconds, "tokens_per_second": *tokens as f64 / seconds.max(1e-9),
+        "prompt": prompt, "text": text, "tokens": tokens, "seconds": seconds, "tokens_per_second": tokens as f64 / seconds.max(1e-9),
     }))?;
     Ok(Verdict::Good)
 }

@@ -4,7 +4,7 @@ use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, rotary
 use netcl_autograd::ops::elementwise::{add, mul, silu};
 use netcl_autograd::ops::layout::{permute, reshape, split};
 use netcl_autograd::ops::matmul::linear;
-use netcl_autograd::{Error, Result, Tensor};
+use netcl_autograd::{Error, RawTensor, Result, Tensor};
 
 use crate::Module;
 use crate::attention::{divides, dropped};
@@ -43,7 +43,7 @@ fn attended([q, k, v]: &[Tensor; 3], causal: bool, dropout: f64, cache: Cached<'
     let out = match cache {
         None => scaled_dot_product_attention(q, k, v, &Attention { causal, dropout, ..Default::default() }, None)?,
         Some((cache, layer)) => {
-            let (new, before) = (q.shape()[2], cache.length());
+            let (new, before, mask) = (q.shape()[2], cache.length(), cache.mask());
             let (k, v) = cache.append(layer, k, v)?;
             if before > 0 && new > 1 {
                 let what = format!(
@@ -51,7 +51,7 @@ fn attended([q, k, v]: &[Tensor; 3], causal: bool, dropout: f64, cache: Cached<'
                 );
                 return Err(Error::argument("attention", what));
             }
-            let how = Attention { causal: causal && before == 0, ..Default::default() };
+            let how = Attention { causal: causal && before == 0, mask: mask.as_ref(), ..Default::default() };
             scaled_dot_product_attention(q, &k, &v, &how, None)?
         }
     };
@@ -206,8 +206,16 @@ impl RotaryAttention {
         crate::scope::run(self, || {
             let RotaryAttentionOptions { n_head, rope_base, dropout, .. } = self.settings;
             let [q, k, v] = in_heads("RotaryAttention", &self.qkv.forward(input)?, n_head)?;
-            let (start, length, width) = (cache.map_or(0, |(cache, _)| cache.length()), q.shape()[2], q.shape()[3]);
-            let tables = RotaryTables::new(q.queue(), start, length, width, rope_base, q.dtype())?;
+            let (length, width) = (q.shape()[2], q.shape()[3]);
+            let tables = |start, length| RotaryTables::new(q.queue(), start, length, width, rope_base, q.dtype());
+            let tables = match cache {
+                Some((cache, _)) if cache.mask().is_some() => {
+                    let all = tables(0, cache.capacity())?;
+                    let row = |table: &RawTensor| Ok::<_, Error>(cache.rows(&table.clone().into(), 1)?.raw().clone());
+                    RotaryTables::from_parts(row(all.cos())?, row(all.sin())?)?
+                }
+                _ => tables(cache.map_or(0, |(cache, _)| cache.length()), length)?,
+            };
             let turned = |x: Tensor, norm: &Option<RMSNorm>| {
                 let x = norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))?;
                 rotary(&x, &tables, RotaryForm::HalfSplit)

@@ -1,6 +1,10 @@
 //! Keys and values of the places that were seen.
 
-use netcl_autograd::{DType, Error, Queue, Result, Slice, Tensor, host};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use netcl_autograd::ops::indexing::index_select;
+use netcl_autograd::ops::layout::slice;
+use netcl_autograd::{DType, Error, HostOptions, IndexTensor, Queue, Result, Slice, Tensor, host, reshape};
 
 use crate::Settings;
 use crate::settings::depth;
@@ -35,13 +39,32 @@ impl KVCacheOptions {
 /// Keys and values of the places that were seen, so that the next one costs one step instead of all of them again.
 ///
 /// Every attention layer appends its part; [`KVCache::advance`] moves on when all have. For inference: nothing is recorded.
+///
+/// A captured step cannot count: it takes its [`Place`] as an input and tells the cache with [`KVCache::follow`].
 #[derive(Debug)]
 pub struct KVCache {
     keys: Vec<Tensor>,
     values: Vec<Tensor>,
     capacity: usize,
-    length: usize,
+    /// 0, 1, ... up to the capacity.
+    numbers: IndexTensor,
+    /// As many zeros as there are places, then as often minus infinity: every mask is a part of it.
+    masks: Tensor,
+    state: Mutex<State>,
 }
+
+#[derive(Debug, Default)]
+struct State {
+    length: usize,
+    told: Option<Place>,
+}
+
+/// Where one place is, as tensors: its number `[1]`, and what is added to the scores `[1, 1, 1, places]`, minus infinity for those
+/// after it.
+pub type Place = (IndexTensor, Tensor);
+
+/// The fewest places that a captured step looks at; more come in powers of two, each of which is recorded once.
+const LEAST_PLACES: usize = 64;
 
 /// A cache, and the number of the layer that looks into it.
 pub type Cached<'c> = Option<(&'c KVCache, usize)>;
@@ -61,7 +84,23 @@ impl KVCache {
             }
             Ok::<_, Error>(stores)
         };
-        Ok(KVCache { keys: stores()?, values: stores()?, capacity, length: 0 })
+        let (keys, values) = (stores()?, stores()?);
+        // The stores are larger by far, and there was room for them.
+        let numbers: Vec<i64> = (0..capacity as i64).collect();
+        let masks: Vec<f64> = (0..2 * capacity).map(|at| if at < capacity { 0.0 } else { f64::NEG_INFINITY }).collect();
+        let as_keys = HostOptions { dtype: Some(dtype), ..Default::default() };
+        Ok(KVCache {
+            keys,
+            values,
+            capacity,
+            numbers: IndexTensor::from_host(queue, &numbers, [capacity])?,
+            masks: Tensor::from_host_with(queue, &masks, [2 * capacity], as_keys)?,
+            state: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The keys of each layer, `[batch, heads, capacity, head_dim]`.
@@ -81,7 +120,46 @@ impl KVCache {
 
     /// The number of places that were seen.
     pub fn length(&self) -> usize {
-        self.length
+        self.state().length
+    }
+
+    /// The next place, for [`KVCache::follow`].
+    ///
+    /// # Errors
+    /// If the cache is full.
+    pub fn place(&self) -> Result<Place> {
+        let (length, capacity) = (self.length(), self.capacity);
+        if length == capacity {
+            return Err(Error::argument("place", format!("KVCache holds {capacity} places, and all are taken")));
+        }
+        let part = |from: usize, count: usize| Slice::new(Some(from as isize), Some((from + count) as isize), 1);
+        let seen = (length + 1).next_power_of_two().clamp(LEAST_PLACES, capacity.max(LEAST_PLACES)).min(capacity);
+        let number = IndexTensor::from_tensor(self.numbers.tensor().slice(0, part(length, 1))?)?;
+        let mask = slice(&self.masks, 0, part(capacity - 1 - length, seen))?;
+        Ok((number, reshape(&mask, [1, 1, 1, seen])?))
+    }
+
+    /// Takes the next place from the device instead of [`KVCache::length`], until it is told otherwise: [`KVCache::append`] writes one
+    /// place there and gives as many as the mask has, of which the mask hides those that nobody has written.
+    pub fn follow(&self, place: Option<Place>) {
+        self.state().told = place;
+    }
+
+    /// What hides places that nobody has written, while the cache follows a place.
+    pub fn mask(&self) -> Option<Tensor> {
+        self.state().told.as_ref().map(|(_, mask)| mask.clone())
+    }
+
+    /// The rows of a table of places (vectors, angles) that belong to the next `count` ones.
+    ///
+    /// # Errors
+    /// If the table is shorter.
+    pub fn rows(&self, table: &Tensor, count: usize) -> Result<Tensor> {
+        let State { length, told } = &*self.state();
+        match told {
+            Some((number, _)) => index_select(table, 0, number),
+            None => slice(table, 0, Slice::new(Some(*length as isize), Some((length + count) as isize), 1)),
+        }
     }
 
     /// Writes the keys and values `[batch, heads, new places, head_dim]` of a layer; returns all of it so far.
@@ -94,35 +172,46 @@ impl KVCache {
         let (Some(all_keys), Some(all_values)) = (self.keys.get(layer), self.values.get(layer)) else {
             return Err(Error::argument(OP, format!("KVCache has {} layers, no layer {layer}", self.keys.len())));
         };
-        let end = self.length + new;
+        let State { length, told } = &*self.state();
+        let part = |store: &Tensor, from: usize, to: usize| {
+            Ok::<Tensor, Error>(store.raw().slice(2, Slice::new(Some(from as isize), Some(to as isize), 1))?.into())
+        };
+        if let Some((number, mask)) = told {
+            for (store, new) in [(all_keys, keys), (all_values, values)] {
+                store.clone().index_copy_(2, number, new)?;
+            }
+            let seen = mask.shape()[3];
+            return Ok((part(all_keys, 0, seen)?, part(all_values, 0, seen)?));
+        }
+        let end = length + new;
         if end > self.capacity {
-            let (capacity, length) = (self.capacity, self.length);
+            let capacity = self.capacity;
             let what = format!("KVCache holds {capacity} places: {new} more do not fit behind {length}");
             return Err(Error::argument(OP, what));
         }
-        let part = |store: &Tensor, from: usize| {
-            Ok::<_, Error>(store.raw().slice(2, Slice::new(Some(from as isize), Some(end as isize), 1))?)
-        };
-        part(all_keys, self.length)?.assign(keys.raw())?;
-        part(all_values, self.length)?.assign(values.raw())?;
-        Ok((part(all_keys, 0)?.into(), part(all_values, 0)?.into()))
+        part(all_keys, *length, end)?.assign(keys.raw())?;
+        part(all_values, *length, end)?.assign(values.raw())?;
+        Ok((part(all_keys, 0, end)?, part(all_values, 0, end)?))
     }
 
-    /// Counts places as seen.
-    pub fn advance(&mut self, places: usize) {
-        self.length += places;
+    /// Counts places as seen; a step that follows a place leaves that to whoever calls it.
+    pub fn advance(&self, places: usize) {
+        let mut state = self.state();
+        if state.told.is_none() {
+            state.length += places;
+        }
     }
 
     /// Forgets all places after the first few.
     ///
     /// # Errors
     /// If it cannot hold so many.
-    pub fn set_length(&mut self, places: usize) -> Result<()> {
+    pub fn set_length(&self, places: usize) -> Result<()> {
         if places > self.capacity {
             let what = format!("KVCache holds {} places, not {places}", self.capacity);
             return Err(Error::argument("length", what));
         }
-        self.length = places;
+        self.state().length = places;
         Ok(())
     }
 }

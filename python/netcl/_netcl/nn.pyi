@@ -1,5 +1,6 @@
 """Types of the extension's part of ``netcl.nn``."""
 
+from collections.abc import Callable
 from typing import Any, final
 
 from netcl._netcl import IndexTensor, Tensor
@@ -44,17 +45,35 @@ class KVCache:
     ) -> KVCache: ...
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]: ...
     def advance(self, n: int = 1) -> None: ...
+    def rows(self, table: Tensor, count: int) -> Tensor: ...
     def reset(self) -> None: ...
 
 @final
 class Sampler:
     def __new__(
-        cls, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, seed: int | None = None
+        cls,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        repetition_penalty: float = 1.0,
     ) -> Sampler: ...
     def draw(self, logits: Tensor) -> Any: ...
 
 def cached_attention(layer: Layer, own: dict[str, Any], x: Tensor, cache: KVCache, index: int) -> Tensor: ...
 def decode(layer: Layer, tgt: Tensor, memory: Tensor) -> Tensor: ...
+def draw_tokens(
+    scores: Callable[[IndexTensor, KVCache | None], Tensor],
+    cache: KVCache,
+    tokens: IndexTensor,
+    count: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    repetition_penalty: float,
+    seed: int | None,
+    each: Callable[[Any], Any] | None,
+) -> IndexTensor: ...
 def generate(
     layer: Layer, tokens: IndexTensor, max_new_tokens: int, temperature: float, top_p: float | None, seed: int
 ) -> IndexTensor: ...

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from netcl import autograd as ag
-from netcl._netcl import Tensor
-from netcl._netcl.nn import KVCache, Sampler, constant_, normal_
+from netcl._netcl import IndexTensor, Tensor
+from netcl._netcl.nn import KVCache, constant_, draw_tokens, normal_
 from netcl.nn._arguments import depth, positive, queue_first
 from netcl.nn.container import ModuleList
 from netcl.nn.decoder import TiedLinear, TransformerBlock
@@ -67,19 +68,24 @@ class GPT(Module):
         With ``targets``, the tokens that do come next (as many, in any shape; -100 leaves one out), the mean cross-entropy
         instead, for which only some rows of the logits are ever in memory.
         """
+        x = self._features(tokens, cache)
+        if targets is not None:
+            return ag.linear_cross_entropy(x, self.lm_head.weight, targets)
+        return self.lm_head(x)
+
+    def _features(self, tokens: Any, cache: KVCache | None) -> Tensor:
+        """What the head sees of each token."""
         shape = tuple(getattr(tokens, "shape", None) or _shape(tokens))
         start = 0 if cache is None else cache.length
         if len(shape) != 2 or not 1 <= shape[1] <= self.block_size - start:
             raise ValueError(f"GPT takes tokens (batch, 1 to {self.block_size - start}); these have shape {shape}")
-        x = self.drop(self.wte(tokens) + ag.slice(self.wpe.weight, 0, start, start + shape[1]))
+        wpe = self.wpe.weight
+        x = self.drop(self.wte(tokens) + (ag.slice(wpe, 0, 0, shape[1]) if cache is None else cache.rows(wpe, shape[1])))
         for layer, block in enumerate(self.h):
             x = block(x, cache, layer)
         if cache is not None:
             cache.advance(shape[1])
-        x = self.ln_f(x)
-        if targets is not None:
-            return ag.linear_cross_entropy(x, self.lm_head.weight, targets)
-        return self.lm_head(x)
+        return self.ln_f(x)
 
     def generate(
         self,
@@ -90,36 +96,40 @@ class GPT(Module):
         seed: int | None = None,
         *,
         top_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        each: Callable[[Any], Any] | None = None,
     ) -> Any:
         """An int64 array of the tokens given and those drawn after them, one at a time.
 
         ``temperature=0`` takes the likeliest token; ``top_k`` draws among the k likeliest, ``top_p`` among the likeliest that
-        together have this probability; a ``seed`` makes the drawing repeatable, else numbers come from the process-wide
-        generator. The mode (``train`` or ``eval``) is restored afterwards.
+        together have this probability; a ``repetition_penalty`` above 1 makes tokens that are there already less likely; a
+        ``seed`` makes the drawing repeatable, else numbers come from the process-wide generator. ``each`` gets the tokens of a
+        step as an array (batch,) as soon as they are drawn, and ends the text with ``False``.
+
+        The step from one token to the next is recorded once and replayed: hooks see the first tokens only. The mode (``train``
+        or ``eval``) is restored afterwards.
         """
         import numpy as np
 
         known = np.array(tokens, np.int64)
         if known.ndim != 2 or known.shape[1] < 1:
             raise ValueError(f"generate takes tokens (batch, at least 1); these have shape {known.shape}")
-        sampler = Sampler(temperature, top_k, top_p, seed)
         mode, weight = self.training, self.wte.weight
         cache = KVCache(
             self.n_layer, len(known), self.n_head, self.n_embd // self.n_head, self.block_size, weight.queue, weight.dtype
         )
+
+        def scores(tokens: Tensor, cache: KVCache | None) -> Tensor:
+            return self.lm_head(self._features(tokens, cache)[:, -1])
+
         self.eval()
         try:
             with ag.no_grad():
-                for _ in range(max_new_tokens):
-                    # Beyond the last place every token moves to another one, and what was cached is of no use.
-                    if known.shape[1] <= self.block_size:
-                        logits = self(known[:, cache.length :], cache)
-                    else:
-                        logits = self(known[:, -self.block_size :])
-                    known = np.concatenate([known, sampler.draw(logits[:, -1])[:, None]], 1)
+                start = IndexTensor.from_host(weight.queue, known)
+                sampling = (temperature, top_k, top_p, repetition_penalty, seed)
+                return draw_tokens(scores, cache, start, max_new_tokens, *sampling, each).numpy()
         finally:
             self.train(mode)
-        return known
 
 
 def _shape(tokens: Any) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ pub mod rearrange;
 pub mod recurrent;
 pub mod reduce;
 pub mod resample;
+pub mod sampling;
 pub mod scan;
 pub mod select;
 pub mod shuffle;

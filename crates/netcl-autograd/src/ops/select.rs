@@ -15,7 +15,7 @@ use super::reduce::{cumsum, prod};
 use super::scan::{along, counting, whole};
 use super::whole as numbers;
 use crate::error::{Error, Result};
-use crate::graph::no_grad;
+use crate::graph::{grad_enabled, no_grad};
 use crate::tensor::Tensor;
 
 /// Indices expanded to a shape.
@@ -249,6 +249,19 @@ pub fn index_copy(x: &Tensor, axis: isize, indices: &IndexTensor, source: &Tenso
     }
     let indices = IndexTensor::from_tensor(netcl_core::tensor::reshape(indices.tensor(), shape)?)?;
     scatter(x, axis, &expand_indices(&indices, source.shape())?, source)
+}
+
+impl Tensor {
+    /// [`index_copy`] in place: overwrites the slices at indices of an axis with those of `source`. Nothing is recorded, so neither
+    /// may want gradients; [`Tensor::index_put_`] writes with gradients.
+    #[track_caller]
+    pub fn index_copy_(&mut self, axis: isize, indices: &IndexTensor, source: &Tensor) -> Result<()> {
+        let op = "index_copy_";
+        if grad_enabled() && (self.needs_grad() || source.needs_grad()) {
+            return Err(Error::argument(op, "it records no gradients: use index_put_, or no_grad"));
+        }
+        self.overwrite(|raw| ops::index_put(raw, axis, indices, source.raw()))
+    }
 }
 
 /// The places of elements that are not 0, in row-major order of the flattened tensor. Reads the host.

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, LazyLock};
 
-use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::Graph;
 use netcl_core::random::Generator;
 use netcl_core::tensor::Tensor as Raw;
@@ -11,8 +10,8 @@ use netcl_ops::Axes;
 use smallvec::smallvec;
 
 use super::elementwise::{ExprOp, cast, exp, mul, neg, sub};
-use super::random::uniform;
 use super::reduce::sum;
+use super::sampling::gumbel;
 use crate::autocast;
 use crate::error::{Error, Result};
 use crate::graph::{Save, record};
@@ -110,13 +109,6 @@ pub fn gumbel_softmax(
     axis: isize,
     generator: Option<&mut Generator>,
 ) -> Result<Tensor> {
-    /// Gumbel's noise of a uniform number in [0, 1). The logarithm of 1 - u is 0 for one u in 2^24, half of which is
-    /// as good a representative and has a finite logarithm.
-    static NOISE: LazyLock<Arc<ExprOp>> = LazyLock::new(|| {
-        let g = Graph::new();
-        let exponential = (-(-g.input(0)).log1p()).max(0.5f64.powi(25));
-        ExprOp::new("gumbel_noise", g.finish(&[-exponential.log()]))
-    });
     /// Inputs: logits, noise. Scalar: tau.
     static SCORES: LazyLock<Arc<ExprOp>> = LazyLock::new(|| {
         let g = Graph::new();
@@ -132,8 +124,7 @@ pub fn gumbel_softmax(
     logits.check_float(op)?;
     let axis = logits.shape().axis(op, axis)?;
     // float32 for every dtype: 16 bits are too few for numbers near 1, and the same generator makes the same choice.
-    let u = uniform(logits.queue(), logits.shape().clone(), DType::F32, 0.0, 1.0, generator)?;
-    let noise = cast(&NOISE.apply(&[&u], &[])?, logits.dtype())?;
+    let noise = cast(&gumbel(logits.queue(), logits.shape().clone(), generator)?, logits.dtype())?;
     let soft = softmax(&SCORES.apply(&[logits, &noise], &[tau.into()])?, axis as isize)?;
     if !hard {
         return Ok(soft);

@@ -4,17 +4,18 @@ use netcl_autograd::ops::elementwise::add;
 use netcl_autograd::ops::indexing::indices;
 use netcl_autograd::ops::layout::{select, slice};
 use netcl_autograd::ops::loss::{LinearCrossEntropyOptions, linear_cross_entropy};
-use netcl_autograd::{Error, IndexTensor, Queue, Result, Slice, Tensor, host, no_grad};
+use netcl_autograd::{Error, IndexTensor, Queue, Result, Slice, Tensor, host};
 
 use crate::Module;
 use crate::attention::dropped;
 use crate::config::{Build, Configured};
 use crate::decoder::{TiedLinear, TransformerBlock, TransformerBlockOptions, layer_norm_of};
 use crate::embedding::{Embedding, EmbeddingOptions};
+use crate::generation::{Text, generate_with};
 use crate::init::Init;
 use crate::kv_cache::{KVCache, KVCacheOptions};
 use crate::norm::LayerNorm;
-use crate::sampling::{Sampler, Sampling};
+use crate::sampling::Sampling;
 use crate::settings::{Settings, depth, probability};
 
 /// The size of a [`GPT`].
@@ -124,7 +125,7 @@ impl GPT {
     /// # Errors
     /// If there are more tokens than the model can see, or one that it does not know.
     pub fn logits(&self, tokens: &IndexTensor, cache: Option<&mut KVCache>) -> Result<Tensor> {
-        crate::scope::run(self, || self.lm_head.forward(&self.features(tokens, cache)?))
+        crate::scope::run(self, || self.lm_head.forward(&self.features(tokens, cache.as_deref())?))
     }
 
     /// The mean cross-entropy between [`GPT::logits`] and the tokens that do come next, `[batch, length]`, of which those numbered
@@ -140,8 +141,8 @@ impl GPT {
     }
 
     /// What the head sees of each token.
-    fn features(&self, tokens: &IndexTensor, mut cache: Option<&mut KVCache>) -> Result<Tensor> {
-        let start = cache.as_ref().map_or(0, |cache| cache.length());
+    fn features(&self, tokens: &IndexTensor, cache: Option<&KVCache>) -> Result<Tensor> {
+        let start = cache.map_or(0, KVCache::length);
         let (shape, room) = (tokens.tensor().shape(), self.settings.block_size.saturating_sub(start));
         let length = match shape[..] {
             [_, length] if (1..=room).contains(&length) => length,
@@ -150,13 +151,16 @@ impl GPT {
                 return Err(Error::argument("GPT", what));
             }
         };
-        let places = Slice::new(Some(start as isize), Some((start + length) as isize), 1);
-        let x = add(&self.wte.lookup(tokens)?, &slice(self.wpe.weight(), 0, places)?)?;
+        let places = match cache {
+            Some(cache) => cache.rows(self.wpe.weight(), length)?,
+            None => slice(self.wpe.weight(), 0, Slice::new(Some(0), Some(length as isize), 1))?,
+        };
+        let x = add(&self.wte.lookup(tokens)?, &places)?;
         let mut x = dropped(x, self.settings.dropout, self.training)?;
         for (layer, block) in self.h.iter().enumerate() {
-            x = block.attend(&x, cache.as_deref().map(|cache| (cache, layer)))?;
+            x = block.attend(&x, cache.map(|cache| (cache, layer)))?;
         }
-        if let Some(cache) = cache.as_mut() {
+        if let Some(cache) = cache {
             cache.advance(length);
         }
         self.ln_f.forward(&x)
@@ -168,13 +172,9 @@ impl GPT {
     /// # Errors
     /// If there is no token or one that the model does not know, and for a sampling that cannot be.
     pub fn generate(&self, tokens: &IndexTensor, max_new_tokens: usize, sampling: Sampling) -> Result<IndexTensor> {
-        let mut known = rows(tokens)?;
-        self.generate_each(tokens, max_new_tokens, sampling, &mut |more| {
-            known.iter_mut().zip(more).for_each(|(row, &token)| row.push(token));
-            true
-        })?;
-        let queue = self.wte.weight().queue();
-        Ok(IndexTensor::from_host(queue, &known.concat(), [known.len(), known[0].len()])?)
+        let mut text = Text::new(tokens)?;
+        self.generate_on_device(tokens, max_new_tokens, sampling, &mut |more| text.push(more).map(|()| true))?;
+        text.whole()
     }
 
     /// [`GPT::generate`] that hands over each token of the batch as soon as it is drawn, until `each` answers `false`.
@@ -188,37 +188,24 @@ impl GPT {
         sampling: Sampling,
         each: &mut dyn FnMut(&[i64]) -> bool,
     ) -> Result<()> {
-        let mut known = rows(tokens)?;
-        let (batch, length) = (known.len(), known[0].len());
-        let GPTOptions { block_size, n_layer, n_head, n_embd, .. } = self.settings;
-        let (queue, dtype) = (self.wte.weight().queue(), self.wte.weight().dtype());
-        let size = KVCacheOptions { n_layer, batch, n_head, head_dim: n_embd / n_head, capacity: block_size };
-        let mut cache = KVCache::new(queue, dtype, &size)?;
-        let mut sampler = Sampler::new(sampling)?;
-        let _scope = no_grad();
-        for length in length..length.saturating_add(max_new_tokens) {
-            // Beyond the last place every token moves to another one, and what was cached is of no use.
-            let fits = length <= block_size;
-            let from = if fits { cache.length() } else { length - block_size };
-            let seen: Vec<i64> = known.iter().flat_map(|row| row[from..].iter().copied()).collect();
-            let seen = IndexTensor::from_host(queue, &seen, [batch, length - from])?;
-            let logits = self.logits(&seen, fits.then_some(&mut cache))?;
-            let drawn = sampler.draw(&select(&logits, 1, -1)?)?;
-            known.iter_mut().zip(&drawn).for_each(|(row, &token)| row.push(token));
-            if !each(&drawn) {
-                break;
-            }
-        }
-        Ok(())
+        self.generate_on_device(tokens, max_new_tokens, sampling, &mut |more| Ok(each(&more.to_host()?)))
     }
-}
 
-/// The tokens of each text of a batch.
-fn rows(tokens: &IndexTensor) -> Result<Vec<Vec<i64>>> {
-    match tokens.tensor().shape()[..] {
-        [batch, length] if batch > 0 && length > 0 => {
-            Ok(tokens.to_host()?.chunks_exact(length).map(<[i64]>::to_vec).collect())
-        }
-        _ => Err(Error::shape("generate", tokens.tensor().shape(), "it takes tokens (at least 1, at least 1)")),
+    fn generate_on_device(
+        &self,
+        tokens: &IndexTensor,
+        max_new_tokens: usize,
+        sampling: Sampling,
+        each: &mut dyn FnMut(&IndexTensor) -> Result<bool>,
+    ) -> Result<()> {
+        let GPTOptions { block_size, n_layer, n_head, n_embd, .. } = self.settings;
+        let (weight, batch) = (self.wte.weight(), tokens.tensor().shape().first().copied().unwrap_or(0));
+        let size = KVCacheOptions { n_layer, batch, n_head, head_dim: n_embd / n_head, capacity: block_size };
+        Text::new(tokens)?;
+        let cache = KVCache::new(weight.queue(), weight.dtype(), &size)?;
+        let mut scores = |tokens: &IndexTensor, cache: Option<&KVCache>| {
+            crate::scope::run(self, || self.lm_head.forward(&select(&self.features(tokens, cache)?, 1, -1)?))
+        };
+        generate_with(&mut scores, tokens, max_new_tokens, &cache, sampling, each)
     }
 }

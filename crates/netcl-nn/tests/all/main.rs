@@ -1,6 +1,7 @@
 //! Tests of modules, layers and models. One binary: nextest runs each test in a process of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test should panic")]
 
+mod generation;
 mod golden;
 mod layers;
 mod models;

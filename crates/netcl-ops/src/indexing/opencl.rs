@@ -160,6 +160,10 @@ fn sort_on_device(rows: &Rows, stream: &Stream, at: &Tensor) -> Result<Order> {
     } else {
         reshape(at, [count])?
     };
+    if count == 1 {
+        // One destination is in order, and its source is the first.
+        return Ok(Order { keys, places: Tensor::from_shape(at.queue(), [1], DType::I32)?, count });
+    }
     let sorted = crate::sort::sort(&keys, 0, false)?;
     Ok(Order { keys: sorted.values, places: sorted.indices.tensor().clone(), count })
 }

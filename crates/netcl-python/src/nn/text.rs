@@ -1,12 +1,14 @@
 //! Layers of text models that are more than a function of one tensor: attention with masks and caches, places, and drawing tokens.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
+use netcl::autograd::IndexTensor;
 use netcl::autograd::ops::reduce::mean;
+use netcl::nn::generation::{Text, generate_with};
 use netcl::nn::settings::Settings;
 use netcl::nn::{
-    CausalSelfAttention, GPT, Masks, MultiheadAttention, PositionalEmbedding, RotaryAttention, SinusoidalEmbedding,
-    TransformerDecoder, TransformerDecoderLayer,
+    CausalSelfAttention, GPT, Masks, MultiheadAttention, PositionalEmbedding, RotaryAttention, Sampling,
+    SinusoidalEmbedding, TransformerDecoder, TransformerDecoderLayer,
 };
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
@@ -14,7 +16,7 @@ use pyo3::types::PyDict;
 
 use super::layer::Layer;
 use super::values::named;
-use crate::autograd::{run, wrap};
+use crate::autograd::{run, site, wrap};
 use crate::device::resolve_queue;
 use crate::error::IntoPyResult;
 use crate::index::{self, Made};
@@ -26,6 +28,7 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Sampler>()?;
     module.add_function(wrap_pyfunction!(cached_attention, module)?)?;
     module.add_function(wrap_pyfunction!(decode, module)?)?;
+    module.add_function(wrap_pyfunction!(draw_tokens, module)?)?;
     module.add_function(wrap_pyfunction!(generate, module)?)?;
     module.add_function(wrap_pyfunction!(multihead_attention, module)?)?;
     module.add_function(wrap_pyfunction!(places, module)?)
@@ -82,8 +85,7 @@ fn cached_attention(
 ) -> PyResult<Made> {
     let x = &x.inner();
     let out = layer.with(py, own, x, |module| {
-        let cache = cache.lock();
-        let cached = Some((&*cache, index));
+        let cached = Some((&cache.0, index));
         match (module.downcast_ref::<CausalSelfAttention>(), module.downcast_ref::<RotaryAttention>()) {
             (Some(layer), _) => layer.attend(x, cached),
             (_, Some(layer)) => layer.attend(x, cached),
@@ -139,24 +141,76 @@ fn generate(
     seed: u64,
 ) -> PyResult<Made> {
     let (tokens, on) = (&index::core(tokens)?, tokens.inner());
-    let sampling = netcl::nn::Sampling { temperature, top_p, seed: Some(seed), ..Default::default() };
+    let sampling = Sampling { temperature, top_p, seed: Some(seed), ..Default::default() };
     let generate = |model: &GPT| model.generate(tokens, max_new_tokens, sampling);
     Ok(layer.with_kind(py, None, &on, generate)?.into())
+}
+
+/// Fewer than none are none, which the sampler refuses.
+fn at_least_none(top_k: Option<i64>) -> Option<usize> {
+    top_k.map(|k| usize::try_from(k).unwrap_or(0))
+}
+
+/// Up to ``count`` tokens that follow ``tokens``, drawn by ``scores(tokens, cache)``, which is recorded once; ``each`` gets those of
+/// a step as an array, and ends the text with ``False``. The tokens given and those drawn.
+#[pyfunction]
+#[pyo3(signature = (scores, cache, tokens, count, temperature, top_k, top_p, repetition_penalty, seed, each))]
+#[allow(clippy::too_many_arguments, reason = "Python's arguments have names")]
+fn draw_tokens(
+    py: Python<'_>,
+    scores: Py<PyAny>,
+    cache: Py<KVCache>,
+    tokens: &Tensor,
+    count: usize,
+    temperature: f64,
+    top_k: Option<i64>,
+    top_p: Option<f64>,
+    repetition_penalty: f64,
+    seed: Option<u64>,
+    each: Option<Py<PyAny>>,
+) -> PyResult<Made> {
+    let tokens = index::core(tokens)?;
+    let sampling = Sampling { temperature, top_k: at_least_none(top_k), top_p, repetition_penalty, seed };
+    let raised = |error: PyErr| netcl::Error::Custom(Box::new(error));
+    let mut called = |tokens: &IndexTensor, known: Option<&netcl::nn::KVCache>| {
+        Python::attach(|py| {
+            let known = known.map(|_| cache.clone_ref(py));
+            let found = scores.bind(py).call1((Made::from(tokens.clone()), known))?;
+            Ok(found.cast::<Tensor>()?.get().inner().as_ref().clone())
+        })
+        .map_err(raised)
+    };
+    let mut heard = |drawn: &IndexTensor| {
+        let values = each.is_some().then(|| drawn.to_host()).transpose()?;
+        Python::attach(|py| {
+            py.check_signals()?;
+            let (Some(each), Some(values)) = (&each, values) else { return Ok(true) };
+            let answer = each.bind(py).call1((values.into_pyarray(py),))?;
+            Ok(answer.is_none() || answer.is_truthy()?)
+        })
+        .map_err(raised)
+    };
+    let known = &cache.get().0;
+    let text = site::detach(py, || {
+        let mut text = Text::new(&tokens)?;
+        generate_with(&mut called, &tokens, count, known, sampling, &mut |drawn| {
+            text.push(drawn)?;
+            heard(drawn)
+        })?;
+        text.whole()
+    });
+    Ok(text.py()?.into())
 }
 
 /// Keys and values of the places that were seen, so that the next one costs one step instead of all of them again.
 ///
 /// Every attention layer appends its part; ``advance`` moves on when all have. For inference: nothing is recorded.
 #[pyclass(module = "netcl._netcl.nn", frozen)]
-pub(crate) struct KVCache(Mutex<netcl::nn::KVCache>);
+pub(crate) struct KVCache(netcl::nn::KVCache);
 
 impl KVCache {
-    fn lock(&self) -> MutexGuard<'_, netcl::nn::KVCache> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn tensors(&self, of: fn(&netcl::nn::KVCache) -> &[netcl::Tensor]) -> Vec<Tensor> {
-        of(&self.lock()).iter().map(|tensor| Tensor::new(tensor.clone())).collect()
+        of(&self.0).iter().map(|tensor| Tensor::new(tensor.clone())).collect()
     }
 }
 
@@ -183,7 +237,7 @@ impl KVCache {
         let size = netcl::nn::KVCacheOptions::read("KVCache", named(&given)?).py()?;
         let (queue, dtype) = (resolve_queue(py, queue, None)?, parse_dtype(dtype)?);
         let cache = py.detach(|| netcl::nn::KVCache::new(&queue, dtype, &size)).py()?;
-        Ok(KVCache(Mutex::new(cache)))
+        Ok(KVCache(cache))
     }
 
     /// The keys of each layer, (batch, heads, capacity, head_dim).
@@ -201,31 +255,37 @@ impl KVCache {
     /// The number of places that it can hold.
     #[getter]
     fn capacity(&self) -> usize {
-        self.lock().capacity()
+        self.0.capacity()
     }
 
     /// The number of places that were seen.
     #[getter]
     fn length(&self) -> usize {
-        self.lock().length()
+        self.0.length()
     }
 
     #[setter]
     fn set_length(&self, length: usize) -> PyResult<()> {
-        self.lock().set_length(length).py()
+        self.0.set_length(length).py()
     }
 
     /// Writes the keys and values (batch, heads, new places, head_dim) of a layer; returns all of it so far.
     fn append(&self, py: Python<'_>, layer: usize, k: &Tensor, v: &Tensor) -> PyResult<(Made, Made)> {
         let (k, v) = (&k.inner(), &v.inner());
-        let (k, v) = run(py, k, || self.lock().append(layer, k, v)).py()?;
+        let (k, v) = run(py, k, || self.0.append(layer, k, v)).py()?;
         Ok((wrap(py, k)?, wrap(py, v)?))
     }
 
     /// Counts places as seen.
     #[pyo3(signature = (n=1))]
     fn advance(&self, n: usize) {
-        self.lock().advance(n);
+        self.0.advance(n);
+    }
+
+    /// The rows of a table of places that belong to the next ``count`` ones.
+    fn rows(&self, py: Python<'_>, table: &Tensor, count: usize) -> PyResult<Made> {
+        let table = &table.inner();
+        wrap(py, run(py, table, || self.0.rows(table, count)).py()?)
     }
 
     /// Forgets all places.
@@ -241,12 +301,16 @@ pub(crate) struct Sampler(Mutex<netcl::nn::Sampler>);
 #[pymethods]
 impl Sampler {
     #[new]
-    #[pyo3(signature = (temperature=1.0, top_k=None, top_p=None, seed=None))]
-    fn new(temperature: f64, top_k: Option<i64>, top_p: Option<f64>, seed: Option<u64>) -> PyResult<Sampler> {
-        // Fewer than none are none, which the sampler refuses.
-        let top_k = top_k.map(|k| usize::try_from(k).unwrap_or(0));
-        let sampler = netcl::nn::Sampler::new(netcl::nn::Sampling { temperature, top_k, top_p, seed }).py()?;
-        Ok(Sampler(Mutex::new(sampler)))
+    #[pyo3(signature = (temperature=1.0, top_k=None, top_p=None, seed=None, repetition_penalty=1.0))]
+    fn new(
+        temperature: f64,
+        top_k: Option<i64>,
+        top_p: Option<f64>,
+        seed: Option<u64>,
+        repetition_penalty: f64,
+    ) -> PyResult<Sampler> {
+        let sampling = Sampling { temperature, top_k: at_least_none(top_k), top_p, repetition_penalty, seed };
+        Ok(Sampler(Mutex::new(netcl::nn::Sampler::new(sampling).py()?)))
     }
 
     /// A token for each row of scores (batch, tokens).
