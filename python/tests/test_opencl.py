@@ -232,6 +232,11 @@ def test_to_host_async_fills_the_array(q, dtype):
     view, event = x[1:5, ::2].to_host_async()
     event.wait()
     assert np.array_equal(view, (host % 8)[1:5, ::2])
+    # Images whose channels are last in memory; casts keep that order.
+    host = ramp(2, 4, 5, 3) % 8
+    images, event = Tensor.from_host(q, host, dtype=dtype).permute(0, 3, 1, 2).to_host_async()
+    event.wait()
+    assert np.array_equal(images, host.transpose(0, 3, 1, 2))
 
 
 def test_async_reads_may_be_abandoned_in_any_order(q):

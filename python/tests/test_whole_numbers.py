@@ -63,7 +63,8 @@ def test_mixed_operands_promote_as_in_pytorch(q):
     mask, half, double = i64 > 3, Tensor.from_host(q, [1, 2], dtype="float16"), Tensor.from_host(q, [1, 2], dtype="float64")
     kinds = {"i32 + i64": "int64", "i32 + 1": "int32", "i64 / 2": "float32", "i32 * half": "float16", "i64 * 2.0": "float32",
              "mask * double": "float64", "i64 + mask": "int64", "ag.exp(i64)": "float32", "ag.where(mask, i32, i64)": "int64",
-             "ag.where(mask, half, 0)": "float16", "ag.where(mask, i64, 0.5)": "float32", "abs(-i32)": "int32"}  # fmt: skip
+             "ag.where(mask, half, 0)": "float16", "ag.where(mask, i64, 0.5)": "float32", "abs(-i32)": "int32",
+             "ag.where(mask, half.sum().float(), double.sum())": "float64", "ag.where(mask, half, double.sum())": "float16"}  # fmt: skip
     names = {"i32": i32, "i64": i64, "mask": mask, "half": half, "double": double, "ag": ag}
     for text, dtype in kinds.items():
         assert eval(text, names).dtype == dtype, text

@@ -380,7 +380,9 @@ impl<'f> Walk<'f> {
 fn accumulate(cell: &GradCell, gradient: Tensor, holders: usize, create_graph: bool) -> Result<()> {
     let gradient = cell.fitted(gradient)?;
     let mut sum = match cell.grad() {
-        Some(before) => add(&before, &gradient)?,
+        Some(before) if create_graph => add(&before, &gradient)?,
+        // Dense, whatever the order of axes of those that are added: a leaf's own is where others expect it.
+        Some(before) => add(&before, &gradient)?.raw().contiguous()?.into(),
         None if create_graph => gradient,
         // A gradient that passed through (of a sum, of a reshape) is shared with others, or a view: a leaf's own may be
         // written to.

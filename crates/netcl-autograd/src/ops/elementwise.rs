@@ -444,9 +444,17 @@ pub fn where_<'t>(condition: &Tensor, x: impl Into<Operand<'t>>, y: impl Into<Op
     if !float(&x) && !float(&y) {
         return whole::elementwise("where", &[condition.into(), x, y], &[]);
     }
-    let dtype =
-        [&x, &y].into_iter().filter_map(Operand::tensor).map(|tensor| tensor.dtype()).find(|dtype| dtype.is_float());
-    let dtype = dtype.unwrap_or(DType::F32);
+    // The condition has no say: the operands agree on a dtype first.
+    let floats: SmallVec<[Operand<'_>; 2]> =
+        [x, y].into_iter().filter(|operand| operand.tensor().is_some_and(|tensor| tensor.dtype().is_float())).collect();
+    let first = floats.first().and_then(Operand::tensor).map(|tensor| tensor.dtype());
+    let dtype = common_dtype(&floats).or(first).unwrap_or(DType::F32);
+    let fitted = |operand: Operand<'t>| match operand.tensor() {
+        Some(tensor) if tensor.dtype().is_float() => cast(tensor, dtype).map(Some),
+        _ => Ok(None),
+    };
+    let (own_x, own_y) = (fitted(x)?, fitted(y)?);
+    let (x, y) = (own_x.as_ref().map_or(x, Operand::Tensor), own_y.as_ref().map_or(y, Operand::Tensor));
     let condition: Tensor = trace::cast(condition.raw(), dtype)?.into();
     known!("where").apply(&[(&condition).into(), x, y], &[])
 }

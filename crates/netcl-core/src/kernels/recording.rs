@@ -232,9 +232,6 @@ impl Sink for Recording {
     }
 
     fn offer(&self, operation: &Described<'_>) -> Result<bool> {
-        let whole = |tensor: &Tensor| {
-            tensor.layout().is_contiguous() && tensor.size() * tensor.dtype().size() == tensor.storage().nbytes()
-        };
         let address = |tensor: &Tensor| Arc::as_ptr(tensor.storage()) as usize;
         let mut state = self.state.borrow_mut();
         state.offered.clear();
@@ -247,13 +244,14 @@ impl Sink for Recording {
             }
             _ => return Ok(false),
         }
-        for output in operation.outputs.iter().filter(|output| whole(output)) {
+        for output in operation.outputs.iter().filter(|output| fusion::lie_alike(output, output)) {
             // The same memory seen through another layout as well would be overwritten before it is read.
             let alone = |input: &Tensor| {
                 let mut others = operation.inputs.iter().filter(|other| other.shares_storage(input));
                 others.all(|other| (other.layout(), other.dtype()) == (input.layout(), input.dtype()))
             };
-            let fits = |input: &&&Tensor| whole(input) && input.dtype() == output.dtype() && alone(input);
+            let fits =
+                |input: &&&Tensor| fusion::lie_alike(input, output) && input.dtype() == output.dtype() && alone(input);
             let pairs = operation.inputs.iter().filter(fits).map(|input| (address(input), address(output)));
             state.offered.extend(pairs);
         }

@@ -30,7 +30,7 @@ pub(super) fn can_fuse(
         Queue::Cpu(_) => Ok(CanFuse::Yes),
         Queue::OpenCl(_) => {
             let (variant, config) = opencl::choose(op, g, x, ConvPass::Forward, forced)?;
-            match as_product(g, forced, config.as_ref()) {
+            match variant != Variant::Units && as_product(g, forced, config.as_ref()) {
                 true => product(op, g, [x, weight, out], prologue),
                 false => Ok(opencl::can_fuse(g, x, variant, prologue.expr)),
             }

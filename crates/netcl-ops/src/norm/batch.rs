@@ -254,7 +254,8 @@ pub fn batch_norm_backward(
     let mean = checked(op, "mean", mean, x, &channels, true)?;
     let rstd = checked(op, "rstd", rstd, x, &channels, true)?;
     let shape = x.shape();
-    let grad = if x.layout().is_channels_last() { grad.channels_last()? } else { grad.contiguous()? };
+    let turned = x.layout().is_channels_last() && matches!(x.queue(), Queue::OpenCl(_));
+    let grad = if turned { grad.channels_last()? } else { grad.contiguous()? };
     let ((x, planes), (grad, _)) = (planes.dense(x)?, planes.dense(&grad)?);
     let input = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
     let make = || Tensor::uninit(x.queue(), channels, x.dtype().accumulator());

@@ -150,6 +150,22 @@ fn views_groups_and_16_bit_parameters_are_updated() {
 }
 
 #[test]
+fn gradients_of_channels_last_images_are_filled_with_zeros_where_they_lie() {
+    let queue = cpu();
+    let images = tensor(&queue, &(0..24).map(f64::from).collect::<Vec<_>>(), &[1, 2, 3, 4], DType::F32);
+    let images = images.permute(&[0, 3, 1, 2]).unwrap();
+    let p = tensor(&queue, &[0.5; 24], &[1, 4, 2, 3], DType::F32).with_grad();
+    let mut opt = SGD::new([p.clone()], 1.0).unwrap();
+    for _ in 0..2 {
+        p.mul(&images).unwrap().sum((), false).unwrap().backward().unwrap();
+    }
+    let held = p.grad().unwrap();
+    assert_eq!(held.to_f64_vec().unwrap()[23], 46.0);
+    opt.fill_grad_with_zeros().unwrap();
+    assert_eq!(held.to_f64_vec().unwrap(), [0.0; 24]);
+}
+
+#[test]
 fn a_run_goes_on_from_a_stored_state() {
     let grad = |queue: &Queue, step: i32| tensor(queue, &[f64::from(step), -0.5], &[2], DType::F32);
     let run = |from: &Tensor, opt: &mut SGD, steps: std::ops::Range<i32>| {

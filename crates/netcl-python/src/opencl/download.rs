@@ -70,7 +70,9 @@ fn start(tensor: &Raw) -> Result<Option<Download>> {
     let Queue::OpenCl(stream) = tensor.queue() else { return Ok(None) };
     launch::check_readable("to_host_async")?;
     sweep();
-    let dense = if tensor.dtype() == DType::BF16 { tensor.cast(DType::F32)? } else { tensor.contiguous()? };
+    // A cast keeps the order of axes in memory.
+    let wide = if tensor.dtype() == DType::BF16 { tensor.cast(DType::F32)? } else { tensor.clone() };
+    let dense = wide.contiguous()?;
     let target = Raw::uninit(&Queue::Cpu(CpuQueue::default()), dense.shape().clone(), dense.dtype())?;
     let (Some(memory), Some(pointer)) = (dense.storage().cl_memory(), target.cpu_ptr()) else { return Ok(None) };
     let (offset, nbytes) = (dense.layout().offset() * dense.dtype().size(), dense.size() * dense.dtype().size());

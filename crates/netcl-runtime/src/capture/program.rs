@@ -138,9 +138,12 @@ impl Input {
 /// repeated elements do not.
 fn recorded_layout(layout: &Layout) -> Result<Layout> {
     let dense = layout.end() - layout.offset() == layout.shape().size() && !layout.overlaps_itself();
-    let forwards = layout.strides().iter().all(|&stride| stride > 0);
-    if dense && forwards {
-        return Layout::strided(layout.shape().clone(), layout.strides(), 0);
+    // The stride of an axis of length 1 says nothing.
+    let strides =
+        layout.shape().iter().zip(layout.strides()).map(|(&n, &stride)| if n == 1 { stride.max(1) } else { stride });
+    let strides: Vec<isize> = strides.collect();
+    if dense && strides.iter().all(|&stride| stride > 0) {
+        return Layout::strided(layout.shape().clone(), &strides, 0);
     }
     Ok(Layout::contiguous(layout.shape().clone()))
 }

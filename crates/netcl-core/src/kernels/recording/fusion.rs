@@ -450,7 +450,7 @@ fn is_whole(tensor: &Tensor) -> bool {
 }
 
 /// Whether two tensors are all of their storages with the elements in the same order: row by row, or both channels-last.
-fn lie_alike(a: &Tensor, b: &Tensor) -> bool {
+pub(super) fn lie_alike(a: &Tensor, b: &Tensor) -> bool {
     let channels_last = |t: &Tensor| {
         t.layout().is_channels_last() && t.size() * t.dtype().size() == t.storage().nbytes() && t.layout() == a.layout()
     };
