@@ -51,6 +51,8 @@ DTYPES = {
     "bool": "bool",
 }
 WHOLE = make.WHOLE
+# One more than the largest number that ``random_`` draws: up to there a dtype has every whole number.
+_WHOLE_BELOW = {"bool": 2, "bfloat16": 1 << 8, "float16": 1 << 11, "float32": 1 << 24, "float64": 1 << 53, "int64": 1 << 53}
 _add_, _sub_ = Tensor.add_, Tensor.sub_
 _backward = Tensor.backward
 _count = Tensor.size.__get__  # type: ignore[attr-defined]
@@ -289,10 +291,12 @@ class Methods:
         if inputs is None:
             return _backward(self, gradient, retain_graph or create_graph, create_graph)
         wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+        # What a tensor keeps by itself during the walk (retain_grad) counts once.
+        before = [tensor.grad for tensor in wanted]
         found = _grad(self, wanted, gradient, retain_graph or None, create_graph, True)
-        for tensor, one in zip(wanted, found):
+        for tensor, earlier, one in zip(wanted, before, found):
             if one is not None:
-                tensor.grad = one if tensor.grad is None else tensor.grad + one
+                tensor.grad = one if earlier is None else earlier + one
         return None
 
     # ---- in place --------------------------------------------------------------------------------------------------
@@ -338,7 +342,7 @@ class Methods:
     def random_(self, from_: int = 0, to: int | None = None, *, generator: make.Generator | None = None) -> Tensor:
         """Overwrites the elements with whole numbers from ``from_`` to below ``to``: ``random_(5)``, ``random_(1, 7)``."""
         if to is None:
-            from_, to = (0, from_) if from_ else (0, 1 << 24 if self.dtype == "float32" else 1 << 31)
+            from_, to = (0, from_) if from_ else (0, _WHOLE_BELOW.get(self.dtype, 1 << 31))
         drawn = make.randint(from_, to, self.shape, device=self.queue, generator=generator)
         return self.copy_(drawn.to(dtype=self.dtype))
 

@@ -27,6 +27,9 @@ arctan, arctan2, arctanh, ger, row_stack = _ops.atan, _ops.atan2, _ops.atanh, _o
 subtract, divide, get_num_threads = functions.sub, functions.div, num_threads
 
 
+_NARROW = "float16", "bfloat16"
+"""What series are too coarse in, and overflow."""
+
 # ---- elementwise ---------------------------------------------------------------------------------------------------
 
 
@@ -78,22 +81,29 @@ def lcm(input: Any, other: Any) -> Tensor:
 
 def erfinv(input: Tensor) -> Tensor:
     """The number whose error function is ``input``."""
-    size = _ops.abs(input)
+    if input.dtype in _NARROW:
+        return erfinv(input.to(dtype="float32")).to(dtype=input.dtype)
+    # Not abs, whose slope at 0 is 0.
+    size = _ops.where(input < 0, -input, input)
+    start = size.detach()
     # Winitzki's formula is within 0.002; each step of Newton's doubles the digits. Near 1 the distance to 1 is what is exact.
-    log = _ops.log1p(-_ops.square(size))
+    # Its own slope at 0 and 1 is none; the last two steps have the first and the second derivative.
+    log = _ops.log1p(-_ops.square(start))
     middle = 2 / (math.pi * 0.147) + log / 2
     y = _ops.sqrt(_ops.clamp(_ops.sqrt(_ops.square(middle) - log / 0.147) - middle, min=0))
-    for _ in range(3):
-        away = _ops.where(size < 0.5, _ops.erf(y) - size, (1 - size) - _ops.erfc(y))
+    for aim in (start, size, size):
+        away = _ops.where(start < 0.5, _ops.erf(y) - aim, (1 - aim) - _ops.erfc(y))
         slope = _ops.exp(-_ops.square(y)) * (2 / math.sqrt(math.pi))
         y = y - _ops.where(slope > 0, away / _ops.where(slope > 0, slope, 1.0), 0.0)
-    # The last step alone has the slope; at 1 the result is infinite, beyond there is none.
-    y = _ops.where(size == 1, math.inf, _ops.where(size > 1, math.nan, y))
+    # At 1 the result is infinite, beyond there is none.
+    y = _ops.where(start == 1, math.inf, _ops.where(start > 1, math.nan, y))
     return _ops.where(input < 0, -y, y)
 
 
 def lgamma(input: Tensor) -> Tensor:
     """The logarithm of the absolute value of the gamma function."""
+    if input.dtype in _NARROW:
+        return lgamma(input.to(dtype="float32")).to(dtype=input.dtype)
     low = input < 0.5
     x = _ops.where(low, 1 - input, input)
     small = x < 8
@@ -108,14 +118,16 @@ def lgamma(input: Tensor) -> Tensor:
     # sin(pi x) from the distance to the nearest whole number, which is exact.
     sine = _ops.abs(_ops.sin((input - _ops.round(input).detach()) * math.pi))
     reflected = math.log(math.pi) - _ops.log(_ops.where(low, sine, 1.0)) - found
-    return _ops.where(low, reflected, found)
+    return _ops.where(_ops.isinf(input), math.inf, _ops.where(low, reflected, found))
 
 
 def digamma(input: Tensor) -> Tensor:
     """The derivative of ``lgamma``."""
+    if input.dtype in _NARROW:
+        return digamma(input.to(dtype="float32")).to(dtype=input.dtype)
     low = input < 0.5
     x = _ops.where(low, 1 - input, input)
-    total = x * 0
+    total: Any = 0.0
     for _ in range(8):
         small = x < 8
         total = total - _ops.where(small, 1 / x, 0.0)
@@ -167,7 +179,10 @@ def index_put(input: Tensor, indices: tuple[Tensor, ...], values: Tensor, accumu
 
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """``input`` with ``src`` in the place of one slice of an axis."""
-    return slice_scatter(input, _ops.unsqueeze(src, dim), dim, index % input.shape[dim], index % input.shape[dim] + 1)
+    length = input.shape[dim]
+    if not -length <= index < length:
+        raise IndexError(f"select_scatter: index {index} is out of range for an axis of {length}")
+    return slice_scatter(input, _ops.unsqueeze(src, dim), dim, index % length, index % length + 1)
 
 
 def slice_scatter(
@@ -175,11 +190,13 @@ def slice_scatter(
 ) -> Tensor:
     """``input`` with ``src`` in the place of a slice of an axis."""
     places = range(input.shape[dim])[slice(start, end, step)]
-    rows = make.tensor(list(places), device=input.queue)
-    rest = make.tensor([i for i in range(input.shape[dim]) if i not in places], device=input.queue)
-    parts = _ops.cat([_ops.index_select(input, dim, rest), src], dim)
-    order = _ops.argsort(_ops.cat([rest, rows], 0).to(dtype="float32"))
-    return _ops.index_select(parts, dim, order)
+    expected = tuple(len(places) if axis == dim % input.ndim else length for axis, length in enumerate(input.shape))
+    if tuple(src.shape) != expected:
+        raise ValueError(f"slice_scatter: the slice has the shape {expected}, src has {tuple(src.shape)}")
+    result = input.clone()
+    if len(places):
+        result[(slice(None),) * (dim % input.ndim) + (slice(start, end, step),)] = src
+    return result
 
 
 def msort(input: Tensor) -> Tensor:
@@ -284,6 +301,8 @@ def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1, d
     """The integrals along an axis up to each place by the trapezoidal rule."""
     length = y.shape[dim]
     middle = (_ops.narrow(y, dim, 1, length - 1) + _ops.narrow(y, dim, 0, length - 1)) * 0.5
+    if x is not None and x.ndim == 1 and y.ndim > 1:
+        x = _ops.reshape(x, [-1 if axis == dim % y.ndim else 1 for axis in range(y.ndim)])
     return _ops.cumsum(middle * (dx if x is None else _ops.diff(x, dim=dim)), dim)
 
 

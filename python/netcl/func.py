@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from netcl._netcl import Tensor
-from netcl._netcl.autograd import grad as _grad, tensor as _leaf
+from netcl._netcl.autograd import tensor as _leaf
+from netcl._structure import map_leaves, replace
 from netcl.autograd import functional, ops
 from netcl.autograd.tape import enable_grad
 
@@ -17,16 +18,30 @@ __all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "ja
 _depth = [0]
 
 
+def _watched(leaf: Any, into: list[Tensor]) -> Any:
+    """A tensor to differentiate by, which is noted; part of the caller's graph where it has one."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    into.append(ops.reshape(leaf, leaf.shape) if leaf.requires_grad else _leaf(leaf.detach(), requires_grad=True))
+    return into[-1]
+
+
+def _trained(value: Any) -> bool:
+    """Whether there is a tensor in it that requires a gradient."""
+    found: list[bool] = []
+    map_leaves(value, lambda leaf: found.append(isinstance(leaf, Tensor) and leaf.requires_grad))
+    return any(found)
+
+
 def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """A function that gives the gradients of ``func``, whose result is one number, and that result."""
     places = argnums if isinstance(argnums, tuple) else (argnums,)
 
     @functools.wraps(func)
     def both(*args: Any, **kwargs: Any) -> Any:
-        given = list(args)
+        given, wanted = list(args), list[Tensor]()
         for at in places:
-            x = args[at]
-            given[at] = ops.reshape(x, x.shape) if x.requires_grad else _leaf(x.detach(), requires_grad=True)
+            given[at] = map_leaves(args[at], lambda leaf: _watched(leaf, wanted))
         _depth[0] += 1
         try:
             with enable_grad():
@@ -34,15 +49,16 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
                 value = result[0] if has_aux else result
                 if value.numel() != 1:
                     raise ValueError(f"grad: the function gives one number, not a tensor of shape {tuple(value.shape)}")
-                wanted = [given[at] for at in places]
-                kept = _depth[0] > 1 or any(args[at].requires_grad for at in places)
-                found = _grad(ops.reshape(value, ()), wanted, create_graph=kept, retain_graph=True, allow_unused=True)
+                kept = _depth[0] > 1 or _trained((args, kwargs))
+                found = functional._grads(ops.reshape(value, ()), wanted, create_graph=kept, retain_graph=True)
         finally:
             _depth[0] -= 1
         gradients = tuple(x * 0 if one is None else one for one, x in zip(found, wanted))
         if not kept:
             gradients, value = tuple(one.detach() for one in gradients), value.detach()
-        shown = gradients if isinstance(argnums, tuple) else gradients[0]
+        rest = iter(gradients)
+        parts = tuple(replace(given[at], rest) for at in places)
+        shown = parts if isinstance(argnums, tuple) else parts[0]
         return shown, ((value, result[1]) if has_aux else value)
 
     return both
@@ -63,17 +79,23 @@ def grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: 
     return alone
 
 
-def jacrev(func: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """A function that gives the derivative of every element of the result by every element of an argument."""
+def jacrev(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+    """A function that gives the derivative of every element of the result by every element of an argument, or of several."""
+    places = argnums if isinstance(argnums, tuple) else (argnums,)
 
     @functools.wraps(func)
     def derivative(*args: Any, **kwargs: Any) -> Any:
-        def of_one(x: Tensor) -> Any:
-            return func(*args[:argnums], x, *args[argnums + 1 :], **kwargs)
+        def of_some(*watched: Tensor) -> Any:
+            given = list(args)
+            for at, x in zip(places, watched):
+                given[at] = x
+            return func(*given, **kwargs)
 
+        inputs = tuple(args[at] for at in places)
         _depth[0] += 1
         try:
-            return functional.jacobian(of_one, args[argnums], _depth[0] > 1 or args[argnums].requires_grad)
+            kept = _depth[0] > 1 or _trained((args, kwargs))
+            return functional.jacobian(of_some, inputs if isinstance(argnums, tuple) else inputs[0], kept)
         finally:
             _depth[0] -= 1
 
@@ -90,22 +112,26 @@ def hessian(func: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
 
 
 def vjp(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
-    """The result, and a function from its gradients to those of the arguments."""
-    watched = [x if x.requires_grad else _leaf(x.detach(), requires_grad=True) for x in primals]
+    """The result, and a function from its gradients (a tuple where there are several results) to those of the arguments."""
+    kept, watched = _depth[0] > 0 or _trained(primals), list[Tensor]()
+    for x in primals:
+        _watched(x, watched)
     with enable_grad():
         result = func(*watched)
     roots = result if isinstance(result, tuple) else (result,)
 
-    def back(*gradients: Any) -> tuple[Any, ...]:
-        found = _grad(roots, watched, gradients, retain_graph=True, allow_unused=True)
+    def back(gradients: Any) -> tuple[Any, ...]:
+        seeds = tuple(gradients) if isinstance(result, tuple) else (gradients,)
+        found = functional._grads(roots, watched, seeds, retain_graph=True, create_graph=kept)
         return tuple(x.detach() * 0 if one is None else one for one, x in zip(found, watched))
 
-    return tuple(part.detach() for part in result) if isinstance(result, tuple) else result.detach(), back
+    shown = result if kept else map_leaves(result, lambda part: part.detach())
+    return shown, back
 
 
 def jvp(func: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     """The result, and how fast it changes where the arguments move in the direction of the tangents."""
-    return functional.jvp(func, primals, tangents)
+    return functional.jvp(func, primals, tangents, _depth[0] > 0 or _trained(primals))
 
 
 def vmap(
@@ -192,12 +218,14 @@ def functional_call(
     if strict and (missing := [name for name in tables if name not in replaced]):
         raise KeyError(f"functional_call: strict=True, and {', '.join(map(repr, missing))} are not given")
     # What occurs under several names is replaced under all of them.
-    given = {id(tables[name][0][tables[name][1]]): tensor for name, tensor in replaced.items()}
-    before = [(table, name, table[name]) for table, name in tables.values() if id(table[name]) in given]
+    # What is None is nothing that could be shared.
+    slots = {path: (id(table[name]) if table[name] is not None else path) for path, (table, name) in tables.items()}
+    given = {slots[path]: tensor for path, tensor in replaced.items()}
+    before = [(*tables[path], tables[path][0][tables[path][1]], given[slot]) for path, slot in slots.items() if slot in given]
     try:
-        for table, name, tensor in before:
-            table[name] = given[id(tensor)]
+        for table, name, _, tensor in before:
+            table[name] = tensor
         return module(*(args if isinstance(args, tuple) else (args,)), **(kwargs or {}))
     finally:
-        for table, name, tensor in before:
+        for table, name, tensor, _ in before:
             table[name] = tensor

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from netcl._factories import zeros
+from netcl._names import broadcast_shapes
 from netcl._netcl import Tensor, linalg as _linalg
 from netcl._netcl.linalg import (
     cholesky,
@@ -120,11 +122,14 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None) -> LstSq:
     """The ``X`` that makes ``A @ X - B`` smallest; of several the shortest."""
     solution: Tensor = pinv(A) @ B if rcond is None else pinv(A, rtol=rcond) @ B
     away: Tensor = A @ solution - B
-    return LstSq(solution, _ops.sum(_ops.square(away), -2), matrix_rank(A), svdvals(A))
+    vectors = B.ndim == 1 or tuple(B.shape) == tuple(A.shape[:-1])
+    return LstSq(solution, _ops.sum(_ops.square(away), -1 if vectors else -2), matrix_rank(A, rtol=rcond), svdvals(A))
 
 
 def matrix_rank(A: Tensor, *, atol: float | None = None, rtol: float | None = None, tol: float | None = None) -> Tensor:
     """The number of singular values above ``max(atol, rtol * largest)``."""
+    if not A.size:
+        return zeros(A.shape[:-2], dtype="int64", device=A.queue)
     values = svdvals(A)
     atol = tol if tol is not None else atol
     if rtol is None:
@@ -147,7 +152,7 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
 def matrix_exp(A: Tensor) -> Tensor:
     """The exponential of matrices: Taylor's series of a small part of each, squared again and again."""
     largest = float(_ops.amax(_ops.sum(_ops.abs(A.detach()), -1)).item()) if A.size else 0.0
-    halvings = max(0, math.ceil(math.log2(largest)) + 2) if largest > 0 else 0
+    halvings = max(0, math.ceil(math.log2(largest)) + 2) if 0 < largest < math.inf else 0
     small = A * 2.0**-halvings
     term = result = _ops.expand(_eye(A), A.shape)
     for k in range(1, 15):
@@ -166,9 +171,12 @@ def _eye(A: Tensor) -> Tensor:
 
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
     """``solve`` with one triangle of matrices; the other one is not looked at."""
-    part = _ops.triu(A) if upper else _ops.tril(A)
+    away = 1 if unitriangular else 0
+    part = _ops.triu(A, away) if upper else _ops.tril(A, -away)
     if unitriangular:
-        part = part - _ops.diag_embed(_ops.diagonal(A, 0, -2, -1)) + _eye(A)
+        part = part + _eye(A)
+    # With all axes of the batch, or solve would take matrices for a batch of vectors.
+    B = _ops.expand(B, (*broadcast_shapes(A.shape[:-2], B.shape[:-2]), *B.shape[-2:]))
     return solve(part, B) if left else solve(part.mT, B.mT).mT
 
 

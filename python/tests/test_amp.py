@@ -421,3 +421,19 @@ def test_the_example_trains_in_every_dtype(tmp_path, monkeypatch):
     monkeypatch.setattr(mixed_precision, "FOLDER", tmp_path)
     found = mixed_precision.main("cpu", 2)
     assert list(found) == ["float32", "float16", "bfloat16"] and min(found.values()) > 0.9, found
+
+
+def test_a_scaler_takes_settings_where_pytorch_has_them():
+    for scaler in (
+        amp.GradScaler("cuda", init_scale=1024.0),
+        amp.GradScaler("cuda", 1024.0),
+        amp.GradScaler(1024.0, enabled=True),
+    ):
+        assert scaler.get_scale() == 1024.0
+    for wrong in (
+        lambda: amp.GradScaler(2.0, init_scale=4.0),
+        lambda: amp.GradScaler(scale=4.0),
+        lambda: amp.GradScaler(*range(6)),
+    ):
+        with pytest.raises(TypeError, match="GradScaler"):
+            wrong()

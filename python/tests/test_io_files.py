@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import zipfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import find_device_selectors
 
+import netcl
 from netcl import nn
 from netcl.core.device import manager
 from netcl.core.tensor import Tensor
@@ -188,7 +190,10 @@ def test_the_example_of_a_pretrained_encoder(tmp_path, monkeypatch):
         "num_attention_heads": 2, "intermediate_size": 12, "num_hidden_layers": 2,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
-    shapes = {f"embeddings.{name}_embeddings.weight": (rows, width) for name, rows in (("word", 20), ("position", 16), ("token_type", 2))}
+    shapes = {
+        f"embeddings.{name}_embeddings.weight": (rows, width)
+        for name, rows in (("word", 20), ("position", 16), ("token_type", 2))
+    }
     linear = {f"attention.self.{name}": (width, width) for name in ("query", "key", "value")}
     linear |= {"attention.output.dense": (width, width), "intermediate.dense": (inner, width), "output.dense": (width, inner)}
     norms = ["embeddings.LayerNorm"]
@@ -196,9 +201,13 @@ def test_the_example_of_a_pretrained_encoder(tmp_path, monkeypatch):
         shapes |= {f"encoder.layer.{i}.{name}.weight": shape for name, shape in linear.items()}
         shapes |= {f"encoder.layer.{i}.{name}.bias": shape[:1] for name, shape in linear.items()}
         norms += [f"encoder.layer.{i}.{name}.LayerNorm" for name in ("attention.output", "output")]
-    shapes |= {f"{norm}.{end}": (width,) for norm in norms for end in ("weight", "bias")} | {"pooler.dense.weight": (width, width)}
+    shapes |= {f"{norm}.{end}": (width,) for norm in norms for end in ("weight", "bias")} | {
+        "pooler.dense.weight": (width, width)
+    }
     drawn = np.random.default_rng(0)
-    save_tensors({name: drawn.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}, tmp_path / "model.safetensors")
+    save_tensors(
+        {name: drawn.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}, tmp_path / "model.safetensors"
+    )
 
     model = sentence_embeddings.load(tmp_path)
     ids, mask = np.array([[1, 5, 9, 0], [2, 3, 4, 7]]), np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
@@ -207,3 +216,18 @@ def test_the_example_of_a_pretrained_encoder(tmp_path, monkeypatch):
     # What is padding does not matter.
     np.testing.assert_allclose(model(ids[:1, :3], mask[:1, :3]).to_host(), found[:1], atol=1e-5)
     assert abs(found[0] - found[1]).max() > 1e-2
+
+
+@pytest.mark.parametrize("place", [("netcl.nn.module", "_scope.threading._os.getcwd"), ("netcl.nn.module", "Module"),
+                                   ("numpy.dtypes", "np.os.getcwd"), ("os", "getcwd")])  # fmt: skip
+def test_objects_name_nothing_but_tensors_and_arrays(tmp_path, place):
+    """A pickle that calls a function on its way in."""
+    module, name = (part.encode() for part in place)
+    call = b"\x80\x04\x8c" + bytes([len(module)]) + module + b"\x8c" + bytes([len(name)]) + name + b"\x93)R."
+    path = tmp_path / "objects.bin"
+    path.write_bytes(call)
+    with pytest.raises(pickle.UnpicklingError, match="which is more than tensors"):
+        netcl.load(path)
+    state = {"model": Net().state_dict(), "parameters": list(Net().parameters()), "step": 3}
+    netcl.save(state, path)
+    assert netcl.load(path)["step"] == 3

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -22,6 +23,11 @@ def on_the_cpu():
 
 def close(found, expected, tolerance=1e-5):
     np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=tolerance, atol=tolerance)
+
+
+def refused(call, kind=ValueError, match=""):
+    with pytest.raises(kind, match=match):
+        call()
 
 
 # ---- recurrent layers over sequences of different lengths ------------------------------------------------------------
@@ -290,8 +296,14 @@ def test_matrices():
     close(netcl.linalg.lstsq(x, netcl.ones(5, 1, dtype="float64")).solution, np.linalg.lstsq(a, np.ones((5, 1)), rcond=None)[0])
     assert netcl.linalg.matrix_rank(netcl.tensor(np.outer([1.0, 2.0], [3.0, 4.0]))).item() == 1
     close(netcl.linalg.cond(x), np.linalg.cond(a))
-    close(netcl.linalg.matrix_exp(netcl.tensor([[0.0, -3.0], [3.0, 0.0]])), [[math.cos(3), -math.sin(3)], [math.sin(3), math.cos(3)]])
-    close(netcl.linalg.solve_triangular(netcl.tensor([[2.0, 1.0], [9.0, 4.0]]), netcl.tensor([[4.0], [4.0]]), upper=True), [[1.5], [1.0]])
+    close(
+        netcl.linalg.matrix_exp(netcl.tensor([[0.0, -3.0], [3.0, 0.0]])),
+        [[math.cos(3), -math.sin(3)], [math.sin(3), math.cos(3)]],
+    )
+    close(
+        netcl.linalg.solve_triangular(netcl.tensor([[2.0, 1.0], [9.0, 4.0]]), netcl.tensor([[4.0], [4.0]]), upper=True),
+        [[1.5], [1.0]],
+    )
 
 
 # ---- modules -------------------------------------------------------------------------------------------------------------
@@ -343,3 +355,110 @@ def test_places_of_gpus_and_settings():
     assert table(netcl.tensor([1])).tolist() == [[0.0, 1.0, 0.0]] and not table.weight.requires_grad
     with pytest.raises(ValueError, match="max_norm"):
         nn.Embedding(3, 2, max_norm=1.0)
+
+
+# ---- what a comparison with PyTorch has found -------------------------------------------------------------------------
+
+
+class Doubled(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def test_a_frozen_parametrised_weight_stays_a_frozen_parameter():
+    layer = nn.Linear(2, 2)
+    weight = layer.weight
+    weight.requires_grad_(False)
+    parametrize.register_parametrization(layer, "weight", Doubled())
+    assert sorted(layer.state_dict()) == ["bias", "parametrizations.weight.original"]
+    assert layer.parametrizations.weight.original is weight
+    parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
+    assert not layer.weight.requires_grad and layer.weight in list(layer.parameters())
+    frozen = nn.Linear(2, 2)
+    frozen.weight.requires_grad_(False)
+    assert [p.requires_grad for p in nn.utils.weight_norm(frozen).parameters()] == [True, False, False]
+
+
+def test_layers_with_weight_norm_are_pickled_and_packed():
+    layer = nn.utils.weight_norm(nn.Linear(3, 2))
+    x = netcl.ones(1, 3)
+    close(pickle.loads(pickle.dumps(layer))(x), layer(x))
+    network = nn.utils.weight_norm(nn.GRU(2, 3, batch_first=True), "weight_hh_l0")
+    batch = netcl.randn(2, 4, 2)
+    packed, _ = network(pack_padded_sequence(batch, [4, 4], batch_first=True))
+    close(pad_packed_sequence(packed, batch_first=True)[0].detach(), network(batch)[0].detach())
+    refused(lambda: nn.GRU(2, 3)(pack_padded_sequence(batch, [4, 4], batch_first=True), netcl.zeros(1, 4, 3)))
+
+
+def test_gradients_of_trees_and_of_constants():
+    def loss(params, x):
+        return (params["w"] * x).sum() + params["b"][0].sum()
+    params = {"w": netcl.tensor([2.0, 3.0]), "b": (netcl.ones(2),)}
+    found = func.grad(loss)(params, netcl.tensor([4.0, 5.0]))
+    close(found["w"], [4, 5])
+    close(found["b"][0], [1, 1])
+    w = netcl.tensor(3.0, requires_grad=True)
+    slope = func.grad(lambda x, w: w * x * x)(netcl.tensor(2.0), w)
+    close(slope.detach(), 12)
+    close(netcl.autograd.grad(slope, [w])[0], 4)
+    x = netcl.tensor([1.0, 2.0])
+    for made in (func.hessian(lambda v: v.sum()), func.jacrev(lambda v: netcl.ones(2)), func.grad(lambda v: netcl.tensor(1.0))):
+        assert not np.asarray(made(x)).any()
+    _result, back = func.vjp(lambda v: (v * 2, v * v), x)
+    close(back((netcl.ones(2), netcl.ones(2)))[0], [4, 6])
+    y = (z := netcl.ones(1, requires_grad=True)) * 2
+    y.retain_grad()
+    (y * 3).sum().backward(inputs=[y])
+    assert z.grad is None
+    close(y.grad, [3])
+
+
+def test_special_functions_at_their_edges():
+    half = netcl.tensor([2.0, 3.0, 5.0, 7.5], dtype="float16")
+    close(netcl.lgamma(half).float(), [0, 0.6931, 3.178, 7.534], 4e-3)
+    assert netcl.lgamma(netcl.tensor([float("inf")])).tolist() == [float("inf")]
+    x = netcl.tensor([0.0, 0.5], requires_grad=True)
+    netcl.erfinv(x).sum().backward()
+    close(x.grad, [0.8862269, 1.1125858])
+
+
+def test_scattered_slices_and_areas():
+    x, src = netcl.zeros(2, 3), netcl.ones(2, 3)
+    close(netcl.slice_scatter(x, src), src)
+    close(netcl.slice_scatter(x, netcl.ones(2, 1), 1, 2, 3), [[0, 0, 1]] * 2)
+    refused(lambda: netcl.slice_scatter(x, netcl.ones(2, 3), 1, 2, 3), match="has the shape")
+    refused(lambda: netcl.select_scatter(x, netcl.ones(3), 0, 5), IndexError)
+    y = netcl.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    close(netcl.cumulative_trapezoid(y, netcl.tensor([0.0, 1.0, 3.0]), dim=0), [[2, 3], [10, 13]])
+
+
+def test_triangles_divergences_and_batches_of_vectors():
+    A = netcl.tensor(np.tril(np.random.default_rng(0).normal(size=(3, 3, 3))) + 3 * np.eye(3), dtype="float64")
+    B = netcl.tensor(np.random.default_rng(1).normal(size=(3, 3)), dtype="float64")
+    close(netcl.matmul(A, netcl.linalg.solve_triangular(A, B, upper=False)), np.broadcast_to(B.numpy(), (3, 3, 3)))
+    sure = D.Categorical(netcl.tensor([1.0, 0.0]))
+    assert D.kl_divergence(D.Categorical(netcl.tensor([0.5, 0.5])), sure).item() == float("inf")
+    many = D.MultivariateNormal(netcl.zeros(2), scale_tril=netcl.eye(2).expand(3, 2, 2))
+    assert tuple(many.log_prob(netcl.zeros(2)).shape) == (3,)
+    refused(lambda: netcl.data.WeightedRandomSampler([1.0, 2.0], 2, False), match="with replacement")
+
+
+def test_anomalies_are_looked_for_from_one_call_to_the_next():
+    nothing = netcl.tensor([0.0], requires_grad=True)
+    with netcl.no_grad():
+        netcl.autograd.set_detect_anomaly(True)
+        assert not netcl.is_grad_enabled()
+    assert netcl.is_grad_enabled()
+    refused(lambda: netcl.log(nothing).sum().backward(), Exception, "not finite|NaN|inf")
+    with netcl.no_grad():
+        netcl.autograd.set_detect_anomaly(False)
+        assert not netcl.is_grad_enabled()
+    netcl.log(nothing).sum().backward()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_random_numbers_stay_below_1(dtype):
+    drawn = netcl.rand(200_000, dtype=dtype)
+    assert 0.99 < drawn.max().item() < 1 and abs(drawn.float().mean().item() - 0.5) < 0.01
+    assert netcl.bernoulli(netcl.ones(200_000, dtype=dtype)).min().item() == 1
+    assert np.isfinite(D.Exponential(netcl.ones(1, dtype=dtype)).sample((200_000,)).float().numpy()).all()

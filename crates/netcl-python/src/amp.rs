@@ -71,22 +71,37 @@ impl GradScaler {
     /// The scale starts at ``init_scale``, is multiplied by ``growth_factor`` after ``growth_interval`` steps in a row that went
     /// well, and by ``backoff_factor`` after one that was skipped. With ``enabled=False`` everything runs as if it were not there.
     #[new]
-    #[pyo3(signature = (init_scale=None, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, enabled=true, *, device=None),
+    #[pyo3(signature = (*settings, device=None, **named),
         text_signature = "(init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, enabled=True, *, device=None)")]
     fn new(
-        init_scale: Option<&Bound<'_, PyAny>>,
-        growth_factor: f64,
-        backoff_factor: f64,
-        growth_interval: u64,
-        enabled: bool,
+        settings: &Bound<'_, PyTuple>,
         device: Option<&str>,
+        named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<GradScaler> {
+        const NAMES: [&str; 5] = ["init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled"];
         // PyTorch names a device, in the first place: one scaler serves all.
         let _ = device;
-        let init_scale = match init_scale.filter(|given| !given.is_instance_of::<PyString>()) {
-            Some(scale) => scale.extract()?,
-            None => 65536.0,
+        let all = PyDict::new(settings.py());
+        let placed = settings.iter().skip_while(|first| first.is_instance_of::<PyString>());
+        for (at, value) in placed.enumerate() {
+            let name = NAMES.get(at).ok_or_else(|| PyTypeError::new_err("GradScaler takes at most 5 settings"))?;
+            all.set_item(name, value)?;
+        }
+        for (name, value) in named.into_iter().flatten() {
+            let known = NAMES.iter().any(|known| name.eq(known).unwrap_or(false));
+            if !known || all.contains(&name)? {
+                let problem = if known { "got two values for" } else { "has no setting" };
+                return Err(PyTypeError::new_err(format!("GradScaler {problem} {name}")));
+            }
+            all.set_item(name, value)?;
+        }
+        let number = |name: &str, default: f64| {
+            all.get_item(name)?.filter(|given| !given.is_none()).map_or(Ok(default), |given| given.extract())
         };
+        let (init_scale, growth_factor, backoff_factor) =
+            (number(NAMES[0], 65536.0)?, number(NAMES[1], 2.0)?, number(NAMES[2], 0.5)?);
+        let growth_interval = all.get_item(NAMES[3])?.map_or(Ok(2000), |given| given.extract())?;
+        let enabled = all.get_item(NAMES[4])?.map_or(Ok(true), |given| given.extract())?;
         let options = GradScalerOptions { init_scale, growth_factor, backoff_factor, growth_interval, enabled };
         Ok(GradScaler(Mutex::new(amp::GradScaler::new(&options).py()?)))
     }

@@ -30,11 +30,23 @@ def _watched(inputs: Any, create_graph: bool) -> tuple[Tensor, ...]:
     )
 
 
+def _grads(outputs: Any, inputs: Any, seeds: Any = None, **options: Any) -> tuple[Any, ...]:
+    """The gradients of results; None for what no result depends on. A result that depends on nothing has none to give."""
+    outputs = _tuple(outputs)
+    given = [(one, by) for one, by in zip(outputs, seeds or (None,) * len(outputs)) if one.requires_grad]
+    if not given:
+        return (None,) * len(inputs)
+    roots, by = zip(*given)
+    return tuple(_grad(roots, inputs, None if seeds is None else by, allow_unused=True, **options))
+
+
 def _or_zeros(found: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(make.zeros_like(x) if one is None else one for one, x in zip(found, inputs))
 
 
-def jacobian(func: Callable[..., Any], inputs: Any, create_graph: bool = False) -> Any:
+def jacobian(
+    func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False
+) -> Any:
     """The derivative of every element of the result by every element of the inputs: ``(*result.shape, *input.shape)``.
 
     A tuple of inputs gives a tuple, a tuple of results a tuple of those. A backward pass per element of the result.
@@ -50,19 +62,19 @@ def _rows(result: Tensor, watched: tuple[Tensor, ...], create_graph: bool) -> tu
     flat = ops.reshape(result, (-1,))
     rows = []
     for i in range(flat.shape[0]):
-        found = _grad(flat[i], watched, retain_graph=True, create_graph=create_graph, allow_unused=True)
+        found = _grads(flat[i], watched, retain_graph=True, create_graph=create_graph)
         rows.append(_or_zeros(found, watched))
-    return tuple(
-        ops.reshape(ops.stack([row[at] for row in rows]), (*result.shape, *x.shape)) for at, x in enumerate(watched)
-    )
+    return tuple(ops.reshape(ops.stack([row[at] for row in rows]), (*result.shape, *x.shape)) for at, x in enumerate(watched))
 
 
-def hessian(func: Callable[..., Tensor], inputs: Any, create_graph: bool = False) -> Any:
+def hessian(
+    func: Callable[..., Tensor], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False
+) -> Any:
     """The second derivatives of a function whose result is one number; of a tuple of inputs a tuple of tuples."""
 
     def slope(*watched: Tensor) -> Any:
         value = func(*watched)
-        found = _grad(ops.reshape(value, ()), watched, create_graph=True, allow_unused=True)
+        found = _grads(ops.reshape(value, ()), watched, create_graph=True)
         # What no input changes has a second derivative of 0 all the same.
         return _like(inputs, tuple(_joined(one, x) for one, x in zip(found, watched)))
 
@@ -81,7 +93,7 @@ def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
         watched = _watched(inputs, create_graph)
         results = func(*watched)
         seeds = None if v is None else _tuple(v)
-        found = _grad(_tuple(results), watched, seeds, create_graph=create_graph, allow_unused=True)
+        found = _grads(results, watched, seeds, create_graph=create_graph)
     if not create_graph:
         results = _like(results, tuple(result.detach() for result in _tuple(results)))
     return results, _like(inputs, _or_zeros(found, watched))
@@ -95,7 +107,7 @@ def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
         direction = tuple(make.ones_like(x) for x in watched) if v is None else _tuple(v)
         # The gradients are linear in the gradients of the results, whose slope along v is asked for.
         seeds = tuple(_leaf(make.zeros_like(result), requires_grad=True) for result in _tuple(results))
-        found = _grad(_tuple(results), watched, seeds, create_graph=True, allow_unused=True)
+        found = _grads(results, watched, seeds, create_graph=True)
         linear = [(one, by) for one, by in zip(found, direction) if one is not None and one.requires_grad]
         slopes: Any = [None] * len(seeds)
         if linear:
@@ -111,7 +123,7 @@ def hvp(func: Callable[..., Tensor], inputs: Any, v: Any = None, create_graph: b
     with enable_grad():
         watched = _watched(inputs, create_graph)
         value = func(*watched)
-        found = _grad(ops.reshape(value, ()), watched, create_graph=True, allow_unused=True)
+        found = _grads(ops.reshape(value, ()), watched, create_graph=True)
         gradients = tuple(_joined(one, x) for one, x in zip(found, watched))
         direction = tuple(make.ones_like(x) for x in watched) if v is None else _tuple(v)
         second = _grad(gradients, watched, direction, create_graph=create_graph, allow_unused=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ContextDecorator
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from netcl._netcl import Tensor
 from netcl._netcl.autograd import (
@@ -12,6 +12,7 @@ from netcl._netcl.autograd import (
     enter_scope,
     is_grad_enabled,
     leave_scope,
+    set_anomaly_enabled,
     set_grad_enabled as _set,
 )
 
@@ -101,23 +102,14 @@ class detect_anomaly(_Scope):
 class set_detect_anomaly(ContextDecorator):
     """``detect_anomaly`` from now on, or not; as a context manager until its end."""
 
-    _on: ClassVar[list[detect_anomaly]] = []
-
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._before = bool(self._on)
-        self._turn(mode)
+        self._before = set_anomaly_enabled(mode)
 
     def __enter__(self) -> set_detect_anomaly:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._turn(self._before)
-
-    def _turn(self, mode: bool) -> None:
-        if mode and not self._on:
-            self._on.append(detect_anomaly().__enter__())
-        elif not mode and self._on:
-            self._on.pop().__exit__()
+        set_anomaly_enabled(self._before)
 
 
 class Tape:

@@ -98,6 +98,8 @@ class WeightedRandomSampler(Sampler):
         replacement: bool = True,
         generator: Any = None,
     ) -> None:
+        if isinstance(seed, bool):  # PyTorch's third argument
+            seed, replacement = 0, seed
         if not replacement:
             raise ValueError("WeightedRandomSampler: draws are with replacement; RandomSampler has every sample once")
         if generator is not None:

@@ -80,8 +80,10 @@ class Bernoulli(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         (value,) = broadcast(value)
-        found: Tensor = value * self.logits - ops.softplus(self.logits)
-        return found
+        found: Tensor = (value - 1) * self.logits - ops.softplus(-self.logits)
+        # Where the logit is far below 0, the other of two equal forms is the exact one.
+        other: Tensor = value * self.logits - ops.softplus(self.logits)
+        return ops.where(self.logits < 0, other, found)
 
     def entropy(self) -> Tensor:
         found: Tensor = ops.softplus(self.logits) - self.probs * self.logits

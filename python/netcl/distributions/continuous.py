@@ -14,7 +14,12 @@ __all__ = ["Exponential", "Laplace", "Uniform"]
 
 
 def _uniform(shape: tuple[int, ...], near: Tensor) -> Tensor:
-    return make.rand(shape, dtype=near.dtype, device=near.queue)
+    bits = {"float16": 11, "bfloat16": 8}.get(near.dtype)
+    if bits is None:
+        return make.rand(shape, dtype=near.dtype, device=near.queue)
+    # Rounded to 16 bits, some would be 1.
+    drawn = ops.floor(make.rand(shape, device=near.queue) * 2.0**bits) * 2.0**-bits
+    return drawn.to(dtype=near.dtype)
 
 
 class Uniform(Distribution):
@@ -87,7 +92,8 @@ class Laplace(Distribution):
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         # From -1 (excluded) to 1 (excluded): -1 would be infinitely far away.
         side = _uniform(self._shape(sample_shape), self.loc) * 2 - 1
-        side = ops.clamp(side, min=-1 + 2.0**-24)
+        below = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}.get(side.dtype, 2.0**-24)
+        side = ops.clamp(side, min=-1 + below)
         return self.loc - self.scale * ops.sign(side) * ops.log1p(-ops.abs(side))
 
     def log_prob(self, value: Any) -> Tensor:

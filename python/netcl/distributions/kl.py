@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from netcl._netcl import Tensor
@@ -28,9 +29,14 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
         return found
     if isinstance(p, Categorical) and isinstance(q, Categorical):
         # What p never draws adds nothing, even where q cannot draw it either.
-        found = ops.sum(ops.where(a.probs == 0, 0.0, a.probs * (a.logits - b.logits)), -1)
+        terms = ops.where(b.probs == 0, math.inf, a.probs * (a.logits - b.logits))
+        found = ops.sum(ops.where(a.probs == 0, 0.0, terms), -1)
         return found
     if isinstance(p, Bernoulli) and isinstance(q, Bernoulli):
-        found = a.probs * (a.logits - b.logits) + ops.softplus(b.logits) - ops.softplus(a.logits)
+        ones = a.probs * (ops.softplus(-b.logits) - ops.softplus(-a.logits))
+        zeros = (1 - a.probs) * (ops.softplus(b.logits) - ops.softplus(a.logits))
+        ones = ops.where(a.probs == 0, 0.0, ops.where(b.probs == 0, math.inf, ones))
+        zeros = ops.where(a.probs == 1, 0.0, ops.where(b.probs == 1, math.inf, zeros))
+        found = ones + zeros
         return found
     raise NotImplementedError(f"kl_divergence: no formula for {type(p).__name__} and {type(q).__name__}; average log_prob")

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from netcl import _factories as make
+from netcl._names import broadcast_shapes
 from netcl._netcl import Tensor
 from netcl.autograd import ops
 from netcl.distributions.distribution import Distribution, broadcast
@@ -103,10 +104,10 @@ class MultivariateNormal(Distribution):
                 covariance_matrix = linalg.inv(precision_matrix)
             assert covariance_matrix is not None
             scale_tril = linalg.cholesky(covariance_matrix)
-        self.loc, self.scale_tril = loc, scale_tril
         size = loc.shape[-1]
-        batch = make.zeros(loc.shape[:-1], device="cpu") + make.zeros(scale_tril.shape[:-2], device="cpu")
-        super().__init__(batch.shape, (size,))
+        batch = broadcast_shapes(loc.shape[:-1], scale_tril.shape[:-2])
+        self.loc, self.scale_tril = ops.expand(loc, (*batch, size)), ops.expand(scale_tril, (*batch, size, size))
+        super().__init__(batch, (size,))
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         noise = make.randn(self._shape(sample_shape), dtype=self.loc.dtype, device=self.loc.queue)

@@ -106,8 +106,8 @@ class Layer(Module):
 
     def __init_subclass__(cls, kind: str | None = None, also: tuple[str, ...] = (), **more: Any) -> None:
         super().__init_subclass__(**more)
-        # A user's subclass is computed by the layer that it derives from.
-        if not cls.__module__.startswith("netcl.nn."):
+        # A user's subclass is computed by the layer that it derives from, as is a layer with a parametrised weight.
+        if not cls.__module__.startswith("netcl.nn.") or "_derived" in vars(cls):
             return
         cls._kind = kind or cls.__name__
         cls._arguments = _arguments(cls, also)

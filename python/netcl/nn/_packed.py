@@ -36,6 +36,12 @@ def run(network: Any, function: Any, sequence: PackedSequence, states: tuple[Ten
     x, sizes = sequence.data, [int(size) for size in sequence.batch_sizes.tolist()]
     directions = 2 if network.bidirectional else 1
     backwards: Any = make.tensor(_reversal(sizes), device=x.queue) if directions == 2 else None
+    if states is not None:
+        expected = network.num_layers * directions, sizes[0], network.hidden_size
+        if wrong := [tuple(state.shape) for state in states if tuple(state.shape) != expected]:
+            raise ValueError(
+                f"{type(network).__name__}: the states of these sequences have the shape {expected}, not {wrong[0]}"
+            )
     if states is not None and sequence.sorted_indices is not None:
         states = tuple(ops.index_select(state, 1, sequence.sorted_indices) for state in states)
     last: list[tuple[Tensor, ...]] = []

@@ -38,6 +38,8 @@ class Embedding(Parametric, also=("sparse", "max_norm", "norm_type", "scale_grad
     @classmethod
     def from_pretrained(cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None, **more: Any) -> Embedding:
         """A table of given values, which are trained only without ``freeze``."""
+        if isinstance(embeddings, Tensor):
+            more.setdefault("dtype", embeddings.dtype)
         table = cls(*embeddings.shape, padding_idx, _weight=embeddings, device=getattr(embeddings, "queue", None), **more)
         return table.freeze() if freeze else table
 

@@ -12,7 +12,9 @@ mod tape;
 
 pub use engine::{BackwardOptions, backward, grad};
 pub use hook::{Hook, HookHandle};
-pub use mode::{Anomaly, GradMode, anomaly_enabled, detect_anomaly, enable_grad, grad_enabled, no_grad};
+pub use mode::{
+    Anomaly, GradMode, anomaly_enabled, detect_anomaly, enable_grad, grad_enabled, no_grad, suspend_anomaly,
+};
 pub use node::{Edge, Gradients, Node, Rule, RuleContext, Save, unrecorded};
 pub use tape::Tape;
 

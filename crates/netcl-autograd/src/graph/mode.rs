@@ -76,7 +76,7 @@ pub fn detect_anomaly() -> Anomaly {
 }
 
 /// Leaves results alone until the returned scope is dropped.
-pub(super) fn suspend_anomaly() -> Anomaly {
+pub fn suspend_anomaly() -> Anomaly {
     Anomaly { before: ANOMALY.replace(false), _thread: PhantomData }
 }
 

@@ -39,21 +39,27 @@ fn fill(args: &CpuArgs<'_>, law: Law, dtype: DType) -> Result<()> {
         (_, DType::F32) => {
             // SAFETY: as above.
             let out = unsafe { std::slice::from_raw_parts_mut(start.cast::<f32>(), n) };
-            fill_f32(args, law, &place, out)
+            fill_f32(args, law, &place, None, out)
         }
         _ => {
             let mut drawn = vec![0f32; n];
-            fill_f32(args, law, &place, &mut drawn)?;
+            // As many numbers of [0, 1) as the type has at equal distances: rounding would make 1 of the last ones.
+            let steps = if dtype == DType::F16 { 2048.0 } else { 256.0 };
+            fill_f32(args, law, &place, Some(steps), &mut drawn)?;
             // SAFETY: as above.
             unsafe { copy::cast(drawn.as_ptr().cast(), DType::F32, start, dtype, n) }
         }
     }
 }
 
-fn fill_f32(args: &CpuArgs<'_>, law: Law, place: &Generator, out: &mut [f32]) -> Result<()> {
-    match law {
-        Law::Normal { .. } => random::fill_normal_f32(out, place)?,
-        _ => random::fill_uniform_f32(out, place)?,
+fn fill_f32(args: &CpuArgs<'_>, law: Law, place: &Generator, steps: Option<f32>, out: &mut [f32]) -> Result<()> {
+    match (law, steps) {
+        (Law::Normal { .. }, _) => random::fill_normal_f32(out, place)?,
+        (_, None) => random::fill_uniform_f32(out, place)?,
+        (_, Some(steps)) => {
+            random::fill_uniform_f32(out, place)?;
+            out.iter_mut().for_each(|v| *v = (*v * steps).floor() / steps);
+        }
     }
     let (scale, shift) = (args.float(5)? as f32, args.float(6)? as f32);
     if (scale, shift) != (1.0, 0.0) {

@@ -20,8 +20,8 @@ pub(super) fn work(stream: &Stream, law: Law, dtype: DType, n: u64) -> Result<Wo
 fn source(dtype: DType) -> Source {
     let defines = match dtype {
         DType::F64 => "#define OUT double\n#define WIDE\n",
-        DType::F16 => "#define OUT half\n#define STORE(v, p, i) vstore_half_rte(v, i, p)\n",
-        DType::BF16 => "#define OUT ushort\n#define STORE(v, p, i) ((p)[i] = bf16_bits(v))\n",
+        DType::F16 => "#define OUT half\n#define STEPS 0x1.0p11f\n#define STORE(v, p, i) vstore_half_rte(v, i, p)\n",
+        DType::BF16 => "#define OUT ushort\n#define STEPS 0x1.0p8f\n#define STORE(v, p, i) ((p)[i] = bf16_bits(v))\n",
         _ => "#define OUT float\n",
     };
     Source::new([&rounding(dtype, 1), defines, PHILOX_CL, "\n", include_str!("random.cl")].concat(), "")

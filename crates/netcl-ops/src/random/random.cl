@@ -8,6 +8,7 @@
 // Compiled with: OUT            the element type in memory
 //                STORE(v, p, i) writes a value (float, or double where OUT is double)
 //                WIDE           defined where OUT is double
+//                STEPS          how many numbers of [0, 1) a 16-bit type has at equal distances, or nothing: rounding would make 1
 
 #ifndef OUT
 #define OUT float
@@ -79,6 +80,9 @@ __kernel void random_uniform(__global OUT *out, ulong offset, ulong n, ulong see
 #endif
     for (int j = 0; j < PER_BLOCK; ++j) {
         ulong i = g * PER_BLOCK + j;
+#ifdef STEPS
+        values[j] = floor(values[j] * STEPS) / STEPS;
+#endif
         if (i < n) STORE(values[j] * scale + shift, out, offset + i);
     }
 }

@@ -6,7 +6,9 @@
 use std::cell::RefCell;
 
 use netcl::amp::Autocast;
-use netcl::autograd::graph::{Anomaly, GradMode, detect_anomaly, enable_grad, grad_enabled, no_grad};
+use netcl::autograd::graph::{
+    Anomaly, GradMode, anomaly_enabled, detect_anomaly, enable_grad, grad_enabled, no_grad, suspend_anomaly,
+};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -14,7 +16,8 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(enter_scope, module)?)?;
     module.add_function(wrap_pyfunction!(leave_scope, module)?)?;
     module.add_function(wrap_pyfunction!(set_grad_enabled, module)?)?;
-    module.add_function(wrap_pyfunction!(is_grad_enabled, module)?)
+    module.add_function(wrap_pyfunction!(is_grad_enabled, module)?)?;
+    module.add_function(wrap_pyfunction!(set_anomaly_enabled, module)?)
 }
 
 /// Restores what was before when it is dropped.
@@ -68,4 +71,13 @@ fn set_grad_enabled(mode: bool) {
 #[pyfunction]
 fn is_grad_enabled() -> bool {
     grad_enabled()
+}
+
+/// Whether this thread looks at every result and gradient from now on; what it was before.
+#[pyfunction]
+fn set_anomaly_enabled(mode: bool) -> bool {
+    let before = anomaly_enabled();
+    // As above.
+    std::mem::forget(if mode { detect_anomaly() } else { suspend_anomaly() });
+    before
 }

@@ -184,11 +184,6 @@ impl Tensor {
         Ok(slf)
     }
 
-    /// Lets the tensor be what another one is, of whatever shape.
-    fn _become(&self, other: &Tensor) {
-        self.hold(other.inner().as_ref().clone());
-    }
-
     /// Takes the values of another tensor of the same shape, which may be on another device or of another dtype. It stays the same
     /// tensor for whoever holds it; the gradient goes along.
     fn _move_to(&self, values: &Tensor) -> PyResult<()> {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from netcl._netcl import Tensor
 from netcl.nn.module import Module, Parameter
 from netcl.nn.utils.parametrizations import norm_except
@@ -20,24 +22,26 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
         raise ValueError(f"weight_norm: {type(module).__name__} has no parameter {name!r}")
     lengths, directions = f"{name}_g", f"{name}_v"
     del module._parameters[name]
-    module.register_parameter(lengths, Parameter(norm_except(weight.detach(), dim)))
-    module.register_parameter(directions, Parameter(weight.detach().clone()))
+    trained = weight.requires_grad
+    module.register_parameter(lengths, Parameter(norm_except(weight.detach(), dim), trained))
+    module.register_parameter(directions, Parameter(weight.detach().clone(), trained))
 
-    def compute(owner: Module) -> Tensor:
-        g, v = owner.get_parameter(lengths), owner.get_parameter(directions)
-        found: Tensor = v * (g / norm_except(v, dim))
-        return found
-
-    derive(module, name, compute)
+    derive(module, name, functools.partial(_of_lengths, name, dim))
     return module
+
+
+def _of_lengths(name: str, dim: int | None, owner: Module) -> Tensor:
+    g, v = owner.get_parameter(f"{name}_g"), owner.get_parameter(f"{name}_v")
+    found: Tensor = v * (g / norm_except(v, dim))
+    return found
 
 
 def remove_weight_norm(module: Module, name: str = "weight") -> Module:
     """Makes a weight that ``weight_norm`` split an ordinary one again."""
     if f"{name}_g" not in module._parameters:
         raise ValueError(f"remove_weight_norm: {name!r} of {type(module).__name__} has no weight_norm")
-    now = getattr(module, name).detach()
+    now, trained = getattr(module, name).detach(), module._parameters[f"{name}_v"].requires_grad
     underive(module, name)
     del module._parameters[f"{name}_g"], module._parameters[f"{name}_v"]
-    module.register_parameter(name, Parameter(now.clone()))
+    module.register_parameter(name, Parameter(now.clone(), trained))
     return module

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,23 +32,26 @@ class ParametrizationList(ModuleList):
         self._store(original)
 
     def _store(self, original: Any) -> None:
+        # The parameter itself, so that an optimizer that knows it goes on, and what shares it goes on sharing it. Not as an
+        # attribute: a frozen one would be none of the parameters.
         if isinstance(original, Tensor):
-            self.original = Parameter(original.detach(), original.requires_grad)
+            known = self._parameters.get("original")
+            if known is None:
+                self._parameters["original"] = original
+            elif known is not original:
+                with no_grad():
+                    known._move_to(original.detach())
             return
+        trained = self._parameters.pop("original").requires_grad
         self._originals = len(original)
-        self._parameters.pop("original", None)
         for i, part in enumerate(original):
-            self.register_parameter(f"original{i}", Parameter(part.detach()))
+            self.register_parameter(f"original{i}", Parameter(part.detach().clone(), trained))
 
     def add(self, module: Module) -> None:
-        """Puts a module after the others; one with ``right_inverse`` says what it starts from."""
-        if hasattr(module, "right_inverse"):
+        """Puts a module after the others; the first one, if it has ``right_inverse``, says what they start from."""
+        if not len(self) and hasattr(module, "right_inverse"):
             with no_grad():
-                now = self()
-                start = module.right_inverse(now)
-                for before in reversed(list(self)):
-                    start = before.right_inverse(start)
-                self._store(start)
+                self._store(module.right_inverse(self.original))
         self.append(module)
 
     def forward(self) -> Any:
@@ -75,13 +79,14 @@ def register_parametrization(module: Module, tensor_name: str, parametrization: 
             known = ", ".join(module._parameters) or "none"
             name = type(module).__name__
             raise ValueError(f"register_parametrization: {name} has no parameter {tensor_name!r}; it has {known}")
+        added = ParametrizationList(found)
+        added.add(parametrization)
         if lists is None:
             lists = ModuleDict()
             module.add_module("parametrizations", lists)
-        lists[tensor_name] = ParametrizationList(found)
-        lists[tensor_name].add(parametrization)
+        lists[tensor_name] = added
         del module._parameters[tensor_name]
-        derive(module, tensor_name, lambda owner: owner._modules["parametrizations"][tensor_name]())
+        derive(module, tensor_name, functools.partial(_of_list, tensor_name))
     else:
         lists[tensor_name].add(parametrization)
     return module
@@ -100,13 +105,20 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
     lists: Any = module._modules["parametrizations"]
     if not leave_parametrized and lists[tensor_name]._originals:
         raise ValueError("remove_parametrizations: leave_parametrized=False needs one original tensor, and here are several")
-    now = getattr(module, tensor_name) if leave_parametrized else lists[tensor_name].original
+    originals = list(lists[tensor_name]._parameters.values())
+    now = getattr(module, tensor_name) if leave_parametrized else originals[0]
     underive(module, tensor_name)
     del lists[tensor_name]
     if not len(lists):
         del module.parametrizations
-    module.register_parameter(tensor_name, Parameter(now.detach().clone()))
+    trained = any(original.requires_grad for original in originals)
+    module.register_parameter(tensor_name, Parameter(now.detach().clone(), trained))
     return module
+
+
+def _of_list(name: str, owner: Any) -> Tensor:
+    found: Tensor = owner._modules["parametrizations"][name]()
+    return found
 
 
 # ---- how a tensor of a module is computed whenever it is looked at -------------------------------------------------------
@@ -129,6 +141,12 @@ def underive(module: Module, name: str) -> None:
     module.__dict__.pop(name, None)
 
 
+def _remade(base: type, derived: dict[str, Callable[[Any], Tensor]]) -> Any:
+    module: Any = base.__new__(base)
+    _set_class(module, base, derived)
+    return module
+
+
 def _set_class(module: Module, base: type, derived: dict[str, Callable[[Any], Tensor]]) -> None:
     if not derived:
         object.__setattr__(module, "__class__", base)
@@ -136,10 +154,25 @@ def _set_class(module: Module, base: type, derived: dict[str, Callable[[Any], Te
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         own = self.__dict__
-        for name, compute in derived.items():
-            own[name] = compute(self)
-        return base.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
+        try:
+            for name, compute in derived.items():
+                own[name] = compute(self)
+            return base.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
+        finally:
+            for name in derived:
+                own.pop(name, None)
 
     members: dict[str, Any] = {name: property(compute) for name, compute in derived.items()}
-    members |= {"forward": forward, "_derived": derived, "__module__": __name__, "__doc__": base.__doc__}
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        # The class is found under no name.
+        return _remade, (base, derived), self.__getstate__()
+
+    members |= {
+        "forward": forward,
+        "_derived": derived,
+        "__reduce_ex__": reduce,
+        "__module__": __name__,
+        "__doc__": base.__doc__,
+    }
     object.__setattr__(module, "__class__", type(f"Parametrized{base.__name__}", (base,), members))
