@@ -10,6 +10,7 @@ The subpackages mirror the documentation: ``netcl.core.tensor``, ``netcl.core.de
 needs neither NumPy's nor OpenCL's attention; both are looked up when first used.
 """
 
+from math import e as e, inf as inf, nan as nan, pi as pi
 from typing import TYPE_CHECKING
 
 from netcl._composed import *

@@ -16,12 +16,20 @@ __all__ = [
     "bitwise_right_shift", "bitwise_xor",
     "block_diag", "cartesian_prod", "column_stack", "combinations", "compile", "concatenate", "corrcoef", "cov", "deg2rad",
     "diagflat", "dist", "finfo", "fliplr", "flipud", "iinfo", "is_complex", "isin", "isneginf", "isposinf", "rad2deg",
-    "result_type", "scalar_tensor", "sinc", "tensor_split", "trapezoid", "trapz", "tril_indices", "triu_indices",
+    "result_type", "round", "scalar_tensor", "sinc", "tensor_split", "trapezoid", "trapz", "tril_indices", "triu_indices",
     "true_divide", "unravel_index", "vdot",
 ]  # fmt: skip
 
 
 # ---- elementwise ---------------------------------------------------------------------------------------------------
+
+
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """The nearest whole numbers, halves to the even one; with ``decimals`` the nearest of so many places."""
+    if decimals == 0:
+        return _ops.round(input)
+    scale = 10.0 ** abs(decimals)
+    return _ops.round(input * scale) / scale if decimals > 0 else _ops.round(input / scale) * scale
 
 
 def true_divide(input: Any, other: Any) -> Tensor:

@@ -135,6 +135,9 @@ def test_generation(queue):
             scores[seen] = np.where(scores[seen] > 0, scores[seen] / 1.5, scores[seen] * 1.5)
             assert scores.argmax() == apart[0, at]
         model.train()
+    texts = [[1, 2, 3], [4], np.array([0, 5])]
+    for found, text in zip(model.generate(texts, 12, temperature=0), texts, strict=True):
+        assert np.array_equal(found, model.generate([text], 12, temperature=0)[0])
     assert model.generate([[0]], 8, each=lambda more: False).shape == (1, 2)
     with pytest.raises(ZeroDivisionError):
         model.generate([[0]], 8, each=lambda more: 1 / 0)

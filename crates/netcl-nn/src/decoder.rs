@@ -2,6 +2,7 @@
 
 use netcl_autograd::ops::attention::{Attention, RotaryForm, RotaryTables, rotary, scaled_dot_product_attention};
 use netcl_autograd::ops::elementwise::{add, mul, silu};
+use netcl_autograd::ops::indexing::index_select;
 use netcl_autograd::ops::layout::{permute, reshape, split};
 use netcl_autograd::ops::matmul::linear;
 use netcl_autograd::{Error, RawTensor, Result, Tensor};
@@ -43,8 +44,8 @@ fn attended([q, k, v]: &[Tensor; 3], causal: bool, dropout: f64, cache: Cached<'
     let out = match cache {
         None => scaled_dot_product_attention(q, k, v, &Attention { causal, dropout, ..Default::default() }, None)?,
         Some((cache, layer)) => {
-            let (new, before, mask) = (q.shape()[2], cache.length(), cache.mask());
-            let (k, v) = cache.append(layer, k, v)?;
+            let (new, before) = (q.shape()[2], cache.length());
+            let (mask, (k, v)) = (cache.mask(before + new)?, cache.append(layer, k, v)?);
             if before > 0 && new > 1 {
                 let what = format!(
                     "{new} places cannot follow {before} at once: after the first call give one place at a time"
@@ -208,13 +209,16 @@ impl RotaryAttention {
             let [q, k, v] = in_heads("RotaryAttention", &self.qkv.forward(input)?, n_head)?;
             let (length, width) = (q.shape()[2], q.shape()[3]);
             let tables = |start, length| RotaryTables::new(q.queue(), start, length, width, rope_base, q.dtype());
-            let tables = match cache {
-                Some((cache, _)) if cache.mask().is_some() => {
+            // Only distances count: places of padding turn like others.
+            let tables = match cache.and_then(|(cache, _)| Some((cache, cache.followed()?))) {
+                Some((cache, place)) => {
                     let all = tables(0, cache.capacity())?;
-                    let row = |table: &RawTensor| Ok::<_, Error>(cache.rows(&table.clone().into(), 1)?.raw().clone());
+                    let row = |table: &RawTensor| {
+                        Ok::<_, Error>(index_select(&table.clone().into(), 0, &place)?.raw().clone())
+                    };
                     RotaryTables::from_parts(row(all.cos())?, row(all.sin())?)?
                 }
-                _ => tables(cache.map_or(0, |(cache, _)| cache.length()), length)?,
+                None => tables(cache.map_or(0, |(cache, _)| cache.length()), length)?,
             };
             let turned = |x: Tensor, norm: &Option<RMSNorm>| {
                 let x = norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))?;

@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use netcl_autograd::ops::indexing::index_select;
+use netcl_autograd::ops::elementwise::add;
+use netcl_autograd::ops::indexing::embedding;
 use netcl_autograd::ops::layout::slice;
 use netcl_autograd::{DType, Error, HostOptions, IndexTensor, Queue, Result, Slice, Tensor, host, reshape};
 
@@ -57,11 +58,24 @@ pub struct KVCache {
 struct State {
     length: usize,
     told: Option<Place>,
+    padding: Option<Padding>,
 }
 
-/// Where one place is, as tensors: its number `[1]`, and what is added to the scores `[1, 1, 1, places]`, minus infinity for those
-/// after it.
-pub type Place = (IndexTensor, Tensor);
+/// What stands before the shorter ones of several texts, so that all end at the same place.
+#[derive(Debug)]
+struct Padding {
+    /// The number of each place within its own text, `[batch, capacity]`.
+    numbers: IndexTensor,
+    /// What is added to scores, `[batch, 1, 1, capacity]`.
+    mask: Tensor,
+}
+
+/// Where one place is, as tensors: its number `[1]`; that within each text, `[batch, 1]` or for all `[1]`; and what is added to the
+/// scores `[batch or 1, 1, 1, places]`, minus infinity for places after it.
+pub type Place = (IndexTensor, IndexTensor, Tensor);
+
+/// What is added to the scores of padding. Finite, as padding sees nothing but padding; every float dtype has it.
+const HIDDEN: f64 = -30_000.0;
 
 /// The fewest places that a captured step looks at; more come in powers of two, each of which is recorded once.
 const LEAST_PLACES: usize = 64;
@@ -123,20 +137,59 @@ impl KVCache {
         self.state().length
     }
 
+    /// Says how many places at the beginning of each text hold none of it, before anything is appended.
+    ///
+    /// # Errors
+    /// If the cache is not empty, for another number of texts, and for one of padding alone.
+    pub fn pad(&self, padding: &[usize]) -> Result<()> {
+        let (batch, capacity) = (self.keys[0].shape()[0], self.capacity);
+        let refuse = |what: String| Err(Error::argument("pad", what));
+        let mut state = self.state();
+        if state.length > 0 {
+            return refuse(format!("KVCache holds {} places already: say it before the first", state.length));
+        }
+        if padding.len() != batch {
+            return refuse(format!("KVCache holds {batch} texts, padding is given for {}", padding.len()));
+        }
+        if let Some(places) = padding.iter().find(|&&places| places >= capacity) {
+            return refuse(format!("{places} places of padding leave none of {capacity} to the text"));
+        }
+        state.padding = if padding.iter().all(|&places| places == 0) {
+            None
+        } else {
+            let all = || padding.iter().flat_map(|&places| (0..capacity).map(move |at| (at, places)));
+            let numbers: Vec<i64> = all().map(|(at, places)| at.saturating_sub(places) as i64).collect();
+            let mask: Vec<f64> = all().map(|(at, places)| if at < places { HIDDEN } else { 0.0 }).collect();
+            let queue = self.masks.queue();
+            let as_keys = HostOptions { dtype: Some(self.masks.dtype()), ..Default::default() };
+            Some(Padding {
+                numbers: IndexTensor::from_host(queue, &numbers, [batch, capacity])?,
+                mask: Tensor::from_host_with(queue, &mask, [batch, 1, 1, capacity], as_keys)?,
+            })
+        };
+        Ok(())
+    }
+
     /// The next place, for [`KVCache::follow`].
     ///
     /// # Errors
     /// If the cache is full.
     pub fn place(&self) -> Result<Place> {
-        let (length, capacity) = (self.length(), self.capacity);
+        let (State { length, padding, .. }, capacity) = (&*self.state(), self.capacity);
+        let &length = length;
         if length == capacity {
             return Err(Error::argument("place", format!("KVCache holds {capacity} places, and all are taken")));
         }
-        let part = |from: usize, count: usize| Slice::new(Some(from as isize), Some((from + count) as isize), 1);
         let seen = (length + 1).next_power_of_two().clamp(LEAST_PLACES, capacity.max(LEAST_PLACES)).min(capacity);
-        let number = IndexTensor::from_tensor(self.numbers.tensor().slice(0, part(length, 1))?)?;
-        let mask = slice(&self.masks, 0, part(capacity - 1 - length, seen))?;
-        Ok((number, reshape(&mask, [1, 1, 1, seen])?))
+        let number = some(&self.numbers, 0, length, 1)?;
+        let mask = reshape(&slice(&self.masks, 0, part(capacity - 1 - length, seen))?, [1, 1, 1, seen])?;
+        match padding {
+            None => Ok((number.clone(), number, mask)),
+            Some(padding) => {
+                let mask = add(&mask, &slice(&padding.mask, 3, part(0, seen))?)?;
+                Ok((number, some(&padding.numbers, 1, length, 1)?, mask))
+            }
+        }
     }
 
     /// Takes the next place from the device instead of [`KVCache::length`], until it is told otherwise: [`KVCache::append`] writes one
@@ -145,20 +198,36 @@ impl KVCache {
         self.state().told = place;
     }
 
-    /// What hides places that nobody has written, while the cache follows a place.
-    pub fn mask(&self) -> Option<Tensor> {
-        self.state().told.as_ref().map(|(_, mask)| mask.clone())
+    /// The number `[1]` of the place that the cache follows.
+    pub(crate) fn followed(&self) -> Option<IndexTensor> {
+        self.state().told.as_ref().map(|(number, ..)| number.clone())
     }
 
-    /// The rows of a table of places (vectors, angles) that belong to the next `count` ones.
+    /// What is added to the scores of the first so many places: it hides padding, and where the cache follows a place those that
+    /// nobody has written.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn mask(&self, places: usize) -> Result<Option<Tensor>> {
+        let State { told, padding, .. } = &*self.state();
+        match (told, padding) {
+            (Some((.., mask)), _) => Ok(Some(mask.clone())),
+            (None, Some(padding)) => slice(&padding.mask, 3, part(0, places)).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The rows of a table with one for each place of a text that belong to the next `count` places: `[count, width]`, with
+    /// padding `[texts, count, width]`.
     ///
     /// # Errors
     /// If the table is shorter.
     pub fn rows(&self, table: &Tensor, count: usize) -> Result<Tensor> {
-        let State { length, told } = &*self.state();
-        match told {
-            Some((number, _)) => index_select(table, 0, number),
-            None => slice(table, 0, Slice::new(Some(*length as isize), Some((length + count) as isize), 1)),
+        let State { length, told, padding } = &*self.state();
+        match (told, padding) {
+            (Some((_, numbers, _)), _) => embedding(table, numbers, None),
+            (None, Some(padding)) => embedding(table, &some(&padding.numbers, 1, *length, count)?, None),
+            (None, None) => slice(table, 0, part(*length, count)),
         }
     }
 
@@ -172,16 +241,16 @@ impl KVCache {
         let (Some(all_keys), Some(all_values)) = (self.keys.get(layer), self.values.get(layer)) else {
             return Err(Error::argument(OP, format!("KVCache has {} layers, no layer {layer}", self.keys.len())));
         };
-        let State { length, told } = &*self.state();
-        let part = |store: &Tensor, from: usize, to: usize| {
-            Ok::<Tensor, Error>(store.raw().slice(2, Slice::new(Some(from as isize), Some(to as isize), 1))?.into())
+        let State { length, told, .. } = &*self.state();
+        let places = |store: &Tensor, from: usize, count: usize| {
+            Ok::<Tensor, Error>(store.raw().slice(2, part(from, count))?.into())
         };
-        if let Some((number, mask)) = told {
+        if let Some((number, _, mask)) = told {
             for (store, new) in [(all_keys, keys), (all_values, values)] {
                 store.clone().index_copy_(2, number, new)?;
             }
             let seen = mask.shape()[3];
-            return Ok((part(all_keys, 0, seen)?, part(all_values, 0, seen)?));
+            return Ok((places(all_keys, 0, seen)?, places(all_values, 0, seen)?));
         }
         let end = length + new;
         if end > self.capacity {
@@ -189,9 +258,9 @@ impl KVCache {
             let what = format!("KVCache holds {capacity} places: {new} more do not fit behind {length}");
             return Err(Error::argument(OP, what));
         }
-        part(all_keys, *length, end)?.assign(keys.raw())?;
-        part(all_values, *length, end)?.assign(values.raw())?;
-        Ok((part(all_keys, 0, end)?, part(all_values, 0, end)?))
+        places(all_keys, *length, new)?.assign(keys.raw())?;
+        places(all_values, *length, new)?.assign(values.raw())?;
+        Ok((places(all_keys, 0, end)?, places(all_values, 0, end)?))
     }
 
     /// Counts places as seen; a step that follows a place leaves that to whoever calls it.
@@ -202,7 +271,7 @@ impl KVCache {
         }
     }
 
-    /// Forgets all places after the first few.
+    /// Forgets all places after the first few; with the last of them, what was said of padding.
     ///
     /// # Errors
     /// If it cannot hold so many.
@@ -211,7 +280,19 @@ impl KVCache {
             let what = format!("KVCache holds {} places, not {places}", self.capacity);
             return Err(Error::argument("length", what));
         }
-        self.state().length = places;
+        let mut state = self.state();
+        state.length = places;
+        if places == 0 {
+            state.padding = None;
+        }
         Ok(())
     }
+}
+
+fn part(from: usize, count: usize) -> Slice {
+    Slice::new(Some(from as isize), Some((from + count) as isize), 1)
+}
+
+fn some(numbers: &IndexTensor, axis: isize, from: usize, count: usize) -> Result<IndexTensor> {
+    Ok(IndexTensor::from_tensor(numbers.tensor().slice(axis, part(from, count))?)?)
 }

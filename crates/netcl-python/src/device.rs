@@ -341,6 +341,12 @@ impl DeviceScope {
         handle_to_py(py, self.handle.clone())
     }
 
+    /// What kind of device it is: ``"cpu"``, ``"gpu"``, ...
+    #[getter]
+    fn r#type(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        handle_to_py(py, self.handle.clone())?.getattr(py, "type")
+    }
+
     /// The queue of the chosen device: ``netcl.device("gpu").queue``, with an error that lists the devices where there is none.
     #[getter]
     fn queue(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {

@@ -1,6 +1,6 @@
 """Types of the extension's part of ``netcl.nn``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from netcl._netcl import IndexTensor, Tensor
@@ -45,6 +45,7 @@ class KVCache:
     ) -> KVCache: ...
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]: ...
     def advance(self, n: int = 1) -> None: ...
+    def pad(self, padding: Sequence[int]) -> None: ...
     def rows(self, table: Tensor, count: int) -> Tensor: ...
     def reset(self) -> None: ...
 
@@ -63,9 +64,9 @@ class Sampler:
 def cached_attention(layer: Layer, own: dict[str, Any], x: Tensor, cache: KVCache, index: int) -> Tensor: ...
 def decode(layer: Layer, tgt: Tensor, memory: Tensor) -> Tensor: ...
 def draw_tokens(
-    scores: Callable[[IndexTensor, KVCache | None], Tensor],
+    scores: Callable[[IndexTensor, KVCache], Tensor],
     cache: KVCache,
-    tokens: IndexTensor,
+    texts: Sequence[Sequence[int]],
     count: int,
     temperature: float,
     top_k: int | None,
@@ -73,7 +74,7 @@ def draw_tokens(
     repetition_penalty: float,
     seed: int | None,
     each: Callable[[Any], Any] | None,
-) -> IndexTensor: ...
+) -> list[list[int]]: ...
 def generate(
     layer: Layer, tokens: IndexTensor, max_new_tokens: int, temperature: float, top_p: float | None, seed: int
 ) -> IndexTensor: ...

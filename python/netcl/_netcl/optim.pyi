@@ -73,6 +73,8 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> Self: ...
     @property
     def momentum(self) -> float: ...
@@ -100,6 +102,8 @@ class Adam(Optimizer):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> Self: ...
     @property
     def betas(self) -> tuple[float, float]: ...
@@ -115,6 +119,8 @@ class AdamW(Optimizer):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> Self: ...
     @property
     def betas(self) -> tuple[float, float]: ...

@@ -99,37 +99,39 @@ class GPT(Module):
         repetition_penalty: float = 1.0,
         each: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """An int64 array of the tokens given and those drawn after them, one at a time.
+        """An int64 array of the tokens given and those drawn after them, one at a time; for texts of different lengths a list.
 
         ``temperature=0`` takes the likeliest token; ``top_k`` draws among the k likeliest, ``top_p`` among the likeliest that
         together have this probability; a ``repetition_penalty`` above 1 makes tokens that are there already less likely; a
         ``seed`` makes the drawing repeatable, else numbers come from the process-wide generator. ``each`` gets the tokens of a
-        step as an array (batch,) as soon as they are drawn, and ends the text with ``False``.
+        step as an array (batch,) as soon as they are drawn, and ends the texts with ``False``.
 
         The step from one token to the next is recorded once and replayed: hooks see the first tokens only. The mode (``train``
         or ``eval``) is restored afterwards.
         """
         import numpy as np
 
-        known = np.array(tokens, np.int64)
-        if known.ndim != 2 or known.shape[1] < 1:
-            raise ValueError(f"generate takes tokens (batch, at least 1); these have shape {known.shape}")
+        texts = [np.array(text, np.int64) for text in tokens]
+        if not texts or any(text.ndim != 1 or text.size < 1 for text in texts):
+            shapes = ", ".join(str(text.shape) for text in texts[:4])
+            raise ValueError(f"generate takes tokens (batch, at least 1); these texts have the shapes {shapes or 'of nothing'}")
         mode, weight = self.training, self.wte.weight
         cache = KVCache(
-            self.n_layer, len(known), self.n_head, self.n_embd // self.n_head, self.block_size, weight.queue, weight.dtype
+            self.n_layer, len(texts), self.n_head, self.n_embd // self.n_head, self.block_size, weight.queue, weight.dtype
         )
 
-        def scores(tokens: Tensor, cache: KVCache | None) -> Tensor:
+        def scores(tokens: IndexTensor, cache: KVCache) -> Tensor:
             return self.lm_head(self._features(tokens, cache)[:, -1])
 
         self.eval()
         try:
             with ag.no_grad():
-                start = IndexTensor.from_host(weight.queue, known)
                 sampling = (temperature, top_k, top_p, repetition_penalty, seed)
-                return draw_tokens(scores, cache, start, max_new_tokens, *sampling, each).numpy()
+                drawn = draw_tokens(scores, cache, [text.tolist() for text in texts], max_new_tokens, *sampling, each)
         finally:
             self.train(mode)
+        rows = [np.array(text, np.int64) for text in drawn]
+        return np.stack(rows) if len({len(text) for text in texts}) == 1 else rows
 
 
 def _shape(tokens: Any) -> tuple[int, ...]:

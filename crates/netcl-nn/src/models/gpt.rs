@@ -173,8 +173,23 @@ impl GPT {
     /// If there is no token or one that the model does not know, and for a sampling that cannot be.
     pub fn generate(&self, tokens: &IndexTensor, max_new_tokens: usize, sampling: Sampling) -> Result<IndexTensor> {
         let mut text = Text::new(tokens)?;
-        self.generate_on_device(tokens, max_new_tokens, sampling, &mut |more| text.push(more).map(|()| true))?;
+        self.go_on(&mut text, max_new_tokens, sampling, &mut |_| Ok(true))?;
         text.whole()
+    }
+
+    /// [`GPT::generate`] for texts of different lengths.
+    ///
+    /// # Errors
+    /// As [`GPT::generate`].
+    pub fn generate_texts(
+        &self,
+        texts: &[Vec<i64>],
+        max_new_tokens: usize,
+        sampling: Sampling,
+    ) -> Result<Vec<Vec<i64>>> {
+        let mut text = Text::of(self.wte.weight().queue(), texts)?;
+        self.go_on(&mut text, max_new_tokens, sampling, &mut |_| Ok(true))?;
+        text.rows()
     }
 
     /// [`GPT::generate`] that hands over each token of the batch as soon as it is drawn, until `each` answers `false`.
@@ -188,24 +203,25 @@ impl GPT {
         sampling: Sampling,
         each: &mut dyn FnMut(&[i64]) -> bool,
     ) -> Result<()> {
-        self.generate_on_device(tokens, max_new_tokens, sampling, &mut |more| Ok(each(&more.to_host()?)))
+        let mut each = |more: &IndexTensor| Ok(each(&more.to_host()?));
+        self.go_on(&mut Text::new(tokens)?, max_new_tokens, sampling, &mut each)
     }
 
-    fn generate_on_device(
+    fn go_on(
         &self,
-        tokens: &IndexTensor,
+        text: &mut Text,
         max_new_tokens: usize,
         sampling: Sampling,
         each: &mut dyn FnMut(&IndexTensor) -> Result<bool>,
     ) -> Result<()> {
         let GPTOptions { block_size, n_layer, n_head, n_embd, .. } = self.settings;
-        let (weight, batch) = (self.wte.weight(), tokens.tensor().shape().first().copied().unwrap_or(0));
-        let size = KVCacheOptions { n_layer, batch, n_head, head_dim: n_embd / n_head, capacity: block_size };
-        Text::new(tokens)?;
+        let weight = self.wte.weight();
+        let size =
+            KVCacheOptions { n_layer, batch: text.batch(), n_head, head_dim: n_embd / n_head, capacity: block_size };
         let cache = KVCache::new(weight.queue(), weight.dtype(), &size)?;
-        let mut scores = |tokens: &IndexTensor, cache: Option<&KVCache>| {
-            crate::scope::run(self, || self.lm_head.forward(&select(&self.features(tokens, cache)?, 1, -1)?))
+        let mut scores = |tokens: &IndexTensor, cache: &KVCache| {
+            crate::scope::run(self, || self.lm_head.forward(&select(&self.features(tokens, Some(cache))?, 1, -1)?))
         };
-        generate_with(&mut scores, tokens, max_new_tokens, &cache, sampling, each)
+        generate_with(&mut scores, text, max_new_tokens, &cache, sampling, each)
     }
 }

@@ -66,6 +66,28 @@ fn recorded_steps_give_what_the_whole_text_gives() {
 }
 
 #[test]
+fn texts_of_different_lengths_go_on_as_each_would_alone() {
+    for device in devices() {
+        let queue = device.queue;
+        let model = model(&queue);
+        let texts = [vec![1, 2, 3, 4, 5], vec![7], vec![12, 0, 2]];
+        // Past 64 places, and past the block, where the longest text is cut first, while the others still have padding.
+        for (count, penalty) in [(85, 1.0), (40, 1.6)] {
+            let sampling = Sampling { temperature: 0.0, repetition_penalty: penalty, ..Default::default() };
+            let found = model.generate_texts(&texts, count, sampling).unwrap();
+            for (found, text) in found.iter().zip(&texts) {
+                let expected = slowly(&model, &queue, vec![text.clone()], count, penalty);
+                assert_eq!(*found, expected, "{}, penalty {penalty}", device.device_name);
+            }
+        }
+    }
+    let model = model(&cpu());
+    let why = |texts: &[Vec<i64>]| model.generate_texts(texts, 3, Sampling::default()).unwrap_err().to_string();
+    assert!(why(&[vec![1], vec![]]).contains("text 1 is empty"), "{}", why(&[vec![1], vec![]]));
+    assert!(why(&[]).contains("at least 1"), "{}", why(&[]));
+}
+
+#[test]
 fn each_step_hands_over_its_tokens_and_may_be_the_last() {
     let queue = cpu();
     let model = model(&queue);

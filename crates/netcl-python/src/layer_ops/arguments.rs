@@ -94,6 +94,33 @@ pub(super) fn margins1(op: &str, pad: Given<'_, '_>, padding: Given<'_, '_>) -> 
     }
 }
 
+/// The zeros before and after each axis of a convolution where the argument is a text: ``"valid"`` for none, ``"same"`` for as many
+/// as keep the lengths.
+pub(super) fn margins_by_name<const N: usize>(
+    op: &str,
+    [pad, padding]: [Given<'_, '_>; 2],
+    weight: &Tensor,
+    stride: [usize; N],
+    dilation: [usize; N],
+) -> PyResult<Option<[[usize; 2]; N]>> {
+    let Some((name, given)) = either(op, pad, padding)? else { return Ok(None) };
+    let Ok(text) = given.extract::<&str>() else { return Ok(None) };
+    let weight = weight.inner();
+    match text {
+        "valid" => Ok(Some([[0; 2]; N])),
+        "same" if stride != [1; N] => {
+            Err(PyValueError::new_err(format!("{op}: {name}=\"same\" needs a stride of 1, not {stride:?}")))
+        }
+        "same" => Ok(Some(std::array::from_fn(|axis| {
+            // Filters with too few axes are refused later.
+            let taps = weight.shape().get(2 + axis).map_or(0, |taps| taps.saturating_sub(1));
+            let span = dilation[axis].saturating_mul(taps);
+            [span / 2, span.div_ceil(2)]
+        }))),
+        _ => Err(PyValueError::new_err(format!("{op}: {name} is a number, several, \"same\" or \"valid\", not {text:?}"))),
+    }
+}
+
 type NamedArgument<'a, 'py> = (&'static str, &'a Bound<'py, PyAny>);
 
 fn either<'a, 'py>(op: &str, pad: Given<'a, 'py>, padding: Given<'a, 'py>) -> PyResult<Option<NamedArgument<'a, 'py>>> {

@@ -3,7 +3,7 @@
 use netcl::autograd::ops::conv::{self, ConvParams};
 use pyo3::prelude::*;
 
-use super::arguments::{Given, inner, margins1, margins2, numbers};
+use super::arguments::{Given, inner, margins_by_name, margins1, margins2, numbers};
 use super::{Mode, both};
 use crate::index::Made;
 use crate::tensor::Tensor;
@@ -13,7 +13,7 @@ both! {
     /// of F elements.
     ///
     /// ``stride`` and ``dilation`` are a number or a pair (down, right); ``pad`` (or ``padding``) is a number, a pair (rows, columns)
-    /// or four numbers (top, bottom, left, right).
+    /// or four numbers (top, bottom, left, right), ``"same"`` or ``"valid"``.
     #[signature(x, weight, bias=None, stride=None, pad=None, dilation=None, groups=None, *, padding=None)]
     #[text("(x, weight, bias=None, stride=1, pad=0, dilation=1, groups=1, *, padding=None)")]
     fn conv2d(
@@ -21,12 +21,13 @@ both! {
         dilation: Given<'_, '_>, groups: Given<'_, '_>, padding: Given<'_, '_>,
     ) -> Made {
         let [groups] = numbers("conv2d", "groups", groups, [1])?;
-        let params = ConvParams {
-            stride: numbers("conv2d", "stride", stride, [1, 1])?,
-            padding: margins2("conv2d", pad, padding)?,
-            dilation: numbers("conv2d", "dilation", dilation, [1, 1])?,
-            groups,
+        let stride = numbers("conv2d", "stride", stride, [1, 1])?;
+        let dilation = numbers("conv2d", "dilation", dilation, [1, 1])?;
+        let padding = match margins_by_name("conv2d", [pad, padding], weight, stride, dilation)? {
+            Some([[top, bottom], [left, right]]) => [top, bottom, left, right],
+            None => margins2("conv2d", pad, padding)?,
         };
+        let params = ConvParams { stride, padding, dilation, groups };
         let (x, weight, bias) = (&x.inner(), &weight.inner(), &inner(bias));
         let bias = bias.as_deref();
         mode.tensor(py, x, || conv::conv2d(x, weight, bias, &params))
@@ -35,7 +36,7 @@ both! {
     /// The convolution of sequences ``(N, C, L)``, or one sequence ``(C, L)``, with filters ``(F, C / groups, K)``, plus a bias of F
     /// elements.
     ///
-    /// ``pad`` (or ``padding``) is a number or a pair (before, after).
+    /// ``pad`` (or ``padding``) is a number, a pair (before, after), ``"same"`` or ``"valid"``.
     #[signature(x, weight, bias=None, stride=None, pad=None, dilation=None, groups=None, *, padding=None)]
     #[text("(x, weight, bias=None, stride=1, pad=0, dilation=1, groups=1, *, padding=None)")]
     fn conv1d(
@@ -45,7 +46,10 @@ both! {
         let [groups] = numbers("conv1d", "groups", groups, [1])?;
         let [stride] = numbers("conv1d", "stride", stride, [1])?;
         let [dilation] = numbers("conv1d", "dilation", dilation, [1])?;
-        let [before, after] = margins1("conv1d", pad, padding)?;
+        let [before, after] = match margins_by_name("conv1d", [pad, padding], weight, [stride], [dilation])? {
+            Some([sides]) => sides,
+            None => margins1("conv1d", pad, padding)?,
+        };
         let params =
             ConvParams { stride: [1, stride], padding: [0, 0, before, after], dilation: [1, dilation], groups };
         let (x, weight, bias) = (&x.inner(), &weight.inner(), &inner(bias));

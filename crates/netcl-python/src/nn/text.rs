@@ -151,16 +151,16 @@ fn at_least_none(top_k: Option<i64>) -> Option<usize> {
     top_k.map(|k| usize::try_from(k).unwrap_or(0))
 }
 
-/// Up to ``count`` tokens that follow ``tokens``, drawn by ``scores(tokens, cache)``, which is recorded once; ``each`` gets those of
-/// a step as an array, and ends the text with ``False``. The tokens given and those drawn.
+/// Up to ``count`` tokens that follow each text, drawn by ``scores(tokens, cache)``, which is recorded once; ``each`` gets those of a
+/// step as an array, and ends the texts with ``False``. The tokens given and those drawn.
 #[pyfunction]
-#[pyo3(signature = (scores, cache, tokens, count, temperature, top_k, top_p, repetition_penalty, seed, each))]
+#[pyo3(signature = (scores, cache, texts, count, temperature, top_k, top_p, repetition_penalty, seed, each))]
 #[allow(clippy::too_many_arguments, reason = "Python's arguments have names")]
 fn draw_tokens(
     py: Python<'_>,
     scores: Py<PyAny>,
     cache: Py<KVCache>,
-    tokens: &Tensor,
+    texts: Vec<Vec<i64>>,
     count: usize,
     temperature: f64,
     top_k: Option<i64>,
@@ -168,19 +168,17 @@ fn draw_tokens(
     repetition_penalty: f64,
     seed: Option<u64>,
     each: Option<Py<PyAny>>,
-) -> PyResult<Made> {
-    let tokens = index::core(tokens)?;
+) -> PyResult<Vec<Vec<i64>>> {
     let sampling = Sampling { temperature, top_k: at_least_none(top_k), top_p, repetition_penalty, seed };
     let raised = |error: PyErr| netcl::Error::Custom(Box::new(error));
-    let mut called = |tokens: &IndexTensor, known: Option<&netcl::nn::KVCache>| {
+    let mut called = |tokens: &IndexTensor, _: &netcl::nn::KVCache| {
         Python::attach(|py| {
-            let known = known.map(|_| cache.clone_ref(py));
-            let found = scores.bind(py).call1((Made::from(tokens.clone()), known))?;
+            let found = scores.bind(py).call1((Made::from(tokens.clone()), cache.clone_ref(py)))?;
             Ok(found.cast::<Tensor>()?.get().inner().as_ref().clone())
         })
         .map_err(raised)
     };
-    let mut heard = |drawn: &IndexTensor| {
+    let heard = &mut |drawn: &IndexTensor| {
         let values = each.is_some().then(|| drawn.to_host()).transpose()?;
         Python::attach(|py| {
             py.check_signals()?;
@@ -191,15 +189,13 @@ fn draw_tokens(
         .map_err(raised)
     };
     let known = &cache.get().0;
-    let text = site::detach(py, || {
-        let mut text = Text::new(&tokens)?;
-        generate_with(&mut called, &tokens, count, known, sampling, &mut |drawn| {
-            text.push(drawn)?;
-            heard(drawn)
-        })?;
-        text.whole()
-    });
-    Ok(text.py()?.into())
+    let queue = known.keys()[0].queue();
+    site::detach(py, || {
+        let mut text = Text::of(queue, &texts)?;
+        generate_with(&mut called, &mut text, count, known, sampling, heard)?;
+        text.rows()
+    })
+    .py()
 }
 
 /// Keys and values of the places that were seen, so that the next one costs one step instead of all of them again.
@@ -282,7 +278,12 @@ impl KVCache {
         self.0.advance(n);
     }
 
-    /// The rows of a table of places that belong to the next ``count`` ones.
+    /// Says how many places at the beginning of each text hold none of it, before anything is appended.
+    fn pad(&self, padding: Vec<usize>) -> PyResult<()> {
+        self.0.pad(&padding).py()
+    }
+
+    /// The rows of a table with one for each place of a text that belong to the next ``count`` places.
     fn rows(&self, py: Python<'_>, table: &Tensor, count: usize) -> PyResult<Made> {
         let table = &table.inner();
         wrap(py, run(py, table, || self.0.rows(table, count)).py()?)

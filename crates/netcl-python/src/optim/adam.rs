@@ -11,10 +11,11 @@ pub(crate) struct Adam(AdamOptions);
 
 #[pymethods]
 impl Adam {
-    /// ``params`` are tensors, or dicts ``{"params": [...], "lr": ..., "weight_decay": ...}``.
+    /// ``params`` are tensors, or dicts ``{"params": [...], "lr": ..., "weight_decay": ...}``. ``foreach`` and ``fused`` change
+    /// nothing: all parameters of a dtype are updated together.
     #[new]
-    #[pyo3(signature = (params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=false, *, maximize=false),
-        text_signature = "(params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False, *, maximize=False)")]
+    #[pyo3(signature = (params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=false, *, maximize=false, foreach=None, fused=None),
+        text_signature = "(params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False, *, maximize=False, foreach=None, fused=None)")]
     fn new(
         params: &Bound<'_, PyAny>,
         lr: f64,
@@ -23,7 +24,10 @@ impl Adam {
         weight_decay: f64,
         amsgrad: bool,
         maximize: bool,
+        foreach: Option<bool>,
+        fused: Option<bool>,
     ) -> PyResult<PyClassInitializer<Adam>> {
+        let _ = [foreach, fused];
         let options = AdamOptions { lr, betas, eps, weight_decay, amsgrad, maximize };
         let base = Optimizer::build(params, lr, weight_decay, |params, lr, weight_decay| {
             optim::Adam::new_with(params, AdamOptions { lr, weight_decay, ..options })
@@ -50,10 +54,11 @@ pub(crate) struct AdamW(AdamWOptions);
 
 #[pymethods]
 impl AdamW {
-    /// ``params`` are tensors, or dicts ``{"params": [...], "lr": ..., "weight_decay": ...}``.
+    /// ``params`` are tensors, or dicts ``{"params": [...], "lr": ..., "weight_decay": ...}``. ``foreach`` and ``fused`` change
+    /// nothing: all parameters of a dtype are updated together.
     #[new]
-    #[pyo3(signature = (params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=false, *, maximize=false),
-        text_signature = "(params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, *, maximize=False)")]
+    #[pyo3(signature = (params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=false, *, maximize=false, foreach=None, fused=None),
+        text_signature = "(params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, *, maximize=False, foreach=None, fused=None)")]
     fn new(
         params: &Bound<'_, PyAny>,
         lr: f64,
@@ -62,7 +67,10 @@ impl AdamW {
         weight_decay: f64,
         amsgrad: bool,
         maximize: bool,
+        foreach: Option<bool>,
+        fused: Option<bool>,
     ) -> PyResult<PyClassInitializer<AdamW>> {
+        let _ = [foreach, fused];
         let options = AdamWOptions { lr, betas, eps, weight_decay, amsgrad, maximize };
         let base = Optimizer::build(params, lr, weight_decay, |params, lr, weight_decay| {
             optim::AdamW::new_with(params, AdamWOptions { lr, weight_decay, ..options })

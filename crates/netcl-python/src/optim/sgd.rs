@@ -11,9 +11,10 @@ pub(crate) struct Sgd(SgdOptions);
 
 #[pymethods]
 impl Sgd {
-    /// ``params`` are tensors, or dicts ``{"params": [...], "lr": ..., "weight_decay": ...}``.
+    /// ``params`` are tensors, or dicts ``{"params": [...], "lr": ..., "weight_decay": ...}``. ``foreach`` and ``fused`` change
+    /// nothing: all parameters of a dtype are updated together.
     #[new]
-    #[pyo3(signature = (params, lr=0.01, momentum=0.0, *, dampening=0.0, weight_decay=0.0, nesterov=false, maximize=false))]
+    #[pyo3(signature = (params, lr=0.01, momentum=0.0, *, dampening=0.0, weight_decay=0.0, nesterov=false, maximize=false, foreach=None, fused=None))]
     fn new(
         params: &Bound<'_, PyAny>,
         lr: f64,
@@ -22,7 +23,10 @@ impl Sgd {
         weight_decay: f64,
         nesterov: bool,
         maximize: bool,
+        foreach: Option<bool>,
+        fused: Option<bool>,
     ) -> PyResult<PyClassInitializer<Sgd>> {
+        let _ = [foreach, fused];
         let options = SgdOptions { lr, momentum, dampening, weight_decay, nesterov, maximize };
         let base = Optimizer::build(params, lr, weight_decay, |params, lr, weight_decay| {
             optim::SGD::new_with(params, SgdOptions { lr, weight_decay, ..options })
@@ -49,7 +53,8 @@ pub(crate) struct Momentum(MomentumOptions);
 
 #[pymethods]
 impl Momentum {
-    /// ``params`` are tensors, or dicts ``{"params": [...], "lr": ..., "weight_decay": ...}``.
+    /// ``params`` are tensors, or dicts ``{"params": [...], "lr": ..., "weight_decay": ...}``. ``foreach`` and ``fused`` change
+    /// nothing: all parameters of a dtype are updated together.
     #[new]
     #[pyo3(signature = (params, lr=0.01, momentum=0.9, nesterov=false, weight_decay=0.0))]
     fn new(
