@@ -49,11 +49,12 @@ class OnnxModule(Module):
         """The names of the outputs."""
         return [name for name, _, _ in self._model.outputs]
 
-    def forward(self, *inputs: Tensor | float, **named: Tensor | float) -> Any:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         """The result; a tuple where the model has several. Inputs in order or by name.
 
         A number is an input without axes that stays on the host: what it decides (a sampling rate, a length) is decided when a
-        function is compiled.
+        function is compiled. NumPy arrays are taken as well, to the model's device; those of 8 and 16 bits, unsigned ones and
+        texts stay on the host, and results of such types are NumPy arrays.
         """
         given = dict(zip(self.inputs, inputs, strict=False)) | named
         unknown = set(named) - set(self.inputs)

@@ -39,9 +39,9 @@ def floats(name, array):
     return part(5, dims + part(2, 1) + part(8, name) + part(9, array.astype("<f4").tobytes()))
 
 
-def port(field, name, dims):
+def port(field, name, dims, kind=1):
     shape = b"".join(part(1, part(2, d) if isinstance(d, str) else part(1, d)) for d in dims)
-    return part(field, part(1, name) + part(2, part(1, part(1, 1) + part(2, shape))))
+    return part(field, part(1, name) + part(2, part(1, part(1, kind) + part(2, shape))))
 
 
 RANDOM = np.random.default_rng(0)
@@ -234,3 +234,16 @@ def test_the_command_converts_models(tmp_path):
     assert netcl.load(tmp_path / "c.safetensors").keys() == {"0.weight", "0.bias"}
     x = netcl.tensor(images(5, 3), device="cpu")
     np.testing.assert_allclose(netcl.onnx.load(tmp_path / "b.onnx", device="cpu")(x).numpy(), model.to("cpu")(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_arrays_of_numpy_go_in_and_those_that_devices_lack_come_out(path):
+    found = netcl.onnx.load(path, device="cpu")(RANDOM.normal(size=(2, 3)).astype(np.float32))
+    assert isinstance(found, netcl.Tensor) and found.shape == (2, 4)
+    graph = [node("DequantizeLinear", ["q", "s"], ["f"], "to floats"), node("QuantizeLinear", ["f", "t"], ["r"], "back")]
+    graph += [part(2, "bytes"), floats("s", np.array(0.5)), floats("t", np.array(0.25)), port(11, "q", [2, 3], kind=2)]
+    graph += [port(12, "f", [2, 3]), port(12, "r", [2, 3], kind=2)]
+    path.write_bytes(part(1, 8) + part(8, part(2, 17)) + part(7, b"".join(graph)))
+    image = np.array([[0, 1, 2], [100, 127, 255]], np.uint8)
+    numbers, bytes_again = netcl.onnx.load(path, device="cpu")(image)
+    assert np.array_equal(numbers.numpy(), image / np.float32(2))
+    assert bytes_again.dtype == np.uint8 and bytes_again.tolist() == [[0, 2, 4], [200, 254, 255]]

@@ -117,7 +117,9 @@ pub(super) fn margins_by_name<const N: usize>(
             let span = dilation[axis].saturating_mul(taps);
             [span / 2, span.div_ceil(2)]
         }))),
-        _ => Err(PyValueError::new_err(format!("{op}: {name} is a number, several, \"same\" or \"valid\", not {text:?}"))),
+        _ => Err(PyValueError::new_err(format!(
+            "{op}: {name} is a number, several, \"same\" or \"valid\", not {text:?}"
+        ))),
     }
 }
 
