@@ -33,6 +33,8 @@ pub struct Array {
 
 /// More elements than this are not made on the host by an operation whose inputs are small.
 const MOST: usize = 1 << 28;
+/// Axes of an array; what looks at every pair of them has an end.
+pub(crate) const MOST_AXES: usize = 64;
 
 thread_local! {
     static LIMIT: Cell<usize> = const { Cell::new(MOST) };
@@ -54,10 +56,41 @@ pub(crate) fn bad(what: impl Into<String>) -> Error {
     Error::argument("onnx", what)
 }
 
-/// The number of elements of a shape that is not trusted.
+/// The number of elements: 0 if any length is 0, and the largest number where it does not fit.
+pub(crate) fn product(shape: &[usize]) -> usize {
+    if shape.contains(&0) { 0 } else { shape.iter().fold(1, |all, &n| all.saturating_mul(n)) }
+}
+
+/// The number of elements of a shape that is not trusted, where nothing of that size is made.
+pub(crate) fn size(shape: &[usize]) -> Result<usize> {
+    // Zeros count as ones: strides and places are computed from the other lengths.
+    let all = shape.iter().try_fold(1usize, |all, &n| all.checked_mul(n.max(1)));
+    match all.filter(|&all| all <= isize::MAX as usize && shape.len() <= MOST_AXES) {
+        Some(_) => Ok(product(shape)),
+        None => Err(too_large(shape)),
+    }
+}
+
+/// The number of elements of a shape that is not trusted, if that many may be made.
 pub(crate) fn count(shape: &[usize]) -> Result<usize> {
-    let all = shape.iter().try_fold(1usize, |all, &n| all.checked_mul(n)).filter(|&all| all <= LIMIT.get());
-    all.ok_or_else(|| bad(format!("a result of shape {shape:?} is too large")))
+    let all = size(shape)?;
+    if all <= LIMIT.get() { Ok(all) } else { Err(too_large(shape)) }
+}
+
+/// As [`count`], for results on a device: one may be large where what it is made of is.
+pub(crate) fn count_of(shape: &[usize], made_of: usize) -> Result<usize> {
+    let all = size(shape)?;
+    if all / 256 <= made_of { Ok(all) } else { count(shape) }
+}
+
+fn too_large(shape: &[usize]) -> Error {
+    bad(format!("a result of shape {shape:?} is too large"))
+}
+
+/// The sum of lengths that are not trusted.
+pub(crate) fn sum(lengths: impl IntoIterator<Item = usize>) -> Result<usize> {
+    let all = lengths.into_iter().try_fold(0usize, usize::checked_add);
+    all.filter(|&all| all <= isize::MAX as usize).ok_or_else(|| bad("the lengths add up to too much"))
 }
 
 /// The axis that a possibly negative number means.
@@ -67,6 +100,19 @@ pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize> {
         .ok()
         .filter(|&at| at < rank)
         .ok_or_else(|| bad(format!("axis {axis} does not exist in {rank} dimensions")))
+}
+
+/// The axes that possibly negative numbers mean, each once.
+pub(crate) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>> {
+    if rank > MOST_AXES {
+        return Err(bad(format!("{rank} axes, at most {MOST_AXES} are supported")));
+    }
+    let axes = list.iter().map(|&at| axis(at, rank)).collect::<Result<Vec<_>>>()?;
+    let mut seen = vec![false; rank];
+    match axes.iter().find(|&&at| std::mem::replace(&mut seen[at], true)) {
+        Some(twice) => Err(bad(format!("axis {twice} is named twice in {list:?}"))),
+        None => Ok(axes),
+    }
 }
 
 /// The shape that two shapes broadcast to.
@@ -85,9 +131,10 @@ pub(crate) fn broadcast(a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
 
 /// The steps in memory of a dense array.
 pub(crate) fn strides(shape: &[usize]) -> Vec<usize> {
-    let mut strides = vec![1; shape.len()];
+    let mut strides = vec![1usize; shape.len()];
     for i in (1..shape.len()).rev() {
-        strides[i - 1] = strides[i] * shape[i].max(1);
+        // Only a shape without elements has strides that do not fit.
+        strides[i - 1] = strides[i].saturating_mul(shape[i].max(1));
     }
     strides
 }
@@ -131,7 +178,7 @@ impl Array {
 
     /// The number of elements.
     pub fn len(&self) -> usize {
-        self.shape.iter().product()
+        product(&self.shape)
     }
 
     /// Whether there are none.
@@ -210,37 +257,45 @@ impl Array {
     }
 
     /// The elements at the given places, in another shape.
-    pub(crate) fn take(&self, places: &[usize], shape: Vec<usize>) -> Array {
-        fn pick<T: Clone>(data: &[T], places: &[usize]) -> Vec<T> {
-            places.iter().map(|&at| data[at].clone()).collect()
+    pub(crate) fn take(&self, places: &[usize], shape: Vec<usize>) -> Result<Array> {
+        fn pick<T: Clone>(data: &[T], places: &[usize]) -> Result<Vec<T>> {
+            places.iter().map(|&at| data.get(at).cloned()).collect::<Option<_>>().ok_or_else(outside)
+        }
+        if count(&shape)? != places.len() {
+            return Err(bad(format!("{} elements do not fit shape {shape:?}", places.len())));
         }
         let data = match &self.data {
-            Data::Ints(data) => Data::Ints(pick(data, places)),
-            Data::Floats(data) => Data::Floats(pick(data, places)),
-            Data::Texts(data) => Data::Texts(pick(data, places)),
+            Data::Ints(data) => Data::Ints(pick(data, places)?),
+            Data::Floats(data) => Data::Floats(pick(data, places)?),
+            Data::Texts(data) => {
+                // One text is as large as it likes: its copies count as the numbers that would take as much.
+                let bytes = places.iter().map(|&at| data.get(at).map_or(0, String::len) + size_of::<String>());
+                count(&[sum(bytes)? / size_of::<f64>()])?;
+                Data::Texts(pick(data, places)?)
+            }
         };
-        Array { kind: self.kind, shape, data }
+        Ok(Array { kind: self.kind, shape, data })
     }
 
     /// Puts elements of another array of the same kind to places, one after the other.
     pub(crate) fn put(&mut self, places: &[usize], from: &Array) -> Result<()> {
-        fn fill<T: Clone>(data: &mut [T], places: &[usize], from: &[T]) {
+        fn fill<T: Clone>(data: &mut [T], places: &[usize], from: &[T]) -> Result<()> {
             for (&at, value) in places.iter().zip(from) {
-                data[at] = value.clone();
+                data.get_mut(at).ok_or_else(outside)?.clone_from(value);
             }
+            Ok(())
         }
         match (&mut self.data, &from.data) {
             (Data::Ints(data), Data::Ints(from)) => fill(data, places, from),
             (Data::Floats(data), Data::Floats(from)) => fill(data, places, from),
             (Data::Texts(data), Data::Texts(from)) => fill(data, places, from),
-            _ => return Err(bad(format!("{} and {} cannot be mixed", self.kind.name(), from.kind.name()))),
+            _ => Err(bad(format!("{} and {} cannot be mixed", self.kind.name(), from.kind.name()))),
         }
-        Ok(())
     }
 
     /// The same elements in another shape.
     pub(crate) fn reshaped(mut self, shape: Vec<usize>) -> Result<Array> {
-        if count(&shape)? != self.len() {
+        if size(&shape)? != self.len() {
             return Err(bad(format!("shape {:?} cannot become {shape:?}", self.shape)));
         }
         self.shape = shape;
@@ -260,7 +315,7 @@ impl Array {
         let steps: Vec<isize> = (0..shape.len())
             .map(|i| i.checked_sub(skipped).filter(|&i| self.shape[i] != 1).map_or(0, |i| own[i] as isize))
             .collect();
-        Ok(self.take(&places(shape, &steps, 0)?, shape.to_vec()))
+        self.take(&places(shape, &steps, 0)?, shape.to_vec())
     }
 
     /// With its axes in another order.
@@ -268,7 +323,7 @@ impl Array {
         let own = strides(&self.shape);
         let shape: Vec<usize> = order.iter().map(|&i| self.shape[i]).collect();
         let steps: Vec<isize> = order.iter().map(|&i| own[i] as isize).collect();
-        Ok(self.take(&places(&shape, &steps, 0)?, shape))
+        self.take(&places(&shape, &steps, 0)?, shape)
     }
 
     /// Elements `start, start + step, ...` of an axis.
@@ -277,27 +332,40 @@ impl Array {
         let mut shape = self.shape.clone();
         shape[axis] = length;
         let mut steps: Vec<isize> = own.iter().map(|&s| s as isize).collect();
-        steps[axis] *= step;
-        Ok(self.take(&places(&shape, &steps, start * own[axis])?, shape))
+        // One element has no next one, however far that would be.
+        steps[axis] = if length > 1 { steps[axis].saturating_mul(step) } else { 0 };
+        self.take(&places(&shape, &steps, start.saturating_mul(own[axis]))?, shape)
     }
 
     /// Arrays behind each other along an axis.
     pub(crate) fn joined(parts: &[Array], axis: usize) -> Result<Array> {
         let Some(first) = parts.first() else { return Err(bad("nothing to concatenate")) };
         let mut shape = first.shape.clone();
-        shape[axis] = parts.iter().map(|part| part.shape.get(axis).copied().unwrap_or(0)).sum();
+        shape[axis] = sum(parts.iter().map(|part| part.shape.get(axis).copied().unwrap_or(0)))?;
         let mut out = Array::full(first.kind, shape.clone(), 0.0)?;
         let steps = strides(&shape);
         let signed: Vec<isize> = steps.iter().map(|&s| s as isize).collect();
-        let mut at = 0;
+        let mut at = 0usize;
         for part in parts {
             let fits = part.shape.len() == shape.len()
                 && part.shape.iter().zip(&shape).enumerate().all(|(i, (a, b))| i == axis || a == b);
             if !fits {
                 return Err(bad(format!("shapes {:?} and {:?} cannot be concatenated", first.shape, part.shape)));
             }
-            out.put(&places(&part.shape, &signed, at * steps[axis])?, part)?;
+            out.put(&places(&part.shape, &signed, at.saturating_mul(steps[axis]))?, part)?;
             at += part.shape[axis];
+        }
+        Ok(out)
+    }
+
+    /// Repeated along each axis.
+    pub(crate) fn tiled(&self, times: &[usize]) -> Result<Array> {
+        let mut out = self.clone();
+        for (i, &times) in times.iter().enumerate().filter(|(_, times)| **times != 1) {
+            let mut to = out.shape.clone();
+            to[i] = to[i].saturating_mul(times);
+            let (before, after) = (product(&out.shape[..i]), product(&out.shape[i..]));
+            out = out.reshaped(vec![before, 1, after])?.expanded(&[before, times, after])?.reshaped(to)?;
         }
         Ok(out)
     }
@@ -339,6 +407,10 @@ impl Array {
         let data = self.to_floats()?.into_iter().map(|v| kind.round(f(v), Overflow::Infinite)).collect();
         Ok(Array::floats(kind, self.shape.clone(), data))
     }
+}
+
+fn outside() -> Error {
+    bad("a place is outside of the array")
 }
 
 /// A fraction as the text that NumPy writes.

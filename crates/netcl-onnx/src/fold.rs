@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use netcl_nn::autograd::Queue;
 
-use crate::array::{Array, with_limit};
+use crate::array::{Array, product, with_limit};
 use crate::graph::{Attribute, Graph, Node};
 use crate::kind::Kind;
 use crate::run::{Scope, step};
@@ -16,22 +16,36 @@ const MOST: usize = 1 << 16;
 /// Elements that folding reads and writes in all: a hostile file could ask for more of it than a run.
 const MOST_WORK: usize = 1 << 24;
 
-/// Operators whose results can be much larger than what they are made of.
-const GROWING: &[&str] =
-    &["ConstantOfShape", "Expand", "Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "EyeLike"];
-/// Operators whose results differ from run to run.
-const RANDOM: &[&str] =
-    &["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"];
+/// Operators that are folded: shape arithmetic, and what prepares constants. Their work is in proportion to what they read and make,
+/// which for others (products, convolutions, loops, what broadcasts on a device) a hostile file could choose; random ones differ from
+/// run to run.
+#[rustfmt::skip]
+const FOLDED: &[&str] = &[
+    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot",
+    "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Clip", "Concat", "Constant", "Cos", "Cosh", "CumSum", "DequantizeLinear", "Div",
+    "Equal", "Erf", "Exp", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity",
+    "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Pow",
+    "QuantizeLinear", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round", "ScatterElements", "ScatterND", "Shape",
+    "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "Transpose", "Trilu",
+    "Unsqueeze", "Where", "Xor",
+];
 
 /// Values that are known, and those known around.
 struct Known<'k> {
     arrays: HashMap<String, Array>,
+    /// All names of the graph: a value of the same name around it is another one.
+    own: HashSet<String>,
     around: Option<&'k Known<'k>>,
 }
 
 impl Known<'_> {
     fn get(&self, name: &str) -> Option<&Array> {
-        self.arrays.get(name).or_else(|| self.around.and_then(|around| around.get(name)))
+        match self.around {
+            _ if self.own.contains(name) => self.arrays.get(name),
+            Some(around) => around.get(name),
+            None => None,
+        }
     }
 }
 
@@ -46,7 +60,11 @@ pub(crate) fn fold(graph: &mut Graph, queue: &Queue) {
 fn within(graph: &mut Graph, around: Option<&Known<'_>>, queue: &Queue, work: &mut usize) {
     // Parameters may change: only whole numbers of initialisers are known for good.
     let arrays = graph.constants.iter().filter(|(_, array)| !array.kind.is_float() && array.len() <= MOST);
-    let mut known = Known { arrays: arrays.cloned().collect(), around };
+    let mut own = HashSet::new();
+    own.extend(graph.inputs.iter().map(|port| port.name.clone()));
+    own.extend(graph.constants.iter().map(|(name, _)| name.clone()));
+    own.extend(graph.nodes.iter().flat_map(|node| node.outputs.iter().cloned()));
+    let mut known = Known { arrays: arrays.cloned().collect(), own, around };
     let mut rest = Vec::new();
     for mut node in std::mem::take(&mut graph.nodes) {
         let inner = node.attributes.values_mut().filter_map(|attribute| match attribute {
@@ -57,14 +75,8 @@ fn within(graph: &mut Graph, around: Option<&Known<'_>>, queue: &Queue, work: &m
         if let Some(body) = &mut node.body {
             within(body, None, queue, work);
         }
-        let read = node.inputs.iter().filter_map(|name| known.get(name)).map(Array::len).sum::<usize>();
-        let results = if *work + read > MOST_WORK { None } else { folded(&node, &known, queue) };
-        match results {
+        match folded(&node, &known, queue, work) {
             Some(results) => {
-                // What a constant holds, the file holds.
-                if node.operator != "Constant" {
-                    *work += 1 + read + results.iter().map(Array::len).sum::<usize>();
-                }
                 for (name, array) in node.outputs.into_iter().zip(results).filter(|(name, _)| !name.is_empty()) {
                     graph.constants.push((name.clone(), array.clone()));
                     known.arrays.insert(name, array);
@@ -145,11 +157,11 @@ fn hoist(graph: &mut Graph, names: Option<&Names<'_>>, taken: &mut HashSet<Strin
     }
 }
 
-fn folded(node: &Node, known: &Known<'_>, queue: &Queue) -> Option<Vec<Array>> {
+fn folded(node: &Node, known: &Known<'_>, queue: &Queue, work: &mut usize) -> Option<Vec<Array>> {
     let operator = node.operator.as_str();
     let constant =
         operator == "Constant" && !node.attributes.values().any(|value| matches!(value, Attribute::Graph(_)));
-    if node.graphs().next().is_some() || GROWING.contains(&operator) || RANDOM.contains(&operator) {
+    if node.graphs().next().is_some() || !FOLDED.contains(&operator) {
         return None;
     }
     if !constant
@@ -158,9 +170,21 @@ fn folded(node: &Node, known: &Known<'_>, queue: &Queue) -> Option<Vec<Array>> {
         return None;
     }
     let inputs = node.inputs.iter().filter_map(|name| Some((name, known.get(name)?)));
+    // What a constant holds, the file holds. A node that fails has had its inputs read as well.
+    *work += if constant { 0 } else { 1 + inputs.clone().map(|(_, array)| array.len()).sum::<usize>() };
+    if *work > MOST_WORK && !constant {
+        return None;
+    }
     let values = inputs.map(|(name, array)| (name.as_str(), Value::Array(array.clone()))).collect();
     let results =
         with_limit(if constant { usize::MAX } else { 4 * MOST }, || step(node, queue, &Scope { values, around: None }));
+    if !constant {
+        *work += match &results {
+            Ok(results) => results.iter().map(|value| 1 + value.shape().map_or(0, |shape| product(&shape))).sum(),
+            // It may have made that much before it failed.
+            Err(_) => 4 * MOST,
+        };
+    }
     let results = results.ok()?;
     results
         .into_iter()

@@ -16,6 +16,9 @@ const MOST_NODES: usize = 1 << 18;
 const MOST_CALLS: usize = 32;
 /// Numbers, bytes of names and nodes that calls of functions may copy from attributes.
 const MOST_COPIED: usize = 1 << 26;
+/// Elements that sparse tensors may have in all, and how many more for each one that is stored.
+const MOST_SPARSE: usize = 1 << 24;
+const MOST_SPARSE_PER_VALUE: usize = 64;
 
 /// An attribute of a node.
 #[derive(Clone, Debug)]
@@ -116,6 +119,8 @@ pub(crate) struct Builder<'m> {
     functions: HashMap<(&'m str, &'m str), &'m proto::Function>,
     nodes: usize,
     copied: usize,
+    /// Elements of sparse tensors, and what may be added to them.
+    sparse: usize,
 }
 
 /// What holds where nodes stand.
@@ -130,7 +135,7 @@ struct Context<'c> {
 impl<'m> Builder<'m> {
     pub(crate) fn new(model: &'m proto::Model, folder: Option<&'m Path>) -> Self {
         let functions = model.functions.iter().map(|f| ((plain(&f.domain), f.name.as_str()), f)).collect();
-        Builder { beside: tensors::Beside::new(folder), functions, nodes: 0, copied: 0 }
+        Builder { beside: tensors::Beside::new(folder), functions, nodes: 0, copied: 0, sparse: MOST_SPARSE }
     }
 
     pub(crate) fn model(&mut self, model: &proto::Model) -> Result<Graph> {
@@ -150,6 +155,9 @@ impl<'m> Builder<'m> {
         for sparse in &graph.sparse_initializer {
             let name = sparse.values.as_ref().map(|values| values.name.clone()).unwrap_or_default();
             constants.push((name, self.sparse(sparse)?));
+        }
+        if context.calls > 0 {
+            self.copied(constants.iter().map(|(_, array)| array.len()).sum())?;
         }
         let known: HashSet<&str> = constants.iter().map(|(name, _)| name.as_str()).collect();
         let inputs = graph.input.iter().filter(|input| !known.contains(input.name.as_str())).map(port).collect();
@@ -172,7 +180,11 @@ impl<'m> Builder<'m> {
         let mut attributes = HashMap::new();
         for attribute in &node.attribute {
             let value = if attribute.ref_attr_name.is_empty() {
-                self.attribute(attribute, context)?
+                let own = self.attribute(attribute, context)?;
+                // A function's own attributes are read anew for each call; graphs count what is in them.
+                let own_copies = own.iter().filter(|own| context.calls > 0 && !matches!(own, Attribute::Graph(_)));
+                self.copies(own_copies)?;
+                own
             } else {
                 self.copies(context.given.get(&attribute.ref_attr_name).into_iter())?;
                 context.given.get(&attribute.ref_attr_name).cloned()
@@ -204,7 +216,11 @@ impl<'m> Builder<'m> {
 
     /// Counts what is copied: a small file could ask for copies of copies.
     fn copies<'a>(&mut self, attributes: impl Iterator<Item = &'a Attribute>) -> Result<()> {
-        self.copied += attributes.map(Attribute::weight).sum::<usize>();
+        self.copied(attributes.map(Attribute::weight).sum())
+    }
+
+    fn copied(&mut self, weight: usize) -> Result<()> {
+        self.copied = self.copied.saturating_add(weight);
         if self.copied > MOST_COPIED {
             return Err("the attributes that its functions copy take too much memory".to_owned());
         }
@@ -267,7 +283,7 @@ impl<'m> Builder<'m> {
         }))
     }
 
-    fn sparse(&self, sparse: &proto::SparseTensor) -> Result<Array> {
+    fn sparse(&mut self, sparse: &proto::SparseTensor) -> Result<Array> {
         let read = |tensor: &Option<proto::Tensor>| match tensor {
             Some(tensor) => tensors::read(tensor, &self.beside),
             None => Err("a sparse tensor lacks its values or indices".to_owned()),
@@ -276,6 +292,15 @@ impl<'m> Builder<'m> {
         let wrong = |what: &str| format!("sparse tensor: {what}");
         let shape = sparse.dims.iter().map(|&n| usize::try_from(n)).collect::<std::result::Result<Vec<_>, _>>();
         let shape = shape.map_err(|_| wrong("its shape has a negative length"))?;
+        let all = crate::array::count(&shape).map_err(|error| error.to_string())?;
+        self.sparse = self.sparse.saturating_add(values.len().saturating_mul(MOST_SPARSE_PER_VALUE));
+        self.sparse = self.sparse.checked_sub(all).ok_or_else(|| {
+            wrong(&format!(
+                "shape {shape:?} is too large for {} values; in all there are {MOST_SPARSE_PER_VALUE} elements for each \
+                 value, and {MOST_SPARSE} more",
+                values.len()
+            ))
+        })?;
         let mut dense = Array::full(values.kind, shape.clone(), 0.0).map_err(|error| error.to_string())?;
         let steps = crate::array::strides(&shape);
         let indices = (indices.shape.len(), indices.to_ints().map_err(|error| error.to_string())?);
@@ -363,7 +388,7 @@ fn check(graph: &Graph, around: Option<&Known<'_>>) -> Result<()> {
     let ports = graph.inputs.iter().map(|port| port.name.as_str());
     let names = ports.chain(graph.constants.iter().map(|(name, _)| name.as_str())).collect();
     let mut known = Known { names, around };
-    let mut made = HashSet::new();
+    let mut from_around = HashSet::new();
     for node in &graph.nodes {
         if let Some(name) = node.inputs.iter().find(|name| !name.is_empty() && !known.has(name)) {
             return Err(format!(
@@ -374,11 +399,11 @@ fn check(graph: &Graph, around: Option<&Known<'_>>) -> Result<()> {
         for inner in node.graphs() {
             check(inner, if node.body.is_some() { None } else { Some(&known) })?;
         }
+        from_around.extend(node.inputs.iter().map(String::as_str).filter(|name| !known.names.contains(name)));
         for name in node.outputs.iter().filter(|name| !name.is_empty()) {
-            if !made.insert(name.as_str()) {
-                return Err(format!("two nodes make {name:?}"));
+            if from_around.contains(name.as_str()) || !known.names.insert(name) {
+                return Err(format!("node {:?} ({}) makes {name:?}, which there is already", node.name, node.operator));
             }
-            known.names.insert(name);
         }
     }
     match graph.outputs.iter().find(|port| !port.name.is_empty() && !known.has(&port.name)) {

@@ -117,7 +117,8 @@ impl Kind {
             Kind::U64 => value as u64 as i64,
             _ => {
                 let (low, high) = self.range();
-                (low + (value - low).rem_euclid(high - low + 1)) as i64
+                let lowest_bits = value.rem_euclid(high - low + 1);
+                (if lowest_bits > high { lowest_bits - (high - low + 1) } else { lowest_bits }) as i64
             }
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use half::{bf16, f16};
 
-use crate::array::{Array, Data};
+use crate::array::{Array, Data, MOST_AXES, product};
 use crate::kind::Kind;
 use crate::proto;
 use crate::wire::Blob;
@@ -39,7 +39,7 @@ pub(crate) fn read(tensor: &proto::Tensor, beside: &Beside<'_>) -> Result<Array>
     let kind = Kind::of_code(i64::from(tensor.data_type))
         .ok_or_else(|| named(format!("element type {} is not supported", tensor.data_type)))?;
     let shape = shape(&tensor.dims).map_err(named)?;
-    let n: usize = shape.iter().product();
+    let n = product(&shape);
     let external;
     let raw = if tensor.data_location == 1 {
         external = external_data(tensor, beside, bytes_of(kind, n)).map_err(named)?;
@@ -54,6 +54,9 @@ pub(crate) fn read(tensor: &proto::Tensor, beside: &Beside<'_>) -> Result<Array>
 fn shape(dims: &[i64]) -> Result<Vec<usize>> {
     let shape = dims.iter().map(|&n| usize::try_from(n)).collect::<std::result::Result<Vec<_>, _>>();
     let shape = shape.map_err(|_| format!("shape {dims:?} has a negative length"))?;
+    if shape.len() > MOST_AXES {
+        return Err(format!("its shape has {} axes, at most {MOST_AXES} are supported", shape.len()));
+    }
     let size = shape.iter().try_fold(1usize, |all, &n| all.checked_mul(n.max(1)));
     match size.filter(|&size| size <= MOST_ELEMENTS) {
         Some(_) => Ok(shape),

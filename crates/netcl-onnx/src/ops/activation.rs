@@ -1,11 +1,11 @@
 //! Activations and softmaxes.
 
-use netcl_nn::autograd::ops::elementwise::{Operand, apply};
+use netcl_nn::autograd::ops::elementwise::{Operand, apply, where_};
 use netcl_nn::autograd::{Result, Tensor};
 
 use super::layout::reshaped;
 use super::{Op, Table, one};
-use crate::array::{Array, axis, bad};
+use crate::array::{Array, axis, bad, product};
 use crate::run::Call;
 use crate::value::Value;
 
@@ -48,8 +48,9 @@ pub(super) fn activate(name: &str, x: &Tensor, alpha: Option<f64>, beta: Option<
         "Celu" => of("celu", x, &[alpha.unwrap_or(1.0)]),
         "LeakyRelu" => of("leaky_relu", x, &[alpha.unwrap_or(0.01)]),
         "ThresholdedRelu" => {
+            // A product with 0 would make NaN of infinities.
             let above = apply("gt", &[Operand::Tensor(x), Operand::Number(alpha.unwrap_or(1.0))], &[])?;
-            super::layout::as_floats(&above, x)? * x
+            where_(&above, x, 0.0)
         }
         "HardSigmoid" => (((x * alpha.unwrap_or(0.2))? + beta.unwrap_or(0.5))?).clamp(0.0, 1.0),
         "HardSwish" => of("hardswish", x, &[]),
@@ -80,11 +81,9 @@ fn named(call: &Call<'_>) -> Result<Vec<Value>> {
         }
         "Shrink" => {
             let (bias, lambda) = (call.float("bias", 0.0), call.float("lambd", 0.5));
-            let side = |test, limit, shift: f64| -> Result<Tensor> {
-                let hit = apply(test, &[Operand::Tensor(&x), Operand::Number(limit)], &[])?;
-                super::layout::as_floats(&hit, &x)? * &(&x + shift)?
-            };
-            (side("lt", -lambda, bias)? + side("gt", lambda, -bias)?)?
+            let beyond = |test, limit| apply(test, &[Operand::Tensor(&x), Operand::Number(limit)], &[]);
+            let high = where_(&beyond("gt", lambda)?, &(&x - bias)?, 0.0)?;
+            where_(&beyond("lt", -lambda)?, &(&x + bias)?, &high)?
         }
         _ => activate(name, &x, given("alpha"), given("beta"))?,
     })
@@ -92,8 +91,8 @@ fn named(call: &Call<'_>) -> Result<Vec<Value>> {
 
 fn prelu(call: &Call<'_>) -> Result<Vec<Value>> {
     let (x, slope) = (call.tensor(0)?, call.tensor(1)?);
-    let negative = (&x - &x.relu()?)?;
-    one((x.relu()? + (negative * slope)?)?)
+    let negative = apply("lt", &[Operand::Tensor(&x), Operand::Number(0.0)], &[])?;
+    one(where_(&negative, &(&x * slope)?, &x)?)
 }
 
 fn softmax(call: &Call<'_>) -> Result<Vec<Value>> {
@@ -117,7 +116,7 @@ fn over(call: &Call<'_>, f: &dyn Fn(&Tensor, isize) -> Result<Tensor>) -> Result
         return one(f(&x, axis(call.int("axis", -1), shape.len())? as isize)?);
     }
     let at = axis(call.int("axis", 1), shape.len())?;
-    let flat = vec![shape[..at].iter().product(), shape[at..].iter().product()];
+    let flat = vec![product(&shape[..at]), product(&shape[at..])];
     let rows = reshaped(&x.into(), flat)?.to_tensor(call.queue)?;
     one(reshaped(&f(&rows, 1)?.into(), shape)?)
 }

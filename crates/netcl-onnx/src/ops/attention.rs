@@ -84,13 +84,14 @@ fn attention(call: &Call<'_>) -> Result<Vec<Value>> {
     if [&q, &k, &v].iter().any(|tensor| tensor.shape().ndim() != 4) {
         return Err(bad("expected inputs of three or four axes"));
     }
-    let past = call.optional_tensor(4)?;
-    let before = past.as_ref().map_or(0, |past| past.shape()[2]);
-    if let Some(past) = &past {
-        k = cat(&[past, &k], 2)?;
-    }
-    if let Some(past) = call.optional_tensor(5)? {
-        v = cat(&[&past, &v], 2)?;
+    let mut before = 0;
+    for (input, name, new) in [(4, "past_key", &mut k), (5, "past_value", &mut v)] {
+        let Some(past) = call.optional_tensor(input)? else { continue };
+        let &[_, _, length, _] = &past.shape()[..] else {
+            return Err(bad(format!("{name}: expected (N, heads, length, width), got {}", past.shape())));
+        };
+        before = before.max(length);
+        *new = cat(&[&past, new], 2)?;
     }
     let (present_k, present_v) = (k.clone(), v.clone());
     let width = q.shape()[3] as f64;

@@ -6,7 +6,7 @@ use netcl_nn::autograd::Result;
 
 use super::layout::{joined, reshaped, sliced};
 use super::{Op, Table};
-use crate::array::{Array, axis, bad};
+use crate::array::{Array, axis, bad, product};
 use crate::kind::Kind;
 use crate::run::{Call, run};
 use crate::value::Value;
@@ -26,6 +26,38 @@ thread_local! {
 /// A run of a model begins: its loops are counted anew.
 pub(crate) fn begin_run() {
     ROUNDS.set(0);
+}
+
+/// Counts a round of a loop.
+fn count_round() -> Result<()> {
+    ROUNDS.set(ROUNDS.get() + 1);
+    match ROUNDS.get() <= MOST_ROUNDS {
+        true => Ok(()),
+        false => Err(bad(format!("loops of more than {MOST_ROUNDS} rounds in a run"))),
+    }
+}
+
+/// What the rounds of a loop give, a list for each result.
+struct Collected {
+    lists: Vec<Vec<Value>>,
+    elements: usize,
+}
+
+impl Collected {
+    fn new(results: usize) -> Collected {
+        Collected { lists: vec![Vec::new(); results], elements: 0 }
+    }
+
+    fn push(&mut self, results: impl Iterator<Item = Value>) -> Result<()> {
+        for (list, value) in self.lists.iter_mut().zip(results) {
+            self.elements = self.elements.saturating_add(product(&value.shape()?)).saturating_add(1);
+            list.push(value);
+        }
+        match self.elements <= MOST_COLLECTED {
+            true => Ok(()),
+            false => Err(bad(format!("a loop that collects more than {MOST_COLLECTED} elements"))),
+        }
+    }
 }
 
 /// Runs the body of a function that the file defines; it sees nothing of what is around.
@@ -62,13 +94,10 @@ fn repeat(call: &Call<'_>) -> Result<Vec<Value>> {
         call.inputs.iter().skip(2).map(|value| value.clone().unwrap_or(Value::None)).collect();
     let outputs =
         body.outputs.len().checked_sub(1 + carried.len()).ok_or_else(|| bad("its body has too few outputs"))?;
-    let mut collected = vec![Vec::new(); outputs];
-    let (mut round, mut elements) = (0, 0);
+    let mut collected = Collected::new(outputs);
+    let mut round = 0;
     while go_on && round < rounds {
-        ROUNDS.set(ROUNDS.get() + 1);
-        if ROUNDS.get() > MOST_ROUNDS {
-            return Err(bad(format!("loops of more than {MOST_ROUNDS} rounds in a run")));
-        }
+        count_round()?;
         let mut inputs =
             vec![Array::ints(Kind::I64, vec![], vec![round]).into(), Array::ints(Kind::Bool, vec![], vec![1]).into()];
         inputs.extend(carried.iter().cloned());
@@ -77,16 +106,10 @@ fn repeat(call: &Call<'_>) -> Result<Vec<Value>> {
         for value in &mut carried {
             *value = results.next().unwrap_or(Value::None);
         }
-        for (list, value) in collected.iter_mut().zip(results) {
-            elements += value.shape()?.iter().product::<usize>() + 1;
-            list.push(value);
-        }
-        if elements > MOST_COLLECTED {
-            return Err(bad(format!("a loop that collects more than {MOST_COLLECTED} elements")));
-        }
+        collected.push(results)?;
         round += 1;
     }
-    for parts in &collected {
+    for parts in &collected.lists {
         carried.push(stacked(call, parts, 0)?);
     }
     Ok(carried)
@@ -109,10 +132,19 @@ fn scan(call: &Call<'_>) -> Result<Vec<Value>> {
 /// Opset 8: every batch by itself; the first input holds the lengths.
 fn scan_batches(call: &Call<'_>) -> Result<Vec<Value>> {
     let inputs: Vec<&Value> = (1..call.inputs.len()).map(|i| call.value(i)).collect::<Result<_>>()?;
-    let batches = inputs.first().ok_or_else(|| bad("it has no inputs"))?.shape()?.first().copied().unwrap_or(0);
+    let mut batches = None;
+    for value in &inputs {
+        let shape = value.shape()?;
+        let &batch = shape.first().ok_or_else(|| bad("an input has no axis for batches"))?;
+        if *batches.get_or_insert(batch) != batch {
+            return Err(bad(format!("an input of shape {shape:?} has not as many batches as the first one")));
+        }
+    }
+    let batches = batches.ok_or_else(|| bad("it has no inputs"))?;
     let directions = call.int_list("directions").map(<[i64]>::to_vec);
     let mut results: Vec<Vec<Value>> = Vec::new();
     for batch in 0..batches {
+        count_round()?;
         let part = |value: &&Value| {
             let shape = value.shape()?;
             reshaped(&sliced(value, 0, batch, 1, 1)?, shape[1..].to_vec())
@@ -140,8 +172,9 @@ fn scan_over(
     let places = sequences.iter().enumerate().map(|(i, value)| axis(nth(&axes[0], i), value.shape()?.len()));
     let places = places.collect::<Result<Vec<_>>>()?;
     let length = sequences[0].shape()?[places[0]];
-    let mut collected = vec![Vec::new(); outputs];
+    let mut collected = Collected::new(outputs);
     for round in 0..length {
+        count_round()?;
         let mut inputs = carried.clone();
         for (i, value) in sequences.iter().enumerate() {
             let mut shape = value.shape()?;
@@ -156,9 +189,9 @@ fn scan_over(
         for value in &mut carried {
             *value = results.next().unwrap_or(Value::None);
         }
-        collected.iter_mut().zip(results).for_each(|(list, value)| list.push(value));
+        collected.push(results)?;
     }
-    for (i, parts) in collected.iter_mut().enumerate() {
+    for (i, parts) in collected.lists.iter_mut().enumerate() {
         if nth(&directions[1], i) == 1 {
             parts.reverse();
         }
@@ -171,8 +204,9 @@ fn scan_over(
 fn sequence_map(call: &Call<'_>) -> Result<Vec<Value>> {
     let body = call.graph("body")?;
     let Value::Sequence(first) = call.value(0)? else { return Err(bad("expected a sequence")) };
-    let mut collected = vec![Vec::new(); body.outputs.len()];
+    let mut collected = Collected::new(body.outputs.len());
     for i in 0..first.len() {
+        count_round()?;
         let item = |value: &Option<Value>| match value {
             Some(Value::Sequence(list)) => {
                 list.get(i).cloned().ok_or_else(|| bad("the sequences have not the same length"))
@@ -181,9 +215,8 @@ fn sequence_map(call: &Call<'_>) -> Result<Vec<Value>> {
             None => Ok(Value::None),
         };
         let inputs = call.inputs.iter().map(item).collect::<Result<Vec<_>>>()?;
-        for (list, value) in collected.iter_mut().zip(call.run(body, inputs)?) {
-            list.push(value);
-        }
+        // Only tensors are collected: they have shapes.
+        collected.push(call.run(body, inputs)?.into_iter())?;
     }
-    Ok(collected.into_iter().map(Value::Sequence).collect())
+    Ok(collected.lists.into_iter().map(Value::Sequence).collect())
 }

@@ -7,7 +7,7 @@ use netcl_nn::autograd::{Result, Tensor};
 
 use super::layout::lengths;
 use super::{Op, Table, one};
-use crate::array::bad;
+use crate::array::{bad, count, count_of};
 use crate::run::Call;
 use crate::value::Value;
 
@@ -42,14 +42,11 @@ impl Geometry {
         if kernel.len() != rank || [&kernel, &stride, &dilation].iter().any(|list| list.contains(&0)) {
             return Err(bad("kernels, strides and dilations are 1 or more for each axis"));
         }
-        // Sums and products of these numbers stay within range.
-        if [&kernel, &stride, &dilation].into_iter().flatten().any(|&n| n > 1 << 24) {
-            return Err(bad("kernels, strides and dilations are at most 2^24"));
-        }
         let given = list("pads", 2 * rank)?.unwrap_or_else(|| vec![0; 2 * rank]);
-        if given.iter().any(|&n| n > 1 << 24) {
-            return Err(bad("pads are at most 2^24"));
-        }
+        [("kernels", &kernel), ("strides", &stride), ("dilations", &dilation), ("pads", &given)]
+            .into_iter()
+            .try_for_each(|(name, list)| bounded(name, list, 1 << 24))?;
+        bounded("the input's lengths", lengths_of_input, 1 << 32)?;
         let mut pads: Vec<(usize, usize)> = (0..rank).map(|i| (given[i], given[i + rank])).collect();
         let mode = call.text("auto_pad").unwrap_or("NOTSET");
         if mode == "VALID" {
@@ -65,6 +62,29 @@ impl Geometry {
         }
         Ok(Geometry { kernel, stride, dilation, pads })
     }
+
+    /// How many elements of an axis one window spans.
+    pub(super) fn span(&self, axis: usize) -> usize {
+        (self.kernel[axis] - 1) * self.dilation[axis] + 1
+    }
+
+    /// How many windows lie along each axis.
+    pub(super) fn windows(&self, lengths_of_input: &[usize]) -> Result<Vec<usize>> {
+        let windows = |(i, &n): (usize, &usize)| {
+            let (before, after) = self.pads[i];
+            (n + before + after).checked_sub(self.span(i)).map(|room| room / self.stride[i] + 1)
+        };
+        let windows = lengths_of_input.iter().enumerate().map(windows).collect::<Option<_>>();
+        windows.ok_or_else(|| bad("a window is longer than the padded input"))
+    }
+}
+
+/// Refuses large numbers, so that sums and products of two stay within range.
+pub(super) fn bounded(name: &str, list: &[usize], most: usize) -> Result<()> {
+    match list.iter().find(|&&n| n > most) {
+        Some(n) => Err(bad(format!("{name} are at most {most}, got {n}"))),
+        None => Ok(()),
+    }
 }
 
 /// Pads the last axes of a tensor.
@@ -72,7 +92,11 @@ pub(super) fn padded(x: &Tensor, sides: &[(usize, usize)], value: f64) -> Result
     if sides.iter().all(|&side| side == (0, 0)) {
         return Ok(x.clone());
     }
-    let mut all = vec![(0, 0); x.shape().ndim() - sides.len()];
+    let outer = x.shape().ndim() - sides.len();
+    let grown =
+        x.shape().iter().enumerate().map(|(i, &n)| i.checked_sub(outer).map_or(n, |i| n + sides[i].0 + sides[i].1));
+    count_of(&grown.collect::<Vec<_>>(), x.size())?;
+    let mut all = vec![(0, 0); outer];
     all.extend(sides.iter().map(|&(a, b)| (a as isize, b as isize)));
     pad(x, &all, PadMode::Constant(value))
 }
@@ -99,6 +123,9 @@ pub(super) fn convolved(call: &Call<'_>, x: &Tensor, w: &Tensor, bias: Option<&T
     }
     let geometry = Geometry::of(call, &shape[2..], Some(&kernel[2..]))?;
     let groups = groups(call)?;
+    // Small inputs with wide pads would make large results.
+    let out = [&[shape[0], kernel[0]], &geometry.windows(&shape[2..])?[..]].concat();
+    count_of(&out, x.size())?;
     if shape.len() <= 4 {
         let two = |list: &[usize], first| if list.len() == 1 { [first, list[0]] } else { [list[0], list[1]] };
         let side = |i: usize| {
@@ -173,8 +200,8 @@ fn conv_transpose(call: &Call<'_>) -> Result<Vec<Value>> {
         Some(list) if list.len() == rank => lengths(list)?,
         _ => vec![0; rank],
     };
-    let span = |i: usize| (kernel[i + 2] - 1) * geometry.dilation[i] + 1;
-    let bare = |i: usize| (shape[i + 2].max(1) - 1) * geometry.stride[i] + span(i);
+    bounded("output_padding", &extra, 1 << 24)?;
+    let bare = |i: usize| (shape[i + 2].max(1) - 1) * geometry.stride[i] + geometry.span(i);
     let mut pads = geometry.pads.clone();
     let mode = call.text("auto_pad").unwrap_or("NOTSET");
     let wanted = match call.int_list("output_shape") {
@@ -191,9 +218,12 @@ fn conv_transpose(call: &Call<'_>) -> Result<Vec<Value>> {
     }
     // Everything first, with what a longer output adds at the end; then the edges are cut off.
     let bias = call.optional_tensor(2)?;
-    let mut out = spread(&x, &w, &geometry, groups(call)?)?;
-    let longer: Vec<(usize, usize)> = (0..rank).map(|i| (0, (bare(i) + extra[i]) - out.shape()[i + 2])).collect();
-    out = padded(&out, &longer, 0.0)?;
+    let groups = groups(call)?;
+    let whole: Vec<usize> = (0..rank).map(|i| bare(i) + extra[i]).collect();
+    count_of(&[&[shape[0], kernel[1].saturating_mul(groups)], &whole[..]].concat(), x.size())?;
+    let mut out = spread(&x, &w, &geometry, groups)?;
+    let longer = (0..rank).map(|i| Some((0, whole[i].checked_sub(out.shape()[i + 2])?))).collect::<Option<Vec<_>>>();
+    out = padded(&out, &longer.ok_or_else(|| bad(format!("input {shape:?} is too short")))?, 0.0)?;
     for (i, &(before, after)) in pads.iter().enumerate() {
         let length =
             out.shape()[i + 2].checked_sub(before + after).ok_or_else(|| bad("pads cut more than there is"))?;
@@ -225,7 +255,7 @@ fn spread(x: &Tensor, w: &Tensor, geometry: &Geometry, groups: usize) -> Result<
     };
     let (n, step, dilation, taps) = (x.shape()[2], geometry.stride[0], geometry.dilation[0], geometry.kernel[0]);
     let length = (n.max(1) - 1) * step + (taps - 1) * dilation + 1;
-    let mut planes: Vec<Option<Tensor>> = vec![None; length];
+    let mut planes: Vec<Option<Tensor>> = vec![None; count(&[length])?];
     for at in 0..n {
         for tap in 0..taps {
             let part = spread(&x.select(2, at as isize)?, &w.select(2, tap as isize)?, &inner, groups)?;

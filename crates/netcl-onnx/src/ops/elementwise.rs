@@ -275,28 +275,29 @@ fn pow(call: &Call<'_>) -> Result<Vec<Value>> {
     }
     let (x, y) = (call.array(0)?, call.array(1)?);
     let whole = !kind.is_float() && !y.kind.is_float();
-    let how = row(
-        "Pow",
-        None,
-        None,
-        |x, y| match u32::try_from(y) {
-            Ok(y) => (0..y.min(128)).fold(1, |power: i128, _| power.wrapping_mul(x)),
-            Err(_) => {
-                if x.abs() == 1 {
-                    x
-                } else {
-                    0
-                }
-            }
-        },
-        f64::powf,
-        false,
-    );
+    let how = row("Pow", None, None, whole_power, f64::powf, false);
     if whole {
         return one(on_arrays(how, &x, &y)?);
     }
     let x = if kind.is_float() { x } else { x.cast(Kind::F64, Overflow::Infinite)? };
     one(on_arrays(how, &x, &y)?.cast(kind, Overflow::Infinite)?)
+}
+
+/// A power of whole numbers, of which the lowest bits count.
+fn whole_power(x: i128, y: i128) -> i128 {
+    if y < 0 {
+        // A fraction, which is cut, but for 1 and -1.
+        return if x.abs() == 1 { whole_power(x, -y) } else { 0 };
+    }
+    let (mut power, mut base, mut left) = (1i128, x, y);
+    while left > 0 {
+        if left % 2 == 1 {
+            power = power.wrapping_mul(base);
+        }
+        base = base.wrapping_mul(base);
+        left /= 2;
+    }
+    power
 }
 
 fn not(call: &Call<'_>) -> Result<Vec<Value>> {
@@ -352,12 +353,14 @@ fn clip(call: &Call<'_>) -> Result<Vec<Value>> {
         });
     }
     let mut x = call.array(0)?;
-    let bound = |row: &str| BINARY.iter().find(|b| b.name == row).copied().ok_or_else(|| bad("no such row"));
-    if call.optional(1).is_some() {
-        x = on_arrays(bound("Max")?, &x, &call.array(1)?)?;
-    }
-    if call.optional(2).is_some() {
-        x = on_arrays(bound("Min")?, &x, &call.array(2)?)?;
+    for (input, name, operation) in [(1, "min", "Max"), (2, "max", "Min")] {
+        let bound = match (call.optional(input), attribute(name)) {
+            (Some(bound), _) => bound.to_array()?,
+            (None, Some(bound)) => Array::full(kind, vec![], bound)?,
+            (None, None) => continue,
+        };
+        let row = BINARY.iter().find(|row| row.name == operation).copied().ok_or_else(|| bad("no such row"))?;
+        x = on_arrays(row, &x, &bound)?;
     }
     one(x)
 }
@@ -375,7 +378,7 @@ fn where_(call: &Call<'_>) -> Result<Vec<Value>> {
     let n = condition.len();
     let both = Array::joined(&[x.expanded(&shape)?.reshaped(vec![n])?, y.expanded(&shape)?.reshaped(vec![n])?], 0)?;
     let places: Vec<usize> = condition.iter().enumerate().map(|(i, &c)| if c != 0 { i } else { i + n }).collect();
-    one(both.take(&places, shape))
+    one(both.take(&places, shape)?)
 }
 
 fn cast(call: &Call<'_>) -> Result<Vec<Value>> {
@@ -438,6 +441,9 @@ fn bit_cast(call: &Call<'_>) -> Result<Vec<Value>> {
     let code = call.int("to", 0);
     let kind = Kind::of_code(code).ok_or_else(|| bad(format!("element type {code} is not supported")))?;
     let array = call.array(0)?;
+    if kind == Kind::Text {
+        return Err(bad("strings have no bits to cast to"));
+    }
     if array.kind.bits() != kind.bits() {
         return Err(bad(format!("{} and {} have not the same width", array.kind.name(), kind.name())));
     }

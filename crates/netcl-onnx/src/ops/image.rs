@@ -3,10 +3,11 @@
 use netcl_nn::autograd::ops::grid::{GridMode, GridPadding, affine_grid, grid_sample};
 use netcl_nn::autograd::{Result, Tensor};
 
+use super::conv::bounded;
 use super::layout::lengths;
 use super::select::taken;
 use super::{Op, Table, one};
-use crate::array::{Array, axis, bad, count, strides};
+use crate::array::{Array, axes as each_axis, bad, count, product, strides};
 use crate::kind::{Kind, Overflow};
 use crate::run::Call;
 use crate::value::Value;
@@ -31,7 +32,7 @@ struct Axis {
 /// Lengths and scales of the axes that change.
 fn plan(call: &Call<'_>, shape: &[usize]) -> Result<Vec<Axis>> {
     let axes = match call.int_list("axes") {
-        Some(axes) => axes.iter().map(|&at| axis(at, shape.len())).collect::<Result<Vec<_>>>()?,
+        Some(axes) => each_axis(axes, shape.len())?,
         None => (0..shape.len()).collect(),
     };
     let floats = |i: usize| -> Result<Option<Vec<f64>>> {
@@ -182,7 +183,7 @@ fn picked(call: &Call<'_>, value: &Value, at: usize, places: &[f64]) -> Result<V
     };
     let chosen: Vec<usize> = places.iter().map(|&place| round(place)).collect();
     let inner = strides(&shape)[at];
-    let outer: usize = shape[..at].iter().product();
+    let outer = product(&shape[..at]);
     let mut to = shape.clone();
     to[at] = chosen.len();
     let mut flat = Vec::with_capacity(count(&to)?);
@@ -246,6 +247,7 @@ fn sample(call: &Call<'_>) -> Result<Vec<Value>> {
 fn affine(call: &Call<'_>) -> Result<Vec<Value>> {
     let (theta, size) = (call.tensor(0)?, lengths(&call.ints(1)?)?);
     let align = call.flag("align_corners");
+    count(&size)?;
     match size[..] {
         [_, _, h, w] => one(affine_grid(&theta, [h, w], align)?),
         [n, _, d, h, w] => {
@@ -283,7 +285,16 @@ fn col2im(call: &Call<'_>) -> Result<Vec<Value>> {
         None => Ok(vec![default; n]),
     };
     let (stride, dilation, pads) = (list("strides", rank, 1)?, list("dilations", rank, 1)?, list("pads", 2 * rank, 0)?);
-    let taps: usize = block.iter().product();
+    for (name, list) in [
+        ("image_shape", &image),
+        ("block_shape", &block),
+        ("strides", &stride),
+        ("dilations", &dilation),
+        ("pads", &pads),
+    ] {
+        bounded(name, list, 1 << 24)?;
+    }
+    let taps = product(&block);
     let &[n, rows, columns] = &x.shape()[..] else {
         return Err(bad(format!("expected three axes, got {}", x.shape())));
     };
@@ -295,7 +306,7 @@ fn col2im(call: &Call<'_>) -> Result<Vec<Value>> {
             .checked_sub((block[d] - 1) * dilation[d] + 1)
             .map(|room| room / stride[d] + 1)
     });
-    let counts = counts.collect::<Option<Vec<usize>>>().filter(|counts| counts.iter().product::<usize>() == columns);
+    let counts = counts.collect::<Option<Vec<usize>>>().filter(|counts| product(counts) == columns);
     let counts = counts.ok_or_else(|| bad(format!("{columns} columns do not fit image_shape {image:?}")))?;
     let (own, inner, to) = (strides(&counts), strides(&block), strides(&image));
     let plane = count(&image)?;

@@ -6,7 +6,9 @@ use netcl_nn::autograd::ops::pad::{PadMode, pad as pad_floats};
 use netcl_nn::autograd::{Result, Slice, Tensor};
 
 use super::{Op, Table, one};
-use crate::array::{Array, axis, bad, broadcast, count, places, strides};
+use crate::array::{
+    Array, axes as each_axis, axis, bad, broadcast, count, places, product, size as elements, strides, sum,
+};
 use crate::graph::Attribute;
 use crate::kind::{Kind, Overflow};
 use crate::run::Call;
@@ -41,7 +43,7 @@ pub(super) const TABLE: Table = &[
 pub(super) fn reshaped(value: &Value, to: Vec<usize>) -> Result<Value> {
     Ok(match value {
         Value::Tensor(x) => {
-            if count(&to)? != x.size() {
+            if elements(&to)? != x.size() {
                 return Err(bad(format!("shape {} cannot become {to:?}", x.shape())));
             }
             ours::reshape(x, to)?.into()
@@ -59,6 +61,8 @@ pub(super) fn permuted(value: &Value, order: &[usize]) -> Result<Value> {
 
 /// Elements `start, start + step, ...` of an axis.
 pub(super) fn sliced(value: &Value, axis: usize, start: usize, step: isize, length: usize) -> Result<Value> {
+    // One element has no next one, however far that would be.
+    let step = if length > 1 { step } else { 1 };
     let Value::Tensor(x) = value else {
         return Ok(value.to_array()?.sliced(axis, start, step, length)?.into());
     };
@@ -97,7 +101,7 @@ fn reshape(call: &Call<'_>) -> Result<Vec<Value>> {
     let mut to = wanted.iter().enumerate().map(known).collect::<Result<Vec<usize>>>()?;
     let mut free = wanted.iter().enumerate().filter(|(_, n)| **n == -1).map(|(i, _)| i);
     if let Some(i) = free.next() {
-        let (all, rest) = (from.iter().product::<usize>(), count(&to)?);
+        let (all, rest) = (product(&from), elements(&to)?);
         if free.next().is_some() || rest == 0 || all % rest != 0 {
             return Err(bad(format!("shape {from:?} cannot become {wanted:?}")));
         }
@@ -111,7 +115,7 @@ fn flatten(call: &Call<'_>) -> Result<Vec<Value>> {
     let shape = value.shape()?;
     let at = call.int("axis", 1);
     let at = if at == shape.len() as i64 { shape.len() } else { axis(at, shape.len())? };
-    one(reshaped(value, vec![shape[..at].iter().product(), shape[at..].iter().product()])?)
+    one(reshaped(value, vec![product(&shape[..at]), product(&shape[at..])])?)
 }
 
 /// The axes of an attribute or an input.
@@ -126,7 +130,7 @@ fn squeeze(call: &Call<'_>) -> Result<Vec<Value>> {
     let value = call.value(0)?;
     let shape = value.shape()?;
     let gone = match axes(call, 1)? {
-        Some(axes) => axes.into_iter().map(|at| axis(at, shape.len())).collect::<Result<Vec<_>>>()?,
+        Some(axes) => each_axis(&axes, shape.len())?,
         None => (0..shape.len()).filter(|&i| shape[i] == 1).collect(),
     };
     if let Some(i) = gone.iter().find(|&&i| shape[i] != 1) {
@@ -140,7 +144,7 @@ fn unsqueeze(call: &Call<'_>) -> Result<Vec<Value>> {
     let shape = value.shape()?;
     let axes = axes(call, 1)?.ok_or_else(|| bad("axes are missing"))?;
     let rank = shape.len() + axes.len();
-    let new = axes.iter().map(|&at| axis(at, rank)).collect::<Result<Vec<_>>>()?;
+    let new = each_axis(&axes, rank)?;
     let mut rest = shape.iter().copied();
     one(reshaped(value, (0..rank).map(|i| if new.contains(&i) { 1 } else { rest.next().unwrap_or(1) }).collect())?)
 }
@@ -149,10 +153,10 @@ fn transpose(call: &Call<'_>) -> Result<Vec<Value>> {
     let value = call.value(0)?;
     let rank = value.shape()?.len();
     let order = match call.int_list("perm") {
-        Some(order) => order.iter().map(|&at| axis(at, rank)).collect::<Result<Vec<_>>>()?,
+        Some(order) => each_axis(order, rank)?,
         None => (0..rank).rev().collect(),
     };
-    if (0..rank).any(|i| !order.contains(&i)) || order.len() != rank {
+    if order.len() != rank {
         return Err(bad(format!("perm {order:?} is no order of {rank} axes")));
     }
     one(permuted(value, &order)?)
@@ -183,11 +187,7 @@ fn tile(call: &Call<'_>) -> Result<Vec<Value>> {
     if let Value::Tensor(x) = value {
         return one(x.tile(&times)?);
     }
-    let mut value = value.clone();
-    for (i, &times) in times.iter().enumerate() {
-        value = if times == 0 { sliced(&value, i, 0, 1, 0)? } else { joined(call, &vec![value; times], i)? };
-    }
-    one(value)
+    one(value.to_array()?.tiled(&times)?)
 }
 
 fn concat(call: &Call<'_>) -> Result<Vec<Value>> {
@@ -206,12 +206,13 @@ fn slice(call: &Call<'_>) -> Result<Vec<Value>> {
     let missing = || bad("starts or ends are missing");
     let (starts, ends) = (part("starts", 1)?.ok_or_else(missing)?, part("ends", 2)?.ok_or_else(missing)?);
     let axes = part("axes", 3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let axes = each_axis(&axes, shape.len())?;
     let steps = part("steps", 4)?.unwrap_or_else(|| vec![1; starts.len()]);
     if ends.len() != starts.len() || axes.len() != starts.len() || steps.len() != starts.len() {
         return Err(bad("starts, ends, axes and steps have not the same length"));
     }
     for i in 0..starts.len() {
-        let (at, step) = (axis(axes[i], shape.len())?, steps[i]);
+        let (at, step) = (axes[i], steps[i]);
         let n = shape[at] as i64;
         let (low, high) = match step {
             0 => return Err(bad("a step is 0")),
@@ -240,10 +241,10 @@ fn split(call: &Call<'_>) -> Result<Vec<Value>> {
         None => {
             let parts = call.int("num_outputs", call.node.outputs.len() as i64).clamp(1, 1 << 16) as usize;
             let each = shape[at].div_ceil(parts);
-            (0..parts).map(|i| each.min(shape[at].saturating_sub(i * each))).collect()
+            (0..parts).map(|i| each.min(shape[at].saturating_sub(each.saturating_mul(i)))).collect()
         }
     };
-    if lengths.iter().sum::<usize>() != shape[at] {
+    if sum(lengths.iter().copied())? != shape[at] {
         return Err(bad(format!("{lengths:?} do not add up to {}", shape[at])));
     }
     let mut start = 0;
@@ -265,7 +266,7 @@ fn shape(call: &Call<'_>) -> Result<Vec<Value>> {
 }
 
 fn size(call: &Call<'_>) -> Result<Vec<Value>> {
-    one(Array::ints(Kind::I64, vec![], vec![call.value(0)?.shape()?.iter().product::<usize>() as i64]))
+    one(Array::ints(Kind::I64, vec![], vec![product(&call.value(0)?.shape()?) as i64]))
 }
 
 fn constant(call: &Call<'_>) -> Result<Vec<Value>> {
@@ -317,8 +318,8 @@ fn eye_like(call: &Call<'_>) -> Result<Vec<Value>> {
         _ => call.kind()?,
     };
     let &[rows, columns] = &shape[..] else { return Err(bad(format!("expected two axes, got {shape:?}"))) };
-    let k = call.int("k", 0);
-    let ones = (0..rows * columns).map(|i| f64::from(u8::from((i % columns) as i64 == (i / columns) as i64 + k)));
+    let k = call.int("k", 0).clamp(-(rows as i64), columns as i64);
+    let ones = (0..count(&shape)?).map(|i| f64::from(u8::from((i % columns) as i64 == (i / columns) as i64 + k)));
     one(Array::floats(Kind::F64, shape, ones.collect()).cast(kind, Overflow::Infinite)?)
 }
 
@@ -354,7 +355,7 @@ fn pad(call: &Call<'_>) -> Result<Vec<Value>> {
         None => call.ints(1)?,
     };
     let axes = match call.optional_ints(3)? {
-        Some(axes) => axes.into_iter().map(|at| axis(at, rank)).collect::<Result<Vec<_>>>()?,
+        Some(axes) => each_axis(&axes, rank)?,
         None => (0..rank).collect(),
     };
     if pads.len() != 2 * axes.len() {
@@ -370,6 +371,15 @@ fn pad(call: &Call<'_>) -> Result<Vec<Value>> {
 
 /// Pads, or crops where a number is negative.
 fn padded(value: &Value, sides: &[(i64, i64)], mode: &str, fill: f64) -> Result<Vec<Value>> {
+    let from = value.shape()?;
+    // Far below zero and far above it could add up to a small length.
+    let grown = |(&n, &(a, b)): (&usize, &(i64, i64))| {
+        [a, b].iter().all(|side| side.unsigned_abs() <= 1 << 48).then(|| n as i64 + a + b)
+    };
+    let shape = from.iter().zip(sides).map(|side| grown(side).and_then(|n| usize::try_from(n).ok()));
+    let shape = shape.collect::<Option<Vec<_>>>();
+    let shape = shape.ok_or_else(|| bad(format!("pads {sides:?} do not fit shape {from:?}")))?;
+    let all = count(&shape)?;
     if let Value::Tensor(x) = value
         && value.kind()?.is_float()
         && sides.iter().all(|&(a, b)| a >= 0 && b >= 0)
@@ -386,11 +396,6 @@ fn padded(value: &Value, sides: &[(i64, i64)], mode: &str, fill: f64) -> Result<
         return one(pad_floats(x, &sides, mode)?);
     }
     let array = value.to_array()?;
-    let grown = |n: usize, (a, b): (i64, i64)| usize::try_from((n as i64).saturating_add(a).saturating_add(b));
-    let shape =
-        array.shape.iter().zip(sides).map(|(&n, &side)| grown(n, side)).collect::<std::result::Result<Vec<_>, _>>();
-    let shape = shape.map_err(|_| bad(format!("{sides:?} cut more than there is of {:?}", array.shape)))?;
-    let all = count(&shape)?;
     let (to, from) = (strides(&shape), strides(&array.shape));
     let mut out = Array::full(array.kind, shape.clone(), fill)?;
     let (mut targets, mut sources) = (Vec::new(), Vec::new());
@@ -416,7 +421,7 @@ fn padded(value: &Value, sides: &[(i64, i64)], mode: &str, fill: f64) -> Result<
         targets.push(i);
         sources.push(source);
     }
-    out.put(&targets, &array.take(&sources, vec![sources.len()]))?;
+    out.put(&targets, &array.take(&sources, vec![sources.len()])?)?;
     one(out)
 }
 
@@ -425,9 +430,12 @@ fn center_crop_pad(call: &Call<'_>) -> Result<Vec<Value>> {
     let shape = value.shape()?;
     let wanted = call.ints(1)?;
     let axes = match call.int_list("axes") {
-        Some(axes) => axes.iter().map(|&at| axis(at, shape.len())).collect::<Result<Vec<_>>>()?,
+        Some(axes) => each_axis(axes, shape.len())?,
         None => (0..shape.len()).collect(),
     };
+    if lengths(&wanted)?.len() != axes.len() {
+        return Err(bad(format!("{} lengths for {} axes", wanted.len(), axes.len())));
+    }
     let mut sides = vec![(0, 0); shape.len()];
     for (&at, &to) in axes.iter().zip(&wanted) {
         let more = to - shape[at] as i64;
@@ -448,10 +456,14 @@ fn center_crop_pad(call: &Call<'_>) -> Result<Vec<Value>> {
 fn block(call: &Call<'_>) -> Result<(Value, [usize; 4], usize)> {
     let value = call.value(0)?.clone();
     let shape = value.shape()?;
-    let size = usize::try_from(call.int("blocksize", 0)).ok().filter(|&size| size > 0);
+    // Its square and the lengths times it stay within range.
+    let size = usize::try_from(call.int("blocksize", 0)).ok().filter(|size| (1..=1 << 16).contains(size));
     match (&shape[..], size) {
         (&[n, c, h, w], Some(size)) => Ok((value, [n, c, h, w], size)),
-        _ => Err(bad(format!("expected (N, C, H, W) and a blocksize, got shape {shape:?}"))),
+        _ => Err(bad(format!(
+            "expected (N, C, H, W) and a blocksize from 1 to 65536, got shape {shape:?} and {}",
+            call.int("blocksize", 0)
+        ))),
     }
 }
 
@@ -465,7 +477,7 @@ fn depth_to_space(call: &Call<'_>) -> Result<Vec<Value>> {
         Some("CRD") => (vec![n, c, b, b, h, w], [0, 1, 4, 2, 5, 3]),
         _ => (vec![n, b, b, c, h, w], [0, 3, 4, 1, 5, 2]),
     };
-    one(reshaped(&permuted(&reshaped(&x, split)?, &order)?, vec![n, c, h * b, w * b])?)
+    one(reshaped(&permuted(&reshaped(&x, split)?, &order)?, vec![n, c, h.saturating_mul(b), w.saturating_mul(b)])?)
 }
 
 fn space_to_depth(call: &Call<'_>) -> Result<Vec<Value>> {
@@ -474,7 +486,7 @@ fn space_to_depth(call: &Call<'_>) -> Result<Vec<Value>> {
         return Err(bad(format!("{h} by {w} cannot be cut into blocks of {b} by {b}")));
     }
     let cut = permuted(&reshaped(&x, vec![n, c, h / b, b, w / b, b])?, &[0, 3, 5, 1, 2, 4])?;
-    one(reshaped(&cut, vec![n, c * b * b, h / b, w / b])?)
+    one(reshaped(&cut, vec![n, c.saturating_mul(b * b), h / b, w / b])?)
 }
 
 fn reverse_sequence(call: &Call<'_>) -> Result<Vec<Value>> {

@@ -40,7 +40,8 @@ pub(super) fn whole_product(a: &Array, b: &Array, kind: Kind) -> Result<Array> {
     let mut out = vec![0; count(&[batches, m, n])?];
     for (place, out) in out.iter_mut().enumerate() {
         let (at, i, j) = (place / (m * n), place / n % m, place % n);
-        *out = kind.wrap((0..k).map(|l| x[(at * m + i) * k + l] * y[(at * k + l) * n + j]).sum());
+        let products = (0..k).map(|l| x[(at * m + i) * k + l].wrapping_mul(y[(at * k + l) * n + j]));
+        *out = kind.wrap(products.fold(0, i128::wrapping_add));
     }
     let mut shape = batch;
     if !left {

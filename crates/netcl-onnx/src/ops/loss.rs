@@ -6,7 +6,7 @@ use netcl_nn::autograd::ops::layout::reshape;
 
 use super::reduce::index_tensor;
 use super::{Op, Table};
-use crate::array::{Array, bad};
+use crate::array::{Array, bad, product};
 use crate::kind::Kind;
 use crate::run::Call;
 use crate::value::Value;
@@ -22,8 +22,8 @@ fn loss(call: &Call<'_>) -> Result<Vec<Value>> {
         _ => scores.clone(),
     };
     let labels = call.array(1)?;
-    let rest: usize = shape[2..].iter().product();
-    if labels.len() != n * rest {
+    let rest = product(&shape[2..]);
+    if labels.len() != n.saturating_mul(rest) {
         return Err(bad(format!("labels of shape {:?} do not fit scores of shape {shape:?}", labels.shape)));
     }
     let ignored = call.attribute("ignore_index").map(|_| call.int("ignore_index", 0));

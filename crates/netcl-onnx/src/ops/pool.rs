@@ -6,7 +6,7 @@ use netcl_nn::autograd::{Result, Tensor};
 
 use super::conv::{Geometry, padded};
 use super::{Op, Table, one};
-use crate::array::{Array, bad, strides};
+use crate::array::{Array, bad, count, count_of, product, strides};
 use crate::kind::Kind;
 use crate::run::Call;
 use crate::value::Value;
@@ -25,23 +25,18 @@ pub(super) const TABLE: Table = &[
 fn geometry(call: &Call<'_>, shape: &[usize]) -> Result<(Geometry, Vec<usize>)> {
     let inside = shape.get(2..).ok_or_else(|| bad(format!("expected (N, C, ...), got {shape:?}")))?;
     let mut geometry = Geometry::of(call, inside, None)?;
-    let ceil = call.flag("ceil_mode");
-    let mut counts = Vec::new();
+    let mut counts = geometry.windows(inside)?;
     for (i, &n) in inside.iter().enumerate() {
-        let (before, after) = geometry.pads[i];
-        let span = (geometry.kernel[i] - 1) * geometry.dilation[i] + 1;
-        let room =
-            (n + before + after).checked_sub(span).ok_or_else(|| bad("a window is longer than the padded input"))?;
-        let step = geometry.stride[i];
-        let mut count = room / step + 1;
+        let ((before, after), step) = (geometry.pads[i], geometry.stride[i]);
+        let left = (n + before + after - geometry.span(i)) % step;
         // A window that begins behind the input does not count.
-        if ceil && room % step != 0 && count * step < n + before {
-            count += 1;
+        if call.flag("ceil_mode") && left != 0 && counts[i] * step < n + before {
+            counts[i] += 1;
         }
-        let needed = (count - 1) * step + span;
+        let needed = (counts[i] - 1) * step + geometry.span(i);
         geometry.pads[i].1 = after.max(needed.saturating_sub(n + before));
-        counts.push(count);
     }
+    count_of(&[&shape[..2], &counts].concat(), product(shape))?;
     Ok((geometry, counts))
 }
 
@@ -87,36 +82,53 @@ fn max(call: &Call<'_>) -> Result<Vec<Value>> {
     one(views(&x, &geometry, &counts, f64::NEG_INFINITY)?.max(&window_axes(rank)[..], false)?)
 }
 
-/// The places of each window's elements that lie inside the input.
-fn elements(shape: &[usize], geometry: &Geometry, counts: &[usize]) -> Vec<Vec<usize>> {
-    let (steps, all) = (strides(&shape[2..]), counts.iter().product::<usize>());
-    let (own, taps) = (strides(counts), strides(&geometry.kernel));
-    let inside = |window: usize, tap: usize| {
-        (0..counts.len()).try_fold(0, |at, d| {
-            let start = window / own[d] % counts[d] * geometry.stride[d];
-            let i = start + tap / taps[d] % geometry.kernel[d] * geometry.dilation[d];
-            i.checked_sub(geometry.pads[d].0).filter(|&i| i < shape[d + 2]).map(|i| at + i * steps[d])
+/// Where the elements of windows lie.
+struct Places<'g> {
+    shape: &'g [usize],
+    geometry: &'g Geometry,
+    counts: &'g [usize],
+    steps: Vec<usize>,
+    own: Vec<usize>,
+    taps: Vec<usize>,
+}
+
+impl<'g> Places<'g> {
+    fn new(shape: &'g [usize], geometry: &'g Geometry, counts: &'g [usize]) -> Result<Places<'g>> {
+        // Each element is looked at, those in the padding as well.
+        count(&[product(counts), product(&geometry.kernel)])?;
+        let (steps, own, taps) = (strides(shape), strides(counts), strides(&geometry.kernel));
+        Ok(Places { shape, geometry, counts, steps, own, taps })
+    }
+
+    /// The places of a window's elements that lie inside the input.
+    fn of(&self, window: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..product(&self.geometry.kernel)).filter_map(move |tap| {
+            (0..self.counts.len()).try_fold(0, |at, d| {
+                let start = window / self.own[d] % self.counts[d] * self.geometry.stride[d];
+                let i = start + tap / self.taps[d] % self.geometry.kernel[d] * self.geometry.dilation[d];
+                let inside = i.checked_sub(self.geometry.pads[d].0).filter(|&i| i < self.shape[d]);
+                inside.map(|i| at + i * self.steps[d])
+            })
         })
-    };
-    let size = geometry.kernel.iter().product();
-    (0..all).map(|window| (0..size).filter_map(|tap| inside(window, tap)).collect()).collect()
+    }
 }
 
 /// With the places of the largest elements, or of whole numbers.
 fn max_on_host(call: &Call<'_>) -> Result<Vec<Value>> {
     let x = call.array(0)?;
     let (geometry, counts) = geometry(call, &x.shape)?;
-    let windows = elements(&x.shape, &geometry, &counts);
+    let windows = Places::new(&x.shape[2..], &geometry, &counts)?;
     let values = x.to_floats()?;
-    let plane: usize = x.shape[2..].iter().product();
+    let plane = product(&x.shape[2..]);
     let column_major = call.int("storage_order", 0) == 1;
     let (mut places, mut indices) = (Vec::new(), Vec::new());
-    for image in 0..x.shape[0] * x.shape[1] {
-        for window in &windows {
-            let Some(&first) = window.first() else { return Err(bad("a window lies outside of the input")) };
-            let best = window.iter().fold(first, |best, &at| {
+    for image in 0..count(&x.shape[..2])? {
+        for window in 0..product(&counts) {
+            let larger = |best: usize, at: usize| {
                 if values[image * plane + at] > values[image * plane + best] { at } else { best }
-            });
+            };
+            let best = windows.of(window).reduce(larger);
+            let best = best.ok_or_else(|| bad("a window lies outside of the input"))?;
             places.push(image * plane + best);
             indices.push((image * plane + if column_major { transposed(best, &x.shape[2..]) } else { best }) as i64);
         }
@@ -144,20 +156,21 @@ fn average(call: &Call<'_>) -> Result<Vec<Value>> {
     let rank = counts.len();
     let sums = views(&x, &geometry, &counts, 0.0)?.sum(&window_axes(rank)[..], false)?;
     // How many elements of each window count: those of the input, or of its stated padding too.
-    let padding = call.flag("count_include_pad");
-    let mut area = x.shape().to_vec();
-    (area[0], area[1]) = (1, 1);
-    let mut counted = geometry.clone();
-    let mut stated = Geometry::of(call, &x.shape()[2..], None)?.pads;
-    if !padding {
-        stated = vec![(0, 0); rank];
+    let stated = Geometry::of(call, &x.shape()[2..], None)?.pads;
+    let mut sizes = vec![1.0];
+    for (d, &n) in x.shape()[2..].iter().enumerate() {
+        let before = geometry.pads[d].0;
+        let (first, last) =
+            if call.flag("count_include_pad") { (0, before + n + stated[d].1) } else { (before, before + n) };
+        let counted = |window: usize| {
+            let start = window * geometry.stride[d];
+            let taps_below =
+                |end: usize| end.saturating_sub(start).div_ceil(geometry.dilation[d]).min(geometry.kernel[d]);
+            (taps_below(last) - taps_below(first)) as f64
+        };
+        let along: Vec<f64> = (0..counts[d]).map(counted).collect();
+        sizes = sizes.iter().flat_map(|size| along.iter().map(move |n| size * n)).collect();
     }
-    for i in 0..rank {
-        area[i + 2] += stated[i].0 + stated[i].1;
-        counted.pads[i].0 -= stated[i].0;
-    }
-    let windows = elements(&area, &counted, &counts);
-    let sizes: Vec<f64> = windows.iter().map(|window| window.len() as f64).collect();
     let sizes = Array::floats(call.kind()?, [&[1, 1], &counts[..]].concat(), sizes).to_tensor(call.queue)?;
     one((sums / sizes)?)
 }
@@ -195,6 +208,7 @@ fn unpool(call: &Call<'_>) -> Result<Vec<Value>> {
     for i in 0..shape.len().saturating_sub(2) {
         shape[i + 2] = natural(i)?;
     }
+    count(&shape)?;
     let wanted = match call.optional_ints(2)? {
         Some(wanted) => super::layout::lengths(&wanted)?,
         None => shape.clone(),

@@ -5,7 +5,7 @@ use netcl_nn::autograd::Result;
 use super::conv::Geometry;
 use super::linear::whole_product;
 use super::{Op, Table, one};
-use crate::array::{Array, axis, bad, count, strides};
+use crate::array::{Array, axis, bad, count, product, strides};
 use crate::kind::{Kind, Overflow};
 use crate::run::Call;
 use crate::value::Value;
@@ -26,6 +26,9 @@ fn spread(call: &Call<'_>, small: &Array, shape: &[usize]) -> Result<Array> {
         return small.clone().reshaped(vec![])?.expanded(shape);
     }
     let at = axis(call.int("axis", 1), shape.len())?;
+    if small.is_empty() {
+        return Err(bad(format!("scales or zero points of shape {:?} are empty", small.shape)));
+    }
     if small.shape.len() <= 1 {
         let mut to = vec![1; shape.len()];
         to[at] = small.len();
@@ -35,18 +38,15 @@ fn spread(call: &Call<'_>, small: &Array, shape: &[usize]) -> Result<Array> {
     let blocks = small.shape.get(at).copied().unwrap_or(0).max(1);
     let block = if block == 0 { shape[at].div_ceil(blocks) } else { block };
     let (own, steps) = (strides(shape), strides(&small.shape));
-    if small.shape.len() != shape.len() || shape[at].div_ceil(block.max(1)) > blocks {
+    let alike = small.shape.len() == shape.len() && (0..shape.len()).all(|d| d == at || small.shape[d] == shape[d]);
+    if !alike || shape[at].div_ceil(block.max(1)) > blocks {
         return Err(bad(format!("scales of shape {:?} do not fit shape {shape:?}", small.shape)));
     }
     let place = |i: usize| {
-        (0..shape.len())
-            .map(|d| {
-                let at_d = i / own[d] % shape[d];
-                (if d == at { at_d / block } else { at_d }).min(small.shape[d] - 1) * steps[d]
-            })
-            .sum()
+        let index = |d: usize| i / own[d] % shape[d];
+        (0..shape.len()).map(|d| if d == at { index(d) / block } else { index(d) } * steps[d]).sum()
     };
-    Ok(small.take(&(0..count(shape)?).map(place).collect::<Vec<_>>(), shape.to_vec()))
+    small.take(&(0..count(shape)?).map(place).collect::<Vec<_>>(), shape.to_vec())
 }
 
 /// Whole numbers nearest to `x / scale + zero`, within the type's range.
@@ -127,8 +127,8 @@ fn centred(x: &Array, zero: Option<&Value>, rows: bool) -> Result<Array> {
         (1, false) if zero.len() == 1 => zero.reshaped(vec![])?,
         _ => zero,
     };
-    let zeros = zero.expanded(&crate::array::broadcast(&zero.shape, &x.shape)?)?;
-    let data = x.to_ints()?.into_iter().zip(zeros.to_ints()?).map(|(v, zero)| v - zero).collect();
+    let zeros = zero.expanded(&x.shape)?.to_ints()?;
+    let data = x.to_ints()?.into_iter().zip(zeros).map(|(v, zero)| v.wrapping_sub(zero)).collect();
     Ok(Array::ints(Kind::I64, x.shape.clone(), data))
 }
 
@@ -155,10 +155,15 @@ fn matmul_quantized(call: &Call<'_>) -> Result<Vec<Value>> {
         scale.expanded(&product.shape)?.to_floats()
     };
     let (rows, columns) = (along(&a_scale, true)?, along(&b_scale, false)?);
-    let (y, zero) = (y_scale[0], zero.to_floats()?[0]);
+    let (y, zero) = (only(&y_scale)?, only(&zero.to_floats()?)?);
     let data = product.to_ints()?.into_iter().zip(rows.into_iter().zip(columns));
     let data = data.map(|(v, (a, b))| rounded(kind, v as f64 * (a * b / y), 1.0, zero)).collect();
     one(Array::ints(kind, product.shape.clone(), data))
+}
+
+/// A scale or a zero point for all.
+fn only(list: &[f64]) -> Result<f64> {
+    list.first().copied().ok_or_else(|| bad("a scale or a zero point is empty"))
 }
 
 /// A convolution of whole numbers of any number of axes.
@@ -169,22 +174,17 @@ fn convolved(call: &Call<'_>, x: &Array, w: &Array) -> Result<Array> {
     }
     let geometry = Geometry::of(call, &shape[2..], Some(&kernel[2..]))?;
     let groups = usize::try_from(call.int("group", 1)).unwrap_or(1).max(1);
-    if shape[1] != kernel[1] * groups || kernel[0] % groups != 0 {
+    if shape[1] != kernel[1].saturating_mul(groups) || kernel[0] % groups != 0 {
         return Err(bad(format!("input {shape:?} and weight {kernel:?} do not fit {groups} groups")));
     }
     let rank = shape.len() - 2;
-    let length = |i: usize| {
-        let (before, after) = geometry.pads[i];
-        let span = (kernel[i + 2] - 1) * geometry.dilation[i] + 1;
-        (shape[i + 2] + before + after).checked_sub(span).map(|room| room / geometry.stride[i] + 1)
-    };
-    let lengths = (0..rank).map(|i| length(i).ok_or_else(|| bad("the kernel is longer than the padded input")));
-    let out = [vec![shape[0], kernel[0]], lengths.collect::<Result<Vec<_>>>()?].concat();
+    let out = [vec![shape[0], kernel[0]], geometry.windows(&shape[2..])?].concat();
+    let all = count(&out)?;
     if x.is_empty() || w.is_empty() {
         return Array::full(Kind::I64, out, 0.0);
     }
     let (xs, ws, steps, taps, own) = (x.to_ints()?, w.to_ints()?, strides(shape), strides(kernel), strides(&out));
-    let per_filter: usize = kernel[1..].iter().product();
+    let per_filter = product(&kernel[1..]);
     let value = |i: usize| {
         let (image, filter) = (i / own[0], i / own[1] % out[1]);
         let first = filter / (kernel[0] / groups) * kernel[1];
@@ -201,7 +201,7 @@ fn convolved(call: &Call<'_>, x: &Array, w: &Array) -> Result<Array> {
             })
             .fold(0i64, i64::wrapping_add)
     };
-    Ok(Array::ints(Kind::I64, out.clone(), (0..count(&out)?).map(value).collect()))
+    Ok(Array::ints(Kind::I64, out.clone(), (0..all).map(value).collect()))
 }
 
 /// Filters less their zero point, which may be one per filter.
@@ -209,7 +209,7 @@ fn filters(w: &Array, zero: Option<&Value>) -> Result<Array> {
     let Some(zero) = zero else { return centred(w, None, false) };
     let zero = zero.to_array()?;
     let mut to = vec![1; w.shape.len()];
-    to[0] = zero.len();
+    *to.first_mut().ok_or_else(|| bad("expected a weight of three or more axes"))? = zero.len();
     centred(w, Some(&zero.reshaped(to)?.into()), false)
 }
 
@@ -224,11 +224,10 @@ fn conv_quantized(call: &Call<'_>) -> Result<Vec<Value>> {
     let scale = |i: usize| call.array(i)?.to_floats();
     let (x_scale, w_scale, y_scale, zero) = (scale(1)?, scale(4)?, scale(6)?, call.array(7)?);
     let bias = call.optional_ints(8)?;
-    let (inside, channels): (usize, usize) = (out.shape[2..].iter().product(), out.shape[1]);
+    let (inside, channels) = (product(&out.shape[2..]), out.shape[1]);
     if w_scale.len() != 1 && w_scale.len() != channels {
         return Err(bad(format!("{} scales for {channels} filters", w_scale.len())));
     }
-    let only = |list: &[f64]| list.first().copied().ok_or_else(|| bad("a scale or a zero point is empty"));
     let (x_scale, y_scale, offset) = (only(&x_scale)?, only(&y_scale)?, only(&zero.to_floats()?)?);
     let value = |(i, v): (usize, i64)| {
         let channel = i / inside.max(1) % channels;

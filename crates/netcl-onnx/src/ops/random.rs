@@ -61,9 +61,13 @@ fn dropout(call: &Call<'_>) -> Result<Vec<Value>> {
     let training = call.optional_ints(2)?.is_some_and(|flag| flag.first().is_some_and(|&v| v != 0));
     let ratio = call.number(1)?.unwrap_or_else(|| call.float("ratio", 0.5));
     let wants_mask = call.node.outputs.get(1).is_some_and(|name| !name.is_empty());
-    let kept = Array::full(Kind::Bool, x.shape().to_vec(), 1.0)?;
     if !training || ratio == 0.0 {
-        return Ok(if wants_mask { vec![x.into(), kept.into()] } else { vec![x.into()] });
+        let shape = x.shape().to_vec();
+        let mut results = vec![x.into()];
+        if wants_mask {
+            results.push(Array::full(Kind::Bool, shape, 1.0)?.into());
+        }
+        return Ok(results);
     }
     let mask: Tensor = ours::bernoulli(call.queue, x.shape(), x.dtype(), 1.0 - ratio, generator(call).as_mut())?;
     let y = ((&x * &mask)? / (1.0 - ratio))?;

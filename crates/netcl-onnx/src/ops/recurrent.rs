@@ -8,12 +8,16 @@ use netcl_nn::autograd::{Result, Tensor};
 
 use super::activation::activate;
 use super::{Op, Table};
-use crate::array::{Array, bad};
+use crate::array::{Array, bad, count as limit};
 use crate::kind::Kind;
 use crate::run::Call;
 use crate::value::Value;
 
 pub(super) const TABLE: Table = &[("GRU", run as Op), ("LSTM", run), ("RNN", run)];
+
+/// Activations with one parameter, and those with a second one.
+const WITH_ALPHA: &[&str] = &["Affine", "Elu", "HardSigmoid", "LeakyRelu", "ScaledTanh", "ThresholdedRelu"];
+const WITH_BETA: &[&str] = &["Affine", "HardSigmoid", "ScaledTanh"];
 
 /// One direction of a layer.
 struct Layer<'c> {
@@ -36,8 +40,13 @@ impl Layer<'_> {
         let x = if clip > 0.0 { x.clamp(-clip, clip)? } else { x.clone() };
         let at = self.first + i;
         let name = self.activations.get(at).ok_or_else(|| bad("activations are missing"))?;
-        let number = |list| self.call.float_list(list).and_then(|list| list.get(at).copied());
-        activate(name, &x, number("activation_alpha"), number("activation_beta"))
+        // The lists hold numbers for those functions alone that have them, in the order of the functions.
+        let number = |list, has: &[&str]| {
+            let before = self.activations[..at].iter().filter(|name| has.contains(&name.as_str())).count();
+            let numbers = self.call.float_list(list).filter(|_| has.contains(&name.as_str()))?;
+            numbers.get(before).copied()
+        };
+        activate(name, &x, number("activation_alpha", WITH_ALPHA), number("activation_beta", WITH_BETA))
     }
 
     fn gate(&self, x: &Tensor, i: usize) -> Result<Tensor> {
@@ -247,7 +256,7 @@ fn run(call: &Call<'_>) -> Result<Vec<Value>> {
         };
         let mut h = initial(5, d)?;
         let mut memory = if lstm { initial(6, d)? } else { h.clone() };
-        let mut rows = vec![None; steps];
+        let mut rows = vec![None; limit(&[steps])?];
         for i in 0..steps {
             let t = if reverse { steps - 1 - i } else { i };
             let (mut new, mut kept) = layer.step(&x.select(0, t as isize)?, &h, &memory)?;

@@ -4,7 +4,7 @@ use netcl_nn::autograd::ops::reduce as ours;
 use netcl_nn::autograd::{DType, IndexTensor, Result, Tensor};
 
 use super::{Op, Table, one};
-use crate::array::{Array, axis, bad, strides};
+use crate::array::{Array, axes as each_axis, axis, bad, count, product, strides};
 use crate::kind::{Kind, Overflow};
 use crate::run::Call;
 use crate::value::Value;
@@ -35,13 +35,10 @@ fn reduce(call: &Call<'_>) -> Result<Vec<Value>> {
     };
     let given = given.filter(|axes| !axes.is_empty());
     let axes = match given {
-        Some(axes) => axes.into_iter().map(|at| axis(at, shape.len())).collect::<Result<Vec<_>>>()?,
+        Some(axes) => each_axis(&axes, shape.len())?,
         None if call.flag("noop_with_empty_axes") => Vec::new(),
         None => (0..shape.len()).collect(),
     };
-    if let Some(twice) = (1..axes.len()).find(|&i| axes[..i].contains(&axes[i])) {
-        return Err(bad(format!("axis {} is named twice", axes[twice])));
-    }
     let keep = call.int("keepdims", 1) != 0;
     let name = call.node.operator.as_str();
     let empty = axes.iter().any(|&at| shape[at] == 0);
@@ -87,12 +84,16 @@ fn lanes(array: &Array, axes: &[usize], keep: bool) -> Result<(Array, usize, Vec
         true => None,
         false => Some(n),
     });
-    Ok((array.permuted(&order)?, axes.iter().map(|&at| array.shape[at]).product(), shape.collect()))
+    let shape: Vec<usize> = shape.collect();
+    // What reduces an axis of no elements makes some.
+    count(&shape)?;
+    let reduced: Vec<usize> = axes.iter().map(|&at| array.shape[at]).collect();
+    Ok((array.permuted(&order)?, product(&reduced), shape))
 }
 
 fn on_host(name: &str, array: &Array, axes: &[usize], keep: bool) -> Result<Array> {
     let (sorted, n, shape) = lanes(array, axes, keep)?;
-    let (kind, all) = (array.kind, shape.iter().product::<usize>());
+    let (kind, all) = (array.kind, product(&shape));
     if !kind.is_float() {
         let data = sorted.to_ints()?;
         let lane = |i: usize| data[i * n..(i + 1) * n].iter().map(|&v| kind.widen(v));

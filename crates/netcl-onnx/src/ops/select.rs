@@ -8,7 +8,7 @@ use netcl_nn::autograd::{IndexTensor, Result, Tensor};
 
 use super::layout::{lengths, reshaped};
 use super::{Op, Table, one};
-use crate::array::{Array, Data, axis, bad, count, strides};
+use crate::array::{Array, Data, axis, bad, count, product, strides, sum};
 use crate::kind::{Kind, Overflow};
 use crate::run::Call;
 use crate::value::Value;
@@ -36,7 +36,7 @@ pub(super) fn taken(call: &Call<'_>, value: &Value, places: &[usize], shape: Vec
             let flat = layout::reshape(x, [x.size()])?;
             Ok(layout::reshape(&indexing::index_select(&flat, 0, &indices_of(call, places)?)?, shape)?.into())
         }
-        value => Ok(value.to_array()?.take(places, shape).into()),
+        value => Ok(value.to_array()?.take(places, shape)?.into()),
     }
 }
 
@@ -70,24 +70,27 @@ fn gather(call: &Call<'_>) -> Result<Vec<Value>> {
         return one(layout::reshape(&indexing::index_select(x, at as isize, &flat)?, to)?);
     }
     let indices = chosen.to_array()?.to_ints()?.into_iter().map(|i| index(i, n)).collect::<Result<Vec<_>>>()?;
-    match value {
-        Value::Tensor(x) if x.size() > 0 && !indices.is_empty() => {
-            let rows = indexing::index_select(x, at as isize, &indices_of(call, &indices)?)?;
-            one(layout::reshape(&rows, to)?)
-        }
-        _ => {
-            let inside: usize = shape[at + 1..].iter().product();
-            let outside: usize = shape[..at].iter().product();
-            count(&to)?;
-            let mut places = Vec::new();
-            for i in 0..outside {
-                for &j in &indices {
-                    places.extend((0..inside).map(|k| (i * n + j) * inside + k));
-                }
-            }
-            one(taken(call, value, &places, to)?)
+    one(reshaped(&picked(call, value, at, &indices)?, to)?)
+}
+
+/// The parts of a value at places along an axis, one after the other.
+fn picked(call: &Call<'_>, value: &Value, at: usize, chosen: &[usize]) -> Result<Value> {
+    if let Value::Tensor(x) = value
+        && x.size() > 0
+        && !chosen.is_empty()
+    {
+        return Ok(indexing::index_select(x, at as isize, &indices_of(call, chosen)?)?.into());
+    }
+    let mut to = value.shape()?;
+    let (outside, n, inside) = (product(&to[..at]), to[at], product(&to[at + 1..]));
+    to[at] = chosen.len();
+    let mut places = Vec::with_capacity(count(&to)?);
+    for i in 0..if places.capacity() == 0 { 0 } else { outside } {
+        for &j in chosen {
+            places.extend((0..inside).map(|k| (i * n + j) * inside + k));
         }
     }
+    taken(call, value, &places, to)
 }
 
 /// The flat place of each element of `indices`, which replace one coordinate.
@@ -115,13 +118,14 @@ fn gather_elements(call: &Call<'_>) -> Result<Vec<Value>> {
 /// The flat places where the rows of `indices` begin, and the number of neighbours that belong to each.
 fn rows(shape: &[usize], batch: usize, indices: &Array) -> Result<(Vec<usize>, usize)> {
     let Some((&width, outer)) = indices.shape.split_last() else { return Err(bad("indices have no axes")) };
-    if batch + width > shape.len() || batch > outer.len() || outer[..batch] != shape[..batch] {
+    if batch > outer.len() || sum([batch, width])? > shape.len() || outer[..batch] != shape[..batch] {
         return Err(bad(format!("indices of shape {:?} do not fit shape {shape:?}", indices.shape)));
     }
     let steps = strides(shape);
-    let inner: usize = shape[batch + width..].iter().product();
-    let (count, per_batch) = (outer.iter().product::<usize>(), outer[batch..].iter().product::<usize>().max(1));
-    let whole: usize = shape[batch..].iter().product();
+    let inner = product(&shape[batch + width..]);
+    // Rows of no indices have no elements, but a place each.
+    let (rows, per_batch) = (count(outer)?, product(&outer[batch..]).max(1));
+    let whole = product(&shape[batch..]);
     let chosen = indices.to_ints()?;
     let place = |row: usize| -> Result<usize> {
         let mut at = row / per_batch * whole;
@@ -130,7 +134,7 @@ fn rows(shape: &[usize], batch: usize, indices: &Array) -> Result<(Vec<usize>, u
         }
         Ok(at)
     };
-    Ok(((0..count).map(place).collect::<Result<_>>()?, inner))
+    Ok(((0..rows).map(place).collect::<Result<_>>()?, inner))
 }
 
 fn spread(starts: &[usize], inner: usize) -> Result<Vec<usize>> {
@@ -157,7 +161,7 @@ pub(super) fn scattered(
     how: &str,
 ) -> Result<Vec<Value>> {
     let shape = value.shape()?;
-    if updates.shape()?.iter().product::<usize>() != places.len() {
+    if product(&updates.shape()?) != places.len() {
         return Err(bad(format!("{} indices for updates of shape {:?}", places.len(), updates.shape()?)));
     }
     if places.is_empty() {
@@ -231,22 +235,24 @@ fn tensor_scatter(call: &Call<'_>) -> Result<Vec<Value>> {
     let at = axis(call.int("axis", -2), shape.len())?;
     let starts = match call.optional_ints(2)? {
         Some(starts) => starts,
-        None => vec![0; shape.first().copied().unwrap_or(0)],
+        None => vec![0; count(&shape[..1.min(shape.len())])?],
     };
     let circular = call.text("mode") == Some("circular");
-    if at == 0 || new.len() != shape.len() || starts.len() != new[0] {
-        return Err(bad(format!("updates of shape {new:?} do not fit shape {shape:?}")));
+    let fits = new.len() == shape.len() && (0..new.len()).all(|d| d == at || new[d] == shape[d]);
+    if at == 0 || !fits || starts.len() != new[0] {
+        let starts = starts.len();
+        return Err(bad(format!("updates of shape {new:?} with {starts} places do not fit shape {shape:?}")));
     }
     let (own, steps) = (strides(&new), strides(&shape));
     let place = |i: usize| {
         let index = |d: usize| i / own[d] % new[d];
-        let row = index(at) as i64 + starts[index(0)];
-        let row = if circular { row.rem_euclid(shape[at].max(1) as i64) } else { row };
+        let row = index(at) as i128 + i128::from(starts[index(0)]);
+        let row = if circular { row.rem_euclid(shape[at].max(1) as i128) } else { row };
         let row = usize::try_from(row).ok().filter(|&row| row < shape[at]);
         let row = row.ok_or_else(|| bad("the updates reach past the end"))?;
         Ok((0..new.len()).map(|d| if d == at { row } else { index(d) } * steps[d]).sum())
     };
-    let places = (0..new.iter().product()).map(place).collect::<Result<Vec<usize>>>()?;
+    let places = (0..count(&new)?).map(place).collect::<Result<Vec<usize>>>()?;
     scattered(call, value, &places, updates, "none")
 }
 
@@ -255,19 +261,11 @@ fn compress(call: &Call<'_>) -> Result<Vec<Value>> {
     let shape = value.shape()?;
     let (value, at) = match call.attribute("axis") {
         Some(_) => (value.clone(), axis(call.int("axis", 0), shape.len())?),
-        None => (reshaped(value, vec![shape.iter().product()])?, 0),
+        None => (reshaped(value, vec![product(&shape)])?, 0),
     };
     let n = value.shape()?[at];
     let kept: Vec<usize> = (0..n.min(chosen.len())).filter(|&i| chosen[i] != 0).collect();
-    let mut parts = Vec::new();
-    for &i in &kept {
-        parts.push(super::layout::sliced(&value, at, i, 1, 1)?);
-    }
-    one(if parts.is_empty() {
-        super::layout::sliced(&value, at, 0, 1, 0)?
-    } else {
-        super::layout::joined(call, &parts, at)?
-    })
+    one(picked(call, &value, at, &kept)?)
 }
 
 fn array_feature_extractor(call: &Call<'_>) -> Result<Vec<Value>> {
@@ -275,9 +273,9 @@ fn array_feature_extractor(call: &Call<'_>) -> Result<Vec<Value>> {
     let shape = value.shape()?;
     let Some(&n) = shape.last() else { return Err(bad("expected at least one axis")) };
     let chosen = call.ints(1)?.into_iter().map(|i| index(i, n)).collect::<Result<Vec<_>>>()?;
-    let rows: usize = shape[..shape.len() - 1].iter().product();
-    let places: Vec<usize> = (0..rows).flat_map(|row| chosen.iter().map(move |&i| row * n + i)).collect();
-    one(taken(call, value, &places, vec![rows, chosen.len()])?)
+    let rows = product(&shape[..shape.len() - 1]);
+    let picked = picked(call, value, shape.len() - 1, &chosen)?;
+    one(reshaped(&picked, vec![rows, chosen.len()])?)
 }
 
 fn non_zero(call: &Call<'_>) -> Result<Vec<Value>> {
@@ -311,7 +309,7 @@ fn one_hot(call: &Call<'_>) -> Result<Vec<Value>> {
         usize::from(place as i64 == wanted)
     });
     let chosen: Vec<usize> = chosen.collect();
-    one(values.take(&chosen, shape))
+    one(values.take(&chosen, shape)?)
 }
 
 fn top_k(call: &Call<'_>) -> Result<Vec<Value>> {
@@ -352,7 +350,7 @@ fn top_k(call: &Call<'_>) -> Result<Vec<Value>> {
             (places[target], indices[target]) = (start + j * inner, j as i64);
         }
     }
-    Ok(vec![array.take(&places, to.clone()).into(), Array::ints(Kind::I64, to, indices).into()])
+    Ok(vec![array.take(&places, to.clone())?.into(), Array::ints(Kind::I64, to, indices).into()])
 }
 
 /// How two elements of an array compare.
@@ -376,6 +374,8 @@ fn unique(call: &Call<'_>) -> Result<Vec<Value>> {
         None => (array.clone(), array.len()),
     };
     let width = table.len().checked_div(n).unwrap_or(1);
+    // An axis may be long where another one has no elements.
+    count(&[n])?;
     let cell = ordering(&table)?;
     let compare = |a: usize, b: usize| {
         (0..width).map(|i| cell(a * width + i, b * width + i)).find(|o| o.is_ne()).unwrap_or(Ordering::Equal)
@@ -414,9 +414,9 @@ fn unique(call: &Call<'_>) -> Result<Vec<Value>> {
                     }
                 })
                 .collect();
-            table.take(&places, shape).permuted(&back)?
+            table.take(&places, shape)?.permuted(&back)?
         }
-        None => table.take(&places, vec![groups.len()]),
+        None => table.take(&places, vec![groups.len()])?,
     };
     Ok(vec![values.into(), Array::list(first).into(), Array::list(inverse).into(), Array::list(counts).into()])
 }

@@ -4,7 +4,7 @@ use netcl_nn::autograd::Result;
 
 use super::layout::{joined, lengths, reshaped, sliced};
 use super::{Op, Table, one};
-use crate::array::{Array, axis, bad};
+use crate::array::{Array, axis, bad, sum};
 use crate::kind::Kind;
 use crate::run::Call;
 use crate::value::Value;
@@ -30,8 +30,28 @@ fn list(value: &Value) -> Result<&[Value]> {
     }
 }
 
+/// Tensors of a sequence.
+const MOST_ITEMS: usize = 1 << 16;
+/// Elements of the tensors of a sequence that lie on the host.
+const MOST_ELEMENTS: usize = 1 << 28;
+
+/// A sequence of tensors within limits. Sequences of sequences are none: a few nodes could double them without end.
+fn sequence(items: Vec<Value>) -> Result<Vec<Value>> {
+    let elements = |item: &Value| match item {
+        Value::Tensor(_) => Ok(0),
+        Value::Array(array) => Ok(array.len()),
+        Value::Sequence(_) | Value::None => Err(bad("a sequence holds tensors, got a sequence or an absent value")),
+    };
+    let all = sum(items.iter().map(elements).collect::<Result<Vec<_>>>()?)?;
+    if items.len() > MOST_ITEMS || all > MOST_ELEMENTS {
+        let what = format!("a sequence of {} tensors and {all} elements on the host", items.len());
+        return Err(bad(format!("{what}, at most {MOST_ITEMS} and {MOST_ELEMENTS} are supported")));
+    }
+    one(Value::Sequence(items))
+}
+
 fn construct(call: &Call<'_>) -> Result<Vec<Value>> {
-    one(Value::Sequence((0..call.inputs.len()).map(|i| call.value(i).cloned()).collect::<Result<_>>()?))
+    sequence((0..call.inputs.len()).map(|i| call.value(i).cloned()).collect::<Result<_>>()?)
 }
 
 /// The place that an index means; one past the end where something is put in.
@@ -60,7 +80,7 @@ fn erase(call: &Call<'_>) -> Result<Vec<Value>> {
 fn insert(call: &Call<'_>) -> Result<Vec<Value>> {
     let mut list = list(call.value(0)?)?.to_vec();
     list.insert(place(call, 2, list.len(), list.len())?, call.value(1)?.clone());
-    one(Value::Sequence(list))
+    sequence(list)
 }
 
 fn length(call: &Call<'_>) -> Result<Vec<Value>> {
@@ -87,16 +107,22 @@ fn split(call: &Call<'_>) -> Result<Vec<Value>> {
     let shape = value.shape()?;
     let at = axis(call.int("axis", 0), shape.len())?;
     let n = shape[at];
-    let (sizes, keep) = match call.optional(1) {
-        None => (vec![1; n], call.int("keepdims", 1) != 0),
-        Some(given) if given.shape()?.is_empty() => {
-            let size = lengths(&given.to_array()?.to_ints()?)?[0].max(1);
-            ((0..n.div_ceil(size)).map(|i| size.min(n - i * size)).collect(), true)
+    let equal = |size: usize| match n.div_ceil(size) {
+        parts if parts > MOST_ITEMS => {
+            Err(bad(format!("{n} elements in parts of {size} are more than {MOST_ITEMS} parts")))
         }
-        Some(given) => (lengths(&given.to_array()?.to_ints()?)?, true),
+        parts => Ok((0..parts).map(|i| size.min(n - i * size)).collect::<Vec<_>>()),
     };
-    if sizes.iter().sum::<usize>() != n {
-        return Err(bad(format!("{sizes:?} do not add up to {n}")));
+    let (sizes, keep) = match call.optional(1) {
+        None => (equal(1)?, call.int("keepdims", 1) != 0),
+        Some(given) if given.shape()?.is_empty() => {
+            let size = lengths(&call.ints(1)?)?.first().copied().unwrap_or(1);
+            (equal(size.max(1))?, true)
+        }
+        Some(_) => (lengths(&call.ints(1)?)?, true),
+    };
+    if sizes.len() > MOST_ITEMS || sum(sizes.iter().copied())? != n {
+        return Err(bad(format!("{} lengths do not add up to {n}, or are more than {MOST_ITEMS}", sizes.len())));
     }
     let mut start = 0;
     let parts = sizes.into_iter().map(|size| {
@@ -106,7 +132,7 @@ fn split(call: &Call<'_>) -> Result<Vec<Value>> {
         shape.remove(at);
         if keep { Ok(part) } else { reshaped(&part, shape) }
     });
-    one(Value::Sequence(parts.collect::<Result<_>>()?))
+    sequence(parts.collect::<Result<_>>()?)
 }
 
 fn optional(call: &Call<'_>) -> Result<Vec<Value>> {

@@ -83,6 +83,192 @@ fn shapes_ask_for_no_memory() {
     assert!(result.is_err() && peak < 64 << 20, "{peak}");
 }
 
+fn list(name: &str, values: &[i64]) -> proto::Attribute {
+    proto::Attribute { name: name.to_owned(), ints: values.to_vec(), kind: 7, ..Default::default() }
+}
+
+fn whole(kind: Kind, shape: &[usize], values: &[i64]) -> Value {
+    Array::ints(kind, shape.to_vec(), values.to_vec()).into()
+}
+
+/// Fractions that count from 0.
+fn fractions(shape: &[usize]) -> Value {
+    let values = (0..shape.iter().product::<usize>()).map(|i| i as f64).collect();
+    Array::floats(Kind::F32, shape.to_vec(), values).into()
+}
+
+/// What one node says of its inputs, and the memory that it takes.
+fn run_one(
+    operator: &str,
+    attributes: Vec<proto::Attribute>,
+    inputs: Vec<Value>,
+) -> (Result<Vec<Value>, String>, usize) {
+    let names: Vec<String> = (0..inputs.len()).map(|i| format!("x{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let made = model(graph(&names, &["y"], vec![node(operator, &names, &["y"], attributes)], vec![])).to_bytes();
+    let queue = manager().cpu().queue;
+    let start = Instant::now();
+    let (result, peak) =
+        memory::peak_of(|| read(&made, &queue).unwrap().run(inputs).map_err(|error| error.to_string()));
+    assert!(start.elapsed() < MOST_TIME, "{operator} takes {:?}", start.elapsed());
+    (result, peak)
+}
+
+#[test]
+fn numbers_out_of_range_are_errors() {
+    let zeros = |kind, shape: &[usize]| whole(kind, shape, &vec![0; shape.iter().product()]);
+    let longs = |values: &[i64]| whole(Kind::I64, &[values.len()], values);
+    let none = || longs(&[]);
+    let two = || fractions(&[2]);
+    let far = 1 << 24;
+    let cases: Vec<(&str, Vec<proto::Attribute>, Vec<Value>)> = vec![
+        ("Slice", vec![], vec![fractions(&[8]), longs(&[0, 6]), longs(&[2, 8]), longs(&[0, 0])]),
+        ("Unsqueeze", vec![], vec![two(), longs(&[0, 0])]),
+        ("DepthToSpace", vec![int("blocksize", 1 << 32)], vec![fractions(&[1, 4, 1, 1])]),
+        ("DepthToSpace", vec![int("blocksize", (1 << 32) - 1)], vec![zeros(Kind::I8, &[0, 0, 1, 1])]),
+        ("SpaceToDepth", vec![int("blocksize", i64::MAX)], vec![zeros(Kind::I8, &[1, 1, 0, 0])]),
+        ("DequantizeLinear", vec![], vec![zeros(Kind::I8, &[1, 1, 2]), fractions(&[0])]),
+        ("DequantizeLinear", vec![], vec![zeros(Kind::I8, &[1, 1, 2]), fractions(&[1, 0, 2])]),
+        ("QuantizeLinear", vec![], vec![two(), fractions(&[1]), zeros(Kind::U8, &[1, 0])]),
+        (
+            "QLinearMatMul",
+            vec![],
+            vec![
+                zeros(Kind::U8, &[1, 1]),
+                fractions(&[1]),
+                zeros(Kind::U8, &[1]),
+                zeros(Kind::U8, &[1, 1]),
+                fractions(&[1]),
+                zeros(Kind::U8, &[1]),
+                fractions(&[0]),
+                zeros(Kind::U8, &[0]),
+            ],
+        ),
+        ("MatMulInteger", vec![], vec![zeros(Kind::U8, &[1, 1]), zeros(Kind::U8, &[1, 1]), zeros(Kind::U8, &[0])]),
+        (
+            "ConvInteger",
+            vec![],
+            vec![zeros(Kind::U8, &[1, 1, 1]), zeros(Kind::U8, &[]), zeros(Kind::U8, &[]), zeros(Kind::U8, &[1])],
+        ),
+        ("Attention", vec![], [vec![fractions(&[1, 1, 2, 2]); 3], vec![fractions(&[2, 2]); 3]].concat()),
+        ("TensorScatter", vec![], vec![fractions(&[1, 2, 2]), fractions(&[1, 1, 2]), longs(&[i64::MAX])]),
+        ("TensorScatter", vec![], vec![fractions(&[1, 2, 2]), fractions(&[1, 1, 9]), longs(&[0])]),
+        (
+            "MaxUnpool",
+            vec![list("kernel_shape", &[1, 1, 1]), list("strides", &[far, far, far])],
+            vec![zeros(Kind::I8, &[1, 1, 2, 2, 2]), whole(Kind::I64, &[1, 1, 2, 2, 2], &[i64::MAX; 8])],
+        ),
+        ("CenterCropPad", vec![], vec![two(), longs(&[i64::MIN])]),
+        ("Pad", vec![], vec![zeros(Kind::I8, &[2]), longs(&[i64::MIN, i64::MAX])]),
+        ("Pad", vec![], vec![two(), longs(&[i64::MAX, i64::MAX])]),
+        ("Split", vec![int("axis", 0)], vec![two(), longs(&[i64::MAX, i64::MAX])]),
+        ("Tile", vec![], vec![fractions(&[1, 2]), longs(&[i64::MAX, i64::MAX])]),
+        ("Col2Im", vec![], vec![fractions(&[1, 1, 1]), longs(&[i64::MAX, 1]), longs(&[i64::MAX, i64::MAX])]),
+        ("AffineGrid", vec![], vec![fractions(&[1, 2, 3]), longs(&[1, 1, 1 << 40, 1 << 40])]),
+        (
+            "ConvTranspose",
+            vec![list("output_padding", &[i64::MAX])],
+            vec![fractions(&[1, 1, 2]), fractions(&[1, 1, 1])],
+        ),
+        ("ConvTranspose", vec![list("output_shape", &[i64::MAX])], vec![fractions(&[1, 1, 2]), fractions(&[1, 1, 1])]),
+        ("Reshape", vec![], vec![fractions(&[1]), longs(&[1; 100])]),
+        ("SplitToSequence", vec![], vec![two(), none()]),
+    ];
+    for (operator, attributes, inputs) in cases {
+        let shapes: Vec<_> = inputs.iter().map(|value| value.shape().unwrap()).collect();
+        let (result, peak) = run_one(operator, attributes, inputs);
+        assert!(result.is_err(), "{operator} of {shapes:?} gives {result:?}");
+        assert!(peak < 64 << 20, "{operator} of {shapes:?} takes {peak} bytes");
+    }
+    // What is in range to the last number.
+    let (eye, _) = run_one("EyeLike", vec![int("k", i64::MAX)], vec![fractions(&[2, 2])]);
+    assert_eq!(eye.unwrap()[0].to_array().unwrap().to_floats().unwrap(), [0.0; 4]);
+    let all = whole(Kind::U64, &[1, 1], &[-1]);
+    let (product, _) = run_one("MatMul", vec![], vec![all.clone(), all]);
+    assert_eq!(product.unwrap()[0].to_array().unwrap(), Array::ints(Kind::U64, vec![1, 1], vec![1]));
+    let (last, _) = run_one(
+        "Slice",
+        vec![],
+        vec![zeros(Kind::I8, &[2, 3]), longs(&[1]), longs(&[9]), longs(&[0]), longs(&[i64::MAX])],
+    );
+    assert_eq!(last.unwrap()[0].shape().unwrap(), [1, 3]);
+}
+
+#[test]
+fn small_inputs_ask_for_no_memory() {
+    // Long axes beside one of no elements.
+    let empty = || whole(Kind::I8, &[1 << 40, 0], &[]);
+    let indices = || whole(Kind::I64, &[1 << 40, 0], &[]);
+    let body = || vec![int("num_scan_inputs", 1), graph_attribute("body", graph(&["a"], &["a"], vec![], vec![]))];
+    let wide = |n: i64| [list("kernel_shape", &[n, n]), list("pads", &[n, n, n, n])].to_vec();
+    let far = 1 << 24;
+    let texts = Array { kind: Kind::Text, shape: vec![1], data: Data::Texts(vec!["t".repeat(1 << 16)]) };
+    let cases: Vec<(&str, Vec<proto::Attribute>, Vec<Value>)> = vec![
+        ("ReduceSum", vec![int("keepdims", 0)], vec![empty(), whole(Kind::I64, &[1], &[1])]),
+        ("ArgMax", vec![int("axis", 1)], vec![empty()]),
+        ("Unique", vec![int("axis", 0)], vec![empty()]),
+        ("GatherND", vec![], vec![fractions(&[2]), indices()]),
+        ("SplitToSequence", vec![], vec![empty()]),
+        ("SplitToSequence", vec![], vec![fractions(&[1 << 20])]),
+        ("Scan", body(), vec![empty()]),
+        ("Tile", vec![], vec![whole(Kind::I8, &[0], &[]), whole(Kind::I64, &[1], &[i64::MAX])]),
+        ("Tile", vec![], vec![whole(Kind::I8, &[1], &[0]), whole(Kind::I64, &[1], &[1 << 30])]),
+        ("Expand", vec![], vec![texts.into(), whole(Kind::I64, &[1], &[1 << 24])]),
+        ("MaxPool", wide(far), vec![fractions(&[1, 1, 4, 4])]),
+        ("MaxPool", wide(far), vec![whole(Kind::I8, &[1, 1, 4, 4], &[0; 16])]),
+        ("AveragePool", wide(far), vec![fractions(&[1, 1, 4, 4])]),
+        ("Conv", vec![list("pads", &[far; 4])], vec![fractions(&[1, 1, 2, 2]), fractions(&[1, 1, 1, 1])]),
+        ("ConvInteger", vec![list("pads", &[far; 4])], vec![whole(Kind::U8, &[1, 1, 1, 1], &[0]); 2]),
+        (
+            "ConvTranspose",
+            vec![list("strides", &[far; 3])],
+            vec![fractions(&[1, 1, 2, 2, 2]), fractions(&[1, 1, 1, 1, 1])],
+        ),
+        ("ConvTranspose", vec![list("strides", &[far; 2])], vec![fractions(&[1, 1, 9, 9]), fractions(&[1, 1, 1, 1])]),
+    ];
+    for (operator, attributes, inputs) in cases {
+        let shapes: Vec<_> = inputs.iter().map(|value| value.shape().unwrap()).collect();
+        let (result, peak) = run_one(operator, attributes, inputs);
+        assert!(peak < 512 << 20, "{operator} of {shapes:?} takes {peak} bytes");
+        // Nothing, however often, is nothing.
+        assert!(result.is_err() || shapes[0] == [0], "{operator} of {shapes:?} gives a result");
+    }
+    // The sizes of windows are counted along each axis.
+    let pads = [list("kernel_shape", &[64, 64]), list("pads", &[32; 4])].to_vec();
+    let (result, peak) = run_one("AveragePool", pads, vec![fractions(&[1, 1, 128, 128])]);
+    assert!(result.is_ok() && peak < 64 << 20, "{peak}");
+}
+
+#[test]
+fn sequences_do_not_multiply() {
+    // Each is twice the one before.
+    let names: Vec<String> = std::iter::once("x".to_owned()).chain((0..64).map(|i| format!("y{i}"))).collect();
+    let twice = |pair: &[String]| node("SequenceConstruct", &[&pair[0], &pair[0]], &[&pair[1]], vec![]);
+    let nodes = names.windows(2).map(twice).collect();
+    let made = read(&model(graph(&["x"], &["y63"], nodes, vec![])).to_bytes(), &manager().cpu().queue).unwrap();
+    let error = made.run(vec![fractions(&[2])]).unwrap_err().to_string();
+    assert!(error.contains("a sequence holds tensors"), "{error}");
+}
+
+#[test]
+fn sparse_tensors_have_a_budget() {
+    let sparse = |name: &str, n: i64| proto::SparseTensor {
+        values: Some(floats(name, &[1], &[1.0])),
+        indices: Some(ints("", &[1], &[0])),
+        dims: vec![n],
+    };
+    let made = |count: usize, n: i64| {
+        let graph = graph(&[], &["w0"], vec![], vec![]);
+        let sparse = (0..count).map(|i| sparse(&format!("w{i}"), n)).collect();
+        model(proto::Graph { sparse_initializer: sparse, ..graph }).to_bytes()
+    };
+    assert!(read(&made(2, 1 << 10), &manager().cpu().queue).is_ok());
+    for (count, n) in [(1, 1 << 28), (100, 1 << 22), (1, i64::MAX)] {
+        let (text, peak) = memory::peak_of(|| refused(&made(count, n)));
+        assert!(text.contains("too large") && peak < 512 << 20, "{text} {peak}");
+    }
+}
+
 /// A file whose attributes, operators and wiring make no sense, run with values of every kind.
 struct Nonsense(damage::Damage);
 
@@ -226,6 +412,7 @@ impl Nonsense {
             &[1, 2, 4, 4],
             &[2, 1, 3, 3],
             &[2, 0, 3],
+            &[1 << 40, 0],
             &[1, 1, 2, 3, 3],
             &[1, 8, 4],
         ];
@@ -337,11 +524,29 @@ fn folding_has_an_end() {
     assert!(result.is_ok() && peak < 512 << 20, "{peak}");
     // A table of all pairs.
     let pairs = vec![node("Mul", &["row", "column"], &["y"], vec![])];
-    let list = vec![1; 1 << 14];
+    let ones = vec![1; 1 << 14];
     let table =
-        model(graph(&[], &["y"], pairs, vec![ints("row", &[1, 1 << 14], &list), ints("column", &[1 << 14, 1], &list)]));
+        model(graph(&[], &["y"], pairs, vec![ints("row", &[1, 1 << 14], &ones), ints("column", &[1 << 14, 1], &ones)]));
     let (result, peak) = memory::peak_of(|| read(&table.to_bytes(), &queue).map(drop));
     assert!(result.is_ok() && peak < 64 << 20, "{peak}");
+    // A product of a column and a row, on the device.
+    let column =
+        proto::Attribute { t: Some(floats("", &[1 << 16, 1], &vec![1.0; 1 << 16])), kind: 4, ..list("value", &[]) };
+    let row =
+        proto::Attribute { t: Some(floats("", &[1, 1 << 16], &vec![1.0; 1 << 16])), kind: 4, ..list("value", &[]) };
+    let constants = [node("Constant", &[], &["column"], vec![column]), node("Constant", &[], &["row"], vec![row])];
+    for operator in ["MatMul", "Gemm", "Mean", "PRelu"] {
+        let nodes = [&constants[..], &[node(operator, &["column", "row"], &["y"], vec![])]].concat();
+        let made = model(graph(&[], &["y"], nodes, vec![])).to_bytes();
+        let (result, peak) = memory::peak_of(|| read(&made, &queue).map(drop));
+        assert!(result.is_ok() && peak < 64 << 20, "{operator} takes {peak}");
+    }
+    // Nodes that fail are tried, but not without end.
+    let nodes = names.iter().map(|name| node("Sigmoid", &["x"], &[name], vec![])).collect();
+    let failing = model(graph(&[], &["y0"], nodes, vec![ints("x", &[1 << 16], &vec![1; 1 << 16])])).to_bytes();
+    let start = Instant::now();
+    read(&failing, &queue).unwrap();
+    assert!(start.elapsed() < MOST_TIME, "{:?}", start.elapsed());
 }
 
 #[test]
@@ -399,6 +604,19 @@ fn functions_multiply_within_limits() {
     let call = proto::Node { domain: "own".to_owned(), ..node("f", &["x"], &["y"], vec![table]) };
     let mut made = model(graph(&["x"], &["y"], vec![call], vec![]));
     made.functions = vec![proto::Function { node: constants, ..step("f".to_owned(), String::new()) }];
+    let (text, peak) = memory::peak_of(|| refused(&made.to_bytes()));
+    assert!(text.contains("copy") && peak < MOST_MEMORY, "{text} {peak}");
+    // One of its own, in a function that is called 1000 times.
+    let table = proto::Attribute {
+        name: "value".to_owned(),
+        t: Some(floats("", &[1 << 18], &vec![0.0; 1 << 18])),
+        kind: 4,
+        ..Default::default()
+    };
+    let call = |name: &String| proto::Node { domain: "own".to_owned(), ..node("f", &["x"], &[name], vec![]) };
+    let mut made = model(graph(&["x"], &["y0"], outputs.iter().map(call).collect(), vec![]));
+    let own = vec![node("Constant", &[], &["y0"], vec![table])];
+    made.functions = vec![proto::Function { node: own, ..step("f".to_owned(), String::new()) }];
     let (text, peak) = memory::peak_of(|| refused(&made.to_bytes()));
     assert!(text.contains("copy") && peak < MOST_MEMORY, "{text} {peak}");
 }

@@ -173,3 +173,91 @@ fn external_data_is_read_beside_the_model_and_nowhere_else() {
         assert!(text.contains("outside of the model's folder"), "{text}");
     }
 }
+
+/// What one node gives for its inputs.
+fn gives(operator: &str, attributes: Vec<proto::Attribute>, inputs: Vec<Value>) -> Array {
+    let names: Vec<String> = (0..inputs.len()).map(|i| format!("x{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let module = made(&model(graph(&names, &["y"], vec![node(operator, &names, &["y"], attributes)], vec![])));
+    module.run(inputs).unwrap()[0].to_array().unwrap()
+}
+
+fn floats_of(values: &[f64]) -> Value {
+    Array::floats(Kind::F32, vec![values.len()], values.to_vec()).into()
+}
+
+fn float(name: &str, value: f32) -> proto::Attribute {
+    proto::Attribute { name: name.to_owned(), f: Some(value), kind: 1, ..Default::default() }
+}
+
+#[test]
+fn powers_of_whole_numbers() {
+    let wholes = |values: &[i64]| Value::from(Array::ints(Kind::I16, vec![values.len()], values.to_vec()));
+    let y = gives("Pow", vec![], vec![wholes(&[2, -1, -1, 1, 3, -1, -2]), wholes(&[-1, -2, -3, -4, 200, 201, 3])]);
+    // 3^200 has these lowest 16 bits.
+    let lowest = (0..200).fold(1i64, |power, _| power * 3 % 65_536);
+    let lowest = if lowest > 32_767 { lowest - 65_536 } else { lowest };
+    assert_eq!(y.to_ints().unwrap(), [0, 1, -1, 1, lowest, -1, -8]);
+}
+
+#[test]
+fn infinities_are_no_nan() {
+    let inf = f64::INFINITY;
+    let x = || floats_of(&[inf, -inf, 0.25, -2.0, 2.0]);
+    let y = gives("PRelu", vec![], vec![x(), floats_of(&[0.5])]);
+    assert_eq!(y.to_floats().unwrap(), [inf, -inf, 0.25, -1.0, 2.0]);
+    let y = gives("ThresholdedRelu", vec![], vec![x()]);
+    assert_eq!(y.to_floats().unwrap(), [inf, 0.0, 0.0, 0.0, 2.0]);
+    let y = gives("Shrink", vec![float("bias", 0.5)], vec![x()]);
+    assert_eq!(y.to_floats().unwrap(), [inf, -inf, 0.0, -1.5, 1.5]);
+}
+
+#[test]
+fn bounds_of_clip_on_the_host() {
+    let values = Array::floats(Kind::E4M3Fn, vec![3], vec![-4.0, 0.5, 4.0]);
+    let y = gives("Clip", vec![float("min", -1.0), float("max", 1.0)], vec![values.into()]);
+    assert_eq!(y.to_floats().unwrap(), [-1.0, 0.5, 1.0]);
+}
+
+#[test]
+fn parameters_of_activations_belong_to_those_that_have_them() {
+    // Sigmoid has none, so that the first number is LeakyRelu's.
+    let texts = |names: &[&str]| proto::Attribute {
+        name: "activations".to_owned(),
+        strings: names.iter().map(|name| netcl_onnx::wire::Blob(name.as_bytes().to_vec())).collect(),
+        kind: 8,
+        ..Default::default()
+    };
+    let alphas =
+        proto::Attribute { name: "activation_alpha".to_owned(), floats: vec![0.5], kind: 6, ..Default::default() };
+    let array =
+        |shape: &[usize], values: &[f64]| Value::from(Array::floats(Kind::F32, shape.to_vec(), values.to_vec()));
+    let both = array(&[2, 1, 1], &[1.0, 1.0]);
+    let inputs = vec![array(&[1, 1, 1], &[-4.0]), both, array(&[2, 1, 1], &[0.0, 0.0])];
+    let direction = proto::Attribute {
+        name: "direction".to_owned(),
+        s: Some(netcl_onnx::wire::Blob(b"bidirectional".to_vec())),
+        kind: 3,
+        ..Default::default()
+    };
+    let y = gives("RNN", vec![texts(&["Sigmoid", "LeakyRelu"]), alphas, direction], inputs).to_floats().unwrap();
+    assert!((y[0] - 1.0 / (1.0 + 4f64.exp())).abs() < 1e-6 && y[1] == -2.0, "{y:?}");
+}
+
+#[test]
+fn names_inside_of_a_graph_hide_those_around_it() {
+    // The loop's own `n` is no constant, though one of this name is around.
+    let body = graph(
+        &["i", "go", "n"],
+        &["on", "next"],
+        vec![node("Identity", &["go"], &["on"], vec![]), node("Add", &["n", "one"], &["next"], vec![])],
+        vec![ints("one", &[], &[1])],
+    );
+    let nodes = vec![node("Loop", &["three", "", "n"], &["y"], vec![graph_attribute("body", body)])];
+    let constants = vec![ints("three", &[], &[3]), ints("n", &[], &[10])];
+    let y = made(&model(graph(&[], &["y"], nodes, constants))).run(vec![]).unwrap();
+    assert_eq!(y[0].to_array().unwrap().to_ints().unwrap(), [13]);
+    let twice = vec![node("Neg", &["x"], &["y"], vec![]), node("Abs", &["x"], &["y"], vec![])];
+    let text = read(&model(graph(&["x"], &["y"], twice, vec![])).to_bytes(), &cpu()).err().unwrap().to_string();
+    assert!(text.contains("\"y\", which there is already"), "{text}");
+}
