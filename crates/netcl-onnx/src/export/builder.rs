@@ -141,9 +141,11 @@ impl<'t> Builder<'t> {
         {
             let place = self.place(&module);
             let place = if place.is_empty() { String::new() } else { format!(" in {place}") };
-            return Err(
-                format!("it reads what {launch}{place} made, which is no operation that can be exported").into()
-            );
+            let what = format!("it reads what {launch}{place} made, which is no operation that can be exported");
+            // A part was overwritten through a view with a shape of its own: the tensor around it is not noted.
+            let hint = "; to overwrite a part of a tensor through a view of it, write to the tensor itself, or use where() or cat()";
+            let hint = if matches!(launch.as_str(), "fill" | "copy") { hint } else { "" };
+            return Err(format!("{what}{hint}").into());
         }
         if seen.iter().any(|value| value.is_overwritten()) {
             return Err("it reads values that were overwritten since by what is no operation".into());
@@ -278,7 +280,8 @@ impl<'t> Builder<'t> {
             return;
         }
         let used = graph.node.iter_mut().flat_map(|node| node.input.iter_mut().chain(&mut node.output));
-        for value in used.chain(self.names.values_mut()).filter(|value| **value == *made) {
+        let known = self.names.values_mut().chain(self.constants.values_mut()).chain(self.lengths.values_mut());
+        for value in used.chain(known).filter(|value| **value == *made) {
             *value = name.to_owned();
         }
     }

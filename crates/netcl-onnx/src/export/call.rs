@@ -71,12 +71,8 @@ impl<'t> Call<'t> {
 
     /// A setting that follows a dynamic length, but for those that count elements.
     pub(super) fn changed_setting(&self) -> Option<&'static str> {
-        let differ = |a: &Attr, b: &Attr| match (a, b) {
-            (Attr::Int(a), Attr::Int(b)) => a != b,
-            (Attr::Ints(a), Attr::Ints(b)) => a != b,
-            (Attr::Float(a), Attr::Float(b)) => a != b,
-            _ => false,
-        };
+        // Scalars of expressions may be lengths.
+        let differ = |a: &Attr, b: &Attr| !matches!(a, Attr::Floats(_)) && differ(a, b);
         if matches!(self.op.name, "slice" | "repeat" | "assign" | "view") {
             return None;
         }
@@ -131,5 +127,16 @@ impl<'t> Call<'t> {
     /// The operation in every run.
     fn ops(&self) -> impl Iterator<Item = &'t Op> {
         std::iter::once(self.op).chain(self.twins.clone())
+    }
+}
+
+/// Whether two settings are other numbers.
+pub(super) fn differ(a: &Attr, b: &Attr) -> bool {
+    match (a, b) {
+        (Attr::Int(a), Attr::Int(b)) => a != b,
+        (Attr::Ints(a), Attr::Ints(b)) => a != b,
+        (Attr::Float(a), Attr::Float(b)) => a.to_bits() != b.to_bits(),
+        (Attr::Floats(a), Attr::Floats(b)) => a.iter().map(|v| v.to_bits()).ne(b.iter().map(|v| v.to_bits())),
+        _ => false,
     }
 }

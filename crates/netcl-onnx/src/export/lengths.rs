@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 
 use netcl_nn::autograd::trace::{Op, Trace, Value, trace};
-use netcl_nn::autograd::{self, Tensor};
+use netcl_nn::autograd::{self, DType, Tensor};
 
-use super::builder::{Builder, Call, Trouble, Written, int};
+use super::builder::{Builder, Call, Trouble, Written, bytes_of, int};
+use super::call::differ;
 use super::{SaveOptions, wrong};
 use crate::error::{Error, Result};
 
@@ -55,6 +56,9 @@ pub(super) struct Runs {
     pub(super) results: Vec<Vec<Value>>,
     /// The open lengths in each run.
     points: Vec<Vec<usize>>,
+    /// Runs with the example's lengths and other values, with their results: what differs there follows from values that were read on
+    /// the host, which no file could do. A module that does not take other values has none.
+    pub(super) varied: Vec<(Trace, Vec<Value>)>,
 }
 
 type Forward<'f> = dyn Fn(&[Tensor]) -> autograd::Result<Vec<Tensor>> + 'f;
@@ -69,16 +73,27 @@ impl Runs {
         forward: &Forward<'_>,
     ) -> Result<Runs> {
         let symbols = symbols(examples, input_names, options)?;
+        let examples = &apart(examples, weights)?;
         let shorter = || {
             let halved = |symbol: &Symbol| Symbol { base: (symbol.base / 2).max(2), limited: true, ..symbol.clone() };
             Runs::with(symbols.iter().map(halved).collect(), examples, weights, forward)
         };
         let first = Runs::with(symbols.clone(), examples, weights, forward);
-        first.or_else(|error| if symbols.is_empty() { Err(error) } else { shorter().map_err(|_| error) })
+        let mut runs =
+            first.or_else(|error| if symbols.is_empty() { Err(error) } else { shorter().map_err(|_| error) })?;
+        let inputs = resized(examples, &runs.symbols, &runs.points[0])?;
+        for turned in [true, false] {
+            let varied = inputs.iter().map(|input| other_values(input, turned)).collect::<Result<Vec<_>>>()?;
+            if let Ok((outputs, traced)) = trace(&varied, weights, || forward(&varied)) {
+                runs.varied.push((traced, outputs.iter().map(|output| Value::from(output.raw())).collect()));
+            }
+        }
+        Ok(runs)
     }
 
     fn with(symbols: Vec<Symbol>, examples: &[Tensor], weights: &[Tensor], forward: &Forward<'_>) -> Result<Runs> {
-        let mut runs = Runs { symbols, traces: Vec::new(), results: Vec::new(), points: Vec::new() };
+        let mut runs =
+            Runs { symbols, traces: Vec::new(), results: Vec::new(), points: Vec::new(), varied: Vec::new() };
         let lengths = |of: &dyn Fn(usize, &Symbol) -> usize, runs: &Runs| -> Vec<usize> {
             runs.symbols.iter().enumerate().map(|(at, symbol)| of(at, symbol)).collect()
         };
@@ -113,20 +128,48 @@ impl Runs {
         Ok(())
     }
 
-    /// Whether the module called other operations in some run.
-    fn differ(&self) -> bool {
+    /// Whether the module called other operations in a run.
+    fn differs(&self, trace: &Trace, results: &[Value]) -> bool {
         let first = &self.traces[0];
-        self.traces.iter().zip(&self.results).any(|(trace, results)| {
-            results.len() != self.results[0].len()
-                || trace.ops.len() != first.ops.len()
-                || trace.ops.iter().zip(&first.ops).any(|(a, b)| a.name != b.name || a.inputs.len() != b.inputs.len())
+        results.len() != self.results[0].len()
+            || trace.ops.len() != first.ops.len()
+            || trace.ops.iter().zip(&first.ops).any(|(a, b)| a.name != b.name || a.inputs.len() != b.inputs.len())
+    }
+
+    /// What an operation of the first trace takes from values that were read on the host.
+    pub(super) fn read_on_host(&self, at: usize) -> Option<String> {
+        let op = &self.traces[0].ops[at];
+        self.varied.iter().filter_map(|(trace, _)| trace.ops.get(at)).find_map(|varied| {
+            let mut settings = op.attributes.iter().zip(&varied.attributes);
+            if let Some(((name, _), _)) = settings.find(|(a, b)| differ(&a.1, &b.1)) {
+                return Some(format!("its {name}"));
+            }
+            let mut operands = op.operands().zip(varied.operands());
+            operands.any(|(a, b)| self.is_other_constant(a, b)).then(|| "a constant".to_owned())
         })
+    }
+
+    /// Whether a result follows from values that were read on the host, and from nothing else.
+    pub(super) fn result_read_on_host(&self, at: usize) -> bool {
+        self.varied.iter().any(|(_, results)| self.is_other_constant(&self.results[0][at], &results[at]))
+    }
+
+    fn is_other_constant(&self, value: &Value, varied: &Value) -> bool {
+        self.traces[0].writer(value).is_none()
+            && value.key() != varied.key()
+            && (value.raw().shape() != varied.raw().shape() || bytes_of(value).ok() != bytes_of(varied).ok())
     }
 
     /// The lengths by which the module's operations differ, if they do.
     pub(super) fn keep_alike(&mut self) -> Option<String> {
-        if !self.differ() {
-            return None;
+        let values = self.varied.iter().any(|(trace, results)| self.differs(trace, results));
+        if values {
+            self.varied.clear();
+        }
+        if !self.traces.iter().zip(&self.results).any(|(trace, results)| self.differs(trace, results)) {
+            let what = "the model calls other operations for other values of its inputs: its Python or Rust code decides by \
+                        numbers that it reads; choose with where() instead";
+            return values.then(|| what.to_owned());
         }
         let names: Vec<&str> = self.symbols.iter().map(|symbol| symbol.name.as_str()).collect();
         let names = names.join(", ");
@@ -255,6 +298,44 @@ fn resized(examples: &[Tensor], symbols: &[Symbol], point: &[usize]) -> Result<V
         }
     }
     Ok(inputs)
+}
+
+/// The examples in memory of their own: values are known by their memory, and one tensor could be two inputs.
+fn apart(examples: &[Tensor], weights: &[Tensor]) -> Result<Vec<Tensor>> {
+    let shares = |a: &Tensor, b: &Tensor| std::sync::Arc::ptr_eq(a.raw().storage(), b.raw().storage());
+    let own = |(at, example): (usize, &Tensor)| {
+        if !examples[..at].iter().chain(weights).any(|other| shares(example, other)) {
+            return Ok(example.clone());
+        }
+        let copy = example.raw().duplicate().map_err(|error| Error::Tensor(error.into()))?;
+        Ok(Tensor::from(copy))
+    };
+    examples.iter().enumerate().map(own).collect()
+}
+
+/// Other values that a module probably takes: the same ones from behind (`turned`), or of another sign and place.
+fn other_values(x: &Tensor, turned: bool) -> Result<Tensor> {
+    let tensor_error = |error: autograd::CoreError| Error::Tensor(error.into());
+    if !turned && x.dtype().is_float() {
+        return Ok(((x * -1.0)? + 1.0)?);
+    }
+    let width = x.dtype().size();
+    let mut bytes = vec![0; x.size() * width];
+    x.read_bytes(&mut bytes).map_err(tensor_error)?;
+    let mut elements: Vec<&[u8]> = bytes.chunks(width).collect();
+    if turned {
+        elements.reverse();
+    } else if !elements.is_empty() {
+        elements.rotate_left(1);
+    }
+    let mut elements = elements.concat();
+    if !turned && (elements == bytes || x.dtype() == DType::U8) {
+        // The lowest bit: an even number becomes the next one, a truth value the other one.
+        elements.iter_mut().step_by(width).for_each(|byte| *byte ^= 1);
+    }
+    let out = Tensor::from_shape(x.queue(), x.shape().to_vec(), x.dtype())?;
+    out.write_bytes(&elements, x.dtype()).map_err(tensor_error)?;
+    Ok(out)
 }
 
 /// A tensor with an axis of another length, again from its beginning where there is not enough.

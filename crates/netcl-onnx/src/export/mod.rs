@@ -33,6 +33,12 @@ use builder::{Builder, Dim, Runs, Trouble, code};
 const OPSET: i64 = 18;
 /// The version of the format that came with it.
 const IR_VERSION: i64 = 8;
+/// The version of the operator set that has bfloat16 everywhere, and of its format.
+const OPSET_OF_BFLOAT16: (i64, i64) = (22, 10);
+/// Why a file would repeat what the example gave.
+const FOLLOWS_FROM_VALUES: &str = "follows from values of the inputs that the model reads on the host (item(), to_host(), numpy(), an index \
+                                   or mask), or from random numbers; a file would repeat those of the example: compute it with \
+                                   operations on tensors";
 /// What one protobuf message can hold, less what else is in the file.
 const MOST_INSIDE: usize = (2 << 30) - (64 << 20);
 
@@ -82,7 +88,7 @@ impl DynamicAxis {
     }
 }
 
-/// Writes a module as an ONNX file (operator set 18). `example` is an input that it takes.
+/// Writes a module as an ONNX file (operator set 18; 22 with bfloat16). `example` is an input that it takes.
 ///
 /// ```
 /// use netcl_nn::autograd::{Tensor, manager};
@@ -103,8 +109,11 @@ impl DynamicAxis {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// The module runs several times: with other batches, and with other values, which shows what it reads on the host.
+///
 /// # Errors
-/// If the module is in training mode, fails, or calls operations that ONNX does not have: all of them are named, with their modules.
+/// If the module is in training mode, fails, or calls operations that ONNX does not have, or that follow from values read on the host
+/// (`item()`, `to_host()`): all of them are named, with their modules.
 pub fn save(path: impl AsRef<Path>, module: &dyn Module, example: &Tensor) -> Result<()> {
     let forward = |inputs: &[Tensor]| Ok(vec![module.forward(&inputs[0])?]);
     save_with(path, module, std::slice::from_ref(example), &SaveOptions::default(), &forward)
@@ -175,6 +184,9 @@ fn to_proto(
     }
     for (at, name) in output_names.iter().enumerate() {
         let seen: Vec<&Value> = runs.results.iter().map(|results| &results[at]).collect();
+        if runs.result_read_on_host(at) {
+            return Err(wrong(format!("the result {name:?} {FOLLOWS_FROM_VALUES}")));
+        }
         let made = b.value(&seen).map_err(said)?;
         let dims = b.shape_of(&seen).map_err(said)?;
         b.name_output(&made, name);
@@ -182,12 +194,17 @@ fn to_proto(
         b.graph.output.push(port);
     }
     prune(&mut b.graph);
+    let narrow = |value: &Value| value.raw().dtype() == DType::BF16;
+    let trace = &runs.traces[0];
+    let values = trace.ops.iter().flat_map(|op| op.operands().chain(&op.outputs));
+    let (opset, ir_version) =
+        if values.chain(&trace.inputs).any(narrow) { OPSET_OF_BFLOAT16 } else { (OPSET, IR_VERSION) };
     Ok(proto::Model {
-        ir_version: IR_VERSION,
+        ir_version,
         producer_name: "netcl".to_owned(),
         producer_version: env!("CARGO_PKG_VERSION").to_owned(),
         graph: Some(b.graph),
-        opset_import: vec![proto::OperatorSet { domain: String::new(), version: OPSET }],
+        opset_import: vec![proto::OperatorSet { domain: String::new(), version: opset }],
         functions: Vec::new(),
     })
 }
@@ -220,7 +237,12 @@ fn write_operations(b: &mut Builder<'_>, runs: &Runs) -> Result<()> {
         if constant && (op.name == "duplicate" || !follows()) {
             continue;
         }
-        if let Err(trouble) = ops::write(b, &call) {
+        let read = if constant { None } else { runs.read_on_host(at) };
+        let written = match read {
+            Some(what) => Err(Trouble::Said(format!("{what} {FOLLOWS_FROM_VALUES}"))),
+            None => ops::write(b, &call),
+        };
+        if let Err(trouble) = written {
             if constant {
                 continue;
             }

@@ -487,3 +487,190 @@ fn strided_convolutions_of_open_sizes() {
         near(&again.forward(&numbers(&shape)).unwrap(), &cnn.forward(&numbers(&shape)).unwrap(), "cnn");
     }
 }
+
+#[test]
+fn one_tensor_as_two_inputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    let module = of(|x| Ok(x.clone()));
+    let forward = |t: &[Tensor]| Ok(vec![functional::sub(&t[0], &functional::mul(&t[1], 3.0)?)?]);
+    let x = numbers(&[2, 3]);
+    save_with(&path, &module, &[x.clone(), x], &SaveOptions::default(), &forward).unwrap();
+    let again = load(&path, &cpu()).unwrap();
+    let inputs = [numbers(&[2, 3]), functional::neg(&numbers(&[2, 3])).unwrap()];
+    let got = again.run(inputs.iter().map(|t| t.clone().into()).collect()).unwrap();
+    near(&got[0].to_tensor(&cpu()).unwrap(), &forward(&inputs).unwrap()[0], "two inputs");
+}
+
+#[test]
+fn equal_constants_as_outputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    let module = of(|x| Ok(x.clone()));
+    let ones = |x: &Tensor| Tensor::full(x.queue(), [2], DType::F32, 1.0);
+    let forward = |t: &[Tensor]| Ok(vec![ones(&t[0])?, ones(&t[0])?, functional::add(&t[0], &ones(&t[0])?)?]);
+    let x = numbers(&[3, 2]);
+    save_with(&path, &module, std::slice::from_ref(&x), &SaveOptions::default(), &forward).unwrap();
+    let got = load(&path, &cpu()).unwrap().run(vec![x.clone().into()]).unwrap();
+    for (got, expected) in got.iter().zip(forward(&[x]).unwrap()) {
+        near(&got.to_tensor(&cpu()).unwrap(), &expected, "constants");
+    }
+}
+
+#[test]
+fn a_step_that_follows_a_length() {
+    let every = |x: &Tensor| x.i((.., Slice::new(Some(0), None, x.shape()[0] as isize)));
+    let halves = of(move |x| functional::sum(&every(x)?, 1, false));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    match save(&path, &halves, &numbers(&[2, 12])) {
+        Err(error) => assert!(error.to_string().contains("dynamic"), "{error}"),
+        Ok(()) => {
+            for batch in [1, 2, 3, 4] {
+                let x = numbers(&[batch, 12]);
+                near(&load(&path, &cpu()).unwrap().forward(&x).unwrap(), &halves.forward(&x).unwrap(), "step");
+            }
+        }
+    }
+}
+
+#[test]
+fn angles_in_all_quadrants() {
+    use functional as f;
+    let angle = |x: &Tensor| f::apply("atan2", &[(&x.i((.., 0))?).into(), (&x.i((.., 1))?).into()], &[]);
+    let module = of(angle);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    save(&path, &module, &numbers(&[4, 2])).unwrap();
+    let points = [
+        [1.0f32, 2.0],
+        [1.0, -2.0],
+        [-1.0, -2.0],
+        [-1.0, 2.0],
+        [0.0, -1.0],
+        [0.0, 1.0],
+        [0.0, 0.0],
+        [1.0, 0.0],
+        [-1.0, 0.0],
+        [1e-5, -1.0],
+        [-1e-5, -1.0],
+        [1e-20, -1.0],
+        [1.0, -0.0],
+        [-1.0, -0.0],
+        [3e30, -3e30],
+    ];
+    let x = Tensor::from_host(&cpu(), points.as_flattened(), [points.len(), 2]).unwrap();
+    near(&load(&path, &cpu()).unwrap().forward(&x).unwrap(), &module.forward(&x).unwrap(), "atan2");
+}
+
+#[test]
+fn normalisation_and_truth_values() {
+    use functional as f;
+    let normed = |x: &Tensor| netcl_nn::autograd::ops::norm::layer_norm(x, 2, None, None, 1e-5);
+    two_axes("layer norm without weights", of(normed), &[2, 5, 4], &[[1, 2], [2, 5], [3, 7]]);
+    same("layer norm of all", of(|x| netcl_nn::autograd::ops::norm::layer_norm(x, 1, None, None, 1e-5)), &[2, 5]);
+    let any = |x: &Tensor| f::cast(&f::max(&f::gt(x, 0.5)?, 1, false)?, DType::F32);
+    same("the largest truth value", of(any), &[3, 7]);
+}
+
+#[test]
+fn bfloat16_needs_a_later_operator_set() {
+    use functional as f;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    let module = of(|x| f::mul(&f::sin(x)?, 2.0));
+    for (dtype, opset) in [(DType::F32, 18), (DType::BF16, 22)] {
+        let x = numbers(&[2, 3]).cast(dtype).unwrap();
+        save(&path, &module, &x).unwrap();
+        let file: proto::Model = wire::read(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(file.opset_import[0].version, opset);
+        near(&load(&path, &cpu()).unwrap().forward(&x).unwrap(), &module.forward(&x).unwrap(), "bfloat16");
+    }
+}
+
+#[test]
+fn values_that_are_read_on_the_host_are_told() {
+    use functional as f;
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |module: Lambda, batch: bool| {
+        let options = SaveOptions { dynamic_batch: batch, ..Default::default() };
+        let forward = |t: &[Tensor]| Ok(vec![module.forward(&t[0])?]);
+        let path = folder.path().join("x.onnx");
+        save_with(path, &module, &[numbers(&[3, 4])], &options, &forward).err().map(|error| error.to_string())
+    };
+    let told = |module: Lambda| {
+        let text = refused(module, false).expect("it was written");
+        assert!(text.contains("on the host") || text.contains("by numbers that it reads"), "{text}");
+    };
+    told(of(|x| {
+        let mask: Vec<f32> = x.to_host::<f32>()?.iter().map(|v| f32::from(*v > 0.0)).collect();
+        f::mul(x, &Tensor::from_host(x.queue(), &mask, x.shape().to_vec())?)
+    }));
+    told(of(|x| f::mul(x, x.to_host::<f32>()?[0] as f64)));
+    told(of(|x| {
+        f::index_select(x, 1, &IndexTensor::from_host(x.queue(), &[i64::from(x.to_host::<f32>()?[0] > -1.0)], [1])?)
+    }));
+    told(of(|x| Tensor::from_host(x.queue(), &x.to_host::<f32>()?, x.shape().to_vec())));
+    told(of(|x| if x.to_host::<f32>()?[0] > 0.0 { f::neg(x) } else { f::relu(&f::neg(x)?) }));
+    // Inputs of other types, all alike.
+    let path = folder.path().join("x.onnx");
+    let picks = |reads: bool| {
+        of(move |x| {
+            let n = f::cast(x, DType::I64)?;
+            if reads {
+                f::mul(&f::cast(x, DType::F32)?, n.to_host::<i64>()?[0] as f64)
+            } else {
+                f::cast(&n, DType::F32)
+            }
+        })
+    };
+    for example in [Tensor::from_host(cpu(), &[1u8; 6], [2, 3]), Tensor::from_host(cpu(), &[7i64; 6], [2, 3])] {
+        let example = example.unwrap();
+        save(&path, &picks(false), &example).unwrap();
+        let text = save(&path, &picks(true), &example).unwrap_err().to_string();
+        assert!(text.contains("on the host"), "{text}");
+    }
+    // What is the same for all values is a constant.
+    assert_eq!(refused(of(|x| f::add(x, &numbers(&[3, 4]))), false), None);
+    assert_eq!(refused(of(|x| x.i((.., [3, 0]))), true), None);
+}
+
+#[test]
+fn what_is_overwritten_through_a_view_is_right_or_told() {
+    use functional as f;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    let modules = [
+        of(|x| {
+            let y = f::neg(x)?;
+            let mut v = f::reshape(&y, [x.shape()[0], 2, 3])?;
+            v.index_put_((.., 1), 7.0, false)?;
+            f::add(&f::reshape(&v, x.shape().to_vec())?, x)
+        }),
+        of(|x| {
+            let y = f::neg(x)?;
+            f::reshape(&y, [x.shape()[0], 2, 3])?.index_put_((.., 1), 7.0, false)?;
+            f::add(&y, x)
+        }),
+        of(|x| {
+            let y = f::neg(x)?;
+            let mut part = f::reshape(&y, [x.shape()[0] * 6])?.i(1..5)?;
+            part.mul_(3.0)?;
+            f::add(&y, x)
+        }),
+    ];
+    let mut told = 0;
+    for (at, module) in modules.iter().enumerate() {
+        match save(&path, module, &numbers(&[2, 6])) {
+            Err(error) => {
+                assert!(error.to_string().contains("through a view"), "{at}: {error}");
+                told += 1;
+            }
+            Ok(()) => {
+                let x = numbers(&[3, 6]);
+                near(&load(&path, &cpu()).unwrap().forward(&x).unwrap(), &module.forward(&x).unwrap(), "views");
+            }
+        }
+    }
+    assert!(told < modules.len());
+}

@@ -175,8 +175,7 @@ fn adaptive(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
 }
 
 /// The weight and the bias of a normalisation, or the given numbers in their place.
-fn affine(b: &mut Builder<'_>, call: &Call<'_>, shape: &[usize]) -> Written<[String; 2]> {
-    let size = shape.iter().product();
+fn affine(b: &mut Builder<'_>, call: &Call<'_>, dims: &[Dim]) -> Written<[String; 2]> {
     let mut next = 1;
     let mut found = |b: &mut Builder<'_>, name: &str, neutral: f64| {
         if call.flag(name) {
@@ -184,14 +183,21 @@ fn affine(b: &mut Builder<'_>, call: &Call<'_>, shape: &[usize]) -> Written<[Str
             let input = b.input(call, next - 1)?;
             return Ok::<_, Trouble>(b.cast(&input, call.op.inputs[next - 1].raw().dtype(), call.dtype()));
         }
-        Ok(b.filled(call.dtype(), shape, &vec![neutral; size]))
+        let lengths: Option<Vec<i64>> = dims.iter().map(Dim::fixed).collect();
+        if let Some(lengths) = lengths {
+            let shape: Vec<usize> = lengths.into_iter().map(|n| n as usize).collect();
+            return Ok(b.filled(call.dtype(), &shape, &vec![neutral; shape.iter().product()]));
+        }
+        let (one, shape) = (b.scalar(call.dtype(), neutral), b.numbers(dims)?);
+        Ok(b.node("Expand", &[&one, &shape], vec![]))
     };
     Ok([found(b, "weight", 1.0)?, found(b, "bias", 0.0)?])
 }
 
 fn batch_norm(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let x = b.input(call, 0)?;
-    let [weight, bias] = affine(b, call, &[call.shape(0)[1]])?;
+    let channels = &b.in_dims(call, 0)?[1..2];
+    let [weight, bias] = affine(b, call, channels)?;
     let mut averages = Vec::new();
     for name in ["mean", "var"] {
         let value = call.operand(name)?;
@@ -206,7 +212,7 @@ fn batch_norm(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
 fn layer_norm(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let x = b.input(call, 0)?;
     let axes = call.int("axes");
-    let inner = call.shape(0)[call.rank() - axes as usize..].to_vec();
+    let inner = b.in_dims(call, 0)?.split_off(call.rank() - axes as usize);
     let [weight, bias] = affine(b, call, &inner)?;
     let attributes = vec![int("axis", -axes), float("epsilon", call.float("eps"))];
     let made = b.node("LayerNormalization", &[&x, &weight, &bias], attributes);
@@ -235,7 +241,7 @@ fn group_norm(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     let x = b.input(call, 0)?;
     let (groups, channels) = (call.int("groups"), call.shape(0)[1]);
     let epsilon = || vec![float("epsilon", call.float("eps"))];
-    let [weight, bias] = affine(b, call, &[channels])?;
+    let [weight, bias] = affine(b, call, &[Dim::Fixed(channels as i64)])?;
     if groups == channels as i64 && call.rank() > 2 {
         let made = b.node("InstanceNormalization", &[&x, &weight, &bias], epsilon());
         return bind(b, call, made);

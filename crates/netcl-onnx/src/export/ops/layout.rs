@@ -90,10 +90,11 @@ fn slice(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
             } else {
                 past
             },
+            step,
         ]
     })?;
-    let (start, end) = (b.numbers(&bounds[..1])?, b.numbers(&bounds[1..])?);
-    let (axis, step) = (b.list(&[axis]), b.list(&[call.int("step")]));
+    let [start, end, step] = [b.numbers(&bounds[..1])?, b.numbers(&bounds[1..2])?, b.numbers(&bounds[2..])?];
+    let axis = b.list(&[axis]);
     let made = b.node("Slice", &[&x, &start, &end, &axis, &step], vec![]);
     bind(b, call, made)
 }

@@ -274,24 +274,23 @@ impl Writer<'_, '_> {
         self.node("Where", &[&condition, &x, &y])
     }
 
-    /// The angle of the point (x, y), which ONNX does not have: half of it is `atan(y / (x + |(x, y)|))`.
+    /// The angle of the point (x, y), which ONNX does not have: `atan(y / x)`, half a turn further to the left of the origin.
     fn atan2(&mut self, y: &str, x: &str) -> Part {
-        let square = |w: &mut Self, v: &str| w.b.node("Mul", &[v, v], vec![]);
-        let (xx, yy) = (square(self, x), square(self, y));
-        let sum = self.b.node("Add", &[&xx, &yy], vec![]);
-        let radius = self.b.node("Sqrt", &[&sum], vec![]);
-        let below = self.b.node("Add", &[&radius, x], vec![]);
-        let ratio = self.b.node("Div", &[y, &below], vec![]);
-        let half = self.b.node("Atan", &[&ratio], vec![]);
-        let two = self.b.scalar(self.dtype, 2.0);
-        let angle = self.b.node("Mul", &[&half, &two], vec![]);
-        // To the left of the origin there is nothing to divide by.
-        let zero = self.b.scalar(self.dtype, 0.0);
-        let on_axis = self.b.node("Equal", &[&below, &zero], vec![]);
-        let left = self.b.node("Less", &[x, &zero], vec![]);
-        let (pi, none) = (self.b.scalar(self.dtype, std::f64::consts::PI), zero);
-        let flat = self.b.node("Where", &[&left, &pi, &none], vec![]);
-        self.node("Where", &[&on_axis, &flat, &angle])
+        let pi = std::f64::consts::PI;
+        let [zero, half_turn, back] = [0.0, pi, -pi].map(|value| self.b.scalar(self.dtype, value));
+        // Minus zero would turn infinities around.
+        let above = self.b.node("Equal", &[x, &zero], vec![]);
+        let x = self.b.node("Where", &[&above, &zero, x], vec![]);
+        let ratio = self.b.node("Div", &[y, &x], vec![]);
+        let angle = self.b.node("Atan", &[&ratio], vec![]);
+        let below = self.b.node("Less", &[y, &zero], vec![]);
+        let turn = self.b.node("Where", &[&below, &back, &half_turn], vec![]);
+        let left = self.b.node("Less", &[&x, &zero], vec![]);
+        let turn = self.b.node("Where", &[&left, &turn, &zero], vec![]);
+        let angle = self.b.node("Add", &[&angle, &turn], vec![]);
+        // At the origin there is nothing to divide by.
+        let on_axis = self.b.node("Equal", &[y, &zero], vec![]);
+        self.node("Where", &[&on_axis, &turn, &angle])
     }
 }
 

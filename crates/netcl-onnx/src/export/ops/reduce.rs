@@ -46,9 +46,10 @@ fn over(b: &mut Builder<'_>, call: &Call<'_>, operator: &str, x: &str, keepdims:
 }
 
 fn reduce(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
+    // Sums of whole numbers are int64; truth values are reduced as numbers.
+    let dtype = if call.dtype() == DType::U8 { DType::I32 } else { call.dtype() };
     let x = b.input(call, 0)?;
-    // Sums of whole numbers are int64.
-    let x = b.cast(&x, call.op.inputs[0].raw().dtype(), call.dtype());
+    let x = b.cast(&x, call.op.inputs[0].raw().dtype(), dtype);
     let operator = match call.op.name {
         "sum" => "ReduceSum",
         "mean" => "ReduceMean",
@@ -58,6 +59,7 @@ fn reduce(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
         _ => "ReduceLogSumExp",
     };
     let made = over(b, call, operator, &x, call.flag("keepdims"));
+    let made = b.cast(&made, dtype, call.dtype());
     bind(b, call, made)
 }
 
@@ -125,8 +127,20 @@ fn truth(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
     bind(b, call, made)
 }
 
+/// The first input, with numbers in the place of truth values.
+fn comparable(b: &mut Builder<'_>, call: &Call<'_>) -> Written<(String, DType)> {
+    let (x, dtype) = (b.input(call, 0)?, call.op.inputs[0].raw().dtype());
+    let number = match dtype {
+        DType::U8 => DType::I32,
+        // TopK has it only in later operator sets.
+        DType::BF16 => DType::F32,
+        other => other,
+    };
+    Ok((b.cast(&x, dtype, number), number))
+}
+
 fn arg(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
-    let mut x = b.input(call, 0)?;
+    let (mut x, _) = comparable(b, call)?;
     let axis = match call.ints("axes")[..] {
         [axis] => axis,
         _ => {
@@ -156,13 +170,14 @@ fn cumsum(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
 
 /// The first so many elements in order along an axis, and where they were; all of them are sorted.
 fn sort(b: &mut Builder<'_>, call: &Call<'_>) -> Written {
-    let x = b.input(call, 0)?;
+    let (x, dtype) = comparable(b, call)?;
     let axis = call.axis("axis");
     let dims = b.out_dims(call)?;
     let count = b.numbers(&dims[axis as usize..=axis as usize])?;
     let attributes = vec![int("axis", axis), int("largest", call.int("largest")), int("sorted", 1)];
     let made = b.node_of("TopK", &[&x, &count], 2, attributes);
-    b.bind(&call.op.outputs[0], made[0].clone());
+    let values = b.cast(&made[0], dtype, call.dtype());
+    b.bind(&call.op.outputs[0], values);
     if let Some(indices) = call.op.outputs.get(1) {
         let cast = b.cast(&made[1], DType::I64, indices.raw().dtype());
         b.bind(indices, cast);
