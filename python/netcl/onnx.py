@@ -26,18 +26,31 @@ class OnnxModule(Module):
         super().__init__()
         self._model = model
         for name, role, tensor in model.stored():
-            *path, leaf = name.split(".")
-            inside: Module = self
-            for part in path:
-                child = inside._modules.get(part)
-                if child is None:
-                    child = Module()
-                    inside.add_module(part, child)
-                inside = child
-            if role == "parameter":
-                inside.register_parameter(leaf, tensor)
-            else:
-                inside.register_buffer(leaf, tensor, persistent=role == "buffer")
+            self._hold(name, role, tensor)
+
+    def _hold(self, name: str, role: str, tensor: Tensor) -> None:
+        """Keeps a tensor under a path of modules, or under its whole name where that is no path: files may use any text."""
+        *path, leaf = name.split(".")
+        inside: Module = self
+        for part in path:
+            child = inside._modules.get(part)
+            if child is None:
+                if not part or hasattr(inside, part):
+                    break
+                child = Module()
+                inside.add_module(part, child)
+            inside = child
+        else:
+            if leaf and not hasattr(inside, leaf):
+                if role == "parameter":
+                    inside.register_parameter(leaf, tensor)
+                else:
+                    inside.register_buffer(leaf, tensor, persistent=role == "buffer")
+                return
+        # Not as an attribute: `inputs`, `forward` and other members are what they are.
+        (self._parameters if role == "parameter" else self._buffers)[name] = tensor
+        if role == "constant":
+            self._unsaved.add(name)
 
     @property
     def inputs(self) -> list[str]:
@@ -110,13 +123,14 @@ def save(
     dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None,
     external_data: bool | None = None,
 ) -> None:
-    """Writes a module as an ONNX file (operator set 18), by running it on example inputs.
+    """Writes a module as an ONNX file (operator set 18; 22 with bfloat16), by running it on example inputs.
 
     Parameters keep their names. With ``dynamic_batch`` the first axis of the first input, and of every other one that is as
     long there, may have any length. ``dynamic_axes`` says instead which axes do, as PyTorch's does:
     ``{"tokens": {0: "batch", 1: "sequence"}}``. Axes of one name are equally long; lengths of outputs follow. Weights lie in a
     file beside the model where they are too large for one, or with ``external_data=True``. An error lists every operation that
-    cannot be written, with its modules.
+    cannot be written, with its modules; also what follows from values that the model reads (``item()``, ``numpy()``), which a file
+    would repeat for all inputs. To find these the model runs with other sizes and values as well.
     """
     names = list(input_names or ()), list(output_names or ())
     axes = None if dynamic_axes is None else _listed(dynamic_axes, names, example_inputs)

@@ -247,3 +247,22 @@ def test_arrays_of_numpy_go_in_and_those_that_devices_lack_come_out(path):
     numbers, bytes_again = netcl.onnx.load(path, device="cpu")(image)
     assert np.array_equal(numbers.numpy(), image / np.float32(2))
     assert bytes_again.dtype == np.uint8 and bytes_again.tolist() == [[0, 2, 4], [200, 254, 255]]
+
+
+def test_names_that_are_no_paths_of_modules(tmp_path):
+    names = ["inputs", "forward", "a", "a.b", "a..c", ".d", "e.", "x:0/y"]
+    graph, last = [], "x"
+    for at, name in enumerate(names):
+        graph.append(node("Add", [last, name], [f"h{at}"], f"sum{at}"))
+        last = f"h{at}"
+    graph += [part(2, "odd"), *(floats(name, np.full(2, at, np.float32)) for at, name in enumerate(names))]
+    graph += [port(11, "x", [2]), port(12, last, [2])]
+    file = tmp_path / "odd.onnx"
+    file.write_bytes(part(1, 8) + part(8, part(2, 17)) + part(7, b"".join(graph)))
+    network = netcl.onnx.load(file, device="cpu")
+    assert {name for name, _ in network.named_parameters()} == set(names)
+    assert network.inputs == ["x"]
+    state = {name: 2 * value for name, value in network.state_dict().items()}
+    assert state.keys() == set(names)
+    network.load_state_dict(state)
+    np.testing.assert_array_equal(network(netcl.zeros(2, device="cpu")).numpy(), np.full(2, 56, np.float32))
