@@ -43,15 +43,18 @@ impl Model {
         Ok(Model { network: Network::Netcl(network), queue: queue.clone(), inputs, outputs })
     }
 
-    fn run(&self, inputs: Vec<netcl::Tensor>) -> Result<Vec<netcl::Tensor>> {
+    /// The results at the given places; those that nobody asked for may be of any kind.
+    fn run(&self, inputs: Vec<netcl::Tensor>, places: &[usize]) -> Result<Vec<netcl::Tensor>> {
         let _scope = no_grad();
-        match &self.network {
-            Network::Netcl(network) => Ok(vec![network.forward(&inputs[0])?]),
-            Network::Onnx(network) => {
-                let results = network.run(inputs.into_iter().map(Value::from).collect())?;
-                Ok(results.iter().map(|value| value.to_tensor(&self.queue)).collect::<netcl::Result<_>>()?)
-            }
-        }
+        let results = match &self.network {
+            Network::Netcl(network) => vec![network.forward(&inputs[0])?.into()],
+            Network::Onnx(network) => network.run(inputs.into_iter().map(Value::from).collect())?,
+        };
+        let picked = |&at: &usize| match results.get(at) {
+            Some(value) => Ok(value.to_tensor(&self.queue)?),
+            None => Err(Failure::value("the model gave fewer results than it says")),
+        };
+        places.iter().map(picked).collect()
     }
 }
 
@@ -179,10 +182,8 @@ pub unsafe extern "C" fn netcl_model_run(
             // SAFETY: the caller's promise.
             ordered[at] = Some(unsafe { reference(tensor, "an input")? }.tensor.clone());
         }
-        let results = model.run(ordered.into_iter().flatten().collect())?;
-        let picked = from.iter().map(|&at| results.get(at).cloned()).collect::<Option<Vec<_>>>();
-        let picked = picked.ok_or_else(|| Failure::value("the model gave fewer results than it says"))?;
-        for (place, tensor) in picked.into_iter().enumerate() {
+        let results = model.run(ordered.into_iter().flatten().collect(), &from)?;
+        for (place, tensor) in results.into_iter().enumerate() {
             // SAFETY: there is room for as many pointers.
             unsafe { put(outputs.wrapping_add(place), "outputs", handle(Tensor { tensor }))? };
         }
