@@ -129,8 +129,8 @@ def save(
     long there, may have any length. ``dynamic_axes`` says instead which axes do, as PyTorch's does:
     ``{"tokens": {0: "batch", 1: "sequence"}}``. Axes of one name are equally long; lengths of outputs follow. Weights lie in a
     file beside the model where they are too large for one, or with ``external_data=True``. An error lists every operation that
-    cannot be written, with its modules; also what follows from values that the model reads (``item()``, ``numpy()``), which a file
-    would repeat for all inputs. To find these the model runs with other sizes and values as well.
+    cannot be written, with its modules; also what follows from values that the model reads (``item()``, ``numpy()``), which a
+    file would repeat for all inputs. To find these the model runs with other sizes and values as well.
     """
     names = list(input_names or ()), list(output_names or ())
     axes = None if dynamic_axes is None else _listed(dynamic_axes, names, example_inputs)
