@@ -61,6 +61,21 @@ impl Args {
         self.places.iter().all(|(offset, _)| offset.is_multiple_of(width))
     }
 
+    /// Whether one tensor does.
+    pub(crate) fn aligned_at(&self, at: usize, width: usize) -> bool {
+        self.places[at].0.is_multiple_of(width)
+    }
+
+    /// With further arguments, after all tensors.
+    pub(crate) fn extend(&mut self, more: impl IntoIterator<Item = Arg>) {
+        self.list.extend(more);
+    }
+
+    /// The arguments of a launch.
+    pub(crate) fn into_list(self) -> SmallVec<[Arg; 8]> {
+        self.list
+    }
+
     /// With a dense tensor that is read.
     pub(crate) fn read(self, tensor: &Tensor) -> Self {
         self.tensor(Some(tensor), Access::Read)

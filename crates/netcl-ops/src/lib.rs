@@ -36,6 +36,7 @@ pub mod pick;
 pub mod pool;
 mod prelude;
 mod prologue;
+pub mod quantized;
 pub mod random;
 pub mod recurrent;
 pub mod reduce;
@@ -74,6 +75,7 @@ pub use pool::{
     avg_pool1d_backward, avg_pool2d, avg_pool2d_backward, max_pool1d, max_pool1d_backward, max_pool2d,
     max_pool2d_backward,
 };
+pub use quantized::quantized_linear;
 pub use recurrent::{recurrent, recurrent_backward};
 pub use reduce::{Axes, all, any, argmax, argmin, logsumexp, max, mean, min, norm, prod, std, sum, var};
 pub use resample::{

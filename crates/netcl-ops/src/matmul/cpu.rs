@@ -29,9 +29,10 @@ use super::problem::{Matrix, Problem};
 use crate::epilogue;
 pub(crate) use direct::PANEL;
 pub(crate) use gemm::{Multiply, gemm};
-use panels::{Operand, Scratch};
-pub(crate) use panels::{Sum, View};
+use panels::Scratch;
+pub(crate) use panels::{Operand, Sum, View};
 use prologue::BoundPrologue;
+pub(crate) use skinny::dot;
 
 /// The largest tile: each pass over a panel of the second operand serves as many rows as its cache lines last.
 const TILE: (usize, usize) = (1024, 512);

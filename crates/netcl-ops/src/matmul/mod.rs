@@ -32,7 +32,7 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 use crate::prologue::CheckedPrologue;
-pub(crate) use cpu::{Multiply, PANEL, Sum, View, gemm, panel_product};
+pub(crate) use cpu::{Multiply, Operand, PANEL, Sum, View, dot, gemm, panel_product};
 pub use netcl_core::kernels::described::{Epilogue, Prologue};
 pub use opencl::build_matmul_kernel;
 use problem::{Problem, overlap};

@@ -24,6 +24,7 @@ mod norm_launches;
 mod pick_grid;
 mod pool_grid;
 mod prologues;
+mod quantized_grid;
 mod random_devices;
 mod recurrent_grid;
 mod reduce_grid;

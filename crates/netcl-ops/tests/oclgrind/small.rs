@@ -17,6 +17,7 @@ use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_ops::elementwise::{Operand, apply};
 use netcl_ops::matmul::{Epilogue, MatmulOptions, Prologue, Variant as Product, linear, matmul, matmul_with};
+use netcl_ops::quantized::{Packing, QuantizedWeight};
 use netcl_ops::reduce::{Variant as Reduction, force_variant};
 use netcl_ops::{self as ops, Axes};
 
@@ -327,6 +328,17 @@ fn products() {
                 (operand(q, &[2, 3, 7], Form::Dense, 1, DType::F32), operand(q, &[5, 7], Form::Dense, 2, DType::F32));
             linear(&x, &w, Some(&bias))
         });
+        for (bits, rows, k) in [(8, 1, 7), (8, 3, 9), (4, 2, 17), (4, 17, 5)] {
+            same(&device, DType::F32, &format!("quantized linear, {bits} bits, {rows} rows"), |q| {
+                let w = QuantizedWeight::quantize(
+                    &operand(q, &[5, k], Form::Dense, 2, DType::F32),
+                    Packing::new(bits, 32)?,
+                )?;
+                let bias = operand(q, &[1, 5], Form::Dense, 3, DType::F32);
+                let bias = netcl_core::tensor::reshape(&bias, [5])?;
+                ops::quantized_linear(&operand(q, &[rows, k], Form::Strided, 1, DType::F32), &w, Some(&bias))
+            });
+        }
     }
 }
 

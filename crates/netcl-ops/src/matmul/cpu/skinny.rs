@@ -139,7 +139,7 @@ simd! {
     }
 
     /// The sum of the products.
-    fn dot<S: Sum>(x: &[S], y: &[S]) -> S {
+    pub(crate) fn dot<S: Sum>(x: &[S], y: &[S]) -> S {
         let mut lanes = [S::ZERO; LANES];
         let (xs, ys) = (x.chunks_exact(LANES), y.chunks_exact(LANES));
         let rest = xs.remainder().iter().zip(ys.remainder()).fold(S::ZERO, |sum, (&x, &y)| sum + x * y);
