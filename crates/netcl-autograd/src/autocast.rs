@@ -60,6 +60,7 @@ const POLICIES: &[(Policy, &[&str])] = &[
             "matmul",
             "linear",
             "linear_cross_entropy",
+            "quantized_linear",
             "bilinear",
             "einsum",
             "conv1d",

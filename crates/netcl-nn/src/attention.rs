@@ -99,7 +99,7 @@ impl MultiheadAttentionOptions {
 pub struct MultiheadAttention {
     in_proj_weight: Tensor,
     in_proj_bias: Option<Tensor>,
-    out_proj: Linear,
+    out_proj: Box<dyn Module>,
     training: bool,
     #[module(settings)]
     settings: MultiheadAttentionOptions,
@@ -124,7 +124,13 @@ impl MultiheadAttention {
         if let Some(bias) = out_proj.bias() {
             build.fill(bias, zeros)?;
         }
+        let out_proj = Box::new(out_proj);
         Ok(MultiheadAttention { in_proj_weight, in_proj_bias, out_proj, training: true, settings })
+    }
+
+    /// Where its weights are.
+    pub(crate) fn queue(&self) -> &Queue {
+        self.in_proj_weight.queue()
     }
 
     /// Self-attention without a mask.

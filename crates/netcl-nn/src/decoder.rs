@@ -16,8 +16,9 @@ use crate::norm::{LayerNorm, LayerNormOptions, RMSNorm, RMSNormOptions};
 use crate::settings::{Settings, probability};
 use crate::transformer::Activation;
 
-pub(crate) fn linear_of(build: &mut Build<'_>, inputs: usize, outputs: usize, bias: bool) -> Result<Linear> {
-    Linear::build(build, LinearOptions { bias, ..LinearOptions::new(inputs, outputs) })
+/// In a box, where [`quantize`](crate::quantize) can put another layer.
+pub(crate) fn linear_of(build: &mut Build<'_>, inputs: usize, outputs: usize, bias: bool) -> Result<Box<dyn Module>> {
+    Ok(Box::new(Linear::build(build, LinearOptions { bias, ..LinearOptions::new(inputs, outputs) })?))
 }
 
 pub(crate) fn layer_norm_of(build: &mut Build<'_>, width: usize, eps: f64, bias: bool) -> Result<LayerNorm> {
@@ -91,8 +92,8 @@ impl CausalSelfAttentionOptions {
 /// Attention of several heads in which a place sees itself and those before it, with the names of GPT-2.
 #[derive(Module)]
 pub struct CausalSelfAttention {
-    c_attn: Linear,
-    c_proj: Linear,
+    c_attn: Box<dyn Module>,
+    c_proj: Box<dyn Module>,
     training: bool,
     #[module(settings)]
     settings: CausalSelfAttentionOptions,
@@ -179,8 +180,8 @@ impl RotaryAttentionOptions {
 /// ```
 #[derive(Module)]
 pub struct RotaryAttention {
-    qkv: Linear,
-    proj: Linear,
+    qkv: Box<dyn Module>,
+    proj: Box<dyn Module>,
     q_norm: Option<RMSNorm>,
     k_norm: Option<RMSNorm>,
     training: bool,
@@ -248,9 +249,9 @@ pub struct SwiGLUOptions {
 /// A gated pair of linear layers: `down(silu(gate(x)) * up(x))`.
 #[derive(Module)]
 pub struct SwiGLU {
-    gate: Linear,
-    up: Linear,
-    down: Linear,
+    gate: Box<dyn Module>,
+    up: Box<dyn Module>,
+    down: Box<dyn Module>,
     #[module(settings)]
     settings: SwiGLUOptions,
 }
@@ -305,8 +306,8 @@ impl FeedForwardOptions {
 /// Two linear layers with an activation between them, with the names of GPT-2.
 #[derive(Module)]
 pub struct FeedForward {
-    c_fc: Linear,
-    c_proj: Linear,
+    c_fc: Box<dyn Module>,
+    c_proj: Box<dyn Module>,
     training: bool,
     #[module(settings)]
     settings: FeedForwardOptions,

@@ -48,6 +48,7 @@ pub mod parameter_list;
 pub mod pool;
 pub mod positional;
 mod print;
+pub mod quantized;
 pub mod residual;
 pub mod rnn;
 pub mod sampling;
@@ -111,6 +112,7 @@ pub use pool::{
 pub use positional::{
     PositionalEmbedding, PositionalEmbeddingOptions, SinusoidalEmbedding, SinusoidalEmbeddingOptions,
 };
+pub use quantized::{Quantization, QuantizedLinear, QuantizedLinearOptions, quantize};
 pub use residual::Residual;
 pub use rnn::{
     GRU, GRUCell, LSTM, LSTMCell, Nonlinearity, RNN, RNNCell, RNNCellOptions, RNNOptions, RecurrentCellOptions,

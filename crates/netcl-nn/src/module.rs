@@ -381,6 +381,39 @@ impl dyn Module {
     }
 }
 
+/// Replacing a module.
+impl dyn Module {
+    /// The box that a module is in, where any other can take its place; `None` for a field of a type of its own. Hooks stay where
+    /// they are, around the box.
+    ///
+    /// ```
+    /// use netcl_nn::{Identity, Module, ReLU, sequential};
+    ///
+    /// let mut model = sequential![ReLU];
+    /// model.apply(&mut |_name, module| {
+    ///     if let Some(place) = module.place() {
+    ///         *place = Box::new(Identity);
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(model.to_string(), "Sequential(\n  (0): Identity()\n)");
+    /// # Ok::<(), netcl_nn::autograd::Error>(())
+    /// ```
+    pub fn place(&mut self) -> Option<&mut Box<dyn Module>> {
+        let any: &mut dyn Any = self;
+        let place = if any.is::<Hooked<Box<dyn Module>>>() {
+            any.downcast_mut::<Hooked<Box<dyn Module>>>()?.inner_mut()
+        } else {
+            any.downcast_mut::<Box<dyn Module>>()?
+        };
+        let inside: &dyn Any = &**place;
+        if inside.is::<Box<dyn Module>>() || inside.is::<Hooked<Box<dyn Module>>>() {
+            return (**place).place();
+        }
+        Some(place)
+    }
+}
+
 impl<M: Module + ?Sized> Module for Box<M> {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         (**self).forward(input)

@@ -96,7 +96,7 @@ impl Module for ModuleDict {
 
     fn visit_mut<'m>(&'m mut self, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
         for (name, module) in &mut self.modules {
-            see(name, MemberMut::Child(&mut **module));
+            see(name, MemberMut::Child(module));
         }
     }
 }

@@ -99,7 +99,7 @@ impl Module for ModuleList {
 
     fn visit_mut<'m>(&'m mut self, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
         for (i, module) in self.modules.iter_mut().enumerate() {
-            see(&i.to_string(), MemberMut::Child(&mut **module));
+            see(&i.to_string(), MemberMut::Child(module));
         }
     }
 }

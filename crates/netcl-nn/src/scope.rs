@@ -3,6 +3,7 @@
 //! A layer does not know its name. The outermost module does: it lists everything inside, and a layer that runs is found in that list by
 //! its address and kind. Nothing is looked up unless somebody asks.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,7 +49,12 @@ impl Drop for Scope {
 }
 
 fn key<M: Module + ?Sized>(module: &M) -> Key {
-    (std::ptr::from_ref(module).cast::<()>() as usize, module.kind())
+    let any: &dyn Any = module.as_module();
+    match any.downcast_ref::<Box<dyn Module>>() {
+        // What runs is the module inside.
+        Some(inside) => key(&**inside),
+        None => (std::ptr::from_ref(module).cast::<()>() as usize, module.kind()),
+    }
 }
 
 /// Tells observers that a module runs: what every `forward` begins with. `#[derive(Module)]` writes it.

@@ -123,7 +123,7 @@ impl Module for Sequential {
 
     fn visit_mut<'m>(&'m mut self, see: &mut dyn FnMut(&str, MemberMut<'m>)) {
         for (i, layer) in self.layers.iter_mut().enumerate() {
-            see(&i.to_string(), MemberMut::Child(&mut **layer));
+            see(&i.to_string(), MemberMut::Child(layer));
         }
     }
 }

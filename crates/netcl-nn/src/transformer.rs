@@ -9,7 +9,6 @@ use crate::attention::{Masks, MultiheadAttention, MultiheadAttentionOptions, dro
 use crate::choices;
 use crate::config::{Build, Configured, LayerConfig, layer_config};
 use crate::decoder::{layer_norm_of, linear_of};
-use crate::linear::Linear;
 use crate::norm::LayerNorm;
 use crate::settings::{Settings, depth};
 
@@ -80,7 +79,7 @@ impl TransformerLayerOptions {
         layer_norm_of(build, self.d_model, self.layer_norm_eps, self.bias)
     }
 
-    fn linears(&self, build: &mut Build<'_>) -> Result<(Linear, Linear)> {
+    fn linears(&self, build: &mut Build<'_>) -> Result<(Box<dyn Module>, Box<dyn Module>)> {
         let &TransformerLayerOptions { d_model, dim_feedforward, bias, .. } = self;
         Ok((linear_of(build, d_model, dim_feedforward, bias)?, linear_of(build, dim_feedforward, d_model, bias)?))
     }
@@ -133,8 +132,8 @@ layers!(TransformerEncoderLayer, TransformerDecoderLayer);
 #[derive(Module)]
 pub struct TransformerEncoderLayer {
     self_attn: MultiheadAttention,
-    linear1: Linear,
-    linear2: Linear,
+    linear1: Box<dyn Module>,
+    linear2: Box<dyn Module>,
     norm1: LayerNorm,
     norm2: LayerNorm,
     training: bool,
@@ -179,8 +178,8 @@ impl TransformerEncoderLayer {
 pub struct TransformerDecoderLayer {
     self_attn: MultiheadAttention,
     multihead_attn: MultiheadAttention,
-    linear1: Linear,
-    linear2: Linear,
+    linear1: Box<dyn Module>,
+    linear2: Box<dyn Module>,
     norm1: LayerNorm,
     norm2: LayerNorm,
     norm3: LayerNorm,
@@ -259,7 +258,7 @@ macro_rules! stacks {
                 depth(NAME, "num_layers", num_layers)?;
                 let mut layers = host::with_capacity(NAME, num_layers)?;
                 for _ in 1..num_layers {
-                    let mut copy = $layer::build(&mut Build::on(layer.linear1.weight().queue()).hollow(), layer.options()?)?;
+                    let mut copy = $layer::build(&mut Build::on(layer.self_attn.queue()).hollow(), layer.options()?)?;
                     for (name, tensor) in layer.named_parameters() {
                         copy.set_tensor(&name, Some(duplicate(&tensor.detach())?.with_grad()))?;
                     }

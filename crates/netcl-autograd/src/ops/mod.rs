@@ -21,6 +21,7 @@ pub mod pad;
 pub mod pointwise;
 pub mod pool;
 pub mod products;
+pub mod quantized;
 pub mod random;
 pub mod rearrange;
 pub mod recurrent;

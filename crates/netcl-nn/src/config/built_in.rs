@@ -91,6 +91,7 @@ pub(super) static TABLE: &[Entry] = &[
     Entry::of::<PixelUnshuffle>(),
     Entry::of::<PoissonNLLLoss>(),
     Entry::of::<PositionalEmbedding>(),
+    Entry::of::<QuantizedLinear>(),
     Entry::of::<RMSNorm>(),
     Entry::of::<RNN>(),
     Entry::of::<RNNCell>(),

@@ -117,7 +117,7 @@ pub struct ResNet {
     layer2: Vec<Block>,
     layer3: Vec<Block>,
     layer4: Vec<Block>,
-    fc: Linear,
+    fc: Box<dyn Module>,
     #[module(settings)]
     settings: ResNetOptions,
 }
@@ -213,7 +213,7 @@ impl ResNet {
         let layer2 = parts.layer(ends[0], widths[1], layers[1], 2)?;
         let layer3 = parts.layer(ends[1], widths[2], layers[2], 2)?;
         let layer4 = parts.layer(ends[2], widths[3], layers[3], 2)?;
-        let fc = Linear::build(build, LinearOptions::new(ends[3], num_classes))?;
+        let fc = Box::new(Linear::build(build, LinearOptions::new(ends[3], num_classes))?);
         let model = ResNet { conv1, bn1, layer1, layer2, layer3, layer4, fc, settings };
         for (_, module) in model.named_modules() {
             if let Some(conv) = module.downcast_ref::<Conv2d>() {
@@ -240,9 +240,9 @@ impl ResNet {
         flatten(&adaptive_avg_pool2d(&x, [1, 1])?, 1, -1)
     }
 
-    /// The classifier.
-    pub fn fc(&self) -> &Linear {
-        &self.fc
+    /// The classifier: a [`Linear`], unless it was quantised.
+    pub fn fc(&self) -> &dyn Module {
+        &*self.fc
     }
 
     /// Folds every batch normalisation into the convolution before it ([`fuse_conv_bn`]): the same results with fewer launches,

@@ -10,3 +10,4 @@ mod modules_config;
 mod modules_derive;
 mod modules_shared;
 mod modules_system;
+mod quantized;

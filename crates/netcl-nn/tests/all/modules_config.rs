@@ -61,6 +61,9 @@ fn needed(kind: &str) -> &'static str {
         kind if kind.ends_with("Pad1d") || kind.ends_with("Pad2d") => r#"{"padding": 1}"#,
         "CausalSelfAttention" | "MultiheadAttention" => r#"{"embed_dim": 4, "num_heads": 2, "bias": false}"#,
         "RotaryAttention" | "DecoderBlock" => r#"{"dim": 4, "n_head": 2, "qk_norm": true}"#,
+        "QuantizedLinear" => {
+            r#"{"in_features": 40, "out_features": 2, "bits": 4, "group": 32, "bias": false, "dtype": "float64"}"#
+        }
         "SwiGLU" => r#"{"dim": 4, "bias": true}"#,
         "FeedForward" => r#"{"dim": 4, "hidden": 8, "activation": "relu"}"#,
         "TransformerBlock" => r#"{"d_model": 4, "num_heads": 2, "dropout": 0.1}"#,
