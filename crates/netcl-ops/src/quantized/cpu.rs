@@ -87,20 +87,29 @@ impl<'v, E: Operand> Weight<'v, E> {
     }
 }
 
+#[inline(always)]
+fn value<S: Sum>(word: i32, bits: usize, i: usize) -> S {
+    S::from_f64(f64::from(((word >> (bits * i)) & ((1 << bits) - 1)) - (1 << (bits - 1))))
+}
+
 simd! {
     fn eight<S: Sum>(words: &[i32], scale: S, to: &mut [S]) {
-        for (to, &word) in to.chunks_mut(4).zip(words) {
-            for (i, to) in to.iter_mut().enumerate() {
-                *to = S::from_f64(f64::from(((word >> (8 * i)) & 255) - 128)) * scale;
-            }
+        let (whole, rest) = to.as_chunks_mut::<4>();
+        for (to, &word) in whole.iter_mut().zip(words) {
+            to.iter_mut().enumerate().for_each(|(i, to)| *to = value::<S>(word, 8, i) * scale);
+        }
+        if let [.., last] = words {
+            rest.iter_mut().enumerate().for_each(|(i, to)| *to = value::<S>(*last, 8, i) * scale);
         }
     }
 
     fn four<S: Sum>(words: &[i32], scale: S, to: &mut [S]) {
-        for (to, &word) in to.chunks_mut(8).zip(words) {
-            for (i, to) in to.iter_mut().enumerate() {
-                *to = S::from_f64(f64::from(((word >> (4 * i)) & 15) - 8)) * scale;
-            }
+        let (whole, rest) = to.as_chunks_mut::<8>();
+        for (to, &word) in whole.iter_mut().zip(words) {
+            to.iter_mut().enumerate().for_each(|(i, to)| *to = value::<S>(word, 4, i) * scale);
+        }
+        if let [.., last] = words {
+            rest.iter_mut().enumerate().for_each(|(i, to)| *to = value::<S>(*last, 4, i) * scale);
         }
     }
 }

@@ -9,6 +9,7 @@ use netcl_autograd::ops::grid::{GridMode, GridPadding, affine_grid, grid_sample}
 use netcl_autograd::ops::norm::LocalResponse;
 use netcl_autograd::ops::pad::PadMode;
 use netcl_autograd::ops::pool::Window;
+use netcl_autograd::ops::quantized::{Packing, quantized_linear};
 use netcl_autograd::ops::recurrent::{Cell, Recurrent, RecurrentOutput, recurrent};
 use netcl_autograd::ops::{
     activation, distance, elementwise, indexing, layout, linalg, matmul, norm, pad, pool, resample, shuffle, softmax,
@@ -178,6 +179,12 @@ pub(crate) fn cases() -> Vec<Case> {
     let linear: &[(&[usize], (f64, f64))] = &[(&[2, 5, 3], ONE), (&[4, 3], ONE), (&[4], ONE)];
     case("linear", true, linear, Box::new(|t| matmul::linear(t[0], t[1], Some(t[2]))));
     case("linear without bias", true, &linear[..2], Box::new(|t| matmul::linear(t[0], t[1], None)));
+    let quantized: Function = Box::new(|t| {
+        let weight = Tensor::full(t[0].queue(), [4, 1], DType::I32, f64::from(0x5A90_7F81))?;
+        let scale = Tensor::full(t[0].queue(), [4, 1], t[0].dtype(), 0.01)?;
+        quantized_linear(t[0], &weight, &scale, Some(t[1]), Packing::new(8, 64)?)
+    });
+    case("quantized_linear", true, &[(&[2, 5, 3], ONE), (&[4], ONE)], quantized);
     case("bias_add", false, &[(&[2, 5, 3], ONE), (&[3], ONE)], Box::new(|t| matmul::bias_add(t[0], t[1])));
     case("bias_add, images", false, &[(&[2, 3, 2, 2], ONE), (&[3], ONE)], Box::new(|t| matmul::bias_add(t[0], t[1])));
 
