@@ -388,6 +388,7 @@ def every_layer(queue):
         nn.PositionalEmbedding(queue, 5, 4),
         nn.SinusoidalEmbedding(queue, 5, 4),
         nn.SwiGLU(queue, 4),
+        nn.QuantizedLinear(queue, 40, 3, bits=4, group=32, bias=False),
         nn.RotaryAttention(queue, 4, 2, qk_norm=False),
         nn.DecoderBlock(queue, 4, 2, hidden=6),
         nn.ChannelShuffle(2),

@@ -15,6 +15,7 @@ from netcl.nn.init import constant, kaiming_uniform, normal, xavier_uniform
 from netcl.nn.layers import *
 from netcl.nn.mobilenet import MobileNetV2
 from netcl.nn.module import IncompatibleKeys, Module, Parameter, RemovableHandle, StateDictError
+from netcl.nn.quantized import quantize
 from netcl.nn.resnet import ResNet, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152
 from netcl.nn.vit import VisionTransformer, ViTB16
 
@@ -117,6 +118,7 @@ __all__ = [
     "PixelUnshuffle",
     "PoissonNLLLoss",
     "PositionalEmbedding",
+    "QuantizedLinear",
     "RMSNorm",
     "RNNCell",
     "RReLU",
@@ -189,6 +191,7 @@ __all__ = [
     "models",
     "mse_loss",
     "normal",
+    "quantize",
     "register_layer",
     "resnet",
     "tiny_cnn_config",

@@ -116,6 +116,7 @@ __all__ = [
     "PixelUnshuffle",
     "PoissonNLLLoss",
     "PositionalEmbedding",
+    "QuantizedLinear",
     "RMSNorm",
     "RNNCell",
     "RReLU",

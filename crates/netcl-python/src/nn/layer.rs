@@ -197,10 +197,13 @@ impl Layer {
     }
 
     fn of(py: Python<'_>, config: &LayerConfig, build: Build<'_>) -> PyResult<Layer> {
-        let module = py.detach(|| build_layer(build, config)).py()?;
-        let mut seen = Seen { parts: Vec::new(), slots: Vec::new() };
-        seen.add(py, &*module, None, "");
-        Ok(Layer { kind: config.kind.clone(), module: RwLock::new(module), seen: Mutex::new(seen) })
+        Ok(Layer::holding(py, py.detach(|| build_layer(build, config)).py()?))
+    }
+
+    /// A layer that Rust has made.
+    pub(super) fn holding(py: Python<'_>, module: Box<dyn Module>) -> Layer {
+        let (kind, seen) = (module.kind().to_owned(), Mutex::new(Seen::of(py, &*module)));
+        Layer { kind, module: RwLock::new(module), seen }
     }
 
     pub(super) fn kind(&self) -> &str {
@@ -256,7 +259,9 @@ impl Layer {
 
     /// Takes over what has changed in the module.
     fn follow(&self, py: Python<'_>, own: &Bound<'_, PyDict>) -> PyResult<()> {
-        let Seen { parts, slots } = &mut *self.seen();
+        let module = own;
+        let mut seen = self.seen();
+        let Seen { parts, slots } = &mut *seen;
         // The `__dict__` of each part, or none where a child is missing.
         let mut found: SmallVec<[Option<Bound<'_, PyDict>>; 4]> = SmallVec::new();
         for part in parts {
@@ -268,6 +273,11 @@ impl Layer {
                 let version = own.get_item(intern!(py, "_version"))?;
                 let steady = matches!((&version, &part.version), (Some(now), Some(then)) if now.is(then));
                 if !steady {
+                    if self.exchanged(own, part)? {
+                        *seen = Seen::of(py, &**self.read());
+                        drop(seen);
+                        return self.follow(py, module);
+                    }
                     self.follow_settings(own, part)?;
                     part.version = version.map(Bound::unbind);
                 }
@@ -295,16 +305,41 @@ impl Layer {
         Ok(())
     }
 
-    fn follow_settings(&self, own: &Bound<'_, PyDict>, part: &mut Part) -> PyResult<()> {
-        if part.inside.is_some() {
-            let layer = own.get_item(intern!(own.py(), "_layer"))?;
-            let layer = layer.as_ref().and_then(|layer| layer.cast::<Layer>().ok());
-            if layer.is_none_or(|layer| layer.get().kind != part.kind) {
-                let (outer, name, kind) = (&self.kind, &part.full, part.kind);
-                let what = format!("{outer}: {name} is computed as a {kind}; no other module can take its place");
-                return Err(PyTypeError::new_err(what));
-            }
+    /// Whether another kind of layer stood in the place of a part, and is there now: a `QuantizedLinear` for a `Linear`.
+    fn exchanged(&self, own: &Bound<'_, PyDict>, part: &Part) -> PyResult<bool> {
+        let layer = own.get_item(intern!(own.py(), "_layer"))?;
+        let layer = layer.as_ref().and_then(|layer| layer.cast::<Layer>().ok());
+        if part.inside.is_none() || layer.is_some_and(|layer| layer.get().kind == part.kind) {
+            return Ok(false);
         }
+        let mut exchanged = false;
+        let mut new = match layer {
+            Some(layer) => {
+                let config = layer_config(&**layer.get().read()).py()?;
+                Some(build_layer(hollow(), &config).py()?)
+            }
+            None => None,
+        };
+        let exchange = &mut |path: &str, module: &mut dyn Module| {
+            if path == part.full
+                && let Some(place) = module.place()
+                && let Some(new) = new.take()
+            {
+                *place = new;
+                exchanged = true;
+            }
+            Ok(())
+        };
+        self.write().apply(exchange).py()?;
+        if exchanged {
+            return Ok(true);
+        }
+        let (outer, name, kind) = (&self.kind, &part.full, part.kind);
+        let what = format!("{outer}: {name} is computed as a {kind}; this module cannot take its place");
+        Err(PyTypeError::new_err(what))
+    }
+
+    fn follow_settings(&self, own: &Bound<'_, PyDict>, part: &mut Part) -> PyResult<()> {
         let mut changed = Vec::new();
         for (name, then) in &part.settings {
             // A bias that is there or not is a setting to the constructor, and a parameter afterwards.
@@ -339,6 +374,12 @@ impl Layer {
 }
 
 impl Seen {
+    fn of(py: Python<'_>, module: &dyn Module) -> Seen {
+        let mut seen = Seen { parts: Vec::new(), slots: Vec::new() };
+        seen.add(py, module, None, "");
+        seen
+    }
+
     /// Adds the places of a module: its settings and tensors, and those of the modules inside.
     fn add(&mut self, py: Python<'_>, module: &dyn Module, inside: Option<(usize, Py<PyString>)>, full: &str) {
         let part = self.parts.len();
