@@ -137,7 +137,7 @@ class Layer(Module):
         self._buffers.update(layer.tensors(buffers=True))
         for name, value in layer.settings.items():
             # A setting that has the name of a method (PReLU's num_parameters) is no attribute.
-            if name not in self._parameters and not hasattr(type(self), name):
+            if name not in self._parameters and name not in self._buffers and not hasattr(type(self), name):
                 own[name] = value
         for name, inner in layer.children():
             self._modules[name] = _inside(inner)
@@ -156,7 +156,7 @@ class Layer(Module):
 
     def _now(self, settings: dict[str, Any]) -> dict[str, Any]:
         """The settings as they are by now; a bias that is there, or not, is a truth value to the constructor."""
-        tensors, own = self._parameters, self.__dict__
+        tensors, own = {**self._parameters, **self._buffers}, self.__dict__
         return {
             name: tensors[name] is not None if name in tensors else own.get(name, value) for name, value in settings.items()
         }
