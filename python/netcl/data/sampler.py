@@ -99,7 +99,7 @@ class WeightedRandomSampler(Sampler):
         generator: Any = None,
     ) -> None:
         if isinstance(seed, bool):  # PyTorch's third argument
-            seed, replacement = 0, seed
+            replacement, seed = bool(seed), 0
         if not replacement:
             raise ValueError("WeightedRandomSampler: draws are with replacement; RandomSampler has every sample once")
         if generator is not None:

@@ -40,7 +40,8 @@ def remove_weight_norm(module: Module, name: str = "weight") -> Module:
     """Makes a weight that ``weight_norm`` split an ordinary one again."""
     if f"{name}_g" not in module._parameters:
         raise ValueError(f"remove_weight_norm: {name!r} of {type(module).__name__} has no weight_norm")
-    now, trained = getattr(module, name).detach(), module._parameters[f"{name}_v"].requires_grad
+    direction = module._parameters[f"{name}_v"]
+    now, trained = getattr(module, name).detach(), direction is not None and direction.requires_grad
     underive(module, name)
     del module._parameters[f"{name}_g"], module._parameters[f"{name}_v"]
     module.register_parameter(name, Parameter(now.clone(), trained))

@@ -42,7 +42,8 @@ class ParametrizationList(ModuleList):
                 with no_grad():
                     known._move_to(original.detach())
             return
-        trained = self._parameters.pop("original").requires_grad
+        known = self._parameters.pop("original")
+        trained = known is not None and known.requires_grad
         self._originals = len(original)
         for i, part in enumerate(original):
             self.register_parameter(f"original{i}", Parameter(part.detach().clone(), trained))
@@ -141,7 +142,7 @@ def underive(module: Module, name: str) -> None:
     module.__dict__.pop(name, None)
 
 
-def _remade(base: type, derived: dict[str, Callable[[Any], Tensor]]) -> Any:
+def _remade(base: Any, derived: dict[str, Callable[[Any], Tensor]]) -> Any:
     module: Any = base.__new__(base)
     _set_class(module, base, derived)
     return module
