@@ -243,6 +243,7 @@ fn run(stream: &Stream, source: Source, name: &str, grid: Grid, args: &[Arg<'_>]
 pub fn advice(found: std::result::Result<&Discovery, &ClError>) -> Vec<String> {
     let mut advice = Vec::new();
     match found {
+        Err(ClError::Load(error)) if error.named => advice.push(format!("{error}.")),
         Err(ClError::Load(error)) => {
             advice.push(format!("There is no OpenCL library ({}).", error.tried.join("; ")));
             advice.push(INSTALL_LOADER.to_owned());
@@ -359,8 +360,13 @@ mod tests {
     fn advice_names_packages() {
         let text = advice(Ok(&Discovery::default())).join("\n");
         assert!(text.contains("pocl-opencl-icd") && text.contains("intel-opencl-rt"), "{text}");
-        let load = ClError::from(netcl_core::backend::opencl::LoadError { tried: vec!["a: b".into()] });
-        let text = advice(Err(&load)).join("\n");
+        let without = |named| {
+            let load = netcl_core::backend::opencl::LoadError { tried: vec!["a: b".into()], named };
+            advice(Err(&load.into())).join("\n")
+        };
+        let text = without(false);
         assert!(text.contains("a: b") && text.contains("ocl-icd-libopencl1"), "{text}");
+        let text = without(true);
+        assert!(text.contains("a: b") && text.contains("correct or unset it") && !text.contains("nstall"), "{text}");
     }
 }

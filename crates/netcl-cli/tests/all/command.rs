@@ -112,13 +112,13 @@ fn a_machine_without_opencl_gets_the_cpu_and_advice() {
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     let plain = text(&output);
     assert!(plain.contains("[cpu]") && !plain.contains("[0]"), "{plain}");
-    assert!(plain.contains("ocl-icd-libopencl1") && plain.contains("pocl-opencl-icd"), "{plain}");
+    assert!(plain.contains("NETCL_OPENCL_LIB names a file") && !plain.contains("apt install"), "{plain}");
     let list = json(&["devices", "--json"], &[HIDDEN]);
     assert_eq!(list["devices"].as_array().unwrap().len(), 1);
     assert!(list["failures"][0]["problem"].as_str().unwrap().contains("/nonexistent"), "{list}");
     let report = json(&["doctor", "--json"], &[HIDDEN]);
     assert_eq!(report["passed"], true);
-    assert!(report["advice"].to_string().contains("intel-opencl-rt"), "{report}");
+    assert!(report["advice"].to_string().contains("correct or unset it"), "{report}");
     assert_eq!(netcl(&["doctor"], &[HIDDEN]).status.code(), Some(0));
 }
 

@@ -15,13 +15,24 @@ pub const LIBRARY_VARIABLE: &str = env::OPENCL_LIB.name;
 
 /// No OpenCL library could be loaded; the text lists every name that was tried and the loader's answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "OpenCL is not available: {}; install an OpenCL loader (Debian: ocl-icd-libopencl1) and a driver, or name the library in {LIBRARY_VARIABLE}",
-    tried.join("; ")
-)]
+#[error("OpenCL is not available: {}; {}", tried.join("; "), self.advice())]
 pub struct LoadError {
     /// One line per name tried: the name and why it failed.
     pub tried: Vec<String>,
+    /// Whether [`LIBRARY_VARIABLE`] named the only one: then the variable is wrong, whatever is installed.
+    pub named: bool,
+}
+
+impl LoadError {
+    fn advice(&self) -> String {
+        if self.named {
+            format!("{LIBRARY_VARIABLE} names a file that cannot be loaded; correct or unset it")
+        } else {
+            format!(
+                "install an OpenCL loader (Debian: ocl-icd-libopencl1) and a driver, or name the library in {LIBRARY_VARIABLE}"
+            )
+        }
+    }
 }
 
 /// The function behind one of opencl-sys' `Option<fn>` types.
@@ -163,7 +174,7 @@ fn load() -> Result<Api, LoadError> {
     }
     // Where there is no OpenCL, a child is as good as its parent.
     fork::set_loaded(false);
-    Err(LoadError { tried })
+    Err(LoadError { tried, named: env::OPENCL_LIB.text().is_some() })
 }
 
 /// What the system's loader said: libloading keeps it one level down.
