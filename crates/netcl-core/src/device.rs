@@ -136,7 +136,7 @@ impl DeviceManager {
         };
         // NETCL_DEVICE names something that is not there: falling back in silence would hide the mistake.
         if handle.is_none() && selector == "auto" {
-            return Err(self.no_device(&asked));
+            return Err(self.no_device(&asked, Some(env::DEVICE.name)));
         }
         lock(&self.handles)?.insert(asked, handle.clone());
         Ok(handle)
@@ -144,7 +144,7 @@ impl DeviceManager {
 
     /// The device a selector names, or an error that lists the devices there are.
     pub fn get(&self, selector: &str) -> Result<DeviceHandle> {
-        self.default(selector)?.ok_or_else(|| self.no_device(selector))
+        self.default(selector)?.ok_or_else(|| self.no_device(selector, None))
     }
 
     /// The handle of an OpenCL device; the same device always has the same one.
@@ -180,12 +180,12 @@ impl DeviceManager {
         Ok(self.cpu_driver.get_or_init(|| handle).clone())
     }
 
-    fn no_device(&self, selector: &str) -> Error {
+    fn no_device(&self, selector: &str, variable: Option<&'static str>) -> Error {
         let devices = self.discover().unwrap_or_default();
         let mut available: Vec<String> =
             devices.iter().enumerate().map(|(i, d)| format!("{i} ({}: {})", d.platform().name(), d.name())).collect();
         available.push(format!("cpu ({})", self.cpu().device_name));
-        Error::NoDevice { selector: selector.to_owned(), available: available.join(", ") }
+        Error::NoDevice { selector: selector.to_owned(), variable, available: available.join(", ") }
     }
 }
 

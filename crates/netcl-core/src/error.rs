@@ -172,10 +172,12 @@ pub enum Error {
         rhs: String,
     },
     /// A selector that matches no device.
-    #[error("no device matches {selector:?}; available: {available}")]
+    #[error("no device matches {selector:?}{}; available: {available}", said_by(*variable))]
     NoDevice {
         /// The selector as given.
         selector: String,
+        /// The environment variable that it was given in, if it was.
+        variable: Option<&'static str>,
         /// The devices there are.
         available: String,
     },
@@ -248,6 +250,11 @@ pub enum Error {
         /// What the object's state forbids and what to do.
         what: String,
     },
+}
+
+/// Where a selector comes from: ` (NETCL_DEVICE says so)`.
+fn said_by(variable: Option<&str>) -> String {
+    variable.map_or_else(String::new, |variable| format!(" ({variable} says so)"))
 }
 
 /// What axes there are: `which has axes 0 to 2 (or -3 to -1)`.

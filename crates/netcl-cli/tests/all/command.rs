@@ -103,7 +103,10 @@ fn the_doctor_looks_at_one_device() {
     let output = netcl(&["doctor", "--device", "no-such-device"], &[]);
     assert_eq!(output.status.code(), Some(1));
     let text = errors(&output);
-    assert!(text.contains("no device matches \"no-such-device\"") && text.contains("cpu ("), "{text}");
+    assert!(text.contains("no device matches \"no-such-device\"; available") && text.contains("cpu ("), "{text}");
+    let output = netcl(&["tune"], &[("NETCL_DEVICE", "no-such-device")]);
+    let text = errors(&output);
+    assert!(text.contains("no device matches \"no-such-device\" (NETCL_DEVICE says so); available"), "{text}");
 }
 
 #[test]
