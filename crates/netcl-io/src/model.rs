@@ -125,7 +125,7 @@ pub fn load_weights(path: impl AsRef<Path>, model: &mut dyn Module) -> Result<Ma
 /// ```
 ///
 /// # Errors
-/// As [`load_weights`], and if two tensors get the same name.
+/// As [`load_weights`], if two tensors get the same name, and if no name of the file is in the model, whatever `strict` says.
 pub fn load_weights_with(path: impl AsRef<Path>, model: &mut dyn Module, options: &LoadOptions) -> Result<Loaded> {
     let path = path.as_ref();
     let file = open(path)?;
@@ -225,5 +225,15 @@ fn matched(tensors: &dyn Tensors, model: &dyn Module, strict: Strict) -> Result<
         let problems = shapes.chain(missing).chain(unexpected).chain(more).collect();
         Error::Weights { path: tensors.path().to_owned(), problems }
     })?;
+    // Not even a part fits: a model of random weights would pass for a loaded one.
+    if pairs.is_empty()
+        && let (Some(ours), Some((theirs, _))) = (unknown.first(), targets.iter().next())
+    {
+        let count = unknown.len();
+        let problem = format!(
+            "none of the file's {count} names is in the model; the file has {ours:?}, the model {theirs:?}: see rename"
+        );
+        return Err(Error::Weights { path: tensors.path().to_owned(), problems: vec![problem] });
+    }
     Ok((report, pairs))
 }

@@ -53,8 +53,8 @@ def load_model(
 
     A ``.netcl`` file of ``save_model`` (also of the published package) is built from its configuration. For a class of one's
     own, and for other files, give the ``model`` to load into: its names are compared with the file's, after ``rename`` has
-    replaced patterns in these (``rename=[(r"^module\\.", "")]``). With ``strict=False`` what fits is loaded. An error names
-    everything that does not fit, and nothing has changed then.
+    replaced patterns in these (``rename=[(r"^module\\.", "")]``). With ``strict=False`` what fits is loaded, which must be
+    something. An error names everything that does not fit, and nothing has changed then.
     """
     if model is None:
         kind, metadata = _io.metadata(path)

@@ -215,6 +215,10 @@ fn weights_of_other_names_are_loaded() {
         assert_eq!(loaded.report.unexpected, ["optimizer.step"]);
         assert_eq!(bits(&first), bits(&second), "{name}");
         load(Strict::Yes, &[prefix, ("^optimizer.*", "")], &mut second).unwrap();
+        let text = load(Strict::No, &[], &mut second).unwrap_err().to_string();
+        let count = archive.arrays().count();
+        assert!(text.contains(&format!("none of the file's {count} names is in the model")), "{text}");
+        assert!(text.contains("the model \"0.") && text.contains("see rename"), "{text}");
         let text = load(Strict::Yes, &[(r"^net\.module\.\d", "x")], &mut second).unwrap_err().to_string();
         assert!(text.contains("\"net.module.0.") && text.contains("both get the name \"x."), "{text}");
     }
