@@ -13,7 +13,7 @@ use crate::sample::Sample;
 /// The images of a folder that has a folder for each class, as torchvision's `ImageFolder`.
 ///
 /// Classes are the folders' names in alphabetical order; files are those that end in `.png`, `.jpg` or `.jpeg`, in folders
-/// within them too, in alphabetical order. An image is read when its sample is asked for, so a loader decodes in parallel.
+/// within them too, in alphabetical order; names that begin with a dot are left out. An image is read when its sample is asked for, so a loader decodes in parallel.
 /// Samples are lists of the image (bytes of shape `[channels, height, width]`) and its label (int64).
 ///
 /// ```no_run
@@ -101,10 +101,12 @@ impl ImageFolder {
     }
 }
 
-/// What is in a folder, in alphabetical order: the order in which the system lists it differs between machines.
+/// What is in a folder, in alphabetical order: the order in which the system lists it differs between machines. Names that begin
+/// with a dot are left out: `.ipynb_checkpoints` is no class, and `._1.png` no picture.
 pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let list = || std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>();
     let mut paths = list().map_err(|reason| Error::Read { path: folder.to_owned(), reason })?;
+    paths.retain(|path| !path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")));
     paths.sort();
     Ok(paths)
 }
@@ -163,6 +165,8 @@ mod tests {
         write(&at("ape/a/deep.png"), 2, 2, 7);
         std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/halves.jpg"), at("ape/c.jpg")).unwrap();
         std::fs::write(at("ape/notes.txt"), "no image").unwrap();
+        std::fs::create_dir(at(".ipynb_checkpoints")).unwrap();
+        std::fs::write(at("ape/._b.png"), "no image").unwrap();
         let set = ImageFolder::open(root.path()).unwrap();
         assert_eq!(set.classes(), ["ape", "zebra"]);
         assert_eq!(set.files().iter().map(|(_, class)| *class).collect::<Vec<_>>(), [0, 0, 0, 1]);
