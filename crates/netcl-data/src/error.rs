@@ -46,10 +46,7 @@ pub enum Error {
         advice: String,
     },
     /// Neither a known name nor a file or folder.
-    #[error(
-        "there is no data set {name:?}: it is neither one of {known} nor a file or folder; write a folder that is to be read as \
-         ./{name}"
-    )]
+    #[error("{}", unknown(name, known))]
     Unknown {
         /// What was asked for.
         name: String,
@@ -136,6 +133,33 @@ pub(crate) fn argument<T>(what: impl Into<String>) -> Result<T> {
 fn some(indices: &[usize]) -> String {
     let first: Vec<String> = indices.iter().take(8).map(usize::to_string).collect();
     first.join(", ") + if indices.len() > 8 { ", ..." } else { "" }
+}
+
+/// What is wrong with a name that is neither in `known` nor a file or folder.
+fn unknown(name: &str, known: &str) -> String {
+    if name.contains(['.', std::path::MAIN_SEPARATOR, '/']) {
+        return format!("there is no file or folder {name}");
+    }
+    let wanted = name.to_ascii_lowercase();
+    let near = known.split(", ").map(|known| (distance(&wanted, known), known)).min();
+    match near.filter(|(distance, _)| *distance <= 2 && *distance < wanted.len()) {
+        Some((_, near)) => format!("there is no data set {name:?}; did you mean {near}?"),
+        None => format!("there is no data set {name:?}: it is neither one of {known} nor a file or folder"),
+    }
+}
+
+/// How many bytes must be inserted, removed or replaced to get from one name to the other (Levenshtein).
+fn distance(from: &str, to: &str) -> usize {
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in to.bytes().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[to.len()]
 }
 
 fn list(paths: &[PathBuf]) -> String {
