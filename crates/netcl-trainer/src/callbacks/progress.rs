@@ -343,10 +343,14 @@ fn clock(time: Duration) -> String {
     if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
 }
 
-/// `512 MiB` or `1.5 GiB`.
+/// `40 KiB`, `512 MiB` or `1.5 GiB`.
 fn bytes(count: usize) -> String {
     let mib = count as f64 / f64::from(1 << 20);
-    if mib < 1000.0 { format!("{mib:.0} MiB") } else { format!("{:.1} GiB", mib / 1024.0) }
+    match mib {
+        ..1.0 => format!("{:.0} KiB", mib * 1024.0),
+        ..1000.0 => format!("{mib:.0} MiB"),
+        _ => format!("{:.1} GiB", mib / 1024.0),
+    }
 }
 
 /// What the compiler is at; empty on the native CPU.
@@ -391,7 +395,7 @@ mod tests {
         assert_eq!(clock(Duration::from_secs(7)), "0:07");
         assert_eq!(clock(Duration::from_secs(187)), "3:07");
         assert_eq!(clock(Duration::from_secs(3723)), "1:02:03");
-        assert_eq!([bytes(3 << 20), bytes(1536 << 20)], ["3 MiB", "1.5 GiB"]);
+        assert_eq!([bytes(40 << 10), bytes(3 << 20), bytes(1536 << 20)], ["40 KiB", "3 MiB", "1.5 GiB"]);
         assert_eq!(figure("val_accuracy", 0.5), "val accuracy 50.00 %");
         assert_eq!(figure("rmse", 0.5), "rmse 0.5000");
         assert_eq!((bar(0, 2).chars().next(), bar(2, 2)), (Some('─'), "━".repeat(24)));
