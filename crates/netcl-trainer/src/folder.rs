@@ -121,17 +121,24 @@ impl Held {
             Held::Nothing => return None,
             Held::Stopped(epochs) => {
                 format!(
-                    "holds a run that was stopped after {epochs} epochs; continue it with --resume {shown}, {other}"
+                    "holds a run that was stopped after {}; continue it with --resume {shown}, {other}",
+                    counted(*epochs)
                 )
             }
             Held::Finished(Some(epochs)) => format!(
-                "holds a finished run of {epochs} epochs; go on to N epochs with --resume {shown} --epochs N, {other}"
+                "holds a finished run of {}; go on to N epochs with --resume {shown} --epochs N, {other}",
+                counted(*epochs)
             ),
             Held::Finished(None) => format!("holds a finished run; {other}"),
             Held::Unreadable(reason) => format!("holds a checkpoint that cannot be used ({reason}); {other}"),
         };
         Some(Error::File { path: folder.to_owned(), what })
     }
+}
+
+/// `1 epoch` or `3 epochs`.
+pub(crate) fn counted(epochs: usize) -> String {
+    format!("{epochs} epoch{}", if epochs == 1 { "" } else { "s" })
 }
 
 /// Whether the model in a folder is that of a run with these settings after all its epochs: it is written last.

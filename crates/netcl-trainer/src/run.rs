@@ -15,7 +15,7 @@ use crate::batches::Batch;
 use crate::callbacks::JsonLines;
 use crate::error::{Error, Result};
 use crate::evaluate::{Evaluation, evaluate};
-use crate::folder::{self, Held, Lock};
+use crate::folder::{self, Held, Lock, counted};
 use crate::language::{self, Prompt};
 use crate::metric::{Accuracy, MeanError, Perplexity};
 use crate::report;
@@ -183,6 +183,9 @@ impl Run {
         if !path.exists() && Held::by(folder) == Held::Finished(None) {
             return refused("holds a finished run without a checkpoint: there is nothing to resume".to_owned());
         }
+        if place.is_dir() && Held::by(folder) == Held::Nothing {
+            return refused(format!("holds no run: there is no {CHECKPOINT} in it"));
+        }
         // What is no checkpoint needs no lock beside it.
         open(&path)?;
         let lock = if group.rank() == 0 { Some(Lock::of(folder)?) } else { None };
@@ -194,11 +197,12 @@ impl Run {
         settings.epochs = match epochs {
             None if finished => {
                 return refused(format!(
-                    "holds a finished run of {done} epochs; go on with --epochs N, where N is above {done}"
+                    "holds a finished run of {}; go on with --epochs N, where N is above {done}",
+                    counted(done)
                 ));
             }
             Some(epochs) if epochs <= done && (finished || epochs != planned) => {
-                return refused(format!("holds a run that has done {done} epochs; --epochs {epochs} must be more"));
+                return refused(format!("holds a run that has done {}; --epochs {epochs} must be more", counted(done)));
             }
             wanted => wanted.unwrap_or(planned),
         };

@@ -223,7 +223,7 @@ fn a_finished_run_is_refused_numbered_continued_or_overwritten_on_request() {
     let model = || std::fs::read(folder.join("d/model.netcl")).unwrap();
     let first = model();
     let (code, message) = bad(folder, &into_d);
-    assert!(code == 1 && message.contains("d holds a finished run of 1 epochs"), "{message}");
+    assert!(code == 1 && message.contains("d holds a finished run of 1 epoch;"), "{message}");
     for expected in ["--resume d --epochs N", "--overwrite", "another --out"] {
         assert!(message.contains(expected), "{expected}: {message}");
     }
@@ -414,7 +414,7 @@ fn wrong_usage_is_explained() {
         (1, &["--clip", "0"], "clipped to the norm 0"),
         (1, &["--out", "file"], "file cannot be written"),
         (1, &["--out", "file/run"], "file/run cannot be written"),
-        (1, &["--resume", "empty"], "empty/last.netcl cannot be read"),
+        (1, &["--resume", "empty"], "empty holds no run"),
         (1, &["--resume", "file"], "file cannot be used: it is empty"),
     ];
     for (expected_code, arguments, expected) in cases {
