@@ -38,7 +38,7 @@ pub(crate) fn text(found: &Result<Discovery, ClError>) -> String {
         let (fp16, fp64) = (fp16(base), if base.has_fp64 { "yes" } else { "no" });
         let rows = [
             ("platform", device.platform().name().to_owned()),
-            ("type", format!("{}, {}", info.device_type, profile.architecture)),
+            ("type", kind(info.device_type.as_str(), &profile.architecture)),
             ("memory", format!("{} (largest buffer {})", bytes(info.global_mem_size), bytes(info.max_mem_alloc_size))),
             ("compute units", format!("{} at {} MHz", info.compute_units, info.clock_mhz)),
             ("work-group", format!("up to {}", info.max_work_group_size)),
@@ -69,6 +69,11 @@ fn block(text: &mut String, selector: &str, name: &str, rows: &[(&str, String)])
     for (key, value) in rows {
         text.push_str(&format!("    {key:<14}{value}\n"));
     }
+}
+
+/// The type of a device with its architecture, where that says more.
+fn kind(device_type: &str, architecture: &str) -> String {
+    if device_type == architecture { device_type.to_owned() } else { format!("{device_type}, {architecture}") }
 }
 
 fn cpu_units() -> usize {
