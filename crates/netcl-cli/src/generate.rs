@@ -56,14 +56,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let seed = Some(seed.unwrap_or_else(fresh));
     let sampling = Sampling { temperature, top_k, top_p, repetition_penalty, seed };
     let (mut text, mut written) = (String::new(), Ok(()));
+    // Written with the first part: the model may not know the prompt's characters, and an error begins its own line.
+    let mut before = prompt.as_str();
     let mut show = |part: &str| {
+        let part = [std::mem::take(&mut before), part].concat();
         let mut out = std::io::stdout().lock();
-        written = out.write_all(printable(part).as_bytes()).and_then(|()| out.flush());
+        written = out.write_all(printable(&part).as_bytes()).and_then(|()| out.flush());
         written.is_ok()
     };
-    if !arguments.json {
-        show(prompt);
-    }
     let start = Instant::now();
     model
         .generate(Prompt { text: prompt, tokens }, sampling, &mut |part| {

@@ -168,6 +168,8 @@ fn a_text_is_learned_continued_and_tested() {
     let (nats, perplexity) = (&tested["test_nats_per_character"], &tested["test_perplexity"]);
     assert!((nats.as_f64().unwrap() - perplexity.as_f64().unwrap().ln()).abs() < 1e-9, "{tested}");
     std::fs::write(folder.join("other.txt"), "Other letters!".repeat(50)).unwrap();
+    assert_eq!(good(folder, &["generate", model, "--prompt", "row", "--tokens", "0"]), "row\n");
+    assert!(netcl(folder, &["generate", model, "--prompt", "Zebra"]).stdout.is_empty(), "no prompt before its error");
     let refused: [(&[&str], &str); 4] = [
         (&["generate", model, "--prompt", "Zebra"], "'Z'"),
         (&["generate", model, "--top-k", "0"], "top_k=0"),
