@@ -9,7 +9,7 @@ use netcl::trainer::{Evaluation, Settings, Task, load_model};
 use serde_json::{Value, json};
 
 use crate::Verdict;
-use crate::output::{name, print, print_json, print_table, table};
+use crate::output::{name, positive, print, print_json, print_table, table};
 use crate::train::device;
 
 #[derive(Args)]
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
     /// Use at most this many images, rows or windows of a text
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     limit: Option<usize>,
     /// As for train
     #[arg(long, value_name = "SELECTOR")]

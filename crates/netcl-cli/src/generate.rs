@@ -27,16 +27,16 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 500)]
     tokens: usize,
     /// Below 1 prefers likely tokens, 0 always takes the likeliest
-    #[arg(long, default_value_t = 0.8)]
+    #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
     temperature: f64,
     /// Choose among so many of the likeliest tokens only
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
     /// Choose among the likeliest tokens that together have this probability only
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     top_p: Option<f64>,
     /// Above 1, tokens that the text has already are less likely
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, allow_negative_numbers = true)]
     repetition_penalty: f64,
     /// What decides the choices [default: another text each time]
     #[arg(long)]

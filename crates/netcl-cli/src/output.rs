@@ -92,6 +92,11 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
+/// Reads a count of what there must be some of.
+pub(crate) fn positive(text: &str) -> Result<usize, &'static str> {
+    text.parse().ok().filter(|&count| count > 0).ok_or("must be a whole number, 1 or more")
+}
+
 /// Reads `4096`, `512K`, `200M` or `1G`.
 pub(crate) fn parse_size(text: &str) -> Result<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::Verdict;
 use crate::evaluate;
-use crate::output::{name, print, print_json};
+use crate::output::{name, positive, print, print_json};
 use crate::tui::Screen;
 
 /// What stands below the options.
@@ -51,25 +51,25 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// How often to go over the training data [default: suits data and model, with --resume those of the run]
-    #[arg(long)]
+    #[arg(long, value_parser = positive, allow_negative_numbers = true)]
     epochs: Option<usize>,
     /// How many images, rows or windows of a text make one batch, of all ranks together [default: suits data and model]
-    #[arg(long)]
+    #[arg(long, value_parser = positive, allow_negative_numbers = true)]
     batch_size: Option<usize>,
     /// Batches whose gradients make one step [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     accumulate: Option<usize>,
     /// The largest learning rate of the run [default: suits data and model]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     lr: Option<f64>,
     /// How much the weights shrink by themselves [default: 0.01, for vit and gpt 0.05]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     weight_decay: Option<f64>,
     /// The largest norm of all gradients together [default: none, for vit and gpt 1]
-    #[arg(long, value_name = "NORM")]
+    #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
     clip: Option<f64>,
     /// Test and keep an average of the weights that keeps this part of itself in each step, such as 0.999
-    #[arg(long, value_name = "DECAY")]
+    #[arg(long, value_name = "DECAY", allow_negative_numbers = true)]
     ema: Option<f64>,
     /// Let batch norm of each rank count over its own samples alone, instead of over those of all ranks
     #[arg(long)]
@@ -78,7 +78,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, value_name = "TYPE", num_args = 0..=1, default_missing_value = "float16")]
     amp: Option<Amp>,
     /// The part of each target that is spread over all classes [default: 0]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     label_smoothing: Option<f64>,
     /// Whether to shift, turn or mirror training images at random [default: suits data and model]
     #[arg(long, value_name = "true|false")]
@@ -93,19 +93,19 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value = "chars")]
     tokens: Tokens,
     /// Blocks of the gpt [default: 6]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     layers: Option<usize>,
     /// Heads of each attention of the gpt [default: 6]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     heads: Option<usize>,
     /// Width of a token's vector in the gpt; the heads must divide it [default: 192]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     width: Option<usize>,
     /// Tokens that the gpt sees together [default: 128]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     context: Option<usize>,
     /// Part of the values that the gpt drops in training [default: 0]
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     dropout: Option<f64>,
     /// What decides everything random; the same seed gives the same weights
     #[arg(long, default_value_t = 0)]
@@ -114,7 +114,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SELECTOR")]
     device: Option<String>,
     /// Threads of the native CPU [default: as many as there are cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     threads: Option<usize>,
     /// Where results go [default: runs/<data>-<model>, numbered where a finished run is]
     #[arg(long, value_name = "FOLDER")]
@@ -123,7 +123,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
     /// Use at most this many images, rows or windows of a text to train and to test
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     limit: Option<usize>,
     /// Start over where the folder holds a run, which is lost
     #[arg(long)]
@@ -194,9 +194,6 @@ enum Tokens {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     if let Some(threads) = arguments.threads {
-        if threads == 0 {
-            bail!("train: --threads 0 leaves nobody to work; use 1 or more");
-        }
         set_num_threads(threads);
     }
     let device = device(arguments.device.as_deref())?;

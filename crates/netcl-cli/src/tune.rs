@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "float32")]
     dtype: String,
     /// At most about how long, all sizes together
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, allow_negative_numbers = true)]
     time: f64,
     /// Print JSON
     #[arg(long)]

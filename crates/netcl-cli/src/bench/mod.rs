@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "full_size")]
     small: bool,
     /// About how long the samples of a row may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.5)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.5, allow_negative_numbers = true)]
     time: f64,
     /// Write the results to a file
     #[arg(long, value_name = "FILE")]

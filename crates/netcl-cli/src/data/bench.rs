@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{Choice, Opened, augmentation};
 use crate::Verdict;
-use crate::output::{name, print, print_json, print_table, table};
+use crate::output::{name, positive, print, print_json, print_table, table};
 use crate::steps::Steps;
 
 #[derive(Args)]
@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     choice: Choice,
     /// Samples per batch
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = positive, allow_negative_numbers = true)]
     batch_size: usize,
     /// Numbers of worker threads [default: 0, 1, 2, 4 and so on up to the cores of the machine]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "true|false", default_value = "true", action = clap::ArgAction::Set)]
     augment: bool,
     /// How long to measure each number of workers
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    #[arg(long, value_name = "S", default_value_t = 1.0, allow_negative_numbers = true)]
     seconds: f64,
     /// The side of the pictures of an image folder
     #[arg(long, value_name = "PIXELS", default_value_t = 224, value_parser = clap::value_parser!(u16).range(8..=1024))]

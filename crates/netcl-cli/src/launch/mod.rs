@@ -52,10 +52,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     restarts: usize,
     /// How long a rank waits for another before it gives up, in seconds [default: NETCL_RANK_TIMEOUT, else 60]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     timeout: Option<f64>,
     /// How long ranks that are told to end may take, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, allow_negative_numbers = true)]
     grace: f64,
     /// The interpreter of scripts [default: the one that netcl was installed for, else python]
     #[arg(long, value_name = "PROGRAM")]

@@ -170,8 +170,9 @@ fn a_text_is_learned_continued_and_tested() {
     std::fs::write(folder.join("other.txt"), "Other letters!".repeat(50)).unwrap();
     assert_eq!(good(folder, &["generate", model, "--prompt", "row", "--tokens", "0"]), "row\n");
     assert!(netcl(folder, &["generate", model, "--prompt", "Zebra"]).stdout.is_empty(), "no prompt before its error");
-    let refused: [(&[&str], &str); 4] = [
+    let refused: [(&[&str], &str); 5] = [
         (&["generate", model, "--prompt", "Zebra"], "'Z'"),
+        (&["generate", model, "--temperature", "-1"], "temperature=-1 must not be negative"),
         (&["generate", model, "--top-k", "0"], "top_k=0"),
         (&["evaluate", model, "--data", "other.txt"], "'O'"),
         (&["evaluate", model, "--data", "digits"], "the model takes characters"),
@@ -392,15 +393,16 @@ fn wrong_usage_is_explained() {
     let folder = place.path();
     std::fs::write(folder.join("file"), "").unwrap();
     std::fs::create_dir(folder.join("empty")).unwrap();
-    let cases: [(i32, &[&str], &str); 24] = [
+    let cases: [(i32, &[&str], &str); 25] = [
         (2, &["--model", "transformer"], "[possible values: mlp, cnn, resnet18, resnet34, resnet50, vit, gpt]"),
-        (2, &["--epochs", "many"], "invalid digit"),
+        (2, &["--epochs", "many"], "must be a whole number, 1 or more"),
         (2, &["--resume", "x", "--lr", "1"], "cannot be used with"),
-        (1, &["--epochs", "0"], "at least 1 epoch"),
-        (1, &["--batch-size", "0"], "batch size"),
-        (1, &["--lr=-1"], "the learning rate is -1; use a number above 0"),
-        (1, &["--limit", "0"], "at least 1 sample"),
-        (1, &["--threads", "0"], "--threads 0"),
+        (2, &["--epochs", "0"], "must be a whole number, 1 or more"),
+        (2, &["--epochs", "-1"], "must be a whole number, 1 or more"),
+        (2, &["--batch-size", "0"], "must be a whole number, 1 or more"),
+        (1, &["--lr", "-1"], "the learning rate is -1; use a number above 0"),
+        (2, &["--limit", "0"], "must be a whole number, 1 or more"),
+        (2, &["--threads", "0"], "must be a whole number, 1 or more"),
         (1, &["--device", "quantum"], "no device matches \"quantum\""),
         (
             1,
@@ -413,12 +415,12 @@ fn wrong_usage_is_explained() {
         (1, &["--layers", "2"], "sizes of --model gpt, not of cnn"),
         (1, &["--model", "gpt"], "gpt learns texts"),
         (1, &["--model", "gpt", "--width", "100"], "--heads 6 must divide --width 100"),
-        (1, &["--data", "book.txt"], "there is no file or folder book.txt"),
-        (1, &["--data", "mnits"], "did you mean mnist?"),
         (1, &["--config", "none.json"], "none.json cannot be read"),
         (1, &["--clip", "0"], "clipped to the norm 0"),
         (1, &["--out", "file"], "file cannot be written"),
         (1, &["--out", "file/run"], "file/run cannot be written"),
+        (1, &["--data", "book.txt"], "there is no file or folder book.txt"),
+        (1, &["--data", "mnits"], "did you mean mnist?"),
         (1, &["--resume", "empty"], "empty holds no run"),
         (1, &["--resume", "file"], "file cannot be used: it is empty"),
     ];
