@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::Verdict;
 use crate::convert_onnx::{self, is_onnx};
 use crate::inspect::tensors;
+use crate::model_file::model_file;
 use crate::output::{bytes, name, parse_size, print, print_json};
 use crate::steps::Steps;
 
@@ -75,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         .map(|rule| rule.split_once('=').with_context(|| format!("--rename {rule}: there is no equals sign in it")));
     let rename = Rename::new(&rules.collect::<Result<Vec<_>>>()?)?;
 
-    let file = open(from)?;
+    let file = open(&model_file(from)?)?;
     let mut renamed = Renamed::new(&file, &rename)?;
     if let Some(dtype) = dtype {
         renamed = renamed.cast(dtype);

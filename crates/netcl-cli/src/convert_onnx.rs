@@ -9,6 +9,7 @@ use netcl::nn::Module;
 use netcl::{Tensor, manager, onnx};
 
 use crate::convert::Arguments;
+use crate::model_file::model_file;
 use crate::output::print;
 use crate::{Verdict, inspect::tensors};
 
@@ -28,7 +29,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     match (is_onnx(from), is_onnx(to)) {
         (true, true) => bail!("both are ONNX files"),
         (false, _) => {
-            let mut model = load_model(from, &queue)?;
+            let mut model = load_model(model_file(from)?, &queue)?;
             let Some(shape) = shape.as_deref().map(lengths).transpose()? else {
                 bail!("--shape is missing: the model is run on an input of this shape, such as --shape 1,3,224,224");
             };

@@ -9,12 +9,13 @@ use netcl::trainer::{Evaluation, Settings, Task, load_model};
 use serde_json::{Value, json};
 
 use crate::Verdict;
+use crate::model_file::model_file;
 use crate::output::{name, positive, print, print_json, print_table, table};
 use crate::train::device;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A model.netcl file of `netcl train`, or its checkpoint
+    /// A run's folder or model.netcl file of `netcl train`, or its checkpoint
     model: PathBuf,
     /// Other data of the same kind than what it was trained on, as for train
     #[arg(long, value_name = "NAME|PATH")]
@@ -40,10 +41,11 @@ const NAME: usize = 16;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let queue = device(arguments.device.as_deref())?.queue;
-    let Loaded { task, mut model, metadata } = load_model(&arguments.model, &queue)?;
+    let file = model_file(&arguments.model)?;
+    let Loaded { task, mut model, metadata } = load_model(&file, &queue)?;
     let kept = |key: &str| metadata.get(key).cloned().unwrap_or(Value::Null);
     let settings: Settings = serde_json::from_value(kept("settings"))
-        .with_context(|| format!("{} does not say how it was trained", arguments.model.display()))?;
+        .with_context(|| format!("{} does not say how it was trained", file.display()))?;
     let data_dir: Option<PathBuf> = serde_json::from_value(kept("data_folder")).unwrap_or_default();
     // A folder that was named for the run's data says nothing about others.
     let data_dir = arguments.data_dir.clone().or(if arguments.data.is_none() { data_dir } else { None });
@@ -53,13 +55,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let found = netcl::trainer::evaluate(&mut *model, &task, &data, arguments.limit, &queue)?;
     if arguments.json {
         let mut result = as_json(&found);
-        result["model"] = json!(arguments.model);
+        result["model"] = json!(file);
         result["data"] = json!(settings.data);
         result["classes"] = json!(task.classes());
         print_json(&result)?;
         return Ok(Verdict::Good);
     }
-    print(&format!("{} on {}: {}", arguments.model.display(), data.name(), sentence(&found, &task)))?;
+    print(&format!("{} on {}: {}", file.display(), data.name(), sentence(&found, &task)))?;
     if (2..=MOST_CLASSES).contains(&task.classes().len()) {
         print(&format!("{}\nrows are classes, columns what they were taken for:", hardest(&found, &task).trim_end()))?;
         confusion(&found, task.classes())?;

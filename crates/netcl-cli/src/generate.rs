@@ -13,12 +13,13 @@ use netcl::trainer::language::Prompt;
 use serde_json::json;
 
 use crate::Verdict;
+use crate::model_file::model_file;
 use crate::output::{print_json, printable};
 use crate::train::device;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A model.netcl file of `netcl train --model gpt`, or its checkpoint
+    /// A run's folder or model.netcl file of `netcl train --model gpt`, or its checkpoint
     model: PathBuf,
     /// What the text begins with
     #[arg(long, default_value = "")]
@@ -50,7 +51,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
-    let model = LanguageModel::load(&arguments.model, &device(arguments.device.as_deref())?.queue)?;
+    let file = model_file(&arguments.model)?;
+    let model = LanguageModel::load(&file, &device(arguments.device.as_deref())?.queue)?;
     let &Arguments { ref prompt, tokens, temperature, top_k, top_p, repetition_penalty, seed, .. } = arguments;
     let fresh = || std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
     let seed = Some(seed.unwrap_or_else(fresh));
@@ -70,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
             text.push_str(part);
             (arguments.json || show(part)) && !shutdown::interrupted()
         })
-        .with_context(|| format!("generating with {}", arguments.model.display()))?;
+        .with_context(|| format!("generating with {}", file.display()))?;
     if !arguments.json {
         show("\n");
         written?;

@@ -8,6 +8,7 @@ use netcl::core::backend::opencl::shutdown::interrupted;
 use netcl::io::{Info, Stats, TensorFile, Tensors, open};
 use serde_json::{Value, json};
 
+use crate::model_file::model_file;
 use crate::output::{bytes, name, print, print_json, print_table, shortened, table};
 use crate::steps::Steps;
 use crate::{Verdict, run_model};
@@ -15,7 +16,7 @@ use crate::{Verdict, run_model};
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// A .netcl, .npz or safetensors file, the index of a safetensors file in shards, a PyTorch file,
-    /// or an .onnx model
+    /// an .onnx model, or a run's folder
     file: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -37,7 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     if arguments.file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx")) {
         return run_model::inspect(&arguments.file, arguments.json);
     }
-    let file = open(&arguments.file)?;
+    let file = open(&model_file(&arguments.file)?)?;
     let wanted = arguments.stats || !arguments.no_stats && file.size() <= LARGEST_READ;
     let stats = if wanted { read(&file) } else { vec![None; file.infos().len()] };
     if arguments.json {

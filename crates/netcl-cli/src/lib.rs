@@ -16,6 +16,7 @@ mod generate;
 mod host;
 mod inspect;
 mod launch;
+mod model_file;
 mod output;
 mod predict;
 mod profile;

@@ -11,12 +11,13 @@ use netcl::trainer::Classifier;
 use serde_json::{Value, json};
 
 use crate::Verdict;
+use crate::model_file::model_file;
 use crate::output::{name, print, print_json};
 use crate::train::device;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A model.netcl file of `netcl train`
+    /// A run's folder or model.netcl file of `netcl train`
     model: PathBuf,
     /// A PNG or JPEG file, or idx:N for a test image of the data set that the model was trained on
     image: String,
@@ -40,7 +41,7 @@ const WIDTH: f32 = 40.0;
 const NAME: usize = 40;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
-    let classifier = Classifier::load(&arguments.model, &device(arguments.device.as_deref())?.queue)?;
+    let classifier = Classifier::load(model_file(&arguments.model)?, &device(arguments.device.as_deref())?.queue)?;
     let (pixels, label) = match arguments.image.strip_prefix("idx:") {
         Some(number) => test_image(&classifier, number, arguments.data_dir.as_deref())?,
         None => {

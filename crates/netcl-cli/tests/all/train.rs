@@ -141,7 +141,9 @@ fn a_network_is_trained_reported_and_asked() {
     let tested = json(folder, &["evaluate", model, "--json"]);
     assert_eq!(tested["test_accuracy"], accuracy);
     assert_eq!((tested["samples"].as_u64(), tested["confusion"].as_array().unwrap().len()), (Some(360), 10));
-    let out = good(folder, &["evaluate", model, "--limit", "50"]);
+    // The run's folder stands for its model.
+    assert!(good(folder, &["inspect", "runs/digits-cnn"]).contains("model.netcl"));
+    let out = good(folder, &["evaluate", "runs/digits-cnn", "--limit", "50"]);
     assert!(out.contains("of 50)") && out.lines().count() >= 13, "{out}");
     let (code, message) = bad(folder, &["generate", model]);
     assert!(code == 1 && message.contains("not a language model") && message.contains("--model gpt"), "{message}");
@@ -285,6 +287,10 @@ fn a_running_and_a_killed_run_keep_their_folder() {
         "{message}"
     );
     assert!(std::fs::read(folder.join("d/last.netcl")).unwrap() == checkpoint);
+    for named in ["d", "d/model.netcl"] {
+        let (code, message) = bad(folder, &["evaluate", named]);
+        assert!(code == 1 && message.contains("the run was stopped: resume it, or use d/last.netcl"), "{message}");
+    }
     // What a kill in the middle of a write leaves, beside what it may have left above.
     std::fs::write(folder.join("d/.last.netcl.99999-7.tmp"), b"half").unwrap();
     good(folder, &[&into_d[..], &["--overwrite"]].concat());
