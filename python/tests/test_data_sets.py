@@ -167,8 +167,17 @@ def test_text(tmp_path):
         text, 2, tokenizer=type("Words", (), {"encode": lambda self, text: [len(w) for w in text.split()]})()
     )
     assert words[0][0].tolist() == [2, 2]
-    with pytest.raises(ValueError, match="longer than a window"):
-        data.TextDataset("abc", 5)
+    for name in ("chars", "characters"):
+        assert data.TextDataset(text, 5, tokenizer=name).tokenizer.alphabet == " benort"
+    for name in (None, "bytes"):
+        assert data.TextDataset(text, 5, tokenizer=name).tokens.dtype == np.uint8
+    with pytest.raises(ValueError, match="^TextDataset: tokenizer is 'words'; use 'characters', 'bytes' or an object with encode$"):
+        data.TextDataset(text, 5, tokenizer="words")
+    with pytest.raises(ValueError, match="^TextDataset: the text has 5 tokens, length=5 needs 6$"):
+        data.TextDataset("abcde", 5)
+    with pytest.raises(ValueError, match="neither number may be 0"):
+        data.TextDataset("abcde", 3, stride=0)
+    assert len(data.TextDataset("abcde", 4)) == 1
 
 
 def test_subset_concat_and_split():

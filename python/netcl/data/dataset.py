@@ -368,8 +368,9 @@ class NpzDataset(Dataset):
 class TextDataset(Dataset):
     """Windows of a text for a language model: samples are ``(tokens, next tokens)``, int64 of shape ``(length,)``.
 
-    Tokens are bytes, or characters (``tokenizer="characters"``), or what the ``encode`` of a tokenizer gives. Windows start
-    every ``stride`` tokens, at first one after the other. ``read_text`` reads a file or a folder of texts.
+    Tokens are bytes (``tokenizer="bytes"``, the default), characters (``tokenizer="characters"``), or what the ``encode`` of a
+    tokenizer gives. Windows start every ``stride`` tokens, at first one after the other. ``read_text`` reads a file or a folder
+    of texts.
 
     >>> TextDataset("hello world", 4)[1]
     (array([111,  32, 119, 111]), array([ 32, 119, 111, 114]))
@@ -378,8 +379,14 @@ class TextDataset(Dataset):
     def __init__(self, text: str | bytes, length: int, *, stride: int | None = None, tokenizer: Any = None) -> None:
         import numpy as np
 
-        if isinstance(tokenizer, str) and tokenizer == "characters":
-            tokenizer = CharTokenizer(text if isinstance(text, str) else text.decode())
+        if isinstance(tokenizer, str):
+            # A text has an encode too, which would take ours for the name of an encoding.
+            if tokenizer not in ("chars", "characters", "bytes"):
+                raise ValueError(
+                    f"TextDataset: tokenizer is {tokenizer!r:.200}; use 'characters', 'bytes' or an object with encode"
+                )
+            characters = tokenizer != "bytes"
+            tokenizer = CharTokenizer(text if isinstance(text, str) else text.decode()) if characters else None
         #: What makes tokens of a text; none for bytes.
         self.tokenizer = tokenizer
         if tokenizer is None:
@@ -387,6 +394,8 @@ class TextDataset(Dataset):
         else:
             encoded = tokenizer.encode(text)
             self.tokens = np.asarray(getattr(encoded, "ids", encoded))
+        if self.tokens.ndim == 1 and len(self.tokens) <= operator.index(length):
+            raise ValueError(f"TextDataset: the text has {len(self.tokens)} tokens, length={length} needs {length + 1}")
         self.length, self.stride = length, length if stride is None else stride
         self._open()
 
