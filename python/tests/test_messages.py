@@ -135,6 +135,12 @@ WRONG = [
     (lambda: ag.leaky_relu(ones(2), "a"), TypeError, "leaky_relu: negative_slope is a number, not str"),
     (lambda: nn.Dropout("a"), TypeError, "Dropout: p is a number, not 'a'"),
     (lambda: nn.Conv2d(CPU, 3, 4, np.ones((2, 3))), TypeError, "Conv2d: kernel_size is a whole number or 2 of them"),
+    (
+        lambda: nn.Linear(64, 10, bais=False),
+        TypeError,
+        r"^Linear: .*'bais'; its arguments are \(in_features, out_features, bias=True, \*, device=None, dtype=None\)$",
+    ),
+    (lambda: nn.Softmax(dims=1), TypeError, r"'dims'; its arguments are \(axis=-1, \*, dim=None\)$"),
     (lambda: optim.SGD(5, lr=0.1), TypeError, "params must be a list of tensors, not int"),
     (lambda: optim.SGD(["a"], lr=0.1), TypeError, "parameters are tensors, not str$"),
     (lambda: optim.clip_grad_norm(5, 1.0), TypeError, "params must be a list of tensors, not int"),

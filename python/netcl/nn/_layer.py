@@ -17,6 +17,7 @@ __all__ = ["KW_ONLY", "Layer", "Parametric", "given"]
 
 _Parameter = inspect.Parameter
 _SELF, _QUEUE = (_Parameter(name, _Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", "queue"))
+_DEVICE = _Parameter("device", _Parameter.KEYWORD_ONLY, default=None)
 _DTYPE = _Parameter("dtype", _Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
 
 
@@ -58,6 +59,10 @@ def _constructor(cls: type[Layer]) -> Callable[..., None]:
     if cls._on_device:
         positional, named = [_QUEUE, *positional], [*named, _DTYPE]
     signature = inspect.Signature([_SELF, *positional, *named], return_annotation=None)
+    # What an error shows: as a user writes a call, without self, types and the queue that may be left out.
+    users = [*arguments, _DEVICE, _DTYPE] if cls._on_device else list(arguments)
+    users.sort(key=lambda argument: argument.kind)
+    shown = inspect.Signature([argument.replace(annotation=_Parameter.empty) for argument in users])
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         if cls._on_device:
@@ -67,7 +72,7 @@ def _constructor(cls: type[Layer]) -> Callable[..., None]:
         try:
             given = signature.bind(self, *args, **kwargs).arguments
         except TypeError as problem:
-            raise TypeError(f"{type(self).__name__}: {problem}; its arguments are {signature}") from None
+            raise TypeError(f"{type(self).__name__}: {problem}; its arguments are {shown}") from None
         del given["self"]
         defaults = signature.parameters
         self._make(**{name: value for name, value in given.items() if value is not defaults[name].default})
