@@ -107,6 +107,17 @@ def test_names_are_replaced_by_patterns(tmp_path):
     rules = [(r"^module\.", ""), (r"layer(\d+)", r"\1")]
     load_model(tmp_path / "a.pt", model=other, rename=rules)
     assert_same(model, other)
+    for given in (dict(rules), map(list, rules)):
+        assert set(load_tensors(tmp_path / "a.pt", CPU, rename=given)) == {"0.weight", "0.bias"}
+    load_model(tmp_path / "a.pt", model=other, rename=dict(rules))
+    other.load_state_dict(load_tensors(tmp_path / "a.pt", CPU), rename=dict(rules))
+    for call in (
+        lambda: load_model(tmp_path / "a.pt", model=other, rename="module"),
+        lambda: load_tensors(tmp_path / "a.pt", rename=["module"]),
+        lambda: other.load_state_dict({}, rename="module"),
+    ):
+        with pytest.raises(TypeError, match="rename: use a dict of patterns and replacements, such as .*, not .*module"):
+            call()
     assert set(load_tensors(tmp_path / "a.pt", CPU, rename=rules)) == {"0.weight", "0.bias"}
     state = {f"layer{name}": value for name, value in model.state_dict().items()}
     other.load_state_dict(state | {"other.x": np.ones(3)}, rename=[*rules, ("^other.*", "")])
@@ -115,6 +126,26 @@ def test_names_are_replaced_by_patterns(tmp_path):
         other.load_state_dict(state, rename=[(".*", "x")])
     with pytest.raises(ValueError, match="is no pattern"):
         load_model(tmp_path / "a.pt", model=other, rename=[("(", "")])
+
+
+def test_a_body_is_loaded_without_its_head(tmp_path):
+    model, other = (nn.Sequential(nn.Linear(CPU, 2, 3), nn.Linear(CPU, 3, classes)) for classes in (4, 5))
+    save_model(model, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match="1.weight"):
+        load_model(tmp_path / "a.pt", model=other, strict=False)
+    load_model(tmp_path / "a.pt", model=other, strict=False, rename={r"^1\..*": ""})
+    assert_same(model[0], other[0])
+
+
+def test_a_checkpoint_without_a_configuration_names_the_model_beside_it(tmp_path):
+    model = nn.Sequential(nn.Linear(CPU, 2, 3))
+    save_tensors(model.state_dict(), tmp_path / "last.netcl", metadata={"progress": {"epochs": 1}})
+    with pytest.raises(ValueError, match="make the model first"):
+        load_model(tmp_path / "last.netcl")
+    save_model(model, tmp_path / "model.netcl")
+    with pytest.raises(ValueError, match=r"last\.netcl is a checkpoint, .*: load .*model\.netcl$"):
+        load_model(tmp_path / "last.netcl")
+    assert_same(model, load_model(tmp_path / "last.netcl", model=nn.Sequential(nn.Linear(CPU, 2, 3))))
 
 
 def test_what_does_not_fit_is_listed_at_once(tmp_path):

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from netcl._netcl import IndexTensor, Tensor, io as _io
 from netcl.core.device import manager
 from netcl.nn._arguments import resolve_queue
+from netcl.nn._state import Rename, rules_of
 from netcl.nn.container import Sequential
 from netcl.nn.factory import build_layer, layer_to_config, to_config
 from netcl.nn.module import Module
 
 __all__ = ["load_model", "load_tensors", "save_model", "save_tensors"]
-
-Rename = Sequence[tuple[str, str]]
 
 
 def save_model(model: Module, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> None:
@@ -53,15 +52,17 @@ def load_model(
 
     A ``.netcl`` file of ``save_model`` (also of the published package) is built from its configuration. For a class of one's
     own, and for other files, give the ``model`` to load into: its names are compared with the file's, after ``rename`` has
-    replaced patterns in these (``rename=[(r"^module\\.", "")]``). With ``strict=False`` what fits is loaded, which must be
-    something. An error names everything that does not fit, and nothing has changed then.
+    replaced patterns in these (``rename={r"^module\\.": ""}``, or pairs); a name that becomes empty is left out. With
+    ``strict=False`` names that only one side has are left alone, but one at least must fit. An error names everything that does not fit, and nothing has
+    changed then.
     """
+    rules = rules_of(rename)
     if model is None:
         kind, metadata = _io.metadata(path)
         model = _built(os.fspath(path), kind, json.loads(metadata), None if queue is None else resolve_queue(queue))
     elif queue is not None:
         model.to(queue)
-    _io.load_weights(path, model, strict, list(rename or ()))
+    _io.load_weights(path, model, strict, rules)
     return model
 
 
@@ -73,7 +74,7 @@ def load_tensors(
     Floating-point ones are converted to ``dtype`` if it is given, whole numbers are index tensors. Tensors in nested
     dictionaries of a PyTorch file have dotted names: ``"optimizer.state.0.exp_avg"``.
     """
-    return _io.load_tensors(path, None if queue is None else resolve_queue(queue), dtype, list(rename or ()))
+    return _io.load_tensors(path, None if queue is None else resolve_queue(queue), dtype, rules_of(rename))
 
 
 def save_tensors(
@@ -128,5 +129,9 @@ def _built(path: str, kind: str, metadata: dict[str, Any], queue: Any) -> Module
     if isinstance(metadata.get("type"), str):
         entry = {name: metadata[name] for name in ("type", "args") if name in metadata}
         return build_layer(queue, entry, path)
+    if "progress" in metadata and "class" not in metadata:
+        beside = os.path.join(os.path.dirname(path), "model.netcl")
+        if os.path.exists(beside):
+            raise ValueError(f"{path} is a checkpoint, without how to build its model: load {beside}")
     what = f"the weights of a {metadata['class']}" if "class" in metadata else f"weights without a configuration ({kind})"
     raise ValueError(f"{path} holds {what}: make the model first, then load_model(path, model=...) loads into it")

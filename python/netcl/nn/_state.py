@@ -14,7 +14,18 @@ if TYPE_CHECKING:
 
     from netcl.nn.module import Module
 
-__all__ = ["IncompatibleKeys", "StateDictError", "load", "save"]
+__all__ = ["IncompatibleKeys", "Rename", "StateDictError", "load", "rules_of", "save"]
+
+Rename = Mapping[str, str] | Sequence[tuple[str, str]]
+"""Patterns of names and what replaces them, in order."""
+
+
+def rules_of(rename: Rename | None) -> list[tuple[str, str]]:
+    """Patterns and replacements as pairs, of a dictionary as well."""
+    rules = list(rename.items() if isinstance(rename, Mapping) else rename or ())
+    if not all(isinstance(rule, (tuple, list)) and len(rule) == 2 for rule in rules):
+        raise TypeError(f'rename: use a dict of patterns and replacements, such as {{r"^module\\.": ""}}, not {rename!r:.200}')
+    return [(pattern, replacement) for pattern, replacement in rules]
 
 
 class IncompatibleKeys(NamedTuple):
@@ -72,13 +83,11 @@ def save(module: Module) -> dict[str, np.ndarray]:
     return {name: np.array(tensor.to_host()) for name, tensor in _tensors(module)}
 
 
-def load(
-    module: Module, state: Mapping[str, Any], strict: bool, rules: Sequence[tuple[str, str]] | None
-) -> IncompatibleKeys:
+def load(module: Module, state: Mapping[str, Any], strict: bool, rules: Rename | None) -> IncompatibleKeys:
     """Overwrites what a module saves, or changes nothing and says all that is wrong."""
     if not isinstance(state, Mapping):
         raise TypeError(f"load_state_dict takes a dictionary of arrays by name, not {type(state).__name__}")
-    state = state if rules is None else _renamed(state, rules)
+    state = state if rules is None else _renamed(state, rules_of(rules))
     targets = dict(_tensors(module))
     names: dict[int, list[str]] = {}
     for key, tensor in targets.items():
@@ -108,9 +117,9 @@ def load(
     return IncompatibleKeys(missing, unexpected)
 
 
-def _renamed(state: Mapping[str, Any], rules: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def _renamed(state: Mapping[str, Any], rules: list[tuple[str, str]]) -> dict[str, Any]:
     origins: dict[str, str] = {}
-    for old, new in zip(state, rename(list(state), list(rules))):
+    for old, new in zip(state, rename(list(state), rules)):
         if new and origins.setdefault(new, old) != old:
             raise ValueError(f"load_state_dict: {origins[new]!r} and {old!r} are both renamed to {new!r}")
     return {new: state[old] for new, old in origins.items() if new}

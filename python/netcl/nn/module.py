@@ -459,14 +459,19 @@ class Module:
         return _state.save(self)
 
     def load_state_dict(
-        self, state: Mapping[str, Any], strict: bool = True, *, rename: Sequence[tuple[str, str]] | None = None
+        self,
+        state: Mapping[str, Any],
+        strict: bool = True,
+        *,
+        rename: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
     ) -> IncompatibleKeys:
         """Overwrites parameters and buffers with the arrays (or tensors) of a ``state_dict``, in place.
 
         A ``StateDictError`` names every missing, unexpected and mis-shaped key at once; nothing has changed then. With
-        ``strict=False`` keys without a partner are left alone and returned. ``rename`` replaces patterns in the keys first:
-        ``rename=[(r"^module\\.", ""), (r"layer(\\d+)", r"layers.\\1")]``; a key that becomes empty is left out. The values may
-        be those of a model of PyTorch: ``model.load_state_dict(torch_model.state_dict())``.
+        ``strict=False`` keys without a partner are left alone and returned; a tensor of another shape is an error all the same.
+        ``rename``, a dictionary or pairs, replaces patterns in the keys first:
+        ``rename={r"^module\\.": "", r"layer(\\d+)": r"layers.\\1"}``; a key that becomes empty is left out. The values may be
+        those of a model of PyTorch: ``model.load_state_dict(torch_model.state_dict())``.
         """
         return _state.load(self, state, strict, rename)
 
