@@ -255,6 +255,11 @@ def test_a_layer_that_is_frozen_between_epochs_stays_as_it_is():
         (lambda: Trainer(None, None), TypeError, "Module is needed"),
         (lambda: Trainer(nn.Linear(2, 2), None), TypeError, "netcl.optim"),
         (lambda: Trainer(nn.ReLU(), optim.SGD(nn.Linear(1, 1).parameters(), 0.1)), ValueError, "no parameters"),
+        (
+            lambda: Trainer(nn.Linear(4, 3), optim.SGD(nn.Linear(4, 3).parameters(), 0.1)),
+            ValueError,
+            "holds none of the model's parameters; make it from this model",
+        ),
         (lambda: make(accumulation_steps=0), ValueError, "at least 1 batch"),
         (lambda: make(grad_clip=-1.0), ValueError, "above 0"),
         (lambda: make(mixed_precision="int8"), ValueError, "bfloat16"),
@@ -330,3 +335,38 @@ def test_interrupted_and_killed_runs_end_with_the_same_bits(tmp_path):
             assert "resume=" in said and "KeyboardInterrupt" in said, said
         resumed, said = run(SCRIPT, folder, 0).communicate(timeout=120)
         assert resumed == expected, said
+
+
+def test_an_optimizer_of_a_part_of_the_model_is_enough():
+    model = network()
+    for frozen in (False, True):
+        model[0].weight.requires_grad = not frozen
+        Trainer(model, optim.SGD([*nn.Linear(2, 2).parameters(), model[3].bias], 0.1), progress=False)
+        assert [p.requires_grad for p in model.parameters()] == [not frozen, True, True, True]
+    opt = optim.SGD(model.parameters(), 0.1)
+    Trainer(model.half(), opt, progress=False)
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_an_interrupted_run_is_kept_where_its_folder_cannot_be_written(tmp_path, monkeypatch, has_folder):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(netcl.trainer.trainer.tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "interrupted.netcl").mkdir()  # a file that cannot be written, whoever runs the test
+    model = network(dropout=0.0)
+    opt = optim.SGD(model.parameters(), 0.1)
+
+    class Interrupted(Trainer):
+        def _step_done(self, step):
+            super()._step_done(step)
+            if has_folder:
+                (tmp_path / "run" / "last.netcl").mkdir(parents=True, exist_ok=True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    trainer = Interrupted(model, opt, progress=False, folder=tmp_path / "run" if has_folder else None)
+    with pytest.warns(RuntimeWarning, match="the checkpoint is"), pytest.raises(KeyboardInterrupt):
+        trainer.fit(data(), epochs=2)
+    (kept,) = (tmp_path / "temporary").glob("netcl-*/interrupted.netcl")
+    other = network(dropout=0.0)
+    history = Trainer(other, optim.SGD(other.parameters(), 0.1), progress=False).fit(data(), epochs=2, resume=kept)
+    assert len(history.steps) == 2 * len(data())

@@ -7,8 +7,10 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -136,6 +138,8 @@ class Trainer:
         parameters = list(model.parameters())
         if not parameters:
             raise ValueError("Trainer: the model has no parameters to train")
+        if not _shares(optimizer, parameters):
+            raise ValueError("Trainer: the optimizer holds none of the model's parameters; make it from this model")
         self.model = model
         self._dtype = parameters[0].dtype
         self.optimizer = optimizer
@@ -189,7 +193,8 @@ class Trainer:
         never stopped, if the loader gives the same batches (``netcl.data.DataLoader`` does, and any list).
 
         Ctrl+C ends the run after the update under way, keeps a checkpoint, says how to resume, and raises
-        ``KeyboardInterrupt``. A second Ctrl+C does not wait.
+        ``KeyboardInterrupt``. Without a folder that can be written the checkpoint goes to the temporary folder. A second Ctrl+C
+        does not wait.
         """
         if isinstance(epochs, bool) or int(epochs) < 1:
             raise ValueError(f"fit: epochs is {epochs}; use 1 or more")
@@ -211,15 +216,21 @@ class Trainer:
             "capture": self._capture,
         }
         with _Interrupts() as interrupts:
-            outcome, said = self._loop.fit(self, train_loader, val_loader, target, settings, interrupts.asked)
+            try:
+                outcome, said = self._loop.fit(self, train_loader, val_loader, target, settings, interrupts.asked)
+            except OSError:
+                # The checkpoint of a run that was stopped, where its folder cannot be written.
+                if self.folder is None or not interrupts.asked() or self.group.size > 1:
+                    raise
+                outcome, said = "stopped", None
         if outcome == "ended":
             self._say(f"ended: {said}")
         if outcome == "stopped":
-            kept = said
+            kept = said or self._keep()
             if kept is None:
-                kept = "interrupted.netcl"
-                self.save_checkpoint(kept)
-            self._say(f"stopped; everything is kept in {kept}. To go on: fit(..., epochs={target}, resume={kept!r})")
+                self._say("stopped; no checkpoint could be written, here or in the temporary folder")
+            else:
+                self._say(f"stopped; everything is kept in {kept}. To go on: fit(..., epochs={target}, resume={kept!r})")
             raise KeyboardInterrupt
         return self.history
 
@@ -431,6 +442,24 @@ class Trainer:
         elif now - self._said > 10.0:
             self._say(text)
 
+    def _keep(self) -> str | None:
+        """Writes the checkpoint of a run without a folder, or with one that cannot be written; where it is."""
+        kept = "interrupted.netcl"
+        try:
+            self.save_checkpoint(kept)
+        except OSError as problem:
+            # Other ranks have left, and a sharded optimizer needs all of them to write again.
+            if self.group.size > 1:
+                raise
+            try:
+                kept = os.path.join(tempfile.mkdtemp(prefix="netcl-"), kept)
+                self.save_checkpoint(kept)
+            except OSError:
+                return None
+            # Also without progress: nobody would look there.
+            warnings.warn(f"Trainer: {problem}; the checkpoint is {kept}", RuntimeWarning, stacklevel=3)
+        return kept
+
     def _metadata(self) -> str:
         from netcl.io.serialization import describe
 
@@ -481,6 +510,23 @@ class _Interrupts:
     def __exit__(self, *exception: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
+
+
+def _shares(optimizer: Optimizer, parameters: Sequence[Tensor]) -> bool:
+    """Whether an optimizer holds any of the parameters.
+
+    Its groups give other Python objects of the same tensors, so a flag that is changed on one side is looked for on the other.
+    """
+    flags = [parameter.requires_grad for parameter in parameters]
+    for held in (held for group in optimizer.param_groups for held in group.params):
+        flag = held.requires_grad
+        held.requires_grad = not flag
+        try:
+            if any(parameter.requires_grad != before for parameter, before in zip(parameters, flags)):
+                return True
+        finally:
+            held.requires_grad = flag
+    return False
 
 
 def _precision(value: bool | str) -> str | None:
