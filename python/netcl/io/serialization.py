@@ -53,8 +53,8 @@ def load_model(
     A ``.netcl`` file of ``save_model`` (also of the published package) is built from its configuration. For a class of one's
     own, and for other files, give the ``model`` to load into: its names are compared with the file's, after ``rename`` has
     replaced patterns in these (``rename={r"^module\\.": ""}``, or pairs); a name that becomes empty is left out. With
-    ``strict=False`` names that only one side has are left alone, but one at least must fit. An error names everything that does not fit, and nothing has
-    changed then.
+    ``strict=False`` names that only one side has are left alone, but one at least must fit. An error names everything that
+    does not fit, and nothing has changed then.
     """
     rules = rules_of(rename)
     if model is None:

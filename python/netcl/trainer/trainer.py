@@ -138,7 +138,7 @@ class Trainer:
         parameters = list(model.parameters())
         if not parameters:
             raise ValueError("Trainer: the model has no parameters to train")
-        if not _shares(optimizer, parameters):
+        if not optimizer.holds(parameters):
             raise ValueError("Trainer: the optimizer holds none of the model's parameters; make it from this model")
         self.model = model
         self._dtype = parameters[0].dtype
@@ -510,23 +510,6 @@ class _Interrupts:
     def __exit__(self, *exception: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
-
-
-def _shares(optimizer: Optimizer, parameters: Sequence[Tensor]) -> bool:
-    """Whether an optimizer holds any of the parameters.
-
-    Its groups give other Python objects of the same tensors, so a flag that is changed on one side is looked for on the other.
-    """
-    flags = [parameter.requires_grad for parameter in parameters]
-    for held in (held for group in optimizer.param_groups for held in group.params):
-        flag = held.requires_grad
-        held.requires_grad = not flag
-        try:
-            if any(parameter.requires_grad != before for parameter, before in zip(parameters, flags)):
-                return True
-        finally:
-            held.requires_grad = flag
-    return False
 
 
 def _precision(value: bool | str) -> str | None:

@@ -130,6 +130,15 @@ impl Optimizer {
         self.lock().groups().iter().cloned().map(ParamGroup).collect()
     }
 
+    /// Whether it updates any of these tensors.
+    fn holds(&self, tensors: Vec<PyRef<'_, Tensor>>) -> bool {
+        let known = self.lock();
+        let mut held = known.groups().iter().flat_map(netcl::optim::ParamGroup::params);
+        held.any(|held| {
+            tensors.iter().map(|tensor| tensor.inner()).any(|t| t.shares_storage(held) && t.layout() == held.layout())
+        })
+    }
+
     /// Adds ``{"params": [...], "lr": ..., "weight_decay": ...}``; the numbers are the first group's unless given.
     fn add_param_group(&self, group: &Bound<'_, PyDict>) -> PyResult<()> {
         let (lr, weight_decay) = {
