@@ -155,7 +155,7 @@ fn gradients_of_channels_last_images_are_filled_with_zeros_where_they_lie() {
     let images = tensor(&queue, &(0..24).map(f64::from).collect::<Vec<_>>(), &[1, 2, 3, 4], DType::F32);
     let images = images.permute(&[0, 3, 1, 2]).unwrap();
     let p = tensor(&queue, &[0.5; 24], &[1, 4, 2, 3], DType::F32).with_grad();
-    let mut opt = SGD::new([p.clone()], 1.0).unwrap();
+    let opt = SGD::new([p.clone()], 1.0).unwrap();
     for _ in 0..2 {
         p.mul(&images).unwrap().sum((), false).unwrap().backward().unwrap();
     }

@@ -16,6 +16,7 @@ impl Adam {
     #[new]
     #[pyo3(signature = (params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=false, *, maximize=false, foreach=None, fused=None),
         text_signature = "(params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False, *, maximize=False, foreach=None, fused=None)")]
+    #[allow(clippy::too_many_arguments, reason = "Python's arguments have names")]
     fn new(
         params: &Bound<'_, PyAny>,
         lr: f64,
@@ -59,6 +60,7 @@ impl AdamW {
     #[new]
     #[pyo3(signature = (params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=false, *, maximize=false, foreach=None, fused=None),
         text_signature = "(params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, *, maximize=False, foreach=None, fused=None)")]
+    #[allow(clippy::too_many_arguments, reason = "Python's arguments have names")]
     fn new(
         params: &Bound<'_, PyAny>,
         lr: f64,

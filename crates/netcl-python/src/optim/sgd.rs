@@ -15,6 +15,7 @@ impl Sgd {
     /// nothing: all parameters of a dtype are updated together.
     #[new]
     #[pyo3(signature = (params, lr=0.01, momentum=0.0, *, dampening=0.0, weight_decay=0.0, nesterov=false, maximize=false, foreach=None, fused=None))]
+    #[allow(clippy::too_many_arguments, reason = "Python's arguments have names")]
     fn new(
         params: &Bound<'_, PyAny>,
         lr: f64,
