@@ -117,10 +117,11 @@ def test_layers_equal_pytorch_on_opencl(golden, case, selector):
 
 def test_every_layer_is_compared():
     # What PyTorch has no layer for, what is no layer, activations, which test_nn.py holds
-    # against their functions, CTCLoss, which test_ctc.py holds against all alignments, and Fold and Unfold (test_functional_golden.py).
+    # against their functions, CTCLoss, which test_ctc.py holds against all alignments, Fold and Unfold
+    # (test_functional_golden.py), and QuantizedLinear (test_quantize.py).
     elsewhere = {
         *("Concat", "DepthwiseConv2d", "Dropout", "Dropout1d", "Dropout2d", "GlobalAvgPool2d", "Identity"),
-        *("Module", "CTCLoss", "Fold", "Unfold", "TransformerDecoder", "TransformerEncoder"),
+        *("Module", "CTCLoss", "Fold", "Unfold", "TransformerDecoder", "TransformerEncoder", "QuantizedLinear"),
         *(*nn.container.__all__, *nn.decoder.__all__, "GPT"),
         # Random in training; one function each, which test_nn.py holds them against; made of layers that are here.
         *("AlphaDropout", "FeatureAlphaDropout", "LPPool1d", "LPPool2d", "PairwiseDistance", "ChannelShuffle"),

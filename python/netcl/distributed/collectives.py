@@ -130,7 +130,7 @@ def barrier(tensors: Sequence[AnyTensor] | None = None, *, group: Any = None) ->
     if tensors is None:
         (init() if group is None else group).barrier()
         return
-    for tensor in tensors:
+    for tensor in (tensors,) if isinstance(tensors, (Tensor, IndexTensor)) else tensors:
         tensor.queue.finish()
 
 
