@@ -134,9 +134,7 @@ impl Optimizer {
     fn holds(&self, tensors: Vec<PyRef<'_, Tensor>>) -> bool {
         let known = self.lock();
         let mut held = known.groups().iter().flat_map(netcl::optim::ParamGroup::params);
-        held.any(|held| {
-            tensors.iter().map(|tensor| tensor.inner()).any(|t| t.shares_storage(held) && t.layout() == held.layout())
-        })
+        held.any(|held| tensors.iter().any(|tensor| tensor.inner().is(held)))
     }
 
     /// Adds ``{"params": [...], "lr": ..., "weight_decay": ...}``; the numbers are the first group's unless given.
