@@ -42,20 +42,19 @@ CALLS = {
 }
 
 
-def names() -> dict[str, Any]:
+def names(library: str) -> dict[str, Any]:
     """What the calls refer to."""
     import numpy as np
 
     values = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
-    try:
-        import netcl
-    except ImportError:
+    if library == "PyTorch":
         import torch
 
         torch.set_num_threads(1)
         x, y = torch.tensor(values), torch.tensor(values.T.copy())
         w, linear = torch.tensor(values, requires_grad=True), torch.nn.Linear(8, 8)
         return {"x": x, "y": y, "w": w, "linear": linear, "mask": x > 0, "F": torch.nn.functional}
+    import netcl
     import netcl.autograd as ag
     from netcl import nn
     from netcl.core.device import manager
@@ -63,7 +62,7 @@ def names() -> dict[str, Any]:
 
     queue = manager.default("cpu").queue
     x, y = Tensor.from_host(queue, values), Tensor.from_host(queue, values.T.copy())
-    w = Tensor.from_host(queue, values, requires_grad=True)
+    w = ag.tensor(Tensor.from_host(queue, values), requires_grad=True)
     return {"x": x, "y": y, "w": w, "linear": nn.Linear(queue, 8, 8), "mask": values > 0, "F": nn.functional, "ag": ag, "netcl": netcl}
 
 
@@ -74,8 +73,8 @@ def timed(call: Callable[[], Any]) -> float:
     return min(timer.repeat(repeat=5, number=number)) / number * 1e6
 
 
-def worker() -> None:
-    scope, calls = names(), {}
+def worker(library: str) -> None:
+    scope, calls = names(library), {}
     for name, spellings in CALLS.items():
         for spelling in spellings:
             call = eval(f"lambda: {spelling}", scope)
@@ -93,10 +92,10 @@ def worker() -> None:
 class Worker:
     """A process that times calls in a library."""
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, library: str, python: str) -> None:
         single = dict.fromkeys(("NETCL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
         self.process = subprocess.Popen(
-            [python, __file__, "--worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **single}
+            [python, __file__, "--worker", library], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **single}
         )
         self.calls = json.loads(self._answer())
 
@@ -117,12 +116,12 @@ def main() -> None:
     parser.add_argument("--before", help="an interpreter with the netcl to compare with")
     parser.add_argument("--torch", help="an interpreter with PyTorch")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        return worker()
+        return worker(options.worker)
     pythons = {"netcl": sys.executable, "before": options.before, "PyTorch": options.torch}
-    workers = {name: Worker(python) for name, python in pythons.items() if python}
+    workers = {name: Worker(name, python) for name, python in pythons.items() if python}
     rounds = [{(call, name): w.time(call) for call in CALLS for name, w in workers.items()} for _ in range(options.rounds)]
     print(f"{'microseconds of a call':26}" + "".join(f"{name:>10}" for name in workers) + "".join(f"  of {name}" for name in list(workers)[1:]))
     for call in CALLS:
