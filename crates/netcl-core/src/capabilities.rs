@@ -6,9 +6,6 @@ use crate::env;
 /// Below this much local memory a device counts as small: tiled kernels have no room.
 const SMALL_LOCAL_BYTES: u64 = 16 * 1024;
 
-/// The variable that forces `portable` or `optimized`.
-pub const STRATEGY_VARIABLE: &str = env::KERNEL_STRATEGY.name;
-
 /// Hardware for matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

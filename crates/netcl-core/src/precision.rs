@@ -10,9 +10,6 @@ use crate::dtype::DType;
 use crate::env;
 use crate::error::{Error, Result};
 
-/// The variable that sets the precision a process starts with.
-pub const PRECISION_VARIABLE: &str = env::MATMUL_PRECISION.name;
-
 /// What a product of float32 matrices may round its operands to. Sums are float32 throughout.
 ///
 /// Only matrix units know the difference: where a device has none, every product is a float32 product.

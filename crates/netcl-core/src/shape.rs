@@ -7,7 +7,7 @@ use std::ops::Deref;
 
 use smallvec::SmallVec;
 
-pub use layout::{Layout, Slice};
+pub use layout::{Layout, Slice, Strides};
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -23,8 +23,15 @@ use crate::error::{Error, Result};
 /// assert_eq!(shape.broadcast("add", &Shape::from([5, 1]))?, Shape::from([4, 5, 3]));
 /// # Ok::<(), netcl_core::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
+#[derive(PartialEq, Eq, Hash, Default)]
 pub struct Shape(SmallVec<[usize; 6]>);
+
+// By hand: a copy of the memory, where the derived one goes through the elements one by one.
+impl Clone for Shape {
+    fn clone(&self) -> Self {
+        Shape(SmallVec::from_slice(&self.0))
+    }
+}
 
 impl Shape {
     /// The shape `()` of a scalar.

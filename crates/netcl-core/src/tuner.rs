@@ -31,9 +31,6 @@ pub use engine::{Contest, Limits, Phase, Step, tune};
 pub(crate) use store::find;
 pub use store::{Kept, clear, export, keep, list};
 
-/// `1` measures kernels when a class of problems is first met.
-pub const AUTOTUNE_VARIABLE: &str = env::AUTOTUNE.name;
-
 /// Whether `NETCL_AUTOTUNE=1` was set when the process first asked.
 pub fn autotune() -> bool {
     static ON: LazyLock<bool> = LazyLock::new(|| env::AUTOTUNE.switch());

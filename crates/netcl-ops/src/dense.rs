@@ -8,18 +8,19 @@ use std::marker::PhantomData;
 use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::threads::SharedPtr;
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
-use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Kernel, Stream};
 use netcl_core::dtype::{DType, Element};
 use netcl_core::half::slice::HalfFloatSliceExt;
 use netcl_core::half::{bf16, f16};
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::group_limit::largest_group;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
+use netcl_core::shape::Shape;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 use smallvec::SmallVec;
 
-use crate::elements::{load, rounding, store};
+use crate::elements::{kernel_source, load, rounding, store};
 use crate::reduce::Lane;
 use crate::wide::Wide;
 
@@ -32,6 +33,24 @@ pub(crate) fn check_shape(op: &'static str, what: &str, tensor: &Tensor, shape: 
     }
     let why = format!("{what} must have shape {shape:?}");
     Err(Error::Shape { op, shape: tensor.shape().clone(), why })
+}
+
+// ---- layouts ----------------------------------------------------------------------------------------------------
+
+/// A tensor row by row; channels-last images on an OpenCL device stay as they are.
+pub(crate) fn as_images(x: &Tensor) -> Result<Tensor> {
+    match x.layout().is_channels_last() && matches!(x.queue(), Queue::OpenCl(_)) {
+        true => Ok(x.clone()),
+        false => x.contiguous(),
+    }
+}
+
+/// A new tensor whose axes lie in the order of another one's, which [`as_images`] gave.
+pub(crate) fn uninit_like(x: &Tensor, shape: Shape, dtype: DType) -> Result<Tensor> {
+    match x.layout().is_channels_last() {
+        true => Tensor::uninit_channels_last(x.queue(), shape, dtype),
+        false => Tensor::uninit(x.queue(), shape, dtype),
+    }
 }
 
 // ---- arguments -------------------------------------------------------------------------------------------------
@@ -144,16 +163,12 @@ impl Job {
         let index = IndexWidth::for_span(self.args.span.max(code.items));
         let kernel = kernel(stream, code, self.dtype, index)?;
         let wide = self.dtype == DType::F64;
-        self.args.list.extend(code.scalars.iter().map(|&number| {
-            Arg::Scalar(match (number, index) {
-                (Number::Count(n), IndexWidth::Bits32) => Scalar::U32(n as u32),
-                (Number::Count(n), IndexWidth::Bits64) => Scalar::U64(n as u64),
-                (Number::Signed(n), IndexWidth::Bits32) => Scalar::I32(n as i32),
-                (Number::Signed(n), IndexWidth::Bits64) => Scalar::I64(n as i64),
-                (Number::Real(v), _) if wide => Scalar::F64(v),
-                (Number::Real(v), _) => Scalar::F32(v as f32),
-                (Number::Flag(v), _) => Scalar::U32(v as u32),
-            })
+        self.args.list.extend(code.scalars.iter().map(|&number| match number {
+            Number::Count(n) => index.unsigned(n),
+            Number::Signed(n) => index.signed(n),
+            Number::Real(v) if wide => Arg::Scalar(Scalar::F64(v)),
+            Number::Real(v) => Arg::Scalar(Scalar::F32(v as f32)),
+            Number::Flag(v) => Arg::Scalar(Scalar::U32(v as u32)),
         }));
         if code.local > 0 {
             self.args.list.push(Arg::Local(code.local * self.dtype.accumulator().size()));
@@ -172,10 +187,7 @@ impl Job {
 fn kernel(stream: &Stream, code: &ClCode<'_>, dtype: DType, index: IndexWidth) -> Result<Kernel> {
     let wide = code.wide.map(|wide| wide.key()).unwrap_or_default();
     stream.kernel(&format!("{}:{}:{dtype}:{index:?}{wide}", code.file, code.kernel), || {
-        let (uint, int) = match index {
-            IndexWidth::Bits32 => ("uint", "int"),
-            IndexWidth::Bits64 => ("ulong", "long"),
-        };
+        let (uint, int) = index.names();
         let compute = if dtype == DType::F64 { "double" } else { "float" };
         let bits = rounding(dtype, 1);
         let (load, store) = (load(dtype, "(p_) + (i_)"), store(dtype, "(p_) + (i_)", "(v_)"));
@@ -187,7 +199,7 @@ fn kernel(stream: &Stream, code: &ClCode<'_>, dtype: DType, index: IndexWidth) -
             code.kernel,
         );
         let vectors = code.wide.map(|wide| wide.defines(dtype)).unwrap_or_default();
-        (Source::new(defines + &vectors + code.text, ""), code.kernel)
+        (kernel_source(&(defines + &vectors), &[code.text]), code.kernel)
     })
 }
 

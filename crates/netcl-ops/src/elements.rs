@@ -1,9 +1,18 @@
 //! How kernels read and write elements of a dtype: expressions of OpenCL C, and macros made of them. 16-bit types are computed in float.
 
+use netcl_core::backend::opencl::Source;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::opencl::bf16_bits;
 
-/// `TYPE`, `COMPUTE`, `LOAD(p, i)` and `STORE(v, p, i)` for a float dtype.
+/// The source of a program: what a launch defines, what all kernel files have in common, and the files.
+pub(crate) fn kernel_source(defines: &str, files: &[&str]) -> Source {
+    let mut text = defines.to_owned();
+    text.push_str(include_str!("common.cl"));
+    text.extend(files.iter().copied());
+    Source::new(text, "")
+}
+
+/// `ELEMENT`, `COMPUTE`, `LOAD(p, i)` and `STORE(v, p, i)` for a float dtype.
 pub(crate) fn element_defines(dtype: DType) -> String {
     let (compute, load, store) = match dtype {
         DType::F64 => ("double", "((p)[i])", "((p)[i] = (v))"),
@@ -13,7 +22,7 @@ pub(crate) fn element_defines(dtype: DType) -> String {
     };
     let (bits, ty) = (rounding(dtype, 1), dtype.cl_type());
     format!(
-        "{bits}#define TYPE {ty}\n#define COMPUTE {compute}\n#define LOAD(p, i) {load}\n#define STORE(v, p, i) {store}\n"
+        "{bits}#define ELEMENT {ty}\n#define COMPUTE {compute}\n#define LOAD(p, i) {load}\n#define STORE(v, p, i) {store}\n"
     )
 }
 

@@ -34,10 +34,7 @@ impl<'l> Access<'l> {
     /// `COMPUTE`, `UINT`, `KEPT_PARAMS`, `KEPT(o)`, `LOAD(r)` and `STORE(v, r)`.
     pub(crate) fn defines(&self) -> String {
         let dtype = self.x.dtype();
-        let (uint, int) = match self.index {
-            IndexWidth::Bits32 => ("uint", "int"),
-            IndexWidth::Bits64 => ("ulong", "long"),
-        };
+        let (uint, int) = self.index.names();
         let kept = &self.lines.kept;
         let rank = kept.shape.len();
         let ty = dtype.cl_type();
@@ -71,7 +68,7 @@ impl<'l> Access<'l> {
         {
             args.push(Arg::Buffer(tensor.storage().clone(), access));
             args.push(Arg::Scalar(Scalar::U64(tensor.layout().offset() as u64)));
-            args.extend(kept.strides[i].iter().chain([&self.lines.step[i]]).map(|&s| self.step(s)));
+            args.extend(kept.strides[i].iter().chain([&self.lines.step[i]]).map(|&s| self.index.signed(s)));
         }
         args.extend(kept.shape[1..].iter().map(|&n| self.count(n)));
         args
@@ -79,16 +76,6 @@ impl<'l> Access<'l> {
 
     /// A count of the kernel's index type.
     pub(crate) fn count(&self, n: usize) -> Arg {
-        Arg::Scalar(match self.index {
-            IndexWidth::Bits32 => Scalar::U32(n as u32),
-            IndexWidth::Bits64 => Scalar::U64(n as u64),
-        })
-    }
-
-    fn step(&self, n: isize) -> Arg {
-        Arg::Scalar(match self.index {
-            IndexWidth::Bits32 => Scalar::I32(n as i32),
-            IndexWidth::Bits64 => Scalar::I64(n as i64),
-        })
+        self.index.unsigned(n)
     }
 }

@@ -7,7 +7,7 @@ use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::opencl::{CType, IndexWidth, inline_c};
 
-use crate::elements::rounding;
+use crate::elements::{rounding, store_aligned};
 
 /// The settings of one program: the text that defines them, and a key that tells them apart.
 pub(crate) struct Prelude {
@@ -39,7 +39,7 @@ const PROLOGUE: Names = Names { function: "prologue", name: "PROLOGUE", tensor: 
 impl Prelude {
     pub(crate) fn new(index: IndexWidth) -> Prelude {
         let mut prelude = Prelude { text: String::new(), key: String::new() };
-        prelude.define("INDEX", if index == IndexWidth::Bits32 { "int" } else { "long" });
+        prelude.define("INDEX", index.names().1);
         prelude
     }
 
@@ -77,6 +77,13 @@ impl Prelude {
         let widened = sum == DType::F64 && dtype != DType::F64;
         let value = if widened { format!("convert_double4({value})") } else { value };
         let _ = writeln!(self.text, "#define {load}(p, i) {value}");
+    }
+
+    /// Defines how four neighbours, which lie on a boundary of four, are stored.
+    pub(crate) fn stores4(&mut self, store: &str, dtype: DType) {
+        self.once(&rounding(dtype, 4));
+        let _ = writeln!(self.text, "#define {store}_AT(v_, p_) {}", store_aligned(dtype, 4));
+        let _ = writeln!(self.text, "#define {store}(v, p, i) {store}_AT(v, (p) + (i))");
     }
 
     /// Defines what becomes of a sum and how it is stored: `STORE`, `EPILOGUE` and `EPILOGUE_PARAMS`.

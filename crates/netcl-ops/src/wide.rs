@@ -82,11 +82,6 @@ impl Wide {
         Wide { width, vectors: 1, lanes: 1, group: WIDE_GROUP }
     }
 
-    /// A kernel with a work-item for each vector.
-    pub(crate) fn elementwise<'s>(&self, code: ClCode<'s>, size: usize) -> ClCode<'s> {
-        ClCode { items: size / self.width, group: Some(self.group), wide: Some(*self), ..code }
-    }
-
     /// The work-items of a launch over so many rows.
     pub(crate) fn items(&self, rows: usize) -> usize {
         rows.div_ceil(self.group / self.lanes) * self.group
@@ -97,23 +92,17 @@ impl Wide {
         format!(":{}:{}:{}", self.width, self.vectors, self.group)
     }
 
-    /// `GROUP`, `WIDTH`, `VECTORS`, `VCOMPUTE`, `LOADV(p)`, `STOREV(v, p)`, `ALL(join, v)`; `LOADC(p)` and `STOREC(v, p)` for
+    /// `GROUP`, `WIDTH`, `VECTORS`, `VCOMPUTE`, `LOADV(p)`, `STOREV(v, p)`; `LOADC(p)` and `STOREC(v, p)` for
     /// parameters and statistics.
     pub(crate) fn defines(&self, dtype: DType) -> String {
         let Wide { width, vectors, group, .. } = *self;
         let compute = if dtype == DType::F64 { "double" } else { "float" };
         let vector = if width == 1 { compute.to_owned() } else { format!("{compute}{width}") };
-        let all = match width {
-            1 => "(v_)",
-            2 => "j_((v_).s0, (v_).s1)",
-            4 => "j_(j_((v_).s0, (v_).s1), j_((v_).s2, (v_).s3))",
-            _ => "j_(j_(j_((v_).s0, (v_).s1), j_((v_).s2, (v_).s3)), j_(j_((v_).s4, (v_).s5), j_((v_).s6, (v_).s7)))",
-        };
         // The kernel's own elements bring that of a single one.
         let bits = if width > 1 { rounding(dtype, width) } else { String::new() };
         format!(
             "{bits}#define GROUP {group}\n#define WIDTH {width}\n#define VECTORS {vectors}\n#define VCOMPUTE {vector}\n\
-             #define LOADV(p_) ({})\n#define STOREV(v_, p_) {}\n#define ALL(j_, v_) {all}\n\
+             #define LOADV(p_) ({})\n#define STOREV(v_, p_) {}\n\
              #define LOADC(p_) (*(__global const {vector} *)(p_))\n#define STOREC(v_, p_) *(__global {vector} *)(p_) = (v_)\n",
             load_aligned(dtype, "p_", width),
             store_aligned(dtype, width),

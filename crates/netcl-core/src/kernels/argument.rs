@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
+use super::expr::opencl::IndexWidth;
 use crate::dtype::DType;
 use crate::storage::Storage;
 
@@ -19,6 +20,24 @@ pub enum Arg {
     Local(usize),
     /// A pointer to nothing; OpenCL only.
     Null,
+}
+
+impl IndexWidth {
+    /// A count or a position as an argument of the unsigned type.
+    pub fn unsigned(self, value: usize) -> Arg {
+        Arg::Scalar(match self {
+            IndexWidth::Bits32 => Scalar::U32(value as u32),
+            IndexWidth::Bits64 => Scalar::U64(value as u64),
+        })
+    }
+
+    /// A stride as an argument of the signed type.
+    pub fn signed(self, value: isize) -> Arg {
+        Arg::Scalar(match self {
+            IndexWidth::Bits32 => Scalar::I32(value as i32),
+            IndexWidth::Bits64 => Scalar::I64(value as i64),
+        })
+    }
 }
 
 /// What a launch does to one of its buffers.

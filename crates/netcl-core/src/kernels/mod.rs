@@ -7,6 +7,7 @@ pub(crate) mod cost;
 pub mod described;
 pub mod elementwise;
 pub mod expr;
+pub mod fold;
 pub mod group_limit;
 pub mod host_work;
 pub mod launch;

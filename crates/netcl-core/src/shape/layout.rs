@@ -17,12 +17,22 @@ use crate::error::{Error, Result};
 /// assert_eq!(last_column_backwards.offsets().collect::<Vec<_>>(), [11, 7, 3]);
 /// # Ok::<(), netcl_core::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     shape: Shape,
     strides: SmallVec<[isize; 6]>,
     offset: usize,
 }
+
+// By hand, as that of `Shape`.
+impl Clone for Layout {
+    fn clone(&self) -> Self {
+        Layout { shape: self.shape.clone(), strides: SmallVec::from_slice(&self.strides), offset: self.offset }
+    }
+}
+
+/// The strides of several operands over one nest of loops.
+pub type Strides = SmallVec<[SmallVec<[isize; 6]>; 4]>;
 
 /// A part of one axis, with Python's meaning of start, stop and step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,10 +335,16 @@ impl Layout {
 
     /// Merges neighbouring axes that are evenly spaced in every one of several layouts of equal shape and drops axes of
     /// length 1: what a kernel has to loop over. Returns the merged shape and each layout's strides.
-    pub fn collapse(layouts: &[&Layout]) -> (Shape, Vec<SmallVec<[isize; 6]>>) {
+    pub fn collapse(layouts: &[&Layout]) -> (Shape, Strides) {
         let mut shape: SmallVec<[usize; 6]> = SmallVec::new();
-        let mut strides: Vec<SmallVec<[isize; 6]>> = vec![SmallVec::new(); layouts.len()];
+        let mut strides: Strides = SmallVec::new();
         let Some(first) = layouts.first() else { return (Shape(shape), strides) };
+        let size = first.shape.size();
+        if size > 1 && layouts.iter().all(|layout| layout.is_contiguous()) {
+            strides.extend(layouts.iter().map(|_| SmallVec::from_slice(&[1])));
+            return (Shape::from([size]), strides);
+        }
+        strides.resize(layouts.len(), SmallVec::new());
         for (axis, &n) in first.shape.iter().enumerate() {
             if n == 1 {
                 continue;
@@ -354,7 +370,7 @@ impl Layout {
 
     /// [`Layout::collapse`] with the axes in the order of the last layout's memory: for what does not depend on the order of
     /// elements. Tensors that are all channels-last become one axis.
-    pub fn collapse_in_memory_order(layouts: &[&Layout]) -> (Shape, Vec<SmallVec<[isize; 6]>>) {
+    pub fn collapse_in_memory_order(layouts: &[&Layout]) -> (Shape, Strides) {
         let in_order = |layout: &Layout| {
             let long = |&(&n, _): &(&usize, &isize)| n > 1;
             layout.shape.iter().zip(&layout.strides).filter(long).is_sorted_by_key(|(_, s)| std::cmp::Reverse(s.abs()))

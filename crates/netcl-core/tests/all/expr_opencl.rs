@@ -34,7 +34,9 @@ fn leaky_relu_dense_bf16() {
 #[test]
 fn maximum_gradient_strided_f16() {
     let expr = derivative::vjp(&table::op("maximum").unwrap().expr(), &[0, 1]);
-    insta::assert_snapshot!(kernel("maximum_vjp", &expr, DType::F16, Addressing::Strided { rank: 3 }).source());
+    insta::assert_snapshot!(
+        kernel("maximum_vjp", &expr, DType::F16, Addressing::Strided { rank: 3, width: 1 }).source()
+    );
 }
 
 #[test]
@@ -72,7 +74,7 @@ fn arguments_follow_the_signature() {
     use Arg::*;
     let common = [Output(0), OutputOffset(0), Input(0), InputOffset(0), Scalar(0), Scalar(1), Count];
     assert_eq!(dense.args, common);
-    let strided = kernel("clamp", &expr, DType::F32, Addressing::Strided { rank: 2 });
+    let strided = kernel("clamp", &expr, DType::F32, Addressing::Strided { rank: 2, width: 1 });
     let rest = [Length(1), OutputStride(0, 0), OutputStride(0, 1), InputStride(0, 0), InputStride(0, 1)];
     assert_eq!(strided.args, [common.as_slice(), &rest].concat());
     // One parameter of the signature per argument.
@@ -89,9 +91,11 @@ fn names_are_unique_and_batches_hold_each_helper_once() {
     for op in table::ops() {
         let expr = op.expr();
         for dtype in DType::FLOATS {
-            for addressing in
-                [Addressing::Dense { width: 4 }, Addressing::Dense { width: 1 }, Addressing::Strided { rank: 2 }]
-            {
+            for addressing in [
+                Addressing::Dense { width: 4 },
+                Addressing::Dense { width: 1 },
+                Addressing::Strided { rank: 2, width: 1 },
+            ] {
                 kernels.push(kernel(op.name, &expr, dtype, addressing));
             }
         }
@@ -142,6 +146,6 @@ fn impossible_specifications_are_errors() {
         })
     };
     assert!(spec(2, Addressing::Dense { width: 3 }).unwrap_err().to_string().contains("width 3"));
-    assert!(spec(2, Addressing::Strided { rank: 0 }).is_err());
+    assert!(spec(2, Addressing::Strided { rank: 0, width: 1 }).is_err());
     assert!(spec(1, Addressing::Dense { width: 4 }).unwrap_err().to_string().contains("(1, 1)"));
 }

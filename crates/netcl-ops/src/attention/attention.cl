@@ -14,35 +14,13 @@
 //
 // Maximum and total of a query live in registers of all its TX items, which compute them in one order: the same bits.
 //
-// Compiled with: TYPE, COMPUTE, LOAD(p, i), STORE(v, p, i): see add_rows.cl
-//                QUERIES, KEYS, TX, TY   the tile; TX divides KEYS, TY divides QUERIES
+// Compiled with: QUERIES, KEYS, TX, TY   the tile; TX divides KEYS, TY divides QUERIES
 //                D, DV                   the width of queries and keys, and of values
 //                DROPOUT                 1: philox.cl is put before this text
-// What every kernel of the two files takes is in PROBLEM; the defaults make this file compile alone.
-
-#ifndef TYPE
-#define TYPE float
-#define COMPUTE float
-#define LOAD(p, i) ((p)[i])
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef QUERIES
-#define QUERIES 32
-#define KEYS 16
-#define TX 8
-#define TY 8
-#define D 64
-#define DV 64
-#define DROPOUT 0
-#endif
-
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
+// What every kernel of the two files takes is in PROBLEM.
 
 // A tensor: memory, first element, distances of batches, heads and rows.
-#define TENSOR(name) __global const TYPE *name, const ulong name##_at, const long name##_b, const long name##_h, const long name##_r
+#define TENSOR(name) __global const ELEMENT *name, const ulong name##_at, const long name##_b, const long name##_h, const long name##_r
 
 #define PROBLEM                                                                                                   \
     TENSOR(q), TENSOR(k), TENSOR(v), TENSOR(mask), const long mask_c, const uint has_mask, const uint causal,     \
@@ -114,7 +92,7 @@ COMPUTE larger(COMPUTE a, COMPUTE b) { return ((a >= b) | (a != a)) ? a : b; }
 #define PITCH ((D > DV ? D : DV) + 1)
 
 __kernel __attribute__((reqd_work_group_size(TX, TY, 1)))
-void attention_forward(PROBLEM, __global TYPE *out, const ulong out_at, __global COMPUTE *logsumexp, const ulong logsumexp_at) {
+void attention_forward(PROBLEM, __global ELEMENT *out, const ulong out_at, __global COMPUTE *logsumexp, const ulong logsumexp_at) {
     __local COMPUTE qs[QUERIES * D], kv[KEYS * PITCH], ps[QUERIES * KEYS], tops[QUERIES * TX], sums[QUERIES * TX];
     const uint tx = get_local_id(0), ty = get_local_id(1), lid = ty * TX + tx;
     const uint matrix = get_group_id(1);

@@ -49,7 +49,7 @@
 
 __kernel __attribute__((reqd_work_group_size(TX, TY, 1)))
 void attention_backward_q(PROBLEM, TENSOR(grad), TENSOR(out), __global const COMPUTE *logsumexp, const ulong logsumexp_at,
-                          __global COMPUTE *delta, const ulong delta_at, __global TYPE *dq, const ulong dq_at) {
+                          __global COMPUTE *delta, const ulong delta_at, __global ELEMENT *dq, const ulong dq_at) {
     __local COMPUTE qs[QUERIES * D], gs[QUERIES * DV], ks[KEYS * QD], vs[KEYS * QV], ds[QUERIES * KEYS], parts[QUERIES * TX];
 #if TX == 1
     __local COMPUTE k_across[KEYS * D];
@@ -115,8 +115,8 @@ void attention_backward_q(PROBLEM, TENSOR(grad), TENSOR(out), __global const COM
 
 __kernel __attribute__((reqd_work_group_size(TX, TY, 1)))
 void attention_backward_kv(PROBLEM, TENSOR(grad), __global const COMPUTE *logsumexp, const ulong logsumexp_at,
-                           __global const COMPUTE *delta, const ulong delta_at, __global TYPE *dk, const ulong dk_at,
-                           __global TYPE *dv, const ulong dv_at) {
+                           __global const COMPUTE *delta, const ulong delta_at, __global ELEMENT *dk, const ulong dk_at,
+                           __global ELEMENT *dv, const ulong dv_at) {
     __local COMPUTE ks[KEYS * D], vs[KEYS * DV], qs[QUERIES * QD], gs[QUERIES * QV], ps[KEYS * QUERIES], ds[KEYS * QUERIES];
 #if TX == 1
     __local COMPUTE q_across[QUERIES * D], g_across[QUERIES * DV];

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Kernel, Stream};
 use netcl_core::device::DeviceType;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{Access, Arg, Scalar, Work};
@@ -12,7 +12,7 @@ use netcl_core::{Error, Result};
 use smallvec::SmallVec;
 
 use super::problem::{Backward, Problem, Saved};
-use crate::elements::element_defines;
+use crate::elements::{element_defines, kernel_source};
 use crate::indexing::opencl::buffer;
 
 type Args = SmallVec<[Arg; 8]>;
@@ -123,8 +123,7 @@ fn kernel(problem: &Problem, stream: &Stream, pass: Pass) -> Result<(Kernel, Til
             if pass == Pass::Forward { "" } else { "#define BACKWARD\n" }
         );
         let backward = if pass == Pass::Forward { "" } else { include_str!("attention_backward.cl") };
-        let parts = [random, &element_defines(dtype), &defines, include_str!("attention.cl"), backward];
-        (Source::new(parts.concat(), ""), name)
+        (kernel_source(&(element_defines(dtype) + &defines), &[random, include_str!("attention.cl"), backward]), name)
     })?;
     Ok((kernel, tile))
 }

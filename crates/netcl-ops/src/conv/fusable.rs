@@ -9,7 +9,8 @@ use netcl_core::kernels::launch;
 use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
 
-use super::{ConvOptions, ConvParams, conv2d_as, prologue};
+use super::epilogue::ConvEpilogue;
+use super::{ConvOptions, ConvParams, conv2d_as, data_gradient, prologue};
 use crate::epilogue::OwnedEpilogue;
 use crate::prologue::CheckedPrologue;
 
@@ -73,5 +74,36 @@ impl Fusable for FusableConv {
         let epilogue = self.epilogue.then(own, epilogue);
         let epilogue = epilogue.epilogue();
         conv2d_as(self.op, x, weight, bias, &ConvOptions { params: self.params, prologue, epilogue, variant: None })
+    }
+}
+
+/// The gradient of a convolution's images; its inputs are the result's gradient and the filters.
+struct FusableDataGradient {
+    op: &'static str,
+    geometry: ConvGeometry,
+}
+
+/// Offers the gradient of the images of a checked convolution.
+pub(super) fn offer_data_gradient(
+    op: &'static str,
+    geometry: &ConvGeometry,
+    inputs: [&Tensor; 2],
+    out: &Tensor,
+) -> Result<bool> {
+    let gradient = FusableDataGradient { op, geometry: *geometry };
+    launch::offer(&Described { inputs: &inputs, outputs: &[out], meaning: Meaning::Fusable(Arc::new(gradient)) })
+}
+
+impl Fusable for FusableDataGradient {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn run(&self, inputs: &[Tensor], _: Option<Prologue<'_>>, epilogue: Option<Epilogue<'_>>) -> Result<Tensor> {
+        let [grad, weight] = inputs else {
+            return Err(netcl_core::Error::argument(self.op, "it takes the gradient of a result, and filters"));
+        };
+        let epilogue = ConvEpilogue::new(self.op, grad, None, epilogue.as_ref(), &self.geometry.input_shape())?;
+        data_gradient(self.op, &self.geometry, grad, weight, &epilogue, None)
     }
 }

@@ -89,7 +89,7 @@ pub fn conv_transpose2d(
     let out = output(x.shape(), weight.shape(), &options.params, output_padding)?;
     let g = ConvGeometry::new(OP, &out, weight.shape(), &options.params)?;
     let epilogue = ConvEpilogue::new(OP, x, bias, options.epilogue.as_ref(), &out)?;
-    data_gradient(&g, x, weight, &epilogue, options.variant)
+    data_gradient(OP, &g, x, weight, &epilogue, options.variant)
 }
 
 /// The gradient of a sum over [`conv_transpose2d`] with respect to its input: a convolution.

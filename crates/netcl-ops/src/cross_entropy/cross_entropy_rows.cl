@@ -8,39 +8,6 @@
 //
 // A work-item reads vectors of WIDTH elements and keeps the maximum and the sum of powers of what it has read, so that logits are
 // read twice. A row with the ignored label has the loss and the gradient 0, one with any other label outside 0..classes NaN.
-//
-// Compiled with: ELEMENT, COMPUTE, UINT, LOAD(p, i), STORE(v, p, i)   the dtype in memory and of the computation
-//                GROUP, WIDTH, VCOMPUTE, LOADV(p), STOREV(v, p), ALL(join, v)   a group and its vectors
-// The defaults make this file compile alone.
-
-#ifndef ELEMENT
-#define ELEMENT float
-#define COMPUTE float
-#define UINT uint
-#define LOAD(p, i) ((p)[i])
-#define STORE(v, p, i) (p)[i] = (v)
-#define GROUP 64
-#define WIDTH 2
-#define VCOMPUTE float2
-#define LOADV(p) (*(__global const float2 *)(p))
-#define STOREV(v, p) *(__global float2 *)(p) = (v)
-#define ALL(j, v) j((v).s0, (v).s1)
-#endif
-
-#define ADD(a, b) ((a) + (b))
-// `value` of all work-items, combined: every 16th, then the 16 results. No barrier stands in a loop, which compilers for CPU
-// devices take long over.
-#define JOIN(value, with)                                                                                    \
-    {                                                                                                        \
-        tile[lid] = value;                                                                                   \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
-        if (lid < 16)                                                                                        \
-            for (uint j_ = lid + 16; j_ < GROUP; j_ += 16) tile[lid] = with(tile[lid], tile[j_]);            \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
-        value = tile[0];                                                                                     \
-        for (uint j_ = 1; j_ < 16 && j_ < GROUP; ++j_) value = with(value, tile[j_]);                        \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
-    }
 
 __kernel void cross_entropy_rows(__global ELEMENT *x, ulong x_at, __global const long *labels, ulong labels_at,
                                  __global const COMPUTE *scales, ulong scales_at, __global COMPUTE *losses,
@@ -62,8 +29,8 @@ __kernel void cross_entropy_rows(__global ELEMENT *x, ulong x_at, __global const
         // Nothing but -inf so far: its powers are 0.
         const COMPUTE base = largest == -INFINITY ? 0 : largest;
         const VCOMPUTE p = exp(v - base);
-        powers = powers * exp(before - base) + ALL(ADD, p);
-        sum += ALL(ADD, v);
+        powers = powers * exp(before - base) + ALL(PLUS, p);
+        sum += ALL(PLUS, v);
     }
     for (UINT c = whole + lid; c < classes; c += GROUP) {
         const COMPUTE v = LOAD(own, c), before = largest;
@@ -73,10 +40,10 @@ __kernel void cross_entropy_rows(__global ELEMENT *x, ulong x_at, __global const
         sum += v;
     }
     COMPUTE top = largest;
-    JOIN(top, fmax)
+    JOIN_LANES(top, fmax, lid, GROUP)
     powers *= largest == -INFINITY ? (COMPUTE)1 : exp(largest - top);
-    JOIN(powers, ADD)
-    JOIN(sum, ADD)
+    JOIN_LANES(powers, PLUS, lid, GROUP)
+    JOIN_LANES(sum, PLUS, lid, GROUP)
     const COMPUTE rest = log(powers);
     if (lid == 0) {
         const COMPUTE plain = (top - at_label) + rest, even = (top - sum / classes) + rest;

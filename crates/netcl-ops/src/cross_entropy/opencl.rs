@@ -1,23 +1,17 @@
 //! Launches of `cross_entropy.cl`.
 
 use netcl_core::Result;
-use netcl_core::backend::opencl::{Grid, Source, Stream};
-use netcl_core::dtype::DType;
+use netcl_core::backend::opencl::{Grid, Stream};
 use netcl_core::kernels::launch::{Access, Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
 
 use super::Problem;
 use crate::dense::group_size;
+use crate::elements::kernel_source;
 
 /// Elements of a row that each lane should have.
 const PER_LANE: usize = 4;
-
-fn source(stream: &Stream, dtype: DType, label: &str) -> String {
-    let real = dtype.cl_type();
-    let fence = stream.device_fence();
-    format!("#define REAL {real}\n#define LABEL {label}\n#define FENCE {fence}\n") + include_str!("cross_entropy.cl")
-}
 
 /// The work, with the arguments that only these kernels have; `forward` takes the memory of the sums.
 pub(super) fn work(
@@ -30,7 +24,9 @@ pub(super) fn work(
     let local = group_size(stream, dtype);
     let entry = format!("{name}_groups");
     let kernel = stream.kernel(&format!("cross_entropy.cl:{entry}:{dtype}:{label}"), || {
-        (Source::new(source(stream, dtype, label), ""), &entry)
+        let fence = stream.device_fence();
+        let defines = format!("#define COMPUTE {}\n#define LABEL {label}\n#define FENCE {fence}\n", dtype.cl_type());
+        (kernel_source(&defines, &[include_str!("cross_entropy.cl")]), &entry)
     })?;
     if name != "cross_entropy" {
         args.extend(problem.sizes());

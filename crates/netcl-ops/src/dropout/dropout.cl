@@ -2,19 +2,8 @@
 //
 //   x   | 4g  4g+1  4g+2  4g+3 |        kept where the upper 24 bits of the element's word lie below `below`
 //   w   |  x    y     z     w  |
-//
-// Compiled with: TYPE, COMPUTE, LOAD(p, i), STORE(v, p, i): see add_rows.cl. Philox (philox.cl) is put before this text.
 
-#ifndef TYPE
-#define TYPE float
-#define COMPUTE float
-#define LOAD(p, i) ((p)[i])
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-
-#pragma OPENCL FP_CONTRACT OFF
-
-__kernel void dropout(__global const TYPE *x, const ulong x_at, __global TYPE *y, const ulong y_at, const ulong n,
+__kernel void dropout(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, const ulong y_at, const ulong n,
                       const ulong seed, const ulong block, const uint below, const COMPUTE scale) {
     const ulong g = get_global_id(0);
     if (g * 4 >= n) return;

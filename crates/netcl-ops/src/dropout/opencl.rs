@@ -1,7 +1,7 @@
 //! Launches of `dropout.cl`.
 
 use netcl_core::Result;
-use netcl_core::backend::opencl::{Source, Stream};
+use netcl_core::backend::opencl::Stream;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{Access, Arg, Scalar, Work};
 use netcl_core::random::PHILOX_CL;
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::cpu::keep_below;
 use super::{MaskPlace, keep_and_scale};
-use crate::elements::element_defines;
+use crate::elements::{element_defines, kernel_source};
 use crate::indexing::opencl::{buffer, work as grid};
 
 pub(super) fn work(
@@ -22,7 +22,7 @@ pub(super) fn work(
 ) -> Result<(Work, SmallVec<[Arg; 8]>)> {
     let dtype = x.dtype();
     let kernel = stream.kernel(&format!("dropout.cl:{dtype}"), || {
-        (Source::new([PHILOX_CL, &element_defines(dtype), include_str!("dropout.cl")].concat(), ""), "dropout")
+        (kernel_source(&element_defines(dtype), &[PHILOX_CL, include_str!("dropout.cl")]), "dropout")
     })?;
     let (keep, scale) = keep_and_scale(p);
     let mut args = SmallVec::new();

@@ -8,42 +8,13 @@
 //
 //   one_hot      indices                   ->  [count, classes]
 //
-// Compiled with: TYPE, COMPUTE             the element in memory and in sums
-//                LOAD(p, i), STORE(v, p, i)
-//                KEYS, PLACES              the types of sorted destinations (or indices) and of sources: int or long
-//                UINT                      the type that counts elements
-//                WIDTH, VCOMPUTE, LOADV(p), STOREV(v, p)   vectors of 16 bytes; where rows do not fit these, an element is one
-
-#ifndef UINT
-#define UINT uint
-#endif
-#ifndef TYPE
-#define TYPE float
-#define COMPUTE float
-#define LOAD(p, i) ((p)[i])
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef WIDTH
-#define WIDTH 1
-#define VCOMPUTE COMPUTE
-#define LOADV(p) LOAD(p, 0)
-#define STOREV(v, p) STORE(v, p, 0)
-#endif
-#ifndef KEYS
-#define KEYS int
-#define PLACES int
-#endif
-
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
+// Compiled with: KEYS, PLACES              the types of sorted destinations (or indices) and of sources: int or long
 
 // What is added to: vector g of x, or nothing.
-__kernel void add_rows(__global const TYPE *source, const ulong source_at, __global const KEYS *keys, const ulong keys_at,
-                       __global const PLACES *order, const ulong order_at, __global TYPE *y, const ulong y_at,
+__kernel void add_rows(__global const ELEMENT *source, const ulong source_at, __global const KEYS *keys, const ulong keys_at,
+                       __global const PLACES *order, const ulong order_at, __global ELEMENT *y, const ulong y_at,
                        const UINT total, const UINT n, const UINT k, const UINT inner, const uint count,
-                       __global const TYPE *x, const ulong x_at, const uint has_x) {
+                       __global const ELEMENT *x, const ulong x_at, const uint has_x) {
     const UINT g = get_global_id(0);
     if (g >= total) return;
     const UINT row = g / inner, i = g % inner, o = row / n;
@@ -56,13 +27,10 @@ __kernel void add_rows(__global const TYPE *source, const ulong source_at, __glo
         if (keys[middle] < own) low = middle + 1;
         else high = middle;
     }
-    // What each addition rounds off is carried along (Knuth's two-sum).
     VCOMPUTE sum = (VCOMPUTE)(0), lost = (VCOMPUTE)(0);
     for (; low < count && keys[low] == own; ++low) {
         const VCOMPUTE v = LOADV(source + source_at + ((o * k + (UINT)order[low]) * inner + i) * WIDTH);
-        const VCOMPUTE next = sum + v, part = next - sum;
-        lost += (sum - (next - part)) + (v - part);
-        sum = next;
+        FOLD(VCOMPUTE, sum, lost, v)
     }
     // An infinite sum has lost nothing (the formula above says NaN).
     sum += isfinite(sum) ? lost : (VCOMPUTE)(0);
@@ -70,7 +38,7 @@ __kernel void add_rows(__global const TYPE *source, const ulong source_at, __glo
     STOREV(sum, y + y_at + g * WIDTH);
 }
 
-__kernel void one_hot(__global const KEYS *indices, const ulong indices_at, __global TYPE *y, const ulong y_at,
+__kernel void one_hot(__global const KEYS *indices, const ulong indices_at, __global ELEMENT *y, const ulong y_at,
                       const UINT total, const UINT classes) {
     const UINT g = get_global_id(0);
     if (g >= total) return;

@@ -1,8 +1,9 @@
 //! Launches of `take.cl` and `add_rows.cl`.
 
-use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Kernel, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::VECTOR_BYTES;
+use netcl_core::kernels::expr::opencl::{IndexWidth, bits_type};
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::tensor::{Tensor, reshape};
 use netcl_core::{Error, Result};
@@ -10,25 +11,19 @@ use smallvec::smallvec;
 
 use super::order::Pairs;
 use super::problem::{Args, Rows, check, host};
-use crate::elements::element_defines;
+use crate::elements::{element_defines, kernel_source};
 use crate::wide::Wide;
 
 pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &Tensor) -> Result<(Work, Args)> {
-    let uint = Uint::for_span(x.size().max(out.size()));
+    let uint = IndexWidth::for_span(x.size().max(out.size()));
     let size = x.dtype().size();
     let width = if rows.along { 1 } else { whole_vectors(rows.inner, &[x, out]) };
-    let bits = match size * width {
-        1 => "uchar",
-        2 => "ushort",
-        4 => "uint",
-        8 => "ulong",
-        _ => "uint4",
-    };
-    let (index, uint_type) = (at.dtype().cl_type(), uint.name());
+    let bits = bits_type(size * width);
+    let (index, uint_type) = (at.dtype().cl_type(), uint.names().0);
     let kernel = stream.kernel(&format!("take.cl:take:{bits}:{index}:{uint_type}"), || {
         let outside = if bits == "uint4" { "#define OUTSIDE(bits) as_uint4((ulong2)(bits))\n" } else { "" };
         let defines = format!("#define BITS {bits}\n#define INDEX {index}\n#define UINT {uint_type}\n{outside}");
-        (Source::new(defines + include_str!("take.cl"), ""), "take")
+        (kernel_source(&defines, &[include_str!("take.cl")]), "take")
     })?;
     // As often as it fits into eight bytes.
     let nan = match x.dtype() {
@@ -46,7 +41,7 @@ pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &
     args.extend(units(buffer(x, Access::Read), x));
     args.extend(buffer(at, Access::Read));
     args.extend(units(buffer(out, Access::Write), out));
-    args.extend([out.size() / width, rows.n, rows.k, rows.inner / width].map(|v| uint.arg(v)));
+    args.extend([out.size() / width, rows.n, rows.k, rows.inner / width].map(|v| uint.unsigned(v)));
     args.extend([Scalar::U32(u32::from(rows.along)), Scalar::U64(nan)].map(Arg::Scalar));
     Ok((work(kernel, out.size() / width)?, args))
 }
@@ -74,7 +69,7 @@ pub(super) fn add(
     let (_, n, k, inner) = rows.destinations();
     // A source without elements has no memory; nothing reads it.
     let source = if source.size() == 0 { out } else { source };
-    let uint = Uint::for_span(source.size().max(out.size()));
+    let uint = IndexWidth::for_span(source.size().max(out.size()));
     let from = base.unwrap_or(source);
     let width = whole_vectors(inner, &[source, out, from]);
     let kernel = typed(stream, "add_rows", out.dtype(), sorted.types(), uint, width)?;
@@ -83,7 +78,7 @@ pub(super) fn add(
     args.extend(buffer(&sorted.keys, Access::Read));
     args.extend(buffer(&sorted.places, Access::Read));
     args.extend(buffer(out, Access::Write));
-    args.extend([out.size() / width, n, k, inner / width].map(|v| uint.arg(v)));
+    args.extend([out.size() / width, n, k, inner / width].map(|v| uint.unsigned(v)));
     args.push(Arg::Scalar(Scalar::U32(sorted.count as u32)));
     args.extend(buffer(from, Access::Read));
     args.push(Arg::Scalar(Scalar::U32(u32::from(base.is_some()))));
@@ -142,17 +137,17 @@ fn sort_on_host(rows: &Rows, stream: &Stream, at: &Tensor, out: &Tensor) -> Resu
 fn sort_on_device(rows: &Rows, stream: &Stream, at: &Tensor) -> Result<Order> {
     let count = at.size();
     let keys = if rows.along {
-        let uint = Uint::for_span(count);
-        let (index, uint_type) = (at.dtype().cl_type(), uint.name());
+        let uint = IndexWidth::for_span(count);
+        let (index, uint_type) = (at.dtype().cl_type(), uint.names().0);
         let kernel = stream.kernel(&format!("take.cl:destinations:{index}:{uint_type}"), || {
             let defines = format!("#define INDEX {index}\n#define UINT {uint_type}\n");
-            (Source::new(defines + include_str!("take.cl"), ""), "destinations")
+            (kernel_source(&defines, &[include_str!("take.cl")]), "destinations")
         })?;
         let keys = Tensor::uninit(at.queue(), [count], DType::I64)?;
         let mut args = Args::new();
         args.extend(buffer(at, Access::Read));
         args.extend(buffer(&keys, Access::Write));
-        args.extend([count, rows.n, rows.k, rows.inner].map(|v| uint.arg(v)));
+        args.extend([count, rows.n, rows.k, rows.inner].map(|v| uint.unsigned(v)));
         let cost = Cost { flops: 0.0, bytes: (count * (8 + at.dtype().size())) as f64 };
         let work = work(kernel, count)?;
         launch::submit(Launch { name: "destinations".into(), queue: at.queue().clone(), work, args, cost })?;
@@ -169,13 +164,13 @@ fn sort_on_device(rows: &Rows, stream: &Stream, at: &Tensor) -> Result<Order> {
 }
 
 pub(super) fn one_hot(stream: &Stream, at: &Tensor, out: &Tensor, classes: usize) -> Result<(Work, Args)> {
-    let uint = Uint::for_span(out.size());
+    let uint = IndexWidth::for_span(out.size());
     let index = at.dtype().cl_type();
     let kernel = typed(stream, "one_hot", out.dtype(), [index, index], uint, 1)?;
     let mut args: Args = smallvec![];
     args.extend(buffer(at, Access::Read));
     args.extend(buffer(out, Access::Write));
-    args.extend([out.size(), classes].map(|v| uint.arg(v)));
+    args.extend([out.size(), classes].map(|v| uint.unsigned(v)));
     Ok((work(kernel, out.size())?, args))
 }
 
@@ -185,15 +180,14 @@ fn typed(
     name: &'static str,
     dtype: DType,
     [keys, places]: [&str; 2],
-    uint: Uint,
+    uint: IndexWidth,
     width: usize,
 ) -> Result<Kernel> {
-    let uint = uint.name();
+    let uint = uint.names().0;
     stream.kernel(&format!("add_rows.cl:{name}:{dtype}:{keys}:{places}:{uint}:{width}"), || {
-        let vectors = if width > 1 { Wide::vectors(width).defines(dtype) } else { String::new() };
-        let defines = format!("{vectors}#define KEYS {keys}\n#define PLACES {places}\n#define UINT {uint}\n");
-        let source = [&element_defines(dtype), &defines, include_str!("add_rows.cl")];
-        (Source::new(source.concat(), ""), name)
+        let (elements, vectors) = (element_defines(dtype), Wide::vectors(width).defines(dtype));
+        let defines = format!("{elements}{vectors}#define KEYS {keys}\n#define PLACES {places}\n#define UINT {uint}\n");
+        (kernel_source(&defines, &[include_str!("add_rows.cl")]), name)
     })
 }
 
@@ -206,32 +200,4 @@ pub(crate) fn buffer(tensor: &Tensor, access: Access) -> [Arg; 2] {
 pub(crate) fn work(kernel: Kernel, n: usize) -> Result<Work> {
     let local = kernel.work_group_info()?.max_size.min(256);
     Ok(Work::OpenCl(kernel, Grid::new([n.next_multiple_of(local)]).local([local])))
-}
-
-/// The type that counts a kernel's elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Uint {
-    Bits32,
-    Bits64,
-}
-
-impl Uint {
-    /// The narrowest for so many elements, with room for a grid's last group.
-    pub(crate) fn for_span(n: usize) -> Uint {
-        if n < 1 << 31 { Uint::Bits32 } else { Uint::Bits64 }
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Uint::Bits32 => "uint",
-            Uint::Bits64 => "ulong",
-        }
-    }
-
-    pub(crate) fn arg(self, n: usize) -> Arg {
-        Arg::Scalar(match self {
-            Uint::Bits32 => Scalar::U32(n as u32),
-            Uint::Bits64 => Scalar::U64(n as u64),
-        })
-    }
 }

@@ -10,23 +10,11 @@
 //
 // An index outside its range is never followed: put_rows leaves it out, and its position is -1.
 //
-// Compiled with: BITS           an unsigned integer of the element's size
-//                KEYS, PLACES   the types of sorted destinations and of sources: int or long
-//                INDEX          int or long
-//                UINT           the type that counts elements
+// Compiled with: KEYS, PLACES   the types of sorted destinations and of sources: int or long
 
-#ifndef BITS
-#define BITS uint
-#endif
 #ifndef KEYS
 #define KEYS int
 #define PLACES int
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef UINT
-#define UINT uint
 #endif
 
 __kernel void put_rows(__global const BITS *source, const ulong source_at, __global const KEYS *keys, const ulong keys_at,

@@ -1,20 +1,21 @@
 //! Writing at indices, and indices of several axes as positions in all of them.
 
 use netcl_core::backend::cpu::{CpuKernel, parallel_for};
-use netcl_core::backend::opencl::Source;
 use netcl_core::backend::{Queue, opencl::Stream};
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
+use netcl_core::kernels::expr::opencl::{IndexWidth, bits_type};
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 use smallvec::smallvec;
 
 use super::cpu::{Indices, Place};
-use super::opencl::{Uint, buffer, sorted, work};
+use super::opencl::{buffer, sorted, work};
 use super::order::Pairs;
 use super::problem::{Args, Rows, look};
 use super::{check_axis, check_same, check_vector};
+use crate::elements::kernel_source;
 
 /// Elements that one task should write at least.
 const TASK: usize = 1 << 13;
@@ -93,27 +94,20 @@ fn put_on_cpu(rows: Rows, at: &Tensor, source: &Tensor, x: &Tensor) -> (Work, Ar
 fn put_on_opencl(rows: &Rows, stream: &Stream, at: &Tensor, source: &Tensor, x: &Tensor) -> Result<(Work, Args)> {
     let order = sorted(rows, stream, at, x)?;
     let total = rows.outer * order.count * rows.inner;
-    let uint = Uint::for_span(total.max(source.size()).max(x.size()));
-    let bits = match x.dtype().size() {
-        1 => "uchar",
-        2 => "ushort",
-        4 => "uint",
-        _ => "ulong",
-    };
-    let ([keys, places], count) = (order.types(), uint.name());
+    let uint = IndexWidth::for_span(total.max(source.size()).max(x.size()));
+    let bits = bits_type(x.dtype().size());
+    let ([keys, places], count) = (order.types(), uint.names().0);
     let kernel = stream.kernel(&format!("put.cl:put_rows:{bits}:{keys}:{places}:{count}"), || {
-        let defines = format!(
-            "#define BITS {bits}\n#define KEYS {keys}\n#define PLACES {places}\n#define UINT {count}\n{}",
-            include_str!("put.cl")
-        );
-        (Source::new(defines, ""), "put_rows")
+        let defines =
+            format!("#define BITS {bits}\n#define KEYS {keys}\n#define PLACES {places}\n#define UINT {count}\n");
+        (kernel_source(&defines, &[include_str!("put.cl")]), "put_rows")
     })?;
     let mut args = Args::new();
     args.extend(buffer(source, Access::Read));
     args.extend(buffer(&order.keys, Access::Read));
     args.extend(buffer(&order.places, Access::Read));
     args.extend(buffer(x, Access::Write));
-    args.extend([total, rows.n, rows.k, rows.inner, order.count].map(|v| uint.arg(v)));
+    args.extend([total, rows.n, rows.k, rows.inner, order.count].map(|v| uint.unsigned(v)));
     Ok((work(kernel, total)?, args))
 }
 
@@ -146,7 +140,7 @@ pub fn positions(base: &IndexTensor, indices: &IndexTensor, length: usize) -> Re
         Queue::OpenCl(stream) => {
             let index = at.dtype().cl_type();
             let kernel = stream.kernel(&format!("put.cl:positions:{index}"), || {
-                (Source::new(format!("#define INDEX {index}\n{}", include_str!("put.cl")), ""), "positions")
+                (kernel_source(&format!("#define INDEX {index}\n"), &[include_str!("put.cl")]), "positions")
             })?;
             let mut args = Args::new();
             args.extend(buffer(&base, Access::Read));

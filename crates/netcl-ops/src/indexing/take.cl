@@ -8,20 +8,9 @@
 //
 // Compiled with: BITS    an unsigned integer of the element's size, or 16 bytes of elements that lie together (inner counts these)
 //                OUTSIDE(bits)   what is read outside, from a pattern of 8 bytes
-//                INDEX   int or long
-//                UINT    the type that counts elements
 
-#ifndef BITS
-#define BITS uint
-#endif
 #ifndef OUTSIDE
 #define OUTSIDE(bits) (BITS)(bits)
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef UINT
-#define UINT uint
 #endif
 
 __kernel void take(__global const BITS *x, const ulong x_at, __global const INDEX *indices, const ulong indices_at,

@@ -5,14 +5,6 @@
 //   scan       line g of (outer, n, inner): each element combined with all before it
 //
 // Compiled with: EXPRESSION  of x, y and z, all long
-//                OUT         the type of the results: long, int or uchar
-
-#ifndef EXPRESSION
-#define EXPRESSION x + y
-#endif
-#ifndef OUT
-#define OUT long
-#endif
 
 // Arithmetic wraps around, as Rust's and PyTorch's does: unsigned numbers do that in C.
 long wrap_add(long x, long y) { return (long)((ulong)x + (ulong)y); }

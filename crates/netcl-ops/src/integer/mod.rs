@@ -7,7 +7,6 @@ use std::ops::Range;
 use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::threads::SharedPtr;
 use netcl_core::backend::cpu::{CpuKernel, parallel_for};
-use netcl_core::backend::opencl::Source;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::shape::Shape;
@@ -15,6 +14,7 @@ use netcl_core::tensor::{Tensor, reshape};
 use netcl_core::{Error, Result};
 use smallvec::SmallVec;
 
+use crate::elements::kernel_source;
 use crate::indexing::opencl::{buffer, work};
 use crate::reduce::Axes;
 use crate::reduce::plan::resolve;
@@ -313,7 +313,7 @@ fn launch(
             let (source, element) = (op.source(), out.dtype().cl_type());
             let compiled = stream.kernel(&format!("integer.cl:{kernel}:{source}:{element}"), || {
                 let defines = format!("#define EXPRESSION {source}\n#define OUT {element}\n");
-                (Source::new(defines + include_str!("integer.cl"), ""), kernel)
+                (kernel_source(&defines, &[include_str!("integer.cl")]), kernel)
             })?;
             args.extend(tensors.iter().enumerate().flat_map(|(i, t)| buffer(t, access(i))));
             args.push(Arg::Scalar(Scalar::U64(items as u64)));

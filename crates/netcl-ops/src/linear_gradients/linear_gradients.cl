@@ -9,30 +9,21 @@
 // column of groups have all of grad's rows at hand and add them up as well. Rows are added in their order, DEPTH of them at a
 // time; rows that are not there are zeros, so that all loops have fixed lengths and all loads are on their way together.
 //
-// Compiled with: REAL   float or double;   SIDE   the side of a work-group
-// The defaults make this file compile alone.
+// Compiled with: SIDE   the side of a work-group
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef SIDE
-#define SIDE 16
-#endif
 #define TALL 2
 #define WIDE 4
 #define DEPTH 32
 
-#pragma OPENCL FP_CONTRACT OFF
-
-kernel void linear_gradients(global const REAL *grad, ulong grad_at, long grad_rs, long grad_cs, global const REAL *x, ulong x_at,
-                             long x_rs, long x_cs, global REAL *weight, global REAL *bias, uint rows, uint outputs,
+kernel void linear_gradients(global const COMPUTE *grad, ulong grad_at, long grad_rs, long grad_cs, global const COMPUTE *x, ulong x_at,
+                             long x_rs, long x_cs, global COMPUTE *weight, global COMPUTE *bias, uint rows, uint outputs,
                              uint features) {
-    local REAL grads[DEPTH][TALL * SIDE], xs[DEPTH][WIDE * SIDE];
+    local COMPUTE grads[DEPTH][TALL * SIDE], xs[DEPTH][WIDE * SIDE];
     const uint lx = get_local_id(0), ly = get_local_id(1), item = ly * SIDE + lx;
     const uint i0 = get_group_id(0) * SIDE * WIDE, o0 = get_group_id(1) * SIDE * TALL;
     grad += grad_at;
     x += x_at;
-    REAL sums[TALL][WIDE], totals[TALL];
+    COMPUTE sums[TALL][WIDE], totals[TALL];
 #pragma unroll
     for (uint t = 0; t < TALL; ++t) {
         totals[t] = 0;
@@ -54,7 +45,7 @@ kernel void linear_gradients(global const REAL *grad, ulong grad_at, long grad_r
         for (uint k = 0; k < DEPTH; ++k) {
 #pragma unroll
             for (uint t = 0; t < TALL; ++t) {
-                const REAL g = grads[k][t * SIDE + ly];
+                const COMPUTE g = grads[k][t * SIDE + ly];
                 totals[t] += g;
 #pragma unroll
                 for (uint w = 0; w < WIDE; ++w) sums[t][w] = fma(g, xs[k][w * SIDE + lx], sums[t][w]);

@@ -2,7 +2,7 @@
 //! launches are many.
 
 use netcl_core::backend::Queue;
-use netcl_core::backend::opencl::{Grid, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Stream};
 use netcl_core::device::DeviceType;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
@@ -10,6 +10,7 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 use smallvec::smallvec;
 
+use crate::elements::kernel_source;
 use crate::matmul::{MatmulOptions, matmul_with};
 use crate::reduce::sum;
 
@@ -107,8 +108,8 @@ fn work(stream: &Stream, dtype: DType, outputs: usize, features: usize) -> Resul
     let side = [16, 8, 4, 2].into_iter().find(|&side| fits(side)).unwrap_or(1);
     let real = dtype.cl_type();
     let kernel = stream.kernel(&format!("linear_gradients.cl:{real}:{side}"), || {
-        let defines = format!("#define REAL {real}\n#define SIDE {side}\n");
-        (Source::new(defines + include_str!("linear_gradients.cl"), ""), OP)
+        let defines = format!("#define COMPUTE {real}\n#define SIDE {side}\n");
+        (kernel_source(&defines, &[include_str!("linear_gradients.cl")]), OP)
     })?;
     let groups = [features.div_ceil(WIDE * side), outputs.div_ceil(TALL * side)];
     Ok(Work::OpenCl(kernel, Grid::new(groups.map(|n| n * side)).local([side, side])))

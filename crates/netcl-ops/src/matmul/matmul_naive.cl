@@ -7,48 +7,6 @@
 //
 // z counts matrices of the batch (two axes, the inner one of length batch1) and, within each, parts of k: a launch with
 // splits > 1 writes one partial result per part, c_split apart, for matmul_splitk_reduce.cl to add.
-//
-// Compiled with: T, SUM, OUT    the types of the operands in memory, of the sums, of the result in memory
-//                INDEX          int where all positions fit, else long
-//                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
-//                EPILOGUE(sum, row, col, i0, i1), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                A_VALUE(v, row, term), B_VALUE(v, col, term), PROLOGUE_PARAMS   an operand's value by what was loaded, and the
-//                               arguments it needs
-// The defaults make this file compile alone.
-
-#ifndef T
-#define T float
-#endif
-#ifndef SUM
-#define SUM float
-#endif
-#ifndef OUT
-#define OUT float
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef LOAD
-#define LOAD(p, i) ((p)[i])
-#endif
-#ifndef STORE
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE_PARAMS
-#define EPILOGUE(sum, row, col, i0, i1) (sum)
-#endif
-#ifndef PROLOGUE_PARAMS
-#define PROLOGUE_PARAMS
-#endif
-#ifndef A_VALUE
-#define A_VALUE(v, row, term) (v)
-#endif
-#ifndef B_VALUE
-#define B_VALUE(v, col, term) (v)
-#endif
-
-#pragma OPENCL FP_CONTRACT OFF
 
 kernel void matmul_naive(
     global const T *a, ulong a_at, global const T *b, ulong b_at, global OUT *c, ulong c_at,

@@ -11,29 +11,7 @@
 //
 // Lines are the rows of a or the columns of b: only their stride differs. Work-item (term, panel, matrix).
 //
-// Compiled with: T, SUM, INDEX, LOAD(p, i)   as in matmul_naive.cl;   PANEL   lines of a panel
-//                PROLOGUE(v, line, term, i0, i1), PROLOGUE_PARAMS   what the operand is computed by from what lies in memory
-// The defaults make this file compile alone.
-
-#ifndef T
-#define T float
-#endif
-#ifndef SUM
-#define SUM float
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef LOAD
-#define LOAD(p, i) ((p)[i])
-#endif
-#ifndef PANEL
-#define PANEL 16
-#endif
-#ifndef PROLOGUE
-#define PROLOGUE_PARAMS
-#define PROLOGUE(v, line, term, i0, i1) (v)
-#endif
+// Compiled with: PANEL   lines of a panel
 
 kernel void matmul_pack(global const T *from, ulong from_at, global SUM *to, INDEX lines, INDEX k, INDEX batch1,
                         INDEX line_stride, INDEX term_stride, INDEX b0, INDEX b1 PROLOGUE_PARAMS) {

@@ -12,97 +12,31 @@
 // needs is fetched into registers before this one's sums, and put into the other pair before the last of its terms, whose sums
 // then hide the barrier and the first reads behind it.
 //
-// Registers of NVIDIA's processors lie in two banks, the even and the odd ones, and a multiply-add that reads all of its three
+// NVIDIA's registers lie in two banks, the even and the odd ones, and a multiply-add that reads all of its three
 // from one waits. Where a work-item has many sums, they are visited along a line that turns at each end: of the two factors one
 // is that of the sum before, which need not be read again (H200: 4 % faster). Sums that are stored together lie in consecutive
 // registers, and so do factors that are read together: lines are swapped in pairs in local memory, so that the other factor is
 // never in its sum's bank (another 2 %).
 //
-// Small products leave most work-items without results. There the terms of a step are dealt out to SLICES sets of work-items,
-// whose sums are added, in the order of the slices, when all terms are done.
+// Small products leave most work-items without results. There SLICES sets of work-items share the terms of a step, and
+// their sums are added, in the order of the slices, when all terms are done.
 //
-// A device that computes so many tiles at a time leaves units idle in the last round. There the terms of that round's tiles are
-// dealt out to all units: the first `whole` tiles have a group each, each of the others `splits` groups. Of those the one that
-// comes last adds up what all have left in memory, in the order of the terms, so that the result does not depend on who it is.
+// The tail wave of tiles would leave units idle (SHARED_TAIL). The first `whole` tiles have a group each; each tile of the tail
+// wave is split along k among `splits` groups. The last of these to arrive adds up the partial sums in memory, in the order of
+// the terms, so that the result does not depend on which group it is.
 //
 // Lines beyond the edges repeat the last one, since nothing is made of them; terms beyond the last are zeros. Batches and splits
 // of k: see matmul_naive.cl.
 //
-// Compiled with: T, SUM, OUT    the types of the operands in memory, of the sums, of the result in memory
-//                INDEX          int where all positions fit, else long
-//                LOAD(p, i), LOAD4(p, i)      an operand's element as a SUM; four neighbours, which lie on a boundary of four
-//                STORE(v, p, i)               a value as the result's element
-//                EPILOGUE(sum, row, col, i0, i1), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                A_VALUE(v, row, term), B_VALUE(v, col, term), PROLOGUE_PARAMS   an operand's value by what was loaded, and the
-//                               arguments it needs
-//                ROWS, COLS, DEPTH, R, C, RUN, SLICES   the tile; (ROWS / R) * (COLS / C) * SLICES work-items in a group
+// Compiled with: ROWS, COLS, DEPTH, R, C, RUN, SLICES   the tile; (ROWS / R) * (COLS / C) * SLICES work-items in a group
 //                A_LINES, B_LINES     1 where neighbours in memory lie along a's rows m, along b's columns n
 //                A_WIDTH, B_WIDTH     elements that are loaded at once, 1 or 4: neighbours in memory, all inside or all outside
 //                C_WIDTH              results that are stored at once, 1 or 4
 //                UNROLLED             1 where the loop over a step's terms is written out, and there is one of its own for whole
 //                                     steps; compilers for CPU devices take long for it
 //                GUARDED              1 where a flag in memory says whether there is anything to do
-//                SHARED_TAIL          1 where the terms of the last tiles are dealt out; then FENCE makes a work-item's writes
-//                                     visible to other groups
-// The defaults make this file compile alone.
+//                SHARED_TAIL          1 where tiles of the tail wave are split along k; FENCE is needed then
 
-#ifndef T
-#define T float
-#endif
-#ifndef SUM
-#define SUM float
-#endif
-#ifndef OUT
-#define OUT float
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef LOAD
-#define LOAD(p, i) ((p)[i])
-#endif
-#ifndef LOAD4
-#define LOAD4(p, i) (*(global const float4 *)((p) + (i)))
-#endif
-#ifndef STORE
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE_PARAMS
-#define EPILOGUE(sum, row, col, i0, i1) (sum)
-#endif
-#ifndef PROLOGUE_PARAMS
-#define PROLOGUE_PARAMS
-#endif
-#ifndef A_VALUE
-#define A_VALUE(v, row, term) (v)
-#endif
-#ifndef B_VALUE
-#define B_VALUE(v, col, term) (v)
-#endif
-#ifndef ROWS
-#define ROWS 64
-#define COLS 64
-#define DEPTH 16
-#define R 4
-#define C 4
-#define RUN 4
-#define SLICES 1
-#endif
-#ifndef A_LINES
-#define A_LINES 0
-#define B_LINES 1
-#define A_WIDTH 1
-#define B_WIDTH 1
-#define C_WIDTH 1
-#endif
-
-#ifndef UNROLLED
-#define UNROLLED 1
-#endif
-#ifndef GUARDED
-#define GUARDED 0
-#endif
 #if GUARDED
 #define GUARD_PARAM , global const uint *guard
 #else
@@ -128,7 +62,7 @@
 #endif
 
 // Zeros in place of terms beyond the last stay zeros, whatever an expression makes of a zero.
-#ifdef PROLOGUE
+#ifdef HAS_PROLOGUE
 #define INSIDE(there, v) ((there) ? (v) : (SUM)0)
 #else
 #define INSIDE(there, v) (v)
@@ -152,8 +86,6 @@
 #define JOINED(a, b) a##b
 #define VECTOR(type, width) JOINED(type, width)
 #define SUM4 VECTOR(SUM, 4)
-
-#pragma OPENCL FP_CONTRACT OFF
 
 // Where a work-item's `j`th piece lies in a tile of so many lines: neighbouring work-items are neighbours in memory. Lines beyond
 // the last repeat it.

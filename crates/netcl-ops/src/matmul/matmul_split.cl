@@ -13,28 +13,7 @@
 //
 // Compiled with: T, VECTOR     the elements in memory and eight of them;   PART   those of the copy
 //                PARTS         how many parts; 0 copies elements as they are
-//                INDEX         int where all positions fit, else long
 //                ALIGNED       1 where eight elements can be read at once
-//                PROLOGUE(v, at, line, i0, i1), PROLOGUE_PARAMS   what the operand is computed by from what lies in memory
-// The defaults make this file compile alone.
-
-#ifndef T
-#define T float
-#define VECTOR float8
-#define PART ushort
-#define PARTS 3
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef ALIGNED
-#define ALIGNED 0
-#endif
-#ifndef PROLOGUE_PARAMS
-#define PROLOGUE_PARAMS
-#endif
-
-#pragma OPENCL FP_CONTRACT OFF
 
 #if PARTS > 0
 // The upper half of the nearest bfloat16 numbers, as floats; a NaN stays one.
@@ -64,10 +43,10 @@ kernel void matmul_split(global const T *from, ulong from_at, global PART *to, I
         x = (VECTOR)(*(global const float4 *)(from + at), *(global const float4 *)(from + at + 4));
 #endif
     } else {
-#define ELEMENT(i) (at + (i) < length ? from[(at + (i)) * step] : (T)0)
-        x = (VECTOR)(ELEMENT(0), ELEMENT(1), ELEMENT(2), ELEMENT(3), ELEMENT(4), ELEMENT(5), ELEMENT(6), ELEMENT(7));
+#define NEXT(i) (at + (i) < length ? from[(at + (i)) * step] : (T)0)
+        x = (VECTOR)(NEXT(0), NEXT(1), NEXT(2), NEXT(3), NEXT(4), NEXT(5), NEXT(6), NEXT(7));
     }
-#ifdef PROLOGUE
+#ifdef HAS_PROLOGUE
     // Zeros behind the end stay zeros.
 #define COMPUTED(i) (at + (i) < length ? (T)PROLOGUE(numbers[i], at + (i), line, i0, i1) : (T)0)
     T numbers[8];

@@ -8,31 +8,7 @@
 //
 // Many parts of few results are shared by SLICES work-items, each of which takes every SLICES-th part.
 //
-// Compiled with: SUM, OUT, INDEX, STORE, EPILOGUE, EPILOGUE_PARAMS   as in matmul_naive.cl
-//                WIDTH, SLICES  where slices are more than one: columns of a work-group, work-items of a column
-// The defaults make this file compile alone.
-
-#ifndef SUM
-#define SUM float
-#endif
-#ifndef OUT
-#define OUT float
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef STORE
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE_PARAMS
-#define EPILOGUE(sum, row, col, i0, i1) (sum)
-#endif
-#ifndef SLICES
-#define SLICES 1
-#endif
-
-#pragma OPENCL FP_CONTRACT OFF
+// Compiled with: WIDTH, SLICES  where slices are more than one: columns of a work-group, work-items of a column
 
 kernel void matmul_splitk_reduce(
     global const SUM *parts, global OUT *c, ulong c_at, INDEX m, INDEX n, INDEX batch1, INDEX splits, INDEX part,

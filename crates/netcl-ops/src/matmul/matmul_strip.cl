@@ -16,67 +16,17 @@
 // z counts matrices of the batch and, where there are PARTS, parts of k. The groups of a part leave their sums in memory; the one
 // that finds by the counter that it is the last adds them up, always in the same order, and sets the counter back.
 //
-// Compiled with: T, SUM, OUT, INDEX, LOAD, STORE, EPILOGUE, EPILOGUE_PARAMS, A_VALUE, B_VALUE, PROLOGUE_PARAMS   as in matmul_naive.cl
-//                SUM4, LOAD4(p, i)  four sums; four neighbours, which lie on a boundary of four
+// Compiled with: SUM4, LOAD4(p, i)  four sums; four neighbours, which lie on a boundary of four
 //                ROWS, COLS, TERMS  the work-group's share; TERMS is a power of two
 //                A_WIDTH, B_WIDTH   4 where neighbours can be loaded together, else 1
 //                UNROLLED           1 where loops over rows are written out and two blocks are read at a time
 //                PARTS, FENCE       1 where k is split; makes what was written visible to all groups
-// The defaults make this file compile alone.
-
-#ifndef T
-#define T float
-#endif
-#ifndef SUM
-#define SUM float
-#define SUM4 float4
-#endif
-#ifndef OUT
-#define OUT float
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef LOAD
-#define LOAD(p, i) ((p)[i])
-#endif
-#ifndef LOAD4
-#define LOAD4(p, i) (*(global const float4 *)((p) + (i)))
-#endif
-#ifndef STORE
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE_PARAMS
-#define EPILOGUE(sum, row, col, i0, i1) (sum)
-#endif
-#ifndef PROLOGUE_PARAMS
-#define PROLOGUE_PARAMS
-#endif
-#ifndef A_VALUE
-#define A_VALUE(v, row, term) (v)
-#endif
-#ifndef B_VALUE
-#define B_VALUE(v, col, term) (v)
-#endif
-#ifndef ROWS
-#define ROWS 4
-#define COLS 32
-#define TERMS 8
-#define B_LINES 1
-#define A_WIDTH 1
-#define B_WIDTH 1
-#define PARTS 0
-#define UNROLLED 1
-#endif
 
 #if PARTS
 #define PARTS_PARAMS , volatile global SUM4 *parts, volatile global uint *counters
 #else
 #define PARTS_PARAMS
 #endif
-
-#pragma OPENCL FP_CONTRACT OFF
 
 // Beyond the last row or column the last is read once more; nobody writes what becomes of it.
 #define ROW(r) min(row0 + (r), m - 1)
@@ -135,7 +85,7 @@
 #else
 #define LEFT(r, s) left[((r) * COLS + place) * (TERMS / 2) + (s)]
 #endif
-#define FOLD                                                                                                            \
+#define ADD_PARTS                                                                                                       \
     for (int upper = TERMS / 2; upper > 0; upper /= 2) {                                                                 \
         if (slice >= upper && slice < 2 * upper) EACH_ROW LEFT(r, slice - upper) = sums[r];                              \
         barrier(CLK_LOCAL_MEM_FENCE);                                                                                   \
@@ -181,7 +131,7 @@ kernel __attribute__((reqd_work_group_size(COLS * TERMS, 1, 1))) void matmul_str
             ADD(r)
         }
     }
-    FOLD
+    ADD_PARTS
 #if PARTS
     local int is_last;
     const INDEX group = (z / splits * get_num_groups(1) + get_group_id(1)) * get_num_groups(0) + get_group_id(0);
@@ -200,7 +150,7 @@ kernel __attribute__((reqd_work_group_size(COLS * TERMS, 1, 1))) void matmul_str
         if (item == 0) counters[group] = 0;
         for (INDEX i = slice; i < splits; i += TERMS) EACH_ROW sums[r] += parts[(i * ROWS + r) * COLS];
     }
-    FOLD
+    ADD_PARTS
     if (!is_last) return;
 #endif
     if (slice > 0) return;

@@ -6,13 +6,6 @@
 //    +---+---+---+                   +---+---+             reads and its writes run along memory; the extra column of the
 //    | 3 | 4 | 5 |                   | 1 | 4 |             tile keeps a column's elements in different banks
 //    +---+---+---+                   +---+---+
-//
-// Compiled with: INDEX   int where all positions fit, else long
-// The default makes this file compile alone.
-
-#ifndef INDEX
-#define INDEX long
-#endif
 
 kernel __attribute__((reqd_work_group_size(32, 8, 1))) void matmul_turn(
     global const uint *from, ulong from_at, global uint *to, INDEX terms, INDEX lines, INDEX pitch, INDEX batch1,

@@ -40,14 +40,16 @@ int3 tile_at(int t, int tiles_m, int tiles_n) {
     return (int3)(matrix, band * BAND + within % height, band & 1 ? tiles_n - 1 - along : along);
 }
 
-// Results go past the caches: they would push out what other tiles still read.
+// Writes four neighbours' results of a row, `offset` (a constant) columns after `at`, where column `left` + `offset` and those after it
+// belong to the matrix. Past the caches: results would push out what other tiles still read. PLACE_OF_FOUR: where a work-item's four
+// begin, as seen from its own column.
 #if DENSE == 1
-void store_four(global OUT *row, INDEX left, INDEX n, bool inside, uint lane, float v0, float v1, float v2, float v3) {
-    if (inside && left < n)
-        asm volatile("st.global.cs.v2.f32 [%0], {%1, %2};" ::"l"(row + left), "f"(v0), "f"(v1) : "memory");
-    if (inside && left + 8 < n)
-        asm volatile("st.global.cs.v2.f32 [%0], {%1, %2};" ::"l"(row + left + 8), "f"(v2), "f"(v3) : "memory");
-}
+#define PLACE_OF_FOUR 0
+#define STORE_FOUR(at, offset, inside, left, n, v0, v1, v2, v3)                                                         \
+    if (inside && left + (offset) < n)                                                                                   \
+        asm volatile("st.global.cs.v2.f32 [%0+%3], {%1, %2};" ::"l"(at), "f"(v0), "f"(v1), "n"((offset) * 4) : "memory"); \
+    if (inside && left + (offset) + 8 < n)                                                                               \
+        asm volatile("st.global.cs.v2.f32 [%0+%3], {%1, %2};" ::"l"(at), "f"(v2), "f"(v3), "n"((offset) * 4 + 32) : "memory");
 #elif DENSE != 0
 #if DENSE == 2
 #define PACK "cvt.rn.f16x2.f32"
@@ -56,19 +58,20 @@ void store_four(global OUT *row, INDEX left, INDEX n, bool inside, uint lane, fl
 #endif
 // A work-item has two results of each block of 8 columns. Neighbours swap, so that one has four in a row of the left
 // block and the other four of the right one: four work-items then fill a whole sector of 32 bytes.
-void store_four(global OUT *row, INDEX left, INDEX n, bool inside, uint lane, float v0, float v1, float v2, float v3) {
-    uint low, high, other;
-    asm(PACK " %0, %2, %1;" : "=r"(low) : "f"(v0), "f"(v1));
-    asm(PACK " %0, %2, %1;" : "=r"(high) : "f"(v2), "f"(v3));
-    const bool odd = lane & 1;
-    const uint give = odd ? low : high;
-    asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;" : "=r"(other) : "r"(give));
-    const INDEX first = odd ? left + 6 : left;
-    if (inside && first < n)
-        asm volatile("st.global.cs.v2.b32 [%0], {%1, %2};"
-                     ::"l"(row + first), "r"(odd ? other : low), "r"(odd ? high : other)
-                     : "memory");
-}
+#define PLACE_OF_FOUR (lane & 1 ? 6 : 0)
+#define STORE_FOUR(at, offset, inside, left, n, v0, v1, v2, v3)                                                         \
+    {                                                                                                                   \
+        uint low_, high_, other_;                                                                                       \
+        asm(PACK " %0, %2, %1;" : "=r"(low_) : "f"(v0), "f"(v1));                                                        \
+        asm(PACK " %0, %2, %1;" : "=r"(high_) : "f"(v2), "f"(v3));                                                       \
+        const bool odd_ = lane & 1;                                                                                     \
+        const uint give_ = odd_ ? low_ : high_;                                                                         \
+        asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;" : "=r"(other_) : "r"(give_));                       \
+        if (inside && left + PLACE_OF_FOUR + (offset) < n)                                                               \
+            asm volatile("st.global.cs.v2.b32 [%0+%3], {%1, %2};"                                                        \
+                         ::"l"(at), "r"(odd_ ? other_ : low_), "r"(odd_ ? high_ : other_), "n"((offset) * 2)             \
+                         : "memory");                                                                                   \
+    }
 #endif
 
 // What a row of tiles is: conv_units.cl has rows of its own.
@@ -81,22 +84,23 @@ void store_four(global OUT *row, INDEX left, INDEX n, bool inside, uint lane, fl
 #define RESULT(sum, r, s) (ROW_INSIDE(r) && (s) < n ? FINISHED(sum, r, s) : (VALUE)0)
 #define STORE_ONE(v, r, s)                                                                                              \
     if (ROW_INSIDE(r) && (s) < n) STORE(v, out, ROW_AT(r) + (s) * c_cs);
-#if DENSE != 0
-#define STORE_ROW(r, left)                                                                                              \
-    if (dense) store_four(out + ROW_AT(r), left, n, ROW_INSIDE(r), lane, v0, v1, v2, v3);                                \
-    else
-#else
-#define STORE_ROW(r, left)
-#endif
-// Writes a work-item's results of one row in two neighbouring blocks, the left one's from column `left` on.
-#define WRITE(r, left, x0, x1, x2, x3)                                                                                  \
+// Writes a work-item's results of one row in two neighbouring blocks, the left one's from column `left` on: one by one, or four at once.
+#define WRITE_SINGLE(r, left, x0, x1, x2, x3)                                                                           \
     {                                                                                                                   \
+        STORE_ONE(RESULT(x0, r, left), r, left)                                                                         \
+        STORE_ONE(RESULT(x1, r, left + 1), r, left + 1)                                                                 \
+        STORE_ONE(RESULT(x2, r, left + 8), r, left + 8)                                                                 \
+        STORE_ONE(RESULT(x3, r, left + 9), r, left + 9)                                                                 \
+    }
+#if DENSE != 0
+#define WRITE(r, left, x0, x1, x2, x3)                                                                                  \
+    if (dense) {                                                                                                        \
         const VALUE v0 = RESULT(x0, r, left), v1 = RESULT(x1, r, left + 1);                                              \
         const VALUE v2 = RESULT(x2, r, left + 8), v3 = RESULT(x3, r, left + 9);                                          \
-        STORE_ROW(r, left) {                                                                                            \
-            STORE_ONE(v0, r, left)                                                                                      \
-            STORE_ONE(v1, r, left + 1)                                                                                  \
-            STORE_ONE(v2, r, left + 8)                                                                                  \
-            STORE_ONE(v3, r, left + 9)                                                                                  \
-        }                                                                                                               \
+        STORE_FOUR(out + ROW_AT(r) + left + PLACE_OF_FOUR, 0, ROW_INSIDE(r), left, n, v0, v1, v2, v3)                     \
+    } else {                                                                                                            \
+        WRITE_SINGLE(r, left, x0, x1, x2, x3)                                                                            \
     }
+#else
+#define WRITE WRITE_SINGLE
+#endif

@@ -16,58 +16,13 @@
 // which stays in the cache. Batches and splits of k: see matmul_naive.cl.
 //
 // Compiled with: A, SUM, OUT    the types of a in memory, of b and the sums, of the result in memory
-//                INDEX          int where all positions fit, else long
 //                LOAD_A(p, i), STORE(v, p, i)   an element of a as a SUM; a value as the result's element
-//                EPILOGUE(sum, row, col, i0, i1), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
 //                VEC, VLOAD, VSTORE, WIDTH      the vector type of SUM, its functions and length
 //                ROWS, VECTORS  the block
 //                PACKED_A, PACKED_B   1 where the operand was packed
 //                PLAIN          1 where sums are stored as they are, as vectors if the columns of c lie densely
-// The defaults make this file compile alone.
-
-#ifndef A
-#define A float
-#endif
-#ifndef SUM
-#define SUM float
-#endif
-#ifndef OUT
-#define OUT float
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef LOAD_A
-#define LOAD_A(p, i) ((p)[i])
-#endif
-#ifndef STORE
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE_PARAMS
-#define EPILOGUE(sum, row, col, i0, i1) (sum)
-#endif
-#ifndef VEC
-#define VEC float8
-#define VLOAD vload8
-#define VSTORE vstore8
-#define WIDTH 8
-#endif
-#ifndef ROWS
-#define ROWS 4
-#define VECTORS 2
-#endif
-#ifndef PACKED_A
-#define PACKED_A 0
-#define PACKED_B 0
-#endif
-#ifndef PLAIN
-#define PLAIN 1
-#endif
 
 #define COLS (WIDTH * VECTORS)
-
-#pragma OPENCL FP_CONTRACT OFF
 
 kernel void matmul_vectorized(
     global const A *a, ulong a_at, global const SUM *b, ulong b_at, global OUT *c, ulong c_at,

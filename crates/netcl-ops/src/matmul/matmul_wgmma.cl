@@ -19,9 +19,9 @@
 // the copies for the next tile are already under way. The order of tiles and how results are written: see
 // matmul_units.cl.
 //
-// With SHARED_TAIL the tiles of the last round, which would leave units idle, are dealt out: their terms, one tile's behind the
+// With SHARED_TAIL the tail wave, which would leave units idle, is stream-K: the terms of its tiles, one tile's after the
 // other's, are cut into one piece for each work-group, which may be the end of one tile and the beginning of the next. Of the
-// groups that share a tile the last to arrive adds up what all have left in memory, in the order of the terms, so that the result
+// groups that share a tile the last to arrive adds up the partial sums in memory, in the order of the terms, so that the result
 // does not depend on who it is.
 //
 // With PARTS == 3 the operands are float32 numbers that matmul_split.cl has cut into three bfloat16 parts, the first the
@@ -36,7 +36,7 @@
 //                BN, BK, STAGES the tile (BM is 128), places in local memory
 //                SIZE, PARTS    bytes of an element, parts of an operand
 //                A_ALONG_K, B_ALONG_K   1 where neighbours in memory lie along k, 0 where they lie along m or n
-//                SHARED_TAIL    1 where the terms of the last tiles are dealt out
+//                SHARED_TAIL    1 where the tail wave is stream-K
 //                AT_ONCE        how many groups' sums are taken up at once
 //                INSTRUCTION, MAJORS    the matrix instruction and its flags for operands that lie along m or n
 //                REGISTERS, DESCRIPTORS, SUMS   its operands: "%0, %1, ...", the two after them, "+f"(d[0]), ...
@@ -362,9 +362,30 @@ kernel __attribute__((reqd_work_group_size(128 * (CONSUMERS + 1), 1, 1))) void K
         const INDEX row = FIRST_ROW + mine + (warp & 3) * 16 + (lane >> 2);
         const INDEX col = (INDEX)place.z * BN + (lane & 3) * 2;
         global OUT *out = c + c_at + i0 * c_b0 + i1 * c_b1;
-#define WRITE_PAIR(i)                                                                                                   \
-    WRITE(row, col + 8 * (i), sums[4 * (i)], sums[4 * (i) + 1], sums[4 * (i) + 4], sums[4 * (i) + 5])                    \
-    WRITE(row + 8, col + 8 * (i), sums[4 * (i) + 2], sums[4 * (i) + 3], sums[4 * (i) + 6], sums[4 * (i) + 7])
-        EACH_PAIR(WRITE_PAIR)
+#define SINGLE_PAIR(i)                                                                                                  \
+    WRITE_SINGLE(row, col + 8 * (i), sums[4 * (i)], sums[4 * (i) + 1], sums[4 * (i) + 4], sums[4 * (i) + 5])             \
+    WRITE_SINGLE(row + 8, col + 8 * (i), sums[4 * (i) + 2], sums[4 * (i) + 3], sums[4 * (i) + 6], sums[4 * (i) + 7])
+#if DENSE != 0
+        // One way for all of a tile, so that its instructions stand in a row, with places that differ by constants only.
+        if (dense) {
+            const bool upper = ROW_INSIDE(row), lower = ROW_INSIDE(row + 8);
+            global OUT *above = out + ROW_AT(row) + (col + PLACE_OF_FOUR), *below = out + ROW_AT(row + 8) + (col + PLACE_OF_FOUR);
+#define GUARDED(inside, sum, r, s) ((inside) && (s) < n ? FINISHED(sum, r, s) : (VALUE)0)
+#define DENSE_ROW(at, inside, r, i, j)                                                                                  \
+    {                                                                                                                   \
+        const VALUE v0 = GUARDED(inside, sums[j], r, col + 8 * (i)), v1 = GUARDED(inside, sums[j + 1], r, col + 8 * (i) + 1); \
+        const VALUE v2 = GUARDED(inside, sums[j + 4], r, col + 8 * (i) + 8);                                              \
+        const VALUE v3 = GUARDED(inside, sums[j + 5], r, col + 8 * (i) + 9);                                              \
+        STORE_FOUR(at, 8 * (i), inside, col, n, v0, v1, v2, v3)                                                           \
+    }
+#define DENSE_PAIR(i)                                                                                                   \
+    DENSE_ROW(above, upper, row, i, 4 * (i))                                                                             \
+    DENSE_ROW(below, lower, row + 8, i, 4 * (i) + 2)
+            EACH_PAIR(DENSE_PAIR)
+        } else
+#endif
+        {
+            EACH_PAIR(SINGLE_PAIR)
+        }
     }
 }

@@ -17,7 +17,7 @@ mod units;
 mod wgmma;
 
 use netcl_core::backend::Queue;
-use netcl_core::backend::opencl::{Grid, Kernel, Program, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Kernel, Program, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::{Choice, KernelConfig, KernelVariant, get_kernel_selector};
 use netcl_core::kernels::expr::opencl::IndexWidth;
@@ -29,6 +29,7 @@ use smallvec::SmallVec;
 
 use super::problem::{Matrix, Problem};
 use super::{Variant, check_variant};
+use crate::elements::kernel_source;
 use crate::prelude::Prelude;
 pub(crate) use arithmetic::Arithmetic;
 use choice::{Device, RegisterTile, Tile};
@@ -390,14 +391,11 @@ impl<'p> Multiplication<'p> {
 
     fn build_named(&self, name: &str, prelude: Prelude, text: &str) -> Result<Kernel> {
         let key = format!("{name}{}", prelude.key);
-        self.stream.kernel(&key, || (Source::new(prelude.text + text, ""), name))
+        self.stream.kernel(&key, || (kernel_source(&prelude.text, &[text]), name))
     }
 
     fn number(&self, value: isize) -> Arg {
-        Arg::Scalar(match self.index {
-            IndexWidth::Bits32 => Scalar::I32(value as i32),
-            IndexWidth::Bits64 => Scalar::I64(value as i64),
-        })
+        self.index.signed(value)
     }
 
     fn count(&self, value: usize) -> Arg {

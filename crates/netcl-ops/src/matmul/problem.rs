@@ -159,7 +159,7 @@ impl<'t> Problem<'t> {
             })
             .collect::<Result<SmallVec<[Layout; 6]>>>()?;
         let (batch, strides) = Layout::collapse(&batches.iter().collect::<SmallVec<[&Layout; 6]>>());
-        Ok((batch.iter().copied().collect(), strides))
+        Ok((batch.iter().copied().collect(), strides.into_vec()))
     }
 
     /// Number of matrices.

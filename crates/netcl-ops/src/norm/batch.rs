@@ -3,14 +3,16 @@
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::Access;
-use netcl_core::shape::{Layout, Shape};
+use netcl_core::shape::Layout;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 use super::rows::Saved;
 use super::statistics::ChannelStatistics;
-use super::{Affine, NormGradients, Normalized, Parameters, check_eps, check_like, checked, cost, cpu, opencl};
-use crate::dense::{Args, Job, check_shape};
+use super::{
+    Affine, NormGradients, Normalized, Parameters, check_eps, check_like, checked, cost, cpu, opencl, pointwise,
+};
+use crate::dense::{Args, Job, as_images, check_shape, uninit_like};
 
 /// Averages over past batches, which training updates in place: `new = (1 - momentum) * old + momentum * batch`.
 #[derive(Clone, Copy, Debug)]
@@ -56,19 +58,14 @@ impl Planes {
         self.samples * self.span
     }
 
-    /// A tensor as kernels read it, densely: to them channels-last images on an OpenCL device are samples of one place each.
+    /// What [`as_images`] gives as kernels read it: to them channels-last images on an OpenCL device are samples of one place each.
     pub(super) fn dense(self, x: &Tensor) -> Result<(Tensor, Planes)> {
-        if !(x.layout().is_channels_last() && matches!(x.queue(), Queue::OpenCl(_))) {
-            return Ok((x.contiguous()?, self));
+        if !x.layout().is_channels_last() {
+            return Ok((x.clone(), self));
         }
         let rows = Layout::contiguous([self.count(), self.channels].into()).shifted(x.layout().offset());
         Ok((x.with_layout(rows)?, Planes { samples: self.count(), span: 1, ..self }))
     }
-}
-
-/// What [`Planes::dense`] made of a tensor of this shape, in that shape again.
-fn in_shape(dense: Tensor, shape: &Shape) -> Result<Tensor> {
-    if dense.shape() == shape { Ok(dense) } else { dense.with_layout(Layout::channels_last(shape.clone())) }
 }
 
 /// Normalises every channel (axis 1) to mean 0 and variance 1 over the batch, and updates the running averages.
@@ -142,9 +139,9 @@ fn train(
     if let Some(statistics) = statistics {
         check_statistics(op, x, statistics, planes)?;
     }
-    let shape = x.shape();
-    let (x, planes) = planes.dense(x)?;
-    let output = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
+    let images = as_images(x)?;
+    let output = uninit_like(&images, images.shape().clone(), images.dtype())?;
+    let (x, planes) = planes.dense(&images)?;
     let make = || Tensor::uninit(x.queue(), channels, x.dtype().accumulator());
     let (mean, rstd) = (make()?, make()?);
     let batches = running.and_then(|r| r.batches);
@@ -160,7 +157,7 @@ fn train(
     if x.size() == 0 {
         mean.fill(f64::NAN)?;
         rstd.fill(f64::NAN)?;
-        return Ok(Normalized { output: in_shape(output, shape)?, mean, rstd });
+        return Ok(Normalized { output, mean, rstd });
     }
     // The kernels update averages of the type they compute in; others through a copy.
     let own = |t: &Tensor| t.cast(x.dtype().accumulator())?.contiguous();
@@ -191,7 +188,7 @@ fn train(
             if let Some(statistics) = given.or(found.as_ref()) {
                 opencl::finish(stream, op, &forward, statistics, share, eps)?;
             }
-            opencl::batch_apply(stream, forward.apply(op), planes)?;
+            pointwise::apply(&images, forward.parameters(), [&mean, &rstd], &output)?;
         }
     }
     if let (Some(running), Some((mean, var))) = (running, averages) {
@@ -201,7 +198,7 @@ fn train(
             }
         }
     }
-    Ok(Normalized { output: in_shape(output, shape)?, mean, rstd })
+    Ok(Normalized { output, mean, rstd })
 }
 
 /// Normalises every channel with given averages instead of the batch's statistics.
@@ -217,24 +214,24 @@ pub fn batch_norm_eval(x: &Tensor, affine: Affine<'_>, mean: &Tensor, var: &Tens
     let compute = x.dtype().accumulator();
     let mean = mean.cast(compute)?.contiguous()?;
     let rstd = crate::rsqrt(&crate::add(&var.cast(compute)?, eps)?)?.contiguous()?;
-    let shape = x.shape();
-    let (x, planes) = planes.dense(x)?;
-    let output = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
-    if x.size() > 0 {
-        let args = Args::default()
-            .read(&x)
-            .maybe(weight.as_ref(), Access::Read)
-            .maybe(bias.as_ref(), Access::Read)
-            .write(&output)
-            .read(&mean)
-            .read(&rstd);
-        let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(&x, 2, 2), args };
-        match x.queue() {
-            Queue::Cpu(_) => cpu::batch::apply(job, planes)?,
-            Queue::OpenCl(stream) => opencl::batch_apply(stream, job, planes)?,
+    let x = as_images(x)?;
+    let output = uninit_like(&x, x.shape().clone(), x.dtype())?;
+    match x.queue() {
+        _ if x.size() == 0 => {}
+        Queue::Cpu(_) => {
+            let args = Args::default()
+                .read(&x)
+                .maybe(weight.as_ref(), Access::Read)
+                .maybe(bias.as_ref(), Access::Read)
+                .write(&output)
+                .read(&mean)
+                .read(&rstd);
+            let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(&x, 2, 2), args };
+            cpu::batch::apply(job, planes)?;
         }
+        Queue::OpenCl(_) => pointwise::apply(&x, [weight.as_ref(), bias.as_ref()], [&mean, &rstd], &output)?,
     }
-    Ok(Normalized { output: in_shape(output, shape)?, mean, rstd })
+    Ok(Normalized { output, mean, rstd })
 }
 
 /// The gradients of [`batch_norm`] (`training`), or of [`batch_norm_eval`], whose statistics do not depend on the input.
@@ -253,17 +250,16 @@ pub fn batch_norm_backward(
     check_like(op, "the output's gradient", grad, x, x.shape(), x.dtype())?;
     let mean = checked(op, "mean", mean, x, &channels, true)?;
     let rstd = checked(op, "rstd", rstd, x, &channels, true)?;
-    let shape = x.shape();
-    let turned = x.layout().is_channels_last() && matches!(x.queue(), Queue::OpenCl(_));
-    let grad = if turned { grad.channels_last()? } else { grad.contiguous()? };
-    let ((x, planes), (grad, _)) = (planes.dense(x)?, planes.dense(&grad)?);
-    let input = Tensor::uninit(x.queue(), x.shape().clone(), x.dtype())?;
+    let images = as_images(x)?;
+    let upstream = if images.layout().is_channels_last() { grad.channels_last()? } else { grad.contiguous()? };
+    let ((x, planes), (grad, _)) = (planes.dense(&images)?, planes.dense(&upstream)?);
+    let input = uninit_like(&images, images.shape().clone(), x.dtype())?;
     let make = || Tensor::uninit(x.queue(), channels, x.dtype().accumulator());
     let (d_weight, d_bias) = (make()?, make()?);
     if x.size() == 0 {
         d_weight.fill(0.0)?;
         d_bias.fill(0.0)?;
-        return affine.finish(in_shape(input, shape)?, d_weight, d_bias);
+        return affine.finish(input, d_weight, d_bias);
     }
     let saved = Saved { grad: &grad, x: &x, weight: weight.as_ref(), mean: Some(&mean), rstd: &rstd };
     match x.queue() {
@@ -273,10 +269,13 @@ pub fn batch_norm_backward(
             cpu::batch::backward(job, planes, training)?;
         }
         Queue::OpenCl(stream) => {
-            opencl::batch_backward(stream, op, &saved, planes, &input, [&d_weight, &d_bias], training)?;
+            opencl::batch_sums(stream, op, &saved, planes, [&d_weight, &d_bias])?;
+            let sums =
+                training.then_some(pointwise::Sums { of_products: &d_weight, plain: &d_bias, count: planes.count() });
+            pointwise::backward(&upstream, &images, weight.as_ref(), [&mean, &rstd], sums, &input)?;
         }
     }
-    affine.finish(in_shape(input, shape)?, d_weight, d_bias)
+    affine.finish(input, d_weight, d_bias)
 }
 
 fn check_statistics(op: &'static str, x: &Tensor, statistics: &ChannelStatistics, planes: Planes) -> Result<()> {
@@ -373,6 +372,10 @@ impl Forward<'_> {
             .maybe(self.running.map(|r| r[1]), Access::Write)
             .maybe(self.batches, Access::Write);
         Job { name: op, queue: self.x.queue().clone(), dtype: self.x.dtype(), cost: cost(statistics, 1, 2), args }
+    }
+
+    fn parameters(&self) -> [Option<&Tensor>; 2] {
+        [self.weight, self.bias]
     }
 
     /// What becomes of the values once the statistics are known.

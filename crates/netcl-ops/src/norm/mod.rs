@@ -17,6 +17,7 @@
 mod batch;
 pub(crate) mod cpu;
 mod opencl;
+mod pointwise;
 mod rows;
 pub(crate) mod statistics;
 

@@ -11,57 +11,10 @@
 //   norm_finish    a work-item merges the parts of a channel, in order -> mean, rstd, running averages; the first work-item
 //                  raises the number of batches, unless all of them read it (`average`: the share is 1 / batches)
 //   norm_count     raises the number of batches, before norm_finish reads it
-//   norm_apply     a work-item per element
 //
-// Compiled with: ELEMENT            the type in memory
-//                COMPUTE            float, or double for itself: also of parameters and statistics
-//                UINT, INT          indices
-//                LOAD(p, i), STORE(v, p, i)
-//                KERNEL_name        for the kernel that is wanted: some drivers compile all there are, at length
-// A parameter that is not there is a null pointer. The defaults make this file compile alone.
+// A parameter that is not there is a null pointer.
 
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef COMPUTE
-#define ELEMENT float
-#define COMPUTE float
-#define UINT uint
-#define INT int
-#define LOAD(p, i) (p)[i]
-#define STORE(v, p, i) (p)[i] = (v)
-#define KERNEL_norm_rows
-#define KERNEL_norm_moments
-#define KERNEL_norm_merge
-#define KERNEL_norm_finish
-#define KERNEL_norm_count
-#define KERNEL_norm_apply
-#endif
-
-// What each addition rounds off is carried along (Knuth's two-sum).
-#define FOLD(total, lost, v)                                                  \
-    {                                                                         \
-        const COMPUTE v_ = (v), sum_ = total + v_, part_ = sum_ - total;      \
-        lost += (total - (sum_ - part_)) + (v_ - part_);                      \
-        total = sum_;                                                         \
-    }
-
-// Adds up `value` over the lanes of a row: every 16th lane, then the 16 sums. No barrier stands in a loop, which compilers
-// for CPUs take long over.
-#define JOIN(value)                                                                             \
-    {                                                                                           \
-        __local COMPUTE *row_ = tile + (lid - lane);                                            \
-        row_[lane] = value;                                                                     \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
-        if (lane < 16)                                                                          \
-            for (uint j_ = lane + 16; j_ < lanes; j_ += 16) row_[lane] += row_[j_];             \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
-        value = row_[0];                                                                        \
-        for (uint j_ = 1; j_ < 16 && j_ < lanes; ++j_) value += row_[j_];                       \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
-    }
+#define JOIN(value) JOIN_LANES(value, PLUS, lane, lanes)
 
 #ifdef KERNEL_norm_rows
 __kernel void norm_rows(__global const ELEMENT *x, const ulong x_at, __global const COMPUTE *weight,
@@ -81,7 +34,7 @@ __kernel void norm_rows(__global const ELEMENT *x, const ulong x_at, __global co
     COMPUTE middle = 0;
     if (centred) {
         COMPUTE lost = 0;
-        for (UINT r = lane; r < end; r += lanes) FOLD(middle, lost, LOAD(x, r))
+        for (UINT r = lane; r < end; r += lanes) FOLD(COMPUTE, middle, lost, LOAD(x, r))
         middle += lost;
         JOIN(middle)
         middle /= n;
@@ -89,7 +42,7 @@ __kernel void norm_rows(__global const ELEMENT *x, const ulong x_at, __global co
     COMPUTE squares = 0, rest = 0;
     for (UINT r = lane; r < end; r += lanes) {
         const COMPUTE d = LOAD(x, r) - middle;
-        FOLD(squares, rest, d * d)
+        FOLD(COMPUTE, squares, rest, d * d)
     }
     squares += rest;
     JOIN(squares)
@@ -118,14 +71,14 @@ __kernel void norm_moments(__global const ELEMENT *x, const ulong x_at, __global
     x += x_at;
 #define AT(i) (((i) / span * channels + c) * span + (i) % span)
     COMPUTE middle = 0, lost = 0;
-    for (UINT i = first + lane; i < last; i += lanes) FOLD(middle, lost, LOAD(x, AT(i)))
+    for (UINT i = first + lane; i < last; i += lanes) FOLD(COMPUTE, middle, lost, LOAD(x, AT(i)))
     middle += lost;
     JOIN(middle)
     middle /= last - first;
     COMPUTE squares = 0, rest = 0;
     for (UINT i = first + lane; i < last; i += lanes) {
         const COMPUTE d = LOAD(x, AT(i)) - middle;
-        FOLD(squares, rest, d * d)
+        FOLD(COMPUTE, squares, rest, d * d)
     }
     squares += rest;
     JOIN(squares)
@@ -190,21 +143,5 @@ __kernel void norm_finish(__global const COMPUTE *partial, const ulong partial_a
 #ifdef KERNEL_norm_count
 __kernel void norm_count(__global long *batches, const ulong batches_at) {
     if (get_global_id(0) == 0) ++batches[batches_at];
-}
-#endif
-
-#ifdef KERNEL_norm_apply
-__kernel void norm_apply(__global const ELEMENT *x, const ulong x_at, __global const COMPUTE *weight,
-                         const ulong weight_at, __global const COMPUTE *bias, const ulong bias_at, __global ELEMENT *y,
-                         const ulong y_at, __global const COMPUTE *mean, const ulong mean_at,
-                         __global const COMPUTE *rstd, const ulong rstd_at, const UINT size, const UINT channels,
-                         const UINT span) {
-    const UINT i = get_global_id(0);
-    if (i >= size) return;
-    const UINT c = i / span % channels;
-    COMPUTE v = (LOAD(x, x_at + i) - mean[mean_at + c]) * rstd[rstd_at + c];
-    if (weight) v *= weight[weight_at + c];
-    if (bias) v += bias[bias_at + c];
-    STORE(v, y, y_at + i);
 }
 #endif

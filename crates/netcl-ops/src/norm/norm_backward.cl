@@ -8,55 +8,12 @@
 //   norm_sums_columns     few elements to a channel: a work-item takes part p of channel c, samples p * per ..
 //   norm_sums_planes      many: a group does            -> partial[p][0][c] = sum of g * h, partial[p][1][c] = sum of g
 //   norm_sums_finish      a work-item adds up the parts of a channel, in order -> gradients of weight and bias
-//   norm_batch_backward   a work-item per element: the input's gradient from its channel's sums
 //
 // x is samples x channels x span. The statistics of a channel stand at sample * by_sample + channel / per_line * by_line.
 //
-// Compiled with: see norm.cl. A weight that is not there is a null pointer, and so is a mean that is zero everywhere.
+// A weight that is not there is a null pointer, and so is a mean that is zero everywhere.
 
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef COMPUTE
-#define ELEMENT float
-#define COMPUTE float
-#define UINT uint
-#define INT int
-#define LOAD(p, i) (p)[i]
-#define STORE(v, p, i) (p)[i] = (v)
-#define KERNEL_norm_rows_backward
-#define KERNEL_norm_rows_and_columns
-#define KERNEL_norm_rows_and_planes
-#define KERNEL_norm_sums_columns
-#define KERNEL_norm_sums_planes
-#define KERNEL_norm_sums_finish
-#define KERNEL_norm_batch_backward
-#endif
-
-// What each addition rounds off is carried along (Knuth's two-sum).
-#define FOLD(total, lost, v)                                                  \
-    {                                                                         \
-        const COMPUTE v_ = (v), sum_ = total + v_, part_ = sum_ - total;      \
-        lost += (total - (sum_ - part_)) + (v_ - part_);                      \
-        total = sum_;                                                         \
-    }
-
-// Adds up `value` over the lanes of a row: every 16th lane, then the 16 sums. No barrier stands in a loop, which compilers
-// for CPUs take long over.
-#define JOIN(value)                                                                             \
-    {                                                                                           \
-        __local COMPUTE *row_ = tile + (lid - lane);                                            \
-        row_[lane] = value;                                                                     \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
-        if (lane < 16)                                                                          \
-            for (uint j_ = lane + 16; j_ < lanes; j_ += 16) row_[lane] += row_[j_];             \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
-        value = row_[0];                                                                        \
-        for (uint j_ = 1; j_ < 16 && j_ < lanes; ++j_) value += row_[j_];                       \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
-    }
+#define JOIN(value) JOIN_LANES(value, PLUS, lane, lanes)
 
 #define SAVED                                                                                             \
     __global const ELEMENT *grad, const ulong grad_at, __global const ELEMENT *x, const ulong x_at,       \
@@ -90,8 +47,8 @@ void rows_backward(SAVED, __global ELEMENT *to, const ulong to_at, const UINT sp
     COMPUTE plain = 0, plain_lost = 0, mixed = 0, mixed_lost = 0;
     for (UINT r = lane; r < end; r += lanes) {
         const COMPUTE g = G(r);
-        FOLD(plain, plain_lost, g)
-        FOLD(mixed, mixed_lost, g * H(r))
+        FOLD(COMPUTE, plain, plain_lost, g)
+        FOLD(COMPUTE, mixed, mixed_lost, g * H(r))
     }
     plain += plain_lost;
     mixed += mixed_lost;
@@ -115,8 +72,8 @@ void sums_columns(SAVED, CUT, const UINT item) {
         const UINT at = (n * channels + c) * span;
         for (UINT s = at; s < at + span; ++s) {
             const COMPUTE g = LOAD(grad, grad_at + s);
-            FOLD(plain, plain_lost, g)
-            FOLD(mixed, mixed_lost, g * ((LOAD(x, x_at + s) - middle) * by))
+            FOLD(COMPUTE, plain, plain_lost, g)
+            FOLD(COMPUTE, mixed, mixed_lost, g * ((LOAD(x, x_at + s) - middle) * by))
         }
     }
     partial[partial_at + 2 * part * channels + c] = mixed + mixed_lost;
@@ -136,8 +93,8 @@ void sums_planes(SAVED, CUT, const UINT group, __local COMPUTE *tile) {
         const UINT at = (n * channels + c) * span;
         for (UINT s = at + lane; s < at + span; s += lanes) {
             const COMPUTE g = LOAD(grad, grad_at + s);
-            FOLD(plain, plain_lost, g)
-            FOLD(mixed, mixed_lost, g * ((LOAD(x, x_at + s) - middle) * by))
+            FOLD(COMPUTE, plain, plain_lost, g)
+            FOLD(COMPUTE, mixed, mixed_lost, g * ((LOAD(x, x_at + s) - middle) * by))
         }
     }
     plain += plain_lost;
@@ -199,29 +156,10 @@ __kernel void norm_sums_finish(__global const COMPUTE *partial, const ulong part
     partial += partial_at + c;
     COMPUTE plain = 0, plain_lost = 0, mixed = 0, mixed_lost = 0;
     for (UINT p = 0; p < parts; ++p) {
-        FOLD(mixed, mixed_lost, partial[2 * p * channels])
-        FOLD(plain, plain_lost, partial[(2 * p + 1) * channels])
+        FOLD(COMPUTE, mixed, mixed_lost, partial[2 * p * channels])
+        FOLD(COMPUTE, plain, plain_lost, partial[(2 * p + 1) * channels])
     }
     d_weight[d_weight_at + c] = mixed + mixed_lost;
     d_bias[d_bias_at + c] = plain + plain_lost;
-}
-#endif
-
-#ifdef KERNEL_norm_batch_backward
-__kernel void norm_batch_backward(SAVED, __global const COMPUTE *d_weight, const ulong d_weight_at,
-                                  __global const COMPUTE *d_bias, const ulong d_bias_at, __global ELEMENT *to,
-                                  const ulong to_at, const UINT size, const UINT channels, const UINT span,
-                                  const COMPUTE count, const uint training) {
-    const UINT i = get_global_id(0);
-    if (i >= size) return;
-    const UINT c = i / span % channels;
-    const COMPUTE by = rstd[rstd_at + c];
-    COMPUTE v = LOAD(grad, grad_at + i);
-    if (training) {
-        const COMPUTE h = (LOAD(x, x_at + i) - mean[mean_at + c]) * by;
-        v -= d_bias[d_bias_at + c] / count + h * (d_weight[d_weight_at + c] / count);
-    }
-    if (weight) v *= weight[weight_at + c];
-    STORE(v * by, to, to_at + i);
 }
 #endif

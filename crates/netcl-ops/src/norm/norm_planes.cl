@@ -1,52 +1,10 @@
-// Normalisation of channels on GPUs, where a channel's elements (span of them for each sample) make whole vectors of 16 bytes; the
-// elementwise kernels also take span = 1 with whole vectors of channels.
+// Normalisation of channels on GPUs, where a channel's elements (span of them for each sample) make whole vectors of 16 bytes.
 //
 //   norm_moments_planes    a group takes part p of channel c, one pass: every lane merges the moments of what it reads, VECTORS
 //                          vectors at a time, into its own; then the lanes merge theirs
 //                                                      -> partial[c][p] = (mean, sum of squared deviations)
 //   norm_sums_vectors      a group takes part p of channel c: samples p * per ..
 //                                                      -> partial[p][0][c] = sum of g * h, partial[p][1][c] = sum of g
-//   norm_apply_vectors     a work-item per vector
-//   norm_batch_vectors     a work-item per vector: the input's gradient from its channel's sums
-//
-// Compiled with: see norm.cl and norm_backward.cl
-//                GROUP, WIDTH, VECTORS, VCOMPUTE, LOADV(p), STOREV(v, p), ALL(join, v): vectors of 16 bytes;
-//                LOADC(p) the same of parameters and statistics
-
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef COMPUTE
-#define ELEMENT float
-#define COMPUTE float
-#define UINT uint
-#define INT int
-#define VCOMPUTE float4
-#define GROUP 256
-#define WIDTH 4
-#define VECTORS 4
-#define LOAD(p, i) (p)[i]
-#define LOADV(p) (*(__global const float4 *)(p))
-#define LOADC(p) (*(__global const float4 *)(p))
-#define STOREV(v, p) *(__global float4 *)(p) = (v)
-#define ALL(j, v) j(j((v).s0, (v).s1), j((v).s2, (v).s3))
-#define KERNEL_norm_moments_planes
-#define KERNEL_norm_sums_vectors
-#define KERNEL_norm_apply_vectors
-#define KERNEL_norm_batch_vectors
-#endif
-
-#define PLUS(a, b) ((a) + (b))
-
-// For scalars and vectors alike: what each addition rounds off is carried along (Knuth's two-sum).
-#define FOLD(T, total, lost, v)                                               \
-    {                                                                         \
-        const T v_ = (v), sum_ = total + v_, part_ = sum_ - total;            \
-        lost += (total - (sum_ - part_)) + (v_ - part_);                      \
-        total = sum_;                                                         \
-    }
 
 // Merges moments of `more` values into those of `have`.
 #define MERGE(have, middle, squares, more, other, spread)                     \
@@ -114,24 +72,6 @@ __kernel void norm_moments_planes(__global const ELEMENT *x, const ulong x_at, _
 }
 #endif
 
-// The channel's value for the vector at place i, or one for each of its elements.
-#define CHANNEL(p, i) (span == 1 ? LOADC(p + p##_at + (i) % channels) : (VCOMPUTE)(p[p##_at + (i) / span % channels]))
-
-#ifdef KERNEL_norm_apply_vectors
-__kernel void norm_apply_vectors(__global const ELEMENT *x, const ulong x_at, __global const COMPUTE *weight,
-                                 const ulong weight_at, __global const COMPUTE *bias, const ulong bias_at,
-                                 __global ELEMENT *y, const ulong y_at, __global const COMPUTE *mean,
-                                 const ulong mean_at, __global const COMPUTE *rstd, const ulong rstd_at,
-                                 const UINT size, const UINT channels, const UINT span) {
-    const UINT i = (UINT)get_global_id(0) * WIDTH;
-    if (i >= size) return;
-    VCOMPUTE v = (LOADV(x + x_at + i) - CHANNEL(mean, i)) * CHANNEL(rstd, i);
-    if (weight) v *= CHANNEL(weight, i);
-    if (bias) v += CHANNEL(bias, i);
-    STOREV(v, y + y_at + i);
-}
-#endif
-
 #define SAVED                                                                                             \
     __global const ELEMENT *grad, const ulong grad_at, __global const ELEMENT *x, const ulong x_at,       \
     __global const COMPUTE *weight, const ulong weight_at, __global const COMPUTE *mean, const ulong mean_at, \
@@ -171,23 +111,5 @@ __kernel void norm_sums_vectors(SAVED, __global COMPUTE *partial, const ulong pa
         partial[partial_at + 2 * part * channels + c] = tile[GROUP];
         partial[partial_at + (2 * part + 1) * channels + c] = tile[0];
     }
-}
-#endif
-
-#ifdef KERNEL_norm_batch_vectors
-__kernel void norm_batch_vectors(SAVED, __global const COMPUTE *d_weight, const ulong d_weight_at,
-                                 __global const COMPUTE *d_bias, const ulong d_bias_at, __global ELEMENT *to,
-                                 const ulong to_at, const UINT size, const UINT channels, const UINT span,
-                                 const COMPUTE count, const uint training) {
-    const UINT i = (UINT)get_global_id(0) * WIDTH;
-    if (i >= size) return;
-    const VCOMPUTE by = CHANNEL(rstd, i);
-    VCOMPUTE v = LOADV(grad + grad_at + i);
-    if (training) {
-        const VCOMPUTE h = (LOADV(x + x_at + i) - CHANNEL(mean, i)) * by;
-        v -= CHANNEL(d_bias, i) / count + h * (CHANNEL(d_weight, i) / count);
-    }
-    if (weight) v *= CHANNEL(weight, i);
-    STOREV(v * by, to + to_at + i);
 }
 #endif

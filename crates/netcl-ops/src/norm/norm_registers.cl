@@ -5,37 +5,10 @@
 //
 //   norm_rows_registers      1. mean      2. squared deviations from it, and what it was off by      3. result
 //   norm_back_registers      the input's gradient: sums of g * w and g * w * h, then the result
-//   norm_back_sums           the same, and the parameters' gradients. Groups take every so-manieth row; each lane adds up g * h and
-//                            g of its places over all its rows -> partial[slot] = (sums of g * h, sums of g)
+//   norm_back_sums           the same, and the parameters' gradients. Slot s takes every Nth row, N slots in all; each lane adds up
+//                            g * h and g of its places over its slot's rows -> partial[slot] = (sums of g * h, sums of g)
 //
-// Compiled with: see norm.cl and norm_backward.cl; a vector has elements of one channel, or span is 1
-//                GROUP, WIDTH, VECTORS, VCOMPUTE, LOADV(p), STOREV(v, p), ALL(join, v): vectors of 16 bytes, or elements;
-//                LOADC(p), STOREC(v, p) the same of parameters and statistics
-
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef COMPUTE
-#define ELEMENT float
-#define COMPUTE float
-#define UINT uint
-#define INT int
-#define VCOMPUTE float4
-#define GROUP 256
-#define WIDTH 4
-#define VECTORS 4
-#define LOADV(p) (*(__global const float4 *)(p))
-#define LOADC(p) (*(__global const float4 *)(p))
-#define STOREV(v, p) *(__global float4 *)(p) = (v)
-#define STOREC(v, p) *(__global float4 *)(p) = (v)
-#define ALL(j, v) j(j((v).s0, (v).s1), j((v).s2, (v).s3))
-#define KERNEL_norm_rows_registers
-#define KERNEL_norm_back_sums
-#endif
-
-#define PLUS(a, b) ((a) + (b))
+// A vector has elements of one channel, or span is 1.
 
 // Adds up over the lanes of every row; all of them get the results.
 #define JOIN(a, b)                                                                      \

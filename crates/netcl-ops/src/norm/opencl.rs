@@ -116,10 +116,9 @@ fn in_registers(stream: &Stream, job: &Job, rows: Rows) -> Option<Wide> {
     (rows.span == 1 || rows.span.is_multiple_of(wide.width)).then_some(wide)
 }
 
-/// How vectors of channels or of their elements are read, where whole ones are.
-fn in_planes(stream: &Stream, job: &Job, planes: Planes, elementwise: bool) -> Option<Wide> {
-    let beside = if elementwise && planes.span == 1 { planes.channels } else { planes.span };
-    Wide::for_planes(stream, job.dtype, beside, &job.args)
+/// How vectors of a channel's elements are read, where whole ones are.
+fn in_planes(stream: &Stream, job: &Job, planes: Planes) -> Option<Wide> {
+    Wide::for_planes(stream, job.dtype, planes.span, &job.args)
 }
 
 /// The cost of a step that touches next to nothing.
@@ -185,7 +184,7 @@ pub(super) fn statistics(stream: &Stream, op: &'static str, x: &Tensor, planes: 
     let job = Job { args: job.args.write(&partial), ..job };
     let scalars = [planes.channels, planes.span, count, parts, per].map(Number::Count);
     let code = ClCode { scalars: &scalars, ..forward_code("norm_moments") };
-    let code = match in_planes(stream, &job, planes, false) {
+    let code = match in_planes(stream, &job, planes) {
         Some(wide) => {
             let code = ClCode { scalars: &scalars, ..planes_code("norm_moments_planes") };
             ClCode { local: 3 * wide.group, ..wide.code(code, planes.channels * parts) }
@@ -229,16 +228,6 @@ pub(super) fn finish(
 /// Raises the number of batches by one.
 pub(super) fn count(stream: &Stream, job: Job) -> Result<()> {
     job.run_cl(stream, &ClCode { items: 1, ..forward_code("norm_count") })
-}
-
-pub(super) fn batch_apply(stream: &Stream, job: Job, planes: Planes) -> Result<()> {
-    let size = planes.count() * planes.channels;
-    let scalars = [size, planes.channels, planes.span].map(Number::Count);
-    if let Some(wide) = in_planes(stream, &job, planes, true) {
-        let code = ClCode { scalars: &scalars, ..planes_code("norm_apply_vectors") };
-        return job.run_cl(stream, &wide.elementwise(code, size));
-    }
-    job.run_cl(stream, &ClCode { scalars: &scalars, items: size, ..forward_code("norm_apply") })
 }
 
 /// Where the statistics of a channel of a sample stand.
@@ -313,7 +302,7 @@ impl Sums {
                 let code = backward_code("norm_sums_columns");
                 ClCode { scalars: &self.scalars, items: self.items(group), ..code }
             }
-            By::Groups => match in_planes(stream, &job, planes, false) {
+            By::Groups => match in_planes(stream, &job, planes) {
                 Some(wide) => {
                     let code = ClCode { scalars: &self.scalars, ..planes_code("norm_sums_vectors") };
                     ClCode { local: 2 * wide.group, ..wide.code(code, self.parts * self.channels) }
@@ -405,27 +394,16 @@ pub(super) fn rows_backward(
     Ok(Some(gradients))
 }
 
-pub(super) fn batch_backward(
+/// The sums that the gradients of batch norm's parameters are, and that the input's gradient needs.
+pub(super) fn batch_sums(
     stream: &Stream,
     op: &'static str,
     saved: &Saved<'_>,
     planes: Planes,
-    input: &Tensor,
-    [d_weight, d_bias]: [&Tensor; 2],
-    training: bool,
+    gradients: [&Tensor; 2],
 ) -> Result<()> {
-    let x = saved.x;
     let lines = Lines { by_sample: 0, per_line: 1, by_line: 1 };
     let sums = Sums::new(stream, saved, planes, &lines)?;
     sums.find(stream, op, saved, planes)?;
-    sums.finish(stream, op, x, [d_weight, d_bias])?;
-    let args = saved.args().read(d_weight).read(d_bias).write(input);
-    let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost: cost(x, 3, 6), args };
-    let [size, channels, span] = [x.size(), planes.channels, planes.span].map(Number::Count);
-    let scalars = [size, channels, span, Number::Real(planes.count() as f64), Number::Flag(usize::from(training))];
-    if let Some(wide) = in_planes(stream, &job, planes, true) {
-        let code = ClCode { scalars: &scalars, ..planes_code("norm_batch_vectors") };
-        return job.run_cl(stream, &wide.elementwise(code, x.size()));
-    }
-    job.run_cl(stream, &ClCode { scalars: &scalars, items: x.size(), ..backward_code("norm_batch_backward") })
+    sums.finish(stream, op, saved.x, gradients)
 }

@@ -7,25 +7,6 @@
 //
 //   pad_backward   work-item i -> input element i, which gathers from the places it was copied to: a run of neighbours, and
 //                  one image on either side where the mode mirrors or goes round
-//
-// Compiled with: ELEMENT, COMPUTE, UINT, INT, LOAD(p, i), STORE(v, p, i): see norm.cl. The defaults make this file compile
-// alone.
-
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef COMPUTE
-#define ELEMENT float
-#define COMPUTE float
-#define UINT uint
-#define INT int
-#define LOAD(p, i) (p)[i]
-#define STORE(v, p, i) (p)[i] = (v)
-#define KERNEL_pad
-#define KERNEL_pad_backward
-#endif
 
 typedef struct {
     INT in, out, before;

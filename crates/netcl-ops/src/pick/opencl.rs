@@ -1,23 +1,21 @@
 //! Launches of `pick.cl`.
 
 use netcl_core::Result;
-use netcl_core::backend::opencl::{Grid, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Stream};
 use netcl_core::dtype::DType;
+use netcl_core::kernels::expr::opencl::bits_type;
 use netcl_core::kernels::launch::Work;
 
 use super::Plan;
+use crate::elements::kernel_source;
 
 pub(super) fn work(stream: &Stream, plan: &Plan, label: DType, n: usize) -> Result<Work> {
     // Types of one size share a program: their bits are moved, and the bits of a NaN are an argument.
-    let bits = match plan.dtype.size() {
-        2 => "ushort",
-        4 => "uint",
-        _ => "ulong",
-    };
+    let bits = bits_type(plan.dtype.size());
     let label = label.cl_type();
     let kernel = stream.kernel(&format!("pick.cl:{}:{bits}:{label}", plan.op), || {
         let defines = format!("#define BITS {bits}\n#define LABEL {label}\n");
-        (Source::new(defines + include_str!("pick.cl"), ""), plan.op)
+        (kernel_source(&defines, &[include_str!("pick.cl")]), plan.op)
     })?;
     let local = kernel.work_group_info()?.max_size.min(256);
     Ok(Work::OpenCl(kernel, Grid::new([n.next_multiple_of(local)]).local([local])))

@@ -11,16 +11,7 @@
 //
 // The ignored label gives 0, any other label outside 0..classes gives NaN; neither reads the source.
 //
-// Compiled with: BITS    an unsigned integer of the element's size: elements are moved, never computed with
-//                LABEL   int or long
-// The defaults make this file compile alone.
-
-#ifndef BITS
-#define BITS uint
-#endif
-#ifndef LABEL
-#define LABEL long
-#endif
+// Compiled with: LABEL   int or long
 
 #define PARAMS                                                                                                   \
     __global const BITS *source, ulong source_at, __global const LABEL *labels, ulong labels_at,                 \

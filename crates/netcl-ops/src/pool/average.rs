@@ -6,8 +6,8 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 use super::geometry::{Plane, Window};
-use super::{as_lines, as_planes, cost, cpu, launch, planes, shape_as_planes, with_plane};
-use crate::dense::{Args, Job, Number, check_shape};
+use super::{as_lines, as_planes, beside, cost, cpu, launch, planes, shape_as_planes, with_plane};
+use crate::dense::{Args, Job, Number, as_images, check_shape, uninit_like};
 
 /// What the sum over a window is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,8 +136,8 @@ fn further(averaging: Averaging) -> [Number; 2] {
 fn forward(op: &'static str, x: &Tensor, plane: Plane, averaging: Averaging) -> Result<Tensor> {
     x.check_float(op)?;
     let count = planes(op, x.shape())?.0;
-    let x = x.contiguous()?;
-    let output = Tensor::uninit(x.queue(), with_plane(x.shape(), plane.outputs()), x.dtype())?;
+    let x = as_images(x)?;
+    let output = uninit_like(&x, with_plane(x.shape(), plane.outputs()), x.dtype())?;
     if output.size() == 0 {
         return Ok(output);
     }
@@ -145,7 +145,7 @@ fn forward(op: &'static str, x: &Tensor, plane: Plane, averaging: Averaging) -> 
     let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost, args };
     match x.queue() {
         Queue::Cpu(_) => cpu::average(job, plane, averaging, count)?,
-        Queue::OpenCl(stream) => launch(stream, job, "avg_pool", &plane, output.size(), &further(averaging))?,
+        Queue::OpenCl(stream) => launch(stream, job, "avg_pool", &plane, beside(&x), &output, &further(averaging))?,
     }
     Ok(output)
 }
@@ -154,8 +154,8 @@ fn backward(op: &'static str, grad: &Tensor, shape: &Shape, plane: Plane, averag
     grad.check_float(op)?;
     check_shape(op, "the output's gradient", grad, &with_plane(shape, plane.outputs()))?;
     let count = planes(op, shape)?.0;
-    let grad = grad.contiguous()?;
-    let input = Tensor::uninit(grad.queue(), shape.clone(), grad.dtype())?;
+    let grad = as_images(grad)?;
+    let input = uninit_like(&grad, shape.clone(), grad.dtype())?;
     if input.size() == 0 {
         return Ok(input);
     }
@@ -164,7 +164,7 @@ fn backward(op: &'static str, grad: &Tensor, shape: &Shape, plane: Plane, averag
     match grad.queue() {
         Queue::Cpu(_) => cpu::average_backward(job, plane, averaging, count)?,
         Queue::OpenCl(stream) => {
-            launch(stream, job, "avg_pool_backward", &plane, input.size(), &further(averaging))?;
+            launch(stream, job, "avg_pool_backward", &plane, beside(&grad), &input, &further(averaging))?;
         }
     }
     Ok(input)

@@ -8,8 +8,8 @@ use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
 use super::geometry::{Plane, Window};
-use super::{as_lines, as_planes, cost, cpu, launch, planes, shape_as_planes, with_plane};
-use crate::dense::{Args, Job, check_shape};
+use super::{as_lines, as_planes, beside, cost, cpu, launch, planes, shape_as_planes, with_plane};
+use crate::dense::{Args, Job, as_images, check_shape, uninit_like};
 
 /// Maxima and their places.
 #[derive(Clone, Debug)]
@@ -82,17 +82,17 @@ fn forward(op: &'static str, x: &Tensor, windows: Windows<'_>) -> Result<MaxPool
     x.check_float(op)?;
     let (count, lengths) = planes(op, x.shape())?;
     let plane = windows.plane(op, x.shape(), lengths)?;
-    let x = x.contiguous()?;
+    let x = as_images(x)?;
     let shape = with_plane(x.shape(), plane.outputs());
-    let output = Tensor::uninit(x.queue(), shape.clone(), x.dtype())?;
-    let places = Tensor::uninit(x.queue(), shape, DType::I32)?;
+    let output = uninit_like(&x, shape.clone(), x.dtype())?;
+    let places = uninit_like(&x, shape, DType::I32)?;
     if output.size() > 0 {
         let args = Args::default().read(&x).write(&output).write(&places);
         let cost = cost(&plane, count, x.dtype());
         let job = Job { name: op, queue: x.queue().clone(), dtype: x.dtype(), cost, args };
         match x.queue() {
             Queue::Cpu(_) => cpu::max(job, plane, count)?,
-            Queue::OpenCl(stream) => launch(stream, job, "max_pool", &plane, output.size(), &[])?,
+            Queue::OpenCl(stream) => launch(stream, job, "max_pool", &plane, beside(&x), &output, &[])?,
         }
     }
     Ok(MaxPooled { output, indices: IndexTensor::from_tensor(places)? })
@@ -160,8 +160,10 @@ fn backward(
     let expected = with_plane(shape, plane.outputs());
     check_shape(op, "the output's gradient", grad, &expected)?;
     check_shape(op, "the tensor of indices", places, &expected)?;
-    let (grad, places) = (grad.contiguous()?, places.cast(DType::I32)?.contiguous()?);
-    let input = Tensor::uninit(grad.queue(), shape.clone(), grad.dtype())?;
+    let grad = as_images(grad)?;
+    let places = places.cast(DType::I32)?;
+    let places = if grad.layout().is_channels_last() { places.channels_last()? } else { places.contiguous()? };
+    let input = uninit_like(&grad, shape.clone(), grad.dtype())?;
     if input.size() == 0 {
         return Ok(input);
     }
@@ -170,7 +172,7 @@ fn backward(
     let job = Job { name: op, queue: grad.queue().clone(), dtype: grad.dtype(), cost, args };
     match grad.queue() {
         Queue::Cpu(_) => cpu::max_backward(job, plane, count)?,
-        Queue::OpenCl(stream) => launch(stream, job, "max_pool_backward", &plane, input.size(), &[])?,
+        Queue::OpenCl(stream) => launch(stream, job, "max_pool_backward", &plane, beside(&grad), &input, &[])?,
     }
     Ok(input)
 }

@@ -75,16 +75,24 @@ fn as_lines(x: &Tensor) -> Result<Tensor> {
     crate::squeeze(x, &[-2])
 }
 
-/// Runs a kernel of `pool.cl` with a work-item for each of `items` elements; `further` follow the scalars of the geometry.
+/// How many planes lie side by side, element by element: the channels of channels-last images.
+fn beside(x: &Tensor) -> usize {
+    if x.layout().is_channels_last() { x.shape()[1] } else { 1 }
+}
+
+/// Runs a kernel of `pool.cl` with a work-item for each element of `out`; `further` follow the scalars of the geometry.
 fn launch(
     stream: &Stream,
     job: Job,
     kernel: &'static str,
     plane: &Plane,
-    items: usize,
+    beside: usize,
+    out: &Tensor,
     further: &[Number],
 ) -> Result<()> {
+    let items = out.size();
     let mut scalars = scalars(items, plane);
+    scalars.push(Number::Count(beside));
     scalars.extend_from_slice(further);
     let text = include_str!("pool.cl");
     let code = ClCode { file: "pool.cl", text, kernel, scalars: &scalars, items, group: None, local: 0, wide: None };

@@ -7,26 +7,7 @@
 //                          \  ih  /           windows that may cover ih: lo .. hi, a fixed one only if ih is one of its
 //                                             elements; gradients are gathered from them in order
 //
-// Compiled with: ELEMENT, COMPUTE, UINT, INT, LOAD(p, i), STORE(v, p, i): see norm.cl. The defaults make this file compile
-// alone.
-
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef COMPUTE
-#define ELEMENT float
-#define COMPUTE float
-#define UINT uint
-#define INT int
-#define LOAD(p, i) (p)[i]
-#define STORE(v, p, i) (p)[i] = (v)
-#define KERNEL_max_pool
-#define KERNEL_max_pool_backward
-#define KERNEL_avg_pool
-#define KERNEL_avg_pool_backward
-#endif
+// `beside` planes lie side by side, element by element: 1, or the channels of channels-last images. Planes are then those of an image.
 
 typedef struct {
     INT in, out, kern, stride, pad, step;
@@ -35,7 +16,7 @@ typedef struct {
 #define GEOMETRY                                                                                              \
     const UINT items, const INT h_in, const INT h_out, const INT h_kern, const INT h_stride, const INT h_pad, \
     const INT h_step, const INT w_in, const INT w_out, const INT w_kern, const INT w_stride, const INT w_pad, \
-    const INT w_step, const uint adaptive
+    const INT w_step, const uint adaptive, const UINT beside
 #define AXES                                                            \
     const Axis h = {h_in, h_out, h_kern, h_stride, h_pad, h_step};      \
     const Axis w = {w_in, w_out, w_kern, w_stride, w_pad, w_step};
@@ -76,17 +57,17 @@ INT counted(Axis a, INT o, uint adaptive, uint include_pad) {
 #define MAXIMUM(x, oh, ow, o)                                               \
     WINDOW(oh, ow)                                                          \
     COMPUTE best = -INFINITY;                                               \
-    INT at = -1;                                                            \
+    INT found = -1;                                                         \
     for (INT r = top; r < bottom; r += h.step)                              \
         for (INT c = left; c < right; c += w.step) {                        \
-            const COMPUTE v = LOAD(x, r * w.in + c);                        \
+            const COMPUTE v = LOAD(x, (UINT)(r * w.in + c) * beside);         \
             /* The first of equals; a NaN beats everything. No branch: which one wins cannot be foreseen. */  \
-            const int wins = (at < 0) | (v > best) | (v != v);              \
+            const int wins = (found < 0) | (v > best) | (v != v);              \
             best = wins ? v : best;                                         \
-            at = wins ? r * w.in + c : at;                                  \
+            found = wins ? r * w.in + c : found;                            \
         }                                                                   \
     STORE(best, y, y_at + o);                                               \
-    place[place_at + o] = (int)at;
+    place[place_at + o] = (int)found;
 
 #ifdef KERNEL_max_pool
 __kernel void max_pool(__global const ELEMENT *x, const ulong x_at, __global ELEMENT *y, const ulong y_at,
@@ -94,9 +75,9 @@ __kernel void max_pool(__global const ELEMENT *x, const ulong x_at, __global ELE
     const UINT i = get_global_id(0);
     if (i >= items) return;
     AXES
-    const UINT plane = i / (UINT)(h.out * w.out);
-    const INT oh = (INT)(i / (UINT)w.out % (UINT)h.out), ow = (INT)(i % (UINT)w.out);
-    x += x_at + (ulong)plane * (ulong)(h.in * w.in);
+    const UINT at = i / beside, lane = i % beside, plane = at / (UINT)(h.out * w.out);
+    const INT oh = (INT)(at / (UINT)w.out % (UINT)h.out), ow = (INT)(at % (UINT)w.out);
+    x += x_at + (ulong)plane * (ulong)(h.in * w.in) * beside + lane;
     MAXIMUM(x, oh, ow, i)
 }
 #endif
@@ -107,16 +88,18 @@ __kernel void max_pool_backward(__global const ELEMENT *grad, const ulong grad_a
     const UINT i = get_global_id(0);
     if (i >= items) return;
     AXES
-    const UINT plane = i / (UINT)(h.in * w.in);
-    const INT ih = (INT)(i / (UINT)w.in % (UINT)h.in), iw = (INT)(i % (UINT)w.in);
-    const ulong first = (ulong)plane * (ulong)(h.out * w.out);
+    const UINT at = i / beside, lane = i % beside, plane = at / (UINT)(h.in * w.in);
+    const INT ih = (INT)(at / (UINT)w.in % (UINT)h.in), iw = (INT)(at % (UINT)w.in);
+    const ulong first = (ulong)plane * (ulong)(h.out * w.out) * beside + lane;
     const INT bottom = cover_last(h, ih, adaptive), left = cover_first(w, iw, adaptive);
     const INT right = cover_last(w, iw, adaptive);
     const int here = (int)(ih * w.in + iw);
     COMPUTE total = 0;
     for (INT r = cover_first(h, ih, adaptive); r <= bottom; ++r)
-        for (INT c = left; c <= right; ++c)
-            if (place[place_at + first + r * w.out + c] == here) total += LOAD(grad, grad_at + first + r * w.out + c);
+        for (INT c = left; c <= right; ++c) {
+            const ulong from = first + (ulong)(r * w.out + c) * beside;
+            if (place[place_at + from] == here) total += LOAD(grad, grad_at + from);
+        }
     STORE(total, to, to_at + i);
 }
 #endif
@@ -131,7 +114,7 @@ __kernel void max_pool_backward(__global const ELEMENT *grad, const ulong grad_a
     for (INT r = top; r < bottom; ++r) {                                       \
         /* Row by row: sums of sums round less than one long one. */           \
         COMPUTE row = 0;                                                       \
-        for (INT c = left; c < right; ++c) row += LOAD(x, r * w.in + c);       \
+        for (INT c = left; c < right; ++c) row += LOAD(x, (UINT)(r * w.in + c) * beside); \
         total += row;                                                          \
     }                                                                          \
     STORE(total / SHARE(oh, ow), y, y_at + o);
@@ -142,9 +125,9 @@ __kernel void avg_pool(__global const ELEMENT *x, const ulong x_at, __global ELE
     const UINT i = get_global_id(0);
     if (i >= items) return;
     AXES
-    const UINT plane = i / (UINT)(h.out * w.out);
-    const INT oh = (INT)(i / (UINT)w.out % (UINT)h.out), ow = (INT)(i % (UINT)w.out);
-    x += x_at + (ulong)plane * (ulong)(h.in * w.in);
+    const UINT at = i / beside, lane = i % beside, plane = at / (UINT)(h.out * w.out);
+    const INT oh = (INT)(at / (UINT)w.out % (UINT)h.out), ow = (INT)(at % (UINT)w.out);
+    x += x_at + (ulong)plane * (ulong)(h.in * w.in) * beside + lane;
     AVERAGE(x, oh, ow, i)
 }
 #endif
@@ -155,14 +138,14 @@ __kernel void avg_pool_backward(__global const ELEMENT *grad, const ulong grad_a
     const UINT i = get_global_id(0);
     if (i >= items) return;
     AXES
-    const UINT plane = i / (UINT)(h.in * w.in);
-    const INT ih = (INT)(i / (UINT)w.in % (UINT)h.in), iw = (INT)(i % (UINT)w.in);
-    const ulong first = grad_at + (ulong)plane * (ulong)(h.out * w.out);
+    const UINT at = i / beside, lane = i % beside, plane = at / (UINT)(h.in * w.in);
+    const INT ih = (INT)(at / (UINT)w.in % (UINT)h.in), iw = (INT)(at % (UINT)w.in);
+    const ulong first = grad_at + (ulong)plane * (ulong)(h.out * w.out) * beside + lane;
     const INT bottom = cover_last(h, ih, adaptive), left = cover_first(w, iw, adaptive);
     const INT right = cover_last(w, iw, adaptive);
     COMPUTE total = 0;
     for (INT r = cover_first(h, ih, adaptive); r <= bottom; ++r)
-        for (INT c = left; c <= right; ++c) total += LOAD(grad, first + r * w.out + c) / SHARE(r, c);
+        for (INT c = left; c <= right; ++c) total += LOAD(grad, first + (ulong)(r * w.out + c) * beside) / SHARE(r, c);
     STORE(total, to, to_at + i);
 }
 #endif

@@ -1,14 +1,14 @@
 //! Launches of `quantized.cl`.
 
 use netcl_core::Result;
-use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Kernel, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::group_limit::largest_group;
 use netcl_core::kernels::launch::{self, Arg, Launch, Scalar, Work};
 
 use super::Lengths;
 use crate::dense::Job;
-use crate::elements::{element_defines, load_aligned};
+use crate::elements::{element_defines, kernel_source, load_aligned};
 
 /// Work-items of a group: few, so that a layer of a few thousand features has groups for all compute units.
 const GROUP: usize = 64;
@@ -49,7 +49,7 @@ fn kernel(stream: &Stream, name: &'static str, dtype: DType, lengths: &Lengths, 
     stream.kernel(&format!("quantized.cl:{name}:{dtype}:{bits}:{more}"), || {
         let elements = element_defines(dtype);
         let defines = format!("{elements}#define BITS {bits}\n#define KERNEL_{name}\n{more}");
-        (Source::new(defines + include_str!("quantized.cl"), ""), name)
+        (kernel_source(&defines, &[include_str!("quantized.cl")]), name)
     })
 }
 

@@ -14,28 +14,9 @@
 // A value is stored with OFFSET added, as the BITS of a word from the lowest on. Put into the last bits of 2^23 as a float it is that much more
 // than 2^23, exactly: no integer is converted.
 //
-// Compiled with: TYPE, COMPUTE, LOAD(p, i), STORE(v, p, i)   as in matmul_naive.cl
-//                COMPUTE4, LOAD4(p, i)   four neighbours
+// Compiled with: COMPUTE4, LOAD4(p, i)   four neighbours
 //                BITS   8 or 4;   ROWS   rows of x that a group has
-// The defaults make this file compile alone.
 
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef TYPE
-#define TYPE float
-#define COMPUTE float
-#define COMPUTE4 float4
-#define LOAD(p, i) ((p)[i])
-#define LOAD4(p, i) (*(global const float4 *)((p) + (i)))
-#define STORE(v, p, i) ((p)[i] = (v))
-#define KERNEL_quantized_linear
-#define KERNEL_dequantize
-#define BITS 4
-#define ROWS 2
-#endif
 #define COLS 4
 #define PER_WORD (32 / BITS)
 #define MASK ((1u << BITS) - 1)
@@ -77,8 +58,8 @@
 #define X_ONE(r, i) (first + (i) < k ? LOAD(x, x_row[r] + first + (i)) : 0)
 #define X_INSIDE(r, i) (COMPUTE4)(X_ONE(r, i), X_ONE(r, i + 1), X_ONE(r, i + 2), X_ONE(r, i + 3))
 
-kernel void quantized_linear(global const TYPE *x, ulong x_at, global const uint *weight, ulong weight_at, global const TYPE *scale,
-                             ulong scale_at, global const TYPE *bias, ulong bias_at, global TYPE *y, ulong y_at, ulong m, ulong n,
+kernel void quantized_linear(global const ELEMENT *x, ulong x_at, global const uint *weight, ulong weight_at, global const ELEMENT *scale,
+                             ulong scale_at, global const ELEMENT *bias, ulong bias_at, global ELEMENT *y, ulong y_at, ulong m, ulong n,
                              ulong k, uint words, uint scales, uint shift, local COMPUTE *shared) {
     const uint item = get_local_id(0), items = get_local_size(0);
     const ulong tiles = (n + COLS - 1) / COLS, col0 = get_group_id(0) % tiles * COLS, row0 = get_group_id(0) / tiles * ROWS;
@@ -134,7 +115,7 @@ kernel void quantized_linear(global const TYPE *x, ulong x_at, global const uint
 #endif
 
 #ifdef KERNEL_dequantize
-kernel void dequantize(global const uint *weight, ulong weight_at, global const TYPE *scale, ulong scale_at, global TYPE *to, ulong to_at,
+kernel void dequantize(global const uint *weight, ulong weight_at, global const ELEMENT *scale, ulong scale_at, global ELEMENT *to, ulong to_at,
                        ulong n, ulong k, uint words, uint scales, uint shift) {
     const ulong g = get_global_id(0);
     if (g >= n * k) return;

@@ -5,19 +5,8 @@
 //
 // so the numbers depend on the seed and the element's place alone. Philox itself (philox.cl) is put before this text.
 //
-// Compiled with: OUT            the element type in memory
-//                STORE(v, p, i) writes a value (float, or double where OUT is double)
-//                WIDE           defined where OUT is double
+// Compiled with: WIDE           defined where OUT is double
 //                STEPS          how many numbers of [0, 1) a 16-bit type has at equal distances, or nothing: rounding would make 1
-
-#ifndef OUT
-#define OUT float
-#endif
-#ifndef STORE
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-
-#pragma OPENCL FP_CONTRACT OFF
 
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable

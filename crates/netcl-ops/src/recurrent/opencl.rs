@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Kernel, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::opencl::{CType, inline_c};
@@ -13,7 +13,7 @@ use netcl_core::{Error, Result};
 use smallvec::SmallVec;
 
 use super::{Backward, Problem, Written};
-use crate::elements::{element_defines, load_aligned};
+use crate::elements::{element_defines, kernel_source, load_aligned};
 use crate::indexing::opencl::buffer;
 use crate::pad::{PadMode, pad};
 
@@ -125,7 +125,7 @@ impl Variant {
                 u8::from(cell.parts_differ()),
             );
             let cell = function(&(self.cell)(problem, saved), dtype);
-            (Source::new([PRAGMAS, &defines, &cell, include_str!("recurrent.cl")].concat(), ""), name)
+            (kernel_source(&defines, &[&cell, include_str!("recurrent.cl")]), name)
         })?;
         let tiles = self.groups.div_ceil(x) * batch.div_ceil(y * rows);
         let grid = Grid::new([tiles * tile.items()]).local([tile.items()]);
@@ -133,9 +133,6 @@ impl Variant {
         Ok(Step { problem, kernel, grid, tensors, local })
     }
 }
-
-const PRAGMAS: &str =
-    "#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n#pragma OPENCL FP_CONTRACT OFF\n";
 
 /// `CELL(v, y)`: an expression as a function of arrays.
 fn function(expr: &Expr, dtype: DType) -> String {

@@ -18,44 +18,13 @@
 // Rows and columns past the edges repeat the last ones, since nothing is made of them. The first step of a walk has no product.
 // States that are null pointers are zeros.
 //
-// Compiled with: TYPE, COMPUTE, COMPUTE4    the types of elements in memory, of sums and memories, of four of these
-//                LOAD(p, i), LOAD4(p, i)    an element as a COMPUTE; four neighbours, which lie on a boundary of four
-//                STORE(v, p, i)             a value as an element
+// Compiled with: ELEMENT, COMPUTE, COMPUTE4    the types of elements in memory, of sums and memories, of four of these
 //                ALIGNED                    1 where rows of a begin on boundaries of four
 //                ROWS, X, Y, SLICES         the tile; X * Y * SLICES work-items in a group
 //                GATES, SAVED               blocks of the weight; values that forward saves of each hidden element, if it saves
 //                MEMORY, CARRIES, APART     1 where the cell has a memory; has something that goes round the weights; has other
 //                                           gradients for the recurrent part of the gates
 //                CELL(v, y)                 the cell: inputs and outputs in the order of cell.rs
-// The defaults make this file compile alone: tanh, forwards.
-
-#ifndef TYPE
-#define TYPE float
-#define COMPUTE float
-#define COMPUTE4 float4
-#define LOAD(p, i) ((p)[i])
-#define LOAD4(p, i) (*(__global const float4 *)((p) + (i)))
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef ALIGNED
-#define ALIGNED 0
-#endif
-#ifndef ROWS
-#define ROWS 4
-#define X 4
-#define Y 2
-#define SLICES 2
-#endif
-#ifndef GATES
-#define GATES 1
-#define SAVED 0
-#define MEMORY 0
-#define CARRIES 0
-#define APART 0
-#endif
-#ifndef CELL
-#define CELL(v, y) ((y)[0] = tanh((v)[0] + (v)[2] + (v)[1]))
-#endif
 
 #define ITEMS (X * Y * SLICES)
 
@@ -84,9 +53,9 @@ Place place(const uint groups) {
 }
 
 // Leaves the sums of all slices for the tile in local memory: [slice][row][column].
-void multiply(__global const TYPE *a, __global const TYPE *restrict weights, const Place at, const uint batch, const uint terms,
+void multiply(__global const ELEMENT *a, __global const ELEMENT *restrict weights, const Place at, const uint batch, const uint terms,
               const uint groups, __local COMPUTE *sums) {
-    __global const TYPE *rows[ROWS];
+    __global const ELEMENT *rows[ROWS];
     COMPUTE4 own[ROWS];
     for (uint r = 0; r < ROWS; ++r) {
         rows[r] = a + (size_t)min(at.row + at.y * ROWS + r, batch - 1) * terms;
@@ -96,7 +65,7 @@ void multiply(__global const TYPE *a, __global const TYPE *restrict weights, con
     uint k = min(at.slice * share, terms);
     const uint end = min(k + share, terms);
     const size_t pitch = (size_t)groups * 4;
-    __global const TYPE *column = weights + (size_t)min(at.group + at.x, groups - 1) * 4 + k * pitch;
+    __global const ELEMENT *column = weights + (size_t)min(at.group + at.x, groups - 1) * 4 + k * pitch;
     for (; k + 4 <= end; k += 4, column += 4 * pitch) {
         const COMPUTE4 w0 = LOAD4(column, 0), w1 = LOAD4(column, pitch), w2 = LOAD4(column, 2 * pitch),
                        w3 = LOAD4(column, 3 * pitch);
@@ -132,10 +101,10 @@ COMPUTE total(__local const COMPUTE *sums, const uint row, const uint column) {
 
 // `now` and `before` count elements of the hidden states of a step. Gates and saved values have a multiple of that.
 __kernel void recurrent_forward(
-    __global const TYPE *input, const ulong input_at, __global const TYPE *weights, const ulong weights_at,
-    __global const TYPE *bias, const ulong bias_at, __global const TYPE *first, const ulong first_at,
-    __global const COMPUTE *first_memory, const ulong first_memory_at, __global TYPE *out, __global COMPUTE *memories,
-    __global TYPE *saved, const ulong now, const ulong before, const uint has_before, const uint batch, const uint hidden,
+    __global const ELEMENT *input, const ulong input_at, __global const ELEMENT *weights, const ulong weights_at,
+    __global const ELEMENT *bias, const ulong bias_at, __global const ELEMENT *first, const ulong first_at,
+    __global const COMPUTE *first_memory, const ulong first_memory_at, __global ELEMENT *out, __global COMPUTE *memories,
+    __global ELEMENT *saved, const ulong now, const ulong before, const uint has_before, const uint batch, const uint hidden,
     __local COMPUTE *sums) {
     const uint groups = GATES == 1 ? (hidden + 3) / 4 : hidden;
     const Place at = place(groups);
@@ -173,15 +142,15 @@ __kernel void recurrent_forward(
 
 // `after` is the step that the walk has just left.
 __kernel void recurrent_backward(
-    __global const TYPE *weights, const ulong weights_at, __global const TYPE *out, const ulong out_at,
-    __global const COMPUTE *memories, __global const TYPE *saved, __global const TYPE *upstream, const ulong upstream_at,
-    __global const TYPE *last, const ulong last_at, __global const TYPE *first, const ulong first_at,
-    __global const COMPUTE *first_memory, const ulong first_memory_at, __global TYPE *input, __global TYPE *apart,
+    __global const ELEMENT *weights, const ulong weights_at, __global const ELEMENT *out, const ulong out_at,
+    __global const COMPUTE *memories, __global const ELEMENT *saved, __global const ELEMENT *upstream, const ulong upstream_at,
+    __global const ELEMENT *last, const ulong last_at, __global const ELEMENT *first, const ulong first_at,
+    __global const COMPUTE *first_memory, const ulong first_memory_at, __global ELEMENT *input, __global ELEMENT *apart,
     __global COMPUTE *carried, const ulong now, const ulong before, const ulong after, const uint has_before,
     const uint has_after, const uint batch, const uint hidden, __local COMPUTE *sums) {
     const uint groups = (hidden + 3) / 4;
     const Place at = place(groups);
-    __global TYPE *recurrent = APART ? apart : input;
+    __global ELEMENT *recurrent = APART ? apart : input;
     if (has_after) {
         multiply(recurrent + after * GATES, weights + weights_at, at, batch, GATES * hidden, groups, sums);
     }

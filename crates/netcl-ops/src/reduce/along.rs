@@ -32,9 +32,9 @@ impl Along<'_> {
         format!("{repeats}:{}", self.ctype.name())
     }
 
-    /// A kernel file with its macros: those of [`Writer::defines`], `VCOMPUTE`, `WIDTH`, `PLACE(r)`, `VALUE(v, d)`,
+    /// The macros of `reduce_groups.cl`: those of [`Writer::defines`], `VCOMPUTE`, `WIDTH`, `PLACE(r)`, `VALUE(v, d)`,
     /// `VVALUE(v, d)`, and the given ones.
-    pub(super) fn source(&self, more: &str, text: &str) -> String {
+    pub(super) fn defines(&self, more: &str) -> String {
         let writer = self.writer;
         let mut helpers: Vec<Helper> = Vec::new();
         let (uint, int) = writer.types();
@@ -60,7 +60,7 @@ impl Along<'_> {
         let bits = rounding(run.out.dtype(), 1);
         let shared = writer.defines(&mut helpers);
         let helpers: String = helpers.into_iter().map(|h| h.text).collect();
-        format!("#pragma OPENCL FP_CONTRACT OFF\n{bits}{helpers}{shared}{defines}{more}{text}")
+        format!("#pragma OPENCL FP_CONTRACT OFF\n{bits}{helpers}{shared}{defines}{more}")
     }
 
     /// The statement that computes the prologue's value of the elements `d_` from the place on.

@@ -12,6 +12,7 @@
 //! changes nothing but the time.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use netcl_core::Result;
 use netcl_core::backend::cpu::threads::SharedPtr;
@@ -52,11 +53,13 @@ impl Place {
 
 /// A reduction, ready to run any number of times.
 struct Job {
-    plan: Plan,
+    plan: Arc<Plan>,
     programs: Programs,
     carry: Carry,
     /// Inputs are read as they are.
     plain: bool,
+    /// Combined values are the results, in the type of the computation.
+    direct: bool,
     compute: DType,
     /// Inputs, output, extras: the order of the kept nest's operands.
     places: SmallVec<[Place; 4]>,
@@ -77,6 +80,7 @@ pub(super) fn work(run: &Run<'_>) -> Result<(Work, Args)> {
         plan: run.plan.clone(),
         carry: run.op.carry,
         plain: run.op.prologue.is_none(),
+        direct: run.op.epilogue.is_none() && run.out.dtype() == run.compute,
         compute: run.compute,
         places: operands().map(Place::of).collect(),
         inputs: run.inputs.len(),
@@ -132,7 +136,7 @@ struct Body<'j> {
 impl Body<'_> {
     /// Reduces everything and hands the partial results of each block to `finish`.
     fn reduce<T: Lane, F: Fold<T>>(&self, finish: impl Fn(Block, &[F::Partial]) + Sync) -> Result<()> {
-        let Plan { kept, reduced, columns } = &self.job.plan;
+        let Plan { kept, reduced, columns } = &*self.job.plan;
         let (k, total) = (kept.inner(), reduced.size());
         let width = if *columns { k.min(MAX_COLUMNS) } else { k.min((TASK / total).max(1)) };
         let blocks_per_row = k.div_ceil(width);
@@ -206,7 +210,7 @@ impl Body<'_> {
         scratch: &mut Scratch<T>,
         partials: &mut [F::Partial],
     ) {
-        let Plan { kept, reduced, columns } = &self.job.plan;
+        let Plan { kept, reduced, columns } = &*self.job.plan;
         let (along_kept, along_reduced) = (kept.inner_stride(0), reduced.inner_stride(0));
         let (rows, cols, step, inner) = match columns {
             true => (len, block.len, along_reduced, along_kept),
@@ -255,7 +259,7 @@ impl Body<'_> {
 
     /// The prologue's values from result `result` and element `element` on.
     fn evaluate<T: Lane>(&self, result: usize, element: usize, shape: [usize; 2], tile: &mut [T]) {
-        let Plan { kept, reduced, columns } = &self.job.plan;
+        let Plan { kept, reduced, columns } = &*self.job.plan;
         let inputs = self.job.inputs;
         let strides: SmallVec<[[isize; 2]; 4]> = (0..inputs)
             .map(|i| {
@@ -287,8 +291,16 @@ impl Body<'_> {
     /// The epilogue: combined values of a block into the output.
     fn finish<T: Lane>(&self, block: Block, partials: &[f64]) {
         let kept = &self.job.plan.kept;
-        let values: Vec<T> = partials.iter().map(|&p| <T as Element>::from_f64(p)).collect();
         let out = self.job.inputs;
+        if self.job.direct {
+            let (first, stride) = (self.at(out, kept.place(out, block.first)).cast::<T>(), kept.inner_stride(out));
+            for (i, &partial) in partials.iter().enumerate() {
+                // SAFETY: the block lies inside the output's layout, which lies inside its memory of this type; blocks are disjoint.
+                unsafe { *first.offset(i as isize * stride) = <T as Element>::from_f64(partial) };
+            }
+            return;
+        }
+        let values: Vec<T> = partials.iter().map(|&p| <T as Element>::from_f64(p)).collect();
         let strides: SmallVec<[[isize; 1]; 4]> = (out..self.job.places.len()).map(|i| [kept.inner_stride(i)]).collect();
         let data = |i: usize| self.at(i, kept.place(i, block.first));
         let mut sources: SmallVec<[Source<'_>; 4]> = SmallVec::new();

@@ -1,5 +1,6 @@
 //! The general reduction: an expression per element, a way to combine, an expression per result.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use netcl_core::backend::Queue;
@@ -81,7 +82,7 @@ pub(super) struct Run<'r> {
     pub(super) inputs: &'r [Tensor],
     pub(super) out: &'r Tensor,
     pub(super) extras: &'r [Tensor],
-    pub(super) plan: Plan,
+    pub(super) plan: Arc<Plan>,
     pub(super) compute: DType,
     /// The prologue's scalars, then the epilogue's.
     pub(super) scalars: SmallVec<[Scalar; 4]>,
@@ -197,13 +198,13 @@ impl Reduction {
         let inputs: Vec<Tensor> = operands.inputs.iter().map(|&t| t.clone()).collect();
         let extras: Vec<Tensor> = operands.extras.iter().map(|&t| t.clone()).collect();
         let ordered = matches!(self.carry, Carry::Position(_));
-        let plan = Plan::new(&inputs, reduced, out, &extras, ordered);
+        let plan = Arc::new(Plan::new(&inputs, reduced, out, &extras, ordered));
         let compute = Program::compute_type(inputs.iter().chain(&extras).map(Tensor::dtype));
         let scalars = operands.prologue_scalars.iter().chain(operands.epilogue_scalars);
         let scalars = scalars.map(|number| number.scalar(compute)).collect();
         let run = Run { op: self, inputs: &inputs, out, extras: &extras, plan, compute, scalars };
         match out.queue() {
-            Queue::Cpu(_) => run.submit(self.name.to_owned(), cpu::work(&run)?),
+            Queue::Cpu(_) => run.submit(self.name, cpu::work(&run)?),
             Queue::OpenCl(stream) => opencl::launch(&run, stream),
         }
     }
@@ -225,7 +226,7 @@ impl Reduction {
 
 impl Run<'_> {
     /// Hands one piece of work to the sink.
-    pub(super) fn submit(&self, name: String, (work, args): (Work, Args)) -> Result<()> {
+    pub(super) fn submit(&self, name: impl Into<Cow<'static, str>>, (work, args): (Work, Args)) -> Result<()> {
         let bytes: usize = self.inputs.iter().map(|t| t.size() * t.dtype().size()).sum();
         let per_element = 1 + self.op.prologue.as_ref().map_or(0, Expr::flops);
         launch::submit(Launch {

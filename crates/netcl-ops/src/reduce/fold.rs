@@ -5,6 +5,7 @@
 
 use netcl_core::dtype::Element;
 use netcl_core::kernels::expr::vecmath::Real;
+pub(crate) use netcl_core::kernels::fold::{Max, Min, Op, Prod, RUN, Sum, plain_row};
 use netcl_core::simd;
 
 use crate::matmul::Multiply;
@@ -15,48 +16,10 @@ pub(crate) trait Lane: Real + Element + Multiply {}
 impl Lane for f32 {}
 impl Lane for f64 {}
 
-/// Elements of one run: 16 for each lane.
-const RUN: usize = 512;
-const LANES: usize = 32;
 /// Rows of one run when columns are reduced.
 const RUN_ROWS: usize = 16;
 /// The most columns a tile may have.
 pub(crate) const MAX_COLUMNS: usize = 1024;
-
-/// How to combine two values, of either type.
-pub(crate) trait Op: Copy + Default + Send + Sync + 'static {
-    const IDENTITY: f64;
-    fn join<T: Real>(a: T, b: T) -> T;
-}
-
-macro_rules! ops {
-    ($($(#[$doc:meta])* $name:ident, $identity:expr, $join:expr;)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default)]
-        pub(crate) struct $name;
-
-        impl Op for $name {
-            const IDENTITY: f64 = $identity;
-            #[inline(always)]
-            #[allow(clippy::eq_op, reason = "x != x is the test for NaN that vectorises")]
-            fn join<T: Real>(a: T, b: T) -> T {
-                let join: fn(T, T) -> T = $join;
-                join(a, b)
-            }
-        }
-    )*};
-}
-
-ops! {
-    /// Addition.
-    Sum, 0.0, |a, b| a + b;
-    /// Multiplication.
-    Prod, 1.0, |a, b| a * b;
-    /// The larger, or NaN.
-    Max, f64::NEG_INFINITY, |a, b| if (a >= b) | (a != a) { a } else { b };
-    /// The smaller, or NaN.
-    Min, f64::INFINITY, |a, b| if (a <= b) | (a != a) { a } else { b };
-}
 
 /// A reduction as the native engine sees it.
 pub(crate) trait Fold<T: Lane>: Copy + Send + Sync + 'static {
@@ -91,39 +54,6 @@ impl<T: Lane, O: Op> Fold<T> for Plain<O> {
     fn columns(tile: &[T], step: usize, m: usize, _at: usize, partials: &mut [f64]) {
         plain_columns(O::default(), tile, step, m, partials);
     }
-}
-
-/// One row into one value.
-#[inline(always)]
-pub(crate) fn plain_row<T: Lane, O: Op>(row: &[T]) -> f64 {
-    let identity = <T as Real>::from_f64(O::IDENTITY);
-    if row.len() <= LANES {
-        let total = row.iter().fold(identity, |total, &x| O::join(total, x));
-        return Element::to_f64(total);
-    }
-    let mut total = O::IDENTITY;
-    for run in row.chunks(RUN) {
-        let mut lanes = [identity; LANES];
-        let mut parts = run.chunks_exact(LANES);
-        for part in &mut parts {
-            for (lane, &x) in lanes.iter_mut().zip(part) {
-                *lane = O::join(*lane, x);
-            }
-        }
-        for (lane, &x) in lanes.iter_mut().zip(parts.remainder()) {
-            *lane = O::join(*lane, x);
-        }
-        let mut width = LANES / 2;
-        while width > 0 {
-            let (low, high) = lanes.split_at_mut(width);
-            for (low, &high) in low.iter_mut().zip(&*high) {
-                *low = O::join(*low, high);
-            }
-            width /= 2;
-        }
-        total = O::join(total, Element::to_f64(lanes[0]));
-    }
-    total
 }
 
 simd! {

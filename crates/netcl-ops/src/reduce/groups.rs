@@ -4,7 +4,7 @@
 //! keep all compute units busy; the group that finishes last adds the parts up, so that one launch does all.
 
 use netcl_core::Result;
-use netcl_core::backend::opencl::{COUNTERS, Grid, Source, Stream};
+use netcl_core::backend::opencl::{COUNTERS, Grid, Stream};
 use netcl_core::kernels::VECTOR_BYTES;
 use netcl_core::kernels::expr::opencl::CType;
 use netcl_core::kernels::group_limit::largest_group;
@@ -13,11 +13,14 @@ use netcl_core::kernels::launch::{self, Access, Arg, Scalar, Work};
 use super::along::Along;
 use super::engine::{Carry, Run};
 use super::opencl::{FORCED, SEQUENTIAL_BELOW, Variant, WORKGROUP_FROM, Writer};
+use crate::elements::kernel_source;
 
 /// Work-items of a group.
 const GROUP: usize = 256;
 /// Groups for each compute unit when a reduction is cut into parts: all of them run at once.
 const PER_UNIT: usize = 8;
+/// The same for vectors of neighbouring results, whose sums take more registers.
+const PER_UNIT_OF_COLUMNS: usize = 4;
 /// Vectors of a row that each lane should have.
 const PER_LANE: usize = 8;
 /// Neighbouring vectors of results that a group handles.
@@ -65,14 +68,20 @@ impl<'w> Groups<'w> {
         };
         let lanes = group / together;
         let groups = units.div_ceil(together);
-        let busy = info.compute_units as usize * PER_UNIT;
-        let long = n.saturating_mul(together) >= WORKGROUP_FROM && groups < busy;
+        let busy = info.compute_units as usize * if columns { PER_UNIT_OF_COLUMNS } else { PER_UNIT };
+        // By the elements that one group would have.
+        let beside = together * if columns { width } else { 1 };
+        let long = n.saturating_mul(beside) >= WORKGROUP_FROM && groups < busy;
         let variant = FORCED.get().unwrap_or(match n {
             ..SEQUENTIAL_BELOW => Variant::Sequential,
             _ if long => Variant::Workgroup,
             _ => Variant::Parallel,
         });
-        let unroll = if width == 1 { 8 } else { 2 };
+        let unroll = match width {
+            1 => 8,
+            _ if columns => 4,
+            _ => 2,
+        };
         let parts = match variant {
             Variant::Workgroup if groups <= COUNTERS => {
                 // Never more groups than run at once: a few that come later would have the device to themselves.
@@ -88,7 +97,7 @@ impl<'w> Groups<'w> {
                 u8::from(parts > 1),
                 stream.device_fence(),
             );
-            Source::new(along.source(&more, include_str!("reduce_groups.cl")), "")
+            kernel_source(&along.defines(&more), &[include_str!("reduce_groups.cl")])
         })?;
         let accumulator = run.compute.size() * if columns { width } else { 1 };
         let mut args = writer.inputs();

@@ -16,7 +16,7 @@ use netcl_core::{Error, Result};
 use super::engine::{Args, Carry, Combine, Run};
 use super::groups::Groups;
 use super::plan::Nest;
-use crate::elements::{load, rounding, store};
+use crate::elements::{kernel_source, load, rounding, store};
 
 /// The three kernels a reduction may run as on an OpenCL device. Launches carry the variant in their name:
 /// `sum_sequential`, `sum_parallel`, `sum_workgroup` (followed by `sum_finish` where one launch does not do).
@@ -85,8 +85,11 @@ pub(super) fn launch(run: &Run<'_>, stream: &Stream) -> Result<()> {
     }
     let shape = Shape::choose(run, stream, writer.accumulator());
     let (results, n) = (run.plan.kept.size(), run.plan.reduced.size());
-    let kernel =
-        |name: &str| writer.kernel(stream, "reduce.cl", name, || Source::new(writer.source(shape.variant), ""));
+    let kernel = |name: &str| {
+        writer.kernel(stream, "reduce.cl", name, || {
+            kernel_source(&writer.of_variant(shape.variant), &[include_str!("reduce.cl")])
+        })
+    };
     let mut args = writer.inputs();
     args.extend(writer.kept());
     let local = Arg::Local(shape.group * writer.accumulator());
@@ -188,24 +191,15 @@ impl<'r> Writer<'r> {
     }
 
     pub(super) fn count(&self, n: usize) -> Arg {
-        Arg::Scalar(match self.index {
-            IndexWidth::Bits32 => Scalar::U32(n as u32),
-            IndexWidth::Bits64 => Scalar::U64(n as u64),
-        })
+        self.index.unsigned(n)
     }
 
     fn step(&self, n: isize) -> Arg {
-        Arg::Scalar(match self.index {
-            IndexWidth::Bits32 => Scalar::I32(n as i32),
-            IndexWidth::Bits64 => Scalar::I64(n as i64),
-        })
+        self.index.signed(n)
     }
 
     pub(super) fn types(&self) -> (&'static str, &'static str) {
-        match self.index {
-            IndexWidth::Bits32 => ("uint", "int"),
-            IndexWidth::Bits64 => ("ulong", "long"),
-        }
+        self.index.names()
     }
 
     /// A kernel of a file; `file` also says what the source depends on beside the reduction itself.
@@ -214,7 +208,7 @@ impl<'r> Writer<'r> {
         stream: &Stream,
         file: &str,
         name: &str,
-        source: impl FnOnce() -> Source,
+        make: impl FnOnce() -> Source,
     ) -> Result<Kernel> {
         let run = self.run;
         let key = |expr: &Option<Expr>| expr.as_ref().map_or(0, Expr::key);
@@ -236,10 +230,10 @@ impl<'r> Writer<'r> {
                 format!("it needs {bytes} bytes of kernel arguments, the device takes {limit}; make inputs contiguous");
             return Err(Error::Unsupported { op: run.op.name(), device: stream.device().name().to_owned(), why });
         }
-        stream.kernel(&key, || (source(), name))
+        stream.kernel(&key, || (make(), name))
     }
 
-    fn source(&self, variant: Variant) -> String {
+    fn of_variant(&self, variant: Variant) -> String {
         let variant = match variant {
             Variant::Sequential => 1,
             Variant::Parallel => 2,
@@ -252,8 +246,7 @@ impl<'r> Writer<'r> {
         let helpers: String = helpers.into_iter().map(|h| h.text).collect();
         format!(
             "#pragma OPENCL FP_CONTRACT OFF\n{bits}{helpers}{shared}#define VARIANT {variant}\n\
-             #define VALUE(v_, r_i) {value}\n{}",
-            include_str!("reduce.cl")
+             #define VALUE(v_, r_i) {value}\n"
         )
     }
 

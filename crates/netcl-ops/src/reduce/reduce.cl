@@ -17,41 +17,13 @@
 // Every work-item takes eight elements at a time, combines them as a tree and adds that to its own value; sums carry what
 // each addition rounds off. No order depends on timing. Barriers stand in uniform control flow only.
 //
-// Compiled with: COMPUTE          the type of values; UINT the type of counts
-//                OP               0 sum, 1 product, 2 maximum, 3 minimum, 4 first maximum's position, 5 first minimum's
+// Compiled with: OP               0 sum, 1 product, 2 maximum, 3 minimum, 4 first maximum's position, 5 first minimum's
 //                INPUT_PARAMS     parameters of the inputs, KEPT_PARAMS of the results' axes, OUTPUT_PARAMS of the output and
 //                                 what the epilogue reads; each ends with a comma or is empty
 //                KEPT(o)          declares where the elements of result o lie
 //                VALUE(v, r)      sets v to the prologue's value of element r
 //                RESULT(a, o)     writes the epilogue's value of the combined a to result o
 //                VARIANT          one of the variants 1, 2, 3, or 0 for all
-// The defaults make this file compile alone: the sums of the rows of a matrix.
-
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef COMPUTE
-#define COMPUTE float
-#endif
-#ifndef UINT
-#define UINT uint
-#endif
-#ifndef OP
-#define OP 0
-#endif
-#ifndef VARIANT
-#define VARIANT 0
-#endif
-#ifndef INPUT_PARAMS
-#define INPUT_PARAMS __global const float *x,
-#define KEPT_PARAMS
-#define OUTPUT_PARAMS __global float *y,
-#define KEPT(o) __global const float *x_row = x + (o) * n
-#define VALUE(v, r) v = x_row[r]
-#define RESULT(a, o) y[o] = (a)
-#endif
 
 #define UNROLL 8
 
@@ -94,18 +66,12 @@ ACC join(ACC a, ACC b) {
 }
 #endif
 
-// acc = acc + value; what the addition rounds off goes to `lost` (exact, Knuth's two-sum).
 #if OP == 0
-#define FOLD(acc, lost, v)                                            \
-    {                                                                 \
-        const ACC v_ = (v), sum_ = acc + v_, part_ = sum_ - acc;      \
-        lost += (acc - (sum_ - part_)) + (v_ - part_);                \
-        acc = sum_;                                                   \
-    }
-// An infinite sum has lost nothing (the formula above says NaN).
+#define COMBINE(acc, lost, v) FOLD(ACC, acc, lost, v)
+// An infinite sum has lost nothing (the formula of FOLD says NaN).
 #define SETTLE(acc, lost) if (isfinite(acc)) acc += lost
 #else
-#define FOLD(acc, lost, v) acc = join(acc, v)
+#define COMBINE(acc, lost, v) acc = join(acc, v)
 #define SETTLE(acc, lost)
 #endif
 
@@ -124,13 +90,13 @@ ACC join(ACC a, ACC b) {
         for (; r_ + (UNROLL - 1) * (step) < (end); r_ += UNROLL * (step)) {                            \
             ACC v[UNROLL];                                                                             \
             for (uint j = 0; j < UNROLL; ++j) TAKE(v[j], r_ + j * (step))                              \
-            FOLD(acc, lost, join(join(join(v[0], v[1]), join(v[2], v[3])),                             \
-                                 join(join(v[4], v[5]), join(v[6], v[7]))));                           \
+            COMBINE(acc, lost, join(join(join(v[0], v[1]), join(v[2], v[3])),                          \
+                                    join(join(v[4], v[5]), join(v[6], v[7]))));                           \
         }                                                                                              \
         for (; r_ < (end); r_ += (step)) {                                                             \
             ACC v;                                                                                     \
             TAKE(v, r_)                                                                                \
-            FOLD(acc, lost, v);                                                                        \
+            COMBINE(acc, lost, v);                                                                     \
         }                                                                                              \
         SETTLE(acc, lost);                                                                             \
     }

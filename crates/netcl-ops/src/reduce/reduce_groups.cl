@@ -12,7 +12,7 @@
 //      lane 1   |    |    |    |
 //        ...    +----+----+----+
 //
-// Then the lanes meet in local memory. With PARTIAL the groups (g, 0), (g, 1), ... have every so-manieth round each and leave
+// Then the lanes meet in local memory. With PARTIAL the N groups (g, 0), (g, 1), ... have every Nth round each and leave
 // their results in partial[part][unit]; the one that finds by the counter that it is the last combines them, in order, and sets
 // the counter back. Which group that is makes no difference to the result: no order depends on timing.
 //
@@ -22,48 +22,14 @@
 //                VCOMPUTE, WIDTH  a vector of COMPUTE and its length, which may be 1
 //                PLACE(r)         declares where element r of the inputs lies
 //                VALUE(v, d)      sets v to the prologue's value of the element d places further; VVALUE(v, d) of a vector
-//                GROUP            the work-items of a group, a power of two
 //                UNROLL           vectors under way at once
-//                FENCE            makes what was written visible to all groups
-// The defaults make this file compile alone: the sums of the rows of a matrix.
-
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef COMPUTE
-#define COMPUTE float
-#define VCOMPUTE float4
-#define WIDTH 4
-#define UINT uint
-#define OP 0
-#define PARTIAL 1
-#define COLUMNS 0
-#define GROUP 256
-#define UNROLL 2
-#define FENCE mem_fence(CLK_GLOBAL_MEM_FENCE)
-#define INPUT_PARAMS __global const float *x,
-#define KEPT_PARAMS
-#define OUTPUT_PARAMS __global float *y,
-#define KEPT(o) __global const float *x_o = x + (o) * n
-#define PLACE(r) __global const float *x_p = x_o + (r)
-#define VALUE(v, d) v = x_p[d]
-#define VVALUE(v, d) v = *(__global const float4 *)(x_p + (d))
-#define RESULT(a, o) y[o] = (a)
-#endif
 
 // For scalars and vectors alike.
 #if OP == 0
 #define IDENTITY ((COMPUTE)0)
 #define JOIN(a, b) ((a) + (b))
-#define FOLD(T, acc, lost, v)                                         \
-    {                                                                 \
-        const T v_ = (v), sum_ = acc + v_, part_ = sum_ - acc;        \
-        lost += (acc - (sum_ - part_)) + (v_ - part_);                \
-        acc = sum_;                                                   \
-    }
-// An infinite sum has lost nothing (the formula above says NaN).
+#define COMBINE FOLD
+// An infinite sum has lost nothing (the formula of FOLD says NaN).
 #define SETTLE(T, acc, lost) acc += isfinite(acc) ? lost : (T)(0)
 #else
 #if OP == 1
@@ -76,7 +42,7 @@
 #define IDENTITY ((COMPUTE)INFINITY)
 #define JOIN(a, b) ((((a) <= (b)) | ((a) != (a))) ? (a) : (b))
 #endif
-#define FOLD(T, acc, lost, v)          \
+#define COMBINE(T, acc, lost, v)       \
     {                                  \
         const T v_ = (v);              \
         acc = JOIN(acc, v_);           \
@@ -86,17 +52,6 @@
 
 COMPUTE join(COMPUTE a, COMPUTE b) { return JOIN(a, b); }
 VCOMPUTE vjoin(VCOMPUTE a, VCOMPUTE b) { return JOIN(a, b); }
-
-// The lanes of a vector as one value.
-#if WIDTH == 1
-#define ALL(v) (v)
-#elif WIDTH == 2
-#define ALL(v) join((v).s0, (v).s1)
-#elif WIDTH == 4
-#define ALL(v) join(join((v).s0, (v).s1), join((v).s2, (v).s3))
-#else
-#define ALL(v) join(join(join((v).s0, (v).s1), join((v).s2, (v).s3)), join(join((v).s4, (v).s5), join((v).s6, (v).s7)))
-#endif
 
 #if COLUMNS
 typedef VCOMPUTE ACC;
@@ -175,13 +130,13 @@ __kernel void reduce_groups(INPUT_PARAMS KEPT_PARAMS OUTPUT_PARAMS PARTIAL_PARAM
             for (uint half_ = UNROLL / 2; half_ > 0; half_ /= 2)
                 #pragma unroll
                 for (uint j = 0; j < half_; ++j) v[j] = vjoin(v[j], v[j + half_]);
-            FOLD(VCOMPUTE, vacc, vlost, v[0])
+            COMBINE(VCOMPUTE, vacc, vlost, v[0])
         }
         for (; r + STRIDE <= n; r += step) {
             PLACE(r);
             VCOMPUTE v;
             VVALUE(v, 0);
-            FOLD(VCOMPUTE, vacc, vlost, v)
+            COMBINE(VCOMPUTE, vacc, vlost, v)
         }
 #if !COLUMNS && WIDTH > 1
         if (part == 0) {
@@ -189,7 +144,7 @@ __kernel void reduce_groups(INPUT_PARAMS KEPT_PARAMS OUTPUT_PARAMS PARTIAL_PARAM
                 PLACE(s);
                 COMPUTE v;
                 VALUE(v, 0);
-                FOLD(COMPUTE, rest, rest_lost, v)
+                COMBINE(COMPUTE, rest, rest_lost, v)
             }
         }
 #endif
@@ -199,7 +154,7 @@ __kernel void reduce_groups(INPUT_PARAMS KEPT_PARAMS OUTPUT_PARAMS PARTIAL_PARAM
     ACC acc = vacc;
 #elif WIDTH > 1
     SETTLE(COMPUTE, rest, rest_lost);
-    ACC acc = join(rest, ALL(vacc));
+    ACC acc = join(rest, ALL(join, vacc));
 #else
     ACC acc = vacc;
 #endif

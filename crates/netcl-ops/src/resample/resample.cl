@@ -9,25 +9,6 @@
 //
 // MODE 0: nearest, 1: bilinear by centres, 2: bilinear by corners. Positions are computed as on the native CPU, rounding for
 // rounding.
-//
-// Compiled with: ELEMENT, COMPUTE, UINT, INT, LOAD(p, i), STORE(v, p, i): see norm.cl. The defaults make this file compile
-// alone.
-
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef COMPUTE
-#define ELEMENT float
-#define COMPUTE float
-#define UINT uint
-#define INT int
-#define LOAD(p, i) (p)[i]
-#define STORE(v, p, i) (p)[i] = (v)
-#define KERNEL_resample
-#define KERNEL_resample_backward
-#endif
 
 typedef struct {
     INT in, out;

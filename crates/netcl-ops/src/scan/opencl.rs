@@ -1,10 +1,11 @@
 //! Launches of `scan.cl`.
 
 use netcl_core::Result;
-use netcl_core::backend::opencl::{Grid, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Stream};
 use netcl_core::kernels::launch::{Arg, Work};
 use netcl_core::tensor::Tensor;
 
+use crate::elements::kernel_source;
 use crate::lines::{Lines, Prepared};
 use crate::lines_opencl::Access;
 
@@ -21,7 +22,7 @@ pub(super) fn work(stream: &Stream, lines: &Lines, x: &Tensor, out: &Tensor) -> 
     let alone = n < GROUP_FROM || (lines.columns && count >= MANY_LINES);
     let name = if alone { "scan_sequential" } else { "scan_group" };
     let kernel = stream.kernel(&format!("scan.cl:{name}:{}", access.key()), || {
-        (Source::new(access.defines() + include_str!("scan.cl"), ""), name)
+        (kernel_source(&access.defines(), &[include_str!("scan.cl")]), name)
     })?;
     let mut args = access.args();
     args.extend([access.count(count), access.count(n)]);

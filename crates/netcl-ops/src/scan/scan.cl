@@ -10,33 +10,11 @@
 //      carry + total of the items before + own running sum           3. results; the tile's total goes to the carry
 //
 // Carries keep what their additions round off. Barriers stand in uniform control flow only.
-// Compiled with: COMPUTE, UINT, KEPT_PARAMS, KEPT(o), LOAD(r), STORE(v, r): see softmax.cl.
-// The defaults make this file compile alone: rows of a dense matrix.
-
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef COMPUTE
-#define COMPUTE float
-#define UINT uint
-#define KEPT_PARAMS __global const float *x, __global float *y,
-#define KEPT(o) __global const float *x_o = x + (o) * n; __global float *y_o = y + (o) * n
-#define LOAD(r) x_o[r]
-#define STORE(v, r) y_o[r] = (v)
-#endif
+// Compiled with: COMPUTE, UINT, KEPT_PARAMS, KEPT(o), LOAD(r), STORE(v, r): see softmax_registers.cl.
 
 #define ITEMS 4
 
-// total += v; what the addition rounds off goes to lost (Knuth's two-sum).
-#define ADD(total, lost, v)                                              \
-    {                                                                    \
-        const COMPUTE v_s = (v), sum_ = total + v_s, part_ = sum_ - total; \
-        lost += (total - (sum_ - part_)) + (v_s - part_);                \
-        total = sum_;                                                    \
-    }
-// An infinite total has lost nothing (the formula above says NaN).
+// An infinite total has lost nothing (the formula of FOLD says NaN).
 #define SETTLED(total, lost) (isfinite(total) ? (total) + (lost) : (total))
 
 __kernel void scan_sequential(KEPT_PARAMS const UINT count, const UINT n) {
@@ -46,7 +24,7 @@ __kernel void scan_sequential(KEPT_PARAMS const UINT count, const UINT n) {
     COMPUTE total = 0, lost = 0;
     for (UINT r = 0; r < n; ++r) {
         const COMPUTE v = LOAD(r);
-        ADD(total, lost, v)
+        FOLD(COMPUTE, total, lost, v)
         STORE(SETTLED(total, lost), r);
     }
 }
@@ -76,7 +54,7 @@ __kernel void scan_group(KEPT_PARAMS const UINT count, const UINT n, __local COM
             if (first + j < n) STORE(start + (before + own[j]), first + j);
         }
         const COMPUTE all = tile[group - 1];
-        ADD(carry, lost, all)
+        FOLD(COMPUTE, carry, lost, all)
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 }

@@ -2,23 +2,6 @@
 //
 //   segment_sum      work-item g -> column g % width of stretch g / width
 //   segment_argmax   the row of its largest element
-//
-// Compiled with: ELEMENT, COMPUTE, UINT, LOAD(p, i), STORE(v, p, i): see norm.cl. The defaults make this file compile alone.
-
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef COMPUTE
-#define ELEMENT float
-#define COMPUTE float
-#define UINT uint
-#define LOAD(p, i) (p)[i]
-#define STORE(v, p, i) (p)[i] = (v)
-#define KERNEL_segment_sum
-#define KERNEL_segment_argmax
-#endif
 
 // Offsets are whatever the device holds: rows outside are left out.
 UINT bound(__global const long *offsets, UINT at, UINT count, UINT rows) {
@@ -36,15 +19,12 @@ UINT bound(__global const long *offsets, UINT at, UINT count, UINT rows) {
 __kernel void segment_sum(__global const ELEMENT *x, const ulong x_at, __global const long *offsets, const ulong offsets_at,
                           __global ELEMENT *y, const ulong y_at, const UINT count, const UINT width, const UINT rows) {
     STRETCH
-    // What each addition rounds off is carried along (Knuth's two-sum).
     COMPUTE sum = 0, lost = 0;
     for (; row < end; ++row) {
         const COMPUTE v = LOAD(x, x_at + (ulong)row * width + column);
-        const COMPUTE next = sum + v, part = next - sum;
-        lost += (sum - (next - part)) + (v - part);
-        sum = next;
+        FOLD(COMPUTE, sum, lost, v)
     }
-    // An infinite sum has lost nothing (the formula above says NaN).
+    // An infinite sum has lost nothing (the formula of FOLD says NaN).
     STORE(isfinite(sum) ? sum + lost : sum, y, y_at + g);
 }
 #endif

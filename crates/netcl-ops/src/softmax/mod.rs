@@ -3,6 +3,7 @@
 mod backward;
 pub(crate) mod cpu;
 mod opencl;
+mod rows;
 
 use netcl_core::Result;
 use netcl_core::backend::Queue;
@@ -40,14 +41,18 @@ fn run(op: &'static str, x: &Tensor, axis: isize, log: bool) -> Result<Tensor> {
     if x.size() == 0 {
         return Ok(out);
     }
-    let meaning = Meaning::AlongAxis(axis, if log { AlongAxis::LogSoftmax } else { AlongAxis::Softmax });
+    let along = if log { AlongAxis::LogSoftmax } else { AlongAxis::Softmax };
+    let meaning = Meaning::AlongAxis(axis, along);
     if launch::offer(&Described { inputs: &[x], outputs: &[&out], meaning })? {
         return Ok(out);
     }
     let lines = Lines::new(x, &out, axis);
     let (work, args) = match x.queue() {
         Queue::Cpu(_) => crate::lines::cpu_work(op, cpu::Softmax { log }, lines, x, &out)?,
-        Queue::OpenCl(stream) => opencl::work(stream, &lines, x, &out, log)?,
+        Queue::OpenCl(stream) => match opencl::in_registers(stream, &lines, x, &out, log)? {
+            Some(prepared) => prepared,
+            None => return rows::run(along, axis, &[x], &out).map(|()| out),
+        },
     };
     // A subtraction, an exponential (counted as one), an addition and a product each.
     let cost = Cost { flops: 4.0 * x.size() as f64, bytes: (2 * x.size() * x.dtype().size()) as f64 };

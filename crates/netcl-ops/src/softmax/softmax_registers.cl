@@ -9,34 +9,8 @@
 //
 // A NaN among the elements needs no care in maxima: it makes the sum NaN.
 //
-// Compiled with: COMPUTE, UINT, KEPT_PARAMS, KEPT(o), LOG: see softmax.cl
-//                GROUP, WIDTH, VECTORS, VCOMPUTE, LOADV(p), STOREV(v, p), ALL(join, v): vectors of 16 bytes, or elements
-//                KERNEL_name   for the kernel that is wanted
-// The defaults make this file compile alone: rows of a dense matrix.
-
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT OFF
-
-#ifndef COMPUTE
-#define COMPUTE float
-#define VCOMPUTE float4
-#define GROUP 256
-#define WIDTH 4
-#define VECTORS 4
-#define UINT uint
-#define LOG 0
-#define KEPT_PARAMS __global const float *x, __global float *y,
-#define KEPT(o) __global const float *x_o = x + (o) * n; __global float *y_o = y + (o) * n
-#define LOADV(p) (*(__global const float4 *)(p))
-#define STOREV(v, p) *(__global float4 *)(p) = (v)
-#define ALL(j, v) j(j((v).s0, (v).s1), j((v).s2, (v).s3))
-#define KERNEL_softmax_registers
-#define KERNEL_softmax_long
-#endif
-
-#define PLUS(a, b) ((a) + (b))
+// Compiled with: KEPT_PARAMS, KEPT(o)   where line o lies: x_o and y_o
+//                LOG              1 for the logarithm
 
 // Combines the lanes of every line; all of them get the result.
 #define JOIN(join, value)                                                               \

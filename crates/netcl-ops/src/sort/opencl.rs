@@ -1,15 +1,17 @@
 //! Launches of `sort.cl` and `put.cl`.
 
 use netcl_core::Result;
-use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Kernel, Stream};
 use netcl_core::dtype::DType;
+use netcl_core::kernels::expr::opencl::{IndexWidth, bits_type};
 use netcl_core::kernels::group_limit::largest_group;
 use netcl_core::kernels::launch::{Access, Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
 use smallvec::smallvec;
 
 use super::{Args, Lines};
-use crate::indexing::opencl::{Uint, buffer, work};
+use crate::elements::kernel_source;
+use crate::indexing::opencl::{buffer, work};
 
 /// Slots of a group at most: a GPU has room for several such groups on a compute unit.
 const SLOTS: usize = 4096;
@@ -33,7 +35,7 @@ struct Sorter<'s> {
     values: &'s Tensor,
     indices: &'s Tensor,
     descending: bool,
-    uint: Uint,
+    uint: IndexWidth,
     /// Slots of local memory that a group sorts.
     slots: usize,
     group: usize,
@@ -62,7 +64,7 @@ pub(super) fn sort(
         indices,
         descending,
         // Pieces are padded to whole slots.
-        uint: Uint::for_span(2 * x.size().max(slots)),
+        uint: IndexWidth::for_span(2 * x.size().max(slots)),
         slots,
         group: 1 << largest_group(stream.device()).min(SLOTS / HELD).ilog2(),
         works: Vec::new(),
@@ -105,7 +107,7 @@ impl Sorter<'_> {
         while run < padded {
             let mut args: Args = [&pairs.keys, &pairs.places].into_iter().map(|t| memory(t, Access::Read)).collect();
             args.extend([&next.keys, &next.places].map(|t| memory(t, Access::Write)));
-            args.extend([count * padded, padded, run].map(|v| self.uint.arg(v)));
+            args.extend([count * padded, padded, run].map(|v| self.uint.unsigned(v)));
             self.works.push((work(self.kernel("merge_runs")?, count * padded)?, args));
             std::mem::swap(&mut pairs, &mut next);
             run *= 2;
@@ -115,7 +117,7 @@ impl Sorter<'_> {
         args.push(memory(&pairs.places, Access::Read));
         args.extend(buffer(self.values, Access::Write));
         args.extend(buffer(self.indices, Access::Write));
-        args.extend([count * k, n, k, padded].map(|v| self.uint.arg(v)));
+        args.extend([count * k, n, k, padded].map(|v| self.uint.unsigned(v)));
         self.works.push((work(self.kernel("sort_finish")?, count * k)?, args));
         Ok(())
     }
@@ -144,7 +146,7 @@ impl Sorter<'_> {
         ]);
         args.extend(buffer(self.values, Access::Write));
         args.extend(buffer(self.indices, Access::Write));
-        args.extend([count, n, span, keep, whole].map(|v| self.uint.arg(v)));
+        args.extend([count, n, span, keep, whole].map(|v| self.uint.unsigned(v)));
         let flags = [slots, piece, usize::from(from.is_some()), usize::from(last), usize::from(self.descending)];
         args.extend(flags.map(|v| Arg::Scalar(Scalar::U32(v as u32))));
         args.extend([Arg::Local(slots * key_dtype(self.x.dtype()).size()), Arg::Local(slots * 4)]);
@@ -161,7 +163,7 @@ impl Sorter<'_> {
     }
 
     fn kernel(&self, name: &'static str) -> Result<Kernel> {
-        let (dtype, uint) = (self.x.dtype(), self.uint.name());
+        let (dtype, uint) = (self.x.dtype(), self.uint.names().0);
         self.stream.kernel(&format!("sort.cl:{name}:{dtype}:{uint}"), || {
             let (bits, key, to_key, is_nan) = match dtype {
                 DType::F64 => {
@@ -178,7 +180,7 @@ impl Sorter<'_> {
                 "#define BITS {bits}\n#define KEY {key}\n#define TO_KEY(b) {to_key}\n#define IS_NAN(b) ({is_nan})\n\
                  #define UINT {uint}\n{half}"
             );
-            (Source::new(defines + include_str!("sort.cl"), ""), name)
+            (kernel_source(&defines, &[include_str!("sort.cl")]), name)
         })
     }
 }
@@ -199,21 +201,17 @@ fn memory(t: &Tensor, access: Access) -> Arg {
 }
 
 pub(super) fn put(lines: Lines, stream: &Stream, from: &Tensor, at: &Tensor, out: &Tensor) -> Result<(Work, Args)> {
-    let uint = Uint::for_span(out.size().max(from.size()));
-    let bits = match from.dtype().size() {
-        2 => "ushort",
-        4 => "uint",
-        _ => "ulong",
-    };
-    let (index, uint_type) = (at.dtype().cl_type(), uint.name());
+    let uint = IndexWidth::for_span(out.size().max(from.size()));
+    let bits = bits_type(from.dtype().size());
+    let (index, uint_type) = (at.dtype().cl_type(), uint.names().0);
     let kernel = stream.kernel(&format!("put.cl:{bits}:{index}:{uint_type}"), || {
         let defines = format!("#define BITS {bits}\n#define INDEX {index}\n#define UINT {uint_type}\n");
-        (Source::new(defines + include_str!("put.cl"), ""), "put")
+        (kernel_source(&defines, &[include_str!("put.cl")]), "put")
     })?;
     let mut args: Args = smallvec![];
     args.extend(buffer(from, Access::Read));
     args.extend(buffer(at, Access::Read));
     args.extend(buffer(out, Access::Write));
-    args.extend([from.size(), lines.n, lines.k].map(|v| uint.arg(v)));
+    args.extend([from.size(), lines.n, lines.k].map(|v| uint.unsigned(v)));
     Ok((work(kernel, from.size())?, args))
 }

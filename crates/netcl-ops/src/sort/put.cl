@@ -1,15 +1,7 @@
 // The gradient of sorting: element g of a line of k goes to its position in a line of n. Positions are distinct in each line;
 // one outside it is left out.
 //
-// Compiled with: BITS   an unsigned integer of the element's size
-//                INDEX  int or long
-//                UINT   the type that counts elements
-
-#ifndef BITS
-#define BITS uint
-#define INDEX long
-#define UINT uint
-#endif
+// Compiled with: INDEX  int or long
 
 __kernel void put(__global const BITS *x, const ulong x_at, __global const INDEX *indices, const ulong indices_at,
                   __global BITS *y, const ulong y_at, const UINT total, const UINT n, const UINT k) {

@@ -10,19 +10,9 @@
 // An element becomes a key, a whole number that grows with it (NaN the largest); equal keys are ordered by position. Slots
 // without an element hold the largest key and position and so come last.
 //
-// Compiled with: BITS          an unsigned integer of the element's size
-//                KEY           uint or ulong
+// Compiled with: KEY           uint or ulong
 //                TO_KEY(bits)  the key of an element, ascending; DESCENDING turns it round
 //                IS_NAN(bits)
-//                UINT          the type that counts elements
-
-#ifndef BITS
-#define BITS uint
-#define KEY uint
-#define TO_KEY(bits) float_key(bits)
-#define IS_NAN(bits) (((bits) & 0x7fffffffu) > 0x7f800000u)
-#define UINT uint
-#endif
 
 #define NOWHERE 0xffffffffu
 

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use netcl_core::backend::Queue;
-use netcl_core::backend::opencl::Source;
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
 use netcl_core::kernels::launch::{Recorder, with_sink};
@@ -62,19 +61,5 @@ fn recorded_wrong_indices_in_long_rows() {
         }
         let close = Tolerance { relative: epsilon(DType::F32), absolute: 8.0 * k as f64 * epsilon(DType::F32) };
         close.check(&added.to_f64_vec().unwrap(), &summed).unwrap();
-    }
-}
-
-#[test]
-fn kernel_files_compile_alone() {
-    let files = [
-        (include_str!("../../src/indexing/take.cl"), "take"),
-        (include_str!("../../src/indexing/add_rows.cl"), "add_rows"),
-    ];
-    for device in devices() {
-        let Queue::OpenCl(stream) = &device.queue else { continue };
-        for (text, name) in files {
-            stream.kernel(&format!("alone:{name}"), || (Source::new(text, ""), name)).unwrap();
-        }
     }
 }

@@ -239,6 +239,26 @@ fn small_devices() {
     assert!(text.contains("grid lines on small devices"), "{text}");
 }
 
+/// So many lines that the row engine gives each a work-item of its own.
+#[test]
+fn thousands_of_lines_across_memory() {
+    let (n, lines) = (5, 4099);
+    let [values, upstream] = [1, 2].map(|seed| random(n * lines, seed, (-3.0, 3.0)));
+    for device in devices() {
+        let [(x, x_values), (g, g_values)] =
+            [&values, &upstream].map(|v| tensor(&device.queue, v, [n, lines], DType::F32));
+        let close = Tolerance { relative: 16.0 * epsilon(DType::F32), absolute: 1e-6 };
+        let y = ops::softmax(&x, 0).unwrap();
+        let expected = along(&x_values, &[n, lines], 0, softmax);
+        close.check(&y.to_f64_vec().unwrap(), &expected).unwrap();
+        let sums: Vec<f64> =
+            (0..lines).map(|o| (0..n).map(|i| expected[i * lines + o] * g_values[i * lines + o]).sum()).collect();
+        let gradient: Vec<f64> = (0..n * lines).map(|i| expected[i] * (g_values[i] - sums[i % lines])).collect();
+        let got = ops::softmax_backward(&g, &y, 0).unwrap().to_f64_vec().unwrap();
+        close.check(&got, &gradient).unwrap();
+    }
+}
+
 #[test]
 fn extreme_logits() {
     let inf = f64::INFINITY;

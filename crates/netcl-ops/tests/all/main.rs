@@ -3,6 +3,7 @@
 
 mod attention_grid;
 mod attention_support;
+mod conv_depthwise_channels;
 mod conv_grid;
 mod conv_launches;
 mod conv_many;
@@ -13,6 +14,7 @@ mod golden;
 mod groups_form;
 mod indexing_forms;
 mod indexing_grid;
+mod kernel_files;
 mod layout_ops;
 mod linear_gradients;
 mod lines_grid;

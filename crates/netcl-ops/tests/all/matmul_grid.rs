@@ -3,7 +3,6 @@
 
 use std::rc::Rc;
 
-use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::threads::set_num_threads;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
@@ -468,26 +467,5 @@ fn the_tiled_program_can_be_had_by_itself() {
     for device in opencl() {
         let program = build_matmul_kernel(&device.queue, DType::F32).unwrap();
         assert_eq!(program.kernel_names(), ["matmul_tiled"]);
-    }
-}
-
-#[test]
-fn every_kernel_compiles_alone() {
-    let sources = [
-        include_str!("../../src/matmul/matmul_naive.cl"),
-        include_str!("../../src/matmul/matmul_tiled.cl"),
-        include_str!("../../src/matmul/matmul_register_tiled.cl"),
-        include_str!("../../src/matmul/matmul_vectorized.cl"),
-        include_str!("../../src/matmul/matmul_pack.cl"),
-        include_str!("../../src/matmul/matmul_splitk_reduce.cl"),
-        include_str!("../../src/matmul/matmul_split.cl"),
-        include_str!("../../src/matmul/matmul_turn.cl"),
-    ];
-    for device in opencl() {
-        let Queue::OpenCl(stream) = &device.queue else { continue };
-        for source in sources {
-            let program = netcl_core::backend::opencl::build(stream.context(), stream.device(), source, "").unwrap();
-            assert_eq!(program.kernel_names().len(), 1);
-        }
     }
 }

@@ -480,7 +480,9 @@ fn operands_are_cut_into_parts_and_turned() {
         let Queue::OpenCl(stream) = &device.queue else { continue };
         let (context, queue) = (stream.context(), stream.queue());
         let kernel = |source: &str, name: &str| {
-            opencl::build(context, stream.device(), source, "").unwrap().kernel(name).unwrap()
+            let source = [include_str!("../../src/common.cl"), source].concat();
+            let options = "-D VECTOR=float8 -D PART=ushort -D PARTS=3 -D ALIGNED=0";
+            opencl::build(context, stream.device(), &source, options).unwrap().kernel(name).unwrap()
         };
         let filled = |bytes: usize| {
             let buffer = Buffer::new(context, MemFlags::READ_WRITE, bytes).unwrap();

@@ -1,9 +1,7 @@
 //! Normalisations and their gradients: devices x dtypes x shapes x {dense, channels-last, strided}, against plain f64.
 
 use netcl_core::Result;
-use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::set_num_threads;
-use netcl_core::backend::opencl::Source;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::group_limit::force_full_groups;
@@ -505,20 +503,6 @@ fn pytorch_gives_the_same() {
             if let Some(d_bias) = back.bias {
                 case.check(name, "d_bias", &d_bias);
             }
-        }
-    }
-}
-
-#[test]
-fn kernel_files_compile_alone() {
-    let files = [
-        (include_str!("../../src/norm/norm.cl"), "norm_rows"),
-        (include_str!("../../src/norm/norm_backward.cl"), "norm_rows_backward"),
-    ];
-    for device in devices() {
-        let Queue::OpenCl(stream) = &device.queue else { continue };
-        for (text, name) in files {
-            stream.kernel(&format!("alone:{name}"), || (Source::new(text, ""), name)).unwrap();
         }
     }
 }

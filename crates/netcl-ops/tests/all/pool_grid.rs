@@ -439,3 +439,34 @@ fn pytorch_gives_the_same() {
         }
     }
 }
+
+#[test]
+fn channels_last_images_are_pooled_as_they_lie() {
+    let (kernel, stride, padding, dilation) = ([3, 2], [2, 1], [1, 0], [1, 2]);
+    let window = Window { kernel, stride, padding, dilation, ceil_mode: true };
+    for device in devices() {
+        let x = tensor(&device.queue, &random(2 * 5 * 7 * 6, 1, (-1.0, 1.0)), [2, 5, 7, 6], DType::F32).0;
+        let lying =
+            |t: &Tensor| t.permute(&[0, 2, 3, 1]).unwrap().contiguous().unwrap().permute(&[0, 3, 1, 2]).unwrap();
+        let last = device.backend.name() == "cl";
+        let values = |t: &Tensor| t.to_f64_vec().unwrap();
+        let (dense, found) = (max_pool2d(&x, &window).unwrap(), max_pool2d(&lying(&x), &window).unwrap());
+        assert_eq!(found.output.layout().is_channels_last(), last, "{}", device.device_name);
+        assert_eq!(values(&found.output), values(&dense.output));
+        assert_eq!(found.indices.to_host().unwrap(), dense.indices.to_host().unwrap());
+        let expected = max_pool2d_backward(&dense.output, x.shape(), &dense.indices, &window).unwrap();
+        for grad in [&dense.output, &found.output] {
+            for indices in [&dense.indices, &found.indices] {
+                let back = max_pool2d_backward(grad, x.shape(), indices, &window).unwrap();
+                assert_eq!(values(&back), values(&expected), "{}", device.device_name);
+            }
+        }
+        let plain = Window { dilation: [1, 1], ..window };
+        let (dense, found) =
+            (avg_pool2d(&x, &plain, Averaging::default()), avg_pool2d(&lying(&x), &plain, Averaging::default()));
+        let (dense, found) = (dense.unwrap(), found.unwrap());
+        assert_eq!(values(&found), values(&dense));
+        let back = |grad| avg_pool2d_backward(grad, x.shape(), &plain, Averaging::default()).unwrap();
+        assert_eq!(values(&back(&found)), values(&back(&dense)), "{}", device.device_name);
+    }
+}

@@ -1,10 +1,8 @@
 //! Random tensors: the same bits on every device, the right moments, and honest errors.
 
-use netcl_core::backend::Queue;
-use netcl_core::backend::opencl::Source;
 use netcl_core::device::manager;
 use netcl_core::dtype::DType;
-use netcl_core::random::{Generator, PHILOX_CL, manual_seed};
+use netcl_core::random::{Generator, manual_seed};
 use netcl_core::tensor::Tensor;
 use netcl_ops::random::{bernoulli, normal, permutation, uniform};
 
@@ -86,13 +84,4 @@ fn bad_requests_are_explained() {
     assert!(bernoulli(&q, [2], DType::F32, 1.5, None).unwrap_err().to_string().contains("not a probability"));
     assert!(uniform(&q, [2], DType::I64, 0.0, 1.0, None).is_err());
     assert_eq!(uniform(&q, [0, 3], DType::F32, 0.0, 1.0, None).unwrap().size(), 0);
-}
-
-#[test]
-fn the_kernel_file_compiles_alone() {
-    let text = [PHILOX_CL, include_str!("../../src/random/random.cl")].concat();
-    for device in devices() {
-        let Queue::OpenCl(stream) = &device.queue else { continue };
-        stream.kernel("alone:random_uniform", || (Source::new(&*text, ""), "random_uniform")).unwrap();
-    }
 }

@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::set_num_threads;
-use netcl_core::backend::opencl::Source;
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::group_limit::force_full_groups;
@@ -396,15 +395,4 @@ fn empty_batches_and_wrong_shapes() {
     let unsaved = recurrent(&layer, false).unwrap();
     let error = recurrent_backward(&layer, &unsaved, &RecurrentUpstream::default()).unwrap_err().to_string();
     assert!(error.contains("without saving"), "{error}");
-}
-
-#[test]
-fn the_kernel_file_compiles_alone() {
-    for device in devices() {
-        let Queue::OpenCl(stream) = &device.queue else { continue };
-        for name in ["recurrent_forward", "recurrent_backward"] {
-            let source = || (Source::new(include_str!("../../src/recurrent/recurrent.cl"), ""), name);
-            stream.kernel(&format!("alone:{name}"), source).unwrap();
-        }
-    }
 }

@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::set_num_threads;
-use netcl_core::backend::opencl::Source;
-use netcl_core::device::DeviceHandle;
+use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::launch::{Counter, with_sink};
+use netcl_core::kernels::region::{Combine, RegionBuilder};
 use netcl_core::shape::{Shape, Slice};
 use netcl_core::tensor::{Tensor, reshape};
 use netcl_ops::reduce::{Variant, force_variant};
@@ -436,17 +436,28 @@ fn devices_repeat_their_bits() {
     }
 }
 
+/// The row engine adds up runs by the same loops: lengths around their edges.
 #[test]
-fn kernel_files_compile_alone() {
-    let files = [
-        (include_str!("../../src/reduce/reduce.cl"), "reduce_finish"),
-        (include_str!("../../src/softmax/softmax.cl"), "softmax_group"),
-        (include_str!("../../src/scan/scan.cl"), "scan_group"),
-    ];
-    for device in devices() {
-        let Queue::OpenCl(stream) = &device.queue else { continue };
-        for (text, name) in files {
-            stream.kernel(&format!("alone:{name}"), || (Source::new(text, ""), name)).unwrap();
+fn rows_of_regions_agree_with_reductions() {
+    let queue = manager().cpu().queue;
+    for (n, dtype) in [1, 31, 32, 33, 511, 513, 1100].into_iter().flat_map(|n| [(n, DType::F32), (n, DType::F64)]) {
+        let (x, _) = tensor(&queue, &random(3 * n, 4, (0.5, 1.5)), [3, n], dtype);
+        for combine in [Combine::Sum, Combine::Prod, Combine::Max, Combine::Min] {
+            let mut rows = RegionBuilder::new("rows");
+            let value = rows.input();
+            let total = rows.reduce(combine, value);
+            rows.output(total);
+            let got = Tensor::uninit(&queue, [3], dtype).unwrap();
+            rows.finish().run(&[&x], &[], &[&got], 1).unwrap();
+            let expected = match combine {
+                Combine::Sum => ops::sum(&x, Axes::One(1), false),
+                Combine::Prod => ops::prod(&x, Axes::One(1), false),
+                Combine::Max => ops::max(&x, Axes::One(1), false),
+                Combine::Min => ops::min(&x, Axes::One(1), false),
+            };
+            let close = Tolerance { relative: 512.0 * epsilon(dtype), absolute: 0.0 };
+            let expected = expected.unwrap().to_f64_vec().unwrap();
+            close.check(&got.to_f64_vec().unwrap(), &expected).unwrap();
         }
     }
 }

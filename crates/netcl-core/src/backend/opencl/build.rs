@@ -321,17 +321,21 @@ fn key(device: &Device, source: &Source, options: &str) -> Key {
     Key::new(&[env!("CARGO_PKG_VERSION"), &device.identity(), options, retarget, &source.text])
 }
 
-/// The options with `-cl-std` added. The device's own version decides: asking for more than it has is an error there, and
-/// asking for less hides features.
+/// The options with `-cl-std` added, and what sources may ask of the device. Its own version decides: asking for more than it has is an
+/// error there, and asking for less hides features.
 fn full_options(device: &Device, options: &str) -> String {
-    let options = options.trim();
+    let mut options = options.trim().to_owned();
+    // Ampere and later round to bfloat16 in one instruction of PTX.
+    if device.quirks().ptx && device.raw_info().compute_capability.is_some_and(|capability| capability >= (8, 0)) {
+        options = format!("-DNATIVE_BF16 {options}").trim().to_owned();
+    }
     if options.contains("-cl-std=") {
-        return options.to_owned();
+        return options;
     }
     match standard(device.info().opencl_c) {
         Some(standard) if options.is_empty() => format!("-cl-std={standard}"),
         Some(standard) => format!("-cl-std={standard} {options}"),
-        None => options.to_owned(),
+        None => options,
     }
 }
 

@@ -22,8 +22,6 @@ use crate::env;
 pub const CACHE_DIR_VARIABLE: &str = env::CACHE_DIR.name;
 /// The variable that turns the cache off when it is `0`.
 pub const CACHE_VARIABLE: &str = env::CACHE.name;
-/// The variable that caps the folder's size, for example `512M`.
-pub const CACHE_MAX_VARIABLE: &str = env::CACHE_MAX.name;
 
 const MAGIC: &[u8; 8] = b"netclpc2";
 const EXTENSION: &str = "entry";

@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::opencl::{Args, MAX_RANK, bits_type, grid, scalar};
+use super::opencl::{Args, MAX_RANK, grid, scalar};
 use crate::backend::opencl::{Grid, Source, Stream};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::VECTOR_BYTES;
 use crate::kernels::expr::opencl::IndexWidth;
-use crate::kernels::expr::opencl::bf16_bits;
+use crate::kernels::expr::opencl::{bf16_bits, bits_type};
 use crate::kernels::launch::{Access, Arg, Scalar, Work};
 use crate::tensor::Tensor;
 
@@ -182,7 +182,7 @@ impl Part<'_> {
         args[3] = scalar(self.offsets[1] / w);
         extend(&mut args, &axes, index);
         let n: u64 = axes.iter().map(|axis| axis.n).product();
-        args.push(count(index, n));
+        args.push(index.unsigned(n as usize));
         Ok((Work::OpenCl(kernel, grid(stream, n)), args))
     }
 
@@ -211,7 +211,12 @@ impl Part<'_> {
         let (p, q) = (self.axes[p], self.axes[q]);
         let mut args = self.buffers();
         extend(&mut args, &outer, index);
-        args.extend([count(index, p.n), count(index, q.n), step(index, p.steps[0]), step(index, q.steps[1])]);
+        args.extend([
+            index.unsigned(p.n as usize),
+            index.unsigned(q.n as usize),
+            index.signed(p.steps[0] as isize),
+            index.signed(q.steps[1] as isize),
+        ]);
         let tiles = |n: u64| n.div_ceil(side as u64) as usize;
         let outer: u64 = outer.iter().map(|axis| axis.n).product();
         let groups = tiles(p.n) * tiles(q.n) * outer as usize;
@@ -219,34 +224,17 @@ impl Part<'_> {
     }
 }
 
-fn count(index: IndexWidth, n: u64) -> Arg {
-    Arg::Scalar(match index {
-        IndexWidth::Bits32 => Scalar::U32(n as u32),
-        IndexWidth::Bits64 => Scalar::U64(n),
-    })
-}
-
-fn step(index: IndexWidth, n: i64) -> Arg {
-    Arg::Scalar(match index {
-        IndexWidth::Bits32 => Scalar::I32(n as i32),
-        IndexWidth::Bits64 => Scalar::I64(n),
-    })
-}
-
 /// The arguments of `AXES`.
 fn extend(args: &mut Args, axes: &[Axis], index: IndexWidth) {
-    args.extend(axes.iter().skip(1).map(|axis| count(index, axis.n)));
+    args.extend(axes.iter().skip(1).map(|axis| index.unsigned(axis.n as usize)));
     for side in 0..2 {
-        args.extend(axes.iter().map(|axis| step(index, axis.steps[side])));
+        args.extend(axes.iter().map(|axis| index.signed(axis.steps[side] as isize)));
     }
 }
 
 /// `INDEX`, `SIGNED`, `AXES` and `PLACES(i)` for so many axes, which may be none.
 fn places(rank: usize, index: IndexWidth) -> String {
-    let (uint, int) = match index {
-        IndexWidth::Bits32 => ("uint", "int"),
-        IndexWidth::Bits64 => ("ulong", "long"),
-    };
+    let (uint, int) = index.names();
     let mut axes: String = (1..rank).map(|a| format!("const {uint} n{a}, ")).collect();
     axes.extend(["s", "d"].iter().flat_map(|side| (0..rank).map(move |a| format!("const {int} {side}{a}, "))));
     let mut text = format!("{uint} rest_ = i_; {int} from = 0, to = 0; ");

@@ -6,6 +6,7 @@ use super::groups::{Axis, Part, conversion, declared};
 use crate::backend::opencl::{Grid, Source, Stream};
 use crate::dtype::Element;
 use crate::error::Result;
+use crate::kernels::expr::opencl::bits_type;
 use crate::kernels::launch::{Access, Arg, Scalar, Work};
 use crate::shape::Layout;
 use crate::tensor::Tensor;
@@ -123,15 +124,6 @@ pub(super) fn scalar(value: u64) -> Arg {
 pub(super) fn grid(stream: &Stream, n: u64) -> Grid {
     let local = stream.device().info().max_work_group_size.min(256);
     Grid::new([(n as usize).next_multiple_of(local)]).local([local])
-}
-
-pub(super) fn bits_type(size: usize) -> &'static str {
-    match size {
-        1 => "uchar",
-        2 => "ushort",
-        4 => "uint",
-        _ => "ulong",
-    }
 }
 
 fn source(mut defines: String) -> Source {

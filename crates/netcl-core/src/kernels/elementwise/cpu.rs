@@ -1,5 +1,7 @@
 //! Expressions on the native CPU.
 
+use std::cell::RefCell;
+
 use smallvec::SmallVec;
 
 use super::{Args, Elementwise, Nest, Number, Prepared};
@@ -7,7 +9,7 @@ use crate::backend::cpu::threads::{SharedPtr, parallel_for};
 use crate::backend::cpu::{CpuArgs, CpuKernel};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernels::expr::cpu::{Nest as CpuNest, Program, Source, Target};
+use crate::kernels::expr::cpu::{Nest as CpuNest, Program, Registers, Source, Target};
 use crate::kernels::launch::Work;
 use crate::shape::Shape;
 
@@ -22,22 +24,27 @@ struct Place {
     strides: SmallVec<[isize; 6]>,
 }
 
-pub(super) fn work(op: &Elementwise, nest: &Nest<'_>, scalars: &[Number]) -> Result<Prepared> {
+thread_local! {
+    /// What runs of this thread keep temporaries in; a run that finds them taken makes its own.
+    static REGISTERS: RefCell<Registers> = RefCell::default();
+}
+
+pub(super) fn work(op: &Elementwise, nest: Nest<'_>, scalars: &[Number]) -> Result<Prepared> {
     let program = op.program(nest.compute)?;
     let mut args: Args = (0..nest.operands.len()).map(|i| nest.buffer(i)).collect();
     args.extend(scalars.iter().map(|number| number.arg(nest.compute)));
-    let places: SmallVec<[Place; 6]> = nest
+    let places: SmallVec<[Place; 4]> = nest
         .operands
         .iter()
-        .zip(&nest.strides)
+        .zip(nest.strides)
         .map(|(t, strides)| Place {
             offset: t.layout().offset() * t.dtype().size(),
             end: t.layout().end() * t.dtype().size(),
             dtype: t.dtype(),
-            strides: strides.clone(),
+            strides,
         })
         .collect();
-    let (inputs, shape, count) = (nest.inputs, nest.shape.clone(), scalars.len());
+    let (inputs, shape, count) = (nest.inputs, nest.shape, scalars.len());
     let kernel = CpuKernel::new(move |args| run(args, &program, &places, inputs, &shape, count));
     Ok((Work::Cpu(kernel), args))
 }
@@ -75,6 +82,12 @@ fn run(
         // SAFETY: every operand's layout lies inside its memory (checked above) and has one stride per axis; the launch holds
         // the buffers; outputs do not overlap themselves, each other, or an input other than element by element
         // (`Elementwise::run`); ranges of different threads are disjoint.
-        unsafe { program.run_nest(CpuNest { shape }, &sources, &targets, &scalars, range) };
+        let run = |registers: &mut Registers| unsafe {
+            program.run_nest_in(registers, CpuNest { shape }, &sources, &targets, &scalars, range.clone());
+        };
+        REGISTERS.with(|own| match own.try_borrow_mut() {
+            Ok(mut registers) => run(&mut registers),
+            Err(_) => run(&mut Registers::default()),
+        });
     })
 }

@@ -3,6 +3,7 @@
 mod cpu;
 mod opencl;
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
@@ -16,7 +17,7 @@ use super::launch::{self, Access, Arg, Cost, Launch, Work};
 use crate::backend::Queue;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::shape::Layout;
+use crate::shape::{Layout, Strides};
 use crate::tensor::Tensor;
 
 /// An expression with its compiled forms, made once and run often.
@@ -37,7 +38,7 @@ use crate::tensor::Tensor;
 /// # Ok::<(), netcl_core::Error>(())
 /// ```
 pub struct Elementwise {
-    label: String,
+    label: Cow<'static, str>,
     expr: Expr,
     /// Whether OpenCL compilers may trade exactness for speed.
     relaxed: bool,
@@ -49,17 +50,17 @@ pub struct Elementwise {
 
 impl Elementwise {
     /// An expression under the name that launches and kernels will carry.
-    pub fn new(label: impl Into<String>, expr: Expr) -> Arc<Self> {
+    pub fn new(label: impl Into<Cow<'static, str>>, expr: Expr) -> Arc<Self> {
         Self::make(label.into(), expr, false)
     }
 
     /// As [`Elementwise::new`], with kernels whose compiler may reorder, contract and approximate, and need not care for NaN and
     /// infinities (`-cl-fast-relaxed-math`). The native CPU computes as ever.
-    pub fn relaxed(label: impl Into<String>, expr: Expr) -> Arc<Self> {
+    pub fn relaxed(label: impl Into<Cow<'static, str>>, expr: Expr) -> Arc<Self> {
         Self::make(label.into(), expr, true)
     }
 
-    fn make(label: String, expr: Expr, relaxed: bool) -> Arc<Self> {
+    fn make(label: Cow<'static, str>, expr: Expr, relaxed: bool) -> Arc<Self> {
         Arc::new(Elementwise {
             label,
             expr,
@@ -73,11 +74,6 @@ impl Elementwise {
     /// The expression.
     pub fn expr(&self) -> &Expr {
         &self.expr
-    }
-
-    /// Whether OpenCL compilers may trade exactness for speed.
-    pub fn is_relaxed(&self) -> bool {
-        self.relaxed
     }
 
     /// The name.
@@ -97,15 +93,25 @@ impl Elementwise {
         if launch::offer(&Described { inputs, outputs, meaning })? {
             return Ok(());
         }
-        let moved = apart(inputs, outputs)?;
-        let nest = Nest::new(&moved, outputs);
+        if !inputs.iter().any(|input| clashes(input, outputs)) {
+            return self.launch(inputs, scalars, outputs);
+        }
+        // One that overlaps an output other than element by element is moved out of the way.
+        let apart = |input: &&Tensor| if clashes(input, outputs) { input.duplicate() } else { Ok((*input).clone()) };
+        let moved: SmallVec<[Tensor; 4]> = inputs.iter().map(apart).collect::<Result<_>>()?;
+        self.launch(&moved.iter().collect::<SmallVec<[&Tensor; 4]>>(), scalars, outputs)
+    }
+
+    fn launch(&self, inputs: &[&Tensor], scalars: &[Number], outputs: &[&Tensor]) -> Result<()> {
+        let nest = Nest::new(inputs, outputs);
+        let first = outputs[0];
+        let bytes: usize = nest.operands.iter().map(|t| t.dtype().size() * touched(t)).sum();
         let (work, args) = match first.queue() {
-            Queue::Cpu(_) => cpu::work(self, &nest, scalars)?,
+            Queue::Cpu(_) => cpu::work(self, nest, scalars)?,
             Queue::OpenCl(stream) => opencl::work(self, stream, &nest, scalars)?,
         };
-        let bytes: usize = nest.operands.iter().map(|t| t.dtype().size() * touched(t)).sum();
         launch::submit(Launch {
-            name: self.label.clone().into(),
+            name: self.label.clone(),
             queue: first.queue().clone(),
             work,
             args,
@@ -115,8 +121,7 @@ impl Elementwise {
 
     /// The OpenCL C of the kernel that would run on these tensors; for the native CPU, of one that could.
     pub fn source(&self, inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<String> {
-        let moved: SmallVec<[Tensor; 4]> = inputs.iter().map(|&t| t.clone()).collect();
-        opencl::text(self, &Nest::new(&moved, outputs))
+        opencl::text(self, &Nest::new(inputs, outputs))
     }
 
     fn check<'t>(&self, inputs: &[&Tensor], scalars: &[Number], outputs: &[&'t Tensor]) -> Result<&'t Tensor> {
@@ -166,7 +171,7 @@ struct Nest<'t> {
     operands: SmallVec<[&'t Tensor; 6]>,
     inputs: usize,
     shape: crate::shape::Shape,
-    strides: Vec<SmallVec<[isize; 6]>>,
+    strides: Strides,
     compute: DType,
 }
 
@@ -185,18 +190,15 @@ impl Nest<'_> {
     }
 }
 
-/// Inputs that do not overlap outputs other than element by element: one that does is moved out of the way.
-fn apart(inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 4]>> {
-    let clashes = |input: &Tensor| {
-        outputs.iter().any(|o| o.shares_storage(input) && (o.layout(), o.dtype()) != (input.layout(), input.dtype()))
-    };
-    inputs.iter().map(|input| if clashes(input) { input.duplicate() } else { Ok((*input).clone()) }).collect()
+/// Whether an input overlaps an output other than element by element.
+fn clashes(input: &Tensor, outputs: &[&Tensor]) -> bool {
+    outputs.iter().any(|o| o.shares_storage(input) && (o.layout(), o.dtype()) != (input.layout(), input.dtype()))
 }
 
 impl<'t> Nest<'t> {
-    fn new(inputs: &'t [Tensor], outputs: &[&'t Tensor]) -> Self {
-        let compute = Program::compute_type(inputs.iter().map(Tensor::dtype).chain(outputs.iter().map(|o| o.dtype())));
-        let operands: SmallVec<[&Tensor; 6]> = inputs.iter().chain(outputs.iter().copied()).collect();
+    fn new(inputs: &[&'t Tensor], outputs: &[&'t Tensor]) -> Self {
+        let operands: SmallVec<[&Tensor; 6]> = inputs.iter().chain(outputs).copied().collect();
+        let compute = Program::compute_type(operands.iter().map(|t| t.dtype()));
         let layouts: SmallVec<[&Layout; 6]> = operands.iter().map(|t| t.layout()).collect();
         let (shape, strides) = Layout::collapse_in_memory_order(&layouts);
         Nest { operands, inputs: inputs.len(), shape, strides, compute }

@@ -94,46 +94,53 @@ pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: 
     Ok((Work::OpenCl(kernel, grid), arguments(nest, &made, scalars, n)))
 }
 
-/// Dense vector access where every operand is one run (or one element); else one element per work-item.
+/// Dense vector access where every operand is one run (or one element); vectors along the last axis where all have whole ones there,
+/// as a row that is added to every row of a matrix has; else one element per work-item.
 fn addressing(stream: Option<&Stream>, config: &KernelConfig, nest: &Nest<'_>) -> (Addressing, Vec<InputSpec>) {
-    let step = |i: usize| nest.strides[i].first().copied().unwrap_or(1);
+    let step = |i: usize| nest.strides[i].last().copied().unwrap_or(1);
     let rank = nest.shape.ndim();
-    let runs = rank <= 1
-        && (0..nest.inputs).all(|i| matches!(step(i), 0 | 1))
-        && (nest.inputs..nest.operands.len()).all(|i| step(i) == 1);
+    let steps =
+        (0..nest.inputs).all(|i| matches!(step(i), 0 | 1)) && (nest.inputs..nest.operands.len()).all(|i| step(i) == 1);
     let vectors = config.variant == KernelVariant::ElementwiseVectorized;
-    let width = if vectors { config.vector_width } else { 1 };
-    let single = |i: usize| runs && rank == 1 && nest.strides[i].last() == Some(&0);
-    let kind = |i: usize| if single(i) { InputKind::Single } else { InputKind::Dense };
-    let inputs = nest.inputs().iter().enumerate().map(|(i, t)| InputSpec { dtype: t.dtype(), kind: kind(i) }).collect();
-    if !runs {
-        return (Addressing::Strided { rank }, inputs);
+    let gpu = stream.is_some_and(|stream| stream.device().device_type() == DeviceType::Gpu);
+    // GPUs want 16 bytes of every operand under way: with 8 of each, casts of bfloat16 ran at half of an H200's bandwidth.
+    let smallest = nest.operands.iter().map(|t| t.dtype().size()).min().unwrap_or(4).max(1);
+    let width = match vectors {
+        true if gpu => (config.vector_width * 4 / smallest).clamp(1, 16),
+        true => config.vector_width,
+        false => 1,
+    };
+    let kind = |i: usize| if rank > 0 && step(i) == 0 { InputKind::Single } else { InputKind::Dense };
+    let inputs = |kind: &dyn Fn(usize) -> InputKind| {
+        nest.inputs().iter().enumerate().map(|(i, t)| InputSpec { dtype: t.dtype(), kind: kind(i) }).collect()
+    };
+    let begins_whole = |i: usize| nest.operands[i].layout().offset().is_multiple_of(width);
+    let dense = |i: &usize| step(*i) == 1;
+    if !(steps && rank <= 1) {
+        let outer =
+            |i: usize| nest.strides[i].iter().rev().skip(1).all(|stride| stride.unsigned_abs().is_multiple_of(width));
+        let whole = rank > 0
+            && nest.shape[rank - 1].is_multiple_of(width)
+            && (0..nest.operands.len()).filter(dense).all(|i| begins_whole(i) && outer(i));
+        return match steps && width > 1 && whole {
+            true => (Addressing::Strided { rank, width }, inputs(&kind)),
+            false => (Addressing::Strided { rank, width: 1 }, inputs(&|_| InputKind::Dense)),
+        };
     }
-    if vectors && stream.is_some_and(|stream| stream.device().device_type() == DeviceType::Gpu) {
-        let mut dense = nest.operands.iter().enumerate().filter(|(i, _)| step(*i) == 1 || rank == 0);
-        if dense.all(|(_, t)| t.layout().offset().is_multiple_of(width)) {
+    if vectors && gpu {
+        let mut dense = (0..nest.operands.len()).filter(|i| rank == 0 || dense(i));
+        if dense.all(begins_whole) {
             // One vector for each work-item: with more of them under way each, all are slower.
-            return (Addressing::Tiles { width, vectors: 1 }, inputs);
+            return (Addressing::Tiles { width, vectors: 1 }, inputs(&kind));
         }
     }
-    (Addressing::Dense { width }, inputs)
+    (Addressing::Dense { width }, inputs(&kind))
 }
 
 fn arguments(nest: &Nest<'_>, made: &KernelSource, scalars: &[Number], n: usize) -> Args {
     let output = |i: usize| nest.inputs + i;
     let offset = |operand: usize| Arg::Scalar(Scalar::U64(nest.operands[operand].layout().offset() as u64));
-    let unsigned = |value: usize| {
-        Arg::Scalar(match made.index {
-            IndexWidth::Bits32 => Scalar::U32(value as u32),
-            IndexWidth::Bits64 => Scalar::U64(value as u64),
-        })
-    };
-    let signed = |value: isize| {
-        Arg::Scalar(match made.index {
-            IndexWidth::Bits32 => Scalar::I32(value as i32),
-            IndexWidth::Bits64 => Scalar::I64(value as i64),
-        })
-    };
+    let (unsigned, signed) = (|value| made.index.unsigned(value), |value| made.index.signed(value));
     made.args
         .iter()
         .map(|place| match *place {

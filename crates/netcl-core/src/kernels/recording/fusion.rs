@@ -1,5 +1,5 @@
-//! A recorded program in fewer launches, once it is known who reads what: elementwise operations and casts after a product or a
-//! convolution become its epilogue, and small constants are filled once instead of at every run.
+//! A recorded program in fewer launches, once it is known who reads what: elementwise operations and casts after a product, a
+//! convolution or another elementwise operation become its epilogue, and small constants are filled once instead of at every run.
 //!
 //! ```text
 //!   recorded    product -> t     relu: t -> y      ...      product -> g     cast: g -> h     add: h, x -> z
@@ -18,20 +18,22 @@ use super::origins::Origins;
 use super::{InPlace, Need, Recorded, Recording, State, Step};
 use crate::backend::Queue;
 use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernels::described::{self, Described, Fusable, Meaning};
-use crate::kernels::elementwise::Number;
+use crate::error::{Error, Result};
+use crate::kernels::described::{self, Described, Fusable, Meaning, Prologue};
+use crate::kernels::elementwise::{Elementwise, Number};
 use crate::kernels::expr::{Expr, Graph, Val};
 use crate::kernels::launch::{self, Access, Arg, Launch};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 
-/// What a product takes in behind it: beyond this, the parameters and registers of its own kernel suffer.
+/// What an epilogue may have: beyond this, the parameters and registers of a kernel suffer.
 const MAX_INPUTS: usize = 5;
 const MAX_NODES: usize = 64;
 /// On OpenCL devices each of a tile's sums has the epilogue's instructions of its own, while matrix units stand still: with GELU's
 /// gradient in products GPT-2 small's step in tf32 took 52.0 ms on an H200, without 44.6.
 const MAX_EFFORT: usize = 16;
+/// Results up to this size take any epilogue: what the instructions cost is less than a launch, as in a step of generation.
+const SMALL_RESULT: usize = 1 << 16;
 /// Constants up to this size have memory of their own instead of being filled at every run.
 const MAX_CONSTANT: usize = 4096;
 
@@ -66,9 +68,60 @@ struct Map {
 /// An operation that can be run again with an expression after it, and the steps that it is made of.
 struct Product {
     heavy: Arc<dyn Fusable>,
+    /// Whether it is an elementwise operation itself, to whose kernel an epilogue costs nothing but its arithmetic.
+    pointwise: bool,
+    /// Whether numbers of its own change from run to run.
+    moving: bool,
     inputs: Vec<Tensor>,
     output: Tensor,
     steps: Range<usize>,
+}
+
+/// An elementwise operation as the head of a chain.
+struct Head {
+    name: String,
+    expr: Expr,
+    scalars: Vec<Number>,
+    output: Tensor,
+}
+
+impl Fusable for Head {
+    fn name(&self) -> &'static str {
+        "elementwise"
+    }
+
+    fn run(
+        &self,
+        inputs: &[Tensor],
+        _: Option<Prologue<'_>>,
+        epilogue: Option<described::Epilogue<'_>>,
+    ) -> Result<Tensor> {
+        let out = &self.output;
+        let epilogue =
+            epilogue.ok_or_else(|| Error::argument("capture", "an elementwise operation is its own launch"))?;
+        let expr = epilogue.after(&self.expr, inputs.len());
+        let scalars: Vec<Number> = self.scalars.iter().cloned().chain(epilogue.scalars).collect();
+        let (shape, dtype) = (out.shape().clone(), epilogue.dtype.unwrap_or(out.dtype()));
+        let made = match out.layout().is_channels_last() {
+            true => Tensor::uninit_channels_last(out.queue(), shape, dtype)?,
+            false => Tensor::uninit(out.queue(), shape, dtype)?,
+        };
+        let all: Vec<&Tensor> = inputs.iter().chain(&epilogue.inputs).collect();
+        Elementwise::new(self.name.clone(), expr).run(&all, &scalars, &[&made])?;
+        Ok(made)
+    }
+}
+
+impl Map {
+    /// The operation as the head of a chain, from the step that it is.
+    fn head(&self, at: usize) -> Product {
+        let Map { name, expr, scalars, inputs, output } = self;
+        let (name, expr, scalars) = (name.clone(), expr.clone(), scalars.clone());
+        let moving = any_slot(&scalars);
+        let head = Head { name, expr, scalars, output: output.clone() };
+        let (inputs, output) = (inputs.clone(), output.clone());
+        Product { heavy: Arc::new(head), pointwise: true, moving, inputs, output, steps: at..at + 1 }
+    }
 }
 
 /// A product and what became its epilogue so far.
@@ -159,8 +212,24 @@ impl State {
         self.steps[range.clone()].iter().zip(range).filter_map(|(step, at)| Some((at, step.launch()?)))
     }
 
+    /// The steps that do anything with each need.
+    fn users(&self) -> Vec<Vec<usize>> {
+        let mut users = vec![Vec::new(); self.needs.len()];
+        for (at, launch) in self.launches_in(0..self.steps.len()) {
+            for arg in &launch.args {
+                if let Arg::Buffer(storage, _) = arg
+                    && let Some(need) = self.need(storage)
+                    && users[need].last() != Some(&at)
+                {
+                    users[need].push(at);
+                }
+            }
+        }
+        users
+    }
+
     /// The step of the elementwise operation that alone reads what a chain gives and can become a part of its epilogue.
-    fn follower(&self, chain: &Chain<'_>) -> Option<usize> {
+    fn follower(&self, chain: &Chain<'_>, users: &[Vec<usize>]) -> Option<usize> {
         let made = &chain.output;
         let need = self.need(made.storage())?;
         if self.needs[need].storage.strong_count() > 0 {
@@ -168,10 +237,8 @@ impl State {
         }
         let own = &chain.product.steps;
         let others = |at: &usize| !own.contains(at) && !chain.followers.contains(at);
-        let mut users = self
-            .launches_in(0..self.steps.len())
-            .filter(|(at, launch)| others(at) && touches(launch, made.storage(), false));
-        let (at, _) = users.next()?;
+        let mut users = users[need].iter().copied().filter(others);
+        let at = users.next()?;
         let map = self.fusion.maps.get(&at)?;
         let from = chain.followers.last().map_or(own.end, |last| last + 1);
         let alone = users.next().is_none() && at >= from;
@@ -179,7 +246,11 @@ impl State {
         let kept = self
             .launches_in(from..at)
             .all(|(_, launch)| chain.inputs().all(|input| !touches(launch, input.storage(), true)));
-        (alone && kept && map.fits(chain)).then_some(at)
+        // Nor may the host have changed a number on the way.
+        let moving =
+            chain.product.moving || chain.epilogue.as_ref().is_some_and(|epilogue| any_slot(&epilogue.scalars));
+        let waits = moving && at >= from && self.steps[from..at].iter().any(|step| matches!(step, Step::Host(_)));
+        (alone && kept && !waits && map.fits(chain)).then_some(at)
     }
 }
 
@@ -203,7 +274,9 @@ impl Map {
             && self.inputs.iter().chain(chain.inputs()).all(fresh)
             && others().all(|input| viewed(input, made).is_some())
             && others().count() + before.map_or(0, |before| before.inputs.len()) <= MAX_INPUTS
-            && (matches!(made.queue(), Queue::Cpu(_))
+            && (chain.product.pointwise
+                || matches!(made.queue(), Queue::Cpu(_))
+                || made.size() <= SMALL_RESULT
                 || self.expr.effort() + before.map_or(0, |before| before.expr.effort()) <= MAX_EFFORT)
             && self.expr.nodes().len() + before.map_or(0, |before| before.expr.nodes().len()) <= MAX_NODES
     }
@@ -283,7 +356,14 @@ impl Recording {
         state.append(launches, &made, &stand_in);
         output.storage().raise_version();
         let steps = start..state.steps.len();
-        state.fusion.products.push(Product { heavy: heavy.clone(), inputs, output: stand_in, steps });
+        state.fusion.products.push(Product {
+            heavy: heavy.clone(),
+            pointwise: false,
+            moving: false,
+            inputs,
+            output: stand_in,
+            steps,
+        });
         Ok(true)
     }
 
@@ -307,7 +387,10 @@ impl Recording {
     /// # Errors
     /// What a product says that is chosen anew.
     pub fn finish(self: &Rc<Self>) -> Result<Recorded> {
-        let products = std::mem::take(&mut self.state.borrow_mut().fusion.products);
+        let mut products = std::mem::take(&mut self.state.borrow_mut().fusion.products);
+        products.extend(self.state.borrow().fusion.maps.iter().map(|(&at, map)| map.head(at)));
+        products.sort_by_key(|product| product.steps.start);
+        let users = self.state.borrow().users();
         let (mut gone, mut instead): (HashSet<usize>, HashMap<usize, Joined>) = Default::default();
         let origins = Origins::of(&self.state.borrow().steps);
         let places = self.state.borrow().places.clone();
@@ -315,7 +398,11 @@ impl Recording {
             let mut chain = Chain::new(product);
             {
                 let mut state = self.state.borrow_mut();
-                while let Some(at) = state.follower(&chain)
+                // It is a part of another chain already.
+                if product.pointwise && state.fusion.maps.remove(&product.steps.start).is_none() {
+                    continue;
+                }
+                while let Some(at) = state.follower(&chain, &users)
                     && let Some(map) = state.fusion.maps.remove(&at)
                 {
                     chain.push(at, map);
@@ -427,6 +514,10 @@ impl State {
             places.filter_map(|place| Some(InPlace { launch: *number.get(&place.launch)?, ..place })).collect();
         behind
     }
+}
+
+fn any_slot(numbers: &[Number]) -> bool {
+    numbers.iter().any(|number| matches!(number, Number::Slot(_)))
 }
 
 fn launch_of(step: Step) -> Option<Launch> {

@@ -1,7 +1,4 @@
-//! Rows into partial results, on the native CPU.
-//!
-//! Runs of a row are combined in the type of the computation, in many independent lanes; runs are combined in f64, so that a
-//! long sum of f32 loses nothing that matters.
+//! Parts of rows into partial results, on the native CPU.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -13,40 +10,7 @@ use crate::dtype::DType;
 use crate::dtype::Element;
 use crate::kernels::described::Combine;
 use crate::kernels::expr::vecmath::Real;
-
-/// Elements of one run: 16 for each lane.
-const RUN: usize = 512;
-const LANES: usize = 32;
-
-/// How to combine two values, as a type: `simd!` knows no closures.
-trait Join: Copy {
-    const IDENTITY: f64;
-    fn join<T: Real>(a: T, b: T) -> T;
-}
-
-macro_rules! joins {
-    ($($name:ident $identity:expr, $join:expr;)*) => {$(
-        #[derive(Clone, Copy)]
-        struct $name;
-
-        impl Join for $name {
-            const IDENTITY: f64 = $identity;
-            #[inline(always)]
-            #[allow(clippy::eq_op, reason = "x != x is the test for NaN that vectorises")]
-            fn join<T: Real>(a: T, b: T) -> T {
-                let join: fn(T, T) -> T = $join;
-                join(a, b)
-            }
-        }
-    )*};
-}
-
-joins! {
-    Sum Combine::Sum.identity(), |a, b| a + b;
-    Prod Combine::Prod.identity(), |a, b| a * b;
-    Max Combine::Max.identity(), |a, b| if (a >= b) | (a != a) { a } else { b };
-    Min Combine::Min.identity(), |a, b| if (a <= b) | (a != a) { a } else { b };
-}
+use crate::kernels::fold::{Max, Min, Op, Prod, Sum, plain_row};
 
 /// What a partial result and some more elements of its row combine to.
 pub(super) fn fold<T: Real + Element>(combine: Combine, partial: f64, row: &[T]) -> f64 {
@@ -69,30 +33,7 @@ trait Lane: Real + Element {}
 impl<T: Real + Element> Lane for T {}
 
 crate::simd! {
-    fn fold_with<J: Join, T: Lane>(_join: J, partial: f64, row: &[T]) -> f64 {
-        let identity = <T as Real>::from_f64(J::IDENTITY);
-        let mut total = partial;
-        for run in row.chunks(RUN) {
-            let mut lanes = [identity; LANES];
-            let mut parts = run.chunks_exact(LANES);
-            for part in &mut parts {
-                for (lane, &x) in lanes.iter_mut().zip(part) {
-                    *lane = J::join(*lane, x);
-                }
-            }
-            for (lane, &x) in lanes.iter_mut().zip(parts.remainder()) {
-                *lane = J::join(*lane, x);
-            }
-            let mut width = LANES / 2;
-            while width > 0 {
-                let (low, high) = lanes.split_at_mut(width);
-                for (low, &high) in low.iter_mut().zip(&*high) {
-                    *low = J::join(*low, high);
-                }
-                width /= 2;
-            }
-            total = J::join(total, Element::to_f64(lanes[0]));
-        }
-        total
+    fn fold_with<J: Op, T: Lane>(_join: J, partial: f64, row: &[T]) -> f64 {
+        J::join(partial, plain_row::<T, J>(row))
     }
 }

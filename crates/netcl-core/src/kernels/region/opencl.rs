@@ -23,6 +23,8 @@ use crate::kernels::launch::{Arg, Scalar, Work};
 const GROUP: usize = 256;
 /// Work-items of a group at most.
 const MAX_GROUP: usize = 1024;
+/// So many rows that lie across memory have a work-item each, so that neighbours read neighbours.
+const ROWS_ALONE: usize = 4096;
 /// Vectors that wait in the registers of a work-item, over all values.
 const MAX_WAITING: usize = 6 * KEPT_VECTORS;
 
@@ -112,13 +114,15 @@ pub(super) fn work(
     let waiting = region.spec.plan(Keep::Inputs).kept().count() * KEPT_VECTORS * form.width.min(4) / 4;
     // With all of a row in registers, memory is read once; lanes take a few vectors each.
     let lanes = vectors.div_ceil(KEPT_VECTORS).next_power_of_two();
-    form.keep = keep(region, lanes <= most && waiting <= MAX_WAITING);
+    let alone = !dense && geometry.rows() >= ROWS_ALONE && geometry.operands.iter().all(rows_lie_closer);
+    form.keep = keep(region, !alone && lanes <= most && waiting <= MAX_WAITING);
     loop {
         let text = region.sources.get(&region.spec, &form);
         check_parameters(region, stream, &text)?;
         let kernel = stream.kernel(&text.name, || (Source::new(text.source.clone(), ""), text.name.as_str()))?;
         let allowed = floor_power_of_two(kernel.work_group_info()?.max_size.min(most));
         let lanes = match form.keep {
+            Keep::Nothing if alone => 1,
             Keep::Nothing => vectors.div_ceil(2).next_power_of_two().min(GROUP).min(allowed),
             _ if lanes > allowed => {
                 // So many registers that fewer work-items fit than the row needs.
@@ -133,6 +137,12 @@ pub(super) fn work(
         let grid = Grid::new([geometry.rows().div_ceil(together) * group]).local([group]);
         return Ok((Work::OpenCl(kernel, grid), args));
     }
+}
+
+/// Whether neighbouring rows lie closer together than neighbouring elements of a row.
+fn rows_lie_closer(operand: &Operand) -> bool {
+    let nearest = |strides: &[isize]| strides.last().map_or(0, |stride| stride.abs());
+    operand.extent == Extent::Row || nearest(&operand.outer) < nearest(&operand.inner)
 }
 
 fn floor_power_of_two(n: usize) -> usize {
@@ -159,18 +169,7 @@ fn arguments(
     form: &Form,
     (lanes, tile): (usize, usize),
 ) -> SmallVec<[Arg; 8]> {
-    let unsigned = |value: usize| {
-        Arg::Scalar(match form.index {
-            IndexWidth::Bits32 => Scalar::U32(value as u32),
-            IndexWidth::Bits64 => Scalar::U64(value as u64),
-        })
-    };
-    let signed = |value: isize| {
-        Arg::Scalar(match form.index {
-            IndexWidth::Bits32 => Scalar::I32(value as i32),
-            IndexWidth::Bits64 => Scalar::I64(value as i64),
-        })
-    };
+    let (unsigned, signed) = (|value| form.index.unsigned(value), |value| form.index.signed(value));
     let operand = |i: usize| &geometry.operands[i];
     text.params
         .iter()

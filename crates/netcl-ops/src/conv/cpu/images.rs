@@ -53,7 +53,7 @@ pixels! {
 
 /// Copies a row without a call of the library for a short one, which would take longer than the copy.
 #[inline(always)]
-fn copy_row<S: Copy>(from: &[S], to: &mut [S]) {
+pub(super) fn copy_row<S: Copy>(from: &[S], to: &mut [S]) {
     #[inline(always)]
     fn ends<S: Copy, const N: usize>(from: &[S], to: &mut [S]) {
         if let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>())
@@ -225,6 +225,14 @@ unsafe fn copy<E: Pixel>(from: *const E, strides: [isize; 2], planes: &Planes, t
                     let from = from.offset(y * strides[0] + x * strides[1]);
                     if step == 1 {
                         E::widen(std::slice::from_raw_parts(from, row.len()), row);
+                    } else if step == 2 {
+                        // Pairs of a known length are what the compiler vectorises; the last element may have no second one.
+                        let from = std::slice::from_raw_parts(from, 2 * row.len() - 1);
+                        let (row, last) = row.split_at_mut(row.len() - 1);
+                        for (to, from) in row.iter_mut().zip(from.as_chunks::<2>().0) {
+                            *to = from[0].wide();
+                        }
+                        last[0] = from[from.len() - 1].wide();
                     } else if step > 1 {
                         let step = step as usize;
                         let from = std::slice::from_raw_parts(from, (row.len() - 1) * step + 1);

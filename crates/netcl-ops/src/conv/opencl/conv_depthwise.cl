@@ -17,40 +17,12 @@
 //
 // Images may have any strides; weights and results lie densely. Loads outside an image go to its border and are not added: no branches.
 //
-// Compiled with: T, SUM, OUT, INDEX, LOAD, STORE, EPILOGUE, PROLOGUE   as in conv_naive.cl
-//                ROWS           results of a work-item
+// Compiled with: ROWS           results of a work-item
 //                KH, KW, SH, SW, DH, DW, TOP, LEFT   window, strides, dilation, padding: numbers, or the arguments kh, kw, ..
 //                DATA           1 for the gradient of the input
 //                ALIGNED        1 where ROWS is a multiple of SH and both are numbers, so that DATA knows which rows meet
 //                LANES, TY, TX  for the weight gradient
-// The defaults make this file compile alone.
 
-#ifndef T
-#define T float
-#endif
-#ifndef SUM
-#define SUM float
-#endif
-#ifndef OUT
-#define OUT float
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef LOAD
-#define LOAD(p, i) ((p)[i])
-#endif
-#ifndef STORE
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE_PARAMS
-#define EPILOGUE(sum, n, c, y, x) (sum)
-#endif
-#ifndef PROLOGUE
-#define PROLOGUE_PARAMS
-#define PROLOGUE(v, n, c, y, x) (v)
-#endif
 #ifndef ROWS
 #define ROWS 4
 #define KH kh
@@ -76,8 +48,6 @@
         INDEX sw, INDEX dh, INDEX dw, INDEX top, INDEX left
 
 #define STRIDES(t) INDEX t##_n, INDEX t##_c, INDEX t##_y, INDEX t##_x
-
-#pragma OPENCL FP_CONTRACT OFF
 
 #if DATA
 // Position v of the padded image in steps of s: which one it is, and whether it is one. v may be as low as -reach.

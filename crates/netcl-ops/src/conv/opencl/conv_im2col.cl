@@ -12,69 +12,16 @@
 //
 // Rows of the matrix lie row_step elements apart, the columns of an image image_step behind those of the one before.
 //
-// Compiled with: BITS           an unsigned integer of the elements' size (im2col)
-//                SUM, OUT       the types of cols and sums, of the result in memory (col2im)
-//                INDEX          int where all positions fit, else long
-//                STORE(v, p, i) a value as the result's element
-//                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                LOAD(p, i), PROLOGUE(v, n, c, y, x), PROLOGUE_PARAMS   a pixel's value by what was loaded, and the arguments it needs: for
-//                               im2col of numbers, whose type BITS is then
+// Compiled with: BITS           an unsigned integer of the elements' size; for im2col of numbers with a prologue, their type
 //                DATA           1 for col2im, 0 for im2col
-//                STRIDE         both strides where they are 1 or 2, so that looking back needs no long division; else 0
-// The defaults make this file compile alone.
 
-#ifndef BITS
-#define BITS uint
-#endif
-#ifndef SUM
-#define SUM float
-#endif
-#ifndef OUT
-#define OUT float
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef STORE
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE_PARAMS
-#define EPILOGUE(sum, n, c, y, x) (sum)
-#endif
-#ifdef PROLOGUE
+#ifdef HAS_PROLOGUE
 #define COPY(to, i, from, at, n, c, y, x) STORE(PROLOGUE(LOAD(from, at), n, c, y, x), to, i)
 #define CLEAR(to, i) STORE((SUM)0, to, i)
 #else
-#define PROLOGUE_PARAMS
 #define COPY(to, i, from, at, n, c, y, x) (to)[i] = (from)[at]
 #define CLEAR(to, i) (to)[i] = 0
 #endif
-#ifndef DATA
-#define DATA 0
-#endif
-
-#ifndef STRIDE
-#define STRIDE 0
-#endif
-
-// Position v of the padded input, in steps of s: which output it is, and whether it is one.
-#if STRIDE
-#define OVER(v, s) ((v) / STRIDE)
-#define WHOLE(v, s) ((v) % STRIDE == 0)
-#else
-#define OVER(v, s) ((v) / (s))
-#define WHOLE(v, s) ((v) % (s) == 0)
-#endif
-
-#define GEOMETRY                                                                                                    \
-    INDEX images, INDEX groups, INDEX channels, INDEX filters, INDEX h, INDEX w, INDEX oh, INDEX ow, INDEX kh,      \
-        INDEX kw, INDEX sh, INDEX sw, INDEX dh, INDEX dw, INDEX top, INDEX left
-
-// How far apart the neighbours of an operand lie along each axis.
-#define STRIDES(t) INDEX t##_n, INDEX t##_c, INDEX t##_y, INDEX t##_x
-
-#pragma OPENCL FP_CONTRACT OFF
 
 #if DATA
 kernel void col2im(

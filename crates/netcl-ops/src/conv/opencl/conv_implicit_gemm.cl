@@ -15,77 +15,10 @@
 // Group z of the grid is a group of channels and, in the weight gradient, one of `parts` parts of the sum, which lie one after the
 // other in the result. In each column of the tile the geometry is divided out once, in each row of it once per step.
 //
-// Compiled with: T, SUM, OUT    the types of the operands in memory, of the sums, of the result in memory
-//                INDEX          int where all positions fit, else long
-//                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
-//                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                PROLOGUE(v, n, c, y, x), PROLOGUE_PARAMS   a pixel's value by what was loaded, and the arguments it needs
-//                MODE           which of the three
+// Compiled with: MODE           which of the three
 //                ROWS, COLS, DEPTH, R, C   the tile; (ROWS / R) * (COLS / C) work-items in a group
 //                STATISTICS     1 to write (mean, squared deviations) of each row of a tile as well: of its channel's values in
 //                               columns tile * COLS and following; KEPT(p, i) is a stored result as a SUM
-//                STRIDE         both strides where they are 1 or 2, so that looking back needs no long division; else 0
-// The defaults make this file compile alone.
-
-#ifndef T
-#define T float
-#endif
-#ifndef SUM
-#define SUM float
-#endif
-#ifndef OUT
-#define OUT float
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef LOAD
-#define LOAD(p, i) ((p)[i])
-#endif
-#ifndef STORE
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE_PARAMS
-#define EPILOGUE(sum, n, c, y, x) (sum)
-#endif
-#ifndef PROLOGUE
-#define PROLOGUE_PARAMS
-#define PROLOGUE(v, n, c, y, x) (v)
-#endif
-#ifndef MODE
-#define MODE 0
-#endif
-#ifndef ROWS
-#define ROWS 64
-#define COLS 64
-#define DEPTH 16
-#define R 4
-#define C 4
-#endif
-
-#ifndef STRIDE
-#define STRIDE 0
-#endif
-#ifndef STATISTICS
-#define STATISTICS 0
-#endif
-
-// Position v of the padded input, in steps of s: which output it is, and whether it is one.
-#if STRIDE
-#define OVER(v, s) ((v) / STRIDE)
-#define WHOLE(v, s) ((v) % STRIDE == 0)
-#else
-#define OVER(v, s) ((v) / (s))
-#define WHOLE(v, s) ((v) % (s) == 0)
-#endif
-
-#define GEOMETRY                                                                                                    \
-    INDEX images, INDEX groups, INDEX channels, INDEX filters, INDEX h, INDEX w, INDEX oh, INDEX ow, INDEX kh,      \
-        INDEX kw, INDEX sh, INDEX sw, INDEX dh, INDEX dw, INDEX top, INDEX left
-
-// How far apart the neighbours of an operand lie along each axis.
-#define STRIDES(t) INDEX t##_n, INDEX t##_c, INDEX t##_y, INDEX t##_x
 
 #if MODE == 2
 #define IMAGES STRIDES(first), STRIDES(second)
@@ -101,8 +34,6 @@
 
 #define Y (ROWS / R)
 #define X (COLS / C)
-
-#pragma OPENCL FP_CONTRACT OFF
 
 // `first` is x, or the gradient of the output; `second` is the weight, or x in the weight gradient.
 kernel __attribute__((reqd_work_group_size(X, Y, 1))) void conv_implicit_gemm(

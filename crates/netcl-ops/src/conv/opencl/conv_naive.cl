@@ -11,63 +11,6 @@
 //     +-------------+        o = sum of weight[ky, kx] * x[oy * sh + ky * dh - top, ox * sw + kx * dw - left]
 //
 // Images may have any strides; weights and results lie densely. Channels and filters are counted within one of `groups` groups.
-//
-// Compiled with: T, SUM, OUT    the types of the operands in memory, of the sums, of the result in memory
-//                INDEX          int where all positions fit, else long
-//                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
-//                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                PROLOGUE(v, n, c, y, x), PROLOGUE_PARAMS   a pixel's value by what was loaded, and the arguments it needs
-//                STRIDE         both strides where they are 1 or 2, so that looking back needs no long division; else 0
-// The defaults make this file compile alone.
-
-#ifndef T
-#define T float
-#endif
-#ifndef SUM
-#define SUM float
-#endif
-#ifndef OUT
-#define OUT float
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef LOAD
-#define LOAD(p, i) ((p)[i])
-#endif
-#ifndef STORE
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE_PARAMS
-#define EPILOGUE(sum, n, c, y, x) (sum)
-#endif
-#ifndef PROLOGUE
-#define PROLOGUE_PARAMS
-#define PROLOGUE(v, n, c, y, x) (v)
-#endif
-
-#ifndef STRIDE
-#define STRIDE 0
-#endif
-
-// Position v of the padded input, in steps of s: which output it is, and whether it is one.
-#if STRIDE
-#define OVER(v, s) ((v) / STRIDE)
-#define WHOLE(v, s) ((v) % STRIDE == 0)
-#else
-#define OVER(v, s) ((v) / (s))
-#define WHOLE(v, s) ((v) % (s) == 0)
-#endif
-
-#define GEOMETRY                                                                                                    \
-    INDEX images, INDEX groups, INDEX channels, INDEX filters, INDEX h, INDEX w, INDEX oh, INDEX ow, INDEX kh,      \
-        INDEX kw, INDEX sh, INDEX sw, INDEX dh, INDEX dw, INDEX top, INDEX left
-
-// How far apart the neighbours of an operand lie along each axis.
-#define STRIDES(t) INDEX t##_n, INDEX t##_c, INDEX t##_y, INDEX t##_x
-
-#pragma OPENCL FP_CONTRACT OFF
 
 kernel void conv_naive(
     global const T *x, ulong x_at, global const T *weight, ulong weight_at, global OUT *out, ulong out_at, STRIDES(x),

@@ -12,54 +12,7 @@
 // the whole group and come from the cache. Group z of the grid counts images and blocks of filters, which never cross a group
 // of channels.
 //
-// Compiled with: T, SUM, OUT    the types of the operands in memory, of the sums, of the result in memory
-//                INDEX          int where all positions fit, else long
-//                LOAD(p, i), STORE(v, p, i)   an operand's element as a SUM; a value as the result's element
-//                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                PROLOGUE(v, n, c, y, x), PROLOGUE_PARAMS   a pixel's value by what was loaded, and the arguments it needs
-//                TX, TY, FILTERS   the tile
-// The defaults make this file compile alone.
-
-#ifndef T
-#define T float
-#endif
-#ifndef SUM
-#define SUM float
-#endif
-#ifndef OUT
-#define OUT float
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef LOAD
-#define LOAD(p, i) ((p)[i])
-#endif
-#ifndef STORE
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE_PARAMS
-#define EPILOGUE(sum, n, c, y, x) (sum)
-#endif
-#ifndef PROLOGUE
-#define PROLOGUE_PARAMS
-#define PROLOGUE(v, n, c, y, x) (v)
-#endif
-#ifndef TX
-#define TX 16
-#define TY 16
-#define FILTERS 4
-#endif
-
-#define GEOMETRY                                                                                                    \
-    INDEX images, INDEX groups, INDEX channels, INDEX filters, INDEX h, INDEX w, INDEX oh, INDEX ow, INDEX kh,      \
-        INDEX kw, INDEX sh, INDEX sw, INDEX dh, INDEX dw, INDEX top, INDEX left
-
-// How far apart the neighbours of an operand lie along each axis.
-#define STRIDES(t) INDEX t##_n, INDEX t##_c, INDEX t##_y, INDEX t##_x
-
-#pragma OPENCL FP_CONTRACT OFF
+// Compiled with: TX, TY, FILTERS   the tile
 
 kernel __attribute__((reqd_work_group_size(TX, TY, 1))) void conv_tiled_local(
     global const T *x, ulong x_at, global const T *weight, ulong weight_at, global OUT *out, ulong out_at, local SUM *tile,

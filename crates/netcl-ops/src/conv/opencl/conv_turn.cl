@@ -7,18 +7,7 @@
 //    | 3 | 4 | 5 |                   | 1 | 4 |
 //    +---+---+---+                   +---+---+
 //
-// Compiled with: INDEX   int where all positions fit, else long
-//                BOX_X, BOX_Y, BOX_N   pixels of a box along each axis; their product is 32
-// The defaults make this file compile alone.
-
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef BOX_X
-#define BOX_X 8
-#define BOX_Y 4
-#define BOX_N 1
-#endif
+// Compiled with: BOX_X, BOX_Y, BOX_N   pixels of a box along each axis; their product is 32
 
 kernel __attribute__((reqd_work_group_size(32, 8, 1))) void conv_turn(
     global const uint *from, ulong from_at, global uint *to, INDEX filters, INDEX pitch, int boxes_x, int boxes_y,

@@ -16,35 +16,6 @@
 //
 // In memory the 16 elements of a transform are far apart: element i of (row, column) at (i * rows + row) * columns + column.
 // Tiles are numbered image by image, row by row. float32 only: the transforms double an error at most, but mix neighbours.
-//
-// Compiled with: OUT, INDEX     the type of the result in memory; int where all positions fit, else long
-//                STORE(v, p, i) a value as the result's element
-//                EPILOGUE(sum, n, c, y, x), EPILOGUE_PARAMS   what becomes of a sum, and the arguments it needs
-//                PROLOGUE(v, n, c, y, x), PROLOGUE_PARAMS   a pixel's value by what was loaded, and the arguments it needs
-// The defaults make this file compile alone.
-
-#ifndef OUT
-#define OUT float
-#endif
-#ifndef SUM
-#define SUM float
-#endif
-#ifndef INDEX
-#define INDEX long
-#endif
-#ifndef STORE
-#define STORE(v, p, i) ((p)[i] = (v))
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE_PARAMS
-#define EPILOGUE(sum, n, c, y, x) (sum)
-#endif
-#ifndef PROLOGUE
-#define PROLOGUE_PARAMS
-#define PROLOGUE(v, n, c, y, x) (v)
-#endif
-
-#pragma OPENCL FP_CONTRACT OFF
 
 // `row_step` and `col_step` say where the filters of a row and column of U lie; `flip` turns them round for the data gradient.
 kernel void winograd_filter(

@@ -11,7 +11,7 @@ use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::tensor::Tensor;
 
 use super::super::epilogue::ConvEpilogue;
-use super::{Args, ConvLaunch, loads, places, result};
+use super::{Args, ConvLaunch, depthwise_channels, loads, places, result};
 use crate::prelude::Prelude;
 
 /// Results below each other that a work-item computes at least, where there are as many.
@@ -37,12 +37,18 @@ pub(super) fn fits(g: &ConvGeometry) -> bool {
 }
 
 pub(super) fn forward(this: &ConvLaunch<'_>, operands: [&Tensor; 3]) -> Result<()> {
-    walk(this, false, operands)
+    match depthwise_channels::fits(this.g, operands[0]) {
+        true => depthwise_channels::walk(this, false, operands),
+        false => walk(this, false, operands),
+    }
 }
 
 /// The gradient of the input.
 pub(super) fn backward_data(this: &ConvLaunch<'_>, operands: [&Tensor; 3]) -> Result<()> {
-    walk(this, true, operands)
+    match depthwise_channels::fits(this.g, operands[0]) {
+        true => depthwise_channels::walk(this, true, operands),
+        false => walk(this, true, operands),
+    }
 }
 
 /// The kernel `depthwise` on an image, weights and a result.
@@ -72,6 +78,9 @@ fn walk(this: &ConvLaunch<'_>, data: bool, [x, weight, out]: [&Tensor; 3]) -> Re
 /// The gradient of the weight: parts of it, which are then added up.
 pub(super) fn backward_weight(this: &ConvLaunch<'_>, [grad, x, out]: [&Tensor; 3]) -> Result<()> {
     let g = this.g;
+    if depthwise_channels::fits_weight(g, grad, x) {
+        return depthwise_channels::weight(this, [grad, x, out]);
+    }
     let filters = g.groups * g.filters;
     let [kh, kw] = g.kernel;
     let across = kw.min(8);
@@ -106,7 +115,7 @@ pub(super) fn backward_weight(this: &ConvLaunch<'_>, [grad, x, out]: [&Tensor; 3
 }
 
 /// Adds parts up, in their order.
-fn add_parts(this: &ConvLaunch<'_>, partial: &Tensor, out: &Tensor) -> Result<()> {
+pub(super) fn add_parts(this: &ConvLaunch<'_>, partial: &Tensor, out: &Tensor) -> Result<()> {
     let mut prelude = Prelude::with_sums(this.epilogue.sum, this.index);
     result(&mut prelude, this.epilogue);
     let kernel = this.kernel("depthwise_sum", prelude, include_str!("conv_depthwise.cl"))?;

@@ -7,6 +7,7 @@ use netcl_core::backend::opencl::Stream;
 use netcl_core::conv::ConvGeometry;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::elementwise::Elementwise;
+use netcl_core::kernels::expr::opencl::bits_type;
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::shape::Slice;
@@ -127,7 +128,8 @@ pub(super) fn backward_data(this: &ConvLaunch<'_>, [grad, weight, out]: [&Tensor
         prelude.define("DATA", 1);
         prelude.define("STRIDE", this.stride());
         let grid = this.planes(g.input[0] * g.input[1], g.groups * g.channels, images);
-        let kernel = this.kernel("col2im", prelude, include_str!("conv_im2col.cl"))?;
+        let kernel =
+            this.kernel("col2im", prelude, concat!(include_str!("conv_geometry.cl"), include_str!("conv_im2col.cl")))?;
         let mut args: Args = Args::new();
         args.push(Arg::Buffer(cols.storage().clone(), Access::Read));
         args.push(Arg::Buffer(out.storage().clone(), Access::Write));
@@ -233,16 +235,12 @@ fn windows(
             this.define_prologue(&mut prelude);
         }
         None => {
-            let bits = match x.dtype().size() {
-                2 => "ushort",
-                4 => "uint",
-                _ => "ulong",
-            };
-            prelude.define("BITS", bits);
+            prelude.define("BITS", bits_type(x.dtype().size()));
         }
     }
     let grid = this.planes(g.pixels(), g.groups * g.channels, images);
-    let kernel = this.kernel("im2col", prelude, include_str!("conv_im2col.cl"))?;
+    let kernel =
+        this.kernel("im2col", prelude, concat!(include_str!("conv_geometry.cl"), include_str!("conv_im2col.cl")))?;
     let mut args: Args = Args::new();
     args.push(Arg::Buffer(x.storage().clone(), Access::Read));
     args.push(Arg::Scalar(Scalar::U64(x.layout().offset() as u64)));

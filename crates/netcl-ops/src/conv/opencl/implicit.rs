@@ -107,7 +107,8 @@ fn launch(
     };
     prelude.define("STATISTICS", u8::from(statistics.is_some()));
     const NAME: &str = "conv_implicit_gemm";
-    let kernel = this.kernel(NAME, prelude, include_str!("conv_implicit_gemm.cl"))?;
+    let kernel =
+        this.kernel(NAME, prelude, concat!(include_str!("conv_geometry.cl"), include_str!("conv_implicit_gemm.cl")))?;
     let mut args = places([first, second, target]);
     args.extend([parts, length].map(|value| this.number(value)));
     args.extend(statistics.iter().map(|found| Arg::Buffer(found.parts.storage().clone(), Access::Write)));

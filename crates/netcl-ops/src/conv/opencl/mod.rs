@@ -4,13 +4,14 @@
 //! Images are read where they are, whatever their strides; weights that do not lie densely are copied first.
 
 mod depthwise;
+mod depthwise_channels;
 mod im2col;
 mod implicit;
 mod tiled;
 mod units;
 mod winograd;
 
-use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
+use netcl_core::backend::opencl::{Grid, Kernel, Stream};
 use netcl_core::conv::ConvGeometry;
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::{
@@ -27,6 +28,7 @@ use smallvec::SmallVec;
 
 use super::Variant;
 use super::epilogue::ConvEpilogue;
+use crate::elements::kernel_source;
 use crate::norm::ChannelStatistics;
 use crate::prelude::{Inline, Prelude};
 use crate::prologue::{CheckedPrologue, TOO_DEAR, pays, pays_for_one};
@@ -81,10 +83,13 @@ pub(super) fn choose(
     Ok((variant, exact.then_some(config)))
 }
 
-/// Whether a variant's results are channels-last: what matrix units write, and what the next convolution on them will want so.
-pub(super) fn writes_channels_last(stream: &Stream, variant: Variant, g: &ConvGeometry, dtype: DType) -> bool {
+/// Whether what a variant computes of images is channels-last: what matrix units write, and what the next convolution on them will
+/// want so.
+pub(super) fn writes_channels_last(stream: &Stream, variant: Variant, g: &ConvGeometry, images: &Tensor) -> bool {
+    let dtype = images.dtype();
     match variant {
         Variant::Units => true,
+        Variant::Depthwise => depthwise_channels::fits(g, images),
         Variant::Im2col => {
             let narrow = dtype.size() == 2 || (dtype == DType::F32 && matmul_precision() != MatmulPrecision::Highest);
             let whole = (g.filters * dtype.size()).is_multiple_of(16);
@@ -251,14 +256,11 @@ impl<'c> ConvLaunch<'c> {
 
     fn kernel(&self, name: &str, prelude: Prelude, text: &str) -> Result<Kernel> {
         let key = format!("{name}{}", prelude.key);
-        self.stream.kernel(&key, || (Source::new(prelude.text + text, ""), name))
+        self.stream.kernel(&key, || (kernel_source(&prelude.text, &[text]), name))
     }
 
     fn number(&self, value: usize) -> Arg {
-        Arg::Scalar(match self.index {
-            IndexWidth::Bits32 => Scalar::I32(value as i32),
-            IndexWidth::Bits64 => Scalar::I64(value as i64),
-        })
+        self.index.signed(value as isize)
     }
 
     /// The value of the macro STRIDE.
@@ -271,12 +273,7 @@ impl<'c> ConvLaunch<'c> {
 
     /// The arguments that the kernels call STRIDES.
     fn strides(&self, tensor: &Tensor) -> impl Iterator<Item = Arg> {
-        tensor.layout().strides().iter().map(|&stride| {
-            Arg::Scalar(match self.index {
-                IndexWidth::Bits32 => Scalar::I32(stride as i32),
-                IndexWidth::Bits64 => Scalar::I64(stride as i64),
-            })
-        })
+        tensor.layout().strides().iter().map(|&stride| self.index.signed(stride))
     }
 
     /// The arguments that the kernels call GEOMETRY.
@@ -355,7 +352,8 @@ impl<'c> ConvLaunch<'c> {
         result(&mut prelude, self.epilogue);
         self.define_prologue(&mut prelude);
         prelude.define("STRIDE", if name == "conv_naive_data" { self.stride() } else { 0 });
-        let kernel = self.kernel(name, prelude, include_str!("conv_naive.cl"))?;
+        let kernel =
+            self.kernel(name, prelude, concat!(include_str!("conv_geometry.cl"), include_str!("conv_naive.cl")))?;
         let mut args = places(operands);
         args.extend(self.strides(operands[0]));
         if name == "conv_naive_weight" {

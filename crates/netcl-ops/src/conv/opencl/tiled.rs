@@ -35,7 +35,8 @@ pub(super) fn run(this: &ConvLaunch<'_>, [x, weight, out]: [&Tensor; 3]) -> Resu
     for (name, value) in [("TX", side), ("TY", side), ("FILTERS", FILTERS)] {
         prelude.define(name, value);
     }
-    let kernel = this.kernel(NAME, prelude, include_str!("conv_tiled_local.cl"))?;
+    let kernel =
+        this.kernel(NAME, prelude, concat!(include_str!("conv_geometry.cl"), include_str!("conv_tiled_local.cl")))?;
     let [rows, cols] = part(side);
     let mut args = places([x, weight, out]);
     args.push(Arg::Local(bytes(side)));

@@ -80,7 +80,7 @@ impl TailWave {
 }
 
 impl Multiplication<'_> {
-    /// The last round of a product whose tiles fill a unit each, and how groups see what others have written, where that is
+    /// The tail wave of a product whose tiles fill a unit each, and how groups see what others have written, where that is
     /// known.
     pub(super) fn tail(&self, tile: RegisterTile) -> Option<(TailWave, &'static str)> {
         if tile.r * tile.c < LARGE_SHARE || tile.slices > 1 || !tile.c.is_multiple_of(4) {

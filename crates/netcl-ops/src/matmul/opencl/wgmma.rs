@@ -105,7 +105,7 @@ impl Plan {
         Plan { columns, tiles, units, chunks: k.div_ceil(depth), chunk, stream_k }
     }
 
-    /// The best width: the one that leaves the least of the device idle in the last round.
+    /// The best width: the one that leaves the least of the device idle in the tail wave.
     fn best(arithmetic: Arithmetic, p: &Problem<'_>, matrices: usize, units: usize) -> Plan {
         let plan = |&columns: &usize| {
             let tiles = p.m.div_ceil(ROWS) * p.n.div_ceil(columns) * matrices;

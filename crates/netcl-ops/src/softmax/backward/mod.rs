@@ -9,6 +9,7 @@ use netcl_core::kernels::launch::{self, Cost};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
+use super::rows;
 use crate::dense::{Args, Job, check_shape};
 use crate::lines::check;
 
@@ -70,7 +71,11 @@ fn run(op: &'static str, upstream: &Tensor, y: &Tensor, axis: isize, log: bool) 
     };
     match y.queue() {
         Queue::Cpu(_) => cpu::run(job, shape, log)?,
-        Queue::OpenCl(stream) => opencl::run(stream, job, shape, log)?,
+        Queue::OpenCl(stream) => {
+            if !opencl::in_registers(stream, job, shape, log)? {
+                rows::run(along, axis, &[&upstream, &y], &out)?;
+            }
+        }
     }
     Ok(out)
 }

@@ -207,14 +207,43 @@ impl CType {
     }
 }
 
+/// The type of so many bytes that are only moved: one program for all elements of a size.
+pub const fn bits_type(size: usize) -> &'static str {
+    match size {
+        1 => "uchar",
+        2 => "ushort",
+        4 => "uint",
+        8 => "ulong",
+        _ => "uint4",
+    }
+}
+
 /// `bf16_bits`, `bf16_bits4`, ...: rounds floats to the nearest bfloat16, ties to even; a NaN stays one instead of rounding to infinity.
+///
+/// Devices that round by themselves define `NATIVE_BF16` (`backend/opencl/build.rs`): in software 8 instructions an element bound batch
+/// norm on an H200, which took 2.6 of 4.2 TB/s.
 pub fn bf16_bits(width: usize) -> Helper {
     let w = if width == 1 { String::new() } else { width.to_string() };
     let name = format!("bf16_bits{w}");
+    let native = if width == 1 {
+        "    ushort bits;\n    asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(bits) : \"f\"(x));\n    return bits;\n"
+            .to_owned()
+    } else {
+        let pairs = width / 2;
+        let names: Vec<String> = (0..pairs).map(|pair| format!("p{pair}")).collect();
+        let rounds: String = (0..pairs)
+            .map(|pair| {
+                let (low, high) = (2 * pair, 2 * pair + 1);
+                format!("    asm(\"cvt.rn.bf16x2.f32 %0, %2, %1;\" : \"=r\"(p{pair}) : \"f\"(x.s{low:x}), \"f\"(x.s{high:x}));\n")
+            })
+            .collect();
+        let joined = if pairs == 1 { "p0".to_owned() } else { format!("(uint{pairs})({})", names.join(", ")) };
+        format!("    uint {};\n{rounds}    return as_ushort{w}({joined});\n", names.join(", "))
+    };
     let text = format!(
-        "ushort{w} {name}(float{w} x) {{\n    const uint{w} bits = as_uint{w}(x);\n    \
+        "ushort{w} {name}(float{w} x) {{\n#ifdef NATIVE_BF16\n{native}#else\n    const uint{w} bits = as_uint{w}(x);\n    \
          const uint{w} rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;\n    \
-         return convert_ushort{w}((x != x) ? ((bits >> 16) | 0x40u) : rounded);\n}}\n"
+         return convert_ushort{w}((x != x) ? ((bits >> 16) | 0x40u) : rounded);\n#endif\n}}\n"
     );
     Helper { name, text }
 }

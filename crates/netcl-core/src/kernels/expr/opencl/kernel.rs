@@ -14,7 +14,7 @@ use crate::kernels::expr::Expr;
 pub enum InputKind {
     /// One element per element of the output.
     Dense,
-    /// A single element, for all of them. (A strided kernel uses strides of zero instead.)
+    /// A single element, for all of them; in a strided kernel for all of a vector, wherever that is.
     Single,
 }
 
@@ -49,10 +49,13 @@ pub enum Addressing {
         /// Vectors per work-item.
         vectors: usize,
     },
-    /// Any strides, broadcasting included; each work-item does one element.
+    /// Any strides, broadcasting included. Each work-item does `width` neighbours along the last axis, a whole number of which makes
+    /// its length: they lie side by side from a multiple of `width` on, or are [one element](InputKind::Single).
     Strided {
         /// The number of axes after collapsing, at least 1.
         rank: usize,
+        /// Elements per work-item: 1, 2, 4, 8 or 16.
+        width: usize,
     },
 }
 
@@ -73,7 +76,7 @@ impl IndexWidth {
     }
 
     /// The names of the unsigned and the signed type.
-    pub(in crate::kernels) const fn names(self) -> (&'static str, &'static str) {
+    pub const fn names(self) -> (&'static str, &'static str) {
         match self {
             IndexWidth::Bits32 => ("uint", "int"),
             IndexWidth::Bits64 => ("ulong", "long"),
@@ -207,7 +210,7 @@ pub fn elementwise_source(spec: &ElementwiseSpec<'_>) -> Result<KernelSource> {
     let (width, rank, tile) = match spec.addressing {
         Addressing::Dense { width } => (width, None, None),
         Addressing::Tiles { width, vectors } => (width, None, Some(Tile { vectors: vectors.max(1) })),
-        Addressing::Strided { rank } => (1, Some(rank), None),
+        Addressing::Strided { rank, width } => (width, Some(rank), None),
     };
     let compute = if spec.inputs.iter().map(|i| i.dtype).chain(spec.outputs.iter().copied()).any(|d| d == DType::F64) {
         DType::F64
@@ -247,11 +250,8 @@ fn kernel_name(spec: &ElementwiseSpec<'_>) -> String {
         name.insert_str(0, "k_");
     }
     for input in &spec.inputs {
-        let single = if input.kind == InputKind::Single && !matches!(spec.addressing, Addressing::Strided { .. }) {
-            "s"
-        } else {
-            ""
-        };
+        let scalar = matches!(spec.addressing, Addressing::Strided { width: 1, .. });
+        let single = if input.kind == InputKind::Single && !scalar { "s" } else { "" };
         let _ = write!(name, "_{}{single}", tag(input.dtype));
     }
     for output in &spec.outputs {
@@ -260,7 +260,8 @@ fn kernel_name(spec: &ElementwiseSpec<'_>) -> String {
     let _ = match spec.addressing {
         Addressing::Dense { width } => write!(name, "_dense{width}"),
         Addressing::Tiles { width, vectors } => write!(name, "_tiles{width}x{vectors}"),
-        Addressing::Strided { rank } => write!(name, "_strided{rank}"),
+        Addressing::Strided { rank, width: 1 } => write!(name, "_strided{rank}"),
+        Addressing::Strided { rank, width } => write!(name, "_strided{rank}x{width}"),
     };
     if spec.index == IndexWidth::Bits64 {
         name.push_str("_long");
@@ -335,20 +336,23 @@ impl Writer<'_> {
             Some(rank) => self.indices("i", rank),
             None => self.line("const ulong left = count - i;"),
         }
-        let left = if self.rank.is_some() { "1" } else { "left" };
+        let all = width.to_string();
+        let left = if self.rank.is_some() { all.as_str() } else { "left" };
+        let aligned = self.rank.is_some() && width > 1;
         let ty = self.ctype.name();
         for (i, input) in self.spec.inputs.iter().enumerate() {
-            let single = self.rank.is_none() && input.kind == InputKind::Single;
+            let single = (self.rank.is_none() || aligned) && input.kind == InputKind::Single;
             let (reader, left) = if single { (self.ctype.lane(), "1") } else { (self.ctype, left) };
-            let load = reader.load_helper(input.dtype);
-            let place = if single { format!("x{i}_data + x{i}_offset") } else { self.place('x', i) };
+            let load = reader.load_helper_at(input.dtype, aligned && !single);
+            let alone = single && self.rank.is_none();
+            let place = if alone { format!("x{i}_data + x{i}_offset") } else { self.place('x', i) };
             let call = format!("{}({place}, {left})", load.name);
             self.need(vec![load]);
             // A lane widens by itself.
             self.line(&format!("const {ty} x{i} = {call};"));
         }
         let scalars = self.scalars();
-        self.compute(&scalars, left, false);
+        self.compute(&scalars, left, aligned);
     }
 
     /// Several vectors for each work-item: all loads, then each vector's value.

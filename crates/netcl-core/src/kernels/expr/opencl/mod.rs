@@ -9,7 +9,7 @@ mod inline;
 mod kernel;
 
 pub(crate) use ctype::tag;
-pub use ctype::{CType, bf16_bits};
+pub use ctype::{CType, bf16_bits, bits_type};
 pub use inline::{Inlined, inline_c};
 pub(in crate::kernels) use inline::{Statements, extremum, in_comment};
 pub use kernel::{

@@ -8,7 +8,7 @@
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
 mod double;
-mod single;
+pub(in crate::kernels) mod single;
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 

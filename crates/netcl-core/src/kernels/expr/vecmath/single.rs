@@ -152,27 +152,29 @@ fn sigmoid32<const FMA: bool>(x: f32) -> f32 {
     (if x >= 0.0 { 1.0 } else { e }) / (1.0 + e)
 }
 
+/// `tail(z) * exp(z^2 / 2) * (1 + 2z)`, smooth and nearly constant, as a polynomial in `(z - 4) / (z + 4)`, which maps z from 0..14.6
+/// to -1..0.57.
+pub(in crate::kernels) const UPPER_TAIL: [f32; 11] = [
+    0.849_695_8,
+    -0.023_009_2,
+    -0.096_380_1,
+    0.128_906_94,
+    -0.095_259,
+    0.044_376_634,
+    -0.010_515_583,
+    -0.001_261_541_5,
+    0.001_560_769_7,
+    -5.792_223_2e-5,
+    -1.469_461_7e-4,
+];
+
 /// The normal distribution's upper tail beyond z >= 0, given `z * z / 2` as a rounded value and what it rounded off.
 #[inline(always)]
 fn upper_tail<const FMA: bool>(z: f32, half_square: f32, low: f32) -> f32 {
-    // tail(z) * exp(z^2 / 2) * (1 + 2z) is smooth and nearly constant; t maps z from 0..14.6 to -1..0.57.
-    const P: [f32; 11] = [
-        0.849_695_8,
-        -0.023_009_2,
-        -0.096_380_1,
-        0.128_906_94,
-        -0.095_259,
-        0.044_376_634,
-        -0.010_515_583,
-        -0.001_261_541_5,
-        0.001_560_769_7,
-        -5.792_223_2e-5,
-        -1.469_461_7e-4,
-    ];
     let t = (z - 4.0) / (z + 4.0);
     let e = exp32::<FMA>(-half_square);
     let e = fma32::<FMA>(e, -low, e);
-    e * poly32::<FMA, 11>(t, P) / (1.0 + 2.0 * z)
+    e * poly32::<FMA, 11>(t, UPPER_TAIL) / (1.0 + 2.0 * z)
 }
 
 /// `x * x / 2` as a sum of two f32.

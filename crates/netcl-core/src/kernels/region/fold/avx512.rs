@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::RUN;
 use crate::kernels::described::Combine;
+use crate::kernels::fold::RUN;
 
 const LANES: usize = 16;
 /// Registers that are filled in turn, so that none waits for itself.
