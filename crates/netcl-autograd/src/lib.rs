@@ -16,6 +16,7 @@
 pub mod autocast;
 mod capture;
 mod checkpoint;
+pub mod constants;
 pub mod error;
 pub mod factories;
 pub mod function;

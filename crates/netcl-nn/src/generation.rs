@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::iter::repeat_n;
 
+use netcl_autograd::constants::constant_weights;
 use netcl_autograd::ops::layout::{cat, slice};
 use netcl_autograd::{Error, IndexTensor, Queue, Result, Slice, Tensor, capture, no_grad};
 
@@ -30,7 +31,7 @@ pub fn generate_with(
     each: &mut dyn FnMut(&IndexTensor) -> Result<bool>,
 ) -> Result<()> {
     let mut sampler = Sampler::new(sampling)?;
-    let _scope = no_grad();
+    let (_scope, _weights) = (no_grad(), constant_weights());
     let scores = RefCell::new(scores);
     let mut step = capture(|(token, place, noise, seen): &(IndexTensor, Place, Option<Tensor>, Option<Tensor>)| {
         cache.follow(Some(place.clone()));

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use netcl_autograd::ops::elementwise::add;
 use netcl_autograd::ops::indexing::embedding;
-use netcl_autograd::ops::layout::slice;
+use netcl_autograd::ops::layout::{select, side_by_side, slice};
 use netcl_autograd::{DType, Error, HostOptions, IndexTensor, Queue, Result, Slice, Tensor, host, reshape};
 
 use crate::Settings;
@@ -44,6 +44,8 @@ impl KVCacheOptions {
 /// A captured step cannot count: it takes its [`Place`] as an input and tells the cache with [`KVCache::follow`].
 #[derive(Debug)]
 pub struct KVCache {
+    /// Of each layer the keys, then the values; the two below are views of them.
+    stores: Vec<Tensor>,
     keys: Vec<Tensor>,
     values: Vec<Tensor>,
     capacity: usize,
@@ -91,19 +93,18 @@ impl KVCache {
     pub fn new(queue: &Queue, dtype: DType, size: &KVCacheOptions) -> Result<KVCache> {
         size.check("KVCache")?;
         let &KVCacheOptions { n_layer, batch, n_head, head_dim, capacity } = size;
-        let stores = || {
-            let mut stores = host::with_capacity("KVCache", n_layer)?;
-            for _ in 0..n_layer {
-                stores.push(Tensor::from_shape(queue, [batch, n_head, capacity, head_dim], dtype)?);
-            }
-            Ok::<_, Error>(stores)
-        };
-        let (keys, values) = (stores()?, stores()?);
+        let mut stores: Vec<Tensor> = host::with_capacity("KVCache", n_layer)?;
+        for _ in 0..n_layer {
+            stores.push(Tensor::from_shape(queue, [2, batch, n_head, capacity, head_dim], dtype)?);
+        }
+        let half = |which: isize| stores.iter().map(|store| select(store, 0, which)).collect::<Result<Vec<_>>>();
+        let (keys, values) = (half(0)?, half(1)?);
         // The stores are larger by far, and there was room for them.
         let numbers: Vec<i64> = (0..capacity as i64).collect();
         let masks: Vec<f64> = (0..2 * capacity).map(|at| if at < capacity { 0.0 } else { f64::NEG_INFINITY }).collect();
         let as_keys = HostOptions { dtype: Some(dtype), ..Default::default() };
         Ok(KVCache {
+            stores,
             keys,
             values,
             capacity,
@@ -246,8 +247,14 @@ impl KVCache {
             Ok::<Tensor, Error>(store.raw().slice(2, part(from, count))?.into())
         };
         if let Some((number, _, mask)) = told {
-            for (store, new) in [(all_keys, keys), (all_values, values)] {
-                store.clone().index_copy_(2, number, new)?;
+            // Both lie in one projection's result, as a rule: one launch.
+            match (side_by_side(keys, values)?, self.stores.get(layer)) {
+                (Some(both), Some(store)) => store.clone().index_copy_(3, number, &both)?,
+                _ => {
+                    for (store, new) in [(all_keys, keys), (all_values, values)] {
+                        store.clone().index_copy_(2, number, new)?;
+                    }
+                }
             }
             let seen = mask.shape()[3];
             return Ok((places(all_keys, 0, seen)?, places(all_values, 0, seen)?));

@@ -44,11 +44,10 @@ struct Gradient {
     operands: SmallVec<[usize; 4]>,
 }
 
-/// What is above 0 before it is above 0 behind it: the result tells as much as the input, which a product before it need not write.
-static RELU: LazyLock<Expr> = LazyLock::new(|| {
-    let g = Graph::new();
-    g.finish(&[g.input(0).relu()])
-});
+/// Activations whose slope can be read off their result, which an operation before them then need not write: relu(x) > 0 iff x > 0, and
+/// relu6(x) lies between its bounds iff x does.
+static TOLD_BY_OUTPUT: LazyLock<Vec<Expr>> =
+    LazyLock::new(|| ["relu", "relu6"].into_iter().filter_map(table::op).map(|op| op.expr()).collect());
 
 impl ExprOp {
     /// An expression with one output under a name.
@@ -58,7 +57,7 @@ impl ExprOp {
 
     fn make(name: &'static str, expr: Expr, truth: bool) -> Arc<Self> {
         let gradients = (0..expr.inputs()).map(|_| OnceLock::new()).collect();
-        let from_output = expr == *RELU;
+        let from_output = TOLD_BY_OUTPUT.contains(&expr);
         Arc::new(ExprOp {
             name,
             differentiable: !expr.is_predicate(),
@@ -141,14 +140,28 @@ impl ExprOp {
                 let (lhs, rhs) = (first.dtype(), tensor.dtype());
                 return Err(netcl_core::Error::DtypeMismatch { op: self.name, lhs, rhs }.into());
             }
-            shape = shape.broadcast(self.name, tensor.shape())?;
+            if tensor.shape() != &shape {
+                shape = shape.broadcast(self.name, tensor.shape())?;
+            }
+        }
+        let dtype = if self.truth { DType::U8 } else { first.dtype() };
+        if inputs.iter().all(|tensor| tensor.shape() == &shape) {
+            return self.forward_alike(
+                &inputs.iter().map(|t| t.raw()).collect::<SmallVec<[&Raw; 3]>>(),
+                numbers,
+                dtype,
+            );
         }
         let expanded: SmallVec<[Raw; 3]> =
             inputs.iter().map(|t| t.raw().expand(&shape)).collect::<netcl_core::Result<_>>()?;
-        let dtype = if self.truth { DType::U8 } else { first.dtype() };
-        let expanded: SmallVec<[&Raw; 3]> = expanded.iter().collect();
-        let out = Raw::uninit_beside(&expanded, shape, dtype)?;
-        self.forward.run(&expanded, numbers, &[&out])?;
+        self.forward_alike(&expanded.iter().collect::<SmallVec<[&Raw; 3]>>(), numbers, dtype)
+    }
+
+    /// [`ExprOp::forward`] of inputs of one shape.
+    fn forward_alike(&self, expanded: &[&Raw], numbers: &[Number], dtype: DType) -> Result<Raw> {
+        let shape = expanded[0].shape().clone();
+        let out = Raw::uninit_beside(expanded, shape, dtype)?;
+        self.forward.run(expanded, numbers, &[&out])?;
         Ok(out)
     }
 
@@ -286,13 +299,12 @@ struct Entry {
 
 /// The entry of a name; there is one per operation and process.
 fn entry(name: &str) -> Result<&'static Entry> {
-    static ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| {
+    static ENTRIES: LazyLock<HashMap<&'static str, Entry>> = LazyLock::new(|| {
         let all = table::ops().iter();
-        all.map(|op| Entry { op, forms: std::array::from_fn(|_| OnceLock::new()) }).collect()
+        all.map(|op| (op.name, Entry { op, forms: std::array::from_fn(|_| OnceLock::new()) })).collect()
     });
     ENTRIES
-        .iter()
-        .find(|entry| entry.op.name == name)
+        .get(name)
         .ok_or_else(|| netcl_core::Error::argument("elementwise", format!("there is no operation {name:?}")).into())
 }
 

@@ -1,14 +1,14 @@
 //! Operations that move or view elements, and the sum that undoes broadcasting.
 
 use netcl_core::backend::Queue;
-use netcl_core::shape::{Shape, Slice};
+use netcl_core::shape::{Layout, Shape, Slice};
 use netcl_core::tensor::{Tensor as Raw, reshape as raw_reshape};
 use netcl_ops as ops;
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::autocast;
 use crate::error::Result;
-use crate::graph::{Save, record};
+use crate::graph::{RuleContext, Save, grad_enabled, record, record_joint};
 use crate::tensor::Tensor;
 use crate::trace;
 
@@ -35,12 +35,12 @@ pub fn reshape(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
 #[track_caller]
 pub fn permute(x: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let out = x.raw().permute(axes)?;
-    let mut inverse = vec![0isize; axes.len()];
-    for (to, &axis) in axes.iter().enumerate() {
-        inverse[x.shape().axis("permute", axis)?] = to as isize;
-    }
     trace::settings("permute", || [("axes", axes.into())]);
     record("permute", &[x], out, Save::NOTHING, || {
+        let mut inverse = vec![0isize; axes.len()];
+        for (to, axis) in axes.iter().enumerate() {
+            inverse[axis.rem_euclid(axes.len() as isize) as usize] = to as isize;
+        }
         Box::new(move |_, upstream| Ok(smallvec![Some(permute(upstream, &inverse)?)]))
     })
 }
@@ -49,7 +49,7 @@ pub fn permute(x: &Tensor, axes: &[isize]) -> Result<Tensor> {
 #[track_caller]
 pub fn transpose(x: &Tensor, first: isize, second: isize) -> Result<Tensor> {
     let (a, b) = (x.shape().axis("transpose", first)?, x.shape().axis("transpose", second)?);
-    let mut axes: Vec<isize> = (0..x.ndim() as isize).collect();
+    let mut axes: SmallVec<[isize; 6]> = (0..x.ndim() as isize).collect();
     axes.swap(a, b);
     permute(x, &axes)
 }
@@ -218,8 +218,16 @@ pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
 /// Views of consecutive parts with the given lengths, which must add up to the axis.
 #[track_caller]
 pub fn split(x: &Tensor, lengths: &[usize], axis: isize) -> Result<Vec<Tensor>> {
-    // The raw op checks the lengths.
-    ops::split(x.raw(), lengths, axis)?;
+    let parts = ops::split(x.raw(), lengths, axis)?;
+    // An exporter wants slices, which other tools have too.
+    if parts.len() > 1 && x.needs_grad() && grad_enabled() && !trace::active() {
+        let (shape, lengths) = (x.shape().clone(), lengths.to_vec());
+        let rule = Box::new(move |_: &RuleContext<'_>, upstream: &[Option<Tensor>]| {
+            Ok(smallvec![Some(unsplit(upstream, &lengths, &shape, axis)?)])
+        });
+        let parts = parts.into_iter().map(|part| (part, true)).collect();
+        return Ok(record_joint("split", smallvec![x.edge()], parts, rule));
+    }
     let mut start = 0;
     let part = |&length: &usize| {
         let part = Slice::new(Some(start), Some(start + length as isize), 1);
@@ -227,6 +235,55 @@ pub fn split(x: &Tensor, lengths: &[usize], axis: isize) -> Result<Vec<Tensor>> 
         slice(x, axis, part)
     };
     lengths.iter().map(part).collect()
+}
+
+/// The parts of [`split`] put together again: one copy of each, where the gradients of slices would each be a whole tensor. Zeros stand
+/// where nothing has arrived.
+#[track_caller]
+fn unsplit(parts: &[Option<Tensor>], lengths: &[usize], shape: &Shape, axis: isize) -> Result<Tensor> {
+    let at = shape.axis("split", axis)?;
+    let Some(some) = parts.iter().flatten().next() else {
+        return Err(netcl_core::Error::argument("split", "no part has a gradient").into());
+    };
+    let mut pieces: Vec<Tensor> = Vec::with_capacity(parts.len());
+    let mut missing = 0;
+    let zeros = |missing: &mut usize, pieces: &mut Vec<Tensor>| -> Result<()> {
+        let length = std::mem::take(missing);
+        if length > 0 {
+            let mut gap = shape.to_vec();
+            gap[at] = length;
+            pieces.push(Raw::from_shape(some.queue(), gap, some.dtype())?.into());
+        }
+        Ok(())
+    };
+    // Gradients are given up to the last that has arrived.
+    for (i, &length) in lengths.iter().enumerate() {
+        match parts.get(i).and_then(Option::as_ref) {
+            None => missing += length,
+            Some(part) => {
+                zeros(&mut missing, &mut pieces)?;
+                pieces.push(part.clone());
+            }
+        }
+    }
+    zeros(&mut missing, &mut pieces)?;
+    cat(&pieces.iter().collect::<Vec<_>>(), axis)
+}
+
+/// Two tensors of one shape as one with a new first axis, where they are views that memory allows to be seen so; nothing is recorded.
+pub fn side_by_side(first: &Tensor, second: &Tensor) -> Result<Option<Tensor>> {
+    let (a, b) = (first.raw(), second.raw());
+    let (from, to) = (a.layout(), b.layout());
+    let alike =
+        a.shares_storage(b) && a.dtype() == b.dtype() && from.shape() == to.shape() && from.strides() == to.strides();
+    if !alike {
+        return Ok(None);
+    }
+    let step = to.offset() as isize - from.offset() as isize;
+    let strides: Vec<isize> = std::iter::once(step).chain(from.strides().iter().copied()).collect();
+    let shape: Shape = std::iter::once(2).chain(from.shape().iter().copied()).collect();
+    let layout = Layout::strided(shape, &strides, from.offset())?;
+    Ok(Some(Raw::from_storage(a.queue(), a.storage().clone(), layout, a.dtype())?.into()))
 }
 
 /// Views of at most `n` parts of equal length; the last may be shorter.

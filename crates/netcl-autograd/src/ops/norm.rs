@@ -17,11 +17,11 @@ use super::layout::{reshape, squeeze, unsqueeze};
 use super::pad::{PadMode, pad};
 use super::pool::{Averaging, Window, avg_pool2d};
 use super::reduce::{mean, var};
-use crate::autocast;
 use crate::error::{Error, Result};
 use crate::graph::Gradients;
 use crate::tensor::Tensor;
 use crate::trace::{self, Attr};
+use crate::{autocast, constants};
 
 /// The input and the parameters that are there.
 struct Operands<'t> {
@@ -173,7 +173,11 @@ pub fn batch_norm_eval(
 pub fn layer_norm(x: &Tensor, axes: usize, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> Result<Tensor> {
     let operands = Operands { x, weight, bias };
     let present = operands.present();
-    let raw::Normalized { output, mean, rstd } = raw::layer_norm(x.raw(), axes, operands.affine(), eps)?;
+    let [own_weight, own_bias] =
+        [constants::widened(weight.map(Tensor::raw))?, constants::widened(bias.map(Tensor::raw))?];
+    let affine = operands.affine();
+    let affine = Affine { weight: own_weight.as_ref().or(affine.weight), bias: own_bias.as_ref().or(affine.bias) };
+    let raw::Normalized { output, mean, rstd } = raw::layer_norm(x.raw(), axes, affine, eps)?;
     let fast = move |inputs: &[Tensor], upstream: &Tensor| {
         let operands = present.of(inputs);
         let x = operands.x.raw();
@@ -401,7 +405,9 @@ impl LocalResponse {
 pub fn rms_norm(x: &Tensor, axes: usize, weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
     let operands = Operands { x, weight, bias: None };
     let present = operands.present();
-    let raw::Normalized { output, rstd, .. } = raw::rms_norm(x.raw(), axes, weight.map(Tensor::raw), eps)?;
+    let own = constants::widened(weight.map(Tensor::raw))?;
+    let raw::Normalized { output, rstd, .. } =
+        raw::rms_norm(x.raw(), axes, own.as_ref().or(weight.map(Tensor::raw)), eps)?;
     let fast = move |inputs: &[Tensor], upstream: &Tensor| {
         let operands = present.of(inputs);
         let weight = operands.weight.map(Tensor::raw);

@@ -6,6 +6,7 @@ use netcl_autograd::gradcheck::{Tolerance, gradcheck, gradgradcheck};
 use netcl_autograd::graph::{BackwardOptions, unrecorded};
 use netcl_autograd::in_place::View;
 use netcl_autograd::ops::elementwise::{self, add, exp, mul, relu};
+use netcl_autograd::ops::layout::split;
 use netcl_autograd::ops::reduce;
 use netcl_autograd::{Tape, Tensor, checkpoint, detect_anomaly, grad, no_grad};
 use netcl_core::dtype::DType;
@@ -370,4 +371,18 @@ fn a_leaf_that_moves_stays_the_same_leaf() {
     recorded.backward().unwrap();
     assert_eq!(clone.latest().grad().unwrap().to_host::<f32>().unwrap(), [2.5, 4.5]);
     assert!(mul(&leaf, 2.0).unwrap().move_to(leaf.raw().clone()).is_err());
+}
+
+#[test]
+fn parts_of_a_split_that_nobody_uses_have_zeros() {
+    let x = leaf(&cpu(), DType::F64, &[2, 3], 1, (1.0, 2.0));
+    let values = x.to_host::<f64>().unwrap();
+    for used in 0..3 {
+        let part = split(&x, &[1, 1, 1], 1).unwrap().swap_remove(used);
+        let squares = reduce::sum(&mul(&part, &part).unwrap(), (), false).unwrap();
+        let found = grad(&[&squares], &[&x], &[], Default::default()).unwrap();
+        let expected: Vec<f64> =
+            values.iter().enumerate().map(|(i, v)| if i % 3 == used { 2.0 * v } else { 0.0 }).collect();
+        assert_eq!(found[0].as_ref().unwrap().to_host::<f64>().unwrap(), expected);
+    }
 }

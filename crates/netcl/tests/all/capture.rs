@@ -157,8 +157,8 @@ fn two_hundred_steps_of_a_cnn_are_those_of_eager_training_bit_by_bit() {
         let (replayed, replayed_launches, planned_bytes) = train(&handle, 200, true);
         println!("{}: {launches} launches eagerly, with up to {eager_bytes} bytes in use", handle.device_name);
         assert!(planned_bytes < eager_bytes, "{}: {planned_bytes} of {eager_bytes}", handle.device_name);
-        // The seed of the walk is filled once; nothing else of this network can be left out.
-        assert_eq!(launches, replayed_launches + 1, "{}", handle.device_name);
+        // The seed of the walk is filled once, and what follows an elementwise operation may be a part of it.
+        assert!((launches - 8..launches).contains(&replayed_launches), "{}: {replayed_launches}", handle.device_name);
         let bits = |all: &[Vec<f32>]| -> Vec<Vec<u32>> {
             all.iter().map(|values| values.iter().map(|v| v.to_bits()).collect()).collect()
         };
@@ -233,7 +233,7 @@ fn what_somebody_sees_or_changes_is_computed_for_itself() {
         assert_eq!(y.to_host::<f32>().unwrap(), [3.0, 0.0, 0.0, 5.0]);
         assert_eq!(changed.stats().unwrap().launches, 4);
 
-        // A constant is filled once, also when what it meets is written in its place everywhere else.
+        // A constant is filled once, also when what it meets is written in its place everywhere else; the two operations are one launch.
         let mut constant = capture(|a: &Tensor| {
             let two = Tensor::full(a.queue(), [2, 2], DType::F32, 2.0)?;
             &(&two * a)? + &two
@@ -241,7 +241,7 @@ fn what_somebody_sees_or_changes_is_computed_for_itself() {
         for _ in 0..3 {
             assert_eq!(constant.call(&a).unwrap().to_host::<f32>().unwrap(), [4.0, -2.0, 8.0, 10.0]);
         }
-        assert_eq!(constant.stats().unwrap().launches, 2, "{:?}", constant.stats().unwrap().names);
+        assert_eq!(constant.stats().unwrap().names, ["mul_add"]);
     }
 }
 

@@ -36,7 +36,7 @@ const OP: &str = "indexing";
 /// A subscript of tensors of one shape.
 #[derive(Clone)]
 pub struct Subscript {
-    steps: Arc<[Step]>,
+    steps: SmallVec<[Step; 2]>,
     chosen: Option<Arc<Chosen>>,
 }
 
@@ -110,7 +110,7 @@ impl Subscript {
             return Err(wrong("more than one `...` in a subscript".to_owned()).into());
         }
         let choosing = key.iter().any(Index::chooses);
-        let mut steps: SmallVec<[Step; 6]> = SmallVec::new();
+        let mut steps: SmallVec<[Step; 2]> = SmallVec::new();
         let mut parts: Vec<Part> = Vec::new();
         // The axis of the tensor, of the view, and of the result but for what indices make.
         let (mut own, mut axis, mut made) = (0, 0, 0);
@@ -159,7 +159,7 @@ impl Subscript {
             }
         }
         let chosen = if choosing { Some(Arc::new(Chosen::new(x, parts, at.unwrap_or(0))?)) } else { None };
-        Ok(Subscript { steps: steps.as_slice().into(), chosen })
+        Ok(Subscript { steps, chosen })
     }
 
     /// Whether it is a view of the tensor.
@@ -168,11 +168,16 @@ impl Subscript {
     }
 
     fn layout(&self, layout: &Layout) -> CoreResult<Layout> {
-        self.steps.iter().try_fold(layout.clone(), |layout, step| match *step {
-            Step::Insert(axis) => layout.unsqueeze(OP, axis as isize),
-            Step::Slice(axis, part) => layout.slice(axis, part),
-            Step::Select(axis, index) => layout.select(OP, axis, index),
-        })
+        let mut made: Option<Layout> = None;
+        for step in &self.steps {
+            let layout = made.as_ref().unwrap_or(layout);
+            made = Some(match *step {
+                Step::Insert(axis) => layout.unsqueeze(OP, axis as isize)?,
+                Step::Slice(axis, part) => layout.slice(axis, part)?,
+                Step::Select(axis, index) => layout.select(OP, axis, index)?,
+            });
+        }
+        Ok(made.unwrap_or_else(|| layout.clone()))
     }
 
     /// The view of a tensor that it is, or that its indices choose from.
