@@ -6,7 +6,6 @@ Where PyTorch and NumPy give different answers under one name, the names of argu
 
 from __future__ import annotations
 
-from builtins import range as _range
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, overload
@@ -273,12 +272,7 @@ def ravel(input: Tensor) -> Tensor:
 def transpose(input: Tensor, *dims: Any, dim0: int | None = None, dim1: int | None = None, axes: Any = None) -> Tensor:
     """Two axes exchanged as in PyTorch: ``x.transpose(1, 2)``; or all in the order of ``axes``, or reversed where
     none is given, as in NumPy: ``x.transpose(axes=(2, 0, 1))``, ``x.transpose()``. A view."""
-    if dim0 is not None and dim1 is not None:
-        dims = (dim0, dim1)
-    if axes is None and len(dims) == 2:
-        return _ops.transpose(input, *dims)
-    order = axes if axes is not None else _several(dims) or tuple(_range(input.ndim))[::-1]
-    return _ops.permute(input, order)
+    return Tensor.transpose(input, *dims, dim0=dim0, dim1=dim1, axes=axes)
 
 
 def t(input: Tensor) -> Tensor:

@@ -24,7 +24,6 @@ EXCEPTIONS = {
     "[10, 20, 30][k.argmax() % 3]": "argmax and argmin take floating-point tensors",
     "F.one_hot(lab, 4)": "one_hot gives float32, not int64",
     "x.clone().unsqueeze_(0).shape": "no shape changes in place",
-    "nn.MultiheadAttention(4, 2, batch_first=True)(b, b, b)[0].shape": "MultiheadAttention gives the tensor alone unless need_weights=True",
 }
 """Lines that do not give what PyTorch gives, and why. The book's page for PyTorch's users lists the same."""
 

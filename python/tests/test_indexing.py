@@ -27,6 +27,8 @@ def mask(*axes):
 def make_keys():
     """Some 400 keys: all of one part, and some of all pairs, triples and quadruples; a few of them are wrong."""
     keys = [*BASIC, *LISTS, *MASKS, (), mask(3), mask(3, 4), mask(3, 4, 5), mask(3).tolist(), mask(4), mask(3, 5), 3, -4, [0, 3]]
+    far = 10**30
+    keys += [slice(None, far), slice(-far, None, 2), (0, slice(far, None, -1)), slice(2, -far, -far), slice(1, None, far)]
     keys += [(..., mask(5)), (..., mask(4, 5)), (0, mask(4, 5)), (slice(1, 3), mask(4)), (mask(3), slice(None), [0, 1]), (mask(3), 1),
              (mask(3, 4), -1), (mask(3, 4), [0]), (None, mask(3), None), (mask(3), None, mask(4, 5)), ([0, 1], mask(4, 5)[:2])]
     parts = [*BASIC, *LISTS, *MASKS]
@@ -248,6 +250,8 @@ def test_rules_of_writing_in_place(cpu):
         (np.zeros((3, 5), bool), IndexError, "a mask of shape (3, 5) for axes 0 to 1 of shape (3, 4, 5)"),
         (10**30, IndexError, "out of range"),
         (range(10**12), IndexError, "out of range"),
+        (slice(None, None, 0), ValueError, "step cannot be zero"),
+        (slice(0.5), TypeError, "integer"),
         ([0.5], TypeError, "not an array of float64"),
         ("rows", TypeError, "whole numbers"),
         ({0}, TypeError, "whole numbers"),

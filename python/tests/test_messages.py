@@ -191,3 +191,24 @@ def test_a_step_with_a_closure_is_that_of_pytorch():
         assert opt.step(closure).item() == 5.0
     np.testing.assert_array_equal(x.to_host(), [0.0, 0.0])
     assert opt.step(closure=closure).item() == 0.0 and opt.step() is None
+
+
+def test_trained_weights_are_not_shipped():
+    from netcl.nn import models
+
+    for asked in ({"pretrained": True}, {"weights": "DEFAULT"}):
+        with pytest.raises(ValueError, match=r"resnet18: no trained weights come with netcl.*load_model"):
+            models.resnet18(**asked)
+    assert models.vit_b_16(num_classes=2, image_size=32, pretrained=False, weights=None).num_classes == 2
+
+
+def test_bytes_of_images_are_to_become_floats():
+    images = np.zeros((1, 3, 8, 8), np.uint8)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    with pytest.raises(TypeError, match=r"^0 \(Conv2d\): expected a Tensor of floats, got one of int64: use x.float\(\), .* / 255"):
+        model(netcl.tensor(images))
+    with pytest.raises(TypeError, match=r"got a NumPy array of bytes: use netcl.tensor\(x.astype\(.float32.\) / 255\)"):
+        model(images)
+    # A layer's own mistake about other tensors stays what it is.
+    with pytest.raises(TypeError, match="expected a float tensor"):
+        nn.Bilinear(2, 2, 3)(netcl.ones(1, 2), netcl.tensor([[1, 2]]))

@@ -78,6 +78,17 @@ def test_causal_attention_sees_no_later_place(queue):
     np.testing.assert_allclose(weights.to_host().sum(-1), 1, rtol=1e-5)
 
 
+def test_attention_of_three_tensors_gives_its_weights_too(queue):
+    layer = nn.MultiheadAttention(queue, 8, 2)
+    x, memory = drawn(queue, 2, 3, 8), drawn(queue, 2, 5, 8)
+    out, weights = layer(x, memory, memory)
+    assert out.shape == x.shape and weights.shape == (2, 3, 5)
+    alone, nothing = layer(x, memory, memory, need_weights=False)
+    assert nothing is None
+    for other in (alone, layer(x, memory)):
+        np.testing.assert_allclose(other.to_host(), out.to_host(), rtol=1e-5, atol=1e-6)
+
+
 def test_transformer_encoder_is_its_layers(queue):
     layer = nn.TransformerEncoderLayer(queue, 8, 2, 16, dropout=0.0)
     model = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(queue, 8))

@@ -140,7 +140,7 @@ def test_keyword_names_of_the_published_layers():
     assert LayerNorm((6,), eps=1e-5, queue=queue)(x).shape == RMSNorm(6, eps=1e-6, queue=queue)(x).shape == x.shape
     assert Embedding(10, 3, queue=queue, init_std=0.5)([1, 2]).shape == (2, 3)
     rows = Tensor.from_shape(queue, (2, 5, 8), fill=1.0)
-    assert MultiheadAttention(8, 2, bias=True, queue=queue)(rows, rows, rows).shape == rows.shape
+    assert MultiheadAttention(8, 2, bias=True, queue=queue)(rows).shape == rows.shape
     assert TransformerEncoderLayer(8, 2, dim_feedforward=16, queue=queue)(rows).shape == rows.shape
     assert Upsample(scale_factor=2, mode="bilinear")(x).shape == (2, 4, 12, 12)
     assert Dropout(p=0.5, seed=1)(x).shape == x.shape

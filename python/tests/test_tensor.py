@@ -456,3 +456,25 @@ def test_arrays_at_odd_addresses_are_taken(dtype):
         for selector in find_device_selectors():
             found = Tensor.from_host(manager.default(selector).queue, data, dtype).to(manager.default("cpu").queue, "float64")
             np.testing.assert_array_equal(found.to_host(), values)
+
+
+def test_transpose_as_pytorch_and_numpy_write_it():
+    host = np.arange(24.0).reshape(2, 3, 4)
+    x = netcl.tensor(host)
+    for call, expected in [
+        (lambda t: t.transpose(0, -1), host.swapaxes(0, -1)),
+        (lambda t: t.transpose(dim0=1, dim1=2), host.swapaxes(1, 2)),
+        (lambda t: t.transpose(2, 0, 1), host.transpose(2, 0, 1)),
+        (lambda t: t.transpose((2, 0, 1)), host.transpose(2, 0, 1)),
+        (lambda t: t.transpose(axes=(1, 0, 2)), host.transpose(1, 0, 2)),
+        (lambda t: t.transpose(), host.transpose()),
+        (lambda t: netcl.transpose(t, 0, 1), host.swapaxes(0, 1)),
+        (lambda t: netcl.transpose(t, axes=[-1, 0, 1]), host.transpose(-1, 0, 1)),
+    ]:
+        np.testing.assert_array_equal(call(x).to_host(), expected)
+        leaf = netcl.tensor(host, requires_grad=True)
+        (call(leaf) * netcl.tensor(expected)).sum().backward()
+        np.testing.assert_array_equal(leaf.grad.to_host(), host)
+    for wrong in [lambda: x.transpose(0, 3), lambda: x.transpose(1), lambda: x.transpose(0, 0, 1), lambda: x.transpose(0, 1, 2, 0)]:
+        with pytest.raises((IndexError, ValueError)):
+            wrong()

@@ -67,8 +67,8 @@ impl<'py> IntoPyObject<'py> for Made {
     type Output = Bound<'py, Tensor>;
     type Error = PyErr;
 
-    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Tensor>> {
-        if self.0.inner().dtype().is_float() {
+    fn into_pyobject(mut self, py: Python<'py>) -> PyResult<Bound<'py, Tensor>> {
+        if self.0.is_float() {
             return Bound::new(py, self.0);
         }
         let initializer = PyClassInitializer::from(self.0).add_subclass(IndexTensor);

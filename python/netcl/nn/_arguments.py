@@ -16,6 +16,10 @@ def _passed(got: Any) -> str:
     """What was passed, and what to pass instead: ``a torch.Tensor: use netcl.from_dlpack(...)``."""
     kind = type(got)
     home = kind.__module__.partition(".")[0]
+    if isinstance(got, Tensor):
+        return f"one of {got.dtype}: use x.float(), and x.float() / 255 for the bytes of images"
+    if home == "numpy" and hasattr(got, "ndim") and got.ndim and got.dtype == "uint8":
+        return 'a NumPy array of bytes: use netcl.tensor(x.astype("float32") / 255)'
     if home == "numpy":
         return "a NumPy array: use netcl.tensor(...)" if hasattr(got, "ndim") else f"a numpy.{kind.__name__}"
     if home not in ("builtins", "netcl") and hasattr(got, "__dlpack__"):
@@ -26,7 +30,7 @@ def _passed(got: Any) -> str:
 
 
 class WrongInput(TypeError):
-    """A layer of this package was called with something that is no tensor."""
+    """A layer of this package was called with something that is no tensor, or no tensor of floats."""
 
     def __init__(self, layer: Any, got: Any) -> None:
         self.layer, self.path = layer, ""
@@ -37,8 +41,11 @@ class WrongInput(TypeError):
     def of(cls, layer: Any, args: tuple[Any, ...], error: Exception) -> WrongInput | None:
         """What to raise instead of an error of a layer's code, if its first input is the cause."""
         home = type(layer).__module__
-        if not home.startswith("netcl.nn.") or home == "netcl.nn.container" or not args or isinstance(args[0], Tensor):
+        if not home.startswith("netcl.nn.") or home == "netcl.nn.container" or not args:
             return None
+        if isinstance(args[0], Tensor):
+            whole = "expected a float tensor" in str(error) and not args[0].is_floating_point()
+            return cls(layer, args[0]) if whole else None
         if isinstance(error, AttributeError):
             return cls(layer, args[0]) if error.obj is args[0] else None
         texts = "is not an instance of 'Tensor'", "operands are tensors", "at least one operand must be a tensor"
@@ -51,7 +58,8 @@ class WrongInput(TypeError):
 
     def __str__(self) -> str:
         kind = type(self.layer).__name__
-        return f"{f'{self.path} ({kind})' if self.path else kind}: expected a Tensor, got {self.got}"
+        wanted = "a Tensor of floats" if self.got.startswith("one of") else "a Tensor"
+        return f"{f'{self.path} ({kind})' if self.path else kind}: expected {wanted}, got {self.got}"
 
 
 def queue_first(init: Callable[..., None]) -> Callable[..., None]:

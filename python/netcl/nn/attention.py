@@ -37,21 +37,26 @@ class MultiheadAttention(Parametric):
         value: Tensor | None = None,
         *,
         key_padding_mask: Any = None,
-        need_weights: bool = False,
+        need_weights: bool | None = None,
         attn_mask: Any = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> Any:
-        """The joined heads; with ``need_weights`` also the attention of each query to each key (means over the heads).
+        """The joined heads, and the attention of each query to each key (means over the heads).
 
-        Keys and values are the query unless given, values the key. In masks of truth values True hides a key, as in PyTorch;
+        Called with three tensors it gives both, as in PyTorch: ``out, weights = attention(x, x, x)``, where the weights are
+        ``None`` with ``need_weights=False``, which is faster. Called with fewer it gives the tensor alone unless
+        ``need_weights=True``: keys are the query unless given, values the key.
+
+        In masks of truth values True hides a key, as in PyTorch;
         numbers are added to the scores. ``key_padding_mask`` is (batch, keys); ``attn_mask`` is (queries, keys) or (batch *
         heads, queries, keys). With ``is_causal`` a query sees the keys up to its own place.
         """
+        pair = value is not None
+        wanted = pair if need_weights is None else need_weights
         masks = _added(key_padding_mask), _added(attn_mask), is_causal
-        return _nn.multihead_attention(
-            self._layer, self.__dict__, query, key, value, *masks, need_weights, average_attn_weights
-        )
+        out = _nn.multihead_attention(self._layer, self.__dict__, query, key, value, *masks, wanted, average_attn_weights)
+        return (out, None) if pair and not wanted else out
 
 
 def _added(mask: Any) -> Any:

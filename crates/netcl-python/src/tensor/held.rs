@@ -56,10 +56,21 @@ impl Tensor {
 
     /// A view of another tensor; `view` says of which elements, unless it is cut off from it.
     pub(crate) fn view(inner: netcl::Tensor, base: &Bound<'_, Tensor>, view: Option<View>) -> Self {
-        Tensor::holding(
-            inner,
-            Some(Base { tensor: base.clone().unbind(), view, recorded: !base.get().inner().is_leaf() }),
-        )
+        Tensor::part_of(inner, (base, &base.get().inner()), view)
+    }
+
+    /// [`Tensor::view`] of a tensor, and what it holds.
+    pub(super) fn part_of(
+        inner: netcl::Tensor,
+        (base, held): (&Bound<'_, Tensor>, &netcl::Tensor),
+        view: Option<View>,
+    ) -> Self {
+        Tensor::holding(inner, Some(Base { tensor: base.clone().unbind(), view, recorded: !held.is_leaf() }))
+    }
+
+    /// Whether its elements are floats, of a tensor that nobody else knows yet.
+    pub(crate) fn is_float(&mut self) -> bool {
+        self.held.get_mut().unwrap_or_else(PoisonError::into_inner).tensor.dtype().is_float()
     }
 
     fn holding(inner: netcl::Tensor, base: Option<Base>) -> Self {

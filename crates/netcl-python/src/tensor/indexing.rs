@@ -4,6 +4,7 @@ use netcl::autograd::ops::subscript::{Index, Subscript};
 use netcl::core::shape::{Shape, Slice};
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyEllipsis, PyInt, PyList, PyRange, PySlice, PyTuple};
 use smallvec::{SmallVec, smallvec};
@@ -32,8 +33,7 @@ fn part(key: &Bound<'_, PyAny>, shape: &Shape) -> PyResult<Index> {
         return key.extract().map(Index::At).map_err(too_far);
     }
     if let Ok(slice) = key.cast::<PySlice>() {
-        let step = bound(slice, "step")?.unwrap_or(1);
-        return Ok(Index::Slice(Slice::new(bound(slice, "start")?, bound(slice, "stop")?, step)));
+        return bounds(slice).map(Index::Slice);
     }
     if key.is_none() {
         return Ok(Index::NewAxis);
@@ -53,16 +53,13 @@ fn part(key: &Bound<'_, PyAny>, shape: &Shape) -> PyResult<Index> {
     }
 }
 
-/// One of the numbers of a slice; one that is too large means as far as the axis goes.
-fn bound(slice: &Bound<'_, PySlice>, name: &str) -> PyResult<Option<isize>> {
-    let value = slice.getattr(name)?;
-    if value.is_none() {
-        return Ok(None);
-    }
-    match value.extract() {
-        Ok(number) => Ok(Some(number)),
-        Err(_) if value.is_instance_of::<PyInt>() => Ok(Some(if value.gt(0)? { isize::MAX } else { -isize::MAX })),
-        Err(error) => Err(error),
+/// The numbers of a slice; those that are too large mean as far as the axis goes.
+fn bounds(slice: &Bound<'_, PySlice>) -> PyResult<Slice> {
+    let (mut start, mut stop, mut step) = (0, 0, 0);
+    // SAFETY: the object is a slice, and the numbers are written before the call returns.
+    match unsafe { ffi::PySlice_Unpack(slice.as_ptr(), &mut start, &mut stop, &mut step) } {
+        0 => Ok(Slice::new(Some(start), Some(stop), step)),
+        _ => Err(PyErr::fetch(slice.py())),
     }
 }
 

@@ -14,6 +14,7 @@ mod wrapping;
 use std::sync::{Mutex, PoisonError};
 
 use netcl::autograd::graph::anomaly_enabled;
+use netcl::autograd::ops::layout;
 use netcl::core::backend::Queue;
 use netcl::core::dtype::DType;
 use netcl::core::shape::Shape;
@@ -336,13 +337,13 @@ impl Tensor {
     fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let inner = self.inner();
         match inner.dtype() {
-            DType::U8 => Ok(PyBool::new(py, self.number(py)? != 0.0).to_owned().into_any()),
+            DType::U8 => Ok(PyBool::new(py, number(py, &inner)? != 0.0).to_owned().into_any()),
             DType::I64 if inner.size() == 1 => {
                 let values = site::detach(py, || inner.to_host::<i64>()).py()?;
                 Ok(values[0].into_pyobject(py)?.into_any())
             }
-            DType::I32 => Ok((self.number(py)? as i64).into_pyobject(py)?.into_any()),
-            _ => Ok(PyFloat::new(py, self.number(py)?).into_any()),
+            DType::I32 => Ok((number(py, &inner)? as i64).into_pyobject(py)?.into_any()),
+            _ => Ok(PyFloat::new(py, number(py, &inner)?).into_any()),
         }
     }
 
@@ -351,6 +352,34 @@ impl Tensor {
     fn reshape(slf: &Bound<'_, Self>, shape: &Bound<'_, PyTuple>) -> PyResult<Made> {
         let shape = inferred_shape("reshape", shape, slf.get().inner().size())?;
         reshaped(slf, shape)
+    }
+
+    /// Two axes exchanged as in PyTorch: ``x.transpose(1, 2)``; or all in the order of ``axes``, or reversed where none is given,
+    /// as in NumPy: ``x.transpose(axes=(2, 0, 1))``, ``x.transpose()``. A view.
+    #[pyo3(signature = (*dims, dim0=None, dim1=None, axes=None))]
+    fn transpose(
+        &self,
+        py: Python<'_>,
+        dims: &Bound<'_, PyTuple>,
+        dim0: Option<isize>,
+        dim1: Option<isize>,
+        axes: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Made> {
+        let tensor = &self.inner();
+        let pair = match dim0.zip(dim1) {
+            None if dims.len() == 2 => Some(dims.extract()?),
+            named => named,
+        };
+        if let (Some((first, second)), None) = (pair, axes) {
+            return autograd::record(py, tensor, || layout::transpose(tensor, first, second));
+        }
+        let order = match (axes, dims.len()) {
+            (Some(axes), _) => crate::ops::axes(Some(axes))?,
+            (None, 0) => (0..tensor.ndim() as isize).rev().collect(),
+            (None, 1) => crate::ops::axes(Some(&dims.get_item(0)?))?,
+            (None, _) => crate::ops::axes(Some(dims.as_any()))?,
+        };
+        autograd::record(py, tensor, || layout::permute(tensor, &order))
     }
 
     /// A copy in memory of its own, through which gradients flow.
@@ -490,7 +519,7 @@ impl Tensor {
     }
 
     fn __float__(&self, py: Python<'_>) -> PyResult<f64> {
-        self.number(py)
+        number(py, &self.inner())
     }
 
     fn __int__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -503,11 +532,12 @@ impl Tensor {
     }
 
     fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
-        if self.inner().size() != 1 {
+        let tensor = self.inner();
+        if tensor.size() != 1 {
             let text = "the truth of a tensor with other than one element is ambiguous";
             return Err(PyValueError::new_err(text));
         }
-        Ok(self.number(py)? != 0.0)
+        Ok(number(py, &tensor)? != 0.0)
     }
 
     /// Reading by NumPy's rules: a view for whole numbers, slices, ``...`` and ``None``, a copy where lists, arrays or tensors of
@@ -522,7 +552,7 @@ impl Tensor {
         if anomaly_enabled() {
             site::note(py, &part)?;
         }
-        Ok(Made(Tensor::view(part, slf, Some(subscript.view()))))
+        Ok(Made(Tensor::part_of(part, (slf, &tensor), Some(subscript.view()))))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
@@ -539,11 +569,9 @@ impl Tensor {
     }
 }
 
-impl Tensor {
-    /// The only element.
-    fn number(&self, py: Python<'_>) -> PyResult<f64> {
-        site::detach(py, || self.inner().item()).py()
-    }
+/// The only element.
+fn number(py: Python<'_>, tensor: &netcl::Tensor) -> PyResult<f64> {
+    autograd::run(py, tensor, || tensor.item()).py()
 }
 
 /// The same elements with another shape: a view that shares the storage, whose ``_base`` is ``t``. One length may be -1: what the
@@ -565,5 +593,5 @@ fn reshaped(t: &Bound<'_, Tensor>, shape: Shape) -> PyResult<Made> {
     if anomaly_enabled() {
         site::note(t.py(), &reshaped)?;
     }
-    Ok(Made(Tensor::view(reshaped, t, Some(reshaping(shape)))))
+    Ok(Made(Tensor::part_of(reshaped, (t, &tensor), Some(reshaping(shape)))))
 }
