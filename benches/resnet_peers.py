@@ -12,7 +12,7 @@ step's time goes. The interpreter must have both netcl and PyTorch.
 import argparse
 
 import numpy as np
-from steps import compare, show_profile
+from steps import compare, netcl_training, show_profile
 
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
 
@@ -77,9 +77,7 @@ def torch_step(state, images, labels, precision, device, channels_last):
 
 def netcl_step(state, images, labels, precision, device, captured):
     import netcl as nc
-    from netcl import amp
     from netcl.core.device import manager
-    from netcl.nn import functional as F
     from netcl.nn.resnet import ResNet18
     from netcl.optim import SGD
 
@@ -88,22 +86,7 @@ def netcl_step(state, images, labels, precision, device, captured):
     model.load_state_dict(state)
     optimizer = SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     x, y = nc.Tensor.from_host(queue, images), nc.IndexTensor.from_host(queue, labels)
-
-    def plain(x, y):
-        with amp.autocast(dtype="bfloat16", enabled=precision == "amp"):
-            loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    function = nc.runtime.capture(plain) if captured else plain
-
-    def step():
-        nc.set_matmul_precision("high" if precision == "amp" else precision)
-        return function(x, y)
-
-    return step, queue.finish
+    return netcl_training(model, optimizer, x, y, precision, queue, captured)
 
 
 def main():
