@@ -7,6 +7,7 @@ from conftest import find_device_selectors
 import netcl as nc
 from netcl.core.device import manager
 from netcl.nn import BatchNorm2d
+from netcl.nn import functional as F
 from netcl.runtime import capture
 
 
@@ -74,3 +75,17 @@ def test_batch_norm_relu_and_residual(queue, dtype):
     np.testing.assert_array_equal(step(x, residual).to(dtype="float32").numpy(), expected)
     if queue.backend == "cl":
         assert step.stats()["names"][-1] == "batch_norm_add_relu"
+
+
+@pytest.mark.parametrize("rows", [4, 300])
+def test_heavy_arithmetic_is_an_epilogue_of_small_products_only(queue, rows):
+    """On OpenCL devices the instructions of GELU hold up the tiles of a large product."""
+    x, weight = tensor(queue, rows, 8), tensor(queue, 8, 256, seed=1)
+
+    def plain(x):
+        return F.gelu(x @ weight)
+
+    step = capture(plain)
+    np.testing.assert_array_equal(step(x).numpy(), plain(x).numpy())
+    fused = rows * 256 <= 2**16 or queue.backend == "cpu"
+    assert (step.stats()["launches"] == 1) == fused, step.stats()["names"]

@@ -158,9 +158,8 @@ def test_a_captured_gpt_has_the_bits_of_the_plain_one(queue, dtype):
     for ours, theirs in zip(model.parameters(), weights):
         np.testing.assert_array_equal(ours.to_host(), theirs)
     names = step.stats()["names"]
-    # On OpenCL devices its arithmetic would hold up the product.
-    fused = any(name.startswith("matmul") and name.endswith("gelu_backward") for name in names)
-    assert fused == (queue.backend == "cpu"), names
+    # Results as small as these take any epilogue (test_capture_chains.py has a large one).
+    assert any(name.startswith("matmul") and name.endswith("gelu_backward") for name in names), names
     if dtype != "float32":
         # The result of the attention and of each MLP, added to what bypasses them.
         assert sum(name.startswith("matmul") and name.endswith("cast_add") for name in names) >= 4, names
