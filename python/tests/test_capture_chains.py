@@ -6,8 +6,7 @@ from conftest import find_device_selectors
 
 import netcl as nc
 from netcl.core.device import manager
-from netcl.nn import BatchNorm2d
-from netcl.nn import functional as F
+from netcl.nn import BatchNorm2d, functional as F
 from netcl.runtime import capture
 
 

@@ -144,7 +144,7 @@ fn wheel(workspace: &Workspace) -> Result<Outcome> {
         println!("{package} has other features than in the tests: crates/netcl-python/Cargo.toml can give it the same");
     }
     // The tag of this machine ("linux"): a wheel that is installed here need not prove that it runs elsewhere.
-    let mut build = workspace.python_module("maturin build --profile ci --compatibility linux --out");
+    let mut build = workspace.python_module("maturin build --profile ci --features as-in-tests --compatibility linux --out");
     stream(build.arg(&folder).arg("--interpreter").arg(workspace.python()))?;
     let wheel = std::fs::read_dir(&folder)?
         .flatten()
@@ -165,7 +165,7 @@ fn compiled_anew(workspace: &Workspace) -> Result<Vec<String>> {
         let text = capture(&mut workspace.cargo(&line))?;
         Ok(text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect())
     };
-    let (wheel, tests) = (tree("no-dev --package netcl-python")?, tree("all --workspace")?);
+    let (wheel, tests) = (tree("no-dev --package netcl-python --features as-in-tests")?, tree("all --workspace")?);
     let package = |line: &String| line.split([' ', ':']).next().unwrap_or_default().to_owned();
     Ok(wheel.difference(&tests).map(package).collect())
 }
