@@ -71,7 +71,7 @@ fn every_geometry_dtype_and_device() {
                 grid.skip("the device has no float64");
                 continue;
             }
-            let step = if dtype == DType::F32 { every(&device, 2, 1) } else { every(&device, 12, 3) };
+            let step = if dtype == DType::F32 { every(&device, 5, 1) } else { every(&device, 24, 5) };
             for case in CASES.iter().skip(dtype as usize % step).step_by(step) {
                 grid.cell(&device, format!("{dtype} {case:?}"), || run(&device, dtype, case, None));
             }
@@ -109,10 +109,10 @@ fn every_variant() {
                 // Kernels with local memory take a second to build for each tile and type.
                 let cases: Vec<&Case> = match (dtype, variant) {
                     (DType::F32, Variant::Naive | Variant::Im2col | Variant::Winograd | Variant::Depthwise) => {
-                        CASES.iter().step_by(every(&device, 2, 1)).collect()
+                        CASES.iter().step_by(every(&device, 5, 1)).collect()
                     }
                     (_, Variant::Depthwise) if !is_pocl(&device) => CASES.iter().skip(15).collect(),
-                    (DType::F32, _) => CASES.iter().step_by(every(&device, 5, 2)).collect(),
+                    (DType::F32, _) => CASES.iter().step_by(every(&device, 9, 3)).collect(),
                     _ => CASES.iter().step_by(every(&device, 40, 9)).collect(),
                 };
                 for case in cases {

@@ -18,6 +18,13 @@ pub(crate) fn devices() -> Vec<DeviceHandle> {
     handles
 }
 
+/// Every how many cells of a grid run on a device: all of them, but on PoCL, where compiling takes most of the time, one of `pocl`
+/// unless the run is a full one.
+pub(crate) fn share(device: &DeviceHandle, pocl: usize) -> usize {
+    let full = std::env::var_os("NETCL_TEST_FULL").is_some();
+    if device.platform_name.contains("Portable") && !full { pocl } else { 1 }
+}
+
 /// An input of one row.
 pub(crate) type Row<'a> = &'a [f64];
 
