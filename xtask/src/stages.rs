@@ -144,7 +144,8 @@ fn wheel(workspace: &Workspace) -> Result<Outcome> {
         println!("{package} has other features than in the tests: crates/netcl-python/Cargo.toml can give it the same");
     }
     // The tag of this machine ("linux"): a wheel that is installed here need not prove that it runs elsewhere.
-    let mut build = workspace.python_module("maturin build --profile ci --features as-in-tests --compatibility linux --out");
+    let mut build =
+        workspace.python_module("maturin build --profile ci --features as-in-tests --compatibility linux --out");
     stream(build.arg(&folder).arg("--interpreter").arg(workspace.python()))?;
     let wheel = std::fs::read_dir(&folder)?
         .flatten()
