@@ -212,3 +212,10 @@ def test_bytes_of_images_are_to_become_floats():
     # A layer's own mistake about other tensors stays what it is.
     with pytest.raises(TypeError, match="expected a float tensor"):
         nn.Bilinear(2, 2, 3)(netcl.ones(1, 2), netcl.tensor([[1, 2]]))
+
+
+def test_a_mask_of_the_other_order_of_axes_names_the_order():
+    layer = nn.TransformerEncoderLayer(4, 2, 8)
+    lengths_first = netcl.ones(5, 3, 4)
+    with pytest.raises(ValueError, match=r"attn_mask has shape \(5, 5\); .*batch_first=False makes it the second"):
+        layer(lengths_first, netcl.zeros(5, 5))

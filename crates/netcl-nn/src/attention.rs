@@ -229,7 +229,14 @@ impl MultiheadAttention {
                 };
             }
             let wanted = shapes.iter().map(Shape::to_string).collect::<Vec<_>>().join(" or ");
-            let what = format!("{name} has shape {}; it must be {wanted}", mask.shape());
+            let mut what = format!("{name} has shape {}; it must be {wanted}", mask.shape());
+            // PyTorch's layers have the lengths in front unless told otherwise.
+            if !single && mask.shape().ends_with(&[batch]) {
+                what += match self.settings.batch_first {
+                    true => " (the batch is the first axis of the inputs: batch_first=False makes it the second)",
+                    false => " (the batch is the second axis of the inputs: batch_first=True makes it the first)",
+                };
+            }
             Err(Error::argument("MultiheadAttention", what))
         };
         let mut sum = None;

@@ -81,6 +81,10 @@ impl Tensor {
         array: Option<&Bound<'_, PyAny>>,
         backend: Option<&str>,
     ) -> PyResult<Self> {
+        if let Some(sizes) = wrapping::sizes([buffer, shape, dtype, context, queue]) {
+            let queue = resolve_queue(py, None, backend)?;
+            return Ok(Tensor::new(Raw::full(&queue, parse_shape(&sizes?)?, DType::F32, 0.0).py()?.into()));
+        }
         let dtype = parse_dtype(dtype)?;
         let shape = shape.map(parse_shape).transpose()?;
         let wrapping = Wrapping { buffer, array, pool_handle, context, queue, backend, shape, dtype };

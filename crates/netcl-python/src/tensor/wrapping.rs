@@ -12,7 +12,7 @@ use netcl::core::tensor::{HostOptions, Tensor as Raw};
 use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyBool, PyInt, PyList, PyTuple};
 
 use crate::cpu_buffer;
 use crate::device::resolve_queue;
@@ -36,6 +36,13 @@ pub(super) struct Wrapping<'a, 'py> {
 /// Whether an object holds numbers rather than memory of a device.
 fn is_data(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() || object.cast::<PyUntypedArray>().is_ok()
+}
+
+/// The lengths of PyTorch's other constructor, ``Tensor(2, 3)``, where the first argument is a number.
+pub(super) fn sizes<'py>(positional: [Option<&Bound<'py, PyAny>>; 5]) -> Option<PyResult<Bound<'py, PyAny>>> {
+    let first = positional[0].filter(|first| first.is_instance_of::<PyInt>() && !first.is_instance_of::<PyBool>())?;
+    let given = positional.into_iter().map_while(|length| length);
+    Some(PyTuple::new(first.py(), given).map(Bound::into_any))
 }
 
 impl Wrapping<'_, '_> {
