@@ -87,7 +87,7 @@ use crate::init::Init;
 use crate::members::Member;
 use crate::module::Module;
 use crate::sequential::Sequential;
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use crate::walk::walk;
 
 /// A layer as data: what it is, and its settings.
@@ -280,26 +280,37 @@ impl Entry {
             kind: L::KIND,
             layer: TypeId::of::<L>(),
             build: |config, build| {
-                let mut given: Vec<_> =
-                    config.settings.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
                 let outer = build.dtype;
-                if let Some(at) = given.iter().position(|(name, _)| name == "dtype") {
-                    let (name, dtype) = given.swap_remove(at);
-                    let dtype: Option<String> = crate::settings::one(L::KIND, &name, &dtype)?;
-                    build.dtype = dtype.map_or(Ok(outer), |dtype| DType::parse(&dtype))?;
-                }
+                let given = given(L::KIND, config, build)?;
                 let made = L::Settings::read(L::KIND, given).and_then(|settings| L::build(build, settings));
                 build.dtype = outer;
                 Ok(Box::new(made?))
             },
-            describe: |module| Some(describe(module.downcast_ref::<L>()?)),
+            describe: |module| {
+                let values = module.downcast_ref::<L>()?.options().map(|options| options.values());
+                Some(values.map(|values| describe(L::KIND, module, values)))
+            },
         }
     }
 }
 
-fn describe<L: Configured>(layer: &L) -> Result<LayerConfig> {
-    let values = layer.options()?.values().into_iter();
-    let mut settings: Map<String, Value> = values.map(|(name, value)| (name.to_owned(), value.into())).collect();
+/// The settings of a configuration; a dtype among them is the place's from then on. Not generic, as [`describe`]: there are 130 layers.
+fn given(kind: &'static str, config: &LayerConfig, build: &mut Build<'_>) -> Result<Vec<(String, settings::Value)>> {
+    let mut given: Vec<_> = config.settings.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+    if let Some(at) = given.iter().position(|(name, _)| name == "dtype") {
+        let (name, dtype) = given.swap_remove(at);
+        let dtype: Option<String> = settings::one(kind, &name, &dtype)?;
+        if let Some(dtype) = dtype {
+            build.dtype = DType::parse(&dtype)?;
+        }
+    }
+    Ok(given)
+}
+
+/// A layer as data; its dtype is that of its tensors.
+fn describe(kind: &str, layer: &dyn Module, values: Vec<(&'static str, settings::Value)>) -> LayerConfig {
+    let mut settings: Map<String, Value> =
+        values.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
     let mut dtype = DType::F32;
     walk(layer, "", &mut |_, member| {
         if let Member::Parameter(tensor) | Member::Buffer(tensor) = member
@@ -311,7 +322,7 @@ fn describe<L: Configured>(layer: &L) -> Result<LayerConfig> {
     if dtype != DType::F32 {
         settings.insert("dtype".to_owned(), dtype.name().into());
     }
-    Ok(LayerConfig { kind: L::KIND.to_owned(), settings })
+    LayerConfig { kind: kind.to_owned(), settings }
 }
 
 /// What [`register_layer`] added.

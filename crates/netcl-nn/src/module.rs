@@ -10,8 +10,7 @@ pub(crate) use crate::print::print_as_module;
 pub use crate::print::{Summary, SummaryLine};
 use crate::settings::Value;
 use crate::state::{LoadReport, StateDict, Strict};
-use crate::walk::{apply, replace, same, set_mode, set_tensor, set_trained, walk};
-use crate::{print, settings, state};
+use crate::{print, settings, state, walk};
 
 /// A layer or a model.
 ///
@@ -144,71 +143,44 @@ pub trait Module: AsModule + Any + Send + Sync {
 
     /// All parameters with their dotted names (`"0.weight"`); one that occurs twice is listed under its first name.
     fn named_parameters(&self) -> Vec<(String, Tensor)> {
-        let mut found: Vec<(String, Tensor)> = Vec::new();
-        walk(self, "", &mut |name, member| {
-            if let Member::Parameter(tensor) = member
-                && !found.iter().any(|(_, known)| same(known, tensor))
-            {
-                found.push((name.to_owned(), tensor.clone()));
-            }
-        });
-        found
+        walk::named_parameters(self.as_module())
     }
 
     /// All parameters: what an optimizer takes.
     fn parameters(&self) -> Vec<Tensor> {
-        self.named_parameters().into_iter().map(|(_, tensor)| tensor).collect()
+        walk::parameters(self.as_module())
     }
 
     /// All buffers (state that is saved but not trained, such as running statistics) with their dotted names.
     fn named_buffers(&self) -> Vec<(String, Tensor)> {
-        let mut found = Vec::new();
-        walk(self, "", &mut |name, member| {
-            if let Member::Buffer(tensor) = member {
-                found.push((name.to_owned(), tensor.clone()));
-            }
-        });
-        found
+        walk::named_buffers(self.as_module())
     }
 
     /// This module and all modules inside it with their dotted names (this one's is empty), each before those inside it.
     ///
     /// `dyn Module` has `downcast_ref` to tell what they are.
     fn named_modules(&self) -> Vec<(String, &dyn Module)> {
-        let mut found = vec![(String::new(), self.as_module())];
-        walk(self, "", &mut |name, member| {
-            if let Member::Child(child) = member {
-                found.push((name.to_owned(), child));
-            }
-        });
-        found
+        walk::named_modules(self.as_module())
     }
 
     /// The number of elements of all parameters.
     fn num_parameters(&self) -> usize {
-        self.parameters().iter().map(|parameter| parameter.size()).sum()
+        walk::num_parameters(self.as_module())
     }
 
     /// Switches to training: dropout drops, normalisation uses the batch.
     fn train(&mut self) {
-        set_mode(self, true);
+        walk::set_mode(self.as_module_mut(), true);
     }
 
     /// Switches to inference: dropout passes everything, normalisation uses what it has learned.
     fn eval(&mut self) {
-        set_mode(self, false);
+        walk::set_mode(self.as_module_mut(), false);
     }
 
     /// Whether any part behaves as in training; without a part that knows the difference, true.
     fn training(&self) -> bool {
-        let (mut modes, mut training) = (0, false);
-        walk(self, "", &mut |_, member| {
-            if let Member::Mode(mode) = member {
-                modes += 1;
-                training |= mode;
-            }
-        });
-        modes == 0 || training
+        walk::training(self.as_module())
     }
 
     /// Puts another tensor in the place of a parameter, buffer or constant, by its dotted name; `None` where the layer can do
@@ -217,26 +189,22 @@ pub trait Module: AsModule + Any + Send + Sync {
     /// # Errors
     /// If there is no such place, or it cannot be empty.
     fn set_tensor(&mut self, name: &str, tensor: Option<Tensor>) -> Result<()> {
-        set_tensor(self, name, tensor)
+        walk::set_tensor(self.as_module_mut(), name, tensor)
     }
 
     /// Drops the gradients of all parameters.
     fn zero_grad(&self) {
-        walk(self, "", &mut |_, member| {
-            if let Member::Parameter(tensor) = member {
-                tensor.set_grad(None);
-            }
-        });
+        walk::zero_grad(self.as_module());
     }
 
     /// Stops training all parameters: nothing is recorded for them, and optimizers pass them by.
     fn freeze(&self) -> Result<()> {
-        set_trained(self, "", false).map(|_| ())
+        walk::set_trained(self.as_module(), "", false).map(|_| ())
     }
 
     /// Trains all parameters again.
     fn unfreeze(&self) -> Result<()> {
-        set_trained(self, "", true).map(|_| ())
+        walk::set_trained(self.as_module(), "", true).map(|_| ())
     }
 
     /// [`Module::freeze`] for a part: `"layer1"` is `layer1.0.weight`, but not `layer10.weight`. Returns how many tensors.
@@ -244,7 +212,7 @@ pub trait Module: AsModule + Any + Send + Sync {
     /// # Errors
     /// If no parameter's name begins so.
     fn freeze_named(&self, prefix: &str) -> Result<usize> {
-        set_trained(self, prefix, false)
+        walk::set_trained(self.as_module(), prefix, false)
     }
 
     /// [`Module::unfreeze`] for a part, named as in [`Module::freeze_named`].
@@ -252,7 +220,7 @@ pub trait Module: AsModule + Any + Send + Sync {
     /// # Errors
     /// If no parameter's name begins so.
     fn unfreeze_named(&self, prefix: &str) -> Result<usize> {
-        set_trained(self, prefix, true)
+        walk::set_trained(self.as_module(), prefix, true)
     }
 
     /// Moves parameters, their gradients, buffers and constants to another device.
@@ -261,20 +229,22 @@ pub trait Module: AsModule + Any + Send + Sync {
     /// its state; see [`Tensor::latest`]. Shared parameters stay shared. After an error in making the new values the module is
     /// as it was.
     fn to(&mut self, queue: &Queue) -> Result<()> {
-        replace(self, &|raw| raw.to(queue))
+        walk::replace(self.as_module_mut(), &|raw| raw.to(queue))
     }
 
     /// Turns float parameters, their gradients, buffers and constants into another float dtype; what [`Module::to`] says holds
     /// here, too. Integers stay what they are.
     fn cast(&mut self, dtype: DType) -> Result<()> {
-        replace(self, &|raw| if raw.dtype().is_float() { raw.cast(dtype) } else { Ok(raw.clone()) })
+        walk::replace(self.as_module_mut(), &|raw| {
+            if raw.dtype().is_float() { raw.cast(dtype) } else { Ok(raw.clone()) }
+        })
     }
 
     /// All parameters and buffers by name; a shared one under each of its names, as in PyTorch.
     ///
     /// The tensors share their values with the module; [`StateDict::snapshot`] copies them.
     fn state_dict(&self) -> StateDict {
-        state::collect(self)
+        state::collect(self.as_module())
     }
 
     /// Copies values into the parameters and buffers of the same names, cast and moved as needed, so that optimizers
@@ -286,12 +256,12 @@ pub trait Module: AsModule + Any + Send + Sync {
     /// A [`StateMismatch`](state::StateMismatch) that lists every name that is missing, unexpected (both only with
     /// [`Strict::Yes`]) or has another shape; nothing is changed then.
     fn load_state_dict(&self, state: &StateDict, strict: Strict) -> Result<LoadReport> {
-        state::load(self, state, strict)
+        state::load(self.as_module(), state, strict)
     }
 
     /// The tree of modules with the number of parameters of each, and totals.
     fn summary(&self) -> Summary {
-        print::summary(self)
+        print::summary(self.as_module())
     }
 
     /// Calls a function with every module inside and then this one, with their dotted names (this one's is empty).
@@ -313,7 +283,7 @@ pub trait Module: AsModule + Any + Send + Sync {
     /// # Errors
     /// The first one that the function returns; it is not called again then.
     fn apply(&mut self, change: &mut dyn FnMut(&str, &mut dyn Module) -> Result<()>) -> Result<()> {
-        apply(self.as_module_mut(), "", change)
+        walk::apply(self.as_module_mut(), "", change)
     }
 }
 

@@ -25,8 +25,8 @@ impl fmt::Debug for dyn Module + '_ {
     }
 }
 
-fn lines<M: Module + ?Sized>(module: &M) -> Vec<SummaryLine> {
-    fn write<M: Module + ?Sized>(module: &M, label: &str, depth: usize, lines: &mut Vec<SummaryLine>) {
+fn lines(module: &dyn Module) -> Vec<SummaryLine> {
+    fn write(module: &dyn Module, label: &str, depth: usize, lines: &mut Vec<SummaryLine>) {
         let mut children: Vec<(String, &dyn Module)> = Vec::new();
         module.visit(&mut |name, member| {
             if let Member::Child(child) = member {
@@ -77,7 +77,7 @@ pub struct SummaryLine {
     pub parameters: Option<usize>,
 }
 
-pub(crate) fn summary<M: Module + ?Sized>(module: &M) -> Summary {
+pub(crate) fn summary(module: &dyn Module) -> Summary {
     let mut summary = Summary { lines: lines(module), ..Default::default() };
     let mut seen: Vec<(String, &Tensor)> = Vec::new();
     walk(module, "", &mut |name, member| {

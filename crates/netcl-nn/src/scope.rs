@@ -48,7 +48,7 @@ impl Drop for Scope {
     }
 }
 
-fn key<M: Module + ?Sized>(module: &M) -> Key {
+fn key(module: &dyn Module) -> Key {
     let any: &dyn Any = module.as_module();
     match any.downcast_ref::<Box<dyn Module>>() {
         // What runs is the module inside.
@@ -78,7 +78,7 @@ fn key<M: Module + ?Sized>(module: &M) -> Key {
 /// ```
 #[inline]
 pub fn enter<M: Module + ?Sized>(module: &M) -> Option<Scope> {
-    if observe::wants_places() { enter_named(key(module), module, None) } else { None }
+    if observe::wants_places() { enter_named(key(module.as_module()), module.as_module(), None) } else { None }
 }
 
 /// Runs a module's computation: [`enter`] while it lasts, and its errors say where in the model they come from. `#[derive(Module)]`
@@ -86,12 +86,12 @@ pub fn enter<M: Module + ?Sized>(module: &M) -> Option<Scope> {
 #[inline]
 pub fn run<M: Module + ?Sized, T>(module: &M, forward: impl FnOnce() -> Result<T>) -> Result<T> {
     let _scope = enter(module);
-    forward().map_err(|error| placed(module, error))
+    forward().map_err(|error| placed(module.as_module(), error))
 }
 
 /// An error with the module that it comes from: the innermost one first, then its path in those around it.
 #[cold]
-pub(crate) fn placed<M: Module + ?Sized>(module: &M, error: Error) -> Error {
+pub(crate) fn placed(module: &dyn Module, error: Error) -> Error {
     let here = key(module);
     match error {
         Error::Layer(mut layer) => {
@@ -115,7 +115,7 @@ pub(crate) fn enter_part(part: &dyn Module, name: impl FnOnce() -> String) -> Op
     if observe::wants_places() { enter_named(key(part), part, Some(name())) } else { None }
 }
 
-fn enter_named<M: Module + ?Sized>(key: Key, module: &M, name: Option<String>) -> Option<Scope> {
+fn enter_named(key: Key, module: &dyn Module, name: Option<String>) -> Option<Scope> {
     let (outermost, again) =
         RUNNING.with_borrow(|running| (running.keys.is_empty(), running.keys.last() == Some(&key)));
     // A derived `forward` that calls the struct's own, and a part that was entered by its name.

@@ -202,7 +202,7 @@ impl fmt::Display for StateMismatch {
 
 impl std::error::Error for StateMismatch {}
 
-pub(crate) fn collect<M: Module + ?Sized>(module: &M) -> StateDict {
+pub(crate) fn collect(module: &dyn Module) -> StateDict {
     let mut state = StateDict::new();
     walk(module, "", &mut |name, member| {
         if let Member::Parameter(tensor) | Member::Buffer(tensor) = member {
@@ -212,7 +212,7 @@ pub(crate) fn collect<M: Module + ?Sized>(module: &M) -> StateDict {
     state
 }
 
-pub(crate) fn load<M: Module + ?Sized>(module: &M, state: &StateDict, strict: Strict) -> Result<LoadReport> {
+pub(crate) fn load(module: &dyn Module, state: &StateDict, strict: Strict) -> Result<LoadReport> {
     let targets = collect(module);
     let mut report = LoadReport::default();
     let mut misshapen = Vec::new();

@@ -1,4 +1,6 @@
 //! Walks over the tree of modules, which the methods of [`Module`] are made of.
+//!
+//! They take `dyn Module`: as generic functions they were compiled for each of 130 layers, and took most of this crate's build.
 
 use netcl_autograd::CoreError;
 use netcl_autograd::RawTensor;
@@ -13,12 +15,71 @@ pub(crate) fn joined(prefix: &str, name: &str) -> String {
 }
 
 /// Shows the members of a module and of all modules inside it, with dotted names.
-pub(crate) fn walk<'m, M: Module + ?Sized>(module: &'m M, prefix: &str, see: &mut dyn FnMut(&str, Member<'m>)) {
+pub(crate) fn walk<'m>(module: &'m dyn Module, prefix: &str, see: &mut dyn FnMut(&str, Member<'m>)) {
     module.visit(&mut |name, member| {
         let path = joined(prefix, name);
         see(&path, member);
         if let Member::Child(child) = member {
             walk(child, &path, see);
+        }
+    });
+}
+
+pub(crate) fn named_parameters(module: &dyn Module) -> Vec<(String, Tensor)> {
+    let mut found: Vec<(String, Tensor)> = Vec::new();
+    walk(module, "", &mut |name, member| {
+        if let Member::Parameter(tensor) = member
+            && !found.iter().any(|(_, known)| same(known, tensor))
+        {
+            found.push((name.to_owned(), tensor.clone()));
+        }
+    });
+    found
+}
+
+pub(crate) fn parameters(module: &dyn Module) -> Vec<Tensor> {
+    module.named_parameters().into_iter().map(|(_, tensor)| tensor).collect()
+}
+
+pub(crate) fn num_parameters(module: &dyn Module) -> usize {
+    module.parameters().iter().map(|parameter| parameter.size()).sum()
+}
+
+pub(crate) fn named_buffers(module: &dyn Module) -> Vec<(String, Tensor)> {
+    let mut found = Vec::new();
+    walk(module, "", &mut |name, member| {
+        if let Member::Buffer(tensor) = member {
+            found.push((name.to_owned(), tensor.clone()));
+        }
+    });
+    found
+}
+
+pub(crate) fn named_modules(module: &dyn Module) -> Vec<(String, &dyn Module)> {
+    let mut found = vec![(String::new(), module)];
+    walk(module, "", &mut |name, member| {
+        if let Member::Child(child) = member {
+            found.push((name.to_owned(), child));
+        }
+    });
+    found
+}
+
+pub(crate) fn training(module: &dyn Module) -> bool {
+    let (mut modes, mut training) = (0, false);
+    walk(module, "", &mut |_, member| {
+        if let Member::Mode(mode) = member {
+            modes += 1;
+            training |= mode;
+        }
+    });
+    modes == 0 || training
+}
+
+pub(crate) fn zero_grad(module: &dyn Module) {
+    walk(module, "", &mut |_, member| {
+        if let Member::Parameter(tensor) = member {
+            tensor.set_grad(None);
         }
     });
 }
@@ -41,7 +102,7 @@ pub(crate) fn apply(
     change(path, module)
 }
 
-pub(crate) fn set_mode<M: Module + ?Sized>(module: &mut M, training: bool) {
+pub(crate) fn set_mode(module: &mut dyn Module, training: bool) {
     module.visit_mut(&mut |_, member| match member {
         MemberMut::Mode(mode) => *mode = training,
         MemberMut::Child(child) => set_mode(child, training),
@@ -50,7 +111,7 @@ pub(crate) fn set_mode<M: Module + ?Sized>(module: &mut M, training: bool) {
 }
 
 /// Puts a tensor in the place of a dotted name.
-pub(crate) fn set_tensor<M: Module + ?Sized>(module: &mut M, path: &str, tensor: Option<Tensor>) -> Result<()> {
+pub(crate) fn set_tensor(module: &mut dyn Module, path: &str, tensor: Option<Tensor>) -> Result<()> {
     let (kind, mut tensor) = (module.kind(), Some(tensor));
     let mut outcome = None;
     module.visit_mut(&mut |name, member| {
@@ -79,7 +140,7 @@ pub(crate) fn set_tensor<M: Module + ?Sized>(module: &mut M, path: &str, tensor:
 }
 
 /// Sets `requires_grad` of the parameters whose name starts with whole parts of a prefix, and counts them.
-pub(crate) fn set_trained<M: Module + ?Sized>(module: &M, prefix: &str, trained: bool) -> Result<usize> {
+pub(crate) fn set_trained(module: &dyn Module, prefix: &str, trained: bool) -> Result<usize> {
     let (mut count, mut outcome, mut names) = (0, Ok(()), Vec::new());
     walk(module, "", &mut |name, member| {
         let Member::Parameter(tensor) = member else { return };
@@ -106,8 +167,8 @@ pub(crate) fn same(a: &Tensor, b: &Tensor) -> bool {
 
 /// Moves every parameter, buffer and constant to what a function makes of its values. They stay the same tensors: whoever holds a
 /// clone (an optimizer, an average) follows.
-pub(crate) fn replace<M: Module + ?Sized>(
-    module: &mut M,
+pub(crate) fn replace(
+    module: &mut dyn Module,
     change: &dyn Fn(&RawTensor) -> Result<RawTensor, CoreError>,
 ) -> Result<()> {
     // All new values first: where one fails (no memory, no such dtype there), the module stays as it was.
@@ -127,7 +188,7 @@ pub(crate) fn replace<M: Module + ?Sized>(
     exchange(module, &done)
 }
 
-fn exchange<M: Module + ?Sized>(module: &mut M, pairs: &[(Tensor, RawTensor)]) -> Result<()> {
+fn exchange(module: &mut dyn Module, pairs: &[(Tensor, RawTensor)]) -> Result<()> {
     let mut outcome = Ok(());
     module.visit_mut(&mut |_, member| {
         let moved = match member {
