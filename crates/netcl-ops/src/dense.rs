@@ -185,8 +185,7 @@ impl Job {
 
 /// Builds one kernel of a file with `ELEMENT`, `COMPUTE`, `UINT`, `INT`, `LOAD(p, i)` and `STORE(v, p, i)` for a dtype.
 fn kernel(stream: &Stream, code: &ClCode<'_>, dtype: DType, index: IndexWidth) -> Result<Kernel> {
-    let wide = code.wide.map(|wide| wide.key()).unwrap_or_default();
-    stream.kernel(&format!("{}:{}:{dtype}:{index:?}{wide}", code.file, code.kernel), || {
+    stream.kernel(&(code.file, code.kernel, dtype, index, code.wide), || {
         let (uint, int) = index.names();
         let compute = if dtype == DType::F64 { "double" } else { "float" };
         let bits = rounding(dtype, 1);

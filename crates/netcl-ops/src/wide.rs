@@ -11,7 +11,7 @@ use crate::elements::{load_aligned, rounding, store_aligned};
 /// How the rows of a tensor are held in the registers of work-items: each has some vectors, side by side with its neighbours'.
 ///
 /// A row is read once and written once, whatever happens to it in between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Wide {
     /// Elements of a vector; 1 where rows do not begin at multiples of 16 bytes.
     pub(crate) width: usize,
@@ -77,7 +77,7 @@ impl Wide {
         Some(Wide { lanes: group, group, ..wide })
     }
 
-    /// One vector of so many elements for each work-item, which need nobody else.
+    /// Independent work-items: each has one vector of so many elements.
     pub(crate) fn vectors(width: usize) -> Wide {
         Wide { width, vectors: 1, lanes: 1, group: WIDE_GROUP }
     }
@@ -85,11 +85,6 @@ impl Wide {
     /// The work-items of a launch over so many rows.
     pub(crate) fn items(&self, rows: usize) -> usize {
         rows.div_ceil(self.group / self.lanes) * self.group
-    }
-
-    /// What the macros depend on.
-    pub(crate) fn key(&self) -> String {
-        format!(":{}:{}:{}", self.width, self.vectors, self.group)
     }
 
     /// `GROUP`, `WIDTH`, `VECTORS`, `VCOMPUTE`, `LOADV(p)`, `STOREV(v, p)`; `LOADC(p)` and `STOREC(v, p)` for
