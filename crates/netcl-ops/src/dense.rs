@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use crate::elements::{kernel_source, load, rounding, store};
 use crate::reduce::Lane;
-use crate::wide::Wide;
+use crate::row_tile::RowTile;
 
 // ---- checks ----------------------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ pub(crate) struct ClCode<'s> {
     /// Local memory, in elements of the type of the computation.
     pub(crate) local: usize,
     /// For kernels that keep a row in registers.
-    pub(crate) wide: Option<Wide>,
+    pub(crate) wide: Option<RowTile>,
 }
 
 /// A scalar whose type follows from the launch.

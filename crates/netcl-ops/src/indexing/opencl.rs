@@ -12,7 +12,7 @@ use smallvec::smallvec;
 use super::order::Pairs;
 use super::problem::{Args, Rows, check, host};
 use crate::elements::{element_defines, kernel_source};
-use crate::wide::Wide;
+use crate::row_tile::RowTile;
 
 pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &Tensor) -> Result<(Work, Args)> {
     let uint = IndexWidth::for_span(x.size().max(out.size()));
@@ -185,7 +185,7 @@ fn typed(
 ) -> Result<Kernel> {
     let uint = uint.names().0;
     stream.kernel(&("add_rows.cl", name, dtype, [keys, places], uint, width), || {
-        let (elements, vectors) = (element_defines(dtype), Wide::vectors(width).defines(dtype));
+        let (elements, vectors) = (element_defines(dtype), RowTile::vectors(width).defines(dtype));
         let defines = format!("{elements}{vectors}#define KEYS {keys}\n#define PLACES {places}\n#define UINT {uint}\n");
         (kernel_source(&defines, &[include_str!("add_rows.cl")]), name)
     })
