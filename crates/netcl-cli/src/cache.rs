@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use netcl::core::backend::opencl::cache::{CACHE_VARIABLE, EntryInfo, Pruned};
+use netcl::core::backend::opencl::cache::{EntryInfo, Pruned};
 use netcl::runtime::cache::{self, Listing};
 use serde_json::{Value, json};
 
@@ -59,7 +59,7 @@ fn list(as_json: bool) -> Result<()> {
         return print_json(&json!({ "enabled": !listings.is_empty(), "stores": stores }));
     }
     if listings.is_empty() {
-        return print(&format!("The program cache is switched off ({CACHE_VARIABLE}=0) or has no folder."));
+        return print("The program cache is switched off (NETCL_CACHE=0) or has no folder.");
     }
     for listing in &listings {
         let (count, size) = (listing.entries.len(), bytes(listing.bytes()));

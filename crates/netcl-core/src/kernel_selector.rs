@@ -34,7 +34,6 @@ use crate::backend::Queue;
 use crate::conv::ConvGeometry;
 use crate::device_profile::ExtendedDeviceProfile;
 use crate::dtype::DType;
-use crate::env;
 use crate::error::{Error, Result};
 use crate::precision::MatmulPrecision;
 use crate::tuner;
@@ -53,11 +52,6 @@ use rules::{Policy, Rules};
 
 /// In the extras of a measured product: matrix units are faster than what it describes.
 pub const MATRIX_UNITS: &str = "matrix_units";
-/// `0` keeps 3x3 convolutions away from Winograd.
-pub const WINOGRAD_VARIABLE: &str = env::CONV_WINOGRAD.name;
-/// `1` allows the tiled-local convolution on small outputs.
-pub const TILED_LOCAL_VARIABLE: &str = env::CONV_TILED_LOCAL.name;
-
 /// Work-items that share one channel's values, at most.
 const MAX_CHANNEL_GROUP: usize = 256;
 

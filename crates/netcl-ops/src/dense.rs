@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use crate::elements::{kernel_source, load, rounding, store};
 use crate::reduce::Lane;
-use crate::wide::Wide;
+use crate::row_tile::RowTile;
 
 // ---- checks ----------------------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ pub(crate) struct ClCode<'s> {
     /// Local memory, in elements of the type of the computation.
     pub(crate) local: usize,
     /// For kernels that keep a row in registers.
-    pub(crate) wide: Option<Wide>,
+    pub(crate) wide: Option<RowTile>,
 }
 
 /// A scalar whose type follows from the launch.
@@ -185,8 +185,7 @@ impl Job {
 
 /// Builds one kernel of a file with `ELEMENT`, `COMPUTE`, `UINT`, `INT`, `LOAD(p, i)` and `STORE(v, p, i)` for a dtype.
 fn kernel(stream: &Stream, code: &ClCode<'_>, dtype: DType, index: IndexWidth) -> Result<Kernel> {
-    let wide = code.wide.map(|wide| wide.key()).unwrap_or_default();
-    stream.kernel(&format!("{}:{}:{dtype}:{index:?}{wide}", code.file, code.kernel), || {
+    stream.kernel(&(code.file, code.kernel, dtype, index, code.wide), || {
         let (uint, int) = index.names();
         let compute = if dtype == DType::F64 { "double" } else { "float" };
         let bits = rounding(dtype, 1);

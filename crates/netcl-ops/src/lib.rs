@@ -41,12 +41,12 @@ pub mod random;
 pub mod recurrent;
 pub mod reduce;
 pub mod resample;
+mod row_tile;
 pub mod scan;
 pub mod segment;
 pub mod softmax;
 pub mod sort;
 pub mod tuning;
-mod wide;
 
 /// Barriers, and copies by Hopper's tensor copy engine: the beginning of kernels that use them.
 const COPY_ENGINE: &str = include_str!("copy_engine.cl");

@@ -1,6 +1,7 @@
 //! How OpenCL kernels over lines find their elements: macros and the matching arguments.
 
 use std::fmt::Write as _;
+use std::hash::Hash;
 
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::opencl::IndexWidth;
@@ -27,8 +28,8 @@ impl<'l> Access<'l> {
     }
 
     /// What the macros depend on.
-    pub(crate) fn key(&self) -> String {
-        format!("{}:{:?}:{}", self.x.dtype(), self.index, self.lines.kept.shape.len())
+    pub(crate) fn key(&self) -> impl Hash {
+        (self.x.dtype(), self.index, self.lines.kept.shape.len())
     }
 
     /// `COMPUTE`, `UINT`, `KEPT_PARAMS`, `KEPT(o)`, `LOAD(r)` and `STORE(v, r)`.

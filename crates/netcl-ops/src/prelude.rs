@@ -1,18 +1,60 @@
 //! What precedes the source of a product's or a convolution's kernel: its types, how elements are loaded and stored, and the
 //! fused expressions as functions.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
+use std::hash::{Hash, Hasher};
 
+use netcl_core::Result;
+use netcl_core::backend::opencl::{Kernel, Source, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::Expr;
 use netcl_core::kernels::expr::opencl::{CType, IndexWidth, inline_c};
+use smallvec::SmallVec;
 
-use crate::elements::{rounding, store_aligned};
+use crate::elements::{kernel_source, rounding, store_aligned};
 
-/// The settings of one program: the text that defines them, and a key that tells them apart.
-pub(crate) struct Prelude {
-    pub(crate) text: String,
-    pub(crate) key: String,
+/// The settings of one program: either the key that finds it or the text that defines them.
+pub(crate) enum Prelude<'h> {
+    Key(&'h mut dyn Hasher),
+    Text(String),
+}
+
+/// The kernel of files after what `define` defines.
+pub(crate) fn kernel(
+    stream: &Stream,
+    name: &'static str,
+    files: &[&str],
+    define: impl Fn(&mut Prelude<'_>),
+) -> Result<Kernel> {
+    kernel_of(stream, name, define, |prelude| kernel_source(&prelude, files))
+}
+
+/// The kernel of a source around what `define` defines, which runs once for the key and, if the kernel is new, once for the text.
+pub(crate) fn kernel_of(
+    stream: &Stream,
+    name: &'static str,
+    define: impl Fn(&mut Prelude<'_>),
+    source: impl FnOnce(String) -> Source,
+) -> Result<Kernel> {
+    stream.kernel(&Described { name, define: &define }, || {
+        let mut prelude = Prelude::Text(String::new());
+        define(&mut prelude);
+        let text = if let Prelude::Text(text) = prelude { text } else { String::new() };
+        (source(text), name)
+    })
+}
+
+/// A kernel as the key of its program.
+struct Described<'d, F> {
+    name: &'static str,
+    define: &'d F,
+}
+
+impl<F: Fn(&mut Prelude<'_>)> Hash for Described<'_, F> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+        (self.define)(&mut Prelude::Key(state));
+    }
 }
 
 /// How an expression of a value and of tensors around it is computed inside a kernel: its first input is the value.
@@ -20,7 +62,7 @@ pub(crate) struct Inline {
     /// The type that it computes in.
     pub(crate) compute: DType,
     /// The types of its other inputs.
-    pub(crate) inputs: Vec<DType>,
+    pub(crate) inputs: SmallVec<[DType; 4]>,
     /// The names of an element's coordinates, and of the strides of an input that belong to them.
     pub(crate) coordinates: [(&'static str, &'static str); 4],
 }
@@ -36,39 +78,68 @@ struct Names {
 const EPILOGUE: Names = Names { function: "epilogue", name: "EPILOGUE", tensor: "e", scalar: "s" };
 const PROLOGUE: Names = Names { function: "prologue", name: "PROLOGUE", tensor: "p", scalar: "q" };
 
-impl Prelude {
-    pub(crate) fn new(index: IndexWidth) -> Prelude {
-        let mut prelude = Prelude { text: String::new(), key: String::new() };
-        prelude.define("INDEX", index.names().1);
-        prelude
+impl Prelude<'_> {
+    pub(crate) fn index(&mut self, index: IndexWidth) {
+        self.define("INDEX", index.names().1);
     }
 
     /// For a kernel that makes sums of a type.
-    pub(crate) fn with_sums(sum: DType, index: IndexWidth) -> Prelude {
-        let mut prelude = Prelude::new(index);
-        prelude.double(sum);
-        prelude.define("SUM", sum.cl_type());
-        prelude
+    pub(crate) fn sums(&mut self, sum: DType, index: IndexWidth) {
+        self.index(index);
+        self.double(sum);
+        self.define("SUM", sum.cl_type());
+    }
+
+    /// Adds a part to the key; the text, if that is made instead.
+    fn text(&mut self, part: impl Hash) -> Option<&mut String> {
+        match self {
+            Prelude::Key(state) => {
+                part.hash(state);
+                None
+            }
+            Prelude::Text(text) => Some(text),
+        }
+    }
+
+    /// Adds to the key what [derived](Prelude::derive) macros depend on.
+    pub(crate) fn part(&mut self, part: impl Hash) {
+        self.text(part);
     }
 
     /// Defines a macro; its value becomes part of the key.
-    pub(crate) fn define(&mut self, name: &str, value: impl std::fmt::Display) {
-        let _ = writeln!(self.text, "#define {name} {value}");
-        let _ = write!(self.key, ":{value}");
+    pub(crate) fn define(&mut self, name: &str, value: impl Display + Hash) {
+        if let Some(text) = self.text(&value) {
+            let _ = writeln!(text, "#define {name} {value}");
+        }
+    }
+
+    /// Defines several macros.
+    pub(crate) fn defines<const N: usize>(&mut self, values: [(&str, usize); N]) {
+        for (name, value) in values {
+            self.define(name, value);
+        }
+    }
+
+    /// Defines a macro whose value follows from the key as it is.
+    pub(crate) fn derive(&mut self, name: &str, value: impl Display) {
+        if let Prelude::Text(text) = self {
+            let _ = writeln!(text, "#define {name} {value}");
+        }
     }
 
     /// Defines how elements of a dtype are loaded as sums.
     pub(crate) fn loads(&mut self, ty: &str, load: &str, dtype: DType, sum: DType) {
-        self.define(ty, dtype.cl_type());
+        let Some(text) = self.text(dtype) else { return };
+        let _ = writeln!(text, "#define {ty} {}", dtype.cl_type());
         if dtype == DType::BF16 {
-            self.once(FROM_BF16);
+            once(text, FROM_BF16);
         }
-        let _ = writeln!(self.text, "#define {load}(p, i) {}", load_element(dtype, "p", "i", sum));
-        let _ = write!(self.key, "{}", dtype.name());
+        let _ = writeln!(text, "#define {load}(p, i) {}", load_element(dtype, "p", "i", sum));
     }
 
     /// Defines how four neighbours, which lie on a boundary of four, are loaded as sums.
     pub(crate) fn loads4(&mut self, load: &str, dtype: DType, sum: DType) {
+        let Some(text) = self.text(dtype) else { return };
         let value = match dtype {
             DType::F16 => "vloada_half4(0, (p) + (i))".to_owned(),
             DType::BF16 => "as_float4(convert_uint4(*(global const ushort4 *)((p) + (i))) << 16)".to_owned(),
@@ -76,24 +147,26 @@ impl Prelude {
         };
         let widened = sum == DType::F64 && dtype != DType::F64;
         let value = if widened { format!("convert_double4({value})") } else { value };
-        let _ = writeln!(self.text, "#define {load}(p, i) {value}");
+        let _ = writeln!(text, "#define {load}(p, i) {value}");
     }
 
     /// Defines how four neighbours, which lie on a boundary of four, are stored.
     pub(crate) fn stores4(&mut self, store: &str, dtype: DType) {
-        self.once(&rounding(dtype, 4));
-        let _ = writeln!(self.text, "#define {store}_AT(v_, p_) {}", store_aligned(dtype, 4));
-        let _ = writeln!(self.text, "#define {store}(v, p, i) {store}_AT(v, (p) + (i))");
+        let Some(text) = self.text(dtype) else { return };
+        once(text, &rounding(dtype, 4));
+        let _ = writeln!(text, "#define {store}_AT(v_, p_) {}", store_aligned(dtype, 4));
+        let _ = writeln!(text, "#define {store}(v, p, i) {store}_AT(v, (p) + (i))");
     }
 
     /// Defines what becomes of a sum and how it is stored: `STORE`, `EPILOGUE` and `EPILOGUE_PARAMS`.
     pub(crate) fn epilogue(&mut self, dtype: DType, expr: Option<&Expr>, inline: &Inline) {
         let compute = inline.compute;
         self.double(compute);
-        self.define("OUT", dtype.cl_type());
-        self.once(&rounding(dtype, 1));
-        let _ = writeln!(self.text, "#define STORE(v, p, i) {}", store_element(dtype, compute));
-        let _ = write!(self.key, "{}{}", dtype.name(), compute.name());
+        if let Some(text) = self.text((dtype, compute)) {
+            let _ = writeln!(text, "#define OUT {}", dtype.cl_type());
+            once(text, &rounding(dtype, 1));
+            let _ = writeln!(text, "#define STORE(v, p, i) {}", store_element(dtype, compute));
+        }
         if let Some(expr) = expr {
             self.function(&EPILOGUE, expr, inline);
         }
@@ -102,18 +175,18 @@ impl Prelude {
     /// Defines how an operand is computed from what was loaded: `PROLOGUE` and `PROLOGUE_PARAMS`.
     pub(crate) fn prologue(&mut self, expr: &Expr, inline: &Inline) {
         self.double(inline.compute);
-        let _ = write!(self.key, ":prologue{}", inline.compute.name());
         self.function(&PROLOGUE, expr, inline);
     }
 
     fn function(&mut self, names: &Names, expr: &Expr, inline: &Inline) {
         let Names { function, name, tensor, scalar } = *names;
+        let Some(text) = self.text((name, inline.compute, &inline.inputs, expr)) else { return };
         let ctype = if inline.compute == DType::F64 { CType::DOUBLE } else { CType::FLOAT };
         let ty = inline.compute.cl_type();
         let (mut params, mut arguments, mut loads) = (String::new(), String::new(), String::new());
         for (i, &dtype) in inline.inputs.iter().enumerate() {
             if dtype == DType::BF16 {
-                self.once(FROM_BF16);
+                once(text, FROM_BF16);
             }
             let own = format!("{tensor}{i}");
             let _ = write!(params, ", global const {} *{own}, ulong {own}_at", dtype.cl_type());
@@ -126,7 +199,6 @@ impl Prelude {
             }
             let load = load_element(dtype, &own, &at, inline.compute);
             let _ = writeln!(loads, "    const {ty} x{} = {load};", i + 1);
-            let _ = write!(self.key, ":{}", dtype.name());
         }
         for i in 0..expr.scalars() {
             let _ = write!(params, ", {ty} {scalar}{i}");
@@ -134,35 +206,34 @@ impl Prelude {
         }
         let scalars: Vec<String> = (0..expr.scalars()).map(|i| format!("{scalar}{i}")).collect();
         let inlined = inline_c(expr, &[], &scalars.iter().map(String::as_str).collect::<Vec<_>>(), ctype);
-        self.text.push_str("#pragma OPENCL FP_CONTRACT OFF\n");
+        text.push_str("#pragma OPENCL FP_CONTRACT OFF\n");
         for helper in &inlined.helpers {
-            self.once(&helper.text);
+            once(text, &helper.text);
         }
         let statements: String = inlined.statements.iter().map(|s| format!("    {s}\n")).collect();
         let value = inlined.outputs.first().map_or("x0", String::as_str);
         let coordinates = inline.coordinates.map(|(coordinate, _)| coordinate).join(", ");
         let typed = inline.coordinates.map(|(coordinate, _)| format!("INDEX {coordinate}")).join(", ");
         let _ = write!(
-            self.text,
+            text,
             "// {expr}\n{ty} {function}(SUM sum, {typed}{params}) {{\n    \
              const {ty} x0 = sum;\n{loads}{statements}    return {value};\n}}\n\
              #define {name}_PARAMS {params}\n\
              #define {name}(sum, {coordinates}) {function}(sum, {coordinates}{arguments})\n"
         );
-        let _ = write!(self.key, ":{:032x}", expr.key());
     }
 
     fn double(&mut self, dtype: DType) {
-        if dtype == DType::F64 {
-            self.once(FP64);
+        if let (Prelude::Text(text), DType::F64) = (self, dtype) {
+            once(text, FP64);
         }
     }
+}
 
-    /// Adds a text unless it is there already.
-    fn once(&mut self, text: &str) {
-        if !self.text.contains(text) {
-            self.text.push_str(text);
-        }
+/// Adds a text unless it is there already.
+fn once(text: &mut String, addition: &str) {
+    if !text.contains(addition) {
+        text.push_str(addition);
     }
 }
 
@@ -188,5 +259,57 @@ fn store_element(dtype: DType, from: DType) -> &'static str {
         (DType::BF16, _) => "((p)[i] = bf16_bits(v))",
         (DType::F32, DType::F64) => "((p)[i] = convert_float(v))",
         _ => "((p)[i] = (v))",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netcl_core::kernels::expr::Graph;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Bytes(Vec<u8>);
+
+    impl Hasher for Bytes {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn keys_differ_where_texts_differ() {
+        let g = Graph::new();
+        let exprs = [None, Some(g.finish(&[g.input(0) + g.input(1)])), Some(g.finish(&[g.input(0) * g.input(1)]))];
+        let dtypes = [DType::F32, DType::F16, DType::BF16, DType::F64];
+        let mut found: Vec<(Vec<u8>, String)> = Vec::new();
+        for (dtype, index) in dtypes.into_iter().flat_map(|d| [(d, IndexWidth::Bits32), (d, IndexWidth::Bits64)]) {
+            for (expr, side, first) in exprs.iter().flat_map(|e| [(e, 16, true), (e, 32, true), (e, 16, false)]) {
+                let sum = dtype.accumulator();
+                let coordinates = [("n", "n"), ("c", "c"), ("y", "y"), ("x", "x")];
+                let inline = Inline { compute: sum, inputs: [dtype].into_iter().collect(), coordinates };
+                let define = |prelude: &mut Prelude<'_>| {
+                    prelude.sums(sum, index);
+                    prelude.loads("T", "LOAD", dtype, sum);
+                    prelude.epilogue(dtype, expr.as_ref().filter(|_| first), &inline);
+                    if let (Some(expr), false) = (expr, first) {
+                        prelude.prologue(expr, &inline);
+                    }
+                    prelude.define("SIDE", side);
+                    prelude.derive("VECTOR", format_args!("vload{side}"));
+                };
+                let (mut key, mut text) = (Bytes::default(), Prelude::Text(String::new()));
+                Described { name: "kernel", define: &define }.hash(&mut key);
+                define(&mut text);
+                let Prelude::Text(text) = text else { continue };
+                assert!(found.iter().all(|(k, t)| (*k == key.0) == (*t == text)), "{text}");
+                found.push((key.0, text));
+            }
+        }
+        assert_eq!(found.len(), 72);
     }
 }

@@ -19,7 +19,7 @@ fn group(stream: &Stream) -> usize {
 
 /// A kernel of augment.cl; all of them are one program.
 pub(crate) fn kernel(stream: &Stream, name: &'static str) -> Result<Kernel> {
-    stream.kernel(&format!("augment.cl:{name}"), || {
+    stream.kernel(&("augment.cl", name), || {
         let define = format!("#define GROUP {}\n", group(stream));
         (Source::new(define + include_str!("augment.cl"), ""), name)
     })

@@ -5,6 +5,7 @@ use std::process::Command;
 use super::fit::tile_bytes;
 use super::*;
 use crate::conv::ConvParams;
+use crate::env;
 
 fn gpu(vendor: &str, architecture: &str) -> ExtendedDeviceProfile {
     let mut profile = ExtendedDeviceProfile::cpu();
@@ -308,7 +309,7 @@ fn one_selector_per_device() {
 fn in_a_child(variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "kernel_selector::tests::print_decisions", "--ignored", "--nocapture"]);
-    for name in ["NETCL_KERNEL_STRATEGY", WINOGRAD_VARIABLE, TILED_LOCAL_VARIABLE] {
+    for name in ["NETCL_KERNEL_STRATEGY", env::CONV_WINOGRAD.name, env::CONV_TILED_LOCAL.name] {
         command.env_remove(name);
     }
     let output = command.envs(variables.iter().copied()).output().unwrap();
@@ -336,15 +337,15 @@ fn print_decisions() {
 fn the_environment_decides() {
     let plain = "MATMUL_REGISTER_TILED CONV2D_WINOGRAD CONV2D_WINOGRAD CONV2D_IMPLICIT_GEMM";
     assert_eq!(in_a_child(&[]), plain);
-    assert_eq!(in_a_child(&[(WINOGRAD_VARIABLE, "1"), (TILED_LOCAL_VARIABLE, "0")]), plain);
+    assert_eq!(in_a_child(&[(env::CONV_WINOGRAD.name, "1"), (env::CONV_TILED_LOCAL.name, "0")]), plain);
     assert_eq!(in_a_child(&[("NETCL_KERNEL_STRATEGY", "auto")]), plain);
     assert_eq!(in_a_child(&[("NETCL_KERNEL_STRATEGY", "portable")]), plain);
     assert_eq!(
-        in_a_child(&[(WINOGRAD_VARIABLE, "0")]),
+        in_a_child(&[(env::CONV_WINOGRAD.name, "0")]),
         "MATMUL_REGISTER_TILED CONV2D_IMPLICIT_GEMM CONV2D_IMPLICIT_GEMM CONV2D_IMPLICIT_GEMM"
     );
     assert_eq!(
-        in_a_child(&[(TILED_LOCAL_VARIABLE, "1")]),
+        in_a_child(&[(env::CONV_TILED_LOCAL.name, "1")]),
         "MATMUL_REGISTER_TILED CONV2D_WINOGRAD CONV2D_TILED_LOCAL CONV2D_IMPLICIT_GEMM"
     );
 }

@@ -1,4 +1,4 @@
-//! Operations by their meaning: what a compiler that listens at the launch seam is told before kernels are chosen.
+//! Operations by their meaning: how they are described to a compiler at the launch seam, before kernels are chosen.
 
 use std::sync::Arc;
 

@@ -12,6 +12,7 @@ pub mod group_limit;
 pub mod host_work;
 pub mod launch;
 pub mod many;
+pub(crate) mod memo;
 mod opencl;
 pub mod primitives;
 pub mod recording;

@@ -2,7 +2,7 @@
 
 use super::{BlockSource, holders};
 use crate::backend::Queue;
-use crate::backend::opencl::{Buffer, ClSource, Context, DeviceType, MemFlags, StableBytesMut};
+use crate::backend::opencl::{Buffer, ClSource, Context, DeviceType, MemFlags, StableBytes};
 use crate::error::{Error, Result};
 
 /// What `malloc` and NumPy align to, and the width of the vectors that kernels load.
@@ -114,7 +114,7 @@ impl ZeroCopyRules {
 ///
 /// # Errors
 /// [`Error::Argument`] when the memory does not keep the [`ZeroCopyRules`]; what the driver says.
-pub fn create_zero_copy_buffer<T: StableBytesMut>(context: &Context, mut owner: T) -> Result<Buffer> {
+pub fn create_zero_copy_buffer<T: StableBytes>(context: &Context, mut owner: T) -> Result<Buffer> {
     let memory = owner.bytes_mut();
     ZeroCopyRules::of(context).check(memory.as_ptr().addr(), memory.len())?;
     Ok(Buffer::from_host_memory(context, MemFlags::READ_WRITE, owner)?)

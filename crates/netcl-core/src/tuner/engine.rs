@@ -72,7 +72,7 @@ pub struct Step<'s> {
     pub best: Option<f64>,
 }
 
-/// Measures candidates. `progress` is told of every step; when it returns `false` the contest ends with what is known.
+/// Measures candidates. `progress` is called at every step; when it returns `false` the contest ends with what is known.
 ///
 /// Returns a trial for each candidate, and whether all had their turn.
 ///

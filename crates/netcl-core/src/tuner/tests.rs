@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::backend::Queue;
-use crate::backend::opencl::cache::CACHE_DIR_VARIABLE;
 use crate::device::manager;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -192,7 +191,7 @@ fn results_are_found_by_other_processes() {
     let child = |keeps: bool, variable: (&str, &str)| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "tuner::tests::keep_or_find", "--ignored", "--nocapture"]);
-        command.env(CACHE_DIR_VARIABLE, folder.path()).env_remove("NETCL_CACHE").env_remove("NETCL_LIMITS");
+        command.env("NETCL_CACHE_DIR", folder.path()).env_remove("NETCL_CACHE").env_remove("NETCL_LIMITS");
         command.env(variable.0, variable.1);
         if keeps {
             command.env("NETCL_TEST_KEEP", "1");

@@ -55,10 +55,6 @@ fn discovery_is_stable_and_typed() {
             (Device::from_int_ptr(device.int_ptr()).unwrap(), Platform::from_int_ptr(platform.int_ptr()).unwrap())
         };
         assert_eq!((same, &same_platform), (device.clone(), platform));
-        let absent = platform.extension_function(&device, "cl_khr_no_such_thing", "clFlush").unwrap();
-        assert!(absent.is_none(), "an extension that is not listed has no functions");
-        let listed = platform.extension_function(&device, "cl_khr_command_buffer", "clCreateCommandBufferKHR").unwrap();
-        assert!(listed.is_none() || device.has_extension("cl_khr_command_buffer"));
     }
 }
 
@@ -83,15 +79,11 @@ fn blocking_transfers_respect_offsets_and_bounds() {
 fn transfers_in_the_background_keep_their_memory_and_wait_for_events() {
     for setup in setups() {
         let (queue, x) = (&setup.queue, buffer(&setup, 4000));
-        let data: Arc<[u32]> = (0..1000).collect();
-        let write = queue.write_async(&x, 0, data.clone(), &[]).unwrap();
-        let event = write.event().cloned().unwrap();
+        let event = queue.fill(&x, 0..4000, 7_u32, Deps::EVENT).unwrap().unwrap();
         let read = queue.read_async(&x, 0, vec![0_u32; 1000], &[&event]).unwrap();
         queue.flush().unwrap();
-        assert_eq!(read.wait().unwrap(), data.to_vec());
-        assert!(write.is_complete().unwrap());
+        assert_eq!(read.wait().unwrap(), [7; 1000]);
         assert_eq!(event.status().unwrap(), EventStatus::Complete);
-        assert_eq!(write.wait().unwrap(), data);
         // Dropping one unread is a wait, not a crash.
         drop(queue.read_async(&x, 0, vec![0_u8; 4000].into_boxed_slice(), &[]).unwrap());
         assert!(queue.read_async(&x, 1, vec![0_u8; 4000], &[]).is_err());
@@ -184,12 +176,6 @@ impl Drop for Owned {
 }
 // SAFETY: the vector's block stays in place and belongs to this value alone.
 unsafe impl StableBytes for Owned {
-    fn bytes(&self) -> &[u8] {
-        &self.data
-    }
-}
-// SAFETY: as above.
-unsafe impl StableBytesMut for Owned {
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.data
     }

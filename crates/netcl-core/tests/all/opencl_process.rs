@@ -17,7 +17,8 @@ fn child_without_a_library() {
 
 #[test]
 fn a_machine_without_opencl_is_a_clean_error() {
-    let text = child_ok("opencl_process::child_without_a_library", &[(LIBRARY_VARIABLE, "/nonexistent/libOpenCL.so")]);
+    let text =
+        child_ok("opencl_process::child_without_a_library", &[("NETCL_OPENCL_LIB", "/nonexistent/libOpenCL.so")]);
     assert!(text.contains("OpenCL is not available: /nonexistent/libOpenCL.so:"), "{text}");
     assert!(
         text.contains("NETCL_OPENCL_LIB names a file that cannot be loaded") && !text.contains("install"),
@@ -25,7 +26,7 @@ fn a_machine_without_opencl_is_a_clean_error() {
     );
     // A library that loads but is not OpenCL.
     if cfg!(target_os = "linux") {
-        let text = child_ok("opencl_process::child_without_a_library", &[(LIBRARY_VARIABLE, "libc.so.6")]);
+        let text = child_ok("opencl_process::child_without_a_library", &[("NETCL_OPENCL_LIB", "libc.so.6")]);
         assert!(text.contains("libc.so.6: lacks clGetPlatformIDs"), "{text}");
     }
 }
@@ -146,8 +147,8 @@ fn limits_make_devices_small() {
         return;
     }
     let limits = "wg=64,local=16k,alloc=1M,no_fp64,no_fp16,no_subgroups";
-    child_ok("opencl_process::child_with_limits", &[(LIMITS_VARIABLE, limits), ("NETCL_CACHE", "0")]);
-    let wrong = child("opencl_process::child_without_drivers", &[(LIMITS_VARIABLE, "wg=many")]);
+    child_ok("opencl_process::child_with_limits", &[("NETCL_LIMITS", limits), ("NETCL_CACHE", "0")]);
+    let wrong = child("opencl_process::child_without_drivers", &[("NETCL_LIMITS", "wg=many")]);
     let text = String::from_utf8_lossy(&wrong.stderr);
     assert!(text.contains("NETCL_LIMITS: \"wg=many\" cannot be used; write a list such as wg=64"), "{text}");
 }
@@ -167,7 +168,7 @@ fn the_environment_asks_for_profiling() {
         return;
     }
     for (value, expected) in [("1", "profiling=true"), ("0", "profiling=false")] {
-        let text = child_ok("opencl_process::child_reports_profiling", &[(PROFILE_VARIABLE, value)]);
+        let text = child_ok("opencl_process::child_reports_profiling", &[("NETCL_PROFILE_EVENTS", value)]);
         assert!(text.contains(expected), "{text}");
     }
 }

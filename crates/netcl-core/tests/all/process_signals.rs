@@ -399,6 +399,6 @@ fn child_forks_without_opencl() {
 fn a_child_of_a_process_without_opencl_is_like_its_parent() {
     child_ok(
         "process_signals::child_forks_without_opencl",
-        &[(LIBRARY_VARIABLE, "/nonexistent"), ("NETCL_DEVICE", "")],
+        &[("NETCL_OPENCL_LIB", "/nonexistent"), ("NETCL_DEVICE", "")],
     );
 }

@@ -26,7 +26,7 @@ enum Pass {
 }
 
 /// How a work-group is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Tile {
     queries: usize,
     keys: usize,
@@ -114,8 +114,7 @@ fn kernel(problem: &Problem, stream: &Stream, pass: Pass) -> Result<(Kernel, Til
     let dtype = problem.q.dtype();
     let Tile { queries, keys, tx, ty } = tile;
     let (d, dv, dropout) = (problem.d, problem.dv, u8::from(problem.drop.is_some()));
-    let key = format!("attention.cl:{name}:{dtype}:{queries}:{keys}:{tx}:{ty}:{d}:{dv}:{dropout}");
-    let kernel = stream.kernel(&key, || {
+    let kernel = stream.kernel(&(name, dtype, tile, [d, dv], dropout), || {
         let random = if dropout == 1 { PHILOX_CL } else { "" };
         let defines = format!(
             "#define QUERIES {queries}\n#define KEYS {keys}\n#define TX {tx}\n#define TY {ty}\n#define D {d}\n\

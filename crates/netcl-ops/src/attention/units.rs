@@ -178,7 +178,7 @@ fn map(op: &'static str, t: &Tensor, rows: usize) -> Result<[Arg; 2]> {
 fn kernel(problem: &Problem, stream: &Stream, pass: Pass) -> Result<Kernel> {
     let width = padded_width(problem);
     let (name, dtype, causal, mask) = (pass.name(), problem.q.dtype(), problem.causal, problem.mask.is_some());
-    stream.kernel(&format!("{name}:{dtype}:{width}:{causal}:{mask}"), || {
+    stream.kernel(&(name, dtype, width, causal, mask), || {
         let Walk { tile, stages, turns } = walk(problem, pass);
         let mut text = numbers(dtype);
         let values = [
@@ -317,8 +317,7 @@ pub(super) fn backward(problem: &Problem, stream: &Stream, backward: &Backward<'
     let stats = Tensor::uninit(q.queue(), [matrices, 2, pitch], DType::F32)?;
     let name = "attention_prepare";
     let lanes = padded_width(problem) * q.dtype().size() / UNIT;
-    let key = format!("{name}:{}:{lanes}", q.dtype());
-    let kernel = stream.kernel(&key, || (prepare_source(q.dtype(), lanes), name))?;
+    let kernel = stream.kernel(&(name, q.dtype(), lanes), || (prepare_source(q.dtype(), lanes), name))?;
     let mut args = Args::new();
     for t in [&out, &grad] {
         args.extend(buffer(t, Access::Read));

@@ -23,7 +23,7 @@ pub(super) fn work(
     let (dtype, label) = (problem.logits.dtype(), problem.labels.dtype().cl_type());
     let local = group_size(stream, dtype);
     let entry = format!("{name}_groups");
-    let kernel = stream.kernel(&format!("cross_entropy.cl:{entry}:{dtype}:{label}"), || {
+    let kernel = stream.kernel(&("cross_entropy.cl", &entry, dtype, label), || {
         let fence = stream.device_fence();
         let defines = format!("#define COMPUTE {}\n#define LABEL {label}\n#define FENCE {fence}\n", dtype.cl_type());
         (kernel_source(&defines, &[include_str!("cross_entropy.cl")]), &entry)

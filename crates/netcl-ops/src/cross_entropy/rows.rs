@@ -13,8 +13,8 @@ use netcl_core::{Error, Result};
 
 use crate::dense::{Args, ClCode, Job, Number, Stored, Views, group_size, with_stored};
 use crate::reduce::{Lane, Max, plain_row};
+use crate::row_tile::RowTile;
 use crate::softmax::cpu::powers;
-use crate::wide::Wide;
 
 const OP: &str = "cross_entropy_rows";
 /// Elements that a task of the native CPU should have.
@@ -116,7 +116,7 @@ impl Rows {
             items: self.rows * group,
             group: Some(group),
             local: group,
-            wide: Some(Wide { width, vectors: 1, lanes: group, group }),
+            wide: Some(RowTile { width, vectors: 1, lanes: group, group }),
         };
         job.run_cl(stream, &code)
     }

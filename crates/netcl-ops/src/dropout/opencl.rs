@@ -21,7 +21,7 @@ pub(super) fn work(
     place: &MaskPlace,
 ) -> Result<(Work, SmallVec<[Arg; 8]>)> {
     let dtype = x.dtype();
-    let kernel = stream.kernel(&format!("dropout.cl:{dtype}"), || {
+    let kernel = stream.kernel(&("dropout.cl", dtype), || {
         (kernel_source(&element_defines(dtype), &[PHILOX_CL, include_str!("dropout.cl")]), "dropout")
     })?;
     let (keep, scale) = keep_and_scale(p);

@@ -12,7 +12,7 @@ use smallvec::smallvec;
 use super::order::Pairs;
 use super::problem::{Args, Rows, check, host};
 use crate::elements::{element_defines, kernel_source};
-use crate::wide::Wide;
+use crate::row_tile::RowTile;
 
 pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &Tensor) -> Result<(Work, Args)> {
     let uint = IndexWidth::for_span(x.size().max(out.size()));
@@ -20,7 +20,7 @@ pub(super) fn take(rows: &Rows, stream: &Stream, x: &Tensor, at: &Tensor, out: &
     let width = if rows.along { 1 } else { whole_vectors(rows.inner, &[x, out]) };
     let bits = bits_type(size * width);
     let (index, uint_type) = (at.dtype().cl_type(), uint.names().0);
-    let kernel = stream.kernel(&format!("take.cl:take:{bits}:{index}:{uint_type}"), || {
+    let kernel = stream.kernel(&("take.cl:take", bits, index, uint_type), || {
         let outside = if bits == "uint4" { "#define OUTSIDE(bits) as_uint4((ulong2)(bits))\n" } else { "" };
         let defines = format!("#define BITS {bits}\n#define INDEX {index}\n#define UINT {uint_type}\n{outside}");
         (kernel_source(&defines, &[include_str!("take.cl")]), "take")
@@ -139,7 +139,7 @@ fn sort_on_device(rows: &Rows, stream: &Stream, at: &Tensor) -> Result<Order> {
     let keys = if rows.along {
         let uint = IndexWidth::for_span(count);
         let (index, uint_type) = (at.dtype().cl_type(), uint.names().0);
-        let kernel = stream.kernel(&format!("take.cl:destinations:{index}:{uint_type}"), || {
+        let kernel = stream.kernel(&("take.cl:destinations", index, uint_type), || {
             let defines = format!("#define INDEX {index}\n#define UINT {uint_type}\n");
             (kernel_source(&defines, &[include_str!("take.cl")]), "destinations")
         })?;
@@ -184,8 +184,8 @@ fn typed(
     width: usize,
 ) -> Result<Kernel> {
     let uint = uint.names().0;
-    stream.kernel(&format!("add_rows.cl:{name}:{dtype}:{keys}:{places}:{uint}:{width}"), || {
-        let (elements, vectors) = (element_defines(dtype), Wide::vectors(width).defines(dtype));
+    stream.kernel(&("add_rows.cl", name, dtype, [keys, places], uint, width), || {
+        let (elements, vectors) = (element_defines(dtype), RowTile::vectors(width).defines(dtype));
         let defines = format!("{elements}{vectors}#define KEYS {keys}\n#define PLACES {places}\n#define UINT {uint}\n");
         (kernel_source(&defines, &[include_str!("add_rows.cl")]), name)
     })

@@ -1,4 +1,4 @@
-//! What both backends are told: where a row of indices leads, and the launches for it.
+//! What both backends need to know: where a row of indices leads, and the launches for it.
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;

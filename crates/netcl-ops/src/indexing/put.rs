@@ -97,7 +97,7 @@ fn put_on_opencl(rows: &Rows, stream: &Stream, at: &Tensor, source: &Tensor, x: 
     let uint = IndexWidth::for_span(total.max(source.size()).max(x.size()));
     let bits = bits_type(x.dtype().size());
     let ([keys, places], count) = (order.types(), uint.names().0);
-    let kernel = stream.kernel(&format!("put.cl:put_rows:{bits}:{keys}:{places}:{count}"), || {
+    let kernel = stream.kernel(&("put.cl:put_rows", bits, keys, places, count), || {
         let defines =
             format!("#define BITS {bits}\n#define KEYS {keys}\n#define PLACES {places}\n#define UINT {count}\n");
         (kernel_source(&defines, &[include_str!("put.cl")]), "put_rows")
@@ -139,7 +139,7 @@ pub fn positions(base: &IndexTensor, indices: &IndexTensor, length: usize) -> Re
         Queue::Cpu(_) => positions_on_cpu(&base, &at, &out, length as i64),
         Queue::OpenCl(stream) => {
             let index = at.dtype().cl_type();
-            let kernel = stream.kernel(&format!("put.cl:positions:{index}"), || {
+            let kernel = stream.kernel(&("put.cl:positions", index), || {
                 (kernel_source(&format!("#define INDEX {index}\n"), &[include_str!("put.cl")]), "positions")
             })?;
             let mut args = Args::new();

@@ -311,7 +311,7 @@ fn launch(
         }
         Queue::OpenCl(stream) => {
             let (source, element) = (op.source(), out.dtype().cl_type());
-            let compiled = stream.kernel(&format!("integer.cl:{kernel}:{source}:{element}"), || {
+            let compiled = stream.kernel(&("integer.cl", kernel, source, element), || {
                 let defines = format!("#define EXPRESSION {source}\n#define OUT {element}\n");
                 (kernel_source(&defines, &[include_str!("integer.cl")]), kernel)
             })?;

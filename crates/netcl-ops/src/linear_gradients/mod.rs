@@ -107,7 +107,7 @@ fn work(stream: &Stream, dtype: DType, outputs: usize, features: usize) -> Resul
     };
     let side = [16, 8, 4, 2].into_iter().find(|&side| fits(side)).unwrap_or(1);
     let real = dtype.cl_type();
-    let kernel = stream.kernel(&format!("linear_gradients.cl:{real}:{side}"), || {
+    let kernel = stream.kernel(&("linear_gradients.cl", real, side), || {
         let defines = format!("#define COMPUTE {real}\n#define SIDE {side}\n");
         (kernel_source(&defines, &[include_str!("linear_gradients.cl")]), OP)
     })?;

@@ -29,7 +29,6 @@ use smallvec::SmallVec;
 
 use super::problem::{Matrix, Problem};
 use super::{Variant, check_variant};
-use crate::elements::kernel_source;
 use crate::prelude::Prelude;
 pub(crate) use arithmetic::Arithmetic;
 use choice::{Device, RegisterTile, Tile};
@@ -248,7 +247,8 @@ impl<'p> Multiplication<'p> {
         };
         match tile {
             Tile::One => {
-                let kernel = self.build(Variant::Naive, self.plain_prelude(what), include_str!("matmul_naive.cl"))?;
+                let kernel =
+                    self.build("matmul_naive", include_str!("matmul_naive.cl"), |prelude| self.plain(prelude, what))?;
                 let local = choice::flat_group(self.device);
                 let global = [p.n.next_multiple_of(local[0]), p.m.next_multiple_of(local[1]), self.z(split)];
                 let grid = Grid::new(global).local([local[0], local[1], 1]);
@@ -294,18 +294,18 @@ impl<'p> Multiplication<'p> {
         self.matrices() * split.parts
     }
 
-    fn plain_prelude(&self, what: Outcome) -> Prelude {
-        let mut prelude = Prelude::with_sums(self.problem.sum, self.index);
+    fn plain(&self, prelude: &mut Prelude<'_>, what: Outcome) {
+        prelude.sums(self.problem.sum, self.index);
         prelude.loads("T", "LOAD", self.problem.a.tensor.dtype(), self.problem.sum);
-        result(&mut prelude, self.problem, what);
-        self.define_prologue(&mut prelude);
-        prelude
+        result(prelude, self.problem, what);
+        self.define_prologue(prelude);
     }
 
     fn tiled_kernel(&self, side: usize, what: Outcome) -> Result<Kernel> {
-        let mut prelude = self.plain_prelude(what);
-        prelude.define("TILE", side);
-        self.build(Variant::Tiled, prelude, include_str!("matmul_tiled.cl"))
+        self.build("matmul_tiled", include_str!("matmul_tiled.cl"), |prelude| {
+            self.plain(prelude, what);
+            prelude.define("TILE", side);
+        })
     }
 
     /// The tile of large products that the selector's table has for the device.
@@ -322,8 +322,6 @@ impl<'p> Multiplication<'p> {
         further: &[(&str, &str)],
     ) -> Result<Kernel> {
         let p = self.problem;
-        let mut prelude = self.plain_prelude(what);
-        prelude.loads4("LOAD4", p.a.tensor.dtype(), p.sum);
         let RegisterTile { rows, cols, depth, r, c: columns, slices } = tile;
         let (a_lines, b_lines) = (a.rs.abs() < a.cs.abs(), b.cs.abs() <= b.rs.abs());
         // Neighbours are loaded together where they always lie together, on a boundary of four.
@@ -352,13 +350,14 @@ impl<'p> Multiplication<'p> {
             ("C_WIDTH", if plain && same && tile.run() == 4 { 4 } else { 1 }),
             ("UNROLLED", usize::from(!self.device.cpu_device)),
         ];
-        for (name, value) in values {
-            prelude.define(name, value);
-        }
-        for (name, value) in further {
-            prelude.define(name, value);
-        }
-        self.build(Variant::RegisterTiled, prelude, include_str!("matmul_register_tiled.cl"))
+        self.build("matmul_register_tiled", include_str!("matmul_register_tiled.cl"), |prelude| {
+            self.plain(prelude, what);
+            prelude.loads4("LOAD4", p.a.tensor.dtype(), p.sum);
+            prelude.defines(values);
+            for (name, value) in further {
+                prelude.define(name, value);
+            }
+        })
     }
 
     fn vectorized_kernel(
@@ -368,30 +367,22 @@ impl<'p> Multiplication<'p> {
         what: Outcome,
     ) -> Result<Kernel> {
         let p = self.problem;
-        let mut prelude = Prelude::with_sums(p.sum, self.index);
         let a = if pack_a { p.sum } else { p.a.tensor.dtype() };
-        prelude.loads("A", "LOAD_A", a, p.sum);
-        result(&mut prelude, p, what);
-        prelude.define("VEC", format_args!("{}{width}", p.sum.cl_type()));
-        prelude.define("VLOAD", format_args!("vload{width}"));
-        prelude.define("VSTORE", format_args!("vstore{width}"));
-        for (name, value) in [("WIDTH", width), ("ROWS", rows), ("VECTORS", vectors)] {
-            prelude.define(name, value);
-        }
-        prelude.define("PACKED_A", u8::from(pack_a));
-        prelude.define("PACKED_B", u8::from(pack_b));
         let plain = what == Outcome::Partial || (p.epilogue.is_none() && p.c.tensor.dtype() == p.sum);
-        prelude.define("PLAIN", u8::from(plain));
-        self.build(Variant::Vectorized, prelude, include_str!("matmul_vectorized.cl"))
+        self.build("matmul_vectorized", include_str!("matmul_vectorized.cl"), |prelude| {
+            prelude.sums(p.sum, self.index);
+            prelude.loads("A", "LOAD_A", a, p.sum);
+            result(prelude, p, what);
+            prelude.derive("VEC", format_args!("{}{width}", p.sum.cl_type()));
+            prelude.derive("VLOAD", format_args!("vload{width}"));
+            prelude.derive("VSTORE", format_args!("vstore{width}"));
+            prelude.defines([("WIDTH", width), ("ROWS", rows), ("VECTORS", vectors)]);
+            prelude.defines([("PACKED_A", pack_a), ("PACKED_B", pack_b), ("PLAIN", plain)].map(|(n, v)| (n, v.into())));
+        })
     }
 
-    fn build(&self, variant: Variant, prelude: Prelude, text: &str) -> Result<Kernel> {
-        self.build_named(variant.kernel_name(), prelude, text)
-    }
-
-    fn build_named(&self, name: &str, prelude: Prelude, text: &str) -> Result<Kernel> {
-        let key = format!("{name}{}", prelude.key);
-        self.stream.kernel(&key, || (kernel_source(&prelude.text, &[text]), name))
+    fn build(&self, name: &'static str, file: &str, define: impl Fn(&mut Prelude<'_>)) -> Result<Kernel> {
+        crate::prelude::kernel(self.stream, name, &[file], define)
     }
 
     fn number(&self, value: isize) -> Arg {

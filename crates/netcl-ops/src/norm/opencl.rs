@@ -13,7 +13,7 @@ use super::cost;
 use super::rows::{Rows, Saved};
 use super::statistics::{ChannelStatistics, Cut};
 use crate::dense::{Args, ClCode, Job, Number, group_size};
-use crate::wide::Wide;
+use crate::row_tile::RowTile;
 
 /// Elements of a row that each lane should have.
 const PER_LANE: usize = 4;
@@ -56,7 +56,7 @@ fn columns_code(kernel: &'static str) -> ClCode<'static> {
 /// How channels that are neighbours in memory are cut: a group has so many vectors of them in so many rows.
 #[derive(Clone, Copy)]
 struct Columns {
-    wide: Wide,
+    wide: RowTile,
     parts: usize,
     per: usize,
     groups: usize,
@@ -88,7 +88,7 @@ impl Columns {
         let parts = wanted.min(planes.samples / (rows * Self::ROWS)).max(1);
         let per = planes.samples.div_ceil(parts);
         let parts = planes.samples.div_ceil(per);
-        let wide = Wide { width, vectors: 4, lanes, group: Self::GROUP };
+        let wide = RowTile { width, vectors: 4, lanes, group: Self::GROUP };
         Some(Columns { wide, parts, per, groups: parts * blocks })
     }
 
@@ -101,7 +101,7 @@ impl Columns {
 /// A kernel that has a group for each channel, where the device has groups that large and there are parts enough for them.
 fn by_channel(stream: &Stream, kernel: &'static str, channels: usize, parts: usize) -> Option<ClCode<'static>> {
     const GROUP: usize = 64;
-    let wide = Wide { group: GROUP, ..Wide::vectors(1) };
+    let wide = RowTile { group: GROUP, ..RowTile::vectors(1) };
     (parts > 4 && largest_group(stream.device()) >= GROUP).then(|| ClCode {
         items: channels * GROUP,
         group: Some(GROUP),
@@ -111,14 +111,14 @@ fn by_channel(stream: &Stream, kernel: &'static str, channels: usize, parts: usi
 }
 
 /// How rows are held in registers, where they are: vectors must not reach from one channel into the next.
-fn in_registers(stream: &Stream, job: &Job, rows: Rows) -> Option<Wide> {
-    let wide = Wide::for_rows(stream, job.dtype, rows.n, &job.args)?;
+fn in_registers(stream: &Stream, job: &Job, rows: Rows) -> Option<RowTile> {
+    let wide = RowTile::for_rows(stream, job.dtype, rows.n, &job.args)?;
     (rows.span == 1 || rows.span.is_multiple_of(wide.width)).then_some(wide)
 }
 
 /// How vectors of a channel's elements are read, where whole ones are.
-fn in_planes(stream: &Stream, job: &Job, planes: Planes) -> Option<Wide> {
-    Wide::for_planes(stream, job.dtype, planes.span, &job.args)
+fn in_planes(stream: &Stream, job: &Job, planes: Planes) -> Option<RowTile> {
+    RowTile::for_planes(stream, job.dtype, planes.span, &job.args)
 }
 
 /// The cost of a step that touches next to nothing.

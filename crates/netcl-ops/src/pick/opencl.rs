@@ -13,7 +13,7 @@ pub(super) fn work(stream: &Stream, plan: &Plan, label: DType, n: usize) -> Resu
     // Types of one size share a program: their bits are moved, and the bits of a NaN are an argument.
     let bits = bits_type(plan.dtype.size());
     let label = label.cl_type();
-    let kernel = stream.kernel(&format!("pick.cl:{}:{bits}:{label}", plan.op), || {
+    let kernel = stream.kernel(&("pick.cl", plan.op, bits, label), || {
         let defines = format!("#define BITS {bits}\n#define LABEL {label}\n");
         (kernel_source(&defines, &[include_str!("pick.cl")]), plan.op)
     })?;

@@ -46,7 +46,7 @@ const LOAD_EACH: &str = "(COMPUTE4)(LOAD(p, i), LOAD(p, (i) + 1), LOAD(p, (i) + 
 
 fn kernel(stream: &Stream, name: &'static str, dtype: DType, lengths: &Lengths, more: &str) -> Result<Kernel> {
     let bits = lengths.packing.bits;
-    stream.kernel(&format!("quantized.cl:{name}:{dtype}:{bits}:{more}"), || {
+    stream.kernel(&("quantized.cl", name, dtype, bits, more), || {
         let elements = element_defines(dtype);
         let defines = format!("{elements}#define BITS {bits}\n#define KERNEL_{name}\n{more}");
         (kernel_source(&defines, &[include_str!("quantized.cl")]), name)

@@ -10,7 +10,7 @@ use super::Law;
 use crate::elements::{kernel_source, rounding};
 
 pub(super) fn work(stream: &Stream, law: Law, dtype: DType, n: u64) -> Result<Work> {
-    let kernel = stream.kernel(&format!("random.cl:{}:{dtype}", law.name()), || (program(dtype), law.name()))?;
+    let kernel = stream.kernel(&("random.cl", law.name(), dtype), || (program(dtype), law.name()))?;
     let per_block = if dtype == DType::F64 && !matches!(law, Law::Bernoulli { .. }) { 2 } else { 4 };
     let local = kernel.work_group_info()?.max_size.min(128);
     let grid = Grid::new([n.div_ceil(per_block).next_multiple_of(local as u64) as usize]).local([local]);

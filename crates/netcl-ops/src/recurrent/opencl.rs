@@ -28,7 +28,7 @@ const FEWEST_TERMS: usize = 16;
 const TILES: [(usize, usize); 6] = [(8, 8), (8, 4), (4, 4), (4, 2), (4, 1), (1, 1)];
 
 /// How a work-group is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Tile {
     /// Rows of a work-item.
     rows: usize,
@@ -109,8 +109,7 @@ impl Variant {
         let tile = Tile::choose(problem, stream, self.groups, self.terms);
         let Tile { rows, x, y, slices } = tile;
         let &Variant { name, saved, aligned, .. } = self;
-        let key = format!("recurrent.cl:{name}:{cell:?}:{saved}:{dtype}:{rows}:{x}:{y}:{slices}:{aligned}");
-        let kernel = stream.kernel(&key, || {
+        let kernel = stream.kernel(&(name, cell, saved, dtype, tile, aligned), || {
             let defines = format!(
                 "{}#define COMPUTE4 {}4\n#define LOAD4(p, i) ({})\n#define ALIGNED {}\n#define ROWS {rows}\n#define X {x}\n\
                  #define Y {y}\n#define SLICES {slices}\n#define GATES {}\n#define SAVED {saved}\n#define MEMORY {}\n\

@@ -1,6 +1,7 @@
 //! Vectors along the axis that lies densely in memory: the macros that kernels over them are compiled with.
 
 use std::fmt::Write as _;
+use std::hash::Hash;
 
 use netcl_core::kernels::expr::opencl::{CType, Helper};
 
@@ -27,9 +28,8 @@ impl Along<'_> {
     }
 
     /// What the source depends on, beside the reduction itself.
-    pub(super) fn key(&self) -> String {
-        let repeats: String = self.repeats.iter().map(|&r| if r { '0' } else { '1' }).collect();
-        format!("{repeats}:{}", self.ctype.name())
+    pub(super) fn key(&self) -> impl Hash {
+        (&self.repeats, self.ctype)
     }
 
     /// The macros of `reduce_groups.cl`: those of [`Writer::defines`], `VCOMPUTE`, `WIDTH`, `PLACE(r)`, `VALUE(v, d)`,

@@ -89,8 +89,7 @@ impl<'w> Groups<'w> {
             }
             _ => 1,
         };
-        let key = format!("reduce_groups.cl:{}:{}:{group}:{columns}", along.key(), parts > 1);
-        let kernel = writer.kernel(stream, &key, "reduce_groups", || {
+        let kernel = writer.kernel(stream, (along.key(), parts > 1, group, columns), "reduce_groups", || {
             let more = format!(
                 "#define GROUP {group}\n#define COLUMNS {}\n#define PARTIAL {}\n#define UNROLL {unroll}\n#define FENCE {}\n",
                 u8::from(columns),

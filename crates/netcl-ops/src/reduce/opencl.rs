@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fmt::Write as _;
+use std::hash::Hash;
 
 use netcl_core::backend::opencl::{Grid, Kernel, Source, Stream};
 use netcl_core::dtype::DType;
@@ -12,6 +13,7 @@ use netcl_core::kernels::group_limit::largest_group;
 use netcl_core::kernels::launch::{self, Access, Arg, Scalar, Work};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
+use smallvec::SmallVec;
 
 use super::engine::{Args, Carry, Combine, Run};
 use super::groups::Groups;
@@ -86,9 +88,8 @@ pub(super) fn launch(run: &Run<'_>, stream: &Stream) -> Result<()> {
     let shape = Shape::choose(run, stream, writer.accumulator());
     let (results, n) = (run.plan.kept.size(), run.plan.reduced.size());
     let kernel = |name: &str| {
-        writer.kernel(stream, "reduce.cl", name, || {
-            kernel_source(&writer.of_variant(shape.variant), &[include_str!("reduce.cl")])
-        })
+        writer
+            .kernel(stream, (), name, || kernel_source(&writer.of_variant(shape.variant), &[include_str!("reduce.cl")]))
     };
     let mut args = writer.inputs();
     args.extend(writer.kept());
@@ -202,27 +203,19 @@ impl<'r> Writer<'r> {
         self.index.names()
     }
 
-    /// A kernel of a file; `file` also says what the source depends on beside the reduction itself.
+    /// A kernel; `key` has what its source depends on beside the reduction itself.
     pub(super) fn kernel(
         &self,
         stream: &Stream,
-        file: &str,
+        key: impl Hash,
         name: &str,
         make: impl FnOnce() -> Source,
     ) -> Result<Kernel> {
         let run = self.run;
-        let key = |expr: &Option<Expr>| expr.as_ref().map_or(0, Expr::key);
-        let dtypes: String =
-            run.inputs.iter().chain([run.out]).chain(run.extras).map(|t| format!(":{}", t.dtype())).collect();
-        let key = format!(
-            "{file}:{name}:{:?}:{:?}:{}:{}{dtypes}:{:032x}:{:032x}",
-            run.op.carry,
-            self.index,
-            run.plan.kept.shape.len(),
-            run.plan.reduced.shape.len(),
-            key(&run.op.prologue),
-            key(&run.op.epilogue),
-        );
+        let dtypes: SmallVec<[DType; 8]> =
+            run.inputs.iter().chain([run.out]).chain(run.extras).map(|t| t.dtype()).collect();
+        let ranks = [run.plan.kept.shape.len(), run.plan.reduced.shape.len()];
+        let key = (name, key, run.op.carry, self.index, ranks, dtypes, &run.op.prologue, &run.op.epilogue);
         let limit = stream.device().info().max_parameter_size;
         let bytes = 8 * (8 + self.inputs().len() + self.kept().len() + self.outputs().len());
         if bytes > limit {

@@ -21,7 +21,7 @@ pub(super) fn work(stream: &Stream, lines: &Lines, x: &Tensor, out: &Tensor) -> 
     let (count, n) = (lines.kept.size(), lines.len);
     let alone = n < GROUP_FROM || (lines.columns && count >= MANY_LINES);
     let name = if alone { "scan_sequential" } else { "scan_group" };
-    let kernel = stream.kernel(&format!("scan.cl:{name}:{}", access.key()), || {
+    let kernel = stream.kernel(&("scan.cl", name, access.key()), || {
         (kernel_source(&access.defines(), &[include_str!("scan.cl")]), name)
     })?;
     let mut args = access.args();

@@ -8,7 +8,7 @@ use netcl_core::tensor::Tensor;
 use crate::elements::kernel_source;
 use crate::lines::{Lines, Prepared};
 use crate::lines_opencl::Access;
-use crate::wide::Wide;
+use crate::row_tile::RowTile;
 
 /// The launch for lines that lie densely; `None` for others.
 pub(super) fn in_registers(
@@ -28,13 +28,13 @@ pub(super) fn in_registers(
         steps.filter(|(n, _)| **n > 1).all(|(_, s)| s.unsigned_abs().is_multiple_of(width))
             && [x, out].iter().all(|t| t.layout().offset().is_multiple_of(width))
     };
-    let short = Wide::new(stream, dtype, n, aligned).map(|wide| (wide, "softmax_registers"));
-    let Some((wide, name)) = short.or_else(|| Wide::long(stream, dtype, n, aligned).map(|wide| (wide, "softmax_long")))
+    let short = RowTile::new(stream, dtype, n, aligned).map(|wide| (wide, "softmax_registers"));
+    let Some((wide, name)) =
+        short.or_else(|| RowTile::long(stream, dtype, n, aligned).map(|wide| (wide, "softmax_long")))
     else {
         return Ok(None);
     };
-    let key = format!("softmax_registers.cl:{name}:{}:{log}{}", access.key(), wide.key());
-    let kernel = stream.kernel(&key, || {
+    let kernel = stream.kernel(&(name, access.key(), log, wide), || {
         let (log, access, wide) = (u8::from(log), access.defines(), wide.defines(dtype));
         let defines = format!("#define LOG {log}\n#define KERNEL_{name}\n{access}{wide}");
         (kernel_source(&defines, &[include_str!("softmax_registers.cl")]), name)

@@ -164,7 +164,7 @@ impl Sorter<'_> {
 
     fn kernel(&self, name: &'static str) -> Result<Kernel> {
         let (dtype, uint) = (self.x.dtype(), self.uint.names().0);
-        self.stream.kernel(&format!("sort.cl:{name}:{dtype}:{uint}"), || {
+        self.stream.kernel(&("sort.cl", name, dtype, uint), || {
             let (bits, key, to_key, is_nan) = match dtype {
                 DType::F64 => {
                     ("ulong", "ulong", "double_key(b)", "((b) & 0x7fffffffffffffffUL) > 0x7ff0000000000000UL")
@@ -204,7 +204,7 @@ pub(super) fn put(lines: Lines, stream: &Stream, from: &Tensor, at: &Tensor, out
     let uint = IndexWidth::for_span(out.size().max(from.size()));
     let bits = bits_type(from.dtype().size());
     let (index, uint_type) = (at.dtype().cl_type(), uint.names().0);
-    let kernel = stream.kernel(&format!("put.cl:{bits}:{index}:{uint_type}"), || {
+    let kernel = stream.kernel(&("put.cl:put_lines", bits, index, uint_type), || {
         let defines = format!("#define BITS {bits}\n#define INDEX {index}\n#define UINT {uint_type}\n");
         (kernel_source(&defines, &[include_str!("put.cl")]), "put")
     })?;

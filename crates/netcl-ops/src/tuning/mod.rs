@@ -40,7 +40,7 @@ const FIRST_USE: Limits = Limits {
     enough: None,
 };
 
-/// What is told of every step; `false` ends the measurement with what is known.
+/// Called at every step; `false` ends the measurement with what is known.
 pub type Progress<'p> = &'p mut dyn FnMut(&Step<'_>) -> bool;
 
 /// A tile in local memory with a block of results in registers: rows, columns, depth; results of a work-item down and across.

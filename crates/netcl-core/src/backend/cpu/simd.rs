@@ -166,7 +166,7 @@ mod tests {
     }
 
     /// The canary for rust#158622: no loop of ours may be compiled with AVX-512 until that is fixed and this test
-    /// is changed on purpose. It fails for builds with `-C target-cpu=native` on such processors.
+    /// is changed on purpose. It fails for builds with `-C target-cpu=native` on such CPUs.
     #[test]
     fn auto_vectorised_loops_never_see_avx512() {
         assert!(

@@ -10,26 +10,24 @@ use super::error::{ClError, ClResult};
 use super::fork;
 use crate::env;
 
-/// The variable that names the library to load instead of the usual ones.
-pub const LIBRARY_VARIABLE: &str = env::OPENCL_LIB.name;
-
 /// No OpenCL library could be loaded; the text lists every name that was tried and the loader's answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("OpenCL is not available: {}; {}", tried.join("; "), self.advice())]
 pub struct LoadError {
     /// One line per name tried: the name and why it failed.
     pub tried: Vec<String>,
-    /// Whether [`LIBRARY_VARIABLE`] named the only one: then the variable is wrong, whatever is installed.
+    /// Whether [`env::OPENCL_LIB`] named the only one: then the variable is wrong, whatever is installed.
     pub named: bool,
 }
 
 impl LoadError {
     fn advice(&self) -> String {
+        let variable = env::OPENCL_LIB.name;
         if self.named {
-            format!("{LIBRARY_VARIABLE} names a file that cannot be loaded; correct or unset it")
+            format!("{variable} names a file that cannot be loaded; correct or unset it")
         } else {
             format!(
-                "install an OpenCL loader (Debian: ocl-icd-libopencl1) and a driver, or name the library in {LIBRARY_VARIABLE}"
+                "install an OpenCL loader (Debian: ocl-icd-libopencl1) and a driver, or name the library in {variable}"
             )
         }
     }
@@ -132,7 +130,6 @@ entry_points! {
         clEnqueueNDRangeKernel: clEnqueueNDRangeKernel_t,
         clEnqueueMarkerWithWaitList: clEnqueueMarkerWithWaitList_t,
         clEnqueueBarrierWithWaitList: clEnqueueBarrierWithWaitList_t,
-        clGetExtensionFunctionAddressForPlatform: clGetExtensionFunctionAddressForPlatform_t,
     }
     optional {
         // OpenCL 2.0 and 2.1. A loader may export them for drivers that lack them: ask the device's version first.

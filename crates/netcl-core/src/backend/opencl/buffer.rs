@@ -46,52 +46,27 @@ impl BitOr for MemFlags {
     }
 }
 
-/// Host memory that stays where it is while its owner lives, whatever happens to the owner itself.
+/// Host memory that stays where it is while its owner lives, whatever happens to the owner itself, and that a device may write into.
 ///
 /// # Safety
-/// `bytes` returns the same region every time until the value is dropped, also after the value was moved.
+/// `bytes_mut` returns the same region every time until the value is dropped, also after the value was moved, and the region has no
+/// other owner.
 pub unsafe trait StableBytes: Send + 'static {
-    /// The memory.
-    fn bytes(&self) -> &[u8];
-}
-
-/// [`StableBytes`] that nobody else sees, so that a device may write into it.
-///
-/// # Safety
-/// As for [`StableBytes`]; and the memory has no other owner.
-pub unsafe trait StableBytesMut: StableBytes {
     /// The memory.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
-// SAFETY: a vector's heap block does not move with the vector, and we never push to it.
+// SAFETY: a vector owns its heap block, which does not move with the vector, and we never push to it.
 unsafe impl<T: bytemuck::Pod + Send> StableBytes for Vec<T> {
-    fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(self)
-    }
-}
-// SAFETY: a vector owns its block alone.
-unsafe impl<T: bytemuck::Pod + Send> StableBytesMut for Vec<T> {
     fn bytes_mut(&mut self) -> &mut [u8] {
         bytemuck::cast_slice_mut(self)
     }
 }
-// SAFETY: the boxed block does not move with the box.
+
+// SAFETY: a box owns its block, which does not move with the box.
 unsafe impl<T: bytemuck::Pod + Send> StableBytes for Box<[T]> {
-    fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(self)
-    }
-}
-// SAFETY: a box owns its block alone.
-unsafe impl<T: bytemuck::Pod + Send> StableBytesMut for Box<[T]> {
     fn bytes_mut(&mut self) -> &mut [u8] {
         bytemuck::cast_slice_mut(self)
-    }
-}
-// SAFETY: the shared block does not move, and is immutable while shared.
-unsafe impl<T: bytemuck::Pod + Send + Sync> StableBytes for Arc<[T]> {
-    fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(self)
     }
 }
 
@@ -120,10 +95,10 @@ impl Buffer {
 
     /// A buffer that *is* the owner's memory (`USE_HOST_PTR`). The owner is dropped when the driver has deleted the buffer,
     /// after the last command that uses it.
-    pub fn from_host_memory<T: StableBytesMut>(context: &Context, flags: MemFlags, mut owner: T) -> ClResult<Buffer> {
+    pub fn from_host_memory<T: StableBytes>(context: &Context, flags: MemFlags, mut owner: T) -> ClResult<Buffer> {
         let memory = owner.bytes_mut();
         let (pointer, size) = (memory.as_mut_ptr(), memory.len());
-        // SAFETY: `StableBytesMut` promises memory of this size that stays in place while `owner` lives, and `owner` passes
+        // SAFETY: `StableBytes` promises memory of this size that stays in place while `owner` lives, and `owner` passes
         // to the buffer below.
         unsafe { Buffer::from_host_ptr(context, flags, pointer, size, Box::new(owner)) }
     }

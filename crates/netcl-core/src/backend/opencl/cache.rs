@@ -18,11 +18,6 @@ use serde::{Deserialize, Serialize};
 use self::files::{Trust, Unread};
 use crate::env;
 
-/// The variable that names the cache folder.
-pub const CACHE_DIR_VARIABLE: &str = env::CACHE_DIR.name;
-/// The variable that turns the cache off when it is `0`.
-pub const CACHE_VARIABLE: &str = env::CACHE.name;
-
 const MAGIC: &[u8; 8] = b"netclpc2";
 const EXTENSION: &str = "entry";
 const DEFAULT_MAX_BYTES: u64 = 1 << 30;
@@ -226,9 +221,10 @@ impl Store {
                 static TOLD: Once = Once::new();
                 TOLD.call_once(|| {
                     eprintln!(
-                        "netcl: nothing is cached: {} belongs to another user. Set {CACHE_DIR_VARIABLE} to a folder of your own, or \
-                         {CACHE_VARIABLE}=0",
-                        self.dir.display()
+                        "netcl: nothing is cached: {} belongs to another user. Set {} to a folder of your own, or {}=0",
+                        self.dir.display(),
+                        env::CACHE_DIR.name,
+                        env::CACHE.name
                     );
                 });
                 Err(io::Error::new(io::ErrorKind::PermissionDenied, "the folder belongs to another user"))

@@ -217,7 +217,7 @@ impl Device {
         self.0.limits
     }
 
-    /// What experiments have told so far; [`Device::probes`] makes them.
+    /// What probing found out so far; [`Device::probes`] makes them.
     pub(super) fn facts(&self) -> &Facts {
         &self.0.facts
     }

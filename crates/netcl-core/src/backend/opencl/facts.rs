@@ -1,4 +1,4 @@
-//! What experiments have told about a device: [`probe`](super::probe) makes them.
+//! What probing found out about a device: [`probe`](super::probe) makes them.
 
 use std::sync::OnceLock;
 

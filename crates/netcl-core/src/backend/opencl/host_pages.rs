@@ -7,7 +7,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::buffer::{StableBytes, StableBytesMut};
+use super::buffer::StableBytes;
 use super::device::{Device, DeviceType};
 use crate::backend::cpu::buffer::PAGE;
 use crate::backend::pages::{self, HUGE_FROM};
@@ -55,17 +55,10 @@ impl Drop for HostPages {
 // SAFETY: the mapping belongs to this value alone, and any thread may unmap it.
 unsafe impl Send for HostPages {}
 
-// SAFETY: the mapping stays where it is until the value is dropped.
+// SAFETY: the mapping stays where it is until the value is dropped, and belongs to it alone.
 unsafe impl StableBytes for HostPages {
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: a mapping of `len` bytes, zeroed by the system.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
-    }
-}
-// SAFETY: nobody else knows the mapping.
-unsafe impl StableBytesMut for HostPages {
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`.
+        // SAFETY: a mapping of `len` bytes, zeroed by the system.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

@@ -20,9 +20,6 @@ pub(super) use signals::give_up;
 /// How long a driver call may go on after an interrupt.
 pub const GRACE: Duration = Duration::from_secs(3);
 
-/// The variable that keeps all signal handlers as they are when it is `0`.
-pub const SIGNALS_VARIABLE: &str = env::SIGNALS.name;
-
 /// More threads than this inside a driver at once: the others are not counted.
 const SLOTS: usize = 128;
 

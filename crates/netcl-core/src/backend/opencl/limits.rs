@@ -5,9 +5,6 @@ use std::sync::OnceLock;
 
 use crate::env;
 
-/// The variable that holds the limits.
-pub const LIMITS_VARIABLE: &str = env::LIMITS.name;
-
 /// Caps on what a device reports; they hold for launches and allocations, too.
 ///
 /// ```
@@ -38,9 +35,7 @@ pub struct Limits {
 
 /// A part of `NETCL_LIMITS` that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{LIMITS_VARIABLE}: cannot use {part:?}: {why}; write {}", env::LIMITS.values
-)]
+#[error("{}: cannot use {part:?}: {why}; write {}", env::LIMITS.name, env::LIMITS.values)]
 pub struct LimitsError {
     /// The part between two commas.
     pub part: String,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use super::buffer::{Buffer, StableBytesMut};
+use super::buffer::{Buffer, StableBytes};
 use super::event::{Deps, Event};
 use super::queue::Queue;
 use super::source::ClSource;
@@ -244,7 +244,7 @@ impl ClMemory {
     }
 
     /// Starts a read of as many bytes as `out` has; the transfer keeps `out` until it is done.
-    pub fn download<T: StableBytesMut>(&self, stream: &Stream, offset: usize, mut out: T) -> Result<Transfer<T>> {
+    pub fn download<T: StableBytes>(&self, stream: &Stream, offset: usize, mut out: T) -> Result<Transfer<T>> {
         let buffer = self.ready(stream.queue(), stream.id())?;
         let nbytes = out.bytes_mut().len();
         let read = || Ok(stream.queue().read_async(&buffer, offset, out, &[])?);

@@ -1,7 +1,5 @@
 //! Platforms and discovery.
 
-use std::ffi::{CString, c_void};
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use opencl_sys::*;
@@ -117,27 +115,6 @@ impl Platform {
         drop(setting_up);
         // SAFETY: the ids are the driver's own.
         ids.into_iter().map(|id| unsafe { Device::from_int_ptr(id as usize) }).collect()
-    }
-
-    /// The address of an extension's function, or `None` when the platform or `device` does not list the extension.
-    ///
-    /// The extension string is what counts: a driver may return an address for anything.
-    pub fn extension_function(
-        &self,
-        device: &Device,
-        extension: &str,
-        function: &str,
-    ) -> ClResult<Option<NonNull<c_void>>> {
-        const CALL: &str = "clGetExtensionFunctionAddressForPlatform";
-        let api = api(CALL)?;
-        if !device.has_extension(extension) && !self.extensions().iter().any(|e| e == extension) {
-            return Ok(None);
-        }
-        let name = CString::new(function).map_err(|_| ClError::usage(CALL, "the name holds a zero byte"))?;
-        // SAFETY: the platform is valid and the name ends with a zero.
-        let address =
-            unsafe { (api.clGetExtensionFunctionAddressForPlatform)(self.0.id as cl_platform_id, name.as_ptr()) };
-        Ok(NonNull::new(address))
     }
 }
 

@@ -17,9 +17,6 @@ use super::info;
 use super::interrupts::InFlight;
 use crate::env;
 
-/// The variable that makes queues profile their commands.
-pub const PROFILE_VARIABLE: &str = env::PROFILE_EVENTS.name;
-
 /// An in-order command queue; clones are the same queue, and threads may share it.
 #[derive(Clone)]
 pub struct Queue(Arc<Inner>);

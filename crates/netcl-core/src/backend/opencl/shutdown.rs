@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::error::{ClError, ClResult};
 pub use super::exit::{finish_all, finish_at_exit, on_first_stream};
 use super::fork;
-pub use super::interrupts::{GRACE, SIGNALS_VARIABLE, catch_interrupts, install_interrupt_handler, interrupted};
+pub use super::interrupts::{GRACE, catch_interrupts, install_interrupt_handler, interrupted};
 use super::stream::Stream;
 use crate::error::Error;
 

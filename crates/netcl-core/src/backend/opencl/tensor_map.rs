@@ -22,7 +22,7 @@
 //! | 13 | steps from element to element less one, 3 bits for each axis from bit 0 on ([`TensorMap::stepped`]) |
 //! | 16, 18 | bytes of the box; bytes after which the swizzle repeats |
 //!
-//! Where a box begins is the kernel's to say, also before the array or behind its end, where it gets zeros; but along the dense axis it
+//! Where a box begins is the kernel's to say, also before the array or past its end, where it gets zeros; but along the dense axis it
 //! must begin at a multiple of 16 bytes. The engine takes anything else for an illegal instruction parameter and the context is lost.
 //! And its rows must be as long as the swizzle: the pieces of shorter ones do not lie where the matrix units look for them.
 

@@ -6,7 +6,7 @@ use bytemuck::Pod;
 use opencl_sys::*;
 
 use super::api::api;
-use super::buffer::{Buffer, StableBytes, StableBytesMut};
+use super::buffer::{Buffer, StableBytes};
 use super::error::{ClError, ClResult};
 use super::event::{Deps, Event};
 use super::fork;
@@ -27,22 +27,8 @@ impl Queue {
         unsafe { self.read_raw(buffer, offset, bytes.as_mut_ptr(), bytes.len(), true, Deps::NONE) }.map(drop)
     }
 
-    /// Starts a write and returns at once; the data lives in the returned transfer until it is done.
-    pub fn write_async<T: StableBytes>(
-        &self,
-        buffer: &Buffer,
-        offset: usize,
-        data: T,
-        after: &[&Event],
-    ) -> ClResult<Transfer<T>> {
-        let (pointer, len) = (data.bytes().as_ptr(), data.bytes().len());
-        // SAFETY: `StableBytes` keeps the memory in place, and the transfer keeps its owner until the command is done.
-        let event = unsafe { self.write_raw(buffer, offset, pointer, len, false, Deps::after(after).event())? };
-        Ok(Transfer { data: Some(data), event })
-    }
-
     /// Starts a read of as many bytes as `data` has and returns at once; [`Transfer::wait`] gives the data.
-    pub fn read_async<T: StableBytesMut>(
+    pub fn read_async<T: StableBytes>(
         &self,
         buffer: &Buffer,
         offset: usize,
@@ -51,7 +37,7 @@ impl Queue {
     ) -> ClResult<Transfer<T>> {
         let memory = data.bytes_mut();
         let (pointer, len) = (memory.as_mut_ptr(), memory.len());
-        // SAFETY: as in `write_async`; nobody else sees the memory.
+        // SAFETY: `StableBytes` keeps the memory in place, and the transfer keeps its owner until the command is done.
         let event = unsafe { self.read_raw(buffer, offset, pointer, len, false, Deps::after(after).event())? };
         Ok(Transfer { data: Some(data), event })
     }

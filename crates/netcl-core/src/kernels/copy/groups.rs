@@ -62,8 +62,7 @@ pub(super) fn fill(stream: &Stream, tensor: &Tensor, offset: u64, n: u64, bits: 
     let size = tensor.dtype().size();
     let ty = bits_type(size);
     let cut = Cut::new(offset, n, VECTOR_BYTES / size);
-    let key = format!("copy_groups.cl:fill_vectors:{ty}");
-    let kernel = stream.kernel(&key, || {
+    let kernel = stream.kernel(&("copy_groups.cl:fill_vectors", ty), || {
         let text = types(ty, ty, cut.width, true) + &identity(ty);
         (source(text, "fill_vectors"), "fill_vectors")
     })?;
@@ -121,12 +120,11 @@ impl Part<'_> {
         let cut = Cut::new(self.offsets[1], n, VECTOR_BYTES / from.size().max(to.size()));
         let aligned = (self.offsets[0] + cut.head).is_multiple_of(cut.width as u64);
         let bits = bits_type(from.size());
-        let name = if from == to { bits.to_owned() } else { format!("{from}:{to}") };
-        let kernel = stream.kernel(&format!("copy_groups.cl:copy_vectors:{name}:{aligned}"), || {
-            let text = if from == to {
-                types(bits, bits, cut.width, aligned) + &identity(bits)
-            } else {
-                types(declared(from), declared(to), cut.width, aligned) + &conversion(from, to)
+        let cast = (from != to).then_some((from, to));
+        let kernel = stream.kernel(&("copy_groups.cl:copy_vectors", bits, cast, aligned), || {
+            let text = match cast {
+                None => types(bits, bits, cut.width, aligned) + &identity(bits),
+                Some(_) => types(declared(from), declared(to), cut.width, aligned) + &conversion(from, to),
             };
             (source(text, "copy_vectors"), "copy_vectors")
         })?;
@@ -173,7 +171,7 @@ impl Part<'_> {
         }
         let (bits, index, rank) = (bits_type(size), self.index(), axes.len());
         let unit = if width > 1 { "uint4" } else { bits };
-        let kernel = stream.kernel(&format!("copy_groups.cl:copy_units:{unit}:{index:?}:{rank}"), || {
+        let kernel = stream.kernel(&("copy_groups.cl:copy_units", bits, unit, index, rank), || {
             let text = types(bits, bits, 1, true) + &identity(bits) + &places(rank, index);
             (source(format!("{text}#define UNIT {unit}\n"), "copy_units"), "copy_units")
         })?;
@@ -204,7 +202,7 @@ impl Part<'_> {
         let outer: SmallVec<[Axis; MAX_RANK]> =
             self.axes.iter().enumerate().filter(|(a, _)| *a != p && *a != q).map(|(_, axis)| *axis).collect();
         let (bits, index, rank) = (bits_type(size), self.index(), outer.len());
-        let kernel = stream.kernel(&format!("copy_groups.cl:copy_tiles:{bits}:{width}:{index:?}:{rank}"), || {
+        let kernel = stream.kernel(&("copy_groups.cl:copy_tiles", bits, width, index, rank), || {
             let text = types(bits, bits, width, true) + &identity(bits) + &places(rank, index);
             (source(format!("{text}#define TILE {side}\n#define PITCH {}\n", side + 1), "copy_tiles"), "copy_tiles")
         })?;

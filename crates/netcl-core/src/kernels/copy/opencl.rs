@@ -30,7 +30,7 @@ pub(super) fn fill(stream: &Stream, tensor: &Tensor, value: f64) -> Result<Vec<(
         let Some(strides) = &strides[0] else {
             return super::groups::fill(stream, tensor, offsets[0], shape.iter().product(), scalar(bits));
         };
-        let kernel = stream.kernel(&format!("copy.cl:fill_strided:{size}"), || {
+        let kernel = stream.kernel(&("copy.cl:fill_strided", size), || {
             (source(format!("#define BITS {}\n", bits_type(size))), "fill_strided")
         })?;
         let n: u64 = shape.iter().product();
@@ -58,8 +58,7 @@ pub(super) fn copy(stream: &Stream, src: &Tensor, dst: &Tensor) -> Result<Vec<(W
             return Ok(work);
         }
         // A cast of something strided.
-        let key = format!("copy.cl:copy_strided:{from}:{to}");
-        let kernel = stream.kernel(&key, || {
+        let kernel = stream.kernel(&("copy.cl:copy_strided", from, to), || {
             let types = format!("#define SRC {}\n#define DST {}\n", declared(from), declared(to));
             (source(types + &conversion(from, to)), "copy_strided")
         })?;

@@ -1,7 +1,6 @@
 //! Expressions as OpenCL kernels, built once per structure, dtypes and addressing; sizes and strides are arguments.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::{Args, Elementwise, Nest, Number, Prepared};
 use crate::backend::Queue;
@@ -14,38 +13,19 @@ use crate::kernels::expr::opencl::{
     Addressing, Arg as Place, ElementwiseSpec, IndexWidth, InputKind, InputSpec, KernelSource, elementwise_source,
 };
 use crate::kernels::launch::{Arg, Scalar, Work};
+use crate::kernels::memo::Memo;
 
-/// What a kernel's text depends on, beside its expression.
+/// What a kernel's source depends on, beside its expression.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Form {
+pub(super) struct Form {
     inputs: Vec<InputSpec>,
     outputs: Vec<DType>,
     addressing: Addressing,
     index: IndexWidth,
 }
 
-/// The kernel texts of one expression, by form.
-#[derive(Default)]
-pub(super) struct Sources(Mutex<HashMap<Form, Arc<KernelSource>>>);
-
-impl Sources {
-    fn get(&self, op: &Elementwise, form: Form) -> Result<Arc<KernelSource>> {
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = made.get(&form) {
-            return Ok(found.clone());
-        }
-        let source = Arc::new(elementwise_source(&ElementwiseSpec {
-            label: op.label(),
-            expr: op.expr(),
-            inputs: form.inputs.clone(),
-            outputs: form.outputs.clone(),
-            addressing: form.addressing,
-            index: form.index,
-        })?);
-        made.insert(form, source.clone());
-        Ok(source)
-    }
-}
+/// The kernel sources of one expression, by form.
+pub(super) type Sources = Memo<Form, KernelSource>;
 
 /// The kernel of an expression over these operands; without a device, as any would run it.
 fn kernel_source(
@@ -57,10 +37,20 @@ fn kernel_source(
     let (addressing, inputs) = addressing(stream, config, nest);
     let span = nest.operands.iter().map(|t| t.layout().end()).max().unwrap_or(0).max(nest.shape.size());
     let outputs = nest.outputs().iter().map(|t| t.dtype()).collect();
-    op.sources.get(op, Form { inputs, outputs, addressing, index: IndexWidth::for_span(span) })
+    let form = Form { inputs, outputs, addressing, index: IndexWidth::for_span(span) };
+    op.sources.get(&form, || {
+        elementwise_source(&ElementwiseSpec {
+            label: op.label(),
+            expr: op.expr(),
+            inputs: form.inputs.clone(),
+            outputs: form.outputs.clone(),
+            addressing: form.addressing,
+            index: form.index,
+        })
+    })
 }
 
-/// The text of that kernel, for readers.
+/// The source of that kernel, for readers.
 pub(super) fn text(op: &Elementwise, nest: &Nest<'_>) -> Result<String> {
     let Some(first) = nest.operands.first() else { return Ok(String::new()) };
     let selector = KernelSelector::of(first.queue());
@@ -82,13 +72,8 @@ pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: 
         let why = format!("{} needs {bytes} bytes of kernel arguments, the device takes {limit}; split it", op.label());
         return Err(Error::Unsupported { op: "elementwise", device: stream.device().name().to_owned(), why });
     }
-    let kernel = if op.relaxed {
-        let key = format!("{} relaxed", made.name);
-        let options = "-cl-fast-relaxed-math";
-        stream.kernel(&key, || (Source::new(made.source(), options), made.name.as_str()))?
-    } else {
-        stream.kernel(&made.name, || (Source::new(made.source(), ""), made.name.as_str()))?
-    };
+    let options = if op.relaxed { "-cl-fast-relaxed-math" } else { "" };
+    let kernel = stream.kernel(&(&made.name, options), || (Source::new(made.source(), options), made.name.as_str()))?;
     let most = kernel.work_group_info()?.max_size.min(config.local_size_1d);
     let grid = Grid::new([made.work_items(n).next_multiple_of(most)]).local([most]);
     Ok((Work::OpenCl(kernel, grid), arguments(nest, &made, scalars, n)))

@@ -168,7 +168,7 @@ impl Expr {
         &self.outputs
     }
 
-    /// The number of inputs: one more than the highest input used, or as many as [`Graph::finish_with`] was told.
+    /// The number of inputs: one more than the highest input used, or as many as [`Graph::finish_with`] was given.
     pub fn inputs(&self) -> usize {
         self.inputs
     }

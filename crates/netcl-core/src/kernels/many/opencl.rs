@@ -1,14 +1,11 @@
 //! Many tensors on an OpenCL device: tables, batches, launches.
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
 use super::segments::chunks;
 use super::source::{Body, Form, Text, row_length, write};
-use super::spec::Spec;
 use super::{Many, Operands, Segment, Segments};
 use crate::backend::opencl::{Grid, Source, Stream};
 use crate::dtype::DType;
@@ -17,6 +14,7 @@ use crate::kernel_selector::KernelSelector;
 use crate::kernels::elementwise::Number;
 use crate::kernels::group_limit::largest_group;
 use crate::kernels::launch::{Access, Arg, Scalar, Work};
+use crate::kernels::memo::Memo;
 use crate::tensor::Tensor;
 
 /// Vectors per work-item and chunk: enough to spread the cost of finding the chunk.
@@ -28,21 +26,8 @@ const MOST_SETS: usize = 8;
 
 type Args = SmallVec<[Arg; 8]>;
 
-/// The kernel texts of one expression, by form.
-#[derive(Default)]
-pub(super) struct Sources(Mutex<HashMap<Form, Arc<Text>>>);
-
-impl Sources {
-    fn get(&self, spec: &Spec, form: &Form) -> Arc<Text> {
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(text) = made.get(form) {
-            return text.clone();
-        }
-        let text = Arc::new(write(spec, form));
-        made.insert(form.clone(), text.clone());
-        text
-    }
-}
+/// The kernel sources of one expression, by form.
+pub(super) type Sources = Memo<Form, Text>;
 
 /// One launch's work.
 pub(super) struct Batch {
@@ -122,7 +107,7 @@ pub(super) fn batches(
                 chunk: shape.chunk,
                 body: if sums.is_some() { Body::Sum } else { Body::Map },
             };
-            let text = many.sources.get(&many.spec, &form);
+            let text = many.sources.get(&form, || Ok(write(&many.spec, &form)))?;
             let kernel = stream.kernel(&text.name, || (Source::new(text.source.clone(), ""), text.name.as_str()))?;
             let groups: usize = part.iter().map(|s| s.count.div_ceil(shape.chunk)).sum();
             let local = kernel.work_group_info()?.max_size.min(shape.local);

@@ -1,4 +1,4 @@
-//! The text of a kernel over many tensors.
+//! The kernel source of an expression over many tensors.
 //!
 //! ```text
 //! table: a long per chunk          segment << 32 | number of the chunk in it
@@ -15,7 +15,7 @@ use super::spec::{Spec, Target};
 use crate::dtype::DType;
 use crate::kernels::expr::opencl::{CType, Helper, inline_c, tag};
 
-/// What a kernel's text depends on, beside its expression.
+/// What a kernel's source depends on, beside its expression.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Form {
     /// The dtype of each list.

@@ -108,7 +108,7 @@ pub fn verdict(by: &Verdict<'_>, controls: &Tensor, at: usize) -> Result<()> {
 }
 
 fn opencl(stream: &Stream, real: DType, sum: DType, args: &mut SmallVec<[Arg; 8]>) -> Result<Work> {
-    let kernel = stream.kernel(&format!("verdict.cl:{real}:{sum}"), || {
+    let kernel = stream.kernel(&("verdict.cl", real, sum), || {
         let defines = format!("#define REAL {}\n#define SUM {}\n", real.cl_type(), sum.cl_type());
         (Source::new(defines + include_str!("verdict.cl"), ""), "verdict")
     })?;

@@ -345,27 +345,33 @@ impl<'j, T: Scratch> Block<'j, T> {
                 strides.push(dense(part.len));
             }
         }
-        let operands = places.iter().zip(&strides);
-        let sources: SmallVec<[Source<'_>; 8]> = (operands.clone().take(step.inputs.len()))
-            .map(|(&(data, dtype), strides)| Source { data, dtype, strides })
-            .collect();
-        let targets: SmallVec<[Target<'_>; 8]> = (operands.skip(step.inputs.len()))
-            .map(|(&(data, dtype), strides)| Target { data, dtype, strides })
-            .collect();
-        let size = part.rows * part.len;
         // SAFETY: the operands' layouts lie inside their memory (checked when the launch began), and the rows of this block
         // and this part of them inside the layouts; `kept` has a row of `length`, `temporary` one of `segment` elements for each
         // of the `together` rows and each value. Outputs do not overlap each other or an input other than element by element
         // (`Region::run`), and only this thread has these rows.
+        unsafe { self.run_step(step, &shape, &places, &strides) };
+    }
+
+    /// Runs the program of a step over a nest; its outputs are the last operands.
+    ///
+    /// # Safety
+    /// As for [`Program::run_nest_in`].
+    unsafe fn run_step<S: AsRef<[isize]>>(
+        &mut self,
+        step: &Step,
+        shape: &[usize],
+        places: &[(*mut u8, DType)],
+        strides: &[S],
+    ) {
+        let operands = || places.iter().zip(strides).map(|(&(data, dtype), strides)| (data, dtype, strides.as_ref()));
+        let sources: SmallVec<[Source<'_>; 8]> =
+            operands().take(step.inputs.len()).map(|(data, dtype, strides)| Source { data, dtype, strides }).collect();
+        let targets: SmallVec<[Target<'_>; 8]> =
+            operands().skip(step.inputs.len()).map(|(data, dtype, strides)| Target { data, dtype, strides }).collect();
+        let size = shape.iter().product();
+        // SAFETY: the caller's promise.
         unsafe {
-            step.program.run_nest_in(
-                &mut self.registers,
-                Nest { shape: &shape },
-                &sources,
-                &targets,
-                self.scalars,
-                0..size,
-            )
+            step.program.run_nest_in(&mut self.registers, Nest { shape }, &sources, &targets, self.scalars, 0..size)
         };
     }
 
@@ -384,22 +390,10 @@ impl<'j, T: Scratch> Block<'j, T> {
                 strides.push([1]);
             }
         }
-        let sources: SmallVec<[Source<'_>; 8]> =
-            places.iter().zip(&strides).map(|(&(data, dtype), strides)| Source { data, dtype, strides }).collect();
-        let targets: SmallVec<[Target<'_>; 8]> =
-            step.outputs.iter().map(|&id| Target { data: own(id), dtype: T::DTYPE, strides: &[1] }).collect();
-        let shape = [part.rows];
+        places.extend(step.outputs.iter().map(|&id| (own(id), T::DTYPE)));
+        strides.resize(places.len(), [1]);
         // SAFETY: as in `loop_step`; every node has `together` row values of its own, and inputs and outputs are different nodes.
-        unsafe {
-            step.program.run_nest_in(
-                &mut self.registers,
-                Nest { shape: &shape },
-                &sources,
-                &targets,
-                self.scalars,
-                0..part.rows,
-            );
-        }
+        unsafe { self.run_step(step, &[part.rows], &places, &strides) };
     }
 
     /// Writes row values to an output.

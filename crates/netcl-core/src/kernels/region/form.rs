@@ -1,4 +1,4 @@
-//! What the text of a kernel over rows depends on, beside its region.
+//! What the source of a kernel over rows depends on, beside its region.
 
 use std::fmt::Write as _;
 
@@ -23,7 +23,7 @@ pub(super) enum Access {
     Strided,
 }
 
-/// What a kernel's text depends on, beside its region.
+/// What a kernel's source depends on, beside its region.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Form {
     /// Inputs, then outputs.

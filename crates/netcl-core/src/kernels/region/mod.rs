@@ -156,7 +156,7 @@ impl Region {
             let what = format!("{} has (inputs, outputs) = {counts:?}: one dtype for each", self.spec.label);
             return Err(Error::argument(OP, what));
         }
-        Ok(opencl::typical_source(self, inputs, outputs))
+        opencl::typical_source(self, inputs, outputs)
     }
 
     /// Rows without elements: every reduction is its identity, so what is left are maps of row values.

@@ -1,14 +1,11 @@
 //! Launches of regions on OpenCL devices: which form of the kernel, which arguments.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use smallvec::SmallVec;
 
 use super::form::{Access, Form, KEPT_VECTORS, Param, Text};
 use super::geometry::{Geometry, Operand};
 use super::plan::Keep;
-use super::spec::{Extent, Spec};
+use super::spec::Extent;
 use super::{OP, Region, source};
 use crate::backend::opencl::{Grid, Source, Stream};
 use crate::dtype::DType;
@@ -18,6 +15,7 @@ use crate::kernels::expr::cpu::Program;
 use crate::kernels::expr::opencl::IndexWidth;
 use crate::kernels::group_limit::largest_group;
 use crate::kernels::launch::{Arg, Scalar, Work};
+use crate::kernels::memo::Memo;
 
 /// Work-items of a group for rows that do not fit registers, and for several short rows.
 const GROUP: usize = 256;
@@ -28,28 +26,15 @@ const ROWS_ALONE: usize = 4096;
 /// Vectors that wait in the registers of a work-item, over all values.
 const MAX_WAITING: usize = 6 * KEPT_VECTORS;
 
-/// The kernel texts of one region, by form.
-#[derive(Default)]
-pub(super) struct Sources(Mutex<HashMap<Form, Arc<Text>>>);
-
-impl Sources {
-    fn get(&self, spec: &Spec, form: &Form) -> Arc<Text> {
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = made.get(form) {
-            return found.clone();
-        }
-        let text = Arc::new(source::write(spec, form));
-        made.insert(form.clone(), text.clone());
-        text
-    }
-}
+/// The kernel sources of one region, by form.
+pub(super) type Sources = Memo<Form, Text>;
 
 /// Elements per vector for rows that lie densely: 16 bytes.
 fn dense_width(compute: DType) -> usize {
     if compute == DType::F64 { 2 } else { 4 }
 }
 
-pub(super) fn typical_source(region: &Region, inputs: &[DType], outputs: &[DType]) -> String {
+pub(super) fn typical_source(region: &Region, inputs: &[DType], outputs: &[DType]) -> Result<String> {
     let compute = Program::compute_type(inputs.iter().chain(outputs).copied());
     let access = |extent: &Extent| if *extent == Extent::Full { Access::Dense } else { Access::Row };
     let extents = region.spec.inputs.iter().chain(&region.spec.outputs).map(access);
@@ -62,7 +47,8 @@ pub(super) fn typical_source(region: &Region, inputs: &[DType], outputs: &[DType
         aligned: true,
         keep: keep(region, true),
     };
-    region.sources.get(&region.spec, &form).source.clone()
+    let text = region.sources.get(&form, || Ok(source::write(&region.spec, &form)))?;
+    Ok(text.source.clone())
 }
 
 /// What waits between loops, if there is room. Where nothing would, the kernel without is the same.
@@ -117,7 +103,7 @@ pub(super) fn work(
     let alone = !dense && geometry.rows() >= ROWS_ALONE && geometry.operands.iter().all(rows_lie_closer);
     form.keep = keep(region, !alone && lanes <= most && waiting <= MAX_WAITING);
     loop {
-        let text = region.sources.get(&region.spec, &form);
+        let text = region.sources.get(&form, || Ok(source::write(&region.spec, &form)))?;
         check_parameters(region, stream, &text)?;
         let kernel = stream.kernel(&text.name, || (Source::new(text.source.clone(), ""), text.name.as_str()))?;
         let allowed = floor_power_of_two(kernel.work_group_info()?.max_size.min(most));

@@ -11,7 +11,7 @@ use netcl_core::kernels::launch::{Access, Arg, Cost, Scalar};
 use netcl_core::tensor::Tensor;
 
 use super::super::epilogue::ConvEpilogue;
-use super::{Args, ConvLaunch, depthwise_channels, loads, places, result};
+use super::{Args, ConvLaunch, depthwise_channels, places, result};
 use crate::prelude::Prelude;
 
 /// Results below each other that a work-item computes at least, where there are as many.
@@ -30,6 +30,7 @@ const MAX_PARTS: usize = 64;
 const SECTOR: usize = 32;
 /// Images along the grid's last axis at most; work-items go on with further ones.
 const MAX_IMAGES: usize = 1 << 15;
+const FILES: &[&str] = &[include_str!("conv_depthwise.cl")];
 
 /// Whether the kernels can compute a convolution.
 pub(super) fn fits(g: &ConvGeometry) -> bool {
@@ -60,12 +61,11 @@ fn walk(this: &ConvLaunch<'_>, data: bool, [x, weight, out]: [&Tensor; 3]) -> Re
     let channels = g.groups * if data { 1 } else { g.filters };
     let grid = planes(this, x, [height.div_ceil(rows) * width, channels, g.n.min(MAX_IMAGES)]);
     let this = &wide_enough(this, grid_size(&grid));
-    let mut prelude = Prelude::with_sums(this.epilogue.sum, this.index);
-    loads(&mut prelude, x.dtype());
-    result(&mut prelude, this.epilogue);
-    this.define_prologue(&mut prelude);
-    window(&mut prelude, g, rows, data);
-    let kernel = this.kernel("depthwise", prelude, include_str!("conv_depthwise.cl"))?;
+    let kernel = this.kernel("depthwise", FILES, |prelude| {
+        this.define(prelude, x.dtype(), this.epilogue);
+        this.define_prologue(prelude);
+        window(prelude, g, rows, data);
+    })?;
     let mut args = places([x, weight, out]);
     args.extend(this.strides(x));
     args.extend(geometry(this, channels, data));
@@ -92,17 +92,12 @@ pub(super) fn backward_weight(this: &ConvLaunch<'_>, [grad, x, out]: [&Tensor; 3
     let this = &wide_enough(this, tiles + parts * lanes);
     let partial =
         (parts > 1).then(|| Tensor::uninit(out.queue(), [parts, out.size()], this.epilogue.sum)).transpose()?;
-    let mut prelude = Prelude::with_sums(this.epilogue.sum, this.index);
-    loads(&mut prelude, x.dtype());
-    match &partial {
-        Some(_) => result(&mut prelude, &ConvEpilogue::plain(this.epilogue.sum)),
-        None => result(&mut prelude, this.epilogue),
-    }
-    window(&mut prelude, g, rows, false);
-    for (name, value) in [("LANES", lanes), ("TY", down), ("TX", across)] {
-        prelude.define(name, value);
-    }
-    let kernel = this.kernel("depthwise_weight", prelude, include_str!("conv_depthwise.cl"))?;
+    let plain = partial.as_ref().map(|_| ConvEpilogue::plain(this.epilogue.sum));
+    let kernel = this.kernel("depthwise_weight", FILES, |prelude| {
+        this.define(prelude, x.dtype(), plain.as_ref().unwrap_or(this.epilogue));
+        window(prelude, g, rows, false);
+        prelude.defines([("LANES", lanes), ("TY", down), ("TX", across)]);
+    })?;
     let mut args = places([grad, x, partial.as_ref().unwrap_or(out)]);
     args.push(Arg::Local(beside * down * across * (lanes + 1) * this.epilogue.sum.size()));
     args.extend(this.strides(grad));
@@ -116,9 +111,10 @@ pub(super) fn backward_weight(this: &ConvLaunch<'_>, [grad, x, out]: [&Tensor; 3
 
 /// Adds parts up, in their order.
 pub(super) fn add_parts(this: &ConvLaunch<'_>, partial: &Tensor, out: &Tensor) -> Result<()> {
-    let mut prelude = Prelude::with_sums(this.epilogue.sum, this.index);
-    result(&mut prelude, this.epilogue);
-    let kernel = this.kernel("depthwise_sum", prelude, include_str!("conv_depthwise.cl"))?;
+    let kernel = this.kernel("depthwise_sum", FILES, |prelude| {
+        prelude.sums(this.epilogue.sum, this.index);
+        result(prelude, this.epilogue);
+    })?;
     let mut args = Args::new();
     args.push(Arg::Buffer(partial.storage().clone(), Access::Read));
     args.push(Arg::Buffer(out.storage().clone(), Access::Write));
@@ -190,7 +186,7 @@ fn compiled(g: &ConvGeometry) -> bool {
 }
 
 /// Defines the window: as numbers, or as the arguments of these names.
-fn window(prelude: &mut Prelude, g: &ConvGeometry, rows: usize, data: bool) {
+fn window(prelude: &mut Prelude<'_>, g: &ConvGeometry, rows: usize, data: bool) {
     const NAMES: [(&str, &str); 8] = [
         ("KH", "kh"),
         ("KW", "kw"),
@@ -201,9 +197,8 @@ fn window(prelude: &mut Prelude, g: &ConvGeometry, rows: usize, data: bool) {
         ("TOP", "top"),
         ("LEFT", "left"),
     ];
-    prelude.define("ROWS", rows);
-    prelude.define("DATA", u8::from(data));
-    prelude.define("ALIGNED", u8::from(compiled(g) && rows.is_multiple_of(g.stride[0])));
+    let aligned = compiled(g) && rows.is_multiple_of(g.stride[0]);
+    prelude.defines([("ROWS", rows), ("DATA", data.into()), ("ALIGNED", aligned.into())]);
     for ((name, argument), value) in NAMES.into_iter().zip(lengths(g)) {
         match compiled(g) {
             true => prelude.define(name, value),

@@ -35,6 +35,7 @@ const GROUPS_PER_UNIT: usize = 4;
 const TILES_EACH: usize = 4;
 /// Parts of a weight gradient that single work-items add up; more take a reduction.
 const FEW_PARTS: usize = 64;
+const FILES: &[&str] = &[include_str!("conv_depthwise_channels.cl")];
 
 /// The work-group.
 #[derive(Clone, Copy)]
@@ -76,25 +77,25 @@ fn group(this: &ConvLaunch<'_>, bytes_of_tile: usize) -> Group {
     Group { lanes, tiles }
 }
 
-/// The kernel of one direction, compiled for the window.
-fn prelude(
+/// Defines one direction of the window.
+fn define(
+    prelude: &mut Prelude<'_>,
     this: &ConvLaunch<'_>,
     x: &Tensor,
-    epilogue: &ConvEpilogue,
-    data: bool,
+    (epilogue, data): (&ConvEpilogue, bool),
     tile: [usize; 2],
     group: Group,
-) -> Prelude {
+) {
     let g = this.g;
     let sum = this.epilogue.sum;
-    let mut prelude = Prelude::with_sums(sum, this.index);
-    loads(&mut prelude, x.dtype());
+    prelude.sums(sum, this.index);
+    loads(prelude, x.dtype());
     prelude.loads4("LOAD4", x.dtype(), sum);
-    result(&mut prelude, epilogue);
+    result(prelude, epilogue);
     prelude.stores4("STORE4", epilogue.dtype);
-    prelude.define("SUM4", format!("{}4", sum.cl_type()));
+    prelude.derive("SUM4", format_args!("{}4", sum.cl_type()));
     let ([kh, kw], [sh, sw], [dh, dw], [top, left]) = (g.kernel, g.stride, g.dilation, g.before());
-    for (name, value) in [
+    prelude.defines([
         ("HIGH", tile[0]),
         ("WIDE", tile[1]),
         ("KH", kh),
@@ -108,10 +109,7 @@ fn prelude(
         ("DATA", usize::from(data)),
         ("LANES", group.lanes),
         ("TILES", group.tiles),
-    ] {
-        prelude.define(name, value);
-    }
-    prelude
+    ]);
 }
 
 /// The strides that the kernel asks for.
@@ -132,9 +130,10 @@ pub(super) fn walk(this: &ConvLaunch<'_>, data: bool, [x, weight, out]: [&Tensor
     let tile = g.stride.map(|stride| if data { SIDE.next_multiple_of(stride) } else { SIDE });
     let tiles = g.n * to[0].div_ceil(tile[0]) * to[1].div_ceil(tile[1]);
     let group = group(this, g.taps() * WIDTH * this.epilogue.sum.size());
-    let mut prelude = prelude(this, x, this.epilogue, data, tile, group);
-    this.define_prologue(&mut prelude);
-    let kernel = this.kernel(NAME, prelude, include_str!("conv_depthwise_channels.cl"))?;
+    let kernel = this.kernel(NAME, FILES, |prelude| {
+        define(prelude, this, x, (this.epilogue, data), tile, group);
+        this.define_prologue(prelude);
+    })?;
     let mut args = places([x, weight, out]);
     args.extend(strides(this, x));
     args.extend(geometry(this, from, to));
@@ -162,8 +161,10 @@ pub(super) fn weight(this: &ConvLaunch<'_>, [grad, x, out]: [&Tensor; 3]) -> Res
         .then(|| Tensor::uninit(out.queue(), [parts, out.size()], sum))
         .transpose()?;
     let target = partial.as_ref().unwrap_or(out);
-    let prelude = prelude(this, x, &ConvEpilogue::plain(sum), false, WEIGHT_TILE, group);
-    let kernel = this.kernel(NAME, prelude, include_str!("conv_depthwise_channels.cl"))?;
+    let plain = ConvEpilogue::plain(sum);
+    let kernel = this.kernel(NAME, FILES, |prelude| {
+        define(prelude, this, x, (&plain, false), WEIGHT_TILE, group);
+    })?;
     let mut args: Args = places([grad, x, target]);
     args.extend(strides(this, grad));
     args.extend(strides(this, x));

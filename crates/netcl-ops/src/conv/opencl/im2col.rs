@@ -14,9 +14,8 @@ use netcl_core::shape::Slice;
 use netcl_core::tensor::{Tensor, reshape};
 
 use super::super::epilogue::ConvEpilogue;
-use super::{Args, ConvLaunch, loads, result};
+use super::{Args, ConvLaunch, GEOMETRY, loads, result};
 use crate::matmul::{Epilogue, MatmulOptions, matmul_with};
-use crate::prelude::Prelude;
 use crate::reduce::{Axes, sum};
 
 /// Bytes of windows that are written out at once: large products fill a device.
@@ -27,6 +26,7 @@ const DEEPEST: usize = 8;
 
 /// Windows of an image below which a product of its own is too narrow.
 const NARROW: usize = 128;
+const FILES: &[&str] = &[GEOMETRY, include_str!("conv_im2col.cl")];
 /// Images whose windows are written out at once.
 pub(super) fn images_at_once(stream: &Stream, g: &ConvGeometry, sum: DType) -> usize {
     let info = stream.device().info();
@@ -123,13 +123,12 @@ pub(super) fn backward_data(this: &ConvLaunch<'_>, [grad, weight, out]: [&Tensor
             false => (grad, [pixels, g.groups * k * pixels]),
         };
         let cols = matmul_with(&weight, &grad, &options)?;
-        let mut prelude = Prelude::with_sums(this.epilogue.sum, this.index);
-        result(&mut prelude, this.epilogue);
-        prelude.define("DATA", 1);
-        prelude.define("STRIDE", this.stride());
         let grid = this.planes(g.input[0] * g.input[1], g.groups * g.channels, images);
-        let kernel =
-            this.kernel("col2im", prelude, concat!(include_str!("conv_geometry.cl"), include_str!("conv_im2col.cl")))?;
+        let kernel = this.kernel("col2im", FILES, |prelude| {
+            prelude.sums(this.epilogue.sum, this.index);
+            result(prelude, this.epilogue);
+            prelude.defines([("DATA", 1), ("STRIDE", this.stride())]);
+        })?;
         let mut args: Args = Args::new();
         args.push(Arg::Buffer(cols.storage().clone(), Access::Read));
         args.push(Arg::Buffer(out.storage().clone(), Access::Write));
@@ -224,23 +223,17 @@ fn windows(
     steps: [usize; 2],
 ) -> Result<()> {
     let g = this.g;
-    let mut prelude = Prelude::new(this.index);
-    match this.prologue {
-        // Numbers rather than bits, rounded as they would be in memory.
-        Some(prologue) => {
-            prelude.define("BITS", x.dtype().cl_type());
-            prelude.define("SUM", this.epilogue.sum.cl_type());
-            loads(&mut prelude, x.dtype());
-            result(&mut prelude, &ConvEpilogue { compute: prologue.compute, ..ConvEpilogue::plain(x.dtype()) });
-            this.define_prologue(&mut prelude);
-        }
-        None => {
-            prelude.define("BITS", bits_type(x.dtype().size()));
-        }
-    }
     let grid = this.planes(g.pixels(), g.groups * g.channels, images);
-    let kernel =
-        this.kernel("im2col", prelude, concat!(include_str!("conv_geometry.cl"), include_str!("conv_im2col.cl")))?;
+    let kernel = this.kernel("im2col", FILES, |prelude| {
+        prelude.index(this.index);
+        let Some(prologue) = this.prologue else { return prelude.define("BITS", bits_type(x.dtype().size())) };
+        // Numbers rather than bits, rounded as they would be in memory.
+        prelude.define("BITS", x.dtype().cl_type());
+        prelude.define("SUM", this.epilogue.sum.cl_type());
+        loads(prelude, x.dtype());
+        result(prelude, &ConvEpilogue { compute: prologue.compute, ..ConvEpilogue::plain(x.dtype()) });
+        this.define_prologue(prelude);
+    })?;
     let mut args: Args = Args::new();
     args.push(Arg::Buffer(x.storage().clone(), Access::Read));
     args.push(Arg::Scalar(Scalar::U64(x.layout().offset() as u64)));

@@ -6,10 +6,9 @@ use netcl_core::kernel_selector::{ConvPass, KernelVariant};
 use netcl_core::kernels::launch::{Access, Arg};
 use netcl_core::tensor::{Tensor, reshape};
 
-use super::{ConvLaunch, loads, places, result};
+use super::{ConvEpilogue, ConvLaunch, GEOMETRY, places};
 use crate::norm::ChannelStatistics;
 use crate::norm::statistics::Cut;
-use crate::prelude::Prelude;
 use crate::reduce::{Axes, sum};
 
 /// The most parts that the sums of a weight gradient are split into, and the fewest terms of one.
@@ -83,32 +82,33 @@ fn launch(
     let shape: Vec<usize> = std::iter::once(parts).chain(out.shape().iter().copied()).collect();
     let partial = (parts > 1).then(|| Tensor::uninit(out.queue(), shape.as_slice(), this.epilogue.sum)).transpose()?;
     let target = partial.as_ref().unwrap_or(out);
-    let mut prelude = Prelude::with_sums(this.epilogue.sum, this.index);
-    loads(&mut prelude, first.dtype());
-    match &partial {
-        Some(_) => result(&mut prelude, &super::ConvEpilogue::plain(this.epilogue.sum)),
-        None => result(&mut prelude, this.epilogue),
-    }
-    this.define_prologue(&mut prelude);
-    for (name, value) in
-        [("MODE", pass as usize), ("ROWS", tile_m), ("COLS", tile_n), ("DEPTH", depth), ("R", r), ("C", c)]
-    {
-        prelude.define(name, value);
-    }
-    // Only the data gradient looks back.
-    prelude.define("STRIDE", if pass == ConvPass::Data { this.stride() } else { 0 });
+    const NAME: &str = "conv_implicit_gemm";
+    let plain = partial.as_ref().map(|_| ConvEpilogue::plain(this.epilogue.sum));
+    let kernel = this.kernel(NAME, &[GEOMETRY, include_str!("conv_implicit_gemm.cl")], |prelude| {
+        this.define(prelude, first.dtype(), plain.as_ref().unwrap_or(this.epilogue));
+        this.define_prologue(prelude);
+        prelude.defines([
+            ("MODE", pass as usize),
+            ("ROWS", tile_m),
+            ("COLS", tile_n),
+            ("DEPTH", depth),
+            ("R", r),
+            ("C", c),
+            // Only the data gradient looks back.
+            ("STRIDE", if pass == ConvPass::Data { this.stride() } else { 0 }),
+        ]);
+        if statistics {
+            prelude.loads("KEPT_T", "KEPT", this.epilogue.dtype, this.epilogue.sum);
+        }
+        prelude.define("STATISTICS", u8::from(statistics));
+    })?;
     let statistics = if statistics {
-        prelude.loads("KEPT_T", "KEPT", this.epilogue.dtype, this.epilogue.sum);
         let cut = Cut { count: cols, per: tile_n };
         let shape = [g.groups * g.filters, cut.parts(), 2];
         Some(ChannelStatistics { parts: Tensor::uninit(out.queue(), shape, this.epilogue.sum)?, cut })
     } else {
         None
     };
-    prelude.define("STATISTICS", u8::from(statistics.is_some()));
-    const NAME: &str = "conv_implicit_gemm";
-    let kernel =
-        this.kernel(NAME, prelude, concat!(include_str!("conv_geometry.cl"), include_str!("conv_implicit_gemm.cl")))?;
     let mut args = places([first, second, target]);
     args.extend([parts, length].map(|value| this.number(value)));
     args.extend(statistics.iter().map(|found| Arg::Buffer(found.parts.storage().clone(), Access::Write)));

@@ -28,12 +28,14 @@ use smallvec::SmallVec;
 
 use super::Variant;
 use super::epilogue::ConvEpilogue;
-use crate::elements::kernel_source;
 use crate::norm::ChannelStatistics;
-use crate::prelude::{Inline, Prelude};
+use crate::prelude::{self, Inline, Prelude};
 use crate::prologue::{CheckedPrologue, TOO_DEAR, pays, pays_for_one};
 
 type Args = SmallVec<[Arg; 8]>;
+
+/// The file that most kernels have before their own.
+const GEOMETRY: &str = include_str!("conv_geometry.cl");
 
 /// An error if a variant was asked for that cannot compute a convolution.
 pub(super) fn check(stream: &Stream, op: &'static str, variant: Variant, g: &ConvGeometry, dtype: DType) -> Result<()> {
@@ -254,9 +256,15 @@ impl<'c> ConvLaunch<'c> {
         ConvLaunch { stream, g, prologue: None, epilogue, index, cost, config: None }
     }
 
-    fn kernel(&self, name: &str, prelude: Prelude, text: &str) -> Result<Kernel> {
-        let key = format!("{name}{}", prelude.key);
-        self.stream.kernel(&key, || (kernel_source(&prelude.text, &[text]), name))
+    fn kernel(&self, name: &'static str, files: &[&str], define: impl Fn(&mut Prelude<'_>)) -> Result<Kernel> {
+        prelude::kernel(self.stream, name, files, define)
+    }
+
+    /// Defines sums, how operands are loaded as sums, and what becomes of them.
+    fn define(&self, prelude: &mut Prelude<'_>, operands: DType, epilogue: &ConvEpilogue) {
+        prelude.sums(self.epilogue.sum, self.index);
+        loads(prelude, operands);
+        result(prelude, epilogue);
     }
 
     fn number(&self, value: usize) -> Arg {
@@ -302,7 +310,7 @@ impl<'c> ConvLaunch<'c> {
     }
 
     /// Defines PROLOGUE, if the images are computed.
-    fn define_prologue(&self, prelude: &mut Prelude) {
+    fn define_prologue(&self, prelude: &mut Prelude<'_>) {
         if let Some(prologue) = self.prologue {
             prelude.prologue(prologue.expr, &prologue.inline(COORDINATES));
         }
@@ -347,13 +355,11 @@ impl<'c> ConvLaunch<'c> {
 
     /// A kernel of `conv_naive.cl`.
     fn naive(&self, name: &'static str, operands: [&Tensor; 3], items: [usize; 3]) -> Result<()> {
-        let mut prelude = Prelude::with_sums(self.epilogue.sum, self.index);
-        loads(&mut prelude, operands[0].dtype());
-        result(&mut prelude, self.epilogue);
-        self.define_prologue(&mut prelude);
-        prelude.define("STRIDE", if name == "conv_naive_data" { self.stride() } else { 0 });
-        let kernel =
-            self.kernel(name, prelude, concat!(include_str!("conv_geometry.cl"), include_str!("conv_naive.cl")))?;
+        let kernel = self.kernel(name, &[GEOMETRY, include_str!("conv_naive.cl")], |prelude| {
+            self.define(prelude, operands[0].dtype(), self.epilogue);
+            self.define_prologue(prelude);
+            prelude.define("STRIDE", if name == "conv_naive_data" { self.stride() } else { 0 });
+        })?;
         let mut args = places(operands);
         args.extend(self.strides(operands[0]));
         if name == "conv_naive_weight" {
@@ -381,12 +387,12 @@ fn places(tensors: [&Tensor; 3]) -> Args {
 const COORDINATES: [(&str, &str); 4] = [("n", "n"), ("c", "c"), ("y", "y"), ("x", "x")];
 
 /// Defines how operands are loaded as sums.
-fn loads(prelude: &mut Prelude, dtype: DType) {
+fn loads(prelude: &mut Prelude<'_>, dtype: DType) {
     prelude.loads("T", "LOAD", dtype, dtype.accumulator());
 }
 
 /// Defines what becomes of a sum and how it is stored.
-fn result(prelude: &mut Prelude, epilogue: &ConvEpilogue) {
+fn result(prelude: &mut Prelude<'_>, epilogue: &ConvEpilogue) {
     let inputs = epilogue.inputs.iter().map(|input| input.dtype()).collect();
     let inline = Inline { compute: epilogue.compute, inputs, coordinates: COORDINATES };
     prelude.epilogue(epilogue.dtype, epilogue.expr.as_ref(), &inline);

@@ -5,8 +5,7 @@ use netcl_core::kernels::launch::Arg;
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
-use super::{ConvLaunch, loads, places, result};
-use crate::prelude::Prelude;
+use super::{ConvLaunch, GEOMETRY, places};
 
 const NAME: &str = "conv_tiled_local";
 /// Filters of a work-item.
@@ -28,15 +27,11 @@ pub(super) fn run(this: &ConvLaunch<'_>, [x, weight, out]: [&Tensor; 3]) -> Resu
         );
         return Err(Error::Unsupported { op: "conv2d", device: this.stream.device().name().to_owned(), why });
     };
-    let mut prelude = Prelude::with_sums(this.epilogue.sum, this.index);
-    loads(&mut prelude, x.dtype());
-    result(&mut prelude, this.epilogue);
-    this.define_prologue(&mut prelude);
-    for (name, value) in [("TX", side), ("TY", side), ("FILTERS", FILTERS)] {
-        prelude.define(name, value);
-    }
-    let kernel =
-        this.kernel(NAME, prelude, concat!(include_str!("conv_geometry.cl"), include_str!("conv_tiled_local.cl")))?;
+    let kernel = this.kernel(NAME, &[GEOMETRY, include_str!("conv_tiled_local.cl")], |prelude| {
+        this.define(prelude, x.dtype(), this.epilogue);
+        this.define_prologue(prelude);
+        prelude.defines([("TX", side), ("TY", side), ("FILTERS", FILTERS)]);
+    })?;
     let [rows, cols] = part(side);
     let mut args = places([x, weight, out]);
     args.push(Arg::Local(bytes(side)));

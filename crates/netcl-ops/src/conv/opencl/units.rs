@@ -59,7 +59,7 @@ impl Walk {
         [0, 1, 2].map(|axis| self.pixels[axis].div_ceil(self.corner[axis]))
     }
 
-    fn define(&self, prelude: &mut Prelude) {
+    fn define(&self, prelude: &mut Prelude<'_>) {
         for (name, length) in ["BOX_X", "BOX_Y", "BOX_N"].into_iter().zip(self.corner) {
             prelude.define(name, length);
         }
@@ -180,13 +180,14 @@ impl Engine<'_> {
         let this = self.launch;
         let Plan { columns, tiles, units, .. } = self.plan;
         let shared = self.plan.shared_tiles();
-        let mut prelude = Prelude::with_sums(epilogue.sum, this.index);
-        result(&mut prelude, epilogue);
-        define_units(&mut prelude, NAME, self.arithmetic, self.orders, [epilogue.dtype, epilogue.compute]);
-        define_tiles(&mut prelude, self.arithmetic, columns, self.orders, shared.is_some());
-        prelude.define("WINDOWS", self.windows);
-        self.walk.define(&mut prelude);
-        let kernel = wgmma_kernel(this.stream, NAME, &prelude, columns, include_str!("conv_units.cl"))?;
+        let kernel = wgmma_kernel(this.stream, NAME, columns, include_str!("conv_units.cl"), |prelude| {
+            prelude.sums(epilogue.sum, this.index);
+            result(prelude, epilogue);
+            define_units(prelude, NAME, self.arithmetic, self.orders, [epilogue.dtype, epilogue.compute]);
+            define_tiles(prelude, self.arithmetic, columns, self.orders, shared.is_some());
+            prelude.define("WINDOWS", self.windows);
+            self.walk.define(prelude);
+        })?;
         let groups = shared.map_or(tiles.min(units), |shared| shared.groups);
         let scratch = Tensor::uninit(out.queue(), [groups * 2 * MAP_BYTES / 4], DType::I32)?;
         let mut args = places([a, b, out]);
@@ -385,9 +386,10 @@ fn turn(this: &ConvLaunch<'_>, grad: &Tensor, walk: &Walk) -> Result<Tensor> {
     let boxes = boxes_x * boxes_y * boxes_n;
     let filters = grad.shape()[1];
     let out = Tensor::uninit(grad.queue(), [filters, boxes * SIDE], DType::F32)?;
-    let mut prelude = Prelude::new(this.index);
-    walk.define(&mut prelude);
-    let kernel = this.kernel(NAME, prelude, include_str!("conv_turn.cl"))?;
+    let kernel = this.kernel(NAME, &[include_str!("conv_turn.cl")], |prelude| {
+        prelude.index(this.index);
+        walk.define(prelude);
+    })?;
     let mut args = Args::new();
     args.push(Arg::Buffer(grad.storage().clone(), Access::Read));
     args.push(Arg::Scalar(Scalar::U64(grad.layout().offset() as u64)));

@@ -7,11 +7,9 @@ use netcl_core::tensor::Tensor;
 
 use super::{Args, ConvLaunch, result};
 use crate::matmul::matmul;
-use crate::prelude::Prelude;
 
 /// Bytes of transformed tiles at once.
 const BYTES: usize = 256 << 20;
-const TEXT: &str = include_str!("conv_winograd.cl");
 
 /// Convolves `x` as the geometry `g` says: that of `this`, or its flipped one, whose filters lie turned round in the weight.
 pub(super) fn run(this: &ConvLaunch<'_>, g: &ConvGeometry, flip: bool, [x, weight, out]: [&Tensor; 3]) -> Result<()> {
@@ -72,12 +70,13 @@ fn written(tensor: &Tensor) -> Arg {
 }
 
 fn launch(this: &ConvLaunch<'_>, name: &'static str, [x, y]: [usize; 2], args: Args, out: &Tensor) -> Result<()> {
-    let mut prelude = Prelude::with_sums(this.epilogue.sum, this.index);
-    result(&mut prelude, this.epilogue);
-    if name == "winograd_input" {
-        this.define_prologue(&mut prelude);
-    }
-    let kernel = this.kernel(name, prelude, TEXT)?;
+    let kernel = this.kernel(name, &[include_str!("conv_winograd.cl")], |prelude| {
+        prelude.sums(this.epilogue.sum, this.index);
+        result(prelude, this.epilogue);
+        if name == "winograd_input" {
+            this.define_prologue(prelude);
+        }
+    })?;
     // Each transform reads and writes about as much as its result has elements.
     let bytes = (2 * out.size() * 4) as f64;
     this.send(name, kernel, this.grid([x, y, 1]), args, out, Cost { flops: 0.0, bytes })

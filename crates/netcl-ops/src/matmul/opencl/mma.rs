@@ -10,6 +10,7 @@ use super::super::Variant;
 use super::Multiplication;
 use super::arithmetic::Arithmetic;
 use super::units::{COMMON, int};
+use crate::prelude::{self, Prelude};
 
 /// What a group computes, and what it keeps in local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +96,7 @@ impl Multiplication<'_> {
     }
 
     fn mma_kernel(&self, variant: Variant, arithmetic: Arithmetic, tile: Tile, orders: [bool; 2]) -> Result<Kernel> {
-        let mut prelude = self.units_prelude(variant, arithmetic, orders);
+        let name = variant.kernel_name();
         let values = [
             ("BM", tile.rows),
             ("BN", tile.cols),
@@ -104,15 +105,14 @@ impl Multiplication<'_> {
             ("WM", tile.warp[0]),
             ("WN", tile.warp[1]),
         ];
-        for (name, value) in values {
-            prelude.define(name, value);
-        }
-        let ty = arithmetic.name();
-        prelude.define("TYPES", format_args!("\".{ty}.{ty}\""));
-        let name = variant.kernel_name();
-        let key = format!("{name}{}", prelude.key);
-        let source = || (Source::new(prelude.text + COMMON + include_str!("../matmul_mma.cl"), ""), name);
-        self.stream.kernel(&key, source)
+        let define = |prelude: &mut Prelude<'_>| {
+            self.units(prelude, name, arithmetic, orders);
+            prelude.defines(values);
+            let ty = arithmetic.name();
+            prelude.derive("TYPES", format_args!("\".{ty}.{ty}\""));
+        };
+        let source = |prelude: String| Source::new(prelude + COMMON + include_str!("../matmul_mma.cl"), "");
+        prelude::kernel_of(self.stream, name, define, source)
     }
 }
 

@@ -93,12 +93,12 @@ impl<'p> Multiplication<'p> {
     }
 
     /// Defines A_VALUE or B_VALUE, if an operand is computed.
-    pub(super) fn define_prologue(&self, prelude: &mut Prelude) {
+    pub(super) fn define_prologue(&self, prelude: &mut Prelude<'_>) {
         let Some(prologue) = &self.problem.prologue else { return };
         prelude.prologue(prologue.expr, &inline(prologue, ["line", "term"]));
-        let name = if prologue.first { "A_VALUE" } else { "B_VALUE" };
-        prelude.define(&format!("{name}(v, line, term)"), "PROLOGUE(v, line, term, i0, i1)");
-        prelude.key.push_str(name);
+        let name = if prologue.first { "A_VALUE(v, line, term)" } else { "B_VALUE(v, line, term)" };
+        prelude.part(prologue.first);
+        prelude.derive(name, "PROLOGUE(v, line, term, i0, i1)");
     }
 
     /// The arguments that belong to [`Multiplication::define_prologue`].
@@ -122,14 +122,15 @@ impl<'p> Multiplication<'p> {
         let panels = lines.div_ceil(panel);
         let matrices: usize = batch.iter().product();
         let packed = Tensor::uninit(p.c.tensor.queue(), [matrices, panels, p.k, panel], p.sum)?;
-        let mut prelude = Prelude::with_sums(p.sum, self.index);
         let dtype = p.a.tensor.dtype();
-        prelude.loads("T", "LOAD", dtype, p.sum);
-        prelude.define("PANEL", panel);
-        if let Some(prologue) = prologue {
-            prelude.prologue(prologue.expr, &inline(prologue, ["line", "term"]));
-        }
-        let kernel = self.build_named("matmul_pack", prelude, include_str!("../matmul_pack.cl"))?;
+        let kernel = self.build("matmul_pack", include_str!("../matmul_pack.cl"), |prelude| {
+            prelude.sums(p.sum, self.index);
+            prelude.loads("T", "LOAD", dtype, p.sum);
+            prelude.define("PANEL", panel);
+            if let Some(prologue) = prologue {
+                prelude.prologue(prologue.expr, &inline(prologue, ["line", "term"]));
+            }
+        })?;
         let arg = Arg::Buffer(packed.storage().clone(), Access::Write);
         let mut args: Args = smallvec![from.arg.clone(), Arg::Scalar(Scalar::U64(from.at as u64)), arg];
         args.extend([lines, p.k, batch[1]].map(|value| self.count(value)));

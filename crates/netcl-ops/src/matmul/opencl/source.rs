@@ -13,7 +13,7 @@ pub(super) enum Outcome {
 }
 
 /// Defines what becomes of a sum and how it is stored.
-pub(super) fn result(prelude: &mut Prelude, problem: &Problem<'_>, what: Outcome) {
+pub(super) fn result(prelude: &mut Prelude<'_>, problem: &Problem<'_>, what: Outcome) {
     match what {
         Outcome::Partial => prelude.define("OUT", problem.sum.cl_type()),
         Outcome::Final => {

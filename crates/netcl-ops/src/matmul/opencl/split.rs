@@ -8,7 +8,6 @@ use smallvec::smallvec;
 
 use super::source::{Outcome, result};
 use super::{Args, Multiplication, choice};
-use crate::prelude::Prelude;
 
 /// Parts are multiples of this.
 const PART_STEP: usize = 4;
@@ -41,13 +40,13 @@ impl Multiplication<'_> {
     pub(super) fn reduce_by(&self, slices: usize, parts: &Tensor, split: Split) -> Result<()> {
         const NAME: &str = "matmul_splitk_reduce";
         let p = self.problem;
-        let mut prelude = Prelude::with_sums(p.sum, self.index);
-        result(&mut prelude, p, Outcome::Final);
         let [width, height] = choice::flat_group(self.device);
         let slices = slices.min(self.device.group / width);
-        prelude.define("SLICES", slices);
-        prelude.define("WIDTH", width);
-        let kernel = self.build_named(NAME, prelude, include_str!("../matmul_splitk_reduce.cl"))?;
+        let kernel = self.build(NAME, include_str!("../matmul_splitk_reduce.cl"), |prelude| {
+            prelude.sums(p.sum, self.index);
+            result(prelude, p, Outcome::Final);
+            prelude.defines([("SLICES", slices), ("WIDTH", width)]);
+        })?;
         let c = self.operand(&p.c, Access::Write);
         let mut args: Args = smallvec![
             Arg::Buffer(parts.storage().clone(), Access::Read),

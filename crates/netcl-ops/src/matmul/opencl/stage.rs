@@ -11,7 +11,6 @@ use super::super::problem::{Matrix, OperandPrologue};
 use super::arithmetic::Arithmetic;
 use super::prologue::inline;
 use super::{Args, Multiplication, Operand};
-use crate::prelude::Prelude;
 
 /// Rows of copies are multiples of so many elements: 16 bytes of the smallest.
 pub(super) const PITCH: usize = 8;
@@ -155,8 +154,8 @@ impl Multiplication<'_> {
         args.extend([length, rows, pitch, batch[1]].map(|value| self.count(value)));
         if arithmetic == Arithmetic::Tf32 && along_k && lines.step == 1 && lines.term_step != 1 {
             args.extend([lines.term_step, from.b0, from.b1].map(|stride| self.number(stride)));
-            let prelude = Prelude::new(self.index);
-            let kernel = self.build_named("matmul_turn", prelude, include_str!("../matmul_turn.cl"))?;
+            let kernel =
+                self.build("matmul_turn", include_str!("../matmul_turn.cl"), |prelude| prelude.index(self.index))?;
             let grid = Grid::new([rows.next_multiple_of(32), length.div_ceil(32) * 8, matrices]).local([32, 8, 1]);
             self.send("matmul_turn", kernel, grid, args, cost)?;
         } else {
@@ -173,21 +172,23 @@ impl Multiplication<'_> {
             // Vectors of eight numbers as they are, or of four floats that are cut into parts.
             let vector = if parts == 0 { 8 } else { 4 };
             let even = [from.at as isize, row_step, from.b0, from.b1].iter().all(|at| at % vector == 0);
-            let mut prelude = Prelude::new(self.index);
-            prelude.define("T", ty);
-            prelude.define("VECTOR", format_args!("{ty}8"));
-            prelude.define("PART", part);
-            prelude.define("PARTS", parts);
-            prelude.define("ALIGNED", u8::from(step == 1 && even));
             if let Some(prologue) = prologue {
-                prelude.define("SUM", p.sum.cl_type());
-                prelude.prologue(prologue.expr, &inline(prologue, ["at", "line"]));
                 // A product's lines are rows of the copy, or its terms are.
                 let swapped = along_k == prologue.first;
                 let strides = |o: &Operand| if swapped { [o.cs, o.rs, o.b0, o.b1] } else { [o.rs, o.cs, o.b0, o.b1] };
                 self.push_prologue_args(&mut args, Some(prologue), &inputs, strides);
             }
-            let kernel = self.build_named("matmul_split", prelude, include_str!("../matmul_split.cl"))?;
+            let kernel = self.build("matmul_split", include_str!("../matmul_split.cl"), |prelude| {
+                prelude.index(self.index);
+                prelude.define("T", ty);
+                prelude.derive("VECTOR", format_args!("{ty}8"));
+                prelude.define("PART", part);
+                prelude.defines([("PARTS", parts), ("ALIGNED", usize::from(step == 1 && even))]);
+                if let Some(prologue) = prologue {
+                    prelude.define("SUM", p.sum.cl_type());
+                    prelude.prologue(prologue.expr, &inline(prologue, ["at", "line"]));
+                }
+            })?;
             let group = self.device.group.min(128).min(pitch / PITCH);
             let grid = Grid::new([(pitch / PITCH).next_multiple_of(group), rows, matrices]).local([group, 1, 1]);
             self.send("matmul_split", kernel, grid, args, cost)?;

@@ -110,9 +110,6 @@ impl Multiplication<'_> {
 
     fn strip_kernel(&self, tile: StripTile, [a, b, _]: &[Operand; 3], split: Split) -> Result<Kernel> {
         let p = self.problem;
-        let mut prelude = self.plain_prelude(Outcome::Final);
-        prelude.loads4("LOAD4", p.a.tensor.dtype(), p.sum);
-        prelude.define("SUM4", format_args!("{}4", p.sum.cl_type()));
         // Neighbours are loaded together where they always lie together, on a boundary of four.
         let width =
             |step: isize, others: [isize; 4]| if step == 1 && others.iter().all(|n| n % 4 == 0) { 4 } else { 1 };
@@ -132,10 +129,12 @@ impl Multiplication<'_> {
             ("PARTS", usize::from(split.parts > 1)),
             ("UNROLLED", usize::from(!self.device.cpu_device)),
         ];
-        for (name, value) in values {
-            prelude.define(name, value);
-        }
-        prelude.define("FENCE", self.stream.device_fence());
-        self.build(Variant::Strip, prelude, include_str!("../matmul_strip.cl"))
+        self.build(Variant::Strip.kernel_name(), include_str!("../matmul_strip.cl"), |prelude| {
+            self.plain(prelude, Outcome::Final);
+            prelude.loads4("LOAD4", p.a.tensor.dtype(), p.sum);
+            prelude.derive("SUM4", format_args!("{}4", p.sum.cl_type()));
+            prelude.defines(values);
+            prelude.define("FENCE", self.stream.device_fence());
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! The tail wave of a device that computes one tile per unit, as stream-K has it: all units share the terms of its tiles.
 //!
-//! 4096 x 4096 results in tiles of 128 x 256 are 512 tiles: 132 units compute 396 of them in three rounds, and 116 remain. With a
+//! 4096 x 4096 results in tiles of 128 x 256 are 512 tiles: 132 units compute 396 of them in three waves, and 116 remain. With a
 //! group for each, 16 units would have nothing to do for a quarter of the time.
 //!
 //! ```text
@@ -88,9 +88,9 @@ impl Multiplication<'_> {
         }
         let (tiles, terms) = (self.tiles(tile.rows, tile.cols), self.problem.k);
         let room = |tail: &TailWave| tail.shared * tail.split.parts * tile.rows * tile.cols * self.problem.sum.size();
-        let dealt = TailWave::of(self.device.units, tile, tiles, terms);
-        let dealt = dealt.filter(|tail| room(tail) <= self.device.largest_allocation);
-        Some((dealt.unwrap_or(TailWave::none(tiles, terms)), fence(self.stream)?))
+        let shared = TailWave::of(self.device.units, tile, tiles, terms);
+        let shared = shared.filter(|tail| room(tail) <= self.device.largest_allocation);
+        Some((shared.unwrap_or(TailWave::none(tiles, terms)), fence(self.stream)?))
     }
 
     /// Launches the register-tiled kernel with a shared tail wave.
@@ -131,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_round_is_dealt_out() {
+    fn the_tail_wave_is_shared() {
         // 116 tiles on 132 units: each does 116/132 of a tile's terms.
         assert_eq!(tail(512, 4096), Some(TailWave { whole: 396, shared: 116, split: Split { parts: 2, depth: 3664 } }));
         // 24 tiles: five units for each.
-        let dealt = tail(288, 3072).unwrap();
-        assert_eq!((dealt.whole, dealt.shared, dealt.split.parts), (264, 24, 5));
-        assert_eq!(dealt.groups(), 264 + 120);
+        let shared = tail(288, 3072).unwrap();
+        assert_eq!((shared.whole, shared.shared, shared.split.parts), (264, 24, 5));
+        assert_eq!(shared.groups(), 264 + 120);
         // A third of a round: three units for each; with few terms, as many as are worth it.
         assert_eq!(tail(40, 4096), Some(TailWave { whole: 0, shared: 40, split: Split { parts: 3, depth: 1368 } }));
         assert_eq!(tail(10, 1024), Some(TailWave { whole: 0, shared: 10, split: Split { parts: 4, depth: 256 } }));

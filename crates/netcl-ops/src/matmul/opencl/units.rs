@@ -14,7 +14,7 @@ use super::stage::{Lines, Staged};
 use super::{Args, Multiplication, Operand, wgmma};
 use crate::prelude::Prelude;
 
-/// What stands before the text of a kernel of matrix units.
+/// What precedes every kernel source for matrix units.
 pub(super) const COMMON: &str = include_str!("../matmul_units.cl");
 
 /// Whether the product is better computed as the transposed product of the transposed operands.
@@ -98,34 +98,31 @@ impl Multiplication<'_> {
         self.epilogue_args(args);
     }
 
-    /// The settings that every kernel has.
-    pub(super) fn units_prelude(&self, variant: Variant, arithmetic: Arithmetic, orders: [bool; 2]) -> Prelude {
+    /// Defines what every kernel needs.
+    pub(super) fn units(&self, prelude: &mut Prelude<'_>, name: &str, arithmetic: Arithmetic, orders: [bool; 2]) {
         let p = self.problem;
-        let mut prelude = Prelude::with_sums(p.sum, self.index);
-        result(&mut prelude, p, Outcome::Final);
-        define_units(&mut prelude, variant.kernel_name(), arithmetic, orders, [p.c.tensor.dtype(), p.compute]);
-        prelude
+        prelude.sums(p.sum, self.index);
+        result(prelude, p, Outcome::Final);
+        define_units(prelude, name, arithmetic, orders, [p.c.tensor.dtype(), p.compute]);
     }
 }
 
 /// Defines what every kernel's operands and results are: `types` are those of the result and of the epilogue.
 pub(crate) fn define_units(
-    prelude: &mut Prelude,
+    prelude: &mut Prelude<'_>,
     kernel: &str,
     arithmetic: Arithmetic,
     orders: [bool; 2],
     types: [DType; 2],
 ) {
-    let values = [
+    prelude.part(arithmetic.name());
+    prelude.defines([
         ("SIZE", arithmetic.size()),
         ("PARTS", arithmetic.parts()),
         ("A_ALONG_K", usize::from(orders[0])),
         ("B_ALONG_K", usize::from(orders[1])),
         ("DENSE", dense_kind(types)),
-    ];
-    for (name, value) in values {
-        prelude.define(name, value);
-    }
+    ]);
     prelude.define("KERNEL", kernel);
     prelude.define("VALUE", types[1].cl_type());
 }

@@ -18,7 +18,7 @@ use super::arithmetic::Arithmetic;
 use super::stage::{Lines, Staged, UNIT};
 use super::units::{COMMON, int};
 use crate::COPY_ENGINE;
-use crate::prelude::Prelude;
+use crate::prelude::{self, Prelude};
 
 /// Columns of the narrowest tile that any product can have.
 pub(super) const NARROW: usize = 64;
@@ -215,9 +215,11 @@ impl Multiplication<'_> {
         orders: [bool; 2],
         shared_tail: bool,
     ) -> Result<Kernel> {
-        let mut prelude = self.units_prelude(variant, arithmetic, orders);
-        define_tiles(&mut prelude, arithmetic, columns, orders, shared_tail);
-        wgmma_kernel(self.stream, variant.kernel_name(), &prelude, columns, "")
+        let name = variant.kernel_name();
+        wgmma_kernel(self.stream, name, columns, "", |prelude| {
+            self.units(prelude, name, arithmetic, orders);
+            define_tiles(prelude, arithmetic, columns, orders, shared_tail);
+        })
     }
 }
 
@@ -231,46 +233,44 @@ pub(crate) fn map_args(map: &TensorMap) -> impl Iterator<Item = Arg> {
 
 /// Defines what the kernel's tiles and matrix instruction are.
 pub(crate) fn define_tiles(
-    prelude: &mut Prelude,
+    prelude: &mut Prelude<'_>,
     arithmetic: Arithmetic,
     columns: usize,
     orders: [bool; 2],
     shared_tail: bool,
 ) {
     let size = arithmetic.size();
-    let values = [
+    prelude.defines([
         ("BN", columns),
         ("BK", arithmetic.depth()),
         ("STAGES", arithmetic.stages(columns)),
         ("BAND", Arithmetic::band(columns)),
         ("SHARED_TAIL", usize::from(shared_tail)),
         ("AT_ONCE", (256 / columns).min(8)),
-    ];
-    for (name, value) in values {
-        prelude.define(name, value);
-    }
+    ]);
     let ty = arithmetic.name();
-    let instruction =
-        format_args!("\"wgmma.mma_async.sync.aligned.m64n{columns}k{}.f32.{ty}.{ty}\"", 32 / size).to_string();
-    prelude.define("INSTRUCTION", instruction);
+    let k = 32 / size;
+    prelude.derive("INSTRUCTION", format_args!("\"wgmma.mma_async.sync.aligned.m64n{columns}k{k}.f32.{ty}.{ty}\""));
     // 32-bit operands have no such flags: they lie along k or go through registers.
-    let majors = format!(", {}, {}", u8::from(!orders[0]), u8::from(!orders[1]));
-    prelude.define("MAJORS", format_args!("\"{}\"", if size == 2 { majors.as_str() } else { "" }));
+    match size {
+        2 => prelude.derive("MAJORS", format_args!("\", {}, {}\"", u8::from(!orders[0]), u8::from(!orders[1]))),
+        _ => prelude.derive("MAJORS", "\"\""),
+    }
 }
 
 /// The kernel, with what tells it how operands are copied where they are no plain matrices.
 pub(crate) fn wgmma_kernel(
     stream: &Stream,
     name: &'static str,
-    prelude: &Prelude,
     columns: usize,
     loader: &str,
+    define: impl Fn(&mut Prelude<'_>),
 ) -> Result<Kernel> {
-    stream.kernel(&format!("{name}{}", prelude.key), || {
+    prelude::kernel_of(stream, name, define, |prelude| {
         // The lists follow from BN, so the key need not hold them.
         let lists = operand_lists(columns);
-        let parts = [&prelude.text, loader, COMMON, &lists, COPY_ENGINE, include_str!("../matmul_wgmma.cl")];
-        (Source::new(parts.concat(), "").retargeted(), name)
+        let parts = [&prelude, loader, COMMON, &lists, COPY_ENGINE, include_str!("../matmul_wgmma.cl")];
+        Source::new(parts.concat(), "").retargeted()
     })
 }
 
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_round_is_dealt_out_where_that_saves_more_than_it_costs() {
+    fn the_tail_wave_is_shared_where_that_saves_more_than_it_costs() {
         let shared_tiles = |arithmetic, columns, tiles, k| {
             Plan::new(arithmetic, columns, tiles, k, 132)
                 .shared_tiles()

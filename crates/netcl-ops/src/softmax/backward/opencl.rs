@@ -5,12 +5,14 @@ use netcl_core::backend::opencl::Stream;
 
 use super::Shape;
 use crate::dense::{ClCode, Job, Number};
-use crate::wide::Wide;
+use crate::row_tile::RowTile;
 
 /// Runs the kernel for rows that fit registers; `false` for others, which are left to the row engine.
 pub(super) fn in_registers(stream: &Stream, job: Job, shape: Shape, log: bool) -> Result<bool> {
     let Shape { outer, len, inner } = shape;
-    let Some(wide) = Wide::for_rows(stream, job.dtype, len, &job.args).filter(|_| inner == 1) else { return Ok(false) };
+    let Some(wide) = RowTile::for_rows(stream, job.dtype, len, &job.args).filter(|_| inner == 1) else {
+        return Ok(false);
+    };
     let code = ClCode {
         file: "softmax_backward.cl",
         text: include_str!("softmax_backward.cl"),

@@ -11,8 +11,8 @@ use crate::elements::{load_aligned, rounding, store_aligned};
 /// How the rows of a tensor are held in the registers of work-items: each has some vectors, side by side with its neighbours'.
 ///
 /// A row is read once and written once, whatever happens to it in between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wide {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RowTile {
     /// Elements of a vector; 1 where rows do not begin at multiples of 16 bytes.
     pub(crate) width: usize,
     /// Vectors of a work-item.
@@ -32,10 +32,10 @@ const WIDE_GROUP: usize = 256;
 /// Rows that so few work-items can hold in short shares get these: their neighbours read what lies side by side.
 const SHORT: usize = 16;
 
-impl Wide {
+impl RowTile {
     /// For rows of `n` elements, if they are short enough for the device's work-groups. `aligned` says whether every row
     /// begins at a multiple of 16 bytes, given that `n` elements are one.
-    pub(crate) fn new(stream: &Stream, dtype: DType, n: usize, aligned: impl Fn(usize) -> bool) -> Option<Wide> {
+    pub(crate) fn new(stream: &Stream, dtype: DType, n: usize, aligned: impl Fn(usize) -> bool) -> Option<RowTile> {
         if n == 0 {
             return None;
         }
@@ -46,23 +46,23 @@ impl Wide {
         let vectors = if lanes(short) <= SHORT { short } else { HELD / width };
         let lanes = lanes(vectors);
         let group = 1 << largest_group(stream.device()).min(WIDE_GROUP.max(lanes)).ilog2();
-        (lanes <= group && lanes <= MOST_LANES).then_some(Wide { width, vectors, lanes, group })
+        (lanes <= group && lanes <= MOST_LANES).then_some(RowTile { width, vectors, lanes, group })
     }
 
     /// For rows of any length, in as many pieces as it takes: a group has one row, of which it holds a piece at a time.
-    pub(crate) fn long(stream: &Stream, dtype: DType, n: usize, aligned: impl Fn(usize) -> bool) -> Option<Wide> {
+    pub(crate) fn long(stream: &Stream, dtype: DType, n: usize, aligned: impl Fn(usize) -> bool) -> Option<RowTile> {
         if n == 0 {
             return None;
         }
         let vector = VECTOR_BYTES / dtype.size();
         let width = if n.is_multiple_of(vector) && aligned(vector) { vector } else { 1 };
         let lanes = 1 << largest_group(stream.device()).min(MOST_LANES).ilog2();
-        Some(Wide { width, vectors: HELD / width, lanes, group: lanes })
+        Some(RowTile { width, vectors: HELD / width, lanes, group: lanes })
     }
 
-    /// [`Wide::new`] for the dense tensors of a launch, whose rows or elements of parameters all have `n` elements.
-    pub(crate) fn for_rows(stream: &Stream, dtype: DType, n: usize, args: &Args) -> Option<Wide> {
-        Wide::new(stream, dtype, n, |width| args.aligned(width))
+    /// [`RowTile::new`] for the dense tensors of a launch, whose rows or elements of parameters all have `n` elements.
+    pub(crate) fn for_rows(stream: &Stream, dtype: DType, n: usize, args: &Args) -> Option<RowTile> {
+        RowTile::new(stream, dtype, n, |width| args.aligned(width))
     }
 
     /// A kernel that has a slot of local memory for each work-item, over so many rows.
@@ -71,15 +71,15 @@ impl Wide {
     }
 
     /// For whole vectors of the `beside` neighbours that a channel has in dense tensors; a group has one row of any length.
-    pub(crate) fn for_planes(stream: &Stream, dtype: DType, beside: usize, args: &Args) -> Option<Wide> {
-        let wide = Wide::long(stream, dtype, beside, |width| args.aligned(width)).filter(|wide| wide.width > 1)?;
+    pub(crate) fn for_planes(stream: &Stream, dtype: DType, beside: usize, args: &Args) -> Option<RowTile> {
+        let wide = RowTile::long(stream, dtype, beside, |width| args.aligned(width)).filter(|wide| wide.width > 1)?;
         let group = wide.group.min(WIDE_GROUP);
-        Some(Wide { lanes: group, group, ..wide })
+        Some(RowTile { lanes: group, group, ..wide })
     }
 
-    /// One vector of so many elements for each work-item, which need nobody else.
-    pub(crate) fn vectors(width: usize) -> Wide {
-        Wide { width, vectors: 1, lanes: 1, group: WIDE_GROUP }
+    /// Independent work-items: each has one vector of so many elements.
+    pub(crate) fn vectors(width: usize) -> RowTile {
+        RowTile { width, vectors: 1, lanes: 1, group: WIDE_GROUP }
     }
 
     /// The work-items of a launch over so many rows.
@@ -87,15 +87,10 @@ impl Wide {
         rows.div_ceil(self.group / self.lanes) * self.group
     }
 
-    /// What the macros depend on.
-    pub(crate) fn key(&self) -> String {
-        format!(":{}:{}:{}", self.width, self.vectors, self.group)
-    }
-
     /// `GROUP`, `WIDTH`, `VECTORS`, `VCOMPUTE`, `LOADV(p)`, `STOREV(v, p)`; `LOADC(p)` and `STOREC(v, p)` for
     /// parameters and statistics.
     pub(crate) fn defines(&self, dtype: DType) -> String {
-        let Wide { width, vectors, group, .. } = *self;
+        let RowTile { width, vectors, group, .. } = *self;
         let compute = if dtype == DType::F64 { "double" } else { "float" };
         let vector = if width == 1 { compute.to_owned() } else { format!("{compute}{width}") };
         // The kernel's own elements bring that of a single one.
