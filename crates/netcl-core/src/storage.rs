@@ -1,5 +1,6 @@
 //! The memory behind tensors: a closed choice of backends, a version counter, and the pending upload.
 
+mod derived;
 mod transfer;
 
 use std::fmt;
@@ -21,6 +22,9 @@ pub struct Storage {
     persistent: AtomicBool,
     /// Whether the tensor that lived here has moved: a program that was recorded with it would go on in the wrong place.
     left: AtomicBool,
+    /// Whether somebody may write to the memory without raising the version.
+    exposed: AtomicBool,
+    derived: derived::Derived,
     /// Guards native memory while a kernel runs; OpenCL orders its kernels by queue instead.
     guard: RwLock<()>,
 }
@@ -73,6 +77,8 @@ impl Storage {
             version: AtomicU64::new(0),
             persistent: AtomicBool::new(false),
             left: AtomicBool::new(false),
+            exposed: AtomicBool::new(false),
+            derived: derived::Derived::default(),
             guard: RwLock::new(()),
         }
     }

@@ -42,7 +42,10 @@ impl Tensor {
     /// Whoever reads or writes through it must keep the storage alive and stay inside the layout.
     pub fn cpu_ptr(&self) -> Option<*mut u8> {
         match self.storage.cpu_memory() {
-            Ok((ptr, nbytes)) if nbytes > 0 => Some(ptr.wrapping_add(self.layout.offset() * self.dtype.size())),
+            Ok((ptr, nbytes)) if nbytes > 0 => {
+                self.storage.expose();
+                Some(ptr.wrapping_add(self.layout.offset() * self.dtype.size()))
+            }
             _ => None,
         }
     }

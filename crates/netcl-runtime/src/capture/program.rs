@@ -47,7 +47,6 @@ pub(crate) struct Program {
     /// Those of them in which tensors lived when the program was recorded.
     homes: Vec<Arc<Storage>>,
     /// Shared memory that a replay writes.
-    written: Vec<Arc<Storage>>,
     written_ids: HashSet<usize>,
     /// The part of that which is not the program's own: parameters, the state of an optimizer.
     changed: Vec<(Arc<Storage>, Queue)>,
@@ -58,7 +57,8 @@ pub(crate) struct Program {
 }
 
 enum Entry {
-    Run(Box<Bound>),
+    /// A launch, and what it writes of the memory that is not hidden in the program.
+    Run(Box<Bound>, Box<[Arc<Storage>]>),
     Host(HostAction),
 }
 
@@ -260,7 +260,6 @@ impl Program {
             }
         }
         let changed = written.iter().filter(|(storage, _)| !held.contains(&storage.identity())).cloned().collect();
-        let written = written.into_iter().map(|(storage, _)| storage).collect();
         // Inputs last: what may be read where it lies depends on what is written.
         let stand_ins: HashMap<usize, usize> =
             input_needs.iter().enumerate().map(|(i, &need)| (Arc::as_ptr(&needs[need].stand_in) as usize, i)).collect();
@@ -287,9 +286,16 @@ impl Program {
                     *storage = taken[input].clone();
                 }
             }
-            entries.push(Entry::Run(Box::new(Bound::new(launch)?.at(place))));
+            let writes = launch.args.iter().filter_map(|arg| match arg {
+                Arg::Buffer(storage, Access::Write) if written_ids.contains(&storage.identity()) => {
+                    Some(storage.clone())
+                }
+                _ => None,
+            });
+            let writes = writes.collect();
+            entries.push(Entry::Run(Box::new(Bound::new(launch)?.at(place)), writes));
         }
-        let runs = entries.iter().filter(|entry| matches!(entry, Entry::Run(_))).count();
+        let runs = entries.iter().filter(|entry| matches!(entry, Entry::Run(..))).count();
         let stats = CaptureStats {
             launches: runs,
             host_actions: entries.len() - runs,
@@ -301,7 +307,7 @@ impl Program {
         };
         let homes = shared.iter().map(|(storage, _)| storage).filter(|storage| !storage.was_left()).cloned().collect();
         let precision = Precision::current();
-        Ok(Program { precision, entries, inputs, shared, homes, written, written_ids, changed, origins, slots, stats })
+        Ok(Program { precision, entries, inputs, shared, homes, written_ids, changed, origins, slots, stats })
     }
 
     pub(crate) fn stats(&self) -> &CaptureStats {
@@ -342,7 +348,7 @@ impl Program {
                 continue;
             }
             for &(entry, at) in &input.uses {
-                if let Entry::Run(bound) = &mut self.entries[entry] {
+                if let Entry::Run(bound, _) = &mut self.entries[entry] {
                     bound.set_buffer(at, &storage)?;
                 }
             }
@@ -355,23 +361,22 @@ impl Program {
     pub(crate) fn run(&mut self) -> Result<()> {
         self.join()?;
         let watched = launch::has_sink();
-        let done = self.entries.iter_mut().try_for_each(|entry| match entry {
+        self.entries.iter_mut().try_for_each(|entry| match entry {
             // Profilers and counters see replayed launches as well.
-            Entry::Run(bound) if watched => launch::submit(bound.launch().clone()),
-            Entry::Run(bound) => bound.run(),
+            Entry::Run(bound, _) if watched => launch::submit(bound.launch().clone()),
+            Entry::Run(bound, writes) => {
+                // Launch by launch, since what follows may have kept packed weights; first, since an error leaves some written.
+                writes.iter().for_each(|storage| storage.raise_version());
+                bound.run()
+            }
             Entry::Host(action) => action(),
-        });
-        // Also after an error: some of it was written.
-        if !watched {
-            self.written.iter().for_each(|storage| storage.raise_version());
-        }
-        done
+        })
     }
 
     /// The launches alone, each changed before it runs.
     pub(crate) fn run_launches(&self, mut change: impl FnMut(usize, &mut Launch) -> Result<()>) -> Result<()> {
         let launches = self.entries.iter().filter_map(|entry| match entry {
-            Entry::Run(bound) => Some(bound.launch()),
+            Entry::Run(bound, _) => Some(bound.launch()),
             Entry::Host(_) => None,
         });
         for (at, launch) in launches.enumerate() {

@@ -150,6 +150,11 @@ impl CpuBuffer {
             self.origin = Origin::Discarded(block);
         }
     }
+
+    /// Whether the memory belongs to somebody else.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self.origin, Origin::Foreign(_))
+    }
 }
 
 impl Drop for CpuBuffer {

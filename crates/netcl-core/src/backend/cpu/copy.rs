@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 
 pub use cast::{cast, cast_strided};
 pub use strided::copy_strided;
+pub use transpose::transpose;
 
 /// The least a thread is woken for: copying this much takes longer than waking it.
 const GRAIN: usize = 128 << 10;

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
 use super::interrupt;
+use crate::backend::Queue;
 use crate::error::{Error, Result};
 use crate::kernels::argument::{Access, Arg, Scalar};
 use crate::storage::Storage;
@@ -19,6 +20,16 @@ pub struct CpuKernel(Arc<Body>);
 /// nobody else touches those it writes.
 pub struct CpuArgs<'a> {
     args: &'a [Arg],
+}
+
+/// What [`CpuArgs::derived`] keeps, alive as long as this value is.
+pub struct Derived(Arc<Storage>);
+
+impl Derived {
+    /// Its memory, which nobody writes.
+    pub fn memory(&self) -> Result<*const u8> {
+        self.0.cpu_memory().map(|(first, _)| first.cast_const())
+    }
 }
 
 enum Guard<'a> {
@@ -95,6 +106,21 @@ impl CpuArgs<'_> {
             return Ok(ptr);
         }
         Err(Error::argument("launch", format!("argument {at} reaches {end} bytes into a storage of {nbytes}")))
+    }
+
+    /// The contents of a buffer in another form, which `fill` writes: kept beside them from the second use on, until they are written
+    /// or freed. `None` where nothing is kept: the kernel computes it in memory of its launch. Two forms have different keys.
+    pub fn derived(
+        &self,
+        at: usize,
+        key: &[usize],
+        (queue, nbytes): (&Queue, usize),
+        fill: impl FnOnce(*mut u8) -> Result<()>,
+    ) -> Result<Option<Derived>> {
+        match self.args.get(at) {
+            Some(Arg::Buffer(storage, Access::Read)) => Ok(storage.derived(queue, key, nbytes, fill)?.map(Derived)),
+            _ => Err(Error::argument("launch", format!("argument {at} of the kernel is not a buffer that is read"))),
+        }
     }
 
     /// The whole number at a position.

@@ -20,6 +20,6 @@ pub mod simd;
 pub mod threads;
 
 pub use buffer::{CpuBuffer, CpuMemoryStats};
-pub use kernel::{CpuArgs, CpuKernel};
+pub use kernel::{CpuArgs, CpuKernel, Derived};
 pub use queue::{CpuDevice, CpuQueue};
 pub use threads::{num_threads, parallel_for, set_num_threads};

@@ -8,14 +8,7 @@ use crate::backend::cpu::simd::{self, Level};
 /// # Safety
 /// All those places must be valid for reading and writing and the destination must not overlap the source; `T` has 1, 2, 4
 /// or 8 bytes.
-pub(super) unsafe fn transpose<T: Copy>(
-    src: *const T,
-    src_row: isize,
-    dst: *mut T,
-    dst_row: isize,
-    nj: usize,
-    nk: usize,
-) {
+pub unsafe fn transpose<T: Copy>(src: *const T, src_row: isize, dst: *mut T, dst_row: isize, nj: usize, nk: usize) {
     // 16 x 16 elements at a time: whole cache lines on both sides are used up before others push them out.
     const BLOCK: usize = 16;
     let (whole_j, whole_k) = (nj / BLOCK * BLOCK, nk / BLOCK * BLOCK);
