@@ -230,7 +230,9 @@ fn convolve(
                 found = opencl::forward(stream, &g, [x, weight, &out], (prologue, &epilogue), chosen, statistics)?;
             }
         }
-        _ if g.is_product() => product(&g, x, weight, &out, (prologue, &epilogue))?,
+        _ if g.is_product() && (prologue.is_some() || !cpu::suits_product(&g, x)) => {
+            product(&g, x, weight, &out, (prologue, &epilogue))?;
+        }
         _ => {
             if statistics {
                 let parts = Tensor::uninit(x.queue(), [out.shape()[1], 1, 2], out.dtype().accumulator())?;

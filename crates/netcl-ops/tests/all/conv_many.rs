@@ -1,4 +1,4 @@
-//! Convolutions of many filters and channels on the native CPU, which computes them as products of packed panels.
+//! Convolutions of many filters and channels on the native CPU, whose vectors are filters, and weights that stay packed.
 
 use netcl_core::backend::cpu::threads::set_num_threads;
 use netcl_core::device::manager;
@@ -39,6 +39,33 @@ fn many_filters_and_channels() {
         grid.cell(&device, format!("{dtype} {case:?}"), || run(&device, dtype, case, None));
     }
     grid.finish(4 * MANY.len());
+}
+
+#[test]
+fn packed_weights_stay_until_the_weight_is_written() {
+    let queue = manager().cpu().queue;
+    for case in [
+        case([1, 20, 7, 7], 67, [3, 3]).pad([1, 1, 1, 1]),
+        case([1, 8, 30, 30], 8, [3, 3]).groups(8).pad([1, 1, 1, 1]),
+        case([2, 40, 7, 7], 33, [1, 1]),
+        case([1, 5, 32, 16], 12, [1, 1]),
+    ] {
+        let (x, _) = operand(&queue, case.x, Form::Dense, 1, DType::F32);
+        let (weight, _) = operand(&queue, case.weight(), Form::Dense, 2, DType::F32);
+        let options = case.options(None);
+        let computed = |weight: &Tensor| {
+            let out = conv2d(&x, weight, None, &options).unwrap();
+            let dx = conv2d_backward_data(&out, weight, x.shape(), &options).unwrap();
+            [out.to_host::<f32>().unwrap(), dx.to_host::<f32>().unwrap()]
+        };
+        for round in 0..3 {
+            let expected = computed(&weight.duplicate().unwrap());
+            for _ in 0..3 {
+                assert_eq!(computed(&weight), expected, "{case:?} in round {round}");
+            }
+            weight.assign(&operand(&queue, case.weight(), Form::Dense, 10 + round, DType::F32).0).unwrap();
+        }
+    }
 }
 
 #[test]

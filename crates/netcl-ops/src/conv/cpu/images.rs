@@ -112,6 +112,12 @@ impl Place {
         Ok(SharedPtr::new(args.checked_memory(at, self.end * size)?.wrapping_add(self.offset * size)))
     }
 
+    /// What tells it from other places in the same memory.
+    pub(super) fn key(&self) -> [usize; 6] {
+        let [a, b, c, d] = self.strides.map(|stride| stride as usize);
+        [self.dtype as usize, self.offset, a, b, c, d]
+    }
+
     /// The distance of an element from the first, in bytes.
     pub(super) fn bytes(&self, index: [usize; 4]) -> isize {
         let elements: isize = index.iter().zip(self.strides).map(|(&i, stride)| i as isize * stride).sum();
@@ -131,6 +137,14 @@ pub(super) struct Room {
     /// Zeros after the last plane of each channel: what may be read there must be no numbers that spoil a sum by being
     /// multiplied by zero.
     pub(super) after: usize,
+}
+
+impl Room {
+    /// One channel after the other.
+    pub(super) fn of(planes: &Planes, channels: usize) -> Room {
+        let (channel, phase) = (planes.channel(), planes.plane());
+        Room { image: channels * channel, channel, phase, after: channel - planes.used() }
+    }
 }
 
 /// Copies so many images, of so many channels each, to planes.

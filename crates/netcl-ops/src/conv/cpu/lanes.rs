@@ -7,8 +7,8 @@
 //!      f1   |        |        |        |     pixels, multiply each by one            each step: load a vector of pixels for
 //!      ...  +--------+--------+--------+     value of every filter                   F gradients and T taps, F * T products
 //!
-//!   tile:   as block, but the vectors come from a panel that was packed for it, one after the other, and the single values
-//!           from rows that lie anywhere: a product of matrices that need not exist
+//!   tile:   as block, but the vectors are filters of a packed panel, one after the other, and the single values pixels that
+//!           lie anywhere: a product with a matrix of windows that need not exist
 //! ```
 //!
 //! AVX-512 is written with intrinsics, which the compiler's trouble with auto-vectorised AVX-512 does not touch. Memory is read
@@ -27,6 +27,8 @@ pub(super) trait Sum: Element + std::ops::Add<Output = Self> {
 
 /// Vectors of pixels in a block, at most.
 pub(super) const VECTORS: usize = 3;
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
 /// Taps in a block of dot products.
 pub(super) const TAPS: usize = 3;
 
@@ -41,8 +43,10 @@ type Block<S> =
 type Dots<S> = unsafe fn(grad: &[S], stride: usize, x: [&[S]; TAPS], vectors: usize, sums: &mut [S]);
 
 /// `out[r][..] = sum over k of rows[r][steps[k]] * panel[k][..]`, for a block of `R` rows by `P` vectors; rows of `out` lie
-/// `pitch` apart, and `add` keeps what is there. The processor must have the instructions, and every row an element at every step.
-type Tile<S> = unsafe fn(rows: &[*const S], steps: &[isize], panel: &[S], out: &mut [S], pitch: usize, add: bool);
+/// `pitch` apart, and `add` keeps what is there. Each step asks for a cache line from `ahead` on. The processor must have the
+/// instructions, and every row an element at every step.
+type Tile<S> =
+    unsafe fn(rows: &[*const S], steps: &[usize], panel: &[S], out: &mut [S], pitch: usize, add: bool, ahead: *const S);
 
 /// The loops of an instruction set.
 pub(super) struct Loops<S: 'static> {
@@ -60,7 +64,7 @@ pub(super) struct Loops<S: 'static> {
 
 /// Asks for a line of memory to be brought to the second-level cache. Any address will do.
 #[inline(always)]
-pub(super) fn prefetch<S>(at: *const S) {
+fn prefetch<S>(at: *const S) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint, which never faults.
     unsafe {
@@ -201,11 +205,12 @@ unsafe fn dots<V: Vector, const F: usize, const N: usize>(
 #[expect(clippy::needless_range_loop, reason = "counted loops unroll into registers, iterators need not")]
 unsafe fn tile<V: Vector, const R: usize, const P: usize>(
     rows: &[*const V::Lane],
-    steps: &[isize],
+    steps: &[usize],
     panel: &[V::Lane],
     out: &mut [V::Lane],
     pitch: usize,
     add: bool,
+    ahead: *const V::Lane,
 ) {
     let Some(rows) = rows.first_chunk::<R>() else { return };
     // SAFETY: the caller's promise.
@@ -218,13 +223,14 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
             let Some((vector, rest)) = panel.split_first_chunk::<P>() else { break };
             let step = steps[k];
             panel = rest;
+            prefetch(ahead.wrapping_add(k * LINE / size_of::<V::Lane>()));
             k += 1;
             let mut vectors = [V::zero(); P];
             for p in 0..P {
                 vectors[p] = V::of(vector[p]);
             }
             for r in 0..R {
-                let value = V::splat(*rows[r].wrapping_offset(step));
+                let value = V::splat(*rows[r].wrapping_add(step));
                 for p in 0..P {
                     sums[r][p] = sums[r][p].fma(value, vectors[p]);
                 }
@@ -276,14 +282,15 @@ macro_rules! loops {
             $(#[$feature])?
             unsafe fn tile<const R: usize, const P: usize>(
                 rows: &[*const $lane],
-                steps: &[isize],
+                steps: &[usize],
                 panel: &[$lane],
                 out: &mut [$lane],
                 pitch: usize,
                 add: bool,
+                ahead: *const $lane,
             ) {
                 // SAFETY: the caller's promise, passed on.
-                unsafe { super::tile::<$vector, R, P>(rows, steps, panel, out, pitch, add) }
+                unsafe { super::tile::<$vector, R, P>(rows, steps, panel, out, pitch, add, ahead) }
             }
 
             pub(super) static LOOPS: Loops<$lane> = Loops {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use netcl_core::Result;
+use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::threads::{SharedPtr, parallel_chunks_mut};
 use netcl_core::backend::cpu::{CpuArgs, CpuKernel};
 use netcl_core::conv::ConvGeometry;
@@ -15,7 +16,7 @@ use smallvec::{SmallVec, smallvec};
 use super::super::epilogue::ConvEpilogue;
 use super::images::{self, Pixel, Place, Room};
 use super::lanes::VECTORS;
-use super::plan::{Part, Planes};
+use super::plan::{Axis, Part, Planes, SLACK};
 use super::prologue::{self, PlanePrologue};
 use super::{ENOUGH_TASKS, chunk, product, scratch, shifted, with_pixel};
 use crate::dense::with_stored;
@@ -29,6 +30,9 @@ const CHUNK_BYTES: usize = 2 << 20;
 
 /// Channels whose statistics are worth another thread.
 const CHANNELS: usize = 32;
+
+/// Pixels of all images from which on packed weights are used often enough.
+const LEAST_PIXELS: usize = 16;
 
 /// Who is who: in the data gradient, filters are summed over and channels are the result.
 #[derive(Clone, Copy)]
@@ -50,8 +54,14 @@ pub(super) struct Problem {
     pub(super) kernel: [usize; 2],
     pub(super) planes: Planes,
     pub(super) parts: Vec<Part>,
-    /// Images copied at a time.
+    /// Images copied at a time; all of them where they are read where they lie.
     chunk: usize,
+    /// How planes lie in memory.
+    pub(super) room: Room,
+    /// The distances of rows and columns there.
+    pub(super) pixel: [usize; 2],
+    /// Images are planes already.
+    in_place: bool,
     source: Place,
     pub(super) weight: Place,
     out: Place,
@@ -63,8 +73,11 @@ pub(super) struct Problem {
     prologue: Option<PlanePrologue>,
     /// The argument that the statistics of the result's channels go to, if anybody wants them.
     statistics: Option<(usize, Place)>,
-    /// Windows are packed for a product of matrices; otherwise planes are multiplied where they lie.
+    /// Vectors are filters; otherwise they are pixels.
     packs: bool,
+    /// Where packed weights are allocated, and what tells them from others of the same storage; `None` where the weight is computed
+    /// by the program that is being recorded, which does not count the versions of its own memory.
+    keeps: Option<(Queue, Vec<usize>)>,
 }
 
 /// The number of values that were seen, their mean, and the sum of squared deviations from it.
@@ -135,7 +148,17 @@ pub(super) fn run(
     let depth = g.groups * roles.depth;
     let least = product::PIXELS.div_ceil(parts.first().map_or(1, |part| part.extent.iter().product())).min(g.n);
     let chunk = chunk(g.n, depth * planes.channel() * epilogue.sum.size(), CHUNK_BYTES).max(least);
-    let plane_memory = scratch(out, chunk * depth * planes.channel(), epilogue.sum)?;
+    let packs = with_pixel!(epilogue.sum, E => product::suits::<<E as Pixel>::Sum>(&planes, &parts, roles));
+    let place = Place::new(source);
+    let in_place = prologue.is_none()
+        && source.size() > 0
+        && source.dtype() == epilogue.sum
+        && lies_as_planes(&place, &planes, &parts, packs);
+    let (chunk, room, pixel) = match (in_place, place.strides.map(isize::unsigned_abs)) {
+        (true, [image, channel, row, col]) => (g.n, Room { image, channel, phase: 0, after: 0 }, [row, col]),
+        _ => (chunk, Room::of(&planes, depth), [planes.pitch(), 1]),
+    };
+    let plane_memory = scratch(out, if in_place { 1 } else { chunk * room.image }, epilogue.sum)?;
     let program = match &epilogue.expr {
         Some(expr) => Some(epilogue::program(expr, epilogue.compute)?),
         None if epilogue.dtype == epilogue.sum => None,
@@ -153,11 +176,14 @@ pub(super) fn run(
         groups: g.groups,
         roles,
         kernel: g.kernel,
-        packs: with_pixel!(epilogue.sum, E => product::suits::<<E as Pixel>::Sum>(&planes, &parts, roles)),
+        packs,
         planes,
         parts,
         chunk,
-        source: Place::new(source),
+        room,
+        pixel,
+        in_place,
+        source: place,
         weight: Place::new(weight),
         out: Place::new(out),
         inputs: epilogue.inputs.iter().map(Place::new).collect(),
@@ -165,7 +191,9 @@ pub(super) fn run(
         program,
         prologue: None,
         statistics: None,
+        keeps: None,
     };
+    problem.keeps = (!weight.storage().is_planned()).then(|| (out.queue().clone(), problem.key()));
     let packed = scratch(out, problem.weights().max(1), epilogue.sum)?;
     args.push(Arg::Buffer(packed.storage().clone(), Access::Write));
     args.extend(epilogue.inputs.iter().map(|input| Arg::Buffer(input.storage().clone(), Access::Read)));
@@ -180,10 +208,41 @@ pub(super) fn run(
     launch::submit(Launch { name: op.into(), queue, work: Work::Cpu(kernel), args, cost })
 }
 
+/// Whether images are planes as they lie: there is nothing around their elements. Vectors of pixels need them side by side, and
+/// nothing is read after the end.
+fn lies_as_planes(place: &Place, planes: &Planes, parts: &[Part], packs: bool) -> bool {
+    let [_, _, row, col] = place.strides;
+    let whole = |axis: &Axis| axis.step == 1 && axis.starts[..] == [0] && axis.length == axis.source;
+    let single = |part: &Part| part.taps.len() == 1 && part.extent == [planes.rows.length, planes.cols.length];
+    let dense = col == 1 && row == planes.pitch() as isize && planes.plane().is_multiple_of(SLACK);
+    let lies = matches!(parts, [part] if single(part)) && whole(&planes.rows) && whole(&planes.cols);
+    lies && (packs || dense) && place.strides.iter().all(|&stride| stride >= 0)
+}
+
+/// Whether the engine is the better way for a product of matrices: of a single image, since it keeps weights packed and reads images
+/// where they lie; but packing is no gain for a few pixels, and 16-bit floats would be copied.
+pub(in crate::conv) fn suits_product(g: &ConvGeometry, source: &Tensor) -> bool {
+    let forwards = source.layout().strides().iter().all(|&stride| stride >= 0);
+    forwards && source.dtype() == source.dtype().accumulator() && g.n == 1 && g.pixels() >= LEAST_PIXELS
+}
+
 impl Problem {
     /// Channels that are read.
     pub(super) fn channels(&self) -> usize {
         self.groups * self.roles.depth
+    }
+
+    /// What tells the packed weights from others of the same storage.
+    fn key(&self) -> Vec<usize> {
+        let Roles { rows, depth, transposed } = self.roles;
+        let mut key = vec![self.groups, rows, depth, usize::from(transposed), usize::from(self.packs)];
+        key.extend(self.kernel);
+        key.extend(self.weight.key());
+        for part in &self.parts {
+            key.push(part.taps.len());
+            key.extend(part.taps.iter().map(|tap| tap.weight));
+        }
+        key
     }
 
     /// Taps of all parts.
@@ -191,15 +250,18 @@ impl Problem {
         self.parts.iter().map(|part| part.taps.len()).sum()
     }
 
-    /// Elements of the weights in the order that the way of computing likes; none where it takes them as they are.
+    /// Elements of the weights in the order that the way of computing likes.
     fn weights(&self) -> usize {
-        if self.packs { product::weights(self) } else { shifted::weights(self) }
+        match self.packs {
+            true => with_pixel!(self.weight.dtype, E => product::weights::<<E as Pixel>::Sum>(self)),
+            false => shifted::weights(self),
+        }
     }
 
     fn run<E: Pixel>(&self, args: &CpuArgs<'_>) -> Result<()> {
         let size = size_of::<E::Sum>();
         let (source, out) = (self.source.pointer(args, 0)?, self.out.pointer(args, 2)?);
-        let planes_end = self.chunk * self.channels() * self.planes.channel();
+        let planes_end = if self.in_place { 0 } else { self.chunk * self.room.image };
         let planes = SharedPtr::new(args.checked_memory(3, planes_end * size)?.cast::<E::Sum>());
         let packed = SharedPtr::new(args.checked_memory(4, self.weights() * size)?.cast::<E::Sum>());
         let inputs: SmallVec<[SharedPtr<u8>; 2]> =
@@ -208,9 +270,23 @@ impl Problem {
         let scalars: SmallVec<[f64; 4]> = (0..self.scalars).map(|i| args.float(first + i)).collect::<Result<_>>()?;
         let weight = self.weight.pointer(args, 1)?;
         let prologue = self.prologue.as_ref().map(|prologue| prologue.bind(args, source)).transpose()?;
-        let weights = match self.packs {
-            true => product::prepare::<E>(self, weight, packed)?,
-            false => shifted::prepare::<E>(self, weight, packed)?,
+        let pack = |packed: SharedPtr<E::Sum>| match self.packs {
+            true => product::prepare::<E>(self, weight, packed),
+            false => shifted::prepare::<E>(self, weight, packed),
+        };
+        let kept = match &self.keeps {
+            Some((queue, key)) => {
+                let place = (queue, self.weights() * size);
+                args.derived(1, key, place, |packed| pack(SharedPtr::new(packed.cast())))?
+            }
+            None => None,
+        };
+        let weights = match &kept {
+            Some(kept) => kept.memory()?.cast::<E::Sum>(),
+            None => {
+                pack(packed)?;
+                packed.get().cast_const()
+            }
         };
         let results = self.groups * self.roles.rows;
         let mut found: Vec<Moments> = match &self.statistics {
@@ -220,18 +296,23 @@ impl Problem {
         let mut moments = Vec::new();
         for start in (0..self.n).step_by(self.chunk) {
             let images = self.chunk.min(self.n - start);
-            let (channel, used) = (self.planes.channel(), self.planes.used());
-            let (phase, after) = (self.planes.plane(), channel - used);
-            let room = Room { image: self.channels() * channel, channel, phase, after };
-            // SAFETY: the planes are this launch's own, and their size was checked; nobody writes them once they are filled.
+            // SAFETY: the planes are this launch's own, and their size was checked; nobody writes them once they are filled. Images that
+            // are planes end with the last one's last channel.
             let planes = unsafe {
                 let counts = (start, images, self.channels());
-                let target = (&self.planes, room, planes);
+                let target = (&self.planes, self.room, planes);
+                let lengths = [images, self.channels(), self.planes.rows.length, self.planes.cols.length];
+                let steps = [self.room.image, self.room.channel, self.pixel[0], self.pixel[1]];
+                let last: usize = lengths.iter().zip(steps).map(|(&n, step)| n.saturating_sub(1) * step).sum();
                 match &prologue {
+                    _ if self.in_place => {}
                     Some(prologue) => prologue::fill(self.op, prologue, target, counts)?,
                     None => images::fill::<E>(self.op, (&self.source, source), target, counts)?,
                 }
-                std::slice::from_raw_parts(planes.get().cast_const(), images * room.image)
+                match self.in_place {
+                    true => std::slice::from_raw_parts(source.get().cast_const().cast(), last + 1),
+                    false => std::slice::from_raw_parts(planes.get().cast_const(), images * self.room.image),
+                }
             };
             for (index, part) in self.parts.iter().enumerate() {
                 let bands = self.bands(part, images, VECTORS * <E::Sum as super::lanes::Sum>::loops().lanes);
@@ -249,7 +330,7 @@ impl Problem {
                     moments: (!found.is_empty()).then(|| SharedPtr::new(moments.as_mut_ptr())),
                 };
                 match self.packs {
-                    true => product::part::<E>(self, part, bands, &memory)?,
+                    true => product::part::<E>(self, index, bands, &memory)?,
                     false => shifted::part::<E>(self, index, bands, &memory)?,
                 }
                 // Channel by channel in the order of images and rows, whoever computed them.
@@ -287,7 +368,10 @@ impl Problem {
         let pixels = part.extent[0] * part.extent[1];
         // A block that reaches past the end of a band is wasted work: 105 GFLOP/s in bands of 4 rows of 56, 116 in bands of 14.
         let bands = wanted.min(pixels.div_ceil(16 * block)).clamp(1, part.extent[0]);
-        let rows = part.extent[0].div_ceil(bands);
+        // Vectors of pixels end with the band where nothing may be read after the last plane.
+        let whole = |rows: &usize| (rows * part.extent[1]).is_multiple_of(SLACK);
+        let unit = if self.in_place && !self.packs { (1..SLACK).find(whole).unwrap_or(SLACK) } else { 1 };
+        let rows = part.extent[0].div_ceil(bands).next_multiple_of(unit);
         (part.extent[0].div_ceil(rows), rows)
     }
 

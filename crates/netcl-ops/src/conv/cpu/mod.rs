@@ -1,10 +1,10 @@
-//! Convolutions on the native CPU. A few images at a time are copied to padded planes ([`images`]), which taps read at a fixed
-//! distance, whatever the stride or dilation ([`plan`]); blocks of sums stay in registers ([`lanes`]). Windows are never written
-//! out as a whole, so that scratch memory is about the size of the images themselves.
+//! Convolutions on the native CPU. Images are copied, a few at a time, to padded planes ([`images`]), which taps read at a fixed
+//! distance, whatever the stride or dilation ([`plan`]); those of a 1x1 convolution are planes where they lie. Blocks of sums stay
+//! in registers ([`lanes`]). Windows are never written out as a whole, so that scratch memory is about the size of the images.
 //!
-//! | | few filters, or wide planes | many filters, and planes that waste vectors |
+//! | | few filters, or wide planes | small planes, which waste vectors of pixels |
 //! |---|---|---|
-//! | convolution and data gradient ([`launch`]) | [`shifted`]: vectors of pixels, where they lie | [`product`]: panels of windows, packed |
+//! | convolution and data gradient ([`launch`]) | [`shifted`]: vectors of pixels, where they lie | [`product`]: vectors of filters |
 //! | weight gradient | [`weights`]: vectors of pixels, where they lie | [`outer`]: vectors of filters |
 //!
 //! Each sum is added up in one order, whatever the blocks: the bits do not depend on the number of threads.
@@ -26,6 +26,8 @@ use netcl_core::tensor::Tensor;
 
 use super::epilogue::ConvEpilogue;
 use crate::prologue::CheckedPrologue;
+
+pub(super) use launch::suits_product;
 
 const OP: &str = "conv2d";
 /// Multiply-adds below which another thread costs more than it brings.

@@ -200,7 +200,7 @@ impl Problem {
         task: &Task,
         memory: &Memory<'_, E::Sum>,
         sums: &mut Vec<E::Sum>,
-        steps: &mut Vec<isize>,
+        steps: &mut Vec<usize>,
     ) {
         let (g, loops, planes) = (&self.g, E::Sum::loops(), &self.planes);
         let (pixels, taps) = (g.pixels(), g.taps());
@@ -215,7 +215,7 @@ impl Problem {
             steps.clear();
             steps.extend((first..first + terms).map(|i| {
                 let (y, col) = (i % pixels / g.output[1], i % g.output[1]);
-                (i / pixels * image + y * planes.pitch() + col) as isize
+                i / pixels * image + y * planes.pitch() + col
             }));
             let panel = &turned[first * width..(first + terms) * width];
             for (at, count) in cut(task.columns, loops.filters) {
@@ -226,7 +226,9 @@ impl Problem {
                 });
                 let tile = loops.tiles[count - 1][task.vectors - 1];
                 // SAFETY: these are the loops for this processor; every pixel's window lies inside the planes.
-                unsafe { tile(&rows, steps, panel, &mut sums[at * width..], width, first > 0) };
+                unsafe {
+                    tile(&rows, steps, panel, &mut sums[at * width..], width, first > 0, panel.as_ptr_range().end);
+                }
             }
         }
         // Few columns at a time, which stay in the first-level cache while the filters pass by.

@@ -54,11 +54,7 @@ struct Segment {
 }
 
 /// Copies weights in the order in which blocks read them: for each group, part and block of rows, by channel, tap and row.
-pub(super) fn prepare<E: Pixel>(
-    problem: &Problem,
-    weight: SharedPtr<u8>,
-    packed: SharedPtr<E::Sum>,
-) -> Result<*const E::Sum> {
+pub(super) fn prepare<E: Pixel>(problem: &Problem, weight: SharedPtr<u8>, packed: SharedPtr<E::Sum>) -> Result<()> {
     let Roles { rows, depth, transposed } = problem.roles;
     let (width, all) = (width::<E>(), padded(rows, width::<E>()));
     let taps = problem.taps();
@@ -107,8 +103,7 @@ pub(super) fn prepare<E: Pixel>(
                 before += all * depth * part.taps.len();
             }
         }
-    })?;
-    Ok(packed.get().cast_const())
+    })
 }
 
 /// The pixels of a part, in bands of rows.
@@ -157,8 +152,8 @@ pub(super) fn part<E: Pixel>(
                 (sums.as_mut_ptr(), [(height * part.extent[1]) as isize, part.extent[1] as isize, 1])
             });
             for (i, group) in (group..group + groups).enumerate() {
-                let start = (image * problem.groups + group) * depth * planes.channel();
-                let x = &memory.planes[start..start + depth * planes.channel()][piece.first_row() * planes.pitch()..];
+                let start = image * problem.room.image + group * depth * problem.room.channel;
+                let x = &memory.planes[start + piece.first_row() * planes.pitch()..];
                 // SAFETY: the result's pixels of this piece belong to no other, and the weights were packed for these groups, parts
                 // and taps.
                 unsafe {
@@ -210,7 +205,7 @@ unsafe fn run_band<E: Pixel>(
         for at in (0..span).step_by(VECTORS * lanes) {
             let block = loops.blocks[0][(span - at).div_ceil(lanes).min(VECTORS) - 1];
             // SAFETY: these are the loops for this processor.
-            unsafe { block(&x[at..], problem.planes.channel(), depth, taps, weights, &mut tile[at..], false) };
+            unsafe { block(&x[at..], problem.room.channel, depth, taps, weights, &mut tile[at..], false) };
         }
         for (row, sums) in tile.chunks(pitch).take(height).enumerate() {
             // SAFETY: a row of the result.
@@ -225,7 +220,7 @@ unsafe fn run_band<E: Pixel>(
         let end = span.min(at + vectors * lanes);
         split(segments, at..end, pitch, part.extent[1]);
         for start in (0..depth.max(1)).step_by(DEPTH) {
-            let x = &x[start * problem.planes.channel() + at..];
+            let x = &x[start * problem.room.channel + at..];
             for first in channels.clone().step_by(width) {
                 let rows = width.min(channels.end - first).next_power_of_two();
                 let block = loops.blocks[rows.ilog2() as usize][vectors - 1];
@@ -233,7 +228,7 @@ unsafe fn run_band<E: Pixel>(
                 let sums = &mut tile[(first - channels.start) * vectors * lanes..];
                 let depth = DEPTH.min(depth - start);
                 // SAFETY: these are the loops for this processor.
-                unsafe { block(x, problem.planes.channel(), depth, taps, weights, sums, start > 0) };
+                unsafe { block(x, problem.room.channel, depth, taps, weights, sums, start > 0) };
             }
         }
         for (channel, sums) in tile.chunks_exact(vectors * lanes).take(channels.len()).enumerate() {
