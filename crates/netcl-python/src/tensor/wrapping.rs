@@ -41,7 +41,7 @@ fn is_data(object: &Bound<'_, PyAny>) -> bool {
 /// The lengths of PyTorch's other constructor, ``Tensor(2, 3)``, where the first argument is a number.
 pub(super) fn sizes<'py>(positional: [Option<&Bound<'py, PyAny>>; 5]) -> Option<PyResult<Bound<'py, PyAny>>> {
     let first = positional[0].filter(|first| first.is_instance_of::<PyInt>() && !first.is_instance_of::<PyBool>())?;
-    let given = positional.into_iter().map_while(|length| length);
+    let given: Vec<_> = positional.into_iter().map_while(|length| length).collect();
     Some(PyTuple::new(first.py(), given).map(Bound::into_any))
 }
 
