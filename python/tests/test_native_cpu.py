@@ -437,3 +437,37 @@ def test_without_a_driver_the_error_names_the_packages():
         NETCL_OPENCL_LIB="/nonexistent/libOpenCL.so",
         NETCL_DEVICE="",
     )
+
+
+def test_kept_packed_weights_follow_every_write():
+    """A convolution of one image keeps packed weights from its second use on; whoever writes to the weights is noticed."""
+    rng = np.random.default_rng(0)
+    queue = device("cpu").queue
+    x = nc.tensor(rng.normal(size=(1, 64, 7, 7)).astype(np.float32), device="cpu")
+    conv, other = (nc.nn.Conv2d(queue, 64, 96, 3, padding=1) for _ in range(2))
+    opt = nc.optim.AdamW(conv.parameters(), lr=0.1)
+
+    def used_thrice():
+        with nc.no_grad():
+            return [conv(x) for _ in range(3)][-1].numpy()
+
+    def update(x):
+        loss = (conv(x) ** 2).mean()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    def halve(x):
+        with nc.no_grad():
+            conv.weight.mul_(0.5)
+
+    replayed = nc.runtime.capture(update)
+    results = [used_thrice()]
+    for write in (update, replayed, replayed, replayed, halve, lambda x: conv.load_state_dict(other.state_dict())):
+        write(x)
+        results.append(used_thrice())
+        assert not np.array_equal(results[-1], results[-2]), write
+    # Looked at by NumPy only now: memory that others see keeps nothing.
+    weight, bias = (nc.tensor(p.detach().numpy().copy(), device="cpu") for p in (conv.weight, conv.bias))
+    np.testing.assert_array_equal(results[-1], nc.nn.functional.conv2d(x, weight, bias, padding=1).numpy())

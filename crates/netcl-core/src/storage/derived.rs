@@ -95,7 +95,7 @@ mod tests {
         assert_eq!((second.unwrap().identity(), fills), (first.as_ref().unwrap().identity(), 0));
         weight.fill(3.0).unwrap();
         assert!(matches!(filled(0), (None, 0)), "written");
-        assert_eq!(std::sync::Arc::strong_count(first.as_ref().unwrap()), 1, "nobody else holds it");
+        assert_eq!(std::sync::Arc::strong_count(first.as_ref().unwrap()), 1, "there is no other owner");
         assert!(filled(0).0.is_some());
         weight.cpu_ptr();
         assert!(matches!(filled(0), (None, 0)), "somebody may write unnoticed");

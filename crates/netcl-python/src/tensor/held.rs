@@ -68,7 +68,7 @@ impl Tensor {
         Tensor::holding(inner, Some(Base { tensor: base.clone().unbind(), view, recorded: !held.is_leaf() }))
     }
 
-    /// Whether its elements are floats, of a tensor that nobody else knows yet.
+    /// Whether its elements are floats, of a tensor that has no other owner yet.
     pub(crate) fn is_float(&mut self) -> bool {
         self.held.get_mut().unwrap_or_else(PoisonError::into_inner).tensor.dtype().is_float()
     }
