@@ -133,6 +133,7 @@ enum Verdict {
 
 /// The main function of the program `netcl`.
 pub fn main() -> ExitCode {
+    netcl::compile_in_processes();
     ExitCode::from(execute(std::env::args_os().skip(1)))
 }
 

@@ -50,6 +50,8 @@ pub struct Quirks {
     pub probe_static_local: bool,
     /// The compiler keeps its files in a folder that it shares with other processes, unlocked.
     pub shared_compiler_folder: bool,
+    /// The driver compiles one program at a time in a process, however many threads ask.
+    pub serial_compiler: bool,
     /// Cap on the work-group size.
     pub max_work_group_size: Option<usize>,
     /// Alignment in bytes that a host pointer needs for zero copy.
@@ -87,6 +89,7 @@ struct QuirkEntry {
     ptx: Option<bool>,
     probe_static_local: Option<bool>,
     shared_compiler_folder: Option<bool>,
+    serial_compiler: Option<bool>,
     max_work_group_size: Option<usize>,
     zero_copy_align: Option<usize>,
     zero_copy_size_multiple: Option<usize>,
@@ -134,6 +137,7 @@ pub fn quirks(id: &DeviceId<'_>) -> Quirks {
         merged.uniform_barriers = entry.uniform_barriers.unwrap_or(merged.uniform_barriers);
         merged.ptx = entry.ptx.unwrap_or(merged.ptx);
         merged.probe_static_local = entry.probe_static_local.unwrap_or(merged.probe_static_local);
+        merged.serial_compiler = entry.serial_compiler.unwrap_or(merged.serial_compiler);
         merged.shared_compiler_folder = entry.shared_compiler_folder.unwrap_or(merged.shared_compiler_folder);
         merged.max_work_group_size = entry.max_work_group_size.or(merged.max_work_group_size);
         merged.zero_copy_align = entry.zero_copy_align.or(merged.zero_copy_align);

@@ -264,7 +264,7 @@ impl KernelFunction {
     #[getter]
     fn int_ptr(&self) -> PyResult<usize> {
         let missing = || PyValueError::new_err("the kernel was built for no device");
-        self.0.first().map(netcl::core::backend::opencl::Kernel::int_ptr).ok_or_else(missing)
+        self.0.first().ok_or_else(missing)?.int_ptr().py()
     }
 
     fn __repr__(&self) -> String {

@@ -5,6 +5,7 @@ mod autograd;
 mod axis;
 mod capabilities;
 mod command;
+mod compiler;
 mod cpu_buffer;
 mod data;
 mod device;
@@ -57,6 +58,7 @@ fn _netcl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dlpack::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
     module.add_function(wrap_pyfunction!(command::run_command, module)?)?;
+    compiler::register(module)?;
     kernels::register(module)?;
     ops::register(module)?;
     layer_ops::register_forward(module)?;

@@ -37,6 +37,7 @@ pub use netcl_trainer as trainer;
 
 pub use netcl_autograd::{Error, Result, Tensor, manual_seed, reshape};
 pub use netcl_core::ErrorKind;
+pub use netcl_core::backend::opencl::compiler::compile_in_processes;
 pub use netcl_core::device::{AsDevice, device, manager};
 pub use netcl_core::dtype::DType;
 

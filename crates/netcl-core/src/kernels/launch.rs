@@ -30,6 +30,7 @@ use super::described::Described;
 use super::opencl;
 use crate::backend::Queue;
 use crate::backend::cpu::CpuKernel;
+use crate::backend::opencl::ahead::Deferred;
 use crate::backend::opencl::{Grid, Kernel};
 use crate::debug::{self, Level};
 use crate::error::{Error, Result};
@@ -149,6 +150,8 @@ pub struct Entered {
     sink: Rc<dyn Sink>,
     /// Whoever observes the replays asks whose work a launch is.
     _places: Option<WantsPlaces>,
+    /// Nothing runs before the whole is recorded: kernels are built then, side by side.
+    _deferred: Option<Deferred>,
 }
 
 impl Drop for Entered {
@@ -167,8 +170,8 @@ impl Drop for Entered {
 #[must_use = "the sink is left when this is dropped"]
 pub fn enter(sink: Rc<dyn Sink>) -> Entered {
     SINKS.with(|sinks| sinks.borrow_mut().push(sink.clone()));
-    let places = sink.repeats().then(WantsPlaces::new);
-    Entered { sink, _places: places }
+    let repeats = sink.repeats();
+    Entered { sink, _places: repeats.then(WantsPlaces::new), _deferred: repeats.then(Deferred::begin) }
 }
 
 /// Runs a closure whose launches run at once and whose values can be read, whatever is being recorded: for memory that is
@@ -280,6 +283,14 @@ impl Launch {
             {
                 *storage = other;
             }
+        }
+    }
+
+    /// The kernel of the driver's, where it runs one.
+    pub fn kernel(&self) -> Option<&Kernel> {
+        match &self.work {
+            Work::OpenCl(kernel, _) => Some(kernel),
+            Work::Cpu(_) | Work::Host(_) => None,
         }
     }
 

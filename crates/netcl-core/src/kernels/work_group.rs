@@ -43,7 +43,7 @@ impl GroupLimits {
             max_size: group.max_size.max(1),
             multiple: group.preferred_multiple.max(1),
             required: group.required_size,
-            ..GroupLimits::of_device(kernel.program().device())
+            ..GroupLimits::of_device(kernel.device())
         })
     }
 

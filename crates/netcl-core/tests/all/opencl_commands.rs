@@ -301,7 +301,7 @@ fn kernels_tell_about_themselves() {
         assert_eq!((args[1].name.as_str(), args[1].address), ("tile", "local"));
         let is_null = program.kernel("is_null").unwrap().arg_info().unwrap().unwrap();
         assert!(is_null[1].is_const && !is_null[0].is_const);
-        assert_eq!(reverse.duplicate().unwrap().arg_count(), 2);
+        assert_eq!(reverse.duplicate().unwrap().arg_count().unwrap(), 2);
     }
 }
 
@@ -364,7 +364,7 @@ fn objects_pass_through_integers() {
                 Queue::from_int_ptr(setup.queue.int_ptr()).unwrap(),
                 Buffer::from_int_ptr(x.int_ptr()).unwrap(),
                 Program::from_int_ptr(program.int_ptr()).unwrap(),
-                Kernel::from_int_ptr(kernel.int_ptr()).unwrap(),
+                Kernel::from_int_ptr(kernel.int_ptr().unwrap()).unwrap(),
             )
         };
         assert_eq!(context, setup.context);

@@ -199,28 +199,44 @@ fn a_folder_that_cannot_be_written_does_not_stop_a_build() {
 }
 
 #[test]
-fn many_programs_build_in_parallel_and_in_order() {
-    for setup in setups() {
-        let folder = Folder::new("many");
-        let builder = cached(&folder);
-        let mut sources: Vec<Source> = (0..6).map(|n| Source::new(GOOD, format!("-DVALUE={n}"))).collect();
-        sources.insert(3, Source::new(BAD, ""));
-        let results = builder.build_many(&setup.context, &setup.device, &sources, 3);
-        for (index, (result, source)) in results.iter().zip(&sources).enumerate() {
-            match result {
-                Err(ClError::Build(_)) => assert_eq!(index, 3),
-                Err(other) => panic!("{other}"),
-                Ok(program) => assert_eq!(run(&setup, program).to_string(), value(source)),
-            }
+fn promised_kernels_are_built_together_and_once() {
+    const ADD: &str = "__kernel void add(__global int* x) { x[0] += VALUE; }\n";
+    let builds = || Builder::global().stats().builds + Builder::global().stats().hits;
+    for device in devices() {
+        let stream = Stream::on_device(&device).unwrap();
+        let kernel = |value: i32| {
+            let make = || (Source::new(ADD, format!("-DVALUE={value}")), "add");
+            stream.kernel(&("promised", value), make).unwrap()
+        };
+        let before = builds();
+        let (promised, broken) = {
+            let _deferred = ahead::Deferred::begin();
+            // The same one twice.
+            let promised: Vec<Kernel> = (1..10).chain([1]).map(kernel).collect();
+            (promised, stream.kernel("broken", || (Source::new(BAD, ""), "f")).unwrap())
+        };
+        assert_eq!(builds(), before, "{}", device.name());
+        ahead::build_all(&promised).unwrap();
+        assert_eq!(builds(), before + 9, "{}", device.name());
+        let x = Buffer::new(stream.context(), MemFlags::READ_WRITE, 4).unwrap();
+        stream.queue().write(&x, 0, &[0_i32]).unwrap();
+        for kernel in promised.iter().chain([&kernel(5)]) {
+            assert_eq!(kernel.arg_count().unwrap(), 1);
+            stream.queue().launch(kernel, Grid::new([1]), &[Arg::Buffer(&x)], Deps::NONE).unwrap();
         }
-        assert_eq!(builder.stats(), BuildStats { builds: 8, failures: 2, misses: 7, ..BuildStats::default() });
-        let again = builder.build_many(&setup.context, &setup.device, &sources, 0);
-        assert_eq!(again.iter().filter(|r| r.is_ok()).count(), 6);
-        assert_eq!((builder.stats().hits, builder.stats().negative_hits), (6, 1));
-        assert!(builder.build_many(&setup.context, &setup.device, &[], 4).is_empty());
-    }
-    fn value(source: &Source) -> String {
-        (41 + source.options.trim_start_matches("-DVALUE=").parse::<i32>().unwrap()).to_string()
+        let mut sum = [0_i32];
+        stream.queue().read(&x, 0, &mut sum).unwrap();
+        assert_eq!(sum, [45 + 1 + 5], "{}", device.name());
+        assert_eq!(builds(), before + 9, "{}", device.name());
+        // What does not compile says so to whoever builds or launches it, and keeps nothing else from its build.
+        let good = {
+            let _deferred = ahead::Deferred::begin();
+            kernel(20)
+        };
+        assert!(matches!(ahead::build_all([&broken, &good]), Err(ClError::Build(_))));
+        let launched = stream.queue().launch(&broken, Grid::new([1]), &[Arg::Buffer(&x)], Deps::NONE);
+        assert!(matches!(launched, Err(ClError::Build(_))));
+        assert_eq!(good.group_up_to(1).unwrap(), 1);
     }
 }
 

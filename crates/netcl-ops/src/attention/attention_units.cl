@@ -231,8 +231,8 @@ uint pack(float low, float high) {
 #define ROW_OF(i) (row0 + ((i) & 2) * 4)
 #define COLUMN_OF(i, j) ((j) * BN + (int)(lane & 3) * 2 + (i) / 4 * 8 + ((i) & 1))
 
-// Writes two rows of sums. Of 16-bit numbers neighbours exchange halves, so that each writes 8 bytes and four of them 32 in a row.
-void write_rows(global TYPE *to, int width, int row, int rows, int lane, const float *sums, float scale0, float scale1) {
+// Writes two rows of sums, `pitch` apart from the next ones. Of 16-bit numbers neighbours exchange halves, so that each writes 8 bytes and four of them 32 in a row.
+void write_rows(global TYPE *to, int width, long pitch, int row, int rows, int lane, const float *sums, float scale0, float scale1) {
 #pragma unroll
     for (int lower = 0; lower < 2; ++lower) {
         const float scale = lower ? scale1 : scale0;
@@ -242,7 +242,7 @@ void write_rows(global TYPE *to, int width, int row, int rows, int lane, const f
         for (int i = 0; i < D / 8; ++i) {
             const int column = 8 * i + 2 * (lane & 3);
             if (at < rows && column < width)
-                *(global float2 *)(to + (long)at * width + column) =
+                *(global float2 *)(to + at * pitch + column) =
                     (float2)(sums[4 * i + 2 * lower] * scale, sums[4 * i + 2 * lower + 1] * scale);
         }
 #else
@@ -254,7 +254,7 @@ void write_rows(global TYPE *to, int width, int row, int rows, int lane, const f
             const uint got = word_from_lane(odd ? x : y, 1);
             const int column = odd ? 8 * i + 6 + 2 * (lane & 3) : 8 * i + 2 * (lane & 3);
             if (at < rows && column < width)
-                *(global uint2 *)(to + (long)at * width + column) = odd ? (uint2)(got, y) : (uint2)(x, got);
+                *(global uint2 *)(to + at * pitch + column) = odd ? (uint2)(got, y) : (uint2)(x, got);
         }
 #endif
     }
@@ -292,7 +292,8 @@ int2 piece_at(int t, int blocks, int matrices) {
 kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
     global const TYPE *x, ulong x_at, global const TYPE *y, ulong y_at, global const TYPE *u, ulong u_at, global const TYPE *w,
     ulong w_at, global const TYPE *t, ulong t_at, global const TYPE *z, ulong z_at, global const TYPE *mask, ulong mask_at,
-    long mask_b, long mask_h, long mask_r, long mask_c, global TYPE *out, ulong out_at, global TYPE *out2, ulong out2_at,
+    long mask_b, long mask_h, long mask_r, long mask_c, global TYPE *out, ulong out_at, long out_b, long out_h, long out_r,
+    global TYPE *out2, ulong out2_at, long out2_b, long out2_h, long out2_r,
     global float *stats, ulong stats_at, global uint *counter, global uint *maps, uint16 x_map0, uint16 x_map1, uint16 y_map0,
     uint16 y_map1, uint16 u_map0, uint16 u_map1, uint16 w_map0, uint16 w_map1, uint16 t_map0, uint16 t_map1, uint16 z_map0,
     uint16 z_map1, int matrices, int heads, int group, int own_rows, int walk_rows, int width, int width2, int pitch, float scale) {
@@ -502,7 +503,7 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
         total0 += from_lane(total0, 2), total1 += from_lane(total1, 2);
         // A query that sees nothing gives zeros.
         const float share0 = total0 == 0 ? 0 : 1 / total0, share1 = total1 == 0 ? 0 : 1 / total1;
-        write_rows(out + out_at + (ulong)place.x * own_rows * width, width, row0, own_rows, (int)lane, sums, share0, share1);
+        write_rows(out + out_at + b * out_b + h * out_h, width, out_r, row0, own_rows, (int)lane, sums, share0, share1);
         if ((lane & 3) == 0) {
             global float *to = stats + stats_at + (ulong)place.x * own_rows;
             if (row0 < own_rows) to[row0] = top0 * FACTOR * LN_2 + log(total0);
@@ -610,9 +611,9 @@ kernel __attribute__((reqd_work_group_size(384, 1, 1))) void KERNEL(
             RELEASE(empty + 16 * held);
             RELEASE(empty + 16 * held + 8);
         }
-        write_rows(out + out_at + (ulong)place.x * own_rows * width, width, row0, own_rows, (int)lane, sums, scale, scale);
+        write_rows(out + out_at + b * out_b + h * out_h, width, out_r, row0, own_rows, (int)lane, sums, scale, scale);
 #if PASS == OF_KEYS
-        write_rows(out2 + out2_at + (ulong)place.x * own_rows * width2, width2, row0, own_rows, (int)lane, sums2, 1, 1);
+        write_rows(out2 + out2_at + b * out2_b + h * out2_h, width2, out2_r, row0, own_rows, (int)lane, sums2, 1, 1);
 #endif
 #endif
     }

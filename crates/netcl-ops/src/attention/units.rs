@@ -102,6 +102,17 @@ pub(super) fn serves(problem: &Problem, stream: &Stream) -> bool {
         && has_wgmma(stream.device())
 }
 
+/// Memory for a result `[batch, heads, rows, width]` whose rows lie in the order of another tensor's: heads beside each other where
+/// those of queries do, so that nobody has to copy them together again.
+pub(super) fn room(shape: [usize; 4], like: &Tensor) -> Result<Tensor> {
+    let [batch, heads, rows, width] = shape;
+    let strides = like.layout().strides();
+    if rows > 1 && heads > 1 && strides[1] < strides[2] {
+        return Tensor::uninit(like.queue(), [batch, rows, heads, width], like.dtype())?.permute(&[0, 2, 1, 3]);
+    }
+    Tensor::uninit(like.queue(), shape, like.dtype())
+}
+
 /// A tensor that the copy engine can read: rows that begin at multiples of 16 bytes.
 fn readable(t: &Tensor) -> Result<Tensor> {
     let (layout, unit) = (t.layout(), UNIT / t.dtype().size());
@@ -277,6 +288,7 @@ fn launch(problem: &Problem, stream: &Stream, pass: Pass, operands: &Operands<'_
     args.extend(strides(mask));
     for t in out {
         args.extend(buffer(t, Access::Write));
+        args.extend(strides(t).take(3));
     }
     args.extend(buffer(stats.0, stats.1));
     args.extend([stream.counters()?, maps.storage().clone()].map(|memory| Arg::Buffer(memory, Access::Write)));

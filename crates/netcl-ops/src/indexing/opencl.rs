@@ -198,6 +198,6 @@ pub(crate) fn buffer(tensor: &Tensor, access: Access) -> [Arg; 2] {
 
 /// One work-item for each of `n` elements.
 pub(crate) fn work(kernel: Kernel, n: usize) -> Result<Work> {
-    let local = kernel.work_group_info()?.max_size.min(256);
+    let local = kernel.group_up_to(256)?;
     Ok(Work::OpenCl(kernel, Grid::new([n.next_multiple_of(local)]).local([local])))
 }

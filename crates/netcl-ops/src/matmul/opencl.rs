@@ -130,7 +130,7 @@ pub fn build_matmul_kernel(queue: &Queue, dtype: DType) -> Result<Program> {
     let device = Device::new(stream);
     let this = Multiplication::new(stream, &device, &problem, &[], 0);
     let kernel = this.tiled_kernel(choice::square_tile(&device, problem.sum.size()), Outcome::Final)?;
-    Ok(kernel.program().clone())
+    Ok(kernel.program()?.clone())
 }
 
 /// One slice of a product, of at most [`BATCH_AXES`] batch axes.

@@ -17,6 +17,6 @@ pub(super) fn work(stream: &Stream, plan: &Plan, label: DType, n: usize) -> Resu
         let defines = format!("#define BITS {bits}\n#define LABEL {label}\n");
         (kernel_source(&defines, &[include_str!("pick.cl")]), plan.op)
     })?;
-    let local = kernel.work_group_info()?.max_size.min(256);
+    let local = kernel.group_up_to(256)?;
     Ok(Work::OpenCl(kernel, Grid::new([n.next_multiple_of(local)]).local([local])))
 }

@@ -12,7 +12,7 @@ use crate::elements::{kernel_source, rounding};
 pub(super) fn work(stream: &Stream, law: Law, dtype: DType, n: u64) -> Result<Work> {
     let kernel = stream.kernel(&("random.cl", law.name(), dtype), || (program(dtype), law.name()))?;
     let per_block = if dtype == DType::F64 && !matches!(law, Law::Bernoulli { .. }) { 2 } else { 4 };
-    let local = kernel.work_group_info()?.max_size.min(128);
+    let local = kernel.group_up_to(128)?;
     let grid = Grid::new([n.div_ceil(per_block).next_multiple_of(local as u64) as usize]).local([local]);
     Ok(Work::OpenCl(kernel, grid))
 }

@@ -152,7 +152,7 @@ impl Sorter<'_> {
         args.extend([Arg::Local(slots * key_dtype(self.x.dtype()).size()), Arg::Local(slots * 4)]);
         let groups = pieces.div_ceil(slots / piece);
         let kernel = self.kernel("sort_pieces")?;
-        let group = self.group.min(slots / HELD).min(1 << kernel.work_group_info()?.max_size.max(1).ilog2());
+        let group = 1 << kernel.group_up_to(self.group.min(slots / HELD))?.max(1).ilog2();
         self.works.push((Work::OpenCl(kernel, Grid::new([groups * group]).local([group])), args));
         Ok(to)
     }

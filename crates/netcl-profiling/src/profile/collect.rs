@@ -150,7 +150,7 @@ pub(super) fn timed(commands: &[Command], began: Instant, devices: &[Device]) ->
             host,
             device_time,
             grid: command.kernel.as_ref().map(|(_, grid)| grid.to_string()),
-            source: command.kernel.as_ref().and_then(|(kernel, _)| kernel.program().source().map(Arc::clone)),
+            source: command.kernel.as_ref().and_then(|(kernel, _)| kernel.program().ok()?.source().map(Arc::clone)),
         }
     };
     commands.iter().zip(clocks).map(one).collect()

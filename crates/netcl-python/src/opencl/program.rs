@@ -60,7 +60,7 @@ impl Program {
 /// A kernel of a program.
 #[pyclass(module = "netcl.core.backend.opencl", frozen, eq, hash)]
 pub(crate) struct Kernel(pub(crate) cl::Kernel);
-same_object!(Kernel, |kernel| kernel.0.int_ptr());
+same_object!(Kernel, |kernel| kernel.0.int_ptr().unwrap_or(0));
 
 #[pymethods]
 impl Kernel {
@@ -78,14 +78,14 @@ impl Kernel {
 
     /// How many arguments it takes.
     #[getter]
-    fn num_args(&self) -> usize {
-        self.0.arg_count()
+    fn num_args(&self) -> PyResult<usize> {
+        self.0.arg_count().py()
     }
 
     /// The program it belongs to.
     #[getter]
-    fn program(&self) -> Program {
-        Program(self.0.program().clone())
+    fn program(&self) -> PyResult<Program> {
+        self.0.program().cloned().map(Program).py()
     }
 
     fn __repr__(&self) -> String {

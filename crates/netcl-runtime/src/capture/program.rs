@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use netcl_core::backend::Queue;
+use netcl_core::backend::opencl::ahead;
 use netcl_core::dtype::DType;
 use netcl_core::kernels::bound::Bound;
 use netcl_core::kernels::launch::{self, Access, Arg, HostAction, Launch};
@@ -176,6 +177,7 @@ impl Program {
                 Step::Host(action) => order.push(Some(action)),
             }
         }
+        ahead::build_all(launches.iter().chain(&once).filter_map(Launch::kernel))?;
         if queues.is_empty() {
             let what = "the function launched nothing, so that there is nothing to replay; a captured function computes with \
                         tensors of a device";

@@ -1,6 +1,6 @@
 //! Building programs through the cache.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -82,6 +82,8 @@ pub struct Builder {
     counters: Counters,
     /// Names of kernels that threads are waiting for.
     awaited: Mutex<Vec<String>>,
+    /// Whether somebody shows what is being compiled.
+    watched: AtomicBool,
 }
 
 /// A kernel is being waited for while this lives.
@@ -102,7 +104,7 @@ impl Drop for Awaited<'_> {
 impl Builder {
     /// A builder over the given store, or over none.
     pub fn new(store: Option<Store>) -> Builder {
-        Builder { store, counters: Counters::default(), awaited: Mutex::default() }
+        Builder { store, counters: Counters::default(), awaited: Mutex::default(), watched: AtomicBool::new(false) }
     }
 
     /// Notes that a kernel is being waited for.
@@ -117,7 +119,13 @@ impl Builder {
 
     /// The kernel that is being compiled or loaded at this moment, for progress: of several, the one asked for last.
     pub fn compiling(&self) -> Option<String> {
+        self.watched.store(true, Ordering::Relaxed);
         self.awaited().last().cloned()
+    }
+
+    /// Whether somebody has asked what is being compiled: progress is shown already.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed)
     }
 
     /// The process's builder, over the user's cache as the environment says.
@@ -188,35 +196,6 @@ impl Builder {
     fn compile(&self, context: &Context, device: &Device, source: &Source, options: &str) -> ClResult<Program> {
         count(&self.counters.builds);
         compile(context, device, source, options).inspect_err(|_| count(&self.counters.failures))
-    }
-
-    /// Builds several programs with up to `threads` threads (0: one per core); the results come in the order of the sources.
-    pub fn build_many(
-        &self,
-        context: &Context,
-        device: &Device,
-        sources: &[Source],
-        threads: usize,
-    ) -> Vec<ClResult<Program>> {
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = if threads == 0 { cores() } else { threads }.min(sources.len());
-        let results: Vec<OnceLock<ClResult<Program>>> = sources.iter().map(|_| OnceLock::new()).collect();
-        let next = AtomicUsize::new(0);
-        let work = || {
-            while let Some(index) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < sources.len()) {
-                // The index is handed out once, so the cell is empty.
-                let _ = results[index].set(self.build(context, device, &sources[index]));
-            }
-        };
-        std::thread::scope(|scope| {
-            // This thread works as well.
-            for _ in 1..threads {
-                scope.spawn(work);
-            }
-            work();
-        });
-        let missing = || Err(ClError::usage("build_many", "a build thread ended without a result"));
-        results.into_iter().map(|cell| cell.into_inner().unwrap_or_else(missing)).collect()
     }
 
     fn look_up(

@@ -31,7 +31,7 @@ impl Queue {
         enqueue: impl FnOnce(Deps<'_>) -> ClResult<Option<Event>>,
     ) -> ClResult<Option<Event>> {
         let compiles =
-            self.device().quirks().shared_compiler_folder && kernel.program().note_variant(variant(kernel, grid));
+            self.device().quirks().shared_compiler_folder && kernel.program()?.note_variant(variant(kernel, grid));
         let first = self.note_launch();
         if !compiles && !first {
             return enqueue(deps);

@@ -3,6 +3,9 @@
 //! `clSetKernelArg` is the one call that is not thread-safe, so a [`Kernel`] holds a lock over "set all arguments, enqueue".
 //! A lock was chosen over one clone per thread: free, it costs about 20 ns against the microseconds of an enqueue, and the
 //! common program has one launching thread. A thread that launches one kernel all the time can take [`Kernel::duplicate`].
+//!
+//! A kernel that a recording asks for is *promised*: its program is built when the driver's object is first needed, so that
+//! the programs of a whole step can be built side by side before it runs (see [`ahead`](super::ahead)).
 
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,6 +15,9 @@ use opencl_sys::*;
 
 use super::api::api;
 use super::buffer::Buffer;
+use super::build::{Builder, Source};
+use super::context::Context;
+use super::device::Device;
 use super::error::{ClError, ClResult, check};
 use super::event::{Deps, Event};
 use super::handle::{Handle, KernelObject};
@@ -185,17 +191,54 @@ pub struct ArgInfo {
 pub struct Kernel(Arc<Inner>);
 
 struct Inner {
-    handle: Handle<KernelObject>,
-    program: Program,
     name: String,
-    arg_count: usize,
+    device: Device,
+    built: OnceLock<Built>,
+    /// What a promised kernel is built from.
+    recipe: Option<Recipe>,
+    /// Held over a build.
+    building: Mutex<()>,
     /// Held over "set all arguments, enqueue".
     launch: Mutex<()>,
     work_group: OnceLock<WorkGroupInfo>,
 }
 
+/// The driver's object.
+struct Built {
+    handle: Handle<KernelObject>,
+    program: Program,
+    arg_count: usize,
+}
+
+/// Where a promised kernel comes from.
+pub(super) struct Recipe {
+    pub(super) context: Context,
+    pub(super) source: Source,
+}
+
+/// On NVIDIA's GPUs since Volta a work-item has at most 255 registers and a group 65,536: groups of this size can run
+/// whatever a kernel needs, and nobody has to wait for its build to know.
+const GROUP_OF_ANY_KERNEL: usize = 256;
+
 impl Kernel {
+    /// A kernel that is built when it is first needed; a source that does not compile is an error then.
+    pub(super) fn promised(context: &Context, device: &Device, source: Source, name: &str) -> Kernel {
+        Kernel(Arc::new(Inner {
+            name: name.to_owned(),
+            device: device.clone(),
+            built: OnceLock::new(),
+            recipe: Some(Recipe { context: context.clone(), source }),
+            building: Mutex::default(),
+            launch: Mutex::default(),
+            work_group: OnceLock::new(),
+        }))
+    }
+
     pub(super) fn new(program: &Program, name: &str) -> ClResult<Kernel> {
+        Kernel::wrap(Kernel::object(program, name)?, program, name)
+    }
+
+    fn object(program: &Program, name: &str) -> ClResult<Handle<KernelObject>> {
         const CALL: &str = "clCreateKernel";
         let api = api(CALL)?;
         let text = CString::new(name).map_err(|_| ClError::usage(CALL, "the name holds a zero byte"))?;
@@ -205,24 +248,51 @@ impl Kernel {
         check(CALL, code)
             .map_err(|e| e.about(|| format!("{name}; the program has {}", program.kernel_names().join(", "))))?;
         // SAFETY: the call returned a new reference.
-        Kernel::wrap(unsafe { Handle::adopt(CALL, raw)? }, program, name)
+        unsafe { Handle::adopt(CALL, raw) }
     }
 
     fn wrap(handle: Handle<KernelObject>, program: &Program, name: &str) -> ClResult<Kernel> {
-        const CALL: &str = "clGetKernelInfo";
-        let api = api(CALL)?;
-        // SAFETY: the kernel is alive, and `info` passes a matching capacity.
-        let count: cl_uint = info::scalar(CALL, |size, to, got| unsafe {
-            (api.clGetKernelInfo)(handle.raw(), CL_KERNEL_NUM_ARGS, size, to, got)
-        })?;
         Ok(Kernel(Arc::new(Inner {
-            handle,
-            program: program.clone(),
             name: name.to_owned(),
-            arg_count: count as usize,
-            launch: Mutex::new(()),
+            device: program.device().clone(),
+            built: OnceLock::from(Built::new(handle, program)?),
+            recipe: None,
+            building: Mutex::default(),
+            launch: Mutex::default(),
             work_group: OnceLock::new(),
         })))
+    }
+
+    /// The driver's object; builds a promised kernel.
+    fn built(&self) -> ClResult<&Built> {
+        if let Some(built) = self.0.built.get() {
+            return Ok(built);
+        }
+        let _alone = self.0.building.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(built) = self.0.built.get() {
+            return Ok(built);
+        }
+        // A kernel without a recipe was made built.
+        let recipe = self.0.recipe.as_ref().ok_or_else(|| ClError::usage("build", "a kernel without its object"))?;
+        let _awaited = Builder::global().await_kernel(self.name());
+        let program = Builder::global().build(&recipe.context, self.device(), &recipe.source)?;
+        let built = Built::new(Kernel::object(&program, self.name())?, &program)?;
+        Ok(self.0.built.get_or_init(|| built))
+    }
+
+    /// Builds a promised kernel now.
+    pub(super) fn build(&self) -> ClResult<()> {
+        self.built().map(drop)
+    }
+
+    /// What it will be built from, while it is only promised.
+    pub(super) fn promise(&self) -> Option<&Recipe> {
+        self.0.recipe.as_ref().filter(|_| self.0.built.get().is_none())
+    }
+
+    /// Which kernel it is, whether built or promised; clones are the same one.
+    pub(super) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
     }
 
     /// Wraps a `cl_kernel` made by other code; a reference is added. The other code must not set its arguments meanwhile.
@@ -246,29 +316,34 @@ impl Kernel {
     /// A kernel object of its own for the same function, with its own lock.
     pub fn duplicate(&self) -> ClResult<Kernel> {
         const CALL: &str = "clCloneKernel";
-        let clone = api(CALL)?.clCloneKernel.filter(|_| self.program().device().info().opencl >= (2, 1));
-        let Some(clone) = clone else { return Kernel::new(self.program(), self.name()) };
+        let clone = api(CALL)?.clCloneKernel.filter(|_| self.device().info().opencl >= (2, 1));
+        let program = self.program()?;
+        let Some(clone) = clone else { return Kernel::new(program, self.name()) };
         let mut code = 0;
         let raw = {
+            let raw = self.raw()?;
             let _lock = self.0.launch.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: the kernel is alive; the lock keeps its arguments still while they are copied.
-            unsafe { clone(self.raw(), &mut code) }
+            unsafe { clone(raw, &mut code) }
         };
         if code != CL_SUCCESS {
             // Some 3.0 drivers export the call and refuse it.
-            return Kernel::new(self.program(), self.name());
+            return Kernel::new(program, self.name());
         }
         // SAFETY: the call returned a new reference.
-        Kernel::wrap(unsafe { Handle::adopt(CALL, raw)? }, self.program(), self.name())
+        Kernel::wrap(unsafe { Handle::adopt(CALL, raw)? }, program, self.name())
     }
 
     /// The `cl_kernel` as a number.
-    pub fn int_ptr(&self) -> usize {
-        self.0.handle.raw() as usize
+    ///
+    /// # Errors
+    /// What the driver says of a kernel that a recording left to be built later; so for all that asks the driver's object.
+    pub fn int_ptr(&self) -> ClResult<usize> {
+        Ok(self.raw()? as usize)
     }
 
-    fn raw(&self) -> cl_kernel {
-        self.0.handle.raw()
+    fn raw(&self) -> ClResult<cl_kernel> {
+        Ok(self.built()?.handle.raw())
     }
 
     /// Its name.
@@ -277,13 +352,24 @@ impl Kernel {
     }
 
     /// Its program.
-    pub fn program(&self) -> &Program {
-        &self.0.program
+    ///
+    /// # Errors
+    /// As [`Kernel::int_ptr`].
+    pub fn program(&self) -> ClResult<&Program> {
+        Ok(&self.built()?.program)
+    }
+
+    /// The device that it is for.
+    pub fn device(&self) -> &Device {
+        &self.0.device
     }
 
     /// How many arguments it takes.
-    pub fn arg_count(&self) -> usize {
-        self.0.arg_count
+    ///
+    /// # Errors
+    /// As [`Kernel::int_ptr`].
+    pub fn arg_count(&self) -> ClResult<usize> {
+        Ok(self.built()?.arg_count)
     }
 
     /// Names and types of its parameters; `None` unless the program was built with `-cl-kernel-arg-info` (some drivers always
@@ -291,9 +377,10 @@ impl Kernel {
     pub fn arg_info(&self) -> ClResult<Option<Vec<ArgInfo>>> {
         const CALL: &str = "clGetKernelArgInfo";
         let api = api(CALL)?;
+        let raw = self.raw()?;
         let query = |index: usize, what| {
             // SAFETY: the kernel is alive, and `info` passes a matching capacity.
-            move |size, to, got| unsafe { (api.clGetKernelArgInfo)(self.raw(), index as cl_uint, what, size, to, got) }
+            move |size, to, got| unsafe { (api.clGetKernelArgInfo)(raw, index as cl_uint, what, size, to, got) }
         };
         let one = |index| -> ClResult<ArgInfo> {
             let address: cl_kernel_arg_address_qualifier =
@@ -311,7 +398,7 @@ impl Kernel {
                 is_const: qualifiers & cl_bitfield::from(CL_KERNEL_ARG_TYPE_CONST) != 0,
             })
         };
-        match (0..self.arg_count()).map(one).collect() {
+        match (0..self.arg_count()?).map(one).collect() {
             Ok(list) => Ok(Some(list)),
             Err(error) if error.code() == Some(CL_KERNEL_ARG_INFO_NOT_AVAILABLE) => Ok(None),
             Err(error) => Err(error),
@@ -325,11 +412,11 @@ impl Kernel {
         }
         const CALL: &str = "clGetKernelWorkGroupInfo";
         let api = api(CALL)?;
-        let device = self.program().device();
+        let (raw, device) = (self.raw()?, self.device());
         let query = |what| {
             // SAFETY: kernel and device are alive, and `info` passes a matching capacity.
             move |size, to, got| unsafe {
-                (api.clGetKernelWorkGroupInfo)(self.raw(), device.raw_id(), what, size, to, got)
+                (api.clGetKernelWorkGroupInfo)(raw, device.raw_id(), what, size, to, got)
             }
         };
         let max_size: usize = info::scalar(CALL, query(CL_KERNEL_WORK_GROUP_SIZE))?;
@@ -344,11 +431,25 @@ impl Kernel {
         Ok(self.0.work_group.get_or_init(|| found))
     }
 
+    /// The most work-items of a group that the kernel can run, up to `wanted`: asks the driver only where that is in doubt.
+    ///
+    /// # Errors
+    /// As [`Kernel::work_group_info`], where it is asked.
+    pub fn group_up_to(&self, wanted: usize) -> ClResult<usize> {
+        let wanted = wanted.min(self.device().info().max_work_group_size);
+        let volta = self.device().raw_info().compute_capability.is_some_and(|capability| capability >= (7, 0));
+        if wanted <= GROUP_OF_ANY_KERNEL && volta && self.device().quirks().ptx {
+            return Ok(wanted);
+        }
+        Ok(self.work_group_info()?.max_size.min(wanted))
+    }
+
     /// An error unless so many arguments and this grid suit the kernel and the queue's device.
     pub(crate) fn check(&self, queue: &Queue, grid: &Grid, args: usize) -> ClResult<()> {
         const CALL: &str = "clEnqueueNDRangeKernel";
-        if args != self.arg_count() {
-            let what = format!("kernel {} takes {} arguments, {args} were given", self.name(), self.arg_count());
+        let takes = self.arg_count()?;
+        if args != takes {
+            let what = format!("kernel {} takes {takes} arguments, {args} were given", self.name());
             return Err(ClError::usage(CALL, what));
         }
         if let Some(local) = grid.local_size() {
@@ -374,7 +475,7 @@ impl Kernel {
 
     fn set_arg(&self, index: usize, arg: &Arg<'_>) -> ClResult<()> {
         const CALL: &str = "clSetKernelArg";
-        let api = api(CALL)?;
+        let (api, raw) = (api(CALL)?, self.raw()?);
         let buffer;
         let (size, value) = match arg {
             Arg::Buffer(given) => {
@@ -382,7 +483,7 @@ impl Kernel {
                 (size_of::<cl_mem>(), (&raw const buffer).cast())
             }
             Arg::Local(bytes) => {
-                let most = self.program().device().info().local_mem_size;
+                let most = self.device().info().local_mem_size;
                 if *bytes as u64 > most {
                     let what = format!(
                         "argument {index} of {} asks for {bytes} bytes of local memory, the device has {most}",
@@ -398,14 +499,26 @@ impl Kernel {
         };
         // SAFETY: the kernel is alive, the caller holds its lock, and `value` points to `size` bytes (or is null, which means
         // local memory or a null pointer). The driver copies the value.
-        let code = unsafe { (api.clSetKernelArg)(self.raw(), index as cl_uint, size, value) };
+        let code = unsafe { (api.clSetKernelArg)(raw, index as cl_uint, size, value) };
         check(CALL, code).map_err(|e| e.about(|| format!("argument {index} of {}: {arg:?}", self.name())))
+    }
+}
+
+impl Built {
+    fn new(handle: Handle<KernelObject>, program: &Program) -> ClResult<Built> {
+        const CALL: &str = "clGetKernelInfo";
+        let api = api(CALL)?;
+        // SAFETY: the kernel is alive, and `info` passes a matching capacity.
+        let count: cl_uint = info::scalar(CALL, |size, to, got| unsafe {
+            (api.clGetKernelInfo)(handle.raw(), CL_KERNEL_NUM_ARGS, size, to, got)
+        })?;
+        Ok(Built { handle, program: program.clone(), arg_count: count as usize })
     }
 }
 
 impl std::fmt::Debug for Kernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Kernel({}, {} arguments)", self.name(), self.arg_count())
+        write!(f, "Kernel({} for {:?})", self.name(), self.device().name())
     }
 }
 
@@ -436,7 +549,7 @@ impl Queue {
 
     fn enqueue_set(&self, kernel: &Kernel, grid: &Grid, deps: Deps<'_>) -> ClResult<Option<Event>> {
         const CALL: &str = "clEnqueueNDRangeKernel";
-        let api = api(CALL)?;
+        let (api, raw) = (api(CALL)?, kernel.raw()?);
         let pointer = |sizes: &Option<[usize; 3]>| sizes.as_ref().map_or(std::ptr::null(), |s| s.as_ptr());
         let result = self.enqueue_first(kernel, grid, deps, |deps| {
             // SAFETY: queue and kernel are alive, all arguments were set and the lock keeps others from setting them, and the
@@ -444,7 +557,7 @@ impl Queue {
             deps.enqueue(CALL, |count, list, event| unsafe {
                 (api.clEnqueueNDRangeKernel)(
                     self.raw(),
-                    kernel.raw(),
+                    raw,
                     grid.dims as cl_uint,
                     pointer(&grid.offset),
                     grid.global.as_ptr(),

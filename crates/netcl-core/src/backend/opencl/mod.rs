@@ -7,17 +7,20 @@
 //! | `context`, `queue`, `event`, `buffer`, `transfer`, `kernel`, `program` | the objects and commands |
 //! | `stream`, `memory`, `lane`, `source`, `prepared` | a device's queues with pools and kernels, a tensor's memory, its copies in chunks, the pools' blocks, kernels that keep their arguments |
 //! | `interrupts`, `exit`, `shutdown` | interrupts of driver calls that do not return, the finish at exit, both for users |
-//! | `build`, `cache`, `compiler_lock`, `first_launch`, `ptx` | from source to program, kept on disk, one process at a time, compilers that run at a launch, NVIDIA's intermediate text |
+//! | `build`, `cache`, `ahead`, `compiler` | from source to program, kept on disk, many before they are needed, in processes of their own |
+//! | `compiler_lock`, `first_launch`, `ptx` | compilers for one process at a time, those that run at a launch, NVIDIA's intermediate text |
 //! | `tensor_map` | how NVIDIA's copy engine is told where an array lies |
 //!
 //! Every object has `int_ptr()` and `from_int_ptr()`, so that it can be shared with other code that uses OpenCL (PyOpenCL).
 //! Queues are in order; commands make events only when asked ([`Deps`]). In a child that was forked after the library was
 //! loaded every call is an error and every drop does nothing.
 
+pub mod ahead;
 mod api;
 mod buffer;
 mod build;
 pub mod cache;
+pub mod compiler;
 mod compiler_lock;
 mod context;
 mod device;

@@ -252,17 +252,19 @@ impl Lab {
 
     fn static_local(&self) -> ClResult<u64> {
         let groups = (self.device.info().compute_units as usize * 2).max(1);
-        let mut largest = 0;
-        for kib in LOCAL_KIB {
-            let words = (kib * 256) as u32;
+        // So many of the sizes work at least, and at most: each that is tried is a program to compile.
+        let (mut least, mut most) = (0, LOCAL_KIB.len());
+        while least < most {
+            let middle = (least + most).div_ceil(2);
+            let words = (LOCAL_KIB[middle - 1] * 256) as u32;
             let source = Source::new(include_str!("probes/local.cl"), format!("-DWORDS={words}"));
             let expected = local_sums(words, groups as u32);
-            if self.expect(&source, Grid::new([groups * 128]).local([128]), &[], &expected)? == 0 {
-                break;
+            match self.expect(&source, Grid::new([groups * 128]).local([128]), &[], &expected)? {
+                0 => most = middle - 1,
+                _ => least = middle,
             }
-            largest = kib * 1024;
         }
-        Ok(largest)
+        Ok(if least == 0 { 0 } else { LOCAL_KIB[least - 1] * 1024 })
     }
 
     fn product(&self, name: &str) -> ClResult<u64> {

@@ -10,7 +10,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use smallvec::SmallVec;
 
-use super::build::{Builder, Source};
+use super::ahead;
+use super::build::Source;
 use super::context::Context;
 use super::device::Device;
 use super::error::{ClError, ClResult};
@@ -209,6 +210,8 @@ impl Stream {
 
     /// A kernel that was made before under this key, or the one that `make` describes: a source and the kernel's name in it.
     ///
+    /// While [kernels are deferred](ahead::Deferred) it is only promised, and built when it is needed.
+    ///
     /// The key must hold everything that the source depends on. It is a value rather than a string: every launch asks for its kernel,
     /// and formatting a key took 1.3 us of a product's launch, with an epilogue 10.
     pub fn kernel<'n>(&self, key: &(impl Hash + ?Sized), make: impl FnOnce() -> (Source, &'n str)) -> Result<Kernel> {
@@ -219,10 +222,12 @@ impl Stream {
         if let Some(kernel) = kernels().get(&*bytes.0) {
             return Ok(kernel.clone());
         }
-        // Built without the lock: a build takes long, and building the same kernel twice is harmless.
         let (source, name) = make();
-        let _awaited = Builder::global().await_kernel(name);
-        let kernel = Builder::global().build(self.context(), self.device(), &source)?.kernel(name)?;
+        let kernel = Kernel::promised(self.context(), self.device(), source, name);
+        if !ahead::is_deferred() {
+            // Built without the lock: a build takes long, and building the same kernel twice is harmless.
+            kernel.build()?;
+        }
         Ok(kernels().entry(bytes.0.as_slice().into()).or_insert(kernel).clone())
     }
 }

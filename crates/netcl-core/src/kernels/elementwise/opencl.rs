@@ -74,7 +74,7 @@ pub(super) fn work(op: &Elementwise, stream: &Stream, nest: &Nest<'_>, scalars: 
     }
     let options = if op.relaxed { "-cl-fast-relaxed-math" } else { "" };
     let kernel = stream.kernel(&(&made.name, options), || (Source::new(made.source(), options), made.name.as_str()))?;
-    let most = kernel.work_group_info()?.max_size.min(config.local_size_1d);
+    let most = kernel.group_up_to(config.local_size_1d)?;
     let grid = Grid::new([made.work_items(n).next_multiple_of(most)]).local([most]);
     Ok((Work::OpenCl(kernel, grid), arguments(nest, &made, scalars, n)))
 }

@@ -110,7 +110,7 @@ pub(super) fn batches(
             let text = many.sources.get(&form, || Ok(write(&many.spec, &form)))?;
             let kernel = stream.kernel(&text.name, || (Source::new(text.source.clone(), ""), text.name.as_str()))?;
             let groups: usize = part.iter().map(|s| s.count.div_ceil(shape.chunk)).sum();
-            let local = kernel.work_group_info()?.max_size.min(shape.local);
+            let local = kernel.group_up_to(shape.local)?;
             let local = 1 << local.max(1).ilog2();
             let mut args: Args = SmallVec::new();
             args.push(Arg::Buffer(table.storage().clone(), Access::Read));

@@ -112,7 +112,7 @@ fn opencl(stream: &Stream, real: DType, sum: DType, args: &mut SmallVec<[Arg; 8]
         let defines = format!("#define REAL {}\n#define SUM {}\n", real.cl_type(), sum.cl_type());
         (Source::new(defines + include_str!("verdict.cl"), ""), "verdict")
     })?;
-    let most = kernel.work_group_info()?.max_size.clamp(1, 64);
+    let most = kernel.group_up_to(64)?.max(1);
     let local = 1 << most.ilog2();
     args.push(Arg::Local(local * sum.size()));
     Ok(Work::OpenCl(kernel, Grid::new([local]).local([local])))

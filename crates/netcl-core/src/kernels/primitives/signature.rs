@@ -225,9 +225,10 @@ pub(super) fn parameters(kernel: &Kernel, source: &str) -> Result<Vec<Parameter>
     if let Some(infos) = kernel.arg_info()? {
         return Ok(infos.iter().map(Parameter::from_info).collect());
     }
-    let found = from_source(source, kernel.name()).filter(|list| list.len() == kernel.arg_count());
+    let count = kernel.arg_count()?;
+    let found = from_source(source, kernel.name()).filter(|list| list.len() == count);
     let unknown = |index| Parameter { declaration: format!("parameter {index}"), kind: ParameterKind::Unknown };
-    Ok(found.unwrap_or_else(|| (0..kernel.arg_count()).map(unknown).collect()))
+    Ok(found.unwrap_or_else(|| (0..count).map(unknown).collect()))
 }
 
 /// The parameters in the source of a kernel, as far as plain text tells (macros are not expanded).

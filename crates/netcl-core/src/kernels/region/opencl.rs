@@ -106,7 +106,8 @@ pub(super) fn work(
         let text = region.sources.get(&form, || Ok(source::write(&region.spec, &form)))?;
         check_parameters(region, stream, &text)?;
         let kernel = stream.kernel(&text.name, || (Source::new(text.source.clone(), ""), text.name.as_str()))?;
-        let allowed = floor_power_of_two(kernel.work_group_info()?.max_size.min(most));
+        let wanted = if form.keep == Keep::Nothing { GROUP } else { lanes.max(GROUP) };
+        let allowed = floor_power_of_two(kernel.group_up_to(wanted.min(most))?);
         let lanes = match form.keep {
             Keep::Nothing if alone => 1,
             Keep::Nothing => vectors.div_ceil(2).next_power_of_two().min(GROUP).min(allowed),
